@@ -1,12 +1,12 @@
-//! A devp2p peer that serves the blocks of a file, and misbehaves as told: for tests of those who sync
-//! from it.
+//! A devp2p peer that serves the blocks of a file and misbehaves in a chosen way: for tests of
+//! nodes that sync from it.
 //!
 //! ```sh
 //! cargo run -p retrie-examples --bin odd-peer lying genesis.json chain.rlp
 //! ```
 //!
-//! It listens on a free port of loopback and prints its enode. Manners: `honest`; `lying`, of each
-//! answer one header or body is another one; `silent`, it answers nothing but pings.
+//! It listens on a free port of loopback and prints its enode. The manner is `honest`; `lying`: one
+//! header or body of each answer is wrong; or `silent`: it answers pings only.
 
 use eyre::{OptionExt, bail};
 use retrie_chainspec::{
@@ -14,51 +14,51 @@ use retrie_chainspec::{
     primitives::{Block, Header},
 };
 use retrie_network::{
-    discovery::Forks,
-    eth::{Request, Response},
-    handle::{PeerInfo, Serve, StateAudience},
-    peers::{Config, NetworkShare, Started, start},
-    serve::{Answers, Blocks, Chain as _},
-    session::{Chain, Timing},
+    discovery::ForkTracker,
+    eth::{EthRequest, EthResponse},
+    handle::{EthRequestHandler, PeerInfo, StateAudience},
+    peers::{NetworkConfig, StartedNetwork, SubnetLimits, start},
+    serve::{ChainReader as _, ChainRequestHandler, MemoryChain},
+    session::{LocalChain, SessionTiming},
 };
 use secp256k1::SecretKey;
 use std::{path::Path, sync::Arc, time::Duration};
 
-/// How a peer behaves.
+/// The behaviour of the peer.
 #[derive(Clone, Copy, Debug)]
-enum Manner {
+enum PeerManner {
     Honest,
     Lying,
     Silent,
 }
 
 #[derive(Debug)]
-struct Odd {
-    answers: Answers,
-    manner: Manner,
+struct OddPeer {
+    answers: ChainRequestHandler,
+    manner: PeerManner,
 }
 
-impl Serve for Odd {
-    fn answer(&self, peer: &PeerInfo, request: Request) -> Response {
+impl EthRequestHandler for OddPeer {
+    fn answer(&self, peer: &PeerInfo, request: EthRequest) -> EthResponse {
         let response = self.answers.answer(peer, request);
         match (self.manner, response) {
-            (Manner::Honest, response) => response,
-            (Manner::Silent, _) => loop {
+            (PeerManner::Honest, response) => response,
+            (PeerManner::Silent, _) => loop {
                 std::thread::sleep(Duration::from_secs(3600));
             },
-            (Manner::Lying, Response::Headers(mut headers)) => {
+            (PeerManner::Lying, EthResponse::Headers(mut headers)) => {
                 if let Some(last) = headers.last_mut() {
                     last.gas_limit ^= 1;
                 }
-                Response::Headers(headers)
+                EthResponse::Headers(headers)
             }
-            (Manner::Lying, Response::Bodies(mut bodies)) => {
+            (PeerManner::Lying, EthResponse::Bodies(mut bodies)) => {
                 if let Some(last) = bodies.last_mut() {
                     last.ommers.push(Header::default());
                 }
-                Response::Bodies(bodies)
+                EthResponse::Bodies(bodies)
             }
-            (Manner::Lying, response) => response,
+            (PeerManner::Lying, response) => response,
         }
     }
 }
@@ -69,9 +69,9 @@ fn main() -> eyre::Result<()> {
         bail!("odd-peer MANNER CHAIN FILE: CHAIN is a name or a genesis file, FILE has blocks");
     };
     let manner = match manner.as_str() {
-        "honest" => Manner::Honest,
-        "lying" => Manner::Lying,
-        "silent" => Manner::Silent,
+        "honest" => PeerManner::Honest,
+        "lying" => PeerManner::Lying,
+        "silent" => PeerManner::Silent,
         other => bail!("`{other}` is no manner: there are honest, lying and silent"),
     };
     let spec = parse_chain(chain)?;
@@ -84,10 +84,10 @@ fn main() -> eyre::Result<()> {
         .last()
         .map(|head| (head.header.number, head.header.timestamp))
         .ok_or_eyre("there are no blocks")?;
-    let chain = Arc::new(Blocks::new(blocks));
-    let forks = Arc::new(Forks::new(&spec, number, timestamp));
+    let chain = Arc::new(MemoryChain::new(blocks));
+    let forks = Arc::new(ForkTracker::new(&spec, number, timestamp));
     let range = chain.view()?.range()?;
-    let config = Config {
+    let config = NetworkConfig {
         key: SecretKey::from_byte_array([0x0d; 32])?,
         client: "odd-peer".into(),
         listen: Some(([127, 0, 0, 1], 0).into()),
@@ -95,19 +95,19 @@ fn main() -> eyre::Result<()> {
         max_inbound: 50,
         max_outbound: 0,
         trusted: Vec::new(),
-        fixed: Vec::new(),
-        chain: Chain::new(spec.chain_id(), spec.genesis_hash(), forks, range),
+        static_nodes: Vec::new(),
+        chain: LocalChain::new(spec.chain_id(), spec.genesis_hash(), forks, range),
         half_open: 64,
-        inbound_of: NetworkShare::default(),
+        inbound_of: SubnetLimits::default(),
         states: None,
-        states_for: StateAudience::default(),
-        timing: Timing::default(),
+        state_audience: StateAudience::default(),
+        timing: SessionTiming::default(),
     };
-    let Started { manager, mut heard } =
-        start(config, Arc::new(Odd { answers: Answers::new(chain), manner }))?;
+    let StartedNetwork { manager, mut heard } =
+        start(config, Arc::new(OddPeer { answers: ChainRequestHandler::new(chain), manner }))?;
     let address = manager.local_address().ok_or_eyre("it listens nowhere")?;
     println!("enode://{:x}@{address}", manager.id());
-    // What others tell is passed over.
+    // Announcements of other peers are ignored.
     manager.runtime().block_on(async { while heard.recv().await.is_some() {} });
     Ok(())
 }

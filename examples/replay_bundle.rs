@@ -8,7 +8,7 @@
 
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
 use eyre::{OptionExt, ensure};
-use retrie_bench::chain::{ChainMaker, GENESIS_FILE, Recipe};
+use retrie_bench::chain::{ChainMaker, ChainRecipe, GENESIS_FILE};
 use retrie_chainspec::{ChainSpec, parse_chain};
 use retrie_pipeline::replay::{BundleReplay, BundleReplayOptions};
 use retrie_sources::{
@@ -47,7 +47,7 @@ fn replay(
     let name = backend.identity().name;
     let kv = Arc::new(MemoryStore::new());
     let store = StateStore::open(backend, kv.clone(), StoreOptions::default())?;
-    // Finds the pre-state in a witness, whatever the store is.
+    // Opens the pre-state in a witness, for every backend.
     let mpt = Mpt::new();
     let options = BundleReplayOptions { spec: spec.clone(), witness_opener: mpt.partial_state() };
     let mut replay = BundleReplay::new(&options, &store, &*kv)?;
@@ -67,10 +67,10 @@ fn replay(
     Ok(())
 }
 
-/// Makes the first block of a chain, and the bundle of it in `folder`: the block, and the state that
-/// it stands on, which is all of genesis.
+/// Generates the first block of a chain, and its bundle in `folder`: the block, and its pre-state,
+/// which is all of genesis.
 fn make_bundle(folder: &Path) -> eyre::Result<(Arc<ChainSpec>, PathBuf)> {
-    let mut maker = ChainMaker::new(Recipe::default(), Arc::new(Mpt::new()))?;
+    let mut maker = ChainMaker::new(ChainRecipe::default(), Arc::new(Mpt::new()))?;
     let genesis = folder.join(GENESIS_FILE);
     maker.write_genesis(&mut File::create(&genesis)?)?;
     let spec = parse_chain(genesis.to_str().ok_or_eyre("the temporary folder is not UTF-8")?)?;

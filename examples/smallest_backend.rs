@@ -1,24 +1,24 @@
-//! The smallest backend with a root: values in the flat state, and a chain of hashes over all changes.
-//! The root says what every block has changed, in order; nothing can be proven from it. The framework
-//! adds the rest: forks, reverts, crash safety. `tests/smallest_backend.rs` is all it takes to test it.
+//! The smallest backend with a root: values in the flat state, and a chain of hashes over all
+//! changes. The root commits to all changes in order, without proofs. The framework adds forks,
+//! reverts and crash safety. `tests/smallest_backend.rs` runs the test-kit on it.
 
 use alloy_primitives::{B256, Bytes, Keccak256};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
-    Identity, KeyRange, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table,
-    Value, flat,
+    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
+    BulkSink, HashId, NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey,
+    StateValue, flat,
 };
 
-static IDENTITY: Identity = Identity::plain("hash-chain", 1, HashId::Keccak256);
-/// Holds one row, the root: it cannot be found again from the values.
-const TABLE: Table = Table::new(0x01, "HashChain");
+static IDENTITY: BackendIdentity = BackendIdentity::plain("hash-chain", 1, HashId::Keccak256);
+/// Holds one row, the root, because it cannot be computed from the values.
+const TABLE: RowTable = RowTable::new(0x01, "HashChain");
 
 /// Each root is the hash of the root before it and of what the block changes.
 #[derive(Debug)]
 pub struct HashChain;
 
-/// Adds a key's new value, so that no two lists of changes give the same bytes.
-fn add(hasher: &mut Keccak256, key: &StateKey, next: Option<&Value>) {
+/// Adds a key and its new value, so that different changes give different bytes.
+fn add(hasher: &mut Keccak256, key: &StateKey, next: Option<&StateValue>) {
     hasher.update(&*key.encode());
     hasher.update(next.map_or(0, |value| value.len() as u64 + 1).to_be_bytes());
     hasher.update(next.map_or(&[][..], |value| value));
@@ -26,18 +26,18 @@ fn add(hasher: &mut Keccak256, key: &StateKey, next: Option<&Value>) {
 
 impl Backend for HashChain {
     type Cache = B256; // the root
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &BackendIdentity {
         &IDENTITY
     }
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities {
             proofs: false,
             absence_proofs: false,
             state_determined_root: false,
             ethereum_root: false,
         }
     }
-    fn tables(&self) -> Vec<Table> {
+    fn tables(&self) -> Vec<RowTable> {
         vec![flat::TABLE, TABLE]
     }
     fn empty_root(&self) -> B256 {
@@ -54,19 +54,19 @@ impl Backend for HashChain {
         view: &mut dyn NodeWrite,
         parent: &B256,
         delta: &StateDelta,
-    ) -> Result<Applied<B256>, StateError> {
+    ) -> Result<ApplyOutput<B256>, StateError> {
         flat::apply(view, delta)?;
         let mut hasher = Keccak256::new();
         hasher.update(parent);
         delta.changes().iter().for_each(|c| add(&mut hasher, &c.key, c.next.as_ref()));
         let root = hasher.finalize();
         view.put(TABLE, b"root", Bytes::copy_from_slice(root.as_slice()))?;
-        Ok(Applied { root, cache: root })
+        Ok(ApplyOutput { root, cache: root })
     }
     fn bulk_load(
         &self,
         _: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         let mut hasher = Keccak256::new();
@@ -83,16 +83,17 @@ impl Backend for HashChain {
     fn prove(&self, _: &dyn NodeRead, _: &B256, _: &[StateKey]) -> Result<Bytes, StateError> {
         Err(StateError::Unsupported { backend: IDENTITY.name, what: "proofs" })
     }
-    fn verify(&self, _: B256, _: &[StateKey], _: &[u8]) -> Result<Vec<Option<Value>>, ProofError> {
+    fn verify(
+        &self,
+        _: B256,
+        _: &[StateKey],
+        _: &[u8],
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         Err(ProofError::WrongKind { what: "backend hash-chain has no proofs" })
     }
     fn stats(&self, view: &dyn NodeRead, _: &B256) -> Result<BackendStats, StateError> {
-        let rows = |table| {
-            view.scan(table, KeyRange::ALL, Direction::Forward)?
-                .try_fold(0, |n, row| row.map(|_| n + 1))
-        };
-        let (live_keys, roots) = (rows(flat::TABLE)?, rows(TABLE)?);
-        let tables = vec![(flat::TABLE.name, live_keys), (TABLE.name, roots)];
-        Ok(BackendStats { tables, live_keys, dead_keys: 0 })
+        let mut stats = BackendStats::count(view, &[flat::TABLE, TABLE])?;
+        stats.live_keys = stats.rows(flat::TABLE);
+        Ok(stats)
     }
 }

@@ -1,5 +1,5 @@
-"""What the scripts that try fleets have in common: what is replayed, how one process does it, and whether a
-merged report is the same."""
+"""Shared by the scripts that test fleets: the replayed blocks, a replay in one process, and the
+comparison with a merged report."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def inputs(repeat):
 
 
 def facts(report):
-    """Results without what depends on the machine and the moment."""
+    """Results without the parts that depend on the machine and the time."""
     names = ["backend", "chain", "from", "to", "blocks", "txs", "gas", "ok", "failures", "root"]
 
     def outcome(bundle):
@@ -32,12 +32,12 @@ def facts(report):
 
 
 def compare(whole, merged):
-    """Fails unless both have the same results; says what of."""
+    """Fails unless both reports have the same results; prints what was compared."""
     whole, merged = (json.loads(Path(file).read_text()) for file in (whole, merged))
     if not merged["complete"]:
         nodekit.fail(f"parts are missing: {merged['merged']['missing']}")
     for one, fleet in zip(facts(whole), facts(merged), strict=True):
-        # A store whose root depends on all that it was given has another one after another history.
+        # A root that depends on the whole history differs after another history.
         pure = one["backend"] in ("mpt", "mpt-archive", "prefix", "raw")
         for name in one:
             if one[name] != fleet[name] and (pure or name != "root"):
@@ -46,7 +46,7 @@ def compare(whole, merged):
 
 
 def one_process(program, arguments, folder, name, pin=()):
-    """Replays all in one process; returns the report and wall-clock seconds."""
+    """Replays everything in one process; returns the report and the wall-clock seconds."""
     report = Path(folder) / f"{name}.json"
     began = time.monotonic()
     nodekit.run([*pin, program, "replay", "--json", report, *arguments])

@@ -1,9 +1,9 @@
-"""What the scripts that start nodes have in common: finding the programs, starting and stopping
-nodes of geth and retrie, JSON-RPC, and Python packages that are not part of Python.
+"""Shared by the scripts that start nodes: finding the programs, starting and stopping nodes of geth
+and retrie, JSON-RPC, and Python packages outside the standard library.
 
-A node's kind is `geth`, a program that is installed; `geth:1.17.10`, a node that is built here from
-go-ethereum's packages of that version; or `retrie:BACKEND` with `+REFEREE` behind it for a referee,
-as in `retrie:mpt` or `retrie:lvmt+mpt`. Everything listens on loopback, on ports that were free.
+A node's kind is `geth`, an installed program; `geth:1.17.10`, a node built here from go-ethereum's
+packages of that version; or `retrie:BACKEND`, followed by `+REFEREE` for a referee, as in
+`retrie:mpt` or `retrie:lvmt+mpt`. All servers listen on loopback, on ports that were free.
 """
 
 import base64
@@ -28,12 +28,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 GETH = "v1.17.8"
-# Seconds that a node may take to answer its first request, and any other one.
+# Seconds that a node may take for its first response, and for any other.
 START_LIMIT, ANSWER_LIMIT = 120, 60
-# What logs of geth and retrie call an error, and what geth calls one of what a finished sync has left.
+# Patterns of errors in the logs of geth and retrie, and a false error that geth logs after a
+# finished sync.
 ERRORS = re.compile(r"^(\S+ +)?(ERROR|CRIT|Fatal|panic)\b|panicked at")
 NO_ERROR = "Cleaning spurious beacon sync leftovers"
-# Ports that were given to somebody.
+# Ports given out already.
 GIVEN = set()
 
 
@@ -42,7 +43,7 @@ def fail(line):
 
 
 def find_geth(given, needed=True):
-    """The program, from --geth, PATH or where `go install` puts it; None if it is not needed."""
+    """Geth's program, from --geth, PATH or the folder of `go install`; None if it is not needed."""
     places = [given] if given else ["geth", str(Path.home() / "go" / "bin" / "geth")]
     for place in places:
         found = shutil.which(place)
@@ -55,7 +56,7 @@ def find_geth(given, needed=True):
 
 
 def find_geth_packages(kind):
-    """The program of a kind like `geth:1.17.10`, built in the cache if that was not done before."""
+    """The program of a kind like `geth:1.17.10`, built in the cache if missing."""
     source = Path(__file__).resolve().parent / "devnet.d" / "gethnode"
     files = [source / name for name in ("main.go", "go.mod", "go.sum")]
     version = kind.removeprefix("geth:")
@@ -76,8 +77,8 @@ def find_geth_packages(kind):
 
 
 def find_programs(kinds, geth, retrie):
-    """The programs that nodes of these kinds need, by kind; those of retrie have one in common. `geth`
-    and `retrie` are paths from the command line or None."""
+    """The programs for nodes of these kinds, by kind; all kinds of retrie share one. `geth` and
+    `retrie` are paths from the command line or None."""
     programs = {}
     for kind in kinds:
         if kind.startswith("retrie:"):
@@ -90,9 +91,8 @@ def find_programs(kinds, geth, retrie):
 
 
 def system_contracts(retrie):
-    """The contracts that blocks call by themselves and that of deposits, as Hoodi's genesis has
-    them: all of its accounts with code.
-    """
+    """The contracts that blocks call, and the deposit contract: all accounts with code in Hoodi's
+    genesis."""
     command = [str(retrie), "dump-genesis", "--chain", "hoodi"]
     genesis = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return {address: of for address, of in genesis["alloc"].items() if of.get("code", "0x") != "0x"}
@@ -116,7 +116,7 @@ def run(command):
 
 
 def cache_folder(name):
-    """A folder that outlives the script: below $XDG_CACHE_HOME, else ~/.cache."""
+    """A folder that outlives the script, below $XDG_CACHE_HOME or ~/.cache."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = base / "retrie-scripts" / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,8 @@ def cache_folder(name):
 
 
 def with_packages(packages):
-    """Goes on in a virtual environment that has these packages of PyPI, made when it is missing."""
+    """Restarts the script in a virtual environment with these PyPI packages, which is made if
+    missing."""
     digest = hashlib.sha256(" ".join([sys.version, *packages]).encode()).hexdigest()[:12]
     folder = cache_folder(f"python-{digest}")
     if Path(sys.prefix).resolve() == folder.resolve():
@@ -140,7 +141,7 @@ def with_packages(packages):
 
 
 def with_npm(folder, packages):
-    """Installs these packages of npm, by name and version, into a folder unless they are there."""
+    """Installs these npm packages, by name and version, into a folder, unless they are installed."""
     for program in ("node", "npm"):
         if not shutil.which(program):
             fail(f"there is no {program}: install Node.js, or leave out what needs it with --only")
@@ -170,8 +171,8 @@ def wait_until(what, limit, is_so, pause=0.05):
 
 
 def free_ports(count):
-    """Ports of loopback that nobody listens on now, and that have not been given before. They are below
-    those that systems give to connections that go out, which might take one before it is used."""
+    """Loopback ports without a listener that were not given out before. They are below the system's
+    range for outgoing connections, which might take one before it is used."""
     ports = []
     while len(ports) < count:
         port = random.randrange(10_000, 32_000)
@@ -199,7 +200,7 @@ class RpcError(Exception):
 
 
 def bearer(secret):
-    """A token of the Engine API for this moment; `secret` are 32 bytes."""
+    """An Engine API token for now; `secret` has 32 bytes."""
 
     def text(raw):
         return base64.urlsafe_b64encode(raw).rstrip(b"=")
@@ -210,14 +211,14 @@ def bearer(secret):
 
 
 class Rpc:
-    """JSON-RPC over HTTP; a connection a thread, kept alive."""
+    """JSON-RPC over HTTP, with one kept-alive connection for each thread."""
 
     def __init__(self, port, secret=None):
         self.port, self.secret = port, secret
         self.local = threading.local()
 
     def post(self, body):
-        """Status and bytes of the answer to these bytes."""
+        """Status and bytes of the response to these bytes."""
         headers = {"Content-Type": "application/json"}
         if self.secret:
             headers["Authorization"] = f"Bearer {bearer(self.secret)}"
@@ -233,14 +234,14 @@ class Rpc:
                 answer = connection.getresponse()
                 return answer.status, answer.read()
             except (ConnectionError, http.client.HTTPException):
-                # A connection that was kept may have been closed meanwhile; a new one may not.
+                # A kept-alive connection may have been closed; a new one may not.
                 connection.close()
                 self.local.connection = None
                 if fresh:
                     raise
 
     def raw(self, request):
-        """The decoded answer to a request object or a batch of them."""
+        """The decoded response to a request object or a batch."""
         status, body = self.post(json.dumps(request))
         try:
             return json.loads(body)
@@ -248,7 +249,7 @@ class Rpc:
             raise ConnectionError(f"status {status}: {body[:200]!r}") from None
 
     def ask(self, method, *params):
-        """The answer object: it has `result` or `error`."""
+        """The response object, with `result` or `error`."""
         return self.raw({"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)})
 
     def call(self, method, *params):
@@ -262,8 +263,8 @@ class Rpc:
 
 
 class Node:
-    """A process that serves a chain. `genesis` is a file; None runs a dev chain (retrie only). It has
-    peers if it has a `peer_port`, and looks for them as far as `discovery` says so (retrie only)."""
+    """A process that serves a chain. `genesis` is a file; None runs a dev chain (retrie only). With
+    a `peer_port` the node has peers; `discovery` sets how it looks for them (retrie only)."""
 
     is_geth = False
     peer_port = 0
@@ -282,12 +283,12 @@ class Node:
         self.process = None
 
     def launch(self):
-        """Starts the process, and does not wait until it answers."""
+        """Starts the process without waiting for its first response."""
         command = [str(part) for part in self.command()]
         with open(self.log, "ab") as log:
             log.write(f"$ {shlex.join(command)}\n".encode())
             log.flush()
-            # A process group of its own: Ctrl-C reaches the script alone, which stops the nodes.
+            # A process group of its own: Ctrl-C reaches only the script, which stops the nodes.
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -311,7 +312,7 @@ class Node:
                 time.sleep(0.1)
 
     def stop(self, kill=False):
-        """Ends it; returns the exit code."""
+        """Stops it; returns the exit code."""
         if self.process is None or self.process.poll() is not None:
             return None
         self.process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
@@ -327,7 +328,7 @@ class Node:
         return "\n".join(lines[-count:])
 
     def complaints(self):
-        """Lines of its log that tell of errors."""
+        """Lines of its log with errors."""
         lines = self.log.read_text(errors="replace").splitlines()
         return [line for line in lines if ERRORS.search(line) and NO_ERROR not in line]
 
@@ -340,7 +341,7 @@ class Node:
     # -- peers -----------------------------------------------------------------------------------
 
     def enode(self):
-        """Its URL on loopback, whatever it thinks its address is."""
+        """Its enode URL on loopback, whatever address it announces."""
         said = self.rpc.call("admin_nodeInfo")["enode"]
         key = re.match(r"enode://([0-9a-f]{128})@", said)
         if not key:
@@ -373,7 +374,7 @@ class Geth(Node):
 
 
 class GethPackages(Geth):
-    """`devnet.d/gethnode`, which makes the datadir by itself."""
+    """`devnet.d/gethnode`, which creates its datadir itself."""
 
     def command(self):
         return [
@@ -424,8 +425,8 @@ def make_node(kind, name, folder, genesis, programs, extra=(), native=False):
 
 
 def differences(one, other, path=""):
-    """Where two decoded answers differ: a list of path, value here, value there. Fields that one
-    side lacks are named as such."""
+    """The differences of two decoded responses: a list of path, first value, second value. Missing
+    fields are marked as such."""
     if isinstance(one, dict) and isinstance(other, dict):
         found = []
         for key in sorted(one.keys() | other.keys()):
@@ -438,13 +439,13 @@ def differences(one, other, path=""):
             for index, (here, there) in enumerate(zip(one, other))
             for each in differences(here, there, f"{path}[{index}]")
         ]
-    # JSON has one kind of number, but true is not 1.
+    # JSON has one number type, but true is not 1.
     same = one == other and isinstance(one, bool) == isinstance(other, bool)
     return [] if same else [(path, one, other)]
 
 
 class Missing:
-    """A field that is not there."""
+    """Marks a missing field."""
 
     def __repr__(self):
         return "no such field"

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 retrie_state::backend_tests!(|| Arc::new(HashChain) as Arc<dyn AnyBackend>);
 
-/// It is called the smallest one, and the README says how small.
+/// The README states how small it is.
 #[test]
 fn it_has_less_than_a_hundred_lines() {
     assert!(include_str!("../smallest_backend.rs").lines().count() < 100);

@@ -49,7 +49,7 @@ def rotate(lane, by):
 
 
 def permute(lanes):
-    """Keccak-f[1600] of 25 lanes, in place."""
+    """Applies Keccak-f[1600] to 25 lanes, in place."""
     for constant in ROUNDS:
         columns = [
             lanes[x] ^ lanes[x + 5] ^ lanes[x + 10] ^ lanes[x + 15] ^ lanes[x + 20]
@@ -61,7 +61,7 @@ def permute(lanes):
                 lanes[x + y] ^= mixed
         carried = lanes[1]
         for lane, by in WALK:
-            # The lane itself moves on to the next step.
+            # The lane itself moves to the next step.
             lanes[lane], carried = rotate(carried, by), lanes[lane]
         for y in range(0, 25, 5):
             row = lanes[y : y + 5]
@@ -95,7 +95,7 @@ def decode(data):
 
 
 def item_at(data, at):
-    """The item that begins there, and where it ends."""
+    """The item that starts there, and its end."""
     if at >= len(data):
         raise WrongProof("an RLP item is cut off")
     first = data[at]
@@ -128,14 +128,14 @@ def nibbles(data):
 
 
 def value_under(root, key, nodes):
-    """What the nodes show under a key that is not hashed yet: bytes, or None for absence. Every
-    node must be one on the way."""
+    """The value that the nodes prove for an unhashed key: bytes, or None for absence. Every node
+    must be on the path."""
     path, nodes = nibbles(keccak256(key)), list(nodes)
     if not nodes and root == bytes.fromhex(EMPTY_TRIE[2:]):
         return None
 
     def follow(child):
-        """The node that a reference leads to: a short one stands in its parent."""
+        """The node of a reference; a short node is embedded in its parent."""
         if isinstance(child, list):
             return child
         if not nodes or keccak256(nodes[0]) != child:
@@ -174,8 +174,8 @@ def unhex(text):
 
 
 def check(answer, state_root):
-    """Holds all fields of an answer of eth_getProof against the root; WrongProof says what is
-    wrong. The account has to exist."""
+    """Checks all fields of an eth_getProof response against the root; WrongProof says what is
+    wrong. The account must exist."""
     nodes = map(unhex, answer["accountProof"])
     shown = value_under(unhex(state_root), unhex(answer["address"]), nodes)
     if shown is None:

@@ -1,4 +1,4 @@
-"""Sends the same requests to both and sorts what differs into kinds."""
+"""Sends the same requests to both nodes and sorts the differences into kinds."""
 
 import json
 import re
@@ -15,10 +15,11 @@ OF_NOTHING = [
     "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421",
 ]
 LACK = "known lack: "
-# Differences that are known: patterns of method and kind, and why. The kind is the path of a field,
-# or what differs of the error. One that begins with LACK is a lack of retrie, not a choice.
+# Known differences: patterns of method and kind, and the reason. The kind is the path of a field,
+# or the part of the error that differs. A reason that starts with LACK is a missing feature of
+# retrie, not a choice.
 INTENDED = [
-    # Errors: same code, other words.
+    # Errors: same code, other message.
     (".*", r"error.message \(-32602: .*", "wording of what is wrong with a parameter"),
     (".*", r"error.message .*transaction type not sup.*", "geth also names the type and the sender"),
     ("eth_createAccessList", r"error.message .*(failed to apply transaction: N err|maxFeePerGas).*",
@@ -27,7 +28,7 @@ INTENDED = [
     ("eth_sendRawTransaction", r"error.message .*(typed transaction too short|rlp:).*", "wording"),
     (".*", r"error.message .*(header for hash not found|block #N not found).*", "wording"),
     ("debug_trace.*", r"error.code \(ReferenceError.*", "tracers in JavaScript are optional: -32602 names the cargo feature"),
-    # What is lenient here and strict there, or the other way round.
+    # Requests that one node accepts and the other refuses.
     ("eth_getBlockByNumber|eth_feeHistory", "error of geth alone .*missing value for required.*",
      "the last parameter may be left out"),
     ("eth_getBalance", "error of geth alone .*leading zero.*", "numbers may have leading zeros"),
@@ -37,7 +38,7 @@ INTENDED = [
     ("debug_traceCall", r"error of retrie alone \(Response is too big.*", "answers have a limit in bytes"),
     ("debug_storageRangeAt", "storage", "no slots: an empty object, not null"),
     ("eth_feeHistory", "(gasUsedRatio|oldestBlock|baseFee.*)", "no blocks: an empty list, not null"),
-    # What an account that is not there has.
+    # Fields of an absent account.
     ("eth_getProof", r"(codeHash|storageHash) \(of nothing\)", "an absent account has the hashes of nothing (EIP-1186)"),
     ("eth_config", r".*DEPOSIT_CONTRACT_ADDRESS", "a genesis that names none has mainnet's, as in reth"),
     ("net_listening", "result", "there is no devp2p yet"),
@@ -55,7 +56,7 @@ def kind_of(path):
 
 
 def remark(geth, retrie):
-    """What makes a difference a kind of its own."""
+    """The parts of a value that make its difference a kind of its own."""
     if geth is MISSING or retrie is MISSING:
         return f" (missing at {'geth' if geth is MISSING else 'retrie'})"
     if geth == NO_HASH and retrie in OF_NOTHING:
@@ -64,13 +65,13 @@ def remark(geth, retrie):
 
 
 def scrubbed(message):
-    """A message without what is particular to one request."""
+    """A message without the parts that depend on the request."""
     message = re.sub(r"0x[0-9a-fA-F]+|\d+", "N", message)
     return re.sub(r'"[^"]*"|\[N.*|\(.*', "..", message)[:60]
 
 
 def without_wording(answer):
-    """An answer, or a list of them, with the codes of errors alone."""
+    """A response, or a list of them, with error codes only."""
     if isinstance(answer, list):
         return [without_wording(each) for each in answer]
     if isinstance(answer, dict) and "error" in answer:
@@ -128,7 +129,7 @@ class Differ:
             self.note(method, kind, params, here, there)
 
     def differing(self, geth, retrie):
-        """Each difference of two answer objects: its kind, and both values."""
+        """Yields the differences of two responses: each one's kind, and both values."""
         if "error" in geth and "error" in retrie:
             here, there = geth["error"], retrie["error"]
             if here.get("code") != there.get("code"):
@@ -188,7 +189,7 @@ class Differ:
         return None
 
     def report(self):
-        """Prints counts and kinds; returns how many kinds are not known."""
+        """Prints counts and kinds; returns the number of unknown kinds."""
         print(f"  {'method':<42} {'asked':>7} {'equal':>7}")
         for method, count in sorted(self.asked.items()):
             mark = "" if count == self.equal[method] else "  <-"

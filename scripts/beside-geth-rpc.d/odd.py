@@ -1,9 +1,9 @@
-"""Odd requests: for every method that both serve, each argument left out, null, of the wrong type, too
-large, in odd hexadecimal, in the future; every tag, every form of a block object; and whole messages
-that are odd as JSON-RPC.
+"""Odd requests: for every method that both nodes serve, each argument missing, null, of the wrong
+type, too large, in odd hexadecimal, or in the future; every tag and every form of a block object;
+and whole messages that are odd as JSON-RPC.
 
-A method is a list of kinds of arguments; a kind has good values, taken from the chain, and odd ones. Of a
-request one argument is odd and the others are good.
+A method is a list of kinds of arguments. A kind has good values, taken from the chain, and odd
+values. In each request one argument is odd and the others are good.
 """
 
 import base64
@@ -17,14 +17,14 @@ from differ import LACK, Differ
 from questions import UNKNOWN_ADDRESS, UNKNOWN_HASH
 
 WORDS = ["latest", "earliest", "pending", "safe", "finalized"]
-# Of any argument, whatever it is meant to be.
+# Values for every kind of argument.
 WRONG = [5, -1, 1.5, 2**64, True, "", "text", [], {}, [[]], {"more": 1}]
-# The request is refused by both in the same way whatever its other arguments are.
+# Both nodes refuse the request in the same way whatever its other arguments are.
 CALL = {"to": UNKNOWN_ADDRESS}
 
 
 def odd_hex(digits):
-    """Forms of a hexadecimal value of so many digits that are not quite it."""
+    """Malformed variants of a hexadecimal value with `digits` digits."""
     good = "ab" * (digits // 2)
     return [
         "0x", "0x0", "0x00", "0X" + good, "0x" + good.upper(), good, "0x" + good[:-1], "0x" + good[:-2],
@@ -43,7 +43,7 @@ class Kinds:
     """Good and odd values of each kind of argument on a chain."""
 
     def __init__(self, chain):
-        # One of the last, for the rules of the last forks.
+        # A recent block, for the rules of the last forks.
         recent = chain.blocks[max(chain.top - 10, 1) :]
         block = max(recent, key=lambda each: len(each["transactions"]))
         tx, top = block["transactions"][0], chain.top
@@ -244,14 +244,14 @@ METHODS = {
     "debug_traceBadBlock": ["hash", "tracer"], "debug_traceCall": ["call", "block", "call tracer"],
     "eth_noSuchMethod": [], "nosuch_method": [], "eth_": [], "_eth": [], "eth": [],
 }  # fmt: skip
-# Answers that are another each time, or a client's own: only their type counts.
+# Results that change with each call or differ by client: only their type is compared.
 OWN = {
     "web3_clientVersion", "eth_newFilter", "eth_newBlockFilter", "eth_newPendingTransactionFilter",
 }  # fmt: skip
 
 
 def questions(chain):
-    """Each odd request once: a method and its parameters."""
+    """Yields each odd request once: a method and its parameters."""
     kinds, seen = Kinds(chain), set()
     for method, names in METHODS.items():
         good = [kinds.good[name] for name in names]
@@ -259,7 +259,7 @@ def questions(chain):
         requests += [good + [None], good + ["0x1"], good + [{}], None, {}, {"address": 1}, "text", 5, True]
         for place, name in enumerate(names):
             for value in [None, *WRONG, *kinds.odd[name]]:
-                # geth would write a file of this name.
+                # geth would write a file with this name.
                 if name == "file" and isinstance(value, str):
                     continue
                 requests.append([*good[:place], value, *good[place + 1 :]])
@@ -315,16 +315,17 @@ def messages():
 
 
 class Socket:
-    """The client of a WebSocket (RFC 6455), as far as this needs one."""
+    """A minimal WebSocket client (RFC 6455)."""
 
-    # Seconds without an answer after which there is none.
+    # Seconds without a message that count as no response.
     PATIENCE = 1.0
 
     def __init__(self, port):
         self.port, self.stream = port, None
 
     def ask(self, message):
-        """The answer to a message; None if there is none, and the code of the end if the node ends it."""
+        """The response to a message; None if there is none, and the close code if the node closes
+        the connection."""
         for fresh in (False, True):
             try:
                 if self.stream is None or fresh:
@@ -356,7 +357,7 @@ class Socket:
             message.decode()
             opcode = 1
         except ValueError:
-            # Bytes that are no text come as bytes.
+            # Bytes that are not text arrive as bytes.
             opcode = 2
         size = len(message)
         head = bytes([0x80 | opcode])
@@ -395,7 +396,7 @@ class Socket:
 
 
 def decoded(body):
-    """An answer as JSON, None if it is empty, else as text."""
+    """A response as JSON, None if it is empty, else as text."""
     try:
         return json.loads(body) if body.strip() else None
     except ValueError:
@@ -403,7 +404,7 @@ def decoded(body):
 
 
 def without_words(answer):
-    """An answer with the codes of its errors alone."""
+    """A response with only the codes of its errors."""
     if isinstance(answer, list):
         return [without_words(each) for each in answer]
     if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
@@ -420,7 +421,7 @@ def shown(message):
 
 
 class OddDiffer(Differ):
-    """Of errors the codes count, and that retrie's say nothing that only its decoder knows."""
+    """Compares error codes, and checks that retrie's messages leak no words of its decoder."""
 
     DECODER = re.compile(r"line \d+ column|untagged|struct |variant|serde|EOF while|\b[fiu](8|64)\b|sequence")
 
@@ -435,18 +436,18 @@ class OddDiffer(Differ):
             self.note(method, "words of the decoder", params, None, words)
 
     def note(self, method, kind, params, here, there):
-        # The one block that one has and the other has not makes every answer about it another.
+        # A block that only one node has makes every response about it differ.
         if '"pending"' in json.dumps(params):
             kind = f"of pending: {kind}"
         super().note(method, kind, params, here, there)
 
     def messages(self):
-        """Compares the answers to whole messages, over HTTP and over WebSocket."""
+        """Compares the responses to whole messages, over HTTP and over WebSocket."""
         sockets = [Socket(port) for port in self.ports]
         for message in messages():
             answers = [self.posted(rpc, message) for rpc in (self.geth, self.retrie)]
             self.judge_message("(over HTTP)", message, *answers)
-            # An empty message is none here.
+            # WebSocket has no empty message.
             if message:
                 answers = [without_words(each.ask(message)) for each in sockets]
                 self.judge_message("(over WebSocket)", message, *answers)
@@ -472,7 +473,7 @@ class OddDiffer(Differ):
 
 
 def compare(chain, geth, retrie):
-    """Asks both everything; returns the comparison."""
+    """Sends all requests to both nodes; returns the comparison."""
     differ = OddDiffer(geth, retrie)
     differ.compare(questions(chain))
     differ.messages()

@@ -1,7 +1,7 @@
-"""The requests of the comparison, made from the chain itself: what geth says of it is read once, and
-every block, transaction, account, slot and log of it becomes a parameter.
+"""The requests of the comparison, derived from the chain: the script reads it once from geth, and
+every block, transaction, account, slot and log becomes a parameter.
 
-Each is a method and its parameters; `spread` picks evenly when there are more than wanted.
+Each request is a method and its parameters; `spread` picks an even sample when there are too many.
 """
 
 import itertools
@@ -28,7 +28,7 @@ CALL_FIELDS = ["from", "to", "gas", "value", "input", "accessList"]
 
 
 def spread(items, count):
-    """At most `count` of them, evenly."""
+    """At most `count` of them, evenly spread."""
     items = list(items)
     if len(items) <= count:
         return items
@@ -36,7 +36,7 @@ def spread(items, count):
 
 
 class Chain:
-    """What is on the chain, read from geth."""
+    """The contents of the chain, read from geth."""
 
     def __init__(self, rpc):
         self.rpc = rpc
@@ -89,7 +89,7 @@ class Chain:
 
 
 def questions(chain, many):
-    """All of them; `many` bounds how often a method is asked."""
+    """All requests; `many` limits the requests of each method."""
     makers = [
         whole,
         blocks,
@@ -190,7 +190,7 @@ def logs(chain, many):
         yield "eth_getLogs", [near | {"address": address}]
         yield "eth_getLogs", [near | {"address": [address, UNKNOWN_ADDRESS]}]
         yield "eth_getLogs", [near | {"topics": []}]
-        # A place of its own that matches anything: geth wants a topic there, reth and retrie do not.
+        # An empty position matches anything: geth wants a topic there, reth and retrie do not.
         if topics:
             yield "eth_getLogs", [near | {"topics": [topics[:1]]}]
         if topics[1:]:
@@ -200,8 +200,8 @@ def logs(chain, many):
 
 
 def to_call(chain):
-    """Transactions whose parent block is not genesis: with a difficulty from before the merge geth
-    holds that for a block without the forks that go by time."""
+    """Transactions whose parent block is not genesis. Genesis has a difficulty from before the
+    merge, and geth takes it for a block without the forks that activate by time."""
     return [tx for tx in chain.txs if int(tx["blockNumber"], 16) > 1]
 
 

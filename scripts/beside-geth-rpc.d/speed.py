@@ -1,4 +1,4 @@
-"""Requests per second of both, by wrk, in turns."""
+"""Requests per second of both nodes, measured with wrk, in turns."""
 
 import json
 import re
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from nodekit import fail
 
-# Each thread of wrk sends the bodies of a file, one after the other, over and over. Answers with
-# an error are counted in the first thread's summary line.
+# Each thread of wrk sends the bodies of a file in a loop. Responses with an error are counted in
+# the first thread's summary line.
 LUA = """
 local bodies = {}
 for line in io.lines("%s") do bodies[#bodies + 1] = line end
@@ -35,14 +35,14 @@ function done(summary, latency, requests)
 end
 """
 
-# Blocks below the head whose accounts are proven.
+# Depths below the head of the blocks whose accounts are proven.
 PROVEN = (1, 8, 120)
 
 
 def bodies_of(chain):
-    """The loads: balances of everybody, proofs of them in blocks below the head, token balances of the
-    busiest token, and searches of the whole chain for logs of it to those who got it least often, and
-    for logs of nobody."""
+    """The loads: balances of all accounts, proofs of them in blocks below the head, token balances
+    of the generated chain, and log searches over the whole chain, for rare receivers and for unused
+    addresses."""
     people = chain.people[:5000]
 
     def request(method, *params):

@@ -1,4 +1,4 @@
-"""Calls to trace: the programs of `programs`, with what else they need to fail in every way."""
+"""Calls to trace: the programs of `programs`, with the state they need to fail in every way."""
 
 import programs
 import signer
@@ -6,7 +6,7 @@ import signer
 SENDER = "0x" + "5e" * 20
 POOR = "0x" + "00" * 19 + "99"
 HERE = "0x" + "a1" * 20
-# Others that programs call: one that works, one that reverts, one that delegates, one without code.
+# Contracts that programs call: one works, one reverts, one delegates, one has no code.
 WORKS, REVERTS, DELEGATES, PAYS = ("0x" + byte * 20 for byte in ("b2", "c3", "d1", "e0"))
 ADDRESSES = [HERE, WORKS, REVERTS, DELEGATES] + ["0x" + f"{n:02x}" * 20 for n in range(0x21, 0x25)]
 AMPLE = 400_000
@@ -41,14 +41,14 @@ def call(gas=AMPLE, **more):
 
 
 class Case:
-    """A call, and the state that it is made on. `only` are the tracers that are asked, all if empty."""
+    """A call, and the state it runs on. `only` are the tracers to use, all if empty."""
 
     def __init__(self, name, request, overrides, only=()):
         self.name, self.request, self.overrides, self.only = name, request, overrides, only
 
 
 def static_call(code):
-    """Calls `code`, which lies at another address, statically, and twice within a call."""
+    """Calls `code`, deployed at another address, statically, and twice within a call."""
     target = "0x" + "21" * 20
     outer = bytes.fromhex("5f5f5f5f73" + target[2:] + "5afa5f5f5f5f5f73" + target[2:] + "5af100")
     outer = outer.replace(b"\x5f", b"\x3d")
@@ -56,13 +56,14 @@ def static_call(code):
 
 
 def single(fork, gas_of):
-    """Each opcode with ample gas, with too little of it by one, with next to none, without its items, and
-    in a static call. `gas_of(request, overrides)` are gas before and cost of the last step."""
+    """Runs each opcode with enough gas, with one gas too little, with almost none, without its
+    stack items, and in a static call. `gas_of(request, overrides)` returns the gas before the last
+    step and the step's cost."""
     for name, code in programs.single_steps(fork).items():
         around = surroundings(code)
         yield Case(f"{name}", call(), around)
         steps = gas_of(call(), around)
-        # Whoever pays for gigabytes of memory gets them.
+        # With enough gas such a call gets gigabytes of memory.
         if steps and steps[1] < 5_000_000:
             before, cost = steps
             for missing in sorted({1, cost // 2, max(cost - 1, 0), max(cost - 101, 0)}):
@@ -122,7 +123,7 @@ CHAIN_ID = 7331
 
 
 def special(fork):
-    """What neither of the others makes."""
+    """Cases that the other functions do not make."""
     own_address = HERE[2:]
     recursion = bytes.fromhex("3d3d3d3d3d30" + "5a" + "f1" + "00")
     yield Case("too deep", call(2**40), surroundings(recursion), ("calls", "flat"))

@@ -1,11 +1,11 @@
-"""Differences that are known, with their reasons."""
+"""Known differences, with their reasons."""
 
 import re
 
 from nodekit import MISSING
 
-# Tracer, path, pattern of geth's and of retrie's value, reason. Of an error, the path is `error`, and what the
-# other side has instead is compared field by field with nothing.
+# Tracer, path, pattern of geth's and of retrie's value, reason. If one side has an error, the path
+# is `error`, and the other side's result is compared field by field with an empty one.
 KNOWN = []
 CRASH = "method handler crashed"
 
@@ -15,7 +15,7 @@ def text(value):
 
 
 def whole(tracer, geth, retrie):
-    """Why these two answers may differ as a whole; None if they have to be compared."""
+    """The reason why two whole responses may differ; None if they must be compared."""
     crashed = geth.get("error", {}).get("message") == CRASH
     if crashed and tracer.startswith("erc7562") and "result" in retrie:
         return "erc7562Tracer of geth reads below the stack of an opcode that lacks its items, and crashes"
@@ -23,7 +23,7 @@ def whole(tracer, geth, retrie):
 
 
 def reason(tracer, path, geth, retrie):
-    """Why these may differ; None if they may not."""
+    """The reason why two values may differ; None if they must be equal."""
     for tracers, paths, here, there, why in KNOWN:
         matches = re.fullmatch(tracers, tracer) and re.fullmatch(paths, path)
         if matches and re.fullmatch(here, text(geth), re.S) and re.fullmatch(there, text(retrie), re.S):

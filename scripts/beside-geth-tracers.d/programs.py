@@ -1,8 +1,8 @@
-"""Programs for the EVM, made from a seed: of every opcode, and failing in every way."""
+"""EVM programs generated from a seed: with every opcode, and with every kind of failure."""
 
 import random
 
-# Opcodes by how many items they take and whether they leave one, since which fork.
+# Opcodes by the number of stack items they take, whether they push one, and their first fork.
 FORKS = ["paris", "shanghai", "cancun", "prague", "osaka", "amsterdam"]
 NULLARY = {
     "ADDRESS": 0x30, "ORIGIN": 0x32, "CALLER": 0x33, "CALLVALUE": 0x34, "CALLDATASIZE": 0x36,
@@ -52,7 +52,7 @@ def word(raw):
     return b"\x7f" + raw.ljust(32, b"\0") + push(0) + bytes([MSTORE])
 
 
-# What a contract may be made of.
+# The parts of a generated contract.
 INIT_CODES = [
     b"",
     bytes([STOP]),
@@ -74,7 +74,7 @@ PANIC = bytes.fromhex("4e487b71" + "11".rjust(64, "0"))
 
 
 class Programs:
-    """Random programs that know each other's addresses."""
+    """Random programs that call each other's addresses."""
 
     def __init__(self, seed, fork, addresses, people):
         self.random = random.Random(f"{seed}-{fork}")
@@ -194,7 +194,7 @@ class Programs:
         return code + push(size) + push(0) + push(self.random.choice([0, 0, 1, 2**90])) + bytes([name, POP])
 
     def jump(self):
-        # Over an INVALID; places are relative to a PC that is read, so the code may stand anywhere.
+        # Jumps over an INVALID. Jump targets are relative to PC, so the code can be at any offset.
         if self.random.random() < 0.8:
             return bytes.fromhex("5860070156fefe5b")
         return push(self.random.randrange(2)) + push(self.number()) + bytes([JUMPI])
@@ -213,7 +213,8 @@ class Programs:
 
 
 def single_steps(fork):
-    """Each opcode alone: its name and code that has its arguments ready; the last step is it."""
+    """Yields each opcode alone: its name and code that prepares its arguments; the opcode is the
+    last step."""
     found = {}
     for name, op in NULLARY.items():
         found[name] = bytes([op])
@@ -234,7 +235,7 @@ def single_steps(fork):
     found["EXTCODECOPY warm"] = push(70) + push(0) + push(9) + b"\x30\x3c"
     for topics in range(5):
         found[f"LOG{topics}"] = push(5) * topics + push(50) + push(9) + bytes([0xA0 + topics])
-    # Slot 1 is 1 before, slot 0 is 0.
+    # Before the call slot 1 is 1, and slot 0 is 0.
     for value, slot in [(0, 0), (5, 0), (0, 1), (1, 1), (5, 1)]:
         found[f"SSTORE {value} to {slot}"] = push(value) + push(slot) + b"\x55"
         warm = push(slot) + b"\x54\x50"
@@ -292,7 +293,7 @@ def single_steps(fork):
     found["CALL beyond"] = push(2**40) + push(0) * 4 + push(2) + b"\x5a\xf1"
     wanted = {}
     for name, code in found.items():
-        # PUSH0 is not among what `push` makes, so that all forks have the same programs.
+        # `push` never emits PUSH0, so that all forks run the same programs.
         if has(fork, name.split()[0]):
             wanted[name] = code
     return wanted

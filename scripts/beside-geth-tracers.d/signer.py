@@ -1,4 +1,4 @@
-"""Signatures of secp256k1 by Python alone, for authorizations (EIP-7702)."""
+"""secp256k1 signatures in plain Python, for authorizations (EIP-7702)."""
 
 import hashlib
 import hmac
@@ -34,7 +34,7 @@ def multiply(point, times):
 
 
 def keccak(data):
-    """Keccak-256, which Python's hashlib has only with the padding of SHA-3."""
+    """Keccak-256; Python's hashlib only has SHA-3, with other padding."""
     rate, lanes = 136, [0] * 25
     data = data + b"\x01" + b"\0" * (rate - 1 - len(data) % rate)
     data = data[:-1] + bytes([data[-1] | 0x80])
@@ -89,7 +89,8 @@ def prefix(base, size):
 
 
 def sign(digest, key):
-    """r, s and the parity; the nonce is made of both, so that signatures are the same in every run."""
+    """r, s and the parity. The nonce is derived from key and hash, so that signatures are the same
+    in every run."""
     seed = hmac.new(key.to_bytes(32, "big"), digest, hashlib.sha256).digest()
     k = int.from_bytes(seed, "big") % N or 1
     x, y = multiply(G, k)

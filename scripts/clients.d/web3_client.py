@@ -114,7 +114,7 @@ def transaction_types():
         sent = w3.eth.send_raw_transaction(signed.raw_transaction)
         receipt = mined(sent)
         assert receipt.type == kind and receipt.transactionHash == sent, receipt
-        # Blobs are not part of what is hashed and kept, but of what is sent.
+        # The hash covers the transaction without its blobs; blobs are only sent beside it.
         if kind == 3:
             assert receipt.blobGasUsed == 131_072
         else:

@@ -69,7 +69,7 @@ def deploy():
     assert cast("code", token) == cast("rpc", "eth_getCode", token, "latest").strip('"') != "0x"
     assert cast("call", token, "name()(string)").strip('"') == "Test Token"
     assert cast("call", token, "owner()(address)").lower() == FUNDED.lower()
-    # It comes with a proof in Ethereum's form, which is refused where there is none.
+    # It verifies a proof in Ethereum's form, which nodes without Ethereum's root refuse.
     if os.environ["ETHEREUM_ROOT"]:
         assert cast("codehash", token) == cast("keccak", cast("code", token))
         assert json.loads(cast("proof", token, "0x0"))["storageProof"]
@@ -90,7 +90,7 @@ def send(token):
     assert number(cast("call", "--block", int(minted["blockNumber"], 16), token, *balance)) == 0
     gas = number(cast("estimate", "--from", FUNDED, token, "transfer(address,uint256)", OTHER, 1))
     assert 21_000 < gas < 100_000, gas
-    # The total supply lies in slot 0.
+    # The total supply is in slot 0.
     assert int(cast("storage", token, 0), 16) == 1000
     ok("send --private-key, call, estimate, nonce, storage")
     return moved
@@ -142,7 +142,7 @@ def errors(token):
     fails(data, "estimate", "--from", FUNDED, *to_much)
     fails(data, "send", "--private-key", KEY, *to_much)
     nonce = number(cast("nonce", FUNDED))
-    # With a limit of gas of its own it is sent all the same, and mined.
+    # With an explicit gas limit it is sent and mined although it reverts.
     reverted = json.loads(
         cast("send", "--json", "--private-key", KEY, "--gas-limit", 100_000, *to_much)
     )
@@ -156,7 +156,7 @@ def wallet():
     assert cast("wallet", "address", "--private-key", KEY).lower() == FUNDED.lower()
     signature = cast("wallet", "sign", "--private-key", KEY, "hello")
     cast("wallet", "verify", "--address", FUNDED, "hello", signature)
-    # What the node signs is what cast signs.
+    # The node's signature equals cast's.
     assert cast("rpc", "personal_sign", cast("from-utf8", "hello"), FUNDED).strip('"') == signature
     authorization = cast("wallet", "sign-auth", OTHER, "--private-key", KEY, "--self-broadcast")
     sent = mined("--private-key", KEY, "--auth", authorization, FUNDED)
@@ -175,7 +175,7 @@ def traced(moved):
 
 
 def dev_node():
-    """The methods of anvil's nodes that its users call through cast."""
+    """The methods of anvil that users call through cast."""
     snapshot = cast("rpc", "evm_snapshot").strip('"')
     before = number(cast("block-number"))
     cast("rpc", "anvil_setBalance", OTHER, hex(7 * ETHER))

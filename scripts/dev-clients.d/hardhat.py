@@ -45,7 +45,7 @@ NPM = {
 SOLC, EVM = "0.8.30", "cancun"
 # OpenZeppelin 5.0.2 within the first of these packages.
 SHIPPED = "node_modules/@uniswap/v4-core/lib/openzeppelin-contracts"
-# Which of its test files run: no more than ten minutes, and contracts of all kinds.
+# The test files that run: at most ten minutes, with contracts of all kinds.
 FILES = (
     r"access/(?!manager/AccessManager\.)|finance/|governance/(TimelockController|utils/)|metatx/"
     r"|proxy/|token/ERC20/|token/ERC1155/|token/ERC721/(ERC721\.|extensions/(?!ERC721Wrapper))"
@@ -58,7 +58,7 @@ COMPILE_LIMIT, RUN_LIMIT = 1800, 5400
 
 
 class Hardhat:
-    """A project of the tests, with the results in Hardhat's own network."""
+    """A project of the tests, with the results from Hardhat's own network."""
 
     def __init__(self, checkout, files):
         self.checkout = Path(checkout).resolve() if checkout else None
@@ -71,7 +71,7 @@ class Hardhat:
         self.expected = {}
 
     def prepare(self, again):
-        """Installs, compiles, and runs in Hardhat's own network unless its results are there."""
+        """Installs and compiles, and runs in Hardhat's own network unless its results are cached."""
         nodekit.with_npm(self.base, NPM)
         self.lay_out()
         self.compile()
@@ -106,7 +106,7 @@ class Hardhat:
         shutil.copy(HERE / "helpers.test.js", self.folder / "test" / OWN)
 
     def stamp(self):
-        """What the results in Hardhat's own network depend on."""
+        """The inputs that the results in Hardhat's own network depend on."""
         parts = [json.dumps(NPM), SOLC, EVM, *(self.folder / name for name in OURS)]
         parts.append(self.folder / "test" / OWN)
         texts = [part if isinstance(part, str) else part.read_text() for part in parts]
@@ -119,7 +119,7 @@ class Hardhat:
 
     def hardhat(self, arguments, env, limit, log):
         command = ["node", str(self.base / "node_modules" / ".bin" / "hardhat"), *arguments]
-        # Not more of the environment than needed: the tests' configuration reads it.
+        # Pass only the needed environment: the tests' configuration reads it.
         kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
         env = kept | {"SOLC": SOLC, "EVM": EVM, "HARDHAT_DISABLE_TELEMETRY_PROMPT": "true"} | env
         with open(log, "wb") as output:
@@ -142,7 +142,7 @@ class Hardhat:
         done.touch()
 
     def run(self, network, url, report):
-        """Runs the tests; Hardhat's exit code says how many failed, so the report counts."""
+        """Runs the tests. Hardhat's exit code is the number of failures, so the report decides."""
         arguments = ["test", "--no-compile", "--network", network, *self.chosen()]
         env = {"REPORT": str(report)} | ({"URL": url} if url else {})
         report.unlink(missing_ok=True)
@@ -155,7 +155,7 @@ class Hardhat:
         return ""
 
     def on_node(self, url):
-        """Runs the tests on a node: whether all is well, and what differs."""
+        """Runs the tests on a node: whether they match, and the differences."""
         report = self.folder / "node.json"
         said = self.run("localhost", url, report)
         results = read(report)
@@ -173,7 +173,7 @@ class Hardhat:
 
 
 def read(report):
-    """The results by file, name and number among those of the same name."""
+    """The results by file, name, and index among equal names."""
     results, seen = {}, collections.Counter()
     for line in report.read_text().splitlines():
         test = json.loads(line)

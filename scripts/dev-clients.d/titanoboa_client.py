@@ -55,7 +55,7 @@ def ok(what):
 
 
 def amounts(contract):
-    """Of the Transfer events of the contract's last call, as titanoboa has executed it."""
+    """The amounts in the Transfer events of the contract's last call, as titanoboa executed it."""
     return [log.amount for log in contract.get_logs() if type(log).__name__ == "Transfer"]
 
 
@@ -77,7 +77,7 @@ def deploy():
 def send(token):
     given = sum(on_chain(token)) - 1000
     assert token.give(other, 7) == token.balances(other)
-    # A call replaces the events of what was executed before it.
+    # A call replaces the events of the last execution.
     assert amounts(token) == []
     token.give(other, 5)
     assert amounts(token) == [5], token.get_logs()

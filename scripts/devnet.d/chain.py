@@ -1,5 +1,5 @@
-"""Blocks as a consensus client knows them: the genesis file, forks, payloads, their hashes, and
-payloads made wrong.
+"""Blocks as a consensus client sees them: the genesis file, forks, payloads and their hashes, and
+invalid payloads.
 """
 
 import copy
@@ -14,9 +14,9 @@ from trie import HexaryTrie
 
 SLOT_SECONDS = 12
 GWEI, ETHER = 10**9, 10**18
-# The slot at which each fork begins, and the versions of forkchoiceUpdated, getPayload and
-# newPayload from there on. Everything before London is there from the first block; Amsterdam begins
-# only where it is asked for.
+# The slot at which each fork activates, and the versions of forkchoiceUpdated, getPayload and
+# newPayload from that slot on. Forks before London are active from the first block. Amsterdam
+# activates only on request.
 FORKS = [
     ("paris", 0, (1, 1, 1)),
     ("shanghai", 6, (2, 2, 2)),
@@ -34,7 +34,7 @@ UNSUPPORTED_FORK = -38005
 
 
 def fork_slots(at_genesis, amsterdam):
-    """The slot of each fork. No other fork begins after Amsterdam, whose slot may be None."""
+    """The slot of each fork. No other fork activates after Amsterdam, whose slot may be None."""
     slots = {name: 0 if at_genesis else slot for name, slot, _ in FORKS if slot is not None}
     if amsterdam is not None:
         slots = {name: min(slot, amsterdam) for name, slot in slots.items()}
@@ -59,7 +59,7 @@ def genesis_file(path, time, funded, slots, contracts):
 
 
 class Schedule:
-    """Which fork is active when."""
+    """Tells which fork is active at a time."""
 
     def __init__(self, genesis):
         self.genesis_time = int(genesis["timestamp"], 16)
@@ -69,7 +69,7 @@ class Schedule:
         self.versions = {name: versions for name, _, versions in FORKS}
 
     def has(self, fork):
-        """Whether this chain comes to `fork` at all."""
+        """Whether this chain reaches `fork`."""
         return fork in dict(self.starts)
 
     def time_of(self, slot):
@@ -142,7 +142,7 @@ class Payload:
         return [self.fields, self.blob_hashes, self.beacon_root, *more]
 
     def computed_hash(self):
-        """The hash that its header has, worked out here."""
+        """The hash of its header, computed here."""
         f = self.fields
         header = [
             data(f["parentHash"]), EMPTY_OMMERS, data(f["feeRecipient"]), data(f["stateRoot"]),
@@ -190,7 +190,7 @@ class Block:
         return block
 
     def branch(self, other):
-        """Blocks from behind the last common one with `other` up to this one, oldest first."""
+        """The blocks after the last common ancestor with `other` up to this one, oldest first."""
         mine, theirs, blocks = self, other, []
         while mine.hash != theirs.hash:
             if mine.number >= theirs.number:
@@ -205,7 +205,7 @@ class Block:
 
 
 def flipped(text):
-    """The same bytes but for the lowest bit."""
+    """The same bytes with the lowest bit flipped."""
     raw = bytearray(data(text))
     raw[-1] ^= 1
     return "0x" + raw.hex()
@@ -259,7 +259,7 @@ def added_withdrawal(payload, parent):
 
 
 def added_request(payload, parent):
-    """A deposit that nobody made. Each type of request is there once, in ascending order."""
+    """A deposit that was never made. Each type of request occurs once, in ascending order."""
     deposits = "0x00"
     if payload.requests and payload.requests[0].startswith(deposits):
         deposits = payload.requests.pop(0)
@@ -279,8 +279,8 @@ def garbage_access_list(payload, parent):
 
 
 def change_access_list(change):
-    """A change of the decoded list: accounts of address, changed slots, read slots, balances, nonces
-    and code (EIP-7928)."""
+    """A change of the decoded block access list (EIP-7928): per account its address, changed slots,
+    read slots, balances, nonces and code."""
 
     def changed(payload, parent):
         accounts = rlp.decode(data(payload.fields["blockAccessList"]))
@@ -304,8 +304,8 @@ def other_balance(accounts):
     balances[0] = [index, rlp.sedes.big_endian_int.serialize(int.from_bytes(after, "big") + 1)]
 
 
-# Name: first fork, whether it needs a transaction, whether the hash is worked out again after the
-# change (else the change itself is what makes it wrong), and the change.
+# Name: first fork, whether it needs a transaction, whether the block hash is recomputed after the
+# change (if not, the wrong hash is the fault), and the change.
 WRONG = {
     "state root": ("paris", False, True, flip("stateRoot")),
     "receipts root": ("paris", False, True, flip("receiptsRoot")),
@@ -334,7 +334,7 @@ WRONG = {
 
 
 def wrong_payload(payload, parent, rng, state_roots_checked):
-    """A way to be wrong that fits, by chance, and the payload with it."""
+    """A random fault that fits, and the payload with it."""
     fits = [
         name
         for name, (fork, needs_transaction, _, _) in WRONG.items()
@@ -343,20 +343,20 @@ def wrong_payload(payload, parent, rng, state_roots_checked):
         and (state_roots_checked or name not in ("state root", "withdrawal added"))
     ]
     if parent.payload and parent.payload.fork != payload.fork:
-        # The time of its parent lies in another fork, where the method would be wrong first.
+        # The time of its parent is in another fork, where the method version would be wrong first.
         fits.remove("timestamp")
     name = rng.choice(fits)
     _, _, rehash, change = WRONG[name]
     wrong = copy.deepcopy(payload)
     change(wrong, parent)
     if name == "transaction garbage":
-        # No node gets as far as to look at the hash of this one.
+        # No node gets far enough to check the hash of this payload.
         return name, wrong.rehashed()
     return name, wrong.rehashed() if rehash else wrong
 
 
 def child_of(payload, seconds):
-    """A payload on top of `payload`, otherwise like it."""
+    """A child of `payload`, otherwise like it."""
     child = copy.deepcopy(payload)
     child.fields["parentHash"] = payload.hash
     child.fields["blockNumber"] = hex(number(payload.fields["blockNumber"]) + 1)

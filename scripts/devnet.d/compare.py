@@ -1,4 +1,4 @@
-"""What the nodes of a devnet must agree on in the end, over JSON-RPC."""
+"""What the nodes of a devnet must agree on at the end, over JSON-RPC."""
 
 import sys
 from pathlib import Path
@@ -21,14 +21,14 @@ def short(value):
     return text if len(text) < 300 else f"{text[:300]}..."
 
 
-# What retrie tells besides of a transaction from Amsterdam on, whose gas has two dimensions
-# (EIP-8037); geth does not.
+# Fields that only retrie returns for a transaction from Amsterdam on, whose gas has two dimensions
+# (EIP-8037).
 GAS_DIMENSIONS = {"executionGasUsed", "stateGasUsed", "gasRefund"}
 
 
 def without_details(trace):
-    """A trace that says where an error was, but not in which words: clients have their own for what
-    an opcode, the stack or a precompile met."""
+    """A trace with errors marked but without their messages: clients describe failures of an
+    opcode, the stack or a precompile in their own words."""
     if isinstance(trace, list):
         return [without_details(each) for each in trace]
     if not isinstance(trace, dict):
@@ -48,8 +48,8 @@ class Comparison:
         self.compared = Counter()
 
     def all_equal(self, method, *params, engine=False, nodes=None, view=lambda result: result):
-        """Asks every node the same; what `view` makes of the answers must be equal. Returns the
-        first."""
+        """Sends all nodes the same request; the responses, passed through `view`, must be equal.
+        Returns the first."""
         first, *others = nodes or self.nodes
         ask = (lambda node: node.engine.ask) if engine else (lambda node: node.rpc.ask)
         answer = ask(first)(method, *params)
@@ -70,7 +70,7 @@ class Comparison:
         return answer["result"]
 
     def run(self):
-        # It describes forks from Cancun on.
+        # It describes only forks from Cancun on.
         if since(self.network.head.payload.fork, "cancun"):
             self.all_equal("eth_config")
         self.blocks()
@@ -104,7 +104,7 @@ class Comparison:
             span = {"fromBlock": hex(start), "toBlock": hex(end)}
             logs = self.all_equal("eth_getLogs", span)
             self.all_equal("eth_getLogs", span | {"address": token})
-            # Code made of random bytes also logs without topics.
+            # Code of random bytes also emits logs without topics.
             topics = [each["topics"] for each in logs if each["topics"]]
             if topics:
                 topics = self.rng.choice(topics)
@@ -135,13 +135,13 @@ class Comparison:
                 self.all_equal("eth_call", {"to": token, "input": "0x" + asked.hex()}, height)
 
     def proofs(self):
-        """Where the state root is that of Ethereum's trie."""
+        """Nodes with Ethereum's state root."""
         able = [node for node in self.nodes if node.is_geth or ":mpt" in node.kind]
         if len(able) > 1:
             traffic = self.network.traffic
             token = "0x" + traffic.token.hex()
-            # Of an absent account geth gives zero as hash of code and storage, EIP-1186 the hash of
-            # nothing.
+            # For an absent account geth returns zero as code hash and storage hash; EIP-1186 wants
+            # the hash of nothing.
             there = [each for each in traffic.watched() if each != traffic.poor.address]
             for address in ("0x" + each.hex() for each in there):
                 self.all_equal("eth_getProof", address, ["0x0"], "latest", nodes=able)
@@ -167,8 +167,8 @@ class Comparison:
             )
 
     def access_lists(self):
-        """The list of each recent block (EIP-7928), whose hash its header names, is that with which the
-        block came: geth keeps it, retrie makes it again."""
+        """The block access list of each recent block (EIP-7928), whose hash is in the header,
+        equals the list delivered with the block. geth stores it, retrie rebuilds it."""
         of_ours = [node for node in self.nodes if not node.is_geth]
         for block in self.chain[-STATE_WINDOW:]:
             if not since(block.payload.fork, "amsterdam"):

@@ -1,5 +1,5 @@
-"""The consensus of the devnet: who proposes, what each node is told, and what goes wrong on
-purpose. The first answer that is not as it must be ends the run.
+"""The devnet's consensus driver: who proposes, what each node is told, and which faults are
+injected. The first wrong response ends the run.
 """
 
 import copy
@@ -28,14 +28,14 @@ from nodekit import RpcError
 ZERO = "0x" + "00" * 32
 # Blocks between the head and the last finalized one, and the last safe one.
 FINALITY_LAG, SAFE_LAG = 64, 40
-# A transaction that waits so many slots is lost; one that waits so many is sent again.
+# After this many slots a pending transaction is lost; after this many it is sent again.
 LOST_AFTER, AGAIN_AFTER = 150, 5
-# Slots in which a transaction of every type is to be expected.
+# Slots within which a transaction of every type is expected.
 LONG_ENOUGH = 30
 
 
 class Disagreement(Exception):
-    """An answer that is not as it must be."""
+    """A wrong response."""
 
 
 class Network:
@@ -72,7 +72,7 @@ class Network:
         )
 
     def same(self, what, answers):
-        """`answers` by node name must be equal."""
+        """`answers`, by node name, must be equal."""
         values = list(answers.values())
         if any(value != values[0] for value in values):
             lines = "".join(f"\n  {name}: {value}" for name, value in answers.items())
@@ -103,11 +103,12 @@ class Network:
         }
 
     def forkchoice(self, node, head, attributes=None, wanted=("VALID",)):
-        """Tells a node its head; returns its answer."""
+        """Sends a node its head; returns the response."""
         time_of = number(attributes["timestamp"]) if attributes else head.timestamp
         method = f"engine_forkchoiceUpdatedV{self.versions(time_of)[0]}"
         what = f"{method} to block {head.number} {head.hash}"
-        # The columns that a consensus client keeps may follow from Amsterdam on (EIP-8070).
+        # From Amsterdam on the call may name the blob columns that a consensus client keeps
+        # (EIP-8070).
         columns = [[], [None], ["0x" + "0f" * 16]][head.number % 3] if method[-1] == "4" else []
         answer = self.engine(node, what, method, self.state(head), attributes, *columns)
         status = answer["payloadStatus"]["status"]
@@ -118,7 +119,7 @@ class Network:
         return answer
 
     def new_payload(self, node, payload, what, wanted=("VALID",)):
-        """Hands a node a payload; returns its status."""
+        """Sends a node a payload; returns its status."""
         version = self.schedule.versions[payload.fork][2]
         answer = self.engine(node, what, f"engine_newPayloadV{version}", *payload.params())
         if answer["status"] not in wanted:
@@ -128,7 +129,7 @@ class Network:
         return answer
 
     def deliver(self, node, block, side=False):
-        """A good block. One beside the canonical chain may be put aside unlooked at."""
+        """A valid block. Beside the canonical chain a node may accept it without execution."""
         wanted = ("VALID", "ACCEPTED") if side else ("VALID",)
         what = f"newPayload of block {block.number} {block.hash} by {block.proposer}"
         status = self.new_payload(node, block.payload, what, wanted)["status"]
@@ -166,7 +167,7 @@ class Network:
         return attributes
 
     def gas_limit(self, parent, target):
-        """That of a block on `parent`: as near to the target as it may be."""
+        """The gas limit of a block on `parent`: as near to the target as allowed."""
         limit = self.genesis_gas_limit
         if parent.payload:
             limit = number(parent.payload.fields["gasLimit"])
@@ -174,7 +175,7 @@ class Network:
         return max(limit - step, min(limit + step, target))
 
     def build(self, node, parent):
-        """A block of this slot by a node, checked here as far as that goes without executing."""
+        """A block of this slot built by a node, checked here as far as possible without execution."""
         timestamp = self.schedule.time_of(self.slot)
         fork, (_, get, _) = self.schedule.fork(timestamp), self.versions(timestamp)
         attributes = self.attributes(timestamp)
@@ -183,7 +184,7 @@ class Network:
         what = f"getPayloadV{get} on block {parent.number}"
         answer = self.engine(node, what, f"engine_getPayloadV{get}", identity)
         fields = answer["executionPayload"] if get > 1 else answer
-        # geth gives null for fields of later forks; a consensus client would not hand these on.
+        # geth returns null for fields of later forks; a consensus client would not pass these on.
         fields = {name: value for name, value in fields.items() if value is not None}
         payload = Payload(
             fork,
@@ -219,7 +220,7 @@ class Network:
         return block
 
     def check_bundle(self, node, what, fork, payload, bundle):
-        """The blobs of a payload are those that its transactions name, with as many proofs."""
+        """The blobs of a payload must be those that its transactions name, with as many proofs."""
         hashes = self.traffic.blobs.named(map(data, bundle["commitments"]))
         proofs = len(hashes) * (128 if since(fork, "osaka") else 1)
         if hashes != payload.blob_hashes or len(bundle["blobs"]) != len(hashes):
@@ -231,7 +232,7 @@ class Network:
         self.counts["blobs"] += len(hashes)
 
     def spread(self, block, nodes):
-        """A block becomes the head of these nodes, told in any order."""
+        """Makes a block the head of these nodes, in random order."""
         nodes = self.shuffled(nodes)
         for node in nodes:
             self.deliver(node, block)
@@ -289,7 +290,7 @@ class Network:
             self.send_wrong(block)
 
     def late_block(self, proposer):
-        """A proposal that nobody sees until the next one has the same parent."""
+        """A late proposal: no node gets it before the next block with the same parent."""
         late = self.build(proposer, self.head)
         self.slot += 1
         self.send_transactions()
@@ -328,7 +329,7 @@ class Network:
             self.heal()
 
     def heal(self):
-        """The halves meet again: the longer chain wins, blocks of the other become side blocks."""
+        """Joins the halves: the longer chain wins, blocks of the other become side blocks."""
         heads, halves = self.split["heads"], self.split["halves"]
         self.split = None
         winner = 0 if heads[0].number > heads[1].number else 1
@@ -343,7 +344,7 @@ class Network:
             for block in lost.branch(won):
                 self.deliver(node, block, side=True)
             self.forkchoice(node, won)
-        # As the nodes of the half that lost saw it.
+        # In the order in which the losing half saw the blocks.
         if winner == 0 and lost.branch(won):
             self.depths[len(lost.branch(won))] += 1
         self.move_head(won)
@@ -352,7 +353,7 @@ class Network:
 
     def send_away(self):
         node = self.rng.choice(self.up)
-        # A killed geth has lost its state and waits for peers to get it from (snap sync).
+        # A killed geth has lost its state, and waits for peers to snap sync it.
         manners = ["silent", "stopped"] + ["killed"] * (not node.is_geth)
         manner = self.rng.choice(manners)
         back = min(self.slot + self.rng.randrange(2, 20), self.options.slots - 1)
@@ -377,14 +378,14 @@ class Network:
             self.resend(self.traffic.old(self.slot, 0), [node])
 
     def catch_up(self, node):
-        """From whatever block of ours the node stands at to the head, in order."""
+        """Sends the node all blocks from its last known one up to the head, in order."""
         stands = number(self.block_of(node, "latest")["number"])
         at = self.head.ancestor(min(stands, self.head.number))
         while self.block_of(node, at.number)["hash"] != at.hash:
             at = at.parent
         missing = self.head.branch(at)
         if len(missing) > 1:
-            # Without its parent a block cannot be judged.
+            # A node cannot validate a block without its parent.
             what = f"newPayload of block {self.head.number} before its parent"
             self.new_payload(node, self.head.payload, what, ("SYNCING", "ACCEPTED", "VALID"))
         for count, block in enumerate(missing):
@@ -397,7 +398,7 @@ class Network:
     # -- wrong payloads --------------------------------------------------------------------------
 
     def send_wrong(self, block):
-        """A payload like that of `block`, but wrong: everybody must see it."""
+        """A payload like that of `block` with a fault: every node must reject it."""
         name, wrong = wrong_payload(block.payload, block.parent, self.rng, self.roots_checked)
         self.wrong[name] += 1
         what = f"newPayload with another {name} than block {block.number} {block.hash}"
@@ -407,7 +408,8 @@ class Network:
         hashes = {name: answer["latestValidHash"] for name, answer in answers.items()}
         if len(set(hashes.values())) > 1:
             self.notes[f"latestValidHash of a wrong {name}: {self.described(hashes, block)}"] += 1
-        # What stands on it is wrong too; a payload whose hash is not its own leaves no trace.
+        # Children of an invalid payload are invalid too. A payload with a wrong hash leaves no
+        # trace.
         if wrong.hash == wrong.computed_hash() and name in (
             "state root",
             "gas used",
@@ -425,7 +427,7 @@ class Network:
         )
 
     def wrong_version(self, block):
-        """The method of another fork refuses the payload whole."""
+        """The method of another fork must refuse the payload."""
         right = self.schedule.versions[block.payload.fork][2]
         if right < 3:
             return
@@ -455,7 +457,7 @@ class Network:
         return new
 
     def opening(self):
-        """The first contracts, compiled for Shanghai and later, once that is there."""
+        """The first contracts, compiled for Shanghai and later, once Shanghai is active."""
         if self.traffic.opened or not since(self.schedule.fork(self.head.timestamp), "shanghai"):
             return []
         new = self.traffic.opening(self.slot)
@@ -475,7 +477,7 @@ class Network:
                 f"at slot {each.slot}, is in no block yet"
             )
         if self.slot > 3 and not self.split and self.rng.random() < 0.5:
-            # Pools go by the rules of the head.
+            # Pools apply the rules of the head's fork.
             self.send_refused(self.schedule.fork(self.head.timestamp))
 
     def resend(self, transactions, nodes):
@@ -498,7 +500,7 @@ class Network:
         self.counts["transactions refused"] += 1
 
     def read_authorities(self):
-        """What they delegate to needs their nonces, and blocks decide which of these count."""
+        """Reads the authorities' nonces: blocks decide which of their delegations count."""
         for each in self.traffic.authorities:
             address = "0x" + each.address.hex()
             each.nonce = number(self.up[0].rpc.call("eth_getTransactionCount", address, "latest"))
@@ -530,7 +532,7 @@ class Network:
                 )
 
     def finish(self):
-        """Everybody is back and stands at the head, with the same safe and finalized blocks."""
+        """All nodes run again and are at the head, with the same safe and finalized blocks."""
         self.slot += 1
         for name, (node, _, manner) in list(self.away.items()):
             self.away[name] = (node, self.slot, manner)
@@ -547,7 +549,7 @@ class Network:
         self.count_mined()
 
     def summary(self):
-        """What else there is to tell in the end."""
+        """More figures for the summary."""
         return {}
 
     def count_mined(self):
@@ -562,14 +564,14 @@ class Network:
         self.check_types()
 
     def side(self, fork):
-        """Of Amsterdam, on chains that come to it."""
+        """Figures of Amsterdam, on chains that reach it."""
         if not self.schedule.has("amsterdam"):
             return "all blocks"
         return "from Amsterdam on" if since(fork, "amsterdam") else "before Amsterdam"
 
     def check_types(self):
-        """A chain that comes to Amsterdam must have all types of transactions on both sides of it, if
-        it has had the time."""
+        """A chain that reaches Amsterdam must have all types of transactions before and after it,
+        if it was long enough."""
         starts = dict(self.schedule.starts)
         if "amsterdam" not in starts:
             return

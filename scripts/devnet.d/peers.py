@@ -1,5 +1,5 @@
-"""The devnet whose nodes are peers: transactions come to whoever builds a block by gossip alone, and
-who was away is told the head and fetches what it has missed from the others.
+"""The devnet with peers: transactions reach a block's builder only by gossip, and a returning node
+is told the head and fetches the missing blocks from its peers.
 """
 
 import statistics
@@ -15,25 +15,25 @@ from chain import Block, number
 from network import Disagreement, Network
 from nodekit import wait_until
 
-# Slots that a node is away, and slots after the last transaction in which all must be mined.
+# Slots that a node is away, and slots after the last transaction within which all must be mined.
 SHORTEST, LONGEST, DRAIN = 3, 16, 100
-# Seconds until nodes are peers, or are not, and until who returns stands at the head.
+# Seconds for nodes to become peers or to disconnect, and for a returning node to reach the head.
 PEERS_LIMIT, RETURN_LIMIT = 60, 60
-# Chances, each slot.
+# Probabilities for each slot.
 AWAY, MISSED = 0.12, 0.05
-# Senders that send to a node which is cut off, and to nobody else meanwhile.
+# Senders that send only to a node that is cut off.
 CUT_SENDERS = 3
 
 
 @dataclass
 class Absence:
-    """A node that is away: `stopped`, `killed`, `cut off`, or `alone`, which is cut off and goes on
-    with a branch of its own."""
+    """A node that is away: `stopped`, `killed`, `cut off`, or `alone`, which is cut off and builds
+    a branch of its own."""
 
     node: object
     manner: str
     back: int
-    # Where it stands, and where it left the others.
+    # Its head, and the block at which it left the others.
     head: Block
     left: Block
     senders: list = field(default_factory=list)
@@ -47,8 +47,8 @@ class Absence:
 
 
 class PeerNetwork(Network):
-    """Never builds a node a block that was sent a transaction which still waits: each is mined by a
-    node that has heard of it from a peer."""
+    """A node that was sent a still pending transaction never builds a block: so each transaction is
+    mined by a node that got it from a peer."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -58,7 +58,7 @@ class PeerNetwork(Network):
         self.returns, self.ways = defaultdict(list), Counter()
         self.enodes = {node.name: node.enode() for node in self.nodes}
         for node in self.nodes:
-            # A geth takes transactions once a consensus client has spoken.
+            # geth accepts transactions only after a call from a consensus client.
             self.forkchoice(node, self.genesis)
             self.connect(node)
         self.wait_for_peers()
@@ -66,7 +66,7 @@ class PeerNetwork(Network):
     # -- peers -----------------------------------------------------------------------------------
 
     def reachable(self, node):
-        """The other nodes that run and are not cut off."""
+        """The other running nodes that are not cut off."""
         return [
             other
             for other in self.nodes
@@ -80,7 +80,7 @@ class PeerNetwork(Network):
 
     def cut(self, node):
         def is_alone():
-            """Whoever was dialling the other while that one removed him may have become a peer."""
+            """A node that dialled during the removal may have become a peer again."""
             for other in self.nodes:
                 if other is not node:
                     node.rpc.call("admin_removePeer", self.enodes[other.name])
@@ -120,7 +120,7 @@ class PeerNetwork(Network):
         self.check_heads()
 
     def holders(self):
-        """Names of nodes that were sent what still waits."""
+        """Names of nodes that were sent a still pending transaction."""
         return {self.sent_to[each] for each in self.traffic.waiting if each in self.sent_to}
 
     def propose(self):
@@ -143,8 +143,8 @@ class PeerNetwork(Network):
     # -- transactions ----------------------------------------------------------------------------
 
     def send_transactions(self):
-        """Each to one node. A sender goes on while the last ones are on their way; not with blobs,
-        whose pools have no gaps."""
+        """Sends each transaction to one node. A sender continues while its last ones are pending,
+        but not with blobs, whose pools allow no gaps."""
         fork = self.schedule.fork(self.head.timestamp)
         resting = {
             id(each.sender)
@@ -164,7 +164,7 @@ class PeerNetwork(Network):
                 self.send(each, entry)
 
     def entry(self):
-        """The node that gets the transactions of this slot; somebody else must be left to propose."""
+        """The node that gets this slot's transactions; another node must be left to propose."""
         holders = self.holders()
         able = [node for node in self.up if node.name not in holders]
         entries = [node for node in self.up if able and able != [node]]
@@ -184,7 +184,8 @@ class PeerNetwork(Network):
         if len(self.up) < 3 or not nodes:
             return
         node = self.rng.choice(nodes)
-        # A killed geth has lost its state, and takes it by snap sync alone, which nobody serves here.
+        # A killed geth has lost its state, and gets it only by snap sync, which no node here
+        # serves.
         manners = ["stopped", "cut off", "alone"] + ["killed"] * (not node.is_geth)
         manner = self.rng.choice(manners)
         back = self.slot + self.rng.randrange(SHORTEST, LONGEST)
@@ -218,7 +219,8 @@ class PeerNetwork(Network):
             absence.since = time.monotonic()
 
     def tell_head(self, absence):
-        """What a consensus client says to a node that is behind. Nobody hands it what it missed."""
+        """Tells a node that is behind the head, as a consensus client does. The missed blocks are
+        not sent to it."""
         node, behind = absence.node, ("SYNCING", "ACCEPTED", "VALID")
         if absence.told is not self.head:
             absence.told = self.head
@@ -256,7 +258,7 @@ class PeerNetwork(Network):
         self.check_mined()
 
     def check_mined(self):
-        """Every transaction is in one block, and its builder was not sent it."""
+        """Every transaction is in one block, and the block's builder was not sent it."""
         times = Counter()
         for block in self.head.branch(self.genesis):
             times.update(block.transactions)

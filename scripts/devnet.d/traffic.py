@@ -1,5 +1,5 @@
-"""Transactions of every type, by the thousands: what a user of each kind would send, what fails on
-purpose, and what no pool may take.
+"""Generates thousands of transactions of every type: typical ones of each kind of user, ones that
+fail, and ones that no pool may accept.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from eth_hash.auto import keccak
 from eth_keys import keys
 
 CONTRACTS = Path(__file__).resolve().parent.parent.parent / "crates" / "bench" / "contracts"
-# Transactions of one sender that may wait at once; pools take 16.
+# Most pending transactions of one sender; pools allow 16.
 IN_FLIGHT = 8
 WITHDRAWAL_REQUESTS = bytes.fromhex("00000961ef480eb55e80d19ad83579a64c007002")
 CONSOLIDATION_REQUESTS = bytes.fromhex("0000bbddc7ce488642fb579f8b00f3a590007251")
@@ -25,8 +25,8 @@ BUILDER_DEPOSITS = bytes.fromhex("0000bff46984e3725691fa540a8c7589300d8282")
 BUILDER_EXITS = bytes.fromhex("000064d678505ad48f8ccb093bc65613800e8282")
 FACTORY = bytes.fromhex("4e59b44847b379578588920ca78fbf26c0b4956c")
 DEPOSITS = bytes.fromhex("00000000219ab540356cbb839cbe05303d7705fa")
-# New accounts, slots and code cost a multiple of gas from Amsterdam on, so there is a multiple to
-# spend; but a transaction of Osaka has no more than 2^24.
+# From Amsterdam on new accounts, slots and code cost a multiple of gas, so there is more to spend;
+# but from Osaka on a transaction has at most 2^24 gas.
 ROOM, MOST_GAS = 10, 15_000_000
 TYPES = {"legacy": 0, "access list": 1, "dynamic fee": 2, "blob": 3, "set code": 4}
 
@@ -45,7 +45,7 @@ class Transaction:
     sender: Account
     nonce: int
     slot: int
-    # As sent, with blobs and their proofs.
+    # The transaction as sent, with blobs and their proofs.
     raw: str
 
 
@@ -104,7 +104,7 @@ def authorization(chain_id, authority, target):
 
 
 class Blobs:
-    """A few blobs, committed to once: their proofs take long."""
+    """A few blobs, whose slow proofs are made once."""
 
     def __init__(self, rng, count=2):
         blobs = [b"".join(b"\0" + rng.randbytes(31) for _ in range(4096)) for _ in range(count)]
@@ -121,24 +121,24 @@ class Blobs:
         return ["0x01" + hashlib.sha256(each).hexdigest()[2:] for each in commitments]
 
     def wrapped(self, raw, count):
-        """The pooled form with the first `count` blobs: that of EIP-7594, which geth wants in every
-        fork, and retrie from Osaka on by the clock."""
+        """The pooled form with the first `count` blobs: the form of EIP-7594, which geth wants in
+        every fork, and retrie from Osaka on by the clock."""
         proofs = self.cell_proofs[: 128 * count]
         form = [rlp.decode(raw[1:]), b"\x01", self.blobs[:count], self.commitments[:count], proofs]
         return b"\x03" + rlp.encode(form)
 
 
 class Traffic:
-    """Senders, what they have sent, and what of it the canonical chain has."""
+    """The senders, their transactions, and which of them the canonical chain has."""
 
     def __init__(self, seed, rng, chain_id, blobs_from, roomy=False, senders=40):
         self.rng, self.chain_id, self.blobs_from = rng, chain_id, blobs_from
         self.room = ROOM if roomy else 1
         self.owner = account(f"devnet {seed} owner")
         self.senders = [account(f"devnet {seed} sender {n}") for n in range(senders)]
-        # Blob transactions keep their senders from sending others, in geth's pool.
+        # In geth's pool a sender of blob transactions cannot send others.
         self.blob_senders = [account(f"devnet {seed} blobs {n}") for n in range(4)]
-        # They delegate and never send.
+        # These accounts delegate and never send.
         self.authorities = [account(f"devnet {seed} authority {n}") for n in range(8)]
         self.poor = account(f"devnet {seed} poor")
         self.blobs = Blobs(rng)
@@ -152,7 +152,7 @@ class Traffic:
         return [person.address for person in people]
 
     def watched(self):
-        """Addresses whose state is compared in the end."""
+        """Addresses whose state is compared at the end."""
         system = [WITHDRAWAL_REQUESTS, CONSOLIDATION_REQUESTS, BLOCK_HASHES, DEPOSITS]
         system += [BUILDER_DEPOSITS, BUILDER_EXITS, FACTORY]
         return [*self.funded(), self.poor.address, self.token, self.store, *system]
@@ -190,7 +190,7 @@ class Traffic:
         return made
 
     def opening(self, slot):
-        """The first ones: a token and a store, and tokens for everybody."""
+        """The first transactions: a token and a store, and tokens for all accounts."""
         self.opened = True
         token = contract("Token") + word(64) + word(128) + text_words("Devnet") + text_words("DEV")
         people = [person.address for person in self.senders]
@@ -202,8 +202,8 @@ class Traffic:
         ]  # fmt: skip
 
     def some(self, slot, fork, count, may_send):
-        """`count` new ones that are valid in this fork, fewer if too many wait already, of those who
-        `may_send`."""
+        """`count` new transactions that are valid in this fork, from senders that `may_send`; fewer
+        if too many are pending."""
         kinds = {"transfer": 30, "bad creation": 2, "selfdestruct": 2, "precompile": 6}
         kinds |= {"random code": 5}
         if self.opened:
@@ -258,7 +258,7 @@ class Traffic:
             payload = invocation("set(uint256,uint256)", 10**6 + rng.randrange(10**6), 1)
             return send(self.store, payload=payload, gas=30_000 // self.room)
         if kind == "bad creation":
-            # An invalid instruction; code that may not be; a balance that is read and kept.
+            # An invalid instruction; invalid code; a balance that is read and kept.
             code = rng.choice(["fe", "60ef60005360016000f3", "47600052602060006000f0"])
             return send(b"", payload=bytes.fromhex(code), value=rng.randrange(100))
         if kind == "selfdestruct":
@@ -298,7 +298,7 @@ class Traffic:
         if kind == "block hash":
             return send(BLOCK_HASHES, payload=word(rng.randrange(max(slot, 1))))
         if kind == "builder deposit":
-            # Key, credentials, amount in gwei and signature; more than that is the fee.
+            # Key, credentials, amount in gwei and signature; the rest of the value is the fee.
             payload = rng.randbytes(48 + 32) + GWEI.to_bytes(8, "big") + rng.randbytes(96)
             return send(BUILDER_DEPOSITS, payload=payload, value=ETHER + 10**6, gas=300_000)
         if kind == "builder exit":
@@ -306,13 +306,13 @@ class Traffic:
         if kind == "factory":
             return send(FACTORY, payload=rng.randbytes(32) + contract("KVStore"), gas=500_000)
         if kind == "much gas":
-            # A limit above 2^24, for state alone (EIP-8037): a loop that writes 180 slots, for which the
-            # smaller one does not suffice.
+            # A gas limit above 2^24, for state gas only (EIP-8037): a loop that writes 180 slots,
+            # which a smaller limit cannot pay.
             code = bytes.fromhex("60b45b80805560019003806002575b00")
             return send(b"", payload=code, gas=rng.choice([18_000_000, 24_000_000]))
         if kind == "new opcodes":
-            # Keeps the slot's number, or what DUPN, SWAPN or EXCHANGE with any operand leave on top
-            # of forty words.
+            # Stores the slot number, or the result of DUPN, SWAPN or EXCHANGE with any operand on
+            # forty words.
             moved = bytes(
                 [*b"".join(b"\x60%c" % n for n in range(40)), rng.choice([0xE6, 0xE7, 0xE8])]
             )
@@ -321,7 +321,7 @@ class Traffic:
         raise AssertionError(kind)
 
     def refused(self, fork):
-        """One that no pool may take, and why."""
+        """A transaction that no pool may accept, and the reason."""
         rng, sender = self.rng, self.rng.choice(self.senders)
         common = {"gas": 21_000, "to": bytes(19) + b"\x77", "value": 1, "payload": b""}
         common |= {"fee": 40 * GWEI, "tip": GWEI, "extra": [[]]}
@@ -336,7 +336,8 @@ class Traffic:
         if sender.nonce > IN_FLIGHT + 1:
             kinds["nonce of the past"] = {"nonce": 0}
         if since(fork, "shanghai"):
-            # Some pools go by the clock, which is past all forks: these must be wrong in each of them.
+            # Some pools go by the clock, which is past all forks: these must be invalid in each
+            # fork.
             longest = 49_152 if self.room == 1 else 131_072
             kinds["too much init code"] = {
                 "to": b"",
@@ -358,7 +359,7 @@ class Traffic:
         return "0x" + keccak(bytes.fromhex(raw.removeprefix("0x"))).hex()
 
     def switch(self, dropped, added, sent):
-        """Takes note of blocks that left and joined the canonical chain. `sent` has all of ours."""
+        """Records blocks that left and joined the canonical chain. `sent` has all our transactions."""
         for block in dropped:
             for each in block.transactions:
                 if each in sent:
@@ -368,7 +369,7 @@ class Traffic:
                 self.waiting.pop(each, None)
 
     def old(self, slot, age):
-        """Those that wait for `age` slots or longer, in nonce order."""
+        """The transactions pending for `age` slots or longer, in nonce order."""
         late = [each for each in self.waiting.values() if slot - each.slot >= age]
         return sorted(late, key=lambda each: (each.sender.address, each.nonce))
 

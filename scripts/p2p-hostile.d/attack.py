@@ -1,5 +1,5 @@
-"""What a behaviour of hostile peers is, and what it is given to act: sessions with the node, the time
-that is left, and counters. Each hostile peer is a process of its own."""
+"""A behaviour of hostile peers, and what it gets: sessions with the node, the time left, and
+counters. Each hostile peer is a process of its own."""
 
 import ctypes
 import multiprocessing
@@ -14,18 +14,18 @@ BEHAVIOURS = {}
 
 
 class Behaviour:
-    """`act` is called with an `Attack`, in as many processes as there are `peers`. `place` says of what
-    the node that is attacked consists (see `p2p-hostile`)."""
+    """`act` is called with an `Attack`, in `peers` processes. `place` is the setup of the attacked
+    node (see `p2p-hostile`)."""
 
     def __init__(self, name, act, place, peers, **more):
         self.name, self.act, self.place, self.peers = name, act, place, peers
         self.about = act.__doc__.strip().splitlines()[0]
-        # Whether a transaction that was passed on comes to the pool all the same, whatever it is.
+        # Whether a gossiped transaction must reach the pool, whatever it is.
         self.passes_on = more.pop("passes_on", place != "sync")
         self.backend = more.pop("backend", "mpt")
-        # Whether honest peers are there before hostile ones are: always where nothing is synced.
+        # Whether honest peers connect before hostile ones: always, unless the node syncs.
         self.comes_later = more.pop("comes_later", place != "sync")
-        # Files that the node may open.
+        # Limit of open files of the node.
         self.files = more.pop("files", None)
         assert not more, more
 
@@ -40,7 +40,7 @@ def behaviour(place, peers=3, **more):
 
 
 class Counters:
-    """What all processes of an attack have done together."""
+    """Counters of all processes of an attack."""
 
     NAMES = ("messages", "kilobytes", "connections", "refused", "ended")
 
@@ -60,8 +60,9 @@ class Counters:
 
 
 class HostileSession(Session):
-    """A session that counts what it sends; a thread reads what comes, unless it shall not be read, and
-    gives messages to `answer`, which may be slow. Without one, the node's pings are answered."""
+    """A session that counts what it sends. A thread reads messages, unless reading is off, and
+    passes them to `answer`, which may be slow. Without `answer`, the thread answers the node's
+    pings."""
 
     def __init__(self, attack, reads=True, answer=None, **more):
         self.attack, self.answer, self.over = attack, answer, None
@@ -95,7 +96,7 @@ class HostileSession(Session):
 
 
 class Attack:
-    """One hostile peer's means."""
+    """What one hostile peer can use."""
 
     def __init__(self, target, index, seconds, counters):
         self.enode, self.chain, self.chain_id = target["enode"], target["chain"], target["chain_id"]
@@ -107,7 +108,7 @@ class Attack:
         return time.monotonic() < self.until
 
     def wait(self, seconds=None):
-        """Waits so long, or to the end of the attack."""
+        """Waits this long, or until the end of the attack."""
         left = self.until - time.monotonic()
         time.sleep(max(0, left if seconds is None else min(seconds, left)))
 
@@ -121,7 +122,7 @@ class Attack:
         return session
 
     def again(self, act, pause=0.05, **more):
-        """Calls `act` with a new session, and with another one when the node has ended that."""
+        """Calls `act` with a new session, and with another one whenever the node disconnects."""
         while self.goes_on():
             try:
                 session = self.connect(**more)
@@ -135,7 +136,7 @@ class Attack:
 
 
 def claims(chain):
-    """A status that says that all of the chain is here."""
+    """A status that claims to have the whole chain."""
 
     def status(ours):
         ours[4:7] = [0, chain.head, chain.hash(chain.head)]
@@ -145,7 +146,7 @@ def claims(chain):
 
 
 def run(behaviour, target, index, seconds, counters):
-    # The attacker's machine is another one: it must not take the node's time on this.
+    # In reality the attacker has a machine of its own: it must not take the node's time.
     os.nice(10)
     try:
         behaviour.act(Attack(target, index, seconds, counters))
@@ -156,7 +157,7 @@ def run(behaviour, target, index, seconds, counters):
 
 
 def start(behaviour, target, seconds):
-    """The processes, at work, and their counters."""
+    """The running processes, and their counters."""
     counters, fork = Counters(), multiprocessing.get_context("fork")
     processes = [
         fork.Process(target=run, args=(behaviour, target, index, seconds, counters), daemon=True)

@@ -9,7 +9,7 @@ from wire import EMPTY, PING, TRANSACTIONS, Closed, parse_enode
 
 
 def hold(attack, ports, count):
-    """Opens connections that say nothing until there are so many, and opens those again that end."""
+    """Keeps `count` silent connections open, and replaces those that end."""
     held = []
     while attack.goes_on():
         try:
@@ -41,7 +41,7 @@ def is_open(each):
 
 @behaviour("chain", peers=4)
 def many_of_one_host(attack):
-    """Makes sixty peers of one host, and more when some are let go."""
+    """Makes sixty peers from one host, and more when some are disconnected."""
     sessions = []
     while attack.goes_on():
         try:
@@ -56,13 +56,13 @@ def many_of_one_host(attack):
 
 @behaviour("chain", peers=4)
 def reconnects(attack):
-    """Becomes a peer and leaves at once, again and again."""
+    """Becomes a peer and disconnects at once, repeatedly."""
     attack.again(lambda session: None, pause=0)
 
 
 @behaviour("chain")
 def half_handshakes(attack):
-    """Begins handshakes and does not end them."""
+    """Begins handshakes and does not finish them."""
     _, port, _ = parse_enode(attack.enode)
     while attack.goes_on():
         held = []
@@ -81,7 +81,7 @@ def half_handshakes(attack):
 
 @behaviour("chain", peers=2, files=1_024)
 def idle_connections(attack):
-    """Holds a thousand connections that say nothing, of a node that may open 1,024 files."""
+    """Holds a thousand silent connections to a node with a limit of 1,024 open files."""
     hold(attack, attack.ports, 500)
 
 
@@ -98,7 +98,7 @@ def dripped_frames(attack):
                     frames.append((session, session.raw_frame(TRANSACTIONS, body), [0]))
                 continue
             for session, frame, at in frames:
-                # Half of it at once, the rest by drops.
+                # Half of it at once, the rest slowly.
                 count = len(frame) // 2 if at[0] == 0 else 16
                 session.write(frame[at[0] : at[0] + count])
                 at[0] += count
@@ -109,7 +109,7 @@ def dripped_frames(attack):
 
 @behaviour("chain")
 def broken_frames(attack):
-    """Leaves in the middle of a frame, or sends one with a wrong MAC, and comes again."""
+    """Disconnects in the middle of a frame, or sends one with a wrong MAC, and reconnects."""
 
     def act(session, turn=[0]):
         turn[0] += 1
@@ -124,7 +124,7 @@ def broken_frames(attack):
 
 @behaviour("chain", peers=8)
 def silent_readers(attack):
-    """Asks for nothing, sends nothing but pings, and never reads its socket."""
+    """Sends only pings, and never reads its socket."""
 
     def act(session):
         while attack.goes_on():

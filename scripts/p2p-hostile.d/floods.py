@@ -1,4 +1,4 @@
-"""More messages of a kind than anybody needs."""
+"""Floods of messages of one kind."""
 
 import os
 
@@ -12,7 +12,7 @@ from wire import (
     RECEIPTS, STATUS, TRANSACTIONS,
 )  # fmt: skip
 
-# Hashes of an announcement that is just within its limit of 512 KiB.
+# Hashes of an announcement just below the limit of 512 KiB.
 ANNOUNCED = 13_000
 
 
@@ -39,7 +39,7 @@ def announcements(attack):
 
 @behaviour("chain")
 def announced_again(attack):
-    """Announces the same few transactions again and again."""
+    """Announces the same few transactions repeatedly."""
     hashes = [bytes([attack.index]) * 31 + bytes([n]) for n in range(256)]
     message = encode([bytes([2]) * 256, [200] * 256, hashes])
     attack.again(forever(attack, lambda session: session.send(ANNOUNCE, message)))
@@ -47,7 +47,7 @@ def announced_again(attack):
 
 @behaviour("chain")
 def transactions(attack):
-    """Sends transactions of accounts without ether."""
+    """Sends transactions from accounts without ether."""
     made = (stranger_transaction(attack, n) for n in range(10**9))
 
     def once(session):
@@ -63,7 +63,7 @@ def stranger_transaction(attack, n, data=b""):
 
 @behaviour("chain")
 def gapped_transactions(attack):
-    """Sends transactions of accounts with ether, with nonces that are far ahead."""
+    """Sends transactions from accounts with ether, with nonces far ahead."""
     keys = [sender_key(10 + attack.index * 10 + n) for n in range(10)]
 
     def once(session, at=[0]):
@@ -77,7 +77,7 @@ def gapped_transactions(attack):
 
 @behaviour("chain")
 def giant_transactions(attack):
-    """Sends transactions of 120 KB, of zeros on the wire and none of them payable, 9 MB at a time."""
+    """Sends transactions of 120 KB of zeros that cannot be paid, 9 MB at a time."""
     data = bytes(120_000)
 
     def once(session, at=[0]):
@@ -90,7 +90,7 @@ def giant_transactions(attack):
 
 @behaviour("chain")
 def pings(attack):
-    """Sends pings, and pongs to pings that were never sent."""
+    """Sends pings, and unrequested pongs."""
 
     def once(session):
         with session.lock:
@@ -102,7 +102,7 @@ def pings(attack):
 
 @behaviour("chain")
 def ranges(attack):
-    """Says again and again that it has other blocks."""
+    """Announces again and again that it has other blocks."""
 
     def once(session, at=[0]):
         at[0] += 1
@@ -113,13 +113,13 @@ def ranges(attack):
 
 @behaviour("chain")
 def statuses(attack):
-    """Sends its status twice, and comes again."""
+    """Sends its status twice, and reconnects."""
     attack.again(forever(attack, lambda session: session.say(STATUS, *session.theirs)))
 
 
 @behaviour("chain")
 def unasked_answers(attack):
-    """Answers what nobody has asked, with every kind of answer by turns, and comes again."""
+    """Sends unrequested responses of every kind in turns, and reconnects."""
     kinds = [HEADERS, BODIES, POOLED, RECEIPTS, ACCESS_LISTS]
     turn = [attack.index]
 
@@ -133,13 +133,13 @@ def unasked_answers(attack):
 
 @behaviour("chain")
 def unknown_messages(attack):
-    """Sends messages that no protocol has, and comes again."""
+    """Sends messages that no protocol has, and reconnects."""
     attack.again(forever(attack, lambda session: session.send(0x7F, bytes(1_000))))
 
 
 @behaviour("chain")
 def bombs(attack):
-    """Sends 10 MB of nothing in 500 KB, as transactions and as announcements, and comes again."""
+    """Sends 10 MB of zeros in 500 KB as transactions and as announcements, and reconnects."""
     nothing = bytes(cramjam.snappy.compress_raw(bytes(10 << 20)))
     hashes = bytes(cramjam.snappy.compress_raw(announcement_of_one()))
 
@@ -153,13 +153,13 @@ def bombs(attack):
 
 
 def announcement_of_one():
-    """One hash, as often as there is room."""
+    """Announces one hash, repeated up to the size limit."""
     return encode([bytes([2]) * ANNOUNCED, [200] * ANNOUNCED, [b"\x07" * 32] * ANNOUNCED])
 
 
 @behaviour("chain")
 def giant_requests(attack):
-    """Asks for 7,900 bodies and transactions at once that do not exist."""
+    """Requests 7,900 bodies and transactions at once that do not exist."""
     hashes = [os.urandom(32) for _ in range(7_900)]
     bodies, pooled = encode([1, hashes]), encode([2, hashes])
 

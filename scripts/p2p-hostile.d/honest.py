@@ -1,4 +1,4 @@
-"""Peers that do what peers should, and take down how long the node takes for each of them."""
+"""Honest peers, which record the node's response times."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from wire import (
     PONG, TRANSACTIONS, Closed, Session, random_key, reason,
 )  # fmt: skip
 
-# Seconds between the pings, requests and transactions of a peer, and for how long it tries to be let in.
+# Seconds between the pings, requests and transactions of a peer, and how long it tries to connect.
 PACE, PATIENCE = 1.0, 20
 
 
@@ -39,7 +39,7 @@ class HonestPeer:
         return Session(self.enode, key=self.key, name="honest/1", status=status)
 
     def keep_connecting(self):
-        """A peer that is turned away dials again."""
+        """A rejected peer dials again."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -90,7 +90,7 @@ class HonestPeer:
                 self.once()
                 time.sleep(PACE)
         except Closed:
-            # The reader says why.
+            # The reader thread has the reason.
             pass
 
     def once(self):
@@ -104,18 +104,18 @@ class HonestPeer:
             hash, raw = dynamic_fee(self.sender, self.chain_id, self.nonce)
             self.nonce += 1
             self.sent[hash] = raw
-            # By turns whole and by its hash, as peers do.
+            # In turns whole and by hash, as peers do.
             if self.nonce % 2:
                 self.session.send(TRANSACTIONS, encode([raw]))
             else:
                 self.session.send(ANNOUNCE, encode([bytes([2]), [len(raw)], [hash]]))
 
     def end(self):
-        """Stops it; what was not answered until now has taken as long."""
+        """Stops it. A pending request counts with its time so far."""
         self.is_over = True
         for what, since in list(self.waiting.items()):
             waited = time.monotonic() - since
-            # A question that was asked just now says nothing.
+            # A request that was just sent says nothing.
             if waited > PACE / 2:
                 self.latencies[what].append(waited)
         self.session.close()
@@ -123,13 +123,13 @@ class HonestPeer:
             thread.join(5)
 
     def is_banned(self):
-        """Whether the node does not take the peer back; a reason, or None."""
+        """Checks that the node takes the peer back; returns a reason if not, else None."""
         for _ in range(20):
             try:
                 self.connect().close()
                 return None
             except Closed as error:
                 why = str(error)
-            # The node may not have seen the end of the last connection.
+            # The node may not have noticed the end of the last connection.
             time.sleep(0.25)
         return why

@@ -1,4 +1,4 @@
-"""Requests at their limits, as many as the connection takes."""
+"""Requests at their size limits, at the rate that the connection takes."""
 
 import os
 
@@ -11,13 +11,13 @@ from wire import (
 
 
 def hashes(attack):
-    """Those of the uppermost blocks, as many as are answered at once."""
+    """The topmost blocks, as many as one response holds."""
     chain = attack.chain
     return [chain.hash(number) for number in range(max(1, chain.head - 1_023), chain.head + 1)]
 
 
 def messages(attack):
-    """A request of each kind, as large as its answer may be."""
+    """A request of each kind whose response has the maximum size."""
     chain, all = attack.chain, hashes(attack)
     return {
         "headers": (GET_HEADERS, [1, [chain.hash(chain.head), 1_024, 0, 1]]),
@@ -42,50 +42,50 @@ def flood(attack, kinds, **more):
 
 @behaviour("chain", peers=4)
 def header_requests(attack):
-    """Asks for 1,024 headers downwards, with and without gaps."""
+    """Requests 1,024 headers downwards, with and without gaps."""
     flood(attack, ["headers", "sparse headers"])
 
 
 @behaviour("chain", peers=4)
 def body_requests(attack):
-    """Asks for 1,024 bodies."""
+    """Requests 1,024 bodies."""
     flood(attack, ["bodies"])
 
 
 @behaviour("chain", peers=4)
 def receipt_requests(attack):
-    """Asks for the receipts of 1,024 blocks."""
+    """Requests the receipts of 1,024 blocks."""
     flood(attack, ["receipts"])
 
 
 @behaviour("chain", peers=4)
 def pooled_requests(attack):
-    """Asks for 4,096 transactions that nobody has."""
+    """Requests 4,096 unknown transactions."""
     flood(attack, ["transactions"])
 
 
 @behaviour("chain", peers=4)
 def access_list_requests(attack):
-    """Asks for the access lists of 1,024 blocks."""
+    """Requests the access lists of 1,024 blocks."""
     flood(attack, ["access lists"])
 
 
 @behaviour("chain", peers=8)
 def all_requests(attack):
-    """Asks for everything by turns."""
+    """Sends requests of every kind in turns."""
     flood(attack, list(messages(attack)))
 
 
 @behaviour("chain", peers=8)
 def unread_answers(attack):
-    """Asks for everything and never reads its socket."""
+    """Sends requests of every kind and never reads its socket."""
     flood(attack, list(messages(attack)), reads=False)
 
 
 @behaviour("state", peers=8)
 def chunk_requests(attack):
-    """Asks for chunks of a large state and of large contracts by turns, or that need not exist, and for
-    codes; if the node offers states."""
+    """If the node serves states: requests chunks of a large state and of large contracts in turns,
+    existing or not, and codes."""
     state, wait = attack.state, attack.wait
     accounts = [b"\x00\x00\xa0" + root for root in (state["root"], os.urandom(32))]
     slots = [b"\x01" + at + b"\x00\xa0" + root for at, root in state["contracts"]]

@@ -1,5 +1,5 @@
-"""Chains and transactions that peers show: a chain of `retrie bench make-chain` from its files, and
-signed transactions of every kind."""
+"""Chains and transactions that peers serve: a chain of `retrie bench make-chain` from its files,
+and signed transactions of every kind."""
 
 import hashlib
 import json
@@ -14,12 +14,12 @@ GWEI = 10**9
 
 
 def sender_key(index):
-    """The key of a funded account of the made chain, whose seed is 1."""
+    """The key of a funded account of the generated chain, whose seed is 1."""
     return coincurve.PrivateKey(keccak(f"retrie chain 1 sender {index}".encode()))
 
 
 def stranger_key(name):
-    """A key that no made chain has."""
+    """A key that no generated chain has."""
     return coincurve.PrivateKey(keccak(f"stranger {name}".encode()))
 
 
@@ -48,14 +48,14 @@ class Chain:
         return keccak(self.headers[number])
 
     def find(self, start):
-        """The number of what a request for headers begins with; None if it is not there."""
+        """The number of a header request's first block; None if it does not exist."""
         if len(start) == 32:
             return self.numbers.get(start)
         number = int.from_bytes(start, "big")
         return number if 0 < number <= self.head else None
 
     def headers_for(self, request, most=1024):
-        """The headers that a request asks for."""
+        """The headers for a request."""
         start, limit, skip, reverse = request
         at = self.find(start)
         step = (int.from_bytes(skip, "big") + 1) * (-1 if reverse else 1)
@@ -92,8 +92,8 @@ def dynamic_fee(key, chain, nonce, fee=100 * GWEI, tip=GWEI, gas=21_000, data=b"
 
 
 class ZeroBlobs:
-    """Six blobs of zeros, whose commitment and proofs are the point at infinity: quick to make, and as
-    slow to check as any."""
+    """Six blobs of zeros, whose commitment and proofs are the point at infinity: quick to make, and
+    as slow to verify as any."""
 
     COUNT, CELLS = 6, 128
 
@@ -106,8 +106,8 @@ class ZeroBlobs:
         self.blob_proofs = blobs + commitments + encode([point] * self.COUNT)
 
     def transaction(self, key, chain, nonce, fee=100 * GWEI, blob_fee=100 * GWEI, has_cells=True):
-        """A transaction of type 3: its hash, and its bytes with blobs (EIP-7594), or with blobs as
-        before Osaka."""
+        """A transaction of type 3: its hash, and its bytes with blobs in the form of EIP-7594, or
+        in the form before Osaka."""
         fields = [chain, nonce, GWEI, fee, 21_000, b"\x22" * 20, 1, b"", [], blob_fee, self.hashes]
         body = encode([*fields, *sign(key, keccak(b"\x03" + encode(fields)))])
         content = body + (b"\x01" + self.cells if has_cells else self.blob_proofs)
@@ -131,8 +131,8 @@ class Authorizations:
 
 
 def osaka_genesis(path, keys, more=None, chain=7331):
-    """A genesis file of Osaka, in which these keys have ether, and `more` accounts are; nothing is built
-    on it."""
+    """An Osaka genesis file in which these keys have ether, with the accounts of `more`; the chain
+    has no further block."""
     forks = "homestead eip150 eip155 eip158 byzantium constantinople petersburg istanbul berlin london"
     config = {f"{fork}Block": 0 for fork in [*forks.split(), "mergeNetsplit"]}
     config |= {f"{fork}Time": 0 for fork in ("shanghai", "cancun", "prague", "osaka")}
@@ -152,7 +152,7 @@ def osaka_genesis(path, keys, more=None, chain=7331):
     return path
 
 
-# Contracts with much storage.
+# Contracts with large storage.
 LARGE = [b"\xaa" * 20, b"\xbb" * 20]
 
 

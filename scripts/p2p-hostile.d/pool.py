@@ -1,4 +1,5 @@
-"""What costs the pool more than it costs its sender. The place `pool` is a node at a genesis of Osaka."""
+"""Attacks that cost the pool more than their sender. The setup `pool` is a node at an Osaka
+genesis."""
 
 import os
 import random
@@ -9,7 +10,7 @@ from made import Authorizations, ZeroBlobs, dynamic_fee, stranger_key
 from rlp import Raw, decode, encode
 from wire import ANNOUNCE, GET_POOLED, POOLED, TRANSACTIONS, keccak
 
-# Keys with ether at the genesis of the pool: four are honest.
+# Keys with ether in the pool's genesis; four are honest.
 FUNDED = [stranger_key(f"funded {n}") for n in range(300)]
 HONEST = 4
 
@@ -21,7 +22,7 @@ def keys_of(attack, count):
 
 
 class Feeder:
-    """Announces what it has and gives it to whoever asks; `bend` changes what it gives."""
+    """Announces its transactions and serves them on request; `bend` changes what it serves."""
 
     def __init__(self, have, bend=lambda raw: raw, gives=None):
         self.have, self.bend, self.gives = have, bend, gives
@@ -49,7 +50,7 @@ def blobs_of(attack, keys, each, has_cells=True, fee=100 * 10**9):
 
 
 def feed(attack, feeder, **more):
-    """Announces all of it, and waits to be asked."""
+    """Announces all of them, and waits for requests."""
 
     def act(session):
         feeder.announce(session, **more)
@@ -60,25 +61,25 @@ def feed(attack, feeder, **more):
 
 @behaviour("pool", peers=6)
 def blobs(attack):
-    """Has hundreds of transactions with six blobs each fetched, faster than their proofs are checked."""
+    """Serves hundreds of transactions with six blobs each, faster than the node can verify them."""
     feed(attack, Feeder(blobs_of(attack, keys_of(attack, 16), 16)))
 
 
 @behaviour("pool", peers=6)
 def poor_blobs(attack):
-    """The same with transactions that no pool has room for: they pay next to nothing."""
+    """The same with transactions that no pool has room for: they pay almost nothing."""
     feed(attack, Feeder(blobs_of(attack, keys_of(attack, 16), 16, fee=10**9 + 7)))
 
 
 @behaviour("pool")
 def old_blobs(attack):
-    """Gives transactions with blobs in the form of before Osaka."""
+    """Serves blob transactions in the form before Osaka."""
     feed(attack, Feeder(blobs_of(attack, keys_of(attack, 16), 4, has_cells=False)))
 
 
 @behaviour("pool")
 def broken_blobs(attack):
-    """Gives transactions with a byte of a blob, a commitment or a proof changed, and comes again."""
+    """Serves transactions with a changed byte in a blob, commitment or proof, and reconnects."""
 
     def bend(raw):
         at = random.randrange(400, len(raw))
@@ -88,13 +89,13 @@ def broken_blobs(attack):
 
 
 def announced(attack, count=4_096):
-    """Hashes of nothing, as if they were transactions of 200 bytes."""
+    """Random hashes, announced as transactions of 200 bytes."""
     return {keccak(os.urandom(8)): b"\x02" + bytes(199) for _ in range(count)}
 
 
 @behaviour("pool", peers=6)
 def never_given(attack):
-    """Announces transactions and never answers when it is asked for them."""
+    """Announces transactions and never answers requests for them."""
 
     def act(session):
         feeder = Feeder(announced(attack))
@@ -113,7 +114,7 @@ def given_empty(attack):
 
 @behaviour("pool")
 def other_sizes(attack):
-    """Announces transactions with sizes and types that are not theirs."""
+    """Announces transactions with wrong sizes and types."""
     keys = keys_of(attack, 16)
 
     def act(session):
@@ -128,7 +129,7 @@ def other_sizes(attack):
 
 @behaviour("pool")
 def other_transactions(attack):
-    """Gives another transaction than it was asked for."""
+    """Serves another transaction than the requested one."""
     made = announced(attack, 256)
     other = dynamic_fee(keys_of(attack, 1)[0], attack.chain_id, 60_000)[1]
     feed(attack, Feeder(made, bend=lambda raw: other))
@@ -136,7 +137,7 @@ def other_transactions(attack):
 
 @behaviour("pool", peers=6)
 def authorizations(attack):
-    """Sends replacements that pay too little, each with 600 signed authorizations (EIP-7702)."""
+    """Sends underpriced replacements, each with 600 signed authorizations (EIP-7702)."""
     key, made = keys_of(attack, 1)[0], Authorizations(attack.chain_id)
 
     def act(session):
@@ -152,7 +153,7 @@ def authorizations(attack):
 
 @behaviour("pool")
 def replacements(attack):
-    """Sends the same transactions again and again, a little dearer each time."""
+    """Sends the same transactions repeatedly, each time with a slightly higher fee."""
     keys = keys_of(attack, 16)
 
     def once(session, fee=[10**10]):

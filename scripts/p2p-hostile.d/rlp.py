@@ -27,7 +27,7 @@ def encode(item):
 
 
 def span(data, at):
-    """Whether a list is at this place, and where its content begins and ends."""
+    """Whether the item here is a list, and the bounds of its content."""
     first = data[at]
     if first < 0x80:
         return False, at, at + 1
@@ -49,7 +49,7 @@ def decode(data, at=0):
 
 
 def items(data, begin, end):
-    """Where the items of a list's content begin and end."""
+    """The bounds of the items in a list's content."""
     while begin < end:
         _, _, after = span(data, begin)
         yield begin, after

@@ -1,5 +1,5 @@
-"""Peers that are asked for blocks. The node is at genesis and syncs to a head that was named; these
-peers are its first ones, but for the last behaviour, and honest ones come a moment later."""
+"""Peers that serve block sync. The node is at genesis and syncs to a named head. The hostile peers
+are its first peers, except in the last behaviour; honest ones connect a moment later."""
 
 import os
 import time
@@ -9,12 +9,12 @@ from connections import hold
 from rlp import Raw, decode, encode
 from wire import BODIES, GET_BODIES, GET_HEADERS, HEADERS, Closed, keccak
 
-# Just within the time after which somebody else is asked, and just within that for an answer at all.
+# Just below the time after which the node asks another peer, and just below the response timeout.
 NEARLY_LATE, NEARLY_NEVER = 1.8, 14
 
 
 class Server:
-    """Answers from the chain; what a behaviour changes is a method of its own."""
+    """Serves the chain; a behaviour overrides a method."""
 
     def __init__(self, attack):
         self.attack, self.chain = attack, attack.chain
@@ -53,7 +53,7 @@ def wait_for(attack, session):
 
 @behaviour("sync")
 def dripped_headers(attack):
-    """Answers with one header each time, 1.8 s later."""
+    """Returns one header each time, 1.8 s later."""
 
     class Dripping(Server):
         def headers(self, request):
@@ -65,7 +65,7 @@ def dripped_headers(attack):
 
 @behaviour("sync")
 def late_headers(attack):
-    """Answers with all headers, 1.8 s later."""
+    """Returns all headers, 1.8 s later."""
 
     class Late(Server):
         def headers(self, request):
@@ -77,7 +77,7 @@ def late_headers(attack):
 
 @behaviour("sync")
 def withheld_headers(attack):
-    """Never answers for headers."""
+    """Never answers header requests."""
 
     class Silent(Server):
         def headers(self, request):
@@ -88,7 +88,7 @@ def withheld_headers(attack):
 
 @behaviour("sync")
 def denied_headers(attack):
-    """Says that it has all blocks, and answers with none."""
+    """Claims to have all blocks, and returns none."""
 
     class Empty(Server):
         def headers(self, request):
@@ -102,7 +102,7 @@ def denied_headers(attack):
 
 @behaviour("sync")
 def forged_headers(attack):
-    """Answers for numbers with headers of a branch of its own."""
+    """Answers requests by number with headers of a branch of its own."""
 
     class Forging(Server):
         def headers(self, request):
@@ -124,7 +124,7 @@ def forged_headers(attack):
 
 @behaviour("sync")
 def dripped_bodies(attack):
-    """Answers with one body each time, 1.8 s later."""
+    """Returns one body each time, 1.8 s later."""
 
     class Dripping(Server):
         def bodies(self, hashes):
@@ -136,7 +136,7 @@ def dripped_bodies(attack):
 
 @behaviour("sync")
 def late_bodies(attack):
-    """Answers with all bodies, 14 s later."""
+    """Returns all bodies, 14 s later."""
 
     class Late(Server):
         def bodies(self, hashes):
@@ -148,7 +148,7 @@ def late_bodies(attack):
 
 @behaviour("sync")
 def dripped_answers(attack):
-    """Sends its answers a few bytes at a time."""
+    """Sends its responses a few bytes at a time."""
 
     class Dripping(Server):
         def send(self, session, id, payload):
@@ -163,7 +163,7 @@ def dripped_answers(attack):
 
 @behaviour("sync")
 def broken_answers(attack):
-    """Leaves in the middle of each answer, and comes again."""
+    """Disconnects in the middle of each response, and reconnects."""
 
     class Leaving(Server):
         def send(self, session, id, payload):
@@ -178,5 +178,5 @@ def broken_answers(attack):
 
 @behaviour("sync", peers=2, backend="cole", files=1_024, comes_later=True)
 def idle_connections_of_a_store(attack):
-    """Holds a thousand idle connections of a node with files to open: cole, which may have 1,024."""
+    """Holds a thousand idle connections to a node on cole, which may open 1,024 files."""
     hold(attack, attack.ports, 500)

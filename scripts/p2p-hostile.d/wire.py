@@ -1,5 +1,5 @@
-"""A devp2p client that says what it is told to: RLPx (EIP-8, EIP-706), hello, and the status of eth/69
-to eth/71; rchk/1 if it is asked for. See docs/network.md for the bytes.
+"""A devp2p client that sends what its caller wants: RLPx (EIP-8, EIP-706), hello, and the status of
+eth/69 to eth/71; rchk/1 on request. See docs/network.md for the bytes.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ HELLO, DISCONNECT, PING, PONG = range(4)
 STATUS, TRANSACTIONS, GET_HEADERS, HEADERS, GET_BODIES, BODIES = 0x10, 0x12, 0x13, 0x14, 0x15, 0x16
 ANNOUNCE, GET_POOLED, POOLED, GET_RECEIPTS, RECEIPTS = 0x18, 0x19, 0x1A, 0x1F, 0x20
 RANGE, GET_ACCESS_LISTS, ACCESS_LISTS = 0x21, 0x22, 0x23
-# Messages of rchk, from the first id that is free beside eth/71.
+# Messages of rchk, from the first free id after eth/71.
 GET_CHUNKS, GET_CODES = 0x24, 0x26
 EMPTY = b"\xc0"
 ETH = [("eth", 69), ("eth", 70), ("eth", 71)]
 
 
 class Closed(Exception):
-    """The node has ended the connection, or does not take it; says why."""
+    """The node has closed or refused the connection; has the reason."""
 
 
 def keccak(*parts):
@@ -103,8 +103,8 @@ def parse_enode(url):
 
 
 class Session:
-    """A connection with a node after hello and status; `status` changes ours, which is the node's own
-    otherwise. Sending is for several threads, reading for one."""
+    """A connection with a node after hello and status. `status` changes our status, which otherwise
+    equals the node's. Several threads may send, one may read."""
 
     def __init__(self, enode, key=None, extra=(), name="hostile/1", status=None, timeout=10):
         host, port, self.remote = parse_enode(enode)
@@ -168,7 +168,7 @@ class Session:
         return self.raw_frame(id, payload)
 
     def raw_frame(self, id, payload):
-        """The same with a payload that is compressed already."""
+        """The same with a payload that is already compressed."""
         body = (b"\x80" if id == 0 else bytes([id])) + payload
         header = len(body).to_bytes(3, "big") + b"\xc2\x80\x80" + bytes(10)
         header = self.out_cipher.encrypt(header)
@@ -211,10 +211,10 @@ class Session:
 
     def close(self):
         try:
-            # A thread that reads keeps the connection open otherwise.
+            # Otherwise a reading thread keeps the connection open.
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            # The node was faster.
+            # The node closed it first.
             pass
         self.socket.close()
 

@@ -1,4 +1,5 @@
-"""Parquet files of bundles beside the bundles, their headers and what other nodes said of them."""
+"""Compares the Parquet files of bundles with the bundles, their headers, and recorded responses of
+other nodes."""
 
 import gzip
 import json
@@ -17,7 +18,7 @@ def load(folder):
             bundle = json.load(file)
         for state in ("pre", "post"):
             for account in (bundle.get(state) or {}).values():
-                # Some have slots without leading zeros.
+                # Some bundles have slots without leading zeros.
                 storage = (account or {}).get("storage", {})
                 padded = {f"0x{int(slot, 16):064x}": value for slot, value in storage.items()}
                 if account:
@@ -34,7 +35,7 @@ def number(word):
 
 
 class Block:
-    """A block as its bundle has it, decoded without any of retrie's code."""
+    """A block of a bundle, decoded without retrie's code."""
 
     def __init__(self, bundle):
         self.bundle = bundle
@@ -42,7 +43,7 @@ class Block:
         if bundle.get("block"):
             block = decode(raw(bundle["block"]))
             header, transactions = block[0], block[1]
-            # Typed ones are byte strings, legacy ones lists.
+            # Typed transactions are byte strings, legacy ones lists.
             self.transactions = [
                 one if isinstance(one, bytes) else encode(one) for one in transactions
             ]
@@ -80,7 +81,7 @@ def compare(folders, out):
         for bundle in load(folder):
             total += 1
             block = Block(bundle)
-            # Of two bundles of a block the witness is exported.
+            # If a block has two bundles, the witness is exported.
             if block.number not in blocks or block.is_witness:
                 blocks[block.number] = block
     print(f"  {total} bundles, {len(blocks)} blocks", flush=True)
@@ -223,7 +224,7 @@ def changes(rows, files, blocks):
                 if state is None or (state is post and address not in state):
                     continue
                 account = state.get(address)
-                # A key that a witness does not list was not read: then it cannot tell.
+                # A key that a witness does not list was not read, so it has no value here.
                 if block.is_witness and address not in state:
                     continue
                 value = value_in(account, key)
@@ -248,7 +249,7 @@ def changes(rows, files, blocks):
 
 
 def value_in(account, key):
-    """What an account of a bundle has; None where it does not say."""
+    """A field of an account in a bundle; None if the bundle lacks it."""
     if account is None:
         return ("0x" + EMPTY_CODE.hex()) if key == "code" else 0
     if key == "code":

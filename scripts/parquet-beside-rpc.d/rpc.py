@@ -1,4 +1,4 @@
-"""Parquet files of a chain beside the answers of a node."""
+"""Compares the Parquet files of a chain with a node's responses."""
 
 import json
 
@@ -48,7 +48,7 @@ BYTES = {
 }  # fmt: skip
 
 
-# Contracts that blocks call after their transactions, which empty their queues (EIP-7002, EIP-7251).
+# Contracts that blocks call after their transactions to empty their queues (EIP-7002, EIP-7251).
 QUEUES = {
     "0x00000961ef480eb55e80d19ad83579a64c007002",
     "0x0000bbddc7ce488642fb579f8b00f3a590007251",
@@ -60,7 +60,7 @@ def quantity(value):
 
 
 class Comparison:
-    """`out` are the files, `folder` takes what the node answers."""
+    """`out` has the files, `folder` gets the node's responses."""
 
     def __init__(self, rpc, out, folder, batch):
         self.rpc, self.out, self.folder, self.batch = rpc, out, folder, batch
@@ -68,7 +68,7 @@ class Comparison:
         self.head = int(rpc.call("eth_blockNumber"), 16)
 
     def ask_all(self, requests):
-        """Answers to pairs of method and parameters, in their order, as they come."""
+        """Yields the responses to pairs of method and parameters, in order, as they arrive."""
         for start in range(0, len(requests), self.batch):
             part = requests[start : start + self.batch]
             sent = [
@@ -90,7 +90,7 @@ class Comparison:
     # -- rows ----------------------------------------------------------------------------------------
 
     def answered(self, name, columns, rows):
-        """A table of rows that the node gave: dictionaries of texts."""
+        """A table of the rows from the node: dictionaries of texts."""
         path = self.folder / f"{name}.ndjson"
         with open(path, "w") as file:
             for row in rows:
@@ -102,7 +102,7 @@ class Comparison:
         )
 
     def exported(self, name, columns, table=None):
-        """The same columns of the files, as texts of the same form."""
+        """The same columns of the files, in the same text form."""
 
         def shown(column):
             if column in BYTES or (name, column) == ("blocks", "nonce"):
@@ -117,7 +117,7 @@ class Comparison:
         )
 
     def same(self, name):
-        """Both tables have the same rows, as often."""
+        """Checks that both tables have the same rows, with the same counts."""
         counts = [self.sql(f"SELECT count(*) FROM {side}_{name}")[0][0] for side in ("file", "rpc")]
         for here, there in (("file", "rpc"), ("rpc", "file")):
             query = f"SELECT * FROM {here}_{name} EXCEPT ALL SELECT * FROM {there}_{name} LIMIT 1"
@@ -180,7 +180,7 @@ class Comparison:
         self.same("transactions")
 
     def receipts(self):
-        # Before Byzantium receipts have a root in place of the status; the files leave that out.
+        # Before Byzantium receipts have a root instead of the status; the files leave it out.
         columns = [*RECEIPT_COLUMNS, "n_logs"]
 
         def rows():
@@ -223,7 +223,7 @@ class Comparison:
         self.same("logs")
 
     def sums(self):
-        """What an analyst would ask, from both sides."""
+        """Typical queries of an analyst, from both sides."""
         for name, table, what in [
             ("gas used", "blocks", "sum(gas_used::HUGEINT)"),
             ("time stamps", "blocks", "sum(timestamp::HUGEINT)"),
@@ -263,7 +263,7 @@ class Comparison:
             for number, address, slot, before, after in rows:
                 changed[number].add(address)
                 for at, value in ((number - 1, before), (number, after)):
-                    # Before block 0 there was nothing.
+                    # Before block 0 there was no state.
                     if at >= 0:
                         params = [address] if slot is None else [address, slot]
                         asked.append((method, [*params, hex(at)]))
@@ -295,8 +295,8 @@ class Comparison:
         self.traced(numbers, asked)
 
     def traced(self, numbers, asked):
-        """The net effect of a block's transactions is among its changes: slots end where the last
-        transaction that touched them left them."""
+        """Checks that the net effect of a block's transactions is among its changes: slots end with
+        the value of the last transaction that touched them."""
         slots = {}
         for number, address, slot, before, after in self.sql(
             "SELECT block_number, '0x' || lower(hex(address)), '0x' || lower(hex(slot)), "
@@ -311,7 +311,8 @@ class Comparison:
             for trace in traces:
                 pre, post = trace["result"]["pre"], trace["result"]["post"]
                 for address, account in pre.items():
-                    # One that is not in `post` is gone with all it had; then the files are asked above.
+                    # An account missing in `post` was destroyed with all its slots; those are
+                    # checked above.
                     after = post.get(address)
                     if after is None or address in QUEUES:
                         continue

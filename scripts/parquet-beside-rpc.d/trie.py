@@ -62,7 +62,7 @@ def bloom_of(logs):
 
 
 def root(items):
-    """Root of the trie of pairs of key and value."""
+    """Root of the trie of these key-value pairs."""
     if not items:
         return keccak(b"\x80")
     nibbles = [([half for byte in key for half in (byte >> 4, byte & 15)], value) for key, value in items]

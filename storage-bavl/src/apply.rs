@@ -1,37 +1,40 @@
-//! A block.
+//! Applies a block's delta to the tree.
 
 use crate::{
     ChunkEntries,
-    chunk::{CHUNKS, Entry, HASHES, Made, PART, group_key, group_row, make, read_entries},
-    regroup::{Content, Region, regroup},
-    touch::{RowChange, Touched, touched, update},
-    tree::{Edit, Node, Place, Tree},
+    chunk::{
+        CHUNKS, HASHES, HashedEntry, NewChunk, PART, group_key, group_row, make_chunks,
+        read_entries,
+    },
+    regroup::{ChunkContent, ChunkRegion, regroup},
+    tree::{ChunkEdit, ChunkPlace, ChunkTree, TreeNode},
+    update::{RowChange, TouchedChunk, touched_chunks, update},
 };
 use alloy_primitives::{Bytes, hex};
 use rayon::prelude::*;
 use retrie_state::{NodeRead, NodeWrite, StateDelta, StateError, flat};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Chunks that one thread takes at a time: enough to be hashed together.
+/// Chunks that one thread takes at a time: enough to hash them together efficiently.
 const AT_ONCE: usize = 16;
 
-/// Applies `delta` to the state of `tree`; the tree of the new one.
+/// Applies `delta` to the state of `tree` and returns the new tree.
 pub(crate) fn apply(
     most: ChunkEntries,
     view: &mut dyn NodeWrite,
-    tree: &Tree,
+    tree: &ChunkTree,
     delta: &StateDelta,
-) -> Result<Tree, StateError> {
+) -> Result<ChunkTree, StateError> {
     flat::apply(view, delta)?;
     if delta.changes().is_empty() {
         return Ok(tree.clone());
     }
     let regions = match tree.0 {
-        Some(_) => regions(view.as_read(), most, tree, touched(tree, delta.changes()))?,
+        Some(_) => regions(view.as_read(), most, tree, touched_chunks(tree, delta.changes()))?,
         None => {
             let entries = read_entries(view.as_read(), None, None)?;
-            let new = most.cut(&entries).into_iter().map(|run| Content::Run(run.to_vec()));
-            vec![Region { old: Vec::new(), new: new.collect() }]
+            let new = most.cut(&entries).into_iter().map(|run| ChunkContent::Entries(run.to_vec()));
+            vec![ChunkRegion { old: Vec::new(), new: new.collect() }]
         }
     };
     let (edits, mut rows) = edits(view.as_read(), tree, regions)?;
@@ -42,13 +45,14 @@ pub(crate) fn apply(
     Ok(new)
 }
 
-/// What has become of touched chunks, and of neighbours that they need. The entries are in `view`.
+/// The regions of the touched chunks and of the neighbours they merge with. `view` shows the
+/// entries after the block.
 fn regions<'a>(
     view: &dyn NodeRead,
     most: ChunkEntries,
-    tree: &'a Tree,
-    touched: Vec<Touched<'a>>,
-) -> Result<Vec<Region<'a>>, StateError> {
+    tree: &'a ChunkTree,
+    touched: Vec<TouchedChunk<'a>>,
+) -> Result<Vec<ChunkRegion<'a>>, StateError> {
     let (moved, same): (Vec<_>, Vec<_>) =
         touched.iter().copied().partition(|touched| !touched.stays(most));
     let updated = same
@@ -57,22 +61,26 @@ fn regions<'a>(
         .collect::<Result<Vec<_>, StateError>>()?;
     let read = moved
         .par_iter()
-        .map(|touched| run(view, touched))
+        .map(|touched| read_touched(view, touched))
         .collect::<Result<Vec<_>, StateError>>()?;
     let (mut updated, mut read) = (updated.into_iter().flatten(), read.into_iter());
     let contents = touched.iter().filter_map(|touched| {
         let content = match touched.stays(most) {
-            true => Content::Same(touched.place, updated.next()?),
-            false => Content::Run(read.next()?),
+            true => ChunkContent::Same(touched.place, updated.next()?),
+            false => ChunkContent::Entries(read.next()?),
         };
         Some((touched.place, content))
     });
     regroup(view, most, tree, contents)
 }
 
-/// The entries in a chunk's range, which must be as many as before and after the delta it says.
-fn run(view: &dyn NodeRead, touched: &Touched<'_>) -> Result<Vec<Entry>, StateError> {
-    let Place { node, next, .. } = &touched.place;
+/// Reads the entries in a chunk's range. Their number must be the old count plus the delta's
+/// changes.
+fn read_touched(
+    view: &dyn NodeRead,
+    touched: &TouchedChunk<'_>,
+) -> Result<Vec<HashedEntry>, StateError> {
+    let ChunkPlace { node, next, .. } = &touched.place;
     let entries = read_entries(view, touched.place.start().as_ref(), next.as_ref())?;
     if touched.count_after() == Some(entries.len()) {
         return Ok(entries);
@@ -87,18 +95,18 @@ fn run(view: &dyn NodeRead, touched: &Touched<'_>) -> Result<Vec<Entry>, StateEr
     Err(StateError::corrupt(CHUNKS.name, what))
 }
 
-/// Makes the new chunks, with the rows of their groups. The edits are one for each old chunk.
+/// Makes the new chunks, with the rows of their groups. There is one edit for each old chunk.
 fn edits(
     view: &dyn NodeRead,
-    tree: &Tree,
-    regions: Vec<Region<'_>>,
-) -> Result<(Vec<Edit>, Vec<RowChange>), StateError> {
-    let runs: Vec<&[Entry]> = regions
+    tree: &ChunkTree,
+    regions: Vec<ChunkRegion<'_>>,
+) -> Result<(Vec<ChunkEdit>, Vec<RowChange>), StateError> {
+    let runs: Vec<&[HashedEntry]> = regions
         .iter()
         .flat_map(|region| &region.new)
         .filter_map(|content| match content {
-            Content::Run(run) => Some(&run[..]),
-            Content::Same(..) => None,
+            ChunkContent::Entries(run) => Some(&run[..]),
+            ChunkContent::Same(..) => None,
         })
         .collect();
     let made = runs
@@ -106,57 +114,59 @@ fn edits(
         .map(|runs| {
             let rows = runs.iter().map(|run| group_rows(view, tree, run));
             let rows = rows.collect::<Result<Vec<_>, StateError>>()?;
-            Ok(make(runs).into_iter().zip(rows).collect::<Vec<_>>())
+            Ok(make_chunks(runs).into_iter().zip(rows).collect::<Vec<_>>())
         })
         .collect::<Result<Vec<_>, StateError>>()?;
     drop(runs);
     let mut made = made.into_iter().flatten();
     let (mut edits, mut rows) = (Vec::new(), Vec::new());
-    for Region { old, new } in regions {
+    for ChunkRegion { old, new } in regions {
         let start = edits.len();
-        edits.extend(old.iter().map(|place| Edit { old: place.node.first, new: Vec::new() }));
+        edits.extend(old.iter().map(|place| ChunkEdit { old: place.node.first, new: Vec::new() }));
         let mut gone = old.iter().peekable();
         for content in new {
             let node = match content {
-                Content::Same(_, updated) => {
+                ChunkContent::Same(_, updated) => {
                     rows.extend(updated.rows);
                     updated.node
                 }
-                Content::Run(_) => {
-                    let Some((Made { first, chunk, hash }, own)) = made.next() else { continue };
+                ChunkContent::Entries(_) => {
+                    let Some((NewChunk { first, chunk, hash }, own)) = made.next() else {
+                        continue;
+                    };
                     rows.extend(own);
-                    Node::chunk(first, chunk, hash)
+                    TreeNode::chunk(first, chunk, hash)
                 }
             };
-            // Old chunks that do not begin where a new one does lose their rows.
+            // An old chunk's rows are deleted, unless a new chunk begins with the same key.
             while let Some(old) = gone.next_if(|old| old.node.first < node.first) {
-                rows.extend(rows_of_gone(view, old)?);
+                rows.extend(deleted_rows(view, old)?);
             }
             let _ = gone.next_if(|old| old.node.first == node.first);
-            // It takes the place of the old one in whose range it begins.
+            // The new chunk replaces the old chunk in whose range it begins.
             if edits.len() == start {
-                edits.push(Edit { old: node.first, new: Vec::new() });
+                edits.push(ChunkEdit { old: node.first, new: Vec::new() });
             }
             let own = &mut edits[start..];
             let at = own.partition_point(|edit| edit.old <= node.first).saturating_sub(1);
             own[at].new.push(node);
         }
         for old in gone {
-            rows.extend(rows_of_gone(view, old)?);
+            rows.extend(deleted_rows(view, old)?);
         }
     }
     Ok((edits, rows))
 }
 
-/// The rows of groups of a new chunk, where they change.
+/// The changed rows of a new chunk's groups.
 fn group_rows(
     view: &dyn NodeRead,
-    tree: &Tree,
-    run: &[Entry],
+    tree: &ChunkTree,
+    run: &[HashedEntry],
 ) -> Result<Vec<RowChange>, StateError> {
     let Some(first) = run.first() else { return Ok(Vec::new()) };
     let encoded = first.key.encode();
-    let before = tree.begins(&first.key).map(|place| place.chunk.groups(&encoded));
+    let before = tree.starting_at(&first.key).map(|place| place.chunk.groups(&encoded));
     let before: BTreeSet<u16> = before.into_iter().flatten().map(|group| group.name).collect();
     let new = run.chunks(PART).enumerate().map(|(name, group)| (name as u16, group_row(group)));
     let mut new: BTreeMap<u16, Bytes> = new.collect();
@@ -173,8 +183,8 @@ fn group_rows(
     Ok(rows)
 }
 
-/// The removal of the rows of an old chunk's groups.
-fn rows_of_gone(view: &dyn NodeRead, old: &Place<'_>) -> Result<Vec<RowChange>, StateError> {
+/// Deletes the rows of an old chunk's groups.
+fn deleted_rows(view: &dyn NodeRead, old: &ChunkPlace<'_>) -> Result<Vec<RowChange>, StateError> {
     let first = old.node.first.encode();
     let gone = old.chunk.groups(&first).into_iter().map(|group| {
         let key = group_key(&first, group.name);
@@ -191,19 +201,18 @@ fn old_row(view: &dyn NodeRead, key: &[u8]) -> Result<Bytes, StateError> {
     })
 }
 
-/// The rows of chunks that change from one tree to the next: of chunks that do, and of those whose
-/// key-height does.
-fn shape_rows(old: &Tree, new: &Tree, edits: &[Edit], rows: &mut Vec<RowChange>) {
-    for edit in edits.iter().filter(|edit| new.begins(&edit.old).is_none()) {
-        if let Some(Place { chunk, key_height, .. }) = old.begins(&edit.old) {
+/// The changed rows in `CHUNKS`: rows of chunks whose content or key-height changed.
+fn shape_rows(old: &ChunkTree, new: &ChunkTree, edits: &[ChunkEdit], rows: &mut Vec<RowChange>) {
+    for edit in edits.iter().filter(|edit| new.starting_at(&edit.old).is_none()) {
+        if let Some(ChunkPlace { chunk, key_height, .. }) = old.starting_at(&edit.old) {
             let previous = Some(chunk.row(key_height));
             let key = edit.old.encode().to_vec();
             rows.push(RowChange { table: CHUNKS, key, previous, next: None });
         }
     }
     for (node, key_height) in new.new_places() {
-        let before = old.begins(&node.first);
-        let crate::tree::Kind::Chunk(chunk) = &node.kind else { continue };
+        let before = old.starting_at(&node.first);
+        let crate::tree::NodeKind::Chunk(chunk) = &node.kind else { continue };
         let is_same = before.is_some_and(|old| old.key_height == key_height && old.chunk == chunk);
         if !is_same {
             let previous = before.map(|old| old.chunk.row(old.key_height));

@@ -1,83 +1,85 @@
-//! [`Bavl`]: the backend.
+//! [`Bavl`]: the `Backend` implementation.
 
 use crate::{
-    CHUNKS, ChunkEntries, HASHES, State, apply, check,
+    BavlState, CHUNKS, ChunkEntries, HASHES, apply, check,
     descriptor::{NAME, VERSION},
     hash,
-    load::{self, Cut},
+    load::{self, ChunkCut},
     prove,
     state::root,
     verify,
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Chunks, HashId, Identity,
-    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Thinned, Value, flat,
+    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
+    BulkSink, CompactedCache, HashId, NodeRead, NodeWrite, ProofError, RowTable, StateChunks,
+    StateDelta, StateError, StateKey, StateValue, flat,
 };
 use std::path::Path;
 
-/// B+AVL with chunks of up to so many entries.
+/// The B+AVL backend.
 #[derive(Debug)]
 pub struct Bavl {
-    identity: Identity,
+    identity: BackendIdentity,
     most: ChunkEntries,
 }
 
-/// Structures of blocks that are kept whole: one shares with its parent's what the block did not change.
-const KEPT: usize = 16;
-/// Memory for the upper parts of older ones, in bytes: some 200 KiB a block that changes a thousand
-/// chunks.
-const THINNED_BYTES: u64 = 64 << 20;
-/// Memory for trees. They grow with the state, by about 4 bytes an entry at 256 entries a chunk: this is
-/// that of 50 million entries.
+/// Number of latest blocks whose trees are kept complete. A tree shares unchanged nodes with its
+/// parent's.
+const CACHES_KEPT: usize = 16;
+/// Memory for the upper nodes of older trees, in bytes: about 200 KiB for a block that changes a
+/// thousand chunks.
+const COMPACTED_BYTES: u64 = 64 << 20;
+/// Memory for trees, in bytes. A tree takes about 4 bytes per entry at 256 entries per chunk: this
+/// is enough for 50 million entries.
 const TREE_BYTES: u64 = 200 << 20;
 
-/// What a tree looks like.
+/// The size of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct TreeShape {
     /// Number of chunks.
     pub chunks: usize,
     /// Number of entries in all of them.
     pub entries: usize,
-    /// Inner nodes on the longest way from the top to a chunk.
+    /// Inner nodes on the longest path from the top to a chunk.
     pub height: u8,
 }
 
 impl Bavl {
     /// The backend.
     pub fn new(most: ChunkEntries) -> Self {
-        let plain = Identity::plain(NAME, VERSION, HashId::Blake2b256);
-        let identity = Identity { layout: most.stamp(), ..plain };
+        let plain = BackendIdentity::plain(NAME, VERSION, HashId::Blake2b256);
+        let identity = BackendIdentity { layout: most.stamp(), ..plain };
         Self { identity, most }
     }
 
-    /// How many entries its chunks hold.
+    /// Upper bound of entries per chunk.
     pub const fn chunk_entries(&self) -> ChunkEntries {
         self.most
     }
 
-    /// What the tree of a state looks like.
+    /// The size of a state's tree.
     ///
     /// # Errors
-    /// [`StateError`] if it cannot be read.
-    pub fn shape(&self, view: &dyn NodeRead, state: &State) -> Result<Shape, StateError> {
+    /// [`StateError`] if the tree cannot be read.
+    pub fn shape(&self, view: &dyn NodeRead, state: &BavlState) -> Result<TreeShape, StateError> {
         let tree = state.tree(view, self.most)?;
         let places = tree.places();
         let entries = places.iter().map(|place| place.chunk.count()).sum();
         let height = tree.0.as_ref().map_or(0, |top| top.height());
-        Ok(Shape { chunks: places.len(), entries, height })
+        Ok(TreeShape { chunks: places.len(), entries, height })
     }
 
-    /// The proof of the whole chunk in whose range `key` lies, for [`verify_chunk`](crate::verify_chunk),
-    /// and the first key of the next chunk, `None` behind the last one. The least key leads to the first
-    /// chunk, whatever its first key is.
+    /// The proof of the whole chunk in whose range `key` lies, for
+    /// [`verify_chunk`](crate::verify_chunk), and the first key of the next chunk, `None` after the
+    /// last chunk. The smallest possible key selects the first chunk, whatever its first key is.
     ///
     /// # Errors
-    /// [`StateError`] if it cannot be read.
+    /// [`StateError`] if the chunk cannot be read.
     pub fn prove_chunk(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &BavlState,
         key: &StateKey,
     ) -> Result<(Bytes, Option<StateKey>), StateError> {
         let tree = state.tree(view, self.most)?;
@@ -87,14 +89,14 @@ impl Bavl {
 }
 
 impl Backend for Bavl {
-    type Cache = State;
+    type Cache = BavlState;
 
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &BackendIdentity {
         &self.identity
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities {
             proofs: true,
             absence_proofs: true,
             state_determined_root: false,
@@ -102,7 +104,7 @@ impl Backend for Bavl {
         }
     }
 
-    fn tables(&self) -> Vec<Table> {
+    fn tables(&self) -> Vec<RowTable> {
         vec![flat::TABLE, CHUNKS, HASHES]
     }
 
@@ -110,52 +112,52 @@ impl Backend for Bavl {
         hash::root(self.most.get(), &hash::no_entries())
     }
 
-    fn open(&self, _: &dyn NodeRead, _: Option<&Path>) -> Result<State, StateError> {
-        Ok(State::open())
+    fn open(&self, _: &dyn NodeRead, _: Option<&Path>) -> Result<BavlState, StateError> {
+        Ok(BavlState::open())
     }
 
-    fn caches_kept(&self) -> usize {
-        KEPT
+    fn retained_caches(&self) -> usize {
+        CACHES_KEPT
     }
 
-    fn thinned(&self, state: &State) -> Option<Thinned<State>> {
-        let (cache, bytes) = state.thinned()?;
-        Some(Thinned { cache, bytes })
+    fn compact_cache(&self, state: &BavlState) -> Option<CompactedCache<BavlState>> {
+        let (cache, bytes) = state.compacted()?;
+        Some(CompactedCache { cache, bytes })
     }
 
-    fn thinned_bytes(&self) -> u64 {
-        THINNED_BYTES
+    fn compacted_cache_bytes(&self) -> u64 {
+        COMPACTED_BYTES
     }
 
     fn cache_bytes(&self) -> u64 {
-        TREE_BYTES + THINNED_BYTES
+        TREE_BYTES + COMPACTED_BYTES
     }
 
     fn apply(
         &self,
         _: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
-        parent: &State,
+        parent: &BavlState,
         delta: &StateDelta,
-    ) -> Result<Applied<State>, StateError> {
+    ) -> Result<ApplyOutput<BavlState>, StateError> {
         let tree = parent.tree(view.as_read(), self.most)?;
         let tree = apply::apply(self.most, view, tree, delta)?;
-        Ok(Applied { root: root(self.most, &tree), cache: State::of(tree) })
+        Ok(ApplyOutput { root: root(self.most, &tree), cache: BavlState::of(tree) })
     }
 
     fn bulk_load(
         &self,
         _: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
-        load::load(self.most, Cut::Even, entries, sink)
+        load::load(self.most, ChunkCut::Even, entries, sink)
     }
 
     fn prove(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &BavlState,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
         let top = state.top(view, self.most)?;
@@ -167,11 +169,11 @@ impl Backend for Bavl {
         root: B256,
         keys: &[StateKey],
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify(root, keys, proof)
     }
 
-    fn stats(&self, view: &dyn NodeRead, _: &State) -> Result<BackendStats, StateError> {
+    fn stats(&self, view: &dyn NodeRead, _: &BavlState) -> Result<BackendStats, StateError> {
         let stats = BackendStats::count(view, &self.tables())?;
         Ok(BackendStats { live_keys: stats.rows(flat::TABLE), ..stats })
     }
@@ -179,7 +181,7 @@ impl Backend for Bavl {
     fn check(
         &self,
         view: &dyn NodeRead,
-        _: &State,
+        _: &BavlState,
         root: B256,
         _: bool,
         _: Option<&dyn NodeRead>,
@@ -188,7 +190,7 @@ impl Backend for Bavl {
         check::check(self.most, view, root, report)
     }
 
-    fn chunks(&self) -> Option<&dyn Chunks<State>> {
+    fn chunks(&self) -> Option<&dyn StateChunks<BavlState>> {
         Some(self)
     }
 }

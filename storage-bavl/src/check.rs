@@ -1,21 +1,22 @@
-//! The check of a store: every row of chunks and hashes, and that they fit the entries.
+//! The check of `db verify`: every row of chunks and hashes is well-formed and fits the entries.
 
 use crate::{
     ChunkEntries,
     chunk::{
-        CHUNKS, Entry, Group, HASHES, group_key, group_row, make, read_entries, read_group_key,
+        CHUNKS, HASHES, HashGroup, HashedEntry, group_key, group_row, make_chunks, read_entries,
+        read_group_key,
     },
     state::{rebuild, root},
-    tree::{Place, Tree},
+    tree::{ChunkPlace, ChunkTree},
 };
 use alloy_primitives::{B256, hex};
 use rayon::prelude::*;
-use retrie_state::{Direction, KeyRange, NodeRead, StateError};
+use retrie_state::{KeyRange, NodeRead, ScanDirection, StateError};
 
-/// Chunks whose faults are found together.
+/// Chunks that are checked in parallel at a time.
 const AT_ONCE: usize = 256;
 
-/// Checks the rows of the state that `view` shows, whose recorded root is `recorded`; see
+/// Checks the rows of the state in `view`, whose recorded root is `recorded`; see
 /// [`Backend::check`](retrie_state::Backend::check).
 pub(crate) fn check(
     most: ChunkEntries,
@@ -23,7 +24,7 @@ pub(crate) fn check(
     recorded: B256,
     report: &mut dyn FnMut(StateError),
 ) -> Result<(), StateError> {
-    // It refuses what is malformed, and shapes of no AVL tree.
+    // This fails for malformed rows, and for key-heights that do not form an AVL tree.
     let tree = match rebuild(view, most) {
         Ok(tree) => tree,
         Err(error @ StateError::Corrupt { .. }) => {
@@ -53,16 +54,16 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Rows of hashes that no chunk has.
+/// Reports rows of hashes that belong to no chunk.
 fn foreign_rows(
     view: &dyn NodeRead,
-    tree: &Tree,
+    tree: &ChunkTree,
     report: &mut dyn FnMut(StateError),
 ) -> Result<(), StateError> {
-    for row in view.scan(HASHES, KeyRange::ALL, Direction::Forward)? {
+    for row in view.scan(HASHES, KeyRange::ALL, ScanDirection::Forward)? {
         let (key, _) = row?;
         let is_own = read_group_key(&key).is_some_and(|(first, name)| {
-            let groups = tree.begins(&first).map(|place| place.chunk.groups(&first.encode()));
+            let groups = tree.starting_at(&first).map(|place| place.chunk.groups(&first.encode()));
             groups.is_some_and(|groups| groups.iter().any(|group| group.name == name))
         });
         if !is_own {
@@ -72,11 +73,11 @@ fn foreign_rows(
     Ok(())
 }
 
-/// What is wrong with one chunk.
+/// All faults of one chunk.
 fn faults(
     most: ChunkEntries,
     view: &dyn NodeRead,
-    place: &Place<'_>,
+    place: &ChunkPlace<'_>,
     is_alone: bool,
 ) -> Result<Vec<StateError>, StateError> {
     let (start, next) = (place.start(), place.next);
@@ -97,15 +98,15 @@ fn faults(
         wrong(format!("a chunk of {count} entries, beside others of {} to {}", bounds.0, bounds.1));
     }
     if entries.first().is_some_and(|entry| entry.key != place.node.first) {
-        wrong("its first key is another one".to_owned());
+        wrong("its first key is not its row's key".to_owned());
     }
-    match make(&[&entries]).pop() {
+    match make_chunks(&[&entries]).pop() {
         Some(made) if made.chunk.parts().eq(place.chunk.parts()) => {}
-        Some(_) => wrong("it has other hashes of parts than its entries make".to_owned()),
+        Some(_) => wrong("its hashes of parts do not match its entries".to_owned()),
         None => wrong("it has no entries".to_owned()),
     }
     let groups = place.chunk.groups(&first);
-    for Group { name, start, fence, .. } in groups.iter().skip(1) {
+    for HashGroup { name, start, fence, .. } in groups.iter().skip(1) {
         let is_between = match entries.get(start - 1..=*start) {
             Some([last, first]) => {
                 last.key.encode()[..] < *fence.bytes() && *fence.bytes() <= first.key.encode()[..]
@@ -116,7 +117,7 @@ fn faults(
             wrong(format!("the fence of group {name} is not where the group begins"));
         }
     }
-    for Group { name, start, len, .. } in groups {
+    for HashGroup { name, start, len, .. } in groups {
         let entries = entries.get(start..start + len).unwrap_or_default();
         let key = group_key(&first, name);
         let row = hex::encode(&key);
@@ -130,12 +131,12 @@ fn faults(
     Ok(faults)
 }
 
-/// Names the first entry that has another hash.
-fn describe(held: &[u8], entries: &[Entry]) -> String {
+/// The fault of a group's row: the first entry with a wrong hash, or a wrong length.
+fn describe(held: &[u8], entries: &[HashedEntry]) -> String {
     let (hashes, _) = held.as_chunks::<32>();
     let wrong = entries.iter().zip(hashes).find(|(entry, held)| entry.hash != B256::from(**held));
     match wrong {
-        Some((entry, _)) => format!("it has another hash than {} and its value make", entry.key),
+        Some((entry, _)) => format!("its hash of {} does not match the entry", entry.key),
         None => format!("it has {} bytes, not {} hashes", held.len(), entries.len()),
     }
 }

@@ -1,62 +1,65 @@
-//! A chunk in memory, and its rows: the hashes of its parts, and those of its entries by groups.
+//! A chunk in memory, and its rows: the hashes of its parts, and the hashes of its entries by
+//! group.
 //!
-//! Entries themselves are in the flat table, where a chunk is the range from its first key up to that
-//! of the next one. So its rows are named by that key, too.
+//! The entries are in the flat table, where a chunk is the range from its first key up to the first
+//! key of the next chunk. The first key also names the chunk's rows.
 //!
-//! *Parts* are 16 positions each, as the hash tree has them; a key that comes or goes shifts all behind
-//! it. *Groups* are what rows hold, between fences that stay where they are: a key that comes or goes
-//! changes the row of its own group alone.
+//! *Parts* have 16 positions each, as in the hash tree; adding or removing a key shifts all
+//! positions behind it. *Groups* are the content of rows, between fences that do not move: adding
+//! or removing a key changes only the row of its own group.
 
-use crate::{ChunkEntries, hash, hash::Batch};
+use crate::{ChunkEntries, hash, hash::HashBatch};
 use alloy_primitives::{B256, Bytes, hex};
 use retrie_state::{
-    Direction, EncodedKey, KeyRange, NodeRead, StateError, StateKey, Table, flat, wire::WireReader,
+    EncodedKey, KeyRange, NodeRead, RowTable, ScanDirection, StateError, StateKey, flat,
+    wire::WireReader,
 };
 
 /// One row a chunk: first key -> key-height, count, hashes of parts, groups with their fences.
-pub const CHUNKS: Table = Table::new(0x70, "BavlChunks");
+pub const CHUNKS: RowTable = RowTable::new(0x70, "BavlChunks");
 /// One row a group: first key of the chunk, name of the group -> hashes of its entries.
-pub const HASHES: Table = Table::new(0x71, "BavlHashes");
+pub const HASHES: RowTable = RowTable::new(0x71, "BavlHashes");
 
 /// Entries of a part, and of a new group.
 pub(crate) const PART: usize = 16;
 /// Level of a part in the hash tree of a chunk.
 pub(crate) const PART_LEVEL: u32 = 4;
-/// Most entries of a group that has grown.
-pub(crate) const MOST_IN_GROUP: usize = 24;
+/// Upper bound of entries in a group that has grown.
+pub(crate) const MAX_GROUP: usize = 24;
 
-/// An entry by its hash.
+/// A key and the hash of its entry.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct HashedEntry {
     pub(crate) key: StateKey,
     pub(crate) hash: B256,
 }
 
 /// A group of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Group {
-    /// Names its row.
+pub(crate) struct HashGroup {
+    /// Part of its row's key; unique in the chunk.
     pub(crate) name: u16,
     /// Number of its entries, at least 1.
     pub(crate) len: usize,
     /// Position of the first one.
     pub(crate) start: usize,
-    /// Above all keys of the group before, and not above its own; empty in the first one.
-    pub(crate) fence: Fence,
+    /// Above all keys of the group before, and not above the group's own keys; empty for the first
+    /// group.
+    pub(crate) fence: GroupFence,
 }
 
-/// Some bytes, as many as a key has at most.
+/// The lower bound of a group's keys: some bytes, not more than a key has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fence {
-    /// Zeros where not in use.
+pub(crate) struct GroupFence {
+    /// Zeros after `len`.
     bytes: [u8; StateKey::MAX_ENCODED_LEN],
     len: u8,
 }
 
-impl Fence {
+impl GroupFence {
     pub(crate) const NONE: Self = Self { bytes: [0; StateKey::MAX_ENCODED_LEN], len: 0 };
 
-    /// The shortest one that parts `last` from `first`, which comes after it.
+    /// The shortest fence between the keys `last` and `first`, of which `first` is greater.
     pub(crate) fn between(last: &[u8], first: &[u8]) -> Self {
         Self::of(&first[..(shared(last, first) + 1).min(first.len())])
     }
@@ -73,9 +76,9 @@ impl Fence {
     }
 }
 
-/// A chunk of one entry or more: the row but for the key-height, which is a matter of the tree.
+/// A chunk of at least one entry: its row without the key-height, which depends on the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Chunk {
+pub(crate) struct ChunkBody {
     /// Count (2), number of groups (2), hash of each part (32), groups.
     body: Bytes,
 }
@@ -83,8 +86,8 @@ pub(crate) struct Chunk {
 /// Bytes before the hashes.
 const HEAD: usize = 4;
 
-impl Chunk {
-    /// Reads a body; `None` if it is none of a chunk that begins with `first`.
+impl ChunkBody {
+    /// Decodes the body of a chunk that begins with `first`; `None` if it is malformed.
     pub(crate) fn decode(first: &StateKey, body: Bytes, most: ChunkEntries) -> Option<Self> {
         let mut reader = WireReader::new(&body);
         let count = usize::from(reader.u16().ok()?);
@@ -93,12 +96,12 @@ impl Chunk {
             return None;
         }
         reader.take(count.div_ceil(PART) * 32).ok()?;
-        let (mut fence, mut entries) = (Fence::of(&first.encode()), 0);
+        let (mut fence, mut entries) = (GroupFence::of(&first.encode()), 0);
         let mut names = Vec::with_capacity(groups);
         for group in 0..groups {
             names.push(reader.u16().ok()?);
             let len = usize::from(reader.u8().ok()?);
-            if !(1..=MOST_IN_GROUP).contains(&len) {
+            if !(1..=MAX_GROUP).contains(&len) {
                 return None;
             }
             entries += len;
@@ -109,7 +112,7 @@ impl Chunk {
                 if next.len() > StateKey::MAX_ENCODED_LEN || &next[..] <= fence.bytes() {
                     return None;
                 }
-                fence = Fence::of(&next);
+                fence = GroupFence::of(&next);
             }
         }
         reader.finish().ok()?;
@@ -118,8 +121,8 @@ impl Chunk {
         is_sound.then_some(Self { body })
     }
 
-    /// The chunk that begins with `first`, of these parts and groups.
-    pub(crate) fn new(first: &EncodedKey, parts: &[B256], groups: &[Group]) -> Self {
+    /// The chunk that begins with `first` and has these parts and groups.
+    pub(crate) fn new(first: &EncodedKey, parts: &[B256], groups: &[HashGroup]) -> Self {
         let count = groups.iter().map(|group| group.len).sum::<usize>();
         let mut body = Vec::with_capacity(HEAD + parts.len() * 32 + groups.len() * 10);
         body.extend((count as u16).to_be_bytes());
@@ -165,10 +168,10 @@ impl Chunk {
     }
 
     /// Its groups, from left to right; `first` is its first key.
-    pub(crate) fn groups(&self, first: &EncodedKey) -> Vec<Group> {
+    pub(crate) fn groups(&self, first: &EncodedKey) -> Vec<HashGroup> {
         let mut rest = &self.body[self.end_of_parts()..];
         let mut groups = Vec::with_capacity(self.group_count());
-        let (mut start, mut fence) = (0, Fence::of(first));
+        let (mut start, mut fence) = (0, GroupFence::of(first));
         while let Some(([a, b, len], own)) = rest.split_first_chunk() {
             let (name, len) = (u16::from_be_bytes([*a, *b]), usize::from(*len));
             rest = own;
@@ -182,14 +185,14 @@ impl Chunk {
                 fence.len = shared + more;
                 rest = own;
             }
-            let own = if start > 0 { fence } else { Fence::NONE };
-            groups.push(Group { name, len, start, fence: own });
+            let own = if start > 0 { fence } else { GroupFence::NONE };
+            groups.push(HashGroup { name, len, start, fence: own });
             start += len;
         }
         groups
     }
 
-    /// The same with other hashes of some parts.
+    /// The same chunk with new hashes of some parts.
     pub(crate) fn with_parts(&self, hashes: impl Iterator<Item = (usize, B256)>) -> Self {
         let mut body = self.body.to_vec();
         for (part, hash) in hashes {
@@ -204,8 +207,8 @@ impl Chunk {
     }
 }
 
-/// The place among `groups` of the one in which `key` lies, or would.
-pub(crate) fn group_of(groups: &[Group], key: &EncodedKey) -> usize {
+/// The index in `groups` of the group in whose range `key` lies.
+pub(crate) fn group_of(groups: &[HashGroup], key: &EncodedKey) -> usize {
     let behind = groups.partition_point(|group| group.fence.bytes() <= &key[..]);
     behind.saturating_sub(1)
 }
@@ -222,16 +225,16 @@ pub(crate) fn group_key(first: &EncodedKey, name: u16) -> Vec<u8> {
     key
 }
 
-/// What [`group_key`] is the key of.
+/// Decodes a [`group_key`]: first key of the chunk, name of the group.
 pub(crate) fn read_group_key(key: &[u8]) -> Option<(StateKey, u16)> {
     let (first, name) = key.split_last_chunk()?;
     Some((StateKey::decode(first)?, u16::from_be_bytes(*name)))
 }
 
-/// The hashes of one group's entries, from its row.
+/// The row of a group, and the hashes in it.
 ///
 /// # Errors
-/// [`StateError::Corrupt`] if there is no such row, or one of another length.
+/// [`StateError::Corrupt`] if the row is missing or has another length.
 pub(crate) fn read_group(
     view: &dyn NodeRead,
     key: &[u8],
@@ -248,18 +251,18 @@ pub(crate) fn read_group(
     Ok((row, hashes))
 }
 
-/// The entries from `start` (`None`: from the first) up to, without, `end` (`None`: to the last),
-/// hashed.
+/// Reads and hashes the entries from `start` (`None`: from the first) to before `end` (`None`: to
+/// the last).
 pub(crate) fn read_entries(
     view: &dyn NodeRead,
     start: Option<&StateKey>,
     end: Option<&StateKey>,
-) -> Result<Vec<Entry>, StateError> {
+) -> Result<Vec<HashedEntry>, StateError> {
     let (start, end) = (start.map(StateKey::encode), end.map(StateKey::encode));
     let range = KeyRange { start: start.as_deref().unwrap_or(&[]), end: end.as_deref() };
     let mut keys = Vec::new();
-    let mut batch = Batch::default();
-    for row in view.scan(flat::TABLE, range, Direction::Forward)? {
+    let mut batch = HashBatch::default();
+    for row in view.scan(flat::TABLE, range, ScanDirection::Forward)? {
         let (encoded, value) = row?;
         let key = StateKey::decode(&encoded).ok_or_else(|| {
             StateError::corrupt(flat::TABLE.name, format!("row {encoded} is not a state key"))
@@ -268,53 +271,55 @@ pub(crate) fn read_entries(
         keys.push(key);
     }
     let entries = keys.into_iter().zip(batch.finish());
-    Ok(entries.map(|(key, hash)| Entry { key, hash }).collect())
+    Ok(entries.map(|(key, hash)| HashedEntry { key, hash }).collect())
 }
 
-/// A chunk made of entries.
-pub(crate) struct Made {
+/// A chunk that is made of entries.
+pub(crate) struct NewChunk {
     pub(crate) first: StateKey,
-    pub(crate) chunk: Chunk,
+    pub(crate) chunk: ChunkBody,
     pub(crate) hash: B256,
 }
 
-/// The groups of a chunk that is made of these entries.
-pub(crate) fn new_groups(entries: &[Entry]) -> Vec<Group> {
-    let group = |(at, own): (usize, &[Entry])| {
+/// The groups of a new chunk of these entries.
+pub(crate) fn new_groups(entries: &[HashedEntry]) -> Vec<HashGroup> {
+    let group = |(at, own): (usize, &[HashedEntry])| {
         let start = at * PART;
         let fence = match (start.checked_sub(1).and_then(|last| entries.get(last)), own.first()) {
-            (Some(last), Some(first)) => Fence::between(&last.key.encode(), &first.key.encode()),
-            _ => Fence::NONE,
+            (Some(last), Some(first)) => {
+                GroupFence::between(&last.key.encode(), &first.key.encode())
+            }
+            _ => GroupFence::NONE,
         };
-        Group { name: at as u16, len: own.len(), start, fence }
+        HashGroup { name: at as u16, len: own.len(), start, fence }
     };
     entries.chunks(PART).enumerate().map(group).collect()
 }
 
-/// Makes chunks of runs of entries, none of which is empty, and hashes them together.
-pub(crate) fn make(runs: &[&[Entry]]) -> Vec<Made> {
-    let mut batch = Batch::default();
-    let parts = |run: &&[Entry]| -> Vec<Vec<B256>> {
+/// Makes a chunk of each list of entries, of which none is empty, and hashes all chunks together.
+pub(crate) fn make_chunks(runs: &[&[HashedEntry]]) -> Vec<NewChunk> {
+    let mut batch = HashBatch::default();
+    let parts = |run: &&[HashedEntry]| -> Vec<Vec<B256>> {
         run.chunks(PART).map(|part| part.iter().map(|entry| entry.hash).collect()).collect()
     };
     let mut lists: Vec<Vec<B256>> = runs.iter().flat_map(parts).collect();
     batch.fold(&mut lists);
     let mut tops = lists.into_iter().flatten();
     let heads = runs.iter().filter_map(|run| Some((run.first()?.key, *run)));
-    let chunks: Vec<(StateKey, Chunk)> = heads
+    let chunks: Vec<(StateKey, ChunkBody)> = heads
         .map(|(first, run)| {
             let parts: Vec<B256> = tops.by_ref().take(run.len().div_ceil(PART)).collect();
-            (first, Chunk::new(&first.encode(), &parts, &new_groups(run)))
+            (first, ChunkBody::new(&first.encode(), &parts, &new_groups(run)))
         })
         .collect();
     let hashes = hash_all(chunks.iter().map(|(_, chunk)| chunk));
     let made = chunks.into_iter().zip(hashes);
-    made.map(|((first, chunk), hash)| Made { first, chunk, hash }).collect()
+    made.map(|((first, chunk), hash)| NewChunk { first, chunk, hash }).collect()
 }
 
 /// The hashes of chunks.
-pub(crate) fn hash_all<'a>(chunks: impl IntoIterator<Item = &'a Chunk> + Clone) -> Vec<B256> {
-    let mut batch = Batch::default();
+pub(crate) fn hash_all<'a>(chunks: impl IntoIterator<Item = &'a ChunkBody> + Clone) -> Vec<B256> {
+    let mut batch = HashBatch::default();
     let mut tops: Vec<Vec<B256>> =
         chunks.clone().into_iter().map(|chunk| chunk.parts().collect()).collect();
     batch.fold(&mut tops);
@@ -325,11 +330,12 @@ pub(crate) fn hash_all<'a>(chunks: impl IntoIterator<Item = &'a Chunk> + Clone) 
 }
 
 /// The row of a group of these entries.
-pub(crate) fn group_row(entries: &[Entry]) -> Bytes {
+pub(crate) fn group_row(entries: &[HashedEntry]) -> Bytes {
     entries.iter().flat_map(|entry| entry.hash).collect()
 }
 
-/// The levels of a part's hash tree, or of that over the parts of a chunk, from `nodes` up.
+/// The levels of a hash tree over `nodes`, from `nodes` up: within a part, or over the parts of a
+/// chunk.
 pub(crate) fn levels(nodes: Vec<B256>) -> Vec<Vec<B256>> {
     let mut levels = vec![nodes];
     while let Some(below) = levels.last().filter(|level| level.len() > 1) {
@@ -347,13 +353,13 @@ mod tests {
     use super::*;
     use alloy_primitives::{Address, U256};
 
-    fn entries(count: usize, key: impl Fn(u64) -> StateKey) -> Vec<Entry> {
-        let entry = |n| Entry { key: key(n), hash: hash::entry(&key(n).encode(), &[1]) };
+    fn entries(count: usize, key: impl Fn(u64) -> StateKey) -> Vec<HashedEntry> {
+        let entry = |n| HashedEntry { key: key(n), hash: hash::entry(&key(n).encode(), &[1]) };
         (0..count as u64).map(entry).collect()
     }
 
-    fn made(entries: &[Entry]) -> Made {
-        make(&[entries]).pop().unwrap()
+    fn made(entries: &[HashedEntry]) -> NewChunk {
+        make_chunks(&[entries]).pop().unwrap()
     }
 
     #[test]
@@ -363,27 +369,27 @@ mod tests {
             let entries = entries(count, |n| {
                 StateKey::Account(Address::from_word(U256::from(n * 999).into()))
             });
-            let Made { first, chunk, hash } = made(&entries);
+            let NewChunk { first, chunk, hash } = made(&entries);
             assert_eq!((chunk.count(), chunk.group_count()), (count, count.div_ceil(16)));
             let groups = new_groups(&entries);
             assert_eq!(chunk.groups(&first.encode()), groups);
             let parts: Vec<_> = chunk.parts().collect();
-            assert_eq!(Chunk::new(&first.encode(), &parts, &groups), chunk);
+            assert_eq!(ChunkBody::new(&first.encode(), &parts, &groups), chunk);
             let body = chunk.body.clone();
-            assert_eq!(Chunk::decode(&first, body.clone(), most).as_ref(), Some(&chunk));
+            assert_eq!(ChunkBody::decode(&first, body.clone(), most).as_ref(), Some(&chunk));
             assert_eq!(hash_all([&chunk]), [hash]);
             let last = &levels(entries.iter().map(|entry| entry.hash).collect()).pop().unwrap()[0];
             assert_eq!(hash, hash::chunk(count as u32, last));
             for end in 0..body.len() {
-                assert_eq!(Chunk::decode(&first, body.slice(..end), most), None);
+                assert_eq!(ChunkBody::decode(&first, body.slice(..end), most), None);
             }
             let longer = [&body[..], &[0]].concat();
-            assert_eq!(Chunk::decode(&first, longer.into(), most), None);
+            assert_eq!(ChunkBody::decode(&first, longer.into(), most), None);
             let fewer = ChunkEntries::new(99).unwrap();
-            assert_eq!(Chunk::decode(&first, body, fewer).is_none(), count > 99);
+            assert_eq!(ChunkBody::decode(&first, body, fewer).is_none(), count > 99);
         }
-        let none = Chunk { body: vec![0, 0, 0, 0].into() };
-        assert_eq!(Chunk::decode(&StateKey::Account(Address::ZERO), none.body, most), None);
+        let none = ChunkBody { body: vec![0, 0, 0, 0].into() };
+        assert_eq!(ChunkBody::decode(&StateKey::Account(Address::ZERO), none.body, most), None);
     }
 
     #[test]
@@ -394,12 +400,12 @@ mod tests {
             _ => StateKey::Slot(Address::repeat_byte(n as u8), U256::from(n << 40).into()),
         };
         let entries = entries(90, key);
-        let Made { first, chunk, .. } = made(&entries);
+        let NewChunk { first, chunk, .. } = made(&entries);
         let groups = chunk.groups(&first.encode());
         for (at, entry) in entries.iter().enumerate() {
             assert_eq!(group_of(&groups, &entry.key.encode()), at / PART, "{at}");
         }
-        // Beside its keys, too, a key lies in a group with one of its neighbours.
+        // A key that is not in the chunk lies in the group of one of its neighbours.
         for n in 20..49 {
             let between = StateKey::Slot(Address::ZERO, U256::from(n * 2 + 1).into()).encode();
             let group = group_of(&groups, &between);

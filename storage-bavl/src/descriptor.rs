@@ -1,10 +1,10 @@
-//! What lists of backends have of `bavl`.
+//! Flags and registration of the backend `bavl` and of its proof format.
 
 use crate::verify;
 use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::{
-    HashId, ProofError, StateKey, Value,
+    HashId, ProofError, StateKey, StateValue,
     descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
 };
 
@@ -13,12 +13,12 @@ pub(crate) const NAME: &str = "bavl";
 /// Version of its rows and proofs.
 pub(crate) const VERSION: u32 = 1;
 
-/// Checks proofs. They say how many entries chunks hold, and the root binds it: there are no
-/// parameters to trust.
+/// Checks proofs. A proof contains the chunk size, which the root binds, so there are no parameters
+/// to trust.
 #[derive(Clone, Copy, Debug)]
-struct Verifier;
+struct BavlVerifier;
 
-impl ProofVerifier for Verifier {
+impl ProofVerifier for BavlVerifier {
     fn params(&self) -> Option<ParamsFacts> {
         None
     }
@@ -29,7 +29,7 @@ impl ProofVerifier for Verifier {
         keys: &[StateKey],
         as_of: Option<u64>,
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         match as_of {
             None => verify(root, keys, proof),
             Some(_) => Err(ProofFormat::NO_HISTORY),
@@ -37,46 +37,49 @@ impl ProofVerifier for Verifier {
     }
 }
 
-/// Multi-proofs of an AVL tree of chunks.
+/// The proof format of `bavl`: multi-proofs of an AVL tree of chunks.
 pub static PROOF_FORMATS: &[ProofFormat] = &[ProofFormat {
     backend: NAME,
     version: VERSION,
     hash: HashId::Blake2b256,
     shows_history: false,
-    verifier: Some(&Verifier),
+    verifier: Some(&BavlVerifier),
 }];
 
 #[cfg(feature = "std")]
-pub use backends::BACKENDS;
+pub use registration::BACKENDS;
 
 #[cfg(feature = "std")]
-mod backends {
+mod registration {
     use super::NAME;
     use crate::{Bavl, ChunkEntries};
     use retrie_state::{
         AnyBackend,
-        descriptor::{Descriptor, Flag, MakeError, Making, Purpose, Takes, is},
+        descriptor::{
+            BackendDescriptor, BackendFlag, ConstructorInput, FlagArgument, MakeError,
+            StorePurpose, parses_as,
+        },
     };
     use std::sync::Arc;
 
     const ENTRIES: &str = "bavl.chunk-entries";
 
-    const FLAGS: &[Flag] = &[Flag {
+    const FLAGS: &[BackendFlag] = &[BackendFlag {
         long: ENTRIES,
         value_name: "ENTRIES",
-        help: "Entries that a chunk of `bavl` holds, 4 to 4096. It is settled when a datadir is \
-               made; roots depend on it. [default: 256]",
+        help: "Most entries in a chunk of `bavl`, 4 to 4096. Fixed when a datadir is created; \
+               roots depend on it. [default: 256]",
         default: None,
-        takes: Takes::Text(is::<ChunkEntries>),
+        takes: FlagArgument::Text(parses_as::<ChunkEntries>),
     }];
 
     /// `bavl`.
-    pub static BACKENDS: &[Descriptor] = &[Descriptor {
+    pub static BACKENDS: &[BackendDescriptor] = &[BackendDescriptor {
         flags: FLAGS,
-        // Chunks are cut and put together all the time.
+        // With the smallest chunks, tests cut and merge them all the time.
         small_flags: &[(ENTRIES, "4")],
         advice,
-        ..Descriptor::plain(
+        ..BackendDescriptor::plain(
             NAME,
             "B+AVL: an AVL tree of self-verifiable chunks",
             make,
@@ -88,21 +91,23 @@ mod backends {
         )
     }];
 
-    fn make(making: &Making<'_>) -> Result<Arc<dyn AnyBackend>, MakeError> {
+    fn make(making: &ConstructorInput<'_>) -> Result<Arc<dyn AnyBackend>, MakeError> {
         let wanted = making.flags.get::<ChunkEntries>(ENTRIES)?;
         let entries = match making.purpose {
-            Purpose::Trial | Purpose::New { .. } => wanted.unwrap_or_default(),
-            Purpose::Existing { datadir, layout, .. } => match ChunkEntries::of_stamp(layout) {
-                Some(stamped) if wanted.is_none_or(|wanted| wanted == stamped) => stamped,
-                _ => {
-                    return Err(MakeError::OtherLayout {
-                        backend: NAME,
-                        datadir: datadir.to_owned(),
-                        found: layout.to_owned(),
-                        expected: wanted.unwrap_or_default().stamp().to_owned(),
-                    });
+            StorePurpose::Temporary | StorePurpose::New { .. } => wanted.unwrap_or_default(),
+            StorePurpose::Existing { datadir, layout, .. } => {
+                match ChunkEntries::of_stamp(layout) {
+                    Some(stamped) if wanted.is_none_or(|wanted| wanted == stamped) => stamped,
+                    _ => {
+                        return Err(MakeError::OtherLayout {
+                            backend: NAME,
+                            datadir: datadir.to_owned(),
+                            found: layout.to_owned(),
+                            expected: wanted.unwrap_or_default().stamp().to_owned(),
+                        });
+                    }
                 }
-            },
+            }
         };
         Ok(Arc::new(Bavl::new(entries)))
     }
@@ -110,7 +115,7 @@ mod backends {
     fn advice(error: &MakeError) -> Option<&'static str> {
         match error {
             MakeError::OtherLayout { found, .. } => Some(match ChunkEntries::of_stamp(found) {
-                Some(_) => "leave --bavl.chunk-entries away: the datadir knows its chunks",
+                Some(_) => "leave out --bavl.chunk-entries: the datadir has its own value",
                 None => "use a newer program",
             }),
             _ => None,
@@ -120,20 +125,21 @@ mod backends {
     #[cfg(test)]
     mod tests {
         use super::*;
-        use retrie_state::descriptor::Flags;
+        use retrie_state::descriptor::FlagValues;
         use std::path::Path;
 
         fn made(flag: Option<&str>, stamped: Option<&str>) -> Result<&'static str, MakeError> {
-            let mut flags = Flags::default();
+            let mut flags = FlagValues::default();
             if let Some(flag) = flag {
                 flags.set(&FLAGS[0], flag)?;
             }
-            let purpose = stamped.map_or(Purpose::Trial, |layout| Purpose::Existing {
-                datadir: Path::new("datadir"),
-                params: Default::default(),
-                layout,
-            });
-            let made = make(&Making { flags: &flags, purpose, cache: None })?;
+            let purpose =
+                stamped.map_or(StorePurpose::Temporary, |layout| StorePurpose::Existing {
+                    datadir: Path::new("datadir"),
+                    params: Default::default(),
+                    layout,
+                });
+            let made = make(&ConstructorInput { flags: &flags, purpose, cache: None })?;
             Ok(made.identity().layout)
         }
 

@@ -1,7 +1,8 @@
-//! Every hash under the root: BLAKE2b-256, the first byte of the input names its domain.
+//! All hashes under the root: BLAKE2b-256, where the first byte of the input is its domain.
 //!
-//! No input of one domain can be read as one of another, nor as two inputs of its own: an entry's key
-//! tells its own length and its value takes the rest, everything else has a fixed length.
+//! An input of one domain is never a valid input of another, and has one meaning in its own domain:
+//! the encoding of an entry's key determines its length and the value is the rest; all other inputs
+//! have a fixed length.
 
 use alloy_primitives::B256;
 use retrie_state::blake2b::hash as parts;
@@ -27,7 +28,7 @@ pub(crate) fn chunk(count: u32, top: &B256) -> B256 {
     parts(&[&[CHUNK], &count.to_be_bytes(), &top[..]])
 }
 
-/// The chunk without entries, which is the tree of the empty state.
+/// The chunk without entries: the whole tree of the empty state.
 pub(crate) fn no_entries() -> B256 {
     parts(&[&[CHUNK], &0u32.to_be_bytes()])
 }
@@ -37,12 +38,12 @@ pub(crate) fn inner(left: &B256, right: &B256) -> B256 {
     parts(&[&[INNER], &left[..], &right[..]])
 }
 
-/// The root over the tree's `top`, whose chunks hold `most` entries at most.
+/// The root over the tree's `top`, whose chunks hold at most `most` entries.
 pub(crate) fn root(most: u32, top: &B256) -> B256 {
     parts(&[&[ROOT], &most.to_be_bytes(), &top[..]])
 }
 
-/// Number of nodes at `level` of the hash tree of `count` entries, whose level 0 they are. A last node
+/// Number of nodes at `level` of the hash tree of `count` entries, which are level 0. A last node
 /// without a sibling is its own parent (RFC 6962, 2.1).
 pub(crate) const fn nodes_at(count: usize, level: u32) -> usize {
     count.div_ceil(1 << level)
@@ -54,19 +55,19 @@ pub(crate) const fn levels(count: usize) -> u32 {
 }
 
 #[cfg(feature = "std")]
-pub(crate) use many::Batch;
+pub(crate) use many::HashBatch;
 
 #[cfg(feature = "std")]
 mod many {
     use super::{CHUNK, ENTRY, INNER, PAIR};
     use alloy_primitives::B256;
 
-    /// Many inputs hashed together, which is more than twice as fast as one by one. The digests are
-    /// those of the functions of the same names.
+    /// Hashes many inputs together, more than twice as fast as one by one. The digests equal those
+    /// of the functions with the same names.
     #[derive(Debug, Default)]
-    pub(crate) struct Batch(retrie_state::blake2b::Batch);
+    pub(crate) struct HashBatch(retrie_state::blake2b::Blake2bBatch);
 
-    impl Batch {
+    impl HashBatch {
         pub(crate) fn entry(&mut self, key: &[u8], value: &[u8]) {
             self.0.push(|input| {
                 input.push(ENTRY);
@@ -102,7 +103,8 @@ mod many {
             digests
         }
 
-        /// Folds each list of nodes to the one top of its hash tree, all lists together. None is empty.
+        /// Reduces each list of nodes to the top of its hash tree, all lists together. None is
+        /// empty.
         pub(crate) fn fold(&mut self, lists: &mut [Vec<B256>]) {
             let mut digests = Vec::new();
             loop {
@@ -134,7 +136,7 @@ mod many {
 
         #[test]
         fn a_batch_hashes_as_the_functions_of_the_same_names_do() {
-            let (mut batch, mut expected) = (Batch::default(), Vec::new());
+            let (mut batch, mut expected) = (HashBatch::default(), Vec::new());
             for n in 0..20u8 {
                 let (left, right) = (B256::repeat_byte(n), B256::repeat_byte(n + 1));
                 batch.entry(&left[..9], &right[..usize::from(n)]);
@@ -164,7 +166,7 @@ mod many {
             let list = |n: u8| -> Vec<B256> { (0..n).map(B256::repeat_byte).collect() };
             let mut lists: Vec<_> = (1..70).map(list).collect();
             let expected: Vec<_> = lists.iter().map(|list| vec![tree_hash(list)]).collect();
-            Batch::default().fold(&mut lists);
+            HashBatch::default().fold(&mut lists);
             assert_eq!(lists, expected);
             for n in 1..70 {
                 assert_eq!(hash::nodes_at(n, hash::levels(n)), 1);

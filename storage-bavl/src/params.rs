@@ -1,30 +1,30 @@
-//! How many entries a chunk holds: settled when a datadir is made, and part of every root.
+//! Number of entries in a chunk: fixed when a datadir is created, and part of every root.
 
 use alloc::{format, string::String};
 use core::{fmt, str::FromStr};
 
-/// M, the most entries of a chunk.
+/// M, the upper bound of entries in a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkEntries(u32);
 
-/// A number of entries that chunks cannot have.
+/// The error for a number of entries that chunks cannot have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("chunks hold {} to {} entries, not {found}", ChunkEntries::LEAST, ChunkEntries::MOST)]
 pub struct ChunkEntriesError {
-    /// What was given.
+    /// The given number.
     pub found: String,
 }
 
 impl ChunkEntries {
-    /// Below this there would be more inner nodes than entries.
+    /// With smaller chunks there would be more inner nodes than entries.
     pub const LEAST: u32 = 4;
     /// The largest chunk of the paper's experiments. A position takes 12 bits, a group's number 8.
     pub const MOST: u32 = 4096;
 
-    /// So many, if chunks can have them.
+    /// Checks a number of entries.
     ///
     /// # Errors
-    /// If they cannot.
+    /// If `entries` is not between [`LEAST`](Self::LEAST) and [`MOST`](Self::MOST).
     pub fn new(entries: u32) -> Result<Self, ChunkEntriesError> {
         match entries {
             Self::LEAST..=Self::MOST => Ok(Self(entries)),
@@ -43,12 +43,12 @@ impl ChunkEntries {
         self.0 as usize
     }
 
-    /// What datadirs are stamped with. Proofs say it themselves, and roots bind it.
+    /// The layout stamp of datadirs. Proofs contain the number, and roots bind it.
     #[cfg(feature = "std")]
     pub(crate) fn stamp(self) -> &'static str {
         use parking_lot::Mutex;
         use std::collections::BTreeMap;
-        // Stamps live as long as the program, and there are few.
+        // Stamps are never freed; there are few of them.
         static STAMPS: Mutex<BTreeMap<u32, &'static str>> = Mutex::new(BTreeMap::new());
         STAMPS.lock().entry(self.0).or_insert_with(|| Box::leak(self.layout().into_boxed_str()))
     }
@@ -58,7 +58,7 @@ impl ChunkEntries {
         format!("{STAMP}{self}")
     }
 
-    /// Reads a stamp, in its one form.
+    /// Parses a stamp; `None` if it is not canonical.
     #[cfg(feature = "std")]
     pub(crate) fn of_stamp(stamp: &str) -> Option<Self> {
         let entries: Self = stamp.strip_prefix(STAMP)?.parse().ok()?;
@@ -70,7 +70,7 @@ impl ChunkEntries {
 const STAMP: &str = "chunk-entries=";
 
 impl Default for ChunkEntries {
-    /// The paper's.
+    /// The value of the paper.
     fn default() -> Self {
         Self(256)
     }

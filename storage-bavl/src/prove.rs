@@ -1,18 +1,20 @@
-//! Proofs of some keys, and of whole chunks.
+//! Makes proofs of keys and of whole chunks.
 
 use crate::{
     ChunkEntries,
-    chunk::{CHUNKS, Chunk, Group, PART, PART_LEVEL, group_key, group_of, levels, read_group},
+    chunk::{
+        CHUNKS, ChunkBody, HashGroup, PART, PART_LEVEL, group_key, group_of, levels, read_group,
+    },
     hash,
-    read::{CHUNK, HIDDEN, INNER},
-    state::{Top, below},
-    tree::{Kind, Node, Place, Tree},
-    upper::Upper,
+    proof::{CHUNK, HIDDEN, INNER},
+    state::{ProofTree, rebuild_below},
+    tree::{ChunkPlace, ChunkTree, NodeKind, TreeNode},
+    upper::UpperNode,
 };
 use alloy_primitives::B256;
 use rayon::prelude::*;
 use retrie_state::{
-    Direction, KeyRange, NodeRead, StateError, StateKey, Value, flat, wire::put_varint,
+    KeyRange, NodeRead, ScanDirection, StateError, StateKey, StateValue, flat, wire::put_varint,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -22,11 +24,11 @@ use std::{
 /// Keys that one thread takes at a time.
 const AT_ONCE: usize = 16;
 
-/// The proof of `keys` in the state that `view` and `top` show.
+/// The proof of `keys` in the state of `view` and `top`.
 pub(crate) fn prove(
     most: ChunkEntries,
     view: &dyn NodeRead,
-    top: Top<'_>,
+    top: ProofTree<'_>,
     keys: &[StateKey],
 ) -> Result<Vec<u8>, StateError> {
     let found = keys
@@ -34,15 +36,15 @@ pub(crate) fn prove(
         .with_min_len(AT_ONCE)
         .map(|key| around(view, key))
         .collect::<Result<Vec<_>, _>>()?;
-    let shown: BTreeMap<StateKey, Value> = found.into_iter().flatten().collect();
-    let shown: Vec<(StateKey, Value)> = shown.into_iter().collect();
-    let mut proof = Proof::new(most, view);
+    let shown: BTreeMap<StateKey, StateValue> = found.into_iter().flatten().collect();
+    let shown: Vec<(StateKey, StateValue)> = shown.into_iter().collect();
+    let mut proof = ProofWriter::new(most, view);
     match top {
-        // There is nothing else to show.
-        Top::Tree(Tree(None)) if !keys.is_empty() => proof.out.extend([CHUNK, 0, 0]),
-        Top::Tree(Tree(None)) => proof.hidden(&hash::no_entries()),
-        Top::Tree(Tree(Some(top))) => proof.node(top, &shown)?,
-        Top::Upper(upper) => proof.upper(upper, None, &shown)?,
+        // The chunk of the empty state has no entries to prove.
+        ProofTree::Tree(ChunkTree(None)) if !keys.is_empty() => proof.out.extend([CHUNK, 0, 0]),
+        ProofTree::Tree(ChunkTree(None)) => proof.hidden(&hash::no_entries()),
+        ProofTree::Tree(ChunkTree(Some(top))) => proof.node(top, &shown)?,
+        ProofTree::Upper(upper) => proof.upper(upper, None, &shown)?,
     }
     Ok(proof.out)
 }
@@ -51,11 +53,11 @@ pub(crate) fn prove(
 pub(crate) fn prove_chunk(
     most: ChunkEntries,
     view: &dyn NodeRead,
-    tree: &Tree,
+    tree: &ChunkTree,
     key: &StateKey,
 ) -> Result<(Vec<u8>, Option<StateKey>), StateError> {
-    let mut proof = Proof::new(most, view);
-    let (Some(top), Some(Place { next, node, .. })) = (&tree.0, tree.find(key)) else {
+    let mut proof = ProofWriter::new(most, view);
+    let (Some(top), Some(ChunkPlace { next, node, .. })) = (&tree.0, tree.find(key)) else {
         proof.out.extend([CHUNK, 0, 0]);
         return Ok((proof.out, None));
     };
@@ -68,19 +70,21 @@ pub(crate) fn entries(
     view: &dyn NodeRead,
     first: &StateKey,
     next: Option<&StateKey>,
-) -> Result<Vec<(StateKey, Value)>, StateError> {
+) -> Result<Vec<(StateKey, StateValue)>, StateError> {
     let (start, end) = (first.encode(), next.map(StateKey::encode));
     let range = KeyRange { start: &start, end: end.as_deref() };
-    view.scan(flat::TABLE, range, Direction::Forward)?.map(|row| entry(row?)).collect()
+    view.scan(flat::TABLE, range, ScanDirection::Forward)?.map(|row| entry(row?)).collect()
 }
 
-fn entry((key, value): (alloy_primitives::Bytes, Value)) -> Result<(StateKey, Value), StateError> {
+fn entry(
+    (key, value): (alloy_primitives::Bytes, StateValue),
+) -> Result<(StateKey, StateValue), StateError> {
     let what = || StateError::corrupt(flat::TABLE.name, format!("row {key} is not a state key"));
     Ok((StateKey::decode(&key).ok_or_else(what)?, value))
 }
 
-/// The entry of `key`, or if it has none, those before and after it.
-fn around(view: &dyn NodeRead, key: &StateKey) -> Result<Vec<(StateKey, Value)>, StateError> {
+/// The entry of `key`; if it has none, the entries before and after it.
+fn around(view: &dyn NodeRead, key: &StateKey) -> Result<Vec<(StateKey, StateValue)>, StateError> {
     if let Some(value) = flat::get(view, key)? {
         return Ok(vec![(*key, value)]);
     }
@@ -89,18 +93,18 @@ fn around(view: &dyn NodeRead, key: &StateKey) -> Result<Vec<(StateKey, Value)>,
         let row = view.scan(flat::TABLE, range, direction)?.next().transpose()?;
         row.map(entry).transpose()
     };
-    let before = one(KeyRange::new(&[], &encoded), Direction::Backward)?;
-    let after = one(KeyRange::from(&encoded), Direction::Forward)?;
+    let before = one(KeyRange::new(&[], &encoded), ScanDirection::Backward)?;
+    let after = one(KeyRange::from(&encoded), ScanDirection::Forward)?;
     Ok(before.into_iter().chain(after).collect())
 }
 
-struct Proof<'a> {
+struct ProofWriter<'a> {
     most: ChunkEntries,
     view: &'a dyn NodeRead,
     out: Vec<u8>,
 }
 
-impl<'a> Proof<'a> {
+impl<'a> ProofWriter<'a> {
     fn new(most: ChunkEntries, view: &'a dyn NodeRead) -> Self {
         let mut out = Vec::new();
         put_varint(&mut out, most.get().into());
@@ -112,18 +116,17 @@ impl<'a> Proof<'a> {
         self.out.extend_from_slice(&hash[..]);
     }
 
-    /// A node of the upper part, whose range ends before `next`, below which these entries are to be
-    /// shown.
+    /// Writes an upper node, whose range ends before `next`, with the entries `shown` below it.
     fn upper(
         &mut self,
-        upper: &Upper,
+        upper: &UpperNode,
         next: Option<&StateKey>,
-        shown: &[(StateKey, Value)],
+        shown: &[(StateKey, StateValue)],
     ) -> Result<(), StateError> {
         match &upper.children {
             _ if shown.is_empty() => self.hidden(&upper.hash),
             None => {
-                let top = below(self.view, self.most, upper, next)?;
+                let top = rebuild_below(self.view, self.most, upper, next)?;
                 self.node(&top, shown)?;
             }
             Some([left, right]) => {
@@ -136,17 +139,21 @@ impl<'a> Proof<'a> {
         Ok(())
     }
 
-    /// A node, below which these entries are to be shown.
-    fn node(&mut self, node: &Node, shown: &[(StateKey, Value)]) -> Result<(), StateError> {
+    /// Writes a node with the entries `shown` below it.
+    fn node(
+        &mut self,
+        node: &TreeNode,
+        shown: &[(StateKey, StateValue)],
+    ) -> Result<(), StateError> {
         match &node.kind {
             _ if shown.is_empty() => self.hidden(&node.hash()),
-            Kind::Inner(_, left, right) => {
+            NodeKind::Inner(_, left, right) => {
                 let at = shown.partition_point(|(key, _)| *key < right.first);
                 self.out.push(INNER);
                 self.node(left, &shown[..at])?;
                 self.node(right, &shown[at..])?;
             }
-            Kind::Chunk(chunk) => {
+            NodeKind::Chunk(chunk) => {
                 self.out.push(CHUNK);
                 self.chunk(&node.first, chunk, shown)?;
             }
@@ -157,10 +164,10 @@ impl<'a> Proof<'a> {
     fn chunk(
         &mut self,
         first: &StateKey,
-        chunk: &Chunk,
-        shown: &[(StateKey, Value)],
+        chunk: &ChunkBody,
+        shown: &[(StateKey, StateValue)],
     ) -> Result<(), StateError> {
-        let mut within = Within::new(self.view, first, chunk);
+        let mut within = ChunkHashTree::new(self.view, first, chunk);
         put_varint(&mut self.out, chunk.count() as u64);
         put_varint(&mut self.out, shown.len() as u64);
         let mut positions = BTreeSet::new();
@@ -184,22 +191,22 @@ impl<'a> Proof<'a> {
     }
 }
 
-/// The hash tree of a chunk, of which groups are read as needed.
-struct Within<'a> {
+/// The hash tree of a chunk. Groups are read when they are needed.
+struct ChunkHashTree<'a> {
     view: &'a dyn NodeRead,
     first: &'a StateKey,
-    chunk: &'a Chunk,
-    groups: Vec<Group>,
-    /// Hashes of entries, by place of their group.
+    chunk: &'a ChunkBody,
+    groups: Vec<HashGroup>,
+    /// Hashes of entries, by index of their group.
     known: BTreeMap<usize, Vec<B256>>,
-    /// Levels within parts, from entries up.
+    /// The levels in each part, from entries up.
     parts: BTreeMap<usize, Vec<Vec<B256>>>,
-    /// Levels above parts, from parts up.
+    /// The levels above parts, from parts up.
     upper: Vec<Vec<B256>>,
 }
 
-impl<'a> Within<'a> {
-    fn new(view: &'a dyn NodeRead, first: &'a StateKey, chunk: &'a Chunk) -> Self {
+impl<'a> ChunkHashTree<'a> {
+    fn new(view: &'a dyn NodeRead, first: &'a StateKey, chunk: &'a ChunkBody) -> Self {
         let (known, parts) = (BTreeMap::new(), BTreeMap::new());
         let groups = chunk.groups(&first.encode());
         let upper = levels(chunk.parts().collect());
@@ -211,26 +218,26 @@ impl<'a> Within<'a> {
         Ok(match self.known.entry(at) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
-                let Group { name, len, .. } = self.groups[at];
+                let HashGroup { name, len, .. } = self.groups[at];
                 place.insert(read_group(self.view, &group_key(&self.first.encode(), name), len)?.1)
             }
         })
     }
 
-    /// Where an entry is.
-    fn position(&mut self, key: &StateKey, value: &Value) -> Result<usize, StateError> {
+    /// The position of an entry in the chunk.
+    fn position(&mut self, key: &StateKey, value: &StateValue) -> Result<usize, StateError> {
         let encoded = key.encode();
         let at = group_of(&self.groups, &encoded);
         let hash = hash::entry(&encoded, value);
         let place = self.group(at)?.iter().position(|own| *own == hash);
-        let Group { name, start, .. } = self.groups[at];
+        let HashGroup { name, start, .. } = self.groups[at];
         place.map(|place| start + place).ok_or_else(|| {
             let what = format!("group {name} of the chunk from {} on lacks {key}", self.first);
             StateError::corrupt(crate::HASHES.name, what)
         })
     }
 
-    /// Hashes a part, of which some entries are shown and others are not.
+    /// Hashes a part that has shown and hidden entries.
     fn read_part(&mut self, part: usize) -> Result<(), StateError> {
         if self.parts.contains_key(&part) {
             return Ok(());
@@ -248,7 +255,8 @@ impl<'a> Within<'a> {
         Ok(())
     }
 
-    /// Appends the hashes of nodes, at or below node `index` of `level`, that no shown entry is below.
+    /// Appends the hashes of the topmost nodes, at or below node `index` of `level`, that have no
+    /// shown entry below them.
     fn hashes(&self, level: u32, index: usize, shown: &BTreeSet<usize>, out: &mut Vec<u8>) {
         let range = (Bound::Included(index << level), Bound::Excluded((index + 1) << level));
         if shown.range(range).next().is_none() {
@@ -265,7 +273,7 @@ impl<'a> Within<'a> {
         if let Some(above) = level.checked_sub(PART_LEVEL) {
             return self.upper.get(above as usize)?.get(index).copied();
         }
-        // Below parts only beside what is shown. A short last part has fewer levels.
+        // Nodes in a part are hashed only beside shown entries. A short last part has fewer levels.
         let (part, within) = (index >> (PART_LEVEL - level), index % (PART >> level));
         let levels = self.parts.get(&part)?;
         levels.get(level as usize).or_else(|| levels.last())?.get(within).copied()

@@ -1,56 +1,56 @@
-//! Chunks that do not stay in their places: what they are cut into, with which neighbours.
+//! Merges and cuts again the chunks that do not stay in place.
 //!
-//! Chunks that a block touches are taken in key order. One that has too many entries or too few is put
-//! together with its left neighbour, as that is by then; the first of all, which has none, with its right
-//! neighbour. Both are cut anew. Neighbours may be chunks that the block does not touch: these are
-//! read, too. One without entries vanishes.
+//! The chunks that a block touches are processed in key order. A chunk with too many or too few
+//! entries is merged with its left neighbour (as it is after the earlier steps); the first chunk of
+//! all is merged with its right neighbour. The entries of both are cut again. Neighbours that the
+//! block does not touch are read for this. A chunk without entries is removed.
 
 use crate::{
     ChunkEntries,
-    chunk::{Entry, read_entries},
-    touch::Updated,
-    tree::{Place, Tree},
+    chunk::{HashedEntry, read_entries},
+    tree::{ChunkPlace, ChunkTree},
+    update::UpdatedChunk,
 };
 use retrie_state::{NodeRead, StateError, StateKey};
 
-/// What a chunk has become.
+/// The content of a chunk's range after a block.
 #[derive(Debug)]
-pub(crate) enum Content<'a> {
-    /// It stays in its place.
-    Same(Place<'a>, Updated),
-    /// Other ones, perhaps too many, too few, or none.
-    Run(Vec<Entry>),
+pub(crate) enum ChunkContent<'a> {
+    /// The chunk stays in place.
+    Same(ChunkPlace<'a>, UpdatedChunk),
+    /// The entries, perhaps too many or too few for a chunk, or none.
+    Entries(Vec<HashedEntry>),
 }
 
-/// Neighbouring chunks, and what is in their places after the block.
+/// Neighbouring chunks of the old tree, and the content of their range after the block.
 #[derive(Debug, Default)]
-pub(crate) struct Region<'a> {
+pub(crate) struct ChunkRegion<'a> {
     /// In key order.
-    pub(crate) old: Vec<Place<'a>>,
-    /// In key order. All are within bounds once the region is finished.
-    pub(crate) new: Vec<Content<'a>>,
+    pub(crate) old: Vec<ChunkPlace<'a>>,
+    /// In key order. All have a valid size once the region is finished.
+    pub(crate) new: Vec<ChunkContent<'a>>,
 }
 
-impl<'a> Region<'a> {
-    /// First key of the chunk behind it.
+impl<'a> ChunkRegion<'a> {
+    /// First key of the chunk behind the region.
     fn next(&self) -> Option<StateKey> {
         self.old.last().and_then(|last| last.next)
     }
 }
 
-/// Regroups what has become of touched chunks, in key order.
+/// Merges and cuts the contents of touched chunks, in key order.
 pub(crate) fn regroup<'a>(
     view: &dyn NodeRead,
     most: ChunkEntries,
-    tree: &'a Tree,
-    touched: impl Iterator<Item = (Place<'a>, Content<'a>)>,
-) -> Result<Vec<Region<'a>>, StateError> {
-    let work = Work { view, most, tree };
-    let mut done: Vec<Region<'a>> = Vec::new();
+    tree: &'a ChunkTree,
+    touched: impl Iterator<Item = (ChunkPlace<'a>, ChunkContent<'a>)>,
+) -> Result<Vec<ChunkRegion<'a>>, StateError> {
+    let work = RegroupWork { view, most, tree };
+    let mut done: Vec<ChunkRegion<'a>> = Vec::new();
     for (place, content) in touched {
-        let follows = |region: &Region<'_>| region.next() == Some(place.node.first);
+        let follows = |region: &ChunkRegion<'_>| region.next() == Some(place.node.first);
         if let Some(last) = done.last_mut().filter(|last| !follows(last)) {
-            // It may need its right neighbour, and then this chunk may follow after all.
+            // It may merge with its right neighbour, and then this chunk may directly follow it.
             work.finish(last)?;
         }
         let mut region = done.pop_if(|last| follows(last)).unwrap_or_default();
@@ -64,30 +64,34 @@ pub(crate) fn regroup<'a>(
     Ok(done)
 }
 
-struct Work<'v, 'a> {
+struct RegroupWork<'v, 'a> {
     view: &'v dyn NodeRead,
     most: ChunkEntries,
-    tree: &'a Tree,
+    tree: &'a ChunkTree,
 }
 
-impl<'a> Work<'_, 'a> {
-    fn read(&self, place: &Place<'_>) -> Result<Vec<Entry>, StateError> {
+impl<'a> RegroupWork<'_, 'a> {
+    fn read(&self, place: &ChunkPlace<'_>) -> Result<Vec<HashedEntry>, StateError> {
         read_entries(self.view, place.start().as_ref(), place.next.as_ref())
     }
 
-    fn entries(&self, content: Content<'_>) -> Result<Vec<Entry>, StateError> {
+    fn entries(&self, content: ChunkContent<'_>) -> Result<Vec<HashedEntry>, StateError> {
         match content {
-            Content::Same(place, _) => self.read(&place),
-            Content::Run(entries) => Ok(entries),
+            ChunkContent::Same(place, _) => self.read(&place),
+            ChunkContent::Entries(entries) => Ok(entries),
         }
     }
 
-    /// Adds what is in the place of the region's last old chunk.
-    fn add(&self, region: &mut Region<'a>, content: Content<'a>) -> Result<(), StateError> {
-        if matches!(&content, Content::Run(run) if run.is_empty()) {
+    /// Adds the new content of the region's last old chunk.
+    fn add(
+        &self,
+        region: &mut ChunkRegion<'a>,
+        content: ChunkContent<'a>,
+    ) -> Result<(), StateError> {
+        if matches!(&content, ChunkContent::Entries(run) if run.is_empty()) {
             return Ok(());
         }
-        // Of what has no left neighbour.
+        // The first chunk of all waits for its right neighbour.
         if let Some(waiting) = region.new.pop_if(|last| self.is_out_of_bounds(last)) {
             let mut run = self.entries(waiting)?;
             run.extend(self.entries(content)?);
@@ -95,7 +99,7 @@ impl<'a> Work<'_, 'a> {
             return Ok(());
         }
         let run = match content {
-            Content::Run(run) if !self.most.holds(run.len()) => run,
+            ChunkContent::Entries(run) if !self.most.holds(run.len()) => run,
             sound => {
                 region.new.push(sound);
                 return Ok(());
@@ -114,7 +118,7 @@ impl<'a> Work<'_, 'a> {
             }
         };
         match left {
-            None => region.new.push(Content::Run(run)),
+            None => region.new.push(ChunkContent::Entries(run)),
             Some(mut left) => {
                 left.extend(run);
                 self.place(region, left);
@@ -123,19 +127,20 @@ impl<'a> Work<'_, 'a> {
         Ok(())
     }
 
-    /// Adds a run: cut, or whole if it is too short, and waits then.
-    fn place(&self, region: &mut Region<'_>, run: Vec<Entry>) {
+    /// Cuts entries into chunks and adds these. Too few entries become one chunk, which waits for
+    /// its right neighbour.
+    fn place(&self, region: &mut ChunkRegion<'_>, run: Vec<HashedEntry>) {
         let chunks = self.most.cut(&run).into_iter();
-        region.new.extend(chunks.map(|chunk| Content::Run(chunk.to_vec())));
+        region.new.extend(chunks.map(|chunk| ChunkContent::Entries(chunk.to_vec())));
     }
 
-    /// Puts what still waits together with its right neighbour, if there is one.
-    fn finish(&self, region: &mut Region<'a>) -> Result<(), StateError> {
+    /// Merges a chunk that still waits with its right neighbour, if there is one.
+    fn finish(&self, region: &mut ChunkRegion<'a>) -> Result<(), StateError> {
         let Some(waiting) = region.new.pop_if(|last| self.is_out_of_bounds(last)) else {
             return Ok(());
         };
         let mut run = self.entries(waiting)?;
-        if let Some(right) = region.next().and_then(|next| self.tree.begins(&next)) {
+        if let Some(right) = region.next().and_then(|next| self.tree.starting_at(&next)) {
             run.extend(self.read(&right)?);
             region.old.push(right);
         }
@@ -143,7 +148,7 @@ impl<'a> Work<'_, 'a> {
         Ok(())
     }
 
-    fn is_out_of_bounds(&self, content: &Content<'_>) -> bool {
-        matches!(content, Content::Run(run) if !self.most.holds(run.len()))
+    fn is_out_of_bounds(&self, content: &ChunkContent<'_>) -> bool {
+        matches!(content, ChunkContent::Entries(run) if !self.most.holds(run.len()))
     }
 }

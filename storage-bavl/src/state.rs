@@ -1,64 +1,64 @@
-//! [`State`]: the structure of one block's state, the tree; and how it is rebuilt from rows.
+//! [`BavlState`]: the tree of one block's state, and how it is rebuilt from rows.
 
 use crate::{
     ChunkEntries,
-    chunk::{CHUNKS, Chunk, hash_all},
+    chunk::{CHUNKS, ChunkBody, hash_all},
     hash,
-    read::MAX_HEIGHT,
-    tree::{Node, Tree},
-    upper::Upper,
+    proof::MAX_HEIGHT,
+    tree::{ChunkTree, TreeNode},
+    upper::UpperNode,
 };
 use alloy_primitives::B256;
 use rayon::prelude::*;
-use retrie_state::{Direction, KeyRange, NodeRead, StateError, StateKey};
+use retrie_state::{KeyRange, NodeRead, ScanDirection, StateError, StateKey};
 use std::sync::{Arc, OnceLock};
 
 /// Chunks that one thread hashes at a time.
 const AT_ONCE: usize = 64;
 
-/// The structure of one block's state. It shares with its parent's whatever the block did not change.
+/// The tree of one block's state. It shares unchanged nodes with its parent's tree.
 #[derive(Debug)]
-pub struct State {
-    tree: OnceLock<Tree>,
-    /// Of an older block: the upper part of its tree, by which proofs are made without the rest.
-    upper: Option<Arc<Upper>>,
+pub struct BavlState {
+    tree: OnceLock<ChunkTree>,
+    /// For an older block: the upper nodes of its tree, enough to make most of a proof.
+    upper: Option<Arc<UpperNode>>,
 }
 
-/// By what proofs are made.
-pub(crate) enum Top<'a> {
-    Tree(&'a Tree),
-    Upper(&'a Upper),
+/// The tree from which a proof is made: the complete tree, or only its upper nodes.
+pub(crate) enum ProofTree<'a> {
+    Tree(&'a ChunkTree),
+    Upper(&'a UpperNode),
 }
 
-impl State {
-    /// The state of a view. Its tree is rebuilt when it is first needed: values are read without it,
-    /// and old blocks are opened for reading, too.
+impl BavlState {
+    /// The state of a view. The tree is rebuilt when it is first needed, because reads of values do
+    /// not need it, and old blocks may be opened for reading alone.
     pub(crate) const fn open() -> Self {
         Self { tree: OnceLock::new(), upper: None }
     }
 
-    pub(crate) fn of(tree: Tree) -> Self {
+    pub(crate) fn of(tree: ChunkTree) -> Self {
         Self { tree: OnceLock::from(tree), upper: None }
     }
 
-    /// What is kept of it once its block is no longer among the latest, and the bytes that this takes
-    /// for itself; `None` of a tree that is empty, or was not needed yet.
-    pub(crate) fn thinned(&self) -> Option<(Self, u64)> {
+    /// The compacted state that is kept of an older block, and the bytes it takes beyond shared
+    /// nodes; `None` if the tree is empty or was not built yet.
+    pub(crate) fn compacted(&self) -> Option<(Self, u64)> {
         let top = self.tree.get()?.0.as_ref()?;
         let mut bytes = 0;
-        let upper = Upper::of(top, &mut bytes);
+        let upper = UpperNode::of(top, &mut bytes);
         Some((Self { tree: OnceLock::new(), upper: Some(upper) }, bytes))
     }
 
-    /// What proofs need of the tree; `view` shows this state.
+    /// The tree, or its upper nodes, for a proof; `view` shows this state.
     pub(crate) fn top(
         &self,
         view: &dyn NodeRead,
         most: ChunkEntries,
-    ) -> Result<Top<'_>, StateError> {
+    ) -> Result<ProofTree<'_>, StateError> {
         match (&self.upper, self.tree.get()) {
-            (Some(upper), None) => Ok(Top::Upper(upper)),
-            _ => self.tree(view, most).map(Top::Tree),
+            (Some(upper), None) => Ok(ProofTree::Upper(upper)),
+            _ => self.tree(view, most).map(ProofTree::Tree),
         }
     }
 
@@ -67,7 +67,7 @@ impl State {
         &self,
         view: &dyn NodeRead,
         most: ChunkEntries,
-    ) -> Result<&Tree, StateError> {
+    ) -> Result<&ChunkTree, StateError> {
         if let Some(tree) = self.tree.get() {
             return Ok(tree);
         }
@@ -76,38 +76,41 @@ impl State {
     }
 }
 
-/// The root over a tree that is hashed.
-pub(crate) fn root(most: ChunkEntries, tree: &Tree) -> B256 {
+/// The root of a hashed tree.
+pub(crate) fn root(most: ChunkEntries, tree: &ChunkTree) -> B256 {
     let top = tree.0.as_ref().map_or_else(hash::no_entries, |top| top.hash());
     hash::root(most.get(), &top)
 }
 
-/// The tree that the rows of chunks make (section IV.D): one row a chunk is read, and no entry.
+/// Rebuilds the tree from the rows of its chunks (section IV.D). This reads one row per chunk and
+/// no entries.
 ///
 /// # Errors
-/// [`StateError::Corrupt`] for rows that are malformed, and for key-heights of no AVL tree.
-pub(crate) fn rebuild(view: &dyn NodeRead, most: ChunkEntries) -> Result<Tree, StateError> {
-    let tree = shape(chunks(view, most, KeyRange::ALL)?)?;
+/// [`StateError::Corrupt`] for malformed rows, and for key-heights that do not form an AVL tree.
+pub(crate) fn rebuild(view: &dyn NodeRead, most: ChunkEntries) -> Result<ChunkTree, StateError> {
+    let tree = tree_of_key_heights(chunks(view, most, KeyRange::ALL)?)?;
     tree.hash_all();
     Ok(tree)
 }
 
-/// The tree below a node of the upper part, whose range ends before `next`, from the rows of its chunks.
+/// Rebuilds the tree below an upper node, whose range ends before `next`, from the rows of its
+/// chunks.
 ///
 /// # Errors
-/// As [`rebuild`], and if it is not the tree that was there.
-pub(crate) fn below(
+/// As [`rebuild`], and if the tree's hash is not the hash of the upper node.
+pub(crate) fn rebuild_below(
     view: &dyn NodeRead,
     most: ChunkEntries,
-    upper: &Upper,
+    upper: &UpperNode,
     next: Option<&StateKey>,
-) -> Result<Arc<Node>, StateError> {
+) -> Result<Arc<TreeNode>, StateError> {
     let (start, end) = (upper.first.encode(), next.map(StateKey::encode));
     let range = KeyRange { start: &start, end: end.as_deref() };
-    // The key-height of the first one is that of a node above.
+    // The key-height of the first chunk belongs to an inner node above this subtree.
     let chunks = chunks(view, most, range)?.enumerate();
-    let tree =
-        shape(chunks.map(|(at, (height, chunk))| (if at == 0 { 0 } else { height }, chunk)))?;
+    let tree = tree_of_key_heights(
+        chunks.map(|(at, (height, chunk))| (if at == 0 { 0 } else { height }, chunk)),
+    )?;
     tree.hash_all();
     tree.0.filter(|top| top.hash() == upper.hash).ok_or_else(|| {
         let what =
@@ -121,14 +124,14 @@ fn chunks(
     view: &dyn NodeRead,
     most: ChunkEntries,
     range: KeyRange<'_>,
-) -> Result<impl Iterator<Item = (u8, Arc<Node>)> + use<>, StateError> {
+) -> Result<impl Iterator<Item = (u8, Arc<TreeNode>)> + use<>, StateError> {
     let mut rows = Vec::new();
-    for row in view.scan(CHUNKS, range, Direction::Forward)? {
+    for row in view.scan(CHUNKS, range, ScanDirection::Forward)? {
         let (key, value) = row?;
         let read = || {
             let first = StateKey::decode(&key)?;
             let key_height = *value.first()?;
-            Some((first, key_height, Chunk::decode(&first, value.slice(1..), most)?))
+            Some((first, key_height, ChunkBody::decode(&first, value.slice(1..), most)?))
         };
         rows.push(read().ok_or_else(|| {
             StateError::corrupt(
@@ -140,15 +143,19 @@ fn chunks(
     let hashes: Vec<Vec<B256>> =
         rows.par_chunks(AT_ONCE).map(|rows| hash_all(rows.iter().map(|row| &row.2))).collect();
     let chunks = rows.into_iter().zip(hashes.into_iter().flatten());
-    Ok(chunks
-        .map(|((first, key_height, chunk), hash)| (key_height, Node::chunk(first, chunk, hash))))
+    Ok(chunks.map(|((first, key_height, chunk), hash)| {
+        (key_height, TreeNode::chunk(first, chunk, hash))
+    }))
 }
 
-/// The one tree in which chunks, in key order, have these key-heights.
-pub(crate) fn shape(chunks: impl Iterator<Item = (u8, Arc<Node>)>) -> Result<Tree, StateError> {
-    // Left parts that wait for what is on their right, with heights of the nodes to come: highest first.
-    let mut active: Vec<(u8, Arc<Node>)> = Vec::new();
-    let mut done: Option<Arc<Node>> = None;
+/// The only tree in which the chunks, in key order, have these key-heights.
+pub(crate) fn tree_of_key_heights(
+    chunks: impl Iterator<Item = (u8, Arc<TreeNode>)>,
+) -> Result<ChunkTree, StateError> {
+    // Left subtrees that wait for their right sibling, with the height of the node above both,
+    // highest first.
+    let mut active: Vec<(u8, Arc<TreeNode>)> = Vec::new();
+    let mut done: Option<Arc<TreeNode>> = None;
     for (key_height, chunk) in chunks {
         let left = match done.take() {
             None if key_height == 0 => None,
@@ -163,23 +170,24 @@ pub(crate) fn shape(chunks: impl Iterator<Item = (u8, Arc<Node>)>) -> Result<Tre
         done = Some(chunk);
     }
     match done {
-        None => Ok(Tree(None)),
-        Some(done) => Ok(Tree(Some(close(&mut active, u8::MAX, done)?))),
+        None => Ok(ChunkTree(None)),
+        Some(done) => Ok(ChunkTree(Some(close(&mut active, u8::MAX, done)?))),
     }
 }
 
-/// Puts what waits for nodes lower than `height` together with `right`, which is behind it.
+/// Joins all waiting left subtrees whose node is lower than `height` with `right`, which follows
+/// them.
 fn close(
-    active: &mut Vec<(u8, Arc<Node>)>,
+    active: &mut Vec<(u8, Arc<TreeNode>)>,
     height: u8,
-    mut right: Arc<Node>,
-) -> Result<Arc<Node>, StateError> {
+    mut right: Arc<TreeNode>,
+) -> Result<Arc<TreeNode>, StateError> {
     while let Some((own, left)) = active.pop_if(|(waiting, _)| *waiting < height) {
         let (low, high) = (left.height().min(right.height()), left.height().max(right.height()));
         if own != high + 1 || high > low + 1 {
             return Err(no_tree(&right.first, own));
         }
-        right = Node::inner(left, right);
+        right = TreeNode::inner(left, right);
     }
     match active.last() {
         Some((waiting, _)) if *waiting == height => Err(no_tree(&right.first, height)),

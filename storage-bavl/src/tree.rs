@@ -1,18 +1,19 @@
-//! The AVL tree above chunks, in memory. Blocks share what they have not changed.
+//! The AVL tree above chunks, in memory. The trees of successive blocks share unchanged nodes.
 //!
 //! # How a tree changes
 //!
-//! A block changes chunks *in their places*: a chunk of the old tree gives way to those of the new one
-//! whose first keys lie in its range (the first one's range begins before all keys). From below,
-//! at each node:
+//! A block replaces chunks: a chunk of the old tree is replaced by the new chunks whose first keys
+//! lie in its range (the range of the first chunk begins before all keys). Then, from the bottom
+//! up:
 //!
-//! * a place with one chunk is that chunk, with none it vanishes, with more it is the tree that
-//!   halves them, the left half being the larger one;
-//! * an inner node [joins](join) what has become of its children.
+//! * a chunk that is replaced by one chunk becomes this chunk; if it is replaced by none it is
+//!   removed; if it is replaced by several, it becomes the tree that halves them, with the larger
+//!   half on the left;
+//! * an inner node [joins](join) its new children.
 //!
-//! With one chunk that becomes two, or vanishes, this is what AVL trees do to insert or delete one.
+//! If one chunk becomes two, or is removed, this is the insertion or deletion of an AVL tree.
 
-use crate::{chunk::Chunk, hash::Batch, upper::Upper};
+use crate::{chunk::ChunkBody, hash::HashBatch, upper::UpperNode};
 use alloy_primitives::B256;
 use rayon::prelude::*;
 use retrie_state::StateKey;
@@ -20,73 +21,73 @@ use std::sync::{Arc, OnceLock};
 
 /// A node of a tree.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct TreeNode {
     /// The smallest key below.
     pub(crate) first: StateKey,
-    /// Of inner nodes set once the block is done.
+    /// The hash; for an inner node it is set at the end of the block.
     hash: OnceLock<B256>,
-    pub(crate) kind: Kind,
-    /// What it is in trees of older blocks, once it was asked for.
-    pub(crate) upper: OnceLock<Arc<Upper>>,
+    pub(crate) kind: NodeKind,
+    /// This node as an upper node of older trees, once it was made.
+    pub(crate) upper: OnceLock<Arc<UpperNode>>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Kind {
-    Chunk(Chunk),
+pub(crate) enum NodeKind {
+    Chunk(ChunkBody),
     /// Its height, which is at least 1, and its children, whose heights differ by 1 at most.
-    Inner(u8, Arc<Node>, Arc<Node>),
+    Inner(u8, Arc<TreeNode>, Arc<TreeNode>),
 }
 
 /// Inner nodes that one thread hashes at a time.
 const AT_ONCE: usize = 64;
 
-impl Node {
-    pub(crate) fn chunk(first: StateKey, chunk: Chunk, hash: B256) -> Arc<Self> {
-        Self::new(first, OnceLock::from(hash), Kind::Chunk(chunk))
+impl TreeNode {
+    pub(crate) fn chunk(first: StateKey, chunk: ChunkBody, hash: B256) -> Arc<Self> {
+        Self::new(first, OnceLock::from(hash), NodeKind::Chunk(chunk))
     }
 
     /// An inner node that is not hashed yet.
     pub(crate) fn inner(left: Arc<Self>, right: Arc<Self>) -> Arc<Self> {
         let height = 1 + left.height().max(right.height());
-        let kind = Kind::Inner(height, left.clone(), right);
+        let kind = NodeKind::Inner(height, left.clone(), right);
         Self::new(left.first, OnceLock::new(), kind)
     }
 
-    fn new(first: StateKey, hash: OnceLock<B256>, kind: Kind) -> Arc<Self> {
+    fn new(first: StateKey, hash: OnceLock<B256>, kind: NodeKind) -> Arc<Self> {
         Arc::new(Self { first, hash, kind, upper: OnceLock::new() })
     }
 
     pub(crate) const fn height(&self) -> u8 {
         match self.kind {
-            Kind::Chunk(_) => 0,
-            Kind::Inner(height, ..) => height,
+            NodeKind::Chunk(_) => 0,
+            NodeKind::Inner(height, ..) => height,
         }
     }
 
-    /// Its hash, which it has once [`hash_all`] was called.
+    /// Its hash. Inner nodes have one after [`hash_all`](ChunkTree::hash_all).
     pub(crate) fn hash(&self) -> B256 {
         self.hash.get().copied().unwrap_or_default()
     }
 
-    /// Whether it is new, and not hashed yet.
+    /// Whether it is not hashed yet.
     fn is_new(&self) -> bool {
         self.hash.get().is_none()
     }
 }
 
-/// A chunk in its tree.
+/// A chunk and its place in the tree.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
-    pub(crate) node: &'a Arc<Node>,
-    pub(crate) chunk: &'a Chunk,
+pub(crate) struct ChunkPlace<'a> {
+    pub(crate) node: &'a Arc<TreeNode>,
+    pub(crate) chunk: &'a ChunkBody,
     pub(crate) key_height: u8,
     /// First key of the next chunk.
     pub(crate) next: Option<StateKey>,
-    /// Whether there is none before it.
+    /// Whether it is the first chunk.
     pub(crate) is_first: bool,
 }
 
-impl Place<'_> {
+impl ChunkPlace<'_> {
     /// Start of its range: `None`, before all keys.
     pub(crate) fn start(&self) -> Option<StateKey> {
         (!self.is_first).then_some(self.node.first)
@@ -95,19 +96,19 @@ impl Place<'_> {
 
 /// A tree, perhaps empty.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tree(pub(crate) Option<Arc<Node>>);
+pub(crate) struct ChunkTree(pub(crate) Option<Arc<TreeNode>>);
 
-impl Tree {
+impl ChunkTree {
     /// The chunk in whose range `key` lies.
-    pub(crate) fn find(&self, key: &StateKey) -> Option<Place<'_>> {
+    pub(crate) fn find(&self, key: &StateKey) -> Option<ChunkPlace<'_>> {
         let mut node = self.0.as_ref()?;
         let (mut key_height, mut next, mut is_first) = (0, None, true);
         loop {
             match &node.kind {
-                Kind::Chunk(chunk) => {
-                    return Some(Place { node, chunk, key_height, next, is_first });
+                NodeKind::Chunk(chunk) => {
+                    return Some(ChunkPlace { node, chunk, key_height, next, is_first });
                 }
-                Kind::Inner(height, left, right) => {
+                NodeKind::Inner(height, left, right) => {
                     if *key < right.first {
                         (node, next) = (left, Some(right.first));
                     } else {
@@ -119,49 +120,49 @@ impl Tree {
     }
 
     /// The chunk whose first key is `key`.
-    pub(crate) fn begins(&self, key: &StateKey) -> Option<Place<'_>> {
+    pub(crate) fn starting_at(&self, key: &StateKey) -> Option<ChunkPlace<'_>> {
         self.find(key).filter(|place| place.node.first == *key)
     }
 
     /// The last chunk that begins before `key`.
-    pub(crate) fn before(&self, key: &StateKey) -> Option<Place<'_>> {
+    pub(crate) fn before(&self, key: &StateKey) -> Option<ChunkPlace<'_>> {
         let mut node = self.0.as_ref()?;
-        while let Kind::Inner(_, left, right) = &node.kind {
+        while let NodeKind::Inner(_, left, right) = &node.kind {
             node = if right.first < *key { right } else { left };
         }
-        // Its first key leads to it again, with its place.
+        // The lookup by its first key returns the chunk with its place.
         if node.first < *key { self.find(&node.first) } else { None }
     }
 
     /// All chunks, in key order.
-    pub(crate) fn places(&self) -> Vec<Place<'_>> {
+    pub(crate) fn places(&self) -> Vec<ChunkPlace<'_>> {
         let mut all = Vec::new();
         if let Some(node) = &self.0 {
-            let mut walk = Walk::<StateKey> {
+            let mut walk = ChunkWalk::<StateKey> {
                 all: true,
                 key: &|key| key,
                 found: &mut |place, _| all.push(place),
             };
-            walk.node(node, &[], Around::default());
+            walk.node(node, &[], WalkPosition::default());
         }
         all
     }
 
-    /// Calls `found` for each chunk in whose range some of `items` lie, with these. Items are in the
-    /// order of their keys.
+    /// Calls `found` for each chunk that has some of `items` in its range, with these items.
+    /// `items` must be sorted by key.
     pub(crate) fn walk<'a, T>(
         &'a self,
         items: &'a [T],
         key: impl Fn(&T) -> &StateKey,
-        found: &mut dyn FnMut(Place<'a>, &'a [T]),
+        found: &mut dyn FnMut(ChunkPlace<'a>, &'a [T]),
     ) {
         if let Some(node) = &self.0 {
-            Walk { all: false, key: &key, found }.node(node, items, Around::default());
+            ChunkWalk { all: false, key: &key, found }.node(node, items, WalkPosition::default());
         }
     }
 
     /// The tree after `edits`, which are in key order.
-    pub(crate) fn edit(&self, edits: &[Edit]) -> Self {
+    pub(crate) fn edit(&self, edits: &[ChunkEdit]) -> Self {
         Self(match &self.0 {
             None => {
                 halve(&edits.iter().flat_map(|edit| edit.new.iter().cloned()).collect::<Vec<_>>())
@@ -170,9 +171,9 @@ impl Tree {
         })
     }
 
-    /// The chunks below new nodes, and the first one below each old node that hangs below a new one,
-    /// with their key-heights: of all others these are what they were.
-    pub(crate) fn new_places(&self) -> Vec<(&Arc<Node>, u8)> {
+    /// All chunks whose key-height may have changed, with their key-heights: the chunks directly
+    /// below new nodes, and the first chunk of each old subtree below a new node.
+    pub(crate) fn new_places(&self) -> Vec<(&Arc<TreeNode>, u8)> {
         let mut found = Vec::new();
         if let Some(node) = &self.0 {
             new_places(node, 0, &mut found);
@@ -180,14 +181,14 @@ impl Tree {
         found
     }
 
-    /// Hashes all new inner nodes, those of one height together.
+    /// Hashes all new inner nodes, all nodes of a height together.
     pub(crate) fn hash_all(&self) {
         let Some(top) = &self.0 else { return };
         let mut by_height = vec![Vec::new(); usize::from(top.height())];
         collect(top, &mut by_height);
         for nodes in by_height {
             nodes.par_chunks(AT_ONCE).for_each(|nodes| {
-                let mut batch = Batch::default();
+                let mut batch = HashBatch::default();
                 for (_, left, right) in nodes {
                     batch.inner(&left.hash(), &right.hash());
                 }
@@ -199,20 +200,20 @@ impl Tree {
     }
 }
 
-/// A chunk of the old tree, by its first key, and what it gives way to.
+/// The replacement of a chunk of the old tree.
 #[derive(Debug)]
-pub(crate) struct Edit {
+pub(crate) struct ChunkEdit {
     pub(crate) old: StateKey,
-    pub(crate) new: Vec<Arc<Node>>,
+    pub(crate) new: Vec<Arc<TreeNode>>,
 }
 
-fn edit(node: &Arc<Node>, edits: &[Edit]) -> Option<Arc<Node>> {
+fn edit(node: &Arc<TreeNode>, edits: &[ChunkEdit]) -> Option<Arc<TreeNode>> {
     match &node.kind {
         _ if edits.is_empty() => Some(node.clone()),
-        Kind::Chunk(_) => {
+        NodeKind::Chunk(_) => {
             halve(&edits.iter().flat_map(|edit| edit.new.iter().cloned()).collect::<Vec<_>>())
         }
-        Kind::Inner(_, left, right) => {
+        NodeKind::Inner(_, left, right) => {
             let (below, above) =
                 edits.split_at(edits.partition_point(|edit| edit.old < right.first));
             match (edit(left, below), edit(right, above)) {
@@ -223,123 +224,134 @@ fn edit(node: &Arc<Node>, edits: &[Edit]) -> Option<Arc<Node>> {
     }
 }
 
-/// The tree that halves these nodes, the left half being the larger one.
-pub(crate) fn halve(nodes: &[Arc<Node>]) -> Option<Arc<Node>> {
+/// The tree that halves these nodes, with the larger half on the left.
+pub(crate) fn halve(nodes: &[Arc<TreeNode>]) -> Option<Arc<TreeNode>> {
     match nodes {
         [] => None,
         [one] => Some(one.clone()),
         _ => {
             let (left, right) = nodes.split_at(nodes.len().div_ceil(2));
-            halve(left).zip(halve(right)).map(|(left, right)| Node::inner(left, right))
+            halve(left).zip(halve(right)).map(|(left, right)| TreeNode::inner(left, right))
         }
     }
 }
 
-/// Two trees as one, all keys of `left` being smaller. It is as high as the higher one, or one more.
+/// Joins two trees; all keys of `left` are smaller. The result is as high as the higher tree, or
+/// higher by one.
 ///
-/// The lower one goes down the near edge of the higher one, to the first node that is not higher
-/// than it by more than 1. On the way back a node whose near child has become higher than the far one by 2
-/// is rotated: twice if the near child's near child is the lower one of its two.
-pub(crate) fn join(left: Arc<Node>, right: Arc<Node>) -> Arc<Node> {
+/// The lower tree descends along the near edge of the higher one, to the first node that is at most
+/// one higher than the lower tree. On the way back up, a node whose near child is now two higher
+/// than its far child is rotated; twice, if the near child's inner child is higher than its outer
+/// child.
+pub(crate) fn join(left: Arc<TreeNode>, right: Arc<TreeNode>) -> Arc<TreeNode> {
     let (l, r) = (left.height(), right.height());
     match (&left.kind, &right.kind) {
-        (Kind::Inner(_, far, near), _) if l > r + 1 => {
+        (NodeKind::Inner(_, far, near), _) if l > r + 1 => {
             let near = join(near.clone(), right);
             lean_right(far.clone(), near)
         }
-        (_, Kind::Inner(_, near, far)) if r > l + 1 => {
+        (_, NodeKind::Inner(_, near, far)) if r > l + 1 => {
             let near = join(left, near.clone());
             lean_left(near, far.clone())
         }
-        _ => Node::inner(left, right),
+        _ => TreeNode::inner(left, right),
     }
 }
 
 /// An inner node whose right child may be higher by 2.
-fn lean_right(left: Arc<Node>, right: Arc<Node>) -> Arc<Node> {
-    if let Kind::Inner(height, inside, outside) = &right.kind
+fn lean_right(left: Arc<TreeNode>, right: Arc<TreeNode>) -> Arc<TreeNode> {
+    if let NodeKind::Inner(height, inside, outside) = &right.kind
         && *height > left.height() + 1
     {
         return match &inside.kind {
-            Kind::Inner(height, a, b) if *height > outside.height() => {
-                Node::inner(Node::inner(left, a.clone()), Node::inner(b.clone(), outside.clone()))
-            }
-            _ => Node::inner(Node::inner(left, inside.clone()), outside.clone()),
+            NodeKind::Inner(height, a, b) if *height > outside.height() => TreeNode::inner(
+                TreeNode::inner(left, a.clone()),
+                TreeNode::inner(b.clone(), outside.clone()),
+            ),
+            _ => TreeNode::inner(TreeNode::inner(left, inside.clone()), outside.clone()),
         };
     }
-    Node::inner(left, right)
+    TreeNode::inner(left, right)
 }
 
 /// An inner node whose left child may be higher by 2.
-fn lean_left(left: Arc<Node>, right: Arc<Node>) -> Arc<Node> {
-    if let Kind::Inner(height, outside, inside) = &left.kind
+fn lean_left(left: Arc<TreeNode>, right: Arc<TreeNode>) -> Arc<TreeNode> {
+    if let NodeKind::Inner(height, outside, inside) = &left.kind
         && *height > right.height() + 1
     {
         return match &inside.kind {
-            Kind::Inner(height, a, b) if *height > outside.height() => {
-                Node::inner(Node::inner(outside.clone(), a.clone()), Node::inner(b.clone(), right))
-            }
-            _ => Node::inner(outside.clone(), Node::inner(inside.clone(), right)),
+            NodeKind::Inner(height, a, b) if *height > outside.height() => TreeNode::inner(
+                TreeNode::inner(outside.clone(), a.clone()),
+                TreeNode::inner(b.clone(), right),
+            ),
+            _ => TreeNode::inner(outside.clone(), TreeNode::inner(inside.clone(), right)),
         };
     }
-    Node::inner(left, right)
+    TreeNode::inner(left, right)
 }
 
-/// What a chunk's place says beside the chunk.
+/// The position of a walk: what a node's ancestors determine about the chunks below it.
 #[derive(Clone, Copy, Default)]
-struct Around {
+struct WalkPosition {
     key_height: u8,
     next: Option<StateKey>,
     is_behind: bool,
 }
 
-struct Walk<'w, 'a, T> {
-    /// Also where there are no items.
+struct ChunkWalk<'w, 'a, T> {
+    /// Visit chunks without items, too.
     all: bool,
     key: &'w dyn Fn(&T) -> &StateKey,
-    found: &'w mut dyn FnMut(Place<'a>, &'a [T]),
+    found: &'w mut dyn FnMut(ChunkPlace<'a>, &'a [T]),
 }
 
-impl<'a, T> Walk<'_, 'a, T> {
-    fn node(&mut self, node: &'a Arc<Node>, items: &'a [T], around: Around) {
+impl<'a, T> ChunkWalk<'_, 'a, T> {
+    fn node(&mut self, node: &'a Arc<TreeNode>, items: &'a [T], around: WalkPosition) {
         match &node.kind {
             _ if items.is_empty() && !self.all => {}
-            Kind::Chunk(chunk) => {
-                let Around { key_height, next, is_behind } = around;
-                (self.found)(Place { node, chunk, key_height, next, is_first: !is_behind }, items);
+            NodeKind::Chunk(chunk) => {
+                let WalkPosition { key_height, next, is_behind } = around;
+                (self.found)(
+                    ChunkPlace { node, chunk, key_height, next, is_first: !is_behind },
+                    items,
+                );
             }
-            Kind::Inner(height, left, right) => {
+            NodeKind::Inner(height, left, right) => {
                 let at = items.partition_point(|item| (self.key)(item) < &right.first);
                 let (below, above) = items.split_at(at);
-                self.node(left, below, Around { next: Some(right.first), ..around });
-                let around = Around { key_height: *height, is_behind: true, ..around };
+                self.node(left, below, WalkPosition { next: Some(right.first), ..around });
+                let around = WalkPosition { key_height: *height, is_behind: true, ..around };
                 self.node(right, above, around);
             }
         }
     }
 }
 
-fn new_places<'a>(node: &'a Arc<Node>, key_height: u8, found: &mut Vec<(&'a Arc<Node>, u8)>) {
+fn new_places<'a>(
+    node: &'a Arc<TreeNode>,
+    key_height: u8,
+    found: &mut Vec<(&'a Arc<TreeNode>, u8)>,
+) {
     match &node.kind {
-        Kind::Inner(height, left, right) if node.is_new() => {
+        NodeKind::Inner(height, left, right) if node.is_new() => {
             new_places(left, key_height, found);
             new_places(right, *height, found);
         }
-        Kind::Inner(_, left, _) => {
+        NodeKind::Inner(_, left, _) => {
             let mut first = left;
-            while let Kind::Inner(_, left, _) = &first.kind {
+            while let NodeKind::Inner(_, left, _) = &first.kind {
                 first = left;
             }
             found.push((first, key_height));
         }
-        Kind::Chunk(_) => found.push((node, key_height)),
+        NodeKind::Chunk(_) => found.push((node, key_height)),
     }
 }
 
-type Children<'a> = (&'a Node, &'a Node, &'a Node);
+type InnerNode<'a> = (&'a TreeNode, &'a TreeNode, &'a TreeNode);
 
-fn collect<'a>(node: &'a Node, by_height: &mut [Vec<Children<'a>>]) {
-    if let Kind::Inner(height, left, right) = &node.kind
+fn collect<'a>(node: &'a TreeNode, by_height: &mut [Vec<InnerNode<'a>>]) {
+    if let NodeKind::Inner(height, left, right) = &node.kind
         && node.is_new()
     {
         collect(left, by_height);

@@ -1,32 +1,34 @@
-//! The upper part of a tree, which is kept of older blocks: what lies below, a few chunks at each of its
-//! ends, is most of the tree, and is made again from their rows when a proof shows something there.
+//! The upper nodes of a tree, which are kept for older blocks. Most of a tree lies below them, a
+//! few chunks under each lowest upper node. When a proof needs such a part, it is rebuilt from the
+//! rows of its chunks.
 
-use crate::tree::{Kind, Node};
+use crate::tree::{NodeKind, TreeNode};
 use alloy_primitives::B256;
 use retrie_state::StateKey;
 use std::sync::Arc;
 
-/// Height of the lowest nodes that are kept. Below each of their children are eight chunks at most.
+/// Height of the lowest nodes that keep their children. Each of these children has at most eight
+/// chunks below it.
 const LOWEST: u8 = 4;
 
-/// A node of the upper part.
+/// A node in the upper part of a tree.
 #[derive(Debug)]
-pub(crate) struct Upper {
+pub(crate) struct UpperNode {
     /// The smallest key below.
     pub(crate) first: StateKey,
     pub(crate) hash: B256,
-    /// `None` of the lowest ones.
+    /// `None` for the lowest upper nodes.
     pub(crate) children: Option<[Arc<Self>; 2]>,
 }
 
-impl Upper {
-    /// That of the tree below `node`, which is hashed. Trees share it as they share their nodes: what has
-    /// not been made before is added to `bytes`.
-    pub(crate) fn of(node: &Node, bytes: &mut u64) -> Arc<Self> {
+impl UpperNode {
+    /// The upper nodes of the tree below `node`, which is hashed. Trees share upper nodes as they
+    /// share nodes; the size of nodes that are made now is added to `bytes`.
+    pub(crate) fn of(node: &TreeNode, bytes: &mut u64) -> Arc<Self> {
         let make = || {
             *bytes += size_of::<Self>() as u64;
             let children = match &node.kind {
-                Kind::Inner(height, left, right) if *height >= LOWEST => {
+                NodeKind::Inner(height, left, right) if *height >= LOWEST => {
                     Some([Self::of(left, bytes), Self::of(right, bytes)])
                 }
                 _ => None,

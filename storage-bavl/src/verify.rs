@@ -1,35 +1,38 @@
 //! Checking proofs against a root: pure, without storage or `std`.
 //!
-//! # Why a proof that is accepted tells the truth
+//! # Soundness
 //!
-//! The root is that of an honestly computed state; who proves is not trusted, and may have written
-//! keys and values into that state. Each step takes a collision of BLAKE2b-256 to break.
+//! The root belongs to an honestly computed state. The prover is not trusted, and may have written
+//! keys and values into that state. Breaking any step takes a collision of BLAKE2b-256.
 //!
 //! 1. *One tree.* Entries, pairs within a chunk, chunks, inner nodes and the root are hashed with
-//!    five different first bytes, and each input has one way to be read. So from the root down
-//!    everything that is shown is the tree's own, in its place: an inner node of the tree does not
-//!    pass for one of a chunk, a chunk not for an inner node, and no value for any of them. A chunk's
-//!    hash binds how many entries it has, which settles the shape of the hash tree within.
-//! 2. *In key order.* Read from left to right, a proof meets every entry of the tree, either itself
-//!    or in a hash that stands for one or more (no honest tree has an empty subtree). Entries of an
-//!    honest tree ascend.
-//! 3. *Presence and absence.* A key that is shown has its value. A key that is not, but lies between
-//!    two entries with no hash in between (or before the first, or behind the last one), would have
-//!    to be in between: it is absent. It does not matter whether the two are in one chunk.
+//!    five different first bytes, and each input has exactly one meaning. So, from the root down,
+//!    everything that a proof shows is part of the tree, at its position: an inner node of the tree
+//!    cannot pass for a node within a chunk, a chunk cannot pass for an inner node, and a value
+//!    cannot pass for any of them. A chunk's hash binds its number of entries, which determines the
+//!    shape of the hash tree within.
+//! 2. *In key order.* Read from left to right, a proof covers every entry of the tree, either shown
+//!    or hidden below a hash that stands for at least one entry (an honest tree has no empty
+//!    subtree). The entries of an honest tree are sorted.
+//! 3. *Presence and absence.* A shown key has the shown value. If a key is not shown, but lies
+//!    between two shown entries without a hash between them (or before the first, or after the last
+//!    entry), it would have to be between them: it is absent. The two entries may be in different
+//!    chunks.
 //!
-//! What a proof shows follows from the keys, and so does each of its bytes: the entries of the keys,
-//! or those around them, nothing else, and hashes for all that has none of these. So one root and one
-//! set of keys have one proof.
+//! The content of a proof, and each of its bytes, follows from the keys: the entries of the keys,
+//! or the entries around them, nothing else, and hashes for all subtrees without these. So one root
+//! and one set of keys have exactly one proof.
 
 use crate::{
     ChunkEntries,
-    read::{Read, malformed},
+    proof::{ParsedProof, malformed},
 };
 use alloc::{vec, vec::Vec};
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, Value};
+use retrie_state::{ProofError, StateKey, StateValue};
 
-const MISSING: ProofError = ProofError::Missing { what: "a key: its entry, or those around it" };
+const MISSING: ProofError =
+    ProofError::Missing { what: "a key: its entry, or the entries around it" };
 
 /// The values of `keys` (in any order; a key may come twice) under `root`, as `proof` shows them.
 ///
@@ -41,8 +44,8 @@ pub fn verify(
     root: B256,
     keys: &[StateKey],
     proof: &[u8],
-) -> Result<Vec<Option<Value>>, ProofError> {
-    let read = Read::new(proof)?;
+) -> Result<Vec<Option<StateValue>>, ProofError> {
+    let read = ParsedProof::new(proof)?;
     if read.root != root {
         return Err(ProofError::RootMismatch);
     }
@@ -66,60 +69,61 @@ pub fn verify(
             }
         });
     }
-    // Of the empty state there is a chunk to show, but no entry.
+    // A proof of the empty state shows a chunk, but no entry.
     if used.contains(&false) || (keys.is_empty() && !read.chunks.is_empty()) {
         return Err(ProofError::Unused);
     }
     Ok(values)
 }
 
-/// A whole chunk, as a proof shows it.
+/// A whole chunk, proven by [`verify_chunk`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChunkShown {
-    /// How many entries chunks hold at most, in this tree.
+pub struct VerifiedChunk {
+    /// Upper bound of entries per chunk in this tree.
     pub most: ChunkEntries,
-    /// All its entries, in key order; none in the empty state, which has one such chunk.
-    pub entries: Vec<(StateKey, Value)>,
-    /// The way up, from the chunk to the top. Ways of all chunks make the whole tree.
-    pub way: Vec<Step>,
+    /// All its entries, in key order; none for the only chunk of the empty state.
+    pub entries: Vec<(StateKey, StateValue)>,
+    /// The path from the chunk up to the top. The paths of all chunks determine the whole tree.
+    pub path: Vec<PathStep>,
 }
 
-/// A step of a way from a chunk to the top: an inner node.
+/// An inner node on the path from a chunk to the top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// On which side of it the chunk is.
-    pub side: Side,
-    /// Hash of what is on the other one.
+pub struct PathStep {
+    /// The side on which the chunk is.
+    pub side: ChildSide,
+    /// Hash of the child on the other side.
     pub other: B256,
 }
 
 /// A side of an inner node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum ChildSide {
     /// Smaller keys.
     Left,
     /// Larger keys.
     Right,
 }
 
-impl ChunkShown {
-    /// Whether no entry of the tree comes before its own.
+impl VerifiedChunk {
+    /// Whether it is the first chunk of the tree.
     pub fn is_first(&self) -> bool {
-        self.way.iter().all(|step| step.side == Side::Left)
+        self.path.iter().all(|step| step.side == ChildSide::Left)
     }
 
-    /// Whether no entry of the tree comes after its own.
+    /// Whether it is the last chunk of the tree.
     pub fn is_last(&self) -> bool {
-        self.way.iter().all(|step| step.side == Side::Right)
+        self.path.iter().all(|step| step.side == ChildSide::Right)
     }
 }
 
 /// The one chunk that `proof` shows whole under `root`.
 ///
 /// # Errors
-/// As [`verify`]; [`ProofError::Missing`] if it does not show one, or not all of its entries.
-pub fn verify_chunk(root: B256, proof: &[u8]) -> Result<ChunkShown, ProofError> {
-    let read = Read::new(proof)?;
+/// As [`verify`]; [`ProofError::Missing`] if the proof does not show a chunk, or not all of its
+/// entries.
+pub fn verify_chunk(root: B256, proof: &[u8]) -> Result<VerifiedChunk, ProofError> {
+    let read = ParsedProof::new(proof)?;
     if read.root != root {
         return Err(ProofError::RootMismatch);
     }
@@ -130,13 +134,13 @@ pub fn verify_chunk(root: B256, proof: &[u8]) -> Result<ChunkShown, ProofError> 
         _ => return Err(malformed("more than one chunk")),
     }
     let entries = read.shown.into_iter().map(|entry| (entry.key, entry.value)).collect();
-    Ok(ChunkShown { most: read.most, entries, way: read.way })
+    Ok(VerifiedChunk { most: read.most, entries, path: read.path })
 }
 
-/// Number of hashes in a proof: its size as papers count it.
+/// Number of hashes in a proof: the size of a proof as papers count it.
 ///
 /// # Errors
-/// [`ProofError::Malformed`] if it is none.
+/// [`ProofError::Malformed`] if `proof` is not a valid proof.
 pub fn hashes_in(proof: &[u8]) -> Result<usize, ProofError> {
-    Read::new(proof).map(|read| read.hashes)
+    ParsedProof::new(proof).map(|read| read.hashes)
 }

@@ -1,17 +1,20 @@
-//! One block: its pairs into the memory level, the checkpoints at its end, its root.
+//! Applies one block: adds its pairs to the memory level, runs the checkpoints at its end, computes
+//! its root. Also bulk load, and removing old rows.
 
 use crate::{
-    Params,
-    hash::{self, Batch},
-    levels::{Levels, Stored, no_dir},
-    row::{BLOCKS, MANIFEST, MEMORY, META, blocks_row, memory_key, memory_rows, parse_memory_key},
-    run::{RunBuilder, RunInfo},
-    state::State,
+    ColeParams,
+    hash::{self, HashBatch},
+    levels::{LsmLevels, StoredRun, no_dir},
+    record::{
+        BLOCKS, MANIFEST, MEMORY, META, blocks_row, memory_key, memory_rows, parse_memory_key,
+    },
+    run::{RunBuilder, RunDescription},
+    state::ColeState,
 };
 use alloy_primitives::B256;
 use retrie_state::{
-    Applied, ApplyContext, BulkSink, Direction, KeyRange, NodeWrite, Row, StateDelta, StateError,
-    StateKey, Value,
+    ApplyContext, ApplyOutput, BulkSink, KeyRange, NodeWrite, ScanDirection, StateDelta,
+    StateError, StateKey, StateValue, TableRow,
 };
 use std::{
     path::Path,
@@ -19,12 +22,12 @@ use std::{
 };
 
 pub(crate) fn apply(
-    params: &Params,
+    params: &ColeParams,
     context: &ApplyContext<'_>,
     view: &mut dyn NodeWrite,
-    parent: &State,
+    parent: &ColeState,
     delta: &StateDelta,
-) -> Result<Applied<State>, StateError> {
+) -> Result<ApplyOutput<ColeState>, StateError> {
     let (number, jobs) = (context.number, context.jobs);
     let mut levels = parent.levels.whole();
     levels.resume(params, jobs);
@@ -36,10 +39,10 @@ pub(crate) fn apply(
     if parent.blocks.is_none() && is_large(delta.len(), params) {
         let dir = jobs.dir().ok_or_else(no_dir)?;
         let stored = first_run(params, dir, number, pairs)?;
-        for name in stored.run.info().file_names() {
+        for name in stored.run.description().file_names() {
             view.publish_file(&name)?;
         }
-        levels.place_first(stored, params);
+        levels.add_first_run(stored, params);
         (levels.merging_from, levels.writing_from) = (number + 1, number + 1);
         at_checkpoint = true;
     } else {
@@ -52,7 +55,7 @@ pub(crate) fn apply(
     at_checkpoint |= levels.checkpoint(number, params, jobs, view)?;
     let mut checkpoints = parent.checkpoints.clone();
     if at_checkpoint {
-        view.put(META, MANIFEST, levels.manifest().encode(RunInfo::encode))?;
+        view.put(META, MANIFEST, levels.manifest().encode(RunDescription::encode))?;
         checkpoints.push(number, &levels);
     }
     let old = parent.blocks.map(|(first, last)| blocks_row(first, last));
@@ -60,12 +63,12 @@ pub(crate) fn apply(
     view.replace(META, BLOCKS, old, Some(blocks_row(first, number)))?;
     let root = levels.root();
     let (rows_from, blocks) = (parent.rows_from.clone(), Some((first, number)));
-    let state = State { levels, checkpoints, rows_from, blocks, as_of: u64::MAX };
-    Ok(Applied { root, cache: state })
+    let state = ColeState { levels, checkpoints, rows_from, blocks, as_of: u64::MAX };
+    Ok(ApplyOutput { root, cache: state })
 }
 
-/// Whether the first block of a store is a run of its own.
-const fn is_large(pairs: usize, params: &Params) -> bool {
+/// Whether the first block of a store makes a run of its own.
+const fn is_large(pairs: usize, params: &ColeParams) -> bool {
     pairs as u64 >= params.memory_pairs
 }
 
@@ -79,12 +82,12 @@ fn piece_number(piece: usize) -> Result<u16, StateError> {
 
 /// The run of a store's first block.
 fn first_run<'a>(
-    params: &Params,
+    params: &ColeParams,
     dir: &Path,
     number: u64,
-    pairs: impl Iterator<Item = (StateKey, &'a Option<Value>)> + Clone,
-) -> Result<Arc<Stored>, StateError> {
-    let (mut batch, mut leaves) = (Batch::default(), Vec::new());
+    pairs: impl Iterator<Item = (StateKey, &'a Option<StateValue>)> + Clone,
+) -> Result<Arc<StoredRun>, StateError> {
+    let (mut batch, mut leaves) = (HashBatch::default(), Vec::new());
     for (key, value) in pairs.clone() {
         batch.pair(&key.encode(), number, value.as_ref().map(|value| &value[..]));
         if batch.len() >= 1024 {
@@ -92,22 +95,22 @@ fn first_run<'a>(
         }
     }
     batch.finish_into(&mut leaves);
-    // Named by its content: a sibling's first block is another one.
-    let id = hash::work(&params.digest(), &[], &leaves);
+    // The name depends on the content: the first block of a fork has another name.
+    let id = hash::run_id(&params.digest(), &[], &leaves);
     let stem = alloy_primitives::hex::encode(&id[..16]);
     let mut builder = RunBuilder::new(dir, &stem, params)?;
     for ((key, value), leaf) in pairs.zip(leaves) {
         let value = value.as_ref().map(|value| &value[..]);
         builder.push(&key.encode(), number, value, Some(leaf))?;
     }
-    Stored::open(dir, builder.finish()?)
+    StoredRun::open(dir, builder.finish()?)
 }
 
-/// Removes rows of pairs, some `budget` of them, that no state from block `first_retained` on reads: the
-/// memory level of all of these begins at a later block.
-pub(crate) fn settle(
+/// Removes about `budget` rows of pairs that no state from block `first_retained` on reads: the
+/// memory levels of all these states begin at a later block.
+pub(crate) fn remove_old_rows(
     view: &mut dyn NodeWrite,
-    state: &State,
+    state: &ColeState,
     first_retained: u64,
     budget: usize,
 ) -> Result<(), StateError> {
@@ -116,24 +119,24 @@ pub(crate) fn settle(
         return Ok(());
     };
     let (start, end) = (memory_key(from, 0), memory_key(to, 0));
-    let rows = view.scan(MEMORY, KeyRange::new(&start, &end), Direction::Forward)?;
-    let rows = rows.take(budget).collect::<Result<Vec<Row>, _>>()?;
-    // Whether the commit comes about is not known yet: the hint follows with the next one.
+    let rows = view.scan(MEMORY, KeyRange::new(&start, &end), ScanDirection::Forward)?;
+    let rows = rows.take(budget).collect::<Result<Vec<TableRow>, _>>()?;
+    // The commit may still fail. So the hint names the rows that existed before it.
     let gone =
         rows.first().map_or(Ok(to), |(key, _)| parse_memory_key(key).map(|(block, _)| block));
     state.rows_from.fetch_max(gone?, Ordering::Relaxed);
     rows.into_iter().try_for_each(|(key, row)| view.replace(MEMORY, &key, Some(row), None))
 }
 
-/// As [`apply`] of the same entries as the first block, straight into the tables.
+/// Loads `entries` directly into the tables, with the same result as [`apply`] of the first block.
 pub(crate) fn bulk_load(
-    params: &Params,
+    params: &ColeParams,
     number: u64,
-    entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+    entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
     sink: &mut dyn BulkSink,
 ) -> Result<B256, StateError> {
-    let mut levels = Levels { horizon: number, ..Levels::default() };
-    let mut held: Vec<(StateKey, Option<Value>)> = Vec::new();
+    let mut levels = LsmLevels { horizon: number, ..LsmLevels::default() };
+    let mut held: Vec<(StateKey, Option<StateValue>)> = Vec::new();
     while !is_large(held.len(), params)
         && let Some(entry) = entries.next()
     {
@@ -142,7 +145,7 @@ pub(crate) fn bulk_load(
     }
     if is_large(held.len(), params) {
         let dir = sink.dir().ok_or_else(no_dir)?.to_owned();
-        // There is one load in the life of a store.
+        // A store is loaded once, so the name is unique.
         let mut builder = RunBuilder::new(&dir, &format!("load-{number}"), params)?;
         let rest = entries.map(|entry| entry.map(|(key, value)| (key, Some(value))));
         for entry in held.into_iter().map(Ok).chain(rest) {
@@ -150,11 +153,11 @@ pub(crate) fn bulk_load(
             let value = value.as_ref().map(|value| &value[..]);
             builder.push(&key.encode(), number, value, None)?;
         }
-        let stored = Stored::open(&dir, builder.finish()?)?;
-        for name in stored.run.info().file_names() {
+        let stored = StoredRun::open(&dir, builder.finish()?)?;
+        for name in stored.run.description().file_names() {
             sink.publish_file(&name)?;
         }
-        levels.place_first(stored, params);
+        levels.add_first_run(stored, params);
         (levels.merging_from, levels.writing_from) = (number + 1, number + 1);
     } else {
         let pairs = held.iter().map(|(key, value)| (*key, value));
@@ -165,7 +168,7 @@ pub(crate) fn bulk_load(
     }
     sink.put(META, BLOCKS, &blocks_row(number, number))?;
     if levels.runs().next().is_some() {
-        sink.put(META, MANIFEST, &levels.manifest().encode(RunInfo::encode))?;
+        sink.put(META, MANIFEST, &levels.manifest().encode(RunDescription::encode))?;
     }
     Ok(levels.root())
 }

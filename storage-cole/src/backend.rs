@@ -1,36 +1,38 @@
-//! [`Cole`]: the backend.
+//! [`Cole`]: the implementation of [`Backend`].
 
 use crate::{
-    Params, ParamsError, apply, check,
-    levels::{Levels, Work},
-    proof,
-    row::{BLOCKS, MANIFEST, MEMORY, META, Manifest, parse_blocks},
-    run::{self, RunInfo},
-    scan::Keys,
-    state::State,
+    ColeParams, ParamsError, apply, check,
+    levels::{LsmLevels, PendingRun},
+    prove,
+    record::{BLOCKS, MANIFEST, MEMORY, META, RunManifest, parse_blocks},
+    run::{self, RunDescription},
+    scan::KeyScan,
+    state::ColeState,
     verify,
 };
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, HashId, History,
-    Identity, NodeRead, NodeWrite, ProofError, Provenance, StateDelta, StateError, StateKey, Table,
-    Thinned, Value, Version,
+    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
+    BulkSink, CompactedCache, HashId, NodeRead, NodeWrite, ProofError, ProvenanceQueries, RowTable,
+    StateDelta, StateError, StateHistory, StateKey, StateValue, ValueVersion,
 };
 use std::{ops::RangeInclusive, path::Path, sync::Arc};
 
-/// COLE, or COLE* with asynchronous merges, under given [`Params`].
+/// COLE, or COLE* with asynchronous merges, under given [`ColeParams`].
 #[derive(Debug)]
 pub struct Cole {
-    identity: Identity,
-    params: Params,
+    identity: BackendIdentity,
+    params: ColeParams,
 }
 
-/// Structures of blocks that are kept: those of the last sixteen. One shares with its parent's what the
-/// block did not change; of blocks that change thousands of keys each is some megabytes.
-const KEPT: usize = 16;
-/// Memory for structures of older blocks, in bytes: of a block that changes a thousand keys a third of a
-/// MiB is its own, half of it pairs that have left the tip's memory level perhaps.
-const THINNED_BYTES: u64 = 96 << 20;
+/// Structures of durable blocks that are kept whole: those of the last sixteen blocks. Each shares
+/// with its parent's structure what the block did not change. After blocks with thousands of
+/// changed keys each takes some megabytes.
+const CACHES_KEPT: usize = 16;
+/// Memory for compacted structures of older blocks, in bytes. A block that changes a thousand keys
+/// takes a third of a MiB for itself, about half of it for pairs that may have left the tip's
+/// memory level.
+const COMPACTED_BYTES: u64 = 96 << 20;
 
 impl Cole {
     /// Format version of rows, files and proofs.
@@ -39,29 +41,29 @@ impl Cole {
     /// A backend under `params`.
     ///
     /// # Errors
-    /// [`ParamsError`] if one of them is out of its range.
-    pub fn new(params: Params) -> Result<Self, ParamsError> {
+    /// [`ParamsError`] if a parameter is out of its range.
+    pub fn new(params: ColeParams) -> Result<Self, ParamsError> {
         let params = params.checked()?;
-        let plain = Identity::plain("cole", Self::VERSION, HashId::Blake2b256);
-        let identity = Identity { params: params.digest(), ..plain };
+        let plain = BackendIdentity::plain("cole", Self::VERSION, HashId::Blake2b256);
+        let identity = BackendIdentity { params: params.digest(), ..plain };
         Ok(Self { identity, params })
     }
 
     /// Its parameters.
-    pub const fn params(&self) -> &Params {
+    pub const fn params(&self) -> &ColeParams {
         &self.params
     }
 }
 
 impl Backend for Cole {
-    type Cache = State;
+    type Cache = ColeState;
 
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &BackendIdentity {
         &self.identity
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities {
             proofs: true,
             absence_proofs: true,
             state_determined_root: false,
@@ -69,69 +71,69 @@ impl Backend for Cole {
         }
     }
 
-    fn tables(&self) -> Vec<Table> {
+    fn tables(&self) -> Vec<RowTable> {
         vec![MEMORY, META]
     }
 
     fn empty_root(&self) -> B256 {
-        Levels::default().root()
+        LsmLevels::default().root()
     }
 
-    fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<State, StateError> {
-        State::open(view, dir)
+    fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<ColeState, StateError> {
+        ColeState::open(view, dir)
     }
 
-    fn caches_kept(&self) -> usize {
-        KEPT
+    fn retained_caches(&self) -> usize {
+        CACHES_KEPT
     }
 
-    fn thinned(&self, state: &State) -> Option<Thinned<State>> {
-        let (cache, bytes) = state.thinned()?;
-        Some(Thinned { cache, bytes })
+    fn compact_cache(&self, state: &ColeState) -> Option<CompactedCache<ColeState>> {
+        let (cache, bytes) = state.compacted()?;
+        Some(CompactedCache { cache, bytes })
     }
 
-    fn thinned_bytes(&self) -> u64 {
-        THINNED_BYTES
+    fn compacted_cache_bytes(&self) -> u64 {
+        COMPACTED_BYTES
     }
 
     fn apply(
         &self,
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
-        state: &State,
+        state: &ColeState,
         delta: &StateDelta,
-    ) -> Result<Applied<State>, StateError> {
+    ) -> Result<ApplyOutput<ColeState>, StateError> {
         apply::apply(&self.params, context, view, state, delta)
     }
 
-    fn settle(
+    fn maintain(
         &self,
         view: &mut dyn NodeWrite,
-        state: &State,
+        state: &ColeState,
         first_retained: u64,
         budget: usize,
     ) -> Result<(), StateError> {
-        apply::settle(view, state, first_retained, budget)
+        apply::remove_old_rows(view, state, first_retained, budget)
     }
 
     fn read(
         &self,
         _: &dyn NodeRead,
-        state: &State,
+        state: &ColeState,
         key: &StateKey,
-    ) -> Result<Option<Value>, StateError> {
+    ) -> Result<Option<StateValue>, StateError> {
         Ok(state.levels.get(key, state.as_of)?.and_then(|(_, value)| value))
     }
 
     fn slots_of(
         &self,
         _: &dyn NodeRead,
-        state: &State,
+        state: &ColeState,
         address: &Address,
         limit: usize,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
+    ) -> Result<Vec<(B256, StateValue)>, StateError> {
         let start = StateKey::Slot(*address, B256::ZERO);
-        let mut keys = Keys::new(&state.levels, start, state.as_of)?;
+        let mut keys = KeyScan::new(&state.levels, start, state.as_of)?;
         let mut slots = Vec::new();
         while slots.len() < limit
             && let Some((StateKey::Slot(of, slot), _, value)) = keys.next_key()?
@@ -145,12 +147,12 @@ impl Backend for Cole {
     fn entries(
         &self,
         _: &dyn NodeRead,
-        state: &State,
+        state: &ColeState,
         start: Option<&StateKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
         let start = start.copied().unwrap_or(StateKey::Account(Address::ZERO));
-        let mut keys = Keys::new(&state.levels, start, state.as_of)?;
+        let mut keys = KeyScan::new(&state.levels, start, state.as_of)?;
         let mut entries = Vec::new();
         while entries.len() < limit
             && let Some((key, _, value)) = keys.next_key()?
@@ -163,7 +165,7 @@ impl Backend for Cole {
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         apply::bulk_load(&self.params, number, entries, sink)
@@ -172,10 +174,10 @@ impl Backend for Cole {
     fn prove(
         &self,
         _: &dyn NodeRead,
-        state: &State,
+        state: &ColeState,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
-        Ok(proof::prove(&state.levels, keys, state.as_of..=state.as_of)?.1)
+        Ok(prove::prove(&state.levels, keys, state.as_of..=state.as_of)?.1)
     }
 
     fn verify(
@@ -183,14 +185,14 @@ impl Backend for Cole {
         root: B256,
         keys: &[StateKey],
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify::verify(&self.params, root, keys, proof)
     }
 
-    fn stats(&self, view: &dyn NodeRead, state: &State) -> Result<BackendStats, StateError> {
+    fn stats(&self, view: &dyn NodeRead, state: &ColeState) -> Result<BackendStats, StateError> {
         let mut stats = BackendStats::count(view, &[MEMORY, META])?;
         let start = StateKey::Account(Address::ZERO);
-        let mut keys = Keys::new(&state.levels, start, state.as_of)?;
+        let mut keys = KeyScan::new(&state.levels, start, state.as_of)?;
         while let Some((_, _, value)) = keys.next_key()? {
             match value {
                 Some(_) => stats.live_keys += 1,
@@ -200,18 +202,18 @@ impl Backend for Cole {
         Ok(stats)
     }
 
-    fn history(&self) -> Option<&dyn History<State>> {
+    fn history(&self) -> Option<&dyn StateHistory<ColeState>> {
         Some(self)
     }
 
-    fn provenance(&self) -> Option<&dyn Provenance<State>> {
+    fn provenance(&self) -> Option<&dyn ProvenanceQueries<ColeState>> {
         Some(self)
     }
 
     fn check(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &ColeState,
         root: B256,
         _: bool,
         _: Option<&dyn NodeRead>,
@@ -220,27 +222,27 @@ impl Backend for Cole {
         check::check(view, state, root, report)
     }
 
-    fn files_under_way(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
+    fn pending_files(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
         let Some(row) = view.get(META, MANIFEST)? else { return Ok(Vec::new()) };
-        let manifest = Manifest::decode(&row, RunInfo::decode)?;
+        let manifest = RunManifest::decode(&row, RunDescription::decode)?;
         let merges = manifest.levels.into_iter().filter_map(|level| level.merge);
-        let names = |work: Work| run::file_names(&work.stem());
+        let names = |work: PendingRun| run::file_names(&work.stem());
         Ok(manifest.flush.into_iter().chain(merges).flat_map(names).collect())
     }
 
     fn cache_bytes(&self) -> u64 {
-        // Both groups of the memory level: a pair with its share of the tree takes some 300 bytes.
+        // Both groups of the memory level; a pair with its share of the tree takes some 300 bytes.
         let groups = 1 + u64::from(self.params.async_merge);
-        groups * self.params.memory_pairs * 300 + THINNED_BYTES
+        groups * self.params.memory_pairs * 300 + COMPACTED_BYTES
     }
 }
 
-impl History<State> for Cole {
+impl StateHistory<ColeState> for Cole {
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {
         let Some(row) = view.get(META, BLOCKS)? else { return Ok(None) };
         let (first, last) = parse_blocks(&row)?;
         let horizon = match view.get(META, MANIFEST)? {
-            Some(row) => Manifest::decode(&row, RunInfo::decode)?.horizon,
+            Some(row) => RunManifest::decode(&row, RunDescription::decode)?.horizon,
             None => 0,
         };
         Ok(Some(first.max(horizon)..=last))
@@ -249,10 +251,10 @@ impl History<State> for Cole {
     fn open_at(
         &self,
         _: &dyn NodeRead,
-        state: &State,
+        state: &ColeState,
         number: u64,
-    ) -> Result<(B256, Arc<State>), StateError> {
-        let past = State { as_of: number, ..state.clone() };
+    ) -> Result<(B256, Arc<ColeState>), StateError> {
+        let past = ColeState { as_of: number, ..state.clone() };
         Ok((past.levels.root(), Arc::new(past)))
     }
 
@@ -265,15 +267,15 @@ impl History<State> for Cole {
     }
 }
 
-impl Provenance<State> for Cole {
+impl ProvenanceQueries<ColeState> for Cole {
     fn versions(
         &self,
         _: &dyn NodeRead,
-        state: &State,
+        state: &ColeState,
         keys: &[StateKey],
         blocks: RangeInclusive<u64>,
-    ) -> Result<(Vec<Vec<Version>>, Bytes), StateError> {
-        proof::prove(&state.levels, keys, blocks)
+    ) -> Result<(Vec<Vec<ValueVersion>>, Bytes), StateError> {
+        prove::prove(&state.levels, keys, blocks)
     }
 
     fn verify_versions(
@@ -282,7 +284,7 @@ impl Provenance<State> for Cole {
         keys: &[StateKey],
         blocks: RangeInclusive<u64>,
         proof: &[u8],
-    ) -> Result<Vec<Vec<Version>>, ProofError> {
+    ) -> Result<Vec<Vec<ValueVersion>>, ProofError> {
         verify::verify_versions(&self.params, root, keys, blocks, proof)
     }
 }

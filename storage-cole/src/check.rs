@@ -1,30 +1,30 @@
-//! The check of a store: every file, every row, and that they fit together.
+//! The check of a store for `db verify`: every file, every row, and whether they fit together.
 
 use crate::{
-    levels::Levels,
-    row::{MANIFEST, META, Manifest},
-    run::RunInfo,
-    state::State,
+    levels::LsmLevels,
+    record::{MANIFEST, META, RunManifest},
+    run::RunDescription,
+    state::ColeState,
 };
 use alloy_primitives::B256;
 use retrie_state::{NodeRead, StateError};
 
-/// Checks the state that `view` shows and `state` was opened from; see
+/// Checks the state that `view` shows and from which `state` was opened; see
 /// [`Backend::check`](retrie_state::Backend::check).
 pub(crate) fn check(
     view: &dyn NodeRead,
-    state: &State,
+    state: &ColeState,
     root: B256,
     report: &mut dyn FnMut(StateError),
 ) -> Result<(), StateError> {
     let levels = &state.levels;
-    // Pairs of the memory level are hashed when they are read.
+    // The pairs of the memory level were hashed when the state was opened.
     if levels.root() != root {
         let what = format!("the levels have the root {}, recorded is {root}", levels.root());
         report(StateError::corrupt(META.name, what));
     }
     if let Some(row) = view.get(META, MANIFEST)?
-        && Manifest::decode(&row, RunInfo::decode)? != levels.manifest()
+        && RunManifest::decode(&row, RunDescription::decode)? != levels.manifest()
     {
         report(StateError::corrupt(META.name, "the manifest names other runs than are in use"));
     }
@@ -36,15 +36,15 @@ pub(crate) fn check(
             report(StateError::corrupt(META.name, what));
         }
     }
-    ages(levels, report);
+    check_ages(levels, report);
     for stored in levels.runs() {
         stored.run.check(report, &|| Ok(()))?;
     }
     Ok(())
 }
 
-/// Whatever is searched first must be younger: searches end at the first version found.
-fn ages(levels: &Levels, report: &mut dyn FnMut(StateError)) {
+/// Checks that sources are ordered by age: a search ends at the first version found.
+fn check_ages(levels: &LsmLevels, report: &mut dyn FnMut(StateError)) {
     let memory = levels.memory().into_iter().filter_map(|group| group.source());
     let runs = levels.runs().map(|stored| *stored.source());
     let mut above: Option<u64> = None;

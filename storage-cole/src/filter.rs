@@ -1,7 +1,7 @@
-//! Where a filter keeps a key: blocked Bloom filters (`docs/formats/cole.md`, Filters). The numbers
-//! `a` and `b` of a key are those of [`filter_key`](crate::hash::filter_key).
+//! Positions of keys in blocked Bloom filters (`docs/formats/cole.md`, Filters).
+//! [`filter_key`](crate::hash::filter_key) gives the numbers `a` and `b` of a key.
 
-/// Which of the `blocks` of a filter holds the bits of a key.
+/// The block of a filter of `blocks` blocks that holds the bits of a key.
 pub(crate) const fn block_of(a: u64, blocks: u64) -> u64 {
     ((a as u128 * blocks as u128) >> 64) as u64
 }
@@ -14,7 +14,7 @@ pub(crate) fn bits(b: u64) -> impl Iterator<Item = (usize, u8)> {
     })
 }
 
-/// Whether a key may be among those that were put into its block.
+/// Whether the block may contain a key. False positives are possible.
 pub(crate) fn may_hold(block: &[u8; 64], b: u64) -> bool {
     bits(b).all(|(byte, mask)| block[byte] & mask != 0)
 }

@@ -1,13 +1,13 @@
-//! Every hash under the root: BLAKE2b-256, the first byte of the input names its domain.
+//! Every hash under the root: BLAKE2b-256; the first byte of the input names the domain.
 //!
 //! No input of one domain can be read as an input of another, nor as two inputs of its own: every
 //! field has a fixed length, is led by its length, or comes last. Numbers are big-endian.
 
 use alloc::vec::Vec;
 use alloy_primitives::B256;
-use retrie_state::blake2b::{Hasher, hash as parts};
+use retrie_state::blake2b::{Blake2bHasher, hash as parts};
 
-/// The leaf of a tree: `key` (an encoded state key) had `value` (`None`: deleted) from `block` on.
+/// The leaf of a tree: from `block` on, `key` (an encoded state key) had `value` (`None`: deleted).
 pub(crate) fn pair(key: &[u8], block: u64, value: Option<&[u8]>) -> B256 {
     // State keys have 53 bytes at most.
     debug_assert!(key.len() < 256);
@@ -19,7 +19,7 @@ pub(crate) fn pair(key: &[u8], block: u64, value: Option<&[u8]>) -> B256 {
 
 /// A node of any tree, over the digests of its children.
 pub(crate) fn node<'a>(children: impl IntoIterator<Item = &'a B256>) -> B256 {
-    let mut state = Hasher::default();
+    let mut state = Blake2bHasher::default();
     state.update(&[0x01]);
     for child in children {
         state.update(&child[..]);
@@ -27,7 +27,7 @@ pub(crate) fn node<'a>(children: impl IntoIterator<Item = &'a B256>) -> B256 {
     state.finish()
 }
 
-/// What a filter looks for: the numbers `a` (which block) and `b` (which bits) of a key.
+/// The numbers that locate a key in a filter: `a` (which block) and `b` (which bits).
 pub(crate) fn filter_key(key: &[u8]) -> (u64, u64) {
     let hash = parts(&[&[0x02], key]);
     let word = |at: usize| hash[at..at + 8].iter().fold(0u64, |n, b| n << 8 | u64::from(*b));
@@ -39,9 +39,9 @@ pub(crate) fn filter_block(block: &[u8; 64]) -> B256 {
     parts(&[&[0x03], block])
 }
 
-/// What the root says of a source: a group in memory, or a run.
+/// What the root says about a source: a group in memory, or a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Source {
+pub(crate) struct SourceHeader {
     /// Number of pairs, at least one.
     pub(crate) pairs: u64,
     /// Lowest block of a pair.
@@ -56,8 +56,8 @@ pub(crate) struct Source {
     pub(crate) filter_top: B256,
 }
 
-impl Source {
-    /// The digest under the root. That of an empty group in memory is zero instead.
+impl SourceHeader {
+    /// The digest under the root. An empty group in memory has the digest zero instead.
     pub(crate) fn digest(&self) -> B256 {
         parts(&[
             &[0x04],
@@ -80,12 +80,12 @@ pub(crate) struct LevelDigests {
     pub(crate) merging: Vec<B256>,
 }
 
-/// The root of a state: `memory` is the writing and the merging group. Empty levels at the end do
-/// not count.
+/// The root of a state. `memory` are the digests of the writing and the merging group. Empty levels
+/// at the end do not count.
 pub(crate) fn root(horizon: u64, memory: [B256; 2], levels: &[LevelDigests]) -> B256 {
     let is_empty = |level: &LevelDigests| level.writing.is_empty() && level.merging.is_empty();
     let used = levels.iter().rposition(|level| !is_empty(level)).map_or(0, |last| last + 1);
-    let mut state = Hasher::default();
+    let mut state = Blake2bHasher::default();
     state.update(&[0x07]).update(&horizon.to_be_bytes());
     state.update(&memory[0][..]).update(&memory[1][..]);
     state.update(&(used as u16).to_be_bytes());
@@ -98,14 +98,14 @@ pub(crate) fn root(horizon: u64, memory: [B256; 2], levels: &[LevelDigests]) -> 
     state.finish()
 }
 
-/// Identity of the work that makes a run: not under the root, but the run's files are named by it.
+/// The id of a run that is to be made. It is not under the root; the run's files are named by it.
 #[cfg(feature = "std")]
-pub(crate) fn work<'a>(
+pub(crate) fn run_id<'a>(
     params: &B256,
     cutoff: &[u8],
     inputs: impl IntoIterator<Item = &'a B256>,
 ) -> B256 {
-    let mut state = Hasher::default();
+    let mut state = Blake2bHasher::default();
     state.update(&[0x08]).update(&params[..]);
     // At most nine bytes.
     state.update(&[cutoff.len() as u8]).update(cutoff);
@@ -115,14 +115,14 @@ pub(crate) fn work<'a>(
     state.finish()
 }
 
-/// Many inputs hashed together, which is more than twice as fast as one by one. The digests are those
-/// of the functions of the same names.
+/// Hashes many inputs together, more than twice as fast as one by one. The digests equal those of
+/// the functions of the same names.
 #[cfg(feature = "std")]
 #[derive(Debug, Default)]
-pub(crate) struct Batch(retrie_state::blake2b::Batch);
+pub(crate) struct HashBatch(retrie_state::blake2b::Blake2bBatch);
 
 #[cfg(feature = "std")]
-impl Batch {
+impl HashBatch {
     /// Adds a [`pair`].
     pub(crate) fn pair(&mut self, key: &[u8], block: u64, value: Option<&[u8]>) {
         debug_assert!(key.len() < 256);
@@ -145,7 +145,7 @@ impl Batch {
         });
     }
 
-    /// Adds the hash behind a [`filter_key`], which its first 16 bytes are.
+    /// Adds the input of a [`filter_key`], which is the first 16 bytes of the hash.
     pub(crate) fn filter_key(&mut self, key: &[u8]) {
         self.0.push(|input| {
             input.push(0x02);
@@ -161,12 +161,13 @@ impl Batch {
         });
     }
 
-    /// Number of inputs.
+    /// The number of inputs.
     pub(crate) const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The digests, in the order of adding, appended to `digests`; the batch is empty afterwards.
+    /// Appends the digests to `digests`, in the order in which the inputs were added, and empties
+    /// the batch.
     pub(crate) fn finish_into(&mut self, digests: &mut Vec<B256>) {
         self.0.finish_into(digests);
     }
@@ -179,7 +180,7 @@ mod tests {
     #[test]
     fn a_batch_hashes_as_the_functions_of_the_same_names_do() {
         let children = [B256::repeat_byte(1), B256::repeat_byte(2), B256::repeat_byte(3)];
-        let mut batch = Batch::default();
+        let mut batch = HashBatch::default();
         let mut expected = Vec::new();
         for n in 0..40u64 {
             let key = vec![n as u8; 1 + n as usize];

@@ -1,106 +1,107 @@
-//! The structure of a state: the memory level, the levels on disk, and what is under way between
-//! them.
+//! The levels of a state: the memory level, the levels on disk, and the runs that are being made
+//! between them.
 
 use crate::{
-    Params, hash,
-    memory::Group,
-    row::{LevelRow, Manifest, cutoff_bytes},
-    run::{Cutoff, Run, RunBuilder, RunInfo, merge},
+    ColeParams, hash,
+    memory::MemoryGroup,
+    record::{LevelRow, RunManifest, cutoff_bytes},
+    run::{MergeCutoff, Run, RunBuilder, RunDescription, merge},
 };
 use alloy_primitives::B256;
 use retrie_state::{
-    Job, JobContext, JobHandle, Jobs, NodeWrite, StateError, StateKey, StoreError, Value,
+    BackgroundJob, JobContext, JobHandle, JobRunner, NodeWrite, StateError, StateKey, StateValue,
+    StoreError,
 };
 use std::{path::Path, sync::Arc};
 
-/// A run with its digest under the root.
+/// An open run with its digest under the root.
 #[derive(Debug)]
-pub(crate) struct Stored {
+pub(crate) struct StoredRun {
     pub(crate) run: Arc<Run>,
     pub(crate) digest: B256,
 }
 
-impl Stored {
-    pub(crate) fn open(dir: &Path, info: RunInfo) -> Result<Arc<Self>, StateError> {
+impl StoredRun {
+    pub(crate) fn open(dir: &Path, info: RunDescription) -> Result<Arc<Self>, StateError> {
         let digest = info.source.digest();
         Ok(Arc::new(Self { run: Arc::new(Run::open(dir, info)?), digest }))
     }
 
-    pub(crate) fn source(&self) -> &hash::Source {
-        &self.run.info().source
+    pub(crate) fn source(&self) -> &hash::SourceHeader {
+        &self.run.description().source
     }
 }
 
-/// The making of a run, between its start and its commit checkpoint.
+/// A run that is being made, between its start and its commit checkpoint.
 #[derive(Clone, Debug)]
-pub(crate) struct Work {
-    /// Identity of the job; the run's files are named after it.
+pub(crate) struct PendingRun {
+    /// Id of the job. The run's files are named by it.
     pub(crate) id: B256,
-    pub(crate) cutoff: Option<Cutoff>,
-    /// `None` after opening, until the next block.
+    pub(crate) cutoff: Option<MergeCutoff>,
+    /// `None` after an opening, until the next block starts the job again.
     pub(crate) handle: Option<JobHandle>,
 }
 
-impl PartialEq for Work {
+impl PartialEq for PendingRun {
     fn eq(&self, other: &Self) -> bool {
         (self.id, self.cutoff) == (other.id, other.cutoff)
     }
 }
 
-impl Eq for Work {}
+impl Eq for PendingRun {}
 
-impl Work {
-    fn new(params: &Params, cutoff: Option<Cutoff>, inputs: &[B256]) -> Self {
-        let id = hash::work(&params.digest(), &cutoff_bytes(cutoff), inputs);
+impl PendingRun {
+    fn new(params: &ColeParams, cutoff: Option<MergeCutoff>, inputs: &[B256]) -> Self {
+        let id = hash::run_id(&params.digest(), &cutoff_bytes(cutoff), inputs);
         Self { id, cutoff, handle: None }
     }
 
-    /// Name of the run's files, without their endings.
+    /// The name of the run's files, without their endings.
     pub(crate) fn stem(&self) -> String {
         alloy_primitives::hex::encode(&self.id[..16])
     }
 }
 
-/// A level on disk. Runs newest first.
+/// A level on disk. Runs are ordered newest first.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Level {
-    pub(crate) writing: Vec<Arc<Stored>>,
-    pub(crate) merging: Vec<Arc<Stored>>,
-    pub(crate) merge: Option<Work>,
+pub(crate) struct DiskLevel {
+    pub(crate) writing: Vec<Arc<StoredRun>>,
+    pub(crate) merging: Vec<Arc<StoredRun>>,
+    pub(crate) merge: Option<PendingRun>,
 }
 
-/// The structure of one block's state.
+/// All levels of one block's state.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Levels {
-    /// Oldest block whose state can be read: the first one, until a merge has dropped pairs.
+pub(crate) struct LsmLevels {
+    /// The oldest block whose state can be read: the first block, until a merge has dropped pairs.
     pub(crate) horizon: u64,
-    pub(crate) writing: Group,
-    pub(crate) merging: Group,
-    pub(crate) flush: Option<Work>,
-    pub(crate) disk: Vec<Level>,
-    /// First block of the writing group, and of the merging group: what lies before has left the
+    pub(crate) writing: MemoryGroup,
+    pub(crate) merging: MemoryGroup,
+    pub(crate) flush: Option<PendingRun>,
+    pub(crate) disk: Vec<DiskLevel>,
+    /// The first block of the writing group, and of the merging group. Older blocks have left the
     /// memory level. Blocks without pairs count.
     pub(crate) writing_from: u64,
     pub(crate) merging_from: u64,
 }
 
-/// What a job leaves: the run, unless nothing was left to be in it.
-type Made = Option<Arc<Stored>>;
+/// The output of a job: the run, or `None` if all pairs were dropped.
+type FinishedRun = Option<Arc<StoredRun>>;
 
-impl Levels {
+impl LsmLevels {
     /// The groups in memory, newest first.
-    pub(crate) const fn memory(&self) -> [&Group; 2] {
+    pub(crate) const fn memory(&self) -> [&MemoryGroup; 2] {
         [&self.writing, &self.merging]
     }
 
     /// All runs, newest first.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = &Arc<Stored>> {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = &Arc<StoredRun>> {
         self.disk.iter().flat_map(|level| level.writing.iter().chain(&level.merging))
     }
 
     pub(crate) fn root(&self) -> B256 {
-        let digests = |runs: &[Arc<Stored>]| runs.iter().map(|run| run.digest).collect();
-        let level = |level: &Level| hash::LevelDigests {
+        let digests = |runs: &[Arc<StoredRun>]| runs.iter().map(|run| run.digest).collect();
+        let level = |level: &DiskLevel| hash::LevelDigests {
             writing: digests(&level.writing),
             merging: digests(&level.merging),
         };
@@ -113,10 +114,10 @@ impl Levels {
         &self,
         key: &StateKey,
         block: u64,
-    ) -> Result<Option<(u64, Option<Value>)>, StateError> {
+    ) -> Result<Option<(u64, Option<StateValue>)>, StateError> {
         for group in self.memory() {
             if let Some(entry) = group.get(key, block) {
-                return Ok(Some((entry.block(), entry.value().map(Value::copy_from_slice))));
+                return Ok(Some((entry.block(), entry.value().map(StateValue::copy_from_slice))));
             }
         }
         let encoded = key.encode();
@@ -132,14 +133,16 @@ impl Levels {
         Ok(None)
     }
 
-    pub(crate) fn manifest(&self) -> Manifest<RunInfo> {
-        let infos = |runs: &[Arc<Stored>]| runs.iter().map(|run| run.run.info().clone()).collect();
-        let level = |level: &Level| LevelRow {
+    pub(crate) fn manifest(&self) -> RunManifest<RunDescription> {
+        let infos = |runs: &[Arc<StoredRun>]| {
+            runs.iter().map(|run| run.run.description().clone()).collect()
+        };
+        let level = |level: &DiskLevel| LevelRow {
             writing: infos(&level.writing),
             merging: infos(&level.merging),
             merge: level.merge.clone(),
         };
-        Manifest {
+        RunManifest {
             horizon: self.horizon,
             merging_from: self.merging_from,
             writing_from: self.writing_from,
@@ -148,16 +151,16 @@ impl Levels {
         }
     }
 
-    /// The structure that a manifest names, without the pairs in memory.
-    pub(crate) fn opened(
-        manifest: Manifest<RunInfo>,
+    /// The levels that a manifest names, without the pairs in memory.
+    pub(crate) fn from_manifest(
+        manifest: RunManifest<RunDescription>,
         dir: Option<&Path>,
     ) -> Result<Self, StateError> {
-        let open = |infos: Vec<RunInfo>| -> Result<Vec<_>, StateError> {
-            infos.into_iter().map(|info| Stored::open(dir.ok_or_else(no_dir)?, info)).collect()
+        let open = |infos: Vec<RunDescription>| -> Result<Vec<_>, StateError> {
+            infos.into_iter().map(|info| StoredRun::open(dir.ok_or_else(no_dir)?, info)).collect()
         };
-        let level = |level: LevelRow<RunInfo>| -> Result<Level, StateError> {
-            Ok(Level {
+        let level = |level: LevelRow<RunDescription>| -> Result<DiskLevel, StateError> {
+            Ok(DiskLevel {
                 writing: open(level.writing)?,
                 merging: open(level.merging)?,
                 merge: level.merge,
@@ -173,25 +176,26 @@ impl Levels {
         })
     }
 
-    /// What is kept of it once block `number`, whose structure it is, is no longer among the latest:
-    /// thinned groups, no handles of jobs. About how many bytes that takes for itself.
-    pub(crate) fn thinned(&self, number: u64) -> (Self, u64) {
-        let (writing, bytes) = self.writing.thinned(number);
-        let (merging, more) = self.merging.thinned(number);
-        let at_rest = |work: &Option<Work>| Some(Work { handle: None, ..work.clone()? });
-        let level = |level: &Level| Level { merge: at_rest(&level.merge), ..level.clone() };
+    /// The compacted levels of block `number`: compacted groups, no handles of jobs. Also returns
+    /// about how many bytes this takes for itself.
+    pub(crate) fn compacted(&self, number: u64) -> (Self, u64) {
+        let (writing, bytes) = self.writing.compacted(number);
+        let (merging, more) = self.merging.compacted(number);
+        let at_rest =
+            |work: &Option<PendingRun>| Some(PendingRun { handle: None, ..work.clone()? });
+        let level = |level: &DiskLevel| DiskLevel { merge: at_rest(&level.merge), ..level.clone() };
         let disk = self.disk.iter().map(level).collect();
         let flush = at_rest(&self.flush);
         (Self { writing, merging, flush, disk, ..self.clone() }, bytes + more)
     }
 
-    /// The same with whole groups, to which a block can be added.
+    /// The same levels with whole groups, to which a block can be added.
     pub(crate) fn whole(&self) -> Self {
         Self { writing: self.writing.whole(), merging: self.merging.whole(), ..self.clone() }
     }
 
-    /// Starts what is under way and has not been started since the store was opened.
-    pub(crate) fn resume(&mut self, params: &Params, jobs: &Jobs) {
+    /// Starts the jobs of runs under way that have not been started since the store was opened.
+    pub(crate) fn resume(&mut self, params: &ColeParams, jobs: &JobRunner) {
         if let Some(work) = &mut self.flush
             && work.handle.is_none()
         {
@@ -207,15 +211,15 @@ impl Levels {
     }
 
     /// The checkpoints at the end of block `number` (Algorithms 1 and 5): as long as a group is
-    /// full, its pairs go on to the next level. Says whether there were any.
+    /// full, its pairs move to the next level. Returns whether there was a checkpoint.
     ///
-    /// Groups are looked at when a block ends, not pair by pair: blocks stay whole, and a run may
-    /// have a block's pairs more than the paper's.
+    /// Groups are checked when a block ends, not after each pair. So the pairs of a block stay
+    /// together, and a run may have up to one block's pairs more than the paper's runs.
     pub(crate) fn checkpoint(
         &mut self,
         number: u64,
-        params: &Params,
-        jobs: &Jobs,
+        params: &ColeParams,
+        jobs: &JobRunner,
         view: &mut dyn NodeWrite,
     ) -> Result<bool, StateError> {
         if self.writing.len() < params.memory_pairs {
@@ -228,13 +232,13 @@ impl Levels {
         }
         self.merging = std::mem::take(&mut self.writing);
         (self.merging_from, self.writing_from) = (self.writing_from, number + 1);
-        let work = Work::new(params, None, &[self.merging.digest()]);
+        let work = PendingRun::new(params, None, &[self.merging.digest()]);
         if params.async_merge {
             let handle = jobs.start(flush_job(&work, self.merging.clone(), *params));
-            self.flush = Some(Work { handle: Some(handle), ..work });
+            self.flush = Some(PendingRun { handle: Some(handle), ..work });
         } else {
             let made = commit(&work, || flush_job(&work, self.merging.clone(), *params), jobs)?;
-            self.merging = Group::default();
+            self.merging = MemoryGroup::default();
             self.merging_from = self.writing_from;
             self.publish(0, made, view)?;
         }
@@ -243,17 +247,17 @@ impl Levels {
             if let Some(work) = self.disk[at].merge.take() {
                 self.commit_merge(at, &work, params, jobs, view)?;
             }
-            let is_deepest = self.disk[at + 1..].iter().all(Level::is_empty);
+            let is_deepest = self.disk[at + 1..].iter().all(DiskLevel::is_empty);
             let cutoff = number.checked_sub(params.keep_history);
             let cutoff = cutoff.filter(|block| params.keep_history > 0 && *block > 0);
-            let cutoff = cutoff.map(|block| Cutoff { block, is_deepest });
+            let cutoff = cutoff.map(|block| MergeCutoff { block, is_deepest });
             let level = &mut self.disk[at];
             level.merging = std::mem::take(&mut level.writing);
             let inputs: Vec<_> = level.merging.iter().map(|run| run.digest).collect();
-            let work = Work::new(params, cutoff, &inputs);
+            let work = PendingRun::new(params, cutoff, &inputs);
             if params.async_merge {
                 let handle = jobs.start(merge_job(&work, level.merging.clone(), *params));
-                level.merge = Some(Work { handle: Some(handle), ..work });
+                level.merge = Some(PendingRun { handle: Some(handle), ..work });
             } else {
                 self.commit_merge(at, &work, params, jobs, view)?;
             }
@@ -266,15 +270,15 @@ impl Levels {
     fn commit_merge(
         &mut self,
         at: usize,
-        work: &Work,
-        params: &Params,
-        jobs: &Jobs,
+        work: &PendingRun,
+        params: &ColeParams,
+        jobs: &JobRunner,
         view: &mut dyn NodeWrite,
     ) -> Result<(), StateError> {
         let level = &mut self.disk[at];
         let made = commit(work, || merge_job(work, level.merging.clone(), *params), jobs)?;
         for old in std::mem::take(&mut level.merging) {
-            for name in old.run.info().file_names() {
+            for name in old.run.description().file_names() {
                 view.retire_file(&name)?;
             }
         }
@@ -287,19 +291,19 @@ impl Levels {
     fn publish(
         &mut self,
         at: usize,
-        made: Made,
+        made: FinishedRun,
         view: &mut dyn NodeWrite,
     ) -> Result<(), StateError> {
         let Some(stored) = made else { return Ok(()) };
-        for name in stored.run.info().file_names() {
+        for name in stored.run.description().file_names() {
             view.publish_file(&name)?;
         }
         self.level_mut(at).writing.insert(0, stored);
         Ok(())
     }
 
-    /// Puts the first run of a store, of `pairs` pairs, on the level whose runs are that large.
-    pub(crate) fn place_first(&mut self, stored: Arc<Stored>, params: &Params) {
+    /// Adds the first run of a store to the level whose runs have that size.
+    pub(crate) fn add_first_run(&mut self, stored: Arc<StoredRun>, params: &ColeParams) {
         let mut at = 0;
         let mut capacity = params.memory_pairs;
         while capacity < stored.source().pairs {
@@ -309,35 +313,39 @@ impl Levels {
         self.level_mut(at).writing.insert(0, stored);
     }
 
-    fn level_mut(&mut self, at: usize) -> &mut Level {
+    fn level_mut(&mut self, at: usize) -> &mut DiskLevel {
         if self.disk.len() <= at {
-            self.disk.resize_with(at + 1, Level::default);
+            self.disk.resize_with(at + 1, DiskLevel::default);
         }
         &mut self.disk[at]
     }
 }
 
-impl Level {
+impl DiskLevel {
     pub(crate) fn is_empty(&self) -> bool {
         self.writing.is_empty() && self.merging.is_empty()
     }
 
-    fn is_full(&self, params: &Params) -> bool {
+    fn is_full(&self, params: &ColeParams) -> bool {
         self.writing.len() >= params.size_ratio.into()
     }
 }
 
-/// Waits for the output of `work`, which `job` starts again if nobody holds it.
-fn commit(work: &Work, job: impl FnOnce() -> Job, jobs: &Jobs) -> Result<Made, StateError> {
+/// Waits for the run `work`. If its job is not running, `job` makes the job to start.
+fn commit(
+    work: &PendingRun,
+    job: impl FnOnce() -> BackgroundJob,
+    jobs: &JobRunner,
+) -> Result<FinishedRun, StateError> {
     let output = match &work.handle {
         Some(handle) => jobs.wait(handle)?,
         None => jobs.wait(&jobs.start(job()))?,
     };
-    let wrong = || StateError::Job { job: "cole".into(), reason: "it left something else".into() };
-    Ok(output.downcast_ref::<Made>().ok_or_else(wrong)?.clone())
+    let wrong = || StateError::Job { job: "cole".into(), reason: "its output is no run".into() };
+    Ok(output.downcast_ref::<FinishedRun>().ok_or_else(wrong)?.clone())
 }
 
-fn flush_job(work: &Work, group: Group, params: Params) -> Job {
+fn flush_job(work: &PendingRun, group: MemoryGroup, params: ColeParams) -> BackgroundJob {
     run_job("cole flush", work, move |stem, context| {
         let mut builder = RunBuilder::new(directory(context)?, stem, &params)?;
         let start = (StateKey::Account(alloy_primitives::Address::ZERO), 0);
@@ -351,7 +359,7 @@ fn flush_job(work: &Work, group: Group, params: Params) -> Job {
     })
 }
 
-fn merge_job(work: &Work, inputs: Vec<Arc<Stored>>, params: Params) -> Job {
+fn merge_job(work: &PendingRun, inputs: Vec<Arc<StoredRun>>, params: ColeParams) -> BackgroundJob {
     let cutoff = work.cutoff;
     run_job("cole merge", work, move |stem, context| {
         let builder = RunBuilder::new(directory(context)?, stem, &params)?;
@@ -360,27 +368,27 @@ fn merge_job(work: &Work, inputs: Vec<Arc<Stored>>, params: Params) -> Job {
     })
 }
 
-/// A job that makes a run by `make`, or finds the one that it has left before.
+/// A job that makes a run with `make`, or takes over the finished run of an earlier job.
 fn run_job(
     name: &'static str,
-    work: &Work,
-    make: impl Fn(&str, &JobContext) -> Result<Option<RunInfo>, StateError> + Send + 'static,
-) -> Job {
+    work: &PendingRun,
+    make: impl Fn(&str, &JobContext) -> Result<Option<RunDescription>, StateError> + Send + 'static,
+) -> BackgroundJob {
     let stem = work.stem();
-    Job::new(work.id, name, move |context| {
+    BackgroundJob::new(work.id, name, move |context| {
         let dir = directory(context)?;
-        let made: Made = match left(dir, &stem) {
+        let made: FinishedRun = match finished_run(dir, &stem) {
             Some(stored) => Some(stored),
-            None => make(&stem, context)?.map(|info| Stored::open(dir, info)).transpose()?,
+            None => make(&stem, context)?.map(|info| StoredRun::open(dir, info)).transpose()?,
         };
         Ok(Arc::new(made))
     })
 }
 
-/// The run `stem`, if an earlier job has left it whole.
-fn left(dir: &Path, stem: &str) -> Option<Arc<Stored>> {
-    let info = RunInfo::read(dir, stem).ok()??;
-    let stored = Stored::open(dir, info).ok()?;
+/// The run `stem`, if an earlier job has finished it and its files are whole.
+fn finished_run(dir: &Path, stem: &str) -> Option<Arc<StoredRun>> {
+    let info = RunDescription::read(dir, stem).ok()??;
+    let stored = StoredRun::open(dir, info).ok()?;
     stored.run.check_pages().is_ok().then_some(stored)
 }
 
@@ -388,7 +396,7 @@ fn directory(context: &JobContext) -> Result<&Path, StateError> {
     context.dir().ok_or_else(no_dir)
 }
 
-/// The error of a store without a folder for files.
+/// The error of a store without a directory for files.
 pub(crate) fn no_dir() -> StateError {
     StoreError::new("writing a run of cole", "the store has no directory for files").into()
 }

@@ -1,21 +1,22 @@
-//! COLE, the column-based learned storage of Zhang et al. (FAST 2024), as a backend: every version of
-//! every state, contiguous by state, in immutable runs that learned models index.
+//! COLE, the column-based learned storage of Zhang et al. (FAST 2024), as a backend: all versions
+//! of a state key are stored side by side, in immutable runs that learned models index.
 //!
 //! # Vocabulary
 //!
-//! * **Pair**: a compound key <state key, block> with a value, or none (a deletion). Pairs are
-//!   ordered by key, then block, and never change.
-//! * **Memory level**: an MB-tree (B+-tree with digests) of the youngest pairs, whose **groups** hold
-//!   B pairs and then are flushed.
-//! * **Run**: an immutable sorted set of pairs on disk, in four files: **values**, **index** (models
-//!   that predict pages), **merkle** (m-ary trees), **filter** (blocked Bloom filter).
-//! * **Level**: up to T runs of one size in its **writing** group, and those that are being merged
-//!   into a run of the next level in its **merging** group.
-//! * **Checkpoint**: the end of a block at which a group is full. The work that was started at the
-//!   one before is committed, the groups change roles, the next work starts. COLE* does the work in
-//!   between in the background, COLE at once.
+//! * **Pair**: a compound key <state key, block> with a value, or with none (a deletion). Pairs are
+//!   ordered by key, then by block, and never change.
+//! * **Memory level**: the newest pairs, in two MB-trees (Merkle B+-trees). Each of the two
+//!   **groups** holds about B pairs before it is flushed.
+//! * **Run**: an immutable sorted set of pairs on disk, in four files: **values**, **index**
+//!   (learned models that predict pages), **merkle** (m-ary trees), **filter** (blocked Bloom
+//!   filter).
+//! * **Level**: up to T runs of one size in the **writing** group, and the runs that are being
+//!   merged into a run of the next level, in the **merging** group.
+//! * **Checkpoint**: the end of a block after which a group is full. At a checkpoint the run that
+//!   the last checkpoint started is committed, the groups change roles, and the next run is
+//!   started. COLE* makes runs in the background between checkpoints, COLE during the block.
 //! * **Source**: a group in memory or a run, as the root and proofs see it.
-//! * **Horizon**: the oldest block whose state can be read, where merges drop old versions.
+//! * **Horizon**: the oldest block whose state can be read, because merges drop old versions.
 //!
 //! # How a block goes through
 //!
@@ -29,22 +30,24 @@
 //!
 //! # Assumptions
 //!
-//! BLAKE2b-256 is collision resistant. Files that were fsynced and renamed are whole; nobody else
-//! writes to them.
+//! * BLAKE2b-256 is collision resistant.
+//! * Files that were fsynced and renamed are whole. No other process writes to them.
 //!
 //! # Rooms
 //!
 //! | module | what |
 //! |---|---|
-//! | `hash`, `tree`, `filter`, `multi` | hashes under the root; parts of trees; where filters look; multi-proofs |
-//! | `params`, `descriptor` | parameters; flags, and what lists of backends have of it |
-//! | `memory` | the memory level; thinned, that of older blocks |
-//! | `run` | runs: files, models, trees, merging |
+//! | `hash`, `shown_tree`, `filter`, `multi_proof` | hashes under the root; trees in proofs; Bloom filters; multi-proofs |
+//! | `params`, `descriptor` | parameters; flags and registration |
+//! | `memory` | the memory level, whole or compacted |
+//! | `run` | runs: files, learned models, trees, merges |
 //! | `levels` | the memory level and the runs; checkpoints and jobs |
-//! | `state` | the structure of a block's state: levels, and which blocks there are |
-//! | `row` | rows: pairs in memory, manifest |
-//! | `backend`, `apply`, `scan`, `check` | the backend; one block; keys in order; the check of everything |
-//! | `proof`, `wire`, [`verify()`] | building proofs; their bytes; checking them: pure, `no_std` |
+//! | `state` | the structure in memory of a block's state |
+//! | `record` | row encodings: pairs in memory, manifest |
+//! | `backend` | the implementation of `Backend` |
+//! | `apply` | applying a delta, bulk load, removing old rows |
+//! | `scan`, `check` | keys in order; the check of everything for `db verify` |
+//! | `prove`, `wire`, [`verify()`] | making proofs; their bytes; checking proofs: pure, `no_std` |
 
 #![cfg_attr(not(feature = "std"), no_std)]
 extern crate alloc;
@@ -52,9 +55,9 @@ extern crate alloc;
 mod descriptor;
 mod filter;
 mod hash;
-mod multi;
+mod multi_proof;
 mod params;
-mod tree;
+mod shown_tree;
 mod verify;
 mod wire;
 
@@ -69,9 +72,9 @@ mod levels;
 #[cfg(feature = "std")]
 mod memory;
 #[cfg(feature = "std")]
-mod proof;
+mod prove;
 #[cfg(feature = "std")]
-mod row;
+mod record;
 #[cfg(feature = "std")]
 mod run;
 #[cfg(feature = "std")]
@@ -82,10 +85,10 @@ mod state;
 #[cfg(feature = "std")]
 pub use backend::Cole;
 #[cfg(feature = "std")]
-pub use state::State;
+pub use state::ColeState;
 
 #[cfg(feature = "std")]
 pub use descriptor::BACKENDS;
 pub use descriptor::PROOF_FORMATS;
-pub use params::{Params, ParamsError};
+pub use params::{ColeParams, ParamsError};
 pub use verify::{verify, verify_versions};

@@ -1,27 +1,28 @@
-//! The parameters of a store (COLE, Table 2), fixed when it is made.
+//! The parameters of a store (COLE, Table 2). They are fixed when the store is created.
 
 use alloy_primitives::B256;
 
-/// The parameters of a store. They are part of its identity, packed as they are rather than hashed:
-/// a datadir and a proof say what they were made with.
+/// The parameters of a store. They are part of its identity, encoded and not hashed, so that a
+/// datadir and a proof tell which parameters they were made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Params {
-    /// Merges run in the background, between a start and a commit checkpoint (COLE*, section 5).
+pub struct ColeParams {
+    /// Whether merges run in the background, between a start and a commit checkpoint (COLE*,
+    /// section 5).
     pub async_merge: bool,
     /// Size ratio T between levels, 2 to 64.
     pub size_ratio: u8,
     /// Fanout m of the Merkle trees of runs, 2 to 64.
     pub fanout: u8,
-    /// How far the models of an index may be off, in 64ths of a page, 1 to 32.
+    /// The largest error of the models of an index, in 64ths of a page, 1 to 32.
     pub epsilon: u8,
-    /// Capacity B of a group of the memory level in pairs, at least 1.
+    /// Capacity B of a group of the memory level in pairs, 1 to 2^32.
     pub memory_pairs: u64,
-    /// How many blocks of history merges keep; 0 = all.
+    /// The number of blocks whose history merges keep; 0 = all.
     pub keep_history: u64,
 }
 
-impl Default for Params {
-    /// COLE* with the paper's T and m.
+impl Default for ColeParams {
+    /// COLE* with T and m of the paper.
     fn default() -> Self {
         Self {
             async_merge: true,
@@ -38,19 +39,19 @@ impl Default for Params {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("parameter `{name}` of cole is {value}, it must be {range}")]
 pub struct ParamsError {
-    /// Its name.
+    /// The name of the parameter.
     pub name: &'static str,
-    /// What it was.
+    /// Its value.
     pub value: u64,
-    /// What it may be.
+    /// The valid range.
     pub range: &'static str,
 }
 
-impl Params {
-    /// The same, if every parameter is in its range.
+impl ColeParams {
+    /// The same parameters, if each is in its range.
     ///
     /// # Errors
-    /// The first one that is not.
+    /// The first parameter that is out of range.
     pub const fn checked(self) -> Result<Self, ParamsError> {
         const fn bad<T>(
             name: &'static str,
@@ -74,7 +75,7 @@ impl Params {
         Ok(self)
     }
 
-    /// Their 32 bytes (`docs/formats/cole.md`, Parameters).
+    /// The encoding in 32 bytes (`docs/formats/cole.md`, Parameters).
     pub fn digest(&self) -> B256 {
         let mut bytes = [0; 32];
         bytes[..5].copy_from_slice(&[
@@ -89,7 +90,7 @@ impl Params {
         bytes.into()
     }
 
-    /// Reads [`digest`](Self::digest)'s bytes back; `None` if they are none of this version, or a
+    /// Decodes the bytes of [`digest`](Self::digest). `None` for bytes of another version, or if a
     /// parameter is out of its range.
     pub fn from_digest(digest: &B256) -> Option<Self> {
         let word = |at: usize| digest[at..at + 8].iter().fold(0u64, |n, b| n << 8 | u64::from(*b));
@@ -101,7 +102,7 @@ impl Params {
             memory_pairs: word(8),
             keep_history: word(16),
         };
-        // Whatever is not a parameter is as `digest` writes it.
+        // All other bytes must be as `digest` writes them.
         params.checked().ok().filter(|params| params.digest() == *digest)
     }
 }
@@ -112,21 +113,25 @@ mod tests {
 
     #[test]
     fn parameters_read_back_and_nothing_else_does() {
-        let params = Params { keep_history: 90_000, async_merge: false, ..Params::default() };
+        let params =
+            ColeParams { keep_history: 90_000, async_merge: false, ..ColeParams::default() };
         let digest = params.digest();
-        assert_eq!(Params::from_digest(&digest), Some(params));
-        assert_eq!(Params::from_digest(&Params::default().digest()), Some(Params::default()));
+        assert_eq!(ColeParams::from_digest(&digest), Some(params));
+        assert_eq!(
+            ColeParams::from_digest(&ColeParams::default().digest()),
+            Some(ColeParams::default())
+        );
         for bit in 0..256 {
             let mut other = digest;
             other[bit / 8] ^= 1 << (bit % 8);
-            assert_ne!(Params::from_digest(&other), Some(params));
+            assert_ne!(ColeParams::from_digest(&other), Some(params));
         }
         for at in [0, 5, 6, 7, 24, 31] {
             let mut other = digest;
             other[at] ^= 2;
-            assert_eq!(Params::from_digest(&other), None, "byte {at}");
+            assert_eq!(ColeParams::from_digest(&other), None, "byte {at}");
         }
-        assert!(Params { fanout: 1, ..params }.checked().is_err());
-        assert!(Params { epsilon: 33, ..params }.checked().is_err());
+        assert!(ColeParams { fanout: 1, ..params }.checked().is_err());
+        assert!(ColeParams { epsilon: 33, ..params }.checked().is_err());
     }
 }

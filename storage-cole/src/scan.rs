@@ -1,41 +1,42 @@
-//! Keys in order, over all sources at once.
+//! Keys in order, merged from all sources.
 
 use crate::{
-    levels::Levels,
-    memory::{self, PairId},
-    run::Cursor,
+    levels::LsmLevels,
+    memory::{self, CompoundKey},
+    run::PairCursor,
 };
-use retrie_state::{StateError, StateKey, Value};
+use retrie_state::{StateError, StateKey, StateValue};
 
-/// Keys with their newest version at or before a block, in key order; deleted ones included.
-pub(crate) struct Keys<'a> {
-    sources: Vec<Source<'a>>,
+/// The keys with their newest version at or before a block, in key order. Deleted keys are
+/// included.
+pub(crate) struct KeyScan<'a> {
+    sources: Vec<ScanSource<'a>>,
     block: u64,
 }
 
 /// A source with its next pair.
-struct Source<'a> {
-    next: Option<(StateKey, u64, Option<Value>)>,
-    rest: Rest<'a>,
+struct ScanSource<'a> {
+    next: Option<(StateKey, u64, Option<StateValue>)>,
+    rest: SourceCursor<'a>,
 }
 
-enum Rest<'a> {
-    Memory(memory::Iter<'a>),
-    Run(Box<Cursor<'a>>),
+enum SourceCursor<'a> {
+    Memory(memory::GroupIter<'a>),
+    Run(Box<PairCursor<'a>>),
 }
 
-impl Source<'_> {
+impl ScanSource<'_> {
     fn advance(&mut self) -> Result<(), StateError> {
         self.next = match &mut self.rest {
-            Rest::Memory(entries) => entries.next().map(|(entry, _)| {
-                (entry.key(), entry.block(), entry.value().map(Value::copy_from_slice))
+            SourceCursor::Memory(entries) => entries.next().map(|(entry, _)| {
+                (entry.key(), entry.block(), entry.value().map(StateValue::copy_from_slice))
             }),
-            Rest::Run(cursor) => match cursor.next()? {
+            SourceCursor::Run(cursor) => match cursor.next()? {
                 None => None,
                 Some(pair) => {
                     let bad = || StateError::corrupt("a run of cole", "a pair has no state key");
                     let key = StateKey::decode(pair.key).ok_or_else(bad)?;
-                    Some((key, pair.block, pair.value.map(Value::copy_from_slice)))
+                    Some((key, pair.block, pair.value.map(StateValue::copy_from_slice)))
                 }
             },
         };
@@ -43,31 +44,37 @@ impl Source<'_> {
     }
 }
 
-impl<'a> Keys<'a> {
-    /// The keys from `start` on as of `block`.
-    pub(crate) fn new(levels: &'a Levels, start: StateKey, block: u64) -> Result<Self, StateError> {
-        let id: PairId = (start, 0);
-        let memory = levels.memory().into_iter().map(|group| Ok(Rest::Memory(group.from(&id))));
+impl<'a> KeyScan<'a> {
+    /// The keys from `start` on, as of `block`.
+    pub(crate) fn new(
+        levels: &'a LsmLevels,
+        start: StateKey,
+        block: u64,
+    ) -> Result<Self, StateError> {
+        let id: CompoundKey = (start, 0);
+        let memory =
+            levels.memory().into_iter().map(|group| Ok(SourceCursor::Memory(group.from(&id))));
         let runs = levels.runs().filter(|stored| stored.source().first_block <= block);
-        let runs =
-            runs.map(|stored| Ok(Rest::Run(Box::new(stored.run.cursor(&start.encode(), 0)?))));
+        let runs = runs
+            .map(|stored| Ok(SourceCursor::Run(Box::new(stored.run.cursor(&start.encode(), 0)?))));
         let mut sources = memory
             .chain(runs)
-            .map(|rest: Result<_, StateError>| Ok(Source { next: None, rest: rest? }))
+            .map(|rest: Result<_, StateError>| Ok(ScanSource { next: None, rest: rest? }))
             .collect::<Result<Vec<_>, StateError>>()?;
-        sources.iter_mut().try_for_each(Source::advance)?;
+        sources.iter_mut().try_for_each(ScanSource::advance)?;
         Ok(Self { sources, block })
     }
 
-    /// The next key that was ever set by then, with the block that set it last and the value.
+    /// The next key that was set at or before the block, with the block that set it last, and the
+    /// value.
     #[allow(clippy::type_complexity)]
     pub(crate) fn next_key(
         &mut self,
-    ) -> Result<Option<(StateKey, u64, Option<Value>)>, StateError> {
+    ) -> Result<Option<(StateKey, u64, Option<StateValue>)>, StateError> {
         loop {
             let keys = self.sources.iter().filter_map(|source| Some(source.next.as_ref()?.0));
             let Some(key) = keys.min() else { return Ok(None) };
-            let mut newest: Option<(StateKey, u64, Option<Value>)> = None;
+            let mut newest: Option<(StateKey, u64, Option<StateValue>)> = None;
             for source in &mut self.sources {
                 while let Some(pair) = source.next.take_if(|(next, ..)| *next == key) {
                     if pair.1 <= self.block

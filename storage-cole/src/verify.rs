@@ -1,100 +1,103 @@
 //! Checking proofs against a root: pure, without storage or `std`.
 //!
-//! # Why a proof that is accepted tells the truth
+//! # Why an accepted proof is true
 //!
-//! The root is that of an honestly computed state; who proves is not trusted, and may have written
-//! values into that state. Each step below takes a collision of BLAKE2b-256 to break.
+//! The root is the root of an honestly computed state. The prover is not trusted, and may have
+//! written values into that state. To break a step below takes a collision of BLAKE2b-256.
 //!
-//! 1. *One structure.* The root is a hash of the horizon and of the digests of all sources, level by
-//!    level: every one of them is in the proof, in its place, or the hash is another. Hashes of
-//!    different domains start differently, and a digest of zero, that of an empty group, is no hash:
-//!    so a pair cannot pass for a node, nor pairs for nothing.
-//! 2. *What a source is.* Its digest binds the blocks of its pairs, the top of its tree, and size and
-//!    top of its filter. What is shown of the tree leads to that top: it is that tree, with some
-//!    parts hidden. So the pairs shown are pairs of the source, in their order, and whatever the
-//!    source has besides is in a hidden part.
-//! 3. *Nothing is omitted in a source.* Pairs are ordered by key, then block. Of an asked key the
-//!    last pair at or before (key, *lo*) is shown, or the start of the tree, and the first pair after
-//!    (key, *hi*), or the end. No part between the two is hidden, so all pairs of the key from its
-//!    newest one at or below *lo* up to *hi* are shown; had the source others, they would lie there.
-//! 4. *A source that is not searched has nothing to say.* Either its first block, which its digest
-//!    binds, is above *hi*. Or its filter, which was built from all its keys, lacks a bit of the key:
-//!    the block that is shown is the one of the key, since its place follows from the hash of the
-//!    key and the filter's size, and the shape of the filter's tree from size and fanout. The fanout
-//!    is a pinned parameter for this reason. Or no key is open any more, for which see the next step.
-//! 5. *Nothing is omitted across sources.* Their order in the root is by age: memory before disk, the
-//!    writing before the merging group, upper levels before lower ones, newer runs before older ones.
-//!    All pairs of a block go into one group, groups and runs move down as a whole, and never past
-//!    older ones: so a source's blocks are all above those of the sources behind it. A pair of a key
-//!    at or below *lo* thus ends the search: what is behind it is older, and no longer in force at
-//!    *lo*.
-//! 6. *History that is not there is not mistaken for none.* The horizon, which the root binds, begins
-//!    at the store's first block. Merges drop a pair only if at the horizon a newer one of its key is
-//!    in force, or if it is a deletion that nothing lies under. A range that begins below the horizon
-//!    is refused.
+//! 1. *One structure.* The root is a hash of the horizon and of the digests of all sources, level
+//!    by level. Every source is in the proof at its place, or the hash differs. Inputs of hashes of
+//!    different domains start differently; zero, the digest of an empty group, is no hash. So a
+//!    pair cannot pass for a node, nor pairs for an empty group.
+//! 2. *What a source is.* Its digest binds the blocks of its pairs, the top of its tree, and size
+//!    and top of its filter. The part of the tree that is shown leads to that top: it is that tree,
+//!    with some parts hidden. So the pairs shown are pairs of the source, in their order, and all
+//!    other pairs of the source are in a hidden part.
+//! 3. *No pair of a source is omitted.* Pairs are ordered by key, then block. For a requested key
+//!    the proof shows the last pair at or before (key, *lo*), or the start of the tree, and the
+//!    first pair after (key, *hi*), or the end. No part between the two is hidden. So all pairs of
+//!    the key are shown, from its newest one at or below *lo* up to *hi*: other pairs of the key
+//!    would be between the two.
+//! 4. *A source that is not searched has no version of the key in the range.* Either its first
+//!    block, which its digest binds, is above *hi*. Or its filter, which was built from all its
+//!    keys, lacks a bit of the key. The block shown is the block of the key: its place follows from
+//!    the hash of the key and the filter's size, and the shape of the filter's tree from size and
+//!    fanout. (For this reason the verifier must know the fanout.) Or no key is open any more; see
+//!    the next step.
+//! 5. *No source is omitted.* The order of sources in the root is by age: memory before disk, the
+//!    writing before the merging group, upper levels before lower ones, newer runs before older
+//!    ones. All pairs of a block go into one group; groups and runs move down as a whole, and never
+//!    past older ones. So all blocks of a source are above the blocks of the sources after it. A
+//!    pair of a key at or below *lo* thus ends the search: all further pairs are older, and no
+//!    longer valid at *lo*.
+//! 6. *Dropped history is not mistaken for missing history.* The horizon, which the root binds,
+//!    starts at the store's first block. Merges drop a pair only if a newer pair of its key is
+//!    valid at the horizon, or if it is a deletion with no older pair below. The verifier rejects a
+//!    range that begins below the horizon.
 //!
-//! So each asked key's versions are all that there are; a key of which no source shows a pair at or
-//! below *lo* had no value there: it had never been set, or the deletion was dropped.
+//! So the versions of each requested key are complete. A key for which no source shows a pair at or
+//! below *lo* had no value there: it had never been set, or its deletion was dropped.
 //!
-//! # What it costs
+//! # Costs
 //!
-//! One hash for every node that is shown. Memory is bounded by a small multiple of the length of the
-//! proof and of the list of keys, recursion by a depth of 64.
+//! One hash for every node shown. Memory is bounded by a small multiple of the lengths of the proof
+//! and of the list of keys; recursion is bounded by a depth of 64.
 
 #[cfg(all(test, feature = "std"))]
 mod tests;
 
 use crate::{
-    Params, filter,
-    hash::{self, LevelDigests, Source},
-    multi,
-    tree::{Node, Pair},
-    wire::{Asked, FilterProof, Reader, SourceProof, chosen, malformed},
+    ColeParams, filter,
+    hash::{self, LevelDigests, SourceHeader},
+    multi_proof,
+    shown_tree::{CompoundPair, ShownNode},
+    wire::{AskedKeys, FilterProof, ProofReader, SourceProof, chosen, malformed},
 };
 use alloc::{vec, vec::Vec};
 use alloy_primitives::B256;
 use core::ops::RangeInclusive;
-use retrie_state::{ProofError, StateKey, Value, Version};
+use retrie_state::{ProofError, StateKey, StateValue, ValueVersion};
 
-/// The values of `keys` under `root`, as `proof` shows them: a proof of the versions after the last
-/// of all blocks. A key may come twice.
+/// The values of `keys` under `root`, as `proof` shows them. The proof is one of the versions after
+/// the last block. A key may occur twice.
 ///
 /// # Errors
 /// As [`verify_versions`].
 pub fn verify(
-    params: &Params,
+    params: &ColeParams,
     root: B256,
     keys: &[StateKey],
     proof: &[u8],
-) -> Result<Vec<Option<Value>>, ProofError> {
+) -> Result<Vec<Option<StateValue>>, ProofError> {
     let versions = verify_versions(params, root, keys, u64::MAX..=u64::MAX, proof)?;
-    let newest = |versions: Vec<Version>| versions.into_iter().next()?.value;
+    let newest = |versions: Vec<ValueVersion>| versions.into_iter().next()?.value;
     Ok(versions.into_iter().map(newest).collect())
 }
 
 /// The versions of each of `keys` in `blocks`, newest first, as `proof` shows them under `root`:
-/// those that were set in the range but at its first block, and the one in force at that. A key may
-/// come twice. That the range does not reach beyond the block of the root is for the caller to see.
+/// the version valid at the first block of the range, and all versions set later in the range. A
+/// key may occur twice. The caller must check that the range does not end after the block of the
+/// root.
 ///
 /// # Errors
-/// A [`ProofError`] for a proof that is not canonical, lacks a part or has one too many, is made for
-/// other keys, another range or another root, or was made up; for an empty range; for a range that
-/// begins before the history that the root still has; for parameters out of their range.
+/// A [`ProofError`] for a proof that is not canonical, lacks a part or has an unused part, is made
+/// for other keys, another range or another root, or is forged; for an empty range; for a range
+/// that begins before the history that the root still has; for parameters out of their range.
 pub fn verify_versions(
-    params: &Params,
+    params: &ColeParams,
     root: B256,
     keys: &[StateKey],
     blocks: RangeInclusive<u64>,
     proof: &[u8],
-) -> Result<Vec<Vec<Version>>, ProofError> {
+) -> Result<Vec<Vec<ValueVersion>>, ProofError> {
     let params = params.checked().map_err(|_| ProofError::WrongKind { what: "parameters" })?;
     if blocks.is_empty() {
         return Err(malformed("the range of blocks is empty"));
     }
     let (lo, hi) = blocks.into_inner();
-    let asked = Asked::new(keys);
-    let mut search = Search {
-        reader: Reader::new(proof, &asked, hi, params.fanout),
+    let asked = AskedKeys::new(keys);
+    let mut search = VersionSearch {
+        reader: ProofReader::new(proof, &asked, hi, params.fanout),
         asked: &asked,
         fanout: params.fanout,
         lo,
@@ -125,24 +128,24 @@ pub fn verify_versions(
 }
 
 /// The search for the versions of all keys, source by source.
-struct Search<'a> {
-    reader: Reader<'a>,
-    asked: &'a Asked,
+struct VersionSearch<'a> {
+    reader: ProofReader<'a>,
+    asked: &'a AskedKeys,
     fanout: u8,
     lo: u64,
     hi: u64,
-    /// Keys of which no source has shown a pair at or below `lo` yet, ascending.
+    /// Keys for which no source has shown a pair at or below `lo` yet, ascending.
     open: Vec<usize>,
-    /// What was found, by key.
-    versions: Vec<Vec<Version>>,
+    /// The versions found, by key.
+    versions: Vec<Vec<ValueVersion>>,
 }
 
-impl Search<'_> {
+impl VersionSearch<'_> {
     fn runs(&mut self, count: u8) -> Result<Vec<B256>, ProofError> {
         (0..count).map(|_| self.source(true)).collect()
     }
 
-    /// The digest of the next source.
+    /// Reads the next source and returns its digest.
     fn source(&mut self, is_run: bool) -> Result<B256, ProofError> {
         match self.reader.source(is_run, &self.open)? {
             SourceProof::Closed(digest) => Ok(digest),
@@ -150,7 +153,7 @@ impl Search<'_> {
             SourceProof::Young(source) => Ok(source.digest()),
             SourceProof::Searched { mut source, excluded, filter, tree } => {
                 source.filter_top = self.check_filter(source.filter_blocks, &excluded, filter)?;
-                let shown = Shown::of(&tree);
+                let shown = ShownPairs::of(&tree);
                 source.top = shown.top;
                 self.check_tree(&source, &excluded, &shown)?;
                 Ok(source.digest())
@@ -158,8 +161,8 @@ impl Search<'_> {
         }
     }
 
-    /// The blocks shown exclude the keys that they are said to exclude, and no others of theirs. The
-    /// top of the filter's tree.
+    /// Checks that the filter blocks shown exclude the keys marked as excluded, and no other open
+    /// keys in these blocks. Returns the top of the filter's tree.
     fn check_filter(
         &self,
         blocks: u64,
@@ -174,26 +177,26 @@ impl Search<'_> {
         let places = self.asked.blocks(chosen(&self.open, excluded), blocks);
         for (key, excluded) in self.open.iter().zip(excluded) {
             let (a, b) = self.asked.filter(*key);
-            // A block that is shown speaks for all its keys.
+            // A block that is shown decides for all its keys.
             let shown = places.binary_search(&filter::block_of(a, blocks));
             let block = shown.ok().and_then(|at| blocks_shown.get(at));
             if block.is_some_and(|block| filter::may_hold(block, b) == *excluded) {
-                return Err(malformed("a filter does not exclude what it is said to"));
+                return Err(malformed("a filter does not exclude a key as claimed"));
             }
         }
         let known = places.into_iter().zip(blocks_shown.iter().map(hash::filter_block)).collect();
-        multi::top(self.fanout, blocks, known, &hashes).ok_or_else(|| malformed("filter"))
+        multi_proof::top(self.fanout, blocks, known, &hashes).ok_or_else(|| malformed("filter"))
     }
 
-    /// What is shown of a tree is all that it takes, and nothing else. Notes what it says of the keys
-    /// that are not excluded.
+    /// Checks that the tree shows exactly the pairs that the keys need. Records the versions of the
+    /// keys that are not excluded.
     fn check_tree(
         &mut self,
-        source: &Source,
+        source: &SourceHeader,
         excluded: &[bool],
-        shown: &Shown<'_>,
+        shown: &ShownPairs<'_>,
     ) -> Result<(), ProofError> {
-        let Shown { pairs, hidden, .. } = shown;
+        let ShownPairs { pairs, hidden, .. } = shown;
         let ascend = pairs.is_sorted_by(|a, b| (&a.key, a.block) < (&b.key, b.block));
         if !ascend {
             return Err(malformed("pairs are out of order"));
@@ -210,12 +213,12 @@ impl Search<'_> {
                 continue;
             }
             let key = self.asked.key(*number);
-            // The pairs up to (key, lo), those up to (key, hi), the others.
+            // The pairs up to (key, lo), the pairs up to (key, hi), the other pairs.
             let up_to =
                 |block| pairs.partition_point(|pair| (&pair.key[..], pair.block) <= (key, block));
             let (before, through) = (up_to(self.lo), up_to(self.hi));
             if hidden[before..=through].contains(&true) {
-                return Err(ProofError::Missing { what: "pairs next to those of a key" });
+                return Err(ProofError::Missing { what: "the pairs next to a key's pairs" });
             }
             let last = before.saturating_sub(1);
             needed[last..pairs.len().min(through + 1)].fill(true);
@@ -234,44 +237,44 @@ impl Search<'_> {
     }
 }
 
-fn version(pair: &Pair) -> Version {
-    Version { block: pair.block, value: pair.value.clone() }
+fn version(pair: &CompoundPair) -> ValueVersion {
+    ValueVersion { block: pair.block, value: pair.value.clone() }
 }
 
-/// A tree as far as it is shown, from left to right.
-struct Shown<'a> {
-    pairs: Vec<&'a Pair>,
-    /// Before each pair, and after the last: is something hidden there?
+/// The shown part of a tree, from left to right.
+struct ShownPairs<'a> {
+    pairs: Vec<&'a CompoundPair>,
+    /// Before each pair, and after the last one: whether a part is hidden there.
     hidden: Vec<bool>,
-    /// Whether a node is shown by its children although there is no pair below.
+    /// Whether a node is shown by its children although no pair below it is shown.
     has_idle: bool,
     top: B256,
 }
 
-impl<'a> Shown<'a> {
-    fn of(tree: &'a Node) -> Self {
+impl<'a> ShownPairs<'a> {
+    fn of(tree: &'a ShownNode) -> Self {
         let mut shown =
             Self { pairs: Vec::new(), hidden: vec![false], has_idle: false, top: B256::ZERO };
         shown.top = shown.walk(tree);
         shown
     }
 
-    /// The digest of a node. The [`Reader`] bounds the depth.
-    fn walk(&mut self, node: &'a Node) -> B256 {
+    /// The digest of a node. The [`ProofReader`] bounds the depth.
+    fn walk(&mut self, node: &'a ShownNode) -> B256 {
         match node {
-            Node::Hidden(digest) => {
+            ShownNode::Hidden(digest) => {
                 if let Some(last) = self.hidden.last_mut() {
                     *last = true;
                 }
                 *digest
             }
-            Node::Inner(children) => {
+            ShownNode::Inner(children) => {
                 let before = self.pairs.len();
                 let digests: Vec<_> = children.iter().map(|child| self.walk(child)).collect();
                 self.has_idle |= self.pairs.len() == before;
                 hash::node(&digests)
             }
-            Node::Pair(pair) => {
+            ShownNode::Pair(pair) => {
                 self.pairs.push(pair);
                 self.hidden.push(false);
                 hash::pair(&pair.key, pair.block, pair.value.as_ref().map(|value| &value[..]))

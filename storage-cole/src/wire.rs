@@ -1,8 +1,8 @@
-//! A proof and its bytes; `docs/formats/cole.md` has them one by one.
+//! A proof and its bytes; `docs/formats/cole.md` describes each byte.
 //!
-//! What follows from the question and from other parts is left out: the keys that are asked for, the
-//! digests of what is shown, which keys are still open at a source. So a proof is read with the
-//! question at hand, source by source, by the [`Reader`].
+//! The bytes leave out all that follows from the question and from other parts: the requested keys,
+//! the digests of parts that are shown, which keys are still open at a source. So the
+//! [`ProofReader`] reads a proof together with the question, source by source.
 
 mod reader;
 #[cfg(feature = "std")]
@@ -10,12 +10,12 @@ mod writer;
 
 use crate::{
     filter,
-    hash::{self, Source},
-    tree::Node,
+    hash::{self, SourceHeader},
+    shown_tree::ShownNode,
 };
 use alloc::vec::Vec;
 use alloy_primitives::B256;
-pub(crate) use reader::{Reader, malformed};
+pub(crate) use reader::{ProofReader, malformed};
 use retrie_state::StateKey;
 
 /// First byte of a proof.
@@ -30,71 +30,72 @@ const HIDDEN: u8 = 0;
 const INNER: u8 = 1;
 const PAIR: u8 = 2;
 
-/// Tags of keys that are asked for begin here.
+/// Tags of requested keys begin here.
 const ASKED: u64 = 2;
 
-/// What shows the versions of some keys in a range of blocks under a root.
+/// A proof of the versions of some keys in a range of blocks under a root.
 #[cfg(feature = "std")]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Proof {
+pub(crate) struct ColeProof {
     /// States from this block on can be read.
     pub(crate) horizon: u64,
     /// The writing and the merging group of the memory level.
     pub(crate) memory: [SourceProof; 2],
-    /// By level up to the last one with a run: the runs of the writing group, newest first, and those
-    /// of the merging group, newest first.
+    /// By level, up to the last level with a run: the runs of the writing group, newest first, and
+    /// the runs of the merging group, newest first.
     pub(crate) levels: Vec<(Vec<SourceProof>, Vec<SourceProof>)>,
 }
 
-/// What a proof shows of a source. A key is *open* as long as no source before has shown its newest
+/// The part of a source that a proof shows. A key is *open* until a source has shown its newest
 /// pair at or below the first block of the range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SourceProof {
-    /// No key is open: its digest.
+    /// No key is open: only the digest.
     Closed(B256),
     /// A group in memory without pairs.
     Empty,
-    /// All its pairs are above the last block of the range.
-    Young(Source),
-    /// It is searched for all open keys.
+    /// All pairs are above the last block of the range.
+    Young(SourceHeader),
+    /// The source is searched for all open keys.
     Searched {
-        /// What the root says of it. The tops are those of `filter` and `tree`, and not encoded.
-        source: Source,
-        /// For each open key, in order: does the filter exclude it?
+        /// What the root says about it. The tops follow from `filter` and `tree`, and are not
+        /// encoded.
+        source: SourceHeader,
+        /// For each open key, in order: whether the filter excludes it.
         excluded: Vec<bool>,
-        /// What shows that.
+        /// The proof of that.
         filter: FilterProof,
-        /// The tree, as far as the other keys need it; the top alone if there is none.
-        tree: Node,
+        /// The tree, as far as the other keys need it; only the top if there is no other key.
+        tree: ShownNode,
     },
 }
 
-/// What is shown of the filter of a source.
+/// The part of a source's filter that a proof shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FilterProof {
-    /// There is none, in memory.
+    /// No filter: the source is in memory.
     None,
-    /// It excludes no open key: the top of its tree.
+    /// It excludes no open key: only the top of its tree.
     Top(B256),
     /// The blocks of the keys that it excludes, each once.
     Blocks {
         /// Ascending.
         blocks: Vec<[u8; 64]>,
-        /// Their [multi-proof](multi).
+        /// Their [multi-proof](crate::multi_proof).
         hashes: Vec<B256>,
     },
 }
 
-/// The keys that are asked for: distinct, in order.
+/// The requested keys: distinct, in order.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct AskedKeys {
     keys: Vec<Vec<u8>>,
-    /// What filters look for.
+    /// The numbers that locate each key in a filter.
     filters: Vec<(u64, u64)>,
 }
 
-impl Asked {
-    /// The distinct ones of `keys`.
+impl AskedKeys {
+    /// The distinct keys among `keys`.
     pub(crate) fn new(keys: &[StateKey]) -> Self {
         let mut keys: Vec<_> = keys.iter().map(|key| key.encode().to_vec()).collect();
         keys.sort_unstable();
@@ -103,7 +104,7 @@ impl Asked {
         Self { keys, filters }
     }
 
-    /// How many there are.
+    /// The number of distinct keys.
     pub(crate) fn len(&self) -> usize {
         self.keys.len()
     }
@@ -113,18 +114,18 @@ impl Asked {
         &self.keys[number]
     }
 
-    /// What a filter looks for to find a key.
+    /// The numbers that locate a key in a filter.
     pub(crate) fn filter(&self, number: usize) -> (u64, u64) {
         self.filters[number]
     }
 
-    /// The number of a key, if it is asked for.
+    /// The number of a key, if it is requested.
     pub(crate) fn number(&self, key: &[u8]) -> Option<usize> {
         self.keys.binary_search_by(|other| other[..].cmp(key)).ok()
     }
 
-    /// Of a filter of so many blocks, those that the keys of these numbers are in; ascending, each
-    /// once.
+    /// The blocks, of a filter of `blocks` blocks, that contain the keys with these numbers;
+    /// ascending, each once.
     pub(crate) fn blocks(&self, numbers: impl Iterator<Item = usize>, blocks: u64) -> Vec<u64> {
         let block = |number: usize| filter::block_of(self.filters[number].0, blocks);
         let mut found: Vec<_> = numbers.map(block).collect();
@@ -134,7 +135,7 @@ impl Asked {
     }
 }
 
-/// Those of `all` for which the flag is set.
+/// The elements of `all` whose flag is set.
 pub(crate) fn chosen(all: &[usize], flags: &[bool]) -> impl Iterator<Item = usize> {
     all.iter().zip(flags).filter_map(|(one, flag)| flag.then_some(*one))
 }

@@ -1,72 +1,75 @@
-//! [`Lmpt`]: the backend.
+//! [`Lmpt`]: the implementation of [`Backend`].
 
 use crate::{
-    LAYERS, LISTS, META, Params, ParamsError, SNAPSHOT, apply, check,
+    LAYERS, LISTS, LmptParams, META, ParamsError, SNAPSHOT, apply, check,
     descriptor::{NAME, VERSION},
-    layer::Leaves,
+    garbage,
+    layer::LeafIter,
     leaf, load,
-    merge::Merges,
-    prove, settle,
-    state::{State, empty_root},
+    merge::MergeRegistry,
+    prove,
+    state::{LmptState, empty_root},
     verify,
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, HashId, Identity,
-    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Thinned, Value, flat,
+    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
+    BulkSink, CompactedCache, HashId, NodeRead, NodeWrite, ProofError, RowTable, StateDelta,
+    StateError, StateKey, StateValue, flat,
 };
-use retrie_storage_mpt::InMemory;
+use retrie_storage_mpt::MemorySource;
 use std::path::Path;
 
-/// LMPT under given [`Params`].
+/// LMPT under given [`LmptParams`].
 #[derive(Debug)]
 pub struct Lmpt {
-    identity: Identity,
-    params: Params,
-    merges: Merges,
+    identity: BackendIdentity,
+    params: LmptParams,
+    merges: MergeRegistry,
 }
 
-/// Structures of blocks that are kept in any case: one shares with its parent's what the block did not
-/// change; of blocks that change thousands of keys each is some megabytes.
-const KEPT: usize = 16;
-/// Memory for those of older blocks, in bytes.
-const THINNED_BYTES: u64 = 192 << 20;
-/// Bytes of a key that a block changes: its leaf, and the branches above that are the block's own.
+/// Structures of durable blocks that are kept whole. Each shares with its parent's structure what
+/// the block did not change. After blocks with thousands of changed keys each takes some megabytes.
+const CACHES_KEPT: usize = 16;
+/// Memory for compacted structures of older blocks, in bytes.
+const COMPACTED_BYTES: u64 = 192 << 20;
+/// Bytes of a key that a block changes: its leaf, and the branches above it that belong to the
+/// block alone.
 const CHANGED_BYTES: u64 = 1800;
-/// Bytes in memory of a key of a small layer, with its share of branches: about.
+/// About the bytes in memory of a key of a small layer, with its share of branches.
 const KEY_BYTES: u64 = 700;
-/// The same of the rows that its merge makes.
+/// About the bytes of the rows that a merge makes, for each key.
 const MADE_BYTES: u64 = 500;
-/// Branches of the snapshot in memory take about a KiB each, and are at most those of five levels.
+/// Branches of the snapshot in memory: about one KiB each, at most those of five levels.
 const UPPER_BYTES: u64 = 69_905 << 10;
 
 impl Lmpt {
     /// The backend under `params`.
     ///
     /// # Errors
-    /// [`ParamsError`] if one of them is out of its range.
-    pub fn new(params: Params) -> Result<Self, ParamsError> {
+    /// [`ParamsError`] if a parameter is out of its range.
+    pub fn new(params: LmptParams) -> Result<Self, ParamsError> {
         let params = params.checked()?;
-        let plain = Identity::plain(NAME, VERSION, HashId::Keccak256);
-        let identity = Identity { layout: params.stamp(), ..plain };
-        Ok(Self { identity, params, merges: Merges::default() })
+        let plain = BackendIdentity::plain(NAME, VERSION, HashId::Keccak256);
+        let identity = BackendIdentity { layout: params.stamp(), ..plain };
+        Ok(Self { identity, params, merges: MergeRegistry::default() })
     }
 
     /// Its parameters.
-    pub const fn params(&self) -> &Params {
+    pub const fn params(&self) -> &LmptParams {
         &self.params
     }
 }
 
 impl Backend for Lmpt {
-    type Cache = State;
+    type Cache = LmptState;
 
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &BackendIdentity {
         &self.identity
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities {
             proofs: true,
             absence_proofs: true,
             state_determined_root: false,
@@ -74,7 +77,7 @@ impl Backend for Lmpt {
         }
     }
 
-    fn tables(&self) -> Vec<Table> {
+    fn tables(&self) -> Vec<RowTable> {
         vec![flat::TABLE, SNAPSHOT, LAYERS, LISTS, META]
     }
 
@@ -82,52 +85,52 @@ impl Backend for Lmpt {
         empty_root()
     }
 
-    fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<State, StateError> {
-        State::open(view)
+    fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<LmptState, StateError> {
+        LmptState::open(view)
     }
 
-    fn caches_kept(&self) -> usize {
-        KEPT
+    fn retained_caches(&self) -> usize {
+        CACHES_KEPT
     }
 
-    fn thinned(&self, state: &State) -> Option<Thinned<State>> {
-        let (cache, changed) = state.thinned()?;
-        Some(Thinned { cache, bytes: changed * CHANGED_BYTES })
+    fn compact_cache(&self, state: &LmptState) -> Option<CompactedCache<LmptState>> {
+        let (cache, changed) = state.compacted()?;
+        Some(CompactedCache { cache, bytes: changed * CHANGED_BYTES })
     }
 
-    fn thinned_bytes(&self) -> u64 {
-        THINNED_BYTES
+    fn compacted_cache_bytes(&self) -> u64 {
+        COMPACTED_BYTES
     }
 
     fn cache_bytes(&self) -> u64 {
         let layers = self.params.keys.saturating_mul(2 * KEY_BYTES + MADE_BYTES);
-        layers.saturating_add(UPPER_BYTES + THINNED_BYTES)
+        layers.saturating_add(UPPER_BYTES + COMPACTED_BYTES)
     }
 
     fn apply(
         &self,
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
-        parent: &State,
+        parent: &LmptState,
         delta: &StateDelta,
-    ) -> Result<Applied<State>, StateError> {
+    ) -> Result<ApplyOutput<LmptState>, StateError> {
         apply::apply(&self.params, &self.merges, context, view, parent, delta)
     }
 
-    fn settle(
+    fn maintain(
         &self,
         view: &mut dyn NodeWrite,
-        state: &State,
+        state: &LmptState,
         first_retained: u64,
         budget: usize,
     ) -> Result<(), StateError> {
-        settle::settle(view, state, first_retained, budget)
+        garbage::write_and_clean(view, state, first_retained, budget)
     }
 
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         load::load(number, entries, sink)
@@ -136,7 +139,7 @@ impl Backend for Lmpt {
     fn prove(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &LmptState,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
         prove::prove(view, state, keys)
@@ -147,21 +150,21 @@ impl Backend for Lmpt {
         root: B256,
         keys: &[StateKey],
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify(root, keys, proof)
     }
 
-    fn stats(&self, view: &dyn NodeRead, state: &State) -> Result<BackendStats, StateError> {
+    fn stats(&self, view: &dyn NodeRead, state: &LmptState) -> Result<BackendStats, StateError> {
         let mut stats = BackendStats::count(view, &self.tables())?;
         stats.live_keys = stats.rows(flat::TABLE);
         let layers = state.layers(view)?;
         let is_tombstone = |leaf: &[u8]| leaf::decode(leaf) == Some(None);
-        for leaf in Leaves::of(&layers.delta) {
+        for leaf in LeafIter::of(&layers.delta) {
             stats.dead_keys += u64::from(is_tombstone(leaf?.value()));
         }
-        for leaf in Leaves::of(&layers.intermediate) {
+        for leaf in LeafIter::of(&layers.intermediate) {
             let leaf = leaf?;
-            let newer = layers.delta.get(&InMemory, leaf.key())?;
+            let newer = layers.delta.get(&MemorySource, leaf.key())?;
             stats.dead_keys += u64::from(newer.is_none() && is_tombstone(leaf.value()));
         }
         Ok(stats)
@@ -170,7 +173,7 @@ impl Backend for Lmpt {
     fn check(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &LmptState,
         root: B256,
         _: bool,
         _: Option<&dyn NodeRead>,

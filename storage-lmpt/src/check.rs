@@ -1,21 +1,21 @@
-//! The check of all rows: the root, the layers by their rows, every row of the snapshot, that the merge
-//! under way can be made and is settled as far as is said, and that Flat says of every key what the layers
-//! say.
+//! The check of all rows for `db verify`: the root; the layers, rebuilt from their rows; every row
+//! of the snapshot; whether the merge under way can be made, and its rows written ahead are right;
+//! whether Flat has the values of the layers.
 
 use crate::{
-    LAYERS, LISTS, META, SNAPSHOT, layer,
-    layer::Leaves,
-    leaf, lists, merge,
-    row::{Meta, is_mixed, published, settled},
-    snapshot::{Origin, Snapshot, branch_key, parse_key, rows},
-    state::{Layers, State},
+    LAYERS, LISTS, META, SNAPSHOT, garbage_lists, layer,
+    layer::LeafIter,
+    leaf, merge,
+    record::{LmptMeta, has_block_rows, published, rows_ahead},
+    snapshot::{RowOrigin, SnapshotView, branch_key, parse_key, rows},
+    state::{LmptState, SmallLayers},
 };
 use alloy_primitives::{B256, Bytes, keccak256, map::HashSet};
 use alloy_trie::Nibbles;
-use retrie_state::{Direction, KeyRange, NodeRead, StateError, StateKey, Table, flat};
+use retrie_state::{KeyRange, NodeRead, RowTable, ScanDirection, StateError, StateKey, flat};
 use retrie_storage_mpt::{
-    InMemory,
-    trie::{Link, NodeSource},
+    MemorySource,
+    trie::{NodeLink, NodeSource},
 };
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 /// [`Backend::check`](retrie_state::Backend::check).
 pub(crate) fn check(
     view: &dyn NodeRead,
-    state: &State,
+    state: &LmptState,
     root: B256,
     report: &mut dyn FnMut(StateError),
 ) -> Result<(), StateError> {
@@ -34,10 +34,10 @@ pub(crate) fn check(
     let Some(meta) = &state.meta else { return Ok(()) };
     let left = published(view, 0)?.map(|left| Ok(left?.0)).collect::<Result<_, StateError>>()?;
     let (reached, ahead) = Default::default();
-    let mut check = Check { view, meta, report, left, reached, live: 0, ahead };
+    let mut check = RowCheck { view, meta, report, left, reached, live: 0, ahead };
     check.layer_rows()?;
-    // Not those of the state, which may have been in memory for long.
-    let layers = match Layers::read(view, meta) {
+    // Not the layers of `state`, which may have been in memory for long.
+    let layers = match SmallLayers::read(view, meta) {
         Ok(layers) => layers,
         Err(fault) => {
             (check.report)(fault);
@@ -54,18 +54,18 @@ pub(crate) fn check(
     check.values(&layers)
 }
 
-struct Check<'a> {
+struct RowCheck<'a> {
     view: &'a dyn NodeRead,
-    meta: &'a Meta,
+    meta: &'a LmptMeta,
     report: &'a mut dyn FnMut(StateError),
-    /// Generations that are published, and not cleaned up.
+    /// Generations that are published and still have garbage.
     left: BTreeSet<u64>,
     /// Rows of the snapshot, by half of the hash of path and stamp.
     reached: HashSet<u128>,
-    /// Keys that have a value, as the layers say.
+    /// The number of keys that have a value in the layers.
     live: u64,
-    /// Settled rows of the merge under way, by half of the hash of their keys; `None` if the merge cannot be
-    /// made, so that nobody knows which these are.
+    /// Rows of the merge under way that were written ahead, by half of the hash of their keys.
+    /// `None` if the merge cannot be made, so that these rows are not known.
     ahead: Option<HashSet<u128>>,
 }
 
@@ -73,15 +73,15 @@ fn mark(key: &[u8]) -> u128 {
     keccak256(key).first_chunk().map_or(0, |half| u128::from_be_bytes(*half))
 }
 
-impl Check<'_> {
-    fn fault(&mut self, table: Table, what: String) {
+impl RowCheck<'_> {
+    fn fault(&mut self, table: RowTable, what: String) {
         (self.report)(StateError::corrupt(table.name, what));
     }
 
-    /// The rows of layers, each of a generation that is there.
+    /// Checks the rows of layers: order, and whether their generation exists.
     fn layer_rows(&mut self) -> Result<(), StateError> {
-        let mut order = layer::Order::default();
-        for row in self.view.scan(LAYERS, KeyRange::ALL, Direction::Forward)? {
+        let mut order = layer::LayerRowOrder::default();
+        for row in self.view.scan(LAYERS, KeyRange::ALL, ScanDirection::Forward)? {
             let (key, row) = row?;
             let entries = layer::read_row(&key, &row);
             if let Err(fault) = entries.and_then(|entries| order.follow(&key, &entries)) {
@@ -93,45 +93,50 @@ impl Check<'_> {
             if !is_live && !self.left.contains(&generation) {
                 self.fault(
                     LAYERS,
-                    format!("row {key} is of generation {generation}, which is gone"),
+                    format!("row {key} belongs to generation {generation}, which is gone"),
                 );
             }
         }
         Ok(())
     }
 
-    /// Keys of the small layers that have a value.
-    fn small(&mut self, layers: &Layers) -> Result<u64, StateError> {
+    /// The number of keys of the small layers that have a value.
+    fn small(&mut self, layers: &SmallLayers) -> Result<u64, StateError> {
         let has_value = |leaf: &[u8]| matches!(leaf::decode(leaf), Some(Some(_)));
         let mut live = 0;
-        for found in Leaves::of(&layers.delta) {
+        for found in LeafIter::of(&layers.delta) {
             live += u64::from(has_value(found?.value()));
         }
-        for found in Leaves::of(&layers.intermediate) {
+        for found in LeafIter::of(&layers.intermediate) {
             let found = found?;
-            let is_newest = layers.delta.get(&InMemory, found.key())?.is_none();
+            let is_newest = layers.delta.get(&MemorySource, found.key())?.is_none();
             live += u64::from(is_newest && has_value(found.value()));
         }
         Ok(live)
     }
 
-    /// What hangs at a slot of the snapshot, and all below it.
-    fn link(&mut self, layers: &Layers, slot: Nibbles, link: &Link<u64>) -> Result<(), StateError> {
+    /// Checks what hangs at a slot of the snapshot, and everything below it.
+    fn link(
+        &mut self,
+        layers: &SmallLayers,
+        slot: Nibbles,
+        link: &NodeLink<u64>,
+    ) -> Result<(), StateError> {
         match link {
-            Link::Unresolved(_) => {}
-            Link::Leaf(found) => {
+            NodeLink::Unresolved(_) => {}
+            NodeLink::Leaf(found) => {
                 let key = found.key();
                 if !matches!(leaf::decode(found.value()), Some(Some(_))) || found.stamp() != 0 {
                     self.fault(SNAPSHOT, format!("the leaf at {key} holds no value"));
                 }
-                let is_newest = layers.delta.get(&InMemory, key)?.is_none()
-                    && layers.intermediate.get(&InMemory, key)?.is_none();
+                let is_newest = layers.delta.get(&MemorySource, key)?.is_none()
+                    && layers.intermediate.get(&MemorySource, key)?.is_none();
                 self.live += u64::from(is_newest);
             }
-            Link::Branch(link) => {
+            NodeLink::Branch(link) => {
                 let path = link.path(&slot);
                 self.reached.insert(mark(&branch_key(&path, link.stamp())));
-                let source = Snapshot(self.view);
+                let source = SnapshotView(self.view);
                 let branch = match rows(&source).load(&path, link) {
                     Ok(branch) => branch,
                     Err(fault) => {
@@ -155,11 +160,12 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The merge under way can be made from the rows that are here, and its first rows are settled, as many
-    /// as is said. A block at the next boundary would find out, thousands of blocks from here.
-    fn merge_under_way(&mut self, layers: &Layers) -> Result<(), StateError> {
-        let settled = settled(self.view, self.meta.merging())?;
-        let made = match merge::rehearse(self.view, self.meta, &layers.intermediate) {
+    /// Checks that the merge under way can be made from the stored rows, and that the rows written
+    /// ahead are its first rows. Otherwise only the block at the next boundary would find the
+    /// fault, perhaps thousands of blocks later.
+    fn merge_under_way(&mut self, layers: &SmallLayers) -> Result<(), StateError> {
+        let settled = rows_ahead(self.view, self.meta.merging())?;
+        let made = match merge::make_all_rows(self.view, self.meta, &layers.intermediate) {
             Ok(made) => made,
             Err(fault) => {
                 let (table, what) = match fault {
@@ -174,18 +180,17 @@ impl Check<'_> {
         };
         let first = usize::try_from(settled).unwrap_or(usize::MAX);
         if first > made.len() {
-            let what =
-                format!("{settled} rows of the merge under way are settled, of {}", made.len());
+            let what = format!("{settled} of {} rows of the merge are written ahead", made.len());
             self.fault(META, what);
         }
         let mut ahead = HashSet::default();
         for row in made.rows(0, first).iter() {
-            let key = Origin::Settled.key(&row.key);
+            let key = RowOrigin::Ahead.key(&row.key);
             match self.view.get(row.table, &key)? {
                 Some(stored) if stored == row.row => {}
                 found => {
                     let is = if found.is_some() { "not what the merge makes" } else { "missing" };
-                    let what = format!("the settled row {} is {is}", Bytes::from(key.clone()));
+                    let what = format!("row {} written ahead is {is}", Bytes::from(key.clone()));
                     self.fault(row.table, what);
                 }
             }
@@ -195,13 +200,13 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The rows that nobody needs any more, as lists say.
+    /// The rows that are garbage according to the lists.
     fn lists(&mut self) -> Result<HashSet<u128>, StateError> {
         let mut useless = HashSet::default();
-        for row in self.view.scan(LISTS, KeyRange::ALL, Direction::Forward)? {
+        for row in self.view.scan(LISTS, KeyRange::ALL, ScanDirection::Forward)? {
             let (key, list) = row?;
             let generation = key.first_chunk().map_or(0, |number| u64::from_be_bytes(*number));
-            let entries = match lists::decode(generation, &list) {
+            let entries = match garbage_lists::decode(generation, &list) {
                 Ok(entries) if key.len() == 13 => entries,
                 Ok(_) => {
                     self.fault(LISTS, format!("row {key} is no list"));
@@ -224,23 +229,23 @@ impl Check<'_> {
         Ok(useless)
     }
 
-    /// The rows of the snapshot: in use, listed, or ahead of their publication.
+    /// Checks the rows of the snapshot: each is in use, or garbage, or written ahead.
     fn snapshot_rows(&mut self, useless: &HashSet<u128>) -> Result<(), StateError> {
-        for stored in self.view.scan(SNAPSHOT, KeyRange::ALL, Direction::Forward)? {
+        for stored in self.view.scan(SNAPSHOT, KeyRange::ALL, ScanDirection::Forward)? {
             let (key, _) = stored?;
             let parsed = key.split_last().and_then(|(origin, key)| {
-                let is_known = Origin::ALL.into_iter().any(|known| known as u8 == *origin);
+                let is_known = RowOrigin::ALL.into_iter().any(|known| known as u8 == *origin);
                 Some((key, parse_key(key).filter(|_| is_known)?))
             });
             let Some((branch, (_, stamp))) = parsed else {
-                self.fault(SNAPSHOT, format!("row {key} is of no branch"));
+                self.fault(SNAPSHOT, format!("row {key} names no branch"));
                 continue;
             };
-            // A row that a block wrote is removed only where that is said of its generation.
-            if key.last() == Some(&(Origin::Block as u8)) && !is_mixed(self.view, stamp)? {
+            // Garbage removal looks for a row of a block only if its generation is marked.
+            if key.last() == Some(&(RowOrigin::Block as u8)) && !has_block_rows(self.view, stamp)? {
                 let what =
-                    format!("row {key} was written by a block, but generation {stamp} is said");
-                self.fault(SNAPSHOT, format!("{what} to have been settled whole"));
+                    format!("row {key} was written by a block, but all rows of generation {stamp}");
+                self.fault(SNAPSHOT, format!("{what} were written ahead"));
             }
             let mark = mark(branch);
             if self.reached.contains(&mark) || useless.contains(&mark) {
@@ -253,18 +258,18 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Whether a row is one that was settled by the merge under way, or may be.
+    /// Whether a row was written ahead by the merge under way, or may have been.
     fn is_ahead(&self, generation: u64, key: &[u8]) -> bool {
-        let is_settled = key.last() == Some(&(Origin::Settled as u8));
+        let is_settled = key.last() == Some(&(RowOrigin::Ahead as u8));
         let is_known = || self.ahead.as_ref().is_none_or(|ahead| ahead.contains(&mark(key)));
         generation == self.meta.merging() && is_settled && is_known()
     }
 
-    /// Flat has the values that the layers say, and no others.
-    fn values(&mut self, layers: &Layers) -> Result<(), StateError> {
-        let source = Snapshot(self.view);
+    /// Checks that Flat has exactly the values of the layers.
+    fn values(&mut self, layers: &SmallLayers) -> Result<(), StateError> {
+        let source = SnapshotView(self.view);
         let mut count = 0;
-        for row in self.view.scan(flat::TABLE, KeyRange::ALL, Direction::Forward)? {
+        for row in self.view.scan(flat::TABLE, KeyRange::ALL, ScanDirection::Forward)? {
             let (encoded, value) = row?;
             let Some(key) = StateKey::decode(&encoded) else {
                 self.fault(flat::TABLE, format!("row {encoded} is not a state key"));
@@ -272,12 +277,12 @@ impl Check<'_> {
             };
             count += 1;
             let path = layer::path_of(&key);
-            let small = |trie: &retrie_storage_mpt::Trie| trie.get(&InMemory, &path);
+            let small = |trie: &retrie_storage_mpt::Trie| trie.get(&MemorySource, &path);
             let found: Option<Bytes> = match small(&layers.delta)? {
                 Some(found) => Some(found),
                 None => match small(&layers.intermediate)? {
                     Some(found) => Some(found),
-                    // What cannot be read was reported above.
+                    // A row that cannot be read was reported above.
                     None => match self.meta.snapshot.get(&rows(&source), &path) {
                         Ok(found) => found,
                         Err(_) => continue,
@@ -286,11 +291,11 @@ impl Check<'_> {
             };
             let said = found.as_ref().and_then(|leaf| leaf::decode(leaf)).flatten();
             if said != Some(&value[..]) {
-                self.fault(flat::TABLE, format!("{key} has another value than the layers say"));
+                self.fault(flat::TABLE, format!("{key} has another value than in the layers"));
             }
         }
         if count != self.live {
-            let what = format!("{count} keys have values, {} have one by the layers", self.live);
+            let what = format!("{count} keys have values, {} have one in the layers", self.live);
             self.fault(flat::TABLE, what);
         }
         Ok(())

@@ -1,10 +1,10 @@
-//! What lists of backends have of `lmpt`.
+//! Registration of `lmpt`: flags and the verifier of proofs.
 
 use crate::verify;
 use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::{
-    HashId, ProofError, StateKey, Value,
+    HashId, ProofError, StateKey, StateValue,
     descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
 };
 
@@ -13,11 +13,11 @@ pub(crate) const NAME: &str = "lmpt";
 /// Version of its rows and proofs.
 pub(crate) const VERSION: u32 = 1;
 
-/// Checks proofs. A root says all that they depend on: there are no parameters to trust.
+/// Checks proofs. A root determines all that they depend on, so there are no parameters to trust.
 #[derive(Clone, Copy, Debug)]
-struct Verifier;
+struct LmptVerifier;
 
-impl ProofVerifier for Verifier {
+impl ProofVerifier for LmptVerifier {
     fn params(&self) -> Option<ParamsFacts> {
         None
     }
@@ -28,7 +28,7 @@ impl ProofVerifier for Verifier {
         keys: &[StateKey],
         as_of: Option<u64>,
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         match as_of {
             None => verify(root, keys, proof),
             Some(_) => Err(ProofFormat::NO_HISTORY),
@@ -36,25 +36,28 @@ impl ProofVerifier for Verifier {
     }
 }
 
-/// Proofs in up to three parts.
+/// The format of proofs, which have up to three parts.
 pub static PROOF_FORMATS: &[ProofFormat] = &[ProofFormat {
     backend: NAME,
     version: VERSION,
     hash: HashId::Keccak256,
     shows_history: false,
-    verifier: Some(&Verifier),
+    verifier: Some(&LmptVerifier),
 }];
 
 #[cfg(feature = "std")]
-pub use backends::BACKENDS;
+pub use registration::BACKENDS;
 
 #[cfg(feature = "std")]
-mod backends {
+mod registration {
     use super::NAME;
-    use crate::{Lmpt, Params};
+    use crate::{Lmpt, LmptParams};
     use retrie_state::{
         AnyBackend,
-        descriptor::{Descriptor, Flag, Flags, MakeError, Making, Purpose, Takes, is},
+        descriptor::{
+            BackendDescriptor, BackendFlag, ConstructorInput, FlagArgument, FlagValues, MakeError,
+            StorePurpose, parses_as,
+        },
     };
     use std::sync::Arc;
 
@@ -62,59 +65,61 @@ mod backends {
     const KEYS: &str = "lmpt.merge-keys";
     const LEAST: &str = "lmpt.merge-least";
 
-    /// They are settled when a datadir is made.
-    const FLAGS: &[Flag] = &[
-        Flag {
+    /// Flags of `lmpt`. They take effect when a datadir is created.
+    const FLAGS: &[BackendFlag] = &[
+        BackendFlag {
             long: INTERVAL,
             value_name: "BLOCKS",
             help: "Blocks after which `lmpt` freezes its delta trie, and publishes the merge of the \
-                   one before. It is settled when a datadir is made. [default: 1000]",
+                   one before. It is fixed when a datadir is created. [default: 1000]",
             default: None,
-            takes: Takes::Text(is::<u64>),
+            takes: FlagArgument::Text(parses_as::<u64>),
         },
-        Flag {
+        BackendFlag {
             long: KEYS,
             value_name: "KEYS",
-            help: "Keys of the delta trie of `lmpt` after which it is frozen earlier. It is settled \
-                   when a datadir is made. [default: 524288]",
+            help: "Keys of the delta trie of `lmpt` after which it is frozen earlier. It is fixed \
+                   when a datadir is created. [default: 524288]",
             default: None,
-            takes: Takes::Text(is::<u64>),
+            takes: FlagArgument::Text(parses_as::<u64>),
         },
-        Flag {
+        BackendFlag {
             long: LEAST,
             value_name: "BLOCKS",
             help: "Blocks of the delta trie of `lmpt` before which its keys do not count: twice the \
-                   retention, so that merges are written by many blocks. It is settled when a \
-                   datadir is made. [default: 256]",
+                   retention, so that merges are written by many blocks. It is fixed when a \
+                   datadir is created. [default: 256]",
             default: None,
-            takes: Takes::Text(is::<u64>),
+            takes: FlagArgument::Text(parses_as::<u64>),
         },
     ];
 
-    /// `lmpt`.
-    pub static BACKENDS: &[Descriptor] = &[Descriptor {
+    /// The descriptor of `lmpt`.
+    pub static BACKENDS: &[BackendDescriptor] = &[BackendDescriptor {
         flags: FLAGS,
-        // There is a boundary every few blocks.
+        // For tests: a boundary every few blocks.
         small_flags: &[(INTERVAL, "5")],
         advice,
-        ..Descriptor::plain(
+        ..BackendDescriptor::plain(
             NAME,
             "LMPT: three tries in layers, merged in background",
             make,
             || {
-                let params = Params { interval: 5, ..Params::default() };
+                let params = LmptParams { interval: 5, ..LmptParams::default() };
                 Arc::new(Lmpt::new(params).expect("parameters within their ranges"))
             },
             ["#c26a9b", "#e39cc3"],
         )
     }];
 
-    fn make(making: &Making<'_>) -> Result<Arc<dyn AnyBackend>, MakeError> {
+    fn make(making: &ConstructorInput<'_>) -> Result<Arc<dyn AnyBackend>, MakeError> {
         let params = match making.purpose {
-            Purpose::Trial | Purpose::New { .. } => over(making.flags, Params::default())?,
-            Purpose::Existing { datadir, layout, .. } => {
-                let stamped = layout.parse::<Params>().ok();
-                let wanted = over(making.flags, stamped.unwrap_or_default())?;
+            StorePurpose::Temporary | StorePurpose::New { .. } => {
+                with_flags(making.flags, LmptParams::default())?
+            }
+            StorePurpose::Existing { datadir, layout, .. } => {
+                let stamped = layout.parse::<LmptParams>().ok();
+                let wanted = with_flags(making.flags, stamped.unwrap_or_default())?;
                 if stamped != Some(wanted) {
                     return Err(MakeError::OtherLayout {
                         backend: NAME,
@@ -129,9 +134,9 @@ mod backends {
         Ok(Arc::new(Lmpt::new(params).map_err(MakeError::backend)?))
     }
 
-    /// `params`, but for the flags that were given.
-    fn over(flags: &Flags, params: Params) -> Result<Params, MakeError> {
-        Ok(Params {
+    /// `params` with the flags that were given.
+    fn with_flags(flags: &FlagValues, params: LmptParams) -> Result<LmptParams, MakeError> {
+        Ok(LmptParams {
             interval: flags.get(INTERVAL)?.unwrap_or(params.interval),
             keys: flags.get(KEYS)?.unwrap_or(params.keys),
             least: flags.get(LEAST)?.unwrap_or(params.least),
@@ -140,8 +145,8 @@ mod backends {
 
     fn advice(error: &MakeError) -> Option<&'static str> {
         match error {
-            MakeError::OtherLayout { found, .. } => Some(match found.parse::<Params>() {
-                Ok(_) => "leave the flags --lmpt.* away: the datadir knows its parameters",
+            MakeError::OtherLayout { found, .. } => Some(match found.parse::<LmptParams>() {
+                Ok(_) => "omit the flags --lmpt.*: the datadir stores its parameters",
                 Err(_) => "use a newer program",
             }),
             _ => None,
@@ -154,16 +159,17 @@ mod backends {
         use std::path::Path;
 
         fn made(flag: Option<&str>, stamped: Option<&str>) -> Result<&'static str, MakeError> {
-            let mut flags = Flags::default();
+            let mut flags = FlagValues::default();
             if let Some(flag) = flag {
                 flags.set(&FLAGS[0], flag)?;
             }
-            let purpose = stamped.map_or(Purpose::Trial, |layout| Purpose::Existing {
-                datadir: Path::new("datadir"),
-                params: Default::default(),
-                layout,
-            });
-            let made = make(&Making { flags: &flags, purpose, cache: None })?;
+            let purpose =
+                stamped.map_or(StorePurpose::Temporary, |layout| StorePurpose::Existing {
+                    datadir: Path::new("datadir"),
+                    params: Default::default(),
+                    layout,
+                });
+            let made = make(&ConstructorInput { flags: &flags, purpose, cache: None })?;
             Ok(made.identity().layout)
         }
 

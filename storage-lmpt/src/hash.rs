@@ -1,11 +1,11 @@
-//! What the root is made of.
+//! The hash of the root, and the lineage.
 
 use alloy_primitives::{B256, Keccak256};
 
-/// Separates roots from whatever else is hashed with keccak-256.
+/// Separates roots from all other inputs of keccak-256.
 const ROOT: &[u8] = b"retrie lmpt root\x01";
 
-/// The root of a state whose delta, intermediate and snapshot trie have these roots
+/// The root of a state, from the roots of its delta, intermediate and snapshot trie
 /// (`docs/formats/lmpt.md`, Root).
 pub fn root(tries: &[B256; 3]) -> B256 {
     let mut hasher = Keccak256::new();
@@ -14,7 +14,7 @@ pub fn root(tries: &[B256; 3]) -> B256 {
     hasher.finalize()
 }
 
-/// Digests of what merges depend on.
+/// Digests of the merges behind a snapshot.
 #[cfg(feature = "std")]
 pub(crate) mod lineage {
     use alloy_primitives::{B256, Keccak256};
@@ -26,13 +26,13 @@ pub(crate) mod lineage {
         hasher.finalize()
     }
 
-    /// The lineage of the snapshot that the first block made.
+    /// The lineage of the snapshot of the first block.
     pub(crate) fn first(snapshot: &B256) -> B256 {
         digest(b"retrie lmpt first\x01", &[&snapshot[..]])
     }
 
-    /// The lineage of the snapshot that the trie of `generation` was merged into. That of the one
-    /// before tells it apart from another with the same keys: the stamps of its rows are others.
+    /// The lineage of the snapshot after the merge of the trie of `generation`. It includes the
+    /// lineage before: two snapshots with the same keys can have rows with different stamps.
     pub(crate) fn merged(before: &B256, generation: u64, trie: &B256) -> B256 {
         digest(b"retrie lmpt merged\x01", &[&before[..], &generation.to_be_bytes(), &trie[..]])
     }

@@ -1,28 +1,28 @@
-//! The small layers: a trie that is wholly in memory, and rows that say block by block what became of
-//! its keys, from which it is built again.
+//! The small layers: tries that are completely in memory. Their rows contain the changes block by
+//! block, and the tries are rebuilt from them.
 //!
-//! A key has no row of its own: nothing is looked up in the rows of a layer, and those of a block lie
-//! together, where they are written and removed.
+//! A key has no row of its own: single keys are never looked up in the rows of a layer. The rows of
+//! a block are written and removed together, so they lie side by side.
 
 use crate::{
     leaf,
-    row::{LAYERS, generation_range, layer_key, parse_layer_key},
+    record::{LAYERS, generation_range, layer_key, parse_layer_key},
 };
 use alloy_primitives::{B256, Bytes, keccak256};
 use rayon::prelude::*;
 use retrie_state::{
-    Direction, KeyRange, NodeRead, NodeWrite, StateDelta, StateError, StateKey,
+    KeyRange, NodeRead, NodeWrite, ScanDirection, StateDelta, StateError, StateKey,
     wire::{WireReader, put_varint},
 };
 use retrie_storage_mpt::{
-    InMemory, Item, Trie,
-    trie::{Leaf, Link},
+    LeafUpdate, MemorySource, Trie,
+    trie::{Leaf, NodeLink},
 };
 use std::sync::Arc;
 
-/// Keys that one thread hashes at a time.
+/// The number of keys that one thread hashes at a time.
 const CHUNK: usize = 32;
-/// Bytes of a row after which a block goes on in the next one, so that one is a page on disk.
+/// A block continues in the next row after this many bytes, so that a row fits into a page.
 const ROW_BYTES: usize = 3_900;
 
 /// The path of a key: keccak-256 of its encoding.
@@ -30,19 +30,19 @@ pub(crate) fn path_of(key: &StateKey) -> B256 {
     keccak256(&*key.encode())
 }
 
-/// The trie of `generation` as its rows say, and how many keys it has.
+/// Rebuilds the trie of `generation` from its rows. Also returns the number of its keys.
 pub(crate) fn read(view: &dyn NodeRead, generation: u64) -> Result<(Trie, u64), StateError> {
     let (start, end) = generation_range(generation);
-    let rows = view.scan(LAYERS, KeyRange::new(&start, &end), Direction::Forward)?;
+    let rows = view.scan(LAYERS, KeyRange::new(&start, &end), ScanDirection::Forward)?;
     let rows = rows.collect::<Result<Vec<_>, _>>()?;
     let read: Vec<_> =
         rows.par_iter().map(|(key, row)| read_row(key, row)).collect::<Result<_, _>>()?;
-    let mut order = Order::default();
+    let mut order = LayerRowOrder::default();
     rows.iter().zip(&read).try_for_each(|((key, _), entries)| order.follow(key, entries))?;
-    let item = |(key, leaf): (StateKey, Bytes)| Item::new(path_of(&key), Some(leaf));
+    let item = |(key, leaf): (StateKey, Bytes)| LeafUpdate::new(path_of(&key), Some(leaf));
     let mut items: Vec<_> =
         read.into_par_iter().flat_map_iter(|entries| entries.into_iter().map(item)).collect();
-    // In the order of blocks: of a key the last one counts.
+    // In the order of blocks: the last change of a key counts.
     items.par_sort_by_key(|item| item.key);
     items.dedup_by(|later, earlier| {
         let is_same = later.key == earlier.key;
@@ -52,14 +52,14 @@ pub(crate) fn read(view: &dyn NodeRead, generation: u64) -> Result<(Trie, u64), 
         is_same
     });
     let count = items.len() as u64;
-    Ok((Trie::default().update(&InMemory, &items, &mut ())?, count))
+    Ok((Trie::default().update(&MemorySource, &items, &mut ())?, count))
 }
 
-/// Keys and leaves of a layer row.
-pub(crate) type Entries = Vec<(StateKey, Bytes)>;
+/// The keys and leaves of a layer row.
+pub(crate) type LayerEntries = Vec<(StateKey, Bytes)>;
 
-/// Reads a layer row; it has one entry or more.
-pub(crate) fn read_row(key: &Bytes, row: &Bytes) -> Result<Entries, StateError> {
+/// Decodes a layer row, which has at least one entry.
+pub(crate) fn read_row(key: &Bytes, row: &Bytes) -> Result<LayerEntries, StateError> {
     let malformed = || StateError::corrupt(LAYERS.name, format!("row {key} is malformed"));
     let (mut rest, mut entries) = (WireReader::new(row), Vec::new());
     let mut entry = || {
@@ -75,13 +75,14 @@ pub(crate) fn read_row(key: &Bytes, row: &Bytes) -> Result<Entries, StateError> 
     Ok(entries)
 }
 
-/// The order of layer rows: parts of a block are numbered from 0 on, and keys of a block ascend.
+/// Checks the order of layer rows: the parts of a block are numbered from 0 on, and its keys
+/// ascend.
 #[derive(Debug, Default)]
-pub(crate) struct Order(Option<((u64, u64, u32), StateKey)>);
+pub(crate) struct LayerRowOrder(Option<((u64, u64, u32), StateKey)>);
 
-impl Order {
-    /// Refuses a row that cannot come next.
-    pub(crate) fn follow(&mut self, key: &Bytes, entries: &Entries) -> Result<(), StateError> {
+impl LayerRowOrder {
+    /// Rejects a row that cannot be the next one.
+    pub(crate) fn follow(&mut self, key: &Bytes, entries: &LayerEntries) -> Result<(), StateError> {
         let is_next = |(generation, number, part): (u64, u64, u32), first: &StateKey| {
             let keys = entries.iter().map(|(key, _)| key);
             let continues = |((of, at, before), last): &((u64, u64, u32), StateKey)| {
@@ -103,8 +104,8 @@ impl Order {
     }
 }
 
-/// Writes the rows of a block.
-struct RowsOf<'a> {
+/// Writes the layer rows of a block.
+struct LayerRowWriter<'a> {
     view: &'a mut dyn NodeWrite,
     generation: u64,
     number: u64,
@@ -112,7 +113,7 @@ struct RowsOf<'a> {
     open: Vec<u8>,
 }
 
-impl RowsOf<'_> {
+impl LayerRowWriter<'_> {
     fn add(&mut self, key: &StateKey, leaf: &[u8]) -> Result<(), StateError> {
         let key = key.encode();
         self.open.push(key.len() as u8);
@@ -133,16 +134,16 @@ impl RowsOf<'_> {
     }
 }
 
-/// The delta of `generation` with the changes of block `number`, which are written to its rows; and how
-/// many of the keys are new to it. A key that goes leaves a tombstone, whatever the layers below have: so
-/// what a trie holds depends on its own blocks alone.
+/// Applies the changes of block `number` to the delta of `generation`, and writes its rows. Returns
+/// the new trie, and the number of keys that are new in it. A deleted key leaves a tombstone,
+/// whatever the layers below contain: so the content of a trie depends only on its own blocks.
 pub(crate) fn apply(
     view: &mut dyn NodeWrite,
     (generation, number): (u64, u64),
     trie: &Trie,
     delta: &StateDelta,
 ) -> Result<(Trie, u64), StateError> {
-    struct Changed<'a> {
+    struct LeafChange<'a> {
         key: &'a StateKey,
         leaf: Bytes,
         is_new: bool,
@@ -155,51 +156,51 @@ pub(crate) fn apply(
         .filter(|change| change.previous != change.next)
         .map(|change| {
             let path = path_of(&change.key);
-            Ok(Changed {
+            Ok(LeafChange {
                 key: &change.key,
                 leaf: leaf::encode(change.next.as_ref()),
-                is_new: trie.get(&InMemory, &path)?.is_none(),
+                is_new: trie.get(&MemorySource, &path)?.is_none(),
                 path,
             })
         })
         .collect::<Result<Vec<_>, StateError>>()?;
     let mut new = 0;
     let mut items = Vec::with_capacity(changes.len());
-    let mut rows = RowsOf { view, generation, number, part: 0, open: Vec::new() };
-    for Changed { key, leaf, is_new, path } in changes {
+    let mut rows = LayerRowWriter { view, generation, number, part: 0, open: Vec::new() };
+    for LeafChange { key, leaf, is_new, path } in changes {
         new += u64::from(is_new);
         rows.add(key, &leaf)?;
-        items.push(Item::new(path, Some(leaf)));
+        items.push(LeafUpdate::new(path, Some(leaf)));
     }
     rows.close()?;
     items.par_sort_unstable_by_key(|item| item.key);
-    Ok((trie.update(&InMemory, &items, &mut ())?, new))
+    Ok((trie.update(&MemorySource, &items, &mut ())?, new))
 }
 
-/// The leaves of a trie that is wholly in memory, in the order of their paths.
-pub(crate) struct Leaves {
-    /// What is still to come, the next one last.
-    stack: Vec<Link>,
+/// The leaves of a trie that is completely in memory, in the order of their paths.
+pub(crate) struct LeafIter {
+    /// The links that are still to be visited; the next one is last.
+    stack: Vec<NodeLink>,
 }
 
-impl Leaves {
+impl LeafIter {
     pub(crate) fn of(trie: &Trie) -> Self {
         Self { stack: trie.root().cloned().into_iter().collect() }
     }
 }
 
-impl Iterator for Leaves {
+impl Iterator for LeafIter {
     type Item = Result<Arc<Leaf>, StateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             match self.stack.pop()? {
-                Link::Leaf(leaf) => return Some(Ok(leaf)),
-                Link::Branch(link) if link.node().is_some() => {
+                NodeLink::Leaf(leaf) => return Some(Ok(leaf)),
+                NodeLink::Branch(link) if link.node().is_some() => {
                     let children = link.node().into_iter().flat_map(|node| node.children());
                     self.stack.extend(children.rev().flatten().cloned());
                 }
-                Link::Branch(_) | Link::Unresolved(_) => {
+                NodeLink::Branch(_) | NodeLink::Unresolved(_) => {
                     let what = "a node of a small trie is not in memory";
                     return Some(Err(StateError::corrupt("trie in memory", what)));
                 }

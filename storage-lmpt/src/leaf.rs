@@ -1,11 +1,11 @@
-//! What leaves hold: a tag, then the value. Layer rows hold the same bytes.
+//! The content of leaves: a tag, then the value. Layer rows contain the same bytes.
 
-/// Tag of a tombstone: nothing follows.
+/// Tag of a tombstone; no bytes follow.
 const TOMBSTONE: u8 = 0;
 /// Tag of a value.
 const VALUE: u8 = 1;
 
-/// The leaf of a value, or a tombstone.
+/// The leaf of a value; without a value a tombstone.
 #[cfg(feature = "std")]
 pub(crate) fn encode(value: Option<&alloy_primitives::Bytes>) -> alloy_primitives::Bytes {
     let mut leaf = Vec::with_capacity(1 + value.map_or(0, |value| value.len()));
@@ -19,7 +19,7 @@ pub(crate) fn encode(value: Option<&alloy_primitives::Bytes>) -> alloy_primitive
     leaf.into()
 }
 
-/// The value of a leaf; `Some(None)` for a tombstone, `None` if it is neither.
+/// The value of a leaf; `Some(None)` for a tombstone, `None` for malformed bytes.
 pub(crate) fn decode(leaf: &[u8]) -> Option<Option<&[u8]>> {
     match leaf {
         [TOMBSTONE] => Some(None),

@@ -1,22 +1,28 @@
 //! LMPT ("LMPT: A Novel Authenticated Data Structure to Eliminate Storage Bottlenecks for High
-//! Performance Blockchains", ICBC 2022): three tries in layers. Recent changes are in small tries in
-//! memory, which are merged into a large one on disk in the background.
+//! Performance Blockchains", ICBC 2022) as a backend: a Merkle Patricia trie in three layers.
+//! Recent changes are in two small tries in memory. Background jobs merge them into a large trie on
+//! disk.
 //!
 //! # Vocabulary
 //!
-//! * **Delta**, **intermediate**, **snapshot**: the three tries, newest first. Each is one Merkle
-//!   Patricia trie over keccak-256 of the encoded state key. The first two are the **small layers**.
-//! * **Leaf**: a tag and the value; in the small layers it may be a **tombstone**: the key is absent,
-//!   whatever the layers below have.
-//! * **Boundary**: a block that begins with a new delta. The delta before becomes the intermediate
-//!   trie, and what the intermediate trie was is merged by then: the merged snapshot is *published*.
-//! * **Generation**: number of a delta, from 1 on. A trie keeps it as intermediate trie, and the rows
-//!   that its merge makes in the snapshot bear it as stamp. The first block is generation 0: it goes
-//!   straight into the snapshot.
-//! * **Made** row: one that the merge is done with: no key to come lies below its path. A merge reads no
-//!   made row again; of what it may still need it keeps the branches in memory.
-//! * **Settled** row: one that the merge has made and a commit has written before it is published.
-//! * **Lineage**: a digest of all that was merged, in order: what the rows of a snapshot depend on.
+//! * **Delta**, **intermediate**, **snapshot**: the three tries, newest first. Each is a Merkle
+//!   Patricia trie over keccak-256 of the encoded state key. The first two are the **small
+//!   layers**.
+//! * **Flat**: the values by plain key; reads use it.
+//! * **Leaf**: a tag and the value. In a small layer it may be a **tombstone**: the key is absent,
+//!   whatever the layers below contain.
+//! * **Boundary**: a block that starts a new delta. The old delta becomes the intermediate trie.
+//!   The merge of the old intermediate trie must be finished by then: its snapshot is *published*.
+//! * **Generation**: the number of a delta, from 1 on. A trie keeps its generation as intermediate
+//!   trie, and it is the stamp of the rows that its merge makes in the snapshot. The first block is
+//!   generation 0: it goes directly into the snapshot.
+//! * **Made row** (`MadeRow`): a row that the merge has finished: no later key of the merge is
+//!   below its path. A merge does not read a made row again; the branches that it may still need
+//!   stay in memory.
+//! * **Row written ahead**: a made row that a commit has written before the merge is published.
+//!   `docs/formats/lmpt.md` calls it *settled*.
+//! * **Garbage**: rows of the snapshot that a merge has replaced. A merge lists them.
+//! * **Lineage**: a digest of all merges so far, in order. It determines the rows of a snapshot.
 //!
 //! # How a block goes through
 //!
@@ -28,35 +34,38 @@
 //!                                              v                |
 //!                     rows (path, generation), snapshot trie --'
 //!                       |            '-- published at the next boundary, with the rows left over
-//!                       '-- settle: written ahead, commit by commit
+//!                       '-- written ahead, commit by commit (garbage.rs)
 //! ```
 //!
-//! | moment | what |
+//! | when | what |
 //! |---|---|
-//! | a boundary | the merge is waited for; its snapshot takes the place of the one before |
-//! | the first block after it, or after opening | a job starts: the frozen trie into the snapshot |
-//! | a commit, once the boundary cannot be reverted | some of the rows that the job has made are written |
-//! | a commit, once the next boundary cannot be reverted | rows that it made useless are removed |
+//! | a boundary | waits for the merge; its snapshot replaces the old one |
+//! | the first block after it, or after an opening | starts the job that merges the frozen trie |
+//! | a commit, once the boundary cannot be reverted | writes some rows of the job ahead |
+//! | a commit, once the next boundary cannot be reverted | removes garbage of the merge |
 //!
 //! # Assumptions
 //!
-//! keccak-256 is collision resistant. Deltas list every key once, with its true previous value.
+//! * keccak-256 is collision resistant.
+//! * Deltas list every key once, with its true previous value.
 //!
 //! # Rooms
 //!
 //! | module | what |
 //! |---|---|
 //! | `hash`, `leaf` | root and leaves |
-//! | `verify` | bytes of proofs, and checking them: pure, `no_std` |
-//! | `params` | when there is a boundary |
-//! | `row` | rows beside those of the snapshot trie |
-//! | `layer` | small tries, and their rows |
-//! | `snapshot` | the rows of the snapshot: two origins, what a merge makes of them |
-//! | `lists` | lists of rows that a merge made useless |
-//! | `merge` | the job |
-//! | `state` | the structure of one block's state |
-//! | `apply`, `load`, `settle`, `prove`, `check` | what the backend does with all these |
-//! | `backend`, `descriptor` | the contract |
+//! | `params` | when a block is a boundary |
+//! | `record` | row encodings, except those of the snapshot trie |
+//! | `layer` | small layers, and their rows |
+//! | `snapshot` | rows of the snapshot: two origins, and the changes of a merge |
+//! | `garbage_lists` | lists of rows that a merge has replaced |
+//! | `merge` | the merge job |
+//! | `state` | the structure in memory of a block's state |
+//! | `backend`, `descriptor` | the implementation of `Backend`; flags and registration |
+//! | `apply`, `load` | applying a delta; bulk load |
+//! | `garbage` | what commits do beside blocks: writing rows ahead, removing garbage |
+//! | `prove`, `verify` | making proofs; checking proofs: pure, `no_std` |
+//! | `check` | the check of all rows for `db verify` |
 
 #![cfg_attr(not(feature = "std"), no_std)]
 extern crate alloc;
@@ -79,9 +88,11 @@ mod backend;
 #[cfg(feature = "std")]
 mod check;
 #[cfg(feature = "std")]
-mod layer;
+mod garbage;
 #[cfg(feature = "std")]
-mod lists;
+mod garbage_lists;
+#[cfg(feature = "std")]
+mod layer;
 #[cfg(feature = "std")]
 mod load;
 #[cfg(feature = "std")]
@@ -91,9 +102,7 @@ mod params;
 #[cfg(feature = "std")]
 mod prove;
 #[cfg(feature = "std")]
-mod row;
-#[cfg(feature = "std")]
-mod settle;
+mod record;
 #[cfg(feature = "std")]
 mod snapshot;
 #[cfg(feature = "std")]
@@ -102,8 +111,8 @@ mod state;
 #[cfg(feature = "std")]
 pub use backend::Lmpt;
 #[cfg(feature = "std")]
-pub use params::{Params, ParamsError};
+pub use params::{LmptParams, ParamsError};
 #[cfg(feature = "std")]
-pub use row::{LAYERS, LISTS, META, SNAPSHOT};
+pub use record::{LAYERS, LISTS, META, SNAPSHOT};
 #[cfg(feature = "std")]
-pub use state::State;
+pub use state::LmptState;

@@ -1,24 +1,24 @@
-//! A whole state at once: as the first block, straight into the tables.
+//! Bulk load: a whole state as the first block, directly into the tables.
 
 use crate::{
     apply::first_meta,
     layer, leaf,
-    row::{META, SNAPSHOT, STATE},
-    snapshot::Changes,
+    record::{META, SNAPSHOT, STATE},
+    snapshot::SnapshotChanges,
 };
 use alloy_primitives::B256;
 use rayon::prelude::*;
-use retrie_state::{BulkSink, StateError, StateKey, Value, flat};
-use retrie_storage_mpt::{Item, Trie, TrieHash, trie::Unkept};
+use retrie_state::{BulkSink, StateError, StateKey, StateValue, flat};
+use retrie_storage_mpt::{LeafUpdate, Trie, TrieHash, trie::BuildSource};
 
 /// Entries that are hashed together.
 const CHUNK: usize = 4096;
 
-/// Loads `entries` as block `number`; returns the root. Holds all of them in memory, at about 150 bytes
-/// a key beside the value.
+/// Loads `entries` as block `number` and returns the root. Holds all of them in memory, with about
+/// 150 bytes for each key beside the value.
 pub(crate) fn load(
     number: u64,
-    entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+    entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
     sink: &mut dyn BulkSink,
 ) -> Result<B256, StateError> {
     let (mut items, mut chunk) = (Vec::new(), Vec::with_capacity(CHUNK));
@@ -36,24 +36,26 @@ pub(crate) fn load(
         }
     }
     hash_into(&mut items, &mut chunk);
-    items.par_sort_unstable_by_key(|item: &Item<u64>| item.key);
-    let put = |part: Changes| {
+    items.par_sort_unstable_by_key(|item: &LeafUpdate<u64>| item.key);
+    let put = |part: SnapshotChanges| {
         let mut rows: Vec<_> = part.into_rows().collect();
         rows.par_sort_unstable_by(|a, b| a.0.cmp(&b.0));
         rows.iter().try_for_each(|(key, row)| sink.put_unordered(SNAPSHOT, key, row))
     };
-    let snapshot =
-        Trie::build(TrieHash::Keccak256, &Unkept::default(), &items, &Changes::new(0), put)?;
+    let snapshot = Trie::build(
+        TrieHash::Keccak256,
+        &BuildSource::default(),
+        &items,
+        &SnapshotChanges::new(0),
+        put,
+    )?;
     let meta = first_meta(number, snapshot);
     sink.put(META, STATE, &meta.encode())?;
     Ok(meta.root())
 }
 
-fn hash_into(items: &mut Vec<Item<u64>>, chunk: &mut Vec<(StateKey, Value)>) {
-    items.par_extend(
-        chunk
-            .par_drain(..)
-            .with_min_len(32)
-            .map(|(key, value)| Item::new(layer::path_of(&key), Some(leaf::encode(Some(&value))))),
-    );
+fn hash_into(items: &mut Vec<LeafUpdate<u64>>, chunk: &mut Vec<(StateKey, StateValue)>) {
+    items.par_extend(chunk.par_drain(..).with_min_len(32).map(|(key, value)| {
+        LeafUpdate::new(layer::path_of(&key), Some(leaf::encode(Some(&value))))
+    }));
 }

@@ -1,23 +1,24 @@
-//! When there is a boundary: settled when a datadir is made, as roots depend on it.
+//! When a block is a boundary. The parameters are fixed when a datadir is created, because roots
+//! depend on them.
 
 use parking_lot::Mutex;
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
-/// The parameters of a store. What they decide depends on the chain's content alone.
+/// The parameters of a store. Boundaries depend only on them and on the content of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Params {
+pub struct LmptParams {
     /// Most blocks of a delta, at least 1.
     pub interval: u64,
-    /// Keys of a delta after which it takes no more blocks than `least`, at least 1. A bound on
-    /// memory: a delta may have more keys if so many come within that many blocks.
+    /// If a delta has this number of keys, at least 1, it gets no blocks beyond `least`. It bounds
+    /// memory: a delta has more keys only if they come within `least` blocks.
     pub keys: u64,
-    /// Blocks of a delta before which its keys do not count, at least 1. Twice the retention leaves
-    /// a merge the second half to be settled in.
+    /// The number of blocks of a delta, at least 1, before which its keys do not count. If it is
+    /// twice the retention, rows of a merge can be written ahead during the second half.
     pub least: u64,
 }
 
-impl Default for Params {
-    /// The paper's interval; twice the default retention.
+impl Default for LmptParams {
+    /// The paper's interval, and twice the default retention.
     fn default() -> Self {
         Self { interval: 1000, keys: 1 << 19, least: 256 }
     }
@@ -27,20 +28,20 @@ impl Default for Params {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("parameter `{name}` of lmpt is 0, it must be at least 1")]
 pub struct ParamsError {
-    /// Its name.
+    /// The name of the parameter.
     pub name: &'static str,
 }
 
-/// Text that is no [`Params`].
+/// A text that is no encoding of [`LmptParams`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("these are no parameters of lmpt")]
 pub struct UnknownParams;
 
-impl Params {
-    /// The same, if every parameter is in its range.
+impl LmptParams {
+    /// The same parameters, if each is in its range.
     ///
     /// # Errors
-    /// The first one that is not.
+    /// The first parameter that is out of range.
     pub const fn checked(self) -> Result<Self, ParamsError> {
         let name = match self {
             Self { interval: 0, .. } => "merge-interval",
@@ -51,15 +52,15 @@ impl Params {
         Err(ParamsError { name })
     }
 
-    /// Whether the block comes with a new delta, if the delta before it has `blocks` blocks and `keys`
-    /// keys.
+    /// Whether the next block is a boundary, if the delta has `blocks` blocks and `keys` keys.
     pub(crate) const fn is_boundary(&self, blocks: u64, keys: u64) -> bool {
         blocks >= self.interval || (keys >= self.keys && blocks >= self.least)
     }
 
-    /// What datadirs are stamped with. Proofs are not: a root says all that they depend on.
+    /// The text that datadirs are stamped with. Proofs are not stamped: a root determines all that
+    /// they depend on.
     pub(crate) fn stamp(&self) -> &'static str {
-        // Stamps live as long as the program, and there are few.
+        // A stamp is never freed, and there are few.
         static STAMPS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
         let stamp = self.to_string();
         let mut known = STAMPS.lock();
@@ -72,17 +73,17 @@ impl Params {
     }
 }
 
-impl fmt::Display for Params {
+impl fmt::Display for LmptParams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { interval, keys, least } = self;
         write!(f, "interval={interval},keys={keys},least={least}")
     }
 }
 
-impl FromStr for Params {
+impl FromStr for LmptParams {
     type Err = UnknownParams;
 
-    /// Reads the text back that it displays as, and no other.
+    /// Parses the text of `Display`, and no other text.
     fn from_str(text: &str) -> Result<Self, UnknownParams> {
         let mut parts = text.split(',');
         let mut number = |name: &str| {
@@ -102,7 +103,7 @@ mod tests {
 
     #[test]
     fn parameters_read_back_and_nothing_else_does() {
-        let params = Params { interval: 7, keys: 9, least: 1 };
+        let params = LmptParams { interval: 7, keys: 9, least: 1 };
         assert_eq!(params.to_string().parse(), Ok(params));
         assert_eq!(params.stamp(), "interval=7,keys=9,least=1");
         assert!(std::ptr::eq(params.stamp(), params.stamp()));
@@ -115,19 +116,19 @@ mod tests {
             "interval=7,keys=9,least=1,",
             "keys=9,interval=7,least=1",
         ] {
-            assert_eq!(wrong.parse::<Params>(), Err(UnknownParams), "{wrong}");
+            assert_eq!(wrong.parse::<LmptParams>(), Err(UnknownParams), "{wrong}");
         }
-        let none = Params { least: 0, ..params };
+        let none = LmptParams { least: 0, ..params };
         assert_eq!(none.checked(), Err(ParamsError { name: "merge-least" }));
     }
 
     #[test]
     fn a_boundary_comes_after_an_interval_or_with_many_keys_when_it_may() {
-        let params = Params { interval: 10, keys: 100, least: 4 };
+        let params = LmptParams { interval: 10, keys: 100, least: 4 };
         let boundaries = [(9, 99), (10, 0), (3, 1_000), (4, 99), (4, 100), (9, 100)]
             .map(|(blocks, keys)| params.is_boundary(blocks, keys));
         assert_eq!(boundaries, [false, true, false, false, true, true]);
-        let larger = Params { least: 20, ..params };
+        let larger = LmptParams { least: 20, ..params };
         assert!(larger.is_boundary(10, 0) && !larger.is_boundary(9, 1_000));
     }
 }

@@ -1,32 +1,33 @@
-//! Making proofs: of each layer the nodes on the ways to the keys that no newer layer has settled.
+//! Making proofs: from each layer, the nodes on the paths to the keys that no newer layer has a
+//! leaf of.
 
 use crate::{
     layer,
-    snapshot::{Snapshot, rows},
-    state::{EMPTY, State},
+    snapshot::{SnapshotView, rows},
+    state::{EMPTY, LmptState},
 };
 use alloy_primitives::Bytes;
 use retrie_state::{NodeRead, StateError, StateKey, wire::put_varint};
-use retrie_storage_mpt::{InMemory, Trie, TrieHash};
+use retrie_storage_mpt::{MemorySource, Trie, TrieHash};
 use std::collections::HashSet;
 
 /// The proof of `keys` (`docs/formats/lmpt.md`, Proof bytes).
 pub(crate) fn prove(
     view: &dyn NodeRead,
-    state: &State,
+    state: &LmptState,
     keys: &[StateKey],
 ) -> Result<Bytes, StateError> {
     let layers = state.layers(view)?;
     let small = [&layers.delta, &layers.intermediate];
     let empty = Trie::empty(TrieHash::Keccak256);
     let snapshot = state.meta.as_ref().map_or(&empty, |meta| &meta.snapshot);
-    let source = Snapshot(view);
-    let mut parts: [Part; 3] = Default::default();
+    let source = SnapshotView(view);
+    let mut parts: [ProofNodes; 3] = Default::default();
     let mut way = Vec::new();
     'keys: for key in keys {
         let path = layer::path_of(key);
         for (trie, part) in small.iter().zip(&mut parts) {
-            let found = trie.prove(&InMemory, &path, &mut way)?;
+            let found = trie.prove(&MemorySource, &path, &mut way)?;
             part.add(&mut way);
             if found.is_some() {
                 continue 'keys;
@@ -45,14 +46,14 @@ pub(crate) fn prove(
     Ok(out.into())
 }
 
-/// The nodes of one trie, each once, as they are first reached.
+/// The nodes of one trie, each once, in the order in which they are first reached.
 #[derive(Default)]
-struct Part {
+struct ProofNodes {
     nodes: Vec<Bytes>,
     known: HashSet<Bytes>,
 }
 
-impl Part {
+impl ProofNodes {
     fn add(&mut self, way: &mut Vec<Bytes>) {
         for node in way.drain(..) {
             if self.known.insert(node.clone()) {

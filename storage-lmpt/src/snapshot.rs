@@ -1,30 +1,30 @@
 //! The rows of the snapshot trie, keyed by path, stamp and *origin*.
 //!
-//! A row that a merge makes is written once, in one of two ways: with the block that publishes the
-//! merge, and then it goes if that block is reverted, or by `settle` before, and then it stays. The
-//! last byte of its key, the origin, keeps the two apart. A block that was proposed before a row was
-//! settled writes it anew beside the settled one: were they one row, its undo would take away what
-//! other blocks, proposed later, count on.
+//! A row of a merge is written once, in one of two ways. The block that publishes the merge writes
+//! it, and then a revert of that block removes it. Or a commit before that writes it ahead, and
+//! then it stays. The last byte of the key, the origin, distinguishes the two. A block that was
+//! proposed before a row was written ahead writes its own copy beside the other: if they were one
+//! row, the undo of the block would remove a row that blocks proposed later need.
 
-use crate::row::SNAPSHOT;
+use crate::record::SNAPSHOT;
 use alloy_primitives::Bytes;
 use alloy_trie::Nibbles;
-use retrie_state::{Direction, KeyRange, NodeRead, Rows as RowIter, StateError, Table};
-use retrie_storage_mpt::trie::{Branch, Place, Recorder, Rows, row};
+use retrie_state::{KeyRange, NodeRead, RowScan as RowIter, RowTable, ScanDirection, StateError};
+use retrie_storage_mpt::trie::{Branch, RowPlace, RowSource, UpdateRecorder, record};
 use std::sync::Arc;
 
-/// Who wrote a row.
+/// The writer of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Origin {
-    /// The block that published it.
+pub(crate) enum RowOrigin {
+    /// The block that published the merge.
     Block = 0,
-    /// A commit before that.
-    Settled = 1,
+    /// A commit before the publication.
+    Ahead = 1,
 }
 
-impl Origin {
-    pub(crate) const ALL: [Self; 2] = [Self::Block, Self::Settled];
+impl RowOrigin {
+    pub(crate) const ALL: [Self; 2] = [Self::Block, Self::Ahead];
 
     /// The key of a row with this origin.
     pub(crate) fn key(self, key: &[u8]) -> Vec<u8> {
@@ -32,17 +32,17 @@ impl Origin {
     }
 }
 
-/// Where the rows are.
-pub(crate) fn place() -> Place {
-    Place::new(SNAPSHOT, &[])
+/// The place of the snapshot trie's rows.
+pub(crate) fn place() -> RowPlace {
+    RowPlace::new(SNAPSHOT, &[])
 }
 
-/// The key of a branch's row, but for its origin.
+/// The key of a branch's row, without its origin.
 pub(crate) fn branch_key(path: &Nibbles, stamp: u64) -> Vec<u8> {
-    row::branch_key(&[], path, stamp)
+    record::branch_key(&[], path, stamp)
 }
 
-/// Path and stamp in such a key.
+/// Path and stamp in the key of a branch's row, without its origin.
 pub(crate) fn parse_key(key: &[u8]) -> Option<(Nibbles, u64)> {
     let (rest, stamp) = key.split_last_chunk()?;
     let (kind, nibbles) = rest.split_first()?;
@@ -50,20 +50,20 @@ pub(crate) fn parse_key(key: &[u8]) -> Option<(Nibbles, u64)> {
     is_path.then(|| (Nibbles::from_nibbles_unchecked(nibbles), u64::from_be_bytes(*stamp)))
 }
 
-/// The rows of the snapshot in `view`, which is a view of [`Snapshot`].
-pub(crate) fn rows(view: &dyn NodeRead) -> Rows<'_, u64> {
-    Rows::new(view, place())
+/// The rows of the snapshot in `view`, which must be a [`SnapshotView`].
+pub(crate) fn rows(view: &dyn NodeRead) -> RowSource<'_, u64> {
+    RowSource::new(view, place())
 }
 
-/// A view in which rows of the snapshot are found whatever their origin.
+/// A view that finds rows of the snapshot whatever their origin.
 #[derive(Clone, Copy)]
-pub(crate) struct Snapshot<'a>(pub(crate) &'a dyn NodeRead);
+pub(crate) struct SnapshotView<'a>(pub(crate) &'a dyn NodeRead);
 
-impl NodeRead for Snapshot<'_> {
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
-        // Rows of the first block are not settled; of later ones most are.
+impl NodeRead for SnapshotView<'_> {
+    fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+        // Rows of the first block are never written ahead; most rows of merges are.
         let is_first = key.last_chunk() == Some(&0u64.to_be_bytes());
-        let mut origins = Origin::ALL;
+        let mut origins = RowOrigin::ALL;
         if !is_first {
             origins.reverse();
         }
@@ -75,12 +75,12 @@ impl NodeRead for Snapshot<'_> {
         Ok(None)
     }
 
-    /// Rows of the snapshot are found by their keys alone.
+    /// Rows of the snapshot are only read by key, so a scan passes through.
     fn scan<'b>(
         &'b self,
-        table: Table,
+        table: RowTable,
         range: KeyRange<'_>,
-        direction: Direction,
+        direction: ScanDirection,
     ) -> Result<RowIter<'b>, StateError> {
         self.0.scan(table, range, direction)
     }
@@ -90,40 +90,40 @@ impl NodeRead for Snapshot<'_> {
     }
 }
 
-/// What became of a branch in an update.
+/// The change of a branch in an update.
 #[derive(Clone, Debug)]
-pub(crate) struct Recorded {
+pub(crate) struct BranchChange {
     pub(crate) path: Nibbles,
-    /// Stamp of the row that it had.
+    /// Stamp of the row before the update.
     pub(crate) before: Option<u64>,
-    /// The row that it has now.
+    /// The row after the update.
     pub(crate) row: Option<Bytes>,
 }
 
-/// Takes down what an update of the snapshot changes.
+/// Records the changes of an update of the snapshot.
 #[derive(Clone, Debug)]
-pub(crate) struct Changes {
+pub(crate) struct SnapshotChanges {
     stamp: u64,
-    pub(crate) rows: Vec<Recorded>,
+    pub(crate) rows: Vec<BranchChange>,
 }
 
-impl Changes {
-    /// Nothing yet; new rows get this stamp.
+impl SnapshotChanges {
+    /// Starts without changes. New rows get this stamp.
     pub(crate) const fn new(stamp: u64) -> Self {
         Self { stamp, rows: Vec::new() }
     }
 
-    /// Keys and rows of an update that found no rows.
+    /// Keys and rows of an update that found no rows of its own.
     pub(crate) fn into_rows(self) -> impl Iterator<Item = (Vec<u8>, Bytes)> {
         let stamp = self.stamp;
         self.rows.into_iter().filter_map(move |recorded| {
-            let key = Origin::Block.key(&branch_key(&recorded.path, stamp));
+            let key = RowOrigin::Block.key(&branch_key(&recorded.path, stamp));
             Some((key, recorded.row?))
         })
     }
 }
 
-impl Recorder for Changes {
+impl UpdateRecorder for SnapshotChanges {
     type Stamp = u64;
 
     fn stamp(&self) -> u64 {
@@ -144,10 +144,10 @@ impl Recorder for Changes {
         previous: Option<&Branch<u64>>,
         next: Option<&Branch<u64>>,
     ) {
-        self.rows.push(Recorded {
+        self.rows.push(BranchChange {
             path: *path,
             before: previous.map(Branch::stamp),
-            row: next.map(|next| row::encode(path, next)),
+            row: next.map(|next| record::encode(path, next)),
         });
     }
 }

@@ -1,6 +1,6 @@
-//! [`State`]: the structure of one block's state.
+//! [`LmptState`]: the structure in memory of one block's state.
 
-use crate::{layer, merge::Merge, row::Meta};
+use crate::{layer, merge::MergeJob, record::LmptMeta};
 use alloy_primitives::B256;
 use parking_lot::Mutex;
 use retrie_state::{NodeRead, StateError};
@@ -10,41 +10,42 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// Root of a trie without keys.
+/// The root of a trie without keys.
 pub(crate) const EMPTY: B256 = TrieHash::Keccak256.empty_root();
 
-/// The structure of one block's state. It shares with its parent's whatever the block did not change.
+/// The structure in memory of one block's state. It shares with its parent's structure all that the
+/// block did not change.
 #[derive(Debug)]
-pub struct State {
-    /// `None`: there is no block yet.
-    pub(crate) meta: Option<Meta>,
-    layers: OnceLock<Layers>,
+pub struct LmptState {
+    /// `None` before the first block.
+    pub(crate) meta: Option<LmptMeta>,
+    layers: OnceLock<SmallLayers>,
     /// The merge of the intermediate trie, once a block has started it.
-    pub(crate) merge: Option<Merge>,
-    pub(crate) hints: Arc<Mutex<Hints>>,
-    /// Keys that the block changed.
+    pub(crate) merge: Option<MergeJob>,
+    pub(crate) hints: Arc<Mutex<GarbageHints>>,
+    /// The number of keys that the block changed.
     changed: u64,
 }
 
-/// The small tries.
+/// The two small layers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Layers {
+pub(crate) struct SmallLayers {
     pub(crate) delta: Trie,
-    pub(crate) intermediate: Arc<Frozen>,
+    pub(crate) intermediate: Arc<FrozenTrie>,
 }
 
-/// A layer that changes no more. What is left of it in the end, hundreds of thousands of nodes, is freed
-/// by a thread: a block would wait for it.
+/// A layer that changes no more. A thread frees its nodes at the end, hundreds of thousands of
+/// them, so that no block waits for that.
 #[derive(Debug, Default)]
-pub(crate) struct Frozen(Trie);
+pub(crate) struct FrozenTrie(Trie);
 
-impl From<Trie> for Frozen {
+impl From<Trie> for FrozenTrie {
     fn from(trie: Trie) -> Self {
         Self(trie)
     }
 }
 
-impl Deref for Frozen {
+impl Deref for FrozenTrie {
     type Target = Trie;
 
     fn deref(&self) -> &Trie {
@@ -52,85 +53,85 @@ impl Deref for Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for FrozenTrie {
     fn drop(&mut self) {
         if !self.0.is_empty() {
-            free_aside(std::mem::take(&mut self.0));
+            free_in_thread(std::mem::take(&mut self.0));
         }
     }
 }
 
-/// Frees something large beside all else.
-pub(crate) fn free_aside<T: Send + 'static>(large: T) {
-    // If there is no thread to be had, the closure is dropped here, and the thing with it.
+/// Frees a large value in another thread.
+pub(crate) fn free_in_thread<T: Send + 'static>(large: T) {
+    // If the thread cannot start, the value is dropped here, with the closure.
     let _ = std::thread::Builder::new().name("lmpt-free".into()).spawn(move || drop(large));
 }
 
-/// Where clean-up begins to look: what comes before is gone for good. It is removed without undo.
+/// Where garbage removal starts to look. Rows before these places are gone, and have no undo.
 #[derive(Debug, Default)]
-pub(crate) struct Hints {
+pub(crate) struct GarbageHints {
     /// A published generation.
     pub(crate) published: u64,
-    /// Keys of their tables.
+    /// Keys of the two tables.
     pub(crate) layers: Vec<u8>,
     pub(crate) lists: Vec<u8>,
 }
 
-impl State {
-    /// The state that `view` shows. Its small tries are built when they are first needed: values are
-    /// read without them, and old blocks are opened for reading, too.
+impl LmptState {
+    /// The state that `view` shows. Its small layers are built at first use: values are read
+    /// without them, also for old blocks.
     pub(crate) fn open(view: &dyn NodeRead) -> Result<Self, StateError> {
-        let meta = Meta::read(view)?;
+        let meta = LmptMeta::read(view)?;
         let (hints, changed) = Default::default();
         Ok(Self { meta, layers: OnceLock::new(), merge: None, hints, changed })
     }
 
-    /// The state after a block on `self` that changed so many keys.
+    /// The state after a block on `self` that changed `changed` keys.
     pub(crate) fn child(
         &self,
-        meta: Meta,
-        layers: Layers,
-        merge: Option<Merge>,
+        meta: LmptMeta,
+        layers: SmallLayers,
+        merge: Option<MergeJob>,
         changed: usize,
     ) -> Self {
         let (layers, hints) = (OnceLock::from(layers), self.hints.clone());
         Self { meta: Some(meta), layers, merge, hints, changed: changed as u64 }
     }
 
-    /// What proofs need of it once its block is no longer among the latest, and how many keys the block
-    /// changed; `None` if the small tries have not been needed.
-    pub(crate) fn thinned(&self) -> Option<(Self, u64)> {
+    /// The part that proofs need once the block is below the latest ones, and the number of keys
+    /// that the block changed. `None` if the small layers were never built.
+    pub(crate) fn compacted(&self) -> Option<(Self, u64)> {
         let layers = OnceLock::from(self.layers.get()?.clone());
         let (meta, hints, changed) = (self.meta.clone(), self.hints.clone(), self.changed);
         Some((Self { meta, layers, merge: None, hints, changed }, changed))
     }
 
-    /// The small tries; `view` shows this state.
-    pub(crate) fn layers(&self, view: &dyn NodeRead) -> Result<&Layers, StateError> {
+    /// The small layers. `view` must show this state.
+    pub(crate) fn layers(&self, view: &dyn NodeRead) -> Result<&SmallLayers, StateError> {
         if let Some(layers) = self.layers.get() {
             return Ok(layers);
         }
         let built = self
             .meta
             .as_ref()
-            .map_or_else(|| Ok(Layers::default()), |meta| Layers::read(view, meta))?;
+            .map_or_else(|| Ok(SmallLayers::default()), |meta| SmallLayers::read(view, meta))?;
         Ok(self.layers.get_or_init(|| built))
     }
 
-    /// Root of the state.
+    /// The root of the state.
     pub(crate) fn root(&self) -> B256 {
-        self.meta.as_ref().map_or_else(empty_root, Meta::root)
+        self.meta.as_ref().map_or_else(empty_root, LmptMeta::root)
     }
 }
 
-/// Root of the state without a block.
+/// The root of the state without a block.
 pub(crate) fn empty_root() -> B256 {
     crate::root(&[EMPTY; 3])
 }
 
-impl Layers {
-    /// The tries that the rows make, which must be those that the state names.
-    pub(crate) fn read(view: &dyn NodeRead, meta: &Meta) -> Result<Self, StateError> {
+impl SmallLayers {
+    /// Rebuilds the small layers from their rows. They must have the roots in `meta`.
+    pub(crate) fn read(view: &dyn NodeRead, meta: &LmptMeta) -> Result<Self, StateError> {
         let (delta, intermediate) = rayon::join(
             || layer::read(view, meta.generation),
             || layer::read(view, meta.merging()),
@@ -143,7 +144,7 @@ impl Layers {
         for (trie, root, generation) in tries {
             if trie.hash() != root {
                 let found = trie.hash();
-                let what = format!("rows of generation {generation} make {found}, not {root}");
+                let what = format!("rows of generation {generation} give {found}, not {root}");
                 return Err(StateError::corrupt(crate::LAYERS.name, what));
             }
         }

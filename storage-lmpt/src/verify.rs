@@ -1,14 +1,14 @@
-//! Checking proofs against a root: pure, without storage or `std`. The bytes are in
-//! `docs/formats/lmpt.md`.
+//! Checking proofs against a root: pure, without storage or `std`. `docs/formats/lmpt.md` describes
+//! the bytes.
 //!
-//! The verifier itself goes through the layers, newest first. What it finds there settles the key: a
-//! value, or a tombstone, which says that the key is absent. Only if a layer's nodes *show* that it
-//! has no leaf of the key does the next one count, so nothing newer can be hidden.
+//! The verifier searches the layers itself, newest first. A leaf decides: it is a value, or a
+//! tombstone, which says that the key is absent. The verifier goes on to the next layer only if the
+//! nodes of a layer *prove* that it has no leaf of the key. So a proof cannot hide a newer leaf.
 
 use crate::{hash, leaf};
 use alloc::{collections::BTreeMap, vec::Vec};
 use alloy_primitives::{B256, keccak256};
-use retrie_state::{ProofError, StateKey, Value, wire::WireReader};
+use retrie_state::{ProofError, StateKey, StateValue, wire::WireReader};
 use retrie_storage_mpt::{TrieHash, verify::walk};
 
 const MISSING: ProofError = ProofError::Missing { what: "a node on the way" };
@@ -16,17 +16,17 @@ const MISSING: ProofError = ProofError::Missing { what: "a node on the way" };
 /// The values of `keys` under `root`, as `proof` shows them.
 ///
 /// # Errors
-/// A [`ProofError`] for anything but the one proof that belongs to `root` and `keys`.
+/// A [`ProofError`] for anything but the one valid proof of `keys` under `root`.
 pub fn verify(
     root: B256,
     keys: &[StateKey],
     proof: &[u8],
-) -> Result<Vec<Option<Value>>, ProofError> {
+) -> Result<Vec<Option<StateValue>>, ProofError> {
     let mut rest = WireReader::new(proof);
     let roots = [rest.hash()?, rest.hash()?, rest.hash()?];
     let [delta, intermediate, snapshot] = roots;
-    let mut small = [Part::read(delta, &mut rest)?, Part::read(intermediate, &mut rest)?];
-    let mut snapshot = Part::read(snapshot, &mut rest)?;
+    let mut small = [TrieProof::read(delta, &mut rest)?, TrieProof::read(intermediate, &mut rest)?];
+    let mut snapshot = TrieProof::read(snapshot, &mut rest)?;
     rest.finish()?;
     if hash::root(&roots) != root {
         return Err(ProofError::RootMismatch);
@@ -46,7 +46,7 @@ pub fn verify(
             None => snapshot.leaf(&path)?.map(|leaf| snapshot_value(&leaf)).transpose()?,
         });
     }
-    if small.iter().chain([&snapshot]).all(Part::is_used_up) {
+    if small.iter().chain([&snapshot]).all(TrieProof::is_used_up) {
         Ok(values)
     } else {
         Err(ProofError::Unused)
@@ -54,23 +54,23 @@ pub fn verify(
 }
 
 /// The value in a leaf of a small layer; `None` for a tombstone.
-fn value_of(bytes: &[u8]) -> Result<Option<Value>, ProofError> {
+fn value_of(bytes: &[u8]) -> Result<Option<StateValue>, ProofError> {
     let shown = leaf::decode(bytes).ok_or(ProofError::Malformed { what: "leaf" })?;
-    Ok(shown.map(Value::copy_from_slice))
+    Ok(shown.map(StateValue::copy_from_slice))
 }
 
-fn snapshot_value(bytes: &[u8]) -> Result<Value, ProofError> {
+fn snapshot_value(bytes: &[u8]) -> Result<StateValue, ProofError> {
     value_of(bytes)?.ok_or(ProofError::Malformed { what: "tombstone in the snapshot" })
 }
 
-/// What a proof has of one trie.
-struct Part<'a> {
+/// The part of a proof for one trie.
+struct TrieProof<'a> {
     root: B256,
     nodes: alloc::vec::IntoIter<&'a [u8]>,
     seen: BTreeMap<B256, &'a [u8]>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> TrieProof<'a> {
     fn read(root: B256, rest: &mut WireReader<'a>) -> Result<Self, ProofError> {
         let count = rest.count(1)?;
         let mut nodes = Vec::with_capacity(count);
@@ -81,7 +81,7 @@ impl<'a> Part<'a> {
         Ok(Self { root, nodes: nodes.into_iter(), seen: BTreeMap::new() })
     }
 
-    /// What the leaf of a key holds; `None` if the nodes show that there is none.
+    /// The content of the leaf of a key; `None` if the nodes prove that there is no leaf.
     fn leaf(&mut self, path: &B256) -> Result<Option<Vec<u8>>, ProofError> {
         let Self { root, nodes, seen } = self;
         walk(TrieHash::Keccak256, *root, path, &mut |hash| {

@@ -1,8 +1,8 @@
-//! One block (paper, Algorithms 1 to 5): versions go up, commitments follow, the block's Merkle tree
-//! is built, the root binds both.
+//! Applies one block (paper, Algorithms 1 to 5): raises versions, updates commitments, builds the
+//! block's Merkle tree, and computes the root from both.
 //!
 //! ```text
-//!  delta --> place: slot and version of each key --> increments of every AMT on the way
+//!  delta --> slot and version of each key --> increments of every AMT on its path
 //!                          |                                   | one batch of additions
 //!                          v                                   v
 //!                   tuples of keys                     tuples of sub-AMTs
@@ -11,39 +11,41 @@
 //!            root = H(root AMT's commitment || range) --> rows, the child's structure
 //! ```
 //!
-//! That a sub-AMT changes is known before its new commitment: only versions enter the AMT above. So
-//! all additions of all levels are one batch, with shared inversions.
+//! An AMT contains versions of its sub-AMTs and not their commitments. So all changes are known
+//! before any new commitment, and the additions of all levels are one batch with shared inversions.
 
 use crate::{
     hash, merkle,
-    params::Params,
-    point::{Point, sum},
+    params::LvmtParams,
+    point::{G1Point, sum},
+    proof_tree::RootRise,
     record::{
-        AMTS, Amt, BLOCKS, BlockRow, KEY_SLOTS, KEYS, META, META_KEY, Meta, NAME, Position, RANGE,
-        Record, SLOTS, TREES, VERSION_END, Way, amt_key, check_way, corrupt, group_key, range_key,
-        slot_key,
+        AMTS, BLOCKS, BlockRow, EntryPath, KEY_SLOTS, KEYS, KeyRecord, LvmtMeta, META, META_KEY,
+        NAME, RANGE, SLOTS, SubAmt, TREES, TuplePosition, VERSION_END, amt_key, check_path,
+        corrupt, group_key, range_key, slot_key,
     },
-    second::{Log, Rise, Second},
+    second_level::{LevelArray, LevelLog, VersionRise},
     shard::ProofShard,
-    state::{Ground, State},
-    tree::Bump,
+    state::{ApplyBase, LvmtState},
 };
 use alloy_primitives::{B256, Bytes};
 use hashbrown::HashMap;
-use retrie_state::{ApplyContext, Change, EncodedKey, NodeWrite, StateDelta, StateError, StateKey};
+use retrie_state::{
+    ApplyContext, EncodedKey, NodeWrite, StateChange, StateDelta, StateError, StateKey,
+};
 use std::{hint::black_box, sync::Arc};
 
-/// Applies `delta` to the state `parent`: the new root and structure.
+/// Applies `delta` to the state `parent`. Returns the new root and structure.
 pub(crate) fn apply(
-    params: &Arc<Params>,
+    params: &Arc<LvmtParams>,
     shard: ProofShard,
     context: &ApplyContext<'_>,
     view: &mut dyn NodeWrite,
-    parent: &State,
+    parent: &LvmtState,
     delta: &StateDelta,
-) -> Result<(B256, State), StateError> {
+) -> Result<(B256, LvmtState), StateError> {
     let number = context.number;
-    let ground = parent.ground(params, view.as_read())?;
+    let ground = parent.apply_base(params, view.as_read())?;
     let mut meta = parent.meta;
     if meta.blocks == 0 {
         meta.first = number;
@@ -53,19 +55,19 @@ pub(crate) fn apply(
     let mut writes = Vec::with_capacity(delta.changes().len());
     let mut rows_before = Vec::with_capacity(delta.changes().len());
     for change in delta.changes() {
-        let (write, row) = place(params, view, parent, ground, &mut meta, change)?;
+        let (write, row) = raise_version(params, view, parent, ground, &mut meta, change)?;
         writes.push(write);
         rows_before.push(row);
     }
     warm(params, &ground.second, &writes);
-    let mut amts = Touched::new(params, parent);
+    let mut amts = TouchedAmts::new(params, parent);
     for write in &writes {
         if let Some((entry, above)) = write.way.split_last() {
             let amt = amts.touch(view, above)?;
             amts.bump(amt, entry, write.slot);
         }
     }
-    let Touched { ways, before, mut points, mut terms, bumps, rises, .. } = amts;
+    let TouchedAmts { ways, before, mut points, mut terms, bumps, rises, .. } = amts;
     let (keys, own) = (writes.len(), points.len());
     let count = u32::try_from(keys + own - 1).map_err(|_| StateError::Exhausted {
         backend: NAME,
@@ -73,7 +75,7 @@ pub(crate) fn apply(
         limit: u32::MAX.into(),
     })?;
 
-    // The proof tree's nodes are added to in the same batch.
+    // The increments of the proof tree's nodes join the same batch.
     let growth = parent.tree.as_ref().and_then(|tree| tree.growth(params, &bumps));
     if let Some(growth) = &growth {
         terms.extend(growth.terms.iter().map(|(node, point)| (own as u32 + node, *point)));
@@ -82,22 +84,22 @@ pub(crate) fn apply(
     let keep = shard.keeps_tree(number);
     let compute = || {
         let tuples_of_keys = || {
-            let mut tuples = hash::Batch::with_capacity(keys);
+            let mut tuples = hash::HashBatch::with_capacity(keys);
             for (write, change) in writes.iter().zip(delta.changes()) {
                 let value = change.next.as_ref().map(|value| &value[..]);
                 tuples.key_tuple(write.level(), write.slot, write.version, &write.key, value);
             }
             let mut groups = Vec::with_capacity(keys / 16);
-            // The tuples of sub-AMTs are not known yet.
-            let tree = merkle::Begun::new(tuples.finish(), |level, group, row| {
+            // The tuples of sub-AMTs are added later: their commitments are not computed yet.
+            let tree = merkle::TreePrefix::new(tuples.finish(), |level, group, row| {
                 groups.push((level, group, row));
             });
             (tree, groups)
         };
-        // Whoever is done with the records takes the second of these.
+        // The thread that is done with the records takes the second closure.
         let ((), (tree, mut groups)) = both(keys, || sum(&mut points, &mut terms), tuples_of_keys);
-        let amts = changed(&ways, &before, &points, number, keys);
-        let mut tuples = hash::Batch::with_capacity(amts.len());
+        let amts = changed_amts(&ways, &before, &points, number, keys);
+        let mut tuples = hash::HashBatch::with_capacity(amts.len());
         for (at, amt) in &amts {
             tuples.amt_tuple(&ways[*at], amt.version, &amt.commitment.to_bytes());
         }
@@ -106,14 +108,14 @@ pub(crate) fn apply(
         });
         (amts, groups, top)
     };
-    // Records need the positions of their tuples, and these follow from the order alone.
+    // Records contain the positions of their tuples; these follow from the order alone.
     let records = || {
-        let mut rows = Rows::with_capacity(keys);
+        let mut rows = RowBuffer::with_capacity(keys);
         for (leaf, (write, change)) in writes.iter().zip(delta.changes()).enumerate() {
-            let position = Position { block: number, leaf: leaf as u32 };
+            let position = TuplePosition { block: number, leaf: leaf as u32 };
             let value = change.next.as_ref().map(|value| &value[..]);
             rows.add(|row| {
-                Record::encode(write.slot, write.version, position, &write.way, value, row);
+                KeyRecord::encode(write.slot, write.version, position, &write.way, value, row);
             });
         }
         let rows = rows.finish().into_iter();
@@ -127,10 +129,10 @@ pub(crate) fn apply(
     meta.commitment = points[0];
     meta.amts += amts.iter().filter(|(at, _)| before[*at].version == 0).count() as u64;
 
-    // The second level comes last.
+    // Sub-AMTs of the second level come last.
     let (deeper, second) = amts.split_at(amts.partition_point(|(at, _)| ways[*at].len() > 1));
     for (at, amt) in deeper {
-        let row = |amt: &Amt| {
+        let row = |amt: &SubAmt| {
             let mut row = Vec::new();
             amt.encode(&mut row);
             Bytes::from(row)
@@ -142,15 +144,19 @@ pub(crate) fn apply(
         let leaf = (keys + deeper.len()) as u32;
         let mut number_of = vec![0; ways.len()];
         (0u16..).zip(second).for_each(|(n, (at, _))| number_of[*at] = n);
-        let rise = |Rise { of, entry, slot }| Rise { of: number_of[of as usize], entry, slot };
+        let rise = |VersionRise { of, entry, slot }| VersionRise {
+            of: number_of[of as usize],
+            entry,
+            slot,
+        };
         let rises = rises.into_iter().map(rise).collect();
         let changed: Vec<u16> = second.iter().map(|(at, _)| ways[*at][0]).collect();
-        let log = if parent.meta.blocks == 0 { Log::new(number) } else { ground.log };
+        let log = if parent.meta.blocks == 0 { LevelLog::new(number) } else { ground.log };
         let amts = second.iter().map(|(at, amt)| (ways[*at][0], *amt)).collect();
         let second = ground.second.child(amts);
         let at = (params.height(), number);
         let log = log.step(view, at, &second, leaf, changed, rises)?;
-        Ground { second, log, range: ground.range.clone() }
+        ApplyBase { second, log, range: ground.range.clone() }
     };
     for (level, group, row) in groups.into_iter().filter(|_| keep) {
         // A tree has fewer groups than leaves.
@@ -173,17 +179,17 @@ pub(crate) fn apply(
     let root = root_of(&meta, &range_top);
     let tree = parent.tree.as_ref().map(|tree| {
         let growth = growth.map(|growth| (growth, &points[own..]));
-        tree.grown(params, growth, bumps, context, view.as_read())
+        tree.child(params, growth, bumps, context, view.as_read())
     });
     let child = parent.child(meta, ground, tree, collection);
     parent.memo.clear();
     Ok((root, child))
 }
 
-/// Changed keys from which on it pays to wake another thread.
+/// Changed keys from which on a second thread is worth its start.
 const KEYS_FOR_TWO: usize = 64;
 
-/// Does both, side by side if `keys` changed keys are worth it.
+/// Runs both closures, in parallel if the block changes enough `keys`.
 fn both<A: Send, B: Send>(
     keys: usize,
     a: impl FnOnce() -> A + Send,
@@ -192,57 +198,58 @@ fn both<A: Send, B: Send>(
     if keys < KEYS_FOR_TWO { (a(), b()) } else { rayon::join(a, b) }
 }
 
-/// The sub-AMTs that change, with their new content: deepest level first, within a level by way.
-/// Their tuples come after those of `keys` keys. The first of `ways` is the root AMT, which has none.
-fn changed(
-    ways: &[Way],
-    before: &[Amt],
-    points: &[Point],
+/// The sub-AMTs that change, with their new content: deepest level first, within a level by path.
+/// Their tuples follow the tuples of `keys` keys. The first of `ways` is the root AMT, which has no
+/// tuple.
+fn changed_amts(
+    ways: &[EntryPath],
+    before: &[SubAmt],
+    points: &[G1Point],
     block: u64,
     keys: usize,
-) -> Vec<(usize, Amt)> {
+) -> Vec<(usize, SubAmt)> {
     let mut order: Vec<usize> = (1..ways.len()).collect();
     order.sort_unstable_by(|a, b| {
         let (a, b) = (&ways[*a], &ways[*b]);
         b.len().cmp(&a.len()).then_with(|| a.cmp(b))
     });
     let amt = |(n, at): (usize, usize)| {
-        let position = Position { block, leaf: (keys + n) as u32 };
-        (at, Amt { version: before[at].version + 1, position, commitment: points[at] })
+        let position = TuplePosition { block, leaf: (keys + n) as u32 };
+        (at, SubAmt { version: before[at].version + 1, position, commitment: points[at] })
     };
     order.into_iter().enumerate().map(amt).collect()
 }
 
-/// The root of a state with these counts, whose range has this top.
-pub(crate) fn root_of(meta: &Meta, range_top: &B256) -> B256 {
+/// The root of a state with these counts, whose range has the top `range_top`.
+pub(crate) fn root_of(meta: &LvmtMeta, range_top: &B256) -> B256 {
     hash::root(&meta.commitment.to_bytes(), meta.first, meta.blocks, range_top)
 }
 
-/// A key that changes: where its version is, and which one is new.
-struct Write {
+/// A key that changes: the slot of its version, and the new version.
+struct KeyWrite {
     key: EncodedKey,
-    way: Way,
+    way: EntryPath,
     slot: u8,
     version: u64,
 }
 
-impl Write {
-    /// Level of the AMT in which its version is.
+impl KeyWrite {
+    /// Level of the AMT that holds the version.
     fn level(&self) -> u8 {
         (self.way.len() - 1) as u8
     }
 }
 
-/// Finds the slot of a key, or gives it one, and raises its version (Algorithms 2 and 3). Returns
-/// its record so far as well.
-fn place(
-    params: &Params,
+/// Finds the slot of a key, or allocates one, and raises its version (Algorithms 2 and 3). Also
+/// returns the key's old record.
+fn raise_version(
+    params: &LvmtParams,
     view: &mut dyn NodeWrite,
-    parent: &State,
-    ground: &Ground,
-    meta: &mut Meta,
-    change: &Change,
-) -> Result<(Write, Option<Bytes>), StateError> {
+    parent: &LvmtState,
+    ground: &ApplyBase,
+    meta: &mut LvmtMeta,
+    change: &StateChange,
+) -> Result<(KeyWrite, Option<Bytes>), StateError> {
     let key = change.key.encode();
     let row = match parent.memo.get(&change.key) {
         Some(row) => row,
@@ -252,10 +259,10 @@ fn place(
         let (way, slot) = allocate(params, view, &ground.second, &change.key, &key)?;
         meta.keys += 1;
         meta.dead += u64::from(change.next.is_none());
-        return Ok((Write { key, way, slot, version: 1 }, None));
+        return Ok((KeyWrite { key, way, slot, version: 1 }, None));
     };
-    let record = Record::decode(&change.key, &row)?;
-    check_way(params.height(), &record.way, KEYS)?;
+    let record = KeyRecord::decode(&change.key, &row)?;
+    check_path(params.height(), &record.way, KEYS)?;
     match (record.value.is_some(), change.next.is_some()) {
         (true, false) => meta.dead += 1,
         (false, true) => {
@@ -266,13 +273,13 @@ fn place(
         _ => {}
     }
     let version = next_version(record.version, || change.key.to_string())?;
-    Ok((Write { key, way: record.way, slot: record.slot, version }, Some(row)))
+    Ok((KeyWrite { key, way: record.way, slot: record.slot, version }, Some(row)))
 }
 
-/// Reads what the block will add and change in memory: loads that do not wait for each other take a
-/// fraction of the time of those on the way through.
-fn warm(params: &Params, second: &Second, writes: &[Write]) {
-    let load = |write: &Write| {
+/// Reads the points and sub-AMTs that the block will use. Loads that do not wait for each other
+/// take a fraction of the time of the same loads during the additions.
+fn warm(params: &LvmtParams, second: &LevelArray, writes: &[KeyWrite]) {
+    let load = |write: &KeyWrite| {
         let Some((entry, above)) = write.way.split_last() else { return 0 };
         let mut seen = u64::from(params.increment(entry.into(), write.slot.into()).is_infinity());
         if let [above, ..] = above {
@@ -281,32 +288,32 @@ fn warm(params: &Params, second: &Second, writes: &[Write]) {
         seen
     };
     black_box(writes.iter().map(load).fold(0, u64::wrapping_add));
-    let is_below = |write: &&Write| write.way.len() > 1;
+    let is_below = |write: &&KeyWrite| write.way.len() > 1;
     second.warm(writes.iter().filter(is_below).map(|write| write.way[0]));
 }
 
-/// The first vacant slot on the way of a key: always the lowest of the highest entry that has one,
-/// since slots are never freed. Absence proofs rest on this.
+/// The first vacant slot on the path of a key. Slots are never freed, so this is always the lowest
+/// free slot of the highest entry that has one. Absence proofs rest on this.
 fn allocate(
-    params: &Params,
+    params: &LvmtParams,
     view: &mut dyn NodeWrite,
-    second: &Second,
+    second: &LevelArray,
     key: &StateKey,
     encoded: &[u8],
-) -> Result<(Way, u8), StateError> {
+) -> Result<(EntryPath, u8), StateError> {
     let location = hash::location(encoded);
     let height = params.height();
-    let mut way = Way::root();
+    let mut way = EntryPath::root();
     for level in 0.. {
         let entry =
             hash::entry_of(&location, height, level).ok_or_else(|| StateError::Exhausted {
                 backend: NAME,
-                what: format!("the number of levels on the way of {key}"),
+                what: format!("the number of levels on the path of {key}"),
                 limit: level as u64,
             })?;
-        // Entries of a height of 16 at most.
+        // The height is at most 16, so an entry has at most 16 bits.
         way.push(entry as u16);
-        // Where there is a sub-AMT the entry is full.
+        // An entry with a sub-AMT is full.
         if level == 0 && second.get(entry as u16).version > 0 {
             continue;
         }
@@ -331,30 +338,30 @@ fn next_version(version: u64, of: impl Fn() -> String) -> Result<u64, StateError
 }
 
 /// The AMTs that a block changes, the root AMT first.
-struct Touched<'a> {
-    params: &'a Params,
-    parent: &'a State,
-    index: HashMap<Way, u32>,
-    ways: Vec<Way>,
-    before: Vec<Amt>,
-    /// Their commitments.
-    points: Vec<Point>,
-    /// What is added to which of `points`.
-    terms: Vec<(u32, Point)>,
-    /// What changes in the root AMT.
-    bumps: Vec<Bump>,
-    /// What changes in the second level.
-    rises: Vec<Rise<u32>>,
+struct TouchedAmts<'a> {
+    params: &'a LvmtParams,
+    parent: &'a LvmtState,
+    index: HashMap<EntryPath, u32>,
+    ways: Vec<EntryPath>,
+    before: Vec<SubAmt>,
+    /// The commitments of the AMTs.
+    points: Vec<G1Point>,
+    /// Pairs of an index into `points` and a point to add.
+    terms: Vec<(u32, G1Point)>,
+    /// Versions of the root AMT that rise.
+    bumps: Vec<RootRise>,
+    /// Versions of the second level that rise.
+    rises: Vec<VersionRise<u32>>,
 }
 
-impl<'a> Touched<'a> {
-    fn new(params: &'a Params, parent: &'a State) -> Self {
+impl<'a> TouchedAmts<'a> {
+    fn new(params: &'a LvmtParams, parent: &'a LvmtState) -> Self {
         Self {
             params,
             parent,
-            index: HashMap::from([(Way::root(), 0)]),
-            ways: vec![Way::root()],
-            before: vec![Amt::NONE],
+            index: HashMap::from([(EntryPath::root(), 0)]),
+            ways: vec![EntryPath::root()],
+            before: vec![SubAmt::NONE],
             points: vec![parent.meta.commitment],
             terms: Vec::new(),
             bumps: Vec::new(),
@@ -362,14 +369,15 @@ impl<'a> Touched<'a> {
         }
     }
 
-    /// The AMT at `way`. The first time, its version goes up: the slot 0 above it.
+    /// The number of the AMT at the path `way`. At the first call for an AMT its version rises:
+    /// slot 0 of the entry above.
     fn touch(&mut self, view: &dyn NodeWrite, way: &[u16]) -> Result<u32, StateError> {
         if let Some(at) = self.index.get(way) {
             return Ok(*at);
         }
         let at = self.ways.len() as u32;
         let amt = self.parent.amt(self.params, view.as_read(), way)?;
-        let way = Way::new(way);
+        let way = EntryPath::new(way);
         next_version(amt.version, || format!("the AMT {way}"))?;
         self.index.insert(way.clone(), at);
         self.before.push(amt);
@@ -382,30 +390,30 @@ impl<'a> Touched<'a> {
         Ok(at)
     }
 
-    /// Raises a version of the AMT `at` by one (paper, section 5: no multiplication).
+    /// Raises a version of AMT `at` by one (paper, section 5: no multiplication).
     fn bump(&mut self, at: u32, entry: u16, slot: u8) {
         self.terms.push((at, *self.params.increment(entry.into(), slot.into())));
         match self.ways[at as usize].len() {
-            0 => self.bumps.push(Bump { entry, slot }),
-            1 => self.rises.push(Rise { of: at, entry, slot }),
+            0 => self.bumps.push(RootRise { entry, slot }),
+            1 => self.rises.push(VersionRise { of: at, entry, slot }),
             _ => {}
         }
     }
 }
 
-/// Rows written one behind the other, a few in one piece of memory: an allocation for each would
-/// take longer, and one for all would stay as long as any of them does.
+/// Rows that are written one behind the other, several in one allocation. An allocation for each
+/// row would be slower; one for all rows would stay in memory as long as any of them.
 #[derive(Default)]
-struct Rows {
+struct RowBuffer {
     bytes: Vec<u8>,
     ends: Vec<usize>,
     done: Vec<Bytes>,
 }
 
-/// Rows in one piece of memory.
+/// Rows in one allocation.
 const ROWS_A_PIECE: usize = 8;
 
-impl Rows {
+impl RowBuffer {
     fn with_capacity(rows: usize) -> Self {
         Self { done: Vec::with_capacity(rows), ..Self::default() }
     }

@@ -1,62 +1,62 @@
-//! The contract over the rows and structures of this crate.
+//! [`Lvmt`]: the implementation of [`Backend`].
 
 use crate::{
-    apply, bulk,
-    cache::Memo,
-    check, collect,
-    params::Params,
+    apply,
+    cache::RecordMemo,
+    check, garbage, load,
+    params::LvmtParams,
     proof,
-    record::{AMTS, BLOCKS, KEYS, META, Meta, NAME, RANGE, Record, SLOTS, TREES, corrupt},
-    second::{CHUNKS, LOG},
+    proof_tree::ProofTree,
+    record::{AMTS, BLOCKS, KEYS, KeyRecord, LvmtMeta, META, NAME, RANGE, SLOTS, TREES, corrupt},
+    second_level::{CHUNKS, LOG},
     shard::ProofShard,
-    state::State,
-    tree::ProofTree,
+    state::LvmtState,
     verify,
 };
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
-    Identity, KeyRange, NodeRead, NodeWrite, ProofError, ProofHole, ProofShards, StateDelta,
-    StateError, StateKey, Table, Thinned, Value, prefix_end,
+    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
+    BulkSink, CompactedCache, HashId, KeyRange, NodeRead, NodeWrite, ProofError, ProofHole,
+    ProofShards, RowTable, ScanDirection, StateDelta, StateError, StateKey, StateValue, prefix_end,
 };
 use std::{fmt, path::Path, sync::Arc};
 
-/// How rows are laid out. Those of the first layout, which has no name, had commitments of the second
-/// level one by one; roots and proofs are the same.
+/// Layout of the rows. The first layout, which had no name, stored the commitments of the second
+/// level one by one. Roots and proofs are the same.
 pub(crate) const LAYOUT: &str = "logged-second-level";
-/// Structures of blocks that are kept whole: those of the last sixteen. One shares with its parent's
-/// what the block did not change, which of a block with thousands of changes is little of the proof tree.
-const KEPT: usize = 16;
-/// So many of older blocks may be kept without the lowest nodes of the proof tree, as if they shared
-/// nothing.
-const THINNED: u64 = 128;
-/// Memory for what is theirs of the second level, in bytes: of a block that changes a thousand keys it is
-/// 64 KiB.
-const THINNED_SECOND: u64 = 16 << 20;
+/// Structures of durable blocks that are kept whole: those of the last sixteen blocks. Each shares
+/// with its parent's structure the parts that the block did not change; after a block with
+/// thousands of changes that is little of the proof tree.
+const CACHES_KEPT: usize = 16;
+/// Memory for compacted proof trees of older blocks, in trees that share nothing.
+const COMPACTED_TREES: u64 = 128;
+/// Memory for the second level of older blocks, in bytes. A block that changes a thousand keys
+/// needs 64 KiB.
+const COMPACTED_LEVEL_BYTES: u64 = 16 << 20;
 
 /// Why the backend cannot be set up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LvmtError {
-    /// A proof shard needs the tables of quotients.
+    /// The proof shard needs the tables of quotients.
     #[error(
         "the parameters have no tables for proofs, which proof shard {0} needs; make them again \
          with `retrie params lvmt`, without --without-proofs"
     )]
     NoQuotients(ProofShard),
-    /// There are fewer entries, or fewer shards of this size.
+    /// The AMTs have fewer entries than the shard supposes, or there are fewer shards of this size.
     #[error("there is no proof shard {shard}: an AMT of height {height} has {} entries", 1u32 << height)]
     NoSuchShard {
-        /// The shard asked for.
+        /// The requested shard.
         shard: ProofShard,
         /// Height of the AMTs.
         height: u8,
     },
 }
 
-/// Multi-layer versioned multipoint trie.
+/// The multi-layer versioned multipoint trie.
 pub struct Lvmt {
-    identity: Identity,
-    params: Arc<Params>,
+    identity: BackendIdentity,
+    params: Arc<LvmtParams>,
     shard: ProofShard,
     slack: u64,
     empty_root: B256,
@@ -72,8 +72,8 @@ impl fmt::Debug for Lvmt {
 }
 
 impl Lvmt {
-    /// The backend with these public parameters. It proves what `shard` says.
-    pub fn new(params: Arc<Params>, shard: ProofShard) -> Result<Self, LvmtError> {
+    /// The backend with these public parameters. It can prove the keys of `shard`.
+    pub fn new(params: Arc<LvmtParams>, shard: ProofShard) -> Result<Self, LvmtError> {
         let height = params.height();
         let is_beyond = |(bits, index)| bits > u32::from(height) || index >> bits != 0;
         if shard.prefix().is_some_and(is_beyond) {
@@ -83,20 +83,21 @@ impl Lvmt {
             return Err(LvmtError::NoQuotients(shard));
         }
         let params_digest = params.digest();
-        let plain = Identity::plain(NAME, 1, HashId::Blake2b256);
-        let identity = Identity { params: params_digest, layout: LAYOUT, ..plain };
-        let empty_root = apply::root_of(&Meta::EMPTY, &B256::ZERO);
-        Ok(Self { identity, params, shard, slack: collect::SLACK, empty_root })
+        let plain = BackendIdentity::plain(NAME, 1, HashId::Blake2b256);
+        let identity = BackendIdentity { params: params_digest, layout: LAYOUT, ..plain };
+        let empty_root = apply::root_of(&LvmtMeta::EMPTY, &B256::ZERO);
+        Ok(Self { identity, params, shard, slack: garbage::SLACK, empty_root })
     }
 
-    /// As it is, but collecting garbage once there are `slack` stale leaves more than live ones.
+    /// The same backend, but it collects garbage as soon as stale leaves outnumber live leaves by
+    /// `slack`.
     pub const fn with_slack(mut self, slack: u64) -> Self {
         self.slack = slack;
         self
     }
 
     /// The public parameters.
-    pub fn params(&self) -> &Arc<Params> {
+    pub fn params(&self) -> &Arc<LvmtParams> {
         &self.params
     }
 
@@ -104,13 +105,14 @@ impl Lvmt {
         &self,
         view: &'a dyn NodeRead,
         range: KeyRange<'_>,
-    ) -> Result<impl Iterator<Item = Result<(StateKey, Value), StateError>> + 'a, StateError> {
-        let rows = view.scan(KEYS, range, Direction::Forward)?;
+    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>> + 'a, StateError>
+    {
+        let rows = view.scan(KEYS, range, ScanDirection::Forward)?;
         Ok(rows.filter_map(|row| {
             let entry = row.and_then(|(key, row)| {
                 let key = StateKey::decode(&key)
                     .ok_or_else(|| corrupt(KEYS, format!("row {key} is not a state key")))?;
-                Ok(Record::value_of(&key, &row)?.map(|value| (key, value)))
+                Ok(KeyRecord::value_of(&key, &row)?.map(|value| (key, value)))
             });
             entry.transpose()
         }))
@@ -118,14 +120,14 @@ impl Lvmt {
 }
 
 impl Backend for Lvmt {
-    type Cache = State;
+    type Cache = LvmtState;
 
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &BackendIdentity {
         &self.identity
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities {
             proofs: true,
             absence_proofs: true,
             state_determined_root: false,
@@ -133,7 +135,7 @@ impl Backend for Lvmt {
         }
     }
 
-    fn tables(&self) -> Vec<Table> {
+    fn tables(&self) -> Vec<RowTable> {
         vec![KEYS, SLOTS, AMTS, TREES, BLOCKS, RANGE, META, LOG, CHUNKS]
     }
 
@@ -141,51 +143,53 @@ impl Backend for Lvmt {
         self.empty_root
     }
 
-    fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<State, StateError> {
-        State::open(view, self.params.height(), self.shard, self.slack)
+    fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<LvmtState, StateError> {
+        LvmtState::open(view, self.params.height(), self.shard, self.slack)
     }
 
-    fn caches_kept(&self) -> usize {
-        KEPT
+    fn retained_caches(&self) -> usize {
+        CACHES_KEPT
     }
 
-    fn thinned(&self, state: &State) -> Option<Thinned<State>> {
-        let (cache, bytes) = state.thinned(self.shard, self.slack)?;
-        Some(Thinned { cache, bytes })
+    fn compact_cache(&self, state: &LvmtState) -> Option<CompactedCache<LvmtState>> {
+        let (cache, bytes) = state.compacted(self.shard, self.slack)?;
+        Some(CompactedCache { cache, bytes })
     }
 
-    fn thinned_bytes(&self) -> u64 {
+    fn compacted_cache_bytes(&self) -> u64 {
         match self.shard {
             ProofShard::None => 0,
             shard => {
-                THINNED * ProofTree::thinned_bytes(self.params.height(), shard) + THINNED_SECOND
+                COMPACTED_TREES * ProofTree::compacted_bytes(self.params.height(), shard)
+                    + COMPACTED_LEVEL_BYTES
             }
         }
     }
 
     fn cache_bytes(&self) -> u64 {
-        let structures = State::bytes(self.params.height(), self.shard, KEPT as u64 + 1);
-        // A block hands its rows on to nobody: those of the tip and of the block on top of it.
-        self.params.bytes() + structures + self.thinned_bytes() + 2 * Memo::BYTES
+        let structures = LvmtState::bytes(self.params.height(), self.shard, CACHES_KEPT as u64 + 1);
+        // The memo of the tip, and the memo of the block on top of it. A memo is dropped with its
+        // block.
+        self.params.bytes() + structures + self.compacted_cache_bytes() + 2 * RecordMemo::BYTES
     }
 
     fn apply(
         &self,
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
-        parent: &State,
+        parent: &LvmtState,
         delta: &StateDelta,
-    ) -> Result<Applied<State>, StateError> {
+    ) -> Result<ApplyOutput<LvmtState>, StateError> {
         let (root, cache) = apply::apply(&self.params, self.shard, context, view, parent, delta)?;
-        Ok(Applied { root, cache })
+        Ok(ApplyOutput { root, cache })
     }
 
     fn read(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &LvmtState,
         key: &StateKey,
-    ) -> Result<Option<Value>, StateError> {
+    ) -> Result<Option<StateValue>, StateError> {
         let row = match state.memo.get(key) {
             Some(row) => row,
             None => {
@@ -194,16 +198,16 @@ impl Backend for Lvmt {
                 row
             }
         };
-        row.map_or(Ok(None), |row| Record::value_of(key, &row))
+        row.map_or(Ok(None), |row| KeyRecord::value_of(key, &row))
     }
 
     fn slots_of(
         &self,
         view: &dyn NodeRead,
-        _: &State,
+        _: &LvmtState,
         address: &Address,
         limit: usize,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
+    ) -> Result<Vec<(B256, StateValue)>, StateError> {
         let start = StateKey::Slot(*address, B256::ZERO).encode();
         let end = prefix_end(&start[..21]);
         self.entries_in(view, KeyRange { start: &start[..21], end: end.as_deref() })?
@@ -218,10 +222,10 @@ impl Backend for Lvmt {
     fn entries(
         &self,
         view: &dyn NodeRead,
-        _: &State,
+        _: &LvmtState,
         start: Option<&StateKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
         let start = start.map(StateKey::encode);
         let range = KeyRange::from(start.as_deref().unwrap_or(&[]));
         self.entries_in(view, range)?.take(limit).collect()
@@ -230,16 +234,16 @@ impl Backend for Lvmt {
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
-        bulk::load(&self.params, self.shard, number, entries, sink)
+        load::load(&self.params, self.shard, number, entries, sink)
     }
 
     fn prove(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &LvmtState,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
         proof::prove(&self.params, self.shard, view, state, keys)
@@ -250,12 +254,12 @@ impl Backend for Lvmt {
         root: B256,
         keys: &[StateKey],
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify::verify(self.params.verifier(), root, keys, proof)
     }
 
-    fn stats(&self, view: &dyn NodeRead, _: &State) -> Result<BackendStats, StateError> {
-        let Meta { keys, dead, .. } = Meta::get(view)?;
+    fn stats(&self, view: &dyn NodeRead, _: &LvmtState) -> Result<BackendStats, StateError> {
+        let LvmtMeta { keys, dead, .. } = LvmtMeta::get(view)?;
         let stats = BackendStats::count(view, &self.tables())?;
         Ok(BackendStats { live_keys: keys.saturating_sub(dead), dead_keys: dead, ..stats })
     }
@@ -263,7 +267,7 @@ impl Backend for Lvmt {
     fn check(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &LvmtState,
         root: B256,
         _: bool,
         _: Option<&dyn NodeRead>,
@@ -272,12 +276,12 @@ impl Backend for Lvmt {
         check::check(&self.params, view, state, root, report)
     }
 
-    fn proof_shards(&self) -> Option<&dyn ProofShards<State>> {
+    fn proof_shards(&self) -> Option<&dyn ProofShards<LvmtState>> {
         Some(self)
     }
 }
 
-impl ProofShards<State> for Lvmt {
+impl ProofShards<LvmtState> for Lvmt {
     fn shard(&self) -> String {
         self.shard.to_string()
     }
@@ -285,7 +289,7 @@ impl ProofShards<State> for Lvmt {
     fn prove_part(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &LvmtState,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
         let (parts, _) = proof::parts(&self.params, view, state, keys)?;
@@ -303,7 +307,7 @@ impl ProofShards<State> for Lvmt {
     fn check_part(
         &self,
         view: &dyn NodeRead,
-        _: &State,
+        _: &LvmtState,
         keys: &[StateKey],
         own: &Bytes,
         part: &Bytes,

@@ -1,5 +1,5 @@
-//! What structures in memory are made of: arrays that share what they have in common, and rows read
-//! before.
+//! Building blocks of structures in memory: arrays that share their common chunks, and records that
+//! were read before.
 
 use alloy_primitives::Bytes;
 use hashbrown::HashMap;
@@ -7,23 +7,23 @@ use parking_lot::Mutex;
 use retrie_state::StateKey;
 use std::sync::Arc;
 
-/// Entries of a chunk of a [`Shared`] array.
+/// Items in a chunk of a [`SharedArray`].
 const CHUNK: usize = 16;
 
-/// An array whose copies share what they have in common, in chunks of 16.
+/// An array whose copies share their common parts, in chunks of 16.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared<T> {
+pub(crate) struct SharedArray<T> {
     chunks: Vec<Arc<[T; CHUNK]>>,
 }
 
-impl<T: Copy> Shared<T> {
-    /// `len` times `of`.
+impl<T: Copy> SharedArray<T> {
+    /// `len` copies of `of`.
     pub(crate) fn new(len: usize, of: T) -> Self {
         let chunk = Arc::new([of; CHUNK]);
         Self { chunks: vec![chunk; len.div_ceil(CHUNK)] }
     }
 
-    /// What `items` holds; `filler` up to the end of its last chunk.
+    /// The items of the slice; `filler` fills the last chunk.
     pub(crate) fn from_slice(items: &[T], filler: T) -> Self {
         let chunks = items.chunks(CHUNK).map(|items| {
             let mut chunk = [filler; CHUNK];
@@ -33,17 +33,17 @@ impl<T: Copy> Shared<T> {
         Self { chunks: chunks.collect() }
     }
 
-    /// Bytes that an array of `len` items takes, if it shares none.
+    /// Bytes of an array of `len` items that shares no chunk.
     pub(crate) const fn bytes(len: usize) -> u64 {
         (len.div_ceil(CHUNK) * (CHUNK * size_of::<T>() + 3 * size_of::<usize>())) as u64
     }
 
-    /// The chunks in which the first `len` items are.
+    /// The chunks that contain the first `len` items.
     pub(crate) fn prefix(&self, len: usize) -> Self {
         Self { chunks: self.chunks[..len.div_ceil(CHUNK).min(self.chunks.len())].to_vec() }
     }
 
-    /// The item at `index`, which is within the array.
+    /// The item at `index`, which must be within the array.
     pub(crate) fn get(&self, index: usize) -> &T {
         &self.chunks[index / CHUNK][index % CHUNK]
     }
@@ -53,18 +53,18 @@ impl<T: Copy> Shared<T> {
     }
 }
 
-/// Most rows that a memo holds.
+/// Most rows in a memo.
 const MEMO_ROWS: usize = 1 << 16;
 const MEMO_PARTS: usize = 16;
 
-/// Records read from a state: what a block changes it has mostly read before, and the record that
-/// is read for the value is needed again for version and slot. Bounded; belongs to one state, so it
-/// is never wrong.
+/// Records read from one state. A block has mostly read a record before it changes it, and `apply`
+/// needs the record again for slot and version. The size is bounded. A memo belongs to one state,
+/// so it is never stale.
 #[derive(Default)]
-pub(crate) struct Memo([Mutex<HashMap<StateKey, Option<Bytes>>>; MEMO_PARTS]);
+pub(crate) struct RecordMemo([Mutex<HashMap<StateKey, Option<Bytes>>>; MEMO_PARTS]);
 
-impl Memo {
-    /// An empty one with room for as many rows as `other` has: blocks are alike.
+impl RecordMemo {
+    /// An empty memo with room for as many rows as `other` has: consecutive blocks are similar.
     pub(crate) fn like(other: &Self) -> Self {
         let part = |of: &Mutex<HashMap<_, _>>| Mutex::new(HashMap::with_capacity(of.lock().len()));
         Self(std::array::from_fn(|at| part(&other.0[at])))
@@ -90,11 +90,10 @@ impl Memo {
         }
     }
 
-    /// Bytes that one takes at most, if values are those of Ethereum: a row with its key and what the
-    /// map takes beside.
+    /// Bytes that a memo takes at most with Ethereum's values: row, key and overhead of the map.
     pub(crate) const BYTES: u64 = (MEMO_ROWS * 320) as u64;
 
-    /// Forgets everything.
+    /// Removes all rows.
     pub(crate) fn clear(&self) {
         self.0.iter().for_each(|part| *part.lock() = HashMap::default());
     }

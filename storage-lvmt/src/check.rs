@@ -1,42 +1,42 @@
-//! The check of all rows, for `db verify`: against each other, and up to the root.
+//! The check of all rows for `db verify`: rows against each other, and up to the root.
 //!
-//! Records name slots, slots name keys; versions give every commitment again; every tuple that is
-//! live hashes to its leaf, every group to its leaf above, every block's tree to its leaf of the
-//! range, and commitment and range to the root.
+//! Records name slots, and slots name keys. Every commitment is recomputed from versions. Every
+//! live tuple must hash to its leaf, every group to its leaf one level above, every block's tree to
+//! its leaf of the range, and the commitment and the range to the root.
 
 use crate::{
     amt,
     apply::root_of,
     hash,
-    merkle::{GROUP, Group, group_size, levels},
-    params::Params,
-    point::Point,
+    merkle::{GROUP, MerkleGroup, group_size, levels},
+    params::LvmtParams,
+    point::G1Point,
+    proof_tree,
     record::{
-        AMTS, Amt, BLOCKS, BlockRow, KEY_SLOTS, KEYS, META, Meta, Position, RANGE, Record, SLOTS,
-        TREES, Way, check_way, corrupt, group_key, range_key, read_amt_key, read_slot_key,
-        slot_key,
+        AMTS, BLOCKS, BlockRow, EntryPath, KEY_SLOTS, KEYS, KeyRecord, LvmtMeta, META, RANGE,
+        SLOTS, SubAmt, TREES, TuplePosition, check_path, corrupt, group_key, range_key,
+        read_amt_key, read_slot_key, slot_key,
     },
-    second::{CHUNKS, Level, Second},
-    state::State,
-    tree,
+    second_level::{CHUNKS, LevelArray, StoredLevel},
+    state::LvmtState,
 };
 use alloy_primitives::B256;
-use retrie_state::{Direction, KeyRange, NodeRead, StateError, StateKey, Table};
+use retrie_state::{KeyRange, NodeRead, RowTable, ScanDirection, StateError, StateKey};
 use std::fmt::Display;
 
 /// Checks the state that `view` shows, whose recorded root is `root`.
 pub(crate) fn check(
-    params: &Params,
+    params: &LvmtParams,
     view: &dyn NodeRead,
-    state: &State,
+    state: &LvmtState,
     root: B256,
     report: &mut dyn FnMut(StateError),
 ) -> Result<(), StateError> {
-    let meta = Meta::get(view)?;
-    let range_top = state.ground(params, view)?.range.top();
-    let mut check = Check { params, view, meta, report, leaves: 0 };
+    let meta = LvmtMeta::get(view)?;
+    let range_top = state.apply_base(params, view)?.range.top();
+    let mut check = RowCheck { params, view, meta, report, leaves: 0 };
     if root_of(&meta, &range_top) != root {
-        check.bad(META, "commitment and range do not make up the recorded root");
+        check.bad(META, "the commitment and the range do not give the recorded root");
     }
     check.keys()?;
     check.slots()?;
@@ -51,29 +51,29 @@ pub(crate) fn check(
     Ok(())
 }
 
-struct Check<'a> {
-    params: &'a Params,
+struct RowCheck<'a> {
+    params: &'a LvmtParams,
     view: &'a dyn NodeRead,
-    meta: Meta,
+    meta: LvmtMeta,
     report: &'a mut dyn FnMut(StateError),
-    /// Leaves kept.
+    /// The number of leaves kept.
     leaves: u64,
 }
 
-impl Check<'_> {
-    fn bad(&mut self, table: Table, what: impl Into<String>) {
+impl RowCheck<'_> {
+    fn bad(&mut self, table: RowTable, what: impl Into<String>) {
         (self.report)(corrupt(table, what));
     }
 
     fn keys(&mut self) -> Result<(), StateError> {
         let (mut keys, mut dead) = (0, 0);
-        for row in self.view.scan(KEYS, KeyRange::ALL, Direction::Forward)? {
+        for row in self.view.scan(KEYS, KeyRange::ALL, ScanDirection::Forward)? {
             let (encoded, row) = row?;
             let Some(key) = StateKey::decode(&encoded) else {
                 self.bad(KEYS, format!("row {encoded} is not a state key"));
                 continue;
             };
-            let record = match Record::decode(&key, &row) {
+            let record = match KeyRecord::decode(&key, &row) {
                 Ok(record) => record,
                 Err(fault) => {
                     (self.report)(fault);
@@ -91,7 +91,7 @@ impl Check<'_> {
             let slot = self.view.get(SLOTS, &slot_key(&record.way, record.slot))?;
             if slot.is_none_or(|slot| slot != encoded) {
                 let what =
-                    format!("slot {} of entry {} is not that of {key}", record.slot, record.way);
+                    format!("slot {} of entry {} does not name {key}", record.slot, record.way);
                 self.bad(SLOTS, what);
             }
             let value = record.value.as_ref().map(|value| &value[..]);
@@ -100,15 +100,15 @@ impl Check<'_> {
             self.leaf(record.position, tuple, &key)?;
         }
         if (keys, dead) != (self.meta.keys, self.meta.dead) {
-            let Meta { keys: all, dead: gone, .. } = self.meta;
+            let LvmtMeta { keys: all, dead: gone, .. } = self.meta;
             self.bad(META, format!("{keys} keys ({dead} without value), {all} ({gone}) counted"));
         }
         Ok(())
     }
 
-    /// Every slot has a key that says so itself.
+    /// Checks that every slot names a key whose record names the slot.
     fn slots(&mut self) -> Result<(), StateError> {
-        for row in self.view.scan(SLOTS, KeyRange::ALL, Direction::Forward)? {
+        for row in self.view.scan(SLOTS, KeyRange::ALL, ScanDirection::Forward)? {
             let (at, row) = row?;
             let Some((way, slot)) = read_slot_key(&at) else {
                 self.bad(SLOTS, format!("row {at} names no slot"));
@@ -118,45 +118,45 @@ impl Check<'_> {
             if slot > 1 && self.view.get(SLOTS, &slot_key(&way, slot - 1))?.is_none() {
                 self.bad(
                     SLOTS,
-                    format!("slot {slot} of entry {way} is taken, the one before free"),
+                    format!("slot {slot} of entry {way} is occupied, the one before free"),
                 );
             }
-            match tree::occupant(self.view, &row) {
+            match proof_tree::occupant(self.view, &row) {
                 Ok((_, record)) if (&record.way, record.slot) == (&way, slot) => {}
-                Ok((key, _)) => self.bad(SLOTS, format!("{key} has not slot {slot} of {way}")),
+                Ok((key, _)) => self.bad(SLOTS, format!("{key} is not in slot {slot} of {way}")),
                 Err(fault) => (self.report)(fault),
             }
         }
         Ok(())
     }
 
-    fn amts(&mut self, state: &State) -> Result<(), StateError> {
-        let stored = match Level::read(self.view, self.params.height()) {
+    fn amts(&mut self, state: &LvmtState) -> Result<(), StateError> {
+        let stored = match StoredLevel::read(self.view, self.params.height()) {
             Ok(stored) => stored.into_amts(self.params),
             Err(fault) => {
                 (self.report)(fault);
                 return Ok(());
             }
         };
-        let second = Second::new(stored);
-        self.commitment(&Way::root(), self.meta.commitment, &second)?;
+        let second = LevelArray::new(stored);
+        self.commitment(&EntryPath::root(), self.meta.commitment, &second)?;
         let mut amts = 0;
         for entry in 0..1u32 << self.params.height() {
-            // Entries of a height of 16 at most.
-            let (entry, way) = (entry as u16, Way::new(&[entry as u16]));
+            // The height is at most 16, so an entry has at most 16 bits.
+            let (entry, way) = (entry as u16, EntryPath::new(&[entry as u16]));
             let amt = second.get(entry);
             if amt.version > 0 {
                 amts += 1;
                 self.amt(state, CHUNKS, &way, amt, &second)?;
             }
         }
-        for row in self.view.scan(AMTS, KeyRange::ALL, Direction::Forward)? {
+        for row in self.view.scan(AMTS, KeyRange::ALL, ScanDirection::Forward)? {
             let (at, row) = row?;
             let Some(way) = read_amt_key(&at) else {
                 self.bad(AMTS, format!("row {at} names no AMT"));
                 continue;
             };
-            let amt = match Amt::decode(&way, &row) {
+            let amt = match SubAmt::decode(&way, &row) {
                 Ok(amt) => amt,
                 Err(fault) => {
                     (self.report)(fault);
@@ -164,7 +164,7 @@ impl Check<'_> {
                 }
             };
             amts += 1;
-            if let Err(fault) = check_way(self.params.height(), &way, AMTS) {
+            if let Err(fault) = check_path(self.params.height(), &way, AMTS) {
                 (self.report)(fault);
                 continue;
             }
@@ -176,20 +176,20 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The sub-AMT at `way`, whose row is in `table`.
+    /// Checks the sub-AMT at the path `way`, whose row is in `table`.
     fn amt(
         &mut self,
-        state: &State,
-        table: Table,
-        way: &Way,
-        amt: Amt,
-        second: &Second,
+        state: &LvmtState,
+        table: RowTable,
+        way: &EntryPath,
+        amt: SubAmt,
+        second: &LevelArray,
     ) -> Result<(), StateError> {
         if self.view.get(SLOTS, &slot_key(way, *KEY_SLOTS.end()))?.is_none() {
             self.bad(table, format!("there is an AMT below entry {way}, which is not full"));
         }
         if state.amt(self.params, self.view, way)? != amt {
-            self.bad(table, format!("AMT {way} is not what is in memory"));
+            self.bad(table, format!("AMT {way} differs from the one in memory"));
         }
         self.commitment(way, amt.commitment, second)?;
         let tuple = hash::amt_tuple(way, amt.version, &amt.commitment.to_bytes());
@@ -198,39 +198,41 @@ impl Check<'_> {
 
     fn commitment(
         &mut self,
-        way: &Way,
-        commitment: Point,
-        second: &Second,
+        way: &EntryPath,
+        commitment: G1Point,
+        second: &LevelArray,
     ) -> Result<(), StateError> {
-        let entries = tree::entries_of(self.params.height(), self.view, second, way, &|| Ok(()));
-        // A slot that is wrong has been reported.
+        let entries =
+            proof_tree::entries_of(self.params.height(), self.view, second, way, &|| Ok(()));
+        // A wrong slot was reported above.
         let Ok(entries) = entries else { return Ok(()) };
         if amt::commit(self.params, &entries) != commitment {
-            self.bad(AMTS, format!("the commitment of AMT {way} is not that of its versions"));
+            self.bad(AMTS, format!("the commitment of AMT {way} does not fit its versions"));
         }
         Ok(())
     }
 
-    /// The tuple of `of` is the leaf at `position`, if that block's tree is kept.
+    /// Checks that the tuple of `of` is the leaf at `position`, if the tree of that block is kept.
     fn leaf(
         &mut self,
-        position: Position,
+        position: TuplePosition,
         tuple: B256,
         of: &dyn Display,
     ) -> Result<(), StateError> {
-        let Position { block, leaf } = position;
+        let TuplePosition { block, leaf } = position;
         let Some(row) = self.view.get(BLOCKS, &block.to_be_bytes())? else {
             self.bad(BLOCKS, format!("block {block}, which has the tuple of {of}, has no row"));
             return Ok(());
         };
         let Ok(row) = BlockRow::decode(block, &row) else { return Ok(()) };
         if row.kept == 0 {
-            // A tree of another shard.
+            // The tree belongs to another shard.
             return Ok(());
         }
         let group = leaf / GROUP as u32;
         let found = self.view.get(TREES, &group_key(block, 0, group))?.and_then(|bytes| {
-            let group = Group::decode(&bytes, group_size(row.leaves.into(), 0, group.into()))?;
+            let group =
+                MerkleGroup::decode(&bytes, group_size(row.leaves.into(), 0, group.into()))?;
             group.leaf((leaf % GROUP as u32) as u8)
         });
         if found != Some(tuple) {
@@ -240,7 +242,7 @@ impl Check<'_> {
     }
 
     fn trees(&mut self) -> Result<(), StateError> {
-        for row in self.view.scan(BLOCKS, KeyRange::ALL, Direction::Forward)? {
+        for row in self.view.scan(BLOCKS, KeyRange::ALL, ScanDirection::Forward)? {
             let (key, row) = row?;
             let Ok(block) = key[..].try_into().map(u64::from_be_bytes) else {
                 self.bad(BLOCKS, format!("row {key} is not a block number"));
@@ -267,29 +269,30 @@ impl Check<'_> {
             let leaf = hash::block(block, row.leaves, &row.top);
             let (group, at) = (ordinal / GROUP as u64, (ordinal % GROUP as u64) as u8);
             let found = self.view.get(RANGE, &range_key(0, group))?.and_then(|bytes| {
-                Group::decode(&bytes, group_size(self.meta.blocks, 0, group))?.leaf(at)
+                MerkleGroup::decode(&bytes, group_size(self.meta.blocks, 0, group))?.leaf(at)
             });
             if found != Some(leaf) {
-                self.bad(RANGE, format!("the leaf of {what} is not that of its tree"));
+                self.bad(RANGE, format!("the leaf of {what} does not fit its tree"));
             }
         }
         Ok(())
     }
 
-    /// All groups of a tree hash to their leaves above; returns how many leaves are kept.
+    /// Checks that all groups of a tree hash to their leaves one level above. Returns the number of
+    /// kept leaves.
     fn groups(
         &mut self,
-        table: Table,
+        table: RowTable,
         what: &str,
         leaves: u64,
         top: Option<B256>,
         key: &dyn Fn(u8, u64) -> Vec<u8>,
     ) -> Result<u64, StateError> {
-        let read = |level: u8, number: u64| -> Result<Option<Group>, StateError> {
+        let read = |level: u8, number: u64| -> Result<Option<MerkleGroup>, StateError> {
             let size = group_size(leaves, level, number);
             let row = self.view.get(table, &key(level, number))?;
             let Some(row) = row else { return Ok(None) };
-            Group::decode(&row, size).map(Some).ok_or_else(|| {
+            MerkleGroup::decode(&row, size).map(Some).ok_or_else(|| {
                 corrupt(table, format!("group {number} of level {level} of {what} is malformed"))
             })
         };

@@ -1,17 +1,17 @@
-//! What lists of backends have of `lvmt`: what checks its proofs, its flags, and where its public
-//! parameters come from.
+//! Registration of `lvmt`: the verifier of its proofs, its flags, and the source of its public
+//! parameters.
 
 use crate::{VerifierParams, verify};
 use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::{
-    HashId, ProofError, StateKey, Value,
+    HashId, ProofError, StateKey, StateValue,
     descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
 };
 
 const NAME: &str = "lvmt";
 
-/// Proofs under public parameters.
+/// The format of proofs; a verifier needs the public parameters.
 pub static PROOF_FORMATS: &[ProofFormat] = &[ProofFormat {
     backend: NAME,
     version: 1,
@@ -32,7 +32,7 @@ impl ProofVerifier for VerifierParams {
         keys: &[StateKey],
         as_of: Option<u64>,
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         match as_of {
             None => verify(self, root, keys, proof),
             Some(_) => Err(ProofFormat::NO_HISTORY),
@@ -41,6 +41,6 @@ impl ProofVerifier for VerifierParams {
 }
 
 #[cfg(feature = "std")]
-mod making;
+mod registration;
 #[cfg(feature = "std")]
-pub use making::BACKENDS;
+pub use registration::BACKENDS;

@@ -1,4 +1,4 @@
-//! Every hash of the structure: BLAKE2b-256, the first byte of the input names its domain.
+//! Every hash of LVMT: BLAKE2b-256; the first byte of the input names the domain.
 //!
 //! No input of one domain can be read as an input of another, nor as two inputs of its own: every
 //! field has a fixed length, is led by its length, or comes last. Numbers are big-endian.
@@ -10,8 +10,8 @@ use alloy_primitives::B256;
 use retrie_state::blake2b;
 pub(crate) use retrie_state::blake2b::hash as parts;
 
-/// The location of a state key (its [encoding](retrie_state::StateKey::encode)): [`entry_of`] cuts
-/// it into the entries on the key's way.
+/// The location of a state key, from its [encoding](retrie_state::StateKey::encode). [`entry_of`]
+/// cuts it into the entries of the key's path.
 pub(crate) fn location(key: &[u8]) -> B256 {
     parts(&[&[0x00], key])
 }
@@ -31,7 +31,7 @@ pub(crate) fn entry_of(location: &B256, height: u8, level: usize) -> Option<u32>
     Some(u32::from_be_bytes(window) << (from % 8) >> (32 - u32::from(height)))
 }
 
-/// The tuple of a key: it had this value (`None`: deleted) at this version of its slot.
+/// The tuple of a key: at this version of its slot it had this value (`None`: deleted).
 pub(crate) fn key_tuple(
     level: u8,
     slot: u8,
@@ -44,8 +44,8 @@ pub(crate) fn key_tuple(
     parts(&[&input])
 }
 
-/// The tuple of the sub-AMT at the end of `way` (entries from the root AMT down, at least one): it
-/// had this commitment at this version.
+/// The tuple of the sub-AMT at the path `way` (entries from the root AMT down, at least one): at
+/// this version it had this commitment.
 pub(crate) fn amt_tuple(way: &[u16], version: u64, commitment: &[u8; 64]) -> B256 {
     let mut input = Vec::new();
     put_amt_tuple(&mut input, way, version, commitment);
@@ -57,28 +57,28 @@ pub(crate) fn node(left: &B256, right: &B256) -> B256 {
     parts(&[&[0x03], &left[..], &right[..]])
 }
 
-/// The leaf of the range for block `number`, whose tree has this many leaves and this top.
+/// The leaf of the range for block `number`, whose Merkle tree has `leaves` leaves and this top.
 pub(crate) fn block(number: u64, leaves: u32, top: &B256) -> B256 {
     parts(&[&[0x04], &number.to_be_bytes(), &leaves.to_be_bytes(), &top[..]])
 }
 
-/// The root of a state: commitment of the root AMT, and the range over `blocks` blocks from
-/// `first` on.
+/// The root of a state, from the commitment of the root AMT and the range over `blocks` blocks from
+/// block `first` on.
 pub(crate) fn root(commitment: &[u8; 64], first: u64, blocks: u64, top: &B256) -> B256 {
     parts(&[&[0x05], commitment, &first.to_be_bytes(), &blocks.to_be_bytes(), &top[..]])
 }
 
-/// Many inputs hashed together, which is more than twice as fast as one by one. The digests are those
-/// of the functions of the same names.
+/// Hashes many inputs together, more than twice as fast as one by one. The digests equal those of
+/// the functions of the same names.
 #[cfg(feature = "std")]
 #[derive(Debug, Default)]
-pub(crate) struct Batch(blake2b::Batch);
+pub(crate) struct HashBatch(blake2b::Blake2bBatch);
 
 #[cfg(feature = "std")]
-impl Batch {
+impl HashBatch {
     /// An empty batch with room for `count` inputs of keys.
     pub(crate) fn with_capacity(count: usize) -> Self {
-        Self(blake2b::Batch::with_capacity(count, 128))
+        Self(blake2b::Blake2bBatch::with_capacity(count, 128))
     }
 
     /// Adds a [`location`].
@@ -106,7 +106,7 @@ impl Batch {
         self.0.push(|input| put_amt_tuple(input, way, version, commitment));
     }
 
-    /// The digests, in the order of adding.
+    /// The digests, in the order in which the inputs were added.
     pub(crate) fn finish(mut self) -> Vec<B256> {
         let mut digests = Vec::new();
         self.0.finish_into(&mut digests);
@@ -114,8 +114,8 @@ impl Batch {
     }
 }
 
-/// The [`node`]s over pairs of neighbours, appended to `parents`. A last one without neighbour is
-/// its own parent.
+/// Appends to `parents` the [`node`] over each pair of neighbours. A last child without a neighbour
+/// is its own parent.
 #[cfg(feature = "std")]
 pub(crate) fn nodes(children: &[B256], parents: &mut Vec<B256>) {
     const AT_ONCE: usize = 16;
@@ -170,7 +170,7 @@ mod tests {
     use blake2::{Blake2b, Digest, digest::consts::U32};
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
-    /// BLAKE2b-256 of another library.
+    /// BLAKE2b-256 by another library.
     fn reference(input: &[u8]) -> B256 {
         B256::from_slice(&Blake2b::<U32>::digest(input))
     }
@@ -209,7 +209,7 @@ mod tests {
     fn hashing_many_at_once_gives_the_same_digests() {
         let rng = &mut StdRng::seed_from_u64(5);
         for count in [0, 1, 2, 3, 4, 5, 15, 16, 17, 100, 1000] {
-            let mut batch = Batch::with_capacity(count);
+            let mut batch = HashBatch::with_capacity(count);
             let mut expected = Vec::new();
             for _ in 0..count {
                 let mut key = vec![0; rng.random_range(0..54)];

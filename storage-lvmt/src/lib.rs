@@ -1,19 +1,22 @@
 //! LVMT, the multi-layer versioned multipoint trie of Li et al. (OSDI 2023), as a backend: a write
-//! raises a version by one, and a commitment to versions follows by adding one precomputed point.
+//! raises a version by one, and the commitment to all versions follows by adding one precomputed
+//! point.
 //!
 //! # Vocabulary
 //!
 //! * **AMT**: authenticated multipoint evaluation tree, a commitment (one point of BN254's G1) to
-//!   2^16 **entries** of six **slots**. A slot holds a **version** of 40 bits: slot 0 that of the
-//!   sub-AMT below the entry, slots 1 to 5 those of keys.
-//! * **Location** of a key: its hash; 16 bits a level choose an entry. **Way**: the entries passed
-//!   from the root AMT down.
+//!   2^16 **entries** of six **slots**. A slot holds a **version** of 40 bits: slot 0 the version
+//!   of the sub-AMT below the entry, slots 1 to 5 the versions of keys.
+//! * **Location** of a key: its hash; each 16 bits choose the entry of one level. **Path**: the
+//!   entries from the root AMT down (`EntryPath`).
 //! * **Tuple**: (key, version, value, level, slot), or (sub-AMT, version, commitment). Tuples are
-//!   the leaves of a block's Merkle tree; the blocks' trees are the leaves of the **range**.
-//! * **Root**: hash of the root AMT's commitment and the range.
-//! * **Opening**: a proof of an entry's six versions, by the **quotients** of the nodes above it in
-//!   the AMT's proof tree.
-//! * **Proof shard**: the part of proof tree and Merkle trees that a node keeps.
+//!   the leaves of a block's Merkle tree; the tops of the blocks' trees are the leaves of the
+//!   append-only tree over all blocks, the **range**.
+//! * **Root**: the hash of the root AMT's commitment and the range.
+//! * **Opening**: a proof of an entry's six versions, by the **quotients** of the nodes above the
+//!   entry in the AMT's **proof tree**.
+//! * **Proof shard**: the part of the proof tree and of the Merkle trees that a node keeps.
+//! * **Second level**: the sub-AMTs right below the root AMT. Each block logs its changes there.
 //!
 //! # How a block goes through
 //!
@@ -28,26 +31,31 @@
 //!
 //! # Assumptions
 //!
-//! BLAKE2b-256 is collision resistant. The public parameters come from powers of a tau that nobody
-//! knows, and opening a commitment to two values is infeasible under them. Heights below 16 are for
-//! tests.
+//! * BLAKE2b-256 is collision resistant.
+//! * The public parameters are powers of a secret tau that all participants of the ceremony have
+//!   deleted. Under them it is infeasible to open a commitment to two values.
+//! * Heights below 16 are for tests.
 //!
 //! # Rooms
 //!
 //! | module | what |
 //! |---|---|
 //! | `hash` | every hash, by domain |
-//! | `point` | points, and the sum of many |
+//! | `point` | points of G1, and sums of many points |
 //! | `amt` | the mathematics of AMTs: domain, commitments, quotients |
-//! | `params` | public parameters: the verifier's, tables, files, ceremonies |
-//! | `descriptor` | flags, and what lists of backends have of it |
-//! | `merkle` | trees in groups of 32, pruned groups, multi-proofs, the range |
-//! | `record`, `second` | rows; those of the second level, and its array in memory |
-//! | `state`, `tree` | the structure in memory; the root AMT's proof tree |
-//! | `cache` | what structures in memory are made of |
-//! | `backend`, `apply`, `bulk` | the backend; one block; loading a state |
-//! | `collect`, `shard`, `check` | garbage collection; proof shards; the check of all rows |
-//! | `proof`, [`verify()`] | building proofs, their bytes; checking them: pure, `no_std` |
+//! | `params` | public parameters: the verifier's part, tables, files, ceremonies |
+//! | `descriptor` | flags and registration of the backend |
+//! | `merkle` | Merkle trees in groups of 32, pruned groups, multi-proofs, the range |
+//! | `record` | row encodings |
+//! | `second_level` | rows of the second level, and its array in memory |
+//! | `state`, `proof_tree` | a block's state in memory; the root AMT's proof tree |
+//! | `cache` | arrays that share chunks; records read before |
+//! | `backend` | the implementation of `Backend` |
+//! | `apply`, `load` | applying a delta; bulk load |
+//! | `garbage` | garbage collection of the Merkle trees |
+//! | `shard` | proof shards |
+//! | `check` | the check of all rows for `db verify` |
+//! | `proof`, [`verify()`] | making proofs, their bytes; checking proofs: pure, `no_std` |
 
 #![cfg_attr(not(feature = "std"), no_std)]
 extern crate alloc;
@@ -66,39 +74,39 @@ mod apply;
 #[cfg(feature = "std")]
 mod backend;
 #[cfg(feature = "std")]
-mod bulk;
-#[cfg(feature = "std")]
 mod cache;
 #[cfg(feature = "std")]
 mod check;
 #[cfg(feature = "std")]
-mod collect;
+mod garbage;
+#[cfg(feature = "std")]
+mod load;
+#[cfg(feature = "std")]
+mod proof_tree;
 #[cfg(feature = "std")]
 mod record;
 #[cfg(feature = "std")]
-mod second;
+mod second_level;
 #[cfg(feature = "std")]
 mod shard;
 #[cfg(feature = "std")]
 mod state;
-#[cfg(feature = "std")]
-mod tree;
 
 #[cfg(feature = "std")]
 pub use backend::{Lvmt, LvmtError};
 #[cfg(feature = "std")]
-pub use params::{FileFault, Params, ParamsError, Phase, Progress, PtauFault};
+pub use params::{FileFault, LvmtParams, ParamsError, PtauFault, SetupPhase, SetupProgress};
 #[cfg(feature = "std")]
 pub use shard::{ParseShardError, ProofShard};
 #[cfg(feature = "std")]
-pub use state::State;
+pub use state::LvmtState;
 
 #[cfg(feature = "std")]
 pub use descriptor::BACKENDS;
 pub use descriptor::PROOF_FORMATS;
 
 pub use amt::{MAX_HEIGHT, SLOTS, VERSION_BITS};
-pub use params::{Opening, VerifierParams, insecure_dev_tau};
-pub use point::Point;
+pub use params::{EntryOpening, VerifierParams, insecure_dev_tau};
+pub use point::G1Point;
 pub use proof::combine;
 pub use verify::verify;

@@ -1,11 +1,11 @@
-//! Points of BN254's G1 in affine coordinates, and their encodings. Adding up many of them has a
-//! module of its own.
+//! Points of BN254's G1 in affine coordinates, and their encodings. The module `sum` adds up many
+//! points.
 
 #[cfg(feature = "std")]
 mod sum;
 
 #[cfg(feature = "std")]
-pub(crate) use sum::{Summer, sum};
+pub(crate) use sum::{PointAdder, sum};
 
 use ark_bn254::{Fq, G1Affine};
 use ark_ff::{BigInt, PrimeField};
@@ -14,24 +14,24 @@ use ark_serialize::{CanonicalDeserialize, CanonicalSerialize};
 /// A point of G1 in affine coordinates; infinity is (0, 0), which is not on the curve.
 ///
 /// 64 bytes, one cache line. The coordinates are four limbs each, least significant first, in
-/// Montgomery form (the residue times 2^256), as the field arithmetic has them: tables of points
-/// can so be used where they lie in a mapped file.
+/// Montgomery form (the residue times 2^256), the form that the field arithmetic uses. So a table
+/// of points can be used directly from a mapped file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "std",
     derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)
 )]
 #[repr(C)]
-pub struct Point {
+pub struct G1Point {
     x: [u64; 4],
     y: [u64; 4],
 }
 
-impl Point {
+impl G1Point {
     /// The neutral element.
     pub const INFINITY: Self = Self { x: [0; 4], y: [0; 4] };
 
-    /// Is it the neutral element?
+    /// Whether this is the neutral element.
     #[inline]
     pub fn is_infinity(&self) -> bool {
         *self == Self::INFINITY
@@ -56,15 +56,15 @@ impl Point {
         (point.is_infinity() || point.is_on_curve()).then_some(point)
     }
 
-    /// x and the sign of y, 32 bytes: the compressed form of ark-works. The encoding of proofs.
+    /// x and the sign of y, 32 bytes: the compressed form of arkworks. The encoding of proofs.
     pub fn to_compressed(&self) -> [u8; 32] {
         let mut bytes = [0; 32];
         G1Affine::from(*self).serialize_compressed(&mut bytes[..]).expect("the length fits");
         bytes
     }
 
-    /// The inverse of [`to_compressed`](Self::to_compressed). `None` for anything that does not
-    /// encode to the same bytes again.
+    /// The inverse of [`to_compressed`](Self::to_compressed). `None` for bytes that are not the
+    /// one compressed form of a point.
     pub fn from_compressed(bytes: &[u8; 32]) -> Option<Self> {
         let point = Self::from(G1Affine::deserialize_compressed(&bytes[..]).ok()?);
         (point.to_compressed() == *bytes).then_some(point)
@@ -76,7 +76,7 @@ impl Point {
         Fq::new_unchecked(BigInt(self.x))
     }
 
-    /// The y-coordinate; zero for infinity only, as the group's order is odd.
+    /// The y-coordinate; zero for infinity only, because the order of the group is odd.
     #[inline]
     pub(crate) fn y(&self) -> Fq {
         Fq::new_unchecked(BigInt(self.y))
@@ -87,13 +87,13 @@ impl Point {
         Self { x: x.0.0, y: y.0.0 }
     }
 
-    /// Does it fulfil y^2 = x^3 + 3? Infinity does not.
+    /// Whether the point fulfils y^2 = x^3 + 3. Infinity does not.
     pub(crate) fn is_on_curve(&self) -> bool {
         let (x, y) = (self.x(), self.y());
         y * y == x * x * x + Fq::from(3u64)
     }
 
-    /// Are both coordinates, taken from a file or so, reduced?
+    /// Whether both coordinates are below the modulus; a point from a file need not be.
     #[cfg(feature = "std")]
     pub(crate) fn is_reduced(&self) -> bool {
         BigInt(self.x) < Fq::MODULUS && BigInt(self.y) < Fq::MODULUS
@@ -121,15 +121,15 @@ fn limbs(bytes: &[u8]) -> BigInt<4> {
     BigInt(limbs)
 }
 
-// ark-works has (0, 0) for infinity on this curve, too.
-impl From<G1Affine> for Point {
+// arkworks also represents infinity by (0, 0) on this curve.
+impl From<G1Affine> for G1Point {
     #[inline]
     fn from(point: G1Affine) -> Self {
         Self::from_xy(point.x, point.y)
     }
 }
 
-impl core::ops::Neg for Point {
+impl core::ops::Neg for G1Point {
     type Output = Self;
 
     #[inline]
@@ -138,16 +138,16 @@ impl core::ops::Neg for Point {
     }
 }
 
-impl From<Point> for G1Affine {
+impl From<G1Point> for G1Affine {
     #[inline]
-    fn from(point: Point) -> Self {
+    fn from(point: G1Point) -> Self {
         Self::new_unchecked(point.x(), point.y())
     }
 }
 
 #[cfg(all(test, feature = "std"))]
 mod tests {
-    use super::{Fq, Point};
+    use super::{Fq, G1Point};
     use crate::amt::model::point;
     use ark_bn254::Fr;
     use ark_ff::{BigInteger, PrimeField};
@@ -155,16 +155,16 @@ mod tests {
     #[test]
     fn encodings_come_back_and_infinity_has_one() {
         for point in [point(Fr::from(1u64)), point(-Fr::from(1u64)), point(Fr::from(1u64 << 40))] {
-            assert_eq!(Point::from_bytes(&point.to_bytes()), Some(point));
-            assert_eq!(Point::from_compressed(&point.to_compressed()), Some(point));
+            assert_eq!(G1Point::from_bytes(&point.to_bytes()), Some(point));
+            assert_eq!(G1Point::from_compressed(&point.to_compressed()), Some(point));
         }
         let generator = point(Fr::from(1u64)).to_bytes();
         assert_eq!((generator[0], generator[32]), (1, 2), "x = 1, y = 2, little-endian");
         assert_eq!(generator.iter().map(|byte| u32::from(*byte)).sum::<u32>(), 3);
-        assert_eq!(Point::INFINITY.to_bytes(), [0; 64]);
-        assert_eq!(Point::from_bytes(&[0; 64]), Some(Point::INFINITY));
-        let compressed = Point::INFINITY.to_compressed();
-        assert_eq!(Point::from_compressed(&compressed), Some(Point::INFINITY));
+        assert_eq!(G1Point::INFINITY.to_bytes(), [0; 64]);
+        assert_eq!(G1Point::from_bytes(&[0; 64]), Some(G1Point::INFINITY));
+        let compressed = G1Point::INFINITY.to_compressed();
+        assert_eq!(G1Point::from_compressed(&compressed), Some(G1Point::INFINITY));
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         let good = point(Fr::from(7u64));
         let mut off = good.to_bytes();
         off[0] ^= 1;
-        assert_eq!(Point::from_bytes(&off), None, "off the curve");
+        assert_eq!(G1Point::from_bytes(&off), None, "off the curve");
         // x + q and y + q are the same numbers modulo q.
         for half in [0..32, 32..64] {
             let mut bytes = good.to_bytes();
@@ -182,23 +182,23 @@ mod tests {
                 (*byte, carry) = (sum as u8, sum >> 8);
             }
             assert_eq!(carry, 0);
-            assert_eq!(Point::from_bytes(&bytes), None, "not reduced");
+            assert_eq!(G1Point::from_bytes(&bytes), None, "not reduced");
         }
         let compressed = good.to_compressed();
         for bit in 0..256 {
             let mut changed = compressed;
             changed[bit / 8] ^= 1 << (bit % 8);
-            if let Some(other) = Point::from_compressed(&changed) {
+            if let Some(other) = G1Point::from_compressed(&changed) {
                 assert_eq!(other.to_compressed(), changed);
                 assert_ne!(other, good);
             }
         }
-        let mut infinity = Point::INFINITY.to_compressed();
+        let mut infinity = G1Point::INFINITY.to_compressed();
         infinity[3] = 1;
-        assert_eq!(Point::from_compressed(&infinity), None, "infinity with an x");
-        infinity = Point::INFINITY.to_compressed();
+        assert_eq!(G1Point::from_compressed(&infinity), None, "infinity with an x");
+        infinity = G1Point::INFINITY.to_compressed();
         infinity[31] |= 0x80;
-        assert_eq!(Point::from_compressed(&infinity), None, "infinity with a sign");
-        assert_eq!(Point::from_compressed(&[0xff; 32]), None);
+        assert_eq!(G1Point::from_compressed(&infinity), None, "infinity with a sign");
+        assert_eq!(G1Point::from_compressed(&[0xff; 32]), None);
     }
 }

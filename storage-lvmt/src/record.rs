@@ -1,21 +1,22 @@
-//! The rows on disk and their codecs. Byte-exact description: `docs/formats/lvmt.md`.
+//! Row encodings. Byte-exact description: `docs/formats/lvmt.md`.
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | [`KEYS`] | state key | [`Record`]: where its version is, which one, where its tuple is, value |
-//! | [`SLOTS`] | level, way of the entry, slot | state key that has the slot |
-//! | [`AMTS`] | level, way of the sub-AMT | [`Amt`]: version, where its tuple is, commitment. Those of the second level have [rows of their own](crate::second) |
+//! | [`KEYS`] | state key | [`KeyRecord`]: slot, version, position of the tuple, value |
+//! | [`SLOTS`] | level, path of the entry, slot | the state key that occupies the slot |
+//! | [`AMTS`] | level, path of the sub-AMT | [`SubAmt`]: version, position of the tuple, commitment. The second level has [its own rows](crate::second_level) |
 //! | [`TREES`] | block, level, group | a group of a block's Merkle tree |
-//! | [`BLOCKS`] | block | [`BlockRow`]: leaves, top, leaves still provable |
+//! | [`BLOCKS`] | block | [`BlockRow`]: leaves, top, leaves that can still be proven |
 //! | [`RANGE`] | level, group | a group of the tree over all blocks |
-//! | [`META`] | `state` | [`Meta`] |
+//! | [`META`] | `state` | [`LvmtMeta`] |
 //!
-//! Numbers in keys are big-endian; most in values are varints (LEB128), as they are small.
+//! Numbers in keys are big-endian. Most numbers in values are varints (LEB128), because they are
+//! small.
 
-use crate::point::Point;
+use crate::point::G1Point;
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    NodeRead, StateError, StateKey, Table,
+    NodeRead, RowTable, StateError, StateKey,
     wire::{WireReader, put_varint},
 };
 use smallvec::SmallVec;
@@ -24,36 +25,38 @@ use std::{borrow::Borrow, cmp::Ordering, fmt, ops::Deref};
 /// Name of the backend.
 pub(crate) const NAME: &str = "lvmt";
 
-/// One record a key: value, version slot, version and Merkle position in one row (paper, section 5).
-pub(crate) const KEYS: Table = Table::new(0x20, "LvmtKeys");
-/// Which key has which slot of an entry. Written once a key, never changed.
-pub(crate) const SLOTS: Table = Table::new(0x21, "LvmtSlots");
+/// One record for each key: value, version slot, version and Merkle position in one row (paper,
+/// section 5).
+pub(crate) const KEYS: RowTable = RowTable::new(0x20, "LvmtKeys");
+/// The key that occupies each slot of an entry. A row is written once and never changes.
+pub(crate) const SLOTS: RowTable = RowTable::new(0x21, "LvmtSlots");
 /// The sub-AMTs below the second level.
-pub(crate) const AMTS: Table = Table::new(0x22, "LvmtAmts");
+pub(crate) const AMTS: RowTable = RowTable::new(0x22, "LvmtAmts");
 /// The Merkle trees of the blocks.
-pub(crate) const TREES: Table = Table::new(0x23, "LvmtTrees");
-/// One row a block, until all its tuples are stale.
-pub(crate) const BLOCKS: Table = Table::new(0x24, "LvmtBlocks");
+pub(crate) const TREES: RowTable = RowTable::new(0x23, "LvmtTrees");
+/// One row for each block, until all tuples of the block are stale.
+pub(crate) const BLOCKS: RowTable = RowTable::new(0x24, "LvmtBlocks");
 /// The append-only tree over the blocks' trees.
-pub(crate) const RANGE: Table = Table::new(0x25, "LvmtRange");
-/// One row of counts and the root AMT's commitment.
-pub(crate) const META: Table = Table::new(0x26, "LvmtMeta");
+pub(crate) const RANGE: RowTable = RowTable::new(0x25, "LvmtRange");
+/// One row: counts, and the commitment of the root AMT.
+pub(crate) const META: RowTable = RowTable::new(0x26, "LvmtMeta");
 
 /// The only key of [`META`].
 pub(crate) const META_KEY: &[u8] = b"state";
 
-/// Slots of an entry that keys can have: 1 to 5. Slot 0 is the sub-AMT's (paper, section 3.2).
+/// The slots of an entry that keys can occupy: 1 to 5. Slot 0 belongs to the sub-AMT (paper,
+/// section 3.2).
 pub(crate) const KEY_SLOTS: std::ops::RangeInclusive<u8> = 1..=5;
 
 /// Versions are below this (paper, section 3.1: slots of 40 bits).
 pub(crate) const VERSION_END: u64 = 1 << 40;
 
-/// Entries passed from the root AMT downwards: the way to a sub-AMT, or to one of its entries.
-/// Ordered by level, then by entries.
+/// A path: the entries from the root AMT down to a sub-AMT, or to an entry of a sub-AMT. Ordered by
+/// level, then by entries.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Way(SmallVec<[u16; 4]>);
+pub(crate) struct EntryPath(SmallVec<[u16; 4]>);
 
-impl Way {
+impl EntryPath {
     /// The root AMT.
     pub(crate) fn root() -> Self {
         Self::default()
@@ -63,7 +66,7 @@ impl Way {
         Self(SmallVec::from_slice(entries))
     }
 
-    /// The entry `entry` of the AMT at this way.
+    /// The path of entry `entry` of the AMT at this path.
     pub(crate) fn entry(&self, entry: u16) -> Self {
         let mut way = self.clone();
         way.0.push(entry);
@@ -74,7 +77,7 @@ impl Way {
         self.0.push(entry);
     }
 
-    /// The AMT an entry belongs to, and its number there.
+    /// The last entry, and the path of its AMT.
     pub(crate) fn split_last(&self) -> Option<(u16, &[u16])> {
         self.0.split_last().map(|(last, above)| (*last, above))
     }
@@ -84,38 +87,38 @@ impl Way {
     }
 }
 
-impl Borrow<[u16]> for Way {
+impl Borrow<[u16]> for EntryPath {
     fn borrow(&self) -> &[u16] {
         &self.0
     }
 }
 
-impl Deref for Way {
+impl Deref for EntryPath {
     type Target = [u16];
     fn deref(&self) -> &[u16] {
         &self.0
     }
 }
 
-impl Ord for Way {
+impl Ord for EntryPath {
     fn cmp(&self, other: &Self) -> Ordering {
         self.len().cmp(&other.len()).then_with(|| self.0.cmp(&other.0))
     }
 }
 
-impl PartialOrd for Way {
+impl PartialOrd for EntryPath {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl fmt::Debug for Way {
+impl fmt::Debug for EntryPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for EntryPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("/")?;
         self.iter().try_for_each(|entry| write!(f, "{entry:x}/"))
@@ -125,53 +128,53 @@ impl fmt::Display for Way {
 /// Key of a row.
 pub(crate) type RowKey = SmallVec<[u8; 24]>;
 
-/// `level || way`: key of [`AMTS`], and start of the keys in [`SLOTS`] and [`AMTS`] of what lies one
-/// level below. The level is that of the AMT in which the last entry of `way` is, plus `below`.
-fn way_key(level: usize, way: &[u16]) -> RowKey {
-    // A key's hash has 256 bits, so there are 256 levels at most.
+/// `level || way`: the key of a sub-AMT in [`AMTS`], and the prefix of keys in [`SLOTS`] and
+/// [`AMTS`] of rows one level below.
+fn path_key(level: usize, way: &[u16]) -> RowKey {
+    // The hash of a key has 256 bits, so there are at most 256 levels.
     let mut key = RowKey::from_slice(&[level as u8]);
     way.iter().for_each(|entry| key.extend_from_slice(&entry.to_be_bytes()));
     key
 }
 
-/// Key of the sub-AMT at `way` in [`AMTS`].
+/// The key in [`AMTS`] of the sub-AMT at the path `way`.
 pub(crate) fn amt_key(way: &[u16]) -> RowKey {
-    way_key(way.len(), way)
+    path_key(way.len(), way)
 }
 
-/// First bytes of the keys in [`AMTS`] of all sub-AMTs right below the AMT at `way`, which is not the root
-/// AMT.
+/// The prefix of the keys in [`AMTS`] of all sub-AMTs right below the AMT at the path `way`, which
+/// must not be the root AMT.
 pub(crate) fn amts_below(way: &[u16]) -> RowKey {
-    way_key(way.len() + 1, way)
+    path_key(way.len() + 1, way)
 }
 
-/// Key of slot `slot` of the entry at `way` in [`SLOTS`].
+/// The key in [`SLOTS`] of slot `slot` of the entry at the path `entry`.
 pub(crate) fn slot_key(entry: &[u16], slot: u8) -> RowKey {
-    let mut key = way_key(entry.len() - 1, entry);
+    let mut key = path_key(entry.len() - 1, entry);
     key.push(slot);
     key
 }
 
-/// First bytes of the keys in [`SLOTS`] of all slots of the AMT at `way`.
+/// The prefix of the keys in [`SLOTS`] of all slots of the AMT at the path `way`.
 pub(crate) fn slots_of_amt(way: &[u16]) -> RowKey {
-    way_key(way.len(), way)
+    path_key(way.len(), way)
 }
 
-/// Way of the entry and slot of a key of [`SLOTS`].
-pub(crate) fn read_slot_key(key: &[u8]) -> Option<(Way, u8)> {
+/// The path of the entry, and the slot, from a key of [`SLOTS`].
+pub(crate) fn read_slot_key(key: &[u8]) -> Option<(EntryPath, u8)> {
     let (level, rest) = key.split_first()?;
     let (slot, way) = rest.split_last()?;
     let right = way.len() == 2 * (*level as usize + 1) && KEY_SLOTS.contains(slot);
-    right.then(|| (Way::read(way), *slot))
+    right.then(|| (EntryPath::read(way), *slot))
 }
 
-/// Way of the sub-AMT of a key of [`AMTS`].
-pub(crate) fn read_amt_key(key: &[u8]) -> Option<Way> {
+/// The path of the sub-AMT, from a key of [`AMTS`].
+pub(crate) fn read_amt_key(key: &[u8]) -> Option<EntryPath> {
     let (level, way) = key.split_first()?;
-    (*level > 0 && way.len() == 2 * *level as usize).then(|| Way::read(way))
+    (*level > 0 && way.len() == 2 * *level as usize).then(|| EntryPath::read(way))
 }
 
-/// Key of a group in [`TREES`].
+/// The key of a group in [`TREES`].
 pub(crate) fn group_key(block: u64, level: u8, group: u32) -> [u8; 13] {
     let mut key = [0; 13];
     key[..8].copy_from_slice(&block.to_be_bytes());
@@ -180,7 +183,7 @@ pub(crate) fn group_key(block: u64, level: u8, group: u32) -> [u8; 13] {
     key
 }
 
-/// Key of a group in [`RANGE`].
+/// The key of a group in [`RANGE`].
 pub(crate) fn range_key(level: u8, group: u64) -> [u8; 9] {
     let mut key = [0; 9];
     key[0] = level;
@@ -188,38 +191,38 @@ pub(crate) fn range_key(level: u8, group: u64) -> [u8; 9] {
     key
 }
 
-/// Where a tuple is: in which block's tree, and at which leaf.
+/// The position of a tuple: the block whose tree contains it, and the leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Position {
+pub(crate) struct TuplePosition {
     pub(crate) block: u64,
     pub(crate) leaf: u32,
 }
 
-impl Position {
+impl TuplePosition {
     fn put(self, row: &mut Vec<u8>) {
         put_varint(row, self.block);
         put_varint(row, self.leaf.into());
     }
 }
 
-/// What is stored of a key, in [`KEYS`].
+/// The record of a key, in [`KEYS`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct KeyRecord {
     pub(crate) slot: u8,
     pub(crate) version: u64,
-    pub(crate) position: Position,
-    /// Way of its entry.
-    pub(crate) way: Way,
+    pub(crate) position: TuplePosition,
+    /// Path of the key's entry.
+    pub(crate) way: EntryPath,
     /// `None`: deleted.
     pub(crate) value: Option<Bytes>,
 }
 
-/// In the second byte of a record: the slot, and whether there is a value.
+/// Bits of the second byte of a record: the slot, and whether there is a value.
 const SLOT: u8 = 0b0111;
 const LIVE: u8 = 0b1000;
 
-impl Record {
-    /// Level of the AMT in which its version is.
+impl KeyRecord {
+    /// Level of the AMT that holds the version.
     pub(crate) fn level(&self) -> u8 {
         (self.way.len() - 1) as u8
     }
@@ -227,7 +230,7 @@ impl Record {
     pub(crate) fn encode(
         slot: u8,
         version: u64,
-        position: Position,
+        position: TuplePosition,
         way: &[u16],
         value: Option<&[u8]>,
         row: &mut Vec<u8>,
@@ -254,11 +257,11 @@ impl Record {
         let value = row.slice_ref(head.rest());
         let right = KEY_SLOTS.contains(&slot) && flags & !(SLOT | LIVE) == 0;
         let right = right && version > 0 && (live || value.is_empty());
-        let way = Way::read(way);
+        let way = EntryPath::read(way);
         right.then(|| Self { slot, version, position, way, value: live.then_some(value) })
     }
 
-    /// The value alone.
+    /// Reads only the value.
     pub(crate) fn value_of(key: &StateKey, row: &Bytes) -> Result<Option<Bytes>, StateError> {
         let parse = || {
             let ([level, flags], rest) = row.split_first_chunk()?;
@@ -272,19 +275,23 @@ impl Record {
     }
 }
 
-/// A sub-AMT: how often its commitment has changed, where its newest tuple is, the commitment.
+/// A sub-AMT: the number of changes of its commitment, the position of its newest tuple, the
+/// commitment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Amt {
-    /// 0: there is no such AMT.
+pub(crate) struct SubAmt {
+    /// 0 if there is no such AMT.
     pub(crate) version: u64,
-    pub(crate) position: Position,
-    pub(crate) commitment: Point,
+    pub(crate) position: TuplePosition,
+    pub(crate) commitment: G1Point,
 }
 
-impl Amt {
-    /// One that does not exist yet.
-    pub(crate) const NONE: Self =
-        Self { version: 0, position: Position { block: 0, leaf: 0 }, commitment: Point::INFINITY };
+impl SubAmt {
+    /// A sub-AMT that does not exist yet.
+    pub(crate) const NONE: Self = Self {
+        version: 0,
+        position: TuplePosition { block: 0, leaf: 0 },
+        commitment: G1Point::INFINITY,
+    };
 
     pub(crate) fn encode(&self, row: &mut Vec<u8>) {
         put_varint(row, self.version);
@@ -292,7 +299,7 @@ impl Amt {
         row.extend_from_slice(&self.commitment.to_bytes());
     }
 
-    /// Reads what [`encode`](Self::encode) writes from the front of `row`.
+    /// Reads the bytes of [`encode`](Self::encode) from the front of `row`.
     pub(crate) fn read(row: &mut WireReader<'_>) -> Option<Self> {
         let (version, position, commitment) = (version(row)?, position(row)?, point(row)?);
         (version > 0).then_some(Self { version, position, commitment })
@@ -303,24 +310,24 @@ impl Amt {
             let mut row = WireReader::new(row);
             Self::read(&mut row).filter(|_| row.is_empty())
         };
-        let bad = || corrupt(AMTS, format!("the row of AMT {} is malformed", Way::new(way)));
+        let bad = || corrupt(AMTS, format!("the row of AMT {} is malformed", EntryPath::new(way)));
         parse().ok_or_else(bad)
     }
 
-    /// The sub-AMT at `way`, from its row.
+    /// Reads the sub-AMT at the path `way` from its row.
     pub(crate) fn get(view: &dyn NodeRead, way: &[u16]) -> Result<Self, StateError> {
         let row = view.get(AMTS, &amt_key(way))?;
         row.map_or(Ok(Self::NONE), |row| Self::decode(way, &row))
     }
 }
 
-/// A block that wrote a tuple which is the newest of its kind.
+/// A block that wrote at least one tuple that is the newest of its key or sub-AMT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockRow {
     pub(crate) leaves: u32,
     pub(crate) top: B256,
-    /// Leaves that can be proven here: all of them, until the first collection; 0 for a tree of
-    /// another shard.
+    /// Leaves that can be proven here: all leaves until the first garbage collection; 0 if the tree
+    /// belongs to another shard.
     pub(crate) kept: u32,
 }
 
@@ -343,25 +350,25 @@ impl BlockRow {
     }
 }
 
-/// Counts and the root AMT's commitment.
+/// Counts, and the commitment of the root AMT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Meta {
+pub(crate) struct LvmtMeta {
     /// The first block of the range.
     pub(crate) first: u64,
-    /// How many blocks the range has.
+    /// The number of blocks in the range.
     pub(crate) blocks: u64,
-    /// Keys that have a slot.
+    /// The number of keys that have a slot.
     pub(crate) keys: u64,
-    /// Keys that have a slot and no value.
+    /// The number of keys that have a slot and no value.
     pub(crate) dead: u64,
-    /// Sub-AMTs.
+    /// The number of sub-AMTs.
     pub(crate) amts: u64,
-    /// Leaves of all trees that are kept.
+    /// The number of leaves kept in all trees.
     pub(crate) leaves: u64,
-    pub(crate) commitment: Point,
+    pub(crate) commitment: G1Point,
 }
 
-impl Meta {
+impl LvmtMeta {
     pub(crate) const EMPTY: Self = Self {
         first: 0,
         blocks: 0,
@@ -369,7 +376,7 @@ impl Meta {
         dead: 0,
         amts: 0,
         leaves: 0,
-        commitment: Point::INFINITY,
+        commitment: G1Point::INFINITY,
     };
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -405,29 +412,29 @@ impl Meta {
     }
 }
 
-/// A version, which has 40 bits at most.
+/// A version; it has at most 40 bits.
 fn version(row: &mut WireReader<'_>) -> Option<u64> {
     row.varint().ok().filter(|version| *version < VERSION_END)
 }
 
-fn position(row: &mut WireReader<'_>) -> Option<Position> {
-    Some(Position { block: row.varint().ok()?, leaf: row.varint().ok()?.try_into().ok()? })
+fn position(row: &mut WireReader<'_>) -> Option<TuplePosition> {
+    Some(TuplePosition { block: row.varint().ok()?, leaf: row.varint().ok()?.try_into().ok()? })
 }
 
-fn point(row: &mut WireReader<'_>) -> Option<Point> {
-    Point::from_bytes(row.array().ok()?)
+fn point(row: &mut WireReader<'_>) -> Option<G1Point> {
+    G1Point::from_bytes(row.array().ok()?)
 }
 
-/// Refuses a way, read from `table`, with an entry that AMTs of this height do not have.
-pub(crate) fn check_way(height: u8, way: &Way, table: Table) -> Result<(), StateError> {
+/// Rejects a path, read from `table`, with an entry that AMTs of this height do not have.
+pub(crate) fn check_path(height: u8, way: &EntryPath, table: RowTable) -> Result<(), StateError> {
     let is_right = way.iter().all(|entry| u32::from(*entry) >> height == 0);
     is_right.then_some(()).ok_or_else(|| {
-        corrupt(table, format!("way {way} has an entry that AMTs of height {height} have not"))
+        corrupt(table, format!("path {way} has an entry that AMTs of height {height} do not have"))
     })
 }
 
-/// A row of `table` that cannot be right.
-pub(crate) fn corrupt(table: Table, what: impl Into<String>) -> StateError {
+/// The error of a malformed or contradictory row of `table`.
+pub(crate) fn corrupt(table: RowTable, what: impl Into<String>) -> StateError {
     StateError::corrupt(table.name, what)
 }
 
@@ -439,16 +446,16 @@ mod tests {
     #[test]
     fn a_number_in_a_longer_form_than_need_be_is_refused() {
         let key = StateKey::Account(Address::ZERO);
-        let (position, way) = (Position { block: 5, leaf: 6 }, Way::new(&[7]));
+        let (position, way) = (TuplePosition { block: 5, leaf: 6 }, EntryPath::new(&[7]));
         let mut row = Vec::new();
-        Record::encode(1, 4, position, &way, Some(&[9]), &mut row);
+        KeyRecord::encode(1, 4, position, &way, Some(&[9]), &mut row);
         // Level, slot and flag; version, block, leaf.
         assert_eq!(row[2..5], [4, 5, 6]);
-        assert!(Record::decode(&key, &Bytes::copy_from_slice(&row)).is_ok());
+        assert!(KeyRecord::decode(&key, &Bytes::copy_from_slice(&row)).is_ok());
         for at in 2..5 {
             let longer = [&row[..at], &[row[at] | 0x80, 0], &row[at + 1..]].concat().into();
-            assert!(Record::decode(&key, &longer).is_err(), "byte {at}");
-            assert!(Record::value_of(&key, &longer).is_err(), "byte {at}");
+            assert!(KeyRecord::decode(&key, &longer).is_err(), "byte {at}");
+            assert!(KeyRecord::value_of(&key, &longer).is_err(), "byte {at}");
         }
     }
 }

@@ -1,33 +1,33 @@
-//! Which part of the proofs a node keeps (paper, section 3.3), and the proof tree of that part.
+//! Proof shards: the part of the proofs that a node keeps (paper, section 3.3).
 
 use std::{fmt, str::FromStr};
 
-/// What a node keeps of what proofs need.
+/// The part that a node keeps of the data that proofs need.
 ///
-/// Of the root AMT's proof tree: the nodes below one prefix of the keys' hashes, and those above.
-/// Of the Merkle trees: those of every `count`-th block. [`None`](Self::None) and [`All`](Self::All)
-/// keep all Merkle trees, since these cannot be made again from the state.
+/// From the root AMT's proof tree: the nodes below one prefix of the keys' hashes, and the nodes
+/// above it. From the Merkle trees: the tree of every `count`-th block. [`None`](Self::None) and
+/// [`All`](Self::All) keep all Merkle trees, because these cannot be recomputed from the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProofShard {
-    /// No proof tree: the node proves nothing.
+    /// No proof tree: the node can prove nothing.
     #[default]
     None,
-    /// Everything: the node proves every key.
+    /// Everything: the node can prove every key.
     All,
     /// Shard `index` of `1 << bits`.
     Part {
         /// Base-two logarithm of the number of shards, 1 to 16.
         bits: u8,
-        /// Which one, from 0.
+        /// The number of the shard, from 0.
         index: u32,
     },
 }
 
-/// Most shards there can be: one an entry of the root AMT.
+/// Base-two logarithm of the largest number of shards: one for each entry of the root AMT.
 const MAX_BITS: u8 = 16;
 
 impl ProofShard {
-    /// Whether the tree of `block` is kept.
+    /// Whether the node keeps the Merkle tree of `block`.
     pub(crate) fn keeps_tree(self, block: u64) -> bool {
         match self {
             Self::None | Self::All => true,
@@ -35,7 +35,7 @@ impl ProofShard {
         }
     }
 
-    /// Base-two logarithm of how many nodes' trees together are all trees.
+    /// Base-two logarithm of the number of nodes that together keep all Merkle trees.
     pub(crate) fn tree_bits(self) -> u8 {
         match self {
             Self::None | Self::All => 0,
@@ -43,7 +43,8 @@ impl ProofShard {
         }
     }
 
-    /// Number of bits of the shard's prefix, and the prefix; `None` if no tree is kept.
+    /// The length of the shard's prefix in bits, and the prefix; `None` if the node keeps no proof
+    /// tree.
     pub(crate) fn prefix(self) -> Option<(u32, u32)> {
         match self {
             Self::None => None,
@@ -62,7 +63,7 @@ impl ProofShard {
         }
     }
 
-    /// The shard of the same size that keeps the tree of `block`.
+    /// The shard of the same size that keeps the Merkle tree of `block`.
     pub(crate) fn of_block(self, block: u64) -> Self {
         match self {
             Self::None | Self::All => Self::All,
@@ -81,7 +82,7 @@ impl fmt::Display for ProofShard {
     }
 }
 
-/// Why a string names no shard.
+/// Why a text names no shard.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no proof shard: give `all`, `none`, or one of a power of two such as `3/16` (the \

@@ -1,41 +1,42 @@
 //! Checking proofs against a root: pure, without storage or `std`.
 //!
-//! # Why a proof that is accepted tells the truth
+//! # Why an accepted proof is true
 //!
-//! The root is that of an honestly computed state; who proves is not trusted, and may have written
-//! values into that state. Each step below takes a collision of BLAKE2b-256, or a false opening of
-//! an AMT, to break.
+//! The root is the root of an honestly computed state. The prover is not trusted, and may have
+//! written values into that state. To break a step below takes a collision of BLAKE2b-256, or a
+//! false opening of an AMT.
 //!
 //! 1. *One structure.* The root is a hash of the root AMT's commitment and of the range: its first
 //!    block, its length, its top. A leaf of the range binds a block's number, the number of its
-//!    tuples and their top. Hashes of different domains start differently, so a tuple cannot pass
-//!    for an inner node, nor a block for a tuple.
-//! 2. *Fixed places.* The shape of a Merkle tree follows from its number of leaves, which is bound.
-//!    A position then has one path, with one hash on each side: directions are not part of a proof.
-//! 3. *The history contains the tuple.* So every tuple shown was written by some block before, as
-//!    the state's rules have it. The range is append-only: nothing once written goes away.
+//!    tuples and their top. Inputs of hashes of different domains start differently, so a tuple
+//!    cannot pass for an inner node, nor a block for a tuple.
+//! 2. *Fixed positions.* The shape of a Merkle tree follows from its number of leaves, which is
+//!    bound. So a position has one path, with one hash on each side; directions are not part of a
+//!    proof.
+//! 3. *The history contains the tuple.* Some earlier block wrote every tuple shown, by the rules of
+//!    the state. The range is append-only: a written tuple is never removed.
 //! 4. *Versions are the newest.* A commitment binds the number a_e at every entry. Six versions
-//!    below 2^40 make a number below 2^240, less than the group's order, so they are six digits in
-//!    one way only. A version counts the writes to its slot; the tuple with the slot's version is
-//!    its last one.
-//! 5. *A slot belongs to one key, a key has one slot.* Slots are never freed, also when their key is
-//!    deleted. Level, slot and key are in the tuple; the key's hash leads to the entry. So the tuple
-//!    of an asked key at its slot's version is what the key holds, whatever is on its way above.
-//! 6. *Commitments of sub-AMTs* are what slot 0 counts: by 3 and 4 the tuple shown is the newest,
-//!    and it names the whole way of the sub-AMT.
-//! 7. *Absence.* A new key takes the first free slot on its way, and slots do not become free. On
-//!    the way of a key without slot, every entry is thus full of other keys (all shown, and their
-//!    hashes lead there), up to the first that has a free slot (version 0), or below which there is
-//!    no sub-AMT yet (slot 0 at version 0). Behind it the key cannot be.
+//!    below 2^40 make a number below 2^240, less than the group's order, so the number has one
+//!    decomposition into six versions. A version counts the writes to its slot; so the tuple with
+//!    the slot's version is the last tuple of the slot.
+//! 5. *A slot belongs to one key, a key has one slot.* Slots are never freed, not even when their
+//!    key is deleted. Level, slot and key are in the tuple; the key's hash leads to the entry. So
+//!    the tuple of a requested key at its slot's version is the value of the key, whatever is on
+//!    its path above.
+//! 6. *Commitments of sub-AMTs* are counted by slot 0: by 3 and 4 the tuple shown is the newest,
+//!    and it names the whole path of the sub-AMT.
+//! 7. *Absence.* A new key takes the first free slot on its path, and slots do not become free. So
+//!    on the path of a key without a slot, every entry is full of other keys (all are shown, and
+//!    their hashes lead there), up to the first entry that has a free slot (version 0), or below
+//!    which there is no sub-AMT yet (slot 0 at version 0). The key cannot be below that entry.
 //!
-//! Quotients are the one thing that can be replaced: whoever knows the public parameters can make
-//! others that open the same entry to the same versions. They show the same truth.
+//! Only quotients can be replaced: with the public parameters, others can be computed that open the
+//! same entry to the same versions. They prove the same statement.
 //!
-//! # What it costs
+//! # Costs
 //!
-//! Hashes come first; nothing is decompressed for the pairing, let alone paired, before they lead to
-//! the root. Memory is bounded by a small multiple of the length of the proof and of the list of
-//! keys.
+//! Hashes are checked first. Points are decompressed and paired only if the hashes lead to the
+//! root. Memory is bounded by a small multiple of the lengths of the proof and of the list of keys.
 
 #[cfg(all(test, feature = "std"))]
 mod tests;
@@ -43,35 +44,38 @@ mod tests;
 use crate::{
     amt::SLOTS,
     hash, merkle,
-    params::{Opening, VerifierParams},
-    point::Point,
+    params::{EntryOpening, VerifierParams},
+    point::G1Point,
     proof::{
-        asked::Asked,
-        wire::{Compressed, Entry, NO_QUOTIENTS, NO_TREE, Occupant, Place, Proof},
+        asked_keys::AskedKeys,
+        wire::{
+            CompressedPoint, EntryProof, LvmtProof, NO_QUOTIENTS, NO_TREE, ProvenPosition,
+            SlotOccupant,
+        },
     },
 };
 use alloc::{vec, vec::Vec};
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, Value};
+use retrie_state::{ProofError, StateKey, StateValue};
 
-/// The values of `keys` under `root`, as `proof` shows them; a key may come twice.
+/// The values of `keys` under `root`, as `proof` shows them; a key may occur twice.
 ///
 /// # Errors
-/// A [`ProofError`] for a proof that is not canonical, lacks a part or has one too many, is made for
-/// other keys or another root, or was made up.
+/// A [`ProofError`] for a proof that is not canonical, lacks a part or has an unused part, is made
+/// for other keys or another root, or is forged.
 pub fn verify(
     params: &VerifierParams,
     root: B256,
     keys: &[StateKey],
     proof: &[u8],
-) -> Result<Vec<Option<Value>>, ProofError> {
-    let parts = Proof::decode(proof, proof.len())?;
+) -> Result<Vec<Option<StateValue>>, ProofError> {
+    let parts = LvmtProof::decode(proof, proof.len())?;
     if parts.height != params.height() {
         return Err(ProofError::WrongKind { what: "height" });
     }
-    let asked = Asked::new(keys, parts.height);
+    let asked = AskedKeys::new(keys, parts.height);
     let commitment = point(&parts.commitment)?;
-    let mut walk = Walk::new(&asked, parts.entries.len());
+    let mut walk = EntryWalk::new(&asked, parts.entries.len());
     walk.all(commitment, &parts.entries)?;
     check_display(&walk.visits, &parts.entries)?;
     check_root(root, &commitment, &parts, walk.tuples)?;
@@ -81,25 +85,25 @@ pub fn verify(
 }
 
 /// Checks what `part` shows and `own` does not: openings by their quotients, blocks' trees by
-/// `leaf_of`, which gives a block's leaf in the range. `own` is a part of the same proof from whoever
-/// asks, made from his own state: all but holes must be the same.
+/// `leaf_of`, which returns the leaf of a block in the range. `own` is a part of the same proof
+/// that the asking node made from its own state: the two must be equal except for holes.
 ///
 /// # Errors
-/// A [`ProofError`]; then `part` is not what an honest node gives.
+/// A [`ProofError`]; then `part` is not from an honest node.
 #[cfg(feature = "std")]
 pub(crate) fn check_part(
     params: &VerifierParams,
     keys: &[StateKey],
-    own: &Proof,
+    own: &LvmtProof,
     bytes: &[u8],
-    part: &Proof,
+    part: &LvmtProof,
     leaf_of: &dyn Fn(u64) -> Option<B256>,
 ) -> Result<(), ProofError> {
     part.clone().merge(own.clone())?;
-    let asked = Asked::new(keys, part.height);
-    let mut walk = Walk::new(&asked, part.entries.len());
+    let asked = AskedKeys::new(keys, part.height);
+    let mut walk = EntryWalk::new(&asked, part.entries.len());
     walk.all(point(&part.commitment)?, &part.entries)?;
-    let Walk { visits, mut tuples, .. } = walk;
+    let EntryWalk { visits, mut tuples, .. } = walk;
     tuples.sort_unstable();
     let trees = part.trees.iter().zip(&own.trees);
     let by_block = tuples.chunk_by(|(a, _), (b, _)| a.block == b.block);
@@ -123,32 +127,32 @@ pub(crate) fn check_part(
     check_openings(params, &visits, &entries, &seed(params, B256::ZERO, keys, bytes))
 }
 
-/// An entry that asked keys come to.
-struct Visit {
-    /// The visited entry above.
+/// An entry on the path of requested keys.
+struct EntryVisit {
+    /// The visit of the entry above.
     above: Option<usize>,
     /// Commitment of its AMT.
-    commitment: Point,
-    /// Its number in there.
+    commitment: G1Point,
+    /// The number of the entry in its AMT.
     entry: u32,
-    /// Commitment of the sub-AMT below, if a key goes there.
-    below: Option<Point>,
-    /// Whether a key that comes by is absent, which takes all occupants to show.
+    /// Commitment of the sub-AMT below, if the path of a key goes on.
+    below: Option<G1Point>,
+    /// Whether a key that comes to this entry is absent. Then the proof must show all occupants.
     absent: bool,
 }
 
-/// The way of all asked keys, level by level.
-struct Walk<'a> {
-    asked: &'a Asked,
-    visits: Vec<Visit>,
-    /// Of each asked key, the visit it came to last.
+/// The paths of all requested keys, level by level.
+struct EntryWalk<'a> {
+    asked: &'a AskedKeys,
+    visits: Vec<EntryVisit>,
+    /// The last visit of each requested key.
     last: Vec<Option<usize>>,
-    values: Vec<Option<Value>>,
-    tuples: Vec<(Place, B256)>,
+    values: Vec<Option<StateValue>>,
+    tuples: Vec<(ProvenPosition, B256)>,
 }
 
-impl<'a> Walk<'a> {
-    fn new(asked: &'a Asked, entries: usize) -> Self {
+impl<'a> EntryWalk<'a> {
+    fn new(asked: &'a AskedKeys, entries: usize) -> Self {
         Self {
             asked,
             visits: Vec::with_capacity(entries),
@@ -158,7 +162,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn all(&mut self, commitment: Point, entries: &[Entry]) -> Result<(), ProofError> {
+    fn all(&mut self, commitment: G1Point, entries: &[EntryProof]) -> Result<(), ProofError> {
         let asked = self.asked;
         let mut parts = entries.iter();
         let mut pending: Vec<_> = (0..asked.len()).collect();
@@ -166,8 +170,9 @@ impl<'a> Walk<'a> {
         while !pending.is_empty() {
             let mut deeper = Vec::new();
             for run in asked.by_entry(&pending, level) {
-                let part =
-                    parts.next().ok_or(ProofError::Missing { what: "an entry on the way" })?;
+                let part = parts
+                    .next()
+                    .ok_or(ProofError::Missing { what: "an entry on the path of a key" })?;
                 let above = self.last[run[0]];
                 let commitment = match above {
                     None => commitment,
@@ -180,18 +185,18 @@ impl<'a> Walk<'a> {
         if parts.next().is_none() { Ok(()) } else { Err(ProofError::Unused) }
     }
 
-    /// The asked keys `run` come to an entry; those that go on are added to `deeper`.
+    /// Visits an entry with the requested keys `run`. Keys whose paths go on are added to `deeper`.
     fn entry(
         &mut self,
         level: usize,
         run: &[usize],
         above: Option<usize>,
-        commitment: Point,
-        part: &Entry,
+        commitment: G1Point,
+        part: &EntryProof,
         deeper: &mut Vec<usize>,
     ) -> Result<(), ProofError> {
-        let way = self.asked.way(run[0], level);
-        let way = way.ok_or_else(|| malformed("a way is longer than the hash of its key"))?;
+        let way = self.asked.path(run[0], level);
+        let way = way.ok_or_else(|| malformed("a path is longer than the hash of its key"))?;
         let mut found = vec![false; run.len()];
         for slot in 1..SLOTS {
             let Some(tuple) = &part.tuples[slot - 1] else { continue };
@@ -200,7 +205,7 @@ impl<'a> Walk<'a> {
                 return Err(malformed("a free slot has an occupant"));
             }
             let key = match &tuple.occupant {
-                Occupant::Asked(at) => {
+                SlotOccupant::Asked(at) => {
                     let at = *at as usize;
                     match found.get_mut(at) {
                         Some(found @ false) => *found = true,
@@ -209,7 +214,7 @@ impl<'a> Walk<'a> {
                     self.values[run[at]] = tuple.value.clone();
                     self.asked.key(run[at])
                 }
-                Occupant::Other(key) => {
+                SlotOccupant::Other(key) => {
                     self.check_other(key, &way)?;
                     key
                 }
@@ -221,17 +226,17 @@ impl<'a> Walk<'a> {
         }
         let goes_on = |(number, found): (&usize, bool)| (!found).then_some(*number);
         let rest = run.iter().zip(found).filter_map(goes_on).collect::<Vec<_>>();
-        let asked_goes_no_further = self.asked.way(run[0], level + 1).is_none();
-        // Slot 0 counts only where all others are occupied.
+        let asked_goes_no_further = self.asked.path(run[0], level + 1).is_none();
+        // Slot 0 has a version only if all other slots are occupied.
         let has_sub_amt = part.versions[0] > 0;
         let below = match &part.amt {
             Some(_) if rest.is_empty() || !has_sub_amt => return Err(ProofError::Unused),
             None if !rest.is_empty() && has_sub_amt => return Err(NO_AMT),
             None => None,
             Some(amt) => {
-                // The sub-AMT has entries: the hash goes on.
+                // A sub-AMT has entries, so the hash must be long enough for them.
                 if asked_goes_no_further {
-                    return Err(malformed("a way is longer than the hash of its key"));
+                    return Err(malformed("a path is longer than the hash of its key"));
                 }
                 let commitment = point(&amt.commitment)?;
                 let hash = hash::amt_tuple(&way, part.versions[0], &commitment.to_bytes());
@@ -243,28 +248,29 @@ impl<'a> Walk<'a> {
         run.iter().for_each(|number| self.last[*number] = Some(visit));
         let entry = way.last().copied().unwrap_or_default().into();
         let absent = !rest.is_empty() && !has_sub_amt;
-        self.visits.push(Visit { above, commitment, entry, below, absent });
+        self.visits.push(EntryVisit { above, commitment, entry, below, absent });
         if has_sub_amt {
             deeper.extend(rest);
         }
         Ok(())
     }
 
-    /// Another key must lead to this entry, and be another one.
+    /// Checks that another key is not a requested one, and that its hash leads to this entry.
     fn check_other(&self, key: &StateKey, way: &[u16]) -> Result<(), ProofError> {
         let location = hash::location(&key.encode());
         if self.asked.contains(&location, key) {
             return Err(malformed("an asked key stands for another one"));
         }
-        match self.asked.way_of(&location, way.len() - 1) {
+        match self.asked.path_of(&location, way.len() - 1) {
             Some(other) if other == way => Ok(()),
             _ => Err(malformed("an occupant belongs to another entry")),
         }
     }
 }
 
-/// All occupants are shown where a key that comes by is absent; elsewhere asked ones alone.
-fn check_display(visits: &[Visit], parts: &[Entry]) -> Result<(), ProofError> {
+/// Checks that a proof shows all occupants on the path of an absent key, and elsewhere only
+/// requested keys.
+fn check_display(visits: &[EntryVisit], parts: &[EntryProof]) -> Result<(), ProofError> {
     let mut absent: Vec<_> = visits.iter().map(|visit| visit.absent).collect();
     for (at, visit) in visits.iter().enumerate().rev() {
         if let Some(above) = visit.above {
@@ -274,23 +280,22 @@ fn check_display(visits: &[Visit], parts: &[Entry]) -> Result<(), ProofError> {
     for (part, absent) in parts.iter().zip(absent) {
         let mut shown = part.tuples.iter().flatten();
         if absent && shown.clone().count() < part.occupied() {
-            return Err(ProofError::Missing {
-                what: "the occupant of a slot on an absent key's way",
-            });
+            return Err(ProofError::Missing { what: "an occupant on the path of an absent key" });
         }
-        if !absent && shown.any(|tuple| matches!(tuple.occupant, Occupant::Other(_))) {
+        if !absent && shown.any(|tuple| matches!(tuple.occupant, SlotOccupant::Other(_))) {
             return Err(ProofError::Unused);
         }
     }
     Ok(())
 }
 
-/// The tuples lead to blocks, the blocks to the range, the range and the root AMT to the root.
+/// Checks that tuples lead to blocks, blocks to the range, and the range and the root AMT to the
+/// root.
 fn check_root(
     root: B256,
-    commitment: &Point,
-    parts: &Proof,
-    mut tuples: Vec<(Place, B256)>,
+    commitment: &G1Point,
+    parts: &LvmtProof,
+    mut tuples: Vec<(ProvenPosition, B256)>,
 ) -> Result<(), ProofError> {
     tuples.sort_unstable();
     let mut trees = parts.trees.iter();
@@ -308,7 +313,7 @@ fn check_root(
 }
 
 /// Position and hash of the tuples of one block.
-fn shown(tuples: &[(Place, B256)]) -> Vec<(u64, B256)> {
+fn shown(tuples: &[(ProvenPosition, B256)]) -> Vec<(u64, B256)> {
     tuples.iter().map(|(place, hash)| (u64::from(place.position), *hash)).collect()
 }
 
@@ -321,8 +326,8 @@ fn multi_proof(n: u64, shown: &[(u64, B256)], siblings: &[B256]) -> Result<B256,
 
 fn check_openings(
     params: &VerifierParams,
-    visits: &[Visit],
-    parts: &[&Entry],
+    visits: &[EntryVisit],
+    parts: &[&EntryProof],
     seed: &B256,
 ) -> Result<(), ProofError> {
     let mut quotients = Vec::with_capacity(parts.len());
@@ -334,7 +339,7 @@ fn check_openings(
     let openings: Vec<_> = visits
         .iter()
         .zip(parts.iter().zip(&quotients))
-        .map(|(visit, (part, quotients))| Opening {
+        .map(|(visit, (part, quotients))| EntryOpening {
             commitment: visit.commitment,
             entry: visit.entry,
             versions: part.versions,
@@ -358,10 +363,10 @@ fn seed(params: &VerifierParams, root: B256, keys: &[StateKey], proof: &[u8]) ->
     hash::parts(&[b"retrie lvmt proof 1", &params[..], &root[..], &count, &asked, proof])
 }
 
-const NO_AMT: ProofError = ProofError::Missing { what: "the sub-AMT on the way of a key" };
+const NO_AMT: ProofError = ProofError::Missing { what: "the sub-AMT on the path of a key" };
 
-fn point(bytes: &Compressed) -> Result<Point, ProofError> {
-    Point::from_compressed(bytes).ok_or_else(|| malformed("a point"))
+fn point(bytes: &CompressedPoint) -> Result<G1Point, ProofError> {
+    G1Point::from_compressed(bytes).ok_or_else(|| malformed("a point"))
 }
 
 const fn malformed(what: &'static str) -> ProofError {

@@ -1,13 +1,13 @@
-//! The backend: the trie over the framework's key-value view.
+//! The backend `mpt`: the trie over the framework's key-value view.
 
 use crate::{
     TrieHash,
     ethereum::{
-        self, Layout, Told, Touched, Upper, by_account, chunks, decode_account, merge_nodes,
-        refuse_orphan, slot_items,
+        self, AccountDelta, BulkLayout, EarlyTries, TrieCache, by_account, chunks, decode_account,
+        merge_nodes, refuse_orphan, slot_items,
     },
     leaf,
-    trie::{self, Item, Place, RowChange, RowRecorder, Rows, Trie, Unkept},
+    trie::{self, BuildSource, LeafUpdate, RowChange, RowPlace, RowRecorder, RowSource, Trie},
     verify,
     witness::WitnessNodes,
 };
@@ -15,22 +15,23 @@ use alloy_primitives::{Address, B256, Bytes, keccak256};
 use alloy_trie::EMPTY_ROOT_HASH;
 use rayon::prelude::*;
 use retrie_state::{
-    AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink,
-    Capabilities, Change, ChunkId, ChunkServer, Chunks, Direction, HashId, Identity, KeyRange,
-    NodeRead, NodeWrite, Opened, PartialState, PartialTree, ProofError, StateDelta, StateError,
-    StateKey, Table, Value, compare_rows, flat, prefix_end,
+    AccountNodes, AccountProofs, ApplyContext, ApplyOutput, Backend, BackendCapabilities,
+    BackendIdentity, BackendStats, BulkSink, ChunkId, ChunkServer, HashId, KeyRange, NodeRead,
+    NodeWrite, OpenedChunk, PartialState, PartialTree, ProofError, RowTable, ScanDirection,
+    StateChange, StateChunks, StateDelta, StateError, StateKey, StateValue, compare_rows, flat,
+    prefix_end,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 /// Rows of the account trie.
-pub const ACCOUNT_NODES: Table = Table::new(0x10, "MptAccountNodes");
+pub const ACCOUNT_NODES: RowTable = RowTable::new(0x10, "MptAccountNodes");
 /// Rows of the storage tries.
-pub const STORAGE_NODES: Table = Table::new(0x11, "MptStorageNodes");
+pub const STORAGE_NODES: RowTable = RowTable::new(0x11, "MptStorageNodes");
 
 /// Ethereum's Merkle Patricia trie, keyed by path, latest state only.
 #[derive(Debug)]
 pub struct Mpt {
-    identity: Identity,
+    identity: BackendIdentity,
 }
 
 impl Default for Mpt {
@@ -42,7 +43,7 @@ impl Default for Mpt {
 impl Mpt {
     /// The backend. It has no parameters.
     pub const fn new() -> Self {
-        Self { identity: Identity::plain("mpt", 1, HashId::Keccak256) }
+        Self { identity: BackendIdentity::plain("mpt", 1, HashId::Keccak256) }
     }
 
     /// The EIP-1186 proof of the account at `address` and of some of its slots, as
@@ -57,12 +58,12 @@ impl Mpt {
         address: &Address,
         slots: &[B256],
     ) -> Result<verify::AccountProof, StateError> {
-        ethereum::account_proof(&Tries { view, cache }, address, slots)
+        ethereum::account_proof(&MptTries { view, cache }, address, slots)
     }
 }
 
 /// The tries of one block in memory.
-pub type MptCache = Upper;
+pub type MptCache = TrieCache;
 
 fn cached_storage(
     cache: &MptCache,
@@ -76,61 +77,66 @@ fn cached_storage(
 }
 
 /// The tries of one block, for reading.
-struct Tries<'a> {
+struct MptTries<'a> {
     view: &'a dyn NodeRead,
     cache: &'a MptCache,
 }
 
-impl<'a> ethereum::Tries for Tries<'a> {
+impl<'a> ethereum::StateTries for MptTries<'a> {
     type Stamp = ();
-    type Source = Rows<'a>;
+    type Source = RowSource<'a>;
 
     fn hash(&self) -> TrieHash {
         TrieHash::Keccak256
     }
 
-    fn accounts(&self) -> (Trie, Rows<'a>) {
+    fn accounts(&self) -> (Trie, RowSource<'a>) {
         (self.cache.accounts().clone(), accounts(self.view))
     }
 
-    fn storage(&self, address: &Address, _: B256, (): ()) -> Result<(Trie, Rows<'a>), StateError> {
+    fn storage(
+        &self,
+        address: &Address,
+        _: B256,
+        (): (),
+    ) -> Result<(Trie, RowSource<'a>), StateError> {
         Ok((cached_storage(self.cache, self.view, address)?, storage(self.view, address)))
     }
 }
 
-/// Where the rows of a trie are: that of `trie`'s storage, or the account trie.
-fn place(trie: Option<Address>) -> Place {
+/// The rows of the storage trie of the account `trie`, or of the account trie.
+fn place(trie: Option<Address>) -> RowPlace {
     match trie {
-        None => Place::new(ACCOUNT_NODES, &[]),
-        Some(address) => Place::new(STORAGE_NODES, address.as_slice()),
+        None => RowPlace::new(ACCOUNT_NODES, &[]),
+        Some(address) => RowPlace::new(STORAGE_NODES, address.as_slice()),
     }
 }
 
-fn accounts(view: &dyn NodeRead) -> Rows<'_> {
-    Rows::new(view, place(None))
+fn accounts(view: &dyn NodeRead) -> RowSource<'_> {
+    RowSource::new(view, place(None))
 }
 
-fn storage<'a>(view: &'a dyn NodeRead, address: &Address) -> Rows<'a> {
-    Rows::new(view, place(Some(*address)))
+fn storage<'a>(view: &'a dyn NodeRead, address: &Address) -> RowSource<'a> {
+    RowSource::new(view, place(Some(*address)))
 }
 
-/// What a block makes of one account.
-struct Done {
+/// The result of a block for one account.
+struct UpdatedAccount {
     address: Address,
-    item: Item,
+    item: LeafUpdate,
     /// The storage trie, if it changed.
     storage: Option<Trie>,
     rows: Vec<RowChange>,
 }
 
-/// Updates the storage trie of one account. `view` has the flat state after the block.
+/// Updates the storage trie of one account. `view` shows the flat state after the block.
 fn update_storage(
     view: &dyn NodeRead,
     parent: &MptCache,
-    told: &Told,
-    touched: &Touched<'_>,
-) -> Result<Done, StateError> {
-    let Touched { address, account, slots, .. } = touched;
+    told: &EarlyTries,
+    touched: &AccountDelta<'_>,
+) -> Result<UpdatedAccount, StateError> {
+    let AccountDelta { address, account, slots, .. } = touched;
     let value = match account {
         Some(change) => change.next.clone(),
         None => flat::get(view, &StateKey::Account(*address))?,
@@ -139,8 +145,8 @@ fn update_storage(
     if account.is_none() {
         refuse_orphan(slots)?;
     }
-    // A wiped account that lives on needs no special care: the delta lists all its slots, and the
-    // trie is always that of the flat state. The marker is for partial states.
+    // A wiped account that exists after the block needs no special case: the delta lists all its
+    // slots, and the trie always matches the flat state. The wipe marker is for partial states.
     let reset = account.is_none();
     let before = if reset { Trie::default() } else { cached_storage(parent, view, address)? };
     let mut recorder = RowRecorder::new(place(Some(*address)), ());
@@ -149,7 +155,7 @@ fn update_storage(
     } else {
         let items = slot_items(TrieHash::Keccak256, slots, true)?;
         let source = parent.ahead().over(storage(view, address));
-        // What was foretold is of the storage that was there.
+        // The early subtries are of the old storage.
         let early = told.storages.get(address).filter(|_| !reset);
         before.update_after(early, &source, &items, &mut recorder)?
     };
@@ -159,23 +165,23 @@ fn update_storage(
         replace_all(view, address, &mut rows)?;
     }
     let leaf = account.map(|account| leaf::encode_account(&account, after.hash()));
-    Ok(Done {
+    Ok(UpdatedAccount {
         address: *address,
-        item: Item::new(keccak256(address), leaf),
+        item: LeafUpdate::new(keccak256(address), leaf),
         storage: (reset || !slots.is_empty()).then_some(after),
         rows,
     })
 }
 
-/// Updates the parts of tries that what was written so far lies in.
+/// Updates the subtries that contain the keys written so far.
 fn foretell(
     view: &dyn NodeRead,
     cache: &MptCache,
     writes: &StateDelta,
-    told: &mut Told,
+    told: &mut EarlyTries,
 ) -> Result<(), StateError> {
     let mut items = Vec::new();
-    for Touched { address, account, slots, .. } in by_account(writes) {
+    for AccountDelta { address, account, slots, .. } in by_account(writes) {
         if !slots.is_empty() {
             let slots = slot_items(TrieHash::Keccak256, slots, false)?;
             let source = cache.ahead().over(storage(view, &address));
@@ -183,13 +189,13 @@ fn foretell(
             let early = told.storages.entry(address).or_default();
             early.update(&cached_storage(cache, view, &address)?, &source, &slots, &recorder)?;
         }
-        // The root of a storage that changes comes last, and what goes is rare.
-        if let Some(Change { next: Some(next), .. }) = account
+        // If the storage changes, its root is known only at the end. Deletions are rare.
+        if let Some(StateChange { next: Some(next), .. }) = account
             && !told.storages.contains_key(&address)
         {
             let root = cached_storage(cache, view, &address)?.hash();
             let leaf = leaf::encode_account(&decode_account(&address, next)?, root);
-            items.push(Item::new(keccak256(address), Some(leaf)));
+            items.push(LeafUpdate::new(keccak256(address), Some(leaf)));
         }
     }
     items.sort_unstable_by_key(|item| item.key);
@@ -197,7 +203,8 @@ fn foretell(
     told.accounts.update(cache.accounts(), &source, &items, &RowRecorder::new(place(None), ()))
 }
 
-/// Makes of the rows of a new trie the changes that put it in the place of `address`'s old one.
+/// Turns the rows of a new storage trie of `address` into changes that replace all rows of the old
+/// one.
 fn replace_all(
     view: &dyn NodeRead,
     address: &Address,
@@ -206,7 +213,7 @@ fn replace_all(
     let (start, end) = (address.as_slice(), prefix_end(address.as_slice()));
     let range = KeyRange { start, end: end.as_deref() };
     let mut old = view
-        .scan(STORAGE_NODES, range, Direction::Forward)?
+        .scan(STORAGE_NODES, range, ScanDirection::Forward)?
         .collect::<Result<BTreeMap<Bytes, Bytes>, _>>()?;
     for row in rows.iter_mut() {
         row.previous = old.remove(&row.key[..]);
@@ -219,10 +226,10 @@ fn replace_all(
     Ok(())
 }
 
-/// How a bulk load writes.
-struct Rowwise;
+/// The row layout of a bulk load: rows by path.
+struct PathLayout;
 
-impl Layout for Rowwise {
+impl BulkLayout for PathLayout {
     type Stamp = ();
 
     fn stamp(&self) {}
@@ -235,7 +242,7 @@ impl Layout for Rowwise {
         &mut self,
         sink: &mut dyn BulkSink,
         key: &StateKey,
-        value: &Value,
+        value: &StateValue,
     ) -> Result<(), StateError> {
         flat::put(sink, key, value)
     }
@@ -244,11 +251,11 @@ impl Layout for Rowwise {
         &mut self,
         sink: &mut dyn BulkSink,
         trie: Option<Address>,
-        items: Vec<Item>,
+        items: Vec<LeafUpdate>,
     ) -> Result<B256, StateError> {
         let (empty, place) = (Trie::default(), place(trie));
         let mut recorder = RowRecorder::new(place, ());
-        let built = empty.update(&Unkept::default(), &items, &mut recorder)?;
+        let built = empty.update(&BuildSource::default(), &items, &mut recorder)?;
         drop(items);
         recorder.root(&empty, &built);
         let mut rows = recorder.into_rows();
@@ -266,15 +273,15 @@ impl Backend for Mpt {
     type Cache = MptCache;
 
     fn cache_bytes(&self) -> u64 {
-        Upper::<()>::MAX_BYTES
+        TrieCache::<()>::MAX_BYTES
     }
 
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &BackendIdentity {
         &self.identity
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities {
             proofs: true,
             absence_proofs: true,
             state_determined_root: true,
@@ -282,7 +289,7 @@ impl Backend for Mpt {
         }
     }
 
-    fn tables(&self) -> Vec<Table> {
+    fn tables(&self) -> Vec<RowTable> {
         vec![flat::TABLE, ACCOUNT_NODES, STORAGE_NODES]
     }
 
@@ -291,7 +298,7 @@ impl Backend for Mpt {
     }
 
     fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<MptCache, StateError> {
-        Ok(Upper::new(accounts(view).trie(())?.unwrap_or_default()))
+        Ok(TrieCache::new(accounts(view).trie(())?.unwrap_or_default()))
     }
 
     fn apply(
@@ -300,7 +307,7 @@ impl Backend for Mpt {
         view: &mut dyn NodeWrite,
         parent: &MptCache,
         delta: &StateDelta,
-    ) -> Result<Applied<MptCache>, StateError> {
+    ) -> Result<ApplyOutput<MptCache>, StateError> {
         let told = parent.foretold().take();
         flat::apply(view, delta)?;
         let read = view.as_read();
@@ -309,7 +316,7 @@ impl Backend for Mpt {
             .with_min_len(4)
             .map(|touched| update_storage(read, parent, &told, touched))
             .collect::<Result<Vec<_>, _>>()?;
-        let mut items: Vec<Item> = done.iter().map(|done| done.item.clone()).collect();
+        let mut items: Vec<LeafUpdate> = done.iter().map(|done| done.item.clone()).collect();
         items.sort_unstable_by_key(|item| item.key);
         let mut recorder = RowRecorder::new(place(None), ());
         let source = parent.ahead().over(accounts(read));
@@ -319,17 +326,17 @@ impl Backend for Mpt {
 
         recorder.write(view)?;
         let mut changed = Vec::new();
-        for Done { address, storage, rows, .. } in done {
+        for UpdatedAccount { address, storage, rows, .. } in done {
             trie::write(view, STORAGE_NODES, rows)?;
             changed.extend(storage.map(|trie| (address, trie)));
         }
         let root = accounts.hash();
-        Ok(Applied { root, cache: parent.child(context.number, accounts, changed) })
+        Ok(ApplyOutput { root, cache: parent.child(context.number, accounts, changed) })
     }
 
     fn hint(&self, view: &dyn NodeRead, cache: &MptCache, keys: &[StateKey]) {
-        // What cannot be read now is reported when it is needed.
-        drop(cache.ahead().fetch(&Tries { view, cache }, keys));
+        // An error is reported again when the branch is needed.
+        drop(cache.ahead().fetch(&MptTries { view, cache }, keys));
     }
 
     fn heeds_reads(&self) -> bool {
@@ -348,10 +355,10 @@ impl Backend for Mpt {
     fn bulk_load(
         &self,
         _: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
-        ethereum::load(&mut Rowwise, entries, sink)
+        ethereum::load(&mut PathLayout, entries, sink)
     }
 
     fn prove(
@@ -360,7 +367,7 @@ impl Backend for Mpt {
         cache: &MptCache,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
-        ethereum::prove(&Tries { view, cache }, keys)
+        ethereum::prove(&MptTries { view, cache }, keys)
     }
 
     fn verify(
@@ -368,7 +375,7 @@ impl Backend for Mpt {
         root: B256,
         keys: &[StateKey],
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify::verify(root, keys, proof)
     }
 
@@ -377,7 +384,7 @@ impl Backend for Mpt {
         Ok(BackendStats { live_keys: stats.rows(flat::TABLE), ..stats })
     }
 
-    /// Rows are a function of the values, so that those of the rebuilt state are what they must be.
+    /// Rows are a function of the values, so they must equal the rows of the rebuilt state.
     fn check(
         &self,
         view: &dyn NodeRead,
@@ -396,7 +403,7 @@ impl Backend for Mpt {
         Some(self)
     }
 
-    fn chunks(&self) -> Option<&dyn Chunks<MptCache>> {
+    fn chunks(&self) -> Option<&dyn StateChunks<MptCache>> {
         Some(self)
     }
 
@@ -422,7 +429,7 @@ impl AccountProofs<MptCache> for Mpt {
         cache: &MptCache,
         removed: &[StateKey],
     ) -> Result<Vec<Bytes>, StateError> {
-        merge_nodes(&Tries { view, cache }, removed)
+        merge_nodes(&MptTries { view, cache }, removed)
     }
 }
 
@@ -436,7 +443,7 @@ impl PartialState for Mpt {
     }
 }
 
-impl Chunks<MptCache> for Mpt {
+impl StateChunks<MptCache> for Mpt {
     fn format(&self) -> &'static str {
         chunks::FORMAT
     }
@@ -448,20 +455,20 @@ impl Chunks<MptCache> for Mpt {
         scratch: Option<&Path>,
     ) -> Result<Box<dyn ChunkServer>, StateError> {
         Ok(chunks::server(TrieHash::Keccak256, view, scratch, move |keys, id| {
-            chunks::answer(&Tries { view: keys.view(), cache: &cache }, keys, id)
+            chunks::answer(&MptTries { view: keys.view(), cache: &cache }, keys, id)
         }))
     }
 
-    fn whole(&self, root: B256) -> Option<ChunkId> {
+    fn root_chunk(&self, root: B256) -> Option<ChunkId> {
         chunks::whole(TrieHash::Keccak256, root)
     }
 
-    fn open(&self, id: &ChunkId, answer: &[u8]) -> Result<Opened, ProofError> {
+    fn open(&self, id: &ChunkId, answer: &[u8]) -> Result<OpenedChunk, ProofError> {
         chunks::open(TrieHash::Keccak256, id, answer)
     }
 
-    /// The root follows from the entries, however they came.
-    fn loads_by_parts(&self) -> bool {
+    /// The root depends on the entries alone, not on the chunks they came in.
+    fn load_needs_parts(&self) -> bool {
         false
     }
 
@@ -469,7 +476,7 @@ impl Chunks<MptCache> for Mpt {
         &self,
         number: u64,
         _: &[(ChunkId, u64)],
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         self.bulk_load(number, entries, sink)

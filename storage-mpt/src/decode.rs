@@ -1,8 +1,8 @@
-//! Nodes from their RLP, where nodes are addressed by hash: as links of a trie that is updated, or
-//! read in place.
+//! Decodes nodes from their RLP, for tries whose nodes are addressed by hash: into links of a trie
+//! that is updated, or in place for a lookup.
 
 use crate::{
-    trie::{Branch, BranchLink, Children, Leaf, Link, child_slot},
+    trie::{Branch, BranchChildren, BranchLink, Leaf, NodeLink, child_slot},
     verify::{decode_node, hex_prefix},
 };
 use alloy_primitives::B256;
@@ -13,9 +13,9 @@ use alloy_trie::{
 };
 use std::sync::Arc;
 
-/// What hangs at `slot`, whose node has this reference and this RLP; `None` if no node of a trie
-/// over 32-byte keys has it.
-pub(crate) fn link(slot: &Nibbles, reference: &RlpNode, rlp: &[u8]) -> Option<Link> {
+/// The link at `slot` to the node with this reference and this RLP; `None` if the RLP is not a
+/// valid node of a trie over 32-byte keys.
+pub(crate) fn link(slot: &Nibbles, reference: &RlpNode, rlp: &[u8]) -> Option<NodeLink> {
     match decode_node(rlp)? {
         TrieNode::Leaf(leaf) => {
             if slot.len() + leaf.key.len() != 64 {
@@ -23,24 +23,24 @@ pub(crate) fn link(slot: &Nibbles, reference: &RlpNode, rlp: &[u8]) -> Option<Li
             }
             let mut key = B256::ZERO;
             slot.join(&leaf.key).pack_to(&mut key.0);
-            Some(Link::Leaf(Arc::new(Leaf::new(key, leaf.value.into(), ()))))
+            Some(NodeLink::Leaf(Arc::new(Leaf::new(key, leaf.value.into(), ()))))
         }
         TrieNode::Extension(extension) => {
             if extension.key.is_empty() || slot.len() + extension.key.len() > 63 {
                 return None;
             }
             let path = slot.join(&extension.key);
-            Some(Link::Branch(BranchLink::new(slot, &path, extension.child, ())))
+            Some(NodeLink::Branch(BranchLink::new(slot, &path, extension.child, ())))
         }
         TrieNode::Branch(node) => {
             let branch = branch_of(slot, reference, &node)?;
-            Some(Link::Branch(BranchLink::to(slot, slot, branch, true)))
+            Some(NodeLink::Branch(BranchLink::to(slot, slot, branch, true)))
         }
         TrieNode::EmptyRoot => None,
     }
 }
 
-/// The branch at `path` with this reference and this RLP; `None` if there is no such branch.
+/// The branch at `path` with this reference and this RLP; `None` if the RLP is not a valid branch.
 pub(crate) fn branch(path: &Nibbles, reference: &RlpNode, rlp: &[u8]) -> Option<Branch> {
     match decode_node(rlp)? {
         TrieNode::Branch(node) => branch_of(path, reference, &node),
@@ -52,11 +52,11 @@ fn branch_of(path: &Nibbles, reference: &RlpNode, node: &BranchNode) -> Option<B
     if path.len() > 63 || node.stack.len() < 2 {
         return None;
     }
-    let mut children = Children::default();
+    let mut children = BranchChildren::default();
     let set = (0u8..16).filter(|nibble| node.state_mask.is_bit_set(*nibble));
     for (nibble, child) in set.zip(&node.stack) {
         children[nibble as usize] = Some(if child.is_hash() {
-            Link::Unresolved(child.clone())
+            NodeLink::Unresolved(child.clone())
         } else {
             link(&child_slot(path, nibble), child, child)?
         });
@@ -64,20 +64,20 @@ fn branch_of(path: &Nibbles, reference: &RlpNode, node: &BranchNode) -> Option<B
     Some(Branch::new(children, reference.clone(), ()))
 }
 
-/// Where the way to a key leads from a node.
+/// The next step of a lookup from a node towards a key.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step<'a> {
-    /// To the node of this hash, which hangs at this depth in nibbles.
+pub(crate) enum WalkStep<'a> {
+    /// Go on at the node with this hash, which hangs at this depth in nibbles.
     Node(B256, usize),
-    /// To the value of the key.
+    /// This is the value of the key.
     Value(&'a [u8]),
-    /// Nowhere: the key is absent.
+    /// The key is absent.
     Absent,
 }
 
-/// Goes from the node with this RLP, which hangs at `depth`, towards `key`, through embedded nodes
-/// too. `None` if the node is malformed.
-pub(crate) fn step<'a>(mut rlp: &'a [u8], key: &B256, mut depth: usize) -> Option<Step<'a>> {
+/// Follows `key` from the node with this RLP, which hangs at `depth`, through embedded nodes too.
+/// `None` if the node is malformed.
+pub(crate) fn step<'a>(mut rlp: &'a [u8], key: &B256, mut depth: usize) -> Option<WalkStep<'a>> {
     loop {
         let content = Header::decode_bytes(&mut rlp, true).ok().filter(|_| rlp.is_empty())?;
         let mut rest = content;
@@ -86,11 +86,11 @@ pub(crate) fn step<'a>(mut rlp: &'a [u8], key: &B256, mut depth: usize) -> Optio
             let path = Header::decode_bytes(&mut &first[..], false).ok()?;
             let (is_leaf, end) = match follow(path, key, depth)? {
                 (is_leaf, Some(end)) => (is_leaf, end),
-                (_, None) => return Some(Step::Absent),
+                (_, None) => return Some(WalkStep::Absent),
             };
             if is_leaf {
                 let value = Header::decode_bytes(&mut &second[..], false).ok()?;
-                return (end == 64).then_some(Step::Value(value));
+                return (end == 64).then_some(WalkStep::Value(value));
             }
             depth = end;
             second
@@ -103,14 +103,14 @@ pub(crate) fn step<'a>(mut rlp: &'a [u8], key: &B256, mut depth: usize) -> Optio
             item(&mut rest)?
         };
         match child.first()? {
-            0x80 => return Some(Step::Absent),
-            0xa0 => return Some(Step::Node(B256::try_from(&child[1..]).ok()?, depth)),
+            0x80 => return Some(WalkStep::Absent),
+            0xa0 => return Some(WalkStep::Node(B256::try_from(&child[1..]).ok()?, depth)),
             _ => rlp = child,
         }
     }
 }
 
-/// The item at the head of `rest`, header included; `rest` then starts behind it.
+/// Takes the first RLP item off `rest`, header included.
 fn item<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let len = match rest.first()? {
         // Nearly all items of branches.
@@ -133,8 +133,9 @@ fn nibble(key: &B256, at: usize) -> Option<u8> {
     Some(if at.is_multiple_of(2) { byte >> 4 } else { byte & 0x0f })
 }
 
-/// Follows a path in hex-prefix encoding (yellow paper, appendix C) from `depth` on: whether it is
-/// a leaf's, and the depth behind it if `key` goes along. `None` if it is no such path.
+/// Compares a path in hex-prefix encoding (yellow paper, appendix C) with `key` from `depth` on.
+/// Returns whether the path is a leaf's, and the depth behind the path if `key` matches it; `None`
+/// if the encoding is invalid.
 fn follow(path: &[u8], key: &B256, mut depth: usize) -> Option<(bool, Option<usize>)> {
     let (is_leaf, odd, rest) = hex_prefix(path)?;
     let nibbles = odd.into_iter().chain(rest.iter().flat_map(|byte| [byte >> 4, byte & 0x0f]));

@@ -1,18 +1,18 @@
-//! What lists of backends have of `mpt` and `mpt-archive`.
+//! Registration of the backends `mpt` and `mpt-archive` and of their proof formats.
 
 use crate::{TrieHash, verify::verify_with};
 use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::{
-    ProofError, StateKey, Value,
+    ProofError, StateKey, StateValue,
     descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
 };
 
-/// Checks proofs of a trie with this hash function. Tries have no parameters.
+/// Checks proofs of a trie hashed with this function. Tries have no parameters.
 #[derive(Clone, Copy, Debug)]
-struct Verifier(TrieHash);
+struct MptVerifier(TrieHash);
 
-impl ProofVerifier for Verifier {
+impl ProofVerifier for MptVerifier {
     fn params(&self) -> Option<ParamsFacts> {
         None
     }
@@ -23,7 +23,7 @@ impl ProofVerifier for Verifier {
         keys: &[StateKey],
         as_of: Option<u64>,
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         match as_of {
             None => verify_with(self.0, root, keys, proof),
             Some(_) => Err(ProofFormat::NO_HISTORY),
@@ -31,11 +31,11 @@ impl ProofVerifier for Verifier {
     }
 }
 
-/// The format of proofs that are nodes of tries hashed with `hash`, of the backend of this name.
+/// The proof format of the backend `backend`, whose proofs are nodes of tries hashed with `hash`.
 pub const fn proof_format(backend: &'static str, hash: TrieHash) -> ProofFormat {
     let verifier: &'static dyn ProofVerifier = match hash {
-        TrieHash::Keccak256 => &Verifier(TrieHash::Keccak256),
-        TrieHash::Blake2b256 => &Verifier(TrieHash::Blake2b256),
+        TrieHash::Keccak256 => &MptVerifier(TrieHash::Keccak256),
+        TrieHash::Blake2b256 => &MptVerifier(TrieHash::Blake2b256),
     };
     ProofFormat {
         backend,
@@ -46,7 +46,7 @@ pub const fn proof_format(backend: &'static str, hash: TrieHash) -> ProofFormat 
     }
 }
 
-/// Proofs by EIP-1186's nodes.
+/// The proof formats of `mpt` and `mpt-archive`: trie nodes, as in EIP-1186.
 pub static PROOF_FORMATS: &[ProofFormat] = &[
     proof_format("mpt", TrieHash::Keccak256),
     proof_format("mpt-archive", TrieHash::Keccak256),
@@ -54,14 +54,14 @@ pub static PROOF_FORMATS: &[ProofFormat] = &[
 ];
 
 #[cfg(feature = "std")]
-pub use backends::BACKENDS;
+pub use registration::BACKENDS;
 
 #[cfg(feature = "std")]
-mod backends {
+mod registration {
     use crate::{Mpt, MptArchive, TrieHash};
     use retrie_state::{
         AnyBackend, HashId,
-        descriptor::{Descriptor, OtherHash},
+        descriptor::{BackendDescriptor, HashVariant},
     };
     use std::sync::Arc;
 
@@ -70,20 +70,20 @@ mod backends {
     }
 
     /// `mpt` and `mpt-archive`.
-    pub static BACKENDS: &[Descriptor] = &[
-        Descriptor::plain(
+    pub static BACKENDS: &[BackendDescriptor] = &[
+        BackendDescriptor::plain(
             "mpt",
             "Ethereum's trie, latest state, nodes by path",
             |_| Ok(Arc::new(Mpt::new())),
             || Arc::new(Mpt::new()),
             ["#0072b2", "#4ba3dd"],
         ),
-        Descriptor {
-            hashes: &[OtherHash {
+        BackendDescriptor {
+            hashes: &[HashVariant {
                 hash: HashId::Blake2b256,
                 make: || archive(TrieHash::Blake2b256),
             }],
-            ..Descriptor::plain(
+            ..BackendDescriptor::plain(
                 "mpt-archive",
                 "Ethereum's trie, all versions, nodes by hash",
                 |_| Ok(archive(TrieHash::Keccak256)),

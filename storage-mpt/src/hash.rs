@@ -1,12 +1,12 @@
-//! The hash function of a trie: of its nodes and of its keys.
+//! The hash function of a trie, for its nodes and its keys.
 
 use alloy_primitives::{B256, b256, keccak256};
 use alloy_trie::EMPTY_ROOT_HASH;
 use blake2::{Blake2b256, Digest};
 use retrie_state::HashId;
 
-/// Hash function of nodes and keys. Ethereum's is keccak-256; the other one exists to compare the
-/// trie with stores that use it.
+/// Hash function of nodes and keys. Ethereum uses keccak-256; BLAKE2b-256 is for comparing the trie
+/// with stores that use BLAKE2b.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrieHash {
     /// keccak-256, as in Ethereum.

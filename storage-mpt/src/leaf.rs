@@ -1,12 +1,12 @@
-//! What the leaves hold: RLP of accounts and of slot values (yellow paper 4.1).
+//! The values of leaves: RLP of accounts and of slot values (yellow paper 4.1).
 
 use alloc::vec::Vec;
 use alloy_primitives::{B256, Bytes, U256};
 use alloy_rlp::Encodable;
 use alloy_trie::TrieAccount;
-use retrie_state::{Account, Value, decode_slot, encode_slot};
+use retrie_state::{Account, StateValue, decode_slot, encode_slot};
 
-/// The leaf of an account: RLP of nonce, balance, storage root and code hash.
+/// The value of an account's leaf: RLP of nonce, balance, storage root and code hash.
 pub fn encode_account(account: &Account, storage_root: B256) -> Bytes {
     let mut out = Vec::with_capacity(128);
     TrieAccount::new(account.nonce, account.balance, storage_root, account.code_hash)
@@ -21,7 +21,7 @@ pub fn decode_account(leaf: &[u8]) -> Option<(Account, B256)> {
     Some((Account { nonce, balance, code_hash }, storage_root))
 }
 
-/// The leaf of a slot: RLP of the value as a number; `None` if `value` is no canonical
+/// The value of a slot's leaf: RLP of `value` as a number. `None` if `value` is not a canonical
 /// [slot value](encode_slot).
 pub fn encode_slot_value(value: &[u8]) -> Option<Bytes> {
     decode_slot(value)?;
@@ -31,7 +31,7 @@ pub fn encode_slot_value(value: &[u8]) -> Option<Bytes> {
 }
 
 /// The slot value of a storage leaf; `None` if it is not canonical RLP, or zero.
-pub fn decode_slot_value(leaf: &[u8]) -> Option<Value> {
+pub fn decode_slot_value(leaf: &[u8]) -> Option<StateValue> {
     encode_slot(alloy_rlp::decode_exact::<U256>(leaf).ok()?)
 }
 

@@ -1,28 +1,30 @@
 //! Ethereum's Merkle Patricia trie (yellow paper, appendix D) as two backends: one algorithm, two
-//! layouts of rows. Their root is the `stateRoot` of a mainnet header, their proofs are those of
+//! layouts of rows. Their root is the `stateRoot` of a mainnet header, their proofs follow
 //! EIP-1186.
 //!
-//! * [`Mpt`] (`mpt`): rows by path, latest state only. The default backend, and the referee of the
-//!   others. This page is about it.
-//! * [`MptArchive`] (`mpt-archive`): nodes by hash, every version kept; its module says how.
+//! * [`Mpt`] (`mpt`): rows by path, latest state only. The default backend, and the reference for
+//!   tests of the others. This page is about it.
+//! * [`MptArchive`] (`mpt-archive`): nodes by hash, every version kept; see the module `archive`.
 //!
 //! # Vocabulary
 //!
 //! * **Key**: 32 bytes, keccak-256 of an address (account trie) or of a slot (storage trie).
-//! * **Path**: the first *n* nibbles of a key. A **slot** of the trie is a place where a node can
-//!   hang: the root, or one of the 16 children of a branch. It is named by its path.
+//! * **Path**: the first *n* nibbles of a key. A **slot** of the trie is a position where a node
+//!   can hang: the root, or one of the 16 children of a branch. Its path names it.
 //! * **Branch**, **extension**, **leaf**: the three kinds of nodes. Between a slot and the branch
-//!   that hangs below it there may be an extension: the branch's path is then longer than the
-//!   slot's.
+//!   below it there may be an extension: the branch's path is then longer than the slot's.
 //! * **Reference** of a node: how its parent names it: the keccak-256 of its RLP, or the RLP itself
 //!   if that is shorter than 32 bytes (an *embedded* node).
-//! * **Link**: what hangs at a slot, as far as it is known: a leaf, a branch in memory, or a branch
-//!   of which only path and reference are known and which is loaded when it is needed.
+//! * **Link** ([`NodeLink`](trie::NodeLink)): what hangs at a slot: a leaf, a branch in memory, or
+//!   a branch of which only path and reference are known and which is loaded when it is needed.
+//! * **Item** ([`LeafUpdate`]): a hashed key with its new value, one change of a batch.
+//! * **Stamp** ([`RowStamp`](trie::RowStamp)): the version of a row, in tries that keep old
+//!   versions.
 //!
 //! # How a block goes through
 //!
 //! ```text
-//!  delta -> flat state (values by plain key: what reads are answered from)
+//!  delta -> flat state (values by plain key: reads use it)
 //!    |
 //!    +--> per account: slots, hashed and sorted --> storage trie update --+   in parallel
 //!    |                                                                    v
@@ -31,36 +33,37 @@
 //!                       rows of the branches that changed  <---+---> cache of the child block
 //! ```
 //!
-//! [`Trie::update`](trie::Trie::update) is the one primitive: a recursive descent over a sorted batch in which every
-//! touched branch is read once, hashed once and written once. Whether a branch survives is decided
-//! after all its children are done, so insertions and deletions may come in any mixture.
+//! [`Trie::update`](trie::Trie::update) is the one primitive: a recursive descent over a sorted
+//! batch in which every touched branch is read once, hashed once and written once. Whether a branch
+//! survives is decided after all its children are done, so one batch may mix insertions and
+//! deletions.
 //!
 //! # What is stored
 //!
-//! One row for each branch, keyed by its path ([`trie::row`] documents the bytes), and one row for the
-//! root of each trie. Leaves live in the row of the branch above them, extensions too. The upper
-//! branches of a large trie are *split*: their row holds no references, as every child's row starts
-//! with its own. A changed upper branch so costs some 40 bytes rather than 532, and since such
-//! branches stay in memory ([`MAX_CACHED_BRANCHES`] of storage tries at most, about 1 KiB each) the
-//! references are hardly ever read.
+//! One row for each branch, keyed by its path ([`trie::record`] documents the bytes), and one row
+//! for the root of each trie. The row of a branch also holds its leaves and the extensions below
+//! it. The upper branches of a large trie are *split*: their row holds no references, because every
+//! child's row starts with its own. So a changed upper branch costs about 40 bytes and not 532.
+//! Split branches stay in memory ([`MAX_CACHED_BRANCHES`] of storage tries at most, about 1 KiB
+//! each), so the references are rarely read.
 //!
 //! # Assumptions
 //!
-//! Keys are 32 bytes; so branches carry no value of their own. keccak-256 is collision resistant.
-//! An account that is absent has no storage.
+//! All keys have 32 bytes, so a branch has no value of its own. keccak-256 is collision resistant.
+//! An absent account has no storage.
 //!
 //! # Rooms
 //!
 //! | module | what |
 //! |---|---|
-//! | [`trie`] | the data structure, its rows on disk: the seam for other stores with tries |
+//! | [`trie`] | the data structure, its rows on disk; other trie stores build on it |
 //! | [`ethereum`] | an account trie over storage tries: deltas, loading, proofs |
 //! | [`Mpt`] | the backend over rows by path |
 //! | [`MptArchive`] | the backend over nodes by hash; its rows, its check |
-//! | `decode` | nodes from their RLP, as links or read in place |
+//! | `decode` | nodes decoded from RLP, as links or in place |
 //! | [`verify`] | checking proofs, and the format of their bytes: pure, `no_std` |
 //! | `witness` | partial tries opened from the nodes of a witness |
-//! | `descriptor` | what lists of backends have of both |
+//! | `descriptor` | registration of both backends and their proof formats |
 
 #![cfg_attr(not(feature = "std"), no_std)]
 extern crate alloc;
@@ -95,6 +98,6 @@ pub use backend::{ACCOUNT_NODES, Mpt, MptCache, STORAGE_NODES};
 #[cfg(feature = "std")]
 pub use ethereum::MAX_CACHED_BRANCHES;
 #[cfg(feature = "std")]
-pub use trie::{InMemory, Item, Trie};
+pub use trie::{LeafUpdate, MemorySource, Trie};
 #[cfg(feature = "std")]
 pub use witness::{PartialMpt, WitnessNodes};

@@ -4,17 +4,17 @@
 //!
 //! RLP of `[digest, [node, node, ...]]`:
 //!
-//! * `digest`: keccak-256 of the [encodings](StateKey::encode) of the keys that are proven, one
-//!   after the other. It binds the proof to the question it answers.
+//! * `digest`: keccak-256 of the concatenated [encodings](StateKey::encode) of the proven keys. It
+//!   binds the proof to its question.
 //! * `node`: the RLP of a trie node as a byte string. Walk the keys in the order given: for a slot
 //!   down the account trie to its account, then down the storage trie; for an account down the
-//!   account trie. Each node that is named by a hash is listed when it is first reached, and once.
-//!   Embedded nodes are part of their parents. A trie that is empty has no nodes.
+//!   account trie. Each node that has a hash is listed once, when it is first reached. Embedded
+//!   nodes are part of their parents. An empty trie has no nodes.
 //!
-//! For a root and a list of keys exactly one byte string is a proof: any other is refused.
+//! For a root and a list of keys exactly one byte string is a proof; any other is refused.
 //!
-//! `mpt-archive` with another hash function has it in place of keccak-256 everywhere: in `digest`,
-//! in the references of nodes, in the paths of keys.
+//! `mpt-archive` with another hash function uses that function everywhere in place of keccak-256:
+//! in `digest`, in the references of nodes, in the paths of keys.
 
 use crate::{TrieHash, leaf};
 use alloc::{collections::BTreeMap, vec::Vec};
@@ -24,9 +24,9 @@ use alloy_trie::{
     EMPTY_ROOT_HASH, Nibbles,
     nodes::{RlpNode, TrieNode},
 };
-use retrie_state::{Account, ProofError, StateKey, Value, decode_slot};
+use retrie_state::{Account, ProofError, StateKey, StateValue, decode_slot};
 
-/// The values of `keys` under `root`, as `proof` shows them.
+/// The values of `keys` under `root`, as `proof` proves them.
 ///
 /// # Errors
 /// A [`ProofError`] for anything but the one proof that belongs to `root` and `keys`.
@@ -34,7 +34,7 @@ pub fn verify(
     root: B256,
     keys: &[StateKey],
     proof: &[u8],
-) -> Result<Vec<Option<Value>>, ProofError> {
+) -> Result<Vec<Option<StateValue>>, ProofError> {
     verify_with(TrieHash::Keccak256, root, keys, proof)
 }
 
@@ -47,7 +47,7 @@ pub fn verify_with(
     root: B256,
     keys: &[StateKey],
     proof: &[u8],
-) -> Result<Vec<Option<Value>>, ProofError> {
+) -> Result<Vec<Option<StateValue>>, ProofError> {
     let mut rest = proof;
     let mut content = list(&mut rest)?;
     if !rest.is_empty() {
@@ -96,16 +96,16 @@ pub fn keys_digest(with: TrieHash, keys: &[StateKey]) -> B256 {
     with.hash(all)
 }
 
-/// An account with some of its slots and their proofs, as EIP-1186 (`eth_getProof`) has them.
+/// An account with some of its slots and their proofs, as in EIP-1186 (`eth_getProof`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountProof {
     /// The address.
     pub address: Address,
     /// The account, `None` if there is none.
     pub account: Option<Account>,
-    /// Root of its storage trie; that of the empty trie if there is no account.
+    /// Root of its storage trie; the root of the empty trie if there is no account.
     pub storage_root: B256,
-    /// The nodes from the state root down to the account, or to where the way ends.
+    /// The nodes from the state root down to the account, or to the node that shows its absence.
     pub account_proof: Vec<Bytes>,
     /// The slots, in the order asked for.
     pub storage: Vec<SlotProof>,
@@ -117,9 +117,9 @@ pub struct SlotProof {
     /// The slot.
     pub slot: B256,
     /// Its value, `None` if it is zero.
-    pub value: Option<Value>,
-    /// The nodes from the storage root down to the slot, or to where the way ends; none if the
-    /// storage is empty.
+    pub value: Option<StateValue>,
+    /// The nodes from the storage root down to the slot, or to the node that shows its absence;
+    /// none if the storage is empty.
     pub proof: Vec<Bytes>,
 }
 
@@ -127,7 +127,7 @@ impl AccountProof {
     /// Checks every statement of the proof against the state root.
     ///
     /// # Errors
-    /// A [`ProofError`] if a node is missing, wrong or not needed, or shows another value.
+    /// A [`ProofError`] if a node is missing, wrong or not needed, or proves another value.
     pub fn verify(&self, root: B256) -> Result<(), ProofError> {
         let shown = shown_account(root, &self.address, &self.account_proof)?;
         let claimed = self.account.map(|account| (account, self.storage_root));
@@ -145,7 +145,7 @@ impl AccountProof {
 }
 
 /// The account at `address` and the root of its storage trie (`None`: there is no such account), as
-/// the `accountProof` of EIP-1186 shows them under the state root.
+/// EIP-1186's `accountProof` proves them under the state root.
 ///
 /// # Errors
 /// A [`ProofError`] if a node is missing, wrong or not needed.
@@ -157,8 +157,8 @@ pub fn shown_account(
     consume(nodes, |fetch| account(TrieHash::Keccak256, root, address, fetch))
 }
 
-/// The value of a slot (`None`: zero), as the `proof` of a slot of EIP-1186 shows it under the root
-/// of the account's storage trie.
+/// The value of a slot (`None`: zero), as EIP-1186's `proof` of a slot proves it under the root of
+/// the account's storage trie.
 ///
 /// # Errors
 /// As [`shown_account`].
@@ -166,17 +166,17 @@ pub fn shown_slot(
     storage_root: B256,
     slot: &B256,
     nodes: &[Bytes],
-) -> Result<Option<Value>, ProofError> {
+) -> Result<Option<StateValue>, ProofError> {
     consume(nodes, |fetch| self::slot(TrieHash::Keccak256, storage_root, slot, fetch))
 }
 
-/// Gives the RLP of the node with a hash, which it has checked.
-pub type Fetch<'f, 'a> = &'f mut dyn FnMut(&B256) -> Result<&'a [u8], ProofError>;
+/// Returns the RLP of the node with a hash, and has checked the hash.
+pub type NodeFetch<'f, 'a> = &'f mut dyn FnMut(&B256) -> Result<&'a [u8], ProofError>;
 
-/// Walks with `nodes`, all of which must be used, in order.
+/// Runs `walk` on `nodes`, all of which it must use, in order.
 fn consume<'a, T>(
     nodes: &'a [Bytes],
-    walk: impl FnOnce(Fetch<'_, 'a>) -> Result<T, ProofError>,
+    walk: impl FnOnce(NodeFetch<'_, 'a>) -> Result<T, ProofError>,
 ) -> Result<T, ProofError> {
     let mut nodes = nodes.iter();
     let shown = walk(&mut |hash| {
@@ -193,7 +193,7 @@ const fn malformed(what: &'static str) -> ProofError {
     ProofError::Malformed { what }
 }
 
-/// The content of the list at the head of `bytes`, which then starts behind it.
+/// Takes the RLP list at the head of `bytes` and returns its content.
 fn list<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], ProofError> {
     Header::decode_bytes(bytes, true).map_err(|_| malformed("list"))
 }
@@ -218,7 +218,7 @@ fn account(
     with: TrieHash,
     root: B256,
     address: &Address,
-    fetch: Fetch<'_, '_>,
+    fetch: NodeFetch<'_, '_>,
 ) -> Result<Option<(Account, B256)>, ProofError> {
     walk(with, root, &with.hash(address), fetch)?
         .map(|leaf| leaf::decode_account(&leaf).ok_or_else(|| malformed("account leaf")))
@@ -229,25 +229,25 @@ fn slot(
     with: TrieHash,
     root: B256,
     slot: &B256,
-    fetch: Fetch<'_, '_>,
-) -> Result<Option<Value>, ProofError> {
+    fetch: NodeFetch<'_, '_>,
+) -> Result<Option<StateValue>, ProofError> {
     walk(with, root, &with.hash(slot), fetch)?
         .map(|leaf| leaf::decode_slot_value(&leaf).ok_or_else(|| malformed("slot leaf")))
         .transpose()
 }
 
-/// Goes from `root` down to `key` in a trie hashed `with` this function: what its leaf holds, `None` if
-/// there is none. `fetch` gives the node of a hash. The one walk of all verifiers: whatever a proof is
-/// made of, it is a way of handing out nodes.
+/// Goes from `root` down to `key` in a trie hashed `with` this function and returns the value of
+/// the leaf, `None` if there is no leaf. `fetch` returns the node of a hash. All verifiers of trie
+/// proofs use this walk; they differ in how `fetch` finds the nodes.
 ///
 /// # Errors
-/// Those of `fetch`, and [`ProofError::Malformed`] for a node that no trie over 32-byte keys has, or
-/// that is not in the one way to write it.
+/// Errors of `fetch`, and [`ProofError::Malformed`] for a node that no trie over 32-byte keys has,
+/// or that is not canonically encoded.
 pub fn walk(
     with: TrieHash,
     root: B256,
     key: &B256,
-    fetch: Fetch<'_, '_>,
+    fetch: NodeFetch<'_, '_>,
 ) -> Result<Option<Vec<u8>>, ProofError> {
     if root == with.empty_root() {
         return Ok(None);
@@ -293,8 +293,8 @@ pub fn walk(
     }
 }
 
-/// Reads a node, all of whose references are hashes or embedded nodes, and whose path is padded with
-/// zero.
+/// Decodes a node. All its references must be hashes or embedded nodes, and its path must be padded
+/// with zero.
 pub(crate) fn decode_node(whole: &[u8]) -> Option<TrieNode> {
     let mut bytes = whole;
     let node = TrieNode::decode(&mut bytes).ok()?;
@@ -313,16 +313,16 @@ pub(crate) fn decode_node(whole: &[u8]) -> Option<TrieNode> {
     (bytes.is_empty() && references_valid && path_valid).then_some(node)
 }
 
-/// Whether the node starts with a path in the one way to write it, which `TrieNode` does not look at.
+/// Whether the node starts with a canonically encoded path, which `TrieNode` does not check.
 fn is_path_of(mut node: &[u8]) -> bool {
     let path = Header::decode_bytes(&mut node, true)
         .and_then(|mut items| Header::decode_bytes(&mut items, false));
     path.is_ok_and(|path| hex_prefix(path).is_some())
 }
 
-/// The path of a leaf or an extension in hex-prefix encoding (yellow paper, appendix C): whether it is
-/// a leaf's, its first nibble if their number is odd, and the others, two a byte. `None` if it is no
-/// such path: there are other flags, or padding that is not zero.
+/// Decodes the path of a leaf or an extension in hex-prefix encoding (yellow paper, appendix C):
+/// whether it is a leaf's, its first nibble if the number of nibbles is odd, and the other nibbles,
+/// two a byte. `None` for other flags or padding that is not zero.
 pub(crate) fn hex_prefix(path: &[u8]) -> Option<(bool, Option<u8>, &[u8])> {
     let (first, rest) = path.split_first()?;
     let (flags, low) = (first >> 4, first & 0x0f);

@@ -1,17 +1,19 @@
-//! Partial tries: the state of one block as far as the nodes of a witness show it.
+//! Partial tries: the part of one block's state that the nodes of a witness contain.
 //!
-//! The nodes are addressed by hash. A block is applied as one batch, so a node is asked for only if
-//! the state after the block cannot be hashed without it.
+//! Nodes are addressed by hash. A block is applied as one batch, so a node is needed only if the
+//! state after the block cannot be hashed without it.
 
 use crate::{
     TrieHash, decode,
     ethereum::by_account,
     leaf,
-    trie::{Branch, BranchLink, Link, NodeSource, Trie},
+    trie::{Branch, BranchLink, NodeLink, NodeSource, Trie},
 };
 use alloy_primitives::{Address, B256, Bytes, keccak256, map::B256HashMap};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
-use retrie_state::{Account, PartialTree, StateDelta, StateError, StateKey, StateReader, Value};
+use retrie_state::{
+    Account, PartialTree, StateDelta, StateError, StateKey, StateReader, StateValue,
+};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// RLP of trie nodes, by hash.
@@ -26,7 +28,7 @@ impl WitnessNodes {
         Self { by_hash: nodes.iter().map(|node| (keccak256(node), node.clone())).collect() }
     }
 
-    /// RLP of the node with this reference, which is needed at `path`.
+    /// RLP of the node with this reference, at `path`.
     fn rlp<'a>(&'a self, path: &Nibbles, reference: &'a RlpNode) -> Result<&'a [u8], StateError> {
         let Some(hash) = reference.as_hash() else { return Ok(reference) };
         let node = self.by_hash.get(&hash).ok_or_else(|| StateError::MissingWitness {
@@ -45,7 +47,7 @@ impl NodeSource for WitnessNodes {
         branch.map(Arc::new).ok_or_else(|| malformed(path))
     }
 
-    fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<Link, StateError> {
+    fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<NodeLink, StateError> {
         decode::link(path, reference, self.rlp(path, reference)?).ok_or_else(|| malformed(path))
     }
 
@@ -58,17 +60,18 @@ fn malformed(path: &Nibbles) -> StateError {
     StateError::corrupt("witness", format!("the trie node at path {path:?} is malformed"))
 }
 
-/// A partial state in memory.
+/// A partial state in memory, opened from a witness.
 #[derive(Clone, Debug)]
 pub struct PartialMpt {
     nodes: Arc<WitnessNodes>,
     accounts: Trie,
-    /// Storage tries that were changed since the witness was opened.
+    /// Storage tries that changed since the witness was opened.
     storages: BTreeMap<Address, Trie>,
 }
 
 impl PartialMpt {
-    /// The state under `root` as far as `nodes` show it. Nodes are read when they are needed.
+    /// The part of the state under `root` that `nodes` contain. Nodes are decoded when they are
+    /// needed.
     pub fn open(root: B256, nodes: WitnessNodes) -> Self {
         let accounts = Trie::unresolved(TrieHash::Keccak256, root);
         Self { nodes: Arc::new(nodes), accounts, storages: BTreeMap::new() }
@@ -103,7 +106,7 @@ impl PartialMpt {
         }
     }
 
-    /// The state after `delta`, applied as one batch a trie.
+    /// The state after `delta`, which is applied as one batch per trie.
     pub fn after(&self, delta: &StateDelta) -> Result<Self, StateError> {
         let nodes = &*self.nodes;
         let mut storages = self.storages.clone();
@@ -130,7 +133,7 @@ impl PartialMpt {
     }
 }
 
-/// Adds to a missing node for what it was needed.
+/// Adds to the error of a missing node what the node was needed for.
 fn of(error: StateError, needed_for: core::fmt::Arguments<'_>) -> StateError {
     match error {
         StateError::MissingWitness { what } => {
@@ -141,7 +144,7 @@ fn of(error: StateError, needed_for: core::fmt::Arguments<'_>) -> StateError {
 }
 
 impl StateReader for PartialMpt {
-    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+    fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
         let Some((account, root)) = self.account_and_storage_root(key.address())? else {
             return Ok(None);
         };
@@ -157,8 +160,8 @@ impl StateReader for PartialMpt {
             .transpose()
     }
 
-    /// Fails unless the witness shows that there are none: keys are known by their hashes only.
-    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+    /// Fails unless the witness shows that the storage is empty: it contains only hashes of keys.
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, StateValue)>, StateError> {
         match self.account_and_storage_root(address)? {
             None => Ok(Vec::new()),
             Some((_, root)) if root == EMPTY_ROOT_HASH => Ok(Vec::new()),

@@ -1,5 +1,5 @@
-//! Merkle trees laid out for the disk, after "The Locality of Memory Checking" (Wang et al., CCS
-//! 2023).
+//! Two Merkle trees with disk-friendly row layouts, after "The Locality of Memory Checking" (Wang
+//! et al., CCS 2023).
 //!
 //! * [`prefix`]: PrefixTree (section 4.2): Ethereum's own trie with every version of its nodes.
 //! * [`duptree`]: DupTree++ (section 4.1): a dense binary tree over indexed leaves.

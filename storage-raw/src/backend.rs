@@ -1,13 +1,14 @@
-//! The contract over the flat state.
+//! The `Backend` implementation over the flat state.
 
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, HashId, Identity,
-    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
+    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
+    BulkSink, HashId, NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey,
+    StateValue, flat,
 };
 use std::path::Path;
 
-static IDENTITY: Identity = Identity::plain("raw", 1, HashId::None);
+static IDENTITY: BackendIdentity = BackendIdentity::plain("raw", 1, HashId::None);
 
 /// Flat state without authentication.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,12 +17,12 @@ pub struct Raw;
 impl Backend for Raw {
     type Cache = ();
 
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &BackendIdentity {
         &IDENTITY
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities {
             proofs: false,
             absence_proofs: false,
             state_determined_root: true,
@@ -29,7 +30,7 @@ impl Backend for Raw {
         }
     }
 
-    fn tables(&self) -> Vec<Table> {
+    fn tables(&self) -> Vec<RowTable> {
         vec![flat::TABLE]
     }
 
@@ -47,15 +48,15 @@ impl Backend for Raw {
         view: &mut dyn NodeWrite,
         (): &(),
         delta: &StateDelta,
-    ) -> Result<Applied<()>, StateError> {
+    ) -> Result<ApplyOutput<()>, StateError> {
         flat::apply(view, delta)?;
-        Ok(Applied { root: B256::ZERO, cache: () })
+        Ok(ApplyOutput { root: B256::ZERO, cache: () })
     }
 
     fn bulk_load(
         &self,
         _: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         for entry in entries {
@@ -69,7 +70,12 @@ impl Backend for Raw {
         Err(StateError::Unsupported { backend: IDENTITY.name, what: "proofs" })
     }
 
-    fn verify(&self, _: B256, _: &[StateKey], _: &[u8]) -> Result<Vec<Option<Value>>, ProofError> {
+    fn verify(
+        &self,
+        _: B256,
+        _: &[StateKey],
+        _: &[u8],
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         Err(ProofError::WrongKind { what: "backend raw has no proofs" })
     }
 

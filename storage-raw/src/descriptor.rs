@@ -1,21 +1,21 @@
-//! What lists of backends have of `raw`.
+//! Registration of the backend `raw`.
 
 use retrie_state::descriptor::ProofFormat;
 
-/// It has no proofs.
+/// Empty: `raw` has no proofs.
 pub static PROOF_FORMATS: &[ProofFormat] = &[];
 
 #[cfg(feature = "std")]
-pub use backends::BACKENDS;
+pub use registration::BACKENDS;
 
 #[cfg(feature = "std")]
-mod backends {
+mod registration {
     use crate::Raw;
-    use retrie_state::descriptor::Descriptor;
+    use retrie_state::descriptor::BackendDescriptor;
     use std::sync::Arc;
 
-    /// `raw`.
-    pub static BACKENDS: &[Descriptor] = &[Descriptor::plain(
+    /// The backend `raw`.
+    pub static BACKENDS: &[BackendDescriptor] = &[BackendDescriptor::plain(
         "raw",
         "flat state, no root, no proofs: the ceiling",
         |_| Ok(Arc::new(Raw)),

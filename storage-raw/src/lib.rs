@@ -1,7 +1,8 @@
 //! The backend `raw`: the flat state and nothing else.
 //!
-//! No root (always zero), no proofs, one row a key: the ceiling that authenticated backends are
-//! measured against. All it adds to the flat state of `retrie-state` is its name.
+//! Its root is always zero, it has no proofs and one row per key. It is the upper bound of speed
+//! that benchmarks compare authenticated backends with. It adds only its name to the flat state of
+//! `retrie-state`.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 

@@ -1,9 +1,9 @@
-//! What flags and commands of this program help against an error.
+//! Advice for errors: which flags and commands of this program help.
 //!
-//! Errors of the libraries state facts, since they do not know who uses them. What to do about them on
-//! this command line stands here alone, but for three kinds of errors with flags of their own: settings
-//! of a race ([`bench::advice`]), flags of a backend (its descriptor), and what the commands refuse
-//! themselves.
+//! The libraries' errors state facts only, since a library does not know the program that uses it.
+//! The advice for this command line stands in this file, with three exceptions, whose flags are
+//! defined elsewhere: the configuration of a race ([`bench::advice`]), a backend's flags (its
+//! descriptor), and the checks in the commands themselves.
 
 use crate::commands::bench;
 use retrie_bench::{BenchError, chain::MakeChainError};
@@ -12,7 +12,7 @@ use retrie_engine::{
     DeepBranch, DevError, EngineApiError, EngineError, WaitReason, pool::JournalError,
 };
 use retrie_export::ExportError;
-use retrie_network::{FetchError, OriginError};
+use retrie_network::{StateSyncError, SyncTargetError};
 use retrie_pipeline::{AnchorError, MigrateError, PipelineError};
 use retrie_sources::{
     DownloadError, HttpFault, ObjectError, RpcError, SourceError, SourceErrorKind,
@@ -22,14 +22,14 @@ use retrie_state::StateError;
 use retrie_telemetry::{LogError, ServeError};
 use std::{borrow::Cow, error::Error};
 
-type Advice = Option<Cow<'static, str>>;
+type AdviceText = Option<Cow<'static, str>>;
 
-/// What to do about an error: about the outermost of its causes for which there is something.
-pub(crate) fn of(error: &eyre::Report) -> Option<String> {
+/// The advice for an error: for the outermost of its causes that has any.
+pub(crate) fn for_error(error: &eyre::Report) -> Option<String> {
     error.chain().find_map(about).map(Cow::into_owned)
 }
 
-fn about(error: &(dyn Error + 'static)) -> Advice {
+fn about(error: &(dyn Error + 'static)) -> AdviceText {
     typed::<PipelineError>(error, pipeline)
         .or_else(|| typed::<DbError>(error, db))
         .or_else(|| typed::<StateError>(error, state))
@@ -42,31 +42,31 @@ fn about(error: &(dyn Error + 'static)) -> Advice {
         .or_else(|| typed::<DownloadError>(error, |error| download(&error.kind)))
         .or_else(|| typed::<ServeError>(error, |_| say("--metrics sets it")))
         .or_else(|| typed::<LogError>(error, |_| say("choose another --log.file.directory")))
-        .or_else(|| typed::<OriginError>(error, origin))
-        .or_else(|| typed::<FetchError>(error, fetch))
+        .or_else(|| typed::<SyncTargetError>(error, origin))
+        .or_else(|| typed::<StateSyncError>(error, fetch))
         .or_else(|| typed::<BenchError>(error, race))
         .or_else(|| typed::<ExportError>(error, export))
         .or_else(|| bench::advice::of(error).map(Cow::Owned))
 }
 
-/// What `advise` says of an error of type `E`. A cause that is kept in a box is found as that box.
+/// Applies `advise` if the error is an `E`, also where it is kept in a box.
 fn typed<E: Error + 'static>(
     error: &(dyn Error + 'static),
-    advise: impl FnOnce(&E) -> Advice,
-) -> Advice {
+    advise: impl FnOnce(&E) -> AdviceText,
+) -> AdviceText {
     let boxed = || error.downcast_ref::<Box<E>>().map(|error| &**error);
     error.downcast_ref().or_else(boxed).and_then(advise)
 }
 
 /// For match arms of one line.
-const fn say(advice: &'static str) -> Advice {
+const fn say(advice: &'static str) -> AdviceText {
     Some(Cow::Borrowed(advice))
 }
 
-// An error that shows another as its own text (`transparent`) hides it from the chain of causes: so the
-// functions below look into those.
+// An error that shows another as its own text (`transparent`) hides it from the chain of causes.
+// The functions below look into such errors.
 
-fn pipeline(error: &PipelineError) -> Advice {
+fn pipeline(error: &PipelineError) -> AdviceText {
     match error {
         PipelineError::ForeignGenesis { .. } => say("check --chain"),
         PipelineError::OtherChain { .. } => say("pass the --chain it was made with"),
@@ -87,7 +87,7 @@ fn pipeline(error: &PipelineError) -> Advice {
     }
 }
 
-fn anchor(error: &AnchorError) -> Advice {
+fn anchor(error: &AnchorError) -> AdviceText {
     match error {
         AnchorError::NoHeader { .. } => say("give the header of its block (--header)"),
         AnchorError::OtherHash { .. } => say("check --header and --header-hash"),
@@ -99,10 +99,10 @@ fn anchor(error: &AnchorError) -> Advice {
     }
 }
 
-fn origin(error: &OriginError) -> Advice {
+fn origin(error: &SyncTargetError) -> AdviceText {
     match error {
-        OriginError::Disagree { .. } => say("trust one of them by its hash (--checkpoint)"),
-        OriginError::NoHeaders { .. } => say(
+        SyncTargetError::Disagree { .. } => say("trust one of them by its hash (--checkpoint)"),
+        SyncTargetError::NoHeaders { .. } => say(
             "check the hash, and that nodes of --sync.from serve the namespace sync (--http.api) \
                  or, without any, that peers can be found (--bootnodes, --trusted-peers)",
         ),
@@ -110,13 +110,13 @@ fn origin(error: &OriginError) -> Advice {
     }
 }
 
-fn fetch(error: &FetchError) -> Advice {
+fn fetch(error: &StateSyncError) -> AdviceText {
     match error {
-        FetchError::Unsupported { .. } => {
+        StateSyncError::Unsupported { .. } => {
             say("choose a --state-backend that can be (mpt, prefix, bavl), or load a dump \
                  (retrie init-state)")
         }
-        FetchError::NoPeers { .. } => say(
+        StateSyncError::NoPeers { .. } => say(
             "name other nodes (--sync.from, or peers by --trusted-peers), or a newer block that \
                  they still keep",
         ),
@@ -124,7 +124,7 @@ fn fetch(error: &FetchError) -> Advice {
     }
 }
 
-fn migrate(error: &MigrateError) -> Advice {
+fn migrate(error: &MigrateError) -> AdviceText {
     match error {
         MigrateError::NoBodies { .. } | MigrateError::NoFirstState { .. } => {
             say("leave out --history")
@@ -133,7 +133,7 @@ fn migrate(error: &MigrateError) -> Advice {
     }
 }
 
-fn state(error: &StateError) -> Advice {
+fn state(error: &StateError) -> AdviceText {
     match error {
         StateError::BeyondRetention { .. } => say(
             "import again with a larger --retention, or use a backend with a history of its own",
@@ -152,7 +152,7 @@ fn state(error: &StateError) -> Advice {
 }
 
 /// What ends a wait of the node.
-pub(crate) fn of_wait(reason: &WaitReason) -> Cow<'static, str> {
+pub(crate) fn for_wait(reason: &WaitReason) -> Cow<'static, str> {
     match reason {
         WaitReason::NoSource => "its consensus client sends the blocks in between, or the node is started \
              with peers or --follow URL"
@@ -163,18 +163,18 @@ pub(crate) fn of_wait(reason: &WaitReason) -> Cow<'static, str> {
         WaitReason::Blocks(_) => "the blocks, once they have come".into(),
         WaitReason::Failing(_) => "it is tried again; other peers, or another --follow URL".into(),
         WaitReason::TooDeepReorg(_, DeepBranch { fork, .. }) => format!(
-            "nothing by itself: the state is kept as deep as --retention says. Should the consensus client \
-             be right, make a datadir that ends below the branch, with `retrie db migrate --history --until \
-             {fork} --retention N --to BACKEND NEW`, which executes the stored blocks, or begin with the \
-             state of peers in a new datadir (--checkpoint HASH); then start the node on that"
+            "nothing by itself: the branch forks off deeper than --retention. If the consensus client is \
+             right, make a datadir that ends below the branch with `retrie db migrate --history --until \
+             {fork} --retention N --to BACKEND NEW`, which executes the stored blocks again, or start a \
+             new datadir from the state of peers (--checkpoint HASH); then start the node on it"
         )
         .into(),
         _ => "it is not known".into(),
     }
 }
 
-fn db(error: &DbError) -> Advice {
-    /// Of a device that cannot read or write (EIO), on every Unix.
+fn db(error: &DbError) -> AdviceText {
+    /// EIO, a device that cannot read or write. The number is the same on every Unix.
     const DEVICE_FAULT: i32 = 5;
     match error {
         DbError::NoDatadir { .. } => {
@@ -217,9 +217,9 @@ fn db(error: &DbError) -> Advice {
 }
 
 /// For datadirs of an earlier version.
-const FRESH: Advice = say("choose another --datadir to import into");
+const FRESH: AdviceText = say("choose another --datadir to import into");
 
-fn engine(error: &EngineError) -> Advice {
+fn engine(error: &EngineError) -> AdviceText {
     match error {
         EngineError::Pipeline(error) => pipeline(error),
         EngineError::TooDeepReorg { source, .. } => state(source),
@@ -227,21 +227,21 @@ fn engine(error: &EngineError) -> Advice {
     }
 }
 
-fn engine_api(error: &EngineApiError) -> Advice {
+fn engine_api(error: &EngineApiError) -> AdviceText {
     match error {
         EngineApiError::Engine(error) => engine(error),
         _ => None,
     }
 }
 
-fn dev(error: &DevError) -> Advice {
+fn dev(error: &DevError) -> AdviceText {
     match error {
         DevError::Engine(error) => engine(error),
         _ => None,
     }
 }
 
-fn journal(error: &JournalError) -> Advice {
+fn journal(error: &JournalError) -> AdviceText {
     match error {
         JournalError::Io { .. } => say(
             "name another file with --txpool.journal, or run without it (--txpool.disable-journal)",
@@ -251,14 +251,14 @@ fn journal(error: &JournalError) -> Advice {
     }
 }
 
-fn rpc(error: &RpcErrorKind) -> Advice {
+fn rpc(error: &RpcErrorKind) -> AdviceText {
     match error {
         RpcErrorKind::WrongChain { .. } => say("check --chain and --rpc"),
         _ => None,
     }
 }
 
-fn download(error: &DownloadErrorKind) -> Advice {
+fn download(error: &DownloadErrorKind) -> AdviceText {
     match error {
         DownloadErrorKind::NoMirror { .. } => say("name one with --mirror"),
         DownloadErrorKind::NoFiles { .. }
@@ -269,14 +269,14 @@ fn download(error: &DownloadErrorKind) -> Advice {
     }
 }
 
-fn source(error: &SourceError) -> Advice {
+fn source(error: &SourceError) -> AdviceText {
     match &*error.kind {
         SourceErrorKind::Object(error) => object(error),
         _ => None,
     }
 }
 
-fn object(error: &ObjectError) -> Advice {
+fn object(error: &ObjectError) -> AdviceText {
     match error {
         ObjectError::Broken { fault: HttpFault::Exhausted { .. }, .. }
         | ObjectError::Request { fault: HttpFault::Exhausted { .. }, .. } => {
@@ -286,17 +286,17 @@ fn object(error: &ObjectError) -> Advice {
     }
 }
 
-fn race(error: &BenchError) -> Advice {
+fn race(error: &BenchError) -> AdviceText {
     match error {
         BenchError::MakeChain(MakeChainError::Pipeline(error)) => pipeline(error),
         _ => None,
     }
 }
 
-fn export(error: &ExportError) -> Advice {
+fn export(error: &ExportError) -> AdviceText {
     match error {
         ExportError::Damaged { .. } => say("delete it, or write all files anew (--overwrite)"),
-        ExportError::Another { .. } => {
+        ExportError::OtherContent { .. } => {
             say("export into another folder, or write all files anew (--overwrite)")
         }
         ExportError::Overlap { .. } => {
@@ -317,8 +317,8 @@ mod tests {
     use super::*;
     use alloy_primitives::B256;
     use eyre::{Report, WrapErr};
-    use retrie_bench::Setting;
-    use retrie_sources::Place;
+    use retrie_bench::RaceSetting;
+    use retrie_sources::SourcePlace;
     use retrie_state::StoreError;
     use retrie_telemetry::{LogFiles, Metrics, MetricsServer};
     use std::{io, net::TcpListener};
@@ -478,7 +478,7 @@ mod tests {
         let fault = HttpFault::Exhausted { tries: 5, last };
         let broken = SourceError {
             file: "s3://bucket/1.json.gz".into(),
-            place: Place::File,
+            place: SourcePlace::File,
             kind: Box::new(ObjectError::Broken { offset: 7, fault }.into()),
         };
         errors.push((PipelineError::from(broken).into(), "--retries"));
@@ -496,7 +496,7 @@ mod tests {
         errors
     }
 
-    /// The facts come from the library and hold for any program, the flags from here.
+    /// The library states the facts, which hold for any program; the flags come from here.
     #[test]
     fn every_error_that_a_flag_helps_against_names_it_here_alone() {
         let mut errors = of_servers();
@@ -505,7 +505,7 @@ mod tests {
         for (error, flag) in errors {
             let facts = format!("{error:#}");
             assert!(!facts.contains("--") && !facts.contains("`retrie "), "{facts}");
-            let advice = of(&error).unwrap_or_else(|| panic!("no advice: {facts}"));
+            let advice = for_error(&error).unwrap_or_else(|| panic!("no advice: {facts}"));
             assert!(advice.contains(flag), "`{flag}` is not in: {advice}");
         }
     }
@@ -528,16 +528,17 @@ mod tests {
             Err::<(), _>(beyond_retention()).wrap_err("unwinding").unwrap_err(),
         ];
         for (index, report) in reports.iter().enumerate() {
-            let advice = of(report).unwrap_or_else(|| panic!("no advice: {report:#}"));
-            // What a full disk needs comes before what filled it.
+            let advice = for_error(report).unwrap_or_else(|| panic!("no advice: {report:#}"));
+            // The advice about a full disk comes before the advice about the command that filled
+            // it.
             let flag = if index == 6 { "--state-cache" } else { "--retention" };
             assert!(advice.contains(flag), "{report:#}: {advice}");
         }
         let found = DbError::NoDatadir { path: "/data".into() };
         let report = Report::new(PipelineError::from(store(found)));
-        assert!(of(&report).unwrap().contains("`retrie init`"), "{report:#}");
-        let setting = BenchError::Setting { setting: Setting::Blocks, what: "none".into() };
-        assert_eq!(of(&setting.into()).unwrap(), "change --blocks");
+        assert!(for_error(&report).unwrap().contains("`retrie init`"), "{report:#}");
+        let setting = BenchError::Setting { setting: RaceSetting::Blocks, what: "none".into() };
+        assert_eq!(for_error(&setting.into()).unwrap(), "change --blocks");
     }
 
     #[test]
@@ -557,7 +558,7 @@ mod tests {
             eyre::eyre!("--from 3 is after --to 2"),
         ];
         for report in reports {
-            assert_eq!(of(&report), None, "{report:#}");
+            assert_eq!(for_error(&report), None, "{report:#}");
         }
     }
 }

@@ -1,7 +1,8 @@
 //! `retrie`: an Ethereum execution client whose state store is swappable.
 //!
-//! The binary is the command line, and nothing that a library could want: groups of flags in [`args`],
-//! a file a command in [`commands`], and the [`node`], which puts the parts together.
+//! This crate is the command line only: groups of flags in [`args`], one file for each command in
+//! [`commands`], and the [`node`], which starts and stops the parts. Everything else is in
+//! libraries.
 
 mod advice;
 mod args;
@@ -24,7 +25,7 @@ use std::{
     },
 };
 
-/// Import allocates and frees by the million, from several threads.
+/// Import allocates and frees memory very often, from several threads.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -33,59 +34,59 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 #[command(name = "retrie", version, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
     #[command(flatten)]
     verbosity: VerbosityArgs,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Run a node.
-    Node(Box<node::Command>),
+    Node(Box<node::NodeCommand>),
     /// Show or check the configuration file of a node.
-    Config(commands::config::Args),
+    Config(commands::config::ConfigArgs),
     /// Create a datadir with the genesis block.
-    Init(commands::init::Args),
-    /// Create a datadir that begins with the state after some block, from a state dump.
-    InitState(Box<commands::init_state::Args>),
+    Init(commands::init::InitArgs),
+    /// Create a datadir that starts from the state after some block, from a state dump.
+    InitState(Box<commands::init_state::InitStateArgs>),
     /// Write the state after a block as a state dump.
-    DumpState(commands::dump_state::Args),
+    DumpState(commands::dump_state::DumpStateArgs),
     /// Import blocks from files into a datadir.
-    Import(commands::import::Args),
-    /// Execute stored blocks again, on the history of states, and compare.
-    ReExecute(commands::re_execute::Args),
+    Import(commands::import::ImportArgs),
+    /// Execute stored blocks again, on the state history, and compare.
+    ReExecute(commands::re_execute::ReExecuteArgs),
     /// Print the genesis of a chain as JSON.
-    DumpGenesis(commands::dump_genesis::Args),
+    DumpGenesis(commands::dump_genesis::DumpGenesisArgs),
     /// Run real blocks on a fresh temporary store of each backend and measure.
-    Replay(commands::replay::Args),
+    Replay(commands::replay::ReplayArgs),
     /// Make bundles: real blocks with the state they touch.
     #[command(subcommand)]
-    Bundle(commands::bundle::Command),
+    Bundle(commands::bundle::BundleCommand),
     /// Fetch real chain data from public servers.
     #[command(subcommand)]
-    Download(commands::download::Command),
+    Download(commands::download::DownloadCommand),
     /// Write blocks of a datadir to a file.
-    Export(commands::export::Args),
-    /// Measure state stores, and make chains to measure with.
+    Export(commands::export::ExportArgs),
+    /// Measure state stores, and generate chains to measure with.
     #[command(subcommand)]
-    Bench(commands::bench::Command),
+    Bench(commands::bench::BenchCommand),
     /// Make public parameters of backends.
     #[command(subcommand)]
-    Params(commands::params::Command),
+    Params(commands::params::ParamsCommand),
     /// Get proofs of the state from a node, and verify them.
     #[command(subcommand)]
-    Proof(commands::proof::Command),
+    Proof(commands::proof::ProofCommand),
     /// Inspect a datadir.
     #[command(subcommand)]
-    Db(commands::db::Command),
+    Db(commands::db::DbCommand),
     /// Work on parts of an import.
     #[command(subcommand)]
-    Stage(commands::stage::Command),
+    Stage(commands::stage::StageCommand),
 }
 
-impl Command {
-    /// Whether all that it does is to print, so that it is done once nobody reads any more. Others
-    /// have changed something by then, and that their last words were lost is an error.
+impl CliCommand {
+    /// Whether the command only prints. Such a command is done once its reader closes the pipe.
+    /// Other commands have changed something, so lost output is an error for them.
     const fn only_prints(&self) -> bool {
         match self {
             Self::Db(command) => command.only_prints(),
@@ -107,7 +108,7 @@ fn main() -> ExitCode {
         Err(error) => return fail(&error),
     };
     let files = match &cli.command {
-        Command::Node(command) => command.log_files(),
+        CliCommand::Node(command) => command.log_files(),
         _ => None,
     };
     if let Err(error) = retrie_telemetry::init_logs(cli.verbosity.level(), files) {
@@ -123,23 +124,23 @@ fn main() -> ExitCode {
     };
     let only_prints = cli.command.only_prints();
     let outcome = match cli.command {
-        Command::Node(command) => command.run(&stop),
-        Command::Config(args) => args.run(),
-        Command::Init(args) => args.run(),
-        Command::InitState(args) => args.run(&stop),
-        Command::DumpState(args) => args.run(&stop),
-        Command::Import(args) => args.run(&stop),
-        Command::ReExecute(args) => args.run(&stop),
-        Command::DumpGenesis(args) => args.run(),
-        Command::Replay(args) => args.run(&stop),
-        Command::Bundle(command) => command.run(&stop),
-        Command::Download(command) => command.run(&stop),
-        Command::Export(args) => args.run(&stop),
-        Command::Bench(command) => command.run(&stop),
-        Command::Params(command) => command.run(&stop),
-        Command::Proof(command) => command.run(&stop),
-        Command::Db(command) => command.run(&stop),
-        Command::Stage(command) => command.run(),
+        CliCommand::Node(command) => command.run(&stop),
+        CliCommand::Config(args) => args.run(),
+        CliCommand::Init(args) => args.run(),
+        CliCommand::InitState(args) => args.run(&stop),
+        CliCommand::DumpState(args) => args.run(&stop),
+        CliCommand::Import(args) => args.run(&stop),
+        CliCommand::ReExecute(args) => args.run(&stop),
+        CliCommand::DumpGenesis(args) => args.run(),
+        CliCommand::Replay(args) => args.run(&stop),
+        CliCommand::Bundle(command) => command.run(&stop),
+        CliCommand::Download(command) => command.run(&stop),
+        CliCommand::Export(args) => args.run(&stop),
+        CliCommand::Bench(command) => command.run(&stop),
+        CliCommand::Params(command) => command.run(&stop),
+        CliCommand::Proof(command) => command.run(&stop),
+        CliCommand::Db(command) => command.run(&stop),
+        CliCommand::Stage(command) => command.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -148,7 +149,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A flag that Ctrl-C (or SIGTERM) sets; a second one ends the process at once.
+/// A flag that Ctrl-C or SIGTERM sets. A second signal ends the process at once.
 fn stop_signal() -> eyre::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let seen = stop.clone();
@@ -163,10 +164,11 @@ fn stop_signal() -> eyre::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// The command line, with the flags of a node's configuration file before those that are given.
+/// Parses the command line. The flags of a node's configuration file go before those given, which
+/// override them.
 fn parse() -> eyre::Result<Cli> {
     let cli = Cli::parse();
-    let Command::Node(node) = &cli.command else { return Ok(cli) };
+    let CliCommand::Node(node) = &cli.command else { return Ok(cli) };
     let Some(file) = node.config_file()? else { return Ok(cli) };
     let flags = node::config::flags_of(&file)?;
     node::config::check(&file, &flags)?;
@@ -177,13 +179,13 @@ fn parse() -> eyre::Result<Cli> {
     Ok(Cli::parse_from(line))
 }
 
-/// What a shell shows for a program that a closed pipe has ended: 128 and the number of SIGPIPE.
+/// The exit code that a shell shows for a program killed by SIGPIPE: 128 + 13.
 const CLOSED_PIPE: u8 = 141;
 
-/// Exit code of `db verify` that could not check. (2 is for wrong command lines.)
+/// Exit code of `db verify` if the check itself failed. (2 is for invalid command lines.)
 const NOT_CHECKED: u8 = 3;
 
-/// One line on stderr: what went wrong, and what to do about it.
+/// Prints one line on stderr: the error, and the advice about it.
 fn fail(error: &eyre::Report) -> ExitCode {
     let mut line = error.to_string();
     for cause in error.chain().skip(1) {
@@ -193,18 +195,18 @@ fn fail(error: &eyre::Report) -> ExitCode {
             line = format!("{line}: {cause}");
         }
     }
-    if let Some(advice) = advice::of(error) {
+    if let Some(advice) = advice::for_error(error) {
         line = format!("{line}; {advice}");
     }
-    // With stderr closed there is nobody to tell.
+    // Ignored: with stderr closed there is no place to report to.
     let _ = writeln!(std::io::stderr(), "error: {}", line.replace('\n', " "));
-    if error.is::<commands::verify::NotChecked>() {
+    if error.is::<commands::verify::CheckAborted>() {
         return ExitCode::from(NOT_CHECKED);
     }
     ExitCode::FAILURE
 }
 
-/// A file that outgrows `ulimit -f` shall give an error like a full disk, not kill the process.
+/// Ignores SIGXFSZ, so that a file that exceeds `ulimit -f` gives an error like a full disk.
 fn ignore_file_size_signal() {
     #[cfg(unix)]
     // SAFETY: no handler is installed, and no other thread runs yet.
@@ -218,7 +220,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    /// The heading under which the help of `retrie node` has this flag.
+    /// The heading of `flag` in the help of `retrie node`.
     fn heading(help: &str, flag: &str) -> String {
         let mut heading = "";
         for line in help.lines() {

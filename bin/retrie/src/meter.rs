@@ -1,5 +1,4 @@
-//! Progress of what is fetched: bytes of a file, or blocks. A bar on a terminal, plain lines
-//! otherwise.
+//! Progress of a transfer: bytes of a file, or blocks. A bar on a terminal, plain lines otherwise.
 
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
@@ -7,44 +6,49 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a plain line is printed.
+/// Interval between plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Shows how far it is. Shows nothing where logs show errors only.
+/// Shows the progress. Shows nothing if logs show errors only.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub(crate) struct TransferMeter {
     bar: Option<ProgressBar>,
-    unit: Unit,
+    unit: TransferUnit,
     started: Instant,
     shown: Instant,
-    /// What was there when it began.
+    /// What was there at the start.
     first: Option<u64>,
 }
 
 #[derive(Debug)]
-enum Unit {
-    /// Bytes of the file of this name.
+enum TransferUnit {
+    /// Bytes of the file with this name.
     Bytes(String),
     Blocks,
 }
 
-impl Meter {
-    /// For a file of this name.
+impl TransferMeter {
+    /// Counts the bytes of a file.
     pub(crate) fn bytes(name: String) -> Self {
         Self::new(
-            Unit::Bytes(name.clone()),
+            TransferUnit::Bytes(name.clone()),
             "{msg} {bar:30} {bytes}/{total_bytes}  {bytes_per_sec}  ETA {eta}",
             0,
             name,
         )
     }
 
-    /// For that many blocks.
+    /// Counts `total` blocks.
     pub(crate) fn blocks(total: u64) -> Self {
-        Self::new(Unit::Blocks, "{bar:30} {pos}/{len} blocks  ETA {eta}", total, String::new())
+        Self::new(
+            TransferUnit::Blocks,
+            "{bar:30} {pos}/{len} blocks  ETA {eta}",
+            total,
+            String::new(),
+        )
     }
 
-    fn new(unit: Unit, template: &str, total: u64, message: String) -> Self {
+    fn new(unit: TransferUnit, template: &str, total: u64, message: String) -> Self {
         let shown = tracing::enabled!(tracing::Level::INFO);
         let bar = (shown && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::new(total);
@@ -56,12 +60,12 @@ impl Meter {
             bar
         });
         let now = Instant::now();
-        // A file may have been there in part.
-        let first = matches!(unit, Unit::Blocks).then_some(0);
+        // A part of the file may exist already.
+        let first = matches!(unit, TransferUnit::Blocks).then_some(0);
         Self { bar, unit, started: now, shown: now, first }
     }
 
-    /// Takes note of how much there is, and of the whole, where known.
+    /// Sets the progress, and the total if it is known.
     pub(crate) fn update(&mut self, done: u64, total: Option<u64>) {
         let first = *self.first.get_or_insert(done);
         if let Some(bar) = &self.bar {
@@ -78,28 +82,28 @@ impl Meter {
             format!("  ETA {:.0} s", total.saturating_sub(done) as f64 / rate)
         });
         match &self.unit {
-            Unit::Bytes(name) => {
+            TransferUnit::Bytes(name) => {
                 let of = total.map_or_else(String::new, |total| format!("/{}", HumanBytes(total)));
                 let rate = HumanBytes(rate as u64);
                 tracing::info!("{name}  {}{of}  {rate}/s{left}", HumanBytes(done));
             }
-            Unit::Blocks => {
+            TransferUnit::Blocks => {
                 let of = total.map_or_else(String::new, |total| format!("/{total}"));
                 tracing::info!("{done}{of} blocks  {rate:.2} blocks/s{left}");
             }
         }
     }
 
-    /// The file is whole and being checked.
+    /// Shows that the file is complete and is being checked.
     pub(crate) fn checking(&self, bytes: u64) {
-        if let (Some(bar), Unit::Bytes(name)) = (&self.bar, &self.unit) {
+        if let (Some(bar), TransferUnit::Bytes(name)) = (&self.bar, &self.unit) {
             bar.set_length(bytes);
             bar.set_position(bytes);
             bar.set_message(format!("{name} (checking)"));
         }
     }
 
-    /// Prints something without the bar in its way.
+    /// Prints something while the bar is hidden.
     pub(crate) fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(print),
@@ -107,7 +111,7 @@ impl Meter {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

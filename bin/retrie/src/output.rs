@@ -1,7 +1,7 @@
-//! Where results go: lines for people, JSON for programs, a page for both.
+//! Output of results: lines for people, JSON for programs, an HTML page for both.
 
 use eyre::{Report, WrapErr, bail, eyre};
-use retrie_bench::report::{Document, page};
+use retrie_bench::report::{ReportDocument, page};
 use retrie_telemetry::{Metrics, MetricsServer};
 use serde::Serialize;
 use std::{
@@ -14,7 +14,7 @@ use std::{
 };
 use tempfile::NamedTempFile;
 
-/// Where the figures of a measurement go. Every command that measures flattens it.
+/// Where the figures of a measurement go. Every command that measures includes these flags.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Report")]
 pub(crate) struct ReportArgs {
@@ -30,27 +30,27 @@ pub(crate) struct ReportArgs {
 }
 
 impl ReportArgs {
-    /// For commands that measure nothing: there is nothing to serve.
-    pub(crate) const fn of_files(json: Option<PathBuf>, report: Option<PathBuf>) -> Self {
+    /// For commands that measure nothing, and so have no metrics.
+    pub(crate) const fn files_only(json: Option<PathBuf>, report: Option<PathBuf>) -> Self {
         Self { json, report, metrics: None }
     }
 }
 
-/// Results of a command. Lines go to stdout, or to stderr if results for programs go to stdout.
+/// The output of a command. Lines go to stdout, or to stderr if stdout takes JSON or the page.
 #[derive(Debug, Default)]
-pub(crate) struct Output {
-    json: Option<Target>,
-    report: Option<Target>,
+pub(crate) struct CommandOutput {
+    json: Option<OutputTarget>,
+    report: Option<OutputTarget>,
     metrics: Option<(Metrics, MetricsServer)>,
 }
 
-impl Output {
-    /// Opens what the flags name, so that a bad path is found before anything is measured.
+impl CommandOutput {
+    /// Opens the files of the flags, so that a bad path is found before the measurement.
     pub(crate) fn open(args: &ReportArgs) -> eyre::Result<Self> {
         if args.json.is_some() && args.json == args.report {
             bail!("--json and --report cannot both go to the same place: give them two names");
         }
-        let open = |path: &Option<PathBuf>| path.as_deref().map(Target::open).transpose();
+        let open = |path: &Option<PathBuf>| path.as_deref().map(OutputTarget::open).transpose();
         let serve = |address| {
             let metrics = Metrics::new().wrap_err("registering the metrics")?;
             let server = MetricsServer::start(address, metrics.clone())?;
@@ -60,21 +60,24 @@ impl Output {
         Ok(Self { json: open(&args.json)?, report: open(&args.report)?, metrics })
     }
 
-    /// JSON goes to this file, or to stdout for `-`.
+    /// Writes JSON to this file, or to stdout for `-`.
     pub(crate) fn new(json: Option<PathBuf>) -> eyre::Result<Self> {
         Self::open(&ReportArgs { json, ..ReportArgs::default() })
     }
 
-    /// What is served under `--metrics`, if anything is.
+    /// The metrics served under `--metrics`, if any.
     pub(crate) fn metrics(&self) -> Option<&Metrics> {
         self.metrics.as_ref().map(|(metrics, _)| metrics)
     }
 
     fn takes_stdout(&self) -> bool {
-        [&self.json, &self.report].into_iter().flatten().any(|to| matches!(to, Target::Stdout))
+        [&self.json, &self.report]
+            .into_iter()
+            .flatten()
+            .any(|to| matches!(to, OutputTarget::Stdout))
     }
 
-    /// Prints a line for people. A closed pipe is [`ClosedPipe`], not a panic.
+    /// Prints a line for people. A closed pipe gives [`ClosedPipe`] and no panic.
     pub(crate) fn line(&self, line: Arguments<'_>) -> eyre::Result<()> {
         if self.takes_stdout() {
             writeln!(std::io::stderr(), "{line}").wrap_err("writing to stderr")
@@ -83,7 +86,7 @@ impl Output {
         }
     }
 
-    /// Writes `value` as JSON, if it was asked for.
+    /// Writes `value` as JSON, if requested.
     pub(crate) fn json(self, value: &impl Serialize) -> eyre::Result<()> {
         let Some(target) = self.json else { return Ok(()) };
         let mut json = serde_json::to_string_pretty(value).wrap_err("encoding the results")?;
@@ -91,12 +94,12 @@ impl Output {
         target.write(&json)
     }
 
-    /// Writes a report as JSON and as a page, whichever was asked for. One that cannot be written does
-    /// not keep the other from it.
+    /// Writes a report as JSON and as a page, as requested. If one of them fails, the other is
+    /// still written.
     pub(crate) fn report<'a, R>(mut self, report: &'a R) -> eyre::Result<()>
     where
         R: Serialize,
-        Document: From<&'a R>,
+        ReportDocument: From<&'a R>,
     {
         let page = match self.report.take() {
             Some(target) => target.write(&page("retrie: measured", &[report.into()])),
@@ -109,7 +112,7 @@ impl Output {
     }
 }
 
-/// Whoever read the results has closed the pipe, as `head` does once it has its lines.
+/// The reader of stdout has closed the pipe, as `head` does after its last line.
 #[derive(Debug)]
 pub(crate) struct ClosedPipe(std::io::Error);
 
@@ -129,19 +132,19 @@ fn stdout_failed(error: std::io::Error) -> Report {
     }
 }
 
-/// Where a text goes. A file appears under its name only once all of it is written, so what was there
-/// before stays whole if the disk is full or the run is interrupted.
+/// The target of a text. A file appears under its name only when all of it is written, so a full
+/// disk or an interruption leaves the old file intact.
 #[derive(Debug)]
-pub(crate) enum Target {
+pub(crate) enum OutputTarget {
     Stdout,
-    /// Pipes and devices, which nothing can be put in the place of.
+    /// Pipes and devices, which cannot be replaced.
     Device(PathBuf, File),
-    /// The file, and one beside it that takes its place; it is removed if it does not.
+    /// The file, and a temporary file that replaces it, or is removed on failure.
     File(PathBuf, NamedTempFile),
 }
 
-impl Target {
-    /// Opens a file for writing; `-` is stdout.
+impl OutputTarget {
+    /// Opens a target to write; `-` is stdout.
     pub(crate) fn open(path: &Path) -> eyre::Result<Self> {
         if path == Path::new("-") {
             return Ok(Self::Stdout);
@@ -151,7 +154,7 @@ impl Target {
 
     fn open_file(path: &Path) -> std::io::Result<Self> {
         let (path, mode) = match path.metadata() {
-            // Behind a link the file is replaced, not the link; and it has to be one we may write to.
+            // A link is followed: its file is replaced, not the link. The file must be writable.
             Ok(found) if found.is_file() => {
                 OpenOptions::new().write(true).open(path)?;
                 (path.canonicalize()?, found.permissions().mode() & 0o777)
@@ -172,7 +175,7 @@ impl Target {
         Ok(Self::File(path, beside))
     }
 
-    /// Writes all of `text`, and nothing else ever.
+    /// Writes `text` as the whole content.
     pub(crate) fn write(self, text: &str) -> eyre::Result<()> {
         let text = text.as_bytes();
         match self {
@@ -192,7 +195,7 @@ impl Target {
     }
 }
 
-/// `out.line(format_args!(..))?` in the words of `println!`.
+/// `out.line(format_args!(..))?` with the syntax of `println!`.
 macro_rules! say {
     ($out:expr, $($arg:tt)*) => {
         $out.line(format_args!($($arg)*))?
@@ -200,7 +203,7 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub(crate) fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();

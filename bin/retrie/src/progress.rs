@@ -10,23 +10,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a plain line is printed.
+/// Interval between plain lines.
 pub(crate) const LINE_EVERY: Duration = Duration::from_secs(5);
-/// How often the bar is brought up to date.
+/// Interval between updates of the bar.
 const BAR_EVERY: Duration = Duration::from_millis(100);
 
-/// Shows how far an import is.
+/// Shows the progress of an import.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct ImportProgress {
     bar: Option<ProgressBar>,
     total: Option<u64>,
     started: Instant,
     shown: Instant,
 }
 
-impl Progress {
-    /// Progress over `total` blocks, if that number is known. Shows nothing where logs show errors
-    /// only.
+impl ImportProgress {
+    /// Progress over `total` blocks, if known. Shows nothing if logs show errors only.
     pub(crate) fn new(total: Option<u64>) -> Self {
         let shown = tracing::enabled!(tracing::Level::INFO);
         let bar = (shown && std::io::stderr().is_terminal()).then(|| {
@@ -48,7 +47,7 @@ impl Progress {
         Self { bar, total, started: now, shown: now }
     }
 
-    /// Takes note of the figures so far.
+    /// Shows the figures so far.
     pub(crate) fn update(&mut self, report: &ImportReport) {
         let every = if self.bar.is_some() { BAR_EVERY } else { LINE_EVERY };
         if self.shown.elapsed() < every {
@@ -80,7 +79,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -88,12 +87,12 @@ impl Progress {
     }
 }
 
-/// Shows how far a race between state stores is.
+/// Shows the progress of a race between state stores.
 #[derive(Debug)]
 pub(crate) struct RaceProgress {
     bar: Option<ProgressBar>,
     shown: Instant,
-    /// Where turns are counted, under this workload.
+    /// The metrics that count turns, and the workload's label.
     metrics: Option<(Metrics, &'static str)>,
 }
 
@@ -112,46 +111,46 @@ impl Default for RaceProgress {
 }
 
 impl RaceProgress {
-    /// One that counts turns among `metrics`, if there are any.
+    /// Counts turns in `metrics`, if given.
     pub(crate) fn counting(metrics: Option<&Metrics>, workload: &'static str) -> Self {
         let metrics = metrics.map(|metrics| (metrics.clone(), workload));
         Self { metrics, ..Self::default() }
     }
 
-    /// Takes note of a step.
-    pub(crate) fn update(&mut self, step: state::Progress<'_>) {
+    /// Shows a step.
+    pub(crate) fn update(&mut self, step: state::StoreRaceProgress<'_>) {
         match step {
-            state::Progress::Loading { backend, done, total } => {
+            state::StoreRaceProgress::Loading { backend, done, total } => {
                 let (count, of) = (grouped(done), grouped(total));
                 self.show(done, total, || format!("{backend}: loading, {count}/{of} entries"));
             }
-            state::Progress::Grinding { done, total } => self.show(done, total, || {
+            state::StoreRaceProgress::Grinding { done, total } => self.show(done, total, || {
                 format!("grinding, {}/{} keys hashed", grouped(done), grouped(total))
             }),
-            state::Progress::Racing { done, total } => self.slices(done, total),
-            state::Progress::Turn(done) => self.turn(&done),
+            state::StoreRaceProgress::Racing { done, total } => self.slices(done, total),
+            state::StoreRaceProgress::Turn(done) => self.turn(&done),
         }
     }
 
-    /// Takes note of a step of a race between clients.
-    pub(crate) fn update_clients(&mut self, step: clients::Progress<'_>) {
+    /// Shows a step of a race between clients.
+    pub(crate) fn update_clients(&mut self, step: clients::ClientRaceProgress<'_>) {
         match step {
-            clients::Progress::Loading { backend, done, total } => {
-                self.update(state::Progress::Loading { backend, done, total });
+            clients::ClientRaceProgress::Loading { backend, done, total } => {
+                self.update(state::StoreRaceProgress::Loading { backend, done, total });
             }
-            clients::Progress::Making { done, total } => {
+            clients::ClientRaceProgress::Making { done, total } => {
                 self.show(done, total, || format!("making blocks, {done}/{total}"));
             }
-            clients::Progress::Importing { backend, done, total } => {
+            clients::ClientRaceProgress::Importing { backend, done, total } => {
                 self.show(done, total, || format!("{backend}: importing, {done}/{total} blocks"));
             }
-            clients::Progress::Racing { done, total } => self.slices(done, total),
-            clients::Progress::Turn(done) => self.turn(&done),
+            clients::ClientRaceProgress::Racing { done, total } => self.slices(done, total),
+            clients::ClientRaceProgress::Turn(done) => self.turn(&done),
         }
     }
 
-    /// Counts a turn among the metrics.
-    fn turn(&self, done: &state::Done<'_>) {
+    /// Counts a turn in the metrics.
+    fn turn(&self, done: &state::TurnSummary<'_>) {
         let Some((metrics, workload)) = &self.metrics else { return };
         let labels = [done.backend, *workload];
         metrics.bench_operations.with_label_values(&labels).inc_by(done.ops);
@@ -185,7 +184,7 @@ impl RaceProgress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -193,15 +192,15 @@ impl RaceProgress {
     }
 }
 
-/// Shows how far the fetch of a state is.
+/// Shows the progress of a state sync.
 #[derive(Debug)]
-pub(crate) struct SyncProgress {
+pub(crate) struct FetchProgress {
     bar: Option<ProgressBar>,
     started: Instant,
     shown: Instant,
 }
 
-impl Default for SyncProgress {
+impl Default for FetchProgress {
     fn default() -> Self {
         let shown = tracing::enabled!(tracing::Level::INFO);
         let bar = (shown && std::io::stderr().is_terminal()).then(|| {
@@ -217,9 +216,9 @@ impl Default for SyncProgress {
     }
 }
 
-impl SyncProgress {
-    /// Takes note of the figures so far.
-    pub(crate) fn update(&mut self, progress: &retrie_network::Progress) {
+impl FetchProgress {
+    /// Shows the figures so far.
+    pub(crate) fn update(&mut self, progress: &retrie_network::StateSyncProgress) {
         let every = if self.bar.is_some() { BAR_EVERY } else { LINE_EVERY };
         if self.shown.elapsed() < every {
             return;
@@ -242,7 +241,7 @@ impl SyncProgress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

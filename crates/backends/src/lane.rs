@@ -1,21 +1,21 @@
-//! Backends as races name them.
+//! Names of backends in races.
 
-use crate::{Descriptor, Flags, MakeError, Takes, UnknownBackend, find};
+use crate::{BackendDescriptor, FlagArgument, FlagValues, MakeError, UnknownBackend, find};
 
-/// A backend with flags of its own.
+/// A backend with its own flags.
 #[derive(Clone, Debug)]
-pub struct Lane {
+pub struct BackendLane {
     /// The backend.
-    pub backend: &'static Descriptor,
-    /// Its flags, and those of others.
-    pub flags: Flags,
+    pub backend: &'static BackendDescriptor,
+    /// Its flags, and flags of other backends.
+    pub flags: FlagValues,
 }
 
-/// A lane's name that makes no sense.
+/// Why a lane's name is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaneError {
-    /// No backend is called so.
+    /// There is no backend with this name.
     #[error(transparent)]
     Unknown(#[from] UnknownBackend),
     /// The backend has no proof shards.
@@ -23,7 +23,7 @@ pub enum LaneError {
     NoShards {
         /// The backend.
         backend: &'static str,
-        /// What follows the `@`.
+        /// The shard after the `@`.
         shard: String,
     },
     /// The backend has no such flag.
@@ -39,18 +39,18 @@ pub enum LaneError {
         backend: &'static str,
         /// The flag.
         flag: String,
-        /// The flags there are.
+        /// The flags of the backend.
         known: Vec<&'static str>,
     },
-    /// A part of the name that is no flag with a value.
+    /// A part of the name is not a flag with a value.
     #[error("`{lane}`: `{part}` is not a flag with its value, such as size-ratio=6")]
     NoValue {
-        /// The name.
+        /// The name of the lane.
         lane: String,
-        /// The part.
+        /// The invalid part.
         part: String,
     },
-    /// A flag does not take its value.
+    /// The flag does not accept the value.
     #[error(transparent)]
     Value(#[from] MakeError),
 }
@@ -60,15 +60,15 @@ pub fn kind(name: &str) -> &str {
     name.split_once(['@', ':']).map_or(name, |(kind, _)| kind)
 }
 
-/// The lane called `name`: `lvmt@3/16` is `lvmt` with that proof shard,
-/// `cole:size-ratio=6:fanout=8` is `cole` with the flags `--cole.size-ratio 6` and `--cole.fanout 8`.
-/// Other flags are as in `flags`.
+/// The lane with this name: `lvmt@3/16` is `lvmt` with that proof shard,
+/// `cole:size-ratio=6:fanout=8` is `cole` with the flags `--cole.size-ratio 6` and `--cole.fanout
+/// 8`. Other flags are taken from `flags`.
 ///
 /// # Errors
-/// If there is no such backend, shard or flag, or a flag does not take its value.
-pub fn lane(name: &str, flags: &Flags) -> Result<Lane, LaneError> {
+/// If there is no such backend, shard or flag, or a flag does not accept its value.
+pub fn lane(name: &str, flags: &FlagValues) -> Result<BackendLane, LaneError> {
     let backend = find(kind(name))?;
-    let mut lane = Lane { backend, flags: flags.clone() };
+    let mut lane = BackendLane { backend, flags: flags.clone() };
     let (head, parts) = name.split_once(':').unwrap_or((name, ""));
     if let Some((_, shard)) = head.split_once('@') {
         let flag = backend.flags.iter().find(|flag| Some(flag.long) == backend.shard_flag);
@@ -85,7 +85,7 @@ pub fn lane(name: &str, flags: &Flags) -> Result<Lane, LaneError> {
         })?;
         let stands_alone = !part.contains('=');
         match flag.takes {
-            Takes::Nothing if stands_alone => lane.flags.set(flag, "")?,
+            FlagArgument::Nothing if stands_alone => lane.flags.set(flag, "")?,
             _ if stands_alone => {
                 return Err(LaneError::NoValue { lane: name.into(), part: part.into() });
             }
@@ -98,12 +98,13 @@ pub fn lane(name: &str, flags: &Flags) -> Result<Lane, LaneError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Making, Purpose};
+    use crate::{ConstructorInput, StorePurpose};
 
-    fn made(name: &str) -> Result<(Flags, String), LaneError> {
-        let flags = Flags::default();
+    fn made(name: &str) -> Result<(FlagValues, String), LaneError> {
+        let flags = FlagValues::default();
         let lane = lane(name, &flags)?;
-        let making = Making { flags: &lane.flags, purpose: Purpose::Trial, cache: None };
+        let making =
+            ConstructorInput { flags: &lane.flags, purpose: StorePurpose::Temporary, cache: None };
         let backend = (lane.backend.make)(&making)?;
         let shard = backend.proof_shards().map(|shards| shards.shard()).unwrap_or_default();
         Ok((lane.flags, shard))
@@ -121,7 +122,7 @@ mod tests {
                 "none"
             );
         }
-        let mut others = Flags::default();
+        let mut others = FlagValues::default();
         others.set(&find("lvmt").unwrap().flags[2], "1/16").unwrap();
         let shard = |name| lane(name, &others).unwrap().flags.get::<String>("lvmt.proof-shard");
         assert_eq!(shard("lvmt").unwrap().as_deref(), Some("1/16"));
@@ -143,7 +144,7 @@ mod tests {
             ("cole-sync@all", "`cole-sync` has no proof shards"),
             ("nothing:size-ratio=3", "no backend is called `nothing`"),
         ] {
-            let error = lane(wrong, &Flags::default()).unwrap_err().to_string();
+            let error = lane(wrong, &FlagValues::default()).unwrap_err().to_string();
             assert!(error.contains(says) && !error.contains('\n'), "{wrong}: {error}");
         }
     }

@@ -1,22 +1,22 @@
-//! The one list of backends. Whoever needs one, or all, asks here: the command line, light clients,
-//! races, and every suite of tests that runs on all of them.
+//! The one list of backends. The command line, light clients, races, and every test suite that runs
+//! on all backends take them from here.
 //!
 //! ```text
-//!  storage-*: PROOF_FORMATS, BACKENDS --> FAMILIES (below) --> proof_formats(), all(), find(), lane()
+//!  storage-*: PROOF_FORMATS, BACKENDS --> FAMILIES (below) --> proof_formats, all, find, lane
 //! ```
 //!
-//! A new backend is a crate that exports these two statics (`retrie_state::descriptor` says what is
-//! in them), and its line in the list below, with its entry in `Cargo.toml`. The TypeScript light
-//! client needs a verifier of its own.
+//! A new backend is a crate that exports these two statics (`retrie_state::descriptor` describes
+//! them), a line in the list below, and an entry in `Cargo.toml`. The TypeScript light client needs
+//! a verifier of its own.
 //!
 //! # Vocabulary
 //!
 //! * **Family**: the backends of one storage crate (`cole` and `cole-sync`).
-//! * **Descriptor**: one backend: name, flags, how it is made. [`Descriptor`].
-//! * **Lane**: a backend as a race names it, with flags of its own: `cole:size-ratio=6`, `lvmt@3/16`.
-//!   [`lane`].
+//! * **Descriptor**: one backend: name, flags, constructor. [`BackendDescriptor`].
+//! * **Lane**: a backend with its own flags, in a race: `cole:size-ratio=6`, `lvmt@3/16`.
+//!   [`lane()`], [`BackendLane`].
 //!
-//! Without the feature `std` there are the formats of proofs alone.
+//! Without the feature `std` there are only the formats of proofs.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 
@@ -25,7 +25,7 @@ macro_rules! families {
     ($($family:ident),* $(,)?) => {
         static FORMATS: &[&[ProofFormat]] = &[$($family::PROOF_FORMATS),*];
         #[cfg(feature = "std")]
-        static FAMILIES: &[&[Descriptor]] = &[$($family::BACKENDS),*];
+        static FAMILIES: &[&[BackendDescriptor]] = &[$($family::BACKENDS),*];
     };
 }
 
@@ -45,9 +45,9 @@ mod lane;
 pub use retrie_state::descriptor::*;
 
 #[cfg(feature = "std")]
-pub use lane::{Lane, LaneError, kind, lane};
+pub use lane::{BackendLane, LaneError, kind, lane};
 
-/// The formats of all proofs.
+/// The proof formats of all backends.
 pub fn proof_formats() -> impl Iterator<Item = &'static ProofFormat> {
     FORMATS.iter().copied().flatten()
 }
@@ -57,7 +57,7 @@ pub use list::*;
 
 #[cfg(feature = "std")]
 mod list {
-    use super::{Descriptor, FAMILIES, Flag};
+    use super::{BackendDescriptor, BackendFlag, FAMILIES};
 
     /// No backend has this name.
     #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,46 +68,46 @@ mod list {
     }
 
     /// All backends.
-    pub fn all() -> impl Iterator<Item = &'static Descriptor> + Clone {
+    pub fn all() -> impl Iterator<Item = &'static BackendDescriptor> + Clone {
         FAMILIES.iter().copied().flatten()
     }
 
-    /// Their names.
+    /// Names of all backends.
     pub fn names() -> Vec<&'static str> {
         all().map(|backend| backend.name).collect()
     }
 
-    /// The backend called `name`. What datadirs store is such a name, too.
+    /// The backend with this name. Datadirs store these names.
     ///
     /// # Errors
     /// If there is none.
-    pub fn find(name: &str) -> Result<&'static Descriptor, UnknownBackend> {
+    pub fn find(name: &str) -> Result<&'static BackendDescriptor, UnknownBackend> {
         let found = all().find(|backend| backend.name == name);
         found.ok_or_else(|| UnknownBackend { name: name.to_owned() })
     }
 
     /// The backends whose roots are those of Ethereum's headers, the default one first.
-    pub fn with_ethereum_root() -> impl Iterator<Item = &'static Descriptor> {
+    pub fn with_ethereum_root() -> impl Iterator<Item = &'static BackendDescriptor> {
         all().filter(|backend| backend.capabilities().ethereum_root)
     }
 
     /// The backends that open witnesses.
-    pub fn witness_openers() -> impl Iterator<Item = &'static Descriptor> {
+    pub fn witness_openers() -> impl Iterator<Item = &'static BackendDescriptor> {
         all().filter(|backend| (backend.small)().partial_state().is_some())
     }
 
     /// The flags of all backends, each once.
-    pub fn flags() -> Vec<&'static Flag> {
+    pub fn flags() -> Vec<&'static BackendFlag> {
         once(all().flat_map(|backend| backend.flags))
     }
 
-    /// The flags of all that verifies proofs, each once.
-    pub fn pin_flags() -> Vec<&'static Flag> {
-        once(all().filter_map(|backend| backend.pins).flat_map(|pins| pins.flags))
+    /// The flags of all proof verifiers, each once.
+    pub fn trusted_param_flags() -> Vec<&'static BackendFlag> {
+        once(all().filter_map(|backend| backend.trusted_params).flat_map(|pins| pins.flags))
     }
 
-    fn once(flags: impl Iterator<Item = &'static Flag>) -> Vec<&'static Flag> {
-        let mut all: Vec<&'static Flag> = Vec::new();
+    fn once(flags: impl Iterator<Item = &'static BackendFlag>) -> Vec<&'static BackendFlag> {
+        let mut all: Vec<&'static BackendFlag> = Vec::new();
         for flag in flags {
             if !all.iter().any(|known| known.long == flag.long) {
                 all.push(flag);

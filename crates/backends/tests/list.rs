@@ -1,6 +1,8 @@
-//! What everybody who loops over the list takes for granted.
+//! Properties of the list that other crates rely on.
 
-use retrie_backends::{Making, Purpose, all, find, flags, names, pin_flags, proof_formats};
+use retrie_backends::{
+    ConstructorInput, StorePurpose, all, find, flags, names, proof_formats, trusted_param_flags,
+};
 use std::collections::BTreeSet;
 
 #[test]
@@ -9,7 +11,7 @@ fn every_backend_has_a_name_a_line_a_colour_and_is_made() {
     for backend in all() {
         let name = backend.name;
         assert!(seen.insert(name), "{name} is there twice");
-        // It stands on one line beside the flag, in 100 columns.
+        // It is printed on one line beside the flag, in 100 columns.
         let about = backend.about;
         let fits = (1..=50).contains(&about.len()) && !about.contains('\n');
         assert!(fits, "{name}: {about}");
@@ -17,18 +19,19 @@ fn every_backend_has_a_name_a_line_a_colour_and_is_made() {
             let digits = colour.strip_prefix('#').unwrap_or_default();
             assert!(digits.len() == 6 && u32::from_str_radix(digits, 16).is_ok(), "{name}");
         }
-        // A datadir is found again by what it stores.
+        // A datadir stores the identity, by which the backend is found again.
         let stored = backend.stored_name();
         assert_eq!(find(stored).unwrap().stored_name(), stored, "{name}");
-        for (variant, small) in backend.small_ones() {
+        for (variant, small) in backend.small_variants() {
             assert_eq!(small.identity().name, stored, "{variant}");
         }
-        let mut own = retrie_backends::Flags::default();
+        let mut own = retrie_backends::FlagValues::default();
         for (long, value) in backend.small_flags {
             let flag = backend.flags.iter().find(|flag| flag.long == *long);
             own.set(flag.unwrap_or_else(|| panic!("{name} has no flag {long}")), value).unwrap();
         }
-        let making = Making { flags: &own, purpose: Purpose::Trial, cache: None };
+        let making =
+            ConstructorInput { flags: &own, purpose: StorePurpose::Temporary, cache: None };
         let made = (backend.make)(&making).unwrap();
         assert_eq!(made.identity().name, stored, "{name}");
         assert_eq!(made.capabilities(), backend.capabilities(), "{name}");
@@ -43,7 +46,7 @@ fn every_backend_has_a_name_a_line_a_colour_and_is_made() {
 #[test]
 fn every_backend_with_proofs_has_a_format_and_a_verifier_of_them() {
     for backend in all().filter(|backend| backend.capabilities().proofs) {
-        for (variant, small) in backend.small_ones() {
+        for (variant, small) in backend.small_variants() {
             let identity = small.identity();
             let format = proof_formats().find(|format| {
                 (format.backend, format.version, format.hash)
@@ -53,7 +56,10 @@ fn every_backend_with_proofs_has_a_format_and_a_verifier_of_them() {
             assert_eq!(format.verifier.is_some(), identity.params.is_zero(), "{variant}");
             if format.verifier.is_none() {
                 let pins = all().filter(|other| other.stored_name() == identity.name);
-                assert!(pins.filter_map(|other| other.pins).count() > 0, "{variant} has no pins");
+                assert!(
+                    pins.filter_map(|other| other.trusted_params).count() > 0,
+                    "{variant} has no pins"
+                );
             }
         }
     }
@@ -68,13 +74,13 @@ fn flags_belong_to_one_family_and_take_their_defaults() {
             all().map(|b| b.stored_name()).filter(|name| of(name)).collect();
         assert_eq!(families.len(), 1, "{} is a flag of {families:?}", flag.long);
     }
-    for flag in flags().into_iter().chain(pin_flags()) {
+    for flag in flags().into_iter().chain(trusted_param_flags()) {
         if let Some(default) = flag.default {
             flag.check(default.as_ref()).unwrap_or_else(|why| panic!("{}: {why}", flag.long));
         }
     }
 }
 
-fn has(backend: &retrie_backends::Descriptor, long: &str) -> bool {
+fn has(backend: &retrie_backends::BackendDescriptor, long: &str) -> bool {
     backend.flags.iter().any(|flag| flag.long == long)
 }

@@ -1,9 +1,9 @@
-//! `cargo bench -p retrie-bench`: what every block goes through before its state is touched, on a
-//! made block of 500 transactions: decoding, checks of header and body, senders on all cores.
+//! `cargo bench -p retrie-bench`: the work on a block before its execution, on a generated block of
+//! 500 transactions: decoding, checks of header and body, recovery of senders on all cores.
 
 use alloy_rlp::{Decodable, Encodable};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use retrie_bench::chain::{ChainMaker, Fill, Recipe};
+use retrie_bench::chain::{BlockFill, ChainMaker, ChainRecipe};
 use retrie_chainspec::primitives::{Block, SealedBlock};
 use retrie_storage_mpt::Mpt;
 use std::{hint::black_box, sync::Arc};
@@ -11,10 +11,11 @@ use std::{hint::black_box, sync::Arc};
 const TRANSACTIONS: u64 = 500;
 
 fn blocks(criterion: &mut Criterion) {
-    let recipe = Recipe { fill: Fill::Transactions(TRANSACTIONS), ..Recipe::default() };
+    let recipe =
+        ChainRecipe { fill: BlockFill::Transactions(TRANSACTIONS), ..ChainRecipe::default() };
     let mut maker = ChainMaker::new(recipe, Arc::new(Mpt::default())).expect("a good recipe");
     let spec = maker.spec().clone();
-    // The first blocks set contracts up.
+    // The first blocks deploy the contracts.
     let made = std::iter::from_fn(|| maker.next_block().ok())
         .find(|block| block.body().transactions.len() as u64 == TRANSACTIONS)
         .expect("blocks become full");

@@ -1,16 +1,16 @@
-//! Prepared states on disk. Loading ten million keys takes minutes, copying them seconds; so a
-//! loaded state is kept, and each run works on a copy of it.
+//! Prepared states on disk. Loading ten million keys takes minutes, copying them takes seconds. So
+//! a loaded state is kept, and each command works on a copy of it.
 //!
 //! ```text
 //!  <folder>/states/<name>/   state.json (written last), and the files it lists
-//!  <folder>/runs/<random>/   copies in use, and states being built; `owner` is locked as long
+//!  <folder>/runs/<random>/   copies in use, and states being built; `<random>.owner` is locked
 //! ```
 //!
-//! A state is built in a folder of its own and renamed when it is whole. Each copy is compared with
-//! the checksums in `state.json`; what differs is thrown away and built again. Folders of killed
-//! runs are removed by the next one.
+//! A state is built in a separate folder and renamed when it is complete. Each copy is compared
+//! with the checksums in `state.json`; a state that differs is deleted and built again. The next
+//! command removes the folders of a command that was killed.
 
-use crate::sparse::{self, Digest};
+use crate::sparse::{self, FileDigest};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -24,10 +24,10 @@ use tempfile::TempDir;
 const FORMAT: u32 = 1;
 const STATE: &str = "state.json";
 const OWNER: &str = "owner";
-/// Files of databases that mean nothing once they are closed.
+/// Lock files of databases. They have no meaning once the database is closed.
 const LOCKS: [&str; 2] = ["lock", "mdbx.lck"];
 
-/// A folder of prepared states, or none: then every state is built afresh.
+/// A folder of prepared states. Without a folder every state is built again.
 #[derive(Clone, Debug)]
 pub struct StateCache {
     folder: Option<PathBuf>,
@@ -49,7 +49,7 @@ pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
 
 /// `state.json`.
 #[derive(Debug, Serialize, Deserialize)]
-struct Manifest {
+struct StateManifest {
     format: u32,
     name: String,
     files: BTreeMap<PathBuf, FileEntry>,
@@ -61,8 +61,8 @@ struct FileEntry {
     crc32: u32,
 }
 
-/// A state that is not what its manifest says.
-enum Unusable {
+/// Why a kept state cannot be used.
+enum CacheMiss {
     Absent,
     Damaged(String),
 }
@@ -77,17 +77,18 @@ pub fn user_cache() -> Option<PathBuf> {
 }
 
 impl StateCache {
-    /// States in `folder`, which is created when needed.
+    /// The cache in `folder`, which is created if it is missing.
     pub const fn at(folder: PathBuf) -> Self {
         Self { folder: Some(folder) }
     }
 
-    /// No states are kept; runs use the system's temporary folder.
+    /// No states are kept; [`scratch`](Self::scratch) uses the system's temporary folder.
     pub const fn none() -> Self {
         Self { folder: None }
     }
 
-    /// `$XDG_CACHE_HOME/retrie/bench` or `~/.cache/retrie/bench`; none if there is no home.
+    /// The cache in `$XDG_CACHE_HOME/retrie/bench` or `~/.cache/retrie/bench`; without a folder if
+    /// there is no home.
     pub fn user_default() -> Self {
         Self { folder: user_cache().map(|folder| folder.join("bench")) }
     }
@@ -97,28 +98,28 @@ impl StateCache {
         self.folder.as_deref()
     }
 
-    /// An empty folder for what is thrown away, on the disk of the states.
+    /// An empty folder for temporary files, on the same disk as the states.
     ///
     /// # Errors
-    /// [`CacheError`] if it cannot be made.
-    pub fn scratch(&self) -> Result<RunFolder, CacheError> {
+    /// [`CacheError`] if the folder cannot be created.
+    pub fn scratch(&self) -> Result<ScratchFolder, CacheError> {
         match &self.folder {
-            Some(folder) => RunFolder::new(&folder.join("runs")),
-            None => RunFolder::in_system_temp(),
+            Some(folder) => ScratchFolder::new(&folder.join("runs")),
+            None => ScratchFolder::in_system_temp(),
         }
     }
 
-    /// A folder of its own holding the state `name`: a copy of the one at hand, or what `build`
-    /// leaves in an empty folder. `name` must say all that the content depends on, in characters
-    /// that suit a file name.
+    /// A new folder with the state `name`: a copy of the kept one, or what `build` leaves in an
+    /// empty folder. `name` must contain everything that the content depends on, in characters that
+    /// are valid in a file name.
     ///
     /// # Errors
-    /// Those of `build`, and [`CacheError`].
+    /// Errors of `build`, and [`CacheError`].
     pub fn checkout<E: From<CacheError>>(
         &self,
         name: &str,
         build: impl FnOnce(&Path) -> Result<(), E>,
-    ) -> Result<RunFolder, E> {
+    ) -> Result<ScratchFolder, E> {
         let Some(folder) = &self.folder else {
             let run = self.scratch()?;
             build(run.path())?;
@@ -129,8 +130,8 @@ impl StateCache {
         let run = self.scratch()?;
         match copy_state(&cached, name, run.path())? {
             Ok(()) => return Ok(run),
-            Err(Unusable::Absent) => {}
-            Err(Unusable::Damaged(why)) => {
+            Err(CacheMiss::Absent) => {}
+            Err(CacheMiss::Damaged(why)) => {
                 tracing::warn!(
                     "the kept state {} is damaged ({why}); building it again",
                     cached.display()
@@ -154,15 +155,15 @@ impl StateCache {
     }
 }
 
-/// A folder that belongs to one run and goes with it.
+/// A folder that is removed when it is dropped.
 #[derive(Debug)]
-pub struct RunFolder {
+pub struct ScratchFolder {
     folder: TempDir,
-    /// Locked while this run lives.
+    /// Locked as long as this value lives.
     _owner: Option<File>,
 }
 
-impl RunFolder {
+impl ScratchFolder {
     fn in_system_temp() -> Result<Self, CacheError> {
         let temp = std::env::temp_dir();
         let folder = tempfile::Builder::new().prefix("retrie-bench-").tempdir_in(&temp);
@@ -185,7 +186,7 @@ impl RunFolder {
     }
 }
 
-/// The lock stands beside the folder, so that the folder holds nothing but the state.
+/// The lock file. It lies beside the folder, so that the folder holds the state alone.
 fn owner(folder: &Path) -> PathBuf {
     let mut name = folder.as_os_str().to_owned();
     name.push(".");
@@ -193,15 +194,15 @@ fn owner(folder: &Path) -> PathBuf {
     name.into()
 }
 
-impl Drop for RunFolder {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next run.
+        // The next command removes what cannot be removed now.
         let _ = fs::remove_dir_all(self.folder.path());
         let _ = fs::remove_file(owner(self.folder.path()));
     }
 }
 
-/// Removes the folders of runs that no process holds any more.
+/// Removes the folders whose lock no process holds any more.
 fn remove_abandoned(runs: &Path) -> Result<(), CacheError> {
     let entries = match fs::read_dir(runs) {
         Ok(entries) => entries,
@@ -219,8 +220,8 @@ fn remove_abandoned(runs: &Path) -> Result<(), CacheError> {
     Ok(())
 }
 
-/// Moves a whole state to its place, unless another process has been faster.
-fn keep(made: RunFolder, cached: &Path) -> Result<(), CacheError> {
+/// Moves a complete state to its final path, unless another process has been faster.
+fn keep(made: ScratchFolder, cached: &Path) -> Result<(), CacheError> {
     if let Some(states) = cached.parent() {
         fs::create_dir_all(states).map_err(failed("creating", states))?;
     }
@@ -234,10 +235,11 @@ fn write_manifest(folder: &Path, name: &str) -> Result<(), CacheError> {
     let mut files = BTreeMap::new();
     for file in files_of(folder)? {
         let path = folder.join(&file);
-        let Digest { bytes, crc32 } = sparse::digest(&path).map_err(failed("reading", &path))?;
+        let FileDigest { bytes, crc32 } =
+            sparse::digest(&path).map_err(failed("reading", &path))?;
         files.insert(file, FileEntry { bytes, crc32 });
     }
-    let manifest = Manifest { format: FORMAT, name: name.into(), files };
+    let manifest = StateManifest { format: FORMAT, name: name.into(), files };
     let path = folder.join(STATE);
     let write = || {
         let mut file = File::create_new(&path)?;
@@ -266,17 +268,18 @@ fn files_of(folder: &Path) -> Result<Vec<PathBuf>, CacheError> {
     Ok(files)
 }
 
-/// Copies the state kept in `cached` if it is whole; an unusable copy is to be thrown away.
-fn copy_state(cached: &Path, name: &str, to: &Path) -> Result<Result<(), Unusable>, CacheError> {
-    let damaged = |why: String| Ok(Err(Unusable::Damaged(why)));
+/// Copies the state kept in `cached` if it is complete. After a [`CacheMiss`] the caller deletes
+/// the copy.
+fn copy_state(cached: &Path, name: &str, to: &Path) -> Result<Result<(), CacheMiss>, CacheError> {
+    let damaged = |why: String| Ok(Err(CacheMiss::Damaged(why)));
     if !cached.exists() {
-        return Ok(Err(Unusable::Absent));
+        return Ok(Err(CacheMiss::Absent));
     }
     let manifest = match fs::read(cached.join(STATE)) {
         Ok(manifest) => manifest,
         Err(e) => return damaged(format!("{STATE}: {e}")),
     };
-    let manifest: Manifest = match serde_json::from_slice(&manifest) {
+    let manifest: StateManifest = match serde_json::from_slice(&manifest) {
         Ok(manifest) => manifest,
         Err(e) => return damaged(format!("{STATE}: {e}")),
     };
@@ -304,8 +307,8 @@ fn copy_state(cached: &Path, name: &str, to: &Path) -> Result<Result<(), Unusabl
 mod tests {
     use super::*;
 
-    /// Checks a state out; says whether it had to be built.
-    fn checkout(cache: &StateCache, name: &str) -> (RunFolder, bool) {
+    /// Checks a state out, and returns whether it had to be built.
+    fn checkout(cache: &StateCache, name: &str) -> (ScratchFolder, bool) {
         let mut built = false;
         let run = cache.checkout(name, |folder| {
             built = true;

@@ -8,19 +8,19 @@ use retrie_pipeline::PipelineError;
 use retrie_state::{StateError, StoreError};
 use std::path::{Path, PathBuf};
 
-/// A setting of a race.
+/// A setting of a benchmark, named by [`BenchError::Setting`] so that a program can name its flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Setting {
+pub enum RaceSetting {
     /// The keys at the start.
     Keys,
     /// Operations measured.
     Pairs,
-    /// Operations, or blocks, a commit.
+    /// Operations, or blocks, per commit.
     CommitEvery,
-    /// The part of all operations that only read.
+    /// The share of operations that only read.
     Reads,
-    /// Which of the preloaded keys operations are on.
+    /// How operations choose among the preloaded keys.
     Choice,
     /// Operations before the measured ones.
     Warmup,
@@ -28,24 +28,24 @@ pub enum Setting {
     Slices,
     /// Slots of the big contract.
     Slots,
-    /// Keys hashed to find some with long paths.
+    /// Number of keys hashed to find keys with long paths.
     Grind,
-    /// Operations a commit, where they are few.
+    /// Operations per commit of the attacks that use small commits.
     Tiny,
     /// Blocks measured.
     Blocks,
-    /// Queries of what keys were.
+    /// Number of provenance queries.
     Queries,
-    /// How many blocks can be reverted.
+    /// Number of blocks that can be reverted.
     Retention,
-    /// The latest blocks that queries are about.
+    /// A range of provenance queries: the number of latest blocks.
     Range(u64),
-    /// Who takes part.
+    /// The backends that take part.
     Backends,
 }
 
-impl Setting {
-    /// The error that this setting is wrong.
+impl RaceSetting {
+    /// The error for a wrong value of this setting.
     pub(crate) fn refused(self, what: impl Into<String>) -> BenchError {
         BenchError::Setting { setting: self, what: what.into() }
     }
@@ -61,18 +61,18 @@ pub enum BenchError {
         /// What is wrong.
         what: String,
     },
-    /// One of its settings makes no sense.
+    /// A setting has a value that cannot be used.
     #[error("{what}")]
     Setting {
         /// Which one.
-        setting: Setting,
+        setting: RaceSetting,
         /// What is wrong with it.
         what: String,
     },
     /// The user asked to stop.
     #[error("stopped before the end")]
     Stopped,
-    /// A contender did not read what the workload has written.
+    /// A contender read other values than the workload has written.
     #[error(
         "{place}: {backend} has read other values than the workload has written; its figures mean \
          nothing"
@@ -80,10 +80,10 @@ pub enum BenchError {
     WrongReads {
         /// Name of the contender.
         backend: String,
-        /// Which commit of which slice read them.
+        /// The slice and the commit that read them.
         place: String,
     },
-    /// A proof does not show what it should.
+    /// A proof was refused, or shows another value than the state has.
     #[error("the proof that {backend} made of {key} is refused, or shows something else")]
     WrongProof {
         /// Name of the contender.
@@ -91,7 +91,7 @@ pub enum BenchError {
         /// The key.
         key: String,
     },
-    /// Two contenders with Ethereum's roots do not agree.
+    /// Two contenders that compute Ethereum's state root have different roots.
     #[error("after the same writes {a} has the state root {a_root}, {b} has {b_root}")]
     RootsDiffer {
         /// Name of one contender.
@@ -135,20 +135,20 @@ pub enum BenchError {
         /// The cause.
         source: Box<EngineApiError>,
     },
-    /// A client does not find a block valid.
+    /// A client's payload status for a block is not VALID.
     #[error("{client}: block {hash} is {status}, and should be VALID")]
     NotValid {
         /// Name of its backend.
         client: String,
         /// The block.
         hash: B256,
-        /// What it says.
+        /// The payload status.
         status: String,
     },
-    /// The blocks could not be made.
+    /// The blocks of the workload could not be generated.
     #[error(transparent)]
     MakeChain(#[from] MakeChainError),
-    /// A contender that is not ours failed.
+    /// A store of another project failed.
     #[error("{backend}: {action} failed: {source}")]
     Peer {
         /// Name of the contender.
@@ -179,7 +179,7 @@ pub enum BenchError {
         /// The failure.
         source: Box<Self>,
     },
-    /// Memory cannot be capped, or not so low.
+    /// Memory cannot be capped at all, or not at this limit.
     #[error(transparent)]
     Memory(#[from] CapError),
     /// The folder of prepared states failed.
@@ -188,12 +188,13 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// Whether a contender has another state than it should: then no figure means anything.
+    /// Whether a contender has a wrong state. Then no figure of the race is valid.
     pub(crate) const fn is_wrong_state(&self) -> bool {
         matches!(self, Self::WrongReads { .. } | Self::RootsDiffer { .. })
     }
 
-    /// Says where, if it is that the disk of `folder`, which was written to, is full.
+    /// Turns the error into [`BenchError::DiskFull`] if the disk of `folder`, which was written to,
+    /// is full.
     pub(crate) fn on_disk(self, folder: &Path) -> Self {
         let of_the_disk = matches!(
             self,
@@ -213,7 +214,7 @@ impl BenchError {
     }
 }
 
-/// Whether a failure goes back to the system's error for a full disk.
+/// Whether the system's error for a full disk is among the causes of `error`.
 fn says_disk_full(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| error.source()).any(|error| {
         let io = error.downcast_ref::<std::io::Error>();
@@ -222,46 +223,47 @@ fn says_disk_full(error: &(dyn std::error::Error + 'static)) -> bool {
     })
 }
 
-/// Whether next to nothing is left: MDBX gives an input/output error for a write that was cut short.
+/// Whether less than 1 MiB is left. MDBX reports an input/output error for a write that was cut
+/// short by a full disk.
 fn is_disk_full(folder: &Path) -> bool {
     rustix::fs::statvfs(folder).is_ok_and(|disk| disk.f_bavail * disk.f_frsize < 1 << 20)
 }
 
-/// Gives errors of the layers below the name of the contender they came from.
-pub(crate) trait Of<T> {
-    fn of(self, backend: &str) -> Result<T, BenchError>;
+/// Adds the name of the contender to errors of state stores and databases.
+pub(crate) trait BackendErrorExt<T> {
+    fn of_backend(self, backend: &str) -> Result<T, BenchError>;
 }
 
-impl<T> Of<T> for Result<T, StateError> {
-    fn of(self, backend: &str) -> Result<T, BenchError> {
+impl<T> BackendErrorExt<T> for Result<T, StateError> {
+    fn of_backend(self, backend: &str) -> Result<T, BenchError> {
         self.map_err(|source| BenchError::State { backend: backend.into(), source })
     }
 }
 
-impl<T> Of<T> for Result<T, StoreError> {
-    fn of(self, backend: &str) -> Result<T, BenchError> {
-        self.map_err(StateError::from).of(backend)
+impl<T> BackendErrorExt<T> for Result<T, StoreError> {
+    fn of_backend(self, backend: &str) -> Result<T, BenchError> {
+        self.map_err(StateError::from).of_backend(backend)
     }
 }
 
-impl<T> Of<T> for Result<T, DbError> {
-    fn of(self, backend: &str) -> Result<T, BenchError> {
+impl<T> BackendErrorExt<T> for Result<T, DbError> {
+    fn of_backend(self, backend: &str) -> Result<T, BenchError> {
         self.map_err(|e| BenchError::Db { backend: backend.into(), source: Box::new(e) })
     }
 }
 
-/// The same for whole clients.
-pub(crate) trait OfClient<T> {
+/// Adds the name of the client to errors of the pipeline and the Engine API.
+pub(crate) trait ClientErrorExt<T> {
     fn of_client(self, client: &str) -> Result<T, BenchError>;
 }
 
-impl<T> OfClient<T> for Result<T, PipelineError> {
+impl<T> ClientErrorExt<T> for Result<T, PipelineError> {
     fn of_client(self, client: &str) -> Result<T, BenchError> {
         self.map_err(|e| BenchError::Client { client: client.into(), source: Box::new(e) })
     }
 }
 
-impl<T> OfClient<T> for Result<T, EngineApiError> {
+impl<T> ClientErrorExt<T> for Result<T, EngineApiError> {
     fn of_client(self, client: &str) -> Result<T, BenchError> {
         self.map_err(|e| BenchError::EngineApi { client: client.into(), source: Box::new(e) })
     }

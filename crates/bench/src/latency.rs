@@ -1,22 +1,22 @@
-//! Durations, and their percentiles.
+//! Histograms of durations and their percentiles.
 
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// Longer durations count as this long: an hour, in microseconds.
+/// Upper bound of the histogram: one hour, in microseconds. Longer durations count as this long.
 const LONGEST: u64 = 3_600_000_000;
 
-/// A histogram of durations: microseconds, three significant digits.
+/// A histogram of durations in microseconds, with three significant digits.
 #[derive(Clone, Debug)]
-pub struct Latency(Histogram<u64>);
+pub struct LatencyHistogram(Histogram<u64>);
 
-impl Default for Latency {
+impl Default for LatencyHistogram {
     fn default() -> Self {
         Self(Histogram::new_with_bounds(1, LONGEST, 3).expect("these bounds are allowed"))
     }
 }
 
-impl Latency {
+impl LatencyHistogram {
     /// Adds one duration.
     pub fn record(&mut self, duration: Duration) {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
@@ -28,7 +28,7 @@ impl Latency {
         self.0.len()
     }
 
-    /// The duration in microseconds that a fraction `quantile` (0 to 1) of all does not exceed.
+    /// The `quantile` (0 to 1) of all durations, in microseconds.
     pub fn micros(&self, quantile: f64) -> u64 {
         self.0.value_at_quantile(quantile)
     }
@@ -38,7 +38,7 @@ impl Latency {
         self.0.max()
     }
 
-    /// How many times the median the longest duration is; 0 without durations.
+    /// The longest duration divided by the median; 0 without durations.
     pub fn stall_ratio(&self) -> f64 {
         match self.micros(0.5) {
             0 => 0.0,
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn percentiles_and_stalls() {
-        let mut latency = Latency::default();
+        let mut latency = LatencyHistogram::default();
         for millis in 1..=99 {
             latency.record(Duration::from_millis(millis));
         }
@@ -64,6 +64,6 @@ mod tests {
         assert!(near(latency.micros(0.99), 99_000), "{latency:?}");
         assert!(near(latency.max_micros(), 1_000_000), "{latency:?}");
         assert!((19.8..20.2).contains(&latency.stall_ratio()), "{latency:?}");
-        assert_eq!(Latency::default().stall_ratio(), 0.0);
+        assert_eq!(LatencyHistogram::default().stall_ratio(), 0.0);
     }
 }

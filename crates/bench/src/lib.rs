@@ -1,23 +1,35 @@
-//! Measuring: workloads, and races between state stores.
+//! Benchmarks: workloads, and races between state stores, clients and data structures.
 //!
-//! * [`chain`]: chains made from a seed: signed transfers, ERC-20 calls and swaps, block by block.
-//! * [`clients`]: whole clients raced on the blocks of such chains.
-//! * [`state`]: state stores raced on the identical stream of reads and writes, without a chain.
-//! * [`peers`]: stores that are not ours, to race against (feature `peers`).
-//! * [`cache`]: prepared states, kept on disk between runs.
-//! * [`memory`]: a cap on memory, for data that is larger.
+//! # Modules
+//! * [`chain`]: chains made from a seed: signed transfers, ERC-20 calls and swaps.
+//! * [`clients`]: races of whole clients that import the blocks of such a chain.
+//! * [`state`]: races of state stores on the same stream of reads and writes, without a chain.
+//! * [`peers`]: stores of other projects as contenders (feature `peers`).
+//! * [`cache`]: prepared states, kept on disk between two commands.
+//! * [`memory`]: a cap on memory, for states that are larger than memory.
 //! * [`locality`]: Merkle trees in flat files, counted and timed.
-//! * [`trees`]: search trees with Merkle hashes in memory, and what they are worth.
-//! * [`sync`]: such trees fetched from peers, some of which lie.
-//! * [`figures`]: rates, their spreads, and how two series compare.
-//! * [`report`], [`latency`]: the results, in the shape of `--json`, as a page, and compared.
-//! * [`paper`]: the papers' figures, and the experiments behind them.
+//! * [`trees`]: authenticated search trees in memory, timed and measured.
+//! * [`tree_sync`]: such trees fetched from peers, some of which lie.
+//! * [`stats`]: rates, medians, spreads, and the ratio of two series.
+//! * [`report`], [`latency`]: results as `--json`, as an HTML page, and compared.
+//! * [`paper`]: the figures that the papers state, and their experiments.
+//!
+//! # Vocabulary
+//! * **Contender**: a state store ([`state::Contender`]) or a client
+//!   ([`clients::ClientContender`]) that takes part in a race. A [`state::ContenderFactory`]
+//!   prepares its state on disk and opens it.
+//! * **Workload**: the operations or blocks that all contenders of a race run. A *variant* is a
+//!   workload with one set of parameters.
+//! * **Slice**: a part of the measured workload. Each contender runs a slice in one *turn*; the
+//!   turns of a slice follow each other directly, so that noise of the machine meets all of them.
+//! * **Median rate** and **sustained rate**: the median over the slices, and all operations over
+//!   all timed seconds, with deferred work and the final flush.
+//! * **Yardstick**: the contender that the others are compared with; `raw`, if it takes part.
 
 pub mod cache;
 pub mod chain;
 pub mod clients;
 mod error;
-pub mod figures;
 pub mod latency;
 pub mod locality;
 pub mod memory;
@@ -27,7 +39,8 @@ mod random;
 pub mod report;
 mod sparse;
 pub mod state;
-pub mod sync;
+pub mod stats;
+pub mod tree_sync;
 pub mod trees;
 
-pub use error::{BenchError, Setting};
+pub use error::{BenchError, RaceSetting};

@@ -1,13 +1,13 @@
 //! Random numbers that are the same on every machine and in every version of this program.
 
 use alloy_primitives::{B256, Bytes, keccak256};
-use retrie_state::Value;
+use retrie_state::StateValue;
 
 /// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -25,22 +25,22 @@ impl Random {
         ((self.next() as u128 * n as u128) >> 64) as u64
     }
 
-    /// A number from 0 up to 1, in 53 bits: all that such a number holds.
+    /// A number in `0.0..1.0` with 53 random bits, the precision of an `f64`.
     pub(crate) const fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// One of `items`, which are not empty.
+    /// A random index into `items`, which must not be empty.
     pub(crate) fn index<T>(&mut self, items: &[T]) -> usize {
         self.below(items.len() as u64) as usize
     }
 }
 
-/// The Zipf distribution of YCSB (Gray et al.: Quickly Generating Billion-Record Synthetic Databases,
-/// 1994): number `n` of `0..items` is about `1 / (n + 1)^theta` as likely as number 0. What the
-/// numbers stand for is scattered by hashes, so no rank need be.
+/// The Zipf distribution of YCSB (Gray et al.: Quickly Generating Billion-Record Synthetic
+/// Databases, 1994): number `n` of `0..items` is about `1 / (n + 1)^theta` as likely as number 0.
+/// The callers map numbers to keys by hashes, so the frequent keys are scattered.
 #[derive(Clone, Debug)]
-pub(crate) struct Zipf {
+pub(crate) struct ZipfDistribution {
     items: f64,
     theta: f64,
     /// Sum of all `1 / n^theta`.
@@ -49,11 +49,11 @@ pub(crate) struct Zipf {
     eta: f64,
 }
 
-impl Zipf {
+impl ZipfDistribution {
     /// The constant of YCSB (Cooper et al., SoCC 2010).
     pub(crate) const YCSB: f64 = 0.99;
 
-    /// `theta` lies between 0 and 1, and there is an item.
+    /// `theta` lies between 0 and 1, and `items` is at least 1.
     pub(crate) fn new(items: u64, theta: f64) -> Self {
         let zeta: f64 = (1..=items).map(|n| (n as f64).powf(-theta)).sum();
         let two = 1.0 + 0.5_f64.powf(theta);
@@ -62,7 +62,7 @@ impl Zipf {
         Self { items, theta, zeta, alpha: 1.0 / (1.0 - theta), eta }
     }
 
-    pub(crate) fn next(&self, random: &mut Random) -> u64 {
+    pub(crate) fn next(&self, random: &mut SplitMix64) -> u64 {
         let u = random.fraction();
         let at = u * self.zeta;
         if at < 1.0 {
@@ -76,13 +76,13 @@ impl Zipf {
     }
 }
 
-/// Another number below `n` for each number below `n`, far from those of its neighbours.
+/// A permutation of the numbers below `n` that moves neighbours far apart.
 pub(crate) const fn scatter(number: u64, n: u64) -> u64 {
     // A large prime: 2^61 - 1.
     (number as u128 * ((1 << 61) - 1) % n as u128) as u64
 }
 
-/// What the `n`th key of a kind is made of, under this seed.
+/// The hash from which the `n`th key of a kind is made, under this seed.
 pub(crate) fn numbered(kind: u8, seed: u64, n: u64) -> [u8; 32] {
     let mut input = [kind; 17];
     input[1..9].copy_from_slice(&seed.to_be_bytes());
@@ -91,7 +91,7 @@ pub(crate) fn numbered(kind: u8, seed: u64, n: u64) -> [u8; 32] {
 }
 
 /// 32 bytes without a leading zero, as slot values are stored.
-pub(crate) fn slot_value(random: &mut Random) -> Value {
+pub(crate) fn slot_value(random: &mut SplitMix64) -> StateValue {
     let mut value = B256::ZERO;
     for word in value.chunks_exact_mut(8) {
         word.copy_from_slice(&random.next().to_be_bytes());
@@ -100,7 +100,7 @@ pub(crate) fn slot_value(random: &mut Random) -> Value {
     Bytes::copy_from_slice(value.as_slice())
 }
 
-/// A word that belongs to `what` number `n` under this seed: keys, addresses, beacon roots.
+/// The hash for `what` number `n` under this seed: private keys, addresses, beacon roots.
 pub(crate) fn derive(seed: u64, what: &str, n: u64) -> B256 {
     keccak256(format!("retrie chain {seed} {what} {n}"))
 }
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn skewed_numbers_are_as_frequent_as_they_should_be() {
         let (items, theta) = (1000, 0.9);
-        let (zipf, mut random) = (Zipf::new(items, theta), Random::new(5));
+        let (zipf, mut random) = (ZipfDistribution::new(items, theta), SplitMix64::new(5));
         let mut seen = vec![0u32; items as usize];
         (0..200_000).for_each(|_| seen[zipf.next(&mut random) as usize] += 1);
         let near = |n: u32, m: f64| (f64::from(n) - m).abs() < 0.1 * m;
@@ -122,7 +122,7 @@ mod tests {
         let (sum, expected) = (seen[100..].iter().sum(), (101..=1000).map(f64::from).map(likely));
         assert!(near(sum, expected.sum()), "{sum}");
         for few in [1, 2, 3] {
-            let zipf = Zipf::new(few, theta);
+            let zipf = ZipfDistribution::new(few, theta);
             assert!((0..1000).all(|_| zipf.next(&mut random) < few), "{few}");
         }
     }
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn numbers_are_those_of_the_paper_and_stay_below_their_bound() {
         // The reference implementation's first outputs for seed 1234567.
-        let mut random = Random::new(1_234_567);
+        let mut random = SplitMix64::new(1_234_567);
         assert_eq!(random.next(), 6_457_827_717_110_365_317);
         assert_eq!(random.next(), 3_203_168_211_198_807_973);
         let mut seen = [0; 3];

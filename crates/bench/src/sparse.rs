@@ -1,29 +1,29 @@
-//! Copying and checking large sparse files. A database file is mostly holes: it grows a gigabyte at
-//! a time.
+//! Copying and checking large sparse files. A database file consists mostly of holes, because it
+//! grows a gigabyte at a time.
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
-/// What is read, compared with zero and written at once, in bytes.
+/// Bytes that are read, compared with zero and written at once.
 const CHUNK: usize = 64 << 10;
 
-/// Length and content of a file: CRC-32 over place and bytes of its chunks that are not all zero,
-/// so that holes do not matter.
+/// Length of a file, and a CRC-32 over offset and bytes of its chunks that are not all zero. So a
+/// hole and a chunk of zeros have the same digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Digest {
+pub(crate) struct FileDigest {
     pub(crate) bytes: u64,
     pub(crate) crc32: u32,
 }
 
-/// Reads a whole file.
-pub(crate) fn digest(path: &Path) -> io::Result<Digest> {
+/// Reads the file at `path` and returns its digest.
+pub(crate) fn digest(path: &Path) -> io::Result<FileDigest> {
     chunks(&File::open(path)?, |_, _| Ok(()))
 }
 
-/// Copies a file and syncs the copy, sharing the blocks where the file system can; holes stay
-/// holes. The digest is that of the source: either way all of it is read, so both kinds of copies
-/// begin with a warm page cache. The source leaves it: else the copies of a race push each other
-/// out, and the first ones begin cold.
-pub(crate) fn copy(from: &Path, to: &Path) -> io::Result<Digest> {
+/// Copies a file and syncs the copy. It shares the blocks where the file system supports that;
+/// holes stay holes. Returns the digest of the source. Either way the whole content is read, so the
+/// copy begins with a warm page cache. The pages of the source are dropped: otherwise the copies of
+/// a race evict each other, and the first ones begin cold.
+pub(crate) fn copy(from: &Path, to: &Path) -> io::Result<FileDigest> {
     let (source, target) = (File::open(from)?, File::create_new(to)?);
     let digest = if shares_blocks(&source, &target) {
         chunks(&target, |_, _| Ok(()))?
@@ -37,7 +37,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> io::Result<Digest> {
     Ok(digest)
 }
 
-/// Drops a file's pages from the page cache, where the system lets us.
+/// Drops a file's pages from the page cache, where the system supports it.
 #[cfg(target_os = "linux")]
 fn forget(file: &File) {
     // Only what is on disk can be dropped.
@@ -49,8 +49,11 @@ fn forget(file: &File) {
 #[cfg(not(target_os = "linux"))]
 fn forget(_: &File) {}
 
-/// Calls `each` with place and bytes of every chunk that is not all zero.
-fn chunks(file: &File, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<Digest> {
+/// Calls `each` with offset and bytes of every chunk that is not all zero.
+fn chunks(
+    file: &File,
+    mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
+) -> io::Result<FileDigest> {
     let len = file.metadata()?.len();
     let mut crc = crc32fast::Hasher::new();
     let mut buffer = vec![0; CHUNK];
@@ -66,10 +69,11 @@ fn chunks(file: &File, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io
         }
         offset += CHUNK as u64;
     }
-    Ok(Digest { bytes: len, crc32: crc.finalize() })
+    Ok(FileDigest { bytes: len, crc32: crc.finalize() })
 }
 
-/// The next place at or after `offset` that is not in a hole; `offset` where the system cannot tell.
+/// The next offset at or after `offset` that is not in a hole; `offset` where the system cannot
+/// tell.
 #[cfg(target_os = "linux")]
 fn next_data(file: &File, offset: u64) -> Option<u64> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
@@ -120,7 +124,7 @@ mod tests {
             std::fs::remove_file(&b).unwrap();
             copy(&a, &b).unwrap();
         }
-        // The same bytes at another place are another file.
+        // The same bytes at another offset give another digest.
         file.write_all_at(&[0; 6], (10 << 20) + 3).unwrap();
         file.write_all_at(b"middle", (30 << 20) + 3).unwrap();
         assert_ne!(digest(&a).unwrap(), copied);

@@ -1,7 +1,7 @@
 //! The packed form of a genesis allocation.
 //!
-//! Genesis allocations are facts of a chain; as JSON they take 700 KB for mainnet alone. Packed
-//! they are small enough to live in the binary. The file is one zlib stream (RFC 1950) of:
+//! As JSON, mainnet's allocation alone takes 700 KB. Packed, the allocations are small enough to
+//! be embedded in the binary. The file is one zlib stream (RFC 1950) of:
 //!
 //! | bytes | meaning |
 //! |---|---|
@@ -21,8 +21,8 @@
 //! | varint + len | code, if bit 1 |
 //! | varint + entries | storage, if bit 2: count, then per slot key and value, each like a balance; keys strictly ascending |
 //!
-//! `varint` is unsigned LEB128 of at most 10 bytes, in its shortest form. Addresses stand together because they do not
-//! compress, so that the records, which do, are not torn apart. Nothing may follow the last record.
+//! `varint` is unsigned LEB128 of at most 10 bytes, in its shortest form. Addresses do not
+//! compress, so they stand apart from the records, which do. Nothing may follow the last record.
 
 use std::{
     collections::BTreeMap,
@@ -49,7 +49,7 @@ pub fn unpack_alloc(packed: &[u8]) -> Result<BTreeMap<Address, GenesisAccount>, 
     ZlibDecoder::new(packed)
         .read_to_end(&mut data)
         .map_err(|error| AllocError::Zlib(error.to_string()))?;
-    let mut cursor = Cursor { data: &data, offset: 0 };
+    let mut cursor = AllocReader { data: &data, offset: 0 };
 
     let magic = cursor.take(MAGIC.len())?;
     if magic != MAGIC {
@@ -119,12 +119,12 @@ pub fn pack_alloc(alloc: &BTreeMap<Address, GenesisAccount>) -> Result<Vec<u8>, 
 }
 
 /// Reads the inflated stream, keeping the offset for error messages.
-struct Cursor<'a> {
+struct AllocReader<'a> {
     data: &'a [u8],
     offset: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> AllocReader<'a> {
     const fn malformed(&self, what: &'static str) -> AllocError {
         AllocError::Malformed { what, offset: self.offset }
     }
@@ -160,7 +160,7 @@ impl<'a> Cursor<'a> {
         Err(self.malformed("integer above 64 bits"))
     }
 
-    /// A count or length, which can never exceed what is left.
+    /// A count or length, which never exceeds the size of the stream.
     fn length(&mut self) -> Result<usize, AllocError> {
         let length = self.varint()?;
         usize::try_from(length)

@@ -10,7 +10,7 @@ use alloy_eips::{
 };
 use alloy_hardforks::EthereumHardfork;
 
-/// Why three numbers are no blob parameters.
+/// A number that is not allowed as a blob parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("blob parameter {field} is {got}, expected {expected}")]
 pub struct BlobParamsError {
@@ -53,12 +53,12 @@ pub fn blob_params(
     })
 }
 
-/// A blob-parameter-only fork has neither an entry nor parameters of mainnet to fall back to.
+/// A blob-parameter-only fork has no entry, and mainnet has no parameters for it either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("fork {0} is scheduled, but has no blob parameters")]
 pub struct MissingBlobParams(pub EthereumHardfork);
 
-/// Assembles a schedule from the parameters stated per fork.
+/// Assembles a schedule from the parameters of each fork.
 ///
 /// `activation` gives the time (seconds) of forks from Osaka on, where scheduled. Cancun, Prague,
 /// Osaka, BPO1 and BPO2 default to mainnet's parameters; Amsterdam and later forks without an

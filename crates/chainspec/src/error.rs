@@ -12,7 +12,7 @@ pub enum ChainSpecError {
          genesis JSON file"
     )]
     UnknownChain {
-        /// What was asked for.
+        /// The name that was given.
         name: String,
     },
     /// The genesis file could not be read.
@@ -47,14 +47,14 @@ pub enum ChainSpecError {
         /// Why it is needed.
         reason: String,
     },
-    /// A field does not hold what it should.
+    /// A field has a value that is not allowed.
     #[error("field {field} is {value}, expected {expected}")]
     BadField {
         /// Dotted path of the field.
         field: String,
         /// The value found, shortened.
         value: String,
-        /// What belongs there.
+        /// The values that are allowed.
         expected: &'static str,
     },
     /// A field this client does not know, where ignoring it would change the chain's rules.
@@ -63,7 +63,7 @@ pub enum ChainSpecError {
         /// Dotted path of the field.
         field: String,
     },
-    /// A fork is scheduled before one it builds upon.
+    /// A fork is scheduled before a fork it builds upon.
     #[error("config.{later} = {later_at} lies before config.{earlier} = {earlier_at}")]
     ForkOrder {
         /// Field of the fork that comes first in the protocol.
@@ -85,7 +85,7 @@ pub enum ChainSpecError {
         /// What to do instead.
         hint: &'static str,
     },
-    /// The chain was put together from parts for which genesis files have no fields.
+    /// The chain was built from parts for which genesis files have no fields.
     #[error("chain {chain} cannot be written as a genesis file: {what}")]
     Inexpressible {
         /// Name of the chain.

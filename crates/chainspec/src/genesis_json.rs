@@ -61,12 +61,12 @@ const QUANTITY: &str = "a whole number: JSON number, decimal string or 0x hex, w
 
 /// Parses a genesis file into the parts of a specification.
 pub(crate) fn parse(json: &str) -> Result<ChainSpecParts, ChainSpecError> {
-    let top = Object::parse("", json)?;
+    let top = JsonObject::parse("", json)?;
     let genesis = header_fields(&top)?;
-    let config = Object::parse("config", top.required("config", "it holds the forks")?)?;
+    let config = JsonObject::parse("config", top.required("config", "it holds the forks")?)?;
     let chain_id = config.required_u64("chainId", "it is signed into every transaction")?;
 
-    let forks = Forks::read(&config)?;
+    let forks = ForkActivations::read(&config)?;
     let paris = paris(&config, &forks, genesis.difficulty)?;
     if genesis.number.unwrap_or_default() != 0 {
         return Err(ChainSpecError::Unsupported {
@@ -111,7 +111,7 @@ pub(crate) fn parse(json: &str) -> Result<ChainSpecParts, ChainSpecError> {
 }
 
 /// Everything outside `config`.
-fn header_fields(top: &Object<'_>) -> Result<Genesis, ChainSpecError> {
+fn header_fields(top: &JsonObject<'_>) -> Result<Genesis, ChainSpecError> {
     let hash = |name| -> Result<Option<B256>, ChainSpecError> {
         let Some(text) = top.string(name)? else { return Ok(None) };
         parse_word(&text).map(Some).ok_or_else(|| top.bad(name, &text, "a 32-byte hash in hex"))
@@ -149,14 +149,14 @@ fn header_fields(top: &Object<'_>) -> Result<Genesis, ChainSpecError> {
     })
 }
 
-fn alloc(top: &Object<'_>) -> Result<BTreeMap<Address, GenesisAccount>, ChainSpecError> {
+fn alloc(top: &JsonObject<'_>) -> Result<BTreeMap<Address, GenesisAccount>, ChainSpecError> {
     let reason = "it holds the initial accounts (may be empty)";
-    let raw = Object::parse("alloc", top.required("alloc", reason)?)?;
+    let raw = JsonObject::parse("alloc", top.required("alloc", reason)?)?;
     let mut alloc = BTreeMap::new();
     for (key, value) in &raw.fields {
         let address = parse_address(key)
             .ok_or_else(|| raw.bad(key, key, "an account named by its 20-byte address"))?;
-        let account = account(&Object::parse(&raw.path(key), value.get())?)?;
+        let account = account(&JsonObject::parse(&raw.path(key), value.get())?)?;
         if alloc.insert(address, account).is_some() {
             return Err(raw.bad(key, key, "every address only once"));
         }
@@ -164,7 +164,7 @@ fn alloc(top: &Object<'_>) -> Result<BTreeMap<Address, GenesisAccount>, ChainSpe
     Ok(alloc)
 }
 
-fn account(raw: &Object<'_>) -> Result<GenesisAccount, ChainSpecError> {
+fn account(raw: &JsonObject<'_>) -> Result<GenesisAccount, ChainSpecError> {
     const KNOWN: [&str; 5] = ["balance", "nonce", "code", "storage", "secretKey"];
     if let Some(unknown) =
         raw.fields.keys().find(|key| !KNOWN.iter().any(|known| known.eq_ignore_ascii_case(key)))
@@ -183,7 +183,7 @@ fn account(raw: &Object<'_>) -> Result<GenesisAccount, ChainSpecError> {
     let storage = match raw.get("storage") {
         None => None,
         Some(value) => {
-            let slots = Object::parse(&raw.path("storage"), value)?;
+            let slots = JsonObject::parse(&raw.path("storage"), value)?;
             let mut storage = BTreeMap::new();
             for key in slots.fields.keys() {
                 let expected = "at most 32 bytes in hex";
@@ -205,10 +205,10 @@ fn account(raw: &Object<'_>) -> Result<GenesisAccount, ChainSpecError> {
 }
 
 /// The activation of every block and time fork, checked for order.
-struct Forks(Vec<(ForkField, u64)>);
+struct ForkActivations(Vec<(ForkField, u64)>);
 
-impl Forks {
-    fn read(config: &Object<'_>) -> Result<Self, ChainSpecError> {
+impl ForkActivations {
+    fn read(config: &JsonObject<'_>) -> Result<Self, ChainSpecError> {
         let known_time = |key: &str| {
             TIME_FORKS.iter().chain(&BPO_FORKS).any(|(name, ..)| name.eq_ignore_ascii_case(key))
         };
@@ -222,7 +222,8 @@ impl Forks {
         let mut read = |field: ForkField| -> Result<(), ChainSpecError> {
             let at = match field.0 {
                 "eip158Block" => spurious_dragon(config)?,
-                // Petersburg undoes a part of Constantinople; alone, neither has an own date.
+                // Petersburg undoes a part of Constantinople. As in geth, a file without
+                // `petersburgBlock` activates it together with Constantinople.
                 "petersburgBlock" => match config.u64("petersburgBlock")? {
                     None => config.u64("constantinopleBlock")?,
                     at => at,
@@ -235,7 +236,8 @@ impl Forks {
         BLOCK_FORKS.into_iter().chain(TIME_FORKS).try_for_each(&mut read)?;
         BPO_FORKS.into_iter().skip(1).try_for_each(&mut read)?;
         let forks = Self(forks);
-        // Blocks and times cannot be compared; that time forks need all block forks can.
+        // A block number cannot be compared with a time, so each list is checked alone. That
+        // time forks need all block forks is checked below.
         forks.check_order(&BLOCK_FORKS, config)?;
         forks.check_order(&TIME_FORKS, config)?;
         forks.check_order(&BPO_FORKS, config)?;
@@ -258,7 +260,11 @@ impl Forks {
         self.0.iter().map(|((name, ..), _)| *name).find(|name| name.ends_with("Time"))
     }
 
-    fn check_order(&self, order: &[ForkField], config: &Object<'_>) -> Result<(), ChainSpecError> {
+    fn check_order(
+        &self,
+        order: &[ForkField],
+        config: &JsonObject<'_>,
+    ) -> Result<(), ChainSpecError> {
         let mut last: Option<(&'static str, u64)> = None;
         let mut absent: Option<&'static str> = None;
         for (name, fork, optional) in order {
@@ -297,7 +303,7 @@ impl Forks {
 }
 
 /// Spurious Dragon is EIP-155 and EIP-158 (161) together; files name both, or one of them.
-fn spurious_dragon(config: &Object<'_>) -> Result<Option<u64>, ChainSpecError> {
+fn spurious_dragon(config: &JsonObject<'_>) -> Result<Option<u64>, ChainSpecError> {
     match (config.u64("eip155Block")?, config.u64("eip158Block")?) {
         (Some(eip155), Some(eip158)) if eip155 != eip158 => {
             let expected = "the same block as config.eip158Block (both are Spurious Dragon)";
@@ -308,8 +314,8 @@ fn spurious_dragon(config: &Object<'_>) -> Result<Option<u64>, ChainSpecError> {
 }
 
 fn paris(
-    config: &Object<'_>,
-    forks: &Forks,
+    config: &JsonObject<'_>,
+    forks: &ForkActivations,
     genesis_difficulty: U256,
 ) -> Result<ForkCondition, ChainSpecError> {
     let netsplit = config.u64("mergeNetsplitBlock")?;
@@ -329,17 +335,17 @@ fn paris(
 }
 
 fn blob_schedule(
-    config: &Object<'_>,
-    forks: &Forks,
+    config: &JsonObject<'_>,
+    forks: &ForkActivations,
 ) -> Result<BlobScheduleBlobParams, ChainSpecError> {
     let mut entries = BTreeMap::new();
     if let Some(raw) = config.get("blobSchedule") {
-        let raw = Object::parse(&config.path("blobSchedule"), raw)?;
+        let raw = JsonObject::parse(&config.path("blobSchedule"), raw)?;
         for (key, value) in &raw.fields {
-            // Parameters of a fork nobody knows cannot become active.
+            // An unknown fork never activates, so its parameters do not matter.
             let Ok(fork) = key.parse::<EthereumHardfork>() else { continue };
             if value.get() != "null" {
-                let entry = Object::parse(&raw.path(key), value.get())?;
+                let entry = JsonObject::parse(&raw.path(key), value.get())?;
                 entries.insert(fork, blob_entry(&entry)?);
             }
         }
@@ -351,7 +357,7 @@ fn blob_schedule(
     })
 }
 
-fn blob_entry(raw: &Object<'_>) -> Result<BlobParams, ChainSpecError> {
+fn blob_entry(raw: &JsonObject<'_>) -> Result<BlobParams, ChainSpecError> {
     let reason = "blob parameters have target, max and baseFeeUpdateFraction";
     let number = |name| raw.required_u64(name, reason);
     blobs::blob_params(number("target")?, number("max")?, number("baseFeeUpdateFraction")?)
@@ -359,13 +365,13 @@ fn blob_entry(raw: &Object<'_>) -> Result<BlobParams, ChainSpecError> {
 }
 
 /// A JSON object whose values are still text, so that numbers beyond 64 bits keep every digit.
-struct Object<'a> {
+struct JsonObject<'a> {
     /// Dotted path of the object; empty for the whole file.
     at: String,
     fields: BTreeMap<String, &'a RawValue>,
 }
 
-impl<'a> Object<'a> {
+impl<'a> JsonObject<'a> {
     fn parse(at: &str, json: &'a str) -> Result<Self, ChainSpecError> {
         let fields = serde_json::from_str(json).map_err(|error| ChainSpecError::NotAnObject {
             field: if at.is_empty() { "genesis".to_owned() } else { at.to_owned() },

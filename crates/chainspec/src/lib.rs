@@ -10,16 +10,16 @@
 //! * **allocation** (alloc): the accounts that exist in block 0.
 //!
 //! # Where things are
-//! * [`ChainSpec`] answers every question about a chain's rules. The public networks are built
-//!   in ([`ChainSpec::mainnet`] and so on), others come from genesis files
+//! * [`ChainSpec`] holds all that distinguishes one chain from another. The public networks are
+//!   built in ([`ChainSpec::mainnet`] and so on), others come from genesis files
 //!   ([`ChainSpec::from_genesis_json`]); [`parse_chain`] takes either.
 //! * [`primitives`] fixes the block, transaction and receipt types of the whole workspace.
 //! * [`alloc_codec`] is the packed form in which genesis allocations live in `res/`.
-//! * [`blobs`] assembles blob schedules from the parameters stated per fork.
-//! * [`test_networks`] knows the fork schedules of the public test suites by name.
+//! * [`blobs`] assembles blob schedules from the parameters of each fork.
+//! * [`test_networks`] maps the network names of the public test suites to fork schedules.
 //!
 //! [`ChainSpec`] implements [`EthereumHardforks`] and [`EthExecutorSpec`], so it is handed as it
-//! is to the block executor of `alloy-evm`; the DAO drain list is there as well
+//! is to the block executor of `alloy-evm`, which also holds the DAO drain list
 //! (`alloy_evm::eth::dao_fork`).
 //!
 //! # Assumptions

@@ -77,7 +77,7 @@ pub const DEV_ACCOUNTS: [Address; 20] = [
 /// The mnemonic of [`DEV_ACCOUNTS`].
 pub const DEV_MNEMONIC: &str = "test test test test test test test test test test test junk";
 
-/// Private keys of [`DEV_ACCOUNTS`], known to everybody.
+/// Private keys of [`DEV_ACCOUNTS`]. They are public.
 pub const DEV_KEYS: [B256; 20] = [
     b256!("0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80"),
     b256!("0x59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d"),
@@ -187,8 +187,8 @@ impl ChainSpec {
     /// genesis state root that were set afterwards are not part of it.
     ///
     /// # Errors
-    /// [`ChainSpecError::Inexpressible`] for a chain put together from parts that genesis files
-    /// have no fields for; never for one that was built in or read from a file.
+    /// [`ChainSpecError::Inexpressible`] for a chain built from parts that genesis files have no
+    /// fields for; never for a built-in chain or one read from a file.
     pub fn to_genesis_json(&self) -> Result<String, ChainSpecError> {
         genesis_json::write(self)
     }
@@ -202,7 +202,8 @@ impl ChainSpec {
     }
 }
 
-/// The embedded allocation of a public network. A test checks each against its genesis hash.
+/// Unpacks the embedded allocation of a public network. A test checks each against its genesis
+/// hash.
 fn embedded(packed: &[u8]) -> BTreeMap<Address, GenesisAccount> {
     unpack_alloc(packed).expect("compiled into the binary and covered by a test")
 }
@@ -333,7 +334,7 @@ fn dev() -> ChainSpec {
         genesis_header: None,
         forks: EthereumHardfork::devnet().into(),
         blob_schedule: bpo_schedule(0, 0),
-        // Said, since clients differ in what they take a file to mean that does not.
+        // Stated explicitly: clients read a file without this field in different ways.
         deposit_contract: Some(MAINNET_DEPOSIT_CONTRACT_ADDRESS),
         dao_fork: None,
     })

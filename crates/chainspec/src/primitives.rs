@@ -1,4 +1,4 @@
-//! The one set of chain types every crate of this workspace speaks.
+//! The block, transaction and receipt types that every crate of this workspace uses.
 //!
 //! They are the types reth uses for Ethereum, so that its codecs (`reth-codecs`) and block traits
 //! apply to them. Blob transactions are kept without their sidecar, as blocks carry them.

@@ -27,7 +27,7 @@ pub struct DaoFork {
     pub support: bool,
 }
 
-/// The raw material of a [`ChainSpec`].
+/// The parts a [`ChainSpec`] is built from.
 #[derive(Debug, Clone)]
 pub struct ChainSpecParts {
     /// Name for logs and messages.
@@ -45,19 +45,19 @@ pub struct ChainSpecParts {
     pub blob_schedule: BlobScheduleBlobParams,
     /// Contract whose logs are deposit requests (EIP-6110).
     pub deposit_contract: Option<Address>,
-    /// DAO fork, if the chain has lived through it.
+    /// DAO fork, if the chain crossed it.
     pub dao_fork: Option<DaoFork>,
 }
 
-/// One chain: its id, genesis and the moments at which its rules change.
+/// One chain: its id, genesis and the blocks and times at which its rules change.
 ///
-/// **The merge.** Paris activates by total difficulty, but rules are asked for by block number.
+/// **The merge.** Paris activates by total difficulty, but callers ask for rules by block number.
 /// Where the first proof-of-stake block is known (the public networks, and chains merged from
 /// genesis) that number decides. Elsewhere the specification starts with an unknown merge block:
-/// [`Self::is_pos`] then goes by the header's difficulty (zero from the merge on, EIP-3675), and
-/// [`Self::for_header`] gives the executor a view in which Paris is active or not. That the
-/// difficulty of a header is *rightly* zero is checked against the parent's total difficulty by
-/// the consensus crate.
+/// [`Self::is_pos`] then reads the header's difficulty (zero from the merge on, EIP-3675), and
+/// [`Self::for_header`] gives the executor a specification in which Paris is active or not.
+/// The consensus crate (`validate_merge`) checks against the parent's total difficulty that a
+/// difficulty of zero is allowed.
 #[derive(Debug, Clone)]
 pub struct ChainSpec {
     name: String,
@@ -72,7 +72,7 @@ pub struct ChainSpec {
     merged: OnceLock<Arc<Self>>,
 }
 
-/// Merge block of a chain that has not told it yet.
+/// Stands for a merge block that is not known yet.
 const UNKNOWN_MERGE_BLOCK: u64 = u64::MAX;
 
 impl ChainSpec {
@@ -145,8 +145,8 @@ impl ChainSpec {
         self.chain_id
     }
 
-    /// Genesis header fields and initial accounts. Its `config` has the chain id alone: forks are
-    /// asked of the specification, and [`Self::to_genesis_json`] writes all of it.
+    /// Genesis header fields and initial accounts. Its `config` has only the chain id: the
+    /// specification itself holds the forks, and [`Self::to_genesis_json`] writes them.
     pub fn genesis(&self) -> &Genesis {
         &self.genesis
     }
@@ -180,7 +180,7 @@ impl ChainSpec {
 
     /// Fixes the number of the first proof-of-stake block, once it is known.
     ///
-    /// Without effect on a chain without terminal total difficulty.
+    /// Has no effect on a chain without terminal total difficulty.
     pub fn with_merge_block(mut self, number: u64) -> Self {
         if let ForkCondition::TTD { fork_block, total_difficulty, .. } =
             self.ethereum_fork_activation(EthereumHardfork::Paris)
@@ -273,7 +273,7 @@ impl ChainSpec {
     /// The specification with which to execute the block of this header.
     ///
     /// It is `self`, except for proof-of-stake blocks of a chain whose merge block is unknown;
-    /// those get a view in which Paris is active.
+    /// those get a copy in which Paris is active.
     pub fn for_header(self: &Arc<Self>, header: &Header) -> Arc<Self> {
         if self.merge_block().is_some() || !self.is_pos(header) {
             return Arc::clone(self);
@@ -286,7 +286,7 @@ impl ChainSpec {
         self.deposit_contract
     }
 
-    /// DAO fork, if the chain has lived through it.
+    /// DAO fork, if the chain crossed it.
     pub const fn dao_fork(&self) -> Option<DaoFork> {
         self.dao_fork
     }
@@ -329,7 +329,7 @@ impl EthExecutorSpec for ChainSpec {
 
 /// State root (Merkle-Patricia trie) of a genesis allocation.
 ///
-/// Every listed account is a leaf, also an empty one: genesis files mean what they say.
+/// Every account of the file becomes a leaf, an empty one too.
 pub fn genesis_state_root(genesis: &Genesis) -> B256 {
     state_root_unhashed(
         genesis

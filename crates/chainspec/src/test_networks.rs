@@ -43,9 +43,9 @@ pub fn test_network(name: &str) -> Option<TestNetwork> {
         .collect();
     let mut dao_fork = None;
     if let Some((target, when)) = change {
-        let when = When::parse(when)?;
+        let when = ActivationPoint::parse(when)?;
         if target == "Dao" || target == "DaoFork" {
-            let When::Block(block) = when else { return None };
+            let ActivationPoint::Block(block) = when else { return None };
             dao_fork = Some(DaoFork { block, support: true });
         } else {
             let target = fork_by_name(target)?;
@@ -87,8 +87,8 @@ const PROTOCOL_ORDER: [Fork; 24] = [
     Fork::Bogota,
 ];
 
-/// The glacier forks change only the difficulty bomb: the test networks `London` and `Paris`
-/// know none of them, and the ones with blob forks in between name those themselves.
+/// The glacier forks change only the difficulty bomb: the test networks `London` and `Paris` do
+/// not schedule them. A test network schedules BPO3 to BPO5 only where its name has that fork.
 fn is_skipped(fork: Fork, target: Fork) -> bool {
     let glacier = matches!(fork, Fork::ArrowGlacier | Fork::GrayGlacier);
     let unused_bpo = matches!(fork, Fork::Bpo3 | Fork::Bpo4 | Fork::Bpo5) && fork != target;
@@ -136,17 +136,17 @@ fn at_genesis(fork: Fork) -> ForkCondition {
 }
 
 fn paris_at(ttd: U256) -> ForkCondition {
-    // Test genesis blocks have a difficulty below any terminal one but zero.
+    // Test genesis blocks have a difficulty below every terminal one except zero.
     crate::ChainSpec::paris_condition(ttd, U256::ZERO, None)
 }
 
-enum When {
+enum ActivationPoint {
     Block(u64),
     Time(u64),
     Difficulty(U256),
 }
 
-impl When {
+impl ActivationPoint {
     fn parse(text: &str) -> Option<Self> {
         if let Some(time) = text.strip_prefix("Time") {
             return match time.strip_suffix('k') {

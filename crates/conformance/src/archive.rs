@@ -1,4 +1,4 @@
-//! The files of a suite, read from its archive or from its unpacked folder.
+//! Reads the files of a suite from its archive or its unpacked folder.
 
 use sha2::{Digest, Sha256};
 use std::{
@@ -7,9 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Name of the file of checksums.
+/// Name of the checksum file.
 const SUMS: &str = "SHA256SUMS";
-/// What an archive's name ends with.
+/// Suffix of an archive's name.
 const SUFFIX: &str = ".tar.zst";
 
 /// One file of a suite.
@@ -21,14 +21,14 @@ pub struct TestFile {
     pub content: Vec<u8>,
 }
 
-/// Why a suite's files could not be had.
+/// Why the files of a suite could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
-    /// Neither archive nor folder.
+    /// There is neither an archive nor a folder.
     #[error("{}: there is neither {name}.tar.zst nor a folder {name}", dir.display())]
     Missing {
-        /// Where it was looked for.
+        /// The searched folder.
         dir: PathBuf,
         /// The suite.
         name: String,
@@ -41,7 +41,7 @@ pub enum ArchiveError {
         /// The cause.
         source: std::io::Error,
     },
-    /// An archive is not what its checksum says.
+    /// An archive does not have its listed checksum.
     #[error("{}: its SHA-256 is {got}, but {SUMS} says {expected}; copy it again", path.display())]
     Checksum {
         /// The archive.
@@ -51,7 +51,7 @@ pub enum ArchiveError {
         /// The digest in the list.
         expected: String,
     },
-    /// The list of checksums does not know an archive.
+    /// The list of checksums has no line for an archive.
     #[error("{}: {SUMS} has no line for it", path.display())]
     NoChecksum {
         /// The archive.
@@ -84,7 +84,8 @@ pub fn names(dir: &Path) -> Result<Vec<String>, ArchiveError> {
     Ok(names)
 }
 
-/// All files of the suite `name`, sorted by path. The archive wins over a folder of the same name.
+/// All files of the suite `name`, sorted by path. An archive has precedence over a folder with the
+/// same name.
 pub fn read(dir: &Path, name: &str) -> Result<Vec<TestFile>, ArchiveError> {
     let archive = dir.join(format!("{name}{SUFFIX}"));
     let folder = dir.join(name);
@@ -129,7 +130,7 @@ fn unpack(
 
 /// Checks an archive against the list of checksums, if the folder has one.
 fn check_sum(dir: &Path, archive: &Path, content: &[u8]) -> Result<(), ArchiveError> {
-    let Some(sums) = sums(dir)? else { return Ok(()) };
+    let Some(sums) = read_checksums(dir)? else { return Ok(()) };
     let file = archive.file_name().unwrap_or_default().to_string_lossy();
     let path = archive.to_owned();
     let Some((expected, _)) = sums.into_iter().find(|(_, name)| *name == file) else {
@@ -142,14 +143,14 @@ fn check_sum(dir: &Path, archive: &Path, content: &[u8]) -> Result<(), ArchiveEr
     Ok(())
 }
 
-/// Suites that the list of checksums names: one that has gone must not be passed over.
+/// Suites in the list of checksums: a missing one must be reported.
 fn listed(dir: &Path) -> Result<Vec<String>, ArchiveError> {
-    let lines = sums(dir)?.unwrap_or_default();
+    let lines = read_checksums(dir)?.unwrap_or_default();
     Ok(lines.iter().filter_map(|(_, file)| file.strip_suffix(SUFFIX)).map(str::to_owned).collect())
 }
 
-/// Lines of `SHA256SUMS`: digest in hex, file name; `None` without such a file.
-fn sums(dir: &Path) -> Result<Option<Vec<(String, String)>>, ArchiveError> {
+/// Lines of `SHA256SUMS`: digest in hex, file name. `None` if there is no such file.
+fn read_checksums(dir: &Path) -> Result<Option<Vec<(String, String)>>, ArchiveError> {
     let path = dir.join(SUMS);
     if !path.exists() {
         return Ok(None);

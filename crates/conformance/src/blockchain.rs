@@ -1,9 +1,11 @@
-//! Blockchain tests: blocks in, head and state out, through the client's own importer.
+//! Blockchain tests: blocks are imported by the client's importer, then head and state are checked.
 
 use crate::{
-    format::{Alloc, AllocAccount, Config, Verdict, chain_spec, genesis_alloc, parse, to_u64},
+    format::{
+        AllocAccount, TestAlloc, TestConfig, TestVerdict, chain_spec, genesis_alloc, parse, to_u64,
+    },
     seal::Ethash,
-    worker::Worker,
+    worker::TestWorker,
 };
 use alloy_consensus::constants::KECCAK_EMPTY;
 use alloy_primitives::{Address, B64, B256, Bloom, Bytes, U256, hex};
@@ -12,8 +14,8 @@ use retrie_chainspec::{
     primitives::{Block, Header, SealedBlock},
 };
 use retrie_db::ChainRead;
-use retrie_pipeline::{Chain, ImportOptions, Importer, PipelineError};
-use retrie_state::{Account, At, StateKey, decode_slot};
+use retrie_pipeline::{BlockImporter, ChainStore, ImportOptions, PipelineError};
+use retrie_state::{Account, StateId, StateKey, decode_slot};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -21,37 +23,37 @@ use std::collections::BTreeMap;
 /// A blockchain test.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Test<'a> {
+pub(crate) struct BlockchainTest<'a> {
     network: String,
     #[serde(default)]
-    config: Config,
-    pre: Alloc,
+    config: TestConfig,
+    pre: TestAlloc,
     genesis_block_header: GenesisHeader,
     #[serde(rename = "genesisRLP")]
     genesis_rlp: Option<Bytes>,
     #[serde(borrow)]
-    pub(crate) blocks: Vec<Entry<'a>>,
+    pub(crate) blocks: Vec<BlockEntry<'a>>,
     lastblockhash: B256,
-    post_state: Option<Alloc>,
+    post_state: Option<TestAlloc>,
     post_state_hash: Option<B256>,
     #[serde(default)]
     seal_engine: SealEngine,
 }
 
-/// What a test says of a block, member by member.
-pub(crate) type Entry<'a> = BTreeMap<String, &'a RawValue>;
+/// A block in a test, member by member.
+pub(crate) type BlockEntry<'a> = BTreeMap<String, &'a RawValue>;
 
-/// Whether headers carry real proof of work.
+/// Whether headers have real proof of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 enum SealEngine {
-    /// No.
+    /// They have none.
     #[default]
     NoProof,
-    /// Yes, and it decides about validity like every other field.
+    /// They have; invalid proof of work makes a block invalid.
     Ethash,
 }
 
-/// Block 0, field by field.
+/// The genesis header, field by field.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct GenesisHeader {
@@ -112,18 +114,18 @@ impl GenesisHeader {
     }
 }
 
-/// How a suite marks the blocks that must be refused.
+/// How a suite marks invalid blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadBlocks {
-    /// By `expectException`, always.
+    /// Always by `expectException`.
     Named,
-    /// By that, or in silence by the lack of a decoded header.
+    /// By `expectException`, or only by a missing decoded header.
     MaybeSilent,
 }
 
 /// Runs one test.
-pub(crate) fn run(json: &RawValue, bad_blocks: BadBlocks, worker: &Worker) -> Verdict {
-    let test: Test<'_> = parse(json)?;
+pub(crate) fn run(json: &RawValue, bad_blocks: BadBlocks, worker: &TestWorker) -> TestVerdict {
+    let test: BlockchainTest<'_> = parse(json)?;
     let spec = test.spec()?;
     let seals = (test.seal_engine == SealEngine::Ethash).then(|| worker.ethash());
     worker.with_chain(spec, |chain| {
@@ -132,8 +134,8 @@ pub(crate) fn run(json: &RawValue, bad_blocks: BadBlocks, worker: &Worker) -> Ve
     })
 }
 
-impl Test<'_> {
-    /// Its chain: rules and genesis.
+impl BlockchainTest<'_> {
+    /// The test's chain: rules and genesis.
     pub(crate) fn spec(&self) -> Result<ChainSpec, String> {
         let Self { network, config, pre, genesis_block_header, genesis_rlp, .. } = self;
         let spec = genesis_spec(network, config, pre, genesis_block_header)?;
@@ -147,18 +149,18 @@ impl Test<'_> {
         Ok(spec)
     }
 
-    /// What is to be there after the last block.
-    pub(crate) fn end(&self) -> End<'_> {
+    /// The expected state after the last block.
+    pub(crate) fn end(&self) -> ExpectedEnd<'_> {
         let Self { lastblockhash, post_state, post_state_hash, .. } = self;
-        End { head: *lastblockhash, root: *post_state_hash, state: post_state.as_ref() }
+        ExpectedEnd { head: *lastblockhash, root: *post_state_hash, state: post_state.as_ref() }
     }
 }
 
 /// The chain of a test that begins with this block.
 pub(crate) fn genesis_spec(
     network: &str,
-    config: &Config,
-    pre: &Alloc,
+    config: &TestConfig,
+    pre: &TestAlloc,
     header: &GenesisHeader,
 ) -> Result<ChainSpec, String> {
     let spec = chain_spec(network, config, genesis_alloc(pre)?, header.header()?)?;
@@ -168,9 +170,9 @@ pub(crate) fn genesis_spec(
     Ok(spec)
 }
 
-/// Why the block of an entry must be refused, if so.
+/// The reason why the block of an entry must be rejected, if it must.
 pub(crate) fn expected_refusal<'a>(
-    entry: &Entry<'a>,
+    entry: &BlockEntry<'a>,
     bad_blocks: BadBlocks,
 ) -> Result<Option<&'a str>, String> {
     match entry.iter().find(|(key, _)| key.starts_with("expectException")) {
@@ -181,8 +183,8 @@ pub(crate) fn expected_refusal<'a>(
     }
 }
 
-/// The block of an entry; the inner error says why it is none.
-pub(crate) fn block_of(entry: &Entry<'_>) -> Result<Result<Block, String>, String> {
+/// The block of an entry; the inner error tells why it is malformed.
+pub(crate) fn block_of(entry: &BlockEntry<'_>) -> Result<Result<Block, String>, String> {
     let rlp = entry.get("rlp").ok_or("no rlp")?;
     let rlp: &str = serde_json::from_str(rlp.get()).map_err(|error| format!("rlp: {error}"))?;
     let rlp = hex::decode(rlp).map_err(|error| format!("rlp: {error}"))?;
@@ -190,15 +192,15 @@ pub(crate) fn block_of(entry: &Entry<'_>) -> Result<Result<Block, String>, Strin
 }
 
 fn import(
-    chain: &Chain,
-    blocks: &[Entry<'_>],
+    chain: &ChainStore,
+    blocks: &[BlockEntry<'_>],
     bad_blocks: BadBlocks,
     seals: Option<&Ethash>,
-    worker: &Worker,
-) -> Verdict {
+    worker: &TestWorker,
+) -> TestVerdict {
     std::thread::scope(|scope| {
         let options = ImportOptions { intermediate_roots: true, ..ImportOptions::default() };
-        let mut importer = Importer::new(chain, options, worker.metrics.clone(), scope)
+        let mut importer = BlockImporter::new(chain, options, worker.metrics.clone(), scope)
             .map_err(|error| error.to_string())?;
         for (index, entry) in blocks.iter().enumerate() {
             let reason = expected_refusal(entry, bad_blocks)
@@ -227,10 +229,10 @@ fn import(
     })
 }
 
-/// `Ok(Err(reason))` if the block is refused for what it is; `Err` if something else failed.
+/// `Ok(Err(reason))` if the block is rejected as invalid; `Err` if something else failed.
 fn import_one(
-    importer: &mut Importer<'_>,
-    entry: &Entry<'_>,
+    importer: &mut BlockImporter<'_>,
+    entry: &BlockEntry<'_>,
     seals: Option<&Ethash>,
 ) -> Result<Result<(), String>, String> {
     let block = match block_of(entry)? {
@@ -250,7 +252,7 @@ fn import_one(
     }
 }
 
-/// Whether it is the block's fault; a block that stands on nothing is refused as well.
+/// Whether the block is to blame. A block without a parent is rejected, too.
 fn is_refusal(error: &PipelineError) -> bool {
     error.is_invalid_block()
         || matches!(
@@ -259,20 +261,20 @@ fn is_refusal(error: &PipelineError) -> bool {
         )
 }
 
-/// What a test wants to be there in the end.
+/// The expected end of a test.
 #[derive(Debug)]
-pub(crate) struct End<'a> {
+pub(crate) struct ExpectedEnd<'a> {
     /// Hash of the head.
     pub(crate) head: B256,
     /// State root.
     pub(crate) root: Option<B256>,
     /// The whole state.
-    pub(crate) state: Option<&'a Alloc>,
+    pub(crate) state: Option<&'a TestAlloc>,
 }
 
-impl End<'_> {
+impl ExpectedEnd<'_> {
     /// Compares it with the durable tip of a chain.
-    pub(crate) fn check(&self, chain: &Chain) -> Verdict {
+    pub(crate) fn check(&self, chain: &ChainStore) -> TestVerdict {
         if self.root.is_none() && self.state.is_none() {
             return Err("says neither postState nor postStateHash".into());
         }
@@ -281,7 +283,7 @@ impl End<'_> {
             return Err(format!("the head is {head}, expected is {}", self.head));
         }
         if let Some(expected) = self.root {
-            let root = chain.state().root(At::Tip).map_err(|error| error.to_string())?;
+            let root = chain.state().root(StateId::Tip).map_err(|error| error.to_string())?;
             if root != expected {
                 return Err(format!("the state root is {root}, expected is {expected}"));
             }
@@ -291,10 +293,10 @@ impl End<'_> {
 }
 
 /// Compares the whole state with a list of accounts.
-pub(crate) fn check_state(chain: &Chain, expected: &Alloc) -> Verdict {
+pub(crate) fn check_state(chain: &ChainStore, expected: &TestAlloc) -> TestVerdict {
     let got = whole_state(chain)?;
     for (address, account) in expected {
-        // Listed slots of zero are slots that are not there.
+        // Listed slots with value zero do not exist.
         let mut account = account.clone();
         account.storage.retain(|_, value| !value.is_zero());
         match got.get(address) {
@@ -335,14 +337,14 @@ fn difference(got: &AllocAccount, expected: &AllocAccount) -> String {
         .unwrap_or_default()
 }
 
-fn whole_state(chain: &Chain) -> Result<Alloc, String> {
+fn whole_state(chain: &ChainStore) -> Result<TestAlloc, String> {
     let entries = chain
         .state()
-        .at(At::Tip)
+        .at(StateId::Tip)
         .and_then(|state| state.entries(None, usize::MAX))
         .map_err(|error| error.to_string())?;
     let read = chain.db().begin_read().map_err(|error| error.to_string())?;
-    let mut state = Alloc::new();
+    let mut state = TestAlloc::new();
     for (key, value) in entries {
         match key {
             StateKey::Account(address) => {

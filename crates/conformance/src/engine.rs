@@ -1,31 +1,32 @@
-//! The suites through the Engine API: blocks as payloads, in the version of their fork.
+//! Runs suites through the Engine API: blocks as payloads, in the version of their fork.
 //!
 //! ```text
 //!  RLP -> block -> payload, V1 to V5 by its time -> newPayload -> VALID   -> forkchoiceUpdated
 //!                                                              -> INVALID -> the head stays
 //! ```
 //!
-//! A payload says less than a block: ommers, nonce, difficulty and roots of lists are not in it, and
-//! the block that it stands for has the right ones. A bad block that is bad in these alone is another
-//! block than its hash says, and refused for that.
+//! A payload has less than a block: ommers, nonce, difficulty and list roots are missing, and the
+//! block of a payload always has the right ones. So if only these are wrong in a bad block, its
+//! payload has another hash and is rejected for that.
 //!
-//! Two things a payload says that the block does not, as the header has their hashes alone: requests
-//! (EIP-7685) and, from Amsterdam on, the access list (EIP-7928), which tests give of valid blocks. They
-//! are what execution gives, as on the side of its proposer. A bad block whose hashes are of others is
-//! sent with these all the same, and is another block than its hash says. One that cannot be executed
-//! is bad for a reason that has nothing to do with them; so that it is refused for that reason, it is
-//! sent with what its valid transactions give, under the hash that goes with these.
+//! A payload also has two items of which a header has only the hashes: requests (EIP-7685) and,
+//! from Amsterdam on, the BAL (EIP-7928), which tests give for valid blocks. Both are taken from
+//! the execution, as a proposer does. A bad block with other hashes is sent with the executed
+//! items, so that its hash does not match. A bad block that cannot be executed is bad for another
+//! reason. To be rejected for that reason, it is sent with the items that its valid transactions
+//! yield, and with the hash that matches them.
 //!
-//! With parallel execution the engine executes transactions on these lists, and each block is first
-//! executed both ways here, valid or not, on the list that comes with it and on the one that serial
-//! execution records: everything must be the same.
+//! With parallel execution the engine executes transactions with these BALs. Each block, valid or
+//! not, is first executed here serially and in parallel, with the BAL that comes with it and with
+//! the BAL that the serial execution records: everything must be equal.
 
 use crate::{
     blockchain::{
-        BadBlocks, End, Entry, GenesisHeader, Test, block_of, expected_refusal, genesis_spec,
+        BadBlocks, BlockEntry, BlockchainTest, ExpectedEnd, GenesisHeader, block_of,
+        expected_refusal, genesis_spec,
     },
-    format::{Alloc, Config, Ran, Verdict, parse},
-    worker::Worker,
+    format::{CaseResult, TestAlloc, TestConfig, TestVerdict, parse},
+    worker::TestWorker,
 };
 use alloy_consensus::{Transaction as _, transaction::Recovered};
 use alloy_eips::eip7685::{EMPTY_REQUESTS_HASH, Requests};
@@ -42,24 +43,28 @@ use retrie_chainspec::{
 };
 use retrie_engine::{
     BuilderConfig, Engine, EngineApi, EngineApiError, EngineConfig, LiveChain, PayloadBuilder,
-    pool::{Pool, PoolConfig},
+    pool::{PoolConfig, TransactionPool},
 };
 use retrie_execution::{
-    ExecutionError, ExecutionInput, ExecutionOutcome, Room, TransactionSource, execute_block,
-    execute_block_in_parallel, fill_block,
+    ExecutionError, ExecutionInput, ExecutionOutcome, RemainingGas, TransactionSource,
+    execute_block, execute_block_in_parallel, fill_block,
 };
-use retrie_pipeline::{Chain, recover_senders};
+use retrie_pipeline::{ChainStore, recover_senders};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 use std::sync::Arc;
 
-/// JSON-RPC code of parameters that make no sense.
+/// JSON-RPC code of invalid parameters.
 const INVALID_PARAMS: i32 = -32602;
 
 /// Runs a blockchain test; `None` if its chain begins before the merge.
-pub(crate) fn run(json: &RawValue, bad_blocks: BadBlocks, worker: &Worker) -> Option<Ran> {
+pub(crate) fn run(
+    json: &RawValue,
+    bad_blocks: BadBlocks,
+    worker: &TestWorker,
+) -> Option<CaseResult> {
     let begin = || {
-        let test: Test<'_> = parse(json)?;
+        let test: BlockchainTest<'_> = parse(json)?;
         Ok((test.spec()?, test))
     };
     let (spec, test) = match begin() {
@@ -74,38 +79,38 @@ pub(crate) fn run(json: &RawValue, bad_blocks: BadBlocks, worker: &Worker) -> Op
         for (index, entry) in test.blocks.iter().enumerate() {
             let sent = driver.send_entry(entry, bad_blocks);
             let sent = sent.map_err(|error| format!("entry {index}: {error}"))?;
-            not_sent += u64::from(sent == Sent::Not);
+            not_sent += u64::from(sent == SendOutcome::NothingToSend);
         }
         Ok(())
     });
-    Some(Ran { verdict, not_sent })
+    Some(CaseResult { verdict, not_sent })
 }
 
-/// The access list that a test gives of a block.
-fn access_list_of(entry: &Entry<'_>) -> Result<Option<Bytes>, String> {
+/// The BAL of a block in a test.
+fn access_list_of(entry: &BlockEntry<'_>) -> Result<Option<Bytes>, String> {
     let Some(rlp) = entry.get("blockAccessListRLP") else { return Ok(None) };
     serde_json::from_str(rlp.get()).map_err(|error| format!("blockAccessListRLP: {error}"))
 }
 
-/// Whether all blocks of a chain are of proof of stake.
+/// Whether all blocks of a chain are proof of stake.
 fn is_merged(spec: &ChainSpec) -> bool {
     let difficulty = spec.genesis_header().difficulty;
     spec.terminal_total_difficulty().is_some_and(|end| difficulty >= end)
 }
 
-/// A test that lists calls of the Engine API.
+/// A test that lists Engine API calls.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PayloadTest<'a> {
     network: String,
     #[serde(default)]
-    config: Config,
-    pre: Alloc,
+    config: TestConfig,
+    pre: TestAlloc,
     genesis_block_header: GenesisHeader,
     #[serde(borrow)]
     engine_new_payloads: Vec<NewPayload<'a>>,
     lastblockhash: B256,
-    post_state: Option<Alloc>,
+    post_state: Option<TestAlloc>,
     post_state_hash: Option<B256>,
 }
 
@@ -113,31 +118,31 @@ struct PayloadTest<'a> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct NewPayload<'a> {
-    /// As they stand in the request.
+    /// Unchanged parameters of the request.
     #[serde(borrow)]
     params: &'a RawValue,
     new_payload_version: String,
     forkchoice_updated_version: String,
-    /// The block is invalid, for this reason.
+    /// Why the block is invalid.
     validation_error: Option<String>,
-    /// The call is refused with this code.
+    /// Error code with which the call is refused.
     error_code: Option<String>,
 }
 
-/// Runs a test of payloads.
-pub(crate) fn run_payloads(json: &RawValue, worker: &Worker) -> Ran {
+/// Runs a payload test.
+pub(crate) fn run_payloads(json: &RawValue, worker: &TestWorker) -> CaseResult {
     let mut not_sent = 0;
     let verdict = send_payloads(json, worker, &mut not_sent);
-    Ran { verdict, not_sent }
+    CaseResult { verdict, not_sent }
 }
 
-fn send_payloads(json: &RawValue, worker: &Worker, not_sent: &mut u64) -> Verdict {
+fn send_payloads(json: &RawValue, worker: &TestWorker, not_sent: &mut u64) -> TestVerdict {
     let test: PayloadTest<'_> = parse(json)?;
     if test.engine_new_payloads.is_empty() {
         return Err("lists no payloads".into());
     }
     let spec = genesis_spec(&test.network, &test.config, &test.pre, &test.genesis_block_header)?;
-    let end = End {
+    let end = ExpectedEnd {
         head: test.lastblockhash,
         root: test.post_state_hash,
         state: test.post_state.as_ref(),
@@ -146,13 +151,13 @@ fn send_payloads(json: &RawValue, worker: &Worker, not_sent: &mut u64) -> Verdic
         for (index, payload) in test.engine_new_payloads.iter().enumerate() {
             let sent = driver.send_call(payload);
             let sent = sent.map_err(|error| format!("payload {index}: {error}"))?;
-            *not_sent += u64::from(sent == Sent::Not);
+            *not_sent += u64::from(sent == SendOutcome::NothingToSend);
         }
         Ok(())
     })
 }
 
-/// A request on the Engine API.
+/// A request of the Engine API.
 #[derive(Debug, Deserialize)]
 pub(crate) struct EngineCall {
     method: String,
@@ -160,8 +165,8 @@ pub(crate) struct EngineCall {
 }
 
 impl EngineCall {
-    /// The parameters as the specification has them. Those that geth has written name what a version
-    /// lacks as null, and have requests in base64, as Go has bytes in JSON.
+    /// The parameters in the specification's form. geth writes fields that a version lacks as null,
+    /// and requests in base64, as Go encodes bytes in JSON.
     fn params(&self) -> Result<String, String> {
         let mut params = self.params.clone();
         if let Some(Value::Object(payload)) = params.first_mut() {
@@ -179,21 +184,22 @@ impl EngineCall {
         serde_json::to_string(&params).map_err(|error| error.to_string())
     }
 
-    /// What comes after `prefix` in the method's name.
+    /// The part of the method's name after `prefix`.
     fn version(&self, prefix: &str) -> Result<&str, String> {
         self.method.strip_prefix(prefix).ok_or_else(|| format!("{} is no {prefix}", self.method))
     }
 }
 
-/// Sends payloads, all of them valid, and then the one update that makes the last one the head. The
-/// first one is genesis, which no payload can say (it has a difficulty), and is left out.
+/// Sends payloads, all of them valid, and then the one forkchoice update that makes the last one
+/// the head. The first payload is the genesis block and is skipped, as a payload cannot express its
+/// difficulty.
 pub(crate) fn run_calls(
     spec: ChainSpec,
     payloads: &[EngineCall],
     update: &EngineCall,
-    end: End<'_>,
-    worker: &Worker,
-) -> Verdict {
+    end: ExpectedEnd<'_>,
+    worker: &TestWorker,
+) -> TestVerdict {
     drive(spec, end, worker, |driver| {
         for (index, payload) in payloads.iter().enumerate().skip(1) {
             driver.send_valid(payload).map_err(|error| format!("call {index}: {error}"))?;
@@ -206,8 +212,9 @@ pub(crate) fn run_calls(
     })
 }
 
-/// A payload, and what goes with it in its version of the call.
-enum Call {
+/// A payload and the other parameters of its version.
+/// The outcome of sending a block.
+enum PayloadCall {
     V1(ExecutionPayloadV1),
     V2(ExecutionPayloadInputV2),
     V3(ExecutionPayloadV3, Vec<B256>, B256),
@@ -215,7 +222,7 @@ enum Call {
     V5(ExecutionPayloadV4, Vec<B256>, B256, Vec<Bytes>),
 }
 
-impl Call {
+impl PayloadCall {
     fn hash(&self) -> B256 {
         match self {
             Self::V1(payload) => payload.block_hash,
@@ -246,47 +253,49 @@ impl Call {
 
 /// What became of a block.
 #[derive(Debug, PartialEq, Eq)]
-enum Sent {
-    /// It is valid, and the head.
+enum SendOutcome {
+    /// It is valid and the head.
     Accepted,
-    /// It is not, and the head is as before.
+    /// It is invalid, and the head is unchanged.
     Refused(String),
-    /// There is nothing that could be sent.
-    Not,
+    /// There was nothing to send.
+    NothingToSend,
 }
 
-fn compare(expected: Option<&str>, sent: &Sent) -> Verdict {
+fn compare(expected: Option<&str>, sent: &SendOutcome) -> TestVerdict {
     match (expected, sent) {
-        (None, Sent::Accepted) | (Some(_), Sent::Refused(_) | Sent::Not) => Ok(()),
-        (None, Sent::Refused(why)) => Err(format!("a valid block is refused: {why}")),
-        (None, Sent::Not) => Err("a valid block cannot be sent".into()),
-        (Some(why), Sent::Accepted) => Err(format!("it is accepted, expected is {why}")),
+        (None, SendOutcome::Accepted)
+        | (Some(_), SendOutcome::Refused(_) | SendOutcome::NothingToSend) => Ok(()),
+        (None, SendOutcome::Refused(why)) => Err(format!("a valid block is refused: {why}")),
+        (None, SendOutcome::NothingToSend) => Err("a valid block cannot be sent".into()),
+        (Some(why), SendOutcome::Accepted) => Err(format!("it is accepted, expected is {why}")),
     }
 }
 
-/// A block, and what its payload says beside it.
-struct Told {
+/// A block, and the items that its payload has beside it.
+struct PayloadBlock {
     block: Block,
     requests: Vec<Bytes>,
     access_list: Bytes,
 }
 
-/// What execution gives of a block.
-enum Executed {
-    /// Of all its transactions.
-    Whole(Box<ExecutionOutcome>),
-    /// Of those that may be included, which are not all.
-    Without(Box<ExecutionOutcome>),
-    /// Nothing: it is invalid without its transactions, too, or stands on nothing.
-    Nothing,
+/// The result of executing a block.
+enum PayloadExecution {
+    /// With all its transactions.
+    Complete(Box<ExecutionOutcome>),
+    /// With its valid transactions only; others were left out.
+    Partial(Box<ExecutionOutcome>),
+    /// None: the block is invalid even without transactions, or has no parent.
+    Impossible,
 }
 
-/// Holds parallel execution against serial one; reads too, if the list `is_true`.
+/// Compares parallel with serial execution; the number of reads, too, if the BAL is correct
+/// (`is_true`).
 fn same_outcome(
     serial: &Result<ExecutionOutcome, ExecutionError>,
     parallel: &Result<ExecutionOutcome, ExecutionError>,
     is_true: bool,
-) -> Verdict {
+) -> TestVerdict {
     let (one, other) = match (serial, parallel) {
         (Ok(one), Ok(other)) => (one, other),
         (Err(one), Err(other)) if one.to_string() == other.to_string() => return Ok(()),
@@ -308,66 +317,70 @@ fn same_outcome(
     }
 }
 
-/// Offers transactions, whatever becomes of them.
-struct Valid(std::vec::IntoIter<Recovered<Transaction>>);
+/// Offers transactions in order, and ignores which are rejected.
+struct TransactionList(std::vec::IntoIter<Recovered<Transaction>>);
 
-impl TransactionSource for Valid {
-    fn next(&mut self, _: Room) -> Option<Recovered<Transaction>> {
+impl TransactionSource for TransactionList {
+    fn next(&mut self, _: RemainingGas) -> Option<Recovered<Transaction>> {
         self.0.next()
     }
 
-    fn refused(&mut self, _: &ExecutionError) {}
+    fn mark_invalid(&mut self, _: &ExecutionError) {}
 }
 
-/// A consensus client of one test.
-struct Driver<'a> {
+/// The consensus client of one test.
+struct ConsensusDriver<'a> {
     api: EngineApi,
     live: LiveChain,
-    worker: &'a Worker,
+    worker: &'a TestWorker,
 }
 
-/// Runs `calls` on an engine of its own, and compares the `end`.
+/// Runs `calls` on a new engine, and checks the `end`.
 fn drive(
     spec: ChainSpec,
-    end: End<'_>,
-    worker: &Worker,
-    calls: impl FnOnce(&Driver<'_>) -> Verdict,
-) -> Verdict {
-    worker.with_chain(spec, |chain: &Arc<Chain>| {
+    end: ExpectedEnd<'_>,
+    worker: &TestWorker,
+    calls: impl FnOnce(&ConsensusDriver<'_>) -> TestVerdict,
+) -> TestVerdict {
+    worker.with_chain(spec, |chain: &Arc<ChainStore>| {
         let parallel_execution = worker.parallel_execution;
         let config = EngineConfig { parallel_execution, ..EngineConfig::default() };
         let engine = Engine::start(chain.clone(), config, worker.metrics.clone())
             .map_err(|error| error.to_string())?;
         let live = engine.handle().live().clone();
-        let pool = Pool::new(PoolConfig::default(), live.spec().clone());
+        let pool = TransactionPool::new(PoolConfig::default(), live.spec().clone());
         let payloads = PayloadBuilder::new(live.clone(), pool.clone(), BuilderConfig::default());
         let api = EngineApi::new(engine.handle().clone(), payloads, pool);
-        let verdict = calls(&Driver { api, live, worker });
+        let verdict = calls(&ConsensusDriver { api, live, worker });
         let stopped = engine.stop().map_err(|error| error.to_string());
         verdict.and(stopped).and_then(|()| end.check(chain))
     })
 }
 
-impl Driver<'_> {
-    /// Sends the block of an entry, and compares what becomes of it with what must.
-    fn send_entry(&self, entry: &Entry<'_>, bad_blocks: BadBlocks) -> Result<Sent, String> {
+impl ConsensusDriver<'_> {
+    /// Sends the block of an entry, and compares the outcome with the expected one.
+    fn send_entry(
+        &self,
+        entry: &BlockEntry<'_>,
+        bad_blocks: BadBlocks,
+    ) -> Result<SendOutcome, String> {
         let expected = expected_refusal(entry, bad_blocks)?;
         let sent = match (block_of(entry)?, expected) {
             (Ok(block), _) => self.send_block(block, access_list_of(entry)?)?,
-            (Err(_), Some(_)) => Sent::Not,
+            (Err(_), Some(_)) => SendOutcome::NothingToSend,
             (Err(why), None) => return Err(format!("a valid block is {why}")),
         };
         compare(expected, &sent)?;
         Ok(sent)
     }
 
-    /// Sends a block as its proposer would, with its access list where that is known.
-    fn send_block(&self, block: Block, access_list: Option<Bytes>) -> Result<Sent, String> {
+    /// Sends a block as its proposer would, with its BAL if it is known.
+    fn send_block(&self, block: Block, access_list: Option<Bytes>) -> Result<SendOutcome, String> {
         self.send(self.call_of(block, access_list)?)
     }
 
-    /// The call for a block.
-    fn call_of(&self, block: Block, access_list: Option<Bytes>) -> Result<Call, String> {
+    /// The Engine API call for a block.
+    fn call_of(&self, block: Block, access_list: Option<Bytes>) -> Result<PayloadCall, String> {
         let spec = self.live.spec();
         let time = block.header.timestamp;
         if !spec.is_cancun_active_at_timestamp(time) {
@@ -376,13 +389,14 @@ impl Driver<'_> {
             let withdrawals = block.body.withdrawals.map(|list| list.into_inner());
             let is_v1 = !spec.is_shanghai_active_at_timestamp(time) && withdrawals.is_none();
             return Ok(if is_v1 {
-                Call::V1(payload)
+                PayloadCall::V1(payload)
             } else {
-                Call::V2(ExecutionPayloadInputV2 { execution_payload: payload, withdrawals })
+                PayloadCall::V2(ExecutionPayloadInputV2 { execution_payload: payload, withdrawals })
             });
         }
         let is_amsterdam = spec.is_amsterdam_active_at_timestamp(time);
-        let Told { block, requests, access_list } = self.told(block, access_list, is_amsterdam)?;
+        let PayloadBlock { block, requests, access_list } =
+            self.payload_block(block, access_list, is_amsterdam)?;
         if is_amsterdam && self.worker.parallel_execution {
             self.execute_both_ways(&block, &access_list)?;
         }
@@ -398,30 +412,30 @@ impl Driver<'_> {
                 block_access_list: access_list,
                 slot_number,
             };
-            Call::V5(payload, hashes, root, requests)
+            PayloadCall::V5(payload, hashes, root, requests)
         } else if spec.is_prague_active_at_timestamp(time) {
-            Call::V4(payload, hashes, root, requests)
+            PayloadCall::V4(payload, hashes, root, requests)
         } else {
-            Call::V3(payload, hashes, root)
+            PayloadCall::V3(payload, hashes, root)
         })
     }
 
-    /// What a payload says of a block: see the top of this module.
-    fn told(
+    /// The items of a block's payload: see the top of this module.
+    fn payload_block(
         &self,
         mut block: Block,
         access_list: Option<Bytes>,
         is_amsterdam: bool,
-    ) -> Result<Told, String> {
+    ) -> Result<PayloadBlock, String> {
         let has_requests = !matches!(block.header.requests_hash, None | Some(EMPTY_REQUESTS_HASH));
         if !has_requests && (access_list.is_some() || !is_amsterdam) {
             let access_list = access_list.unwrap_or_default();
-            return Ok(Told { block, requests: Vec::new(), access_list });
+            return Ok(PayloadBlock { block, requests: Vec::new(), access_list });
         }
         let (outcome, is_whole) = match self.execute(&block)? {
-            Executed::Whole(outcome) => (Some(outcome), true),
-            Executed::Without(outcome) => (Some(outcome), false),
-            Executed::Nothing => (None, false),
+            PayloadExecution::Complete(outcome) => (Some(outcome), true),
+            PayloadExecution::Partial(outcome) => (Some(outcome), false),
+            PayloadExecution::Impossible => (None, false),
         };
         let (requests, computed) = match outcome {
             Some(outcome) => (outcome.requests, outcome.access_list.unwrap_or_default()),
@@ -434,18 +448,18 @@ impl Driver<'_> {
             let hash = keccak256(&access_list);
             header.block_access_list_hash = header.block_access_list_hash.map(|_| hash);
         }
-        Ok(Told { block, requests: requests.take(), access_list })
+        Ok(PayloadBlock { block, requests: requests.take(), access_list })
     }
 
     /// Executes a block serially and in parallel, and compares everything.
-    fn execute_both_ways(&self, block: &Block, list: &[u8]) -> Verdict {
+    fn execute_both_ways(&self, block: &Block, list: &[u8]) -> TestVerdict {
         let spec = self.live.spec();
-        // One without senders, without a parent or with a list that is none is never executed.
+        // A block without senders, without a parent or with a malformed BAL is never executed.
         let Ok(block) = recover_senders(spec, block.clone()) else { return Ok(()) };
         let view = self.live.view().map_err(|error| error.to_string())?;
         let Ok(parent) = view.state(&block.header().parent_hash) else { return Ok(()) };
         let spec = spec.for_header(block.header());
-        // With a cache of codes the second execution would read less.
+        // A code cache would save reads in the second execution.
         let input = ExecutionInput { code_cache: None, ..parent.input() };
         let serial = execute_block(&spec, &block, input);
         let recorded = serial.as_ref().ok().and_then(|outcome| outcome.access_list.clone());
@@ -457,25 +471,27 @@ impl Driver<'_> {
             same_outcome(&serial, &parallel, is_true)
                 .map_err(|what| format!("in parallel {what}"))?;
             if let (Ok(outcome), true) = (parallel, is_true) {
-                self.worker.transactions.executed(&outcome);
+                self.worker.transactions.count(&outcome);
             }
         }
         Ok(())
     }
 
-    /// What execution gives of a block, valid or not.
-    fn execute(&self, block: &Block) -> Result<Executed, String> {
+    /// The result of executing a block, valid or not.
+    fn execute(&self, block: &Block) -> Result<PayloadExecution, String> {
         let spec = self.live.spec();
-        let Ok(block) = recover_senders(spec, block.clone()) else { return Ok(Executed::Nothing) };
+        let Ok(block) = recover_senders(spec, block.clone()) else {
+            return Ok(PayloadExecution::Impossible);
+        };
         let view = self.live.view().map_err(|error| error.to_string())?;
         let Ok(parent) = view.state(&block.header().parent_hash) else {
-            return Ok(Executed::Nothing);
+            return Ok(PayloadExecution::Impossible);
         };
         let spec = spec.for_header(block.header());
         match execute_block(&spec, &block, parent.input()) {
-            Ok(outcome) => return Ok(Executed::Whole(Box::new(outcome))),
+            Ok(outcome) => return Ok(PayloadExecution::Complete(Box::new(outcome))),
             Err(ExecutionError::InvalidTransaction { .. }) => {}
-            Err(error) if error.is_invalid_block() => return Ok(Executed::Nothing),
+            Err(error) if error.is_invalid_block() => return Ok(PayloadExecution::Impossible),
             Err(error) => return Err(error.to_string()),
         }
         let transactions: Vec<_> =
@@ -483,108 +499,118 @@ impl Driver<'_> {
         let mut template = block.into_block();
         template.body.transactions.clear();
         let template = RecoveredBlock::new_unhashed(template, Vec::new());
-        let mut valid = Valid(transactions.into_iter());
+        let mut valid = TransactionList(transactions.into_iter());
         match fill_block(&spec, &template, parent.input(), &mut valid) {
-            Ok((_, outcome)) => Ok(Executed::Without(Box::new(outcome))),
-            Err(error) if error.is_invalid_block() => Ok(Executed::Nothing),
+            Ok((_, outcome)) => Ok(PayloadExecution::Partial(Box::new(outcome))),
+            Err(error) if error.is_invalid_block() => Ok(PayloadExecution::Impossible),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// Sends a call as it stands, and compares the answer with what the test says.
-    fn send_call(&self, payload: &NewPayload<'_>) -> Result<Sent, String> {
+    /// Sends a call unchanged, and compares the answer with the expected one.
+    fn send_call(&self, payload: &NewPayload<'_>) -> Result<SendOutcome, String> {
         let code = payload.error_code.as_deref().map(str::parse::<i32>).transpose();
         let code = code.map_err(|error| format!("errorCode: {error}"))?;
         let before = self.live.head().hash();
-        let call = match (Call::parse(&payload.new_payload_version, payload.params.get()), code) {
-            (Ok(call), _) => call,
-            (Err(_), Some(INVALID_PARAMS)) => return Ok(Sent::Not),
-            (Err(error), _) => return Err(format!("parameters: {error}")),
-        };
+        let call =
+            match (PayloadCall::parse(&payload.new_payload_version, payload.params.get()), code) {
+                (Ok(call), _) => call,
+                (Err(_), Some(INVALID_PARAMS)) => return Ok(SendOutcome::NothingToSend),
+                (Err(error), _) => return Err(format!("parameters: {error}")),
+            };
         let hash = call.hash();
         let sent = match (self.new_payload(call), code) {
             (Err(error), Some(code)) if error.code() == code => {
-                return Ok(Sent::Refused(error.to_string()));
+                return Ok(SendOutcome::Refused(error.to_string()));
             }
             (Err(error), _) => return Err(error.to_string()),
             (Ok(status), Some(code)) => return Err(format!("{}, expected {code}", status.status)),
-            (Ok(status), None) => self.after(hash, before, status)?,
+            (Ok(status), None) => self.check_status(hash, before, status)?,
         };
         compare(payload.validation_error.as_deref(), &sent)?;
-        if sent == Sent::Accepted {
+        if sent == SendOutcome::Accepted {
             let version = &payload.forkchoice_updated_version;
             let version = version.parse().map_err(|error| format!("{version}: {error}"))?;
-            self.lead(version, hash)?;
+            self.make_head(version, hash)?;
         }
         Ok(sent)
     }
 
-    /// Sends a payload that must be valid; the head stays.
-    fn send_valid(&self, payload: &EngineCall) -> Verdict {
+    /// Sends a payload that must be valid. The head stays.
+    fn send_valid(&self, payload: &EngineCall) -> TestVerdict {
         let before = self.live.head().hash();
-        let call = Call::parse(payload.version("engine_newPayloadV")?, &payload.params()?)?;
+        let call = PayloadCall::parse(payload.version("engine_newPayloadV")?, &payload.params()?)?;
         let hash = call.hash();
         let status = self.new_payload(call).map_err(|error| error.to_string())?;
-        compare(None, &self.after(hash, before, status)?)
+        compare(None, &self.check_status(hash, before, status)?)
     }
 
-    fn send(&self, call: Call) -> Result<Sent, String> {
+    fn send(&self, call: PayloadCall) -> Result<SendOutcome, String> {
         let before = self.live.head().hash();
         let hash = call.hash();
         let version = match &call {
-            Call::V1(_) => 1,
-            Call::V2(_) => 2,
-            Call::V3(..) | Call::V4(..) => 3,
-            Call::V5(..) => 4,
+            PayloadCall::V1(_) => 1,
+            PayloadCall::V2(_) => 2,
+            PayloadCall::V3(..) | PayloadCall::V4(..) => 3,
+            PayloadCall::V5(..) => 4,
         };
         let status = match self.new_payload(call) {
             Ok(status) => status,
             Err(error) if error.code() == INVALID_PARAMS => {
-                return Ok(Sent::Refused(error.to_string()));
+                return Ok(SendOutcome::Refused(error.to_string()));
             }
             Err(error) => return Err(error.to_string()),
         };
-        let sent = self.after(hash, before, status)?;
-        if sent == Sent::Accepted {
-            self.lead(version, hash)?;
+        let sent = self.check_status(hash, before, status)?;
+        if sent == SendOutcome::Accepted {
+            self.make_head(version, hash)?;
         }
         Ok(sent)
     }
 
-    fn new_payload(&self, call: Call) -> Result<PayloadStatus, EngineApiError> {
+    fn new_payload(&self, call: PayloadCall) -> Result<PayloadStatus, EngineApiError> {
         let api = &self.api;
         self.worker.runtime.block_on(async {
             match call {
-                Call::V1(payload) => api.new_payload_v1(payload).await,
-                Call::V2(payload) => api.new_payload_v2(payload).await,
-                Call::V3(payload, hashes, root) => api.new_payload_v3(payload, hashes, root).await,
-                Call::V4(payload, hashes, root, requests) => {
+                PayloadCall::V1(payload) => api.new_payload_v1(payload).await,
+                PayloadCall::V2(payload) => api.new_payload_v2(payload).await,
+                PayloadCall::V3(payload, hashes, root) => {
+                    api.new_payload_v3(payload, hashes, root).await
+                }
+                PayloadCall::V4(payload, hashes, root, requests) => {
                     api.new_payload_v4(payload, hashes, root, requests).await
                 }
-                Call::V5(payload, hashes, root, requests) => {
+                PayloadCall::V5(payload, hashes, root, requests) => {
                     api.new_payload_v5(payload, hashes, root, requests).await
                 }
             }
         })
     }
 
-    /// Judges the answer to a payload; the head must not have moved.
-    fn after(&self, hash: B256, before: B256, status: PayloadStatus) -> Result<Sent, String> {
+    /// Checks the answer to a payload. The head must not have moved.
+    fn check_status(
+        &self,
+        hash: B256,
+        before: B256,
+        status: PayloadStatus,
+    ) -> Result<SendOutcome, String> {
         if self.live.head().hash() != before {
             return Err("the head moved with newPayload".into());
         }
         let latest = status.latest_valid_hash;
         match status.status {
-            PayloadStatusEnum::Valid if latest == Some(hash) => Ok(Sent::Accepted),
+            PayloadStatusEnum::Valid if latest == Some(hash) => Ok(SendOutcome::Accepted),
             PayloadStatusEnum::Valid => Err(format!("VALID with latestValidHash {latest:?}")),
             PayloadStatusEnum::Invalid { validation_error } => {
                 if latest.is_some_and(|latest| !self.is_known(latest)) {
                     return Err(format!("INVALID with latestValidHash {latest:?}"));
                 }
-                Ok(Sent::Refused(validation_error))
+                Ok(SendOutcome::Refused(validation_error))
             }
-            // It stands on a block that was refused for what no payload says of it.
-            PayloadStatusEnum::Syncing => Ok(Sent::Refused("its parent is not known".into())),
+            // Its parent was rejected for a fault that no payload can express.
+            PayloadStatusEnum::Syncing => {
+                Ok(SendOutcome::Refused("its parent is not known".into()))
+            }
             other => Err(format!("the status is {other}")),
         }
     }
@@ -595,11 +621,11 @@ impl Driver<'_> {
     }
 
     /// Makes a valid block the head.
-    fn lead(&self, version: u8, hash: B256) -> Verdict {
+    fn make_head(&self, version: u8, hash: B256) -> TestVerdict {
         self.update(version, ForkchoiceState { head_block_hash: hash, ..Default::default() })
     }
 
-    fn update(&self, version: u8, state: ForkchoiceState) -> Verdict {
+    fn update(&self, version: u8, state: ForkchoiceState) -> TestVerdict {
         let hash = state.head_block_hash;
         let updated =
             self.worker.runtime.block_on(self.api.fork_choice_updated(version, state, None));

@@ -1,5 +1,5 @@
-//! Cases that are known to fail, each with its reason: one by one, or a family of them, where a rule that
-//! its files test was withdrawn.
+//! Cases that are known to fail, each with its reason. Either single cases, or a family of cases
+//! whose rule was withdrawn.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ const LIST: &str = include_str!("../exceptions.toml");
 
 /// Cases that are known to fail.
 #[derive(Clone, Debug, Default)]
-pub struct Exceptions {
+pub struct ExceptionList {
     /// By suite and case.
     cases: BTreeMap<(String, String), String>,
     /// Part of the files' path, and reason.
@@ -18,9 +18,9 @@ pub struct Exceptions {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ExceptionFile {
     #[serde(default)]
-    exception: Vec<Entry>,
+    exception: Vec<ExceptionEntry>,
     #[serde(default)]
     family: Vec<FamilyEntry>,
 }
@@ -34,7 +34,7 @@ struct FamilyEntry {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct ExceptionEntry {
     suite: String,
     name: String,
     reason: String,
@@ -71,7 +71,7 @@ pub enum ExceptionsError {
     },
 }
 
-impl Exceptions {
+impl ExceptionList {
     /// The committed list.
     pub fn committed() -> Result<Self, ExceptionsError> {
         Self::parse(LIST)
@@ -79,9 +79,9 @@ impl Exceptions {
 
     /// A list in the form of `exceptions.toml`.
     pub fn parse(text: &str) -> Result<Self, ExceptionsError> {
-        let File { exception, family } = toml::from_str(text)?;
+        let ExceptionFile { exception, family } = toml::from_str(text)?;
         let mut cases = BTreeMap::new();
-        for Entry { suite, name, reason } in exception {
+        for ExceptionEntry { suite, name, reason } in exception {
             if reason.trim().is_empty() {
                 return Err(ExceptionsError::NoReason { suite, name });
             }
@@ -101,13 +101,13 @@ impl Exceptions {
         Ok(Self { cases, families })
     }
 
-    /// Why this case fails, if it is known to.
+    /// The reason why this case fails, if it is an exception.
     pub fn reason(&self, suite: &str, name: &str) -> Option<&str> {
         self.cases.get(&(suite.to_owned(), name.to_owned())).map(String::as_str)
     }
 
-    /// Why a case of this name may fail, in whatever suite, if it is of a family whose rule was withdrawn.
-    /// Some cases of a family do not depend on the rule, and pass.
+    /// The reason why a case with this name may fail in any suite, if it belongs to a family whose
+    /// rule was withdrawn. Cases of the family that do not depend on the rule pass.
     pub fn family_reason(&self, name: &str) -> Option<&str> {
         let file = name.split_once(": ").map_or(name, |(file, _)| file);
         let family = self.families.iter().find(|(path, _)| file.contains(path.as_str()));
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn committed_list_is_sound() {
-        let list = Exceptions::committed().unwrap();
+        let list = ExceptionList::committed().unwrap();
         assert!(list.iter().all(|(suite, ..)| crate::suite::find(suite).is_some()));
     }
 
@@ -135,21 +135,21 @@ mod tests {
         let entry = |reason: &str| {
             format!("[[exception]]\nsuite = \"s\"\nname = \"n\"\nreason = \"{reason}\"\n")
         };
-        let list = Exceptions::parse(&entry("why")).unwrap();
+        let list = ExceptionList::parse(&entry("why")).unwrap();
         assert_eq!(list.reason("s", "n"), Some("why"));
         assert_eq!(list.reason("s", "m"), None);
-        let error = Exceptions::parse(&entry(" ")).unwrap_err().to_string();
+        let error = ExceptionList::parse(&entry(" ")).unwrap_err().to_string();
         assert!(error.contains("no reason"), "{error}");
-        let error = Exceptions::parse(&entry("why").repeat(2)).unwrap_err().to_string();
+        let error = ExceptionList::parse(&entry("why").repeat(2)).unwrap_err().to_string();
         assert!(error.contains("twice"), "{error}");
     }
 
     #[test]
     fn a_family_is_named_by_its_files() {
         let family = |path: &str| format!("[[family]]\npath = \"{path}\"\nreason = \"why\"\n");
-        let list = Exceptions::parse(&family("paris/withdrawn/")).unwrap();
+        let list = ExceptionList::parse(&family("paris/withdrawn/")).unwrap();
         assert_eq!(list.family_reason("a/paris/withdrawn/test.json: case"), Some("why"));
         assert_eq!(list.family_reason("a/paris/other.json: paris/withdrawn/"), None);
-        assert!(matches!(Exceptions::parse(&family(" ")), Err(ExceptionsError::Family { .. })));
+        assert!(matches!(ExceptionList::parse(&family(" ")), Err(ExceptionsError::Family { .. })));
     }
 }

@@ -1,4 +1,4 @@
-//! The JSON of the suites: what blockchain and state tests have in common.
+//! The common JSON of blockchain and state tests.
 
 use alloy_consensus::constants::KECCAK_EMPTY;
 use alloy_eips::eip6110::MAINNET_DEPOSIT_CONTRACT_ADDRESS;
@@ -17,33 +17,33 @@ use serde::{
 use serde_json::value::RawValue;
 use std::{collections::BTreeMap, fmt};
 
-/// What a test has come to: why it failed, in one line.
-pub type Verdict = Result<(), String>;
+/// The verdict on a test; an error is its failure, in one line.
+pub type TestVerdict = Result<(), String>;
 
-/// A test that was run.
+/// The result of a test.
 #[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) verdict: Verdict,
-    /// Blocks and calls of it that must be refused, but could not even be sent.
+pub(crate) struct CaseResult {
+    pub(crate) verdict: TestVerdict,
+    /// Number of its blocks and calls that must be rejected, but could not even be sent.
     pub(crate) not_sent: u64,
 }
 
-impl From<Verdict> for Ran {
-    fn from(verdict: Verdict) -> Self {
+impl From<TestVerdict> for CaseResult {
+    fn from(verdict: TestVerdict) -> Self {
         Self { verdict, not_sent: 0 }
     }
 }
 
 /// The tests of a file in its order: members of an object by name, of a list by index. Names may
-/// repeat; none is lost.
+/// repeat; all are kept.
 #[derive(Debug)]
-pub(crate) struct Members<'a>(pub(crate) Vec<(String, &'a RawValue)>);
+pub(crate) struct TestMembers<'a>(pub(crate) Vec<(String, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Members<'de> {
+impl<'de> Deserialize<'de> for TestMembers<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Collect;
-        impl<'de> Visitor<'de> for Collect {
-            type Value = Members<'de>;
+        struct MembersVisitor;
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = TestMembers<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object or a list of tests")
@@ -54,7 +54,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
                 while let Some(member) = map.next_entry()? {
                     members.push(member);
                 }
-                Ok(Members(members))
+                Ok(TestMembers(members))
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
@@ -62,10 +62,10 @@ impl<'de> Deserialize<'de> for Members<'de> {
                 while let Some(member) = seq.next_element()? {
                     members.push((members.len().to_string(), member));
                 }
-                Ok(Members(members))
+                Ok(TestMembers(members))
             }
         }
-        deserializer.deserialize_any(Collect)
+        deserializer.deserialize_any(MembersVisitor)
     }
 }
 
@@ -79,10 +79,10 @@ pub(crate) fn to_u64(value: U256, what: &str) -> Result<u64, String> {
     value.try_into().map_err(|_| format!("{what} {value} exceeds 64 bits"))
 }
 
-/// Accounts before or after, as the suites list them.
-pub(crate) type Alloc = BTreeMap<Address, AllocAccount>;
+/// Accounts before or after a test, as the suites list them.
+pub(crate) type TestAlloc = BTreeMap<Address, AllocAccount>;
 
-/// An account with all it has.
+/// A complete account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct AllocAccount {
     #[serde(default, alias = "wei")]
@@ -102,7 +102,9 @@ impl AllocAccount {
 }
 
 /// The accounts of a genesis block.
-pub(crate) fn genesis_alloc(alloc: &Alloc) -> Result<BTreeMap<Address, GenesisAccount>, String> {
+pub(crate) fn genesis_alloc(
+    alloc: &TestAlloc,
+) -> Result<BTreeMap<Address, GenesisAccount>, String> {
     let account = |(address, account): (&Address, &AllocAccount)| {
         let AllocAccount { balance, nonce, code, storage } = account;
         let storage = storage.iter().map(|(slot, value)| ((*slot).into(), (*value).into()));
@@ -118,10 +120,10 @@ pub(crate) fn genesis_alloc(alloc: &Alloc) -> Result<BTreeMap<Address, GenesisAc
     alloc.iter().map(account).collect()
 }
 
-/// The part `config` of a test.
+/// The member `config` of a test.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Config {
+pub(crate) struct TestConfig {
     chainid: Option<U256>,
     #[serde(default)]
     blob_schedule: BTreeMap<String, BlobEntry>,
@@ -135,10 +137,10 @@ struct BlobEntry {
     base_fee_update_fraction: U256,
 }
 
-/// The chain of a test: rules by the network's name, and its genesis block.
+/// The chain of a test: the rules of the named network, and its genesis block.
 pub(crate) fn chain_spec(
     network: &str,
-    config: &Config,
+    config: &TestConfig,
     alloc: BTreeMap<Address, GenesisAccount>,
     genesis: Header,
 ) -> Result<ChainSpec, String> {
@@ -163,7 +165,7 @@ pub(crate) fn chain_spec(
         genesis_header: Some(genesis),
         forks: rules.forks,
         blob_schedule,
-        // That of the suites, which is mainnet's.
+        // The suites use mainnet's deposit contract.
         deposit_contract: Some(MAINNET_DEPOSIT_CONTRACT_ADDRESS),
         dao_fork: rules.dao_fork,
     }))

@@ -1,4 +1,4 @@
-//! The public test suites of Ethereum, run against this client. A test harness: nothing links it.
+//! Runs Ethereum's public test suites against this client. A test harness: no other crate links it.
 //!
 //! ```text
 //!  NAME.tar.zst or NAME/ --> files --> cases --> blockchain    --> pipeline's importer, mpt, MDBX
@@ -10,12 +10,16 @@
 //!                              exceptions.toml --> counts: passed, failed, expected failures
 //! ```
 //!
-//! * **suite** ([`Suite`]): an archive of the conformance data. Its [`Gate`] says whether it is run.
-//! * **case**: a member of a JSON file, named `FILE: MEMBER`.
-//! * **exception** ([`Exceptions`]): a case that is known to fail, with the reason. One that passes is
-//!   a failure.
+//! # Vocabulary
 //!
-//! Whatever cannot be read or understood is a failure that names its file, never a case less.
+//! * **Suite** ([`TestSuite`]): an archive of the conformance data. Its [`SuiteGate`] tells whether
+//!   it is run.
+//! * **Case**: a member of a JSON file, named `FILE: MEMBER`.
+//! * **Exception** ([`ExceptionList`]): a case that is known to fail, with the reason. If it
+//!   passes, this is a failure.
+//!
+//! A file that cannot be read or understood is a failure with its name; no case is ever skipped
+//! silently.
 
 mod archive;
 mod basics;
@@ -32,9 +36,9 @@ mod suite;
 mod worker;
 
 pub use archive::{ArchiveError, TestFile, names, read};
-pub use exceptions::{Exceptions, ExceptionsError};
-pub use format::Verdict;
-pub use runner::{Failure, Report, Runner};
+pub use exceptions::{ExceptionList, ExceptionsError};
+pub use format::TestVerdict;
+pub use runner::{CaseFailure, SuiteReport, SuiteRunner};
 pub use seal::Ethash;
-pub use suite::{Gate, SUITES, Suite, find};
-pub use worker::Backend;
+pub use suite::{SUITES, SuiteGate, TestSuite, find};
+pub use worker::TestBackend;

@@ -2,33 +2,35 @@
 
 use clap::{ArgAction, Parser};
 use eyre::bail;
-use retrie_conformance::{Backend, Exceptions, Gate, Runner, SUITES, Suite, find, names};
+use retrie_conformance::{
+    ExceptionList, SUITES, SuiteGate, SuiteRunner, TestBackend, TestSuite, find, names,
+};
 use std::{
     io::{IsTerminal, Write},
     path::PathBuf,
     process::ExitCode,
 };
 
-/// Failures listed of each suite.
+/// Failures that are listed per suite.
 const LISTED: usize = 50;
 
 /// Runs the public test suites of Ethereum against this client.
 ///
-/// Prints one line a suite and last `N passed, M failed`, and how many cases hold blocks that could not
-/// be sent, if any do. Failures are listed on stderr.
+/// Prints one line per suite. The last line is `N passed, M failed`, and the number of cases with
+/// blocks that could not be sent, if there are any. Failures are listed on stderr.
 #[derive(Debug, Parser)]
 #[command(name = "conformance")]
-struct Args {
+struct ConformanceArgs {
     /// Folder of the suites: NAME.tar.zst archives, or unpacked folders NAME.
     dir: PathBuf,
-    /// Suites to run; all that are in the folder if none is named.
+    /// Suites to run; by default all suites in the folder.
     #[arg(value_name = "SUITE")]
     suites: Vec<String>,
-    /// The state store that the tests run on: one with Ethereum's root.
+    /// The state backend of the tests. It must have Ethereum's root.
     #[arg(long, value_name = "BACKEND", default_value = "mpt")]
     state_backend: String,
-    /// Whether the Engine API executes transactions in parallel on block access lists. Blocks that have
-    /// one are then executed serially too, and everything is compared.
+    /// Whether the Engine API executes transactions in parallel with block access lists. Blocks
+    /// that have one are then also executed serially, and everything is compared.
     #[arg(
         long,
         value_name = "BOOL",
@@ -36,7 +38,7 @@ struct Args {
         action = ArgAction::Set
     )]
     parallel_execution: bool,
-    /// Tests at a time; as many as there are cores if not given.
+    /// Tests at a time; by default the number of cores.
     #[arg(long)]
     threads: Option<usize>,
     /// List all failures.
@@ -45,7 +47,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    match run(&ConformanceArgs::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -55,9 +57,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> eyre::Result<bool> {
-    let mut runner = Runner::new(Exceptions::committed()?);
-    runner.backend = Backend(retrie_backends::find(&args.state_backend)?.trial()?);
+fn run(args: &ConformanceArgs) -> eyre::Result<bool> {
+    let mut runner = SuiteRunner::new(ExceptionList::committed()?);
+    runner.backend = TestBackend(retrie_backends::find(&args.state_backend)?.make_temporary()?);
     if !runner.backend.0.capabilities().ethereum_root {
         eyre::bail!("the suites know Ethereum's roots, and `{}` has another", args.state_backend);
     }
@@ -70,7 +72,7 @@ fn run(args: &Args) -> eyre::Result<bool> {
     }
     let (mut passed, mut failed, mut not_sent) = (0, 0, 0);
     for suite in suites(args)? {
-        if let Gate::NotRun(reason) = suite.gate {
+        if let SuiteGate::NotRun(reason) = suite.gate {
             println!("{:<38} not run: {reason}", suite.name);
             continue;
         }
@@ -103,8 +105,8 @@ fn run(args: &Args) -> eyre::Result<bool> {
     Ok(failed == 0)
 }
 
-/// The suites asked for, in the order they were named in, or all that are there.
-fn suites(args: &Args) -> eyre::Result<Vec<&'static Suite>> {
+/// The requested suites in their order, or all suites in the folder.
+fn suites(args: &ConformanceArgs) -> eyre::Result<Vec<&'static TestSuite>> {
     let found = names(&args.dir)?;
     let mut suites = Vec::new();
     for name in &args.suites {
@@ -122,7 +124,7 @@ fn suites(args: &Args) -> eyre::Result<Vec<&'static Suite>> {
                 bail!("{}: {name} is no suite that is known here", args.dir.display());
             }
         }
-        let is_there = |suite: &&Suite| found.iter().any(|found| found == suite.archive());
+        let is_there = |suite: &&TestSuite| found.iter().any(|found| found == suite.archive());
         suites.extend(SUITES.iter().filter(is_there));
     }
     if suites.is_empty() {

@@ -1,32 +1,32 @@
-//! Chains of the `p2p` data: genesis file and blocks, imported as a user would, or given by a
+//! Chains of the `p2p` data: a genesis file and blocks, imported as by a user, or sent as by a
 //! consensus client.
 
 use crate::{
     archive::TestFile,
     blockchain::{self, check_state},
     engine::{self, EngineCall},
-    format::{Alloc, AllocAccount, Verdict},
-    worker::Worker,
+    format::{AllocAccount, TestAlloc, TestVerdict},
+    worker::TestWorker,
 };
 use alloy_primitives::{Address, B256, Bytes, U256};
 use retrie_chainspec::ChainSpec;
-use retrie_pipeline::{End, ImportOptions, import};
+use retrie_pipeline::{ImportEnd, ImportOptions, import};
 use retrie_sources::BlockSource;
 use serde::Deserialize;
 use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 
-/// The chain that states its end; the other one has no state to compare with.
+/// The chain whose final state is given. The other chain has no state to compare with.
 const CHAIN: &str = "chain-600-prague/chain.rlp";
 
 /// Its blocks as calls of the Engine API.
 const CALLS: &str = "newpayload.json";
 
-/// Whether a file is a chain that is run.
-pub(crate) fn is_run(path: &str) -> bool {
+/// Whether a file is the chain that is run.
+pub(crate) fn is_tested_chain(path: &str) -> bool {
     path == CHAIN
 }
 
-/// Whether a file lists calls of the Engine API.
+/// Whether a file lists Engine API calls.
 pub(crate) fn has_calls(path: &str) -> bool {
     path.ends_with(CALLS)
 }
@@ -38,12 +38,12 @@ struct HeadBlock {
 
 #[derive(Debug, Deserialize)]
 struct HeadState {
-    accounts: BTreeMap<Address, Account>,
+    accounts: BTreeMap<Address, GethAccount>,
 }
 
-/// As geth dumps it: balances are decimal, slots stand without zeros in front.
+/// An account in geth's dump: balances are decimal, slots have no leading zeros.
 #[derive(Debug, Deserialize)]
-struct Account {
+struct GethAccount {
     balance: String,
     nonce: u64,
     #[serde(default)]
@@ -52,7 +52,7 @@ struct Account {
     storage: BTreeMap<B256, String>,
 }
 
-impl Account {
+impl GethAccount {
     fn into_alloc(self) -> Result<AllocAccount, String> {
         let slot = |(slot, value): (B256, String)| {
             let value = U256::from_str_radix(value.trim_start_matches("0x"), 16);
@@ -68,13 +68,13 @@ impl Account {
 }
 
 /// The files of a chain's folder.
-struct Folder<'a> {
+struct ChainFolder<'a> {
     path: &'a str,
     all: &'a [TestFile],
 }
 
-impl<'a> Folder<'a> {
-    /// That of `file`, which has this name in it.
+impl<'a> ChainFolder<'a> {
+    /// The folder of `file`, whose name in the folder is `name`.
     fn of(file: &'a TestFile, name: &str, all: &'a [TestFile]) -> Result<Self, String> {
         let path = file.path.strip_suffix(name).ok_or_else(|| format!("not a {name}"))?;
         Ok(Self { path, all })
@@ -100,16 +100,17 @@ impl<'a> Folder<'a> {
     }
 
     /// The whole state at the head.
-    fn state(&self) -> Result<Alloc, String> {
+    fn state(&self) -> Result<TestAlloc, String> {
         let state: HeadState = self.json("headstate.json")?;
-        let account = |(address, account): (Address, Account)| Ok((address, account.into_alloc()?));
+        let account =
+            |(address, account): (Address, GethAccount)| Ok((address, account.into_alloc()?));
         state.accounts.into_iter().map(account).collect()
     }
 }
 
 /// Imports the chain of `file` and compares head and state with the files beside it.
-pub(crate) fn run(file: &TestFile, all: &[TestFile], worker: &Worker) -> Verdict {
-    let folder = Folder::of(file, "chain.rlp", all)?;
+pub(crate) fn run(file: &TestFile, all: &[TestFile], worker: &TestWorker) -> TestVerdict {
+    let folder = ChainFolder::of(file, "chain.rlp", all)?;
     let (spec, head, state) = (folder.spec()?, folder.head()?, folder.state()?);
     let scratch = tempfile::tempdir().map_err(|error| error.to_string())?;
     let blocks = scratch.path().join("chain.rlp");
@@ -127,7 +128,7 @@ pub(crate) fn run(file: &TestFile, all: &[TestFile], worker: &Worker) -> Verdict
             &mut |_| (),
         )
         .map_err(|error| error.to_string())?;
-        if outcome.end.map_err(|error| error.to_string())? != End::Complete {
+        if outcome.end.map_err(|error| error.to_string())? != ImportEnd::Complete {
             return Err("the import stopped".into());
         }
         let tip = chain.tip().map_err(|error| error.to_string())?;
@@ -138,11 +139,11 @@ pub(crate) fn run(file: &TestFile, all: &[TestFile], worker: &Worker) -> Verdict
     })
 }
 
-/// Sends the calls of `file` as they stand, and compares head and state with the files beside it.
-pub(crate) fn run_calls(file: &TestFile, all: &[TestFile], worker: &Worker) -> Verdict {
-    let folder = Folder::of(file, CALLS, all)?;
+/// Sends the calls of `file` unchanged, and compares head and state with the files beside it.
+pub(crate) fn run_calls(file: &TestFile, all: &[TestFile], worker: &TestWorker) -> TestVerdict {
+    let folder = ChainFolder::of(file, CALLS, all)?;
     let (calls, update): (Vec<EngineCall>, _) = (folder.json(CALLS)?, folder.json("headfcu.json")?);
     let state = folder.state()?;
-    let end = blockchain::End { head: folder.head()?, root: None, state: Some(&state) };
+    let end = blockchain::ExpectedEnd { head: folder.head()?, root: None, state: Some(&state) };
     engine::run_calls(folder.spec()?, &calls, &update, end, worker)
 }

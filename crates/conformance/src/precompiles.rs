@@ -1,14 +1,14 @@
-//! Precompiled contracts and opcodes of arithmetic, by vectors.
+//! Precompiled contracts and arithmetic opcodes, by test vectors.
 
 use crate::{
-    format::{Config, Verdict, chain_spec, parse},
-    worker::Worker,
+    format::{TestConfig, TestVerdict, chain_spec, parse},
+    worker::TestWorker,
 };
 use alloy_consensus::{Signed, TxLegacy, transaction::Recovered};
 use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, hex, keccak256};
 use retrie_chainspec::primitives::{Header, Transaction};
 use retrie_execution::{CodeReader, ExecutionInput, execute_transaction};
-use retrie_state::{Account, StateError, StateKey, StateReader, Value, decode_slot};
+use retrie_state::{Account, StateError, StateKey, StateReader, StateValue, decode_slot};
 use revm::precompile::{PrecompileSpecId, PrecompileStatus, Precompiles, u64_to_address};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use PrecompileSpecId::{BERLIN, BYZANTIUM, OSAKA};
 
-/// File names, the address of their contract, and the rules they go by.
+/// File names, addresses of the contracts, and their rules.
 const CONTRACTS: [(&str, u64, PrecompileSpecId); 21] = [
     ("ecRecover", 0x01, OSAKA),
     ("modexp", 0x05, BYZANTIUM),
@@ -41,7 +41,7 @@ const CONTRACTS: [(&str, u64, PrecompileSpecId); 21] = [
     ("p256VerifyFailures", 0x100, OSAKA),
 ];
 
-/// Opcodes by the name of their file.
+/// Opcodes by file name.
 const OPCODES: [(&str, u8); 21] = [
     ("add", 0x01),
     ("mul", 0x02),
@@ -66,8 +66,8 @@ const OPCODES: [(&str, u8); 21] = [
     ("sar", 0x1d),
 ];
 
-/// Runs a vector of the file `path`.
-pub(crate) fn run(path: &str, json: &RawValue, worker: &Worker) -> Verdict {
+/// Runs a test vector of the file `path`.
+pub(crate) fn run(path: &str, json: &RawValue, worker: &TestWorker) -> TestVerdict {
     let file = path.rsplit('/').next().unwrap_or_default().trim_end_matches(".json");
     if let Some(name) = file.strip_prefix("testcases_") {
         let opcode = OPCODES.iter().find(|(known, _)| *known == name);
@@ -82,15 +82,15 @@ pub(crate) fn run(path: &str, json: &RawValue, worker: &Worker) -> Verdict {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Call {
+struct PrecompileCall {
     input: String,
     expected: Option<String>,
     gas: Option<u64>,
     expected_error: Option<String>,
 }
 
-fn call(address: u64, rules: PrecompileSpecId, json: &RawValue) -> Verdict {
-    let test: Call = parse(json)?;
+fn call(address: u64, rules: PrecompileSpecId, json: &RawValue) -> TestVerdict {
+    let test: PrecompileCall = parse(json)?;
     let bytes = |text: &str| hex::decode(text).map_err(|error| error.to_string());
     let input = bytes(&test.input)?;
     let contract = Precompiles::new(rules)
@@ -105,7 +105,7 @@ fn call(address: u64, rules: PrecompileSpecId, json: &RawValue) -> Verdict {
             if *output.bytes != *bytes(&expected)? {
                 return Err(format!("gives {}, expected {expected}", output.bytes));
             }
-            // A vector of BLAKE2's zero rounds costs nothing.
+            // The vector with zero rounds of BLAKE2 costs nothing.
             if output.gas_used != gas {
                 return Err(format!("costs {}, expected {gas}", output.gas_used));
             }
@@ -121,7 +121,7 @@ fn call(address: u64, rules: PrecompileSpecId, json: &RawValue) -> Verdict {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Operation {
+struct OpcodeCase {
     x: U256Hex,
     y: U256Hex,
     expected: U256Hex,
@@ -143,11 +143,11 @@ impl TryFrom<String> for U256Hex {
 const SENDER: Address = Address::repeat_byte(0x11);
 const CONTRACT: Address = Address::repeat_byte(0x22);
 
-/// A state of a sender and one contract.
-struct Machine(Bytes);
+/// A state with a sender and one contract.
+struct OpcodeState(Bytes);
 
-impl StateReader for Machine {
-    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+impl StateReader for OpcodeState {
+    fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
         let account = match key {
             StateKey::Account(SENDER) => Account { balance: U256::MAX, ..Account::default() },
             StateKey::Account(CONTRACT) => {
@@ -158,29 +158,29 @@ impl StateReader for Machine {
         Ok(Some(account.encode()))
     }
 
-    fn slots_of(&self, _: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+    fn slots_of(&self, _: &Address) -> Result<Vec<(B256, StateValue)>, StateError> {
         Ok(Vec::new())
     }
 }
 
-impl CodeReader for Machine {
+impl CodeReader for OpcodeState {
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
         Ok((*hash == keccak256(&self.0)).then(|| self.0.clone()))
     }
 }
 
-/// Pushes x and y, operates, stores the result.
-fn operate(opcode: u8, json: &RawValue, worker: &Worker) -> Verdict {
+/// Runs a program that pushes x and y, applies the opcode, and stores the result.
+fn operate(opcode: u8, json: &RawValue, worker: &TestWorker) -> TestVerdict {
     const PUSH32: u8 = 0x7f;
-    let Operation { x, y, expected } = parse(json)?;
+    let OpcodeCase { x, y, expected } = parse(json)?;
     let mut code = vec![PUSH32];
     code.extend(x.0.to_be_bytes::<32>());
     code.push(PUSH32);
     code.extend(y.0.to_be_bytes::<32>());
     code.extend([opcode, 0x60, 0x00, 0x55, 0x00]);
-    let machine = Machine(code.into());
+    let machine = OpcodeState(code.into());
 
-    let spec = chain_spec("Osaka", &Config::default(), BTreeMap::new(), Header::default())?;
+    let spec = chain_spec("Osaka", &TestConfig::default(), BTreeMap::new(), Header::default())?;
     let header = Header {
         number: 1,
         timestamp: 1,

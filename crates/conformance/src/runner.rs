@@ -1,15 +1,15 @@
-//! Runs suites on all cores, counts, and holds the outcome against the exceptions.
+//! Runs suites on all cores, counts the outcomes, and compares them with the exceptions.
 //!
-//! A file is a unit of work; the largest come first. Threads are plain ones: tests wait for commits,
-//! and the trie's own parallel work must not queue behind them.
+//! A file is a unit of work; the largest files come first. The threads are plain ones: tests wait
+//! for commits, and the trie's parallel work must not queue behind them.
 
 use crate::{
     archive::{ArchiveError, TestFile, read},
-    exceptions::Exceptions,
-    format::{Members, Ran},
+    exceptions::ExceptionList,
+    format::{CaseResult, TestMembers},
     seal::Ethash,
-    suite::Suite,
-    worker::{Backend, Worker},
+    suite::TestSuite,
+    worker::{TestBackend, TestWorker},
 };
 use alloy_primitives::keccak256;
 use retrie_storage_mpt::Mpt;
@@ -23,64 +23,65 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How suites are run.
+/// Options of a run, and the shared Ethash cache.
 #[derive(Debug)]
-pub struct Runner {
+pub struct SuiteRunner {
     /// Threads.
     pub threads: usize,
-    /// Only about one in so many cases, chosen by name, and those that are exceptions; 1 for all.
+    /// Runs about one case in this many, chosen by name, and all exceptions; 1 for all cases.
     pub one_in: u64,
     /// Cases that are known to fail.
-    pub exceptions: Exceptions,
-    /// The state store of all chains; `mpt` if nothing else is said.
-    pub backend: Backend,
-    /// Whether the engine executes transactions in parallel, and blocks of Amsterdam are executed both
-    /// ways, and compared, before they are sent.
+    pub exceptions: ExceptionList,
+    /// The state backend of all chains; `mpt` by default.
+    pub backend: TestBackend,
+    /// Whether the engine executes transactions in parallel. Blocks with a BAL are then also
+    /// executed both serially and in parallel, and compared, before they are sent.
     pub parallel_execution: bool,
-    /// Called now and then with the number of files done and of all.
+    /// Called from time to time with the suite's name, the number of finished files, and of all
+    /// files.
     pub progress: fn(&str, usize, usize),
     ethash: Arc<OnceLock<Ethash>>,
 }
 
-/// What a suite has come to.
+/// The outcome of a suite.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Cases that passed, all of which was sent.
+pub struct SuiteReport {
+    /// Cases that passed and were sent completely.
     pub passed: u64,
-    /// Cases of the Engine API in which a block that must be refused is no block, or a call no call, so
-    /// that it could not be sent. All else in them is as it must be.
+    /// Engine API cases with a block or call that must be rejected, but is malformed, so that it
+    /// could not be sent. Everything else in them is right.
     pub not_sent: u64,
-    /// How many blocks and calls these are.
+    /// Number of these blocks and calls.
     pub blocks_not_sent: u64,
-    /// Cases that failed as the exceptions say.
+    /// Cases that failed and are exceptions.
     pub expected: u64,
-    /// All others: case and reason. An exception that passes is one of them.
-    pub failures: Vec<Failure>,
-    /// Transactions of blocks that were executed serially and in parallel, on their own access lists.
+    /// Failed cases with their reasons, and exceptions that passed.
+    pub failures: Vec<CaseFailure>,
+    /// Transactions of blocks that were executed serially and in parallel, with their own BALs.
     pub transactions: u64,
-    /// Those of them that parallel execution did not leave to the serial one.
+    /// Transactions of these that the parallel execution did not leave to the serial one.
     pub ahead: u64,
     /// Wall-clock time.
     pub time: Duration,
 }
 
-/// A case that failed.
+/// A failed case.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Failure {
+pub struct CaseFailure {
     /// File and name within it.
     pub case: String,
     /// What went wrong, in one line.
     pub reason: String,
 }
 
-impl Runner {
+impl SuiteRunner {
     /// Runs all cases on all cores, with the committed exceptions.
-    pub fn new(exceptions: Exceptions) -> Self {
+    pub fn new(exceptions: ExceptionList) -> Self {
         Self {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             one_in: 1,
             exceptions,
-            backend: Backend(Arc::new(Mpt::default())),
+            backend: TestBackend(Arc::new(Mpt::default())),
             parallel_execution: true,
             progress: |_, _, _| (),
             ethash: Arc::default(),
@@ -91,7 +92,7 @@ impl Runner {
     ///
     /// # Errors
     /// If its files cannot be read at all.
-    pub fn run(&self, dir: &Path, suite: &Suite) -> Result<Report, ArchiveError> {
+    pub fn run(&self, dir: &Path, suite: &TestSuite) -> Result<SuiteReport, ArchiveError> {
         let start = Instant::now();
         let files = read(dir, suite.archive())?;
         let mut report = self.run_files(suite, &files);
@@ -100,17 +101,18 @@ impl Runner {
     }
 
     /// Runs the tests of these files.
-    pub fn run_files(&self, suite: &Suite, files: &[TestFile]) -> Report {
+    pub fn run_files(&self, suite: &TestSuite, files: &[TestFile]) -> SuiteReport {
         let mut queue: Vec<&TestFile> =
             files.iter().filter(|file| suite.has_tests(&file.path)).collect();
         queue.sort_by_key(|file| std::cmp::Reverse(file.content.len()));
-        let (next, report) = (AtomicUsize::new(0), Mutex::new(Report::default()));
+        let (next, report) = (AtomicUsize::new(0), Mutex::new(SuiteReport::default()));
         std::thread::scope(|scope| {
             for _ in 0..self.threads.clamp(1, queue.len().max(1)) {
                 scope.spawn(|| {
-                    let mut part = Part { runner: self, suite, report: Report::default() };
+                    let mut part =
+                        WorkerReport { runner: self, suite, report: SuiteReport::default() };
                     let (backend, ethash) = (self.backend.clone(), self.ethash.clone());
-                    match Worker::new(backend, self.parallel_execution, ethash) {
+                    match TestWorker::new(backend, self.parallel_execution, ethash) {
                         Ok(worker) => {
                             loop {
                                 let at = next.fetch_add(1, Ordering::Relaxed);
@@ -130,13 +132,13 @@ impl Runner {
         let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
         if queue.is_empty() {
             let reason = "the suite holds no tests".into();
-            report.failures.push(Failure { case: suite.name.into(), reason });
+            report.failures.push(CaseFailure { case: suite.name.into(), reason });
         }
         report.failures.sort();
         report
     }
 
-    fn selects(&self, suite: &Suite, case: &str) -> bool {
+    fn selects(&self, suite: &TestSuite, case: &str) -> bool {
         let mark = || u64::from_be_bytes(keccak256(case)[..8].try_into().unwrap_or_default());
         self.one_in <= 1
             || self.exceptions.reason(suite.name, case).is_some()
@@ -144,7 +146,7 @@ impl Runner {
     }
 }
 
-impl Report {
+impl SuiteReport {
     fn add(&mut self, part: Self) {
         self.passed += part.passed;
         self.not_sent += part.not_sent;
@@ -155,8 +157,8 @@ impl Report {
         self.failures.extend(part.failures);
     }
 
-    /// The line of a suite.
-    pub fn line(&self, suite: &Suite) -> String {
+    /// The output line of a suite.
+    pub fn line(&self, suite: &TestSuite) -> String {
         let (passed, failed, expected) = (self.passed, self.failures.len(), self.expected);
         let seconds = self.time.as_secs_f64();
         let ahead = match self.transactions {
@@ -175,19 +177,19 @@ impl Report {
     }
 }
 
-/// What one thread has run of a suite.
-struct Part<'a> {
-    runner: &'a Runner,
-    suite: &'a Suite,
-    report: Report,
+/// The report of one thread on a suite.
+struct WorkerReport<'a> {
+    runner: &'a SuiteRunner,
+    suite: &'a TestSuite,
+    report: SuiteReport,
 }
 
-impl Part<'_> {
-    fn run_file(&mut self, file: &TestFile, all: &[TestFile], worker: &Worker) {
+impl WorkerReport<'_> {
+    fn run_file(&mut self, file: &TestFile, all: &[TestFile], worker: &TestWorker) {
         if let Some(verdict) = self.suite.run_file(file, all, worker) {
             return self.judge(file.path.clone(), verdict.into());
         }
-        let members: Members<'_> = match serde_json::from_slice(&file.content) {
+        let members: TestMembers<'_> = match serde_json::from_slice(&file.content) {
             Ok(members) => members,
             Err(error) => return self.fail(file.path.clone(), format!("bad JSON: {error}")),
         };
@@ -206,7 +208,7 @@ impl Part<'_> {
         }
     }
 
-    fn judge(&mut self, case: String, ran: Ran) {
+    fn judge(&mut self, case: String, ran: CaseResult) {
         let exception = self.runner.exceptions.reason(self.suite.name, &case);
         match (ran.verdict, exception) {
             (Ok(()), None) if ran.not_sent > 0 => {
@@ -227,6 +229,6 @@ impl Part<'_> {
 
     fn fail(&mut self, case: String, reason: String) {
         let reason = reason.replace('\n', " ");
-        self.report.failures.push(Failure { case, reason });
+        self.report.failures.push(CaseFailure { case, reason });
     }
 }

@@ -1,8 +1,8 @@
 //! Proof-of-work seals of the first 30,000 blocks (Ethash, yellow paper appendix J).
 //!
-//! The client takes blocks from trusted files or from a consensus client and checks no seals, but a
-//! few tests are invalid by their seal alone. This is the light verification: from a cache of 16 MiB
-//! the parts of the dataset that a seal touches are computed anew.
+//! The client takes blocks from trusted files or from a consensus client and checks no seals, but
+//! the only fault of a few test blocks is their seal. This is the light verification: the parts of
+//! the dataset that a seal touches are computed from a cache of 16 MiB.
 
 use alloy_primitives::{B256, U256, keccak256};
 use alloy_rlp::{Encodable, Header as ListHeader};
@@ -15,24 +15,24 @@ const EPOCH: u64 = 30_000;
 const CACHE_ROWS: usize = 16_776_896 / 64;
 /// Rows of 64 bytes in the dataset of the first epoch.
 const DATASET_ROWS: u32 = (1_073_739_904_u64 / 64) as u32;
-/// Passes over the cache while it is made.
+/// Passes over the cache during its creation.
 const CACHE_ROUNDS: usize = 3;
-/// Cache rows that make a dataset row.
+/// Cache rows for one dataset row.
 const PARENTS: u32 = 256;
-/// Accesses of the dataset by one seal, of two rows each.
+/// Dataset accesses of one seal, of two rows each.
 const ACCESSES: u32 = 64;
 
 /// 64 bytes as little-endian words.
-type Row = [u32; 16];
+type EthashRow = [u32; 16];
 
 /// Verifies seals of the first epoch.
 #[derive(Debug)]
 pub struct Ethash {
-    cache: Vec<Row>,
+    cache: Vec<EthashRow>,
 }
 
 impl Ethash {
-    /// Makes the cache of the first epoch, which takes about a second.
+    /// Creates the cache of the first epoch, which takes about a second.
     pub fn new() -> Self {
         let mut cache = Vec::with_capacity(CACHE_ROWS);
         let mut row = keccak512(&[0; 32]);
@@ -53,10 +53,11 @@ impl Ethash {
 
     /// Checks a header's nonce and mix hash.
     ///
-    /// Headers of later epochs pass: no suite's chain reaches them, so such a number is wrong.
+    /// Headers of later epochs pass: the chains of the suites are shorter, so the number is wrong
+    /// anyway.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The fault, in words.
     pub fn check(&self, header: &Header) -> Result<(), String> {
         if header.number >= EPOCH {
             return Ok(());
@@ -67,7 +68,7 @@ impl Ethash {
         }
         let bound = match header.difficulty {
             U256::ZERO => return Err("the difficulty is zero".into()),
-            // 2^256 itself does not fit.
+            // 2^256 itself does not fit 256 bits.
             difficulty if difficulty == U256::from(1) => U256::MAX,
             difficulty => (U256::MAX - difficulty + U256::from(1)) / difficulty + U256::from(1),
         };
@@ -103,7 +104,7 @@ impl Ethash {
         (digest.into(), result)
     }
 
-    fn dataset_row(&self, index: u32) -> Row {
+    fn dataset_row(&self, index: u32) -> EthashRow {
         let mut row = self.cache[index as usize % CACHE_ROWS];
         row[0] ^= index;
         row = keccak512(&bytes(&row));
@@ -123,7 +124,7 @@ impl Default for Ethash {
     }
 }
 
-/// What is sealed: the header before London without mix hash and nonce.
+/// The hash that is sealed: of a header before London, without mix hash and nonce.
 fn seal_hash(header: &Header) -> B256 {
     let fields: [&dyn Encodable; 13] = [
         &header.parent_hash,
@@ -151,14 +152,14 @@ const fn fnv(a: u32, b: u32) -> u32 {
     a.wrapping_mul(0x0100_0193) ^ b
 }
 
-fn keccak512(input: &[u8]) -> Row {
+fn keccak512(input: &[u8]) -> EthashRow {
     let digest = Keccak512::digest(input);
     std::array::from_fn(|w| {
         u32::from_le_bytes([digest[4 * w], digest[4 * w + 1], digest[4 * w + 2], digest[4 * w + 3]])
     })
 }
 
-fn bytes(row: &Row) -> [u8; 64] {
+fn bytes(row: &EthashRow) -> [u8; 64] {
     let mut bytes = [0; 64];
     for (word, out) in row.iter().zip(bytes.chunks_exact_mut(4)) {
         out.copy_from_slice(&word.to_le_bytes());

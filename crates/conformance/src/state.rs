@@ -1,8 +1,8 @@
-//! State tests: one transaction on a state, through the client's own EVM set-up and trie.
+//! State tests: one transaction on a state, with the client's EVM set-up and trie.
 
 use crate::{
-    format::{Alloc, Config, Verdict, chain_spec, genesis_alloc, parse, to_u64},
-    worker::Worker,
+    format::{TestAlloc, TestConfig, TestVerdict, chain_spec, genesis_alloc, parse, to_u64},
+    worker::TestWorker,
 };
 use alloy_consensus::{Signed, TxLegacy, constants::KECCAK_EMPTY};
 use alloy_eips::eip2718::Decodable2718;
@@ -18,7 +18,7 @@ use retrie_execution::{
 };
 use retrie_pipeline::recover_senders;
 use retrie_state::{
-    Account, At, DeltaBuilder, MemoryStore, Proposal, StateError, StateKey, StateReader,
+    Account, DeltaBuilder, MemoryStore, Proposal, StateError, StateId, StateKey, StateReader,
     StateStore, StoreOptions, encode_slot,
 };
 use serde::Deserialize;
@@ -26,18 +26,18 @@ use serde_json::value::RawValue;
 use std::{collections::BTreeMap, sync::Arc};
 
 #[derive(Debug, Deserialize)]
-struct Test {
-    env: Env,
-    pre: Alloc,
-    transaction: Parts,
-    post: BTreeMap<String, Vec<Post>>,
+struct StateTest {
+    env: StateTestEnv,
+    pre: TestAlloc,
+    transaction: TransactionParts,
+    post: BTreeMap<String, Vec<PostCase>>,
     #[serde(default)]
-    config: Config,
+    config: TestConfig,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Env {
+struct StateTestEnv {
     current_coinbase: Address,
     current_difficulty: U256,
     current_gas_limit: U256,
@@ -48,10 +48,10 @@ struct Env {
     current_excess_blob_gas: Option<U256>,
 }
 
-/// The transaction of tests that do not give its bytes: lists, of which each post state picks one.
+/// The transaction of tests without its bytes: lists, from which each post state picks one item.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Parts {
+struct TransactionParts {
     data: Vec<Bytes>,
     gas_limit: Vec<U256>,
     gas_price: Option<U256>,
@@ -62,23 +62,23 @@ struct Parts {
 }
 
 #[derive(Debug, Deserialize)]
-struct Post {
+struct PostCase {
     hash: B256,
     logs: B256,
-    indexes: Indexes,
+    indexes: PostIndexes,
     txbytes: Option<Bytes>,
     #[serde(rename = "expectException")]
     exception: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Indexes {
+struct PostIndexes {
     data: usize,
     gas: usize,
     value: usize,
 }
 
-/// What the environment says of ancestors: the hash of a block is that of its number in decimal.
+/// Ancestor hashes of the tests: the hash of a block is the hash of its decimal number.
 struct NumberHashes;
 
 impl BlockHashes for NumberHashes {
@@ -91,15 +91,15 @@ fn hash_of(number: u64) -> B256 {
     keccak256(number.to_string())
 }
 
-/// Runs one test, on all its forks.
-pub(crate) fn run(json: &RawValue, worker: &Worker) -> Verdict {
-    let test: Test = parse(json)?;
+/// Runs one test for all its forks.
+pub(crate) fn run(json: &RawValue, worker: &TestWorker) -> TestVerdict {
+    let test: StateTest = parse(json)?;
     if test.post.values().all(Vec::is_empty) {
         return Err("has no post state".into());
     }
-    let world = World::new(&test.pre, worker)?;
+    let world = PreStateFixture::new(&test.pre, worker)?;
     for (network, posts) in &test.post {
-        // The genesis block plays no part.
+        // The genesis block is not used.
         let spec = chain_spec(network, &test.config, BTreeMap::new(), Header::default())?;
         for (index, post) in posts.iter().enumerate() {
             world
@@ -110,15 +110,15 @@ pub(crate) fn run(json: &RawValue, worker: &Worker) -> Verdict {
     Ok(())
 }
 
-/// The state before, on the client's trie.
-struct World {
+/// The pre-state, on the client's trie.
+struct PreStateFixture {
     store: StateStore,
     before: Proposal,
     codes: HashMap<B256, Bytes>,
 }
 
-impl World {
-    fn new(pre: &Alloc, worker: &Worker) -> Result<Self, String> {
+impl PreStateFixture {
+    fn new(pre: &TestAlloc, worker: &TestWorker) -> Result<Self, String> {
         let fail = |error: StateError| error.to_string();
         let mut delta = DeltaBuilder::new();
         let mut codes = HashMap::default();
@@ -139,11 +139,17 @@ impl World {
         let memory = Arc::new(MemoryStore::new());
         let store = StateStore::open(worker.backend.0.clone(), memory, StoreOptions::default())
             .map_err(fail)?;
-        let before = store.begin(At::Tip).and_then(|s| s.finish_as(0, &delta.build()));
+        let before = store.begin(StateId::Tip).and_then(|s| s.finish_as(0, &delta.build()));
         Ok(Self { before: before.map_err(fail)?, store, codes })
     }
 
-    fn check(&self, spec: &ChainSpec, test: &Test, post: &Post, worker: &Worker) -> Verdict {
+    fn check(
+        &self,
+        spec: &ChainSpec,
+        test: &StateTest,
+        post: &PostCase,
+        worker: &TestWorker,
+    ) -> TestVerdict {
         let header = header(spec, &test.env)?;
         let outcome = match transaction(spec, &header, &test.transaction, post)? {
             Ok(block) => self.execute(spec, &block, worker)?,
@@ -156,12 +162,12 @@ impl World {
             }
             (Some(_), Err(_)) => (DeltaBuilder::new().build(), Vec::new()),
             (Some(reason), Ok(_)) => return Err(format!("is executed, expected is {reason}")),
-            // Old tests do not name exceptions; their state tells.
+            // Old tests do not name exceptions; only their state shows them.
             (None, Err(_)) if post.txbytes.is_none() => (DeltaBuilder::new().build(), Vec::new()),
             (None, Err(refusal)) => return Err(format!("the transaction is refused: {refusal}")),
         };
         let fail = |error: StateError| error.to_string();
-        let session = self.store.begin(At::Proposal(&self.before)).map_err(fail)?;
+        let session = self.store.begin(StateId::Proposal(&self.before)).map_err(fail)?;
         let mut after = session.finish(&delta).map_err(fail)?;
         if post.exception.is_none() && !spec.is_spurious_dragon_active_at_block(header.number) {
             after = self.touch(after, header.beneficiary).map_err(fail)?;
@@ -178,25 +184,25 @@ impl World {
         Ok(())
     }
 
-    /// The beneficiary gets a reward of nothing, which leaves an empty account before EIP-161.
+    /// The beneficiary gets a reward of zero, which leaves an empty account before EIP-161.
     fn touch(&self, state: Proposal, beneficiary: Address) -> Result<Proposal, StateError> {
-        let reader = self.store.at(At::Proposal(&state))?;
+        let reader = self.store.at(StateId::Proposal(&state))?;
         if reader.account(&beneficiary)?.is_some() {
             return Ok(state);
         }
         let mut delta = DeltaBuilder::new();
         delta.change(StateKey::Account(beneficiary), None, Some(Account::default().encode()));
-        self.store.begin(At::Proposal(&state))?.finish(&delta.build())
+        self.store.begin(StateId::Proposal(&state))?.finish(&delta.build())
     }
 
     fn execute(
         &self,
         spec: &ChainSpec,
         block: &RecoveredBlock,
-        worker: &Worker,
+        worker: &TestWorker,
     ) -> Result<Result<ExecutionOutcome, String>, String> {
         let reader =
-            self.store.at(At::Proposal(&self.before)).map_err(|error| error.to_string())?;
+            self.store.at(StateId::Proposal(&self.before)).map_err(|error| error.to_string())?;
         let input =
             ExecutionInput::new(&reader, &self.codes, &NumberHashes).with_code_cache(&worker.codes);
         let transaction = block.transactions_recovered().next().ok_or("no transaction")?;
@@ -208,7 +214,7 @@ impl World {
     }
 }
 
-fn header(spec: &ChainSpec, env: &Env) -> Result<Header, String> {
+fn header(spec: &ChainSpec, env: &StateTestEnv) -> Result<Header, String> {
     let number = to_u64(env.current_number, "currentNumber")?;
     let timestamp = to_u64(env.current_timestamp, "currentTimestamp")?;
     let is_merged = spec.terminal_total_difficulty().is_some();
@@ -230,13 +236,13 @@ fn header(spec: &ChainSpec, env: &Env) -> Result<Header, String> {
     })
 }
 
-/// A block of the one transaction, with its sender; `Ok(Err(reason))` if it is refused before the
-/// EVM sees it.
+/// A block with the one transaction and its sender; `Ok(Err(reason))` if it is rejected before the
+/// EVM.
 fn transaction(
     spec: &ChainSpec,
     header: &Header,
-    parts: &Parts,
-    post: &Post,
+    parts: &TransactionParts,
+    post: &PostCase,
 ) -> Result<Result<RecoveredBlock, String>, String> {
     let block = |transaction| {
         let body = BlockBody { transactions: vec![transaction], ..BlockBody::default() };
@@ -272,7 +278,7 @@ fn transaction(
         value: pick(&parts.value, post.indexes.value, "value")?,
         input: parts.data.get(post.indexes.data).cloned().ok_or_else(|| missing("data"))?,
     };
-    // The sender is given, so the signature stands for nothing.
+    // The sender is given, so the signature is not used.
     let signature = Signature::new(U256::from(1), U256::from(1), false);
     let block = block(Transaction::Legacy(Signed::new_unhashed(transaction, signature)));
     Ok(Ok(RecoveredBlock::new_unhashed(block, vec![sender])))

@@ -1,153 +1,160 @@
-//! The suites that are known here, and how each is run.
+//! The known suites, and how each is run.
 
 use crate::{
     archive::TestFile,
     basics,
     blockchain::{self, BadBlocks},
     engine,
-    format::{Ran, Verdict},
+    format::{CaseResult, TestVerdict},
     p2p, precompiles, state,
-    worker::Worker,
+    worker::TestWorker,
 };
 use serde_json::value::RawValue;
 
 /// A suite of the conformance data.
 #[derive(Debug)]
-pub struct Suite {
-    /// Its name: that of its archive or folder, or `engine:` and that, if its blocks go through the
+pub struct TestSuite {
+    /// The name of its archive or folder; with the prefix `engine:` if its blocks go through the
     /// Engine API.
     pub name: &'static str,
-    /// What its files are.
-    pub(crate) kind: Kind,
-    /// What its failures mean.
-    pub gate: Gate,
+    /// The kind of its files.
+    pub(crate) kind: SuiteKind,
+    /// Whether it is run.
+    pub gate: SuiteGate,
 }
 
-/// What failures mean.
+/// Whether a suite is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
+pub enum SuiteGate {
     /// Every case must pass.
     Enforced,
-    /// Not run here, for this reason.
+    /// The suite is not run, for this reason.
     NotRun(&'static str),
 }
 
-/// What the files of a suite are.
+/// The kind of files in a suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SuiteKind {
     Blockchain(BadBlocks),
-    /// Blockchain tests as payloads.
+    /// Blockchain tests, converted to payloads.
     Engine(BadBlocks),
-    /// Payloads as they stand.
+    /// Payloads, sent as they are.
     Payloads,
     State,
     Basics,
     Precompiles,
     Chain,
-    /// Calls of the Engine API that make a chain.
+    /// Calls of the Engine API that build a chain.
     Calls,
     Other,
 }
 
-const fn suite(name: &'static str, kind: Kind, gate: Gate) -> Suite {
-    Suite { name, kind, gate }
+const fn suite(name: &'static str, kind: SuiteKind, gate: SuiteGate) -> TestSuite {
+    TestSuite { name, kind, gate }
 }
 
-const BLOCKS: Kind = Kind::Blockchain(BadBlocks::Named);
-const OLD_BLOCKS: Kind = Kind::Blockchain(BadBlocks::MaybeSilent);
-const PAYLOADS: Kind = Kind::Engine(BadBlocks::Named);
-const DEVNET: Gate = Gate::NotRun("Amsterdam as of a devnet that no release follows");
+const BLOCKS: SuiteKind = SuiteKind::Blockchain(BadBlocks::Named);
+const OLD_BLOCKS: SuiteKind = SuiteKind::Blockchain(BadBlocks::MaybeSilent);
+const PAYLOADS: SuiteKind = SuiteKind::Engine(BadBlocks::Named);
+const DEVNET: SuiteGate = SuiteGate::NotRun("Amsterdam as of a devnet that no release follows");
 
 /// All suites.
-pub const SUITES: &[Suite] = &[
-    suite("eest-v5.4.0-blockchain", BLOCKS, Gate::Enforced),
-    suite("eest-v5.4.0-blockchain-static", BLOCKS, Gate::Enforced),
-    suite("eest-v5.4.0-state", Kind::State, Gate::Enforced),
-    suite("eest-v5.4.0-state-static", Kind::State, Gate::Enforced),
-    suite("eest-bal-v5.7.0-osaka", BLOCKS, Gate::Enforced),
-    suite("eest-bal-v5.7.0-oldforks", BLOCKS, Gate::Enforced),
-    suite("ethereum-tests-blockchain", BLOCKS, Gate::Enforced),
-    suite("ethereum-tests-basics", Kind::Basics, Gate::Enforced),
-    suite("legacytests-cancun-blockchain", BLOCKS, Gate::Enforced),
-    suite("legacytests-constantinople-blockchain", OLD_BLOCKS, Gate::Enforced),
-    suite("legacytests-constantinople-state", Kind::State, Gate::Enforced),
-    suite("geth-precompiles", Kind::Precompiles, Gate::Enforced),
-    suite("p2p", Kind::Chain, Gate::Enforced),
-    suite("eest-amsterdam-refilled", BLOCKS, Gate::Enforced),
-    suite("eest-amsterdam-refilled-ported", BLOCKS, Gate::Enforced),
-    suite("gen-amsterdam", BLOCKS, Gate::Enforced),
-    suite("eest-benchmark-engine", Kind::Payloads, Gate::Enforced),
-    suite("engine:eest-v5.4.0-blockchain", PAYLOADS, Gate::Enforced),
-    suite("engine:eest-v5.4.0-blockchain-static", PAYLOADS, Gate::Enforced),
-    suite("engine:eest-bal-v5.7.0-osaka", PAYLOADS, Gate::Enforced),
-    suite("engine:eest-bal-v5.7.0-oldforks", PAYLOADS, Gate::Enforced),
-    suite("engine:ethereum-tests-blockchain", PAYLOADS, Gate::Enforced),
-    suite("engine:legacytests-cancun-blockchain", PAYLOADS, Gate::Enforced),
-    suite("engine:p2p", Kind::Calls, Gate::Enforced),
-    suite("engine:eest-amsterdam-refilled", PAYLOADS, Gate::Enforced),
-    suite("engine:eest-amsterdam-refilled-ported", PAYLOADS, Gate::Enforced),
-    suite("engine:gen-amsterdam", PAYLOADS, Gate::Enforced),
-    suite("eest-bal-v5.7.0-amsterdam", Kind::Other, DEVNET),
-    suite("eest-bal-v5.7.0-amsterdam-ported", Kind::Other, DEVNET),
-    suite("eest-zkevm-v0.3.3-witness", Kind::Other, DEVNET),
+pub const SUITES: &[TestSuite] = &[
+    suite("eest-v5.4.0-blockchain", BLOCKS, SuiteGate::Enforced),
+    suite("eest-v5.4.0-blockchain-static", BLOCKS, SuiteGate::Enforced),
+    suite("eest-v5.4.0-state", SuiteKind::State, SuiteGate::Enforced),
+    suite("eest-v5.4.0-state-static", SuiteKind::State, SuiteGate::Enforced),
+    suite("eest-bal-v5.7.0-osaka", BLOCKS, SuiteGate::Enforced),
+    suite("eest-bal-v5.7.0-oldforks", BLOCKS, SuiteGate::Enforced),
+    suite("ethereum-tests-blockchain", BLOCKS, SuiteGate::Enforced),
+    suite("ethereum-tests-basics", SuiteKind::Basics, SuiteGate::Enforced),
+    suite("legacytests-cancun-blockchain", BLOCKS, SuiteGate::Enforced),
+    suite("legacytests-constantinople-blockchain", OLD_BLOCKS, SuiteGate::Enforced),
+    suite("legacytests-constantinople-state", SuiteKind::State, SuiteGate::Enforced),
+    suite("geth-precompiles", SuiteKind::Precompiles, SuiteGate::Enforced),
+    suite("p2p", SuiteKind::Chain, SuiteGate::Enforced),
+    suite("eest-amsterdam-refilled", BLOCKS, SuiteGate::Enforced),
+    suite("eest-amsterdam-refilled-ported", BLOCKS, SuiteGate::Enforced),
+    suite("gen-amsterdam", BLOCKS, SuiteGate::Enforced),
+    suite("eest-benchmark-engine", SuiteKind::Payloads, SuiteGate::Enforced),
+    suite("engine:eest-v5.4.0-blockchain", PAYLOADS, SuiteGate::Enforced),
+    suite("engine:eest-v5.4.0-blockchain-static", PAYLOADS, SuiteGate::Enforced),
+    suite("engine:eest-bal-v5.7.0-osaka", PAYLOADS, SuiteGate::Enforced),
+    suite("engine:eest-bal-v5.7.0-oldforks", PAYLOADS, SuiteGate::Enforced),
+    suite("engine:ethereum-tests-blockchain", PAYLOADS, SuiteGate::Enforced),
+    suite("engine:legacytests-cancun-blockchain", PAYLOADS, SuiteGate::Enforced),
+    suite("engine:p2p", SuiteKind::Calls, SuiteGate::Enforced),
+    suite("engine:eest-amsterdam-refilled", PAYLOADS, SuiteGate::Enforced),
+    suite("engine:eest-amsterdam-refilled-ported", PAYLOADS, SuiteGate::Enforced),
+    suite("engine:gen-amsterdam", PAYLOADS, SuiteGate::Enforced),
+    suite("eest-bal-v5.7.0-amsterdam", SuiteKind::Other, DEVNET),
+    suite("eest-bal-v5.7.0-amsterdam-ported", SuiteKind::Other, DEVNET),
+    suite("eest-zkevm-v0.3.3-witness", SuiteKind::Other, DEVNET),
     suite(
         "legacytests-vm",
-        Kind::Other,
-        Gate::NotRun(
+        SuiteKind::Other,
+        SuiteGate::NotRun(
             "one call frame without a transaction and without inner calls; state tests hold the same programs",
         ),
     ),
-    suite("rpc-compat", Kind::Other, Gate::NotRun("needs JSON-RPC")),
-    suite("graphql", Kind::Other, Gate::NotRun("there is no GraphQL")),
+    suite("rpc-compat", SuiteKind::Other, SuiteGate::NotRun("needs JSON-RPC")),
+    suite("graphql", SuiteKind::Other, SuiteGate::NotRun("there is no GraphQL")),
 ];
 
 /// The suite with this name.
-pub fn find(name: &str) -> Option<&'static Suite> {
+pub fn find(name: &str) -> Option<&'static TestSuite> {
     SUITES.iter().find(|suite| suite.name == name)
 }
 
-/// What suites that go through the Engine API begin with.
+/// Prefix of suites that go through the Engine API.
 const ENGINE: &str = "engine:";
 
-impl Suite {
+impl TestSuite {
     /// Name of its archive or folder.
     pub fn archive(&self) -> &'static str {
         self.name.strip_prefix(ENGINE).unwrap_or(self.name)
     }
 
-    /// Whether a file of the suite holds tests.
+    /// Whether a file of the suite has tests.
     pub(crate) fn has_tests(&self, path: &str) -> bool {
         match self.kind {
-            Kind::Chain => path.ends_with("chain.rlp") && p2p::is_run(path),
-            Kind::Calls => p2p::has_calls(path),
+            SuiteKind::Chain => path.ends_with("chain.rlp") && p2p::is_tested_chain(path),
+            SuiteKind::Calls => p2p::has_calls(path),
             _ => path.ends_with(".json"),
         }
     }
 
-    /// Runs one case: a member of the JSON file `path`. `None` if it is none of this suite.
-    pub(crate) fn run_case(&self, path: &str, json: &RawValue, worker: &Worker) -> Option<Ran> {
+    /// Runs one case: a member of the JSON file `path`. `None` if the case is not of this suite.
+    pub(crate) fn run_case(
+        &self,
+        path: &str,
+        json: &RawValue,
+        worker: &TestWorker,
+    ) -> Option<CaseResult> {
         let verdict = match self.kind {
-            Kind::Engine(bad_blocks) => return engine::run(json, bad_blocks, worker),
-            Kind::Payloads => return Some(engine::run_payloads(json, worker)),
-            Kind::Blockchain(bad_blocks) => blockchain::run(json, bad_blocks, worker),
-            Kind::State => state::run(json, worker),
-            Kind::Basics => basics::run(path, json, worker),
-            Kind::Precompiles => precompiles::run(path, json, worker),
-            Kind::Chain | Kind::Calls | Kind::Other => Err("not a file of tests".into()),
+            SuiteKind::Engine(bad_blocks) => return engine::run(json, bad_blocks, worker),
+            SuiteKind::Payloads => return Some(engine::run_payloads(json, worker)),
+            SuiteKind::Blockchain(bad_blocks) => blockchain::run(json, bad_blocks, worker),
+            SuiteKind::State => state::run(json, worker),
+            SuiteKind::Basics => basics::run(path, json, worker),
+            SuiteKind::Precompiles => precompiles::run(path, json, worker),
+            SuiteKind::Chain | SuiteKind::Calls | SuiteKind::Other => {
+                Err("not a file of tests".into())
+            }
         };
         Some(verdict.into())
     }
 
-    /// Runs a file that is one case as a whole; `None` if it holds cases of its own.
+    /// Runs a file that is one case as a whole; `None` if the file has several cases.
     pub(crate) fn run_file(
         &self,
         file: &TestFile,
         all: &[TestFile],
-        worker: &Worker,
-    ) -> Option<Verdict> {
+        worker: &TestWorker,
+    ) -> Option<TestVerdict> {
         match self.kind {
-            Kind::Chain => Some(p2p::run(file, all, worker)),
-            Kind::Calls => Some(p2p::run_calls(file, all, worker)),
+            SuiteKind::Chain => Some(p2p::run(file, all, worker)),
+            SuiteKind::Calls => Some(p2p::run_calls(file, all, worker)),
             _ => None,
         }
     }

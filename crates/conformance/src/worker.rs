@@ -1,10 +1,10 @@
-//! What the tests of one thread share: a folder for throw-away chains, metrics, seals.
+//! Shared by the tests of one thread: a folder for temporary chains, metrics, seals.
 
-use crate::{format::Verdict, seal::Ethash};
+use crate::{format::TestVerdict, seal::Ethash};
 use retrie_chainspec::ChainSpec;
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
 use retrie_execution::{CodeCache, ExecutionOutcome};
-use retrie_pipeline::{Chain, ChainOptions};
+use retrie_pipeline::{ChainOptions, ChainStore};
 use retrie_state::{AnyBackend, StoreOptions};
 use retrie_telemetry::Metrics;
 use std::{
@@ -15,57 +15,57 @@ use std::{
 };
 use tokio::runtime::Runtime;
 
-/// A folder in memory, where the system has one.
+/// A folder in memory, if the system has one.
 const MEMORY: &str = "/dev/shm";
-/// Bound of a test's database.
+/// Size limit of a test's database.
 const MAP_LIMIT: u64 = 1 << 30;
-/// By how much its file grows: few tests need more.
+/// Growth step of its file: few tests need more than one.
 const GROWTH: u64 = 4 << 20;
 
-/// A state store that has Ethereum's root.
+/// A state backend with Ethereum's root.
 #[derive(Clone)]
-pub struct Backend(pub Arc<dyn AnyBackend>);
+pub struct TestBackend(pub Arc<dyn AnyBackend>);
 
-impl fmt::Debug for Backend {
+impl fmt::Debug for TestBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Backend").field(self.0.identity()).finish()
     }
 }
 
-/// Transactions of blocks that were executed both ways, on lists that tell the truth.
+/// Transactions of blocks that were executed serially and in parallel, with correct BALs.
 #[derive(Debug, Default)]
-pub(crate) struct InParallel {
+pub(crate) struct ParallelCounts {
     pub(crate) all: Cell<u64>,
-    /// Those whose outcomes were known ahead.
+    /// Transactions whose outcomes the parallel execution had precomputed.
     pub(crate) ahead: Cell<u64>,
 }
 
-impl InParallel {
-    pub(crate) fn executed(&self, outcome: &ExecutionOutcome) {
+impl ParallelCounts {
+    pub(crate) fn count(&self, outcome: &ExecutionOutcome) {
         self.all.set(self.all.get() + outcome.receipts.len() as u64);
-        self.ahead.set(self.ahead.get() + outcome.ahead);
+        self.ahead.set(self.ahead.get() + outcome.precomputed_transactions);
     }
 }
 
-/// What the tests of one thread share.
+/// Shared by the tests of one thread.
 #[derive(Debug)]
-pub(crate) struct Worker {
+pub(crate) struct TestWorker {
     pub(crate) metrics: Metrics,
     pub(crate) codes: CodeCache,
-    /// Waits for answers of the engine.
+    /// Runs the futures of the engine's answers.
     pub(crate) runtime: Runtime,
-    /// The state store of all chains.
-    pub(crate) backend: Backend,
+    /// The state backend of all chains.
+    pub(crate) backend: TestBackend,
     /// Whether transactions are executed in parallel.
     pub(crate) parallel_execution: bool,
-    pub(crate) transactions: InParallel,
+    pub(crate) transactions: ParallelCounts,
     ethash: Arc<OnceLock<Ethash>>,
 }
 
-impl Worker {
-    /// A worker; all workers of a run share what is costly about seals.
+impl TestWorker {
+    /// A worker. All workers of a run share the Ethash cache, which is expensive.
     pub(crate) fn new(
-        backend: Backend,
+        backend: TestBackend,
         parallel_execution: bool,
         ethash: Arc<OnceLock<Ethash>>,
     ) -> Result<Self, String> {
@@ -73,11 +73,11 @@ impl Worker {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
         let codes = CodeCache::default();
-        let transactions = InParallel::default();
+        let transactions = ParallelCounts::default();
         Ok(Self { metrics, codes, runtime, backend, parallel_execution, transactions, ethash })
     }
 
-    /// Seals of the first 30,000 blocks.
+    /// The verifier of seals of the first 30,000 blocks.
     pub(crate) fn ethash(&self) -> &Ethash {
         self.ethash.get_or_init(Ethash::new)
     }
@@ -86,15 +86,15 @@ impl Worker {
     pub(crate) fn with_chain(
         &self,
         spec: ChainSpec,
-        work: impl FnOnce(&Arc<Chain>) -> Verdict,
-    ) -> Verdict {
+        work: impl FnOnce(&Arc<ChainStore>) -> TestVerdict,
+    ) -> TestVerdict {
         let folder = if Path::new(MEMORY).is_dir() {
             tempfile::tempdir_in(MEMORY)
         } else {
             tempfile::tempdir()
         };
         let folder = folder.map_err(|error| format!("no temporary folder: {error}"))?;
-        let chain = Chain::open(ChainOptions {
+        let chain = ChainStore::open(ChainOptions {
             spec: Arc::new(spec),
             backend: self.backend.0.clone(),
             referee: None,

@@ -1,4 +1,4 @@
-//! The rules of block access lists, and of one that somebody has sent along with its block.
+//! Rules of block access lists (BAL, EIP-7928), and of a list that came with its block.
 
 use crate::ConsensusError;
 use alloy_eip7928::{
@@ -8,15 +8,17 @@ use alloy_eip7928::{
 use alloy_primitives::keccak256;
 use retrie_chainspec::primitives::SealedBlock;
 
-/// Decodes the access list that came with `block` (EIP-7928), if it is the one that the header commits
-/// to, and well-formed: strictly ascending accounts, slots and block access indices, none of them beyond
-/// the block, no slot both read and written, no more items than its gas limit allows. Whether it tells
-/// the truth is for execution to say.
+/// Decodes the access list that came with `block` (EIP-7928).
+///
+/// The list must be the one that the header commits to, and well-formed: accounts, slots and block
+/// access indices strictly ascend, no index lies beyond the block, no slot is both read and
+/// written, and there are no more items than the gas limit allows. Only execution can show whether
+/// its contents are right.
 ///
 /// # Errors
-/// [`ConsensusError`], which is a verdict about the block: [`ConsensusError::OtherAccessList`] and
-/// [`ConsensusError::UnexpectedAccessList`] if list and header do not belong together,
-/// [`ConsensusError::MalformedAccessList`] if no execution can give what the header commits to,
+/// [`ConsensusError`], which is a verdict about the block: [`ConsensusError::AccessListMismatch`]
+/// and [`ConsensusError::UnexpectedAccessList`] if list and header do not belong together,
+/// [`ConsensusError::MalformedAccessList`] if no execution can produce what the header commits to,
 /// [`ConsensusError::AccessListItems`] if the list is too long.
 pub fn validate_access_list(
     block: &SealedBlock,
@@ -26,7 +28,7 @@ pub fn validate_access_list(
     let expected = expected.ok_or(ConsensusError::UnexpectedAccessList)?;
     let got = keccak256(rlp);
     if got != expected {
-        return Err(ConsensusError::OtherAccessList { got, expected });
+        return Err(ConsensusError::AccessListMismatch { got, expected });
     }
     let malformed = |reason: String| ConsensusError::MalformedAccessList { reason };
     let list: BlockAccessList =
@@ -37,8 +39,9 @@ pub fn validate_access_list(
     Ok(list)
 }
 
-/// Holds the items of a list, which are its accounts and their slots, against the `gas_limit` of its block
-/// (EIP-7928): each of them stands for so much gas, less than a cold access costs.
+/// Checks the number of items of a list, its accounts and their slots, against the `gas_limit` of
+/// its block (EIP-7928): there may be one item per [`ITEM_COST`] gas, which is less than the cost
+/// of a cold access.
 pub(crate) fn validate_items(
     list: &[AccountChanges],
     gas_limit: u64,

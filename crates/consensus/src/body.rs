@@ -19,8 +19,8 @@ pub const MAX_RLP_BLOCK_SIZE: usize = 10 * 1024 * 1024 - 2 * 1024 * 1024;
 ///
 /// The header itself must have passed [`crate::validate_header`]. Rules of single transactions
 /// (signature, chain id, nonce, fees, intrinsic gas, blob versions and blobs per transaction of
-/// EIP-7594, the gas cap of EIP-7825) are the EVM's business and checked as they execute. Ommers
-/// are judged by [`crate::validate_ommers`].
+/// EIP-7594, the gas cap of EIP-7825) are checked by the EVM as they execute. Ommers are checked by
+/// [`crate::validate_ommers`].
 ///
 /// # Errors
 /// [`ConsensusError`] naming the broken rule.
@@ -73,7 +73,7 @@ pub fn validate_body(spec: &ChainSpec, block: &SealedBlock) -> Result<(), Consen
 }
 
 /// Typed transactions exist from their fork on (EIP-2930, EIP-1559, EIP-4844, EIP-7702). The EVM
-/// checks this too; here it is found before anything is executed.
+/// checks this too; this check finds it before anything is executed.
 fn validate_transaction_types(
     spec: &ChainSpec,
     header: &Header,

@@ -1,8 +1,8 @@
 //! Proof-of-work difficulty, Frontier to Gray Glacier.
 //!
 //! Every rule adjusts the parent's difficulty by the time since the parent and then adds the
-//! *difficulty bomb*, a term that doubles every 100,000 blocks. Later forks only pretend that the
-//! chain is younger by a *bomb delay*.
+//! *difficulty bomb*, a term that doubles every 100,000 blocks. Later forks subtract a *bomb
+//! delay* from the block number before they compute it.
 //!
 //! | fork | adjustment | bomb delay (blocks) | source |
 //! |---|---|---|---|
@@ -15,9 +15,9 @@
 //! | Arrow Glacier | as Byzantium | 10,700,000 | EIP-4345 |
 //! | Gray Glacier | as Byzantium | 11,400,000 | EIP-5133 |
 //!
-//! A step is the parent's difficulty / 2048, where the parent's ommers are those it includes. The sum of
-//! all is at least [`MINIMUM_DIFFICULTY`] (yellow paper 4.4.4); some clients raise it to that before they
-//! add the bomb, which no public network ever told apart.
+//! A step is the parent's difficulty / 2048; "with ommers" means that the parent includes ommers.
+//! The sum of all is at least [`MINIMUM_DIFFICULTY`] (yellow paper 4.4.4). Some clients apply this
+//! minimum before they add the bomb; on no public network has it made a difference.
 
 use alloy_consensus::EMPTY_OMMER_ROOT_HASH;
 use alloy_primitives::U256;
@@ -44,8 +44,8 @@ const BOMB_DELAYS: [(EthereumHardfork, u64); 6] = [
 
 /// Difficulty that a proof-of-work child of `parent` must have.
 ///
-/// `timestamp` is the child's, in seconds; one that is not later than the parent's counts as the
-/// same second (such a child is refused elsewhere). Results beyond 256 bits saturate.
+/// `timestamp` is the child's, in seconds. A timestamp before the parent's counts as equal to it
+/// (header rules refuse such a child). Results beyond 256 bits saturate.
 pub fn next_difficulty(spec: &ChainSpec, parent: &Header, timestamp: u64) -> U256 {
     let number = parent.number.saturating_add(1);
     let elapsed = timestamp.saturating_sub(parent.timestamp);

@@ -1,12 +1,12 @@
-//! Why a block is refused.
+//! Why a block is invalid.
 
 use alloy_primitives::{B256, Bloom, Bytes, U256};
 use retrie_chainspec::{EthereumHardfork, primitives::SealedHeader};
 
 /// A rule of the protocol that a header, body or execution result breaks.
 ///
-/// `got` is what the block says or contains, `expected` what the rules demand. The block itself is
-/// named by [`InvalidBlock`]; see [`Self::in_block`].
+/// `got` is the value in the block, `expected` the value that the rules demand. [`InvalidBlock`]
+/// adds number and hash of the block; see [`Self::in_block`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConsensusError {
@@ -215,7 +215,7 @@ pub enum ConsensusError {
     },
 
     // --- body ---
-    /// The transactions are not those of the header.
+    /// The transactions do not match the header.
     #[error("transactions root is {got}, expected {expected} by the header")]
     TransactionsRoot {
         /// Of the body.
@@ -223,7 +223,7 @@ pub enum ConsensusError {
         /// In the header.
         expected: B256,
     },
-    /// The ommers are not those of the header.
+    /// The ommers do not match the header.
     #[error("ommers hash is {got}, expected {expected} by the header")]
     OmmersHash {
         /// Of the body.
@@ -231,7 +231,7 @@ pub enum ConsensusError {
         /// In the header.
         expected: B256,
     },
-    /// The withdrawals are not those of the header (EIP-4895).
+    /// The withdrawals do not match the header (EIP-4895).
     #[error("withdrawals root is {got}, expected {expected} by the header")]
     WithdrawalsRoot {
         /// Of the body.
@@ -269,7 +269,7 @@ pub enum ConsensusError {
         /// Fork that introduces it.
         fork: EthereumHardfork,
     },
-    /// The blobs of the transactions are not those the header accounts for (EIP-4844).
+    /// The blobs of the transactions use other blob gas than the header states (EIP-4844).
     #[error("transactions use {got} blob gas, expected {expected} by the header")]
     BlobGasUsed {
         /// Sum over the body (or execution).
@@ -324,7 +324,7 @@ pub enum ConsensusError {
         #[source]
         error: Box<Self>,
     },
-    /// An ancestor needed to judge ommers is not in the database.
+    /// An ancestor needed to check ommers is not in the database.
     #[error("ancestor {hash} is unknown: import the blocks before this one first")]
     UnknownAncestor {
         /// Hash of the ancestor.
@@ -340,7 +340,7 @@ pub enum ConsensusError {
     },
 
     // --- after execution ---
-    /// Execution used another amount of gas.
+    /// Execution used another amount of gas than the header states.
     #[error("execution used {got} gas, expected {expected} by the header")]
     GasUsed {
         /// By execution.
@@ -358,7 +358,7 @@ pub enum ConsensusError {
         /// Number of transactions.
         expected: usize,
     },
-    /// Execution gave other receipts.
+    /// The receipts of execution do not match the header.
     #[error("receipts root is {got}, expected {expected} by the header")]
     ReceiptsRoot {
         /// By execution.
@@ -366,7 +366,7 @@ pub enum ConsensusError {
         /// In the header.
         expected: B256,
     },
-    /// Execution gave other logs.
+    /// The logs of execution do not match the header.
     #[error("logs bloom is {got}, expected {expected} by the header")]
     LogsBloom {
         /// By execution.
@@ -374,7 +374,7 @@ pub enum ConsensusError {
         /// In the header.
         expected: Box<Bloom>,
     },
-    /// Execution gave other requests to the consensus layer (EIP-7685).
+    /// The requests to the consensus layer (EIP-7685) that execution gave do not match the header.
     #[error("requests hash is {got}, expected {expected} by the header")]
     RequestsHash {
         /// By execution.
@@ -389,19 +389,20 @@ pub enum ConsensusError {
         count: usize,
     },
     /// A block access list came with a block that commits to none.
-    #[error("a block access list came with a block of a fork without them")]
+    #[error("a block access list came with a block that commits to none")]
     UnexpectedAccessList,
     /// The block access list that came with a block is not the one that its header commits to.
     #[error(
-        "the block access list that came along hashes to {got}, expected {expected} by the header"
+        "the block access list that came with the block has hash {got}, expected {expected} by \
+         the header"
     )]
-    OtherAccessList {
-        /// Hash of what came.
+    AccessListMismatch {
+        /// Hash of the list that came.
         got: B256,
         /// In the header.
         expected: B256,
     },
-    /// The header commits to a block access list that is none.
+    /// The header commits to bytes that are no well-formed block access list.
     #[error("the block access list is malformed: {reason}")]
     MalformedAccessList {
         /// What is wrong with its encoding or its order.
@@ -409,18 +410,18 @@ pub enum ConsensusError {
     },
     /// The block access list is longer than the block's gas limit allows (EIP-7928).
     #[error(
-        "the block access list has {items} accounts and slots, and {limit} is the most under a gas limit \
-         of {gas_limit}"
+        "the block access list has {items} accounts and slots, at most {limit} are allowed with a \
+         gas limit of {gas_limit}"
     )]
     AccessListItems {
         /// Accounts and slots in the list.
         items: u64,
-        /// As many are allowed.
+        /// Largest number allowed.
         limit: u64,
         /// In the header.
         gas_limit: u64,
     },
-    /// Execution gave another block access list (EIP-7928).
+    /// The block access list that execution built does not match the header (EIP-7928).
     #[error("block access list hash is {got}, expected {expected} by the header")]
     BlockAccessListHash {
         /// By execution.
@@ -431,13 +432,13 @@ pub enum ConsensusError {
 }
 
 impl ConsensusError {
-    /// Names the block.
+    /// Adds the number and hash of the block.
     pub fn in_block(self, header: &SealedHeader) -> InvalidBlock {
         InvalidBlock { number: header.number, hash: header.hash(), error: self }
     }
 
-    /// Whether the error says something about this node rather than about the block: the block
-    /// may be valid and must not be remembered as bad.
+    /// Whether the error is about this node rather than about the block. The block may then be
+    /// valid, and the caller must not remember it as invalid.
     pub const fn is_local(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! Which of two valid chains is the canonical one, where no consensus client says so.
+//! Which of two valid chains becomes canonical where no consensus client decides.
 
 use alloy_primitives::{B256, U256};
 use retrie_chainspec::{ChainSpec, primitives::Header};
@@ -17,7 +17,7 @@ pub struct ChainHead {
 }
 
 impl ChainHead {
-    /// The head that genesis is.
+    /// Genesis as the head.
     pub fn genesis(spec: &ChainSpec) -> Self {
         let header = spec.genesis_header();
         Self {
@@ -49,13 +49,12 @@ pub enum ForkChoice {
 }
 
 impl ForkChoice {
-    /// Judges `candidate` against the `current` canonical head.
+    /// Compares `candidate` with the `current` canonical head.
     ///
     /// Under proof of work the chain with the strictly greater total difficulty wins; the first
     /// seen is kept on a tie. A proof-of-stake chain always wins over proof of work, since it
     /// builds upon a terminal block. Between two proof-of-stake chains the protocol leaves the
-    /// choice to the consensus layer; an importer without one follows the last valid block it was
-    /// given.
+    /// choice to the consensus layer; without it, an import follows the last valid block.
     pub fn decide(current: &ChainHead, candidate: &ChainHead) -> Self {
         let switch = match (current.is_pos, candidate.is_pos) {
             (_, true) => candidate.hash != current.hash,

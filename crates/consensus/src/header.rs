@@ -22,11 +22,11 @@ const DAO_EXTRA_DATA_BLOCKS: u64 = 10;
 
 /// Checks everything about a header that does not depend on another block.
 ///
-/// Checked are sizes and limits, the zeros of proof of stake, the DAO fork's extra data, and that
-/// exactly the fields of the forks active at its number and time are present. Not checked is the
-/// proof-of-work seal (nonce and mix hash): this client takes blocks from trusted files and from a
-/// consensus client, not from miners. The genesis header is exempt from consensus rules; do not
-/// pass it.
+/// It checks sizes and limits, the zero fields of proof of stake, the DAO fork's extra data, and
+/// that exactly the fields of the forks active at the header's number and time are present. It does
+/// not check the proof-of-work seal (nonce and mix hash): this client takes blocks from trusted
+/// files and from a consensus client, not from miners. The genesis header is exempt from consensus
+/// rules; do not pass it.
 ///
 /// # Errors
 /// [`ConsensusError`] naming the broken rule.
@@ -67,7 +67,7 @@ pub fn validate_header(spec: &ChainSpec, header: &SealedHeader) -> Result<(), Co
 /// Checks a header against its parent, which must itself be valid (or genesis).
 ///
 /// Call [`validate_header`] as well. Where the merge block of the chain is not known,
-/// [`validate_merge`] decides whether proof of stake was due.
+/// [`validate_merge`] checks that the change to proof of stake happens at the right block.
 ///
 /// # Errors
 /// [`ConsensusError`] naming the broken rule.
@@ -137,7 +137,7 @@ pub fn validate_merge(
     }
 }
 
-/// Checks that a block received live is not from the future.
+/// Checks that a newly received block is not from the future.
 ///
 /// `now` and `allowed` are seconds; clients tolerate 15 s before the merge and leave the question
 /// to the consensus layer after it. Files of old blocks need no such check.
@@ -210,7 +210,7 @@ fn validate_dao_extra_data(spec: &ChainSpec, header: &Header) -> Result<(), Cons
     Ok(())
 }
 
-/// Fields of proof of work are constants after the merge (EIP-3675).
+/// The fields of proof of work are constants after the merge (EIP-3675).
 fn validate_pos_zeros(header: &Header) -> Result<(), ConsensusError> {
     if !header.difficulty.is_zero() {
         return Err(ConsensusError::NonZeroDifficulty { got: header.difficulty });

@@ -5,14 +5,14 @@
 //! * **header rules** ([`validate_header`], [`validate_header_against_parent`]): what a header
 //!   must say by itself and after its parent.
 //! * **body rules** ([`validate_body`]): what the header commits to, and limits of the block.
-//! * **ommers** ([`validate_ommers`]): valid blocks that lost, named by a later block.
-//! * **access list** ([`validate_access_list`]): the accesses and writes of a block (EIP-7928), where
-//!   somebody has sent them along.
+//! * **ommers** ([`validate_ommers`]): valid blocks off the chain, included by a later block.
+//! * **block access list** (BAL, [`validate_access_list`]): the accesses and writes of a block
+//!   (EIP-7928), where a list came with the block.
 //! * **post-execution rules** ([`validate_post_execution`]): gas, receipts, logs and requests that
-//!   execution must have given. The state root is judged by whoever owns the state.
+//!   execution must have given. The crate that owns the state checks the state root.
 //! * **terminal total difficulty** ([`validate_merge`]): where proof of work must end.
 //!
-//! # The way of a block
+//! # The checks of a block, in order
 //! ```text
 //! header ── validate_header ── validate_header_against_parent ── validate_merge ─┐
 //! body ──── validate_body ──── validate_ommers ──────────────────────────────────┤
@@ -21,10 +21,10 @@
 //! ```
 //! Every function is pure and says in a [`ConsensusError`] which rule is broken, what was found
 //! and what was expected; [`ConsensusError::in_block`] adds the block's number and hash.
-//! [`ForkChoice`] picks between two valid chains where no consensus client does.
+//! [`ForkChoice`] chooses between two valid chains where there is no consensus client.
 //!
 //! # Assumptions
-//! * Parents are valid. Rules are only as good as the chain below them.
+//! * Parents are valid: every check relies on the chain below.
 //! * The proof-of-work seal is not checked (see [`validate_header`]).
 //! * Rules of single transactions are checked by the EVM during execution.
 

@@ -1,8 +1,8 @@
 //! Rules of ommers (uncles), yellow paper section 11.1.
 //!
-//! An ommer is a valid block that lost: its parent is an ancestor of the including block, two to
-//! seven generations back, but it is no ancestor itself. A block may name two, each only once in
-//! the history it builds upon.
+//! An ommer is a valid block off the chain: its parent is an ancestor of the including block, two
+//! to seven generations back, but it is no ancestor itself. A block may include two ommers, and
+//! only ommers that none of its ancestors includes.
 
 use std::fmt::Display;
 
@@ -20,13 +20,13 @@ pub const MAX_OMMERS: usize = 2;
 /// How many generations of ancestors are searched for the parent of an ommer.
 pub const OMMER_GENERATIONS: usize = 7;
 
-/// Where ancestors come from.
+/// Gives the headers and ommers of ancestors.
 pub trait HeaderProvider {
     /// Why reading failed.
     type Error: Display;
 
-    /// The header with this hash, on whatever branch, and the ommers its block includes; `None`
-    /// if the block is unknown.
+    /// The header with this hash, on any branch, and the ommers its block includes; `None` if the
+    /// block is unknown.
     ///
     /// # Errors
     /// Only if reading failed.
@@ -69,7 +69,7 @@ pub fn validate_ommers(
     if ommers.len() > MAX_OMMERS {
         return Err(ConsensusError::TooManyOmmers { got: ommers.len(), max: MAX_OMMERS });
     }
-    let family = Family::read(block, &ancestors)?;
+    let family = OmmerAncestors::read(block, &ancestors)?;
     let ommers: Vec<_> = ommers.iter().cloned().map(SealedHeader::seal_slow).collect();
     for (index, ommer) in ommers.iter().enumerate() {
         let hash = ommer.hash();
@@ -84,7 +84,7 @@ pub fn validate_ommers(
 fn validate_ommer(
     spec: &ChainSpec,
     block: &SealedBlock,
-    family: &Family,
+    family: &OmmerAncestors,
     ommer: &SealedHeader,
 ) -> Result<(), ConsensusError> {
     let hash = ommer.hash();
@@ -94,7 +94,8 @@ fn validate_ommer(
     if hash == block.hash() || family.ancestors.iter().any(|ancestor| ancestor.hash() == hash) {
         return Err(ConsensusError::OmmerIsAncestor { hash });
     }
-    // A child of the parent would be a sibling, which is no ommer yet.
+    // A child of the block's own parent is a sibling and not an ommer, so the search skips the
+    // parent.
     let parent =
         family.ancestors.iter().skip(1).find(|ancestor| ancestor.hash() == ommer.parent_hash);
     let Some(parent) = parent else {
@@ -111,13 +112,13 @@ fn validate_ommer(
 }
 
 /// The last ancestors of a block, youngest first, and the ommers they include.
-struct Family {
+struct OmmerAncestors {
     ancestors: Vec<SealedHeader>,
-    /// Hash of each ommer with that of the ancestor that includes it.
+    /// Hash of each ommer, and hash of the ancestor that includes it.
     ommers: Vec<(B256, B256)>,
 }
 
-impl Family {
+impl OmmerAncestors {
     fn read(block: &SealedBlock, provider: &impl HeaderProvider) -> Result<Self, ConsensusError> {
         let mut family =
             Self { ancestors: Vec::with_capacity(OMMER_GENERATIONS), ommers: Vec::new() };

@@ -14,9 +14,8 @@ use retrie_chainspec::{
 
 use crate::{ConsensusError, access_list::validate_items};
 
-/// What execution of a block gave, as far as the header commits to it.
-///
-/// The state root is not here: it belongs to the state store.
+/// The results of executing a block that the header commits to, without the state root: the state
+/// store checks it.
 #[derive(Debug, Clone, Copy)]
 pub struct ExecutionResult<'a> {
     /// One receipt per transaction.

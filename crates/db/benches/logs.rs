@@ -1,18 +1,20 @@
-//! `cargo bench -p retrie-db`: searching 100,000 blocks for logs, by the index and by a look at every
-//! header, and building the index. Blocks have three transfers each, of one of 200 tokens, from and to
-//! some of 50,000 accounts.
+//! `cargo bench -p retrie-db`: searching 100,000 blocks for logs, with the index and by reading
+//! every header, and building the index. Each block has three transfers, of one of 200 tokens,
+//! between random accounts of 50,000.
 
 use alloy_consensus::{SignableTransaction, TxLegacy};
 use alloy_primitives::{Address, B256, Bloom, BloomInput, Bytes, Log, Signature, U256, logs_bloom};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use retrie_chainspec::primitives::{Block, Header, Receipt, TxType};
-use retrie_db::{ChainRead, Db, LogBounds, LogQuery, NewBlock, OpenOptions, ReadTxn, SyncMode};
+use retrie_db::{
+    ChainRead, DatabaseEnv, LogBounds, LogQuery, NewBlock, OpenOptions, ReadTxn, SyncMode,
+};
 use std::{hint::black_box, sync::atomic::AtomicBool};
 
 const BLOCKS: u64 = 100_000;
 const TOKENS: u64 = 200;
 const ACCOUNTS: u64 = 50_000;
-/// Who is told of in one block of 20,000.
+/// An account that occurs in one of 20,000 blocks.
 const RARE: u64 = u64::MAX;
 
 fn word(number: u64) -> B256 {
@@ -23,7 +25,7 @@ fn token(number: u64) -> Address {
     Address::from_word(word(1 + number))
 }
 
-/// A number without a pattern.
+/// A pseudo-random number.
 fn mixed(number: u64) -> u64 {
     let z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (z ^ (z >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
@@ -39,10 +41,10 @@ fn logs(number: u64) -> impl Iterator<Item = Log> {
     })
 }
 
-fn made() -> (tempfile::TempDir, Db) {
+fn made() -> (tempfile::TempDir, DatabaseEnv) {
     let dir = tempfile::tempdir().expect("a folder");
     let options = OpenOptions { sync: SyncMode::NoSync, ..OpenOptions::default() };
-    let db = Db::create(dir.path(), &options).expect("a database");
+    let db = DatabaseEnv::create(dir.path(), &options).expect("a database");
     let mut parent_hash = B256::ZERO;
     let numbers: Vec<u64> = (0..BLOCKS).collect();
     for batch in numbers.chunks(5_000) {

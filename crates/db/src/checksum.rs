@@ -1,23 +1,23 @@
 //! The checksum that every row of every table carries.
 //!
 //! A row lies in MDBX as `checksum (4 bytes, little-endian) || value`. The checksum is the CRC-32
-//! (IEEE) over key and value, continued from a start of the table's own: the CRC-32 of its name on
-//! disk, with the length of the key added by exclusive or. So a row that was damaged, or that turned
-//! up under another key, in another table, or with another border between key and value, does not
-//! pass. Everything above this crate's [`raw`](crate::raw) reads and writes sees plain values.
+//! (IEEE) over key and value. It starts from a value of the table: the CRC-32 of the table's name
+//! on disk, XOR the length of the key. So a row does not match if it is damaged, or if it appears
+//! under another key, in another table, or with another boundary between key and value. All code
+//! above this crate's [`raw`](crate::raw) sees plain values.
 //!
-//! It stands before the value, since cutting off the front of a buffer costs nothing.
+//! The checksum comes first, as cutting off the front of a buffer costs nothing.
 
-use crate::{DbError, Result, raw::Handle};
+use crate::{DbError, Result, raw::TableHandle};
 use alloy_primitives::Bytes;
 
 /// Length of a checksum in bytes.
 pub(crate) const LEN: usize = 4;
 
-/// What is wrong with a row that does not pass.
+/// The fault of a row whose checksum does not match.
 pub(crate) const MISMATCH: &str = "the row does not match its checksum";
 
-/// Where the checksums of a table start.
+/// Initial value of a table's checksums.
 pub(crate) fn start(name_on_disk: &str) -> u32 {
     crc32fast::hash(name_on_disk.as_bytes())
 }
@@ -32,46 +32,46 @@ fn of(start: u32, key: &[u8], value: &[u8]) -> [u8; LEN] {
 
 /// Writes the row of `value` into `row`.
 #[inline]
-pub(crate) fn seal(table: Handle, key: &[u8], value: &[u8], row: &mut Vec<u8>) {
+pub(crate) fn seal(table: TableHandle, key: &[u8], value: &[u8], row: &mut Vec<u8>) {
     row.clear();
     row.extend_from_slice(&of(table.start, key, value));
     row.extend_from_slice(value);
 }
 
-/// The value of `row`, if its checksum is right.
+/// The value of `row`, if its checksum matches.
 #[inline]
-pub(crate) fn open(table: Handle, key: &[u8], mut row: Bytes) -> Result<Bytes> {
+pub(crate) fn open(table: TableHandle, key: &[u8], mut row: Bytes) -> Result<Bytes> {
     if !is_right(table.start, key, &row) {
         return Err(mismatch(table, key));
     }
-    // Of a buffer that nobody shares this only moves the beginning.
+    // It moves only the start of the buffer.
     alloy_primitives::bytes::Buf::advance(&mut row.0, LEN);
     Ok(row)
 }
 
-/// Whether a row passes.
+/// Whether the checksum of a row matches.
 #[inline]
 pub(crate) fn is_right(start: u32, key: &[u8], row: &[u8]) -> bool {
     row.split_first_chunk::<LEN>().is_some_and(|(sum, value)| *sum == of(start, key, value))
 }
 
 #[cold]
-fn mismatch(table: Handle, key: &[u8]) -> DbError {
+fn mismatch(table: TableHandle, key: &[u8]) -> DbError {
     DbError::corrupt(table.name, key, MISMATCH)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Db, OpenOptions, raw::RawRead, tables::ChainTable};
-    use retrie_state::{Direction, KeyRange, KvRead, KvWrite, Table};
+    use crate::{DatabaseEnv, OpenOptions, raw::RawRead, tables::ChainTable};
+    use retrie_state::{KeyRange, KvRead, KvWrite, RowTable, ScanDirection};
 
-    const A: Table = Table::new(1, "A");
+    const A: RowTable = RowTable::new(1, "A");
 
     #[test]
     fn every_kind_of_read_refuses_a_damaged_row_by_name() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
+        let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
         let mut txn = db.begin_write().unwrap();
         for key in [b"a", b"b", b"c"] {
             txn.put(A, key, b"value").unwrap();
@@ -90,10 +90,10 @@ mod tests {
         };
         let ask = |read: &dyn KvRead| {
             here(read.get(A, b"b").unwrap_err().to_string());
-            here(read.seek(A, Some(b"aa"), Direction::Forward).unwrap_err().to_string());
-            here(read.scan(A, KeyRange::ALL, Direction::Backward, 9).unwrap_err().to_string());
+            here(read.seek(A, Some(b"aa"), ScanDirection::Forward).unwrap_err().to_string());
+            here(read.scan(A, KeyRange::ALL, ScanDirection::Backward, 9).unwrap_err().to_string());
             assert_eq!(read.get(A, b"a").unwrap().unwrap(), b"value"[..]);
-            assert_eq!(read.scan(A, KeyRange::ALL, Direction::Forward, 1).unwrap().len(), 1);
+            assert_eq!(read.scan(A, KeyRange::ALL, ScanDirection::Forward, 1).unwrap().len(), 1);
             assert_eq!(read.count(A).unwrap(), 3);
         };
         ask(&txn);

@@ -1,6 +1,6 @@
 //! Values of the chain tables: bytes and back. The formats are listed in [`tables`](crate::tables).
 //!
-//! Decoders return what is wrong; callers add table and key.
+//! Decoders return the fault; callers add table and key.
 
 use alloy_consensus::TxType;
 use alloy_eips::eip2718::{Decodable2718, Encodable2718};
@@ -8,17 +8,17 @@ use alloy_primitives::{Address, Log, U256};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 use retrie_chainspec::primitives::{Header, Receipt, Transaction, Withdrawals};
 
-type Decoded<T> = std::result::Result<T, String>;
+type DecodeResult<T> = std::result::Result<T, String>;
 
 pub(crate) fn encode_header(header: &Header) -> Vec<u8> {
     alloy_rlp::encode(header)
 }
 
-pub(crate) fn decode_header(bytes: &[u8]) -> Decoded<Header> {
+pub(crate) fn decode_header(bytes: &[u8]) -> DecodeResult<Header> {
     alloy_rlp::decode_exact(bytes).map_err(|e| format!("the header does not decode ({e})"))
 }
 
-/// What a block has besides its header and transactions.
+/// The parts of a block besides its header and transactions.
 #[derive(Debug, PartialEq, Eq, RlpDecodable)]
 #[rlp(trailing)]
 pub(crate) struct BodyRow {
@@ -43,7 +43,7 @@ pub(crate) fn encode_body(
     alloy_rlp::encode(BodyRowRef { transactions: transactions as u64, ommers, withdrawals })
 }
 
-pub(crate) fn decode_body(bytes: &[u8]) -> Decoded<BodyRow> {
+pub(crate) fn decode_body(bytes: &[u8]) -> DecodeResult<BodyRow> {
     alloy_rlp::decode_exact(bytes).map_err(|e| format!("the body does not decode ({e})"))
 }
 
@@ -55,14 +55,14 @@ pub(crate) fn encode_transaction(transaction: &Transaction, sender: &Address) ->
 }
 
 /// Sender and EIP-2718 encoding.
-pub(crate) fn split_transaction(bytes: &[u8]) -> Decoded<(Address, &[u8])> {
+pub(crate) fn split_transaction(bytes: &[u8]) -> DecodeResult<(Address, &[u8])> {
     let (sender, encoded) = bytes
         .split_first_chunk::<20>()
         .ok_or_else(|| "the row is shorter than a sender".to_owned())?;
     Ok((Address::from(*sender), encoded))
 }
 
-pub(crate) fn decode_transaction(bytes: &[u8]) -> Decoded<(Transaction, Address)> {
+pub(crate) fn decode_transaction(bytes: &[u8]) -> DecodeResult<(Transaction, Address)> {
     let (sender, mut encoded) = split_transaction(bytes)?;
     let transaction = Transaction::decode_2718(&mut encoded)
         .map_err(|e| format!("the transaction does not decode ({e})"))?;
@@ -97,7 +97,7 @@ pub(crate) fn encode_receipt(receipt: &Receipt) -> Vec<u8> {
     })
 }
 
-pub(crate) fn decode_receipt(bytes: &[u8]) -> Decoded<Receipt> {
+pub(crate) fn decode_receipt(bytes: &[u8]) -> DecodeResult<Receipt> {
     let row: ReceiptRow =
         alloy_rlp::decode_exact(bytes).map_err(|e| format!("the receipt does not decode ({e})"))?;
     let tx_type = TxType::try_from(row.tx_type)
@@ -114,7 +114,7 @@ pub(crate) fn encode_difficulty(difficulty: U256) -> Vec<u8> {
     difficulty.to_be_bytes_trimmed_vec()
 }
 
-pub(crate) fn decode_difficulty(bytes: &[u8]) -> Decoded<U256> {
+pub(crate) fn decode_difficulty(bytes: &[u8]) -> DecodeResult<U256> {
     if bytes.len() > 32 || bytes.first() == Some(&0) {
         return Err("the total difficulty is not a number of at most 256 bits".to_owned());
     }
@@ -127,7 +127,7 @@ mod tests {
     use alloy_primitives::{B256, LogData, address, b256, bytes, hex, keccak256};
     use retrie_chainspec::primitives::Withdrawal;
 
-    /// Mainnet's genesis header, whose hash is known to everybody.
+    /// Mainnet's genesis header, whose hash is well known.
     fn genesis() -> Header {
         Header {
             state_root: b256!("d7f8974fb5ac78d9ac099b9ad5018bedc2ce0a72dad1827a1709da30580f0544"),

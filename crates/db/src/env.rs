@@ -1,20 +1,20 @@
 //! Opening a datadir, and the open tables.
 
 use crate::{
-    DbError, Kept, ReadTxn, Result, WriteTxn, checksum,
-    error::Context,
+    DbError, HistoryKept, ReadTxn, Result, WriteTxn, checksum,
+    disk_sync::{self, SyncFailure, SyncThread},
+    error::ErrorContext,
     lock::DatadirLock,
-    raw::{Handle, Range},
-    sync::{self, Failed, Syncer},
+    raw::{RowRange, TableHandle},
     tables::{ChainTable, STATE_PREFIX},
-    writer::Gate,
+    writer::WriterGate,
 };
 use mdbx::{
     Database, DatabaseFlags, Environment, EnvironmentFlags, Geometry, MdbxError, MdbxResult, Mode,
     TransactionKind, ffi, sys::PageSize, tx::Tx,
 };
 use parking_lot::RwLock;
-use retrie_state::Table;
+use retrie_state::RowTable;
 use std::{
     collections::HashMap,
     fmt,
@@ -26,22 +26,23 @@ use std::{
 /// Page size of a new environment in bytes.
 const PAGE_SIZE: usize = 4096;
 
-/// Folder of MDBX inside the datadir, and its data file.
+/// Directory of MDBX inside the datadir, and its data file.
 const FOLDER: &str = "db";
 const FILE: &str = "mdbx.dat";
 
-/// With [`SyncMode::NoSync`], a commit syncs once so much is not yet on disk, which a thread sees to
-/// before. The file grows by as much: pages freed since the last sync cannot be used again.
+/// With [`SyncMode::NoSync`], a commit syncs once this much data is not yet on disk; usually the
+/// sync thread syncs before. The file may grow by as much, as pages freed since the last sync
+/// cannot be reused.
 const UNSYNCED_BYTES: usize = 512 << 20;
 
-/// Named tables an environment may have open: those of the chain, of a backend, of the framework.
+/// Maximum number of open tables: of the chain, of the backend, and of the state framework.
 const MAX_TABLES: usize = 96;
 
 /// An open datadir. Clones share it; it is closed when the last clone, snapshot and write
-/// transaction is gone.
+/// transaction is dropped.
 #[derive(Clone, Debug)]
-pub struct Db {
-    pub(crate) inner: Arc<Inner>,
+pub struct DatabaseEnv {
+    pub(crate) inner: Arc<DatabaseInner>,
 }
 
 /// How commits reach the disk.
@@ -51,41 +52,42 @@ pub enum SyncMode {
     #[default]
     Durable,
     /// A commit returns at once; a thread syncs every five seconds. A crash of the process loses
-    /// nothing; a crash of the machine may take the database back to the last commit that was
-    /// synced, never to a broken one.
+    /// nothing. A crash of the machine may take the database back to the last synced commit; it
+    /// does not damage the database.
     NoSync,
 }
 
 /// How many blocks can be reverted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retention {
-    /// Their number.
+pub struct RetentionSetting {
+    /// The number of blocks.
     pub blocks: u64,
-    /// Whether a user named it.
-    pub is_named: bool,
+    /// Whether a user has set it; otherwise it is a default.
+    pub is_explicit: bool,
 }
 
 /// How to open a datadir.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// No lock file, no writes; may run beside a writing process.
+    /// Takes no lock file and refuses writes; it may run beside a writing process.
     pub read_only: bool,
     /// Limit of the database size in bytes; may differ at each opening.
     pub map_limit: u64,
-    /// By how many bytes the file grows at a time. It is sparse: the disk usage grows as needed.
+    /// By how many bytes the file grows at a time. The file is sparse: disk usage grows as needed.
     pub growth_step: u64,
     /// Reader slots, shared by all processes. A snapshot takes one to eight.
     pub max_readers: u64,
     /// When commits are synced.
     pub sync: SyncMode,
-    /// State tables to create right away. Others come into being at their first write.
-    pub state_tables: Vec<Table>,
-    /// What is kept of old blocks; may differ at each opening.
-    pub kept: Kept,
-    /// How many blocks can be reverted, to be [kept](Db::keep_retention) with the datadir.
-    pub retention: Option<Retention>,
-    /// Opens also a datadir that [is not whole](WriteTxn::set_unfinished); one that is made now lacks
-    /// this.
+    /// State tables to create at opening. Other tables are created at their first write.
+    pub state_tables: Vec<RowTable>,
+    /// Which parts of old blocks are kept; may differ at each opening.
+    pub kept: HistoryKept,
+    /// How many blocks can be reverted, to be [stored](DatabaseEnv::store_retention) in the
+    /// datadir.
+    pub retention: Option<RetentionSetting>,
+    /// Opens also an [incomplete](WriteTxn::set_unfinished) datadir. A datadir that is created now
+    /// is marked as lacking this.
     pub unfinished: Option<String>,
 }
 
@@ -98,7 +100,7 @@ impl Default for OpenOptions {
             max_readers: 4096,
             sync: SyncMode::Durable,
             state_tables: Vec::new(),
-            kept: Kept::default(),
+            kept: HistoryKept::default(),
             retention: None,
             unfinished: None,
         }
@@ -112,29 +114,29 @@ impl OpenOptions {
     }
 }
 
-impl Db {
+impl DatabaseEnv {
     /// Opens an existing datadir.
     pub fn open(datadir: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
-        Self::open_as(datadir.as_ref(), options, Existing::Required)
+        Self::open_as(datadir.as_ref(), options, ExistingPolicy::Required)
     }
 
-    /// Creates a database in a datadir that has none; missing folders are created.
+    /// Creates a database in a datadir that has none; creates missing directories.
     pub fn create(datadir: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
-        Self::open_as(datadir.as_ref(), options, Existing::Refused)
+        Self::open_as(datadir.as_ref(), options, ExistingPolicy::Refused)
     }
 
     /// Opens a datadir, or creates it.
     pub fn open_or_create(datadir: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
-        Self::open_as(datadir.as_ref(), options, Existing::Allowed)
+        Self::open_as(datadir.as_ref(), options, ExistingPolicy::Allowed)
     }
 
-    fn open_as(datadir: &Path, options: &OpenOptions, existing: Existing) -> Result<Self> {
+    fn open_as(datadir: &Path, options: &OpenOptions, existing: ExistingPolicy) -> Result<Self> {
         let path = datadir.to_owned();
         let folder = datadir.join(FOLDER);
-        if options.read_only && existing != Existing::Required {
+        if options.read_only && existing != ExistingPolicy::Required {
             return Err(DbError::ReadOnly { path });
         }
-        if existing == Existing::Required {
+        if existing == ExistingPolicy::Required {
             if !folder.join(FILE).is_file() {
                 return Err(DbError::NoDatadir { path });
             }
@@ -143,12 +145,12 @@ impl Db {
                 .map_err(|e| DbError::io("creating folder", &folder, e))?;
         }
         let lock = if options.read_only { None } else { Some(DatadirLock::acquire(datadir)?) };
-        if existing == Existing::Refused && folder.join(FILE).exists() {
+        if existing == ExistingPolicy::Refused && folder.join(FILE).exists() {
             return Err(DbError::Exists { path });
         }
-        let inner = Inner::open(datadir, &folder, options, lock)?;
+        let inner = DatabaseInner::open(datadir, &folder, options, lock)?;
         let db = Self { inner: Arc::new(inner) };
-        if options.unfinished.is_some() { Ok(db) } else { db.check_whole() }
+        if options.unfinished.is_some() { Ok(db) } else { db.check_complete() }
     }
 
     /// A snapshot of the last commit.
@@ -156,23 +158,23 @@ impl Db {
         ReadTxn::begin(Arc::clone(&self.inner))
     }
 
-    /// The write transaction; waits while others that came before hold it.
+    /// Opens the write transaction; waits for all threads that came before.
     pub fn begin_write(&self) -> Result<WriteTxn> {
         WriteTxn::begin(Arc::clone(&self.inner))
     }
 
-    /// Writes to the disk whatever commits have left in memory (with [`SyncMode::NoSync`]). Waits
-    /// while a write transaction is open.
+    /// Syncs all commits so far to disk (needed with [`SyncMode::NoSync`]). Waits while a write
+    /// transaction is open.
     ///
     /// # Errors
-    /// [`DbError::Nested`] if that is one of this thread.
+    /// [`DbError::Nested`] if this thread holds the write transaction.
     pub fn sync(&self) -> Result<()> {
-        // Nothing is written through this handle.
+        // A read-only handle has nothing to sync.
         let Some(gate) = &self.inner.gate else { return Ok(()) };
-        sync::sync(&self.inner.env, gate, self.inner.data.as_deref()).map_err(|e| match e {
-            Failed::Nested => DbError::Nested { path: self.inner.context.path.clone() },
-            Failed::Data(source) => DbError::io("syncing", &self.inner.file, source),
-            Failed::Mdbx(source) => self.inner.error("syncing", source),
+        disk_sync::sync(&self.inner.env, gate, self.inner.data.as_deref()).map_err(|e| match e {
+            SyncFailure::Nested => DbError::Nested { path: self.inner.context.path.clone() },
+            SyncFailure::Data(source) => DbError::io("syncing", &self.inner.file, source),
+            SyncFailure::Mdbx(source) => self.inner.error("syncing", source),
         })
     }
 
@@ -192,43 +194,44 @@ impl Db {
     }
 }
 
-/// What to do about a database that is there already.
+/// Whether a database must, must not, or may exist already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Existing {
+enum ExistingPolicy {
     Required,
     Refused,
     Allowed,
 }
 
-/// What all handles of an open datadir share.
-pub struct Inner {
-    // Fields are dropped in order: the thread ends, the environment is closed, the lock is released.
-    _syncer: Option<Syncer>,
+/// Shared by all handles of an open datadir.
+pub struct DatabaseInner {
+    // Fields are dropped in this order: the thread ends, the environment is closed, the lock is
+    // released.
+    _syncer: Option<SyncThread>,
     /// `None` if read-only.
-    pub(crate) gate: Option<Arc<Gate>>,
+    pub(crate) gate: Option<Arc<WriterGate>>,
     pub(crate) env: Environment,
-    /// The data file, if commits do not sync.
+    /// The data file, if commits do not sync themselves.
     data: Option<Arc<File>>,
-    pub(crate) tables: Tables,
-    pub(crate) context: Context,
+    pub(crate) tables: OpenTables,
+    pub(crate) context: ErrorContext,
     pub(crate) file: PathBuf,
     pub(crate) page_size: usize,
-    pub(crate) kept: Kept,
-    /// What a datadir that is made through this handle lacks.
+    pub(crate) kept: HistoryKept,
+    /// What a datadir that is created through this handle lacks.
     pub(crate) unfinished: Option<String>,
     max_key: usize,
     max_value: usize,
     _lock: Option<DatadirLock>,
 }
 
-impl Inner {
+impl DatabaseInner {
     fn open(
         datadir: &Path,
         folder: &Path,
         options: &OpenOptions,
         lock: Option<DatadirLock>,
     ) -> Result<Self> {
-        let context = Context {
+        let context = ErrorContext {
             path: datadir.to_owned(),
             limit: options.map_limit,
             max_readers: options.max_readers,
@@ -251,17 +254,17 @@ impl Inner {
             )
         };
         let tables = if options.read_only {
-            Tables::open(&env, &context)?
+            OpenTables::open(&env, &context)?
         } else {
-            Tables::create(&env, &context, &options.state_tables)?
+            OpenTables::create(&env, &context, &options.state_tables)?
         };
-        let gate = (!options.read_only).then(Arc::<Gate>::default);
+        let gate = (!options.read_only).then(Arc::<WriterGate>::default);
         let file = folder.join(FILE);
         let (mut data, mut _syncer) = (None, None);
         if let (Some(gate), SyncMode::NoSync) = (&gate, options.sync) {
             let fail = |action, source| DbError::io(action, &file, source);
             let opened = Arc::new(File::open(&file).map_err(|e| fail("opening", e))?);
-            let started = Syncer::start(env.clone(), gate.clone(), opened.clone());
+            let started = SyncThread::start(env.clone(), gate.clone(), opened.clone());
             _syncer = Some(started.map_err(|e| fail("starting the thread that syncs", e))?);
             data = Some(opened);
         }
@@ -287,22 +290,22 @@ impl Inner {
         self.context.error(action, source)
     }
 
-    /// MDBX aborts the process on a key that is too long, even when only asked for it.
+    /// Refuses keys that are too long: MDBX aborts the process on them, even in reads.
     #[inline]
-    pub(crate) fn check_key(&self, table: Handle, key: &[u8]) -> Result<()> {
+    pub(crate) fn check_key(&self, table: TableHandle, key: &[u8]) -> Result<()> {
         if key.len() <= self.max_key {
             return Ok(());
         }
         Err(DbError::KeyTooLong { table: table.name.to_owned(), len: key.len(), max: self.max_key })
     }
 
-    pub(crate) fn check_range(&self, table: Handle, range: Range<'_>) -> Result<()> {
+    pub(crate) fn check_range(&self, table: TableHandle, range: RowRange<'_>) -> Result<()> {
         self.check_key(table, range.start)?;
         self.check_key(table, range.end.unwrap_or_default())
     }
 
     #[inline]
-    pub(crate) fn check_value(&self, table: Handle, key: &[u8], value: &[u8]) -> Result<()> {
+    pub(crate) fn check_value(&self, table: TableHandle, key: &[u8], value: &[u8]) -> Result<()> {
         if value.len() <= self.max_value - checksum::LEN {
             return Ok(());
         }
@@ -315,11 +318,11 @@ impl Inner {
     }
 
     /// The handle of a state table, if it exists.
-    pub(crate) fn state_table(&self, table: Table) -> Result<Option<Handle>> {
+    pub(crate) fn state_table(&self, table: RowTable) -> Result<Option<TableHandle>> {
         if let Some(handle) = self.tables.state(table)? {
             return Ok(Some(handle));
         }
-        // The writing process announces new tables itself; another process has to look.
+        // The writing process registers new tables itself; another process has to look them up.
         if self.gate.is_some() {
             return Ok(None);
         }
@@ -333,13 +336,13 @@ impl Inner {
     }
 }
 
-impl fmt::Debug for Inner {
+impl fmt::Debug for DatabaseInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inner").field("context", &self.context).finish_non_exhaustive()
+        f.debug_struct("DatabaseInner").field("context", &self.context).finish_non_exhaustive()
     }
 }
 
-/// Whether MDBX could not get its own lock.
+/// Whether the error means that another process has MDBX's own lock.
 fn is_locked(error: MdbxError) -> bool {
     match error {
         MdbxError::Busy => true,
@@ -363,7 +366,7 @@ fn open_environment(folder: &Path, options: &OpenOptions) -> MdbxResult<Environm
     builder
         .set_max_dbs(MAX_TABLES)
         .set_max_readers(options.max_readers)
-        // State keys are hashes: what lies beside a row on disk is of no use.
+        // State keys are hashes, so read-ahead of neighbouring pages is of no use.
         .set_flags(EnvironmentFlags {
             mode,
             no_rdahead: true,
@@ -371,7 +374,8 @@ fn open_environment(folder: &Path, options: &OpenOptions) -> MdbxResult<Environm
             ..EnvironmentFlags::default()
         });
     if options.sync == SyncMode::NoSync && !options.read_only {
-        // Without a threshold MDBX syncs whenever it has no free page left, which is every commit.
+        // Without a threshold MDBX syncs whenever it has no free page left, which is in every
+        // commit.
         builder.set_sync_bytes(UNSYNCED_BYTES);
     }
     if !options.read_only {
@@ -386,18 +390,18 @@ fn open_environment(folder: &Path, options: &OpenOptions) -> MdbxResult<Environm
     builder.open(folder)
 }
 
-/// Handles of all tables, opened once. A lookup is an index into an array.
-pub(crate) struct Tables {
-    chain: [Handle; ChainTable::ALL.len()],
+/// Handles of all tables, opened once. A lookup indexes an array.
+pub(crate) struct OpenTables {
+    chain: [TableHandle; ChainTable::ALL.len()],
     /// By table id, filled at first use.
-    state: Box<[OnceLock<Handle>]>,
+    state: Box<[OnceLock<TableHandle>]>,
     /// State tables on disk, by their name there.
     on_disk: RwLock<HashMap<String, Database>>,
 }
 
-impl Tables {
+impl OpenTables {
     /// Opens all tables and creates those that are missing.
-    fn create(env: &Environment, context: &Context, state: &[Table]) -> Result<Self> {
+    fn create(env: &Environment, context: &ErrorContext, state: &[RowTable]) -> Result<Self> {
         let failed = |e| context.error("opening the tables", e);
         let tx = env.begin_rw_unsync().map_err(failed)?;
         let create = |name: &str| tx.create_db(Some(name), DatabaseFlags::empty());
@@ -411,7 +415,7 @@ impl Tables {
         let mut chain = Vec::new();
         for table in ChainTable::ALL {
             let db = create(table.name()).map_err(failed)?;
-            chain.push(Handle::new(table.name(), table.name(), Some(db)));
+            chain.push(TableHandle::new(table.name(), table.name(), Some(db)));
         }
         let tables = Self::new(chain, on_disk, context)?;
         for table in state {
@@ -423,8 +427,8 @@ impl Tables {
         Ok(tables)
     }
 
-    /// Opens the tables that are there.
-    fn open(env: &Environment, context: &Context) -> Result<Self> {
+    /// Opens the existing tables.
+    fn open(env: &Environment, context: &ErrorContext) -> Result<Self> {
         let failed = |e| context.error("opening the tables", e);
         let tx = env.begin_ro_unsync().map_err(failed)?;
         let mut on_disk = HashMap::new();
@@ -442,16 +446,16 @@ impl Tables {
                 let what = format!("it has no table {}", table.name());
                 return Err(DbError::NotADatabase { path: context.path.clone(), what });
             }
-            chain.push(Handle::new(table.name(), table.name(), db));
+            chain.push(TableHandle::new(table.name(), table.name(), db));
         }
         tx.commit().map_err(failed)?;
         Self::new(chain, on_disk, context)
     }
 
     fn new(
-        chain: Vec<Handle>,
+        chain: Vec<TableHandle>,
         on_disk: HashMap<String, Database>,
-        context: &Context,
+        context: &ErrorContext,
     ) -> Result<Self> {
         let chain = chain.try_into().map_err(|_| DbError::NotADatabase {
             path: context.path.clone(),
@@ -461,13 +465,13 @@ impl Tables {
         Ok(Self { chain, state, on_disk: RwLock::new(on_disk) })
     }
 
-    pub(crate) fn chain(&self, table: ChainTable) -> Handle {
+    pub(crate) fn chain(&self, table: ChainTable) -> TableHandle {
         self.chain[table as usize]
     }
 
     /// The handle of a state table that is known to exist.
     #[inline]
-    fn state(&self, table: Table) -> Result<Option<Handle>> {
+    fn state(&self, table: RowTable) -> Result<Option<TableHandle>> {
         match self.state[usize::from(table.id)].get() {
             Some(handle) if handle.name == table.name => Ok(Some(*handle)),
             Some(handle) => Err(taken(table, handle.name)),
@@ -476,7 +480,7 @@ impl Tables {
     }
 
     #[cold]
-    fn find_state(&self, table: Table) -> Result<Option<Handle>> {
+    fn find_state(&self, table: RowTable) -> Result<Option<TableHandle>> {
         let db = self.on_disk.read().get(&format!("{STATE_PREFIX}{}", table.name)).copied();
         match db {
             Some(db) => self.remember(table, db).map(Some),
@@ -484,17 +488,17 @@ impl Tables {
         }
     }
 
-    /// Makes a state table known that is on disk.
-    fn add_state(&self, table: Table, db: Database) -> Result<Handle> {
+    /// Registers a state table that is on disk.
+    fn add_state(&self, table: RowTable, db: Database) -> Result<TableHandle> {
         self.on_disk.write().insert(self.disk_name(table)?, db);
         self.remember(table, db)
     }
 
-    /// Commits a transaction that has created state tables. Whoever can see them in a snapshot
-    /// knows them: nobody can look for a table between the commit and the end of this.
+    /// Commits a transaction that has created state tables, and registers them. The lock is held
+    /// throughout, so that each reader whose snapshot has a new table also finds its handle.
     pub(crate) fn commit_created(
         &self,
-        created: &[(Table, Handle)],
+        created: &[(RowTable, TableHandle)],
         commit: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         if created.is_empty() {
@@ -507,21 +511,21 @@ impl Tables {
         for (name, (table, handle)) in names.into_iter().zip(created) {
             let Some(db) = handle.db else { continue };
             on_disk.insert(name, db);
-            // That its id is free was checked when the table was created.
+            // The creation of the table has checked that its id is free.
             let _ = self.remember(*table, db);
         }
         Ok(())
     }
 
-    fn remember(&self, table: Table, db: Database) -> Result<Handle> {
+    fn remember(&self, table: RowTable, db: Database) -> Result<TableHandle> {
         let name = self.disk_name(table)?;
-        let handle = || Handle::new(table.name, &name, Some(db));
+        let handle = || TableHandle::new(table.name, &name, Some(db));
         let held = self.state[usize::from(table.id)].get_or_init(handle);
         if held.name == table.name { Ok(*held) } else { Err(taken(table, held.name)) }
     }
 
     /// Name of a state table on disk.
-    pub(crate) fn disk_name(&self, table: Table) -> Result<String> {
+    pub(crate) fn disk_name(&self, table: RowTable) -> Result<String> {
         // A NUL would end the name early.
         if table.name.contains('\0') {
             return Err(taken(table, "no name with a NUL"));
@@ -535,7 +539,7 @@ impl Tables {
     }
 }
 
-fn taken(wanted: Table, held: &str) -> DbError {
+fn taken(wanted: RowTable, held: &str) -> DbError {
     DbError::TableIdTaken { id: wanted.id, held: held.to_owned(), wanted: wanted.name.to_owned() }
 }
 
@@ -545,10 +549,10 @@ fn table_names<K: TransactionKind>(tx: &Tx<K>) -> MdbxResult<Vec<String>> {
     let rows = crate::raw::scan(
         tx,
         Some(main),
-        Range {
+        RowRange {
             start: &[],
             end: None,
-            direction: retrie_state::Direction::Forward,
+            direction: retrie_state::ScanDirection::Forward,
             limit: usize::MAX,
         },
     )?;
@@ -570,7 +574,7 @@ mod tests {
     #[test]
     fn key_limit_is_that_of_4k_pages() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
+        let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
         assert_eq!(db.inner.page_size, PAGE_SIZE);
         assert_eq!(db.max_key_len(), 2022);
         assert_eq!(db.inner.max_value, 0x7ff0_0000);

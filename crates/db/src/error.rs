@@ -1,5 +1,5 @@
-//! Typed errors: each names the datadir, table or key, and what any program can do about it. Which of its
-//! flags help is for the program to say.
+//! Typed errors: each names the datadir, table or key, and what any program can do about it. The
+//! program itself says which of its flags help.
 
 use alloy_primitives::{B256, hex};
 use mdbx::MdbxError;
@@ -16,13 +16,13 @@ pub type Result<T, E = DbError> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DbError {
-    /// Nothing to open.
+    /// The datadir has no database to open.
     #[error("there is no database in datadir {path}")]
     NoDatadir {
         /// The datadir.
         path: PathBuf,
     },
-    /// A fresh datadir was asked for and this one is not.
+    /// The caller wants a new datadir, but this one has a database.
     #[error("datadir {path} already holds a database")]
     Exists {
         /// The datadir.
@@ -36,8 +36,8 @@ pub enum DbError {
         /// Who holds it, e.g. `process 4711`.
         holder: String,
     },
-    /// This process has the environment open already, which MDBX allows only once (or another one
-    /// is opening it this very moment).
+    /// This process has the environment open already, which MDBX allows only once (or another
+    /// process is opening it at this moment).
     #[error(
         "datadir {path} is already open in this process: share that handle (or another process is \
          just opening it: try again)"
@@ -46,21 +46,21 @@ pub enum DbError {
         /// The datadir.
         path: PathBuf,
     },
-    /// A write was asked of a read-only handle.
+    /// A write through a read-only handle.
     #[error("datadir {path} was opened read-only; open it for writing first")]
     ReadOnly {
         /// The datadir.
         path: PathBuf,
     },
-    /// A thread that holds the write transaction asked for another one, and would wait for itself.
+    /// A thread that holds the write transaction wants another one, and would wait for itself.
     #[error("datadir {path}: this thread holds the write transaction already; end it first")]
     Nested {
         /// The datadir.
         path: PathBuf,
     },
-    /// It was not made to its end.
+    /// The creation of the datadir was not finished.
     #[error(
-        "datadir {path} is not whole: {what}; give the command that makes it again, until it is \
+        "datadir {path} is not whole: {what}; run the command that creates it again until it is \
          done, or delete the folder"
     )]
     Unfinished {
@@ -69,7 +69,7 @@ pub enum DbError {
         /// What it lacks.
         what: String,
     },
-    /// The file is not one of ours.
+    /// The file is not a database of this program.
     #[error("{path} is not a retrie database: {what}")]
     NotADatabase {
         /// The file or datadir.
@@ -77,8 +77,8 @@ pub enum DbError {
         /// What is wrong with it.
         what: String,
     },
-    /// The limit of the memory map is reached. Nothing of the transaction is kept, everything
-    /// committed before is.
+    /// The limit of the memory map is reached. The transaction is lost; all earlier commits are
+    /// kept.
     #[error(
         "the database in datadir {path} has reached its size limit of {limit} bytes; reopen it \
          with a larger limit (nothing committed is lost)"
@@ -89,8 +89,8 @@ pub enum DbError {
         /// The limit in bytes.
         limit: u64,
     },
-    /// No room on the device, or beyond a quota or file size limit. Nothing of the transaction is
-    /// kept, everything committed before is.
+    /// No space on the device, or a quota or file size limit is reached. The transaction is lost;
+    /// all earlier commits are kept.
     #[error(
         "no space left for the database in datadir {path} ({source}) while {action}; free some \
          space or raise the limit, then start again (nothing committed is lost)"
@@ -103,7 +103,7 @@ pub enum DbError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The address space does not hold the map.
+    /// The map does not fit into the address space.
     #[error(
         "datadir {path}: a map of up to {limit} bytes does not fit into the address space; open \
          it with a smaller limit, or lift `ulimit -v`"
@@ -157,7 +157,7 @@ pub enum DbError {
         /// The key in hex.
         key: String,
     },
-    /// Two tables claim one id.
+    /// Two tables have the same id.
     #[error("table id {id:#04x} belongs to table {held}, so table {wanted} needs another one")]
     TableIdTaken {
         /// The id.
@@ -168,7 +168,7 @@ pub enum DbError {
         wanted: String,
     },
     /// A write of this transaction failed before, so it cannot be committed.
-    #[error("the write transaction was given up because an earlier write in it failed: {reason}")]
+    #[error("the write transaction was aborted because an earlier write in it failed: {reason}")]
     Aborted {
         /// The first failure.
         reason: String,
@@ -183,7 +183,7 @@ pub enum DbError {
         /// What is wrong.
         what: String,
     },
-    /// A body that was not kept, or was never there.
+    /// The body of the block was pruned, or never stored.
     #[error(
         "the body of block {number} is not kept: bodies are kept from block {first} on; import the \
          chain into another datadir if you need it"
@@ -191,10 +191,10 @@ pub enum DbError {
     Pruned {
         /// Number of the block.
         number: u64,
-        /// First block from which on all bodies are there.
+        /// From this block on all bodies are stored.
         first: u64,
     },
-    /// A block that is not stored was named.
+    /// The named block is not stored.
     #[error("block {hash} is not stored; insert it first")]
     UnknownBlock {
         /// Its hash.
@@ -220,7 +220,7 @@ pub enum DbError {
         /// Why.
         what: String,
     },
-    /// A canonical block was to be removed.
+    /// The block to remove is canonical.
     #[error("block {hash} is canonical; unwind the chain below block {number} before removing it")]
     Canonical {
         /// Its number.
@@ -234,7 +234,7 @@ pub enum DbError {
         /// The datadir.
         path: PathBuf,
     },
-    /// The tables were laid out by another version of this program.
+    /// The datadir has the table layout of another version of this program.
     #[error("datadir {path} has table layout {found}, this program reads {supported}: {advice}")]
     Schema {
         /// The datadir.
@@ -246,7 +246,7 @@ pub enum DbError {
         /// What to do.
         advice: &'static str,
     },
-    /// Another chain.
+    /// The datadir holds another chain.
     #[error(
         "datadir {path} holds chain {found_id} with genesis {found_genesis}, not chain \
          {expected_id} with genesis {expected_genesis}"
@@ -258,12 +258,12 @@ pub enum DbError {
         found_id: u64,
         /// Genesis hash on disk.
         found_genesis: B256,
-        /// Chain id asked for.
+        /// Expected chain id.
         expected_id: u64,
-        /// Genesis hash asked for.
+        /// Expected genesis hash.
         expected_genesis: B256,
     },
-    /// The rules of the chain are not kept in the datadir, and it is none of the known networks.
+    /// The datadir does not store the rules of its chain, and the chain is not a known network.
     #[error(
         "datadir {path} was made by an earlier version and does not say which rules its chain {id} \
          with genesis {genesis} has"
@@ -276,17 +276,17 @@ pub enum DbError {
         /// Genesis hash on disk.
         genesis: B256,
     },
-    /// Another state backend.
+    /// The datadir holds the state of another backend.
     #[error("datadir {path} holds state of backend {found}, not {expected}")]
     BackendMismatch {
         /// The datadir.
         path: PathBuf,
         /// Backend on disk.
         found: String,
-        /// Backend asked for.
+        /// Expected backend.
         expected: String,
     },
-    /// The right backend, but another format of it.
+    /// The right backend, but with another format version.
     #[error(
         "datadir {path} holds format {found} of backend {backend}, this program writes format \
          {expected}: {advice}"
@@ -314,42 +314,42 @@ pub enum DbError {
         backend: String,
         /// `hash function`, `parameters` or `layout`.
         what: &'static str,
-        /// On disk.
+        /// The value on disk.
         found: String,
-        /// Asked for.
+        /// The expected value.
         expected: String,
     },
-    /// Another meaning of state roots.
+    /// The datadir has another state root mode.
     #[error("datadir {path} was made with state roots {found}, not {expected}")]
     StateRootMismatch {
         /// The datadir.
         path: PathBuf,
         /// Mode on disk.
         found: String,
-        /// Mode asked for.
+        /// Expected mode.
         expected: String,
     },
-    /// Another number of blocks that can be reverted.
+    /// The datadir has another retention.
     #[error("in datadir {path} {found} blocks can be reverted, not {expected}")]
     RetentionMismatch {
         /// The datadir.
         path: PathBuf,
         /// Number on disk.
         found: u64,
-        /// Number asked for.
+        /// Expected number.
         expected: u64,
     },
-    /// A file or folder of the datadir could not be used.
+    /// An operation on a file or directory of the datadir failed.
     #[error("{action} {path}: {source}")]
     Io {
         /// What was attempted.
         action: &'static str,
-        /// The file or folder.
+        /// The file or directory.
         path: PathBuf,
         /// The system's error.
         source: std::io::Error,
     },
-    /// The system has failed MDBX, for another reason than a lack of room.
+    /// A system call of MDBX failed, for another reason than a lack of space.
     #[error("datadir {path}: {action} failed: {source}{}", device_fault(.source))]
     System {
         /// The datadir.
@@ -359,7 +359,7 @@ pub enum DbError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// Anything else MDBX says.
+    /// Any other error of MDBX.
     #[error("datadir {path}: {action} failed: {source}")]
     Mdbx {
         /// The datadir.
@@ -395,9 +395,9 @@ pub(crate) fn show_key(key: &[u8]) -> String {
     }
 }
 
-/// What every message about one open environment needs.
+/// Facts about an open environment that error messages need.
 #[derive(Clone, Debug)]
-pub(crate) struct Context {
+pub(crate) struct ErrorContext {
     /// The datadir.
     pub(crate) path: PathBuf,
     /// Limit of the map in bytes.
@@ -406,8 +406,8 @@ pub(crate) struct Context {
     pub(crate) max_readers: u64,
 }
 
-impl Context {
-    /// The typed error for what MDBX said; `action` reads as in "while writing table X".
+impl ErrorContext {
+    /// The typed error for an error of MDBX; `action` reads as in "while writing table X".
     pub(crate) fn error(&self, action: impl Into<String>, source: MdbxError) -> DbError {
         let path = self.path.clone();
         match source {
@@ -430,14 +430,14 @@ impl Context {
     }
 }
 
-/// What a device answers that cannot read or write (EIO), on every Unix.
+/// EIO, the error of a device that cannot read or write, on every Unix.
 const DEVICE_FAULT: i32 = 5;
 
-/// The system's word for a lack of room, if that is what `error` comes from, else `error`.
+/// `Ok` with the system's error for a lack of space, if that is the cause of `error`; else `Err`
+/// with `error`.
 ///
-/// MDBX calls it a fault of the device as well when a write was cut short, and the last write before
-/// a disk is full often is: its first pages still have room. So then the disk is asked for a little
-/// room.
+/// MDBX reports EIO also when a write was cut short. The last write before a disk is full often is,
+/// as its first pages still fit. So on EIO this function tries to write a small file.
 fn no_room(datadir: &Path, error: io::Error) -> Result<io::Error, io::Error> {
     if is_no_room(&error) {
         return Ok(error);
@@ -459,7 +459,7 @@ fn is_no_room(error: &io::Error) -> bool {
     )
 }
 
-/// Writes a file without a name, which is gone at once.
+/// Writes an unnamed file, which is removed at once.
 fn ask_for_room(datadir: &Path) -> io::Result<()> {
     const ROOM: usize = 1 << 20;
     let mut file = tempfile::tempfile_in(datadir)?;
@@ -479,8 +479,8 @@ fn device_fault(error: &io::Error) -> &'static str {
 mod tests {
     use super::*;
 
-    fn context() -> Context {
-        Context { path: "/data".into(), limit: 4096, max_readers: 3 }
+    fn context() -> ErrorContext {
+        ErrorContext { path: "/data".into(), limit: 4096, max_readers: 3 }
     }
 
     #[test]
@@ -503,7 +503,7 @@ mod tests {
     #[test]
     fn a_fault_of_the_device_is_called_so_and_others_have_the_words_of_the_system() {
         let dir = tempfile::tempdir().unwrap();
-        let context = Context { path: dir.path().to_owned(), ..context() };
+        let context = ErrorContext { path: dir.path().to_owned(), ..context() };
         let fault = context.error("committing", MdbxError::Other(5));
         assert!(matches!(fault, DbError::System { .. }), "{fault:?}");
         let text = fault.to_string();

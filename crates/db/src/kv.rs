@@ -1,28 +1,28 @@
 //! The state contract's key-value traits on MDBX.
 //!
-//! A table that was never written to is an empty one: reads of it find nothing, the first write
+//! A table that was never written to counts as empty: reads find nothing, and the first write
 //! creates it in the same transaction.
 
 use crate::{
-    Db, DbError, ReadTxn, WriteTxn,
-    raw::{Range, RawRead},
+    DatabaseEnv, DbError, ReadTxn, WriteTxn,
+    raw::{RawRead, RowRange},
 };
 use alloy_primitives::Bytes;
 use retrie_state::{
-    Direction, KeyRange, KvRead, KvStore, KvTxn, KvWrite, Row, Snapshot, StoreError, Table,
+    KeyRange, KvRead, KvSnapshot, KvStore, KvTxn, KvWrite, RowTable, ScanDirection, StoreError,
+    TableRow,
 };
 use std::sync::Arc;
 
-impl Db {
+impl DatabaseEnv {
     /// The state store in this datadir.
     pub fn state_store(&self) -> Arc<dyn KvStore> {
-        Arc::new(StateStore(self.clone()))
+        Arc::new(DatadirStateStore(self.clone()))
     }
 }
 
 impl ReadTxn {
-    /// The state store as this snapshot shows it, whatever is committed meanwhile: for reading
-    /// alone.
+    /// The state store as of this snapshot, whatever is committed later; for reading only.
     pub fn state_store(self: &Arc<Self>) -> Arc<dyn KvStore> {
         Arc::new(PinnedStore(self.clone()))
     }
@@ -32,7 +32,7 @@ impl ReadTxn {
 struct PinnedStore(Arc<ReadTxn>);
 
 impl KvStore for PinnedStore {
-    fn snapshot(&self) -> Result<Snapshot, StoreError> {
+    fn snapshot(&self) -> Result<KvSnapshot, StoreError> {
         Ok(self.0.clone())
     }
 
@@ -47,10 +47,10 @@ impl KvStore for PinnedStore {
 }
 
 /// The tables `State..` of a datadir.
-struct StateStore(Db);
+struct DatadirStateStore(DatabaseEnv);
 
-impl KvStore for StateStore {
-    fn snapshot(&self) -> Result<Snapshot, StoreError> {
+impl KvStore for DatadirStateStore {
+    fn snapshot(&self) -> Result<KvSnapshot, StoreError> {
         match self.0.begin_read() {
             Ok(snapshot) => Ok(Arc::new(snapshot)),
             Err(e) => Err(StoreError::new("opening a snapshot of the state", e)),
@@ -76,12 +76,13 @@ impl KvStore for StateStore {
     }
 }
 
-/// Reads that snapshots and write transactions do alike; the two differ in how they find a table.
+/// Implements the reads that snapshots and write transactions share. They differ in how they find a
+/// table.
 macro_rules! kv_read {
     ($transaction:ty, $find:expr, $expect_readers:expr) => {
         impl KvRead for $transaction {
             #[inline]
-            fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+            fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
                 act(table, "get", || {
                     let Some(handle) = $find(self, table)? else { return Ok(None) };
                     self.raw_get(handle, key)
@@ -90,10 +91,10 @@ macro_rules! kv_read {
 
             fn seek(
                 &self,
-                table: Table,
+                table: RowTable,
                 key: Option<&[u8]>,
-                direction: Direction,
-            ) -> Result<Option<Row>, StoreError> {
+                direction: ScanDirection,
+            ) -> Result<Option<TableRow>, StoreError> {
                 act(table, "seek", || {
                     let Some(handle) = $find(self, table)? else { return Ok(None) };
                     self.raw_seek(handle, key, direction)
@@ -102,19 +103,19 @@ macro_rules! kv_read {
 
             fn scan(
                 &self,
-                table: Table,
+                table: RowTable,
                 range: KeyRange<'_>,
-                direction: Direction,
+                direction: ScanDirection,
                 limit: usize,
-            ) -> Result<Vec<Row>, StoreError> {
+            ) -> Result<Vec<TableRow>, StoreError> {
                 let KeyRange { start, end } = range;
                 act(table, "scan", || {
                     let Some(handle) = $find(self, table)? else { return Ok(Vec::new()) };
-                    self.raw_scan(handle, Range { start, end, direction, limit })
+                    self.raw_scan(handle, RowRange { start, end, direction, limit })
                 })
             }
 
-            fn count(&self, table: Table) -> Result<u64, StoreError> {
+            fn count(&self, table: RowTable) -> Result<u64, StoreError> {
                 act(table, "count", || {
                     let Some(handle) = $find(self, table)? else { return Ok(0) };
                     Ok(self.raw_stat(handle)?.map_or(0, |stat| stat.entries() as u64))
@@ -129,32 +130,32 @@ macro_rules! kv_read {
 }
 
 kv_read!(ReadTxn, |txn: &ReadTxn, table| txn.inner().state_table(table), ReadTxn::expect_readers);
-// One thread has it.
+// A write transaction belongs to one thread.
 kv_read!(WriteTxn, WriteTxn::existing_state_table, |_: &WriteTxn, _| ());
 
 impl KvWrite for WriteTxn {
-    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+    fn put(&mut self, table: RowTable, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         act(table, "put", || {
             let handle = self.state_table(table)?;
             self.raw_put(handle, key, value)
         })
     }
 
-    fn append(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+    fn append(&mut self, table: RowTable, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         act(table, "append", || {
             let handle = self.state_table(table)?;
             self.raw_append(handle, key, value)
         })
     }
 
-    fn delete(&mut self, table: Table, key: &[u8]) -> Result<bool, StoreError> {
+    fn delete(&mut self, table: RowTable, key: &[u8]) -> Result<bool, StoreError> {
         act(table, "delete", || match self.existing_state_table(table)? {
             Some(handle) => self.raw_delete(handle, key),
             None => Ok(false),
         })
     }
 
-    fn clear(&mut self, table: Table) -> Result<(), StoreError> {
+    fn clear(&mut self, table: RowTable) -> Result<(), StoreError> {
         act(table, "clear", || match self.existing_state_table(table)? {
             Some(handle) => self.raw_clear(handle),
             None => Ok(()),
@@ -172,10 +173,10 @@ impl KvTxn for WriteTxn {
     }
 }
 
-/// Runs `work`; its error says what was attempted on which table.
+/// Runs `work`, and adds the attempted action and the table to its error.
 #[inline]
 fn act<T>(
-    table: Table,
+    table: RowTable,
     action: &str,
     work: impl FnOnce() -> Result<T, DbError>,
 ) -> Result<T, StoreError> {
@@ -183,6 +184,6 @@ fn act<T>(
 }
 
 #[cold]
-fn failed(table: Table, action: &str, error: DbError) -> StoreError {
+fn failed(table: RowTable, action: &str, error: DbError) -> StoreError {
     StoreError::new(format!("{action} in state table {}", table.name), error)
 }

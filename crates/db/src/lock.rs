@@ -10,8 +10,8 @@ use std::{
 /// Name of the file inside the datadir.
 const NAME: &str = "lock";
 
-/// An advisory lock of the operating system on `<datadir>/lock`, released when dropped or when the
-/// process ends in whatever way. The file stays; its content is the holder's process id.
+/// An advisory lock of the operating system on `<datadir>/lock`. It is released when dropped, and
+/// when the process ends for any reason. The file stays; its content is the holder's process id.
 #[derive(Debug)]
 pub(crate) struct DatadirLock {
     file: File,
@@ -47,13 +47,13 @@ impl DatadirLock {
 
 impl Drop for DatadirLock {
     fn drop(&mut self) {
-        // Not by closing alone: a child between fork and exec has the file open too. What fails here
-        // is released when the last of them closes it.
+        // Closing the file is not enough: a child between fork and exec may have it open too. If
+        // unlocking fails, the lock ends when the last of them closes the file.
         let _ = self.file.unlock();
     }
 }
 
-/// The process id in the file, if it can be read (its holder may just be writing it).
+/// The process id in the file, if it can be read (the holder may be writing it now).
 fn holder(file: &mut File) -> String {
     let mut text = String::new();
     let read = file.rewind().and_then(|()| file.take(32).read_to_string(&mut text));

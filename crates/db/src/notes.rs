@@ -1,10 +1,10 @@
-//! Notes: short values by name, in table `Metadata` under `note/NAME`. One of them, `unfinished`,
-//! says that a datadir is not whole, and keeps everybody out but those who make it whole.
+//! Notes: short named values, in table `Metadata` under `note/NAME`. The note `unfinished` says
+//! that a datadir is incomplete: only commands that complete it can open it.
 
-use crate::{Db, DbError, ReadTxn, Result, WriteTxn, raw::RawRead, tables::ChainTable};
+use crate::{DatabaseEnv, DbError, ReadTxn, Result, WriteTxn, raw::RawRead, tables::ChainTable};
 use alloy_primitives::Bytes;
 
-/// What the datadir lacks, as a line of text.
+/// Name of the note that says what the datadir lacks, as a line of text.
 const UNFINISHED: &str = "unfinished";
 
 /// Key of a note.
@@ -12,24 +12,24 @@ pub(crate) fn key(name: &str) -> Vec<u8> {
     [b"note/", name.as_bytes()].concat()
 }
 
-/// A note, if there is one of this name.
+/// The note with this name, if it exists.
 pub(crate) fn read<R: RawRead + ?Sized>(read: &R, name: &str) -> Result<Option<Bytes>> {
     read.raw_get(read.chain(ChainTable::Metadata), &key(name))
 }
 
 impl WriteTxn {
-    /// Leaves a short note for later, e.g. the finalised block. Names are the caller's.
+    /// Writes a short note, e.g. the finalised block. The caller chooses the name.
     pub fn put_note(&mut self, name: &str, note: &[u8]) -> Result<()> {
         self.raw_put(self.chain(ChainTable::Metadata), &key(name), note)
     }
 
-    /// Removes a note; says whether there was one.
+    /// Removes a note; returns whether it existed.
     pub fn delete_note(&mut self, name: &str) -> Result<bool> {
         self.raw_delete(self.chain(ChainTable::Metadata), &key(name))
     }
 
-    /// Says what the datadir lacks to be whole: from then on it is opened with
-    /// [`OpenOptions::unfinished`](crate::OpenOptions::unfinished) alone. `None` when it is whole.
+    /// Records what the datadir lacks; `None` if it is complete. An incomplete datadir can be
+    /// opened only with [`OpenOptions::unfinished`](crate::OpenOptions::unfinished).
     pub fn set_unfinished(&mut self, what: Option<&str>) -> Result<()> {
         match what {
             Some(what) => self.put_note(UNFINISHED, what.as_bytes()),
@@ -39,16 +39,16 @@ impl WriteTxn {
 }
 
 impl ReadTxn {
-    /// What the datadir lacks to be whole; `None` if it is.
+    /// What the datadir lacks; `None` if it is complete.
     pub fn unfinished(&self) -> Result<Option<String>> {
         let note = read(self, UNFINISHED)?;
         Ok(note.map(|what| String::from_utf8_lossy(&what).into_owned()))
     }
 }
 
-impl Db {
-    /// Refuses a datadir that is not whole.
-    pub(crate) fn check_whole(self) -> Result<Self> {
+impl DatabaseEnv {
+    /// Fails if the datadir is incomplete.
+    pub(crate) fn check_complete(self) -> Result<Self> {
         match self.begin_read()?.unfinished()? {
             None => Ok(self),
             Some(what) => Err(DbError::Unfinished { path: self.datadir().to_owned(), what }),

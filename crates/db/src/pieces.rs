@@ -1,14 +1,14 @@
 //! Long values, cut into pieces that fill four pages each.
 //!
-//! The first piece has the value's own key; each full piece is followed by another, whose key is
-//! the value's key and the piece's number (2 bytes, big-endian, from 1).
+//! The first piece has the value's own key. Each full piece is followed by another piece, whose key
+//! is the value's key and the piece's number (2 bytes, big-endian, from 1).
 
 use crate::{
     DbError, Result, WriteTxn,
-    raw::{Handle, Range, RawRead},
+    raw::{RawRead, RowRange, TableHandle},
 };
 use alloy_primitives::Bytes;
-use retrie_state::{Direction, prefix_end};
+use retrie_state::{ScanDirection, prefix_end};
 
 /// Length of a full piece in bytes. With MDBX's page header (20 bytes) it fits into four pages.
 const PIECE: usize = 16_352;
@@ -21,7 +21,7 @@ const NUMBER: usize = 2;
 /// Values are written once; a shorter value must not replace a longer one (delete it first).
 pub(crate) fn put(
     txn: &mut WriteTxn,
-    table: Handle,
+    table: TableHandle,
     key: &[u8],
     value: &[u8],
     append: bool,
@@ -36,7 +36,7 @@ pub(crate) fn put(
             txn.raw_put(table, &piece_key, piece)
         };
         match stored {
-            // The table holds later rows after all; a plain insertion is as good.
+            // The table has later rows, so the piece is inserted instead.
             Err(DbError::OutOfOrder { .. }) => txn.raw_put(table, &piece_key, piece)?,
             stored => stored?,
         }
@@ -45,7 +45,7 @@ pub(crate) fn put(
         }
         rest = tail;
     }
-    // 2^16 pieces are 1 GiB: no block or code comes near.
+    // 2^16 pieces are 1 GiB: no block or code is that large.
     Err(DbError::ValueTooLong {
         table: table.name.to_owned(),
         key: crate::error::show_key(key),
@@ -62,7 +62,7 @@ pub(crate) const fn count(len: usize) -> u64 {
 /// The whole value of `key`.
 pub(crate) fn get<R: RawRead + ?Sized>(
     read: &R,
-    table: Handle,
+    table: TableHandle,
     key: &[u8],
 ) -> Result<Option<Bytes>> {
     let Some(first) = read.raw_get(table, key)? else { return Ok(None) };
@@ -84,7 +84,7 @@ pub(crate) fn get<R: RawRead + ?Sized>(
 /// All values whose keys are `prefix` followed by `suffix_len` bytes, in order, with their keys.
 pub(crate) fn scan_prefix<R: RawRead + ?Sized>(
     read: &R,
-    table: Handle,
+    table: TableHandle,
     prefix: &[u8],
     suffix_len: usize,
 ) -> Result<Vec<(Bytes, Bytes)>> {
@@ -126,8 +126,12 @@ pub(crate) fn scan_prefix<R: RawRead + ?Sized>(
     }
 }
 
-/// Removes all rows whose keys start with `prefix`; returns how many.
-pub(crate) fn delete_prefix(txn: &mut WriteTxn, table: Handle, prefix: &[u8]) -> Result<usize> {
+/// Removes all rows whose keys start with `prefix`; returns their number.
+pub(crate) fn delete_prefix(
+    txn: &mut WriteTxn,
+    table: TableHandle,
+    prefix: &[u8],
+) -> Result<usize> {
     let rows = rows_with_prefix(txn, table, prefix)?;
     for (key, _) in &rows {
         txn.raw_delete(table, key)?;
@@ -137,16 +141,16 @@ pub(crate) fn delete_prefix(txn: &mut WriteTxn, table: Handle, prefix: &[u8]) ->
 
 fn rows_with_prefix<R: RawRead + ?Sized>(
     read: &R,
-    table: Handle,
+    table: TableHandle,
     prefix: &[u8],
 ) -> Result<Vec<(Bytes, Bytes)>> {
     let end = prefix_end(prefix);
     read.raw_scan(
         table,
-        Range {
+        RowRange {
             start: prefix,
             end: end.as_deref(),
-            direction: Direction::Forward,
+            direction: ScanDirection::Forward,
             limit: usize::MAX,
         },
     )
@@ -161,19 +165,19 @@ fn piece_key(key: &[u8], number: u16) -> Vec<u8> {
     piece_key
 }
 
-fn missing(table: Handle, key: &[u8], number: u16) -> DbError {
+fn missing(table: TableHandle, key: &[u8], number: u16) -> DbError {
     DbError::corrupt(table.name, key, format!("piece {number} of the value is missing"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Db, OpenOptions, tables::ChainTable};
+    use crate::{DatabaseEnv, OpenOptions, tables::ChainTable};
 
     #[test]
     fn values_around_multiples_of_a_piece_come_back_whole() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
+        let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
         let mut txn = db.begin_write().unwrap();
         let table = txn.chain(ChainTable::Transactions);
         let lengths = [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE + 7];
@@ -193,7 +197,7 @@ mod tests {
         // 0 and 1 byte: 1 row; PIECE-1: 1; PIECE: 2; PIECE+1: 2; 2 PIECE: 3; 3 PIECE + 7: 4
         assert_eq!(txn.raw_stat(table).unwrap().unwrap().entries(), 1 + 1 + 1 + 2 + 2 + 3 + 4 + 1);
 
-        // A piece that is gone is an error, not a short value.
+        // A missing piece is an error, not a short value.
         txn.raw_delete(table, &piece_key(&[9, 6], 2)).unwrap();
         assert!(matches!(get(&txn, table, &[9, 6]), Err(DbError::Corrupt { .. })));
         assert!(matches!(scan_prefix(&txn, table, &[9], 1), Err(DbError::Corrupt { .. })));

@@ -1,55 +1,55 @@
-//! Reads of one MDBX transaction, of any kind, and the traits that chain and state reads share.
+//! Reads of one MDBX transaction of any kind, and the trait that chain and state reads share.
 
-use crate::{Result, checksum, env::Inner, tables::ChainTable};
+use crate::{Result, checksum, env::DatabaseInner, tables::ChainTable};
 use alloy_primitives::Bytes;
 use mdbx::{Cursor, Database, MdbxError, ReadError, Stat, TransactionKind, tx::Tx};
-use retrie_state::{Direction, Row};
+use retrie_state::{ScanDirection, TableRow};
 
 /// An open table.
 #[derive(Clone, Copy, Debug)]
-pub struct Handle {
+pub struct TableHandle {
     /// Name for messages.
     pub(crate) name: &'static str,
-    /// Where the [checksums](crate::checksum) of its rows start.
+    /// Initial value of its rows' [checksums](crate::checksum).
     pub(crate) start: u32,
-    /// `None`: there is no such table yet, and nothing in it, as the datadir is of an earlier version
-    /// and open to read alone.
+    /// `None` if the table does not exist yet, as the datadir is of an earlier version and opened
+    /// read-only. It counts as empty.
     pub(crate) db: Option<Database>,
 }
 
-impl Handle {
+impl TableHandle {
     pub(crate) fn new(name: &'static str, name_on_disk: &str, db: Option<Database>) -> Self {
         Self { name, start: checksum::start(name_on_disk), db }
     }
 
-    /// MDBX's handle, to write.
+    /// MDBX's handle, for writing.
     pub(crate) fn dbi(self) -> Result<Database, MdbxError> {
         self.db.ok_or(MdbxError::BadDbi)
     }
 }
 
-/// What a snapshot and a write transaction have in common below the level of rows with a meaning.
+/// Reads of plain rows, shared by snapshots and write transactions.
 pub trait RawRead {
-    /// The environment read from.
-    fn inner(&self) -> &Inner;
+    /// The environment that it reads from.
+    fn inner(&self) -> &DatabaseInner;
 
-    /// The row of `key` as it lies on disk, unchecked: checksum and value.
-    fn stored(&self, table: Handle, key: &[u8]) -> Result<Option<Bytes>>;
+    /// The row of `key` as stored, unchecked: checksum and value.
+    fn stored(&self, table: TableHandle, key: &[u8]) -> Result<Option<Bytes>>;
 
     /// As [`raw_seek`](Self::raw_seek), unchecked.
     fn stored_seek(
         &self,
-        table: Handle,
+        table: TableHandle,
         key: Option<&[u8]>,
-        direction: Direction,
-    ) -> Result<Option<Row>>;
+        direction: ScanDirection,
+    ) -> Result<Option<TableRow>>;
 
     /// As [`raw_scan`](Self::raw_scan), unchecked.
-    fn stored_scan(&self, table: Handle, range: Range<'_>) -> Result<Vec<Row>>;
+    fn stored_scan(&self, table: TableHandle, range: RowRange<'_>) -> Result<Vec<TableRow>>;
 
     /// The value of `key`.
     #[inline]
-    fn raw_get(&self, table: Handle, key: &[u8]) -> Result<Option<Bytes>> {
+    fn raw_get(&self, table: TableHandle, key: &[u8]) -> Result<Option<Bytes>> {
         match self.stored(table, key)? {
             Some(row) => checksum::open(table, key, row).map(Some),
             None => Ok(None),
@@ -59,48 +59,49 @@ pub trait RawRead {
     /// As `KvRead::seek`.
     fn raw_seek(
         &self,
-        table: Handle,
+        table: TableHandle,
         key: Option<&[u8]>,
-        direction: Direction,
-    ) -> Result<Option<Row>> {
+        direction: ScanDirection,
+    ) -> Result<Option<TableRow>> {
         self.stored_seek(table, key, direction)?.map(|row| open_row(table, row)).transpose()
     }
 
     /// As `KvRead::scan`.
-    fn raw_scan(&self, table: Handle, range: Range<'_>) -> Result<Vec<Row>> {
+    fn raw_scan(&self, table: TableHandle, range: RowRange<'_>) -> Result<Vec<TableRow>> {
         let rows = self.stored_scan(table, range)?;
         rows.into_iter().map(|row| open_row(table, row)).collect()
     }
 
     /// Number of rows and pages; `None` if this snapshot is older than the table.
-    fn raw_stat(&self, table: Handle) -> Result<Option<Stat>>;
+    fn raw_stat(&self, table: TableHandle) -> Result<Option<Stat>>;
 
     /// Handle of a chain table.
-    fn chain(&self, table: ChainTable) -> Handle {
+    fn chain(&self, table: ChainTable) -> TableHandle {
         self.inner().tables.chain(table)
     }
 }
 
-/// What to scan: keys `start..end`, at most `limit` rows.
+/// The rows to scan: keys `start..end`, at most `limit` rows.
 #[derive(Clone, Copy, Debug)]
-pub struct Range<'a> {
+pub struct RowRange<'a> {
     pub(crate) start: &'a [u8],
     pub(crate) end: Option<&'a [u8]>,
-    pub(crate) direction: Direction,
+    pub(crate) direction: ScanDirection,
     pub(crate) limit: usize,
 }
 
-/// A row as MDBX's crate hands it out. Vectors, not borrowed slices: for those the crate asks MDBX
-/// in a write transaction whether the page is dirty, and `mdbx_is_dirty` counts pages in 32 bits, so
-/// that it errs about memory 16 TiB beyond the map (as with several environments in one process).
+/// A row from the MDBX crate. It uses vectors, not borrowed slices: for slices the crate asks MDBX
+/// in a write transaction whether the page is dirty, and `mdbx_is_dirty` counts pages in 32 bits.
+/// So it is wrong for memory 16 TiB beyond the map, which happens with several environments in one
+/// process.
 type RawRow = (Vec<u8>, Vec<u8>);
 
-fn open_row(table: Handle, (key, row): Row) -> Result<Row> {
+fn open_row(table: TableHandle, (key, row): TableRow) -> Result<TableRow> {
     let value = checksum::open(table, &key, row)?;
     Ok((key, value))
 }
 
-/// The row of `key`. On a snapshot older than the table there is none.
+/// The row of `key`; `None` also if the snapshot is older than the table.
 pub(crate) fn get<K: TransactionKind>(
     tx: &Tx<K>,
     db: Option<Database>,
@@ -118,14 +119,14 @@ pub(crate) fn seek<K: TransactionKind>(
     tx: &Tx<K>,
     db: Option<Database>,
     key: Option<&[u8]>,
-    direction: Direction,
-) -> Result<Option<Row>, MdbxError> {
+    direction: ScanDirection,
+) -> Result<Option<TableRow>, MdbxError> {
     let Some(db) = db else { return Ok(None) };
     let found = (|| {
         let mut cursor = tx.cursor(db)?;
         match direction {
-            Direction::Forward => at_or_after(&mut cursor, key.unwrap_or_default()),
-            Direction::Backward => match key {
+            ScanDirection::Forward => at_or_after(&mut cursor, key.unwrap_or_default()),
+            ScanDirection::Backward => match key {
                 Some(key) => at_or_before(&mut cursor, key),
                 None => cursor.last().map_err(plain),
             },
@@ -139,10 +140,10 @@ pub(crate) fn seek<K: TransactionKind>(
 pub(crate) fn scan<K: TransactionKind>(
     tx: &Tx<K>,
     db: Option<Database>,
-    range: Range<'_>,
-) -> Result<Vec<Row>, MdbxError> {
+    range: RowRange<'_>,
+) -> Result<Vec<TableRow>, MdbxError> {
     let Some(db) = db else { return Ok(Vec::new()) };
-    let Range { start, end, direction, limit } = range;
+    let RowRange { start, end, direction, limit } = range;
     if limit == 0 || end.is_some_and(|end| end <= start) {
         return Ok(Vec::new());
     }
@@ -150,15 +151,15 @@ pub(crate) fn scan<K: TransactionKind>(
         let mut rows = Vec::new();
         let mut cursor = tx.cursor(db)?;
         let mut next = match (direction, end) {
-            (Direction::Forward, _) => at_or_after(&mut cursor, start)?,
-            (Direction::Backward, None) => cursor.last().map_err(plain)?,
-            (Direction::Backward, Some(end)) => before(&mut cursor, end)?,
+            (ScanDirection::Forward, _) => at_or_after(&mut cursor, start)?,
+            (ScanDirection::Backward, None) => cursor.last().map_err(plain)?,
+            (ScanDirection::Backward, Some(end)) => before(&mut cursor, end)?,
         };
         while let Some(found) = next {
             let key = found.0.as_slice();
             let inside = match direction {
-                Direction::Forward => end.is_none_or(|end| key < end),
-                Direction::Backward => key >= start,
+                ScanDirection::Forward => end.is_none_or(|end| key < end),
+                ScanDirection::Backward => key >= start,
             };
             if !inside {
                 break;
@@ -168,8 +169,8 @@ pub(crate) fn scan<K: TransactionKind>(
                 break;
             }
             next = match direction {
-                Direction::Forward => cursor.next(),
-                Direction::Backward => cursor.prev(),
+                ScanDirection::Forward => cursor.next(),
+                ScanDirection::Backward => cursor.prev(),
             }
             .map_err(plain)?;
         }
@@ -178,7 +179,7 @@ pub(crate) fn scan<K: TransactionKind>(
     rows.or_else(|error| missing_is_empty::<K, _>(error, Vec::new()))
 }
 
-/// Gives all rows in order to `row` until it returns false.
+/// Passes all rows in order to `row` until it returns false.
 pub(crate) fn walk<K: TransactionKind>(
     tx: &Tx<K>,
     db: Option<Database>,
@@ -237,11 +238,11 @@ fn before<K: TransactionKind>(
     .map_err(plain)
 }
 
-fn row((key, value): RawRow) -> Row {
+fn row((key, value): RawRow) -> TableRow {
     (key.into(), value.into())
 }
 
-/// We decode nothing while reading, so a decoding error can only be about the page itself.
+/// Reads decode nothing, so a decoding error means a damaged page.
 fn plain(error: ReadError) -> MdbxError {
     match error {
         ReadError::Mdbx(error) => error,
@@ -249,8 +250,8 @@ fn plain(error: ReadError) -> MdbxError {
     }
 }
 
-/// MDBX refuses a table's handle in a snapshot taken before the table was created; for us it is an
-/// empty table. A write transaction sees every table, so there it stays an error.
+/// MDBX refuses a table's handle in a snapshot that is older than the table; such a table counts as
+/// empty. A write transaction sees every table, so there it is an error.
 fn missing_is_empty<K: TransactionKind, T>(error: MdbxError, empty: T) -> Result<T, MdbxError> {
     if K::IS_READ_ONLY && error == MdbxError::BadDbi { Ok(empty) } else { Err(error) }
 }

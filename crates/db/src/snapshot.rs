@@ -1,15 +1,15 @@
-//! Snapshots that several threads read at once.
+//! Snapshots that several threads can read at once.
 
 use crate::{
     Result,
-    env::Inner,
+    env::DatabaseInner,
     error::show_key,
-    raw::{self, Handle, Range, RawRead},
+    raw::{self, RawRead, RowRange, TableHandle},
 };
 use alloy_primitives::Bytes;
 use mdbx::{MdbxError, Stat, tx::aliases::RoTxUnsync};
 use parking_lot::Mutex;
-use retrie_state::{Direction, Row};
+use retrie_state::{ScanDirection, TableRow};
 use std::{
     fmt,
     sync::{
@@ -18,15 +18,16 @@ use std::{
     },
 };
 
-/// MDBX transactions one snapshot may hold.
+/// Maximum number of MDBX transactions of one snapshot.
 const MAX_TRANSACTIONS: usize = 32;
 
 /// A consistent view of the last commit: chain reads through [`ChainRead`](crate::ChainRead), state
 /// reads through [`KvRead`](retrie_state::KvRead).
 ///
-/// An MDBX transaction serves one thread at a time. The snapshot starts with one; a thread that
-/// finds it busy opens another one of the same snapshot, as long as no commit has come between.
-/// After that it waits for its turn, which is a fraction of a microsecond.
+/// An MDBX transaction serves one thread at a time. The snapshot starts with one transaction. A
+/// thread that finds all of them busy opens another one, which is possible as long as nothing has
+/// been committed since. After a commit it waits for its turn, which takes a fraction of a
+/// microsecond.
 pub struct ReadTxn {
     transactions: [OnceLock<Mutex<RoTxUnsync>>; MAX_TRANSACTIONS],
     open: AtomicUsize,
@@ -35,11 +36,11 @@ pub struct ReadTxn {
     opening: Mutex<()>,
     id: u64,
     // Last, so that the environment outlives its transactions.
-    inner: Arc<Inner>,
+    inner: Arc<DatabaseInner>,
 }
 
 impl ReadTxn {
-    pub(crate) fn begin(inner: Arc<Inner>) -> Result<Self> {
+    pub(crate) fn begin(inner: Arc<DatabaseInner>) -> Result<Self> {
         let begin = || {
             let tx = inner.env.begin_ro_unsync()?;
             let id = tx.id()?;
@@ -79,7 +80,7 @@ impl ReadTxn {
         read(&self.slot(first).lock())
     }
 
-    /// Opens transactions for so many threads beside the one that has the first, as far as that is
+    /// Opens a transaction for each of `threads` threads beside the first transaction, as far as
     /// possible.
     pub(crate) fn expect_readers(&self, threads: usize) {
         while self.open.load(Ordering::Acquire) <= threads && self.grow().is_some() {}
@@ -90,7 +91,7 @@ impl ReadTxn {
         self.transactions[index].get().expect("cells below `open` are filled before it is raised")
     }
 
-    /// Opens another transaction of this snapshot, if that is still possible.
+    /// Opens another transaction of this snapshot, if possible.
     #[cold]
     fn grow(&self) -> Option<&Mutex<RoTxUnsync>> {
         if self.full.load(Ordering::Relaxed) {
@@ -112,10 +113,10 @@ impl ReadTxn {
         }
     }
 
-    /// Gives all rows of a table in order to `row`, unchecked, until it returns false.
+    /// Passes all rows of a table in order to `row`, unchecked, until it returns false.
     pub(crate) fn walk(
         &self,
-        table: Handle,
+        table: TableHandle,
         row: impl FnMut(Vec<u8>, Vec<u8>) -> bool,
     ) -> Result<(), MdbxError> {
         self.with(|tx| raw::walk(tx, table.db, row))
@@ -123,7 +124,7 @@ impl ReadTxn {
 
     fn read<T>(
         &self,
-        table: Handle,
+        table: TableHandle,
         key: Option<&[u8]>,
         read: impl FnOnce(&RoTxUnsync) -> Result<T, MdbxError>,
     ) -> Result<T> {
@@ -138,29 +139,29 @@ impl ReadTxn {
 }
 
 impl RawRead for ReadTxn {
-    fn inner(&self) -> &Inner {
+    fn inner(&self) -> &DatabaseInner {
         &self.inner
     }
 
-    fn stored(&self, table: Handle, key: &[u8]) -> Result<Option<Bytes>> {
+    fn stored(&self, table: TableHandle, key: &[u8]) -> Result<Option<Bytes>> {
         self.read(table, Some(key), |tx| raw::get(tx, table.db, key))
     }
 
     fn stored_seek(
         &self,
-        table: Handle,
+        table: TableHandle,
         key: Option<&[u8]>,
-        direction: Direction,
-    ) -> Result<Option<Row>> {
+        direction: ScanDirection,
+    ) -> Result<Option<TableRow>> {
         self.read(table, key, |tx| raw::seek(tx, table.db, key, direction))
     }
 
-    fn stored_scan(&self, table: Handle, range: Range<'_>) -> Result<Vec<Row>> {
+    fn stored_scan(&self, table: TableHandle, range: RowRange<'_>) -> Result<Vec<TableRow>> {
         self.inner.check_range(table, range)?;
         self.read(table, None, |tx| raw::scan(tx, table.db, range))
     }
 
-    fn raw_stat(&self, table: Handle) -> Result<Option<Stat>> {
+    fn raw_stat(&self, table: TableHandle) -> Result<Option<Stat>> {
         self.read(table, None, |tx| raw::stat(tx, table.db))
     }
 }
@@ -183,15 +184,15 @@ pub(crate) fn thread_number() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Db, OpenOptions};
-    use retrie_state::{KvRead, Table};
+    use crate::{DatabaseEnv, OpenOptions};
+    use retrie_state::{KvRead, RowTable};
 
-    const A: Table = Table::new(1, "A");
+    const A: RowTable = RowTable::new(1, "A");
 
     #[test]
     fn busy_snapshot_opens_more_transactions_until_something_is_committed() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
+        let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
         let commit = |value: &[u8]| {
             use retrie_state::KvWrite;
             let mut txn = db.begin_write().unwrap();
@@ -209,7 +210,7 @@ mod tests {
         commit(b"2");
         let second = snapshot.slot(1).lock();
         std::thread::scope(|scope| {
-            // A new transaction would show another state, so this one waits.
+            // A new transaction would show another state, so this read waits.
             let waiting = scope.spawn(read);
             while !snapshot.full.load(Ordering::Relaxed) {
                 std::thread::yield_now();

@@ -1,12 +1,12 @@
-//! The chain of a datadir, kept in it, so that nobody has to name it again.
+//! The chain of a datadir, stored in it, so that commands need not name it again.
 //!
-//! It is the note `chain`: the name of a network that this program knows, or else the whole genesis
-//! file, as [`ChainSpec::to_genesis_json`] writes it. The identity says which genesis block a datadir
-//! has, and never changes; the forks after it may, with a new version of this program or another
+//! It is the note `chain`: the name of a known network, or else the whole genesis file, as
+//! [`ChainSpec::to_genesis_json`] writes it. The datadir's identity holds its genesis block and
+//! never changes. The forks after genesis may change, with a new version of this program or another
 //! file for the same genesis block.
 
 use crate::{
-    ChainRead, Db, DbError, Metadata, ReadTxn, Result, StateRootMode, raw::RawRead,
+    ChainRead, DatabaseEnv, DatadirMetadata, DbError, ReadTxn, Result, StateRootMode, raw::RawRead,
     tables::ChainTable,
 };
 use alloy_primitives::B256;
@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 const NOTE: &str = "chain";
 
-impl Db {
-    /// Keeps a chain, for [`ReadTxn::spec`]; the one that was kept before is forgotten. Give it with
-    /// the genesis block of its file, also where headers carry another backend's roots.
-    pub fn keep_spec(&self, spec: &ChainSpec) -> Result<()> {
+impl DatabaseEnv {
+    /// Stores the chain, for [`ReadTxn::spec`], in place of the one stored before. `spec` must have
+    /// the genesis block of its file, even if headers carry this backend's own roots.
+    pub fn store_spec(&self, spec: &ChainSpec) -> Result<()> {
         let Some(note) = note_of(spec) else { return Ok(()) };
         if self.begin_read()?.note(NOTE)?.is_some_and(|kept| kept[..] == *note.as_bytes()) {
             return Ok(());
@@ -33,11 +33,11 @@ impl ReadTxn {
     /// The chain of this datadir.
     ///
     /// # Errors
-    /// [`DbError::UnknownChain`] if it was made before datadirs kept their chain, and is of none of
-    /// the known networks.
+    /// [`DbError::UnknownChain`] if the datadir was created before datadirs stored their chain, and
+    /// the chain is not a known network.
     pub fn spec(&self) -> Result<Arc<ChainSpec>> {
         let metadata = self.identity()?;
-        let spec = match self.kept_spec()? {
+        let spec = match self.stored_spec()? {
             Some(spec) => spec,
             None => known(&metadata).ok_or_else(|| DbError::UnknownChain {
                 path: self.inner().context.path.clone(),
@@ -49,19 +49,19 @@ impl ReadTxn {
         if metadata.chain_id != spec.chain_id()
             || genesis.is_some_and(|genesis| genesis != spec.genesis_hash())
         {
-            return Err(damaged("the chain is another one than the identity says"));
+            return Err(damaged("the chain is not the one of the datadir's identity"));
         }
         Ok(spec)
     }
 
-    /// Fails if this is not the chain of the datadir.
+    /// Fails if `given` is not the chain of the datadir.
     ///
     /// # Errors
     /// [`DbError::ChainMismatch`].
     pub fn check_spec(&self, given: &ChainSpec) -> Result<()> {
         let metadata = self.identity()?;
         let found = match genesis_of(&metadata) {
-            None => self.kept_spec()?.map(|spec| spec.genesis_hash()),
+            None => self.stored_spec()?.map(|spec| spec.genesis_hash()),
             genesis => genesis,
         };
         if metadata.chain_id == given.chain_id()
@@ -78,14 +78,14 @@ impl ReadTxn {
         })
     }
 
-    fn identity(&self) -> Result<Metadata> {
+    fn identity(&self) -> Result<DatadirMetadata> {
         let path = || self.inner().context.path.clone();
         self.metadata()?.ok_or_else(|| DbError::NotInitialised { path: path() })
     }
 
-    fn kept_spec(&self) -> Result<Option<Arc<ChainSpec>>> {
+    fn stored_spec(&self) -> Result<Option<Arc<ChainSpec>>> {
         let Some(note) = self.note(NOTE)? else { return Ok(None) };
-        let text = std::str::from_utf8(&note).map_err(|_| damaged("the chain is no text"))?;
+        let text = std::str::from_utf8(&note).map_err(|_| damaged("the chain is not text"))?;
         let spec = if text.starts_with('{') {
             ChainSpec::from_genesis_json(text).map(Arc::new)
         } else if KNOWN_CHAINS.contains(&text) {
@@ -102,7 +102,8 @@ fn damaged(what: &str) -> DbError {
     DbError::corrupt(ChainTable::Metadata.name(), &key, what)
 }
 
-/// A chain that no genesis file can tell, as those of test suites, is not kept.
+/// The content of the note. `None` for a chain that no genesis file can describe, as in test
+/// suites; it is not stored.
 fn note_of(spec: &ChainSpec) -> Option<String> {
     let known = KNOWN_CHAINS.contains(&spec.name()).then(|| parse_chain(spec.name()));
     if let Some(Ok(known)) = known
@@ -113,14 +114,14 @@ fn note_of(spec: &ChainSpec) -> Option<String> {
     spec.to_genesis_json().ok()
 }
 
-/// Hash of the genesis block as its file gives it; unknown where headers carry the roots of another
-/// backend, since the identity has the hash with such a root then.
-fn genesis_of(metadata: &Metadata) -> Option<B256> {
+/// Hash of the genesis block of the genesis file; unknown if headers carry this backend's own
+/// roots, as the identity then has the hash with such a root.
+fn genesis_of(metadata: &DatadirMetadata) -> Option<B256> {
     (metadata.state_root != StateRootMode::Native).then_some(metadata.genesis)
 }
 
-/// The known network that a datadir must be of.
-fn known(metadata: &Metadata) -> Option<Arc<ChainSpec>> {
+/// The known network that a datadir belongs to.
+fn known(metadata: &DatadirMetadata) -> Option<Arc<ChainSpec>> {
     let genesis = genesis_of(metadata);
     KNOWN_CHAINS.into_iter().filter_map(|name| parse_chain(name).ok()).find(|spec| {
         spec.chain_id() == metadata.chain_id

@@ -1,8 +1,8 @@
 //! Sizes, for `retrie db stats` and for comparing backends.
 
 use crate::{
-    ChainRead, Db, DbError, ReadTxn, Result,
-    raw::{Handle, RawRead},
+    ChainRead, DatabaseEnv, DbError, ReadTxn, Result,
+    raw::{RawRead, TableHandle},
     tables::ChainTable,
 };
 use mdbx::Database;
@@ -41,7 +41,7 @@ pub struct DbStats {
     pub limit_bytes: u64,
     /// Pages that have ever been used.
     pub allocated_pages: u64,
-    /// Of these, pages free for reuse.
+    /// Pages among them that are free for reuse.
     pub free_pages: u64,
     /// Bytes of all pages in use: tables, and MDBX's own.
     pub used_bytes: u64,
@@ -49,12 +49,12 @@ pub struct DbStats {
     pub readers: u64,
     /// Number of the highest canonical block.
     pub tip: Option<u64>,
-    /// Every table; those of the chain first.
+    /// Every table; the chain's tables first.
     pub tables: Vec<TableStats>,
 }
 
-impl Db {
-    /// Measures the database. Takes a moment that grows with the number of free pages.
+impl DatabaseEnv {
+    /// Measures the database. It takes longer the more free pages there are.
     pub fn stats(&self) -> Result<DbStats> {
         let inner = &self.inner;
         let failed = |e| inner.error("reading statistics", e);
@@ -106,7 +106,7 @@ impl ReadTxn {
 
 fn table_stats(snapshot: &ReadTxn, name: &str, db: Option<Database>) -> Result<TableStats> {
     // A table younger than the snapshot has no statistics, and is empty in it.
-    let stat = snapshot.raw_stat(Handle::new("statistics", name, db))?;
+    let stat = snapshot.raw_stat(TableHandle::new("statistics", name, db))?;
     let pages = |pages: fn(&mdbx::Stat) -> usize| stat.as_ref().map_or(0, |s| pages(s) as u64);
     let (branch_pages, leaf_pages, overflow_pages) = (
         pages(mdbx::Stat::branch_pages),

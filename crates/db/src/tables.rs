@@ -2,11 +2,10 @@
 //!
 //! Numbers in keys are big-endian, so that rows sort by height. `id` is a block id: number (8
 //! bytes) then ordinal (2 bytes), the position of the block among the stored blocks of the same
-//! number. The ordinal of a block on a chain without forks is 0, so an import appends to every
-//! table whose key starts with an id; and a row costs 10 bytes of key instead of the 40 of number
-//! and hash.
+//! number. Without forks the ordinal is 0, so an import appends to every table whose key starts
+//! with an id. The key has 10 bytes instead of 40 for number and hash.
 //!
-//! Every row has a checksum of 4 bytes before its value, which is not shown here.
+//! Every row has a checksum of 4 bytes before its value, which this table does not show.
 //!
 //! | table | key | value |
 //! |---|---|---|
@@ -19,24 +18,24 @@
 //! | `TxLookup` | transaction hash (32) | number (8), index (4); canonical blocks only |
 //! | `Codes` | keccak-256 of the code (32) | the code |
 //! | `TotalDifficulty` | id | big-endian without leading zeros; sum up to and with this block |
-//! | `BackendRoots` | id, backend name | root (32); nothing where one of a later block stands for it |
-//! | `Metadata` | `identity` | JSON, see [`Metadata`](crate::Metadata) |
-//! | `Metadata` | `note/` and a name | bytes of whoever wrote the note |
+//! | `BackendRoots` | id, backend name | root (32); empty if the backend computed no root because it applied a batch of blocks |
+//! | `Metadata` | `identity` | JSON, see [`DatadirMetadata`](crate::DatadirMetadata) |
+//! | `Metadata` | `note/` and a name | any bytes; the writer of the note defines them |
 //! | `LogSegments` | first block (8) | last block (8), its hash (32), number of postings (4) |
 //! | `LogPostings` | first block of the segment (8), term (4), block offset (2) | postings from there on, see [`logs`](crate::LogQuery) |
-//! | `DevPatches` | id | what was changed of the state before the block, by hand: see `retrie_pipeline::StatePatch` |
+//! | `DevPatches` | id | manual changes to the state before the block (dev chains): see `retrie_pipeline::StatePatch` |
 //! | `State` and a name | the state store's | the state store's |
 //!
-//! Long values of `Transactions`, `Receipts`, `Bodies`, `Codes` and `DevPatches` are cut into pieces of 16,352
-//! bytes, each of which fills four pages: longer runs of overflow pages fragment free space. The
-//! first piece has the key above; after every piece of full length (and only then) there follows
-//! another one, possibly empty, whose key is the key above and the piece's number (2 bytes, from
-//! 1).
+//! Long values of `Transactions`, `Receipts`, `Bodies`, `Codes` and `DevPatches` are cut into
+//! pieces of 16,352 bytes. A piece fills four pages; longer sequences of overflow pages would
+//! fragment free space. The first piece has the key above. Every piece of full length is followed
+//! by another piece, possibly empty, whose key is the key above and the piece's number (2 bytes,
+//! from 1).
 //!
 //! Why RLP and not a denser codec: it is canonical, so that a row can be checked against its hash;
-//! its decoder returns errors on damaged rows (that of reth-codecs' `Compact` panics); it does not
-//! change with a library's version; and peers and RPC want exactly these bytes. The bloom, the
-//! one large redundant part, is left out of receipts.
+//! its decoder returns errors on damaged rows (reth-codecs' `Compact` panics); it does not change
+//! with a library's version; and peers and RPC need exactly these bytes. Receipts are stored
+//! without the bloom, their one large redundant part.
 
 /// A table of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,16 +63,16 @@ pub enum ChainTable {
     BackendRoots,
     /// Identity of the datadir, and notes.
     Metadata,
-    /// Stretches of blocks whose logs are indexed.
+    /// Ranges of blocks whose logs are indexed.
     LogSegments,
     /// In which of their blocks each address and topic occurs.
     LogPostings,
-    /// What the user of a dev chain changed of the state before a block.
+    /// Changes that the user of a dev chain made to the state before a block.
     DevPatches,
 }
 
 impl ChainTable {
-    /// All of them, in the order of their declaration.
+    /// All tables, in the order of their declaration.
     pub const ALL: [Self; 14] = [
         Self::Headers,
         Self::BlockIndex,
@@ -91,7 +90,7 @@ impl ChainTable {
         Self::DevPatches,
     ];
 
-    /// Tables that datadirs of earlier versions lack. They come with the next opening to write.
+    /// Tables that datadirs of earlier versions lack. The next opening for writing creates them.
     pub(crate) const LATER: [Self; 3] = [Self::LogSegments, Self::LogPostings, Self::DevPatches];
 
     /// Name on disk.
@@ -115,10 +114,10 @@ impl ChainTable {
     }
 }
 
-/// What the names of the state store's tables start with on disk.
+/// Prefix of the names of the state store's tables on disk.
 pub const STATE_PREFIX: &str = "State";
 
-/// Key of everything that belongs to one stored block.
+/// Short key of a stored block, for all of its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BlockId {
     pub(crate) number: u64,

@@ -1,17 +1,17 @@
-//! Checks that need not know what rows mean: the pages of the file, and checksum and order of every
-//! row. What rows say to each other is checked by those who write them.
+//! Checks that do not depend on the meaning of rows: the pages of the file, and checksum and order
+//! of every row. The owners of the tables check that rows agree with each other.
 
 use crate::{
-    Db, DbError, ReadTxn, Result, checksum,
+    DatabaseEnv, DbError, ReadTxn, Result, checksum,
     error::show_key,
-    raw::{Handle, RawRead},
+    raw::{RawRead, TableHandle},
     tables::ChainTable,
 };
 use mdbx::ffi;
 use serde::Serialize;
 use std::ffi::{CStr, c_char};
 
-/// Rows of one table, as they were counted one by one.
+/// The number of rows of one table, counted one by one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckedTable {
     /// Name on disk.
@@ -20,17 +20,17 @@ pub struct CheckedTable {
     pub rows: u64,
 }
 
-/// Rows between two calls of a progress report.
+/// Rows between two progress reports.
 const STEP: u64 = 1 << 14;
 
-impl Db {
-    /// Walks all B-trees of the file and the list of free pages; returns what does not fit together,
-    /// in MDBX's words. Only a file without such findings is safe to read row by row.
+impl DatabaseEnv {
+    /// Walks all B-trees of the file and the list of free pages; returns the problems in MDBX's
+    /// words. Only a file without problems is safe to read row by row.
     pub fn check_pages(&self) -> Result<Vec<String>> {
-        /// MDBX's context and what our callback leaves; the former first, so that its address is
-        /// that of the whole.
+        /// MDBX's context, followed by the results of the callback. MDBX's context comes first, so
+        /// that both have the same address.
         #[repr(C)]
-        struct Context {
+        struct CheckContext {
             mdbx: ffi::MDBX_chk_context_t,
             issues: Vec<String>,
         }
@@ -47,20 +47,20 @@ impl Db {
                 let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) });
                 text.map_or_else(String::new, |text| text.to_string_lossy().into_owned())
             };
-            // SAFETY: the context of `check_pages`, which nobody else uses meanwhile.
-            let context = unsafe { &mut *context.cast::<Context>() };
+            // SAFETY: this is the context of `check_pages`, which no other code uses meanwhile.
+            let context = unsafe { &mut *context.cast::<CheckContext>() };
             if context.issues.len() < MOST_ISSUES {
                 context.issues.push(format!("{} {entry}: {}", text(object), text(issue)));
             }
         }
-        // SAFETY: all-zero is what MDBX asks for: no callbacks, no pointers, no counts.
+        // SAFETY: MDBX requires all-zero values: no callbacks, no pointers, no counts.
         let (mut callbacks, mdbx) =
             unsafe { (std::mem::zeroed::<ffi::MDBX_chk_callbacks_t>(), std::mem::zeroed()) };
         callbacks.issue = Some(issue);
-        let mut context = Context { mdbx, issues: Vec::new() };
+        let mut context = CheckContext { mdbx, issues: Vec::new() };
         let code = self.inner.env.with_raw_env_ptr(|env| {
-            // SAFETY: the environment is open, the rest outlives the call. The pointer to the
-            // context comes from the whole of it, for the callback.
+            // SAFETY: the environment is open, and the other arguments outlive the call. The
+            // pointer is valid for the whole context, which the callback uses.
             unsafe {
                 ffi::mdbx_env_chk(
                     env,
@@ -72,24 +72,24 @@ impl Db {
                 )
             }
         });
-        let Context { mdbx, mut issues } = context;
+        let CheckContext { mdbx, mut issues } = context;
         let problems = mdbx.result.total_problems as u64;
         if code != 0 && issues.is_empty() {
             issues.push(mdbx::MdbxError::from_err_code(code).to_string());
         } else if problems > issues.len() as u64 {
-            issues.push(format!("{problems} problems of pages in all"));
+            issues.push(format!("{problems} problems of pages in total"));
         }
         Ok(issues)
     }
 }
 
-/// Findings about pages that are kept one by one.
+/// Maximum number of page problems that are listed one by one.
 const MOST_ISSUES: usize = 20;
 
 impl ReadTxn {
-    /// Reads every row of every table: its checksum must be right and its key sort after the one
-    /// before; each that is not is given to `fault` as [`DbError::Corrupt`]. `progress` hears of the
-    /// rows of the table under way. Returns the tables in the order of
+    /// Reads every row of every table. The checksum must match, and the key must sort after the key
+    /// before. Each wrong row is passed to `fault` as [`DbError::Corrupt`]. `progress` gets the
+    /// name of the current table and its number of rows so far. Returns the tables in the order of
     /// [`DbStats::tables`](crate::DbStats::tables).
     pub fn check_rows(
         &self,
@@ -103,7 +103,7 @@ impl ReadTxn {
         tables.extend(state.into_iter().map(|(name, db)| (name, Some(db))));
         let mut checked = Vec::new();
         for (name, db) in tables {
-            let table = Handle::new("of this snapshot", &name, db);
+            let table = TableHandle::new("of this snapshot", &name, db);
             let counted = self.raw_stat(table)?.map_or(0, |stat| stat.entries() as u64);
             let mut rows = 0;
             let mut last: Option<Vec<u8>> = None;
@@ -120,14 +120,14 @@ impl ReadTxn {
                 if rows % STEP == 0 {
                     progress(&name, rows);
                 }
-                // Pages that lead in a circle would never end.
+                // Pages that form a cycle would never end.
                 rows <= counted
             });
             let key = last.unwrap_or_default();
             if let Err(e) = walked {
-                fault(DbError::corrupt(&name, &key, format!("reading on after this key: {e}")));
+                fault(DbError::corrupt(&name, &key, format!("reading after this key: {e}")));
             } else if rows != counted {
-                let what = format!("this is row {rows}, and the table counts {counted}");
+                let what = format!("it is row {rows}, but the table has {counted} rows");
                 fault(DbError::corrupt(&name, &key, what));
             }
             progress(&name, rows);

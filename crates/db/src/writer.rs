@@ -1,22 +1,22 @@
 //! The one write transaction.
 //!
-//! MDBX binds it to the thread that began it, and so does the type ([`WriteTxn`] is not `Send`). It
-//! has a queue of its own for writers, but one that favours whoever comes back quickly; hence the
-//! gate in front of it, which serves threads strictly in the order they came, so that a background
-//! job that writes in a loop cannot starve a commit. (The crate's synchronised transactions, which
-//! may wander between threads, are not used: they panic when a commit fails, as on a full disk.)
+//! MDBX binds it to the thread that began it, and so does the type ([`WriteTxn`] is not `Send`).
+//! MDBX has its own queue of writers, but that favours a thread that comes back quickly. So a gate
+//! in front of it serves threads strictly in order of arrival: a background job that writes in a
+//! loop cannot starve a commit. (The MDBX crate's synchronised transactions, which may move between
+//! threads, are not used: they panic when a commit fails, for example on a full disk.)
 
 use crate::{
-    DbError, Kept, Result, checksum,
-    env::Inner,
+    DbError, HistoryKept, Result, checksum,
+    env::DatabaseInner,
     error::show_key,
-    raw::{self, Handle, Range, RawRead},
+    raw::{self, RawRead, RowRange, TableHandle},
     snapshot::thread_number,
 };
 use alloy_primitives::Bytes;
 use mdbx::{DatabaseFlags, MdbxError, Stat, WriteFlags, tx::aliases::RwTxUnsync};
 use parking_lot::{FairMutex, RawFairMutex, lock_api::ArcMutexGuard};
-use retrie_state::{Direction, Row, Table};
+use retrie_state::{RowTable, ScanDirection, TableRow};
 use std::{
     fmt,
     sync::{
@@ -28,21 +28,22 @@ use std::{
 /// The open write transaction: reads (which see its writes) and writes of chain and state. Dropping
 /// it aborts.
 pub struct WriteTxn {
-    // The transaction ends before the next writer is let in, and before the environment may close.
+    // Dropped first: the transaction ends before the next writer may begin, and before the
+    // environment may close.
     tx: RwTxUnsync,
-    _pass: Pass,
-    /// Tables created here, not yet visible to others.
-    created: Vec<(Table, Handle)>,
+    _pass: WriterPass,
+    /// Tables that this transaction has created, not yet visible to others.
+    created: Vec<(RowTable, TableHandle)>,
     /// The row being written.
     row: Vec<u8>,
     /// The first write that failed.
     failed: Option<String>,
-    inner: Arc<Inner>,
+    inner: Arc<DatabaseInner>,
 }
 
-/// Lets writers in one at a time, in the order they came.
+/// Lets one writer in at a time, in order of arrival.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct WriterGate {
     queue: Arc<FairMutex<()>>,
     /// Number of the thread inside, plus one.
     inside: Arc<AtomicUsize>,
@@ -51,14 +52,15 @@ pub(crate) struct Gate {
 }
 
 /// The right to write.
-pub(crate) struct Pass {
+pub(crate) struct WriterPass {
     inside: Arc<AtomicUsize>,
     _turn: ArcMutexGuard<RawFairMutex, ()>,
 }
 
-impl Gate {
-    /// Waits for its turn; `None` if this thread is inside already and would wait for itself.
-    pub(crate) fn enter(&self) -> Option<Pass> {
+impl WriterGate {
+    /// Waits for this thread's turn; `None` if this thread is inside already and would wait for
+    /// itself.
+    pub(crate) fn enter(&self) -> Option<WriterPass> {
         let me = thread_number() + 1;
         if self.inside.load(Ordering::Relaxed) == me {
             return None;
@@ -67,19 +69,19 @@ impl Gate {
         let turn = self.queue.lock_arc();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         self.inside.store(me, Ordering::Relaxed);
-        Some(Pass { inside: Arc::clone(&self.inside), _turn: turn })
+        Some(WriterPass { inside: Arc::clone(&self.inside), _turn: turn })
     }
 }
 
-impl Drop for Pass {
+impl Drop for WriterPass {
     fn drop(&mut self) {
         self.inside.store(0, Ordering::Relaxed);
     }
 }
 
 impl WriteTxn {
-    /// Waits for the writers before.
-    pub(crate) fn begin(inner: Arc<Inner>) -> Result<Self> {
+    /// Opens the transaction after all writers that came before.
+    pub(crate) fn begin(inner: Arc<DatabaseInner>) -> Result<Self> {
         let path = || inner.context.path.clone();
         let gate = inner.gate.as_ref().ok_or_else(|| DbError::ReadOnly { path: path() })?;
         let pass = gate.enter().ok_or_else(|| DbError::Nested { path: path() })?;
@@ -90,20 +92,21 @@ impl WriteTxn {
         Ok(Self { tx, _pass: pass, created: Vec::new(), row: Vec::new(), failed: None, inner })
     }
 
-    /// Whether somebody waits for this transaction to end.
+    /// Whether another thread waits for this transaction to end.
     pub(crate) fn is_awaited(&self) -> bool {
         self.inner.gate.as_ref().is_some_and(|gate| gate.waiting.load(Ordering::Relaxed) > 0)
     }
 
-    /// What is kept of old blocks.
-    pub(crate) fn kept(&self) -> Kept {
+    /// Which parts of old blocks are kept.
+    pub(crate) fn kept(&self) -> HistoryKept {
         self.inner.kept
     }
 
-    /// Makes all writes durable at once (with [`SyncMode::NoSync`](crate::SyncMode::NoSync):
-    /// visible at once). On failure nothing of the transaction is kept.
+    /// Commits all writes atomically; they are durable (with
+    /// [`SyncMode::NoSync`](crate::SyncMode::NoSync): visible) when it returns. On failure none of
+    /// them is kept.
     pub fn commit(self) -> Result<()> {
-        // In this order they are dropped if something fails: last to first.
+        // If the commit fails, these are dropped in reverse order: the transaction first.
         let Self { inner, _pass, created, failed, tx, .. } = self;
         if let Some(reason) = failed {
             return Err(DbError::Aborted { reason });
@@ -112,28 +115,39 @@ impl WriteTxn {
         inner.tables.commit_created(&created, commit)
     }
 
-    pub(crate) fn raw_put(&mut self, table: Handle, key: &[u8], value: &[u8]) -> Result<()> {
+    pub(crate) fn raw_put(&mut self, table: TableHandle, key: &[u8], value: &[u8]) -> Result<()> {
         self.store(table, key, value, WriteFlags::UPSERT)
     }
 
-    /// Puts a row as it shall lie on disk, checksum and all.
+    /// Puts a row as stored on disk, including its checksum.
     #[cfg(test)]
-    pub(crate) fn put_stored(&mut self, table: Handle, key: &[u8], row: &[u8]) {
+    pub(crate) fn put_stored(&mut self, table: TableHandle, key: &[u8], row: &[u8]) {
         self.tx.put(table.dbi().unwrap(), key, row, WriteFlags::UPSERT).unwrap();
     }
 
     /// As `raw_put`, faster, if `key` sorts after all others; otherwise [`DbError::OutOfOrder`].
-    pub(crate) fn raw_append(&mut self, table: Handle, key: &[u8], value: &[u8]) -> Result<()> {
+    pub(crate) fn raw_append(
+        &mut self,
+        table: TableHandle,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
         self.store(table, key, value, WriteFlags::APPEND | WriteFlags::NO_OVERWRITE)
     }
 
-    fn store(&mut self, table: Handle, key: &[u8], value: &[u8], flags: WriteFlags) -> Result<()> {
+    fn store(
+        &mut self,
+        table: TableHandle,
+        key: &[u8],
+        value: &[u8],
+        flags: WriteFlags,
+    ) -> Result<()> {
         self.inner.check_key(table, key)?;
         self.inner.check_value(table, key, value)?;
         checksum::seal(table, key, value, &mut self.row);
         let stored = table.dbi().and_then(|db| self.tx.put(db, key, &self.row, flags));
         match stored {
-            // Found before anything was changed, so the transaction is still good.
+            // MDBX has not changed anything, so the transaction is still valid.
             Err(MdbxError::KeyMismatch | MdbxError::KeyExist) => {
                 Err(DbError::OutOfOrder { table: table.name.to_owned(), key: show_key(key) })
             }
@@ -141,32 +155,32 @@ impl WriteTxn {
         }
     }
 
-    pub(crate) fn raw_delete(&mut self, table: Handle, key: &[u8]) -> Result<bool> {
+    pub(crate) fn raw_delete(&mut self, table: TableHandle, key: &[u8]) -> Result<bool> {
         self.inner.check_key(table, key)?;
         let deleted = table.dbi().and_then(|db| self.tx.del(db, key, None));
         self.written("deleting from", table.name, key, deleted)
     }
 
-    pub(crate) fn raw_clear(&mut self, table: Handle) -> Result<()> {
+    pub(crate) fn raw_clear(&mut self, table: TableHandle) -> Result<()> {
         let cleared = table.dbi().and_then(|db| self.tx.clear_db(db));
         self.written("clearing", table.name, &[], cleared)
     }
 
-    /// The handle of a state table, which is created if need be.
-    pub(crate) fn state_table(&mut self, table: Table) -> Result<Handle> {
+    /// The handle of a state table, which is created if it does not exist.
+    pub(crate) fn state_table(&mut self, table: RowTable) -> Result<TableHandle> {
         if let Some(handle) = self.existing_state_table(table)? {
             return Ok(handle);
         }
         let name = self.inner.tables.disk_name(table)?;
         let db = self.tx.create_db(Some(&name), DatabaseFlags::empty());
         let db = self.written("creating", table.name, &[], db)?;
-        let handle = Handle::new(table.name, &name, Some(db));
+        let handle = TableHandle::new(table.name, &name, Some(db));
         self.created.push((table, handle));
         Ok(handle)
     }
 
     /// The handle of a state table, if it exists.
-    pub(crate) fn existing_state_table(&self, table: Table) -> Result<Option<Handle>> {
+    pub(crate) fn existing_state_table(&self, table: RowTable) -> Result<Option<TableHandle>> {
         let created = self.created.iter().find(|(held, _)| held.id == table.id);
         match created {
             Some((held, handle)) if held.name == table.name => Ok(Some(*handle)),
@@ -196,7 +210,7 @@ impl WriteTxn {
 
     fn read<T>(
         &self,
-        table: Handle,
+        table: TableHandle,
         key: Option<&[u8]>,
         read: impl FnOnce(&RwTxUnsync) -> Result<T, MdbxError>,
     ) -> Result<T> {
@@ -208,29 +222,29 @@ impl WriteTxn {
 }
 
 impl RawRead for WriteTxn {
-    fn inner(&self) -> &Inner {
+    fn inner(&self) -> &DatabaseInner {
         &self.inner
     }
 
-    fn stored(&self, table: Handle, key: &[u8]) -> Result<Option<Bytes>> {
+    fn stored(&self, table: TableHandle, key: &[u8]) -> Result<Option<Bytes>> {
         self.read(table, Some(key), |tx| raw::get(tx, table.db, key))
     }
 
     fn stored_seek(
         &self,
-        table: Handle,
+        table: TableHandle,
         key: Option<&[u8]>,
-        direction: Direction,
-    ) -> Result<Option<Row>> {
+        direction: ScanDirection,
+    ) -> Result<Option<TableRow>> {
         self.read(table, key, |tx| raw::seek(tx, table.db, key, direction))
     }
 
-    fn stored_scan(&self, table: Handle, range: Range<'_>) -> Result<Vec<Row>> {
+    fn stored_scan(&self, table: TableHandle, range: RowRange<'_>) -> Result<Vec<TableRow>> {
         self.inner.check_range(table, range)?;
         self.read(table, None, |tx| raw::scan(tx, table.db, range))
     }
 
-    fn raw_stat(&self, table: Handle) -> Result<Option<Stat>> {
+    fn raw_stat(&self, table: TableHandle) -> Result<Option<Stat>> {
         self.read(table, None, |tx| raw::stat(tx, table.db))
     }
 }

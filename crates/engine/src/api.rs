@@ -1,11 +1,11 @@
-//! The Engine API as the consensus client calls it: versions, forks, and what each field must be.
+//! The Engine API for the consensus client: method versions, forks, and checks of each field.
 //!
-//! Source: execution-apis, `src/engine`. This module knows no transport; the RPC crate serves it on
-//! the authenticated port.
+//! Source: execution-apis, `src/engine`. This module is independent of the transport; the RPC crate
+//! serves it on the authenticated port.
 
 use crate::{
-    BuiltPayload, EngineError, EngineHandle, PayloadBuilder, RejectedBlock, View,
-    pool::{Pool, Sidecar},
+    BuiltPayload, EngineError, EngineHandle, LiveView, PayloadBuilder, RejectedBlock,
+    pool::{BlobSidecar, TransactionPool},
 };
 use alloy_consensus::{BlockHeader, Transaction as _};
 use alloy_eips::{
@@ -31,12 +31,12 @@ use retrie_chainspec::{
 use retrie_pipeline::{PipelineError, prepare, recover_senders};
 use std::sync::Arc;
 
-/// Bodies that may be asked for at once.
+/// Largest number of bodies per request.
 const MAX_BODIES: u64 = 1024;
-/// Versioned hashes that may be asked for at once.
+/// Largest number of versioned hashes per request.
 const MAX_BLOBS: usize = 128;
 
-/// The methods of this API, as `engine_exchangeCapabilities` names them.
+/// The methods of this API, for `engine_exchangeCapabilities`.
 pub const CAPABILITIES: &[&str] = &[
     "engine_newPayloadV1",
     "engine_newPayloadV2",
@@ -63,37 +63,37 @@ pub const CAPABILITIES: &[&str] = &[
     "engine_getClientVersionV1",
 ];
 
-/// Why a call was not answered, with the codes of the specification.
+/// Why a call failed, with the codes of the specification.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineApiError {
-    /// A payload that is not known, or was dropped.
+    /// The payload is unknown or was dropped.
     #[error("Unknown payload")]
     UnknownPayload,
-    /// More was asked for than is served at once.
+    /// The request asks for too many items.
     #[error("Too large request: {len} items, at most {max}")]
     TooLarge {
-        /// Number asked for.
+        /// Number of requested items.
         len: u64,
-        /// Number served.
+        /// Largest allowed number.
         max: u64,
     },
-    /// A version of the method that is not that of the fork.
+    /// The method version does not match the fork.
     #[error("Unsupported fork: {0}")]
     UnsupportedFork(&'static str),
-    /// Attributes that make no sense, or that this node cannot serve.
+    /// The payload attributes are invalid, or this node cannot build payloads.
     #[error("Invalid payload attributes: {0}")]
     InvalidAttributes(String),
-    /// Parameters that make no sense.
+    /// The parameters are invalid.
     #[error("Invalid params: {0}")]
     InvalidParams(String),
-    /// The engine refuses or has failed.
+    /// The engine refused the command or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
 impl EngineApiError {
-    /// Its JSON-RPC code.
+    /// The JSON-RPC error code.
     pub const fn code(&self) -> i32 {
         match self {
             Self::UnknownPayload => -38001,
@@ -108,19 +108,19 @@ impl EngineApiError {
     }
 }
 
-type Result<T> = std::result::Result<T, EngineApiError>;
+type ApiResult<T> = std::result::Result<T, EngineApiError>;
 
 /// The Engine API. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct EngineApi {
     engine: EngineHandle,
     payloads: PayloadBuilder,
-    pool: Pool,
+    pool: TransactionPool,
 }
 
-/// Forks that have a version of the API of their own.
+/// Forks with their own version of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Fork {
+pub(crate) enum ApiFork {
     Paris,
     Shanghai,
     Cancun,
@@ -129,7 +129,7 @@ pub(crate) enum Fork {
     Amsterdam,
 }
 
-impl Fork {
+impl ApiFork {
     pub(crate) fn at(spec: &ChainSpec, timestamp: u64) -> Self {
         if spec.is_amsterdam_active_at_timestamp(timestamp) {
             Self::Amsterdam
@@ -149,11 +149,15 @@ impl Fork {
 
 impl EngineApi {
     /// The API of a running engine.
-    pub const fn new(engine: EngineHandle, payloads: PayloadBuilder, pool: Pool) -> Self {
+    pub const fn new(
+        engine: EngineHandle,
+        payloads: PayloadBuilder,
+        pool: TransactionPool,
+    ) -> Self {
         Self { engine, payloads, pool }
     }
 
-    /// The engine behind it.
+    /// The engine behind the API.
     pub const fn engine(&self) -> &EngineHandle {
         &self.engine
     }
@@ -162,8 +166,8 @@ impl EngineApi {
         self.engine.live().spec()
     }
 
-    fn fork(&self, timestamp: u64) -> Fork {
-        Fork::at(self.spec(), timestamp)
+    fn fork(&self, timestamp: u64) -> ApiFork {
+        ApiFork::at(self.spec(), timestamp)
     }
 
     // -- newPayload -------------------------------------------------------------------------------
@@ -171,18 +175,21 @@ impl EngineApi {
     /// `engine_newPayloadV1`.
     ///
     /// # Errors
-    /// [`EngineApiError`]; so for all that follow.
-    pub async fn new_payload_v1(&self, payload: ExecutionPayloadV1) -> Result<PayloadStatus> {
-        if self.fork(payload.timestamp) >= Fork::Shanghai {
+    /// [`EngineApiError`]; this holds for all methods below.
+    pub async fn new_payload_v1(&self, payload: ExecutionPayloadV1) -> ApiResult<PayloadStatus> {
+        if self.fork(payload.timestamp) >= ApiFork::Shanghai {
             return Err(EngineApiError::UnsupportedFork("engine_newPayloadV1 ends with Paris"));
         }
         self.new_payload(ExecutionPayload::V1(payload), ExecutionPayloadSidecar::none()).await
     }
 
     /// `engine_newPayloadV2`.
-    pub async fn new_payload_v2(&self, payload: ExecutionPayloadInputV2) -> Result<PayloadStatus> {
+    pub async fn new_payload_v2(
+        &self,
+        payload: ExecutionPayloadInputV2,
+    ) -> ApiResult<PayloadStatus> {
         let fork = self.fork(payload.execution_payload.timestamp);
-        if fork >= Fork::Cancun {
+        if fork >= ApiFork::Cancun {
             return Err(EngineApiError::UnsupportedFork("engine_newPayloadV2 ends with Shanghai"));
         }
         check_withdrawals(fork, payload.withdrawals.is_some())
@@ -196,8 +203,8 @@ impl EngineApi {
         payload: ExecutionPayloadV3,
         versioned_hashes: Vec<B256>,
         parent_beacon_block_root: B256,
-    ) -> Result<PayloadStatus> {
-        if self.fork(payload.timestamp()) != Fork::Cancun {
+    ) -> ApiResult<PayloadStatus> {
+        if self.fork(payload.timestamp()) != ApiFork::Cancun {
             return Err(EngineApiError::UnsupportedFork("engine_newPayloadV3 is for Cancun"));
         }
         let cancun = CancunPayloadFields { parent_beacon_block_root, versioned_hashes };
@@ -211,8 +218,8 @@ impl EngineApi {
         versioned_hashes: Vec<B256>,
         parent_beacon_block_root: B256,
         requests: Vec<Bytes>,
-    ) -> Result<PayloadStatus> {
-        if !matches!(self.fork(payload.timestamp()), Fork::Prague | Fork::Osaka) {
+    ) -> ApiResult<PayloadStatus> {
+        if !matches!(self.fork(payload.timestamp()), ApiFork::Prague | ApiFork::Osaka) {
             let what = "engine_newPayloadV4 is for Prague and Osaka";
             return Err(EngineApiError::UnsupportedFork(what));
         }
@@ -229,8 +236,8 @@ impl EngineApi {
         versioned_hashes: Vec<B256>,
         parent_beacon_block_root: B256,
         requests: Vec<Bytes>,
-    ) -> Result<PayloadStatus> {
-        if self.fork(payload.timestamp()) < Fork::Amsterdam {
+    ) -> ApiResult<PayloadStatus> {
+        if self.fork(payload.timestamp()) < ApiFork::Amsterdam {
             return Err(EngineApiError::UnsupportedFork("engine_newPayloadV5 is for Amsterdam"));
         }
         let cancun = CancunPayloadFields { parent_beacon_block_root, versioned_hashes };
@@ -243,18 +250,18 @@ impl EngineApi {
         &self,
         payload: ExecutionPayload,
         sidecar: ExecutionPayloadSidecar,
-    ) -> Result<PayloadStatus> {
+    ) -> ApiResult<PayloadStatus> {
         let spec = self.spec().clone();
-        self.engine.targets().hear_client();
+        self.engine.targets().note_client_call();
         let (hash, parent) = (payload.block_hash(), payload.parent_hash());
         let access_list = payload.block_access_list().cloned();
-        // Signatures take milliseconds: not on a thread that serves others.
+        // Recovering signers takes milliseconds, so it must not block the async runtime.
         let prepared = tokio::task::spawn_blocking(move || {
             let data = ExecutionData::new(payload, sidecar);
-            // Its transactions are shared.
+            // Cheap: the clone shares the transactions.
             let again = data.clone();
-            let block =
-                block_of_payload(data).map_err(|error| Refused::Payload(error.to_string()))?;
+            let block = block_of_payload(data)
+                .map_err(|error| RefusedPayload::Payload(error.to_string()))?;
             let prepared = prepare(&spec, block).and_then(|block| match &access_list {
                 Some(list) => block.with_access_list(list),
                 None => Ok(block),
@@ -262,21 +269,21 @@ impl EngineApi {
             prepared.map_err(|error| {
                 let block = block_of_payload(again).ok();
                 let whole = block.and_then(|block| recover_senders(&spec, block).ok());
-                Refused::Block(Box::new(error), whole.map(Arc::new))
+                RefusedPayload::Block(Box::new(error), whole.map(Arc::new))
             })
         });
         let prepared = prepared.await.map_err(|_| EngineError::Panicked)?;
         match prepared {
             Ok(block) => Ok(self.engine.new_block(block).await?),
-            Err(Refused::Payload(validation_error)) => {
+            Err(RefusedPayload::Payload(validation_error)) => {
                 let status = PayloadStatusEnum::Invalid { validation_error };
                 Ok(PayloadStatus::from_status(status))
             }
-            Err(Refused::Block(error, block)) if error.is_invalid_block() => {
+            Err(RefusedPayload::Block(error, block)) if error.is_invalid_block() => {
                 let reason = error.to_string();
                 Ok(self.engine.reject(RejectedBlock { hash, parent, reason, block }).await?)
             }
-            Err(Refused::Block(error, _)) => Err(EngineError::from(*error).into()),
+            Err(RefusedPayload::Block(error, _)) => Err(EngineError::from(*error).into()),
         }
     }
 
@@ -288,14 +295,14 @@ impl EngineApi {
         version: u8,
         state: ForkchoiceState,
         attributes: Option<PayloadAttributes>,
-    ) -> Result<ForkchoiceUpdated> {
-        self.engine.targets().hear_client();
+    ) -> ApiResult<ForkchoiceUpdated> {
+        self.engine.targets().note_client_call();
         let outcome = self.engine.forkchoice(state).await?;
         let updated = ForkchoiceUpdated::new(outcome.status);
         let (Some(attributes), Some(head)) = (attributes, outcome.head) else {
             return Ok(updated);
         };
-        // From here on the new head stands, whatever becomes of the payload.
+        // The new head is set, even if the attributes turn out to be invalid.
         self.check_attributes(version, &attributes)?;
         if attributes.timestamp <= head.timestamp {
             let what = format!(
@@ -310,16 +317,16 @@ impl EngineApi {
         Ok(updated.with_payload_id(self.payloads.start(version, head, attributes)?))
     }
 
-    fn check_attributes(&self, version: u8, attributes: &PayloadAttributes) -> Result<()> {
+    fn check_attributes(&self, version: u8, attributes: &PayloadAttributes) -> ApiResult<()> {
         let fork = self.fork(attributes.timestamp);
         let has_root = attributes.parent_beacon_block_root.is_some();
         let has_slot = attributes.slot_number.is_some();
         let invalid = |what: &str| Err(EngineApiError::InvalidAttributes(what.into()));
         let fits = match version {
-            1 => fork == Fork::Paris,
-            2 => fork <= Fork::Shanghai,
-            3 => (Fork::Cancun..Fork::Amsterdam).contains(&fork),
-            _ => fork >= Fork::Amsterdam,
+            1 => fork == ApiFork::Paris,
+            2 => fork <= ApiFork::Shanghai,
+            3 => (ApiFork::Cancun..ApiFork::Amsterdam).contains(&fork),
+            _ => fork >= ApiFork::Amsterdam,
         };
         match version {
             1 if attributes.withdrawals.is_some() => return invalid("V1 has no withdrawals"),
@@ -342,14 +349,14 @@ impl EngineApi {
     // -- getPayload -------------------------------------------------------------------------------
 
     /// `engine_getPayloadV1`.
-    pub async fn get_payload_v1(&self, id: PayloadId) -> Result<ExecutionPayloadV1> {
-        let (payload, block) = self.payload(id, "engine_getPayloadV1", &[Fork::Paris]).await?;
+    pub async fn get_payload_v1(&self, id: PayloadId) -> ApiResult<ExecutionPayloadV1> {
+        let (payload, block) = self.payload(id, "engine_getPayloadV1", &[ApiFork::Paris]).await?;
         Ok(ExecutionPayloadV1::from_block_unchecked(payload.hash(), &block))
     }
 
     /// `engine_getPayloadV2`.
-    pub async fn get_payload_v2(&self, id: PayloadId) -> Result<ExecutionPayloadEnvelopeV2> {
-        let forks = [Fork::Paris, Fork::Shanghai];
+    pub async fn get_payload_v2(&self, id: PayloadId) -> ApiResult<ExecutionPayloadEnvelopeV2> {
+        let forks = [ApiFork::Paris, ApiFork::Shanghai];
         let (payload, block) = self.payload(id, "engine_getPayloadV2", &forks).await?;
         Ok(ExecutionPayloadEnvelopeV2 {
             execution_payload: ExecutionPayloadFieldV2::from_block_unchecked(
@@ -361,26 +368,27 @@ impl EngineApi {
     }
 
     /// `engine_getPayloadV3`.
-    pub async fn get_payload_v3(&self, id: PayloadId) -> Result<ExecutionPayloadEnvelopeV3> {
-        let (payload, block) = self.payload(id, "engine_getPayloadV3", &[Fork::Cancun]).await?;
+    pub async fn get_payload_v3(&self, id: PayloadId) -> ApiResult<ExecutionPayloadEnvelopeV3> {
+        let (payload, block) = self.payload(id, "engine_getPayloadV3", &[ApiFork::Cancun]).await?;
         envelope_v3(&payload, &block)
     }
 
     /// `engine_getPayloadV4`.
-    pub async fn get_payload_v4(&self, id: PayloadId) -> Result<ExecutionPayloadEnvelopeV4> {
-        let (payload, block) = self.payload(id, "engine_getPayloadV4", &[Fork::Prague]).await?;
+    pub async fn get_payload_v4(&self, id: PayloadId) -> ApiResult<ExecutionPayloadEnvelopeV4> {
+        let (payload, block) = self.payload(id, "engine_getPayloadV4", &[ApiFork::Prague]).await?;
         envelope_v4(&payload, &block)
     }
 
     /// `engine_getPayloadV5`.
-    pub async fn get_payload_v5(&self, id: PayloadId) -> Result<ExecutionPayloadEnvelopeV5> {
-        let (payload, block) = self.payload(id, "engine_getPayloadV5", &[Fork::Osaka]).await?;
+    pub async fn get_payload_v5(&self, id: PayloadId) -> ApiResult<ExecutionPayloadEnvelopeV5> {
+        let (payload, block) = self.payload(id, "engine_getPayloadV5", &[ApiFork::Osaka]).await?;
         envelope_v5(&payload, &block)
     }
 
     /// `engine_getPayloadV6`.
-    pub async fn get_payload_v6(&self, id: PayloadId) -> Result<ExecutionPayloadEnvelopeV6> {
-        let (payload, block) = self.payload(id, "engine_getPayloadV6", &[Fork::Amsterdam]).await?;
+    pub async fn get_payload_v6(&self, id: PayloadId) -> ApiResult<ExecutionPayloadEnvelopeV6> {
+        let (payload, block) =
+            self.payload(id, "engine_getPayloadV6", &[ApiFork::Amsterdam]).await?;
         envelope_v6(&payload, &block)
     }
 
@@ -388,10 +396,10 @@ impl EngineApi {
         &self,
         id: PayloadId,
         method: &'static str,
-        forks: &[Fork],
-    ) -> Result<(Arc<BuiltPayload>, Block)> {
+        forks: &[ApiFork],
+    ) -> ApiResult<(Arc<BuiltPayload>, Block)> {
         let payloads = self.payloads.clone();
-        // The first attempt may still be under way.
+        // The first build may still be running.
         let resolved = tokio::task::spawn_blocking(move || payloads.resolve(id)).await;
         let payload = resolved.map_err(|_| EngineError::Panicked)??;
         let payload = payload.ok_or(EngineApiError::UnknownPayload)?;
@@ -399,7 +407,7 @@ impl EngineApi {
         if !forks.contains(&self.fork(block.timestamp())) {
             return Err(EngineApiError::UnsupportedFork(method));
         }
-        // It will most probably come back as a new payload.
+        // The consensus client most probably sends it back as a new payload.
         self.engine.built(payload.block.clone());
         let block = block.clone_block();
         Ok((payload, block))
@@ -411,7 +419,7 @@ impl EngineApi {
     pub async fn bodies_by_hash(
         &self,
         hashes: Vec<B256>,
-    ) -> Result<Vec<Option<ExecutionPayloadBodyV1>>> {
+    ) -> ApiResult<Vec<Option<ExecutionPayloadBodyV1>>> {
         check_count(hashes.len() as u64, MAX_BODIES)?;
         self.read(move |view| {
             hashes.iter().map(|hash| Ok(body(view, hash)?.map(|block| body_v1(&block)))).collect()
@@ -424,7 +432,7 @@ impl EngineApi {
         &self,
         start: u64,
         count: u64,
-    ) -> Result<Vec<Option<ExecutionPayloadBodyV1>>> {
+    ) -> ApiResult<Vec<Option<ExecutionPayloadBodyV1>>> {
         if start == 0 || count == 0 {
             return Err(EngineApiError::InvalidParams("start and count begin with 1".into()));
         }
@@ -443,38 +451,38 @@ impl EngineApi {
         .await
     }
 
-    /// `engine_getPayloadBodiesByHashV2`. Block access lists are not kept, so they are null.
+    /// `engine_getPayloadBodiesByHashV2`. Block access lists are not stored, so they are null.
     pub async fn bodies_by_hash_v2(
         &self,
         hashes: Vec<B256>,
-    ) -> Result<Vec<Option<ExecutionPayloadBodyV2>>> {
+    ) -> ApiResult<Vec<Option<ExecutionPayloadBodyV2>>> {
         Ok(self.bodies_by_hash(hashes).await?.into_iter().map(|one| one.map(body_v2)).collect())
     }
 
-    /// `engine_getPayloadBodiesByRangeV2`. Block access lists are not kept, so they are null.
+    /// `engine_getPayloadBodiesByRangeV2`. Block access lists are not stored, so they are null.
     pub async fn bodies_by_range_v2(
         &self,
         start: u64,
         count: u64,
-    ) -> Result<Vec<Option<ExecutionPayloadBodyV2>>> {
+    ) -> ApiResult<Vec<Option<ExecutionPayloadBodyV2>>> {
         let bodies = self.bodies_by_range(start, count).await?;
         Ok(bodies.into_iter().map(|one| one.map(body_v2)).collect())
     }
 
     async fn read<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&View) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
+        work: impl FnOnce(&LiveView) -> ApiResult<T> + Send + 'static,
+    ) -> ApiResult<T> {
         let live = self.engine.live().clone();
         let task =
             tokio::task::spawn_blocking(move || work(&live.view().map_err(EngineError::from)?));
         task.await.map_err(|_| EngineError::Panicked)?
     }
 
-    /// `engine_getBlobsV1`: one entry per hash, null where there is no such blob. For Cancun and Prague:
-    /// from Osaka on blobs have proofs of cells.
-    pub fn blobs_v1(&self, hashes: &[B256]) -> Result<Vec<Option<BlobAndProofV1>>> {
-        if !matches!(self.head_fork(), Fork::Cancun | Fork::Prague) {
+    /// `engine_getBlobsV1`: one entry per hash, null for an unknown blob. For Cancun and Prague
+    /// only, since blobs have cell proofs from Osaka on.
+    pub fn blobs_v1(&self, hashes: &[B256]) -> ApiResult<Vec<Option<BlobAndProofV1>>> {
+        if !matches!(self.head_fork(), ApiFork::Cancun | ApiFork::Prague) {
             let what = "engine_getBlobsV1 is for Cancun and Prague";
             return Err(EngineApiError::UnsupportedFork(what));
         }
@@ -482,14 +490,15 @@ impl EngineApi {
         Ok(self.pool.blobs(hashes).iter().map(|blob| blob.as_ref()?.v1()).collect())
     }
 
-    /// `engine_getBlobsV2`: all of them or nothing.
-    pub fn blobs_v2(&self, hashes: &[B256]) -> Result<Option<Vec<BlobAndProofV2>>> {
+    /// `engine_getBlobsV2`: all blobs or null.
+    pub fn blobs_v2(&self, hashes: &[B256]) -> ApiResult<Option<Vec<BlobAndProofV2>>> {
         Ok(self.blobs_v3(hashes)?.and_then(|blobs| blobs.into_iter().collect()))
     }
 
-    /// `engine_getBlobsV3`: one entry per hash, null where there is no such blob; nothing before Osaka.
-    pub fn blobs_v3(&self, hashes: &[B256]) -> Result<Option<Vec<Option<BlobAndProofV2>>>> {
-        if self.head_fork() < Fork::Osaka {
+    /// `engine_getBlobsV3`: one entry per hash, null for an unknown blob; null as a whole before
+    /// Osaka.
+    pub fn blobs_v3(&self, hashes: &[B256]) -> ApiResult<Option<Vec<Option<BlobAndProofV2>>>> {
+        if self.head_fork() < ApiFork::Osaka {
             return Ok(None);
         }
         check_count(hashes.len() as u64, MAX_BLOBS as u64)?;
@@ -497,7 +506,7 @@ impl EngineApi {
     }
 
     /// The fork of the head.
-    fn head_fork(&self) -> Fork {
+    fn head_fork(&self) -> ApiFork {
         self.fork(self.engine.live().head().timestamp())
     }
 }
@@ -508,17 +517,17 @@ impl BuiltPayload {
     }
 }
 
-/// Why a payload was refused before the engine has seen it.
-enum Refused {
+/// Why a payload was refused before it was sent to the engine.
+enum RefusedPayload {
     Payload(String),
-    /// With the block, if its senders are known.
+    /// The error, and the block if its senders could be recovered.
     Block(Box<PipelineError>, Option<Arc<RecoveredBlock>>),
 }
 
-/// The block that a payload stands for, if it is the one that the payload says.
+/// Converts a payload to its block, and checks block hash and versioned hashes.
 ///
 /// # Errors
-/// When its transactions cannot be read, or it has another hash, or other blobs.
+/// If a transaction cannot be decoded, or the block has another hash, or other blobs.
 pub fn block_of_payload(data: ExecutionData) -> std::result::Result<Block, PayloadError> {
     let (hash, sidecar) = (data.block_hash(), data.sidecar.clone());
     let block = data.try_into_block::<Transaction>()?;
@@ -536,16 +545,19 @@ pub fn block_of_payload(data: ExecutionData) -> std::result::Result<Block, Paylo
     Ok(block)
 }
 
-fn check_withdrawals(fork: Fork, has_withdrawals: bool) -> std::result::Result<(), &'static str> {
-    match (fork >= Fork::Shanghai, has_withdrawals) {
+fn check_withdrawals(
+    fork: ApiFork,
+    has_withdrawals: bool,
+) -> std::result::Result<(), &'static str> {
+    match (fork >= ApiFork::Shanghai, has_withdrawals) {
         (true, false) => Err("withdrawals are missing, which Shanghai demands"),
         (false, true) => Err("withdrawals before Shanghai"),
         _ => Ok(()),
     }
 }
 
-/// Requests must be of ascending types, each with data (EIP-7685).
-fn check_requests(requests: Vec<Bytes>) -> Result<Requests> {
+/// Requests must be in ascending order of their types, each with data (EIP-7685).
+fn check_requests(requests: Vec<Bytes>) -> ApiResult<Requests> {
     let invalid = |what: &str| Err(EngineApiError::InvalidParams(what.into()));
     if requests.iter().any(|request| request.len() < 2) {
         return invalid("executionRequests has an entry without data");
@@ -556,13 +568,13 @@ fn check_requests(requests: Vec<Bytes>) -> Result<Requests> {
     Ok(Requests::new(requests))
 }
 
-const fn check_count(len: u64, max: u64) -> Result<()> {
+const fn check_count(len: u64, max: u64) -> ApiResult<()> {
     if len > max { Err(EngineApiError::TooLarge { len, max }) } else { Ok(()) }
 }
 
-fn body(view: &View, hash: &B256) -> Result<Option<Block>> {
+fn body(view: &LiveView, hash: &B256) -> ApiResult<Option<Block>> {
     let block = match view.block(hash) {
-        // The specification has null for bodies that are not kept.
+        // The specification requires null for pruned bodies.
         Err(error) if error.is_pruned() => None,
         block => block.map_err(EngineError::from)?,
     };
@@ -582,15 +594,15 @@ fn body_v2(
     ExecutionPayloadBodyV2 { transactions, withdrawals, block_access_list: None }
 }
 
-fn envelope_v3(payload: &BuiltPayload, block: &Block) -> Result<ExecutionPayloadEnvelopeV3> {
+fn envelope_v3(payload: &BuiltPayload, block: &Block) -> ApiResult<ExecutionPayloadEnvelopeV3> {
     let sidecars = payload.sidecars.iter().map(|sidecar| match &**sidecar {
-        Sidecar::Eip4844(sidecar) => Ok(sidecar.clone()),
-        Sidecar::Eip7594(_) => Err(wrong_proofs()),
+        BlobSidecar::Eip4844(sidecar) => Ok(sidecar.clone()),
+        BlobSidecar::Eip7594(_) => Err(wrong_proofs()),
     });
     Ok(ExecutionPayloadEnvelopeV3 {
         execution_payload: ExecutionPayloadV3::from_block_unchecked(payload.hash(), block),
         block_value: payload.value,
-        blobs_bundle: BlobsBundleV1::new(sidecars.collect::<Result<Vec<_>>>()?),
+        blobs_bundle: BlobsBundleV1::new(sidecars.collect::<ApiResult<Vec<_>>>()?),
         should_override_builder: false,
     })
 }
@@ -598,7 +610,7 @@ fn envelope_v3(payload: &BuiltPayload, block: &Block) -> Result<ExecutionPayload
 pub(crate) fn envelope_v4(
     payload: &BuiltPayload,
     block: &Block,
-) -> Result<ExecutionPayloadEnvelopeV4> {
+) -> ApiResult<ExecutionPayloadEnvelopeV4> {
     Ok(ExecutionPayloadEnvelopeV4 {
         envelope_inner: envelope_v3(payload, block)?,
         execution_requests: payload.requests.clone(),
@@ -608,7 +620,7 @@ pub(crate) fn envelope_v4(
 pub(crate) fn envelope_v5(
     payload: &BuiltPayload,
     block: &Block,
-) -> Result<ExecutionPayloadEnvelopeV5> {
+) -> ApiResult<ExecutionPayloadEnvelopeV5> {
     Ok(ExecutionPayloadEnvelopeV5 {
         execution_payload: ExecutionPayloadV3::from_block_unchecked(payload.hash(), block),
         block_value: payload.value,
@@ -621,7 +633,7 @@ pub(crate) fn envelope_v5(
 pub(crate) fn envelope_v6(
     payload: &BuiltPayload,
     block: &Block,
-) -> Result<ExecutionPayloadEnvelopeV6> {
+) -> ApiResult<ExecutionPayloadEnvelopeV6> {
     let access_list = payload.access_list.clone().unwrap_or_default();
     Ok(ExecutionPayloadEnvelopeV6 {
         execution_payload: ExecutionPayloadV4::from_block_unchecked_with_bal(
@@ -636,12 +648,12 @@ pub(crate) fn envelope_v6(
     })
 }
 
-fn bundle_v2(payload: &BuiltPayload) -> Result<BlobsBundleV2> {
+fn bundle_v2(payload: &BuiltPayload) -> ApiResult<BlobsBundleV2> {
     let sidecars = payload.sidecars.iter().map(|sidecar| match &**sidecar {
-        Sidecar::Eip7594(sidecar) => Ok(sidecar.clone()),
-        Sidecar::Eip4844(_) => Err(wrong_proofs()),
+        BlobSidecar::Eip7594(sidecar) => Ok(sidecar.clone()),
+        BlobSidecar::Eip4844(_) => Err(wrong_proofs()),
     });
-    Ok(BlobsBundleV2::new(sidecars.collect::<Result<Vec<_>>>()?))
+    Ok(BlobsBundleV2::new(sidecars.collect::<ApiResult<Vec<_>>>()?))
 }
 
 fn wrong_proofs() -> EngineApiError {

@@ -1,15 +1,15 @@
-//! Why the engine did not do what it was asked.
+//! Errors of the engine.
 
 use alloy_primitives::B256;
 use retrie_pipeline::PipelineError;
 use retrie_state::StateError;
 
-/// Why the engine did not do what it was asked. That a block is invalid is an answer, not an error.
+/// Why the engine did not execute a command. An invalid block is an answer and not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// The consensus client names a safe or final block that is not known, or not an ancestor of
-    /// the head it names.
+    /// The consensus client names a safe or finalized block that is unknown, or no ancestor of the
+    /// head it names.
     #[error("the {what} block {hash} is not an ancestor of the head")]
     InvalidForkchoice {
         /// `safe` or `finalized`.
@@ -20,15 +20,16 @@ pub enum EngineError {
     /// The consensus client names no head.
     #[error("the head block of a forkchoice update is the zero hash, which is no block")]
     ZeroHead,
-    /// The chain was to be taken back to a block that is not on it.
+    /// The head cannot be set back to this block, since it is not canonical.
     #[error(
-        "block {hash} is not on the canonical chain, which can be taken back to its own blocks alone"
+        "block {hash} is not on the canonical chain: the head can only be set back to a canonical \
+         block"
     )]
     NotCanonical {
         /// The block named.
         hash: B256,
     },
-    /// The new head leaves the canonical chain further down than the state can be taken back.
+    /// The new head leaves the canonical chain below the oldest state that can be restored.
     #[error("block {number} ({hash}) cannot become the head: {source}")]
     TooDeepReorg {
         /// Number of the new head.
@@ -38,7 +39,7 @@ pub enum EngineError {
         /// The limit, and how to raise it.
         source: StateError,
     },
-    /// Verification or storage failed for a reason that is not the block's.
+    /// Verification or storage failed for a reason other than the block.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
     /// A payload could not be built.

@@ -1,41 +1,43 @@
-//! `--follow`: blocks of another node, verified here.
+//! [`ChainFollower`]: block sync. Fetches blocks from another node (`--follow`) or from peers, and
+//! verifies them.
 //!
 //! | thread | work | ends |
 //! |---|---|---|
-//! | `follow` | asks for the remote head, fetches what is missing below it, verifies it, makes it the head | when told to |
-//! | one per catching up by number | fetches blocks ahead of their verification | with that |
+//! | `follow` | asks for the remote head, fetches the missing blocks below it, verifies them, sets the head | when `stop` is set |
+//! | one per gap that is filled by number | fetches blocks before they are verified | when the gap is filled |
 //!
-//! Beside a consensus client it follows nobody: it then fills the gap below the head that the
-//! consensus client has named and this node does not know. The same for a head that was named at the
-//! start ([`Leader::Named`]), which it then makes its own. While there is nobody to fetch from, it
-//! waits, and nothing is wrong with that.
+//! With a consensus client it follows no other node's head: it fills the gap below the unknown head
+//! that the consensus client has named. With a head that was named at the start
+//! ([`HeadSource::Named`]) it does the same, and then sets that head. While no source of blocks is
+//! connected it waits, which is no error.
 //!
-//! **The other node may lie.** It is asked for headers first, from the head downwards by hash, until
-//! one stands on a block that is known here; then for the blocks, upwards, one by one. A header must
-//! have the hash that was asked for and a number one below its child's, so that the way down ends at
-//! the lowest block that our state can be taken back to. What lies in memory:
+//! **The remote node is not trusted.** The follower asks for headers first, by hash from the head
+//! downwards, until one has a known parent; then for the blocks, upwards, one by one. A header must
+//! have the requested hash, and the number of its child minus one, so that the way down ends at the
+//! lowest block whose state can be restored. Bounds on memory:
 //!
-//! | what | at most |
+//! | data | largest amount |
 //! |---|---|
-//! | hashes of headers on the way down | 64, or 768 on another branch, and the blocks that the state can be taken back |
-//! | blocks fetched and not verified yet | 4, and 5 more under verification, each of the size that the fetcher reads; 64 and 64 where one root is computed for all of them |
+//! | hashes of headers on the way down | 64, or 768 on another branch, plus the number of blocks whose state can be restored |
+//! | blocks fetched and not verified yet | 4, and 5 more under verification, each as large as the fetcher accepts; 64 and 64 where one root is computed for all of them |
 //!
-//! Of a larger gap all but the last 64 blocks come upwards by number. As many as have come go to the
-//! engine in one run, so that one is executed while the root of the one before is computed; each must
-//! be valid before the head moves on to it.
+//! In a larger gap all but the last 64 blocks are fetched upwards by number. All blocks that have
+//! arrived go to the engine as one batch, so that a block is executed while the root of the one
+//! before is computed. Each block must be valid before it becomes the head.
 //!
-//! Far behind the head, on states that [apply runs](retrie_pipeline::States::apply_runs), 64 blocks at a
-//! time get one root for all, the last one's ([what that checks](retrie_pipeline::CheckRoots::Batch)).
-//! That is for blocks deeper below the head than states are retained, as these are not kept between: a
-//! node that claims a higher head than it has keeps us from going back so far on what it gave, and no
-//! more. The last blocks, as many as are retained, have a root each.
+//! Far behind the head, if the stores [apply batches](retrie_pipeline::StoreSet::applies_batches), 64
+//! blocks at a time have one root, the last one's ([what that
+//! checks](retrie_pipeline::RootCheckMode::Batch)). This is only done for blocks below the head by
+//! more than the retention depth, since the states in between are not kept: a node that claims a
+//! higher head than it has only prevents reorgs of the blocks it gave. Each block within the
+//! retention depth has its own root.
 
 mod progress;
 
 use crate::{DeepBranch, EngineError, EngineHandle, WaitReason};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatus, PayloadStatusEnum};
-use progress::{Told, Troubles};
+use progress::{FollowFailures, ProgressLogger};
 use retrie_chainspec::primitives::{Block, Header};
 use retrie_pipeline::{PreparedBlock, prepare};
 use retrie_sources::{BlockFetcher, BlockTag, FetchError};
@@ -49,45 +51,47 @@ use std::{
 };
 use tokio::runtime::Handle;
 
-/// A gap that is larger is filled from below by number; a smaller one from above by hash, which
-/// finds the branch in any case.
-const BY_HASH: u64 = 64;
-/// Headers above our head that are asked for one after the other to see where a branch leaves our chain.
-const LONG_WAY: u64 = 768;
-/// Blocks on the way between the network and the engine.
-const AHEAD: usize = 4;
-/// The same far behind the head, where as many get one root.
-const DEEP: usize = 64;
-/// How long the node may take for its first answer before that is told.
+/// A gap larger than this is filled from below by number; a smaller gap from above by hash, which
+/// finds the right branch in any case.
+const MAX_GAP_BY_HASH: u64 = 64;
+/// Largest number of headers above the head that are requested one by one to find where a branch
+/// leaves the chain.
+const MAX_HEADERS_BY_HASH: u64 = 768;
+/// Number of blocks that are fetched before the engine takes them.
+const FETCH_AHEAD: usize = 4;
+/// The same far behind the head; such a batch has one root.
+const DEEP_BATCH: usize = 64;
+/// Time for the first answer of the remote node before a warning.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
-/// How long nothing may succeed before the follower says that it does not work.
-const UNWELL: Duration = Duration::from_secs(30);
+/// Time without success after which the follower reports an error.
+const ERROR_AFTER: Duration = Duration::from_secs(30);
 
 /// Who decides which block is the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leader {
+pub enum HeadSource {
     /// The remote node.
     Remote,
     /// A consensus client on the Engine API.
     ConsensusClient,
-    /// Nobody, once the block of this hash is the head; a consensus client may lead on from there.
+    /// The operator named the block of this hash. When it is the head, a consensus client may
+    /// decide.
     Named(B256),
 }
 
-/// How the follower behaves.
+/// Configuration of the follower.
 #[derive(Clone, Copy, Debug)]
 pub struct FollowConfig {
-    /// Who leads.
-    pub leader: Leader,
-    /// How long to wait before asking for the remote head again.
+    /// Who decides which block is the head.
+    pub head_source: HeadSource,
+    /// Time between two requests for the remote head.
     pub interval: Duration,
 }
 
-/// Why a follower does not get on. It tries again; these go to the log.
+/// Why a step of the follower failed. It logs the error and tries again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FollowError {
-    /// The remote node does not answer, or not soundly.
+    /// The remote node does not answer, or its answer is invalid.
     #[error(transparent)]
     Fetch(#[from] FetchError),
     /// The engine has ended or failed.
@@ -105,25 +109,25 @@ pub enum FollowError {
         /// The rule it breaks.
         reason: String,
     },
-    /// The remote node has given another block than that of the hash asked for.
+    /// The remote node gave another block than the requested one.
     #[error("{endpoint} was asked for block {asked} and gave block {number} ({got})")]
     OtherBlock {
-        /// The hash asked for.
+        /// The requested hash.
         asked: B256,
-        /// Number of what came.
+        /// Number of the block it gave.
         number: u64,
-        /// Its hash.
+        /// Hash of the block it gave.
         got: B256,
         /// Name of the node.
         endpoint: String,
     },
-    /// A block of the remote node has another number than follows from that of its child.
+    /// The number of a remote block is not that of its child minus one.
     #[error(
         "block {hash} of {endpoint} says that its number is {number}, but its child is number \
          {child}: no chain is like that"
     )]
     WrongNumber {
-        /// Number that the block says.
+        /// Number in the block's header.
         number: u64,
         /// Its hash.
         hash: B256,
@@ -132,54 +136,54 @@ pub enum FollowError {
         /// Name of the node.
         endpoint: String,
     },
-    /// The remote node is on a chain that has left ours too far below.
+    /// The remote node's chain left this node's chain too far below the head.
     #[error(
         "{endpoint} has left our chain below block {number}, further down than the state can be \
          taken back: check that it is on the same chain"
     )]
     Apart {
-        /// Number down to which the chains differ.
+        /// Lowest block number at which the chains are known to differ.
         number: u64,
         /// Name of the node.
         endpoint: String,
     },
-    /// Told to stop.
+    /// The stop flag is set.
     #[error("stopped")]
     Stopped,
 }
 
-/// Follows another node.
+/// Follows another node's chain, or fills gaps below the head that the consensus client wants.
 #[derive(Debug)]
-pub struct Follower {
+pub struct ChainFollower {
     engine: EngineHandle,
     remote: Box<dyn BlockFetcher>,
     config: FollowConfig,
     runtime: Handle,
     stop: Arc<AtomicBool>,
-    troubles: Troubles,
-    /// Whether the head that was named at the start has been reached.
+    troubles: FollowFailures,
+    /// Whether the head that was named at the start is reached.
     has_arrived: AtomicBool,
 }
 
-/// A follower at work. It ends with the flag that it was made with.
+/// A running follower. It ends when its stop flag is set.
 #[derive(Debug)]
-pub struct Following {
+pub struct FollowerHandle {
     thread: JoinHandle<()>,
-    troubles: Troubles,
+    troubles: FollowFailures,
 }
 
-impl Following {
-    /// Whether it has ended.
+impl FollowerHandle {
+    /// Whether the thread has ended.
     pub fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Why it does not get on, if nothing has succeeded for a while.
-    pub fn trouble(&self) -> Option<String> {
-        self.troubles.lasting(UNWELL)
+    /// The last error, if nothing has succeeded for a while.
+    pub fn last_error(&self) -> Option<String> {
+        self.troubles.lasting(ERROR_AFTER)
     }
 
-    /// Waits for its end, once it was told to stop.
+    /// Waits for its end, after the stop flag is set.
     ///
     /// # Errors
     /// [`EngineError::Panicked`].
@@ -188,9 +192,9 @@ impl Following {
     }
 }
 
-impl Follower {
-    /// A follower of the node that `remote` asks; it ends once `stop` is set. The engine is waited for
-    /// on `runtime`. With [`Leader::Remote`] the engine is behind from now on, until the follower has
+impl ChainFollower {
+    /// A follower that fetches from `remote` and ends when `stop` is set. It waits for the engine
+    /// on `runtime`. With [`HeadSource::Remote`] the node counts as behind until the follower has
     /// caught up once.
     pub fn new(
         engine: EngineHandle,
@@ -199,49 +203,49 @@ impl Follower {
         runtime: Handle,
         stop: Arc<AtomicBool>,
     ) -> Self {
-        if matches!(config.leader, Leader::Remote) {
+        if matches!(config.head_source, HeadSource::Remote) {
             engine.targets().begin_following(engine.live().head().number);
         }
-        let troubles = Troubles::default();
+        let troubles = FollowFailures::default();
         let (remote, has_arrived) = (Box::new(remote), AtomicBool::new(false));
         let follower = Self { engine, remote, config, runtime, stop, troubles, has_arrived };
-        follower.tell_source(None);
+        follower.report_source(None);
         follower
     }
 
-    /// Says how it stands with the source of blocks: whether it is there, or why it fails.
-    fn tell_source(&self, error: Option<&FollowError>) {
+    /// Records the state of the source of blocks: connected or not, or why it fails.
+    fn report_source(&self, error: Option<&FollowError>) {
         let name = || self.remote.name().to_owned();
         let source = match error {
             Some(error) => WaitReason::Failing(error.to_string()),
-            None if self.remote.is_there() => WaitReason::Blocks(name()),
+            None if self.remote.is_available() => WaitReason::Blocks(name()),
             None => WaitReason::NoPeers,
         };
-        self.engine.targets().fetches(source, self.engine.live().head().number);
+        self.engine.targets().set_source(source, self.engine.live().head().number);
     }
 
     /// Starts the thread.
     ///
     /// # Errors
     /// [`EngineError::Thread`].
-    pub fn start(self) -> Result<Following, EngineError> {
+    pub fn start(self) -> Result<FollowerHandle, EngineError> {
         let troubles = self.troubles.clone();
         let thread = std::thread::Builder::new()
             .name("follow".into())
             .spawn(move || self.run())
             .map_err(EngineError::Thread)?;
-        Ok(Following { thread, troubles })
+        Ok(FollowerHandle { thread, troubles })
     }
 
     fn run(self) {
         let spec = self.engine.live().spec();
-        // The remote node is given a while before it is given up, but whoever has started this one
-        // shall hear at once that there is nobody to follow.
+        // Later checks give the remote node more time. The first one is short, so that the operator
+        // sees at once that the remote node does not answer.
         let first = self.remote.check_chain(spec, Some(FIRST_ANSWER));
         let mut has_checked = first.is_ok();
         if let Err(error) = first {
             tracing::warn!(%error, "cannot follow yet, trying on");
-            self.add_trouble(&error.into());
+            self.add_failure(&error.into());
         }
         while !self.stop.load(Ordering::Relaxed) {
             let step = || {
@@ -253,21 +257,21 @@ impl Follower {
             match step() {
                 Ok(()) => {
                     has_checked = true;
-                    self.tell_source(None);
-                    self.end_troubles();
+                    self.report_source(None);
+                    self.clear_failures();
                 }
                 Err(FollowError::Stopped | FollowError::Engine(EngineError::Stopped)) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "following");
-                    self.add_trouble(&error);
+                    tracing::warn!(%error, "following failed, trying again");
+                    self.add_failure(&error);
                 }
             }
             self.pause();
         }
     }
 
-    fn add_trouble(&self, error: &FollowError) {
-        self.tell_source(Some(error));
+    fn add_failure(&self, error: &FollowError) {
+        self.report_source(Some(error));
         self.troubles.add(error);
     }
 
@@ -283,21 +287,21 @@ impl Follower {
     /// Catches up once.
     ///
     /// # Errors
-    /// [`FollowError`]; what was verified before stays.
+    /// [`FollowError`]; blocks verified before stay.
     pub fn step(&self) -> Result<(), FollowError> {
-        match self.config.leader {
-            Leader::Remote => {
+        match self.config.head_source {
+            HeadSource::Remote => {
                 self.follow_remote()?;
-                self.engine.targets().has_followed(self.engine.live().head().number);
+                self.engine.targets().follower_caught_up(self.engine.live().head().number);
                 Ok(())
             }
-            Leader::ConsensusClient => self.fill_gap(),
-            Leader::Named(hash) => self.go_to(hash),
+            HeadSource::ConsensusClient => self.fill_gap(),
+            HeadSource::Named(hash) => self.set_named_head(hash),
         }
     }
 
-    /// Makes a block the head, once. Then a consensus client may lead.
-    fn go_to(&self, hash: B256) -> Result<(), FollowError> {
+    /// Sets the named head, once. After that, fills gaps for a consensus client.
+    fn set_named_head(&self, hash: B256) -> Result<(), FollowError> {
         if self.has_arrived.load(Ordering::Relaxed) {
             return self.fill_gap();
         }
@@ -309,36 +313,36 @@ impl Follower {
         let (is_canonical, is_known) = known.map_err(EngineError::from)?;
         if !is_canonical {
             if !is_known {
-                if !self.remote.is_there() {
+                if !self.remote.is_available() {
                     return Ok(());
                 }
                 let header = self.header(hash)?;
-                self.aim_at(header.number);
+                self.set_target(header.number);
                 self.fetch(hash, header)?;
             }
-            self.lead(hash, None, None)?;
+            self.update_forkchoice(hash, None, None)?;
         }
         self.has_arrived.store(true, Ordering::Relaxed);
         tracing::info!(number = self.engine.live().head().number, %hash, "at the head that was named");
-        self.aim_at(0);
+        self.set_target(0);
         Ok(())
     }
 
-    /// Fetches what is missing below the head that the consensus client wants, if it wants one.
+    /// Fetches the missing blocks below the head that the consensus client wants, if there is one.
     fn fill_gap(&self) -> Result<(), FollowError> {
-        let Some(hash) = self.engine.wanted() else {
-            self.aim_at(0);
+        let Some(hash) = self.engine.wanted_head() else {
+            self.set_target(0);
             return Ok(());
         };
-        if !self.remote.is_there() {
+        if !self.remote.is_available() {
             return Ok(());
         }
         let header = self.header(hash)?;
-        self.aim_at(header.number);
+        self.set_target(header.number);
         let fetched = self.fetch(hash, header);
-        if matches!(fetched, Err(FollowError::Fetch(_))) && self.engine.wanted().is_none() {
-            // The blocks on the way became heads, with which the engine was content.
-            self.engine.targets().want(hash, self.engine.live().head().number);
+        if matches!(fetched, Err(FollowError::Fetch(_))) && self.engine.wanted_head().is_none() {
+            // Setting blocks on the way as heads has cleared the wanted head: restore it.
+            self.engine.targets().set_wanted(hash, self.engine.live().head().number);
         }
         fetched
     }
@@ -347,56 +351,60 @@ impl Follower {
         let (hash, header) = self.remote.tagged(BlockTag::Head)?;
         self.expect_hash(hash, &header)?;
         let live = self.engine.live();
-        self.aim_at(header.number);
+        self.set_target(header.number);
         let is_behind = live.view().and_then(|view| view.is_canonical(&hash));
-        // A node behind ours, of several that share an address: ours does not go back for it.
+        // The remote head is an ancestor of ours, for example one of several nodes behind one
+        // address: the head is not set back.
         if is_behind.map_err(EngineError::from)? {
             return Ok(());
         }
         let number = header.number;
         self.fetch(hash, header)?;
         let named = |tag| match self.remote.tagged(tag) {
-            // Chains without a consensus layer have none; the remote head may have moved meanwhile.
+            // A chain without a consensus layer has none, and the remote head may have moved in the
+            // meantime.
             Ok((hash, named)) if named.number <= number => Some(hash),
             _ => None,
         };
-        self.lead(hash, named(BlockTag::Safe), named(BlockTag::Finalized))
+        self.update_forkchoice(hash, named(BlockTag::Safe), named(BlockTag::Finalized))
     }
 
-    /// Says how high the block is that is to become the head; 0 if none is.
-    fn aim_at(&self, number: u64) {
-        self.engine.targets().follow(number, self.engine.live().head().number);
+    /// Records the number of the target head; 0 if there is none.
+    fn set_target(&self, number: u64) {
+        self.engine.targets().set_target(number, self.engine.live().head().number);
     }
 
-    /// Verifies the block of this hash and all that is missing below it.
+    /// Verifies the block of this hash and all missing blocks below it.
     fn fetch(&self, hash: B256, header: Header) -> Result<(), FollowError> {
         let head = self.engine.live().head().number;
         let number = header.number;
-        if number.saturating_sub(head) > BY_HASH {
-            // The last blocks come by hash, whichever branch they are on then.
-            match self.by_number(head + 1, number - BY_HASH, self.deep_below(number)) {
-                // Another branch. The way down by hash shows where it leaves our chain, if that is not
-                // too long.
-                Err(FollowError::Apart { .. }) if number.saturating_sub(head) <= LONG_WAY => {}
+        if number.saturating_sub(head) > MAX_GAP_BY_HASH {
+            // The last blocks are fetched by hash, which follows the right branch.
+            match self.fetch_by_number(head + 1, number - MAX_GAP_BY_HASH, self.deep_below(number))
+            {
+                // Another branch. Fetching headers by hash finds where it leaves the chain, unless
+                // there are too many headers.
+                Err(FollowError::Apart { .. })
+                    if number.saturating_sub(head) <= MAX_HEADERS_BY_HASH => {}
                 fetched => fetched?,
             }
         }
         self.fill_below(hash, header)
     }
 
-    /// Number of the block below which nobody will want to go back, once `head` is reached: those up to
-    /// it may have one root for many.
+    /// Highest block that may share one root with others: the blocks up to it are beyond the
+    /// retention depth once `head` is reached.
     fn deep_below(&self, head: u64) -> u64 {
         let states = self.engine.live().chain().states();
-        if states.apply_runs() { head.saturating_sub(states.own().retention()) } else { 0 }
+        if states.applies_batches() { head.saturating_sub(states.own().retention()) } else { 0 }
     }
 
-    /// Blocks `from` to `to` of the remote node, as long as they follow our head. Those up to `deep` come
-    /// in runs with one root, as long as there is a whole one.
-    fn by_number(&self, from: u64, to: u64, deep: u64) -> Result<(), FollowError> {
+    /// Fetches and verifies blocks `from` to `to` of the remote node, as long as they build on the
+    /// head. Blocks up to `deep` form whole batches with one root each.
+    fn fetch_by_number(&self, from: u64, to: u64, deep: u64) -> Result<(), FollowError> {
         std::thread::scope(|scope| {
-            let is_deep = |first: u64| first <= deep.min(to).saturating_sub(DEEP as u64 - 1);
-            let room = if is_deep(from) { DEEP } else { AHEAD };
+            let is_deep = |first: u64| first <= deep.min(to).saturating_sub(DEEP_BATCH as u64 - 1);
+            let room = if is_deep(from) { DEEP_BATCH } else { FETCH_AHEAD };
             let (send, blocks) = crossbeam_channel::bounded(room);
             scope.spawn(move || {
                 for number in from..=to {
@@ -410,22 +418,28 @@ impl Follower {
                     }
                 }
             });
-            let mut told = Told::new(from.saturating_sub(1));
+            let mut told = ProgressLogger::new(from.saturating_sub(1));
             while let Ok(first) = blocks.recv() {
-                told.tell(self.engine.live().head().number, to, self.remote.name());
+                told.log(self.engine.live().head().number, to, self.remote.name());
                 if first.as_ref().is_ok_and(|first| is_deep(first.number())) {
-                    self.take_in(std::iter::once(first).chain(blocks.iter().take(DEEP - 1)), deep)?;
+                    self.insert_batches(
+                        std::iter::once(first).chain(blocks.iter().take(DEEP_BATCH - 1)),
+                        deep,
+                    )?;
                 } else {
-                    self.take_in(std::iter::once(first).chain(blocks.try_iter().take(AHEAD)), 0)?;
+                    self.insert_batches(
+                        std::iter::once(first).chain(blocks.try_iter().take(FETCH_AHEAD)),
+                        0,
+                    )?;
                 }
             }
             Ok(())
         })
     }
 
-    /// Verifies blocks of ascending numbers and makes each the head, in runs as long as they go; with
-    /// one root where they end at block `deep` or below it.
-    fn take_in(
+    /// Verifies blocks of ascending numbers in batches and sets the last block of each batch as the
+    /// head. A batch that ends at block `deep` or below has one root.
+    fn insert_batches(
         &self,
         blocks: impl Iterator<Item = Result<PreparedBlock, FollowError>>,
         deep: u64,
@@ -435,9 +449,10 @@ impl Follower {
             let first = first?;
             let mut top = first.hash();
             if first.parent_hash() != self.engine.live().head().hash() {
-                // Another branch than ours: by hash it is found where they part, some blocks below.
+                // Another branch: fetching by hash finds where it leaves the chain, some blocks
+                // below.
                 self.fill_below(top, first.block().header().clone())?;
-                self.lead(top, None, None)?;
+                self.update_forkchoice(top, None, None)?;
                 continue;
             }
             let mut run = vec![first];
@@ -448,24 +463,24 @@ impl Follower {
                 top = next.hash();
                 run.push(next);
             }
-            self.insert_run(run, deep)?;
+            self.insert_batch(run, deep)?;
         }
         Ok(())
     }
 
-    /// Verifies a run of blocks on our head, each the child of the one before, and makes the last valid
-    /// one the head.
-    fn insert_run(&self, run: Vec<PreparedBlock>, deep: u64) -> Result<(), FollowError> {
+    /// Verifies a batch of blocks on the head, each the child of the one before, and sets the last
+    /// valid one as the head.
+    fn insert_batch(&self, run: Vec<PreparedBlock>, deep: u64) -> Result<(), FollowError> {
         let names: Vec<_> = run.iter().map(|block| (block.number(), block.hash())).collect();
         let statuses = if names.last().is_some_and(|(last, _)| *last <= deep) {
-            self.runtime.block_on(self.engine.new_deep_run(run))?
+            self.runtime.block_on(self.engine.new_deep_batch(run))?
         } else {
-            self.runtime.block_on(self.engine.new_run(run))?
+            self.runtime.block_on(self.engine.new_batch(run))?
         };
         let valid = statuses.iter().take_while(|status| status.is_valid()).count();
         if let Some((_, hash)) = valid.checked_sub(1).and_then(|last| names.get(last)) {
-            self.end_troubles();
-            self.lead(*hash, None, None)?;
+            self.clear_failures();
+            self.update_forkchoice(*hash, None, None)?;
         }
         for ((number, hash), status) in names.into_iter().zip(statuses) {
             self.expect_valid(number, hash, status)?;
@@ -473,12 +488,12 @@ impl Follower {
         Ok(())
     }
 
-    /// Verifies the block of this hash and what is missing below it: down to a block that is known
-    /// here by headers, and up again with the blocks.
+    /// Verifies the block of this hash and the missing blocks below it: fetches headers down to a
+    /// known block, then the blocks upwards.
     fn fill_below(&self, hash: B256, header: Header) -> Result<(), FollowError> {
         let live = self.engine.live();
         let retained = live.chain().state().retained();
-        // The state cannot be taken back below this one, and nobody leaves genesis.
+        // No state below this block can be restored, and every chain shares genesis.
         let lowest = retained.map_or(0, |kept| *kept.start()).min(live.head().number).max(1);
         let mut missing = Vec::new();
         let (mut hash, mut header) = (hash, header);
@@ -492,7 +507,7 @@ impl Follower {
                 break;
             }
             if number <= lowest {
-                self.tell_apart(&missing);
+                self.report_deep_branch(&missing);
                 return Err(FollowError::Apart { number, endpoint: self.endpoint() });
             }
             header = self.header(parent)?;
@@ -515,20 +530,21 @@ impl Follower {
         Ok(())
     }
 
-    /// Says that the blocks of these hashes and numbers, the head first, are on a branch that leaves our
-    /// chain further down than the state can be taken back, if it is the consensus client that wants it, or
-    /// who has started the node: each header is the parent of the one before, down from the head that was
-    /// named.
-    fn tell_apart(&self, blocks: &[(B256, u64)]) {
+    /// Reports the blocks of these hashes and numbers (the head first) as a deep branch, if the
+    /// consensus client or the operator wants that head. Each header is the parent of the one
+    /// before, so all belong to the named head.
+    fn report_deep_branch(&self, blocks: &[(B256, u64)]) {
         let Some((head, _)) = blocks.first() else { return };
-        if Some(*head) != self.engine.wanted() && self.config.leader != Leader::Named(*head) {
+        if Some(*head) != self.engine.wanted_head()
+            && self.config.head_source != HeadSource::Named(*head)
+        {
             return;
         }
         let state = self.engine.live().chain().state();
         let first_retained = state.retained().map_or(0, |kept| *kept.start());
         let lowest = blocks.last().map_or(0, |(_, number)| *number);
         let (fork, retention) = (lowest.saturating_sub(1), state.retention());
-        self.engine.is_too_deep(blocks, DeepBranch { fork, first_retained, retention });
+        self.engine.report_deep_branch(blocks, DeepBranch { fork, first_retained, retention });
     }
 
     /// The header of this hash.
@@ -568,18 +584,18 @@ impl Follower {
         let (number, hash) = (block.number(), block.hash());
         let status = self.runtime.block_on(self.engine.new_block(block))?;
         self.expect_valid(number, hash, status)?;
-        // A node that has days to catch up gets on, whatever failed before.
-        self.end_troubles();
+        // Progress was made, so an earlier failure does not count any more.
+        self.clear_failures();
         Ok(())
     }
 
-    fn end_troubles(&self) {
-        if self.troubles.end() {
+    fn clear_failures(&self) {
+        if self.troubles.clear() {
             tracing::info!("following {} again", self.remote.name());
         }
     }
 
-    fn lead(
+    fn update_forkchoice(
         &self,
         head: B256,
         safe: Option<B256>,

@@ -1,58 +1,72 @@
-//! The live chain: what a running node adds to the pipeline.
+//! The live chain of a running node: the engine that changes it, the views that read it, and the
+//! services around it.
 //!
-//! * [`Engine`]: the thread that changes the chain, and [`EngineHandle`], which talks to it.
-//! * [`LiveChain`] and [`View`]: the chain as everybody may read it while it moves, in memory and
-//!   on disk.
-//! * [`View::state_at`]: the state after any block of it, to read and to prove from.
-//! * [`StateServer`]: states in parts, for other nodes to fetch.
-//! * [`EngineApi`]: what a consensus client calls.
-//! * [`PayloadBuilder`]: blocks built from the pool.
-//! * [`TestBlock`]: blocks built as a test wants them.
-//! * [`DevChain`]: blocks without a consensus client.
-//! * [`Follower`]: blocks of another node.
-//! * [`LogIndexer`]: the index of logs follows the chain.
-//! * [`NodeStatus`]: what a node tells of itself; [`SyncProgress`]: how far it is behind, and
-//!   [`SyncWait`]: what for.
-//! * [`pool`]: transactions that wait for a block.
+//! ```text
+//!  EngineApi (consensus client) --.
+//!  ChainFollower (other nodes) ---+--> EngineHandle --> thread `engine` --> LiveChain --> LiveView
+//!  DevChain (no client) ----------'                          |                  |
+//!                                                   pipeline: BlockTree    TransactionPool,
+//!                                                                          PayloadBuilder, RPC
+//! ```
+//!
+//! # Vocabulary
+//! * **engine** ([`Engine`], [`EngineHandle`]): the one thread that changes the chain, and the
+//!   handle that sends commands to it.
+//! * **live chain** ([`LiveChain`]): the canonical chain, its blocks in memory and the durable
+//!   chain below them. **View** ([`LiveView`]): a consistent snapshot of it, for readers.
+//! * **post-state** ([`PostState`], [`LiveView::state_at`]): the state after a block, to execute
+//!   on, to read, or to prove from.
+//! * **payload**: a block as the Engine API carries it ([`EngineApi`]); [`PayloadBuilder`] builds
+//!   payloads from the pool.
+//! * **pool** ([`pool`]): transactions that wait for a block. [`PoolMaintainer`] moves it to each
+//!   new head.
+//! * **follower** ([`ChainFollower`]): block sync from another node or from peers.
+//! * **state server** ([`StateServer`]): hands out states in chunks to other nodes (state sync).
+//! * **dev chain** ([`DevChain`]): seals blocks without a consensus client.
+//! * **status** ([`NodeStatus`], [`SyncProgress`], [`BlockSyncWait`]): what RPC and logs show of
+//!   the node, and how far it is behind.
+//!
+//! Also here: [`LogIndexer`] keeps the log index, [`NodeWarmUp`] prepares caches at startup,
+//! [`re_execute`] checks stored blocks, and [`TestBlock`] serves `testing_buildBlockV1`.
 
 mod api;
-mod deep;
+mod deep_branch;
 mod dev;
 mod error;
 mod follow;
+mod invalid_blocks;
 mod live;
 mod log_indexer;
-mod maintain;
 mod orphans;
 mod payload;
 pub mod pool;
+mod pool_maintainer;
 mod reexecute;
-mod rejected;
 mod service;
 mod state;
-mod states;
+mod state_server;
 mod status;
 mod testing;
 mod view;
 mod warm_up;
 
 pub use api::{CAPABILITIES, EngineApi, EngineApiError, block_of_payload};
-pub use deep::DeepBranch;
-pub use dev::{DevChain, DevError, NextDevBlock, Sealing};
+pub use deep_branch::DeepBranch;
+pub use dev::{DevChain, DevError, NextDevBlock, SealingMode};
 pub use error::EngineError;
-pub use follow::{FollowConfig, FollowError, Follower, Following, Leader};
+pub use follow::{ChainFollower, FollowConfig, FollowError, FollowerHandle, HeadSource};
 pub use live::LiveChain;
 pub use log_indexer::LogIndexer;
-pub use maintain::PoolMaintainer;
 pub use payload::{BuilderConfig, BuiltPayload, PayloadBuilder};
-pub use reexecute::{ReExecuted, re_execute};
+pub use pool_maintainer::PoolMaintainer;
+pub use reexecute::{ReExecutionReport, re_execute};
 pub use service::{Engine, EngineConfig, EngineHandle, ForkchoiceOutcome, RejectedBlock};
-pub use state::{Need, StateAfter};
-pub use states::{StateClient, StateServer, StatesError};
+pub use state::{PostState, StateNeed};
+pub use state_server::{StateClient, StateServeError, StateServer};
 pub use status::{
-    HeapStats, NodeAddress, NodeNetwork, NodeStatus, NodeWait, PeerStatus, SizeClass, SyncProgress,
-    SyncWait, WaitReason,
+    BlockSyncWait, HeapStats, NodeAddress, NodeNetwork, NodeStatus, NodeWait, PeerStatus,
+    SizeClass, SyncProgress, WaitReason,
 };
 pub use testing::{TestBlock, TestPayload};
-pub use view::View;
-pub use warm_up::{WarmUp, WarmUpProgress};
+pub use view::LiveView;
+pub use warm_up::{NodeWarmUp, WarmUpProgress};

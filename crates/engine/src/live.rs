@@ -1,16 +1,18 @@
-//! What everybody sees of the chain while it moves.
+//! [`LiveChain`]: read access to the chain while the engine changes it.
 //!
-//! The engine's thread alone changes the chain; after each change it publishes a [`Moment`]: the
-//! head, what is safe and final, and the blocks in memory. Readers take a [`View`]: one moment and
-//! one snapshot of the database below it.
+//! Only the engine's thread changes the chain. After each change it publishes a [`ChainSnapshot`]:
+//! the head, the safe and the finalized block, and the blocks in memory. Readers take a
+//! [`LiveView`]: one `ChainSnapshot` and one database snapshot that fits below it.
 
-use crate::view::View;
+use crate::view::LiveView;
 use alloy_primitives::{B256, map::HashMap};
 use arc_swap::ArcSwap;
 use retrie_chainspec::{ChainSpec, primitives::SealedHeader};
 use retrie_db::{ChainRead, ReadTxn};
 use retrie_execution::CodeCache;
-use retrie_pipeline::{Chain, ExecutedBlock, HeadChange, PipelineError, StatePatch, Tree};
+use retrie_pipeline::{
+    BlockTree, ChainStore, ExecutedBlock, HeadChange, PipelineError, StatePatch,
+};
 use retrie_state::{AnyBackend, BlockRef, StateError};
 use std::{
     fmt,
@@ -19,40 +21,41 @@ use std::{
 };
 use tokio::sync::broadcast;
 
-/// Head changes that a slow subscriber may lag behind before it misses some.
+/// Number of head changes that a slow subscriber may lag behind before it misses some.
 const CHANGES_KEPT: usize = 256;
-/// How often a view is taken anew when the durable chain moves under it, at first without a pause.
+/// How often a view is tried again when the durable chain changes during the attempt. The first
+/// retries have no pause.
 pub(crate) const ATTEMPTS: usize = 2_000;
 const EAGER_ATTEMPTS: usize = 8;
-/// Notes in the database: hashes of the blocks that the consensus client called safe and final.
+/// Database notes: hashes of the blocks that the consensus client called safe and finalized.
 pub(crate) const SAFE: &str = "safe-block";
 pub(crate) const FINALIZED: &str = "finalized-block";
-/// Note in the database: hash of a block (32), and what the user of a dev chain changed of the state
-/// after it since, as [`StatePatch::encode`] writes it.
+/// Database note: hash of a block (32 bytes), then the dev chain's patch on the state after it, as
+/// [`StatePatch::encode`] writes it.
 const PATCH: &str = "dev-patch";
-/// A pause between two attempts; a deep reorg takes some of them.
+/// Pause between two attempts; a deep reorg takes several of them.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The chain as it is at one moment, above the durable part.
+/// The part of the chain above the durable chain, at one point in time.
 #[derive(Clone, Debug)]
-pub(crate) struct Moment {
-    /// Counts the moments of this run.
+pub(crate) struct ChainSnapshot {
+    /// Number of this snapshot, counted since the start of the process.
     pub(crate) sequence: u64,
     pub(crate) head: SealedHeader,
     pub(crate) safe: Option<BlockRef>,
     pub(crate) finalized: Option<BlockRef>,
-    /// Canonical blocks in memory, in ascending order, the last one the head. Some may have become
-    /// durable meanwhile.
+    /// Canonical blocks in memory, in ascending order up to the head. Some may have become durable
+    /// in the meantime.
     pub(crate) canonical: Vec<Arc<ExecutedBlock>>,
-    /// All blocks in memory.
+    /// All blocks in memory, canonical or not.
     pub(crate) blocks: HashMap<B256, Arc<ExecutedBlock>>,
-    /// What a dev chain's user has changed of the head's state, for the next block to begin with.
+    /// The patch of a dev chain on the head's state, which the next block begins with.
     pub(crate) patch: Option<Arc<StatePatch>>,
 }
 
-impl Moment {
+impl ChainSnapshot {
     pub(crate) fn of(
-        tree: &Tree<'_>,
+        tree: &BlockTree<'_>,
         safe: Option<BlockRef>,
         finalized: Option<BlockRef>,
         patch: Option<Arc<StatePatch>>,
@@ -71,12 +74,12 @@ impl Moment {
 
 /// The live chain, for reading. Cheap to clone.
 #[derive(Clone)]
-pub struct LiveChain(Arc<LiveState>);
+pub struct LiveChain(Arc<LiveChainInner>);
 
-struct LiveState {
-    chain: Arc<Chain>,
+struct LiveChainInner {
+    chain: Arc<ChainStore>,
     codes: Arc<CodeCache>,
-    current: ArcSwap<Moment>,
+    current: ArcSwap<ChainSnapshot>,
     changes: broadcast::Sender<Arc<HeadChange>>,
 }
 
@@ -87,31 +90,31 @@ impl fmt::Debug for LiveChain {
 }
 
 impl LiveChain {
-    /// The live chain of an open datadir, which starts at its durable tip.
+    /// The live chain of an open datadir, with the durable tip as the head.
     ///
     /// # Errors
     /// If the database fails.
-    pub fn new(chain: Arc<Chain>) -> Result<Self, PipelineError> {
+    pub fn new(chain: Arc<ChainStore>) -> Result<Self, PipelineError> {
         Self::start(chain, false)
     }
 
-    /// The same; of a dev chain with what its user had changed of the state after the tip.
-    pub(crate) fn start(chain: Arc<Chain>, is_dev: bool) -> Result<Self, PipelineError> {
+    /// Like [`Self::new`]; a dev chain also gets its stored patch on the state after the tip.
+    pub(crate) fn start(chain: Arc<ChainStore>, is_dev: bool) -> Result<Self, PipelineError> {
         let tip = chain.tip()?;
         let read = chain.db().begin_read()?;
         let header = read
             .header(&tip.hash)?
             .ok_or_else(|| StateError::corrupt("Headers", format!("block {tip} is missing")))?;
-        let moment = Moment {
+        let moment = ChainSnapshot {
             sequence: 1,
             head: SealedHeader::new(header, tip.hash),
-            safe: noted(&read, SAFE)?,
-            finalized: noted(&read, FINALIZED)?,
+            safe: read_noted_block(&read, SAFE)?,
+            finalized: read_noted_block(&read, FINALIZED)?,
             canonical: Vec::new(),
             blocks: HashMap::default(),
             patch: if is_dev { pending_patch(&read, &tip.hash)? } else { None },
         };
-        Ok(Self(Arc::new(LiveState {
+        Ok(Self(Arc::new(LiveChainInner {
             chain,
             codes: Arc::new(CodeCache::default()),
             current: ArcSwap::from_pointee(moment),
@@ -120,11 +123,11 @@ impl LiveChain {
     }
 
     /// The open datadir.
-    pub fn chain(&self) -> &Arc<Chain> {
+    pub fn chain(&self) -> &Arc<ChainStore> {
         &self.0.chain
     }
 
-    /// The backend of the node's state: what it can do, and its pure functions.
+    /// The backend of the node's state: its capabilities and its pure functions.
     pub fn backend(&self) -> &dyn AnyBackend {
         self.0.chain.state().backend()
     }
@@ -134,23 +137,23 @@ impl LiveChain {
         self.0.chain.spec()
     }
 
-    /// The blocks that are safe and final.
-    pub(crate) fn named(&self) -> (Option<BlockRef>, Option<BlockRef>) {
+    /// The safe and the finalized block.
+    pub(crate) fn safe_and_finalized(&self) -> (Option<BlockRef>, Option<BlockRef>) {
         let moment = self.0.current.load();
         (moment.safe, moment.finalized)
     }
 
-    /// What the user of a dev chain has changed of the head's state.
+    /// The patch of a dev chain on the head's state.
     pub(crate) fn patch(&self) -> Option<Arc<StatePatch>> {
         self.0.current.load().patch.clone()
     }
 
-    /// For whoever shall not keep the datadir open.
-    pub(crate) fn downgrade(&self) -> WeakLive {
-        WeakLive(Arc::downgrade(&self.0))
+    /// A weak reference, which does not keep the datadir open.
+    pub(crate) fn downgrade(&self) -> WeakLiveChain {
+        WeakLiveChain(Arc::downgrade(&self.0))
     }
 
-    /// Analysed codes, shared by everything that executes.
+    /// Cache of analysed codes, shared by all executions.
     pub fn codes(&self) -> &Arc<CodeCache> {
         &self.0.codes
     }
@@ -160,12 +163,12 @@ impl LiveChain {
         self.0.current.load().head.clone()
     }
 
-    /// The chain as it is now. To be held for a request, not longer: it keeps the database from
-    /// using freed pages again.
+    /// A view of the chain as it is now. Hold it for one request and not longer, since it keeps the
+    /// database from reusing freed pages.
     ///
     /// # Errors
     /// If the database fails.
-    pub fn view(&self) -> Result<View, PipelineError> {
+    pub fn view(&self) -> Result<LiveView, PipelineError> {
         let mut attempt = 0;
         loop {
             let moment = self.0.current.load_full();
@@ -175,34 +178,34 @@ impl LiveChain {
                 None => moment.head.hash(),
             };
             attempt += 1;
-            // In a deep reorg the durable chain moves before the moment that says so. If no moment
-            // follows, the engine has failed, and there is no better view than this.
+            // In a deep reorg the durable chain changes before the next snapshot is published. If
+            // none is published, the engine has failed, and there is no better view than this.
             if read.is_canonical(&below)? || attempt == ATTEMPTS {
-                return Ok(View::new(self.clone(), moment, read));
+                return Ok(LiveView::new(self.clone(), moment, read));
             }
             drop(read);
-            rest(attempt);
+            pause_before_retry(attempt);
         }
     }
 
-    /// Changes of the head from now on.
+    /// Subscribes to changes of the head.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<HeadChange>> {
         self.0.changes.subscribe()
     }
 
-    /// To be called by the engine's thread alone.
-    pub(crate) fn publish(&self, mut moment: Moment, change: Option<HeadChange>) {
+    /// Publishes a snapshot. Only the engine's thread may call it.
+    pub(crate) fn publish(&self, mut moment: ChainSnapshot, change: Option<HeadChange>) {
         moment.sequence = self.0.current.load().sequence + 1;
         self.0.current.store(Arc::new(moment));
         if let Some(change) = change {
-            // Without subscribers there is nobody to tell.
+            // It fails without subscribers, and may be ignored.
             let _ = self.0.changes.send(Arc::new(change));
         }
     }
 }
 
-/// Makes way for the engine before another attempt.
-pub(crate) fn rest(attempt: usize) {
+/// Pauses before another attempt, so that the engine can proceed.
+pub(crate) fn pause_before_retry(attempt: usize) {
     if attempt < EAGER_ATTEMPTS {
         std::thread::yield_now();
     } else {
@@ -210,8 +213,9 @@ pub(crate) fn rest(attempt: usize) {
     }
 }
 
-/// The block that a note names, if it is canonical: the note may be of a head that was not durable yet.
-fn noted(read: &ReadTxn, name: &str) -> Result<Option<BlockRef>, PipelineError> {
+/// The block that a note names, if it is canonical. The note may belong to a head that never became
+/// durable.
+fn read_noted_block(read: &ReadTxn, name: &str) -> Result<Option<BlockRef>, PipelineError> {
     let Some(note) = read.note(name)? else { return Ok(None) };
     let Ok(hash) = B256::try_from(&note[..]) else { return Ok(None) };
     if !read.is_canonical(&hash)? {
@@ -220,13 +224,14 @@ fn noted(read: &ReadTxn, name: &str) -> Result<Option<BlockRef>, PipelineError> 
     Ok(read.block_number(&hash)?.map(|number| BlockRef::new(number, hash)))
 }
 
-/// Name and content of the note that `patch` was made after block `head`; empty without one.
+/// Name and content of the note for the `patch` on the state after block `head`; empty content
+/// without a patch.
 pub(crate) fn patch_note(head: &B256, patch: Option<&StatePatch>) -> (&'static str, Vec<u8>) {
     let note = patch.map(|patch| [head.as_slice(), &patch.encode()].concat());
     (PATCH, note.unwrap_or_default())
 }
 
-/// What was changed of the state after block `head` before the node was stopped.
+/// The stored patch on the state after block `head`, if there is one.
 fn pending_patch(read: &ReadTxn, head: &B256) -> Result<Option<Arc<StatePatch>>, PipelineError> {
     let Some(note) = read.note(PATCH)?.filter(|note| !note.is_empty()) else { return Ok(None) };
     let damaged = |what: &str| StateError::corrupt("Metadata", format!("note {PATCH}: {what}"));
@@ -234,17 +239,17 @@ fn pending_patch(read: &ReadTxn, head: &B256) -> Result<Option<Arc<StatePatch>>,
         note.split_first_chunk::<32>().ok_or_else(|| damaged("it names no block"))?;
     if block != head {
         let block = B256::from(*block);
-        tracing::warn!(%block, "what was changed of the state after this block is lost with it");
+        tracing::warn!(%block, "dropping a state patch, since its block is no longer the head");
         return Ok(None);
     }
     let patch = StatePatch::decode(patch).map_err(|error| damaged(error.what()))?;
     Ok(Some(Arc::new(patch)))
 }
 
-/// A live chain that may be gone.
-pub(crate) struct WeakLive(Weak<LiveState>);
+/// A weak reference to a live chain.
+pub(crate) struct WeakLiveChain(Weak<LiveChainInner>);
 
-impl WeakLive {
+impl WeakLiveChain {
     pub(crate) fn upgrade(&self) -> Option<LiveChain> {
         self.0.upgrade().map(LiveChain)
     }

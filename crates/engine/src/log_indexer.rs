@@ -1,10 +1,10 @@
-//! The index of logs follows the durable chain.
+//! [`LogIndexer`]: keeps the log index at the head of the durable chain.
 
 use crate::EngineError;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use parking_lot::Mutex;
 use retrie_db::LogBounds;
-use retrie_pipeline::Chain;
+use retrie_pipeline::ChainStore;
 use std::{
     sync::{
         Arc,
@@ -14,13 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often the chain is looked at while there is nothing to do.
+/// Time between two checks of the chain while there is nothing to index.
 const POLL: Duration = Duration::from_secs(1);
-/// A pause after a failure.
+/// Pause after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
 
-/// Keeps the [index of logs](retrie_db::Db::index_logs) of a datadir, on the thread `log-index`, step
-/// by step, at most half of the time. What is done is durable: a later run goes on from there.
+/// Keeps the [log index](retrie_db::DatabaseEnv::index_logs) of a datadir on the thread `log-index`,
+/// in steps, with a pause as long as the step after each. Each step is durable, so a restarted node
+/// continues from the last one.
 #[derive(Debug)]
 pub struct LogIndexer {
     stop: Arc<AtomicBool>,
@@ -31,12 +32,12 @@ pub struct LogIndexer {
 }
 
 impl LogIndexer {
-    /// Starts it. The datadir stays open until it is dropped, which waits for the step under way to be
-    /// given up.
+    /// Starts the thread. It keeps the datadir open until the indexer is dropped; dropping cancels
+    /// the current step and waits for the thread.
     ///
     /// # Errors
-    /// If no thread can be started.
-    pub fn start(chain: Arc<Chain>, bounds: LogBounds) -> Result<Self, EngineError> {
+    /// If the thread cannot be started.
+    pub fn start(chain: Arc<ChainStore>, bounds: LogBounds) -> Result<Self, EngineError> {
         let (stop, trouble) = (Arc::<AtomicBool>::default(), Arc::<Mutex<_>>::default());
         let (pause, wake) = bounded(0);
         let run = {
@@ -48,14 +49,14 @@ impl LogIndexer {
         Ok(Self { stop, trouble, pause: Some(pause), thread })
     }
 
-    /// Whether its thread is alive.
+    /// Whether the thread is alive.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Why the last step has failed, if it has. It will be tried again; searches look at blocks one by
-    /// one meanwhile.
-    pub fn trouble(&self) -> Option<String> {
+    /// Why the last step failed, if it did. The indexer tries again; until then log searches read
+    /// blocks one by one.
+    pub fn last_error(&self) -> Option<String> {
         self.trouble.lock().clone()
     }
 }
@@ -65,14 +66,14 @@ impl Drop for LogIndexer {
         self.stop.store(true, Ordering::Relaxed);
         self.pause = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported, and nothing depends on the thread.
+            // A panic was already reported, and nothing depends on the thread.
             let _ = thread.join();
         }
     }
 }
 
 fn keep_indexing(
-    chain: &Chain,
+    chain: &ChainStore,
     bounds: &LogBounds,
     stop: &AtomicBool,
     trouble: &Mutex<Option<String>>,
@@ -89,7 +90,7 @@ fn keep_indexing(
                 began.elapsed()
             }
             Ok(false) => {
-                // What a head or two bring is not worth a line.
+                // One step, for a new head or two, is not worth a log line.
                 if steps > 1 {
                     tracing::info!(steps, "the index of logs is complete");
                 }

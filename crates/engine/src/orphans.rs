@@ -1,21 +1,21 @@
-//! Blocks whose parent is not known yet.
+//! [`OrphanBlocks`]: blocks whose parent is not known yet.
 
 use alloy_primitives::{B256, map::HashMap};
 use retrie_pipeline::PreparedBlock;
 use std::collections::BTreeSet;
 
-/// So many are kept; beyond that the highest go.
-const KEPT: usize = 128;
+/// Largest number of blocks; beyond it the highest are dropped.
+const MAX_ORPHANS: usize = 128;
 
 /// Blocks that wait for their parents.
 #[derive(Debug, Default)]
-pub(crate) struct Orphans {
+pub(crate) struct OrphanBlocks {
     blocks: HashMap<B256, PreparedBlock>,
     by_parent: HashMap<B256, Vec<B256>>,
     by_number: BTreeSet<(u64, B256)>,
 }
 
-impl Orphans {
+impl OrphanBlocks {
     pub(crate) fn insert(&mut self, block: PreparedBlock) {
         let (number, hash, parent) = (block.number(), block.hash(), block.parent_hash());
         if self.blocks.insert(hash, block).is_some() {
@@ -23,8 +23,8 @@ impl Orphans {
         }
         self.by_parent.entry(parent).or_default().push(hash);
         self.by_number.insert((number, hash));
-        // The gap is filled from below, so the highest are of use last.
-        while self.blocks.len() > KEPT {
+        // The gap is filled from below, so the highest blocks are needed last.
+        while self.blocks.len() > MAX_ORPHANS {
             let Some((_, highest)) = self.by_number.last().copied() else { break };
             self.remove(&highest);
         }
@@ -39,7 +39,7 @@ impl Orphans {
         children.iter().filter_map(|hash| self.remove(hash)).collect()
     }
 
-    /// All blocks that stand on `hash`, parents first.
+    /// Removes all descendants of `hash` and returns them, parents first.
     pub(crate) fn take_descendants(&mut self, hash: &B256) -> Vec<PreparedBlock> {
         let mut found = self.take_children(hash);
         let mut next = 0;

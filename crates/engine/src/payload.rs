@@ -1,12 +1,12 @@
-//! Payloads: blocks that are built on the head for a proposer to choose.
+//! [`PayloadBuilder`]: builds payloads, blocks on the head for a proposer.
 //!
 //! | thread | work | ends |
 //! |---|---|---|
-//! | `payload-builder` (one a payload) | builds at once, and again while there is time and something to gain | when the payload is taken, or after the deadline |
+//! | `payload-builder` (one per payload) | builds at once, and again after each interval | when the payload is fetched, or at the deadline |
 
 use crate::{
-    EngineError, LiveChain, View,
-    pool::{BestTransactions, NextBlock, Pool, PoolTransaction, Sidecar},
+    EngineError, LiveChain, LiveView,
+    pool::{BestTransactions, BlobSidecar, NextBlock, PoolTransaction, TransactionPool},
 };
 use alloy_consensus::{Transaction as _, transaction::Recovered};
 use alloy_eips::eip7685::Requests;
@@ -16,9 +16,10 @@ use alloy_rpc_types_engine::{PayloadAttributes, PayloadId};
 use parking_lot::{Condvar, Mutex};
 use retrie_chainspec::primitives::{SealedHeader, Transaction};
 use retrie_consensus::MAX_RLP_BLOCK_SIZE;
-use retrie_execution::{ExecutionError, Room, TransactionSource};
+use retrie_execution::{ExecutionError, RemainingGas, TransactionSource};
 use retrie_pipeline::{
-    BlockAttributes, BlockBuilder, BuildParent, ExecutedBlock, Liberties, PipelineError, StatesAt,
+    BlockAttributes, BlockBuilder, BuildOverrides, BuildParent, ExecutedBlock, PipelineError,
+    StoreSetId,
 };
 use sha2::{Digest, Sha256};
 use std::{
@@ -28,18 +29,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How payloads are built.
+/// Configuration of the payload builder.
 #[derive(Clone, Debug)]
 pub struct BuilderConfig {
     /// Extra data of blocks (`--builder.extradata`), at most 32 bytes.
     pub extra_data: Bytes,
-    /// Gas limit to move towards (`--builder.gaslimit`); `None` keeps the parent's.
+    /// Target gas limit (`--builder.gaslimit`); `None` keeps the parent's.
     pub gas_limit: Option<u64>,
-    /// A payload is built again after this long (`--builder.interval`) ...
+    /// Time between two builds of a payload (`--builder.interval`).
     pub interval: Duration,
-    /// ... until this long after it was asked for (`--builder.deadline`).
+    /// Time after the request until a payload is built no more (`--builder.deadline`).
     pub deadline: Duration,
-    /// Payloads under way or kept; beyond that the oldest goes.
+    /// Largest number of payloads, finished or not; beyond it the oldest is dropped.
     pub max_payloads: usize,
 }
 
@@ -57,36 +58,36 @@ impl Default for BuilderConfig {
     }
 }
 
-/// Bytes of a block's transactions: the limit of EIP-7934 less what header, withdrawals and the
-/// heads of lists may take.
+/// Largest number of bytes of a block's transactions: the limit of EIP-7934, minus room for header,
+/// withdrawals and RLP list headers.
 const MAX_TRANSACTION_BYTES: usize = MAX_RLP_BLOCK_SIZE - (64 << 10);
-/// Longest head of one transaction within the list.
+/// Longest RLP header of one transaction within the list.
 const MAX_RLP_HEAD: usize = 5;
 
-/// A block that was built, and what its proposer needs beside it.
+/// A built block, with the other values that its proposer needs.
 #[derive(Debug)]
 pub struct BuiltPayload {
     /// The block and its state.
     pub block: Arc<ExecutedBlock>,
     /// Requests to the consensus layer (EIP-7685).
     pub requests: Requests,
-    /// Sidecars of its blob transactions, in order.
-    pub sidecars: Vec<Arc<Sidecar>>,
-    /// What its beneficiary gets in tips, in wei.
+    /// Sidecars of the blob transactions, in order.
+    pub sidecars: Vec<Arc<BlobSidecar>>,
+    /// Tips for the beneficiary, in wei.
     pub value: U256,
-    /// RLP of its block access list (EIP-7928), from Amsterdam on.
+    /// RLP of the block access list (EIP-7928), from Amsterdam on.
     pub access_list: Option<Bytes>,
 }
 
 /// Builds payloads. Cheap to clone.
 #[derive(Clone)]
-pub struct PayloadBuilder(Arc<Shared>);
+pub struct PayloadBuilder(Arc<PayloadBuilderInner>);
 
-struct Shared {
+struct PayloadBuilderInner {
     live: LiveChain,
-    pool: Pool,
+    pool: TransactionPool,
     config: BuilderConfig,
-    jobs: Mutex<VecDeque<(PayloadId, Arc<Job>)>>,
+    jobs: Mutex<VecDeque<(PayloadId, Arc<PayloadJob>)>>,
 }
 
 impl fmt::Debug for PayloadBuilder {
@@ -95,24 +96,24 @@ impl fmt::Debug for PayloadBuilder {
     }
 }
 
-/// One payload under way.
-struct Job {
+/// One payload that is being built.
+struct PayloadJob {
     parent: SealedHeader,
     attributes: PayloadAttributes,
-    progress: Mutex<Progress>,
+    progress: Mutex<JobProgress>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Progress {
+struct JobProgress {
     best: Option<Arc<BuiltPayload>>,
-    /// The first attempt failed.
+    /// Why the first build failed.
     failed: Option<String>,
-    /// Somebody has taken it, or nobody will.
+    /// The payload was fetched, or dropped.
     over: bool,
 }
 
-impl Drop for Shared {
+impl Drop for PayloadBuilderInner {
     fn drop(&mut self) {
         for (_, job) in self.jobs.get_mut() {
             job.end();
@@ -120,7 +121,7 @@ impl Drop for Shared {
     }
 }
 
-impl Job {
+impl PayloadJob {
     fn end(&self) {
         self.progress.lock().over = true;
         self.changed.notify_all();
@@ -129,12 +130,12 @@ impl Job {
 
 impl PayloadBuilder {
     /// A builder on the head of `live`, with the transactions of `pool`.
-    pub fn new(live: LiveChain, pool: Pool, config: BuilderConfig) -> Self {
-        Self(Arc::new(Shared { live, pool, config, jobs: Mutex::default() }))
+    pub fn new(live: LiveChain, pool: TransactionPool, config: BuilderConfig) -> Self {
+        Self(Arc::new(PayloadBuilderInner { live, pool, config, jobs: Mutex::default() }))
     }
 
-    /// Why this node cannot build blocks that others accept, if so: its state roots are not those of
-    /// the chain's headers.
+    /// Why this node cannot build blocks that other nodes accept, if so: neither its backend nor a
+    /// referee computes the state roots of the chain's headers.
     pub fn obstacle(&self) -> Option<String> {
         let chain = self.0.live.chain();
         (!chain.checks_roots()).then(|| {
@@ -146,11 +147,11 @@ impl PayloadBuilder {
         })
     }
 
-    /// Starts building on `parent`, a known block. Asked for the same again, it goes on with the
-    /// first.
+    /// Starts building on `parent`, a known block. A second call with the same arguments returns
+    /// the first payload's id.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// If the thread cannot be started.
     pub fn start(
         &self,
         version: u8,
@@ -162,13 +163,13 @@ impl PayloadBuilder {
         if jobs.iter().any(|(known, _)| *known == id) {
             return Ok(id);
         }
-        let job = Arc::new(Job {
+        let job = Arc::new(PayloadJob {
             parent,
             attributes,
             progress: Mutex::default(),
             changed: Condvar::new(),
         });
-        let worker = Worker {
+        let worker = PayloadWorker {
             live: self.0.live.clone(),
             pool: self.0.pool.clone(),
             config: self.0.config.clone(),
@@ -187,8 +188,8 @@ impl PayloadBuilder {
         Ok(id)
     }
 
-    /// The payload as it is by now, which ends its building; waits for the first one. `None` if
-    /// there is none with this id. May block for as long as a block takes to build.
+    /// Returns the best block so far and ends the building; waits for the first block. `None` for
+    /// an unknown id. May block for the time that one build takes.
     ///
     /// # Errors
     /// [`EngineError::Build`] if building failed.
@@ -211,7 +212,7 @@ impl PayloadBuilder {
     /// Builds one block on `parent`, now.
     ///
     /// # Errors
-    /// Those of execution and state.
+    /// If execution fails or the state cannot be read.
     pub fn build(
         &self,
         parent: &SealedHeader,
@@ -220,11 +221,11 @@ impl PayloadBuilder {
         build(&self.0.live, &self.0.pool, &self.0.config, parent, attributes)
     }
 
-    /// Builds one block of a dev chain on `parent`, the head, now: what its user has changed of the
-    /// state comes first. `base_fee` in wei takes the place of that which follows from the parent.
+    /// Builds one block of a dev chain on `parent`, the head, now. It begins with the user's state
+    /// patch. `base_fee` (wei) replaces the base fee that follows from the parent.
     ///
     /// # Errors
-    /// Those of execution and state.
+    /// If execution fails or the state cannot be read.
     pub(crate) fn build_dev(
         &self,
         parent: &SealedHeader,
@@ -232,19 +233,19 @@ impl PayloadBuilder {
         gas_limit: Option<u64>,
         base_fee: Option<u64>,
     ) -> Result<BuiltPayload, EngineError> {
-        let Shared { live, pool, config, .. } = &*self.0;
+        let PayloadBuilderInner { live, pool, config, .. } = &*self.0;
         let view = live.view()?;
         let patch = view.patch(&parent.hash()).cloned();
-        let liberties = Liberties { patch: patch.as_ref(), base_fee };
+        let liberties = BuildOverrides { patch: patch.as_ref(), base_fee };
         build_on(&view, pool, config, parent, attributes, gas_limit, liberties)
     }
 
-    /// Builds a block without transactions on the head and drops it, so that what the next block needs is
-    /// in memory. Nothing before Byzantium.
+    /// Builds a block without transactions on the head and drops it, so that the state which every
+    /// block needs is in memory. Does nothing before Byzantium.
     ///
     /// # Errors
-    /// Those of execution and state.
-    pub(crate) fn build_nothing(&self) -> Result<(), EngineError> {
+    /// If execution fails or the state cannot be read.
+    pub(crate) fn build_empty(&self) -> Result<(), EngineError> {
         let view = self.0.live.view()?;
         let parent = view.head();
         if !view.live().spec().is_byzantium_active_at_block(parent.number + 1) {
@@ -255,26 +256,27 @@ impl PayloadBuilder {
             ..Default::default()
         };
         let block = block_attributes(&self.0.config, parent, &attributes);
-        let mut nothing = Given { transactions: Vec::new().into_iter(), refused: None };
-        fill(&view, parent, block, Liberties::default(), &mut nothing).map(drop)
+        let mut nothing = FixedTransactions { transactions: Vec::new().into_iter(), refused: None };
+        fill(&view, parent, block, BuildOverrides::default(), &mut nothing).map(drop)
     }
 
-    /// Builds one block on `parent` of exactly these transactions, in their order, now. Of blob
-    /// transactions there are no sidecars.
+    /// Builds one block on `parent` with exactly these transactions, in their order, now. The
+    /// payload has no sidecars.
     ///
     /// # Errors
-    /// [`EngineError::Build`] for a transaction that may not be included there; those of execution
-    /// and state.
-    pub fn build_of(
+    /// [`EngineError::Build`] for a transaction that may not be included; if execution fails or the
+    /// state cannot be read.
+    pub fn build_with_transactions(
         &self,
         parent: &SealedHeader,
         attributes: &PayloadAttributes,
         transactions: Vec<Recovered<Transaction>>,
     ) -> Result<BuiltPayload, EngineError> {
         let view = self.0.live.view()?;
-        let mut source = Given { transactions: transactions.into_iter(), refused: None };
+        let mut source =
+            FixedTransactions { transactions: transactions.into_iter(), refused: None };
         let block = block_attributes(&self.0.config, parent, attributes);
-        let built = fill(&view, parent, block, Liberties::default(), &mut source)?;
+        let built = fill(&view, parent, block, BuildOverrides::default(), &mut source)?;
         if let Some(reason) = source.refused {
             return Err(EngineError::Build { reason });
         }
@@ -283,18 +285,18 @@ impl PayloadBuilder {
     }
 }
 
-struct Worker {
+struct PayloadWorker {
     live: LiveChain,
-    pool: Pool,
+    pool: TransactionPool,
     config: BuilderConfig,
-    job: Arc<Job>,
+    job: Arc<PayloadJob>,
 }
 
-impl Worker {
+impl PayloadWorker {
     fn run(&self) {
         let Self { live, pool, config, job } = self;
-        // Nobody shall wait for a builder that has panicked.
-        let _end = EndOf(job);
+        // Ends the job even after a panic, so that no caller waits for it.
+        let _end = JobEndGuard(job);
         let start = Instant::now();
         loop {
             let built = build(live, pool, config, &job.parent, &job.attributes);
@@ -329,15 +331,16 @@ impl Worker {
 }
 
 /// Ends a job when it is dropped.
-struct EndOf<'a>(&'a Job);
+struct JobEndGuard<'a>(&'a PayloadJob);
 
-impl Drop for EndOf<'_> {
+impl Drop for JobEndGuard<'_> {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
-/// Version first, as it says which `engine_getPayload` fits; the rest is a digest of all inputs.
+/// The first byte is the method version, for the matching `engine_getPayload`; the rest is a digest
+/// of all inputs.
 fn payload_id(version: u8, parent: B256, attributes: &PayloadAttributes) -> PayloadId {
     let mut hasher = Sha256::new();
     hasher.update(parent);
@@ -358,8 +361,8 @@ fn payload_id(version: u8, parent: B256, attributes: &PayloadAttributes) -> Payl
     PayloadId::new(id)
 }
 
-/// The limit of the next block on the way to `target`: at most 1/1024 from the parent's (yellow
-/// paper 4.3.4).
+/// Gas limit of the next block: moves from the parent's towards `target` by less than 1/1024
+/// (yellow paper 4.3.4).
 fn gas_limit(parent: u64, target: u64) -> u64 {
     let step = (parent / 1024).saturating_sub(1);
     target.clamp(parent.saturating_sub(step), parent.saturating_add(step))
@@ -367,23 +370,23 @@ fn gas_limit(parent: u64, target: u64) -> u64 {
 
 fn build(
     live: &LiveChain,
-    pool: &Pool,
+    pool: &TransactionPool,
     config: &BuilderConfig,
     parent: &SealedHeader,
     attributes: &PayloadAttributes,
 ) -> Result<BuiltPayload, EngineError> {
-    build_on(&live.view()?, pool, config, parent, attributes, None, Liberties::default())
+    build_on(&live.view()?, pool, config, parent, attributes, None, BuildOverrides::default())
 }
 
-/// `gas_limit` is that of the block, whatever its parent's is.
+/// `gas_limit` sets the block's gas limit without regard to the parent's.
 fn build_on(
-    view: &View,
-    pool: &Pool,
+    view: &LiveView,
+    pool: &TransactionPool,
     config: &BuilderConfig,
     parent: &SealedHeader,
     attributes: &PayloadAttributes,
     gas_limit: Option<u64>,
-    liberties: Liberties<'_>,
+    liberties: BuildOverrides<'_>,
 ) -> Result<BuiltPayload, EngineError> {
     let live = view.live();
     let next = NextBlock::after(live.spec(), parent, attributes.timestamp).map_err(|source| {
@@ -430,10 +433,10 @@ fn block_attributes(
 }
 
 fn fill(
-    view: &View,
+    view: &LiveView,
     parent: &SealedHeader,
     attributes: BlockAttributes,
-    liberties: Liberties<'_>,
+    liberties: BuildOverrides<'_>,
     source: &mut dyn TransactionSource,
 ) -> Result<ExecutedBlock, EngineError> {
     let live = view.live();
@@ -441,7 +444,8 @@ fn fill(
     let hash = parent.hash();
     let surroundings = view.state(&hash)?;
     let executed = view.executed(&hash);
-    let states = executed.map_or(StatesAt::Block(hash), |block| StatesAt::Proposals(&block.states));
+    let states =
+        executed.map_or(StoreSetId::Block(hash), |block| StoreSetId::Proposals(&block.states));
     let builder = BlockBuilder {
         spec: live.spec(),
         states: chain.states(),
@@ -451,14 +455,14 @@ fn fill(
     };
     let total_difficulty = view.total_difficulty(&hash)?.unwrap_or_default();
     let parent = BuildParent { header: parent, total_difficulty, states };
-    Ok(builder.fill_freely(parent, attributes, liberties, source)?)
+    Ok(builder.fill_with_overrides(parent, attributes, liberties, source)?)
 }
 
-/// The payload of a block, whose base fee is taken to be `base_fee`.
+/// The payload of a block; `base_fee` is used to compute the tips.
 fn complete(
     block: ExecutedBlock,
     base_fee: u64,
-    sidecars: &HashMap<B256, Arc<Sidecar>>,
+    sidecars: &HashMap<B256, Arc<BlobSidecar>>,
 ) -> BuiltPayload {
     let mut value = U256::ZERO;
     let mut gas_before = 0;
@@ -476,22 +480,22 @@ fn complete(
     BuiltPayload { block: Arc::new(block), requests, sidecars: blobs, value, access_list }
 }
 
-/// The pool's best transactions, as far as they fit.
+/// Offers the pool's best transactions that fit into the block.
 struct PoolSource {
     best: BestTransactions,
-    /// The one offered last.
+    /// The transaction that was offered last.
     current: Option<Arc<PoolTransaction>>,
-    /// Of the blob transactions offered.
-    sidecars: HashMap<B256, Arc<Sidecar>>,
+    /// Sidecars of the offered blob transactions.
+    sidecars: HashMap<B256, Arc<BlobSidecar>>,
     bytes: usize,
-    /// Whether blobs come with proofs of their cells (EIP-7594).
+    /// Whether sidecars have cell proofs (EIP-7594).
     is_osaka: bool,
-    /// Whether there are transactions of impersonated accounts.
+    /// Whether the pool has transactions of impersonated accounts.
     senders_may_have_code: bool,
 }
 
 impl TransactionSource for PoolSource {
-    fn next(&mut self, room: Room) -> Option<Recovered<Transaction>> {
+    fn next(&mut self, room: RemainingGas) -> Option<Recovered<Transaction>> {
         if room.gas < 21_000 {
             return None;
         }
@@ -499,7 +503,8 @@ impl TransactionSource for PoolSource {
             let offered = self.best.next()?;
             let transaction = &offered.transaction;
             let length = offered.encoded_length() + MAX_RLP_HEAD;
-            // The pool learns of a new fork with its first block.
+            // The pool applies a new fork only after its first block, so a sidecar may be of the
+            // old form.
             let is_unfit =
                 offered.sidecar.as_ref().is_some_and(|blobs| blobs.is_eip7594() != self.is_osaka);
             if is_unfit
@@ -520,7 +525,7 @@ impl TransactionSource for PoolSource {
         }
     }
 
-    fn refused(&mut self, reason: &ExecutionError) {
+    fn mark_invalid(&mut self, reason: &ExecutionError) {
         if let Some(offered) = self.current.take() {
             tracing::debug!(hash = %offered.hash(), %reason, "transaction left out");
             self.bytes -= offered.encoded_length() + MAX_RLP_HEAD;
@@ -533,19 +538,19 @@ impl TransactionSource for PoolSource {
     }
 }
 
-/// Transactions that all have to be included.
-struct Given {
+/// Offers a fixed list of transactions, all of which must be included.
+struct FixedTransactions {
     transactions: std::vec::IntoIter<Recovered<Transaction>>,
-    /// Why one of them may not be, which ends the block.
+    /// Why a transaction may not be included; no further one is offered then.
     refused: Option<String>,
 }
 
-impl TransactionSource for Given {
-    fn next(&mut self, _: Room) -> Option<Recovered<Transaction>> {
+impl TransactionSource for FixedTransactions {
+    fn next(&mut self, _: RemainingGas) -> Option<Recovered<Transaction>> {
         if self.refused.is_some() { None } else { self.transactions.next() }
     }
 
-    fn refused(&mut self, reason: &ExecutionError) {
+    fn mark_invalid(&mut self, reason: &ExecutionError) {
         self.refused = Some(reason.to_string());
     }
 }

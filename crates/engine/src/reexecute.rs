@@ -1,7 +1,7 @@
-//! Stored blocks executed again, on the history of states: whether what is kept still gives what the
-//! headers say.
+//! [`re_execute`]: executes stored blocks again on stored states, to check that blocks, receipts
+//! and states still agree with the headers.
 
-use crate::{EngineError, live::LiveChain, state::Need};
+use crate::{EngineError, live::LiveChain, state::StateNeed};
 use retrie_execution::execute_block;
 use retrie_pipeline::{PipelineError, validate_outcome};
 use retrie_state::{StateError, StateReader};
@@ -10,55 +10,59 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// What executing again gave.
+/// The result of [`re_execute`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReExecuted {
+pub struct ReExecutionReport {
     /// Blocks executed.
     pub blocks: u64,
-    /// Their transactions.
+    /// Transactions in these blocks.
     pub txs: u64,
-    /// Their gas.
+    /// Gas used by these blocks.
     pub gas: u64,
-    /// Keys they changed, each compared with the kept state after its block.
+    /// Changed keys, each compared with the stored state after its block.
     pub changes: u64,
-    /// What did not agree, a line each, naming the block.
+    /// Differences, one line each, with the block.
     pub failures: Vec<String>,
-    /// Whether it came to the end.
+    /// Whether the whole range was executed.
     pub complete: bool,
 }
 
-/// Executes the canonical blocks of `range` again, each on the kept state of its parent, and
-/// compares the outcome with its header, its stored receipts and the kept state after it. Ends
+/// Executes the canonical blocks of `range` again, each on the stored state of its parent, and
+/// compares the outcome with its header, its stored receipts and the stored state after it. Ends
 /// early when `stop` is set.
 ///
 /// # Errors
-/// If a block or a state is not kept, or reading fails. What does not agree is in the result.
+/// If a block or a state is not stored, or reading fails. Differences are part of the result.
 pub fn re_execute(
     live: &LiveChain,
     range: RangeInclusive<u64>,
     stop: &AtomicBool,
-    progress: &mut dyn FnMut(&ReExecuted),
-) -> Result<ReExecuted, EngineError> {
-    let mut report = ReExecuted::default();
+    progress: &mut dyn FnMut(&ReExecutionReport),
+) -> Result<ReExecutionReport, EngineError> {
+    let mut report = ReExecutionReport::default();
     for number in range {
         if stop.load(Ordering::Relaxed) {
             return Ok(report);
         }
-        one(live, number, &mut report)?;
+        re_execute_block(live, number, &mut report)?;
         progress(&report);
     }
     report.complete = true;
     Ok(report)
 }
 
-fn one(live: &LiveChain, number: u64, report: &mut ReExecuted) -> Result<(), PipelineError> {
+fn re_execute_block(
+    live: &LiveChain,
+    number: u64,
+    report: &mut ReExecutionReport,
+) -> Result<(), PipelineError> {
     let view = live.view()?;
     let lost = || StateError::corrupt("Canonical", format!("block {number} is missing"));
     let hash = view.canonical_hash(number)?.ok_or_else(lost)?;
     let block = view.block(&hash)?.ok_or_else(lost)?;
     let before = view.state_before(&block)?;
-    // Without what the user of a dev chain changed of it since: that belongs to the next block.
-    let after = view.state_at(&hash, Need::Values)?;
+    // Without the patch of a dev chain's user on top of it, which belongs to the next block.
+    let after = view.state_at(&hash, StateNeed::Values)?;
     let spec = live.spec().for_header(block.header());
 
     let outcome = execute_block(&spec, &block, before.input())?;
@@ -69,7 +73,7 @@ fn one(live: &LiveChain, number: u64, report: &mut ReExecuted) -> Result<(), Pip
     if let Some(stored) = view.receipts(&hash)?
         && *stored != outcome.receipts
     {
-        fail("the stored receipts are others".into());
+        fail("the stored receipts differ".into());
     }
     let delta = match before.patch() {
         Some(patch) => patch.delta.then(&outcome.delta),

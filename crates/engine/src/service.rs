@@ -1,26 +1,28 @@
 //! The engine's thread: the one place that changes the chain.
 //!
 //! ```text
-//!  Engine API, builder, follower --commands--> thread `engine`: Tree, forkchoice, invalid blocks
+//!  Engine API, builder, follower --commands--> thread `engine`: BlockTree, forkchoice,
+//!                                                   |            invalid blocks
 //!                                                   |               |
-//!                                              `import-commit`   publishes moments (LiveChain)
+//!                                              `import-commit`   publishes `ChainSnapshot`s
+//!                                                                 (LiveChain)
 //! ```
 //!
-//! Verification runs on this thread, one block at a time; what needs no state (hashes, signatures)
-//! is done before a block comes here. The roots of a run of blocks are computed beside it. Blocks
-//! behind the head become durable in the background.
+//! Verification runs on this thread, one block at a time; checks that need no state (hashes,
+//! signatures) are done before a block gets here. In a batch of blocks the roots are computed on
+//! other threads. Blocks behind the head become durable in the background.
 
+mod batch;
 mod dev;
 mod forkchoice;
-mod run;
 
 use crate::{
-    DeepBranch, EngineError, SyncWait,
-    deep::DeepBlocks,
-    live::{LiveChain, Moment},
-    orphans::Orphans,
-    rejected::{BadBlocks, Rejected},
-    status::{SyncProgress, SyncTargets},
+    BlockSyncWait, DeepBranch, EngineError,
+    deep_branch::DeepBlocks,
+    invalid_blocks::{BadBlocks, InvalidBlockCache},
+    live::{ChainSnapshot, LiveChain},
+    orphans::OrphanBlocks,
+    status::{HeadTargets, SyncProgress},
 };
 use alloy_consensus::BlockHeader;
 use alloy_primitives::B256;
@@ -29,26 +31,26 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use parking_lot::Mutex;
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_pipeline::{
-    Chain, ExecutedBlock, HeadChange, PipelineError, PreparedBlock, StatePatch, Tree,
+    BlockTree, ChainStore, ExecutedBlock, HeadChange, PipelineError, PreparedBlock, StatePatch,
 };
 use retrie_state::BlockRef;
 use retrie_telemetry::Metrics;
 use std::{fmt, sync::Arc, thread::JoinHandle, time::Duration};
 use tokio::sync::oneshot;
 
-/// How the engine behaves.
+/// Configuration of the engine.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
-    /// Canonical blocks in memory beyond which a commit is started (`--engine.persistence-threshold`).
+    /// A commit starts when more canonical blocks than this are in memory
+    /// (`--engine.persistence-threshold`).
     pub persistence_threshold: u64,
-    /// Canonical blocks that stay in memory then (`--engine.memory-block-buffer-target`): a reorg
-    /// among them touches no disk.
+    /// Canonical blocks that a commit leaves in memory (`--engine.memory-block-buffer-target`): a
+    /// reorg among them needs no disk access.
     pub memory_blocks: u64,
-    /// Whether transactions of blocks that come with their access lists (EIP-7928) are executed in
-    /// parallel (`--engine.parallel-execution`); unless something else is said, where there is more than
-    /// one core.
+    /// Whether transactions of blocks that come with a block access list (EIP-7928) are executed in
+    /// parallel (`--engine.parallel-execution`). Default: if there is more than one core.
     pub parallel_execution: bool,
-    /// Whether this is a dev chain, whose user's pending changes come back with a restart.
+    /// Whether this is a dev chain. Its user's pending state changes survive a restart.
     pub is_dev: bool,
 }
 
@@ -63,40 +65,40 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Side blocks this far below the head are dropped from memory.
+/// Side blocks more than this many blocks below the head are dropped from memory.
 const SIDE_BLOCK_DEPTH: u64 = 256;
-/// Threads that execute the transactions of a block, at most.
-const MOST_EXECUTION_THREADS: usize = 16;
-/// While a commit is under way the engine looks after it this often.
+/// Largest number of threads that execute the transactions of a block.
+const MAX_EXECUTION_THREADS: usize = 16;
+/// Time between two checks of a running commit.
 const COMMIT_POLL: Duration = Duration::from_millis(5);
 
-type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
+type ReplySender<T> = oneshot::Sender<Result<T, EngineError>>;
 
-enum Command {
-    NewBlock(Box<PreparedBlock>, Reply<PayloadStatus>),
-    NewRun(Vec<PreparedBlock>, Depth, Reply<Vec<PayloadStatus>>),
-    Rejected(RejectedBlock, Reply<PayloadStatus>),
-    Forkchoice(ForkchoiceState, Reply<ForkchoiceOutcome>),
-    SetHead(B256, Reply<()>),
+enum EngineCommand {
+    NewBlock(Box<PreparedBlock>, ReplySender<PayloadStatus>),
+    NewBatch(Vec<PreparedBlock>, BatchDepth, ReplySender<Vec<PayloadStatus>>),
+    Rejected(RejectedBlock, ReplySender<PayloadStatus>),
+    Forkchoice(ForkchoiceState, ReplySender<ForkchoiceOutcome>),
+    SetHead(B256, ReplySender<()>),
     Built(Arc<ExecutedBlock>),
-    Patch(Option<Arc<StatePatch>>, Reply<()>),
-    Flush(Reply<()>),
+    Patch(Option<Arc<StatePatch>>, ReplySender<()>),
+    Flush(ReplySender<()>),
     Stop,
 }
 
-/// Where the blocks of a run lie.
+/// How deep the blocks of a batch lie below the head that they lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Depth {
+enum BatchDepth {
     /// Anywhere.
     Any,
-    /// Deeper below what they lead to than states are retained.
+    /// Deeper than the retention depth.
     Deep,
 }
 
-/// A block that is invalid by itself.
+/// A block that is invalid without regard to state.
 #[derive(Clone, Debug)]
 pub struct RejectedBlock {
-    /// Its hash.
+    /// Hash of the block.
     pub hash: B256,
     /// Hash of its parent.
     pub parent: B256,
@@ -106,28 +108,28 @@ pub struct RejectedBlock {
     pub block: Option<Arc<RecoveredBlock>>,
 }
 
-/// What a forkchoice update came to.
+/// The result of a forkchoice update.
 #[derive(Clone, Debug)]
 pub struct ForkchoiceOutcome {
     /// As in the answer of `engine_forkchoiceUpdated`.
     pub status: PayloadStatus,
-    /// The head, if it is the one asked for: a payload may be built on it.
+    /// The head, if it is the requested one: a payload may be built on it.
     pub head: Option<SealedHeader>,
 }
 
-/// Talks to the engine's thread. Cheap to clone.
+/// Sends commands to the engine's thread. Cheap to clone.
 #[derive(Clone)]
 pub struct EngineHandle {
-    commands: Sender<Command>,
+    commands: Sender<EngineCommand>,
     live: LiveChain,
-    targets: SyncTargets,
+    targets: HeadTargets,
     deep: DeepBlocks,
     bad_blocks: BadBlocks,
-    trouble: Trouble,
+    trouble: LastError,
 }
 
-/// Why the last block was not verified, if the reason is not the block's.
-type Trouble = Arc<Mutex<Option<String>>>;
+/// Why the last block could not be verified, if the reason is not the block itself.
+type LastError = Arc<Mutex<Option<String>>>;
 
 impl fmt::Debug for EngineHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -136,156 +138,162 @@ impl fmt::Debug for EngineHandle {
 }
 
 impl EngineHandle {
-    /// The chain that the engine moves.
+    /// The chain that the engine changes.
     pub const fn live(&self) -> &LiveChain {
         &self.live
     }
 
-    /// Verifies a block and puts it into the tree. The head stays.
+    /// Verifies a block and inserts it into the block tree. The head stays.
     ///
     /// # Errors
     /// If the engine has ended or failed; an invalid block is no error.
     pub async fn new_block(&self, block: PreparedBlock) -> Result<PayloadStatus, EngineError> {
-        self.ask(|reply| Command::NewBlock(Box::new(block), reply)).await
+        self.ask(|reply| EngineCommand::NewBlock(Box::new(block), reply)).await
     }
 
-    /// Verifies a run of blocks, each the child of the one before, and puts them into the tree: a
-    /// block is executed while the root of the one before is computed. The head stays.
+    /// Verifies a batch of blocks, each the child of the one before, and inserts them into the
+    /// block tree. A block is executed while the root of the one before is computed. The head
+    /// stays.
     ///
-    /// Returns the status of each, up to the first that is not valid. What follows that was not
-    /// looked at.
-    ///
-    /// # Errors
-    /// As [`new_block`](Self::new_block).
-    pub async fn new_run(
-        &self,
-        blocks: Vec<PreparedBlock>,
-    ) -> Result<Vec<PayloadStatus>, EngineError> {
-        self.ask(|reply| Command::NewRun(blocks, Depth::Any, reply)).await
-    }
-
-    /// The same for blocks that lie deeper below what they lead to than states are retained. If they
-    /// stand on the head, and the states [apply runs](retrie_pipeline::States::apply_runs), they have
-    /// one root for all, that of the last ([what that checks](retrie_pipeline::CheckRoots::Batch)); the
-    /// last one then is the head, durable, and the chain cannot be taken back below it.
+    /// Returns the status of each block up to the first that is not valid. Later blocks are not
+    /// verified.
     ///
     /// # Errors
     /// As [`new_block`](Self::new_block).
-    pub async fn new_deep_run(
+    pub async fn new_batch(
         &self,
         blocks: Vec<PreparedBlock>,
     ) -> Result<Vec<PayloadStatus>, EngineError> {
-        self.ask(|reply| Command::NewRun(blocks, Depth::Deep, reply)).await
+        self.ask(|reply| EngineCommand::NewBatch(blocks, BatchDepth::Any, reply)).await
     }
 
-    /// Tells of a block that is invalid by itself, so that its descendants are refused too.
+    /// Like [`new_batch`](Self::new_batch), for blocks that lie below the future head by more than
+    /// the retention depth. If they build on the head, and the stores [apply
+    /// batches](retrie_pipeline::StoreSet::applies_batches), one root is computed for all of them, the
+    /// last one's ([what that checks](retrie_pipeline::RootCheckMode::Batch)). The last block then is
+    /// the durable head, and the chain cannot be set back below it.
+    ///
+    /// # Errors
+    /// As [`new_block`](Self::new_block).
+    pub async fn new_deep_batch(
+        &self,
+        blocks: Vec<PreparedBlock>,
+    ) -> Result<Vec<PayloadStatus>, EngineError> {
+        self.ask(|reply| EngineCommand::NewBatch(blocks, BatchDepth::Deep, reply)).await
+    }
+
+    /// Reports a block that is invalid without regard to state, so that its descendants are refused
+    /// too.
     ///
     /// # Errors
     /// If the engine has ended or failed.
     pub async fn reject(&self, block: RejectedBlock) -> Result<PayloadStatus, EngineError> {
-        self.ask(|reply| Command::Rejected(block, reply)).await
+        self.ask(|reply| EngineCommand::Rejected(block, reply)).await
     }
 
-    /// The invalid blocks that came last, the newest first.
+    /// The latest invalid blocks, the newest first.
     pub fn bad_blocks(&self) -> Vec<Arc<RecoveredBlock>> {
         self.bad_blocks.all()
     }
 
-    /// Makes a block the head, and says which are safe and final.
+    /// Makes a block the head, and sets the safe and the finalized block.
     ///
     /// # Errors
     /// [`EngineError::InvalidForkchoice`], [`EngineError::ZeroHead`] and
-    /// [`EngineError::TooDeepReorg`], before anything is changed; if the engine has ended or failed.
+    /// [`EngineError::TooDeepReorg`], with nothing changed; or if the engine has ended or failed.
     pub async fn forkchoice(
         &self,
         state: ForkchoiceState,
     ) -> Result<ForkchoiceOutcome, EngineError> {
-        self.ask(|reply| Command::Forkchoice(state, reply)).await
+        self.ask(|reply| EngineCommand::Forkchoice(state, reply)).await
     }
 
-    /// Takes the chain back to a canonical block, whatever is safe or final: these are lowered to it.
-    /// The transactions of the blocks that go do not come back into the pool, as in geth: they are
-    /// what somebody wants to be rid of. The blocks stay known, so that a consensus client may make
-    /// one of them the head again. For whoever runs the node, not for a consensus client: that has
-    /// [`forkchoice`](Self::forkchoice).
+    /// Sets the head back to a canonical block (`debug_setHead`). A safe or finalized block above
+    /// it is lowered to it. As in geth, the transactions of the removed blocks do not return to the
+    /// pool, since the operator wants to remove them. The blocks stay known, so that a consensus
+    /// client can make one of them the head again. This is for the operator; a consensus client
+    /// uses [`forkchoice`](Self::forkchoice).
     ///
     /// # Errors
-    /// [`EngineError::NotCanonical`]; [`EngineError::TooDeepReorg`], which names the limit; both
-    /// before anything is changed. If the engine has ended or failed.
+    /// [`EngineError::NotCanonical`], or [`EngineError::TooDeepReorg`], which names the limit; both
+    /// with nothing changed. Also if the engine has ended or failed.
     pub async fn set_head(&self, hash: B256) -> Result<(), EngineError> {
-        self.ask(|reply| Command::SetHead(hash, reply)).await
+        self.ask(|reply| EngineCommand::SetHead(hash, reply)).await
     }
 
-    /// Puts a block into the tree that was built here.
+    /// Inserts a block that was built here into the block tree.
     pub fn built(&self, block: Arc<ExecutedBlock>) {
-        // An engine that has ended needs no blocks.
-        let _ = self.commands.send(Command::Built(block));
+        // It fails only if the engine has ended, which then needs no block.
+        let _ = self.commands.send(EngineCommand::Built(block));
     }
 
-    /// Changes what is read of the head's state, until the head changes: for dev chains.
+    /// Sets the patch of the head's state, which holds until the head changes: for dev chains.
     pub(crate) async fn patch(&self, patch: Option<Arc<StatePatch>>) -> Result<(), EngineError> {
-        self.ask(|reply| Command::Patch(patch, reply)).await
+        self.ask(|reply| EngineCommand::Patch(patch, reply)).await
     }
 
     /// Makes the whole canonical chain durable.
     ///
     /// # Errors
-    /// Those of the commit.
+    /// If the commit fails.
     pub async fn flush(&self) -> Result<(), EngineError> {
-        self.ask(Command::Flush).await
+        self.ask(EngineCommand::Flush).await
     }
 
-    /// The head that the consensus client wants and nobody here knows.
-    pub fn wanted(&self) -> Option<B256> {
+    /// The head that the consensus client has named and that is unknown here.
+    pub fn wanted_head(&self) -> Option<B256> {
         self.targets.wanted()
     }
 
-    /// Why the last block that came was not verified, if the reason is ours: the disk, or work of the state
-    /// store in the background that failed. What is stored can be read all the same.
-    pub fn trouble(&self) -> Option<String> {
+    /// Why the last block was not verified, if the reason lies in this node: the disk, or a failed
+    /// background job of the state store. Stored data can still be read.
+    pub fn last_error(&self) -> Option<String> {
         self.trouble.lock().clone()
     }
 
-    /// How far the chain has come, if it is behind.
+    /// Progress of block sync, if the node is behind.
     pub fn syncing(&self) -> Option<SyncProgress> {
         self.targets.progress(self.live.head().number)
     }
 
     /// What the node waits for, if it is behind.
-    pub fn waiting(&self) -> Option<SyncWait> {
+    pub fn waiting(&self) -> Option<BlockSyncWait> {
         self.targets.wait(self.live.head().number)
     }
 
-    /// How long the consensus client has not called; `None` if it never has.
-    pub fn consensus_silence(&self) -> Option<Duration> {
-        self.targets.client_silence()
+    /// Time since the last call of the consensus client; `None` if there was none.
+    pub fn time_since_consensus_call(&self) -> Option<Duration> {
+        self.targets.time_since_client_call()
     }
 
-    /// The head that the consensus client wants, and the blocks of these hashes and numbers below it, are
-    /// on a branch that cannot be executed here.
-    pub(crate) fn is_too_deep(&self, blocks: &[(B256, u64)], branch: DeepBranch) {
-        // The oldest are forgotten first, and the head shall not be.
+    /// Reports that the head which the consensus client wants, and the blocks below it with these
+    /// hashes and numbers (the head first), are on a deep branch, which cannot be executed here.
+    pub(crate) fn report_deep_branch(&self, blocks: &[(B256, u64)], branch: DeepBranch) {
+        // The head is inserted last, since the oldest entries are dropped first.
         for (hash, number) in blocks.iter().rev() {
             self.deep.insert(*hash, *number, branch);
         }
         if let Some((hash, number)) = blocks.first() {
-            self.targets.too_deep(*hash, *number, branch, self.live.head().number);
+            self.targets.set_deep(*hash, *number, branch, self.live.head().number);
         }
     }
 
-    /// The heads that others have named.
-    pub(crate) const fn targets(&self) -> &SyncTargets {
+    /// The heads that the consensus client or the follower want.
+    pub(crate) const fn targets(&self) -> &HeadTargets {
         &self.targets
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, EngineError> {
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(ReplySender<T>) -> EngineCommand,
+    ) -> Result<T, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.commands.send(command(reply)).map_err(|_| EngineError::Stopped)?;
         answer.await.map_err(|_| EngineError::Stopped)?
     }
 }
 
-/// The running engine. Dropping it stops the thread, after everything canonical is durable.
+/// The running engine. Dropping it makes everything canonical durable and stops the thread.
 #[derive(Debug)]
 pub struct Engine {
     handle: EngineHandle,
@@ -296,17 +304,17 @@ impl Engine {
     /// Starts the engine on the durable head of an open datadir.
     ///
     /// # Errors
-    /// If the database or the thread fail to start.
+    /// If the database fails or the thread cannot be started.
     pub fn start(
-        chain: Arc<Chain>,
+        chain: Arc<ChainStore>,
         config: EngineConfig,
         metrics: Metrics,
     ) -> Result<Self, EngineError> {
         let live = LiveChain::start(chain, config.is_dev)?;
         let (commands, inbox) = unbounded();
-        let targets = SyncTargets::default();
+        let targets = HeadTargets::default();
         let (deep, bad_blocks) = (DeepBlocks::default(), BadBlocks::default());
-        let trouble = Trouble::default();
+        let trouble = LastError::default();
         let handle = EngineHandle {
             commands,
             live: live.clone(),
@@ -321,21 +329,21 @@ impl Engine {
                 let chain = live.chain().clone();
                 std::thread::scope(|scope| {
                     let codes = live.codes().clone();
-                    let mut tree = Tree::new(&chain, false, codes, metrics, scope)?;
+                    let mut tree = BlockTree::new(&chain, false, codes, metrics, scope)?;
                     if config.parallel_execution {
-                        tree.execute_on(cores().clamp(2, MOST_EXECUTION_THREADS));
+                        tree.execute_on(cores().clamp(2, MAX_EXECUTION_THREADS));
                     }
-                    let ((safe, finalized), patch) = (live.named(), live.patch());
-                    let service = Service {
+                    let ((safe, finalized), patch) = (live.safe_and_finalized(), live.patch());
+                    let service = EngineLoop {
                         tree,
                         config,
                         live,
                         targets,
                         safe,
                         finalized,
-                        orphans: Orphans::default(),
+                        orphans: OrphanBlocks::default(),
                         deep,
-                        rejected: Rejected::default(),
+                        rejected: InvalidBlockCache::default(),
                         bad_blocks,
                         trouble,
                         patch,
@@ -347,12 +355,12 @@ impl Engine {
         Ok(Self { handle, thread: Some(thread) })
     }
 
-    /// A handle to it.
+    /// A handle to the engine.
     pub const fn handle(&self) -> &EngineHandle {
         &self.handle
     }
 
-    /// Whether the thread is alive: it ends by itself if a commit fails.
+    /// Whether the thread is alive. It ends by itself if a commit fails.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
@@ -360,15 +368,15 @@ impl Engine {
     /// Stops the engine once everything canonical is durable.
     ///
     /// # Errors
-    /// Those of the last commits, or what ended the engine before.
+    /// If the last commits fail, or the error that ended the engine before.
     pub fn stop(mut self) -> Result<(), EngineError> {
         self.end()
     }
 
     fn end(&mut self) -> Result<(), EngineError> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        // It may have ended by itself.
-        let _ = self.handle.commands.send(Command::Stop);
+        // It fails if the thread has ended by itself.
+        let _ = self.handle.commands.send(EngineCommand::Stop);
         thread.join().map_err(|_| EngineError::Panicked)?
     }
 }
@@ -381,25 +389,25 @@ impl Drop for Engine {
     }
 }
 
-struct Service<'a> {
-    tree: Tree<'a>,
+struct EngineLoop<'a> {
+    tree: BlockTree<'a>,
     config: EngineConfig,
     live: LiveChain,
-    targets: SyncTargets,
+    targets: HeadTargets,
     safe: Option<BlockRef>,
     finalized: Option<BlockRef>,
-    orphans: Orphans,
+    orphans: OrphanBlocks,
     deep: DeepBlocks,
-    rejected: Rejected,
+    rejected: InvalidBlockCache,
     bad_blocks: BadBlocks,
-    trouble: Trouble,
-    /// Of the head's state.
+    trouble: LastError,
+    /// Patch of the head's state (dev chains).
     patch: Option<Arc<StatePatch>>,
 }
 
-impl Service<'_> {
-    fn run(mut self, inbox: &Receiver<Command>) -> Result<(), EngineError> {
-        self.forget_stale_patch();
+impl EngineLoop<'_> {
+    fn run(mut self, inbox: &Receiver<EngineCommand>) -> Result<(), EngineError> {
+        self.delete_stale_note();
         loop {
             let command = if self.tree.is_committing() {
                 match inbox.recv_timeout(COMMIT_POLL) {
@@ -414,7 +422,7 @@ impl Service<'_> {
                 }
             };
             match command {
-                Some(Command::Stop) => break,
+                Some(EngineCommand::Stop) => break,
                 Some(command) => self.serve(command),
                 None => {}
             }
@@ -425,29 +433,31 @@ impl Service<'_> {
         Ok(())
     }
 
-    fn serve(&mut self, command: Command) {
-        // Whoever asked may have given up waiting: then nobody needs the answer.
+    fn serve(&mut self, command: EngineCommand) {
+        // Sending a reply fails if the caller has stopped waiting, and may be ignored.
         match command {
-            Command::NewBlock(block, reply) => drop(reply.send(self.new_block(*block))),
-            Command::NewRun(blocks, Depth::Any, reply) => drop(reply.send(self.new_run(blocks))),
-            Command::NewRun(blocks, Depth::Deep, reply) => {
-                drop(reply.send(self.new_deep_run(blocks)));
+            EngineCommand::NewBlock(block, reply) => drop(reply.send(self.new_block(*block))),
+            EngineCommand::NewBatch(blocks, BatchDepth::Any, reply) => {
+                drop(reply.send(self.new_batch(blocks)))
             }
-            Command::Rejected(block, reply) => drop(reply.send(self.reject(block))),
-            Command::Forkchoice(state, reply) => drop(reply.send(self.forkchoice(state))),
-            Command::SetHead(hash, reply) => drop(reply.send(self.go_back(hash))),
-            Command::Built(block) => self.add_built(block),
-            Command::Patch(patch, reply) => {
+            EngineCommand::NewBatch(blocks, BatchDepth::Deep, reply) => {
+                drop(reply.send(self.new_deep_batch(blocks)));
+            }
+            EngineCommand::Rejected(block, reply) => drop(reply.send(self.reject(block))),
+            EngineCommand::Forkchoice(state, reply) => drop(reply.send(self.forkchoice(state))),
+            EngineCommand::SetHead(hash, reply) => drop(reply.send(self.set_head_back(hash))),
+            EngineCommand::Built(block) => self.add_built(block),
+            EngineCommand::Patch(patch, reply) => {
                 let noted = self.set_patch(patch);
                 self.publish(None);
                 drop(reply.send(noted));
             }
-            Command::Flush(reply) => {
+            EngineCommand::Flush(reply) => {
                 let flushed = self.tree.flush().map_err(EngineError::from);
                 self.publish(None);
                 drop(reply.send(flushed));
             }
-            Command::Stop => {}
+            EngineCommand::Stop => {}
         }
     }
 
@@ -461,20 +471,20 @@ impl Service<'_> {
         if self.is_verified(&hash)? {
             return Ok(valid(hash));
         }
-        if let Some(status) = self.rejected.descendant(hash, parent) {
+        if let Some(status) = self.rejected.reject_descendant(hash, parent) {
             return Ok(status);
         }
         if self.tree.header(&parent)?.is_none() {
             if let Some((_, branch)) = self.deep.get(&parent) {
                 return Ok(self.accept_deep(hash, block.number(), branch));
             }
-            self.targets.heard_of(block.number());
+            self.targets.note_orphan(block.number());
             self.orphans.insert(block);
             return Ok(PayloadStatus::from_status(PayloadStatusEnum::Syncing));
         }
         let status = self.insert(block)?;
         if status.is_valid() {
-            self.adopt(hash)?;
+            self.insert_orphans_of(hash)?;
         }
         self.publish(None);
         Ok(status)
@@ -482,9 +492,9 @@ impl Service<'_> {
 
     fn add_built(&mut self, block: Arc<ExecutedBlock>) {
         let hash = block.block().hash();
-        // It may have come back as a new payload before, and may be durable by now. One that is
-        // stored and not canonical has been made again, after the head was taken back: its state is
-        // at hand here, and needs no second execution.
+        // The consensus client may have sent the block before, as a new payload, and it may be
+        // durable by now. A block that is stored and not canonical was built again after the head
+        // was set back: its state is in memory, so it needs no second execution.
         let is_here = self.tree.get(&hash).is_some();
         match self.tree.is_canonical(&hash) {
             Ok(is_canonical) if is_here || is_canonical => {}
@@ -496,7 +506,7 @@ impl Service<'_> {
         }
     }
 
-    /// Whether it was found valid, now or when it was stored.
+    /// Whether a block was found valid, now or before it was stored.
     fn is_verified(&self, hash: &B256) -> Result<bool, PipelineError> {
         Ok(self.tree.header(hash)?.is_some())
     }
@@ -504,11 +514,11 @@ impl Service<'_> {
     fn insert(&mut self, block: PreparedBlock) -> Result<PayloadStatus, EngineError> {
         let whole = block.block().clone();
         let outcome = self.tree.insert(block);
-        self.verdict(&whole, outcome)
+        self.record_outcome(&whole, outcome)
     }
 
-    /// What to say of a block that was verified.
-    fn verdict(
+    /// The payload status of a verified block; records an invalid or failed one.
+    fn record_outcome(
         &mut self,
         block: &Arc<RecoveredBlock>,
         outcome: Result<Arc<ExecutedBlock>, PipelineError>,
@@ -527,7 +537,7 @@ impl Service<'_> {
             }
             Err(error) => match deep_branch(&error) {
                 Some(branch) => {
-                    let fork = self.shared_below(parent)?.unwrap_or(branch.fork);
+                    let fork = self.common_ancestor_number(parent)?.unwrap_or(branch.fork);
                     Ok(self.accept_deep(hash, number, DeepBranch { fork, ..branch }))
                 }
                 None => {
@@ -540,8 +550,8 @@ impl Service<'_> {
         }
     }
 
-    /// Takes note of a block whose parent's state is gone, and of those that have waited for it: they can
-    /// be no part of the chain unless it is made again from further down.
+    /// Remembers a block whose parent's state is gone, and the orphans above it, as parts of a deep
+    /// branch. They cannot be verified unless the chain is built again from further down.
     fn accept_deep(&mut self, hash: B256, number: u64, branch: DeepBranch) -> PayloadStatus {
         tracing::debug!(number, %hash, ?branch, "a block stands on a state that is no longer kept");
         self.deep.insert(hash, number, branch);
@@ -551,13 +561,13 @@ impl Service<'_> {
         PayloadStatus::from_status(PayloadStatusEnum::Accepted)
     }
 
-    /// Verifies the blocks that have waited for `hash`, and for those in turn.
-    fn adopt(&mut self, hash: B256) -> Result<(), EngineError> {
+    /// Verifies the orphans that wait for `hash`, and their descendants.
+    fn insert_orphans_of(&mut self, hash: B256) -> Result<(), EngineError> {
         let mut parents = vec![hash];
         while let Some(parent) = parents.pop() {
             for child in self.orphans.take_children(&parent) {
                 let hash = child.hash();
-                let is_refused = self.rejected.descendant(hash, parent).is_some();
+                let is_refused = self.rejected.reject_descendant(hash, parent).is_some();
                 if is_refused || self.is_verified(&hash)? || self.insert(child)?.is_valid() {
                     parents.push(hash);
                 }
@@ -571,10 +581,11 @@ impl Service<'_> {
         if let Some(block) = block {
             self.bad_blocks.keep(block);
         }
-        if let Some(status) = self.rejected.descendant(hash, parent) {
+        if let Some(status) = self.rejected.reject_descendant(hash, parent) {
             return Ok(status);
         }
-        // The Engine API wants zero where the last valid ancestor is a block of proof of work.
+        // The Engine API requires a zero hash where the last valid ancestor is a proof-of-work
+        // block.
         let latest_valid = match self.tree.header(&parent)? {
             Some(header) if self.live.spec().is_pos(&header) || header.number == 0 => Some(parent),
             Some(_) => Some(B256::ZERO),
@@ -582,7 +593,7 @@ impl Service<'_> {
         };
         self.rejected.insert(hash, latest_valid, reason);
         for child in self.orphans.take_descendants(&hash) {
-            self.rejected.descendant(child.hash(), child.parent_hash());
+            self.rejected.reject_descendant(child.hash(), child.parent_hash());
         }
         Ok(self.rejected.status(&hash).unwrap_or_else(|| {
             PayloadStatus::from_status(PayloadStatusEnum::Invalid {
@@ -611,12 +622,12 @@ impl Service<'_> {
     }
 
     fn publish(&self, change: Option<HeadChange>) {
-        let moment = Moment::of(&self.tree, self.safe, self.finalized, self.patch.clone());
+        let moment = ChainSnapshot::of(&self.tree, self.safe, self.finalized, self.patch.clone());
         self.live.publish(moment, change);
     }
 }
 
-/// The branch that an error is about, if that is of a state that is gone.
+/// The deep branch of an error, if the cause is a state that is gone.
 const fn deep_branch(error: &PipelineError) -> Option<DeepBranch> {
     match error {
         PipelineError::State(error) => DeepBranch::of(error),

@@ -1,8 +1,9 @@
-//! The states of a chain's blocks: which of the ways that a state is kept leads to one.
+//! States of blocks: finds the source that can give the state after a block
+//! ([`LiveView::state_at`]).
 
 use crate::{
-    live::{ATTEMPTS, rest},
-    view::View,
+    live::{ATTEMPTS, pause_before_retry},
+    view::LiveView,
 };
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
@@ -10,42 +11,43 @@ use retrie_db::ChainRead;
 use retrie_execution::{BlockHashes, CodeReader, ExecutionInput, LayeredState};
 use retrie_pipeline::{PipelineError, StatePatch};
 use retrie_state::{
-    At, BlockRef, Session, StateAt, StateError, StateKey, StateReader, StoreError, Value,
+    BlockRef, StateError, StateId, StateKey, StateProvider, StateReader, StateSession, StateValue,
+    StoreError,
 };
 use std::{fmt, sync::Arc};
 
-/// What a state is wanted for.
+/// What a caller needs from a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub enum StateNeed {
     /// Values of keys.
     Values,
     /// All entries in order.
     Entries,
-    /// Proofs, of any kind.
+    /// Proofs of any kind.
     Proofs,
 }
 
-/// A way to the state of a durable block.
+/// A source for the state of a durable block.
 #[derive(Clone, Copy)]
-enum Way {
+enum StateSource {
     History,
     FlatHistory,
     Undo,
 }
 
-impl View {
+impl LiveView {
     /// The state after a known block.
     ///
     /// # Errors
-    /// [`PipelineError::State`] if the block is not known, or its state is not kept; it then says
-    /// what is.
-    pub fn state(&self, hash: &B256) -> Result<StateAfter, PipelineError> {
+    /// [`PipelineError::State`] if the block is not known, or its state is not kept; the error then
+    /// names the states that are kept.
+    pub fn state(&self, hash: &B256) -> Result<PostState, PipelineError> {
         let patch = self.patch_after(hash)?;
-        self.patched(hash, self.state_at(hash, Need::Values)?, patch)
+        self.patched(hash, self.state_at(hash, StateNeed::Values)?, patch)
     }
 
-    /// What the user of a dev chain changed of the state after a canonical block. It shows in that state
-    /// from then on, though the root of the next block is the first that has it.
+    /// The patch of a dev chain on the state after a canonical block. Reads of that state include
+    /// it, although the root of the next block is the first that commits to it.
     fn patch_after(&self, hash: &B256) -> Result<Option<Arc<StatePatch>>, PipelineError> {
         if let Some(patch) = self.patch(hash) {
             return Ok(Some(patch.clone()));
@@ -60,45 +62,48 @@ impl View {
         }
     }
 
-    /// The state that the transactions of a known block begin on: that after its parent, and on a dev
-    /// chain what its user changed of that.
+    /// The state that a known block is executed on: the state after its parent, on a dev chain with
+    /// the user's patch.
     ///
     /// # Errors
     /// As [`state`](Self::state).
-    pub fn state_before(&self, block: &RecoveredBlock) -> Result<StateAfter, PipelineError> {
+    pub fn state_before(&self, block: &RecoveredBlock) -> Result<PostState, PipelineError> {
         let parent = &block.parent_hash;
         let patch = self.patch_before(&block.hash())?;
-        self.patched(parent, self.state_at(parent, Need::Values)?, patch)
+        self.patched(parent, self.state_at(parent, StateNeed::Values)?, patch)
     }
 
     fn patched(
         &self,
         hash: &B256,
-        state: StateAt,
+        state: StateProvider,
         patch: Option<Arc<StatePatch>>,
-    ) -> Result<StateAfter, PipelineError> {
+    ) -> Result<PostState, PipelineError> {
         let header = self.header(hash)?.ok_or(StateError::UnknownBlock { hash: *hash })?;
-        let reader: Reader = match &patch {
+        let reader: BoxedStateReader = match &patch {
             None => Box::new(state),
             Some(patch) => {
                 let mut patched = LayeredState::new(state);
-                patched.lay(patch.delta.clone(), []);
+                patched.push_delta(patch.delta.clone(), []);
                 Box::new(patched)
             }
         };
-        Ok(StateAfter { view: self.clone(), header, reader, patch })
+        Ok(PostState { view: self.clone(), header, reader, patch })
     }
 
-    /// The state after a known block as its root has it, to read what is known of the account at
-    /// `address` and to prove it.
+    /// The state that a known block's root commits to, to read and prove the account at `address`.
     ///
-    /// On a dev chain the account must be as [`state`](Self::state) shows it: what was changed of it by
-    /// hand since is in the root of the next block alone.
+    /// On a dev chain the account must not be changed by a patch, since only the root of the next
+    /// block commits to that change.
     ///
     /// # Errors
     /// As [`state`](Self::state); [`PipelineError::ChangedByHand`].
-    pub fn provable_state(&self, hash: &B256, address: &Address) -> Result<StateAt, PipelineError> {
-        let state = self.state_at(hash, Need::Proofs)?;
+    pub fn provable_state(
+        &self,
+        hash: &B256,
+        address: &Address,
+    ) -> Result<StateProvider, PipelineError> {
+        let state = self.state_at(hash, StateNeed::Proofs)?;
         match self.patch_after(hash)? {
             Some(patch) if patch.touches(address) => {
                 let number = self.block_number(hash)?.unwrap_or_default();
@@ -109,35 +114,35 @@ impl View {
         }
     }
 
-    /// The state that a known block begins on, to execute it, and the same as the root of its parent
-    /// has it, to prove from.
+    /// The state that a known block is executed on, and the same state as the root of its parent
+    /// commits to it, to prove from.
     ///
     /// # Errors
-    /// As [`provable_state`](Self::provable_state), for changes of any account.
+    /// As [`provable_state`](Self::provable_state), for a patch of any account.
     pub fn provable_before(
         &self,
         block: &RecoveredBlock,
-    ) -> Result<(StateAfter, StateAt), PipelineError> {
+    ) -> Result<(PostState, StateProvider), PipelineError> {
         let parent = block.parent_hash;
         let patch = self.patch_before(&block.hash())?;
         if patch.is_some_and(|patch| !patch.delta.is_empty()) {
             let (what, number) = ("the state".into(), block.number.saturating_sub(1));
             return Err(PipelineError::ChangedByHand { what, number, hash: parent });
         }
-        let state = self.state_at(&parent, Need::Proofs)?;
+        let state = self.state_at(&parent, StateNeed::Proofs)?;
         Ok((self.patched(&parent, state.clone(), None)?, state))
     }
 
-    /// The state after a known block with all its entries, as [`state`](Self::state) shows it, and its
-    /// root: that of the header, or of what was changed by hand since, which then is no header's.
+    /// The state after a known block with all its entries, including a dev chain's patch, and its
+    /// root. The root is the header's, or with a patch one that no header has.
     ///
     /// # Errors
-    /// As [`state`](Self::state); [`StateError::BeyondRetention`] of a changed state that can no longer
-    /// be extended.
-    pub fn listed_state(&self, hash: &B256) -> Result<(StateAt, B256), PipelineError> {
+    /// As [`state`](Self::state); [`StateError::BeyondRetention`] for a patched state that can no
+    /// longer be extended.
+    pub fn listed_state(&self, hash: &B256) -> Result<(StateProvider, B256), PipelineError> {
         let Some(patch) = self.patch_after(hash)? else {
             let header = self.header(hash)?.ok_or(StateError::UnknownBlock { hash: *hash })?;
-            return Ok((self.state_at(hash, Need::Entries)?, header.state_root));
+            return Ok((self.state_at(hash, StateNeed::Entries)?, header.state_root));
         };
         let store = self.live().chain().state();
         let session = self.begin(hash).map_err(|error| match error {
@@ -148,42 +153,42 @@ impl View {
             error => error,
         })?;
         let proposal = session.finish(&patch.delta)?;
-        Ok((store.at(At::Proposal(&proposal))?, proposal.root()))
+        Ok((store.at(StateId::Proposal(&proposal))?, proposal.root()))
     }
 
     /// Opens a session on the state after a known block.
     ///
     /// # Errors
     /// If the block is not known, or its state can no longer be extended.
-    pub fn begin(&self, hash: &B256) -> Result<Session<'_>, PipelineError> {
+    pub fn begin(&self, hash: &B256) -> Result<StateSession<'_>, PipelineError> {
         let store = self.live().chain().state();
         match self.executed(hash) {
-            Some(block) => Ok(store.begin(At::Proposal(&block.states.own))?),
-            None => Ok(store.begin(At::Block(*hash))?),
+            Some(block) => Ok(store.begin(StateId::Proposal(&block.states.own))?),
+            None => Ok(store.begin(StateId::Block(*hash))?),
         }
     }
 
-    /// The state after a known block, by the first way that leads to it and does what is needed: the
-    /// proposal in memory; the durable tip; the backend's own history; flat history; undo, within the
-    /// retention depth. Undo is the slowest and has the fewest limits: who needs entries, or proofs
-    /// under the block's own root where the backend's history proves old states by that of a later
-    /// block, gets it before the histories.
+    /// The state after a known block, from the first source that has it and serves `need`: the
+    /// proposal in memory, the durable tip, the backend's own history, flat history, undo within
+    /// the retention depth. Undo is the slowest source and has the fewest limits. It comes before
+    /// the histories for entries, and for proofs if the backend's history proves old states under
+    /// the root of a later block.
     ///
     /// # Errors
-    /// [`PipelineError::State`] if the block is not known, or its state is not kept for that need; it
-    /// then says what is.
-    pub fn state_at(&self, hash: &B256, need: Need) -> Result<StateAt, PipelineError> {
+    /// [`PipelineError::State`] if the block is not known, or no source serves `need` for its
+    /// state; the error then names the states that are kept.
+    pub fn state_at(&self, hash: &B256, need: StateNeed) -> Result<StateProvider, PipelineError> {
         let store = self.live().chain().state();
         if let Some(block) = self.executed(hash) {
-            match store.at(At::Proposal(&block.states.own)) {
-                // It has become durable since, and has left the retention depth already.
+            match store.at(StateId::Proposal(&block.states.own)) {
+                // The block has become durable and has left the retention depth in the meantime.
                 Err(StateError::UnknownBlock { .. }) => {}
                 state => return Ok(state?),
             }
         }
         if store.tip().is_some_and(|tip| tip.block.hash == *hash) {
-            match store.at(At::Block(*hash)) {
-                // It was reverted this moment.
+            match store.at(StateId::Block(*hash)) {
+                // The block was reverted in the meantime.
                 Err(StateError::UnknownBlock { .. }) => {}
                 state => return Ok(state?),
             }
@@ -194,32 +199,34 @@ impl View {
         let is_canonical = self.is_canonical(hash)?;
         let undo_first = match need {
             _ if !is_canonical => true,
-            Need::Values => false,
-            Need::Entries => true,
-            Need::Proofs => {
+            StateNeed::Values => false,
+            StateNeed::Entries => true,
+            StateNeed::Proofs => {
                 store.backend().history().is_some_and(|history| history.proven_by_view())
             }
         };
         let mut why = None;
-        let mut ways = [Way::History, Way::FlatHistory, Way::Undo];
+        let mut ways = [StateSource::History, StateSource::FlatHistory, StateSource::Undo];
         if undo_first {
             ways.rotate_right(1);
         }
         for way in ways {
             let state = match way {
-                Way::Undo => store.at(At::Block(*hash)),
-                Way::History => match self.in_history(BlockRef::new(number, *hash))? {
-                    Some(state) => return Ok(state),
-                    None => continue,
-                },
-                Way::FlatHistory if need == Need::Values && is_canonical => {
+                StateSource::Undo => store.at(StateId::Block(*hash)),
+                StateSource::History => {
+                    match self.state_in_history(BlockRef::new(number, *hash))? {
+                        Some(state) => return Ok(state),
+                        None => continue,
+                    }
+                }
+                StateSource::FlatHistory if need == StateNeed::Values && is_canonical => {
                     store.flat_history(self.at_head(), number)
                 }
-                Way::FlatHistory => continue,
+                StateSource::FlatHistory => continue,
             };
             match state {
                 Ok(state) => return Ok(state),
-                // The next way may lead there. What flat history says is of more use than undo's.
+                // The next source may have it. An error of flat history is more useful than undo's.
                 Err(
                     error @ (StateError::UnknownBlock { .. }
                     | StateError::BeyondRetention { .. }
@@ -235,53 +242,53 @@ impl View {
         }
         let why = match why {
             _ if !is_canonical => StateError::UnknownBlock { hash: *hash },
-            // The block is known: what is not is a way to its state.
-            Some(StateError::UnknownBlock { .. }) if need != Need::Values => {
+            // The block itself is known, only its state is not kept.
+            Some(StateError::UnknownBlock { .. }) if need != StateNeed::Values => {
                 store.beyond_retention(number)
             }
             Some(why) => why,
             None => StateError::UnknownBlock { hash: *hash },
         };
-        Err(self.why_not_in_history(number).unwrap_or(why).into())
+        Err(self.history_error(number).unwrap_or(why).into())
     }
 
-    /// The state of the head of this view, whatever the durable tip is by now.
-    fn at_head(&self) -> At<'_> {
-        match self.top_in_memory() {
-            Some(head) => At::Proposal(&head.states.own),
-            None => At::Block(self.head().hash()),
+    /// The state of this view's head, even if the durable tip has moved on.
+    fn at_head(&self) -> StateId<'_> {
+        match self.head_in_memory() {
+            Some(head) => StateId::Proposal(&head.states.own),
+            None => StateId::Block(self.head().hash()),
         }
     }
 
-    /// The state of a canonical durable block by the backend's own history; `None` if that does not
-    /// have it.
-    fn in_history(&self, block: BlockRef) -> Result<Option<StateAt>, PipelineError> {
+    /// The state of a canonical durable block from the backend's own history; `None` if it is not
+    /// in there.
+    fn state_in_history(&self, block: BlockRef) -> Result<Option<StateProvider>, PipelineError> {
         let chain = self.live().chain();
         if chain.state().backend().history().is_none() || !self.is_canonical(&block.hash)? {
             return Ok(None);
         }
         for attempt in 1..=ATTEMPTS {
             let state = match chain.state().history(block) {
-                // Forgotten, or durable no longer.
+                // The history has dropped the block, or it is no longer durable.
                 Err(StateError::NotInHistory { .. }) => return Ok(None),
                 state => state?,
             };
-            // It is the history of the durable chain of now, which may be another than that of this
-            // view. Where that tip still is canonical, so are its ancestors.
+            // The history belongs to the present durable chain, which may differ from this view's.
+            // If its tip is still canonical, so are all ancestors of the tip.
             let now = chain.db().begin_read()?;
-            if let Some(tip) = state.seen_from()
+            if let Some(tip) = state.opened_from()
                 && now.is_canonical(&tip.hash)?
             {
                 return Ok(now.is_canonical(&block.hash)?.then_some(state));
             }
             drop((now, state));
-            rest(attempt);
+            pause_before_retry(attempt);
         }
         Ok(None)
     }
 
-    /// What the backend's history says of a block that it does not have.
-    fn why_not_in_history(&self, number: u64) -> Option<StateError> {
+    /// The backend's error for a block that is not in its history.
+    fn history_error(&self, number: u64) -> Option<StateError> {
         match self.live().chain().state().history(BlockRef { number, ..BlockRef::default() }) {
             Err(error @ StateError::NotInHistory { .. }) => Some(error),
             _ => None,
@@ -289,50 +296,50 @@ impl View {
     }
 }
 
-type Reader = Box<dyn StateReader + Send + Sync>;
+type BoxedStateReader = Box<dyn StateReader + Send + Sync>;
 
-/// The state after one block, and what else an execution on top of it reads.
-pub struct StateAfter {
-    view: View,
+/// The state after one block, with the codes and block hashes that an execution on it reads.
+pub struct PostState {
+    view: LiveView,
     header: SealedHeader,
-    reader: Reader,
+    reader: BoxedStateReader,
     patch: Option<Arc<StatePatch>>,
 }
 
-impl fmt::Debug for StateAfter {
+impl fmt::Debug for PostState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StateAfter").field("header", &self.header).finish_non_exhaustive()
     }
 }
 
-impl StateAfter {
-    /// Header of the block.
+impl PostState {
+    /// The block's header.
     pub const fn header(&self) -> &SealedHeader {
         &self.header
     }
 
-    /// The view that it belongs to.
-    pub const fn view(&self) -> &View {
+    /// The view that this state belongs to.
+    pub const fn view(&self) -> &LiveView {
         &self.view
     }
 
-    /// What the user of a dev chain changed of the block's own state; the rest is as its root has it.
+    /// The patch of a dev chain's user on top of the state that the block's root commits to.
     pub fn patch(&self) -> Option<&StatePatch> {
         self.patch.as_deref()
     }
 
-    /// What an execution on this state reads from.
+    /// Input for an execution on this state.
     pub fn input(&self) -> ExecutionInput<'_> {
         ExecutionInput::new(self, self, self).with_code_cache(self.view.live().codes())
     }
 }
 
-impl StateReader for StateAfter {
-    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+impl StateReader for PostState {
+    fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
         self.reader.get(key)
     }
 
-    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, StateValue)>, StateError> {
         self.reader.slots_of(address)
     }
 
@@ -340,12 +347,12 @@ impl StateReader for StateAfter {
         &self,
         address: &Address,
         limit: usize,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
+    ) -> Result<Vec<(B256, StateValue)>, StateError> {
         self.reader.some_slots(address, limit)
     }
 }
 
-impl CodeReader for StateAfter {
+impl CodeReader for PostState {
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
         self.view
             .code(hash)
@@ -353,7 +360,7 @@ impl CodeReader for StateAfter {
     }
 }
 
-impl BlockHashes for StateAfter {
+impl BlockHashes for PostState {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
         let ancestor = || -> Result<Option<B256>, PipelineError> {
             let mut at = self.header.clone();

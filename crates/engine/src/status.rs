@@ -1,9 +1,9 @@
-//! What a node tells of itself, and how far it is behind.
+//! Status of a node for RPC and logs: whether it is behind, what it waits for, peers, heap.
 //!
-//! Behind is a node to whom somebody has named a head that it does not have: its consensus client, on
-//! the Engine API, or the node that it follows. How high that head is, nobody has to say; it is told by
-//! blocks that came and wait for their parents, and by headers that the follower has fetched. What it waits
-//! for, and since when, is told too: a node that stands still without a word looks like one that works.
+//! A node is behind if its consensus client (Engine API) or the node that it follows has named a
+//! head that it does not have. The number of that head may be unknown at first; orphan blocks and
+//! headers from the follower give it. The reason and the begin of a wait are reported too, so that
+//! a node that stands still does not look like one that works.
 
 use crate::DeepBranch;
 use alloy_primitives::{B256, B512};
@@ -18,47 +18,46 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// Blocks that a follower may be behind and count as in sync: it asks for the head now and then, and
-/// each new one takes it a moment.
-const IN_STEP: u64 = 1;
+/// Blocks that a follower may be behind and still count as in sync, since it polls for the head and
+/// needs some time for each new block.
+const MAX_LAG_IN_SYNC: u64 = 1;
 
-/// How far a node that is behind has come.
+/// Progress of block sync, for a node that is behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncProgress {
-    /// Block at which the synchronisation began.
+    /// Block at which block sync began.
     pub starting: u64,
-    /// Highest block that is here.
+    /// Number of the head.
     pub current: u64,
-    /// Highest block that is known of; the current one if nothing is known of a higher one but its
-    /// hash.
+    /// Highest known block number; the current one if only the hash of a higher block is known.
     pub highest: u64,
 }
 
 /// What a node that is behind waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SyncWait {
-    /// The head that its consensus client has named and that is not here, if there is one.
+pub struct BlockSyncWait {
+    /// The missing head that the consensus client has named, if there is one.
     pub head: Option<B256>,
-    /// What for.
+    /// What the node waits for.
     pub reason: WaitReason,
-    /// Since when.
+    /// When the wait for this reason began.
     pub since: SystemTime,
 }
 
-/// Why a node that is behind is not at the head yet.
+/// What keeps a node that is behind from the head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitReason {
-    /// Blocks come only from the consensus client: the node has no peers and follows no other one.
+    /// Blocks come only from the consensus client: the node has no peers and follows no other node.
     #[default]
     NoSource,
-    /// It would fetch blocks from peers, and is connected with none that has them.
+    /// No connected peer has the blocks.
     NoPeers,
     /// Blocks are fetched from this source.
     Blocks(String),
-    /// Fetching them fails for this reason, and is tried again.
+    /// Fetching blocks fails for this reason; the node tries again.
     Failing(String),
-    /// The head of this number lies on a branch that cannot be executed.
+    /// The head of this number lies on a deep branch, which cannot be executed.
     TooDeepReorg(u64, DeepBranch),
 }
 
@@ -78,107 +77,108 @@ impl fmt::Display for WaitReason {
     }
 }
 
-/// What a node waits for, as it tells its operator.
+/// What a node waits for, in words for its operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeWait {
-    /// What for.
+    /// What the node waits for.
     pub reason: String,
-    /// Since when.
+    /// When the wait began.
     pub since: SystemTime,
-    /// What ends it.
+    /// What the operator can do.
     pub remedy: String,
 }
 
-/// A node's place among others: what is told of it and of its peers, and how these are changed.
+/// The node in its peer-to-peer network: its address, its peers, and changes of the peer list.
 pub trait NodeNetwork: Send + Sync {
-    /// How it is found.
+    /// The node's address.
     fn address(&self) -> NodeAddress;
 
-    /// The newest version of `eth` that it speaks.
+    /// The newest version of `eth` that the node supports.
     fn protocol_version(&self) -> u64;
 
     /// Number of connected peers.
     fn peer_count(&self) -> usize;
 
-    /// Connected peers, in no order.
+    /// Connected peers, in no particular order.
     fn peers(&self) -> Vec<PeerStatus>;
 
-    /// Dials the node of this URL until it is there. If `trusted`, limits of peers do not hold for it.
+    /// Adds a static peer by URL, which is dialled until it is connected. With `trusted`, peer
+    /// limits do not apply to it.
     ///
     /// # Errors
     /// What is wrong with the URL.
     fn add(&self, url: &str, trusted: bool) -> Result<(), String>;
 
-    /// Dials the node of this URL no longer and disconnects it, or only no longer trusts it.
+    /// Removes a static peer by URL and disconnects it; with `only_trust` it only loses its trust.
     ///
     /// # Errors
     /// What is wrong with the URL.
     fn remove(&self, url: &str, only_trust: bool) -> Result<(), String>;
 }
 
-/// How a node is found by others.
+/// The address of a node, for other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeAddress {
-    /// Its public key.
+    /// Public key.
     pub id: B512,
-    /// Its URL.
+    /// Enode URL.
     pub enode: String,
-    /// Its record (EIP-778) as a text, if it takes part in discovery.
+    /// Node record (EIP-778) as text, if the node takes part in discovery.
     pub enr: Option<String>,
-    /// Where others find it, as far as is known.
+    /// External IP address, as far as known.
     pub ip: IpAddr,
-    /// Where it takes connections, if it does.
+    /// Listening address, if the node accepts connections.
     pub listens: Option<SocketAddr>,
-    /// Its port of discovery, or 0.
+    /// Discovery port, or 0.
     pub discovery_port: u16,
 }
 
 /// A connected peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// Its public key.
+    /// Public key.
     pub id: B512,
-    /// What it calls itself.
+    /// Client name.
     pub name: String,
-    /// What it says it speaks, such as `eth/69`.
+    /// Protocols of its hello message, such as `eth/69`.
     pub capabilities: Vec<String>,
-    /// Its end of the connection.
+    /// Remote address of the connection.
     pub remote: SocketAddr,
-    /// Our end.
+    /// Local address of the connection.
     pub local: SocketAddr,
-    /// Whether it has dialled us.
+    /// Whether the peer dialled this node.
     pub inbound: bool,
-    /// Whether limits do not hold for it.
+    /// Whether it is trusted: peer limits do not apply to it.
     pub trusted: bool,
-    /// Whether it is dialled again and again.
+    /// Whether it is a static peer, which is dialled again after a disconnect.
     pub is_static: bool,
-    /// The version of `eth` that is spoken with it.
+    /// Negotiated version of `eth`.
     pub version: u64,
     /// Lowest and highest block that it serves.
     pub blocks: [u64; 2],
-    /// Hash of the highest.
+    /// Hash of the highest block.
     pub head: B256,
 }
 
-/// What a node can tell beyond its chain. The defaults are those of a node that is in sync, works, and
-/// has no peers.
+/// Status of a node beyond its chain. The defaults are for a node that is in sync, works, and has
+/// no peers.
 pub trait NodeStatus: Send + Sync {
-    /// How far it has come, if it is behind.
+    /// Progress of block sync, if the node is behind.
     fn syncing(&self) -> Option<SyncProgress> {
         None
     }
 
-    /// What it waits for, if it is behind.
+    /// What the node waits for, if it is behind.
     fn waiting(&self) -> Option<NodeWait> {
         None
     }
 
-    /// The parts of it that do not work, by name.
+    /// Names of the parts that do not work.
     fn failing(&self) -> Vec<&'static str> {
         Vec::new()
     }
 
-    /// Its place among other nodes, if it has one.
+    /// The peer-to-peer network, if the node takes part in it.
     fn network(&self) -> Option<&dyn NodeNetwork> {
         None
     }
@@ -188,37 +188,37 @@ pub trait NodeStatus: Send + Sync {
         None
     }
 
-    /// Blocks that were refused lately because they break a rule, for `debug_getBadBlocks`.
+    /// The latest invalid blocks, for `debug_getBadBlocks`.
     fn bad_blocks(&self) -> Vec<Arc<RecoveredBlock>> {
         Vec::new()
     }
 
-    /// What the allocator says of the heap, for `debug_memStats`; `None` if nobody counts.
+    /// Figures of the allocator, for `debug_memStats`; `None` if there are none.
     fn heap(&self) -> Option<HeapStats> {
         None
     }
 }
 
-/// The heap of the process, in bytes where nothing else is said.
+/// The heap of the process, in bytes unless stated otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeapStats {
-    /// In use by the program.
+    /// Bytes in use by the program.
     pub allocated: u64,
-    /// In pages of which some part is in use.
+    /// Bytes of pages that are at least partly in use.
     pub active: u64,
-    /// In pages that the allocator holds.
+    /// Bytes of pages that the allocator holds.
     pub mapped: u64,
-    /// In addresses that the allocator keeps, and whose pages it has given back.
+    /// Bytes of address space that the allocator keeps after returning the pages.
     pub retained: u64,
-    /// What the allocator needs for itself.
+    /// Bytes of the allocator's own data.
     pub metadata: u64,
-    /// All that was ever allocated, freed or not.
+    /// All bytes that were ever allocated, freed or not.
     pub total: u64,
-    /// How often something was allocated.
+    /// Number of allocations.
     pub allocations: u64,
-    /// How often something was freed.
+    /// Number of deallocations.
     pub deallocations: u64,
-    /// The same by size, of what is small.
+    /// Small allocations by size.
     pub classes: Vec<SizeClass>,
 }
 
@@ -227,50 +227,50 @@ pub struct HeapStats {
 pub struct SizeClass {
     /// Bytes of each.
     pub size: u64,
-    /// How many were made.
+    /// Number of allocations of this size.
     pub allocations: u64,
-    /// How many were freed.
+    /// Number of deallocations of this size.
     pub deallocations: u64,
 }
 
-/// The heads that others have named and that are not here yet. Cheap to clone; clones are the same.
+/// Heads that the consensus client or the follower want and that are missing here. Cheap to clone;
+/// clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SyncTargets(Arc<Mutex<Targets>>);
+pub(crate) struct HeadTargets(Arc<Mutex<HeadTargetState>>);
 
 #[derive(Debug, Default)]
-struct Targets {
-    /// The head that the consensus client has named and nobody here knows.
+struct HeadTargetState {
+    /// The unknown head that the consensus client has named.
     wanted: Option<B256>,
-    /// The highest block that waits for its parents, since the consensus client's head was last known
-    /// here.
+    /// Highest number of an orphan block since the consensus client's head was last known here.
     heard: u64,
-    /// Number of the head that the follower is after: that of the other node, or the one that the
-    /// consensus client wants.
+    /// Number of the follower's target: the other node's head, or the head that the consensus
+    /// client wants.
     followed: u64,
-    /// The follower has just begun: how far the other node is, it has not learned yet.
+    /// The follower has just begun and does not know the other node's head yet.
     begins: bool,
-    /// Our head when we fell behind.
+    /// Number of the head when the node fell behind.
     starting: Option<u64>,
-    /// The consensus client's head, if it cannot be executed here.
+    /// The consensus client's head, if it lies on a deep branch.
     deep: Option<(B256, u64, DeepBranch)>,
-    /// How it stands with the source of blocks.
+    /// State of the source of blocks.
     source: WaitReason,
-    /// When the consensus client last called.
+    /// Time of the consensus client's last call.
     client: Option<Instant>,
-    /// What was waited for when that was last asked, and since when.
+    /// Reason and begin of the current wait.
     wait: Option<(WaitReason, SystemTime)>,
 }
 
-impl Targets {
+impl HeadTargetState {
     const fn is_behind(&self, current: u64) -> bool {
         self.wanted.is_some()
             || self.deep.is_some()
             || self.begins
-            || self.followed > current.saturating_add(IN_STEP)
+            || self.followed > current.saturating_add(MAX_LAG_IN_SYNC)
     }
 
-    /// Takes note of where we are when we fall behind, and of what we wait for then; forgets both when we
-    /// are behind no longer.
+    /// Updates the begin and the reason of a wait: sets both when the node falls behind, and clears
+    /// them when it has caught up.
     fn note(&mut self, current: u64) {
         if !self.is_behind(current) {
             (self.starting, self.wait) = (None, None);
@@ -288,84 +288,85 @@ impl Targets {
     }
 }
 
-impl SyncTargets {
-    /// The head that the consensus client has named and nobody here knows.
+impl HeadTargets {
+    /// The unknown head that the consensus client has named.
     pub(crate) fn wanted(&self) -> Option<B256> {
         self.0.lock().wanted
     }
 
-    /// The consensus client has called.
-    pub(crate) fn hear_client(&self) {
+    /// Records a call of the consensus client.
+    pub(crate) fn note_client_call(&self) {
         self.0.lock().client = Some(Instant::now());
     }
 
-    /// How long the consensus client has not called; `None` if it never has.
-    pub(crate) fn client_silence(&self) -> Option<Duration> {
+    /// Time since the consensus client's last call; `None` if there was none.
+    pub(crate) fn time_since_client_call(&self) -> Option<Duration> {
         self.0.lock().client.map(|heard| heard.elapsed())
     }
 
-    /// The consensus client has named an unknown head; ours is `current`.
-    pub(crate) fn want(&self, hash: B256, current: u64) {
+    /// Records that the consensus client named an unknown head; the node's head is `current`.
+    pub(crate) fn set_wanted(&self, hash: B256, current: u64) {
         let mut targets = self.0.lock();
         (targets.wanted, targets.deep) = (Some(hash), None);
         targets.note(current);
     }
 
-    /// The consensus client has named head `number`, which cannot be executed here; ours is `current`.
-    pub(crate) fn too_deep(&self, hash: B256, number: u64, branch: DeepBranch, current: u64) {
+    /// Records that the consensus client named head `number` on a deep branch; the node's head is
+    /// `current`.
+    pub(crate) fn set_deep(&self, hash: B256, number: u64, branch: DeepBranch, current: u64) {
         let mut targets = self.0.lock();
         (targets.wanted, targets.deep) = (None, Some((hash, number, branch)));
         targets.note(current);
     }
 
-    /// Whether the consensus client wants this head, and it cannot be executed here.
+    /// Whether the consensus client wants this head and it lies on a deep branch.
     pub(crate) fn is_deep(&self, head: &B256) -> bool {
         self.0.lock().deep.is_some_and(|(hash, ..)| hash == *head)
     }
 
-    /// How it stands with the source of blocks; our head is `current`.
-    pub(crate) fn fetches(&self, source: WaitReason, current: u64) {
+    /// Records the state of the source of blocks; the node's head is `current`.
+    pub(crate) fn set_source(&self, source: WaitReason, current: u64) {
         let mut targets = self.0.lock();
         targets.source = source;
         targets.note(current);
     }
 
-    /// The consensus client has named a head that is known here; ours is `current`.
+    /// Records that the consensus client named a known head; the node's head is `current`.
     pub(crate) fn reached(&self, current: u64) {
         let mut targets = self.0.lock();
         (targets.wanted, targets.deep, targets.heard) = (None, None, 0);
         targets.note(current);
     }
 
-    /// A block of this number waits for its parents.
-    pub(crate) fn heard_of(&self, number: u64) {
+    /// Records an orphan block of this number.
+    pub(crate) fn note_orphan(&self, number: u64) {
         let mut targets = self.0.lock();
         targets.heard = targets.heard.max(number);
     }
 
-    /// A follower of another node begins; our head is `current`. Until it has caught up once, nobody
-    /// shall take this node for one in sync: it may have been away for long.
+    /// Records that a follower begins; the node's head is `current`. Until the follower has caught
+    /// up once, the node counts as behind, since it may have been stopped for a long time.
     pub(crate) fn begin_following(&self, current: u64) {
         let mut targets = self.0.lock();
         targets.begins = true;
         targets.note(current);
     }
 
-    /// The follower has come to the other node's head; ours is `current`.
-    pub(crate) fn has_followed(&self, current: u64) {
+    /// Records that the follower has caught up; the node's head is `current`.
+    pub(crate) fn follower_caught_up(&self, current: u64) {
         let mut targets = self.0.lock();
         targets.begins = false;
         targets.note(current);
     }
 
-    /// The follower is after a head of this number; ours is `current`.
-    pub(crate) fn follow(&self, number: u64, current: u64) {
+    /// Records the number of the follower's target; the node's head is `current`.
+    pub(crate) fn set_target(&self, number: u64, current: u64) {
         let mut targets = self.0.lock();
         targets.followed = number;
         targets.note(current);
     }
 
-    /// How far a node whose head is `current` has come, if it is behind.
+    /// Progress of a node whose head is `current`, if it is behind.
     pub(crate) fn progress(&self, current: u64) -> Option<SyncProgress> {
         let mut targets = self.0.lock();
         targets.note(current);
@@ -376,13 +377,13 @@ impl SyncTargets {
         Some(SyncProgress { starting: starting.min(current), current, highest })
     }
 
-    /// What a node whose head is `current` waits for, if it is behind.
-    pub(crate) fn wait(&self, current: u64) -> Option<SyncWait> {
+    /// The wait of a node whose head is `current`, if it is behind.
+    pub(crate) fn wait(&self, current: u64) -> Option<BlockSyncWait> {
         let mut targets = self.0.lock();
         targets.note(current);
         let head = targets.wanted.or_else(|| targets.deep.map(|(hash, ..)| hash));
         let (reason, since) = targets.wait.clone()?;
-        Some(SyncWait { head, reason, since })
+        Some(BlockSyncWait { head, reason, since })
     }
 }
 
@@ -390,83 +391,87 @@ impl SyncTargets {
 mod tests {
     use super::*;
 
-    fn told(targets: &SyncTargets, current: u64) -> Option<[u64; 3]> {
+    fn progress_of(targets: &HeadTargets, current: u64) -> Option<[u64; 3]> {
         let progress = targets.progress(current);
         progress.map(|progress| [progress.starting, progress.current, progress.highest])
     }
 
     #[test]
     fn a_follower_is_behind_until_it_has_the_head_of_the_other_node() {
-        let targets = SyncTargets::default();
-        assert_eq!(told(&targets, 5), None);
-        targets.follow(6, 5);
-        assert_eq!(told(&targets, 5), None, "in step");
-        targets.follow(90, 5);
-        assert_eq!(told(&targets, 5), Some([5, 5, 90]));
-        assert_eq!(told(&targets, 60), Some([5, 60, 90]));
-        assert_eq!(told(&targets, 90), None);
-        targets.follow(200, 90);
-        assert_eq!(told(&targets, 100), Some([90, 100, 200]), "it has fallen behind again");
+        let targets = HeadTargets::default();
+        assert_eq!(progress_of(&targets, 5), None);
+        targets.set_target(6, 5);
+        assert_eq!(progress_of(&targets, 5), None, "in step");
+        targets.set_target(90, 5);
+        assert_eq!(progress_of(&targets, 5), Some([5, 5, 90]));
+        assert_eq!(progress_of(&targets, 60), Some([5, 60, 90]));
+        assert_eq!(progress_of(&targets, 90), None);
+        targets.set_target(200, 90);
+        assert_eq!(progress_of(&targets, 100), Some([90, 100, 200]), "it has fallen behind again");
         // The other node has gone back.
-        targets.follow(80, 100);
-        assert_eq!(told(&targets, 100), None);
+        targets.set_target(80, 100);
+        assert_eq!(progress_of(&targets, 100), None);
     }
 
     #[test]
     fn a_follower_that_begins_is_behind_until_it_has_caught_up_once() {
-        let targets = SyncTargets::default();
+        let targets = HeadTargets::default();
         targets.begin_following(5);
-        assert_eq!(told(&targets, 5), Some([5, 5, 5]), "nothing is known of the other node");
-        targets.follow(6, 5);
-        assert_eq!(told(&targets, 5), Some([5, 5, 6]), "a single block is one too many then");
-        targets.has_followed(6);
-        assert_eq!(told(&targets, 6), None);
-        targets.follow(7, 6);
-        assert_eq!(told(&targets, 6), None, "in step");
+        assert_eq!(progress_of(&targets, 5), Some([5, 5, 5]), "nothing is known of the other node");
+        targets.set_target(6, 5);
+        assert_eq!(
+            progress_of(&targets, 5),
+            Some([5, 5, 6]),
+            "a single block is one too many then"
+        );
+        targets.follower_caught_up(6);
+        assert_eq!(progress_of(&targets, 6), None);
+        targets.set_target(7, 6);
+        assert_eq!(progress_of(&targets, 6), None, "in step");
     }
 
     #[test]
     fn behind_a_consensus_client_the_highest_block_is_the_highest_heard_of() {
-        let targets = SyncTargets::default();
-        // A block that waits for its parents is no head.
-        targets.heard_of(500);
-        assert_eq!(told(&targets, 7), None);
-        targets.want(B256::repeat_byte(1), 7);
-        assert_eq!(told(&targets, 7), Some([7, 7, 500]));
-        targets.heard_of(400);
-        targets.want(B256::repeat_byte(2), 9);
-        assert_eq!(told(&targets, 9), Some([7, 9, 500]));
+        let targets = HeadTargets::default();
+        // An orphan block is no head.
+        targets.note_orphan(500);
+        assert_eq!(progress_of(&targets, 7), None);
+        targets.set_wanted(B256::repeat_byte(1), 7);
+        assert_eq!(progress_of(&targets, 7), Some([7, 7, 500]));
+        targets.note_orphan(400);
+        targets.set_wanted(B256::repeat_byte(2), 9);
+        assert_eq!(progress_of(&targets, 9), Some([7, 9, 500]));
         targets.reached(500);
-        assert_eq!(told(&targets, 500), None);
-        // Nothing but a hash is known of the next one.
-        targets.want(B256::repeat_byte(3), 500);
-        assert_eq!(told(&targets, 500), Some([500, 500, 500]));
+        assert_eq!(progress_of(&targets, 500), None);
+        // Only the hash of the next head is known.
+        targets.set_wanted(B256::repeat_byte(3), 500);
+        assert_eq!(progress_of(&targets, 500), Some([500, 500, 500]));
     }
 
     #[test]
     fn what_is_waited_for_is_told_with_its_beginning() {
-        let targets = SyncTargets::default();
-        let reason = |targets: &SyncTargets| targets.wait(7).map(|wait| wait.reason);
+        let targets = HeadTargets::default();
+        let reason = |targets: &HeadTargets| targets.wait(7).map(|wait| wait.reason);
         assert_eq!(targets.wait(7), None);
         let wanted = B256::repeat_byte(1);
-        targets.want(wanted, 7);
+        targets.set_wanted(wanted, 7);
         let first = targets.wait(7).unwrap();
         assert_eq!((first.head, &first.reason), (Some(wanted), &WaitReason::NoSource));
-        // Another head, and the same want of a source.
-        targets.want(B256::repeat_byte(2), 7);
+        // Another head, with the same reason.
+        targets.set_wanted(B256::repeat_byte(2), 7);
         assert_eq!(targets.wait(7).unwrap().since, first.since);
-        targets.fetches(WaitReason::Failing("a".into()), 7);
+        targets.set_source(WaitReason::Failing("a".into()), 7);
         let failing = targets.wait(7).unwrap();
         assert!(failing.since >= first.since);
-        targets.fetches(WaitReason::Failing("b".into()), 7);
+        targets.set_source(WaitReason::Failing("b".into()), 7);
         let still = targets.wait(7).unwrap();
         assert_eq!((still.since, still.reason), (failing.since, WaitReason::Failing("b".into())));
 
         let branch = DeepBranch { fork: 3, first_retained: 5, retention: 2 };
-        targets.too_deep(wanted, 9, branch, 7);
+        targets.set_deep(wanted, 9, branch, 7);
         assert_eq!(reason(&targets), Some(WaitReason::TooDeepReorg(9, branch)));
-        assert_eq!(told(&targets, 7), Some([7, 7, 9]));
+        assert_eq!(progress_of(&targets, 7), Some([7, 7, 9]));
         targets.reached(7);
-        assert_eq!((reason(&targets), told(&targets, 7)), (None, None));
+        assert_eq!((reason(&targets), progress_of(&targets, 7)), (None, None));
     }
 }

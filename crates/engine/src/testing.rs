@@ -1,9 +1,9 @@
-//! Blocks built for tests: `testing_buildBlockV1` of execution-apis.
+//! [`TestBlock`]: blocks built for tests, `testing_buildBlockV1` of execution-apis.
 
 use crate::{
     BuilderConfig, EngineApiError, EngineError, LiveChain, PayloadBuilder,
-    api::{Fork, envelope_v4, envelope_v5, envelope_v6},
-    pool::Pool,
+    api::{ApiFork, envelope_v4, envelope_v5, envelope_v6},
+    pool::TransactionPool,
 };
 use alloy_consensus::transaction::{Recovered, SignerRecoverable};
 use alloy_eips::eip2718::Decodable2718;
@@ -15,24 +15,24 @@ use alloy_rpc_types_engine::{
 use retrie_chainspec::primitives::Transaction;
 use serde::Serialize;
 
-/// Gas limit that the blocks move towards, as those of other clients do if they are not told.
+/// Target gas limit; the default of other clients.
 const GAS_TARGET: u64 = 60_000_000;
 
-/// The block that a test wants.
+/// A request for a block, as a test specifies it.
 #[derive(Clone, Debug)]
 pub struct TestBlock {
-    /// Hash of its parent.
+    /// Hash of the parent.
     pub parent: B256,
-    /// Its attributes, of Cancun or later.
+    /// Payload attributes, of Cancun or later.
     pub attributes: PayloadAttributes,
-    /// EIP-2718 encodings of its transactions, all of which it must have; `None` takes those of the
-    /// pool.
+    /// EIP-2718 encodings of the transactions, all of which must be included; `None` takes
+    /// transactions of the pool.
     pub transactions: Option<Vec<Bytes>>,
-    /// Its extra data, at most 32 bytes; none if absent.
+    /// Extra data, at most 32 bytes; empty if absent.
     pub extra_data: Option<Bytes>,
 }
 
-/// A payload as `engine_getPayload` gives it in the version of its fork.
+/// A payload as `engine_getPayload` returns it in the version of its fork.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum TestPayload {
@@ -45,20 +45,25 @@ pub enum TestPayload {
 }
 
 impl TestBlock {
-    /// Builds it. The chain stays as it is.
+    /// Builds the block. The chain does not change.
     ///
     /// # Errors
-    /// [`EngineApiError::InvalidParams`] for what makes no block, and
-    /// [`EngineApiError::UnsupportedFork`] before Cancun; those of [`PayloadBuilder::build_of`].
-    pub fn build(self, live: &LiveChain, pool: &Pool) -> Result<TestPayload, EngineApiError> {
+    /// [`EngineApiError::InvalidParams`] for parameters that give no block,
+    /// [`EngineApiError::UnsupportedFork`] before Cancun, and the errors of
+    /// [`PayloadBuilder::build_with_transactions`].
+    pub fn build(
+        self,
+        live: &LiveChain,
+        pool: &TransactionPool,
+    ) -> Result<TestPayload, EngineApiError> {
         let Self { parent, attributes, transactions, extra_data } = self;
         let extra_data = extra_data.unwrap_or_default();
         if extra_data.len() > 32 {
             let what = format!("extraData has {} bytes, at most 32", extra_data.len());
             return Err(EngineApiError::InvalidParams(what));
         }
-        let fork = Fork::at(live.spec(), attributes.timestamp);
-        if fork < Fork::Cancun {
+        let fork = ApiFork::at(live.spec(), attributes.timestamp);
+        if fork < ApiFork::Cancun {
             return Err(EngineApiError::UnsupportedFork("testing_buildBlockV1 is from Cancun on"));
         }
         let known = live.view().and_then(|view| view.header(&parent));
@@ -78,13 +83,15 @@ impl TestBlock {
             return Err(EngineError::Build { reason }.into());
         }
         let payload = match transactions {
-            Some(transactions) => builder.build_of(&header, &attributes, decode(&transactions)?)?,
+            Some(transactions) => {
+                builder.build_with_transactions(&header, &attributes, decode(&transactions)?)?
+            }
             None => builder.build(&header, &attributes)?,
         };
         let block = payload.block.block().clone_block();
         Ok(match fork {
-            Fork::Amsterdam => TestPayload::V6(envelope_v6(&payload, &block)?.into()),
-            Fork::Osaka => TestPayload::V5(envelope_v5(&payload, &block)?.into()),
+            ApiFork::Amsterdam => TestPayload::V6(envelope_v6(&payload, &block)?.into()),
+            ApiFork::Osaka => TestPayload::V5(envelope_v5(&payload, &block)?.into()),
             _ => TestPayload::V4(envelope_v4(&payload, &block)?.into()),
         })
     }

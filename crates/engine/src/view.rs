@@ -1,6 +1,6 @@
-//! [`View`]: the chain at one moment, for reading.
+//! [`LiveView`]: a consistent snapshot of the chain, for reading.
 
-use crate::live::{LiveChain, Moment};
+use crate::live::{ChainSnapshot, LiveChain};
 use alloy_consensus::transaction::Recovered;
 use alloy_primitives::{B256, Bytes, U256, map::HashSet};
 use retrie_chainspec::primitives::{
@@ -11,23 +11,23 @@ use retrie_pipeline::{BlockWithReceipts, ExecutedBlock, PipelineError, StatePatc
 use retrie_state::BlockRef;
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
-/// The chain at one moment, in memory and below.
+/// A snapshot of the chain: its blocks in memory and the durable chain below them.
 #[derive(Clone)]
-pub struct View {
+pub struct LiveView {
     live: LiveChain,
-    moment: Arc<Moment>,
+    snapshot: Arc<ChainSnapshot>,
     read: Arc<ReadTxn>,
 }
 
-impl fmt::Debug for View {
+impl fmt::Debug for LiveView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("View").field("head", &self.moment.head).finish_non_exhaustive()
+        f.debug_struct("View").field("head", &self.snapshot.head).finish_non_exhaustive()
     }
 }
 
-impl View {
-    pub(crate) fn new(live: LiveChain, moment: Arc<Moment>, read: ReadTxn) -> Self {
-        Self { live, moment, read: Arc::new(read) }
+impl LiveView {
+    pub(crate) fn new(live: LiveChain, moment: Arc<ChainSnapshot>, read: ReadTxn) -> Self {
+        Self { live, snapshot: moment, read: Arc::new(read) }
     }
 
     /// The live chain that this is a view of.
@@ -35,24 +35,24 @@ impl View {
         &self.live
     }
 
-    /// Place of this view's moment among those of this run.
+    /// Sequence number of this view's [`ChainSnapshot`], counted since the start of the process.
     pub(crate) fn sequence(&self) -> u64 {
-        self.moment.sequence
+        self.snapshot.sequence
     }
 
     /// Header of the head.
     pub fn head(&self) -> &SealedHeader {
-        &self.moment.head
+        &self.snapshot.head
     }
 
     /// The block that the consensus client calls safe, if it has named one.
     pub fn safe(&self) -> Option<BlockRef> {
-        self.moment.safe
+        self.snapshot.safe
     }
 
-    /// The block that the consensus client calls final, if it has named one.
+    /// The block that the consensus client calls finalized, if it has named one.
     pub fn finalized(&self) -> Option<BlockRef> {
-        self.moment.finalized
+        self.snapshot.finalized
     }
 
     /// The durable part of the chain.
@@ -63,12 +63,12 @@ impl View {
     /// Hash of the canonical block `number`.
     ///
     /// # Errors
-    /// If the database fails; so for all that follow.
+    /// If the database fails; this holds for all methods below.
     pub fn canonical_hash(&self, number: u64) -> Result<Option<B256>, PipelineError> {
-        if number > self.moment.head.number {
+        if number > self.snapshot.head.number {
             return Ok(None);
         }
-        if let Some(block) = self.in_memory(number) {
+        if let Some(block) = self.block_in_memory(number) {
             return Ok(Some(block.block().hash()));
         }
         Ok(self.read.canonical_hash(number)?)
@@ -76,7 +76,7 @@ impl View {
 
     /// Whether the block is canonical.
     pub fn is_canonical(&self, hash: &B256) -> Result<bool, PipelineError> {
-        // Not what the database says: it may have moved on.
+        // The database cannot decide it, since it may have changed since this snapshot.
         match self.block_number(hash)? {
             Some(number) => Ok(self.canonical_hash(number)? == Some(*hash)),
             None => Ok(false),
@@ -85,7 +85,7 @@ impl View {
 
     /// Number of a known block.
     pub fn block_number(&self, hash: &B256) -> Result<Option<u64>, PipelineError> {
-        match self.moment.blocks.get(hash) {
+        match self.snapshot.blocks.get(hash) {
             Some(block) => Ok(Some(block.block().number)),
             None => Ok(self.read.block_number(hash)?),
         }
@@ -93,10 +93,10 @@ impl View {
 
     /// Header of a known block, canonical or not.
     pub fn header(&self, hash: &B256) -> Result<Option<SealedHeader>, PipelineError> {
-        if *hash == self.moment.head.hash() {
-            return Ok(Some(self.moment.head.clone()));
+        if *hash == self.snapshot.head.hash() {
+            return Ok(Some(self.snapshot.head.clone()));
         }
-        if let Some(block) = self.moment.blocks.get(hash) {
+        if let Some(block) = self.snapshot.blocks.get(hash) {
             return Ok(Some(block.block().clone_sealed_header()));
         }
         Ok(self.read.header(hash)?.map(|header: Header| SealedHeader::new(header, *hash)))
@@ -104,27 +104,27 @@ impl View {
 
     /// Header of the canonical block `number`.
     pub fn header_by_number(&self, number: u64) -> Result<Option<SealedHeader>, PipelineError> {
-        if number > self.moment.head.number {
+        if number > self.snapshot.head.number {
             return Ok(None);
         }
-        if let Some(block) = self.in_memory(number) {
+        if let Some(block) = self.block_in_memory(number) {
             return Ok(Some(block.block().clone_sealed_header()));
         }
         let found = self.read.canonical_headers(number).next().transpose()?;
         Ok(found.map(|(hash, header)| SealedHeader::new(header, hash)))
     }
 
-    /// The canonical blocks of `range`, in order, in which logs may be found that `query` is for: all
-    /// that are in memory or not indexed yet, of the others those that the index names.
+    /// Numbers of the canonical blocks of `range`, in order, that may have logs for `query`: all
+    /// blocks that are in memory or not indexed yet, and the blocks that the log index names.
     pub fn log_candidates<'a>(
         &'a self,
         query: &'a LogQuery,
         range: RangeInclusive<u64>,
     ) -> Result<impl Iterator<Item = Result<u64, PipelineError>> + 'a, PipelineError> {
-        // Of blocks in memory the database may have others of the same numbers.
-        let durable = match self.moment.canonical.first() {
+        // The database may have other blocks of the same numbers as those in memory.
+        let durable = match self.snapshot.canonical.first() {
             Some(first) => first.block().number.saturating_sub(1),
-            None => self.moment.head.number,
+            None => self.snapshot.head.number,
         };
         let candidates = self.read.log_candidates(query, range, durable)?;
         Ok(candidates.map(|number| number.map_err(PipelineError::from)))
@@ -132,7 +132,7 @@ impl View {
 
     /// A known block, canonical or not, with the senders of its transactions.
     pub fn block(&self, hash: &B256) -> Result<Option<Arc<RecoveredBlock>>, PipelineError> {
-        if let Some(block) = self.moment.blocks.get(hash) {
+        if let Some(block) = self.snapshot.blocks.get(hash) {
             return Ok(Some(block.data.block.clone()));
         }
         Ok(self.read.recovered_block(hash)?.map(Arc::new))
@@ -140,40 +140,42 @@ impl View {
 
     /// Body of a known block, canonical or not.
     pub fn body(&self, hash: &B256) -> Result<Option<BlockBody>, PipelineError> {
-        if let Some(block) = self.moment.blocks.get(hash) {
+        if let Some(block) = self.snapshot.blocks.get(hash) {
             return Ok(Some(block.block().body().clone()));
         }
         Ok(self.read.body(hash)?)
     }
 
-    /// RLP of the access list (EIP-7928) of a block that is in memory: of others none is kept.
+    /// RLP of the block access list (EIP-7928) of a block in memory. Lists of other blocks are not
+    /// stored.
     pub fn access_list(&self, hash: &B256) -> Option<Bytes> {
-        let list = self.moment.blocks.get(hash)?.access_list.as_ref()?;
+        let list = self.snapshot.blocks.get(hash)?.access_list.as_ref()?;
         Some(alloy_rlp::encode(list).into())
     }
 
-    /// Receipts of a known block; `None` also if they are not kept.
+    /// Receipts of a known block; `None` also if they are not stored.
     pub fn receipts(&self, hash: &B256) -> Result<Option<Arc<Vec<Receipt>>>, PipelineError> {
-        if let Some(block) = self.moment.blocks.get(hash) {
+        if let Some(block) = self.snapshot.blocks.get(hash) {
             return Ok(Some(block.data.receipts.clone()));
         }
         Ok(self.read.receipts(hash)?.map(Arc::new))
     }
 
-    /// Hash of the `index`-th transaction of a known block; `None` also if it has no such transaction.
+    /// Hash of the `index`-th transaction of a known block; `None` also if it has no such
+    /// transaction.
     pub fn transaction_hash(
         &self,
         block: &B256,
         index: u32,
     ) -> Result<Option<B256>, PipelineError> {
-        if let Some(block) = self.moment.blocks.get(block) {
+        if let Some(block) = self.snapshot.blocks.get(block) {
             let transactions = &block.block().body().transactions;
             return Ok(transactions.get(index as usize).map(|one| *one.tx_hash()));
         }
         Ok(self.read.transaction_hash(block, index)?)
     }
 
-    /// A known block with its receipts; `None` also if these are not kept.
+    /// A known block with its receipts; `None` also if these are not stored.
     pub fn block_with_receipts(
         &self,
         hash: &B256,
@@ -184,7 +186,7 @@ impl View {
 
     /// A canonical transaction by its hash.
     pub fn transaction(&self, hash: &B256) -> Result<Option<StoredTransaction>, PipelineError> {
-        for block in &self.moment.canonical {
+        for block in &self.snapshot.canonical {
             let block = block.block();
             let transactions = &block.body().transactions;
             if let Some(index) = transactions.iter().position(|one| one.hash() == hash) {
@@ -197,55 +199,55 @@ impl View {
             }
         }
         let found = self.read.transaction_by_hash(hash)?;
-        // What was durable when this view was taken may be canonical no longer.
+        // The database may have moved on: its transaction must be canonical in this view.
         match found {
             Some(found) if self.is_canonical(&found.block.hash)? => Ok(Some(found)),
             _ => Ok(None),
         }
     }
 
-    /// The transactions of the canonical blocks that need not be durable, in order.
+    /// The transactions of the canonical blocks in memory, which may not be durable yet, in order.
     pub(crate) fn transactions_in_memory(&self) -> Vec<Recovered<Transaction>> {
-        let blocks = self.moment.canonical.iter();
+        let blocks = self.snapshot.canonical.iter();
         blocks.flat_map(|block| block.block().clone_transactions_recovered()).collect()
     }
 
-    /// Their hashes.
+    /// Hashes of the transactions of the canonical blocks in memory.
     pub(crate) fn transaction_hashes_in_memory(&self) -> HashSet<B256> {
         let transactions =
-            self.moment.canonical.iter().flat_map(|block| &block.block().body().transactions);
+            self.snapshot.canonical.iter().flat_map(|block| &block.block().body().transactions);
         transactions.map(|transaction| *transaction.hash()).collect()
     }
 
-    /// Sum of the difficulties up to and with a known block.
+    /// Sum of the difficulties up to and including a known block.
     pub fn total_difficulty(&self, hash: &B256) -> Result<Option<U256>, PipelineError> {
-        match self.moment.blocks.get(hash) {
+        match self.snapshot.blocks.get(hash) {
             Some(block) => Ok(Some(block.chain.total_difficulty)),
             None => Ok(self.read.total_difficulty(hash)?),
         }
     }
 
-    /// Root that the node's own backend gave a known block, whatever its header says.
+    /// Root that the node's own backend computed for a known block; the header may have another.
     pub fn state_root(&self, hash: &B256) -> Result<Option<B256>, PipelineError> {
-        match self.moment.blocks.get(hash) {
+        match self.snapshot.blocks.get(hash) {
             Some(block) => Ok(Some(block.states.own.root())),
             None => Ok(self.read.root(hash, self.live.chain().state().identity().name)?),
         }
     }
 
-    /// A block in memory with its state.
+    /// A block in memory, with its state.
     pub(crate) fn executed(&self, hash: &B256) -> Option<&Arc<ExecutedBlock>> {
-        self.moment.blocks.get(hash)
+        self.snapshot.blocks.get(hash)
     }
 
     /// Contract code by its hash.
     pub fn code(&self, hash: &B256) -> Result<Option<Bytes>, PipelineError> {
-        for block in self.moment.blocks.values() {
+        for block in self.snapshot.blocks.values() {
             if let Some((_, code)) = block.codes.iter().find(|(known, _)| known == hash) {
                 return Ok(Some(code.clone()));
             }
         }
-        let patch = self.moment.patch.iter().flat_map(|patch| &patch.codes);
+        let patch = self.snapshot.patch.iter().flat_map(|patch| &patch.codes);
         if let Some((_, code)) = patch.into_iter().find(|(known, _)| known == hash) {
             return Ok(Some(code.clone()));
         }
@@ -253,35 +255,36 @@ impl View {
     }
 
     /// The head, if it is in memory.
-    pub(crate) fn top_in_memory(&self) -> Option<&Arc<ExecutedBlock>> {
-        self.moment.canonical.last()
+    pub(crate) fn head_in_memory(&self) -> Option<&Arc<ExecutedBlock>> {
+        self.snapshot.canonical.last()
     }
 
-    /// What the user of a dev chain changed of the state before a known block, with which it begins.
+    /// The patch of a dev chain that a known block begins with: changes of its parent's state by
+    /// the user.
     pub(crate) fn patch_before(
         &self,
         block: &B256,
     ) -> Result<Option<Arc<StatePatch>>, PipelineError> {
-        match self.moment.blocks.get(block).and_then(|block| block.patch.clone()) {
+        match self.snapshot.blocks.get(block).and_then(|block| block.patch.clone()) {
             Some(patch) => Ok(Some(patch)),
             None => Ok(StatePatch::stored(&*self.read, block)?.map(Arc::new)),
         }
     }
 
-    /// Whether any canonical block has such a patch.
+    /// Whether any canonical block begins with such a patch.
     pub(crate) fn has_patches(&self) -> Result<bool, PipelineError> {
-        let in_memory = self.moment.canonical.iter().any(|block| block.patch.is_some());
+        let in_memory = self.snapshot.canonical.iter().any(|block| block.patch.is_some());
         Ok(in_memory || self.read.has_patches()?)
     }
 
-    /// What the user of a dev chain has changed of the state after a block, the head. It shows in
-    /// what is read of that state, and enters the root with the next block.
+    /// The pending patch of a dev chain, if this block is the head. Reads of the head's state
+    /// include it; the next block brings it into the root.
     pub(crate) fn patch(&self, hash: &B256) -> Option<&Arc<StatePatch>> {
-        self.moment.patch.as_ref().filter(|_| self.moment.head.hash() == *hash)
+        self.snapshot.patch.as_ref().filter(|_| self.snapshot.head.hash() == *hash)
     }
 
-    fn in_memory(&self, number: u64) -> Option<&Arc<ExecutedBlock>> {
-        let canonical = &self.moment.canonical;
+    fn block_in_memory(&self, number: u64) -> Option<&Arc<ExecutedBlock>> {
+        let canonical = &self.snapshot.canonical;
         let first = canonical.first()?.block().number;
         canonical.get(usize::try_from(number.checked_sub(first)?).ok()?)
     }

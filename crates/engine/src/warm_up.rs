@@ -1,9 +1,10 @@
-//! What the first block, payload or blob would make and wait for, made when the node starts.
+//! [`NodeWarmUp`]: fills caches and tables at startup that the first block, payload or blob would
+//! otherwise wait for.
 //!
-//! | thread | makes | ends |
+//! | thread | prepares | ends |
 //! |---|---|---|
-//! | `kzg-setup` | the trusted setup of KZG, which takes seconds | with that, or the process |
-//! | `warm-up` | tables of the EVM and of signatures, rayon's threads, and what backends keep of the head's state in memory: by a block without transactions, which is dropped | with that |
+//! | `kzg-setup` | the trusted setup of KZG, which takes seconds | when it is loaded, or with the process |
+//! | `warm-up` | tables of the EVM and of signatures, rayon's threads, and the backends' caches of the head's state: it builds a block without transactions and drops it | when done |
 
 use crate::{EngineError, PayloadBuilder};
 use parking_lot::{Condvar, Mutex};
@@ -13,34 +14,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The steps, as the log names them.
+/// The steps, under their names in the log.
 const STEPS: [&str; 3] = ["KZG setup", "tables", "state of the head"];
 
-/// The warm-up of a node that has just started. Dropping it waits for the part that reads the datadir.
+/// The warm-up of a node. Dropping it waits for the thread that reads the datadir.
 #[derive(Debug)]
-pub struct WarmUp {
+pub struct NodeWarmUp {
     progress: WarmUpProgress,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How far a warm-up is. Cheap to clone; clones are the same.
+/// Progress of a warm-up. Cheap to clone; clones share it.
 #[derive(Clone, Debug)]
-pub struct WarmUpProgress(Arc<Shared>);
+pub struct WarmUpProgress(Arc<WarmUpState>);
 
 #[derive(Debug)]
-struct Shared {
+struct WarmUpState {
     start: Instant,
     steps: Mutex<Vec<(&'static str, Duration)>>,
     moved: Condvar,
 }
 
 impl WarmUpProgress {
-    /// The steps that are done, each with the time since the start when it was.
+    /// The finished steps, each with the time from the start to its end.
     pub fn steps(&self) -> Vec<(&'static str, Duration)> {
         self.0.steps.lock().clone()
     }
 
-    /// Waits until all steps are done, for `patience` at most. Says whether they are.
+    /// Waits until all steps are done, at most for `patience`. Returns whether they are.
     pub fn wait(&self, patience: Duration) -> bool {
         let mut steps = self.0.steps.lock();
         let end = Instant::now() + patience;
@@ -68,21 +69,22 @@ fn describe(steps: &[(&str, Duration)]) -> String {
     steps.collect::<Vec<_>>().join(", ")
 }
 
-impl WarmUp {
-    /// Begins to warm up the chain of `payloads`.
+impl NodeWarmUp {
+    /// Starts to warm up the chain of `payloads`.
     ///
     /// # Errors
     /// [`EngineError::Thread`].
     pub fn start(payloads: PayloadBuilder) -> Result<Self, EngineError> {
         let shared =
-            Shared { start: Instant::now(), steps: Mutex::default(), moved: Condvar::new() };
+            WarmUpState { start: Instant::now(), steps: Mutex::default(), moved: Condvar::new() };
         let progress = WarmUpProgress(Arc::new(shared));
         let [kzg, tables, state] = STEPS;
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.into()).spawn(work).map_err(EngineError::Thread)
         };
         let told = progress.clone();
-        // It touches nothing of the node, and cannot be stopped: the process ends without it.
+        // This thread uses no state of the node and cannot be stopped: the process does not wait
+        // for it.
         spawn(
             "kzg-setup",
             Box::new(move || {
@@ -97,7 +99,7 @@ impl WarmUp {
                 retrie_execution::make_tables();
                 rayon::broadcast(|_| ());
                 told.add(tables);
-                if let Err(error) = payloads.build_nothing() {
+                if let Err(error) = payloads.build_empty() {
                     tracing::debug!(%error, "the state of the head is not warm");
                 }
                 told.add(state);
@@ -106,15 +108,15 @@ impl WarmUp {
         Ok(Self { progress, thread: Some(thread) })
     }
 
-    /// How far it is.
+    /// The progress.
     pub const fn progress(&self) -> &WarmUpProgress {
         &self.progress
     }
 }
 
-impl Drop for WarmUp {
+impl Drop for NodeWarmUp {
     fn drop(&mut self) {
-        // A panic there has been told, and leaves nothing undone that anything depends on.
+        // A panic was already reported, and nothing depends on the thread.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -1,19 +1,20 @@
-//! The state while one block executes: what was read, what changed, and the deltas of both.
+//! [`BlockState`]: the state while one block executes, with its cached reads and its changes.
 //!
-//! revm hands over the accounts a transaction touched (`commit`); this module decides what they mean
-//! for the state (EIP-161, SELFDESTRUCT, creation) and keeps, for every account and slot, the value
-//! before the block beside the value now. Assumptions, from revm's journal:
+//! revm passes the accounts that a transaction touched to `commit`. This module derives the changes
+//! of the state from them (EIP-161, SELFDESTRUCT, creation) and keeps, for every account and slot,
+//! the value before the block and the value now. Assumptions, from revm's journal:
 //!
-//! * `commit` gets each transaction's accounts on their own, with slots' present values;
-//! * an account that is neither touched nor created nor destroyed is unchanged. revm also clears the
-//!   touch of an existing empty account before Spurious Dragon, which is unchanged too: an account
-//!   without code and nonce cannot lose a balance;
-//! * the storage of an account that is called created holds every slot its constructor wrote, and nothing
-//!   else is set. A contract that was created over an account is not called so
-//!   ([`evm`](crate::evm)).
+//! * `commit` gets the accounts of one transaction at a time, with the present values of slots;
+//! * an account that is neither touched nor created nor destroyed is unchanged. revm also clears
+//!   the touch of an existing empty account before Spurious Dragon. That account is unchanged too:
+//!   without code and nonce it cannot lose a balance;
+//! * the storage of an account with the flag `Created` holds every slot its constructor wrote, and
+//!   no other slot is set. A contract that was created over an existing account does not have the
+//!   flag ([`evm`](crate::evm)).
 
 use crate::{
-    DatabaseError, ExecutionInput, StateDatabase, database::account_info, deadline::Deadline,
+    DatabaseError, ExecutionInput, StateDatabase, database::account_info,
+    deadline::ExecutionDeadline,
 };
 use alloy_primitives::{
     Address, B256, Bytes, KECCAK256_EMPTY, U256,
@@ -21,7 +22,7 @@ use alloy_primitives::{
 };
 use core::fmt;
 use retrie_state::{
-    Account, DeltaBuilder, StateDelta, StateError, StateKey, Value, decode_slot, encode_slot,
+    Account, DeltaBuilder, StateDelta, StateError, StateKey, StateValue, decode_slot, encode_slot,
 };
 use revm::{
     Database, DatabaseCommit, DatabaseRef,
@@ -43,12 +44,12 @@ pub struct BlockState<'a> {
     window: Option<DeltaBuilder>,
     access_list: BalState,
     failure: Option<DatabaseError>,
-    /// Hashes of blocks that take the place of those that are read; with them, unknown ones are
-    /// zero.
+    /// Block hashes that replace stored ones. If present, unknown hashes are zero instead of an
+    /// error.
     pub(crate) hashes: Option<BTreeMap<u64, B256>>,
-    pub(crate) deadline: Option<Deadline>,
-    /// Most slots that clears of whole storages may come to, unless the block is a real one.
-    pub(crate) most_cleared: Option<usize>,
+    pub(crate) deadline: Option<ExecutionDeadline>,
+    /// Largest number of slots that clears of whole storages may list, in simulated blocks.
+    pub(crate) clear_limit: Option<usize>,
 }
 
 /// Rules of the fork for the state.
@@ -60,7 +61,7 @@ pub(crate) struct StateRules {
     pub(crate) has_access_list: bool,
 }
 
-/// Account as it was before the block and as it is now.
+/// An account before the block and now.
 #[derive(Debug)]
 struct CachedAccount {
     before: Option<Account>,
@@ -78,12 +79,12 @@ struct CachedSlot {
     now: U256,
 }
 
-/// The read the EVM asked for failed; `BlockState::take_failure` says why.
+/// A read for the EVM failed; `BlockState::take_failure` has the cause.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the state could not be read")]
-pub struct ReadFailed;
+pub struct ReadFailure;
 
-impl revm::context::DBErrorMarker for ReadFailed {}
+impl revm::context::DBErrorMarker for ReadFailure {}
 
 impl<'a> BlockState<'a> {
     /// The state before block `number`, whose parent has hash `parent_hash`.
@@ -109,12 +110,12 @@ impl<'a> BlockState<'a> {
             failure: None,
             hashes: None,
             deadline: None,
-            most_cleared: None,
+            clear_limit: None,
         }
     }
 
-    /// The same state with nothing read and nothing changed.
-    pub(crate) fn at_the_start(&self) -> Self {
+    /// The same parent state, without reads and changes.
+    pub(crate) fn fresh(&self) -> Self {
         let (number, hash) = self.parent;
         Self::new(self.database.input(), self.rules, number.saturating_add(1), hash)
     }
@@ -124,23 +125,23 @@ impl<'a> BlockState<'a> {
         &self.database
     }
 
-    /// From now on changes are also collected for [`take_window`](Self::take_window).
+    /// Starts to collect changes for [`take_window`](Self::take_window).
     pub(crate) fn open_window(&mut self) {
         self.window = Some(DeltaBuilder::new());
     }
 
-    /// Changes since the window was opened or last taken.
+    /// The changes since the window was opened or last taken.
     pub(crate) fn take_window(&mut self) -> StateDelta {
         self.window.replace(DeltaBuilder::new()).unwrap_or_default().build()
     }
 
-    /// Why a read failed, if one did since the last call.
+    /// The first failure of a read since the last call, if there was one.
     pub(crate) const fn take_failure(&mut self) -> Option<DatabaseError> {
         self.failure.take()
     }
 
-    /// Position in the block access list: 0 before the transactions, `index + 1` in a transaction,
-    /// one more than their number after them (EIP-7928).
+    /// Sets the block access index (EIP-7928): 0 before the transactions, `index + 1` in a
+    /// transaction, `n + 1` after `n` transactions.
     pub(crate) const fn set_access_index(&mut self, index: u64) {
         self.access_list.bal_index = BlockAccessIndex::new(index);
     }
@@ -152,8 +153,8 @@ impl<'a> BlockState<'a> {
 
     /// Moves the whole balance of each of `from` to `to` (the irregular transfer of EIP-779).
     ///
-    /// Accounts in `from` exist afterwards, as empty ones if they did not before, unless the fork
-    /// clears them.
+    /// All accounts in `from` exist afterwards, new ones as empty accounts, unless the fork clears
+    /// empty accounts.
     pub(crate) fn drain(&mut self, from: &[Address], to: Address) -> Result<(), DatabaseError> {
         for address in from {
             let account = self.load(*address)?.now.unwrap_or_default();
@@ -171,7 +172,8 @@ impl<'a> BlockState<'a> {
         Ok(self.load(address)?.now)
     }
 
-    /// All slots of `address` that are set now, in order; none of what a partial state cannot list.
+    /// All slots of `address` that are set now, in order, without slots that a partial state cannot
+    /// list.
     pub(crate) fn slots_of(&self, address: &Address) -> Result<Vec<(B256, U256)>, DatabaseError> {
         let cached = self.accounts.get(address);
         let mut slots = BTreeMap::new();
@@ -201,7 +203,7 @@ impl<'a> BlockState<'a> {
         self.update(address, Some(account), clears, slots)
     }
 
-    /// Makes a code known under its hash.
+    /// Adds a code under its hash.
     pub(crate) fn insert_code(&mut self, hash: B256, code: Bytecode) {
         self.new_codes.insert(hash, code);
     }
@@ -211,11 +213,11 @@ impl<'a> BlockState<'a> {
         Ok(self.load(address)?.now.is_some_and(|now| now.code_hash != KECCAK256_EMPTY))
     }
 
-    /// All changes of the block, and the codes it brought into the state.
+    /// All changes of the block, and the codes it added to the state.
     pub(crate) fn finish(&mut self) -> Result<(StateDelta, Vec<(B256, Bytes)>), DatabaseError> {
         let mut builder = DeltaBuilder::new();
         let mut codes = BTreeMap::new();
-        let mut may_clear = self.most_cleared;
+        let mut may_clear = self.clear_limit;
         for (address, account) in self.accounts.iter().filter(|(_, account)| account.touched) {
             account.changes(address, &self.database, &mut may_clear, &mut builder)?;
             if let Some(hash) = account.new_code_hash()
@@ -265,7 +267,7 @@ impl<'a> BlockState<'a> {
         self.update(address, (!removed).then_some(account), removed, [])
     }
 
-    /// Applies what a transaction left of an account it touched.
+    /// Applies the changes of a transaction to an account it touched.
     fn apply(&mut self, address: Address, touched: TouchedAccount) -> Result<(), DatabaseError> {
         if !touched.is_touched() {
             return Ok(());
@@ -356,10 +358,10 @@ impl<'a> BlockState<'a> {
         }
     }
 
-    fn read<T>(&mut self, result: Result<T, DatabaseError>) -> Result<T, ReadFailed> {
+    fn read<T>(&mut self, result: Result<T, DatabaseError>) -> Result<T, ReadFailure> {
         result.map_err(|error| {
             self.failure.get_or_insert(error);
-            ReadFailed
+            ReadFailure
         })
     }
 }
@@ -400,7 +402,7 @@ impl CachedAccount {
             }
             return Ok(());
         }
-        // Created and destroyed within the block: there never was a storage.
+        // Created and destroyed within the block: there was no storage before and is none now.
         if self.before.is_none() && self.now.is_none() {
             return Ok(());
         }
@@ -413,7 +415,8 @@ impl CachedAccount {
             *limit = limit.checked_sub(slots.len()).ok_or(too_large)?;
         }
         let is_partial = listed.is_none();
-        let mut before: BTreeMap<B256, Value> = listed.unwrap_or_default().into_iter().collect();
+        let mut before: BTreeMap<B256, StateValue> =
+            listed.unwrap_or_default().into_iter().collect();
         if is_partial {
             for (slot, value) in self.known_before(address, database)? {
                 before.insert(slot, value);
@@ -427,19 +430,19 @@ impl CachedAccount {
         }
         for (slot, CachedSlot { now, .. }) in &self.slots {
             if !now.is_zero() {
-                // The builder keeps the previous value of a slot that is listed above.
+                // The builder keeps the previous value of a slot that was added above.
                 builder.change(StateKey::Slot(*address, (*slot).into()), None, encode_slot(*now));
             }
         }
         Ok(())
     }
 
-    /// Slots that were set before the block, as far as a partial state tells.
+    /// Slots that were set before the block, as far as a partial state can read them.
     fn known_before(
         &self,
         address: &Address,
         database: &StateDatabase<'_>,
-    ) -> Result<Vec<(B256, Value)>, DatabaseError> {
+    ) -> Result<Vec<(B256, StateValue)>, DatabaseError> {
         let mut known = Vec::new();
         for (slot, cached) in &self.slots {
             let before = match cached.before {
@@ -489,14 +492,14 @@ impl CachedAccount {
 }
 
 impl Database for BlockState<'_> {
-    type Error = ReadFailed;
+    type Error = ReadFailure;
 
-    fn basic(&mut self, address: Address) -> Result<Option<AccountInfo>, ReadFailed> {
+    fn basic(&mut self, address: Address) -> Result<Option<AccountInfo>, ReadFailure> {
         let account = self.load(address).map(|account| account.now);
         Ok(self.read(account)?.as_ref().map(account_info))
     }
 
-    fn code_by_hash(&mut self, code_hash: B256) -> Result<Bytecode, ReadFailed> {
+    fn code_by_hash(&mut self, code_hash: B256) -> Result<Bytecode, ReadFailure> {
         if let Some(code) = self.new_codes.get(&code_hash) {
             return Ok(code.clone());
         }
@@ -515,18 +518,18 @@ impl Database for BlockState<'_> {
         self.read(code)
     }
 
-    fn storage(&mut self, address: Address, index: U256) -> Result<U256, ReadFailed> {
+    fn storage(&mut self, address: Address, index: U256) -> Result<U256, ReadFailure> {
         let value = self.load_slot(address, index);
         self.read(value)
     }
 
-    fn block_hash(&mut self, number: u64) -> Result<B256, ReadFailed> {
+    fn block_hash(&mut self, number: u64) -> Result<B256, ReadFailure> {
         let hash = self.find_block_hash(number);
         self.read(hash)
     }
 }
 
-/// What the EVM would read, without keeping it.
+/// The same values as the EVM reads, without caching them.
 impl DatabaseRef for BlockState<'_> {
     type Error = DatabaseError;
 
@@ -564,7 +567,7 @@ impl DatabaseCommit for BlockState<'_> {
         self.commit_iter(&mut changes.into_iter());
     }
 
-    /// Failures are kept for `take_failure`, as this cannot return them.
+    /// Keeps a failure for `take_failure`, since this method cannot return it.
     fn commit_iter(&mut self, changes: &mut dyn Iterator<Item = (Address, TouchedAccount)>) {
         for (address, account) in changes {
             self.access_list.commit_one(address, &account);
@@ -585,31 +588,32 @@ impl fmt::Debug for BlockState<'_> {
     }
 }
 
-/// Everything that one transaction has read: accounts and slots with their values, codes, and how many
-/// hashes of ancestors. Two states that agree in these give the transaction the same outcome.
+/// All reads of one transaction: accounts and slots with their values, codes, and the number of
+/// ancestor hashes. On two states with equal values here the transaction has the same outcome.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct TransactionReads {
     accounts: AddressMap<CachedAccount>,
     codes: Vec<B256>,
     block_hashes: u64,
 }
 
 impl BlockState<'_> {
-    /// What was read so far, of a state that nothing was committed to. Unless `is_all`, the transaction
-    /// will be executed elsewhere, and read again what is not kept.
-    pub(crate) fn into_seen(self, is_all: bool) -> Seen {
+    /// The reads so far, on a state without committed changes. Without `is_all` the attempt failed:
+    /// the transaction is executed again and repeats its reads, so that only missed codes which are
+    /// cached by now are kept here.
+    pub(crate) fn into_reads(self, is_all: bool) -> TransactionReads {
         let keeps_codes = self.database.input().code_cache.is_some();
         let block_hashes = if is_all { self.database.read_counts().block_hashes } else { 0 };
         let mut codes = self.database.into_missed_codes();
         if !is_all && !keeps_codes {
             codes.clear();
         }
-        Seen { accounts: self.accounts, codes, block_hashes }
+        TransactionReads { accounts: self.accounts, codes, block_hashes }
     }
 
-    /// Whether a transaction would read the same here, now. All that it has read counts as read here,
-    /// as if it had been executed on this state.
-    pub(crate) fn agrees_with(&mut self, seen: &Seen) -> Result<bool, DatabaseError> {
+    /// Whether a transaction would read the same values here, now. Counts all its reads as reads of
+    /// this state, as if it had been executed here.
+    pub(crate) fn agrees_with(&mut self, seen: &TransactionReads) -> Result<bool, DatabaseError> {
         for (address, account) in &seen.accounts {
             if self.load(*address)?.now != account.before {
                 return Ok(false);
@@ -620,7 +624,7 @@ impl BlockState<'_> {
                 }
             }
         }
-        // Those of this block come from no store.
+        // Codes of this block are not read from a store.
         let stored = |hash: &&B256| !self.new_codes.contains_key(*hash);
         self.database.count(seen.codes.iter().filter(stored), seen.block_hashes);
         Ok(true)

@@ -1,8 +1,9 @@
 //! Constantinople without Petersburg: net gas metering of EIP-1283.
 //!
-//! Mainnet activated both at once; test networks and suites have blocks in between. revm has no rule
-//! set for them, so they run Petersburg's with SSTORE replaced. EIP-1283 is EIP-2200 with a cheaper
-//! SLOAD and without the stipend check, and revm's cost functions know the latter.
+//! Mainnet activated both at once; test networks and suites have blocks in between. revm has no
+//! rule set for such blocks, so they run with Petersburg's rules and another SSTORE. EIP-1283 is
+//! EIP-2200 with a cheaper SLOAD and without the stipend check; revm's cost functions implement
+//! EIP-2200.
 
 use alloy_evm::{Database, eth::EthEvmContext};
 use revm::{
@@ -16,7 +17,7 @@ use revm::{
     },
 };
 
-/// Cost of a no-op or of a slot that is already changed; what SLOAD costs from EIP-150 on.
+/// Cost of a no-op or of a slot that is already changed; equals the cost of SLOAD from EIP-150 on.
 const NET_SLOAD: u64 = 200;
 /// Cost of setting an unchanged slot from zero.
 const NET_INIT: u64 = 20_000;
@@ -39,7 +40,7 @@ pub(crate) fn set_costs(cfg: &mut CfgEnv) {
     cfg.set_gas_params(costs);
 }
 
-/// Replaces SSTORE by one that charges by EIP-1283.
+/// Replaces SSTORE by one with the costs of EIP-1283.
 pub(crate) fn meter_net<DB: Database>(
     instructions: &mut EthInstructions<EthInterpreter, EthEvmContext<DB>>,
 ) {

@@ -1,4 +1,4 @@
-//! revm's database over the readers of one state.
+//! [`StateDatabase`]: revm's database over the readers of one state.
 
 use crate::{DatabaseError, ExecutionInput};
 use alloy_primitives::{Address, B256, KECCAK256_EMPTY, U256, map::B256Set};
@@ -7,22 +7,22 @@ use core::{
     time::Duration,
 };
 use parking_lot::Mutex;
-use retrie_state::{Account, StateError, Value};
+use retrie_state::{Account, StateError, StateValue};
 use revm::{Database, DatabaseRef, bytecode::Bytecode, state::AccountInfo};
 use std::time::Instant;
 
 /// revm's [`Database`] over an [`ExecutionInput`]: stateless, every call is one read.
 ///
 /// Put a cache above it (revm's `CacheDB` or `State`) to run calls and traces; block execution has
-/// its own. Reads are counted and timed.
+/// its own cache. It counts and times the reads.
 #[derive(Debug)]
 pub struct StateDatabase<'a> {
     input: ExecutionInput<'a>,
-    counters: Counters,
+    counters: AtomicReadCounts,
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+struct AtomicReadCounts {
     accounts: AtomicU64,
     slots: AtomicU64,
     listings: AtomicU64,
@@ -32,7 +32,7 @@ struct Counters {
     nanoseconds: AtomicU64,
 }
 
-/// Reads from the state and beside it, by kind.
+/// Number of reads from the state, the codes and the block hashes, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadCounts {
     /// Accounts.
@@ -41,9 +41,9 @@ pub struct ReadCounts {
     pub slots: u64,
     /// Listings of the whole storage of an account.
     pub listings: u64,
-    /// Codes that were not in the cache: each of them once, or as often as it was read if there is none.
-    /// Of transactions that are executed in parallel it depends on the threads who fills the cache, and
-    /// one may be missing here, or too many.
+    /// Codes that were not in the cache: each code once; without a cache, every read of a code. In
+    /// parallel execution the number depends on which thread fills the cache first, and may differ
+    /// a little.
     pub codes: u64,
     /// Hashes of ancestors.
     pub block_hashes: u64,
@@ -52,7 +52,7 @@ pub struct ReadCounts {
 impl<'a> StateDatabase<'a> {
     /// A database over `input`, with counters at zero.
     pub fn new(input: ExecutionInput<'a>) -> Self {
-        Self { input, counters: Counters::default() }
+        Self { input, counters: AtomicReadCounts::default() }
     }
 
     pub(crate) const fn input(&self) -> ExecutionInput<'a> {
@@ -61,8 +61,14 @@ impl<'a> StateDatabase<'a> {
 
     /// Reads so far.
     pub fn read_counts(&self) -> ReadCounts {
-        let Counters { accounts, slots, listings, block_hashes, missed_codes, nanoseconds: _ } =
-            &self.counters;
+        let AtomicReadCounts {
+            accounts,
+            slots,
+            listings,
+            block_hashes,
+            missed_codes,
+            nanoseconds: _,
+        } = &self.counters;
         let missed = missed_codes.lock();
         let codes = match self.input.code_cache {
             Some(_) => missed.iter().copied().collect::<B256Set>().len(),
@@ -82,7 +88,7 @@ impl<'a> StateDatabase<'a> {
         self.counters.missed_codes.into_inner()
     }
 
-    /// Counts what was read by another database of this block.
+    /// Adds the reads of another database of this block.
     pub(crate) fn count<'h>(&self, codes: impl Iterator<Item = &'h B256>, block_hashes: u64) {
         self.counters.missed_codes.lock().extend(codes);
         self.counters.block_hashes.fetch_add(block_hashes, Relaxed);
@@ -114,12 +120,12 @@ impl<'a> StateDatabase<'a> {
         self.timed(&self.counters.slots, || self.input.state.slot(address, &slot))
     }
 
-    /// Slots of `address`, at most `limit`; `None` if the state is partial and does not know them.
+    /// Slots of `address`, at most `limit`; `None` if the state is partial and cannot list them.
     pub(crate) fn some_slots(
         &self,
         address: &Address,
         limit: usize,
-    ) -> Result<Option<Vec<(B256, Value)>>, StateError> {
+    ) -> Result<Option<Vec<(B256, StateValue)>>, StateError> {
         let listed = || self.input.state.some_slots(address, limit);
         match self.timed(&self.counters.listings, listed) {
             Ok(slots) => Ok(Some(slots)),
@@ -128,11 +134,11 @@ impl<'a> StateDatabase<'a> {
         }
     }
 
-    /// All slots of `address`; `None` if the state is partial and does not know them.
+    /// All slots of `address`; `None` if the state is partial and cannot list them.
     pub(crate) fn slots_of(
         &self,
         address: &Address,
-    ) -> Result<Option<Vec<(B256, Value)>>, StateError> {
+    ) -> Result<Option<Vec<(B256, StateValue)>>, StateError> {
         match self.timed(&self.counters.listings, || self.input.state.slots_of(address)) {
             Ok(slots) => Ok(Some(slots)),
             Err(StateError::MissingWitness { .. }) => Ok(None),
@@ -151,7 +157,7 @@ impl<'a> StateDatabase<'a> {
         let code = self
             .timed_read(|| self.input.codes.code(&hash))?
             .ok_or(DatabaseError::MissingCode { hash, address: None })?;
-        // Code that starts like an EIP-7702 designator without being one runs as what it is.
+        // Code that starts like an EIP-7702 designator but is none runs as plain code.
         let code =
             Bytecode::new_raw_checked(code.clone()).unwrap_or_else(|_| Bytecode::new_legacy(code));
         if let Some(cache) = self.input.code_cache {

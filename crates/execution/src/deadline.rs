@@ -1,10 +1,11 @@
 //! Ends an execution that takes too long.
 //!
-//! Calls of strangers may loop until their gas is gone. The clock is looked at when a frame begins
-//! and, every so often, at a JUMPDEST, which every loop passes; code between two of them is short.
-//! Block execution has no deadline and pays nothing: it keeps its own JUMPDEST.
+//! An RPC call may loop until its gas is used up. The EVM checks the clock when a frame begins and
+//! at one JUMPDEST in [`CHECK_INTERVAL`]; every loop passes a JUMPDEST, and code between two of
+//! them is short. Block execution has no deadline and no extra cost: it keeps the original
+//! JUMPDEST.
 
-use crate::{block_state::ReadFailed, evm::BlockDatabase};
+use crate::{block_state::ReadFailure, evm::BlockDatabase};
 use alloy_evm::eth::EthEvmContext;
 use revm::{
     bytecode::opcode::JUMPDEST,
@@ -17,24 +18,24 @@ use revm::{
 };
 use std::time::Instant;
 
-/// JUMPDESTs between two looks at the clock.
-const EVERY: u32 = 4096;
+/// Number of JUMPDESTs between two checks of the clock.
+const CHECK_INTERVAL: u32 = 4096;
 
-/// When an execution has to end, and whether it did for that reason.
+/// The time at which an execution must end, and whether it was ended for that reason.
 #[derive(Debug)]
-pub(crate) struct Deadline {
+pub(crate) struct ExecutionDeadline {
     end: Instant,
     countdown: u32,
     passed: bool,
 }
 
-impl Deadline {
-    /// An execution that has to end at `end`.
+impl ExecutionDeadline {
+    /// A deadline at `end`.
     pub(crate) const fn new(end: Instant) -> Self {
-        Self { end, countdown: EVERY, passed: false }
+        Self { end, countdown: CHECK_INTERVAL, passed: false }
     }
 
-    /// Whether an execution was ended.
+    /// Whether an execution was ended by this deadline.
     pub(crate) const fn has_passed(&self) -> bool {
         self.passed
     }
@@ -49,25 +50,25 @@ impl Deadline {
         if self.countdown > 0 {
             return false;
         }
-        self.countdown = EVERY;
+        self.countdown = CHECK_INTERVAL;
         true
     }
 }
 
-/// Fails if the deadline of this state, if it has one, is over.
+/// Fails if the state has a deadline and it has passed.
 pub(crate) fn check<D: BlockDatabase>(
     context: &mut EthEvmContext<D>,
-) -> Result<(), ContextError<ReadFailed>> {
-    let is_over = context.journaled_state.database.deadline().is_some_and(Deadline::look);
+) -> Result<(), ContextError<ReadFailure>> {
+    let is_over = context.journaled_state.database.deadline().is_some_and(ExecutionDeadline::look);
     if is_over { Err(too_late()) } else { Ok(()) }
 }
 
-fn too_late() -> ContextError<ReadFailed> {
-    ContextError::Custom("the deadline is over".into())
+fn too_late() -> ContextError<ReadFailure> {
+    ContextError::Custom("the deadline has passed".into())
 }
 
-/// Makes JUMPDEST look at the clock.
-pub(crate) fn watch<D: BlockDatabase>(
+/// Replaces JUMPDEST by one that checks the clock.
+pub(crate) fn install_clock_check<D: BlockDatabase>(
     instructions: &mut EthInstructions<EthInterpreter, EthEvmContext<D>>,
 ) {
     instructions.insert_instruction(JUMPDEST, Instruction::new(jumpdest), 1);

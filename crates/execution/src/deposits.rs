@@ -1,8 +1,8 @@
-//! Deposit requests (EIP-6110): what the logs of the deposit contract say, byte by byte.
+//! Deposit requests (EIP-6110), decoded byte by byte from the logs of the deposit contract.
 //!
-//! The contract emits one event of five byte strings, whose ABI encoding has one form: 576 bytes, five
-//! offsets, then each string behind its length and padded to words. Any other log of this event makes its
-//! block invalid, also where an ABI decoder could read it.
+//! The contract emits one event of five byte strings, for which EIP-6110 allows one layout: 576
+//! bytes, with five offsets and then each string after its length, padded to words. A log of this
+//! event with any other layout makes its block invalid, even if an ABI decoder could read it.
 
 use crate::ExecutionError;
 use alloy_eips::eip7685::Requests;
@@ -24,7 +24,7 @@ const DATA_LENGTH: usize = 576;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DepositField {
     name: &'static str,
-    /// Where its length stands in the data, in bytes.
+    /// Offset of its length in the data, in bytes.
     offset: usize,
     /// Its length in bytes.
     length: usize,
@@ -34,7 +34,7 @@ const fn field(name: &'static str, offset: usize, length: usize) -> DepositField
     DepositField { name, offset, length }
 }
 
-/// The strings in their order, which is that of the request.
+/// The strings in the order of the event, which is also that of the request.
 const FIELDS: [DepositField; 5] = [
     field("pubkey", 160, 48),
     field("withdrawal credentials", 256, 32),
@@ -43,17 +43,17 @@ const FIELDS: [DepositField; 5] = [
     field("index", 512, 8),
 ];
 
-/// How a log of the deposit event differs from the one form that it may have.
+/// How a log of the deposit event differs from the only allowed layout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DepositLayoutError {
     /// Its data is too short or too long.
     #[error("its data has {length} bytes, not {DATA_LENGTH}")]
     DataLength {
-        /// Bytes that it has.
+        /// Length in bytes.
         length: usize,
     },
-    /// A field lies elsewhere.
+    /// A field is at another offset.
     #[error("the offset of its {field} is {found}, not {expected}")]
     Offset {
         /// Name of the field.
@@ -63,7 +63,7 @@ pub enum DepositLayoutError {
         /// What EIP-6110 demands.
         expected: usize,
     },
-    /// A field is shorter or longer.
+    /// A field has another length.
     #[error("the length of its {field} is {found}, not {expected}")]
     FieldLength {
         /// Name of the field.
@@ -75,7 +75,7 @@ pub enum DepositLayoutError {
     },
 }
 
-/// Appends the request that the data of a deposit event stands for.
+/// Decodes the data of a deposit event and appends the request.
 fn read_deposit(data: &[u8], request: &mut Vec<u8>) -> Result<(), DepositLayoutError> {
     if data.len() != DATA_LENGTH {
         return Err(DepositLayoutError::DataLength { length: data.len() });
@@ -114,7 +114,7 @@ fn read_deposits(
     Ok(())
 }
 
-/// Whether every deposit among the logs of one transaction has the form that it must have.
+/// Checks that every deposit among the logs of one transaction has the required layout.
 ///
 /// # Errors
 /// [`ExecutionError::InvalidDeposit`].
@@ -129,7 +129,7 @@ pub(crate) fn check_deposits(
     })
 }
 
-/// The deposits of a block, and its receipts, in which they were found.
+/// The deposits of a block, and the receipts they were read from.
 #[derive(Debug)]
 pub(crate) struct DepositRequests {
     receipts: Vec<Receipt>,
@@ -138,7 +138,7 @@ pub(crate) struct DepositRequests {
 }
 
 impl DepositRequests {
-    /// Reads the deposits in the receipts of block `number`. Without a deposit contract there are none.
+    /// Reads the deposits in the receipts of block `number`: none without a deposit contract.
     ///
     /// # Errors
     /// [`ExecutionError::InvalidDeposit`].
@@ -156,8 +156,8 @@ impl DepositRequests {
         Ok(Self { receipts, data })
     }
 
-    /// `result` with the receipts, and with the deposits before all other requests: these come in the
-    /// order of their types (EIP-7685).
+    /// Adds the receipts to `result`, and the deposits before all other requests, since requests
+    /// are in the order of their types (EIP-7685).
     pub(crate) fn complete(
         self,
         result: BlockExecutionResult<Receipt>,
@@ -204,7 +204,7 @@ mod tests {
     fn an_event_of_the_one_form_is_a_request() {
         let runs = FIELDS.into_iter().zip(1..).flat_map(|(field, byte)| vec![byte; field.length]);
         assert_eq!(read(&event()), Ok(runs.collect()));
-        // What pads a field is no part of it, and is not looked at.
+        // Padding is not part of a field and is not checked.
         let mut padded = event();
         padded[FIELDS[2].offset + WORD + FIELDS[2].length] = 0xff;
         assert_eq!(read(&padded), read(&event()));

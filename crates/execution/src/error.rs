@@ -24,10 +24,10 @@ pub enum DatabaseError {
         /// An account with this code, where known.
         address: Option<Address>,
     },
-    /// A block that nobody keeps clears a storage that is too large to be listed for that.
+    /// A simulated block clears a storage that is too large to be listed.
     #[error(
-        "clearing the storage of account {address} takes more than the {limit} slots that a simulated \
-         block may still clear"
+        "clearing the storage of account {address} needs more than the {limit} slots that this \
+         simulated block may still clear"
     )]
     StorageTooLarge {
         /// The account.
@@ -35,7 +35,7 @@ pub enum DatabaseError {
         /// Slots that may still be cleared.
         limit: usize,
     },
-    /// BLOCKHASH asked for an ancestor whose hash is not known.
+    /// BLOCKHASH needs an ancestor whose hash is not known.
     #[error("hash of ancestor block {number} is not known; provide the headers before this block")]
     MissingBlockHash {
         /// Number of the ancestor.
@@ -49,7 +49,7 @@ fn display_owner(address: &Option<Address>) -> String {
 
 impl revm::context::DBErrorMarker for DatabaseError {}
 
-/// What an observer may fail with.
+/// The error of an observer.
 pub type ObserverError = Box<dyn core::error::Error + Send + Sync>;
 
 /// Why the execution of a block failed.
@@ -78,7 +78,7 @@ pub enum ExecutionError {
         /// The rule it breaks.
         reason: String,
     },
-    /// A log of the deposit contract has not the one form that EIP-6110 knows.
+    /// A log of the deposit contract does not have the layout of EIP-6110.
     #[error(
         "block {number} is invalid: log {log} of transaction {transaction} is no deposit \
          (EIP-6110): {source}"
@@ -110,15 +110,15 @@ pub enum ExecutionError {
         number: u64,
         /// Index of the transaction; `None` around the transactions.
         index: Option<usize>,
-        /// What it said.
+        /// Its message.
         reason: String,
     },
-    /// The observer refused to go on.
+    /// The observer stopped the execution.
     #[error("block {number}, after transaction {index}: {source}")]
     Observer {
         /// Block number.
         number: u64,
-        /// Index of the transaction it was shown.
+        /// Index of the transaction it was called for.
         index: usize,
         /// Its error.
         source: ObserverError,

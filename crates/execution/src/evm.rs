@@ -1,20 +1,21 @@
 //! The EVM of this workspace: revm's, and three rules that revm does not have.
 //!
-//! * EIP-8037: the gas limit of a transaction, state gas included, has a cap ([`max_tx_gas_limit`]).
-//! * Storage under a creation. An account may have storage, but neither nonce nor code: a contract that
-//!   was created before Spurious Dragon with empty code is one, and a genesis file can say so. No rule
-//!   keeps a contract from being created there: EIP-7610, which did, was withdrawn for all forks
-//!   (execution-specs, pull request 3417). What becomes of the old slots no test of the specification
-//!   says (execution-specs, issue 3635). Here they stay and the init code reads them, as in geth, by
-//!   which this is held. revm takes all storage of a created contract for zero, unless it is told
-//!   otherwise ([`BlockEvm::keep_storage`]). If the account was removed earlier in the block (EIP-161,
-//!   SELFDESTRUCT), its slots went with it.
+//! * EIP-8037: the gas limit of a transaction, state gas included, has a cap
+//!   ([`max_tx_gas_limit`]).
+//! * Storage under a creation. An account can have storage without nonce and code: a contract
+//!   created before Spurious Dragon with empty code, or an account of a genesis file. A contract
+//!   may be created at its address: EIP-7610, which forbade it, was withdrawn for all forks
+//!   (execution-specs, pull request 3417). No test of the specification defines the fate of the old
+//!   slots (execution-specs, issue 3635). Here they stay and the init code reads them, as in geth,
+//!   which this crate follows. revm assumes that all storage of a created contract is zero;
+//!   [`BlockEvm::keep_storage`] changes that. If the account was removed earlier in the block
+//!   (EIP-161, SELFDESTRUCT), its slots were removed with it.
 //! * Constantinople's net gas metering: see [`constantinople`](crate::constantinople).
 
 use crate::{
-    block_state::{BlockState, ReadFailed},
+    block_state::{BlockState, ReadFailure},
     constantinople,
-    deadline::{self, Deadline},
+    deadline::{self, ExecutionDeadline},
 };
 use alloy_evm::{
     Database, Evm, EvmEnv,
@@ -40,34 +41,35 @@ use revm::{
 };
 
 /// A [`BlockState`], borrowed or owned.
-pub(crate) trait BlockDatabase: Database<Error = ReadFailed> {
+pub(crate) trait BlockDatabase: Database<Error = ReadFailure> {
     /// The deadline, if there is one.
-    fn deadline(&mut self) -> Option<&mut Deadline>;
+    fn deadline(&mut self) -> Option<&mut ExecutionDeadline>;
 }
 
 impl BlockDatabase for &mut BlockState<'_> {
-    fn deadline(&mut self) -> Option<&mut Deadline> {
+    fn deadline(&mut self) -> Option<&mut ExecutionDeadline> {
         self.deadline.as_mut()
     }
 }
 
 impl BlockDatabase for Box<BlockState<'_>> {
-    fn deadline(&mut self) -> Option<&mut Deadline> {
+    fn deadline(&mut self) -> Option<&mut ExecutionDeadline> {
         self.deadline.as_mut()
     }
 }
 
-type Instructions<D> = EthInstructions<EthInterpreter, EthEvmContext<D>>;
-type Revm<D, I> =
-    revm::context::Evm<EthEvmContext<D>, I, Instructions<D>, PrecompilesMap, EthFrame>;
-/// How the EVM fails.
-pub(crate) type Error = EVMError<ReadFailed>;
+type EvmInstructions<D> = EthInstructions<EthInterpreter, EthEvmContext<D>>;
+type InnerEvm<D, I> =
+    revm::context::Evm<EthEvmContext<D>, I, EvmInstructions<D>, PrecompilesMap, EthFrame>;
+/// The error of this EVM.
+pub(crate) type BlockEvmError = EVMError<ReadFailure>;
 
-/// `TX_MAX_TOTAL_GAS_LIMIT` of EIP-8037: the most gas that a transaction may ask for from Amsterdam on.
+/// `TX_MAX_TOTAL_GAS_LIMIT` of EIP-8037: the largest gas limit of a transaction from Amsterdam on.
 const MAX_TOTAL_GAS: u64 = u32::MAX as u64;
 
-/// The most gas that a transaction may ask for: a cap of EIP-7825 from Osaka on, one of EIP-8037 from
-/// Amsterdam on, when the former is one of execution gas alone. Who lifts the former lifts both.
+/// The largest gas limit of a transaction: the cap of EIP-7825 from Osaka on, and the cap of
+/// EIP-8037 from Amsterdam on, when the former limits execution gas only. Setting
+/// `cfg.tx_gas_limit_cap` above both lifts both.
 pub fn max_tx_gas_limit(cfg: &CfgEnv<SpecId>) -> u64 {
     let cap = cfg.tx_gas_limit_cap();
     if cfg.is_amsterdam_eip8037_enabled() { cap.max(MAX_TOTAL_GAS) } else { cap }
@@ -75,15 +77,15 @@ pub fn max_tx_gas_limit(cfg: &CfgEnv<SpecId>) -> u64 {
 
 /// The EVM over the state of one block.
 pub(crate) struct BlockEvm<D: Database, I = NoOpInspector> {
-    revm: Revm<D, I>,
-    /// The outcome of the next transaction, if it is known.
+    revm: InnerEvm<D, I>,
+    /// The outcome of the next transaction, if it was executed in advance.
     known: Option<ResultAndState<HaltReason>>,
-    /// Accounts that were there before this transaction created a contract at their address.
+    /// Accounts that existed before this transaction created a contract at their address.
     built_over: Vec<Address>,
 }
 
 impl<D: BlockDatabase> BlockEvm<D> {
-    /// An EVM in the environment `env`; with `net_metering` SSTORE costs what EIP-1283 says.
+    /// An EVM in the environment `env`; with `net_metering` SSTORE has the costs of EIP-1283.
     pub(crate) fn new(state: D, env: EvmEnv<SpecId>, net_metering: bool) -> Self {
         let mut revm = EthEvmBuilder::new(state, env).build().into_inner();
         if net_metering {
@@ -94,7 +96,7 @@ impl<D: BlockDatabase> BlockEvm<D> {
 }
 
 impl<D: BlockDatabase, I: Inspector<EthEvmContext<D>>> BlockEvm<D, I> {
-    /// The same EVM, seen by `inspector` from now on.
+    /// The same EVM with `inspector`.
     pub(crate) fn inspected_by<J: Inspector<EthEvmContext<D>>>(
         self,
         inspector: J,
@@ -103,7 +105,8 @@ impl<D: BlockDatabase, I: Inspector<EthEvmContext<D>>> BlockEvm<D, I> {
         BlockEvm { revm: revm.with_inspector(inspector), known, built_over }
     }
 
-    /// The same EVM with other precompiles. Warm are those of the fork nevertheless (EIP-2929).
+    /// The same EVM with other precompiles. The fork's own precompiles stay the warm addresses
+    /// (EIP-2929).
     pub(crate) fn with_precompiles(mut self, precompiles: PrecompilesMap) -> Self {
         let of_the_fork = std::mem::replace(&mut self.revm.precompiles, precompiles);
         let warm = PrecompileProvider::<EthEvmContext<D>>::warm_addresses(&of_the_fork);
@@ -111,28 +114,31 @@ impl<D: BlockDatabase, I: Inspector<EthEvmContext<D>>> BlockEvm<D, I> {
         self
     }
 
-    /// The same EVM, which asks the state's [deadline](crate::deadline) as it goes.
-    pub(crate) fn watching_the_clock(mut self) -> Self {
-        deadline::watch(&mut self.revm.instruction);
+    /// The same EVM, which checks the state's [deadline](crate::deadline) during execution.
+    pub(crate) fn with_deadline_checks(mut self) -> Self {
+        deadline::install_clock_check(&mut self.revm.instruction);
         self
     }
 
-    /// Runs `tx` before the eyes of the inspector.
-    pub(crate) fn inspect(&mut self, tx: TxEnv) -> Result<ResultAndState<HaltReason>, Error> {
+    /// Runs `tx` with the inspector.
+    pub(crate) fn inspect(
+        &mut self,
+        tx: TxEnv,
+    ) -> Result<ResultAndState<HaltReason>, BlockEvmError> {
         self.begin(tx)?;
         let result = MainnetHandler::default().inspect_run(self);
-        self.settle(result)
+        self.finish_transaction(result)
     }
 }
 
 impl<D: BlockDatabase, I> BlockEvm<D, I> {
-    /// Gives the next transaction this outcome, instead of executing it.
-    pub(crate) fn foresee(&mut self, outcome: Option<ResultAndState<HaltReason>>) {
+    /// Sets the outcome of the next transaction, which is then not executed.
+    pub(crate) fn set_next_outcome(&mut self, outcome: Option<ResultAndState<HaltReason>>) {
         self.known = outcome;
     }
 
-    /// Puts `tx` before the handler, unless it asks for too much gas.
-    fn begin(&mut self, tx: TxEnv) -> Result<(), Error> {
+    /// Sets `tx` as the transaction to run, unless its gas limit is too high.
+    fn begin(&mut self, tx: TxEnv) -> Result<(), BlockEvmError> {
         let (gas_limit, cap) = (tx.gas_limit, max_tx_gas_limit(&self.revm.ctx.cfg));
         if gas_limit > cap {
             return Err(InvalidTransaction::TxGasLimitGreaterThanCap { gas_limit, cap }.into());
@@ -141,17 +147,17 @@ impl<D: BlockDatabase, I> BlockEvm<D, I> {
         Ok(())
     }
 
-    /// Ends what the handler has run: takes its changes out of the journal.
-    fn settle(
+    /// Finishes a transaction: takes its changes out of the journal.
+    fn finish_transaction(
         &mut self,
-        result: Result<ExecutionResult<HaltReason>, Error>,
-    ) -> Result<ResultAndState<HaltReason>, Error> {
+        result: Result<ExecutionResult<HaltReason>, BlockEvmError>,
+    ) -> Result<ResultAndState<HaltReason>, BlockEvmError> {
         let built_over = std::mem::take(&mut self.built_over);
         let has_nonce = self.revm.ctx.cfg.spec.is_enabled_in(SpecId::SPURIOUS_DRAGON);
         let journal = self.revm.ctx.journal_mut();
         if !has_nonce {
-            // Before EIP-161 revm drops what happened to an empty account that was there before, unless
-            // it is called created.
+            // Before EIP-161 revm drops the changes of an existing empty account, unless it has the
+            // flag `Created`.
             for address in &built_over {
                 let account = journal.inner.state.get_mut(address);
                 account.filter(|account| account.is_created_locally()).map(Account::mark_created);
@@ -159,20 +165,20 @@ impl<D: BlockDatabase, I> BlockEvm<D, I> {
         }
         let mut state = journal.finalize();
         for address in built_over {
-            // What has destroyed itself is left without a nonce (EIP-8246), and without its storage.
+            // A contract that destroyed itself has no nonce (EIP-8246) and loses its storage.
             let keeps_storage = |account: &&mut Account| account.info.nonce > 0 || !has_nonce;
             state.get_mut(&address).filter(keeps_storage).map(Account::unmark_created);
         }
         Ok(ResultAndState::new(result?, state))
     }
 
-    /// Has the init code at `address` read what was stored there before, if there was an account.
+    /// Lets the init code at `address` read the storage of an account that existed there before.
     fn keep_storage(&mut self, address: Address) {
         let Some(account) = self.revm.ctx.journal_mut().inner.state.get_mut(&address) else {
             return;
         };
         if !account.is_loaded_as_not_existing() {
-            // It still counts as created in this transaction (EIP-6780): another flag says so.
+            // The account still counts as created in this transaction (EIP-6780), by another flag.
             account.unmark_created();
             self.built_over.push(address);
         }
@@ -181,7 +187,7 @@ impl<D: BlockDatabase, I> BlockEvm<D, I> {
 
 impl<D: BlockDatabase, I> EvmTr for BlockEvm<D, I> {
     type Context = EthEvmContext<D>;
-    type Instructions = Instructions<D>;
+    type Instructions = EvmInstructions<D>;
     type Precompiles = PrecompilesMap;
     type Frame = EthFrame;
 
@@ -205,7 +211,7 @@ impl<D: BlockDatabase, I> EvmTr for BlockEvm<D, I> {
     fn frame_init(
         &mut self,
         init: FrameInit,
-    ) -> Result<FrameInitResult<'_, Self::Frame>, ContextError<ReadFailed>> {
+    ) -> Result<FrameInitResult<'_, Self::Frame>, ContextError<ReadFailure>> {
         deadline::check(&mut self.revm.ctx)?;
         let data = match self.revm.frame_init(init)? {
             ItemOrResult::Item(frame) => &frame.data,
@@ -217,28 +223,28 @@ impl<D: BlockDatabase, I> EvmTr for BlockEvm<D, I> {
         Ok(ItemOrResult::Item(self.revm.frame_stack.get()))
     }
 
-    fn frame_run(&mut self) -> Result<FrameInitOrResult<Self::Frame>, ContextError<ReadFailed>> {
+    fn frame_run(&mut self) -> Result<FrameInitOrResult<Self::Frame>, ContextError<ReadFailure>> {
         self.revm.frame_run()
     }
 
     fn frame_return_result(
         &mut self,
         result: FrameResult,
-    ) -> Result<Option<FrameResult>, ContextError<ReadFailed>> {
+    ) -> Result<Option<FrameResult>, ContextError<ReadFailure>> {
         self.revm.frame_return_result(result)
     }
 }
 
-type All<'e, D, I> = (
+type EvmParts<'e, D, I> = (
     &'e EthEvmContext<D>,
-    &'e Instructions<D>,
+    &'e EvmInstructions<D>,
     &'e PrecompilesMap,
     &'e FrameStack<EthFrame>,
     &'e I,
 );
-type AllMut<'e, D, I> = (
+type EvmPartsMut<'e, D, I> = (
     &'e mut EthEvmContext<D>,
-    &'e mut Instructions<D>,
+    &'e mut EvmInstructions<D>,
     &'e mut PrecompilesMap,
     &'e mut FrameStack<EthFrame>,
     &'e mut I,
@@ -247,11 +253,11 @@ type AllMut<'e, D, I> = (
 impl<D: BlockDatabase, I: Inspector<EthEvmContext<D>>> InspectorEvmTr for BlockEvm<D, I> {
     type Inspector = I;
 
-    fn all_inspector(&self) -> All<'_, D, I> {
+    fn all_inspector(&self) -> EvmParts<'_, D, I> {
         self.revm.all_inspector()
     }
 
-    fn all_mut_inspector(&mut self) -> AllMut<'_, D, I> {
+    fn all_mut_inspector(&mut self) -> EvmPartsMut<'_, D, I> {
         self.revm.all_mut_inspector()
     }
 }
@@ -259,7 +265,7 @@ impl<D: BlockDatabase, I: Inspector<EthEvmContext<D>>> InspectorEvmTr for BlockE
 impl<D: BlockDatabase, I> Evm for BlockEvm<D, I> {
     type DB = D;
     type Tx = TxEnv;
-    type Error = Error;
+    type Error = BlockEvmError;
     type HaltReason = HaltReason;
     type Spec = SpecId;
     type BlockEnv = BlockEnv;
@@ -278,13 +284,13 @@ impl<D: BlockDatabase, I> Evm for BlockEvm<D, I> {
         self.revm.ctx.cfg.chain_id
     }
 
-    fn transact_raw(&mut self, tx: TxEnv) -> Result<ResultAndState<HaltReason>, Error> {
+    fn transact_raw(&mut self, tx: TxEnv) -> Result<ResultAndState<HaltReason>, BlockEvmError> {
         if let Some(known) = self.known.take() {
             return Ok(known);
         }
         self.begin(tx)?;
         let result = MainnetHandler::default().run(self);
-        self.settle(result)
+        self.finish_transaction(result)
     }
 
     fn transact_system_call(
@@ -292,10 +298,10 @@ impl<D: BlockDatabase, I> Evm for BlockEvm<D, I> {
         caller: Address,
         contract: Address,
         data: Bytes,
-    ) -> Result<ResultAndState<HaltReason>, Error> {
+    ) -> Result<ResultAndState<HaltReason>, BlockEvmError> {
         self.revm.ctx.set_tx(TxEnv::new_system_tx_with_caller(caller, contract, data));
         let result = MainnetHandler::default().run_system_call(self);
-        self.settle(result)
+        self.finish_transaction(result)
     }
 
     fn finish(self) -> (Self::DB, EvmEnv<SpecId>) {
@@ -303,7 +309,7 @@ impl<D: BlockDatabase, I> Evm for BlockEvm<D, I> {
         (journaled_state.database, EvmEnv { block_env, cfg_env })
     }
 
-    /// There is nothing to enable: `transact` never inspects, and `inspect` always does.
+    /// Has no effect: `transact` never inspects, and `inspect` always does.
     fn set_inspector_enabled(&mut self, _: bool) {}
 
     fn components(&self) -> (&Self::DB, &I, &PrecompilesMap) {

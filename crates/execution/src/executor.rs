@@ -1,13 +1,14 @@
 //! Runs one block: pre-block changes, transactions, post-block changes.
 
 use crate::{
-    DatabaseError, ExecutionError, ExecutionInput, ExecutionOutcome, ObserverError, Timing,
-    block_state::{BlockState, ReadFailed, StateRules},
+    DatabaseError, ExecutionError, ExecutionInput, ExecutionOutcome, ExecutionTiming,
+    ObserverError,
+    block_state::{BlockState, ReadFailure, StateRules},
     constantinople,
     deposits::{DepositRequests, check_deposits},
     evm::BlockEvm,
-    parallel::Ahead,
-    receipts::BuildReceipt,
+    parallel::ParallelExecution,
+    receipts::BlockReceiptBuilder,
 };
 use alloy_consensus::{BlockHeader, transaction::Recovered};
 use alloy_eips::{
@@ -33,12 +34,12 @@ use retrie_state::StateDelta;
 use revm::{context_interface::result::EVMError, primitives::hardfork::SpecId};
 use std::{borrow::Cow, time::Instant};
 
-/// Called after each transaction with its index and what it alone changed.
+/// Called after each transaction with its index and the changes of this transaction alone.
 ///
-/// The delta is relative to the state after the transaction before; that of transaction 0 includes
-/// the changes before the transactions (system calls, the DAO's irregular transfer). Rewards,
-/// withdrawals and other changes after the last transaction belong to none. Applied in order, these
-/// deltas and those changes give the block's delta.
+/// The delta is relative to the state after the previous transaction. The delta of transaction 0
+/// includes the changes before the transactions (system calls, the DAO's irregular transfer).
+/// Rewards, withdrawals and other changes after the last transaction are in no delta of a
+/// transaction. Applied in order, these deltas and then those changes give the block's delta.
 pub type TransactionObserver<'a> = dyn FnMut(usize, StateDelta) -> Result<(), ObserverError> + 'a;
 
 /// The EVM's environment in the block with this header: rule set, block fields, blob parameters.
@@ -57,11 +58,11 @@ pub(crate) fn has_net_metering(spec: &ChainSpec, number: u64) -> bool {
     spec.is_constantinople_active_at_block(number) && !spec.is_petersburg_active_at_block(number)
 }
 
-/// Executes `block` on the state of its parent and returns what its header commits to, and its
-/// delta. Nothing is written.
+/// Executes `block` on the state of its parent and returns the values that its header commits to,
+/// and its delta. Nothing is written.
 ///
-/// The header's commitments are not checked; that is the consensus crate's part, before (shape of
-/// header and body) and after (gas, receipts, requests).
+/// It does not check the header's commitments. The consensus crate does, before execution (header
+/// and body) and after it (gas, receipts, requests).
 ///
 /// # Errors
 /// [`ExecutionError`]; see [`ExecutionError::is_invalid_block`] for verdicts about the block.
@@ -73,10 +74,10 @@ pub fn execute_block(
     run(spec, block, input, None, None, None)
 }
 
-/// Like [`execute_block`], and shows the delta of each single transaction to `observer`, whose error
-/// ends the execution.
+/// Like [`execute_block`], and shows the delta of each single transaction to `observer`, whose
+/// error ends the execution.
 ///
-/// Needed where a root is due after every transaction: receipts before Byzantium.
+/// Needed for receipts before Byzantium, which contain a state root after every transaction.
 pub fn execute_block_with_observer(
     spec: &ChainSpec,
     block: &RecoveredBlock,
@@ -86,53 +87,53 @@ pub fn execute_block_with_observer(
     run(spec, block, input, Some(observer), None, None)
 }
 
-/// Where the transactions of a block that is being built come from.
+/// Offers transactions for a block that is being built.
 pub trait TransactionSource {
-    /// The next transaction to try, `None` if there is no other one that fits into `room`.
-    fn next(&mut self, room: Room) -> Option<Recovered<Transaction>>;
+    /// The next transaction to try, `None` if no other one fits into `room`.
+    fn next(&mut self, room: RemainingGas) -> Option<Recovered<Transaction>>;
 
-    /// Told that the last one may not be included here, and why.
-    fn refused(&mut self, reason: &ExecutionError);
+    /// Reports that the last transaction may not be included in this block, and why.
+    fn mark_invalid(&mut self, reason: &ExecutionError);
 
-    /// Whether accounts with code may send transactions here, against EIP-3607: impersonated ones of
-    /// dev chains.
+    /// Whether accounts with code may send transactions in spite of EIP-3607. Dev chains need it
+    /// for impersonated accounts.
     fn senders_may_have_code(&self) -> bool {
         false
     }
 }
 
-/// What is left in a block that is being built.
+/// The gas that is left in a block that is being built.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct RemainingGas {
     /// Gas.
     pub gas: u64,
     /// Gas of blobs (EIP-4844).
     pub blob_gas: u64,
 }
 
-/// Like [`execute_block`] for a block whose transactions are not chosen yet: takes those that
-/// `source` offers, in order, and leaves out those that may not be included. `template` has the
-/// header as far as it is known, and no transactions.
+/// Like [`execute_block`] for a block whose transactions are not chosen yet: includes the
+/// transactions that `source` offers, in order, except those that are invalid there. `template` has
+/// the header as far as it is known, and no transactions.
 ///
 /// # Errors
-/// As [`execute_block`], but not for transactions.
+/// As [`execute_block`], but invalid transactions are no error.
 pub fn fill_block(
     spec: &ChainSpec,
     template: &RecoveredBlock,
     input: ExecutionInput<'_>,
     source: &mut dyn TransactionSource,
 ) -> Result<(Vec<Recovered<Transaction>>, ExecutionOutcome), ExecutionError> {
-    let mut filling = Filling { source, included: Vec::new() };
+    let mut filling = BlockFiller { source, included: Vec::new() };
     let outcome = run(spec, template, input, None, Some(&mut filling), None)?;
     Ok((filling.included, outcome))
 }
 
-pub(crate) struct Filling<'a> {
+pub(crate) struct BlockFiller<'a> {
     source: &'a mut dyn TransactionSource,
     included: Vec<Recovered<Transaction>>,
 }
 
-impl Filling<'_> {
+impl BlockFiller<'_> {
     /// Adds transactions to the block as long as there is room and some are offered.
     fn fill(
         &mut self,
@@ -145,13 +146,13 @@ impl Filling<'_> {
             .map_or(0, |params| params.max_blob_gas_per_block());
         let has_state_gas = executor.evm().cfg_env().enable_amsterdam_eip8037;
         loop {
-            // With EIP-8037 a block has its gas limit twice: for state gas and for all other gas.
+            // With EIP-8037 the gas limit holds twice: for state gas and for all other gas.
             let gas_used = if has_state_gas {
                 executor.max_block_gas_used()
             } else {
                 executor.cumulative_tx_gas_used
             };
-            let room = Room {
+            let room = RemainingGas {
                 gas: header.gas_limit.saturating_sub(gas_used),
                 blob_gas: blob_limit.saturating_sub(executor.blob_gas_used),
             };
@@ -161,14 +162,14 @@ impl Filling<'_> {
                 Err(
                     refusal @ (ExecutionError::InvalidTransaction { .. }
                     | ExecutionError::InvalidDeposit { .. }),
-                ) => self.source.refused(&refusal),
+                ) => self.source.mark_invalid(&refusal),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Executes one more transaction. One whose deposits would make the block invalid (EIP-6110) changes
-    /// nothing.
+    /// Executes one more transaction. A transaction whose deposits would make the block invalid
+    /// (EIP-6110) changes nothing.
     fn try_to_include(
         &self,
         spec: &ChainSpec,
@@ -179,7 +180,8 @@ impl Filling<'_> {
         let (number, index) = (header.number, self.included.len());
         executor.evm_mut().db_mut().set_access_index(index as u64 + 1);
         let outcome = executor.execute_transaction_without_commit(transaction.as_recovered_ref());
-        let outcome = settle(number, Some(index), executor.evm_mut().db_mut(), outcome)?;
+        let outcome =
+            map_execution_error(number, Some(index), executor.evm_mut().db_mut(), outcome)?;
         check_deposits(
             number,
             index,
@@ -187,16 +189,16 @@ impl Filling<'_> {
             outcome.result.result.logs(),
         )?;
         executor.commit_transaction(outcome);
-        settle(number, Some(index), executor.evm_mut().db_mut(), Ok(()))
+        map_execution_error(number, Some(index), executor.evm_mut().db_mut(), Ok(()))
     }
 }
 
-/// The chain's rules as alloy-evm shall see them in one block.
+/// The chain's rules that alloy-evm gets for one block.
 ///
-/// * Without the DAO fork: alloy-evm would drain the DAO's accounts after the transactions; EIP-779
-///   does so before them, and so does [`run`].
-/// * With Paris wherever the header is a proof-of-stake one: a chain whose merge block is not known
-///   in advance has it at a total difficulty, which no header tells.
+/// * Without the DAO fork: alloy-evm would drain the DAO's accounts after the transactions, but
+///   EIP-779 (and [`run`]) does it before them.
+/// * With Paris if the header is a proof-of-stake one: where the merge block is not known in
+///   advance, Paris activates at a total difficulty, which is not part of a header.
 /// * With Petersburg from Constantinople on: see [`constantinople`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockRules<'a> {
@@ -224,21 +226,21 @@ impl EthereumHardforks for BlockRules<'_> {
 }
 
 impl EthExecutorSpec for BlockRules<'_> {
-    /// Not asked for: deposits are read [here](take_deposits), as alloy-evm takes logs of other forms too,
-    /// and mainnet's contract where a chain names none.
+    /// alloy-evm does not use it here: [`take_deposits`] reads the deposits, since alloy-evm
+    /// accepts logs of other layouts too, and assumes mainnet's contract where a chain names none.
     fn deposit_contract_address(&self) -> Option<Address> {
         self.spec.deposit_contract()
     }
 }
 
-/// Everything that happens in a block. Outcomes of transactions come from `ahead`, where it has them.
+/// Executes all of a block. Outcomes of transactions come from `ahead`, where it has them.
 pub(crate) fn run(
     spec: &ChainSpec,
     block: &RecoveredBlock,
     input: ExecutionInput<'_>,
     mut observer: Option<&mut TransactionObserver<'_>>,
-    filling: Option<&mut Filling<'_>>,
-    ahead: Option<&Ahead>,
+    filling: Option<&mut BlockFiller<'_>>,
+    ahead: Option<&ParallelExecution>,
 ) -> Result<ExecutionOutcome, ExecutionError> {
     let start = Instant::now();
     let header = block.header();
@@ -246,7 +248,7 @@ pub(crate) fn run(
     check_ommers(number, &block.body().ommers)?;
 
     let mut env = evm_env(spec, header);
-    if let Some(Filling { source, .. }) = &filling {
+    if let Some(BlockFiller { source, .. }) = &filling {
         env.cfg_env.disable_eip3607 = source.senders_may_have_code();
     }
     let mut state = block_state(header, &env, input);
@@ -264,7 +266,7 @@ pub(crate) fn run(
     let mut executor = block_executor(spec, header, env, context, &mut state);
 
     let outcome = executor.apply_pre_execution_changes();
-    settle(number, None, executor.evm_mut().db_mut(), outcome)?;
+    map_execution_error(number, None, executor.evm_mut().db_mut(), outcome)?;
 
     let mut were_ahead = 0;
     for (index, transaction) in block.transactions_recovered().enumerate() {
@@ -272,11 +274,11 @@ pub(crate) fn run(
         if let Some(ahead) = ahead {
             let known = ahead.outcome(index, executor.evm_mut().db_mut());
             were_ahead += u64::from(known.is_some());
-            executor.evm_mut().foresee(known);
+            executor.evm_mut().set_next_outcome(known);
         }
         let outcome = executor.execute_transaction(transaction);
         let state = executor.evm_mut().db_mut();
-        settle(number, Some(index), state, outcome)?;
+        map_execution_error(number, Some(index), state, outcome)?;
         if let Some(observer) = &mut observer {
             observer(index, state.take_window()).map_err(|source| ExecutionError::Observer {
                 number,
@@ -294,17 +296,17 @@ pub(crate) fn run(
     executor.evm_mut().db_mut().set_access_index(transactions + 1);
     let deposits = take_deposits(spec, header, &mut executor)?;
     let outcome = executor.finish().map(|(_, result)| result);
-    let result = deposits.complete(settle(number, None, &mut state, outcome)?);
+    let result = deposits.complete(map_execution_error(number, None, &mut state, outcome)?);
 
     let outcome = outcome_of(number, start, &mut state, result)?;
-    Ok(ExecutionOutcome { ahead: were_ahead, ..outcome })
+    Ok(ExecutionOutcome { precomputed_transactions: were_ahead, ..outcome })
 }
 
-/// Executes one transaction by itself in the block with this header, on `input.state`: no system calls,
-/// no rewards, nothing else of the block. The state tests of the public suites are of this kind.
+/// Executes one transaction alone in the block with this header, on `input.state`: no system calls,
+/// no rewards, nothing else of the block. The state tests of the public suites need this.
 ///
 /// # Errors
-/// As [`execute_block`]; the state is then what it was before.
+/// As [`execute_block`]; the state is then unchanged.
 pub fn execute_transaction(
     spec: &ChainSpec,
     header: &Header,
@@ -318,7 +320,7 @@ pub fn execute_transaction(
     let mut executor = block_executor(spec, header, env, context_of(header), &mut state);
     executor.evm_mut().db_mut().set_access_index(1);
     let outcome = executor.execute_transaction(transaction);
-    settle(number, Some(0), executor.evm_mut().db_mut(), outcome)?;
+    map_execution_error(number, Some(0), executor.evm_mut().db_mut(), outcome)?;
     let result = BlockExecutionResult {
         receipts: std::mem::take(&mut executor.receipts),
         requests: Default::default(),
@@ -328,7 +330,7 @@ pub fn execute_transaction(
     outcome_of(number, start, &mut state, result)
 }
 
-/// The irregular transfer of EIP-779, in its block.
+/// Makes the irregular transfer of EIP-779, if this is its block.
 pub(crate) fn drain_dao(
     spec: &ChainSpec,
     number: u64,
@@ -354,7 +356,7 @@ pub(crate) fn block_state<'a>(
     BlockState::new(input, rules, header.number, header.parent_hash)
 }
 
-/// What alloy-evm asks of a block without ommers and withdrawals.
+/// The context that alloy-evm needs, for a block without ommers and withdrawals.
 pub(crate) fn context_of(header: &Header) -> EthBlockExecutionCtx<'_> {
     EthBlockExecutionCtx {
         parent_hash: header.parent_hash,
@@ -369,7 +371,7 @@ pub(crate) fn context_of(header: &Header) -> EthBlockExecutionCtx<'_> {
 
 /// alloy-evm's executor of one block.
 pub(crate) type BlockExecution<'s, 'a, 'b> =
-    EthBlockExecutor<'b, BlockEvm<&'s mut BlockState<'a>>, BlockRules<'b>, BuildReceipt>;
+    EthBlockExecutor<'b, BlockEvm<&'s mut BlockState<'a>>, BlockRules<'b>, BlockReceiptBuilder>;
 
 pub(crate) fn block_executor<'s, 'a, 'b>(
     spec: &'b ChainSpec,
@@ -379,7 +381,7 @@ pub(crate) fn block_executor<'s, 'a, 'b>(
     state: &'s mut BlockState<'a>,
 ) -> BlockExecution<'s, 'a, 'b> {
     let evm = BlockEvm::new(state, env, has_net_metering(spec, header.number));
-    EthBlockExecutor::new(evm, context, BlockRules::new(spec, header), BuildReceipt)
+    EthBlockExecutor::new(evm, context, BlockRules::new(spec, header), BlockReceiptBuilder)
 }
 
 fn outcome_of(
@@ -399,13 +401,14 @@ fn outcome_of(
         codes,
         access_list,
         accesses: state.database().read_counts(),
-        ahead: 0,
-        timing: Timing { total: start.elapsed(), storage: state.database().read_time() },
+        precomputed_transactions: 0,
+        timing: ExecutionTiming { total: start.elapsed(), storage: state.database().read_time() },
     })
 }
 
-/// Checks the contracts that requests are read from after the transactions, and reads the deposits. The
-/// receipts are no longer with the executor then, so that alloy-evm looks for no deposits in them.
+/// Checks, after the transactions, the contracts that requests are read from, and reads the
+/// deposits. It takes the receipts from the executor, so that alloy-evm looks for no deposits in
+/// them.
 pub(crate) fn take_deposits(
     spec: &ChainSpec,
     header: &Header,
@@ -421,8 +424,8 @@ fn deposit_contract(spec: &ChainSpec, header: &Header) -> Option<Address> {
     spec.deposit_contract().filter(|_| spec.is_prague_active_at_timestamp(header.timestamp))
 }
 
-/// A block is invalid if, after its transactions, a contract that requests are read from has no code
-/// (EIP-7002 and EIP-7251, from Amsterdam on EIP-8282).
+/// A block is invalid if, after its transactions, a contract that requests are read from has no
+/// code (EIP-7002 and EIP-7251, from Amsterdam on EIP-8282).
 fn check_request_contracts(
     spec: &ChainSpec,
     header: &Header,
@@ -445,7 +448,8 @@ fn check_request_contracts(
     Ok(())
 }
 
-/// Ommers older than the reward rule knows (yellow paper 11.3) would make the reward negative.
+/// Refuses ommers of more than seven generations, whose reward (yellow paper 11.3) would be
+/// negative.
 fn check_ommers(number: u64, ommers: &[Header]) -> Result<(), ExecutionError> {
     const OLDEST: u64 = 7;
     for ommer in ommers {
@@ -462,8 +466,9 @@ fn check_ommers(number: u64, ommers: &[Header]) -> Result<(), ExecutionError> {
     Ok(())
 }
 
-/// Turns what alloy-evm says into a verdict, with a failed read as the cause if there was one.
-pub(crate) fn settle<T>(
+/// Maps a result of alloy-evm to an [`ExecutionError`]; if a read failed, that failure is the
+/// cause.
+pub(crate) fn map_execution_error<T>(
     number: u64,
     index: Option<usize>,
     state: &mut BlockState<'_>,
@@ -495,7 +500,7 @@ fn internal_error(
     error: &InternalBlockExecutionError,
 ) -> ExecutionError {
     let reason = error.to_string();
-    match error.downcast_evm::<EVMError<ReadFailed>>() {
+    match error.downcast_evm::<EVMError<ReadFailure>>() {
         // A header without a field its fork demands.
         Some(EVMError::Header(_)) => ExecutionError::InvalidBlock { number, reason },
         _ => ExecutionError::Evm { number, index, reason },

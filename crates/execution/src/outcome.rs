@@ -1,4 +1,4 @@
-//! What the execution of a block yields.
+//! [`ExecutionOutcome`]: the result of executing a block.
 
 use crate::{BlockAccessList, ReadCounts};
 use alloy_consensus::TxReceipt;
@@ -9,13 +9,13 @@ use core::time::Duration;
 use retrie_chainspec::primitives::Receipt;
 use retrie_state::StateDelta;
 
-/// Everything a block yields that its header commits to, and everything it changes.
+/// The values of an executed block that its header commits to, and all its changes.
 #[derive(Clone, Debug, Default)]
 pub struct ExecutionOutcome {
-    /// One receipt per transaction. Before Byzantium they lack the state root that they commit to
-    /// then: an observer collects these roots.
+    /// One receipt per transaction. Receipts before Byzantium commit to a state root, which is not
+    /// part of them here: an observer collects these roots.
     pub receipts: Vec<Receipt>,
-    /// Gas the header's `gasUsed` counts.
+    /// Gas as the header's `gasUsed` counts it.
     pub gas_used: u64,
     /// Gas of blobs, zero before Cancun (EIP-4844).
     pub blob_gas_used: u64,
@@ -29,11 +29,10 @@ pub struct ExecutionOutcome {
     pub access_list: Option<BlockAccessList>,
     /// Keys read from the state, by kind.
     pub accesses: ReadCounts,
-    /// Transactions whose outcome was known when it was their turn: they were executed in parallel, on
-    /// the block's access list.
-    pub ahead: u64,
-    /// Where the time went.
-    pub timing: Timing,
+    /// Number of transactions whose outcome came from parallel execution on the block access list.
+    pub precomputed_transactions: u64,
+    /// Time of the execution.
+    pub timing: ExecutionTiming,
 }
 
 impl ExecutionOutcome {
@@ -50,14 +49,15 @@ impl ExecutionOutcome {
 
 /// Wall-clock time of one block's execution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timing {
+pub struct ExecutionTiming {
     /// From the start to the finished delta.
     pub total: Duration,
-    /// Thereof inside readers of state, codes and block hashes, on the thread that executes the block.
+    /// Part of it in the readers of state, codes and block hashes, on the thread that executes the
+    /// block.
     pub storage: Duration,
 }
 
-impl Timing {
+impl ExecutionTiming {
     /// Time outside the readers.
     pub const fn execution(&self) -> Duration {
         self.total.saturating_sub(self.storage)

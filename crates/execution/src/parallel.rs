@@ -1,35 +1,35 @@
-//! Transactions executed in parallel, on what the block's access list (EIP-7928) says of the state.
+//! Parallel execution of transactions on the values of the block access list (BAL, EIP-7928).
 //!
 //! ```text
-//!  threads `execute`:  parent's state + the list's writes before transaction i --> outcome i, and what
-//!                                                                                  it has seen
+//!  threads `execute`:  parent's state + the list's writes before transaction i --> outcome i and
+//!                                                                                  reads of i
 //!  the caller:         system calls -> 0 -> 1 -> 2 ... -> withdrawals, requests      |
-//!                                           '-- all that i has seen is so here? <----'
+//!                                           '-- equal to reads in this state? <------'
 //! ```
 //!
 //! | thread | work | bounded by | ends |
 //! |---|---|---|---|
 //! | the caller | everything around the transactions; takes their outcomes in order | | |
-//! | `execute`, as many as were asked for | transactions, each on the list | [`AHEAD`] transactions a thread before the caller | no transactions left, the list has lied, the caller is done |
+//! | `execute`, up to `threads` of them | transactions, each on the list's values | [`MAX_AHEAD`] transactions per thread before the caller | no transactions left, the list is wrong, the caller is done |
 //!
-//! # Why the outcome is that of serial execution
+//! # Why the outcome equals that of serial execution
 //!
-//! A list is what somebody claims. The caller keeps the state that serial execution keeps, and holds
-//! whatever a transaction has seen against it: accounts, slots, and that an account is absent. A
-//! transaction that has seen what it would see here has the outcome that it would have here, and that
-//! outcome goes the way that every outcome goes: block gas, receipt, changes, recorded accesses. One
-//! that has seen anything else, or failed, is executed here, as if nobody had tried; and after the first
-//! that saw something else all that follow are, too, for the list has lied. So nothing that is in a list
-//! becomes part of an outcome, and a list that omits, adds, reorders or lies makes a block invalid by the
-//! list that was recorded, whose hash is then another one than the header's, serially and in parallel
-//! alike. It may cost the work of the transactions that were ahead, no more.
+//! The list is only a claim. The caller keeps the state of serial execution and compares every read
+//! of a transaction with it: accounts, absent accounts, slots. A transaction with equal reads has
+//! an equal outcome, and the caller processes this outcome like any other: block gas, receipt,
+//! changes, recorded accesses. A transaction whose reads differ, or that failed, is executed again
+//! by the caller. After the first different read the list is known to be wrong, and the caller
+//! executes all further transactions itself. So no value of the list becomes part of an outcome. A
+//! list that omits, adds, reorders or changes entries differs from the recorded list, whose hash
+//! then differs from the header's: the block is invalid, in serial and in parallel execution. A
+//! wrong list costs at most the work of the transactions that were executed in advance.
 
 use crate::{
     ExecutionError, ExecutionInput, ExecutionOutcome,
-    block_state::{BlockState, Seen, StateRules},
+    bal_overlay::{BalOverlay, IndexedBal},
+    block_state::{BlockState, StateRules, TransactionReads},
     evm::BlockEvm,
     executor::{evm_env, execute_block, run},
-    listed::{Listed, ListedState},
 };
 use alloy_eip7928::AccountChanges;
 use alloy_evm::{Evm, FromRecoveredTx};
@@ -44,15 +44,15 @@ use revm::{
 };
 use std::{collections::BTreeMap, thread};
 
-/// Transactions that may be ahead of the caller, a thread.
-const AHEAD: usize = 8;
+/// Transactions that each thread may be ahead of the caller.
+const MAX_AHEAD: usize = 8;
 
-/// Like [`execute_block`](crate::execute_block) for a block that came with its access list, which must be
-/// well-formed: transactions are executed in parallel, on `threads` threads beside the caller's. The
-/// outcome is the same in everything but [`ExecutionOutcome::ahead`], whatever the list says, and so is
-/// the error.
+/// Like [`execute_block`](crate::execute_block) for a block that came with its access list, which
+/// must be well-formed: `threads` threads beside the caller's execute transactions in parallel.
+/// Whatever the list contains, outcome and error are the same, except
+/// [`ExecutionOutcome::precomputed_transactions`].
 ///
-/// Without a thread, or before Amsterdam, it is serial.
+/// With zero threads, or before Amsterdam, execution is serial.
 ///
 /// # Errors
 /// As [`execute_block`](crate::execute_block).
@@ -68,11 +68,11 @@ pub fn execute_block_in_parallel(
     if threads.min(transactions) == 0 || !env.cfg_env.spec.is_enabled_in(SpecId::AMSTERDAM) {
         return execute_block(spec, block, input);
     }
-    let ahead = Ahead::new(transactions, threads);
-    let listed = Listed::new(list);
+    let ahead = ParallelExecution::new(transactions, threads);
+    let listed = IndexedBal::new(list);
     let work = || {
-        let _working = Working(&ahead);
-        let state = ListedState::new(&listed, input);
+        let _working = WorkerGuard(&ahead);
+        let state = BalOverlay::new(&listed, input);
         let header = block.header();
         let rules = StateRules { clears_empty: true, has_access_list: false };
         let fresh =
@@ -80,19 +80,19 @@ pub fn execute_block_in_parallel(
         let mut evm = BlockEvm::new(fresh(), env.clone(), false);
         let senders = block.senders();
         while let Some(mut claim) = ahead.claim() {
-            state.go_before(claim.index as u64 + 1);
+            state.move_to_index(claim.index as u64 + 1);
             let transaction = &block.body().transactions[claim.index];
             let transaction = TxEnv::from_recovered_tx(transaction, senders[claim.index]);
             let outcome = evm.transact_raw(transaction);
-            // What has failed will fail again when it is its turn, or not.
+            // The caller executes a failed transaction again, and decides.
             let outcome = outcome.ok();
-            let seen = std::mem::replace(evm.db_mut(), fresh()).into_seen(outcome.is_some());
-            claim.attempt = Some(Attempt { outcome, seen });
+            let seen = std::mem::replace(evm.db_mut(), fresh()).into_reads(outcome.is_some());
+            claim.attempt = Some(TransactionAttempt { outcome, seen });
         }
     };
     thread::scope(|scope| {
-        // However this ends, nobody waits for more.
-        let _end = End(&ahead);
+        // Releases all waiting threads, also on an error or a panic.
+        let _end = StopGuard(&ahead);
         for _ in 0..threads.min(transactions) {
             ahead.progress.lock().working += 1;
             let thread = thread::Builder::new().name("execute".into());
@@ -104,44 +104,44 @@ pub fn execute_block_in_parallel(
     })
 }
 
-/// A transaction that was executed on the list.
-struct Attempt {
-    /// `None` if that has failed.
+/// One execution of a transaction on the list's values.
+struct TransactionAttempt {
+    /// `None` if it failed.
     outcome: Option<ResultAndState<HaltReason>>,
-    seen: Seen,
+    seen: TransactionReads,
 }
 
-/// What threads have executed ahead of the caller, and where both are.
-pub(crate) struct Ahead {
+/// The attempts of the threads, and the positions of the threads and of the caller.
+pub(crate) struct ParallelExecution {
     transactions: usize,
     most: usize,
-    progress: Mutex<Progress>,
-    /// There is room ahead, an attempt is there, or a thread has ended.
+    progress: Mutex<ParallelProgress>,
+    /// Signals that the caller moved on, an attempt is ready, or a thread has ended.
     moved: Condvar,
 }
 
 #[derive(Default)]
-struct Progress {
-    /// Threads that take transactions.
+struct ParallelProgress {
+    /// Running threads.
     working: usize,
-    /// The next transaction to be taken.
+    /// The next transaction for a thread to claim.
     next: usize,
-    /// The one that the caller is at.
+    /// The transaction that the caller is at.
     at: usize,
-    /// Nothing more is wanted.
+    /// Threads must stop.
     is_over: bool,
-    /// Attempts by transaction; `None` of those that never ended.
-    attempts: BTreeMap<usize, Option<Attempt>>,
+    /// Attempts by transaction; `None` for an attempt that panicked.
+    attempts: BTreeMap<usize, Option<TransactionAttempt>>,
 }
 
-impl Ahead {
+impl ParallelExecution {
     fn new(transactions: usize, threads: usize) -> Self {
-        let most = threads.saturating_mul(AHEAD);
+        let most = threads.saturating_mul(MAX_AHEAD);
         Self { transactions, most, progress: Mutex::default(), moved: Condvar::new() }
     }
 
-    /// Takes the next transaction, once it is not too far ahead.
-    fn claim(&self) -> Option<Claim<'_>> {
+    /// Claims the next transaction, once it is not too far ahead of the caller.
+    fn claim(&self) -> Option<TransactionClaim<'_>> {
         let mut progress = self.progress.lock();
         loop {
             let index = progress.next;
@@ -150,32 +150,32 @@ impl Ahead {
             }
             if index < progress.at + self.most {
                 progress.next += 1;
-                return Some(Claim { ahead: self, index, attempt: None });
+                return Some(TransactionClaim { ahead: self, index, attempt: None });
             }
             self.moved.wait(&mut progress);
         }
     }
 
-    /// The outcome of transaction `index` on `state`, which is that after the transactions before it,
-    /// if it is known. They are asked for in order.
+    /// The outcome of transaction `index`, if its reads agree with `state`, the state before it.
+    /// Call it for the transactions in order.
     pub(crate) fn outcome(
         &self,
         index: usize,
         state: &mut BlockState<'_>,
     ) -> Option<ResultAndState<HaltReason>> {
-        let Attempt { outcome, seen } = self.wait_for(index)?;
+        let TransactionAttempt { outcome, seen } = self.wait_for(index)?;
         match state.agrees_with(&seen) {
             Ok(true) => outcome,
             Ok(false) => {
                 self.end();
                 None
             }
-            // Execution here will run into the same.
+            // The caller's own execution runs into the same failure and reports it.
             Err(_) => None,
         }
     }
 
-    fn wait_for(&self, index: usize) -> Option<Attempt> {
+    fn wait_for(&self, index: usize) -> Option<TransactionAttempt> {
         let mut progress = self.progress.lock();
         progress.at = index;
         self.moved.notify_all();
@@ -201,14 +201,14 @@ impl Ahead {
     }
 }
 
-/// A transaction that a thread has taken. Dropping it tells the caller what came of it.
-struct Claim<'a> {
-    ahead: &'a Ahead,
+/// A transaction that a thread has claimed. Dropping it hands the attempt to the caller.
+struct TransactionClaim<'a> {
+    ahead: &'a ParallelExecution,
     index: usize,
-    attempt: Option<Attempt>,
+    attempt: Option<TransactionAttempt>,
 }
 
-impl Drop for Claim<'_> {
+impl Drop for TransactionClaim<'_> {
     fn drop(&mut self) {
         let mut progress = self.ahead.progress.lock();
         progress.attempts.insert(self.index, self.attempt.take());
@@ -216,20 +216,20 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// A thread that takes transactions.
-struct Working<'a>(&'a Ahead);
+/// Counts a running thread until it is dropped.
+struct WorkerGuard<'a>(&'a ParallelExecution);
 
-impl Drop for Working<'_> {
+impl Drop for WorkerGuard<'_> {
     fn drop(&mut self) {
         self.0.progress.lock().working -= 1;
         self.0.moved.notify_all();
     }
 }
 
-/// Ends it all when dropped.
-struct End<'a>(&'a Ahead);
+/// Stops all threads when dropped.
+struct StopGuard<'a>(&'a ParallelExecution);
 
-impl Drop for End<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.end();
     }

@@ -1,4 +1,4 @@
-//! How receipts are built from what the EVM reports.
+//! Builds receipts from the results of the EVM.
 
 use alloy_evm::{
     Evm,
@@ -6,11 +6,11 @@ use alloy_evm::{
 };
 use retrie_chainspec::primitives::{Receipt, Transaction, TxType};
 
-/// Builds this workspace's receipts from what the EVM reports.
+/// Builds this workspace's receipts from the results of the EVM.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BuildReceipt;
+pub(crate) struct BlockReceiptBuilder;
 
-impl ReceiptBuilder for BuildReceipt {
+impl ReceiptBuilder for BlockReceiptBuilder {
     type Transaction = Transaction;
     type Receipt = Receipt;
 

@@ -1,10 +1,11 @@
-//! Executions whose outcome nobody keeps: calls, estimates, traces, simulated blocks.
+//! [`EvmSimulation`]: executions that change no stored state: calls, estimates, traces, simulated
+//! blocks.
 
 use crate::{
     BlockAccessList, DatabaseError, ExecutionError, ExecutionInput,
     block_state::BlockState,
-    deadline::Deadline,
-    evm::{BlockEvm, Error},
+    deadline::ExecutionDeadline,
+    evm::{BlockEvm, BlockEvmError},
     executor::{
         self, block_executor, block_state, context_of, database_error, drain_dao, evm_env,
         has_net_metering, take_deposits,
@@ -39,29 +40,29 @@ use revm::{
 };
 use std::{borrow::Cow, collections::BTreeMap, time::Instant};
 
-/// Most slots that clears of whole storages may come to in a simulated block: its delta lists them one
-/// by one.
-const MOST_CLEARED: usize = 100_000;
+/// Largest number of slots that clears of whole storages may list in a simulated block: its delta
+/// lists each of them.
+const CLEAR_LIMIT: usize = 100_000;
 
-/// An execution whose outcome nobody keeps, in the environment of one block.
+/// An execution in the environment of one block that changes no stored state.
 ///
-/// It starts on the state of its input and goes on with what is [committed](Self::commit). Its
-/// rules are those of the block's fork; what an RPC call may leave aside (nonces, base fee, the
-/// block's gas limit) is up to the flags of [`env_mut`](Self::env_mut).
-pub struct Simulation<'a> {
+/// It starts on the state of its input and continues with the [committed](Self::commit) changes. It
+/// follows the rules of the block's fork; the flags of [`env_mut`](Self::env_mut) switch off the
+/// checks that RPC calls may skip (nonces, base fee, the block's gas limit).
+pub struct EvmSimulation<'a> {
     spec: &'a ChainSpec,
     env: EvmEnv<SpecId>,
     state: Box<BlockState<'a>>,
     net_metering: bool,
-    /// Precompiles that are not where they belong: taken away from an address, and put to one.
+    /// Changes of the precompiles: removed from an address, or moved from one to another.
     removed_precompiles: Vec<Address>,
     moved_precompiles: Vec<(Address, Address)>,
 }
 
-/// What an inspector sees of the EVM.
-pub type BlockContext<'a> = EthEvmContext<Box<BlockState<'a>>>;
+/// The EVM context that an inspector gets.
+pub type InspectorContext<'a> = EthEvmContext<Box<BlockState<'a>>>;
 
-/// What is changed of an account before an execution. What is `None` stays as it is.
+/// Changes of an account before an execution. `None` leaves a field unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct AccountOverride {
     /// Balance, in wei.
@@ -76,46 +77,47 @@ pub struct AccountOverride {
     pub slots: Vec<(U256, U256)>,
 }
 
-/// Why a transaction has no outcome.
+/// Why a simulated transaction has no outcome.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransactError {
-    /// It may not be executed here.
+    /// The transaction is not valid here.
     #[error(transparent)]
     Invalid(InvalidTransaction),
     /// State, code or ancestor hash could not be read.
     #[error(transparent)]
     Database(DatabaseError),
-    /// It took too long.
-    #[error("the execution was not done by its deadline")]
+    /// The execution took too long.
+    #[error("the execution was not finished by its deadline")]
     TimedOut,
     /// The EVM itself failed, e.g. a precompile without its implementation.
     #[error("the EVM failed: {0}")]
     Evm(String),
 }
 
-/// What a block yields after its transactions.
+/// The results of a simulated block that are complete only after its transactions.
 #[derive(Clone, Debug)]
-pub struct BlockEnd {
+pub struct SimulatedBlockResult {
     /// Requests to the consensus layer (EIP-7685), empty before Prague.
     pub requests: Requests,
     /// All changes since the simulation began.
     pub delta: StateDelta,
-    /// Codes that accounts carry now and did not carry before, by hash.
+    /// Codes that accounts have now and did not have before, by hash.
     pub codes: Vec<(B256, Bytes)>,
     /// Accesses of the block (EIP-7928), from Amsterdam on.
     pub access_list: Option<BlockAccessList>,
 }
 
-impl BlockEnd {
+impl SimulatedBlockResult {
     /// The header's `blockAccessListHash` (EIP-7928), from Amsterdam on.
     pub fn access_list_hash(&self) -> Option<B256> {
         self.access_list.as_deref().map(compute_block_access_list_hash)
     }
 }
 
-/// The environment of a block that may never have been: its header may have the time of a late fork
-/// and a number from before the merge, so that its rules ask for randomness that its number has not.
+/// The environment of a block that may not exist. Its header may combine the time of a late fork
+/// with a block number before the merge; the fork's rules then need a `prevrandao`, which
+/// [`evm_env`] sets by number only.
 pub fn simulated_env(spec: &ChainSpec, header: &Header) -> EvmEnv<SpecId> {
     let mut env = evm_env(spec, header);
     if env.cfg_env.spec.is_enabled_in(SpecId::MERGE) {
@@ -124,14 +126,14 @@ pub fn simulated_env(spec: &ChainSpec, header: &Header) -> EvmEnv<SpecId> {
     env
 }
 
-impl<'a> Simulation<'a> {
-    /// In the environment of the block with this header, on `input`. BLOCKHASH of a block that is
-    /// not known gives zero.
+impl<'a> EvmSimulation<'a> {
+    /// A simulation in the environment of the block with this header, on `input`. BLOCKHASH of an
+    /// unknown block gives zero.
     pub fn new(spec: &'a ChainSpec, header: &Header, input: ExecutionInput<'a>) -> Self {
         let env = simulated_env(spec, header);
         let mut state = Box::new(block_state(header, &env, input));
         state.hashes = Some(BTreeMap::new());
-        state.most_cleared = Some(MOST_CLEARED);
+        state.clear_limit = Some(CLEAR_LIMIT);
         let net_metering = has_net_metering(spec, header.number);
         Self {
             spec,
@@ -143,7 +145,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// At the first transaction of `block`, whose parent's state `input` is.
+    /// A simulation before the first transaction of `block`; `input` is the state of its parent.
     ///
     /// # Errors
     /// As [`before_transactions`](Self::before_transactions).
@@ -154,8 +156,8 @@ impl<'a> Simulation<'a> {
     ) -> Result<Self, ExecutionError> {
         let mut simulation = Self::new(spec, block.header(), input);
         simulation.state.hashes = None;
-        simulation.state.most_cleared = None;
-        // Whoever may be in a block was decided when it was made: on dev chains contracts, too.
+        simulation.state.clear_limit = None;
+        // The block was valid when it was built, and dev chains include transactions of contracts.
         simulation.env.cfg_env.disable_eip3607 = true;
         simulation.before_transactions(block.header())?;
         Ok(simulation)
@@ -171,12 +173,12 @@ impl<'a> Simulation<'a> {
         &mut self.env
     }
 
-    /// Executions end with [`TransactError::TimedOut`] when `end` is over.
+    /// Executions end with [`TransactError::TimedOut`] after `end`.
     pub const fn set_deadline(&mut self, end: Instant) {
-        self.state.deadline = Some(Deadline::new(end));
+        self.state.deadline = Some(ExecutionDeadline::new(end));
     }
 
-    /// From now on block `number` has this hash for BLOCKHASH.
+    /// Sets the hash that BLOCKHASH gives for block `number`.
     pub fn set_block_hash(&mut self, number: u64, hash: B256) {
         self.state.hashes.get_or_insert_default().insert(number, hash);
     }
@@ -184,7 +186,7 @@ impl<'a> Simulation<'a> {
     /// The account as it is now.
     ///
     /// # Errors
-    /// If the state cannot be read; so for all that follow.
+    /// If the state cannot be read.
     pub fn account(&mut self, address: Address) -> Result<Option<Account>, DatabaseError> {
         self.state.account(address)
     }
@@ -206,12 +208,12 @@ impl<'a> Simulation<'a> {
         standard.contains(address) && !self.removed_precompiles.contains(address)
     }
 
-    /// Puts the precompile at `from` to `to`.
+    /// Moves the precompile at `from` to `to`.
     pub fn move_precompile(&mut self, from: Address, to: Address) {
         self.moved_precompiles.push((from, to));
     }
 
-    /// Takes the precompile at this address away, so that the account's own code runs.
+    /// Removes the precompile at this address, so that the account's own code runs.
     pub fn remove_precompile(&mut self, address: Address) {
         self.removed_precompiles.push(address);
     }
@@ -232,8 +234,8 @@ impl<'a> Simulation<'a> {
         }
         if let Some(code) = changed.code {
             account.code_hash = if code.is_empty() { KECCAK256_EMPTY } else { keccak256(&code) };
-            // What looks like a delegation (EIP-7702) without being one runs as what it is, and before
-            // Prague nothing is one.
+            // Code that looks like a delegation (EIP-7702) but is none runs as plain code; before
+            // Prague there are no delegations.
             let has_delegations = self.env.cfg_env.spec.is_enabled_in(SpecId::PRAGUE);
             let delegating = Bytecode::new_raw_checked(code.clone()).ok();
             let code = delegating
@@ -248,8 +250,8 @@ impl<'a> Simulation<'a> {
         self.state.set(address, account, changed.clears_storage, changed.slots)
     }
 
-    /// All changes since the simulation began, and the codes that accounts carry now and did not
-    /// carry before.
+    /// All changes since the simulation began, and the codes that accounts have now and did not
+    /// have before.
     ///
     /// # Errors
     /// If an account whose storage is cleared cannot be read.
@@ -257,7 +259,7 @@ impl<'a> Simulation<'a> {
         self.state.finish()
     }
 
-    /// What is to be done before the transactions of the block with this header: the DAO's
+    /// Applies the changes before the transactions of the block with this header: the DAO's
     /// irregular transfer and the system calls.
     ///
     /// # Errors
@@ -268,10 +270,10 @@ impl<'a> Simulation<'a> {
         let mut executor =
             block_executor(self.spec, header, env, context_of(header), &mut self.state);
         let outcome = executor.apply_pre_execution_changes();
-        executor::settle(header.number, None, executor.evm_mut().db_mut(), outcome)
+        executor::map_execution_error(header.number, None, executor.evm_mut().db_mut(), outcome)
     }
 
-    /// What is to be done after the transactions of the block with this header: requests, rewards
+    /// Applies the changes after the transactions of the block with this header: requests, rewards
     /// and withdrawals.
     ///
     /// # Errors
@@ -281,7 +283,7 @@ impl<'a> Simulation<'a> {
         header: &Header,
         receipts: Vec<Receipt>,
         withdrawals: Option<&[Withdrawal]>,
-    ) -> Result<BlockEnd, ExecutionError> {
+    ) -> Result<SimulatedBlockResult, ExecutionError> {
         let number = header.number;
         self.begin_transaction(receipts.len());
         let context = EthBlockExecutionCtx {
@@ -293,20 +295,25 @@ impl<'a> Simulation<'a> {
         executor.receipts = receipts;
         let deposits = take_deposits(self.spec, header, &mut executor)?;
         let outcome = executor.finish().map(|(_, result)| result);
-        let result = deposits.complete(executor::settle(number, None, &mut self.state, outcome)?);
+        let result = deposits.complete(executor::map_execution_error(
+            number,
+            None,
+            &mut self.state,
+            outcome,
+        )?);
         let (delta, codes) =
             self.state.finish().map_err(|error| database_error(number, None, error))?;
         let access_list = self.state.take_access_list();
-        Ok(BlockEnd { requests: result.requests, delta, codes, access_list })
+        Ok(SimulatedBlockResult { requests: result.requests, delta, codes, access_list })
     }
 
-    /// What comes next is the transaction of this index, or what follows the transactions; block
-    /// access lists (EIP-7928) say so.
+    /// Sets the block access index (EIP-7928) to that of transaction `index`, or with the number of
+    /// transactions as `index` to what follows them.
     pub const fn begin_transaction(&mut self, index: usize) {
         self.state.set_access_index(index as u64 + 1);
     }
 
-    /// Executes a transaction of a block at its place. What it changes can be committed.
+    /// Executes a transaction of a block at its index. The caller can commit its changes.
     ///
     /// # Errors
     /// As [`transact`](Self::transact).
@@ -317,7 +324,7 @@ impl<'a> Simulation<'a> {
         inspector: Option<&mut I>,
     ) -> Result<(TxEnv, ResultAndState<HaltReason>), TransactError>
     where
-        I: Inspector<BlockContext<'a>>,
+        I: Inspector<InspectorContext<'a>>,
     {
         let body = block.body();
         let (transaction, sender) = (&body.transactions[index], block.senders()[index]);
@@ -338,11 +345,11 @@ impl<'a> Simulation<'a> {
         let mut evm = self.evm();
         let outcome = evm.transact_raw(tx);
         self.state = evm.into_db();
-        self.settle(outcome)
+        self.map_transact_error(outcome)
     }
 
-    /// Executes a transaction before the eyes of `inspector`. The state stays as it is until the
-    /// outcome is committed.
+    /// Executes a transaction with an `inspector`. The state stays as it is until the outcome is
+    /// committed.
     ///
     /// # Errors
     /// [`TransactError`].
@@ -352,24 +359,24 @@ impl<'a> Simulation<'a> {
         inspector: &mut I,
     ) -> Result<ResultAndState<HaltReason>, TransactError>
     where
-        I: Inspector<BlockContext<'a>>,
+        I: Inspector<InspectorContext<'a>>,
     {
         let mut evm = self.evm().inspected_by(inspector);
         let outcome = evm.inspect(tx);
         self.state = evm.into_db();
-        self.settle(outcome)
+        self.map_transact_error(outcome)
     }
 
-    /// An EVM that has the state; it must be given back.
+    /// Moves the state into an EVM; the caller must move it back.
     fn evm(&mut self) -> BlockEvm<Box<BlockState<'a>>> {
-        let nothing = Box::new(self.state.at_the_start());
+        let nothing = Box::new(self.state.fresh());
         let state = std::mem::replace(&mut self.state, nothing);
         let has_deadline = state.deadline.is_some();
         let mut evm = BlockEvm::new(state, self.env.clone(), self.net_metering);
         if let Some(precompiles) = self.precompiles() {
             evm = evm.with_precompiles(precompiles);
         }
-        if has_deadline { evm.watching_the_clock() } else { evm }
+        if has_deadline { evm.with_deadline_checks() } else { evm }
     }
 
     /// Makes the changes of a transaction part of the state.
@@ -403,14 +410,14 @@ impl<'a> Simulation<'a> {
         Some(precompiles)
     }
 
-    fn settle(
+    fn map_transact_error(
         &mut self,
-        outcome: Result<ResultAndState<HaltReason>, Error>,
+        outcome: Result<ResultAndState<HaltReason>, BlockEvmError>,
     ) -> Result<ResultAndState<HaltReason>, TransactError> {
         if let Some(failure) = self.state.take_failure() {
             return Err(TransactError::Database(failure));
         }
-        if self.state.deadline.as_ref().is_some_and(Deadline::has_passed) {
+        if self.state.deadline.as_ref().is_some_and(ExecutionDeadline::has_passed) {
             return Err(TransactError::TimedOut);
         }
         outcome.map_err(|error| match error {
@@ -421,7 +428,7 @@ impl<'a> Simulation<'a> {
 }
 
 /// The state as it is now.
-impl DatabaseRef for Simulation<'_> {
+impl DatabaseRef for EvmSimulation<'_> {
     type Error = DatabaseError;
 
     fn basic_ref(&self, address: Address) -> Result<Option<AccountInfo>, DatabaseError> {
@@ -441,7 +448,7 @@ impl DatabaseRef for Simulation<'_> {
     }
 }
 
-impl fmt::Debug for Simulation<'_> {
+impl fmt::Debug for EvmSimulation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Simulation")
             .field("number", &self.env.block_env.number)

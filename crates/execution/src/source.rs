@@ -1,4 +1,4 @@
-//! Where a block reads from besides the state: codes, ancestor hashes, and the cache of codes.
+//! What a block reads besides the state: codes and ancestor hashes; and the cache of codes.
 
 use alloy_primitives::{B256, Bytes, map::HashMap};
 use core::{fmt, hash::BuildHasher};
@@ -6,20 +6,20 @@ use quick_cache::{Weighter, sync::Cache};
 use retrie_state::{StateError, StateReader};
 use revm::bytecode::Bytecode;
 
-/// Reads contract codes, which live outside the state, by their keccak-256. All threads that execute a
-/// block share it.
+/// Reads contract codes, which are stored outside the state, by their keccak-256. All threads that
+/// execute a block share it.
 pub trait CodeReader: Sync {
     /// The code with this hash, `None` if it is not stored.
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError>;
 }
 
-/// Reads the hashes of the ancestors of the block that is executed. All threads that execute it share
-/// it.
+/// Reads the hashes of the ancestors of the executed block. All threads that execute the block
+/// share it.
 pub trait BlockHashes: Sync {
     /// Hash of the ancestor `number`, `None` if it is not known.
     ///
-    /// Asked for at most the 256 ancestors before the block (BLOCKHASH, yellow paper 9.4), never for
-    /// its parent, whose hash the header holds.
+    /// The EVM asks only for the 256 ancestors before the block (BLOCKHASH, yellow paper 9.4), and
+    /// never for its parent, whose hash is in the header.
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError>;
 }
 
@@ -54,7 +54,7 @@ impl CodeReader for () {
     }
 }
 
-/// No ancestors: for chains whose contracts never ask.
+/// No ancestors: for chains whose contracts never use BLOCKHASH.
 impl BlockHashes for () {
     fn block_hash(&self, _: u64) -> Result<Option<B256>, StateError> {
         Ok(None)
@@ -100,19 +100,19 @@ impl fmt::Debug for ExecutionInput<'_> {
 
 /// Bounded cache from code hash to analysed code (jump destinations found, padding added).
 ///
-/// Entries are addressed by their content, so they are valid for every state and every fork, and the
-/// cache may be shared between threads, chains and backends.
+/// Entries are addressed by their content, so they are valid for every state and every fork, and
+/// the cache may be shared between threads, chains and backends.
 pub struct CodeCache {
-    codes: Cache<B256, Bytecode, ByLength>,
+    codes: Cache<B256, Bytecode, CodeWeighter>,
 }
 
-/// Bytes an entry holds besides the code: key, allocation headers, jump table of a small code.
+/// Bytes of an entry besides the code: key, allocation headers, jump table of a small code.
 const ENTRY_OVERHEAD: u64 = 160;
 
 #[derive(Clone, Copy, Debug)]
-struct ByLength;
+struct CodeWeighter;
 
-impl Weighter<B256, Bytecode> for ByLength {
+impl Weighter<B256, Bytecode> for CodeWeighter {
     fn weight(&self, _: &B256, code: &Bytecode) -> u64 {
         // One bit of jump table per byte of code.
         let length = code.len() as u64;
@@ -125,7 +125,7 @@ impl CodeCache {
     pub fn new(bytes: u64) -> Self {
         const TYPICAL_CODE: u64 = 6 * 1024;
         let items = (bytes / TYPICAL_CODE).clamp(16, 1 << 20) as usize;
-        Self { codes: Cache::with_weighter(items, bytes, ByLength) }
+        Self { codes: Cache::with_weighter(items, bytes, CodeWeighter) }
     }
 
     /// Whether the code with this hash is cached.

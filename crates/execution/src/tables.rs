@@ -1,4 +1,5 @@
-//! Tables that the EVM makes at their first use: made ahead, so that no block waits for them.
+//! Tables that the EVM builds at first use: built at startup instead, so that no block waits for
+//! them.
 
 use alloy_consensus::{SignableTransaction, TxLegacy};
 use alloy_primitives::Signature;
@@ -8,21 +9,21 @@ use revm::{
     primitives::hardfork::SpecId,
 };
 
-/// Loads the trusted setup of KZG (EIP-4844), which takes seconds. It is one for the point evaluation
-/// precompile and for the proofs of blobs; a block or blob that needs it meanwhile waits for its end.
+/// Loads the trusted setup of KZG (EIP-4844), which takes seconds. The point evaluation precompile
+/// and the blob proofs share it; a block or blob that needs it during the load waits.
 pub fn load_trusted_setup() {
-    // The precompile and alloy's sidecars ask for the same precomputation level.
+    // The precompile and alloy's sidecars use this precomputation level too.
     c_kzg::ethereum_kzg_settings(8);
 }
 
-/// Makes the other tables: prices and precompiles of every fork, and those of the curve of signatures.
-/// Takes milliseconds.
+/// Builds the other tables: gas costs and precompiles of every fork, and the tables of the
+/// signature curve. Takes milliseconds.
 pub fn make_tables() {
     for spec in (0..=u8::MAX).map_while(SpecId::try_from_u8) {
         GasParams::new_spec(spec);
         Precompiles::new(PrecompileSpecId::from_spec_id(spec));
     }
-    // Which sender that is does not matter.
+    // The recovered sender does not matter.
     let signed = TxLegacy::default().into_signed(Signature::test_signature());
     let _ = signed.recover_signer();
 }

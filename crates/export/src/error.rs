@@ -11,7 +11,7 @@ use retrie_sources::SourceError;
 use retrie_state::StateError;
 use std::{io, path::PathBuf};
 
-/// Why an export stopped. Files that are there under their names are whole.
+/// Why an export stopped. Files under their final names are complete.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
@@ -27,27 +27,27 @@ pub enum ExportError {
     /// A report cannot be read.
     #[error(transparent)]
     Report(#[from] ReportError),
-    /// A block is not there.
+    /// A block does not exist.
     #[error("block {number} is not stored")]
     NoBlock {
         /// Number.
         number: u64,
     },
-    /// Blocks that are not all there were asked for.
+    /// Some of the requested blocks do not exist.
     #[error("blocks {from} to {to} are not all there: the chain has {first} to {last}")]
-    NotThere {
-        /// First block asked for.
+    MissingBlocks {
+        /// First requested block.
         from: u64,
-        /// Last block asked for.
+        /// Last requested block.
         to: u64,
-        /// First block there is.
+        /// First existing block.
         first: u64,
-        /// Last block there is.
+        /// Last existing block.
         last: u64,
     },
-    /// The state below a block, on which it would be executed, is not kept.
+    /// The state of a block's parent, on which the block would be executed, is not kept.
     #[error(
-        "what block {number} changed is not known: the state of its parent is not kept ({source})"
+        "the changes of block {number} are unknown: the state of its parent is not kept ({source})"
     )]
     NoState {
         /// Number.
@@ -68,14 +68,14 @@ pub enum ExportError {
         /// Why.
         source: Box<ExecutionError>,
     },
-    /// Executing a block gave something else than its header says.
+    /// The outcome of a block does not match its header.
     #[error("block {number} ({hash}): {source}")]
     Outcome {
         /// Number.
         number: u64,
         /// Hash.
         hash: B256,
-        /// What differs.
+        /// The difference.
         source: Box<ConsensusError>,
     },
     /// A contract code that the state names is missing.
@@ -96,7 +96,7 @@ pub enum ExportError {
         /// The key.
         key: retrie_state::StateKey,
     },
-    /// A number is too large for the type that its column has.
+    /// A number does not fit the type of its column.
     #[error(
         "block {number}: {column} is {value}, which does not fit into the 32 bits of its column"
     )]
@@ -108,9 +108,9 @@ pub enum ExportError {
         /// The value.
         value: u64,
     },
-    /// Two bundles say that they are the same block.
+    /// Two bundles of one block number have different blocks.
     #[error(
-        "{} holds block {number} ({hash}), and another bundle another block of this number: export \
+        "{} holds block {number} ({hash}), but another bundle has another block {number}: export \
          them into different folders",
         file.display()
     )]
@@ -127,9 +127,9 @@ pub enum ExportError {
     Io {
         /// File or folder.
         path: PathBuf,
-        /// What was tried.
+        /// What was attempted.
         action: &'static str,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// A file cannot be written as Parquet.
@@ -137,7 +137,7 @@ pub enum ExportError {
     Parquet {
         /// File.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: Box<ParquetError>,
     },
     /// A file under a name that the export would write is damaged.
@@ -145,20 +145,20 @@ pub enum ExportError {
     Damaged {
         /// File.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// A file under a name that the export would write holds something else.
     #[error("{} holds something else: {what}", path.display())]
-    Another {
+    OtherContent {
         /// File.
         path: PathBuf,
-        /// What.
+        /// The content.
         what: String,
     },
-    /// A file of the same table has some of the blocks, so that they would be there twice.
+    /// Another file of the same table has some of the blocks, which would then be exported twice.
     #[error(
-        "{} has some of the blocks {first} to {last} as well, which would be there twice",
+        "{} also has some of the blocks {first} to {last}, which would be exported twice",
         path.display()
     )]
     Overlap {
@@ -169,16 +169,16 @@ pub enum ExportError {
         /// Last block of the chunk.
         last: u64,
     },
-    /// Another process writes this file.
-    #[error("another export writes {} just now", path.display())]
+    /// Another process is writing this file.
+    #[error("another export is writing {}", path.display())]
     Busy {
         /// File.
         path: PathBuf,
     },
-    /// It was told to stop.
+    /// The user has stopped it.
     #[error(
-        "stopped before block {number}; {files} files are whole, and the same command goes on from \
-         there"
+        "stopped before block {number}; {files} files are complete, and the same command continues \
+         from there"
     )]
     Stopped {
         /// The block.

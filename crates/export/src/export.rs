@@ -1,9 +1,9 @@
-//! [`Export`]: which files there are to be, and writing those that are not there.
+//! [`BlockExport`]: plans the files of an export, and writes the missing ones.
 
 use crate::{
-    BlockSource, Blocks, ExportError, Needs, Table,
-    file::{Stamp, io_error, is_ours},
-    tables::{Layout, RowWriter},
+    BlockNeeds, BlockNumbers, BlockSource, ExportError, ExportTable,
+    file::{FileStamp, io_error, is_own_file},
+    tables::{RowWriter, TableLayout},
 };
 use alloy_primitives::{B256, Keccak256};
 use std::{
@@ -15,83 +15,83 @@ use std::{
     },
 };
 
-/// Blocks to be written into the files of some tables.
+/// An export of blocks into the files of some tables.
 #[derive(Clone, Debug)]
-pub struct Export<'a> {
-    /// The folder. It is made if it is not there.
+pub struct BlockExport<'a> {
+    /// The folder. It is created if it is missing.
     pub out: &'a Path,
-    /// The tables. Those that are not made of blocks are passed over.
-    pub tables: &'a [Table],
-    /// Blocks of a chunk.
+    /// The tables. Tables that are not made of blocks are skipped.
+    pub tables: &'a [ExportTable],
+    /// Number of blocks in a chunk.
     pub chunk_size: u64,
-    /// Whether files that are there are written anew.
+    /// Whether existing files are written again.
     pub overwrite: bool,
 }
 
-/// What an export has done.
+/// The outcome of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exported {
+pub struct ExportOutcome {
     /// Blocks in the files.
     pub blocks: u64,
     /// Files written.
     pub files_written: u64,
-    /// Files that were there, whole, with these blocks.
+    /// Existing, complete files with these blocks.
     pub files_kept: u64,
     /// Rows of all these files, by table.
     pub rows: BTreeMap<&'static str, u64>,
 }
 
-impl Exported {
-    pub(crate) fn written(&mut self, table: Table, rows: u64) {
+impl ExportOutcome {
+    pub(crate) fn count_written(&mut self, table: ExportTable, rows: u64) {
         self.files_written += 1;
         *self.rows.entry(table.name()).or_default() += rows;
     }
 
-    pub(crate) fn kept(&mut self, table: Table, rows: u64) {
+    pub(crate) fn count_kept(&mut self, table: ExportTable, rows: u64) {
         self.files_kept += 1;
         *self.rows.entry(table.name()).or_default() += rows;
     }
 }
 
 /// A table of this export.
-struct Wanted {
-    table: Table,
-    layout: Box<dyn Layout>,
-    /// Its files in the folder, by their first and last block.
+struct TargetTable {
+    table: ExportTable,
+    layout: Box<dyn TableLayout>,
+    /// Its files in the folder: first block, last block, path.
     found: Vec<(u64, u64, PathBuf)>,
 }
 
-impl Export<'_> {
-    /// Writes all files that are not there yet, chunk by chunk, and checks those that are. `progress` is
-    /// called after each block that is written, and `stop` looked at before.
+impl BlockExport<'_> {
+    /// Writes all missing files, chunk by chunk, and checks the existing ones. `progress` is called
+    /// after each block that is written; `stop` is checked before each block.
     ///
     /// # Errors
-    /// If a file that is there is damaged or holds something else, blocks cannot be read, files not
-    /// written, or `stop` was set. The files of the chunks before are there then.
+    /// If an existing file is damaged or holds something else, blocks cannot be read, files cannot
+    /// be written, or `stop` was set. The files of the chunks before are then complete.
     pub fn run(
         &self,
         source: &mut dyn BlockSource,
         stop: &AtomicBool,
-        progress: &mut dyn FnMut(&Exported),
-    ) -> Result<Exported, ExportError> {
+        progress: &mut dyn FnMut(&ExportOutcome),
+    ) -> Result<ExportOutcome, ExportError> {
         std::fs::create_dir_all(self.out)
             .map_err(|error| io_error(self.out, "create the folder", error))?;
         let network = network(source.spec().chain_id());
         let blocks = source.blocks().clone();
-        // A chain grows, and with it its last chunk.
-        let grows = matches!(blocks, Blocks::Range(_));
+        // A chain grows, and its last chunk grows with it.
+        let grows = matches!(blocks, BlockNumbers::Range(_));
         let mut wanted = Vec::new();
         for table in self.tables {
             if let Some(layout) = table.layout() {
                 let found = files_of(self.out, &network, *table)?;
-                wanted.push(Wanted { table: *table, layout, found });
+                wanted.push(TargetTable { table: *table, layout, found });
             }
         }
-        // What would be there twice is found before anything is written.
+        // Overlaps are found before anything is written.
         let ends: Vec<_> =
             blocks.chunks(self.chunk_size).filter_map(|chunk| ends(&chunk)).collect();
         wanted.iter().try_for_each(|one| one.check_overlaps(&ends, grows))?;
-        let mut exported = Exported::default();
+        let mut exported = ExportOutcome::default();
         for chunk in blocks.chunks(self.chunk_size) {
             self.chunk(&network, &chunk, &wanted, source, stop, &mut exported, progress)?;
         }
@@ -103,18 +103,18 @@ impl Export<'_> {
         &self,
         network: &str,
         chunk: &[u64],
-        wanted: &[Wanted],
+        wanted: &[TargetTable],
         source: &mut dyn BlockSource,
         stop: &AtomicBool,
-        exported: &mut Exported,
-        progress: &mut dyn FnMut(&Exported),
+        exported: &mut ExportOutcome,
+        progress: &mut dyn FnMut(&ExportOutcome),
     ) -> Result<(), ExportError> {
         let Some((first, last)) = ends(chunk) else { return Ok(()) };
-        let target = |one: &Wanted| self.out.join(file_name(network, one.table, first, last));
+        let target = |one: &TargetTable| self.out.join(file_name(network, one.table, first, last));
         let (there, missing): (Vec<_>, Vec<_>) =
             wanted.iter().partition(|one| !self.overwrite && target(one).exists());
         if !there.is_empty() {
-            let mut digest = Digest::default();
+            let mut digest = BlockDigest::default();
             for number in chunk {
                 self.check_stop(stop, *number, exported)?;
                 digest.add(source.hash(*number)?);
@@ -122,23 +122,23 @@ impl Export<'_> {
             let stamp = stamp(source, chunk, digest);
             for one in there {
                 let rows = one.layout.check(&target(one), &stamp)?;
-                if one.table == Table::Blocks && rows != chunk.len() as u64 {
+                if one.table == ExportTable::Blocks && rows != chunk.len() as u64 {
                     let what = format!("it has {rows} rows of {} blocks", chunk.len());
                     return Err(ExportError::Damaged { path: target(one), what });
                 }
-                exported.kept(one.table, rows);
+                exported.count_kept(one.table, rows);
             }
         }
         if !missing.is_empty() {
-            let create = |one: &&Wanted| Ok((one.table, one.layout.create(&target(one))?));
-            let mut files: Vec<(Table, Box<dyn RowWriter>)> =
+            let create = |one: &&TargetTable| Ok((one.table, one.layout.create(&target(one))?));
+            let mut files: Vec<(ExportTable, Box<dyn RowWriter>)> =
                 missing.iter().map(create).collect::<Result<_, ExportError>>()?;
-            let mut needs = Needs::default();
+            let mut needs = BlockNeeds::default();
             for (table, _) in &files {
                 needs.receipts |= table.needs().receipts;
                 needs.changes |= table.needs().changes;
             }
-            let mut digest = Digest::default();
+            let mut digest = BlockDigest::default();
             for number in chunk {
                 self.check_stop(stop, *number, exported)?;
                 let block = Arc::new(source.read(*number, needs)?);
@@ -152,7 +152,7 @@ impl Export<'_> {
             exported.blocks -= chunk.len() as u64;
             let stamp = stamp(source, chunk, digest);
             for (table, file) in files {
-                exported.written(table, file.finish(&stamp)?);
+                exported.count_written(table, file.finish(&stamp)?);
             }
         }
         exported.blocks += chunk.len() as u64;
@@ -166,7 +166,7 @@ impl Export<'_> {
         &self,
         stop: &AtomicBool,
         number: u64,
-        exported: &Exported,
+        exported: &ExportOutcome,
     ) -> Result<(), ExportError> {
         if stop.load(Ordering::Relaxed) {
             let files = exported.files_written + exported.files_kept;
@@ -176,16 +176,17 @@ impl Export<'_> {
     }
 }
 
-impl Wanted {
-    /// No file has some of the blocks of a chunk, but for that of the chunk, and, of a chain that has
-    /// grown, one of ours that begins with it and is shorter. `chunks` are their ends, in order.
+impl TargetTable {
+    /// Checks that no file has some of the blocks of a chunk, except the chunk's own file and, if
+    /// the chain has grown, a shorter file of ours that begins with the chunk. `chunks` are first
+    /// and last blocks, in order.
     fn check_overlaps(&self, chunks: &[(u64, u64)], grows: bool) -> Result<(), ExportError> {
         for (from, to, path) in &self.found {
             let at = chunks.partition_point(|(_, last)| last < from);
             let Some(&(first, last)) = chunks.get(at).filter(|(first, _)| first <= to) else {
                 continue;
             };
-            let is_shorter = || grows && *from == first && *to < last && is_ours(path);
+            let is_shorter = || grows && *from == first && *to < last && is_own_file(path);
             if (*from, *to) != (first, last) && !is_shorter() {
                 return Err(ExportError::Overlap { path: path.clone(), first, last });
             }
@@ -193,7 +194,7 @@ impl Wanted {
         Ok(())
     }
 
-    /// Removes what a chunk that has grown had before, now that all of it is there.
+    /// Removes the shorter files of a chunk that has grown, now that its complete file exists.
     fn remove_shorter(&self, first: u64, last: u64) -> Result<(), ExportError> {
         for (from, to, path) in &self.found {
             if *from == first && *to < last {
@@ -209,26 +210,26 @@ fn ends(chunk: &[u64]) -> Option<(u64, u64)> {
     Some((*chunk.first()?, *chunk.last()?))
 }
 
-/// Hashes of blocks, summed up.
+/// Digest of block hashes.
 #[derive(Default)]
-struct Digest(Keccak256);
+struct BlockDigest(Keccak256);
 
-impl Digest {
+impl BlockDigest {
     fn add(&mut self, hash: B256) {
         self.0.update(hash);
     }
 }
 
-fn stamp(source: &dyn BlockSource, chunk: &[u64], digest: Digest) -> Stamp {
+fn stamp(source: &dyn BlockSource, chunk: &[u64], digest: BlockDigest) -> FileStamp {
     let (first, last) = ends(chunk).unwrap_or_default();
     let content = match chunk.len() as u64 == last - first + 1 {
         true => format!("blocks {first} to {last}"),
         false => format!("{} blocks of {first} to {last}", chunk.len()),
     };
-    Stamp { chain_id: source.spec().chain_id(), content, digest: digest.0.finalize() }
+    FileStamp { chain_id: source.spec().chain_id(), content, digest: digest.0.finalize() }
 }
 
-/// What cryo calls the network at the beginning of file names.
+/// cryo's name of the network, at the beginning of file names.
 fn network(chain_id: u64) -> String {
     match chain_id {
         1 => "ethereum".into(),
@@ -238,15 +239,15 @@ fn network(chain_id: u64) -> String {
     }
 }
 
-fn file_name(network: &str, table: Table, first: u64, last: u64) -> String {
+fn file_name(network: &str, table: ExportTable, first: u64, last: u64) -> String {
     format!("{network}__{table}__{first:08}_to_{last:08}.parquet")
 }
 
-/// The files of a table in a folder, by first and last block.
+/// The files of a table in a folder: first block, last block, path.
 fn files_of(
     out: &Path,
     network: &str,
-    table: Table,
+    table: ExportTable,
 ) -> Result<Vec<(u64, u64, PathBuf)>, ExportError> {
     let io = |error| io_error(out, "list the folder", error);
     let mut found = Vec::new();
@@ -272,11 +273,11 @@ mod tests {
     #[test]
     fn files_are_named_as_cryo_names_them() {
         assert_eq!(
-            file_name(&network(1), Table::Blocks, 0, 999),
+            file_name(&network(1), ExportTable::Blocks, 0, 999),
             "ethereum__blocks__00000000_to_00000999.parquet"
         );
         assert_eq!(
-            file_name(&network(7331), Table::StorageDiffs, 123_456_789, 123_456_789),
+            file_name(&network(7331), ExportTable::StorageDiffs, 123_456_789, 123_456_789),
             "network_7331__storage_diffs__123456789_to_123456789.parquet"
         );
     }

@@ -1,11 +1,12 @@
-//! Files: written under another name until they are whole, and checked when they are found.
+//! Files: written under a temporary name until they are complete, and checked if they exist.
 //!
-//! A file ends with Parquet's footer, whose key-value metadata hold the [`Stamp`]: what is in the file,
-//! and a checksum (CRC-32) over the `retrie.data_bytes` bytes before what the footer consists of.
+//! A file ends with Parquet's footer. Its key-value metadata hold the [`FileStamp`], which
+//! describes the content, and a checksum (CRC-32) of the first `retrie.data_bytes` bytes, which are
+//! all bytes before the footer.
 
 use crate::{
     ExportError,
-    column::{Column, Schema},
+    column::{ColumnBuffer, TableSchema},
 };
 use alloy_primitives::{B256, hex};
 use parquet::{
@@ -27,17 +28,17 @@ use std::{
 
 /// Rows of a row group, at most ...
 const GROUP_ROWS: usize = 1 << 17;
-/// ... and about so many bytes of memory.
+/// ... and about this many bytes of memory.
 const GROUP_BYTES: usize = 32 << 20;
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    /// Chain id, or 0 where there is no chain.
+pub(crate) struct FileStamp {
+    /// Chain id, or 0 without a chain.
     pub(crate) chain_id: u64,
-    /// What it is made of: blocks, or a report.
+    /// The source: blocks, or a report.
     pub(crate) content: String,
-    /// Digest of that.
+    /// Digest of the source.
     pub(crate) digest: B256,
 }
 
@@ -47,14 +48,14 @@ const DIGEST: &str = "retrie.digest";
 const DATA_BYTES: &str = "retrie.data_bytes";
 const DATA_CRC32: &str = "retrie.data_crc32";
 
-/// Counts and sums up what goes by.
-struct Tally {
+/// Counts the bytes that are written, and computes their checksum.
+struct ChecksumWriter {
     file: File,
     bytes: u64,
     crc: crc32fast::Hasher,
 }
 
-impl Write for Tally {
+impl Write for ChecksumWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
         self.crc.update(&bytes[..written]);
@@ -70,22 +71,22 @@ impl Write for Tally {
 /// A file of rows of type `R` that is being written.
 pub(crate) struct TableFile<R> {
     target: PathBuf,
-    partial: Partial,
-    schema: Schema<R>,
-    writer: SerializedFileWriter<Tally>,
-    columns: Vec<Column>,
+    partial: PartialFile,
+    schema: TableSchema<R>,
+    writer: SerializedFileWriter<ChecksumWriter>,
+    columns: Vec<ColumnBuffer>,
     group_rows: usize,
     group_bytes: usize,
     rows: u64,
 }
 
-/// A file under another name, which is removed unless it gets its own.
-struct Partial(Option<PathBuf>);
+/// A file with a temporary name, which is deleted when dropped, unless it was renamed.
+struct PartialFile(Option<PathBuf>);
 
-impl Drop for Partial {
+impl Drop for PartialFile {
     fn drop(&mut self) {
         if let Some(path) = &self.0 {
-            // What is left is written over by the next export.
+            // If this fails, the next export overwrites the file.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -96,11 +97,11 @@ impl<R> TableFile<R> {
     pub(crate) fn create(
         target: &Path,
         table: &str,
-        schema: Schema<R>,
+        schema: TableSchema<R>,
     ) -> Result<Self, ExportError> {
         let path = partial_name(target);
         let io = |action| move |source| io_error(target, action, source);
-        // Not truncated before it is known that nobody else writes it.
+        // Truncated only after it is locked: another process may be writing it.
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(io("create a file beside it"))?;
@@ -110,8 +111,8 @@ impl<R> TableFile<R> {
             Err(TryLockError::Error(source)) => return Err(io("lock the file beside it")(source)),
         }
         file.set_len(0).map_err(io("empty the file beside it"))?;
-        let partial = Partial(Some(path));
-        let tally = Tally { file, bytes: 0, crc: crc32fast::Hasher::new() };
+        let partial = PartialFile(Some(path));
+        let tally = ChecksumWriter { file, bytes: 0, crc: crc32fast::Hasher::new() };
         let writer = schema
             .message(table)
             .and_then(|message| {
@@ -160,8 +161,8 @@ impl<R> TableFile<R> {
         Ok(())
     }
 
-    /// Makes the file durable and gives it its name. Returns its rows.
-    pub(crate) fn finish(mut self, stamp: &Stamp) -> Result<u64, ExportError> {
+    /// Makes the file durable and gives it its name. Returns its number of rows.
+    pub(crate) fn finish(mut self, stamp: &FileStamp) -> Result<u64, ExportError> {
         self.end_group()?;
         let Self { target, mut partial, mut writer, rows, .. } = self;
         let io = |action| {
@@ -193,17 +194,17 @@ impl<R> TableFile<R> {
     }
 }
 
-/// The name until it is whole. No reader takes hidden files for tables.
+/// The temporary name. Readers of tables skip hidden files.
 fn partial_name(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     target.with_file_name(format!(".{name}.partial"))
 }
 
-fn properties<R>(schema: &Schema<R>) -> WriterProperties {
+fn properties<R>(schema: &TableSchema<R>) -> WriterProperties {
     let mut properties = WriterProperties::builder()
         .set_created_by(concat!("retrie ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        // Least and greatest of a row group lead to blocks; of single pages only where rows are in order.
+        // Statistics per row group lead to blocks; statistics per page only pay for sorted columns.
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_column_statistics_enabled("block_number".into(), EnabledStatistics::Page);
     for column in schema.paths_without_dictionary() {
@@ -212,15 +213,16 @@ fn properties<R>(schema: &Schema<R>) -> WriterProperties {
     properties.build()
 }
 
-/// Makes sure that a file is whole and holds what `stamp` says, in these columns. Returns its rows.
+/// Checks that a file is complete and has the content of `stamp`, in these columns. Returns its
+/// number of rows.
 pub(crate) fn check<R>(
     path: &Path,
     table: &str,
-    schema: &Schema<R>,
-    stamp: &Stamp,
+    schema: &TableSchema<R>,
+    stamp: &FileStamp,
 ) -> Result<u64, ExportError> {
     let damaged = |what: String| ExportError::Damaged { path: path.to_owned(), what };
-    let another = |what: String| ExportError::Another { path: path.to_owned(), what };
+    let another = |what: String| ExportError::OtherContent { path: path.to_owned(), what };
     let mut file = File::open(path).map_err(|error| io_error(path, "open it", error))?;
     let footer = ParquetMetaDataReader::new().parse_and_finish(&file);
     let footer = footer.map_err(|error| damaged(format!("its footer does not parse ({error})")))?;
@@ -243,7 +245,8 @@ pub(crate) fn check<R>(
     let message = schema.message(table).map_err(|error| parquet_error(path, error))?;
     same_columns(&footer, &message).map_err(another)?;
     let digest = value(DIGEST)?.parse::<B256>().unwrap_or_default();
-    let found = Stamp { chain_id: number(CHAIN_ID)?, content: value(CONTENT)?.to_owned(), digest };
+    let found =
+        FileStamp { chain_id: number(CHAIN_ID)?, content: value(CONTENT)?.to_owned(), digest };
     if found != *stamp {
         return Err(another(match (found.chain_id == stamp.chain_id, found.content) {
             (false, _) => format!("it is of chain {}, not {}", found.chain_id, stamp.chain_id),
@@ -263,8 +266,8 @@ pub(crate) fn check<R>(
     })
 }
 
-/// Whether a file was written here.
-pub(crate) fn is_ours(path: &Path) -> bool {
+/// Whether this program wrote the file.
+pub(crate) fn is_own_file(path: &Path) -> bool {
     let footer = |file| ParquetMetaDataReader::new().parse_and_finish(&file).ok();
     let footer = File::open(path).ok().and_then(footer);
     let values = footer.as_ref().and_then(|footer| footer.file_metadata().key_value_metadata());
@@ -291,7 +294,7 @@ fn same_columns(footer: &ParquetMetaData, message: &TypePtr) -> Result<(), Strin
     })
 }
 
-/// Checksum of the first bytes of a file; `None` if there are not so many.
+/// Checksum of the first `bytes` bytes of a file; `None` if the file is shorter.
 fn crc_of(file: &mut File, bytes: u64) -> io::Result<Option<u32>> {
     io::Seek::rewind(file)?;
     let mut reader = BufReader::with_capacity(1 << 20, file).take(bytes);

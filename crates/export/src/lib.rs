@@ -1,35 +1,36 @@
-//! Chain data and results of races as Parquet files, for analysts.
+//! Exports chain data and race results as Parquet files, for analysts.
 //!
 //! ```text
 //!  datadir (a snapshot) -- ChainSource --.
-//!                                        +--> BlockData --> rows of each table --> row groups --> file
-//!  bundles ------------- BundleSource --'    block, receipts,                     of a chunk     of a chunk
-//!                                            changes of the state
-//!  reports of races --------------------------------------> rows of `results`, `result_blocks`
+//!                                        +--> BlockData --> rows --> row groups --> file
+//!  bundles ------------- BundleSource --'    block, receipts,  of each table, of a chunk
+//!                                            state changes
+//!  reports of races ------------------------------> rows of `results`, `result_blocks`
 //! ```
 //!
 //! # Vocabulary
 //!
-//! * **table** ([`Table`]): what the rows of a file are about. Names of tables, columns and files, and
-//!   types of columns, are those of [cryo](https://github.com/paradigmxyz/cryo) where it has them.
-//! * **chunk**: the blocks of one file of each table. Of a chain a chunk begins and ends at multiples of
-//!   the chunk size; of bundles it is so many of them, whatever lies between.
-//! * **source** ([`BlockSource`]): where blocks come from.
-//! * **stamp**: what the footer of a file says of its content: chain, blocks, and a digest of their
-//!   hashes. By it an export that goes on knows what it need not write again.
-//! * **changes**: what a block has done to the state, net, as its execution says. They belong to the
-//!   block and to no transaction.
+//! * **Table** ([`ExportTable`]): the kind of rows in a file. Names of tables, columns and files,
+//!   and types of columns, are those of [cryo](https://github.com/paradigmxyz/cryo) if it has them.
+//! * **Chunk**: the blocks in one file of each table. A chunk of a chain begins and ends at
+//!   multiples of the chunk size; a chunk of bundles has a fixed number of them, with any gaps.
+//! * **Source** ([`BlockSource`]): yields blocks, from a datadir or from bundles.
+//! * **Stamp**: the description of a file's content in its footer: chain, blocks, and a digest of
+//!   their hashes. By the stamp a resumed export knows which files it has already written.
+//! * **Changes**: the net changes of the state by a block, from its execution. They belong to the
+//!   block, not to a transaction.
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! * A file appears under its name whole and synced, or not at all. What is there already is kept if it
-//!   holds exactly these blocks, and is never taken for whole without its checksum.
-//! * Memory holds a row group of each table, not a chunk.
-//! * Every block whose changes are asked for is executed, and its outcome must be what its header says.
+//! * A file appears under its name complete and synced, or not at all. An existing file is kept if
+//!   it holds exactly these blocks; it counts as complete only if its checksum is right.
+//! * Memory holds one row group per table, not a chunk.
+//! * Every block whose changes are exported is executed, and its outcome must match its header.
 //!
-//! # Where things are
+//! # Modules
 //!
-//! [`Export`] plans chunks and drives; `tables` has the columns; `column` and `file` know Parquet.
+//! [`BlockExport`] plans and writes chunks; `tables` has the columns; `column` and `file` write
+//! Parquet.
 
 mod column;
 mod error;
@@ -39,6 +40,8 @@ mod source;
 mod tables;
 
 pub use error::ExportError;
-pub use export::{Export, Exported};
-pub use source::{BlockData, BlockSource, Blocks, BundleSource, ChainSource, Changes, Needs};
-pub use tables::{Table, UnknownTable, results::export_reports};
+pub use export::{BlockExport, ExportOutcome};
+pub use source::{
+    BlockChanges, BlockData, BlockNeeds, BlockNumbers, BlockSource, BundleSource, ChainSource,
+};
+pub use tables::{ExportTable, UnknownTable, results::export_reports};

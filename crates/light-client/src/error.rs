@@ -8,7 +8,7 @@ use retrie_state::{ProofError, StateKey};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LightClientError {
-    /// No verifier here checks such proofs.
+    /// This crate has no verifier for such proofs.
     #[error(
         "there is no verifier for proofs of backend {backend}, version {version}, hash function \
          {hash}: ask another node, or take a newer light client"
@@ -21,7 +21,7 @@ pub enum LightClientError {
         /// Its hash function.
         hash: String,
     },
-    /// The proof belongs to parameters that are not pinned.
+    /// The proof was made with parameters that are not pinned.
     #[error(
         "the proof is made under the {backend} parameters {digest}, which are not among those \
          pinned: give the verifier's parameters of this digest if you trust them"
@@ -32,7 +32,7 @@ pub enum LightClientError {
         /// Digest of the parameters.
         digest: B256,
     },
-    /// The header is not the trusted one, or none.
+    /// The bytes are not the trusted header, or no header at all.
     #[error("the header of block hash {hash} is refused: {fault}")]
     Header {
         /// The trusted hash.
@@ -40,15 +40,15 @@ pub enum LightClientError {
         /// What is wrong.
         fault: HeaderFault,
     },
-    /// The proof says that it belongs to another block than the trusted one.
+    /// The proof names another block than the trusted one.
     #[error("the proof is of block {proof}, the trusted root of block {trusted}")]
     OtherBlock {
         /// The trusted block, number or hash.
         trusted: String,
-        /// The proof's.
+        /// The block that the proof names.
         proof: String,
     },
-    /// The proof is said to be of a block that is later than the one whose root it leads to.
+    /// The proof claims to show a block later than the block whose root it leads to.
     #[error("a proof under the root of block {proven} says nothing of the later block {asked}")]
     LaterBlock {
         /// The later block.
@@ -64,36 +64,36 @@ pub enum LightClientError {
     OtherRoot {
         /// The trusted root.
         trusted: B256,
-        /// The proof's.
+        /// The root that the proof names.
         proof: B256,
     },
-    /// The verifier of the backend refuses the proof.
+    /// The verifier of the backend rejects the proof.
     #[error(transparent)]
     Proof(#[from] ProofError),
-    /// The proof is good, but shows another value than the answer states.
+    /// The proof is valid, but shows another value than the answer states.
     #[error("the answer states another value of {key} than its proof shows")]
     Claim {
-        /// Of which key.
+        /// The key.
         key: StateKey,
     },
-    /// The proof is good, but what it shows is no account, or no slot.
+    /// The proof is valid, but the value it shows is not an encoded account or slot.
     #[error("the proven value of {key} is not in the canonical encoding")]
     Value {
-        /// Of which key.
+        /// The key.
         key: StateKey,
     },
-    /// Code of another hash.
+    /// The code does not have the account's code hash.
     #[error("the code has hash {got}, the account names {expected}")]
     Code {
         /// Code hash of the account.
         expected: B256,
-        /// That of the code.
+        /// Hash of the given code.
         got: B256,
     },
 }
 
 impl LightClientError {
-    /// The class of the error in one word, the same in every verifier of these formats:
+    /// The class of the error in one word. All verifiers of these formats use the same classes, see
     /// `docs/formats/proofs.md`.
     pub const fn class(&self) -> &'static str {
         match self {
@@ -105,7 +105,7 @@ impl LightClientError {
             Self::OtherRoot { .. } | Self::Proof(ProofError::RootMismatch) => "root",
             Self::Proof(ProofError::Missing { .. }) => "missing",
             Self::Proof(ProofError::Unused) => "unused",
-            // `Malformed`, and what the contract may add.
+            // `Malformed`, and variants that may be added.
             Self::Proof(_) => "malformed",
             Self::Claim { .. } => "claim",
             Self::Value { .. } => "value",
@@ -117,10 +117,10 @@ impl LightClientError {
 /// What is wrong with the bytes of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderFault {
-    /// Their keccak-256 is not the trusted hash.
+    /// The bytes have another keccak-256 than the trusted hash.
     #[error("its bytes have hash {0}")]
     OtherHash(B256),
-    /// They are not the RLP of a header.
+    /// The bytes are not the RLP of a header.
     #[error("its bytes are no RLP of a header")]
     Malformed,
 }

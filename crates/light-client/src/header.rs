@@ -1,4 +1,4 @@
-//! What a light client reads of a header (yellow paper 4.3): number and state root.
+//! Reads number and state root of a header (yellow paper 4.3).
 
 use crate::error::HeaderFault;
 use alloy_primitives::{B256, keccak256};
@@ -6,8 +6,8 @@ use alloy_rlp::{Decodable, Header};
 
 /// Number and state root of a header, if its RLP has this hash.
 ///
-/// The hash vouches for all fields; these two have had their places since Frontier, so later forks
-/// may append what they like.
+/// The hash binds all fields. These two have had the same position since Frontier; later forks
+/// append fields after them.
 pub(crate) fn number_and_root(hash: &B256, rlp: &[u8]) -> Result<(u64, B256), HeaderFault> {
     let got = keccak256(rlp);
     if got != *hash {

@@ -1,38 +1,38 @@
-//! The light client: what a node says of the state, checked against a root that is trusted.
+//! The light client: checks a node's answers about the state against a trusted root.
 //!
 //! ```text
-//!  node                                     here
-//!  ----                                     ----
-//!  state_getProof --> StateProofResponse -> Verifier -- by format --> verifier of the storage crate
-//!  eth_getProof ----> EthProofResponse ---> ^  ^                      (crates/backends lists them)
+//!  node                                     this crate
+//!  ----                                     ----------
+//!  state_getProof --> StateProofResponse -> StateVerifier -- by format --> verifier of the storage
+//!  eth_getProof ----> EthProofResponse ---> ^  ^                   crate (crates/backends has all)
 //!  state_getProvenance                      |  '-- parameters, pinned by their digest
 //!               '---> ProvenanceResponse ---'
 //!                                           ^
 //!             header, checkpoint or root: TrustedRoot
 //!                                           |
 //!                                           v
-//!                     Verified: accounts and slots, present or absent, and what that rests on
+//!        VerifiedState: accounts and slots, present or absent, and the basis of trust (TrustBasis)
 //! ```
 //!
 //! # Vocabulary
 //!
-//! * **Proof**: bytes that lead from the values of some keys to a root, in an envelope that names
-//!   block, root and the kind of the proof. [`StateProof`].
-//! * **Kind**: backend, version of its proofs, hash function, digest of its parameters.
-//! * **Trusted root**: a root that the caller believes in, and why: [`TrustedRoot`].
-//! * **Answer**: a proof with the values that the node says it proves. [`StateProofResponse`].
-//! * **Provenance**: what a key was over a range of blocks, proven under one root. An answer of that:
-//!   [`ProvenanceResponse`].
+//! * **Proof** ([`StateProof`]): bytes that lead from the values of some keys to a root, in an
+//!   envelope that names block, root and the kind of the proof.
+//! * **Kind** of a proof: backend, version of its proofs, hash function, digest of its parameters.
+//! * **Trusted root** ([`TrustedRoot`]): a root that the caller trusts, and the reason.
+//! * **Answer** ([`StateProofResponse`]): a proof with the values that the node claims it proves.
+//! * **Provenance** ([`ProvenanceResponse`]): the values of a key over a range of blocks, proven
+//!   under one root.
 //!
 //! # Assumptions
 //!
-//! The hash function of the kind is collision resistant; for parameters with a secret also what the
-//! verifier of their backend assumes of them. Everything that comes from the node may be forged, the
-//! envelope included. Which block is the head of the chain is not this crate's business: whoever gives
-//! the trusted root knows.
+//! The hash function of the kind is collision resistant. For parameters with a secret, the
+//! assumptions of their backend's verifier hold. Everything from the node may be forged, the
+//! envelope included. This crate does not find the head of the chain: the caller gives the trusted
+//! root.
 //!
-//! Pure, without `std`, I/O or clock. Formats: `docs/formats/proofs.md`. An independent verifier in
-//! TypeScript lies beside this one in `ts/`; both run the proofs of `vectors/`, valid and forged.
+//! Pure, without `std`, I/O or clock. Formats: `docs/formats/proofs.md`. An independent TypeScript
+//! verifier is in `ts/`; both run the proofs of `vectors/`, valid and forged.
 
 #![no_std]
 
@@ -50,7 +50,9 @@ pub use error::{HeaderFault, LightClientError};
 pub use provenance::{ProvenanceResponse, VersionClaim, VersionValue};
 pub use response::{AccountClaim, EthProofResponse, EthSlotProof, SlotClaim, StateProofResponse};
 pub use retrie_backends::{ParamsFacts, ProofFormat, ProofVerifier};
-pub use retrie_state::{Account, BlockRef, ProofError, StateKey, StateProof, Value, Version};
-pub use trust::{ParamsTrust, RootTrust, Trust, TrustedRoot};
-pub use verified::{Shown, Verified, VerifiedProvenance};
-pub use verifier::{Verifier, verify_code};
+pub use retrie_state::{
+    Account, BlockRef, ProofError, StateKey, StateProof, StateValue, ValueVersion,
+};
+pub use trust::{ParamsTrust, RootTrust, TrustBasis, TrustedRoot};
+pub use verified::{ProvenValue, VerifiedProvenance, VerifiedState};
+pub use verifier::{StateVerifier, verify_code};

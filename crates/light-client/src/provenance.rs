@@ -1,14 +1,15 @@
-//! The answer of `state_getProvenance`: what a key was over a range of blocks, and its proof.
+//! The answer of `state_getProvenance`: the values of a key over a range of blocks, and their
+//! proof.
 
-use crate::{AccountClaim, LightClientError, Shown};
+use crate::{AccountClaim, LightClientError, ProvenValue};
 use alloc::{string::String, vec::Vec};
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use core::ops::RangeInclusive;
-use retrie_state::{BlockRef, StateKey, StateProof, Version};
+use retrie_state::{BlockRef, StateKey, StateProof, ValueVersion};
 
 /// The answer of `state_getProvenance(address, slot, from, to)`: the versions of an account or of a
-/// slot in a range of blocks, and the proof of that. Nothing in it is to be believed before it is
-/// [verified](crate::Verifier::verify_provenance).
+/// slot in a range of blocks, and their proof. Do not trust it before it is
+/// [verified](crate::StateVerifier::verify_provenance).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
@@ -35,25 +36,25 @@ pub struct ProvenanceResponse {
     pub from: U64,
     /// Last block of the range.
     pub to: U64,
-    /// What the key was set to in the range but at its first block, and what it held at that if it
-    /// had ever been set; newest first.
+    /// The version in force at the first block of the range, if the key was ever set, and all
+    /// versions set in later blocks of the range; newest first.
     pub versions: Vec<VersionClaim>,
     /// The backend's proof bytes.
     pub proof: Bytes,
 }
 
-/// A version as an answer states it.
+/// A version as the answer states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct VersionClaim {
-    /// The block that set it.
+    /// The block that set the value.
     pub block: U64,
-    /// What it set.
+    /// The value.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub value: VersionValue,
 }
 
-/// What a key was set to, as an answer states it.
+/// The value of a version, as the answer states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
@@ -64,18 +65,18 @@ pub enum VersionValue {
     Value(U256),
 }
 
-impl From<Shown> for VersionValue {
-    fn from(shown: Shown) -> Self {
+impl From<ProvenValue> for VersionValue {
+    fn from(shown: ProvenValue) -> Self {
         match shown {
-            Shown::Account { account, .. } => Self::Account(account.map(AccountClaim::from)),
-            Shown::Slot { value, .. } => Self::Value(value),
+            ProvenValue::Account { account, .. } => Self::Account(account.map(AccountClaim::from)),
+            ProvenValue::Slot { value, .. } => Self::Value(value),
         }
     }
 }
 
 impl ProvenanceResponse {
-    /// The answer that states these `versions` of `key` in `blocks`, newest first, with this proof of
-    /// them.
+    /// The answer that states these `versions` of `key` in `blocks`, newest first, with their
+    /// proof.
     ///
     /// # Errors
     /// [`LightClientError::Value`] if a version is not in the canonical encoding.
@@ -83,11 +84,11 @@ impl ProvenanceResponse {
         proof: StateProof,
         key: StateKey,
         blocks: RangeInclusive<u64>,
-        versions: Vec<Version>,
+        versions: Vec<ValueVersion>,
     ) -> Result<Self, LightClientError> {
         let StateProof { backend, version, hash, params, block, root, bytes, .. } = proof;
-        let claim = |Version { block, value }| {
-            let value = Shown::of(&key, value)?.into();
+        let claim = |ValueVersion { block, value }| {
+            let value = ProvenValue::of(&key, value)?.into();
             Ok::<_, LightClientError>(VersionClaim { block: U64::from(block), value })
         };
         Ok(Self {
@@ -118,12 +119,12 @@ impl ProvenanceResponse {
         }
     }
 
-    /// The range of blocks that it is about.
+    /// The range of blocks that this answer is about.
     pub fn blocks(&self) -> RangeInclusive<u64> {
         self.from.to()..=self.to.to()
     }
 
-    /// The proof in its envelope: of the states up to that after the last block of the range.
+    /// The proof in its envelope, as of the last block of the range.
     pub fn to_proof(&self) -> StateProof {
         StateProof {
             backend: self.backend.clone(),

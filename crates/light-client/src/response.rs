@@ -1,13 +1,13 @@
-//! Answers of nodes: what they state, and its proof. With the feature `serde` their JSON.
+//! Answers of nodes: the stated values and their proof. With the feature `serde` also their JSON.
 
 use alloc::{string::String, vec::Vec};
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use retrie_state::{Account, BlockRef, StateKey, StateProof};
 
 /// The answer of `state_getProof(address, slots, block)`: an account, some of its slots, and the
-/// proof of both. Nothing in it is to be believed before it is [verified](crate::Verifier).
+/// proof of both. Do not trust it before it is [verified](crate::StateVerifier).
 ///
-/// The proof is of these keys, in this order: the account, then `storage` as it stands.
+/// The proof covers these keys, in this order: the account, then `storage` in its order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
@@ -24,8 +24,8 @@ pub struct StateProofResponse {
     pub block: U64,
     /// Hash of the block.
     pub block_hash: B256,
-    /// Number of the block whose state is shown, if that is an older one than `block`, whose root the
-    /// proof leads to.
+    /// Number of the block whose state is shown, if it is older than `block`. The proof always
+    /// leads to the root of `block`.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub as_of: Option<U64>,
     /// The root that the proof leads to.
@@ -34,13 +34,13 @@ pub struct StateProofResponse {
     pub address: Address,
     /// The account; `null` if there is none.
     pub account: Option<AccountClaim>,
-    /// The slots asked for, in the order asked.
+    /// The requested slots, in the order of the request.
     pub storage: Vec<SlotClaim>,
     /// The backend's proof bytes.
     pub proof: Bytes,
 }
 
-/// An account as an answer states it.
+/// An account as the answer states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "camelCase"))]
@@ -67,7 +67,7 @@ impl From<AccountClaim> for Account {
     }
 }
 
-/// A slot as an answer states it.
+/// A slot as the answer states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SlotClaim {
@@ -78,8 +78,8 @@ pub struct SlotClaim {
 }
 
 impl StateProofResponse {
-    /// The answer that states `account` and `storage` (slots with their values) with this proof,
-    /// which is of [`keys_of`](Self::keys_of) `address` and these slots.
+    /// The answer that states `account` and `storage` (slots with their values). `proof` must cover
+    /// the [`keys_of`](Self::keys_of) `address` and these slots.
     pub fn new(
         proof: StateProof,
         address: Address,
@@ -104,7 +104,7 @@ impl StateProofResponse {
         }
     }
 
-    /// The keys that the proof of such an answer is of: the account, then the slots.
+    /// The keys that the proof of an answer covers: the account, then the slots.
     pub fn keys_of(address: Address, slots: impl IntoIterator<Item = B256>) -> Vec<StateKey> {
         let slots = slots.into_iter().map(|slot| StateKey::Slot(address, slot));
         [StateKey::Account(address)].into_iter().chain(slots).collect()
@@ -147,7 +147,7 @@ pub struct EthProofResponse {
     pub storage_hash: B256,
     /// Trie nodes from the state root down.
     pub account_proof: Vec<Bytes>,
-    /// The slots asked for.
+    /// The requested slots.
     pub storage_proof: Vec<EthSlotProof>,
 }
 

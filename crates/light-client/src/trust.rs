@@ -1,4 +1,4 @@
-//! What a verified answer rests on.
+//! Trusted roots, and the basis of trust in a verified answer.
 
 use crate::{LightClientError, header};
 use alloc::{
@@ -11,42 +11,42 @@ use alloy_primitives::{B256, Bytes};
 use core::fmt;
 use retrie_state::{BlockRef, StateProof};
 
-/// A root that the caller believes in, and why.
+/// A root that the caller trusts, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrustedRoot {
-    /// The root is the `stateRoot` of this header, whose hash is trusted: for `mpt` and
-    /// `mpt-archive`, and for chains of their own whose headers carry the backend's root.
+    /// The root is the `stateRoot` of this header, whose hash is trusted. For `mpt`, `mpt-archive`
+    /// and `prefix`, and for private chains whose headers contain the backend's root.
     Header {
         /// keccak-256 of the header.
         hash: B256,
-        /// RLP of the header, from anywhere.
+        /// RLP of the header, from any source.
         rlp: Bytes,
     },
-    /// The root of this block was pinned out of band: for roots that no header carries.
+    /// The root of this block was pinned out of band: for roots that no header contains.
     Checkpoint {
         /// Number of the block.
         number: u64,
         /// Root of its state.
         root: B256,
     },
-    /// This root, of whatever block.
+    /// This root, of an unknown block.
     Root(B256),
 }
 
-/// Why the root was believed, as far as it has been checked here.
+/// Why the root is trusted, as far as this crate checked it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RootTrust {
-    /// It is in the header of this block, whose hash the caller gave.
+    /// The root is in the header of this block, whose hash the caller gave.
     Header {
         /// The block.
         block: BlockRef,
     },
-    /// The caller pinned it for the block of this number.
+    /// The caller pinned the root for the block with this number.
     Checkpoint {
         /// Number of the block.
         number: u64,
     },
-    /// The caller gave it.
+    /// The caller gave the root.
     Root,
 }
 
@@ -55,28 +55,28 @@ pub enum RootTrust {
 pub struct ParamsTrust {
     /// Their digest, which the caller pinned.
     pub digest: B256,
-    /// Whether there is a secret behind them that nobody may know.
+    /// Whether the parameters have a secret, which must stay unknown.
     pub has_secret: bool,
-    /// Whether everybody knows their secret, and could have forged the proof.
+    /// Whether the secret is public, so that anyone could have forged the proof.
     pub insecure: bool,
 }
 
-/// What a verified answer rests on. Displays as sentences.
+/// The basis of trust in a verified answer. Displays as sentences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trust {
+pub struct TrustBasis {
     /// The root.
     pub root: B256,
-    /// Why it is believed.
+    /// Why the root is trusted.
     pub reason: RootTrust,
     /// The parameters of the backend, if it has any.
     pub params: Option<ParamsTrust>,
 }
 
 impl TrustedRoot {
-    /// The root and why it is believed.
+    /// The root, and why it is trusted.
     ///
     /// # Errors
-    /// [`LightClientError::Header`] if the header is not the one of the hash.
+    /// [`LightClientError::Header`] if the header does not have the trusted hash.
     pub(crate) fn open(&self) -> Result<(B256, RootTrust), LightClientError> {
         Ok(match self {
             Self::Header { hash, rlp } => {
@@ -106,13 +106,15 @@ impl RootTrust {
     }
 }
 
-impl Trust {
-    /// What it rests on, a sentence each.
+impl TrustBasis {
+    /// The basis of trust, one sentence per reason.
     pub fn sentences(&self) -> Vec<String> {
         let mut sentences = vec![self.reason_with(&self.root)];
         if let Some(ParamsTrust { digest, has_secret, insecure }) = self.params {
             sentences.push(if !has_secret {
-                format!("the parameters {digest} were pinned: the store is one of these")
+                format!(
+                    "the parameters {digest} were pinned: they must be the parameters of the store"
+                )
             } else if insecure {
                 format!(
                     "the parameters {digest} are INSECURE development parameters: everybody knows \
@@ -120,7 +122,8 @@ impl Trust {
                 )
             } else {
                 format!(
-                    "the parameters were pinned by digest {digest}: nobody may know their secret"
+                    "the parameters were pinned by digest {digest}: anyone who knows their secret \
+                     can forge proofs"
                 )
             });
         }
@@ -145,7 +148,7 @@ impl Trust {
     }
 }
 
-impl fmt::Display for Trust {
+impl fmt::Display for TrustBasis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.sentences().join("; "))
     }

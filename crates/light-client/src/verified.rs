@@ -1,24 +1,24 @@
-//! What a proof has shown.
+//! Verified values.
 
-use crate::{LightClientError, Trust};
+use crate::{LightClientError, TrustBasis};
 use alloc::vec::Vec;
 use alloy_primitives::{Address, B256, U256};
 use core::ops::RangeInclusive;
-use retrie_state::{Account, StateKey, Value, decode_slot};
+use retrie_state::{Account, StateKey, StateValue, decode_slot};
 
-/// What a proof shows under a trusted root.
+/// The values that a proof shows under a trusted root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "this is what was proven; what the answer says besides was not"]
-pub struct Verified {
-    /// The asked keys with what they hold, in the order asked.
-    pub shown: Vec<Shown>,
-    /// The block whose state this is, if that is an older one than the block of the root.
+pub struct VerifiedState {
+    /// The requested keys with their values, in the order of the request.
+    pub shown: Vec<ProvenValue>,
+    /// The block whose state this is, if it is older than the block of the root.
     pub as_of: Option<u64>,
-    /// What that rests on.
-    pub trust: Trust,
+    /// The basis of trust.
+    pub trust: TrustBasis,
 }
 
-/// What a proof shows of a key over a range of blocks, under a trusted root.
+/// The versions of a key over a range of blocks, as a proof shows them under a trusted root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "this is what was proven; what the answer says besides was not"]
 pub struct VerifiedProvenance {
@@ -26,16 +26,17 @@ pub struct VerifiedProvenance {
     pub key: StateKey,
     /// The range of blocks.
     pub blocks: RangeInclusive<u64>,
-    /// What the key was set to in the range but at its first block, and what it held at that if it
-    /// had ever been set; each with the block that set it, newest first. These are all.
-    pub versions: Vec<(u64, Shown)>,
-    /// What that rests on.
-    pub trust: Trust,
+    /// The version in force at the first block of the range, if the key was ever set, and all
+    /// versions set in later blocks of the range; each with the block that set it, newest first.
+    /// The list is complete.
+    pub versions: Vec<(u64, ProvenValue)>,
+    /// The basis of trust.
+    pub trust: TrustBasis,
 }
 
-/// A key and what it holds.
+/// A key with its proven value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum ProvenValue {
     /// An account.
     Account {
         /// Its address.
@@ -54,17 +55,17 @@ pub enum Shown {
     },
 }
 
-impl Shown {
-    /// What `value` says of `key`.
-    pub(crate) fn of(key: &StateKey, value: Option<Value>) -> Result<Self, LightClientError> {
+impl ProvenValue {
+    /// Decodes the `value` of `key`.
+    pub(crate) fn of(key: &StateKey, value: Option<StateValue>) -> Result<Self, LightClientError> {
         let malformed = || LightClientError::Value { key: *key };
         Ok(match *key {
             StateKey::Account(address) => {
-                let decode = |value: Value| Account::decode(&value).ok_or_else(malformed);
+                let decode = |value: StateValue| Account::decode(&value).ok_or_else(malformed);
                 Self::Account { address, account: value.map(decode).transpose()? }
             }
             StateKey::Slot(address, slot) => {
-                let decode = |value: Value| decode_slot(&value).ok_or_else(malformed);
+                let decode = |value: StateValue| decode_slot(&value).ok_or_else(malformed);
                 let value = value.map(decode).transpose()?.unwrap_or_default();
                 Self::Slot { address, slot, value }
             }
@@ -72,20 +73,20 @@ impl Shown {
     }
 }
 
-impl Verified {
-    /// The account at `address`, `Some(None)` if it is proven that there is none; `None` if it was
-    /// not asked for.
+impl VerifiedState {
+    /// The account at `address`; `Some(None)` if the proof shows that there is none, `None` if it
+    /// was not requested.
     pub fn account(&self, address: &Address) -> Option<Option<Account>> {
         self.shown.iter().find_map(|shown| match shown {
-            Shown::Account { address: other, account } if other == address => Some(*account),
+            ProvenValue::Account { address: other, account } if other == address => Some(*account),
             _ => None,
         })
     }
 
-    /// The value of a slot; `None` if it was not asked for.
+    /// The value of a slot; `None` if it was not requested.
     pub fn slot(&self, address: &Address, slot: &B256) -> Option<U256> {
         self.shown.iter().find_map(|shown| match shown {
-            Shown::Slot { address: of, slot: at, value } if (of, at) == (address, slot) => {
+            ProvenValue::Slot { address: of, slot: at, value } if (of, at) == (address, slot) => {
                 Some(*value)
             }
             _ => None,

@@ -1,35 +1,35 @@
-//! The verifier of everything: picks the one of the backend, and compares what an answer states
-//! with what its proof shows.
+//! The verifier for all formats: picks the verifier of the backend, and compares the values that an
+//! answer states with the values that its proof shows.
 
 use crate::{
-    EthProofResponse, LightClientError, ParamsTrust, ProvenanceResponse, Shown, StateProofResponse,
-    Trust, TrustedRoot, Verified, VerifiedProvenance, VersionValue,
+    EthProofResponse, LightClientError, ParamsTrust, ProvenValue, ProvenanceResponse,
+    StateProofResponse, TrustBasis, TrustedRoot, VerifiedProvenance, VerifiedState, VersionValue,
 };
 use alloc::{borrow::ToOwned, sync::Arc, vec::Vec};
 use alloy_primitives::{B256, KECCAK256_EMPTY, keccak256};
 use retrie_backends::{ParamsFacts, ProofFormat, ProofVerifier, proof_formats};
-use retrie_state::{Account, StateKey, StateProof, Value, Version};
+use retrie_state::{Account, StateKey, StateProof, StateValue, ValueVersion};
 use retrie_storage_mpt::{
     TrieHash,
     verify::{shown_account, shown_slot},
 };
 
-/// Verifies proofs of every format that takes no parameters, and of the others under those that are
-/// pinned.
+/// Verifies proofs of all formats without parameters, and of the other formats under pinned
+/// parameters.
 #[derive(Clone, Debug, Default)]
-pub struct Verifier {
+pub struct StateVerifier {
     pinned: Vec<Arc<dyn ProofVerifier>>,
 }
 
-impl Verifier {
+impl StateVerifier {
     /// A verifier without pinned parameters.
     pub const fn new() -> Self {
         Self { pinned: Vec::new() }
     }
 
-    /// The same, which also takes proofs under these parameters of a backend. Whether they are to be
-    /// trusted is the caller's to decide, by their [digest](ParamsFacts::digest): under parameters
-    /// whose secret is known, or under others than the store's, a proof may lie.
+    /// Also accepts proofs under these parameters of a backend. The caller decides by their
+    /// [digest](ParamsFacts::digest) whether to trust them: a proof may be forged if their secret
+    /// is known, or if they are not the parameters of the store.
     #[must_use]
     pub fn pin(mut self, params: Arc<dyn ProofVerifier>) -> Self {
         self.pinned.push(params);
@@ -45,36 +45,36 @@ impl Verifier {
         proof: &StateProof,
         keys: &[StateKey],
         trusted: &TrustedRoot,
-    ) -> Result<Verified, LightClientError> {
+    ) -> Result<VerifiedState, LightClientError> {
         let (values, trust) = self.values(proof, keys, trusted)?;
-        let shown = keys.iter().zip(values).map(|(key, value)| Shown::of(key, value));
-        Ok(Verified { shown: shown.collect::<Result<_, _>>()?, as_of: proof.as_of, trust })
+        let shown = keys.iter().zip(values).map(|(key, value)| ProvenValue::of(key, value));
+        Ok(VerifiedState { shown: shown.collect::<Result<_, _>>()?, as_of: proof.as_of, trust })
     }
 
-    /// The values of `keys` as the backend has them (`None`: absent), as `proof` shows them under
-    /// the trusted root, and what that rests on.
+    /// The values of `keys` in the backend's encoding (`None`: absent), as `proof` shows them under
+    /// the trusted root, and the basis of trust.
     ///
     /// # Errors
-    /// A [`LightClientError`] unless the proof is of exactly these keys (for MPT proofs also in this
-    /// order), of the trusted block as far as one is named, under the trusted root, and of a kind
-    /// known here.
+    /// A [`LightClientError`] unless the proof covers exactly these keys (for MPT proofs also in
+    /// this order), belongs to the trusted block if one is named, leads to the trusted root, and is
+    /// of a known kind.
     pub fn values(
         &self,
         proof: &StateProof,
         keys: &[StateKey],
         trusted: &TrustedRoot,
-    ) -> Result<(Vec<Option<Value>>, Trust), LightClientError> {
+    ) -> Result<(Vec<Option<StateValue>>, TrustBasis), LightClientError> {
         let (verifier, trust) = self.open(proof, trusted)?;
         Ok((verifier.values(trust.root, keys, proof.as_of, &proof.bytes)?, trust))
     }
 
-    /// The verifier of a proof's kind, and the trusted root, which the envelope names. What the proof
-    /// shows may be as of a block that is not later than the root's.
+    /// The verifier of the proof's kind, and the basis of trust. The envelope must name the trusted
+    /// root, and must not claim a state later than the root's block.
     fn open(
         &self,
         proof: &StateProof,
         trusted: &TrustedRoot,
-    ) -> Result<(&dyn ProofVerifier, Trust), LightClientError> {
+    ) -> Result<(&dyn ProofVerifier, TrustBasis), LightClientError> {
         let verifier = self.of_format(proof)?;
         let (root, reason) = trusted.open()?;
         reason.check_block(proof)?;
@@ -86,11 +86,11 @@ impl Verifier {
             return Err(LightClientError::OtherRoot { trusted: root, proof: proof.root });
         }
         let params = verifier.params().map(ParamsTrust::from);
-        Ok((verifier, Trust { root, reason, params }))
+        Ok((verifier, TrustBasis { root, reason, params }))
     }
 
-    /// What an answer of `state_getProvenance` proves under the trusted root, which is also what it
-    /// states. That it answers the question is for the caller to see from key and range.
+    /// Verifies an answer of `state_getProvenance` under the trusted root: its proof must show what
+    /// the answer states. The caller compares key and range with the request.
     ///
     /// # Errors
     /// As [`verify_response`](Self::verify_response); also if the range reaches beyond the block of
@@ -104,7 +104,8 @@ impl Verifier {
         let (verifier, trust) = self.open(&proof, trusted)?;
         let versions = verifier.versions(trust.root, &[key], blocks.clone(), &proof.bytes)?;
         let shown = versions.into_iter().flatten();
-        let shown = shown.map(|Version { block, value }| Ok((block, Shown::of(&key, value)?)));
+        let shown =
+            shown.map(|ValueVersion { block, value }| Ok((block, ProvenValue::of(&key, value)?)));
         let versions = shown.collect::<Result<Vec<_>, LightClientError>>()?;
         let stated = response.versions.iter().map(|claim| (claim.block.to(), claim.value));
         if !stated.eq(versions.iter().map(|(block, shown)| (*block, VersionValue::from(*shown)))) {
@@ -113,8 +114,8 @@ impl Verifier {
         Ok(VerifiedProvenance { key, blocks, versions, trust })
     }
 
-    /// What an answer of `state_getProof` proves under the trusted root, which is also what it
-    /// states. That it answers the question is for the caller to see from the keys shown.
+    /// Verifies an answer of `state_getProof` under the trusted root: its proof must show what the
+    /// answer states. The caller compares the shown keys with the request.
     ///
     /// # Errors
     /// As [`verify`](Self::verify), and [`LightClientError::Claim`].
@@ -122,13 +123,15 @@ impl Verifier {
         &self,
         response: &StateProofResponse,
         trusted: &TrustedRoot,
-    ) -> Result<Verified, LightClientError> {
+    ) -> Result<VerifiedState, LightClientError> {
         let keys = response.keys();
         let verified = self.verify(&response.to_proof(), &keys, trusted)?;
         let mut slots = response.storage.iter();
-        let is_stated = |shown: &Shown| match shown {
-            Shown::Account { account, .. } => *account == response.account.map(Account::from),
-            Shown::Slot { value, .. } => slots.next().is_some_and(|slot| slot.value == *value),
+        let is_stated = |shown: &ProvenValue| match shown {
+            ProvenValue::Account { account, .. } => *account == response.account.map(Account::from),
+            ProvenValue::Slot { value, .. } => {
+                slots.next().is_some_and(|slot| slot.value == *value)
+            }
         };
         match verified.shown.iter().map(is_stated).position(|stated| !stated) {
             Some(at) => Err(LightClientError::Claim { key: keys[at] }),
@@ -136,22 +139,23 @@ impl Verifier {
         }
     }
 
-    /// What an answer of `eth_getProof` (EIP-1186) proves under the trusted state root, which is
-    /// also what it states. Such an answer names no block.
+    /// Verifies an answer of `eth_getProof` (EIP-1186) under the trusted state root: its proof must
+    /// show what the answer states. Such an answer names no block.
     ///
     /// # Errors
     /// A [`LightClientError`] if a node of the proof is missing, wrong or not needed, or shows
-    /// something else than the answer states.
+    /// another value than the answer states.
     pub fn verify_eth_proof(
         &self,
         response: &EthProofResponse,
         trusted: &TrustedRoot,
-    ) -> Result<Verified, LightClientError> {
+    ) -> Result<VerifiedState, LightClientError> {
         let (root, reason) = trusted.open()?;
         let address = response.address;
         let shown = shown_account(root, &address, &response.account_proof)?;
         let empty = TrieHash::Keccak256.empty_root();
-        // Of an account that is not there, nodes give zeros, and either hash of nothing or zero.
+        // For an absent account nodes return zeros, and for the two hashes zero or the hash of
+        // nothing.
         let is_stated = match shown {
             Some((account, storage_root)) => {
                 storage_root == response.storage_hash && account == response.account()
@@ -170,20 +174,24 @@ impl Verifier {
         let storage_root = shown.map_or(empty, |(_, storage_root)| storage_root);
         let account = shown.map(|(account, _)| account);
         let mut all = Vec::with_capacity(1 + response.storage_proof.len());
-        all.push(Shown::Account { address, account });
+        all.push(ProvenValue::Account { address, account });
         for slot in &response.storage_proof {
             let key = StateKey::Slot(address, slot.key.into());
             let value = shown_slot(storage_root, &slot.key.into(), &slot.proof)?;
-            let shown = Shown::of(&key, value)?;
-            if !matches!(shown, Shown::Slot { value, .. } if value == slot.value) {
+            let shown = ProvenValue::of(&key, value)?;
+            if !matches!(shown, ProvenValue::Slot { value, .. } if value == slot.value) {
                 return Err(LightClientError::Claim { key });
             }
             all.push(shown);
         }
-        Ok(Verified { shown: all, as_of: None, trust: Trust { root, reason, params: None } })
+        Ok(VerifiedState {
+            shown: all,
+            as_of: None,
+            trust: TrustBasis { root, reason, params: None },
+        })
     }
 
-    /// What checks proofs of the format that the envelope names, under the parameters it names.
+    /// The verifier for the format and the parameters that the envelope names.
     fn of_format(&self, proof: &StateProof) -> Result<&dyn ProofVerifier, LightClientError> {
         let (backend, version, hash) = (&proof.backend, proof.version, &proof.hash);
         let is_named = |format: &&ProofFormat| {
@@ -218,7 +226,7 @@ impl From<ParamsFacts> for ParamsTrust {
 }
 
 impl EthProofResponse {
-    /// The account as it is stated.
+    /// The stated account.
     fn account(&self) -> Account {
         let Self { nonce, balance, code_hash, .. } = *self;
         Account { nonce: nonce.to(), balance, code_hash }

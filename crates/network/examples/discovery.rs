@@ -1,11 +1,13 @@
-//! Discovery alone, for testers such as geth's `devp2p discv4 test`: prints the node's `enode://` URL
-//! and its record, and every candidate it finds.
+//! Discovery alone, for testers such as geth's `devp2p discv4 test`: prints the node's `enode://`
+//! URL and its record, and every candidate it finds.
 //!
-//! `discovery [PORT [KEYFILE [BOOTNODE..]]]`, by default on a free port, with a new key, and alone.
-//! Ends when its input does.
+//! `discovery [PORT [KEYFILE [BOOTNODE..]]]`, by default on a free port, with a new key, and
+//! without boot nodes. Ends when its standard input is closed.
 
 use retrie_chainspec::ChainSpec;
-use retrie_network::discovery::{Bootnode, Config, Discovery, Forks, Nat, NodeKey, Pace};
+use retrie_network::discovery::{
+    Bootnode, Discovery, DiscoveryConfig, DiscoveryTiming, ForkTracker, NatMode, NodeKey,
+};
 use std::{error::Error, io::Read, path::Path, sync::Arc};
 use tokio::{runtime::Runtime, sync::watch};
 
@@ -16,22 +18,22 @@ fn main() -> Result<(), Box<dyn Error>> {
         .next()
         .map_or_else(|| Ok(NodeKey::random()), |path| NodeKey::load_or_create(Path::new(&path)))?;
     let bootnodes = args.map(|node| node.parse()).collect::<Result<Vec<Bootnode>, _>>()?;
-    // Who is alone looks for nobody: a tester sees his own questions answered and nothing else.
+    // Without boot nodes it searches no nodes, so a tester sees only the answers to its requests.
     let (_want, want) = watch::channel(!bootnodes.is_empty());
-    let config = Config {
+    let config = DiscoveryConfig {
         key,
         listen: ([127, 0, 0, 1], port).into(),
         tcp_port: port,
-        nat: Nat::None,
+        nat: NatMode::None,
         bootnodes,
-        forks: Arc::new(Forks::new(&ChainSpec::mainnet(), 0, 0)),
+        forks: Arc::new(ForkTracker::new(&ChainSpec::mainnet(), 0, 0)),
         nodes_file: None,
         v4: true,
         v5: true,
         dns: vec![],
         dns_server: None,
         want,
-        pace: Pace::default(),
+        pace: DiscoveryTiming::default(),
     };
     let runtime = Runtime::new()?;
     let (discovery, mut candidates) = Discovery::start(config, runtime.handle())?;

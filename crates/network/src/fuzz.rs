@@ -1,24 +1,24 @@
-//! Every decoder of the crate, fed with mutations of valid input: it may refuse, and must neither panic
-//! nor take memory that the input does not account for.
+//! Feeds every decoder of the crate with mutations of valid input. A decoder may refuse an input,
+//! but it must neither panic nor allocate more memory than the input accounts for.
 //!
-//! As a test each gets a few thousand inputs. `scripts/fuzz-network` runs them for as long as it is
-//! told, in a release build and under a limit of memory.
+//! As a test, each decoder gets a few thousand inputs. `scripts/fuzz-network` runs them for a
+//! chosen time, in a release build and under a memory limit.
 
 use crate::{discovery, eth, rchk, rlpx};
 use alloy_rlp::{Encodable, Header};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::time::{Duration, Instant};
 
-/// Something that reads bytes of strangers.
-pub(crate) struct Decoder {
+/// A decoder of bytes that remote nodes send.
+pub(crate) struct FuzzDecoder {
     pub(crate) name: &'static str,
-    /// Valid inputs, of every kind.
+    /// Valid inputs, one of each kind.
     pub(crate) seeds: Vec<Vec<u8>>,
-    /// Whether it takes the input.
+    /// Decodes the input. Returns whether it was accepted.
     pub(crate) run: fn(&[u8]) -> bool,
 }
 
-fn decoders() -> Vec<Decoder> {
+fn decoders() -> Vec<FuzzDecoder> {
     let mut all = discovery::fuzz();
     all.extend(eth::fuzz());
     all.extend(rchk::fuzz());
@@ -26,20 +26,20 @@ fn decoders() -> Vec<Decoder> {
     all
 }
 
-/// Bytes that formats care about.
+/// Bytes that have a meaning in the formats.
 const TELLING: &[u8] = &[
     0, 1, 0x7f, 0x80, 0x81, 0x83, 0xb7, 0xb8, 0xbf, 0xc0, 0xc1, 0xf7, 0xf8, 0xfb, 0xff, b',', b' ',
 ];
 
-/// A list or a string of RLP.
+/// An RLP list or string.
 #[derive(Clone, Debug)]
-enum Item {
+enum RlpItem {
     String(Vec<u8>),
     List(Vec<Self>),
 }
 
-impl Item {
-    /// All of the bytes as items, to a depth; None if they are not RLP.
+impl RlpItem {
+    /// Parses all of the bytes, down to `depth` nested lists. `None` if they are not RLP.
     fn parse(mut bytes: &[u8], depth: usize) -> Option<Vec<Self>> {
         let mut items = Vec::new();
         while !bytes.is_empty() {
@@ -129,11 +129,11 @@ fn mutate_bytes(bytes: &mut Vec<u8>, rng: &mut StdRng) {
     }
 }
 
-/// One more input. Most of those that are RLP stay RLP. The first byte of an input says the kind.
+/// The next input. Most inputs that are RLP stay RLP. The first byte of an input is its kind.
 fn next_input(seeds: &[Vec<u8>], rng: &mut StdRng) -> Vec<u8> {
     let mut input = seeds.choose(rng).unwrap().clone();
     let parsed = input.split_first().and_then(|(kind, rest)| {
-        Item::parse(rest, 12).filter(|items| !items.is_empty()).map(|items| (*kind, items))
+        RlpItem::parse(rest, 12).filter(|items| !items.is_empty()).map(|items| (*kind, items))
     });
     match parsed {
         Some((kind, mut items)) if rng.random_bool(0.8) => {
@@ -155,8 +155,9 @@ fn next_input(seeds: &[Vec<u8>], rng: &mut StdRng) -> Vec<u8> {
     }
 }
 
-/// Feeds a decoder until `end` says so; how many inputs there were, and how many were taken.
-fn feed(decoder: &Decoder, seed: u64, mut end: impl FnMut(u64) -> bool) -> (u64, u64) {
+/// Feeds a decoder until `end` returns true. Returns the number of inputs and how many were
+/// accepted.
+fn feed(decoder: &FuzzDecoder, seed: u64, mut end: impl FnMut(u64) -> bool) -> (u64, u64) {
     for input in &decoder.seeds {
         assert!((decoder.run)(input), "{} refuses a valid input", decoder.name);
     }
@@ -186,8 +187,8 @@ fn no_decoder_panics() {
     }
 }
 
-/// `RETRIE_FUZZ_DECODER` (all of them without it), `RETRIE_FUZZ_SECONDS` for each (10), and
-/// `RETRIE_FUZZ_SEED` (1).
+/// Environment: `RETRIE_FUZZ_DECODER` (default: all), `RETRIE_FUZZ_SECONDS` for each decoder
+/// (default: 10) and `RETRIE_FUZZ_SEED` (default: 1).
 #[test]
 #[ignore = "as long as one likes: scripts/fuzz-network"]
 fn fuzz() {

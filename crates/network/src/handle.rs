@@ -1,7 +1,7 @@
-//! Peers as the rest of a node sees them.
+//! The interface of the network to the rest of the node: [`NetworkHandle`], and the types it uses.
 
 use crate::{
-    eth::{BlockRange, Gossip, PeerId, Request, Response, Version},
+    eth::{BlockRange, EthRequest, EthResponse, EthVersion, PeerId, TxGossip},
     rchk,
     rlpx::{BASE_MESSAGES, DisconnectReason},
 };
@@ -9,40 +9,40 @@ use alloy_eip2124::ForkId;
 use std::{fmt, future::Future, net::IpAddr, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 use tokio::sync::broadcast;
 
-pub use crate::heard::{GossipReceiver, Heard};
+pub use crate::gossip_queue::{GossipReceiver, ReceivedGossip};
 
 /// A future that does not borrow.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A peer with which status messages have been exchanged.
+/// A connected peer: hello and status messages have been exchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
     /// Its public key.
     pub id: PeerId,
-    /// The other end of the connection.
+    /// The remote end of the connection.
     pub address: SocketAddr,
-    /// Our end of it.
+    /// The local end of the connection.
     pub local_address: SocketAddr,
-    /// The version of `eth` that is spoken.
-    pub version: Version,
-    /// Whether it has dialled us.
+    /// The version of `eth` that both sides use.
+    pub version: EthVersion,
+    /// Whether the peer has dialled this node.
     pub inbound: bool,
-    /// Whether it is one of the trusted peers, for whom limits of slots do not hold.
+    /// Whether it is a trusted peer. Slot limits do not hold for it.
     pub trusted: bool,
-    /// Whether it is one that is dialled again and again.
+    /// Whether it is a static peer, which is dialled again after each disconnect.
     pub is_static: bool,
-    /// What it calls itself; at most 256 bytes of what it has sent, without control characters.
+    /// Its client name: at most 256 bytes of what it has sent, without control characters.
     pub name: String,
-    /// Whether `rchk` is spoken with it too.
+    /// Whether `rchk` is used on this connection.
     pub speaks_rchk: bool,
-    /// What it says it can speak, as `eth/69`.
+    /// The capabilities of its hello message, such as `eth/69`.
     pub capabilities: Vec<String>,
-    /// What it serves, by its last word.
+    /// The blocks that it serves, by its last status or range update.
     pub range: BlockRange,
 }
 
 impl PeerInfo {
-    /// The first message id of `rchk`: protocols follow each other by their names.
+    /// The first message id of `rchk`. Capabilities get their ids in the order of their names.
     pub const fn rchk_base(&self) -> Option<u8> {
         if self.speaks_rchk { Some(BASE_MESSAGES + self.version.message_count()) } else { None }
     }
@@ -51,87 +51,89 @@ impl PeerInfo {
 /// Why a request has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// It is not, or no longer, connected.
+    /// The peer is not connected, or not any more.
     #[error("the peer is not connected")]
-    Gone,
-    /// It has not answered in time, and has been reported for it.
+    NotConnected,
+    /// The peer has not answered in time. It has been reported for that.
     #[error("the peer has not answered within {} s", .0.as_secs())]
     Timeout(Duration),
-    /// It has too many requests of ours already.
-    #[error("the peer has {0} requests of ours to answer already")]
+    /// The peer has too many requests of this node already.
+    #[error("the peer has {0} open requests of this node already")]
     Busy(usize),
-    /// The version that is spoken with it has no such request.
+    /// The version of `eth` on this connection has no such request.
     #[error("{0} has no such request")]
-    Unspoken(Version),
-    /// It hands out no states.
+    Unsupported(EthVersion),
+    /// The peer serves no states.
     #[error("the peer does not speak rchk/1")]
     NoStates,
-    /// It has answered something else, and is disconnected for it.
-    #[error("the peer has answered what was not asked")]
+    /// The peer has answered something else. It is disconnected for that.
+    #[error("the peer has answered another request")]
     WrongAnswer,
 }
 
-/// What a peer has done wrong. How much each costs is in `reputation`.
+/// A fault of a peer. The `reputation` module says what each one costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offence {
+pub enum PeerOffence {
     /// It did not answer in time.
     Timeout,
-    /// It has not what it said it has. A few are forgiven.
+    /// It does not have what it claims to have. A few are forgiven.
     Empty,
-    /// Again and again it gave fewer headers or bodies than it has and any client would give.
+    /// Several times in a row it gave fewer headers or bodies than it has and than any client's
+    /// limit.
     ShortAnswer,
-    /// Data that no honest peer can send: headers that do not link, bodies that do not match, a
-    /// block whose execution fails, a part of a state that is none. Disconnected and banned at once.
+    /// Data that no honest peer can send: headers that do not link, bodies that do not match their
+    /// headers, a block whose execution fails, an invalid chunk of a state. The peer is
+    /// disconnected and banned at once.
     WrongData,
-    /// A transaction that cannot be valid under any state: disconnected, not banned, as forks
-    /// differ in their rules.
+    /// A transaction that is invalid under any state. The peer is disconnected but not banned,
+    /// since the rules of forks differ.
     BadTransaction,
-    /// A blob transaction with proofs in the form of another fork (EIP-7594). A few are forgiven:
-    /// around that fork honest peers send both.
+    /// A blob transaction whose proofs have the form of another fork (EIP-7594). A few are
+    /// forgiven: around that fork honest peers send both forms.
     SidecarForm,
-    /// It announced transactions of one kind or size and sent others, or none of them.
+    /// It announced transactions of one type or size and sent others, or sent none of them.
     BadAnnouncement,
-    /// It breaks the protocol. Disconnected with this reason, and banned.
+    /// It breaks the protocol. It is disconnected with this reason, and banned.
     Breach(DisconnectReason),
 }
 
-/// What happens to peers.
+/// A change in the set of peers.
 #[derive(Clone, Debug)]
-pub enum Event {
-    /// A peer is there.
+pub enum PeerEvent {
+    /// A peer has connected.
     Connected(Arc<PeerInfo>),
-    /// It is gone. Requests under way have failed.
+    /// A peer has disconnected. Its open requests have failed.
     Disconnected(PeerId),
-    /// It serves other blocks than before.
+    /// A peer serves another range of blocks than before.
     RangeUpdate(PeerId, BlockRange),
 }
 
-/// Answers requests from what this node has.
-pub trait Serve: fmt::Debug + Send + Sync {
-    /// The answer. Called on a thread that may block; one call at a time for each peer.
-    fn answer(&self, peer: &PeerInfo, request: Request) -> Response;
+/// Answers `eth` requests of peers from the data of this node.
+pub trait EthRequestHandler: fmt::Debug + Send + Sync {
+    /// Answers one request. Runs on a thread that may block, one call at a time for each peer.
+    fn answer(&self, peer: &PeerInfo, request: EthRequest) -> EthResponse;
 }
 
-/// Answers requests for parts of states.
-pub trait ServeStates: fmt::Debug + Send + Sync {
-    /// The answer. Called on a thread that may block, one call at a time for each peer and a few for all
-    /// of them. What has to be made ready for longer than a second is refused as
-    /// [busy](rchk::Refusal::Busy) meanwhile.
-    fn answer(&self, peer: &PeerInfo, request: rchk::Request) -> rchk::Response;
+/// Answers `rchk` requests of peers: chunks of states, and contract codes.
+pub trait StateRequestHandler: fmt::Debug + Send + Sync {
+    /// Answers one request. Runs on a thread that may block, one call at a time for each peer and a
+    /// few calls in total. If the preparation of a state takes longer than a second, it answers
+    /// [busy](rchk::RchkRefusal::Busy) until the state is ready.
+    fn answer(&self, peer: &PeerInfo, request: rchk::RchkRequest) -> rchk::RchkResponse;
 }
 
-/// With whom `rchk` is spoken.
+/// Which peers may use `rchk`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StateAudience {
-    /// With the peers that the operator has named: trusted ones, and static ones.
+    /// The peers that the operator has named: trusted and static ones.
     #[default]
     Named,
-    /// With all peers.
+    /// All peers.
     All,
 }
 
 impl StateAudience {
-    /// Whether it is spoken with such a peer.
+    /// Whether a peer of this kind may use `rchk`.
     pub const fn includes(self, trusted: bool, is_static: bool) -> bool {
         match self {
             Self::Named => trusted || is_static,
@@ -140,97 +142,106 @@ impl StateAudience {
     }
 }
 
-/// What carries [`Peers`]: the manager, or something made up in a test.
-pub trait Network: fmt::Debug + Send + Sync {
-    /// See [`Peers::connected`].
+/// What is behind a [`NetworkHandle`]: the network itself, or a test double.
+pub trait PeerNetwork: fmt::Debug + Send + Sync {
+    /// See [`NetworkHandle::connected`].
     fn connected(&self) -> Vec<Arc<PeerInfo>>;
-    /// See [`Peers::request`].
-    fn request(&self, peer: PeerId, request: Request) -> BoxFuture<Result<Response, RequestError>>;
-    /// See [`Peers::request_within`]. Of any length by default.
+    /// See [`NetworkHandle::request`].
+    fn request(
+        &self,
+        peer: PeerId,
+        request: EthRequest,
+    ) -> BoxFuture<Result<EthResponse, RequestError>>;
+    /// See [`NetworkHandle::request_within`]. The default ignores the limit.
     fn request_within(
         &self,
         peer: PeerId,
-        request: Request,
+        request: EthRequest,
         _bytes: usize,
-    ) -> BoxFuture<Result<Response, RequestError>> {
+    ) -> BoxFuture<Result<EthResponse, RequestError>> {
         self.request(peer, request)
     }
-    /// See [`Peers::request_state`]. Of those who hand out no states by default.
+    /// See [`NetworkHandle::request_state`]. The default refuses: the peer serves no states.
     fn request_state(
         &self,
         _: PeerId,
-        _: rchk::Request,
-    ) -> BoxFuture<Result<rchk::Response, RequestError>> {
+        _: rchk::RchkRequest,
+    ) -> BoxFuture<Result<rchk::RchkResponse, RequestError>> {
         Box::pin(std::future::ready(Err(RequestError::NoStates)))
     }
-    /// See [`Peers::send`].
-    fn send(&self, peer: PeerId, gossip: Gossip) -> bool;
-    /// See [`Peers::report`].
-    fn report(&self, peer: PeerId, offence: Offence);
-    /// See [`Peers::events`].
-    fn events(&self) -> broadcast::Receiver<Event>;
+    /// See [`NetworkHandle::send`].
+    fn send(&self, peer: PeerId, gossip: TxGossip) -> bool;
+    /// See [`NetworkHandle::report`].
+    fn report(&self, peer: PeerId, offence: PeerOffence);
+    /// See [`NetworkHandle::events`].
+    fn events(&self) -> broadcast::Receiver<PeerEvent>;
 }
 
-/// The peers of a node. Clones are the same.
+/// A handle to the network of this node. Clones share the same network.
 #[derive(Clone, Debug)]
-pub struct Peers(Arc<dyn Network>);
+pub struct NetworkHandle(Arc<dyn PeerNetwork>);
 
-impl Peers {
-    /// Over something that carries them.
-    pub fn new(network: impl Network + 'static) -> Self {
+impl NetworkHandle {
+    /// Makes a handle to `network`.
+    pub fn new(network: impl PeerNetwork + 'static) -> Self {
         Self(Arc::new(network))
     }
 
-    /// Those who are connected, in no order.
+    /// The connected peers, in no order.
     pub fn connected(&self) -> Vec<Arc<PeerInfo>> {
         self.0.connected()
     }
 
-    /// Asks a peer. The future needs no particular runtime.
+    /// Sends a request to a peer and waits for the answer. The future needs no particular runtime.
     ///
-    /// That the answer is of the request's kind and no longer than it has been checked, and nothing
-    /// else.
+    /// Only two things about the answer are checked: it is of the request's kind, and it has no
+    /// more items than the request asks for.
     ///
     /// # Errors
-    /// If the peer is gone, busy, or does not answer in time, which is some 15 s.
-    pub async fn request(&self, peer: PeerId, request: Request) -> Result<Response, RequestError> {
+    /// If the peer is not connected, is busy, or does not answer in time (15 s by default).
+    pub async fn request(
+        &self,
+        peer: PeerId,
+        request: EthRequest,
+    ) -> Result<EthResponse, RequestError> {
         self.0.request(peer, request).await
     }
 
-    /// Asks a peer, as [`request`](Self::request) does. An answer of more than `bytes` is not read, and
-    /// its sender is banned.
+    /// Sends a request, as [`request`](Self::request) does. If the answer has more than `bytes`
+    /// bytes, it is not read, and the peer is banned.
     ///
     /// # Errors
-    /// As there.
+    /// As [`request`](Self::request).
     pub async fn request_within(
         &self,
         peer: PeerId,
-        request: Request,
+        request: EthRequest,
         bytes: usize,
-    ) -> Result<Response, RequestError> {
+    ) -> Result<EthResponse, RequestError> {
         self.0.request_within(peer, request, bytes).await
     }
 
-    /// Asks a peer for parts of a state, as [`request`](Self::request) asks for blocks.
+    /// Asks a peer for chunks of a state or for codes, as [`request`](Self::request) asks for
+    /// blocks.
     ///
     /// # Errors
-    /// As there, and if it does not speak `rchk`.
+    /// As [`request`](Self::request), and if the peer does not use `rchk`.
     pub async fn request_state(
         &self,
         peer: PeerId,
-        request: rchk::Request,
-    ) -> Result<rchk::Response, RequestError> {
+        request: rchk::RchkRequest,
+    ) -> Result<rchk::RchkResponse, RequestError> {
         self.0.request_state(peer, request).await
     }
 
-    /// Tells a peer. False if it is gone, or does not read as fast as it is told: then it is not told
-    /// this.
-    pub fn send(&self, peer: PeerId, gossip: Gossip) -> bool {
+    /// Sends gossip to a peer. Returns false, and drops the message, if the peer is not connected
+    /// or reads too slowly.
+    pub fn send(&self, peer: PeerId, gossip: TxGossip) -> bool {
         self.0.send(peer, gossip)
     }
 
-    /// Tells each peer what `what` has for it.
-    pub fn broadcast(&self, mut what: impl FnMut(&PeerInfo) -> Option<Gossip>) {
+    /// Sends each peer the gossip that `what` returns for it.
+    pub fn broadcast(&self, mut what: impl FnMut(&PeerInfo) -> Option<TxGossip>) {
         for peer in self.connected() {
             if let Some(gossip) = what(&peer) {
                 self.send(peer.id, gossip);
@@ -238,28 +249,29 @@ impl Peers {
         }
     }
 
-    /// Says that a peer has done wrong. Nothing happens if it is gone.
-    pub fn report(&self, peer: PeerId, offence: Offence) {
+    /// Reports a fault of a peer. Does nothing if the peer is not connected.
+    pub fn report(&self, peer: PeerId, offence: PeerOffence) {
         self.0.report(peer, offence);
     }
 
-    /// What happens from now on. Who reads too slowly misses the oldest
-    /// ([`Lagged`](broadcast::error::RecvError::Lagged)) and should ask [`connected`](Self::connected).
-    pub fn events(&self) -> broadcast::Receiver<Event> {
+    /// Peer events from now on. A receiver that reads too slowly misses the oldest ones
+    /// ([`Lagged`](broadcast::error::RecvError::Lagged)) and must then call
+    /// [`connected`](Self::connected).
+    pub fn events(&self) -> broadcast::Receiver<PeerEvent> {
         self.0.events()
     }
 }
 
-/// Who has told of a node.
+/// How this node has learned of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CandidateSource {
-    /// Discovery, version 4.
+    /// Discovery version 4.
     Discv4,
-    /// Discovery, version 5.
+    /// Discovery version 5.
     Discv5,
     /// A list in DNS (EIP-1459).
     Dns,
-    /// A boot node.
+    /// The list of boot nodes.
     Boot,
 }
 
@@ -268,14 +280,15 @@ pub enum CandidateSource {
 pub struct Candidate {
     /// Its public key.
     pub id: PeerId,
-    /// Where it is.
+    /// Its IP address.
     pub ip: IpAddr,
-    /// Its port for connections.
+    /// Its TCP port, for connections.
     pub tcp_port: u16,
-    /// Its port for discovery.
+    /// Its UDP port, for discovery.
     pub udp_port: u16,
-    /// What its record says of forks, if it does: one that does not fit is not dialled.
+    /// The fork id in its node record, if there is one. A node whose fork id does not fit is not
+    /// dialled.
     pub fork_id: Option<ForkId>,
-    /// Who has told of it.
+    /// How this node has learned of it.
     pub source: CandidateSource,
 }

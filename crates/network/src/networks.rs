@@ -1,6 +1,6 @@
-//! Where public networks are entered.
+//! Boot nodes and DNS lists of the public networks.
 
-/// Boot nodes of a public network, by its chain id, as `enode://` URLs; none of others.
+/// The boot nodes of a public network as `enode://` URLs, by chain id; none for other chains.
 pub const fn bootnodes(chain_id: u64) -> &'static [&'static str] {
     match chain_id {
         1 => &MAINNET,
@@ -10,7 +10,7 @@ pub const fn bootnodes(chain_id: u64) -> &'static [&'static str] {
     }
 }
 
-/// The list of nodes in DNS (EIP-1459) of a public network, by its chain id.
+/// The DNS list of nodes (EIP-1459) of a public network, by chain id.
 pub fn dns_list(chain_id: u64) -> Option<String> {
     let network = match chain_id {
         1 => "mainnet",

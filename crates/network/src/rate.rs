@@ -1,18 +1,18 @@
-//! How much a peer may make us do in a second.
+//! Rate limits on what a peer may make this node do.
 
 use std::time::{Duration, Instant};
 
-/// Tokens that come with time and are spent.
+/// A token bucket: tokens come back with time and are spent.
 #[derive(Debug)]
-pub(crate) struct Bucket {
+pub(crate) struct TokenBucket {
     per_second: f64,
     most: f64,
     tokens: f64,
     filled: Instant,
 }
 
-impl Bucket {
-    /// A full one.
+impl TokenBucket {
+    /// A full bucket of `most` tokens that gets `per_second` tokens a second.
     pub(crate) fn new((per_second, most): (u32, u32), now: Instant) -> Self {
         let most = f64::from(most);
         Self { per_second: f64::from(per_second), most, tokens: most, filled: now }
@@ -30,14 +30,14 @@ impl Bucket {
         Duration::from_secs_f64((-self.tokens / self.per_second).max(0.0))
     }
 
-    /// Spends tokens, more than there are too, and says how long to wait before the next are spent.
+    /// Spends tokens, even more than there are, and returns how long to wait before the next call.
     pub(crate) fn spend(&mut self, tokens: u32, now: Instant) -> Duration {
         self.fill(now);
         self.tokens -= f64::from(tokens);
         self.wait(now)
     }
 
-    /// Takes as many tokens as there are, and `most` at most; how many it took.
+    /// Takes the tokens that there are, at most `most`, and returns how many it took.
     pub(crate) fn take(&mut self, most: usize, now: Instant) -> usize {
         self.fill(now);
         let taken = most.min(self.tokens.max(0.0) as usize);
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn who_spends_more_than_comes_waits_for_it() {
         let start = Instant::now();
-        let mut bucket = Bucket::new((10, 20), start);
+        let mut bucket = TokenBucket::new((10, 20), start);
         assert_eq!(bucket.spend(20, start), Duration::ZERO);
         assert_eq!(bucket.spend(5, start), Duration::from_millis(500));
         let later = start + Duration::from_secs(100);
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn no_more_is_taken_than_there_is() {
         let start = Instant::now();
-        let mut bucket = Bucket::new((10, 20), start);
+        let mut bucket = TokenBucket::new((10, 20), start);
         assert_eq!(
             [bucket.take(15, start), bucket.take(15, start), bucket.take(1, start)],
             [15, 5, 0]

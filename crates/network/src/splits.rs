@@ -1,30 +1,32 @@
-//! Whether those who split had reason to: what a split leads to is counted.
+//! Checks that a peer splits a part of the state only if the part is large: counts the entries that
+//! are found below each split.
 
-/// A split that is not over.
+/// A split whose children are not all answered.
 #[derive(Debug)]
-struct Split {
+struct OpenSplit {
     parent: Option<SplitId>,
-    /// Who split; `None` if that was in another run.
+    /// The peer that split; `None` if that was before a restart.
     peer: Option<usize>,
-    /// Below it, not answered to the end yet.
+    /// Children that are not fully answered yet.
     left: usize,
     entries: u64,
     least: u64,
 }
 
-/// A split, as long as it is not over.
+/// Id of a split that is not finished. Ids are used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SplitId(usize);
 
-/// The splits that are not over.
+/// All splits that are not finished.
 #[derive(Debug, Default)]
-pub(crate) struct Splits {
-    all: Vec<Option<Split>>,
+pub(crate) struct SplitLedger {
+    all: Vec<Option<OpenSplit>>,
     free: Vec<usize>,
 }
 
-impl Splits {
-    /// A node was split into `below`, which an honest peer does from `least` entries on.
+impl SplitLedger {
+    /// Records that a node was split into `below` children. An honest peer splits only from `least`
+    /// entries on.
     pub(crate) fn begin(
         &mut self,
         parent: Option<SplitId>,
@@ -32,7 +34,7 @@ impl Splits {
         below: usize,
         least: u64,
     ) -> SplitId {
-        let split = Some(Split { parent, peer, left: below, entries: 0, least });
+        let split = Some(OpenSplit { parent, peer, left: below, entries: 0, least });
         let at = match self.free.pop() {
             Some(at) => {
                 self.all[at] = split;
@@ -46,8 +48,8 @@ impl Splits {
         SplitId(at)
     }
 
-    /// Of what is below a split, one was answered with so many entries. Those who split with too few
-    /// entries below, as now is known.
+    /// Records that one child of a split was answered with `entries` entries. Returns the peers
+    /// that are now known to have split with fewer entries than the minimum.
     pub(crate) fn answered(&mut self, split: Option<SplitId>, entries: u64) -> Vec<usize> {
         let (mut next, mut entries, mut liars) = (split, entries, Vec::new());
         while let Some(SplitId(at)) = next {
@@ -75,12 +77,12 @@ mod tests {
 
     #[test]
     fn who_splits_too_little_is_found() {
-        let mut splits = Splits::default();
+        let mut splits = SplitLedger::default();
         let top = splits.begin(None, Some(1), 2, 100);
         let below = splits.begin(Some(top), Some(2), 2, 100);
         assert_eq!(splits.answered(Some(top), 60), [0; 0]);
         assert_eq!(splits.answered(Some(below), 20), [0; 0]);
-        // Those below it are counted at the one above, too.
+        // The entries below an inner split count for the outer one, too.
         assert_eq!(splits.answered(Some(below), 21), [2]);
         let again = splits.begin(None, None, 1, 100);
         assert_eq!(splits.answered(Some(again), 1), [0; 0]);

@@ -1,16 +1,17 @@
-//! Checked answers on disk, so that a restart asks for none of them again.
+//! The spool of state sync: checked answers on disk, so that a restart asks for none of them again.
 //!
 //! ```text
 //!   file    = "RTSYNC01", records
 //!   record  = id length (4, big-endian), answer length (4), kind (1), id, answer, checksum (8)
 //! ```
 //!
-//! The checksum is the front of the keccak-256 of all before it in the record. A record that is cut, or
-//! does not have its checksum, ends the file. What is read is checked again by who asks: a spool is
-//! believed no more than a peer. Ids name hashes, hence answers serve whatever state still has them.
+//! The checksum is the first 8 bytes of the keccak-256 of everything before it in the record. The
+//! first record that is cut or has a wrong checksum ends the file. The reader checks each answer
+//! again: the spool is trusted no more than a peer. Ids are hashes, so answers stay useful for
+//! later states.
 
 use alloy_primitives::{B256, Bytes, Keccak256, keccak256};
-use retrie_state::open_patiently;
+use retrie_state::open_with_retry;
 use std::{
     collections::HashMap,
     fs::{File, OpenOptions},
@@ -19,24 +20,24 @@ use std::{
 };
 
 const MAGIC: &[u8; 8] = b"RTSYNC01";
-/// Lengths and kind.
+/// Bytes of the lengths and the kind.
 const HEAD: usize = 9;
 const CHECKSUM: usize = 8;
-/// Longest answer that is read back, in bytes.
+/// Maximum bytes of an answer that is read back.
 const MAX_ANSWER: u32 = 64 << 20;
 const MAX_ID: u32 = 1 << 10;
-/// Bytes that are kept back before they are written.
+/// Bytes that are buffered before they are written.
 const BUFFER: usize = 1 << 20;
 
-/// What an answer is of.
+/// What an answer is: a chunk or a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum AnswerKind {
     Chunk = 0,
     Code = 1,
 }
 
-/// The file that holds answers cannot be used.
+/// The spool file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{action} {} failed: {source}", path.display())]
 pub struct SpoolError {
@@ -48,25 +49,25 @@ pub struct SpoolError {
     pub source: io::Error,
 }
 
-/// Where an answer is.
+/// Position of an answer in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SpoolPlace {
     offset: u64,
     len: u32,
 }
 
-/// The file, which one process uses at a time.
+/// The spool file. One process uses it at a time.
 #[derive(Debug)]
-pub(crate) struct Spool {
+pub(crate) struct AnswerSpool {
     path: PathBuf,
     writer: BufWriter<File>,
     reader: File,
     end: u64,
-    /// By the front of the hash of kind and id.
-    index: HashMap<[u8; 16], Place>,
+    /// By the first 16 bytes of the hash of kind and id.
+    index: HashMap<[u8; 16], SpoolPlace>,
 }
 
-fn index_of(kind: Kind, id: &[u8]) -> [u8; 16] {
+fn index_of(kind: AnswerKind, id: &[u8]) -> [u8; 16] {
     let mut hasher = Keccak256::new();
     hasher.update([kind as u8]);
     hasher.update(id);
@@ -75,8 +76,8 @@ fn index_of(kind: Kind, id: &[u8]) -> [u8; 16] {
     front
 }
 
-impl Spool {
-    /// Opens the file at `path`, or makes it, and cuts off what is damaged.
+impl AnswerSpool {
+    /// Opens or creates the file at `path`, and cuts off damaged records.
     pub(crate) fn open(path: &Path) -> Result<Self, SpoolError> {
         let failed = |action| {
             let path = path.to_owned();
@@ -84,13 +85,13 @@ impl Spool {
         };
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
-        let mut file = open_patiently(|| options.open(path)).map_err(failed("opening"))?;
+        let mut file = open_with_retry(|| options.open(path)).map_err(failed("opening"))?;
         file.try_lock().map_err(|error| failed("locking")(error.into()))?;
         let mut index = HashMap::new();
         let end = scan(&file, &mut index).map_err(failed("reading"))?;
         file.set_len(end).map_err(failed("cutting"))?;
         file.seek(SeekFrom::Start(end)).map_err(failed("reading"))?;
-        let reader = open_patiently(|| File::open(path)).map_err(failed("opening"))?;
+        let reader = open_with_retry(|| File::open(path)).map_err(failed("opening"))?;
         let mut spool = Self {
             path: path.to_owned(),
             writer: BufWriter::with_capacity(BUFFER, file),
@@ -105,23 +106,28 @@ impl Spool {
         Ok(spool)
     }
 
-    /// The file.
+    /// The path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Answers in it.
+    /// Number of answers in the file.
     pub(crate) fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Where the answer to this id is.
-    pub(crate) fn find(&self, kind: Kind, id: &[u8]) -> Option<Place> {
+    /// Position of the answer to this id.
+    pub(crate) fn find(&self, kind: AnswerKind, id: &[u8]) -> Option<SpoolPlace> {
         self.index.get(&index_of(kind, id)).copied()
     }
 
     /// Adds an answer.
-    pub(crate) fn put(&mut self, kind: Kind, id: &[u8], answer: &[u8]) -> Result<(), SpoolError> {
+    pub(crate) fn put(
+        &mut self,
+        kind: AnswerKind,
+        id: &[u8],
+        answer: &[u8],
+    ) -> Result<(), SpoolError> {
         let mut head = [0; HEAD];
         head[..4].copy_from_slice(&(id.len() as u32).to_be_bytes());
         head[4..8].copy_from_slice(&(answer.len() as u32).to_be_bytes());
@@ -132,23 +138,23 @@ impl Spool {
             self.writer.write_all(part).map_err(|source| self.failed("writing", source))?;
         }
         let offset = self.end + (HEAD + id.len()) as u64;
-        self.index.insert(index_of(kind, id), Place { offset, len: answer.len() as u32 });
+        self.index.insert(index_of(kind, id), SpoolPlace { offset, len: answer.len() as u32 });
         self.end = offset + (answer.len() + CHECKSUM) as u64;
         Ok(())
     }
 
-    /// Forgets an answer that turned out to be none.
-    pub(crate) fn forget(&mut self, kind: Kind, id: &[u8]) {
+    /// Removes an invalid answer from the index.
+    pub(crate) fn forget(&mut self, kind: AnswerKind, id: &[u8]) {
         self.index.remove(&index_of(kind, id));
     }
 
-    /// Writes what is kept back.
+    /// Writes the buffered bytes to the file.
     pub(crate) fn flush(&mut self) -> Result<(), SpoolError> {
         self.writer.flush().map_err(|source| self.failed("writing", source))
     }
 
-    /// The answer at a place, which was written before the last [`flush`](Self::flush).
-    pub(crate) fn read(&mut self, place: Place) -> Result<Bytes, SpoolError> {
+    /// Reads an answer that was written before the last [`flush`](Self::flush).
+    pub(crate) fn read(&mut self, place: SpoolPlace) -> Result<Bytes, SpoolError> {
         let mut answer = vec![0; place.len as usize];
         let sought = self.reader.seek(SeekFrom::Start(place.offset));
         sought
@@ -157,9 +163,9 @@ impl Spool {
         Ok(answer.into())
     }
 
-    /// The code with this hash, if it is here and whole.
+    /// The code with this hash, if it is in the file and undamaged.
     pub(crate) fn code(&mut self, hash: &B256) -> Result<Option<Bytes>, SpoolError> {
-        let Some(place) = self.find(Kind::Code, hash.as_slice()) else { return Ok(None) };
+        let Some(place) = self.find(AnswerKind::Code, hash.as_slice()) else { return Ok(None) };
         self.flush()?;
         Ok(Some(self.read(place)?).filter(|code| keccak256(code) == *hash))
     }
@@ -177,8 +183,8 @@ fn checksum(parts: &[&[u8]]) -> [u8; CHECKSUM] {
     sum
 }
 
-/// Fills the index; the end of the last whole record.
-fn scan(file: &File, index: &mut HashMap<[u8; 16], Place>) -> io::Result<u64> {
+/// Fills the index. Returns the end of the last whole record.
+fn scan(file: &File, index: &mut HashMap<[u8; 16], SpoolPlace>) -> io::Result<u64> {
     let len = file.metadata()?.len();
     let mut reader = BufReader::with_capacity(BUFFER, file);
     let mut magic = [0; MAGIC.len()];
@@ -201,8 +207,8 @@ fn scan(file: &File, index: &mut HashMap<[u8; 16], Place>) -> io::Result<u64> {
         let (id, answer) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
         let body = u64::from(id) + u64::from(answer);
         let kind = match kind {
-            0 => Kind::Chunk,
-            1 => Kind::Code,
+            0 => AnswerKind::Chunk,
+            1 => AnswerKind::Code,
             _ => return Ok(end),
         };
         let is_cut = len - end < body + (HEAD + CHECKSUM) as u64;
@@ -217,7 +223,7 @@ fn scan(file: &File, index: &mut HashMap<[u8; 16], Place>) -> io::Result<u64> {
         }
         let offset = end + HEAD as u64 + u64::from(id);
         let id = &body[..id as usize];
-        index.insert(index_of(kind, id), Place { offset, len: answer });
+        index.insert(index_of(kind, id), SpoolPlace { offset, len: answer });
         end = offset + u64::from(answer) + CHECKSUM as u64;
     }
 }
@@ -230,33 +236,33 @@ mod tests {
     fn a_spool_that_is_cut_or_damaged_keeps_what_is_before() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("answers");
-        let mut spool = Spool::open(&path).unwrap();
+        let mut spool = AnswerSpool::open(&path).unwrap();
         for n in 0..10u8 {
-            spool.put(Kind::Chunk, &[n; 40], &vec![n; 1000 + usize::from(n)]).unwrap();
+            spool.put(AnswerKind::Chunk, &[n; 40], &vec![n; 1000 + usize::from(n)]).unwrap();
         }
-        spool.put(Kind::Code, &[3; 40], b"code").unwrap();
-        assert!(Spool::open(&path).is_err(), "one process at a time");
+        spool.put(AnswerKind::Code, &[3; 40], b"code").unwrap();
+        assert!(AnswerSpool::open(&path).is_err(), "one process at a time");
         drop(spool);
         let whole = std::fs::read(&path).unwrap();
         for (cut, left) in [(whole.len(), 11), (whole.len() - 1, 10), (1500, 1), (5, 0), (0, 0)] {
             std::fs::write(&path, &whole[..cut]).unwrap();
-            let mut spool = Spool::open(&path).unwrap();
+            let mut spool = AnswerSpool::open(&path).unwrap();
             assert_eq!(spool.len(), left, "cut at {cut}");
-            if let Some(place) = spool.find(Kind::Chunk, &[0; 40]) {
+            if let Some(place) = spool.find(AnswerKind::Chunk, &[0; 40]) {
                 assert_eq!(spool.read(place).unwrap(), vec![0; 1000]);
             }
-            assert_eq!(spool.find(Kind::Chunk, &[77; 40]), None);
-            spool.put(Kind::Chunk, &[99; 40], b"more").unwrap();
+            assert_eq!(spool.find(AnswerKind::Chunk, &[77; 40]), None);
+            spool.put(AnswerKind::Chunk, &[99; 40], b"more").unwrap();
             drop(spool);
-            let mut spool = Spool::open(&path).unwrap();
-            let place = spool.find(Kind::Chunk, &[99; 40]).unwrap();
+            let mut spool = AnswerSpool::open(&path).unwrap();
+            let place = spool.find(AnswerKind::Chunk, &[99; 40]).unwrap();
             assert_eq!(spool.read(place).unwrap()[..], b"more"[..]);
         }
         let mut damaged = whole;
         damaged[2500] ^= 1;
         std::fs::write(&path, &damaged).unwrap();
-        assert_eq!(Spool::open(&path).unwrap().len(), 2);
+        assert_eq!(AnswerSpool::open(&path).unwrap().len(), 2);
         std::fs::write(&path, b"something else").unwrap();
-        assert_eq!(Spool::open(&path).unwrap().len(), 0);
+        assert_eq!(AnswerSpool::open(&path).unwrap().len(), 0);
     }
 }

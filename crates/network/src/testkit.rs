@@ -1,64 +1,64 @@
-//! Peers that behave as a script says, without a network; for tests here and in other crates.
+//! A network of scripted peers without connections, for tests here and in other crates.
 
 use crate::{
-    eth::{BlockRange, Gossip, PeerId, Request, Response, Version},
+    eth::{BlockRange, EthRequest, EthResponse, EthVersion, PeerId, TxGossip},
     handle::BoxFuture,
-    peers::{Event, Network, Offence, PeerInfo, RequestError, Serve},
-    serve::{Answers, Chain},
+    peers::{EthRequestHandler, PeerEvent, PeerInfo, PeerNetwork, PeerOffence, RequestError},
+    serve::{ChainReader, ChainRequestHandler},
 };
 use parking_lot::Mutex;
 use retrie_chainspec::primitives::Header;
 use std::{future, sync::Arc, time::Duration};
 use tokio::sync::broadcast;
 
-/// How a peer behaves.
+/// How a scripted peer behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum PeerBehaviour {
     /// It answers from its chain.
     Honest,
-    /// The same after a while.
+    /// It answers from its chain after this time.
     Slow(Duration),
-    /// The same with no more than so many headers or bodies.
+    /// It answers after this time, with at most this number of headers or bodies.
     Drips(Duration, usize),
     /// It never answers.
     Silent,
-    /// It has nothing.
+    /// Its answers are empty.
     Empty,
-    /// One header of each answer is another one.
+    /// One header of each answer is wrong.
     WrongHeaders,
-    /// One body of each answer is another one.
+    /// One body of each answer is wrong.
     WrongBodies,
-    /// Its answers are those of another request.
+    /// Its answers are of the kind of another request.
     OtherAnswers,
-    /// It has too much to do.
+    /// It is always busy.
     Busy,
 }
 
-/// The peers. Clones are the same.
+/// The scripted peers. Clones share them.
 #[derive(Clone, Debug)]
-pub struct ScriptedPeers(Arc<Inner>);
+pub struct ScriptedNetwork(Arc<ScriptedInner>);
 
 #[derive(Debug)]
-struct Inner {
-    peers: Mutex<Vec<Scripted>>,
-    events: broadcast::Sender<Event>,
-    reports: Mutex<Vec<(PeerId, Offence)>>,
+struct ScriptedInner {
+    peers: Mutex<Vec<ScriptedPeer>>,
+    events: broadcast::Sender<PeerEvent>,
+    reports: Mutex<Vec<(PeerId, PeerOffence)>>,
 }
 
 #[derive(Debug)]
-struct Scripted {
+struct ScriptedPeer {
     info: Arc<PeerInfo>,
-    manner: Manner,
-    serve: Arc<dyn Serve>,
-    asked: Vec<Request>,
-    told: Vec<Gossip>,
-    /// Whether it reads what it is told.
+    manner: PeerBehaviour,
+    serve: Arc<dyn EthRequestHandler>,
+    asked: Vec<EthRequest>,
+    told: Vec<TxGossip>,
+    /// Whether it reads the gossip that it is sent.
     reads: bool,
 }
 
-impl Default for ScriptedPeers {
+impl Default for ScriptedNetwork {
     fn default() -> Self {
-        let inner = Inner {
+        let inner = ScriptedInner {
             peers: Mutex::default(),
             events: broadcast::channel(64).0,
             reports: Mutex::default(),
@@ -67,19 +67,19 @@ impl Default for ScriptedPeers {
     }
 }
 
-impl ScriptedPeers {
+impl ScriptedNetwork {
     /// Connects a peer that has this chain.
-    pub fn connect(&self, name: u8, manner: Manner, chain: Arc<dyn Chain>) -> PeerId {
+    pub fn connect(&self, name: u8, manner: PeerBehaviour, chain: Arc<dyn ChainReader>) -> PeerId {
         let range = chain.view().and_then(|view| view.range()).unwrap_or_default();
-        self.connect_to(name, manner, Arc::new(Answers::new(chain)), range)
+        self.connect_to(name, manner, Arc::new(ChainRequestHandler::new(chain)), range)
     }
 
-    /// Connects a peer that answers so.
+    /// Connects a peer that answers by `serve`.
     pub fn connect_to(
         &self,
         name: u8,
-        manner: Manner,
-        serve: Arc<dyn Serve>,
+        manner: PeerBehaviour,
+        serve: Arc<dyn EthRequestHandler>,
         range: BlockRange,
     ) -> PeerId {
         let id = PeerId::repeat_byte(name);
@@ -87,7 +87,7 @@ impl ScriptedPeers {
             id,
             address: ([127, 0, 0, 1], 30_000 + u16::from(name)).into(),
             local_address: ([127, 0, 0, 1], 30_303).into(),
-            version: Version::Eth70,
+            version: EthVersion::Eth70,
             inbound: false,
             trusted: false,
             is_static: false,
@@ -96,7 +96,7 @@ impl ScriptedPeers {
             capabilities: Vec::new(),
             range,
         });
-        let scripted = Scripted {
+        let scripted = ScriptedPeer {
             info: info.clone(),
             manner,
             serve,
@@ -105,105 +105,109 @@ impl ScriptedPeers {
             reads: true,
         };
         self.0.peers.lock().push(scripted);
-        let _ = self.0.events.send(Event::Connected(info));
+        let _ = self.0.events.send(PeerEvent::Connected(info));
         id
     }
 
     /// Ends the connection with a peer.
     pub fn disconnect(&self, peer: PeerId) {
         self.0.peers.lock().retain(|scripted| scripted.info.id != peer);
-        let _ = self.0.events.send(Event::Disconnected(peer));
+        let _ = self.0.events.send(PeerEvent::Disconnected(peer));
     }
 
-    /// Changes how a peer behaves.
-    pub fn behave(&self, peer: PeerId, manner: Manner) {
+    /// Changes the behaviour of a peer.
+    pub fn behave(&self, peer: PeerId, manner: PeerBehaviour) {
         self.with(peer, |scripted| scripted.manner = manner);
     }
 
-    /// Whether a peer reads what it is told.
+    /// Sets whether a peer reads the gossip that it is sent.
     pub fn reads(&self, peer: PeerId, reads: bool) {
         self.with(peer, |scripted| scripted.reads = reads);
     }
 
-    /// What a peer was asked for.
-    pub fn asked(&self, peer: PeerId) -> Vec<Request> {
+    /// The requests that a peer has got.
+    pub fn requests(&self, peer: PeerId) -> Vec<EthRequest> {
         self.with(peer, |scripted| scripted.asked.clone()).unwrap_or_default()
     }
 
-    /// What a peer was told since this was asked last.
-    pub fn told(&self, peer: PeerId) -> Vec<Gossip> {
+    /// The gossip that a peer has got since the last call.
+    pub fn take_gossip(&self, peer: PeerId) -> Vec<TxGossip> {
         self.with(peer, |scripted| std::mem::take(&mut scripted.told)).unwrap_or_default()
     }
 
-    /// Who was reported, and for what.
-    pub fn reports(&self) -> Vec<(PeerId, Offence)> {
+    /// The peers that were reported, and their offences.
+    pub fn reports(&self) -> Vec<(PeerId, PeerOffence)> {
         self.0.reports.lock().clone()
     }
 
-    fn with<T>(&self, peer: PeerId, change: impl FnOnce(&mut Scripted) -> T) -> Option<T> {
+    fn with<T>(&self, peer: PeerId, change: impl FnOnce(&mut ScriptedPeer) -> T) -> Option<T> {
         let mut peers = self.0.peers.lock();
         peers.iter_mut().find(|scripted| scripted.info.id == peer).map(change)
     }
 }
 
-/// An answer with one item that is another one.
-fn spoilt(response: Response, manner: Manner) -> Response {
+/// Spoils one item of an answer, as `manner` says.
+fn spoilt(response: EthResponse, manner: PeerBehaviour) -> EthResponse {
     match (response, manner) {
-        (Response::Headers(mut headers), Manner::WrongHeaders) => {
+        (EthResponse::Headers(mut headers), PeerBehaviour::WrongHeaders) => {
             if let Some(last) = headers.last_mut() {
                 last.gas_limit ^= 1;
             }
-            Response::Headers(headers)
+            EthResponse::Headers(headers)
         }
-        (Response::Bodies(mut bodies), Manner::WrongBodies) => {
+        (EthResponse::Bodies(mut bodies), PeerBehaviour::WrongBodies) => {
             if let Some(last) = bodies.last_mut() {
                 last.ommers.push(Header::default());
             }
-            Response::Bodies(bodies)
+            EthResponse::Bodies(bodies)
         }
-        (_, Manner::OtherAnswers) => Response::AccessLists(Vec::new()),
+        (_, PeerBehaviour::OtherAnswers) => EthResponse::AccessLists(Vec::new()),
         (response, _) => response,
     }
 }
 
-/// The first items of an answer.
-fn cut(response: Response, most: usize) -> Response {
+/// Keeps the first `most` items of an answer.
+fn cut(response: EthResponse, most: usize) -> EthResponse {
     match response {
-        Response::Headers(mut headers) => {
+        EthResponse::Headers(mut headers) => {
             headers.truncate(most);
-            Response::Headers(headers)
+            EthResponse::Headers(headers)
         }
-        Response::Bodies(mut bodies) => {
+        EthResponse::Bodies(mut bodies) => {
             bodies.truncate(most);
-            Response::Bodies(bodies)
+            EthResponse::Bodies(bodies)
         }
         other => other,
     }
 }
 
-impl Network for ScriptedPeers {
+impl PeerNetwork for ScriptedNetwork {
     fn connected(&self) -> Vec<Arc<PeerInfo>> {
         self.0.peers.lock().iter().map(|scripted| scripted.info.clone()).collect()
     }
 
-    fn request(&self, peer: PeerId, request: Request) -> BoxFuture<Result<Response, RequestError>> {
+    fn request(
+        &self,
+        peer: PeerId,
+        request: EthRequest,
+    ) -> BoxFuture<Result<EthResponse, RequestError>> {
         let found = self.with(peer, |scripted| {
             scripted.asked.push(request.clone());
             (scripted.manner, scripted.serve.clone(), scripted.info.clone())
         });
         let Some((manner, serve, info)) = found else {
-            return Box::pin(future::ready(Err(RequestError::Gone)));
+            return Box::pin(future::ready(Err(RequestError::NotConnected)));
         };
         Box::pin(async move {
             match manner {
-                Manner::Silent => future::pending().await,
-                Manner::Empty => Ok(request.nothing()),
-                Manner::Busy => Err(RequestError::Busy(4)),
-                Manner::Slow(time) => {
+                PeerBehaviour::Silent => future::pending().await,
+                PeerBehaviour::Empty => Ok(request.empty_response()),
+                PeerBehaviour::Busy => Err(RequestError::Busy(4)),
+                PeerBehaviour::Slow(time) => {
                     tokio::time::sleep(time).await;
                     Ok(serve.answer(&info, request))
                 }
-                Manner::Drips(time, most) => {
+                PeerBehaviour::Drips(time, most) => {
                     tokio::time::sleep(time).await;
                     Ok(cut(serve.answer(&info, request), most))
                 }
@@ -212,7 +216,7 @@ impl Network for ScriptedPeers {
         })
     }
 
-    fn send(&self, peer: PeerId, gossip: Gossip) -> bool {
+    fn send(&self, peer: PeerId, gossip: TxGossip) -> bool {
         let told = self.with(peer, |scripted| {
             if scripted.reads {
                 scripted.told.push(gossip);
@@ -222,15 +226,16 @@ impl Network for ScriptedPeers {
         told.unwrap_or(false)
     }
 
-    fn report(&self, peer: PeerId, offence: Offence) {
+    fn report(&self, peer: PeerId, offence: PeerOffence) {
         self.0.reports.lock().push((peer, offence));
-        let is_small = matches!(offence, Offence::Timeout | Offence::Empty | Offence::SidecarForm);
-        if !is_small && offence != Offence::ShortAnswer {
+        let is_small =
+            matches!(offence, PeerOffence::Timeout | PeerOffence::Empty | PeerOffence::SidecarForm);
+        if !is_small && offence != PeerOffence::ShortAnswer {
             self.disconnect(peer);
         }
     }
 
-    fn events(&self) -> broadcast::Receiver<Event> {
+    fn events(&self) -> broadcast::Receiver<PeerEvent> {
         self.0.events.subscribe()
     }
 }

@@ -1,4 +1,4 @@
-//! The public vectors of the protocols, for tests.
+//! The public test vectors of the protocols.
 
 use serde_json::Value;
 use std::{
@@ -7,8 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file of `vectors` in the archive `p2p` of the conformance data; none without the data, unless
-/// `RETRIE_REQUIRE_DATA` is set.
+/// Reads a file of `vectors` in the archive `p2p` of the conformance data. Returns `None` without
+/// the data, unless `RETRIE_REQUIRE_DATA` is set.
 pub(crate) fn vectors(name: &str) -> Option<Value> {
     let data = std::env::var_os("RETRIE_DATA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),

@@ -1,19 +1,20 @@
-//! A chain that begins at the state after some block, not at genesis: [`Chain::create_at`].
+//! A chain that begins with the state after some block, not with genesis:
+//! [`ChainStore::create_at`].
 //!
 //! ```text
-//!  headers --> Anchor: linked, by the rules of the chain --------.
+//!  headers --> ChainAnchor: linked, by the rules of the chain ---.
 //!  dump ----> codes into their table, entries sorted on disk ----+--> one transaction, or nothing
 //!                                          bulk load of each store, roots checked
 //! ```
 //!
-//! The last header is trusted: nothing here shows that it belongs to the chain that the world
-//! follows. A hash from elsewhere ([`Anchor::new`]) settles that. From the header on everything is
-//! checked that can be.
+//! The last header is trusted: nothing here shows that it belongs to the canonical chain. The
+//! caller proves this with a hash from elsewhere ([`ChainAnchor::new`]). From this header on,
+//! everything that can be checked is checked.
 
 use crate::{
-    AnchorError, Chain, ChainOptions, PipelineError,
+    AnchorError, ChainOptions, ChainStore, PipelineError,
     chain::{DB_FOLDER, write_genesis_block},
-    states::{EntrySource, Roots, StatesTxn},
+    store_set::{EntrySource, RootSet, StoreSetTxn},
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
 use retrie_chainspec::{
@@ -24,7 +25,7 @@ use retrie_consensus::ConsensusError;
 use retrie_db::{ChainRead, NewBlock, StateRootMode, WriteTxn};
 use retrie_sources::{DumpedAccount, HeaderItem, StateDump};
 use retrie_state::{
-    Account, BlockRef, ChunkId, EntrySorter, StateError, StateKey, Value, encode_slot,
+    Account, BlockRef, ChunkId, EntrySorter, StateError, StateKey, StateValue, encode_slot,
 };
 use std::{
     io,
@@ -34,24 +35,24 @@ use std::{
     },
 };
 
-/// The block that a chain begins with, and as many ancestors as are known. BLOCKHASH in the blocks
-/// after it asks for up to 255 of these.
+/// The block that a chain begins with, and its known ancestors. BLOCKHASH in the blocks after it
+/// asks for up to 255 of them.
 #[derive(Debug)]
-pub struct Anchor {
-    blocks: Vec<Known>,
+pub struct ChainAnchor {
+    blocks: Vec<AnchorBlock>,
     header: SealedHeader,
-    /// That of the last block.
+    /// The total difficulty of the last block.
     total_difficulty: U256,
 }
 
-/// What is known of a block.
+/// The known part of a block of the anchor.
 #[derive(Debug)]
-enum Known {
+enum AnchorBlock {
     Header(Box<SealedHeader>),
     Block(Arc<RecoveredBlock>),
 }
 
-impl Known {
+impl AnchorBlock {
     fn new(spec: &Arc<ChainSpec>, item: HeaderItem) -> Result<Self, PipelineError> {
         match item {
             HeaderItem::Header(header) => {
@@ -78,7 +79,7 @@ impl Known {
     }
 }
 
-/// Refuses headers with roots that cannot be had from a dump.
+/// Refuses header roots of a backend that cannot compute its root from a dump.
 fn refuse_history_root(options: &ChainOptions) -> Result<(), PipelineError> {
     let needs_history = !options.backend.capabilities().state_determined_root;
     if options.root_mode == StateRootMode::Native && needs_history {
@@ -92,10 +93,11 @@ fn invalid(header: &SealedHeader, source: ConsensusError) -> PipelineError {
     PipelineError::InvalidBlock { number: header.number, hash: header.hash(), source }
 }
 
-impl Anchor {
-    /// In a datadir with these options: the block of the last header, which must have the hash
-    /// `expected` if that is given; the others are its ancestors, one after the other.
-    /// `total_difficulty` is that of the last block, needed if it is of proof of work.
+impl ChainAnchor {
+    /// The anchor for a datadir with these options: the block of the last header. If `expected` is
+    /// given, this block must have that hash. The other items are its ancestors, each the parent of
+    /// the next one. `total_difficulty` is that of the last block; it is needed under proof of
+    /// work.
     ///
     /// # Errors
     /// [`AnchorError`], or the rule that a header breaks.
@@ -107,8 +109,8 @@ impl Anchor {
     ) -> Result<Self, PipelineError> {
         let spec = &options.own_spec()?;
         let blocks: Vec<_> =
-            items.into_iter().map(|item| Known::new(spec, item)).collect::<Result<_, _>>()?;
-        let headers: Vec<_> = blocks.iter().map(Known::header).collect();
+            items.into_iter().map(|item| AnchorBlock::new(spec, item)).collect::<Result<_, _>>()?;
+        let headers: Vec<_> = blocks.iter().map(AnchorBlock::header).collect();
         let Some(header) = headers.last().cloned() else {
             return Err(AnchorError::NoHeader { root: B256::ZERO }.into());
         };
@@ -151,11 +153,12 @@ impl Anchor {
         Ok(Self { blocks, header, total_difficulty })
     }
 
-    /// The same for a block whose state is a dump, which tells no backend the history of its root.
+    /// As [`new`](Self::new) for a block whose state is a dump: a dump gives no backend the history
+    /// that a history-dependent root needs.
     ///
     /// # Errors
-    /// [`AnchorError::HistoryRoot`] before all else; as [`new`](Self::new).
-    pub fn of_dump(
+    /// [`AnchorError::HistoryRoot`], checked first; as [`new`](Self::new).
+    pub fn for_dump(
         options: &ChainOptions,
         items: Vec<HeaderItem>,
         expected: Option<B256>,
@@ -165,10 +168,10 @@ impl Anchor {
         Self::new(options, items, expected, total_difficulty)
     }
 
-    /// Genesis, which must have the state root `root`.
+    /// The genesis block, which must have the state root `root`.
     ///
     /// # Errors
-    /// [`AnchorError::NoHeader`] if it has another one.
+    /// [`AnchorError::NoHeader`] if genesis has another root.
     pub fn genesis(options: &ChainOptions, root: B256) -> Result<Self, PipelineError> {
         refuse_history_root(options)?;
         let header = options.own_spec()?.genesis_header().clone();
@@ -176,7 +179,11 @@ impl Anchor {
             return Err(AnchorError::NoHeader { root }.into());
         }
         let total_difficulty = header.difficulty;
-        Ok(Self { blocks: vec![Known::Header(Box::new(header.clone()))], header, total_difficulty })
+        Ok(Self {
+            blocks: vec![AnchorBlock::Header(Box::new(header.clone()))],
+            header,
+            total_difficulty,
+        })
     }
 
     /// Header of the block.
@@ -188,12 +195,12 @@ impl Anchor {
         BlockRef::new(self.header.number, self.header.hash())
     }
 
-    /// How many ancestors are known.
-    pub fn ancestors(&self) -> usize {
+    /// Number of known ancestors.
+    pub fn ancestor_count(&self) -> usize {
         self.blocks.len() - 1
     }
 
-    /// Writes the blocks, and that the chain begins with the last of them.
+    /// Writes the blocks, and makes the last of them the first block with a state.
     fn write(&self, txn: &mut WriteTxn) -> Result<(), PipelineError> {
         let difficulties = self.blocks.iter().map(|block| block.header().difficulty);
         let sum = difficulties.fold(U256::ZERO, U256::saturating_add);
@@ -202,11 +209,13 @@ impl Anchor {
             let header = block.header();
             total = total.saturating_add(header.difficulty);
             match block {
-                Known::Block(block) => {
+                AnchorBlock::Block(block) => {
                     txn.insert_block(&NewBlock::recovered(block, None, total))?;
                 }
-                Known::Header(_) if header.number == 0 => write_genesis_block(txn, &header)?,
-                Known::Header(_) => txn.insert_header(header.hash(), header.header(), total)?,
+                AnchorBlock::Header(_) if header.number == 0 => write_genesis_block(txn, &header)?,
+                AnchorBlock::Header(_) => {
+                    txn.insert_header(header.hash(), header.header(), total)?
+                }
             }
         }
         if self.header.number > 0 {
@@ -216,32 +225,32 @@ impl Anchor {
     }
 }
 
-/// What was loaded.
+/// What has been loaded so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadedState {
-    /// Accounts so far.
+    /// Accounts.
     pub accounts: u64,
-    /// Their slots.
+    /// Storage slots.
     pub slots: u64,
-    /// Root of the backend's own.
+    /// Root of the own backend.
     pub root: B256,
-    /// Whether the root of a store was compared with the header's.
+    /// Whether a store's root was compared with the header's.
     pub is_checked: bool,
 }
 
-impl Chain {
-    /// Makes a datadir whose chain begins with `anchor` and the state of `dump`. All of it is one
-    /// transaction: after an error, or a kill, the datadir is as empty as it was, and the same can
-    /// be tried again.
+impl ChainStore {
+    /// Creates a datadir whose chain begins with `anchor` and the state of `dump`, in one
+    /// transaction: after an error or a kill the datadir is empty as before, and the same call can
+    /// be made again.
     ///
-    /// `progress` is called after each account, and `stop` looked at.
+    /// After each account, `progress` is called and `stop` is checked.
     ///
     /// # Errors
-    /// [`AnchorError`]; [`PipelineError::StateRoot`] if a store that checks header roots gets
-    /// another one; errors of the dump, the database and the state stores.
+    /// [`AnchorError`]; [`PipelineError::StateRoot`] if a store that checks header roots computes
+    /// another root; errors of the dump, the database and the state stores.
     pub fn create_at(
         options: ChainOptions,
-        anchor: &Anchor,
+        anchor: &ChainAnchor,
         dump: StateDump,
         stop: &AtomicBool,
         progress: &mut dyn FnMut(&LoadedState),
@@ -258,16 +267,16 @@ impl Chain {
         Self::create(options, |chain| chain.load(anchor, dump, stop, progress))
     }
 
-    /// Makes a datadir whose chain begins with `anchor` and a state that came in chunks; as
-    /// [`create_at`](Self::create_at), all of it or nothing.
+    /// Creates a datadir whose chain begins with `anchor` and a state that came in chunks; all of
+    /// it or nothing, as [`create_at`](Self::create_at).
     ///
     /// # Errors
-    /// [`PipelineError::StateRoot`] if the state, or that which a referee loads of its entries, has
-    /// another root than the header; [`AnchorError::OtherRoot`] if it has another than is trusted;
-    /// errors of the state's parts, the database and the state stores.
+    /// [`PipelineError::StateRoot`] if the state, or the state that the referee loads from its
+    /// entries, has another root than the header; [`AnchorError::OtherRoot`] if it has another root
+    /// than the trusted one; errors of the chunks, the database and the state stores.
     pub fn create_synced(
         options: ChainOptions,
-        anchor: &Anchor,
+        anchor: &ChainAnchor,
         state: ChunkedState<'_>,
     ) -> Result<(Self, LoadedState), PipelineError> {
         Self::create(options, |chain| chain.load_chunks(anchor, state))
@@ -290,7 +299,7 @@ impl Chain {
             Ok((chain, loaded))
         });
         if created.is_err() && is_new && folder.exists() {
-            // An empty database would hold nothing but the choice of a backend.
+            // An empty database would hold only the choice of a backend.
             std::fs::remove_dir_all(&folder).map_err(|source| PipelineError::Io {
                 action: format!("removing {}", folder.display()),
                 source,
@@ -301,7 +310,7 @@ impl Chain {
 
     fn load(
         &self,
-        anchor: &Anchor,
+        anchor: &ChainAnchor,
         dump: StateDump,
         stop: &AtomicBool,
         progress: &mut dyn FnMut(&LoadedState),
@@ -317,13 +326,13 @@ impl Chain {
             sort(account?, &mut sorter, txn.rows(), &mut loaded)?;
             progress(&loaded);
         }
-        let roots = txn.load(anchor.block(), &mut Sorted(sorter))?;
+        let roots = txn.load(anchor.block(), &mut SortedDump(sorter))?;
         self.finish(txn, anchor, roots, loaded)
     }
 
     fn load_chunks(
         &self,
-        anchor: &Anchor,
+        anchor: &ChainAnchor,
         state: ChunkedState<'_>,
     ) -> Result<LoadedState, PipelineError> {
         let mut txn = self.states.begin_write(&self.db)?;
@@ -336,7 +345,7 @@ impl Chain {
             txn.rows().insert_code(&hash, &code)?;
         }
         let mut counted =
-            Counted { entries: Sorted(state.entries), loaded: LoadedState::default() };
+            CountedEntries { entries: SortedDump(state.entries), loaded: LoadedState::default() };
         let roots = txn.load_chunks(anchor.block(), state.parts, &mut counted)?;
         if roots.own != state.root {
             let (got, expected) = (roots.own, state.root);
@@ -345,12 +354,12 @@ impl Chain {
         self.finish(txn, anchor, roots, counted.loaded)
     }
 
-    /// Commits states with these roots, if those are what they must be.
+    /// Commits the states if their roots are right.
     fn finish(
         &self,
-        mut txn: StatesTxn<'_>,
-        anchor: &Anchor,
-        roots: Roots,
+        mut txn: StoreSetTxn<'_>,
+        anchor: &ChainAnchor,
+        roots: RootSet,
         loaded: LoadedState,
     ) -> Result<LoadedState, PipelineError> {
         let is_checked = self.states.check_roots(anchor.header(), roots)? > 0;
@@ -359,7 +368,7 @@ impl Chain {
         Ok(LoadedState { root: roots.own, is_checked, ..loaded })
     }
 
-    /// Refuses blocks at and below which there is no state.
+    /// Refuses a block below the anchor, where there is no state.
     ///
     /// # Errors
     /// [`AnchorError::Below`].
@@ -372,7 +381,7 @@ impl Chain {
     }
 }
 
-/// Hands one account to the sorter, and its code to the database.
+/// Gives one account to the sorter, and its code to the database.
 fn sort(
     account: DumpedAccount,
     sorter: &mut EntrySorter,
@@ -397,32 +406,33 @@ fn sort(
     Ok(())
 }
 
-/// A state that came in chunks (see [`Chunks::load`](retrie_state::Chunks::load)).
+/// A state that came in chunks (see [`StateChunks::load`](retrie_state::StateChunks::load)).
 #[expect(missing_debug_implementations, reason = "its codes are an iterator")]
 pub struct ChunkedState<'a> {
-    /// Root of the backend's own that it must have.
+    /// The root of the own backend that the state must have.
     pub root: B256,
-    /// The chunks that its entries came in.
+    /// The chunks that the entries came in.
     pub parts: &'a [(ChunkId, u64)],
-    /// Accounts and slots.
+    /// All entries: accounts and slots.
     pub entries: EntrySorter,
     /// The codes of all contracts, with their hashes.
     pub codes: &'a mut dyn Iterator<Item = io::Result<(B256, Bytes)>>,
 }
 
-/// Entries that are counted as they are read first.
-struct Counted {
-    entries: Sorted,
+/// Entries that are counted when they are read.
+struct CountedEntries {
+    entries: SortedDump,
     loaded: LoadedState,
 }
 
-impl EntrySource for Counted {
+impl EntrySource for CountedEntries {
     fn entries(
         &mut self,
-    ) -> Result<impl Iterator<Item = Result<(StateKey, Value), StateError>>, PipelineError> {
+    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>>, PipelineError>
+    {
         self.loaded = LoadedState::default();
         let loaded = &mut self.loaded;
-        let count = |entry: &Result<(StateKey, Value), StateError>| match entry {
+        let count = |entry: &Result<(StateKey, StateValue), StateError>| match entry {
             Ok((StateKey::Account(_), _)) => loaded.accounts += 1,
             Ok((StateKey::Slot(..), _)) => loaded.slots += 1,
             Err(_) => {}
@@ -432,12 +442,13 @@ impl EntrySource for Counted {
 }
 
 /// The entries of a dump, sorted on disk.
-struct Sorted(EntrySorter);
+struct SortedDump(EntrySorter);
 
-impl EntrySource for Sorted {
+impl EntrySource for SortedDump {
     fn entries(
         &mut self,
-    ) -> Result<impl Iterator<Item = Result<(StateKey, Value), StateError>>, PipelineError> {
+    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>>, PipelineError>
+    {
         Ok(self.0.entries()?)
     }
 }

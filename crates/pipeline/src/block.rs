@@ -1,6 +1,6 @@
-//! A block that was executed, on whatever parent: verified, or built here.
+//! A block that was executed on any parent: a block that was verified or built here.
 
-use crate::{Proposals, Roots, StatePatch};
+use crate::{ProposalSet, RootSet, StatePatch};
 use alloy_eips::eip7685::Requests;
 use alloy_primitives::{B256, Bytes, U256};
 use retrie_chainspec::primitives::{Block, Receipt, RecoveredBlock};
@@ -17,31 +17,31 @@ pub struct BlockWithReceipts {
     pub receipts: Arc<Vec<Receipt>>,
 }
 
-/// A block of a run that is not its last: the run has states after the last one alone.
+/// A block of a batch that is not its last. A batch has states after its last block only.
 #[derive(Clone, Debug)]
 pub(crate) struct InnerBlock {
     pub(crate) data: BlockWithReceipts,
     pub(crate) total_difficulty: U256,
 }
 
-/// A valid block and all that it leaves. It need not be durable yet.
+/// A valid block with everything that its execution yields. It need not be durable yet.
 #[derive(Debug)]
 pub struct ExecutedBlock {
     /// The block.
     pub data: BlockWithReceipts,
-    /// Blocks below it that were executed as one run with it, the oldest first.
+    /// Blocks below it that were executed in one batch with it, the oldest first.
     pub(crate) inner: Vec<InnerBlock>,
-    /// Codes that it has created, or the run.
+    /// Codes that the block, or the batch, has created.
     pub codes: Vec<(B256, Bytes)>,
-    /// Accesses of the block (EIP-7928), from Amsterdam on.
+    /// The block access list (EIP-7928), from Amsterdam on.
     pub access_list: Option<BlockAccessList>,
     /// Requests to the consensus layer (EIP-7685).
     pub requests: Requests,
     /// The chain that ends with it, for fork choice.
     pub chain: ChainHead,
-    /// Its states, sealed with its hash.
-    pub states: Proposals,
-    /// What the user of a dev chain changed of its parent's state, with which it begins.
+    /// Its states. They are sealed with its hash.
+    pub states: ProposalSet,
+    /// Changes that the user of a dev chain made to the parent's state. The block begins with them.
     pub patch: Option<Arc<StatePatch>>,
 }
 
@@ -50,15 +50,15 @@ impl ExecutedBlock {
         block: Arc<RecoveredBlock>,
         outcome: ExecutionOutcome,
         chain: ChainHead,
-        states: Proposals,
+        states: ProposalSet,
     ) -> Self {
         let ExecutionOutcome { receipts, codes, access_list, requests, .. } = outcome;
         let data = BlockWithReceipts { block, receipts: Arc::new(receipts) };
         Self { data, inner: Vec::new(), codes, access_list, requests, chain, states, patch: None }
     }
 
-    /// Puts a block of the same run below it, above those that are there.
-    pub(crate) fn put_inner(
+    /// Adds a block of the same batch, above the blocks that were added before.
+    pub(crate) fn push_inner(
         &mut self,
         block: Arc<RecoveredBlock>,
         outcome: ExecutionOutcome,
@@ -70,17 +70,17 @@ impl ExecutedBlock {
         self.codes.extend(codes);
     }
 
-    /// All that was executed as one, in ascending order: itself, or the run that ends with it.
-    pub(crate) fn run(&self) -> impl Iterator<Item = &BlockWithReceipts> {
+    /// All blocks that were executed together, in ascending order: the batch, or this block alone.
+    pub(crate) fn batch(&self) -> impl Iterator<Item = &BlockWithReceipts> {
         self.inner.iter().map(|inner| &inner.data).chain([&self.data])
     }
 
-    /// How many blocks that are.
-    pub(crate) const fn run_len(&self) -> usize {
+    /// The number of these blocks.
+    pub(crate) const fn batch_len(&self) -> usize {
         self.inner.len() + 1
     }
 
-    /// The first of them.
+    /// The first of these blocks.
     pub(crate) fn first(&self) -> &RecoveredBlock {
         let first = self.inner.first().map(|inner| &inner.data);
         &first.unwrap_or(&self.data).block
@@ -96,18 +96,18 @@ impl ExecutedBlock {
         &self.data.receipts
     }
 
-    /// Roots of its states.
-    pub fn roots(&self) -> Roots {
+    /// The roots of its states.
+    pub fn roots(&self) -> RootSet {
         self.states.roots()
     }
 
-    /// Bytes of the block and its logs, or of all of the run.
+    /// Bytes of the block and its logs, summed over the batch.
     pub(crate) fn bytes(&self) -> usize {
         let bytes = |data: &BlockWithReceipts| {
             let logs = data.receipts.iter().flat_map(|receipt| &receipt.logs);
             let logs: usize = logs.map(|log| log.data.data.len() + 32 * log.topics().len()).sum();
             Block::rlp_length_for(data.block.header(), data.block.body()) + logs
         };
-        self.run().map(bytes).sum()
+        self.batch().map(bytes).sum()
     }
 }

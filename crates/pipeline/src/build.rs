@@ -1,9 +1,9 @@
-//! Blocks made rather than found: transactions in, a complete block out.
+//! Building blocks: transactions in, a complete block out.
 //!
-//! Whatever makes blocks ends here. The caller chooses and orders the transactions; the rest of the
-//! header follows from parent, rules and execution.
+//! Every new block is made here. The caller chooses and orders the transactions; the rest of the
+//! header follows from the parent, the rules and the execution.
 
-use crate::{ExecutedBlock, PipelineError, StatePatch, States, StatesAt, StatesSession};
+use crate::{ExecutedBlock, PipelineError, SessionSet, StatePatch, StoreSet, StoreSetId};
 use alloy_consensus::{
     TxReceipt,
     proofs::{
@@ -33,21 +33,21 @@ use std::sync::Arc;
 pub struct BuildParent<'a> {
     /// Its header.
     pub header: &'a SealedHeader,
-    /// Sum of the difficulties up to and with it.
+    /// Total difficulty up to and including it.
     pub total_difficulty: U256,
     /// Its states.
-    pub states: StatesAt<'a>,
+    pub states: StoreSetId<'a>,
 }
 
-/// What a new block says that follows neither from its parent nor from its transactions. Fields
-/// that its rules do not know yet are left out of the header.
+/// Header fields and lists that follow neither from the parent nor from the transactions. Fields
+/// that the fork does not have yet are left out of the header.
 #[derive(Clone, Debug, Default)]
 pub struct BlockAttributes {
     /// Seconds since 1970.
     pub timestamp: u64,
-    /// Who gets the fees.
+    /// Recipient of the fees.
     pub beneficiary: Address,
-    /// Gas limit; how far it may be from the parent's is a rule of headers.
+    /// Gas limit. A header rule bounds its distance from the parent's.
     pub gas_limit: u64,
     /// Randomness of the beacon chain (EIP-4399); the mix hash under proof of work.
     pub prev_randao: B256,
@@ -63,22 +63,23 @@ pub struct BlockAttributes {
     pub slot_number: Option<u64>,
 }
 
-/// What a block of a dev chain may do beyond the rules. Whoever has only the block cannot verify it.
+/// Overrides of the rules for a block of a dev chain. Such a block cannot be verified without them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Liberties<'a> {
+pub struct BuildOverrides<'a> {
     /// Changes of the parent's state that come before everything else in the block.
     pub patch: Option<&'a Arc<StatePatch>>,
-    /// Base fee per gas in wei, instead of the one that follows from the parent.
+    /// Base fee per gas in wei, instead of the fee computed from the parent.
     pub base_fee: Option<u64>,
 }
 
-/// Builds blocks of one chain on any parent. Proof-of-work seals are not made. Frontier to Amsterdam.
+/// Builds blocks of one chain on any parent, from Frontier to Amsterdam. It makes no proof-of-work
+/// seals.
 #[derive(Clone, Copy)]
 pub struct BlockBuilder<'a> {
     /// Rules of the chain.
     pub spec: &'a Arc<ChainSpec>,
-    /// The states, whose [header root](crate::Roots::header) goes into the headers.
-    pub states: &'a States,
+    /// The states. Their [header root](crate::RootSet::header) goes into the headers.
+    pub states: &'a StoreSet,
     /// Codes of contracts.
     pub codes: &'a dyn CodeReader,
     /// Hashes of ancestors.
@@ -97,7 +98,7 @@ impl BlockBuilder<'_> {
     /// Executes `transactions`, sent by `senders`, on `parent` and seals the block.
     ///
     /// # Errors
-    /// [`PipelineError::Execution`] for a transaction that is not valid there, and
+    /// [`PipelineError::Execution`] for a transaction that is invalid on `parent`, and
     /// [`PipelineError::InvalidBlock`] for a parent that can have no child. State and store errors.
     pub fn build(
         &self,
@@ -133,32 +134,33 @@ impl BlockBuilder<'_> {
         self.seal(parent, session, block, senders, outcome, receipts_root)
     }
 
-    /// Builds a block on `parent` out of what `source` offers, in its order; what may not be
-    /// included is left out. From Byzantium on.
+    /// Builds a block on `parent` from the transactions that `source` offers, in its order.
+    /// Transactions that cannot be included are left out. From Byzantium on.
     ///
     /// # Errors
-    /// As [`build`](Self::build), but not for transactions.
+    /// As [`build`](Self::build), except transaction errors.
     pub fn fill(
         &self,
         parent: BuildParent<'_>,
         attributes: BlockAttributes,
         source: &mut dyn TransactionSource,
     ) -> Result<ExecutedBlock, PipelineError> {
-        self.fill_freely(parent, attributes, Liberties::default(), source)
+        self.fill_with_overrides(parent, attributes, BuildOverrides::default(), source)
     }
 
-    /// The same with liberties, for dev chains. The codes of the patch are to be found by `codes`.
+    /// As [`fill`](Self::fill), with overrides for dev chains. `codes` must find the codes of the
+    /// patch.
     ///
     /// # Errors
     /// As [`fill`](Self::fill).
-    pub fn fill_freely(
+    pub fn fill_with_overrides(
         &self,
         parent: BuildParent<'_>,
         attributes: BlockAttributes,
-        liberties: Liberties<'_>,
+        liberties: BuildOverrides<'_>,
         source: &mut dyn TransactionSource,
     ) -> Result<ExecutedBlock, PipelineError> {
-        let Liberties { patch, base_fee } = liberties;
+        let BuildOverrides { patch, base_fee } = liberties;
         let mut template = self.unsealed(parent, attributes, Vec::new())?;
         if let Some(base_fee) = base_fee {
             template.header.base_fee_per_gas = Some(base_fee);
@@ -168,7 +170,7 @@ impl BlockBuilder<'_> {
         let session = self.states.begin(parent.states)?;
         let mut reader = LayeredState::new(session.own().reader());
         if let Some(patch) = patch {
-            reader.lay(patch.delta.clone(), []);
+            reader.push_delta(patch.delta.clone(), []);
         }
         let input =
             ExecutionInput::new(&reader, self.codes, self.hashes).with_code_cache(self.code_cache);
@@ -192,7 +194,7 @@ impl BlockBuilder<'_> {
     fn seal(
         &self,
         parent: BuildParent<'_>,
-        session: StatesSession<'_>,
+        session: SessionSet<'_>,
         mut block: Block,
         senders: Vec<Address>,
         outcome: ExecutionOutcome,
@@ -225,7 +227,7 @@ impl BlockBuilder<'_> {
         Ok(ExecutedBlock::new(Arc::new(block), outcome, chain, states))
     }
 
-    /// The block as far as it is known before execution.
+    /// The block as far as it is known before its execution.
     fn unsealed(
         &self,
         BuildParent { header: parent, total_difficulty, .. }: BuildParent<'_>,

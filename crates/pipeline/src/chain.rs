@@ -1,18 +1,20 @@
-//! An open datadir: the chain's tables, and its states.
+//! An open datadir: the chain's tables and its states.
 
 use crate::{
-    PipelineError, Proposals, Roots, States, StatesAt,
-    states::{EntrySource, StateBackends},
+    PipelineError, ProposalSet, RootSet, StoreSet, StoreSetId,
+    store_set::{EntrySource, StateBackends},
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
 use retrie_chainspec::{
     ChainSpec, EthereumHardforks,
     primitives::{BlockBody, SealedHeader},
 };
-use retrie_db::{ChainRead, Db, Metadata, NewBlock, OpenOptions, StateRootMode, WriteTxn};
+use retrie_db::{
+    ChainRead, DatabaseEnv, DatadirMetadata, NewBlock, OpenOptions, StateRootMode, WriteTxn,
+};
 use retrie_state::{
-    Account, AnyBackend, At, BlockRef, DeltaBuilder, MemoryStore, StateDelta, StateError, StateKey,
-    StateStore, StoreGauges, StoreOptions, TableCounts, Value, encode_slot,
+    Account, AnyBackend, BlockRef, DeltaBuilder, MemoryStore, StateDelta, StateError, StateId,
+    StateKey, StateStore, StateValue, StoreGauges, StoreOptions, TableCounts, encode_slot,
 };
 use retrie_telemetry::{
     Metrics,
@@ -20,7 +22,7 @@ use retrie_telemetry::{
 };
 use std::{path::PathBuf, sync::Arc};
 
-/// Of the datadir: the database, and all else that is kept of the chain.
+/// The folder, within the datadir, of the database and of all other data of the chain.
 pub(crate) const DB_FOLDER: &str = "db";
 
 /// How to open a datadir.
@@ -37,13 +39,13 @@ pub struct ChainOptions {
     pub datadir: PathBuf,
     /// Options of the database.
     pub db: OpenOptions,
-    /// Options of the state store; its directory is set here.
+    /// Options of the state store. Its directory is set here.
     pub store: StoreOptions,
 }
 
 impl ChainOptions {
-    /// Rules and genesis of the chain that the datadir holds: one whose headers have the backend's
-    /// own roots begins with another block.
+    /// Rules and genesis of the chain that the datadir holds. A chain whose headers have the
+    /// backend's own roots has its own genesis block.
     ///
     /// # Errors
     /// As [`native_spec`].
@@ -65,7 +67,7 @@ impl std::fmt::Debug for ChainOptions {
     }
 }
 
-/// In the words of the metrics.
+/// Converts store gauges to the figures that the metrics show.
 fn figures(gauges: StoreGauges) -> StateFigures {
     let StoreGauges {
         counts,
@@ -98,32 +100,32 @@ fn figures(gauges: StoreGauges) -> StateFigures {
 }
 
 /// Where the state of genesis comes from.
-enum Genesis<'a> {
-    /// The specification has it all.
+enum GenesisState<'a> {
+    /// All of it is in the specification.
     Listed,
-    /// So it does, but there is more; header roots do not know of that.
-    Padded(Vec<(StateKey, Value)>),
-    /// These are all.
-    Loaded(&'a mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>),
+    /// The specification's state and these entries, which header roots do not include.
+    Padded(Vec<(StateKey, StateValue)>),
+    /// These entries are the whole state.
+    Loaded(&'a mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>),
 }
 
 /// An open datadir.
 #[derive(Debug)]
-pub struct Chain {
+pub struct ChainStore {
     pub(crate) spec: Arc<ChainSpec>,
-    pub(crate) db: Db,
-    pub(crate) states: States,
+    pub(crate) db: DatabaseEnv,
+    pub(crate) states: StoreSet,
 }
 
-/// What the header of a block says of all that the block writes, as far as a node can tell.
+/// Which header field commits to the writes of a block, as far as this node can check it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteCheck {
-    /// Its state root: of the whole state, whatever came before.
+    /// The state root: it commits to the whole state, whatever came before.
     StateRoot,
-    /// The hash of its access list (EIP-7928), in which every value stands that it writes: if the state
-    /// before it was right, so is the one after it.
+    /// The hash of the block access list (EIP-7928), which has every value that the block writes:
+    /// if the state before the block is right, so is the state after it.
     AccessList,
-    /// Nothing but what gas, receipts and requests show of them.
+    /// None: the writes are checked only as far as gas, receipts and requests depend on them.
     Nothing,
 }
 
@@ -138,19 +140,19 @@ impl WriteCheck {
     }
 }
 
-impl Chain {
+impl ChainStore {
     /// Opens or creates a datadir. A new one gets the genesis block; an existing one must hold the
     /// same chain, backend and root mode.
     ///
     /// # Errors
-    /// [`PipelineError::NoHeaderRoot`] if header roots shall be checked by a backend that computes
-    /// others; errors of database and state store.
+    /// [`PipelineError::NoHeaderRoot`] if header roots are to be checked by a backend that computes
+    /// other roots; errors of database and state store.
     pub fn open(options: ChainOptions) -> Result<Self, PipelineError> {
-        Self::open_with(options, Genesis::Listed)
+        Self::open_with(options, GenesisState::Listed)
     }
 
-    /// Shows the state stores among `metrics`, as long as this datadir is open.
-    pub fn show_in(&self, metrics: &Metrics) {
+    /// Shows the state stores in `metrics` while this datadir is open.
+    pub fn register_metrics(&self, metrics: &Metrics) {
         for (store, is_referee) in self.states.stores() {
             let watch = store.watch();
             let name = if is_referee { "referee" } else { "state" };
@@ -159,43 +161,43 @@ impl Chain {
     }
 
     /// As [`open`](Self::open), with more entries in the genesis state of a new datadir, sorted by
-    /// key: a state of real size to measure on. Header roots are then those of another state, so
-    /// they are not checked, whatever the options say, and there is no referee.
+    /// key, so that measurements run on a state of real size. Header roots are then not checked,
+    /// whatever the options say, as they are roots of another state. There is no referee.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_padded(
         options: ChainOptions,
-        padding: Vec<(StateKey, Value)>,
+        padding: Vec<(StateKey, StateValue)>,
     ) -> Result<Self, PipelineError> {
         let options = ChainOptions { referee: None, root_mode: StateRootMode::Shadow, ..options };
-        Self::open_with(options, Genesis::Padded(padding))
+        Self::open_with(options, GenesisState::Padded(padding))
     }
 
-    /// As [`open`](Self::open) for a new datadir, where `entries`, sorted by key, are the whole state
-    /// of genesis. Its header must be of that state, but the specification need list no accounts
-    /// but those with code. There is no referee.
+    /// As [`open`](Self::open) for a new datadir, where `entries`, sorted by key, are the whole
+    /// genesis state. The genesis header must have this state's root, but the specification needs
+    /// to list only the accounts with code. There is no referee.
     ///
     /// # Errors
-    /// As [`open`](Self::open). [`PipelineError::StateRoot`] if header roots are checked and genesis
-    /// has another one.
-    pub fn create_loaded(
+    /// As [`open`](Self::open). [`PipelineError::StateRoot`] if header roots are checked and the
+    /// genesis state has another root.
+    pub fn create_with_state(
         options: ChainOptions,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
     ) -> Result<Self, PipelineError> {
         let options = ChainOptions { referee: None, ..options };
-        Self::open_with(options, Genesis::Loaded(entries))
+        Self::open_with(options, GenesisState::Loaded(entries))
     }
 
-    fn open_with(options: ChainOptions, genesis: Genesis<'_>) -> Result<Self, PipelineError> {
+    fn open_with(options: ChainOptions, genesis: GenesisState<'_>) -> Result<Self, PipelineError> {
         let chain = Self::open_stores(options)?;
         if chain.db.begin_read()?.tip()?.is_none() {
             match genesis {
-                Genesis::Padded(padding) if !padding.is_empty() => {
+                GenesisState::Padded(padding) if !padding.is_empty() => {
                     chain.write_padded_genesis(padding)?;
                 }
-                Genesis::Listed | Genesis::Padded(_) => chain.write_genesis()?,
-                Genesis::Loaded(entries) => {
+                GenesisState::Listed | GenesisState::Padded(_) => chain.write_genesis()?,
+                GenesisState::Loaded(entries) => {
                     let (_, codes) = genesis_delta(&chain.spec);
                     chain.load_genesis(&codes, entries)?;
                 }
@@ -205,7 +207,7 @@ impl Chain {
         Ok(chain)
     }
 
-    /// Opens or creates the datadir, in which there may be no block yet.
+    /// Opens or creates the datadir. It may still have no block.
     pub(crate) fn open_stores(options: ChainOptions) -> Result<Self, PipelineError> {
         let spec = options.own_spec()?;
         let ChainOptions { spec: file, backend, referee, root_mode, datadir, mut db, store } =
@@ -215,12 +217,13 @@ impl Chain {
         backends.check()?;
         db.state_tables = backends.tables();
         let retention = db.retention;
-        let db = Db::open_or_create(&datadir, &db)?;
-        let expected = Metadata::new(spec.chain_id(), spec.genesis_hash(), &identity, root_mode);
+        let db = DatabaseEnv::open_or_create(&datadir, &db)?;
+        let expected =
+            DatadirMetadata::new(spec.chain_id(), spec.genesis_hash(), &identity, root_mode);
         db.init_metadata(&expected)?;
-        db.keep_spec(&file)?;
-        retention.map_or(Ok(()), |retention| db.keep_retention(retention))?;
-        let states = States::open(&db, backends, store)?;
+        db.store_spec(&file)?;
+        retention.map_or(Ok(()), |retention| db.store_retention(retention))?;
+        let states = StoreSet::open(&db, backends, store)?;
         Ok(Self { spec, db, states })
     }
 
@@ -230,12 +233,12 @@ impl Chain {
     }
 
     /// The chain's tables.
-    pub const fn db(&self) -> &Db {
+    pub const fn db(&self) -> &DatabaseEnv {
         &self.db
     }
 
     /// The states.
-    pub const fn states(&self) -> &States {
+    pub const fn states(&self) -> &StoreSet {
         &self.states
     }
 
@@ -254,13 +257,13 @@ impl Chain {
         self.states.root_mode()
     }
 
-    /// Whether roots that are computed here are held against those of the headers: the backend's own, or
-    /// the referee's.
+    /// Whether computed roots, the backend's own or the referee's, are compared with the header
+    /// roots.
     pub fn checks_roots(&self) -> bool {
         self.root_mode() != StateRootMode::Shadow || self.referee().is_some()
     }
 
-    /// What the writes of a block of this time are held against, before it is valid.
+    /// Which header field the writes of a block with this timestamp are checked against.
     pub fn write_check(&self, timestamp: u64) -> WriteCheck {
         if self.checks_roots() {
             WriteCheck::StateRoot
@@ -277,17 +280,17 @@ impl Chain {
         Ok(tip.unwrap_or_else(|| BlockRef::new(0, self.spec.genesis_hash())))
     }
 
-    /// Folds all committed state into its tables and syncs; for a short reopening and for honest
-    /// sizes. Loses nothing if it is left out.
+    /// Folds all committed state into its tables and syncs. This makes the next opening fast and
+    /// sizes exact; no data is lost without it.
     pub fn flush(&self) -> Result<(), PipelineError> {
         self.states.flush()?;
         Ok(self.db.sync()?)
     }
 
-    /// Commits sealed proposals with whatever `rows` writes, in one transaction.
+    /// Commits sealed proposals and the rows that `rows` writes, in one transaction.
     pub(crate) fn commit(
         &self,
-        proposals: &[Proposals],
+        proposals: &[ProposalSet],
         rows: impl FnOnce(&mut WriteTxn) -> Result<(), PipelineError>,
     ) -> Result<(), PipelineError> {
         let mut txn = self.states.begin_write(&self.db)?;
@@ -296,8 +299,8 @@ impl Chain {
         txn.finish()
     }
 
-    /// Takes chain and states back to block `number`, with whatever else `rows` does to the chain's
-    /// tables, in one transaction.
+    /// Takes chain and states back to block `number`, and writes what `rows` writes, in one
+    /// transaction.
     pub(crate) fn revert_with(
         &self,
         number: u64,
@@ -313,7 +316,7 @@ impl Chain {
     pub(crate) fn write_genesis(&self) -> Result<(), PipelineError> {
         let (delta, codes) = genesis_delta(&self.spec);
         let header = self.spec.genesis_header();
-        let (proposals, _) = self.states.begin(StatesAt::Tip)?.finish_as(0, &delta)?;
+        let (proposals, _) = self.states.begin(StoreSetId::Tip)?.finish_as(0, &delta)?;
         self.states.seal(&proposals, header.hash());
         let roots = proposals.roots();
         self.states.check_roots(header, roots)?;
@@ -322,29 +325,29 @@ impl Chain {
 
     fn write_padded_genesis(
         &self,
-        mut padding: Vec<(StateKey, Value)>,
+        mut padding: Vec<(StateKey, StateValue)>,
     ) -> Result<(), PipelineError> {
         let (delta, codes) = genesis_delta(&self.spec);
         let own = delta.changes().iter().filter_map(|one| Some((one.key, one.next.clone()?)));
         let mut entries: Vec<_> = own.collect();
         entries.append(&mut padding);
-        // Stable: where both have a key, genesis stays.
+        // The sort is stable: if both have a key, the genesis value stays.
         entries.sort_by_key(|(key, _)| *key);
         entries.dedup_by_key(|(key, _)| *key);
         let mut entries = entries.into_iter().map(Ok);
         self.load_genesis(&codes, &mut entries)
     }
 
-    /// Writes the genesis block with the state of `entries`, all of it.
+    /// Writes the genesis block with `entries` as its whole state.
     fn load_genesis(
         &self,
         codes: &[(B256, Bytes)],
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
     ) -> Result<(), PipelineError> {
         let header = self.spec.genesis_header();
         let mut txn = self.states.begin_write(&self.db)?;
         let block = BlockRef::new(0, header.hash());
-        let roots = txn.load(block, &mut Once(Some(entries)))?;
+        let roots = txn.load(block, &mut SingleUseEntries(Some(entries)))?;
         self.states.check_roots(header, roots)?;
         self.write_genesis_block(txn.rows(), codes, roots)?;
         txn.finish()
@@ -354,7 +357,7 @@ impl Chain {
         &self,
         txn: &mut WriteTxn,
         codes: &[(B256, Bytes)],
-        roots: Roots,
+        roots: RootSet,
     ) -> Result<(), PipelineError> {
         let header = self.spec.genesis_header();
         write_genesis_block(txn, header)?;
@@ -364,21 +367,24 @@ impl Chain {
         self.states.write_roots(txn, header.hash(), roots)
     }
 
-    /// Bytes of the state on disk, after folding: table pages and files, the referee's included, but
-    /// not the files that blocks below the tip alone still need.
+    /// Bytes of the state on disk, after folding: table pages and files, the referee's included.
+    /// Files that only blocks below the tip need are not counted.
     pub fn state_bytes(&self) -> Result<u64, PipelineError> {
         self.flush()?;
         Ok(self.db.state_store().disk_bytes()? + self.states.file_bytes()?)
     }
 }
 
-/// Entries that can be read once, where there is no referee.
-struct Once<'a>(Option<&'a mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>>);
+/// Entries that can be read only once. Enough if there is no referee.
+struct SingleUseEntries<'a>(
+    Option<&'a mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>>,
+);
 
-impl EntrySource for Once<'_> {
+impl EntrySource for SingleUseEntries<'_> {
     fn entries(
         &mut self,
-    ) -> Result<impl Iterator<Item = Result<(StateKey, Value), StateError>>, PipelineError> {
+    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>>, PipelineError>
+    {
         let gone = || StateError::corrupt("state", "these entries were read before");
         Ok(self.0.take().ok_or_else(gone)?)
     }
@@ -389,7 +395,7 @@ pub(crate) fn write_genesis_block(
     txn: &mut WriteTxn,
     header: &SealedHeader,
 ) -> Result<(), PipelineError> {
-    // Where genesis is past Shanghai, its list of withdrawals is empty, not absent.
+    // If genesis is past Shanghai, its list of withdrawals is empty, not absent.
     let withdrawals = header.withdrawals_root.map(|_| Default::default());
     let body = BlockBody { withdrawals, ..BlockBody::default() };
     Ok(txn.insert_block(&NewBlock {
@@ -402,7 +408,7 @@ pub(crate) fn write_genesis_block(
     })?)
 }
 
-/// The same chain with the genesis root that `backend` gives it: a chain of its own.
+/// The same chain with the genesis root that `backend` computes. It is a chain of its own.
 ///
 /// # Errors
 /// If the state store fails.
@@ -418,11 +424,11 @@ pub fn native_spec(
     let dir = Some(files.path().to_owned());
     let options = StoreOptions { retention: 0, dir, ..StoreOptions::default() };
     let store = StateStore::open(backend.clone(), Arc::new(MemoryStore::new()), options)?;
-    let proposal = store.begin(At::Tip)?.finish_as(0, &genesis_delta(spec).0)?;
+    let proposal = store.begin(StateId::Tip)?.finish_as(0, &genesis_delta(spec).0)?;
     Ok(Arc::new(spec.clone().with_genesis_state_root(proposal.root())))
 }
 
-/// The state of block 0 as its delta, and the codes of its contracts.
+/// The state of block 0 as a delta, and the codes of its contracts.
 pub fn genesis_delta(spec: &ChainSpec) -> (StateDelta, Vec<(B256, Bytes)>) {
     let mut delta = DeltaBuilder::new();
     let mut codes = Vec::new();
@@ -453,8 +459,8 @@ pub fn genesis_delta(spec: &ChainSpec) -> (StateDelta, Vec<(B256, Bytes)>) {
 mod tests {
     use super::*;
     use crate::{
-        ImportOptions, Importer,
-        testkit::{Rules, TestChain},
+        BlockImporter, ImportOptions,
+        testkit::{TestChain, TestRules},
     };
     use retrie_chainspec::primitives::Block;
     use retrie_db::SyncMode;
@@ -466,11 +472,11 @@ mod tests {
         time::Duration,
     };
 
-    fn import(chain: &Chain, blocks: &[Block]) -> BlockRef {
+    fn import(chain: &ChainStore, blocks: &[Block]) -> BlockRef {
         std::thread::scope(|scope| {
             let metrics = Metrics::new().unwrap();
             let mut importer =
-                Importer::new(chain, ImportOptions::default(), metrics, scope).unwrap();
+                BlockImporter::new(chain, ImportOptions::default(), metrics, scope).unwrap();
             for block in blocks {
                 importer.import(block.clone()).unwrap();
             }
@@ -479,11 +485,11 @@ mod tests {
         })
     }
 
-    /// A reorg takes the chain back in one transaction and commits the branch in the next. Killed in
-    /// between, it leaves a short chain and two branches of stored blocks.
+    /// A reorg takes the chain back in one transaction and commits the branch in the next one. A
+    /// kill between the two leaves a short chain and two branches of stored blocks.
     #[test]
     fn reorg_that_was_cut_off_is_made_up_for_by_importing_again() {
-        for rules in [Rules::Byzantium, Rules::Cancun] {
+        for rules in [TestRules::Byzantium, TestRules::Cancun] {
             let mut made = TestChain::new(rules, Arc::new(Mpt::default()));
             let genesis = made.genesis();
             let trunk = *made.branch(genesis, 2, 12, 0).last().unwrap();
@@ -491,7 +497,7 @@ mod tests {
             let new = *made.branch(trunk, 4, 5, 2).last().unwrap();
             let [old, new] = [old, new].map(|tip| (tip, made.path(genesis, tip)));
             let dir = tempfile::tempdir().unwrap();
-            let chain = Chain::open(ChainOptions {
+            let chain = ChainStore::open(ChainOptions {
                 spec: made.spec.clone(),
                 backend: Arc::new(Mpt::default()),
                 referee: None,
@@ -512,7 +518,7 @@ mod tests {
                 assert_eq!(import(&chain, blocks).hash, *tip, "{rules:?}");
                 assert_eq!(chain.tip().unwrap().hash, *tip, "{rules:?}");
             }
-            // Both in one file, as it was when the reorg was cut off.
+            // Both branches in one file, in the order they had when the reorg was cut off.
             chain.revert_with(2, |_| Ok(())).unwrap();
             let head = import(&chain, &[&old.1[..], &new.1].concat());
             assert_eq!(head.hash, new.0, "{rules:?}");
@@ -520,16 +526,17 @@ mod tests {
     }
 
     /// A commit of a state with much in memory waits for a fold, which needs the write transaction.
-    /// Another thread, which had that and waited for the referee's store, once waited for ever.
+    /// Another thread, which held the transaction and waited for the referee's store, once waited
+    /// for ever.
     #[test]
     fn commits_of_two_threads_beside_a_referee_do_not_wait_for_each_other() {
-        let mut made = TestChain::new(Rules::Cancun, Arc::new(Mpt::default()));
+        let mut made = TestChain::new(TestRules::Cancun, Arc::new(Mpt::default()));
         let genesis = made.genesis();
         let tip = *made.branch(genesis, 60, 12, 0).last().unwrap();
         let blocks = made.path(genesis, tip);
         let dir = tempfile::tempdir().unwrap();
         let store = StoreOptions { fold_bytes: 1, fold_commits: 1, ..StoreOptions::default() };
-        let chain = Chain::open(ChainOptions {
+        let chain = ChainStore::open(ChainOptions {
             spec: made.spec.clone(),
             backend: Arc::new(Raw),
             referee: Some(Arc::new(Mpt::default())),
@@ -559,7 +566,7 @@ mod tests {
             }
             done.send(chain.tip().unwrap().hash).unwrap();
         });
-        // Threads that wait for ever are left behind.
+        // If the test fails, threads that wait for ever are left behind.
         let imported = wait.recv_timeout(Duration::from_secs(120));
         is_over.store(true, Ordering::Relaxed);
         assert_eq!(imported, Ok(tip), "two commits wait for each other");

@@ -1,8 +1,8 @@
 //! The state of a datadir as a [dump](retrie_sources::state_dump): [`dump_state`].
 
 use crate::{
-    PipelineError, States,
-    entries::{Entries, listed_state},
+    PipelineError, StoreSet,
+    entries::{PagedEntries, listed_state},
 };
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY};
 use retrie_db::{ChainRead, ReadTxn};
@@ -16,9 +16,9 @@ use std::{
     },
 };
 
-/// What was dumped.
+/// What has been dumped so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Dumped {
+pub struct DumpProgress {
     /// Accounts so far.
     pub accounts: u64,
     /// Their slots.
@@ -26,27 +26,27 @@ pub struct Dumped {
 }
 
 /// Writes the state after the canonical `block` of the snapshot `read`, made by `backend`, to
-/// `file`, in key order. It must be the tip, a block that can be reverted to, or one that the
-/// backend itself keeps. `progress` is called after each account, and `stop` looked at.
+/// `file`, in key order. The block must be the tip, a block that can be reverted to, or one whose
+/// state the backend itself keeps. After each account, `progress` is called and `stop` is checked.
 ///
 /// # Errors
-/// If the state of the block is not kept, reading or writing fails, or `stop` was set; there is no
-/// file then.
+/// If the state of the block is not kept, reading or writing fails, or `stop` was set. Then there
+/// is no file.
 pub fn dump_state(
     read: &Arc<ReadTxn>,
     backend: Arc<dyn AnyBackend>,
     block: BlockRef,
     file: &Path,
     stop: &AtomicBool,
-    progress: &mut dyn FnMut(&Dumped),
-) -> Result<Dumped, PipelineError> {
+    progress: &mut dyn FnMut(&DumpProgress),
+) -> Result<DumpProgress, PipelineError> {
     let header = read.header(&block.hash)?.ok_or(StateError::UnknownBlock { hash: block.hash })?;
-    let store = States::open_one_to_read(read, backend, false)?;
+    let store = StoreSet::open_read_only(read, backend, false)?;
     let state = listed_state(&store, block)?;
     let mut writer = StateDumpWriter::create(file, header.state_root)?;
-    let mut accounts = Entries::new(&state, None);
-    let mut slots = Entries::new(&state, Some(StateKey::Slot(Address::ZERO, B256::ZERO)));
-    let mut dumped = Dumped::default();
+    let mut accounts = PagedEntries::new(&state, None);
+    let mut slots = PagedEntries::new(&state, Some(StateKey::Slot(Address::ZERO, B256::ZERO)));
+    let mut dumped = DumpProgress::default();
     while let Some((StateKey::Account(address), value)) = accounts.next().transpose()? {
         if stop.load(Ordering::Relaxed) {
             return Err(StateError::from(stopped(file)).into());
@@ -81,7 +81,7 @@ fn stopped(file: &Path) -> retrie_state::StoreError {
     retrie_state::StoreError::new(action, "it was stopped, and there is no file")
 }
 
-/// The code of this hash, which an account has.
+/// The code with this hash. An account has it, so it must exist.
 pub(crate) fn code_of(read: &ReadTxn, hash: &B256) -> Result<Bytes, PipelineError> {
     if *hash == KECCAK256_EMPTY {
         return Ok(Bytes::new());

@@ -1,17 +1,22 @@
 //! All entries of one state, page by page.
 
-use retrie_state::{At, BlockRef, StateAt, StateError, StateKey, StateStore, Value};
+use retrie_state::{
+    BlockRef, StateError, StateId, StateKey, StateProvider, StateStore, StateValue,
+};
 
 /// Entries read at a time.
 const PAGE: usize = 1 << 16;
 
-type Entry = (StateKey, Value);
+type StateEntry = (StateKey, StateValue);
 
-/// The state after a canonical block whose entries can be listed: that of the tip, of a block that
-/// can be reverted to, or one that the backend itself keeps.
-pub(crate) fn listed_state(store: &StateStore, block: BlockRef) -> Result<StateAt, StateError> {
+/// Opens the state after a canonical block to list its entries. The block must be the tip, a block
+/// that can be reverted to, or one whose state the backend itself keeps.
+pub(crate) fn listed_state(
+    store: &StateStore,
+    block: BlockRef,
+) -> Result<StateProvider, StateError> {
     if store.retained().is_some_and(|kept| kept.contains(&block.number)) {
-        return store.at(At::Block(block.hash));
+        return store.at(StateId::Block(block.hash));
     }
     if store.backend().history().is_some() {
         return store.history(block);
@@ -20,23 +25,24 @@ pub(crate) fn listed_state(store: &StateStore, block: BlockRef) -> Result<StateA
 }
 
 /// Entries of a state in key order.
-pub(crate) struct Entries<'a> {
-    state: &'a StateAt,
-    page: std::iter::Peekable<std::vec::IntoIter<Entry>>,
-    /// Where the next page starts; its first entry was given already if `last` is set.
+pub(crate) struct PagedEntries<'a> {
+    state: &'a StateProvider,
+    page: std::iter::Peekable<std::vec::IntoIter<StateEntry>>,
+    /// Where the next page starts. If `last` is set, the first entry of that page was already
+    /// returned.
     start: Option<StateKey>,
     last: Option<StateKey>,
     is_over: bool,
 }
 
-impl<'a> Entries<'a> {
-    /// Those from `start` on.
-    pub(crate) fn new(state: &'a StateAt, start: Option<StateKey>) -> Self {
+impl<'a> PagedEntries<'a> {
+    /// The entries from `start` on.
+    pub(crate) fn new(state: &'a StateProvider, start: Option<StateKey>) -> Self {
         let page = Vec::new().into_iter().peekable();
         Self { state, page, start, last: None, is_over: false }
     }
 
-    fn peek(&mut self) -> Result<Option<&Entry>, StateError> {
+    fn peek(&mut self) -> Result<Option<&StateEntry>, StateError> {
         if self.page.peek().is_none() && !self.is_over {
             let mut entries = self.state.entries(self.start.as_ref(), PAGE)?;
             self.is_over = entries.len() < PAGE;
@@ -50,11 +56,11 @@ impl<'a> Entries<'a> {
         Ok(self.page.peek())
     }
 
-    /// The next entry, if `is_wanted`.
+    /// The next entry, if `is_wanted` is true for its key.
     pub(crate) fn next_if(
         &mut self,
         is_wanted: impl FnOnce(&StateKey) -> bool,
-    ) -> Result<Option<Entry>, StateError> {
+    ) -> Result<Option<StateEntry>, StateError> {
         match self.peek()? {
             Some((key, _)) if is_wanted(key) => Ok(self.page.next()),
             _ => Ok(None),
@@ -62,10 +68,10 @@ impl<'a> Entries<'a> {
     }
 }
 
-impl Iterator for Entries<'_> {
-    type Item = Result<Entry, StateError>;
+impl Iterator for PagedEntries<'_> {
+    type Item = Result<StateEntry, StateError>;
 
-    /// An error is not the end: the caller has to stop there.
+    /// An error is not the end: the caller has to stop after it.
     fn next(&mut self) -> Option<Self::Item> {
         self.next_if(|_| true).transpose()
     }

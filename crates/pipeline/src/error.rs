@@ -1,4 +1,4 @@
-//! Why an import or a replay stopped. Every message names block or file and the cause.
+//! Why an import or a replay stopped. Every message names the block or file, and the cause.
 
 use alloy_primitives::{B256, U256};
 use retrie_consensus::ConsensusError;
@@ -8,7 +8,7 @@ use retrie_sources::{Bundle, RpcError, SourceError};
 use retrie_state::{BlockRef, StateError, StateKey, StoreError};
 use std::path::PathBuf;
 
-/// Why the pipeline stopped. Blocks before the one named are kept.
+/// Why the pipeline stopped. Blocks before the named one are kept.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError {
@@ -48,7 +48,7 @@ pub enum PipelineError {
         /// Number of the head.
         head: u64,
     },
-    /// The first block of the chain is another one.
+    /// The first block of the source is not the chain's genesis.
     #[error("block 0 of the source is {got}, but chain {chain} starts with {expected}")]
     ForeignGenesis {
         /// Hash in the source.
@@ -68,23 +68,24 @@ pub enum PipelineError {
         /// Hash of the chain's genesis.
         expected: B256,
     },
-    /// The files do not hold all blocks asked for.
+    /// The files do not hold all requested blocks.
     #[error("the files end at block {last}, before block {to}; what they hold is imported")]
     FilesEnd {
-        /// Highest block of the files that was asked for.
+        /// Highest block of the files in the requested range.
         last: u64,
-        /// Last block asked for.
+        /// Last requested block.
         to: u64,
     },
-    /// The files hold no block asked for.
+    /// The files hold no requested block.
     #[error("no block in the files lies within blocks {from} to {to}")]
     NothingInRange {
-        /// First block asked for.
+        /// First requested block.
         from: u64,
-        /// Last block asked for.
+        /// Last requested block.
         to: u64,
     },
-    /// A state that shows what the user of a dev chain changed of it, and no root has.
+    /// A proof of a value that the user of a dev chain has changed: no block has a root with it
+    /// yet.
     #[error(
         "{what} was changed by hand, by a tool of the dev chain, after block {number} ({hash}): its root \
          does not show that, the root of the block after it does (evm_mine seals one)"
@@ -97,7 +98,7 @@ pub enum PipelineError {
         /// Its hash.
         hash: B256,
     },
-    /// The state root computed is not the header's.
+    /// The computed state root is not the header's.
     #[error("block {number} ({hash}): {source}")]
     StateRoot {
         /// Block number.
@@ -107,7 +108,7 @@ pub enum PipelineError {
         /// The two roots.
         source: Box<RootMismatch>,
     },
-    /// A backend whose roots are not Ethereum's was asked to check the header's.
+    /// A backend without Ethereum's roots cannot check header roots.
     #[error("backend {backend} does not compute Ethereum's state roots, so it cannot check them")]
     NoHeaderRoot {
         /// Backend name.
@@ -121,9 +122,9 @@ pub enum PipelineError {
     /// An RPC node gave no usable answer.
     #[error(transparent)]
     Rpc(#[from] RpcError),
-    /// What a node says of a block and its state does not fit together.
+    /// A node's answers about a block and its state contradict each other.
     #[error(
-        "block {number} as {endpoint} tells it (eth_getBalance, eth_getTransactionCount, \
+        "block {number} from {endpoint} (eth_getBalance, eth_getTransactionCount, \
          eth_getCode, eth_getStorageAt at its parent) was refused: {source}"
     )]
     FromNode {
@@ -131,10 +132,10 @@ pub enum PipelineError {
         endpoint: String,
         /// Block number.
         number: u64,
-        /// What does not fit.
+        /// The contradiction.
         source: Box<Self>,
     },
-    /// The node says one thing and proves another.
+    /// A value from the node differs from the node's own proof.
     #[error("{key} is not what the node's own eth_getProof says of it under state root {root}")]
     NotProved {
         /// The account or slot.
@@ -148,13 +149,13 @@ pub enum PipelineError {
         /// What is missing.
         source: Box<StateError>,
     },
-    /// A bundle does not do what its header says.
+    /// Replaying a bundle gives something else than its header says.
     #[error("it does not replay: {failure}")]
     Replay {
         /// The checks that failed, naming the block.
         failure: String,
     },
-    /// The genesis has no state before it.
+    /// The genesis block has no state before it.
     #[error("block 0 is the genesis: it has no transactions and no parent")]
     GenesisBundle,
     /// A bundle cannot be replayed.
@@ -165,7 +166,7 @@ pub enum PipelineError {
         /// What failed, naming the block.
         source: Box<Self>,
     },
-    /// A block could not be executed or stored for a reason that is not its own.
+    /// A block could not be executed or stored, but this is not the block's fault.
     #[error("block {number} ({hash}): {source}")]
     Block {
         /// Block number.
@@ -175,17 +176,17 @@ pub enum PipelineError {
         /// What failed.
         source: Box<Self>,
     },
-    /// Valid blocks could not be made durable. Those before them are.
+    /// Valid blocks could not be made durable. The blocks before them are durable.
     #[error("blocks {first} to {last} could not be committed: {source}")]
     Commit {
-        /// Number of the first block of the batch.
+        /// Number of the first block of the commit.
         first: u64,
         /// Number of the last.
         last: u64,
         /// What failed.
         source: Box<Self>,
     },
-    /// Two states of one datadir disagree about the tip.
+    /// The two states of one datadir have different tips.
     #[error(
         "the referee's state is at block {referee}, the backend's at block {backend}: the datadir \
          was used without the referee"
@@ -196,10 +197,10 @@ pub enum PipelineError {
         /// Tip of the backend.
         backend: String,
     },
-    /// A chain cannot begin, or go back, where it was asked to.
+    /// A chain cannot begin with, or go back to, the requested block.
     #[error(transparent)]
     Anchor(#[from] AnchorError),
-    /// A chain cannot be moved to the backend it was asked to.
+    /// A chain cannot be moved to the requested backend.
     #[error(transparent)]
     Migrate(#[from] MigrateError),
     /// Execution failed, or a transaction is invalid.
@@ -214,7 +215,7 @@ pub enum PipelineError {
     /// The chain's tables failed.
     #[error(transparent)]
     Db(#[from] DbError),
-    /// A directory or thread could not be made.
+    /// A directory or thread could not be created.
     #[error("{action} failed: {source}")]
     Io {
         /// What was attempted.
@@ -222,7 +223,7 @@ pub enum PipelineError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The check of a datadir cannot write what it needs to compare states. It says nothing of them.
+    /// The check of a datadir cannot write its scratch data. This says nothing about the datadir.
     #[error(
         "the check could not be done, as its scratch folder {} failed: {source}; give it room, or \
          another folder",
@@ -234,7 +235,7 @@ pub enum PipelineError {
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A thread of the pipeline died.
+    /// A thread of the pipeline has panicked.
     #[error("the pipeline's {thread} thread stopped unexpectedly; see the log")]
     Thread {
         /// Its name.
@@ -242,11 +243,11 @@ pub enum PipelineError {
     },
 }
 
-/// Why a chain cannot begin where it was asked to.
+/// Why a chain cannot begin with, or go back to, the requested block.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnchorError {
-    /// No header, and the dump is not of genesis.
+    /// There is no header, and the dump is not of genesis.
     #[error(
         "the dump has the state root {root}, which is not that of genesis, and comes without the \
          header of its block"
@@ -255,20 +256,20 @@ pub enum AnchorError {
         /// Root of the dump.
         root: B256,
     },
-    /// The last header is not the one that was asked for.
+    /// The last header has another hash than the requested one.
     #[error("the last header is block {number} ({got}), not {expected}")]
     OtherHash {
         /// Its number.
         number: u64,
         /// Its hash.
         got: B256,
-        /// The hash asked for.
+        /// The requested hash.
         expected: B256,
     },
-    /// A header that does not follow from the one before it.
+    /// A header is not the child of the header before it.
     #[error(
         "header {number} ({hash}) is not the child of the one before it, {parent}: the file must \
-         hold a run of ancestors and end with the block of the dump"
+         hold a chain of ancestors and end with the block of the dump"
     )]
     Unlinked {
         /// Its number.
@@ -287,13 +288,14 @@ pub enum AnchorError {
         /// Its number.
         number: u64,
     },
-    /// A total difficulty that the difficulties of the headers exceed, or, from genesis on, miss.
+    /// The total difficulty is below the sum of the headers' difficulties; or not equal to it,
+    /// although the headers begin with genesis.
     #[error("the total difficulty {total} does not fit the difficulties of the headers")]
     TotalDifficulty {
         /// What was given.
         total: U256,
     },
-    /// The dump is of another state.
+    /// The dump has the state of another block.
     #[error(
         "the dump has the state root {dump}, block {number} ({hash}) has {header}: it is the state \
          of another block"
@@ -308,7 +310,7 @@ pub enum AnchorError {
         /// Root in the header.
         header: B256,
     },
-    /// The datadir has a chain.
+    /// The datadir already has a chain.
     #[error(
         "the datadir {} already holds a chain, up to block {tip}: a state is loaded into an empty \
          datadir only", datadir.display()
@@ -319,17 +321,17 @@ pub enum AnchorError {
         /// Its tip.
         tip: BlockRef,
     },
-    /// A state that came in chunks has another root than it should.
+    /// A state that came in chunks does not have the trusted root.
     #[error("the state of block {block} has the root {got}, not {expected}, which is trusted")]
     OtherRoot {
         /// The block.
         block: BlockRef,
-        /// What it has.
+        /// The computed root.
         got: B256,
-        /// What is trusted.
+        /// The trusted root.
         expected: B256,
     },
-    /// A root that cannot be had from values alone.
+    /// The backend's root cannot be computed from values alone.
     #[error(
         "the root of backend {backend} depends on all that happened, not on the state alone: a \
          chain with its roots in the headers cannot begin with a dump, \
@@ -339,10 +341,10 @@ pub enum AnchorError {
         /// Name of the backend.
         backend: &'static str,
     },
-    /// It was told to stop.
+    /// The caller has set the stop flag.
     #[error("stopped; nothing was written, run the same command again")]
     Stopped,
-    /// A block below the first state.
+    /// The block is below the anchor, where there is no state.
     #[error(
         "the datadir was started from the state after block {anchor}: block {number} is none that it \
          can import or go back to"
@@ -350,7 +352,7 @@ pub enum AnchorError {
     Below {
         /// The block.
         number: u64,
-        /// Number of the block it was started from.
+        /// Number of the anchor.
         anchor: u64,
     },
 }
@@ -359,23 +361,23 @@ pub enum AnchorError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
-    /// There is no chain.
+    /// The old datadir has no blocks.
     #[error("the datadir {} holds no blocks", datadir.display())]
     Nothing {
         /// The datadir.
         datadir: PathBuf,
     },
-    /// The block to end with is not there, or below the first state of the chain.
+    /// The last block of the new chain is not in the old chain, or below its first state.
     #[error("the chain cannot end with block {number}: it has blocks {first} to {tip}")]
     NoLast {
-        /// The block asked for.
+        /// The requested block.
         number: u64,
         /// The block with whose state the chain began.
         first: u64,
         /// Its last block.
         tip: BlockRef,
     },
-    /// More of the chain is in the new datadir already.
+    /// The new datadir already has more of the chain than requested.
     #[error(
         "the datadir {} is at block {tip} already, above {last}, with which it should end: delete the \
          folder and begin again", datadir.display()
@@ -385,10 +387,10 @@ pub enum MigrateError {
         datadir: PathBuf,
         /// Its tip.
         tip: BlockRef,
-        /// The block to end with.
+        /// The requested last block.
         last: BlockRef,
     },
-    /// Headers carry roots that the new backend does not compute.
+    /// The headers have roots that the new backend does not compute.
     #[error(
         "the chain's headers carry the roots of the backend that it was made on, from its genesis \
          {genesis} on; on backend {backend} its genesis would be {other}: such a chain can be moved \
@@ -399,10 +401,10 @@ pub enum MigrateError {
         genesis: B256,
         /// Name of the new backend.
         backend: &'static str,
-        /// The hash that this backend gives it.
+        /// The genesis hash with this backend's root.
         other: B256,
     },
-    /// Blocks to be executed again lack bodies.
+    /// Blocks that have to be executed again have no bodies.
     #[error(
         "blocks {first} to {last} have no bodies any more, so the chain cannot be executed again; \
          without its history it can be moved"
@@ -410,10 +412,10 @@ pub enum MigrateError {
     NoBodies {
         /// The first block that would be executed.
         first: u64,
-        /// The last without a body.
+        /// The last block without a body.
         last: u64,
     },
-    /// The state before the first block is gone.
+    /// The state that the chain began with is no longer kept.
     #[error(
         "the chain began with the state after block {number}, which is not kept any more ({source}), \
          so it cannot be executed again; without its history it can be moved"
@@ -421,34 +423,35 @@ pub enum MigrateError {
     NoFirstState {
         /// The block.
         number: u64,
-        /// Why its state cannot be had.
+        /// Why its state is not available.
         source: Box<StateError>,
     },
-    /// The folder was begun in another way.
+    /// The new datadir holds an unfinished migration of another kind.
     #[error(
-        "the datadir {} was begun otherwise: {found}; give that command again, or delete the folder",
+        "the datadir {} was begun by another command ({found}): run that one again, or delete the \
+         folder",
         datadir.display()
     )]
     OtherMigration {
         /// The new datadir.
         datadir: PathBuf,
-        /// What is noted there.
+        /// The note in the new datadir.
         found: String,
     },
-    /// The states of the new datadir have been begun with another referee, or with none.
+    /// The migration was begun with another referee, or without one.
     #[error(
-        "the referee of the datadir {} is {found}, not {given}: it goes on with its own, or is deleted \
-         and begun again", datadir.display()
+        "the referee of the datadir {} is {found}, not {given}: run the command with that one, or \
+         delete the folder and begin again", datadir.display()
     )]
     OtherReferee {
         /// The new datadir.
         datadir: PathBuf,
         /// Name of its referee, or `none`.
         found: String,
-        /// Name of the one that was asked for, or `none`.
+        /// Name of the requested one, or `none`.
         given: String,
     },
-    /// What is in the new datadir is no part of the chain.
+    /// The new datadir holds blocks that are not in the old chain.
     #[error(
         "the datadir {} is at block {tip}, which the chain that is being moved does not have any \
          more, and cannot be taken back: delete the folder and begin again", datadir.display()
@@ -461,7 +464,7 @@ pub enum MigrateError {
     },
 }
 
-/// Two state roots that should be one.
+/// A computed state root that differs from the header's.
 #[derive(Debug, thiserror::Error)]
 #[error("state root is {got} by backend {backend}, the header says {expected}")]
 pub struct RootMismatch {
@@ -502,8 +505,8 @@ impl PipelineError {
         }
     }
 
-    /// The block that it is about: the first one that could not be imported or replayed. `None` where the
-    /// error knows of none.
+    /// The block that the error is about: the first one that could not be imported or replayed.
+    /// `None` if the error does not name a block.
     pub fn block_number(&self) -> Option<u64> {
         match self {
             Self::InvalidBlock { number, .. }
@@ -522,13 +525,13 @@ impl PipelineError {
         }
     }
 
-    /// Whether it may only say that something else has failed before: no verdict about a block, and
-    /// nothing that its file says.
+    /// Whether the error may only follow from an earlier failure: it is neither a verdict about a
+    /// block, nor about the content of its file.
     pub(crate) fn may_follow(&self) -> bool {
         matches!(self, Self::Block { .. } | Self::Execution(_)) && !self.is_invalid_block()
     }
 
-    /// Whether a body, or what is read from bodies, is not kept.
+    /// Whether the error says that a body, or data read from bodies, was pruned.
     pub const fn is_pruned(&self) -> bool {
         matches!(self, Self::Db(DbError::Pruned { .. }))
     }

@@ -1,16 +1,16 @@
-//! Whole imports: block files, or the blocks of another datadir, into a chain.
+//! Complete imports: block files, or the blocks of another datadir, into a chain.
 
 use crate::{
-    BlockStream, Chain, ImportOptions, ImportTimes, Importer, PipelineError,
-    importer::{End, import_stream},
+    BlockImporter, BlockStream, ChainStore, ImportOptions, ImportTimes, PipelineError,
+    importer::{ImportEnd, import_stream},
     report::{
-        Amplification, Breakdown, ImportReport, PartFigures, ReplayResult, TipReport,
+        ImportReport, IoAmplification, PartFigures, ReplayResult, TimeBreakdown, TipReport,
         peak_rss_bytes,
     },
 };
 use alloy_primitives::B256;
 use retrie_sources::BlockSource;
-use retrie_state::Counts;
+use retrie_state::CounterSnapshot;
 use retrie_telemetry::Metrics;
 use std::{
     ops::RangeInclusive,
@@ -18,30 +18,30 @@ use std::{
     time::Instant,
 };
 
-/// What an import gave.
+/// The outcome of an import.
 #[derive(Debug)]
 pub struct ImportOutcome {
     /// Figures. The tip is durable.
     pub report: ImportReport,
-    /// How it ended: an error names the first block that is invalid or cannot be read.
-    pub end: Result<End, PipelineError>,
+    /// How it ended. An error names the first block that is invalid or cannot be read.
+    pub end: Result<ImportEnd, PipelineError>,
     /// Times by kind of work.
     pub times: ImportTimes,
     /// Keys read by the EVM, keys changed.
     pub key_operations: (u64, u64),
     /// Rows and bytes at the backend's node interface.
-    pub counts: Counts,
+    pub counts: CounterSnapshot,
 }
 
 /// Imports the blocks of `sources` whose numbers lie in `range`, in order, into `chain`.
 ///
-/// `progress` is called after each block. Setting `stop` ends the import at the next block boundary;
-/// all blocks imported are then durable, as they are when it ends with an error.
+/// `progress` is called after each block. Setting `stop` ends the import after the current block.
+/// All imported blocks are then durable, as they are after an error.
 ///
 /// # Errors
-/// If it could not begin. What ended it is in the outcome.
+/// If the import could not begin. A later error is in the outcome.
 pub fn import(
-    chain: &Chain,
+    chain: &ChainStore,
     sources: Vec<BlockSource>,
     range: RangeInclusive<u64>,
     options: ImportOptions,
@@ -53,9 +53,9 @@ pub fn import(
     import_from(chain, stream, options, metrics, stop, progress)
 }
 
-/// Imports what `stream` gives once it is started.
+/// Imports the blocks of `stream`.
 pub(crate) fn import_from(
-    chain: &Chain,
+    chain: &ChainStore,
     stream: impl FnOnce() -> Result<BlockStream, PipelineError>,
     options: ImportOptions,
     metrics: &Metrics,
@@ -65,10 +65,10 @@ pub(crate) fn import_from(
     let start = Instant::now();
     let counts = chain.state().counts();
     std::thread::scope(|scope| {
-        let mut importer = Importer::new(chain, options, metrics.clone(), scope)?;
+        let mut importer = BlockImporter::new(chain, options, metrics.clone(), scope)?;
         let end = import_stream(&mut importer, stream()?, stop, progress);
         if end.is_err() {
-            importer.give_up_what_is_not_durable()?;
+            importer.reset_to_durable()?;
         }
         let mut report = importer.report();
         report.seconds = start.elapsed().as_secs_f64();
@@ -82,21 +82,21 @@ pub(crate) fn import_from(
     })
 }
 
-/// Imports the blocks below `number`, of which `sources` are then rid: what has to be there before
-/// blocks from `number` on can be measured. Ends early, without an error, where the sources or
-/// `stop` do.
+/// Imports the blocks below `number` and takes them out of `sources`: blocks from `number` on can
+/// then be measured. Ends early, without an error, if the sources end or `stop` is set.
 ///
 /// # Errors
-/// As those that end an [`import`].
+/// As the error in the outcome of [`import`].
 pub fn import_below(
-    chain: &Chain,
+    chain: &ChainStore,
     sources: &mut [BlockSource],
     number: u64,
     metrics: &Metrics,
     stop: &AtomicBool,
 ) -> Result<(), PipelineError> {
     std::thread::scope(|scope| {
-        let mut importer = Importer::new(chain, ImportOptions::default(), metrics.clone(), scope)?;
+        let mut importer =
+            BlockImporter::new(chain, ImportOptions::default(), metrics.clone(), scope)?;
         while importer.head().number + 1 < number && !stop.load(Ordering::Relaxed) {
             let Some(block) = sources.iter_mut().find_map(Iterator::next) else { break };
             importer.import(block?.block)?;
@@ -106,11 +106,11 @@ pub fn import_below(
 }
 
 impl ImportOutcome {
-    /// What is left to say where blocks before those that were asked for are wrong: nothing was imported.
+    /// The outcome if a block before the requested range is wrong: nothing was imported.
     ///
     /// # Errors
     /// If the chain cannot be read.
-    pub fn failed_before(chain: &Chain, error: PipelineError) -> Result<Self, PipelineError> {
+    pub fn failed_before(chain: &ChainStore, error: PipelineError) -> Result<Self, PipelineError> {
         let tip = chain.tip()?;
         let tip = TipReport { number: tip.number, hash: tip.hash, ..TipReport::default() };
         Ok(Self {
@@ -118,32 +118,32 @@ impl ImportOutcome {
             end: Err(error),
             times: ImportTimes::default(),
             key_operations: (0, 0),
-            counts: Counts::default(),
+            counts: CounterSnapshot::default(),
         })
     }
 }
 
-/// The figures of an import as a result of `retrie replay`: of blocks from `from` on, the first of which
-/// is the child of `parent`.
+/// The figures of an import as a result of `retrie replay`, for blocks from `from` on. `parent` is
+/// the hash of the block before.
 pub fn chain_replay_result(
-    chain: &Chain,
+    chain: &ChainStore,
     from: u64,
     parent: B256,
     outcome: &ImportOutcome,
 ) -> Result<ReplayResult, PipelineError> {
     let ImportOutcome { report, times, key_operations, counts, .. } = outcome;
-    let mut breakdown = Breakdown {
+    let mut breakdown = TimeBreakdown {
         execution: times.execution.as_secs_f64(),
         authentication: (times.reads + times.authentication).as_secs_f64(),
         storage_io: times.commit_wait.as_secs_f64(),
         other: 0.0,
     };
     breakdown.attribute_reads(counts.read_time);
-    breakdown.close(report.seconds);
+    breakdown.set_other(report.seconds);
     let rate = |n: f64| if report.seconds > 0.0 { n / report.seconds } else { 0.0 };
     let failures: Vec<_> =
         outcome.end.as_ref().err().map(ToString::to_string).into_iter().collect();
-    // What names no block happened to the next one: those before it are good.
+    // An error that names no block is about the next block: the imported ones are good.
     let failed_block =
         |error: &PipelineError| error.block_number().unwrap_or(report.tip.number + 1);
     let failed_blocks = outcome.end.as_ref().err().map(failed_block).into_iter().collect();
@@ -162,7 +162,7 @@ pub fn chain_replay_result(
         failures,
         root: chain.state().tip().map(|tip| tip.root).unwrap_or_default(),
         breakdown,
-        amplification: Amplification::new(counts, key_operations.0, key_operations.1),
+        amplification: IoAmplification::new(counts, key_operations.0, key_operations.1),
         disk_bytes: chain.state_bytes()?,
         peak_rss_bytes: peak_rss_bytes(),
         part: Some(PartFigures {

@@ -1,20 +1,20 @@
 //! The importer: blocks in, a durable canonical chain out.
 //!
-//! It feeds a [`Tree`] and chooses the head by the heaviest chain, or by what came last under proof
-//! of stake. Side blocks are stored beside the canonical chain; a reorg takes the chain back to the
-//! common ancestor and commits the branch.
+//! It feeds a [`BlockTree`] and chooses the head: the heaviest chain, or under proof of stake the
+//! block that came last. Side blocks are stored beside the canonical chain. A reorg takes the chain
+//! back to the common ancestor and commits the new branch.
 //!
-//! In a stream, blocks that extend the chain are executed ahead of the roots of those below them.
-//! Those far below the end of the stream may come in runs with one root ([`CheckRoots::Batch`]). Every
-//! other block (known, on another branch, of receipts that hold roots) waits until no block is
-//! ahead, and is verified by itself.
+//! In a stream, a block that extends the chain is executed ahead: before the roots of the blocks
+//! below it are known. Blocks far below the end of the stream may come in batches with one root
+//! ([`RootCheckMode::Batch`]). Every other block (already known, on another branch, or with state
+//! roots in its receipts) waits until no block is ahead, and is verified by itself.
 
 use crate::{
-    AnchorError, Chain, ExecutedBlock, PipelineError,
-    lookahead::Lookahead,
+    AnchorError, ChainStore, ExecutedBlock, PipelineError,
+    lookahead::LookaheadStream,
     report::{ImportReport, TipReport},
     stream::{BlockStream, PreparedBlock, prepare},
-    tree::{BatchLimits, COMING, ImportTimes, Settled, Tree},
+    tree::{AheadOutcome, BlockTree, CommitLimits, ImportTimes, PREFETCH_BLOCKS},
 };
 use alloy_consensus::BlockHeader;
 use alloy_primitives::B256;
@@ -25,7 +25,7 @@ use retrie_execution::CodeCache;
 use retrie_state::BlockRef;
 use retrie_telemetry::Metrics;
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -33,109 +33,125 @@ use std::{
     time::Duration,
 };
 
-/// Of which blocks an import computes and checks state roots.
+/// For which blocks an import computes and checks state roots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CheckRoots {
-    /// Of every block.
+pub enum RootCheckMode {
+    /// For every block.
     #[default]
     Every,
-    /// Of one block in many, where the states allow it ([`States::apply_runs`](crate::States::apply_runs)):
-    /// consecutive blocks that lie deeper below the end of the stream than states are retained are
-    /// imported as a run with one root, that of the last. If that one is wrong, or anything else about
-    /// the run, its blocks are imported again with every root, and the error is about the first that is
-    /// wrong. A wrong state root in a header within a run is not noticed if that of the last is right: so
-    /// this is for chains whose last hash is trusted. Once a run is durable, the chain can be taken back
-    /// to its last block, and no further.
+    /// For one block in many, if the states allow it
+    /// ([`StoreSet::applies_batches`](crate::StoreSet::applies_batches)).
+    ///
+    /// Consecutive blocks are imported as a batch with one root, the last block's, if more blocks
+    /// follow them in the stream than states are retained. If this root or anything else about the
+    /// batch is wrong, its blocks are imported again with every root, and the error names the first
+    /// wrong block.
+    ///
+    /// A wrong state root in a header within a batch is not noticed if the last root is right. So
+    /// this mode is for chains whose last hash is trusted. Once a batch is durable, the chain can
+    /// be taken back to its last block, but not to a block within it.
     Batch,
 }
 
 /// How an import behaves.
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
-    /// When a batch is committed.
-    pub batch: BatchLimits,
-    /// Whether receipts before Byzantium, which hold state roots, are checked with a throw-away
+    /// When canonical blocks are committed.
+    pub commit_limits: CommitLimits,
+    /// Whether receipts before Byzantium, which hold state roots, are checked with one temporary
     /// proposal per transaction. Needs a backend or referee with Ethereum's roots.
     pub intermediate_roots: bool,
-    /// Which state roots are checked.
-    pub check_roots: CheckRoots,
+    /// For which blocks state roots are checked.
+    pub check_roots: RootCheckMode,
 }
 
 impl Default for ImportOptions {
     fn default() -> Self {
         Self {
-            batch: BatchLimits {
+            commit_limits: CommitLimits {
                 blocks: 1024,
                 rows: 200_000,
                 bytes: 64 << 20,
                 time: Duration::from_secs(2),
             },
             intermediate_roots: false,
-            check_roots: CheckRoots::Every,
+            check_roots: RootCheckMode::Every,
         }
     }
 }
 
 /// How an import ended, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// All blocks asked for are there.
+pub enum ImportEnd {
+    /// All requested blocks are imported.
     Complete,
-    /// It was told to stop.
+    /// The caller has set the stop flag.
     Stopped,
 }
 
-/// What became of a block.
+/// What an import has done with a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Imported {
-    /// It was known already.
+pub enum BlockStatus {
+    /// The block was known already.
     Known,
-    /// It is the new head.
+    /// The block is the new head.
     Head,
-    /// It is the new head, on another branch than the one before.
+    /// The block is the new head, on another branch than the head before.
     Reorg {
         /// Number of the last block that both branches share.
         ancestor: u64,
     },
-    /// It is valid, but another branch is heavier.
+    /// The block is valid, but another branch is heavier.
     Side,
 }
 
-/// Imports blocks into one [`Chain`].
+/// Imports blocks into one [`ChainStore`].
 #[derive(Debug)]
-pub struct Importer<'a> {
-    tree: Tree<'a>,
-    batch: BatchLimits,
-    /// Blocks may come in runs where at least so many follow.
-    runs_below: Option<u64>,
-    /// Number of the head at the start.
+pub struct BlockImporter<'a> {
+    tree: BlockTree<'a>,
+    commit_limits: CommitLimits,
+    /// Blocks may be batched if at least this many follow.
+    batch_depth: Option<u64>,
+    /// Number of the head when the import began.
     began_at: u64,
-    /// The block whose state the chain was started from.
+    /// Blocks under proof of stake that a reorg of this import has reverted. If such a block is
+    /// given again, it becomes the head again, as in an import into an empty datadir.
+    reverted: HashSet<B256>,
+    /// Number of the block whose state the chain began with.
     anchor: u64,
     report: ImportReport,
 }
 
-impl<'a> Importer<'a> {
-    /// An importer that goes on from the durable head of `chain`. Commits, and roots of blocks ahead,
-    /// run on threads of `scope`.
+impl<'a> BlockImporter<'a> {
+    /// An importer that continues from the durable head of `chain`. Commits, and the roots of
+    /// blocks ahead, run on threads of `scope`.
     ///
     /// # Errors
-    /// As [`Tree::new`].
+    /// As [`BlockTree::new`].
     pub fn new<'scope>(
-        chain: &'a Chain,
+        chain: &'a ChainStore,
         options: ImportOptions,
         metrics: Metrics,
         scope: &'scope std::thread::Scope<'scope, 'a>,
     ) -> Result<Self, PipelineError> {
-        let ImportOptions { batch, intermediate_roots, check_roots } = options;
+        let ImportOptions { commit_limits: batch, intermediate_roots, check_roots } = options;
         let codes = Arc::new(CodeCache::default());
-        let tree = Tree::new(chain, intermediate_roots, codes, metrics, scope)?;
+        let tree = BlockTree::new(chain, intermediate_roots, codes, metrics, scope)?;
         let began_at = tree.head().chain.number;
         let anchor = tree.read.anchor()?;
-        let in_runs = check_roots == CheckRoots::Batch && chain.states.apply_runs();
+        let in_runs = check_roots == RootCheckMode::Batch && chain.states.applies_batches();
         let runs_below = in_runs.then(|| chain.state().retention());
         let report = ImportReport::default();
-        Ok(Self { tree, batch, runs_below, began_at, anchor, report })
+        let reverted = HashSet::new();
+        Ok(Self {
+            tree,
+            commit_limits: batch,
+            batch_depth: runs_below,
+            began_at,
+            reverted,
+            anchor,
+            report,
+        })
     }
 
     /// The head: number and hash.
@@ -143,7 +159,7 @@ impl<'a> Importer<'a> {
         self.tree.head().block()
     }
 
-    /// Figures so far, without the blocks ahead.
+    /// Figures so far, without the blocks that are ahead.
     pub fn report(&self) -> ImportReport {
         let header = &self.tree.head().header;
         let counts = &self.tree.counts;
@@ -171,54 +187,56 @@ impl<'a> Importer<'a> {
         (self.tree.counts.key_reads, self.tree.counts.key_writes)
     }
 
-    /// Imports one block that nobody has looked at yet.
+    /// Imports one block that has not been checked yet.
     ///
     /// # Errors
-    /// [`PipelineError::is_invalid_block`] tells verdicts about the block from other failures.
-    pub fn import(&mut self, block: Block) -> Result<Imported, PipelineError> {
+    /// [`PipelineError::is_invalid_block`] tells invalid blocks from other failures.
+    pub fn import(&mut self, block: Block) -> Result<BlockStatus, PipelineError> {
         let prepared = prepare(&self.tree.chain.spec, block)?;
         self.import_prepared(prepared)
     }
 
-    /// Imports one block that is checked by itself, with its senders.
+    /// Imports one prepared block.
     ///
     /// # Errors
     /// As [`import`](Self::import).
-    pub fn import_prepared(&mut self, block: PreparedBlock) -> Result<Imported, PipelineError> {
-        self.settle_all()?;
-        // It may be one of a run, or stand on one.
-        self.tree.flush_runs()?;
+    pub fn import_prepared(&mut self, block: PreparedBlock) -> Result<BlockStatus, PipelineError> {
+        self.finish_all_ahead()?;
+        // The block may be part of a batch, or a child of one.
+        self.tree.flush_batches()?;
         let (number, hash) = (block.block.number(), block.block.hash());
         self.import_block(block).map_err(|error| error.in_block(number, hash))
     }
 
-    /// Imports one block that is checked by itself, with its senders; if it extends the chain, without
-    /// waiting for its root. Errors of this block may then come with a later one, or with
-    /// [`flush`](Self::flush); they name the block they are about.
+    /// Imports one prepared block. If it extends the chain, the call does not wait for its root. An
+    /// error of this block may then be returned by a later call, or by [`flush`](Self::flush); it
+    /// names the block.
     ///
     /// # Errors
     /// As [`import`](Self::import).
     pub fn import_ahead(&mut self, block: PreparedBlock) -> Result<(), PipelineError> {
         while !self.has_room_for(&block)? {
-            self.settle(true)?;
+            self.accept_next_ahead(true)?;
         }
-        while self.settle(false)?.is_some() {}
-        self.take_up(block).map(drop)
+        while self.accept_next_ahead(false)?.is_some() {}
+        self.start_block(block).map(drop)
     }
 
-    /// Begins to read what the next blocks will ask for, as far as it is known before they are executed.
+    /// Starts to read the keys that the next blocks will access, as far as they are known before
+    /// execution.
     pub fn read_ahead<'b>(&mut self, coming: impl IntoIterator<Item = &'b PreparedBlock>) {
         self.tree.read_ahead(coming);
     }
 
-    /// Whether [`take_up`](Self::take_up) is possible now. If not, blocks have to settle before.
+    /// Whether [`start_block`](Self::start_block) is possible now. If not, blocks that are ahead
+    /// have to be finished first.
     fn has_room_for(&self, block: &PreparedBlock) -> Result<bool, PipelineError> {
-        Ok(self.tree.is_settled() || self.can_run_ahead(block)?)
+        Ok(self.tree.has_none_ahead() || self.can_run_ahead(block)?)
     }
 
-    /// Begins with a block; if it can be executed ahead, [`settle`](Self::settle) tells what became
-    /// of it.
-    fn take_up(&mut self, block: PreparedBlock) -> Result<Option<Imported>, PipelineError> {
+    /// Starts a block. If it is executed ahead, [`accept_next_ahead`](Self::accept_next_ahead)
+    /// returns its status later.
+    fn start_block(&mut self, block: PreparedBlock) -> Result<Option<BlockStatus>, PipelineError> {
         if self.can_run_ahead(&block)? {
             self.tree.execute_ahead(block);
             return Ok(None);
@@ -226,39 +244,39 @@ impl<'a> Importer<'a> {
         self.import_prepared(block).map(Some)
     }
 
-    /// Begins with the next blocks of `stream` as a run; returns how many it took, none if they are not
-    /// one.
-    fn take_up_run(&mut self, stream: &mut Lookahead) -> Result<usize, PipelineError> {
-        let Some(behind) = self.runs_below else { return Ok(0) };
-        // What stands on a block that is not known is not known either.
+    /// Starts the next blocks of `stream` as a batch. Returns their number, 0 if they cannot be a
+    /// batch.
+    fn start_batch(&mut self, stream: &mut LookaheadStream) -> Result<usize, PipelineError> {
+        let Some(behind) = self.batch_depth else { return Ok(0) };
+        // The children of an unknown block are unknown, too: checking the first one is enough.
         let begins = match stream.peek() {
             Some(first) => self.can_run_ahead(first)?,
             None => false,
         };
-        Ok(if begins { self.tree.execute_run_ahead(stream.run(behind)) } else { 0 })
+        Ok(if begins { self.tree.execute_batch_ahead(stream.batch(behind)) } else { 0 })
     }
 
-    /// Whether the block extends the chain up to the last block taken up, and can be executed ahead.
+    /// Whether the block extends the chain above the last started block, and can be executed ahead.
     fn can_run_ahead(&self, block: &PreparedBlock) -> Result<bool, PipelineError> {
         let (number, hash, head) = (block.number(), block.hash(), &self.tree.head().header);
-        let extends = !self.tree.is_settled() || block.parent_hash() == head.hash();
+        let extends = !self.tree.has_none_ahead() || block.parent_hash() == head.hash();
         if !extends || number <= head.number || !self.tree.can_execute_ahead(block) {
             return Ok(false);
         }
-        // One that is known may be so as a side block.
+        // A known block may be known as a side block.
         let stored = self.tree.read.block_number(&hash);
         let stored = stored.map_err(|error| PipelineError::from(error).in_block(number, hash))?;
         Ok(stored.is_none() && self.tree.get(&hash).is_none())
     }
 
-    /// Takes the lowest block that is ahead into the chain; `None` if there is none, or if its root is
-    /// not there yet and shall not be waited for.
-    fn settle(&mut self, wait: bool) -> Result<Option<Imported>, PipelineError> {
-        self.tree.settle(wait).map(|settled| self.accept_settled(settled)).transpose()
+    /// Takes the lowest block that is ahead into the chain. `None` if no block is ahead, or if its
+    /// root is not computed yet and `wait` is false.
+    fn accept_next_ahead(&mut self, wait: bool) -> Result<Option<BlockStatus>, PipelineError> {
+        self.tree.finish_ahead(wait).map(|settled| self.accept_outcome(settled)).transpose()
     }
 
-    fn accept_settled(&mut self, settled: Settled) -> Result<Imported, PipelineError> {
-        let Settled { block, outcome, .. } = settled;
+    fn accept_outcome(&mut self, settled: AheadOutcome) -> Result<BlockStatus, PipelineError> {
+        let AheadOutcome { block, outcome, .. } = settled;
         let accepted = outcome.and_then(|block| self.accept(block));
         if accepted.is_err() {
             self.tree.discard_ahead();
@@ -269,19 +287,24 @@ impl<'a> Importer<'a> {
     /// Waits until no block is ahead.
     ///
     /// # Errors
-    /// As [`import`](Self::import), about the first block that has one.
-    pub fn settle_all(&mut self) -> Result<(), PipelineError> {
-        while self.settle(true)?.is_some() {}
+    /// As [`import`](Self::import), for the first block that fails.
+    pub fn finish_all_ahead(&mut self) -> Result<(), PipelineError> {
+        while self.accept_next_ahead(true)?.is_some() {}
         Ok(())
     }
 
-    fn import_block(&mut self, block: PreparedBlock) -> Result<Imported, PipelineError> {
+    fn import_block(&mut self, block: PreparedBlock) -> Result<BlockStatus, PipelineError> {
         if block.block.number() == 0 {
             return self.check_genesis(block.block.hash());
         }
-        if self.is_known(block.block.sealed_header())? {
+        let hash = block.block.hash();
+        let comes_back = self.reverted.contains(&hash) && !self.tree.is_canonical(&hash)?;
+        if comes_back && let Some(verified) = self.tree.get(&hash).cloned() {
+            return self.accept(verified);
+        }
+        if !comes_back && self.is_known(block.block.sealed_header())? {
             self.report.known_blocks += 1;
-            return Ok(Imported::Known);
+            return Ok(BlockStatus::Known);
         }
         let (number, anchor) = (block.number(), self.anchor);
         if number <= anchor {
@@ -291,21 +314,21 @@ impl<'a> Importer<'a> {
         self.accept(block)
     }
 
-    /// Makes everything that was imported durable.
+    /// Makes all imported blocks durable.
     ///
     /// # Errors
-    /// Those of the commits.
+    /// Errors of the commits.
     pub fn flush(&mut self) -> Result<(), PipelineError> {
-        self.settle_all()?;
+        self.finish_all_ahead()?;
         self.tree.flush()
     }
 
-    /// Takes head and figures back to what is durable, once a commit has failed.
-    pub(crate) fn give_up_what_is_not_durable(&mut self) -> Result<(), PipelineError> {
-        self.tree.give_up()
+    /// Resets head and figures to the durable chain, after a commit has failed.
+    pub(crate) fn reset_to_durable(&mut self) -> Result<(), PipelineError> {
+        self.tree.reset_to_durable()
     }
 
-    fn check_genesis(&mut self, hash: B256) -> Result<Imported, PipelineError> {
+    fn check_genesis(&mut self, hash: B256) -> Result<BlockStatus, PipelineError> {
         let spec = &self.tree.chain.spec;
         let expected = spec.genesis_hash();
         if hash != expected {
@@ -313,17 +336,17 @@ impl<'a> Importer<'a> {
             return Err(PipelineError::ForeignGenesis { got: hash, expected, chain });
         }
         self.report.known_blocks += 1;
-        Ok(Imported::Known)
+        Ok(BlockStatus::Known)
     }
 
-    /// Known means in the tree, canonical, or stored as a side block that still loses. One that
-    /// leads by now belongs to a branch that a reorg had left, or was to make canonical, when it was
-    /// cut off.
+    /// A block is known if it is in the tree, canonical, or stored as a side block that still
+    /// loses. A stored side block that would win now belongs to a branch that a reorg had left, or
+    /// was making canonical when the process was killed; it is imported again.
     ///
-    /// Under proof of stake the block given last leads, whatever its height. There a stored block
-    /// counts as given anew only above the head that this import began with, and on a parent that
-    /// is canonical or came anew itself: so importing a file again neither takes the chain back nor
-    /// ends on another of its branches.
+    /// Under proof of stake the last block given becomes the head, whatever its height. There a
+    /// stored block counts as new only above the head that this import began with, and only if its
+    /// parent is canonical or was itself imported as new. So importing a file again neither takes
+    /// the chain back nor ends on another of its branches.
     fn is_known(&self, header: &SealedHeader) -> Result<bool, PipelineError> {
         let (hash, parent) = (header.hash(), header.parent_hash);
         if self.tree.get(&hash).is_some() || self.tree.read.is_canonical(&hash)? {
@@ -339,103 +362,108 @@ impl<'a> Importer<'a> {
         Ok(!is_anew || ForkChoice::decide(&self.tree.head().chain, &stored) != ForkChoice::Switch)
     }
 
-    fn accept(&mut self, block: Arc<ExecutedBlock>) -> Result<Imported, PipelineError> {
+    fn accept(&mut self, block: Arc<ExecutedBlock>) -> Result<BlockStatus, PipelineError> {
         let (number, hash) = (block.block().number(), block.block().hash());
         let head = self.tree.head();
         let outcome = if block.first().parent_hash() == head.header.hash() {
             self.tree.extend(block);
-            Imported::Head
+            BlockStatus::Head
         } else if ForkChoice::decide(&head.chain, &block.chain) == ForkChoice::Switch {
             let change = self.tree.set_head(hash)?;
-            let ancestor = change.map_or(number, |change| change.ancestor);
+            let ancestor = change.as_ref().map_or(number, |change| change.ancestor);
+            if self.tree.head().chain.is_pos {
+                let reverted = change.into_iter().flat_map(|change| change.reverted);
+                self.reverted.extend(reverted.map(|reverted| reverted.block.hash()));
+            }
             self.report.reorgs += 1;
             tracing::info!(number, %hash, ancestor, "reorg");
-            Imported::Reorg { ancestor }
+            BlockStatus::Reorg { ancestor }
         } else {
             self.report.side_blocks += 1;
             tracing::debug!(number, %hash, "side block");
             self.tree.store_side_block(&block)?;
-            Imported::Side
+            BlockStatus::Side
         };
-        self.tree.hand_over_full(&self.batch)?;
+        self.tree.commit_if_full(&self.commit_limits)?;
         Ok(outcome)
     }
 }
 
-/// Imports all blocks of `stream`, telling `progress` after each, until `stop` is set.
+/// Imports all blocks of `stream`, and calls `progress` after each one, until `stop` is set.
 ///
-/// On an error everything before the block it names is made durable first.
+/// On an error, everything before the block that the error names is made durable first.
 pub(crate) fn import_stream(
-    importer: &mut Importer<'_>,
+    importer: &mut BlockImporter<'_>,
     stream: BlockStream,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&ImportReport),
-) -> Result<End, PipelineError> {
+) -> Result<ImportEnd, PipelineError> {
     let end = feed(importer, stream, stop, progress);
-    // Of blocks that nobody waits for any more.
+    // Blocks that are still ahead are not needed any more.
     importer.tree.discard_ahead();
     let flushed = importer.flush();
     progress(&importer.report());
     match (end, flushed) {
-        // A commit of earlier blocks has failed on its thread, and this block noticed it first.
+        // A commit of earlier blocks has failed on its thread, and this block was the first to
+        // notice it.
         (Err(error), Err(cause @ PipelineError::Commit { .. })) if error.may_follow() => Err(cause),
-        // The block's own error says more than one that followed from it.
+        // The block's own error is more useful than an error that followed from it.
         (end, flushed) => end.and_then(|end| flushed.map(|()| end)),
     }
 }
 
-/// Takes up the blocks of `stream`, and lets them settle one by one, or run by run: so whoever looks on
-/// sees each as the head, and can stop there.
+/// Starts the blocks of `stream` and finishes them one by one, or batch by batch. So the caller
+/// sees each of them as the head, and can stop there.
 fn feed(
-    importer: &mut Importer<'_>,
+    importer: &mut BlockImporter<'_>,
     stream: BlockStream,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&ImportReport),
-) -> Result<End, PipelineError> {
-    let mut stream = Lookahead::new(stream);
-    // What is ahead, block by block or run by run.
+) -> Result<ImportEnd, PipelineError> {
+    let mut stream = LookaheadStream::new(stream);
+    // The blocks that are ahead, one entry per block or batch.
     let mut ahead: VecDeque<Vec<PreparedBlock>> = VecDeque::new();
-    // So many blocks have failed as a run, and come one by one.
+    // Number of blocks that failed as a batch and now come one by one.
     let mut singly = 0;
     loop {
         if stop.load(Ordering::Relaxed) {
-            return Ok(End::Stopped);
+            return Ok(ImportEnd::Stopped);
         }
         let has_room = match stream.peek() {
             Some(block) => importer.has_room_for(block)?,
-            // What comes before an error, or the end, is good.
+            // Blocks before an error, or before the end, are good.
             None => false,
         };
-        importer.read_ahead(stream.coming(COMING));
-        if let Some(settled) = importer.tree.settle(!has_room) {
+        importer.read_ahead(stream.coming(PREFETCH_BLOCKS));
+        if let Some(settled) = importer.tree.finish_ahead(!has_room) {
             match &settled.outcome {
-                Err(error) if settled.is_run => {
-                    tracing::debug!(%error, "a run of blocks failed, they come again one by one");
+                Err(error) if settled.is_batch => {
+                    tracing::debug!(%error, "a batch of blocks failed; its blocks come one by one");
                     singly = ahead.front().map_or(0, Vec::len);
                     stream.put_back(ahead.drain(..).flatten());
                 }
                 _ => {
                     ahead.pop_front();
-                    importer.accept_settled(settled)?;
+                    importer.accept_outcome(settled)?;
                     progress(&importer.report());
                 }
             }
             continue;
         }
         if singly == 0 {
-            let taken = importer.take_up_run(&mut stream)?;
+            let taken = importer.start_batch(&mut stream)?;
             if taken > 0 {
                 ahead.push_back(stream.take(taken));
                 continue;
             }
         }
         match stream.next() {
-            None => return Ok(End::Complete),
+            None => return Ok(ImportEnd::Complete),
             Some(block) => {
                 singly = singly.saturating_sub(1);
                 let block = block?;
                 let again = block.clone();
-                match importer.take_up(block)? {
+                match importer.start_block(block)? {
                     Some(_) => progress(&importer.report()),
                     None => ahead.push_back(vec![again]),
                 }

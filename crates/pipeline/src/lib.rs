@@ -1,22 +1,45 @@
-//! Import and replay: real blocks through the EVM onto a state backend.
+//! Import and replay: real blocks run through the EVM, and their writes go to a state backend.
 //!
 //! ```text
-//!  sources --read--> prepare (all cores) --> Importer --> root --> commit (batched) --> MDBX
-//!                    hash, checks, senders    execute      propose  chain rows, journal, roots:
-//!                                             check        check    one transaction
+//!  sources --read--> prepare (all cores) --> BlockImporter --> root --> commit (grouped) --> MDBX
+//!                    hash, checks, senders    execute         propose  chain rows, journal, roots:
+//!                                             check           check    one transaction
 //! ```
 //!
-//! * [`Chain`]: an open datadir: the chain's tables and its states.
-//! * [`States`]: a backend's state, and perhaps a referee's, which move together.
-//! * [`ExecutedBlock`]: a block that was verified or built, with all that it leaves.
-//! * [`Anchor`]: where a chain begins that is started from a state, not from genesis.
-//! * [`dump_state`]: the state of a datadir into a file, from which another chain can begin.
-//! * [`Migration`]: the chain of a datadir into another one, on another backend.
-//! * [`import`]: block files into a chain, until the end, an error or a stop signal.
-//! * [`replay`]: bundles on a fresh store, measured.
+//! # Vocabulary
 //!
-//! This crate knows no trie: backends come in as [`Backend`](retrie_state::Backend)s, and header
-//! roots are compared only where one of them says its root is Ethereum's.
+//! * **Chain store**: an open datadir with the chain's tables and its states. [`ChainStore`].
+//! * **Store set**: the backend's own state store and, if there is one, the referee's. Both change
+//!   together. [`StoreSet`]; one state in each of them is named by a [`StoreSetId`].
+//! * **Referee**: a backend with Ethereum's roots that runs beside the own backend on the same
+//!   deltas.
+//! * **Executed block**: a block that was verified or built here, with receipts, codes and
+//!   proposals. [`ExecutedBlock`].
+//! * **Block tree**: the verified blocks above the durable tip, and which of them are canonical.
+//!   [`BlockTree`].
+//! * **Ahead**: a block is ahead while it is executed but its state root is not checked yet.
+//! * **Block batch**: consecutive blocks that are verified with one state root.
+//!   [`BlockTree::extend_by_batch`].
+//! * **Anchor**: the block that a chain begins with if it is started from a state, not from
+//!   genesis. [`ChainAnchor`].
+//! * **Bundle**: one block with the state that it touches, to be [replayed](replay) on a fresh
+//!   store.
+//!
+//! # Entry points
+//!
+//! * [`import()`]: block files into a chain, until the end, an error or a stop signal.
+//! * [`BlockImporter`]: one block at a time.
+//! * [`BlockBuilder`]: transactions in, a new block out.
+//! * [`dump_state`]: the state of a datadir into a file, from which another chain can begin.
+//! * [`ChainMigration`]: the chain of a datadir into another datadir, on another backend.
+//! * [`replay`]: bundles on a fresh store, measured.
+//! * [`verify`]: checks a whole datadir.
+//!
+//! # Assumptions
+//!
+//! This crate knows no trie: a backend is a [`Backend`](retrie_state::Backend). Header roots are
+//! compared only if one backend says that its roots are Ethereum's. Blocks come from anyone and are
+//! checked; the datadir is trusted, except by [`verify`].
 
 mod anchor;
 mod block;
@@ -34,7 +57,7 @@ mod patch;
 mod recover;
 pub mod replay;
 pub mod report;
-mod states;
+mod store_set;
 mod stream;
 #[cfg(feature = "testkit")]
 pub mod testkit;
@@ -42,18 +65,20 @@ mod tree;
 mod unwind;
 pub mod verify;
 
-pub use anchor::{Anchor, ChunkedState, LoadedState};
+pub use anchor::{ChainAnchor, ChunkedState, LoadedState};
 pub use block::{BlockWithReceipts, ExecutedBlock};
-pub use build::{BlockAttributes, BlockBuilder, BuildParent, Liberties};
-pub use chain::{Chain, ChainOptions, WriteCheck, genesis_delta, native_spec};
-pub use dump::{Dumped, dump_state};
+pub use build::{BlockAttributes, BlockBuilder, BuildOverrides, BuildParent};
+pub use chain::{ChainOptions, ChainStore, WriteCheck, genesis_delta, native_spec};
+pub use dump::{DumpProgress, dump_state};
 pub use error::{AnchorError, MigrateError, PipelineError, RootMismatch};
 pub use import::{ImportOutcome, chain_replay_result, import, import_below};
-pub use importer::{CheckRoots, End, ImportOptions, Imported, Importer};
-pub use migrate::{Begun, Migrated, Migration, MigrationStep};
+pub use importer::{BlockImporter, BlockStatus, ImportEnd, ImportOptions, RootCheckMode};
+pub use migrate::{ChainMigration, MigrationOutcome, MigrationStep, UnfinishedMigration};
 pub use outcome::validate_outcome;
 pub use patch::StatePatch;
 pub use recover::recover_senders;
-pub use states::{Proposals, Roots, States, StatesAt, StatesSession, state_folder};
+pub use store_set::{ProposalSet, RootSet, SessionSet, StoreSet, StoreSetId, state_folder};
 pub use stream::{BlockStream, PreparedBlock, prepare};
-pub use tree::{BatchLimits, COMING, Head, HeadChange, ImportTimes, Settled, Tree};
+pub use tree::{
+    AheadOutcome, BlockTree, CanonicalHead, CommitLimits, HeadChange, ImportTimes, PREFETCH_BLOCKS,
+};

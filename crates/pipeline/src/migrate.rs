@@ -1,4 +1,4 @@
-//! The chain of a datadir into a new one, on another backend: [`Migration`].
+//! Migration: the chain of a datadir into a new datadir, on another backend. [`ChainMigration`].
 //!
 //! ```text
 //!  blocks up to the first state --rows--> new datadir, some thousand blocks a commit
@@ -7,33 +7,35 @@
 //!  blocks above it --------------------> executed, as an import does
 //! ```
 //!
-//! The first state is that of the tip, or, with history, the one that the chain began with: there
-//! is nothing to execute below a tip, and nothing to load above genesis.
+//! The first state is the tip's; with history it is the state that the chain began with. So nothing
+//! is executed below a tip, and nothing is loaded above genesis.
 //!
 //! # Crashes
 //!
-//! With its identity the new datadir gets a note that it is not whole, which keeps out everybody
-//! but a migration of the same kind. That goes on where the last commit was: blocks are found by the
-//! tip of the chain, a loaded state by that of the store. The load itself is one transaction, which
-//! also removes the note if nothing is to be executed. The old datadir is only read, as a snapshot;
-//! what is not needed of it any more, as it is in the new one, may go between two runs.
+//! With its identity the new datadir gets a note that it is incomplete. Only a migration of the
+//! same kind opens a datadir with this note. It continues after the last commit: the chain's tip
+//! shows how many blocks there are, the store's tip whether the state is loaded. The load is one
+//! transaction, which also removes the note if no block has to be executed. The old datadir is only
+//! read, as a snapshot. Data that the new datadir already has may be pruned in the old one between
+//! two runs of the command.
 
 use crate::{
-    AnchorError, Chain, ChainOptions, End, ImportOptions, MigrateError, PipelineError, Roots,
-    States,
+    AnchorError, ChainOptions, ChainStore, ImportEnd, ImportOptions, MigrateError, PipelineError,
+    RootSet, StoreSet,
     dump::code_of,
-    entries::{Entries, listed_state},
+    entries::{PagedEntries, listed_state},
     import::import_from,
     report::ImportReport,
-    states::EntrySource,
+    store_set::EntrySource,
     stream::BlockStream,
     verify::referee_name,
 };
 use alloy_primitives::{B256, KECCAK256_EMPTY};
 use retrie_chainspec::primitives::{Block, BlockBody, SealedHeader};
-use retrie_db::{ChainRead, Db, DbError, NewBlock, OpenOptions, ReadTxn, WriteTxn};
+use retrie_db::{ChainRead, DatabaseEnv, DbError, NewBlock, OpenOptions, ReadTxn, WriteTxn};
 use retrie_state::{
-    Account, AnyBackend, BlockRef, StateAt, StateError, StateKey, StateStore, StoreError, Value,
+    Account, AnyBackend, BlockRef, StateError, StateKey, StateProvider, StateStore, StateValue,
+    StoreError,
 };
 use retrie_telemetry::Metrics;
 use std::{
@@ -51,29 +53,29 @@ const BATCH_BLOCKS: u64 = 4096;
 const BATCH_BYTES: usize = 32 << 20;
 /// Codes that are committed at a time.
 const BATCH_CODES: usize = 1024;
-/// Entries between two looks at the signal to stop.
+/// Entries between two checks of the stop flag.
 const STEP: u64 = 1 << 12;
 
-/// What is noted in the new datadir until it is whole.
+/// Notes in the new datadir until it is complete.
 const TIP_NOTE: &str = "moving the latest state here has not come to its end";
 const HISTORY_NOTE: &str = "moving the chain here with its history has not come to its end";
 
-/// A chain to be moved.
-pub struct Migration<'a> {
+/// A chain that is moved to another backend.
+pub struct ChainMigration<'a> {
     /// The old datadir.
     pub from: &'a Arc<ReadTxn>,
-    /// The backend that it was made by.
+    /// The backend of the old datadir.
     pub backend: Arc<dyn AnyBackend>,
-    /// The new datadir, on its backend, with the chain of the old one.
+    /// The new datadir and its backend, with the chain of the old datadir.
     pub to: ChainOptions,
-    /// Whether all blocks are executed again, so that every state is there that an import leaves,
-    /// or the latest state alone is moved.
+    /// Whether all blocks are executed again, so that the new datadir has every state that an
+    /// import leaves. Otherwise only the latest state is moved.
     pub history: bool,
-    /// The block that the new chain ends with, if not the tip.
+    /// The last block of the new chain; `None` is the tip.
     pub until: Option<u64>,
 }
 
-impl std::fmt::Debug for Migration<'_> {
+impl std::fmt::Debug for ChainMigration<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Migration").field("to", &self.to).field("history", &self.history).finish()
     }
@@ -82,76 +84,78 @@ impl std::fmt::Debug for Migration<'_> {
 /// How far a migration is.
 #[derive(Clone, Copy, Debug)]
 pub enum MigrationStep<'a> {
-    /// So many blocks of so many were copied.
+    /// Blocks are copied.
     Rows {
-        /// Blocks copied, those of earlier runs included.
+        /// Blocks copied so far, those of earlier runs included.
         done: u64,
-        /// Blocks to be copied in all.
+        /// Blocks to copy.
         total: u64,
     },
-    /// So many accounts were searched for code.
+    /// Accounts are searched for code.
     Codes {
         /// Accounts.
         accounts: u64,
     },
-    /// So many entries were handed to the stores: all of them once a store.
+    /// Entries are given to the stores. Each store gets all of them.
     Entries {
         /// Accounts and slots.
         entries: u64,
     },
     /// Blocks are executed.
     Blocks {
-        /// How far that is.
+        /// Progress of the import.
         report: &'a ImportReport,
-        /// Blocks to be executed in this run.
+        /// Blocks to execute in this run.
         total: u64,
     },
 }
 
-/// What a migration gave.
+/// The outcome of a migration.
 #[derive(Clone, Debug)]
-pub struct Migrated {
-    /// Whether it came to its end, or was told to stop.
-    pub end: End,
+pub struct MigrationOutcome {
+    /// Whether the migration is complete, or was stopped.
+    pub end: ImportEnd,
     /// The block whose state was loaded, or genesis.
     pub first_state: BlockRef,
-    /// Entries of that state, where it was loaded in this run; of all stores.
+    /// Entries of this state that were loaded in this run, summed over all stores.
     pub entries: u64,
-    /// Header roots that a store of the new datadir was compared with in this run.
+    /// Header roots that a store of the new datadir has checked in this run.
     pub roots_checked: u64,
-    /// The blocks that this run has executed; the tip also where there were none.
+    /// The blocks executed in this run. Its tip is set even if there were none.
     pub executed: ImportReport,
     /// The tip of the new datadir.
     pub tip: BlockRef,
-    /// Its roots; `None` while no state has been loaded.
-    pub roots: Option<Roots>,
+    /// The roots at the tip; `None` while no state is loaded.
+    pub roots: Option<RootSet>,
 }
 
-/// What a migration with history has left where it did not come to its end.
+/// What an unfinished migration with history has left in the new datadir.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Begun {
-    /// The last block whose state is there.
+pub struct UnfinishedMigration {
+    /// The last block with a state.
     pub tip: BlockRef,
     /// Name of the referee, if there is one.
     pub referee: Option<String>,
 }
 
-impl Begun {
-    /// Looks into `datadir`, to which the chain of `from` is being moved; `None` while no state is
-    /// there.
+impl UnfinishedMigration {
+    /// Reads `datadir`, to which the chain of `from` is being moved; `None` while it has no state.
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn look(datadir: &Path, from: &ReadTxn) -> Result<Option<Self>, PipelineError> {
+    pub fn read(datadir: &Path, from: &ReadTxn) -> Result<Option<Self>, PipelineError> {
         let unfinished = Some(HISTORY_NOTE.to_owned());
-        let db = match Db::open(datadir, &OpenOptions { unfinished, ..OpenOptions::read_only() }) {
-            // A kill while it was made can leave it without tables.
+        let db = match DatabaseEnv::open(
+            datadir,
+            &OpenOptions { unfinished, ..OpenOptions::read_only() },
+        ) {
+            // A kill while the datadir was created can leave it without tables.
             Err(DbError::NoDatadir { .. } | DbError::NotADatabase { .. }) => return Ok(None),
             db => db?,
         };
         let read = db.begin_read()?;
         let (Some(metadata), Some(tip)) = (read.metadata()?, read.tip()?) else { return Ok(None) };
-        // The first state comes with its block, after all blocks below it.
+        // The first state is written with its block, after all blocks below it.
         if tip.number < from.anchor()? {
             return Ok(None);
         }
@@ -159,37 +163,38 @@ impl Begun {
     }
 }
 
-impl Migration<'_> {
-    /// Moves the chain, or goes on with it.
+impl ChainMigration<'_> {
+    /// Moves the chain, or continues to move it.
     ///
-    /// `progress` is called often. Setting `stop` ends the run, at a block boundary where blocks are
-    /// executed: what is there is durable, and the same migration goes on from it.
+    /// `progress` is called often. Setting `stop` ends the run; if blocks are being executed, it
+    /// ends after the current block. Everything done so far is durable, and the same migration
+    /// continues from it.
     ///
     /// # Errors
-    /// [`MigrateError`]; [`PipelineError::RefereeBehind`] if the referee was not there for a while;
-    /// [`AnchorError::NotEmpty`] if the new datadir is whole already;
-    /// [`PipelineError::StateRoot`] if a store of the new datadir checks header roots and gets
-    /// another; those of executing blocks, of databases and stores.
+    /// [`MigrateError`]; [`PipelineError::RefereeBehind`] if the referee was left out for a while;
+    /// [`AnchorError::NotEmpty`] if the new datadir is already complete;
+    /// [`PipelineError::StateRoot`] if a store of the new datadir checks header roots and computes
+    /// another one; errors of executing blocks, of databases and stores.
     pub fn run(
         self,
         metrics: &Metrics,
         stop: &AtomicBool,
         progress: &mut dyn FnMut(MigrationStep<'_>),
-    ) -> Result<Migrated, PipelineError> {
+    ) -> Result<MigrationOutcome, PipelineError> {
         let Self { from, backend, mut to, history, until } = self;
         let nothing = || MigrateError::Nothing { datadir: from.datadir().to_owned() };
-        let tip = last_of(from, from.tip()?.ok_or_else(nothing)?, until)?;
+        let tip = last_block(from, from.tip()?.ok_or_else(nothing)?, until)?;
         let genesis = from.metadata()?.ok_or_else(nothing)?.genesis;
         check_genesis(genesis, &to)?;
-        let old = States::open_one_to_read(from, backend, false)?;
-        let begun = if history { Begun::look(&to.datadir, from)? } else { None };
+        let old = StoreSet::open_read_only(from, backend, false)?;
+        let begun = if history { UnfinishedMigration::read(&to.datadir, from)? } else { None };
         if let Some(begun) = begun.as_ref().filter(|begun| begun.tip.number > tip.number) {
             let datadir = to.datadir;
             return Err(MigrateError::PastLast { datadir, tip: begun.tip, last: tip }.into());
         }
         let first_state = match (history, &begun) {
             (false, _) => tip,
-            (true, None) => first_with_state(from, &old)?,
+            (true, None) => first_state_block(from, &old)?,
             (true, Some(begun)) => {
                 check_bodies(from, begun.tip.number + 1)?;
                 anchor_of(from)?
@@ -197,15 +202,15 @@ impl Migration<'_> {
         };
         let note = if history { HISTORY_NOTE } else { TIP_NOTE };
         to.db.unfinished = Some(note.to_owned());
-        let chain = Chain::open_stores(to)?;
-        let run = Run { from, old: &old, chain: &chain, first_state, history, stop };
-        run.claim(note)?;
+        let chain = ChainStore::open_stores(to)?;
+        let run = MigrationTask { from, old: &old, chain: &chain, first_state, history, stop };
+        run.accept_datadir(note)?;
         if let Some(begun) = &begun {
             run.check_stores(begun)?;
         }
-        run.drop_what_is_not_canonical()?;
-        let mut migrated = Migrated {
-            end: End::Stopped,
+        run.drop_non_canonical()?;
+        let mut migrated = MigrationOutcome {
+            end: ImportEnd::Stopped,
             first_state,
             entries: 0,
             roots_checked: 0,
@@ -213,13 +218,13 @@ impl Migration<'_> {
             tip: first_state,
             roots: None,
         };
-        let has_state = run.lay_first_state(&mut migrated, progress)?;
+        let has_state = run.create_first_state(&mut migrated, progress)?;
         if has_state && (!history || run.execute(tip, metrics, &mut migrated, progress)?) {
             chain.states.check_tips(&chain.db)?;
-            run.release()?;
-            migrated.end = End::Complete;
+            run.mark_complete()?;
+            migrated.end = ImportEnd::Complete;
         }
-        // Stores that were stopped while they were loaded can do nothing more, and have nothing.
+        // Stores that were stopped during the load are unusable, and empty.
         if has_state {
             chain.flush()?
         } else {
@@ -231,8 +236,12 @@ impl Migration<'_> {
     }
 }
 
-/// The block that the new chain shall end with.
-fn last_of(from: &ReadTxn, tip: BlockRef, until: Option<u64>) -> Result<BlockRef, PipelineError> {
+/// The last block of the new chain.
+fn last_block(
+    from: &ReadTxn,
+    tip: BlockRef,
+    until: Option<u64>,
+) -> Result<BlockRef, PipelineError> {
     let Some(number) = until.filter(|number| *number != tip.number) else { return Ok(tip) };
     let hash = if number < tip.number { from.canonical_hash(number)? } else { None };
     let first = from.anchor()?;
@@ -242,7 +251,7 @@ fn last_of(from: &ReadTxn, tip: BlockRef, until: Option<u64>) -> Result<BlockRef
     }
 }
 
-/// The headers that the new datadir would have are those of the old one.
+/// Checks that the new datadir would have the same headers as the old one.
 fn check_genesis(genesis: B256, to: &ChainOptions) -> Result<(), PipelineError> {
     let other = to.own_spec()?.genesis_hash();
     if genesis == other {
@@ -252,19 +261,19 @@ fn check_genesis(genesis: B256, to: &ChainOptions) -> Result<(), PipelineError> 
     Err(MigrateError::OtherGenesis { genesis, backend, other }.into())
 }
 
-/// The block with whose state the chain began.
+/// The block whose state the chain began with.
 fn anchor_of(from: &ReadTxn) -> Result<BlockRef, PipelineError> {
     let anchor = from.anchor()?;
     let lost = || StateError::corrupt("Canonical", format!("block {anchor} is missing"));
     Ok(BlockRef::new(anchor, from.canonical_hash(anchor)?.ok_or_else(lost)?))
 }
 
-/// The block with whose state the chain began, if that is there, and all blocks above it can be
-/// executed.
-fn first_with_state(from: &ReadTxn, old: &StateStore) -> Result<BlockRef, PipelineError> {
+/// The block whose state the chain began with. Checks that this state is available, and that all
+/// blocks above it can be executed.
+fn first_state_block(from: &ReadTxn, old: &StateStore) -> Result<BlockRef, PipelineError> {
     let first = anchor_of(from)?;
     check_bodies(from, first.number + 1)?;
-    // That of genesis is in the specification.
+    // The state of genesis is in the specification.
     if first.number > 0
         && let Err(source) = listed_state(old, first)
     {
@@ -274,7 +283,7 @@ fn first_with_state(from: &ReadTxn, old: &StateStore) -> Result<BlockRef, Pipeli
     Ok(first)
 }
 
-/// The blocks from `first` on can be executed.
+/// Checks that the blocks from `first` on can be executed.
 fn check_bodies(from: &ReadTxn, first: u64) -> Result<(), PipelineError> {
     match from.bodies_pruned_below()? {
         bodies if bodies > first => Err(MigrateError::NoBodies { first, last: bodies - 1 }.into()),
@@ -282,23 +291,23 @@ fn check_bodies(from: &ReadTxn, first: u64) -> Result<(), PipelineError> {
     }
 }
 
-/// A migration under way.
-struct Run<'a> {
+/// A running migration.
+struct MigrationTask<'a> {
     from: &'a Arc<ReadTxn>,
     old: &'a StateStore,
-    chain: &'a Chain,
+    chain: &'a ChainStore,
     first_state: BlockRef,
     history: bool,
     stop: &'a AtomicBool,
 }
 
-impl Run<'_> {
+impl MigrationTask<'_> {
     fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Takes an empty datadir, or one that this kind of migration has left.
-    fn claim(&self, note: &str) -> Result<(), PipelineError> {
+    /// Accepts an empty datadir, or one that an unfinished migration of the same kind has left.
+    fn accept_datadir(&self, note: &str) -> Result<(), PipelineError> {
         let read = self.chain.db.begin_read()?;
         let datadir = || self.chain.db.datadir().to_owned();
         match (read.unfinished()?, read.tip()?) {
@@ -315,8 +324,8 @@ impl Run<'_> {
         }
     }
 
-    /// The stores are those that the states were made by.
-    fn check_stores(&self, begun: &Begun) -> Result<(), PipelineError> {
+    /// Checks that the stores are those of the unfinished migration.
+    fn check_stores(&self, begun: &UnfinishedMigration) -> Result<(), PipelineError> {
         let given = self.chain.referee().map(|store| store.identity().name);
         if begun.referee.as_deref() != given {
             let name = |referee: Option<&str>| referee.unwrap_or("none").to_owned();
@@ -327,15 +336,15 @@ impl Run<'_> {
         self.chain.states.check_tips(&self.chain.db)
     }
 
-    /// The datadir is whole.
-    fn release(&self) -> Result<(), PipelineError> {
+    /// Marks the datadir as complete.
+    fn mark_complete(&self) -> Result<(), PipelineError> {
         let mut txn = self.chain.db.begin_write()?;
         txn.set_unfinished(None)?;
         Ok(txn.commit()?)
     }
 
-    /// The old chain may have changed its branch between two runs.
-    fn drop_what_is_not_canonical(&self) -> Result<(), PipelineError> {
+    /// The old chain may have had a reorg between two runs.
+    fn drop_non_canonical(&self) -> Result<(), PipelineError> {
         let read = self.chain.db.begin_read()?;
         let (Some(first), Some(tip)) = (read.first()?, read.tip()?) else { return Ok(()) };
         let mut number = tip.number;
@@ -362,7 +371,7 @@ impl Run<'_> {
                 unwound => unwound.map(drop),
             };
         }
-        // The block of the first state is written with it.
+        // The block of the first state is written together with the state.
         number = number.min(self.first_state.number.saturating_sub(1));
         if number == tip.number {
             return Ok(());
@@ -375,7 +384,7 @@ impl Run<'_> {
 
     // -- rows -------------------------------------------------------------------------------------
 
-    /// Copies blocks below that of the first state. Says whether all are there.
+    /// Copies the blocks below the first state. Returns whether all are copied.
     fn copy_rows(
         &self,
         progress: &mut dyn FnMut(MigrationStep<'_>),
@@ -399,7 +408,7 @@ impl Run<'_> {
         Ok(true)
     }
 
-    /// Copies the canonical block `number`; returns about how many bytes it has.
+    /// Copies the canonical block `number`; returns its size in bytes, roughly.
     fn copy_block(&self, txn: &mut WriteTxn, number: u64) -> Result<usize, PipelineError> {
         let read = self.from;
         let lost = || StateError::corrupt("Canonical", format!("block {number} is missing"));
@@ -420,7 +429,7 @@ impl Run<'_> {
             }
             Err(error) => return Err(error.into()),
         };
-        // Roots that the stores of the new datadir would have got.
+        // Copies roots that the stores of the new datadir would have computed.
         let roots = read.roots(&hash)?;
         for (store, _) in self.chain.states.stores() {
             let name = store.identity().name;
@@ -436,10 +445,10 @@ impl Run<'_> {
 
     // -- the first state --------------------------------------------------------------------------
 
-    /// Says whether the first state is there.
-    fn lay_first_state(
+    /// Creates the first state. Returns whether it is complete.
+    fn create_first_state(
         &self,
-        migrated: &mut Migrated,
+        migrated: &mut MigrationOutcome,
         progress: &mut dyn FnMut(MigrationStep<'_>),
     ) -> Result<bool, PipelineError> {
         if self.chain.state().tip().is_some() {
@@ -456,15 +465,15 @@ impl Run<'_> {
         self.load(&state, migrated, progress)
     }
 
-    /// Copies the codes of all accounts. Says whether all are there.
+    /// Copies the codes of all accounts. Returns whether all are copied.
     fn copy_codes(
         &self,
-        state: &StateAt,
+        state: &StateProvider,
         progress: &mut dyn FnMut(MigrationStep<'_>),
     ) -> Result<bool, PipelineError> {
         let mut accounts = 0;
         let mut codes = BTreeSet::new();
-        for entry in Entries::new(state, None) {
+        for entry in PagedEntries::new(state, None) {
             let (StateKey::Account(address), value) = entry? else { break };
             let bad =
                 || StateError::corrupt("state", format!("account {address} is not canonical"));
@@ -495,11 +504,11 @@ impl Run<'_> {
         Ok(txn.commit()?)
     }
 
-    /// Loads the first state with its block, in one transaction. Says whether it is there.
+    /// Loads the first state with its block, in one transaction. Returns whether it is loaded.
     fn load(
         &self,
-        state: &StateAt,
-        migrated: &mut Migrated,
+        state: &StateProvider,
+        migrated: &mut MigrationOutcome,
         progress: &mut dyn FnMut(MigrationStep<'_>),
     ) -> Result<bool, PipelineError> {
         let Self { chain, from, first_state: block, .. } = self;
@@ -509,7 +518,7 @@ impl Run<'_> {
         let mut txn = chain.states.begin_write(&chain.db)?;
         self.copy_block(txn.rows(), block.number)?;
         let mut source =
-            Listed { state, stop: self.stop, progress, entries: 0, was_stopped: false };
+            MigratedEntries { state, stop: self.stop, progress, entries: 0, was_stopped: false };
         let roots = match txn.load(*block, &mut source) {
             Err(_) if source.was_stopped => return Ok(false),
             loaded => loaded?,
@@ -527,12 +536,12 @@ impl Run<'_> {
 
     // -- blocks above it --------------------------------------------------------------------------
 
-    /// Executes the blocks up to `tip`. Says whether all are there.
+    /// Executes the blocks up to `tip`. Returns whether all are executed.
     fn execute(
         &self,
         tip: BlockRef,
         metrics: &Metrics,
-        migrated: &mut Migrated,
+        migrated: &mut MigrationOutcome,
         progress: &mut dyn FnMut(MigrationStep<'_>),
     ) -> Result<bool, PipelineError> {
         let first = self.chain.tip()?.number + 1;
@@ -552,26 +561,27 @@ impl Run<'_> {
         )?;
         migrated.roots_checked += outcome.report.roots_checked;
         migrated.executed = outcome.report;
-        Ok(outcome.end? == End::Complete)
+        Ok(outcome.end? == ImportEnd::Complete)
     }
 }
 
-/// The entries of a state, once for each store.
-struct Listed<'a, 'b> {
-    state: &'a StateAt,
+/// The entries of the moved state. They are read once for each store.
+struct MigratedEntries<'a, 'b> {
+    state: &'a StateProvider,
     stop: &'a AtomicBool,
     progress: &'a mut dyn FnMut(MigrationStep<'b>),
     entries: u64,
-    /// Whether the entries have ended with an error as it was told to stop.
+    /// Whether the entries have ended with an error because the stop flag was set.
     was_stopped: bool,
 }
 
-impl EntrySource for Listed<'_, '_> {
+impl EntrySource for MigratedEntries<'_, '_> {
     fn entries(
         &mut self,
-    ) -> Result<impl Iterator<Item = Result<(StateKey, Value), StateError>>, PipelineError> {
+    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>>, PipelineError>
+    {
         let Self { state, stop, progress, entries, was_stopped } = self;
-        Ok(Entries::new(state, None).map(move |entry| {
+        Ok(PagedEntries::new(state, None).map(move |entry| {
             *entries += 1;
             if *entries % STEP == 0 {
                 progress(MigrationStep::Entries { entries: *entries });

@@ -1,16 +1,16 @@
-//! What executing a block gave, against what its header says.
+//! Checks what the execution of a block yields against its header.
 
 use alloy_primitives::B256;
 use retrie_chainspec::{ChainSpec, primitives::SealedBlock};
 use retrie_consensus::{ConsensusError, ExecutionResult, validate_post_execution};
 use retrie_execution::ExecutionOutcome;
 
-/// Compares what the execution of `block` gave with what its header commits to, but for the state root.
-/// `roots` are those after each transaction, to which receipts from before Byzantium commit; without
-/// them the receipts root of such a block is not checked.
+/// Compares the outcome of executing `block` with everything its header commits to, except the
+/// state root. `roots` are the state roots after each transaction, which receipts before Byzantium
+/// hold; without them the receipts root of such a block is not checked.
 ///
 /// # Errors
-/// [`ConsensusError`] naming what differs.
+/// [`ConsensusError`] naming the difference.
 pub fn validate_outcome(
     spec: &ChainSpec,
     block: &SealedBlock,

@@ -1,30 +1,30 @@
-//! [`StatePatch`]: what the user of a dev chain changes of a state, and its bytes.
+//! [`StatePatch`]: changes of a state by the user of a dev chain, and their encoding.
 
 use alloy_primitives::{Address, B256, Bytes, keccak256};
 use retrie_db::{ChainRead, DbError, tables::ChainTable};
 use retrie_state::{
-    Change, DeltaBuilder, StateDelta, StateKey, Value,
+    DeltaBuilder, StateChange, StateDelta, StateKey, StateValue,
     wire::{WireError, WireReader, put_varint},
 };
 use std::sync::Arc;
 
-/// Changes of the state that no transaction makes: those of a dev chain's user.
+/// Changes of the state that no transaction makes: the user of a dev chain makes them.
 ///
-/// The block that follows begins with them, and cannot be executed again without them: so they are kept
-/// with it ([`encode`](Self::encode)), and those that no block follows yet in a note.
+/// The next block begins with them and cannot be executed again without them. So they are stored
+/// with that block ([`encode`](Self::encode)), or in a note while there is no next block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatePatch {
-    /// What changes.
+    /// The changed keys.
     pub delta: Arc<StateDelta>,
     /// New codes of contracts.
     pub codes: Vec<(B256, Bytes)>,
 }
 
-/// Length in bytes of the shortest change: a key of an account, and that it was and is absent.
+/// Length in bytes of the shortest change: the key of an account, absent before and after.
 const SHORTEST_CHANGE: usize = 21 + 2;
 
 impl StatePatch {
-    /// Those before a stored block; `None` if there were none.
+    /// The changes at the beginning of a stored block; `None` if there are none.
     ///
     /// # Errors
     /// [`DbError::Corrupt`] if the row is damaged; if the database fails.
@@ -40,7 +40,7 @@ impl StatePatch {
         Self::decode(&row).map(Some).map_err(damaged)
     }
 
-    /// These changes and then `later`, which were made on top of them, as one.
+    /// These changes and the changes `later`, which were made on top of them, as one patch.
     #[must_use]
     pub fn then(&self, later: &Self) -> Self {
         let mut codes = self.codes.clone();
@@ -55,7 +55,8 @@ impl StatePatch {
             || !self.delta.slots_of(address).is_empty()
     }
 
-    /// Its bytes (`docs/formats/chain.md`): wiped accounts, changes, codes, each after its number.
+    /// The encoding (`docs/formats/chain.md`): wiped accounts, changes, codes; the length of each
+    /// list comes before it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_varint(&mut out, self.delta.wiped().len() as u64);
@@ -63,7 +64,7 @@ impl StatePatch {
             out.extend_from_slice(address.as_slice());
         }
         put_varint(&mut out, self.delta.len() as u64);
-        for Change { key, previous, next } in self.delta.changes() {
+        for StateChange { key, previous, next } in self.delta.changes() {
             out.extend_from_slice(&key.encode());
             put_value(&mut out, previous.as_ref());
             put_value(&mut out, next.as_ref());
@@ -76,10 +77,10 @@ impl StatePatch {
         out
     }
 
-    /// Reads [`encode`](Self::encode)'s bytes back.
+    /// Reads the bytes of [`encode`](Self::encode).
     ///
     /// # Errors
-    /// [`WireError`] if they are others.
+    /// [`WireError`] if the bytes are not a patch.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut reader = WireReader::new(bytes);
         let mut delta = DeltaBuilder::new();
@@ -87,7 +88,7 @@ impl StatePatch {
             delta.wipe(Address::from(*reader.array::<20>()?));
         }
         for _ in 0..reader.count(SHORTEST_CHANGE)? {
-            let key = StateKey::read(&mut reader).ok_or(WireError::Short)?;
+            let key = StateKey::read(&mut reader).ok_or(WireError::UnexpectedEnd)?;
             delta.change(key, value(&mut reader)?, value(&mut reader)?);
         }
         let mut codes = Vec::new();
@@ -101,15 +102,15 @@ impl StatePatch {
     }
 }
 
-/// A value after its length and one; absence is nought.
-fn put_value(out: &mut Vec<u8>, value: Option<&Value>) {
+/// A value after its length plus one; 0 is an absent value.
+fn put_value(out: &mut Vec<u8>, value: Option<&StateValue>) {
     put_varint(out, value.map_or(0, |value| value.len() as u64 + 1));
     out.extend_from_slice(value.map_or(&[], |value| value));
 }
 
-fn value(reader: &mut WireReader<'_>) -> Result<Option<Value>, WireError> {
+fn value(reader: &mut WireReader<'_>) -> Result<Option<StateValue>, WireError> {
     let Some(len) = reader.varint()?.checked_sub(1) else { return Ok(None) };
-    let len = usize::try_from(len).map_err(|_| WireError::Short)?;
+    let len = usize::try_from(len).map_err(|_| WireError::UnexpectedEnd)?;
     Ok(Some(Bytes::copy_from_slice(reader.take(len)?)))
 }
 

@@ -1,4 +1,4 @@
-//! Sender recovery: the one costly step of a block that needs no state.
+//! Sender recovery: the only expensive step of a block that needs no state.
 
 use crate::PipelineError;
 use alloy_consensus::{Transaction as _, transaction::SignerRecoverable};
@@ -10,16 +10,16 @@ use retrie_chainspec::{
     primitives::{Block, RecoveredBlock, Transaction},
 };
 
-/// Below this many transactions a block is recovered on the calling thread.
+/// A block with fewer transactions is recovered on the calling thread.
 const PARALLEL_FROM: usize = 8;
 
 /// Recovers the sender of each transaction, on all cores for large blocks.
 ///
-/// Two rules of signatures are checked here, as the EVM does not: a low `s` from Homestead on (EIP-2),
-/// and no chain id before Spurious Dragon (EIP-155).
+/// Two signature rules are checked here, as the EVM does not check them: a low `s` from Homestead
+/// on (EIP-2), and no chain id before Spurious Dragon (EIP-155).
 ///
 /// # Errors
-/// [`PipelineError::InvalidSignature`] names block and transaction.
+/// [`PipelineError::InvalidSignature`] names the block and the transaction.
 pub fn recover_senders(spec: &ChainSpec, block: Block) -> Result<RecoveredBlock, PipelineError> {
     let number = block.header.number;
     let low_s = spec.is_homestead_active_at_block(number);

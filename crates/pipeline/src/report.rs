@@ -1,13 +1,14 @@
-//! What `--json` writes: the figures of a run, in the shapes that DESIGN fixes.
+//! The JSON of `--json`: the figures of a run, in the shapes that DESIGN fixes.
 
 mod part;
 
 pub use part::{
-    Covered, MachineRate, Merged, PartFigures, PartInputs, PartRun, ReplayPart, Spread, host,
+    MachineRate, MachineSpread, MergeSummary, PartCoverage, PartFigures, PartInputs, PartMachine,
+    ReplayPart, host,
 };
 
 use alloy_primitives::B256;
-use retrie_state::Counts;
+use retrie_state::CounterSnapshot;
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, time::Duration};
 
@@ -20,24 +21,24 @@ pub struct ReplayReport {
     pub version: String,
     /// The command line.
     pub command: String,
-    /// Whether all that was asked for was run; `false` if it was stopped before.
+    /// Whether everything requested was run; `false` if the run was stopped before its end.
     #[serde(default = "yes")]
     pub complete: bool,
-    /// One result a backend.
+    /// One result per backend.
     pub results: Vec<ReplayResult>,
-    /// Which part it is, if it is one, and of what.
+    /// If it is a part of a replay: which part, and of what.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<ReplayPart>,
-    /// Which parts it was merged from, if it was.
+    /// If it was merged from parts: which parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub merged: Option<Merged>,
+    pub merged: Option<MergeSummary>,
 }
 
 const fn yes() -> bool {
     true
 }
 
-/// What replaying one corpus on one backend gave.
+/// The result of replaying one corpus on one backend.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReplayResult {
     /// Backend name.
@@ -54,27 +55,28 @@ pub struct ReplayResult {
     pub txs: u64,
     /// Gas used.
     pub gas: u64,
-    /// Timed seconds: sender recovery, execution, root, commit. Laying down pre-states is not timed.
+    /// Timed seconds: sender recovery, execution, root, commit. Writing pre-states is not timed.
     pub seconds: f64,
-    /// Transactions a second.
+    /// Transactions per second.
     pub tps: f64,
-    /// Million gas a second.
+    /// Million gas per second.
     pub mgas_per_s: f64,
-    /// Whether every check held.
+    /// Whether no check failed.
     pub ok: bool,
-    /// The checks that did not, one line each.
+    /// The failed checks, one line each.
     pub failures: Vec<String>,
     /// The backend's root after the last block.
     pub root: B256,
     /// Where the time went.
-    pub breakdown: Breakdown,
+    pub breakdown: TimeBreakdown,
     /// Work at the node interface per logical operation.
-    pub amplification: Amplification,
+    pub amplification: IoAmplification,
     /// Bytes of live pages and files at the end.
     pub disk_bytes: u64,
     /// Largest resident set of the process so far, in bytes.
     pub peak_rss_bytes: u64,
-    /// What merging it with other parts takes; in reports of parts, and merged ones.
+    /// Figures that are needed to merge it with other parts; only in reports of parts, and merged
+    /// ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<PartFigures>,
     /// Checks of each bundle; absent for chains.
@@ -82,7 +84,7 @@ pub struct ReplayResult {
     pub bundles: Vec<BundleOutcome>,
 }
 
-/// What replaying one bundle showed. A check is `None` where it cannot be made.
+/// The checks of one replayed bundle. A check is `None` if it cannot be made.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct BundleOutcome {
     /// Block number.
@@ -116,7 +118,7 @@ impl BundleOutcome {
         self.gas_ok && self.bloom_ok && optional.iter().all(|check| *check != Some(false))
     }
 
-    /// The checks that have failed, in words.
+    /// The failed checks in words.
     pub fn failure(&self) -> String {
         let failed = [
             (Some(self.gas_ok), "gasUsed"),
@@ -134,14 +136,15 @@ impl BundleOutcome {
     }
 }
 
-/// Seconds by kind of work, cut as in the LVMT paper (section 6, Fig. 3). They add up to the timed
-/// seconds on one thread; work that overlaps on other threads (sender recovery, commits) is counted
-/// as far as it was waited for.
+/// Seconds by kind of work, as in the LVMT paper (section 6, Fig. 3). They add up to the timed
+/// seconds of one thread. Work of other threads (sender recovery, commits) counts only as far as
+/// this thread waited for it.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Breakdown {
+pub struct TimeBreakdown {
     /// EVM and sender recovery.
     pub execution: f64,
-    /// The authenticated structure: state reads and a block's delta, without the key-value store.
+    /// The authenticated structure: state reads and applying a block's delta, without the key-value
+    /// store.
     pub authentication: f64,
     /// The key-value store: reads of rows, and commits.
     pub storage_io: f64,
@@ -149,29 +152,30 @@ pub struct Breakdown {
     pub other: f64,
 }
 
-impl Breakdown {
+impl TimeBreakdown {
     /// Adds `time` to one field of a breakdown.
     pub fn add(field: &mut f64, time: Duration) {
         *field += time.as_secs_f64();
     }
 
-    /// Moves the time in reads of rows, as the state store has counted it, from the structure that
-    /// asked for them to the key-value store. What helper threads read may be more than there is.
+    /// Moves the time for reading rows, as the state store has counted it, from `authentication` to
+    /// `storage_io`. Helper threads may have read for longer than the authentication took; the rest
+    /// is not moved.
     pub fn attribute_reads(&mut self, rows: Duration) {
         let rows = rows.as_secs_f64().min(self.authentication);
         self.authentication -= rows;
         self.storage_io += rows;
     }
 
-    /// Sets `other` to what is missing to `total` seconds.
-    pub fn close(&mut self, total: f64) {
+    /// Sets `other` to the rest of `total` seconds.
+    pub fn set_other(&mut self, total: f64) {
         self.other = (total - self.execution - self.authentication - self.storage_io).max(0.0);
     }
 }
 
 /// Rows and bytes at the node interface per logical key read or written.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Amplification {
+pub struct IoAmplification {
     /// Rows read per key read by the EVM.
     pub reads_per_op: f64,
     /// Rows written per key changed.
@@ -182,9 +186,9 @@ pub struct Amplification {
     pub write_bytes_per_op: f64,
 }
 
-impl Amplification {
-    /// From counts at the node interface and the number of logical reads and writes.
-    pub(crate) fn new(counts: &Counts, key_reads: u64, key_writes: u64) -> Self {
+impl IoAmplification {
+    /// From the counters at the node interface and the numbers of logical reads and writes.
+    pub(crate) fn new(counts: &CounterSnapshot, key_reads: u64, key_writes: u64) -> Self {
         let per = |n: u64, ops: u64| if ops == 0 { 0.0 } else { n as f64 / ops as f64 };
         Self {
             reads_per_op: per(counts.reads, key_reads),
@@ -218,7 +222,7 @@ pub struct ImportReport {
     pub reorgs: u64,
 }
 
-/// A chain head.
+/// The head of a chain.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct TipReport {
     /// Height.
@@ -245,7 +249,7 @@ pub fn machine() -> String {
     format!("{cpu}, {cores} cores, {memory} GiB, {}", std::env::consts::OS)
 }
 
-/// Largest resident set of this process so far, in bytes; 0 where the system does not tell.
+/// Largest resident set of this process so far, in bytes; 0 if the system does not report it.
 pub fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     status

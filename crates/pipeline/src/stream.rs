@@ -1,4 +1,4 @@
-//! Blocks made ready ahead of execution.
+//! Preparation of blocks ahead of their execution.
 //!
 //! | thread | work | bounded by | ends |
 //! |---|---|---|---|
@@ -6,10 +6,10 @@
 //! | `import-prepare` (+ rayon) | hash, check header and body, recover senders | the same | the same |
 //! | the importer | everything that needs the state | | |
 //!
-//! Blocks that are in memory already ([`BlockStream::of_blocks`]) or in a database skip the first
+//! Blocks that are already in memory ([`BlockStream::of_blocks`]) or in a database skip the first
 //! thread.
 //!
-//! The last chunk says so: a channel that closes before is a thread that died.
+//! The last chunk is marked. If a channel closes before it, the sending thread has panicked.
 
 use crate::{PipelineError, recover::recover_senders};
 use alloy_consensus::BlockHeader;
@@ -37,16 +37,16 @@ const CHUNKS: usize = 3;
 const CHUNK_BLOCKS: usize = 256;
 /// ... or this many bytes of block RLP.
 const CHUNK_BYTES: u64 = 4 << 20;
-/// Blocks of a chunk that are read from a database, as large as they may be.
+/// Blocks in a chunk that is read from a database, whatever their size.
 const STORED_CHUNK_BLOCKS: usize = 32;
 
-/// A block that passed every check that needs no other block.
+/// A block that passed all checks that need no other block.
 #[derive(Clone, Debug)]
 pub struct PreparedBlock {
     pub(crate) block: Arc<RecoveredBlock>,
-    /// The one that its header commits to, if it came along.
+    /// The BAL that its header commits to, if it came with the block.
     pub(crate) access_list: Option<Arc<BlockAccessList>>,
-    /// Time its senders and checks took, on some other thread.
+    /// Time that its senders and checks took on another thread.
     pub(crate) prepare: Duration,
 }
 
@@ -56,12 +56,12 @@ impl PreparedBlock {
         &self.block
     }
 
-    /// The same block with the access list that came with it (EIP-7928), in RLP: what it says is fetched
-    /// before it is asked for, and transactions are executed in parallel on it.
+    /// The same block with its BAL (EIP-7928), given as RLP. The keys in it are prefetched, and the
+    /// transactions are executed in parallel.
     ///
     /// # Errors
-    /// Verdicts about the block: another list than its header commits to, or one that no execution can
-    /// give.
+    /// Verdicts about the block: the BAL is not the one that its header commits to, or no execution
+    /// can yield it.
     pub fn with_access_list(mut self, rlp: &[u8]) -> Result<Self, PipelineError> {
         let start = Instant::now();
         let block = self.block.sealed_block();
@@ -93,7 +93,7 @@ impl PreparedBlock {
     }
 }
 
-/// Checks a block by itself and recovers its senders.
+/// Checks a block without its parent, and recovers its senders.
 ///
 /// # Errors
 /// Verdicts about the block.
@@ -101,7 +101,7 @@ pub fn prepare(spec: &Arc<ChainSpec>, block: Block) -> Result<PreparedBlock, Pip
     prepare_with(spec, block, None)
 }
 
-/// The same for a block whose senders may be known.
+/// As [`prepare`] for a block whose senders may be known.
 fn prepare_with(
     spec: &Arc<ChainSpec>,
     block: Block,
@@ -126,27 +126,27 @@ fn check_alone(spec: &Arc<ChainSpec>, block: &SealedBlock) -> Result<(), Pipelin
         .map_err(|source| PipelineError::invalid(block, source))
 }
 
-/// Some blocks in order.
+/// Consecutive blocks of a stream.
 #[derive(Debug)]
-struct Chunk<T> {
+struct StreamChunk<T> {
     blocks: Vec<T>,
-    /// What follows the last block of all; `None` if more chunks do.
+    /// The end of the stream, if this is the last chunk; `None` if more chunks follow.
     end: Option<Result<(), PipelineError>>,
 }
 
-/// Blocks of some sources, prepared in order.
+/// Prepared blocks of one or more sources, in order.
 #[derive(Debug)]
 pub struct BlockStream {
-    chunks: Receiver<Chunk<PreparedBlock>>,
-    /// Blocks of chunks that have come.
+    chunks: Receiver<StreamChunk<PreparedBlock>>,
+    /// Blocks of the chunks that were received.
     current: VecDeque<PreparedBlock>,
     end: Option<Result<(), PipelineError>>,
     ended: bool,
 }
 
 impl BlockStream {
-    /// Starts reading `sources`, one after the other; blocks outside `range` are passed over. An
-    /// error follows the last block if they do not reach the end of `range`, where it has one.
+    /// Starts to read `sources`, one after the other; blocks outside `range` are skipped. If
+    /// `range` has an end and the sources do not reach it, an error follows the last block.
     pub(crate) fn start(
         spec: Arc<ChainSpec>,
         sources: Vec<BlockSource>,
@@ -159,8 +159,8 @@ impl BlockStream {
         Ok(Self::of(chunks))
     }
 
-    /// Starts reading the canonical blocks of a snapshot whose numbers are in `range`. Their senders
-    /// are believed.
+    /// Starts to read the canonical blocks of a snapshot whose numbers are in `range`. Their stored
+    /// senders are trusted.
     pub(crate) fn stored(
         spec: Arc<ChainSpec>,
         read: Arc<ReadTxn>,
@@ -186,7 +186,7 @@ impl BlockStream {
         Ok(Self::of(chunks))
     }
 
-    /// Starts preparing `blocks`, each with its senders where they are known; these are believed.
+    /// Starts to prepare `blocks`. Senders are trusted where they are given.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -198,26 +198,26 @@ impl BlockStream {
         spawn("import-prepare", move || {
             for (block, senders) in blocks {
                 let chunk = match prepare_with(&spec, block, senders) {
-                    Ok(block) => Chunk { blocks: vec![block], end: None },
-                    Err(error) => Chunk { blocks: Vec::new(), end: Some(Err(error)) },
+                    Ok(block) => StreamChunk { blocks: vec![block], end: None },
+                    Err(error) => StreamChunk { blocks: Vec::new(), end: Some(Err(error)) },
                 };
                 let ended = chunk.end.is_some();
                 if ready.send(chunk).is_err() || ended {
                     return;
                 }
             }
-            let _ = ready.send(Chunk { blocks: Vec::new(), end: Some(Ok(())) });
+            let _ = ready.send(StreamChunk { blocks: Vec::new(), end: Some(Ok(())) });
         })?;
         Ok(Self::of(chunks))
     }
 }
 
 impl BlockStream {
-    const fn of(chunks: Receiver<Chunk<PreparedBlock>>) -> Self {
+    const fn of(chunks: Receiver<StreamChunk<PreparedBlock>>) -> Self {
         Self { chunks, current: VecDeque::new(), end: None, ended: false }
     }
 
-    /// The next blocks, as far as they are there already, at most `most`.
+    /// The next blocks that are prepared already, at most `most`.
     pub fn coming(&mut self, most: usize) -> impl Iterator<Item = &PreparedBlock> {
         while self.current.len() < most && !self.knows_end() {
             let Ok(chunk) = self.chunks.try_recv() else { break };
@@ -226,7 +226,7 @@ impl BlockStream {
         self.current.iter().take(most)
     }
 
-    /// The next block, once it is there; `None` if an error comes before it, or the end.
+    /// Waits for the next block; `None` if an error or the end comes first.
     pub(crate) fn peek(&mut self) -> Option<&PreparedBlock> {
         while self.current.is_empty() && !self.knows_end() {
             match self.chunks.recv() {
@@ -241,7 +241,7 @@ impl BlockStream {
         self.ended || self.end.is_some()
     }
 
-    fn take(&mut self, chunk: Chunk<PreparedBlock>) {
+    fn take(&mut self, chunk: StreamChunk<PreparedBlock>) {
         self.current.extend(chunk.blocks);
         self.end = chunk.end;
     }
@@ -270,7 +270,7 @@ fn spawn(name: &'static str, work: impl FnOnce() + Send + 'static) -> Result<(),
 fn read_chunks(
     sources: Vec<BlockSource>,
     range: &RangeInclusive<u64>,
-    out: &Sender<Chunk<SourceBlock>>,
+    out: &Sender<StreamChunk<SourceBlock>>,
 ) {
     let mut blocks = Vec::new();
     let mut bytes = 0;
@@ -285,7 +285,7 @@ fn read_chunks(
                 blocks.push(block);
                 if blocks.len() >= CHUNK_BLOCKS || bytes >= CHUNK_BYTES {
                     bytes = 0;
-                    let chunk = Chunk { blocks: std::mem::take(&mut blocks), end: None };
+                    let chunk = StreamChunk { blocks: std::mem::take(&mut blocks), end: None };
                     if out.send(chunk).is_err() {
                         return;
                     }
@@ -299,10 +299,10 @@ fn read_chunks(
         }
     }
     let end = end.unwrap_or_else(|| reaches(range, highest));
-    let _ = out.send(Chunk { blocks, end: Some(end) });
+    let _ = out.send(StreamChunk { blocks, end: Some(end) });
 }
 
-/// Whether blocks up to `highest` are all that was asked for.
+/// Checks that blocks up to `highest` are all that was requested.
 fn reaches(range: &RangeInclusive<u64>, highest: Option<u64>) -> Result<(), PipelineError> {
     let (from, to) = (*range.start(), *range.end());
     match highest {
@@ -314,10 +314,10 @@ fn reaches(range: &RangeInclusive<u64>, highest: Option<u64>) -> Result<(), Pipe
 
 fn prepare_chunks(
     spec: &Arc<ChainSpec>,
-    raw: &Receiver<Chunk<SourceBlock>>,
-    out: &Sender<Chunk<PreparedBlock>>,
+    raw: &Receiver<StreamChunk<SourceBlock>>,
+    out: &Sender<StreamChunk<PreparedBlock>>,
 ) {
-    for Chunk { blocks, end } in raw {
+    for StreamChunk { blocks, end } in raw {
         let prepared = blocks.into_par_iter().map(|block| prepare(spec, block.block)).collect();
         let chunk = chunk_of(prepared, end);
         let ended = chunk.end.is_some();
@@ -327,11 +327,11 @@ fn prepare_chunks(
     }
 }
 
-/// The blocks up to the first error, which then is the end.
+/// A chunk of the blocks up to the first error, which becomes the end.
 fn chunk_of(
     prepared: Vec<Result<PreparedBlock, PipelineError>>,
     mut end: Option<Result<(), PipelineError>>,
-) -> Chunk<PreparedBlock> {
+) -> StreamChunk<PreparedBlock> {
     let mut blocks = Vec::with_capacity(prepared.len());
     for block in prepared {
         match block {
@@ -342,7 +342,7 @@ fn chunk_of(
             }
         }
     }
-    Chunk { blocks, end }
+    StreamChunk { blocks, end }
 }
 
 fn stored_block(read: &ReadTxn, number: u64) -> Result<RecoveredBlock, PipelineError> {
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn thread_that_died_is_not_the_end_of_the_files() {
         let (sender, chunks) = bounded(1);
-        sender.send(Chunk { blocks: Vec::new(), end: None }).unwrap();
+        sender.send(StreamChunk { blocks: Vec::new(), end: None }).unwrap();
         drop(sender);
         let mut stream = BlockStream::of(chunks);
         assert!(matches!(stream.next(), Some(Err(PipelineError::Thread { .. }))));

@@ -1,14 +1,14 @@
-//! Small chains of valid blocks, for tests of whatever imports, serves or follows a chain.
+//! Small chains of valid blocks, for tests of code that imports, serves or follows a chain.
 //!
-//! A [`TestChain`] executes every block it builds on the block's own parent, with the executor of
-//! this workspace over a state in memory, and fills in what its header commits to. Any block may be
-//! the parent of the next one, so branches cost nothing. Proof-of-work seals are not made, as nobody
-//! checks them.
+//! A [`TestChain`] executes every block that it builds on the block's own parent, with the executor
+//! of this workspace over a state in memory, and fills in all header fields. Every block may have
+//! several children, so branches cost nothing. Proof-of-work seals are not made, as the tests do
+//! not check them.
 //!
-//! Every function here panics where a test would.
+//! The functions panic on errors.
 
 use crate::{
-    BlockAttributes, BlockBuilder, BuildParent, Proposals, States, StatesAt,
+    BlockAttributes, BlockBuilder, BuildParent, ProposalSet, StoreSet, StoreSetId,
     chain::{genesis_delta, native_spec},
 };
 use alloy_consensus::{SignableTransaction, TxEip1559, TxLegacy};
@@ -22,7 +22,7 @@ use retrie_chainspec::{
 use retrie_execution::{BlockAccessList, CodeCache};
 use retrie_sources::BlockWriter;
 use retrie_state::{
-    Account, AnyBackend, At, MemoryStore, StateKey, StateReader, StateStore, StoreOptions,
+    Account, AnyBackend, MemoryStore, StateId, StateKey, StateReader, StateStore, StoreOptions,
 };
 use serde_json::json;
 use std::{path::Path, sync::Arc};
@@ -34,13 +34,13 @@ pub const WALLETS: u8 = 8;
 pub const CHAIN_ID: u64 = 7331;
 /// Gas limit of every block.
 pub const GAS_LIMIT: u64 = 30_000_000;
-/// Difficulty of genesis under proof of work: far enough above the minimum to go down.
+/// Difficulty of genesis under proof of work: far enough above the minimum to fall.
 pub const GENESIS_DIFFICULTY: u64 = 2_000_000;
-/// A contract that genesis holds, with the code of [`Call::deploy`] and slots 1 to 3 set.
+/// A contract in genesis, with the code of [`TestCall::deploy`] and slots 1 to 3 set.
 pub const GENESIS_CONTRACT: Address = address!("0x00000000000000000000000000000000000c0de5");
 
-/// Runtime code: given two words it stores the second at the slot that the first names and logs the
-/// slot as a topic; given nothing it destroys itself in favour of the caller.
+/// Runtime code. With two words as input it stores the second one at the slot that the first one
+/// names, and logs the slot as a topic. Without input it destroys itself in favour of the caller.
 const STORE_CODE: [u8; 24] = [
     0x36, 0x15, 0x60, 0x15, 0x57, // no input: to the JUMPDEST
     0x60, 0x20, 0x35, 0x60, 0x00, 0x35, 0x55, // SSTORE(word 0, word 1)
@@ -52,9 +52,9 @@ const STORE_CODE: [u8; 24] = [
 const DEPLOY_CODE: [u8; 12] =
     [0x60, 0x18, 0x60, 0x0c, 0x60, 0x00, 0x39, 0x60, 0x18, 0x60, 0x00, 0xf3];
 
-/// The rules of a test chain.
+/// The fork rules of a test chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rules {
+pub enum TestRules {
     /// Frontier, from block 3 on Homestead; receipts hold state roots.
     Frontier,
     /// Proof of work with Byzantium's receipts.
@@ -69,8 +69,8 @@ pub enum Rules {
     Amsterdam,
 }
 
-impl Rules {
-    /// A genesis file, as `retrie init --chain` takes it.
+impl TestRules {
+    /// The genesis file, as `retrie init --chain` reads it.
     pub fn genesis_json(self) -> String {
         let mut config = json!({ "chainId": CHAIN_ID });
         let mut set = |names: &[&str], value: u64| {
@@ -100,7 +100,7 @@ impl Rules {
         let is_pos = matches!(self, Self::Cancun | Self::Prague | Self::Amsterdam);
         let mut alloc = json!({});
         for wallet in 0..WALLETS {
-            alloc[Wallet::new(wallet).address.to_string()] =
+            alloc[TestWallet::new(wallet).address.to_string()] =
                 json!({ "balance": "0x3635c9adc5dea00000" });
         }
         alloc[GENESIS_CONTRACT.to_string()] = json!({
@@ -144,15 +144,15 @@ impl Rules {
     }
 }
 
-/// A key that signs transactions.
+/// A key that signs transactions, and its account.
 #[derive(Clone, Debug)]
-pub struct Wallet {
+pub struct TestWallet {
     key: SigningKey,
-    /// Its account.
+    /// The address of the account.
     pub address: Address,
 }
 
-impl Wallet {
+impl TestWallet {
     /// The `n`-th account; genesis funds the first [`WALLETS`].
     pub fn new(n: u8) -> Self {
         let key = SigningKey::from_slice(&[n + 1; 32]).expect("small and not zero");
@@ -165,9 +165,9 @@ impl Wallet {
     }
 }
 
-/// A transaction to come; nonce, fees and signature are filled in when its block is built.
+/// A planned transaction. Nonce, fees and signature are filled in when its block is built.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct TestCall {
     /// Number of the wallet that signs.
     pub from: u8,
     /// Recipient, or creation.
@@ -178,7 +178,7 @@ pub struct Call {
     pub input: Bytes,
 }
 
-impl Call {
+impl TestCall {
     /// A transfer.
     pub fn transfer(from: u8, to: Address, value: u64) -> Self {
         Self { from, to: to.into(), value, input: Bytes::new() }
@@ -202,23 +202,23 @@ impl Call {
     }
 }
 
-/// What a block shall be.
+/// The plan of a block.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    /// Seconds after its parent. Under proof of work this steers the difficulty: below 10 it rises, from
-    /// 20 on it falls.
+pub struct BlockPlan {
+    /// Seconds after its parent. Under proof of work this steers the difficulty: it rises below 10
+    /// and falls from 20 on.
     pub seconds: u64,
-    /// Who is paid for it.
+    /// Recipient of the fees.
     pub beneficiary: Address,
     /// Its transactions.
-    pub calls: Vec<Call>,
+    pub calls: Vec<TestCall>,
     /// Headers of ommers.
     pub ommers: Vec<Header>,
 }
 
-impl Plan {
+impl BlockPlan {
     /// A block of `calls`, 12 seconds after its parent.
-    pub fn new(calls: impl Into<Vec<Call>>) -> Self {
+    pub fn new(calls: impl Into<Vec<TestCall>>) -> Self {
         Self {
             seconds: 12,
             beneficiary: Address::repeat_byte(0xbe),
@@ -227,13 +227,13 @@ impl Plan {
         }
     }
 
-    /// The same, so many seconds after its parent.
+    /// The same, `seconds` after its parent.
     #[must_use]
     pub fn after(self, seconds: u64) -> Self {
         Self { seconds, ..self }
     }
 
-    /// The same, paid to somebody else.
+    /// The same with another beneficiary.
     #[must_use]
     pub fn paid_to(self, beneficiary: Address) -> Self {
         Self { beneficiary, ..self }
@@ -252,19 +252,19 @@ pub struct TestChain {
     pub spec: Arc<ChainSpec>,
     /// The genesis file.
     pub genesis_json: String,
-    states: States,
-    blocks: HashMap<B256, Built>,
+    states: StoreSet,
+    blocks: HashMap<B256, BuiltBlock>,
     codes: HashMap<B256, Bytes>,
     code_cache: CodeCache,
-    /// Where the backend writes files, if it does.
+    /// Folder for the backend's files, if it writes any.
     _files: TempDir,
 }
 
 #[derive(Debug)]
-struct Built {
+struct BuiltBlock {
     block: Block,
     total_difficulty: U256,
-    states: Proposals,
+    states: ProposalSet,
     access_list: Option<BlockAccessList>,
 }
 
@@ -276,16 +276,16 @@ impl std::fmt::Debug for TestChain {
 
 impl TestChain {
     /// A chain of genesis alone. `backend` must compute Ethereum's state roots.
-    pub fn new(rules: Rules, backend: Arc<dyn AnyBackend>) -> Self {
+    pub fn new(rules: TestRules, backend: Arc<dyn AnyBackend>) -> Self {
         assert!(backend.capabilities().ethereum_root, "headers need Ethereum's state roots");
         let genesis_json = rules.genesis_json();
         let spec = Arc::new(ChainSpec::from_genesis_json(&genesis_json).expect("a genesis file"));
         Self::with(genesis_json, spec, backend)
     }
 
-    /// The same, with one more contract in genesis, which has an ether.
+    /// The same with one more contract in genesis, which owns one ether.
     pub fn with_contract(
-        rules: Rules,
+        rules: TestRules,
         backend: Arc<dyn AnyBackend>,
         address: Address,
         code: &[u8],
@@ -302,8 +302,8 @@ impl TestChain {
         Self::with(genesis_json, spec, backend)
     }
 
-    /// The same with the roots of any backend in all headers, as `--state-root native` wants them.
-    pub fn native(rules: Rules, backend: Arc<dyn AnyBackend>) -> Self {
+    /// The same with the roots of any backend in all headers, as `--state-root native` needs them.
+    pub fn native(rules: TestRules, backend: Arc<dyn AnyBackend>) -> Self {
         let genesis_json = rules.genesis_json();
         let spec = ChainSpec::from_genesis_json(&genesis_json).expect("a genesis file");
         let spec = native_spec(&spec, &backend).expect("in memory");
@@ -317,10 +317,11 @@ impl TestChain {
         let options = StoreOptions { dir, ..StoreOptions::default() };
         let state = StateStore::open(backend, store, options).expect("empty");
         let (delta, codes) = genesis_delta(&spec);
-        let states = States::alone(state);
-        let genesis = states.begin(StatesAt::Tip).and_then(|session| session.finish_as(0, &delta));
+        let states = StoreSet::single(state);
+        let genesis =
+            states.begin(StoreSetId::Tip).and_then(|session| session.finish_as(0, &delta));
         let header = spec.genesis_header();
-        let built = Built {
+        let built = BuiltBlock {
             block: Block { header: header.header().clone(), body: BlockBody::default() },
             total_difficulty: header.difficulty,
             states: genesis.expect("a state in memory").0,
@@ -343,17 +344,17 @@ impl TestChain {
         self.spec.genesis_hash()
     }
 
-    /// A block that was built.
+    /// A block of this chain.
     pub fn block(&self, hash: B256) -> &Block {
         &self.blocks[&hash].block
     }
 
-    /// Accesses of a block (EIP-7928), from Amsterdam on.
+    /// The BAL of a block (EIP-7928), from Amsterdam on.
     pub fn access_list(&self, hash: B256) -> Option<&BlockAccessList> {
         self.blocks[&hash].access_list.as_ref()
     }
 
-    /// Sum of the difficulties up to and with a block.
+    /// Total difficulty up to and including a block.
     pub fn total_difficulty(&self, hash: B256) -> U256 {
         self.blocks[&hash].total_difficulty
     }
@@ -373,27 +374,31 @@ impl TestChain {
 
     /// The account `address` after a block.
     pub fn account(&self, block: B256, address: Address) -> Option<Account> {
-        let state =
-            self.states.own().at(At::Proposal(&self.blocks[&block].states.own)).expect("built");
+        let state = self
+            .states
+            .own()
+            .at(StateId::Proposal(&self.blocks[&block].states.own))
+            .expect("built");
         let value = state.get(&StateKey::Account(address)).expect("in memory")?;
         Some(Account::decode(&value).expect("canonical"))
     }
 
-    /// Where the next [`Call::deploy`] of a wallet on top of `parent` puts its contract.
+    /// Address of the contract that the next [`TestCall::deploy`] of a wallet on top of `parent`
+    /// creates.
     pub fn next_contract(&self, parent: B256, wallet: u8) -> Address {
-        let address = Wallet::new(wallet).address;
+        let address = TestWallet::new(wallet).address;
         address.create(self.account(parent, address).unwrap_or_default().nonce)
     }
 
-    /// Builds the child of `parent` that `plan` asks for; returns its hash.
-    pub fn extend(&mut self, parent: B256, plan: Plan) -> B256 {
-        let Built { block: parent_block, total_difficulty, states: parent_states, .. } =
+    /// Builds the child of `parent` that `plan` describes; returns its hash.
+    pub fn extend(&mut self, parent: B256, plan: BlockPlan) -> B256 {
+        let BuiltBlock { block: parent_block, total_difficulty, states: parent_states, .. } =
             &self.blocks[&parent];
         let before = SealedHeader::new(parent_block.header.clone(), parent);
         let number = before.number + 1;
         let base_fee = retrie_consensus::next_base_fee(&self.spec, &before).expect("valid parent");
         let transactions = self.sign(parent, &plan.calls, base_fee);
-        let senders = plan.calls.iter().map(|call| Wallet::new(call.from).address).collect();
+        let senders = plan.calls.iter().map(|call| TestWallet::new(call.from).address).collect();
         let attributes = BlockAttributes {
             timestamp: before.timestamp + plan.seconds,
             beneficiary: plan.beneficiary,
@@ -414,13 +419,13 @@ impl TestChain {
         let parent = BuildParent {
             header: &before,
             total_difficulty: *total_difficulty,
-            states: StatesAt::Proposals(parent_states),
+            states: StoreSetId::Proposals(parent_states),
         };
         let executed =
             builder.build(parent, attributes, transactions, senders).expect("a valid plan");
         let hash = executed.block().hash();
         self.codes.extend(executed.codes);
-        let built = Built {
+        let built = BuiltBlock {
             block: executed.data.block.clone_block(),
             total_difficulty: executed.chain.total_difficulty,
             states: executed.states,
@@ -430,7 +435,7 @@ impl TestChain {
         hash
     }
 
-    /// Hashes of a block and of those below it, as far as BLOCKHASH on top of it asks.
+    /// Hashes of a block and of the blocks below it, as far as BLOCKHASH on top of it can ask for.
     fn ancestors(&self, block: B256) -> HashMap<u64, B256> {
         let mut at = block;
         let one = |_| {
@@ -442,9 +447,9 @@ impl TestChain {
         (0..256).map_while(one).collect()
     }
 
-    /// Builds `count` blocks on `parent`, `seconds` apart, that use every kind of [`Call`]; returns
-    /// their hashes. Branches of different `salt` differ in beneficiary, contracts and slots, but
-    /// share the transactions of wallet 0.
+    /// Builds `count` blocks on `parent`, `seconds` apart, that use every kind of [`TestCall`];
+    /// returns their hashes. Branches with different `salt` differ in beneficiary, contracts and
+    /// slots, but share the transactions of wallet 0.
     pub fn branch(&mut self, parent: B256, count: u64, seconds: u64, salt: u8) -> Vec<B256> {
         let deployer = 1 + salt % (WALLETS - 1);
         let mut at = parent;
@@ -453,35 +458,37 @@ impl TestChain {
             .map(|i| {
                 let number = self.block(at).header.number + 1;
                 let recipient = Address::with_last_byte(number as u8);
-                let mut calls = vec![Call::transfer(0, recipient, 1000 + number)];
+                let mut calls = vec![TestCall::transfer(0, recipient, 1000 + number)];
                 calls.extend(match i % 4 {
                     0 => {
                         contract = self.next_contract(at, deployer);
                         let slot = 1 + u64::from(salt) % 3;
                         vec![
-                            Call::deploy(deployer),
-                            Call::store(deployer, contract, 1, 1),
-                            Call::store(deployer, GENESIS_CONTRACT, slot, number),
+                            TestCall::deploy(deployer),
+                            TestCall::store(deployer, contract, 1, 1),
+                            TestCall::store(deployer, GENESIS_CONTRACT, slot, number),
                         ]
                     }
-                    1 => (2..6).map(|slot| Call::store(deployer, contract, slot, number)).collect(),
+                    1 => (2..6)
+                        .map(|slot| TestCall::store(deployer, contract, slot, number))
+                        .collect(),
                     2 => vec![
-                        Call::store(deployer, contract, 2, 0),
-                        Call::store(deployer, contract, 3, number + u64::from(salt)),
+                        TestCall::store(deployer, contract, 2, 0),
+                        TestCall::store(deployer, contract, 3, number + u64::from(salt)),
                     ],
-                    _ => vec![Call::destroy(deployer, contract)],
+                    _ => vec![TestCall::destroy(deployer, contract)],
                 });
-                let plan = Plan::new(calls).after(seconds).paid_to(Address::repeat_byte(salt));
+                let plan = BlockPlan::new(calls).after(seconds).paid_to(Address::repeat_byte(salt));
                 at = self.extend(at, plan);
                 at
             })
             .collect()
     }
 
-    fn sign(&self, parent: B256, calls: &[Call], base_fee: Option<u64>) -> Vec<Transaction> {
+    fn sign(&self, parent: B256, calls: &[TestCall], base_fee: Option<u64>) -> Vec<Transaction> {
         let mut nonces: HashMap<u8, u64> = HashMap::default();
-        let mut sign = |call: &Call| {
-            let wallet = Wallet::new(call.from);
+        let mut sign = |call: &TestCall| {
+            let wallet = TestWallet::new(call.from);
             let nonce = nonces
                 .entry(call.from)
                 .or_insert_with(|| self.account(parent, wallet.address).unwrap_or_default().nonce);
@@ -493,8 +500,13 @@ impl TestChain {
     }
 }
 
-/// A signed transaction: from London on with a dynamic fee, before without chain id.
-pub fn signed(wallet: &Wallet, call: &Call, nonce: u64, base_fee: Option<u64>) -> Transaction {
+/// A signed transaction: from London on with a dynamic fee, before that without chain id.
+pub fn signed(
+    wallet: &TestWallet,
+    call: &TestCall,
+    nonce: u64,
+    base_fee: Option<u64>,
+) -> Transaction {
     const GAS: u64 = 200_000;
     const GWEI: u128 = 1_000_000_000;
     let (to, value, input) = (call.to, U256::from(call.value), call.input.clone());

@@ -1,21 +1,22 @@
 //! `retrie stage unwind`: chain and state back to an earlier block.
 
-use crate::{Chain, PipelineError};
+use crate::{ChainStore, PipelineError};
 use retrie_state::{BlockRef, StateError};
 
-/// Blocks taken back in one transaction: bounds its size, whatever the retention is.
+/// Blocks reverted in one transaction: a bound of its size, whatever the retention is.
 const CHUNK: u64 = 256;
 
-impl Chain {
+impl ChainStore {
     /// Takes chain and state back to block `to` and removes all blocks above it, side blocks too,
     /// as if they had never been imported. (Code stays, as always.) Returns how many blocks were
-    /// removed. A kill leaves it at some block in between, whole; the same call goes on from there.
+    /// removed. A kill leaves a complete chain up to some block in between; the same call then
+    /// continues.
     ///
     /// `progress` is called with the tip after each transaction.
     ///
     /// # Errors
     /// [`StateError::AboveTip`], [`AnchorError::Below`](crate::AnchorError::Below) and
-    /// [`StateError::BeyondRetention`], before anything is changed.
+    /// [`StateError::BeyondRetention`]; nothing is changed then.
     pub fn unwind(
         &self,
         to: u64,

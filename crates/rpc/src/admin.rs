@@ -1,8 +1,8 @@
-//! The namespace `admin`: the node itself, and its peers.
+//! The namespace `admin`: this node and its peers.
 
 use crate::{
     RpcContext, RpcError, RpcResult,
-    args::{Args, quick},
+    args::{MethodParams, register_quick},
     debug::chain_config,
     web3::client_version,
 };
@@ -13,36 +13,35 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
-/// The answer of `admin_nodeInfo`. A node that takes no part in the network has nothing but its name
-/// and its chain.
+/// The response of `admin_nodeInfo`. A node without a peer-to-peer network has no endpoint.
 #[derive(Clone, Debug, Serialize)]
 struct NodeInfo {
     name: String,
-    protocols: Protocols,
+    protocols: NodeProtocols,
     #[serde(flatten)]
-    address: Option<Address>,
+    address: Option<NodeEndpoint>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Address {
+struct NodeEndpoint {
     id: String,
     enode: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     enr: Option<String>,
     ip: String,
-    ports: Ports,
+    ports: ListenPorts,
     listen_addr: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Ports {
+struct ListenPorts {
     discovery: u16,
     listener: u16,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Protocols {
+struct NodeProtocols {
     eth: EthInfo,
 }
 
@@ -54,7 +53,7 @@ struct EthInfo {
     config: Value,
 }
 
-impl From<NodeAddress> for Address {
+impl From<NodeAddress> for NodeEndpoint {
     fn from(address: NodeAddress) -> Self {
         let listener = address.listens.map_or(0, |listens| listens.port());
         Self {
@@ -62,13 +61,13 @@ impl From<NodeAddress> for Address {
             enode: address.enode,
             enr: address.enr,
             ip: address.ip.to_string(),
-            ports: Ports { discovery: address.discovery_port, listener },
+            ports: ListenPorts { discovery: address.discovery_port, listener },
             listen_addr: address.listens.as_ref().map(SocketAddr::to_string).unwrap_or_default(),
         }
     }
 }
 
-/// A peer, in the form of geth.
+/// A peer in geth's JSON form.
 fn peer(peer: PeerStatus) -> Value {
     json!({
         "enode": format!("enode://{}@{}", hex::encode(peer.id), peer.remote),
@@ -93,19 +92,19 @@ fn peer(peer: PeerStatus) -> Value {
     })
 }
 
-/// The network, or what is said without one.
+/// The peer-to-peer network; an error if this node has none.
 pub(crate) fn network(rpc: &RpcContext) -> RpcResult<&dyn NodeNetwork> {
-    let none = || RpcError::Rejected("this node takes no part in the network of nodes".into());
+    let none = || RpcError::Rejected("this node takes no part in the peer-to-peer network".into());
     rpc.node.network().ok_or_else(none)
 }
 
-/// A method that changes the peers, by a URL.
-fn change(
+/// Registers a method that takes an enode URL and changes the peer set.
+fn register_peer_change(
     module: &mut RpcModule<RpcContext>,
     name: &'static str,
     change: fn(&dyn NodeNetwork, &str) -> Result<(), String>,
 ) {
-    quick(module, name, move |rpc, args: &mut Args<'_>| {
+    register_quick(module, name, move |rpc, args: &mut MethodParams<'_>| {
         let url: String = args.required()?;
         change(network(rpc)?, &url)
             .map_err(|error| RpcError::InvalidParams(format!("invalid enode: {error}")))?;
@@ -116,7 +115,7 @@ fn change(
 /// The methods of this namespace.
 pub(crate) fn methods(context: &RpcContext) -> Methods {
     let mut module = RpcModule::new(context.clone());
-    quick(&mut module, "admin_nodeInfo", |rpc, _| {
+    register_quick(&mut module, "admin_nodeInfo", |rpc, _| {
         let spec = rpc.live.spec();
         let eth = EthInfo {
             network: spec.chain_id(),
@@ -125,17 +124,23 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
             config: chain_config(rpc)?,
         };
         let address = rpc.node.network().map(|network| network.address().into());
-        Ok(NodeInfo { name: client_version(), protocols: Protocols { eth }, address })
+        Ok(NodeInfo { name: client_version(), protocols: NodeProtocols { eth }, address })
     });
-    quick(&mut module, "admin_peers", |rpc, _| {
+    register_quick(&mut module, "admin_peers", |rpc, _| {
         let peers = rpc.node.network().map(NodeNetwork::peers).unwrap_or_default();
         Ok(peers.into_iter().map(peer).collect::<Vec<_>>())
     });
-    change(&mut module, "admin_addPeer", |network, url| network.add(url, false));
-    change(&mut module, "admin_removePeer", |network, url| network.remove(url, false));
-    change(&mut module, "admin_addTrustedPeer", |network, url| network.add(url, true));
-    change(&mut module, "admin_removeTrustedPeer", |network, url| network.remove(url, true));
-    quick(&mut module, "admin_datadir", |rpc, _| {
+    register_peer_change(&mut module, "admin_addPeer", |network, url| network.add(url, false));
+    register_peer_change(&mut module, "admin_removePeer", |network, url| {
+        network.remove(url, false)
+    });
+    register_peer_change(&mut module, "admin_addTrustedPeer", |network, url| {
+        network.add(url, true)
+    });
+    register_peer_change(&mut module, "admin_removeTrustedPeer", |network, url| {
+        network.remove(url, true)
+    });
+    register_quick(&mut module, "admin_datadir", |rpc, _| {
         let unknown = || RpcError::Rejected("the datadir is not known".into());
         Ok(rpc.node.datadir().ok_or_else(unknown)?.display().to_string())
     });

@@ -1,29 +1,28 @@
-//! Positional parameters, and methods that take them.
+//! The positional parameters of a request, and the functions that register methods by cost class.
 
 mod block;
 
-pub(crate) use block::BlockNumber;
+pub(crate) use block::BlockNumberParam;
 
 use crate::{RpcContext, RpcError, RpcResult};
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::B256;
-use block::BlockName;
+use block::BlockIdParam;
 use jsonrpsee::{RpcModule, types::Params};
-use retrie_engine::View;
+use retrie_engine::LiveView;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-/// The positional parameters of one request, taken one after the other. Errors are worded as geth
-/// words them.
+/// The positional parameters of one request, read one after the other. Error texts are geth's.
 #[derive(Debug)]
-pub struct Args<'a> {
+pub struct MethodParams<'a> {
     items: std::vec::IntoIter<&'a RawValue>,
     taken: usize,
 }
 
-impl<'a> Args<'a> {
-    /// The parameters of a request.
+impl<'a> MethodParams<'a> {
+    /// Parses the parameters of a request.
     ///
     /// # Errors
     /// [`RpcError::InvalidParams`] if they are not a list.
@@ -36,7 +35,7 @@ impl<'a> Args<'a> {
         Ok(Self { items: items.into_iter(), taken: 0 })
     }
 
-    /// The next parameter.
+    /// Reads the next parameter.
     ///
     /// # Errors
     /// [`RpcError::InvalidParams`] if it is missing or not a `T`.
@@ -47,7 +46,7 @@ impl<'a> Args<'a> {
         })
     }
 
-    /// The next parameter, 32 bytes in hexadecimal. Digits without `0x` are no hash, as in geth.
+    /// Reads the next parameter: 32 bytes in hexadecimal. As in geth, `0x` is required.
     ///
     /// # Errors
     /// As [`required`](Self::required).
@@ -64,15 +63,15 @@ impl<'a> Args<'a> {
         })
     }
 
-    /// The next parameter, a block by number, tag or hash.
+    /// Reads the next parameter: a block by number, tag or hash.
     ///
     /// # Errors
     /// As [`required`](Self::required).
     pub fn block(&mut self) -> RpcResult<BlockId> {
-        self.required().map(|BlockName(id)| id)
+        self.required().map(|BlockIdParam(id)| id)
     }
 
-    /// The next parameter, a block; the head if it is missing or null.
+    /// Reads the next parameter: a block; the head if the parameter is missing or null.
     ///
     /// # Errors
     /// As [`optional`](Self::optional).
@@ -80,23 +79,23 @@ impl<'a> Args<'a> {
         Ok(self.optional_block()?.unwrap_or_default())
     }
 
-    /// The next parameter, a block; `None` if it is missing or null.
+    /// Reads the next parameter: a block; `None` if the parameter is missing or null.
     ///
     /// # Errors
     /// As [`optional`](Self::optional).
     pub fn optional_block(&mut self) -> RpcResult<Option<BlockId>> {
-        Ok(self.optional()?.map(|BlockName(id)| id))
+        Ok(self.optional()?.map(|BlockIdParam(id)| id))
     }
 
-    /// The next parameter, a block by number or tag.
+    /// Reads the next parameter: a block by number or tag.
     ///
     /// # Errors
     /// As [`required`](Self::required).
     pub fn block_number(&mut self) -> RpcResult<BlockNumberOrTag> {
-        self.required().map(|BlockNumber(number)| number)
+        self.required().map(|BlockNumberParam(number)| number)
     }
 
-    /// The next parameter; `None` if it is missing or null.
+    /// Reads the next parameter; `None` if it is missing or null.
     ///
     /// # Errors
     /// [`RpcError::InvalidParams`] if it is not a `T`.
@@ -110,7 +109,8 @@ impl<'a> Args<'a> {
         })
     }
 
-    /// The next parameter, an object: structures would take a list of their fields too.
+    /// Reads the next parameter, which must be an object: serde would also accept a list of the
+    /// fields.
     ///
     /// # Errors
     /// As [`required`](Self::required).
@@ -121,7 +121,7 @@ impl<'a> Args<'a> {
         })
     }
 
-    /// The next parameter, an object; `None` if it is missing or null.
+    /// Reads the next parameter, an object; `None` if it is missing or null.
     ///
     /// # Errors
     /// As [`optional`](Self::optional).
@@ -135,14 +135,14 @@ impl<'a> Args<'a> {
         self.optional()
     }
 
-    /// The next parameter, an object in which null may stand for any field that is not there: encoders
-    /// in Go write so.
+    /// Reads the next parameter: an object in which null means that the field is absent. Encoders
+    /// in Go write null for absent fields.
     ///
     /// # Errors
     /// As [`required`](Self::required).
     pub fn object_with_nulls<T: DeserializeOwned>(&mut self) -> RpcResult<T> {
         let (index, item) = (self.taken, self.items.as_slice().first().copied());
-        // Most have none, and some types take them.
+        // Most objects have no nulls, and some types accept null themselves.
         let error = match self.required() {
             Err(error) => error,
             taken => return taken,
@@ -153,8 +153,8 @@ impl<'a> Args<'a> {
         })
     }
 
-    /// Ends the parameters. A method that changes something asks before it does, others are asked
-    /// after them.
+    /// Checks that no parameter is left. A method that changes something calls this before the
+    /// change; for other methods the registering function calls it.
     ///
     /// # Errors
     /// [`RpcError::InvalidParams`] if there are more.
@@ -167,7 +167,7 @@ impl<'a> Args<'a> {
     }
 }
 
-/// The object without its fields that are null; `None` if it has none, or is no object.
+/// Removes the fields that are null; `None` if no field is null, or if this is no object.
 fn without_nulls(object: &RawValue) -> Option<String> {
     let mut fields: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(object.get()).ok()?;
     let count = fields.len();
@@ -175,14 +175,13 @@ fn without_nulls(object: &RawValue) -> Option<String> {
     if fields.len() == count { None } else { serde_json::to_string(&fields).ok() }
 }
 
-/// What is wrong with a parameter, without what only its decoder knows: where in the text it gave up,
-/// and the names of its types.
-fn reason(error: &serde_json::Error) -> String {
+/// The reason from a decoder's error, without the position in the text and without Rust type names.
+pub(crate) fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     let text = text.strip_suffix(&place).unwrap_or(&text);
     if text.starts_with("data did not match any variant") {
-        return "it has none of the forms that are taken here".into();
+        return "it has none of the accepted forms".into();
     }
     let Some((wrong, expected)) = text.split_once(", expected ") else { return text.into() };
     let wrong = match wrong {
@@ -203,31 +202,36 @@ fn reason(error: &serde_json::Error) -> String {
     format!("{wrong}, expected {expected}")
 }
 
-/// A method that is answered on the server's own thread.
-pub(crate) fn quick<C, T>(
+/// Registers a method that runs on the server's own thread.
+pub(crate) fn register_quick<C, T>(
     module: &mut RpcModule<C>,
     name: &'static str,
-    method: impl Fn(&C, &mut Args<'_>) -> RpcResult<T> + Send + Sync + 'static,
+    method: impl Fn(&C, &mut MethodParams<'_>) -> RpcResult<T> + Send + Sync + 'static,
 ) where
     C: Send + Sync + 'static,
     T: Serialize + Clone + 'static,
 {
     let registered = module.register_method(name, move |params, context, _| {
-        let mut args = Args::new(&params)?;
+        let mut args = MethodParams::new(&params)?;
         let answer = method(context, &mut args)?;
         args.end().map(|()| answer)
     });
     registered.expect("a namespace names each of its methods once");
 }
 
-/// A method that reads a few rows of the block or state that its parameter `index` names. At the head,
-/// which is in memory or was just read by others, it is answered on the server's own thread; older
-/// ones may have to come from disk, on a thread that may block.
-pub(crate) fn at_block<T>(
+/// Registers a method that reads a few rows of the block or state that parameter `index` names. For
+/// the head, whose rows are in memory or were just read, the method runs on the server's own
+/// thread. For older blocks, whose rows may have to come from disk, it runs on a thread that may
+/// block.
+pub(crate) fn register_at_block<T>(
     module: &mut RpcModule<RpcContext>,
     name: &'static str,
     index: usize,
-    method: impl Fn(&RpcContext, View, &mut Args<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
+    method: impl Fn(&RpcContext, LiveView, &mut MethodParams<'_>) -> RpcResult<T>
+    + Clone
+    + Send
+    + Sync
+    + 'static,
 ) where
     T: Serialize + Clone + Send + 'static,
 {
@@ -238,23 +242,23 @@ pub(crate) fn at_block<T>(
                 let rpc = (*context).clone();
                 let at_head = is_at_head(&rpc, &params, index);
                 let answer = move |view| {
-                    let mut args = Args::new(&params)?;
+                    let mut args = MethodParams::new(&params)?;
                     let answer = method(&context, view, &mut args)?;
                     args.end().map(|()| answer)
                 };
-                if at_head { answer(rpc.view()?) } else { rpc.read(answer).await }
+                if at_head { answer(rpc.view()?) } else { rpc.run_read(answer).await }
             }
         });
     registered.expect("a namespace names each of its methods once");
 }
 
-/// Whether the block that parameter `index` names is the head, or wrong in a way that takes no reading
-/// to tell.
+/// Whether parameter `index` names the head, or is invalid in a way that needs no read to detect.
 fn is_at_head(rpc: &RpcContext, params: &Params<'_>, index: usize) -> bool {
-    let named = Args::new(params).ok().and_then(|args| args.items.as_slice().get(index).copied());
+    let named =
+        MethodParams::new(params).ok().and_then(|args| args.items.as_slice().get(index).copied());
     let Some(named) = named else { return true };
-    let Ok(id) = serde_json::from_str::<Option<BlockName>>(named.get()) else { return true };
-    match id.map_or_else(BlockId::latest, |BlockName(id)| id) {
+    let Ok(id) = serde_json::from_str::<Option<BlockIdParam>>(named.get()) else { return true };
+    match id.map_or_else(BlockId::latest, |BlockIdParam(id)| id) {
         BlockId::Hash(hash) => hash.block_hash == rpc.live.head().hash(),
         BlockId::Number(BlockNumberOrTag::Latest | BlockNumberOrTag::Pending) => true,
         BlockId::Number(BlockNumberOrTag::Number(number)) => number >= rpc.live.head().number,
@@ -262,11 +266,11 @@ fn is_at_head(rpc: &RpcContext, params: &Params<'_>, index: usize) -> bool {
     }
 }
 
-/// A method whose parameters are taken at once, and which then may wait.
-pub(crate) fn waiting<C, A, T, F>(
+/// Registers a method that reads its parameters at once and then may wait.
+pub(crate) fn register_async<C, A, T, F>(
     module: &mut RpcModule<C>,
     name: &'static str,
-    take: impl Fn(&mut Args<'_>) -> RpcResult<A> + Clone + Send + Sync + 'static,
+    take: impl Fn(&mut MethodParams<'_>) -> RpcResult<A> + Clone + Send + Sync + 'static,
     method: impl Fn(Arc<C>, A) -> F + Clone + Send + Sync + 'static,
 ) where
     C: Send + Sync + 'static,
@@ -275,7 +279,7 @@ pub(crate) fn waiting<C, A, T, F>(
     F: Future<Output = RpcResult<T>> + Send + 'static,
 {
     let registered = module.register_async_method(name, move |params, context, _| {
-        let waiting = Args::new(&params).and_then(|mut args| {
+        let waiting = MethodParams::new(&params).and_then(|mut args| {
             let taken = take(&mut args)?;
             args.end().map(|()| method(context, taken))
         });
@@ -284,55 +288,55 @@ pub(crate) fn waiting<C, A, T, F>(
     registered.expect("a namespace names each of its methods once");
 }
 
-/// A method that executes or walks over blocks, from a view of the chain, on a thread that may block.
-pub(crate) fn heavy<C, T>(
+/// Registers a method that executes transactions or walks over blocks, on a thread that may block.
+pub(crate) fn register_heavy<C, T>(
     module: &mut RpcModule<C>,
     name: &'static str,
-    method: impl Fn(&C, View, &mut Args<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
+    method: impl Fn(&C, LiveView, &mut MethodParams<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
 ) where
     C: AsRef<RpcContext> + Send + Sync + 'static,
     T: Serialize + Clone + Send + 'static,
 {
-    blocking(module, name, Permits::Heavy, method);
+    blocking(module, name, PermitKind::Heavy, method);
 }
 
-/// A method that hands out parts of a state, from a view of the chain, on a thread that may block.
-pub(crate) fn part_of_state<C, T>(
+/// Registers a method that serves chunks of a state, on a thread that may block.
+pub(crate) fn register_state_chunks<C, T>(
     module: &mut RpcModule<C>,
     name: &'static str,
-    method: impl Fn(&C, View, &mut Args<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
+    method: impl Fn(&C, LiveView, &mut MethodParams<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
 ) where
     C: AsRef<RpcContext> + Send + Sync + 'static,
     T: Serialize + Clone + Send + 'static,
 {
-    blocking(module, name, Permits::States, method);
+    blocking(module, name, PermitKind::StateChunks, method);
 }
 
-/// A method that reads rows of a few blocks, from a view of the chain, on a thread that may block.
-pub(crate) fn read<C, T>(
+/// Registers a method that reads rows of a few blocks, on a thread that may block.
+pub(crate) fn register_read<C, T>(
     module: &mut RpcModule<C>,
     name: &'static str,
-    method: impl Fn(&C, View, &mut Args<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
+    method: impl Fn(&C, LiveView, &mut MethodParams<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
 ) where
     C: AsRef<RpcContext> + Send + Sync + 'static,
     T: Serialize + Clone + Send + 'static,
 {
-    blocking(module, name, Permits::Reading, method);
+    blocking(module, name, PermitKind::Read, method);
 }
 
-/// What a method waits for before it takes a thread.
+/// The kind of permit that a method needs before it runs on a blocking thread.
 #[derive(Clone, Copy)]
-enum Permits {
+enum PermitKind {
     Heavy,
-    Reading,
-    States,
+    Read,
+    StateChunks,
 }
 
 fn blocking<C, T>(
     module: &mut RpcModule<C>,
     name: &'static str,
-    permits: Permits,
-    method: impl Fn(&C, View, &mut Args<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
+    permits: PermitKind,
+    method: impl Fn(&C, LiveView, &mut MethodParams<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
 ) where
     C: AsRef<RpcContext> + Send + Sync + 'static,
     T: Serialize + Clone + Send + 'static,
@@ -342,14 +346,14 @@ fn blocking<C, T>(
         async move {
             let rpc = (*context).as_ref().clone();
             let answer = move |view| {
-                let mut args = Args::new(&params)?;
+                let mut args = MethodParams::new(&params)?;
                 let answer = method(&context, view, &mut args)?;
                 args.end().map(|()| answer)
             };
             match permits {
-                Permits::Heavy => rpc.run(answer).await,
-                Permits::Reading => rpc.read(answer).await,
-                Permits::States => rpc.hand_out(answer).await,
+                PermitKind::Heavy => rpc.run_heavy(answer).await,
+                PermitKind::Read => rpc.run_read(answer).await,
+                PermitKind::StateChunks => rpc.run_state_chunks(answer).await,
             }
         }
     });

@@ -1,4 +1,4 @@
-//! What every method has at hand.
+//! [`RpcContext`]: what every method can use.
 
 use crate::{RpcError, RpcResult, eth_state::EthState, proof_peers::ProofPeers};
 use alloy_eips::{BlockId, BlockNumberOrTag};
@@ -6,46 +6,47 @@ use alloy_primitives::{Address, B256};
 use retrie_chainspec::{DEV_ACCOUNTS, primitives::SealedHeader};
 use retrie_db::ChainRead;
 use retrie_engine::{
-    DevChain, EngineHandle, LiveChain, NodeStatus, StateAfter, StateServer, View, pool::Pool,
+    DevChain, EngineHandle, LiveChain, LiveView, NodeStatus, PostState, StateServer,
+    pool::TransactionPool,
 };
 use retrie_telemetry::rpc::RpcMetrics;
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 
-/// Requests that read from disk at once.
+/// Number of requests that may read from disk at once.
 const READERS: usize = 64;
 
-/// Requests for parts of states at once.
+/// Number of requests for state chunks that may run at once.
 const STATE_READERS: usize = 2;
 
-/// Limits on what a request may cost. The flags that set them are in brackets.
+/// Limits on the cost of one request. The flags that set them are in brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Most gas that a call or an estimate may use (`--rpc.gascap`).
+pub struct RequestLimits {
+    /// Most gas of a call or an estimate (`--rpc.gascap`).
     pub gas_cap: u64,
-    /// Longest time that a call may execute (`--rpc.evm-timeout`).
+    /// Longest execution time of a call (`--rpc.evm-timeout`).
     pub evm_timeout: Duration,
-    /// Most blocks that a search for logs walks over (`--rpc.max-blocks-per-filter`); 0: any number.
+    /// Most blocks that a log search covers (`--rpc.max-blocks-per-filter`); 0: any number.
     pub max_blocks_per_filter: u64,
-    /// Most logs in one answer (`--rpc.max-logs-per-response`); 0: any number.
+    /// Most logs in one response (`--rpc.max-logs-per-response`); 0: any number.
     pub max_logs_per_response: usize,
-    /// Most bytes that a trace records, of a block all traces together: those of one answer
-    /// (`--rpc.max-response-size`, in MB).
+    /// Most bytes that the traces of one request record together (`--rpc.max-response-size`, in
+    /// MB).
     pub max_response_size: usize,
     /// Most proofs that are built at once (`--rpc.proof-permits`).
     pub proof_permits: usize,
-    /// Most blocks that `eth_simulateV1` makes (`--rpc.max-simulate-blocks`).
+    /// Most blocks of one `eth_simulateV1` (`--rpc.max-simulate-blocks`).
     pub max_simulate_blocks: u64,
-    /// Most blocks that `trace_filter` walks over (`--rpc.max-trace-filter-blocks`).
+    /// Most blocks of one `trace_filter` (`--rpc.max-trace-filter-blocks`).
     pub max_trace_filter_blocks: u64,
-    /// How long a filter lives that nobody asks for changes.
+    /// How long a filter is kept after its client last polled it.
     pub filter_lifetime: Duration,
-    /// Largest fee in wei that a transaction sent through this node may cost (`--rpc.txfeecap`, in
-    /// ether); 0: any.
+    /// Highest fee in wei of a transaction sent through this node (`--rpc.txfeecap`, in ether); 0:
+    /// no cap.
     pub tx_fee_cap: u128,
 }
 
-impl Default for Limits {
+impl Default for RequestLimits {
     fn default() -> Self {
         Self {
             gas_cap: 50_000_000,
@@ -62,54 +63,55 @@ impl Default for Limits {
     }
 }
 
-/// A dev chain as its tools see it.
+/// A dev chain, as the namespaces `evm`, `hardhat` and `anvil` control it.
 #[derive(Clone, Debug)]
 pub struct DevNode {
     /// The chain.
     pub chain: DevChain,
-    /// What `web3_clientVersion` answers (`--dev.client-version`): tools decide by it which methods
+    /// What `web3_clientVersion` returns (`--dev.client-version`). Tools decide by it which methods
     /// they may call.
     pub client_version: String,
-    /// Whether a transaction that is sealed at once is answered once it is (`--dev.wait`).
-    pub waits: bool,
+    /// Whether the send methods of an automining chain respond only once the transaction is sealed
+    /// (`--dev.wait`).
+    pub waits_for_sealing: bool,
 }
 
-/// A node of which nothing is known but its chain.
-struct Alone;
+/// A node status for a chain without a node around it.
+struct StandaloneNode;
 
-impl NodeStatus for Alone {}
+impl NodeStatus for StandaloneNode {}
 
-/// What every method has at hand. Cheap to clone.
+/// What every method can use. Cheap to clone.
 #[derive(Clone)]
 pub struct RpcContext {
     /// The chain.
     pub live: LiveChain,
     /// The transaction pool, if the node has one.
-    pub pool: Option<Pool>,
-    /// What requests may cost.
-    pub limits: Limits,
-    /// The node around it.
+    pub pool: Option<TransactionPool>,
+    /// Limits of one request.
+    pub limits: RequestLimits,
+    /// The status of the node around the chain.
     pub node: Arc<dyn NodeStatus>,
-    /// Accounts whose keys this node holds and signs with.
+    /// Accounts whose keys this node holds.
     pub accounts: Arc<[Address]>,
-    /// The dev chain and its tools, if this is one.
+    /// The dev chain and its tools, if this is a dev chain.
     pub(crate) dev: Option<Arc<DevNode>>,
-    /// What moves the chain, if methods may.
+    /// The engine, if methods may move the head.
     pub(crate) engine: Option<EngineHandle>,
-    /// Nodes that are asked for the parts of proofs that this one does not keep.
+    /// Nodes that keep the other shards of the proofs.
     pub(crate) proof_peers: Option<ProofPeers>,
     /// What methods of `eth` keep between requests.
     pub(crate) eth: Arc<EthState>,
-    /// States that are held for other nodes to fetch.
-    pub(crate) states: StateServer,
-    /// Where servers count.
+    /// Serves state chunks to nodes that run state sync.
+    pub(crate) state_server: StateServer,
+    /// Metrics of the servers.
     pub(crate) metrics: RpcMetrics,
-    /// Permits for work that executes or walks over blocks: so many requests do so at once.
-    blocking: Arc<Semaphore>,
-    /// Permits for work that waits for the disk or for others more than it computes.
-    reading: Arc<Semaphore>,
-    /// Permits for parts of states: a client that fetches one keeps no other waiting.
-    handing_out: Arc<Semaphore>,
+    /// Permits for heavy methods.
+    heavy_permits: Arc<Semaphore>,
+    /// Permits for read methods, which wait for the disk more than they compute.
+    read_permits: Arc<Semaphore>,
+    /// Permits for state chunks: a client that syncs a state does not delay other requests.
+    chunk_permits: Arc<Semaphore>,
 }
 
 impl fmt::Debug for RpcContext {
@@ -128,95 +130,95 @@ impl AsRef<Self> for RpcContext {
 }
 
 impl RpcContext {
-    /// A context in which at most `threads` requests execute or walk over blocks at once.
+    /// A context in which at most `threads` heavy methods run at once.
     pub fn new(live: LiveChain, threads: usize) -> Self {
         Self {
             live,
             pool: None,
-            limits: Limits::default(),
-            node: Arc::new(Alone),
+            limits: RequestLimits::default(),
+            node: Arc::new(StandaloneNode),
             accounts: Arc::new([]),
             dev: None,
             engine: None,
             proof_peers: None,
             eth: Arc::default(),
-            states: StateServer::default(),
+            state_server: StateServer::default(),
             metrics: RpcMetrics::default(),
-            blocking: Arc::new(Semaphore::new(threads.max(1))),
-            reading: Arc::new(Semaphore::new(READERS)),
-            handing_out: Arc::new(Semaphore::new(STATE_READERS)),
+            heavy_permits: Arc::new(Semaphore::new(threads.max(1))),
+            read_permits: Arc::new(Semaphore::new(READERS)),
+            chunk_permits: Arc::new(Semaphore::new(STATE_READERS)),
         }
     }
 
-    /// The same with a transaction pool.
+    /// Adds a transaction pool.
     #[must_use]
-    pub fn with_pool(self, pool: Pool) -> Self {
+    pub fn with_pool(self, pool: TransactionPool) -> Self {
         Self { pool: Some(pool), ..self }
     }
 
-    /// The same, handing out states by this server.
+    /// Serves state chunks with `states`.
     #[must_use]
-    pub fn with_states(self, states: StateServer) -> Self {
-        Self { states, ..self }
+    pub fn with_state_server(self, states: StateServer) -> Self {
+        Self { state_server: states, ..self }
     }
 
-    /// The same with other limits.
+    /// Sets other limits.
     #[must_use]
-    pub fn with_limits(self, limits: Limits) -> Self {
+    pub fn with_limits(self, limits: RequestLimits) -> Self {
         Self { limits, ..self }
     }
 
-    /// The same within a node.
+    /// Sets the node status.
     #[must_use]
     pub fn with_node(self, node: Arc<dyn NodeStatus>) -> Self {
         Self { node, ..self }
     }
 
-    /// The same with accounts whose keys this node holds and signs with.
+    /// Sets the accounts whose keys this node holds and signs with.
     #[must_use]
     pub fn with_accounts(self, accounts: Vec<Address>) -> Self {
         Self { accounts: accounts.into(), ..self }
     }
 
-    /// The same of a dev chain, with its tools, and with its accounts unlocked.
+    /// Adds a dev chain with its tools, and unlocks the dev accounts.
     #[must_use]
     pub fn with_dev(self, dev: DevNode) -> Self {
         Self { dev: Some(Arc::new(dev)), ..self.with_accounts(DEV_ACCOUNTS.to_vec()) }
     }
 
-    /// The same for strangers: without the tools of a dev chain and its accounts.
+    /// The context for untrusted addresses: without the dev chain's tools and accounts.
     pub(crate) fn without_dev(&self) -> Self {
         Self { dev: None, accounts: Arc::new([]), ..self.clone() }
     }
 
-    /// The error as this node's clients expect it.
-    pub(crate) fn word(&self, error: RpcError) -> RpcError {
+    /// The error in the form that this node's clients expect.
+    pub(crate) fn error_for_client(&self, error: RpcError) -> RpcError {
         if self.dev.is_some() { error.for_dev_tools() } else { error }
     }
 
-    /// The same, in which `debug_setHead` moves the chain.
+    /// Adds the engine, with which `debug_setHead` moves the head.
     #[must_use]
     pub fn with_engine(self, engine: EngineHandle) -> Self {
         Self { engine: Some(engine), ..self }
     }
 
-    /// The same with nodes that keep other parts of proofs (`--proof-peers`).
+    /// Adds proof peers (`--proof-peers`).
     #[must_use]
     pub fn with_proof_peers(self, peers: ProofPeers) -> Self {
         Self { proof_peers: Some(peers), ..self }
     }
 
-    /// The same, whose servers count in `metrics`.
+    /// Counts the servers' requests in `metrics`.
     #[must_use]
     pub fn with_metrics(self, metrics: RpcMetrics) -> Self {
         Self { metrics, ..self }
     }
 
-    /// The chain as it is now.
+    /// The current view of the chain.
     ///
     /// # Errors
     /// If the database fails.
-    pub fn view(&self) -> RpcResult<View> {
+    pub fn view(&self) -> RpcResult<LiveView> {
         Ok(self.live.view()?)
     }
 
@@ -224,48 +226,48 @@ impl RpcContext {
     ///
     /// # Errors
     /// [`RpcError::Rejected`] if the node has none.
-    pub fn pool(&self) -> RpcResult<&Pool> {
+    pub fn pool(&self) -> RpcResult<&TransactionPool> {
         let none = || RpcError::Rejected("this node has no transaction pool".into());
         self.pool.as_ref().ok_or_else(none)
     }
 
-    /// Runs `work` on a view of the chain, on a thread that may block.
+    /// Runs heavy `work` on a view of the chain, on a thread that may block.
     ///
     /// # Errors
-    /// Those of `work`; an internal error if it panics.
-    pub async fn run<T: Send + 'static>(
+    /// The errors of `work`; an internal error if it panics.
+    pub async fn run_heavy<T: Send + 'static>(
         &self,
-        work: impl FnOnce(View) -> RpcResult<T> + Send + 'static,
+        work: impl FnOnce(LiveView) -> RpcResult<T> + Send + 'static,
     ) -> RpcResult<T> {
-        self.run_with(self.blocking.clone(), work).await
+        self.run_with(self.heavy_permits.clone(), work).await
     }
 
-    /// The same for work that is short or waits for the disk: it does not stand behind executions.
+    /// As [`run_heavy`](Self::run_heavy), for read methods: they do not queue behind executions.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
-    pub async fn read<T: Send + 'static>(
+    /// As [`run_heavy`](Self::run_heavy).
+    pub async fn run_read<T: Send + 'static>(
         &self,
-        work: impl FnOnce(View) -> RpcResult<T> + Send + 'static,
+        work: impl FnOnce(LiveView) -> RpcResult<T> + Send + 'static,
     ) -> RpcResult<T> {
-        self.run_with(self.reading.clone(), work).await
+        self.run_with(self.read_permits.clone(), work).await
     }
 
-    /// The same for parts of states that others fetch: they stand behind each other alone.
+    /// As [`run_heavy`](Self::run_heavy), for state chunks: they queue only behind each other.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
-    pub async fn hand_out<T: Send + 'static>(
+    /// As [`run_heavy`](Self::run_heavy).
+    pub async fn run_state_chunks<T: Send + 'static>(
         &self,
-        work: impl FnOnce(View) -> RpcResult<T> + Send + 'static,
+        work: impl FnOnce(LiveView) -> RpcResult<T> + Send + 'static,
     ) -> RpcResult<T> {
-        self.run_with(self.handing_out.clone(), work).await
+        self.run_with(self.chunk_permits.clone(), work).await
     }
 
     async fn run_with<T: Send + 'static>(
         &self,
         permits: Arc<Semaphore>,
-        work: impl FnOnce(View) -> RpcResult<T> + Send + 'static,
+        work: impl FnOnce(LiveView) -> RpcResult<T> + Send + 'static,
     ) -> RpcResult<T> {
         let permit = permits.acquire_owned().await;
         let live = self.live.clone();
@@ -279,17 +281,17 @@ impl RpcContext {
 
 /// Finds blocks by number, tag or hash.
 pub(crate) trait ResolveBlock {
-    /// Header of the block; an error if there is none.
+    /// The header of the block; an error if there is none.
     fn resolve(&self, id: BlockId) -> RpcResult<SealedHeader>;
 
-    /// Header of the block, `None` if there is none.
+    /// The header of the block; `None` if there is none.
     fn find(&self, id: BlockId) -> RpcResult<Option<SealedHeader>>;
 
     /// The state after the block.
-    fn state_after(&self, id: BlockId) -> RpcResult<StateAfter>;
+    fn state_after(&self, id: BlockId) -> RpcResult<PostState>;
 }
 
-impl ResolveBlock for View {
+impl ResolveBlock for LiveView {
     fn resolve(&self, id: BlockId) -> RpcResult<SealedHeader> {
         self.find(id)?.ok_or(match id {
             BlockId::Number(BlockNumberOrTag::Safe) => RpcError::NoSuchTag("safe"),
@@ -313,7 +315,7 @@ impl ResolveBlock for View {
                     Ok(Some(self.head().clone()))
                 }
                 BlockNumberOrTag::Earliest => {
-                    // The first whole block; headers below it may be there.
+                    // The first block with a body; older headers may exist.
                     let first = self.durable().first()?.map_or(0, |first| first.number);
                     let first = first.max(self.durable().bodies_pruned_below()?);
                     Ok(self.header_by_number(first.min(self.head().number))?)
@@ -329,7 +331,7 @@ impl ResolveBlock for View {
         }
     }
 
-    fn state_after(&self, id: BlockId) -> RpcResult<StateAfter> {
+    fn state_after(&self, id: BlockId) -> RpcResult<PostState> {
         let header = self.resolve(id)?;
         Ok(self.state(&header.hash())?)
     }

@@ -1,4 +1,4 @@
-//! Chain types as JSON-RPC shows them.
+//! Converts chain types to their JSON-RPC form.
 
 use alloy_consensus::{
     Eip658Value, Receipt as EnvelopeReceipt, ReceiptEnvelope, ReceiptWithBloom, Transaction as _,
@@ -14,11 +14,11 @@ use retrie_chainspec::{
 };
 use retrie_engine::pool::PoolTransaction;
 
-/// A transaction as answers show it.
+/// A transaction in JSON-RPC form.
 pub(crate) type RpcTransaction = Transaction<retrie_chainspec::primitives::Transaction>;
-/// A block as answers show it.
+/// A block in JSON-RPC form.
 pub(crate) type RpcBlock = Block<RpcTransaction>;
-/// A receipt as answers show it.
+/// A receipt in JSON-RPC form.
 pub(crate) type RpcReceipt = TransactionReceipt<ReceiptEnvelope<Log>>;
 
 /// A block with its transactions, in full or by hash.
@@ -40,7 +40,7 @@ pub(crate) fn block(block: &RecoveredBlock, is_full: bool) -> RpcBlock {
     }
 }
 
-/// A header, with the size of its block in bytes where that is shown.
+/// A header, with the size of its block in bytes if given.
 pub(crate) fn header(header: &SealedHeader, size: Option<usize>) -> Header {
     Header {
         hash: header.hash(),
@@ -68,7 +68,7 @@ pub(crate) fn transaction(block: &RecoveredBlock, index: usize) -> Option<RpcTra
     Some(mined_transaction(transaction, sender, block.sealed_header(), index))
 }
 
-/// A transaction that stands at `index` of the block with this header.
+/// The transaction at `index` of the block with this header.
 pub(crate) fn mined_transaction(
     transaction: retrie_chainspec::primitives::Transaction,
     sender: Address,
@@ -86,12 +86,12 @@ pub(crate) fn mined_transaction(
     Transaction::from_transaction(Recovered::new_unchecked(transaction, sender), info)
 }
 
-/// A transaction that waits for a block.
+/// A transaction of the pool.
 pub(crate) fn pool_transaction(waiting: &PoolTransaction) -> RpcTransaction {
     Transaction::from_transaction(waiting.transaction.clone(), TransactionInfo::default())
 }
 
-/// Where a log stands.
+/// The position of a log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogPosition {
     pub(crate) transaction: B256,
@@ -116,8 +116,8 @@ pub(crate) fn log(log: ChainLog, header: &SealedHeader, position: LogPosition) -
     }
 }
 
-/// The receipts of a block. `roots` are the state roots after each transaction, which receipts
-/// before Byzantium have in place of a status, as far as they are known.
+/// The receipts of a block. `roots` are the state roots after each transaction, if known: receipts
+/// before Byzantium have them in place of a status.
 pub(crate) fn receipts(
     spec: &ChainSpec,
     block: &RecoveredBlock,
@@ -130,7 +130,7 @@ pub(crate) fn receipts(
     let transactions = block.body().transactions.iter().zip(block.senders());
     let mut shown = Vec::with_capacity(receipts.len());
     for (index, ((transaction, sender), receipt)) in transactions.zip(receipts).enumerate() {
-        let place = Place { header, index, gas_before, logs_before, blob_params };
+        let place = ReceiptPosition { header, index, gas_before, logs_before, blob_params };
         let root = roots.and_then(|roots| roots.get(index)).copied();
         shown.push(place.receipt(transaction, *sender, receipt, root));
         gas_before = receipt.cumulative_gas_used;
@@ -139,8 +139,8 @@ pub(crate) fn receipts(
     shown
 }
 
-/// Where a receipt stands in its block.
-struct Place<'a> {
+/// The position of a receipt in its block.
+struct ReceiptPosition<'a> {
     header: &'a SealedHeader,
     index: usize,
     gas_before: u64,
@@ -148,7 +148,7 @@ struct Place<'a> {
     blob_params: Option<BlobParams>,
 }
 
-impl Place<'_> {
+impl ReceiptPosition<'_> {
     fn receipt(
         &self,
         transaction: &retrie_chainspec::primitives::Transaction,

@@ -1,6 +1,6 @@
 //! The namespace `engine`, which consensus clients call on the authenticated port.
 
-use crate::{Args, RpcError, RpcResult};
+use crate::{MethodParams, RpcError, RpcResult};
 use alloy_primitives::{B256, Bytes, FixedBytes, U64};
 use jsonrpsee::{Methods, RpcModule};
 use retrie_engine::{CAPABILITIES, EngineApi, EngineApiError};
@@ -13,7 +13,8 @@ impl From<EngineApiError> for RpcError {
     }
 }
 
-/// The methods of the Engine API, for [`Servers::start`](crate::server::Servers::start).
+/// The methods of the Engine API, for
+/// [`RunningServers::start`](crate::server::RunningServers::start).
 pub fn engine_methods(api: EngineApi) -> Methods {
     let mut module = RpcModule::new(api);
     let own = &mut module;
@@ -32,17 +33,21 @@ pub fn engine_methods(api: EngineApi) -> Methods {
     module.into()
 }
 
-/// A method of the API: takes its parameters, then runs.
+/// Registers a method of the API, which reads its parameters at once and then runs.
 fn call<T, F>(
     module: &mut RpcModule<EngineApi>,
     name: &'static str,
-    method: impl Fn(Arc<EngineApi>, &mut Args<'_>) -> RpcResult<F> + Clone + Send + Sync + 'static,
+    method: impl Fn(Arc<EngineApi>, &mut MethodParams<'_>) -> RpcResult<F>
+    + Clone
+    + Send
+    + Sync
+    + 'static,
 ) where
     T: Serialize + Clone + Send + 'static,
     F: Future<Output = Result<T, EngineApiError>> + Send,
 {
     let registered = module.register_async_method(name, move |params, api, _| {
-        let taken = Args::new(&params).and_then(|mut args| {
+        let taken = MethodParams::new(&params).and_then(|mut args| {
             let running = method(api, &mut args)?;
             args.end().map(|()| running)
         });
@@ -90,8 +95,8 @@ fn forkchoice_updated(own: &mut RpcModule<EngineApi>) {
         call(own, name, move |api, args| {
             let (state, attributes) = (args.required()?, args.optional()?);
             if version == 4 {
-                // The columns that the consensus client keeps (EIP-8070) say which cells of blobs to
-                // fetch from peers; there are none here.
+                // The custody columns of the consensus client (EIP-8070) select blob cells to fetch
+                // from peers. This node fetches none.
                 args.optional::<FixedBytes<16>>()?;
             }
             Ok(async move { api.fork_choice_updated(version, state, attributes).await })
@@ -157,14 +162,14 @@ fn bodies_and_blobs(own: &mut RpcModule<EngineApi>) {
     });
 }
 
-/// A client as `engine_getClientVersionV1` names it.
+/// A client version, as in `engine_getClientVersionV1`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct ClientVersion {
-    /// Two letters; clients that have none agreed upon choose their own.
+    /// Two letters; a client without an assigned code chooses its own.
     code: Cow<'static, str>,
     name: Cow<'static, str>,
     version: Cow<'static, str>,
-    /// First four bytes of the commit; zero where a build does not know it.
+    /// First four bytes of the commit; zero if the build does not know it.
     commit: Cow<'static, str>,
 }
 

@@ -1,21 +1,21 @@
-//! Errors as they go over the wire: codes of the specification, words of geth.
+//! Errors of requests: codes of the specifications, texts of geth.
 
 use alloy_primitives::{B256, Bytes};
 use jsonrpsee::types::{ErrorObjectOwned, error::INTERNAL_ERROR_CODE};
 use retrie_db::DbError;
-use retrie_engine::{StatesError, pool::PoolError};
+use retrie_engine::{StateServeError, pool::PoolError};
 use retrie_pipeline::PipelineError;
 use retrie_state::StateError;
 use std::time::Duration;
 
-/// What a method returns.
+/// The result of a method.
 pub type RpcResult<T> = Result<T, RpcError>;
 
-/// An execution that was to be that of a stored block, and gave something else.
+/// A replay of a stored block with another outcome than the stored one.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "block {number} ({hash}) cannot be executed again as it was: {what} {executed}, and {stored} is \
-     stored; the state before it, or its rules, are others than they were"
+    "block {number} ({hash}) cannot be executed again as it was: {what} {executed}, but {stored} \
+     is stored; the parent's state or the chain's rules have changed"
 )]
 pub struct ReplayMismatch {
     /// Number of the block.
@@ -24,9 +24,9 @@ pub struct ReplayMismatch {
     pub hash: B256,
     /// What differs.
     pub what: String,
-    /// What it came to.
+    /// The value of the replay.
     pub executed: String,
-    /// What is stored of it.
+    /// The stored value.
     pub stored: String,
 }
 
@@ -34,28 +34,28 @@ pub struct ReplayMismatch {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RpcError {
-    /// A block that nobody knows.
+    /// There is no such block.
     #[error("header not found")]
     HeaderNotFound,
-    /// A block named by a tag that has none yet.
+    /// No block has this tag yet.
     #[error("{0} block not found")]
     NoSuchTag(&'static str),
-    /// A block that was asked for as canonical and is not (EIP-1898).
+    /// The request requires a canonical block, and the block is not (EIP-1898).
     #[error("hash is not currently canonical")]
     NotCanonical,
     /// A filter that was never installed, was uninstalled, or has expired.
     #[error("filter not found")]
     FilterNotFound,
-    /// Parameters that make no sense.
+    /// Invalid parameters.
     #[error("{0}")]
     InvalidParams(String),
-    /// A request that cannot be served, as geth words it.
+    /// A request that cannot be served, with geth's text.
     #[error("{0}")]
     Rejected(String),
-    /// An execution that was reverted, with what it returned.
+    /// An execution that reverted.
     #[error("{message}")]
     Reverted {
-        /// `execution reverted`, and the reason if there is one.
+        /// `execution reverted`, with the reason if there is one.
         message: String,
         /// Return data.
         output: Bytes,
@@ -63,7 +63,7 @@ pub enum RpcError {
     /// An execution that halted: out of gas, an invalid instruction.
     #[error("{0}")]
     Halted(String),
-    /// A transaction that is in the pool, and was not mined while its sender waited (EIP-7966).
+    /// The pool has the transaction, but no block included it before the timeout (EIP-7966).
     #[error(
         "The transaction was added to the transaction pool but wasn't processed in {:?}",
         .waited
@@ -71,24 +71,24 @@ pub enum RpcError {
     NotMinedInTime {
         /// Its hash.
         hash: B256,
-        /// How long the sender waited.
+        /// The timeout of the request.
         waited: Duration,
     },
-    /// An error with a code of its own.
+    /// An error with its own code.
     #[error("{message}")]
     Coded {
         /// JSON-RPC code.
         code: i32,
-        /// What is wrong.
+        /// The text.
         message: String,
     },
-    /// The chain, the state or the database failed, or does not have what was asked for.
+    /// The chain, the state or the database failed or lacks the data.
     #[error(transparent)]
     Chain(#[from] PipelineError),
-    /// A block that does not execute again as it did.
+    /// A replay that differs from the stored outcome.
     #[error(transparent)]
     Replay(#[from] ReplayMismatch),
-    /// Something that must not happen.
+    /// A bug.
     #[error("internal error: {0}")]
     Internal(String),
 }
@@ -105,10 +105,10 @@ impl From<StateError> for RpcError {
     }
 }
 
-impl From<StatesError> for RpcError {
-    fn from(error: StatesError) -> Self {
+impl From<StateServeError> for RpcError {
+    fn from(error: StateServeError) -> Self {
         match error {
-            StatesError::Chain(error) => Self::Chain(error),
+            StateServeError::Chain(error) => Self::Chain(error),
             busy => Self::Coded { code: Self::BUSY, message: busy.to_string() },
         }
     }
@@ -121,7 +121,7 @@ impl From<PoolError> for RpcError {
 }
 
 impl RpcError {
-    /// As tools for dev chains expect it: an execution that halted has reverted without data.
+    /// The form that tools for dev chains expect: a halted execution is a revert without data.
     pub(crate) fn for_dev_tools(self) -> Self {
         match self {
             Self::Halted(message) => Self::Reverted { message, output: Bytes::new() },
@@ -129,23 +129,23 @@ impl RpcError {
         }
     }
 
-    /// Code of a request for a body that is not kept (EIP-4444), as geth numbers it.
+    /// Code for a block body that is not kept (EIP-4444), as in geth.
     pub const PRUNED: i32 = 4444;
-    /// Code of a request that was understood and cannot be served.
+    /// Code of a valid request that cannot be served.
     pub const SERVER: i32 = -32000;
     /// Code of a method that does not exist.
     pub const METHOD_NOT_FOUND: i32 = -32601;
-    /// Code of parameters that make no sense.
+    /// Code of invalid parameters.
     pub const INVALID_PARAMS: i32 = -32602;
-    /// Code of a request for which there is no room now, as others hold it (EIP-1474).
+    /// Code of a request for which the server has no capacity now (EIP-1474).
     pub const BUSY: i32 = -32005;
-    /// Code of a request of a batch that came to its end before the request was answered, as geth's.
+    /// Code of a batch entry that was not answered before the batch timeout, as in geth.
     pub const TIMED_OUT: i32 = -32002;
-    /// Code of a request that asks for more than this node gives at once.
+    /// Code of a request that exceeds a limit of this node.
     pub const CLIENT_LIMIT: i32 = -38026;
     /// Code of an execution that was reverted.
     pub const REVERTED: i32 = 3;
-    /// Code of a transaction that is in the pool, and was not mined in time (EIP-7966).
+    /// Code of a pooled transaction that was not mined before the timeout (EIP-7966).
     pub const NOT_MINED_IN_TIME: i32 = 4;
 
     fn code(&self) -> i32 {

@@ -3,21 +3,28 @@
 //! ```text
 //!  HTTP, WebSocket ---.                            .--> eth, net, web3, txpool, admin, state, debug, trace
 //!  IPC --------------- server -- Methods of the ---+
-//!  auth port (JWT) ---'  limits   chosen [Namespace]s '--> View of the live chain, pool
+//!  auth port (JWT) ---'  limits   namespaces       '--> View of the live chain, pool
 //! ```
 //!
-//! Every method takes a [`View`](retrie_engine::View) of the live chain at its start and answers
-//! from that alone, so that an answer never mixes two moments.
+//! Every method takes one [`View`](retrie_engine::LiveView) of the live chain at its start and reads
+//! only from it. So one response never mixes two states of the chain.
 //!
 //! # Vocabulary
-//! * **namespace**: the methods whose names start alike. Each is one module with one function that
-//!   registers them; [`build_methods`] puts the chosen ones together.
-//! * **context** ([`RpcContext`]): what every method has at hand: chain, pool, limits.
-//! * **quick, read, heavy**: quick methods need nothing from disk and are answered on the server's own
-//!   threads, as are the smallest reads at the head. The others get threads that may block: those that
-//!   read older or whole blocks, and those that execute or walk over many; of each only so many run at
-//!   once.
-//! * **proof peer**: a node that keeps another part of proofs; see [`proof_peers`].
+//! * **namespace** ([`ApiNamespace`]): the methods whose names start with the same prefix, e.g.
+//!   `eth_`. Each namespace is one module with one function that registers its methods;
+//!   [`build_methods`] merges the chosen ones.
+//! * **context** ([`RpcContext`]): what every method can use: chain, pool, limits.
+//! * **quick, read, heavy**: the cost classes of methods. A *quick* method reads nothing from disk
+//!   and runs on the server's own threads, as do single reads at the head. A *read* method reads
+//!   older or whole blocks, and a *heavy* method executes transactions or walks over many blocks;
+//!   both run on threads that may block, and each class has a fixed number of permits.
+//! * **proof peer**: a node that keeps another shard of the proofs; see [`proof_peers`].
+//! * **replay**: executing a past block again, for traces and for what the database does not store.
+//!
+//! # Assumptions
+//! The chain is trusted, clients are not: every request has limits on time, gas, size and number
+//! ([`RequestLimits`], [`ConnectionLimits`](server::ConnectionLimits)). Error texts follow geth's
+//! wording, because tools match on it.
 
 mod admin;
 mod args;
@@ -30,6 +37,7 @@ mod engine;
 mod error;
 mod eth;
 mod eth_state;
+mod geth_errors;
 mod namespace;
 mod net;
 pub mod proof_peers;
@@ -43,11 +51,10 @@ mod txpool;
 mod typed_data;
 mod wallet;
 mod web3;
-mod words;
 
-pub use args::Args;
-pub use context::{DevNode, Limits, RpcContext};
+pub use args::MethodParams;
+pub use context::{DevNode, RequestLimits, RpcContext};
 pub use engine::engine_methods;
 pub use error::{ReplayMismatch, RpcError, RpcResult};
-pub use namespace::{Namespace, UnknownNamespace, build_methods};
+pub use namespace::{ApiNamespace, UnknownNamespace, build_methods};
 pub use web3::client_version;

@@ -1,37 +1,37 @@
-//! Namespaces by name, and putting them together.
+//! The API namespaces, and building the methods of the chosen ones.
 
 use crate::{RpcContext, admin, debug, dev, eth, net, state, sync, testing, trace, txpool, web3};
 use jsonrpsee::{Methods, RpcModule};
 use serde_json::{Map, Value};
 use std::{fmt, str::FromStr};
 
-/// A group of methods whose names start alike.
+/// A group of methods whose names share a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Namespace {
+pub enum ApiNamespace {
     /// Blocks, transactions, state, logs, calls.
     Eth,
-    /// The network's id and peers.
+    /// Network id and peer count.
     Net,
-    /// Name of the client, and keccak-256.
+    /// Client version, and keccak-256.
     Web3,
-    /// What waits for a block.
+    /// Content of the transaction pool.
     Txpool,
     /// The state store and its proofs.
     State,
-    /// The node.
+    /// The node and its peers.
     Admin,
-    /// Raw chain data, and traces in geth's forms.
+    /// Raw chain data, and traces in geth's form.
     Debug,
-    /// Traces in the form of OpenEthereum.
+    /// Traces in OpenEthereum's form.
     Trace,
-    /// States handed out to nodes that begin.
+    /// State chunks for nodes that run state sync.
     Sync,
-    /// Blocks built as a test wants them.
+    /// Builds blocks with given contents, for tests.
     Testing,
 }
 
-impl Namespace {
-    /// All of them but [`Testing`](Self::Testing), which is served only where it is named.
+impl ApiNamespace {
+    /// All namespaces except [`Testing`](Self::Testing), which is served only if it is named.
     pub const ALL: [Self; 9] = [
         Self::Eth,
         Self::Net,
@@ -44,10 +44,10 @@ impl Namespace {
         Self::Sync,
     ];
 
-    /// Those that are served if nothing else is said (`--http.api`, `--ws.api`).
+    /// The default of `--http.api` and `--ws.api`.
     pub const DEFAULT: [Self; 3] = [Self::Eth, Self::Net, Self::Web3];
 
-    /// Its name, as on the command line and before the `_` of its methods.
+    /// The name on the command line and before the `_` of method names.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Eth => "eth",
@@ -79,21 +79,21 @@ impl Namespace {
     }
 }
 
-impl fmt::Display for Namespace {
+impl fmt::Display for ApiNamespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// A name that no namespace has.
+/// There is no such namespace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no API namespace {name:?}; there are {}", Namespace::ALL.map(Namespace::name).join(", "))]
+#[error("there is no API namespace {name:?}; there are {}", ApiNamespace::ALL.map(ApiNamespace::name).join(", "))]
 pub struct UnknownNamespace {
     /// The name.
     pub name: String,
 }
 
-impl FromStr for Namespace {
+impl FromStr for ApiNamespace {
     type Err = UnknownNamespace;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
@@ -103,11 +103,11 @@ impl FromStr for Namespace {
     }
 }
 
-/// The methods of the namespaces `apis`, and `rpc_modules`, which lists them; of a dev chain also those
-/// of its tools.
+/// The methods of the namespaces `apis`, and `rpc_modules`, which lists them. For a dev chain also
+/// the methods of its tools.
 ///
-/// Filters belong to what this returns: build it once for all transports.
-pub fn build_methods(context: &RpcContext, apis: &[Namespace]) -> Methods {
+/// Filters and other state of `eth` are in the context, so all transports share them.
+pub fn build_methods(context: &RpcContext, apis: &[ApiNamespace]) -> Methods {
     let mut apis = apis.to_vec();
     apis.sort_unstable();
     apis.dedup();

@@ -1,64 +1,64 @@
-//! The namespace `state`: the state store and its own proofs, whatever backend keeps it.
+//! The namespace `state`: the state store and its backend's own proofs.
 
 use crate::{
-    Args, RpcContext, RpcError, RpcResult,
-    args::{at_block, quick, read, waiting},
+    MethodParams, RpcContext, RpcError, RpcResult,
+    args::{register_async, register_at_block, register_quick, register_read},
     context::ResolveBlock,
-    proof_peers::{Ask, GatherError, Parts},
+    proof_peers::{GatherError, PartRequest, ProofAssembler},
 };
 use alloy_eips::BlockId;
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use alloy_serde::JsonStorageKey;
 use jsonrpsee::{Methods, RpcModule};
-use retrie_engine::{Need, View};
+use retrie_engine::{LiveView, StateNeed};
 use retrie_light_client::{ProvenanceResponse, StateProofResponse};
 use retrie_state::{Account, ProofError, ProofHole, StateError, StateKey, StateProof, StateReader};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// Most slots that one request may ask for.
+/// Most slots of one request.
 const MAX_SLOTS: usize = 1024;
-/// Most blocks and most versions of one request for provenance.
+/// Most blocks, and most versions, of one provenance request.
 const MAX_BLOCKS: u64 = 100_000;
 const MAX_VERSIONS: usize = 10_000;
 
-/// The answer of `state_backend`.
+/// The response of `state_backend`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct BackendInfo {
-    /// Name as in `--state-backend`.
+struct BackendResponse {
+    /// Name of the backend, as in `--state-backend`.
     backend: &'static str,
-    /// Version of its format and of its proofs.
+    /// Version of the backend's format and proofs.
     version: u32,
-    /// Name of the hash function under its root.
+    /// Name of the hash function of the backend's root.
     hash: &'static str,
-    /// Digest of its parameters; zero if it has none.
+    /// Digest of the backend's parameters; zero if it has none.
     params: B256,
-    /// Whether it proves values.
+    /// Whether the backend proves values.
     proofs: bool,
-    /// Whether it proves absence.
+    /// Whether the backend proves absence.
     absence_proofs: bool,
-    /// Whether its root is the one in Ethereum's headers.
+    /// Whether the backend's root is the state root in Ethereum's headers.
     ethereum_root: bool,
-    /// What state roots in headers mean to this node, as in `--state-root`.
+    /// The node's meaning of state roots in headers, as in `--state-root`.
     state_root: &'static str,
-    /// What the writes of a block are held against before it is valid, by the rules at the head.
+    /// The commitment against which a block's writes are checked, by the rules at the head.
     writes_checked_by: &'static str,
-    /// Whether its root follows from the state alone, not from its history.
+    /// Whether the root depends only on the state, not on its history.
     state_determined_root: bool,
-    /// Whether it keeps the state of every block itself.
+    /// Whether the backend keeps the state of every block itself.
     history: bool,
-    /// Whether it shows and proves what keys were over ranges of blocks.
+    /// Whether the backend serves and proves the versions of keys over ranges of blocks.
     provenance: bool,
-    /// The part of proofs that this node keeps, for backends whose proofs can be spread.
+    /// The shard of proofs that this node keeps, for backends with proof shards.
     #[serde(skip_serializing_if = "Option::is_none")]
     shard: Option<String>,
 }
 
-/// The answer of `state_getRoot`.
+/// The response of `state_getRoot`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct RootInfo {
+struct RootResponse {
     backend: &'static str,
     block: U64,
     block_hash: B256,
@@ -68,30 +68,32 @@ struct RootInfo {
 /// The methods of this namespace.
 pub(crate) fn methods(context: &RpcContext) -> Methods {
     let mut module = RpcModule::new(context.clone());
-    quick(&mut module, "state_backend", |rpc, _| Ok(backend(rpc)));
-    at_block(&mut module, "state_getRoot", 0, |rpc, view, args| {
+    register_quick(&mut module, "state_backend", |rpc, _| Ok(backend(rpc)));
+    register_at_block(&mut module, "state_getRoot", 0, |rpc, view, args| {
         let header = view.resolve(args.block_or_latest()?)?;
         let block_hash = header.hash();
         let backend = rpc.live.backend().identity().name;
         let unknown =
             || RpcError::Rejected(format!("backend {backend} has no root of block {block_hash}"));
         let root = view.state_root(&block_hash)?.ok_or_else(unknown)?;
-        Ok(RootInfo { backend, block: U64::from(header.number), block_hash, root })
+        Ok(RootResponse { backend, block: U64::from(header.number), block_hash, root })
     });
-    waiting(&mut module, "state_getProof", Wanted::of, prove);
-    read(&mut module, "state_getProofPart", |rpc, view, args| {
-        let Wanted { address, slots, id } = Wanted::of(args)?;
+    register_async(&mut module, "state_getProof", ProofRequest::of, prove);
+    register_read(&mut module, "state_getProofPart", |rpc, view, args| {
+        let ProofRequest { address, slots, id } = ProofRequest::of(args)?;
         let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
         let block = view.resolve(id)?.hash();
         let keys = StateProofResponse::keys_of(address, slots);
         Ok(view.provable_state(&block, &address)?.prove_part(&keys)?.bytes)
     });
-    quick(&mut module, "state_proofShard", |rpc, _| {
+    register_quick(&mut module, "state_proofShard", |rpc, _| {
         let backend = rpc.live.backend();
         let unsupported = || unsupported(rpc, "proof shards");
         Ok(backend.proof_shards().ok_or_else(unsupported)?.shard())
     });
-    read(&mut module, "state_getProvenance", |rpc, view, args| provenance(rpc, &view, args));
+    register_read(&mut module, "state_getProvenance", |rpc, view, args| {
+        provenance(rpc, &view, args)
+    });
     module.into()
 }
 
@@ -100,10 +102,10 @@ fn unsupported(rpc: &RpcContext, what: &'static str) -> RpcError {
     StateError::Unsupported { backend, what }.into()
 }
 
-fn backend(rpc: &RpcContext) -> BackendInfo {
+fn backend(rpc: &RpcContext) -> BackendResponse {
     let backend = rpc.live.backend();
     let (identity, can) = (backend.identity(), backend.capabilities());
-    BackendInfo {
+    BackendResponse {
         backend: identity.name,
         version: identity.version,
         hash: identity.hash.name(),
@@ -120,15 +122,15 @@ fn backend(rpc: &RpcContext) -> BackendInfo {
     }
 }
 
-/// What a proof is asked of.
-struct Wanted {
+/// The parameters of `state_getProof`.
+struct ProofRequest {
     address: Address,
     slots: Vec<B256>,
     id: BlockId,
 }
 
-impl Wanted {
-    fn of(args: &mut Args<'_>) -> RpcResult<Self> {
+impl ProofRequest {
+    fn of(args: &mut MethodParams<'_>) -> RpcResult<Self> {
         let address = args.required()?;
         let slots = args.optional::<Vec<JsonStorageKey>>()?.unwrap_or_default();
         let slots: Vec<B256> = slots.iter().map(JsonStorageKey::as_b256).collect();
@@ -141,37 +143,37 @@ impl Wanted {
     }
 }
 
-/// A proof that this node makes, or has to put together with others.
-enum Begun {
+/// A complete proof, or this node's part of it.
+enum BegunProof {
     Whole(StateProofResponse),
-    Part(Unfinished),
+    Part(PartialProof),
 }
 
-/// All of an answer but the proof.
-struct Unfinished {
-    wanted: Wanted,
+/// The response without the complete proof.
+struct PartialProof {
+    wanted: ProofRequest,
     account: Option<Account>,
     values: Vec<(B256, U256)>,
-    /// This node's part.
+    /// This node's part of the proof.
     own: StateProof,
-    /// What it lacks.
+    /// The error that names the missing shard.
     outside: StateError,
 }
 
-/// `state_getProof`. While other nodes are asked, this request holds no thread, no permit and no view:
-/// nodes that ask each other would wait for each other's.
-async fn prove(rpc: Arc<RpcContext>, wanted: Wanted) -> RpcResult<StateProofResponse> {
+/// `state_getProof`. While it asks other nodes, the request holds no thread, permit or view:
+/// otherwise two nodes that ask each other could block each other.
+async fn prove(rpc: Arc<RpcContext>, wanted: ProofRequest) -> RpcResult<StateProofResponse> {
     let context = rpc.clone();
-    let Unfinished { wanted, account, values, own, outside } =
-        match rpc.read(move |view| begin(&context, &view, wanted)).await? {
-            Begun::Whole(answer) => return Ok(answer),
-            Begun::Part(unfinished) => unfinished,
+    let PartialProof { wanted, account, values, own, outside } =
+        match rpc.run_read(move |view| begin(&context, &view, wanted)).await? {
+            BegunProof::Whole(answer) => return Ok(answer),
+            BegunProof::Part(unfinished) => unfinished,
         };
     let Some(peers) = &rpc.proof_peers else { return Err(outside.into()) };
-    let Wanted { address, slots, .. } = wanted;
+    let ProofRequest { address, slots, .. } = wanted;
     let keys = StateProofResponse::keys_of(address, slots.iter().copied());
-    let ask = Ask { address, slots, block: own.block.hash };
-    let parts = OwnPart {
+    let ask = PartRequest { address, slots, block: own.block.hash };
+    let parts = OwnProofPart {
         rpc: rpc.clone(),
         keys,
         block: own.block.hash,
@@ -185,11 +187,11 @@ async fn prove(rpc: Arc<RpcContext>, wanted: Wanted) -> RpcResult<StateProofResp
     Ok(StateProofResponse::new(StateProof { bytes, ..own }, address, account, values))
 }
 
-fn begin(rpc: &RpcContext, view: &View, wanted: Wanted) -> RpcResult<Begun> {
+fn begin(rpc: &RpcContext, view: &LiveView, wanted: ProofRequest) -> RpcResult<BegunProof> {
     let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
     let block = view.resolve(wanted.id)?.hash();
     let (address, slots) = (wanted.address, &wanted.slots);
-    // Values and proof are of one state, that of the root.
+    // The values come from the same state as the proof: the state of the root.
     let state = view.provable_state(&block, &address)?;
     let keys = StateProofResponse::keys_of(address, slots.iter().copied());
     let (proof, outside) = match state.prove(&keys) {
@@ -202,13 +204,15 @@ fn begin(rpc: &RpcContext, view: &View, wanted: Wanted) -> RpcResult<Begun> {
     let values = slots.iter().map(value).collect::<Result<Vec<_>, StateError>>()?;
     let account = state.account(&address)?;
     Ok(match outside {
-        None => Begun::Whole(StateProofResponse::new(proof, address, account, values)),
-        Some(outside) => Begun::Part(Unfinished { wanted, account, values, own: proof, outside }),
+        None => BegunProof::Whole(StateProofResponse::new(proof, address, account, values)),
+        Some(outside) => {
+            BegunProof::Part(PartialProof { wanted, account, values, own: proof, outside })
+        }
     })
 }
 
-/// Judges the parts of a proof by this node's own part and its state.
-struct OwnPart {
+/// Checks parts of a proof against this node's own part and state.
+struct OwnProofPart {
     rpc: Arc<RpcContext>,
     keys: Vec<StateKey>,
     block: B256,
@@ -216,13 +220,13 @@ struct OwnPart {
     own: Bytes,
 }
 
-impl OwnPart {
+impl OwnProofPart {
     fn all(&self, others: &[Bytes]) -> Vec<Bytes> {
         [&self.own].into_iter().chain(others).cloned().collect()
     }
 }
 
-impl Parts for OwnPart {
+impl ProofAssembler for OwnProofPart {
     fn holes(&self, others: &[Bytes]) -> Result<Vec<ProofHole>, ProofError> {
         let shards = self.rpc.live.backend().proof_shards().ok_or(NO_SHARDS)?;
         shards.holes(&self.keys, &self.all(others))
@@ -241,16 +245,20 @@ impl Parts for OwnPart {
     }
 
     fn check(&self, part: &Bytes) -> RpcResult<Result<(), ProofError>> {
-        let state = self.rpc.view()?.state_at(&self.block, Need::Proofs)?;
+        let state = self.rpc.view()?.state_at(&self.block, StateNeed::Proofs)?;
         Ok(state.check_part(&self.keys, &self.own, part)?)
     }
 }
 
 const NO_SHARDS: ProofError = ProofError::WrongKind { what: "the backend has no proof shards" };
 
-/// `state_getProvenance(address, slot | null, from, to)`: what an account or a slot was over a range of
-/// blocks, proven under the root of the head.
-fn provenance(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<ProvenanceResponse> {
+/// `state_getProvenance(address, slot | null, from, to)`: the versions of an account or slot over a
+/// range of blocks, proven under the root of the head.
+fn provenance(
+    rpc: &RpcContext,
+    view: &LiveView,
+    args: &mut MethodParams<'_>,
+) -> RpcResult<ProvenanceResponse> {
     let (address, slot): (Address, Option<JsonStorageKey>) = (args.required()?, args.optional()?);
     let (from, to) = (args.block_number()?, args.block_number()?);
     if rpc.live.backend().provenance().is_none() {
@@ -263,7 +271,7 @@ fn provenance(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<P
     }
     if to - from >= MAX_BLOCKS {
         return Err(RpcError::InvalidParams(format!(
-            "{} blocks are too many, at most {MAX_BLOCKS}: ask for parts, the first from {from} to {}",
+            "{} blocks are too many, at most {MAX_BLOCKS}: split the range, first {from} to {}",
             to - from + 1,
             from + (MAX_BLOCKS - 1)
         )));
@@ -271,15 +279,15 @@ fn provenance(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<P
     let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
     let slot = slot.map(|slot| slot.as_b256());
     let key = slot.map_or(StateKey::Account(address), |slot| StateKey::Slot(address, slot));
-    let head = view.state_at(&view.head().hash(), Need::Proofs)?;
+    let head = view.state_at(&view.head().hash(), StateNeed::Proofs)?;
     let (mut versions, proof) = head.versions(&[key], from..=to)?;
     let versions = versions.pop().unwrap_or_default();
     if versions.len() > MAX_VERSIONS {
-        // A part that ends where the answer would be full begins with the oldest of them.
+        // The next request may end at the oldest version that still fits into a response.
         let last = versions[versions.len() - MAX_VERSIONS].block.clamp(from, to);
         return Err(RpcError::Rejected(format!(
-            "{key} has {} versions in blocks {from} to {to}, at most {MAX_VERSIONS} can be asked for at \
-             once: ask for parts, the first from {from} to {last}",
+            "{key} has {} versions in blocks {from} to {to}, more than {MAX_VERSIONS}, the most in \
+             one response: split the range, first {from} to {last}",
             versions.len()
         )));
     }

@@ -1,13 +1,13 @@
-//! The namespace `testing`: for tests of clients, on nodes that nobody else can reach.
+//! The namespace `testing`: for tests of clients, on nodes that other machines cannot reach.
 
-use crate::{RpcContext, RpcError, args::heavy};
+use crate::{RpcContext, RpcError, args::register_heavy};
 use jsonrpsee::{Methods, RpcModule};
 use retrie_engine::{EngineApiError, EngineError, TestBlock};
 
 /// The methods of this namespace.
 pub(crate) fn methods(context: &RpcContext) -> Methods {
     let mut module = RpcModule::new(context.clone());
-    heavy(&mut module, "testing_buildBlockV1", |rpc, _, args| {
+    register_heavy(&mut module, "testing_buildBlockV1", |rpc, _, args| {
         let block = TestBlock {
             parent: args.hash()?,
             attributes: args.required()?,

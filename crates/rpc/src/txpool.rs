@@ -1,8 +1,8 @@
-//! The namespace `txpool`: what waits for a block.
+//! The namespace `txpool`: content of the transaction pool.
 
 use crate::{
     RpcContext,
-    args::{quick, read},
+    args::{register_quick, register_read},
     convert::pool_transaction,
 };
 use alloy_consensus::Transaction as _;
@@ -13,31 +13,31 @@ use alloy_rpc_types_txpool::{
 };
 use jsonrpsee::{Methods, RpcModule};
 use retrie_chainspec::primitives::Transaction as ChainTransaction;
-use retrie_engine::pool::{ByNonce, PoolTransaction, SenderContent};
+use retrie_engine::pool::{PoolTransaction, SenderContent, TransactionsByNonce};
 use std::collections::BTreeMap;
 
 /// The methods of this namespace.
 pub(crate) fn methods(context: &RpcContext) -> Methods {
     let mut module = RpcModule::new(context.clone());
-    quick(&mut module, "txpool_status", |rpc, _| {
+    register_quick(&mut module, "txpool_status", |rpc, _| {
         let status = rpc.pool()?.status();
         Ok(TxpoolStatus { pending: status.pending as u64, queued: status.queued as u64 })
     });
-    read(&mut module, "txpool_content", |rpc, _, _| {
+    register_read(&mut module, "txpool_content", |rpc, _, _| {
         let content = rpc.pool()?.content();
-        let all = |of: BTreeMap<Address, ByNonce>| by_sender(of, pool_transaction);
+        let all = |of: BTreeMap<Address, TransactionsByNonce>| by_sender(of, pool_transaction);
         Ok(TxpoolContent { pending: all(content.pending), queued: all(content.queued) })
     });
-    quick(&mut module, "txpool_contentFrom", |rpc, args| {
+    register_quick(&mut module, "txpool_contentFrom", |rpc, args| {
         let SenderContent { pending, queued } = rpc.pool()?.content_from(&args.required()?);
         Ok(TxpoolContentFrom::<Transaction<ChainTransaction>> {
             pending: by_nonce(pending, pool_transaction),
             queued: by_nonce(queued, pool_transaction),
         })
     });
-    read(&mut module, "txpool_inspect", |rpc, _, _| {
+    register_read(&mut module, "txpool_inspect", |rpc, _, _| {
         let content = rpc.pool()?.content();
-        let all = |of: BTreeMap<Address, ByNonce>| by_sender(of, summary);
+        let all = |of: BTreeMap<Address, TransactionsByNonce>| by_sender(of, summary);
         Ok(TxpoolInspect { pending: all(content.pending), queued: all(content.queued) })
     });
     module.into()
@@ -53,12 +53,15 @@ fn summary(waiting: &PoolTransaction) -> TxpoolInspectSummary {
     }
 }
 
-fn by_nonce<T>(of: ByNonce, show: impl Fn(&PoolTransaction) -> T) -> BTreeMap<String, T> {
+fn by_nonce<T>(
+    of: TransactionsByNonce,
+    show: impl Fn(&PoolTransaction) -> T,
+) -> BTreeMap<String, T> {
     of.into_iter().map(|(nonce, one)| (nonce.to_string(), show(&one))).collect()
 }
 
 fn by_sender<T>(
-    of: BTreeMap<Address, ByNonce>,
+    of: BTreeMap<Address, TransactionsByNonce>,
     show: impl Fn(&PoolTransaction) -> T + Copy,
 ) -> BTreeMap<Address, BTreeMap<String, T>> {
     of.into_iter().map(|(sender, one)| (sender, by_nonce(one, show))).collect()

@@ -1,10 +1,10 @@
-//! Structured data that is signed (EIP-712), as `eth_signTypedData_v4` takes it.
+//! Hashes typed structured data (EIP-712) for `eth_signTypedData_v4`.
 //!
-//! Values are read from the text of the request, not from numbers that a JSON library has made of it: those
-//! have 53 or 64 bits, and the digits of an integer are all signed here. Types may contain lists of
-//! themselves, as in geth; a struct cannot contain itself otherwise, since no value would end.
+//! Values are parsed from the text of the request. A JSON library's numbers have 53 or 64 bits, but
+//! every digit of an integer is signed. As in geth, a struct may contain lists of its own type; it
+//! cannot contain itself otherwise, because no value of it would be finite.
 
-use crate::{RpcError, RpcResult};
+use crate::{RpcError, RpcResult, args::reason};
 use alloy_primitives::{Address, B256, Bytes, I256, Keccak256, U256, keccak256};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -15,13 +15,13 @@ use std::{
     fmt,
 };
 
-/// Most types of one message.
+/// Most types in one message.
 const MAX_TYPES: usize = 1024;
-/// Most structs and lists within each other.
+/// Deepest nesting of structs and lists.
 const MAX_DEPTH: usize = 64;
-/// The type of a domain.
+/// Name of the domain's type.
 const DOMAIN: &str = "EIP712Domain";
-/// What a domain may have, in the order of the EIP.
+/// The possible fields of a domain, in the EIP's order.
 const DOMAIN_FIELDS: [(&str, &str); 5] = [
     ("name", "string"),
     ("version", "string"),
@@ -33,34 +33,34 @@ const DOMAIN_FIELDS: [(&str, &str); 5] = [
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct TypedData<'a> {
-    types: BTreeMap<String, Vec<Field>>,
+    types: BTreeMap<String, Vec<TypedField>>,
     primary_type: String,
     #[serde(borrow)]
-    domain: Members<'a>,
+    domain: ObjectMembers<'a>,
     #[serde(borrow)]
     message: &'a RawValue,
 }
 
 /// A field of a struct.
 #[derive(Debug, Deserialize)]
-struct Field {
+struct TypedField {
     name: String,
     #[serde(rename = "type")]
     kind: String,
 }
 
-/// The fields of an object as they stand in the text.
-type Members<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
+/// The raw fields of a JSON object.
+type ObjectMembers<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
 
-/// The hash that is signed: of the domain, and of the message in it.
+/// The signing hash of the domain and the message.
 ///
 /// # Errors
-/// [`RpcError::InvalidParams`] if the text is no such data, or its values are not of their types.
+/// [`RpcError::InvalidParams`] if the text is no typed data, or a value is not of its type.
 pub(crate) fn signing_hash(text: &str) -> RpcResult<B256> {
     let TypedData { types, primary_type, mut domain, message } =
-        serde_json::from_str(text).map_err(invalid)?;
+        serde_json::from_str(text).map_err(|error| invalid(reason(&error)))?;
     domain.retain(|_, value| value.get() != "null");
-    let types = Types::new(types, &domain)?;
+    let types = StructTypes::new(types, &domain)?;
     let mut hasher = Keccak256::new();
     hasher.update([0x19, 0x01]);
     hasher.update(types.hash_struct(DOMAIN, &domain, 0)?);
@@ -71,7 +71,7 @@ pub(crate) fn signing_hash(text: &str) -> RpcResult<B256> {
 }
 
 fn invalid(error: impl fmt::Display) -> RpcError {
-    RpcError::InvalidParams(format!("invalid argument 1: no typed data: {error}"))
+    RpcError::InvalidParams(format!("invalid argument 1: invalid typed data: {error}"))
 }
 
 fn mismatch(kind: &str, value: &RawValue) -> RpcError {
@@ -79,23 +79,28 @@ fn mismatch(kind: &str, value: &RawValue) -> RpcError {
     invalid(format_args!("{shown} is not of type {kind}"))
 }
 
-/// The structs of a message.
-struct Types {
-    fields: BTreeMap<String, Vec<Field>>,
-    /// Hashes of their types, as far as they were needed.
+/// The struct types of a message.
+struct StructTypes {
+    fields: BTreeMap<String, Vec<TypedField>>,
+    /// Cached type hashes.
     hashes: RefCell<BTreeMap<String, B256>>,
 }
 
-impl Types {
-    fn new(mut fields: BTreeMap<String, Vec<Field>>, domain: &Members<'_>) -> RpcResult<Self> {
+impl StructTypes {
+    fn new(
+        mut fields: BTreeMap<String, Vec<TypedField>>,
+        domain: &ObjectMembers<'_>,
+    ) -> RpcResult<Self> {
         if fields.len() > MAX_TYPES {
             let message = format_args!("{} types, at most {MAX_TYPES}", fields.len());
             return Err(invalid(message));
         }
-        // Libraries that leave out the type of the domain mean that of its fields.
+        // Some libraries omit the domain's type: then it follows from the domain's fields.
         fields.entry(DOMAIN.into()).or_insert_with(|| {
             let given = DOMAIN_FIELDS.iter().filter(|(name, _)| domain.contains_key(*name));
-            given.map(|(name, kind)| Field { name: (*name).into(), kind: (*kind).into() }).collect()
+            given
+                .map(|(name, kind)| TypedField { name: (*name).into(), kind: (*kind).into() })
+                .collect()
         });
         for (name, field) in fields.iter().flat_map(|(name, of)| of.iter().map(move |f| (name, f)))
         {
@@ -103,7 +108,7 @@ impl Types {
             if field.kind == *name {
                 return Err(invalid(format_args!("type {name} cannot contain itself")));
             }
-            if !fields.contains_key(element) && Primitive::of(element).is_none() {
+            if !fields.contains_key(element) && PrimitiveType::of(element).is_none() {
                 let kind = &field.kind;
                 return Err(invalid(format_args!("type {kind} of {name} is not defined")));
             }
@@ -111,7 +116,7 @@ impl Types {
         Ok(Self { fields, hashes: RefCell::default() })
     }
 
-    /// `encodeType` of the EIP: the struct, and after it, in order, all structs that it leads to.
+    /// `encodeType` of the EIP: the struct, then all structs it refers to, sorted by name.
     fn encode_type(&self, name: &str) -> String {
         let (mut found, mut waiting) = (BTreeSet::new(), vec![name]);
         while let Some(next) = waiting.pop() {
@@ -143,7 +148,12 @@ impl Types {
     }
 
     /// `hashStruct` of the EIP.
-    fn hash_struct(&self, name: &str, members: &Members<'_>, depth: usize) -> RpcResult<B256> {
+    fn hash_struct(
+        &self,
+        name: &str,
+        members: &ObjectMembers<'_>,
+        depth: usize,
+    ) -> RpcResult<B256> {
         let fields = self.fields.get(name);
         let fields = fields.ok_or_else(|| invalid(format_args!("type {name} is not defined")))?;
         if let Some(extra) =
@@ -153,7 +163,7 @@ impl Types {
         }
         let mut hasher = Keccak256::new();
         hasher.update(self.type_hash(name));
-        for Field { name: field, kind } in fields {
+        for TypedField { name: field, kind } in fields {
             let missing = || invalid(format_args!("field {field} of {name} is missing"));
             let value = members.get(field.as_str()).ok_or_else(missing)?;
             hasher.update(self.encode(kind, value, depth + 1)?);
@@ -161,10 +171,10 @@ impl Types {
         Ok(hasher.finalize())
     }
 
-    /// A value in 32 bytes: `encodeData` of the EIP.
+    /// `encodeData` of the EIP for one value: 32 bytes.
     fn encode(&self, kind: &str, value: &RawValue, depth: usize) -> RpcResult<B256> {
         if depth > MAX_DEPTH {
-            return Err(invalid(format_args!("it lies more than {MAX_DEPTH} structs deep")));
+            return Err(invalid(format_args!("it is nested more than {MAX_DEPTH} levels deep")));
         }
         if let Some((element, count)) = list_of(kind) {
             let items: Vec<&RawValue> =
@@ -179,16 +189,16 @@ impl Types {
             return Ok(hasher.finalize());
         }
         if self.fields.contains_key(kind) {
-            let members: Members<'_> =
+            let members: ObjectMembers<'_> =
                 serde_json::from_str(value.get()).map_err(|_| mismatch(kind, value))?;
             return self.hash_struct(kind, &members, depth);
         }
-        let encoded = Primitive::of(kind).and_then(|primitive| primitive.encode(value));
+        let encoded = PrimitiveType::of(kind).and_then(|primitive| primitive.encode(value));
         encoded.ok_or_else(|| mismatch(kind, value))
     }
 }
 
-/// The type of the items of a list, and their number if it is fixed; `None` of what is no list.
+/// The item type of a list type, and the length if it is fixed; `None` if it is no list type.
 fn list_of(kind: &str) -> Option<(&str, Option<usize>)> {
     let (element, count) = kind.strip_suffix(']')?.rsplit_once('[')?;
     if count.is_empty() {
@@ -197,7 +207,7 @@ fn list_of(kind: &str) -> Option<(&str, Option<usize>)> {
     Some((element, Some(count.parse().ok()?)))
 }
 
-/// The type of what is in a list, or in lists of lists.
+/// The innermost item type of a list type.
 fn element_of(mut kind: &str) -> &str {
     while let Some((element, _)) = list_of(kind) {
         kind = element;
@@ -207,19 +217,19 @@ fn element_of(mut kind: &str) -> &str {
 
 /// A type that is no struct and no list.
 #[derive(Clone, Copy)]
-enum Primitive {
+enum PrimitiveType {
     Text,
     Bytes,
     Bool,
     Address,
-    /// Of so many bytes.
+    /// The length in bytes.
     FixedBytes(usize),
-    /// Of so many bits.
+    /// The size in bits.
     Unsigned(usize),
     Signed(usize),
 }
 
-impl Primitive {
+impl PrimitiveType {
     fn of(kind: &str) -> Option<Self> {
         let bits = |digits: &str| match digits {
             "" => Some(256),
@@ -242,7 +252,7 @@ impl Primitive {
         })
     }
 
-    /// The value in 32 bytes; `None` if it is of another type, or too large for this one.
+    /// The value in 32 bytes; `None` if it is of another type or too large.
     fn encode(self, value: &RawValue) -> Option<B256> {
         let text = || serde_json::from_str::<Cow<'_, str>>(value.get()).ok();
         Some(match self {
@@ -263,7 +273,7 @@ impl Primitive {
             },
             Self::Signed(bits) => {
                 let (is_negative, magnitude) = integer(value)?;
-                // The least has one bit more than the greatest.
+                // The smallest negative number has one more bit than the greatest number.
                 let least = U256::from(1) << (bits - 1);
                 if magnitude > least || (magnitude == least && !is_negative) {
                     return None;
@@ -276,8 +286,8 @@ impl Primitive {
     }
 }
 
-/// An integer as a JSON number or as text, in decimal or after `0x`: whether it is negative, and its
-/// magnitude. Every digit counts.
+/// Parses an integer: a JSON number or a string, decimal or with `0x`. Returns the sign (whether it
+/// is negative) and the magnitude, exactly.
 fn integer(value: &RawValue) -> Option<(bool, U256)> {
     let is_text = value.get().starts_with('"');
     let text: Cow<'_, str> = match is_text {
@@ -294,7 +304,7 @@ fn integer(value: &RawValue) -> Option<(bool, U256)> {
     if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Some((is_negative, U256::from_str_radix(digits, 10).ok()?));
     }
-    // `1e18` and `1.0` are integers too, as long as a double has all of their digits.
+    // `1e18` and `1.0` are integers too, as long as a double represents them exactly.
     const EXACT: f64 = (1_u64 << 53) as f64;
     let number: f64 = digits.parse().ok().filter(|_| !is_text)?;
     (number.fract() == 0.0 && number <= EXACT).then(|| (is_negative, U256::from(number as u64)))
@@ -311,10 +321,10 @@ mod tests {
     }
 
     fn encoded(kind: &str, text: &str) -> Option<String> {
-        Primitive::of(kind).unwrap().encode(&raw(text)).map(hex::encode)
+        PrimitiveType::of(kind).unwrap().encode(&raw(text)).map(hex::encode)
     }
 
-    /// Integers that a double or 64 bits cannot hold were refused, or lost digits.
+    /// Cause: integers beyond a double or 64 bits were rejected or lost digits.
     #[test]
     fn every_digit_of_an_integer_is_signed() {
         let word = |number: U256| Some(hex::encode(B256::from(number)));
@@ -344,7 +354,7 @@ mod tests {
         ] {
             assert_eq!(encoded(kind, text), None, "{kind} {text}");
         }
-        assert!(Primitive::of("uint7").is_none() && Primitive::of("bytes33").is_none());
+        assert!(PrimitiveType::of("uint7").is_none() && PrimitiveType::of("bytes33").is_none());
     }
 
     #[test]
@@ -363,7 +373,7 @@ mod tests {
             })
             .to_string()
         };
-        // keccak-256 of the words that the EIP says, one by one.
+        // keccak-256 over the encoding that the EIP defines, word by word.
         let type_hash = keccak256("Node(uint256 value,Node[] children)");
         let node = |value: u8, children: &[B256]| {
             let children = keccak256(children.concat());
@@ -398,7 +408,7 @@ mod tests {
         assert!(signing_hash(&undefined).unwrap_err().to_string().contains("not defined"));
     }
 
-    /// Held against another implementation, where that takes the data.
+    /// Compared with alloy, where alloy accepts the data.
     #[test]
     fn hashes_are_those_of_another_library() {
         let domain =
@@ -465,7 +475,7 @@ mod tests {
         assert_eq!(list_of("uint8[2][]"), Some(("uint8[2]", None)));
         assert_eq!(list_of("uint8[2]"), Some(("uint8", Some(2))));
         assert_eq!(element_of("Node[2][]"), "Node");
-        let types = Types::new(BTreeMap::new(), &Members::new()).unwrap();
+        let types = StructTypes::new(BTreeMap::new(), &ObjectMembers::new()).unwrap();
         let list = |kind, text: &str| types.encode(kind, &raw(text), 0);
         let words = [B256::with_last_byte(1), B256::with_last_byte(2)];
         assert_eq!(list("uint8[2]", "[1,2]").unwrap(), keccak256(words.concat()));

@@ -1,4 +1,4 @@
-//! The accounts of a dev chain, and what they sign.
+//! The keys of the dev accounts, and what they sign.
 
 use crate::{RpcError, RpcResult, typed_data::signing_hash};
 use alloy_consensus::{SignableTransaction, TypedTransaction, crypto::secp256k1::sign_message};
@@ -7,14 +7,14 @@ use retrie_chainspec::{DEV_ACCOUNTS, DEV_KEYS};
 use retrie_engine::pool::PooledTransaction;
 use serde_json::value::RawValue;
 
-/// Signs as one of the dev accounts.
+/// Signs with the key of a dev account.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wallet {
+pub(crate) struct DevWallet {
     key: B256,
 }
 
-impl Wallet {
-    /// That of an account, if it is one of the dev accounts.
+impl DevWallet {
+    /// The key of an account, if it is a dev account.
     pub(crate) fn of(address: &Address) -> Option<Self> {
         let index = DEV_ACCOUNTS.iter().position(|known| known == address)?;
         Some(Self { key: *DEV_KEYS.get(index)? })
@@ -30,7 +30,7 @@ impl Wallet {
         Ok(self.sign(eip191_hash_message(message))?.as_bytes().into())
     }
 
-    /// Signs structured data (EIP-712), given as JSON or as text that holds it.
+    /// Signs typed structured data (EIP-712), given as JSON or as a string of JSON.
     pub(crate) fn sign_typed_data(self, data: &RawValue) -> RpcResult<Bytes> {
         let hash = match serde_json::from_str::<String>(data.get()) {
             Ok(text) => signing_hash(&text)?,
@@ -46,9 +46,12 @@ impl Wallet {
     }
 }
 
-/// A transaction that nobody has signed: what stands for its signature says whose it is, so that
-/// those of different senders have different hashes.
-pub(crate) fn unsigned(tx: TypedTransaction, sender: &Address) -> RpcResult<PooledTransaction> {
+/// A transaction of an impersonated account, without a real signature. Its placeholder signature
+/// contains the sender's hash, so that transactions of different senders have different hashes.
+pub(crate) fn impersonated_transaction(
+    tx: TypedTransaction,
+    sender: &Address,
+) -> RpcResult<PooledTransaction> {
     let r = U256::from_be_bytes(keccak256(sender).0) >> 8;
     with_signature(tx, Signature::new(r, U256::from(1), false))
 }
@@ -74,16 +77,16 @@ mod tests {
     #[test]
     fn keys_are_those_of_the_accounts() {
         for address in &DEV_ACCOUNTS {
-            let wallet = Wallet::of(address).expect("a dev account");
+            let wallet = DevWallet::of(address).expect("a dev account");
             let tx = wallet.sign_transaction(TxEip1559::default().into()).expect("signed");
             assert_eq!(tx.recover_signer().unwrap(), *address);
         }
-        assert!(Wallet::of(&Address::ZERO).is_none());
+        assert!(DevWallet::of(&Address::ZERO).is_none());
     }
 
     #[test]
     fn typed_data_is_signed_as_its_specification_shows() {
-        // The example of EIP-712; the digest that it names.
+        // The example of EIP-712 with its digest.
         let data = json!({
             "types": {
                 "EIP712Domain": [
@@ -117,7 +120,7 @@ mod tests {
         });
         let digest: B256 =
             "0xbe609aee343fb3c4b28e1df9e632fca64fcfaede20f02e86244efddf30957bd2".parse().unwrap();
-        let wallet = Wallet::of(&DEV_ACCOUNTS[0]).unwrap();
+        let wallet = DevWallet::of(&DEV_ACCOUNTS[0]).unwrap();
         for given in [data.clone(), Value::String(data.to_string())] {
             let signed = wallet.sign_typed_data(&to_raw_value(&given).unwrap()).unwrap();
             let signature = Signature::try_from(&signed[..]).unwrap();

@@ -7,11 +7,11 @@ use retrie_chainspec::primitives::Block;
 
 use crate::error::SourceErrorKind;
 
-/// Decodes RLP that must fill its buffer and be the canonical encoding of what it decodes to.
+/// Decodes RLP that must fill its buffer and be the canonical encoding of the decoded value.
 ///
-/// The decoder alone is more lenient (it does not hold the string around a typed transaction to its
-/// length, for one), and hashes and roots are computed over a new encoding. `scratch` is only memory
-/// to reuse.
+/// The decoder alone is more lenient (for one, it does not check the length of the string around a
+/// typed transaction), and hashes and roots are computed from a new encoding. `scratch` is reused
+/// memory.
 pub(crate) fn decode_strictly<T: Decodable + Encodable>(
     bytes: &[u8],
     what: &'static str,
@@ -28,7 +28,7 @@ pub(crate) fn decode_strictly<T: Decodable + Encodable>(
     Ok(value)
 }
 
-/// Compares two hashes, naming the one that differs.
+/// Compares two hashes. The error names the hash.
 pub(crate) fn same_hash(
     what: &'static str,
     expected: B256,
@@ -41,7 +41,7 @@ pub(crate) fn same_hash(
     }
 }
 
-/// Compares two numbers, naming the one that differs.
+/// Compares two numbers. The error names the number.
 pub(crate) const fn same_number(
     what: &'static str,
     expected: u64,
@@ -54,7 +54,7 @@ pub(crate) const fn same_number(
     }
 }
 
-/// `transactionsRoot` and `withdrawalsRoot` (EIP-4895) of the header against the body.
+/// Checks `transactionsRoot` and `withdrawalsRoot` (EIP-4895) of the header against the body.
 pub(crate) fn transactions_and_withdrawals(block: &Block) -> Result<(), SourceErrorKind> {
     same_hash(
         "transactionsRoot of the body",
@@ -77,7 +77,7 @@ pub(crate) fn transactions_and_withdrawals(block: &Block) -> Result<(), SourceEr
     }
 }
 
-/// `ommersHash` of the header against the body.
+/// Checks `ommersHash` of the header against the body.
 pub(crate) fn ommers(block: &Block) -> Result<(), SourceErrorKind> {
     same_hash(
         "ommersHash of the body",

@@ -1,4 +1,4 @@
-//! The one error of this crate: which file, where in it, and what is wrong there.
+//! The error of this crate: the file, the place in it, and the fault.
 
 use std::{
     fmt, io,
@@ -11,32 +11,32 @@ use crate::objects::error::ObjectError;
 
 /// Why a block or bundle could not be read or written.
 ///
-/// Displays as one line: file, place, reason and, where there is one, the way out.
+/// Displays as one line: file, place, reason and, if there is one, the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{place}: {kind}", file.display())]
 pub struct SourceError {
     /// The file (or folder) concerned.
     pub file: PathBuf,
-    /// Where in the file.
-    pub place: Place,
-    /// What is wrong.
+    /// The place in the file.
+    pub place: SourcePlace,
+    /// The fault.
     pub kind: Box<SourceErrorKind>,
 }
 
 impl SourceError {
-    pub(crate) fn new(file: &Path, place: Place, kind: SourceErrorKind) -> Self {
+    pub(crate) fn new(file: &Path, place: SourcePlace, kind: SourceErrorKind) -> Self {
         Self { file: file.to_owned(), place, kind: Box::new(kind) }
     }
 
-    /// A failure to do something with the file as a whole.
+    /// A failed operation on the whole file.
     pub(crate) fn io(file: &Path, action: &'static str, error: io::Error) -> Self {
-        Self::new(file, Place::File, SourceErrorKind::of_io(action, error))
+        Self::new(file, SourcePlace::File, SourceErrorKind::of_io(action, error))
     }
 }
 
 /// A place in a source file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SourcePlace {
     /// The file as a whole.
     File,
     /// An item of a concatenated block stream.
@@ -59,7 +59,7 @@ pub enum Place {
     Line(u64),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourcePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File => Ok(()),
@@ -76,11 +76,11 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong at a [`Place`].
+/// The fault at a [`SourcePlace`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceErrorKind {
-    /// The object store, or the way there.
+    /// An object store, or the connection to it, failed.
     #[error(transparent)]
     Object(#[from] ObjectError),
     /// The operating system refused.
@@ -88,7 +88,7 @@ pub enum SourceErrorKind {
     Io {
         /// What was attempted, as a verb phrase.
         action: &'static str,
-        /// The operating system's answer.
+        /// The operating system's error.
         error: io::Error,
     },
     /// The bytes end before the structure does.
@@ -121,7 +121,7 @@ pub enum SourceErrorKind {
         /// The byte found.
         byte: u8,
     },
-    /// Bytes that are not the RLP of what they should be.
+    /// The bytes are not valid RLP.
     #[error("{what} is not valid RLP: {error}")]
     Rlp {
         /// What was being decoded.
@@ -132,24 +132,24 @@ pub enum SourceErrorKind {
     /// Bytes that are not an EIP-2718 transaction.
     #[error("not an EIP-2718 transaction: {0}")]
     Transaction(alloy_eips::eip2718::Eip2718Error),
-    /// A hash or root does not match the content it stands for.
+    /// A hash or root does not match its content.
     #[error("{what} is {got}, expected {expected}: the data is damaged or inconsistent")]
     HashMismatch {
-        /// The hash compared.
+        /// Name of the hash.
         what: &'static str,
-        /// What the rest of the file calls for.
+        /// The hash required by the rest of the file.
         expected: B256,
-        /// What was found or computed.
+        /// The hash that was found or computed.
         got: B256,
     },
     /// A number (block number, count, gas) does not match.
     #[error("{what} is {got}, expected {expected}: the data is damaged or inconsistent")]
     NumberMismatch {
-        /// The number compared.
+        /// Name of the number.
         what: &'static str,
-        /// What the rest of the file calls for.
+        /// The number required by the rest of the file.
         expected: u64,
-        /// What was found.
+        /// The number that was found.
         got: u64,
     },
     /// The total difficulty of a block is not its parent's plus its own difficulty.
@@ -157,20 +157,20 @@ pub enum SourceErrorKind {
     TotalDifficulty {
         /// Parent's total difficulty plus the block's difficulty.
         expected: U256,
-        /// What the file says.
+        /// The value in the file.
         got: U256,
     },
-    /// An era1 entry of another type than the format calls for.
+    /// An era1 entry has another type than the format requires.
     #[error("entry has type {got:#06x}, expected {expected:#06x} ({what}): not era1, or damaged")]
     EntryType {
-        /// Name of the entry expected.
+        /// Name of the expected entry.
         what: &'static str,
-        /// Its type.
+        /// The expected type.
         expected: u16,
-        /// The type found.
+        /// The type that was found.
         got: u16,
     },
-    /// Something else than blocks comes out of a pipe.
+    /// A pipe yields something else than blocks.
     #[error(
         "from a pipe only block RLP can be read, plain or gzipped: write anything else into a file first"
     )]
@@ -178,28 +178,28 @@ pub enum SourceErrorKind {
     /// A structural rule of a format is broken.
     #[error("{0}")]
     Format(&'static str),
-    /// Not the JSON a bundle member should be.
+    /// A bundle member has malformed JSON.
     #[error("{0}")]
     Json(serde_json::Error),
-    /// Not the JSON that a line should be.
+    /// A line has malformed JSON.
     #[error("{what}, at column {column}")]
     LineJson {
-        /// What is wrong.
+        /// The fault.
         what: String,
-        /// Where in the line.
+        /// Column of the fault.
         column: usize,
     },
-    /// An account of a state dump that is named by a hash alone.
+    /// An account of a state dump has only a hashed address.
     #[error(
         "the account with the hashed address {key} has no `address`: the node that wrote the dump \
          does not know it; dump on a node that keeps preimages from its first block on (geth \
          --cache.preimages)"
     )]
     NoAddress {
-        /// The hash, as written.
+        /// The hash, as it is in the dump.
         key: String,
     },
-    /// An account of a state dump whose slots are not those of its storage root.
+    /// The slots of an account in a state dump do not have its storage root.
     #[error(
         "the slots of {address} have the storage root {got}, the dump says {expected}: slots are \
          missing or wrong. geth leaves them out with --nostorage, and loses those whose keys it \
@@ -211,7 +211,7 @@ pub enum SourceErrorKind {
         address: Address,
         /// The root in the dump.
         expected: B256,
-        /// That of the slots.
+        /// The root of the slots.
         got: B256,
     },
     /// A bundle lacks a member.
@@ -223,20 +223,20 @@ pub enum SourceErrorKind {
          (header, transactions, blockHashes, pre, codes); remove it from the folder"
     )]
     NotABundle,
-    /// A file that is none of the known kinds.
+    /// A file of unknown kind.
     #[error(
         "unknown kind of file: expected block RLP (.rlp, .rlp.gz), .era1, or a bundle (.json, .json.gz)"
     )]
     UnknownKind,
-    /// A file or folder of another kind than the caller asked for.
+    /// A file or folder of another kind than requested.
     #[error("this is {got}, but {expected} was asked for")]
     WrongKind {
-        /// What the caller wanted.
+        /// The requested kind.
         expected: &'static str,
-        /// What the path holds.
+        /// The kind of the path.
         got: &'static str,
     },
-    /// A source without a single block.
+    /// A source without blocks.
     #[error("contains no block: empty or truncated")]
     NoBlocks,
     /// A folder that holds both block files and bundles.
@@ -245,7 +245,7 @@ pub enum SourceErrorKind {
 }
 
 impl SourceErrorKind {
-    /// What a reader says, of a file or of an object.
+    /// Converts an error of a reader of a file or an object.
     pub(crate) fn of_io(action: &'static str, error: io::Error) -> Self {
         match ObjectError::of_io(error) {
             Ok(error) => Self::Object(error),
@@ -253,7 +253,7 @@ impl SourceErrorKind {
         }
     }
 
-    /// A line that does not parse; the number of the line is the place's business.
+    /// A line that does not parse. The place has the number of the line.
     pub(crate) fn line_json(error: serde_json::Error) -> Self {
         let (line, column) = (error.line(), error.column());
         let what = error.to_string();

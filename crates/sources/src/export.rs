@@ -1,4 +1,4 @@
-//! Writing blocks: concatenated RLP that `geth import`, `reth import` and [`crate::rlp`] read.
+//! Writes blocks: concatenated RLP that `geth import`, `reth import` and [`crate::rlp`] read.
 
 use std::{
     fs::File,
@@ -15,19 +15,19 @@ use crate::error::SourceError;
 
 /// Writes blocks to a file that appears under its name only when it is complete.
 ///
-/// Blocks go to an unnamed neighbour of the target; [`finish`](Self::finish) makes it durable and
-/// renames it over the target (an existing file is replaced). A writer dropped before that leaves
-/// the target untouched. A name ending in `.gz` selects gzip, one member, no time stamp: the same
-/// blocks give the same bytes.
+/// Blocks go to a temporary file beside the target. [`finish`](Self::finish) makes it durable and
+/// renames it to the target (an existing file is replaced). A writer that is dropped before leaves
+/// the target unchanged. A name ending in `.gz` selects gzip, one member, no time stamp: equal
+/// blocks give equal bytes.
 #[derive(Debug)]
 pub struct BlockWriter {
     target: PathBuf,
-    sink: Sink,
+    sink: FileSink,
     item: Vec<u8>,
     summary: ExportSummary,
 }
 
-/// What a [`BlockWriter`] has written.
+/// The number and size of the blocks that a [`BlockWriter`] has written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExportSummary {
     /// Number of blocks.
@@ -38,12 +38,12 @@ pub struct ExportSummary {
 
 /// An [`AtomicFile`], gzipped if its name ends in `.gz`.
 #[derive(Debug)]
-pub(crate) enum Sink {
+pub(crate) enum FileSink {
     Plain(AtomicFile),
     Gzip(GzEncoder<AtomicFile>),
 }
 
-impl Sink {
+impl FileSink {
     pub(crate) fn create(target: &Path) -> Result<Self, SourceError> {
         let file = AtomicFile::create(target)?;
         let gzip = target.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
@@ -74,10 +74,10 @@ impl BlockWriter {
     ///
     /// # Errors
     ///
-    /// When no file can be created in the folder.
+    /// If no file can be created in the folder.
     pub fn create(target: impl AsRef<Path>) -> Result<Self, SourceError> {
         let target = target.as_ref().to_owned();
-        let sink = Sink::create(&target)?;
+        let sink = FileSink::create(&target)?;
         Ok(Self { target, sink, item: Vec::new(), summary: ExportSummary::default() })
     }
 
@@ -85,7 +85,7 @@ impl BlockWriter {
     ///
     /// # Errors
     ///
-    /// When the file cannot be written; the writer is then of no further use.
+    /// If the file cannot be written. The writer cannot be used any more.
     pub fn write(&mut self, block: &Block) -> Result<(), SourceError> {
         self.item.clear();
         block.encode(&mut self.item);
@@ -101,7 +101,7 @@ impl BlockWriter {
     ///
     /// # Errors
     ///
-    /// When writing, syncing or renaming fails; the target is then as it was before.
+    /// If writing, syncing or renaming fails. The target is then unchanged.
     pub fn finish(self) -> Result<ExportSummary, SourceError> {
         let Self { target, sink, summary, .. } = self;
         sink.finish(&target)?;
@@ -109,8 +109,8 @@ impl BlockWriter {
     }
 }
 
-/// A file that appears under its name only when it is whole and on disk. Until then it has another
-/// name beside it, and goes when dropped.
+/// A file that appears under its name only when it is complete and on disk. Until then it has a
+/// temporary name in the same folder, and is deleted when dropped.
 #[derive(Debug)]
 pub(crate) struct AtomicFile(BufWriter<NamedTempFile>);
 
@@ -118,7 +118,7 @@ impl AtomicFile {
     pub(crate) fn create(target: &Path) -> Result<Self, SourceError> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(".retrie-export-");
-        // Temporary files are private by default; an export is an ordinary file under the umask.
+        // Temporary files are private by default; an export is an ordinary file with the umask.
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         let file = builder
@@ -157,7 +157,7 @@ fn folder_of(target: &Path) -> &Path {
     }
 }
 
-/// A rename is durable once the folder is.
+/// A rename is durable only after the folder was synced.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }

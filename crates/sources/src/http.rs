@@ -1,9 +1,8 @@
-//! The blocking HTTP client below downloads and JSON-RPC: timeouts, redirects, proxies, and which
-//! failures are worth another try.
+//! The blocking HTTP client of downloads and JSON-RPC: timeouts, redirects, proxies, and retries.
 //!
-//! HTTP/1.1 over plain sockets or TLS (rustls with Mozilla's roots); `HTTPS_PROXY`, `ALL_PROXY` and
-//! their kin are honoured. Nothing here knows what is fetched, and a [`HttpFault`] names no URL: the
-//! caller does, who knows whether it holds a secret.
+//! HTTP/1.1 over plain sockets or TLS (rustls with Mozilla's roots). `HTTPS_PROXY`, `ALL_PROXY` and
+//! similar variables are used. The client does not know what it fetches, and an [`HttpFault`] names
+//! no URL: only the caller knows whether the URL holds a secret.
 
 use std::{
     fmt, io,
@@ -21,18 +20,17 @@ use ureq::{
     typestate::AgentScope,
 };
 
-/// How patient a client is.
+/// Time-outs and retries of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpOptions {
-    /// How long to wait for a connection, for the answer to begin, and for its next byte.
+    /// Time-out of a connection, of the beginning of an answer, and of each next byte.
     pub timeout: Duration,
-    /// How long one exchange may take in all. Without it a long answer that keeps coming never times
-    /// out.
-    pub whole: Option<Duration>,
-    /// How often to try again, in a row and without any progress in between.
+    /// Time-out of a whole exchange. Without it a long answer that keeps coming never times out.
+    pub total_timeout: Option<Duration>,
+    /// Retries in a row, without progress in between.
     pub retries: u32,
-    /// The wait before the first new try; it doubles from one to the next, up to a minute. What the
-    /// server asks for (`Retry-After`) goes first.
+    /// Wait before the first retry. It doubles with every retry, up to a minute. The server's
+    /// `Retry-After` has precedence.
     pub backoff: Duration,
 }
 
@@ -40,7 +38,7 @@ impl Default for HttpOptions {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(30),
-            whole: None,
+            total_timeout: None,
             retries: 4,
             backoff: Duration::from_millis(500),
         }
@@ -50,15 +48,15 @@ impl Default for HttpOptions {
 /// Longest wait between two tries.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// An HTTP client and the flag that stops it. Clones share connections.
+/// An HTTP client with the flag that stops it. Clones share connections.
 #[derive(Clone)]
-pub struct Http {
+pub struct BlockingClient {
     agent: Agent,
     options: HttpOptions,
     stop: Arc<AtomicBool>,
 }
 
-impl fmt::Debug for Http {
+impl fmt::Debug for BlockingClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Http").field("options", &self.options).finish_non_exhaustive()
     }
@@ -68,19 +66,19 @@ impl fmt::Debug for Http {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpFault {
-    /// The address cannot be one.
+    /// The address is invalid.
     #[error("not a usable http or https address ({0})")]
     Address(String),
-    /// No connection.
+    /// The connection could not be made.
     #[error("cannot connect ({0})")]
     Connect(String),
     /// The connection broke, or the answer ended too early.
     #[error("the connection broke ({0})")]
     Broken(String),
-    /// Nothing came for too long.
+    /// Nothing was received for too long.
     #[error("no answer within {} s", .0.as_secs_f64())]
     Timeout(Duration),
-    /// A status that is not success.
+    /// An error status.
     #[error("the server answers {code}{}", status_hint(*.code))]
     Status {
         /// The status code.
@@ -88,18 +86,18 @@ pub enum HttpFault {
         /// How long the server asks to wait.
         retry_after: Option<Duration>,
     },
-    /// The answer is longer than any true one.
+    /// The answer exceeds the size limit.
     #[error("the answer is longer than {0} bytes")]
     TooLong(u64),
-    /// It failed again and again.
+    /// All retries failed.
     #[error("{last}, {tries} times in a row")]
     Exhausted {
-        /// How often it was tried.
+        /// Number of tries.
         tries: u32,
-        /// What it failed with at last.
+        /// The last failure.
         last: Box<Self>,
     },
-    /// The user stopped it.
+    /// The user has stopped it.
     #[error("stopped")]
     Stopped,
 }
@@ -124,31 +122,31 @@ impl HttpFault {
         }
     }
 
-    /// Whether the server says that there is no such thing.
+    /// Whether the server says that the resource does not exist.
     pub(crate) const fn is_not_found(&self) -> bool {
         matches!(self, Self::Status { code: 404 | 410, .. })
     }
 }
 
-impl Http {
-    /// A client that gives up when `stop` is set.
+impl BlockingClient {
+    /// A client that stops once `stop` is set.
     pub fn new(options: HttpOptions, stop: Arc<AtomicBool>) -> Self {
         let config = config(options).build();
         Self { agent: config.into(), options, stop }
     }
 
-    /// A client of other patience that no proxy is between, which the same flag stops.
+    /// A client with other options and without a proxy, stopped by the same flag.
     pub(crate) fn direct(&self, options: HttpOptions) -> Self {
         let config = config(options).proxy(None).build();
         Self { agent: config.into(), options, stop: self.stop.clone() }
     }
 
-    /// A client of other patience, which the same flag stops.
-    pub fn with(&self, options: HttpOptions) -> Self {
+    /// A client with other options, stopped by the same flag.
+    pub fn with_options(&self, options: HttpOptions) -> Self {
         Self::new(options, self.stop.clone())
     }
 
-    /// One GET with these headers. Redirects are followed; any status is an answer.
+    /// One GET with these headers. Redirects are followed. Any status is an answer.
     pub(crate) fn get(
         &self,
         url: &str,
@@ -167,9 +165,9 @@ impl Http {
         request.send(json).map_err(|error| self.fault(error))
     }
 
-    /// One request, whatever its method. Any status is an answer, a redirect too unless they are
-    /// followed.
-    pub(crate) fn run(
+    /// One request with any method. Any status is an answer; so is a redirect if `follows` is
+    /// false.
+    pub(crate) fn send(
         &self,
         request: Request<Vec<u8>>,
         follows: bool,
@@ -189,23 +187,23 @@ impl Http {
         answer.map_err(|error| self.fault(error))
     }
 
-    /// The whole body, at most `limit` bytes of it.
+    /// The whole body; an error if it has more than `limit` bytes.
     pub(crate) fn read(&self, answer: Response<Body>, limit: u64) -> Result<Vec<u8>, HttpFault> {
         let mut body = answer.into_body();
         body.with_config().limit(limit).read_to_vec().map_err(|error| self.fault(error))
     }
 
-    /// A reading of a body that failed.
+    /// The fault of a body that could not be read.
     pub(crate) fn read_fault(&self, error: io::Error) -> HttpFault {
         self.fault(error.into())
     }
 
-    /// Waits between tries, and counts them.
-    pub(crate) const fn backoff(&self) -> Backoff<'_> {
-        Backoff { http: self, failed: 0 }
+    /// A new count of tries, and the waits between them.
+    pub(crate) const fn backoff(&self) -> RetryBackoff<'_> {
+        RetryBackoff { http: self, failed: 0 }
     }
 
-    /// Tries until it succeeds or is not worth another try.
+    /// Repeats `attempt` until it succeeds or a retry cannot help.
     pub(crate) fn retry<T>(
         &self,
         mut attempt: impl FnMut() -> Result<T, HttpFault>,
@@ -219,8 +217,8 @@ impl Http {
         }
     }
 
-    /// Fails once the user wants to stop.
-    pub(crate) fn go_on(&self) -> Result<(), HttpFault> {
+    /// Fails if the user wants to stop.
+    pub(crate) fn check_stop(&self) -> Result<(), HttpFault> {
         if self.stop.load(Ordering::Relaxed) { Err(HttpFault::Stopped) } else { Ok(()) }
     }
 
@@ -228,7 +226,7 @@ impl Http {
         use ureq::Error;
         match error {
             Error::Timeout(ureq::Timeout::Global) => {
-                HttpFault::Timeout(self.options.whole.unwrap_or(self.options.timeout))
+                HttpFault::Timeout(self.options.total_timeout.unwrap_or(self.options.timeout))
             }
             Error::Timeout(_) => HttpFault::Timeout(self.options.timeout),
             Error::BodyExceedsLimit(limit) => HttpFault::TooLong(limit),
@@ -266,7 +264,7 @@ fn config(options: HttpOptions) -> ConfigBuilder<AgentScope> {
         .timeout_per_write(Some(options.timeout))
         .timeout_recv_response(Some(options.timeout))
         .timeout_per_read(Some(options.timeout))
-        .timeout_global(options.whole)
+        .timeout_global(options.total_timeout)
 }
 
 /// Fails unless the status is success.
@@ -274,39 +272,39 @@ pub(crate) fn success(answer: Response<Body>) -> Result<Response<Body>, HttpFaul
     if answer.status().is_success() { Ok(answer) } else { Err(status_fault(&answer)) }
 }
 
-/// The status of an answer as a failure.
+/// The fault for the status of an answer.
 pub(crate) fn status_fault(answer: &Response<Body>) -> HttpFault {
     HttpFault::Status { code: answer.status().as_u16(), retry_after: retry_after(answer) }
 }
 
-/// How long the server asks to wait. The other form, a date, leaves the wait to us.
+/// The wait that the server asks for, if it is in seconds. A date is ignored.
 pub(crate) fn retry_after(answer: &Response<Body>) -> Option<Duration> {
     let seconds = header(answer, "retry-after")?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
 
-/// A header, if it is there and is text.
+/// A header, if it exists and is text.
 pub(crate) fn header<'a>(answer: &'a Response<Body>, name: &str) -> Option<&'a str> {
     answer.headers().get(name)?.to_str().ok()
 }
 
-/// Counts failures in a row and waits longer after each.
+/// Counts failures in a row, and waits longer after each.
 #[derive(Debug)]
-pub(crate) struct Backoff<'a> {
-    http: &'a Http,
+pub(crate) struct RetryBackoff<'a> {
+    http: &'a BlockingClient,
     failed: u32,
 }
 
-impl Backoff<'_> {
-    /// There was progress: what failed before no longer counts.
+impl RetryBackoff<'_> {
+    /// There was progress: earlier failures do not count any more.
     pub(crate) const fn reset(&mut self) {
         self.failed = 0;
     }
 
-    /// Waits after a failure that may pass; gives back one that will not, or has come too often.
+    /// Waits after a transient failure. Returns a permanent one, or one beyond the retries.
     pub(crate) fn wait(&mut self, fault: HttpFault) -> Result<(), HttpFault> {
         let options = self.http.options;
-        self.http.go_on()?;
+        self.http.check_stop()?;
         if !fault.is_transient() {
             return Err(fault);
         }
@@ -324,7 +322,7 @@ impl Backoff<'_> {
         };
         let until = Instant::now() + wait.min(LONGEST_WAIT);
         while let Some(left) = until.checked_duration_since(Instant::now()) {
-            self.http.go_on()?;
+            self.http.check_stop()?;
             std::thread::sleep(left.min(Duration::from_millis(50)));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Opening a file that may or may not be gzipped, with bounded reads and typed errors.
+//! Opens a file that may be gzipped, with bounded reads and typed errors.
 
 use std::{
     fmt,
@@ -10,8 +10,8 @@ use std::{
 use flate2::bufread::MultiGzDecoder;
 
 use crate::{
-    error::{Place, SourceError, SourceErrorKind},
-    objects::{Location, ObjectError},
+    error::{SourceError, SourceErrorKind, SourcePlace},
+    objects::{ObjectError, SourceLocation},
 };
 
 /// Largest block, header, body or receipt list accepted, in bytes after decompression (64 MiB).
@@ -22,18 +22,18 @@ pub const MAX_ITEM_BYTES: u64 = 64 << 20;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const BUFFER: usize = 256 << 10;
 
-/// A byte stream, decompressed when the file starts with the gzip magic (RFC 1952), whatever its
-/// name. Multi-member gzip files read as one stream; the checksum of a member is verified when its
-/// last byte is read.
-pub(crate) struct Input {
+/// A byte stream. It is decompressed if the file starts with the gzip magic (RFC 1952), whatever
+/// its name. Multi-member gzip files are read as one stream; the checksum of a member is verified
+/// when its last byte is read.
+pub(crate) struct SourceInput {
     path: PathBuf,
     reader: Box<dyn BufRead + Send>,
     gzip: bool,
-    /// Bytes handed out so far, in the decompressed stream.
+    /// Bytes read so far, counted in the decompressed stream.
     offset: u64,
 }
 
-impl fmt::Debug for Input {
+impl fmt::Debug for SourceInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Input")
             .field("path", &self.path)
@@ -43,16 +43,16 @@ impl fmt::Debug for Input {
     }
 }
 
-impl Input {
-    pub(crate) fn open(location: &Location) -> Result<Self, SourceError> {
+impl SourceInput {
+    pub(crate) fn open(location: &SourceLocation) -> Result<Self, SourceError> {
         let path = location.name();
         let mut file: Box<dyn Read + Send> = match location {
-            Location::Path(path) => {
+            SourceLocation::Path(path) => {
                 let file =
                     File::open(path).map_err(|e| SourceError::io(path, "open the file", e))?;
                 Box::new(file)
             }
-            Location::Object(object) => {
+            SourceLocation::Object(object) => {
                 Box::new(object.reader().map_err(|error| object.error(error))?)
             }
         };
@@ -79,7 +79,7 @@ impl Input {
         self.offset
     }
 
-    /// The next byte, left in place; `None` at the end of the stream.
+    /// The next byte, without reading it; `None` at the end of the stream.
     pub(crate) fn peek(&mut self, what: &'static str) -> Result<Option<u8>, SourceErrorKind> {
         loop {
             match self.reader.fill_buf() {
@@ -90,8 +90,8 @@ impl Input {
         }
     }
 
-    /// Appends exactly `len` bytes to `out`. Memory grows with the bytes that are really there, not
-    /// with `len`.
+    /// Appends exactly `len` bytes to `out`. Memory grows with the bytes that are read, not with
+    /// `len`.
     pub(crate) fn read_exactly(
         &mut self,
         len: u64,
@@ -136,7 +136,7 @@ impl Input {
         Ok(read > 0)
     }
 
-    /// The whole stream, refused when it is longer than `limit` bytes.
+    /// Reads the whole stream; an error if it is longer than `limit` bytes.
     pub(crate) fn read_whole(
         mut self,
         limit: u64,
@@ -145,17 +145,17 @@ impl Input {
         let mut out = Vec::new();
         let read = self
             .read_up_to(limit + 1, &mut out, what)
-            .map_err(|kind| SourceError::new(&self.path, Place::File, kind))?;
+            .map_err(|kind| SourceError::new(&self.path, SourcePlace::File, kind))?;
         if read > limit {
             let kind = SourceErrorKind::TooLarge { what, claimed: read, limit };
-            return Err(SourceError::new(&self.path, Place::File, kind));
+            return Err(SourceError::new(&self.path, SourcePlace::File, kind));
         }
         Ok(out)
     }
 }
 
-/// Tells damage from trouble: the gzip decoder reports both as `io::Error`, but only the operating
-/// system sets an error code.
+/// Separates damage from I/O errors: the gzip decoder reports both as `io::Error`, but only the
+/// operating system sets an error code.
 fn classify(error: io::Error, gzip: bool, what: &'static str) -> SourceErrorKind {
     let error = match ObjectError::of_io(error) {
         Ok(error) => return SourceErrorKind::Object(error),

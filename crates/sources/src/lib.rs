@@ -1,16 +1,16 @@
-//! Where blocks come from, and how they leave again.
+//! Sources of blocks: files, object stores, mirrors and nodes; and writing blocks to files.
 //!
-//! Most modules are one-way readers over a file: bytes in, decoded blocks out, nothing kept in memory
-//! but the block at hand. What they read is on disk, in an object store or on a web server: a [`Location`].
-//! Two modules fetch from nodes and mirrors. No chain rule is applied beyond what the container itself
-//! promises (hashes, links, accumulators); that is the business of the consensus crate.
+//! Most modules are one-way readers of a file: bytes in, decoded blocks out, with one block in
+//! memory. The file is on disk, in an object store or on a web server: a [`SourceLocation`]. Two
+//! modules fetch from nodes and mirrors. This crate applies no chain rule; it checks what the
+//! container itself promises (hashes, links, accumulators). The consensus crate checks the rules.
 //!
 //! ```text
 //!  chain.rlp, chain.rlp.gz ── rlp::RlpReader ────┐
 //!  mainnet-00000-….era1 ───── era1::Era1Reader ──┼──> BlockSource ──> SourceBlock, in file order
 //!  folder of these ───────────────────────────────┘
 //!  123.json.gz, folder ────── bundle::list_bundles ──> BundleFile::load ──> Bundle
-//!  s3://…, gs://…, https://… ─ objects::Stores ──> Location, which all of the above take
+//!  s3://…, gs://…, https://… ─ objects::StoreRegistry ──> SourceLocation, for all of the above
 //!  Block ──────────────────── export::BlockWriter ──> chain.rlp, chain.rlp.gz
 //!  mirror of era1 files ───── download::Era1Mirror ──> mainnet-00000-….era1
 //!  a node's JSON-RPC ──────── rpc::RpcClient ──> Block (a fetch::BlockFetcher), accounts, slots
@@ -19,27 +19,27 @@
 //!
 //! # Vocabulary
 //!
-//! * **item**: one RLP list of a concatenated block stream, that is, one block. Its *offset* counts
+//! * **Item**: one RLP list of a concatenated block stream, that is, one block. Its *offset* counts
 //!   bytes of the *decompressed* stream.
-//! * **entry**: one type-length-value record of an era1 file (the e2store format). Its *offset*
+//! * **Entry**: one type-length-value record of an era1 file (the e2store format). Its *offset*
 //!   counts bytes of the file.
-//! * **accumulator**: the SSZ root over the block hashes and total difficulties of an era1 file.
-//! * **bundle**: one real block together with the state it touches, as JSON. A *witness* bundle
-//!   holds trie nodes and can be checked down to the state root; a *prestate* bundle holds plain
-//!   accounts and slots.
-//! * **member**: one named field of a bundle.
+//! * **Accumulator**: the SSZ root over the block hashes and total difficulties of an era1 file.
+//! * **Bundle**: one real block together with the state that it touches, as JSON. A *witness*
+//!   bundle holds trie nodes and can be checked down to the state root; a *prestate* bundle holds
+//!   plain accounts and slots.
+//! * **Member**: one named field of a bundle.
 //!
 //! # Assumptions
 //!
 //! * Files are not modified while they are read.
-//! * A file is untrusted: its lengths are checked against [`MAX_ITEM_BYTES`] and against the bytes
-//!   that are really there before memory is reserved, and every failure is a [`SourceError`] that
-//!   names the file and the place in it. A reader that has failed yields nothing more.
+//! * A file is untrusted: its lengths are checked against [`MAX_ITEM_BYTES`] and against its real
+//!   size before memory is reserved. Every failure is a [`SourceError`] that names the file and the
+//!   place in it. A reader that has failed yields nothing more.
 //! * A server is trusted no more than a file: [`download`] and [`rpc`] say what they check. Their
-//!   errors name the address (and an RPC endpoint's host only, as its path may be a key). Objects of
-//!   stores are compared with their listing, and with `SHA256SUMS` beside them ([`objects`]).
-//! * Checks against hashes inside the same file find damage, not forgery. What makes a chain the
-//!   real one is its genesis and its rules.
+//!   errors name the address (of an RPC endpoint only the host, as its path may be a key). Objects
+//!   of stores are compared with their listing, and with `SHA256SUMS` beside them ([`objects`]).
+//! * Checks against hashes inside the same file find damage, not forgery. A chain is the real one
+//!   only by its genesis and its rules.
 
 pub mod bundle;
 pub mod download;
@@ -64,15 +64,15 @@ pub use bundle::{
     Bundle, BundleFile, BundleFolder, BundleKind, PreAccount, PreState, PrestateBundle,
     WitnessBundle, list_bundles,
 };
-pub use download::{DownloadError, Downloaded, Era1Mirror, Transfer};
+pub use download::{DownloadError, DownloadProgress, DownloadedFile, Era1Mirror};
 pub use era1::{Era1Reader, Era1Summary, EraBlock, verify_era1};
-pub use error::{Place, SourceError, SourceErrorKind};
+pub use error::{SourceError, SourceErrorKind, SourcePlace};
 pub use export::{BlockWriter, ExportSummary};
 pub use fetch::{BlockFetcher, BlockTag, FetchError};
-pub use http::{Http, HttpFault, HttpOptions};
+pub use http::{BlockingClient, HttpFault, HttpOptions};
 pub use input::MAX_ITEM_BYTES;
-pub use objects::{Environment, Location, Object, ObjectError, Stores};
-pub use origin::{Origin, SourceBlock};
+pub use objects::{ObjectError, SourceLocation, StoreEnvironment, StoreRegistry, StoredObject};
+pub use origin::{BlockOrigin, SourceBlock};
 pub use rlp::RlpReader;
 pub use rpc::{RpcClient, RpcError};
 pub use source::{BlockFile, BlockFileKind, BlockSource, SourceKind, detect, open};

@@ -1,4 +1,4 @@
-//! Where blocks come from: places in files, and the files of a folder.
+//! The origin of blocks: positions in files, and the files of a folder.
 
 use crate::error::SourceError;
 use retrie_chainspec::primitives::Block;
@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-/// A block and where it came from.
+/// A block and its origin.
 #[derive(Clone, Debug)]
 pub struct SourceBlock {
     /// The block.
@@ -17,12 +17,12 @@ pub struct SourceBlock {
     /// Length of the block's RLP in bytes.
     pub encoded_len: u64,
     /// File and offset.
-    pub origin: Origin,
+    pub origin: BlockOrigin,
 }
 
-/// Where a block stands.
+/// The position of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct BlockOrigin {
     /// The file.
     pub file: Arc<Path>,
     /// RLP: first byte of the block in the decompressed stream. era1: first byte of its header
@@ -44,7 +44,7 @@ pub(crate) fn folder_entries(folder: &Path) -> Result<Vec<PathBuf>, SourceError>
     Ok(files)
 }
 
-/// Whether a file is named like one of blocks or a bundle.
+/// Whether a file has the extension of a block file or a bundle.
 pub(crate) fn has_known_extension(path: &Path) -> bool {
     let name = file_name(path);
     [".rlp", ".rlp.gz", ".era1", ".json", ".json.gz"].iter().any(|end| name.ends_with(end))

@@ -1,13 +1,13 @@
 //! Concatenated block RLP, as `geth export` writes it and `geth import` and `reth import` read it.
 //!
-//! The file is a sequence of block lists `[header, transactions, ommers(, withdrawals)]` with
+//! The file is a sequence of block lists `[header, transactions, ommers(, withdrawals)]`, with
 //! nothing between or around them, plain or gzipped. Reading is strict: the first byte that cannot
-//! start a block, and a block that is not in canonical encoding, are errors. A block that was read
-//! encodes again to the very bytes of the file.
+//! start a block, and a block that is not in canonical encoding, are errors. Encoding a block again
+//! gives exactly the bytes of the file.
 //!
-//! In a gzipped file the checksum stands at the end of each gzip member. Damage that happens to
-//! decode is therefore reported only when the reader gets there, after blocks of that member were
-//! yielded; whoever commits blocks relies on their hashes, not on the container.
+//! In a gzipped file the checksum is at the end of each gzip member. So damage that still decodes
+//! is reported only at that point, after blocks of this member were yielded. A caller that commits
+//! blocks must rely on their hashes, not on the container.
 
 use std::{path::Path, sync::Arc};
 
@@ -16,20 +16,20 @@ use retrie_chainspec::primitives::Block;
 
 use crate::{
     check::decode_strictly,
-    error::{Place, SourceError, SourceErrorKind},
-    input::{Input, MAX_ITEM_BYTES},
-    objects::Location,
-    origin::{Origin, SourceBlock},
+    error::{SourceError, SourceErrorKind, SourcePlace},
+    input::{MAX_ITEM_BYTES, SourceInput},
+    objects::SourceLocation,
+    origin::{BlockOrigin, SourceBlock},
 };
 
 /// Streaming reader of concatenated block RLP: one block in memory at a time, files of any size.
 ///
-/// Yields an error once and then ends. A file without any block is an error
-/// ([`SourceErrorKind::NoBlocks`]): an export that was cut off at once looks like that.
+/// Yields an error once and then ends. A file without blocks is an error
+/// ([`SourceErrorKind::NoBlocks`]), as an aborted export looks like that.
 #[derive(Debug)]
 pub struct RlpReader {
     file: Arc<Path>,
-    input: Input,
+    input: SourceInput,
     item: Vec<u8>,
     scratch: Vec<u8>,
     index: u64,
@@ -37,13 +37,13 @@ pub struct RlpReader {
 }
 
 impl RlpReader {
-    /// Opens a file, plain or gzipped (told apart by the gzip magic, not by name).
+    /// Opens a file, plain or gzipped (detected by the gzip magic, not by the name).
     ///
     /// # Errors
     ///
-    /// When the file cannot be opened or its first bytes cannot be read.
-    pub fn open(source: impl Into<Location>) -> Result<Self, SourceError> {
-        let input = Input::open(&source.into())?;
+    /// If the file cannot be opened or its first bytes cannot be read.
+    pub fn open(source: impl Into<SourceLocation>) -> Result<Self, SourceError> {
+        let input = SourceInput::open(&source.into())?;
         let file = Arc::from(input.path());
         Ok(Self { file, input, item: Vec::new(), scratch: Vec::new(), index: 0, ended: false })
     }
@@ -61,7 +61,7 @@ impl RlpReader {
             EMPTY_LIST_CODE..=0xf7 => u64::from(first - EMPTY_LIST_CODE),
             0xf8..=0xff => {
                 self.input.read_exactly(u64::from(first - 0xf7), &mut self.item, WHAT)?;
-                // A canonical length (no leading zero) is the decoder's to check.
+                // The decoder checks that the length is canonical (no leading zero).
                 self.item[1..].iter().fold(0, |len, byte| len << 8 | u64::from(*byte))
             }
         };
@@ -98,7 +98,7 @@ impl Iterator for RlpReader {
                 Some(Ok(SourceBlock {
                     block,
                     encoded_len: self.item.len() as u64,
-                    origin: Origin { file: self.file.clone(), offset },
+                    origin: BlockOrigin { file: self.file.clone(), offset },
                 }))
             }
             Ok(None) => {
@@ -108,8 +108,8 @@ impl Iterator for RlpReader {
             Err(kind) => {
                 self.ended = true;
                 let place = match kind {
-                    SourceErrorKind::NoBlocks => Place::File,
-                    _ => Place::Item { offset, index: self.index },
+                    SourceErrorKind::NoBlocks => SourcePlace::File,
+                    _ => SourcePlace::Item { offset, index: self.index },
                 };
                 Some(Err(SourceError::new(&self.file, place, kind)))
             }

@@ -1,18 +1,18 @@
-//! One iterator over blocks, whatever they are stored in, and the recognition of what a path holds.
+//! One iterator over the blocks of any source, and detection of what a path holds.
 
 use std::{collections::VecDeque, fs::File, io::Read, iter::FusedIterator, path::Path};
 
 use crate::{
     bundle::{is_bundle_name, number_in_name},
     era1::Era1Reader,
-    error::{Place, SourceError, SourceErrorKind},
-    input::Input,
-    objects::Location,
+    error::{SourceError, SourceErrorKind, SourcePlace},
+    input::SourceInput,
+    objects::SourceLocation,
     origin::{SourceBlock, file_name},
     rlp::RlpReader,
 };
 
-/// What a path holds.
+/// The content of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceKind {
     /// Concatenated block RLP, plain or gzipped.
@@ -44,26 +44,26 @@ impl SourceKind {
     }
 }
 
-/// Finds out what a path holds.
+/// Detects what a path holds.
 ///
-/// A file is known by its extension (`.rlp`, `.rlp.gz`, `.era1`, `.json`, `.json.gz`); any other
-/// name is decided by the first bytes, behind gzip if need be. Compression is always decided by
-/// the first bytes. A folder is a block folder when it holds at least one `.rlp`, `.rlp.gz` or
-/// `.era1` file (JSON beside them, such as a genesis, is passed over, but files named like bundles
-/// are refused as ambiguous), else a bundle folder when it holds `.json` or `.json.gz` files. A pipe is
-/// not looked into: it is taken to hold block RLP.
+/// A file is known by its extension (`.rlp`, `.rlp.gz`, `.era1`, `.json`, `.json.gz`). For any
+/// other name the first bytes decide, after decompression. The first bytes always decide whether a
+/// file is compressed. A folder is a block folder if it holds at least one `.rlp`, `.rlp.gz` or
+/// `.era1` file (other JSON, such as a genesis, is skipped, but files named like bundles make it
+/// ambiguous), otherwise a bundle folder if it holds `.json` or `.json.gz` files. A pipe is not
+/// read: it is assumed to hold block RLP.
 ///
 /// # Errors
 ///
-/// When the path cannot be read, nothing in it is known, or it is ambiguous.
-pub fn detect(source: impl Into<Location>) -> Result<SourceKind, SourceError> {
+/// If the path cannot be read, holds nothing known, or is ambiguous.
+pub fn detect(source: impl Into<SourceLocation>) -> Result<SourceKind, SourceError> {
     let location = source.into();
     if location.is_stream() {
-        // What is read of it is gone.
+        // Bytes read here would be lost.
         return Ok(SourceKind::Rlp);
     }
     if let Some(entries) = location.entries()? {
-        let keys = || entries.iter().map(Location::key);
+        let keys = || entries.iter().map(SourceLocation::key);
         let blocks = keys().any(|key| BlockFileKind::of_name(key).is_some());
         let bundles = |key| is_bundle_name(key) && (!blocks || number_in_name(key).is_some());
         let bundles = keys().any(bundles);
@@ -73,7 +73,7 @@ pub fn detect(source: impl Into<Location>) -> Result<SourceKind, SourceError> {
             (true, true) => SourceErrorKind::MixedFolder,
             (false, false) => SourceErrorKind::NoBlocks,
         };
-        return Err(SourceError::new(location.name(), Place::File, kind));
+        return Err(SourceError::new(location.name(), SourcePlace::File, kind));
     }
     match BlockFileKind::of_name(location.key()) {
         Some(BlockFileKind::Rlp) => return Ok(SourceKind::Rlp),
@@ -84,17 +84,17 @@ pub fn detect(source: impl Into<Location>) -> Result<SourceKind, SourceError> {
     detect_content(&location)
 }
 
-fn detect_content(location: &Location) -> Result<SourceKind, SourceError> {
-    /// The version entry every era1 file starts with.
+fn detect_content(location: &SourceLocation) -> Result<SourceKind, SourceError> {
+    /// The version entry at the start of every era1 file.
     const ERA1_MAGIC: [u8; 8] = [0x65, 0x32, 0, 0, 0, 0, 0, 0];
 
     let path = location.name();
     let mut magic = Vec::new();
     let read = match location {
-        Location::Path(path) => {
+        SourceLocation::Path(path) => {
             File::open(path).and_then(|file| file.take(8).read_to_end(&mut magic))
         }
-        Location::Object(object) => {
+        SourceLocation::Object(object) => {
             let reader = object.reader().map_err(|error| object.error(error))?;
             reader.take(8).read_to_end(&mut magic)
         }
@@ -103,8 +103,8 @@ fn detect_content(location: &Location) -> Result<SourceKind, SourceError> {
     if magic == ERA1_MAGIC {
         return Ok(SourceKind::Era1);
     }
-    let fail = |kind| SourceError::new(path, Place::File, kind);
-    match Input::open(location)?.peek("the file").map_err(fail)? {
+    let fail = |kind| SourceError::new(path, SourcePlace::File, kind);
+    match SourceInput::open(location)?.peek("the file").map_err(fail)? {
         Some(alloy_rlp::EMPTY_LIST_CODE..) => Ok(SourceKind::Rlp),
         Some(b'{') => Ok(SourceKind::Bundle),
         Some(_) => Err(fail(SourceErrorKind::UnknownKind)),
@@ -116,8 +116,8 @@ fn detect_content(location: &Location) -> Result<SourceKind, SourceError> {
 ///
 /// # Errors
 ///
-/// See [`BlockSource::open`].
-pub fn open(source: impl Into<Location>) -> Result<BlockSource, SourceError> {
+/// As [`BlockSource::open`].
+pub fn open(source: impl Into<SourceLocation>) -> Result<BlockSource, SourceError> {
     BlockSource::open(source)
 }
 
@@ -143,33 +143,33 @@ impl BlockFileKind {
     }
 }
 
-/// A block file and what was learned about it on opening.
+/// A block file, and what was found when it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockFile {
-    /// Where it is.
-    pub path: Location,
+    /// Its location.
+    pub path: SourceLocation,
     /// Its format.
     pub kind: BlockFileKind,
     /// Number of its first block.
     pub first_block: u64,
-    /// Number of its blocks where the format tells without reading them all (era1).
+    /// Number of its blocks, if the format tells it without reading them all (era1).
     pub block_count: Option<u64>,
     /// Its size in bytes, as it is stored.
     pub bytes: u64,
 }
 
 impl BlockFile {
-    fn probe(path: &Location, kind: BlockFileKind) -> Result<Self, SourceError> {
+    fn probe(path: &SourceLocation, kind: BlockFileKind) -> Result<Self, SourceError> {
         let (first_block, block_count) = match kind {
             BlockFileKind::Era1 => {
-                let reader = Era1Reader::look_at(path)?;
+                let reader = Era1Reader::open_index(path)?;
                 (reader.first_block(), Some(reader.block_count()))
             }
             BlockFileKind::Rlp => match RlpReader::open(path)?.next().transpose()? {
                 Some(first) => (first.block.header.number, None),
                 None => {
                     let kind = SourceErrorKind::NoBlocks;
-                    return Err(SourceError::new(path.name(), Place::File, kind));
+                    return Err(SourceError::new(path.name(), SourcePlace::File, kind));
                 }
             },
         };
@@ -177,45 +177,46 @@ impl BlockFile {
     }
 }
 
-/// Streams the blocks of one or more files in order, one block in memory at a time.
+/// Streams the blocks of one or more files in order, with one block in memory.
 ///
-/// It is `Send`: run it on a thread of its own to read ahead. An era1 file is verified as a whole
-/// (see [`verify_era1`](crate::verify_era1)) before its first block is yielded, unless switched off. After an error it
-/// yields nothing more. Gaps and overlaps between files are not its business: the blocks come as
-/// they are, and the importer checks that they link.
+/// It is `Send`: run it on its own thread to read ahead. An era1 file is verified as a whole (see
+/// [`verify_era1`](crate::verify_era1)) before its first block is yielded, unless this is switched
+/// off. After an error it yields nothing more. Gaps and overlaps between files are not checked
+/// here: the importer checks that the blocks link.
 #[derive(Debug)]
 pub struct BlockSource {
     files: Vec<BlockFile>,
     waiting: VecDeque<usize>,
-    /// The one of [`current`](Self::current).
+    /// Index of the file of [`current`](Self::current).
     index: usize,
-    current: Option<Reader>,
-    /// A block that [`current`](Self::current) has given already.
+    current: Option<BlockReader>,
+    /// The first block, if [`current`](Self::current) has already yielded it.
     ahead: Option<Box<SourceBlock>>,
     verify_era1: bool,
 }
 
 #[derive(Debug)]
-enum Reader {
+enum BlockReader {
     Rlp(Box<RlpReader>),
     Era1(Box<Era1Reader>),
 }
 
 impl BlockSource {
-    /// Opens a block file, or all block files of a folder ordered by their first block, or a pipe of
-    /// block RLP. The first block of every file is looked at.
+    /// Opens a block file, or all block files of a folder ordered by their first block, or a pipe
+    /// of block RLP. Reads the first block of every file.
     ///
     /// # Errors
     ///
-    /// When the path cannot be read, holds no blocks (bundles have their own reader), or the
+    /// If the path cannot be read, holds no blocks (bundles have their own reader), or the
     /// beginning of a file is damaged.
-    pub fn open(source: impl Into<Location>) -> Result<Self, SourceError> {
+    pub fn open(source: impl Into<SourceLocation>) -> Result<Self, SourceError> {
         let location = source.into();
         if location.is_stream() {
             return Self::from_stream(location);
         }
-        let probe =
-            |path: &Location, kind| BlockFile::probe(path, kind).map_err(|error| path.blame(error));
+        let probe = |path: &SourceLocation, kind| {
+            BlockFile::probe(path, kind).map_err(|error| path.explain_error(error))
+        };
         let mut files = match detect(&location)? {
             SourceKind::Rlp => vec![probe(&location, BlockFileKind::Rlp)?],
             SourceKind::Era1 => vec![probe(&location, BlockFileKind::Era1)?],
@@ -231,7 +232,7 @@ impl BlockSource {
                     expected: "a file or folder of blocks",
                     got: kind.describe(),
                 };
-                return Err(SourceError::new(location.name(), Place::File, kind));
+                return Err(SourceError::new(location.name(), SourcePlace::File, kind));
             }
         };
         files.sort_by(|a, b| (a.first_block, &a.path).cmp(&(b.first_block, &b.path)));
@@ -239,15 +240,15 @@ impl BlockSource {
         Ok(Self { files, waiting, index: 0, current: None, ahead: None, verify_era1: true })
     }
 
-    /// The blocks that come out of a pipe. It is opened once: opened again, it would go on where it
-    /// is, or wait for ever for somebody to write into it.
-    fn from_stream(path: Location) -> Result<Self, SourceError> {
+    /// The blocks of a pipe. It is opened once: a second reader would continue in the middle, or
+    /// wait for a writer for ever.
+    fn from_stream(path: SourceLocation) -> Result<Self, SourceError> {
         let mut reader = RlpReader::open(&path)?;
         let first = match reader.next().transpose() {
             Ok(first) => first,
             Err(error) if matches!(*error.kind, SourceErrorKind::NotABlock { .. }) => {
                 let kind = SourceErrorKind::NotFromPipe;
-                return Err(SourceError::new(path.name(), Place::File, kind));
+                return Err(SourceError::new(path.name(), SourcePlace::File, kind));
             }
             Err(error) => return Err(error),
         };
@@ -257,35 +258,36 @@ impl BlockSource {
             files: vec![BlockFile { path, kind, first_block, block_count: None, bytes: 0 }],
             waiting: VecDeque::new(),
             index: 0,
-            current: Some(Reader::Rlp(Box::new(reader))),
+            current: Some(BlockReader::Rlp(Box::new(reader))),
             ahead: first.map(Box::new),
             verify_era1: true,
         })
     }
 
-    /// Streams era1 files without verifying them first, saving one pass; faults are then reported
-    /// where they stand, a wrong accumulator only after the last block of the file.
+    /// Streams era1 files without verifying them first, which saves one pass. Faults are then
+    /// reported when the stream reaches them; a wrong accumulator only after the last block of the
+    /// file.
     #[must_use]
     pub const fn without_era1_verification(mut self) -> Self {
         self.verify_era1 = false;
         self
     }
 
-    /// The files, in the order in which they are read.
+    /// The files, in reading order.
     pub fn files(&self) -> &[BlockFile] {
         &self.files
     }
 
-    fn open_file(&self, index: usize) -> Result<Reader, SourceError> {
+    fn open_file(&self, index: usize) -> Result<BlockReader, SourceError> {
         let BlockFile { path, kind, .. } = &self.files[index];
         match kind {
-            BlockFileKind::Rlp => RlpReader::open(path).map(|r| Reader::Rlp(Box::new(r))),
+            BlockFileKind::Rlp => RlpReader::open(path).map(|r| BlockReader::Rlp(Box::new(r))),
             BlockFileKind::Era1 => {
                 let reader = match self.verify_era1 {
                     true => Era1Reader::open_verified(path)?,
                     false => Era1Reader::open(path)?,
                 };
-                Ok(Reader::Era1(Box::new(reader.without_receipts())))
+                Ok(BlockReader::Era1(Box::new(reader.without_receipts())))
             }
         }
     }
@@ -300,8 +302,8 @@ impl Iterator for BlockSource {
         }
         loop {
             let item = match &mut self.current {
-                Some(Reader::Rlp(reader)) => reader.next(),
-                Some(Reader::Era1(reader)) => reader.next().map(|block| block.map(Into::into)),
+                Some(BlockReader::Rlp(reader)) => reader.next(),
+                Some(BlockReader::Era1(reader)) => reader.next().map(|block| block.map(Into::into)),
                 None => None,
             };
             let item = item.or_else(|| {
@@ -319,7 +321,7 @@ impl Iterator for BlockSource {
             if let Some(Err(error)) = item {
                 self.current = None;
                 self.waiting.clear();
-                return Some(Err(self.files[self.index].path.blame(error)));
+                return Some(Err(self.files[self.index].path.explain_error(error)));
             }
             if item.is_some() || self.current.is_none() {
                 return item;

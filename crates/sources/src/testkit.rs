@@ -1,4 +1,4 @@
-//! An HTTP server on a local port that answers as a test tells it to: in part, too late, or wrongly.
+//! An HTTP server on a local port with scripted answers: partial, late, or wrong.
 
 use std::{
     collections::BTreeMap,
@@ -11,9 +11,9 @@ use std::{
     time::Duration,
 };
 
-/// What a client asked for.
+/// A received request.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
+pub struct RecordedRequest {
     /// GET or POST.
     pub method: String,
     /// Path and query.
@@ -24,51 +24,51 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-/// What the server answers.
+/// The answer of the server.
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub struct ScriptedReply {
     /// Status code.
     pub status: u16,
-    /// Headers; the length is added.
+    /// Headers. The length is added.
     pub headers: Vec<(&'static str, String)>,
-    /// The whole body, whose length is announced.
+    /// The whole body. Its length is announced.
     pub body: Vec<u8>,
-    /// How much of the body is really sent.
+    /// Bytes of the body that are really sent.
     pub sent: usize,
-    /// Whether the connection then hangs until the server goes, instead of being closed.
+    /// Whether the connection then hangs until the server is dropped, instead of being closed.
     pub hangs: bool,
 }
 
-impl Reply {
-    /// A whole answer.
+impl ScriptedReply {
+    /// A complete answer.
     pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
         let body = body.into();
         Self { status, headers: Vec::new(), sent: body.len(), body, hangs: false }
     }
 
-    /// With one more header.
+    /// The same with one more header.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
         self.headers.push((name, value.to_string()));
         self
     }
 
-    /// Of which only that many bytes are sent.
+    /// The same, but only `sent` bytes of the body are sent.
     #[must_use]
     pub fn cut(mut self, sent: usize) -> Self {
         self.sent = sent.min(self.body.len());
         self
     }
 
-    /// Which then hangs.
+    /// The same, but the connection hangs afterwards.
     #[must_use]
     pub const fn hanging(mut self) -> Self {
         self.hangs = true;
         self
     }
 
-    /// A file, the part of it that the request's `Range` names if it has one.
-    pub fn file(request: &Request, content: &[u8]) -> Self {
+    /// A file, or the part of it that the request's `Range` names.
+    pub fn file(request: &RecordedRequest, content: &[u8]) -> Self {
         let range = request.headers.get("range").and_then(|range| range.strip_prefix("bytes="));
         let Some(start) = range.and_then(|range| range.strip_suffix('-')?.parse().ok()) else {
             return Self::new(200, content);
@@ -82,20 +82,22 @@ impl Reply {
     }
 }
 
-/// A running server; it ends when dropped.
+/// A running server. It ends when dropped.
 #[derive(Debug)]
 pub struct HttpServer {
     address: SocketAddr,
-    requests: Arc<Mutex<Vec<Request>>>,
+    requests: Arc<Mutex<Vec<RecordedRequest>>>,
     stop: Arc<AtomicBool>,
 }
 
 impl HttpServer {
-    /// Starts a server. Every request goes to `answer`, from a thread of its own.
+    /// Starts a server. It calls `answer` for every request, each on its own thread.
     ///
     /// # Errors
     /// If there is no free port.
-    pub fn start(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> io::Result<Self> {
+    pub fn start(
+        answer: impl Fn(&RecordedRequest) -> ScriptedReply + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -109,7 +111,7 @@ impl HttpServer {
                 let Ok(stream) = stream else { continue };
                 let (log, stopped, answer) = (log.clone(), stopped.clone(), answer.clone());
                 std::thread::spawn(move || {
-                    // A client that goes away is its own business.
+                    // The client may have closed the connection.
                     let _ = serve(stream, &*answer, &log, &stopped);
                 });
             }
@@ -123,7 +125,7 @@ impl HttpServer {
     }
 
     /// All requests so far.
-    pub fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<RecordedRequest> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -138,18 +140,18 @@ impl Drop for HttpServer {
 
 fn serve(
     stream: TcpStream,
-    answer: &dyn Fn(&Request) -> Reply,
-    log: &Mutex<Vec<Request>>,
+    answer: &dyn Fn(&RecordedRequest) -> ScriptedReply,
+    log: &Mutex<Vec<RecordedRequest>>,
     stop: &AtomicBool,
 ) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut line = String::new();
     reader.read_line(&mut line)?;
     let mut words = line.split_whitespace().map(str::to_owned);
-    let mut request = Request {
+    let mut request = RecordedRequest {
         method: words.next().unwrap_or_default(),
         path: words.next().unwrap_or_default(),
-        ..Request::default()
+        ..RecordedRequest::default()
     };
     loop {
         line.clear();
@@ -161,7 +163,7 @@ fn serve(
     reader.take(length.unwrap_or(0)).read_to_end(&mut request.body)?;
     log.lock().unwrap_or_else(PoisonError::into_inner).push(request.clone());
 
-    let Reply { status, headers, body, sent, hangs } = answer(&request);
+    let ScriptedReply { status, headers, body, sent, hangs } = answer(&request);
     let mut stream = stream;
     write!(stream, "HTTP/1.1 {status} Status\r\nConnection: close\r\n")?;
     write!(stream, "Content-Length: {}\r\n", body.len())?;

@@ -1,6 +1,6 @@
-//! Benches that every backend runs (feature `benchkit`), the companion of the test-kit: its hot
-//! kernels through the contract, on a store in memory, so that nothing is measured but the
-//! structure itself.
+//! Benches that every backend runs (feature `benchkit`), the companion of the test-kit: a backend's
+//! hot paths through the contract, on a store in memory, so that only the backend itself is
+//! measured.
 //!
 //! | bench | one iteration |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! Commits, and races between backends, are `retrie bench`.
 
 use crate::{
-    AnyBackend, At, BlockRef, DeltaBuilder, KvStore, MemoryStore, StateDelta, StateError, StateKey,
-    StateReader, StateStore, StoreOptions, Value,
+    AnyBackend, BlockRef, DeltaBuilder, KvStore, MemoryStore, StateDelta, StateError, StateId,
+    StateKey, StateReader, StateStore, StateValue, StoreOptions,
 };
 use alloy_primitives::{Address, B256, Bytes, keccak256};
 use criterion::{Criterion, Throughput};
@@ -21,17 +21,17 @@ use std::{collections::HashSet, hint::black_box, sync::Arc};
 
 /// Slots of the one contract in the state.
 const KEYS: u64 = 100_000;
-/// Keys read or changed an iteration.
+/// Keys that one iteration reads or changes.
 const BATCH: u64 = 1_000;
 const CONTRACT: Address = Address::repeat_byte(0x57);
 
-/// A store with [`KEYS`] slots, and the choice of keys and values.
-struct Bed {
+/// A store with [`KEYS`] slots, and a source of random keys and values.
+struct BenchStore {
     store: StateStore,
     random: u64,
 }
 
-impl Bed {
+impl BenchStore {
     fn new(backend: Arc<dyn AnyBackend>) -> Result<Self, StateError> {
         let kv = Arc::new(MemoryStore::new());
         let store = StateStore::open(backend, kv.clone(), StoreOptions::default())?;
@@ -46,7 +46,7 @@ impl Bed {
         Ok(Self { store, random: 1 })
     }
 
-    /// The next of a reproducible stream of numbers.
+    /// The next number of a reproducible stream.
     fn random(&mut self) -> u64 {
         self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         self.random >> 24
@@ -58,7 +58,7 @@ impl Bed {
 
     fn delta(&mut self) -> Result<StateDelta, StateError> {
         let keys = self.keys();
-        let reader = self.store.at(At::Tip)?;
+        let reader = self.store.at(StateId::Tip)?;
         let mut delta = DeltaBuilder::new();
         let mut seen = HashSet::new();
         for key in keys {
@@ -75,7 +75,7 @@ fn key(n: u64) -> StateKey {
 }
 
 /// 32 bytes without a leading zero, as slot values are stored.
-fn value(n: u64) -> Value {
+fn value(n: u64) -> StateValue {
     let mut value: B256 = keccak256(n.to_le_bytes());
     value[0] |= 1;
     Bytes::copy_from_slice(value.as_slice())
@@ -94,12 +94,12 @@ fn bench(
     name: &str,
     backend: Arc<dyn AnyBackend>,
 ) -> Result<(), StateError> {
-    let mut bed = Bed::new(backend)?;
+    let mut bed = BenchStore::new(backend)?;
     let mut group = criterion.benchmark_group(name);
     group.sample_size(20).throughput(Throughput::Elements(BATCH));
 
     let batches: Vec<_> = (0..KEYS / BATCH).map(|_| bed.keys()).collect();
-    let reader = bed.store.at(At::Tip)?;
+    let reader = bed.store.at(StateId::Tip)?;
     let read = |key: &StateKey| reader.get(key).is_ok_and(|value| value.is_some());
     let mut batch = batches.iter().cycle();
     group.bench_function("read", |bencher| {
@@ -111,18 +111,18 @@ fn bench(
     drop(reader);
 
     let delta = bed.delta()?;
-    let apply = || bed.store.begin(At::Tip)?.finish(&delta);
+    let apply = || bed.store.begin(StateId::Tip)?.finish(&delta);
     apply()?;
     group.bench_function("apply", |bencher| bencher.iter(|| apply().map(|block| block.root())));
 
     if bed.store.backend().capabilities().proofs {
         group.throughput(Throughput::Elements(1));
         let key = [key(7)];
-        let proof = bed.store.at(At::Tip).and_then(|state| state.prove(&key))?;
+        let proof = bed.store.at(StateId::Tip).and_then(|state| state.prove(&key))?;
         group.bench_function("prove", |bencher| {
             bencher.iter(|| {
                 bed.store
-                    .at(At::Tip)
+                    .at(StateId::Tip)
                     .and_then(|state| state.prove(&key))
                     .map(|proof| proof.bytes.len())
             });

@@ -4,8 +4,8 @@
 //! ```text
 //!   client                          this crate                            storage-* crates
 //!   ------                          ----------                            ----------------
-//!   begin(parent) ----------------> Session
-//!   reader().get(key) ------------> StateAt ------- read ---------------> Backend over NodeRead
+//!   begin(parent) ----------------> StateSession
+//!   reader().get(key) ------------> StateProvider - read ---------------> Backend over NodeRead
 //!   finish(delta) ----------------> Proposal <----- apply --------------- Backend over NodeWrite
 //!   check root, txn = begin_write
 //!   commit(proposals, txn) -------> journal + undo rows in the chain's own transaction
@@ -15,28 +15,38 @@
 //!
 //! # Vocabulary
 //!
-//! * **State key, value**: an account or a storage slot, and opaque bytes. [`StateKey`], [`Value`].
+//! * **State key, value**: an account or a storage slot, and opaque bytes. [`StateKey`],
+//!   [`StateValue`].
 //! * **Delta**: what one block changes, sorted, with previous and next values. [`StateDelta`].
-//! * **Run**: what consecutive blocks change, and the sum of it, by which a backend whose root the
-//!   state alone determines applies them at once. [`Run`].
-//! * **Session**: the life of one block on top of any parent, durable or not. [`Session`].
+//! * **Batch**: the deltas of consecutive blocks and their sum. A backend whose root depends on the
+//!   state alone applies the sum at once. [`DeltaBatch`].
+//! * **State id**: names a state: the durable tip, a block, a proposal. [`StateId`].
+//! * **State provider**: one state, to read and to prove from. [`StateProvider`].
+//! * **Session**: the work on one block on top of any parent, durable or not. [`StateSession`].
+//! * **Prefetch**: threads read keys before the block asks for them. [`PrefetchHandle`].
 //! * **Proposal**: root and writes of one block, in memory. [`Proposal`].
 //! * **Durable**: committed, with the chain's own rows, in one transaction of the [`KvStore`].
 //! * **Retention**: how many durable blocks can be reverted, read and extended below the tip.
-//! * **Flat history**: what each block changed, by which the framework reads old states of any
-//!   backend. [`FlatHistory`], [`StateStore::flat_history`].
-//! * **History**: the states of all blocks, however old, where a backend itself keeps them, with
-//!   their proofs. [`History`], [`StateStore::history`].
+//! * **Flat history**: what each block changed. The framework reads old states of any backend with
+//!   it. [`FlatHistory`], [`StateStore::flat_history`].
+//! * **History**: the states of all old blocks with their proofs, where a backend itself keeps
+//!   them. [`StateHistory`], [`StateStore::history`].
 //! * **Backend**: a plain algorithm over a key-value view. [`Backend`]; the rules are in its docs.
+//! * **Extension**: an optional ability of a backend, as a trait: [`StateHistory`],
+//!   [`ProvenanceQueries`], [`ProofShards`], [`AccountProofs`], [`StateChunks`], [`PartialState`].
 //! * **Cache**: the decoded structure of one block's state in memory. It belongs to that block.
-//! * **Job**: background work of a backend, named by the digest of its inputs. [`Job`].
+//!   Caches of older blocks may be [compacted](CompactedCache).
+//! * **Diff layer**: the rows that one block writes, in memory.
+//! * **Generation**: the rows of consecutive commits, in the journal and in memory. A background
+//!   thread *folds* (writes) a full generation into the tables.
+//! * **Job**: background work of a backend, named by the digest of its inputs. [`BackgroundJob`].
 //!
 //! # Assumptions
 //!
-//! The [`KvStore`] commits atomically and durably, and its snapshots do not move. One process
+//! The [`KvStore`] commits atomically and durably, and its snapshots do not change. One process
 //! writes. Backends are pure (see [`Backend`]).
 //!
-//! Without the feature `std` this crate is the contract's types and errors alone, for verifiers.
+//! Without the feature `std` this crate has only the contract's types and errors, for verifiers.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 
@@ -46,9 +56,9 @@ pub mod descriptor;
 mod types;
 
 pub use types::{
-    Account, BlockRef, Change, DeltaBuilder, EncodedKey, HashId, Identity, ProofError, Run,
-    RunBuilder, StateDelta, StateError, StateKey, StateProof, StateReader, StoreError, Value,
-    Version, blake2b, decode_slot, encode_slot, wire,
+    Account, BackendIdentity, BlockRef, DeltaBatch, DeltaBatchBuilder, DeltaBuilder, EncodedKey,
+    HashId, ProofError, StateChange, StateDelta, StateError, StateKey, StateProof, StateReader,
+    StateValue, StoreError, ValueVersion, blake2b, decode_slot, encode_slot, wire,
 };
 
 #[cfg(feature = "std")]
@@ -61,19 +71,20 @@ mod store;
 #[cfg(feature = "std")]
 pub use crate::{
     backend::{
-        AccountNodes, AccountProofs, AnyBackend, AnyCache, Applied, ApplyContext, Backend,
-        BackendStats, BulkSink, Capabilities, ChunkAnswer, ChunkId, ChunkServer, Chunks, Direction,
-        History, Job, JobContext, JobHandle, JobOutput, Jobs, KeyRange, NodeRead, NodeWrite,
-        Opened, PartialState, PartialTree, ProofHole, ProofShards, Provenance, Row, Rows, Table,
-        Thinned, compare_rows, flat, is_out_of_descriptors, open_patiently, prefix_end,
+        AccountNodes, AccountProofs, AnyBackend, AnyCache, ApplyContext, ApplyOutput, Backend,
+        BackendCapabilities, BackendStats, BackgroundJob, BulkSink, ChunkAnswer, ChunkId,
+        ChunkServer, CompactedCache, JobContext, JobHandle, JobOutput, JobRunner, KeyRange,
+        NodeRead, NodeWrite, OpenedChunk, PartialState, PartialTree, ProofHole, ProofShards,
+        ProvenanceQueries, RowScan, RowTable, ScanDirection, StateChunks, StateHistory, TableRow,
+        compare_rows, flat, is_out_of_descriptors, open_with_retry, prefix_end,
     },
     durable::{
-        Counters, Counts, EntrySorter, FlatHistory, KvRead, KvStore, KvTxn, KvWrite, MemoryStore,
-        Namespace, Proposal, Snapshot, TableCounts, Tip,
+        CounterSnapshot, DurableTip, EntrySorter, FlatHistory, KvRead, KvSnapshot, KvStore, KvTxn,
+        KvWrite, MemoryStore, NodeCounters, Proposal, TableCounts, TableNamespace,
     },
     store::{
-        AfterCommit, At, OnRead, ReadAhead, Session, StateAt, StateCheck, StateCheckSink,
-        StateStore, StoreGauges, StoreOptions, StoreStats, StoreWatch,
+        AfterCommit, PrefetchHandle, PrefetchObserver, StateCheck, StateCheckSink, StateId,
+        StateProvider, StateSession, StateStore, StoreGauges, StoreOptions, StoreStats, StoreWatch,
     },
 };
 

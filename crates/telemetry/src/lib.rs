@@ -1,10 +1,10 @@
-//! Logs and metrics: the tracing subscriber, one Prometheus registry, and the endpoint that serves it.
+//! Logs and metrics: the tracing subscriber, one Prometheus registry, and the endpoint that serves
+//! it.
 //!
-//! All metrics are declared in [`metrics`], those of state stores in [`state`], those of JSON-RPC in
-//! [`rpc`], those of what comes from peers in [`traffic`] and those of proofs that are put together
-//! from many nodes in [`proofs`], so that these pages list them. Names are
-//! `retrie_<part>_<what>_<unit>`, counters end in `_total`. A dashboard and alert rules for them are in
-//! `etc/`.
+//! All metrics are declared in five modules, so that these pages list them: [`metrics`], state
+//! stores in [`state`], JSON-RPC in [`rpc`], traffic with peers in [`traffic`], and proofs from
+//! several nodes in [`proofs`]. Names are `retrie_<part>_<what>_<unit>`; counters end in `_total`.
+//! `etc/` has a dashboard and alert rules for them.
 
 pub mod metrics;
 pub mod proofs;
@@ -25,17 +25,17 @@ use std::{
 };
 use tracing_subscriber::{EnvFilter, Layer, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// Name of the log file that is written to; older ones have a number appended.
+/// Name of the current log file. Older files have a number appended.
 const LOG_FILE: &str = "retrie.log";
 
-/// Logs in files, beside those on stderr.
+/// Log files, in addition to stderr.
 #[derive(Clone, Debug)]
 pub struct LogFiles {
     /// Their folder.
     pub directory: PathBuf,
-    /// A file of so many bytes is put aside for a new one.
+    /// Size in bytes at which a new file is begun.
     pub max_bytes: u64,
-    /// So many files are kept, the oldest goes first.
+    /// Number of files that are kept. The oldest is deleted first.
     pub max_files: usize,
 }
 
@@ -61,7 +61,7 @@ pub fn init_logs(verbosity: u8, files: Option<LogFiles>) -> Result<(), LogError>
         4 => "debug",
         _ => "trace",
     };
-    // What this crate says at `info` is of use to those who develop it.
+    // At `info`, this crate logs what is useful only to its developers.
     let level =
         if matches!(verbosity, 2 | 3) { format!("{level},discv5=error") } else { level.to_owned() };
     let filter = || EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(&level));

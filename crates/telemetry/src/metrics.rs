@@ -1,11 +1,11 @@
-//! Every metric of the client but those of state stores, which [`state`](crate::state) lists, and of
-//! the JSON-RPC servers, which [`rpc`](crate::rpc) does, of what comes from peers
-//! ([`traffic`](crate::traffic)), and of proofs from many nodes ([`proofs`](crate::proofs)).
+//! Every metric of the client, except those of state stores ([`state`](crate::state)), JSON-RPC
+//! servers ([`rpc`](crate::rpc)), traffic with peers ([`traffic`](crate::traffic)), and proofs from
+//! several nodes ([`proofs`](crate::proofs)).
 
 use crate::{
     proofs::ProofMetrics,
     rpc::RpcMetrics,
-    state::{StateFigures, States},
+    state::{StateFigures, StoreWatchList},
     traffic::TrafficMetrics,
 };
 use prometheus::{
@@ -22,7 +22,7 @@ pub struct Metrics {
     pub blocks: IntCounter,
     /// Transactions executed.
     pub transactions: IntCounter,
-    /// Those of them that were executed in parallel, on the access lists of their blocks.
+    /// Transactions that were executed in parallel, with the BALs of their blocks.
     pub transactions_ahead: IntCounter,
     /// Gas used by imported blocks.
     pub gas: IntCounter,
@@ -34,7 +34,7 @@ pub struct Metrics {
     pub side_blocks: IntCounter,
     /// Reorganisations of the canonical chain.
     pub reorgs: IntCounter,
-    /// Blocks refused.
+    /// Invalid blocks.
     pub invalid_blocks: IntCounter,
     /// Header state roots that were compared with a computed one.
     pub roots_checked: IntCounter,
@@ -42,9 +42,9 @@ pub struct Metrics {
     pub key_reads: IntCounter,
     /// Keys changed by blocks.
     pub key_writes: IntCounter,
-    /// Seconds from taking up a prepared block until it is accepted.
+    /// Seconds from the start of a prepared block's verification until it is accepted.
     pub block_seconds: Histogram,
-    /// Seconds to recover a block's senders and to check it by itself, on other threads.
+    /// Seconds to recover a block's senders and to check it without its parent, on other threads.
     pub prepare_seconds: Histogram,
     /// Seconds to execute a block, state reads included.
     pub execution_seconds: Histogram,
@@ -60,13 +60,13 @@ pub struct Metrics {
     pub commit_wait_seconds: Counter,
     /// Transactions in the pool, by sub-pool: pending, basefee, queued, blob.
     pub pool_transactions: IntGaugeVec,
-    /// Their bytes in memory.
+    /// Bytes in memory of these transactions.
     pub pool_bytes: IntGaugeVec,
     /// The JSON-RPC servers.
     pub rpc: RpcMetrics,
-    /// Proofs that are put together from the parts of many nodes.
+    /// Proofs that are assembled from parts of several nodes.
     pub proofs: ProofMetrics,
-    /// What peers send and are sent.
+    /// Traffic with peers.
     pub traffic: TrafficMetrics,
     /// Operations of `retrie bench`, by backend and workload.
     pub bench_operations: IntCounterVec,
@@ -74,17 +74,17 @@ pub struct Metrics {
     pub bench_commit_seconds: HistogramVec,
     /// Bytes on disk of a backend in `retrie bench`, by backend and workload.
     pub bench_disk_bytes: IntGaugeVec,
-    states: Arc<States>,
+    states: Arc<StoreWatchList>,
 }
 
 /// Labels of the metrics of `retrie bench`.
 const BENCH_LABELS: [&str; 2] = ["backend", "workload"];
 
 impl Metrics {
-    /// All metrics at zero in a registry of their own, and those of this process.
+    /// All metrics at zero, in a new registry, and the metrics of this process.
     ///
     /// # Errors
-    /// If two metrics had one name.
+    /// If two metrics have the same name.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         #[cfg(target_os = "linux")]
@@ -197,8 +197,8 @@ impl Metrics {
         })
     }
 
-    /// Asks `read` for the figures of a state store whenever metrics are encoded, until it gives
-    /// none. `store` is `state` or `referee`; another one of that name is watched no more.
+    /// Calls `read` for the figures of a state store whenever metrics are encoded, until it returns
+    /// `None`. `store` is `state` or `referee`. It replaces an earlier store with the same name.
     pub fn watch_state(
         &self,
         store: &'static str,

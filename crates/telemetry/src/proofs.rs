@@ -1,8 +1,8 @@
-//! Metrics of proofs that are put together from the parts of many nodes (`--proof-peers`).
+//! Metrics of proofs that are assembled from parts of several nodes (`--proof-peers`).
 //!
-//! Peers are labels, by address. They are those that the operator has named and that his names lead
-//! to; one that is gone takes its series with it, so that addresses which come and go do not make the
-//! endpoint grow.
+//! The label `peer` is an address. Peers are the nodes that the operator has named, and the
+//! addresses that their names resolve to. The series of a peer are removed when it is gone, so that
+//! changing addresses do not make the endpoint grow.
 
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -10,12 +10,12 @@ use prometheus::{
 };
 use std::time::Duration;
 
-/// Metrics of proofs from many nodes. Clones share their values.
+/// Metrics of proofs from several nodes. Clones share their values.
 #[derive(Clone, Debug)]
 pub struct ProofMetrics {
-    /// Proofs that were put together from the parts of other nodes.
+    /// Proofs that were assembled from parts of other nodes.
     pub gathered: IntCounter,
-    /// Proofs that could not be.
+    /// Proofs that could not be assembled.
     pub not_gathered: IntCounter,
     requests: IntCounterVec,
     errors: IntCounterVec,
@@ -26,7 +26,7 @@ pub struct ProofMetrics {
 }
 
 impl Default for ProofMetrics {
-    /// Metrics that nobody asks for.
+    /// Metrics that are not exported.
     fn default() -> Self {
         Self::new(&Registry::new()).expect("the names are valid, and differ")
     }
@@ -95,7 +95,7 @@ impl ProofMetrics {
         })
     }
 
-    /// Those of the peer at an address.
+    /// The metrics of the peer at an address.
     pub fn peer(&self, address: &str) -> PeerMetrics {
         let labels = [address];
         PeerMetrics {
@@ -113,29 +113,29 @@ impl ProofMetrics {
 /// Kinds of errors.
 const KINDS: [&str; 5] = ["failed", "behind", "lacking", "busy", "wrong"];
 
-/// Metrics of one peer. Its series go with it.
+/// Metrics of one peer. Its series are removed when this is dropped.
 #[derive(Debug)]
 pub struct PeerMetrics {
     address: String,
     /// Requests for its part of a proof.
     pub requests: IntCounter,
-    /// Those of them that were made because another peer was slow.
+    /// Requests that were made because another peer was slow.
     pub hedges: IntCounter,
-    /// How often it was set aside for a wrong answer.
+    /// Number of times that it was set aside for a wrong answer.
     pub set_aside: IntCounter,
-    /// 1 if it is asked.
+    /// 1 if it is used.
     pub healthy: IntGauge,
     seconds: Histogram,
     all: ProofMetrics,
 }
 
 impl PeerMetrics {
-    /// Counts a part that has come within `time`.
+    /// Counts a part that was received within `time`.
     pub fn answered(&self, time: Duration) {
         self.seconds.observe(time.as_secs_f64());
     }
 
-    /// Counts a request that has brought nothing: `failed`, `behind`, `lacking`, `busy` or `wrong`.
+    /// Counts a request without a result: `failed`, `behind`, `lacking`, `busy` or `wrong`.
     pub fn failed(&self, kind: &'static str) {
         self.all.errors.with_label_values(&[&*self.address, kind]).inc();
     }
@@ -144,7 +144,7 @@ impl PeerMetrics {
 impl Drop for PeerMetrics {
     fn drop(&mut self) {
         let labels = [&*self.address];
-        // An error means that there was none.
+        // An error means that there was no such series.
         let _ = self.all.requests.remove_label_values(&labels);
         let _ = self.all.hedges.remove_label_values(&labels);
         let _ = self.all.set_aside.remove_label_values(&labels);

@@ -1,7 +1,7 @@
 //! Metrics of the JSON-RPC servers.
 //!
-//! Methods are labels, but only those that a server knows: all others are counted as `unknown`, so
-//! that strangers cannot make the endpoint grow.
+//! Methods are labels, but only methods that a server has: all others are counted as `unknown`, so
+//! that clients cannot make the endpoint grow.
 
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -29,7 +29,7 @@ pub struct RpcMetrics {
 }
 
 impl Default for RpcMetrics {
-    /// Metrics that nobody asks for.
+    /// Metrics that are not exported.
     fn default() -> Self {
         Self::new(&Registry::new()).expect("the names are valid, and differ")
     }
@@ -87,7 +87,8 @@ impl RpcMetrics {
         })
     }
 
-    /// Those of one server: `http`, `ws`, `ipc` or `engine`, which serves these methods.
+    /// The metrics of one server: `http`, `ws`, `ipc` or `engine`. `methods` are the methods that
+    /// it has.
     pub fn server(
         &self,
         server: &'static str,
@@ -121,13 +122,13 @@ pub struct ServerMetrics {
     server: &'static str,
     /// Open connections.
     connections: IntGauge,
-    /// Connections that found no place, or lost theirs to another one.
+    /// Connections that were refused, or closed in favour of another one.
     pub refused: IntCounter,
     /// Bytes of requests.
     pub received: IntCounter,
     /// Bytes of answers and notifications.
     pub sent: IntCounter,
-    /// By name, from the first request on.
+    /// By method, from its first request on.
     methods: Arc<HashMap<&'static str, OnceLock<MethodMetrics>>>,
     all: RpcMetrics,
 }
@@ -140,16 +141,16 @@ struct MethodMetrics {
 }
 
 impl ServerMetrics {
-    /// Counts a connection until what this returns is dropped.
-    pub fn connected(&self) -> Connected {
+    /// Counts a connection until the returned guard is dropped.
+    pub fn connected(&self) -> ConnectionGuard {
         self.connections.inc();
-        Connected(self.connections.clone())
+        ConnectionGuard(self.connections.clone())
     }
 
     /// Counts a request that was answered within `time`.
     pub fn answered(&self, method: &str, time: Duration, is_success: bool) {
         let found = self.methods.get_key_value(method).or_else(|| {
-            // Always there.
+            // This label always exists.
             self.methods.get_key_value(UNKNOWN)
         });
         let Some((name, metrics)) = found else { return };
@@ -164,9 +165,9 @@ impl ServerMetrics {
 
 /// An open connection.
 #[derive(Debug)]
-pub struct Connected(IntGauge);
+pub struct ConnectionGuard(IntGauge);
 
-impl Drop for Connected {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -198,7 +199,7 @@ mod tests {
         ] {
             assert!(text().lines().any(|found| found == line), "{line} is not in {}", text());
         }
-        assert!(!text().contains("eth_call"), "nobody has asked for it");
+        assert!(!text().contains("eth_call"), "no client has called it");
         drop(open);
         assert!(text().contains(r#"retrie_rpc_connections{server="http"} 0"#));
     }

@@ -1,9 +1,9 @@
 //! The HTTP endpoint that Prometheus scrapes.
 //!
-//! | of all its clients | at most |
+//! | limit | value |
 //! |---|---|
-//! | connections | 16; more are closed at once |
-//! | time of one | 10 s, then it is closed |
+//! | connections of all clients | 16; more are closed at once |
+//! | duration of a connection | 10 s, then it is closed |
 //! | bytes of a request | 8 KiB |
 
 use crate::Metrics;
@@ -20,12 +20,12 @@ use std::{
 
 /// Connections at once.
 const MAX_CONNECTIONS: usize = 16;
-/// How long a connection may last.
+/// Time limit of a connection.
 const MAX_TIME: Duration = Duration::from_secs(10);
 /// Bytes of a request, at most.
 const MAX_REQUEST: usize = 8 << 10;
-/// How often it is looked for a connection and for the end. Also the pause after the system could not
-/// give a connection, as when it has no descriptor left: the endpoint lives on.
+/// Interval between two checks for a connection and for the end. Also the pause after a failed
+/// accept, for example without a free file descriptor: the endpoint keeps running.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The metrics endpoint could not start.
@@ -36,7 +36,7 @@ pub struct ServeError {
     reason: String,
 }
 
-/// Serves `GET /metrics` until dropped, which frees the port.
+/// Serves `GET /metrics` until dropped. Dropping it frees the port.
 #[derive(Debug)]
 pub struct MetricsServer {
     address: SocketAddr,
@@ -48,7 +48,7 @@ impl MetricsServer {
     /// Listens on `address`; port 0 takes a free one.
     ///
     /// # Errors
-    /// If the port is taken, or a thread cannot be had.
+    /// If the port is taken, or a thread cannot be started.
     pub fn start(address: SocketAddr, metrics: Metrics) -> Result<Self, ServeError> {
         let fail = |error: io::Error| ServeError { address, reason: error.to_string() };
         let listener = TcpListener::bind(address).map_err(fail)?;
@@ -63,7 +63,7 @@ impl MetricsServer {
         Ok(Self { address: local, stop, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -73,16 +73,16 @@ impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // Its only work is to answer; a panic there loses nothing.
+            // The thread only answers requests; a panic there loses nothing.
             let _ = thread.join();
         }
     }
 }
 
-/// A place among the connections, given back when it is dropped.
-struct ConnectionPlace(Arc<AtomicUsize>);
+/// A slot among the connections. It is freed when dropped.
+struct ConnectionSlot(Arc<AtomicUsize>);
 
-impl Drop for ConnectionPlace {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -101,7 +101,7 @@ fn accept(listener: &TcpListener, metrics: &Metrics, stop: &AtomicBool) {
                 continue;
             }
         };
-        let place = ConnectionPlace(open.clone());
+        let place = ConnectionSlot(open.clone());
         if open.fetch_add(1, Ordering::AcqRel) >= MAX_CONNECTIONS {
             continue;
         }
@@ -143,7 +143,7 @@ fn serve(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
     );
     let answer = [head.as_bytes(), &body].concat();
     let mut rest = &answer[..];
-    // A client that takes a byte now and then is cut off as well.
+    // A client that reads one byte at a time is cut off, too.
     while !rest.is_empty() {
         stream.set_write_timeout(Some(left(end)?))?;
         match stream.write(rest)? {
@@ -154,7 +154,7 @@ fn serve(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
     Ok(())
 }
 
-/// The first line of a request whose header is whole.
+/// The first line of a request, once its header is complete.
 fn read_request(stream: &mut TcpStream, end: Instant) -> io::Result<String> {
     let mut request = Vec::new();
     let mut buffer = [0; 1024];
@@ -200,7 +200,7 @@ mod tests {
         MetricsServer::start(address, Metrics::new().unwrap()).unwrap();
     }
 
-    /// Connections that ask nothing once held a descriptor and a thread each, without end.
+    /// Regression: idle connections once held a descriptor and a thread each, without a limit.
     #[test]
     fn connections_are_bounded_and_those_beyond_are_closed() {
         let metrics = Metrics::new().unwrap();
@@ -210,7 +210,7 @@ mod tests {
         for _ in 0..20 {
             let mut more = connect();
             more.set_read_timeout(Some(MAX_TIME / 2)).unwrap();
-            // Closed, long before its time would be up.
+            // Closed long before its time limit.
             assert!(!matches!(more.read(&mut [0]), Ok(1..)), "it was answered");
         }
         let mut one = idle.pop().unwrap();

@@ -1,4 +1,4 @@
-//! Figures of state stores, read when Prometheus asks for them.
+//! Figures of state stores, read when Prometheus scrapes.
 
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use std::{
@@ -6,14 +6,14 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// What a state store has done since it was opened, and what it holds.
+/// What a state store has done since it was opened, and its sizes.
 #[derive(Clone, Debug, Default)]
 pub struct StateFigures {
     /// Reads and writes at the node interface, table by table.
     pub tables: Vec<TableFigures>,
     /// Seconds in reads of single rows, on all threads together.
     pub read_seconds: f64,
-    /// Seconds that blocks waited for work in the background.
+    /// Seconds that blocks waited for background jobs.
     pub job_wait_seconds: f64,
     /// Bytes appended to the journal.
     pub journal_bytes: u64,
@@ -21,13 +21,13 @@ pub struct StateFigures {
     pub undo_bytes: u64,
     /// Rows folded from the journal into the tables.
     pub folded_rows: u64,
-    /// Bytes of memory of committed rows that are not folded yet.
+    /// Memory of committed rows that are not folded yet, in bytes.
     pub pending_bytes: u64,
     /// Bytes of live pages.
     pub disk_bytes: u64,
     /// Bytes of the state files of the durable tip.
     pub file_bytes: u64,
-    /// Bytes of state files that blocks below it alone still need, which can be reverted to.
+    /// Bytes of state files that only blocks below the tip need. These blocks can be reverted to.
     pub retained_file_bytes: u64,
     /// Oldest block that can be reverted to.
     pub first_retained: Option<u64>,
@@ -48,39 +48,39 @@ pub struct TableFigures {
     pub write_bytes: u64,
 }
 
-/// Gives the figures of a store; `None` once it is closed.
-pub(crate) type Read = Box<dyn Fn() -> Option<StateFigures> + Send + Sync>;
+/// Returns the figures of a store; `None` once it is closed.
+pub(crate) type FigureReader = Box<dyn Fn() -> Option<StateFigures> + Send + Sync>;
 
-/// The stores that are watched.
+/// The watched stores.
 #[derive(Default)]
-pub(crate) struct States(Mutex<Vec<Watched>>);
+pub(crate) struct StoreWatchList(Mutex<Vec<WatchedStore>>);
 
-struct Watched {
+struct WatchedStore {
     /// `state`, or `referee`.
     store: &'static str,
     backend: String,
-    read: Read,
+    read: FigureReader,
 }
 
-impl fmt::Debug for States {
+impl fmt::Debug for StoreWatchList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("States").finish_non_exhaustive()
     }
 }
 
-type OfTable = fn(&TableFigures) -> u64;
-type OfStore = fn(&StateFigures) -> Option<f64>;
+type TableFigureFn = fn(&TableFigures) -> u64;
+type StoreFigureFn = fn(&StateFigures) -> Option<f64>;
 
 /// Name, help, and the figure of a table.
-const TABLE_COUNTERS: [(&str, &str, OfTable); 4] = [
+const TABLE_COUNTERS: [(&str, &str, TableFigureFn); 4] = [
     ("retrie_state_reads_total", "Rows read at the node interface", |table| table.reads),
     ("retrie_state_read_bytes_total", "Bytes of rows read", |table| table.read_bytes),
     ("retrie_state_writes_total", "Rows written or deleted", |table| table.writes),
     ("retrie_state_write_bytes_total", "Bytes of rows written", |table| table.write_bytes),
 ];
 
-/// Name, help, whether it only grows, and the figure of a store.
-const STORE_METRICS: [(&str, &str, MetricType, OfStore); 10] = [
+/// Name, help, counter or gauge, and the figure of a store.
+const STORE_METRICS: [(&str, &str, MetricType, StoreFigureFn); 10] = [
     (
         "retrie_state_read_seconds_total",
         "Seconds in reads of single rows, all threads together (one in 13 is timed)",
@@ -137,21 +137,22 @@ const STORE_METRICS: [(&str, &str, MetricType, OfStore); 10] = [
     ),
 ];
 
-impl States {
-    /// Watches one more store; another one under the same name goes.
-    pub(crate) fn watch(&self, store: &'static str, backend: String, read: Read) {
+impl StoreWatchList {
+    /// Watches a store. It replaces an earlier one with the same name.
+    pub(crate) fn watch(&self, store: &'static str, backend: String, read: FigureReader) {
         let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         watched.retain(|watched| watched.store != store);
-        watched.push(Watched { store, backend, read });
+        watched.push(WatchedStore { store, backend, read });
     }
 
     fn figures(&self) -> Vec<(Vec<LabelPair>, StateFigures)> {
         let watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let labels = |of: &Watched| vec![label("backend", &of.backend), label("store", of.store)];
+        let labels =
+            |of: &WatchedStore| vec![label("backend", &of.backend), label("store", of.store)];
         watched.iter().filter_map(|of| Some((labels(of), (of.read)()?))).collect()
     }
 
-    /// The metrics of all stores, as a registry would gather them.
+    /// The metrics of all stores, in the form in which a registry gathers them.
     pub(crate) fn gather(&self) -> Vec<MetricFamily> {
         let states = self.figures();
         let of_tables = TABLE_COUNTERS.iter().map(|(name, help, figure)| {

@@ -1,10 +1,10 @@
-//! Metrics of peers: connections, blocks that are fetched, and transactions that are passed on.
+//! Metrics of peers: connections, fetched blocks, and gossiped transactions.
 //!
-//! They are counted where that is done, and shown here now and then.
+//! The network counts them; this module shows the counts at intervals.
 
 use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
-/// Metrics of blocks and transactions of peers. Clones share their values.
+/// Metrics of traffic with peers. Clones share their values.
 #[derive(Clone, Debug)]
 pub struct TrafficMetrics {
     blocks: IntCounterVec,
@@ -50,23 +50,24 @@ impl TrafficMetrics {
         })
     }
 
-    /// Shows how many peers are connected that have dialled this node, and that were dialled.
+    /// Shows the numbers of connected peers: peers that dialled this node, and peers that it
+    /// dialled.
     pub fn show_peers(&self, inbound: usize, outbound: usize) {
         self.peers.with_label_values(&["inbound"]).set(inbound as i64);
         self.peers.with_label_values(&["outbound"]).set(outbound as i64);
     }
 
-    /// Shows what has gone over connections up to now, by what it is.
+    /// Shows the traffic of connections so far, by kind.
     pub fn show_connections(&self, counts: &[(&str, u64)]) {
         show(&self.connections, counts);
     }
 
-    /// Shows how much has come of blocks up to now, by what it is.
+    /// Shows what was fetched of blocks so far, by kind.
     pub fn show_blocks(&self, counts: &[(&str, u64)]) {
         show(&self.blocks, counts);
     }
 
-    /// Shows how many transactions were passed on up to now, by how, and how many are wanted.
+    /// Shows the number of gossiped transactions so far, by kind, and how many are wanted.
     pub fn show_transactions(&self, counts: &[(&str, u64)], wanted: u64) {
         show(&self.transactions, counts);
         self.wanted.set(i64::try_from(wanted).unwrap_or(i64::MAX));

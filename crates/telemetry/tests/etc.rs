@@ -1,4 +1,4 @@
-//! What `etc/` asks Prometheus for must be what the client tells it.
+//! The metrics that `etc/` queries must exist in the client.
 
 use retrie_telemetry::{
     Metrics,

@@ -1,15 +1,15 @@
 //! Damage: rows that are changed, cut, lengthened, lost or made up are found, and nothing panics.
 
-use crate::common::{Model, Store, delta, key, random_delta, value};
+use crate::common::{BavlModel, BavlStore, delta, key, random_delta, value};
 use alloy_primitives::{Bytes, hex};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{Backend, Table, flat};
+use retrie_state::{Backend, RowTable, flat};
 use retrie_storage_bavl::{CHUNKS, HASHES};
 
 /// Some chunks, of up to three groups.
-fn scene(most: u32) -> (Store, Model) {
+fn scene(most: u32) -> (BavlStore, BavlModel) {
     let random = &mut StdRng::seed_from_u64(31);
-    let (mut store, mut model) = (Store::new(most), Model::new(most));
+    let (mut store, mut model) = (BavlStore::new(most), BavlModel::new(most));
     for _ in 0..6 {
         let delta = random_delta(random, &model.values, 150, 40);
         model.apply(&delta);
@@ -20,9 +20,10 @@ fn scene(most: u32) -> (Store, Model) {
     (store, model)
 }
 
-/// Opens the store, reads, proves and builds on it; a typed error or none. Then what the check says.
-fn found(store: &Store, model: &Model) -> Vec<String> {
-    let mut damaged = Store::new(store.most());
+/// Opens the store, reads, makes proofs and applies blocks, all without panic. Returns the faults
+/// that the check finds.
+fn found(store: &BavlStore, model: &BavlModel) -> Vec<String> {
+    let mut damaged = BavlStore::new(store.most());
     damaged.view = store.view.clone();
     damaged.root = store.root;
     damaged.view.lenient = true;
@@ -42,9 +43,9 @@ fn found(store: &Store, model: &Model) -> Vec<String> {
     faults
 }
 
-/// Whether all keys are proven as ever, and other blocks have the roots that they should have.
-fn serves(store: &Store, model: &Model) -> bool {
-    let mut damaged = Store::new(store.most());
+/// Whether all proofs are unchanged, and further blocks have the right roots.
+fn serves(store: &BavlStore, model: &BavlModel) -> bool {
+    let mut damaged = BavlStore::new(store.most());
     damaged.view = store.view.clone();
     damaged.root = store.root;
     let all: Vec<_> = (0..155).map(key).collect();
@@ -61,7 +62,7 @@ fn serves(store: &Store, model: &Model) -> bool {
     })
 }
 
-fn set(store: &mut Store, table: Table, key: &[u8], row: Option<Bytes>) -> Option<Bytes> {
+fn set(store: &mut BavlStore, table: RowTable, key: &[u8], row: Option<Bytes>) -> Option<Bytes> {
     let rows = store.view.tables.entry(table).or_default();
     match row {
         Some(row) => rows.insert(key.to_vec(), row),
@@ -93,7 +94,7 @@ fn every_damaged_or_missing_row_is_found() {
                 for bytes in damaged {
                     let what = format!("{most}: {bytes:02x?} in {} {key:02x?}", table.name);
                     set(&mut store, table, &key, bytes.map(Bytes::from));
-                    // Another fence that is between the same keys is as good.
+                    // Another fence between the same keys is valid, too.
                     let is_harmless = table == CHUNKS && serves(&store, &model);
                     assert!(is_harmless || !found(&store, &model).is_empty(), "{what}");
                 }
@@ -109,7 +110,7 @@ fn rows_that_nobody_has_written_are_found() {
     let (mut store, model) = scene(5);
     let first = store.view.tables[&CHUNKS].keys().nth(1).unwrap().clone();
     let row = store.view.tables[&CHUNKS][&first].to_vec();
-    let made_up: [(Table, Vec<u8>, Vec<u8>); 9] = [
+    let made_up: [(RowTable, Vec<u8>, Vec<u8>); 9] = [
         (flat::TABLE, key(4001).encode().to_vec(), vec![1]),
         (CHUNKS, key(4001).encode().to_vec(), row.clone()),
         (CHUNKS, vec![], row.clone()),
@@ -127,7 +128,7 @@ fn rows_that_nobody_has_written_are_found() {
         set(&mut store, table, &key, None);
     }
     assert_eq!(found(&store, &model), [""; 0]);
-    let mut empty = Store::new(5);
+    let mut empty = BavlStore::new(5);
     assert_eq!(empty.faults(), [""; 0]);
     for (table, row) in [(flat::TABLE, vec![1]), (HASHES, vec![0; 32]), (CHUNKS, vec![0, 0, 0])] {
         set(&mut empty, table, &key(0).encode(), Some(row.into()));
@@ -196,7 +197,8 @@ fn a_fence_beyond_its_chunk_is_named_and_nothing_panics() {
 fn another_shape_of_the_same_chunks_is_another_root() {
     let (mut store, model) = scene(5);
     let rows: Vec<_> = store.view.tables[&CHUNKS].clone().into_iter().collect();
-    // A rotation: two neighbouring inner nodes of equal children change places, where that gives a tree.
+    // A rotation: two neighbouring inner nodes with equal children swap places, if this gives a
+    // tree.
     let mut found_one = false;
     for pair in rows.windows(2) {
         let [(a, left), (b, right)] = pair else { continue };
@@ -217,7 +219,7 @@ fn another_shape_of_the_same_chunks_is_another_root() {
 #[test]
 fn a_datadir_with_larger_chunks_is_refused() {
     let (store, _) = scene(40);
-    let mut smaller = Store::new(16);
+    let mut smaller = BavlStore::new(16);
     smaller.view = store.view.clone();
     smaller.root = store.root;
     let faults = smaller.faults();
@@ -235,7 +237,7 @@ fn errors_name_the_row_that_is_missing() {
     let error = store.backend.prove(&store.view, &store.cache, &[shown]).unwrap_err().to_string();
     assert!(error.contains(HASHES.name) && error.contains(&hex::encode(&row_key)), "{error}");
     for change in [Some(vec![1].into()), None] {
-        let mut store = Store { view: store.view.clone(), ..scene(40).0 };
+        let mut store = BavlStore { view: store.view.clone(), ..scene(40).0 };
         let error = store.apply(&delta(&model.values, [(shown, change)])).unwrap_err().to_string();
         assert!(error.contains(HASHES.name) && error.contains(&hex::encode(&row_key)), "{error}");
     }

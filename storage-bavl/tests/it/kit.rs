@@ -1,6 +1,6 @@
 //! The test-kit that every backend passes, with chunks of several sizes.
 
-use retrie_state::{AnyBackend, testkit::Scale};
+use retrie_state::{AnyBackend, testkit::TestScale};
 use retrie_storage_bavl::{Bavl, ChunkEntries};
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ fn bavl(entries: u32) -> Arc<dyn AnyBackend> {
     Arc::new(Bavl::new(ChunkEntries::new(entries).expect("a size that chunks can have")))
 }
 
-fn fewer() -> Scale {
-    Scale { blocks: 16, depth: 100, kills: 60, mutations: 500, ..Scale::default() }
+fn fewer() -> TestScale {
+    TestScale { blocks: 16, depth: 100, kills: 60, mutations: 500, ..TestScale::default() }
 }
 
 mod smallest_chunks {
     use super::*;
-    retrie_state::backend_tests!(|| bavl(4), Scale::default());
+    retrie_state::backend_tests!(|| bavl(4), TestScale::default());
 }
 
 mod odd_chunks {

@@ -3,16 +3,19 @@
 use crate::common;
 
 use alloy_primitives::{Address, B256, U256, b256};
-use common::{Model, Store, Tree, View, bavl, chunk_hash, delta, hash, key, random_delta, value};
+use common::{
+    BavlModel, BavlStore, MeteredView, ModelTree, bavl, chunk_hash, delta, hash, key, random_delta,
+    value,
+};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IteratorRandom};
-use retrie_state::{Backend, StateKey, Value, flat};
+use retrie_state::{Backend, StateKey, StateValue, flat};
 use retrie_storage_bavl::{CHUNKS, HASHES, verify};
 use std::{
     collections::BTreeSet,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-fn same(store: &Store, model: &Model, random: &mut StdRng) {
+fn same(store: &BavlStore, model: &BavlModel, random: &mut StdRng) {
     assert_eq!(store.root, model.root());
     // Shape and keys, as rows have them.
     let rows = store.view.filled().remove(&CHUNKS).unwrap_or_default();
@@ -24,7 +27,7 @@ fn same(store: &Store, model: &Model, random: &mut StdRng) {
     }
     let shape = store.backend.shape(&store.view, &store.cache).unwrap();
     assert_eq!((shape.chunks, shape.entries), (rows.len(), model.values.len()));
-    assert_eq!(shape.height, model.tree.as_ref().map_or(0, Tree::height));
+    assert_eq!(shape.height, model.tree.as_ref().map_or(0, ModelTree::height));
 
     let mut keys: Vec<StateKey> = (0..6).map(|_| key(random.random_range(0..2000))).collect();
     keys.extend(model.values.keys().choose_multiple(random, 4));
@@ -41,7 +44,7 @@ fn random_histories_have_the_roots_shapes_and_proofs_of_the_definition() {
     for (most, keys, changes) in
         [(4, 300, 12), (4, 40, 15), (5, 2000, 60), (7, 600, 40), (16, 900, 60), (50, 2000, 200)]
     {
-        let (mut store, mut model) = (Store::new(most), Model::new(most));
+        let (mut store, mut model) = (BavlStore::new(most), BavlModel::new(most));
         same(&store, &model, random);
         for block in 0..60 {
             let delta = match block % 20 {
@@ -87,7 +90,7 @@ fn keys_that_come_one_by_one_in_order_keep_the_tree_sound() {
     let slot = |n: u64| StateKey::Slot(Address::ZERO, U256::from(n).into());
     for most in [4, 6, 20] {
         for is_up in [true, false] {
-            let (mut store, mut model) = (Store::new(most), Model::new(most));
+            let (mut store, mut model) = (BavlStore::new(most), BavlModel::new(most));
             for n in 0..200 {
                 let key = slot(if is_up { n } else { 1000 - n });
                 let delta = delta(&model.values, [(key, Some(value(random)))]);
@@ -113,14 +116,14 @@ fn a_load_is_the_first_block_row_by_row() {
     let random = &mut StdRng::seed_from_u64(3);
     for most in [4, 5, 16, 33] {
         for count in [0, 1, 2, 4, 5, 13, 100, 1000, 3000] {
-            let mut entries: Vec<(StateKey, Value)> =
+            let mut entries: Vec<(StateKey, StateValue)> =
                 (0..count).map(|n| (key(n), value(random))).collect();
             entries.sort_unstable_by_key(|entry| entry.0);
-            let mut store = Store::new(most);
+            let mut store = BavlStore::new(most);
             let changes: Vec<_> =
                 entries.iter().map(|(key, value)| (*key, Some(value.clone()))).collect();
             store.apply(&delta(&Default::default(), changes)).unwrap();
-            let mut loaded = View::default();
+            let mut loaded = MeteredView::default();
             let root =
                 bavl(most).bulk_load(0, &mut entries.into_iter().map(Ok), &mut loaded).unwrap();
             assert_eq!(root, store.root, "{most}, {count}");
@@ -132,7 +135,7 @@ fn a_load_is_the_first_block_row_by_row() {
 #[test]
 fn siblings_leave_their_parents_tree_as_it_was() {
     let random = &mut StdRng::seed_from_u64(8);
-    let (mut store, mut model) = (Store::new(6), Model::new(6));
+    let (mut store, mut model) = (BavlStore::new(6), BavlModel::new(6));
     for _ in 0..12 {
         let delta = random_delta(random, &model.values, 900, 100);
         model.apply(&delta);
@@ -151,7 +154,7 @@ fn siblings_leave_their_parents_tree_as_it_was() {
         let own = parent.take().unwrap();
         let old = std::mem::replace(&mut store.cache, own);
         drop(old);
-        let jobs = retrie_state::Jobs::new(None);
+        let jobs = retrie_state::JobRunner::new(None);
         let context = retrie_state::ApplyContext { number: 12, parent_root: root, jobs: &jobs };
         let done = store.backend.apply(&context, &mut store.view, &store.cache, &delta).unwrap();
         assert_eq!(done.root, child.root());
@@ -162,12 +165,13 @@ fn siblings_leave_their_parents_tree_as_it_was() {
     }
 }
 
-/// The rows are a function of shape and entries: whoever comes the same way has the same, and a
-/// tree that was rebuilt goes on as the one in memory.
+/// The rows depend only on shape and entries: the same history gives the same rows, and a rebuilt
+/// tree behaves like the tree in memory.
 #[test]
 fn a_tree_rebuilt_at_every_block_grows_as_the_one_in_memory() {
     let random = &mut StdRng::seed_from_u64(4);
-    let (mut kept, mut reopened, mut values) = (Store::new(5), Store::new(5), Default::default());
+    let (mut kept, mut reopened, mut values) =
+        (BavlStore::new(5), BavlStore::new(5), Default::default());
     for _ in 0..50 {
         let delta = random_delta(random, &values, 400, 60);
         for change in delta.changes() {
@@ -187,8 +191,8 @@ fn a_tree_rebuilt_at_every_block_grows_as_the_one_in_memory() {
 #[test]
 fn a_changed_value_writes_its_group_and_its_chunk() {
     let random = &mut StdRng::seed_from_u64(9);
-    let mut store = Store::new(256);
-    let mut values = common::Values::new();
+    let mut store = BavlStore::new(256);
+    let mut values = common::ValueMap::new();
     for n in 0..5000 {
         values.insert(key(n), value(random));
     }
@@ -213,8 +217,8 @@ fn a_key_that_comes_or_goes_writes_its_group_and_its_chunk() {
     let mut random = StdRng::seed_from_u64(10);
     let random = &mut random;
     let slot = |n: u64| StateKey::Slot(Address::ZERO, U256::from(n).into());
-    let mut store = Store::new(256);
-    let mut values: common::Values = (0..3000).map(|n| (slot(n * 100), value(random))).collect();
+    let mut store = BavlStore::new(256);
+    let mut values: common::ValueMap = (0..3000).map(|n| (slot(n * 100), value(random))).collect();
     let all: Vec<_> = values.iter().map(|(key, value)| (*key, Some(value.clone()))).collect();
     store.apply(&delta(&Default::default(), all)).unwrap();
     let (mut splits, mut gets, mut scans) = (0, 0, 0);
@@ -225,7 +229,7 @@ fn a_key_that_comes_or_goes_writes_its_group_and_its_chunk() {
         };
         let next = (n % 4 > 0 && !values.contains_key(&key)).then(|| value(random));
         let changed = delta(&values, [(key, next.clone())]);
-        let counts = |store: &Store| {
+        let counts = |store: &BavlStore| {
             let count = |all: &[AtomicU64; 3]| all.iter().map(|n| n.load(Relaxed)).sum::<u64>();
             (store.view.writes, count(&store.view.gets), count(&store.view.scans))
         };
@@ -257,7 +261,7 @@ fn trees_with_other_chunks_never_share_a_root() {
         let changes: Vec<_> = (0..keys).map(|n| (key(n), Some(vec![1].into()))).collect();
         let delta = delta(&Default::default(), changes);
         let root = |most| {
-            let mut store = Store::new(most);
+            let mut store = BavlStore::new(most);
             store.apply(&delta).unwrap();
             store.root
         };
@@ -270,17 +274,17 @@ fn trees_with_other_chunks_never_share_a_root() {
 
 #[test]
 fn a_value_that_is_not_the_one_before_is_refused() {
-    let mut store = Store::new(16);
-    let values: common::Values = (0..60).map(|n| (key(n), vec![n as u8].into())).collect();
+    let mut store = BavlStore::new(16);
+    let values: common::ValueMap = (0..60).map(|n| (key(n), vec![n as u8].into())).collect();
     let all: Vec<_> = values.iter().map(|(key, value)| (*key, Some(value.clone()))).collect();
     store.apply(&delta(&Default::default(), all)).unwrap();
     store.view.lenient = true;
-    let lies = [(key(7), Value::from_static(b"else"))].into();
+    let lies = [(key(7), StateValue::from_static(b"else"))].into();
     let error = store.apply(&delta(&lies, [(key(7), Some(vec![1].into()))])).unwrap_err();
     let error = error.to_string();
     assert!(error.contains(HASHES.name) && error.contains(&key(7).to_string()), "{error}");
-    // A key that is said to be new, and is there.
-    let mut store = Store::new(16);
+    // The delta says that the key is new, but it exists.
+    let mut store = BavlStore::new(16);
     let all: Vec<_> = values.iter().map(|(key, value)| (*key, Some(value.clone()))).collect();
     store.apply(&delta(&Default::default(), all)).unwrap();
     store.view.lenient = true;
@@ -289,11 +293,11 @@ fn a_value_that_is_not_the_one_before_is_refused() {
     assert!(error.contains(HASHES.name) && error.contains("entries"), "{error}");
 }
 
-/// The roots of the empty state, of one entry and of three, byte for byte as the format page has them.
+/// The roots of the empty state, of one entry and of three, byte for byte as on the format page.
 #[test]
 fn small_roots_and_rows_are_those_of_the_format() {
     let root = |most: u32, top: B256| hash(&[&[4], &most.to_be_bytes(), &top[..]]);
-    let mut store = Store::new(256);
+    let mut store = BavlStore::new(256);
     assert_eq!(store.root, root(256, hash(&[&[2, 0, 0, 0, 0]])));
     let (a, b, c) = (key(0), key(4), key(2));
     let entry = |key: StateKey, value: &[u8]| hash(&[&[0], &key.encode(), value]);
@@ -317,20 +321,21 @@ fn small_roots_and_rows_are_those_of_the_format() {
     assert_eq!(store.view.tables[&flat::TABLE].len(), 3);
 }
 
-/// Two chunks and two groups: the row of the second chunk has key-height 1, that of the first a fence.
+/// Two chunks and two groups: the second chunk's row has key-height 1, the first chunk's row a
+/// fence.
 #[test]
 fn rows_of_two_chunks_are_those_of_the_format() {
     let slot = |n: u64| StateKey::Slot(Address::repeat_byte(5), U256::from(n * 256).into());
-    let mut store = Store::new(24);
+    let mut store = BavlStore::new(24);
     let all: Vec<_> = (1..=36).map(|n| (slot(n), Some(vec![n as u8].into()))).collect();
     store.apply(&delta(&Default::default(), all)).unwrap();
-    let entries = |range: std::ops::RangeInclusive<u64>| -> Vec<(StateKey, Value)> {
+    let entries = |range: std::ops::RangeInclusive<u64>| -> Vec<(StateKey, StateValue)> {
         range.map(|n| (slot(n), vec![n as u8].into())).collect()
     };
     let (left, right) = (entries(1..=18), entries(19..=36));
     let top = hash(&[&[3], &chunk_hash(&left)[..], &chunk_hash(&right)[..]]);
     assert_eq!(store.root, hash(&[&[4, 0, 0, 0, 24], &top[..]]));
-    let row = |key_height: u8, entries: &[(StateKey, Value)], first: u64| {
+    let row = |key_height: u8, entries: &[(StateKey, StateValue)], first: u64| {
         let hashes: Vec<_> = entries.iter().map(common::entry_hash).collect();
         let groups = [common::within(&hashes[..16]), common::within(&hashes[16..])].concat();
         // Up to the byte in which the 17th key differs from the 16th: all but the last one.
@@ -352,7 +357,7 @@ fn golden_roots() {
     let random = &mut StdRng::seed_from_u64(77);
     let mut roots = Vec::new();
     for most in [4, 256] {
-        let (mut store, mut model) = (Store::new(most), Model::new(most));
+        let (mut store, mut model) = (BavlStore::new(most), BavlModel::new(most));
         for _ in 0..10 {
             let delta = random_delta(random, &model.values, 700, 90);
             model.apply(&delta);

@@ -1,15 +1,20 @@
 //! Proofs: what they show, and that nothing else passes for one.
 
-use crate::common::{Model, Part, Parts, Store, Tree, delta, entry_hash, hash, key, random_delta};
+use crate::common::{
+    BavlModel, BavlStore, ModelTree, NodePart, ProofParts, delta, entry_hash, hash, key,
+    random_delta,
+};
 use alloy_primitives::{Address, B256};
 use rand::{SeedableRng, rngs::StdRng};
 use retrie_state::{ProofError, StateKey, descriptor::ProofFormat};
-use retrie_storage_bavl::{ChunkShown, PROOF_FORMATS, Side, Step, hashes_in, verify, verify_chunk};
+use retrie_storage_bavl::{
+    ChildSide, PROOF_FORMATS, PathStep, VerifiedChunk, hashes_in, verify, verify_chunk,
+};
 
 /// Some dozens of chunks of more than one group.
-fn scene() -> (Store, Model) {
+fn scene() -> (BavlStore, BavlModel) {
     let random = &mut StdRng::seed_from_u64(21);
-    let (mut store, mut model) = (Store::new(40), Model::new(40));
+    let (mut store, mut model) = (BavlStore::new(40), BavlModel::new(40));
     for _ in 0..8 {
         let delta = random_delta(random, &model.values, 2500, 400);
         model.apply(&delta);
@@ -21,7 +26,7 @@ fn scene() -> (Store, Model) {
 }
 
 /// Keys that have no value, each between entries of one chunk, or (the second) of two.
-fn absent(model: &Model) -> [StateKey; 2] {
+fn absent(model: &BavlModel) -> [StateKey; 2] {
     let chunks = model.tree.as_ref().unwrap().chunks();
     let around = |key: &StateKey| {
         let after = chunks.iter().position(|chunk| chunk.last().unwrap().0 > *key)?;
@@ -37,7 +42,7 @@ fn last_of_all() -> StateKey {
 }
 
 /// Keys in no order, one twice: present, absent, before and behind all.
-fn some_keys(model: &Model) -> Vec<StateKey> {
+fn some_keys(model: &BavlModel) -> Vec<StateKey> {
     let present = |at: usize| *model.values.keys().nth(at).unwrap();
     let [within, across] = absent(model);
     let first = StateKey::Account(Address::ZERO);
@@ -45,7 +50,7 @@ fn some_keys(model: &Model) -> Vec<StateKey> {
 }
 
 /// The root that parts lead to, if each chunk has the right number of hashes.
-fn root_of(parts: &Parts) -> Option<B256> {
+fn root_of(parts: &ProofParts) -> Option<B256> {
     fn within(
         (start, len): (u64, u64),
         shown: &[(u64, B256)],
@@ -64,12 +69,12 @@ fn root_of(parts: &Parts) -> Option<B256> {
             }
         }
     }
-    fn top(part: &Part) -> Option<B256> {
+    fn top(part: &NodePart) -> Option<B256> {
         Some(match part {
-            Part::Hidden(hash) => *hash,
-            Part::Inner(left, right) => hash(&[&[3], &top(left)?[..], &top(right)?[..]]),
-            Part::Chunk { count: 0, .. } => hash(&[&[2, 0, 0, 0, 0]]),
-            Part::Chunk { count, entries, hashes } => {
+            NodePart::Hidden(hash) => *hash,
+            NodePart::Inner(left, right) => hash(&[&[3], &top(left)?[..], &top(right)?[..]]),
+            NodePart::Chunk { count: 0, .. } => hash(&[&[2, 0, 0, 0, 0]]),
+            NodePart::Chunk { count, entries, hashes } => {
                 let mut next = 0;
                 let shown: Vec<_> = entries
                     .iter()
@@ -90,7 +95,7 @@ fn root_of(parts: &Parts) -> Option<B256> {
 }
 
 fn missing() -> ProofError {
-    ProofError::Missing { what: "a key: its entry, or those around it" }
+    ProofError::Missing { what: "a key: its entry, or the entries around it" }
 }
 
 #[test]
@@ -118,13 +123,13 @@ fn every_key_is_proven_alone_and_all_together() {
 #[test]
 fn a_proof_of_one_key_has_the_hashes_of_its_way() {
     let (store, model) = scene();
-    fn ways(tree: &Tree, above: usize, all: &mut Vec<(StateKey, usize)>) {
+    fn ways(tree: &ModelTree, above: usize, all: &mut Vec<(StateKey, usize)>) {
         match tree {
-            Tree::Inner(left, right) => {
+            ModelTree::Inner(left, right) => {
                 ways(left, above + 1, all);
                 ways(right, above + 1, all);
             }
-            Tree::Chunk(entries) => {
+            ModelTree::Chunk(entries) => {
                 fn depth(at: usize, len: usize) -> usize {
                     let left = len.next_power_of_two() / 2;
                     match len {
@@ -149,7 +154,7 @@ fn a_proof_of_one_key_has_the_hashes_of_its_way() {
 
 #[test]
 fn the_empty_state_shows_absence_and_no_keys_show_the_top() {
-    let store = Store::new(256);
+    let store = BavlStore::new(256);
     let keys = [key(1), key(2)];
     let proof = store.prove(&keys);
     assert_eq!(proof[..], [0x80, 2, 2, 0, 0]);
@@ -199,7 +204,7 @@ fn dropped_doubled_swapped_and_foreign_parts_are_refused() {
     whole.clone().node.each(&mut |_| nodes += 1);
     let mut tried = 0;
     for at in 0..nodes {
-        let mut forged = |how: &str, change: &dyn Fn(&mut Part)| {
+        let mut forged = |how: &str, change: &dyn Fn(&mut NodePart)| {
             let mut parts = whole.clone();
             let mut place = 0;
             parts.node.each(&mut |part| {
@@ -214,37 +219,37 @@ fn dropped_doubled_swapped_and_foreign_parts_are_refused() {
             }
         };
         forged("children swapped", &|part| {
-            if let Part::Inner(left, right) = part {
+            if let NodePart::Inner(left, right) = part {
                 std::mem::swap(left, right);
             }
         });
         forged("a child alone", &|part| {
-            if let Part::Inner(left, _) = part {
+            if let NodePart::Inner(left, _) = part {
                 *part = (**left).clone();
             }
         });
         forged("hidden", &|part| {
-            let parts = Parts { most: 40, node: part.clone() };
-            // The root over it is of no use to get its own hash: that of the tree below is.
-            if root_of(&parts).is_some() && !matches!(part, Part::Hidden(_)) {
-                *part = Part::Hidden(B256::repeat_byte(1));
+            let parts = ProofParts { most: 40, node: part.clone() };
+            // An arbitrary hash: `root_of` gives a root, not the hash of this subtree.
+            if root_of(&parts).is_some() && !matches!(part, NodePart::Hidden(_)) {
+                *part = NodePart::Hidden(B256::repeat_byte(1));
             }
         });
         forged("a hash as an empty chunk", &|part| {
-            if let Part::Hidden(_) = part {
-                *part = Part::Chunk { count: 0, entries: Vec::new(), hashes: Vec::new() };
+            if let NodePart::Hidden(_) = part {
+                *part = NodePart::Chunk { count: 0, entries: Vec::new(), hashes: Vec::new() };
             }
         });
         for n in 0..3 {
             forged("an entry dropped", &|part| {
-                if let Part::Chunk { entries, .. } = part
+                if let NodePart::Chunk { entries, .. } = part
                     && n < entries.len()
                 {
                     entries.remove(n);
                 }
             });
             forged("an entry in place of its hash", &|part| {
-                if let Part::Chunk { entries, hashes, .. } = part
+                if let NodePart::Chunk { entries, hashes, .. } = part
                     && n < entries.len()
                 {
                     let (_, key, value) = entries.remove(n);
@@ -252,49 +257,49 @@ fn dropped_doubled_swapped_and_foreign_parts_are_refused() {
                 }
             });
             forged("an entry doubled", &|part| {
-                if let Part::Chunk { entries, .. } = part
+                if let NodePart::Chunk { entries, .. } = part
                     && let Some(entry) = entries.get(n).cloned()
                 {
                     entries.insert(n, entry);
                 }
             });
             forged("another value", &|part| {
-                if let Part::Chunk { entries, .. } = part
+                if let NodePart::Chunk { entries, .. } = part
                     && let Some(entry) = entries.get_mut(n)
                 {
                     entry.2.push(1);
                 }
             });
             forged("another position", &|part| {
-                if let Part::Chunk { entries, .. } = part
+                if let NodePart::Chunk { entries, .. } = part
                     && let Some(entry) = entries.get_mut(n)
                 {
                     entry.0 += 1;
                 }
             });
             forged("a hash dropped", &|part| {
-                if let Part::Chunk { hashes, .. } = part
+                if let NodePart::Chunk { hashes, .. } = part
                     && n < hashes.len()
                 {
                     hashes.remove(n);
                 }
             });
             forged("a hash doubled", &|part| {
-                if let Part::Chunk { hashes, .. } = part
+                if let NodePart::Chunk { hashes, .. } = part
                     && n < hashes.len()
                 {
                     hashes.insert(n, hashes[n]);
                 }
             });
             forged("two hashes swapped", &|part| {
-                if let Part::Chunk { hashes, .. } = part
+                if let NodePart::Chunk { hashes, .. } = part
                     && n + 1 < hashes.len()
                 {
                     hashes.swap(n, n + 1);
                 }
             });
             forged("another count", &|part| {
-                if let Part::Chunk { count, .. } = part {
+                if let NodePart::Chunk { count, .. } = part {
                     *count = count.wrapping_add([1, u64::MAX, 1 << 32][n]);
                 }
             });
@@ -302,7 +307,7 @@ fn dropped_doubled_swapped_and_foreign_parts_are_refused() {
     }
     assert!(tried > 100, "{tried}");
     for most in [0, 3, 39, 41, 256, 4096, 4097, 40 + (1 << 32), u64::MAX] {
-        let parts = Parts { most, ..whole.clone() };
+        let parts = ProofParts { most, ..whole.clone() };
         verify(store.root, &keys, &parts.bytes()).expect_err("another size of chunks");
     }
     let foreign = model.proof(&[key(77), key(500)]);
@@ -355,8 +360,8 @@ fn a_gap_with_something_hidden_in_it_shows_nothing() {
 #[test]
 fn proofs_of_another_block_are_refused() {
     let random = &mut StdRng::seed_from_u64(22);
-    let (mut store, mut model) = (Store::new(8), Model::new(8));
-    let mut old: Option<(B256, Parts)> = None;
+    let (mut store, mut model) = (BavlStore::new(8), BavlModel::new(8));
+    let mut old: Option<(B256, ProofParts)> = None;
     for _ in 0..12 {
         let delta = random_delta(random, &model.values, 400, 50);
         model.apply(&delta);
@@ -371,36 +376,36 @@ fn proofs_of_another_block_are_refused() {
     }
 }
 
-/// What is wrong with each of these is not a hash: their roots are those of the forged parts.
+/// Each of these proofs leads to the right root of its forged parts; the fault is not in a hash.
 #[test]
 fn what_no_honest_tree_holds_is_refused_under_its_own_root() {
     let (_, model) = scene();
     let keys = some_keys(&model);
     let honest = model.proof(&keys);
-    let shown = |parts: &Parts| {
+    let shown = |parts: &ProofParts| {
         let root = root_of(parts).unwrap();
         verify(root, &keys, &parts.bytes()).map(|_| ())
     };
     assert_eq!(shown(&honest), Ok(()));
-    let malformed = |parts: &Parts, what: &'static str| {
+    let malformed = |parts: &ProofParts, what: &'static str| {
         assert_eq!(shown(parts), Err(ProofError::Malformed { what }));
     };
-    let with = |node: Part| Parts { most: 40, node };
-    let hidden = || Box::new(Part::Hidden(B256::repeat_byte(3)));
+    let with = |node: NodePart| ProofParts { most: 40, node };
+    let hidden = || Box::new(NodePart::Hidden(B256::repeat_byte(3)));
     let top = || Box::new(honest.node.clone());
     // Keys out of order, or twice.
-    malformed(&with(Part::Inner(top(), top())), "keys are out of order");
+    malformed(&with(NodePart::Inner(top(), top())), "keys are out of order");
     // Inner nodes that show nothing.
-    let nothing = || Box::new(Part::Inner(hidden(), hidden()));
-    malformed(&with(Part::Inner(top(), nothing())), "an inner node that shows nothing");
+    let nothing = || Box::new(NodePart::Inner(hidden(), hidden()));
+    malformed(&with(NodePart::Inner(top(), nothing())), "an inner node that shows nothing");
     // An empty chunk beside others.
-    let empty = || Box::new(Part::Chunk { count: 0, entries: Vec::new(), hashes: Vec::new() });
-    malformed(&with(Part::Inner(top(), empty())), "a chunk without entries");
-    malformed(&with(Part::Inner(empty(), top())), "a chunk without entries");
+    let empty = || Box::new(NodePart::Chunk { count: 0, entries: Vec::new(), hashes: Vec::new() });
+    malformed(&with(NodePart::Inner(top(), empty())), "a chunk without entries");
+    malformed(&with(NodePart::Inner(empty(), top())), "a chunk without entries");
     // A chunk that shows nothing.
     let whole = B256::repeat_byte(8);
-    let silent = Box::new(Part::Chunk { count: 9, entries: Vec::new(), hashes: vec![whole] });
-    malformed(&with(Part::Inner(top(), silent)), "a chunk that shows nothing");
+    let silent = Box::new(NodePart::Chunk { count: 9, entries: Vec::new(), hashes: vec![whole] });
+    malformed(&with(NodePart::Inner(top(), silent)), "a chunk that shows nothing");
     // More entries than a chunk holds.
     let mut large = honest.clone();
     large.most = 4;
@@ -408,13 +413,13 @@ fn what_no_honest_tree_holds_is_refused_under_its_own_root() {
     // Too high.
     let mut high = honest.node.clone();
     for _ in 0..70 {
-        high = Part::Inner(Box::new(high), hidden());
+        high = NodePart::Inner(Box::new(high), hidden());
     }
-    malformed(&with(high), "it is too high");
+    malformed(&with(high), "the tree is too high");
     // Keys of no form.
     let mut tag = honest.clone();
     tag.node.each(&mut |part| {
-        if let Part::Chunk { entries, .. } = part {
+        if let NodePart::Chunk { entries, .. } = part {
             entries[0].1[0] = 2;
         }
     });
@@ -422,7 +427,7 @@ fn what_no_honest_tree_holds_is_refused_under_its_own_root() {
     // Entries behind the end.
     let mut beyond = honest.clone();
     beyond.node.each(&mut |part| {
-        if let Part::Chunk { count, entries, .. } = part {
+        if let NodePart::Chunk { count, entries, .. } = part {
             entries.last_mut().unwrap().0 += *count;
         }
     });
@@ -433,7 +438,7 @@ fn what_no_honest_tree_holds_is_refused_under_its_own_root() {
 #[test]
 fn no_bytes_of_a_value_pass_for_a_node() {
     // A value is the attacker's to choose: here what a pair, a chunk and an inner node hash.
-    let (mut store, mut model) = (Store::new(4), Model::new(4));
+    let (mut store, mut model) = (BavlStore::new(4), BavlModel::new(4));
     let two = [[7; 32], [9; 32]].concat();
     let values = [
         [&[1], &two[..]].concat(),
@@ -455,16 +460,16 @@ fn no_bytes_of_a_value_pass_for_a_node() {
             let mut place = 0;
             posed.node.each(&mut |part| {
                 if place == at
-                    && let Part::Inner(left, right) = part
+                    && let NodePart::Inner(left, right) = part
                 {
                     let mut hashes = Vec::new();
                     for side in [&**left, &**right] {
-                        if let Part::Hidden(hash) = side {
+                        if let NodePart::Hidden(hash) = side {
                             hashes.push(*hash);
                         }
                     }
                     let entries = vec![(0, key(5).encode().to_vec(), values[2].clone())];
-                    *part = Part::Chunk { count, entries, hashes };
+                    *part = NodePart::Chunk { count, entries, hashes };
                 }
                 place += 1;
             });
@@ -479,7 +484,7 @@ fn no_bytes_of_a_value_pass_for_a_node() {
     assert!(!other.contains(&entry_hash(&entry)));
 }
 
-fn chunks(store: &Store) -> Vec<(Vec<u8>, ChunkShown)> {
+fn chunks(store: &BavlStore) -> Vec<(Vec<u8>, VerifiedChunk)> {
     let mut all = Vec::new();
     let mut next = Some(StateKey::Account(Address::ZERO));
     while let Some(key) = next {
@@ -502,21 +507,21 @@ fn whole_chunks_show_themselves_and_their_ways_make_the_tree() {
     assert!(ends[0][0] && ends[ends.len() - 1][1]);
     assert_eq!(ends.iter().filter(|end| end[1]).count(), 1);
     // The ways, from the top down, are those to the leaves of one binary tree, from left to right.
-    let ways: Vec<Vec<Side>> = all
+    let ways: Vec<Vec<ChildSide>> = all
         .iter()
-        .map(|(_, chunk)| chunk.way.iter().rev().map(|step| step.side).collect())
+        .map(|(_, chunk)| chunk.path.iter().rev().map(|step| step.side).collect())
         .collect();
-    fn leaves(ways: &[Vec<Side>], depth: usize) -> Option<Tree> {
+    fn leaves(ways: &[Vec<ChildSide>], depth: usize) -> Option<ModelTree> {
         if let [one] = ways
             && one.len() == depth
         {
-            return Some(Tree::Chunk(Vec::new()));
+            return Some(ModelTree::Chunk(Vec::new()));
         }
-        let is_left = |way: &Vec<Side>| way.get(depth).map(|side| *side == Side::Left);
+        let is_left = |way: &Vec<ChildSide>| way.get(depth).map(|side| *side == ChildSide::Left);
         let middle = ways.iter().position(|way| is_left(way) == Some(false))?;
         let (left, right) = ways.split_at(middle);
         let left = Box::new(leaves(left, depth + 1)?);
-        Some(Tree::Inner(left, Box::new(leaves(right, depth + 1)?)))
+        Some(ModelTree::Inner(left, Box::new(leaves(right, depth + 1)?)))
     }
     let rebuilt = leaves(&ways, 0).unwrap();
     assert_eq!(rebuilt.height(), model.tree.as_ref().unwrap().height());
@@ -540,7 +545,7 @@ fn chunks_with_anything_else_in_them_are_refused() {
         assert_eq!(model.proof(&keys).bytes(), proof, "it is the proof of its keys");
         let fewer = verify_chunk(store.root, &store.prove(&keys[1..]));
         assert_eq!(fewer, Err(ProofError::Missing { what: "an entry of the chunk" }));
-        let Step { other, .. } = chunk.way[0];
+        let PathStep { other, .. } = chunk.path[0];
         assert_ne!(other, B256::ZERO);
     }
     let none = verify_chunk(store.root, &store.prove(&[]));

@@ -1,25 +1,25 @@
-//! The pairs of a group, block by block as they came.
+//! The pairs of a group, block by block in the order in which they came.
 
-use super::keys::Id;
-use crate::tree::Pair;
-use retrie_state::{StateKey, Value};
+use super::keys::KeyWords;
+use crate::shown_tree::CompoundPair;
+use retrie_state::{StateKey, StateValue};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// A pair in memory. Its value is in place, but for large ones.
+/// A pair in memory. Small values are stored inline.
 #[derive(Debug)]
-pub(crate) struct Entry {
-    id: Id,
+pub(crate) struct MemoryPair {
+    id: KeyWords,
     value: Option<SmallVec<[u8; 40]>>,
 }
 
-impl Entry {
-    pub(super) fn new(id: Id, value: Option<&[u8]>) -> Self {
+impl MemoryPair {
+    pub(super) fn new(id: KeyWords, value: Option<&[u8]>) -> Self {
         Self { id, value: value.map(SmallVec::from_slice) }
     }
 
     #[inline]
-    pub(super) const fn id(&self) -> &Id {
+    pub(super) const fn id(&self) -> &KeyWords {
         &self.id
     }
 
@@ -33,23 +33,23 @@ impl Entry {
         self.id.block()
     }
 
-    /// What it was set to; `None`: deleted.
+    /// The new value; `None`: deleted.
     pub(crate) fn value(&self) -> Option<&[u8]> {
         self.value.as_deref()
     }
 
-    pub(super) fn to_pair(&self) -> Pair {
-        Pair {
+    pub(super) fn to_pair(&self) -> CompoundPair {
+        CompoundPair {
             key: self.key().encode().to_vec(),
             block: self.block(),
-            value: self.value().map(Value::copy_from_slice),
+            value: self.value().map(StateValue::copy_from_slice),
         }
     }
 }
 
-/// Where a pair is: which block of the group, which pair of the block.
+/// The position of a pair: the block within the group, and the pair within the block.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct PairPlace {
     pub(super) block: u32,
     pub(super) pair: u32,
 }
@@ -57,21 +57,21 @@ pub(super) struct Place {
 /// Blocks in a chunk.
 const CHUNK: usize = 64;
 
-type Chunk = SmallVec<[Arc<[Entry]>; CHUNK]>;
+type BlockChunk = SmallVec<[Arc<[MemoryPair]>; CHUNK]>;
 
-/// Pairs by [`Place`]. A copy costs a reference for each chunk, and shares all pairs.
+/// Pairs by [`PairPlace`]. A copy costs one reference for each chunk, and shares all pairs.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Blocks(Vec<Arc<Chunk>>);
+pub(super) struct PairBlocks(Vec<Arc<BlockChunk>>);
 
-impl Blocks {
-    /// Adds a block; gives its number in the group.
-    pub(super) fn push(&mut self, pairs: Arc<[Entry]>) -> u32 {
+impl PairBlocks {
+    /// Adds a block and returns its number in the group.
+    pub(super) fn push(&mut self, pairs: Arc<[MemoryPair]>) -> u32 {
         match self.0.last_mut() {
             Some(chunk) if chunk.len() < CHUNK => Arc::make_mut(chunk).push(pairs),
             _ => self.0.push(Arc::new(SmallVec::from_iter([pairs]))),
         }
         let full = (self.0.len() - 1) * CHUNK;
-        // A group has no more blocks than pairs, and those fit into memory.
+        // A group has no more blocks than pairs, and its pairs fit into memory.
         (full + self.0.last().map_or(0, |chunk| chunk.len()) - 1) as u32
     }
 
@@ -87,20 +87,26 @@ impl Blocks {
     }
 
     /// The pairs from `first` on and before `end`, in order.
-    pub(super) fn between(&self, first: &Id, end: Option<&Id>) -> Vec<(Id, Place)> {
+    pub(super) fn between(
+        &self,
+        first: &KeyWords,
+        end: Option<&KeyWords>,
+    ) -> Vec<(KeyWords, PairPlace)> {
         let mut found = Vec::new();
         for (block, pairs) in (0..).zip(self.0.iter().flat_map(|chunk| chunk.iter())) {
             let from = pairs.partition_point(|entry| entry.id < *first);
             let own = pairs.iter().enumerate().skip(from);
             let own = own.take_while(|(_, entry)| end.is_none_or(|end| entry.id < *end));
-            found.extend(own.map(|(pair, entry)| (entry.id, Place { block, pair: pair as u32 })));
+            found.extend(
+                own.map(|(pair, entry)| (entry.id, PairPlace { block, pair: pair as u32 })),
+            );
         }
         found.sort_unstable_by_key(|(id, _)| *id);
         found
     }
 
     #[inline]
-    pub(super) fn at(&self, place: Place) -> &Entry {
+    pub(super) fn at(&self, place: PairPlace) -> &MemoryPair {
         let block = place.block as usize;
         &self.0[block / CHUNK][block % CHUNK][place.pair as usize]
     }

@@ -1,27 +1,27 @@
-//! What pairs are ordered by, and how a node finds its way among them.
+//! Compound keys, and the search among the keys of a node.
 
 use alloy_primitives::{Address, B256};
 use retrie_state::StateKey;
 use std::cmp::Ordering;
 
-/// Children of a node, and pairs of a leaf, at most. Small nodes make short proofs, and little to
-/// copy.
+/// Most children of a node, and most pairs of a leaf. Small nodes make short proofs and are cheap
+/// to copy.
 pub(super) const FANOUT: usize = 8;
-/// Places in a node: one more child may be there before it is split.
+/// Places in a node: it may have one child more before it is split.
 pub(super) const PLACES: usize = FANOUT + 1;
 
-/// What pairs are ordered by: the compound key.
-pub(crate) type PairId = (StateKey, u64);
+/// The compound key by which pairs are ordered: state key and block.
+pub(crate) type CompoundKey = (StateKey, u64);
 
-/// A [`PairId`] in words whose order is its order, which compare in a few instructions: the encoded
-/// key, filled up with zeros, and the block.
+/// A [`CompoundKey`] in words of the same order, which compare in a few instructions: the encoded
+/// state key, filled up with zeros, and the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Id([u64; WORDS]);
+pub(super) struct KeyWords([u64; WORDS]);
 
 const WORDS: usize = 8;
 const KEY: usize = StateKey::MAX_ENCODED_LEN;
 
-impl Id {
+impl KeyWords {
     pub(super) fn new(key: &StateKey, block: u64) -> Self {
         let encoded = key.encode();
         let mut bytes = [0; 64];
@@ -51,38 +51,38 @@ impl Id {
         self.0[6] << 40 | self.0[7] >> 24
     }
 
-    /// Whether both are of the same key.
+    /// Whether both have the same state key.
     pub(super) fn is_of(&self, other: &Self) -> bool {
         // The key ends within the seventh word.
         const REST: u32 = 64 - (KEY as u32 % 8) * 8;
         self.0[..6] == other.0[..6] && self.0[6] >> REST == other.0[6] >> REST
     }
 
-    /// The first word in which they differ; `WORDS` if they are equal.
+    /// The index of the first word in which they differ; `WORDS` if they are equal.
     fn parting(&self, other: &Self) -> usize {
         self.0.iter().zip(&other.0).take_while(|(a, b)| a == b).count()
     }
 }
 
-/// The ids in a node, in order: the first one whole, and of each the word in which they part. The
-/// others lie elsewhere, at the price of a cache miss each, and are needed only where that word is
-/// the same.
+/// The compound keys in a node, in order: the first key whole, and one word of each key, the first
+/// word in which they differ. The other words are elsewhere and cost a cache miss; a search needs
+/// them only if that one word is equal.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Keys {
+pub(super) struct NodeKeys {
     len: usize,
-    /// Words that all have in common; `WORDS` with one id.
+    /// The number of words that all keys have in common; `WORDS` with one key.
     shared: usize,
-    first: Id,
+    first: KeyWords,
     heads: [u64; PLACES],
 }
 
-impl Keys {
-    pub(super) const fn one(id: Id) -> Self {
+impl NodeKeys {
+    pub(super) const fn one(id: KeyWords) -> Self {
         Self { len: 1, shared: WORDS, first: id, heads: [0; PLACES] }
     }
 
-    /// Of ids in order: at least one, at most [`PLACES`].
-    pub(super) fn of(ids: &[Id]) -> Self {
+    /// From keys in order: at least one, at most [`PLACES`].
+    pub(super) fn of(ids: &[KeyWords]) -> Self {
         let mut keys = Self::one(ids[0]);
         keys.len = ids.len();
         keys.shared = ids[0].parting(&ids[ids.len() - 1]);
@@ -96,22 +96,23 @@ impl Keys {
         self.len
     }
 
-    pub(super) const fn first(&self) -> &Id {
+    pub(super) const fn first(&self) -> &KeyWords {
         &self.first
     }
 
-    /// The word that `heads` hold.
+    /// The index of the word in `heads`.
     fn word(&self) -> Option<usize> {
         (self.shared < WORDS).then_some(self.shared)
     }
 
-    /// How many ids are below `id`, or `or_equal`. `whole` gives the id at a place.
+    /// The number of keys that are below `id`, or also equal to it with `or_equal`. `whole` returns
+    /// the key at a place.
     #[inline]
     pub(super) fn rank<'a>(
         &self,
-        id: &Id,
+        id: &KeyWords,
         or_equal: bool,
-        whole: impl Fn(usize) -> &'a Id,
+        whole: impl Fn(usize) -> &'a KeyWords,
     ) -> usize {
         match id.0[..self.shared].cmp(&self.first.0[..self.shared]) {
             Ordering::Less => return 0,
@@ -126,12 +127,12 @@ impl Keys {
             let other = whole(lower + n);
             if or_equal { other <= id } else { other < id }
         };
-        // Mostly the newest version is asked for.
+        // Searches mostly look for the newest version.
         lower + (0..same).rev().find(is_below).map_or(0, |n| n + 1)
     }
 
-    /// Makes sure that `id` shares what all share.
-    fn admit(&mut self, id: &Id) {
+    /// Reduces the common words to those that `id` shares, too.
+    fn admit(&mut self, id: &KeyWords) {
         let shared = self.first.parting(id);
         if shared < self.shared {
             self.shared = shared;
@@ -139,16 +140,16 @@ impl Keys {
         }
     }
 
-    /// Puts in `id`, which is not there, at its place.
-    pub(super) fn insert(&mut self, at: usize, id: Id) {
+    /// Inserts `id`, which is not in the node, at the place `at`.
+    pub(super) fn insert(&mut self, at: usize, id: KeyWords) {
         self.admit(&id);
         self.heads.copy_within(at..self.len, at + 1);
         self.len += 1;
         self.set(at, id);
     }
 
-    /// Lowers the first id to `id`.
-    pub(super) fn lower_first(&mut self, id: Id) {
+    /// Lowers the first key to `id`.
+    pub(super) fn lower_first(&mut self, id: KeyWords) {
         if self.len == 1 {
             *self = Self::one(id);
         } else {
@@ -157,7 +158,7 @@ impl Keys {
         }
     }
 
-    fn set(&mut self, at: usize, id: Id) {
+    fn set(&mut self, at: usize, id: KeyWords) {
         if let Some(word) = self.word() {
             self.heads[at] = id.0[word];
         }
@@ -166,8 +167,8 @@ impl Keys {
         }
     }
 
-    /// Takes off those from `at` on.
-    pub(super) fn split<'a>(&mut self, at: usize, whole: impl Fn(usize) -> &'a Id) -> Self {
+    /// Splits off the keys from `at` on.
+    pub(super) fn split<'a>(&mut self, at: usize, whole: impl Fn(usize) -> &'a KeyWords) -> Self {
         let part = |from: usize, to: usize| {
             let mut ids = [self.first; PLACES];
             ids.iter_mut().zip(from..to).for_each(|(id, n)| *id = *whole(n));

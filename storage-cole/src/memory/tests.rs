@@ -1,10 +1,10 @@
 use super::{keys::FANOUT, *};
-use crate::tree::Pair;
+use crate::shown_tree::CompoundPair;
 use alloy_primitives::{Address, Bytes};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
 
-/// Keys that part in any of their words.
+/// Keys that can differ in any of their words.
 fn key(n: u64) -> StateKey {
     let address = Address::repeat_byte((n % 3) as u8);
     let mut slot = [0; 32];
@@ -16,20 +16,20 @@ fn key(n: u64) -> StateKey {
     }
 }
 
-type Model = BTreeMap<PairId, Option<Value>>;
+type PairModel = BTreeMap<CompoundKey, Option<StateValue>>;
 
-fn id(entry: &Entry) -> PairId {
+fn id(entry: &MemoryPair) -> CompoundKey {
     (entry.key(), entry.block())
 }
 
-fn value(entry: &Entry) -> Option<Value> {
-    entry.value().map(Value::copy_from_slice)
+fn value(entry: &MemoryPair) -> Option<StateValue> {
+    entry.value().map(StateValue::copy_from_slice)
 }
 
-/// Groups after each of some blocks, with what they hold.
-fn grown(seed: u64, blocks: u64, keys: u64) -> Vec<(Group, Model)> {
+/// The group after each of some blocks, with its expected pairs.
+fn grown(seed: u64, blocks: u64, keys: u64) -> Vec<(MemoryGroup, PairModel)> {
     let mut rng = StdRng::seed_from_u64(seed);
-    let (mut group, mut model) = (Group::default(), Model::new());
+    let (mut group, mut model) = (MemoryGroup::default(), PairModel::new());
     let mut grown = Vec::new();
     for block in 5..5 + blocks {
         let mut changes = BTreeMap::new();
@@ -45,10 +45,10 @@ fn grown(seed: u64, blocks: u64, keys: u64) -> Vec<(Group, Model)> {
     grown
 }
 
-fn check(group: &Group, model: &Model) {
+fn check(group: &MemoryGroup, model: &PairModel) {
     assert_eq!(group.len(), model.len() as u64);
     let first = (StateKey::Account(Address::ZERO), 0);
-    let pairs = |group: &Group, from: &PairId| -> Vec<_> {
+    let pairs = |group: &MemoryGroup, from: &CompoundKey| -> Vec<_> {
         group.from(from).map(|(entry, _)| (id(entry), value(entry))).collect()
     };
     assert!(pairs(group, &first).into_iter().eq(model.clone()));
@@ -64,15 +64,15 @@ fn check(group: &Group, model: &Model) {
     }
 }
 
-/// The digest of a shown tree, and the pairs it shows.
-fn fold(node: &Node, pairs: &mut Vec<Pair>) -> B256 {
+/// The digest of a shown tree, and the pairs that it shows.
+fn fold(node: &ShownNode, pairs: &mut Vec<CompoundPair>) -> B256 {
     match node {
-        Node::Hidden(digest) => *digest,
-        Node::Pair(pair) => {
+        ShownNode::Hidden(digest) => *digest,
+        ShownNode::Pair(pair) => {
             pairs.push(pair.clone());
             hash::pair(&pair.key, pair.block, pair.value.as_ref().map(|value| &value[..]))
         }
-        Node::Inner(children) => {
+        ShownNode::Inner(children) => {
             let digests: Vec<_> = children.iter().map(|child| fold(child, pairs)).collect();
             hash::node(&digests)
         }
@@ -91,7 +91,7 @@ fn every_block_has_its_own_tree_and_the_same_blocks_give_the_same_tree() {
 #[test]
 fn shown_pairs_lead_to_the_top() {
     for (group, model) in grown(2, 30, 200).iter().skip(3).step_by(5) {
-        let ids: Vec<PairId> = model.keys().copied().collect();
+        let ids: Vec<CompoundKey> = model.keys().copied().collect();
         let last = ids.len() - 1;
         for ranges in [
             vec![(0, 0)],
@@ -108,28 +108,28 @@ fn shown_pairs_lead_to_the_top() {
             assert!(shown.eq(expected.copied()));
         }
         assert!(
-            matches!(group.show(&[]), Some(Node::Hidden(top)) if top == group.source().unwrap().top)
+            matches!(group.show(&[]), Some(ShownNode::Hidden(top)) if top == group.source().unwrap().top)
         );
     }
 }
 
-/// Groups grown so large that something of them is folded.
-fn large(seed: u64) -> Vec<(Group, Model)> {
+/// Groups that are large enough to have folded subtrees.
+fn large(seed: u64) -> Vec<(MemoryGroup, PairModel)> {
     let all = grown(seed, 150, 4000);
-    let large = |(group, _): &(Group, Model)| group.depth > FOLDED;
+    let large = |(group, _): &(MemoryGroup, PairModel)| group.depth > FOLD_HEIGHT;
     let large: Vec<_> = all.into_iter().filter(large).collect();
-    assert!(large.last().unwrap().0.depth > FOLDED + 1, "too few pairs");
+    assert!(large.last().unwrap().0.depth > FOLD_HEIGHT + 1, "too few pairs");
     large
 }
 
 #[test]
 fn thinned_groups_hold_and_show_what_whole_ones_do() {
     for (group, model) in large(4).iter().step_by(17) {
-        let (thin, bytes) = group.thinned(group.last_block);
+        let (thin, bytes) = group.compacted(group.last_block);
         assert!(thin.unfolded.is_some() && bytes > 0);
         assert_eq!((thin.digest(), thin.source()), (group.digest(), group.source()));
         check(&thin, model);
-        let ids: Vec<PairId> = model.keys().copied().collect();
+        let ids: Vec<CompoundKey> = model.keys().copied().collect();
         for (at, id) in ids.iter().enumerate() {
             assert_eq!(thin.get(&id.0, id.1).map(value), group.get(&id.0, id.1).map(value));
             let wanted = [(*id, ids[(at + 1).min(ids.len() - 1)])];
@@ -139,7 +139,7 @@ fn thinned_groups_hold_and_show_what_whole_ones_do() {
             thin.show(&[(ids[0], ids[ids.len() - 1])]),
             group.show(&[(ids[0], ids[ids.len() - 1])])
         );
-        let digests = |group: &Group| group.from(&ids[0]).map(|(_, d)| d).collect::<Vec<_>>();
+        let digests = |group: &MemoryGroup| group.from(&ids[0]).map(|(_, d)| d).collect::<Vec<_>>();
         assert_eq!(digests(&thin), digests(group));
     }
 }
@@ -147,13 +147,13 @@ fn thinned_groups_hold_and_show_what_whole_ones_do() {
 #[test]
 fn thinned_groups_grow_as_whole_ones_do_and_are_cheap_beside_their_neighbours() {
     let groups = large(5);
-    let mut last = groups[0].0.thinned(groups[0].0.last_block);
+    let mut last = groups[0].0.compacted(groups[0].0.last_block);
     for ((before, _), (group, _)) in groups.iter().zip(&groups[1..]) {
-        let (thin, bytes) = group.thinned(group.last_block);
+        let (thin, bytes) = group.compacted(group.last_block);
         if group.last_block > before.last_block {
             let own = group.changed * size_of::<TreeNode>() as u64;
             assert!(bytes < own, "thinned {bytes}, whole {own}");
-            // To the thinned tree of the block before the same pairs are added.
+            // Add the same pairs to the compacted tree of the block before.
             let first = (StateKey::Account(Address::ZERO), 0);
             let new: Vec<_> = group
                 .from(&first)
@@ -165,8 +165,8 @@ fn thinned_groups_grow_as_whole_ones_do_and_are_cheap_beside_their_neighbours() 
             assert_eq!(grown.digest(), group.digest());
             assert_eq!(last.0.digest(), before.digest());
         }
-        // What has been thinned once costs nothing again.
-        assert_eq!(group.thinned(group.last_block + 1).1, 0);
+        // A group that was compacted once costs nothing the second time.
+        assert_eq!(group.compacted(group.last_block + 1).1, 0);
         last = (thin, bytes);
     }
 }
@@ -176,7 +176,7 @@ fn nodes_are_as_full_as_they_should_be() {
     fn walk(node: &TreeNode, is_root: bool, depth: usize) -> B256 {
         let len = node.keys.len();
         assert!(len <= FANOUT && (is_root || len >= FANOUT / 2));
-        assert_eq!(matches!(node.below, Below::Pairs(_)), depth == 0);
+        assert_eq!(matches!(node.below, NodeChildren::Pairs(_)), depth == 0);
         for (at, digest) in node.digests().iter().enumerate().filter(|_| depth > 0) {
             let child = node.child(at).unwrap();
             assert!(at > 0 || node.keys.first() == child.keys.first());
@@ -192,10 +192,10 @@ fn nodes_are_as_full_as_they_should_be() {
     }
 }
 
-/// Shapes are under the roots: they must not change.
+/// The shapes are hashed into roots, so they must not change.
 #[test]
 fn the_same_pairs_lead_to_the_same_top_for_ever() {
-    let mut group = Group::default();
+    let mut group = MemoryGroup::default();
     for block in 0..300u64 {
         let keys: std::collections::BTreeSet<_> =
             (0..20).map(|n| key((n * n * 31 + block * 17) % 5000)).collect();

@@ -1,31 +1,31 @@
-//! Writes the files of a run in one pass over its pairs, and the filter in a second.
+//! Writes the files of a run in one pass over its pairs, and the filter in a second pass.
 
 use super::{
-    RunInfo,
+    RunDescription,
+    description::{file_names, is_stem},
     file::{PageWriter, sync_dir},
     filter::FilterBuilder,
     index::IndexBuilder,
-    info::{file_names, is_stem},
-    merkle::{Leaves, MerkleWriter},
+    merkle::{LeafHasher, MerkleWriter},
     model::{self, MAX_KEY},
     page::PageBuilder,
-    values::{DESCRIPTION, Values},
+    values::{DESCRIPTION, ValueFile},
 };
 use crate::{
-    Params,
-    hash::{Batch, Source},
+    ColeParams,
+    hash::{HashBatch, SourceHeader},
 };
 use alloy_primitives::B256;
 use retrie_state::StateError;
 use std::path::{Path, PathBuf};
 
-/// A hold of long work: called now and then, an error ends the work.
-pub(crate) type Pause<'a> = &'a dyn Fn() -> Result<(), StateError>;
+/// Long work calls this regularly. It may block; its error ends the work.
+pub(crate) type PauseCheck<'a> = &'a dyn Fn() -> Result<(), StateError>;
 
-/// Work between two calls of a [`Pause`], in pairs.
+/// The number of pairs between two calls of a [`PauseCheck`].
 pub(super) const PAUSE_EVERY: u64 = 1024;
 
-/// A run in the making. Dropped before [`finish`](Self::finish), it leaves no files.
+/// Builds a run. If it is dropped before [`finish`](Self::finish), it leaves no files.
 #[derive(Debug)]
 pub(crate) struct RunBuilder {
     dir: PathBuf,
@@ -37,7 +37,7 @@ pub(crate) struct RunBuilder {
     filter: PageWriter,
     page: PageBuilder,
     payload: Vec<u8>,
-    leaves: Leaves,
+    leaves: LeafHasher,
     pairs: u64,
     keys: u64,
     first_block: u64,
@@ -48,15 +48,15 @@ pub(crate) struct RunBuilder {
 }
 
 impl RunBuilder {
-    /// Starts the files of run `stem` (up to 64 letters, digits, `_` and `-`) in `dir`.
-    pub(crate) fn new(dir: &Path, stem: &str, params: &Params) -> Result<Self, StateError> {
+    /// Creates the files of run `stem` (up to 64 letters, digits, `_` and `-`) in `dir`.
+    pub(crate) fn new(dir: &Path, stem: &str, params: &ColeParams) -> Result<Self, StateError> {
         if !is_stem(stem) {
             let what = "a run's name is 1 to 64 letters, digits, '_' or '-'";
             return Err(StateError::corrupt(format!("run {stem:?}"), what));
         }
         let [values, index, merkle, filter] = file_names(stem);
         let mut values = PageWriter::new(dir, &values)?;
-        // Its content is known at the end.
+        // The first page is written at the end.
         values.append(&[])?;
         Ok(Self {
             dir: dir.into(),
@@ -68,7 +68,7 @@ impl RunBuilder {
             filter: PageWriter::new(dir, &filter)?,
             page: PageBuilder::new(),
             payload: Vec::new(),
-            leaves: Leaves::new(params.fanout),
+            leaves: LeafHasher::new(params.fanout),
             pairs: 0,
             keys: 0,
             first_block: u64::MAX,
@@ -78,13 +78,13 @@ impl RunBuilder {
         })
     }
 
-    /// Number of pairs so far.
+    /// The number of pairs so far.
     pub(crate) const fn pairs(&self) -> u64 {
         self.pairs
     }
 
-    /// Adds a pair, above all before it: a key of 1 to 53 bytes that no other one starts with.
-    /// `leaf` is its digest ([`crate::hash::pair`]), if that is known.
+    /// Adds a pair above all pairs before it. The key has 1 to 53 bytes and is no prefix of another
+    /// key. `leaf` is the pair's digest ([`crate::hash::pair`]), if it is known.
     pub(crate) fn push(
         &mut self,
         key: &[u8],
@@ -99,8 +99,8 @@ impl RunBuilder {
             return Err(StateError::corrupt(format!("run {}", self.stem), what));
         }
         match leaf {
-            Some(leaf) => self.leaves.known(leaf),
-            None => self.leaves.hashed(|batch| batch.pair(key, block, value)),
+            Some(leaf) => self.leaves.add_digest(leaf),
+            None => self.leaves.add_input(|batch| batch.pair(key, block, value)),
         }
         if let Some(digests) = self.leaves.drain() {
             self.merkle.extend(&digests)?;
@@ -135,14 +135,17 @@ impl RunBuilder {
         Ok(())
     }
 
-    /// Completes the files: they are on disk, under their names, when this returns. There must be a
-    /// pair.
-    pub(crate) fn finish(self) -> Result<RunInfo, StateError> {
+    /// Completes the files. They are on disk, under their names, when this returns. There must be
+    /// at least one pair.
+    pub(crate) fn finish(self) -> Result<RunDescription, StateError> {
         self.finish_pausing(&|| Ok(()))
     }
 
-    /// [`finish`](Self::finish), held up or ended by `pause`.
-    pub(crate) fn finish_pausing(self, pause: Pause<'_>) -> Result<RunInfo, StateError> {
+    /// [`finish`](Self::finish) with calls of `pause`.
+    pub(crate) fn finish_pausing(
+        self,
+        pause: PauseCheck<'_>,
+    ) -> Result<RunDescription, StateError> {
         let mut this = self;
         if this.pairs == 0 {
             return Err(StateError::corrupt(format!("run {}", this.stem), "it has no pairs"));
@@ -151,9 +154,9 @@ impl RunBuilder {
         let (digests, _) = this.leaves.finish();
         this.merkle.extend(&digests)?;
         let (mut index, index_pages) = this.index.finish()?;
-        let mut info = RunInfo {
+        let mut info = RunDescription {
             stem: this.stem,
-            source: Source {
+            source: SourceHeader {
                 pairs: this.pairs,
                 first_block: this.first_block,
                 last_block: this.last_block,
@@ -168,11 +171,11 @@ impl RunBuilder {
         };
         info.source.top = this.merkle.climb(&info.tree())?;
 
-        let filter = keys_filter(&Values::new(this.values.map()?), info.keys, pause)?;
+        let filter = keys_filter(&ValueFile::new(this.values.map()?), info.keys, pause)?;
         filter.write(&mut this.filter)?;
-        let mut leaves = Leaves::new(this.fanout);
+        let mut leaves = LeafHasher::new(this.fanout);
         for block in &filter.blocks {
-            leaves.hashed(|batch| batch.filter_block(block));
+            leaves.add_input(|batch| batch.filter_block(block));
             if let Some(digests) = leaves.drain() {
                 this.merkle.extend(&digests)?;
             }
@@ -184,7 +187,7 @@ impl RunBuilder {
         let mut merkle = this.merkle.finish()?;
 
         this.values.replace(DESCRIPTION, &info.to_page())?;
-        // All at once: the file system's journal then commits them together.
+        // Sync all at once: then the journal of the file system commits them together.
         std::thread::scope(|scope| {
             let files = [&mut merkle, &mut index, &mut this.filter, &mut this.values];
             let syncs = files.map(|file| scope.spawn(|| file.sync()));
@@ -194,7 +197,7 @@ impl RunBuilder {
             })
         })?;
         pause()?;
-        // The values last: that they have their name tells that all have.
+        // The values come last: if the value file has its name, all files have.
         for file in [merkle, index, this.filter, this.values] {
             file.publish()?;
         }
@@ -203,15 +206,15 @@ impl RunBuilder {
     }
 }
 
-/// The filter over the `keys` distinct keys of a values file.
+/// The filter over the `keys` distinct keys of a value file.
 pub(super) fn keys_filter(
-    values: &Values,
+    values: &ValueFile,
     keys: u64,
-    pause: Pause<'_>,
+    pause: PauseCheck<'_>,
 ) -> Result<FilterBuilder, StateError> {
     let mut filter = FilterBuilder::new(keys);
-    let (mut batch, mut hashes, mut last) = (Batch::default(), Vec::new(), Vec::new());
-    let mut add = |batch: &mut Batch| {
+    let (mut batch, mut hashes, mut last) = (HashBatch::default(), Vec::new(), Vec::new());
+    let mut add = |batch: &mut HashBatch| {
         batch.finish_into(&mut hashes);
         hashes.drain(..).for_each(|hash| filter.add(&hash));
     };

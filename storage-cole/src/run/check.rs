@@ -1,11 +1,11 @@
-//! The check of everything a run has.
+//! The check of a run.
 
 use super::{
     Run,
-    build::{PAUSE_EVERY, Pause, keys_filter},
+    build::{PAUSE_EVERY, PauseCheck, keys_filter},
     file::PagedFile,
     filter, index,
-    merkle::{Leaves, Shape},
+    merkle::{LeafHasher, TreeShape},
     model,
     values::DESCRIPTION,
 };
@@ -15,16 +15,15 @@ use retrie_state::StateError;
 use std::cell::Cell;
 
 impl Run {
-    /// Reads everything and reports what is wrong: checksums of all pages, order, positions and
-    /// blocks of the pairs, both trees made anew, the filter made anew, whether the index finds
-    /// every page.
+    /// Reads everything and reports faults: checksums of all pages; order, positions and blocks of
+    /// the pairs; both trees and the filter, recomputed; whether the index finds every page.
     ///
     /// # Errors
     /// Those of `pause`.
     pub(crate) fn check(
         &self,
         report: &mut dyn FnMut(StateError),
-        pause: Pause<'_>,
+        pause: PauseCheck<'_>,
     ) -> Result<(), StateError> {
         let mut whole = true;
         for file in [&self.values.file, &self.index, &self.merkle, &self.filter] {
@@ -32,7 +31,7 @@ impl Run {
                 if page.is_multiple_of(64) {
                     pause()?;
                 }
-                file.walks_to(page);
+                file.prefetch_after(page);
                 if let Err(error) = file.check(page) {
                     whole = false;
                     report(error);
@@ -40,12 +39,12 @@ impl Run {
             }
         }
         if !whole {
-            // Whatever else is found follows from that.
+            // Further faults would follow from these.
             return Ok(());
         }
         let stopped = Cell::new(false);
         let pause = || pause().inspect_err(|_| stopped.set(true));
-        let source = &self.info.source;
+        let source = &self.description.source;
         let mut done = |checked: Result<(), StateError>| match checked {
             Err(error) if stopped.get() => Err(error),
             Err(error) => {
@@ -61,11 +60,11 @@ impl Run {
         done(self.check_index(&pause))
     }
 
-    fn check_pairs(&self, pause: Pause<'_>) -> Result<(), StateError> {
-        let (source, file) = (&self.info.source, &self.values.file);
+    fn check_pairs(&self, pause: PauseCheck<'_>) -> Result<(), StateError> {
+        let (source, file) = (&self.description.source, &self.values.file);
         let (mut key, mut block) = (Vec::new(), 0);
         let (mut pairs, mut keys, mut first_block, mut last_block) = (0, 0, u64::MAX, 0);
-        let mut leaves = Leaves::new(self.info.fanout);
+        let mut leaves = LeafHasher::new(self.description.fanout);
         let mut digests = self.digests(&self.tree, file);
         let mut cursor = self.values.cursor();
         while let Some(pair) = cursor.next()? {
@@ -88,14 +87,14 @@ impl Run {
             first_block = block.min(first_block);
             last_block = block.max(last_block);
             pairs += 1;
-            leaves.hashed(|batch| batch.pair(pair.key, pair.block, pair.value));
+            leaves.add_input(|batch| batch.pair(pair.key, pair.block, pair.value));
             if let Some(layer) = leaves.drain() {
                 digests(&layer)?;
             }
         }
         digests(&leaves.finish().0)?;
         let found = (pairs, keys, first_block, last_block);
-        let said = (source.pairs, self.info.keys, source.first_block, source.last_block);
+        let said = (source.pairs, self.description.keys, source.first_block, source.last_block);
         if found != said {
             let what = format!(
                 "pairs, keys, first and last block are {found:?}, the description says {said:?}"
@@ -105,11 +104,11 @@ impl Run {
         Ok(())
     }
 
-    /// Compares digests of the lowest stored layer of a tree, which follow from `file`, as they
-    /// come.
+    /// Compares digests of the lowest stored layer of a tree, which follow from `file`, with the
+    /// stored ones, as they come.
     fn digests<'a>(
         &'a self,
-        tree: &'a Shape,
+        tree: &'a TreeShape,
         file: &'a PagedFile,
     ) -> impl FnMut(&[B256]) -> Result<(), StateError> + 'a {
         let mut next = 0;
@@ -118,7 +117,7 @@ impl Run {
                 let known = next < tree.count(tree.lowest());
                 if !known || tree.digest(&self.merkle, tree.lowest(), next)? != *digest {
                     let leaves = tree.leaves(tree.lowest(), next);
-                    let what = format!("digest {next} is not that of {} {leaves:?}", file.name());
+                    let what = format!("digest {next} does not fit {} {leaves:?}", file.name());
                     return Err(self.merkle.wrong(what));
                 }
                 next += 1;
@@ -128,7 +127,12 @@ impl Run {
     }
 
     /// Checks the layers above the lowest stored one.
-    fn check_layers(&self, tree: &Shape, top: &B256, pause: Pause<'_>) -> Result<(), StateError> {
+    fn check_layers(
+        &self,
+        tree: &TreeShape,
+        top: &B256,
+        pause: PauseCheck<'_>,
+    ) -> Result<(), StateError> {
         for layer in tree.lowest() + 1..=tree.top() {
             for index in 0..tree.count(layer) {
                 if index.is_multiple_of(PAUSE_EVERY) {
@@ -138,7 +142,7 @@ impl Run {
                 let children = children.map(|child| tree.digest(&self.merkle, layer - 1, child));
                 let children = children.collect::<Result<Vec<_>, _>>()?;
                 if tree.digest(&self.merkle, layer, index)? != hash::node(&children) {
-                    let what = format!("node {index} of layer {layer} is not that of its children");
+                    let what = format!("node {index} of layer {layer} does not fit its children");
                     return Err(self.merkle.wrong(what));
                 }
             }
@@ -149,15 +153,15 @@ impl Run {
         Ok(())
     }
 
-    fn check_filter(&self, pause: Pause<'_>) -> Result<(), StateError> {
-        let expected = keys_filter(&self.values, self.info.keys, pause)?;
-        let mut leaves = Leaves::new(self.info.fanout);
+    fn check_filter(&self, pause: PauseCheck<'_>) -> Result<(), StateError> {
+        let expected = keys_filter(&self.values, self.description.keys, pause)?;
+        let mut leaves = LeafHasher::new(self.description.fanout);
         let mut digests = self.digests(&self.filter_tree, &self.filter);
         for (number, expected) in (0..).zip(&expected.blocks) {
             if filter::block(&self.filter, number)? != expected {
-                return Err(self.filter.wrong(format!("block {number} is not that of the keys")));
+                return Err(self.filter.wrong(format!("block {number} does not fit the keys")));
             }
-            leaves.hashed(|batch| batch.filter_block(expected));
+            leaves.add_input(|batch| batch.filter_block(expected));
             if let Some(layer) = leaves.drain() {
                 digests(&layer)?;
             }
@@ -165,15 +169,15 @@ impl Run {
         digests(&leaves.finish().0)
     }
 
-    fn check_index(&self, pause: Pause<'_>) -> Result<(), StateError> {
+    fn check_index(&self, pause: PauseCheck<'_>) -> Result<(), StateError> {
         let mut number = DESCRIPTION + 1;
         while number < self.values.file.pages() {
-            self.values.file.walks_to(number);
+            self.values.file.prefetch_after(number);
             let page = self.values.page(number)?;
             let first = page.first().ok_or_else(|| self.values.unreadable(number))?;
             let key = model::number(first.0, first.1);
-            let guess = index::search(&self.index, &self.info.index_pages, &key)?;
-            // A line is at most half a page off.
+            let guess = index::search(&self.index, &self.description.index_pages, &key)?;
+            // A prediction is at most half a page off.
             if guess != number && guess + 1 != number {
                 let what = format!("it takes the first pair of value page {number} to {guess}");
                 return Err(self.index.wrong(what));

@@ -1,4 +1,4 @@
-//! The blocked Bloom filter over the keys of a run: one block of 64 bytes tells of a key.
+//! The blocked Bloom filter over the keys of a run: a lookup reads one block of 64 bytes.
 //!
 //! Format: `docs/formats/cole.md`, Filters.
 
@@ -13,29 +13,29 @@ pub(crate) const BLOCK: usize = 64;
 const BLOCKS: u64 = (PAYLOAD / BLOCK) as u64;
 const BITS_A_KEY: u64 = 10;
 
-/// Number of blocks for so many keys.
+/// The number of blocks for `keys` keys.
 pub(crate) const fn blocks(keys: u64) -> u64 {
     (keys * BITS_A_KEY).div_ceil(8 * BLOCK as u64)
 }
 
-/// Number of pages for so many blocks.
+/// The number of pages for `blocks` blocks.
 pub(crate) const fn pages(blocks: u64) -> u64 {
     blocks.div_ceil(BLOCKS)
 }
 
-/// A filter in the making, in memory: 10 bits a key.
+/// A filter that is being built, in memory: 10 bits for each key.
 #[derive(Debug)]
 pub(crate) struct FilterBuilder {
     pub(crate) blocks: Vec<[u8; BLOCK]>,
 }
 
 impl FilterBuilder {
-    /// An empty filter for so many keys.
+    /// An empty filter for `keys` keys.
     pub(crate) fn new(keys: u64) -> Self {
         Self { blocks: vec![[0; BLOCK]; blocks(keys) as usize] }
     }
 
-    /// Adds a key by the hash behind [`crate::hash::filter_key`].
+    /// Adds a key, by the hash from which [`crate::hash::filter_key`] takes its numbers.
     pub(crate) fn add(&mut self, hash: &B256) {
         let (a, b) = halves(hash);
         let at = block_of(a, self.blocks.len() as u64) as usize;
@@ -50,13 +50,13 @@ impl FilterBuilder {
     }
 }
 
-/// The numbers of a key.
+/// The numbers `a` and `b` of a key.
 fn halves(hash: &B256) -> (u64, u64) {
     let word = |at: usize| hash[at..at + 8].iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
     (word(0), word(8))
 }
 
-/// A block of a filter in its file.
+/// Reads a block of a filter from its file.
 pub(crate) fn block(file: &PagedFile, number: u64) -> Result<&[u8; BLOCK], StateError> {
     let at = (number % BLOCKS) as usize * BLOCK;
     let block = file.page(number / BLOCKS)?[at..].first_chunk();

@@ -1,34 +1,34 @@
-//! The learned index of a run: models over the value pages, models over the pages of these, and so
-//! on up to a single page (COLE, Algorithm 3).
+//! The learned index of a run: a layer of models over the value pages, a layer of models over the
+//! pages of the layer below, and so on up to a layer of one page (COLE, Algorithm 3).
 
 use super::{
     file::{PAYLOAD, PageWriter, PagedFile},
-    model::{Learner, MODEL, Model, NUMBER},
+    model::{LearnedModel, MODEL, ModelLearner, NUMBER},
 };
 use retrie_state::StateError;
 
-/// Models in a page, behind their number (2 bytes).
+/// Most models in a page, after their number (2 bytes).
 const MODELS: usize = (PAYLOAD - 2) / MODEL;
-/// More layers than 2^40 pages can need.
+/// Most layers: more than 2^40 pages can need.
 pub(crate) const MAX_LAYERS: usize = 16;
 
 /// Writes a layer of models.
 #[derive(Debug)]
-struct Layer {
-    learner: Learner,
+struct LayerWriter {
+    learner: ModelLearner,
     page: Vec<u8>,
     models: u16,
-    /// First keys of the pages of this layer, with their numbers.
+    /// The first keys of the pages of this layer, with the page numbers.
     firsts: Vec<([u8; NUMBER], u64)>,
 }
 
-impl Layer {
+impl LayerWriter {
     fn new(epsilon: u8) -> Self {
         let (page, firsts) = (vec![0; 2], Vec::new());
-        Self { learner: Learner::new(epsilon), page, models: 0, firsts }
+        Self { learner: ModelLearner::new(epsilon), page, models: 0, firsts }
     }
 
-    fn add(&mut self, model: Option<Model>, out: &mut PageWriter) -> Result<(), StateError> {
+    fn add(&mut self, model: Option<LearnedModel>, out: &mut PageWriter) -> Result<(), StateError> {
         let Some(model) = model else { return Ok(()) };
         if usize::from(self.models) == MODELS {
             self.write(out)?;
@@ -56,33 +56,34 @@ impl Layer {
     }
 }
 
-/// Makes an index from the first keys of value pages.
+/// Builds an index from the first keys of value pages.
 #[derive(Debug)]
 pub(crate) struct IndexBuilder {
     out: PageWriter,
     epsilon: u8,
-    bottom: Layer,
+    bottom: LayerWriter,
 }
 
 impl IndexBuilder {
-    /// An index without keys; see [`Learner::new`] for epsilon.
+    /// An index without keys. See [`ModelLearner::new`] for epsilon.
     pub(crate) fn new(out: PageWriter, epsilon: u8) -> Self {
-        Self { out, epsilon, bottom: Layer::new(epsilon) }
+        Self { out, epsilon, bottom: LayerWriter::new(epsilon) }
     }
 
-    /// The first pair of value page `page`, as a number.
+    /// Adds the first pair of value page `page`, as a number.
     pub(crate) fn push(&mut self, key: &[u8; NUMBER], page: u64) -> Result<(), StateError> {
         let model = self.bottom.learner.push(key, page);
         self.bottom.add(model, &mut self.out)
     }
 
-    /// The file, and the pages of its layers from the bottom up. At least one key was pushed.
+    /// Returns the file, and the number of pages of each layer from the bottom up. At least one key
+    /// must have been added.
     pub(crate) fn finish(mut self) -> Result<(PageWriter, Vec<u64>), StateError> {
         let mut layer = self.bottom;
         layer.finish(&mut self.out)?;
         let mut pages = vec![layer.firsts.len() as u64];
         while layer.firsts.len() > 1 {
-            let mut above = Layer::new(self.epsilon);
+            let mut above = LayerWriter::new(self.epsilon);
             for (key, page) in &layer.firsts {
                 let model = above.learner.push(key, *page);
                 above.add(model, &mut self.out)?;
@@ -95,14 +96,14 @@ impl IndexBuilder {
     }
 }
 
-/// Models of a page.
-struct Models<'a> {
+/// The models of a page.
+struct ModelPage<'a> {
     file: &'a PagedFile,
     page: u64,
     models: &'a [[u8; MODEL]],
 }
 
-impl<'a> Models<'a> {
+impl<'a> ModelPage<'a> {
     fn read(file: &'a PagedFile, page: u64) -> Result<Self, StateError> {
         let payload = file.page(page)?;
         let count = usize::from(u16::from_be_bytes([payload[0], payload[1]]));
@@ -113,21 +114,21 @@ impl<'a> Models<'a> {
         }
     }
 
-    /// Number of models that do not start above a key.
+    /// The number of models whose first key is not above `key`.
     fn up_to(&self, key: &[u8; NUMBER]) -> usize {
         self.models.partition_point(|model| model[..NUMBER] <= key[..])
     }
 
-    /// Where model `at`, or else the first one, takes a key to.
+    /// The page that model `at`, or without it the first model, predicts for a key.
     fn follow(&self, at: Option<usize>, key: &[u8; NUMBER]) -> Result<u64, StateError> {
-        let model = self.models.get(at.unwrap_or(0)).and_then(Model::decode);
+        let model = self.models.get(at.unwrap_or(0)).and_then(LearnedModel::decode);
         let model = model.ok_or_else(|| self.file.corrupt(self.page, "it has a bad model"))?;
         Ok(model.page(key))
     }
 }
 
-/// The value page of a key, up to one too low or too high, in an index with so many pages in its
-/// layers.
+/// The predicted value page of a key: exact, one too low or one too high. `layers` are the numbers
+/// of pages of the index's layers.
 pub(crate) fn search(
     file: &PagedFile,
     layers: &[u64],
@@ -140,16 +141,16 @@ pub(crate) fn search(
         let start = end.saturating_sub(*pages);
         let last = end.saturating_sub(1);
         end = start;
-        let mut models = Models::read(file, guess.clamp(start, last))?;
+        let mut models = ModelPage::read(file, guess.clamp(start, last))?;
         let mut found = models.up_to(key);
-        // The page before, if all models here start above the key.
+        // If all models of the page start above the key, take the page before.
         while found == 0 && models.page > start {
-            models = Models::read(file, models.page - 1)?;
+            models = ModelPage::read(file, models.page - 1)?;
             found = models.up_to(key);
         }
-        // The page behind, if its first model does not.
+        // If the first model of the next page does not start above the key, take the next page.
         while found == models.models.len() && models.page < last {
-            let next = Models::read(file, models.page + 1)?;
+            let next = ModelPage::read(file, models.page + 1)?;
             match next.up_to(key) {
                 0 => break,
                 behind => (models, found) = (next, behind),

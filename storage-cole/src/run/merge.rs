@@ -1,35 +1,35 @@
-//! Several runs into one.
+//! Merges several runs into one.
 
 use super::{
-    Cursor, Run, RunBuilder, RunInfo,
-    build::{PAUSE_EVERY, Pause},
+    PairCursor, Run, RunBuilder, RunDescription,
+    build::{PAUSE_EVERY, PauseCheck},
 };
 use retrie_state::StateError;
 use std::sync::Arc;
 
-/// What a merge drops.
+/// What a merge may drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cutoff {
-    /// Of a key's pairs at or before this block only the newest stays.
+pub(crate) struct MergeCutoff {
+    /// Of a key's pairs at or before this block, only the newest stays.
     pub(crate) block: u64,
-    /// No older run is left: a deletion that the newest pair is need not stay either.
+    /// Whether there is no older run. Then the newest pair is dropped, too, if it is a deletion.
     pub(crate) is_deepest: bool,
 }
 
-/// Merges `inputs`, no two of which have the same pair, into `out`. With a `cutoff` old pairs are
-/// dropped; `None` if none is left. `pause` is called every thousand pairs or so; an error of it
-/// ends the merge without a trace.
+/// Merges `inputs` into `out`. No two inputs may have the same pair. With a `cutoff`, old pairs are
+/// dropped; the result is `None` if no pair is left. `pause` is called about every thousand pairs;
+/// if it fails, the merge ends and leaves no files.
 pub(crate) fn merge(
     inputs: &[Arc<Run>],
-    cutoff: Option<Cutoff>,
+    cutoff: Option<MergeCutoff>,
     mut out: RunBuilder,
-    pause: Pause<'_>,
-) -> Result<Option<RunInfo>, StateError> {
-    let mut queue = Queue::default();
+    pause: PauseCheck<'_>,
+) -> Result<Option<RunDescription>, StateError> {
+    let mut queue = CursorQueue::default();
     for run in inputs {
         queue.add(run.cursor_from_start())?;
     }
-    let (mut read, mut held) = (0u64, Held::default());
+    let (mut read, mut held) = (0u64, HeldPair::default());
     while let Some(first) = queue.first() {
         if read.is_multiple_of(PAUSE_EVERY) {
             pause()?;
@@ -61,9 +61,9 @@ pub(crate) fn merge(
     out.finish_pausing(pause).map(Some)
 }
 
-/// The newest pair of a key up to the cutoff so far.
+/// The newest pair of the current key at or before the cutoff.
 #[derive(Default)]
-struct Held {
+struct HeldPair {
     is_some: bool,
     key: Vec<u8>,
     block: u64,
@@ -71,7 +71,7 @@ struct Held {
     present: bool,
 }
 
-impl Held {
+impl HeldPair {
     fn hold(&mut self, key: &[u8], block: u64, value: Option<&[u8]>) {
         self.key.clear();
         self.key.extend_from_slice(key);
@@ -80,7 +80,7 @@ impl Held {
         (self.is_some, self.block, self.present) = (true, block, value.is_some());
     }
 
-    fn release(&mut self, cutoff: Cutoff, out: &mut RunBuilder) -> Result<(), StateError> {
+    fn release(&mut self, cutoff: MergeCutoff, out: &mut RunBuilder) -> Result<(), StateError> {
         let stays = self.is_some && (self.present || !cutoff.is_deepest);
         self.is_some = false;
         match stays {
@@ -90,25 +90,25 @@ impl Held {
     }
 }
 
-/// Cursors in the order of their pairs.
+/// Cursors, ordered by their current pairs.
 #[derive(Default)]
-struct Queue<'a> {
-    cursors: Vec<Cursor<'a>>,
-    /// Those that have a pair, the lowest last.
+struct CursorQueue<'a> {
+    cursors: Vec<PairCursor<'a>>,
+    /// The cursors that have a pair; the lowest pair is last.
     order: Vec<usize>,
 }
 
-impl<'a> Queue<'a> {
-    fn add(&mut self, cursor: Cursor<'a>) -> Result<(), StateError> {
+impl<'a> CursorQueue<'a> {
+    fn add(&mut self, cursor: PairCursor<'a>) -> Result<(), StateError> {
         self.cursors.push(cursor);
         self.step(self.cursors.len() - 1)
     }
 
-    fn first(&self) -> Option<&Cursor<'a>> {
+    fn first(&self) -> Option<&PairCursor<'a>> {
         self.order.last().map(|at| &self.cursors[*at])
     }
 
-    /// Goes on behind the first pair.
+    /// Moves past the first pair.
     fn advance(&mut self) -> Result<(), StateError> {
         match self.order.pop() {
             Some(at) => self.step(at),

@@ -1,47 +1,48 @@
 //! The complete m-ary trees over the pairs and over the filter of a run (COLE, Algorithm 4).
 //!
-//! Most digests of a tree are in its lowest layers, which follow from few pairs: these layers are
-//! not stored. The lowest stored one is written as the leaves come; each above is made from the one
-//! below, read back once. Memory is that of some leaves.
+//! Most digests of a tree are in its lowest layers. These follow from few pairs, so they are not
+//! stored. The lowest stored layer is written while the leaves come; each layer above is computed
+//! from the layer below, which is read back once. Memory is needed for a few leaves only.
 
 use super::file::{PAYLOAD, PageWriter, PagedFile};
-use crate::hash::Batch;
+use crate::hash::HashBatch;
 use alloy_primitives::B256;
 use retrie_state::StateError;
 use std::ops::Range;
 
 /// Digests in a page.
 const DIGESTS: u64 = (PAYLOAD / 32) as u64;
-/// So many leaves, at least, hang on a stored digest, if there are so many.
-const WIDTH: u64 = 16;
-/// About so many leaves are hashed together.
-const TOGETHER: u64 = 1024;
+/// The least number of leaves below a stored digest, if the tree has that many.
+const LEAVES_A_DIGEST: u64 = 16;
+/// About the number of leaves that are hashed together.
+const HASHED_TOGETHER: u64 = 1024;
 
-/// Layers of a tree that are not stored, and the leaves below a digest of the lowest that is.
+/// The number of layers that are not stored, and the number of leaves below a digest of the lowest
+/// stored layer.
 fn skipped(fanout: u8) -> (usize, u64) {
     let (mut layers, mut width) = (0, 1);
-    while width < WIDTH {
+    while width < LEAVES_A_DIGEST {
         width *= u64::from(fanout);
         layers += 1;
     }
     (layers, width)
 }
 
-/// The layers of a tree, and where they are in its file.
+/// The layers of a tree, and their positions in the file.
 #[derive(Clone, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct TreeShape {
     fanout: u64,
-    /// Number of digests by layer, from the leaves to the top.
+    /// The number of digests of each layer, from the leaves to the top.
     counts: Vec<u64>,
     /// The lowest stored layer.
     lowest: usize,
-    /// By stored layer: number of its first digest in the file.
+    /// For each stored layer, the number of its first digest in the file.
     starts: Vec<u64>,
     end: u64,
 }
 
-impl Shape {
-    /// The tree over `leaves` (at least one), stored from digest `start` of the file on.
+impl TreeShape {
+    /// The tree over `leaves` leaves (at least one), stored from digest `start` of the file on.
     pub(crate) fn new(leaves: u64, fanout: u8, start: u64) -> Self {
         let m = u64::from(fanout.max(2));
         let mut counts = vec![leaves];
@@ -68,17 +69,17 @@ impl Shape {
         self.lowest
     }
 
-    /// Number of digests in a layer.
+    /// The number of digests in a layer.
     pub(crate) fn count(&self, layer: usize) -> u64 {
         self.counts[layer]
     }
 
-    /// Number of the digest behind the last of this tree.
+    /// The number of the digest after the last one of this tree.
     pub(crate) const fn end(&self) -> u64 {
         self.end
     }
 
-    /// Pages of a file that ends with this tree.
+    /// The number of pages of a file that ends with this tree.
     pub(crate) const fn pages(&self) -> u64 {
         self.end.div_ceil(DIGESTS)
     }
@@ -95,7 +96,7 @@ impl Shape {
         index * width..((index + 1) * width).min(self.counts[0])
     }
 
-    /// A stored digest.
+    /// Reads a stored digest.
     pub(crate) fn digest(
         &self,
         file: &PagedFile,
@@ -113,8 +114,8 @@ fn in_page(page: &[u8; PAYLOAD], number: u64) -> B256 {
     B256::from_slice(&page[at..at + 32])
 }
 
-/// The layer above `layer`.
-pub(crate) fn reduce(layer: &mut Vec<B256>, fanout: u64, batch: &mut Batch) {
+/// Replaces `layer` by the layer above it.
+pub(crate) fn reduce(layer: &mut Vec<B256>, fanout: u64, batch: &mut HashBatch) {
     for children in layer.chunks(fanout as usize) {
         batch.node(children);
     }
@@ -122,54 +123,54 @@ pub(crate) fn reduce(layer: &mut Vec<B256>, fanout: u64, batch: &mut Batch) {
     batch.finish_into(layer);
 }
 
-/// Turns leaves, as they come, into the lowest layer that is stored.
+/// Turns a stream of leaves into the lowest stored layer.
 #[derive(Debug)]
-pub(crate) struct Leaves {
+pub(crate) struct LeafHasher {
     fanout: u8,
     count: u64,
     gathered: Vec<B256>,
-    /// Those of the gathered that are in `batch` yet.
+    /// Indexes of the gathered leaves whose inputs are in `batch`.
     waiting: Vec<usize>,
-    batch: Batch,
+    batch: HashBatch,
 }
 
-impl Leaves {
-    /// No leaves.
+impl LeafHasher {
+    /// Starts without leaves.
     pub(crate) fn new(fanout: u8) -> Self {
         let (gathered, waiting) = (Vec::new(), Vec::new());
-        Self { fanout, count: 0, gathered, waiting, batch: Batch::default() }
+        Self { fanout, count: 0, gathered, waiting, batch: HashBatch::default() }
     }
 
     /// Adds a leaf by its digest.
-    pub(crate) fn known(&mut self, digest: B256) {
+    pub(crate) fn add_digest(&mut self, digest: B256) {
         self.gathered.push(digest);
     }
 
-    /// Adds a leaf that is hashed later: what `add` adds to the batch.
-    pub(crate) fn hashed(&mut self, add: impl FnOnce(&mut Batch)) {
+    /// Adds a leaf whose digest is not computed yet: `add` adds its input to the batch.
+    pub(crate) fn add_input(&mut self, add: impl FnOnce(&mut HashBatch)) {
         self.waiting.push(self.gathered.len());
         self.gathered.push(B256::ZERO);
         add(&mut self.batch);
     }
 
-    /// Digests of the lowest stored layer, if enough leaves are gathered.
+    /// Digests of the lowest stored layer, once enough leaves are gathered.
     pub(crate) fn drain(&mut self) -> Option<Vec<B256>> {
         let (layers, width) = skipped(self.fanout);
-        let together = (TOGETHER / width).max(1) * width;
-        (self.gathered.len() as u64 >= together).then(|| self.settle(layers))
+        let together = (HASHED_TOGETHER / width).max(1) * width;
+        (self.gathered.len() as u64 >= together).then(|| self.hash_layers(layers))
     }
 
-    /// The last digests, and the number of leaves.
+    /// The last digests, and the number of all leaves.
     pub(crate) fn finish(mut self) -> (Vec<B256>, u64) {
         let (mut layers, width) = skipped(self.fanout);
         if self.count == 0 && self.gathered.len() as u64 <= width {
-            layers = Shape::new(self.gathered.len() as u64, self.fanout, 0).top();
+            layers = TreeShape::new(self.gathered.len() as u64, self.fanout, 0).top();
         }
-        let last = self.settle(layers);
+        let last = self.hash_layers(layers);
         (last, self.count)
     }
 
-    fn settle(&mut self, layers: usize) -> Vec<B256> {
+    fn hash_layers(&mut self, layers: usize) -> Vec<B256> {
         let mut digests = Vec::new();
         self.batch.finish_into(&mut digests);
         for (at, digest) in self.waiting.drain(..).zip(digests) {
@@ -211,9 +212,9 @@ impl MerkleWriter {
         Ok(())
     }
 
-    /// Adds the layers above the lowest one, and gives the top.
-    pub(crate) fn climb(&mut self, shape: &Shape) -> Result<B256, StateError> {
-        let mut batch = Batch::default();
+    /// Adds the layers above the lowest stored one, and returns the top.
+    pub(crate) fn climb(&mut self, shape: &TreeShape) -> Result<B256, StateError> {
+        let mut batch = HashBatch::default();
         let mut above = Vec::new();
         let mut page = (u64::MAX, [0; PAYLOAD]);
         for layer in shape.lowest + 1..=shape.top() {
@@ -247,7 +248,7 @@ impl MerkleWriter {
         Ok(in_page(&page.1, number))
     }
 
-    /// The file with all digests.
+    /// Writes the remaining digests and returns the file.
     pub(crate) fn finish(mut self) -> Result<PageWriter, StateError> {
         if !self.page.is_empty() {
             self.out.append(&self.page)?;

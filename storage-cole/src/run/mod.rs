@@ -3,106 +3,110 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `file` | files of checked pages |
-//! | `entry`, `page`, `values` | pairs against their neighbours, in pages; the walk over all |
-//! | `model`, `index` | where a key is |
+//! | `file` | files of pages with checksums |
+//! | `pair`, `page`, `values` | pairs encoded against their neighbours; value pages; the value file and its cursors |
+//! | `model`, `index` | learned models; the index |
 //! | `merkle` | the trees over pairs and filter |
-//! | `filter` | which keys are not there |
-//! | `info`, `build` | description of a run; how it is written |
-//! | `show`, `check`, `merge` | parts of the trees for proofs; the check of everything; several runs into one |
+//! | `filter` | the Bloom filter |
+//! | `description`, `build` | the description of a run; writing a run |
+//! | `show`, `check`, `merge` | parts of the trees for proofs; the check of a run; merging several runs into one |
 
 mod build;
 mod check;
-mod entry;
+mod description;
 mod file;
 mod filter;
 mod index;
-mod info;
 mod merge;
 mod merkle;
 mod model;
 mod page;
+mod pair;
 mod show;
 #[cfg(test)]
 mod tests;
 mod values;
 
 pub(crate) use build::RunBuilder;
-pub(crate) use info::{RunInfo, file_names};
-pub(crate) use merge::{Cutoff, merge};
-pub(crate) use values::Cursor;
+pub(crate) use description::{RunDescription, file_names};
+pub(crate) use merge::{MergeCutoff, merge};
+pub(crate) use values::PairCursor;
 
 use crate::{
     filter::{block_of, may_hold},
-    tree::Pair,
+    shown_tree::CompoundPair,
 };
 use alloy_primitives::Bytes;
 use file::PagedFile;
-use merkle::Shape;
+use merkle::TreeShape;
 use retrie_state::StateError;
 use std::path::Path;
-use values::Values;
+use values::ValueFile;
 
-/// An open run. Reads check what they read: damage is an error that names the file.
+/// An open run. Reads verify checksums: damage is an error that names the file.
 #[derive(Debug)]
 pub(crate) struct Run {
-    info: RunInfo,
-    values: Values,
+    description: RunDescription,
+    values: ValueFile,
     index: PagedFile,
     merkle: PagedFile,
     filter: PagedFile,
-    tree: Shape,
-    filter_tree: Shape,
+    tree: TreeShape,
+    filter_tree: TreeShape,
 }
 
 impl Run {
-    /// Opens the files of a run in `dir`, which must be the one described.
-    pub(crate) fn open(dir: &Path, info: RunInfo) -> Result<Self, StateError> {
+    /// Opens the files of a run in `dir`. They must fit the description.
+    pub(crate) fn open(dir: &Path, info: RunDescription) -> Result<Self, StateError> {
         let (names, pages) = (info.file_names(), info.pages());
         let open = |n: usize| PagedFile::open(dir, &names[n], pages[n]);
         let values = open(0)?;
-        if RunInfo::read(dir, &info.stem)?.as_ref() != Some(&info) {
-            return Err(values.wrong("it is not the run that the database says"));
+        if RunDescription::read(dir, &info.stem)?.as_ref() != Some(&info) {
+            return Err(values.wrong("it is not the run that the database names"));
         }
         Ok(Self {
-            values: Values::new(values),
+            values: ValueFile::new(values),
             index: open(1)?,
             merkle: open(2)?,
             filter: open(3)?,
             tree: info.tree(),
             filter_tree: info.filter_tree(),
-            info,
+            description: info,
         })
     }
 
-    /// Fails unless every page of every file is as it was written.
+    /// Fails if the checksum of any page of any file is wrong.
     pub(crate) fn check_pages(&self) -> Result<(), StateError> {
         let check = |file: &PagedFile| {
             (0..file.pages()).try_for_each(|page| {
-                file.walks_to(page);
+                file.prefetch_after(page);
                 file.check(page)
             })
         };
         [&self.values.file, &self.index, &self.merkle, &self.filter].into_iter().try_for_each(check)
     }
 
-    /// What there is to know of it.
-    pub(crate) const fn info(&self) -> &RunInfo {
-        &self.info
+    /// The description of the run.
+    pub(crate) const fn description(&self) -> &RunDescription {
+        &self.description
     }
 
-    /// May it hold the key with these numbers ([`crate::hash::filter_key`])?
+    /// Whether the run may contain the key with these numbers ([`crate::hash::filter_key`]).
     pub(crate) fn may_hold(&self, (a, b): (u64, u64)) -> Result<bool, StateError> {
-        let number = block_of(a, self.info.source.filter_blocks);
+        let number = block_of(a, self.description.source.filter_blocks);
         Ok(may_hold(filter::block(&self.filter, number)?, b))
     }
 
     fn guess(&self, key: &[u8], block: u64) -> Result<u64, StateError> {
-        index::search(&self.index, &self.info.index_pages, &model::number(key, block))
+        index::search(&self.index, &self.description.index_pages, &model::number(key, block))
     }
 
-    /// The last pair at or below (`key`, `block`), of whatever key, with its position.
-    pub(crate) fn floor(&self, key: &[u8], block: u64) -> Result<Option<(u64, Pair)>, StateError> {
+    /// The last pair at or below (`key`, `block`), of any key, with its position.
+    pub(crate) fn floor(
+        &self,
+        key: &[u8],
+        block: u64,
+    ) -> Result<Option<(u64, CompoundPair)>, StateError> {
         let Some((page, located)) = self.values.seek(self.guess(key, block)?, key, block)? else {
             return Ok(None);
         };
@@ -110,10 +114,11 @@ impl Run {
         let current = walk.ok_or_else(|| self.values.unreadable(page.number))?.current;
         let value = current.value().map(Bytes::copy_from_slice);
         let position = page.position + located.index as u64;
-        Ok(Some((position, Pair { key: current.key, block: current.block, value })))
+        Ok(Some((position, CompoundPair { key: current.key, block: current.block, value })))
     }
 
-    /// The newest version of `key` at or before `block`: its block and its value, if there is one.
+    /// The newest version of `key` at or before `block`: the block that set it, and the value if
+    /// there is one.
     pub(crate) fn get(
         &self,
         key: &[u8],
@@ -124,13 +129,13 @@ impl Run {
         Ok(found.map(|(page, located)| (located.block, page.value(located))))
     }
 
-    /// All pairs.
-    pub(crate) fn cursor_from_start(&self) -> Cursor<'_> {
+    /// A cursor over all pairs.
+    pub(crate) fn cursor_from_start(&self) -> PairCursor<'_> {
         self.values.cursor()
     }
 
-    /// The pairs from the first one at or above (`key`, `block`) on.
-    pub(crate) fn cursor(&self, key: &[u8], block: u64) -> Result<Cursor<'_>, StateError> {
+    /// A cursor over the pairs at or above (`key`, `block`).
+    pub(crate) fn cursor(&self, key: &[u8], block: u64) -> Result<PairCursor<'_>, StateError> {
         match self.values.seek(self.guess(key, block)?, key, block)? {
             None => Ok(self.cursor_from_start()),
             Some((page, located)) => {

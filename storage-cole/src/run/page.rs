@@ -1,11 +1,11 @@
 //! Value pages: pairs in order, compressed against their neighbours.
 //!
-//! Layout and encoding: `docs/formats/cole.md`, Values. Every [`RESTART`] pairs one is written
-//! whole; a search bisects these and walks from the last that is not too high.
+//! Layout and encoding: `docs/formats/cole.md`, Values. Every [`RESTART`] pairs one pair is written
+//! in full; a search bisects these pairs and walks on from the last one that is not too high.
 
 use super::{
-    entry::{Change, Current, Entry, common, patch},
     file::PAYLOAD,
+    pair::{CurrentPair, EncodedPair, ValueChange, common, patch},
 };
 use alloy_primitives::Bytes;
 use std::{
@@ -14,11 +14,12 @@ use std::{
     ops::Range,
 };
 
-/// Pairs from one that is written whole to the next.
+/// The number of pairs from one that is written in full to the next.
 const RESTART: usize = 24;
-/// Position of the first pair, number of pairs, number of restarts.
+/// Length of the header: position of the first pair, number of pairs, number of restarts.
 const HEADER: usize = 12;
-/// The same, and the number of pages that follow, or that lie between this and the first.
+/// Length of the header of a large pair's page: the same, and the number of pages that follow, or
+/// the number of pages since the first one.
 const LARGE_HEADER: usize = 16;
 
 /// Fills a page.
@@ -27,7 +28,7 @@ pub(crate) struct PageBuilder {
     /// Header and pairs.
     bytes: Vec<u8>,
     restarts: Vec<u16>,
-    last: Current,
+    last: CurrentPair,
     pairs: usize,
     entry: Vec<u8>,
 }
@@ -36,7 +37,7 @@ impl PageBuilder {
     /// An empty page.
     pub(crate) fn new() -> Self {
         let (bytes, restarts) = (Vec::with_capacity(PAYLOAD), Vec::new());
-        Self { bytes, restarts, last: Current::default(), pairs: 0, entry: Vec::new() }
+        Self { bytes, restarts, last: CurrentPair::default(), pairs: 0, entry: Vec::new() }
     }
 
     /// Number of pairs so far.
@@ -44,14 +45,14 @@ impl PageBuilder {
         self.pairs
     }
 
-    /// Adds the next pair; `false` if it finds no room.
+    /// Adds the next pair. Returns `false` if the page has no room for it.
     pub(crate) fn push(&mut self, key: &[u8], block: u64, value: Option<&[u8]>) -> bool {
         let restart = self.pairs.is_multiple_of(RESTART);
         if restart {
             self.last.clear();
         }
         self.entry.clear();
-        Entry::write(&mut self.entry, &self.last, key, block, value);
+        EncodedPair::write(&mut self.entry, &self.last, key, block, value);
         let start = self.bytes.len().max(HEADER);
         let restarts = self.restarts.len() + usize::from(restart);
         if start + self.entry.len() + 2 * restarts > PAYLOAD {
@@ -67,7 +68,7 @@ impl PageBuilder {
         true
     }
 
-    /// The payload of the page, whose first pair is at `position`; empty again afterwards.
+    /// Writes the payload of the page, whose first pair is at `position`, and empties the builder.
     pub(crate) fn finish(&mut self, position: u64, page: &mut Vec<u8>) {
         page.clear();
         page.append(&mut self.bytes);
@@ -82,7 +83,7 @@ impl PageBuilder {
         self.pairs = 0;
     }
 
-    /// The payloads for a pair that has no room in an empty page: it fills several alone.
+    /// The payloads of the pages of a pair that does not fit into an empty page.
     pub(crate) fn large(
         position: u64,
         key: &[u8],
@@ -90,7 +91,7 @@ impl PageBuilder {
         value: Option<&[u8]>,
     ) -> impl Iterator<Item = Vec<u8>> {
         let mut entry = Vec::new();
-        Entry::write(&mut entry, &Current::default(), key, block, value);
+        EncodedPair::write(&mut entry, &CurrentPair::default(), key, block, value);
         let room = PAYLOAD - LARGE_HEADER;
         let follow = entry.len().div_ceil(room) - 1;
         (0..=follow).map(move |n| {
@@ -105,105 +106,105 @@ impl PageBuilder {
     }
 }
 
-/// What the header of a page says.
+/// The header of a page.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Header {
+pub(crate) struct PageHeader {
     /// Position of the first pair.
     pub(crate) position: u64,
     pub(crate) pairs: usize,
-    pub(crate) kind: Kind,
+    pub(crate) kind: PageKind,
 }
 
-/// What a page is.
+/// The kind of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// It has whole pairs.
+pub(crate) enum PageKind {
+    /// It has complete pairs.
     Pairs,
-    /// It starts a pair that goes on in so many pages.
+    /// It starts a pair that continues in this number of pages.
     Large(u64),
-    /// It goes on with a pair that starts so many pages before.
+    /// It continues a pair that starts this number of pages before.
     Continued(u64),
 }
 
-impl Header {
-    /// Reads the header of a page; `None` if there is no such.
+impl PageHeader {
+    /// Reads the header of a page; `None` if it is malformed.
     pub(crate) fn read(page: &[u8; PAYLOAD]) -> Option<Self> {
         let position = u64::from_be_bytes(*page.first_chunk()?);
         let [.., a, b, c, d] = *page.first_chunk::<HEADER>()?;
         let (pairs, restarts) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
         let pages = u32::from_be_bytes(page[HEADER..LARGE_HEADER].try_into().ok()?).into();
         let kind = match (pairs, restarts) {
-            (0, 0) if pages > 0 => Kind::Continued(pages),
-            (1, 0) if pages > 0 => Kind::Large(pages),
+            (0, 0) if pages > 0 => PageKind::Continued(pages),
+            (1, 0) if pages > 0 => PageKind::Large(pages),
             (0, _) | (_, 0) => return None,
-            _ => Kind::Pairs,
+            _ => PageKind::Pairs,
         };
         Some(Self { position, pairs: pairs.into(), kind })
     }
 }
 
-/// The bytes of a pair that a page of several has, without its header.
+/// The part of a large pair in one of its pages, without the header.
 pub(crate) fn large_part(page: &[u8; PAYLOAD]) -> &[u8] {
     &page[LARGE_HEADER..]
 }
 
-/// A page, or several with one large pair.
+/// A page, or the pages of one large pair.
 #[derive(Debug)]
-pub(crate) struct Page<'a> {
-    /// Number of the (first) page.
+pub(crate) struct ValuePage<'a> {
+    /// The number of the (first) page.
     pub(crate) number: u64,
-    /// Number of pages, 1 unless the pair is large.
+    /// The number of pages, 1 unless the pair is large.
     pub(crate) span: u64,
     /// Position of the first pair.
     pub(crate) position: u64,
     /// Number of pairs.
     pub(crate) pairs: usize,
     bytes: Cow<'a, [u8]>,
-    /// Where the pairs start, and end.
+    /// The range of the encoded pairs.
     body: Range<usize>,
     restarts: usize,
 }
 
-/// The last pair of a page at or below what was looked for.
+/// The last pair of a page at or below the search key.
 #[derive(Debug)]
-pub(crate) struct Located {
-    /// Which one of the page's pairs.
+pub(crate) struct LocatedPair {
+    /// The index of the pair in the page.
     pub(crate) index: usize,
-    /// Has it the key that was looked for? Only then block and value count.
+    /// Whether it has the state key of the search. Otherwise block and value have no meaning.
     pub(crate) same_key: bool,
     pub(crate) block: u64,
-    value: Found,
+    value: FoundValue,
 }
 
 #[derive(Debug)]
-enum Found {
+enum FoundValue {
     Deleted,
     /// In the page's bytes.
     At(Range<usize>),
     Made(Vec<u8>),
 }
 
-/// Where a walk over a page is.
+/// The progress of a walk over a page.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Walk {
-    /// Number of pairs read.
+pub(crate) struct PageWalk {
+    /// The number of pairs read.
     pub(crate) next: usize,
     at: usize,
     /// The last pair read.
-    pub(crate) current: Current,
+    pub(crate) current: CurrentPair,
 }
 
-impl Walk {
-    /// Starts over at the first pair of a page, in memory that is there already.
+impl PageWalk {
+    /// Starts over at the first pair of a page, and reuses the memory.
     pub(crate) const fn rewind(&mut self) {
         self.next = 0;
     }
 }
 
-impl<'a> Page<'a> {
-    /// Page `number` with whole pairs; `None` if it cannot be read.
-    pub(crate) fn new(number: u64, header: Header, page: &'a [u8; PAYLOAD]) -> Option<Self> {
-        let Header { position, pairs, .. } = header;
+impl<'a> ValuePage<'a> {
+    /// Page `number` with complete pairs; `None` if it is malformed.
+    pub(crate) fn new(number: u64, header: PageHeader, page: &'a [u8; PAYLOAD]) -> Option<Self> {
+        let PageHeader { position, pairs, .. } = header;
         let restarts = pairs.div_ceil(RESTART);
         let end = PAYLOAD.checked_sub(2 * restarts)?;
         if page[10..HEADER] != (restarts as u16).to_be_bytes() {
@@ -213,7 +214,7 @@ impl<'a> Page<'a> {
         Some(Self { number, span: 1, position, pairs, bytes, body, restarts })
     }
 
-    /// Pages from `number` on with one pair, whose bytes were put together.
+    /// The pages from `number` on with one large pair, whose bytes have been concatenated.
     pub(crate) const fn large(number: u64, span: u64, position: u64, bytes: Vec<u8>) -> Self {
         let body = 0..bytes.len();
         let bytes = Cow::Owned(bytes);
@@ -229,12 +230,12 @@ impl<'a> Page<'a> {
         self.body.contains(&offset).then_some(offset)
     }
 
-    fn entry(&self, at: usize, key_len: usize) -> Option<Entry<'_>> {
-        Entry::read(&self.bytes[..self.body.end], at, key_len)
+    fn entry(&self, at: usize, key_len: usize) -> Option<EncodedPair<'_>> {
+        EncodedPair::read(&self.bytes[..self.body.end], at, key_len)
     }
 
-    /// Reads the next pair; `None` if it cannot be read. There must be one.
-    pub(crate) fn step(&self, walk: &mut Walk) -> Option<()> {
+    /// Reads the next pair; `None` if it is malformed. The page must have a next pair.
+    pub(crate) fn step(&self, walk: &mut PageWalk) -> Option<()> {
         if walk.next.is_multiple_of(RESTART) {
             walk.at = self.restart(walk.next / RESTART)?;
             walk.current.clear();
@@ -245,19 +246,19 @@ impl<'a> Page<'a> {
         walk.current.apply(&entry)
     }
 
-    /// Walks up to pair `index`, which is read too.
-    pub(crate) fn walk_to(&self, index: usize) -> Option<Walk> {
-        let mut walk = Walk { next: index / RESTART * RESTART, ..Walk::default() };
+    /// Walks up to pair `index`, and reads that pair, too.
+    pub(crate) fn walk_to(&self, index: usize) -> Option<PageWalk> {
+        let mut walk = PageWalk { next: index / RESTART * RESTART, ..PageWalk::default() };
         while walk.next <= index {
             self.step(&mut walk)?;
         }
         Some(walk)
     }
 
-    /// The last pair at or below (`key`, `block`): `None` inside if all are above, outside if the
-    /// page cannot be read.
-    pub(crate) fn locate(&self, key: &[u8], block: u64) -> Option<Option<Located>> {
-        // The restarts that are not above, by bisection.
+    /// The last pair at or below (`key`, `block`). The inner `None` means that all pairs are above,
+    /// the outer `None` that the page is malformed.
+    pub(crate) fn locate(&self, key: &[u8], block: u64) -> Option<Option<LocatedPair>> {
+        // Bisect the restarts that are not above.
         let (mut low, mut high) = (0, self.restarts);
         while low < high {
             let middle = (low + high) / 2;
@@ -271,15 +272,17 @@ impl<'a> Page<'a> {
         let first = start * RESTART;
         let mut at = self.restart(start)?;
         let (mut key_len, mut now) = (0, 0);
-        // How the key of the pair read last compares with `key`, and how many bytes they share.
+        // The order of the last key read compared with `key`, and the number of bytes that they
+        // share.
         let (mut order, mut matched) = (Less, 0);
         let mut located =
-            Located { index: first, same_key: false, block: 0, value: Found::Deleted };
+            LocatedPair { index: first, same_key: false, block: 0, value: FoundValue::Deleted };
         for index in first..self.pairs.min(first + RESTART) {
             let entry = self.entry(at, key_len)?;
             now = entry.block(now);
-            // Keys ascend: one that shares less with the key before it than that one with `key`
-            // is above `key`, one that shares more compares as that one did.
+            // Keys ascend. A key that shares less with the previous key than the previous key
+            // shares with `key` is above `key`. A key that shares more compares as the previous key
+            // did.
             if !entry.same_key && entry.shared <= matched {
                 if entry.shared < matched {
                     break;
@@ -304,33 +307,33 @@ impl<'a> Page<'a> {
         Some(Some(located))
     }
 
-    fn keep(&self, value: &mut Found, entry: &Entry<'_>) -> Option<()> {
+    fn keep(&self, value: &mut FoundValue, entry: &EncodedPair<'_>) -> Option<()> {
         let new = match entry.value {
-            Change::Deleted => Found::Deleted,
-            Change::Full(bytes) => Found::At(entry.end - bytes.len()..entry.end),
-            Change::Difference { prefix, suffix, middle } => {
+            ValueChange::Deleted => FoundValue::Deleted,
+            ValueChange::Full(bytes) => FoundValue::At(entry.end - bytes.len()..entry.end),
+            ValueChange::Difference { prefix, suffix, middle } => {
                 let old = self.found(value)?;
                 let mut new = Vec::with_capacity(old.len() + middle.len());
                 patch(old, prefix, suffix, middle, &mut new)?;
-                Found::Made(new)
+                FoundValue::Made(new)
             }
         };
         *value = new;
         Some(())
     }
 
-    fn found<'b>(&'b self, value: &'b Found) -> Option<&'b [u8]> {
+    fn found<'b>(&'b self, value: &'b FoundValue) -> Option<&'b [u8]> {
         match value {
-            Found::Deleted => None,
-            Found::At(range) => self.bytes.get(range.clone()),
-            Found::Made(bytes) => Some(bytes),
+            FoundValue::Deleted => None,
+            FoundValue::At(range) => self.bytes.get(range.clone()),
+            FoundValue::Made(bytes) => Some(bytes),
         }
     }
 
-    /// The value of a pair of this page that has the key that was looked for.
-    pub(crate) fn value(&self, located: Located) -> Option<Bytes> {
+    /// The value of the located pair. Its state key must be the one of the search.
+    pub(crate) fn value(&self, located: LocatedPair) -> Option<Bytes> {
         match located.value {
-            Found::Made(bytes) => Some(bytes.into()),
+            FoundValue::Made(bytes) => Some(bytes.into()),
             other => self.found(&other).map(Bytes::copy_from_slice),
         }
     }

@@ -2,23 +2,23 @@
 
 use super::{Run, filter, merkle::reduce};
 use crate::{
-    hash::{self, Batch},
-    multi,
-    tree::{Node, Pair},
+    hash::{self, HashBatch},
+    multi_proof,
+    shown_tree::{CompoundPair, ShownNode},
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::StateError;
 use std::ops::Range;
 
-/// Blocks of a filter, and the hashes of the multi-proof of them.
+/// Blocks of a filter, and the hashes of their multi-proof.
 pub(crate) type ShownFilter = (Vec<[u8; filter::BLOCK]>, Vec<B256>);
 
 impl Run {
-    /// The tree over the pairs, with exactly those at the positions in `shown` shown: ranges that
-    /// are sorted, disjoint and not empty. It leads to the top of the run's source.
-    pub(crate) fn show(&self, shown: &[Range<u64>]) -> Result<Node, StateError> {
+    /// The tree over the pairs, with exactly the pairs at the positions in `shown` shown: ranges
+    /// that are sorted, disjoint and not empty. Its top is the top of the run's source.
+    pub(crate) fn show(&self, shown: &[Range<u64>]) -> Result<ShownNode, StateError> {
         let node = self.show_node(shown, self.tree.top(), 0)?;
-        if digest(&node) != self.info.source.top {
+        if digest(&node) != self.description.source.top {
             return Err(self.mismatch(&self.values.file, "top"));
         }
         Ok(node)
@@ -29,24 +29,28 @@ impl Run {
         shown: &[Range<u64>],
         layer: usize,
         index: u64,
-    ) -> Result<Node, StateError> {
+    ) -> Result<ShownNode, StateError> {
         let leaves = self.tree.leaves(layer, index);
         let first = shown.partition_point(|range| range.end <= leaves.start);
         if shown.get(first).is_none_or(|range| range.start >= leaves.end) {
-            return Ok(Node::Hidden(self.tree.digest(&self.merkle, layer, index)?));
+            return Ok(ShownNode::Hidden(self.tree.digest(&self.merkle, layer, index)?));
         }
         if layer == self.tree.lowest() {
             return self.show_lowest(&shown[first..], leaves);
         }
         let children = self.tree.children(layer, index);
         let children = children.map(|child| self.show_node(&shown[first..], layer - 1, child));
-        Ok(Node::Inner(children.collect::<Result<_, _>>()?))
+        Ok(ShownNode::Inner(children.collect::<Result<_, _>>()?))
     }
 
-    /// A node of the lowest stored layer, from its pairs.
-    fn show_lowest(&self, shown: &[Range<u64>], leaves: Range<u64>) -> Result<Node, StateError> {
+    /// A node of the lowest stored layer, computed from its pairs.
+    fn show_lowest(
+        &self,
+        shown: &[Range<u64>],
+        leaves: Range<u64>,
+    ) -> Result<ShownNode, StateError> {
         let mut layer = Vec::new();
-        let mut cursor = self.values.cursor_at(leaves.start, self.info.source.pairs)?;
+        let mut cursor = self.values.cursor_at(leaves.start, self.description.source.pairs)?;
         let mut ranges = shown.iter().peekable();
         for position in leaves {
             let Some(pair) = cursor.next()? else {
@@ -54,30 +58,31 @@ impl Run {
             };
             while ranges.next_if(|range| range.end <= position).is_some() {}
             layer.push(match ranges.peek() {
-                Some(range) if range.contains(&position) => Node::Pair(Pair {
+                Some(range) if range.contains(&position) => ShownNode::Pair(CompoundPair {
                     key: pair.key.to_vec(),
                     block: pair.block,
                     value: pair.value.map(Bytes::copy_from_slice),
                 }),
-                _ => Node::Hidden(hash::pair(pair.key, pair.block, pair.value)),
+                _ => ShownNode::Hidden(hash::pair(pair.key, pair.block, pair.value)),
             });
         }
         for _ in 0..self.tree.lowest() {
             let mut below = layer.into_iter().peekable();
             layer = Vec::new();
             while below.peek().is_some() {
-                let children: Vec<_> = below.by_ref().take(self.info.fanout.into()).collect();
-                let hidden = children.iter().all(|child| matches!(child, Node::Hidden(_)));
-                let node = Node::Inner(children);
-                layer.push(if hidden { Node::Hidden(digest(&node)) } else { node });
+                let children: Vec<_> =
+                    below.by_ref().take(self.description.fanout.into()).collect();
+                let hidden = children.iter().all(|child| matches!(child, ShownNode::Hidden(_)));
+                let node = ShownNode::Inner(children);
+                layer.push(if hidden { ShownNode::Hidden(digest(&node)) } else { node });
             }
         }
         let node = layer.pop().filter(|_| layer.is_empty());
         node.ok_or_else(|| self.mismatch(&self.values.file, "number of pairs"))
     }
 
-    /// The `blocks` of the filter (sorted, distinct, not none), and the hashes that lead from them
-    /// to the top of the filter's tree, in the order of `docs/formats/cole.md`, Proof bytes.
+    /// The `blocks` of the filter (sorted, distinct, at least one), and the hashes of their
+    /// multi-proof, in the order of `docs/formats/cole.md`, Proof bytes.
     pub(crate) fn show_filter(&self, blocks: &[u64]) -> Result<ShownFilter, StateError> {
         let mut shown = Vec::with_capacity(blocks.len());
         let mut known = Vec::with_capacity(blocks.len());
@@ -92,45 +97,51 @@ impl Run {
             hashes.push(digest);
             Ok::<_, StateError>(digest)
         };
-        let source = &self.info.source;
+        let source = &self.description.source;
         let node = |children: &[B256]| hash::node(children);
-        let top = multi::climb(self.info.fanout, source.filter_blocks, known, missing, node)?;
+        let top = multi_proof::climb(
+            self.description.fanout,
+            source.filter_blocks,
+            known,
+            missing,
+            node,
+        )?;
         match top == Some(source.filter_top) {
             true => Ok((shown, hashes)),
             false => Err(self.mismatch(&self.filter, "top of the filter's tree")),
         }
     }
 
-    /// Any digest of the filter's tree.
+    /// Any digest of the filter's tree, stored or computed.
     pub(super) fn filter_digest(&self, layer: usize, index: u64) -> Result<B256, StateError> {
         if layer >= self.filter_tree.lowest() {
             return self.filter_tree.digest(&self.merkle, layer, index);
         }
-        let mut batch = Batch::default();
+        let mut batch = HashBatch::default();
         for number in self.filter_tree.leaves(layer, index) {
             batch.filter_block(filter::block(&self.filter, number)?);
         }
         let mut digests = Vec::new();
         batch.finish_into(&mut digests);
         for _ in 0..layer {
-            reduce(&mut digests, self.info.fanout.into(), &mut batch);
+            reduce(&mut digests, self.description.fanout.into(), &mut batch);
         }
         digests.pop().ok_or_else(|| self.filter.wrong(format!("no block is at {index}")))
     }
 
-    /// Files that passed their checksums and do not go together.
+    /// The error of files with valid checksums that do not fit together.
     fn mismatch(&self, file: &super::PagedFile, what: &str) -> StateError {
-        let [_, _, merkle, _] = self.info.file_names();
+        let [_, _, merkle, _] = self.description.file_names();
         file.wrong(format!("with {merkle} it does not lead to the {what} in the run's description"))
     }
 }
 
 /// The digest of a node.
-fn digest(node: &Node) -> B256 {
+fn digest(node: &ShownNode) -> B256 {
     match node {
-        Node::Hidden(digest) => *digest,
-        Node::Inner(children) => hash::node(&children.iter().map(digest).collect::<Vec<_>>()),
-        Node::Pair(pair) => {
+        ShownNode::Hidden(digest) => *digest,
+        ShownNode::Inner(children) => hash::node(&children.iter().map(digest).collect::<Vec<_>>()),
+        ShownNode::Pair(pair) => {
             hash::pair(&pair.key, pair.block, pair.value.as_ref().map(|value| &value[..]))
         }
     }

@@ -1,27 +1,27 @@
-//! The values file of a run: its pairs in order, page by page.
+//! The value file of a run: its pairs in order, page by page.
 
 use super::{
     file::PagedFile,
-    page::{Header, Kind, Located, Page, Walk, large_part},
+    page::{LocatedPair, PageHeader, PageKind, PageWalk, ValuePage, large_part},
 };
 use retrie_state::StateError;
 
-/// The page before the first with pairs.
+/// The first page, which holds the description and no pairs.
 pub(crate) const DESCRIPTION: u64 = 0;
 
-/// Reads pairs.
+/// Reads pairs from a value file.
 #[derive(Debug)]
-pub(crate) struct Values {
+pub(crate) struct ValueFile {
     pub(crate) file: PagedFile,
-    /// Pages read, large ones once.
+    /// The number of pages read. A large pair counts once.
     #[cfg(test)]
     pub(crate) reads: std::sync::atomic::AtomicUsize,
 }
 
-/// A pair where it lies.
+/// A pair, borrowed from a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PairRef<'a> {
-    /// How many pairs are before it.
+    /// The number of pairs before it.
     pub(crate) position: u64,
     pub(crate) key: &'a [u8],
     pub(crate) block: u64,
@@ -29,7 +29,7 @@ pub(crate) struct PairRef<'a> {
     pub(crate) value: Option<&'a [u8]>,
 }
 
-impl Values {
+impl ValueFile {
     /// Reads from `file`.
     pub(crate) const fn new(file: PagedFile) -> Self {
         Self {
@@ -39,74 +39,74 @@ impl Values {
         }
     }
 
-    /// The error of a page that passes its checksum and still cannot be read.
+    /// The error of a page with a valid checksum and malformed pairs.
     pub(super) fn unreadable(&self, page: u64) -> StateError {
-        self.file.corrupt(page, "its pairs cannot be read")
+        self.file.corrupt(page, "its pairs are malformed")
     }
 
-    fn header(&self, number: u64) -> Result<Header, StateError> {
-        Header::read(self.file.page(number)?)
-            .ok_or_else(|| self.file.corrupt(number, "its header cannot be right"))
+    fn header(&self, number: u64) -> Result<PageHeader, StateError> {
+        PageHeader::read(self.file.page(number)?)
+            .ok_or_else(|| self.file.corrupt(number, "its header is malformed"))
     }
 
-    /// The page `number`, with the others it belongs to if its pair is large.
-    pub(crate) fn page(&self, number: u64) -> Result<Page<'_>, StateError> {
+    /// The page `number`, or all pages of its pair if that is large.
+    pub(crate) fn page(&self, number: u64) -> Result<ValuePage<'_>, StateError> {
         #[cfg(test)]
         self.reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let header = self.header(number)?;
         match header.kind {
-            Kind::Pairs => Page::new(number, header, self.file.page(number)?)
+            PageKind::Pairs => ValuePage::new(number, header, self.file.page(number)?)
                 .ok_or_else(|| self.unreadable(number)),
-            Kind::Large(follow) => self.large(number, header.position, follow),
-            Kind::Continued(after) => {
+            PageKind::Large(follow) => self.large(number, header.position, follow),
+            PageKind::Continued(after) => {
                 let first = number.checked_sub(after).filter(|first| *first > DESCRIPTION);
                 let first = first.ok_or_else(|| self.unreadable(number))?;
                 let header = self.header(first)?;
                 match header.kind {
-                    Kind::Large(follow) if follow >= after => {
+                    PageKind::Large(follow) if follow >= after => {
                         self.large(first, header.position, follow)
                     }
-                    _ => Err(self.file.corrupt(first, "the pair does not go on")),
+                    _ => Err(self.file.corrupt(first, "the large pair does not continue")),
                 }
             }
         }
     }
 
-    fn large(&self, number: u64, position: u64, follow: u64) -> Result<Page<'_>, StateError> {
+    fn large(&self, number: u64, position: u64, follow: u64) -> Result<ValuePage<'_>, StateError> {
         let mut bytes = large_part(self.file.page(number)?).to_vec();
         for n in 1..=follow {
             let header = self.header(number + n)?;
-            if header.kind != Kind::Continued(n) || header.position != position {
-                return Err(self.file.corrupt(number + n, "the pair does not go on"));
+            if header.kind != PageKind::Continued(n) || header.position != position {
+                return Err(self.file.corrupt(number + n, "the large pair does not continue"));
             }
             bytes.extend_from_slice(large_part(self.file.page(number + n)?));
         }
-        Ok(Page::large(number, follow + 1, position, bytes))
+        Ok(ValuePage::large(number, follow + 1, position, bytes))
     }
 
-    /// The page behind; `None` at the end.
-    pub(super) fn behind(&self, page: &Page<'_>) -> Result<Option<Page<'_>>, StateError> {
+    /// The next page; `None` at the end.
+    pub(super) fn behind(&self, page: &ValuePage<'_>) -> Result<Option<ValuePage<'_>>, StateError> {
         let number = page.number + page.span;
         (number < self.file.pages()).then(|| self.page(number)).transpose()
     }
 
     pub(super) fn locate(
         &self,
-        page: &Page<'_>,
+        page: &ValuePage<'_>,
         key: &[u8],
         block: u64,
-    ) -> Result<Option<Located>, StateError> {
+    ) -> Result<Option<LocatedPair>, StateError> {
         page.locate(key, block).ok_or_else(|| self.unreadable(page.number))
     }
 
-    /// The last pair at or below (`key`, `block`), searched from page `guess` on: what the index
-    /// says of it, so two pages are read at most.
+    /// The last pair at or below (`key`, `block`). The search starts at page `guess`, which must
+    /// come from the index; so it reads at most two pages.
     pub(crate) fn seek(
         &self,
         guess: u64,
         key: &[u8],
         block: u64,
-    ) -> Result<Option<(Page<'_>, Located)>, StateError> {
+    ) -> Result<Option<(ValuePage<'_>, LocatedPair)>, StateError> {
         let last = self.file.pages().saturating_sub(1).max(DESCRIPTION + 1);
         let guess = guess.clamp(DESCRIPTION + 1, last);
         let mut page = self.page(guess)?;
@@ -120,8 +120,8 @@ impl Values {
             return Ok(None);
         };
         while located.index + 1 == page.pairs && !(located.same_key && located.block == block) {
-            // The line through a page's first pair is at most half a page too low: what it takes to
-            // `guess` is below the first pair of any page further than the next.
+            // The model's line through a page's first pair is at most half a page too low. So if it
+            // leads to `guess`, the key is below the first pair of any page after the next one.
             if page.number + page.span >= guess.saturating_add(2) {
                 break;
             }
@@ -132,14 +132,15 @@ impl Values {
         Ok(Some((page, located)))
     }
 
-    /// The page with the pair at `position`, of a run with so many `pairs`.
-    fn page_at(&self, position: u64, pairs: u64) -> Result<Page<'_>, StateError> {
+    /// The page with the pair at `position`, in a run of `pairs` pairs.
+    fn page_at(&self, position: u64, pairs: u64) -> Result<ValuePage<'_>, StateError> {
         let (mut low, mut high) = (DESCRIPTION + 1, self.file.pages());
-        // Positions of the first pair of page `low`, and of the one that `high` would have.
+        // Positions of the first pair of page `low`, and of the first pair that page `high` would
+        // have.
         let (mut first, mut end) = (0, pairs);
         let mut halve = false;
         while low < high && first <= position && position < end {
-            // Pages have about as many pairs each. Where they have not, every second step halves.
+            // Pages have similar numbers of pairs. If not, every second step halves the range.
             let (wanted, span) = (u128::from(position - first), u128::from(end - first));
             let guess = match halve {
                 true => (high - low) / 2,
@@ -160,13 +161,17 @@ impl Values {
         Err(self.file.wrong(format!("it has no pair {position}, of {pairs}")))
     }
 
-    /// Pairs from the first one on.
-    pub(crate) fn cursor(&self) -> Cursor<'_> {
-        Cursor { values: self, page: None, number: DESCRIPTION + 1, walk: Walk::default() }
+    /// A cursor over all pairs.
+    pub(crate) fn cursor(&self) -> PairCursor<'_> {
+        PairCursor { values: self, page: None, number: DESCRIPTION + 1, walk: PageWalk::default() }
     }
 
-    /// Pairs from position `position` on, of so many.
-    pub(crate) fn cursor_at(&self, position: u64, pairs: u64) -> Result<Cursor<'_>, StateError> {
+    /// A cursor from position `position` on, in a run of `pairs` pairs.
+    pub(crate) fn cursor_at(
+        &self,
+        position: u64,
+        pairs: u64,
+    ) -> Result<PairCursor<'_>, StateError> {
         let page = self.page_at(position, pairs)?;
         let index =
             position.checked_sub(page.position).and_then(|index| usize::try_from(index).ok());
@@ -175,32 +180,32 @@ impl Values {
         self.cursor_in(page, index)
     }
 
-    /// Pairs from pair `index` of a page on, which may be just behind its last.
+    /// A cursor from pair `index` of a page on. `index` may be the number of pairs of the page.
     pub(super) fn cursor_in<'a>(
         &'a self,
-        page: Page<'a>,
+        page: ValuePage<'a>,
         index: usize,
-    ) -> Result<Cursor<'a>, StateError> {
+    ) -> Result<PairCursor<'a>, StateError> {
         let walk = match index.checked_sub(1) {
             Some(before) => page.walk_to(before).ok_or_else(|| self.unreadable(page.number))?,
-            None => Walk::default(),
+            None => PageWalk::default(),
         };
-        Ok(Cursor { values: self, number: page.number + page.span, page: Some(page), walk })
+        Ok(PairCursor { values: self, number: page.number + page.span, page: Some(page), walk })
     }
 }
 
-/// Walks over the pairs of a run.
+/// A cursor over the pairs of a run.
 #[derive(Debug)]
-pub(crate) struct Cursor<'a> {
-    values: &'a Values,
-    page: Option<Page<'a>>,
-    /// The page behind.
+pub(crate) struct PairCursor<'a> {
+    values: &'a ValueFile,
+    page: Option<ValuePage<'a>>,
+    /// The number of the next page.
     number: u64,
-    walk: Walk,
+    walk: PageWalk,
 }
 
-impl Cursor<'_> {
-    /// Goes on to the next pair, or the first one: `false` at the end.
+impl PairCursor<'_> {
+    /// Moves to the next pair, at first to the first one. Returns `false` at the end.
     pub(crate) fn advance(&mut self) -> Result<bool, StateError> {
         loop {
             if let Some(page) = &self.page
@@ -212,7 +217,7 @@ impl Cursor<'_> {
             if self.number >= self.values.file.pages() {
                 return Ok(false);
             }
-            self.values.file.walks_to(self.number);
+            self.values.file.prefetch_after(self.number);
             let page = self.values.page(self.number)?;
             self.number = page.number + page.span;
             self.page = Some(page);
@@ -220,7 +225,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// The pair that [`advance`](Self::advance) went to.
+    /// The current pair, after [`advance`](Self::advance).
     pub(crate) fn pair(&self) -> PairRef<'_> {
         let first = self.page.as_ref().map_or(0, |page| page.position);
         let current = &self.walk.current;

@@ -1,28 +1,28 @@
-//! Proofs of an honest prover hold, and no others: against a model of the whole store.
+//! Honest proofs are accepted, and no others: compared with a model of the whole store.
 
 mod forged;
 mod model;
 
 use super::*;
 use alloy_primitives::hex;
-use model::{Model, key, some_keys};
+use model::{StoreModel, key, some_keys};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-/// The verifier. With `RETRIE_RECORD_PROOFS` naming a file, what it is asked and what it says are
-/// appended to that, a line each: other verifiers can be asked the same (`crates/light-client`).
+/// The verifier. If `RETRIE_RECORD_PROOFS` names a file, each question and answer is appended to it
+/// as one line, so that other verifiers can be given the same questions (`crates/light-client`).
 fn verify_versions(
-    params: &Params,
+    params: &ColeParams,
     root: B256,
     keys: &[StateKey],
     blocks: RangeInclusive<u64>,
     proof: &[u8],
-) -> Result<Vec<Vec<Version>>, ProofError> {
+) -> Result<Vec<Vec<ValueVersion>>, ProofError> {
     let shown = super::verify_versions(params, root, keys, blocks.clone(), proof);
     if let Some(file) = std::env::var_os("RETRIE_RECORD_PROOFS") {
         let class = shown.as_ref().map_or_else(class, |_| "ok");
         let keys: Vec<_> = keys.iter().map(|key| hex::encode(&key.encode()[..])).collect();
-        let version = |version: &Version| {
+        let version = |version: &ValueVersion| {
             let value = version.value.as_ref().map_or_else(|| "-".into(), hex::encode);
             format!("{}:{value}", version.block)
         };
@@ -62,10 +62,10 @@ proptest! {
     fn honest_proofs_show_all_versions_and_nothing_else(seed: u64) {
         let rng = &mut StdRng::seed_from_u64(seed);
         let keys = [2, 6, 30, 300][rng.random_range(0..4)];
-        let state = Model::random(rng, keys);
+        let state = StoreModel::random(rng, keys);
         let root = state.root();
         for count in [0, 1, 1, 2, 9] {
-            // A third of these never get a value.
+            // A third of these keys never get a value.
             let asked = some_keys(rng, keys * 3 / 2, count);
             let blocks = state.range(rng);
             let bytes = state.prove(&asked, &blocks);
@@ -77,11 +77,11 @@ proptest! {
                 let newest = truth.iter().map(|all| all.first().and_then(|v| v.value.clone()));
                 prop_assert_eq!(values, newest.collect::<Vec<_>>());
             }
-            // The order of the question does not matter, nor a key asked twice.
+            // The order of the keys does not matter, nor does a repeated key.
             let mut other: Vec<_> = asked.iter().rev().chain(&asked).copied().collect();
             let shown = verify_versions(&state.params, root, &other, blocks.clone(), &bytes);
             prop_assert_eq!(shown, Ok(state.truth(&other, &blocks)));
-            // What it says to another question is true, too, if it says anything.
+            // If the proof is accepted for another question, what it shows is true.
             other.push(key(rng.random_range(0..keys * 3)));
             let shown = verify_versions(&state.params, root, &other, blocks.clone(), &bytes);
             if let Ok(shown) = shown {
@@ -98,7 +98,7 @@ proptest! {
     fn no_part_of_a_proof_can_be_changed_dropped_or_added(seed: u64) {
         let rng = &mut StdRng::seed_from_u64(seed);
         let keys = [2, 6, 30][rng.random_range(0..3)];
-        let state = Model::random(rng, keys);
+        let state = StoreModel::random(rng, keys);
         let root = state.root();
         let count = rng.random_range(0..4);
         let asked = some_keys(rng, keys * 3 / 2, count);
@@ -125,7 +125,7 @@ proptest! {
             refuse(&[tail, part, head].concat(), "turned around");
         }
         refuse(&[&bytes[..], &[0]].concat(), "longer");
-        let other = Model::random(rng, keys);
+        let other = StoreModel::random(rng, keys);
         if other.root() != root {
             refuse(&other.prove(&asked, &blocks), "of another state");
         }
@@ -134,7 +134,7 @@ proptest! {
     #[test]
     fn what_is_not_a_proof_is_refused_without_a_panic(seed: u64) {
         let rng = &mut StdRng::seed_from_u64(seed);
-        let state = Model::random(rng, 30);
+        let state = StoreModel::random(rng, 30);
         let (root, blocks) = (state.root(), state.range(rng));
         let asked = some_keys(rng, 40, 4);
         let bytes = state.prove(&asked, &blocks);

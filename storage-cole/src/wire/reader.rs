@@ -1,39 +1,40 @@
-//! Reading the bytes of a proof, which others made: every length is checked, every number has one
-//! form.
+//! Reads the bytes of untrusted proofs: checks every length, and accepts one encoding of every
+//! number.
 
 use super::{
-    ASKED, Asked, CLOSED, EMPTY, FilterProof, HIDDEN, INNER, KIND, PAIR, SEARCHED, SourceProof,
+    ASKED, AskedKeys, CLOSED, EMPTY, FilterProof, HIDDEN, INNER, KIND, PAIR, SEARCHED, SourceProof,
     YOUNG, chosen,
 };
 use crate::{
-    hash::Source,
-    multi,
-    tree::{Node, Pair},
+    hash::SourceHeader,
+    multi_proof,
+    shown_tree::{CompoundPair, ShownNode},
 };
 use alloc::{vec, vec::Vec};
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, Value, wire::WireReader};
+use retrie_state::{ProofError, StateKey, StateValue, wire::WireReader};
 
-/// How far below the top of a tree a node may be. A complete binary tree of 2^64 pairs is so high.
+/// The largest depth of a node below the top of a tree: that of a complete binary tree of 2^64
+/// pairs.
 const MAX_DEPTH: usize = 64;
 
-/// The bytes of a proof that are still to be read. What is allocated is a small multiple of what has
-/// been read.
-pub(crate) struct Reader<'a> {
+/// The bytes of a proof that have not been read yet. Allocations are a small multiple of the bytes
+/// read.
+pub(crate) struct ProofReader<'a> {
     bytes: WireReader<'a>,
-    asked: &'a Asked,
+    asked: &'a AskedKeys,
     /// Last block of the range.
     last: u64,
     fanout: u8,
 }
 
-impl<'a> Reader<'a> {
-    /// Reads the answer to a question of these keys, up to the block `last`, under a store's fanout.
-    pub(crate) const fn new(bytes: &'a [u8], asked: &'a Asked, last: u64, fanout: u8) -> Self {
+impl<'a> ProofReader<'a> {
+    /// Reads a proof for these keys, up to the block `last`, under the fanout of the store.
+    pub(crate) const fn new(bytes: &'a [u8], asked: &'a AskedKeys, last: u64, fanout: u8) -> Self {
         Self { bytes: WireReader::new(bytes), asked, last, fanout }
     }
 
-    /// What comes first: the horizon.
+    /// Reads the horizon, which comes first.
     pub(crate) fn horizon(&mut self) -> Result<u64, ProofError> {
         if self.bytes.u8()? != KIND {
             return Err(malformed("kind"));
@@ -41,7 +42,7 @@ impl<'a> Reader<'a> {
         Ok(self.bytes.varint()?)
     }
 
-    /// What comes after the groups in memory: by level, the number of runs of its two groups.
+    /// Reads, after the groups in memory, the number of runs of the two groups of each level.
     pub(crate) fn levels(&mut self) -> Result<&'a [[u8; 2]], ProofError> {
         let count = self.bytes.varint()?;
         if count > u16::MAX.into() {
@@ -54,7 +55,7 @@ impl<'a> Reader<'a> {
         Ok(levels)
     }
 
-    /// What is shown of a source, a run or a group in memory, for the `open` keys.
+    /// Reads the part of a source, a run or a group in memory, for the `open` keys.
     pub(crate) fn source(
         &mut self,
         is_run: bool,
@@ -69,7 +70,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Nothing may be left.
+    /// Checks that no bytes are left.
     pub(crate) const fn end(&self) -> Result<(), ProofError> {
         if self.bytes.is_empty() { Ok(()) } else { Err(malformed("bytes after the end")) }
     }
@@ -77,7 +78,7 @@ impl<'a> Reader<'a> {
     fn young(&mut self, is_run: bool) -> Result<SourceProof, ProofError> {
         let mut source = self.description(is_run)?;
         if source.first_block <= self.last {
-            return Err(malformed("a source is not as young as it is said to be"));
+            return Err(malformed("a source is older than it claims"));
         }
         source.top = self.bytes.hash()?;
         if is_run {
@@ -97,20 +98,20 @@ impl<'a> Reader<'a> {
             filter = self.filter(source.filter_blocks, open, &excluded)?;
         }
         let tree = match excluded.iter().all(|excluded| *excluded) {
-            true => Node::Hidden(self.bytes.hash()?),
+            true => ShownNode::Hidden(self.bytes.hash()?),
             false => self.node(0)?,
         };
         Ok(SourceProof::Searched { source, excluded, filter, tree })
     }
 
-    fn description(&mut self, is_run: bool) -> Result<Source, ProofError> {
+    fn description(&mut self, is_run: bool) -> Result<SourceHeader, ProofError> {
         let (pairs, first_block) = (self.bytes.varint()?, self.bytes.varint()?);
         let (last_block, filter_blocks) = (self.bytes.varint()?, self.bytes.varint()?);
         if pairs == 0 || first_block > last_block || (filter_blocks > 0) != is_run {
             return Err(malformed("description of a source"));
         }
         let (top, filter_top) = (B256::ZERO, B256::ZERO);
-        Ok(Source { pairs, first_block, last_block, top, filter_blocks, filter_top })
+        Ok(SourceHeader { pairs, first_block, last_block, top, filter_blocks, filter_top })
     }
 
     fn excluded(&mut self, excluded: &mut [bool]) -> Result<(), ProofError> {
@@ -142,41 +143,41 @@ impl<'a> Reader<'a> {
             hashes.push(self.bytes.hash()?);
             Ok(())
         };
-        multi::climb(fanout, blocks, known, read, |_| ())?;
+        multi_proof::climb(fanout, blocks, known, read, |_| ())?;
         Ok(FilterProof::Blocks { blocks: shown, hashes })
     }
 
-    fn node(&mut self, depth: usize) -> Result<Node, ProofError> {
+    fn node(&mut self, depth: usize) -> Result<ShownNode, ProofError> {
         if depth > MAX_DEPTH {
             return Err(malformed("nodes are nested too deep"));
         }
         match self.bytes.u8()? {
-            HIDDEN => Ok(Node::Hidden(self.bytes.hash()?)),
+            HIDDEN => Ok(ShownNode::Hidden(self.bytes.hash()?)),
             INNER => {
                 let count = usize::from(self.bytes.u8()?);
                 if count == 0 {
                     return Err(malformed("a node without children"));
                 }
-                // A child has four bytes at least, were it for the pair in it.
+                // A child has at least four bytes, if it is a pair.
                 let mut children = Vec::with_capacity(count.min(self.bytes.rest().len() / 4));
                 for _ in 0..count {
                     children.push(self.node(depth + 1)?);
                 }
-                Ok(Node::Inner(children))
+                Ok(ShownNode::Inner(children))
             }
-            PAIR => self.pair().map(Node::Pair),
+            PAIR => self.pair().map(ShownNode::Pair),
             _ => Err(malformed("tag of a node")),
         }
     }
 
-    fn pair(&mut self) -> Result<Pair, ProofError> {
+    fn pair(&mut self) -> Result<CompoundPair, ProofError> {
         let key = match self.bytes.varint()? {
             kind @ 0..ASKED => {
                 let mut key = Vec::with_capacity(StateKey::MAX_ENCODED_LEN);
                 key.push(kind as u8);
                 key.extend_from_slice(self.bytes.take(if kind == 0 { 20 } else { 52 })?);
                 if self.asked.number(&key).is_some() {
-                    return Err(malformed("a key that is asked for is written out"));
+                    return Err(malformed("a requested key is written out"));
                 }
                 key
             }
@@ -191,10 +192,10 @@ impl<'a> Reader<'a> {
             0 => None,
             len => {
                 let len = usize::try_from(len - 1).map_err(|_| malformed("value"))?;
-                Some(Value::copy_from_slice(self.bytes.take(len)?))
+                Some(StateValue::copy_from_slice(self.bytes.take(len)?))
             }
         };
-        Ok(Pair { key, block, value })
+        Ok(CompoundPair { key, block, value })
     }
 }
 

@@ -1,19 +1,19 @@
 //! Writing the bytes of a proof.
 
 use super::{
-    ASKED, Asked, CLOSED, EMPTY, FilterProof, HIDDEN, INNER, KIND, PAIR, Proof, SEARCHED,
+    ASKED, AskedKeys, CLOSED, ColeProof, EMPTY, FilterProof, HIDDEN, INNER, KIND, PAIR, SEARCHED,
     SourceProof, YOUNG,
 };
 use crate::{
-    hash::Source,
-    tree::{Node, Pair},
+    hash::SourceHeader,
+    shown_tree::{CompoundPair, ShownNode},
 };
 use alloc::{vec, vec::Vec};
 use retrie_state::wire::put_varint;
 
-impl Proof {
-    /// Its bytes, as an answer to a question of these keys.
-    pub(crate) fn encode(&self, asked: &Asked) -> Vec<u8> {
+impl ColeProof {
+    /// Encodes the proof as an answer for these keys.
+    pub(crate) fn encode(&self, asked: &AskedKeys) -> Vec<u8> {
         let mut out = vec![KIND];
         put_varint(&mut out, self.horizon);
         self.memory.iter().for_each(|source| source.put(&mut out, asked));
@@ -28,7 +28,7 @@ impl Proof {
 }
 
 impl SourceProof {
-    fn put(&self, out: &mut Vec<u8>, asked: &Asked) {
+    fn put(&self, out: &mut Vec<u8>, asked: &AskedKeys) {
         match self {
             Self::Closed(digest) => {
                 out.push(CLOSED);
@@ -60,7 +60,7 @@ impl SourceProof {
                     }
                 }
                 match tree {
-                    Node::Hidden(top) if excluded.iter().all(|excluded| *excluded) => {
+                    ShownNode::Hidden(top) if excluded.iter().all(|excluded| *excluded) => {
                         out.extend(top);
                     }
                     tree => put_node(out, tree, asked),
@@ -70,28 +70,28 @@ impl SourceProof {
     }
 }
 
-fn put_description(out: &mut Vec<u8>, source: &Source) {
-    let Source { pairs, first_block, last_block, filter_blocks, .. } = *source;
+fn put_description(out: &mut Vec<u8>, source: &SourceHeader) {
+    let SourceHeader { pairs, first_block, last_block, filter_blocks, .. } = *source;
     for number in [pairs, first_block, last_block, filter_blocks] {
         put_varint(out, number);
     }
 }
 
-fn put_node(out: &mut Vec<u8>, node: &Node, asked: &Asked) {
+fn put_node(out: &mut Vec<u8>, node: &ShownNode, asked: &AskedKeys) {
     match node {
-        Node::Hidden(digest) => {
+        ShownNode::Hidden(digest) => {
             out.push(HIDDEN);
             out.extend(digest);
         }
-        Node::Inner(children) => {
+        ShownNode::Inner(children) => {
             out.extend([INNER, children.len() as u8]);
             children.iter().for_each(|child| put_node(out, child, asked));
         }
-        Node::Pair(Pair { key, block, value }) => {
+        ShownNode::Pair(CompoundPair { key, block, value }) => {
             out.push(PAIR);
             match asked.number(key) {
                 Some(number) => put_varint(out, number as u64 + ASKED),
-                // The first byte of a key is 0 or 1, and tells how long it is.
+                // The first byte of a key is 0 or 1; it determines the length of the key.
                 None => out.extend(key),
             }
             put_varint(out, *block);

@@ -1,18 +1,18 @@
-//! Damage: a store with a damaged or missing file or row says which one, and never panics.
+//! Damage: a store with a damaged or missing file or row names it, and never panics.
 
-use crate::common::{Chain, faults, key, open};
+use crate::common::{TestChain, faults, key, open};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{At, Direction, KeyRange, KvStore, StateReader, Table};
-use retrie_storage_cole::Params;
+use retrie_state::{KeyRange, KvStore, RowTable, ScanDirection, StateId, StateReader};
+use retrie_storage_cole::ColeParams;
 use std::fs;
 
-fn chain() -> Chain {
-    let params = Params { memory_pairs: 60, size_ratio: 2, ..Params::default() };
-    let mut chain = Chain::new(params, 0);
+fn chain() -> TestChain {
+    let params = ColeParams { memory_pairs: 60, size_ratio: 2, ..ColeParams::default() };
+    let mut chain = TestChain::new(params, 0);
     let mut random = StdRng::seed_from_u64(6);
     for _ in 0..120 {
         chain.random_block(&mut random, 150, 20);
-        chain.store().settle().unwrap();
+        chain.store().wait_idle().unwrap();
     }
     assert_eq!(chain.faults(), [""; 0]);
     chain.store().flush().unwrap();
@@ -20,13 +20,13 @@ fn chain() -> Chain {
     chain
 }
 
-/// What is found wrong by opening, reading, proving and checking.
-fn found(chain: &Chain) -> Vec<String> {
+/// The faults found by opening, reading, proving and checking.
+fn found(chain: &TestChain) -> Vec<String> {
     match open(chain.params, &chain.kv, &chain.dir, 0) {
         Err(error) => vec![error.to_string()],
         Ok(store) => {
             let keys: Vec<_> = (0..170).map(key).collect();
-            let tip = store.at(At::Tip).unwrap();
+            let tip = store.at(StateId::Tip).unwrap();
             let mut found: Vec<_> =
                 keys.iter().filter_map(|key| Some(tip.get(key).err()?.to_string())).collect();
             found.extend(tip.prove(&keys).err().map(|error| error.to_string()));
@@ -41,9 +41,9 @@ fn every_damaged_or_missing_file_is_named() {
     let chain = chain();
     let mut random = StdRng::seed_from_u64(7);
     let snapshot = chain.kv.snapshot().unwrap();
-    let meta = Table::new(0x41, "ColeMeta");
+    let meta = RowTable::new(0x41, "ColeMeta");
     let manifest = snapshot.get(meta, b"manifest").unwrap().unwrap();
-    // Runs that are replaced or not yet in use are none of the state's.
+    // Files of runs that are replaced or not yet in use do not belong to the state.
     let is_named = |name: &String| {
         let stem = name.split('.').next().unwrap().as_bytes();
         manifest.windows(stem.len()).any(|part| part == stem)
@@ -77,9 +77,9 @@ fn every_damaged_or_missing_file_is_named() {
 #[test]
 fn every_damaged_or_missing_row_is_found() {
     let chain = chain();
-    for table in [Table::new(0x40, "ColeMemory"), Table::new(0x41, "ColeMeta")] {
+    for table in [RowTable::new(0x40, "ColeMemory"), RowTable::new(0x41, "ColeMeta")] {
         let snapshot = chain.kv.snapshot().unwrap();
-        let rows = snapshot.scan(table, KeyRange::ALL, Direction::Forward, usize::MAX).unwrap();
+        let rows = snapshot.scan(table, KeyRange::ALL, ScanDirection::Forward, usize::MAX).unwrap();
         assert!(!rows.is_empty());
         let set = |key: &[u8], value: Option<&[u8]>| {
             let mut txn = chain.kv.begin_write().unwrap();
@@ -103,11 +103,11 @@ fn every_damaged_or_missing_row_is_found() {
             set(key, Some(value));
             let noticed = noticed - before;
             match &key[..] {
-                // Numbers that could be are left to the checksums of the database.
+                // Plausible numbers are left to the checksums of the database.
                 b"blocks" => assert!(noticed >= 2, "row `blocks`: {noticed} noticed"),
                 b"manifest" => assert_eq!(noticed, 4, "row `manifest`"),
-                // Rows of blocks that have left the memory level wait to be removed; nobody reads
-                // them.
+                // Rows of blocks that have left the memory level wait to be removed; they are not
+                // read.
                 _ => assert!([0, 4].contains(&noticed), "row {key}: {noticed} noticed"),
             }
         }
@@ -119,7 +119,7 @@ fn every_damaged_or_missing_row_is_found() {
 #[test]
 fn a_newer_manifest_is_named() {
     let chain = chain();
-    let meta = Table::new(0x41, "ColeMeta");
+    let meta = RowTable::new(0x41, "ColeMeta");
     let snapshot = chain.kv.snapshot().unwrap();
     let row = snapshot.get(meta, b"manifest").unwrap().unwrap();
     let mut txn = chain.kv.begin_write().unwrap();

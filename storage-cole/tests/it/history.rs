@@ -1,30 +1,30 @@
-//! Old states and provenance against a model, across flushes, merges and pruning.
+//! Old states and provenance compared with a model, across flushes, merges and pruning.
 
-use crate::common::{Chain, key};
+use crate::common::{TestChain, key};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{ProofError, StateError, StateKey, StateProof, StateReader, Version};
-use retrie_storage_cole::Params;
+use retrie_state::{ProofError, StateError, StateKey, StateProof, StateReader, ValueVersion};
+use retrie_storage_cole::ColeParams;
 use std::ops::RangeInclusive;
 
 const KEYS: u64 = 90;
 
-fn small(async_merge: bool) -> Params {
-    Params { async_merge, memory_pairs: 20, size_ratio: 2, ..Params::default() }
+fn small(async_merge: bool) -> ColeParams {
+    ColeParams { async_merge, memory_pairs: 20, size_ratio: 2, ..ColeParams::default() }
 }
 
-/// What a proof shows of blocks that may be others than it was made for.
+/// The versions that a proof shows for a range that may differ from the range it was made for.
 fn shown(
-    chain: &Chain,
+    chain: &TestChain,
     proof: &StateProof,
     keys: &[StateKey],
     blocks: RangeInclusive<u64>,
-) -> Result<Vec<Vec<Version>>, ProofError> {
+) -> Result<Vec<Vec<ValueVersion>>, ProofError> {
     let provenance = chain.store().backend().provenance().unwrap();
     provenance.verify_versions(proof.root, keys, blocks, &proof.bytes)
 }
 
-/// Versions and their proof at the tip, which must hold.
-fn check_versions(chain: &Chain, keys: &[StateKey], blocks: RangeInclusive<u64>) -> usize {
+/// Compares versions and their proof at the tip with the model.
+fn check_versions(chain: &TestChain, keys: &[StateKey], blocks: RangeInclusive<u64>) -> usize {
     let (versions, proof) = chain.tip().versions(keys, blocks.clone()).unwrap();
     let (from, to) = (*blocks.start(), *blocks.end());
     let expected: Vec<_> = keys.iter().map(|key| chain.versions(key, from, to)).collect();
@@ -36,7 +36,7 @@ fn check_versions(chain: &Chain, keys: &[StateKey], blocks: RangeInclusive<u64>)
 #[test]
 fn versions_in_any_range_are_those_of_the_model() {
     for async_merge in [false, true] {
-        let mut chain = Chain::new(small(async_merge), 6);
+        let mut chain = TestChain::new(small(async_merge), 6);
         let mut random = StdRng::seed_from_u64(3);
         for n in 0..150 {
             chain.random_block(&mut random, KEYS, 12);
@@ -62,7 +62,7 @@ fn versions_in_any_range_are_those_of_the_model() {
 
 #[test]
 fn a_proof_of_one_range_shows_nothing_false_for_another() {
-    let mut chain = Chain::new(small(true), 6);
+    let mut chain = TestChain::new(small(true), 6);
     let mut random = StdRng::seed_from_u64(4);
     for _ in 0..80 {
         chain.random_block(&mut random, 30, 12);
@@ -86,8 +86,8 @@ fn a_proof_of_one_range_shows_nothing_false_for_another() {
 #[test]
 fn merges_drop_what_is_older_than_the_history_that_is_kept() {
     for async_merge in [false, true] {
-        let mut chain = Chain::new(Params { keep_history: 15, ..small(async_merge) }, 3);
-        let mut whole = Chain::new(small(async_merge), 3);
+        let mut chain = TestChain::new(ColeParams { keep_history: 15, ..small(async_merge) }, 3);
+        let mut whole = TestChain::new(small(async_merge), 3);
         let mut random = StdRng::seed_from_u64(5);
         let mut twin = StdRng::seed_from_u64(5);
         for n in 0..250 {
@@ -98,7 +98,7 @@ fn merges_drop_what_is_older_than_the_history_that_is_kept() {
             }
             let tip = chain.number - 1;
             let kept = chain.store().history_kept().unwrap().unwrap();
-            // As much as was asked for is there.
+            // All requested history is there.
             assert!(*kept.start() <= tip.saturating_sub(15) && *kept.end() == tip);
             for number in [*kept.start(), (*kept.start() + tip) / 2, tip] {
                 let past = chain.past(number).unwrap();
@@ -120,8 +120,8 @@ fn merges_drop_what_is_older_than_the_history_that_is_kept() {
             assert_eq!(shown, expected);
         }
         assert!(*chain.store().history_kept().unwrap().unwrap().start() > 100);
-        let bytes = |chain: &Chain| {
-            chain.store().settle().unwrap();
+        let bytes = |chain: &TestChain| {
+            chain.store().wait_idle().unwrap();
             chain.store().stats().unwrap().file_bytes
         };
         assert!(bytes(&chain) < bytes(&whole), "{} of {}", bytes(&chain), bytes(&whole));
@@ -131,7 +131,7 @@ fn merges_drop_what_is_older_than_the_history_that_is_kept() {
 
 #[test]
 fn a_single_key_with_many_versions_is_read_at_every_block() {
-    let mut chain = Chain::new(small(true), 2);
+    let mut chain = TestChain::new(small(true), 2);
     for n in 0..400u64 {
         let value = (n % 7 > 0).then(|| n.to_be_bytes().to_vec().into());
         chain.block(&[(key(1), value), (key(2 + n % 5), Some(vec![n as u8].into()))]);
@@ -140,15 +140,15 @@ fn a_single_key_with_many_versions_is_read_at_every_block() {
         let past = chain.past(number).unwrap();
         assert_eq!(past.get(&key(1)).unwrap(), chain.value(&key(1), number));
     }
-    // Proofs grow with what they show, not with what there is.
+    // Proofs grow with the number of versions shown, not with the number of all versions.
     let size = |blocks| check_versions(&chain, &[key(1)], blocks);
     assert!(size(200..=202) < size(200..=264) / 2);
 }
 
 #[test]
 fn nothing_is_shown_of_blocks_before_the_first_one() {
-    let mut chain = Chain::new(small(true), 6);
-    // As of a datadir that begins with the state of a later block; the first one changes nothing.
+    let mut chain = TestChain::new(small(true), 6);
+    // As in a datadir that begins with the state of a later block. The first block changes nothing.
     chain.number = 20;
     chain.block(&[]);
     let mut random = StdRng::seed_from_u64(6);
@@ -158,7 +158,7 @@ fn nothing_is_shown_of_blocks_before_the_first_one() {
         let (_, proof) = chain.tip().versions(&keys, 20..=20).unwrap();
         let shown = |blocks| shown(&chain, &proof, &keys, blocks);
         assert_eq!(shown(20..=20).unwrap(), [vec![], vec![]]);
-        // Whatever they were: this store does not know.
+        // The store does not know these blocks.
         for blocks in [19..=19, 0..=0, 5..=20] {
             assert!(shown(blocks.clone()).is_err(), "blocks {blocks:?}");
         }

@@ -1,58 +1,61 @@
-//! The backend test-kit, on COLE and COLE* whose levels are small enough to be flushed and merged
-//! every few blocks.
+//! The conformance tests of every backend, on COLE and COLE* with levels so small that they are
+//! flushed and merged every few blocks.
 
 use retrie_state::{
     AnyBackend,
-    testkit::{Kit, Scale, proofs_of_old_blocks_are_those_they_had_at_the_tip},
+    testkit::{TestKit, TestScale, proofs_of_old_blocks_are_those_they_had_at_the_tip},
 };
-use retrie_storage_cole::{Cole, Params};
+use retrie_storage_cole::{Cole, ColeParams};
 use std::sync::Arc;
 
-fn cole(params: Params) -> Arc<dyn AnyBackend> {
+fn cole(params: ColeParams) -> Arc<dyn AnyBackend> {
     Arc::new(Cole::new(params).expect("parameters within their ranges"))
 }
 
-/// A group of the memory level is full after two blocks or so.
-fn small() -> Params {
-    Params { memory_pairs: 24, size_ratio: 2, ..Params::default() }
+/// A group of the memory level is full after about two blocks.
+fn small() -> ColeParams {
+    ColeParams { memory_pairs: 24, size_ratio: 2, ..ColeParams::default() }
 }
 
 mod asynchronous {
     use super::*;
-    retrie_state::backend_tests!(|| cole(small()), Scale::default());
+    retrie_state::backend_tests!(|| cole(small()), TestScale::default());
 }
 
 mod synchronous {
     use super::*;
     retrie_state::backend_tests!(
-        || cole(Params { async_merge: false, size_ratio: 3, fanout: 2, ..small() }),
-        Scale::default()
+        || cole(ColeParams { async_merge: false, size_ratio: 3, fanout: 2, ..small() }),
+        TestScale::default()
     );
 }
 
 mod every_block_is_a_run {
     use super::*;
     retrie_state::backend_tests!(
-        || cole(Params { memory_pairs: 1, fanout: 64, epsilon: 1, ..small() }),
-        Scale { blocks: 12, depth: 60, kills: 50, mutations: 500, ..Scale::default() }
+        || cole(ColeParams { memory_pairs: 1, fanout: 64, epsilon: 1, ..small() }),
+        TestScale { blocks: 12, depth: 60, kills: 50, mutations: 500, ..TestScale::default() }
     );
 }
 
 mod memory_alone {
     use super::*;
-    retrie_state::backend_tests!(|| cole(Params::default()), Scale::default());
+    retrie_state::backend_tests!(|| cole(ColeParams::default()), TestScale::default());
 }
 
 mod pruned {
     use super::*;
-    retrie_state::backend_tests!(|| cole(Params { keep_history: 5, ..small() }), Scale::default());
+    retrie_state::backend_tests!(
+        || cole(ColeParams { keep_history: 5, ..small() }),
+        TestScale::default()
+    );
 }
 
-/// Groups so large that their trees are folded, and flushed all the same.
+/// Groups that are large enough to have folded subtrees, and are still flushed.
 #[test]
 fn thinned_groups_prove_what_whole_ones_do() {
-    let params = Params { memory_pairs: 2500, ..small() };
-    let scale = Scale { changes: 120, ..Scale::default() };
+    let params = ColeParams { memory_pairs: 2500, ..small() };
+    let scale = TestScale { changes: 120, ..TestScale::default() };
     let make = || cole(params);
-    proofs_of_old_blocks_are_those_they_had_at_the_tip(&Kit::new(&make, scale));
+    proofs_of_old_blocks_are_those_they_had_at_the_tip(&TestKit::new(&make, scale));
 }

@@ -1,7 +1,7 @@
-//! Tests of `retrie-storage-cole` from outside: a module for each subject, one program for all.
+//! Integration tests of `retrie-storage-cole`: a module for each subject, one test program.
 
 mod common;
 mod damage;
+mod garbage;
 mod history;
 mod kit;
-mod settle;

@@ -1,27 +1,28 @@
-//! Damaged rows: typed errors that name them, never a panic, never another root.
+//! Damaged rows give typed errors that name the table; never a panic, never another root.
 
-use crate::common::{Chain, Changes, changes, every, key, try_open};
+use crate::common::{BlockChanges, TestChain, changes, every, key, try_open};
 use alloy_primitives::Bytes;
 use rand::{SeedableRng, rngs::StdRng};
-use retrie_state::{At, KvStore, MemoryStore, StateError, StateStore, StoreOptions, Table};
+use retrie_state::{KvStore, MemoryStore, RowTable, StateError, StateId, StateStore, StoreOptions};
 use retrie_storage_lmpt::{LAYERS, LISTS, META, SNAPSHOT};
 
 const KEYS: u64 = 120;
 
-/// A chain whose merge is partly settled, with lists of the one before, closed; and its next block.
-fn chain() -> (Chain, Changes) {
-    let mut chain = Chain::new(every(9), 3);
+/// A chain with a merge that is partly written ahead, and with lists of the merge before, closed;
+/// and its next block.
+fn chain() -> (TestChain, BlockChanges) {
+    let mut chain = TestChain::new(every(9), 3);
     let random = &mut StdRng::seed_from_u64(4);
     for _ in 0..33 {
         chain.block(&changes(random, KEYS, 30));
-        chain.settle();
+        chain.wait_idle();
     }
     assert_eq!(chain.faults(), [""; 0]);
     chain.store().flush().unwrap();
     (chain, vec![(key(1), Some(Bytes::from_static(b"next")))])
 }
 
-fn write(kv: &MemoryStore, table: Table, key: &[u8], row: Option<&[u8]>) {
+fn write(kv: &MemoryStore, table: RowTable, key: &[u8], row: Option<&[u8]>) {
     let mut txn = kv.begin_write().unwrap();
     match row {
         Some(row) => txn.put(table, key, row).unwrap(),
@@ -30,16 +31,16 @@ fn write(kv: &MemoryStore, table: Table, key: &[u8], row: Option<&[u8]>) {
     txn.commit().unwrap();
 }
 
-/// What the next blocks up to the next boundary and beyond say, without a commit.
-fn go_on(store: &StateStore, chain: &Chain, next: &Changes) -> Result<(), StateError> {
+/// Applies blocks up to the next boundary and beyond, without a commit. Returns the error, if any.
+fn go_on(store: &StateStore, chain: &TestChain, next: &BlockChanges) -> Result<(), StateError> {
     let mut before = chain.tip_entries();
     let mut last = None;
     for number in chain.number()..chain.number() + 12 {
-        let delta = Chain::delta(&before, next);
+        let delta = TestChain::delta(&before, next);
         for change in delta.changes() {
             before.extend(change.next.clone().map(|value| (change.key, value)));
         }
-        let at = last.as_ref().map_or(At::Tip, At::Proposal);
+        let at = last.as_ref().map_or(StateId::Tip, StateId::Proposal);
         last = Some(store.begin(at)?.finish_as(number, &delta)?);
     }
     Ok(())
@@ -75,13 +76,13 @@ fn rows_that_are_damaged_or_missing_are_told_by_table() {
                                 assert!(named.starts_with("Lmpt") || named == "Flat", "{named}");
                                 noticed[of] += 1;
                             }
-                            // In a job.
+                            // The error of a job.
                             Err(StateError::Job { reason, .. }) => {
                                 assert!(reason.contains("Lmpt"), "{reason}");
                                 noticed[of] += 1;
                             }
                             Err(other) => panic!("{other}"),
-                            // Rows that are not read: the check finds those.
+                            // Rows that are not read; the check finds them.
                             Ok(()) => {}
                         }
                         let store = &mut Some(store);
@@ -99,15 +100,15 @@ fn rows_that_are_damaged_or_missing_are_told_by_table() {
             write(&chain.kv, *table, key, Some(row));
         }
     }
-    // Lists are read by commits alone.
+    // Only commits read lists.
     assert!(noticed[0] > 5 && noticed[1] > 20 && noticed[3] > 0, "{noticed:?}");
     let store = try_open(chain.params, &chain.kv, &options).unwrap();
     go_on(&store, &chain, &next).unwrap();
 }
 
-/// How many faults the check finds.
-fn faults(chain: &Chain, store: StateStore) -> usize {
-    let mut of = Chain::new(chain.params, 3);
+/// The number of faults that the check finds.
+fn faults(chain: &TestChain, store: StateStore) -> usize {
+    let mut of = TestChain::new(chain.params, 3);
     of.replace_store(store);
     of.faults().len()
 }
@@ -123,9 +124,9 @@ fn a_row_of_a_layer_that_is_added_is_told() {
     let store = try_open(chain.params, &chain.kv, &chain.options).unwrap();
     let error = go_on(&store, &chain, &next).unwrap_err().to_string();
     assert!(error.contains("LmptLayers: row") && error.contains("out of order"), "{error}");
-    // Values are in Flat.
+    // Values come from Flat.
     let tip = chain.number() - 1;
-    assert_eq!(store.at(At::Tip).unwrap().root(), chain.roots[tip as usize]);
+    assert_eq!(store.at(StateId::Tip).unwrap().root(), chain.roots[tip as usize]);
 }
 
 #[test]
@@ -142,8 +143,8 @@ fn a_value_that_the_layers_do_not_have_is_told_by_the_check() {
     }
 }
 
-/// Sound by itself, but not what the merge makes: so the block that publishes the merge would lead to an older
-/// version of the branch.
+/// The row is valid by itself, but the merge makes another one. The block that publishes the merge
+/// would lead to an older version of the branch.
 #[test]
 fn a_settled_row_of_another_version_is_told_by_the_check() {
     let (mut chain, _) = chain();
@@ -164,8 +165,8 @@ fn a_settled_row_of_another_version_is_told_by_the_check() {
     assert!(faults.iter().any(|fault| fault.contains("not what the merge makes")), "{faults:?}");
 }
 
-/// Clean-up is no block's business: if its rows are damaged, blocks are committed without it, and it goes on
-/// once they are whole.
+/// Garbage removal is no part of a block: if its rows are damaged, blocks are committed without it,
+/// and it continues once the rows are whole.
 #[test]
 fn clean_up_that_fails_keeps_no_block_back() {
     let (mut chain, _) = chain();
@@ -188,7 +189,7 @@ fn clean_up_that_fails_keeps_no_block_back() {
     chain.reopen();
     for _ in 0..16 {
         chain.block(&changes(random, KEYS, 30));
-        chain.settle();
+        chain.wait_idle();
     }
     assert_eq!(chain.faults(), [""; 0]);
     assert!(lists.iter().all(|list| !chain.rows(LISTS).contains(list)), "they are cleaned up");

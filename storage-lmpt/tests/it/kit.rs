@@ -1,22 +1,22 @@
-//! The backend test-kit, with boundaries at every block, below the retention of the kit's nodes, above
-//! it, by the number of keys, and never.
+//! The conformance tests of every backend, with a boundary at every block, at intervals below and
+//! above the retention, by the number of keys, and never.
 
-use retrie_state::{AnyBackend, testkit::Scale};
-use retrie_storage_lmpt::{Lmpt, Params};
+use retrie_state::{AnyBackend, testkit::TestScale};
+use retrie_storage_lmpt::{Lmpt, LmptParams};
 use std::sync::Arc;
 
 const NEVER: u64 = 1 << 40;
 
-fn lmpt(params: Params) -> Arc<dyn AnyBackend> {
+fn lmpt(params: LmptParams) -> Arc<dyn AnyBackend> {
     Arc::new(Lmpt::new(params).expect("parameters within their ranges"))
 }
 
-const fn every(interval: u64) -> Params {
-    Params { interval, keys: NEVER, least: 1 }
+const fn every(interval: u64) -> LmptParams {
+    LmptParams { interval, keys: NEVER, least: 1 }
 }
 
-fn fewer() -> Scale {
-    Scale { blocks: 16, depth: 100, kills: 60, mutations: 500, ..Scale::default() }
+fn fewer() -> TestScale {
+    TestScale { blocks: 16, depth: 100, kills: 60, mutations: 500, ..TestScale::default() }
 }
 
 mod every_block {
@@ -26,20 +26,26 @@ mod every_block {
 
 mod below_the_retention {
     use super::*;
-    retrie_state::backend_tests!(|| lmpt(every(3)), Scale::default());
+    retrie_state::backend_tests!(|| lmpt(every(3)), TestScale::default());
 }
 
 mod above_the_retention {
     use super::*;
-    retrie_state::backend_tests!(|| lmpt(every(11)), Scale { blocks: 40, ..Scale::default() });
+    retrie_state::backend_tests!(
+        || lmpt(every(11)),
+        TestScale { blocks: 40, ..TestScale::default() }
+    );
 }
 
 mod by_keys {
     use super::*;
-    retrie_state::backend_tests!(|| lmpt(Params { interval: NEVER, keys: 30, least: 2 }), fewer());
+    retrie_state::backend_tests!(
+        || lmpt(LmptParams { interval: NEVER, keys: 30, least: 2 }),
+        fewer()
+    );
 }
 
 mod never {
     use super::*;
-    retrie_state::backend_tests!(|| lmpt(Params::default()), fewer());
+    retrie_state::backend_tests!(|| lmpt(LmptParams::default()), fewer());
 }

@@ -1,8 +1,8 @@
-//! Tests of `retrie-storage-lmpt` from outside: a module for each subject, one program for all.
+//! Integration tests of `retrie-storage-lmpt`: a module for each subject, one test program.
 
 mod common;
 mod damage;
+mod garbage;
 mod kit;
 mod model;
 mod proofs;
-mod settle;

@@ -1,19 +1,19 @@
-//! Forged proofs: whatever hides something newer, or shows what is not there, is refused.
+//! Forged proofs: the verifier rejects a proof that hides a newer leaf or shows a false one.
 
-use crate::common::{Chain, every, key};
+use crate::common::{TestChain, every, key};
 use alloy_primitives::{B256, Bytes, keccak256};
-use retrie_state::{At, ProofError, StateKey, wire::WireReader, wire::put_varint};
+use retrie_state::{ProofError, StateId, StateKey, wire::WireReader, wire::put_varint};
 use retrie_storage_lmpt::{root, verify};
-use retrie_storage_mpt::{InMemory, Item, Trie};
+use retrie_storage_mpt::{LeafUpdate, MemorySource, Trie};
 
-/// Proof bytes, taken apart.
+/// The parts of a proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Parts {
+struct ProofParts {
     roots: [B256; 3],
     nodes: [Vec<Vec<u8>>; 3],
 }
 
-impl Parts {
+impl ProofParts {
     fn read(proof: &[u8]) -> Self {
         let mut rest = WireReader::new(proof);
         let roots = [(); 3].map(|()| rest.hash().unwrap());
@@ -47,18 +47,18 @@ fn value(n: u8) -> Option<Bytes> {
     Some(Bytes::from(vec![n; 20]))
 }
 
-/// Where the newest leaf of each key is: in the delta (1 set, 2 deleted), in the intermediate trie (3
-/// set, 4 deleted), in the snapshot (5), nowhere (200). All but the last have older leaves below.
-fn chain() -> Chain {
-    let mut chain = Chain::new(every(4), 30);
-    // Many more, so that tries have branches.
+/// The newest leaf of each key is in the delta (1 set, 2 deleted), in the intermediate trie (3 set,
+/// 4 deleted), in the snapshot (5), or nowhere (200). All but the last have older leaves below.
+fn chain() -> TestChain {
+    let mut chain = TestChain::new(every(4), 30);
+    // Many more keys, so that tries have branches.
     let many = |from: u64| (from..from + 40).map(move |n| (key(n), value(n as u8)));
     chain.block(&(1..8).map(|n| (key(n), value(0xa0 + n as u8))).chain(many(20)).collect());
     let older = |n: u64| (key(n), value(0xb0 + n as u8));
     for _ in 1..=4 {
         chain.block(&(1..5).map(older).chain(many(60)).collect());
     }
-    // A boundary; the delta from now on is the intermediate trie in the end.
+    // A boundary. The delta from now on becomes the intermediate trie.
     let middle = vec![(key(3), value(0xc3)), (key(4), None), (key(1), value(0xc1))];
     chain.block(&middle.into_iter().chain(many(100)).collect());
     for n in 0..3 {
@@ -69,10 +69,10 @@ fn chain() -> Chain {
     chain
 }
 
-fn prove(chain: &Chain, at: u64, keys: &[StateKey]) -> (B256, Parts) {
-    let state = chain.store().at(At::Block(chain.hashes[at as usize])).unwrap();
+fn prove(chain: &TestChain, at: u64, keys: &[StateKey]) -> (B256, ProofParts) {
+    let state = chain.store().at(StateId::Block(chain.hashes[at as usize])).unwrap();
     let proof = state.prove(keys).unwrap();
-    let parts = Parts::read(&proof.bytes);
+    let parts = ProofParts::read(&proof.bytes);
     assert_eq!(parts.bytes(), proof.bytes);
     (proof.root, parts)
 }
@@ -96,7 +96,7 @@ fn a_proof_has_the_parts_that_its_keys_need_and_no_more() {
     assert_eq!(parts(200), ([true, true, true], None));
 }
 
-/// Each thing wrong that a liar could try with whole layers and nodes.
+/// Every forgery with whole layers and nodes.
 #[test]
 fn a_part_that_is_dropped_swapped_doubled_or_of_another_block_is_refused() {
     let chain = chain();
@@ -106,7 +106,7 @@ fn a_part_that_is_dropped_swapped_doubled_or_of_another_block_is_refused() {
         let (root, parts) = prove(&chain, TIP, &keys);
         let (_, old) = prove(&chain, TIP - 1, &keys);
         let (_, oldest) = prove(&chain, 0, &keys);
-        let refuse = |how: &str, forged: &Parts| {
+        let refuse = |how: &str, forged: &ProofParts| {
             if *forged != parts {
                 let shown = verify(root, &keys, &forged.bytes());
                 assert!(shown.is_err(), "key {n}, {how}: {shown:?}");
@@ -144,7 +144,7 @@ fn a_part_that_is_dropped_swapped_doubled_or_of_another_block_is_refused() {
     }
 }
 
-/// What needs a part less is refused with a part more: a proof has one form.
+/// A proof with an unused part is rejected: a proof has one form.
 #[test]
 fn a_part_that_is_not_needed_is_refused() {
     let chain = chain();
@@ -155,13 +155,13 @@ fn a_part_that_is_not_needed_is_refused() {
     assert_eq!(verify(root, &[key(1)], &forged.bytes()), Err(ProofError::Unused));
 }
 
-/// Tries of which one leaf is no leaf of ours, under a root that names them.
+/// Tries with one malformed leaf, under a root that names them.
 #[test]
 fn leaves_that_no_layer_has_are_refused() {
     let path = keccak256(&*key(1).encode());
     let trie = |leaf: &[u8]| {
-        let item = Item::new(path, Some(Bytes::copy_from_slice(leaf)));
-        Trie::default().update(&InMemory, &[item], &mut ()).unwrap()
+        let item = LeafUpdate::new(path, Some(Bytes::copy_from_slice(leaf)));
+        Trie::default().update(&MemorySource, &[item], &mut ()).unwrap()
     };
     let empty = Trie::default();
     let shown = |at: usize, leaf: &[u8]| {
@@ -169,10 +169,10 @@ fn leaves_that_no_layer_has_are_refused() {
         let mut roots = [empty.hash(); 3];
         roots[at] = made.hash();
         let mut way = Vec::new();
-        made.prove(&InMemory, &path, &mut way).unwrap();
+        made.prove(&MemorySource, &path, &mut way).unwrap();
         let mut nodes: [Vec<Vec<u8>>; 3] = Default::default();
         nodes[at] = way.into_iter().map(Vec::from).collect();
-        verify(root(&roots), &[key(1)], &Parts { roots, nodes }.bytes())
+        verify(root(&roots), &[key(1)], &ProofParts { roots, nodes }.bytes())
     };
     for at in 0..3 {
         assert_eq!(shown(at, &[1, 7]), Ok(vec![Some(Bytes::from_static(&[7]))]));
@@ -202,6 +202,6 @@ fn bytes_have_one_form() {
     let huge = [&bytes[..96], &[0xff; 9], &[1], &bytes[97..]].concat();
     assert!(matches!(verify(root, &keys, &huge), Err(ProofError::Malformed { .. })));
     assert!(verify(root, &[], &bytes).is_err());
-    let none = chain.store().at(At::Tip).unwrap().prove(&[]).unwrap();
+    let none = chain.store().at(StateId::Tip).unwrap().prove(&[]).unwrap();
     assert_eq!((none.bytes.len(), verify(root, &[], &none.bytes)), (99, Ok(Vec::new())));
 }

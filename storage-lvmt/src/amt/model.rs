@@ -1,27 +1,27 @@
-//! The AMT in numbers: slow, obviously right, and only possible because tau is known.
+//! The AMT in plain numbers: slow and simple. It needs tau, which only tests have.
 
 use super::{SLOTS, domain_point};
 use ark_bn254::{Fr, G1Affine};
 use ark_ec::{AffineRepr, CurveGroup};
 use ark_ff::{AdditiveGroup, Field, Zero};
 
-use crate::point::Point;
+use crate::point::G1Point;
 
-/// A vector, and the tau that nobody should know.
+/// A vector, and the secret tau.
 #[derive(Clone, Debug)]
-pub(crate) struct Model {
+pub(crate) struct AmtModel {
     pub(crate) height: u8,
     pub(crate) tau: Fr,
     pub(crate) versions: Vec<[u64; SLOTS]>,
 }
 
-impl Model {
+impl AmtModel {
     /// All versions are zero.
     pub(crate) fn new(height: u8, tau: Fr) -> Self {
         Self { height, tau, versions: vec![[0; SLOTS]; 1 << height] }
     }
 
-    /// The vector as its entries that are not zero throughout.
+    /// The entries that have a version above zero.
     pub(crate) fn entries(&self) -> Vec<(u32, [u64; SLOTS])> {
         (0..).zip(self.versions.iter().copied()).filter(|(_, v)| *v != [0; SLOTS]).collect()
     }
@@ -57,13 +57,13 @@ impl Model {
     }
 
     /// \[f(tau)\].
-    pub(crate) fn commitment(&self) -> Point {
+    pub(crate) fn commitment(&self) -> G1Point {
         point(evaluate(&self.polynomial(), self.tau))
     }
 
     /// The quotient of the node at `depth` above `entry`, by two polynomial divisions: f by
     /// x^(2m) - z^2, and the remainder by x^m - c.
-    pub(crate) fn quotient(&self, f: &[Fr], depth: u32, entry: u32) -> Point {
+    pub(crate) fn quotient(&self, f: &[Fr], depth: u32, entry: u32) -> G1Point {
         let m = 1 << (u32::from(self.height) - 1 - depth);
         let c = domain_point(self.height, entry).pow([m as u64]);
         let (_, remainder) = divide(f, 2 * m, c * c);
@@ -72,14 +72,14 @@ impl Model {
     }
 
     /// All quotients above `entry`.
-    pub(crate) fn quotients(&self, entry: u32) -> Vec<Point> {
+    pub(crate) fn quotients(&self, entry: u32) -> Vec<G1Point> {
         let f = self.polynomial();
         (0..self.height.into()).map(|depth| self.quotient(&f, depth, entry)).collect()
     }
 }
 
-/// The multiple of the generator.
-pub(crate) fn point(scalar: Fr) -> Point {
+/// The generator times `scalar`.
+pub(crate) fn point(scalar: Fr) -> G1Point {
     (G1Affine::generator() * scalar).into_affine().into()
 }
 

@@ -1,13 +1,13 @@
-//! Tables, sums, trees and openings against the [model](super::model).
+//! Tables, sums, trees and openings, compared with the [model](super::model).
 
 use super::{
     SLOTS, commit, domain_point, entry_value,
-    model::{self, Model},
+    model::{self, AmtModel},
     node_count, node_index, open_sparse, proof_tree, root_of_unity,
 };
 use crate::{
-    params::{Opening, Params},
-    point::{Point, sum},
+    params::{EntryOpening, LvmtParams},
+    point::{G1Point, sum},
 };
 use ark_bn254::Fr;
 use ark_ff::{Field, One, PrimeField};
@@ -16,8 +16,8 @@ use std::{convert::Infallible, ops::ControlFlow};
 
 const SEED: [u8; 32] = [7; 32];
 
-fn params_of(height: u8, tau: Fr) -> Params {
-    Params::of_tau(height, tau, true, &|_, _, _| ControlFlow::Continue(())).unwrap()
+fn params_of(height: u8, tau: Fr) -> LvmtParams {
+    LvmtParams::of_tau(height, tau, true, &|_, _, _| ControlFlow::Continue(())).unwrap()
 }
 
 fn random_tau(rng: &mut StdRng) -> Fr {
@@ -25,8 +25,8 @@ fn random_tau(rng: &mut StdRng) -> Fr {
 }
 
 /// A vector with versions of all sizes, many of them zero.
-fn random_model(rng: &mut StdRng, height: u8) -> Model {
-    let mut model = Model::new(height, random_tau(rng));
+fn random_model(rng: &mut StdRng, height: u8) -> AmtModel {
+    let mut model = AmtModel::new(height, random_tau(rng));
     for version in model.versions.as_flattened_mut() {
         *version = rng.random::<u64>() >> rng.random_range(24..64);
         *version *= u64::from(rng.random_ratio(2, 3));
@@ -34,7 +34,7 @@ fn random_model(rng: &mut StdRng, height: u8) -> Model {
     model
 }
 
-fn tree(params: &Params, model: &Model, bits: u32, shard: u32) -> Vec<Point> {
+fn tree(params: &LvmtParams, model: &AmtModel, bits: u32, shard: u32) -> Vec<G1Point> {
     let entries = model.entries();
     let Ok(tree) = proof_tree::<Infallible>(params, &entries, bits, shard, &mut || Ok(()));
     tree
@@ -53,7 +53,7 @@ fn domain_points_of_a_node_are_the_roots_of_its_polynomial() {
                 assert_eq!(x.pow([2 * m]), domain_point(height, first).pow([2 * m]));
             }
         }
-        // The root that everybody takes: 5 is the smallest generator of the field.
+        // The usual root of unity: 5 is the smallest generator of the field.
         let exponent = (-Fr::one() / Fr::from(1u64 << height)).into_bigint();
         assert_eq!(root_of_unity(height), Fr::from(5u64).pow(exponent));
         let product =
@@ -81,7 +81,7 @@ fn values_are_versions_side_by_side_and_longer_versions_are_refused() {
 fn tables_are_commitment_and_quotients_of_unit_vectors() {
     let mut rng = StdRng::seed_from_u64(2);
     for height in 1..=4 {
-        let mut model = Model::new(height, random_tau(&mut rng));
+        let mut model = AmtModel::new(height, random_tau(&mut rng));
         let params = params_of(height, model.tau);
         for entry in 0..1 << height {
             for slot in 0..SLOTS {
@@ -102,10 +102,10 @@ fn tables_are_commitment_and_quotients_of_unit_vectors() {
 fn updates_by_sums_lead_where_the_polynomial_is() {
     let mut rng = StdRng::seed_from_u64(3);
     for height in 1..=6 {
-        let mut model = Model::new(height, random_tau(&mut rng));
+        let mut model = AmtModel::new(height, random_tau(&mut rng));
         let params = params_of(height, model.tau);
         // The commitment, then the nodes of the whole tree.
-        let mut points = vec![Point::INFINITY; 1 + node_count(height, 0)];
+        let mut points = vec![G1Point::INFINITY; 1 + node_count(height, 0)];
         for _ in 0..4 {
             let mut terms = Vec::new();
             for _ in 0..rng.random_range(1..200) {
@@ -143,7 +143,7 @@ fn opened_vectors_have_the_quotients_of_polynomial_division() {
         for _ in 0..4 {
             let entry = rng.random_range(0..1 << height);
             for first in 0..=height {
-                // No more is needed than what is below the first node.
+                // The entries below the first node suffice.
                 let below = entries
                     .iter()
                     .filter(|(other, _)| u64::from(other ^ entry) >> (height - first) == 0);
@@ -153,7 +153,7 @@ fn opened_vectors_have_the_quotients_of_polynomial_division() {
                 assert_eq!(open_sparse(&params, &below, entry, first), quotients);
             }
         }
-        let nothing = vec![Point::INFINITY; height.into()];
+        let nothing = vec![G1Point::INFINITY; height.into()];
         assert_eq!(open_sparse(&params, &[], 0, 0), nothing);
     }
 }
@@ -206,11 +206,11 @@ fn true_openings_pass_alone_and_together_and_any_change_is_found() {
         let params = params_of(height, tau);
         let verifier = params.verifier();
         let vectors: Vec<_> =
-            (0..3).map(|_| Model { tau, ..random_model(&mut rng, height) }).collect();
+            (0..3).map(|_| AmtModel { tau, ..random_model(&mut rng, height) }).collect();
         let entries: Vec<u32> = vectors.iter().map(|_| rng.random_range(0..1 << height)).collect();
         let quotients: Vec<_> =
             vectors.iter().zip(&entries).map(|(v, e)| v.quotients(*e)).collect();
-        let opening = |i: usize| Opening {
+        let opening = |i: usize| EntryOpening {
             commitment: vectors[i].commitment(),
             entry: entries[i],
             versions: vectors[i].versions[entries[i] as usize],
@@ -222,14 +222,14 @@ fn true_openings_pass_alone_and_together_and_any_change_is_found() {
         assert!(verifier.check_openings(&all, &SEED));
 
         for wrong in 0..3 {
-            let refused = |change: &dyn Fn(&mut Opening<'_>)| {
+            let refused = |change: &dyn Fn(&mut EntryOpening<'_>)| {
                 let mut claims = all;
                 change(&mut claims[wrong]);
                 assert!(!verifier.check_openings(&claims, &SEED));
                 assert!(!verifier.check_openings(&claims[wrong..=wrong], &SEED));
             };
             refused(&|claim| claim.commitment = model::point(Fr::from(5u64)));
-            refused(&|claim| claim.commitment = Point::INFINITY);
+            refused(&|claim| claim.commitment = G1Point::INFINITY);
             refused(&|claim| claim.entry = 1 << height);
             refused(&|claim| claim.quotients = &[]);
             for slot in 0..SLOTS {
@@ -254,11 +254,11 @@ fn true_openings_pass_alone_and_together_and_any_change_is_found() {
 #[test]
 fn versions_that_carry_into_the_next_slot_are_not_the_same_value() {
     // 2^40 in slot 0 is 1 in slot 1: only the range check tells them apart.
-    let mut model = Model::new(2, Fr::from(1234u64));
+    let mut model = AmtModel::new(2, Fr::from(1234u64));
     model.versions[3] = [0, 1, 0, 0, 0, 0];
     let params = params_of(2, model.tau);
     let quotients = model.quotients(3);
-    let mut opening = Opening {
+    let mut opening = EntryOpening {
         commitment: model.commitment(),
         entry: 3,
         versions: model.versions[3],
@@ -272,12 +272,16 @@ fn versions_that_carry_into_the_next_slot_are_not_the_same_value() {
 #[test]
 fn openings_whose_errors_cancel_are_refused_together() {
     // Two false claims whose errors are opposite: their plain sum holds, a random one does not.
-    let model = Model::new(2, Fr::from(77u64));
+    let model = AmtModel::new(2, Fr::from(77u64));
     let params = params_of(2, model.tau);
-    let nothing = vec![Point::INFINITY; 2];
+    let nothing = vec![G1Point::INFINITY; 2];
     let off = model::point(Fr::from(9u64));
-    let claim =
-        |commitment| Opening { commitment, entry: 0, versions: [0; SLOTS], quotients: &nothing };
-    assert!(params.verifier().check_openings(&[claim(Point::INFINITY); 2], &SEED));
+    let claim = |commitment| EntryOpening {
+        commitment,
+        entry: 0,
+        versions: [0; SLOTS],
+        quotients: &nothing,
+    };
+    assert!(params.verifier().check_openings(&[claim(G1Point::INFINITY); 2], &SEED));
     assert!(!params.verifier().check_openings(&[claim(off), claim(-off)], &SEED));
 }

@@ -1,28 +1,28 @@
-//! Commitments and quotients of a whole vector, computed from its entries.
+//! Commitment and quotients of a whole vector, computed from its entries.
 //!
-//! Everything here is a sum of precomputed points times versions. Versions are small numbers, most
-//! of them very small. So they are cut into digits, and each point goes into the bucket of every
-//! digit of its version (Pippenger's method); buckets of many sums are filled together.
+//! Each result is a sum of precomputed points times versions. Versions are small numbers. So a
+//! version is cut into digits, and the point goes into the bucket of every digit (Pippenger's
+//! method); the buckets of many sums are filled together.
 
 use super::SLOTS;
 use crate::{
-    params::Params,
-    point::{Point, Summer},
+    params::LvmtParams,
+    point::{G1Point, PointAdder},
 };
 use ark_bn254::{G1Affine, G1Projective};
 use ark_ec::CurveGroup;
 use ark_ff::AdditiveGroup;
 use std::{convert::Infallible, ops::Range};
 
-/// A vector: its entries that are not zero throughout, in ascending order.
-pub(crate) type Entries<'a> = &'a [(u32, [u64; SLOTS])];
+/// The entries of a vector that have a version above zero, in ascending order.
+pub(crate) type SparseEntries<'a> = &'a [(u32, [u64; SLOTS])];
 
-/// How many points go into buckets between two pauses: a few milliseconds of work.
+/// Points that go into buckets between two calls of `pause`: a few milliseconds of work.
 const SLICE: usize = 1 << 14;
 
 /// The commitment of a vector.
-pub(crate) fn commit(params: &Params, entries: Entries<'_>) -> Point {
-    let terms = versions(entries).map(|(entry, slot, version)| Term {
+pub(crate) fn commit(params: &LvmtParams, entries: SparseEntries<'_>) -> G1Point {
+    let terms = versions(entries).map(|(entry, slot, version)| SumTerm {
         sum: 0,
         weight: version,
         point: params.increment(entry, slot),
@@ -30,39 +30,39 @@ pub(crate) fn commit(params: &Params, entries: Entries<'_>) -> Point {
     never_paused(|pause| weighted_sums(1, terms, pause))[0]
 }
 
-/// The quotients above `entry` at depths from `first` to h - 1, the highest first, of a vector of which
-/// the entries below the node at depth `first` are given at least. `params` must have quotients.
+/// The quotients above `entry` at the depths from `first` to h - 1, root side first. `entries` must
+/// contain at least all entries below the node at depth `first`. `params` must have quotients.
 pub(crate) fn open_sparse(
-    params: &Params,
-    entries: Entries<'_>,
+    params: &LvmtParams,
+    entries: SparseEntries<'_>,
     entry: u32,
     first: u8,
-) -> Vec<Point> {
+) -> Vec<G1Point> {
     let (height, first) = (u32::from(params.height()), u32::from(first));
     if first == height {
         return Vec::new();
     }
     let terms = versions(entries).flat_map(|(other, slot, version)| {
-        // The nodes that both entries are below.
+        // The nodes that are above both entries.
         let common = (other ^ entry).leading_zeros() - (u32::BITS - height);
         let (from, to) = (first as usize, height.min(common + 1) as usize);
         let points = params.quotient_increments(other, slot).get(from..to).unwrap_or_default();
-        (0..).zip(points).map(move |(sum, point)| Term { sum, weight: version, point })
+        (0..).zip(points).map(move |(sum, point)| SumTerm { sum, weight: version, point })
     });
     never_paused(|pause| weighted_sums((height - first) as usize, terms, pause))
 }
 
-/// The quotients of the nodes on the way from the root to node (`shard_bits`, `shard`), and of
-/// this node and all below it, numbered by [`node_index`]. `params` must have quotients.
+/// The quotients of the nodes from the root down to node (`shard_bits`, `shard`), then of all nodes
+/// below it, numbered by [`node_index`]. `params` must have quotients.
 ///
-/// `pause` is called every few milliseconds; its error ends the work.
+/// The function calls `pause` every few milliseconds; an error of `pause` ends the work.
 pub(crate) fn proof_tree<E>(
-    params: &Params,
-    entries: Entries<'_>,
+    params: &LvmtParams,
+    entries: SparseEntries<'_>,
     shard_bits: u32,
     shard: u32,
     pause: &mut dyn FnMut() -> Result<(), E>,
-) -> Result<Vec<Point>, E> {
+) -> Result<Vec<G1Point>, E> {
     let height = u32::from(params.height());
     let mut tree = Vec::with_capacity(node_count(params.height(), shard_bits));
     for depth in 0..height {
@@ -70,13 +70,13 @@ pub(crate) fn proof_tree<E>(
             None => shard >> (shard_bits - depth)..(shard >> (shard_bits - depth)) + 1,
             Some(below) => shard << below..(shard + 1) << below,
         };
-        // Entries below a node, and as many nodes at a time as make up a slice.
+        // Entries below a node; and as many nodes at a time as fill one slice.
         let width = 1 << (height - depth);
         let at_a_time = (SLICE / (SLOTS * width as usize)).max(1);
         for first in nodes.clone().step_by(at_a_time) {
             let end = nodes.end.min(first + at_a_time as u32);
             let entries = entries_in(entries, first * width..end * width);
-            let terms = versions(entries).map(|(entry, slot, weight)| Term {
+            let terms = versions(entries).map(|(entry, slot, weight)| SumTerm {
                 sum: entry / width - first,
                 weight,
                 point: params.quotient_increment(depth as usize, entry, slot),
@@ -88,13 +88,13 @@ pub(crate) fn proof_tree<E>(
     Ok(tree)
 }
 
-/// How many nodes [`proof_tree`] has.
+/// The number of nodes that [`proof_tree`] returns.
 pub(crate) const fn node_count(height: u8, shard_bits: u32) -> usize {
     shard_bits as usize + (1 << (height as u32 - shard_bits)) - 1
 }
 
-/// Where [`proof_tree`] has the node at `depth` above `entry`: first come the ancestors of the
-/// shard's node, root first; then the subtree of the shard, level by level. `None` for other nodes.
+/// The position in [`proof_tree`] of the node at `depth` above `entry`: first come the ancestors of
+/// the shard's node, root first; then the shard's subtree, level by level. `None` for other nodes.
 pub(crate) fn node_index(
     height: u8,
     shard_bits: u32,
@@ -112,15 +112,15 @@ pub(crate) fn node_index(
     }
 }
 
-/// All versions that are not zero, with entry and slot.
-fn versions(entries: Entries<'_>) -> impl Iterator<Item = (u32, usize, u64)> + Clone {
+/// All versions above zero, with entry and slot.
+fn versions(entries: SparseEntries<'_>) -> impl Iterator<Item = (u32, usize, u64)> + Clone {
     entries.iter().flat_map(|(entry, versions)| {
         let slots = versions.iter().enumerate().filter(|(_, version)| **version > 0);
         slots.map(|(slot, version)| (*entry, slot, *version))
     })
 }
 
-fn entries_in(entries: Entries<'_>, range: Range<u32>) -> Entries<'_> {
+fn entries_in(entries: SparseEntries<'_>, range: Range<u32>) -> SparseEntries<'_> {
     let start = entries.partition_point(|(entry, _)| *entry < range.start);
     let end = entries.partition_point(|(entry, _)| *entry < range.end);
     &entries[start..end]
@@ -128,18 +128,18 @@ fn entries_in(entries: Entries<'_>, range: Range<u32>) -> Entries<'_> {
 
 /// `weight` times `point`, to be added to one of many sums.
 #[derive(Clone, Copy)]
-struct Term<'a> {
+struct SumTerm<'a> {
     sum: u32,
     weight: u64,
-    point: &'a Point,
+    point: &'a G1Point,
 }
 
-/// The first `sums` sums of terms. `pause` is called after every slice.
+/// The first `sums` sums of `terms`. The function calls `pause` after every slice.
 fn weighted_sums<'a, E>(
     sums: usize,
-    terms: impl Iterator<Item = Term<'a>> + Clone,
+    terms: impl Iterator<Item = SumTerm<'a>> + Clone,
     pause: &mut dyn FnMut() -> Result<(), E>,
-) -> Result<Vec<Point>, E> {
+) -> Result<Vec<G1Point>, E> {
     let (mut count, mut all_bits) = (0, 1);
     for term in terms.clone() {
         count += 1;
@@ -148,12 +148,12 @@ fn weighted_sums<'a, E>(
     let bits = u64::BITS - all_bits.leading_zeros();
     let digit_bits = (1..=8).min_by_key(|digit| cost(*digit, bits, count / sums)).unwrap_or(1);
     let places = bits.div_ceil(digit_bits) as usize;
-    // Nothing is to be done for a digit of zero.
+    // A digit of zero adds nothing, so it has no bucket.
     let buckets_per_place = (1 << digit_bits) - 1;
 
-    let mut buckets = vec![Point::INFINITY; sums * places * buckets_per_place];
+    let mut buckets = vec![G1Point::INFINITY; sums * places * buckets_per_place];
     let (mut pending, mut summer) =
-        (Vec::with_capacity(count.min(SLICE) + places), Summer::default());
+        (Vec::with_capacity(count.min(SLICE) + places), PointAdder::default());
     for term in terms {
         for place in 0..places {
             let digit = (term.weight >> (place as u32 * digit_bits)) as usize & buckets_per_place;
@@ -185,18 +185,18 @@ fn weighted_sums<'a, E>(
         }
         totals.push(total);
     }
-    Ok(G1Projective::normalize_batch(&totals).into_iter().map(Point::from).collect())
+    Ok(G1Projective::normalize_batch(&totals).into_iter().map(G1Point::from).collect())
 }
 
-/// What a sum of `count` terms with weights of `bits` bits costs with digits of so many bits, in
-/// affine additions. Those that end a sum are Jacobian, three times as expensive.
+/// The cost, in affine additions, of a sum of `count` terms with weights of `bits` bits, cut into
+/// digits of `digit` bits. The additions that end a sum are Jacobian, three times as expensive.
 fn cost(digit: u32, bits: u32, count: usize) -> usize {
     let places = bits.div_ceil(digit) as usize;
     let buckets = (1 << digit) - 1;
     places * (count * buckets / (buckets + 1) + 6 * buckets)
 }
 
-/// Work that nothing interrupts.
+/// Runs `work` with a `pause` that never ends it.
 fn never_paused<T>(
     work: impl FnOnce(&mut dyn FnMut() -> Result<(), Infallible>) -> Result<T, Infallible>,
 ) -> T {

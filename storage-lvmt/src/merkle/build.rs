@@ -1,19 +1,19 @@
-//! Building trees, and their rows with them.
+//! Building trees together with their rows.
 
 use super::{GROUP, GROUP_BITS, group};
 use crate::hash;
 use alloy_primitives::B256;
 use std::convert::Infallible;
 
-/// A tree of which the first leaves are known before the others. It gives the rows of all its groups, by
-/// level and number of the group.
-pub(crate) struct Begun {
+/// A tree whose first leaves are known before the others. It passes the rows of all its groups on,
+/// with level and number of the group.
+pub(crate) struct TreePrefix {
     leaves: Vec<B256>,
-    /// Tops of the groups that the first leaves fill.
+    /// Tops of the groups that the first leaves fill completely.
     tops: Vec<B256>,
 }
 
-impl Begun {
+impl TreePrefix {
     /// The tree that begins with `leaves`.
     pub(crate) fn new(leaves: Vec<B256>, mut row: impl FnMut(u8, u64, Vec<u8>)) -> Self {
         let whole = &leaves[..leaves.len() / GROUP * GROUP];
@@ -22,7 +22,7 @@ impl Begun {
         Self { leaves, tops }
     }
 
-    /// The top of the tree that ends with `leaves`; zero if there are none at all.
+    /// Adds the remaining leaves and returns the top; zero if the tree has no leaves.
     pub(crate) fn finish(mut self, leaves: &[B256], mut row: impl FnMut(u8, u64, Vec<u8>)) -> B256 {
         self.leaves.extend_from_slice(leaves);
         let rest = &self.leaves[self.tops.len() * GROUP..];
@@ -37,14 +37,15 @@ impl Begun {
     }
 }
 
-/// Gives the rows of the groups of level 0 over these leaves, the first of them number `first`.
+/// Passes on the rows of the groups of level 0 over these leaves. The first group has number
+/// `first`.
 fn give_rows(first: usize, leaves: &[B256], row: &mut impl FnMut(u8, u64, Vec<u8>)) {
     for (group, leaves) in (first as u64..).zip(leaves.chunks(GROUP)) {
         row(0, group, group::encode(group::all(leaves.len() as u8), leaves));
     }
 }
 
-/// The top over the tops of the groups of level 0, and the rows above these.
+/// The top over the tops of the groups of level 0. Passes on the rows of the levels above.
 fn top_of<E>(
     tops: &[B256],
     row: &mut impl FnMut(u8, u64, Vec<u8>) -> Result<(), E>,
@@ -56,8 +57,8 @@ fn top_of<E>(
     }
 }
 
-/// Builds a tree of any size from leaves that come one after the other. Holds the tops of the
-/// groups so far: 1 byte for each leaf.
+/// Builds a tree of any size from a stream of leaves. It holds the tops of the groups so far: 1
+/// byte for each leaf.
 #[derive(Debug, Default)]
 pub(crate) struct TreeBuilder {
     count: u64,
@@ -66,20 +67,20 @@ pub(crate) struct TreeBuilder {
 }
 
 impl TreeBuilder {
-    /// Leaves so far.
+    /// The number of leaves so far.
     pub(crate) const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Adds a leaf. If that completes a group of level 0: its number and row.
+    /// Adds a leaf. If it completes a group of level 0, returns the group's number and row.
     pub(crate) fn push(&mut self, leaf: B256) -> Option<(u64, Vec<u8>)> {
         self.count += 1;
         self.group.push(leaf);
         (self.group.len() == GROUP).then(|| self.close())
     }
 
-    /// Ends the tree, gives the rows that are left to `row`, by level and number of the group, and
-    /// returns the top; zero if there are no leaves.
+    /// Completes the tree, passes the remaining rows to `row` with level and number of the group,
+    /// and returns the top; zero without leaves.
     ///
     /// # Errors
     /// Those of `row`.
@@ -103,7 +104,7 @@ impl TreeBuilder {
     }
 }
 
-/// The rows of `level`, whose leaves are these, and of those above.
+/// Passes on the rows of `level`, which has these leaves, and of the levels above.
 fn rows_from<E>(
     mut level: u8,
     leaves: &[B256],
@@ -124,7 +125,7 @@ fn rows_from<E>(
     }
 }
 
-/// The tops of the groups of neighbours. All pairs of a height are hashed together.
+/// The tops of groups of neighbours. All pairs of one height are hashed together.
 pub(super) fn group_tops(leaves: &[B256]) -> Vec<B256> {
     let mut tops = Vec::new();
     hash::nodes(leaves, &mut tops);

@@ -1,24 +1,25 @@
-//! A group: up to 32 neighbours of one level of a tree, whole or pruned to what proofs still need.
+//! A group: up to 32 neighbours of one level of a tree, whole or pruned to the hashes that proofs
+//! need.
 
 use super::{GROUP, split};
 use crate::hash;
 use alloy_primitives::B256;
 
-/// Up to 32 neighbouring leaves, of which some are *kept*: can still be proven.
+/// Up to 32 neighbouring leaves. Some of them are *kept*: they can still be proven.
 ///
-/// It holds, from left to right, the hashes of the kept leaves and the tops of the largest subtrees
-/// without any. These are exactly the siblings on the ways of the kept leaves, so whatever was
-/// pruned before, one set of kept leaves has one form.
+/// A group holds, from left to right, the hashes of the kept leaves and the tops of the largest
+/// subtrees without kept leaves. These are exactly the siblings on the paths of the kept leaves. So
+/// one set of kept leaves has one form, in whatever order leaves were pruned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Group {
+pub(crate) struct MerkleGroup {
     /// Leaves, 1 to 32.
     size: u8,
-    /// Bit *i* (from the least significant): leaf *i* is kept. At least one is.
+    /// Bit *i* (from the least significant) says whether leaf *i* is kept. At least one leaf is.
     kept: u32,
     hashes: Vec<B256>,
 }
 
-impl Group {
+impl MerkleGroup {
     /// All of `leaves`, 1 to 32 of them.
     #[cfg(test)]
     pub(crate) fn full(leaves: &[B256]) -> Self {
@@ -32,7 +33,8 @@ impl Group {
         encode(self.kept, &self.hashes)
     }
 
-    /// Reads [`encode`](Self::encode)'s bytes of a group of `size` leaves; `None` if they are not.
+    /// Reads the bytes of [`encode`](Self::encode) for a group of `size` leaves; `None` if they are
+    /// malformed.
     pub(crate) fn decode(bytes: &[u8], size: u8) -> Option<Self> {
         let (kept, hashes) = bytes.split_first_chunk()?;
         let kept = u32::from_be_bytes(*kept);
@@ -44,17 +46,17 @@ impl Group {
         (hashes.len() == count(kept, 0, size)).then_some(Self { size, kept, hashes })
     }
 
-    /// Leaves, kept or not.
+    /// The number of leaves, kept or not.
     pub(crate) const fn size(&self) -> u8 {
         self.size
     }
 
-    /// Bit *i* (from the least significant): leaf *i* is kept.
+    /// Bit *i* (from the least significant) says whether leaf *i* is kept.
     pub(crate) const fn kept(&self) -> u32 {
         self.kept
     }
 
-    /// All leaves, if none is pruned.
+    /// All leaves, if no leaf is pruned.
     pub(crate) fn leaves(&self) -> Option<&[B256]> {
         (self.kept == all(self.size)).then_some(&self.hashes)
     }
@@ -69,8 +71,8 @@ impl Group {
         fold(self.kept, 0, self.size, &mut self.hashes.iter())
     }
 
-    /// The top of the subtree of `len` leaves from `start` on; `None` if it lies inside a pruned
-    /// one, or is no subtree.
+    /// The top of the subtree of `len` leaves from `start` on. `None` if it lies inside a pruned
+    /// subtree, or if there is no such subtree.
     pub(crate) fn subtree(&self, start: u8, len: u8) -> Option<B256> {
         let (mut from, mut size) = (0, self.size);
         let mut hashes = &self.hashes[..];
@@ -89,8 +91,8 @@ impl Group {
         Some(fold(self.kept, start, len, &mut hashes.iter()))
     }
 
-    /// The same group with the leaves in `keep` alone, which must be kept ones; `None` if there
-    /// are none: such a group has no row.
+    /// The same group with only the leaves in `keep`, which must be kept here. `None` if `keep` is
+    /// empty: an empty group has no row.
     pub(crate) fn prune(&self, keep: u32) -> Option<Self> {
         assert_eq!(keep & !self.kept, 0, "a pruned leaf cannot come back");
         if keep == 0 {
@@ -118,7 +120,7 @@ impl Group {
     }
 }
 
-/// Row of a group with these `kept` leaves and hashes.
+/// The row of a group with these `kept` leaves and hashes.
 pub(super) fn encode(kept: u32, hashes: &[B256]) -> Vec<u8> {
     let mut row = Vec::with_capacity(4 + hashes.len() * 32);
     row.extend_from_slice(&kept.to_be_bytes());
@@ -126,7 +128,7 @@ pub(super) fn encode(kept: u32, hashes: &[B256]) -> Vec<u8> {
     row
 }
 
-/// The bitmap of a group of `size` leaves of which all are kept.
+/// The bitmap of a group of `size` leaves that are all kept.
 pub(super) const fn all(size: u8) -> u32 {
     if size == 0 { 0 } else { u32::MAX >> (32 - size as u32) }
 }
@@ -135,12 +137,12 @@ const fn bit(at: u8) -> u32 {
     if at < 32 { 1 << at } else { 0 }
 }
 
-/// Of `kept`, the leaves in the subtree of `len` leaves from `start` on.
+/// The part of `kept` in the subtree of `len` leaves from `start` on.
 const fn within(kept: u32, start: u8, len: u8) -> u32 {
     kept & (all(len) << start)
 }
 
-/// How many hashes stand for the subtree of `len` leaves from `start` on.
+/// The number of hashes that stand for the subtree of `len` leaves from `start` on.
 fn count(kept: u32, start: u8, len: u8) -> usize {
     if len == 1 || within(kept, start, len) == 0 {
         return 1;
@@ -149,10 +151,10 @@ fn count(kept: u32, start: u8, len: u8) -> usize {
     count(kept, start, left) + count(kept, start + left, len - left)
 }
 
-/// The top of the subtree of `len` leaves from `start` on, whose hashes come next in `hashes`.
+/// The top of the subtree of `len` leaves from `start` on, whose hashes are next in `hashes`.
 fn fold<'a>(kept: u32, start: u8, len: u8, hashes: &mut impl Iterator<Item = &'a B256>) -> B256 {
     if len == 1 || within(kept, start, len) == 0 {
-        // There are `count` of them, checked when the group was made.
+        // `hashes` has `count` hashes: checked when the group was made.
         return *hashes.next().expect("as many hashes as the bitmap asks for");
     }
     let left = split(len.into()) as u8;

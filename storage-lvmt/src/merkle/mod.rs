@@ -1,13 +1,13 @@
 //! Merkle trees in the shape of RFC 6962: *n* leaves split at the largest power of two below *n*.
 //!
-//! Paired level by level, with a last one without neighbour handed up as it is, the same tree comes
-//! out. So 32 neighbours, a *group*, are a tree of their own, and the tree over the tops of all
-//! groups is the rest of it: that is how trees are stored ([`Group`]). Level 0 are the groups of
-//! leaves; the groups of a level above hold the tops of those below; a level of one group is the
-//! last.
+//! The same tree comes out if the leaves are paired level by level, and a last leaf without a
+//! neighbour moves up as it is. So 32 neighbours, a *group*, are a tree of their own, and the rest
+//! of the tree is the tree over the tops of all groups. Trees are stored as groups
+//! ([`MerkleGroup`]): the groups of level 0 hold the leaves, the groups of a higher level hold the
+//! tops of the groups below. The last level has one group.
 //!
-//! A *multi-proof* shows that some leaves belong to a top: the tops of the largest subtrees without
-//! any of them, from left to right. None shown: the top itself.
+//! A *multi-proof* shows that some leaves belong to a top: it consists of the tops of the largest
+//! subtrees without any of these leaves, from left to right. For no leaves it is the top itself.
 
 #[cfg(feature = "std")]
 mod build;
@@ -21,18 +21,18 @@ mod range;
 mod tests;
 
 #[cfg(feature = "std")]
-pub(crate) use build::{Begun, TreeBuilder};
+pub(crate) use build::{TreeBuilder, TreePrefix};
 #[cfg(feature = "std")]
-pub(crate) use group::Group;
+pub(crate) use group::MerkleGroup;
 #[cfg(feature = "std")]
 pub(crate) use prove::prove;
 #[cfg(feature = "std")]
-pub(crate) use range::Range;
+pub(crate) use range::RangeEdge;
 
 use crate::hash;
 use alloy_primitives::B256;
 
-/// Leaves of a group.
+/// Leaves of a full group.
 #[cfg(feature = "std")]
 pub(crate) const GROUP: usize = 32;
 
@@ -40,7 +40,7 @@ pub(crate) const GROUP: usize = 32;
 #[cfg(feature = "std")]
 const GROUP_BITS: u32 = 5;
 
-/// Where a tree of `n > 1` leaves splits: the largest power of two below `n`.
+/// The position at which a tree of `n > 1` leaves splits: the largest power of two below `n`.
 pub(crate) const fn split(n: u64) -> u64 {
     1 << (n - 1).ilog2()
 }
@@ -58,8 +58,8 @@ pub(crate) fn top(leaves: &[B256]) -> B256 {
     }
 }
 
-/// How many hashes a multi-proof of `shown` leaves (by position, ascending, below `n`) in a tree of
-/// `n` consists of. Takes `O(log n)` for each of them.
+/// The number of hashes in a multi-proof of the leaves `shown` (by position, ascending, below `n`)
+/// in a tree of `n` leaves. Takes `O(log n)` for each leaf shown.
 pub(crate) fn siblings(n: u64, shown: &[u64]) -> usize {
     fn below(start: u64, n: u64, shown: &[u64]) -> usize {
         match (n, shown) {
@@ -75,8 +75,9 @@ pub(crate) fn siblings(n: u64, shown: &[u64]) -> usize {
     if n == 0 { 0 } else { below(0, n, shown) }
 }
 
-/// The top of a tree of `n` leaves of which `shown` (position and hash, ascending, below `n`) are
-/// shown by the multi-proof `siblings`. `None` if that is too short; what is left over stays in it.
+/// The top of a tree of `n` leaves, from the leaves `shown` (position and hash, ascending, below
+/// `n`) and their multi-proof `siblings`. `None` if the multi-proof is too short. Hashes that are
+/// left over stay in the iterator.
 pub(crate) fn verify_many(
     n: u64,
     shown: &[(u64, B256)],
@@ -91,7 +92,7 @@ pub(crate) fn verify_many(
         match (n, shown) {
             (_, []) => siblings.next(),
             (1, [(_, leaf)]) => Some(*leaf),
-            // Twice the same position.
+            // The same position twice.
             (1, _) => None,
             _ => {
                 let middle = start + split(n);
@@ -109,25 +110,26 @@ pub(crate) fn verify_many(
     }
 }
 
-/// The number of levels of groups over `n` leaves; 0 for none.
+/// The number of levels of groups over `n` leaves; 0 without leaves.
 #[cfg(feature = "std")]
 pub(crate) const fn levels(n: u64) -> u8 {
     match n {
         0 => 0,
         1 => 1,
-        // Each level takes five bits of the last position.
+        // Each level consumes five bits of the last position.
         _ => ((n - 1).ilog2() / GROUP_BITS) as u8 + 1,
     }
 }
 
-/// How many leaves the groups of `level` have together in a tree of `n` leaves.
+/// The number of leaves that all groups of `level` hold together, in a tree of `n` leaves.
 #[cfg(feature = "std")]
 const fn width(n: u64, level: u8) -> u64 {
     let shift = GROUP_BITS * level as u32;
     if n == 0 || shift >= u64::BITS { (n > 0) as u64 } else { ((n - 1) >> shift) + 1 }
 }
 
-/// How many leaves group `group` of `level` has in a tree of `n` leaves; 0 if it has no such group.
+/// The number of leaves in group `group` of `level`, in a tree of `n` leaves; 0 if there is no such
+/// group.
 #[cfg(feature = "std")]
 pub(crate) fn group_size(n: u64, level: u8, group: u64) -> u8 {
     let before = group.saturating_mul(GROUP as u64);

@@ -1,21 +1,22 @@
-//! Building multi-proofs from stored groups.
+//! Making multi-proofs from stored groups.
 
-use super::{GROUP_BITS, Group, group_size, levels, split};
+use super::{GROUP_BITS, MerkleGroup, group_size, levels, split};
 use alloy_primitives::B256;
 use retrie_state::StateError;
 
 /// The multi-proof of the leaves at `shown` (ascending, below `n`) in a tree of `n` leaves. `read`
-/// gives a group by level, number and size; `None` if it has no row. It is asked for each group
-/// once, those of a level in ascending order. `None` if a hash that is needed was pruned.
+/// returns a group by level, number and size, or `None` if it has no row. It is called once for
+/// each group, in ascending order within a level. The result is `None` if a hash that is needed was
+/// pruned.
 ///
 /// # Errors
 /// Those of `read`.
 pub(crate) fn prove(
     n: u64,
     shown: &[u64],
-    mut read: impl FnMut(u8, u64, u8) -> Result<Option<Group>, StateError>,
+    mut read: impl FnMut(u8, u64, u8) -> Result<Option<MerkleGroup>, StateError>,
 ) -> Result<Option<Vec<B256>>, StateError> {
-    let mut source = Source { n, read: &mut read, groups: Vec::new() };
+    let mut source = GroupSource { n, read: &mut read, groups: Vec::new() };
     source.groups.resize_with(levels(n).into(), || None);
     let mut siblings = Vec::with_capacity(super::siblings(n, shown));
     let last = levels(n).saturating_sub(1);
@@ -23,16 +24,16 @@ pub(crate) fn prove(
     Ok(whole.then_some(siblings))
 }
 
-struct Source<'r> {
+struct GroupSource<'r> {
     n: u64,
-    read: &'r mut dyn FnMut(u8, u64, u8) -> Result<Option<Group>, StateError>,
-    /// The group read last, of each level.
-    groups: Vec<Option<(u64, Option<Group>)>>,
+    read: &'r mut dyn FnMut(u8, u64, u8) -> Result<Option<MerkleGroup>, StateError>,
+    /// The last group read of each level.
+    groups: Vec<Option<(u64, Option<MerkleGroup>)>>,
 }
 
-impl Source<'_> {
-    /// Adds the siblings within the subtree of `len` leaves from `start` on, whose top a group of
-    /// `level` has. Whether all are there.
+impl GroupSource<'_> {
+    /// Adds the siblings within the subtree of `len` leaves from `start` on, whose top is in a
+    /// group of `level`. Returns whether no hash is missing.
     fn collect(
         &mut self,
         start: u64,
@@ -49,8 +50,9 @@ impl Source<'_> {
             }
             (1, _) => Ok(true),
             _ => {
-                // The halves meet in the group where the left one, which is complete, has a place.
-                // The right one may be narrower, and the whole of a lower group.
+                // The halves meet in the group that holds the top of the left half, which is
+                // complete. The right half may be narrower, and then it is the whole of a lower
+                // group.
                 let level = (split(len).ilog2() / GROUP_BITS) as u8;
                 let middle = start + split(len);
                 let (left, right) = shown.split_at(shown.partition_point(|at| *at < middle));
@@ -60,7 +62,7 @@ impl Source<'_> {
         }
     }
 
-    /// The top of the subtree of `len` leaves from `start` on, from its group of `level`.
+    /// The top of the subtree of `len` leaves from `start` on, from its group in `level`.
     fn subtree(&mut self, start: u64, len: u64, level: u8) -> Result<Option<B256>, StateError> {
         let shift = u32::from(level) * GROUP_BITS;
         let (at, len) = (start >> shift, ((len - 1) >> shift) + 1);

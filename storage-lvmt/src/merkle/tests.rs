@@ -1,11 +1,11 @@
-//! Trees against the definition of RFC 6962, whatever way they were built, stored and pruned.
+//! Trees compared with the definition of RFC 6962, however they were built, stored and pruned.
 
 use super::*;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::index};
 use retrie_state::StateError;
 use std::collections::{BTreeMap, BTreeSet};
 
-type Rows = BTreeMap<(u8, u64), Vec<u8>>;
+type GroupRows = BTreeMap<(u8, u64), Vec<u8>>;
 
 /// RFC 6962, 2.1, word for word.
 fn model(leaves: &[B256]) -> B256 {
@@ -33,46 +33,46 @@ fn sizes(rng: &mut StdRng) -> Vec<usize> {
     sizes
 }
 
-fn put(rows: &mut Rows) -> impl FnMut(u8, u64, Vec<u8>) -> Result<(), StateError> {
+fn put(rows: &mut GroupRows) -> impl FnMut(u8, u64, Vec<u8>) -> Result<(), StateError> {
     |level, group, row| {
         rows.insert((level, group), row);
         Ok(())
     }
 }
 
-fn built(leaves: &[B256]) -> (B256, Rows) {
+fn built(leaves: &[B256]) -> (B256, GroupRows) {
     built_in_parts(leaves, leaves.len() / 3)
 }
 
-fn built_in_parts(leaves: &[B256], first: usize) -> (B256, Rows) {
-    let mut rows = Rows::new();
+fn built_in_parts(leaves: &[B256], first: usize) -> (B256, GroupRows) {
+    let mut rows = GroupRows::new();
     let mut put = |level: u8, group: u64, row: Vec<u8>| {
         assert!(rows.insert((level, group), row).is_none(), "group {group} of {level} comes twice");
     };
     let (first, rest) = leaves.split_at(first);
-    let top = Begun::new(first.to_vec(), &mut put).finish(rest, &mut put);
+    let top = TreePrefix::new(first.to_vec(), &mut put).finish(rest, &mut put);
     (top, rows)
 }
 
-fn read(rows: &Rows) -> impl FnMut(u8, u64, u8) -> Result<Option<Group>, StateError> {
+fn read(rows: &GroupRows) -> impl FnMut(u8, u64, u8) -> Result<Option<MerkleGroup>, StateError> {
     move |level, group, size| {
         let row = rows.get(&(level, group));
-        Ok(row.map(|row| Group::decode(row, size).expect("a canonical row")))
+        Ok(row.map(|row| MerkleGroup::decode(row, size).expect("a canonical row")))
     }
 }
 
-/// Keeps only the leaves `keep`, as a collection would: group by group, from level 0 up.
-fn prune(rows: &Rows, n: u64, keep: &BTreeSet<u64>) -> Rows {
-    let mut pruned = Rows::new();
+/// Keeps only the leaves `keep`, as garbage collection would: group by group, from level 0 up.
+fn prune(rows: &GroupRows, n: u64, keep: &BTreeSet<u64>) -> GroupRows {
+    let mut pruned = GroupRows::new();
     let mut keep = keep.clone();
     for level in 0..levels(n) {
         let mut above = BTreeSet::new();
         for (&(_, number), row) in rows.range((level, 0)..=(level, u64::MAX)) {
-            let group = Group::decode(row, group_size(n, level, number)).unwrap();
+            let group = MerkleGroup::decode(row, group_size(n, level, number)).unwrap();
             let first = number * GROUP as u64;
             let kept = keep.range(first..first + 32).fold(0, |bits, at| bits | 1 << (at - first));
             if let Some(group) = group.prune(kept) {
-                assert_eq!(group.top(), Group::decode(row, group.size()).unwrap().top());
+                assert_eq!(group.top(), MerkleGroup::decode(row, group.size()).unwrap().top());
                 pruned.insert((level, number), group.encode());
                 above.insert(number);
             }
@@ -82,14 +82,14 @@ fn prune(rows: &Rows, n: u64, keep: &BTreeSet<u64>) -> Rows {
     pruned
 }
 
-fn check_proof(n: usize, leaves: &[B256], top: B256, rows: &Rows, shown: &[u64]) {
+fn check_proof(n: usize, leaves: &[B256], top: B256, rows: &GroupRows, shown: &[u64]) {
     let siblings = prove(n as u64, shown, read(rows)).unwrap().expect("a proof");
     assert_eq!(siblings.len(), super::siblings(n as u64, shown), "{n} {shown:?}");
     let mut shown: Vec<_> = shown.iter().map(|at| (*at, leaves[*at as usize])).collect();
     let mut given = siblings.iter().copied();
     assert_eq!(verify_many(n as u64, &shown, &mut given), Some(top), "{n} {shown:?}");
     assert_eq!(given.next(), None);
-    // One hash fewer, another leaf, another place: not the top.
+    // With one hash fewer, another leaf or another position, the result is not the top.
     if let Some(short) = siblings.len().checked_sub(1) {
         let mut given = siblings[..short].iter().copied();
         assert_eq!(verify_many(n as u64, &shown, &mut given), None);
@@ -118,7 +118,7 @@ fn every_way_to_build_a_tree_gives_the_one_of_rfc_6962_and_the_same_rows() {
             assert!(built_in_parts(&leaves, first) == (top, rows.clone()), "{first} of {n} leaves");
         }
 
-        let mut streamed = Rows::new();
+        let mut streamed = GroupRows::new();
         let mut builder = TreeBuilder::default();
         for leaf in &leaves {
             streamed.extend(builder.push(*leaf).map(|(group, row)| ((0, group), row)));
@@ -132,7 +132,7 @@ fn every_way_to_build_a_tree_gives_the_one_of_rfc_6962_and_the_same_rows() {
 #[test]
 fn a_range_has_the_rows_of_a_built_tree_after_every_append_and_when_reopened() {
     let leaves = leaves(33_000);
-    let (mut range, mut rows) = (Range::default(), Rows::new());
+    let (mut range, mut rows) = (RangeEdge::default(), GroupRows::new());
     assert_eq!(range.top(), B256::ZERO);
     for (at, leaf) in leaves.iter().enumerate() {
         let n = at as u64 + 1;
@@ -149,28 +149,28 @@ fn a_range_has_the_rows_of_a_built_tree_after_every_append_and_when_reopened() {
             let (expected, all) = built(&leaves[..=at]);
             assert_eq!(top, expected, "{n} leaves");
             assert!(rows == all, "{n} leaves");
-            assert_eq!(Range::open(n, read(&rows)).unwrap().as_ref(), Some(&range));
+            assert_eq!(RangeEdge::open(n, read(&rows)).unwrap().as_ref(), Some(&range));
         }
     }
-    assert_eq!(Range::open(0, read(&Rows::new())).unwrap(), Some(Range::default()));
-    // An edge that is missing, pruned or contradicts itself is noticed.
+    assert_eq!(RangeEdge::open(0, read(&GroupRows::new())).unwrap(), Some(RangeEdge::default()));
+    // A missing, pruned or contradictory edge is detected.
     let n = leaves.len() as u64;
     for level in 0..levels(n) {
         let number = (width(n, level) - 1) / 32;
         let key = (level, number);
         let mut damaged = rows.clone();
         let row = damaged.remove(&key).unwrap();
-        assert_eq!(Range::open(n, read(&damaged)).unwrap(), None);
-        let group = Group::decode(&row, group_size(n, level, number)).unwrap();
+        assert_eq!(RangeEdge::open(n, read(&damaged)).unwrap(), None);
+        let group = MerkleGroup::decode(&row, group_size(n, level, number)).unwrap();
         if group.size() > 1 {
             damaged.insert(key, group.prune(1).unwrap().encode());
-            assert_eq!(Range::open(n, read(&damaged)).unwrap(), None);
+            assert_eq!(RangeEdge::open(n, read(&damaged)).unwrap(), None);
         }
         if level > 0 {
             let mut other = row.clone();
             *other.last_mut().unwrap() ^= 1;
             damaged.insert(key, other);
-            assert_eq!(Range::open(n, read(&damaged)).unwrap(), None);
+            assert_eq!(RangeEdge::open(n, read(&damaged)).unwrap(), None);
         }
     }
 }
@@ -225,8 +225,8 @@ fn a_pruned_tree_still_proves_every_kept_leaf_and_has_one_form() {
                 assert_eq!(group.and_then(|group| group.leaf((at % 32) as u8)), None);
             }
         }
-        // With nothing kept nothing can be proven, which is said and not guessed.
-        assert_eq!(prove(n as u64, &[], read(&Rows::new())).unwrap(), None);
+        // If no leaf is kept, no proof is possible, and the prover says so.
+        assert_eq!(prove(n as u64, &[], read(&GroupRows::new())).unwrap(), None);
     }
 }
 
@@ -236,7 +236,7 @@ fn a_group_gives_the_subtrees_that_its_kept_leaves_need_and_no_wrong_one() {
     let all = leaves(32);
     for size in 1..=32u8 {
         let leaves = &all[..size.into()];
-        let full = Group::full(leaves);
+        let full = MerkleGroup::full(leaves);
         assert_eq!(full.leaves(), Some(leaves));
         for _ in 0..60 {
             let mask = rng.random::<u32>() & rng.random::<u32>() & rng.random::<u32>();
@@ -255,22 +255,22 @@ fn a_group_gives_the_subtrees_that_its_kept_leaves_need_and_no_wrong_one() {
             }
             assert_eq!(group.subtree(size, 1), None);
             let bytes = group.encode();
-            assert_eq!(Group::decode(&bytes, size), Some(group));
+            assert_eq!(MerkleGroup::decode(&bytes, size), Some(group));
             // Any other length, or a bitmap with leaves that do not exist, is refused.
-            assert_eq!(Group::decode(&bytes[..bytes.len() - 1], size), None);
-            assert_eq!(Group::decode(&bytes[..bytes.len() - 32], size), None);
-            assert_eq!(Group::decode(&[&bytes[..], &[0; 32]].concat(), size), None);
+            assert_eq!(MerkleGroup::decode(&bytes[..bytes.len() - 1], size), None);
+            assert_eq!(MerkleGroup::decode(&bytes[..bytes.len() - 32], size), None);
+            assert_eq!(MerkleGroup::decode(&[&bytes[..], &[0; 32]].concat(), size), None);
             if size < 32 {
                 let mut more = bytes.clone();
                 more[usize::from(3 - size / 8)] |= 1 << (size % 8);
-                assert_eq!(Group::decode(&more, size), None);
+                assert_eq!(MerkleGroup::decode(&more, size), None);
             }
         }
     }
     for bytes in [&[][..], &[0; 4], &[0; 36], &[0, 0, 1]] {
-        assert_eq!(Group::decode(bytes, 1), None);
-        assert_eq!(Group::decode(bytes, 0), None);
-        assert_eq!(Group::decode(bytes, 33), None);
+        assert_eq!(MerkleGroup::decode(bytes, 1), None);
+        assert_eq!(MerkleGroup::decode(bytes, 0), None);
+        assert_eq!(MerkleGroup::decode(bytes, 33), None);
     }
 }
 

@@ -1,48 +1,50 @@
-//! **Insecure** development parameters: their tau is public, so everybody can open anything to
-//! anything. With tau known, every point of the tables is a scalar times the generator.
+//! **Insecure** development parameters: their tau is public, so false openings can be forged.
+//! Because tau is known, every point of the tables is a scalar times the generator.
 
 use super::{
-    Params, ParamsError, Phase, Progress, VerifierParams, insecure_dev_tau,
-    tables::{Meter, Table},
+    LvmtParams, ParamsError, SetupPhase, SetupProgress, VerifierParams, insecure_dev_tau,
+    tables::{PointTable, ProgressMeter},
 };
 use crate::{
     amt::{SLOTS, VERSION_BITS, reverse_bits, root_of_unity},
-    point::{Point, Summer},
+    point::{G1Point, PointAdder},
 };
 use ark_bn254::{Fr, G1Projective};
 use ark_ec::{CurveGroup, PrimeGroup};
 use ark_ff::{AdditiveGroup, Field, One, PrimeField, batch_inversion};
 use rayon::prelude::*;
 
-impl Params {
+impl LvmtParams {
     /// **Insecure** parameters for development, tests and benchmarks, of height 1 to 16: their tau
-    /// is the hash of a public sentence. The same on every machine. Without quotients there are no
-    /// proofs, and it takes a sixteenth of time and memory.
+    /// is the hash of a public sentence, the same on every machine. Without quotients there are no
+    /// proofs, and making the parameters takes a sixteenth of the time and memory.
     ///
     /// # Errors
     /// The height is out of range, or `progress` said to stop.
     pub fn insecure_dev(
         height: u8,
         with_quotients: bool,
-        progress: Progress<'_>,
+        progress: SetupProgress<'_>,
     ) -> Result<Self, ParamsError> {
         Self::of_tau(height, insecure_dev_tau(), with_quotients, progress)
     }
 
-    /// The parameters of a known tau, which is not in the domain.
+    /// The parameters of a known tau. tau must not be a domain point.
     pub(crate) fn of_tau(
         height: u8,
         tau: Fr,
         with_quotients: bool,
-        progress: Progress<'_>,
+        progress: SetupProgress<'_>,
     ) -> Result<Self, ParamsError> {
         let verifier = VerifierParams::of_tau(height, tau).ok_or(ParamsError::Height(height))?;
 
-        let scalars = Scalars::new(height, tau);
+        let scalars = TauConstants::new(height, tau);
         let base = FixedBase::new(SLOTS << height);
-        let table = |depths: usize, phase, scalars_at: &(dyn Fn(&At) -> Vec<Fr> + Sync)| {
-            let meter = Meter::new(progress, phase, (SLOTS * depths) << height);
-            let mut points = vec![Point::INFINITY; (SLOTS * depths) << height];
+        let table = |depths: usize,
+                     phase,
+                     scalars_at: &(dyn Fn(&EntryConstants) -> Vec<Fr> + Sync)| {
+            let meter = ProgressMeter::new(progress, phase, (SLOTS * depths) << height);
+            let mut points = vec![G1Point::INFINITY; (SLOTS * depths) << height];
             let entries = (8192 / (SLOTS * depths)).max(1);
             let chunks = points.par_chunks_mut(entries * SLOTS * depths).enumerate();
             chunks.try_for_each(|(chunk, points)| {
@@ -53,11 +55,11 @@ impl Params {
                 base.multiply(&scalars, points);
                 meter.add(points.len())
             })?;
-            Ok(Table::Owned(points))
+            Ok(PointTable::Owned(points))
         };
-        let increments = table(1, Phase::Commitments, &|at| vec![scalars.increment(at)])?;
+        let increments = table(1, SetupPhase::Commitments, &|at| vec![scalars.increment(at)])?;
         let quotients = with_quotients
-            .then(|| table(height.into(), Phase::Quotients, &|at| scalars.quotients(at)))
+            .then(|| table(height.into(), SetupPhase::Quotients, &|at| scalars.quotients(at)))
             .transpose()?;
         Ok(Self::from_tables(verifier, increments, quotients))
     }
@@ -73,8 +75,8 @@ fn by_slot(scalars: &[Fr]) -> Vec<Fr> {
     all
 }
 
-/// The polynomials behind the tables, at tau.
-struct Scalars {
+/// Constants of the polynomials behind the tables, evaluated at tau.
+struct TauConstants {
     height: u8,
     tau: Fr,
     root: Fr,
@@ -83,8 +85,8 @@ struct Scalars {
     common: Fr,
 }
 
-/// What the polynomials of entry e are made of.
-struct At {
+/// Constants of the polynomials of entry e.
+struct EntryConstants {
     /// 1 / x_e.
     y: Fr,
     /// tau / x_e.
@@ -93,31 +95,31 @@ struct At {
     inverse: Fr,
 }
 
-impl Scalars {
+impl TauConstants {
     fn new(height: u8, tau: Fr) -> Self {
         let half = Fr::from(2u64).inverse().expect("two is not zero");
         let common = (tau.pow([1 << height]) - Fr::one()) * half.pow([u64::from(height)]);
         Self { height, tau, root: root_of_unity(height), half, common }
     }
 
-    fn at(&self, entries: std::ops::Range<u32>) -> Vec<At> {
+    fn at(&self, entries: std::ops::Range<u32>) -> Vec<EntryConstants> {
         let n = 1 << self.height;
         let y = |entry| self.root.pow([u64::from(n - reverse_bits(self.height, entry))]);
         let ys: Vec<Fr> = entries.map(y).collect();
         let mut inverses: Vec<Fr> = ys.iter().map(|y| self.tau * y - Fr::one()).collect();
         batch_inversion(&mut inverses);
         let at = ys.into_iter().zip(inverses);
-        at.map(|(y, inverse)| At { y, q: self.tau * y, inverse }).collect()
+        at.map(|(y, inverse)| EntryConstants { y, q: self.tau * y, inverse }).collect()
     }
 
     /// I_e(tau) = (tau^n - 1) / (n (tau / x_e - 1)).
-    fn increment(&self, at: &At) -> Fr {
+    fn increment(&self, at: &EntryConstants) -> Fr {
         self.common * at.inverse
     }
 
     /// u_(d,e)(tau) = ((tau / x_e)^m - 1) / (2 m x_e^m (tau / x_e - 1)) with m = 2^(h-1-d), for
     /// d in 0..h.
-    fn quotients(&self, at: &At) -> Vec<Fr> {
+    fn quotients(&self, at: &EntryConstants) -> Vec<Fr> {
         let (mut q_m, mut y_m, mut scale) = (at.q, at.y, at.inverse * self.half);
         let mut scalars = Vec::with_capacity(self.height.into());
         for _ in 0..self.height {
@@ -131,20 +133,20 @@ impl Scalars {
     }
 }
 
-/// Multiples of the generator, for many multiplications of it at a time.
+/// Precomputed multiples of the generator, for many multiplications at a time.
 struct FixedBase {
     /// Bits of a digit.
     bits: u32,
     /// `windows[k][i]` is (i + 1) 2^(bits k) times the generator.
-    windows: Vec<Vec<Point>>,
+    windows: Vec<Vec<G1Point>>,
 }
 
 impl FixedBase {
-    /// Suits `count` multiplications.
+    /// Sized for `count` multiplications.
     fn new(count: usize) -> Self {
         // With digits of 14 bits a window of the table just fits into a second-level cache.
         let bits = count.ilog2().saturating_sub(2).clamp(4, 14);
-        // A bit more than scalars have, for the last carry.
+        // One bit more than a scalar has, for the last carry.
         let windows = (Fr::MODULUS_BIT_SIZE + 1).div_ceil(bits);
         let mut base = G1Projective::generator();
         let mut bases = Vec::with_capacity(windows as usize);
@@ -156,7 +158,7 @@ impl FixedBase {
         }
         let bases = G1Projective::normalize_batch(&bases);
         let window = |base: &_| {
-            let (mut multiples, mut summer) = (vec![Point::from(*base)], Summer::default());
+            let (mut multiples, mut summer) = (vec![G1Point::from(*base)], PointAdder::default());
             while multiples.len() < 1 << (bits - 1) {
                 let last = multiples[multiples.len() - 1];
                 let mut next = multiples.clone();
@@ -169,12 +171,12 @@ impl FixedBase {
         Self { bits, windows: bases.par_iter().map(window).collect() }
     }
 
-    /// Sets each of `points`, which are infinity, to its scalar times the generator. In every
-    /// window, digits are above -2^(bits - 1) and at most 2^(bits - 1).
-    fn multiply(&self, scalars: &[Fr], points: &mut [Point]) {
+    /// Adds its scalar times the generator to each of `points`, which must be infinity. In every
+    /// window, a digit is above -2^(bits - 1) and at most 2^(bits - 1).
+    fn multiply(&self, scalars: &[Fr], points: &mut [G1Point]) {
         let mut rest: Vec<[u64; 4]> = scalars.iter().map(|scalar| scalar.into_bigint().0).collect();
         let mut carries = vec![0; scalars.len()];
-        let (mut terms, mut summer) = (Vec::with_capacity(scalars.len()), Summer::default());
+        let (mut terms, mut summer) = (Vec::with_capacity(scalars.len()), PointAdder::default());
         for window in &self.windows {
             for (i, (rest, carry)) in rest.iter_mut().zip(&mut carries).enumerate() {
                 let mut digit = (rest[0] & ((1 << self.bits) - 1)) as usize + *carry;

@@ -1,20 +1,20 @@
 //! Parameter files: written once, then mapped into memory. `docs/formats/lvmt-params.md` has the
 //! bytes.
 //!
-//! A checksum tells damage, not ill will. What a wrong table could do is make wrong commitments,
-//! which everybody else would notice. Still a file is held against the verifier's parameters in
-//! it, whose digest everybody can compare: by one identity over a whole table, and by pairings on
-//! a sample.
+//! A checksum detects damage, but not a file that was changed on purpose. A wrong table makes wrong
+//! commitments, which every other node detects. Still, loading compares the tables with the
+//! verifier's parameters in the same file, whose digest users can compare: one identity over a
+//! whole table, and pairings on a sample.
 
 use super::{
-    FileFault, Opening, Params, ParamsError, VerifierParams,
-    tables::Table,
+    EntryOpening, FileFault, LvmtParams, ParamsError, VerifierParams,
+    tables::PointTable,
     verifier::{coefficient, combine},
 };
 use crate::{
     amt::{MAX_HEIGHT, SLOTS, VERSION_BITS, domain_point},
     hash,
-    point::{Point, Summer},
+    point::{G1Point, PointAdder},
 };
 use alloy_primitives::B256;
 use ark_bn254::{G1Affine, G1Projective};
@@ -38,10 +38,10 @@ const INSECURE: u8 = 1;
 const QUOTIENTS: u8 = 2;
 const COMMITMENTS: &str = "commitments";
 const QUOTIENTS_TABLE: &str = "quotients";
-/// Entries that are checked by pairings.
+/// Entries whose points are checked by pairings.
 const SAMPLE: usize = 16;
 
-impl Params {
+impl LvmtParams {
     /// Writes a parameter file; it appears under its name only when it is whole and on disk.
     ///
     /// # Errors
@@ -57,8 +57,11 @@ impl Params {
         let tables = [increments.as_bytes(), quotients.map_or(&[][..], |table| table.as_bytes())];
         let flags = [(self.is_insecure(), INSECURE), (quotients.is_some(), QUOTIENTS)];
         let flags = flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum();
-        let header =
-            Header { flags, verifier: self.verifier().clone(), checksums: tables.map(checksum) };
+        let header = ParamsHeader {
+            flags,
+            verifier: self.verifier().clone(),
+            checksums: tables.map(checksum),
+        };
         let mut builder = tempfile::Builder::new();
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
@@ -72,8 +75,8 @@ impl Params {
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)
     }
 
-    /// Maps a parameter file and checks it: checksums, and that the tables belong to the verifier's
-    /// parameters. Whether these are the ones to trust is for their [digest](Self::digest) to tell.
+    /// Maps a parameter file and checks it: the checksums, and that the tables belong to the
+    /// verifier's parameters. The caller compares the [digest](Self::digest) with a trusted one.
     ///
     /// # Errors
     /// The file cannot be read, or is not as it was written.
@@ -82,10 +85,10 @@ impl Params {
         let fault = |fault| ParamsError::File { path: path.into(), fault };
         let io = |source| ParamsError::Io { doing: "reading", path: path.into(), source };
         let mut file = File::open(path).map_err(io)?;
-        let header = Header::read(&mut file, path)?;
-        // SAFETY: parameter files are never changed in place, only replaced as a whole, by
-        // renaming; and whatever a foreign process may do to the bytes, any bytes are valid
-        // points in the sense of the type system.
+        let header = ParamsHeader::read(&mut file, path)?;
+        // SAFETY: parameter files are never changed in place, only replaced as a whole by renaming.
+        // If another process changes the bytes all the same, any bytes are valid points for the
+        // type system.
         let map = Arc::new(unsafe { Mmap::map(&file) }.map_err(io)?);
         let (have, want) = (map.len() as u64, header.file_len());
         if have != want {
@@ -93,16 +96,17 @@ impl Params {
         }
         let height = header.verifier.height();
         let increments_end = HEADER + header.table_len(1);
-        let table = |range| Table::Mapped(map.clone(), range);
+        let table = |range| PointTable::Mapped(map.clone(), range);
         let increments = table(HEADER..increments_end);
         let quotients = (header.flags & QUOTIENTS != 0).then(|| table(increments_end..map.len()));
         for (table, name, sum) in [
             (Some(&increments), COMMITMENTS, header.checksums[0]),
             (quotients.as_ref(), QUOTIENTS_TABLE, header.checksums[1]),
         ] {
-            let points = table.map_or(&[][..], Table::points);
-            let is_point =
-                |point: &Point| point.is_reduced() && (point.is_infinity() || point.is_on_curve());
+            let points = table.map_or(&[][..], PointTable::points);
+            let is_point = |point: &G1Point| {
+                point.is_reduced() && (point.is_infinity() || point.is_on_curve())
+            };
             if checksum(points.as_bytes()) != sum || !points.par_iter().all(is_point) {
                 return Err(fault(FileFault::Table(name)));
             }
@@ -122,22 +126,23 @@ impl Params {
         Ok(params)
     }
 
-    /// The verifier's parameters in a parameter file; nothing else of it is read.
+    /// The verifier's parameters in a parameter file. Reads only the header.
     ///
     /// # Errors
     /// The file cannot be read, or its header is not as it was written.
     pub fn load_verifier(path: &Path) -> Result<VerifierParams, ParamsError> {
         let io = |source| ParamsError::Io { doing: "reading", path: path.into(), source };
-        Ok(Header::read(&mut File::open(path).map_err(io)?, path)?.verifier)
+        Ok(ParamsHeader::read(&mut File::open(path).map_err(io)?, path)?.verifier)
     }
 
-    /// I_e(tau) is c / (tau / x_e - 1) with c the same for all entries, and all of them together
-    /// are one. The sum is over all entries, the rest checked on a sample.
+    /// Checks the increments. I_e(tau) is c / (tau / x_e - 1) with the same c for all entries, and
+    /// the sum over all entries is one. The sum covers the whole table; the rest is checked on a
+    /// sample.
     fn increments_belong(&self, sample: &[u32], seed: &B256) -> bool {
         let mut terms =
             (0..1u32 << self.height()).map(|entry| (0, *self.increment(entry, 0))).collect();
-        let mut sum = [Point::INFINITY];
-        Summer::default().sum(&mut sum, &mut terms);
+        let mut sum = [G1Point::INFINITY];
+        PointAdder::default().sum(&mut sum, &mut terms);
         if sum[0] != G1Affine::generator().into() {
             return false;
         }
@@ -172,8 +177,8 @@ impl Params {
         self.verifier().is_tau_times(with_tau, without)
     }
 
-    /// With one version of one and zeros otherwise, commitment and quotients are rows of the
-    /// tables; they must open. Checked on a sample.
+    /// Checks the quotients on a sample: for a vector with a single version of one, the tables
+    /// contain commitment and quotients, and these must be a valid opening.
     fn quotients_belong(&self, sample: &[u32], seed: &B256) -> bool {
         let slots = sample.iter().flat_map(|entry| (0..SLOTS).map(move |slot| (*entry, slot)));
         let openings: Vec<_> = slots
@@ -181,25 +186,30 @@ impl Params {
                 let mut versions = [0; SLOTS];
                 versions[slot] = 1;
                 let quotients = self.quotient_increments(entry, slot);
-                Opening { commitment: *self.increment(entry, slot), entry, versions, quotients }
+                EntryOpening {
+                    commitment: *self.increment(entry, slot),
+                    entry,
+                    versions,
+                    quotients,
+                }
             })
             .collect();
         let mut points = openings.iter().flat_map(|opening| opening.quotients);
-        // A point of order two or so has no place in a pairing.
+        // A point outside of the group has no place in a pairing.
         points.all(|point| point.is_infinity() || point.is_on_curve())
             && self.verifier().check_openings(&openings, &seed.0)
     }
 }
 
-/// All that is known of a file from its first page.
-struct Header {
+/// The header of a parameter file: its first page.
+struct ParamsHeader {
     flags: u8,
     verifier: VerifierParams,
     /// CRC-32 of the tables of increments and of quotients.
     checksums: [u32; 2],
 }
 
-impl Header {
+impl ParamsHeader {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER);
         bytes.extend(MAGIC);
@@ -244,16 +254,16 @@ impl Header {
                 verifier,
                 checksums: [number(24), number(28)],
             })
-            // There is one way to write a header.
+            // A header has one encoding.
             .filter(|header| {
                 header.flags & !(INSECURE | QUOTIENTS) == 0 && header.encode() == bytes
             });
         header.ok_or_else(|| fault(FileFault::Header))
     }
 
-    /// Bytes of a table with so many points for each slot.
+    /// Bytes of a table with `points` points for each slot.
     fn table_len(&self, points: usize) -> usize {
-        (SLOTS * points * size_of::<Point>()) << self.verifier.height()
+        (SLOTS * points * size_of::<G1Point>()) << self.verifier.height()
     }
 
     fn file_len(&self) -> u64 {
@@ -278,7 +288,7 @@ fn checksum(bytes: &[u8]) -> u32 {
     whole.finalize()
 }
 
-/// The first and last entry, and some that depend on the whole header.
+/// The first and the last entry, and some that depend on the whole header.
 fn sample(seed: &B256, height: u8) -> Vec<u32> {
     let last = (1 << height) - 1;
     let random = (0..SAMPLE).map(|i| coefficient(seed, i) as u32 & last);

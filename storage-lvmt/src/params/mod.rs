@@ -1,10 +1,10 @@
-//! Public parameters: what the verifier needs ([`VerifierParams`]), and with `std` the tables of
-//! precomputed points that make an update of commitments and quotients a matter of additions
-//! ([`Params`]).
+//! Public parameters: the verifier's part ([`VerifierParams`]), and with `std` the tables of
+//! precomputed points ([`LvmtParams`]), with which an update of commitments and quotients takes
+//! only additions.
 
 mod verifier;
 
-pub use verifier::{Opening, VerifierParams, insecure_dev_tau};
+pub use verifier::{EntryOpening, VerifierParams, insecure_dev_tau};
 
 #[cfg(feature = "std")]
 mod derive;
@@ -24,4 +24,4 @@ mod tests;
 #[cfg(feature = "std")]
 pub use error::{FileFault, ParamsError, PtauFault};
 #[cfg(feature = "std")]
-pub use tables::{Params, Phase, Progress};
+pub use tables::{LvmtParams, SetupPhase, SetupProgress};

@@ -1,10 +1,9 @@
-//! Powers of tau from a ceremony: the file format of snarkjs, and the checks that make such a file
-//! worth the name. What is derived from the powers is in [`derive`](super::derive).
+//! Powers of tau from a ceremony: the file format of snarkjs, and the checks of such a file.
+//! [`derive`](super::derive) makes the tables from the powers.
 //!
 //! A file is `ptau`, a version (1), a number of sections, then the sections: type u32, length u64,
-//! contents; all little-endian. Three of them matter, and files of phase 1 and prepared ones both
-//! have them:
-//!
+//! contents; all little-endian. Three sections matter. Files of phase 1 have them, and prepared
+//! files too:
 //! | section | contents |
 //! |---|---|
 //! | 1 | bytes of a coordinate u32 (32), modulus q, power p u32, power of the ceremony u32 |
@@ -14,13 +13,13 @@
 //! Coordinates are little-endian and in Montgomery form.
 
 use super::{
-    Params, ParamsError, Phase, Progress, PtauFault, VerifierParams, tables::Meter,
-    verifier::coefficient,
+    LvmtParams, ParamsError, PtauFault, SetupPhase, SetupProgress, VerifierParams,
+    tables::ProgressMeter, verifier::coefficient,
 };
 use crate::{
     amt::MAX_HEIGHT,
     hash,
-    point::{Point, montgomery},
+    point::{G1Point, montgomery},
 };
 use alloy_primitives::B256;
 use ark_bn254::{Bn254, Fq, Fq2, Fr, G1Affine, G1Projective, G2Affine, G2Projective};
@@ -35,16 +34,16 @@ use std::{
 
 const G1_LEN: u64 = 64;
 const G2_LEN: u64 = 128;
-/// No file has more sections or powers (snarkjs: 15 and 28).
+/// Bounds; snarkjs has at most 15 sections and 28 powers.
 const MAX_SECTIONS: u32 = 64;
 const MAX_POWER: u32 = 40;
 
-impl Params {
+impl LvmtParams {
     /// Parameters of height 1 to 16 from the powers of a ceremony. At height 16 this takes minutes
-    /// of all cores with quotients, seconds without.
+    /// on all cores with quotients, seconds without.
     ///
-    /// Of the file, 2^h points of G1 and h + 1 of G2 are read. They are checked to be points of
-    /// the groups and powers of one tau.
+    /// The function reads 2^h points of G1 and h + 1 points of G2. It checks that they are points
+    /// of the groups and powers of one tau.
     ///
     /// # Errors
     /// The height is out of range, the file cannot be read or used, or `progress` said to stop.
@@ -52,31 +51,31 @@ impl Params {
         path: &Path,
         height: u8,
         with_quotients: bool,
-        progress: Progress<'_>,
+        progress: SetupProgress<'_>,
     ) -> Result<Self, ParamsError> {
         if !(1..=MAX_HEIGHT).contains(&height) {
             return Err(ParamsError::Height(height));
         }
-        let powers = Powers::read(path, height, progress)?;
+        let powers = TauPowers::read(path, height, progress)?;
         Self::derive(powers.verifier, &powers.g1, with_quotients, progress)
     }
 }
 
 /// Checked powers of one tau.
-struct Powers {
+struct TauPowers {
     /// \[tau^i\] for i in 0..2^h.
     g1: Vec<G1Affine>,
     verifier: VerifierParams,
 }
 
-impl Powers {
-    fn read(path: &Path, height: u8, progress: Progress<'_>) -> Result<Self, ParamsError> {
+impl TauPowers {
+    fn read(path: &Path, height: u8, progress: SetupProgress<'_>) -> Result<Self, ParamsError> {
         let fault = |fault| ParamsError::Ptau { path: path.into(), fault };
-        let mut file = Ptau::open(path)?;
+        let mut file = PtauFile::open(path)?;
         if file.power < u32::from(height) {
             return Err(fault(PtauFault::TooSmall { power: file.power, height }));
         }
-        let meter = Meter::new(progress, Phase::Powers, 2 << height);
+        let meter = ProgressMeter::new(progress, SetupPhase::Powers, 2 << height);
         let bytes = file.read(2, 0, G1_LEN << height)?;
         let g1 = bytes.par_chunks_exact(G1_LEN as usize).enumerate().map(|(i, bytes)| {
             g1(bytes).ok_or_else(|| fault(PtauFault::Point { section: 2, index: i as u64 }))
@@ -105,15 +104,16 @@ impl Powers {
             return Err(fault(PtauFault::Degenerate));
         }
         let verifier = VerifierParams::new(g2).ok_or(ParamsError::Height(height))?;
-        // Nobody could choose the points after the coefficients.
+        // The seed hashes all points: so the points cannot be chosen to fit the coefficients.
         let seed = hash::parts(&transcript.iter().map(|hash| &hash[..]).collect::<Vec<_>>());
         Self::check(&g1, &verifier, &seed).map_err(fault)?;
         meter.add(g1.len())?;
         Ok(Self { g1, verifier })
     }
 
-    /// Every power of G1 is tau times the one before, and those of G2 have the same exponents as
-    /// those of G1: random combinations of all these equations, one pairing each side.
+    /// Checks that every power in G1 is tau times the one before, and that the powers in G2 have
+    /// the same exponents as those in G1: by random combinations of these equations, one pairing
+    /// for each side.
     fn check(g1: &[G1Affine], verifier: &VerifierParams, seed: &B256) -> Result<(), PtauFault> {
         let (lower, upper) = (&g1[..g1.len() - 1], &g1[1..]);
         let coefficients: Vec<_> =
@@ -135,8 +135,8 @@ impl Powers {
     }
 }
 
-/// An open file whose layout has been checked against its length.
-struct Ptau<'a> {
+/// An open file. Its layout fits its length.
+struct PtauFile<'a> {
     path: &'a Path,
     file: File,
     power: u32,
@@ -144,7 +144,7 @@ struct Ptau<'a> {
     starts: [u64; 2],
 }
 
-impl<'a> Ptau<'a> {
+impl<'a> PtauFile<'a> {
     fn open(path: &'a Path) -> Result<Self, ParamsError> {
         let fault = |fault| ParamsError::Ptau { path: path.into(), fault };
         let io = |source| ParamsError::Io { doing: "reading", path: path.into(), source };
@@ -202,7 +202,7 @@ impl<'a> Ptau<'a> {
         Ok(Self { path, file, power, starts: [start_g1, start_g2] })
     }
 
-    /// `len` bytes of section 2 or 3 from `offset` on; they are within the section.
+    /// `len` bytes of section 2 or 3 from `offset` on. They must be within the section.
     fn read(&mut self, section: u32, offset: u64, len: u64) -> Result<Vec<u8>, ParamsError> {
         let mut bytes = vec![0; len as usize];
         let start = self.starts[section as usize - 2] + offset;
@@ -218,7 +218,7 @@ impl<'a> Ptau<'a> {
     }
 }
 
-/// Fills `bytes`; `short` is the error if the file ends before.
+/// Fills `bytes`. `short` is the error if the file ends before.
 fn read_or(
     file: &mut File,
     bytes: &mut [u8],
@@ -231,14 +231,14 @@ fn read_or(
     })
 }
 
-/// The first numbers of `bytes`, which has so many.
+/// The first N numbers of `bytes`, which must have that many.
 fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     std::array::from_fn(|i| u32::from_le_bytes(bytes.as_chunks().0[i]))
 }
 
 /// A point of G1, not infinity.
 fn g1(bytes: &[u8]) -> Option<G1Affine> {
-    let point = Point::from_xy(montgomery(&bytes[..32])?, montgomery(&bytes[32..])?);
+    let point = G1Point::from_xy(montgomery(&bytes[..32])?, montgomery(&bytes[32..])?);
     point.is_on_curve().then(|| point.into())
 }
 

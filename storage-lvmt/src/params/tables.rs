@@ -1,7 +1,7 @@
 //! The prover's parameters: tables of points, in memory or mapped from a file.
 
 use super::{ParamsError, VerifierParams};
-use crate::{amt::SLOTS, point::Point};
+use crate::{amt::SLOTS, point::G1Point};
 use alloy_primitives::B256;
 use memmap2::Mmap;
 use std::{
@@ -14,9 +14,9 @@ use std::{
 };
 use zerocopy::FromBytes;
 
-/// A step of long work on parameters.
+/// A phase of making parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum SetupPhase {
     /// Reading and checking the powers of a ceremony.
     Powers,
     /// Points for updating commitments.
@@ -25,33 +25,33 @@ pub enum Phase {
     Quotients,
 }
 
-/// Hears how far long work is: phase, steps done, steps in all; and may stop it.
-pub type Progress<'a> = &'a (dyn Fn(Phase, u64, u64) -> ControlFlow<()> + Sync);
+/// Callback of long work: phase, steps done, all steps. Its result may stop the work.
+pub type SetupProgress<'a> = &'a (dyn Fn(SetupPhase, u64, u64) -> ControlFlow<()> + Sync);
 
 /// All public parameters of AMTs of one height h, with n = 2^h entries.
-pub struct Params {
+pub struct LvmtParams {
     verifier: VerifierParams,
     insecure: bool,
     /// `[entry][slot]`.
-    increments: Table,
+    increments: PointTable,
     /// `[entry][slot][depth]`: an update needs all depths of one slot, which so lie side by side.
-    quotients: Option<Table>,
+    quotients: Option<PointTable>,
 }
 
-/// Counts the steps of a phase, on any thread.
-pub(super) struct Meter<'a> {
-    progress: Progress<'a>,
-    phase: Phase,
+/// Counts the steps of a phase, from any thread.
+pub(super) struct ProgressMeter<'a> {
+    progress: SetupProgress<'a>,
+    phase: SetupPhase,
     done: AtomicU64,
     total: u64,
 }
 
-impl<'a> Meter<'a> {
-    pub(super) fn new(progress: Progress<'a>, phase: Phase, total: usize) -> Self {
+impl<'a> ProgressMeter<'a> {
+    pub(super) fn new(progress: SetupProgress<'a>, phase: SetupPhase, total: usize) -> Self {
         Self { progress, phase, done: AtomicU64::new(0), total: total as u64 }
     }
 
-    /// So many steps more are done.
+    /// Adds `steps` steps and calls the callback.
     pub(super) fn add(&self, steps: usize) -> Result<(), ParamsError> {
         let done = self.done.fetch_add(steps as u64, Ordering::Relaxed) + steps as u64;
         match (self.progress)(self.phase, done, self.total) {
@@ -61,7 +61,7 @@ impl<'a> Meter<'a> {
     }
 }
 
-impl Params {
+impl LvmtParams {
     /// The verifier's part.
     pub fn verifier(&self) -> &VerifierParams {
         &self.verifier
@@ -72,45 +72,45 @@ impl Params {
         self.verifier.height()
     }
 
-    /// Names the parameters: the verifier's [digest](VerifierParams::digest).
+    /// Identifies the parameters: the verifier's [digest](VerifierParams::digest).
     pub fn digest(&self) -> B256 {
         self.verifier.digest()
     }
 
-    /// Are these the development parameters, whose tau everybody knows?
+    /// Whether these are the development parameters, whose tau is public.
     pub fn is_insecure(&self) -> bool {
         self.insecure
     }
 
-    /// What the commitment grows by when the version in `slot` of `entry` grows by one:
+    /// The point that the commitment grows by when the version in `slot` of `entry` grows by one:
     /// 2^(40 slot) \[I_e(tau)\], where I_e is one at x_e and zero at all other domain points.
     ///
     /// # Panics
     /// If there is no such entry or slot.
     #[inline]
-    pub fn increment(&self, entry: u32, slot: usize) -> &Point {
+    pub fn increment(&self, entry: u32, slot: usize) -> &G1Point {
         assert!(slot < SLOTS);
         &self.increments.points()[entry as usize * SLOTS + slot]
     }
 
-    /// Are there points for updating quotients? Without them there are no proofs.
+    /// Whether there are points for updating quotients. Proofs need them.
     pub fn has_quotients(&self) -> bool {
         self.quotients.is_some()
     }
 
-    /// What the quotient of node (`depth`, entry >> (h - depth)) grows by when the version in
-    /// `slot` of `entry` grows by one.
+    /// The point that the quotient of node (`depth`, entry >> (h - depth)) grows by when the
+    /// version in `slot` of `entry` grows by one.
     ///
     /// # Panics
-    /// If there is no such depth, entry or slot, or [no quotients](Self::has_quotients) at all.
+    /// If there is no such depth, entry or slot, or there are [no quotients](Self::has_quotients).
     #[inline]
-    pub fn quotient_increment(&self, depth: usize, entry: u32, slot: usize) -> &Point {
+    pub fn quotient_increment(&self, depth: usize, entry: u32, slot: usize) -> &G1Point {
         &self.quotient_increments(entry, slot)[depth]
     }
 
     /// [`quotient_increment`](Self::quotient_increment) of all h depths, root first.
     #[inline]
-    pub fn quotient_increments(&self, entry: u32, slot: usize) -> &[Point] {
+    pub fn quotient_increments(&self, entry: u32, slot: usize) -> &[G1Point] {
         assert!(slot < SLOTS);
         let height = usize::from(self.height());
         let start = (entry as usize * SLOTS + slot) * height;
@@ -118,18 +118,18 @@ impl Params {
         &quotients.points()[start..start + height]
     }
 
-    /// Bytes of the tables, whether they are made in memory or mapped from a file, which takes them
-    /// from the page cache: blocks and proofs read all over them.
+    /// Bytes of the tables, in memory or mapped from a file. Mapped tables occupy the page cache,
+    /// because blocks and proofs read all over them.
     pub(crate) fn bytes(&self) -> u64 {
         let tables = [Some(&self.increments), self.quotients.as_ref()];
         tables.into_iter().flatten().map(|table| size_of_val(table.points()) as u64).sum()
     }
 
-    /// Parameters over whole tables.
+    /// Parameters over complete tables.
     pub(super) fn from_tables(
         verifier: VerifierParams,
-        increments: Table,
-        quotients: Option<Table>,
+        increments: PointTable,
+        quotients: Option<PointTable>,
     ) -> Self {
         let insecure = verifier.is_insecure();
         let points = SLOTS << verifier.height();
@@ -140,15 +140,15 @@ impl Params {
         Self { verifier, insecure, increments, quotients }
     }
 
-    /// The tables as they are in a file.
-    pub(super) fn tables(&self) -> (&[Point], Option<&[Point]>) {
-        (self.increments.points(), self.quotients.as_ref().map(Table::points))
+    /// The tables as a file stores them.
+    pub(super) fn tables(&self) -> (&[G1Point], Option<&[G1Point]>) {
+        (self.increments.points(), self.quotients.as_ref().map(PointTable::points))
     }
 }
 
-impl fmt::Debug for Params {
+impl fmt::Debug for LvmtParams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Params")
+        f.debug_struct("LvmtParams")
             .field("height", &self.height())
             .field("digest", &self.digest())
             .field("insecure", &self.insecure)
@@ -157,20 +157,20 @@ impl fmt::Debug for Params {
     }
 }
 
-/// Many points.
-pub(super) enum Table {
+/// A table of points.
+pub(super) enum PointTable {
     /// Made in memory.
-    Owned(Vec<Point>),
-    /// These bytes of a file.
+    Owned(Vec<G1Point>),
+    /// These bytes of a mapped file.
     Mapped(Arc<Mmap>, Range<usize>),
 }
 
-impl Table {
+impl PointTable {
     #[inline]
-    pub(super) fn points(&self) -> &[Point] {
+    pub(super) fn points(&self) -> &[G1Point] {
         match self {
             Self::Owned(points) => points,
-            Self::Mapped(map, bytes) => <[Point]>::ref_from_bytes(&map[bytes.clone()])
+            Self::Mapped(map, bytes) => <[G1Point]>::ref_from_bytes(&map[bytes.clone()])
                 .expect("the loader chose aligned and whole points"),
         }
     }

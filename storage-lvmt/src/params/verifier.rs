@@ -1,9 +1,10 @@
-//! What it takes to check openings: a few powers of tau in G2, and one multi-pairing.
+//! The verifier's parameters, a few powers of tau in G2, and the check of openings: one
+//! multi-pairing.
 
 use crate::{
     amt::{MAX_HEIGHT, SLOTS, entry_value, path_constants},
     hash,
-    point::{Point, coordinate},
+    point::{G1Point, coordinate},
 };
 use alloc::vec::Vec;
 use alloy_primitives::B256;
@@ -12,38 +13,38 @@ use ark_ec::{AffineRepr, CurveGroup, VariableBaseMSM, pairing::Pairing};
 use ark_ff::{AdditiveGroup, BigInteger, Field, PrimeField, Zero};
 
 /// The verifier's public parameters of AMTs of one height h: the points \[tau^(2^k)\] of G2 for
-/// k in 0..h. About 2 KB, and all that a light client needs.
+/// k in 0..h. About 2 KB; a light client needs no others.
 #[derive(Clone, Debug)]
 pub struct VerifierParams {
     height: u8,
     /// `tau_g2[k]` is \[tau^(2^k)\].
     tau_g2: Vec<G2Affine>,
-    /// What the pairing makes of the generator of G2, then of the points in the order of the
-    /// proof tree: depth d takes \[tau^(2^(h-1-d))\].
+    /// The generator of G2, then the points in the order of the proof tree, prepared for pairings:
+    /// depth d uses \[tau^(2^(h-1-d))\].
     prepared: Vec<<Bn254 as Pairing>::G2Prepared>,
     digest: B256,
 }
 
 /// The claim that the vector behind a commitment has these versions at an entry.
 #[derive(Clone, Copy, Debug)]
-pub struct Opening<'a> {
+pub struct EntryOpening<'a> {
     /// The AMT's commitment.
-    pub commitment: Point,
+    pub commitment: G1Point,
     /// The entry, below 2^h.
     pub entry: u32,
-    /// Its six slots, below 2^40 each; the first one belongs to the sub-AMT.
+    /// Its six slots, below 2^40 each; slot 0 belongs to the sub-AMT.
     pub versions: [u64; SLOTS],
     /// The quotients of the h nodes above the entry, root first.
-    pub quotients: &'a [Point],
+    pub quotients: &'a [G1Point],
 }
 
 /// Bytes of a point of G2.
 const G2_LEN: usize = 128;
 
-/// The insecure tau is the hash of this sentence.
+/// The hash of this sentence is the insecure tau.
 const PUBLIC_TAU: &[u8] = b"retrie lvmt: this tau is public, secure nothing with it";
 
-/// The tau of [`VerifierParams::insecure_dev`], for models to compare with.
+/// The tau of [`VerifierParams::insecure_dev`], for models in tests.
 pub fn insecure_dev_tau() -> Fr {
     Fr::from_be_bytes_mod_order(&hash::parts(&[PUBLIC_TAU])[..])
 }
@@ -51,7 +52,7 @@ pub fn insecure_dev_tau() -> Fr {
 impl VerifierParams {
     /// Parameters from \[tau^(2^k)\] for k in 0..h. `None` unless there are 1 to 16 of them.
     ///
-    /// That the points are powers of one tau is the business of who made them.
+    /// The caller must know that the points are powers of one tau.
     pub fn new(tau_g2: Vec<G2Affine>) -> Option<Self> {
         let height = u8::try_from(tau_g2.len()).ok().filter(|h| (1..=MAX_HEIGHT).contains(h))?;
         let prepared = [G2Affine::generator()]
@@ -80,17 +81,17 @@ impl VerifierParams {
         Self::new(G2Projective::normalize_batch(&tau_g2.collect::<Vec<_>>()))
     }
 
-    /// Whether everybody knows their tau, and can forge proofs.
+    /// Whether the tau is the public one of development, so that proofs can be forged.
     pub fn is_insecure(&self) -> bool {
         self.tau_g2[0] == G2Affine::generator() * insecure_dev_tau()
     }
 
-    /// The height h of the AMTs: they have 2^h entries.
+    /// The height h of the AMTs, which have 2^h entries.
     pub fn height(&self) -> u8 {
         self.height
     }
 
-    /// Names the parameters: the BLAKE2b-256 of `retrie lvmt parameters 1` and their
+    /// Identifies the parameters: the BLAKE2b-256 of `retrie lvmt parameters 1` and their
     /// [bytes](Self::to_bytes).
     pub fn digest(&self) -> B256 {
         self.digest
@@ -115,8 +116,8 @@ impl VerifierParams {
     }
 
     /// The inverse of [`to_bytes`](Self::to_bytes). `None` unless each point is canonical, on the
-    /// curve, in the group of prime order, and not infinity. Whether the parameters are the ones
-    /// to trust is for the [digest](Self::digest) to tell.
+    /// curve, in the group of prime order, and not infinity. The caller compares the
+    /// [digest](Self::digest) with a trusted one.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (height, points) = bytes.split_first()?;
         if points.len() != usize::from(*height) * G2_LEN {
@@ -125,23 +126,24 @@ impl VerifierParams {
         Self::new(points.chunks_exact(G2_LEN).map(g2_from_bytes).collect::<Option<_>>()?)
     }
 
-    /// Are all these openings true? One multi-pairing of h + 1 pairs, however many there are.
+    /// Whether all these openings are true. Takes one multi-pairing of h + 1 pairs for any number
+    /// of them.
     ///
     /// For an opening (C, e, a, Q_0..Q_(h-1)) with a = sum of versions\[j\] 2^(40 j), the claim is
     /// e(C - a G1 + sum of c_d Q_d, G2) = product of e(Q_d, \[tau^(m_d)\]), with m_d = 2^(h-1-d)
-    /// and c_d = x_e^(m_d). Claims are combined with coefficients of 128 bits, which come from a
-    /// hash of `seed`, the parameters and the openings themselves; so the seed need not be secret,
-    /// nor bind anything.
-    pub fn check_openings(&self, openings: &[Opening<'_>], seed: &[u8; 32]) -> bool {
+    /// and c_d = x_e^(m_d). Claims are combined with coefficients of 128 bits, from a hash of
+    /// `seed`, the parameters and the openings themselves; so the seed need not be secret, and may
+    /// be any bytes.
+    pub fn check_openings(&self, openings: &[EntryOpening<'_>], seed: &[u8; 32]) -> bool {
         let height = usize::from(self.height);
-        let well_formed = |opening: &Opening<'_>| {
+        let well_formed = |opening: &EntryOpening<'_>| {
             opening.entry >> height == 0 && opening.quotients.len() == height
         };
         if !openings.iter().all(well_formed) {
             return false;
         }
         let seed = self.transcript(openings, seed);
-        // The first claim may stand as it is.
+        // The first claim needs no random coefficient.
         let coefficients: Vec<u128> =
             (0..openings.len()).map(|i| if i == 0 { 1 } else { coefficient(&seed, i) }).collect();
 
@@ -172,19 +174,19 @@ impl VerifierParams {
         Bn254::multi_pairing(sums, self.prepared.iter().cloned()).is_zero()
     }
 
-    /// A hash of everything that the coefficients have to depend on.
-    fn transcript(&self, openings: &[Opening<'_>], seed: &[u8; 32]) -> B256 {
+    /// A hash of everything that the coefficients must depend on.
+    fn transcript(&self, openings: &[EntryOpening<'_>], seed: &[u8; 32]) -> B256 {
         let mut bytes = Vec::new();
         for opening in openings {
             bytes.extend(opening.commitment.to_bytes());
             bytes.extend(opening.entry.to_be_bytes());
             bytes.extend(opening.versions.iter().flat_map(|version| version.to_be_bytes()));
-            bytes.extend(opening.quotients.iter().flat_map(Point::to_bytes));
+            bytes.extend(opening.quotients.iter().flat_map(G1Point::to_bytes));
         }
         hash::parts(&[b"retrie lvmt openings 1", seed, &self.digest[..], &bytes])
     }
 
-    /// Is b = tau a? By e(a, \[tau\]) = e(b, G2).
+    /// Whether b = tau a, by e(a, \[tau\]) = e(b, G2).
     #[cfg(feature = "std")]
     pub(crate) fn is_tau_times(&self, a: G1Affine, b: G1Affine) -> bool {
         let tau = self.prepared[usize::from(self.height)].clone();
@@ -200,7 +202,7 @@ pub(super) fn coefficient(seed: &B256, i: usize) -> u128 {
     u128::from_be_bytes(bytes).max(1)
 }
 
-/// The sum of points times coefficients, for some few of them: doublings are shared (Straus).
+/// The sum of points times coefficients, for few points: they share the doublings (Straus).
 pub(super) fn combine(points: &[G1Affine], coefficients: &[u128]) -> G1Projective {
     let all_bits = coefficients.iter().fold(0, |all, coefficient| all | coefficient);
     let mut sum = G1Projective::ZERO;

@@ -1,9 +1,9 @@
-//! Parts of proofs that other nodes gave: what they lack, who is to have it, and whether they are
-//! true by themselves.
+//! Parts of proofs from other nodes: which holes they have, which shard can fill a hole, and
+//! whether a part is valid by itself.
 
-use super::{asked::Asked, wire::Proof};
+use super::{asked_keys::AskedKeys, wire::LvmtProof};
 use crate::{
-    merkle::{self, GROUP, Group},
+    merkle::{self, GROUP, MerkleGroup},
     params::VerifierParams,
     record::{RANGE, corrupt, range_key},
     shard::ProofShard,
@@ -13,22 +13,22 @@ use alloy_primitives::{B256, Bytes};
 use retrie_state::{NodeRead, ProofError, ProofHole, StateError, StateKey};
 use std::collections::BTreeMap;
 
-/// Quotients of an entry of the root AMT, which the number names.
+/// The quotients of an entry of the root AMT; the hole's number is the entry.
 const ROOT_ENTRY: &str = "entry of the root AMT";
-/// Quotients of an entry of a sub-AMT, numbered in the order of the proof. Every node with tables for
-/// proofs has them.
+/// The quotients of an entry of a sub-AMT, numbered in the order of the proof. Every node with
+/// tables for proofs can make them.
 const DEEPER_ENTRY: &str = "entry of a sub-AMT";
 /// The Merkle tree of a block, by number.
 const BLOCK: &str = "Merkle tree of block";
 
-/// What `parts` lack together.
+/// The holes that are in all of `parts`.
 pub(crate) fn holes(
     height: u8,
     keys: &[StateKey],
     parts: &[Bytes],
 ) -> Result<Vec<ProofHole>, ProofError> {
-    let asked = Asked::new(keys, height);
-    // A key has an entry at each level at most, whatever a part says.
+    let asked = AskedKeys::new(keys, height);
+    // Bounds the entries of a part: a key has at most one entry at each level.
     let most = asked.len() * (B256::len_bytes() * 8 / usize::from(height));
     let mut parts = parts.iter().map(|part| decode(part, most, height));
     let first =
@@ -38,7 +38,7 @@ pub(crate) fn holes(
     let numbers: Vec<_> = (0..asked.len()).collect();
     let roots: Vec<u64> = asked
         .by_entry(&numbers, 0)
-        .filter_map(|run| asked.way(run[0], 0)?.first().copied().map(u64::from))
+        .filter_map(|run| asked.path(run[0], 0)?.first().copied().map(u64::from))
         .collect();
     let entry = |at: usize| match roots.get(at) {
         Some(number) => ProofHole { what: ROOT_ENTRY, number: *number },
@@ -49,7 +49,7 @@ pub(crate) fn holes(
     Ok(entries.chain(missing.blocks.into_iter().map(block)).collect())
 }
 
-/// Whether who keeps `shard` has what fills the hole.
+/// Whether a node with the proof shard `shard` can fill the hole.
 pub(crate) fn fills(height: u8, shard: ProofShard, hole: &ProofHole) -> bool {
     match hole.what {
         ROOT_ENTRY => {
@@ -63,7 +63,7 @@ pub(crate) fn fills(height: u8, shard: ProofShard, hole: &ProofHole) -> bool {
     }
 }
 
-/// Checks `part` by the state of `view`, of which `own` is a part of the same proof.
+/// Checks `part` with the state that `view` shows. `own` is this node's part of the same proof.
 pub(crate) fn check(
     params: &VerifierParams,
     view: &dyn NodeRead,
@@ -71,8 +71,9 @@ pub(crate) fn check(
     own: &Bytes,
     part: &Bytes,
 ) -> Result<Result<(), ProofError>, StateError> {
-    // Its own length bounds nothing, as most of it may be holes; it is this node's own.
-    let own = match Proof::decode(own, usize::MAX) {
+    // `own` may be short with many entries, because most of it may be holes. This node made it, so
+    // it is trusted.
+    let own = match LvmtProof::decode(own, usize::MAX) {
         Ok(own) => own,
         Err(error) => return Ok(Err(error)),
     };
@@ -91,18 +92,18 @@ pub(crate) fn check(
     Ok(verify::check_part(params, keys, &own, bytes, &part, &leaf_of))
 }
 
-/// A part with at most so many entries, of AMTs of this height.
-fn decode(part: &[u8], most: usize, height: u8) -> Result<Proof, ProofError> {
-    let part = Proof::decode(part, most.saturating_mul(usize::from(height) * 32))?;
+/// Decodes a part with at most `most` entries, of AMTs of this height.
+fn decode(part: &[u8], most: usize, height: u8) -> Result<LvmtProof, ProofError> {
+    let part = LvmtProof::decode(part, most.saturating_mul(usize::from(height) * 32))?;
     if part.height == height { Ok(part) } else { Err(ProofError::WrongKind { what: "height" }) }
 }
 
-/// The leaf of a block in the range; it is kept as long as a tuple of the block is live.
+/// The leaf of a block in the range. It is kept as long as a tuple of the block is live.
 fn leaf(view: &dyn NodeRead, first: u64, blocks: u64, block: u64) -> Result<B256, StateError> {
     let missing = || corrupt(RANGE, format!("the leaf of block {block} is missing"));
     let at = block.checked_sub(first).ok_or_else(missing)?;
     let number = at / GROUP as u64;
     let row = view.get(RANGE, &range_key(0, number))?.ok_or_else(missing)?;
-    let group = Group::decode(&row, merkle::group_size(blocks, 0, number));
+    let group = MerkleGroup::decode(&row, merkle::group_size(blocks, 0, number));
     group.and_then(|group| group.leaf((at % GROUP as u64) as u8)).ok_or_else(missing)
 }

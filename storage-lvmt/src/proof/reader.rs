@@ -1,16 +1,16 @@
-//! Reading the bytes of a proof, which others made: every length is checked, every number has one
-//! form.
+//! Reads the bytes of untrusted proofs: checks every length, and accepts one encoding of every
+//! number.
 
-use super::wire::{Amt, Entry, Occupant, Place, Tuple};
+use super::wire::{EntryProof, ProvenAmt, ProvenPosition, ProvenTuple, SlotOccupant};
 use crate::amt::{SLOTS, VERSION_BITS};
 use alloc::vec::Vec;
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, Value, wire::WireReader};
+use retrie_state::{ProofError, StateKey, StateValue, wire::WireReader};
 
-/// The bytes of a proof that are still to be read.
-pub(super) struct Reader<'a>(WireReader<'a>);
+/// The bytes of a proof that have not been read yet.
+pub(super) struct ProofReader<'a>(WireReader<'a>);
 
-impl<'a> Reader<'a> {
+impl<'a> ProofReader<'a> {
     pub(super) const fn new(bytes: &'a [u8]) -> Self {
         Self(WireReader::new(bytes))
     }
@@ -57,7 +57,7 @@ impl<'a> Reader<'a> {
         first: u64,
         blocks: u64,
         whole: bool,
-    ) -> Result<Entry, ProofError> {
+    ) -> Result<EntryProof, ProofError> {
         let mut versions = [0; SLOTS];
         for version in &mut versions[1..] {
             *version = self.version()?;
@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
         if mask >> SLOTS != 0 {
             return Err(malformed("slots shown"));
         }
-        let mut entry = Entry { versions, quotients, tuples: Default::default(), amt: None };
+        let mut entry = EntryProof { versions, quotients, tuples: Default::default(), amt: None };
         for (slot, tuple) in (1..).zip(&mut entry.tuples) {
             if mask & 1 << slot != 0 {
                 *tuple = Some(self.tuple(first, blocks)?);
@@ -84,12 +84,12 @@ impl<'a> Reader<'a> {
         }
         if mask & 1 != 0 {
             let commitment = *self.array()?;
-            entry.amt = Some(Amt { commitment, place: self.place(first, blocks)? });
+            entry.amt = Some(ProvenAmt { commitment, place: self.place(first, blocks)? });
         }
         Ok(entry)
     }
 
-    fn tuple(&mut self, first: u64, blocks: u64) -> Result<Tuple, ProofError> {
+    fn tuple(&mut self, first: u64, blocks: u64) -> Result<ProvenTuple, ProofError> {
         let tag = self.varint()?;
         let occupant = match tag >> 1 {
             kind @ 0..=1 => {
@@ -97,28 +97,28 @@ impl<'a> Reader<'a> {
                 let mut key = Vec::with_capacity(1 + rest);
                 key.push(kind as u8);
                 key.extend_from_slice(self.0.take(rest)?);
-                Occupant::Other(StateKey::decode(&key).ok_or_else(|| malformed("key"))?)
+                SlotOccupant::Other(StateKey::decode(&key).ok_or_else(|| malformed("key"))?)
             }
-            at => Occupant::Asked(u32::try_from(at - 2).map_err(|_| malformed("asked key"))?),
+            at => SlotOccupant::Asked(u32::try_from(at - 2).map_err(|_| malformed("asked key"))?),
         };
         let value = match tag & 1 {
             0 => None,
             _ => {
                 let len = usize::try_from(self.varint()?).map_err(|_| malformed("value"))?;
-                Some(Value::copy_from_slice(self.0.take(len)?))
+                Some(StateValue::copy_from_slice(self.0.take(len)?))
             }
         };
-        Ok(Tuple { occupant, value, place: self.place(first, blocks)? })
+        Ok(ProvenTuple { occupant, value, place: self.place(first, blocks)? })
     }
 
-    fn place(&mut self, first: u64, blocks: u64) -> Result<Place, ProofError> {
+    fn place(&mut self, first: u64, blocks: u64) -> Result<ProvenPosition, ProofError> {
         let block = self.varint()?;
         if block >= blocks {
             return Err(malformed("block of a tuple"));
         }
         let position =
             u32::try_from(self.varint()?).map_err(|_| malformed("position of a tuple"))?;
-        Ok(Place { block: first + block, position })
+        Ok(ProvenPosition { block: first + block, position })
     }
 }
 

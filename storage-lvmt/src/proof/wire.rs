@@ -1,146 +1,147 @@
-//! A proof and its bytes; `docs/formats/lvmt-proofs.md` has them one by one.
+//! A proof and its bytes; `docs/formats/lvmt-proofs.md` describes each byte.
 //!
-//! What follows from the asked keys or from other parts is left out: the ways of the entries, the
-//! number of siblings, the numbers of the blocks. So for what a proof says there is one encoding,
-//! and there is no place for a part that is not needed.
+//! The bytes leave out all that follows from the requested keys or from other parts: the paths of
+//! the entries, the numbers of siblings, the numbers of the blocks. So a proof has one encoding,
+//! with no place for unused parts.
 //!
-//! A proof may have *holes*: a node that keeps one proof shard cannot give the quotients of other
-//! entries of the root AMT, nor the siblings within the trees of other blocks. All else is the same
-//! on every node, so that the parts of several nodes [merge](Proof::merge) into a whole.
+//! A proof may have *holes*. A node with one proof shard cannot make the quotients of other entries
+//! of the root AMT, nor the siblings in the Merkle trees of other blocks. All other parts are equal
+//! on all nodes, so the parts of several nodes [merge](LvmtProof::merge) into a whole proof.
 
-use super::reader::{Reader, malformed};
+use super::reader::{ProofReader, malformed};
 use crate::{
     amt::{MAX_HEIGHT, SLOTS},
     merkle,
 };
 use alloc::{collections::BTreeMap, vec::Vec};
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, Value, wire::put_varint};
+use retrie_state::{ProofError, StateKey, StateValue, wire::put_varint};
 
-/// A point of G1 as proofs have it: see [`Point::from_compressed`](crate::point::Point). Not
-/// checked before everything cheaper is.
-pub(crate) type Compressed = [u8; 32];
+/// A point of G1 in a proof; see [`G1Point::from_compressed`](crate::point::G1Point). It is checked
+/// only after all cheaper checks.
+pub(crate) type CompressedPoint = [u8; 32];
 
-/// A hole at an entry.
+/// The error of a hole at an entry.
 pub(crate) const NO_QUOTIENTS: ProofError =
     ProofError::Missing { what: "an entry (its quotients belong to another proof shard)" };
 
-/// A hole at a block.
+/// The error of a hole at a block.
 pub(crate) const NO_TREE: ProofError =
     ProofError::Missing { what: "a block (its Merkle tree belongs to another proof shard)" };
 
-/// First byte of a proof.
+/// First byte of a whole proof.
 const WHOLE: u8 = 1;
 
 /// First byte of a proof with holes.
 const PARTIAL: u8 = 2;
 
-/// What shows the values of some keys under a root.
+/// A proof of the values of some keys under a root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Proof {
+pub(crate) struct LvmtProof {
     /// Height of the AMTs.
     pub height: u8,
     /// Commitment of the root AMT.
-    pub commitment: Compressed,
+    pub commitment: CompressedPoint,
     /// First block of the range.
     pub first: u64,
-    /// Number of its blocks.
+    /// The number of blocks in the range.
     pub blocks: u64,
-    /// The entries on the ways of the asked keys, by level, then by way.
-    pub entries: Vec<Entry>,
-    /// The trees of the blocks that wrote the tuples shown, by block: see [`Proof::positions`].
-    pub trees: Vec<Tree>,
+    /// The entries on the paths of the keys, by level, then by path.
+    pub entries: Vec<EntryProof>,
+    /// The trees of the blocks that wrote the tuples shown, by block; see [`LvmtProof::positions`].
+    pub trees: Vec<TreeProof>,
     /// The multi-proof of these blocks in the range.
     pub range: Vec<B256>,
 }
 
-/// An entry of an AMT, opened.
+/// An opened entry of an AMT.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    /// Its versions: of the sub-AMT, then of the keys. Slots fill in order, the sub-AMT's last.
+pub(crate) struct EntryProof {
+    /// Its versions: of the sub-AMT, then of the keys. Slots fill in order; the sub-AMT's slot
+    /// comes last.
     pub versions: [u64; SLOTS],
     /// The quotients above it, root first; `None` is a hole.
-    pub quotients: Option<Vec<Compressed>>,
-    /// Occupants that are shown, in slots 1 to 5.
-    pub tuples: [Option<Tuple>; SLOTS - 1],
-    /// The sub-AMT below, if an asked key's way leads there.
-    pub amt: Option<Amt>,
+    pub quotients: Option<Vec<CompressedPoint>>,
+    /// The tuples shown of slots 1 to 5.
+    pub tuples: [Option<ProvenTuple>; SLOTS - 1],
+    /// The sub-AMT below, if the path of a requested key goes on.
+    pub amt: Option<ProvenAmt>,
 }
 
-/// What a slot's occupant held when its version was written last.
+/// The last tuple of a slot's occupant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tuple {
-    /// Whose slot it is.
-    pub occupant: Occupant,
+pub(crate) struct ProvenTuple {
+    /// The key in the slot.
+    pub occupant: SlotOccupant,
     /// The value, `None` if deleted.
-    pub value: Option<Value>,
-    /// Where the tuple is.
-    pub place: Place,
+    pub value: Option<StateValue>,
+    /// The position of the tuple.
+    pub place: ProvenPosition,
 }
 
 /// The key in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Occupant {
-    /// One of the asked keys that come to this entry, numbered by location.
+pub(crate) enum SlotOccupant {
+    /// A requested key that comes to this entry, numbered by location.
     Asked(u32),
     /// Another key.
     Other(StateKey),
 }
 
-/// A sub-AMT as it was written last.
+/// A sub-AMT, as its last tuple describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Amt {
+pub(crate) struct ProvenAmt {
     /// Its commitment.
-    pub commitment: Compressed,
-    /// Where its tuple is.
-    pub place: Place,
+    pub commitment: CompressedPoint,
+    /// The position of its tuple.
+    pub place: ProvenPosition,
 }
 
-/// A leaf of a block's tree. In the order of blocks, then positions.
+/// The position of a tuple, a leaf of a block's tree. Ordered by block, then by position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct ProvenPosition {
     /// Block number.
     pub block: u64,
     /// Position in its tree.
     pub position: u32,
 }
 
-/// What is shown of a block's tree.
+/// The part of a block's tree that the proof shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tree {
-    /// Number of its leaves.
+pub(crate) struct TreeProof {
+    /// The number of leaves.
     pub leaves: u32,
     /// The multi-proof of the tuples shown; `None` is a hole.
     pub siblings: Option<Vec<B256>>,
 }
 
-/// What is missing from a proof with holes.
+/// The holes of a proof.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Missing {
+pub(crate) struct MissingParts {
     /// Entries without quotients, numbered in the order of the proof.
     pub entries: Vec<usize>,
     /// Blocks without siblings.
     pub blocks: Vec<u64>,
 }
 
-impl Entry {
-    /// How many of slots 1 to 5 are occupied.
+impl EntryProof {
+    /// The number of occupied slots among slots 1 to 5.
     pub(crate) fn occupied(&self) -> usize {
         self.versions[1..].iter().take_while(|version| **version > 0).count()
     }
 }
 
-impl Proof {
+impl LvmtProof {
     /// The positions of all tuples shown, ascending, by block.
     pub(crate) fn positions(&self) -> BTreeMap<u64, Vec<u64>> {
         positions(&self.entries)
     }
 
-    /// What is missing.
-    pub(crate) fn missing(&self) -> Missing {
+    /// The holes of the proof.
+    pub(crate) fn missing(&self) -> MissingParts {
         let holes = self.entries.iter().enumerate().filter(|(_, entry)| entry.quotients.is_none());
         let blocks = self.positions().into_keys().zip(&self.trees);
-        Missing {
+        MissingParts {
             entries: holes.map(|(at, _)| at).collect(),
             blocks: blocks
                 .filter(|(_, tree)| tree.siblings.is_none())
@@ -149,13 +150,13 @@ impl Proof {
         }
     }
 
-    /// Has it no holes?
+    /// Whether the proof has no holes.
     pub(crate) fn is_whole(&self) -> bool {
         self.entries.iter().all(|entry| entry.quotients.is_some())
             && self.trees.iter().all(|tree| tree.siblings.is_some())
     }
 
-    /// Fills the holes of one part of a proof with what another one has.
+    /// Fills the holes of this part of a proof with data of another part.
     ///
     /// # Errors
     /// [`ProofError::Malformed`] if they are not parts of the same proof.
@@ -165,7 +166,7 @@ impl Proof {
         if (self.entries.len(), self.trees.len()) != (other.entries.len(), other.trees.len()) {
             return Err(DIFFERENT);
         }
-        // Fill both from each other; then they must be the same.
+        // Fill each from the other; then both must be equal.
         for (mine, theirs) in self.entries.iter_mut().zip(&mut other.entries) {
             fill(&mut mine.quotients, &mut theirs.quotients);
         }
@@ -196,7 +197,7 @@ impl Proof {
         out
     }
 
-    fn put_entry(&self, out: &mut Vec<u8>, entry: &Entry, whole: bool) {
+    fn put_entry(&self, out: &mut Vec<u8>, entry: &EntryProof, whole: bool) {
         let occupied = entry.occupied();
         for version in &entry.versions[1..SLOTS.min(occupied + 2)] {
             put_varint(out, *version);
@@ -214,13 +215,13 @@ impl Proof {
         for tuple in entry.tuples.iter().flatten() {
             let live = u64::from(tuple.value.is_some());
             match &tuple.occupant {
-                Occupant::Other(key) => {
-                    // The first byte of a key is 0 or 1, and tells how long it is.
+                SlotOccupant::Other(key) => {
+                    // The first byte of a key is 0 or 1; it determines the length of the key.
                     let key = key.encode();
                     put_varint(out, u64::from(key[0]) << 1 | live);
                     out.extend_from_slice(&key[1..]);
                 }
-                Occupant::Asked(at) => put_varint(out, (u64::from(*at) + 2) << 1 | live),
+                SlotOccupant::Asked(at) => put_varint(out, (u64::from(*at) + 2) << 1 | live),
             }
             if let Some(value) = &tuple.value {
                 put_varint(out, value.len() as u64);
@@ -234,18 +235,18 @@ impl Proof {
         }
     }
 
-    fn put_place(&self, out: &mut Vec<u8>, place: Place) {
+    fn put_place(&self, out: &mut Vec<u8>, place: ProvenPosition) {
         put_varint(out, place.block.wrapping_sub(self.first));
         put_varint(out, place.position.into());
     }
 
-    /// Reads [`encode`](Self::encode)'s bytes: exactly these. Points are not looked at.
+    /// Reads the bytes of [`encode`](Self::encode), and no others. Does not check points.
     ///
-    /// `total` is the length of all parts of the proof together, which have to hold quotients for
-    /// every entry. So entries are bounded by it, also those that are holes here, and what is
-    /// allocated is a small multiple of it at most.
+    /// `total` is the length of all parts of the proof together; together they must hold quotients
+    /// for every entry. So `total` bounds the number of entries, also of those that are holes here,
+    /// and the allocations are a small multiple of `total` at most.
     pub(crate) fn decode(bytes: &[u8], total: usize) -> Result<Self, ProofError> {
-        let mut bytes = Reader::new(bytes);
+        let mut bytes = ProofReader::new(bytes);
         let whole = match bytes.byte()? {
             WHOLE => true,
             PARTIAL => false,
@@ -277,12 +278,12 @@ impl Proof {
             }
             let hashes = merkle::siblings(leaves.into(), shown);
             let siblings = match bytes.is_hole(whole)? {
-                // Where no hash is needed none is missing: there is one form of it.
+                // A tree that needs no hash is never a hole: so there is one encoding.
                 true if hashes == 0 => return Err(malformed("hole")),
                 true => None,
                 false => Some(bytes.hashes(hashes)?),
             };
-            trees.push(Tree { leaves, siblings });
+            trees.push(TreeProof { leaves, siblings });
         }
         let shown: Vec<_> = positions.keys().map(|block| block - first).collect();
         let range = bytes.hashes(merkle::siblings(blocks, &shown))?;
@@ -294,14 +295,14 @@ impl Proof {
     }
 }
 
-/// Puts the parts of one proof together, in any order: the bytes of the whole.
+/// Combines the parts of one proof, in any order, into the bytes of the whole proof.
 ///
 /// # Errors
-/// [`ProofError::Missing`] if they do not make a whole; [`ProofError::Malformed`] if they are not
-/// canonical, or not parts of the same proof.
+/// [`ProofError::Missing`] if a hole remains in all parts; [`ProofError::Malformed`] if a part is
+/// not canonical, or if they are not parts of the same proof.
 pub fn combine<P: AsRef<[u8]>>(parts: &[P]) -> Result<Vec<u8>, ProofError> {
     let total = parts.iter().map(|part| part.as_ref().len()).sum();
-    let mut parts = parts.iter().map(|part| Proof::decode(part.as_ref(), total));
+    let mut parts = parts.iter().map(|part| LvmtProof::decode(part.as_ref(), total));
     let first =
         parts.next().ok_or(ProofError::Missing { what: "all keys: there are no parts" })??;
     let proof = parts.try_fold(first, |whole, part| whole.merge(part?))?;
@@ -315,7 +316,7 @@ pub fn combine<P: AsRef<[u8]>>(parts: &[P]) -> Result<Vec<u8>, ProofError> {
     Ok(proof.encode())
 }
 
-fn positions(entries: &[Entry]) -> BTreeMap<u64, Vec<u64>> {
+fn positions(entries: &[EntryProof]) -> BTreeMap<u64, Vec<u64>> {
     let mut positions = BTreeMap::<_, Vec<_>>::new();
     for entry in entries {
         let tuples = entry.tuples.iter().flatten().map(|tuple| tuple.place);
@@ -335,7 +336,7 @@ fn fill<T: Clone>(a: &mut Option<T>, b: &mut Option<T>) {
     }
 }
 
-/// Whole proofs have no holes, and no bytes that say so.
+/// Writes whether there is a hole. A whole proof has no such bytes.
 fn put_hole(out: &mut Vec<u8>, hole: bool, whole: bool) {
     if !whole {
         out.push(hole.into());

@@ -1,4 +1,4 @@
-//! Proofs of an honest prover hold, and no others: against a model of the whole structure.
+//! Honest proofs are accepted, and no others: compared with a model of the whole structure.
 
 mod assemble;
 mod forged;
@@ -8,18 +8,18 @@ use super::*;
 use crate::combine;
 use alloy_primitives::{Address, hex};
 use assemble::assemble;
-use model::{Model, params};
+use model::{LvmtModel, params};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::collections::BTreeMap;
 
-/// The verifier. With `RETRIE_RECORD_PROOFS` naming a file, what it is asked and what it says are
-/// appended to that, a line each: other verifiers can be asked the same (`crates/light-client`).
+/// The verifier. If `RETRIE_RECORD_PROOFS` names a file, each question and answer is appended to it
+/// as one line, so that other verifiers can be given the same questions (`crates/light-client`).
 fn verify(
     params: &VerifierParams,
     root: B256,
     keys: &[StateKey],
     proof: &[u8],
-) -> Result<Vec<Option<Value>>, ProofError> {
+) -> Result<Vec<Option<StateValue>>, ProofError> {
     let shown = super::verify(params, root, keys, proof);
     if let Some(file) = std::env::var_os("RETRIE_RECORD_PROOFS") {
         let class = match &shown {
@@ -31,7 +31,8 @@ fn verify(
             Err(_) => "malformed",
         };
         let keys: Vec<_> = keys.iter().map(|key| hex::encode(&key.encode()[..])).collect();
-        let value = |value: &Option<Value>| value.as_ref().map_or_else(|| "-".into(), hex::encode);
+        let value =
+            |value: &Option<StateValue>| value.as_ref().map_or_else(|| "-".into(), hex::encode);
         let values: Vec<_> = shown.iter().flatten().map(value).collect();
         let test = std::thread::current().name().unwrap_or_default().to_owned();
         let line = [
@@ -58,8 +59,8 @@ fn key(number: u32) -> StateKey {
     }
 }
 
-/// Changes of some of the keys below `keys`.
-fn changes(rng: &mut StdRng, keys: u32, count: usize) -> BTreeMap<StateKey, Option<Value>> {
+/// Changes of some of the first `keys` keys.
+fn changes(rng: &mut StdRng, keys: u32, count: usize) -> BTreeMap<StateKey, Option<StateValue>> {
     let mut change = || {
         let mut value = vec![0; rng.random_range(0..40)];
         rng.fill(&mut value[..]);
@@ -69,9 +70,9 @@ fn changes(rng: &mut StdRng, keys: u32, count: usize) -> BTreeMap<StateKey, Opti
     (0..count).map(|_| change()).collect()
 }
 
-/// The states after each of some random blocks, the first one empty.
-fn states(rng: &mut StdRng, height: u8, keys: u32, blocks: usize) -> Vec<Model> {
-    let mut states = vec![Model::new(height, rng.random_range(0..1000))];
+/// The states after each of some random blocks; the first state is empty.
+fn states(rng: &mut StdRng, height: u8, keys: u32, blocks: usize) -> Vec<LvmtModel> {
+    let mut states = vec![LvmtModel::new(height, rng.random_range(0..1000))];
     for _ in 0..blocks {
         let mut state = states[states.len() - 1].clone();
         let count = [0, 1, 3, 10, 40][rng.random_range(0..5)];
@@ -81,11 +82,11 @@ fn states(rng: &mut StdRng, height: u8, keys: u32, blocks: usize) -> Vec<Model> 
     states
 }
 
-fn truth(state: &Model, keys: &[StateKey]) -> Vec<Option<Value>> {
+fn truth(state: &LvmtModel, keys: &[StateKey]) -> Vec<Option<StateValue>> {
     keys.iter().map(|key| state.keys.get(key).and_then(|key| key.2.clone())).collect()
 }
 
-fn proof(state: &Model, keys: &[StateKey]) -> Proof {
+fn proof(state: &LvmtModel, keys: &[StateKey]) -> LvmtProof {
     assemble(keys, &mut &*state).unwrap()
 }
 
@@ -102,7 +103,7 @@ fn honest_proofs_show_presence_deletion_and_absence_at_every_level() {
         let keys = 60 << height;
         for state in states(rng, height, keys, 24) {
             for count in [0, 1, 1, 2, 7, 60] {
-                // A third of these never get a value.
+                // A third of these keys never get a value.
                 let asked = some_keys(rng, keys * 3 / 2, count);
                 let bytes = proof(&state, &asked).encode();
                 let shown = verify(&params, state.root(), &asked, &bytes);
@@ -111,13 +112,13 @@ fn honest_proofs_show_presence_deletion_and_absence_at_every_level() {
                     let kind = state.keys.get(key).map(|key| (key.0.len(), key.2.is_some()));
                     *seen.entry(kind).or_default() += 1;
                 }
-                // The order of the question does not matter, nor a key asked twice.
+                // The order of the keys does not matter, nor does a repeated key.
                 let mut asked: Vec<_> = asked.iter().rev().chain(&asked).copied().collect();
                 assert_eq!(
                     verify(&params, state.root(), &asked, &bytes).unwrap(),
                     truth(&state, &asked)
                 );
-                // What it says to another question is true, too, if it says anything.
+                // If the proof is accepted for other keys, what it shows is true.
                 asked.push(key(rng.random_range(0..keys * 3)));
                 if let Ok(shown) = verify(&params, state.root(), &asked, &bytes) {
                     assert_eq!(shown, truth(&state, &asked));
@@ -191,7 +192,7 @@ fn what_is_not_a_proof_is_refused_without_a_panic() {
                 rng.fill(&mut random[..]);
                 random
             }
-            // Structure first, noise behind.
+            // A valid beginning, then random bytes.
             1 => {
                 let mut random = bytes[..rng.random_range(0..bytes.len())].to_vec();
                 random.extend((0..rng.random_range(0..200)).map(|_| rng.random::<u8>()));
@@ -210,7 +211,7 @@ fn what_is_not_a_proof_is_refused_without_a_panic() {
         {
             *first = rng.random_range(1..=2);
         }
-        if let Ok(decoded) = Proof::decode(&random, random.len()) {
+        if let Ok(decoded) = LvmtProof::decode(&random, random.len()) {
             assert_eq!(decoded.encode(), random, "one encoding for each proof");
         }
         if random != bytes {
@@ -242,9 +243,9 @@ fn a_proof_in_parts_is_whole_once_all_parts_are_there() {
                 part
             })
             .collect();
-        let encoded: Vec<_> = parts.iter().map(Proof::encode).collect();
+        let encoded: Vec<_> = parts.iter().map(LvmtProof::encode).collect();
         for (part, bytes) in parts.iter().zip(&encoded) {
-            assert_eq!(Proof::decode(bytes, 4 * bytes.len()).as_ref(), Ok(part));
+            assert_eq!(LvmtProof::decode(bytes, 4 * bytes.len()).as_ref(), Ok(part));
             if !part.is_whole() {
                 let shown = verify(&params, state.root(), &asked, bytes);
                 assert!(matches!(shown, Err(ProofError::Missing { .. })), "{shown:?}");
@@ -262,7 +263,7 @@ fn a_proof_in_parts_is_whole_once_all_parts_are_there() {
         let blocks = blocks.filter(|(at, _)| (at + 1) % nodes != 0).map(|(_, block)| block);
         assert_eq!(missing.blocks, blocks.collect::<Vec<_>>());
 
-        // Parts of another state or another question do not fit, nor do contradicting ones.
+        // Parts of another state or for other keys do not fit, nor do contradictory parts.
         let old = proof(&states[states.len() - 3], &asked).encode();
         let other = proof(state, &some_keys(rng, 400, count + 1)).encode();
         let mut lie = whole.clone();
@@ -277,7 +278,7 @@ fn a_proof_in_parts_is_whole_once_all_parts_are_there() {
 
 #[test]
 fn the_format_has_not_changed() {
-    let check = |state: &Model, asked: &[StateKey]| {
+    let check = |state: &LvmtModel, asked: &[StateKey]| {
         let bytes = proof(state, asked).encode();
         assert_eq!(verify(&params(1), state.root(), asked, &bytes), Ok(truth(state, asked)));
         (hex::encode(state.root()), bytes)
@@ -285,7 +286,7 @@ fn the_format_has_not_changed() {
     let hex = |lines: &str| -> Vec<u8> {
         hex::decode(lines.split_whitespace().collect::<String>()).unwrap()
     };
-    let mut state = Model::new(1, 7);
+    let mut state = LvmtModel::new(1, 7);
     let (root, bytes) = check(&state, &[]);
     assert_eq!(root, "4808fb00f08d9f5c9ee25f119ab8ce3b25844927a4bce1c9c4938427780035e7");
     assert_eq!(bytes, hex(EMPTY));
@@ -297,7 +298,7 @@ fn the_format_has_not_changed() {
     let (root, bytes) = check(&state, &[key(1)]);
     assert_eq!((root.as_str(), hex::encode(&bytes)), (ROOT, hex::encode(hex(PRESENT))));
 
-    // Deeper, with absent keys: as a digest.
+    // Deeper, with absent keys: compared by digest.
     state.block(&(3..50).map(|n| (key(n), (n > 9).then(|| vec![9; 3].into()))).collect());
     let (_, bytes) = check(&state, &[0, 3, 9, 20, 1000].map(key));
     assert_eq!(hex::encode(hash::parts(&[&bytes])), MANY);

@@ -1,29 +1,29 @@
-//! Damaged rows: nothing goes unnoticed by the check, nothing panics, numbers end with an error.
+//! Damaged rows: the check finds each of them, nothing panics, and exhausted numbers are errors.
 
 use crate::common;
 
 use alloy_primitives::{Bytes, hex};
-use common::chain::{Chain, key};
+use common::chain::{TestChain, key};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use retrie_state::{
-    Direction, KeyRange, KvStore, MemoryStore, StateError, StateReader, StoreOptions, Table,
+    KeyRange, KvStore, MemoryStore, RowTable, ScanDirection, StateError, StateReader, StoreOptions,
 };
 use retrie_storage_lvmt::ProofShard;
 
-const TABLES: [Table; 9] = [
-    Table::new(0x20, "LvmtKeys"),
-    Table::new(0x21, "LvmtSlots"),
-    Table::new(0x22, "LvmtAmts"),
-    Table::new(0x23, "LvmtTrees"),
-    Table::new(0x24, "LvmtBlocks"),
-    Table::new(0x25, "LvmtRange"),
-    Table::new(0x26, "LvmtMeta"),
-    Table::new(0x27, "LvmtSecondLog"),
-    Table::new(0x28, "LvmtSecond"),
+const TABLES: [RowTable; 9] = [
+    RowTable::new(0x20, "LvmtKeys"),
+    RowTable::new(0x21, "LvmtSlots"),
+    RowTable::new(0x22, "LvmtAmts"),
+    RowTable::new(0x23, "LvmtTrees"),
+    RowTable::new(0x24, "LvmtBlocks"),
+    RowTable::new(0x25, "LvmtRange"),
+    RowTable::new(0x26, "LvmtMeta"),
+    RowTable::new(0x27, "LvmtSecondLog"),
+    RowTable::new(0x28, "LvmtSecond"),
 ];
 
-fn chain() -> Chain {
-    let mut chain = Chain::new(common::lvmt(1, ProofShard::All).with_slack(30), 0);
+fn chain() -> TestChain {
+    let mut chain = TestChain::new(common::lvmt(1, ProofShard::All).with_slack(30), 0);
     let mut random = StdRng::seed_from_u64(1);
     for _ in 0..70 {
         chain.random_block(&mut random, 40, 6, 6);
@@ -34,11 +34,11 @@ fn chain() -> Chain {
     chain
 }
 
-fn rows(kv: &MemoryStore, table: Table) -> Vec<(Bytes, Bytes)> {
-    kv.snapshot().unwrap().scan(table, KeyRange::ALL, Direction::Forward, usize::MAX).unwrap()
+fn rows(kv: &MemoryStore, table: RowTable) -> Vec<(Bytes, Bytes)> {
+    kv.snapshot().unwrap().scan(table, KeyRange::ALL, ScanDirection::Forward, usize::MAX).unwrap()
 }
 
-fn set(kv: &MemoryStore, table: Table, key: &[u8], value: Option<&[u8]>) {
+fn set(kv: &MemoryStore, table: RowTable, key: &[u8], value: Option<&[u8]>) {
     let mut txn = kv.begin_write().unwrap();
     match value {
         Some(value) => txn.put(table, key, value).unwrap(),
@@ -47,7 +47,7 @@ fn set(kv: &MemoryStore, table: Table, key: &[u8], value: Option<&[u8]>) {
     txn.commit().unwrap();
 }
 
-/// What is wrong with the state: found when it is opened, or when it is checked.
+/// The faults of the state, found by opening it or by checking it.
 fn faults(kv: &MemoryStore) -> Vec<String> {
     let backend = std::sync::Arc::new(common::lvmt(1, ProofShard::All));
     let kv = std::sync::Arc::new(kv.clone());
@@ -55,8 +55,8 @@ fn faults(kv: &MemoryStore) -> Vec<String> {
         Err(error) => vec![error.to_string()],
         Ok(store) => {
             drop(store);
-            let chain = Chain::on((*kv).clone(), common::lvmt(1, ProofShard::All), 0);
-            // Whatever they say, they must not panic.
+            let chain = TestChain::on((*kv).clone(), common::lvmt(1, ProofShard::All), 0);
+            // Any answer is fine, but no panic.
             let _ = chain.tip().prove(&[key(1), key(2), key(99)]);
             let _ = chain.tip().get(&key(1));
             chain.faults()
@@ -66,7 +66,7 @@ fn faults(kv: &MemoryStore) -> Vec<String> {
 
 #[test]
 fn every_damaged_or_lost_row_is_found() {
-    let Chain { kv, store, .. } = chain();
+    let TestChain { kv, store, .. } = chain();
     drop(store);
     let mut random = StdRng::seed_from_u64(2);
     for table in TABLES {
@@ -96,10 +96,10 @@ fn every_damaged_or_lost_row_is_found() {
 
 #[test]
 fn versions_end_with_an_error() {
-    let Chain { kv, store, .. } = chain();
+    let TestChain { kv, store, .. } = chain();
     drop(store);
-    // Versions of records come after level and slot; those of AMTs come first. As small ones they
-    // take a byte.
+    // Versions of records come after level and slot; versions of AMTs come first. Small ones have
+    // one byte.
     for (table, at, key) in [(TABLES[0], 2, Some(key(5))), (TABLES[2], 0, None)] {
         let all = rows(&kv, table);
         let row = match key {
@@ -110,7 +110,7 @@ fn versions_end_with_an_error() {
         let most = [0xff, 0xff, 0xff, 0xff, 0xff, 0x1f];
         let last = [&row.1[..at], &most, &row.1[at + 1..]].concat();
         set(&kv, table, &row.0, Some(&last));
-        let mut chain = Chain::on(kv.clone(), common::lvmt(1, ProofShard::None), 0);
+        let mut chain = TestChain::on(kv.clone(), common::lvmt(1, ProofShard::None), 0);
         let all: Vec<_> =
             (0..40).map(|n| (common::chain::key(n), Some(Bytes::from(vec![9])))).collect();
         let error = chain.try_block(&all).unwrap_err();

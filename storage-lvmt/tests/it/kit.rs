@@ -1,16 +1,23 @@
-//! The test-kit that every backend passes. Small AMTs, so that keys reach deep levels.
+//! The conformance tests of every backend. The AMTs are small, so that keys reach deep levels.
 
 use crate::common;
 
 use retrie_state::{
     AnyBackend,
-    testkit::{Kit, Scale, proofs_of_old_blocks_are_those_they_had_at_the_tip},
+    testkit::{TestKit, TestScale, proofs_of_old_blocks_are_those_they_had_at_the_tip},
 };
 use retrie_storage_lvmt::ProofShard;
 use std::sync::Arc;
 
-fn scale() -> Scale {
-    Scale { blocks: 12, changes: 10, depth: 60, kills: 40, mutations: 120, ..Scale::default() }
+fn scale() -> TestScale {
+    TestScale {
+        blocks: 12,
+        changes: 10,
+        depth: 60,
+        kills: 40,
+        mutations: 120,
+        ..TestScale::default()
+    }
 }
 
 mod height_2 {
@@ -29,10 +36,10 @@ mod height_1_collecting_all_the_time {
     );
 }
 
-/// High enough for proof trees of which something is left when they are thinned.
+/// The height is large enough that compacted proof trees keep some nodes.
 #[test]
 fn thinned_trees_prove_what_whole_ones_do() {
     let make = || Arc::new(common::lvmt(5, ProofShard::All)) as Arc<dyn AnyBackend>;
-    let scale = Scale { changes: 40, ..scale() };
-    proofs_of_old_blocks_are_those_they_had_at_the_tip(&Kit::new(&make, scale));
+    let scale = TestScale { changes: 40, ..scale() };
+    proofs_of_old_blocks_are_those_they_had_at_the_tip(&TestKit::new(&make, scale));
 }

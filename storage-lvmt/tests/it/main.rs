@@ -1,8 +1,8 @@
-//! Tests of `retrie-storage-lvmt` from outside: a module for each subject, one program for all.
+//! Integration tests of `retrie-storage-lvmt`: a module for each subject, one test program.
 
-mod collect;
 mod common;
 mod damage;
+mod garbage;
 mod kit;
 mod model;
 mod shards;

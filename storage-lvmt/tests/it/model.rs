@@ -1,6 +1,6 @@
-//! Roots against a slow model that shares no code with the backend: polynomials are interpolated and
-//! evaluated at the known tau of the development parameters, Merkle trees follow RFC 6962's
-//! recursion, everything is kept for ever.
+//! Roots compared with a slow model that shares no code with the backend: it interpolates
+//! polynomials and evaluates them at the known tau of the development parameters, its Merkle trees
+//! follow the recursion of RFC 6962, and it keeps everything.
 
 use crate::common;
 
@@ -11,7 +11,7 @@ use ark_ff::{BigInteger, FftField, Field, One, PrimeField, Zero};
 use blake2::{Blake2b, Digest, digest::consts::U32};
 use proptest::prelude::*;
 use retrie_state::{
-    At, DeltaBuilder, KvStore, MemoryStore, StateDelta, StateKey, StateStore, StoreOptions,
+    DeltaBuilder, KvStore, MemoryStore, StateDelta, StateId, StateKey, StateStore, StoreOptions,
 };
 use retrie_storage_lvmt::{ProofShard, insecure_dev_tau};
 use std::{collections::BTreeMap, sync::Arc};
@@ -37,27 +37,27 @@ fn top(leaves: &[B256]) -> B256 {
     }
 }
 
-struct Key {
+struct ModelKey {
     way: Vec<u16>,
     slot: usize,
 }
 
-struct Model {
+struct RootModel {
     height: u32,
     first: u64,
-    keys: BTreeMap<StateKey, Key>,
-    /// Versions of an entry, by its way.
+    keys: BTreeMap<StateKey, ModelKey>,
+    /// Versions of an entry, by its path.
     versions: BTreeMap<Vec<u16>, [u64; 6]>,
     range: Vec<B256>,
 }
 
-impl Model {
+impl RootModel {
     fn new(height: u8, first: u64) -> Self {
         let (keys, versions, range) = Default::default();
         Self { height: height.into(), first, keys, versions, range }
     }
 
-    /// The way of a key, as long as the hash goes.
+    /// The path of a key, through all levels that the hash has bits for.
     fn way(&self, key: &StateKey) -> Vec<u16> {
         let location = hash(&[&[0], &key.encode()]);
         let bits: String = location.iter().map(|byte| format!("{byte:08b}")).collect();
@@ -68,7 +68,7 @@ impl Model {
     }
 
     fn place(&mut self, key: &StateKey) -> (Vec<u16>, usize) {
-        if let Some(Key { way, slot }) = self.keys.get(key) {
+        if let Some(ModelKey { way, slot }) = self.keys.get(key) {
             return (way.clone(), *slot);
         }
         let whole = self.way(key);
@@ -76,14 +76,14 @@ impl Model {
             let way = whole[..level].to_vec();
             let entry = self.versions.entry(way.clone()).or_default();
             if let Some(slot) = (1..=5).find(|slot| entry[*slot] == 0) {
-                self.keys.insert(*key, Key { way: way.clone(), slot });
+                self.keys.insert(*key, ModelKey { way: way.clone(), slot });
                 return (way, slot);
             }
         }
         unreachable!()
     }
 
-    /// Interpolates the AMT at `way` and evaluates it at tau.
+    /// The commitment of the AMT at the path `way`, interpolated and evaluated at tau.
     fn commitment(&self, way: &[u16]) -> [u8; 64] {
         let n = 1u32 << self.height;
         let w = Fr::get_root_of_unity(n.into()).unwrap();
@@ -163,7 +163,7 @@ impl Model {
     }
 }
 
-/// One of a few keys, so that they come again: accounts and slots.
+/// One of a few keys, accounts and slots, so that keys are changed repeatedly.
 fn key(n: u8) -> StateKey {
     let address = Address::repeat_byte(n / 8);
     match n % 8 {
@@ -172,18 +172,18 @@ fn key(n: u8) -> StateKey {
     }
 }
 
-type Blocks = Vec<Vec<(u8, Option<u8>)>>;
+type BlockChanges = Vec<Vec<(u8, Option<u8>)>>;
 
-fn blocks() -> impl Strategy<Value = Blocks> {
+fn blocks() -> impl Strategy<Value = BlockChanges> {
     let change = (0..160u8, proptest::option::weighted(0.7, any::<u8>()));
     proptest::collection::vec(proptest::collection::vec(change, 0..40), 1..12)
 }
 
-fn run(height: u8, first: u64, blocks: &Blocks) {
+fn run(height: u8, first: u64, blocks: &BlockChanges) {
     let kv = MemoryStore::new();
     let backend = Arc::new(common::lvmt(height, ProofShard::None).with_slack(20));
     let store = StateStore::open(backend, Arc::new(kv.clone()), StoreOptions::default()).unwrap();
-    let mut model = Model::new(height, first);
+    let mut model = RootModel::new(height, first);
     let mut values = BTreeMap::<StateKey, Bytes>::new();
     for (number, block) in (first..).zip(blocks) {
         let mut delta = DeltaBuilder::new();
@@ -198,7 +198,7 @@ fn run(height: u8, first: u64, blocks: &Blocks) {
         }
         values = after;
         let delta = delta.build();
-        let proposal = store.begin(At::Tip).unwrap().finish_as(number, &delta).unwrap();
+        let proposal = store.begin(StateId::Tip).unwrap().finish_as(number, &delta).unwrap();
         assert_eq!(proposal.root(), model.apply(number, &delta), "block {number}");
         store.seal(&proposal, B256::from(alloy_primitives::U256::from(number + 1)));
         let mut txn = kv.begin_write().unwrap();

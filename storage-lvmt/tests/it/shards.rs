@@ -1,11 +1,11 @@
-//! Proof shards: what a node without a part says, several nodes' parts put together, a shard made
-//! again while blocks go on.
+//! Proof shards: the errors of a node without the right shard, parts of several nodes put together,
+//! and a shard that is made again while blocks come.
 
 use crate::common;
 
-use common::chain::{Chain, key};
+use common::chain::{TestChain, key};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{At, Backend, ProofError, StateError};
+use retrie_state::{Backend, ProofError, StateError, StateId};
 use retrie_storage_lvmt::{Lvmt, LvmtError, ProofShard};
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ fn shards() -> Vec<ProofShard> {
 }
 
 /// The same chain on nodes with these shards.
-fn nodes(shards: &[ProofShard], blocks: usize) -> Vec<Chain> {
+fn nodes(shards: &[ProofShard], blocks: usize) -> Vec<TestChain> {
     let node = |shard: &ProofShard| {
-        let mut chain = Chain::new(common::lvmt(HEIGHT, *shard), 16);
+        let mut chain = TestChain::new(common::lvmt(HEIGHT, *shard), 16);
         let mut random = StdRng::seed_from_u64(5);
         for _ in 0..blocks {
             chain.random_block(&mut random, KEYS, 20, 5);
@@ -100,7 +100,7 @@ fn what_a_part_lacks_is_told_and_who_has_it() {
             assert!(holes.iter().all(|hole| !faculty.fills(own, hole)), "{own}: {holes:?}");
             assert!(holes.iter().all(|hole| faculty.fills("all", hole)));
             for hole in holes {
-                // One shard of four has it, or any where it takes no shard.
+                // One shard of four can fill the hole; any node can if it needs no shard.
                 let having: Vec<_> =
                     (0..4).filter(|at| faculty.fills(&names[*at], &hole)).collect();
                 assert!(matches!(having[..], [_]) || having.len() == 4, "{hole}: {having:?}");
@@ -119,8 +119,8 @@ fn what_a_part_lacks_is_told_and_who_has_it() {
     }
 }
 
-/// Whichever byte another node changes in its part, and whatever it means: versions, places, flags of
-/// holes, hashes, points.
+/// For any byte that another node changes in its part: versions, positions, flags of holes, hashes,
+/// points.
 #[test]
 fn every_changed_byte_of_a_part_is_noticed() {
     let mut all = shards();
@@ -129,17 +129,17 @@ fn every_changed_byte_of_a_part_is_noticed() {
     let mut random = StdRng::seed_from_u64(13);
     let mut noticed = 0;
     for count in [1, 2, 8] {
-        // Present and absent ones.
+        // Present and absent keys.
         let keys: Vec<_> =
             (0..count).map(|_| key(random.random_range(0..KEYS + KEYS / 2))).collect();
-        // Who asks keeps a shard, or none at all.
+        // The asking node has a proof shard, or none.
         for asker in [&nodes[0], &nodes[4]] {
             let state = asker.tip();
             let own = state.prove_part(&keys).unwrap().bytes;
             for other in &nodes[1..4] {
                 let part = other.tip().prove_part(&keys).unwrap().bytes;
                 state.check_part(&keys, &own, &part).unwrap().unwrap();
-                // Every byte of single keys, every seventh of many.
+                // Every byte for a single key, every seventh byte for many keys.
                 for at in (0..part.len()).step_by(if count == 1 { 1 } else { 7 }) {
                     for mask in [1, 1 << (at % 8), 0xff] {
                         let mut changed = part.to_vec();
@@ -159,19 +159,19 @@ fn every_changed_byte_of_a_part_is_noticed() {
         }
     }
     assert!(noticed > 1000, "{noticed}");
-    // The part of other keys, and of another state.
+    // The part for other keys, and of another state.
     let (one, other) = (&nodes[0], &nodes[1]);
     let keys = [key(1)];
     let own = one.tip().prove_part(&keys).unwrap().bytes;
     let part = other.tip().prove_part(&[key(2)]).unwrap().bytes;
     assert!(one.tip().check_part(&keys, &own, &part).unwrap().is_err());
     let number = other.store.tip().unwrap().block.number - 1;
-    let before = other.store.at(At::Block(Chain::hash(number))).unwrap();
+    let before = other.store.at(StateId::Block(TestChain::hash(number))).unwrap();
     let part = before.prove_part(&keys).unwrap().bytes;
     assert!(one.tip().check_part(&keys, &own, &part).unwrap().is_err());
 }
 
-/// Old enough that of their structures only the upper nodes are left.
+/// The blocks are so old that only the upper nodes of their proof trees are left.
 #[test]
 fn parts_of_old_proofs_make_the_whole_too() {
     let all = |height| {
@@ -179,7 +179,7 @@ fn parts_of_old_proofs_make_the_whole_too() {
             ["0/4", "1/4", "2/4", "3/4"].map(|shard| shard.parse().unwrap()).into();
         shards.push(ProofShard::All);
         let node = |shard: ProofShard| {
-            let mut chain = Chain::new(common::lvmt(height, shard), 40);
+            let mut chain = TestChain::new(common::lvmt(height, shard), 40);
             let mut random = StdRng::seed_from_u64(7);
             for _ in 0..45 {
                 chain.random_block(&mut random, 3 * KEYS, 60, 5);
@@ -193,11 +193,11 @@ fn parts_of_old_proofs_make_the_whole_too() {
         let nodes = all(height);
         let (whole, parts) = nodes.split_last().unwrap();
         for number in [5, 12, 27, 28, 29, 44] {
-            let hash = Chain::hash(number);
+            let hash = TestChain::hash(number);
             for count in [1, 1, 2, 20] {
                 let keys: Vec<_> =
                     (0..count).map(|_| key(random.random_range(0..4 * KEYS))).collect();
-                let at = |node: &Chain| node.store.at(At::Block(hash)).unwrap();
+                let at = |node: &TestChain| node.store.at(StateId::Block(hash)).unwrap();
                 let proof = at(whole).prove(&keys).unwrap();
                 let backend = whole.store.backend();
                 assert!(backend.verify(proof.root, &keys, &proof.bytes).is_ok());
@@ -215,17 +215,17 @@ fn a_shard_is_made_again_while_blocks_go_on() {
     let reference = &nodes(&[ProofShard::All], 60)[0];
     let keys: Vec<_> = (0..KEYS).map(key).collect();
     let expected = reference.prove(&keys);
-    // How long the job takes, and whether somebody asks for proofs meanwhile.
+    // The duration of the job, and whether proofs are requested meanwhile.
     for (delay, asks) in [(0, false), (3_000, false), (20_000, false), (20_000, true)] {
-        // A node without proofs for 20 blocks, then one with all of them.
+        // A node without proofs for 20 blocks, then a node with all proofs on the same store.
         let first = nodes(&[ProofShard::None], 20).remove(0);
         let (kv, values) = (first.kv.clone(), first.values.clone());
         drop(first);
-        let mut chain = Chain::on(kv, common::lvmt(HEIGHT, ProofShard::All), 16);
+        let mut chain = TestChain::on(kv, common::lvmt(HEIGHT, ProofShard::All), 16);
         chain.values = values;
         chain.store.jobs().set_delay(Duration::from_micros(delay));
         let mut random = StdRng::seed_from_u64(5);
-        let mut skipped = Chain::new(common::lvmt(HEIGHT, ProofShard::None), 16);
+        let mut skipped = TestChain::new(common::lvmt(HEIGHT, ProofShard::None), 16);
         for _ in 0..20 {
             skipped.random_block(&mut random, KEYS, 20, 5);
         }
@@ -237,7 +237,7 @@ fn a_shard_is_made_again_while_blocks_go_on() {
             }
         }
         assert_eq!(chain.prove(&keys).bytes, expected.bytes, "{delay} us a slice");
-        // Reverted to where the job was still under way.
+        // A revert to a block at which the job was still under way.
         let tip = chain.store.tip().unwrap();
         let values = chain.values.clone();
         chain.block(&[(key(1), None)]);
@@ -246,33 +246,39 @@ fn a_shard_is_made_again_while_blocks_go_on() {
     }
 }
 
-/// Of blocks that came while the proof tree was being made, whenever it was ready.
+/// Proofs of blocks that came while the proof tree was being made, for different durations of the
+/// job.
 #[test]
 fn trees_that_were_passed_are_kept_for_proofs_of_their_blocks() {
     const DEPTH: u64 = 60;
-    let fill = |chain: &mut Chain, random: &mut StdRng, blocks: usize, pause: Duration| {
+    let fill = |chain: &mut TestChain, random: &mut StdRng, blocks: usize, pause: Duration| {
         for _ in 0..blocks {
             chain.random_block(random, 3 * KEYS, 40, 5);
             std::thread::sleep(pause);
         }
     };
     let mut random = StdRng::seed_from_u64(11);
-    let mut reference = Chain::new(common::lvmt(5, ProofShard::All), DEPTH);
+    let mut reference = TestChain::new(common::lvmt(5, ProofShard::All), DEPTH);
     fill(&mut reference, &mut random, 80, Duration::ZERO);
     for (delay, pause) in [(0, 0), (2_000, 200), (10_000, 1_000), (60_000, 500)] {
         let mut random = StdRng::seed_from_u64(11);
-        let mut first = Chain::new(common::lvmt(5, ProofShard::None), DEPTH);
+        let mut first = TestChain::new(common::lvmt(5, ProofShard::None), DEPTH);
         fill(&mut first, &mut random, 20, Duration::ZERO);
         let (kv, values) = (first.kv.clone(), first.values.clone());
         drop(first);
-        let mut chain = Chain::on(kv, common::lvmt(5, ProofShard::All), DEPTH);
+        let mut chain = TestChain::on(kv, common::lvmt(5, ProofShard::All), DEPTH);
         chain.values = values;
         chain.store.jobs().set_delay(Duration::from_micros(delay));
         fill(&mut chain, &mut random, 60, Duration::from_micros(pause));
         for number in (20..80).rev() {
             let keys: Vec<_> = (0..4).map(|n| key(number * 7 + 50 * n)).collect();
-            let prove = |chain: &Chain| {
-                chain.store.at(At::Block(Chain::hash(number))).unwrap().prove(&keys).unwrap()
+            let prove = |chain: &TestChain| {
+                chain
+                    .store
+                    .at(StateId::Block(TestChain::hash(number)))
+                    .unwrap()
+                    .prove(&keys)
+                    .unwrap()
             };
             assert_eq!(prove(&chain).bytes, prove(&reference).bytes, "{number}, {delay} us");
         }
@@ -285,7 +291,7 @@ fn another_shard_lacks_the_trees_of_the_time_before() {
     let first = nodes(&[one], 30).remove(0);
     let (kv, values) = (first.kv.clone(), first.values.clone());
     drop(first);
-    let mut chain = Chain::on(kv, common::lvmt(HEIGHT, other).with_slack(20), 16);
+    let mut chain = TestChain::on(kv, common::lvmt(HEIGHT, other).with_slack(20), 16);
     chain.values = values;
     let keys: Vec<_> = (0..KEYS).map(key).collect();
     let error = chain.tip().prove(&keys).unwrap_err().to_string();
@@ -293,7 +299,8 @@ fn another_shard_lacks_the_trees_of_the_time_before() {
     let mut random = StdRng::seed_from_u64(9);
     for _ in 0..300 {
         chain.random_block(&mut random, KEYS, 20, 5);
-        // Collected or not, what lacks is another shard's and no damage.
+        // With or without garbage collection: the missing parts belong to another shard, and are no
+        // damage.
         match chain.tip().prove_part(&keys) {
             Ok(_) => {}
             Err(error) => panic!("{error}"),
@@ -314,7 +321,7 @@ fn shards_that_cannot_be_are_refused() {
     assert_eq!(error, LvmtError::NoQuotients(ProofShard::All));
 }
 
-/// `--memory-limit` of races leaves room for it.
+/// Benchmarks subtract it from `--memory-limit`.
 #[test]
 fn memory_is_told_by_tables_and_shard() {
     let bytes =

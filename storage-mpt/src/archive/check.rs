@@ -1,18 +1,18 @@
-//! The check of an archive: every row is what its key says, and no state lacks a node.
+//! Checks an archive: every row fits its key, and no state lacks a node.
 
 use super::{KEYS, LIVE, NODES, ROOTS, block_number, decode_root, key_mark};
 use crate::{TrieHash, leaf, verify::decode_node};
 use alloy_primitives::{B256, Bytes};
 use alloy_trie::nodes::{RlpNode, TrieNode};
-use retrie_state::{Direction, KeyRange, NodeRead, Rows, StateError, StateKey, Table};
+use retrie_state::{KeyRange, NodeRead, RowScan, RowTable, ScanDirection, StateError, StateKey};
 use std::collections::HashSet;
 
-/// Checks all rows that `view` shows, old versions included: a node has the hash it is kept under,
-/// and the nodes it names are there; roots follow each other up to `root` and are there; keys bear
-/// their marks. `rebuilt` is the same state loaded from its values: it has no nodes but these, and
-/// as many keys.
+/// Checks all rows of `view`, old versions included. The hash of each node must be its key, and the
+/// nodes it names must exist. The roots must belong to consecutive blocks, end with `root`, and
+/// their nodes must exist. Keys must have their marks. `rebuilt` is the same state loaded from its
+/// values: each of its nodes must exist, and it must have as many keys.
 ///
-/// Takes some 20 bytes of memory a node.
+/// Takes about 20 bytes of memory per node.
 pub(super) fn check(
     with: TrieHash,
     view: &dyn NodeRead,
@@ -20,7 +20,7 @@ pub(super) fn check(
     rebuilt: Option<&dyn NodeRead>,
     report: &mut dyn FnMut(StateError),
 ) -> Result<(), StateError> {
-    let mut check = Check { with, nodes: HashSet::new(), report };
+    let mut check = ArchiveCheck { with, nodes: HashSet::new(), report };
     check.contents(view)?;
     check.children(view)?;
     check.roots(view, root)?;
@@ -31,15 +31,15 @@ pub(super) fn check(
     Ok(())
 }
 
-struct Check<'a> {
+struct ArchiveCheck<'a> {
     with: TrieHash,
-    /// First half of the hash of each node: no two in any real state share it.
+    /// First half of the hash of each node; it is unique in any real state.
     nodes: HashSet<[u8; 16]>,
     report: &'a mut dyn FnMut(StateError),
 }
 
-impl Check<'_> {
-    fn fault(&mut self, table: Table, what: String) {
+impl ArchiveCheck<'_> {
+    fn fault(&mut self, table: RowTable, what: String) {
         (self.report)(StateError::corrupt(table.name, what));
     }
 
@@ -56,7 +56,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// That a node is there, unless it is the root of the empty trie.
+    /// Reports a missing node, unless its hash is the root of the empty trie.
     fn expect(&mut self, hash: &B256, of: impl FnOnce() -> String) {
         if *hash != self.with.empty_root() && !self.nodes.contains(&half(&hash[..])) {
             self.fault(NODES, format!("no row for the node {hash}, {}", of()));
@@ -84,9 +84,9 @@ impl Check<'_> {
                 }
             };
             if last.is_some_and(|(last, _)| last + 1 != number) {
-                self.fault(ROOTS, format!("the row before block {number} is not its parent's"));
+                self.fault(ROOTS, format!("block {number} does not follow the block before it"));
             }
-            // Nothing but its node vouches for a root, so that has to have all of its hash.
+            // A root is checked by its node alone, so the whole hash has to match.
             if root != self.with.empty_root() && view.get(NODES, &root[..])?.is_none() {
                 self.fault(
                     NODES,
@@ -102,12 +102,12 @@ impl Check<'_> {
     }
 
     fn keys(&mut self, view: &dyn NodeRead) -> Result<(), StateError> {
-        for row in view.scan(KEYS, KeyRange::new(&[], LIVE), Direction::Forward)? {
+        for row in view.scan(KEYS, KeyRange::new(&[], LIVE), ScanDirection::Forward)? {
             let (key, mark) = row?;
             let fits = StateKey::decode(&key)
                 .is_some_and(|decoded| key_mark(self.with, &decoded)[..] == mark[..]);
             if !fits {
-                self.fault(KEYS, format!("the row {key} does not bear the mark of its key"));
+                self.fault(KEYS, format!("the row {key} does not have the mark of its key"));
             }
         }
         Ok(())
@@ -115,19 +115,19 @@ impl Check<'_> {
 
     fn rebuilt(&mut self, view: &dyn NodeRead, rebuilt: &dyn NodeRead) -> Result<(), StateError> {
         for row in rows(rebuilt, NODES)? {
-            self.expect(&hash_of(&row?.0), || "which the values ask for".to_owned());
+            self.expect(&hash_of(&row?.0), || "which the values need".to_owned());
         }
         let (found, expected) = (view.get(KEYS, LIVE)?, rebuilt.get(KEYS, LIVE)?);
         if found != expected {
-            let what = format!("the number of keys is {found:?}, the values ask for {expected:?}");
+            let what = format!("the number of keys is {found:?}, but the values need {expected:?}");
             self.fault(KEYS, what);
         }
         Ok(())
     }
 }
 
-fn rows<'a>(view: &'a dyn NodeRead, table: Table) -> Result<Rows<'a>, StateError> {
-    view.scan(table, KeyRange::ALL, Direction::Forward)
+fn rows<'a>(view: &'a dyn NodeRead, table: RowTable) -> Result<RowScan<'a>, StateError> {
+    view.scan(table, KeyRange::ALL, ScanDirection::Forward)
 }
 
 fn half(hash: &[u8]) -> [u8; 16] {
@@ -138,8 +138,8 @@ fn hash_of(key: &Bytes) -> B256 {
     B256::try_from(&key[..]).unwrap_or_default()
 }
 
-/// Calls `child` with each hash that a node names: of child nodes, through embedded ones, and the
-/// storage root of an account. What does not decode names none.
+/// Calls `child` with each hash that a node names: hashes of child nodes, also of embedded ones,
+/// and the storage root of an account. A node that does not decode names none.
 fn each_child(rlp: &[u8], child: &mut dyn FnMut(&B256)) {
     let reference = |reference: &RlpNode, child: &mut dyn FnMut(&B256)| match reference.as_hash() {
         Some(hash) => child(&hash),
@@ -150,7 +150,7 @@ fn each_child(rlp: &[u8], child: &mut dyn FnMut(&B256)) {
             branch.stack.iter().for_each(|node| reference(node, child));
         }
         Some(TrieNode::Extension(extension)) => reference(&extension.child, child),
-        // The value of a slot is no list, so it is not taken for an account.
+        // The value of a slot is not a list, so it does not decode as an account.
         Some(TrieNode::Leaf(leaf)) => {
             if let Some((_, storage_root)) = leaf::decode_account(&leaf.value) {
                 child(&storage_root);

@@ -1,50 +1,52 @@
-//! The backend `mpt-archive`: the same trie, its nodes by hash, no version ever deleted. The layout
-//! of Ethereum's archive nodes, and what papers mean by their baseline "MPT".
+//! The backend `mpt-archive`: the same trie with its nodes stored by hash and no version ever
+//! deleted. This is the layout of Ethereum's archive nodes, and the baseline "MPT" of papers.
 //!
 //! | table | key | value |
 //! |---|---|---|
 //! | [`NODES`] | hash of a node | its RLP |
-//! | [`KEYS`] | state key that has a value or once had one | 4 bytes of the hash of this row's key |
+//! | [`KEYS`] | state key that has or had a value | 4 bytes of the hash of this row's key |
 //! | [`KEYS`] | `ff` | number of keys that have a value (8, BE) |
 //! | [`ROOTS`] | block number (8, BE) | root |
 //!
-//! Reads walk the trie; there are no values anywhere else. A block adds the nodes of its changed
-//! paths, its keys that are new, and its root. A node that is there already (the same subtree
-//! existed before, or exists in another account) is not written again and leaves no undo, so
-//! reverting a block removes just the nodes that the block brought, and no older block misses one.
+//! Reads walk the trie; values are stored only in its leaves. A block adds the nodes of its changed
+//! paths, its new keys, and its root. If a node is already stored (the same subtrie existed before,
+//! or exists in another account), it is not written again and has no undo record. So reverting a
+//! block removes exactly the nodes that the block added, and no older block loses a node.
 
 mod check;
 mod nodes;
 
 use crate::{
     TrieHash,
-    ethereum::{self, Layout, Touched, by_account, merge_nodes},
-    trie::{Item, Trie, Unkept},
+    ethereum::{self, AccountDelta, BulkLayout, by_account, merge_nodes},
+    trie::{BuildSource, LeafUpdate, Trie},
     verify,
 };
 use alloy_primitives::{Address, B256, Bytes};
 pub use nodes::NODES;
-use nodes::{NewNodes, NodeCache, Nodes, Reader, Tries, node_cache};
+use nodes::{ArchiveNodes, ArchiveReader, ArchiveTries, NewNodes, NodeCache, node_cache};
 use rayon::prelude::*;
 use retrie_state::{
-    AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink,
-    Capabilities, Change, Direction, History, Identity, KeyRange, NodeRead, NodeWrite, ProofError,
-    StateDelta, StateError, StateKey, Table, Value, prefix_end,
+    AccountNodes, AccountProofs, ApplyContext, ApplyOutput, Backend, BackendCapabilities,
+    BackendIdentity, BackendStats, BulkSink, KeyRange, NodeRead, NodeWrite, ProofError, RowTable,
+    ScanDirection, StateChange, StateDelta, StateError, StateHistory, StateKey, StateValue,
+    prefix_end,
 };
 use std::{fmt, ops::RangeInclusive, path::Path, sync::Arc};
 
-/// Every key that ever had a value, since the trie knows but hashes of keys; and how many have one.
-pub const KEYS: Table = Table::new(0x13, "MptArchiveKeys");
+/// Every key that ever had a value, since the trie contains only hashes of keys; and the number of
+/// keys that have a value.
+pub const KEYS: RowTable = RowTable::new(0x13, "MptArchiveKeys");
 /// The root of each block.
-pub const ROOTS: Table = Table::new(0x14, "MptArchiveRoots");
+pub const ROOTS: RowTable = RowTable::new(0x14, "MptArchiveRoots");
 
-/// Memory of the cache of nodes, in bytes, unless [another budget](MptArchive::with_cache) is given.
-/// As much as the branches that [`Mpt`](crate::Mpt) keeps may take.
+/// Default memory of the node cache, in bytes; see [`MptArchive::with_cache`]. As much as the
+/// branches that [`Mpt`](crate::Mpt) keeps in memory may take.
 pub const DEFAULT_CACHE: u64 = 192 << 20;
 
 /// Ethereum's Merkle Patricia trie, keyed by hash, all versions.
 pub struct MptArchive {
-    identity: Identity,
+    identity: BackendIdentity,
     with: TrieHash,
     cache: NodeCache,
 }
@@ -63,7 +65,7 @@ impl MptArchive {
 
     /// As [`new`](Self::new) with another budget for the cache of nodes, in bytes.
     pub fn with_cache(with: TrieHash, bytes: u64) -> Self {
-        let identity = Identity::plain("mpt-archive", 1, with.id());
+        let identity = BackendIdentity::plain("mpt-archive", 1, with.id());
         Self { identity, with, cache: node_cache(bytes) }
     }
 
@@ -82,24 +84,24 @@ impl MptArchive {
         ethereum::account_proof(&self.tries(view, root), address, slots)
     }
 
-    fn nodes<'a>(&'a self, view: &'a dyn NodeRead) -> Nodes<'a> {
-        Nodes { view, cache: &self.cache, with: self.with }
+    fn nodes<'a>(&'a self, view: &'a dyn NodeRead) -> ArchiveNodes<'a> {
+        ArchiveNodes { view, cache: &self.cache, with: self.with }
     }
 
     fn last_root(&self, view: &dyn NodeRead) -> Result<B256, StateError> {
-        let last = view.scan(ROOTS, KeyRange::ALL, Direction::Backward)?.next().transpose()?;
+        let last = view.scan(ROOTS, KeyRange::ALL, ScanDirection::Backward)?.next().transpose()?;
         match last {
             Some((key, row)) => decode_root(block_number(&key)?, &row),
             None => Ok(self.with.empty_root()),
         }
     }
 
-    fn tries<'a>(&'a self, view: &'a dyn NodeRead, root: &B256) -> Tries<'a> {
-        Tries { nodes: self.nodes(view), root: *root }
+    fn tries<'a>(&'a self, view: &'a dyn NodeRead, root: &B256) -> ArchiveTries<'a> {
+        ArchiveTries { nodes: self.nodes(view), root: *root }
     }
 
-    fn reader<'a>(&'a self, view: &'a dyn NodeRead, root: &B256) -> Reader<'a> {
-        Reader::new(self.nodes(view), *root)
+    fn reader<'a>(&'a self, view: &'a dyn NodeRead, root: &B256) -> ArchiveReader<'a> {
+        ArchiveReader::new(self.nodes(view), *root)
     }
 
     /// The keys of `range` that have a value in the state under `root`, in key order.
@@ -108,9 +110,10 @@ impl MptArchive {
         view: &'a dyn NodeRead,
         root: &B256,
         range: KeyRange<'_>,
-    ) -> Result<impl Iterator<Item = Result<(StateKey, Value), StateError>> + 'a, StateError> {
+    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>> + 'a, StateError>
+    {
         let mut reader = self.reader(view, root);
-        let rows = view.scan(KEYS, range, Direction::Forward)?;
+        let rows = view.scan(KEYS, range, ScanDirection::Forward)?;
         Ok(rows.filter_map(move |row| {
             let entry = row.and_then(|(key, _)| {
                 let key = StateKey::decode(&key).ok_or_else(|| {
@@ -129,7 +132,7 @@ fn decode_root(number: u64, row: &[u8]) -> Result<B256, StateError> {
     })
 }
 
-/// Row of [`KEYS`]: how many keys have a value. It sorts behind all keys.
+/// Key of the row of [`KEYS`] that holds the number of keys with a value. It sorts behind all keys.
 const LIVE: &[u8] = &[0xff];
 
 fn live_keys(view: &dyn NodeRead) -> Result<u64, StateError> {
@@ -138,15 +141,15 @@ fn live_keys(view: &dyn NodeRead) -> Result<u64, StateError> {
     count.map_err(|_| StateError::corrupt(KEYS.name, "the row `ff` is not a number"))
 }
 
-/// `live` after a block.
+/// The number of live keys after a block that found `live` of them.
 fn live_after(live: u64, delta: &StateDelta) -> u64 {
-    let of = |is: fn(&Change) -> bool| delta.changes().iter().filter(|c| is(c)).count() as u64;
+    let of = |is: fn(&StateChange) -> bool| delta.changes().iter().filter(|c| is(c)).count() as u64;
     let new = of(|change| change.previous.is_none() && change.next.is_some());
     let gone = of(|change| change.previous.is_some() && change.next.is_none());
     (live + new).saturating_sub(gone)
 }
 
-/// What the row of a key in [`KEYS`] holds, so that damage shows.
+/// The content of a key's row in [`KEYS`], by which the check finds damage.
 fn key_mark(with: TrieHash, key: &StateKey) -> [u8; 4] {
     let hash = with.hash(&*key.encode());
     [hash[0], hash[1], hash[2], hash[3]]
@@ -157,12 +160,12 @@ fn block_number(key: &[u8]) -> Result<u64, StateError> {
     number.map_err(|_| StateError::corrupt(ROOTS.name, "a key is not a block number"))
 }
 
-/// Updates the storage of one account: its item for the account trie, and the new nodes.
+/// Updates the storage of one account; returns its item for the account trie, and the new nodes.
 fn account(
-    nodes: Nodes<'_>,
+    nodes: ArchiveNodes<'_>,
     root: B256,
-    touched: &Touched<'_>,
-) -> Result<(Item, NewNodes), StateError> {
+    touched: &AccountDelta<'_>,
+) -> Result<(LeafUpdate, NewNodes), StateError> {
     let before = nodes.account(root, &touched.address)?;
     let before = before.map(|(account, storage)| (account, Trie::unresolved(nodes.with, storage)));
     let mut new = NewNodes::default();
@@ -196,7 +199,7 @@ impl Backend for MptArchive {
     type Cache = B256;
 
     fn account_proofs(&self) -> Option<&dyn AccountProofs<B256>> {
-        // Under another hash they are none that anybody else could check.
+        // With another hash function no Ethereum client can check these proofs.
         self.capabilities().ethereum_root.then_some(self)
     }
 
@@ -204,12 +207,12 @@ impl Backend for MptArchive {
         self.cache.capacity()
     }
 
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &BackendIdentity {
         &self.identity
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities {
             proofs: true,
             absence_proofs: true,
             state_determined_root: true,
@@ -221,7 +224,7 @@ impl Backend for MptArchive {
         true
     }
 
-    fn tables(&self) -> Vec<Table> {
+    fn tables(&self) -> Vec<RowTable> {
         vec![NODES, KEYS, ROOTS]
     }
 
@@ -239,14 +242,14 @@ impl Backend for MptArchive {
         view: &mut dyn NodeWrite,
         parent: &B256,
         delta: &StateDelta,
-    ) -> Result<Applied<B256>, StateError> {
+    ) -> Result<ApplyOutput<B256>, StateError> {
         let nodes = self.nodes(view.as_read());
         let done = by_account(delta)
             .par_iter()
             .with_min_len(4)
             .map(|touched| account(nodes, *parent, touched))
             .collect::<Result<Vec<_>, _>>()?;
-        let (mut items, new): (Vec<Item>, Vec<NewNodes>) = done.into_iter().unzip();
+        let (mut items, new): (Vec<LeafUpdate>, Vec<NewNodes>) = done.into_iter().unzip();
         items.sort_unstable_by_key(|item| item.key);
         let mut new_above = NewNodes::default();
         let accounts =
@@ -266,7 +269,7 @@ impl Backend for MptArchive {
         let live = live_after(live_keys(view.as_read())?, delta);
         view.put(KEYS, LIVE, Bytes::copy_from_slice(&live.to_be_bytes()))?;
         view.put(ROOTS, &context.number.to_be_bytes(), Bytes::copy_from_slice(root.as_slice()))?;
-        Ok(Applied { root, cache: root })
+        Ok(ApplyOutput { root, cache: root })
     }
 
     fn read(
@@ -274,7 +277,7 @@ impl Backend for MptArchive {
         view: &dyn NodeRead,
         root: &B256,
         key: &StateKey,
-    ) -> Result<Option<Value>, StateError> {
+    ) -> Result<Option<StateValue>, StateError> {
         self.reader(view, root).get(key)
     }
 
@@ -284,7 +287,7 @@ impl Backend for MptArchive {
         root: &B256,
         address: &Address,
         limit: usize,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
+    ) -> Result<Vec<(B256, StateValue)>, StateError> {
         let start = StateKey::Slot(*address, B256::ZERO).encode();
         let end = prefix_end(&start[..21]);
         self.present(view, root, KeyRange { start: &start[..21], end: end.as_deref() })?
@@ -302,7 +305,7 @@ impl Backend for MptArchive {
         root: &B256,
         start: Option<&StateKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
         let start = start.map(StateKey::encode);
         let range = KeyRange::new(start.as_deref().unwrap_or(&[]), LIVE);
         self.present(view, root, range)?.take(limit).collect()
@@ -311,10 +314,10 @@ impl Backend for MptArchive {
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
-        let mut load = Load { with: self.with, live_keys: 0 };
+        let mut load = ArchiveLoad { with: self.with, live_keys: 0 };
         let root = ethereum::load(&mut load, entries, sink)?;
         sink.put(KEYS, LIVE, &load.live_keys.to_be_bytes())?;
         sink.put(ROOTS, &number.to_be_bytes(), root.as_slice())?;
@@ -335,7 +338,7 @@ impl Backend for MptArchive {
         root: B256,
         keys: &[StateKey],
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify::verify_with(self.with, root, keys, proof)
     }
 
@@ -359,18 +362,18 @@ impl Backend for MptArchive {
         check::check(self.with, view, *root, rebuilt, report)
     }
 
-    fn history(&self) -> Option<&dyn History<B256>> {
+    fn history(&self) -> Option<&dyn StateHistory<B256>> {
         Some(self)
     }
 }
 
-impl History<B256> for MptArchive {
+impl StateHistory<B256> for MptArchive {
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {
         let end = |direction| {
             let row = view.scan(ROOTS, KeyRange::ALL, direction)?.next().transpose()?;
             row.map(|(key, _)| block_number(&key)).transpose()
         };
-        Ok(end(Direction::Forward)?.zip(end(Direction::Backward)?).map(|(a, b)| a..=b))
+        Ok(end(ScanDirection::Forward)?.zip(end(ScanDirection::Backward)?).map(|(a, b)| a..=b))
     }
 
     fn open_at(
@@ -388,12 +391,12 @@ impl History<B256> for MptArchive {
 }
 
 /// A bulk load under way.
-struct Load {
+struct ArchiveLoad {
     with: TrieHash,
     live_keys: u64,
 }
 
-impl Layout for Load {
+impl BulkLayout for ArchiveLoad {
     type Stamp = ();
 
     fn stamp(&self) {}
@@ -406,7 +409,7 @@ impl Layout for Load {
         &mut self,
         sink: &mut dyn BulkSink,
         key: &StateKey,
-        _: &Value,
+        _: &StateValue,
     ) -> Result<(), StateError> {
         self.live_keys += 1;
         sink.put(KEYS, &key.encode(), &key_mark(self.with, key))
@@ -416,10 +419,10 @@ impl Layout for Load {
         &mut self,
         sink: &mut dyn BulkSink,
         _: Option<Address>,
-        items: Vec<Item>,
+        items: Vec<LeafUpdate>,
     ) -> Result<B256, StateError> {
         let built =
-            Trie::build(self.with, &Unkept::default(), &items, &NewNodes::default(), |new| {
+            Trie::build(self.with, &BuildSource::default(), &items, &NewNodes::default(), |new| {
                 new.0
                     .iter()
                     .try_for_each(|(hash, row)| sink.put_unordered(NODES, hash.as_slice(), row))

@@ -1,25 +1,25 @@
-//! Nodes by hash: their rows, the cache of rows, and the way to a value through them.
+//! Nodes by hash: their rows, the cache of rows, and lookups through them.
 
 use crate::{
     TrieHash,
-    decode::{self, Step},
+    decode::{self, WalkStep},
     ethereum, leaf,
-    trie::{Branch, BranchLink, Link, NodeSource, Recorder, Trie},
+    trie::{Branch, BranchLink, NodeLink, NodeSource, Trie, UpdateRecorder},
 };
 use alloy_primitives::{Address, B256, Bytes, map::FbBuildHasher};
 use alloy_trie::{Nibbles, nodes::RlpNode};
 use quick_cache::{Weighter, sync::Cache as LruCache};
-use retrie_state::{Account, NodeRead, StateError, StateKey, Table, Value};
+use retrie_state::{Account, NodeRead, RowTable, StateError, StateKey, StateValue};
 use std::sync::Arc;
 
 /// Nodes: hash to RLP.
-pub const NODES: Table = Table::new(0x12, "MptArchiveNodes");
+pub const NODES: RowTable = RowTable::new(0x12, "MptArchiveNodes");
 
-/// Rows of nodes in memory. A hash has one content in every block, on every fork and in every
-/// store, so no row ever has to leave the cache for being wrong.
+/// Rows of nodes in memory. A hash has the same content in every block, on every fork and in every
+/// store, so no row in the cache ever becomes wrong.
 pub(super) type NodeCache = LruCache<B256, Bytes, RowWeighter, FbBuildHasher<32>>;
 
-/// Weighs a row: content, key, and what memory management takes.
+/// The weight of a row: its content, its key, and the overhead of the allocator.
 #[derive(Clone, Debug)]
 pub(super) struct RowWeighter;
 
@@ -31,20 +31,20 @@ impl Weighter<B256, Bytes> for RowWeighter {
 
 /// A cache of at most `bytes`.
 pub(super) fn node_cache(bytes: u64) -> NodeCache {
-    // Leaves and sparse branches are most of the rows.
+    // Most rows are leaves and sparse branches.
     let rows = (bytes / 256) as usize;
     LruCache::with(rows, bytes, RowWeighter, FbBuildHasher::default(), Default::default())
 }
 
-/// The nodes that a view shows.
+/// The nodes in a view, by hash.
 #[derive(Clone, Copy)]
-pub(super) struct Nodes<'a> {
+pub(super) struct ArchiveNodes<'a> {
     pub(super) view: &'a dyn NodeRead,
     pub(super) cache: &'a NodeCache,
     pub(super) with: TrieHash,
 }
 
-impl Nodes<'_> {
+impl ArchiveNodes<'_> {
     fn get(&self, hash: &B256) -> Result<Bytes, StateError> {
         if let Some(row) = self.cache.get(hash) {
             return Ok(row);
@@ -65,9 +65,9 @@ impl Nodes<'_> {
         loop {
             let row = self.get(&hash)?;
             match decode::step(&row, key, depth) {
-                Some(Step::Node(child, at)) => (hash, depth) = (child, at),
-                Some(Step::Value(value)) => return Ok(Some(row.slice_ref(value))),
-                Some(Step::Absent) => return Ok(None),
+                Some(WalkStep::Node(child, at)) => (hash, depth) = (child, at),
+                Some(WalkStep::Value(value)) => return Ok(Some(row.slice_ref(value))),
+                Some(WalkStep::Absent) => return Ok(None),
                 None => return Err(malformed(&hash)),
             }
         }
@@ -87,7 +87,7 @@ impl Nodes<'_> {
     }
 
     /// The value of `slot` in the storage trie under `root`.
-    pub(super) fn slot(&self, root: B256, slot: &B256) -> Result<Option<Value>, StateError> {
+    pub(super) fn slot(&self, root: B256, slot: &B256) -> Result<Option<StateValue>, StateError> {
         let Some(leaf) = self.find(root, &self.with.hash(slot))? else { return Ok(None) };
         let value = leaf::decode_slot_value(&leaf).ok_or_else(|| {
             StateError::corrupt(NODES.name, format!("malformed leaf of slot {slot}"))
@@ -115,7 +115,7 @@ fn malformed_at(path: &Nibbles, reference: &RlpNode) -> StateError {
     )
 }
 
-impl NodeSource for Nodes<'_> {
+impl NodeSource for ArchiveNodes<'_> {
     type Stamp = ();
 
     fn load(&self, path: &Nibbles, link: &BranchLink) -> Result<Arc<Branch>, StateError> {
@@ -124,22 +124,22 @@ impl NodeSource for Nodes<'_> {
         branch.map(Arc::new).ok_or_else(|| malformed_at(path, reference))
     }
 
-    fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<Link, StateError> {
+    fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<NodeLink, StateError> {
         let link = decode::link(path, reference, &self.rlp(reference)?);
         link.ok_or_else(|| malformed_at(path, reference))
     }
 
-    /// Rows are what is kept in memory.
+    /// The cache keeps rows, so no branches are kept.
     fn keep(&self, _: &Nibbles, _: &Branch) -> bool {
         false
     }
 }
 
-/// The nodes that an update made.
+/// The new nodes of an update.
 #[derive(Debug, Default)]
 pub(super) struct NewNodes(pub(super) Vec<(B256, Bytes)>);
 
-impl Recorder for NewNodes {
+impl UpdateRecorder for NewNodes {
     type Stamp = ();
 
     const NODES: bool = true;
@@ -161,20 +161,20 @@ impl Recorder for NewNodes {
     }
 }
 
-/// Reads many keys of one state; those of one account in a row cost one way to the account.
-pub(super) struct Reader<'a> {
-    nodes: Nodes<'a>,
+/// Reads many keys of one state. Successive keys of one account cost one lookup of the account.
+pub(super) struct ArchiveReader<'a> {
+    nodes: ArchiveNodes<'a>,
     root: B256,
-    /// The last account asked for.
+    /// The account of the last key.
     account: Option<(Address, Option<(Account, B256)>)>,
 }
 
-impl<'a> Reader<'a> {
-    pub(super) const fn new(nodes: Nodes<'a>, root: B256) -> Self {
+impl<'a> ArchiveReader<'a> {
+    pub(super) const fn new(nodes: ArchiveNodes<'a>, root: B256) -> Self {
         Self { nodes, root, account: None }
     }
 
-    pub(super) fn get(&mut self, key: &StateKey) -> Result<Option<Value>, StateError> {
+    pub(super) fn get(&mut self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
         let account = match &self.account {
             Some((address, account)) if address == key.address() => *account,
             _ => {
@@ -192,24 +192,29 @@ impl<'a> Reader<'a> {
 }
 
 /// The tries under one root, for proofs.
-pub(super) struct Tries<'a> {
-    pub(super) nodes: Nodes<'a>,
+pub(super) struct ArchiveTries<'a> {
+    pub(super) nodes: ArchiveNodes<'a>,
     pub(super) root: B256,
 }
 
-impl<'a> ethereum::Tries for Tries<'a> {
+impl<'a> ethereum::StateTries for ArchiveTries<'a> {
     type Stamp = ();
-    type Source = Nodes<'a>;
+    type Source = ArchiveNodes<'a>;
 
     fn hash(&self) -> TrieHash {
         self.nodes.with
     }
 
-    fn accounts(&self) -> (Trie, Nodes<'a>) {
+    fn accounts(&self) -> (Trie, ArchiveNodes<'a>) {
         (Trie::unresolved(self.nodes.with, self.root), self.nodes)
     }
 
-    fn storage(&self, _: &Address, root: B256, (): ()) -> Result<(Trie, Nodes<'a>), StateError> {
+    fn storage(
+        &self,
+        _: &Address,
+        root: B256,
+        (): (),
+    ) -> Result<(Trie, ArchiveNodes<'a>), StateError> {
         Ok((Trie::unresolved(self.nodes.with, root), self.nodes))
     }
 }

@@ -1,17 +1,20 @@
-//! What a removal needs beyond the way to what is removed: a branch that is left with one child
-//! merges with it, and so the child must be known.
+//! The sibling nodes that a removal needs, beyond the path to the removed key. A branch that is
+//! left with one child merges with this child, so the child must be known.
 
-use super::proof::{Tries, account};
-use crate::trie::{Encoder, Link, NodeSource, Trie, child_slot, loaded, resolved};
+use super::prove::{StateTries, account};
+use crate::trie::{NodeEncoder, NodeLink, NodeSource, Trie, child_slot, loaded, resolved};
 use alloy_primitives::{B256, Bytes, map::HashMap};
 use alloy_trie::Nibbles;
 use retrie_state::{StateError, StateKey};
 
-/// The nodes that branches merge with, at worst, when the keys `removed` are removed together.
+/// The nodes that branches may merge with when the keys `removed` are removed together.
 ///
 /// # Errors
-/// Those of the tries' source.
-pub fn merge_nodes(tries: &impl Tries, removed: &[StateKey]) -> Result<Vec<Bytes>, StateError> {
+/// Errors of the tries' source.
+pub fn merge_nodes(
+    tries: &impl StateTries,
+    removed: &[StateKey],
+) -> Result<Vec<Bytes>, StateError> {
     let with = tries.hash();
     let mut nodes = Vec::new();
     let mut accounts = Vec::new();
@@ -45,25 +48,25 @@ fn collect<N: NodeSource>(
     nodes: &mut Vec<Bytes>,
 ) -> Result<(), StateError> {
     let Some(root) = trie.root() else { return Ok(()) };
-    let encoder = Encoder::new(trie.hash_function());
-    Collector { source, encoder, nodes }.below(Nibbles::new(), root.clone(), removed)
+    let encoder = NodeEncoder::new(trie.hash_function());
+    MergeCollector { source, encoder, nodes }.below(Nibbles::new(), root.clone(), removed)
 }
 
-struct Collector<'a, N> {
+struct MergeCollector<'a, N> {
     source: &'a N,
-    encoder: Encoder,
+    encoder: NodeEncoder,
     nodes: &'a mut Vec<Bytes>,
 }
 
-impl<N: NodeSource> Collector<'_, N> {
-    /// Looks at what hangs at `slot`.
+impl<N: NodeSource> MergeCollector<'_, N> {
+    /// Collects the nodes at and below `slot`.
     fn below(
         &mut self,
         slot: Nibbles,
-        link: Link<N::Stamp>,
+        link: NodeLink<N::Stamp>,
         removed: &[Nibbles],
     ) -> Result<(), StateError> {
-        let Link::Branch(link) = resolved(self.source, &slot, link)? else { return Ok(()) };
+        let NodeLink::Branch(link) = resolved(self.source, &slot, link)? else { return Ok(()) };
         let path = link.path(&slot);
         let mut by_nibble: [Vec<Nibbles>; 16] = Default::default();
         for key in removed.iter().filter(|key| key.starts_with(&path)) {
@@ -91,10 +94,10 @@ impl<N: NodeSource> Collector<'_, N> {
     }
 
     /// Adds the node at `slot`, unless it is embedded in its parent.
-    fn add(&mut self, slot: Nibbles, link: Link<N::Stamp>) -> Result<(), StateError> {
+    fn add(&mut self, slot: Nibbles, link: NodeLink<N::Stamp>) -> Result<(), StateError> {
         let link = resolved(self.source, &slot, link)?;
         if !link.encode_short(slot.len(), &mut self.encoder) {
-            let Link::Branch(link) = &link else { return Ok(()) };
+            let NodeLink::Branch(link) = &link else { return Ok(()) };
             let path = link.path(&slot);
             loaded(self.source, &path, link)?.encode(path.len(), &mut self.encoder);
         }

@@ -1,32 +1,32 @@
-//! Ethereum's state as two layers of [tries](crate::trie): an account trie, whose leaves name the root
-//! of a storage trie for each account (yellow paper 4.1). What every layout of it shares, and another
-//! store with Ethereum's root would use:
+//! Ethereum's state as two layers of [tries](crate::trie): an account trie, whose leaves name the
+//! root of a storage trie for each account (yellow paper 4.1). Every store with Ethereum's root can
+//! use this module, whatever its row layout:
 //!
-//! | | |
+//! | item | what |
 //! |---|---|
-//! | [`by_account`], [`Touched`], [`slot_items`] | a block's delta as the tries see it |
-//! | [`load`], [`Layout`] | a whole state at once |
-//! | [`Tries`] | the tries of one state, for what follows |
-//! | [`prove`], [`account_proof`] | proof bytes, proofs of EIP-1186 |
-//! | [`chunks`] | a whole state in parts that prove themselves |
-//! | [`Upper`] | what of them stays in memory |
-//! | [`Ahead`] | what of them is fetched while a block executes |
-//! | [`Foretold`] | what of them is made while a block executes |
-//! | [`merge_nodes`] | what a removal needs beyond the proofs of what is removed |
+//! | [`by_account`], [`AccountDelta`], [`slot_items`] | a block's delta, by account and as trie items |
+//! | [`load()`], [`BulkLayout`] | bulk load of a whole state |
+//! | [`StateTries`] | the tries of one state, for the functions below |
+//! | [`prove()`], [`account_proof`] | proof bytes, proofs of EIP-1186 |
+//! | [`chunks`] | state sync: a whole state in chunks that prove themselves |
+//! | [`TrieCache`] | the branches that stay in memory between blocks |
+//! | [`TriePrefetch`] | branches prefetched while a block executes |
+//! | [`RootTask`] | subtries updated while a block executes (state root task) |
+//! | [`merge_nodes`] | the sibling nodes that a removal needs besides the proofs of the removed keys |
 
-mod ahead;
-mod bulk;
+mod account_delta;
+mod cache;
 pub mod chunks;
-mod foretold;
+mod load;
 mod merge;
-mod proof;
-mod touched;
-mod upper;
+mod prefetch;
+mod prove;
+mod root_task;
 
-pub use ahead::{Ahead, Over};
-pub use bulk::{Layout, load};
-pub use foretold::{Foretold, Told};
+pub use account_delta::{AccountDelta, by_account, decode_account, refuse_orphan, slot_items};
+pub use cache::{MAX_CACHED_BRANCHES, TrieCache};
+pub use load::{BulkLayout, load};
 pub use merge::merge_nodes;
-pub use proof::{Tries, account_proof, prove};
-pub use touched::{Touched, by_account, decode_account, refuse_orphan, slot_items};
-pub use upper::{MAX_CACHED_BRANCHES, Upper};
+pub use prefetch::{PrefetchedSource, TriePrefetch};
+pub use prove::{StateTries, account_proof, prove};
+pub use root_task::{EarlyTries, RootTask};

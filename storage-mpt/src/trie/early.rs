@@ -1,84 +1,84 @@
-//! Parts of an update that are done before its batch is whole: what is below a slot is a matter of the
-//! items below it alone, so whoever knows some of them early can have it ready.
+//! Subtries that are updated before the batch is complete. The subtrie below a slot depends only on
+//! the items below it, so a state root task that knows these items can update it early.
 //!
-//! Nothing of it is taken on trust: the update takes what was made of a slot only if all of the batch's
-//! items below that slot are those it was made of.
+//! This cannot make a root wrong: the update takes an early subtrie only if the batch's items below
+//! that slot are exactly the items that the subtrie was updated with.
 
 use super::{
-    Item, Trie, child_slot, loaded,
-    node::{Encoder, Link},
+    LeafUpdate, Trie, child_slot, loaded,
+    node::{NodeEncoder, NodeLink},
     resolved,
-    source::{NodeSource, Recorder},
-    update::{Outcome, Update},
+    source::{NodeSource, UpdateRecorder},
+    update::{SlotOutcome, TrieUpdate},
 };
 use alloy_trie::Nibbles;
 use parking_lot::Mutex;
 use retrie_state::StateError;
 use std::collections::HashMap;
 
-/// Nibbles above the slots: what is left above 4,096 of them is little, and two items of a block are
-/// seldom below the same one.
+/// Depth of the slots in nibbles. There are 4,096 of them: little work is left above, and two items
+/// of a block rarely share a slot.
 pub(super) const DEPTH: usize = 3;
-/// How often a slot is done again, as items come or change. One that always changes is left to the
-/// update.
-const MOST_OFTEN: u8 = 4;
+/// How often a slot is updated again when its items change. A slot that changes more often is left
+/// to the final update.
+const MAX_UPDATES: u8 = 4;
 
-/// Slots of one trie that were updated early.
+/// Subtries of one trie that were updated early.
 #[derive(Debug)]
-pub struct Early<R: Recorder> {
-    slots: HashMap<Nibbles, Slot<R>>,
+pub struct EarlySubtries<R: UpdateRecorder> {
+    slots: HashMap<Nibbles, EarlySlot<R>>,
 }
 
 #[derive(Debug)]
-struct Slot<R: Recorder> {
-    /// All that came so far, sorted by key.
-    items: Vec<Item<R::Stamp>>,
+struct EarlySlot<R: UpdateRecorder> {
+    /// All items so far, sorted by key.
+    items: Vec<LeafUpdate<R::Stamp>>,
     times: u8,
-    done: Mutex<Option<Done<R>>>,
+    done: Mutex<Option<EarlyOutcome<R>>>,
 }
 
-/// What became of a slot, what was recorded, and the nodes that were noted.
-pub(super) type Done<R> = (Outcome<<R as Recorder>::Stamp>, (R, Encoder));
+/// The outcome of a slot, its recorder, and the encoder with the hashed nodes.
+pub(super) type EarlyOutcome<R> = (SlotOutcome<<R as UpdateRecorder>::Stamp>, (R, NodeEncoder));
 
-impl<R: Recorder> Default for Early<R> {
+impl<R: UpdateRecorder> Default for EarlySubtries<R> {
     fn default() -> Self {
         Self { slots: HashMap::new() }
     }
 }
 
-impl<R: Recorder> Default for Slot<R> {
+impl<R: UpdateRecorder> Default for EarlySlot<R> {
     fn default() -> Self {
         Self { items: Vec::new(), times: 0, done: Mutex::default() }
     }
 }
 
-impl<R: Recorder> Early<R> {
-    /// Updates the slots of `trie` that `items` lie below. Items must be sorted by key; one that came
-    /// before is replaced.
+impl<R: UpdateRecorder> EarlySubtries<R> {
+    /// Updates the slots of `trie` that `items` lie below. Items must be sorted by key; an item
+    /// replaces an earlier one of the same key.
     ///
     /// # Errors
-    /// Those of `source`.
+    /// Errors of `source`.
     pub fn update(
         &mut self,
         trie: &Trie<R::Stamp>,
         source: &impl NodeSource<Stamp = R::Stamp>,
-        items: &[Item<R::Stamp>],
+        items: &[LeafUpdate<R::Stamp>],
         recorder: &R,
     ) -> Result<(), StateError> {
-        let slot_of = |item: &Item<R::Stamp>| Nibbles::unpack(&item.key[..2]).slice(..DEPTH);
+        let slot_of = |item: &LeafUpdate<R::Stamp>| Nibbles::unpack(&item.key[..2]).slice(..DEPTH);
         for items in items.chunk_by(|a, b| slot_of(a) == slot_of(b)) {
             let path = slot_of(&items[0]);
             let slot = self.slots.entry(path).or_default();
-            if !merge(&mut slot.items, items) || slot.times > MOST_OFTEN {
+            if !merge(&mut slot.items, items) || slot.times > MAX_UPDATES {
                 continue;
             }
             slot.times += 1;
             *slot.done.get_mut() = None;
-            if slot.times > MOST_OFTEN {
+            if slot.times > MAX_UPDATES {
                 continue;
             }
             if let Some(link) = trie.at_slot(source, &path)? {
-                let mut update = Update::new(source, recorder, trie.with, None);
+                let mut update = TrieUpdate::new(source, recorder, trie.with, None);
                 let outcome = update.slot(link.as_ref(), &path, &slot.items)?;
                 *slot.done.get_mut() = Some((outcome, update.into_parts()));
             }
@@ -86,8 +86,12 @@ impl<R: Recorder> Early<R> {
         Ok(())
     }
 
-    /// What was made of exactly `items` at `slot`. It is there once.
-    pub(super) fn take(&self, slot: &Nibbles, items: &[Item<R::Stamp>]) -> Option<Done<R>> {
+    /// Takes the result of updating `slot` with exactly `items`, if there is one.
+    pub(super) fn take(
+        &self,
+        slot: &Nibbles,
+        items: &[LeafUpdate<R::Stamp>],
+    ) -> Option<EarlyOutcome<R>> {
         if slot.len() != DEPTH {
             return None;
         }
@@ -96,8 +100,8 @@ impl<R: Recorder> Early<R> {
     }
 }
 
-/// Puts `new` among `items`, both sorted by key: whether that changes anything.
-fn merge<S: PartialEq + Clone>(items: &mut Vec<Item<S>>, new: &[Item<S>]) -> bool {
+/// Merges `new` into `items`, both sorted by key. Returns whether `items` changed.
+fn merge<S: PartialEq + Clone>(items: &mut Vec<LeafUpdate<S>>, new: &[LeafUpdate<S>]) -> bool {
     let mut is_changed = false;
     for item in new {
         match items.binary_search_by(|known| known.key.cmp(&item.key)) {
@@ -110,17 +114,18 @@ fn merge<S: PartialEq + Clone>(items: &mut Vec<Item<S>>, new: &[Item<S>]) -> boo
     is_changed
 }
 
-impl<S: super::Stamp> Trie<S> {
-    /// What hangs at the slot `at`; `None` if the trie has no such slot, as there is no branch above.
+impl<S: super::RowStamp> Trie<S> {
+    /// What hangs at the slot `at`; `None` if the trie has no such slot, because no branch is above
+    /// it.
     fn at_slot(
         &self,
         source: &impl NodeSource<Stamp = S>,
         at: &Nibbles,
-    ) -> Result<Option<Option<Link<S>>>, StateError> {
+    ) -> Result<Option<Option<NodeLink<S>>>, StateError> {
         let (mut slot, mut link) = (Nibbles::new(), self.root.clone());
         while slot.len() < at.len() {
             let Some(above) = link else { return Ok(None) };
-            let Link::Branch(above) = resolved(source, &slot, above)? else { return Ok(None) };
+            let NodeLink::Branch(above) = resolved(source, &slot, above)? else { return Ok(None) };
             if above.has_extension() {
                 return Ok(None);
             }

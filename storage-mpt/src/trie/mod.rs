@@ -1,40 +1,41 @@
-//! The data structure, free of any one layout: the seam for other stores that are Merkle Patricia
-//! tries or contain them.
+//! The Merkle Patricia trie, independent of any row layout. Other stores that are tries, or contain
+//! tries, build on it.
 //!
-//! A [`Trie`] is a value in memory, of which mostly a small part is there: what is missing comes from
-//! a [`NodeSource`], what changes goes to a [`Recorder`]. Both are known at compile time, and so is
-//! the [`Stamp`], by which links find the rows of branches where a path alone does not say it; none of
-//! it costs those who do not use it.
+//! A [`Trie`] is a value in memory that usually holds a small part of its nodes. Missing nodes come
+//! from a [`NodeSource`], changes go to an [`UpdateRecorder`]. Both are type parameters, and so is
+//! the [`RowStamp`], by which links find the rows of branches where the path alone is not enough; a
+//! store pays only for what it uses.
 //!
 //! | a store that | has |
 //! |---|---|
-//! | keeps the latest version of rows by path ([`Mpt`](crate::Mpt)) | [`Rows`] and [`RowRecorder`], stamp `()` |
-//! | keeps all versions of rows, by path and block | [`Rows`] and [`RowRecorder`], stamp `u64`: a parent names the block that wrote its child's row, so that every read is an exact one; of the changed rows it puts those with a `next`, and may prune the others once nobody reads them |
-//! | keeps nodes by hash ([`MptArchive`](crate::MptArchive)) | a source that [resolves](NodeSource::resolve), a recorder that wants [nodes](Recorder::NODES) |
-//! | has a whole trie in memory | [`InMemory`], and `()` for a recorder |
-//! | learns of items before its batch is whole | [`Early`] and [`Trie::update_after`] |
-//! | works in the background | [`Sequential`] around its source: then no thread but the caller's works |
-//! | builds a trie in steps, each of bounded memory | [`Part::build`] for disjoint subtrees in key order, [`Trie::join`] at the end |
+//! | keeps the latest version of rows by path ([`Mpt`](crate::Mpt)) | [`RowSource`] and [`RowRecorder`], stamp `()` |
+//! | keeps all versions of rows, by path and block | [`RowSource`] and [`RowRecorder`], stamp `u64`: a parent names the block that wrote its child's row, so every read is an exact `get`; the store puts the changed rows that have a `next`, and may delete the others when no kept state needs them |
+//! | keeps nodes by hash ([`MptArchive`](crate::MptArchive)) | a source that [resolves](NodeSource::resolve) links, a recorder that needs [nodes](UpdateRecorder::NODES) |
+//! | has a whole trie in memory | [`MemorySource`], and `()` for a recorder |
+//! | learns of items before its batch is complete | [`EarlySubtries`] and [`Trie::update_after`] |
+//! | works in the background | [`SequentialSource`] around its source: only the calling thread works |
+//! | builds a trie in steps, each of bounded memory | [`BuiltSubtrie::build`] for disjoint subtries in key order, [`Trie::join`] at the end |
 //! | has several tries under one root | [`verify::walk`](crate::verify::walk) for each of them |
 //!
-//! Tables and prefixes are the store's own: a [`Place`] names them. The bytes of rows are in [`row`].
+//! The store chooses tables and key prefixes: a [`RowPlace`] names them. [`record`] documents the
+//! bytes of rows.
 
 mod early;
 mod node;
 mod packed;
-pub mod row;
+pub mod record;
 mod source;
 mod stamp;
 mod table;
 mod update;
 
-pub use early::Early;
-pub use node::{Branch, BranchLink, Change, Children, Leaf, Link};
-pub use source::{InMemory, NodeSource, Recorder, Sequential, Unkept};
-pub use stamp::Stamp;
-pub use table::{Place, RowChange, RowRecorder, Rows};
+pub use early::EarlySubtries;
+pub use node::{Branch, BranchChildren, BranchLink, Leaf, NodeLink, RowDelta};
+pub use source::{BuildSource, MemorySource, NodeSource, SequentialSource, UpdateRecorder};
+pub use stamp::RowStamp;
+pub use table::{RowChange, RowPlace, RowRecorder, RowSource};
 
-pub(crate) use node::Encoder;
+pub(crate) use node::NodeEncoder;
 pub(crate) use table::write;
 
 use crate::hash::TrieHash;
@@ -42,20 +43,20 @@ use alloy_primitives::{B256, Bytes};
 use alloy_trie::{Nibbles, nodes::RlpNode};
 use retrie_state::StateError;
 use std::sync::Arc;
-use update::{Entry, Insert, Outcome, Placed, Update};
+use update::{BuildEntry, LeafInsert, PlacedLink, SlotOutcome, TrieUpdate};
 
 /// One change of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item<S = ()> {
+pub struct LeafUpdate<S = ()> {
     /// The hashed key.
     pub key: B256,
-    /// What the leaf shall hold; `None` removes the key if it is there.
+    /// The new value of the leaf; `None` removes the key if it is there.
     pub value: Option<Bytes>,
-    /// What leads to the rows that the value names.
+    /// Version of the rows that the value names.
     pub stamp: S,
 }
 
-impl<S: Stamp> Item<S> {
+impl<S: RowStamp> LeafUpdate<S> {
     /// A change whose value names no rows.
     pub fn new(key: B256, value: Option<Bytes>) -> Self {
         Self { key, value, stamp: S::default() }
@@ -65,7 +66,7 @@ impl<S: Stamp> Item<S> {
 /// A Merkle Patricia trie over 32-byte keys. Immutable; clones share all nodes.
 #[derive(Clone, Debug)]
 pub struct Trie<S = ()> {
-    root: Option<Link<S>>,
+    root: Option<NodeLink<S>>,
     hash: B256,
     with: TrieHash,
 }
@@ -76,26 +77,26 @@ impl Default for Trie {
     }
 }
 
-impl<S: Stamp> Trie<S> {
-    /// The trie without keys, whose nodes are hashed `with` this function.
+impl<S: RowStamp> Trie<S> {
+    /// The trie without keys, hashed `with` this function.
     pub const fn empty(with: TrieHash) -> Self {
         Self { root: None, hash: with.empty_root(), with }
     }
 
-    /// The trie whose root is only known by its hash.
+    /// The trie of which only the root hash is known.
     pub fn unresolved(with: TrieHash, hash: B256) -> Self {
         let is_empty = hash == with.empty_root();
-        let root = (!is_empty).then(|| Link::Unresolved(RlpNode::word_rlp(&hash)));
+        let root = (!is_empty).then(|| NodeLink::Unresolved(RlpNode::word_rlp(&hash)));
         Self { root, hash, with }
     }
 
     /// The trie with `root` at its root slot, hashed with keccak-256.
-    pub fn from_root(root: Option<Link<S>>) -> Self {
+    pub fn from_root(root: Option<NodeLink<S>>) -> Self {
         let with = TrieHash::Keccak256;
-        Self::hung(with, root, &mut Encoder::new(with))
+        Self::hung(with, root, &mut NodeEncoder::new(with))
     }
 
-    fn hung(with: TrieHash, root: Option<Link<S>>, encoder: &mut Encoder) -> Self {
+    fn hung(with: TrieHash, root: Option<NodeLink<S>>, encoder: &mut NodeEncoder) -> Self {
         let hash = match &root {
             None => with.empty_root(),
             Some(link) => {
@@ -113,7 +114,7 @@ impl<S: Stamp> Trie<S> {
     }
 
     /// What hangs at the root slot.
-    pub const fn root(&self) -> Option<&Link<S>> {
+    pub const fn root(&self) -> Option<&NodeLink<S>> {
         self.root.as_ref()
     }
 
@@ -130,7 +131,7 @@ impl<S: Stamp> Trie<S> {
     /// Number of branches that are in memory.
     pub fn cached(&self) -> usize {
         match &self.root {
-            Some(Link::Branch(link)) => link.node().map_or(0, |node| node.cached),
+            Some(NodeLink::Branch(link)) => link.node().map_or(0, |node| node.cached),
             _ => 0,
         }
     }
@@ -154,9 +155,9 @@ impl<S: Stamp> Trie<S> {
         self.walk(source, key, |_, _| ())
     }
 
-    /// Appends the nodes on the way to `key` to `proof`, from the root down to the leaf or to where
-    /// the way ends, without those embedded in others: what EIP-1186 calls a proof. The empty trie
-    /// has no nodes.
+    /// Appends the nodes on the path of `key` to `proof`, from the root down to the leaf or to the
+    /// node that shows its absence, without embedded nodes: what EIP-1186 calls a proof. The empty
+    /// trie has no nodes.
     pub fn prove(
         &self,
         source: &impl NodeSource<Stamp = S>,
@@ -164,50 +165,50 @@ impl<S: Stamp> Trie<S> {
         proof: &mut Vec<Bytes>,
     ) -> Result<Option<Arc<Leaf<S>>>, StateError> {
         let mut add = |rlp: &[u8], depth: usize| {
-            // The root stands for itself however short it is.
+            // The root is listed even if it is shorter than 32 bytes.
             if depth == 0 || rlp.len() >= 32 {
                 proof.push(Bytes::copy_from_slice(rlp));
             }
         };
-        let mut encoder = Encoder::new(self.with);
+        let mut encoder = NodeEncoder::new(self.with);
         self.walk(source, key, |visited, depth| match visited {
-            Visited::Link(link) => {
+            VisitedNode::Link(link) => {
                 if link.encode_short(depth, &mut encoder) {
                     add(&encoder.rlp, depth);
                 }
             }
-            Visited::Branch(branch) => {
+            VisitedNode::Branch(branch) => {
                 branch.encode(depth, &mut encoder);
                 add(&encoder.rlp, depth);
             }
         })
     }
 
-    /// Goes down to `key`, showing each link and each branch with its depth.
+    /// Goes down to `key` and calls `visit` for each link and each branch, with its depth.
     fn walk(
         &self,
         source: &impl NodeSource<Stamp = S>,
         key: &B256,
-        mut visit: impl FnMut(Visited<'_, S>, usize),
+        mut visit: impl FnMut(VisitedNode<'_, S>, usize),
     ) -> Result<Option<Arc<Leaf<S>>>, StateError> {
         let key_path = Nibbles::unpack_array(&key.0);
         let mut slot = Nibbles::new();
         let mut next = self.root.clone();
         while let Some(link) = next {
             let link = resolved(source, &slot, link)?;
-            visit(Visited::Link(&link), slot.len());
+            visit(VisitedNode::Link(&link), slot.len());
             match link {
-                Link::Leaf(leaf) => {
+                NodeLink::Leaf(leaf) => {
                     return Ok((leaf.key() == key).then_some(leaf));
                 }
-                Link::Unresolved(_) => return Err(unresolvable(&slot)),
-                Link::Branch(link) => {
+                NodeLink::Unresolved(_) => return Err(unresolvable(&slot)),
+                NodeLink::Branch(link) => {
                     let path = link.path(&slot);
                     if !key_path.starts_with(&path) {
                         return Ok(None);
                     }
                     let branch = loaded(source, &path, &link)?;
-                    visit(Visited::Branch(&branch), path.len());
+                    visit(VisitedNode::Branch(&branch), path.len());
                     let nibble = nibble_at(&key_path, &path)?;
                     next = branch.children[nibble as usize].clone();
                     slot = child_slot(&path, nibble);
@@ -220,43 +221,44 @@ impl<S: Stamp> Trie<S> {
     /// The trie after all of `items`, which must be sorted by key and have one item a key.
     ///
     /// Each touched branch is loaded once, hashed once and recorded once, in an order that depends
-    /// on the items alone. A branch that is left with one child gives way to it only when that is
-    /// how the batch as a whole leaves it; only then an unresolved child is asked for.
-    pub fn update<R: Recorder<Stamp = S>>(
+    /// on the items alone. A branch collapses into its only child only if the whole batch leaves it
+    /// with one child; only then an unresolved child is resolved.
+    pub fn update<R: UpdateRecorder<Stamp = S>>(
         &self,
         source: &impl NodeSource<Stamp = S>,
-        items: &[Item<S>],
+        items: &[LeafUpdate<S>],
         recorder: &mut R,
     ) -> Result<Self, StateError> {
         self.update_after(None, source, items, recorder)
     }
 
-    /// The same, and takes from `early`, which is of this trie, what is done already.
-    pub fn update_after<R: Recorder<Stamp = S>>(
+    /// As [`update`](Self::update), but takes finished subtries from `early`, which belongs to this
+    /// trie.
+    pub fn update_after<R: UpdateRecorder<Stamp = S>>(
         &self,
-        early: Option<&Early<R>>,
+        early: Option<&EarlySubtries<R>>,
         source: &impl NodeSource<Stamp = S>,
-        items: &[Item<S>],
+        items: &[LeafUpdate<S>],
         recorder: &mut R,
     ) -> Result<Self, StateError> {
         debug_assert!(items.is_sorted_by(|a, b| a.key < b.key), "a batch is sorted by key");
-        let mut update = Update::new(source, recorder, self.with, early);
+        let mut update = TrieUpdate::new(source, recorder, self.with, early);
         let outcome = update.slot(self.root.as_ref(), &Nibbles::new(), items)?;
         let trie = match outcome {
-            Outcome::Same => self.clone(),
-            Outcome::New(root) => Self::hung(self.with, root, &mut update.encoder),
+            SlotOutcome::Same => self.clone(),
+            SlotOutcome::New(root) => Self::hung(self.with, root, &mut update.encoder),
         };
         update.finish_into(recorder);
         Ok(trie)
     }
 
     /// The trie of `items`, which must be sorted by key and have one item a key, all with values.
-    /// It is built a 256th at a time: `part` takes what was recorded meanwhile, so that not all of
-    /// it is in memory at once.
-    pub fn build<R: Recorder<Stamp = S>>(
+    /// It is built in 256 parts; `part` takes the recorder of each, so that the recorded rows are
+    /// not all in memory at once.
+    pub fn build<R: UpdateRecorder<Stamp = S>>(
         with: TrieHash,
         source: &impl NodeSource<Stamp = S>,
-        items: &[Item<S>],
+        items: &[LeafUpdate<S>],
         recorder: &R,
         mut part: impl FnMut(R) -> Result<(), StateError>,
     ) -> Result<Self, StateError> {
@@ -264,7 +266,7 @@ impl<S: Stamp> Trie<S> {
         for items in items.chunk_by(|a, b| a.key[0] == b.key[0]) {
             let slot = Nibbles::unpack_array(&items[0].key.0).slice(..2);
             let mut recorded = recorder.fork();
-            parts.extend(Part::build(with, source, &slot, items, &mut recorded));
+            parts.extend(BuiltSubtrie::build(with, source, &slot, items, &mut recorded));
             part(recorded)?;
         }
         let mut recorded = recorder.fork();
@@ -273,16 +275,15 @@ impl<S: Stamp> Trie<S> {
         Ok(trie)
     }
 
-    /// The trie that consists of these parts, which come in key order and none of which lies within
-    /// another.
-    pub fn join<R: Recorder<Stamp = S>>(
+    /// The trie that consists of these subtries, which are disjoint and in key order.
+    pub fn join<R: UpdateRecorder<Stamp = S>>(
         with: TrieHash,
         source: &impl NodeSource<Stamp = S>,
-        parts: &[Part<S>],
+        parts: &[BuiltSubtrie<S>],
         recorder: &mut R,
     ) -> Self {
         let parts: Vec<_> = parts.iter().map(|part| part.0.clone()).collect();
-        let mut update = Update::new(source, recorder, with, None);
+        let mut update = TrieUpdate::new(source, recorder, with, None);
         let root = (!parts.is_empty()).then(|| update.build(&Nibbles::new(), &parts));
         let trie = Self::hung(with, root, &mut update.encoder);
         update.finish_into(recorder);
@@ -290,56 +291,56 @@ impl<S: Stamp> Trie<S> {
     }
 }
 
-/// A subtree that was built on its own, to be [joined](Trie::join) with others.
+/// A subtrie that was built on its own, to be [joined](Trie::join) with others.
 #[derive(Clone, Debug)]
-pub struct Part<S = ()>(Placed<S>);
+pub struct BuiltSubtrie<S = ()>(PlacedLink<S>);
 
-impl<S: Stamp> Part<S> {
-    /// The subtree of `items`, which are all below `slot`, sorted by key, one item a key; `None` if
-    /// none of them has a value. Its branches are recorded, but for what only the join decides: the
-    /// extension above them.
-    pub fn build<R: Recorder<Stamp = S>>(
+impl<S: RowStamp> BuiltSubtrie<S> {
+    /// The subtrie of `items`, which are all below `slot`, sorted by key, one item a key; `None` if
+    /// none of them has a value. Its branches are recorded; only the extension above them is left
+    /// to the join.
+    pub fn build<R: UpdateRecorder<Stamp = S>>(
         with: TrieHash,
         source: &impl NodeSource<Stamp = S>,
         slot: &Nibbles,
-        items: &[Item<S>],
+        items: &[LeafUpdate<S>],
         recorder: &mut R,
     ) -> Option<Self> {
         debug_assert!(items.is_sorted_by(|a, b| a.key < b.key), "a batch is sorted by key");
-        let inserts: Vec<_> = items.iter().filter_map(Insert::from_item).collect();
+        let inserts: Vec<_> = items.iter().filter_map(LeafInsert::from_item).collect();
         if inserts.is_empty() {
             return None;
         }
-        let mut update = Update::new(source, recorder, with, None);
-        let part = Placed::taken_from(slot, update.build(slot, &inserts));
+        let mut update = TrieUpdate::new(source, recorder, with, None);
+        let part = PlacedLink::taken_from(slot, update.build(slot, &inserts));
         update.finish_into(recorder);
         Some(Self(part))
     }
 
-    /// Reference of its topmost node, if it hangs at `slot`.
-    pub(crate) fn reference(&self, slot: &Nibbles, encoder: &mut Encoder) -> RlpNode {
+    /// Reference of its topmost node when it hangs at `slot`.
+    pub(crate) fn reference(&self, slot: &Nibbles, encoder: &mut NodeEncoder) -> RlpNode {
         self.0.hang_at(slot).reference(slot.len(), encoder)
     }
 }
 
-/// What a walk comes by.
-enum Visited<'a, S> {
-    Link(&'a Link<S>),
+/// What a walk visits.
+enum VisitedNode<'a, S> {
+    Link(&'a NodeLink<S>),
     Branch(&'a Branch<S>),
 }
 
-pub(crate) fn resolved<S: Stamp>(
+pub(crate) fn resolved<S: RowStamp>(
     source: &impl NodeSource<Stamp = S>,
     slot: &Nibbles,
-    link: Link<S>,
-) -> Result<Link<S>, StateError> {
+    link: NodeLink<S>,
+) -> Result<NodeLink<S>, StateError> {
     match link {
-        Link::Unresolved(reference) => source.resolve(slot, &reference),
+        NodeLink::Unresolved(reference) => source.resolve(slot, &reference),
         link => Ok(link),
     }
 }
 
-pub(crate) fn loaded<S: Stamp>(
+pub(crate) fn loaded<S: RowStamp>(
     source: &impl NodeSource<Stamp = S>,
     path: &Nibbles,
     link: &BranchLink<S>,

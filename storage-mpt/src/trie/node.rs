@@ -1,7 +1,7 @@
 //! Nodes in memory. They are immutable and shared: an update makes new branches along the touched
 //! paths and keeps the rest.
 
-use super::stamp::Stamp;
+use super::stamp::RowStamp;
 use crate::hash::TrieHash;
 use alloy_primitives::{B256, Bytes};
 use alloy_trie::{
@@ -12,37 +12,37 @@ use std::sync::{Arc, OnceLock};
 
 /// Encodes and hashes nodes, one at a time.
 #[derive(Debug)]
-pub(crate) struct Encoder {
+pub(crate) struct NodeEncoder {
     hash: TrieHash,
     /// RLP of the last node.
     pub(crate) rlp: Vec<u8>,
-    /// Takes down each node that is hashed, with its RLP.
+    /// Each hashed node with its RLP, if they are collected.
     hashed: Option<Vec<(B256, Bytes)>>,
 }
 
-impl Encoder {
+impl NodeEncoder {
     pub(crate) fn new(hash: TrieHash) -> Self {
         Self { hash, rlp: Vec::with_capacity(600), hashed: None }
     }
 
-    /// An encoder that takes down the nodes it hashes.
-    pub(crate) fn noting(hash: TrieHash) -> Self {
+    /// An encoder that collects the nodes it hashes.
+    pub(crate) fn collecting(hash: TrieHash) -> Self {
         Self { hashed: Some(Vec::new()), ..Self::new(hash) }
     }
 
     /// An empty encoder of the same kind.
     pub(crate) fn fork(&self) -> Self {
-        if self.hashed.is_some() { Self::noting(self.hash) } else { Self::new(self.hash) }
+        if self.hashed.is_some() { Self::collecting(self.hash) } else { Self::new(self.hash) }
     }
 
-    /// Takes over what another one has taken down.
+    /// Adds the nodes that another encoder collected.
     pub(crate) fn absorb(&mut self, part: Self) {
         if let (Some(all), Some(part)) = (&mut self.hashed, part.hashed) {
             all.extend(part);
         }
     }
 
-    /// The nodes taken down.
+    /// The collected nodes.
     pub(crate) fn into_hashed(self) -> Vec<(B256, Bytes)> {
         self.hashed.unwrap_or_default()
     }
@@ -69,11 +69,11 @@ impl Encoder {
 
 /// What hangs at a slot of the trie.
 #[derive(Clone, Debug)]
-pub enum Link<S = ()> {
-    /// A node of unknown kind, of which only the reference is known: occurs in tries whose nodes are
-    /// addressed by hash.
+pub enum NodeLink<S = ()> {
+    /// A node of which only the reference is known: occurs in tries whose nodes are addressed by
+    /// hash.
     Unresolved(RlpNode),
-    /// A leaf. It knows its whole key, so it stays the same wherever it hangs.
+    /// A leaf. It stores its whole key, so it stays the same at any slot.
     Leaf(Arc<Leaf<S>>),
     /// A branch, possibly below an extension.
     Branch(BranchLink<S>),
@@ -85,12 +85,12 @@ pub struct Leaf<S = ()> {
     key: B256,
     value: Bytes,
     stamp: S,
-    /// Reference at the depth (in nibbles) where it was last needed.
+    /// The first reference that was computed, with its depth in nibbles.
     reference: OnceLock<(usize, RlpNode)>,
 }
 
-impl<S: Stamp> Leaf<S> {
-    /// A leaf; `value` is what the leaf node holds as a string (RLP of an account, for one).
+impl<S: RowStamp> Leaf<S> {
+    /// A leaf; `value` is the byte string in the leaf node (for example the RLP of an account).
     pub const fn new(key: B256, value: Bytes, stamp: S) -> Self {
         Self { key, value, stamp, reference: OnceLock::new() }
     }
@@ -105,7 +105,7 @@ impl<S: Stamp> Leaf<S> {
         &self.value
     }
 
-    /// What leads to the rows that the value names.
+    /// Version of the rows that the value names.
     pub const fn stamp(&self) -> S {
         self.stamp
     }
@@ -114,12 +114,12 @@ impl<S: Stamp> Leaf<S> {
         Nibbles::unpack_array(&self.key.0)
     }
 
-    fn encode(&self, depth: usize, encoder: &mut Encoder) {
+    fn encode(&self, depth: usize, encoder: &mut NodeEncoder) {
         let suffix = self.path().slice(depth..);
         encoder.encode(&LeafNodeRef::new(&suffix, &self.value));
     }
 
-    fn reference(&self, depth: usize, encoder: &mut Encoder) -> RlpNode {
+    fn reference(&self, depth: usize, encoder: &mut NodeEncoder) -> RlpNode {
         if let Some((at, reference)) = self.reference.get()
             && *at == depth
         {
@@ -127,38 +127,37 @@ impl<S: Stamp> Leaf<S> {
         }
         self.encode(depth, encoder);
         let reference = encoder.reference();
-        // A leaf that has moved keeps its first reference; it is computed anew at the new depth.
+        // The first reference stays cached; a leaf that moved to another depth computes its own.
         let _ = self.reference.set((depth, reference.clone()));
         reference
     }
 }
 
-/// How a slot knows the branch below it.
+/// A link from a slot to the branch below it.
 #[derive(Clone, Debug)]
 pub struct BranchLink<S = ()> {
-    /// The branch's path if there is an extension, that is if it differs from the slot's path.
+    /// The branch's path, if there is an extension: then it differs from the slot's path.
     path: Option<Box<Nibbles>>,
     reference: RlpNode,
     stamp: S,
     node: Option<Arc<Branch<S>>>,
 }
 
-impl<S: Stamp> BranchLink<S> {
-    /// Link from the slot at `slot` to the branch at `path`, which starts with `slot`, and of which
-    /// this is known.
+impl<S: RowStamp> BranchLink<S> {
+    /// Link from the slot `slot` to the branch at `path`, which starts with `slot`.
     pub fn new(slot: &Nibbles, path: &Nibbles, reference: RlpNode, stamp: S) -> Self {
         let path = (path.len() != slot.len()).then(|| Box::new(*path));
         Self { path, reference, stamp, node: None }
     }
 
-    /// Link from the slot at `slot` to `branch` at `path`, which starts with `slot`; it stays in
-    /// memory if it is `kept`.
+    /// Link from the slot `slot` to `branch` at `path`, which starts with `slot`. The branch stays
+    /// in memory if `kept` is set.
     pub(crate) fn to(slot: &Nibbles, path: &Nibbles, branch: Branch<S>, kept: bool) -> Self {
         let link = Self::new(slot, path, branch.reference.clone(), branch.stamp);
         Self { node: kept.then(|| Arc::new(branch)), ..link }
     }
 
-    /// The same branch, hung at another slot.
+    /// A link to the same branch from another slot.
     pub(super) fn hung_at(&self, slot: &Nibbles, path: &Nibbles) -> Self {
         let link = Self::new(slot, path, self.reference.clone(), self.stamp);
         Self { node: self.node.clone(), ..link }
@@ -174,7 +173,7 @@ impl<S: Stamp> BranchLink<S> {
         &self.reference
     }
 
-    /// What else is needed to find the branch's row.
+    /// Version of the branch's row.
     pub const fn stamp(&self) -> S {
         self.stamp
     }
@@ -190,7 +189,7 @@ impl<S: Stamp> BranchLink<S> {
     }
 
     /// Encodes the extension that hangs at `depth`, if there is one.
-    fn encode_extension(&self, depth: usize, encoder: &mut Encoder) -> bool {
+    fn encode_extension(&self, depth: usize, encoder: &mut NodeEncoder) -> bool {
         let Some(path) = &self.path else { return false };
         let extension = path.slice(depth..);
         encoder.encode(&ExtensionNodeRef::new(&extension, &self.reference));
@@ -198,9 +197,9 @@ impl<S: Stamp> BranchLink<S> {
     }
 }
 
-impl<S: Stamp> Link<S> {
+impl<S: RowStamp> NodeLink<S> {
     /// Reference of the topmost node at a slot of depth `depth` (in nibbles).
-    pub(crate) fn reference(&self, depth: usize, encoder: &mut Encoder) -> RlpNode {
+    pub(crate) fn reference(&self, depth: usize, encoder: &mut NodeEncoder) -> RlpNode {
         match self {
             Self::Unresolved(reference) => reference.clone(),
             Self::Leaf(leaf) => leaf.reference(depth, encoder),
@@ -215,7 +214,7 @@ impl<S: Stamp> Link<S> {
     }
 
     /// Encodes the topmost node at a slot of depth `depth`, if it is a leaf or an extension.
-    pub(crate) fn encode_short(&self, depth: usize, encoder: &mut Encoder) -> bool {
+    pub(crate) fn encode_short(&self, depth: usize, encoder: &mut NodeEncoder) -> bool {
         match self {
             Self::Unresolved(_) => false,
             Self::Leaf(leaf) => {
@@ -226,7 +225,7 @@ impl<S: Stamp> Link<S> {
         }
     }
 
-    /// Whether rows say the same of both, at the same slot.
+    /// Whether both links have the same row encoding at the same slot.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Leaf(one), Self::Leaf(other)) => {
@@ -250,51 +249,51 @@ impl<S: Stamp> Link<S> {
 }
 
 /// The children of a branch, by nibble.
-pub type Children<S = ()> = [Option<Link<S>>; 16];
+pub type BranchChildren<S = ()> = [Option<NodeLink<S>>; 16];
 
 /// A branch node. Its own path is known from where it hangs.
 #[derive(Debug)]
 pub struct Branch<S = ()> {
-    pub(super) children: Children<S>,
+    pub(super) children: BranchChildren<S>,
     pub(super) reference: RlpNode,
     pub(super) stamp: S,
     /// Branches in memory from this one down, this one included.
     pub(super) cached: usize,
-    /// The row it was read from, if it was.
+    /// The row it was read from, if any.
     pub(super) row: Option<Bytes>,
-    /// What that row is a change of, if it is one.
-    pub(super) change: Option<Change<S>>,
+    /// The base of that row, if the row is a delta.
+    pub(super) delta: Option<RowDelta<S>>,
 }
 
-/// What the row of a branch says beside an older one.
+/// How a branch's row differs from an older row of the same path (a *delta*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change<S> {
-    /// Stamp of the older row, which is whole.
+pub struct RowDelta<S> {
+    /// Stamp of the older row, which is complete.
     pub base: S,
-    /// Children that are not those of the older row: bit *n* is set for the one at nibble *n*.
+    /// Children that differ from the older row: bit *n* is set for the child at nibble *n*.
     pub children: u16,
 }
 
-impl<S: Stamp> Branch<S> {
+impl<S: RowStamp> Branch<S> {
     /// A branch at `path`, hashed.
     pub(super) fn hash(
         path: &Nibbles,
-        children: Children<S>,
+        children: BranchChildren<S>,
         stamp: S,
-        encoder: &mut Encoder,
+        encoder: &mut NodeEncoder,
     ) -> Self {
         encode_branch(&children, path.len(), encoder);
         Self::new(children, encoder.reference(), stamp)
     }
 
     /// A branch whose reference is known.
-    pub fn new(children: Children<S>, reference: RlpNode, stamp: S) -> Self {
-        let cached = 1 + children.iter().flatten().map(Link::cached).sum::<usize>();
-        Self { children, reference, stamp, cached, row: None, change: None }
+    pub fn new(children: BranchChildren<S>, reference: RlpNode, stamp: S) -> Self {
+        let cached = 1 + children.iter().flatten().map(NodeLink::cached).sum::<usize>();
+        Self { children, reference, stamp, cached, row: None, delta: None }
     }
 
     /// What hangs at each nibble.
-    pub const fn children(&self) -> &Children<S> {
+    pub const fn children(&self) -> &BranchChildren<S> {
         &self.children
     }
 
@@ -303,32 +302,33 @@ impl<S: Stamp> Branch<S> {
         &self.reference
     }
 
-    /// What its row is found by beside its path.
+    /// Version of its row.
     pub const fn stamp(&self) -> S {
         self.stamp
     }
 
-    /// What the row that it was read from is a change of, if it is one.
-    pub const fn change(&self) -> Option<Change<S>> {
-        self.change
+    /// The base of the row that it was read from, if that row is a delta.
+    pub const fn delta(&self) -> Option<RowDelta<S>> {
+        self.delta
     }
 
-    /// What its reference must be, if it hangs at `path`: it is hashed again, with keccak-256, from the
-    /// references of its children.
+    /// Computes its reference at `path` again, with keccak-256, from the references of its
+    /// children.
     pub fn rehashed(&self, path: &Nibbles) -> RlpNode {
-        let mut encoder = Encoder::new(TrieHash::Keccak256);
+        let mut encoder = NodeEncoder::new(TrieHash::Keccak256);
         self.encode(path.len(), &mut encoder);
         encoder.reference()
     }
 
     /// Encodes the node at a branch path of length `depth`.
-    pub(crate) fn encode(&self, depth: usize, encoder: &mut Encoder) {
+    pub(crate) fn encode(&self, depth: usize, encoder: &mut NodeEncoder) {
         encode_branch(&self.children, depth, encoder);
     }
 
-    /// The children that are others than those of `previous`, one bit each.
+    /// The children that differ from the children of `previous`, one bit each.
     pub(super) fn changed(&self, previous: &Self) -> u16 {
-        let is_new = |(one, other): (&Option<Link<S>>, &Option<Link<S>>)| match (one, other) {
+        let is_new = |(one, other): (&Option<NodeLink<S>>, &Option<NodeLink<S>>)| match (one, other)
+        {
             (Some(one), Some(other)) => !one.is_same(other),
             (one, _) => one.is_some(),
         };
@@ -336,28 +336,32 @@ impl<S: Stamp> Branch<S> {
         (0..16).zip(pairs).map(|(n, pair)| u16::from(is_new(pair)) << n).sum()
     }
 
-    /// The children that there are, one bit each.
+    /// The children that are present, one bit each.
     pub(super) fn present(&self) -> u16 {
         (0..16).zip(&self.children).map(|(n, child)| u16::from(child.is_some()) << n).sum()
     }
 
     /// The greatest stamp among its children.
     pub(super) fn newest_child(&self) -> Option<S> {
-        let stamp = |child: &Link<S>| match child {
-            Link::Unresolved(_) => None,
-            Link::Leaf(leaf) => Some(leaf.stamp),
-            Link::Branch(link) => Some(link.stamp),
+        let stamp = |child: &NodeLink<S>| match child {
+            NodeLink::Unresolved(_) => None,
+            NodeLink::Leaf(leaf) => Some(leaf.stamp),
+            NodeLink::Branch(link) => Some(link.stamp),
         };
         self.children.iter().flatten().filter_map(stamp).max()
     }
 
     /// Number of children that are branches.
     pub(super) fn branch_children(&self) -> usize {
-        self.children.iter().filter(|child| matches!(child, Some(Link::Branch(_)))).count()
+        self.children.iter().filter(|child| matches!(child, Some(NodeLink::Branch(_)))).count()
     }
 }
 
-fn encode_branch<S: Stamp>(children: &Children<S>, depth: usize, encoder: &mut Encoder) {
+fn encode_branch<S: RowStamp>(
+    children: &BranchChildren<S>,
+    depth: usize,
+    encoder: &mut NodeEncoder,
+) {
     let mut stack: [RlpNode; 16] = Default::default();
     let (mut len, mut mask) = (0, TrieMask::default());
     for (nibble, child) in (0u8..).zip(children) {

@@ -1,7 +1,8 @@
-//! Values of leaves in rows that have versions: an account is written anew with each of its versions,
-//! so what it shares with most others, an empty storage and no code, is left out.
+//! Packed leaf values, for rows that have versions. Every version of an account is written in full,
+//! so the encoding leaves out what most accounts share: the root of an empty storage and the hash
+//! of no code.
 //!
-//! It applies to any value by its bytes alone, and takes nothing away that is not put back.
+//! Packing looks at the bytes of a value alone and is lossless.
 
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
 use alloy_trie::EMPTY_ROOT_HASH;
@@ -9,14 +10,14 @@ use retrie_state::wire::{WireReader, put_varint, varint_len};
 
 /// RLP of a hash.
 const HASH: usize = 33;
-/// The hash of no code was left out, at the end.
+/// Flag: the hash of no code is left out at the end.
 const CODE: u64 = 1;
-/// The root of an empty storage was left out, before the hash of the code.
+/// Flag: the root of an empty storage is left out before the hash of the code.
 const ROOT: u64 = 2;
 
-/// A value without what is left out of it: the parts before and behind.
+/// A packed value: the bytes before and after what is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Packed<'a> {
+pub(super) struct PackedValue<'a> {
     head: &'a [u8],
     tail: &'a [u8],
     left_out: u64,
@@ -26,7 +27,7 @@ fn is_rlp_of(bytes: &[u8], hash: &B256) -> bool {
     bytes.split_first() == Some((&0xa0, hash.as_slice()))
 }
 
-impl<'a> Packed<'a> {
+impl<'a> PackedValue<'a> {
     pub(super) fn of(value: &'a [u8]) -> Self {
         let whole = Self { head: value, tail: &[], left_out: 0 };
         let Some((before, code)) = value.split_last_chunk::<HASH>() else { return whole };
@@ -40,7 +41,7 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// What stands before its bytes: their number, and what was left out.
+    /// The number before the bytes: their length and the flags.
     fn prefix(&self) -> u64 {
         ((self.head.len() + self.tail.len()) as u64) << 2 | self.left_out
     }
@@ -56,8 +57,8 @@ impl<'a> Packed<'a> {
     }
 }
 
-/// Reads back what [`put`](Packed::put) wrote; `None` if there is another way to write the value. It
-/// shares the memory of `row`, of which `rest` is the end, if nothing was left out.
+/// Reads back what [`put`](PackedValue::put) wrote; `None` if the bytes are not the canonical
+/// encoding. If nothing was left out, the value shares the memory of `row`, whose end is `rest`.
 pub(super) fn take(rest: &mut WireReader<'_>, row: &Bytes) -> Option<Bytes> {
     let prefix = rest.varint().ok()?;
     let (len, left_out) = (usize::try_from(prefix >> 2).ok()?, prefix & 3);
@@ -73,7 +74,7 @@ pub(super) fn take(rest: &mut WireReader<'_>, row: &Bytes) -> Option<Bytes> {
         }
         _ => [stored, RLP, root, RLP, code].concat().into(),
     };
-    (Packed::of(&value).prefix() == prefix).then_some(value)
+    (PackedValue::of(&value).prefix() == prefix).then_some(value)
 }
 
 #[cfg(test)]
@@ -84,7 +85,7 @@ mod tests {
     use retrie_state::Account;
 
     fn written(value: &[u8]) -> Vec<u8> {
-        let (mut row, packed) = (Vec::new(), Packed::of(value));
+        let (mut row, packed) = (Vec::new(), PackedValue::of(value));
         packed.put(&mut row);
         assert_eq!(row.len(), packed.len());
         row

@@ -1,58 +1,60 @@
-//! Where a trie's nodes come from, and who takes down what an update changes.
+//! Two interfaces of a trie: where its nodes come from, and what records the changes of an update.
 
 use super::{
-    node::{Branch, BranchLink, Link},
-    stamp::Stamp,
+    node::{Branch, BranchLink, NodeLink},
+    stamp::RowStamp,
 };
 use alloy_primitives::{B256, Bytes};
 use alloy_trie::{Nibbles, nodes::RlpNode};
 use retrie_state::StateError;
 use std::{marker::PhantomData, sync::Arc};
 
-/// Where branches come from that are not in memory.
+/// Loads the branches that are not in memory.
 pub trait NodeSource: Sync {
-    /// What links say of rows.
-    type Stamp: Stamp;
+    /// The version of a row, in links.
+    type Stamp: RowStamp;
 
-    /// Whether large batches may be spread over the threads of rayon's pool. [`Sequential`] makes
-    /// any source one whose tries are worked on by the calling thread alone.
+    /// Whether large batches may use the threads of rayon's pool. With [`SequentialSource`] around
+    /// the source only the calling thread works.
     const PARALLEL: bool = true;
 
-    /// The branch at `path`, which `link` leads to.
+    /// The branch at `path` that `link` names.
     ///
     /// # Errors
-    /// [`StateError::Corrupt`] if it is not there, or has not the reference that the link names.
+    /// [`StateError::Corrupt`] if the branch is missing, or has another reference than the link.
     fn load(
         &self,
         path: &Nibbles,
         link: &BranchLink<Self::Stamp>,
     ) -> Result<Arc<Branch<Self::Stamp>>, StateError>;
 
-    /// Finds out what an [`Unresolved`](Link::Unresolved) link at the slot `path` is.
+    /// Resolves an [`Unresolved`](NodeLink::Unresolved) link at the slot `path`.
     ///
     /// # Errors
     /// [`StateError::Corrupt`] or [`StateError::MissingWitness`] if there is no such node.
-    fn resolve(&self, path: &Nibbles, reference: &RlpNode)
-    -> Result<Link<Self::Stamp>, StateError>;
+    fn resolve(
+        &self,
+        path: &Nibbles,
+        reference: &RlpNode,
+    ) -> Result<NodeLink<Self::Stamp>, StateError>;
 
     /// Whether a changed branch stays in memory as part of the new trie; otherwise it is loaded
-    /// when it is next needed. It stays as a part of the branch above it: if that one does not stay, neither
-    /// does this one.
+    /// when it is next needed. It stays only if the branch above it stays.
     fn keep(&self, path: &Nibbles, branch: &Branch<Self::Stamp>) -> bool;
 }
 
 /// The source of tries that are wholly in memory.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct InMemory;
+pub struct MemorySource;
 
-impl NodeSource for InMemory {
+impl NodeSource for MemorySource {
     type Stamp = ();
 
     fn load(&self, path: &Nibbles, _: &BranchLink) -> Result<Arc<Branch>, StateError> {
         Err(not_in_memory(path))
     }
 
-    fn resolve(&self, path: &Nibbles, _: &RlpNode) -> Result<Link, StateError> {
+    fn resolve(&self, path: &Nibbles, _: &RlpNode) -> Result<NodeLink, StateError> {
         Err(not_in_memory(path))
     }
 
@@ -61,19 +63,19 @@ impl NodeSource for InMemory {
     }
 }
 
-/// The source of tries that are built from nothing and not kept: what is recorded of them is all
-/// that is wanted.
+/// The source of tries that are built from nothing and then dropped: only what the recorder records
+/// is used.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unkept<S = ()>(PhantomData<S>);
+pub struct BuildSource<S = ()>(PhantomData<S>);
 
-impl<S: Stamp> NodeSource for Unkept<S> {
+impl<S: RowStamp> NodeSource for BuildSource<S> {
     type Stamp = S;
 
     fn load(&self, path: &Nibbles, _: &BranchLink<S>) -> Result<Arc<Branch<S>>, StateError> {
         Err(not_in_memory(path))
     }
 
-    fn resolve(&self, path: &Nibbles, _: &RlpNode) -> Result<Link<S>, StateError> {
+    fn resolve(&self, path: &Nibbles, _: &RlpNode) -> Result<NodeLink<S>, StateError> {
         Err(not_in_memory(path))
     }
 
@@ -86,12 +88,12 @@ fn not_in_memory(path: &Nibbles) -> StateError {
     StateError::corrupt("trie in memory", format!("no node at {path:?}"))
 }
 
-/// The same source for work on one thread: for jobs in the background, which must not take the
-/// cores from the block that is being applied.
+/// A source whose tries are worked on by one thread: for background jobs, which must not take cores
+/// from the block that is being applied.
 #[derive(Clone, Copy, Debug)]
-pub struct Sequential<N>(pub N);
+pub struct SequentialSource<N>(pub N);
 
-impl<N: NodeSource> NodeSource for Sequential<N> {
+impl<N: NodeSource> NodeSource for SequentialSource<N> {
     type Stamp = N::Stamp;
 
     const PARALLEL: bool = false;
@@ -104,7 +106,11 @@ impl<N: NodeSource> NodeSource for Sequential<N> {
         self.0.load(path, link)
     }
 
-    fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<Link<N::Stamp>, StateError> {
+    fn resolve(
+        &self,
+        path: &Nibbles,
+        reference: &RlpNode,
+    ) -> Result<NodeLink<N::Stamp>, StateError> {
         self.0.resolve(path, reference)
     }
 
@@ -113,24 +119,24 @@ impl<N: NodeSource> NodeSource for Sequential<N> {
     }
 }
 
-/// Takes down what an update changed: branches by path, or nodes by hash.
-pub trait Recorder: Send + Sync + Sized {
-    /// What links say of rows.
-    type Stamp: Stamp;
+/// Records what an update changes: branches by path, or nodes by hash.
+pub trait UpdateRecorder: Send + Sync + Sized {
+    /// The version of a row, in links.
+    type Stamp: RowStamp;
 
-    /// Whether [`nodes`](Self::nodes) wants to know the nodes.
+    /// Whether [`nodes`](Self::nodes) needs the nodes.
     const NODES: bool = false;
 
-    /// The stamp of the branches that are made. That of a leaf is its item's.
+    /// The stamp of new branches. A leaf takes the stamp of its item.
     fn stamp(&self) -> Self::Stamp;
 
-    /// An empty recorder for a part of the work that runs in parallel.
+    /// An empty recorder for a part of the update that runs in parallel.
     fn fork(&self) -> Self;
 
-    /// Takes over what a part recorded. Parts are taken over in key order.
+    /// Adds what `part` recorded. Parts are absorbed in key order.
     fn absorb(&mut self, part: Self);
 
-    /// The branch at `path` changed. Called at most once a path and update.
+    /// Records that the branch at `path` changed. Called at most once per path and update.
     fn record(
         &mut self,
         path: &Nibbles,
@@ -138,15 +144,15 @@ pub trait Recorder: Send + Sync + Sized {
         next: Option<&Branch<Self::Stamp>>,
     );
 
-    /// The nodes of the changed paths that have a hash, with their RLP: branches, extensions and
-    /// leaves, the root's included. Called once an update.
+    /// Records the nodes of the changed paths that have a hash, with their RLP: branches,
+    /// extensions and leaves, the root included. Called once per update.
     fn nodes(&mut self, nodes: Vec<(B256, Bytes)>) {
         let _ = nodes;
     }
 }
 
-/// Takes down nothing.
-impl Recorder for () {
+/// Records nothing.
+impl UpdateRecorder for () {
     type Stamp = ();
 
     fn stamp(&self) {}

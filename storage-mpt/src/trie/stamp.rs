@@ -1,36 +1,37 @@
-//! What a link says of a row beside its path.
+//! The stamp: the version of a row that a link names.
 
 use retrie_state::wire::{WireReader, put_varint};
 use std::fmt;
 
-/// What a link says beside a branch's path and reference: enough to find the branch's row. The trie
-/// carries it along and never looks at it, and no hash depends on it.
+/// The version of a branch's row, which a link stores beside the branch's path and reference to
+/// find the row. The trie carries it along and does not interpret it, and no hash depends on it.
 ///
-/// `()` is for tries that have one row a path, as [`Mpt`](crate::Mpt) has. `u64` is for tries that
-/// keep old versions of their rows: the block that wrote the row.
+/// `()` is for tries with one row a path, like [`Mpt`](crate::Mpt). `u64` is for tries that keep
+/// old versions of their rows: the number of the block that wrote the row.
 ///
-/// Leaves bear one too, for stores in which a value leads to rows elsewhere: in an account trie, to the
-/// row of the storage trie's root. The default is for those that lead nowhere.
+/// A leaf has a stamp too, for stores whose values name other rows: a leaf of the account trie
+/// names the row of the storage trie's root. Leaves that name no row have the default stamp.
 ///
-/// Their order is that in which rows are written: no link is older than the row that it leads to.
-pub trait Stamp: Copy + Default + Ord + fmt::Debug + Send + Sync + 'static {
-    /// Most bytes that [`put`](Self::put) appends.
+/// Stamps are ordered as rows are written: no link is older than the row that it names.
+pub trait RowStamp: Copy + Default + Ord + fmt::Debug + Send + Sync + 'static {
+    /// Upper bound of the bytes that [`put`](Self::put) appends.
     const MAX_LEN: usize;
 
-    /// Whether a path may have several rows, so that one can be given as a change of an older one.
+    /// Whether a path may have several rows, so that a row can be stored as a delta of an older
+    /// one.
     const HAS_VERSIONS: bool;
 
-    /// Appends it to the key of the branch's own row.
+    /// Appends the stamp to the key of the branch's own row.
     fn extend_key(self, key: &mut Vec<u8>);
 
-    /// Appends it to the row of whatever links to the branch.
+    /// Appends the stamp to the row that links to the branch.
     fn put(self, row: &mut Vec<u8>);
 
     /// Reads [`put`](Self::put)'s bytes back; `None` if they are not canonical.
     fn take(row: &mut WireReader<'_>) -> Option<Self>;
 }
 
-impl Stamp for () {
+impl RowStamp for () {
     const MAX_LEN: usize = 0;
     const HAS_VERSIONS: bool = false;
 
@@ -43,9 +44,8 @@ impl Stamp for () {
     }
 }
 
-/// Big-endian in keys, so that the rows of a path stand in the order of their blocks; a varint in
-/// rows.
-impl Stamp for u64 {
+/// Big-endian in keys, so that the rows of a path are sorted by block; a varint in rows.
+impl RowStamp for u64 {
     const MAX_LEN: usize = 10;
     const HAS_VERSIONS: bool = true;
 

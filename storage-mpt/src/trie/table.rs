@@ -1,35 +1,35 @@
-//! A trie whose branches are rows of a table: reading them, and taking down which ones change.
+//! A trie whose branches are rows of a table: reads them, and records which ones change.
 
 use super::{
     Trie,
-    node::{Branch, BranchLink, Link},
-    row,
-    source::{NodeSource, Recorder},
-    stamp::Stamp,
+    node::{Branch, BranchLink, NodeLink},
+    record,
+    source::{NodeSource, UpdateRecorder},
+    stamp::RowStamp,
 };
 use alloy_primitives::{Bytes, hex};
 use alloy_trie::{Nibbles, nodes::RlpNode};
-use retrie_state::{NodeRead, NodeWrite, StateError, Table};
+use retrie_state::{NodeRead, NodeWrite, RowTable, StateError};
 use std::{fmt, marker::PhantomData, sync::Arc};
 
-/// Where the rows of a trie are: a table, and the first bytes of their keys.
+/// Where the rows of a trie are: a table and a prefix of their keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    table: Table,
+pub struct RowPlace {
+    table: RowTable,
     prefix: [u8; Self::MAX_PREFIX],
     len: u8,
 }
 
-impl Place {
-    /// Most bytes of a prefix.
+impl RowPlace {
+    /// Upper bound of a prefix's length in bytes.
     pub const MAX_PREFIX: usize = 32;
 
-    /// Rows of `table` whose keys start with `prefix`, which no other trie there has as its prefix
-    /// or as a part of it.
+    /// Rows of `table` whose keys start with `prefix`. No other trie in this table may have a
+    /// prefix that starts with it.
     ///
     /// # Panics
     /// If the prefix has more than [`MAX_PREFIX`](Self::MAX_PREFIX) bytes.
-    pub fn new(table: Table, prefix: &[u8]) -> Self {
+    pub fn new(table: RowTable, prefix: &[u8]) -> Self {
         assert!(prefix.len() <= Self::MAX_PREFIX, "the prefix of a trie's rows is too long");
         let mut bytes = [0; Self::MAX_PREFIX];
         bytes[..prefix.len()].copy_from_slice(prefix);
@@ -37,11 +37,11 @@ impl Place {
     }
 
     /// The table.
-    pub const fn table(&self) -> Table {
+    pub const fn table(&self) -> RowTable {
         self.table
     }
 
-    /// The first bytes of all keys.
+    /// The prefix of all keys.
     pub fn prefix(&self) -> &[u8] {
         &self.prefix[..usize::from(self.len)]
     }
@@ -57,38 +57,38 @@ impl Place {
 
 /// The rows of one trie as a source of branches.
 #[derive(Clone, Copy)]
-pub struct Rows<'a, S = ()> {
+pub struct RowSource<'a, S = ()> {
     view: &'a dyn NodeRead,
-    place: Place,
+    place: RowPlace,
     stamp: PhantomData<S>,
 }
 
-impl<S> fmt::Debug for Rows<'_, S> {
+impl<S> fmt::Debug for RowSource<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rows").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("RowSource").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
-impl<'a, S: Stamp> Rows<'a, S> {
-    /// The rows at `place` that `view` shows.
-    pub const fn new(view: &'a dyn NodeRead, place: Place) -> Self {
+impl<'a, S: RowStamp> RowSource<'a, S> {
+    /// The rows at `place` in `view`.
+    pub const fn new(view: &'a dyn NodeRead, place: RowPlace) -> Self {
         Self { view, place, stamp: PhantomData }
     }
 
-    /// The trie that the row of the root with this stamp names; `None` without such a row.
+    /// The trie whose root's row has this stamp; `None` if there is no such row.
     ///
     /// # Errors
     /// [`StateError::Corrupt`] if the row is malformed.
     pub fn trie(&self, stamp: S) -> Result<Option<Trie<S>>, StateError> {
-        let row = self.view.get(self.place.table, &row::root_key(self.place.prefix(), stamp))?;
+        let row = self.view.get(self.place.table, &record::root_key(self.place.prefix(), stamp))?;
         let Some(row) = row else { return Ok(None) };
-        let root = row::decode_root(&row);
+        let root = record::decode_root(&row);
         let root = root.ok_or_else(|| self.place.corrupt("malformed row of the root"))?;
         Ok(Some(Trie::from_root(Some(root))))
     }
 
     fn row(&self, path: &Nibbles, stamp: S) -> Result<Bytes, StateError> {
-        let key = row::branch_key(self.place.prefix(), path, stamp);
+        let key = record::branch_key(self.place.prefix(), path, stamp);
         self.view.get(self.place.table, &key)?.ok_or_else(|| match S::HAS_VERSIONS {
             true => self
                 .place
@@ -102,21 +102,21 @@ impl<'a, S: Stamp> Rows<'a, S> {
     }
 }
 
-impl<S: Stamp> NodeSource for Rows<'_, S> {
+impl<S: RowStamp> NodeSource for RowSource<'_, S> {
     type Stamp = S;
 
     fn load(&self, path: &Nibbles, link: &BranchLink<S>) -> Result<Arc<Branch<S>>, StateError> {
         let head = |path: &Nibbles, stamp: S| {
-            row::head(stamp, &self.row(path, stamp)?).ok_or_else(|| self.malformed(path))
+            record::head(stamp, &self.row(path, stamp)?).ok_or_else(|| self.malformed(path))
         };
         let (stamp, malformed) = (link.stamp(), || self.malformed(path));
         let row = self.row(path, stamp)?;
-        let branch = match row::change_of(stamp, &row).ok_or_else(malformed)? {
-            None => row::decode(path, stamp, &row, head)?,
+        let branch = match record::delta_of(stamp, &row).ok_or_else(malformed)? {
+            None => record::decode(path, stamp, &row, head)?,
             Some(change) => {
                 let base = self.row(path, change.base)?;
-                let base = row::decode(path, change.base, &base, head)?.ok_or_else(malformed)?;
-                row::decode_change(path, stamp, &row, &base)
+                let base = record::decode(path, change.base, &base, head)?.ok_or_else(malformed)?;
+                record::decode_delta(path, stamp, &row, &base)
             }
         };
         let branch = branch.ok_or_else(malformed)?;
@@ -131,18 +131,18 @@ impl<S: Stamp> NodeSource for Rows<'_, S> {
         Ok(Arc::new(branch))
     }
 
-    fn resolve(&self, path: &Nibbles, _: &RlpNode) -> Result<Link<S>, StateError> {
+    fn resolve(&self, path: &Nibbles, _: &RlpNode) -> Result<NodeLink<S>, StateError> {
         Err(self.place.corrupt(format_args!("unresolved node at {path:?}")))
     }
 
     fn keep(&self, path: &Nibbles, branch: &Branch<S>) -> bool {
-        // Split branches are the dear ones to load: each reads the rows of all its children.
-        row::is_split(path, branch)
+        // Split branches are expensive to load: each reads the rows of all its children.
+        record::is_split(path, branch)
     }
 }
 
-/// A changed row. Where stamps tell versions of a row apart, a branch that changes gives two of
-/// them: one without `next`, which the new version makes obsolete, and one without `previous`.
+/// A changed row. If rows have versions, a changed branch gives two of these: one without `next`
+/// for the superseded version, and one without `previous` for the new version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowChange {
     /// Key of the row.
@@ -156,22 +156,23 @@ pub struct RowChange {
 /// Records the rows that an update changes.
 #[derive(Clone, Debug)]
 pub struct RowRecorder<S = ()> {
-    place: Place,
+    place: RowPlace,
     stamp: S,
     rows: Vec<RowChange>,
 }
 
-impl<S: Stamp> RowRecorder<S> {
-    /// An empty one for the trie at `place`, whose new rows have this stamp.
-    pub const fn new(place: Place, stamp: S) -> Self {
+impl<S: RowStamp> RowRecorder<S> {
+    /// An empty recorder for the trie at `place`, whose new rows have this stamp.
+    pub const fn new(place: RowPlace, stamp: S) -> Self {
         Self { place, stamp, rows: Vec::new() }
     }
 
     /// Adds the row of the root, if it changes.
     pub fn root(&mut self, previous: &Trie<S>, next: &Trie<S>) {
-        let (previous, next) = (row::encode_root(previous.root()), row::encode_root(next.root()));
+        let (previous, next) =
+            (record::encode_root(previous.root()), record::encode_root(next.root()));
         if previous != next {
-            let key = row::root_key(self.place.prefix(), self.stamp);
+            let key = record::root_key(self.place.prefix(), self.stamp);
             self.rows.push(RowChange { key, previous, next });
         }
     }
@@ -181,18 +182,18 @@ impl<S: Stamp> RowRecorder<S> {
         self.rows
     }
 
-    /// Writes the rows: each takes the place of the one before.
+    /// Writes the rows; each replaces its previous value.
     ///
     /// # Errors
-    /// Those of the view.
+    /// Errors of the view.
     pub fn write(self, view: &mut dyn NodeWrite) -> Result<(), StateError> {
         write(view, self.place.table, self.rows)
     }
 
     fn push(&mut self, path: &Nibbles, previous: Option<&Branch<S>>, next: Option<&Branch<S>>) {
         let Some(stamp) = next.or(previous).map(Branch::stamp) else { return };
-        let encode = |branch: &Branch<S>| row::encode(path, branch);
-        let key = row::branch_key(self.place.prefix(), path, stamp);
+        let encode = |branch: &Branch<S>| record::encode(path, branch);
+        let key = record::branch_key(self.place.prefix(), path, stamp);
         self.rows.push(RowChange { key, previous: previous.map(encode), next: next.map(encode) });
     }
 }
@@ -200,13 +201,13 @@ impl<S: Stamp> RowRecorder<S> {
 /// Writes changed rows of a table.
 pub(crate) fn write(
     view: &mut dyn NodeWrite,
-    table: Table,
+    table: RowTable,
     rows: Vec<RowChange>,
 ) -> Result<(), StateError> {
     rows.into_iter().try_for_each(|row| view.replace(table, &row.key, row.previous, row.next))
 }
 
-impl<S: Stamp> Recorder for RowRecorder<S> {
+impl<S: RowStamp> UpdateRecorder for RowRecorder<S> {
     type Stamp = S;
 
     fn stamp(&self) -> S {

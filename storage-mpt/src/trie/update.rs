@@ -1,13 +1,13 @@
 //! The update of a trie: a recursive descent over a sorted batch.
 
 use super::{
-    Item, child_slot,
-    early::Early,
+    LeafUpdate, child_slot,
+    early::EarlySubtries,
     loaded,
-    node::{Branch, BranchLink, Children, Encoder, Leaf, Link},
+    node::{Branch, BranchChildren, BranchLink, Leaf, NodeEncoder, NodeLink},
     resolved,
-    source::{NodeSource, Recorder},
-    stamp::Stamp,
+    source::{NodeSource, UpdateRecorder},
+    stamp::RowStamp,
     unresolvable,
 };
 use crate::hash::TrieHash;
@@ -17,69 +17,69 @@ use rayon::prelude::*;
 use retrie_state::StateError;
 use std::sync::Arc;
 
-/// Batches from this size on are worked on in parallel, child by child.
+/// Batches of at least this size are updated in parallel, child by child.
 const PARALLEL_ITEMS: usize = 96;
 
-/// What became of a slot.
+/// The result of updating a slot.
 #[derive(Debug)]
-pub(super) enum Outcome<S> {
+pub(super) enum SlotOutcome<S> {
     /// Nothing changed.
     Same,
-    New(Option<Link<S>>),
+    New(Option<NodeLink<S>>),
 }
 
-/// A link that is about to be hung somewhere, with the path of its leaf or branch.
+/// A link that is not at a slot yet, with the path of its leaf or branch.
 #[derive(Clone, Debug)]
-pub(super) struct Placed<S> {
+pub(super) struct PlacedLink<S> {
     path: Nibbles,
-    link: Link<S>,
+    link: NodeLink<S>,
 }
 
-impl<S: Stamp> Placed<S> {
+impl<S: RowStamp> PlacedLink<S> {
     fn leaf(leaf: Arc<Leaf<S>>) -> Self {
-        Self { path: leaf.path(), link: Link::Leaf(leaf) }
+        Self { path: leaf.path(), link: NodeLink::Leaf(leaf) }
     }
 
     /// Takes `link` off the slot `slot`.
-    pub(super) fn taken_from(slot: &Nibbles, link: Link<S>) -> Self {
+    pub(super) fn taken_from(slot: &Nibbles, link: NodeLink<S>) -> Self {
         let path = match &link {
-            Link::Leaf(leaf) => leaf.path(),
-            Link::Branch(link) => link.path(slot),
-            Link::Unresolved(_) => *slot,
+            NodeLink::Leaf(leaf) => leaf.path(),
+            NodeLink::Branch(link) => link.path(slot),
+            NodeLink::Unresolved(_) => *slot,
         };
         Self { path, link }
     }
 }
 
-/// A part of a subtree that is about to be built.
-pub(super) trait Entry<S>: Sync {
+/// One entry of a subtrie that is being built: a new leaf, or a link of the old trie.
+pub(super) trait BuildEntry<S>: Sync {
     fn path(&self) -> Nibbles;
-    fn hang_at(&self, slot: &Nibbles) -> Link<S>;
+    fn hang_at(&self, slot: &Nibbles) -> NodeLink<S>;
 }
 
-impl<S: Stamp> Entry<S> for Placed<S> {
+impl<S: RowStamp> BuildEntry<S> for PlacedLink<S> {
     fn path(&self) -> Nibbles {
         self.path
     }
 
-    fn hang_at(&self, slot: &Nibbles) -> Link<S> {
+    fn hang_at(&self, slot: &Nibbles) -> NodeLink<S> {
         match &self.link {
-            Link::Branch(link) => Link::Branch(link.hung_at(slot, &self.path)),
+            NodeLink::Branch(link) => NodeLink::Branch(link.hung_at(slot, &self.path)),
             link => link.clone(),
         }
     }
 }
 
-/// An insertion.
+/// A leaf that is inserted.
 #[derive(Clone, Copy)]
-pub(super) struct Insert<'a, S> {
+pub(super) struct LeafInsert<'a, S> {
     key: &'a B256,
     value: &'a Bytes,
     stamp: S,
 }
 
-impl<'a, S: Stamp> Insert<'a, S> {
-    pub(super) fn from_item(item: &'a Item<S>) -> Option<Self> {
+impl<'a, S: RowStamp> LeafInsert<'a, S> {
+    pub(super) fn from_item(item: &'a LeafUpdate<S>) -> Option<Self> {
         item.value.as_ref().map(|value| Self { key: &item.key, value, stamp: item.stamp })
     }
 
@@ -88,37 +88,37 @@ impl<'a, S: Stamp> Insert<'a, S> {
     }
 }
 
-impl<S: Stamp> Entry<S> for Insert<'_, S> {
+impl<S: RowStamp> BuildEntry<S> for LeafInsert<'_, S> {
     fn path(&self) -> Nibbles {
         Nibbles::unpack_array(&self.key.0)
     }
 
-    fn hang_at(&self, _: &Nibbles) -> Link<S> {
-        Link::Leaf(self.leaf())
+    fn hang_at(&self, _: &Nibbles) -> NodeLink<S> {
+        NodeLink::Leaf(self.leaf())
     }
 }
 
-/// One update under way, or a part of it.
-pub(super) struct Update<'a, N, R: Recorder> {
+/// An update in progress, or a part of it on one thread.
+pub(super) struct TrieUpdate<'a, N, R: UpdateRecorder> {
     source: &'a N,
-    /// What is done already.
-    early: Option<&'a Early<R>>,
+    /// Subtries that are updated already.
+    early: Option<&'a EarlySubtries<R>>,
     recorder: R,
-    pub(super) encoder: Encoder,
+    pub(super) encoder: NodeEncoder,
 }
 
-impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
+impl<'a, N: NodeSource, R: UpdateRecorder<Stamp = N::Stamp>> TrieUpdate<'a, N, R> {
     pub(super) fn new(
         source: &'a N,
         recorder: &R,
         with: TrieHash,
-        early: Option<&'a Early<R>>,
+        early: Option<&'a EarlySubtries<R>>,
     ) -> Self {
-        let encoder = if R::NODES { Encoder::noting(with) } else { Encoder::new(with) };
+        let encoder = if R::NODES { NodeEncoder::collecting(with) } else { NodeEncoder::new(with) };
         Self { source, early, recorder: recorder.fork(), encoder }
     }
 
-    /// Whether a batch of `len` is worked on by this thread alone.
+    /// Whether this thread alone works on a batch of `len` items.
     const fn is_small(len: usize) -> bool {
         !N::PARALLEL || len < PARALLEL_ITEMS
     }
@@ -128,14 +128,14 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
         Self { source, early, recorder: self.recorder.fork(), encoder: self.encoder.fork() }
     }
 
-    /// Takes over what a part of the work that ran in parallel has left.
-    fn absorb(&mut self, (recorder, encoder): (R, Encoder)) {
+    /// Adds the results of a part that ran in parallel.
+    fn absorb(&mut self, (recorder, encoder): (R, NodeEncoder)) {
         self.recorder.absorb(recorder);
         self.encoder.absorb(encoder);
     }
 
-    /// What was recorded, and the nodes that were noted, for another update to take over.
-    pub(super) fn into_parts(self) -> (R, Encoder) {
+    /// The recorder and the encoder, for another update to absorb.
+    pub(super) fn into_parts(self) -> (R, NodeEncoder) {
         (self.recorder, self.encoder)
     }
 
@@ -149,12 +149,12 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
     /// Applies `items`, all below `slot`, to what hangs there.
     pub(super) fn slot(
         &mut self,
-        link: Option<&Link<N::Stamp>>,
+        link: Option<&NodeLink<N::Stamp>>,
         slot: &Nibbles,
-        items: &[Item<N::Stamp>],
-    ) -> Result<Outcome<N::Stamp>, StateError> {
+        items: &[LeafUpdate<N::Stamp>],
+    ) -> Result<SlotOutcome<N::Stamp>, StateError> {
         if items.is_empty() {
-            return Ok(Outcome::Same);
+            return Ok(SlotOutcome::Same);
         }
         if let Some((outcome, part)) = self.early.and_then(|early| early.take(slot, items)) {
             self.absorb(part);
@@ -162,16 +162,16 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
         }
         match link {
             None => {
-                let inserts: Vec<_> = items.iter().filter_map(Insert::from_item).collect();
+                let inserts: Vec<_> = items.iter().filter_map(LeafInsert::from_item).collect();
                 Ok(match &inserts[..] {
-                    [] => Outcome::Same,
-                    inserts => Outcome::New(Some(self.build(slot, inserts))),
+                    [] => SlotOutcome::Same,
+                    inserts => SlotOutcome::New(Some(self.build(slot, inserts))),
                 })
             }
-            Some(Link::Leaf(leaf)) => Ok(self.leaf(leaf, slot, items)),
-            Some(Link::Branch(link)) => self.branch(link, slot, items),
-            Some(Link::Unresolved(reference)) => match self.source.resolve(slot, reference)? {
-                Link::Unresolved(_) => Err(unresolvable(slot)),
+            Some(NodeLink::Leaf(leaf)) => Ok(self.leaf(leaf, slot, items)),
+            Some(NodeLink::Branch(link)) => self.branch(link, slot, items),
+            Some(NodeLink::Unresolved(reference)) => match self.source.resolve(slot, reference)? {
+                NodeLink::Unresolved(_) => Err(unresolvable(slot)),
                 link => self.slot(Some(&link), slot, items),
             },
         }
@@ -181,35 +181,37 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
         &mut self,
         leaf: &Arc<Leaf<N::Stamp>>,
         slot: &Nibbles,
-        items: &[Item<N::Stamp>],
-    ) -> Outcome<N::Stamp> {
-        // The common case first: the value of one key changes, or the key goes.
-        if let [Item { key, value, stamp }] = items
+        items: &[LeafUpdate<N::Stamp>],
+    ) -> SlotOutcome<N::Stamp> {
+        // The common case first: the value of one key changes, or the key is removed.
+        if let [LeafUpdate { key, value, stamp }] = items
             && key == leaf.key()
         {
             return match value {
-                Some(value) if value == leaf.value() && *stamp == leaf.stamp() => Outcome::Same,
+                Some(value) if value == leaf.value() && *stamp == leaf.stamp() => SlotOutcome::Same,
                 Some(value) => {
                     let leaf = Leaf::new(*key, value.clone(), *stamp);
-                    Outcome::New(Some(Link::Leaf(Arc::new(leaf))))
+                    SlotOutcome::New(Some(NodeLink::Leaf(Arc::new(leaf))))
                 }
-                None => Outcome::New(None),
+                None => SlotOutcome::New(None),
             };
         }
         let mut kept = items.iter().all(|item| item.key != *leaf.key()).then(|| leaf.clone());
-        let inserts = items.iter().filter_map(Insert::from_item);
+        let inserts = items.iter().filter_map(LeafInsert::from_item);
         let mut entries = Vec::with_capacity(items.len() + 1);
         for insert in inserts {
             if kept.as_ref().is_some_and(|leaf| leaf.key() < insert.key) {
-                entries.extend(kept.take().map(Placed::leaf));
+                entries.extend(kept.take().map(PlacedLink::leaf));
             }
-            entries.push(Placed::leaf(insert.leaf()));
+            entries.push(PlacedLink::leaf(insert.leaf()));
         }
-        entries.extend(kept.map(Placed::leaf));
+        entries.extend(kept.map(PlacedLink::leaf));
         match &entries[..] {
-            [] => Outcome::New(None),
-            [Placed { link: Link::Leaf(only), .. }] if Arc::ptr_eq(only, leaf) => Outcome::Same,
-            entries => Outcome::New(Some(self.build(slot, entries))),
+            [] => SlotOutcome::New(None),
+            [PlacedLink { link: NodeLink::Leaf(only), .. }] if Arc::ptr_eq(only, leaf) => {
+                SlotOutcome::Same
+            }
+            entries => SlotOutcome::New(Some(self.build(slot, entries))),
         }
     }
 
@@ -218,63 +220,65 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
         &mut self,
         link: &BranchLink<N::Stamp>,
         slot: &Nibbles,
-        items: &[Item<N::Stamp>],
-    ) -> Result<Outcome<N::Stamp>, StateError> {
+        items: &[LeafUpdate<N::Stamp>],
+    ) -> Result<SlotOutcome<N::Stamp>, StateError> {
         if !link.has_extension() {
             return Ok(match self.inside(link, slot, items)? {
-                None => Outcome::Same,
-                Some(placed) => Outcome::New(placed.map(|placed| placed.hang_at(slot))),
+                None => SlotOutcome::Same,
+                Some(placed) => SlotOutcome::New(placed.map(|placed| placed.hang_at(slot))),
             });
         }
         let path = link.path(slot);
-        // Items below the branch, and those that leave its extension on the one or the other side.
-        let head = |item: &Item<N::Stamp>| Nibbles::unpack_array(&item.key.0).slice(..path.len());
+        // Items below the branch, and items that leave its extension before or after it.
+        let head =
+            |item: &LeafUpdate<N::Stamp>| Nibbles::unpack_array(&item.key.0).slice(..path.len());
         let start = items.partition_point(|item| head(item) < path);
         let end = items.partition_point(|item| head(item) <= path);
-        let inserts = |items: &[Item<N::Stamp>]| {
-            items.iter().filter_map(Insert::from_item).map(|i| i.leaf()).collect()
+        let inserts = |items: &[LeafUpdate<N::Stamp>]| {
+            items.iter().filter_map(LeafInsert::from_item).map(|i| i.leaf()).collect()
         };
         let (before, after): (Vec<_>, Vec<_>) = (inserts(&items[..start]), inserts(&items[end..]));
 
         let inside =
             if start == end { None } else { self.inside(link, &path, &items[start..end])? };
         let middle = match inside {
-            None if before.is_empty() && after.is_empty() => return Ok(Outcome::Same),
-            None => Some(Placed { path, link: Link::Branch(link.clone()) }),
+            None if before.is_empty() && after.is_empty() => return Ok(SlotOutcome::Same),
+            None => Some(PlacedLink { path, link: NodeLink::Branch(link.clone()) }),
             Some(placed) => placed,
         };
         let entries: Vec<_> = before
             .into_iter()
-            .map(Placed::leaf)
+            .map(PlacedLink::leaf)
             .chain(middle)
-            .chain(after.into_iter().map(Placed::leaf))
+            .chain(after.into_iter().map(PlacedLink::leaf))
             .collect();
-        Ok(Outcome::New(match &entries[..] {
+        Ok(SlotOutcome::New(match &entries[..] {
             [] => None,
             entries => Some(self.build(slot, entries)),
         }))
     }
 
-    /// Applies `items`, all below the branch at `path`. `None`: nothing changed.
+    /// Applies `items`, all below the branch at `path`. `None` if nothing changes.
     fn inside(
         &mut self,
         link: &BranchLink<N::Stamp>,
         path: &Nibbles,
-        items: &[Item<N::Stamp>],
-    ) -> Result<Option<Option<Placed<N::Stamp>>>, StateError> {
+        items: &[LeafUpdate<N::Stamp>],
+    ) -> Result<Option<Option<PlacedLink<N::Stamp>>>, StateError> {
         let node = loaded(self.source, path, link)?;
-        let nibble_of =
-            |item: &Item<N::Stamp>| Nibbles::unpack_array(&item.key.0).get_unchecked(path.len());
+        let nibble_of = |item: &LeafUpdate<N::Stamp>| {
+            Nibbles::unpack_array(&item.key.0).get_unchecked(path.len())
+        };
         if path.len() == 64 {
             return Err(StateError::corrupt("trie", format!("a branch at the full key {path:?}")));
         }
         let groups = items.chunk_by(|a, b| nibble_of(a) == nibble_of(b));
-        let child = |update: &mut Self, items: &[Item<N::Stamp>]| {
+        let child = |update: &mut Self, items: &[LeafUpdate<N::Stamp>]| {
             let nibble = nibble_of(&items[0]);
             let link = node.children[nibble as usize].as_ref();
             Ok((nibble, update.slot(link, &child_slot(path, nibble), items)?))
         };
-        let outcomes: Vec<(u8, Outcome<_>)> = if Self::is_small(items.len()) {
+        let outcomes: Vec<(u8, SlotOutcome<_>)> = if Self::is_small(items.len()) {
             groups.map(|items| child(self, items)).collect::<Result<_, StateError>>()?
         } else {
             let this = &*self;
@@ -292,12 +296,12 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
             };
             parts.into_iter().map(absorb).collect()
         };
-        if outcomes.iter().all(|(_, outcome)| matches!(outcome, Outcome::Same)) {
+        if outcomes.iter().all(|(_, outcome)| matches!(outcome, SlotOutcome::Same)) {
             return Ok(None);
         }
         let mut children = node.children.clone();
         for (nibble, outcome) in outcomes {
-            if let Outcome::New(link) = outcome {
+            if let SlotOutcome::New(link) = outcome {
                 children[nibble as usize] = link;
             }
         }
@@ -308,7 +312,7 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
                 let slot = child_slot(path, nibble);
                 let link =
                     only.take().map(|link| resolved(self.source, &slot, link)).transpose()?;
-                link.map(|link| Placed::taken_from(&slot, link))
+                link.map(|link| PlacedLink::taken_from(&slot, link))
             }
             (None, _) => {
                 self.recorder.record(path, Some(&node), None);
@@ -318,12 +322,13 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
         }))
     }
 
-    /// Builds what hangs at `slot` from entries in path order, none of them a prefix of another.
-    pub(super) fn build<E: Entry<N::Stamp>>(
+    /// Builds the subtrie at `slot` from entries in path order, of which none is a prefix of
+    /// another.
+    pub(super) fn build<E: BuildEntry<N::Stamp>>(
         &mut self,
         slot: &Nibbles,
         entries: &[E],
-    ) -> Link<N::Stamp> {
+    ) -> NodeLink<N::Stamp> {
         let (first, last) = match entries {
             [only] => return only.hang_at(slot),
             [first, .., last] => (first.path(), last.path()),
@@ -332,7 +337,7 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
         let path = first.slice(..first.common_prefix_length(&last));
         let nibble_of = |entry: &E| entry.path().get_unchecked(path.len());
         let groups = entries.chunk_by(|a, b| nibble_of(a) == nibble_of(b));
-        let mut children = Children::<N::Stamp>::default();
+        let mut children = BranchChildren::<N::Stamp>::default();
         let child = |update: &mut Self, entries: &[E]| {
             let nibble = nibble_of(&entries[0]);
             (nibble, update.build(&child_slot(&path, nibble), entries))
@@ -365,11 +370,11 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
         &mut self,
         path: &Nibbles,
         previous: Option<&Branch<N::Stamp>>,
-        children: Children<N::Stamp>,
-    ) -> Placed<N::Stamp> {
+        children: BranchChildren<N::Stamp>,
+    ) -> PlacedLink<N::Stamp> {
         let branch = Branch::hash(path, children, self.recorder.stamp(), &mut self.encoder);
         self.recorder.record(path, previous, Some(&branch));
         let kept = self.source.keep(path, &branch);
-        Placed { path: *path, link: Link::Branch(BranchLink::to(path, path, branch, kept)) }
+        PlacedLink { path: *path, link: NodeLink::Branch(BranchLink::to(path, path, branch, kept)) }
     }
 }

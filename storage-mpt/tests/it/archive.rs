@@ -2,13 +2,14 @@
 
 use crate::common::blocks::{account, keys, random_block};
 use crate::common::{
-    Model, Store, View, delta, filled, random_address, state_root, state_root_by_definition,
+    MemoryView, StateModel, TestStore, delta, filled, random_address, state_root,
+    state_root_by_definition,
 };
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use retrie_state::{
-    Account, At, Backend, BlockRef, Direction, History, KeyRange, KvStore, MemoryStore, Row,
-    StateError, StateKey, StateReader, StateStore, StoreOptions, encode_slot,
+    Account, Backend, BlockRef, KeyRange, KvStore, MemoryStore, ScanDirection, StateError,
+    StateHistory, StateId, StateKey, StateReader, StateStore, StoreOptions, TableRow, encode_slot,
 };
 use retrie_storage_mpt::{KEYS, MptArchive, NODES, ROOTS, TrieHash};
 use std::{collections::BTreeSet, sync::Arc};
@@ -16,12 +17,12 @@ use std::{collections::BTreeSet, sync::Arc};
 const KECCAK: TrieHash = TrieHash::Keccak256;
 const BLAKE2B: TrieHash = TrieHash::Blake2b256;
 
-/// One that keeps hardly any rows in memory.
+/// An archive that keeps almost no rows in memory.
 fn archive(with: TrieHash) -> MptArchive {
     MptArchive::with_cache(with, 2048)
 }
 
-fn check_state(archive: &MptArchive, view: &View, root: &B256, model: &Model) {
+fn check_state(archive: &MptArchive, view: &MemoryView, root: &B256, model: &StateModel) {
     let entries = archive.entries(view, root, None, usize::MAX).unwrap();
     assert!(entries.iter().map(|(key, value)| (key, value)).eq(model));
     for (key, value) in model {
@@ -29,8 +30,8 @@ fn check_state(archive: &MptArchive, view: &View, root: &B256, model: &Model) {
     }
 }
 
-/// What the check of all rows finds.
-fn faults(store: &Store<MptArchive>) -> Vec<String> {
+/// The faults that the check of all rows finds.
+fn faults(store: &TestStore<MptArchive>) -> Vec<String> {
     let (rebuilt, mut faults) = (store.bulk_loaded().0, Vec::new());
     let mut report = |fault: StateError| faults.push(fault.to_string());
     store
@@ -45,7 +46,7 @@ fn every_block_has_the_root_and_the_proofs_of_mpt_and_keeps_its_state() {
     for seed in 0..4 {
         let random = &mut StdRng::seed_from_u64(seed);
         let (addresses, slots) = keys(random);
-        let (mut mpt, mut store) = (Store::new(), Store::of(archive(KECCAK)));
+        let (mut mpt, mut store) = (TestStore::new(), TestStore::of(archive(KECCAK)));
         let mut past = Vec::new();
         for block in 0..90 {
             let shrink = [0.1, 0.4, 0.8][block / 10 % 3];
@@ -58,7 +59,7 @@ fn every_block_has_the_root_and_the_proofs_of_mpt_and_keeps_its_state() {
             asked.push(StateKey::Slot(addresses[0], slots[0]));
             asked.push(StateKey::Slot(Address::repeat_byte(7), slots[0]));
             let proof = store.mpt.prove(&store.view, &store.cache, &asked).unwrap();
-            // There is but one proof, whoever made it.
+            // Both backends make the same proof.
             assert_eq!(mpt.mpt.prove(&mpt.view, &mpt.cache, &asked).unwrap(), proof);
             let eip_1186 = |address, slots: &[B256]| {
                 let of = store.mpt.account_proof(&store.view, &store.cache, address, slots);
@@ -105,8 +106,8 @@ fn every_block_has_the_root_and_the_proofs_of_mpt_and_keeps_its_state() {
 fn blake2b_roots_are_those_of_the_definition() {
     let random = &mut StdRng::seed_from_u64(5);
     let (addresses, slots) = keys(random);
-    let mut store = Store::of(archive(BLAKE2B));
-    assert_eq!(store.root, state_root_by_definition(BLAKE2B, &Model::new()));
+    let mut store = TestStore::of(archive(BLAKE2B));
+    assert_eq!(store.root, state_root_by_definition(BLAKE2B, &StateModel::new()));
     for block in 0..60 {
         let shrink = [0.1, 0.4, 0.8][block / 10 % 3];
         let (after, wiped) = random_block(random, &store.model, &addresses, &slots, shrink);
@@ -129,7 +130,7 @@ fn blake2b_roots_are_those_of_the_definition() {
 #[test]
 fn large_tries_built_in_parts_and_in_parallel_keep_their_root() {
     let random = &mut StdRng::seed_from_u64(2);
-    let mut model = Model::new();
+    let mut model = StateModel::new();
     let big = Address::repeat_byte(1);
     for n in 0..3_000u64 {
         let address = if n == 0 { big } else { random_address(random) };
@@ -137,7 +138,7 @@ fn large_tries_built_in_parts_and_in_parallel_keep_their_root() {
         let value = encode_slot(U256::from(n % 3 + 1)).unwrap();
         model.insert(StateKey::Slot(big, keccak256(n.to_be_bytes())), value);
     }
-    let mut store = Store::of(archive(KECCAK));
+    let mut store = TestStore::of(archive(KECCAK));
     store.block(model, &[]);
     assert_eq!(store.root, state_root(&store.model));
     let (view, root) = store.bulk_loaded();
@@ -159,9 +160,10 @@ fn large_tries_built_in_parts_and_in_parallel_keep_their_root() {
 }
 
 /// The rows of the backend's tables.
-fn rows(kv: &MemoryStore) -> Vec<Vec<Row>> {
+fn rows(kv: &MemoryStore) -> Vec<Vec<TableRow>> {
     let snapshot = kv.snapshot().unwrap();
-    let rows = |table| snapshot.scan(table, KeyRange::ALL, Direction::Forward, usize::MAX).unwrap();
+    let rows =
+        |table| snapshot.scan(table, KeyRange::ALL, ScanDirection::Forward, usize::MAX).unwrap();
     [NODES, KEYS, ROOTS].into_iter().map(rows).collect()
 }
 
@@ -172,8 +174,8 @@ fn a_revert_takes_back_the_nodes_of_its_blocks_and_no_others() {
     let backend = Arc::new(archive(KECCAK));
     let store = StateStore::open(backend, Arc::new(kv.clone()), StoreOptions::default()).unwrap();
     let hash = |number: u64, fork: u8| keccak256([&number.to_be_bytes()[..], &[fork]].concat());
-    let commit = |before: &Model, after: &Model, fork: u8| {
-        let session = store.begin(At::Tip).unwrap();
+    let commit = |before: &StateModel, after: &StateModel, fork: u8| {
+        let session = store.begin(StateId::Tip).unwrap();
         let number = session.number();
         let proposal = session.finish(&delta(before, after, &[])).unwrap();
         store.seal(&proposal, hash(number, fork));
@@ -192,9 +194,9 @@ fn a_revert_takes_back_the_nodes_of_its_blocks_and_no_others() {
     let random = &mut StdRng::seed_from_u64(8);
     let accounts: Vec<Address> = (0..3).map(|_| random_address(random)).collect();
     let value = encode_slot(U256::MAX).unwrap();
-    let mut states = vec![Model::new()];
+    let mut states = vec![StateModel::new()];
     for _ in 0..40 {
-        let mut model = Model::new();
+        let mut model = StateModel::new();
         for address in &accounts {
             model.insert(StateKey::Account(*address), Account::default().encode());
             let set = random.random_range(0..8u64);
@@ -213,7 +215,7 @@ fn a_revert_takes_back_the_nodes_of_its_blocks_and_no_others() {
             for back in 1..=5 {
                 revert((n - back) as u64);
                 assert!(rows(&kv) == pictures[n - back], "{back} blocks back from {n}");
-                // Others in their place, then away with them.
+                // Another block in their place, which is reverted too.
                 commit(&states[n + 1 - back], &states[back], 1);
                 revert((n - back) as u64);
                 assert!(rows(&kv) == pictures[n - back], "after another block");
@@ -237,15 +239,15 @@ fn a_revert_takes_back_the_nodes_of_its_blocks_and_no_others() {
 #[test]
 fn lost_and_damaged_rows_are_reported() {
     let random = &mut StdRng::seed_from_u64(4);
-    let mut store = Store::of(archive(KECCAK));
-    let model: Model = (0..200)
+    let mut store = TestStore::of(archive(KECCAK));
+    let model: StateModel = (0..200)
         .map(|_| (StateKey::Account(random_address(random)), account(random).encode()))
         .collect();
     store.block(model, &[]);
     let asked: Vec<_> = store.model.keys().copied().collect();
     let hashes: Vec<_> = store.view.tables[&NODES].keys().cloned().collect();
-    type Damage = fn(&Bytes) -> Option<Bytes>;
-    let damages: [(&str, Damage); 4] = [
+    type RowDamage = fn(&Bytes) -> Option<Bytes>;
+    let damages: [(&str, RowDamage); 4] = [
         ("no row for the node", |_| None),
         ("malformed", |row| Some(row.slice(..row.len() - 1))),
         ("malformed", |row| Some([&row[..], &[0x80]].concat().into())),
@@ -259,7 +261,7 @@ fn lost_and_damaged_rows_are_reported() {
                 Some(row) => drop(rows.insert(hash.clone(), row)),
                 None => drop(rows.remove(hash)),
             }
-            // Nothing is in memory of a backend that is new.
+            // The cache of a new backend is empty.
             let fresh = archive(KECCAK);
             let found: Vec<_> =
                 asked.iter().filter_map(|key| fresh.read(&view, &store.cache, key).err()).collect();
@@ -283,7 +285,7 @@ fn lost_and_damaged_rows_are_reported() {
 fn a_flipped_bit_of_any_row_of_any_age_is_found() {
     let random = &mut StdRng::seed_from_u64(9);
     let (addresses, slots) = keys(random);
-    let mut store = Store::of(archive(KECCAK));
+    let mut store = TestStore::of(archive(KECCAK));
     for block in 0..12 {
         let (after, wiped) = random_block(random, &store.model, &addresses, &slots, 0.3);
         let wiped = if block % 2 == 0 { wiped } else { Vec::new() };

@@ -1,10 +1,10 @@
-//! What answering costs: a peer may ask for anything.
+//! The cost of answers to chunk requests, since a peer may ask for anything.
 
-use crate::common::{Model, View, storage_root};
+use crate::common::{MemoryView, StateModel, storage_root};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use retrie_state::{
-    Account, Backend, ChunkAnswer, ChunkId, ChunkServer, Chunks, Direction, KeyRange, NodeRead,
-    Opened, Rows, StateError, StateKey, Table, encode_slot, flat,
+    Account, Backend, ChunkAnswer, ChunkId, ChunkServer, KeyRange, NodeRead, OpenedChunk, RowScan,
+    RowTable, ScanDirection, StateChunks, StateError, StateKey, encode_slot, flat,
 };
 use retrie_storage_mpt::Mpt;
 use std::{
@@ -15,23 +15,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A view that counts the rows of the flat state that range reads come upon.
+/// A view that counts the rows of the flat state that scans read.
 struct CountingView {
-    view: View,
+    view: MemoryView,
     scanned: Arc<AtomicUsize>,
 }
 
 impl NodeRead for CountingView {
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+    fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
         self.view.get(table, key)
     }
 
     fn scan<'a>(
         &'a self,
-        table: Table,
+        table: RowTable,
         range: KeyRange<'_>,
-        direction: Direction,
-    ) -> Result<Rows<'a>, StateError> {
+        direction: ScanDirection,
+    ) -> Result<RowScan<'a>, StateError> {
         let rows = self.view.scan(table, range, direction)?;
         Ok(Box::new(rows.inspect(move |_| {
             if table == flat::TABLE {
@@ -42,7 +42,7 @@ impl NodeRead for CountingView {
 }
 
 struct ServedState {
-    model: Model,
+    model: StateModel,
     root: B256,
     server: Box<dyn ChunkServer>,
     scanned: Arc<AtomicUsize>,
@@ -51,9 +51,9 @@ struct ServedState {
 const CONTRACTS: [Address; 3] =
     [Address::repeat_byte(1), Address::repeat_byte(2), Address::repeat_byte(3)];
 
-/// So many accounts, and so many slots of each contract.
+/// A state with `accounts` accounts, and `slots` slots in each contract.
 fn served(accounts: u32, slots: u32) -> ServedState {
-    let mut model = Model::new();
+    let mut model = StateModel::new();
     let account = Account { nonce: 1, ..Account::default() }.encode();
     for n in 0..accounts {
         let address = Address::left_padding_from(&(n | 0x8000_0000).to_be_bytes());
@@ -66,7 +66,7 @@ fn served(accounts: u32, slots: u32) -> ServedState {
             model.insert(StateKey::Slot(contract, B256::from(U256::from(n))), value);
         }
     }
-    let (backend, mut view) = (Mpt::new(), View::default());
+    let (backend, mut view) = (Mpt::new(), MemoryView::default());
     let mut entries = model.iter().map(|(key, value)| Ok((*key, value.clone())));
     let root = backend.bulk_load(0, &mut entries, &mut view).unwrap();
     let cache = Arc::new(Backend::open(&backend, &view, None).unwrap());
@@ -101,12 +101,12 @@ impl ServedState {
     }
 }
 
-/// One request of 120 bytes for what does not exist once had all addresses sorted in memory, 61 bytes
-/// each.
+/// Regression: one request of 120 bytes for a node that does not exist had all addresses sorted in
+/// memory, 61 bytes each.
 #[test]
 fn serving_reads_no_keys_and_neither_do_ids_of_no_node() {
     let state = served(5_000, 5_000);
-    let whole = Mpt::new().whole(state.root).unwrap();
+    let whole = Mpt::new().root_chunk(state.root).unwrap();
     let wrong = |id: &ChunkId| {
         let mut id = id.bytes().to_vec();
         *id.last_mut().unwrap() ^= 1;
@@ -129,11 +129,11 @@ fn serving_reads_no_keys_and_neither_do_ids_of_no_node() {
     assert_eq!(state.scanned(), 0, "no key was read");
 }
 
-/// Two large contracts, asked for in turn, once were sorted again for each answer.
+/// Regression: two large contracts, requested in turn, were sorted again for each answer.
 #[test]
 fn keys_are_read_once_however_often_and_in_whatever_order_they_are_asked_for() {
     let state = served(5_000, 5_000);
-    let whole = Mpt::new().whole(state.root).unwrap();
+    let whole = Mpt::new().root_chunk(state.root).unwrap();
     let ids = CONTRACTS.map(|contract| state.storage_id(&contract));
     for _ in 0..20 {
         assert_eq!(state.chunk(&whole)[0], 1, "a split");
@@ -144,25 +144,25 @@ fn keys_are_read_once_however_often_and_in_whatever_order_they_are_asked_for() {
     assert_eq!(state.scanned(), 5_003 + 3 * 5_000);
 }
 
-/// What takes long is left to a thread: an answer that needs it is told apart from one that is not there.
+/// Long sorts run on a thread: an answer that needs one is `NotReady` and not `NoNode`.
 #[test]
 fn a_large_state_is_made_ready_beside_the_answers_and_is_whole() {
     let state = served(70_000, 1);
     let backend = Mpt::new();
-    let whole = backend.whole(state.root).unwrap();
+    let whole = backend.root_chunk(state.root).unwrap();
     assert_eq!(state.server.chunk(&whole).unwrap(), ChunkAnswer::NotReady);
     // Others are answered meanwhile.
     let storage = state.storage_id(&CONTRACTS[0]);
     assert!(matches!(state.server.chunk(&storage).unwrap(), ChunkAnswer::Chunk(_)));
     let mut wanted = vec![whole];
-    let mut entries = Model::new();
+    let mut entries = StateModel::new();
     while let Some(id) = wanted.pop() {
-        match Chunks::open(&backend, &id, &state.chunk(&id)).unwrap() {
-            Opened::Entries { entries: some, further } => {
+        match StateChunks::open(&backend, &id, &state.chunk(&id)).unwrap() {
+            OpenedChunk::Entries { entries: some, further } => {
                 entries.extend(some);
                 wanted.extend(further);
             }
-            Opened::Split { below, .. } => wanted.extend(below),
+            OpenedChunk::Split { below, .. } => wanted.extend(below),
         }
     }
     assert!(entries == state.model);
@@ -171,7 +171,7 @@ fn a_large_state_is_made_ready_beside_the_answers_and_is_whole() {
 #[test]
 fn a_server_that_is_dropped_while_it_sorts_ends_its_thread() {
     let state = served(70_000, 1);
-    let whole = Mpt::new().whole(state.root).unwrap();
+    let whole = Mpt::new().root_chunk(state.root).unwrap();
     assert_eq!(state.server.chunk(&whole).unwrap(), ChunkAnswer::NotReady);
     let ServedState { server, scanned, .. } = state;
     drop(server);

@@ -1,11 +1,11 @@
 //! Real data: the mainnet genesis, block witnesses, and the public trie tests.
 
-use crate::common::{Model, Store, data, delta, json};
+use crate::common::{StateModel, TestStore, data, delta, json};
 use alloy_primitives::{Address, B256, Bytes, U256, hex, keccak256};
 use retrie_state::{
     Account, Backend, PartialState, StateError, StateKey, StateReader, encode_slot,
 };
-use retrie_storage_mpt::{InMemory, Item, Mpt, PartialMpt, Trie, WitnessNodes};
+use retrie_storage_mpt::{LeafUpdate, MemorySource, Mpt, PartialMpt, Trie, WitnessNodes};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ fn hash(value: &Json) -> B256 {
 fn the_mainnet_genesis_has_its_state_root() {
     let Some(data) = data() else { return };
     let genesis = json(&data.join("mainnet/genesis/mainnet.json.gz"));
-    let mut model = Model::new();
+    let mut model = StateModel::new();
     for (address, entry) in genesis["alloc"].as_object().unwrap() {
         let balance = number(&entry["balance"]);
         let account = Account { balance, ..Default::default() };
@@ -34,7 +34,7 @@ fn the_mainnet_genesis_has_its_state_root() {
     assert_eq!(model.len(), 8893);
     let root: B256 =
         "0xd7f8974fb5ac78d9ac099b9ad5018bedc2ce0a72dad1827a1709da30580f0544".parse().unwrap();
-    let mut store = Store::new();
+    let mut store = TestStore::new();
     store.block(model, &[]);
     assert_eq!(store.root, root);
     assert_eq!(store.bulk_loaded(), (store.view.clone(), root));
@@ -59,7 +59,7 @@ fn entries(map: &Json) -> BTreeMap<StateKey, Option<Bytes>> {
     entries
 }
 
-fn present(entries: BTreeMap<StateKey, Option<Bytes>>) -> Model {
+fn present(entries: BTreeMap<StateKey, Option<Bytes>>) -> StateModel {
     entries.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
 }
 
@@ -130,8 +130,8 @@ fn witnesses_of_mainnet_blocks_open_read_and_reach_the_post_state_root() {
 
 #[test]
 fn a_witness_without_a_needed_node_names_it() {
-    let mut store = Store::new();
-    let model: Model = (1..=40u8)
+    let mut store = TestStore::new();
+    let model: StateModel = (1..=40u8)
         .map(|n| (StateKey::Account(Address::repeat_byte(n)), Account::default().encode()))
         .collect();
     store.block(model, &[]);
@@ -152,7 +152,7 @@ fn a_witness_without_a_needed_node_names_it() {
     assert!(missing.count() > 30);
     // The whole witness shows all; what it shows can be deleted down to nothing.
     let tree = store.mpt.open_witness(store.root, &nodes(&keys)).unwrap();
-    let after = tree.apply(&delta(&store.model, &Model::new(), &[])).unwrap();
+    let after = tree.apply(&delta(&store.model, &StateModel::new(), &[])).unwrap();
     assert_eq!(after.root(), Mpt::new().empty_root());
     // Deleting one of two leaves collapses their branch into the other: it has to be shown.
     let sibling = keys.iter().find_map(|key| {
@@ -167,22 +167,22 @@ fn a_witness_without_a_needed_node_names_it() {
 
 #[test]
 fn a_wiped_account_of_a_witness_starts_from_empty_storage() {
-    let mut store = Store::new();
+    let mut store = TestStore::new();
     let address = Address::repeat_byte(5);
     let slot = |n| StateKey::Slot(address, B256::with_last_byte(n));
     let one = encode_slot(U256::from(1)).unwrap();
-    let mut model = Model::from([(StateKey::Account(address), Account::default().encode())]);
+    let mut model = StateModel::from([(StateKey::Account(address), Account::default().encode())]);
     model.extend((0..20).map(|n| (slot(n), one.clone())));
     store.block(model, &[]);
     let proof = store.mpt.account_proof(&store.view, &store.cache, &address, &[]).unwrap();
     let tree = store.mpt.open_witness(store.root, &proof.account_proof).unwrap();
     assert!(matches!(tree.slots_of(&address), Err(StateError::MissingWitness { .. })));
-    let mut after = Model::from([(StateKey::Account(address), Account::default().encode())]);
+    let mut after = StateModel::from([(StateKey::Account(address), Account::default().encode())]);
     after.insert(slot(33), one.clone());
     after.insert(slot(3), one.clone());
-    // The witness knows one of the old slots, which is set again to its old value. Of the others
-    // the marker alone says that they go.
-    let mut before = Model::from([(StateKey::Account(address), Account::default().encode())]);
+    // The witness contains one of the old slots, which is set again to its old value. That the
+    // others are deleted follows from the wipe marker alone.
+    let mut before = StateModel::from([(StateKey::Account(address), Account::default().encode())]);
     before.insert(slot(3), one);
     let known = delta(&before, &after, &[address]);
     let root = tree.apply(&known).unwrap().root();
@@ -214,9 +214,9 @@ fn public_secure_trie_tests_have_their_roots_in_any_order() {
                     .map_or_else(|| text.as_bytes().to_vec(), |text| hex::decode(text).unwrap())
             };
             let pair = |key: &str, value: Option<&str>| {
-                Item::new(keccak256(read(key)), value.map(|value| read(value).into()))
+                LeafUpdate::new(keccak256(read(key)), value.map(|value| read(value).into()))
             };
-            let pairs: Vec<Item> = match &test["in"] {
+            let pairs: Vec<LeafUpdate> = match &test["in"] {
                 Json::Object(map) => {
                     map.iter().map(|(key, value)| pair(key, value.as_str())).collect()
                 }
@@ -228,9 +228,9 @@ fn public_secure_trie_tests_have_their_roots_in_any_order() {
             };
             let root = hash(&test["root"]);
             // One by one, in the order given and backwards (where no key comes twice).
-            let one_by_one = |pairs: &mut dyn Iterator<Item = &Item>| {
+            let one_by_one = |pairs: &mut dyn Iterator<Item = &LeafUpdate>| {
                 pairs.fold(Trie::default(), |trie, item| {
-                    trie.update(&InMemory, std::slice::from_ref(item), &mut ()).unwrap()
+                    trie.update(&MemorySource, std::slice::from_ref(item), &mut ()).unwrap()
                 })
             };
             assert_eq!(one_by_one(&mut pairs.iter()).hash(), root, "{name}");
@@ -240,8 +240,8 @@ fn public_secure_trie_tests_have_their_roots_in_any_order() {
                 assert_eq!(one_by_one(&mut pairs.iter().rev()).hash(), root, "{name} backwards");
             }
             let batch: Vec<_> =
-                batch.into_iter().map(|(key, value)| Item::new(key, value)).collect();
-            let trie = Trie::default().update(&InMemory, &batch, &mut ()).unwrap();
+                batch.into_iter().map(|(key, value)| LeafUpdate::new(key, value)).collect();
+            let trie = Trie::default().update(&MemorySource, &batch, &mut ()).unwrap();
             assert_eq!(trie.hash(), root, "{name} as one batch");
             tests += 1;
         }

@@ -1,7 +1,7 @@
 //! Random histories against a model and alloy's trie builder.
 
 use crate::common::{
-    Model, Store,
+    StateModel, TestStore,
     blocks::{account, keys, random_block, slot_value},
     delta, filled, random_address, random_word, state_root,
 };
@@ -9,8 +9,8 @@ use alloy_primitives::{Address, B256, U256};
 use alloy_trie::EMPTY_ROOT_HASH;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use retrie_state::{
-    Account, At, Backend, BlockRef, Change, DeltaBuilder, KvStore, MemoryStore, Session,
-    StateError, StateKey, StateStore, StoreOptions, encode_slot,
+    Account, Backend, BlockRef, DeltaBuilder, KvStore, MemoryStore, StateChange, StateError,
+    StateId, StateKey, StateSession, StateStore, StoreOptions, encode_slot,
 };
 use retrie_storage_mpt::Mpt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn roots_and_rows_are_those_of_the_state_whatever_its_history() {
     for seed in 0..6 {
         let random = &mut StdRng::seed_from_u64(seed);
         let (addresses, slots) = keys(random);
-        let mut store = Store::new();
+        let mut store = TestStore::new();
         for block in 0..120 {
             let shrink = [0.1, 0.4, 0.8][block / 10 % 3];
             let (after, wiped) = random_block(random, &store.model, &addresses, &slots, shrink);
@@ -35,7 +35,7 @@ fn roots_and_rows_are_those_of_the_state_whatever_its_history() {
                 assert!(filled(&view) == filled(&store.view), "rows, seed {seed} block {block}");
             }
         }
-        store.block(Model::new(), &[]);
+        store.block(StateModel::new(), &[]);
         assert_eq!(store.root, EMPTY_ROOT_HASH);
         assert_eq!(store.view.rows(), 0, "rows left behind");
     }
@@ -44,8 +44,8 @@ fn roots_and_rows_are_those_of_the_state_whatever_its_history() {
 #[test]
 fn large_tries_with_split_branches_and_parallel_updates_keep_their_root() {
     let random = &mut StdRng::seed_from_u64(1);
-    let mut store = Store::new();
-    let mut model = Model::new();
+    let mut store = TestStore::new();
+    let mut model = StateModel::new();
     let big = Address::repeat_byte(1);
     for n in 0..2_000u64 {
         let address = if n == 0 { big } else { random_address(random) };
@@ -94,7 +94,7 @@ fn large_tries_with_split_branches_and_parallel_updates_keep_their_root() {
 fn an_older_cache_extends_its_own_block() {
     let random = &mut StdRng::seed_from_u64(3);
     let (addresses, slots) = keys(random);
-    let mut store = Store::new();
+    let mut store = TestStore::new();
     for _ in 0..30 {
         let (after, wiped) = random_block(random, &store.model, &addresses, &slots, 0.2);
         store.block(after, &wiped);
@@ -121,7 +121,7 @@ fn a_block_does_not_read_what_was_hinted_at() {
     let (kv, backend) = (MemoryStore::new(), Arc::new(Mpt::new()));
     let store = StateStore::open(backend, Arc::new(kv.clone()), StoreOptions::default()).unwrap();
     let holders: Vec<Address> = (0..20_000).map(|_| random_address(random)).collect();
-    let mut before = Model::new();
+    let mut before = StateModel::new();
     for holder in &holders {
         before.insert(StateKey::Account(*holder), account(random).encode());
     }
@@ -150,31 +150,31 @@ fn a_block_does_not_read_what_was_hinted_at() {
         let of_tries = tables.iter().filter(|(name, _)| name.ends_with("Nodes"));
         of_tries.map(|(_, counts)| counts.reads).sum::<u64>()
     };
-    let read_by_a_block = |tell: &dyn Fn(&Session<'_>)| {
+    let read_by_a_block = |tell: &dyn Fn(&StateSession<'_>)| {
         // What a session has read is counted when it ends.
-        tell(&store.begin(At::Tip).unwrap());
+        tell(&store.begin(StateId::Tip).unwrap());
         let read = branches_read();
-        let proposal = store.begin(At::Tip).unwrap().finish(&changes).unwrap();
+        let proposal = store.begin(StateId::Tip).unwrap().finish(&changes).unwrap();
         assert_eq!(proposal.root(), state_root(&after));
         branches_read() - read
     };
     // Builds for tests read each row that is replaced once more, to check it.
     let hinted = read_by_a_block(&|session| session.hint(&keys));
-    // What was fetched is gone, as a block stands on the state.
+    // The prefetched branches are dropped, because a block was applied on the state.
     let plain = read_by_a_block(&|_| ());
     assert!(hinted * 4 < plain, "{hinted}, {plain}");
     let foretold = read_by_a_block(&|session| session.foretell(&changes));
-    // Most reads are of branches near the roots, which no block has kept in memory yet. Below them there
-    // is a branch above each key, at least.
+    // Most reads are of branches near the roots, which no block has kept in memory yet. Each key
+    // also has at least one branch below them.
     assert!(foretold + keys.len() as u64 <= plain, "{foretold}, {plain}");
 }
 
 #[test]
 fn what_is_foretold_is_not_done_again_and_changes_nothing() {
     let random = &mut StdRng::seed_from_u64(8);
-    let mut store = Store::new();
+    let mut store = TestStore::new();
     let big = Address::repeat_byte(1);
-    let mut model = Model::from([(StateKey::Account(big), account(random).encode())]);
+    let mut model = StateModel::from([(StateKey::Account(big), account(random).encode())]);
     // Enough for branches at the slots that are updated early.
     for _ in 0..20_000 {
         model.insert(StateKey::Account(random_address(random)), account(random).encode());
@@ -201,9 +201,9 @@ fn what_is_foretold_is_not_done_again_and_changes_nothing() {
             after.insert(StateKey::Slot(big, random_word(random)), value);
         }
         let delta = delta(&store.model, &after, &[]);
-        let tell = |changes: &mut dyn Iterator<Item = &Change>| {
+        let tell = |changes: &mut dyn Iterator<Item = &StateChange>| {
             let mut told = DeltaBuilder::new();
-            for Change { key, previous, next } in changes {
+            for StateChange { key, previous, next } in changes {
                 told.change(*key, previous.clone(), next.clone());
             }
             store.mpt.foretell(&store.view, &store.cache, &told.build());
@@ -211,11 +211,11 @@ fn what_is_foretold_is_not_done_again_and_changes_nothing() {
         let changes = delta.changes();
         match block % 4 {
             0 => tell(&mut changes.iter()),
-            // One after the other, in the way of transactions.
+            // One after the other, like transactions.
             1 => changes.chunks(7).for_each(|some| tell(&mut some.iter())),
             // Not all of it.
             2 => tell(&mut changes.iter().step_by(3)),
-            // Other writes to the same keys, of which some are made good later.
+            // Wrong values for the same keys, of which some are corrected later.
             _ => {
                 let mut others = changes.to_vec();
                 let values = others.iter().rev().map(|change| change.next.clone());
@@ -243,18 +243,18 @@ fn what_is_foretold_is_not_done_again_and_changes_nothing() {
 
 #[test]
 fn an_empty_account_is_a_leaf_and_an_absent_one_is_not() {
-    let mut store = Store::new();
+    let mut store = TestStore::new();
     let key = StateKey::Account(Address::repeat_byte(9));
-    store.block(Model::from([(key, Account::default().encode())]), &[]);
+    store.block(StateModel::from([(key, Account::default().encode())]), &[]);
     assert_ne!(store.root, EMPTY_ROOT_HASH);
     assert_eq!(store.root, state_root(&store.model));
-    store.block(Model::new(), &[]);
+    store.block(StateModel::new(), &[]);
     assert_eq!(store.root, EMPTY_ROOT_HASH);
 }
 
 #[test]
 fn a_slot_below_an_absent_account_is_refused() {
-    let mut store = Store::new();
+    let mut store = TestStore::new();
     let mut builder = DeltaBuilder::new();
     let key = StateKey::Slot(Address::repeat_byte(9), B256::ZERO);
     builder.change(key, None, encode_slot(U256::from(1)));
@@ -266,8 +266,8 @@ fn a_slot_below_an_absent_account_is_refused() {
 #[test]
 fn a_lost_row_is_reported_and_not_hashed_over() {
     let random = &mut StdRng::seed_from_u64(4);
-    let mut store = Store::new();
-    let model: Model = (0..200)
+    let mut store = TestStore::new();
+    let model: StateModel = (0..200)
         .map(|_| (StateKey::Account(random_address(random)), account(random).encode()))
         .collect();
     store.block(model, &[]);

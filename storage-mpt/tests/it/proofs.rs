@@ -1,6 +1,6 @@
 //! Proofs: presence and absence, checked by alloy's verifier too, and every forgery refused.
 
-use crate::common::{Model, Store, View, random_address, random_word, storage_root};
+use crate::common::{MemoryView, StateModel, TestStore, random_address, random_word, storage_root};
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use alloy_rlp::{Decodable, Encodable, Header};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, TrieAccount, proof::verify_proof};
@@ -11,9 +11,9 @@ use retrie_state::{
 use retrie_storage_mpt::{MptArchive, NODES, PartialMpt, ROOTS, TrieHash, WitnessNodes, verify};
 
 /// 60 accounts, the first of which have 0, 1, 2, ... slots; and keys that are absent.
-fn store() -> (Store, Vec<StateKey>, Vec<StateKey>) {
+fn store() -> (TestStore, Vec<StateKey>, Vec<StateKey>) {
     let random = &mut StdRng::seed_from_u64(11);
-    let mut model = Model::new();
+    let mut model = StateModel::new();
     for n in 0..60u64 {
         let address = random_address(random);
         let account = Account { nonce: n, balance: U256::from(n * n), ..Default::default() };
@@ -28,13 +28,13 @@ fn store() -> (Store, Vec<StateKey>, Vec<StateKey>) {
     let accounts: Vec<_> =
         model.keys().filter(|key| matches!(key, StateKey::Account(_))).copied().collect();
     absent.extend(accounts.iter().map(|key| StateKey::Slot(*key.address(), random_word(random))));
-    let mut store = Store::new();
+    let mut store = TestStore::new();
     store.block(model, &[]);
     let present = store.model.keys().copied().collect();
     (store, present, absent)
 }
 
-impl Store {
+impl TestStore {
     fn prove(&self, keys: &[StateKey]) -> Bytes {
         self.mpt.prove(&self.view, &self.cache, keys).unwrap()
     }
@@ -61,7 +61,7 @@ fn every_key_is_proven_alone_and_all_together() {
 
 #[test]
 fn the_empty_state_proves_absence_without_nodes() {
-    let store = Store::new();
+    let store = TestStore::new();
     let keys = [StateKey::Account(Address::ZERO), StateKey::Slot(Address::ZERO, B256::ZERO)];
     let proof = store.prove(&keys);
     assert_eq!(store.mpt.verify(EMPTY_ROOT_HASH, &keys, &proof).unwrap(), [None, None]);
@@ -214,13 +214,13 @@ fn forged_eip_1186_statements_are_refused() {
     refused("no nodes", &|p| p.storage[0].proof.clear());
 }
 
-/// The padding nibble of a path of even length is zero (yellow paper, appendix C): whoever reads nodes
-/// refuses others, in proofs, in rows by hash and in witnesses.
+/// The padding nibble of a path of even length is zero (yellow paper, appendix C). Other paddings
+/// are refused in proofs, in rows by hash and in witnesses.
 #[test]
 fn a_path_padded_with_anything_but_zero_is_refused_wherever_nodes_are_read() {
-    let mut store = Store::new();
+    let mut store = TestStore::new();
     let key = StateKey::Account(Address::repeat_byte(3));
-    store.block(Model::from([(key, Account::default().encode())]), &[]);
+    store.block(StateModel::from([(key, Account::default().encode())]), &[]);
     let (digest, nodes) = parts(&store.prove(&[key]));
     let leaf = &nodes[0];
     // A list with a long header; a string of 33 bytes, the first of which says: a leaf, even.
@@ -229,7 +229,7 @@ fn a_path_padded_with_anything_but_zero_is_refused_wherever_nodes_are_read() {
         let mut node = leaf.to_vec();
         node[3] |= padding;
         let (root, node) = (keccak256(&node), Bytes::from(node));
-        let mut view = View::default();
+        let mut view = MemoryView::default();
         view.put(NODES, root.as_slice(), node.clone()).unwrap();
         view.put(ROOTS, &0u64.to_be_bytes(), Bytes::copy_from_slice(root.as_slice())).unwrap();
         let archive = MptArchive::with_cache(TrieHash::Keccak256, 2048);

@@ -1,15 +1,16 @@
-//! What other stores with tries rely on: rows with versions, work on one thread, subtrees built apart.
+//! What other trie stores rely on: rows with versions, work on one thread, subtries built
+//! separately.
 
-use crate::common::View;
+use crate::common::MemoryView;
 use alloy_primitives::{B256, Bytes, keccak256};
 use alloy_trie::{HashBuilder, Nibbles, nodes::RlpNode};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{NodeWrite, StateError, Table};
+use retrie_state::{NodeWrite, RowTable, StateError};
 use retrie_storage_mpt::{
-    InMemory, Item, Trie, TrieHash,
+    LeafUpdate, MemorySource, Trie, TrieHash,
     trie::{
-        Branch, BranchLink, Link, NodeSource, Part, Place, RowChange, RowRecorder, Rows,
-        Sequential, Stamp, Unkept, row,
+        Branch, BranchLink, BuildSource, BuiltSubtrie, NodeLink, NodeSource, RowChange, RowPlace,
+        RowRecorder, RowSource, RowStamp, SequentialSource, record,
     },
 };
 use std::{
@@ -18,17 +19,22 @@ use std::{
     thread,
 };
 
-const TABLE: Table = Table::new(0x70, "Versions");
-type Model = BTreeMap<B256, Bytes>;
+const TABLE: RowTable = RowTable::new(0x70, "Versions");
+type TrieModel = BTreeMap<B256, Bytes>;
 
-fn root(model: &Model) -> B256 {
+fn root(model: &TrieModel) -> B256 {
     let mut builder = HashBuilder::default();
     model.iter().for_each(|(key, value)| builder.add_leaf(Nibbles::unpack(key), value));
     builder.root()
 }
 
 /// A batch of changes among `keys` keys, applied to `model`.
-fn batch<S: Stamp>(random: &mut StdRng, model: &mut Model, keys: u32, most: usize) -> Vec<Item<S>> {
+fn batch<S: RowStamp>(
+    random: &mut StdRng,
+    model: &mut TrieModel,
+    keys: u32,
+    most: usize,
+) -> Vec<LeafUpdate<S>> {
     let mut items = BTreeMap::new();
     for _ in 0..random.random_range(1..=most) {
         let key = keccak256(random.random_range(0..keys).to_be_bytes());
@@ -41,24 +47,24 @@ fn batch<S: Stamp>(random: &mut StdRng, model: &mut Model, keys: u32, most: usiz
             None => model.remove(key),
         };
     }
-    items.into_iter().map(|(key, value)| Item::new(key, value)).collect()
+    items.into_iter().map(|(key, value)| LeafUpdate::new(key, value)).collect()
 }
 
 /// A store that keeps each version of a row under the block that wrote it.
 #[test]
 fn rows_of_every_block_are_found_by_the_stamps_of_the_rows_above() {
-    let place = Place::new(TABLE, b"tree");
+    let place = RowPlace::new(TABLE, b"tree");
     for (seed, keys, most) in [(1, 60, 20), (2, 3_000, 400)] {
         let random = &mut StdRng::seed_from_u64(seed);
-        let (mut view, mut model) = (View::default(), Model::new());
-        let mut blocks: Vec<(Option<Bytes>, Model)> = Vec::new();
+        let (mut view, mut model) = (MemoryView::default(), TrieModel::new());
+        let mut blocks: Vec<(Option<Bytes>, TrieModel)> = Vec::new();
         let mut obsolete: BTreeSet<Vec<u8>> = BTreeSet::new();
         for block in 0..40u64 {
-            let parent = Rows::<u64>::new(&view, place).trie(block).unwrap();
+            let parent = RowSource::<u64>::new(&view, place).trie(block).unwrap();
             let parent = parent.unwrap_or_else(|| Trie::from_root(None));
             let items = batch(random, &mut model, keys, most);
             let mut recorder = RowRecorder::new(place, block);
-            let trie = parent.update(&Rows::new(&view, place), &items, &mut recorder).unwrap();
+            let trie = parent.update(&RowSource::new(&view, place), &items, &mut recorder).unwrap();
             assert_eq!(trie.hash(), root(&model), "seed {seed} block {block}");
             let stamp = |key: &[u8]| key.last_chunk().map(|block| u64::from_be_bytes(*block));
             for RowChange { key, previous, next } in recorder.into_rows() {
@@ -72,49 +78,49 @@ fn rows_of_every_block_are_found_by_the_stamps_of_the_rows_above() {
                     None => assert!(stamp(&key) < Some(block) && obsolete.insert(key)),
                 }
             }
-            let row = row::encode_root(trie.root());
+            let row = record::encode_root(trie.root());
             // The row that the next block begins with.
-            view.delete(TABLE, &row::root_key(b"tree", block)).unwrap();
+            view.delete(TABLE, &record::root_key(b"tree", block)).unwrap();
             if let Some(row) = &row {
-                view.put(TABLE, &row::root_key(b"tree", block + 1), row.clone()).unwrap();
+                view.put(TABLE, &record::root_key(b"tree", block + 1), row.clone()).unwrap();
             }
             blocks.push((row, model.clone()));
         }
         for (root_row, model) in &blocks {
-            let link = root_row.as_ref().map(|row| row::decode_root::<u64>(row).unwrap());
+            let link = root_row.as_ref().map(|row| record::decode_root::<u64>(row).unwrap());
             let old = Trie::from_root(link);
             assert_eq!(old.hash(), root(model));
             for n in 0..keys {
                 let key = keccak256(n.to_be_bytes());
-                let found = old.get(&Rows::new(&view, place), &key).unwrap();
+                let found = old.get(&RowSource::new(&view, place), &key).unwrap();
                 assert_eq!(found.as_ref(), model.get(&key), "key {n}");
             }
         }
         // What is obsolete is all that the last state does not need, and nothing that it does.
         obsolete.iter().for_each(|key| view.delete(TABLE, key).unwrap());
         let all: Vec<_> =
-            model.iter().map(|(key, value)| Item::new(*key, Some(value.clone()))).collect();
+            model.iter().map(|(key, value)| LeafUpdate::new(*key, Some(value.clone()))).collect();
         let mut fresh = RowRecorder::new(place, 0u64);
-        Trie::empty(TrieHash::Keccak256).update(&Unkept::default(), &all, &mut fresh).unwrap();
+        Trie::empty(TrieHash::Keccak256).update(&BuildSource::default(), &all, &mut fresh).unwrap();
         assert_eq!(view.rows(), fresh.into_rows().len() + 1, "rows and the root's");
-        let last = Rows::<u64>::new(&view, place).trie(40).unwrap().unwrap();
+        let last = RowSource::<u64>::new(&view, place).trie(40).unwrap().unwrap();
         for (key, value) in &model {
-            assert_eq!(last.get(&Rows::new(&view, place), key).unwrap().as_ref(), Some(value));
+            assert_eq!(last.get(&RowSource::new(&view, place), key).unwrap().as_ref(), Some(value));
         }
     }
 }
 
 /// The branch at the root of a trie of these keys, whose row has this stamp.
 fn root_branch(keys: impl Iterator<Item = u8>, stamp: u64, value: u8) -> Arc<Branch<u64>> {
-    let item = |key: u8| Item::new(B256::repeat_byte(key), Some(vec![value; 40].into()));
+    let item = |key: u8| LeafUpdate::new(B256::repeat_byte(key), Some(vec![value; 40].into()));
     let items: Vec<_> = keys.map(item).collect();
-    let mut recorder = RowRecorder::new(Place::new(TABLE, &[]), stamp);
+    let mut recorder = RowRecorder::new(RowPlace::new(TABLE, &[]), stamp);
     let trie = Trie::empty(TrieHash::Keccak256);
-    let trie = trie.update(&Unkept::default(), &items, &mut recorder).unwrap();
-    let mut view = View::default();
+    let trie = trie.update(&BuildSource::default(), &items, &mut recorder).unwrap();
+    let mut view = MemoryView::default();
     recorder.write(&mut view).unwrap();
-    let Some(Link::Branch(link)) = trie.root() else { panic!("several keys have a branch") };
-    Rows::new(&view, Place::new(TABLE, &[])).load(&Nibbles::new(), link).unwrap()
+    let Some(NodeLink::Branch(link)) = trie.root() else { panic!("several keys have a branch") };
+    RowSource::new(&view, RowPlace::new(TABLE, &[])).load(&Nibbles::new(), link).unwrap()
 }
 
 #[test]
@@ -124,55 +130,55 @@ fn a_row_may_be_a_change_of_an_older_one_and_of_no_other() {
     let older = root_branch(keys(), 5, 1);
     // The last key has another value, and there is one more.
     let newer = {
-        let items: Vec<Item<u64>> = keys()
+        let items: Vec<LeafUpdate<u64>> = keys()
             .chain([0xf0])
             .map(|key| {
                 let value = vec![if key < 0x90 { 1 } else { 2 }; 40];
-                Item::new(B256::repeat_byte(key), Some(value.into()))
+                LeafUpdate::new(B256::repeat_byte(key), Some(value.into()))
             })
             .collect();
-        let mut recorder = RowRecorder::new(Place::new(TABLE, &[]), 7u64);
+        let mut recorder = RowRecorder::new(RowPlace::new(TABLE, &[]), 7u64);
         let trie = Trie::empty(TrieHash::Keccak256);
-        let trie = trie.update(&Unkept::default(), &items, &mut recorder).unwrap();
-        let mut view = View::default();
+        let trie = trie.update(&BuildSource::default(), &items, &mut recorder).unwrap();
+        let mut view = MemoryView::default();
         recorder.write(&mut view).unwrap();
-        let Some(Link::Branch(link)) = trie.root() else { panic!("a branch") };
-        Rows::new(&view, Place::new(TABLE, &[])).load(&path, link).unwrap()
+        let Some(NodeLink::Branch(link)) = trie.root() else { panic!("a branch") };
+        RowSource::new(&view, RowPlace::new(TABLE, &[])).load(&path, link).unwrap()
     };
-    let (row, change) = row::encode_next(&path, Some(&*older), &newer);
+    let (row, change) = record::encode_next(&path, Some(&*older), &newer);
     let change = change.unwrap();
     assert_eq!((change.base, change.children), (5, 1 << 9 | 1 << 15));
-    assert!(2 * row.len() <= row::encode(&path, &newer).len());
-    assert_eq!(row::change_of(7u64, &row), Some(Some(change)));
-    assert_eq!(row::head(7u64, &row).as_ref(), Some(newer.reference()));
-    let read = row::decode_change(&path, 7, &row, &older).unwrap();
+    assert!(2 * row.len() <= record::encode(&path, &newer).len());
+    assert_eq!(record::delta_of(7u64, &row), Some(Some(change)));
+    assert_eq!(record::head(7u64, &row).as_ref(), Some(newer.reference()));
+    let read = record::decode_delta(&path, 7, &row, &older).unwrap();
     assert_eq!(read.reference(), newer.reference());
     assert_eq!(read.rehashed(&path), *newer.reference());
-    assert_eq!(read.change(), Some(change));
-    // A change of a change is one of the whole row.
+    assert_eq!(read.delta(), Some(change));
+    // The next delta again has the complete row as its base.
     let last = root_branch(keys().chain([0xf0]), 9, 1);
-    let (_, next) = row::encode_next(&path, Some(&read), &last);
+    let (_, next) = record::encode_next(&path, Some(&read), &last);
     assert_eq!(next.map(|change| change.base), Some(5));
-    // Much that changes makes a whole row.
+    // If many children change, the row is complete.
     let other = root_branch(keys(), 9, 3);
-    assert_eq!(row::encode_next(&path, Some(&*older), &other).1, None);
+    assert_eq!(record::encode_next(&path, Some(&*older), &other).1, None);
 
-    let newest = row::change_of(5u64, &row);
+    let newest = record::delta_of(5u64, &row);
     assert_eq!(newest, None, "a change is newer than what it changes");
     let of_another = root_branch(keys(), 4, 1);
-    assert!(row::decode_change(&path, 7, &row, &of_another).is_none(), "another version");
+    assert!(record::decode_delta(&path, 7, &row, &of_another).is_none(), "another version");
     let fewer = root_branch(keys().skip(1), 5, 1);
-    assert!(row::decode_change(&path, 7, &row, &fewer).is_none(), "a child is nowhere");
+    assert!(record::decode_delta(&path, 7, &row, &fewer).is_none(), "a child is nowhere");
     for len in 0..row.len() {
-        assert!(row::decode_change(&path, 7, &row.slice(..len), &older).is_none(), "{len} bytes");
+        assert!(record::decode_delta(&path, 7, &row.slice(..len), &older).is_none(), "{len} bytes");
     }
     let longer = [&row[..], &[0]].concat().into();
-    assert!(row::decode_change(&path, 7, &longer, &older).is_none());
-    // No damage makes it panic; what the encoding does not show, the hash does.
+    assert!(record::decode_delta(&path, 7, &longer, &older).is_none());
+    // Damage never makes it panic; the hash finds what the encoding does not.
     let damaged = (0..row.len()).filter(|at| {
         let mut flipped = row.to_vec();
         flipped[*at] ^= 0x80;
-        let read = row::decode_change(&path, 7, &flipped.into(), &older);
+        let read = record::decode_delta(&path, 7, &flipped.into(), &older);
         read.is_none_or(|read| read.rehashed(&path) != *read.reference())
     });
     assert_eq!(damaged.count(), row.len());
@@ -180,27 +186,27 @@ fn a_row_may_be_a_change_of_an_older_one_and_of_no_other() {
 
 #[test]
 fn a_damaged_stamp_leads_to_a_missing_row_not_to_another_version() {
-    let place = Place::new(TABLE, &[]);
-    let (mut view, mut model) = (View::default(), Model::new());
+    let place = RowPlace::new(TABLE, &[]);
+    let (mut view, mut model) = (MemoryView::default(), TrieModel::new());
     let items = batch(&mut StdRng::seed_from_u64(3), &mut model, 500, 400);
     let mut recorder = RowRecorder::new(place, 7u64);
     let trie = Trie::empty(TrieHash::Keccak256);
-    let trie = trie.update(&Rows::new(&view, place), &items, &mut recorder).unwrap();
+    let trie = trie.update(&RowSource::new(&view, place), &items, &mut recorder).unwrap();
     recorder.root(&Trie::empty(TrieHash::Keccak256), &trie);
     recorder.write(&mut view).unwrap();
-    let root_row = row::encode_root(trie.root()).unwrap();
+    let root_row = record::encode_root(trie.root()).unwrap();
     assert_eq!(root_row.last(), Some(&7));
     let longer = [&root_row[..root_row.len() - 1], &[0x87, 0x00]].concat();
-    assert!(row::decode_root::<u64>(&longer.into()).is_none(), "a stamp has one form");
+    assert!(record::decode_root::<u64>(&longer.into()).is_none(), "a stamp has one form");
     let other = [&root_row[..root_row.len() - 1], &[6]].concat();
-    let other = Trie::from_root(row::decode_root::<u64>(&other.into()));
+    let other = Trie::from_root(record::decode_root::<u64>(&other.into()));
     let key = model.keys().next().unwrap();
-    let error = other.get(&Rows::new(&view, place), key).unwrap_err().to_string();
+    let error = other.get(&RowSource::new(&view, place), key).unwrap_err().to_string();
     assert!(error.contains("Versions: no row for the branch"), "{error}");
 }
 
-/// Rows that notice who reads them.
-struct OneThread<'a>(Rows<'a>, thread::ThreadId);
+/// Rows that must be read by one thread alone.
+struct OneThread<'a>(RowSource<'a>, thread::ThreadId);
 
 impl NodeSource for OneThread<'_> {
     type Stamp = ();
@@ -210,7 +216,7 @@ impl NodeSource for OneThread<'_> {
         self.0.load(path, link)
     }
 
-    fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<Link, StateError> {
+    fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<NodeLink, StateError> {
         self.0.resolve(path, reference)
     }
 
@@ -222,15 +228,16 @@ impl NodeSource for OneThread<'_> {
 
 #[test]
 fn sequential_work_is_the_same_and_stays_on_its_thread() {
-    let place = Place::new(TABLE, b"");
+    let place = RowPlace::new(TABLE, b"");
     let random = &mut StdRng::seed_from_u64(4);
-    let (mut view, mut model) = (View::default(), Model::new());
+    let (mut view, mut model) = (MemoryView::default(), TrieModel::new());
     for _ in 0..6 {
-        let parent = Rows::new(&view, place).trie(()).unwrap().unwrap_or_default();
+        let parent = RowSource::new(&view, place).trie(()).unwrap().unwrap_or_default();
         let items = batch(random, &mut model, 8_000, 4_000);
         let mut parallel = RowRecorder::new(place, ());
-        let expected = parent.update(&Rows::new(&view, place), &items, &mut parallel).unwrap();
-        let source = Sequential(OneThread(Rows::new(&view, place), thread::current().id()));
+        let expected = parent.update(&RowSource::new(&view, place), &items, &mut parallel).unwrap();
+        let source =
+            SequentialSource(OneThread(RowSource::new(&view, place), thread::current().id()));
         let mut recorder = RowRecorder::new(place, ());
         let trie = parent.update(&source, &items, &mut recorder).unwrap();
         assert_eq!((trie.hash(), trie.hash()), (expected.hash(), root(&model)));
@@ -250,22 +257,22 @@ fn sequential_work_is_the_same_and_stays_on_its_thread() {
 fn parts_of_any_size_join_to_the_trie_of_all_keys() {
     let random = &mut StdRng::seed_from_u64(5);
     for keys in [1, 2, 40, 3_000] {
-        let mut model = Model::new();
-        let mut items: Vec<Item> = batch(random, &mut model, keys, 2 * keys as usize);
+        let mut model = TrieModel::new();
+        let mut items: Vec<LeafUpdate> = batch(random, &mut model, keys, 2 * keys as usize);
         items.retain(|item| item.value.is_some());
         for depth in [1, 2, 3] {
-            let slot = |item: &Item| Nibbles::unpack(item.key).slice(..depth);
+            let slot = |item: &LeafUpdate| Nibbles::unpack(item.key).slice(..depth);
             let parts: Vec<_> = items
                 .chunk_by(|a, b| slot(a) == slot(b))
                 .filter_map(|items| {
                     let slot = slot(&items[0]);
-                    Part::build(TrieHash::Keccak256, &InMemory, &slot, items, &mut ())
+                    BuiltSubtrie::build(TrieHash::Keccak256, &MemorySource, &slot, items, &mut ())
                 })
                 .collect();
-            let trie = Trie::join(TrieHash::Keccak256, &InMemory, &parts, &mut ());
+            let trie = Trie::join(TrieHash::Keccak256, &MemorySource, &parts, &mut ());
             assert_eq!(trie.hash(), root(&model), "{keys} keys, slots of {depth} nibbles");
             for (key, value) in &model {
-                assert_eq!(trie.get(&InMemory, key).unwrap().as_ref(), Some(value));
+                assert_eq!(trie.get(&MemorySource, key).unwrap().as_ref(), Some(value));
             }
         }
     }

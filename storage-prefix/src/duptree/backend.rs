@@ -1,4 +1,4 @@
-//! The backend: the tree over the framework's key-value view.
+//! The backend `duptree`: the tree over the framework's key-value view.
 
 use super::{
     apply,
@@ -6,7 +6,7 @@ use super::{
     check,
     descriptor::{NAME, VERSION},
     keys::KEYS,
-    layout::Layout,
+    layout::DupTreeLayout,
     load, prove,
     subtree::NODES,
     verify,
@@ -14,29 +14,30 @@ use super::{
 use crate::duptree::hash;
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, HashId, Identity,
-    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
+    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
+    BulkSink, HashId, NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey,
+    StateValue, flat,
 };
 use std::path::Path;
 
 /// DupTree++ over indexed leaves.
 #[derive(Debug)]
 pub struct DupTree {
-    identity: Identity,
-    layout: Layout,
+    identity: BackendIdentity,
+    layout: DupTreeLayout,
     max_cached: usize,
 }
 
 impl DupTree {
-    /// The backend, with its nodes laid out in this way.
-    pub const fn new(layout: Layout) -> Self {
+    /// The backend with this row layout.
+    pub const fn new(layout: DupTreeLayout) -> Self {
         Self::with_cache(layout, MAX_CACHED_SUBTREES)
     }
 
-    /// The same with at most so many subtrees in memory.
-    pub const fn with_cache(layout: Layout, max_cached: usize) -> Self {
-        let plain = Identity::plain(NAME, VERSION, HashId::Blake2b256);
-        let identity = Identity { layout: layout.name(), ..plain };
+    /// The backend with at most `max_cached` subtrees in memory.
+    pub const fn with_cache(layout: DupTreeLayout, max_cached: usize) -> Self {
+        let plain = BackendIdentity::plain(NAME, VERSION, HashId::Blake2b256);
+        let identity = BackendIdentity { layout: layout.name(), ..plain };
         Self { identity, layout, max_cached }
     }
 }
@@ -44,12 +45,12 @@ impl DupTree {
 impl Backend for DupTree {
     type Cache = DupTreeCache;
 
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &BackendIdentity {
         &self.identity
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities {
             proofs: true,
             absence_proofs: true,
             state_determined_root: false,
@@ -57,7 +58,7 @@ impl Backend for DupTree {
         }
     }
 
-    fn tables(&self) -> Vec<Table> {
+    fn tables(&self) -> Vec<RowTable> {
         vec![flat::TABLE, KEYS, NODES]
     }
 
@@ -80,17 +81,17 @@ impl Backend for DupTree {
         view: &mut dyn NodeWrite,
         parent: &DupTreeCache,
         delta: &StateDelta,
-    ) -> Result<Applied<DupTreeCache>, StateError> {
+    ) -> Result<ApplyOutput<DupTreeCache>, StateError> {
         let cache =
             apply::apply(self.layout, view, parent, context.number, delta, self.max_cached)?;
         debug_assert!(cache.count() <= self.max_cached);
-        Ok(Applied { root: cache.root(), cache })
+        Ok(ApplyOutput { root: cache.root(), cache })
     }
 
     fn bulk_load(
         &self,
         _: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         let meta = load::load(self.layout, entries, sink)?;
@@ -111,7 +112,7 @@ impl Backend for DupTree {
         root: B256,
         keys: &[StateKey],
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify(root, keys, proof)
     }
 

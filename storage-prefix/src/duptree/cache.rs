@@ -1,59 +1,59 @@
-//! What a block has in memory: the top, and the subtrees of layers 1 and up that blocks have
-//! touched.
+//! The nodes of a block's tree that are in memory: the top, and the subtrees of layers 1 and up
+//! that recent blocks touched.
 //!
-//! Subtrees hang below each other as in the tree. A child block shares with its parent all that it
-//! has not touched, and copies the ways to what it has.
+//! Cached subtrees are linked as in the tree. A child block shares all untouched subtrees with its
+//! parent, and copies the paths to the touched ones.
 
 use super::{
     hash,
-    leaf::Leaf,
-    meta::Meta,
-    shape::{LEVELS, Place, Shape, WIDTH},
+    leaf::IndexedLeaf,
+    meta::DupTreeMeta,
+    shape::{LEVELS, SubtreePlace, TreeShape, WIDTH},
     subtree::Subtree,
 };
 use alloy_primitives::B256;
 use retrie_state::{NodeRead, StateError};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Most subtrees kept in memory: those above 2^25 leaves.
+/// Upper bound of subtrees in memory: enough for all subtrees above 2^25 leaves.
 pub const MAX_CACHED_SUBTREES: usize = 1 << 15;
-/// Of a subtree in memory, bounded from above: its nodes, and links to 32 others.
+/// Upper bound of a cached subtree's bytes: its nodes, and links to 32 others.
 pub(crate) const CACHED_BYTES: u64 = 64 * 32 + 32 * 8 + 192;
 
-/// The structure of one block's state.
+/// The tree of one block's state, as far as it is in memory.
 #[derive(Clone, Debug)]
 pub struct DupTreeCache {
-    pub(crate) shape: Shape,
+    pub(crate) shape: TreeShape,
     pub(crate) top: B256,
-    /// The one subtree of the highest layer, if that is not layer 0.
-    branch: Option<Arc<Branch>>,
+    /// The only subtree of the highest layer, if that is not layer 0.
+    branch: Option<Arc<CachedSubtree>>,
 }
 
-/// A subtree of layer 1 or higher.
+/// A cached subtree of layer 1 or higher.
 #[derive(Debug)]
-struct Branch {
+struct CachedSubtree {
     subtree: Arc<Subtree>,
     /// By bottom; none in layer 1.
     children: Vec<Option<Arc<Self>>>,
-    /// Last block that touched it, or one below.
+    /// Last block that touched it, or a subtree below it.
     block: u64,
-    /// Number of subtrees, this one and those below.
+    /// Number of cached subtrees from this one down, this one included.
     count: usize,
 }
 
-impl Branch {
+impl CachedSubtree {
     fn new(subtree: Arc<Subtree>, children: Vec<Option<Arc<Self>>>, block: u64) -> Arc<Self> {
         let count = 1 + children.iter().flatten().map(|child| child.count).sum::<usize>();
         Arc::new(Self { subtree, children, block, count })
     }
 
-    /// Adds up subtrees by block.
+    /// Counts subtrees by the last block that touched them.
     fn ages(&self, ages: &mut BTreeMap<u64, usize>) {
         *ages.entry(self.block).or_default() += 1;
         self.children.iter().flatten().for_each(|child| child.ages(ages));
     }
 
-    /// Without what was touched last before block `first`.
+    /// This subtree and the subtrees below it, without those last touched before block `first`.
     fn since(self: &Arc<Self>, first: u64) -> Option<Arc<Self>> {
         if self.block < first {
             return None;
@@ -73,17 +73,17 @@ impl Branch {
 }
 
 impl DupTreeCache {
-    /// That of the state in `view`; subtrees come from rows until a block touches them.
+    /// Opens the state in `view`. Subtrees are read from rows until a block touches them.
     pub(crate) fn open(view: &dyn NodeRead) -> Result<Self, StateError> {
-        let meta = Meta::read(view)?.unwrap_or_else(Self::empty);
+        let meta = DupTreeMeta::read(view)?.unwrap_or_else(Self::empty);
         Ok(Self { shape: meta.shape, top: meta.top, branch: None })
     }
 
-    /// What the row of the empty state would say.
-    pub(crate) fn empty() -> Meta {
+    /// Size and top of the empty state's tree, which has no row.
+    pub(crate) fn empty() -> DupTreeMeta {
         let mut bytes = Vec::new();
-        Leaf::SENTINEL.encode(&mut bytes);
-        Meta { shape: Shape { leaves: 1 }, top: hash::leaf(&bytes) }
+        IndexedLeaf::SENTINEL.encode(&mut bytes);
+        DupTreeMeta { shape: TreeShape { leaves: 1 }, top: hash::leaf(&bytes) }
     }
 
     /// The root.
@@ -92,11 +92,11 @@ impl DupTreeCache {
     }
 
     /// A subtree, if it is in memory.
-    pub(crate) fn subtree(&self, place: Place) -> Option<&Arc<Subtree>> {
+    pub(crate) fn subtree(&self, place: SubtreePlace) -> Option<&Arc<Subtree>> {
         self.find(place).map(|branch| &branch.subtree)
     }
 
-    fn find(&self, Place { layer, index }: Place) -> Option<&Branch> {
+    fn find(&self, SubtreePlace { layer, index }: SubtreePlace) -> Option<&CachedSubtree> {
         let mut at = self.branch.as_deref()?;
         let above = self.shape.layers().checked_sub(layer + 1)?;
         if index >> (LEVELS * above) != 0 {
@@ -115,38 +115,39 @@ impl DupTreeCache {
     }
 }
 
-/// A child's cache in the making, layer by layer from below.
-pub(crate) struct Growing<'a> {
+/// Builds the cache of a child block, layer by layer from below.
+pub(crate) struct CacheBuilder<'a> {
     parent: &'a DupTreeCache,
     block: u64,
-    /// Subtrees of the last layer, by number.
-    below: Vec<(u64, Arc<Branch>)>,
+    /// The touched subtrees of the last layer, by number.
+    below: Vec<(u64, Arc<CachedSubtree>)>,
 }
 
-impl<'a> Growing<'a> {
+impl<'a> CacheBuilder<'a> {
     pub(crate) const fn new(parent: &'a DupTreeCache, block: u64) -> Self {
         Self { parent, block, below: Vec::new() }
     }
 
-    /// Takes the touched subtrees of the next layer, by number.
+    /// Adds the touched subtrees of the next layer, sorted by number.
     pub(crate) fn layer(&mut self, layer: u8, touched: impl Iterator<Item = (u64, Subtree)>) {
         if layer == 0 {
             return;
         }
         let mut below = std::mem::take(&mut self.below).into_iter().peekable();
         for (index, subtree) in touched {
-            let old = self.parent.find(Place { layer, index });
+            let old = self.parent.find(SubtreePlace { layer, index });
             let mut children = old.map_or_else(Vec::new, |old| old.children.clone());
             while let Some((child, branch)) = below.next_if(|(child, _)| child / WIDTH == index) {
                 children.resize(WIDTH as usize, None);
                 children[(child % WIDTH) as usize] = Some(branch);
             }
-            self.below.push((index, Branch::new(Arc::new(subtree), children, self.block)));
+            self.below.push((index, CachedSubtree::new(Arc::new(subtree), children, self.block)));
         }
     }
 
-    /// The child's cache. If it is too large, what was touched longest ago goes, to three quarters.
-    pub(crate) fn finish(mut self, shape: Shape, top: B256, most: usize) -> DupTreeCache {
+    /// The child's cache. If it has more than `most` subtrees, the longest untouched ones are
+    /// dropped, until at most three quarters of `most` remain.
+    pub(crate) fn finish(mut self, shape: TreeShape, top: B256, most: usize) -> DupTreeCache {
         let mut branch = self.below.pop().map(|(_, branch)| branch);
         if let Some(all) = branch.take_if(|branch| branch.count > most) {
             let mut ages = BTreeMap::new();

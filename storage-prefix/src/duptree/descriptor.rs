@@ -1,10 +1,10 @@
-//! What lists of backends have of `duptree`.
+//! Flags and registration of the backend `duptree`, and its proof format.
 
 use super::verify;
 use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::{
-    HashId, ProofError, StateKey, Value,
+    HashId, ProofError, StateKey, StateValue,
     descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
 };
 
@@ -13,11 +13,11 @@ pub(super) const NAME: &str = "duptree";
 /// Version of its rows and proofs.
 pub(super) const VERSION: u32 = 1;
 
-/// Checks proofs. There are no parameters; layouts do not show in proofs.
+/// Checks proofs. There are no parameters, and proofs do not depend on the layout.
 #[derive(Clone, Copy, Debug)]
-struct Verifier;
+struct DupTreeVerifier;
 
-impl ProofVerifier for Verifier {
+impl ProofVerifier for DupTreeVerifier {
     fn params(&self) -> Option<ParamsFacts> {
         None
     }
@@ -28,7 +28,7 @@ impl ProofVerifier for Verifier {
         keys: &[StateKey],
         as_of: Option<u64>,
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         match as_of {
             None => verify(root, keys, proof),
             Some(_) => Err(ProofFormat::NO_HISTORY),
@@ -36,57 +36,60 @@ impl ProofVerifier for Verifier {
     }
 }
 
-/// Multi-proofs of a dense tree.
+/// The proof format of `duptree`: multi-proofs of a dense tree.
 pub const FORMAT: ProofFormat = ProofFormat {
     backend: NAME,
     version: VERSION,
     hash: HashId::Blake2b256,
     shows_history: false,
-    verifier: Some(&Verifier),
+    verifier: Some(&DupTreeVerifier),
 };
 
 #[cfg(feature = "std")]
-pub use backend::DESCRIPTOR;
+pub use registration::DESCRIPTOR;
 
 #[cfg(feature = "std")]
-mod backend {
+mod registration {
     use super::NAME;
-    use crate::duptree::{DupTree, Layout};
+    use crate::duptree::{DupTree, DupTreeLayout};
     use retrie_state::{
         AnyBackend,
-        descriptor::{Descriptor, Flag, MakeError, Making, Purpose, Takes, is},
+        descriptor::{
+            BackendDescriptor, BackendFlag, ConstructorInput, FlagArgument, MakeError,
+            StorePurpose, parses_as,
+        },
     };
     use std::sync::Arc;
 
     const LAYOUT: &str = "duptree.layout";
 
-    /// `duptree`.
-    pub const DESCRIPTOR: Descriptor = Descriptor {
-        flags: &[Flag {
+    /// The backend `duptree`.
+    pub const DESCRIPTOR: BackendDescriptor = BackendDescriptor {
+        flags: &[BackendFlag {
             long: LAYOUT,
             value_name: "LAYOUT",
             help: "How `duptree` lays out its nodes: `naive` (a row a node), `dup` (the paths of a \
-                   subtree, a row each) or `blocked` (a row a subtree). It is settled when a \
-                   datadir is made; roots and proofs do not depend on it. [default: blocked]",
+                   subtree, a row each) or `blocked` (a row a subtree). Fixed when a datadir is \
+                   created; roots and proofs do not depend on it. [default: blocked]",
             default: None,
-            takes: Takes::Text(is::<Layout>),
+            takes: FlagArgument::Text(parses_as::<DupTreeLayout>),
         }],
         advice,
-        ..Descriptor::plain(
+        ..BackendDescriptor::plain(
             NAME,
             "DupTree++: a dense binary tree over indexed leaves",
             make,
-            || Arc::new(DupTree::new(Layout::default())),
+            || Arc::new(DupTree::new(DupTreeLayout::default())),
             ["#8f6b12", "#c9a653"],
         )
     };
 
-    fn make(making: &Making<'_>) -> Result<Arc<dyn AnyBackend>, MakeError> {
-        let wanted = making.flags.get::<Layout>(LAYOUT)?;
+    fn make(making: &ConstructorInput<'_>) -> Result<Arc<dyn AnyBackend>, MakeError> {
+        let wanted = making.flags.get::<DupTreeLayout>(LAYOUT)?;
         let layout = match making.purpose {
-            Purpose::Trial | Purpose::New { .. } => wanted.unwrap_or_default(),
-            Purpose::Existing { datadir, layout, .. } => {
-                let stamped = layout.parse::<Layout>().ok();
+            StorePurpose::Temporary | StorePurpose::New { .. } => wanted.unwrap_or_default(),
+            StorePurpose::Existing { datadir, layout, .. } => {
+                let stamped = layout.parse::<DupTreeLayout>().ok();
                 match stamped {
                     Some(stamped) if wanted.is_none_or(|wanted| wanted == stamped) => stamped,
                     _ => {
@@ -105,8 +108,8 @@ mod backend {
 
     fn advice(error: &MakeError) -> Option<&'static str> {
         match error {
-            MakeError::OtherLayout { found, .. } => Some(match found.parse::<Layout>() {
-                Ok(_) => "leave --duptree.layout away: the datadir knows its layout",
+            MakeError::OtherLayout { found, .. } => Some(match found.parse::<DupTreeLayout>() {
+                Ok(_) => "leave out --duptree.layout: the datadir has its own layout",
                 Err(_) => "use a newer program",
             }),
             _ => None,
@@ -116,21 +119,19 @@ mod backend {
     #[cfg(test)]
     mod tests {
         use super::*;
-        use retrie_state::descriptor::Flags;
+        use retrie_state::descriptor::FlagValues;
         use std::path::Path;
 
         fn made(flag: Option<&str>, stamped: Option<&str>) -> Result<&'static str, MakeError> {
-            let mut flags = Flags::default();
+            let mut flags = FlagValues::default();
             if let Some(flag) = flag {
                 flags.set(&DESCRIPTOR.flags[0], flag)?;
             }
             let params = Default::default();
-            let purpose = stamped.map_or(Purpose::Trial, |layout| Purpose::Existing {
-                datadir: Path::new("datadir"),
-                params,
-                layout,
+            let purpose = stamped.map_or(StorePurpose::Temporary, |layout| {
+                StorePurpose::Existing { datadir: Path::new("datadir"), params, layout }
             });
-            let made = make(&Making { flags: &flags, purpose, cache: None })?;
+            let made = make(&ConstructorInput { flags: &flags, purpose, cache: None })?;
             Ok(made.identity().layout)
         }
 

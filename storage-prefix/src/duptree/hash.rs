@@ -1,7 +1,8 @@
-//! Every hash under the root: BLAKE2b-256, the first byte of the input names its domain.
+//! All hashes under the root: BLAKE2b-256, where the first byte of the input is its domain.
 //!
-//! No input of one domain can be read as one of another, nor as two inputs of its own: leaves have
-//! one [encoding](super::leaf::Leaf), everything else has a fixed length.
+//! An input of one domain is never a valid input of another, and has one meaning in its own domain:
+//! leaves have a canonical [encoding](super::leaf::IndexedLeaf), all other inputs have a fixed
+//! length.
 
 use alloy_primitives::B256;
 use retrie_state::blake2b::hash as parts;
@@ -12,7 +13,7 @@ const INNER: u8 = 1;
 const EMPTY_LEAF: u8 = 2;
 const ROOT: u8 = 3;
 
-/// A leaf of these bytes.
+/// The hash of a leaf with these bytes.
 pub(crate) fn leaf(bytes: &[u8]) -> B256 {
     parts(&[&[LEAF], bytes])
 }
@@ -22,18 +23,18 @@ pub(crate) fn inner(left: &B256, right: &B256) -> B256 {
     parts(&[&[INNER], &left[..], &right[..]])
 }
 
-/// The root of a tree of this height below this top.
+/// The root of a tree with this height and this top.
 pub(crate) fn root(height: u8, top: &B256) -> B256 {
     parts(&[&[ROOT, height], &top[..]])
 }
 
 #[cfg(feature = "std")]
-pub(crate) use many::{Batch, empty};
+pub(crate) use many::{HashBatch, empty};
 
 #[cfg(feature = "std")]
 mod many {
     use super::{EMPTY_LEAF, INNER, LEAF, inner, parts};
-    use crate::duptree::leaf::Leaf;
+    use crate::duptree::leaf::IndexedLeaf;
     use alloy_primitives::B256;
     use std::sync::LazyLock;
 
@@ -46,19 +47,19 @@ mod many {
         })
     });
 
-    /// The empty node of a level, which is 71 at most.
+    /// The empty node of a level, which is at most 71.
     pub(crate) fn empty(level: u8) -> &'static B256 {
         &EMPTY[usize::from(level)]
     }
 
-    /// Many inputs hashed together, which is more than twice as fast as one by one. The digests are
-    /// those of the functions of the same names.
+    /// Hashes many inputs together, more than twice as fast as one by one. The digests equal those
+    /// of the functions with the same names.
     #[derive(Debug, Default)]
-    pub(crate) struct Batch(retrie_state::blake2b::Batch);
+    pub(crate) struct HashBatch(retrie_state::blake2b::Blake2bBatch);
 
-    impl Batch {
+    impl HashBatch {
         /// Adds a [`leaf`](super::leaf).
-        pub(crate) fn leaf(&mut self, leaf: &Leaf) {
+        pub(crate) fn leaf(&mut self, leaf: &IndexedLeaf) {
             self.0.push(|input| {
                 input.push(LEAF);
                 leaf.encode(input);
@@ -85,14 +86,14 @@ mod many {
     mod tests {
         use super::*;
         use crate::duptree::hash;
-        use retrie_state::Value;
+        use retrie_state::StateValue;
 
         #[test]
         fn a_batch_hashes_as_the_functions_of_the_same_names_do() {
-            let (mut batch, mut expected) = (Batch::default(), Vec::new());
+            let (mut batch, mut expected) = (HashBatch::default(), Vec::new());
             for n in 0..20u8 {
-                let value = (n % 2 > 0).then(|| Value::from(vec![n; usize::from(n) * 9]));
-                let leaf = Leaf { value, ..Leaf::SENTINEL };
+                let value = (n % 2 > 0).then(|| StateValue::from(vec![n; usize::from(n) * 9]));
+                let leaf = IndexedLeaf { value, ..IndexedLeaf::SENTINEL };
                 let mut bytes = Vec::new();
                 leaf.encode(&mut bytes);
                 batch.leaf(&leaf);

@@ -1,17 +1,17 @@
-//! The key table: every key that has a leaf, in key order, with the number of the leaf. Neighbours
-//! in it are the links between leaves.
+//! The key table: every key that has a leaf, in key order, with the number of its leaf. A key's
+//! successor in the table is the next key of its leaf.
 
-use super::leaf::{Leaf, Place};
+use super::leaf::{IndexedLeaf, KeyPosition};
 use alloy_primitives::{Bytes, hex};
 use retrie_state::{
-    Direction, KeyRange, NodeRead, Row, StateError, StateKey, Table, Value, flat,
+    KeyRange, NodeRead, RowTable, ScanDirection, StateError, StateKey, StateValue, TableRow, flat,
     wire::{WireReader, put_varint},
 };
 
-/// Encoded state key to number of its leaf (LEB128), from 1 on.
-pub const KEYS: Table = Table::new(0x50, "DupTreeKeys");
+/// Encoded state key -> number of its leaf (LEB128), from 1 on.
+pub const KEYS: RowTable = RowTable::new(0x50, "DupTreeKeys");
 
-/// The row of a key whose leaf has this number.
+/// The row of a key with this leaf number.
 pub(crate) fn row(number: u64) -> Bytes {
     let mut row = Vec::with_capacity(5);
     put_varint(&mut row, number);
@@ -22,7 +22,7 @@ pub(crate) fn row(number: u64) -> Bytes {
 ///
 /// # Errors
 /// [`StateError::Corrupt`], naming the row.
-pub(crate) fn decode((key, row): &Row) -> Result<(StateKey, u64), StateError> {
+pub(crate) fn decode((key, row): &TableRow) -> Result<(StateKey, u64), StateError> {
     let key = StateKey::decode(key).ok_or_else(|| {
         StateError::corrupt(KEYS.name, format!("row {} is not a state key", hex::encode(key)))
     })?;
@@ -43,20 +43,20 @@ pub(crate) fn number(view: &dyn NodeRead, key: &StateKey) -> Result<Option<u64>,
     row.map(|row| decode_number(key, &row)).transpose()
 }
 
-/// The last key before `key`, with the number of its leaf; the sentinel's is 0.
+/// The last key before `key`, with the number of its leaf; the sentinel has number 0.
 pub(crate) fn before(
     view: &dyn NodeRead,
     key: &StateKey,
 ) -> Result<(Option<StateKey>, u64), StateError> {
     let end = key.encode();
     let range = KeyRange::new(&[], &end);
-    let row = view.scan(KEYS, range, Direction::Backward)?.next().transpose()?;
+    let row = view.scan(KEYS, range, ScanDirection::Backward)?.next().transpose()?;
     let Some(row) = row else { return Ok((None, 0)) };
     let (key, number) = decode(&row)?;
     Ok((Some(key), number))
 }
 
-/// The first key after `key`, or of all.
+/// The first key after `key`; for `None` the first key of all.
 pub(crate) fn after(
     view: &dyn NodeRead,
     key: Option<&StateKey>,
@@ -66,7 +66,8 @@ pub(crate) fn after(
         start.extend_from_slice(&key.encode());
         start.push(0);
     }
-    let row = view.scan(KEYS, KeyRange::from(&start), Direction::Forward)?.next().transpose()?;
+    let row =
+        view.scan(KEYS, KeyRange::from(&start), ScanDirection::Forward)?.next().transpose()?;
     Ok(row.map(|row| decode(&row)).transpose()?.map(|(key, _)| key))
 }
 
@@ -74,20 +75,23 @@ pub(crate) fn after(
 pub(crate) fn value(
     view: &dyn NodeRead,
     key: Option<&StateKey>,
-) -> Result<Option<Value>, StateError> {
+) -> Result<Option<StateValue>, StateError> {
     key.map_or(Ok(None), |key| flat::get(view, key))
 }
 
-/// The leaf that speaks for `key`, and its number.
-pub(crate) fn covering(view: &dyn NodeRead, key: &StateKey) -> Result<(u64, Leaf), StateError> {
+/// The leaf that covers `key`, and its number.
+pub(crate) fn covering_leaf(
+    view: &dyn NodeRead,
+    key: &StateKey,
+) -> Result<(u64, IndexedLeaf), StateError> {
     let (own, number) = match number(view, key)? {
         Some(number) => (Some(*key), number),
         None => before(view, key)?,
     };
     let (value, next) = (value(view, own.as_ref())?, after(view, own.as_ref())?);
-    let leaf = Leaf { key: own, value, next };
-    if leaf.place(key) == Place::Elsewhere {
-        return Err(StateError::corrupt(KEYS.name, format!("no leaf speaks for {key}")));
+    let leaf = IndexedLeaf { key: own, value, next };
+    if leaf.place(key) == KeyPosition::Elsewhere {
+        return Err(StateError::corrupt(KEYS.name, format!("no leaf covers {key}")));
     }
     Ok((number, leaf))
 }

@@ -1,35 +1,35 @@
-//! A leaf, and its one encoding: what is hashed, and what proofs show.
+//! A leaf and its canonical encoding, which is hashed and is part of proofs.
 
 #[cfg(feature = "std")]
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 #[cfg(feature = "std")]
 use retrie_state::wire::put_varint;
-use retrie_state::{ProofError, StateKey, Value, wire::WireReader};
+use retrie_state::{ProofError, StateKey, StateValue, wire::WireReader};
 
-/// Stands for a key at either end: first byte of no encoded state key.
+/// Stands for a missing key at either end; no encoded state key starts with this byte.
 const END: u8 = 2;
 
-/// A key with its value and the next key in key order: it speaks for the keys from its own up to
-/// the next one, of which none but its own may have a value.
+/// A key with its value and the next key in key order. It covers the keys from its own up to the
+/// next one; of these only its own may have a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Leaf {
-    /// `None`: the sentinel's, before all keys.
+pub(crate) struct IndexedLeaf {
+    /// `None` for the sentinel, which is before all keys.
     pub(crate) key: Option<StateKey>,
-    /// `None`: deleted; also the sentinel's.
-    pub(crate) value: Option<Value>,
-    /// `None`: after all keys.
+    /// `None` if the key is deleted, and for the sentinel.
+    pub(crate) value: Option<StateValue>,
+    /// `None` if there is no greater key.
     pub(crate) next: Option<StateKey>,
 }
 
-impl Leaf {
+impl IndexedLeaf {
     /// The sentinel of the empty state.
     #[cfg(feature = "std")]
     pub(crate) const SENTINEL: Self = Self { key: None, value: None, next: None };
 
-    /// Appends the bytes: key, value, next key. A key is its encoding, whose first byte tells the
-    /// length (`00`: 21, `01`: 53 bytes), or `02` for an end; a value its length + 1 (LEB128) and
-    /// itself, or `00` for none.
+    /// Appends the bytes: key, value, next key. A key is its encoding, whose first byte determines
+    /// the length (`00`: 21, `01`: 53 bytes), or `02` for an end. A value is its length + 1
+    /// (LEB128) and its bytes, or `00` for none.
     #[cfg(feature = "std")]
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         put_key(out, self.key.as_ref());
@@ -46,15 +46,15 @@ impl Leaf {
     /// Reads the bytes of [`encode`](Self::encode).
     ///
     /// # Errors
-    /// [`ProofError::Malformed`] for others; also for a sentinel with a value, and for a next key
-    /// that does not come after the own one.
+    /// [`ProofError::Malformed`] for other bytes, for a sentinel with a value, and for a next key
+    /// that is not greater than the key.
     pub(crate) fn read(reader: &mut WireReader<'_>) -> Result<Self, ProofError> {
         let key = read_key(reader)?;
         let value = match reader.varint()? {
             0 => None,
             len => {
                 let len = usize::try_from(len - 1).map_err(|_| malformed("length of a value"))?;
-                Some(Value::copy_from_slice(reader.take(len)?))
+                Some(StateValue::copy_from_slice(reader.take(len)?))
             }
         };
         let next = read_key(reader)?;
@@ -67,24 +67,24 @@ impl Leaf {
         Ok(Self { key, value, next })
     }
 
-    /// Where `key`, which is not before this leaf's, lies: at its own, in the gap, or beyond.
-    pub(crate) fn place(&self, key: &StateKey) -> Place {
+    /// The position of `key` relative to this leaf, whose own key is not greater.
+    pub(crate) fn place(&self, key: &StateKey) -> KeyPosition {
         match self.key.as_ref().cmp(&Some(key)) {
-            Ordering::Equal => Place::Own,
-            Ordering::Less if self.next.is_none_or(|next| *key < next) => Place::Gap,
-            _ => Place::Elsewhere,
+            Ordering::Equal => KeyPosition::Own,
+            Ordering::Less if self.next.is_none_or(|next| *key < next) => KeyPosition::Gap,
+            _ => KeyPosition::Elsewhere,
         }
     }
 }
 
-/// Where a key lies, seen from a leaf.
+/// The position of a key relative to a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// It is the leaf's own.
+pub(crate) enum KeyPosition {
+    /// It is the leaf's own key.
     Own,
-    /// It is strictly between the leaf's own and the next one.
+    /// It is strictly between the leaf's key and the next key.
     Gap,
-    /// The leaf says nothing of it.
+    /// The leaf does not cover it.
     Elsewhere,
 }
 

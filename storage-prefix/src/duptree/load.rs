@@ -1,33 +1,38 @@
-//! A whole state at once: leaves come in key order, and so in the order of their numbers; each
-//! subtree is written when its last bottom is there.
+//! Bulk load of a whole state. Leaves come in key order, which is the order of their numbers; each
+//! subtree is written when its last bottom is known.
 
 use super::{
-    hash::Batch,
+    hash::HashBatch,
     keys::{self, KEYS},
-    layout::{Layout, Previous, Step},
-    leaf::Leaf,
-    meta::{META, Meta},
-    shape::{LEVELS, Place, Shape, WIDTH},
-    subtree::{BOTTOM, Dirty, NODES, Nodes, ROOT, Subtree, node_at, rehash},
+    layout::{DupTreeLayout, PreviousRow, SubtreeChange},
+    leaf::IndexedLeaf,
+    meta::{DupTreeMeta, META},
+    shape::{LEVELS, SubtreePlace, TreeShape, WIDTH},
+    subtree::{BOTTOM, DirtySubtree, NODES, NodeSet, ROOT, Subtree, node_at, rehash},
 };
 use alloy_primitives::B256;
 use rayon::prelude::*;
-use retrie_state::{BulkSink, StateError, StateKey, Value, flat};
+use retrie_state::{BulkSink, StateError, StateKey, StateValue, flat};
 
 /// Subtrees of layer 0 that are hashed together by one thread.
 const CHUNK: usize = 8;
-/// Leaves that wait to be hashed, a multiple of what a thread takes.
+/// Number of leaves that are collected before they are hashed: a multiple of a thread's share.
 const WAITING: usize = 64 * CHUNK * WIDTH as usize;
 
-/// Loads all entries; what the tree is in the end.
+/// Loads all entries; returns size and top of the tree.
 pub(crate) fn load(
-    layout: Layout,
-    entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+    layout: DupTreeLayout,
+    entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
     sink: &mut dyn BulkSink,
-) -> Result<Meta, StateError> {
-    let mut loader =
-        Loader { layout, sink, waiting: Vec::new(), shape: Shape { leaves: 0 }, open: Vec::new() };
-    let mut last = Leaf::SENTINEL;
+) -> Result<DupTreeMeta, StateError> {
+    let mut loader = TreeLoader {
+        layout,
+        sink,
+        waiting: Vec::new(),
+        shape: TreeShape { leaves: 0 },
+        open: Vec::new(),
+    };
+    let mut last = IndexedLeaf::SENTINEL;
     for entry in entries {
         let (key, value) = entry?;
         flat::put(loader.sink, &key, &value)?;
@@ -35,33 +40,33 @@ pub(crate) fn load(
         last.next = Some(key);
         loader.leaf(std::mem::replace(
             &mut last,
-            Leaf { key: Some(key), value: Some(value), next: None },
+            IndexedLeaf { key: Some(key), value: Some(value), next: None },
         ))?;
     }
     loader.leaf(last)?;
     loader.finish()
 }
 
-struct Loader<'a> {
-    layout: Layout,
+struct TreeLoader<'a> {
+    layout: DupTreeLayout,
     sink: &'a mut dyn BulkSink,
-    waiting: Vec<Leaf>,
+    waiting: Vec<IndexedLeaf>,
     /// The tree so far.
-    shape: Shape,
-    /// The subtree of each layer that is not full yet, with its bottoms.
-    open: Vec<(Place, Vec<B256>)>,
+    shape: TreeShape,
+    /// For each layer the subtree that is not full yet, with its bottoms.
+    open: Vec<(SubtreePlace, Vec<B256>)>,
 }
 
-impl Loader<'_> {
-    fn leaf(&mut self, leaf: Leaf) -> Result<(), StateError> {
+impl TreeLoader<'_> {
+    fn leaf(&mut self, leaf: IndexedLeaf) -> Result<(), StateError> {
         self.waiting.push(leaf);
         self.shape.leaves += 1;
         if self.waiting.len() == WAITING { self.hash_waiting() } else { Ok(()) }
     }
 
     fn hash_waiting(&mut self) -> Result<(), StateError> {
-        let hash = |leaves: &[Leaf]| {
-            let (mut batch, mut hashes) = (Batch::default(), Vec::with_capacity(leaves.len()));
+        let hash = |leaves: &[IndexedLeaf]| {
+            let (mut batch, mut hashes) = (HashBatch::default(), Vec::with_capacity(leaves.len()));
             leaves.iter().for_each(|leaf| batch.leaf(leaf));
             batch.finish_into(&mut hashes);
             hashes
@@ -72,11 +77,11 @@ impl Loader<'_> {
         self.push(0, hashes.concat())
     }
 
-    /// Adds nodes to a layer's bottoms. What is full goes.
+    /// Adds nodes to a layer's bottoms, and writes the subtrees that become full.
     fn push(&mut self, layer: u8, nodes: Vec<B256>) -> Result<(), StateError> {
         let at = usize::from(layer);
         if self.open.len() == at {
-            self.open.push((Place { layer, index: 0 }, Vec::new()));
+            self.open.push((SubtreePlace { layer, index: 0 }, Vec::new()));
         }
         let (place, bottoms) = &mut self.open[at];
         bottoms.extend(nodes);
@@ -92,29 +97,31 @@ impl Loader<'_> {
         let mut above = Vec::with_capacity(subtrees.len());
         for (place, subtree) in &subtrees {
             above.push(*subtree.need(ROOT)?);
-            // That the tree is higher than a full subtree does not show in its rows.
+            // The rows of a full subtree do not depend on the final height of the tree.
             self.write(*place, subtree)?;
         }
         self.push(layer + 1, above)
     }
 
-    /// Writes the rows of a subtree, none of which was there.
-    fn write(&mut self, place: Place, subtree: &Subtree) -> Result<(), StateError> {
+    /// Writes the rows of a new subtree.
+    fn write(&mut self, place: SubtreePlace, subtree: &Subtree) -> Result<(), StateError> {
         let before = Subtree::new(subtree.level(), 0);
-        let changed = Nodes::paths(u32::MAX);
-        let shapes = [Shape { leaves: 1 }, self.shape];
+        let changed = NodeSet::paths(u32::MAX);
+        let shapes = [TreeShape { leaves: 1 }, self.shape];
         let mut rows = Vec::new();
-        self.layout
-            .rows(&Step { place, shapes, before: &before, after: subtree, changed }, &mut rows)?;
+        self.layout.rows(
+            &SubtreeChange { place, shapes, before: &before, after: subtree, changed },
+            &mut rows,
+        )?;
         for row in rows {
-            debug_assert_eq!(row.previous, Previous::Row(None));
+            debug_assert_eq!(row.previous, PreviousRow::Row(None));
             self.sink.put_unordered(NODES, &row.key, &row.next)?;
         }
         Ok(())
     }
 
-    /// Writes what is not full.
-    fn finish(mut self) -> Result<Meta, StateError> {
+    /// Writes the subtrees that are not full, and the row of the tree's size.
+    fn finish(mut self) -> Result<DupTreeMeta, StateError> {
         if self.shape.leaves == 1 {
             return Ok(super::cache::DupTreeCache::empty());
         }
@@ -140,19 +147,22 @@ impl Loader<'_> {
                 }
             }
         }
-        // A tree that its layers fill to the last place has its top in the layer above.
+        // If the leaves fill all layers, the top is already a bottom of the layer above.
         let above = self.open.get(usize::from(layers)).and_then(|(_, bottoms)| bottoms.first());
         let top = top
             .or_else(|| above.copied())
             .ok_or_else(|| StateError::corrupt(NODES.name, "a load has no top"))?;
-        let meta = Meta { shape: self.shape, top };
+        let meta = DupTreeMeta { shape: self.shape, top };
         self.sink.put_unordered(NODES, META, &meta.encode())?;
         Ok(meta)
     }
 }
 
-/// Subtrees of these bottoms, of which the last may not be full.
-fn subtrees(first: Place, bottoms: &[B256]) -> Result<Vec<(Place, Subtree)>, StateError> {
+/// The subtrees of these bottoms, hashed; the last may not be full.
+fn subtrees(
+    first: SubtreePlace,
+    bottoms: &[B256],
+) -> Result<Vec<(SubtreePlace, Subtree)>, StateError> {
     let groups: Vec<&[B256]> = bottoms.chunks(WIDTH as usize).collect();
     let hash = |groups: &[&[B256]]| {
         let mut subtrees: Vec<Subtree> = groups
@@ -163,12 +173,12 @@ fn subtrees(first: Place, bottoms: &[B256]) -> Result<Vec<(Place, Subtree)>, Sta
                 subtree
             })
             .collect();
-        let dirty = |subtree| Dirty { subtree, changed: Nodes::default() };
+        let dirty = |subtree| DirtySubtree { subtree, changed: NodeSet::default() };
         rehash(&mut subtrees.iter_mut().map(dirty).collect::<Vec<_>>())?;
         Ok(subtrees)
     };
     let hashed: Result<Vec<Vec<Subtree>>, StateError> =
         groups.par_chunks(CHUNK).map(hash).collect();
-    let places = (first.index..).map(|index| Place { index, ..first });
+    let places = (first.index..).map(|index| SubtreePlace { index, ..first });
     Ok(places.zip(hashed?.into_iter().flatten()).collect())
 }

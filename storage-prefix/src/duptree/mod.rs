@@ -4,23 +4,23 @@
 //!
 //! # Vocabulary
 //!
-//! * **Leaf**: a key, its value or none, and the next key in key order. It speaks for its key, and
-//!   for the gap up to the next one. A key keeps its leaf for ever, deleted or not.
-//! * **Number** of a leaf: its place from the left. New keys take the next numbers, in delta order.
-//! * **Sentinel**: leaf 0, for the gap before the first key.
+//! * **Leaf**: a key, its value or none, and the next key in key order. It covers its key, and the
+//!   gap up to the next key. A key keeps its leaf for ever, deleted or not.
+//! * **Number** of a leaf: its index from the left. New keys take the next numbers, in delta order.
+//! * **Sentinel**: leaf 0, which covers the gap before the first key.
 //! * **Level**: 0 for leaves, 1 for their parents, up to the **height**, where the **top** is.
-//! * **Subtree**: 32 nodes of a level, its **bottoms**, and what is above them for five levels. It
-//!   belongs to **layer** L if its bottoms are of level 5 L.
-//! * **Empty** node: one without leaves below. Numbers leave no gaps, so these are all on the
-//!   right.
-//! * **Layout**: which rows hold a subtree. Roots and proofs are the same in all of them.
+//! * **Subtree**: 32 nodes of a level, its **bottoms**, and the nodes of the five levels above
+//!   them. It belongs to **layer** L if its bottoms are at level 5 L.
+//! * **Empty** node: a node without leaves below. Leaf numbers have no gaps, so all empty nodes are
+//!   on the right.
+//! * **Layout**: which rows hold a subtree. Roots and proofs are the same in all layouts.
 //!
 //! # How a block goes through
 //!
 //! ```text
 //!  delta -> flat state (values by key)
 //!    '----> key table: new keys take numbers
-//!             '-> leaves to hash: keys that changed, and those before new ones
+//!             '-> leaves to hash: changed keys, and predecessors of new keys
 //!                   '-> layer 0 -> layer 1 -> .. -> top -> root
 //!                       each subtree loaded, hashed and written once
 //! ```
@@ -33,15 +33,15 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `leaf`, `hash` | leaves and hashes: what the root is made of |
+//! | `leaf`, `hash` | leaves, and all hashes under the root |
 //! | `proof`, `verify` | bytes of proofs, and checking them: pure, `no_std` |
-//! | `shape` | how many nodes there are, and where |
-//! | `subtree` | a subtree in memory, hashed along with others |
-//! | `layout` | its rows, in three ways |
-//! | `keys`, `meta` | the key table, and the row that says how large the tree is |
+//! | `shape` | numbers and positions of nodes |
+//! | `subtree` | a subtree in memory, hashed together with others |
+//! | `layout` | the rows of subtrees, in three layouts |
+//! | `keys`, `meta` | the key table, and the row with the size of the tree |
 //! | `cache` | upper subtrees in memory, shared between blocks |
-//! | `apply`, `load`, `prove`, `check` | what the backend does with all these |
-//! | `backend`, `descriptor` | the contract |
+//! | `apply`, `load`, `prove`, `check` | applying a delta, bulk load, making proofs, `db verify` |
+//! | `backend`, `descriptor` | the `Backend` implementation, flags and registration |
 
 mod descriptor;
 mod hash;
@@ -84,6 +84,6 @@ pub use cache::{DupTreeCache, MAX_CACHED_SUBTREES};
 #[cfg(feature = "std")]
 pub use keys::KEYS;
 #[cfg(feature = "std")]
-pub use layout::{Layout, UnknownLayout};
+pub use layout::{DupTreeLayout, UnknownLayout};
 #[cfg(feature = "std")]
 pub use subtree::NODES;

@@ -1,35 +1,35 @@
-//! A proof and its bytes; `docs/formats/duptree.md` has them one by one.
+//! A proof and its bytes, which `docs/formats/duptree.md` documents.
 
 use super::{
     hash,
-    leaf::{Leaf, malformed},
+    leaf::{IndexedLeaf, malformed},
 };
 use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::{ProofError, wire::WireReader};
 
-/// Greatest height of a tree: numbers of leaves have 63 bits.
+/// Greatest height of a tree: leaf numbers have 63 bits.
 pub(crate) const MAX_HEIGHT: u8 = 63;
 
-/// Some leaves of a tree, and what it takes to find the root.
+/// Some leaves of a tree, and the hashes that lead from them to the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Proof {
+pub(crate) struct DupTreeProof {
     /// Height of the tree.
     pub(crate) height: u8,
     /// Leaves by number: ascending, distinct, below 2^height.
-    pub(crate) leaves: Vec<(u64, Leaf)>,
+    pub(crate) leaves: Vec<(u64, IndexedLeaf)>,
     /// Siblings that do not follow from the leaves, level by level from below, from left to right;
     /// the top, if there are no leaves.
     pub(crate) hashes: Vec<B256>,
 }
 
-/// A proof as it is read, with the hashes of its leaves.
-pub(crate) struct Read {
-    pub(crate) proof: Proof,
+/// A parsed proof, with the hashes of its leaves.
+pub(crate) struct ParsedProof {
+    pub(crate) proof: DupTreeProof,
     digests: Vec<B256>,
 }
 
-impl Proof {
+impl DupTreeProof {
     /// The bytes.
     #[cfg(feature = "std")]
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -47,20 +47,20 @@ impl Proof {
     }
 }
 
-impl Read {
-    /// Reads the bytes of [`Proof::encode`].
+impl ParsedProof {
+    /// Parses the bytes of [`DupTreeProof::encode`].
     ///
     /// # Errors
-    /// [`ProofError::Malformed`] for others.
+    /// [`ProofError::Malformed`] for other bytes.
     pub(crate) fn new(bytes: &[u8]) -> Result<Self, ProofError> {
         let mut reader = WireReader::new(bytes);
         let height = reader.u8()?;
         if height > MAX_HEIGHT {
             return Err(malformed("height"));
         }
-        // Number, two keys and a value take a byte each at least.
+        // Minimal size of a leaf: number, two keys and a value, a byte each.
         let count = reader.count(4)?;
-        let (mut leaves, mut digests) = (Vec::<(u64, Leaf)>::new(), Vec::new());
+        let (mut leaves, mut digests) = (Vec::<(u64, IndexedLeaf)>::new(), Vec::new());
         for _ in 0..count {
             let number = reader.varint()?;
             if number >> height != 0 {
@@ -70,7 +70,7 @@ impl Read {
                 return Err(malformed("leaves are out of order"));
             }
             let before = reader.rest();
-            let leaf = Leaf::read(&mut reader)?;
+            let leaf = IndexedLeaf::read(&mut reader)?;
             if leaf.key.is_none() != (number == 0) {
                 return Err(malformed("leaf 0 and no other is the first"));
             }
@@ -82,16 +82,16 @@ impl Read {
             return Err(malformed("part of a hash at the end"));
         }
         let hashes = hashes.iter().map(B256::from).collect();
-        Ok(Self { proof: Proof { height, leaves, hashes }, digests })
+        Ok(Self { proof: DupTreeProof { height, leaves, hashes }, digests })
     }
 
-    /// The root that it leads to. The work is bounded by the number of leaves and hashes: each step
-    /// takes one of them.
+    /// The root that the proof leads to. The work is bounded by the number of leaves and hashes:
+    /// each step takes one of them.
     ///
     /// # Errors
     /// [`ProofError::Missing`] if a hash is missing, [`ProofError::Malformed`] if one is left.
     pub(crate) fn root(&self) -> Result<B256, ProofError> {
-        let Proof { height, leaves, hashes } = &self.proof;
+        let DupTreeProof { height, leaves, hashes } = &self.proof;
         let mut hashes = hashes.iter();
         let missing = ProofError::Missing { what: "a sibling" };
         let mut sibling = || hashes.next().copied().ok_or_else(|| missing.clone());

@@ -1,12 +1,12 @@
-//! Proofs of some keys.
+//! Makes proofs of keys.
 
 use super::{
     cache::DupTreeCache,
     keys::{self, KEYS},
-    layout::Layout,
-    proof::Proof,
-    shape::{LEVELS, Place, WIDTH},
-    subtree::{Nodes, Subtree, level_of},
+    layout::DupTreeLayout,
+    proof::DupTreeProof,
+    shape::{LEVELS, SubtreePlace, WIDTH},
+    subtree::{NodeSet, Subtree, level_of},
 };
 use alloy_primitives::B256;
 use rayon::prelude::*;
@@ -16,17 +16,17 @@ use std::{collections::BTreeMap, sync::Arc};
 /// Keys, or subtrees, that one thread takes at a time.
 const CHUNK: usize = 16;
 
-/// The proof of `keys` in the state that `view` and `cache` show.
+/// The proof of `keys` in the state of `view` and `cache`.
 pub(crate) fn prove(
-    layout: Layout,
+    layout: DupTreeLayout,
     view: &dyn NodeRead,
     cache: &DupTreeCache,
     keys: &[StateKey],
-) -> Result<Proof, StateError> {
+) -> Result<DupTreeProof, StateError> {
     let leaves = keys
         .par_iter()
         .with_min_len(CHUNK)
-        .map(|key| keys::covering(view, key))
+        .map(|key| keys::covering_leaf(view, key))
         .collect::<Result<BTreeMap<_, _>, _>>()?;
     if let Some((number, _)) = leaves.range(cache.shape.leaves..).next() {
         let what = format!("a key has leaf {number} of {}", cache.shape.leaves);
@@ -36,7 +36,7 @@ pub(crate) fn prove(
     let mut numbers: Vec<u64> = leaves.keys().copied().collect();
     let leaves = leaves.into_iter().collect();
     if numbers.is_empty() {
-        return Ok(Proof { height, leaves, hashes: vec![cache.top] });
+        return Ok(DupTreeProof { height, leaves, hashes: vec![cache.top] });
     }
     let mut hashes = Vec::new();
     for layer in 0..cache.shape.layers() {
@@ -52,21 +52,21 @@ pub(crate) fn prove(
         }
         numbers = groups.iter().filter_map(|group| Some(group.first()? / WIDTH)).collect();
     }
-    Ok(Proof { height, leaves, hashes })
+    Ok(DupTreeProof { height, leaves, hashes })
 }
 
-/// The siblings, by level above the bottoms, of the paths from bottoms of one subtree that have
-/// these numbers.
+/// The siblings, with their levels above the bottoms, on the paths from the bottoms with these
+/// numbers, which are all in one subtree.
 fn siblings(
-    layout: Layout,
+    layout: DupTreeLayout,
     view: &dyn NodeRead,
     cache: &DupTreeCache,
     layer: u8,
     numbers: &[u64],
 ) -> Result<Vec<(u8, B256)>, StateError> {
     let index = numbers.first().map_or(0, |first| first / WIDTH);
-    let place = Place { layer, index };
-    let paths = Nodes::paths(numbers.iter().fold(0, |set, number| set | 1 << (number % WIDTH)));
+    let place = SubtreePlace { layer, index };
+    let paths = NodeSet::paths(numbers.iter().fold(0, |set, number| set | 1 << (number % WIDTH)));
     let found = |subtree: &Subtree| {
         let siblings = paths.siblings().iter();
         siblings.map(|node| Ok((level_of(node), *subtree.need(node)?))).collect()

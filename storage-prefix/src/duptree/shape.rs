@@ -1,22 +1,23 @@
-//! How many nodes a tree has, and where: all of it follows from the number of leaves.
+//! The shape of a tree: the numbers and positions of its nodes follow from its number of leaves.
 
 use alloy_primitives::B256;
 
 /// Levels of a subtree.
 pub(crate) const LEVELS: u8 = 5;
-/// Bottoms of a subtree, P in the paper: log n there, 32 for all trees of 2^17 to 2^32 leaves.
+/// Bottoms of a subtree: P in the paper, which is log n there, and 32 for all trees of 2^17 to 2^32
+/// leaves.
 pub(crate) const WIDTH: u64 = 1 << LEVELS;
-/// Most leaves there can be.
+/// Upper bound of leaves.
 pub(crate) const MAX_LEAVES: u64 = 1 << super::proof::MAX_HEIGHT;
 
-/// A subtree: its layer, and its number from the left.
+/// The place of a subtree: its layer, and its index from the left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct SubtreePlace {
     pub(crate) layer: u8,
     pub(crate) index: u64,
 }
 
-impl Place {
+impl SubtreePlace {
     /// Level of its bottoms.
     pub(crate) const fn level(self) -> u8 {
         self.layer * LEVELS
@@ -25,40 +26,40 @@ impl Place {
 
 /// A node's hash and its number within its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Numbered {
+pub(crate) struct NumberedHash {
     pub(crate) number: u64,
     pub(crate) hash: B256,
 }
 
-/// A tree of so many leaves, the sentinel among them: 1 to [`MAX_LEAVES`].
+/// The shape of a tree: its number of leaves, with the sentinel, 1 to [`MAX_LEAVES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct TreeShape {
     pub(crate) leaves: u64,
 }
 
-impl Shape {
-    /// The least height at which all leaves have a place.
+impl TreeShape {
+    /// The least height that has room for all leaves.
     pub(crate) const fn height(self) -> u8 {
         (64 - self.leaves.saturating_sub(1).leading_zeros()) as u8
     }
 
-    /// Layers that are stored; none if there is one leaf.
+    /// Number of stored layers; 0 if there is one leaf.
     pub(crate) const fn layers(self) -> u8 {
         self.height().div_ceil(LEVELS)
     }
 
-    /// Nodes of a level, below 64, that are not empty.
+    /// Number of non-empty nodes of a level, which is below 64.
     pub(crate) const fn nodes(self, level: u8) -> u64 {
         self.leaves.div_ceil(1 << level)
     }
 
-    /// Subtrees of a layer that are stored.
+    /// Number of stored subtrees of a layer.
     pub(crate) const fn subtrees(self, layer: u8) -> u64 {
         if layer < self.layers() { self.nodes(layer * LEVELS).div_ceil(WIDTH) } else { 0 }
     }
 
-    /// Bottoms of a subtree that are not empty; none if the subtree is not stored.
-    pub(crate) fn filled(self, place: Place) -> u8 {
+    /// Number of non-empty bottoms of a subtree; 0 if the subtree is not stored.
+    pub(crate) fn filled(self, place: SubtreePlace) -> u8 {
         if place.layer >= self.layers() {
             return 0;
         }
@@ -84,7 +85,7 @@ mod tests {
             (MAX_LEAVES - 1, 63, 13),
             (MAX_LEAVES, 63, 13),
         ] {
-            let shape = Shape { leaves };
+            let shape = TreeShape { leaves };
             assert_eq!((shape.height(), shape.layers()), (height, layers), "{leaves}");
         }
     }
@@ -92,10 +93,10 @@ mod tests {
     #[test]
     fn subtrees_hold_every_node_once() {
         for leaves in 1..3000 {
-            let shape = Shape { leaves };
+            let shape = TreeShape { leaves };
             for layer in 0..5 {
                 let held = (0..shape.subtrees(layer) + 1)
-                    .map(|index| u64::from(shape.filled(Place { layer, index })))
+                    .map(|index| u64::from(shape.filled(SubtreePlace { layer, index })))
                     .sum::<u64>();
                 let nodes = if layer < shape.layers() { shape.nodes(layer * LEVELS) } else { 0 };
                 assert_eq!(held, nodes, "layer {layer} of {leaves}");

@@ -1,18 +1,18 @@
 //! A subtree in memory.
 //!
 //! Its nodes are numbered as in a heap: 1 is the root, 2n and 2n + 1 are below n, 32 to 63 are the
-//! bottoms. Sets of nodes, [`Nodes`], have a bit each.
+//! bottoms. A [`NodeSet`] has one bit per node.
 
 use super::{
-    hash::{Batch, empty},
+    hash::{HashBatch, empty},
     shape::LEVELS,
 };
 use alloy_primitives::B256;
 use core::ops::Range;
-use retrie_state::{StateError, Table};
+use retrie_state::{RowTable, StateError};
 
-/// Rows of subtrees, and the one that says how large the tree is.
-pub const NODES: Table = Table::new(0x51, "DupTreeNodes");
+/// Rows of subtrees, and the row with the size of the tree.
+pub const NODES: RowTable = RowTable::new(0x51, "DupTreeNodes");
 
 /// First bottom.
 pub(crate) const BOTTOM: usize = 1 << LEVELS;
@@ -21,10 +21,10 @@ pub(crate) const ROOT: usize = 1;
 
 /// A set of nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Nodes(u64);
+pub(crate) struct NodeSet(u64);
 
-impl Nodes {
-    /// Those on the ways from some bottoms (a bit each) to the root, both included.
+impl NodeSet {
+    /// The nodes on the paths from some bottoms (a bit each) to the root, both included.
     pub(crate) fn paths(bottoms: u32) -> Self {
         let mut nodes = Self(u64::from(bottoms) << BOTTOM);
         for node in (1..BOTTOM).rev() {
@@ -35,7 +35,7 @@ impl Nodes {
         nodes
     }
 
-    /// The siblings of these, as far as they are not among these.
+    /// The siblings of these nodes that are not in the set themselves.
     pub(crate) const fn siblings(self) -> Self {
         const LEFT: u64 = 0x5555_5555_5555_5554;
         Self(((self.0 & LEFT) << 1 | (self.0 & (LEFT << 1)) >> 1) & !self.0)
@@ -49,7 +49,7 @@ impl Nodes {
         self.0 |= 1 << node;
     }
 
-    /// Level by level from the bottoms, from left to right.
+    /// The nodes, level by level from the bottoms, from left to right.
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
         (0..=LEVELS).flat_map(row_of).filter(move |node| self.has(*node))
     }
@@ -77,25 +77,25 @@ pub(crate) const fn number_of(index: u64, node: usize) -> u64 {
     index << node.ilog2() | (node - width) as u64
 }
 
-/// A subtree, as far as it is known.
+/// A subtree, of which some nodes may be unknown.
 #[derive(Clone, Debug)]
 pub(crate) struct Subtree {
     /// Level of the bottoms.
     level: u8,
-    /// Bottoms that are not empty, from the left.
+    /// Number of non-empty bottoms, from the left.
     filled: u8,
-    /// Nodes that are in memory.
-    known: Nodes,
+    /// The known nodes.
+    known: NodeSet,
     nodes: Box<[B256; 2 * BOTTOM]>,
 }
 
 impl Subtree {
-    /// Nothing is known of it but how many of its bottoms (up to 32) are filled.
+    /// A subtree without known nodes, with `filled` non-empty bottoms (up to 32).
     pub(crate) fn new(level: u8, filled: u8) -> Self {
-        Self { level, filled, known: Nodes(0), nodes: Box::new([B256::ZERO; 2 * BOTTOM]) }
+        Self { level, filled, known: NodeSet(0), nodes: Box::new([B256::ZERO; 2 * BOTTOM]) }
     }
 
-    /// Bottoms that are not empty.
+    /// Number of non-empty bottoms.
     pub(crate) const fn filled(&self) -> u8 {
         self.filled
     }
@@ -105,7 +105,7 @@ impl Subtree {
         self.level
     }
 
-    /// More bottoms are filled, with nodes that are still unknown.
+    /// Sets the number of non-empty bottoms; the new bottoms are unknown.
     pub(crate) const fn grow(&mut self, filled: u8) {
         self.filled = filled;
     }
@@ -116,7 +116,7 @@ impl Subtree {
         (node - width) << level >= self.filled as usize
     }
 
-    /// A node, if it is known; empty ones always are.
+    /// A node, if it is known; empty nodes always are.
     pub(crate) fn get(&self, node: usize) -> Option<&B256> {
         if self.is_empty(node) {
             return Some(empty(self.level + level_of(node)));
@@ -127,7 +127,7 @@ impl Subtree {
     /// A node that must be known.
     ///
     /// # Errors
-    /// [`StateError::Corrupt`] if it is not: rows that hold it are missing.
+    /// [`StateError::Corrupt`] if it is unknown, because rows that hold it are missing.
     pub(crate) fn need(&self, node: usize) -> Result<&B256, StateError> {
         self.get(node).ok_or_else(|| {
             let (level, node) = (self.level, node);
@@ -136,34 +136,34 @@ impl Subtree {
         })
     }
 
-    /// Makes a node known.
+    /// Sets a node, which then is known.
     pub(crate) fn set(&mut self, node: usize, hash: B256) {
         self.nodes[node] = hash;
         self.known.add(node);
     }
 
     /// Whether all of `nodes` are known.
-    pub(crate) fn knows(&self, nodes: Nodes) -> bool {
+    pub(crate) fn knows(&self, nodes: NodeSet) -> bool {
         nodes.iter().all(|node| self.get(node).is_some())
     }
 }
 
-/// A subtree of which the nodes in `changed` were set: those above them are to be hashed.
+/// A subtree in which the nodes `changed` were set; the nodes above them have to be hashed again.
 #[derive(Debug)]
-pub(crate) struct Dirty<'a> {
+pub(crate) struct DirtySubtree<'a> {
     pub(crate) subtree: &'a mut Subtree,
-    pub(crate) changed: Nodes,
+    pub(crate) changed: NodeSet,
 }
 
-/// Hashes what is above changed nodes, and whatever is unknown though both nodes below are known.
-/// All subtrees go up together, level by level, so that several hashes are computed at once.
+/// Hashes the nodes above changed nodes, and unknown nodes whose two children are known. All
+/// subtrees are hashed together, level by level, so that several hashes are computed at once.
 ///
 /// # Errors
-/// [`StateError::Corrupt`] if a node beside a changed one is not known.
-pub(crate) fn rehash(work: &mut [Dirty<'_>]) -> Result<(), StateError> {
-    let (mut batch, mut targets, mut digests) = (Batch::default(), Vec::new(), Vec::new());
+/// [`StateError::Corrupt`] if the sibling of a changed node is unknown.
+pub(crate) fn rehash(work: &mut [DirtySubtree<'_>]) -> Result<(), StateError> {
+    let (mut batch, mut targets, mut digests) = (HashBatch::default(), Vec::new(), Vec::new());
     for level in 1..=LEVELS {
-        for (at, Dirty { subtree, changed }) in work.iter_mut().enumerate() {
+        for (at, DirtySubtree { subtree, changed }) in work.iter_mut().enumerate() {
             for node in row_of(level) {
                 if subtree.is_empty(node) {
                     continue;
@@ -192,12 +192,12 @@ impl Subtree {
         self.get(2 * node).is_some() && self.get(2 * node + 1).is_some()
     }
 
-    /// Hashes whatever is unknown though both nodes below are known.
+    /// Hashes all unknown nodes whose two children are known.
     ///
     /// # Errors
     /// As [`rehash`].
     pub(crate) fn complete(&mut self) -> Result<(), StateError> {
-        rehash(&mut [Dirty { subtree: self, changed: Nodes::default() }])
+        rehash(&mut [DirtySubtree { subtree: self, changed: NodeSet::default() }])
     }
 }
 
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn paths_and_siblings_are_those_of_a_binary_tree() {
         for bottoms in [1, 0x8000_0000, 0b1010, u32::MAX, 0x0001_8000] {
-            let paths = Nodes::paths(bottoms);
+            let paths = NodeSet::paths(bottoms);
             for node in 1..2 * BOTTOM {
                 let (level, number) = (level_of(node), number_of(0, node));
                 let is_above =
@@ -230,12 +230,12 @@ mod tests {
             (0..usize::from(filled)).for_each(|n| subtree.set(BOTTOM + n, bottom(n, 0)));
             subtree.complete().unwrap();
             let changed = 0b1001_0110_0000_0001 & ((1u64 << filled) - 1);
-            let mut nodes = Nodes::default();
+            let mut nodes = NodeSet::default();
             for n in (0..32).filter(|n| changed >> n & 1 == 1) {
                 subtree.set(BOTTOM + n, bottom(n, 0x80));
                 nodes.add(BOTTOM + n);
             }
-            rehash(&mut [Dirty { subtree: &mut subtree, changed: nodes }]).unwrap();
+            rehash(&mut [DirtySubtree { subtree: &mut subtree, changed: nodes }]).unwrap();
             let mut level: Vec<B256> = (0..32)
                 .map(|n| match n < usize::from(filled) {
                     true => bottom(n, if changed >> n & 1 == 1 { 0x80 } else { 0 }),

@@ -1,37 +1,37 @@
 //! Checking proofs against a root: pure, without storage or `std`.
 //!
-//! # Why a proof that is accepted tells the truth
+//! # Soundness
 //!
-//! The root is that of an honestly computed state; who proves is not trusted, and may have written
-//! keys and values into that state. Each step takes a collision of BLAKE2b-256 to break.
+//! The root belongs to an honestly computed state. The prover is not trusted, and may have written
+//! keys and values into that state. Breaking any step takes a collision of BLAKE2b-256.
 //!
-//! 1. *One tree.* The root is a hash of height and top, so both are the tree's. A leaf that is
-//!    shown at a number is hashed up along the bits of that number for as many levels as the tree
-//!    has: it is the node of the tree at that place of level 0, or two different inputs have one
-//!    hash on the way. Leaves, inner nodes, the empty leaf and the root start with different bytes:
-//!    so no inner node passes for a leaf, no leaf for an inner node, and nothing shown for an empty
-//!    place.
+//! 1. *One tree.* The root is a hash of height and top, so both belong to the tree. A leaf that is
+//!    shown at a number is hashed up along the bits of that number, for as many levels as the tree
+//!    has. So it is the node of the tree at this number of level 0, or two different inputs on the
+//!    path have the same hash. Leaves, inner nodes, the empty leaf and the root start with
+//!    different bytes: so no inner node passes for a leaf, no leaf for an inner node, and nothing
+//!    shown for an empty position.
 //! 2. *One leaf for every key.* In an honest tree the keys of all leaves differ, leaf 0 begins
-//!    before all keys, and each leaf names the next key that there is, the last one none. So the
-//!    intervals from a leaf's key (with it) up to the next (without) cover all keys, and no two of
-//!    them meet.
-//! 3. *Presence and absence.* A key that is a leaf's own has the value of that leaf, or none if it
-//!    was deleted. A key strictly between a leaf's own and the next one has no leaf, and thus no
-//!    value. By 2 there is exactly one leaf that can say either: absence cannot be shown of a key
-//!    that is there, nor an old value by another leaf.
+//!    before all keys, and each leaf names the next existing key, the last leaf none. So the
+//!    intervals from a leaf's key (included) to the next key (excluded) cover all keys and are
+//!    disjoint.
+//! 3. *Presence and absence.* A leaf's own key has the value of that leaf, or none if it was
+//!    deleted. A key strictly between a leaf's key and the next key has no leaf, and thus no value.
+//!    By 2 exactly one leaf covers each key: a proof cannot show that an existing key is absent,
+//!    nor an old value by another leaf.
 //!
-//! Which leaves a list of keys needs, and which hashes, follows from tree and keys; their order and
-//! each of their bytes too. So one root and one list of keys have one proof.
+//! The leaves and hashes that a list of keys needs, their order and all their bytes follow from
+//! tree and keys. So one root and one list of keys have exactly one proof.
 
 use super::{
-    leaf::{Place, malformed},
-    proof::Read,
+    leaf::{KeyPosition, malformed},
+    proof::ParsedProof,
 };
 use alloc::{vec, vec::Vec};
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, Value};
+use retrie_state::{ProofError, StateKey, StateValue};
 
-const MISSING: ProofError = ProofError::Missing { what: "a key: the leaf that speaks for it" };
+const MISSING: ProofError = ProofError::Missing { what: "a key: the leaf that covers it" };
 
 /// The values of `keys` (in any order; a key may come twice) under `root`, as `proof` shows them.
 ///
@@ -43,8 +43,8 @@ pub fn verify(
     root: B256,
     keys: &[StateKey],
     proof: &[u8],
-) -> Result<Vec<Option<Value>>, ProofError> {
-    let read = Read::new(proof)?;
+) -> Result<Vec<Option<StateValue>>, ProofError> {
+    let read = ParsedProof::new(proof)?;
     if read.root()? != root {
         return Err(ProofError::RootMismatch);
     }
@@ -61,9 +61,9 @@ pub fn verify(
         let at = after.checked_sub(1).and_then(|last| by_key.get(last)).copied().ok_or(MISSING)?;
         let leaf = &leaves[at].1;
         values.push(match leaf.place(key) {
-            Place::Own => leaf.value.clone(),
-            Place::Gap => None,
-            Place::Elsewhere => return Err(MISSING),
+            KeyPosition::Own => leaf.value.clone(),
+            KeyPosition::Gap => None,
+            KeyPosition::Elsewhere => return Err(MISSING),
         });
         used[at] = true;
     }

@@ -1,38 +1,41 @@
-//! The check of all rows.
+//! The check of `db verify`, over all rows.
 //!
-//! Every row of a trie must be reached from the state of a block that is kept, by the version that is
-//! named there; what its branch hashes to, its parent must name; and every row must either belong to
-//! the tip or be on exactly one list of superseded rows, that of the first block that does without it.
-//! Below the tip all but the block's own trie is the tip's, and has been checked there.
+//! Every row of a trie must be reachable, with its version, from the state of a kept block. The
+//! hash of its branch must be the one that its parent names. Every row must either belong to the
+//! tip or be on exactly one list of superseded rows, the list of the first block that does not need
+//! it. The check of a state below the tip covers only the trie of its block; all other rows were
+//! checked with the tip.
 
 use super::{
     Prefix,
-    row::{
-        ACCOUNT_NODES, BLOCKS, FORGOTTEN, Forgotten, GONE, STORAGE_NODES, SUPERSEDED, Superseded,
-        block_number, decode_block, decode_list, gone_at, place,
+    record::{
+        ACCOUNT_NODES, BLOCKS, DELETED_KEYS, GARBAGE_PROGRESS, GarbageProgress, STORAGE_NODES,
+        SUPERSEDED, SupersededRow, block_number, decode_block, decode_list, deleted_at, place,
     },
-    state::{Source, State},
+    state::{PrefixSource, PrefixState},
 };
 use alloy_primitives::{Address, B256, keccak256, map::HashMap};
 use alloy_trie::Nibbles;
-use retrie_state::{Direction, History, KeyRange, NodeRead, StateError, StateKey, Table, flat};
+use retrie_state::{
+    KeyRange, NodeRead, RowTable, ScanDirection, StateError, StateHistory, StateKey, flat,
+};
 use retrie_storage_mpt::{
     Trie, TrieHash, leaf,
-    trie::{Leaf, Link, NodeSource},
+    trie::{Leaf, NodeLink, NodeSource},
 };
 
-/// Checks all rows of `view`, whose state has this root; below the tip those of its state.
+/// Checks all rows of `view`, whose state has this root; below the tip only the rows of its state.
 pub(super) fn check(
     backend: &Prefix,
     view: &dyn NodeRead,
-    state: &State,
+    state: &PrefixState,
     root: B256,
     is_tip: bool,
     report: &mut dyn FnMut(StateError),
 ) -> Result<(), StateError> {
     let first = backend.kept(view)?.map_or(0, |kept| *kept.start());
     let (with_storage, reached) = (with_storage(view)?, HashMap::default());
-    let mut check = Check { backend, view, report, first, with_storage, reached };
+    let mut check = PrefixCheck { backend, view, report, first, with_storage, reached };
     check.blocks(state, root, is_tip)?;
     if !is_tip {
         return Ok(());
@@ -42,42 +45,42 @@ pub(super) fn check(
     check.gone(state.block)
 }
 
-/// What is known of a row that was reached.
+/// A row that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Reached {
-    /// The newest block whose state has it.
+struct ReachedRow {
+    /// The newest block whose state contains it.
     last: u64,
     is_listed: bool,
     is_followed: bool,
 }
 
-struct Check<'a> {
+struct PrefixCheck<'a> {
     backend: &'a Prefix,
     view: &'a dyn NodeRead,
     report: &'a mut dyn FnMut(StateError),
     /// The first block whose state is kept.
     first: u64,
     with_storage: HashMap<B256, Address>,
-    /// By half of the hash of table and key, as stored.
-    reached: HashMap<u128, Reached>,
+    /// By half of the hash of table and key, as they are stored.
+    reached: HashMap<u128, ReachedRow>,
 }
 
-fn mark(table: Table, key: &[u8]) -> u128 {
+fn mark(table: RowTable, key: &[u8]) -> u128 {
     let hash = keccak256([&[table.id], key].concat());
     hash.first_chunk().map_or(0, |half| u128::from_be_bytes(*half))
 }
 
-impl Check<'_> {
-    fn fault(&mut self, table: Table, what: String) {
+impl PrefixCheck<'_> {
+    fn fault(&mut self, table: RowTable, what: String) {
         (self.report)(StateError::corrupt(table.name, what));
     }
 
-    /// The states of all blocks, the newest first, so that each row is met first where it is used last;
-    /// or of the newest alone.
-    fn blocks(&mut self, state: &State, root: B256, all: bool) -> Result<(), StateError> {
+    /// Checks the states of all blocks, newest first, so that each row is first met in the last
+    /// block that uses it; or the newest state alone.
+    fn blocks(&mut self, state: &PrefixState, root: B256, all: bool) -> Result<(), StateError> {
         let mut above = None;
-        let forgotten = u64::from_be_bytes(Forgotten::read(self.view)?.blocks);
-        for stored in self.view.scan(BLOCKS, KeyRange::ALL, Direction::Backward)? {
+        let forgotten = u64::from_be_bytes(GarbageProgress::read(self.view)?.blocks);
+        for stored in self.view.scan(BLOCKS, KeyRange::ALL, ScanDirection::Backward)? {
             let (key, stored) = stored?;
             let number = block_number(BLOCKS, &key)?;
             match above {
@@ -102,8 +105,8 @@ impl Check<'_> {
                 }
             }
             if number < forgotten {
-                let what = format!("block {number} comes before {forgotten}, where blocks begin");
-                self.fault(FORGOTTEN, what);
+                let what = format!("block {number} is before {forgotten}, the start of blocks");
+                self.fault(GARBAGE_PROGRESS, what);
             }
             above = Some(number);
             if !all {
@@ -116,26 +119,26 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Notes that the state of `block` has a row.
-    fn has(&mut self, block: u64, entry: &Superseded) -> &mut Reached {
+    /// Notes that the state of `block` contains a row.
+    fn has(&mut self, block: u64, entry: &SupersededRow) -> &mut ReachedRow {
         let mark = self.mark(entry);
-        let new = Reached { last: block, is_listed: false, is_followed: false };
+        let new = ReachedRow { last: block, is_listed: false, is_followed: false };
         self.reached.entry(mark).or_insert(new)
     }
 
-    /// The same; whether what it leads to is still to be followed.
-    fn reach(&mut self, block: u64, entry: &Superseded) -> bool {
+    /// As [`has`](Self::has); returns whether the rows below it are still to be checked.
+    fn reach(&mut self, block: u64, entry: &SupersededRow) -> bool {
         !std::mem::replace(&mut self.has(block, entry).is_followed, true)
     }
 
-    fn mark(&self, entry: &Superseded) -> u128 {
+    fn mark(&self, entry: &SupersededRow) -> u128 {
         let (table, key) = entry.row_key();
         mark(table, &self.backend.layout.key(&key))
     }
 
     fn trie(&mut self, block: u64, of: Option<Address>, trie: &Trie<u64>) {
         if let Some(link) = trie.root() {
-            let source = Source::new(self.view, self.backend.layout, of);
+            let source = PrefixSource::new(self.view, self.backend.layout, of);
             self.link(block, of, source, Nibbles::new(), link);
         }
     }
@@ -144,25 +147,25 @@ impl Check<'_> {
         &mut self,
         block: u64,
         of: Option<Address>,
-        source: Source<'_>,
+        source: PrefixSource<'_>,
         slot: Nibbles,
-        link: &Link<u64>,
+        link: &NodeLink<u64>,
     ) {
         match link {
-            Link::Unresolved(_) => {}
-            Link::Leaf(leaf) if of.is_none() => self.storage(block, leaf),
-            Link::Leaf(leaf) => self.leads_nowhere(leaf),
-            Link::Branch(link) => {
+            NodeLink::Unresolved(_) => {}
+            NodeLink::Leaf(leaf) if of.is_none() => self.storage(block, leaf),
+            NodeLink::Leaf(leaf) => self.leads_nowhere(leaf),
+            NodeLink::Branch(link) => {
                 let path = link.path(&slot);
-                if !self.reach(block, &Superseded::Branch(of, path, link.stamp())) {
+                if !self.reach(block, &SupersededRow::Branch(of, path, link.stamp())) {
                     return;
                 }
                 let branch = match source.load(&path, link) {
                     Ok(branch) => branch,
                     Err(error) => return (self.report)(error),
                 };
-                if let Some(change) = branch.change() {
-                    self.has(block, &Superseded::Branch(of, path, change.base));
+                if let Some(change) = branch.delta() {
+                    self.has(block, &SupersededRow::Branch(of, path, change.base));
                 }
                 if branch.rehashed(&path) != *branch.reference() {
                     let version = link.stamp();
@@ -182,16 +185,16 @@ impl Check<'_> {
         }
     }
 
-    /// A leaf whose value names no rows.
+    /// Checks a leaf whose value names no rows.
     fn leads_nowhere(&mut self, leaf: &Leaf<u64>) {
         if leaf.stamp() != 0 {
             let what =
-                format!("the leaf at {} leads to rows that its value does not name", leaf.key());
+                format!("the leaf at {} has a stamp, but its value names no rows", leaf.key());
             self.fault(ACCOUNT_NODES, what);
         }
     }
 
-    /// The storage of the account in this leaf.
+    /// Checks the storage of the account in this leaf.
     fn storage(&mut self, block: u64, found: &Leaf<u64>) {
         let key = found.key();
         let Some((_, root)) = leaf::decode_account(found.value()) else {
@@ -204,25 +207,25 @@ impl Check<'_> {
             let what = format!("the account at {key} in block {block} has storage without slots");
             return self.fault(ACCOUNT_NODES, what);
         };
-        if !self.reach(block, &Superseded::Root(address, found.stamp())) {
+        if !self.reach(block, &SupersededRow::Root(address, found.stamp())) {
             return;
         }
-        let source = Source::new(self.view, self.backend.layout, Some(address));
+        let source = PrefixSource::new(self.view, self.backend.layout, Some(address));
         match source.storage(root, found.stamp()) {
             Ok(trie) => self.trie(block, Some(address), &trie),
             Err(error) => (self.report)(error),
         }
     }
 
-    /// The lists of superseded rows.
+    /// Checks the lists of superseded rows.
     fn lists(&mut self) -> Result<(), StateError> {
-        let forgotten = Forgotten::read(self.view)?.lists;
-        for stored in self.view.scan(SUPERSEDED, KeyRange::ALL, Direction::Forward)? {
+        let forgotten = GarbageProgress::read(self.view)?.lists;
+        for stored in self.view.scan(SUPERSEDED, KeyRange::ALL, ScanDirection::Forward)? {
             let (key, list) = stored?;
             let block = block_number(SUPERSEDED, &key)?;
             if key[..] < forgotten[..] {
-                let what = format!("the list {key} of block {block} comes before all lists");
-                self.fault(FORGOTTEN, what);
+                let what = format!("the list {key} of block {block} is before the start of lists");
+                self.fault(GARBAGE_PROGRESS, what);
             }
             let entries = match decode_list(block, &list) {
                 Ok(entries) => entries,
@@ -238,19 +241,19 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// An entry of the list of `block`.
-    fn listed(&mut self, block: u64, entry: &Superseded) -> Result<(), StateError> {
-        if let Superseded::Key(key) = entry {
-            let gone = gone_at(self.view, key)?;
+    /// Checks an entry of the list of `block`.
+    fn listed(&mut self, block: u64, entry: &SupersededRow) -> Result<(), StateError> {
+        if let SupersededRow::Key(key) = entry {
+            let gone = deleted_at(self.view, key)?;
             if block > self.first && gone.is_none_or(|last| last < block) {
-                self.fault(GONE, format!("no row says that block {block} deleted {key}"));
+                self.fault(DELETED_KEYS, format!("no row says that block {block} deleted {key}"));
             }
             return Ok(());
         }
         let mark = self.mark(entry);
         if block <= self.first {
-            // It goes when there is room in a commit.
-            let going = Reached { last: 0, is_listed: true, is_followed: true };
+            // It is deleted when a commit has room for it.
+            let going = ReachedRow { last: 0, is_listed: true, is_followed: true };
             if self.reached.insert(mark, going).is_some() {
                 let why = "and the state of a block that is kept has it, or another list";
                 self.fault(SUPERSEDED, format!("block {block} lists {entry:?}, {why}"));
@@ -272,10 +275,10 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// All rows of tries.
+    /// Checks that each trie row is reached, and listed if it is superseded.
     fn rows(&mut self, tip: u64) -> Result<(), StateError> {
         for table in [ACCOUNT_NODES, STORAGE_NODES] {
-            for stored in self.view.scan(table, KeyRange::ALL, Direction::Forward)? {
+            for stored in self.view.scan(table, KeyRange::ALL, ScanDirection::Forward)? {
                 let (key, _) = stored?;
                 match self.reached.get(&mark(table, &key)) {
                     None => self.fault(table, format!("no state has the row {key}")),
@@ -290,17 +293,20 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The rows of keys that are gone.
+    /// Checks the rows of deleted keys.
     fn gone(&mut self, tip: u64) -> Result<(), StateError> {
-        for stored in self.view.scan(GONE, KeyRange::ALL, Direction::Forward)? {
+        for stored in self.view.scan(DELETED_KEYS, KeyRange::ALL, ScanDirection::Forward)? {
             let (key, _) = stored?;
             let Some(key) = StateKey::decode(&key) else {
-                self.fault(GONE, format!("row {key} is not a state key"));
+                self.fault(DELETED_KEYS, format!("row {key} is not a state key"));
                 continue;
             };
-            match gone_at(self.view, &key) {
+            match deleted_at(self.view, &key) {
                 Ok(block) if block > Some(tip) => {
-                    self.fault(GONE, format!("{key} was deleted after block {tip}, the last one"));
+                    self.fault(
+                        DELETED_KEYS,
+                        format!("{key} was deleted after block {tip}, the last one"),
+                    );
                 }
                 Ok(_) => {}
                 Err(error) => (self.report)(error),
@@ -310,14 +316,14 @@ impl Check<'_> {
     }
 }
 
-/// Addresses that have slots, now or in an old state, by their hashes.
+/// Addresses with slots, now or in an old state, by their hashes.
 fn with_storage(view: &dyn NodeRead) -> Result<HashMap<B256, Address>, StateError> {
     let mut all = HashMap::default();
     let mut last = None;
-    for table in [flat::TABLE, GONE] {
+    for table in [flat::TABLE, DELETED_KEYS] {
         // Slots come behind all accounts.
-        for stored in view.scan(table, KeyRange::from(&[1]), Direction::Forward)? {
-            // What is no key is reported by those who check these tables.
+        for stored in view.scan(table, KeyRange::from(&[1]), ScanDirection::Forward)? {
+            // Malformed keys are reported by the checks of these tables.
             let Some(key) = StateKey::decode(&stored?.0) else { continue };
             if last != Some(*key.address()) {
                 last = Some(*key.address());

@@ -1,17 +1,20 @@
-//! What lists of backends have of `prefix`.
+//! Flags and registration of the backend `prefix`.
 
-use super::{Layout, Order, Prefix};
+use super::{Prefix, PrefixLayout, RowOrder};
 use retrie_state::{
     AnyBackend,
-    descriptor::{Descriptor, Flag, MakeError, Making, Purpose, Takes, is},
+    descriptor::{
+        BackendDescriptor, BackendFlag, ConstructorInput, FlagArgument, MakeError, StorePurpose,
+        parses_as,
+    },
 };
 use std::{str::FromStr, sync::Arc};
 
-/// How many blocks below the tip are kept.
+/// Value of `--prefix.keep-history`: number of blocks below the tip whose states are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Kept(Option<u64>);
+struct KeepHistory(Option<u64>);
 
-impl FromStr for Kept {
+impl FromStr for KeepHistory {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -25,11 +28,11 @@ impl FromStr for Kept {
     }
 }
 
-/// How long prefixes are made.
+/// Value of `--prefix.pad`: whether prefixes are padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pad(bool);
+struct PadPrefixes(bool);
 
-impl FromStr for Pad {
+impl FromStr for PadPrefixes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -45,41 +48,41 @@ const KEEP: &str = "prefix.keep-history";
 const ORDER: &str = "prefix.order";
 const PAD: &str = "prefix.pad";
 
-const FLAGS: &[Flag] = &[
-    Flag {
+const FLAGS: &[BackendFlag] = &[
+    BackendFlag {
         long: KEEP,
         value_name: "BLOCKS",
         help: "Keep the last BLOCKS states of `prefix`, with their proofs, or `all`; no fewer than \
-               --retention. May be changed at any time: what has been forgotten does not come back. \
+               --retention. May be changed at any time, but deleted states do not come back. \
                [default: all]",
         default: None,
-        takes: Takes::Text(is::<Kept>),
+        takes: FlagArgument::Text(parses_as::<KeepHistory>),
     },
-    Flag {
+    BackendFlag {
         long: ORDER,
         value_name: "ORDER",
-        help: "Order of the rows of `prefix`, settled when a datadir is made: `path`, or `hash` to \
-               measure what order alone is worth. [default: path]",
+        help: "Order of the rows of `prefix`, fixed when a datadir is created: `path`, or `hash` \
+               to measure the effect of the order alone. [default: path]",
         default: None,
-        takes: Takes::Text(is::<Order>),
+        takes: FlagArgument::Text(parses_as::<RowOrder>),
     },
-    Flag {
+    BackendFlag {
         long: PAD,
         value_name: "NIBBLES",
-        help: "Pad prefixes in `prefix` to 64 nibbles, as its paper does to compare, settled when a \
-               datadir is made; 0 does not. [default: 0]",
+        help: "Pad prefixes in `prefix` to 64 nibbles, as its paper does to compare; 0 does not. \
+               Fixed when a datadir is created. [default: 0]",
         default: None,
-        takes: Takes::Text(is::<Pad>),
+        takes: FlagArgument::Text(parses_as::<PadPrefixes>),
     },
 ];
 
-/// `prefix`.
-pub const DESCRIPTOR: Descriptor = Descriptor {
+/// The backend `prefix`.
+pub const DESCRIPTOR: BackendDescriptor = BackendDescriptor {
     flags: FLAGS,
-    // Old states are forgotten while a few dozen blocks go by.
+    // So that a test of a few dozen blocks forgets old states.
     small_flags: &[(KEEP, "20")],
     advice,
-    ..Descriptor::plain(
+    ..BackendDescriptor::plain(
         "prefix",
         "Ethereum's trie, all versions, nodes by path",
         make,
@@ -88,18 +91,19 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     )
 };
 
-fn make(making: &Making<'_>) -> Result<Arc<dyn AnyBackend>, MakeError> {
+fn make(making: &ConstructorInput<'_>) -> Result<Arc<dyn AnyBackend>, MakeError> {
     let flags = making.flags;
-    let Kept(keep) = flags.get(KEEP)?.unwrap_or(Kept(None));
-    let (order, pad): (Option<Order>, Option<Pad>) = (flags.get(ORDER)?, flags.get(PAD)?);
-    let over = |layout: Layout| Layout {
+    let KeepHistory(keep) = flags.get(KEEP)?.unwrap_or(KeepHistory(None));
+    let (order, pad): (Option<RowOrder>, Option<PadPrefixes>) =
+        (flags.get(ORDER)?, flags.get(PAD)?);
+    let over = |layout: PrefixLayout| PrefixLayout {
         order: order.unwrap_or(layout.order),
-        padded: pad.map_or(layout.padded, |Pad(padded)| padded),
+        padded: pad.map_or(layout.padded, |PadPrefixes(padded)| padded),
     };
     let layout = match making.purpose {
-        Purpose::Trial | Purpose::New { .. } => over(Layout::default()),
-        Purpose::Existing { datadir, layout, .. } => {
-            let found = Layout::named(layout);
+        StorePurpose::Temporary | StorePurpose::New { .. } => over(PrefixLayout::default()),
+        StorePurpose::Existing { datadir, layout, .. } => {
+            let found = PrefixLayout::named(layout);
             let wanted = over(found.unwrap_or_default());
             if found != Some(wanted) {
                 return Err(MakeError::OtherLayout {

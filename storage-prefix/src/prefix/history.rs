@@ -1,19 +1,21 @@
-//! Old states: which are kept, how they are opened, and how their keys are listed.
+//! Old states: which ones are kept, opening them, and listing their keys.
 
 use super::{
-    Prefix, prune,
-    row::{BLOCKS, Forgotten, GONE, block_key, block_number, decode_block},
-    state::{Reader, State},
+    Prefix, garbage,
+    record::{BLOCKS, DELETED_KEYS, GarbageProgress, block_key, block_number, decode_block},
+    state::{PrefixReader, PrefixState},
 };
 use alloy_primitives::B256;
-use retrie_state::{Direction, History, KeyRange, NodeRead, StateError, StateKey, Value, flat};
-use retrie_storage_mpt::ethereum::Upper;
+use retrie_state::{
+    KeyRange, NodeRead, ScanDirection, StateError, StateHistory, StateKey, StateValue, flat,
+};
+use retrie_storage_mpt::ethereum::TrieCache;
 use std::{iter::Peekable, ops::RangeInclusive, sync::Arc};
 
-impl History<State> for Prefix {
+impl StateHistory<PrefixState> for Prefix {
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {
-        let first = prune::first_kept(view, &Forgotten::read(view)?)?;
-        let last = view.scan(BLOCKS, KeyRange::ALL, Direction::Backward)?.next().transpose()?;
+        let first = garbage::first_kept(view, &GarbageProgress::read(view)?)?;
+        let last = view.scan(BLOCKS, KeyRange::ALL, ScanDirection::Backward)?.next().transpose()?;
         let last = last.map(|(key, _)| block_number(BLOCKS, &key)).transpose()?;
         Ok(first.zip(last).map(|(first, last)| first..=last))
     }
@@ -25,33 +27,33 @@ impl History<State> for Prefix {
     fn open_at(
         &self,
         view: &dyn NodeRead,
-        _: &State,
+        _: &PrefixState,
         number: u64,
-    ) -> Result<(B256, Arc<State>), StateError> {
+    ) -> Result<(B256, Arc<PrefixState>), StateError> {
         let row = view.get(BLOCKS, &block_key(number))?.ok_or_else(|| {
             StateError::corrupt(BLOCKS.name, format!("the row of block {number} is missing"))
         })?;
         let (root, accounts) = decode_block(number, &row)?;
-        let state = State { block: number, is_old: true, tries: Upper::new(accounts) };
+        let state = PrefixState { block: number, is_old: true, tries: TrieCache::new(accounts) };
         Ok((root, Arc::new(state)))
     }
 }
 
-type Key = Result<StateKey, StateError>;
+type KeyResult = Result<StateKey, StateError>;
 
-/// The keys of a range that have a value now, or have one in an old state that is kept, in key order:
-/// those of Flat and those that are gone.
-pub(super) struct Keys<I: Iterator<Item = Key>, J: Iterator<Item = Key>> {
+/// Merges the keys of a range that have a value now (in the flat state) and the deleted keys (which
+/// may have a value in a kept old state), in key order.
+pub(super) struct MergedKeys<I: Iterator<Item = KeyResult>, J: Iterator<Item = KeyResult>> {
     flat: Peekable<I>,
     gone: Peekable<J>,
 }
 
-impl<I: Iterator<Item = Key>, J: Iterator<Item = Key>> Iterator for Keys<I, J> {
-    type Item = Key;
+impl<I: Iterator<Item = KeyResult>, J: Iterator<Item = KeyResult>> Iterator for MergedKeys<I, J> {
+    type Item = KeyResult;
 
-    fn next(&mut self) -> Option<Key> {
+    fn next(&mut self) -> Option<KeyResult> {
         let (Some(Ok(flat)), Some(Ok(gone))) = (self.flat.peek(), self.gone.peek()) else {
-            // One of them has ended, or cannot be read.
+            // One iterator has ended, or returns an error.
             return match self.gone.peek() {
                 None => self.flat.next(),
                 Some(Err(_)) => self.gone.next(),
@@ -61,7 +63,7 @@ impl<I: Iterator<Item = Key>, J: Iterator<Item = Key>> Iterator for Keys<I, J> {
         match flat.cmp(gone) {
             std::cmp::Ordering::Less => self.flat.next(),
             std::cmp::Ordering::Greater => self.gone.next(),
-            // It was deleted once, and set again.
+            // The key was deleted and set again.
             std::cmp::Ordering::Equal => {
                 self.gone.next();
                 self.flat.next()
@@ -73,11 +75,11 @@ impl<I: Iterator<Item = Key>, J: Iterator<Item = Key>> Iterator for Keys<I, J> {
 /// The entries of `range` in an old state, in key order.
 pub(super) fn entries<'a>(
     view: &'a dyn NodeRead,
-    mut reader: Reader<'a>,
+    mut reader: PrefixReader<'a>,
     range: KeyRange<'_>,
-) -> Result<impl Iterator<Item = Result<(StateKey, Value), StateError>> + 'a, StateError> {
-    let keys = |table: retrie_state::Table| {
-        let rows = view.scan(table, range, Direction::Forward)?;
+) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>> + 'a, StateError> {
+    let keys = |table: retrie_state::RowTable| {
+        let rows = view.scan(table, range, ScanDirection::Forward)?;
         Ok::<_, StateError>(rows.map(move |row| {
             let (key, _) = row?;
             StateKey::decode(&key).ok_or_else(|| {
@@ -85,7 +87,8 @@ pub(super) fn entries<'a>(
             })
         }))
     };
-    let keys = Keys { flat: keys(flat::TABLE)?.peekable(), gone: keys(GONE)?.peekable() };
+    let keys =
+        MergedKeys { flat: keys(flat::TABLE)?.peekable(), gone: keys(DELETED_KEYS)?.peekable() };
     Ok(keys.filter_map(move |key| {
         let entry = key.and_then(|key| Ok(reader.get(&key)?.map(|value| (key, value))));
         entry.transpose()

@@ -1,17 +1,17 @@
-//! How rows are laid out: the order of keys, and the paper's padding. No root, value or proof depends
-//! on it.
+//! The layout of rows: the order of their keys, and the paper's padding. Roots, values and proofs
+//! do not depend on it.
 //!
-//! The default writes rows as they are, so that the nodes of a way are neighbours on disk. The others
-//! are for experiments: `hash` puts the same rows, byte for byte as long, in an order that has nothing
-//! to do with paths, and `pad=64` makes each prefix as long as a hash (section 5.2 of the paper).
+//! In the default layout the nodes of a path are neighbours on disk. The other layouts are for
+//! experiments: `hash` stores rows of the same length in an order that does not depend on paths,
+//! and `pad=64` makes each prefix as long as a hash (section 5.2 of the paper).
 
 use alloy_primitives::Bytes;
-use retrie_state::{Direction, KeyRange, NodeRead, Rows, StateError, Table};
+use retrie_state::{KeyRange, NodeRead, RowScan, RowTable, ScanDirection, StateError};
 use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
 
 /// The order of keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum RowOrder {
     /// By path, then by version.
     #[default]
     Path,
@@ -19,7 +19,7 @@ pub enum Order {
     Hash,
 }
 
-impl FromStr for Order {
+impl FromStr for RowOrder {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -31,27 +31,27 @@ impl FromStr for Order {
     }
 }
 
-/// Nibbles that prefixes are padded to: the paper's.
+/// Nibbles that prefixes are padded to, as in the paper.
 const PADDED: usize = 64;
 /// Bytes that stand for a padded prefix.
 const PADDED_LEN: usize = PADDED / 2;
 
-/// How rows are laid out.
+/// The layout of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
+pub struct PrefixLayout {
     /// The order of keys.
-    pub order: Order,
+    pub order: RowOrder,
     /// Whether prefixes are padded to 64 nibbles.
     pub padded: bool,
 }
 
-impl Layout {
-    /// All there are, with the names that datadirs bear.
+impl PrefixLayout {
+    /// All layouts with their names, which are stamped into datadirs.
     pub const ALL: [(Self, &'static str); 4] = [
-        (Self { order: Order::Path, padded: false }, "path"),
-        (Self { order: Order::Hash, padded: false }, "hash"),
-        (Self { order: Order::Path, padded: true }, "path,pad=64"),
-        (Self { order: Order::Hash, padded: true }, "hash,pad=64"),
+        (Self { order: RowOrder::Path, padded: false }, "path"),
+        (Self { order: RowOrder::Hash, padded: false }, "hash"),
+        (Self { order: RowOrder::Path, padded: true }, "path,pad=64"),
+        (Self { order: RowOrder::Hash, padded: true }, "hash,pad=64"),
     ];
 
     /// Its name.
@@ -64,30 +64,30 @@ impl Layout {
         Self::ALL.iter().find(|(_, known)| *known == name).map(|(layout, _)| *layout)
     }
 
-    /// Whether rows are stored as they are.
+    /// Whether keys and rows are stored unchanged.
     pub(super) fn is_plain(self) -> bool {
         self == Self::default()
     }
 
-    /// The key that the row with `key` is stored under.
+    /// The stored key of the row with `key`.
     pub(super) fn key(self, key: &[u8]) -> Cow<'_, [u8]> {
         if self.is_plain() {
             return Cow::Borrowed(key);
         }
         let mut stored = key.to_vec();
         if self.padded {
-            // Before the version, in which keys of one path differ.
+            // The padding goes before the version.
             let at = stored.len().saturating_sub(size_of::<u64>());
             let missing = PADDED_LEN.saturating_sub(at);
             stored.splice(at..at, std::iter::repeat_n(0xff, missing));
         }
-        if self.order == Order::Hash {
+        if self.order == RowOrder::Hash {
             shuffle(&mut stored);
         }
         Cow::Owned(stored)
     }
 
-    /// The row that is stored for `row`, which leads to `links` other rows.
+    /// The stored bytes of `row`, which links to `links` other rows.
     pub(super) fn row(self, row: Bytes, links: usize) -> Bytes {
         if !self.padded {
             return row;
@@ -101,7 +101,7 @@ impl Layout {
         stored.into()
     }
 
-    /// The row that [`row`](Self::row) stored; `None` if it is no such row.
+    /// Removes the padding of [`record`](Self::record); `None` if it is malformed.
     pub(super) fn unpadded(self, stored: Bytes) -> Option<Bytes> {
         if !self.padded {
             return Some(stored);
@@ -113,8 +113,8 @@ impl Layout {
     }
 }
 
-/// Puts the bytes of a key into another order of keys: one to one among the keys of each length, cheap,
-/// and without any likeness to the order before. A Feistel network of four rounds.
+/// Permutes the keys of each length, cheaply, so that the new order does not resemble the old one.
+/// A Feistel network of four rounds.
 fn shuffle(key: &mut [u8]) {
     let (left, right) = key.split_at_mut(key.len() / 2);
     for round in 0..2 {
@@ -138,39 +138,39 @@ fn mix(to: &mut [u8], from: &[u8], round: u64) {
     }
 }
 
-/// A view whose rows of tries are found where the layout has put them.
+/// A view that reads trie rows in a layout.
 #[derive(Clone)]
-pub(super) struct LaidOut<'a> {
+pub(super) struct LayoutView<'a> {
     view: &'a dyn NodeRead,
-    layout: Layout,
+    layout: PrefixLayout,
 }
 
-impl fmt::Debug for LaidOut<'_> {
+impl fmt::Debug for LayoutView<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LaidOut").field("layout", &self.layout).finish_non_exhaustive()
+        f.debug_struct("LayoutView").field("layout", &self.layout).finish_non_exhaustive()
     }
 }
 
-impl<'a> LaidOut<'a> {
-    pub(super) const fn new(view: &'a dyn NodeRead, layout: Layout) -> Self {
+impl<'a> LayoutView<'a> {
+    pub(super) const fn new(view: &'a dyn NodeRead, layout: PrefixLayout) -> Self {
         Self { view, layout }
     }
 }
 
-impl NodeRead for LaidOut<'_> {
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+impl NodeRead for LayoutView<'_> {
+    fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
         let Some(row) = self.view.get(table, &self.layout.key(key))? else { return Ok(None) };
         let row = self.layout.unpadded(row);
         row.map(Some).ok_or_else(|| StateError::corrupt(table.name, "a row is not padded"))
     }
 
-    /// Rows of tries are found by their keys alone.
+    /// Not translated: trie rows are read by `get` alone.
     fn scan<'b>(
         &'b self,
-        table: Table,
+        table: RowTable,
         range: KeyRange<'_>,
-        direction: Direction,
-    ) -> Result<Rows<'b>, StateError> {
+        direction: ScanDirection,
+    ) -> Result<RowScan<'b>, StateError> {
         self.view.scan(table, range, direction)
     }
 
@@ -186,16 +186,16 @@ mod tests {
 
     #[test]
     fn names_and_layouts_belong_together() {
-        for (layout, name) in Layout::ALL {
-            assert_eq!((layout.name(), Layout::named(name)), (name, Some(layout)));
+        for (layout, name) in PrefixLayout::ALL {
+            assert_eq!((layout.name(), PrefixLayout::named(name)), (name, Some(layout)));
         }
-        assert_eq!(Layout::named(""), None);
-        assert!(Layout::default().is_plain());
+        assert_eq!(PrefixLayout::named(""), None);
+        assert!(PrefixLayout::default().is_plain());
     }
 
     #[test]
     fn keys_keep_their_length_and_lose_their_order() {
-        let layout = Layout { order: Order::Hash, padded: false };
+        let layout = PrefixLayout { order: RowOrder::Hash, padded: false };
         let mut neighbours = 0;
         let mut seen = BTreeSet::new();
         let stored: Vec<_> = (0..2_000u64)
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn padding_comes_off_again_and_nothing_else_does() {
-        let layout = Layout { order: Order::Path, padded: true };
+        let layout = PrefixLayout { order: RowOrder::Path, padded: true };
         let row = Bytes::from_static(b"a row");
         for links in [0, 1, 16] {
             let stored = layout.row(row.clone(), links);

@@ -1,115 +1,132 @@
 //! `prefix`: Ethereum's trie with every version of its nodes, each found by path and version.
 //!
-//! PrefixTree (section 4.2) is a sparse 16-ary trie whose rows are keyed by prefix and version, so that
-//! nodes of a way lie side by side on disk. Ethereum's trie is such a trie: the root is the header's,
-//! proofs are those of EIP-1186, for the tip and for every block that is kept.
+//! PrefixTree (section 4.2) is a sparse 16-ary trie whose rows are keyed by prefix and version, so
+//! that the nodes of a path are neighbours on disk. Ethereum's trie is such a trie: the root is the
+//! header's `stateRoot`, and proofs follow EIP-1186, for the tip and for every kept block.
+//!
+//! # Vocabulary
+//!
+//! * **Version** of a row: the number of the block that wrote it, the
+//!   [stamp](retrie_storage_mpt::trie::RowStamp) of links to it.
+//! * **Superseded** row: a row that the state of a later block does not need any more.
+//! * **Kept** block: a block whose state can still be opened (`--prefix.keep-history`).
 //!
 //! # How a block goes through
 //!
 //! ```text
-//!  delta -> Flat (values at the tip)
+//!  delta -> flat state (values at the tip)
 //!    |
-//!    '--> storage tries, account trie: storage_mpt's, with the block's number as stamp
+//!    '--> storage tries, account trie: storage-mpt's, with the block's number as stamp
 //!           |-> rows of changed branches, under (path, number): nothing is overwritten
-//!           |-> row of the block: root, and where the account trie begins
-//!           '-> list of the rows that this block superseded ---settle---> deleted, once no block
-//!                                                                        that is kept needs them
+//!           |-> row of the block: state root, root of the account trie
+//!           '-> list of the rows that this block superseded --garbage--> deleted, once no kept
+//!                                                                       block needs them
 //! ```
 //!
-//! A branch names the versions of its children, a leaf of the account trie that of its storage trie's
-//! root: every read is one exact `get`.
+//! A branch names the versions of its children, and a leaf of the account trie names the version of
+//! its storage trie's root. So every read is one exact `get`.
+//!
+//! # Rooms
 //!
 //! | module | what |
 //! |---|---|
-//! | `row` | rows beside those of tries |
+//! | `record` | the tables, and the encoding of rows that are not trie rows |
 //! | `layout` | the order of keys, padding: for experiments |
-//! | `versions` | what an update leaves |
+//! | `versions` | records the rows that an update adds and supersedes |
 //! | `state` | the tries of a block, new or old |
 //! | `history` | old states |
-//! | `prune` | forgetting them |
-//! | `check` | the check of all rows |
+//! | `garbage` | forgetting old states |
+//! | `check` | `db verify` |
+//! | `descriptor` | flags and registration |
 
 mod check;
 mod descriptor;
+mod garbage;
 mod history;
 mod layout;
-mod prune;
-mod row;
+mod record;
 mod state;
 mod versions;
 
 pub use descriptor::DESCRIPTOR;
-pub use layout::{Layout, Order};
-pub use row::{ACCOUNT_NODES, BLOCKS, FORGOTTEN, GONE, STORAGE_NODES, SUPERSEDED};
-pub use state::State;
+pub use layout::{PrefixLayout, RowOrder};
+pub use record::{
+    ACCOUNT_NODES, BLOCKS, DELETED_KEYS, GARBAGE_PROGRESS, STORAGE_NODES, SUPERSEDED,
+};
+pub use state::PrefixState;
 
 use alloy_primitives::{Address, B256, Bytes};
 use rayon::prelude::*;
+use record::{
+    SupersededLists, SupersededRow, block_key, block_number, decode_block, encode_block, place,
+};
 use retrie_state::{
-    AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink,
-    Capabilities, Change, ChunkId, ChunkServer, Chunks, Direction, HashId, History, Identity,
-    KeyRange, NodeRead, NodeWrite, Opened, PartialState, ProofError, StateDelta, StateError,
-    StateKey, Table, Value, flat, prefix_end,
+    AccountNodes, AccountProofs, ApplyContext, ApplyOutput, Backend, BackendCapabilities,
+    BackendIdentity, BackendStats, BulkSink, ChunkId, ChunkServer, HashId, KeyRange, NodeRead,
+    NodeWrite, OpenedChunk, PartialState, ProofError, RowTable, ScanDirection, StateChange,
+    StateChunks, StateDelta, StateError, StateHistory, StateKey, StateValue, flat, prefix_end,
 };
 use retrie_storage_mpt::{
-    Item, Mpt, Trie, TrieHash,
+    LeafUpdate, Mpt, Trie, TrieHash,
     ethereum::{
-        self, Touched, Upper, by_account, chunks, decode_account, refuse_orphan, slot_items,
+        self, AccountDelta, TrieCache, by_account, chunks, decode_account, refuse_orphan,
+        slot_items,
     },
     leaf,
-    trie::Unkept,
+    trie::BuildSource,
     verify,
 };
-use row::{Lists, Superseded, block_key, block_number, decode_block, encode_block, place};
-use state::{Found, Reader};
+use state::{FoundAccount, PrefixReader};
 use std::{path::Path, sync::Arc};
-use versions::Versions;
+use versions::VersionRecorder;
 
 const KECCAK: TrieHash = TrieHash::Keccak256;
 
 /// Ethereum's Merkle Patricia trie, every version, keyed by path and version.
 #[derive(Debug)]
 pub struct Prefix {
-    identity: Identity,
-    layout: Layout,
-    /// Blocks below the tip whose state is kept; `None`: all.
+    identity: BackendIdentity,
+    layout: PrefixLayout,
+    /// Number of blocks below the tip whose state is kept; `None`: all.
     keep: Option<u64>,
     witnesses: Mpt,
 }
 
 impl Default for Prefix {
     fn default() -> Self {
-        Self::new(Layout::default(), None)
+        Self::new(PrefixLayout::default(), None)
     }
 }
 
 impl Prefix {
-    /// The backend with rows of this layout, which keeps the states of so many blocks below the tip;
-    /// of all if it is `None`.
-    pub fn new(layout: Layout, keep: Option<u64>) -> Self {
-        let identity =
-            Identity { layout: layout.name(), ..Identity::plain("prefix", 1, HashId::Keccak256) };
+    /// The backend with rows of this layout. It keeps the states of the last `keep` blocks below
+    /// the tip, or of all blocks if `keep` is `None`.
+    pub fn new(layout: PrefixLayout, keep: Option<u64>) -> Self {
+        let identity = BackendIdentity {
+            layout: layout.name(),
+            ..BackendIdentity::plain("prefix", 1, HashId::Keccak256)
+        };
         Self { identity, layout, keep, witnesses: Mpt::new() }
     }
 
-    fn reader<'a>(&self, view: &'a dyn NodeRead, state: &'a State) -> Reader<'a> {
-        Reader::new(state.on(view, self.layout))
+    fn reader<'a>(&self, view: &'a dyn NodeRead, state: &'a PrefixState) -> PrefixReader<'a> {
+        PrefixReader::new(state.on(view, self.layout))
     }
 
-    /// What a block makes of one account; `view` is that of the parent.
+    /// Applies a block to one account; `view` shows the parent state.
     fn account(
         &self,
         view: &dyn NodeRead,
-        parent: &State,
+        parent: &PrefixState,
         block: u64,
-        touched: &Touched<'_>,
-    ) -> Result<Done, StateError> {
-        let Touched { address, account, slots, .. } = *touched;
+        touched: &AccountDelta<'_>,
+    ) -> Result<UpdatedAccount, StateError> {
+        let AccountDelta { address, account, slots, .. } = *touched;
         let tries = parent.on(view, self.layout);
         let before = tries.account(&address)?;
         let next = match account {
             None => before.map(|found| found.account),
-            Some(Change { next, .. }) => {
+            Some(StateChange { next, .. }) => {
                 next.as_ref().map(|next| decode_account(&address, next)).transpose()?
             }
         };
@@ -117,18 +134,18 @@ impl Prefix {
             refuse_orphan(slots)?;
         }
         let mut version = before.map_or(0, |found| found.version);
-        let mut versions = Versions::new(Some(address), block);
+        let mut versions = VersionRecorder::new(Some(address), block);
         let mut storage = None;
         let storage_root = match (before, slots) {
             (None, []) => KECCAK.empty_root(),
-            (Some(Found { storage_root, .. }), []) => storage_root,
+            (Some(FoundAccount { storage_root, .. }), []) => storage_root,
             _ => {
                 let root = before.map_or(KECCAK.empty_root(), |found| found.storage_root);
                 let before = tries.storage_of(&address, root, version)?;
                 let items = slot_items(KECCAK, slots, true)?;
                 let source = parent.tries.ahead().over(tries.source(Some(address)));
                 let after = before.update(&source, &items, &mut versions)?;
-                // Rows may be written anew without another hash.
+                // Rows may be rewritten while the hash stays the same.
                 if after.hash() != before.hash() || !versions.is_empty() {
                     version = versions.root((!before.is_empty()).then_some(version), &after);
                 }
@@ -139,35 +156,35 @@ impl Prefix {
         };
         let value = match next {
             Some(account) => Some(leaf::encode_account(&account, storage_root)),
-            // The delta lists all slots of an account that goes.
+            // The delta lists all slots of a removed account.
             None if storage_root == KECCAK.empty_root() => None,
             None => {
                 let what = format!("account {address} goes, and some of its slots are not listed");
                 return Err(StateError::corrupt("delta", what));
             }
         };
-        let item = Item { key: KECCAK.hash(address), value, stamp: version };
-        Ok(Done { address, item, storage, versions })
+        let item = LeafUpdate { key: KECCAK.hash(address), value, stamp: version };
+        Ok(UpdatedAccount { address, item, storage, versions })
     }
 }
 
-/// What a block makes of one account.
-struct Done {
+/// The result of a block for one account.
+struct UpdatedAccount {
     address: Address,
-    item: Item<u64>,
+    item: LeafUpdate<u64>,
     /// The storage trie, if slots changed.
     storage: Option<Trie<u64>>,
-    versions: Versions,
+    versions: VersionRecorder,
 }
 
-/// How a bulk load writes.
-struct Load {
+/// A bulk load in progress.
+struct PrefixLoad {
     block: u64,
-    layout: Layout,
+    layout: PrefixLayout,
     accounts: Option<Trie<u64>>,
 }
 
-impl ethereum::Layout for Load {
+impl ethereum::BulkLayout for PrefixLoad {
     type Stamp = u64;
 
     fn stamp(&self) -> u64 {
@@ -182,7 +199,7 @@ impl ethereum::Layout for Load {
         &mut self,
         sink: &mut dyn BulkSink,
         key: &StateKey,
-        value: &Value,
+        value: &StateValue,
     ) -> Result<(), StateError> {
         flat::put(sink, key, value)
     }
@@ -191,17 +208,18 @@ impl ethereum::Layout for Load {
         &mut self,
         sink: &mut dyn BulkSink,
         trie: Option<Address>,
-        items: Vec<Item<u64>>,
+        items: Vec<LeafUpdate<u64>>,
     ) -> Result<B256, StateError> {
         let table = place(trie).table();
-        let put = |sink: &mut dyn BulkSink, versions: Versions| {
+        let put = |sink: &mut dyn BulkSink, versions: VersionRecorder| {
             let mut rows: Vec<_> = versions.into_added(self.layout).collect();
             rows.par_sort_unstable_by(|a, b| a.0.cmp(&b.0));
             rows.iter().try_for_each(|(key, row)| sink.put_unordered(table, key, row))
         };
-        let versions = Versions::new(trie, self.block);
-        let built =
-            Trie::build(KECCAK, &Unkept::default(), &items, &versions, |part| put(sink, part))?;
+        let versions = VersionRecorder::new(trie, self.block);
+        let built = Trie::build(KECCAK, &BuildSource::default(), &items, &versions, |part| {
+            put(sink, part)
+        })?;
         if trie.is_some() {
             let mut root = versions;
             root.root(None, &built);
@@ -214,18 +232,18 @@ impl ethereum::Layout for Load {
 }
 
 impl Backend for Prefix {
-    type Cache = State;
+    type Cache = PrefixState;
 
     fn cache_bytes(&self) -> u64 {
-        Upper::<u64>::MAX_BYTES
+        TrieCache::<u64>::MAX_BYTES
     }
 
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &BackendIdentity {
         &self.identity
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities {
             proofs: true,
             absence_proofs: true,
             state_determined_root: true,
@@ -233,16 +251,24 @@ impl Backend for Prefix {
         }
     }
 
-    fn tables(&self) -> Vec<Table> {
-        vec![flat::TABLE, ACCOUNT_NODES, STORAGE_NODES, BLOCKS, SUPERSEDED, GONE, FORGOTTEN]
+    fn tables(&self) -> Vec<RowTable> {
+        vec![
+            flat::TABLE,
+            ACCOUNT_NODES,
+            STORAGE_NODES,
+            BLOCKS,
+            SUPERSEDED,
+            DELETED_KEYS,
+            GARBAGE_PROGRESS,
+        ]
     }
 
     fn empty_root(&self) -> B256 {
         KECCAK.empty_root()
     }
 
-    fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<State, StateError> {
-        let last = view.scan(BLOCKS, KeyRange::ALL, Direction::Backward)?.next().transpose()?;
+    fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<PrefixState, StateError> {
+        let last = view.scan(BLOCKS, KeyRange::ALL, ScanDirection::Backward)?.next().transpose()?;
         let (block, accounts) = match last {
             Some((key, row)) => {
                 let block = block_number(BLOCKS, &key)?;
@@ -250,16 +276,16 @@ impl Backend for Prefix {
             }
             None => (0, Trie::empty(KECCAK)),
         };
-        Ok(State { block, is_old: false, tries: Upper::new(accounts) })
+        Ok(PrefixState { block, is_old: false, tries: TrieCache::new(accounts) })
     }
 
     fn apply(
         &self,
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
-        parent: &State,
+        parent: &PrefixState,
         delta: &StateDelta,
-    ) -> Result<Applied<State>, StateError> {
+    ) -> Result<ApplyOutput<PrefixState>, StateError> {
         let block = context.number;
         let read = view.as_read();
         let done = by_account(delta)
@@ -269,22 +295,22 @@ impl Backend for Prefix {
             .collect::<Result<Vec<_>, _>>()?;
         let mut items: Vec<_> = done.iter().map(|done| done.item.clone()).collect();
         items.sort_unstable_by_key(|item| item.key);
-        let mut versions = Versions::new(None, block);
+        let mut versions = VersionRecorder::new(None, block);
         let source = parent.tries.ahead().over(parent.on(read, self.layout).source(None));
         let accounts = parent.tries.accounts().update(&source, &items, &mut versions)?;
 
         flat::apply(view, delta)?;
-        let mut lists = Lists::of(block);
+        let mut lists = SupersededLists::of(block);
         versions.write(view, self.layout, &mut lists)?;
         let mut changed = Vec::new();
-        for Done { address, storage, versions, .. } in done {
+        for UpdatedAccount { address, storage, versions, .. } in done {
             versions.write(view, self.layout, &mut lists)?;
             changed.extend(storage.map(|trie| (address, trie)));
         }
         for change in delta.changes() {
             if change.previous.is_some() && change.next.is_none() {
-                view.put(GONE, &change.key.encode(), block_key(block).to_vec().into())?;
-                lists.add(&Superseded::Key(change.key));
+                view.put(DELETED_KEYS, &change.key.encode(), block_key(block).to_vec().into())?;
+                lists.add(&SupersededRow::Key(change.key));
             }
         }
         for (key, list) in lists.finish() {
@@ -293,11 +319,11 @@ impl Backend for Prefix {
         view.replace(BLOCKS, &block_key(block), None, Some(encode_block(&accounts)))?;
         let root = accounts.hash();
         let tries = parent.tries.child(block, accounts, changed);
-        Ok(Applied { root, cache: State { block, is_old: false, tries } })
+        Ok(ApplyOutput { root, cache: PrefixState { block, is_old: false, tries } })
     }
 
-    fn hint(&self, view: &dyn NodeRead, state: &State, keys: &[StateKey]) {
-        // What cannot be read now is reported when it is needed.
+    fn hint(&self, view: &dyn NodeRead, state: &PrefixState, keys: &[StateKey]) {
+        // An error is reported again when the branch is needed.
         drop(state.tries.ahead().fetch(&state.on(view, self.layout), keys));
     }
 
@@ -305,34 +331,34 @@ impl Backend for Prefix {
         true
     }
 
-    fn settle(
+    fn maintain(
         &self,
         view: &mut dyn NodeWrite,
-        cache: &State,
+        cache: &PrefixState,
         first_retained: u64,
         budget: usize,
     ) -> Result<(), StateError> {
         let Some(keep) = self.keep else { return Ok(()) };
         let first_kept = first_retained.min(cache.block.saturating_sub(keep));
-        prune::forget(view, self.layout, first_kept, budget)
+        garbage::collect_garbage(view, self.layout, first_kept, budget)
     }
 
     fn read(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &PrefixState,
         key: &StateKey,
-    ) -> Result<Option<Value>, StateError> {
+    ) -> Result<Option<StateValue>, StateError> {
         if state.is_old { self.reader(view, state).get(key) } else { flat::get(view, key) }
     }
 
     fn slots_of(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &PrefixState,
         address: &Address,
         limit: usize,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
+    ) -> Result<Vec<(B256, StateValue)>, StateError> {
         if !state.is_old {
             return flat::slots_of(view, address, limit);
         }
@@ -343,7 +369,9 @@ impl Backend for Prefix {
             .take(limit)
             .map(|entry| match entry? {
                 (StateKey::Slot(_, slot), value) => Ok((slot, value)),
-                (key, _) => Err(StateError::corrupt(GONE.name, format!("{key} among slots"))),
+                (key, _) => {
+                    Err(StateError::corrupt(DELETED_KEYS.name, format!("{key} among slots")))
+                }
             })
             .collect()
     }
@@ -351,10 +379,10 @@ impl Backend for Prefix {
     fn entries(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &PrefixState,
         start: Option<&StateKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
         if !state.is_old {
             return flat::entries(view, start, limit);
         }
@@ -366,10 +394,10 @@ impl Backend for Prefix {
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
-        let mut load = Load { block: number, layout: self.layout, accounts: None };
+        let mut load = PrefixLoad { block: number, layout: self.layout, accounts: None };
         let root = ethereum::load(&mut load, entries, sink)?;
         let accounts = load.accounts.unwrap_or_else(|| Trie::empty(KECCAK));
         sink.put(BLOCKS, &block_key(number), &encode_block(&accounts))?;
@@ -379,7 +407,7 @@ impl Backend for Prefix {
     fn prove(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &PrefixState,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
         ethereum::prove(&state.on(view, self.layout), keys)
@@ -390,20 +418,20 @@ impl Backend for Prefix {
         root: B256,
         keys: &[StateKey],
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify::verify(root, keys, proof)
     }
 
-    fn stats(&self, view: &dyn NodeRead, _: &State) -> Result<BackendStats, StateError> {
+    fn stats(&self, view: &dyn NodeRead, _: &PrefixState) -> Result<BackendStats, StateError> {
         let stats = BackendStats::count(view, &self.tables())?;
-        let (live_keys, dead_keys) = (stats.rows(flat::TABLE), stats.rows(GONE));
+        let (live_keys, dead_keys) = (stats.rows(flat::TABLE), stats.rows(DELETED_KEYS));
         Ok(BackendStats { live_keys, dead_keys, ..stats })
     }
 
     fn check(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &PrefixState,
         root: B256,
         is_tip: bool,
         _: Option<&dyn NodeRead>,
@@ -412,15 +440,15 @@ impl Backend for Prefix {
         check::check(self, view, state, root, is_tip, report)
     }
 
-    fn history(&self) -> Option<&dyn History<State>> {
+    fn history(&self) -> Option<&dyn StateHistory<PrefixState>> {
         Some(self)
     }
 
-    fn account_proofs(&self) -> Option<&dyn AccountProofs<State>> {
+    fn account_proofs(&self) -> Option<&dyn AccountProofs<PrefixState>> {
         Some(self)
     }
 
-    fn chunks(&self) -> Option<&dyn Chunks<State>> {
+    fn chunks(&self) -> Option<&dyn StateChunks<PrefixState>> {
         Some(self)
     }
 
@@ -429,7 +457,7 @@ impl Backend for Prefix {
     }
 }
 
-impl Chunks<State> for Prefix {
+impl StateChunks<PrefixState> for Prefix {
     fn format(&self) -> &'static str {
         chunks::FORMAT
     }
@@ -437,7 +465,7 @@ impl Chunks<State> for Prefix {
     fn serve(
         &self,
         view: Arc<dyn NodeRead>,
-        state: Arc<State>,
+        state: Arc<PrefixState>,
         scratch: Option<&Path>,
     ) -> Result<Box<dyn ChunkServer>, StateError> {
         let layout = self.layout;
@@ -446,16 +474,16 @@ impl Chunks<State> for Prefix {
         }))
     }
 
-    fn whole(&self, root: B256) -> Option<ChunkId> {
+    fn root_chunk(&self, root: B256) -> Option<ChunkId> {
         chunks::whole(KECCAK, root)
     }
 
-    fn open(&self, id: &ChunkId, answer: &[u8]) -> Result<Opened, ProofError> {
+    fn open(&self, id: &ChunkId, answer: &[u8]) -> Result<OpenedChunk, ProofError> {
         chunks::open(KECCAK, id, answer)
     }
 
-    /// The root follows from the entries, however they came.
-    fn loads_by_parts(&self) -> bool {
+    /// The root depends on the entries alone, not on the chunks they came in.
+    fn load_needs_parts(&self) -> bool {
         false
     }
 
@@ -463,18 +491,18 @@ impl Chunks<State> for Prefix {
         &self,
         number: u64,
         _: &[(ChunkId, u64)],
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         self.bulk_load(number, entries, sink)
     }
 }
 
-impl AccountProofs<State> for Prefix {
+impl AccountProofs<PrefixState> for Prefix {
     fn account_nodes(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &PrefixState,
         address: &Address,
         slots: &[B256],
     ) -> Result<AccountNodes, StateError> {
@@ -485,7 +513,7 @@ impl AccountProofs<State> for Prefix {
     fn merge_nodes(
         &self,
         view: &dyn NodeRead,
-        state: &State,
+        state: &PrefixState,
         removed: &[StateKey],
     ) -> Result<Vec<Bytes>, StateError> {
         ethereum::merge_nodes(&state.on(view, self.layout), removed)

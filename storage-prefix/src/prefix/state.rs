@@ -1,68 +1,76 @@
-//! The tries of one block, new or old, and reading them.
+//! The tries of one block, new or old, and reads of them.
 
 use super::{
-    layout::{LaidOut, Layout},
-    row::place,
+    layout::{LayoutView, PrefixLayout},
+    record::place,
 };
 use alloy_primitives::{Address, B256};
 use alloy_trie::{Nibbles, nodes::RlpNode};
-use retrie_state::{Account, NodeRead, StateError, StateKey, Value};
+use retrie_state::{Account, NodeRead, StateError, StateKey, StateValue};
 use retrie_storage_mpt::{
     Trie, TrieHash,
-    ethereum::{self, Upper},
+    ethereum::{self, TrieCache},
     leaf,
-    trie::{Branch, BranchLink, Link, NodeSource, Rows},
+    trie::{Branch, BranchLink, NodeLink, NodeSource, RowSource},
 };
 use std::sync::Arc;
 
 /// The state of one block.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct PrefixState {
     /// Number of the block.
     pub(super) block: u64,
-    /// Whether it is older than the view that it is read from: then values come from the tries.
+    /// Whether the state is older than its view: then values are read from the tries.
     pub(super) is_old: bool,
-    pub(super) tries: Upper<u64>,
+    pub(super) tries: TrieCache<u64>,
 }
 
-impl State {
-    /// It, on rows of this layout in `view`.
-    pub(super) const fn on<'a>(&'a self, view: &'a dyn NodeRead, layout: Layout) -> Tries<'a> {
-        Tries { state: self, view, layout }
+impl PrefixState {
+    /// The tries of this state on rows of this layout in `view`.
+    pub(super) const fn on<'a>(
+        &'a self,
+        view: &'a dyn NodeRead,
+        layout: PrefixLayout,
+    ) -> PrefixTries<'a> {
+        PrefixTries { state: self, view, layout }
     }
 }
 
-/// The rows of a trie, wherever the layout has put them.
+/// The rows of a trie in any layout.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Source<'a> {
-    view: View<'a>,
+pub(super) struct PrefixSource<'a> {
+    view: SourceView<'a>,
     trie: Option<Address>,
 }
 
 #[derive(Clone, Copy)]
-struct View<'a>(&'a dyn NodeRead, Layout);
+struct SourceView<'a>(&'a dyn NodeRead, PrefixLayout);
 
-impl std::fmt::Debug for View<'_> {
+impl std::fmt::Debug for SourceView<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("View").field(&self.1).finish()
+        f.debug_tuple("SourceView").field(&self.1).finish()
     }
 }
 
-impl<'a> Source<'a> {
-    pub(super) const fn new(view: &'a dyn NodeRead, layout: Layout, trie: Option<Address>) -> Self {
-        Self { view: View(view, layout), trie }
+impl<'a> PrefixSource<'a> {
+    pub(super) const fn new(
+        view: &'a dyn NodeRead,
+        layout: PrefixLayout,
+        trie: Option<Address>,
+    ) -> Self {
+        Self { view: SourceView(view, layout), trie }
     }
 
-    fn with<T>(&self, read: impl FnOnce(Rows<'_, u64>) -> T) -> T {
-        let View(view, layout) = self.view;
+    fn with<T>(&self, read: impl FnOnce(RowSource<'_, u64>) -> T) -> T {
+        let SourceView(view, layout) = self.view;
         if layout.is_plain() {
-            read(Rows::new(view, place(self.trie)))
+            read(RowSource::new(view, place(self.trie)))
         } else {
-            read(Rows::new(&LaidOut::new(view, layout), place(self.trie)))
+            read(RowSource::new(&LayoutView::new(view, layout), place(self.trie)))
         }
     }
 
-    /// The storage trie whose root's row has this version, and which has this root.
+    /// The storage trie whose root's row has this version; its root must be `root`.
     pub(super) fn storage(&self, root: B256, version: u64) -> Result<Trie<u64>, StateError> {
         let corrupt = |what: &str| {
             let of = self.trie.unwrap_or_default();
@@ -71,9 +79,9 @@ impl<'a> Source<'a> {
         };
         let trie = self.with(|rows| rows.trie(version))?.ok_or_else(|| corrupt("no row for"))?;
         let newest = match trie.root() {
-            Some(Link::Branch(link)) => link.stamp(),
-            // It names no rows.
-            Some(Link::Leaf(leaf)) if leaf.stamp() != 0 => u64::MAX,
+            Some(NodeLink::Branch(link)) => link.stamp(),
+            // A storage leaf names no rows.
+            Some(NodeLink::Leaf(leaf)) if leaf.stamp() != 0 => u64::MAX,
             _ => 0,
         };
         if newest > version {
@@ -83,14 +91,14 @@ impl<'a> Source<'a> {
     }
 }
 
-impl NodeSource for Source<'_> {
+impl NodeSource for PrefixSource<'_> {
     type Stamp = u64;
 
     fn load(&self, path: &Nibbles, link: &BranchLink<u64>) -> Result<Arc<Branch<u64>>, StateError> {
         self.with(|rows| rows.load(path, link))
     }
 
-    fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<Link<u64>, StateError> {
+    fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<NodeLink<u64>, StateError> {
         self.with(|rows| rows.resolve(path, reference))
     }
 
@@ -99,9 +107,9 @@ impl NodeSource for Source<'_> {
     }
 }
 
-/// An account as its leaf has it.
+/// An account decoded from its leaf.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(super) struct FoundAccount {
     pub(super) account: Account,
     pub(super) storage_root: B256,
     /// Version of the row of its storage trie's root; 0 if that is empty.
@@ -110,19 +118,19 @@ pub(super) struct Found {
 
 /// The tries of one block, for reading.
 #[derive(Clone, Copy)]
-pub(super) struct Tries<'a> {
-    pub(super) state: &'a State,
+pub(super) struct PrefixTries<'a> {
+    pub(super) state: &'a PrefixState,
     view: &'a dyn NodeRead,
-    layout: Layout,
+    layout: PrefixLayout,
 }
 
-impl<'a> Tries<'a> {
-    pub(super) const fn source(&self, trie: Option<Address>) -> Source<'a> {
-        Source::new(self.view, self.layout, trie)
+impl<'a> PrefixTries<'a> {
+    pub(super) const fn source(&self, trie: Option<Address>) -> PrefixSource<'a> {
+        PrefixSource::new(self.view, self.layout, trie)
     }
 
     /// The account at `address`.
-    pub(super) fn account(&self, address: &Address) -> Result<Option<Found>, StateError> {
+    pub(super) fn account(&self, address: &Address) -> Result<Option<FoundAccount>, StateError> {
         let key = TrieHash::Keccak256.hash(address);
         let source = self.state.tries.ahead().over(self.source(None));
         let leaf = self.state.tries.accounts().leaf(&source, &key)?;
@@ -132,7 +140,7 @@ impl<'a> Tries<'a> {
             let what = format!("the leaf of account {address} is malformed");
             StateError::corrupt("account trie", what)
         })?;
-        Ok(Some(Found { account, storage_root, version: leaf.stamp() }))
+        Ok(Some(FoundAccount { account, storage_root, version: leaf.stamp() }))
     }
 
     /// The storage trie of an account.
@@ -153,15 +161,15 @@ impl<'a> Tries<'a> {
     }
 }
 
-impl<'a> ethereum::Tries for Tries<'a> {
+impl<'a> ethereum::StateTries for PrefixTries<'a> {
     type Stamp = u64;
-    type Source = Source<'a>;
+    type Source = PrefixSource<'a>;
 
     fn hash(&self) -> TrieHash {
         TrieHash::Keccak256
     }
 
-    fn accounts(&self) -> (Trie<u64>, Source<'a>) {
+    fn accounts(&self) -> (Trie<u64>, PrefixSource<'a>) {
         (self.state.tries.accounts().clone(), self.source(None))
     }
 
@@ -170,24 +178,25 @@ impl<'a> ethereum::Tries for Tries<'a> {
         address: &Address,
         root: B256,
         version: u64,
-    ) -> Result<(Trie<u64>, Source<'a>), StateError> {
+    ) -> Result<(Trie<u64>, PrefixSource<'a>), StateError> {
         Ok((self.storage_of(address, root, version)?, self.source(Some(*address))))
     }
 }
 
-/// Reads many keys of one state from its tries; those of one account in a row cost one way to it.
-pub(super) struct Reader<'a> {
-    tries: Tries<'a>,
-    last: Option<(Address, Option<Found>, Option<Trie<u64>>)>,
+/// Reads many keys of one state from its tries. Successive keys of one account cost one lookup of
+/// the account.
+pub(super) struct PrefixReader<'a> {
+    tries: PrefixTries<'a>,
+    last: Option<(Address, Option<FoundAccount>, Option<Trie<u64>>)>,
 }
 
-impl<'a> Reader<'a> {
-    pub(super) const fn new(tries: Tries<'a>) -> Self {
+impl<'a> PrefixReader<'a> {
+    pub(super) const fn new(tries: PrefixTries<'a>) -> Self {
         Self { tries, last: None }
     }
 
     /// The value of `key`.
-    pub(super) fn get(&mut self, key: &StateKey) -> Result<Option<Value>, StateError> {
+    pub(super) fn get(&mut self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
         let address = key.address();
         let last = match &mut self.last {
             Some(last) if last.0 == *address => last,
@@ -198,7 +207,7 @@ impl<'a> Reader<'a> {
         let storage = match &mut last.2 {
             Some(storage) => storage,
             none => {
-                let Found { storage_root, version, .. } = found;
+                let FoundAccount { storage_root, version, .. } = found;
                 none.insert(self.tries.storage_of(address, storage_root, version)?)
             }
         };

@@ -1,30 +1,30 @@
-//! What an update of a trie leaves: new rows, and which older ones it superseded.
+//! The recorder of a trie's update: new rows, and the older rows that they supersede.
 
 use super::{
-    layout::Layout,
-    row::{Lists, Superseded, place},
+    layout::PrefixLayout,
+    record::{SupersededLists, SupersededRow, place},
 };
 use alloy_primitives::{Address, Bytes};
 use alloy_trie::Nibbles;
 use retrie_state::{NodeWrite, StateError};
 use retrie_storage_mpt::{
     Trie,
-    trie::{Branch, Link, Recorder, row},
+    trie::{Branch, NodeLink, UpdateRecorder, record},
 };
 
-/// Takes down the rows that a block adds to a trie, and those that it supersedes.
+/// Records the rows that a block adds to a trie, and the rows that it supersedes.
 #[derive(Clone, Debug)]
-pub(super) struct Versions {
+pub(super) struct VersionRecorder {
     trie: Option<Address>,
     block: u64,
     added: Vec<(Nibbles, Bytes, usize)>,
     superseded: Vec<(Nibbles, u64)>,
-    /// The row of the root: before the block, if there was one, and after it.
+    /// The root's row: its version before the block, and its bytes after the block.
     root: (Option<u64>, Option<Bytes>),
 }
 
-impl Versions {
-    /// Nothing yet of block `block` and this trie: that of the storage of `trie`, or the account trie.
+impl VersionRecorder {
+    /// An empty recorder for block `block` and the storage trie of `trie`, or the account trie.
     pub(super) const fn new(trie: Option<Address>, block: u64) -> Self {
         Self { trie, block, added: Vec::new(), superseded: Vec::new(), root: (None, None) }
     }
@@ -34,53 +34,53 @@ impl Versions {
         self.added.is_empty() && self.superseded.is_empty()
     }
 
-    /// The root of a storage trie, whose row was of version `before`, if there was one; gives the
-    /// version of its row now.
+    /// Records the root of a storage trie, whose row had version `before`; returns the version of
+    /// its new row.
     pub(super) fn root(&mut self, before: Option<u64>, next: &Trie<u64>) -> u64 {
-        let row = row::encode_root(next.root());
+        let row = record::encode_root(next.root());
         let version = if row.is_some() { self.block } else { 0 };
         self.root = (before, row);
         version
     }
 
-    /// Keys and rows that were added, in no order.
-    pub(super) fn into_added(self, layout: Layout) -> impl Iterator<Item = (Vec<u8>, Bytes)> {
+    /// Keys and bytes of the added rows, unordered.
+    pub(super) fn into_added(self, layout: PrefixLayout) -> impl Iterator<Item = (Vec<u8>, Bytes)> {
         let (place, block) = (place(self.trie), self.block);
-        // The one that a branch as root is, and none for a leaf.
+        // One link if the root is a branch, none if it is a leaf.
         let links = |row: &Bytes| usize::from(row.first() == Some(&1));
         let root = self.root.1.map(|row| {
             let links = links(&row);
-            (row::root_key(place.prefix(), block), row, links)
+            (record::root_key(place.prefix(), block), row, links)
         });
         let branches = self.added.into_iter().map(move |(path, row, links)| {
-            (row::branch_key(place.prefix(), &path, block), row, links)
+            (record::branch_key(place.prefix(), &path, block), row, links)
         });
         branches
             .chain(root)
             .map(move |(key, row, links)| (layout.key(&key).into_owned(), layout.row(row, links)))
     }
 
-    /// Writes what was added, and lists what was superseded.
+    /// Writes the added rows, and lists the superseded ones.
     pub(super) fn write(
         self,
         view: &mut dyn NodeWrite,
-        layout: Layout,
-        lists: &mut Lists,
+        layout: PrefixLayout,
+        lists: &mut SupersededLists,
     ) -> Result<(), StateError> {
         for (path, version) in &self.superseded {
-            lists.add(&Superseded::Branch(self.trie, *path, *version));
+            lists.add(&SupersededRow::Branch(self.trie, *path, *version));
         }
         if let (Some(address), Some(version)) = (self.trie, self.root.0) {
-            lists.add(&Superseded::Root(address, version));
+            lists.add(&SupersededRow::Root(address, version));
         }
         let table = place(self.trie).table();
-        // No row has been under these keys: they bear this block's number.
+        // These keys are new, because they contain this block's number.
         self.into_added(layout)
             .try_for_each(|(key, row)| view.replace(table, &key, None, Some(row)))
     }
 }
 
-impl Recorder for Versions {
+impl UpdateRecorder for VersionRecorder {
     type Stamp = u64;
 
     fn stamp(&self) -> u64 {
@@ -104,17 +104,17 @@ impl Recorder for Versions {
     ) {
         let mut base = None;
         if let Some(next) = next {
-            let (row, change) = row::encode_next(path, previous, next);
+            let (row, change) = record::encode_next(path, previous, next);
             let shown = change.map_or(u16::MAX, |change| change.children);
-            let is_shown = |(n, child): &(usize, &Option<Link<u64>>)| {
-                shown >> n & 1 == 1 && matches!(child, Some(Link::Branch(_)))
+            let is_shown = |(n, child): &(usize, &Option<NodeLink<u64>>)| {
+                shown >> n & 1 == 1 && matches!(child, Some(NodeLink::Branch(_)))
             };
             let links = next.children().iter().enumerate().filter(is_shown).count();
             self.added.push((*path, row, links));
             base = change.map(|change| change.base);
         }
-        // What the new row is a change of stays.
-        let of = previous.and_then(Branch::change).map(|change| change.base);
+        // The base of the new row, if that is a delta, is not superseded.
+        let of = previous.and_then(Branch::delta).map(|change| change.base);
         let older = previous.map(Branch::stamp).into_iter().chain(of);
         self.superseded.extend(older.filter(|old| base != Some(*old)).map(|old| (*path, old)));
     }

@@ -3,15 +3,15 @@
 use crate::duptree_common;
 
 use alloy_primitives::{Bytes, hex};
-use duptree_common::{Model, Store, delta, key, random_delta, value};
+use duptree_common::{DupTreeModel, DupTreeStore, delta, key, random_delta, value};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{Backend, Table, flat};
-use retrie_storage_prefix::duptree::{KEYS, Layout, NODES};
+use retrie_state::{Backend, RowTable, flat};
+use retrie_storage_prefix::duptree::{DupTreeLayout, KEYS, NODES};
 
 /// Two layers, some keys deleted.
-fn scene(layout: Layout) -> (Store, Model) {
+fn scene(layout: DupTreeLayout) -> (DupTreeStore, DupTreeModel) {
     let random = &mut StdRng::seed_from_u64(31);
-    let (mut store, mut model) = (Store::new(layout), Model::default());
+    let (mut store, mut model) = (DupTreeStore::new(layout), DupTreeModel::default());
     for _ in 0..5 {
         let delta = random_delta(random, &model.values, 90, 40);
         model.apply(&delta);
@@ -27,13 +27,16 @@ fn scene(layout: Layout) -> (Store, Model) {
     (store, model)
 }
 
-/// Opens the store, reads, proves and builds on it; a typed error or none. Then what the check
-/// says.
-fn found(store: &Store, model: &Model) -> Vec<String> {
+/// Opens the store, reads, makes proofs and applies blocks, all without panic. Returns the faults
+/// that the check finds.
+fn found(store: &DupTreeStore, model: &DupTreeModel) -> Vec<String> {
     let mut faults = Vec::new();
     let root = store.root;
-    let mut store =
-        Store { view: store.view.clone(), cache: store.cache.clone(), ..Store::new(store.layout) };
+    let mut store = DupTreeStore {
+        view: store.view.clone(),
+        cache: store.cache.clone(),
+        ..DupTreeStore::new(store.layout)
+    };
     store.root = root;
     store.view.lenient = true;
     faults.extend(store.faults());
@@ -54,7 +57,7 @@ fn found(store: &Store, model: &Model) -> Vec<String> {
     faults
 }
 
-fn set(store: &mut Store, table: Table, key: &[u8], row: Option<Bytes>) -> Option<Bytes> {
+fn set(store: &mut DupTreeStore, table: RowTable, key: &[u8], row: Option<Bytes>) -> Option<Bytes> {
     let rows = store.view.tables.entry(table).or_default();
     match row {
         Some(row) => rows.insert(key.to_vec(), row),
@@ -64,7 +67,7 @@ fn set(store: &mut Store, table: Table, key: &[u8], row: Option<Bytes>) -> Optio
 
 #[test]
 fn every_damaged_or_missing_row_is_found() {
-    for layout in Layout::ALL {
+    for layout in DupTreeLayout::ALL {
         let (mut store, model) = scene(layout);
         assert_eq!(found(&store, &model), [""; 0]);
         let random = &mut StdRng::seed_from_u64(33);
@@ -94,9 +97,9 @@ fn every_damaged_or_missing_row_is_found() {
 
 #[test]
 fn rows_that_nobody_has_written_are_found() {
-    for layout in Layout::ALL {
+    for layout in DupTreeLayout::ALL {
         let (mut store, model) = scene(layout);
-        let made_up: [(Table, Vec<u8>, Vec<u8>); 9] = [
+        let made_up: [(RowTable, Vec<u8>, Vec<u8>); 9] = [
             (flat::TABLE, key(4001).encode().to_vec(), vec![1]),
             (KEYS, key(4001).encode().to_vec(), vec![3]),
             (KEYS, vec![0; 20], vec![3]),
@@ -113,7 +116,7 @@ fn rows_that_nobody_has_written_are_found() {
             assert!(found.iter().any(|what| what.contains(table.name)), "{key:02x?}: {found:?}");
             set(&mut store, table, &key, None);
         }
-        let mut empty = Store::new(layout);
+        let mut empty = DupTreeStore::new(layout);
         assert_eq!(empty.faults(), [""; 0]);
         set(&mut empty, NODES, &[0; 9], Some(vec![0; 32].into()));
         assert!(empty.faults()[0].contains(NODES.name));
@@ -122,7 +125,7 @@ fn rows_that_nobody_has_written_are_found() {
 
 #[test]
 fn numbers_that_are_no_permutation_are_named() {
-    for layout in Layout::ALL {
+    for layout in DupTreeLayout::ALL {
         let (mut store, model) = scene(layout);
         let [a, b] = [model.keys[5], model.keys[40]];
         let row = |number: u64| Some(Bytes::from(duptree_common::varint(number)));
@@ -149,7 +152,7 @@ fn numbers_that_are_no_permutation_are_named() {
 
 #[test]
 fn a_tree_that_claims_to_be_huge_is_refused_at_once() {
-    for layout in Layout::ALL {
+    for layout in DupTreeLayout::ALL {
         let (mut store, model) = scene(layout);
         let whole = store.view.tables[&NODES][&vec![0xff]].clone();
         for leaves in [0, 1, 2, 66, 1 << 40, 1 << 63, (1 << 63) + 1, u64::MAX] {
@@ -163,7 +166,7 @@ fn a_tree_that_claims_to_be_huge_is_refused_at_once() {
 
 #[test]
 fn copies_of_a_node_that_disagree_are_both_named() {
-    let (mut store, model) = scene(Layout::Dup);
+    let (mut store, model) = scene(DupTreeLayout::Dup);
     // Rows 0 and 1 of layer 0 both show node 1 of level 1.
     let row_key = |number: u8| [0, 0, 0, 0, 0, 0, 0, 0, number];
     let row = store.view.tables[&NODES][&row_key(1).to_vec()].clone();
@@ -178,18 +181,18 @@ fn copies_of_a_node_that_disagree_are_both_named() {
     assert_eq!(found(&store, &model), [""; 0]);
 }
 
-/// A row that is not needed for its own path may be stale, and its error only come later: the error
-/// names it then.
+/// A row that is not needed for its own path may be stale. The error comes later, and names the
+/// row.
 #[test]
 fn errors_name_the_row_that_is_missing() {
-    for layout in Layout::ALL {
+    for layout in DupTreeLayout::ALL {
         let (mut store, model) = scene(layout);
         let shown = model.keys[3];
         // What the path of leaf 4 reads first.
         let number = match layout {
-            Layout::Naive => 5,
-            Layout::Dup => 4,
-            Layout::Blocked => 0,
+            DupTreeLayout::Naive => 5,
+            DupTreeLayout::Dup => 4,
+            DupTreeLayout::Blocked => 0,
         };
         let row_key = [0, 0, 0, 0, 0, 0, 0, 0, number];
         set(&mut store, NODES, &row_key, None);

@@ -1,20 +1,23 @@
 //! Random histories against the tree by its definition: roots, proofs and rows of every layout.
 
-use crate::duptree_common::{Model, Store, View, delta, key, random_delta, value};
+use crate::duptree_common::{
+    DupTreeModel, DupTreeStore, MeteredView, delta, key, random_delta, value,
+};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
-use retrie_state::{Backend, BackendStats, Change, StateKey, Value, blake2b, flat};
-use retrie_storage_prefix::duptree::{DupTree, KEYS, Layout, NODES, verify};
+use retrie_state::{Backend, BackendStats, StateChange, StateKey, StateValue, blake2b, flat};
+use retrie_storage_prefix::duptree::{DupTree, DupTreeLayout, KEYS, NODES, verify};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// One of each layout, and some that keep next to nothing in memory.
-fn stores() -> Vec<Store> {
-    let all = Layout::ALL.into_iter();
-    let small =
-        |layout: Layout| [0, 1, 3].map(|most| Store::of(layout, DupTree::with_cache(layout, most)));
-    all.clone().map(Store::new).chain(all.flat_map(small)).collect()
+/// One store of each layout, and some with almost nothing in memory.
+fn stores() -> Vec<DupTreeStore> {
+    let all = DupTreeLayout::ALL.into_iter();
+    let small = |layout: DupTreeLayout| {
+        [0, 1, 3].map(|most| DupTreeStore::of(layout, DupTree::with_cache(layout, most)))
+    };
+    all.clone().map(DupTreeStore::new).chain(all.flat_map(small)).collect()
 }
 
-fn same(stores: &[Store], model: &Model, random: &mut StdRng) {
+fn same(stores: &[DupTreeStore], model: &DupTreeModel, random: &mut StdRng) {
     let root = model.root();
     let mut keys: Vec<StateKey> = (0..6).map(|_| key(random.random_range(0..2000))).collect();
     keys.extend((0..4).filter_map(|_| model.keys.choose(random)));
@@ -32,7 +35,7 @@ fn same(stores: &[Store], model: &Model, random: &mut StdRng) {
 fn every_layout_has_the_roots_and_proofs_of_the_definition() {
     for seed in 0..4 {
         let random = &mut StdRng::seed_from_u64(seed);
-        let (mut stores, mut model) = (stores(), Model::default());
+        let (mut stores, mut model) = (stores(), DupTreeModel::default());
         same(&stores, &model, random);
         for block in 0..40 {
             let (keys, changes) = [(60, 8), (2000, 60), (2000, 3), (300, 0)][block % 4];
@@ -56,7 +59,7 @@ fn every_layout_has_the_roots_and_proofs_of_the_definition() {
 #[test]
 fn the_tree_doubles_leaf_by_leaf() {
     let random = &mut StdRng::seed_from_u64(5);
-    let (mut stores, mut model) = (stores(), Model::default());
+    let (mut stores, mut model) = (stores(), DupTreeModel::default());
     for n in 0..1100 {
         let delta = delta(&model.values, [(key(n * 7919 % 5000), Some(value(random)))]);
         model.apply(&delta);
@@ -82,13 +85,13 @@ fn a_load_writes_the_rows_of_a_first_block() {
     {
         let all = (0..count).map(|n| (key(n), Some(value(random))));
         let delta = delta(&Default::default(), all);
-        let set = |change: &Change| (change.key, change.next.clone().unwrap());
-        let model = Model {
+        let set = |change: &StateChange| (change.key, change.next.clone().unwrap());
+        let model = DupTreeModel {
             keys: delta.changes().iter().map(|change| change.key).collect(),
             values: delta.changes().iter().map(set).collect(),
         };
-        for layout in Layout::ALL {
-            let (mut store, mut loaded) = (Store::new(layout), View::default());
+        for layout in DupTreeLayout::ALL {
+            let (mut store, mut loaded) = (DupTreeStore::new(layout), MeteredView::default());
             store.apply(&delta).unwrap();
             let mut entries = model.values.iter().map(|(key, value)| Ok((*key, value.clone())));
             let root = store.backend.bulk_load(0, &mut entries, &mut loaded).unwrap();
@@ -105,7 +108,7 @@ fn a_load_writes_the_rows_of_a_first_block() {
 #[test]
 fn deleted_keys_keep_their_leaves_and_come_back_to_them() {
     let random = &mut StdRng::seed_from_u64(7);
-    let (mut stores, mut model) = (stores(), Model::default());
+    let (mut stores, mut model) = (stores(), DupTreeModel::default());
     let all: Vec<StateKey> = (0..200).map(key).collect();
     let live = [all.len(), 0, 50, 0, all.len()];
     for (block, live) in live.into_iter().enumerate() {
@@ -130,8 +133,8 @@ fn deleted_keys_keep_their_leaves_and_come_back_to_them() {
 #[test]
 fn siblings_leave_their_parents_cache_as_it_was() {
     let random = &mut StdRng::seed_from_u64(8);
-    for layout in Layout::ALL {
-        let (mut store, mut model) = (Store::new(layout), Model::default());
+    for layout in DupTreeLayout::ALL {
+        let (mut store, mut model) = (DupTreeStore::new(layout), DupTreeModel::default());
         for _ in 0..12 {
             let delta = random_delta(random, &model.values, 3000, 200);
             model.apply(&delta);
@@ -155,8 +158,8 @@ fn siblings_leave_their_parents_cache_as_it_was() {
 #[test]
 fn a_path_takes_as_many_rows_as_the_layout_says() {
     let random = &mut StdRng::seed_from_u64(9);
-    for layout in Layout::ALL {
-        let (mut store, mut model) = (Store::new(layout), Model::default());
+    for layout in DupTreeLayout::ALL {
+        let (mut store, mut model) = (DupTreeStore::new(layout), DupTreeModel::default());
         for _ in 0..6 {
             let delta = random_delta(random, &model.values, 9000, 1000);
             model.apply(&delta);
@@ -172,7 +175,7 @@ fn a_path_takes_as_many_rows_as_the_layout_says() {
         let gets = store.view.gets[2].load(Relaxed) - before[0];
         assert_eq!(store.view.scans[2].load(Relaxed), before[1]);
         let subtrees = height.div_ceil(5);
-        let expected = if layout == Layout::Naive { height } else { subtrees };
+        let expected = if layout == DupTreeLayout::Naive { height } else { subtrees };
         assert_eq!(gets, expected, "{layout}, {leaves} leaves");
 
         // Written: the path, and the row of the size.
@@ -182,10 +185,10 @@ fn a_path_takes_as_many_rows_as_the_layout_says() {
         store.apply(&changed).unwrap();
         let written = store.view.writes[2] - written - 1;
         let (all, expected) = match layout {
-            Layout::Naive => (height, height),
-            Layout::Blocked => (subtrees, subtrees),
+            DupTreeLayout::Naive => (height, height),
+            DupTreeLayout::Blocked => (subtrees, subtrees),
             // All rows of a full subtree but the own one, which shows what is beside the path.
-            Layout::Dup => (32 * subtrees, 31 + 31),
+            DupTreeLayout::Dup => (32 * subtrees, 31 + 31),
         };
         assert!(written >= expected && written <= all, "{layout}: {written} rows");
         // Reads of the block: siblings, or whole subtrees.
@@ -194,15 +197,15 @@ fn a_path_takes_as_many_rows_as_the_layout_says() {
         store.apply(&delta).unwrap();
         let read = store.view.gets[2].load(Relaxed) + store.view.scans[2].load(Relaxed) - before;
         // Upper subtrees are in memory by now.
-        assert_eq!(read, if layout == Layout::Naive { 5 } else { 1 }, "{layout}");
+        assert_eq!(read, if layout == DupTreeLayout::Naive { 5 } else { 1 }, "{layout}");
     }
 }
 
 #[test]
 fn a_value_without_a_leaf_is_refused() {
-    for layout in Layout::ALL {
-        let mut store = Store::new(layout);
-        let held = Value::from_static(&[1]);
+    for layout in DupTreeLayout::ALL {
+        let mut store = DupTreeStore::new(layout);
+        let held = StateValue::from_static(&[1]);
         let values = [(key(1), held.clone())].into();
         let flat = store.view.tables.entry(flat::TABLE).or_default();
         flat.insert(key(1).encode().to_vec(), held);
@@ -211,17 +214,17 @@ fn a_value_without_a_leaf_is_refused() {
     }
 }
 
-/// The roots of the empty state and of one key, byte for byte as the format page has them.
+/// The roots of the empty state and of one key, byte for byte as on the format page.
 #[test]
 fn small_roots_are_those_of_the_format() {
     let hash = blake2b::hash;
     let empty_leaf = hash(&[&[2]]);
     let sentinel = hash(&[&[0], &[2, 0, 2]]);
-    let store = Store::new(Layout::Blocked);
+    let store = DupTreeStore::new(DupTreeLayout::Blocked);
     assert_eq!(store.root, hash(&[&[3, 0], &sentinel[..]]));
     assert_ne!(empty_leaf, sentinel);
 
-    let mut store = Store::new(Layout::Blocked);
+    let mut store = DupTreeStore::new(DupTreeLayout::Blocked);
     let account = key(0);
     store.apply(&delta(&Default::default(), [(account, Some(vec![7, 8].into()))])).unwrap();
     let first = hash(&[&[0], &[2, 0], &account.encode()]);

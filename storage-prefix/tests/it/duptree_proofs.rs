@@ -3,15 +3,18 @@
 use crate::duptree_common;
 
 use alloy_primitives::{Address, B256};
-use duptree_common::{Model, Parts, Shown, Store, delta, hash, key, random_delta, varint};
+use duptree_common::{
+    DupTreeModel, DupTreeStore, ProofParts, ShownLeaf, delta, hash, key, random_delta, varint,
+};
 use rand::{SeedableRng, rngs::StdRng};
 use retrie_state::{Backend, ProofError, StateKey, descriptor::ProofFormat};
-use retrie_storage_prefix::duptree::{FORMAT, Layout, verify};
+use retrie_storage_prefix::duptree::{DupTreeLayout, FORMAT, verify};
 
 /// A tree of three layers, some of whose keys are deleted.
-fn scene() -> (Store, Model) {
+fn scene() -> (DupTreeStore, DupTreeModel) {
     let random = &mut StdRng::seed_from_u64(21);
-    let (mut store, mut model) = (Store::new(Layout::Blocked), Model::default());
+    let (mut store, mut model) =
+        (DupTreeStore::new(DupTreeLayout::Blocked), DupTreeModel::default());
     for _ in 0..8 {
         let delta = random_delta(random, &model.values, 2500, 400);
         model.apply(&delta);
@@ -21,26 +24,26 @@ fn scene() -> (Store, Model) {
     (store, model)
 }
 
-fn deleted(model: &Model) -> StateKey {
+fn deleted(model: &DupTreeModel) -> StateKey {
     *model.keys.iter().find(|key| !model.values.contains_key(key)).unwrap()
 }
 
-fn absent(model: &Model) -> StateKey {
+fn absent(model: &DupTreeModel) -> StateKey {
     let is_slot = |key: &StateKey| matches!(key, StateKey::Slot(..));
     (0..).map(key).find(|key| is_slot(key) && !model.keys.contains(key)).unwrap()
 }
 
 /// Keys in no order, one twice: present, deleted, never there.
-fn some_keys(model: &Model) -> Vec<StateKey> {
+fn some_keys(model: &DupTreeModel) -> Vec<StateKey> {
     let present = |at: usize| *model.values.keys().nth(at).unwrap();
     let end = StateKey::Slot(Address::repeat_byte(0xff), B256::repeat_byte(0xff));
     vec![present(300), deleted(model), absent(model), present(3), end, present(300)]
 }
 
 /// The root that parts lead to, if they have the right number of hashes.
-fn root_of(parts: &Parts) -> Option<B256> {
+fn root_of(parts: &ProofParts) -> Option<B256> {
     let mut hashes = parts.hashes.iter();
-    let leaf = |leaf: &Shown| (leaf.number, hash(&[&[0], &leaf.bytes()]));
+    let leaf = |leaf: &ShownLeaf| (leaf.number, hash(&[&[0], &leaf.bytes()]));
     let mut known: Vec<(u64, B256)> = parts.leaves.iter().map(leaf).collect();
     for _ in 0..parts.height {
         let mut above: Vec<(u64, B256)> = Vec::new();
@@ -83,7 +86,7 @@ fn every_key_is_proven_alone_and_all_together() {
 
 #[test]
 fn the_empty_state_shows_absence_and_no_keys_show_the_top() {
-    let store = Store::new(Layout::Blocked);
+    let store = DupTreeStore::new(DupTreeLayout::Blocked);
     let keys = [key(1), key(2)];
     let proof = store.prove(&keys);
     assert_eq!(proof[..], [0, 1, 0, 2, 0, 2]);
@@ -97,7 +100,7 @@ fn the_empty_state_shows_absence_and_no_keys_show_the_top() {
 }
 
 fn missing() -> ProofError {
-    ProofError::Missing { what: "a key: the leaf that speaks for it" }
+    ProofError::Missing { what: "a key: the leaf that covers it" }
 }
 
 #[test]
@@ -130,7 +133,7 @@ fn dropped_doubled_swapped_and_foreign_parts_are_refused() {
     let keys = some_keys(&model);
     let whole = model.proof(&keys);
     let foreign = model.proof(&[model.keys[77], model.keys[500]]);
-    let refused = |how: &str, change: &dyn Fn(&mut Parts)| {
+    let refused = |how: &str, change: &dyn Fn(&mut ProofParts)| {
         let mut parts = whole.clone();
         change(&mut parts);
         assert_ne!(parts, whole, "{how}");
@@ -218,8 +221,9 @@ fn a_true_proof_of_more_or_fewer_keys_is_refused() {
 #[test]
 fn proofs_of_another_block_are_refused() {
     let random = &mut StdRng::seed_from_u64(22);
-    let (mut store, mut model) = (Store::new(Layout::Blocked), Model::default());
-    let mut old: Option<(B256, Parts, Vec<StateKey>)> = None;
+    let (mut store, mut model) =
+        (DupTreeStore::new(DupTreeLayout::Blocked), DupTreeModel::default());
+    let mut old: Option<(B256, ProofParts, Vec<StateKey>)> = None;
     for _ in 0..12 {
         let delta = random_delta(random, &model.values, 400, 50);
         model.apply(&delta);
@@ -230,7 +234,7 @@ fn proofs_of_another_block_are_refused() {
         if let Some((root, before, _)) = &old {
             assert!(verify(store.root, &keys, &before.bytes()).is_err());
             assert!(verify(*root, &keys, &proof.bytes()).is_err());
-            // A leaf of the other block among those of this one.
+            // A leaf of the other block among the leaves of this one.
             for (at, leaf) in before.leaves.iter().enumerate() {
                 let mut mixed = proof.clone();
                 let Some(place) = mixed.leaves.get_mut(at).filter(|own| **own != *leaf) else {
@@ -244,14 +248,14 @@ fn proofs_of_another_block_are_refused() {
     }
 }
 
-/// What is wrong with each of these is not a hash: their roots are those of the forged parts.
+/// Each of these proofs leads to the right root of its forged parts; the fault is not in a hash.
 #[test]
 fn what_no_honest_tree_holds_is_refused_under_its_own_root() {
     let (_, model) = scene();
     let asked = absent(&model);
     let honest = model.proof(&[asked]);
     assert_eq!(root_of(&honest), Some(model.root()));
-    let shown = |keys: &[StateKey], change: &dyn Fn(&mut Parts)| {
+    let shown = |keys: &[StateKey], change: &dyn Fn(&mut ProofParts)| {
         let mut parts = honest.clone();
         change(&mut parts);
         verify(root_of(&parts).unwrap(), keys, &parts.bytes())
@@ -280,7 +284,7 @@ fn what_no_honest_tree_holds_is_refused_under_its_own_root() {
     });
     assert_eq!(from.unwrap(), [Some(vec![5].into())], "then it is the leaf's own");
     // Leaf 0 is the sentinel.
-    let mut parts = Model::default().proof(&[asked]);
+    let mut parts = DupTreeModel::default().proof(&[asked]);
     parts.leaves[0].value = Some(vec![1]);
     let root = root_of(&parts).unwrap();
     malformed(verify(root, &[asked], &parts.bytes()), "the first leaf has a value");
@@ -300,7 +304,8 @@ fn what_no_honest_tree_holds_is_refused_under_its_own_root() {
 #[test]
 fn an_inner_node_does_not_pass_for_a_leaf() {
     // A value is the attacker's to choose: here the bytes of two nodes, as a parent hashes them.
-    let (mut store, mut model) = (Store::new(Layout::Blocked), Model::default());
+    let (mut store, mut model) =
+        (DupTreeStore::new(DupTreeLayout::Blocked), DupTreeModel::default());
     let inner = [&[7; 32][..], &[9; 32][..]].concat();
     for n in 1..6 {
         let delta = delta(&model.values, [(key(n), Some(inner.clone().into()))]);
@@ -352,7 +357,7 @@ fn neighbours_and_prefixes_of_a_key_are_other_keys() {
     let slot = |n: u64| StateKey::Slot(address, B256::left_padding_from(&n.to_be_bytes()));
     // Account and slots share the address; slots share 31 bytes.
     let present = [StateKey::Account(address), slot(0), slot(2), near(0x57), near(0)];
-    let mut store = Store::new(Layout::Blocked);
+    let mut store = DupTreeStore::new(DupTreeLayout::Blocked);
     let values = present.map(|key| (key, Some(duptree_common::value(random))));
     store.apply(&delta(&Default::default(), values.clone())).unwrap();
     let absent = [near(0x54), near(0x56), near(0x58), slot(1), slot(3), near(0xff), near(1)];
@@ -363,7 +368,7 @@ fn neighbours_and_prefixes_of_a_key_are_other_keys() {
         let proof = store.prove(&[*key]);
         assert_eq!(verify(store.root, &[*key], &proof).unwrap(), [truth(key)]);
         for other in &all {
-            // One key's proof says nothing of another one, or the truth.
+            // The proof of one key fails for another key, or shows its true value.
             if let Ok(shown) = verify(store.root, &[*other], &proof) {
                 assert_eq!(shown, [truth(other)], "{key} for {other}");
             }
@@ -392,17 +397,18 @@ fn work_and_memory_are_bounded_by_the_proof() {
         );
     }
     // A leaf at the last place of the highest tree, and one beyond it.
-    let leaf = Shown { number: (1 << 63) - 1, key: Some(vec![0; 21]), value: None, next: None };
-    let parts = Parts { height: 63, leaves: vec![leaf.clone()], hashes: vec![root; 63] };
+    let leaf = ShownLeaf { number: (1 << 63) - 1, key: Some(vec![0; 21]), value: None, next: None };
+    let parts = ProofParts { height: 63, leaves: vec![leaf.clone()], hashes: vec![root; 63] };
     let shown =
         verify(root_of(&parts).unwrap(), &[StateKey::Account(Address::ZERO)], &parts.bytes());
     assert_eq!(shown, Ok(vec![None]));
-    let beyond = Parts { leaves: vec![Shown { number: 1 << 63, ..leaf }], ..parts.clone() };
+    let beyond =
+        ProofParts { leaves: vec![ShownLeaf { number: 1 << 63, ..leaf }], ..parts.clone() };
     assert_eq!(
         verify(root, &keys, &beyond.bytes()),
         Err(ProofError::Malformed { what: "number of a leaf beyond the tree" })
     );
-    let short = Parts { hashes: vec![root; 62], ..parts };
+    let short = ProofParts { hashes: vec![root; 62], ..parts };
     assert_eq!(verify(root, &keys, &short.bytes()), Err(ProofError::Missing { what: "a sibling" }));
 }
 

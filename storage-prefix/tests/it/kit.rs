@@ -1,24 +1,24 @@
 //! The test-kit for `prefix`: as it is, in other layouts, and where old states are forgotten.
 
 use retrie_state::AnyBackend;
-use retrie_storage_prefix::prefix::{Layout, Order, Prefix};
+use retrie_storage_prefix::prefix::{Prefix, PrefixLayout, RowOrder};
 use std::sync::Arc;
 
-fn prefix(order: Order, padded: bool, keep: Option<u64>) -> Arc<dyn AnyBackend> {
-    Arc::new(Prefix::new(Layout { order, padded }, keep))
+fn prefix(order: RowOrder, padded: bool, keep: Option<u64>) -> Arc<dyn AnyBackend> {
+    Arc::new(Prefix::new(PrefixLayout { order, padded }, keep))
 }
 
 mod all_kept {
     use super::*;
-    retrie_state::backend_tests!(|| prefix(Order::Path, false, None));
+    retrie_state::backend_tests!(|| prefix(RowOrder::Path, false, None));
 }
 
 mod few_kept {
     use super::*;
-    retrie_state::backend_tests!(|| prefix(Order::Path, false, Some(3)));
+    retrie_state::backend_tests!(|| prefix(RowOrder::Path, false, Some(3)));
 }
 
 mod in_another_order_and_padded {
     use super::*;
-    retrie_state::backend_tests!(|| prefix(Order::Hash, true, Some(8)));
+    retrie_state::backend_tests!(|| prefix(RowOrder::Hash, true, Some(8)));
 }

@@ -4,33 +4,33 @@ use crate::common;
 
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use common::{
-    Model, Store,
+    StateModel, TestStore,
     blocks::{account, keys, random_block, slots_of},
     random_address, state_root,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IteratorRandom};
 use retrie_state::{
-    AccountProofs, Backend, History, StateError, StateKey, Table, encode_slot, flat,
+    AccountProofs, Backend, RowTable, StateError, StateHistory, StateKey, encode_slot, flat,
 };
 use retrie_storage_mpt::Mpt;
 use retrie_storage_prefix::prefix::{
-    ACCOUNT_NODES, BLOCKS, GONE, Layout, Prefix, STORAGE_NODES, SUPERSEDED,
+    ACCOUNT_NODES, BLOCKS, DELETED_KEYS, Prefix, PrefixLayout, STORAGE_NODES, SUPERSEDED,
 };
 use std::collections::BTreeMap;
 
-/// What was known of a block: its root, its state, keys, and `mpt`'s proof of these.
-type Past = (B256, Model, Vec<StateKey>, Bytes);
+/// An earlier block: its root, its state, some keys, and `mpt`'s proof of these keys.
+type PastBlock = (B256, StateModel, Vec<StateKey>, Bytes);
 
 /// Random blocks on `prefix` and on `mpt`, whose roots and proofs are the same.
 fn history(
     backend: Prefix,
     seed: u64,
     blocks: usize,
-    mut after_each: impl FnMut(&mut Store<Prefix>, &[Past]),
-) -> (Store<Prefix>, Vec<Past>) {
+    mut after_each: impl FnMut(&mut TestStore<Prefix>, &[PastBlock]),
+) -> (TestStore<Prefix>, Vec<PastBlock>) {
     let random = &mut StdRng::seed_from_u64(seed);
     let (addresses, slots) = keys(random);
-    let (mut mpt, mut store) = (Store::<Mpt>::new(), Store::of(backend));
+    let (mut mpt, mut store) = (TestStore::<Mpt>::new(), TestStore::of(backend));
     let mut past = Vec::new();
     for block in 0..blocks {
         let shrink = [0.1, 0.4, 0.8][block / 10 % 3];
@@ -52,7 +52,7 @@ fn history(
         let removed: Vec<_> = store.model.keys().step_by(3).copied().collect();
         let merged = store.mpt.merge_nodes(&store.view, &store.cache, &removed).unwrap();
         let of_mpt = mpt.mpt.merge_nodes(&mpt.view, &mpt.cache, &removed).unwrap();
-        // By storage in no order.
+        // Storages come in no particular order.
         let sorted = |mut nodes: Vec<Bytes>| {
             nodes.sort_unstable();
             nodes
@@ -67,18 +67,18 @@ fn history(
     (store, past)
 }
 
-/// What the check of all rows finds.
-fn faults(store: &Store<Prefix>) -> Vec<String> {
+/// The faults that the check of all rows finds.
+fn faults(store: &TestStore<Prefix>) -> Vec<String> {
     let mut faults = Vec::new();
     let mut report = |fault: StateError| faults.push(fault.to_string());
     store.mpt.check(&store.view, &store.cache, store.root, true, None, &mut report).unwrap();
     faults
 }
 
-/// All that can be asked of the state of block `number`, which was that of `past`.
-fn check_past(store: &Store<Prefix>, number: u64, past: &Past) {
+/// Checks all reads and proofs of the state of block `number` against `past`.
+fn check_past(store: &TestStore<Prefix>, number: u64, past: &PastBlock) {
     let (root, model, asked, proof) = past;
-    let Store { mpt, view, cache, .. } = store;
+    let TestStore { mpt, view, cache, .. } = store;
     let (old_root, state) = mpt.open_at(view, cache, number).unwrap();
     assert_eq!(old_root, *root);
     let entries = mpt.entries(view, &state, None, usize::MAX).unwrap();
@@ -99,7 +99,7 @@ fn check_past(store: &Store<Prefix>, number: u64, past: &Past) {
 
 #[test]
 fn every_block_has_the_root_and_the_proofs_of_mpt_and_keeps_its_state() {
-    for (seed, (layout, name)) in (0..).zip(Layout::ALL) {
+    for (seed, (layout, name)) in (0..).zip(PrefixLayout::ALL) {
         let (store, past) = history(Prefix::new(layout, None), seed, 40, |_, _| ());
         assert_eq!(faults(&store), Vec::<String>::new(), "{name}");
         assert_eq!(store.mpt.kept(&store.view).unwrap(), Some(0..=39));
@@ -114,7 +114,7 @@ fn every_block_has_the_root_and_the_proofs_of_mpt_and_keeps_its_state() {
     }
 }
 
-fn rows(store: &Store<Prefix>, table: Table) -> usize {
+fn rows(store: &TestStore<Prefix>, table: RowTable) -> usize {
     store.view.tables.get(&table).map_or(0, BTreeMap::len)
 }
 
@@ -123,11 +123,11 @@ fn what_is_forgotten_goes_whole_and_nothing_else_does() {
     for (seed, keep, budget) in [(1, 0, usize::MAX), (2, 5, 3), (3, 12, 40), (4, 0, 1)] {
         let retention = 4;
         let mut forgets_late = 0;
-        let backend = Prefix::new(Layout::default(), Some(keep));
+        let backend = Prefix::new(PrefixLayout::default(), Some(keep));
         let (mut store, past) = history(backend, seed, 60, |store, past| {
             let tip = past.len() as u64 - 1;
             let first_retained = tip.saturating_sub(retention);
-            store.mpt.settle(&mut store.view, &store.cache, first_retained, budget).unwrap();
+            store.mpt.maintain(&mut store.view, &store.cache, first_retained, budget).unwrap();
             assert_eq!(faults(store), Vec::<String>::new(), "block {tip}");
             let kept = store.mpt.kept(&store.view).unwrap().unwrap();
             assert_eq!(*kept.end(), tip);
@@ -139,25 +139,25 @@ fn what_is_forgotten_goes_whole_and_nothing_else_does() {
             }
         });
         assert!(budget < 40 || forgets_late == 0, "seed {seed}: there was room for all");
-        // With time enough all that is left is one state, with few more rows than if it had been loaded.
+        // With enough time one state remains, with few more rows than after a bulk load.
         loop {
             let before = store.view.rows();
-            store.mpt.settle(&mut store.view, &store.cache, 59, budget).unwrap();
+            store.mpt.maintain(&mut store.view, &store.cache, 59, budget).unwrap();
             if store.view.rows() == before {
                 break;
             }
         }
-        let tip_only = Prefix::new(Layout::default(), Some(0));
-        tip_only.settle(&mut store.view, &store.cache, 59, usize::MAX).unwrap();
+        let tip_only = Prefix::new(PrefixLayout::default(), Some(0));
+        tip_only.maintain(&mut store.view, &store.cache, 59, usize::MAX).unwrap();
         assert_eq!(tip_only.kept(&store.view).unwrap(), Some(59..=59));
         check_past(&store, 59, &past[59]);
         assert_eq!(faults(&store), Vec::<String>::new());
         let (loaded, _) = store.bulk_loaded();
-        for table in [BLOCKS, SUPERSEDED, GONE, flat::TABLE] {
+        for table in [BLOCKS, SUPERSEDED, DELETED_KEYS, flat::TABLE] {
             let expected = loaded.tables.get(&table).map_or(0, BTreeMap::len);
             assert_eq!(rows(&store, table), expected, "{}", table.name);
         }
-        // Some are changes of others.
+        // Some rows are deltas of others.
         for table in [ACCOUNT_NODES, STORAGE_NODES] {
             let expected = loaded.tables.get(&table).map_or(0, BTreeMap::len);
             assert!((expected..=2 * expected).contains(&rows(&store, table)), "{}", table.name);
@@ -168,11 +168,11 @@ fn what_is_forgotten_goes_whole_and_nothing_else_does() {
 #[test]
 fn keeping_more_and_fewer_states_may_be_switched_at_any_time() {
     let (mut store, past) = history(Prefix::default(), 7, 40, |_, _| ());
-    let few = Prefix::new(Layout::default(), Some(10));
-    few.settle(&mut store.view, &store.cache, 35, usize::MAX).unwrap();
+    let few = Prefix::new(PrefixLayout::default(), Some(10));
+    few.maintain(&mut store.view, &store.cache, 35, usize::MAX).unwrap();
     assert_eq!(few.kept(&store.view).unwrap(), Some(29..=39));
-    // More again: within what is still there.
-    Prefix::default().settle(&mut store.view, &store.cache, 39, usize::MAX).unwrap();
+    // Keeping more again does not bring back deleted states.
+    Prefix::default().maintain(&mut store.view, &store.cache, 39, usize::MAX).unwrap();
     assert_eq!(store.mpt.kept(&store.view).unwrap(), Some(29..=39));
     (29..40).for_each(|number| check_past(&store, number as u64, &past[number]));
     let forgotten = store.mpt.open_at(&store.view, &store.cache, 28).unwrap_err().to_string();
@@ -182,7 +182,7 @@ fn keeping_more_and_fewer_states_may_be_switched_at_any_time() {
 #[test]
 fn orders_differ_in_nothing_but_the_order_of_keys() {
     let sizes = |name: &str| {
-        let layout = Layout::named(name).unwrap();
+        let layout = PrefixLayout::named(name).unwrap();
         let (store, _) = history(Prefix::new(layout, None), 5, 30, |_, _| ());
         [ACCOUNT_NODES, STORAGE_NODES].map(|table| {
             let rows = store.view.tables[&table].iter();
@@ -201,7 +201,7 @@ fn orders_differ_in_nothing_but_the_order_of_keys() {
 #[test]
 fn large_tries_keep_their_root_and_are_loaded_as_they_grow() {
     let random = &mut StdRng::seed_from_u64(2);
-    let mut model = Model::new();
+    let mut model = StateModel::new();
     let big = Address::repeat_byte(1);
     for n in 0..3_000u64 {
         let address = if n == 0 { big } else { random_address(random) };
@@ -209,8 +209,8 @@ fn large_tries_keep_their_root_and_are_loaded_as_they_grow() {
         let value = encode_slot(U256::from(n % 3 + 1)).unwrap();
         model.insert(StateKey::Slot(big, keccak256(n.to_be_bytes())), value);
     }
-    for (layout, name) in Layout::ALL {
-        let mut store = Store::of(Prefix::new(layout, None));
+    for (layout, name) in PrefixLayout::ALL {
+        let mut store = TestStore::of(Prefix::new(layout, None));
         store.block(model.clone(), &[]);
         assert_eq!(store.root, state_root(&model), "{name}");
         let (view, root) = store.bulk_loaded();
@@ -244,8 +244,8 @@ fn damaged_rows_are_errors_and_never_other_values() {
         let mut view = store.view.clone();
         let damaged = view.tables.get_mut(&table).unwrap();
         let damage = random.random_range(0..4);
-        // Rows of other bytes, and under other keys, do not bear the framework's checksums; of those in
-        // tries it shows without.
+        // Rows with other bytes or keys fail the framework's checksums. Damage of trie rows shows
+        // without them.
         let is_checksummed = damage == 1 || damage == 3 && table == BLOCKS;
         match damage {
             0 => drop(damaged.remove(key)),
@@ -265,13 +265,13 @@ fn damaged_rows_are_errors_and_never_other_values() {
         if view.tables == store.view.tables {
             continue;
         }
-        let mut damaged = Store::of(Prefix::default());
+        let mut damaged = TestStore::of(Prefix::default());
         damaged.view = view;
         let Ok(cache) = damaged.mpt.open(&damaged.view, None) else {
             noticed += 1;
             continue;
         };
-        // Old states: what is read is right, or an error.
+        // A read of an old state is right, or an error.
         for (number, (root, model, asked, _)) in (0u64..).zip(&past) {
             let Ok((opened, state)) = damaged.mpt.open_at(&damaged.view, &cache, number) else {
                 continue;

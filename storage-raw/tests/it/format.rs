@@ -1,10 +1,10 @@
-//! The bytes of the framework's rows, as `docs/formats/state.md` gives them. A change here needs a
-//! new format version: datadirs in the field hold these bytes.
+//! The bytes of the framework's rows, as `docs/formats/state.md` documents them. A change here
+//! needs a new format version, because existing datadirs contain these bytes.
 
 use alloy_primitives::{Address, B256, Bytes, U256, address, b256, hex};
 use retrie_state::{
-    Account, At, DeltaBuilder, Direction, KeyRange, KvStore, MemoryStore, StateKey, StateStore,
-    StoreOptions, Table, encode_slot,
+    Account, DeltaBuilder, KeyRange, KvStore, MemoryStore, RowTable, ScanDirection, StateId,
+    StateKey, StateStore, StoreOptions, encode_slot,
 };
 use retrie_storage_raw::Raw;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ const OWNER: Address = address!("00112233445566778899aabbccddeeff00112233");
 
 fn rows(kv: &MemoryStore, id: u8, name: &'static str) -> Vec<(String, String)> {
     let rows = kv.snapshot().unwrap().scan(
-        Table { id, name },
+        RowTable { id, name },
         KeyRange::ALL,
-        Direction::Forward,
+        ScanDirection::Forward,
         usize::MAX,
     );
     rows.unwrap().iter().map(|(key, value)| (hex::encode(key), hex::encode(value))).collect()
@@ -34,7 +34,7 @@ fn two_blocks() -> MemoryStore {
     for (n, (key, value)) in changes.into_iter().enumerate() {
         let mut delta = DeltaBuilder::new();
         delta.change(key, None, value);
-        let proposal = store.begin(At::Tip).unwrap().finish(&delta.build()).unwrap();
+        let proposal = store.begin(StateId::Tip).unwrap().finish(&delta.build()).unwrap();
         store.seal(&proposal, B256::repeat_byte(n as u8 + 1));
         let mut txn = kv.begin_write().unwrap();
         let after = store.commit(&[proposal], &mut *txn).unwrap();

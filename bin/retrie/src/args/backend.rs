@@ -1,35 +1,36 @@
-//! Backends from the command line: their flags, which storage crates describe, and how they are made.
+//! Backends on the command line: their flags, which the storage crates describe, and their
+//! construction.
 
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser, error::ErrorKind};
 use eyre::{OptionExt, bail, eyre};
 use retrie_backends::{
-    Descriptor, Flag, Flags, MakeError, Making, Purpose, Takes, all, find, flags, pin_flags,
-    with_ethereum_root, witness_openers,
+    BackendDescriptor, BackendFlag, ConstructorInput, FlagArgument, FlagValues, MakeError,
+    StorePurpose, all, find, flags, trusted_param_flags, with_ethereum_root, witness_openers,
 };
 use retrie_bench::cache::user_cache;
-use retrie_db::Metadata;
-use retrie_light_client::Verifier;
+use retrie_db::DatadirMetadata;
+use retrie_light_client::StateVerifier;
 use retrie_state::{AnyBackend, HashId};
 use std::{ffi::OsString, fmt::Write, path::Path, sync::Arc};
 
-/// Flags of the backends that have any; the others ignore them.
+/// The flags of all backends. A backend ignores the flags of the others.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct BackendArgs(Flags);
+pub(crate) struct BackendArgs(FlagValues);
 
-/// Flags that say which parameters a verifier of proofs trusts.
+/// Flags for the parameters that a proof verifier trusts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PinArgs(Flags);
+pub(crate) struct PinArgs(FlagValues);
 
 /// A hash function on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Hash {
+pub(crate) enum HashChoice {
     /// keccak-256, as in Ethereum
     Keccak,
     /// BLAKE2b-256
     Blake2b,
 }
 
-impl Hash {
+impl HashChoice {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Keccak => "keccak",
@@ -45,7 +46,7 @@ impl Hash {
     }
 }
 
-/// Makes arguments of a command line of a list of flags.
+/// Makes clap arguments from a list of flags.
 macro_rules! flag_args {
     ($name:ident, $flags:expr, $heading:expr) => {
         impl clap::Args for $name {
@@ -72,19 +73,19 @@ macro_rules! flag_args {
 }
 
 flag_args!(BackendArgs, flags, Some("State backend"));
-flag_args!(PinArgs, pin_flags, None::<&'static str>);
+flag_args!(PinArgs, trusted_param_flags, None::<&'static str>);
 
-/// The flag as an argument of a command line.
-fn arg(flag: &'static Flag) -> Arg {
+/// The clap argument for a flag.
+fn arg(flag: &'static BackendFlag) -> Arg {
     let arg = Arg::new(flag.long).long(flag.long).help(flag.help);
     let text = |check: fn(&str) -> Result<(), String>| {
         ValueParser::from(move |text: &str| check(text).map(|()| OsString::from(text)))
     };
     let arg = match flag.takes {
-        Takes::Nothing => return arg.action(ArgAction::SetTrue),
-        Takes::Path => arg.value_parser(ValueParser::os_string()),
-        Takes::Text(check) => arg.value_parser(text(check)),
-        Takes::TextOr(check, alone) => {
+        FlagArgument::Nothing => return arg.action(ArgAction::SetTrue),
+        FlagArgument::Path => arg.value_parser(ValueParser::os_string()),
+        FlagArgument::Text(check) => arg.value_parser(text(check)),
+        FlagArgument::TextOr(check, alone) => {
             arg.value_parser(text(check)).num_args(0..=1).default_missing_value(alone)
         }
     };
@@ -95,12 +96,12 @@ fn arg(flag: &'static Flag) -> Arg {
     }
 }
 
-/// The flags with the values they have on this command line.
-fn given(flags: &[&'static Flag], matches: &ArgMatches) -> Result<Flags, clap::Error> {
-    let mut given = Flags::default();
+/// The flags with their values on this command line.
+fn given(flags: &[&'static BackendFlag], matches: &ArgMatches) -> Result<FlagValues, clap::Error> {
+    let mut given = FlagValues::default();
     for flag in flags {
         let value = match flag.takes {
-            Takes::Nothing => matches.get_flag(flag.long).then(OsString::new),
+            FlagArgument::Nothing => matches.get_flag(flag.long).then(OsString::new),
             _ => matches.get_one::<OsString>(flag.long).cloned(),
         };
         if let Some(value) = value {
@@ -113,17 +114,17 @@ fn given(flags: &[&'static Flag], matches: &ArgMatches) -> Result<Flags, clap::E
 
 impl BackendArgs {
     /// The flags with their values.
-    pub(crate) const fn flags(&self) -> &Flags {
+    pub(crate) const fn flags(&self) -> &FlagValues {
         &self.0
     }
 
-    /// The flags that are set, with their values as text; of a path its last part, as every machine may
-    /// keep the file elsewhere.
-    pub(crate) fn words(&self) -> impl Iterator<Item = (String, String)> {
+    /// The flags that are set, with their values as text. Of a path only the file name is given,
+    /// since every machine may keep the file in another folder.
+    pub(crate) fn flag_pairs(&self) -> impl Iterator<Item = (String, String)> {
         flags().into_iter().filter_map(|flag| {
             let value = self.0.path(flag.long)?;
             let value = match flag.takes {
-                Takes::Path => Path::new(value.file_name().unwrap_or_default()),
+                FlagArgument::Path => Path::new(value.file_name().unwrap_or_default()),
                 _ => value,
             };
             Some((flag.long.to_owned(), value.display().to_string()))
@@ -132,11 +133,11 @@ impl BackendArgs {
 }
 
 impl PinArgs {
-    /// A verifier that trusts what the flags say.
-    pub(crate) fn verifier(&self) -> eyre::Result<Verifier> {
-        let mut verifier = Verifier::new();
+    /// A verifier that trusts the given parameters.
+    pub(crate) fn verifier(&self) -> eyre::Result<StateVerifier> {
+        let mut verifier = StateVerifier::new();
         for backend in all() {
-            let Some(pins) = backend.pins else { continue };
+            let Some(pins) = backend.trusted_params else { continue };
             for pinned in (pins.verifiers)(&self.0).map_err(|error| advised(backend, error))? {
                 verifier = verifier.pin(pinned);
             }
@@ -144,26 +145,26 @@ impl PinArgs {
         Ok(verifier)
     }
 
-    /// The flag that says which parameters of `backend` are trusted.
+    /// The flag for the trusted parameters of `backend`.
     pub(crate) fn flag_of(backend: &str) -> Option<&'static str> {
-        Some(find(backend).ok()?.pins?.flags.first()?.long)
+        Some(find(backend).ok()?.trusted_params?.flags.first()?.long)
     }
 }
 
-/// What `--help` says of a flag that names a backend: `what`, and all of them with a line each.
+/// The `--help` text of a flag that names a backend: `what`, then one line for each backend.
 pub(super) fn help(what: &str) -> String {
     let width = all().map(|backend| backend.name.len()).max().unwrap_or_default();
     let mut text = what.to_owned();
     for backend in all() {
-        // A string takes all that is written to it.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "\n{:<width$}  {}", backend.name, backend.about);
     }
     text
 }
 
-/// Refuses names of no backend, and a `hash` that none of them has the choice of.
-pub(crate) fn check_names(names: &[&str], hash: Option<Hash>) -> eyre::Result<()> {
-    let has_choice = |backend: &&Descriptor| !backend.hashes.is_empty();
+/// Rejects unknown backend names, and a `hash` that none of the backends supports.
+pub(crate) fn check_names(names: &[&str], hash: Option<HashChoice>) -> eyre::Result<()> {
+    let has_choice = |backend: &&BackendDescriptor| !backend.hashes.is_empty();
     let chosen = || all().filter(|backend| names.contains(&backend.name));
     if let Some(hash) = hash
         && !chosen().any(|backend| has_choice(&backend))
@@ -179,12 +180,12 @@ pub(crate) fn check_names(names: &[&str], hash: Option<Hash>) -> eyre::Result<()
     Ok(names.iter().try_for_each(|name| find(name).map(drop))?)
 }
 
-/// The backend; with `hash` in place of its own hash function, if it has that.
+/// Makes the backend, with `hash` in place of its own hash function if it supports that.
 pub(crate) fn make(
-    backend: &Descriptor,
-    hash: Option<Hash>,
-    flags: &Flags,
-    purpose: Purpose<'_>,
+    backend: &BackendDescriptor,
+    hash: Option<HashChoice>,
+    flags: &FlagValues,
+    purpose: StorePurpose<'_>,
 ) -> eyre::Result<Arc<dyn AnyBackend>> {
     let other =
         backend.hashes.iter().find(|other| hash.is_some_and(|hash| other.hash == hash.id()));
@@ -192,62 +193,62 @@ pub(crate) fn make(
         return Ok((other.make)());
     }
     let cache = user_cache();
-    let making = Making { flags, purpose, cache: cache.as_deref() };
+    let making = ConstructorInput { flags, purpose, cache: cache.as_deref() };
     (backend.make)(&making).map_err(|error| advised(backend, error))
 }
 
-/// The backend that a datadir with this metadata was made by.
+/// The backend of the datadir with this metadata.
 pub(crate) fn backend_of(
-    metadata: &Metadata,
+    metadata: &DatadirMetadata,
     args: &BackendArgs,
     datadir: &Path,
 ) -> eyre::Result<Arc<dyn AnyBackend>> {
     make_existing(find(&metadata.backend)?, metadata, args.flags(), datadir)
 }
 
-/// `backend` with the hash function and the parameters that a datadir with this metadata was made with.
+/// `backend` with the hash function and the parameters of the datadir with this metadata.
 pub(super) fn make_existing(
-    backend: &Descriptor,
-    metadata: &Metadata,
-    flags: &Flags,
+    backend: &BackendDescriptor,
+    metadata: &DatadirMetadata,
+    flags: &FlagValues,
     datadir: &Path,
 ) -> eyre::Result<Arc<dyn AnyBackend>> {
-    let Metadata { hash, params, layout, .. } = metadata;
+    let DatadirMetadata { hash, params, layout, .. } = metadata;
     match backend.hashes.iter().find(|other| other.hash.name() == hash) {
         Some(other) => Ok((other.make)()),
         None => {
-            let purpose = Purpose::Existing { datadir, params: *params, layout };
+            let purpose = StorePurpose::Existing { datadir, params: *params, layout };
             make(backend, None, flags, purpose)
         }
     }
 }
 
-/// The error with what to do about it.
-fn advised(backend: &Descriptor, error: MakeError) -> eyre::Report {
+/// The error with its advice.
+fn advised(backend: &BackendDescriptor, error: MakeError) -> eyre::Report {
     match (backend.advice)(&error) {
         Some(advice) => eyre!("{error}: {advice}"),
         None => error.into(),
     }
 }
 
-/// A backend with Ethereum's roots called `name`, for `--referee`.
+/// The backend `name` for `--referee`; it must have Ethereum's roots.
 pub(crate) fn referee(name: &str) -> eyre::Result<Arc<dyn AnyBackend>> {
     let backend = find(name)?;
     if !backend.capabilities().ethereum_root {
         bail!("backend `{name}` cannot be the referee: its roots are not Ethereum's");
     }
-    Ok(backend.trial()?)
+    Ok(backend.make_temporary()?)
 }
 
-/// A backend that opens witnesses.
+/// A backend that can open witnesses.
 pub(crate) fn witness_opener() -> eyre::Result<Option<Arc<dyn AnyBackend>>> {
-    Ok(witness_openers().next().map(Descriptor::trial).transpose()?)
+    Ok(witness_openers().next().map(BackendDescriptor::make_temporary).transpose()?)
 }
 
-/// A backend with Ethereum's roots, for headers of made blocks.
-pub(crate) fn root_maker() -> eyre::Result<Arc<dyn AnyBackend>> {
+/// A backend with Ethereum's roots, for the headers of generated blocks.
+pub(crate) fn root_backend() -> eyre::Result<Arc<dyn AnyBackend>> {
     let backend = with_ethereum_root().next();
-    Ok(backend.ok_or_eyre("no backend computes Ethereum's roots")?.trial()?)
+    Ok(backend.ok_or_eyre("no backend computes Ethereum's roots")?.make_temporary()?)
 }
 
 #[cfg(test)]
@@ -256,7 +257,7 @@ mod tests {
     use clap::{CommandFactory, Parser};
 
     #[derive(Debug, clap::Parser)]
-    struct Line {
+    struct BackendCli {
         #[command(flatten)]
         backends: BackendArgs,
         #[command(flatten)]
@@ -265,19 +266,20 @@ mod tests {
 
     #[test]
     fn flags_are_what_storage_crates_say() {
-        Line::command().debug_assert();
-        let line = Line::parse_from(["", "--cole.async-merge", "--cole.size-ratio", "6"]);
+        BackendCli::command().debug_assert();
+        let line = BackendCli::parse_from(["", "--cole.async-merge", "--cole.size-ratio", "6"]);
         let flags = line.backends.flags();
         assert_eq!(flags.get::<bool>("cole.async-merge").unwrap(), Some(true));
         assert_eq!(flags.get::<u8>("cole.size-ratio").unwrap(), Some(6));
         assert_eq!(flags.get::<String>("lvmt.proof-shard").unwrap().as_deref(), Some("none"));
         assert!(!flags.has("lvmt.insecure-dev") && !flags.has("cole.fanout"));
-        let line = Line::parse_from(["", "--lvmt.insecure-dev", "--cole.async-merge", "false"]);
+        let line =
+            BackendCli::parse_from(["", "--lvmt.insecure-dev", "--cole.async-merge", "false"]);
         let flags = line.backends.flags();
         assert!(flags.has("lvmt.insecure-dev"));
         assert_eq!(flags.get::<bool>("cole.async-merge").unwrap(), Some(false));
         for wrong in ["--cole.fanout=300", "--lvmt.proof-shard=3/15", "--insecure-dev=17"] {
-            let error = Line::try_parse_from(["", wrong]).unwrap_err();
+            let error = BackendCli::try_parse_from(["", wrong]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ValueValidation, "{wrong}");
         }
     }
@@ -288,7 +290,7 @@ mod tests {
         for backend in all() {
             let line = text.lines().find(|line| line.starts_with(&format!("{} ", backend.name)));
             assert!(line.is_some_and(|line| line.ends_with(backend.about)), "{}", backend.name);
-            assert_eq!(PinArgs::flag_of(backend.name).is_some(), backend.pins.is_some());
+            assert_eq!(PinArgs::flag_of(backend.name).is_some(), backend.trusted_params.is_some());
         }
     }
 
@@ -299,6 +301,6 @@ mod tests {
             assert_eq!(referee(backend.name).is_ok(), can, "{}", backend.name);
         }
         assert!(witness_opener().unwrap().unwrap().partial_state().is_some());
-        assert!(root_maker().unwrap().capabilities().ethereum_root);
+        assert!(root_backend().unwrap().capabilities().ethereum_root);
     }
 }

@@ -2,7 +2,7 @@
 
 use eyre::bail;
 use retrie_chainspec::{ChainSpec, parse_chain};
-use retrie_db::{ChainRead, Db, DbError, OpenOptions};
+use retrie_db::{ChainRead, DatabaseEnv, DbError, OpenOptions};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -12,16 +12,16 @@ use std::{
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Chain and datadir")]
 pub(crate) struct ChainArgs {
-    /// The chain: mainnet, sepolia, holesky, hoodi, dev, or a genesis JSON file. A datadir knows its
-    /// chain; a new one is of mainnet if nothing is said.
+    /// The chain: mainnet, sepolia, holesky, hoodi, dev, or a genesis JSON file. The default is the
+    /// chain of the datadir; for a new one mainnet.
     #[arg(long, value_name = "CHAIN_OR_PATH")]
     chain: Option<String>,
-    /// Where chain and state are kept.
+    /// Folder of the chain and the state.
     #[arg(long, value_name = "DATA_DIR")]
     datadir: Option<PathBuf>,
 }
 
-/// The chain that is meant where nothing is said.
+/// The chain of a new datadir without `--chain`.
 pub(crate) const DEFAULT_CHAIN: &str = "mainnet";
 
 impl ChainArgs {
@@ -30,12 +30,12 @@ impl ChainArgs {
         Ok(self.chain.as_deref().map(parse_chain).transpose()?)
     }
 
-    /// Chain and datadir of a command that makes the datadir if there is none.
+    /// The chain and the datadir, for a command that creates a missing datadir.
     pub(crate) fn resolve(&self) -> eyre::Result<(Arc<ChainSpec>, PathBuf)> {
         self.resolve_or(DEFAULT_CHAIN)
     }
 
-    /// The same, where a new datadir is of chain `default` unless another one is given.
+    /// The same; a new datadir gets the chain `default` unless `--chain` is given.
     pub(crate) fn resolve_or(&self, default: &str) -> eyre::Result<(Arc<ChainSpec>, PathBuf)> {
         let datadir = self.datadir_or(default)?;
         let spec = match self.given()? {
@@ -48,12 +48,12 @@ impl ChainArgs {
         Ok((spec, datadir))
     }
 
-    /// The datadir: as given, or by chain in the user's data directory.
+    /// The datadir: as given, or the folder of the chain in the user's data directory.
     pub(crate) fn datadir(&self) -> eyre::Result<PathBuf> {
         self.datadir_or(DEFAULT_CHAIN)
     }
 
-    /// The same, of chain `default` unless another one is given.
+    /// The same; without `--chain` the folder is that of `default`.
     pub(crate) fn datadir_or(&self, default: &str) -> eyre::Result<PathBuf> {
         if let Some(datadir) = &self.datadir {
             return Ok(datadir.clone());
@@ -69,20 +69,22 @@ impl ChainArgs {
     }
 }
 
-/// Opens a datadir to read from it, beside a process that may be writing to it.
-pub(crate) fn open_to_read(datadir: &Path) -> Result<Db, DbError> {
-    Db::open(datadir, &OpenOptions::read_only()).or_else(|error| match error {
-        // What a killed process has left with `--db.sync-mode none` takes a writer to recover.
-        DbError::Mdbx { .. } | DbError::System { .. } => Db::open(datadir, &OpenOptions::default()),
+/// Opens a datadir to read, also while another process writes to it.
+pub(crate) fn open_to_read(datadir: &Path) -> Result<DatabaseEnv, DbError> {
+    DatabaseEnv::open(datadir, &OpenOptions::read_only()).or_else(|error| match error {
+        // After a kill with `--db.sync-mode none` only a writer can recover the database.
+        DbError::Mdbx { .. } | DbError::System { .. } => {
+            DatabaseEnv::open(datadir, &OpenOptions::default())
+        }
         error => Err(error),
     })
 }
 
-/// The chain that a datadir keeps; `None` if there is none yet.
+/// The chain stored in a datadir; `None` if there is no datadir yet.
 fn spec_of(datadir: &Path) -> Result<Option<Arc<ChainSpec>>, DbError> {
     let db = match open_to_read(datadir) {
-        // A kill while it was made can leave it without tables: then it is made once more. A file
-        // of somebody else is refused there.
+        // A kill during creation can leave a datadir without tables. The next start creates it
+        // again, but refuses a file that is not a database of this program.
         Err(DbError::NoDatadir { .. } | DbError::NotADatabase { .. }) => return Ok(None),
         db => db?,
     };

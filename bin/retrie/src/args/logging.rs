@@ -1,4 +1,4 @@
-//! How much is said.
+//! Flags of the log level.
 
 use clap::ArgAction;
 

@@ -1,4 +1,4 @@
-//! Flags that several commands share, by group: each group has a file and a heading in `--help`.
+//! Flags shared by several commands. Each group has a file here and a heading in `--help`.
 
 mod backend;
 mod chain;
@@ -10,7 +10,8 @@ mod prune;
 mod state;
 
 pub(crate) use backend::{
-    BackendArgs, Hash, PinArgs, backend_of, check_names, make, referee, root_maker, witness_opener,
+    BackendArgs, HashChoice, PinArgs, backend_of, check_names, make, referee, root_backend,
+    witness_opener,
 };
 pub(crate) use chain::{ChainArgs, DEFAULT_CHAIN, open_to_read};
 pub(crate) use database::{DbArgs, parse_sync};

@@ -1,4 +1,4 @@
-//! Numbers with units.
+//! Parsers of numbers with units.
 
 /// `10`, `50k`, `1m`.
 pub(crate) fn parse_count(text: &str) -> Result<u64, String> {

@@ -1,34 +1,34 @@
-//! How much of the past is kept.
+//! Pruning flags.
 
 use eyre::bail;
 use retrie_chainspec::ChainSpec;
-use retrie_db::{Kept, KeptBlocks};
+use retrie_db::{HistoryKept, KeptBlocks};
 use retrie_state::FlatHistory;
 
 /// Blocks of history that a full node keeps: reth's `MINIMUM_PRUNING_DISTANCE`.
 const FULL_NODE_DISTANCE: u64 = 10_064;
 
-/// How much of the past is kept, in reth's words. Accounts and storage have one history here, so
-/// reth's `--prune.account-history.*` and `--prune.storage-history.*` are one flag. What can be
-/// reverted (`--retention`) is kept in any case.
+/// Pruning flags, with reth's names. Accounts and storage share one history here, so reth's
+/// `--prune.account-history.*` and `--prune.storage-history.*` are one flag. Blocks within
+/// `--retention` are never pruned.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Pruning")]
 pub(crate) struct PruneArgs {
-    /// Keep the history of states and the receipts of the last 10,064 blocks alone, and no bodies
-    /// from before the merge, as a full node does. Without it all are kept. The other pruning flags
-    /// go before it.
+    /// Prune like a full node: keep the state history and the receipts of the last 10,064 blocks,
+    /// and no bodies from before the merge. Without this flag everything is kept. The other pruning
+    /// flags override it.
     #[arg(long)]
     full: bool,
-    /// Keep the history of the last BLOCKS blocks: their states can be read. Of several numbers the
-    /// largest counts. Backends that keep old states themselves (`mpt-archive`, `cole`)
-    /// have this history beside their own only if it is asked for.
+    /// Keep the state history of the last BLOCKS blocks, so that their states can be read. If
+    /// several are given, the largest counts. Backends that keep old states themselves
+    /// (`mpt-archive`, `cole`) have this history only with this flag.
     #[arg(
         long = "prune.state-history.distance",
         visible_aliases = ["prune.account-history.distance", "prune.storage-history.distance"],
         value_name = "BLOCKS"
     )]
     history_distance: Vec<u64>,
-    /// Keep no history of states.
+    /// Keep no state history.
     #[arg(long = "prune.state-history.full", conflicts_with = "history_distance")]
     no_history: bool,
     /// Keep the receipts of the last BLOCKS blocks.
@@ -38,26 +38,26 @@ pub(crate) struct PruneArgs {
         conflicts_with_all = ["receipts_before", "no_receipts"]
     )]
     receipts_distance: Option<u64>,
-    /// Keep the receipts of this block and of those after it.
+    /// Keep the receipts from this block on.
     #[arg(
         long = "prune.receipts.before",
         value_name = "BLOCK_NUMBER",
         conflicts_with = "no_receipts"
     )]
     receipts_before: Option<u64>,
-    /// Keep no receipts but those of blocks that can be reverted.
+    /// Keep only the receipts of blocks within the retention window.
     #[arg(long = "prune.receipts.full")]
     no_receipts: bool,
-    /// Keep no bodies of blocks from before the merge: their transactions, ommers, receipts.
+    /// Keep no bodies from before the merge: no transactions, ommers and receipts.
     #[arg(long = "prune.bodies.pre-merge", conflicts_with_all = ["bodies_distance", "bodies_before"])]
     no_bodies_before_merge: bool,
     /// Keep the bodies of the last BLOCKS blocks.
     #[arg(long = "prune.bodies.distance", value_name = "BLOCKS", conflicts_with = "bodies_before")]
     bodies_distance: Option<u64>,
-    /// Keep the bodies of this block and of those after it.
+    /// Keep the bodies from this block on.
     #[arg(long = "prune.bodies.before", value_name = "BLOCK_NUMBER")]
     bodies_before: Option<u64>,
-    /// Find transactions by their hashes in the last BLOCKS blocks.
+    /// Keep the transaction hash index for the last BLOCKS blocks.
     #[arg(
         long = "prune.transaction-lookup.distance",
         visible_alias = "prune.transactionlookup.distance",
@@ -65,7 +65,7 @@ pub(crate) struct PruneArgs {
         conflicts_with_all = ["lookup_before", "no_lookup"]
     )]
     lookup_distance: Option<u64>,
-    /// Find transactions by their hashes from this block on.
+    /// Keep the transaction hash index from this block on.
     #[arg(
         long = "prune.transaction-lookup.before",
         visible_alias = "prune.transactionlookup.before",
@@ -73,10 +73,10 @@ pub(crate) struct PruneArgs {
         conflicts_with = "no_lookup"
     )]
     lookup_before: Option<u64>,
-    /// Find transactions by their hashes in blocks alone that can be reverted.
+    /// Keep the transaction hash index only for blocks within the retention window.
     #[arg(long = "prune.transaction-lookup.full", visible_alias = "prune.transactionlookup.full")]
     no_lookup: bool,
-    /// Refused: senders are kept with their transactions and go with the bodies.
+    /// Rejected: senders are stored with their transactions and are pruned with the bodies.
     #[arg(
         long = "prune.sender-recovery.full",
         visible_aliases = [
@@ -92,25 +92,25 @@ pub(crate) struct PruneArgs {
         hide = true,
         value_parser = refuse_senders
     )]
-    senders: Option<Never>,
+    senders: Option<RefusedValue>,
 }
 
-/// The value of a flag that is always refused.
+/// The value of a flag that is always rejected.
 #[derive(Clone, Copy, Debug)]
-enum Never {}
+enum RefusedValue {}
 
-fn refuse_senders(_: &str) -> Result<Never, String> {
+fn refuse_senders(_: &str) -> Result<RefusedValue, String> {
     Err("senders are kept in the rows of their transactions, 20 bytes each, so there is nothing to \
          prune but both: --prune.bodies.distance or --prune.bodies.before"
         .into())
 }
 
-/// Generations in which an ommer may lie (yellow paper 11.1): the rules look at that many bodies.
+/// Generations within which an ommer may lie (yellow paper 11.1). Validation reads this many bodies
+/// back.
 const OMMERS_REACH: u64 = 7;
 
 impl PruneArgs {
-    /// The state store's option. A backend that keeps old states itself needs no other history of
-    /// them, but may have one.
+    /// The state store's flat history. A backend with a history of its own has none by default.
     pub(super) fn flat_history(&self, backend_has_history: bool) -> FlatHistory {
         match self.history_distance.iter().max() {
             _ if self.no_history => FlatHistory::Off,
@@ -121,8 +121,8 @@ impl PruneArgs {
         }
     }
 
-    /// The database's option on this chain, where `retention` blocks can be reverted.
-    pub(super) fn kept(&self, spec: &ChainSpec, retention: u64) -> eyre::Result<Kept> {
+    /// The database's [`HistoryKept`] on this chain; `retention` blocks are always kept.
+    pub(super) fn kept(&self, spec: &ChainSpec, retention: u64) -> eyre::Result<HistoryKept> {
         if let Some(never) = self.senders {
             match never {}
         }
@@ -137,7 +137,7 @@ impl PruneArgs {
         let merge = merge
             .filter(|_| self.no_bodies_before_merge || self.full && self.bodies_distance.is_none());
         let receipts = self.receipts_distance.or_else(|| self.full.then_some(FULL_NODE_DISTANCE));
-        Ok(Kept {
+        Ok(HistoryKept {
             bodies: kept_blocks(
                 false,
                 self.bodies_distance,
@@ -155,7 +155,7 @@ impl PruneArgs {
     }
 }
 
-/// What the three flags of one part ask for, but always the last `least` blocks.
+/// Combines the three flags of one kind of row; the last `least` blocks are always kept.
 fn kept_blocks(none: bool, distance: Option<u64>, before: Option<u64>, least: u64) -> KeptBlocks {
     let last = |blocks: u64| KeptBlocks { from: u64::MAX, last: blocks.max(least) };
     match (before, distance) {
@@ -172,18 +172,19 @@ mod tests {
     use retrie_chainspec::parse_chain;
 
     #[derive(clap::Parser)]
-    struct Line {
+    struct PruneCli {
         #[command(flatten)]
         prune: PruneArgs,
     }
 
-    fn kept_on(chain: &str, line: &str) -> Result<(FlatHistory, Kept), String> {
+    fn kept_on(chain: &str, line: &str) -> Result<(FlatHistory, HistoryKept), String> {
         let words = ["retrie"].into_iter().chain(line.split_whitespace());
-        let line: Line = clap::Parser::try_parse_from(words).map_err(|error| error.to_string())?;
+        let line: PruneCli =
+            clap::Parser::try_parse_from(words).map_err(|error| error.to_string())?;
         let spec = parse_chain(chain).unwrap();
         let kept = line.prune.kept(&spec, 128).map_err(|error| error.to_string())?;
         let (plain, own) = (line.prune.flat_history(false), line.prune.flat_history(true));
-        // Where the backend has a history, another one is there only if it is asked for.
+        // A backend with its own history has a flat history only on request.
         let is_asked_for = !line.prune.history_distance.is_empty();
         assert_eq!(own, if is_asked_for { plain } else { FlatHistory::Off }, "{:?}", line.prune);
         Ok((plain, kept))
@@ -201,11 +202,11 @@ mod tests {
 
     #[test]
     fn what_is_pruned_is_what_the_flags_of_reth_say() {
-        let all = Kept::default();
-        let bodies = |bodies| Kept { bodies, ..all };
-        let receipts = |receipts| Kept { receipts, ..all };
-        let lookup = |lookup| Kept { lookup, ..all };
-        let full = Kept { bodies: before(MERGE), receipts: last(10_064), ..all };
+        let all = HistoryKept::default();
+        let bodies = |bodies| HistoryKept { bodies, ..all };
+        let receipts = |receipts| HistoryKept { receipts, ..all };
+        let lookup = |lookup| HistoryKept { lookup, ..all };
+        let full = HistoryKept { bodies: before(MERGE), receipts: last(10_064), ..all };
         for (line, changes, kept) in [
             ("", FlatHistory::All, all),
             ("--full", FlatHistory::Last(10_064), full),
@@ -220,7 +221,7 @@ mod tests {
             (
                 "--full --prune.receipts.distance 300 --prune.bodies.distance 500",
                 FlatHistory::Last(10_064),
-                Kept { bodies: last(500), receipts: last(300), ..all },
+                HistoryKept { bodies: last(500), receipts: last(300), ..all },
             ),
             ("--prune.receipts.distance 3", FlatHistory::All, receipts(last(128))),
             ("--prune.receipts.full", FlatHistory::All, receipts(last(128))),

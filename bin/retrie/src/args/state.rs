@@ -1,22 +1,24 @@
-//! The state store of a datadir, and what is checked with it.
+//! Flags of a datadir's state store and of the referee.
 
 use super::{
-    backend::{BackendArgs, Hash, check_names, help, make, make_existing, referee},
+    backend::{BackendArgs, HashChoice, check_names, help, make, make_existing, referee},
     chain::open_to_read,
     prune::PruneArgs,
 };
-use retrie_backends::{Purpose, find};
+use retrie_backends::{StorePurpose, find};
 use retrie_chainspec::ChainSpec;
-use retrie_db::{ChainRead, DbError, Metadata, OpenOptions, Retention, StateRootMode};
+use retrie_db::{
+    ChainRead, DatadirMetadata, DbError, OpenOptions, RetentionSetting, StateRootMode,
+};
 use retrie_pipeline::ChainOptions;
 use retrie_state::{AnyBackend, StoreOptions};
 use std::{path::Path, sync::Arc};
 
-/// Backend and what is checked with it.
+/// Flags of the state backend and of the checks beside it.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "State backend")]
 pub(crate) struct StateArgs {
-    // Its help: what it is, and a line for each backend.
+    // The help text: a sentence and a line for each backend.
     #[arg(
         long,
         value_name = "BACKEND",
@@ -25,20 +27,20 @@ pub(crate) struct StateArgs {
     pub(crate) state_backend: Option<String>,
     /// Hash function of the state store, for comparison only; `mpt-archive` has the choice.
     #[arg(long, value_name = "HASH")]
-    pub(crate) hash: Option<Hash>,
-    /// What header state roots mean: `header` (must equal the backend's root; backends with
-    /// Ethereum's roots only, their default), `shadow` (belong to another backend; ours is stored
-    /// beside them).
+    pub(crate) hash: Option<HashChoice>,
+    /// What header state roots mean. `header`: each must equal the backend's root; only for
+    /// backends with Ethereum's roots, and their default. `shadow`: they are roots of another
+    /// backend; ours is stored beside them.
     #[arg(long, value_name = "MODE")]
     pub(crate) state_root: Option<StateRootMode>,
-    /// Run this backend beside the state backend, on the same deltas, and check header state roots
+    /// Run this backend beside the state backend on the same deltas, and check header state roots
     /// with it.
     #[arg(long, value_name = "BACKEND")]
     pub(crate) referee: Option<String>,
-    /// How many blocks can be reverted [default: as many as in the datadir so far; in a new one 128].
+    /// How many blocks can be reverted [default: the datadir's; for a new one 128].
     #[arg(long, value_name = "BLOCKS")]
     pub(crate) retention: Option<u64>,
-    /// The same of a datadir for which nobody has said it.
+    /// Retention of a new datadir without `--retention`.
     #[arg(skip = DEFAULT_RETENTION)]
     pub(crate) default_retention: u64,
     #[command(flatten)]
@@ -47,26 +49,27 @@ pub(crate) struct StateArgs {
     pub(crate) backends: BackendArgs,
 }
 
-/// For tests of crashes: with `RETRIE_FOLD_BYTES` the state is folded after that many bytes.
+/// For crash tests: the environment variable `RETRIE_FOLD_BYTES` sets how many pending bytes
+/// trigger a fold of the state.
 pub(crate) fn fold_bytes_of(mut options: StoreOptions) -> StoreOptions {
     let bytes = std::env::var("RETRIE_FOLD_BYTES").ok().and_then(|bytes| bytes.parse().ok());
     options.fold_bytes = bytes.unwrap_or(options.fold_bytes);
     options
 }
 
-/// The backend of a new datadir if none is named.
+/// The backend of a new datadir without `--state-backend`.
 const DEFAULT_BACKEND: &str = "mpt";
-/// Blocks that can be reverted if nothing else is said.
+/// Retention of a new datadir.
 pub(crate) const DEFAULT_RETENTION: u64 = 128;
 
-/// What a datadir was made with, and what wins where the command line says nothing.
+/// The settings stored in a datadir, which are the defaults of the flags.
 struct DatadirSettings {
-    metadata: Metadata,
-    retention: Option<Retention>,
+    metadata: DatadirMetadata,
+    retention: Option<RetentionSetting>,
 }
 
 impl StateArgs {
-    /// Everything needed to open a chain in `datadir`.
+    /// All options needed to open a chain in `datadir`.
     pub(crate) fn chain_options(
         &self,
         spec: Arc<ChainSpec>,
@@ -102,7 +105,7 @@ impl StateArgs {
 }
 
 impl StateArgs {
-    /// The backend that is named, or that the datadir has.
+    /// The backend: the one given, or the datadir's.
     fn backend(
         &self,
         spec: &ChainSpec,
@@ -113,7 +116,7 @@ impl StateArgs {
         let Some(DatadirSettings { metadata, .. }) = settled else {
             let name = self.state_backend.as_deref().unwrap_or(DEFAULT_BACKEND);
             check_names(&[name], self.hash)?;
-            let purpose = Purpose::New { chain: spec.name(), is_public: spec.is_public() };
+            let purpose = StorePurpose::New { chain: spec.name(), is_public: spec.is_public() };
             return make(find(name)?, self.hash, flags, purpose);
         };
         let name = self.state_backend.as_deref().unwrap_or(&metadata.backend);
@@ -141,26 +144,29 @@ impl StateArgs {
         &self,
         datadir: &Path,
         settled: Option<&DatadirSettings>,
-    ) -> Result<Retention, DbError> {
+    ) -> Result<RetentionSetting, DbError> {
         let kept = settled.and_then(|settled| settled.retention);
         match (self.retention, kept) {
-            (Some(blocks), Some(kept)) if kept.is_named && blocks != kept.blocks => {
+            (Some(blocks), Some(kept)) if kept.is_explicit && blocks != kept.blocks => {
                 let path = datadir.to_owned();
                 Err(DbError::RetentionMismatch { path, found: kept.blocks, expected: blocks })
             }
-            (Some(blocks), _) => Ok(Retention { blocks, is_named: true }),
+            (Some(blocks), _) => Ok(RetentionSetting { blocks, is_explicit: true }),
             (None, Some(kept)) => Ok(kept),
-            (None, None) => Ok(Retention { blocks: self.default_retention, is_named: false }),
+            (None, None) => {
+                Ok(RetentionSetting { blocks: self.default_retention, is_explicit: false })
+            }
         }
     }
 }
 
 impl DatadirSettings {
-    /// That of the datadir; `None` if it does not exist yet.
+    /// The settings of the datadir; `None` if it does not exist yet.
     fn find(datadir: &Path) -> Result<Option<Self>, DbError> {
         let db = match open_to_read(datadir) {
-            // A kill while it was made can leave it without tables: then it is made once more. A
-            // file of somebody else is refused there, and one that is not whole by all but its maker.
+            // A kill during creation can leave a datadir without tables: the next start creates it
+            // again. That start refuses a file that is not a database, and every command but `db
+            // migrate` refuses a datadir whose migration has not ended.
             Err(
                 DbError::NoDatadir { .. }
                 | DbError::NotADatabase { .. }

@@ -2,14 +2,14 @@
 
 use crate::{
     args::{HttpArgs, witness_opener},
-    meter::Meter,
-    output::{Output, grouped, say},
+    meter::TransferMeter,
+    output::{CommandOutput, grouped, say},
 };
 use eyre::{Context, bail};
 use retrie_backends::find;
 use retrie_chainspec::parse_chain;
 use retrie_pipeline::replay::BundleMaker;
-use retrie_sources::{Bundle, BundleFolder, Location, RpcClient};
+use retrie_sources::{Bundle, BundleFolder, RpcClient, SourceLocation};
 use std::{
     path::PathBuf,
     sync::{
@@ -20,12 +20,12 @@ use std::{
 
 /// `retrie bundle ...`
 #[derive(Clone, Debug, clap::Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum BundleCommand {
     /// Make bundles for `retrie replay` from any archive node.
     Make(MakeArgs),
 }
 
-impl Command {
+impl BundleCommand {
     /// Runs the command.
     pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         match self {
@@ -52,8 +52,8 @@ pub(crate) struct MakeArgs {
     to: u64,
     #[command(flatten)]
     http: HttpArgs,
-    /// Where the bundles go, as NUMBER.json.gz: a folder, or a prefix of an object store (s3://, gs://),
-    /// whose SHA256SUMS is kept up. Bundles that are there and replay are kept.
+    /// Where to write the bundles, as NUMBER.json.gz: a folder, or a prefix of an object store
+    /// (s3://, gs://). Its SHA256SUMS is updated. Existing bundles that replay are kept.
     #[arg(value_name = "DIR_OR_URL")]
     folder: PathBuf,
 }
@@ -70,12 +70,12 @@ impl MakeArgs {
         let maker = BundleMaker {
             client: &client,
             spec,
-            backend: find("raw")?.trial()?,
+            backend: find("raw")?.make_temporary()?,
             opener: opener.as_ref().and_then(|backend| backend.partial_state()),
         };
         let mut folder = BundleFolder::open(self.http.stores(stop).locate(&self.folder)?)?;
         let made = self.make_all(&maker, &mut folder, stop);
-        // However it ended: what has been made counts.
+        // Runs also after an error: the bundles made so far count.
         let finished = folder.finish();
         made?;
         Ok(finished?)
@@ -87,9 +87,9 @@ impl MakeArgs {
         folder: &mut BundleFolder,
         stop: &AtomicBool,
     ) -> eyre::Result<()> {
-        let out = Output::default();
+        let out = CommandOutput::default();
         let total = self.to - self.from + 1;
-        let mut meter = Meter::blocks(total);
+        let mut meter = TransferMeter::blocks(total);
         let (mut made, mut there) = (0, 0);
         for number in self.from..=self.to {
             let outcome = if stop.load(Ordering::Relaxed) {
@@ -99,7 +99,7 @@ impl MakeArgs {
             };
             let (line, was_there) = match outcome {
                 Ok(done) => done,
-                // Bundles are whole or not there.
+                // A bundle file is complete or missing.
                 Err(_) if stop.load(Ordering::Relaxed) => {
                     meter.finish();
                     bail!("stopped before block {number}; run the same command again to go on");
@@ -122,7 +122,7 @@ impl MakeArgs {
     }
 }
 
-/// The bundle of a block: a line about it, and whether it was there.
+/// Makes the bundle of a block. Returns a line about it, and whether it existed already.
 fn make_one(
     maker: &BundleMaker<'_>,
     folder: &mut BundleFolder,
@@ -132,7 +132,7 @@ fn make_one(
     if folder.has(number) {
         match check_existing(maker, &file, number)? {
             Ok(bundle) => {
-                folder.keep(number)?;
+                folder.add_existing(number)?;
                 return Ok((describe(&bundle, "was there, replays"), true));
             }
             Err(error) => tracing::warn!("{error:#}; it is made again"),
@@ -148,13 +148,14 @@ fn make_one(
     Ok((describe(&made.bundle, proof), false))
 }
 
-/// A bundle that is there and replays, or what is wrong with it.
+/// Checks an existing bundle: `Ok` if it replays, or what is wrong with it.
 ///
 /// # Errors
-/// If it is of another block than the node's: it is not ours to replace.
+///
+/// If the bundle is of another block than the node's: this command must not replace it.
 fn check_existing(
     maker: &BundleMaker<'_>,
-    file: &Location,
+    file: &SourceLocation,
     number: u64,
 ) -> eyre::Result<eyre::Result<Bundle>> {
     let checked = || -> eyre::Result<Bundle> {

@@ -2,25 +2,25 @@
 
 use crate::{
     node,
-    output::{Output, say},
+    output::{CommandOutput, say},
 };
 use std::path::PathBuf;
 
 /// Arguments of `retrie config`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ConfigArgs {
     /// Show all flags with their defaults, as comments to start from.
     #[arg(long)]
     default: bool,
-    /// Check this file, and show the flags that it stands for.
+    /// Check this file, and show the command line that it stands for.
     #[arg(value_name = "FILE", required_unless_present = "default", conflicts_with = "default")]
     file: Option<PathBuf>,
 }
 
-impl Args {
+impl ConfigArgs {
     /// Runs the command.
     pub(crate) fn run(self) -> eyre::Result<()> {
-        let out = Output::default();
+        let out = CommandOutput::default();
         let Some(file) = self.file else {
             say!(out, "{}", node::config::defaults().trim_end());
             return Ok(());

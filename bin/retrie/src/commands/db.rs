@@ -1,15 +1,15 @@
-//! `retrie db`: what a datadir holds.
+//! `retrie db`: inspects datadirs.
 
 mod migrate;
 
-use super::{existing::Existing, verify};
+use super::{existing::ExistingDatadir, verify};
 use crate::{
     args::{BackendArgs, ChainArgs},
-    output::{Output, grouped, say},
+    output::{CommandOutput, grouped, say},
 };
 use retrie_db::DbStats;
-use retrie_pipeline::States;
-use retrie_state::{At, StateError, StateStore};
+use retrie_pipeline::StoreSet;
+use retrie_state::{StateError, StateId, StateStore};
 use serde::Serialize;
 use std::{
     path::PathBuf,
@@ -18,13 +18,13 @@ use std::{
 
 /// Subcommands of `retrie db`.
 #[derive(Clone, Debug, clap::Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum DbCommand {
     /// Print the size of every table, and what the state holds.
     Stats(StatsArgs),
-    /// Check every table, every block, and the state against its values.
-    Verify(verify::Args),
-    /// Make a new datadir of the chain, on another backend.
-    Migrate(Box<migrate::Args>),
+    /// Check every table, every block, and the state.
+    Verify(verify::DbVerifyArgs),
+    /// Make a new datadir of the same chain on another backend.
+    Migrate(Box<migrate::MigrateArgs>),
 }
 
 /// Arguments of `retrie db stats`.
@@ -41,7 +41,7 @@ pub(crate) struct StatsArgs {
 
 /// `db stats --json`.
 #[derive(Debug, Serialize)]
-struct Stats {
+struct DatadirStats {
     /// Chain id.
     chain_id: u64,
     /// Backend name.
@@ -66,17 +66,17 @@ struct StateStats {
     pending_bytes: u64,
     journal_rows: u64,
     undo_rows: u64,
-    /// Files of the state at the tip.
+    /// Files of the state at the durable tip.
     file_bytes: u64,
-    /// Files that only blocks below it need, which can be reverted to.
+    /// Files needed only to revert to earlier blocks.
     retained_file_bytes: u64,
     first_retained: Option<u64>,
-    /// First block whose state can be read: by flat history, or by the backend's own.
+    /// First block whose state can be read, from flat history or from the backend's own.
     first_readable: Option<u64>,
 }
 
-impl Command {
-    /// Whether it changes nothing.
+impl DbCommand {
+    /// Whether the command changes nothing.
     pub(crate) const fn only_prints(&self) -> bool {
         !matches!(self, Self::Migrate(_))
     }
@@ -93,14 +93,14 @@ impl Command {
 
 impl StatsArgs {
     fn run(self) -> eyre::Result<()> {
-        let found = Existing::open(&self.chain)?;
+        let found = ExistingDatadir::open(&self.chain)?;
         let metadata = found.db.metadata()?;
         let backend = found.backend(&metadata, &self.backends)?;
         let read = Arc::new(found.db.begin_read()?);
-        let store = States::open_one_to_read(&read, backend, false)?;
+        let store = StoreSet::open_read_only(&read, backend, false)?;
         let state = store.stats()?;
         let tip = store.tip();
-        let stats = Stats {
+        let stats = DatadirStats {
             chain_id: metadata.chain_id,
             backend: metadata.backend,
             state_root: metadata.state_root.to_string(),
@@ -120,14 +120,14 @@ impl StatsArgs {
                 first_readable: first_readable(&store)?,
             },
         };
-        let out = Output::new(self.json)?;
+        let out = CommandOutput::new(self.json)?;
         print_table(&out, &stats)?;
         out.json(&stats)
     }
 }
 
 fn first_readable(store: &StateStore) -> Result<Option<u64>, StateError> {
-    let flat = store.flat_history_kept(At::Tip)?;
+    let flat = store.flat_history_kept(StateId::Tip)?;
     let own = match store.backend().history() {
         Some(_) => store.history_kept()?,
         None => None,
@@ -135,7 +135,7 @@ fn first_readable(store: &StateStore) -> Result<Option<u64>, StateError> {
     Ok(flat.into_iter().chain(own).map(|kept| *kept.start()).min())
 }
 
-fn print_table(out: &Output, stats: &Stats) -> eyre::Result<()> {
+fn print_table(out: &CommandOutput, stats: &DatadirStats) -> eyre::Result<()> {
     let mib = |bytes: u64| format!("{:.1}", bytes as f64 / (1 << 20) as f64);
     let number = |block: Option<u64>| block.map_or_else(|| "-".into(), |block| block.to_string());
     let state = &stats.state;

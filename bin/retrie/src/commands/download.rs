@@ -2,12 +2,12 @@
 
 use crate::{
     args::HttpArgs,
-    meter::Meter,
-    output::{Output, grouped, say},
+    meter::TransferMeter,
+    output::{CommandOutput, grouped, say},
 };
 use eyre::{Context, bail};
 use retrie_chainspec::parse_chain;
-use retrie_sources::{Era1Mirror, Location, Transfer};
+use retrie_sources::{DownloadProgress, Era1Mirror, SourceLocation};
 use std::{
     path::PathBuf,
     sync::{
@@ -18,12 +18,12 @@ use std::{
 
 /// `retrie download ...`
 #[derive(Clone, Debug, clap::Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum DownloadCommand {
     /// Fetch era1 files: blocks and receipts before the merge, 8192 blocks each.
     Era1(Era1Args),
 }
 
-impl Command {
+impl DownloadCommand {
     /// Runs the command.
     pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         match self {
@@ -38,19 +38,19 @@ pub(crate) struct Era1Args {
     /// The chain: mainnet, sepolia, or any with a --mirror of its own.
     #[arg(long, value_name = "CHAIN_OR_PATH", default_value = "mainnet")]
     chain: String,
-    /// First epoch, that is file; epoch E begins with block 8192 * E.
+    /// First epoch. Each epoch is one file; epoch E starts at block 8192 * E.
     #[arg(long, value_name = "EPOCH")]
     from: u64,
     /// Last epoch. Mainnet's last one, with the merge, is 1896.
     #[arg(long, value_name = "EPOCH")]
     to: u64,
-    /// A folder of era1 files on an HTTP server or in an object store (s3://, gs://); without it, a
-    /// public mirror of the chain.
+    /// Folder of era1 files on an HTTP server or in an object store (s3://, gs://) [default: a
+    /// public mirror of the chain].
     #[arg(long, value_name = "URL")]
     mirror: Option<String>,
     #[command(flatten)]
     http: HttpArgs,
-    /// Where the files go. Files that are there and sound are kept, partial ones (.part) continued.
+    /// Where to write the files. Complete and valid files are kept, partial ones (.part) continued.
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
@@ -65,36 +65,36 @@ impl Era1Args {
         let mirror = match &self.mirror {
             Some(url) if url.starts_with("s3://") || url.starts_with("gs://") => {
                 match self.http.stores(stop).locate(url)? {
-                    Location::Object(folder) => Era1Mirror::open_store(spec, &folder)?,
-                    Location::Path(path) => bail!("{} is no URL", path.display()),
+                    SourceLocation::Object(folder) => Era1Mirror::open_store(spec, &folder)?,
+                    SourceLocation::Path(path) => bail!("{} is no URL", path.display()),
                 }
             }
             mirror => Era1Mirror::open(spec, mirror.as_deref(), http)?,
         };
-        // A gap is found before the first byte is fetched.
+        // A missing file is found before anything is downloaded.
         for epoch in self.from..=self.to {
             mirror.name(epoch)?;
         }
         std::fs::create_dir_all(&self.folder)
             .wrap_err_with(|| format!("creating the folder {}", self.folder.display()))?;
-        let out = Output::default();
+        let out = CommandOutput::default();
         let mut previous = None;
         let (mut fetched, mut there) = (0, 0);
         for epoch in self.from..=self.to {
             if stop.load(Ordering::Relaxed) {
                 bail!("stopped before epoch {epoch}; run the same command again to go on");
             }
-            let mut meter = Meter::bytes(mirror.name(epoch)?.to_string());
+            let mut meter = TransferMeter::bytes(mirror.name(epoch)?.to_string());
             let file =
                 mirror.download(epoch, &self.folder, previous, &mut |transfer| match transfer {
-                    Transfer::Fetching { bytes, total } => meter.update(bytes, total),
-                    Transfer::Checking { bytes } => meter.checking(bytes),
+                    DownloadProgress::Fetching { bytes, total } => meter.update(bytes, total),
+                    DownloadProgress::Checking { bytes } => meter.checking(bytes),
                 });
             meter.finish();
             let file = file?;
             let summary = &file.summary;
             previous = Some(summary.last_hash);
-            *(if file.was_there { &mut there } else { &mut fetched }) += 1;
+            *(if file.existed { &mut there } else { &mut fetched }) += 1;
             say!(
                 out,
                 "{}  blocks {} to {}  {} bytes  {}, {}",
@@ -102,7 +102,7 @@ impl Era1Args {
                 summary.first_block,
                 summary.first_block + summary.block_count - 1,
                 grouped(file.bytes),
-                if file.was_there { "was there" } else { "fetched" },
+                if file.existed { "was there" } else { "fetched" },
                 if file.has_checksum {
                     "accumulator and SHA-256 checked"
                 } else {

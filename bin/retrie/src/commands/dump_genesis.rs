@@ -1,21 +1,21 @@
-//! `retrie dump-genesis`: a chain, its forks included, as a genesis file.
+//! `retrie dump-genesis`: writes a chain with its forks as a genesis file.
 
-use crate::output::{Output, say};
+use crate::output::{CommandOutput, say};
 use retrie_chainspec::parse_chain;
 
 /// Arguments of `retrie dump-genesis`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct DumpGenesisArgs {
     /// The chain: mainnet, sepolia, holesky, hoodi, dev, or a genesis JSON file.
     #[arg(long, value_name = "CHAIN_OR_PATH", default_value = "mainnet")]
     chain: String,
 }
 
-impl Args {
+impl DumpGenesisArgs {
     /// Runs the command.
     pub(crate) fn run(self) -> eyre::Result<()> {
         let spec = parse_chain(&self.chain)?;
-        say!(Output::default(), "{}", spec.to_genesis_json()?);
+        say!(CommandOutput::default(), "{}", spec.to_genesis_json()?);
         Ok(())
     }
 }

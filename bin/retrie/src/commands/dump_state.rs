@@ -1,9 +1,9 @@
-//! `retrie dump-state`: the state after a block as JSON lines.
+//! `retrie dump-state`: writes the state after a block as JSON lines.
 
-use super::existing::Existing;
+use super::existing::ExistingDatadir;
 use crate::{
     args::{BackendArgs, ChainArgs},
-    output::{Output, grouped, say},
+    output::{CommandOutput, grouped, say},
 };
 use alloy_rlp::Encodable;
 use eyre::{Context, OptionExt};
@@ -17,31 +17,31 @@ use std::{
 
 /// Arguments of `retrie dump-state`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct DumpStateArgs {
     #[command(flatten)]
     chain: ChainArgs,
     #[command(flatten)]
     backends: BackendArgs,
-    /// The block; the durable head if absent. It must be one that can be reverted to, or the
-    /// backend an archive.
+    /// The block [default: the durable head]. It must be within the retention window, unless the
+    /// backend is an archive.
     #[arg(long, value_name = "NUMBER")]
     block: Option<u64>,
-    /// Write to this file what `retrie init-state --header` takes: the headers of the block and of
-    /// the 255 before it, as far as they are there.
+    /// Also write a file for `retrie init-state --header`: the headers of the block and of its 255
+    /// ancestors, as far as they are stored.
     #[arg(long, value_name = "FILE")]
     header: Option<PathBuf>,
-    /// The file, gzipped if its name ends in .gz.
+    /// Output file, gzipped if its name ends in .gz.
     #[arg(value_name = "STATE_DUMP_FILE")]
     file: PathBuf,
 }
 
-/// Ancestors whose hashes a block may ask for, its parent included.
+/// Number of ancestors whose hashes a block can read with BLOCKHASH, its parent included.
 const HASHES: u64 = 256;
 
-impl Args {
-    /// Runs the command, also beside a node. The file appears whole or not at all.
+impl DumpStateArgs {
+    /// Runs the command, also beside a running node. The file is complete or missing.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
-        let found = Existing::open(&self.chain)?;
+        let found = ExistingDatadir::open(&self.chain)?;
         let backend = found.backend(&found.db.metadata()?, &self.backends)?;
         let read = Arc::new(found.db.begin_read()?);
         let block = match self.block {
@@ -56,7 +56,7 @@ impl Args {
             write_headers(&read, block.number, file)?;
         }
         say!(
-            Output::default(),
+            CommandOutput::default(),
             "wrote {} accounts and {} slots, the state after block {block}, to {}",
             grouped(dumped.accounts),
             grouped(dumped.slots),

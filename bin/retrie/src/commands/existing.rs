@@ -1,22 +1,22 @@
-//! Datadirs that there are: chain, backend, retention, referee and root mode are theirs, whatever the flags
-//! say.
+//! Commands on existing datadirs: the chain, backend, retention, referee and root mode are the
+//! datadir's, and override the flags.
 
 use crate::args::{self, BackendArgs, ChainArgs, backend_of, fold_bytes_of, open_to_read};
 use retrie_chainspec::ChainSpec;
-use retrie_db::{ChainRead, Db, DbError, Metadata, OpenOptions};
-use retrie_pipeline::{Chain, ChainOptions, verify::referee_name};
+use retrie_db::{ChainRead, DatabaseEnv, DatadirMetadata, DbError, OpenOptions};
+use retrie_pipeline::{ChainOptions, ChainStore, verify::referee_name};
 use retrie_state::{AnyBackend, StoreOptions};
 use std::{path::PathBuf, sync::Arc};
 
-/// A datadir, open to read.
-pub(crate) struct Existing {
+/// A datadir opened to read.
+pub(crate) struct ExistingDatadir {
     pub(crate) path: PathBuf,
-    pub(crate) db: Db,
+    pub(crate) db: DatabaseEnv,
     given: Option<Arc<ChainSpec>>,
 }
 
-impl Existing {
-    /// Opens the datadir that `chain` names. What is said of the chain must hold for it.
+impl ExistingDatadir {
+    /// Opens the datadir of `chain`. If the flags name a chain, it must be the datadir's.
     pub(crate) fn open(chain: &ChainArgs) -> eyre::Result<Self> {
         let given = chain.given()?;
         let path = chain.datadir()?;
@@ -30,7 +30,7 @@ impl Existing {
         Ok(Self { path, db, given })
     }
 
-    /// The rules of its chain; those that were given, if any were.
+    /// The chain's rules: from the flags if given, else from the datadir.
     pub(crate) fn spec(&self) -> Result<Arc<ChainSpec>, DbError> {
         match &self.given {
             Some(given) => Ok(given.clone()),
@@ -38,25 +38,25 @@ impl Existing {
         }
     }
 
-    /// The backend it was made by.
+    /// The backend of the datadir.
     pub(crate) fn backend(
         &self,
-        metadata: &Metadata,
+        metadata: &DatadirMetadata,
         flags: &BackendArgs,
     ) -> eyre::Result<Arc<dyn AnyBackend>> {
         backend_of(metadata, flags, &self.path)
     }
 }
 
-/// Opens the datadir that `chain` names, with the backend it was made by.
+/// Opens the datadir of `chain` to write, with its own backend.
 pub(crate) fn open_existing(
     chain: &ChainArgs,
     backends: &BackendArgs,
     db: OpenOptions,
-) -> eyre::Result<Chain> {
-    // Closed before it is opened to write.
+) -> eyre::Result<ChainStore> {
+    // Close the reader before the database is opened to write.
     let options = {
-        let found = Existing::open(chain)?;
+        let found = ExistingDatadir::open(chain)?;
         let metadata = found.db.metadata()?;
         let read = found.db.begin_read()?;
         let referee = referee_name(&read, &metadata)?;
@@ -75,5 +75,5 @@ pub(crate) fn open_existing(
             store: fold_bytes_of(store),
         }
     };
-    Ok(Chain::open(options)?)
+    Ok(ChainStore::open(options)?)
 }

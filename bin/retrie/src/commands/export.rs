@@ -1,11 +1,11 @@
-//! `retrie export`: canonical blocks to a file, or chain data and results as Parquet files.
+//! `retrie export`: writes canonical blocks to a file, or chain data and results as Parquet files.
 
 mod parquet;
 
-use super::existing::Existing;
+use super::existing::ExistingDatadir;
 use crate::{
     args::{BackendArgs, ChainArgs, HttpArgs},
-    output::{Output, say},
+    output::{CommandOutput, say},
 };
 use eyre::{OptionExt, bail};
 use parquet::ParquetArgs;
@@ -21,16 +21,16 @@ use std::{
 
 /// Arguments of `retrie export`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ExportArgs {
     #[command(flatten)]
     chain: ChainArgs,
-    /// What is written.
+    /// Format of the output.
     #[arg(long, value_name = "FORMAT", default_value = "rlp")]
-    format: Format,
-    /// First block; that of the chain if absent.
+    format: ExportFormat,
+    /// First block [default: the first one of the chain].
     #[arg(long, value_name = "NUMBER")]
     from: Option<u64>,
-    /// Last block; the head if absent.
+    /// Last block [default: the head].
     #[arg(long, value_name = "NUMBER")]
     to: Option<u64>,
     #[command(flatten)]
@@ -39,32 +39,32 @@ pub(crate) struct Args {
     backends: BackendArgs,
     #[command(flatten)]
     http: HttpArgs,
-    /// The file: concatenated block RLP, gzipped if its name ends in .gz. With --format parquet the
-    /// folder of the files.
+    /// Output file: concatenated RLP of the blocks, gzipped if its name ends in .gz. With --format
+    /// parquet, the folder of the files.
     #[arg(value_name = "FILE_OR_FOLDER")]
     target: PathBuf,
-    /// With --format parquet: bundles or folders of bundles, also in object stores and behind
-    /// http(s), in place of the chain of the datadir; or with --tables results and result_blocks,
-    /// reports that `retrie replay --json` or `retrie bench --json` have written.
+    /// With --format parquet: bundles or folders of bundles to export instead of the datadir's
+    /// chain; object stores and http(s) URLs are allowed. With --tables results or result_blocks:
+    /// reports written by `retrie replay --json` or `retrie bench --json`.
     #[arg(value_name = "PATH_OR_URL")]
     paths: Vec<String>,
 }
 
-/// What is written.
+/// Format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
+enum ExportFormat {
     /// Blocks, as `retrie import`, `geth import` and `reth import` read them.
     Rlp,
-    /// Tables of blocks, transactions, receipts, logs and changes of the state, in columns.
+    /// Tables of blocks, transactions, receipts, logs and state changes, in columns.
     Parquet,
 }
 
-impl Args {
-    /// Runs the command. A file appears whole or not at all.
+impl ExportArgs {
+    /// Runs the command. A file is complete or missing.
     pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         match self.format {
-            Format::Parquet => self.run_parquet(stop),
-            Format::Rlp => self.run_rlp(stop),
+            ExportFormat::Parquet => self.run_parquet(stop),
+            ExportFormat::Rlp => self.run_rlp(stop),
         }
     }
 
@@ -73,7 +73,7 @@ impl Args {
             bail!("{path}: blocks are written to one file; or give --format parquet");
         }
         self.parquet.refuse()?;
-        let read = Existing::open(&self.chain)?.db.begin_read()?;
+        let read = ExistingDatadir::open(&self.chain)?.db.begin_read()?;
         let tip = read.tip()?.ok_or_eyre("the datadir holds no blocks; import some first")?;
         let (from, to) = (self.from.unwrap_or(0), self.to.unwrap_or(tip.number));
         if from > to || to > tip.number {
@@ -90,7 +90,7 @@ impl Args {
         }
         let summary = writer.finish()?;
         say!(
-            Output::default(),
+            CommandOutput::default(),
             "wrote blocks {from} to {to} ({} blocks, {} bytes of RLP) to {}",
             summary.blocks,
             summary.rlp_bytes,

@@ -1,14 +1,14 @@
-//! `retrie import`: block files into a datadir.
+//! `retrie import`: imports block files into a datadir.
 
 use crate::{
     args::{ChainArgs, DbArgs, HttpArgs, StateArgs},
-    output::{Output, grouped, say},
-    progress::Progress,
+    output::{CommandOutput, grouped, say},
+    progress::ImportProgress,
 };
 use eyre::{Context, bail};
 use retrie_db::StateRootMode;
-use retrie_pipeline::{Chain, CheckRoots, End, ImportOptions, import};
-use retrie_sources::{BlockSource, Location};
+use retrie_pipeline::{ChainStore, ImportEnd, ImportOptions, RootCheckMode, import};
+use retrie_sources::{BlockSource, SourceLocation};
 use retrie_telemetry::{Metrics, MetricsServer};
 use std::{
     net::SocketAddr,
@@ -18,30 +18,31 @@ use std::{
 
 /// Arguments of `retrie import`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ImportArgs {
     #[command(flatten)]
     chain: ChainArgs,
     #[command(flatten)]
     state: StateArgs,
     #[command(flatten)]
     db: DbArgs,
-    /// First block to import; earlier ones in the files are passed over.
+    /// First block to import. Earlier blocks in the files are skipped.
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     from: u64,
     /// Last block to import.
     #[arg(long, value_name = "NUMBER", default_value_t = u64::MAX)]
     to: u64,
-    /// Check the state roots in receipts before Byzantium, with a proposal per transaction.
+    /// Check the state roots in receipts before Byzantium; each transaction then gets a proposal of
+    /// its own.
     #[arg(long)]
     check_receipt_roots: bool,
-    /// Which state roots to compute and check: of `every` block, or of the last one of a `batch` of up to
-    /// 128, where the backend allows it (`mpt`, `raw`) and deeper below the last block of the files than
-    /// `--retention`. Everything else is checked of every block. Headers are linked by hash, so this is
-    /// for files whose last block is trusted. If a root is wrong its batch runs again with every root,
-    /// and the error names the block. In the middle of such an import one can go back to the last batch
-    /// only.
-    #[arg(long, value_enum, value_name = "WHICH", default_value_t = RootsChecked::Every)]
-    check_roots: RootsChecked,
+    /// Which state roots to compute and check: those of `every` block, or only of the last block of
+    /// each `batch` of up to 128. A batch needs a backend that supports it (`mpt`, `raw`), and
+    /// blocks more than `--retention` below the last block of the files. All other checks are done
+    /// for every block. Headers are linked by hash, so use `batch` for files whose last block is
+    /// trusted. If a root is wrong, the batch runs again with every root, and the error names the
+    /// block. During such an import the chain can be reverted only to the end of a batch.
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t = CheckRootsArg::Every)]
+    check_roots: CheckRootsArg,
     /// Write the figures as JSON to this file, or `-` for stdout.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -50,20 +51,20 @@ pub(crate) struct Args {
     metrics: Option<SocketAddr>,
     #[command(flatten)]
     http: HttpArgs,
-    /// Block files (.rlp, .rlp.gz, .era1) or folders of them, in the order given: paths, or URLs of
-    /// object stores and web servers (s3://, gs://, http://, https://).
+    /// Block files (.rlp, .rlp.gz, .era1) or folders of them, imported in this order: paths, or
+    /// URLs of object stores and web servers (s3://, gs://, http://, https://).
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
 }
 
-/// `--check-roots`.
+/// Values of `--check-roots`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum RootsChecked {
+enum CheckRootsArg {
     Every,
     Batch,
 }
 
-impl Args {
+impl ImportArgs {
     /// Runs the command.
     pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         let metrics = Metrics::new().wrap_err("registering the metrics")?;
@@ -84,8 +85,8 @@ impl Args {
                 options.backend.identity().name
             );
         }
-        let chain = Chain::open(options)?;
-        chain.show_in(&metrics);
+        let chain = ChainStore::open(options)?;
+        chain.register_metrics(&metrics);
         if chain.root_mode() == StateRootMode::Shadow {
             let by = match &self.state.referee {
                 Some(referee) => format!("the referee {referee} checks them"),
@@ -97,17 +98,17 @@ impl Args {
             );
         }
         let check_roots = match self.check_roots {
-            RootsChecked::Every => CheckRoots::Every,
-            RootsChecked::Batch => CheckRoots::Batch,
+            CheckRootsArg::Every => RootCheckMode::Every,
+            CheckRootsArg::Batch => RootCheckMode::Batch,
         };
-        if check_roots == CheckRoots::Batch && !chain.states().apply_runs() {
+        if check_roots == RootCheckMode::Batch && !chain.states().applies_batches() {
             tracing::info!(
-                "every root is computed: those of {} depend on more than the state, or its history \
-                 is kept block by block",
+                "every root is computed: the roots of {} depend on more than the state, or its history \
+                 is kept for each block",
                 chain.state().identity().name
             );
         }
-        let mut progress = Progress::new(total_blocks(&sources));
+        let mut progress = ImportProgress::new(total_blocks(&sources));
         let import_options = ImportOptions {
             intermediate_roots: self.check_receipt_roots,
             check_roots,
@@ -125,7 +126,7 @@ impl Args {
         progress.finish();
         let outcome = outcome?;
         let report = &outcome.report;
-        let out = Output::new(self.json)?;
+        let out = CommandOutput::new(self.json)?;
         say!(
             out,
             "imported {} blocks, {} txs, {:.1} Mgas in {:.2} s ({:.0} blocks/s); {} state roots \
@@ -150,23 +151,23 @@ impl Args {
         }
         out.json(report)?;
         match outcome.end? {
-            End::Complete => Ok(()),
-            End::Stopped => {
+            ImportEnd::Complete => Ok(()),
+            ImportEnd::Stopped => {
                 bail!("stopped at block {}; run the same command again to go on", report.tip.number)
             }
         }
     }
 }
 
-/// Opens block files in the order given.
+/// Opens block files in this order.
 pub(crate) fn open_sources<P>(places: &[P]) -> eyre::Result<Vec<BlockSource>>
 where
-    for<'a> &'a P: Into<Location>,
+    for<'a> &'a P: Into<SourceLocation>,
 {
     Ok(places.iter().map(BlockSource::open).collect::<Result<_, _>>()?)
 }
 
-/// Number of blocks in all files, where every format tells.
+/// Number of blocks in all files, if every format states it.
 pub(crate) fn total_blocks(sources: &[BlockSource]) -> Option<u64> {
     sources.iter().flat_map(BlockSource::files).map(|file| file.block_count).sum()
 }

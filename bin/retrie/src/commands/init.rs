@@ -1,14 +1,14 @@
-//! `retrie init`: a datadir with the genesis block.
+//! `retrie init`: creates a datadir with the genesis block.
 
 use crate::{
     args::{ChainArgs, DbArgs, StateArgs},
-    output::{Output, say},
+    output::{CommandOutput, say},
 };
-use retrie_pipeline::Chain;
+use retrie_pipeline::ChainStore;
 
 /// Arguments of `retrie init`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct InitArgs {
     #[command(flatten)]
     chain: ChainArgs,
     #[command(flatten)]
@@ -17,15 +17,15 @@ pub(crate) struct Args {
     db: DbArgs,
 }
 
-impl Args {
-    /// Runs the command. An existing datadir of the same chain and backend is left as it is.
+impl InitArgs {
+    /// Runs the command. An existing datadir of the same chain and backend is left unchanged.
     pub(crate) fn run(self) -> eyre::Result<()> {
         let (spec, datadir) = self.chain.resolve()?;
         let options = self.state.chain_options(spec, &datadir, self.db.options())?;
-        let chain = Chain::open(options)?;
+        let chain = ChainStore::open(options)?;
         chain.flush()?;
         say!(
-            Output::default(),
+            CommandOutput::default(),
             "{}: chain {} (genesis {}), backend {}, at block {}",
             datadir.display(),
             chain.spec().name(),

@@ -1,11 +1,11 @@
-//! `retrie init-state`: a datadir that begins with the state after some block.
+//! `retrie init-state`: creates a datadir that starts from the state after some block.
 
 use crate::{
     args::{ChainArgs, DbArgs, StateArgs},
-    output::{Output, grouped, say},
+    output::{CommandOutput, grouped, say},
 };
 use alloy_primitives::{B256, U256};
-use retrie_pipeline::{Anchor, Chain, LoadedState};
+use retrie_pipeline::{ChainAnchor, ChainStore, LoadedState};
 use retrie_sources::{StateDump, read_headers};
 use std::{
     path::PathBuf,
@@ -15,35 +15,35 @@ use std::{
 
 /// Arguments of `retrie init-state`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct InitStateArgs {
     #[command(flatten)]
     chain: ChainArgs,
     #[command(flatten)]
     state: StateArgs,
     #[command(flatten)]
     db: DbArgs,
-    /// The header of the dump's block in RLP, binary or hex; before it, in the same file, any run
-    /// of its ancestors: blocks after it may ask for the hashes of 255 of them. Blocks in place of
-    /// headers (`retrie export`, `geth export`) are kept as blocks.
+    /// The header of the dump's block in RLP, binary or hex. In front of it the file may hold
+    /// consecutive ancestors; later blocks can read the hashes of 255 of them. If the file has
+    /// blocks instead of headers (`retrie export`, `geth export`), they are kept as blocks.
     #[arg(long, value_name = "HEADER_FILE")]
     header: Option<PathBuf>,
-    /// The hash that the last header must have. Without it the file is trusted.
+    /// Hash that the last header must have. Without it the file is trusted.
     #[arg(long, value_name = "HASH", requires = "header")]
     header_hash: Option<B256>,
-    /// The total difficulty up to and with the last header, if that is of proof of work.
+    /// Total difficulty of the chain up to and including the last header, if it is proof of work.
     #[arg(long, value_name = "DIFFICULTY", requires = "header")]
     total_difficulty: Option<U256>,
-    /// For command lines of reth: blocks before the state are never executed here.
+    /// Accepted for reth's command lines: blocks before the state are never executed here.
     #[arg(long, hide = true)]
     without_evm: bool,
-    /// The state: JSON lines as `geth dump --iterative`, reth and `retrie dump-state` know them,
+    /// The state: JSON lines as written by `geth dump --iterative`, reth or `retrie dump-state`,
     /// plain or gzipped.
     #[arg(value_name = "STATE_DUMP_FILE")]
     file: PathBuf,
 }
 
-impl Args {
-    /// Runs the command. It leaves a whole datadir or none.
+impl InitStateArgs {
+    /// Runs the command. The datadir is complete or missing.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         let (spec, datadir) = self.chain.resolve()?;
         let options = self.state.chain_options(spec, &datadir, self.db.options())?;
@@ -51,9 +51,9 @@ impl Args {
         let anchor = match &self.header {
             Some(file) => {
                 let items = read_headers(file)?;
-                Anchor::of_dump(&options, items, self.header_hash, self.total_difficulty)?
+                ChainAnchor::for_dump(&options, items, self.header_hash, self.total_difficulty)?
             }
-            None => Anchor::genesis(&options, dump.root())?,
+            None => ChainAnchor::genesis(&options, dump.root())?,
         };
         if self.header.is_some() && self.header_hash.is_none() {
             tracing::info!(
@@ -71,9 +71,9 @@ impl Args {
             }
         };
         let start = Instant::now();
-        let (chain, loaded) = Chain::create_at(options, &anchor, dump, stop, &mut progress)?;
+        let (chain, loaded) = ChainStore::create_at(options, &anchor, dump, stop, &mut progress)?;
         chain.flush()?;
-        let out = Output::default();
+        let out = CommandOutput::default();
         say!(
             out,
             "{}: chain {}, backend {}, begins at block {} ({}) with {} accounts and {} slots, and \
@@ -85,7 +85,7 @@ impl Args {
             anchor.header().hash(),
             grouped(loaded.accounts),
             grouped(loaded.slots),
-            anchor.ancestors(),
+            anchor.ancestor_count(),
             start.elapsed().as_secs_f64()
         );
         if loaded.is_checked {

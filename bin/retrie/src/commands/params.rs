@@ -1,9 +1,9 @@
 //! `retrie params`: public parameters of backends.
 
-use crate::output::{Output, grouped, say};
+use crate::output::{CommandOutput, grouped, say};
 use eyre::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use retrie_storage_lvmt::{Params, ParamsError, Phase};
+use retrie_storage_lvmt::{LvmtParams, ParamsError, SetupPhase};
 use std::{
     io::IsTerminal,
     ops::ControlFlow,
@@ -15,17 +15,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a plain line is printed.
+/// Interval between plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// `retrie params ...`
 #[derive(Clone, Debug, clap::Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum ParamsCommand {
     /// Make the parameter file of `lvmt` from the powers of a ceremony.
     Lvmt(LvmtArgs),
 }
 
-impl Command {
+impl ParamsCommand {
     /// Runs the command.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         match self {
@@ -38,28 +38,28 @@ impl Command {
 #[derive(Clone, Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("source").required(true))]
 pub(crate) struct LvmtArgs {
-    /// Powers of tau of a ceremony on BN254 (bn128), as snarkjs writes them; phase 1 is enough. It
-    /// needs as many powers as an AMT has entries: 2^height.
+    /// Powers of tau of a ceremony on BN254 (bn128) in snarkjs's format; phase 1 is enough. The
+    /// file needs as many powers as an AMT has entries: 2^height.
     #[arg(long, value_name = "FILE", group = "source")]
     ptau: Option<PathBuf>,
-    /// Development parameters. Their secret is public: everybody can forge proofs under them.
+    /// Make development parameters. Their secret is public: anyone can forge proofs under them.
     #[arg(long, group = "source")]
     insecure_dev: bool,
     /// The parameter file to write.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Height of the AMTs; all that share roots need the same.
+    /// Height of the AMTs. All nodes that share roots need the same height.
     #[arg(long, value_name = "HEIGHT", default_value_t = 16, value_parser = clap::value_parser!(u8).range(1..=16))]
     height: u8,
-    /// Leave out the tables for proofs, sixteen times as large as the rest at height 16. Roots are
-    /// the same without them.
+    /// Leave out the tables for proofs, which at height 16 are sixteen times as large as the rest.
+    /// Roots are the same without them.
     #[arg(long)]
     without_proofs: bool,
 }
 
 impl LvmtArgs {
     fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
-        // Not only after minutes of work.
+        // Checked first, and not after minutes of work.
         let folder = self.output.parent().filter(|folder| !folder.as_os_str().is_empty());
         if folder.is_some_and(|folder| !folder.is_dir()) || self.output.is_dir() {
             bail!(
@@ -69,19 +69,19 @@ impl LvmtArgs {
         }
         self.check_output()?;
         let started = Instant::now();
-        let progress = Progress::new(stop);
+        let progress = ParamsProgress::new(stop);
         let heard = |phase, done, total| progress.update(phase, done, total);
         let with_proofs = !self.without_proofs;
         let params = match &self.ptau {
-            Some(file) => Params::from_ptau(file, self.height, with_proofs, &heard),
-            None => Params::insecure_dev(self.height, with_proofs, &heard),
+            Some(file) => LvmtParams::from_ptau(file, self.height, with_proofs, &heard),
+            None => LvmtParams::insecure_dev(self.height, with_proofs, &heard),
         };
         progress.finish();
         params?.write(&self.output)?;
-        let params = Params::load(&self.output)?;
+        let params = LvmtParams::load(&self.output)?;
         let seconds = started.elapsed().as_secs_f64();
 
-        let out = Output::default();
+        let out = CommandOutput::default();
         let name = self.output.display();
         let with = if with_proofs { "with" } else { "without" };
         say!(out, "wrote {name}: height {}, {with} proofs, {seconds:.1} s", self.height);
@@ -103,12 +103,12 @@ impl LvmtArgs {
 }
 
 impl LvmtArgs {
-    /// What is at the output already may be parameters, the same or of the same digest, and nothing
-    /// else: a datadir cannot be opened without those it was made with.
+    /// Rejects an existing output file. If the file holds parameters, a datadir made with them
+    /// cannot be opened without them.
     fn check_output(&self) -> eyre::Result<()> {
         let name = self.output.display();
         let Ok(there) = std::fs::metadata(&self.output) else { return Ok(()) };
-        let is_parameters = there.is_file() && Params::load_verifier(&self.output).is_ok();
+        let is_parameters = there.is_file() && LvmtParams::load_verifier(&self.output).is_ok();
         if !is_parameters {
             bail!("{name} exists and holds no parameters of lvmt; name another file");
         }
@@ -124,15 +124,15 @@ fn file_len(path: &Path) -> Result<u64, ParamsError> {
     len.map_err(|source| ParamsError::Io { doing: "reading", path: path.into(), source })
 }
 
-/// Shows how far the work is, whichever thread tells: a bar on a terminal, plain lines otherwise.
-/// Shows nothing where logs show errors only.
-struct Progress<'a> {
+/// Shows the progress, which any thread may report: a bar on a terminal, plain lines otherwise.
+/// Shows nothing if logs show errors only.
+struct ParamsProgress<'a> {
     stop: &'a AtomicBool,
     bar: Option<ProgressBar>,
-    shown: Mutex<(Option<Phase>, Instant)>,
+    shown: Mutex<(Option<SetupPhase>, Instant)>,
 }
 
-impl<'a> Progress<'a> {
+impl<'a> ParamsProgress<'a> {
     fn new(stop: &'a AtomicBool) -> Self {
         let shown = tracing::enabled!(tracing::Level::INFO);
         let bar = (shown && std::io::stderr().is_terminal()).then(|| {
@@ -146,13 +146,13 @@ impl<'a> Progress<'a> {
         Self { stop, bar, shown: Mutex::new((None, Instant::now())) }
     }
 
-    fn update(&self, phase: Phase, done: u64, total: u64) -> ControlFlow<()> {
+    fn update(&self, phase: SetupPhase, done: u64, total: u64) -> ControlFlow<()> {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = shown.0 != Some(phase);
         let what = match phase {
-            Phase::Powers => "checking the powers of tau",
-            Phase::Commitments => "points for commitments",
-            Phase::Quotients => "points for proofs",
+            SetupPhase::Powers => "checking the powers of tau",
+            SetupPhase::Commitments => "points for commitments",
+            SetupPhase::Quotients => "points for proofs",
         };
         if let Some(bar) = &self.bar {
             if is_new {
@@ -172,7 +172,7 @@ impl<'a> Progress<'a> {
         ControlFlow::Continue(())
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -1,16 +1,16 @@
-//! `retrie proof`: what a node says of the state, with its proof; and its verification, for which
-//! no node is needed.
+//! `retrie proof`: fetches parts of the state with proofs from a node, and verifies proofs without
+//! a node.
 
 use crate::{
     args::{HttpArgs, PinArgs},
-    output::{Output, say},
+    output::{CommandOutput, say},
 };
 use alloy_primitives::{Address, B256, Bytes, U256, hex, keccak256};
 use eyre::{Context, OptionExt, bail};
 use retrie_chainspec::primitives::Header;
 use retrie_light_client::{
-    EthProofResponse, LightClientError, ProvenanceResponse, Shown, StateProof, StateProofResponse,
-    Trust, TrustedRoot, Verified, VerifiedProvenance,
+    EthProofResponse, LightClientError, ProvenValue, ProvenanceResponse, StateProof,
+    StateProofResponse, TrustBasis, TrustedRoot, VerifiedProvenance, VerifiedState,
 };
 use retrie_sources::RpcClient;
 use serde::{Deserialize, Serialize};
@@ -23,17 +23,18 @@ use std::{
 
 /// `retrie proof ...`
 #[derive(Clone, Debug, clap::Subcommand)]
-pub(crate) enum Command {
-    /// Ask a node for an account and slots with their proof (`state_getProof`). Nothing is verified.
+pub(crate) enum ProofCommand {
+    /// Fetch an account and its slots with a proof from a node (`state_getProof`). Nothing is
+    /// verified.
     Get(GetArgs),
-    /// Ask a node what an account or a slot was over a range of blocks, with the proof
+    /// Fetch the values of an account or slot over a range of blocks with a proof
     /// (`state_getProvenance`). Nothing is verified.
     Provenance(ProvenanceArgs),
-    /// Verify a proof and print what it shows, and what that rests on.
+    /// Verify a proof; print what it shows and which trust it depends on.
     Verify(VerifyArgs),
 }
 
-impl Command {
+impl ProofCommand {
     /// Runs the command.
     pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         match self {
@@ -47,19 +48,19 @@ impl Command {
 /// Arguments of `retrie proof get`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct GetArgs {
-    /// JSON-RPC endpoint of a node of this program, with the namespace `state`.
+    /// JSON-RPC URL of a retrie node with the namespace `state`.
     #[arg(long, value_name = "URL")]
     rpc: String,
     /// The account.
     #[arg(long, value_name = "ADDRESS")]
     address: Address,
-    /// A storage slot of it, as a number (0x.. or decimal). May be given more than once.
+    /// A storage slot of the account, as a number (0x.. or decimal). May be repeated.
     #[arg(long = "slot", value_name = "SLOT", value_parser = parse_slot)]
     slots: Vec<B256>,
     /// The block: its number, or latest, safe, finalized.
     #[arg(long, value_name = "BLOCK", default_value = "latest")]
     block: String,
-    /// The file to write: the node's answer as JSON, and the header of its block.
+    /// Output file: the node's response as JSON, and the header of its block.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     #[command(flatten)]
@@ -69,24 +70,24 @@ pub(crate) struct GetArgs {
 /// Arguments of `retrie proof provenance`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ProvenanceArgs {
-    /// JSON-RPC endpoint of a node of this program, with the namespace `state`, on a backend with
-    /// provenance (`cole`).
+    /// JSON-RPC URL of a retrie node with the namespace `state`, on a backend with provenance
+    /// (`cole`).
     #[arg(long, value_name = "URL")]
     rpc: String,
     /// The account.
     #[arg(long, value_name = "ADDRESS")]
     address: Address,
-    /// A storage slot of it, as a number (0x.. or decimal); without it, the account itself.
+    /// A storage slot of the account, as a number (0x.. or decimal) [default: the account itself].
     #[arg(long, value_name = "SLOT", value_parser = parse_slot)]
     slot: Option<B256>,
-    /// First block of the range: what held there is shown, too.
+    /// First block of the range. The value at its start is shown too.
     #[arg(long, value_name = "NUMBER")]
     from: u64,
     /// Last block of the range.
     #[arg(long, value_name = "NUMBER")]
     to: u64,
-    /// The file to write: the node's answer as JSON, and the header of the block whose root it is
-    /// proven under.
+    /// Output file: the node's response as JSON, and the header of the block whose root the proof
+    /// leads to.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     #[command(flatten)]
@@ -96,7 +97,7 @@ pub(crate) struct ProvenanceArgs {
 /// Arguments of `retrie proof verify`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
-    /// The proof: a file of `retrie proof get` or `provenance`, or the answer of `state_getProof`,
+    /// The proof: a file of `retrie proof get` or `provenance`, or the result of `state_getProof`,
     /// `state_getProvenance` or `eth_getProof`.
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -106,27 +107,27 @@ pub(crate) struct VerifyArgs {
     pins: PinArgs,
 }
 
-/// What is trusted: a root, a checkpoint or a header. Without any of these a proof is held against
-/// the root that it brings itself, which verifies nothing and is an error.
+/// What is trusted: a root, a checkpoint or a header. Without any of these the proof is checked
+/// against the root in its own file. That verifies nothing, and is an error.
 #[derive(Clone, Debug, clap::Args)]
 struct TrustedArgs {
-    /// This root, of whatever block.
+    /// Trust this root, whatever its block.
     #[arg(long, value_name = "ROOT", conflicts_with_all = ["checkpoint", "header", "block_hash"])]
     root: Option<B256>,
-    /// This root of this block, pinned by hand: for roots that no header carries.
+    /// Trust this root of this block: for roots that are in no header.
     #[arg(long, value_name = "NUMBER:ROOT", value_parser = parse_checkpoint, conflicts_with_all = ["header", "block_hash"])]
     checkpoint: Option<(u64, B256)>,
-    /// The `stateRoot` of the block of this hash. Its header is in the file of `retrie proof get`,
-    /// unless given by --header.
+    /// Trust the `stateRoot` of the block with this hash. Its header is taken from the file of
+    /// `retrie proof get`, or from --header.
     #[arg(long, value_name = "HASH")]
     block_hash: Option<B256>,
-    /// The `stateRoot` of this header: its RLP, as bytes or in hexadecimal. Trusted as it is, unless
-    /// --block-hash says what its hash must be.
+    /// Trust the `stateRoot` of this header: its RLP, binary or hexadecimal. With --block-hash its
+    /// hash is checked.
     #[arg(long, value_name = "FILE")]
     header: Option<PathBuf>,
 }
 
-/// What `retrie proof get` and `provenance` write.
+/// The file written by `retrie proof get` and `provenance`.
 #[derive(Debug, Serialize)]
 struct ProofFile<T> {
     #[serde(flatten)]
@@ -135,8 +136,8 @@ struct ProofFile<T> {
     header: Bytes,
 }
 
-/// Writes an answer with the header of the block whose root `proof` leads to, which is `known` or
-/// fetched. `shown` is what it shows, if not the state after that block.
+/// Writes a response with the header of the block whose root `proof` leads to; the header is
+/// `known` or fetched. `shown` describes the proof, if it is not the state after that block.
 fn save(
     client: &RpcClient,
     file: &Path,
@@ -165,7 +166,7 @@ fn save(
         header: alloy_rlp::encode(&header).into(),
     })?;
     fs::write(file, json).wrap_err_with(|| format!("writing {name}"))?;
-    let out = Output::default();
+    let out = CommandOutput::default();
     say!(out, "wrote {name}: {} bytes of proof by {}", proof.bytes.len(), proof.backend);
     say!(out, "block {}", proof.block);
     if let Some(shown) = shown {
@@ -253,7 +254,7 @@ impl VerifyArgs {
             Some((root, origin)) => (root, Ok(origin)),
             None => {
                 let root = own_root(&json).wrap_err_with(|| format!("{name}: {NO_ANSWER}"))?;
-                (TrustedRoot::Root(root), Err(Unvouched { file: name.clone(), root }))
+                (TrustedRoot::Root(root), Err(UntrustedRoot { file: name.clone(), root }))
             }
         };
         let read = || format!("{name}: {NO_ANSWER}");
@@ -286,7 +287,7 @@ impl VerifyArgs {
 
 const NO_ANSWER: &str = "no answer of state_getProof, of state_getProvenance, or of eth_getProof";
 
-/// The root that a proof brings itself: whoever made the proof could have made up both.
+/// The root inside the proof itself. The node that made the proof can make up both.
 fn own_root(answer: &Value) -> eyre::Result<B256> {
     if let Some(root) = answer.get("root") {
         return Ok(B256::deserialize(root)?);
@@ -296,31 +297,31 @@ fn own_root(answer: &Value) -> eyre::Result<B256> {
     Ok(keccak256(Bytes::deserialize(top)?))
 }
 
-/// The proof is whole, and leads to a root that nobody vouches for.
+/// The proof is complete, but its root has no trusted source.
 #[derive(Debug)]
-struct Unvouched {
+struct UntrustedRoot {
     file: String,
     root: B256,
 }
 
-impl std::fmt::Display for Unvouched {
+impl std::fmt::Display for UntrustedRoot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { file, root } = self;
         write!(
             f,
-            "nothing is verified: {file} holds together, but its root {root} comes from the file \
-             itself, and whoever made the file can have made that up. Give what you trust, from \
-             somewhere else than the node that was asked: --block-hash HASH of its block, --root \
-             ROOT, or --checkpoint NUMBER:ROOT"
+            "nothing is verified: {file} is consistent, but its root {root} comes from the file itself, \
+             and the node that made the file can make up both. Give a hash or root that you trust, from \
+             a source other than this node: --block-hash HASH of its block, --root ROOT, or \
+             --checkpoint NUMBER:ROOT"
         )
     }
 }
 
-impl std::error::Error for Unvouched {}
+impl std::error::Error for UntrustedRoot {}
 
 impl TrustedArgs {
-    /// What is trusted, and where that comes from; `enclosed` is the header that came with the proof
-    /// in `file`.
+    /// The trusted root, and a text about its source. `enclosed` is the header that came with the
+    /// proof in `file`.
     fn root(
         &self,
         enclosed: Option<Bytes>,
@@ -363,7 +364,7 @@ impl TrustedArgs {
     }
 }
 
-/// RLP of a header, as bytes or in hexadecimal.
+/// RLP of a header, binary or hexadecimal.
 fn read_header(path: &Path) -> eyre::Result<Bytes> {
     let bytes = fs::read(path).wrap_err_with(|| format!("reading {}", path.display()))?;
     let bytes = match bytes.trim_ascii().strip_prefix(b"0x") {
@@ -373,8 +374,8 @@ fn read_header(path: &Path) -> eyre::Result<Bytes> {
     Ok(bytes.into())
 }
 
-fn print(verified: &Verified, origin: &str) -> eyre::Result<()> {
-    let out = Output::default();
+fn print(verified: &VerifiedState, origin: &str) -> eyre::Result<()> {
+    let out = CommandOutput::default();
     if let Some(number) = verified.as_of {
         say!(out, "state after block {number}:");
     }
@@ -385,7 +386,7 @@ fn print(verified: &Verified, origin: &str) -> eyre::Result<()> {
 }
 
 fn print_versions(verified: &VerifiedProvenance, origin: &str) -> eyre::Result<()> {
-    let out = Output::default();
+    let out = CommandOutput::default();
     let (from, to) = (verified.blocks.start(), verified.blocks.end());
     say!(out, "{}, blocks {from} to {to}: {} versions", verified.key, verified.versions.len());
     for (block, shown) in &verified.versions {
@@ -394,18 +395,20 @@ fn print_versions(verified: &VerifiedProvenance, origin: &str) -> eyre::Result<(
     print_trust(&out, &verified.trust, origin)
 }
 
-fn line(shown: &Shown) -> String {
+fn line(shown: &ProvenValue) -> String {
     match shown {
-        Shown::Account { address, account: None } => format!("account {address}: there is none"),
-        Shown::Account { address, account: Some(account) } => format!(
+        ProvenValue::Account { address, account: None } => {
+            format!("account {address}: there is none")
+        }
+        ProvenValue::Account { address, account: Some(account) } => format!(
             "account {address}: balance {} wei, nonce {}, code hash {}",
             account.balance, account.nonce, account.code_hash
         ),
-        Shown::Slot { slot, value, .. } => format!("slot {slot}: {value:#x}"),
+        ProvenValue::Slot { slot, value, .. } => format!("slot {slot}: {value:#x}"),
     }
 }
 
-fn print_trust(out: &Output, trust: &Trust, origin: &str) -> eyre::Result<()> {
+fn print_trust(out: &CommandOutput, trust: &TrustBasis, origin: &str) -> eyre::Result<()> {
     say!(out, "trusted: {origin}");
     for sentence in trust.sentences() {
         say!(out, "verified: {sentence}");

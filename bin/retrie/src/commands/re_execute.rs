@@ -1,9 +1,9 @@
-//! `retrie re-execute`: stored blocks again, on the history of states.
+//! `retrie re-execute`: executes stored blocks again, on the state history.
 
 use super::existing::open_existing;
 use crate::{
     args::{BackendArgs, ChainArgs, DbArgs},
-    output::{Output, grouped, say},
+    output::{CommandOutput, grouped, say},
 };
 use eyre::bail;
 use retrie_db::ChainRead;
@@ -15,25 +15,25 @@ use std::{
 
 /// Arguments of `retrie re-execute`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ReExecuteArgs {
     #[command(flatten)]
     chain: ChainArgs,
     #[command(flatten)]
     backends: BackendArgs,
     #[command(flatten)]
     db: DbArgs,
-    /// First block; the first that has a state below it if absent.
+    /// First block [default: the first one with a readable parent state].
     #[arg(long, value_name = "NUMBER")]
     from: Option<u64>,
-    /// Last block; the head if absent.
+    /// Last block [default: the head].
     #[arg(long, value_name = "NUMBER")]
     to: Option<u64>,
 }
 
-/// Failures that are shown one by one.
+/// Failures that are printed one by one.
 const SHOWN: usize = 20;
 
-impl Args {
+impl ReExecuteArgs {
     /// Runs the command. Nothing is written.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         let chain = Arc::new(open_existing(&self.chain, &self.backends, self.db.options())?);
@@ -52,7 +52,7 @@ impl Args {
                 tracing::info!("{} blocks executed again", grouped(report.blocks));
             }
         })?;
-        let out = Output::default();
+        let out = CommandOutput::default();
         for failure in report.failures.iter().take(SHOWN) {
             say!(out, "{failure}");
         }
@@ -66,11 +66,7 @@ impl Args {
             start.elapsed().as_secs_f64()
         );
         if !report.failures.is_empty() {
-            bail!(
-                "{} things do not agree; the first: {}",
-                report.failures.len(),
-                report.failures[0]
-            );
+            bail!("{} differences found; the first: {}", report.failures.len(), report.failures[0]);
         }
         if !report.complete {
             bail!("stopped after block {}", from + report.blocks - 1);

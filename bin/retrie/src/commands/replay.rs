@@ -1,28 +1,28 @@
-//! `retrie replay`: real blocks, or a built-in chain, on fresh stores, measured.
+//! `retrie replay`: runs real blocks, or a built-in chain, on fresh stores, and measures.
 
 mod built_in;
-mod padded;
+mod padding;
 mod part;
 pub(crate) mod table;
 
 use super::import::{open_sources, total_blocks};
 use crate::{
-    args::{BackendArgs, Hash, HttpArgs, check_names, make, witness_opener},
-    output::{Output, ReportArgs, command_line, say},
-    progress::Progress,
+    args::{BackendArgs, HashChoice, HttpArgs, check_names, make, witness_opener},
+    output::{CommandOutput, ReportArgs, command_line, say},
+    progress::ImportProgress,
 };
 use eyre::{Context, bail};
-use part::Run;
-use retrie_backends::{Purpose, find, names};
+use part::ReplaySettings;
+use retrie_backends::{StorePurpose, find, names};
 use retrie_chainspec::{ChainSpec, parse_chain};
-use retrie_db::{Db, OpenOptions, StateRootMode, SyncMode};
+use retrie_db::{DatabaseEnv, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{
     ChainOptions, ImportOptions, ImportOutcome, PipelineError, chain_replay_result, import,
     import_below,
     replay::{BundleReplay, BundleReplayOptions},
     report::{PartFigures, ReplayReport, ReplayResult, machine},
 };
-use retrie_sources::{BundleFile, Location, detect, list_bundles};
+use retrie_sources::{BundleFile, SourceLocation, detect, list_bundles};
 use retrie_state::{AnyBackend, StateStore, StoreOptions};
 use retrie_telemetry::Metrics;
 use std::{
@@ -38,28 +38,28 @@ use table::{print_header, print_outcome, print_summary};
 
 /// Arguments of `retrie replay`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
-    /// The chain of the files: mainnet (the default), sepolia, holesky, hoodi, dev, or a genesis
-    /// JSON file.
+pub(crate) struct ReplayArgs {
+    /// The chain of the files: mainnet, sepolia, holesky, hoodi, dev, or a genesis JSON file
+    /// [default: mainnet].
     #[arg(long, value_name = "CHAIN_OR_PATH", requires = "paths")]
     chain: Option<String>,
-    /// The state stores, one after the other, separated by commas; `mpt` if absent, or every one
-    /// with the built-in chain.
+    /// The state backends, separated by commas; they run one after the other [default: `mpt`; with
+    /// the built-in chain all].
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
     state_backend: Vec<String>,
-    /// Hash function of the state stores that have the choice (`mpt-archive`), for comparison only.
+    /// Hash function of the backends that support another one (`mpt-archive`), for comparison only.
     #[arg(long, value_name = "HASH")]
-    hash: Option<Hash>,
+    hash: Option<HashChoice>,
     #[command(flatten)]
     part: part::PartArgs,
     #[command(flatten)]
     backends: BackendArgs,
     #[command(flatten)]
-    pad: padded::PadArgs,
-    /// `durable`: each commit is synced to disk. `none`: commits are left to the system.
+    pad: padding::PadArgs,
+    /// `durable`: each commit is synced to disk. `none`: the operating system decides.
     #[arg(long, value_name = "MODE", default_value = "durable")]
     sync: String,
-    /// How many blocks can be reverted; bundles need two at least.
+    /// How many blocks can be reverted; bundles need at least two.
     #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
     retention: u64,
     #[command(flatten)]
@@ -67,38 +67,38 @@ pub(crate) struct Args {
     #[command(flatten)]
     http: HttpArgs,
     /// Bundles, block files, or folders of either: paths, or URLs of object stores and web servers
-    /// (s3://, gs://, http://, https://). Without any, a built-in chain is made from a seed: transfers,
-    /// ERC-20 calls and swaps.
+    /// (s3://, gs://, http://, https://) [default: a built-in chain made from a seed, with
+    /// transfers, ERC-20 calls and swaps].
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
 }
 
-/// A backend under the name it was asked for.
-struct Lane<'a> {
+/// A backend with the name given on the command line.
+struct NamedBackend<'a> {
     name: &'a str,
     backend: Arc<dyn AnyBackend>,
 }
 
-/// Blocks of one chain in files.
+/// Block files of one chain.
 struct ChainFiles {
     spec: Arc<ChainSpec>,
-    paths: Vec<Location>,
-    /// Which of them are replayed; none if the part is empty.
+    paths: Vec<SourceLocation>,
+    /// The blocks to replay; `None` if the part is empty.
     blocks: Option<RangeInclusive<u64>>,
-    /// The first one that was asked for, which the report names even if the chain has it not.
+    /// The first block requested; the report names it even if the chain lacks it.
     from: u64,
-    /// How many blocks are to be replayed, where that is known.
+    /// Number of blocks to replay, if known.
     total: Option<u64>,
 }
 
-/// What is replayed.
-enum Inputs {
+/// The inputs of a replay.
+enum ReplayInputs {
     /// Bundles, sorted.
     Bundles(Arc<ChainSpec>, Vec<BundleFile>),
     Chain(ChainFiles),
 }
 
-impl Args {
+impl ReplayArgs {
     /// Runs the command.
     pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         let sync = match self.sync.as_str() {
@@ -113,14 +113,17 @@ impl Args {
             given => given.iter().map(String::as_str).collect(),
         };
         check_names(&backends, self.hash)?;
-        let made = |name| -> eyre::Result<Lane<'_>> {
+        let made = |name| -> eyre::Result<NamedBackend<'_>> {
             let flags = self.backends.flags();
-            Ok(Lane { name, backend: make(find(name)?, self.hash, flags, Purpose::Trial)? })
+            Ok(NamedBackend {
+                name,
+                backend: make(find(name)?, self.hash, flags, StorePurpose::Temporary)?,
+            })
         };
         let lanes: Vec<_> = backends.into_iter().map(made).collect::<Result<_, _>>()?;
-        let out = Output::open(&self.report)?;
+        let out = CommandOutput::open(&self.report)?;
         let made = match self.paths.is_empty() {
-            true => Some(built_in::Wanted::of(&self.part)?.make(&out, stop)?),
+            true => Some(built_in::BuiltInRange::of(&self.part)?.make(&out, stop)?),
             false => None,
         };
         let spec = match &made {
@@ -129,15 +132,15 @@ impl Args {
         };
         let (inputs, part) = match &made {
             None if chains.is_empty() => {
-                let (bundles, part) = self.part.of_bundles(&bundles, self.run_of(&spec));
-                (Inputs::Bundles(spec, bundles), part)
+                let (bundles, part) = self.part.of_bundles(&bundles, self.settings(&spec));
+                (ReplayInputs::Bundles(spec, bundles), part)
             }
             _ => {
                 let all = match &made {
                     Some(made) => made.blocks.clone(),
                     None => self.part.of_files(&chains)?,
                 };
-                let (blocks, part) = self.part.of_blocks(&all, self.run_of(&spec));
+                let (blocks, part) = self.part.of_blocks(&all, self.settings(&spec));
                 let is_first = blocks.as_ref().is_none_or(|blocks| blocks.start() == all.start());
                 let asked = *self.part.blocks().start();
                 let paths = made.as_ref().map_or(chains, |made| vec![made.file.clone().into()]);
@@ -150,7 +153,7 @@ impl Args {
                     total: blocks.as_ref().filter(|_| known).map(count),
                     blocks,
                 };
-                (Inputs::Chain(chain), part)
+                (ReplayInputs::Chain(chain), part)
             }
         };
         let mut report = ReplayReport {
@@ -170,7 +173,7 @@ impl Args {
             report.machine
         );
         if let Some(part) = &report.part {
-            say!(out, "{}", part::words(part));
+            say!(out, "{}", part::describe(part));
         }
         let mut unread = None;
         for lane in lanes {
@@ -178,21 +181,21 @@ impl Args {
                 break;
             }
             let mut result = match &inputs {
-                Inputs::Bundles(spec, bundles) if bundles.is_empty() => nothing(spec),
-                Inputs::Bundles(spec, bundles) => {
+                ReplayInputs::Bundles(spec, bundles) if bundles.is_empty() => empty_result(spec),
+                ReplayInputs::Bundles(spec, bundles) => {
                     let (result, error) =
                         self.replay_bundles(&out, spec, &lane, bundles, sync, stop)?;
                     unread = unread.or(error);
                     result
                 }
-                Inputs::Chain(chain) => match &chain.blocks {
-                    None => nothing(&chain.spec),
+                ReplayInputs::Chain(chain) => match &chain.blocks {
+                    None => empty_result(&chain.spec),
                     Some(blocks) => {
                         self.replay_chain(&out, chain, blocks, &lane.backend, sync, stop)?
                     }
                 },
             };
-            // What a datadir stores is not enough: `cole-sync` is `cole` there.
+            // The name in a datadir is not enough: there `cole-sync` is `cole`.
             result.backend = lane.name.to_owned();
             if report.part.is_none() {
                 result.part = None;
@@ -214,8 +217,8 @@ impl Args {
         }
     }
 
-    /// The bundles within the blocks asked for, sorted, or else the block files that the paths name.
-    fn find(&self, stop: &Arc<AtomicBool>) -> eyre::Result<(Vec<BundleFile>, Vec<Location>)> {
+    /// The requested bundles, sorted, or else the block files that the paths name.
+    fn find(&self, stop: &Arc<AtomicBool>) -> eyre::Result<(Vec<BundleFile>, Vec<SourceLocation>)> {
         let asked = self.part.blocks();
         let mut bundles = Vec::new();
         let mut chains = Vec::new();
@@ -249,32 +252,32 @@ impl Args {
         Ok((bundles, chains))
     }
 
-    /// What all parts of this run have in common.
-    fn run_of(&self, spec: &ChainSpec) -> Run {
-        let mut options: BTreeMap<_, _> = self.backends.words().collect();
+    /// The settings that all parts of a replay share.
+    fn settings(&self, spec: &ChainSpec) -> ReplaySettings {
+        let mut options: BTreeMap<_, _> = self.backends.flag_pairs().collect();
         let hash = self.hash.map(|hash| ("hash".to_owned(), hash.name().to_owned()));
         options.extend(hash);
-        options.extend(self.pad.words());
+        options.extend(self.pad.flag_pairs());
         options.insert("sync".into(), self.sync.clone());
         options.insert("retention".into(), self.retention.to_string());
-        Run { genesis: spec.genesis_hash(), options }
+        ReplaySettings { genesis: spec.genesis_hash(), options }
     }
 
-    /// The result, and why the first of the bundles that could not be replayed could not.
+    /// The result, and the error of the first bundle that could not be replayed.
     fn replay_bundles(
         &self,
-        out: &Output,
+        out: &CommandOutput,
         spec: &Arc<ChainSpec>,
-        lane: &Lane<'_>,
+        lane: &NamedBackend<'_>,
         bundles: &[BundleFile],
         sync: SyncMode,
         stop: &AtomicBool,
     ) -> eyre::Result<(ReplayResult, Option<PipelineError>)> {
-        let Lane { name, backend } = lane;
+        let NamedBackend { name, backend } = lane;
         let folder = self.pad.base_state(backend)?;
-        let db = Db::open(folder.path(), &db_options(sync))?;
+        let db = DatabaseEnv::open(folder.path(), &db_options(sync))?;
         let kv = db.state_store();
-        let files = padded::state_files(folder.path());
+        let files = padding::state_files(folder.path());
         let store_options =
             StoreOptions { retention: self.retention, dir: Some(files), ..StoreOptions::default() };
         let store = StateStore::open(backend.clone(), kv.clone(), store_options)?;
@@ -294,9 +297,9 @@ impl Args {
             let ran = bundle.and_then(|bundle| Ok(replay.run(&bundle)?.clone()));
             match ran {
                 Ok(outcome) => print_outcome(out, &outcome)?,
-                // The others are still worth knowing.
+                // Go on: the other bundles still count.
                 Err(error) => {
-                    replay.refuse(file.number, &error)?;
+                    replay.count_failed(file.number, &error)?;
                     say!(out, "{:>10} {error}", file.number);
                     unread.get_or_insert(error);
                 }
@@ -308,7 +311,7 @@ impl Args {
 
     fn replay_chain(
         &self,
-        out: &Output,
+        out: &CommandOutput,
         files: &ChainFiles,
         blocks: &RangeInclusive<u64>,
         backend: &Arc<dyn AnyBackend>,
@@ -330,20 +333,21 @@ impl Args {
             store: StoreOptions { retention: self.retention, ..StoreOptions::default() },
         })?;
         let mut sources = open_sources(&files.paths)?;
-        // Files above the last block need not be read to be passed over.
+        // Files above the last block need not be read.
         sources
             .retain(|source| source.files().iter().any(|file| file.first_block <= *blocks.end()));
         let metrics = match out.metrics() {
             Some(metrics) => metrics.clone(),
             None => Metrics::new().wrap_err("registering the metrics")?,
         };
-        chain.show_in(&metrics);
+        chain.register_metrics(&metrics);
         let below = import_below(&chain, &mut sources, *blocks.start(), &metrics, stop);
         let parent = chain.tip()?.hash;
         let outcome = match below {
             Err(error) => ImportOutcome::failed_before(&chain, error)?,
             Ok(()) => {
-                let mut progress = Progress::new(files.total.or_else(|| total_blocks(&sources)));
+                let mut progress =
+                    ImportProgress::new(files.total.or_else(|| total_blocks(&sources)));
                 let options = ImportOptions::default();
                 let outcome = import(
                     &chain,
@@ -363,7 +367,7 @@ impl Args {
 }
 
 /// The result of an empty part.
-fn nothing(spec: &ChainSpec) -> ReplayResult {
+fn empty_result(spec: &ChainSpec) -> ReplayResult {
     let part = Some(PartFigures::default());
     ReplayResult { chain: spec.name().into(), ok: true, part, ..ReplayResult::default() }
 }
@@ -372,7 +376,7 @@ fn db_options(sync: SyncMode) -> OpenOptions {
     OpenOptions { sync, ..OpenOptions::default() }
 }
 
-/// A folder that goes when the run ends.
+/// A temporary folder, removed at the end.
 fn fresh_folder() -> eyre::Result<tempfile::TempDir> {
     tempfile::Builder::new()
         .prefix("retrie-replay-")

@@ -1,16 +1,16 @@
-//! `retrie stage`: work on parts of an import, in reth's words.
+//! `retrie stage`: commands on parts of an import, with reth's names.
 
 use super::existing::open_existing;
 use crate::{
     args::{BackendArgs, ChainArgs, DbArgs},
-    output::{Output, grouped, say},
+    output::{CommandOutput, grouped, say},
 };
 use eyre::bail;
 
 /// Subcommands of `retrie stage`.
 #[derive(Clone, Debug, clap::Subcommand)]
-pub(crate) enum Command {
-    /// Take chain and state back to an earlier block; blocks above it are removed.
+pub(crate) enum StageCommand {
+    /// Revert chain and state to an earlier block, and remove the blocks above it.
     Unwind(UnwindArgs),
 }
 
@@ -26,26 +26,26 @@ pub(crate) struct UnwindArgs {
     /// The block that becomes the head. It must lie within the retention window.
     #[arg(long, value_name = "NUMBER")]
     to: Option<u64>,
-    /// The same in reth's words.
+    /// The same as a subcommand, as in reth.
     #[command(subcommand)]
-    target: Option<Target>,
+    target: Option<UnwindTarget>,
 }
 
 #[derive(Clone, Copy, Debug, clap::Subcommand)]
-enum Target {
+enum UnwindTarget {
     /// Unwind to this block, which becomes the head.
     ToBlock {
         /// Its number.
         number: u64,
     },
-    /// Unwind so many blocks.
+    /// Unwind this number of blocks.
     NumBlocks {
-        /// How many.
+        /// The number of blocks.
         count: u64,
     },
 }
 
-impl Command {
+impl StageCommand {
     /// Runs the command.
     pub(crate) fn run(self) -> eyre::Result<()> {
         match self {
@@ -59,11 +59,13 @@ impl UnwindArgs {
         let chain = open_existing(&self.chain, &self.backends, self.db.options())?;
         let tip = chain.tip()?;
         let to = match (self.to, self.target) {
-            (Some(to), None) | (None, Some(Target::ToBlock { number: to })) => to,
-            (None, Some(Target::NumBlocks { count })) => match tip.number.checked_sub(count) {
-                Some(to) => to,
-                None => bail!("cannot unwind {count} blocks: the head is block {}", tip.number),
-            },
+            (Some(to), None) | (None, Some(UnwindTarget::ToBlock { number: to })) => to,
+            (None, Some(UnwindTarget::NumBlocks { count })) => {
+                match tip.number.checked_sub(count) {
+                    Some(to) => to,
+                    None => bail!("cannot unwind {count} blocks: the head is block {}", tip.number),
+                }
+            }
             (None, None) => bail!("say where to unwind to: --to NUMBER"),
             (Some(_), Some(_)) => bail!("--to and a subcommand both say where to unwind to"),
         };
@@ -71,7 +73,7 @@ impl UnwindArgs {
         chain.flush()?;
         let tip = chain.tip()?;
         say!(
-            Output::default(),
+            CommandOutput::default(),
             "unwound to block {} ({}); {} blocks removed, import them again to go on",
             tip.number,
             tip.hash,

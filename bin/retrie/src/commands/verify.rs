@@ -1,9 +1,9 @@
-//! `retrie db verify`: a datadir held against itself.
+//! `retrie db verify`: checks that a datadir is consistent.
 
-use super::existing::Existing;
+use super::existing::ExistingDatadir;
 use crate::{
     args::{BackendArgs, ChainArgs, DEFAULT_CHAIN, referee},
-    output::{Output, grouped, say},
+    output::{CommandOutput, grouped, say},
 };
 use eyre::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -20,36 +20,36 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Findings that are printed.
+/// Most findings printed.
 const MAX_FINDINGS: usize = 100;
-/// How often a plain line is printed.
+/// Interval between plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// Arguments of `retrie db verify`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct DbVerifyArgs {
     #[command(flatten)]
     chain: ChainArgs,
     #[command(flatten)]
     backends: BackendArgs,
-    /// Build states again in this folder, to compare them: it takes as much space as the state. It is
-    /// left as it was. [default: the datadir]
+    /// Folder in which states are rebuilt to compare them. This takes as much space as the state;
+    /// the folder is cleaned up afterwards [default: the datadir].
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
-    /// Write what was checked and found as JSON to this file, or `-` for stdout.
+    /// Write the checks and findings as JSON to this file, or `-` for stdout.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-impl Args {
-    /// Runs the command; fails if anything is wrong with the datadir, and with [`NotChecked`] if the
-    /// check itself could not be done.
+impl DbVerifyArgs {
+    /// Runs the command. Fails if it finds anything wrong, and with [`CheckAborted`] if the check
+    /// itself failed.
     pub(crate) fn run(self) -> eyre::Result<()> {
-        let found = Existing::open(&self.chain)?;
+        let found = ExistingDatadir::open(&self.chain)?;
         let metadata = found.db.begin_read()?.metadata()?;
         let spec = match &metadata {
             Some(_) => found.spec()?,
-            // That it has no identity will be found, whatever the rules.
+            // The check reports the missing identity under any rules.
             None => parse_chain(DEFAULT_CHAIN)?,
         };
         let is_native = metadata.as_ref().is_some_and(|of| of.state_root == StateRootMode::Native);
@@ -60,7 +60,7 @@ impl Args {
             }
             _ => None,
         };
-        // Genesis of a native chain has the root of its own backend.
+        // The genesis block of a native chain has the root of its own backend.
         let spec = match &own {
             Some((_, own)) if is_native => native_spec(&spec, own)?,
             _ => spec,
@@ -76,14 +76,14 @@ impl Args {
             max_findings: MAX_FINDINGS,
             scratch: self.scratch.as_deref().unwrap_or(&found.path),
         };
-        let mut shown = Shown::new();
+        let mut shown = VerifyProgress::new();
         let report = verify(&found.db, &options, &mut |what, count| shown.update(what, count));
         shown.finish();
         let report = report.map_err(|error| match error {
-            PipelineError::Check { .. } => eyre::Report::new(NotChecked(error)),
+            PipelineError::Check { .. } => eyre::Report::new(CheckAborted(error)),
             error => error.into(),
         })?;
-        let out = Output::new(self.json)?;
+        let out = CommandOutput::new(self.json)?;
         print(&out, &report)?;
         out.json(&report)?;
         if report.count > 0 {
@@ -98,23 +98,23 @@ impl Args {
     }
 }
 
-/// The check could not be done, which says nothing of the datadir.
+/// The check itself failed, so the datadir may or may not be consistent.
 #[derive(Debug)]
-pub(crate) struct NotChecked(PipelineError);
+pub(crate) struct CheckAborted(PipelineError);
 
-impl std::fmt::Display for NotChecked {
+impl std::fmt::Display for CheckAborted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl std::error::Error for NotChecked {
+impl std::error::Error for CheckAborted {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.0)
     }
 }
 
-fn print(out: &Output, report: &VerifyReport) -> eyre::Result<()> {
+fn print(out: &CommandOutput, report: &VerifyReport) -> eyre::Result<()> {
     say!(out, "{:<28} {:>14}", "table", "rows");
     for table in &report.tables {
         say!(out, "{:<28} {:>14}", table.name, grouped(table.rows));
@@ -139,7 +139,7 @@ fn print(out: &Output, report: &VerifyReport) -> eyre::Result<()> {
         if state.files + state.leftover_files > 0 {
             say!(
                 out,
-                "state files of {}: {} in use, {} bytes; {} that nobody needs any more, {} bytes, go \
+                "state files of {}: {} in use, {} bytes; {} unused, {} bytes, are removed \
                  when the datadir is opened",
                 state.backend,
                 grouped(state.files),
@@ -161,13 +161,13 @@ fn print(out: &Output, report: &VerifyReport) -> eyre::Result<()> {
     Ok(())
 }
 
-/// What is being checked: a spinner on a terminal, a line now and then otherwise.
-struct Shown {
+/// Shows what is being checked: a spinner on a terminal, sometimes a line otherwise.
+struct VerifyProgress {
     bar: Option<ProgressBar>,
     last: Instant,
 }
 
-impl Shown {
+impl VerifyProgress {
     fn new() -> Self {
         let shown = tracing::enabled!(tracing::Level::INFO);
         let bar = (shown && std::io::stderr().is_terminal()).then(|| {

@@ -1,4 +1,4 @@
-//! Flags of `retrie node`, by part of the node; names and defaults as in reth.
+//! Flags of `retrie node`, grouped by part of the node. Names and defaults are reth's.
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use clap::{ArgAction, Args, ValueEnum};
@@ -7,9 +7,9 @@ use retrie_engine::{
     pool::{PoolConfig, SubPoolLimit},
 };
 use retrie_network::{
-    discovery::{Bootnode, Enode, Nat, TreeUrl},
+    discovery::{Bootnode, Enode, NatMode, TreeUrl},
     handle::StateAudience,
-    peers::NetworkShare,
+    peers::SubnetLimits,
 };
 use std::{
     net::{IpAddr, SocketAddr},
@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-/// `2s`, `250ms`, `1m`, `3h`, or a number of seconds.
+/// Parses `2s`, `250ms`, `1m`, `3h`, or a number of seconds.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -34,24 +34,24 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}` is not a time such as 250ms, 2s, 1m or 3h"))
 }
 
-/// The same, but not nothing.
+/// The same, but zero is rejected.
 pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
     let interval = parse_duration(text)?;
-    if interval.is_zero() { Err("an interval cannot be nothing".into()) } else { Ok(interval) }
+    if interval.is_zero() { Err("an interval must be longer than 0".into()) } else { Ok(interval) }
 }
 
-/// The engine.
+/// Flags of the engine.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
-    /// Canonical blocks in memory beyond which they are made durable.
+    /// Canonical blocks in memory above which the oldest are made durable.
     #[arg(long = "engine.persistence-threshold", value_name = "BLOCKS", default_value_t = 2)]
     persistence_threshold: u64,
-    /// Canonical blocks that stay in memory then.
+    /// Canonical blocks that stay in memory after that.
     #[arg(long = "engine.memory-block-buffer-target", value_name = "BLOCKS", default_value_t = 0)]
     memory_blocks: u64,
-    /// Execute transactions in parallel on the block access lists that payloads bring from Amsterdam on
-    /// (EIP-7928) [default: true where there is more than one core].
+    /// Execute transactions in parallel on the block access lists of payloads, from Amsterdam on
+    /// (EIP-7928) [default: true on more than one core].
     #[arg(
         long = "engine.parallel-execution",
         value_name = "BOOL",
@@ -74,23 +74,23 @@ impl EngineArgs {
     }
 }
 
-/// Building payloads.
+/// Flags of the payload builder.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Builder")]
 pub(crate) struct BuilderArgs {
-    /// Extra data of built blocks, at most 32 bytes of text.
+    /// Extra data of built blocks: text of at most 32 bytes.
     #[arg(id = "builder_extra_data", long = "builder.extradata", value_name = "TEXT", value_parser = parse_extra_data)]
     extra_data: Option<Bytes>,
-    /// Gas limit to move towards, block by block.
+    /// Gas limit that built blocks move towards.
     #[arg(id = "builder_gas_limit", long = "builder.gaslimit", value_name = "GAS")]
     gas_limit: Option<u64>,
-    /// How long to wait before a payload is built again.
+    /// Interval between two builds of the same payload.
     #[arg(id = "builder_interval", long = "builder.interval", value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     interval: Duration,
-    /// How long a payload is improved.
+    /// How long a payload is rebuilt to improve it.
     #[arg(id = "builder_deadline", long = "builder.deadline", value_name = "TIME", default_value = "12s", value_parser = parse_duration)]
     deadline: Duration,
-    /// Payloads that are kept or under way at once.
+    /// Most payloads kept or being built at once.
     #[arg(
         id = "builder_max_payloads",
         long = "builder.max-tasks",
@@ -120,41 +120,41 @@ impl BuilderArgs {
     }
 }
 
-/// The transaction pool.
+/// Flags of the transaction pool.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "TxPool")]
 pub(crate) struct TxPoolArgs {
-    /// Executable transactions.
+    /// Most transactions in the pending sub-pool (executable ones).
     #[arg(long = "txpool.pending-max-count", value_name = "N", default_value_t = 10_000)]
     pending_count: usize,
-    /// Their size in MiB.
+    /// Its size in MiB.
     #[arg(long = "txpool.pending-max-size", value_name = "MIB", default_value_t = 20)]
     pending_size: usize,
-    /// Transactions that wait for a lower base fee.
+    /// Most transactions in the base fee sub-pool, which wait for a lower base fee.
     #[arg(long = "txpool.basefee-max-count", value_name = "N", default_value_t = 10_000)]
     basefee_count: usize,
-    /// Their size in MiB.
+    /// Its size in MiB.
     #[arg(long = "txpool.basefee-max-size", value_name = "MIB", default_value_t = 20)]
     basefee_size: usize,
-    /// Transactions that wait for a nonce or funds.
+    /// Most transactions in the queued sub-pool, which wait for a nonce or for funds.
     #[arg(long = "txpool.queued-max-count", value_name = "N", default_value_t = 10_000)]
     queued_count: usize,
-    /// Their size in MiB.
+    /// Its size in MiB.
     #[arg(long = "txpool.queued-max-size", value_name = "MIB", default_value_t = 20)]
     queued_size: usize,
-    /// Blob transactions.
+    /// Most blob transactions.
     #[arg(long = "txpool.blobpool-max-count", value_name = "N", default_value_t = 10_000)]
     blob_count: usize,
-    /// Their size in MiB, sidecars included.
+    /// Their size in MiB, with sidecars.
     #[arg(long = "txpool.blobpool-max-size", value_name = "MIB", default_value_t = 512)]
     blob_size: usize,
-    /// Sidecars of mined transactions that are kept, in MiB.
+    /// Size in MiB of the sidecars that are kept after their transactions are mined.
     #[arg(long = "txpool.blob-cache-size", value_name = "MIB", default_value_t = 128)]
     mined_blobs: usize,
-    /// Refuse blob transactions.
+    /// Reject blob transactions.
     #[arg(long = "txpool.disable-blobs-support")]
     disable_blobs: bool,
-    /// Transactions of one sender.
+    /// Most transactions of one sender.
     #[arg(long = "txpool.max-account-slots", value_name = "N", default_value_t = 16)]
     max_account_slots: usize,
     /// Percent by which a replacement must pay more.
@@ -163,10 +163,10 @@ pub(crate) struct TxPoolArgs {
     /// The same for blob transactions.
     #[arg(long = "blobpool.pricebump", value_name = "PERCENT", default_value_t = 100)]
     blob_price_bump: u128,
-    /// Smallest maximum fee per gas in wei.
+    /// Lowest maximum fee per gas in wei.
     #[arg(long = "txpool.minimal-protocol-fee", value_name = "WEI", default_value_t = 7)]
     minimal_protocol_base_fee: u64,
-    /// Smallest tip per gas in wei, unless local.
+    /// Lowest tip per gas in wei; local transactions are exempt.
     #[arg(long = "txpool.minimum-priority-fee", value_name = "WEI")]
     minimum_priority_fee: Option<u128>,
     /// Largest transaction in bytes, without blobs.
@@ -175,10 +175,10 @@ pub(crate) struct TxPoolArgs {
     /// Largest gas limit of a transaction.
     #[arg(long = "txpool.max-tx-gas", value_name = "GAS")]
     max_tx_gas: Option<u64>,
-    /// Local transactions have no privileges.
+    /// Treat local transactions like any others.
     #[arg(long = "txpool.nolocals")]
     no_locals: bool,
-    /// Senders whose transactions are local wherever they come from.
+    /// Senders whose transactions always count as local.
     #[arg(
         id = "txpool_locals",
         long = "txpool.locals",
@@ -186,19 +186,19 @@ pub(crate) struct TxPoolArgs {
         value_delimiter = ','
     )]
     locals: Vec<Address>,
-    /// File that keeps the pool over a restart; in the datadir if absent.
+    /// Journal that keeps the pool over a restart [default: in the datadir].
     #[arg(id = "txpool_journal", long = "txpool.journal", value_name = "FILE")]
     pub(crate) journal: Option<PathBuf>,
-    /// Forget the pool when the node stops.
+    /// Keep no journal: the pool is lost when the node stops.
     #[arg(long = "txpool.disable-journal", conflicts_with = "txpool_journal")]
     pub(crate) disable_journal: bool,
-    /// How long a transaction may wait for a nonce or funds.
+    /// How long a transaction may wait for a nonce or for funds.
     #[arg(id = "txpool_lifetime", long = "txpool.lifetime", value_name = "TIME", default_value = "3h", value_parser = parse_duration)]
     lifetime: Duration,
 }
 
 impl TxPoolArgs {
-    /// The pool's configuration; `tx_fee_cap` in wei, 0 for none.
+    /// The pool's configuration; `tx_fee_cap` is in wei, 0 means no cap.
     pub(crate) fn config(&self, tx_fee_cap: u128) -> PoolConfig {
         let limit = |max_txs, mib: usize| SubPoolLimit { max_txs, max_size: mib << 20 };
         PoolConfig {
@@ -224,17 +224,17 @@ impl TxPoolArgs {
     }
 }
 
-/// A chain of one's own.
+/// Flags of a dev chain.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Dev chain")]
 pub(crate) struct DevArgs {
-    /// Run a chain of its own with funded accounts, sealing a block for each transaction.
+    /// Run a dev chain with funded accounts. Each transaction is sealed into a block at once.
     #[arg(long)]
     pub(crate) dev: bool,
     /// Seal a block at this interval instead.
     #[arg(long = "dev.block-time", value_name = "TIME", requires = "dev", value_parser = parse_interval)]
     pub(crate) block_time: Option<Duration>,
-    /// Whether a transaction that is sealed at once is answered once it is in a block.
+    /// Whether the call that sends a transaction returns only when the transaction is in a block.
     #[arg(
         long = "dev.wait",
         value_name = "BOOL",
@@ -244,111 +244,110 @@ pub(crate) struct DevArgs {
         default_missing_value = "true"
     )]
     pub(crate) wait: bool,
-    /// What web3_clientVersion answers. Tools call the methods for dev chains if it begins with
-    /// `HardhatNetwork` or `anvil`.
+    /// The response to web3_clientVersion. If it starts with `HardhatNetwork` or `anvil`, tools
+    /// call the methods for dev chains.
     #[arg(long = "dev.client-version", value_name = "TEXT", requires = "dev")]
     pub(crate) client_version: Option<String>,
 }
 
 impl DevArgs {
-    /// What `web3_clientVersion` answers on a dev chain.
+    /// The response to `web3_clientVersion` on a dev chain.
     pub(crate) fn client_version(&self) -> String {
         let default = || format!("HardhatNetwork/{}", retrie_rpc::client_version());
         self.client_version.clone().unwrap_or_else(default)
     }
 }
 
-/// Peers.
+/// Flags of the peer-to-peer network.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Networking")]
 pub(crate) struct NetworkArgs {
-    /// Look for no nodes: only static and trusted peers are dialled.
+    /// Disable discovery: only static and trusted peers are dialled.
     #[arg(long = "disable-discovery", short = 'd')]
     pub(crate) disable_discovery: bool,
-    /// Do not ask lists of nodes in DNS (EIP-1459).
+    /// Disable DNS discovery (EIP-1459).
     #[arg(long = "disable-dns-discovery")]
     pub(crate) disable_dns: bool,
-    /// Run without version 4 of discovery.
+    /// Disable discovery v4.
     #[arg(long = "disable-discv4-discovery")]
     pub(crate) disable_v4: bool,
-    /// Run without version 5 of discovery.
+    /// Disable discovery v5.
     #[arg(long = "disable-discv5-discovery")]
     pub(crate) disable_v5: bool,
-    /// UDP port of discovery, both versions; as `--port` if absent.
+    /// UDP port of discovery, for both versions [default: as --port].
     #[arg(id = "discovery_port", long = "discovery.port", value_name = "PORT")]
     pub(crate) discovery_port: Option<u16>,
-    /// Nodes by which to enter the network, as enode:// or enr: URLs; those of the network if absent.
+    /// Bootnodes as enode:// or enr: URLs [default: those of the network].
     #[arg(long = "bootnodes", value_name = "URL,..", value_delimiter = ',')]
     pub(crate) bootnodes: Option<Vec<Bootnode>>,
-    /// Lists of nodes in DNS, as enrtree:// URLs; that of the network if absent.
+    /// DNS node lists as enrtree:// URLs [default: that of the network].
     #[arg(id = "dns_lists", long = "discovery.dns", value_name = "URL,..", value_delimiter = ',')]
     pub(crate) dns: Option<Vec<TreeUrl>>,
-    /// Name server for these lists; the system's if absent.
+    /// Name server for the DNS node lists [default: the system's].
     #[arg(id = "dns_server", long = "discovery.dns-server", value_name = "ADDR:PORT")]
     pub(crate) dns_server: Option<SocketAddr>,
-    /// Nodes that are dialled again and again, and for which limits of peers do not hold, as enode://
-    /// URLs.
+    /// Nodes that are always redialled and exempt from the peer limits, as enode:// URLs.
     #[arg(long = "trusted-peers", value_name = "URL,..", value_delimiter = ',')]
     pub(crate) trusted_peers: Vec<Enode>,
-    /// How the node learns its address: `any` (from other nodes), `none`, or `extip:IP`.
+    /// How the node learns its public address: `any` (from other nodes), `none`, or `extip:IP`.
     #[arg(long = "nat", value_name = "WAY", default_value = "any")]
-    pub(crate) nat: Nat,
-    /// Address on which peers are listened to, and discovery.
+    pub(crate) nat: NatMode,
+    /// Listening address for peers and for discovery.
     #[arg(id = "network_addr", long = "addr", value_name = "ADDR", default_value = "0.0.0.0")]
     pub(crate) addr: IpAddr,
-    /// Port on which peers are listened to; 0 takes a free one [default: 30303, or a free one if that
-    /// is taken].
+    /// Listening port for peers; 0 takes a free one [default: 30303, or a free one if that is
+    /// taken].
     #[arg(id = "network_port", long = "port", value_name = "PORT")]
     pub(crate) port: Option<u16>,
-    /// Peers that have dialled this node, at most.
+    /// Most peers that have dialled this node.
     #[arg(long = "max-inbound-peers", value_name = "N", default_value_t = 30)]
     pub(crate) max_inbound: usize,
-    /// Peers that this node has dialled, at most.
+    /// Most peers that this node has dialled.
     #[arg(long = "max-outbound-peers", value_name = "N", default_value_t = 100)]
     pub(crate) max_outbound: usize,
-    /// Connections that come and are no peers yet, at most.
+    /// Most inbound connections whose handshake is not finished.
     #[arg(skip = 64usize)]
     pub(crate) half_open: usize,
-    /// Peers of one address that have dialled this node, at most. Addresses of this machine and of
-    /// networks that are not public do not count.
+    /// Most inbound peers with the same address. Addresses of this machine and of private networks
+    /// are exempt.
     #[arg(long = "max-inbound-peers-per-ip", value_name = "N", default_value_t = 2)]
     pub(crate) max_inbound_of_address: usize,
-    /// The same of one /24 (IPv4) or /64 (IPv6).
+    /// The same for one /24 (IPv4) or /64 (IPv6) subnet.
     #[arg(long = "max-inbound-peers-per-subnet", value_name = "N", default_value_t = 4)]
     pub(crate) max_inbound_of_subnet: usize,
-    /// To which peers the node hands out its state (`rchk/1`): `trusted` ones (`--trusted-peers`,
+    /// Which peers may fetch this node's state (`rchk/1`): `trusted` ones (`--trusted-peers`,
     /// admin_addTrustedPeer, admin_addPeer), `all`, or `none`.
     #[arg(long = "rchk.serve", value_name = "WHOM", default_value = "trusted")]
     pub(crate) serve_states: ServeStatesTo,
-    /// File with the node's key, 32 bytes in hex. Without it one is made in the datadir:
-    /// `discovery-secret`.
+    /// File with the node key, 32 bytes in hex [default: `discovery-secret` in the datadir, created
+    /// if missing].
     #[arg(long = "p2p-secret-key", value_name = "FILE")]
     pub(crate) secret_key: Option<PathBuf>,
 }
 
-/// To which peers a node hands out its state.
+/// Which peers may fetch the node's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ServeStatesTo {
-    /// All of them.
+    /// All peers.
     All,
     /// Peers that the operator has named.
     Trusted,
-    /// None.
+    /// No peers.
     None,
 }
 
 impl NetworkArgs {
-    /// How many peers of one network may dial this node.
-    pub(crate) const fn inbound_of(&self) -> NetworkShare {
-        NetworkShare {
+    /// Limits of inbound peers per address and subnet.
+    pub(crate) const fn inbound_limits(&self) -> SubnetLimits {
+        SubnetLimits {
             of_address: self.max_inbound_of_address,
             of_subnet: self.max_inbound_of_subnet,
             counts_near: false,
         }
     }
 
-    /// With whom it speaks `rchk`, if it does.
-    pub(crate) const fn states_for(&self) -> Option<StateAudience> {
+    /// The peers that the node serves `rchk` to; `None` if it does not serve states.
+    pub(crate) const fn state_audience(&self) -> Option<StateAudience> {
         match self.serve_states {
             ServeStatesTo::All => Some(StateAudience::All),
             ServeStatesTo::Trusted => Some(StateAudience::Named),
@@ -357,42 +356,45 @@ impl NetworkArgs {
     }
 }
 
-/// Blocks from another node.
+/// Flags for following another node.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Following")]
 pub(crate) struct FollowArgs {
-    /// JSON-RPC address of a node whose blocks are fetched and verified. Its head leads, unless a
-    /// consensus client does (`--follow.gaps-only`).
+    /// JSON-RPC URL of a node whose blocks are fetched and verified. Its head becomes the head of
+    /// this node, unless a consensus client leads (`--follow.gaps-only`).
     #[arg(long, value_name = "RPC_URL")]
     pub(crate) follow: Option<String>,
-    /// Only fetch what is missing below the head that the consensus client names.
+    /// Fetch only blocks missing below the head that the consensus client names.
     #[arg(long = "follow.gaps-only", requires = "follow")]
     pub(crate) gaps_only: bool,
-    /// How often its head is asked for.
+    /// Interval between requests for its head.
     #[arg(id = "follow_interval", long = "follow.interval", value_name = "TIME", default_value = "2s", value_parser = parse_interval)]
     pub(crate) interval: Duration,
 }
 
-/// Beginning with the state of other nodes.
+/// Flags of state sync.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "State sync")]
 pub(crate) struct SyncArgs {
-    /// JSON-RPC addresses of nodes that serve the namespace `sync`. A new datadir begins with their
-    /// state, every part of which is checked: none of them is trusted, and one honest one is enough.
+    /// JSON-RPC URLs of nodes that serve the namespace `sync`. A new datadir starts from their
+    /// state. Every part of it is checked: the nodes are not trusted, and one honest node is
+    /// enough.
     #[arg(id = "sync_from", long = "sync.from", value_name = "RPC_URL,..", value_delimiter = ',')]
     pub(crate) from: Vec<String>,
-    /// Hash of the block to begin with. It is trusted, and with it the root in its header, if that is
-    /// the backend's. Its state is got from the nodes of --sync.from, or without these from peers.
+    /// Hash of the block that a new datadir starts from. It is trusted, and so is the root in its
+    /// header if that is the backend's. The state comes from the nodes of --sync.from, or from
+    /// peers if there are none.
     #[arg(long, value_name = "HASH")]
     pub(crate) checkpoint: Option<B256>,
-    /// Root of the state to begin with, of the backend's own. It is trusted. Without --checkpoint the
-    /// nodes of --sync.from say which block has it.
+    /// The backend's own root of the state to start from. It is trusted. Without --checkpoint the
+    /// nodes of --sync.from name the block that has it.
     #[arg(id = "sync_root", long = "sync.trusted-root", value_name = "ROOT")]
     pub(crate) root: Option<B256>,
-    /// The total difficulty up to and with that block, if it is of proof of work.
+    /// Total difficulty of the chain up to and including that block, if it is a proof-of-work
+    /// block.
     #[arg(id = "sync_difficulty", long = "sync.total-difficulty", value_name = "DIFFICULTY")]
     pub(crate) total_difficulty: Option<U256>,
-    /// How long nothing may come from any of them before the node gives up.
+    /// How long the node waits without any progress before it gives up.
     #[arg(
         id = "sync_patience",
         long = "sync.patience",
@@ -401,28 +403,28 @@ pub(crate) struct SyncArgs {
         value_parser = parse_interval
     )]
     pub(crate) patience: Duration,
-    /// Hash of a block whose chain is fetched from peers and which becomes the head, without a consensus
-    /// client or before it has named one. It is trusted to be on the right chain, and verified like any
+    /// Hash of a block whose chain is fetched from peers and becomes the head, without a consensus
+    /// client or until it names one. The block is trusted to be canonical, and verified like any
     /// other block.
     #[arg(id = "sync_head", long = "sync.head", value_name = "HASH")]
     pub(crate) head: Option<B256>,
 }
 
 impl SyncArgs {
-    /// Whether a new datadir shall begin with the state of other nodes.
-    pub(crate) fn begins(&self) -> bool {
+    /// Whether a new datadir starts from the state of other nodes.
+    pub(crate) fn is_requested(&self) -> bool {
         !self.from.is_empty() || self.checkpoint.is_some() || self.root.is_some()
     }
 }
 
-/// Log files.
+/// Flags of log files.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Logging")]
 pub(crate) struct LogArgs {
     /// Also write logs into files in this folder.
     #[arg(id = "log_directory", long = "log.file.directory", value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
-    /// A log file that has grown to so many MB is put aside.
+    /// Rotate a log file at this size in MB.
     #[arg(
         id = "log_max_size",
         long = "log.file.max-size",
@@ -430,7 +432,7 @@ pub(crate) struct LogArgs {
         default_value_t = 200
     )]
     pub(crate) max_size: u64,
-    /// So many files are kept.
+    /// Most log files kept.
     #[arg(
         id = "log_max_files",
         long = "log.file.max-files",
@@ -440,11 +442,11 @@ pub(crate) struct LogArgs {
     pub(crate) max_files: usize,
 }
 
-/// The auth port.
+/// Flags of the authenticated port.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Engine API")]
 pub(crate) struct AuthArgs {
-    /// Address of the Engine API.
+    /// Listening address of the Engine API.
     #[arg(
         id = "auth_addr",
         long = "authrpc.addr",
@@ -452,10 +454,10 @@ pub(crate) struct AuthArgs {
         default_value = "127.0.0.1"
     )]
     pub(crate) addr: std::net::IpAddr,
-    /// Port of the Engine API.
+    /// Listening port of the Engine API.
     #[arg(id = "auth_port", long = "authrpc.port", value_name = "PORT", default_value_t = 8551)]
     pub(crate) port: u16,
-    /// Names under which the Engine API answers, `*` for all; addresses always.
+    /// Host names accepted by the Engine API, `*` for all. IP addresses are always accepted.
     #[arg(
         id = "auth_vhosts",
         long = "authrpc.vhosts",
@@ -464,8 +466,8 @@ pub(crate) struct AuthArgs {
         default_value = "localhost"
     )]
     pub(crate) vhosts: Vec<String>,
-    /// File with the secret that the consensus client shares, 32 bytes in hex. Without it one is
-    /// made in the datadir.
+    /// File with the JWT secret shared with the consensus client, 32 bytes in hex [default:
+    /// `jwt.hex` in the datadir, created if missing].
     #[arg(id = "auth_secret", long = "authrpc.jwtsecret", value_name = "FILE")]
     pub(crate) secret: Option<PathBuf>,
     /// Run without the Engine API.

@@ -1,4 +1,4 @@
-//! The configuration file: flags of `retrie node` as TOML. What the command line says wins.
+//! The configuration file: flags of `retrie node` as TOML. The command line overrides it.
 //!
 //! ```toml
 //! http = true
@@ -12,7 +12,7 @@ use eyre::{Context, bail};
 use std::{ffi::OsString, fmt::Write, path::Path};
 use toml::{Table, Value};
 
-/// The flags that the file sets, as if they were given on the command line.
+/// The flags set in the file, in the form of the command line.
 pub(crate) fn flags_of(file: &Path) -> eyre::Result<Vec<OsString>> {
     let text = std::fs::read_to_string(file)
         .wrap_err_with(|| format!("reading the configuration {}", file.display()))?;
@@ -25,10 +25,10 @@ pub(crate) fn flags_of(file: &Path) -> eyre::Result<Vec<OsString>> {
     Ok(flags)
 }
 
-/// Fails unless the flags of `file` make a command.
+/// Fails unless the flags of `file` form a valid command line.
 pub(crate) fn check(file: &Path, flags: &[OsString]) -> eyre::Result<()> {
     let all = std::iter::once("node".into()).chain(flags.iter().cloned());
-    super::Command::try_parse_from(all).map(drop).map_err(|error| {
+    super::NodeCommand::try_parse_from(all).map(drop).map_err(|error| {
         let text = error.to_string();
         let first = text.lines().next().unwrap_or_default();
         eyre::eyre!("{}: {}", file.display(), first.trim_start_matches("error: "))
@@ -36,7 +36,7 @@ pub(crate) fn check(file: &Path, flags: &[OsString]) -> eyre::Result<()> {
 }
 
 fn node_command() -> Command {
-    super::Command::command()
+    super::NodeCommand::command()
 }
 
 fn add(
@@ -48,7 +48,7 @@ fn add(
 ) -> eyre::Result<()> {
     for (key, value) in table {
         let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-        // `http` is a flag, and `[http]` a table of flags.
+        // `http` is a flag, and `[http]` is a table of flags.
         if let Value::Table(table) = value {
             add(command, file, &name, table, flags)?;
             continue;
@@ -91,7 +91,7 @@ fn plain(value: &Value) -> Option<String> {
     }
 }
 
-/// All flags of `retrie node` with their defaults, as a configuration file of comments.
+/// All flags of `retrie node` with their defaults, as a configuration file in comments.
 pub(crate) fn defaults() -> String {
     let command = node_command();
     let mut text = String::from(
@@ -145,8 +145,8 @@ mod tests {
             .collect();
         let mut line = vec![OsString::from("node")];
         line.extend(flags(&set).unwrap());
-        let given = super::super::Command::try_parse_from(&line).unwrap();
-        let none = super::super::Command::try_parse_from(["node"]).unwrap();
+        let given = super::super::NodeCommand::try_parse_from(&line).unwrap();
+        let none = super::super::NodeCommand::try_parse_from(["node"]).unwrap();
         assert_eq!(format!("{given:?}"), format!("{none:?}"));
     }
 

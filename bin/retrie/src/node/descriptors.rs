@@ -1,28 +1,28 @@
-//! How many files and connections the process may have open, and who gets how many of them.
+//! The limit of open files, and how the connections of peers and servers are fitted into it.
 
-use super::{Command, args::NetworkArgs, servers::RpcArgs};
+use super::{NodeCommand, args::NetworkArgs, servers::RpcArgs};
 use std::io;
 
-/// What files of the store, log, listening sockets and threads take.
+/// File descriptors for the store's files, logs, listening sockets and threads.
 const RESERVE: usize = 256;
-/// ConnectionPlan that come and are no peers yet, and nodes that are dialled at once, which become peers.
+/// Inbound connections whose handshake is not finished, and nodes dialled at once.
 const DIALLED_AT_ONCE: usize = 16;
-/// ConnectionPlan that every server takes, whatever there is: a consensus client must come in.
-const LEAST: u32 = 8;
+/// Connections that each server takes at least, so that a consensus client can connect.
+const MIN_CONNECTIONS: u32 = 8;
 
-/// Raises the number of descriptors that this process may have to the most that the system allows it,
-/// and gives that number; `None` if the system does not say.
+/// Raises the limit of open files to the most that the system allows this process, and returns it;
+/// `None` if the system has no such limit.
 ///
 /// # Errors
-/// If the system refuses, after which the number is what it was.
+/// If the system refuses. The limit is then unchanged.
 #[cfg(unix)]
 pub(crate) fn raise_limit() -> io::Result<Option<usize>> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a whole `rlimit` that lives over the call, and nothing else is read or written.
+    // SAFETY: `limit` is a complete `rlimit` that outlives the call, and nothing else is accessed.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let most = limit.rlim_max.min(MOST);
+    let most = limit.rlim_max.min(MAX_DESCRIPTORS);
     if limit.rlim_cur < most {
         limit.rlim_cur = most;
         // SAFETY: as above.
@@ -33,27 +33,27 @@ pub(crate) fn raise_limit() -> io::Result<Option<usize>> {
     Ok(usize::try_from(limit.rlim_cur).ok())
 }
 
-/// As many as a system has: some allow any number by name and no such number in fact.
+/// Most descriptors to ask for. Some systems report a higher limit and then refuse it.
 #[cfg(all(unix, not(target_os = "macos")))]
-const MOST: libc::rlim_t = 1 << 20;
+const MAX_DESCRIPTORS: libc::rlim_t = 1 << 20;
 #[cfg(target_os = "macos")]
-const MOST: libc::rlim_t = 10_240;
+const MAX_DESCRIPTORS: libc::rlim_t = 10_240;
 
 #[cfg(not(unix))]
 pub(crate) fn raise_limit() -> io::Result<Option<usize>> {
     Ok(None)
 }
 
-/// ConnectionPlan of the JSON-RPC servers.
+/// Connections of the JSON-RPC servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServerConnections {
-    /// Sets of connections, one or two a server.
+    /// Number of sets of connections, one or two for each server.
     pub(crate) servers: usize,
-    /// ConnectionPlan of each set, at most.
+    /// Most connections in each set.
     pub(crate) each: u32,
 }
 
-/// ConnectionPlan that there may be.
+/// How many connections of each kind are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ConnectionPlan {
     inbound: usize,
@@ -71,8 +71,8 @@ impl ConnectionPlan {
         self.peers() + self.rpc.servers * self.rpc.each as usize
     }
 
-    /// As many of them as fit into a number of descriptors beside the reserve: of peers no more than half
-    /// of what there is, of servers what is left.
+    /// Reduces the plan to `descriptors` less the reserve: peers get at most half, servers the
+    /// rest.
     fn within(self, descriptors: usize) -> Self {
         let left = descriptors - RESERVE.min(descriptors / 2);
         if self.all() <= left {
@@ -81,7 +81,7 @@ impl ConnectionPlan {
         let for_peers = self.peers().min(left / 2);
         let share = |count: usize| (count * for_peers / self.peers().max(1)).max(1).min(count);
         let each = (left - for_peers) / self.rpc.servers.max(1);
-        let each = u32::try_from(each).unwrap_or(u32::MAX).max(LEAST).min(self.rpc.each);
+        let each = u32::try_from(each).unwrap_or(u32::MAX).max(MIN_CONNECTIONS).min(self.rpc.each);
         Self {
             inbound: share(self.inbound),
             outbound: share(self.outbound),
@@ -91,9 +91,9 @@ impl ConnectionPlan {
     }
 }
 
-impl Command {
-    /// Has peers and servers take no more connections than the descriptors that there are allow, with a
-    /// reserve for the store: strangers must not keep it from opening its files.
+impl NodeCommand {
+    /// Reduces the connections of peers and servers to what the open-file limit allows, with a
+    /// reserve for the store: strangers must not be able to keep it from opening its files.
     pub(super) fn fit_into_descriptors(&mut self) {
         let descriptors = match raise_limit() {
             Ok(Some(descriptors)) => descriptors,
@@ -115,7 +115,7 @@ impl Command {
             inbound_peers = fitting.inbound,
             outbound_peers = fitting.outbound,
             connections_a_server = fitting.rpc.each,
-            "fewer files may be open than all connections would need, so fewer are taken; raise the hard \
+            "the limit of open files is too low for all connections, so fewer are allowed; raise the hard \
              limit (`ulimit -Hn`, LimitNOFILE of systemd, --ulimit nofile of docker), or lower \
              --rpc.max-connections, --max-inbound-peers and --max-outbound-peers"
         );
@@ -146,14 +146,14 @@ mod tests {
         rpc: ServerConnections { servers: 6, each: 500 },
     };
 
-    /// With 1,024 descriptors, as many systems give, connections of strangers once took all of them.
+    /// Some systems allow 1,024 descriptors. Connections from strangers once took all of them.
     #[test]
     fn connections_leave_a_reserve_for_the_store_whatever_the_limit() {
         for descriptors in [256, 512, 1024, 2048, 4096] {
             let ConnectionPlan { rpc, .. } = DEFAULT.within(descriptors);
             let left = descriptors.saturating_sub(DEFAULT.within(descriptors).all());
             assert!(left >= RESERVE.min(descriptors / 2) - 16, "{descriptors}: {left}");
-            assert!(rpc.each >= LEAST && rpc.each <= 500, "{descriptors}: {rpc:?}");
+            assert!(rpc.each >= MIN_CONNECTIONS && rpc.each <= 500, "{descriptors}: {rpc:?}");
         }
         assert_eq!(DEFAULT.within(4096), DEFAULT, "there is room for all");
         let low = DEFAULT.within(1024);
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(none.within(64).inbound, 0, "what was not wanted is not given");
     }
 
-    /// Nothing once raised the limit, which shells and services set low.
+    /// Once, the soft limit that shells and services set low was never raised.
     #[test]
     #[cfg(unix)]
     fn the_soft_limit_is_raised_to_the_hard_one() {
@@ -179,7 +179,7 @@ mod tests {
         // SAFETY: as in `raise_limit`. Other tests of this process have far fewer files open.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const lower) }, 0);
         let raised = raise_limit().unwrap().unwrap();
-        assert_eq!(raised as libc::rlim_t, before.rlim_max.min(MOST));
+        assert_eq!(raised as libc::rlim_t, before.rlim_max.min(MAX_DESCRIPTORS));
         assert_eq!(read().rlim_cur, raised as libc::rlim_t);
     }
 }

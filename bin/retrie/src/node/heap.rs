@@ -1,14 +1,14 @@
-//! What jemalloc, the allocator of this binary, says of the heap.
+//! Heap statistics of jemalloc, the allocator of this binary.
 
 use retrie_engine::{HeapStats, SizeClass};
 use tikv_jemalloc_ctl::{epoch, raw, stats};
 
-/// All arenas together, in names of statistics (`MALLCTL_ARENAS_ALL`).
+/// Index of the sum over all arenas in statistics' names (`MALLCTL_ARENAS_ALL`).
 const ALL: u32 = 4096;
 
-/// The heap as it is now; `None` if jemalloc was built without statistics.
+/// The heap now; `None` if jemalloc was built without statistics.
 pub(super) fn stats() -> Option<HeapStats> {
-    // Statistics are those of the last epoch.
+    // jemalloc updates its statistics only when the epoch advances.
     epoch::advance().ok()?;
     let arenas = |what: &str| count(&format!("stats.arenas.{ALL}.{what}"));
     let class = |kind: &str, index: u32| {
@@ -54,8 +54,8 @@ fn number(name: &str) -> Option<u32> {
 
 fn read<T: Copy>(name: &str) -> Option<T> {
     let name = format!("{name}\0");
-    // SAFETY: the name ends with its only zero, and the callers name integers, of which every
-    // pattern of bits is one; jemalloc refuses a length other than the statistic's.
+    // SAFETY: the name has one zero byte, at its end. The callers ask for integers, for which every
+    // bit pattern is valid. jemalloc refuses a length that differs from the statistic's.
     unsafe { raw::read(name.as_bytes()) }.ok()
 }
 

@@ -1,4 +1,4 @@
-//! `retrie node`: puts the parts of a node together and runs them until told to stop.
+//! `retrie node`: starts the parts of a node and runs them until a stop signal.
 //!
 //! ```text
 //!  datadir -> Chain -> Engine (thread) -> LiveChain --+--> JSON-RPC servers
@@ -6,7 +6,7 @@
 //!   Engine API, dev miner, follower     pool <--------'
 //! ```
 //!
-//! What runs is a list of [`services`], in the order in which they were started.
+//! The running parts are a list of [`services`], in the order of their start.
 
 mod args;
 pub(crate) mod config;
@@ -17,8 +17,8 @@ mod proof_peers;
 mod secret;
 mod servers;
 mod services;
-mod sync;
-mod waits;
+mod state_sync;
+mod wait_log;
 
 pub(crate) use descriptors::raise_limit;
 
@@ -29,23 +29,23 @@ use args::{
     TxPoolArgs,
 };
 use eyre::{Context, bail};
-use network::{NodePeers, Traffic, follow_peers, gossip};
+use network::{NodePeers, PeerTraffic, start_block_sync, start_gossip};
 use retrie_chainspec::{
     ChainSpec, DEV_ACCOUNTS, DEV_KEYS, DEV_MNEMONIC, EthereumHardfork, EthereumHardforks,
     ForkCondition,
 };
 use retrie_db::{LogBounds, StateRootMode};
 use retrie_engine::{
-    DevChain, Engine, EngineApi, EngineConfig, EngineHandle, FollowConfig, Follower, Leader,
-    LiveChain, LogIndexer, PayloadBuilder, PoolMaintainer, Sealing, StateServer, WarmUp,
-    pool::Pool,
+    ChainFollower, DevChain, Engine, EngineApi, EngineConfig, EngineHandle, FollowConfig,
+    HeadSource, LiveChain, LogIndexer, NodeWarmUp, PayloadBuilder, PoolMaintainer, SealingMode,
+    StateServer, pool::TransactionPool,
 };
-use retrie_pipeline::Chain;
+use retrie_pipeline::ChainStore;
 use retrie_rpc::DevNode;
-use retrie_sources::{Http, HttpOptions, RpcClient};
+use retrie_sources::{BlockingClient, HttpOptions, RpcClient};
 use retrie_telemetry::{LogFiles, Metrics, MetricsServer};
-use servers::{Behind, RpcArgs};
-use services::{EngineService, FollowService, RpcServers, Services, TaskService, Threads};
+use servers::{NodeParts, RpcArgs};
+use services::{EngineService, FollowService, RpcServers, ServerThreads, ServiceList, TaskService};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -55,20 +55,20 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use waits::WaitLog;
+use wait_log::WaitLog;
 
-/// Arguments of `retrie node`.
+/// Flags of `retrie node`.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "node", args_override_self = true)]
-pub(crate) struct Command {
+pub(crate) struct NodeCommand {
     #[command(flatten)]
     chain: ChainArgs,
     #[command(flatten)]
     state: StateArgs,
     #[command(flatten)]
     db: DbArgs,
-    /// Flags from a file (see `retrie config`). Without it `retrie.toml` of the datadir, if there is
-    /// one.
+    /// Read flags from this file (see `retrie config`) [default: `retrie.toml` in the datadir, if
+    /// it exists].
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Serve Prometheus metrics on this address.
@@ -96,13 +96,13 @@ pub(crate) struct Command {
     log: LogArgs,
 }
 
-/// Blocks that a dev chain can be taken back by, if the flags do not say more.
+/// Retention of a dev chain without `--retention`.
 const DEV_RETENTION: u64 = 10_000;
-/// How often the stop signal is looked at.
+/// Interval between checks of the stop signal.
 const POLL: Duration = Duration::from_millis(100);
 
-impl Command {
-    /// The configuration file to be read, if any.
+impl NodeCommand {
+    /// The configuration file to read, if any.
     pub(crate) fn config_file(&self) -> eyre::Result<Option<PathBuf>> {
         if let Some(file) = &self.config {
             return Ok(Some(file.clone()));
@@ -111,7 +111,7 @@ impl Command {
         Ok(file.is_file().then_some(file))
     }
 
-    /// Log files that it asks for.
+    /// The log files that the flags request.
     pub(crate) fn log_files(&self) -> Option<LogFiles> {
         let LogArgs { directory, max_size, max_files } = &self.log;
         directory.clone().map(|directory| LogFiles {
@@ -121,7 +121,7 @@ impl Command {
         })
     }
 
-    /// The chain of a new datadir, if none is given.
+    /// The chain of a new datadir without `--chain`.
     fn default_chain(&self) -> &'static str {
         if self.dev.dev { "dev" } else { DEFAULT_CHAIN }
     }
@@ -146,22 +146,20 @@ impl Command {
             self.state.state_root = Some(StateRootMode::Native);
         }
         if self.dev.dev {
-            // Snapshots are gone back to as far as this.
+            // `evm_revert` can go back to snapshots within this distance.
             self.state.default_retention = DEV_RETENTION;
         }
-        if self.sync.begins() {
+        if self.sync.is_requested() {
             let options = self.state.chain_options(spec.clone(), &datadir, self.db.options())?;
-            sync::run(&self.sync, &self.network, options, stop)?;
+            state_sync::run(&self.sync, &self.network, options, stop)?;
         }
         let metrics = Metrics::new().wrap_err("registering the metrics")?;
-        let services = Services::default();
-        let mut waits = WaitLog::new(self.is_led(), Instant::now());
+        let services = ServiceList::default();
+        let mut waits = WaitLog::new(self.has_consensus_client(), Instant::now());
         let ended = self.start(spec, &datadir, &metrics, &services, stop).and_then(|running| {
             while !stop.load(Ordering::Relaxed) {
                 if let Some(service) = services.ended() {
-                    bail!(
-                        "the {service} has ended; what is durable is whole, start again to go on"
-                    );
+                    bail!("the {service} has ended; durable data is intact, start the node again");
                 }
                 running.show(&metrics, &mut waits);
                 std::thread::sleep(POLL);
@@ -170,23 +168,23 @@ impl Command {
         });
         stop.store(true, Ordering::Relaxed);
         tracing::info!("stopping");
-        // Why a service has ended is told by its end.
+        // The error of a service that has ended comes from its own stop.
         services.stop().and(ended)
     }
 
     /// Whether a consensus client decides which block is the head.
-    const fn is_led(&self) -> bool {
+    const fn has_consensus_client(&self) -> bool {
         let follows = self.follow.follow.is_some() && !self.follow.gaps_only;
         !self.auth.disable && !self.dev.dev && !follows
     }
 
-    /// Starts the services, each on what was started before it.
+    /// Starts the services. Each one uses those before it.
     fn start(
         &self,
         spec: Arc<ChainSpec>,
         datadir: &Path,
         metrics: &Metrics,
-        services: &Services,
+        services: &ServiceList,
         stop: &Arc<AtomicBool>,
     ) -> eyre::Result<RunningNode> {
         if let Some(address) = self.metrics {
@@ -196,11 +194,12 @@ impl Command {
         }
         let engine = self.start_engine(spec, datadir, metrics, services)?;
         let live = engine.live();
-        let threads = Threads::start()?;
+        let threads = ServerThreads::start()?;
         let runtime = threads.handle();
         services.add(threads);
 
-        let pool = Pool::new(self.txpool.config(self.rpc.tx_fee_cap()), live.spec().clone());
+        let pool =
+            TransactionPool::new(self.txpool.config(self.rpc.tx_fee_cap()), live.spec().clone());
         let maintainer = PoolMaintainer::start(live, pool.clone())?;
         services.add(maintainer.clone());
         self.restore_pool(datadir, &pool, live)?;
@@ -213,18 +212,22 @@ impl Command {
         }
 
         let payloads = PayloadBuilder::new(live.clone(), pool.clone(), self.builder.config());
-        services.add(WarmUp::start(payloads.clone())?);
+        services.add(NodeWarmUp::start(payloads.clone())?);
         let api = EngineApi::new(engine.clone(), payloads.clone(), pool.clone());
         let dev = self.dev.dev.then(|| {
-            tell_dev_accounts(live.spec());
-            let sealing = self.dev.block_time.map_or(Sealing::Instant, Sealing::Interval);
-            // Nobody: fees shall not come back to whoever paid them.
+            log_dev_accounts(live.spec());
+            let sealing = self.dev.block_time.map_or(SealingMode::Instant, SealingMode::Interval);
+            // The zero address: fees must not return to the accounts that paid them.
             let beneficiary = Address::ZERO;
             let (engine, pool) = (engine.clone(), pool.clone());
             let chain = DevChain::new(engine, payloads, pool, maintainer, sealing, beneficiary);
             let task = runtime.spawn(chain.clone().run());
             services.add(TaskService { name: "dev miner", task, threads: runtime.clone() });
-            DevNode { chain, client_version: self.dev.client_version(), waits: self.dev.wait }
+            DevNode {
+                chain,
+                client_version: self.dev.client_version(),
+                waits_for_sealing: self.dev.wait,
+            }
         });
 
         let secret_file = || self.auth.secret.clone().unwrap_or_else(|| datadir.join("jwt.hex"));
@@ -232,7 +235,7 @@ impl Command {
             (!self.auth.disable).then(|| secret::jwt_secret(&secret_file())).transpose()?;
         let auth = secret.map(|secret| (&self.auth, secret, api));
         let network = peers.as_ref().map(|(peers, _)| peers.clone());
-        let behind = Behind {
+        let behind = NodeParts {
             engine: &engine,
             pool: &pool,
             dev,
@@ -242,14 +245,18 @@ impl Command {
             network,
             states,
         };
-        // Before anybody can ask whether this node is in sync.
+        // Before the first RPC request can ask whether this node is in sync.
         let follower = self.follow.follow.as_ref().map(|url| {
-            let leader =
-                if self.follow.gaps_only { Leader::ConsensusClient } else { Leader::Remote };
-            let config = FollowConfig { leader, interval: self.follow.interval };
-            let client = RpcClient::new(url, Http::new(HttpOptions::default(), stop.clone()));
+            let leader = if self.follow.gaps_only {
+                HeadSource::ConsensusClient
+            } else {
+                HeadSource::Remote
+            };
+            let config = FollowConfig { head_source: leader, interval: self.follow.interval };
+            let client =
+                RpcClient::new(url, BlockingClient::new(HttpOptions::default(), stop.clone()));
             tracing::info!("following {}", client.endpoint());
-            Follower::new(engine.clone(), client, config, runtime.clone(), stop.clone())
+            ChainFollower::new(engine.clone(), client, config, runtime.clone(), stop.clone())
         });
         let servers = runtime.block_on(servers::start(&self.rpc, auth, behind))?;
         services.add(RpcServers { servers, threads: runtime });
@@ -259,12 +266,12 @@ impl Command {
         let Some((peers, heard)) = peers else {
             return Ok(RunningNode { engine, pool, peers: None });
         };
-        let mut traffic = Traffic::default();
+        let mut traffic = PeerTraffic::default();
         let threads = peers.runtime();
-        services.add(gossip(&engine, &pool, peers.peers(), heard, threads, &mut traffic));
+        services.add(start_gossip(&engine, &pool, peers.peers(), heard, threads, &mut traffic));
         if self.follow.follow.is_none() {
             let head = self.sync.head;
-            services.add(follow_peers(&engine, peers.peers(), head, threads, &mut traffic)?);
+            services.add(start_block_sync(&engine, peers.peers(), head, threads, &mut traffic)?);
         }
         Ok(RunningNode { engine, pool, peers: Some((peers, traffic)) })
     }
@@ -274,12 +281,12 @@ impl Command {
         spec: Arc<ChainSpec>,
         datadir: &Path,
         metrics: &Metrics,
-        services: &Services,
+        services: &ServiceList,
     ) -> eyre::Result<EngineHandle> {
         let options = self.state.chain_options(spec, datadir, self.db.options())?;
-        let chain = Arc::new(Chain::open(options)?);
-        chain.show_in(metrics);
-        tell_what_runs(&chain, datadir)?;
+        let chain = Arc::new(ChainStore::open(options)?);
+        chain.register_metrics(metrics);
+        log_startup(&chain, datadir)?;
         let config = EngineConfig { is_dev: self.dev.dev, ..self.engine.config() };
         let engine = Engine::start(chain.clone(), config, metrics.clone())?;
         let handle = engine.handle().clone();
@@ -288,8 +295,13 @@ impl Command {
         Ok(handle)
     }
 
-    /// Brings back the transactions that waited when the node was stopped, unless that is not wanted.
-    fn restore_pool(&self, datadir: &Path, pool: &Pool, live: &LiveChain) -> eyre::Result<()> {
+    /// Restores the transactions that the pool held at the last stop, unless that is disabled.
+    fn restore_pool(
+        &self,
+        datadir: &Path,
+        pool: &TransactionPool,
+        live: &LiveChain,
+    ) -> eyre::Result<()> {
         if self.txpool.disable_journal {
             return Ok(());
         }
@@ -297,37 +309,37 @@ impl Command {
         let journal = journal.unwrap_or_else(|| datadir.join("txpool.journal"));
         let restored = pool.keep_journal(&journal, live)?;
         if restored > 0 {
-            tracing::info!("{restored} transactions came back from {}", journal.display());
+            tracing::info!("restored {restored} transactions from {}", journal.display());
         }
         Ok(())
     }
 }
 
-/// What of a running node is looked at again and again.
+/// The parts of a running node that the main loop polls.
 struct RunningNode {
     engine: EngineHandle,
-    pool: Pool,
-    peers: Option<(NodePeers, Traffic)>,
+    pool: TransactionPool,
+    peers: Option<(NodePeers, PeerTraffic)>,
 }
 
 impl RunningNode {
-    /// Shows its figures in the metrics, and what it waits for in the log.
+    /// Updates the metrics, and logs what the node waits for.
     fn show(&self, metrics: &Metrics, waits: &mut WaitLog) {
         show_pool(metrics, &self.pool);
         if let Some((peers, traffic)) = &self.peers {
             peers.show_in(metrics, traffic);
         }
         let now = Instant::now();
-        waits.tell(self.engine.waiting().as_ref(), now);
-        waits.tell_silence(self.engine.consensus_silence(), now);
+        waits.log_wait(self.engine.waiting().as_ref(), now);
+        waits.log_silence(self.engine.time_since_consensus_call(), now);
     }
 }
 
-/// Says which accounts are unlocked, as other dev chains do.
-fn tell_dev_accounts(spec: &ChainSpec) {
+/// Logs the unlocked accounts, as other dev chains do.
+fn log_dev_accounts(spec: &ChainSpec) {
     tracing::info!(
         "dev chain {}: accounts of a million ether each, unlocked for callers on this machine; \
-         their keys are known to everybody",
+         their keys are public",
         spec.chain_id()
     );
     for (index, (account, key)) in DEV_ACCOUNTS.iter().zip(DEV_KEYS).enumerate() {
@@ -336,7 +348,7 @@ fn tell_dev_accounts(spec: &ChainSpec) {
     tracing::info!("mnemonic: {DEV_MNEMONIC} (m/44'/60'/0'/0/i)");
 }
 
-fn show_pool(metrics: &Metrics, pool: &Pool) {
+fn show_pool(metrics: &Metrics, pool: &TransactionPool) {
     let stats = pool.stats();
     for (name, of) in [
         ("pending", stats.pending),
@@ -349,8 +361,8 @@ fn show_pool(metrics: &Metrics, pool: &Pool) {
     }
 }
 
-/// Says at the start what this node is and what its word means.
-fn tell_what_runs(chain: &Chain, datadir: &Path) -> eyre::Result<()> {
+/// Logs the chain, the backend, and what VALID means for this node.
+fn log_startup(chain: &ChainStore, datadir: &Path) -> eyre::Result<()> {
     let backend = chain.state().identity().name;
     let tip = chain.tip()?;
     tracing::info!(
@@ -377,7 +389,7 @@ fn tell_what_runs(chain: &Chain, datadir: &Path) -> eyre::Result<()> {
     Ok(())
 }
 
-/// What a node says of a block that it calls valid without computing its state root.
+/// What a payload status VALID asserts without a computed state root.
 fn what_valid_means(spec: &ChainSpec) -> String {
     match spec.ethereum_fork_activation(EthereumHardfork::Amsterdam) {
         ForkCondition::Timestamp(time) => format!(

@@ -1,4 +1,4 @@
-//! Files with secrets: the one that the consensus client shares, and the node's key.
+//! Files with secrets: the JWT secret shared with the consensus client, and the node key.
 
 use alloy_primitives::hex;
 use alloy_rpc_types_engine::JwtSecret;
@@ -9,7 +9,7 @@ use std::{
     path::Path,
 };
 
-/// The secret of the Engine API in `file`: read, or made for the consensus client to read.
+/// The Engine API's secret in `file`; created if missing, for the consensus client to read.
 pub(super) fn jwt_secret(file: &Path) -> eyre::Result<JwtSecret> {
     let text = match fs::read_to_string(file) {
         Ok(text) => text,
@@ -36,8 +36,8 @@ fn make_jwt_secret(file: &Path) -> eyre::Result<JwtSecret> {
     Ok(secret)
 }
 
-/// Writes a file that its owner alone may read. It appears whole or not at all, whenever the process is
-/// killed: half a secret would be refused at every start.
+/// Writes a file that only its owner can read. After a kill the file is complete or missing: half a
+/// secret would be refused at every start.
 fn write_secret(file: &Path, text: &str) -> io::Result<()> {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -45,7 +45,7 @@ fn write_secret(file: &Path, text: &str) -> io::Result<()> {
     };
     fs::create_dir_all(folder)?;
     let aside = file.with_added_extension("new");
-    // What a kill has left may have another mode.
+    // A file left by a kill may have another mode.
     match fs::remove_file(&aside) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -58,11 +58,11 @@ fn write_secret(file: &Path, text: &str) -> io::Result<()> {
     written.write_all(text.as_bytes())?;
     written.sync_all()?;
     fs::rename(&aside, file)?;
-    // So that the name outlives a power failure; not every system lets folders be opened.
+    // Makes the name durable. Some systems cannot open folders.
     File::open(folder).and_then(|folder| folder.sync_all()).or(Ok(()))
 }
 
-/// Warns of a secret that other users of this machine may read. `what` names it.
+/// Warns if other users of this machine can read the secret. `what` names the secret.
 pub(super) fn warn_if_shared(file: &Path, what: &str) {
     if let Some(mode) = shared_mode(file) {
         tracing::warn!(
@@ -73,7 +73,7 @@ pub(super) fn warn_if_shared(file: &Path, what: &str) {
     }
 }
 
-/// The mode of a file that its group or everybody may read.
+/// The file's mode if its group or all users can read it.
 fn shared_mode(file: &Path) -> Option<u32> {
     #[cfg(unix)]
     {
@@ -98,7 +98,7 @@ mod tests {
         fs::metadata(file).unwrap().permissions().mode() & 0o777
     }
 
-    /// It was written in place: a node that was killed meanwhile did not start again.
+    /// The file was once written in place: a node killed meanwhile did not start again.
     #[test]
     fn a_new_secret_appears_whole_and_for_its_owner_alone() {
         let folder = tempfile::tempdir().unwrap();
@@ -109,7 +109,7 @@ mod tests {
         let names = fs::read_dir(file.parent().unwrap()).unwrap().count();
         assert_eq!(names, 1, "nothing is left beside it");
 
-        // A process that was killed has left half of one under the other name, and no secret.
+        // A killed process has left half a secret under the temporary name, and no secret.
         fs::remove_file(&file).unwrap();
         let aside = file.with_added_extension("new");
         fs::write(&aside, "0123").unwrap();

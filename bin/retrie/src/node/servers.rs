@@ -1,8 +1,8 @@
-//! JSON-RPC of a node: flags, and the servers they ask for.
+//! JSON-RPC of a node: flags, and start of the servers.
 
 use super::{
     args::AuthArgs, descriptors::ServerConnections, heap, network::NodePeers,
-    proof_peers::ProofPeersArgs, services::Services,
+    proof_peers::ProofPeersArgs, services::ServiceList,
 };
 use crate::advice;
 use alloy_rpc_types_engine::JwtSecret;
@@ -10,13 +10,13 @@ use clap::{ArgAction, Args};
 use eyre::Context;
 use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_engine::{
-    EngineApi, EngineHandle, HeapStats, NodeNetwork, NodeStatus, NodeWait, StateServer,
-    SyncProgress, SyncWait, pool::Pool,
+    BlockSyncWait, EngineApi, EngineHandle, HeapStats, NodeNetwork, NodeStatus, NodeWait,
+    StateServer, SyncProgress, pool::TransactionPool,
 };
 use retrie_rpc::{
-    DevNode, Limits, Namespace, RpcContext, engine_methods,
+    ApiNamespace, DevNode, RequestLimits, RpcContext, engine_methods,
     server::{
-        AuthConfig, ConnectionLimits, HttpConfig, IpcConfig, ServerConfig, Servers, WsConfig,
+        AuthConfig, ConnectionLimits, HttpConfig, IpcConfig, RunningServers, ServerConfig, WsConfig,
     },
 };
 use retrie_telemetry::Metrics;
@@ -27,31 +27,31 @@ use std::{
     time::Duration,
 };
 
-/// JSON-RPC.
+/// Flags of the JSON-RPC servers.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "RPC")]
 pub(crate) struct RpcArgs {
     /// Serve JSON-RPC over HTTP.
     #[arg(long)]
     http: bool,
-    /// Address of HTTP.
+    /// Listening address of HTTP.
     #[arg(long = "http.addr", value_name = "ADDR", default_value = "127.0.0.1")]
     http_addr: IpAddr,
-    /// Port of HTTP.
+    /// Listening port of HTTP.
     #[arg(long = "http.port", value_name = "PORT", default_value_t = 8545)]
     http_port: u16,
-    /// Namespaces of HTTP.
+    /// Namespaces served over HTTP.
     #[arg(
         long = "http.api",
         value_name = "API,..",
         value_delimiter = ',',
         default_value = "eth,net,web3"
     )]
-    http_api: Vec<Namespace>,
-    /// Origins whose pages may read answers, `*` for all.
+    http_api: Vec<ApiNamespace>,
+    /// Origins whose web pages may read responses, `*` for all.
     #[arg(long = "http.corsdomain", value_name = "ORIGIN,..", value_delimiter = ',')]
     http_cors: Vec<String>,
-    /// Names under which HTTP answers, `*` for all.
+    /// Host names accepted over HTTP, `*` for all.
     #[arg(
         long = "http.vhosts",
         value_name = "NAME,..",
@@ -62,27 +62,27 @@ pub(crate) struct RpcArgs {
     /// Serve JSON-RPC over WebSocket.
     #[arg(long)]
     ws: bool,
-    /// Address of WebSocket.
+    /// Listening address of WebSocket.
     #[arg(long = "ws.addr", value_name = "ADDR", default_value = "127.0.0.1")]
     ws_addr: IpAddr,
-    /// Port of WebSocket; with the port of HTTP both are served there.
+    /// Listening port of WebSocket. With the port of HTTP, one port serves both.
     #[arg(long = "ws.port", value_name = "PORT", default_value_t = 8546)]
     ws_port: u16,
-    /// Namespaces of WebSocket.
+    /// Namespaces served over WebSocket.
     #[arg(
         long = "ws.api",
         value_name = "API,..",
         value_delimiter = ',',
         default_value = "eth,net,web3"
     )]
-    ws_api: Vec<Namespace>,
-    /// Origins whose pages may connect, `*` for all.
+    ws_api: Vec<ApiNamespace>,
+    /// Origins whose web pages may connect, `*` for all.
     #[arg(long = "ws.origins", value_name = "ORIGIN,..", value_delimiter = ',')]
     ws_origins: Vec<String>,
     /// Do not serve IPC.
     #[arg(long = "ipcdisable", action = ArgAction::SetTrue)]
     ipc_disable: bool,
-    /// Socket of IPC; in the datadir if absent.
+    /// IPC socket [default: in the datadir].
     #[arg(long = "ipcpath", value_name = "FILE")]
     ipc_path: Option<PathBuf>,
     /// Largest request in MB.
@@ -91,47 +91,47 @@ pub(crate) struct RpcArgs {
     /// Largest response in MB.
     #[arg(long = "rpc.max-response-size", value_name = "MB", default_value_t = 160, value_parser = clap::value_parser!(u32).range(1..=2047))]
     max_response_size: u32,
-    /// Connections a server takes.
+    /// Most connections of each server.
     #[arg(long = "rpc.max-connections", value_name = "N", default_value_t = 500)]
     max_connections: u32,
-    /// Requests in a batch.
+    /// Most requests in a batch.
     #[arg(long = "rpc.max-batch-size", value_name = "N", default_value_t = 1000)]
     max_batch_size: u32,
-    /// How long the requests of a batch may take together. Each that has no answer then gets an error.
+    /// Longest time for all requests of a batch. Those without a response by then get an error.
     #[arg(long = "rpc.batch-timeout", value_name = "TIME", default_value = "60s", value_parser = super::args::parse_duration)]
     batch_timeout: Duration,
-    /// Subscriptions of a connection.
+    /// Most subscriptions of a connection.
     #[arg(long = "rpc.max-subscriptions-per-connection", value_name = "N", default_value_t = 1024)]
     max_subscriptions: u32,
-    /// MB of requests and answers that all HTTP and WebSocket connections hold together, beyond 64 KB
-    /// of each.
+    /// Most memory in MB that requests and responses of all HTTP and WebSocket connections hold
+    /// together, beyond 64 KB for each connection.
     #[arg(long = "rpc.max-buffered-size", value_name = "MB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     max_buffered_size: u32,
     /// Most gas that a call may use.
     #[arg(long = "rpc.gascap", value_name = "GAS", default_value_t = 50_000_000)]
     gas_cap: u64,
-    /// Longest time that a call may take.
+    /// Longest time that a call may run.
     #[arg(long = "rpc.evm-timeout", value_name = "TIME", default_value = "5s", value_parser = super::args::parse_duration)]
     evm_timeout: Duration,
-    /// Largest fee in ether of a transaction sent through this node; 0 for any.
+    /// Highest fee in ether of a transaction sent through this node; 0 for no cap.
     #[arg(long = "rpc.txfeecap", value_name = "ETHER", default_value_t = 1.0)]
     tx_fee_cap: f64,
-    /// Blocks that a search for logs walks over; 0 for any number.
+    /// Most blocks that a log filter may cover; 0 for no limit.
     #[arg(long = "rpc.max-blocks-per-filter", value_name = "N", default_value_t = 100_000)]
     max_blocks_per_filter: u64,
-    /// Logs in one answer; 0 for any number.
+    /// Most logs in one response; 0 for no limit.
     #[arg(long = "rpc.max-logs-per-response", value_name = "N", default_value_t = 20_000)]
     max_logs_per_response: usize,
-    /// Blocks that eth_simulateV1 makes.
+    /// Most blocks in an eth_simulateV1 call.
     #[arg(long = "rpc.max-simulate-blocks", value_name = "N", default_value_t = 256)]
     max_simulate_blocks: u64,
-    /// Blocks that trace_filter walks over.
+    /// Most blocks that a trace_filter call may cover.
     #[arg(long = "rpc.max-trace-filter-blocks", value_name = "N", default_value_t = 100)]
     max_trace_filter_blocks: u64,
-    /// Requests that execute or walk over blocks at once; the number of cores if absent.
+    /// Most requests at once that execute code or walk over blocks [default: the number of cores].
     #[arg(long = "rpc.max-tracing-requests", value_name = "N")]
     threads: Option<usize>,
-    /// Proofs that are built at once.
+    /// Most proofs built at once.
     #[arg(long = "rpc.proof-permits", value_name = "N", default_value_t = 25)]
     proof_permits: usize,
     #[command(flatten)]
@@ -139,14 +139,14 @@ pub(crate) struct RpcArgs {
 }
 
 impl RpcArgs {
-    /// Largest fee in wei of a transaction sent through this node; 0 for any.
+    /// Highest fee in wei of a transaction sent through this node; 0 for no cap.
     pub(crate) fn tx_fee_cap(&self) -> u128 {
-        // Ether with its fraction; a cap needs no more digits than a float has.
+        // An `f64` has enough digits for a cap.
         (self.tx_fee_cap.max(0.0) * 1e18) as u128
     }
 
-    /// Descriptors that connections of its servers may take, of each connection that one may have: a
-    /// port on which there are WebSockets has as many of them as of other connections.
+    /// How many connections the servers may have. A port with WebSocket allows as many WebSocket
+    /// connections as others, so it counts twice.
     pub(crate) fn connections(&self, has_engine: bool) -> ServerConnections {
         let ports = usize::from(self.http) + 2 * usize::from(self.ws) + 2 * usize::from(has_engine);
         let shared = usize::from(self.http && self.ws && self.http_port == self.ws_port);
@@ -154,13 +154,13 @@ impl RpcArgs {
         ServerConnections { servers, each: self.max_connections }
     }
 
-    /// Has each server take so many connections.
+    /// Sets the limit of connections of each server.
     pub(crate) const fn set_connections(&mut self, each: u32) {
         self.max_connections = each;
     }
 
-    fn limits(&self) -> Limits {
-        Limits {
+    fn limits(&self) -> RequestLimits {
+        RequestLimits {
             max_response_size: (self.max_response_size as usize) << 20,
             gas_cap: self.gas_cap,
             evm_timeout: self.evm_timeout,
@@ -170,7 +170,7 @@ impl RpcArgs {
             max_simulate_blocks: self.max_simulate_blocks,
             max_trace_filter_blocks: self.max_trace_filter_blocks,
             tx_fee_cap: self.tx_fee_cap(),
-            ..Limits::default()
+            ..RequestLimits::default()
         }
     }
 
@@ -204,15 +204,15 @@ impl RpcArgs {
     }
 }
 
-/// What this node tells of itself.
-struct Status {
+/// The node's status, for RPC methods.
+struct LocalNodeStatus {
     datadir: PathBuf,
     engine: EngineHandle,
-    services: Services,
+    services: ServiceList,
     network: Option<NodePeers>,
 }
 
-impl NodeStatus for Status {
+impl NodeStatus for LocalNodeStatus {
     fn network(&self) -> Option<&dyn NodeNetwork> {
         self.network.as_ref().map(|network| network as &dyn NodeNetwork)
     }
@@ -222,8 +222,8 @@ impl NodeStatus for Status {
     }
 
     fn waiting(&self) -> Option<NodeWait> {
-        let SyncWait { reason, since, .. } = self.engine.waiting()?;
-        let remedy = advice::of_wait(&reason).into_owned();
+        let BlockSyncWait { reason, since, .. } = self.engine.waiting()?;
+        let remedy = advice::for_wait(&reason).into_owned();
         Some(NodeWait { reason: reason.to_string(), since, remedy })
     }
 
@@ -244,27 +244,27 @@ impl NodeStatus for Status {
     }
 }
 
-/// What the servers speak for.
-pub(super) struct Behind<'a> {
+/// The parts of the node that the servers use.
+pub(super) struct NodeParts<'a> {
     pub(super) engine: &'a EngineHandle,
-    pub(super) pool: &'a Pool,
+    pub(super) pool: &'a TransactionPool,
     pub(super) dev: Option<DevNode>,
     pub(super) datadir: &'a Path,
     pub(super) metrics: &'a Metrics,
-    pub(super) services: &'a Services,
+    pub(super) services: &'a ServiceList,
     pub(super) network: Option<NodePeers>,
     pub(super) states: StateServer,
 }
 
-/// Starts the servers; `auth` are the flags, the secret and the methods of the Engine API.
+/// Starts the servers. `auth` has the flags, the secret and the methods of the Engine API.
 pub(super) async fn start(
     args: &RpcArgs,
     auth: Option<(&AuthArgs, JwtSecret, EngineApi)>,
-    behind: Behind<'_>,
-) -> eyre::Result<Servers> {
-    let Behind { engine, pool, dev, datadir, metrics, services, network, states } = behind;
+    behind: NodeParts<'_>,
+) -> eyre::Result<RunningServers> {
+    let NodeParts { engine, pool, dev, datadir, metrics, services, network, states } = behind;
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    let status = Status {
+    let status = LocalNodeStatus {
         datadir: datadir.to_owned(),
         engine: engine.clone(),
         services: services.clone(),
@@ -273,7 +273,7 @@ pub(super) async fn start(
     let context = RpcContext::new(engine.live().clone(), args.threads.unwrap_or(cores))
         .with_pool(pool.clone())
         .with_engine(engine.clone())
-        .with_states(states)
+        .with_state_server(states)
         .with_limits(args.limits())
         .with_metrics(metrics.rpc.clone())
         .with_node(Arc::new(status));
@@ -294,5 +294,5 @@ pub(super) async fn start(
         None => (None, Default::default()),
     };
     let config = args.config(auth, datadir);
-    Servers::start(&config, &context, engine).await.wrap_err("starting JSON-RPC")
+    RunningServers::start(&config, &context, engine).await.wrap_err("starting JSON-RPC")
 }

@@ -1,4 +1,4 @@
-//! The parts of a running node: started one after the other, stopped in reverse.
+//! The services of a running node: started in order, stopped in reverse.
 //!
 //! | service | needs | stops |
 //! |---|---|---|
@@ -13,13 +13,13 @@
 //! | gossip | pool, threads | at once |
 //! | follower | engine, threads | after the block at hand |
 //!
-//! Whichever ends by itself ends the node. `GET /health` asks them all.
+//! A service that ends by itself ends the node. `GET /health` shows the health of all of them.
 
 use eyre::{Context, eyre};
 use parking_lot::Mutex;
-use retrie_engine::{Engine, Following, LogIndexer, PoolMaintainer, WarmUp};
-use retrie_pipeline::Chain;
-use retrie_rpc::server::Servers;
+use retrie_engine::{Engine, FollowerHandle, LogIndexer, NodeWarmUp, PoolMaintainer};
+use retrie_pipeline::ChainStore;
+use retrie_rpc::server::RunningServers;
 use retrie_telemetry::MetricsServer;
 use std::{
     error::Error,
@@ -34,79 +34,79 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// How long tasks may take to end that nobody waits for.
+/// How long detached tasks may take to end.
 const LEFT_OVER: Duration = Duration::from_secs(5);
 
-/// How a service does.
+/// Health of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Health {
+pub(super) enum ServiceHealth {
     /// It works.
     Works,
-    /// It tries, and does not get on, for this reason.
+    /// It retries without progress, for this reason.
     Failing(String),
     /// It has ended by itself.
     Ended,
 }
 
-impl Health {
+impl ServiceHealth {
     const fn of(is_running: bool) -> Self {
         if is_running { Self::Works } else { Self::Ended }
     }
 }
 
-/// A part of the node that was started.
-pub(super) trait Service: Send {
+/// A running part of the node.
+pub(super) trait NodeService: Send {
     /// Its name.
     fn name(&self) -> &'static str;
 
-    /// How it does. Does not wait.
-    fn health(&self) -> Health {
-        Health::Works
+    /// Its health. Does not block.
+    fn health(&self) -> ServiceHealth {
+        ServiceHealth::Works
     }
 
-    /// Ends it, and waits for that. What was started before it is still running.
+    /// Stops it and waits for its end. The services started before it still run.
     ///
     /// # Errors
-    /// What it has failed with.
+    /// The error that it failed with.
     fn stop(self: Box<Self>) -> eyre::Result<()>;
 }
 
-/// The services in the order in which they were started. Cheap to clone; clones are the same.
+/// The services in the order of their start. Cheap to clone; clones share one list.
 #[derive(Clone, Default)]
-pub(super) struct Services(Arc<Mutex<Vec<Box<dyn Service>>>>);
+pub(super) struct ServiceList(Arc<Mutex<Vec<Box<dyn NodeService>>>>);
 
-impl Services {
-    /// Adds one that was just started.
-    pub(super) fn add(&self, service: impl Service + 'static) {
+impl ServiceList {
+    /// Adds a service that has just started.
+    pub(super) fn add(&self, service: impl NodeService + 'static) {
         tracing::debug!("{} started", service.name());
         self.0.lock().push(Box::new(service));
     }
 
-    /// Names of those that do not work.
+    /// Names of the services that do not work.
     pub(super) fn failing(&self) -> Vec<&'static str> {
         let services = self.0.lock();
         let failing = services.iter().filter(|service| match service.health() {
-            Health::Works => false,
-            Health::Failing(reason) => {
+            ServiceHealth::Works => false,
+            ServiceHealth::Failing(reason) => {
                 tracing::debug!("{}: {reason}", service.name());
                 true
             }
-            Health::Ended => true,
+            ServiceHealth::Ended => true,
         });
         failing.map(|service| service.name()).collect()
     }
 
-    /// The name of one that has ended by itself, if one has.
+    /// The name of a service that has ended by itself, if any.
     pub(super) fn ended(&self) -> Option<&'static str> {
         let services = self.0.lock();
-        let ended = services.iter().find(|service| service.health() == Health::Ended);
+        let ended = services.iter().find(|service| service.health() == ServiceHealth::Ended);
         ended.map(|service| service.name())
     }
 
-    /// Ends all of them, the last one first.
+    /// Stops all services, the last one first.
     ///
     /// # Errors
-    /// The first error that one had; the others are logged.
+    /// The first error; the others are logged.
     pub(super) fn stop(&self) -> eyre::Result<()> {
         let mut first = Ok(());
         while let Some(service) = self.last() {
@@ -121,44 +121,44 @@ impl Services {
         first
     }
 
-    fn last(&self) -> Option<Box<dyn Service>> {
+    fn last(&self) -> Option<Box<dyn NodeService>> {
         self.0.lock().pop()
     }
 }
 
-impl Service for MetricsServer {
+impl NodeService for MetricsServer {
     fn name(&self) -> &'static str {
         "metrics"
     }
 
     fn stop(self: Box<Self>) -> eyre::Result<()> {
-        // Its port closes with it.
+        // Dropping the server closes its port.
         drop(self);
         Ok(())
     }
 }
 
-/// The engine, and the chain that it makes durable.
+/// The engine, and the chain that it persists.
 pub(super) struct EngineService {
     pub(super) engine: Engine,
-    pub(super) chain: Arc<Chain>,
+    pub(super) chain: Arc<ChainStore>,
 }
 
-impl Service for EngineService {
+impl NodeService for EngineService {
     fn name(&self) -> &'static str {
         "engine"
     }
 
-    fn health(&self) -> Health {
-        match self.engine.handle().trouble() {
-            Some(reason) if self.engine.is_running() => Health::Failing(reason),
-            _ => Health::of(self.engine.is_running()),
+    fn health(&self) -> ServiceHealth {
+        match self.engine.handle().last_error() {
+            Some(reason) if self.engine.is_running() => ServiceHealth::Failing(reason),
+            _ => ServiceHealth::of(self.engine.is_running()),
         }
     }
 
     fn stop(self: Box<Self>) -> eyre::Result<()> {
         let Self { engine, chain } = *self;
-        tracing::info!("what is not durable yet is committed");
+        tracing::info!("committing what is not durable yet");
         engine.stop()?;
         chain.flush()?;
         tracing::info!("stopped at block {}", chain.tip()?);
@@ -166,16 +166,16 @@ impl Service for EngineService {
     }
 }
 
-impl Service for LogIndexer {
+impl NodeService for LogIndexer {
     fn name(&self) -> &'static str {
         "log index"
     }
 
-    fn health(&self) -> Health {
-        match self.trouble() {
-            _ if !self.is_running() => Health::Ended,
-            Some(reason) => Health::Failing(reason),
-            None => Health::Works,
+    fn health(&self) -> ServiceHealth {
+        match self.last_error() {
+            _ if !self.is_running() => ServiceHealth::Ended,
+            Some(reason) => ServiceHealth::Failing(reason),
+            None => ServiceHealth::Works,
         }
     }
 
@@ -185,10 +185,10 @@ impl Service for LogIndexer {
     }
 }
 
-/// The threads of servers, miner and follower.
-pub(super) struct Threads(Runtime);
+/// The threads of the servers, the dev miner and the follower.
+pub(super) struct ServerThreads(Runtime);
 
-impl Threads {
+impl ServerThreads {
     pub(super) fn start() -> eyre::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
@@ -203,7 +203,7 @@ impl Threads {
     }
 }
 
-impl Service for Threads {
+impl NodeService for ServerThreads {
     fn name(&self) -> &'static str {
         "threads"
     }
@@ -214,13 +214,13 @@ impl Service for Threads {
     }
 }
 
-impl Service for PoolMaintainer {
+impl NodeService for PoolMaintainer {
     fn name(&self) -> &'static str {
         "pool"
     }
 
-    fn health(&self) -> Health {
-        Health::of(self.is_running())
+    fn health(&self) -> ServiceHealth {
+        ServiceHealth::of(self.is_running())
     }
 
     fn stop(self: Box<Self>) -> eyre::Result<()> {
@@ -229,7 +229,7 @@ impl Service for PoolMaintainer {
     }
 }
 
-impl Service for WarmUp {
+impl NodeService for NodeWarmUp {
     fn name(&self) -> &'static str {
         "warm-up"
     }
@@ -240,20 +240,20 @@ impl Service for WarmUp {
     }
 }
 
-/// A task that ends only with the node, or by an error.
+/// A task that ends only with the node, or with an error.
 pub(super) struct TaskService<E> {
     pub(super) name: &'static str,
     pub(super) task: JoinHandle<Result<(), E>>,
     pub(super) threads: Handle,
 }
 
-impl<E: Error + Send + Sync + 'static> Service for TaskService<E> {
+impl<E: Error + Send + Sync + 'static> NodeService for TaskService<E> {
     fn name(&self) -> &'static str {
         self.name
     }
 
-    fn health(&self) -> Health {
-        Health::of(!self.task.is_finished())
+    fn health(&self) -> ServiceHealth {
+        ServiceHealth::of(!self.task.is_finished())
     }
 
     fn stop(self: Box<Self>) -> eyre::Result<()> {
@@ -269,11 +269,11 @@ impl<E: Error + Send + Sync + 'static> Service for TaskService<E> {
 
 /// JSON-RPC over HTTP, WebSocket and IPC.
 pub(super) struct RpcServers {
-    pub(super) servers: Servers,
+    pub(super) servers: RunningServers,
     pub(super) threads: Handle,
 }
 
-impl Service for RpcServers {
+impl NodeService for RpcServers {
     fn name(&self) -> &'static str {
         "JSON-RPC"
     }
@@ -286,21 +286,21 @@ impl Service for RpcServers {
 
 /// The thread that fetches blocks from another node.
 pub(super) struct FollowService {
-    pub(super) following: Following,
-    /// What ends it.
+    pub(super) following: FollowerHandle,
+    /// Setting it stops the thread.
     pub(super) stop: Arc<AtomicBool>,
 }
 
-impl Service for FollowService {
+impl NodeService for FollowService {
     fn name(&self) -> &'static str {
         "follower"
     }
 
-    fn health(&self) -> Health {
-        match self.following.trouble() {
-            _ if self.following.is_finished() => Health::Ended,
-            Some(reason) => Health::Failing(reason),
-            None => Health::Works,
+    fn health(&self) -> ServiceHealth {
+        match self.following.last_error() {
+            _ if self.following.is_finished() => ServiceHealth::Ended,
+            Some(reason) => ServiceHealth::Failing(reason),
+            None => ServiceHealth::Works,
         }
     }
 
@@ -314,19 +314,19 @@ impl Service for FollowService {
 mod tests {
     use super::*;
 
-    struct Part {
+    struct TestService {
         name: &'static str,
-        health: Health,
+        health: ServiceHealth,
         stopped: Arc<Mutex<Vec<&'static str>>>,
         fails: bool,
     }
 
-    impl Service for Part {
+    impl NodeService for TestService {
         fn name(&self) -> &'static str {
             self.name
         }
 
-        fn health(&self) -> Health {
+        fn health(&self) -> ServiceHealth {
             self.health.clone()
         }
 
@@ -338,20 +338,20 @@ mod tests {
 
     #[test]
     fn services_stop_in_reverse_and_say_what_does_not_work() {
-        let services = Services::default();
+        let services = ServiceList::default();
         let stopped = Arc::<Mutex<Vec<&str>>>::default();
         let add = |name, health, fails| {
-            services.add(Part { name, health, stopped: stopped.clone(), fails });
+            services.add(TestService { name, health, stopped: stopped.clone(), fails });
         };
-        add("first", Health::Works, true);
-        add("second", Health::Failing("nobody answers".into()), true);
+        add("first", ServiceHealth::Works, true);
+        add("second", ServiceHealth::Failing("nobody answers".into()), true);
         assert_eq!((services.failing(), services.ended()), (vec!["second"], None));
-        add("third", Health::Ended, false);
+        add("third", ServiceHealth::Ended, false);
         assert_eq!(
             (services.failing(), services.ended()),
             (vec!["second", "third"], Some("third"))
         );
-        // One that fails keeps nobody from being stopped.
+        // The others are still stopped after one fails.
         assert_eq!(services.stop().unwrap_err().to_string(), "second has failed");
         assert_eq!(*stopped.lock(), ["third", "second", "first"]);
         assert!(services.failing().is_empty() && services.stop().is_ok());

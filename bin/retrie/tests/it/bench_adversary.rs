@@ -1,9 +1,9 @@
 //! `bench adversary`: its report, its page, what it keeps, and bad input.
 
-use crate::common::{Scene, fails_saying, keys, retrie, succeeds, words};
+use crate::common::{TestFolder, fails_saying, keys, retrie, succeeds, words};
 use std::process::Command;
 
-fn adversary(scene: &Scene, more: &str) -> Command {
+fn adversary(scene: &TestFolder, more: &str) -> Command {
     let mut command =
         retrie(words("bench adversary --sync none --keys 2k --pairs 1k --commit-every 100"));
     command.args(["--state-cache", &scene.at("cache"), "--json", &scene.at("report.json")]);
@@ -13,7 +13,7 @@ fn adversary(scene: &Scene, more: &str) -> Command {
 
 #[test]
 fn every_attack_stands_beside_its_baseline_in_report_and_page() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let page = scene.at("page.html");
     let more = format!("--backends raw,mpt --slices 2 --proofs 5 --report {page}");
     let printed = succeeds(&mut adversary(&scene, &more));
@@ -64,7 +64,7 @@ fn every_attack_stands_beside_its_baseline_in_report_and_page() {
     {
         assert!(html.contains(part), "{part} is not on the page");
     }
-    // Kept, and neither ground nor loaded again.
+    // Cached: the keys are not ground again, and the states not loaded again.
     let more = "--backends raw,mpt --attacks ground-keys --slices 2";
     let again = adversary(&scene, more).output().unwrap();
     let said = String::from_utf8(again.stderr).unwrap();
@@ -76,7 +76,7 @@ fn every_attack_stands_beside_its_baseline_in_report_and_page() {
 
 #[test]
 fn bad_flags_are_one_line_errors() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     for (flags, says) in [
         ("--backends raw --keys 1", "--keys"),
         ("--backends raw --slots 0", "--slots"),

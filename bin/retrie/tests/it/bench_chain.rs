@@ -1,14 +1,15 @@
-//! `bench transfers` and its kin: reports, bad input, stopping; and `make-chain --preload`.
+//! `bench transfers` and the other chain races: reports, invalid input, stopping; and `make-chain
+//! --preload`.
 
-use crate::common::{Scene, fails_saying, keys, mainnet, retrie, signal, succeeds, words};
+use crate::common::{TestFolder, fails_saying, keys, mainnet, retrie, signal, succeeds, words};
 use std::{
     io::{BufRead, BufReader, Read},
     process::{Command, Stdio},
     time::Duration,
 };
 
-/// A small race with its cache in the scene, and more arguments.
-fn race(scene: &Scene, line: &str) -> Command {
+/// A small race with its cache in the test folder, and more arguments.
+fn race(scene: &TestFolder, line: &str) -> Command {
     let mut words = words(line);
     let mut command = retrie(["bench", words.remove(0)]);
     command.args(["--state-cache", &scene.at("cache"), "--json", &scene.at("report.json")]);
@@ -21,7 +22,7 @@ fn race(scene: &Scene, line: &str) -> Command {
 
 #[test]
 fn report_has_both_ways_of_senders_and_all_backends() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let line = "transfers --blocks 8 --txs 10 --warmup 2 --slices 4 --backends raw,mpt,mpt-archive";
     let printed = succeeds(&mut race(&scene, line));
     for shared in [
@@ -62,10 +63,10 @@ fn report_has_both_ways_of_senders_and_all_backends() {
     }
 }
 
-/// Made blocks of two sizes, then mainnet's own.
+/// Generated blocks of two sizes, then mainnet's.
 #[test]
 fn payloads_have_the_gas_asked_for_or_are_real_ones() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let made = "new-payload --contracts own --blocks 2 --warmup 1 --slices 2 --backends raw,mpt";
     for (more, says) in [
         ("--gas 1k", "gas target"),
@@ -85,7 +86,7 @@ fn payloads_have_the_gas_asked_for_or_are_real_ones() {
     assert_eq!(lanes, [200_000, 200_000, 1_000_000, 1_000_000]);
     assert!(results[2]["ops"].as_u64() > results[0]["ops"].as_u64());
 
-    // A few of the real blocks, which take long without optimisation.
+    // Only a few of the real blocks: they are slow without optimisation.
     let Some(mainnet) = mainnet() else { return };
     let few = scene.path("data/mainnet/prestate");
     std::fs::create_dir_all(&few).unwrap();
@@ -109,7 +110,7 @@ fn payloads_have_the_gas_asked_for_or_are_real_ones() {
 
 #[test]
 fn variants_are_races_of_their_own() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let small = "--blocks 4 --txs 10 --backends raw --senders recovered";
     succeeds(&mut race(
         &scene,
@@ -128,10 +129,11 @@ fn variants_are_races_of_their_own() {
     }
 }
 
-/// `cole:fanout=8` in a race is one of several lanes; which of its kind there are, others test.
+/// `cole:fanout=8` in a race is one of several contenders. Other tests check which names of this
+/// kind exist.
 #[test]
 fn lanes_may_have_flags_of_their_own() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let line = "smallbank --fresh --signers 1 --blocks 4 --txs 10 --senders recovered --backends";
     succeeds(&mut race(&scene, &format!("{line} lvmt,lvmt:proof-shard=0/4")));
     let report = scene.json("report.json");
@@ -149,7 +151,7 @@ fn lanes_may_have_flags_of_their_own() {
 
 #[test]
 fn provenance_is_asked_of_backends_that_prove_the_past() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let ask = |more: &str| {
         let mut command = retrie(words("bench provenance --states 10 --txs 5 --queries 8"));
         command.args(["--state-cache", &scene.at("cache"), "--json", &scene.at("report.json")]);
@@ -168,14 +170,14 @@ fn provenance_is_asked_of_backends_that_prove_the_past() {
     assert!(results.iter().all(|one| one["ops"] == 8 && one["disk_bytes"].as_u64() > Some(0)));
     let page = std::fs::read_to_string(scene.path("report.html")).unwrap();
     assert!(page.contains("Provenance queries") && page.contains("mpt-archive"));
-    // A range of blocks is one proof of `cole`, and no chain of proofs.
+    // `cole` proves a range of blocks with one proof, not with one for each block.
     succeeds(&mut ask("--blocks 20 --range 2,16 --backends cole:memory-pairs=50"));
     let report = scene.json("report.json");
     let results = report["results"].as_array().unwrap();
     let bytes = |n: usize| results[n]["proofs"][0]["bytes"]["p50"].as_u64().unwrap();
     assert!(results.len() == 2 && results.iter().all(|one| one["ops"] == 8), "{report}");
     assert!(bytes(1) < 4 * bytes(0), "{report}");
-    // Nobody but an archive, unless others are asked for.
+    // Only the archive takes part, unless other backends are named.
     succeeds(&mut ask("--blocks 20 --range 2"));
     let report = scene.json("report.json");
     let names = report["results"].as_array().unwrap().iter().map(|one| one["backend"].clone());
@@ -189,7 +191,7 @@ fn provenance_is_asked_of_backends_that_prove_the_past() {
 
 #[test]
 fn bad_flags_are_one_line_errors() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     for (line, says) in [
         ("transfers --blocks 0", "--blocks"),
         ("transfers --blocks 4 --slices 5", "4, the number of measured blocks"),
@@ -231,7 +233,7 @@ fn bad_flags_are_one_line_errors() {
 
 #[test]
 fn stopped_race_writes_what_it_has_measured() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let line =
         "transfers --blocks 1500 --txs 2 --slices 1500 --backends raw,mpt --senders recovered";
     let mut child =
@@ -258,7 +260,7 @@ fn stopped_race_writes_what_it_has_measured() {
 
 #[test]
 fn closed_pipe_loses_no_results() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let line = "transfers --blocks 4 --txs 10 --slices 2 --backends raw --senders recovered";
     let mut child =
         race(&scene, line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -278,7 +280,7 @@ fn closed_pipe_loses_no_results() {
 
 #[test]
 fn preloaded_chain_is_made_for_any_client() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let make = |more: &str| {
         let mut command = retrie(["bench", "make-chain", "--txs", "20", "--blocks", "5"]);
         command.args(words(more)).arg(scene.at("made"));

@@ -1,9 +1,9 @@
 //! `bench compare` and `bench page` on small reports: exit codes, and one line of error.
 
-use crate::common::{Scene, fails_saying, retrie, succeeds};
+use crate::common::{TestFolder, fails_saying, retrie, succeeds};
 use serde_json::json;
 
-/// A race of a moment.
+/// A very short race.
 const RACE: [&str; 14] = [
     "bench",
     "state",
@@ -22,7 +22,7 @@ const RACE: [&str; 14] = [
 ];
 
 /// Writes a report of `raw` and `mpt`, the latter at `mpt` operations a second.
-fn write_report(scene: &Scene, name: &str, mpt: f64) -> String {
+fn write_report(scene: &TestFolder, name: &str, mpt: f64) -> String {
     let result = |backend: &str, rate: f64| {
         let slices: Vec<_> = (1..=20)
             .map(|n| json!({"ops": n * 10, "ops_per_s": rate * (1.0 + f64::from(n % 3) / 100.0), "memory_bytes": 0}))
@@ -39,7 +39,7 @@ fn write_report(scene: &Scene, name: &str, mpt: f64) -> String {
 
 #[test]
 fn a_regression_is_printed_and_fails_only_if_asked_to() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let old = write_report(&scene, "old.json", 500.0);
     let new = write_report(&scene, "new.json", 400.0);
     let printed = succeeds(&mut retrie(["bench", "compare", &old, &new]));
@@ -58,7 +58,7 @@ fn a_regression_is_printed_and_fails_only_if_asked_to() {
 
 #[test]
 fn bad_files_are_named_in_one_line() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let good = write_report(&scene, "good.json", 500.0);
     let bad = scene.at("bad.json");
     std::fs::write(&bad, "{\"results\": 7}").unwrap();
@@ -73,7 +73,7 @@ fn bad_files_are_named_in_one_line() {
 
 #[test]
 fn one_page_of_several_reports() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let (a, b) = (write_report(&scene, "a.json", 500.0), write_report(&scene, "b.json", 400.0));
     let page = scene.at("page.html");
     succeeds(&mut retrie(["bench", "page", "-o", &page, "--title", "Both runs", &a, &b]));
@@ -87,7 +87,7 @@ fn one_page_of_several_reports() {
 
 #[test]
 fn a_race_writes_its_page() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let page = scene.at("race.html");
     succeeds(retrie(RACE).args(["--report", &page]));
     let html = std::fs::read_to_string(page).unwrap();
@@ -96,7 +96,7 @@ fn a_race_writes_its_page() {
 
 #[test]
 fn a_path_that_cannot_be_written_fails_before_the_race_and_keeps_what_was_there() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let page = scene.at("kept.html");
     std::fs::write(&page, "old").unwrap();
     let nowhere = scene.at("no/such/folder/x.json");

@@ -1,9 +1,9 @@
 //! `bench locality`: its counts, its report, and bad input.
 
-use crate::common::{Scene, fails_saying, retrie, succeeds, words};
+use crate::common::{TestFolder, fails_saying, retrie, succeeds, words};
 use std::process::Command;
 
-fn locality(scene: &Scene, more: &str) -> Command {
+fn locality(scene: &TestFolder, more: &str) -> Command {
     let mut command = retrie(words("bench locality --dir"));
     command.args([scene.at(""), "--json".into(), scene.at("report.json")]).args(words(more));
     command
@@ -11,7 +11,7 @@ fn locality(scene: &Scene, more: &str) -> Command {
 
 #[test]
 fn counts_are_those_of_the_theorems_and_times_make_a_page() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let page = scene.at("page.html");
     let more = format!("--heights 0,10 --samples 50 --rows 100 --report {page}");
     let printed = succeeds(&mut locality(&scene, &more));
@@ -44,7 +44,7 @@ fn counts_are_those_of_the_theorems_and_times_make_a_page() {
 
 #[test]
 fn counting_alone_makes_no_files_and_bad_input_is_named() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     succeeds(&mut locality(&scene, "--heights 5-6 --samples 0 --layouts third,blocked"));
     let report = scene.json("report.json");
     assert_eq!(report["results"].as_array().unwrap().len(), 0);

@@ -1,6 +1,6 @@
 //! `bench state`: its report, its cache of prepared states, and bad input.
 
-use crate::common::{Scene, fails_saying, keys, mainnet, retrie, signal, succeeds, words};
+use crate::common::{TestFolder, fails_saying, keys, mainnet, retrie, signal, succeeds, words};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},
@@ -39,12 +39,12 @@ const RESULT_KEYS: [&str; 27] = [
     "writes_per_op",
 ];
 
-/// A small race with its cache in the scene, and more arguments.
-fn race(scene: &Scene, more: &str) -> Command {
+/// A small race with its cache in the test folder, and more arguments.
+fn race(scene: &TestFolder, more: &str) -> Command {
     race_with_cache(scene, &scene.at("cache"), more)
 }
 
-fn race_with_cache(scene: &Scene, cache: &str, more: &str) -> Command {
+fn race_with_cache(scene: &TestFolder, cache: &str, more: &str) -> Command {
     let mut command = retrie(words("bench state --state-cache"));
     command.args([cache, "--json", &scene.at("report.json")]).args(words(more));
     command
@@ -52,7 +52,7 @@ fn race_with_cache(scene: &Scene, cache: &str, more: &str) -> Command {
 
 #[test]
 fn report_has_the_documented_fields() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let more = "--sync none --pairs 1k --commit-every 100 --backends raw,mpt --keys 2k,fresh --slices 5 --seed 9 --layout accounts";
     let printed = succeeds(&mut race(&scene, more));
     for shared in ["sync none", "retention 128", "raw none", "mpt keccak256", "4096", "1024 MiB"] {
@@ -132,7 +132,7 @@ fn report_has_the_documented_fields() {
 
 #[test]
 fn old_states_are_proven_as_far_back_as_a_store_has_proofs() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let line = "--sync none --keys 2k --pairs 1k --commit-every 10 --warmup 0 --retention 40 \
                 --proofs 3 --proof-depths 0,1,40,90,1k \
                 --backends raw,mpt,mpt-archive,cole,lmpt,prefix,duptree,bavl";
@@ -162,7 +162,7 @@ fn old_states_are_proven_as_far_back_as_a_store_has_proofs() {
 
 #[test]
 fn loaded_states_are_kept_and_built_again_when_damaged() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let run = || {
         let output =
             race(&scene, "--sync none --pairs 1k --backends raw --keys 2k").output().unwrap();
@@ -180,7 +180,7 @@ fn loaded_states_are_kept_and_built_again_when_damaged() {
     assert!(said.contains("damaged (db/mdbx.dat has changed)"), "{said}");
     assert!(said.contains("raw: loading") && !run().contains("loading"));
     assert_eq!(std::fs::read_dir(scene.path("cache/runs")).unwrap().count(), 0);
-    // Kept for nobody.
+    // Nothing is cached.
     let mut command =
         race_with_cache(&scene, "none", "--sync none --pairs 1k --backends raw --keys 2k");
     assert!(String::from_utf8(command.output().unwrap().stderr).unwrap().contains("loading"));
@@ -188,7 +188,7 @@ fn loaded_states_are_kept_and_built_again_when_damaged() {
 
 #[test]
 fn bad_flags_are_one_line_errors() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     for (flags, says) in [
         ("--keys 0", "--keys"),
         ("--keys 5000000000", "--keys"),
@@ -216,7 +216,7 @@ fn bad_flags_are_one_line_errors() {
             fails_saying(&mut race(&scene, &more), &[peer, "--features peers"]);
         }
     }
-    // What clap refuses: usage errors, exit code 2.
+    // clap rejects these as usage errors: exit code 2.
     for (flags, says) in [
         ("--keys 5x", "5x"),
         ("--keys 1m,tiny", "tiny"),
@@ -233,7 +233,7 @@ fn bad_flags_are_one_line_errors() {
         assert_eq!(output.status.code(), Some(2), "{flags}: {stderr}");
         assert!(stderr.contains(says), "{flags}: {stderr}");
     }
-    // A cache that cannot be.
+    // An invalid cache folder.
     scene.write("file", "");
     let mut command = race_with_cache(&scene, &scene.at("file"), "--backends raw --keys 10");
     fails_saying(&mut command, &["file", "--state-cache"]);
@@ -241,7 +241,7 @@ fn bad_flags_are_one_line_errors() {
 
 #[test]
 fn reads_and_hot_keys_are_params_when_asked_for() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let more = "--sync none --pairs 1k --commit-every 100 --backends raw,mpt --keys 2k --reads 0.5 --keys-by zipf";
     let printed = succeeds(&mut race(&scene, more));
     assert!(printed.contains("50% reads") && printed.contains("Zipf"), "{printed}");
@@ -254,7 +254,7 @@ fn reads_and_hot_keys_are_params_when_asked_for() {
 
 #[test]
 fn real_blocks_are_raced_from_the_corpus() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let real = "--sync none --keys real --pairs 3k --pad-accounts 1k --backends raw,mpt --slices 2";
     let missing = scene.at("nowhere");
     fails_saying(race(&scene, real).env("RETRIE_DATA", &missing), &["RETRIE_DATA", "witness"]);
@@ -275,13 +275,13 @@ fn real_blocks_are_raced_from_the_corpus() {
 
 #[test]
 fn interrupted_race_leaves_what_was_measured() {
-    let scene = Scene::new();
-    // A small race that is over soon, and one that is not.
+    let scene = TestFolder::new();
+    // One short race, and one long race.
     let more = "--sync none --backends raw --keys 2k,3k --pairs 300k --commit-every 50 --warmup 0 --slices 100";
     let mut command = race(&scene, more);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();
-    // Its terms are printed before the second race begins.
+    // The settings of the second race are printed before it begins.
     let second = printed.by_ref().map(Result::unwrap).find(|line| line.contains("3,000 keys"));
     assert!(second.is_some());
     std::thread::sleep(Duration::from_millis(300));
@@ -298,7 +298,7 @@ fn interrupted_race_leaves_what_was_measured() {
     let results = report["results"].as_array().unwrap();
     let slices = |result: &Value| result["slices"].as_array().unwrap().len();
     assert_eq!((slices(&results[0]), &results[0]["ops"]), (100, &600_000.into()));
-    // Of the second one as much as was run, unless it was stopped before its first slice.
+    // The report has the slices of the second race that ran, unless it stopped before the first.
     if let Some(second) = results.get(1) {
         let done = slices(second);
         assert!((1..100).contains(&done), "{done}");
@@ -310,7 +310,7 @@ fn interrupted_race_leaves_what_was_measured() {
 
 #[test]
 fn results_outlive_the_pipe_they_are_printed_to() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let mut command = race(&scene, "--sync none --pairs 20k --backends raw --keys 2k,3k");
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();

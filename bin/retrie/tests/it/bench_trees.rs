@@ -1,10 +1,10 @@
 //! `bench trees` and `bench sync`: what they print and report, and bad input.
 
-use crate::common::{Scene, fails_saying, retrie, succeeds, words};
+use crate::common::{TestFolder, fails_saying, retrie, succeeds, words};
 use serde_json::Value;
 
 /// The report of a command, and what it prints.
-fn report(scene: &Scene, line: &str) -> (Value, String) {
+fn report(scene: &TestFolder, line: &str) -> (Value, String) {
     let mut command = retrie(words(line));
     let printed = succeeds(command.args(["--json".into(), scene.at("report.json")]));
     (scene.json("report.json"), printed)
@@ -12,7 +12,7 @@ fn report(scene: &Scene, line: &str) -> (Value, String) {
 
 #[test]
 fn trees_are_raced_and_measured() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let line = "bench trees --elements 500,2k --bytes 32 --chunk 16 --rounds 1 --shapes 8,32";
     let (json, printed) = report(&scene, line);
     for words in ["avlplus", "bplus", "bavl", "2,000", "root after all inserts"] {
@@ -35,7 +35,7 @@ fn trees_are_raced_and_measured() {
 
 #[test]
 fn a_tree_is_fetched_from_processes_some_of_which_lie() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let line = "bench sync --elements 2k --bytes 64 --chunk 16 --peers 3 --byzantine 2 --seeds 2 \
                 --delays 1,3";
     for (more, snapshots) in [("", false), (" --snapshots", true)] {

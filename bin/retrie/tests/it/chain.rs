@@ -1,13 +1,13 @@
-//! Which chain a command works on: a genesis file that was dumped is the same chain, and a datadir
-//! knows its own.
+//! Which chain a command works on: a dumped genesis file gives the same chain, and a datadir stores
+//! its chain.
 
-use crate::common::{Scene, fails_saying, retrie, succeeds, words};
-use retrie_db::{ChainRead, Db, OpenOptions};
-use retrie_pipeline::testkit::Rules;
+use crate::common::{TestFolder, fails_saying, retrie, succeeds, words};
+use retrie_db::{ChainRead, DatabaseEnv, OpenOptions};
+use retrie_pipeline::testkit::TestRules;
 use std::path::Path;
 
-/// A command on the datadir of a scene, without a word about its chain.
-fn on(scene: &Scene, line: &str) -> std::process::Command {
+/// A command on the test's datadir, without the flag `--chain`.
+fn on(scene: &TestFolder, line: &str) -> std::process::Command {
     let words = words(line);
     let flags = words.iter().position(|word| word.starts_with('-')).unwrap_or(words.len());
     let (command, flags) = words.split_at(flags);
@@ -16,9 +16,9 @@ fn on(scene: &Scene, line: &str) -> std::process::Command {
     command
 }
 
-/// A datadir as versions before have made it.
+/// A datadir in the format of an earlier version.
 fn forget_chain(datadir: &Path) {
-    let db = Db::open(datadir, &OpenOptions::default()).unwrap();
+    let db = DatabaseEnv::open(datadir, &OpenOptions::default()).unwrap();
     let mut txn = db.begin_write().unwrap();
     assert!(txn.delete_note("chain").unwrap());
     txn.commit().unwrap();
@@ -27,7 +27,7 @@ fn forget_chain(datadir: &Path) {
 #[test]
 fn a_dumped_genesis_is_the_same_chain() {
     for name in ["mainnet", "sepolia", "holesky", "hoodi", "dev"] {
-        let scene = Scene::new();
+        let scene = TestFolder::new();
         let json = succeeds(&mut retrie(["dump-genesis", "--chain", name]));
         let file = scene.write("genesis.json", &json);
         let init = |chain: &str, data: &str| {
@@ -39,14 +39,14 @@ fn a_dumped_genesis_is_the_same_chain() {
         assert_eq!(init(&file, "read"), init(name, "known"), "{name}");
         let again = succeeds(&mut retrie(["dump-genesis", "--chain", &file]));
         assert_eq!(again, json, "{name}");
-        // Opened by its name, a datadir of the file is that of the network.
+        // The file is that network's genesis, so the network's name opens the datadir too.
         succeeds(&mut retrie(["init", "--chain", name, "--datadir", &scene.at("read")]));
     }
 }
 
 #[test]
 fn a_datadir_knows_the_chain_of_a_genesis_file() {
-    let (scene, _) = Scene::with_chain(Rules::Prague, 6);
+    let (scene, _) = TestFolder::with_chain(TestRules::Prague, 6);
     succeeds(&mut scene.import("chain.rlp", "--to 5"));
     let genesis = std::fs::read(scene.path("genesis.json")).unwrap();
     std::fs::remove_file(scene.path("genesis.json")).unwrap();
@@ -62,7 +62,7 @@ fn a_datadir_knows_the_chain_of_a_genesis_file() {
     again(&format!("import --from 0 {chain}"));
     assert_eq!(scene.head("data").0, 6);
 
-    // Another chain is refused, whatever the command.
+    // Every command refuses another chain.
     let data = scene.at("data");
     for line in [
         "db verify",
@@ -80,7 +80,7 @@ fn a_datadir_knows_the_chain_of_a_genesis_file() {
     }
     assert_eq!(scene.head("data").0, 6);
 
-    // An earlier version kept no chain: then it is asked for, where rules are needed.
+    // An earlier version stored no chain: commands that need its rules ask for it.
     forget_chain(&scene.path("data"));
     again("db stats");
     for line in ["db verify", "re-execute", "stage unwind --to 4", "init"] {
@@ -95,14 +95,14 @@ fn a_datadir_knows_the_chain_of_a_genesis_file() {
 
 #[test]
 fn a_later_file_of_the_same_genesis_brings_its_forks() {
-    let (scene, _) = Scene::with_chain(Rules::Prague, 2);
+    let (scene, _) = TestFolder::with_chain(TestRules::Prague, 2);
     succeeds(&mut scene.import("chain.rlp", ""));
     let genesis = std::fs::read_to_string(scene.path("genesis.json")).unwrap();
     assert!(!genesis.contains("osakaTime"));
     let later = genesis.replace("\"pragueTime\"", "\"osakaTime\":4102444800,\"pragueTime\"");
     let later = scene.write("later.json", later);
     let kept = || {
-        let db = Db::open(scene.path("data"), &OpenOptions::read_only()).unwrap();
+        let db = DatabaseEnv::open(scene.path("data"), &OpenOptions::read_only()).unwrap();
         db.begin_read().unwrap().spec().unwrap().to_genesis_json().unwrap()
     };
     assert!(!kept().contains("osakaTime"));
@@ -114,7 +114,7 @@ fn a_later_file_of_the_same_genesis_brings_its_forks() {
 
 #[test]
 fn a_datadir_of_a_known_network_is_found_by_its_genesis_block() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     succeeds(&mut on(&scene, "init --chain hoodi"));
     for _ in 0..2 {
         let out = succeeds(&mut on(&scene, "db verify"));
@@ -128,7 +128,7 @@ fn a_datadir_of_a_known_network_is_found_by_its_genesis_block() {
 
 #[test]
 fn a_chain_with_roots_of_its_own_is_kept_as_its_file_has_it() {
-    let (scene, _) = Scene::with_chain(Rules::Prague, 1);
+    let (scene, _) = TestFolder::with_chain(TestRules::Prague, 1);
     let genesis = scene.at("genesis.json");
     let native = "--state-backend cole --state-root native";
     succeeds(&mut on(&scene, &format!("init --chain {genesis} {native}")));
@@ -137,7 +137,7 @@ fn a_chain_with_roots_of_its_own_is_kept_as_its_file_has_it() {
     assert!(out.contains("nothing is wrong"), "{out}");
     succeeds(&mut on(&scene, &format!("init {native}")));
     fails_saying(&mut on(&scene, "db verify --chain dev"), &["not chain 1337"]);
-    let db = Db::open(scene.path("data"), &OpenOptions::read_only()).unwrap();
+    let db = DatabaseEnv::open(scene.path("data"), &OpenOptions::read_only()).unwrap();
     let read = db.begin_read().unwrap();
     let (spec, genesis) = (read.spec().unwrap(), read.metadata().unwrap().unwrap().genesis);
     assert_ne!(spec.genesis_hash(), genesis, "the identity has the native root");

@@ -1,21 +1,21 @@
-//! `cole` on the command line: its flags, which a datadir keeps, and its files, which `db verify`
-//! reads.
+//! `cole` on the command line: its flags, which are stored in the datadir, and its files, which `db
+//! verify` reads.
 
-use crate::common::{Scene, fails_saying, retrie, succeeds, words};
-use retrie_pipeline::{state_folder, testkit::Rules};
+use crate::common::{TestFolder, fails_saying, retrie, succeeds, words};
+use retrie_pipeline::{state_folder, testkit::TestRules};
 use std::{collections::BTreeMap, process::Command};
 
-/// Every few blocks something is flushed or merged.
+/// Small limits, so that a flush or merge happens every few blocks.
 const SMALL: &str = "--cole.memory-pairs 40 --cole.size-ratio 2";
 
-fn on_data(scene: &Scene, line: &str) -> Command {
+fn on_data(scene: &TestFolder, line: &str) -> Command {
     let mut command = retrie(words(line));
     command.args(["--chain", &scene.at("genesis.json"), "--datadir", &scene.at("data")]);
     command
 }
 
 /// The files of the state, by name.
-fn files(scene: &Scene) -> BTreeMap<String, Vec<u8>> {
+fn files(scene: &TestFolder) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(state_folder(&scene.path("data"), false)).unwrap();
     let file = |entry: std::io::Result<std::fs::DirEntry>| {
         let entry = entry.unwrap();
@@ -24,8 +24,8 @@ fn files(scene: &Scene) -> BTreeMap<String, Vec<u8>> {
     entries.map(file).collect()
 }
 
-/// What `db verify` says, and its findings.
-fn verify(scene: &Scene) -> (Option<i32>, Vec<String>) {
+/// The output of `db verify`, and its findings.
+fn verify(scene: &TestFolder) -> (Option<i32>, Vec<String>) {
     let mut command = on_data(scene, "db verify");
     let code = command.args(["--json", &scene.at("verify.json")]).output().unwrap().status.code();
     let report = scene.json("verify.json");
@@ -35,8 +35,8 @@ fn verify(scene: &Scene) -> (Option<i32>, Vec<String>) {
 
 #[test]
 fn damaged_and_missing_files_are_named_and_nothing_else_is_touched() {
-    let (scene, _) = Scene::with_chain(Rules::Prague, 60);
-    // Without undo and merges under way, all files are those of the tip.
+    let (scene, _) = TestFolder::with_chain(TestRules::Prague, 60);
+    // Without undo and running merges, all files belong to the durable tip.
     let flags = format!("--state-backend cole-sync {SMALL} --retention 0");
     succeeds(&mut scene.import("chain.rlp", &flags));
     assert_eq!(verify(&scene), (Some(0), Vec::new()));
@@ -61,7 +61,7 @@ fn damaged_and_missing_files_are_named_and_nothing_else_is_touched() {
             assert!(findings.iter().any(|line| line.contains(name)), "{name}: {findings:?}");
             assert!(files(&scene) == before, "{name}: the check has changed files");
         }
-        // Neither does an attempt to go on without it.
+        // A failed import without the file changes no files either.
         let before = files(&scene);
         fails_saying(&mut scene.import("chain.rlp", "--state-backend cole"), &[name]);
         assert!(files(&scene) == before, "{name}: opening has changed files");
@@ -72,7 +72,7 @@ fn damaged_and_missing_files_are_named_and_nothing_else_is_touched() {
 
 #[test]
 fn merges_under_way_are_found_again() {
-    let (scene, blocks) = Scene::with_chain(Rules::Prague, 80);
+    let (scene, blocks) = TestFolder::with_chain(TestRules::Prague, 80);
     let import = |to: u64| {
         let flags = format!("--state-backend cole {SMALL} --retention 4 --to {to}");
         scene.import("chain.rlp", &flags)
@@ -83,7 +83,7 @@ fn merges_under_way_are_found_again() {
         assert_eq!(verify(&scene), (Some(0), Vec::new()), "block {to}");
         roots.push(scene.head("data"));
     }
-    // As it would have been in one go.
+    // The same as after an uninterrupted import.
     std::fs::remove_dir_all(scene.path("data")).unwrap();
     succeeds(&mut import(80));
     assert_eq!(roots.last(), Some(&scene.head("data")));
@@ -92,7 +92,7 @@ fn merges_under_way_are_found_again() {
 
 #[test]
 fn parameters_are_settled_when_a_datadir_is_made() {
-    let (scene, _) = Scene::with_chain(Rules::Byzantium, 20);
+    let (scene, _) = TestFolder::with_chain(TestRules::Byzantium, 20);
     let import = |flags: &str| scene.import("chain.rlp", &format!("--state-backend {flags}"));
     for (flag, says) in [
         ("--cole.size-ratio 1", "2 to 64"),
@@ -105,17 +105,17 @@ fn parameters_are_settled_when_a_datadir_is_made() {
     }
     succeeds(&mut import(&format!("cole {SMALL}")));
     let head = scene.head("data");
-    // Reopened without flags, and with others.
+    // Reopened without flags, and with other flags.
     for flags in ["", "--cole.memory-pairs 7 --cole.async-merge false"] {
         succeeds(&mut on_data(&scene, "stage unwind --to 10"));
         let output = import(&format!("cole {flags}")).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(0), "{stderr}");
-        assert_eq!(stderr.contains("those given now are ignored"), !flags.is_empty(), "{stderr}");
+        assert_eq!(stderr.contains("these are ignored"), !flags.is_empty(), "{stderr}");
         assert_eq!(scene.head("data"), head, "{flags}");
     }
     fails_saying(&mut import("raw"), &["backend cole, not raw"]);
-    // `cole-sync` is a datadir of `cole`, reopened by the same command.
+    // The datadir of `cole-sync` is one of `cole`, and the same command reopens it.
     std::fs::remove_dir_all(scene.path("data")).unwrap();
     for backend in ["cole-sync", "cole-sync", "cole"] {
         let output = import(&format!("{backend} {SMALL}")).output().unwrap();
@@ -125,10 +125,10 @@ fn parameters_are_settled_when_a_datadir_is_made() {
     }
 }
 
-/// The state of every block is there without flat history, and is executed on.
+/// Every block's state is readable without flat history, and blocks execute on it.
 #[test]
 fn every_block_is_executed_again_on_the_states_that_cole_keeps() {
-    let (scene, _) = Scene::with_chain(Rules::Cancun, 50);
+    let (scene, _) = TestFolder::with_chain(TestRules::Cancun, 50);
     for backend in ["cole", "cole-sync"] {
         let flags = format!("--state-backend {backend} {SMALL} --retention 3");
         succeeds(&mut scene.import("chain.rlp", &flags));

@@ -1,16 +1,16 @@
-//! Whatever goes wrong: exit code 1, one line on stderr that names block, file or key, everything
-//! before it kept, and a datadir that goes on.
+//! Error paths: exit code 1, one line on stderr that names the block, file or key, all earlier
+//! blocks kept, and a datadir that still works.
 
 use crate::common::{
-    Scene, fails, fails_saying, gunzip, gzip, mainnet, mainnet_blocks, program, retrie, succeeds,
-    words,
+    TestFolder, fails, fails_saying, gunzip, gzip, mainnet, mainnet_blocks, program, retrie,
+    succeeds, words,
 };
-use retrie_db::{Db, OpenOptions};
-use retrie_pipeline::testkit::{Rules, write_blocks};
+use retrie_db::{DatabaseEnv, OpenOptions};
+use retrie_pipeline::testkit::{TestRules, write_blocks};
 use std::{fs::File, process::Command};
 
-fn chain() -> (Scene, Vec<retrie_chainspec::primitives::Block>) {
-    Scene::with_chain(Rules::Byzantium, 6)
+fn chain() -> (TestFolder, Vec<retrie_chainspec::primitives::Block>) {
+    TestFolder::with_chain(TestRules::Byzantium, 6)
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn damaged_block_files_keep_the_blocks_before() {
     let line = fails_saying(&mut scene.import("wrong.rlp", ""), &["block 4 (", "gas"]);
     assert!(line.contains(&wrong[3].header.hash_slow().to_string()), "{line}");
     assert_eq!(scene.head("data").0, 3);
-    // The figures are written all the same, and true.
+    // The figures are still written, and right.
     let json = format!("--json {}", scene.at("report.json"));
     fails(&mut scene.import("wrong.rlp", &json));
     let report = scene.json("report.json");
@@ -103,7 +103,7 @@ fn damaged_block_files_keep_the_blocks_before() {
 fn damaged_real_files_are_found() {
     let Some(mainnet) = mainnet() else { return };
     let files = mainnet_blocks(&mainnet);
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let era1 = std::fs::read(&files[0]).unwrap();
     let mut flipped = era1.clone();
     flipped[700_000] ^= 1;
@@ -116,7 +116,7 @@ fn damaged_real_files_are_found() {
     }
     scene.write("good.era1", &era1);
     succeeds(&mut import("good.era1"));
-    // Its first block is not the next one.
+    // The file's first block is not the next one.
     let rlp = gunzip(&files[2]);
     scene.write("later.rlp", &rlp);
     let mut command = retrie(["import", "--datadir", &scene.at("data"), &scene.at("later.rlp")]);
@@ -142,7 +142,7 @@ fn foreign_datadirs_are_refused() {
         retrie(["import", "--datadir", &data, "--chain", "sepolia", &scene.at("chain.rlp")]);
     fails_saying(&mut other, &[&data, "--chain"]);
     fails_saying(retrie(["init", "--datadir", &data]).args(["--chain", "mainnet"]), &[&data]);
-    // Something else in the place of the database.
+    // Another file in the place of the database.
     let (other, _) = chain();
     std::fs::create_dir_all(other.path("data/db")).unwrap();
     other.write("data/db/mdbx.dat", vec![7; 65536]);
@@ -155,7 +155,8 @@ fn foreign_datadirs_are_refused() {
     assert_eq!(scene.head("data").0, 6);
 }
 
-/// A second command without the flags was refused, or had the defaults instead.
+/// A second command without the flags was once refused, or used the defaults instead of the
+/// datadir's settings.
 #[test]
 fn a_datadir_settles_its_backend_and_its_retention() {
     for (backend, flags) in
@@ -164,14 +165,14 @@ fn a_datadir_settles_its_backend_and_its_retention() {
         let (scene, _) = chain();
         let made = format!("--to 2 --state-backend {backend} --state-root shadow {flags}");
         succeeds(&mut scene.import("chain.rlp", &format!("{made} --retention 2")));
-        // Whatever is not said is as it was.
+        // Without flags all settings stay.
         succeeds(&mut scene.import("chain.rlp", "--to 4"));
         let mut init = retrie(["init", "--datadir", &scene.at("data")]);
         assert!(succeeds(&mut init).contains(&format!("backend {backend}, at block #4")));
         succeeds(&mut scene.import("chain.rlp", &format!("--to 6 --state-backend {backend}")));
         succeeds(&mut scene.import("chain.rlp", "--retention 2"));
         assert_eq!(scene.head("data").0, 6);
-        // What contradicts it is refused, both named.
+        // A contradicting flag is refused; the error names both values.
         fails_saying(
             &mut scene.import("chain.rlp", "--state-backend duptree"),
             &[&scene.at("data"), &format!("--state-backend {backend}"), "duptree"],
@@ -185,8 +186,8 @@ fn a_datadir_settles_its_backend_and_its_retention() {
         fails_saying(&mut unwind("3"), &["block 3", "block 4"]);
         succeeds(&mut unwind("4"));
     }
-    // What nobody has named can still be named; then it is settled, for other commands too.
-    let (scene, _) = Scene::with_chain(Rules::Byzantium, 140);
+    // A setting that was never named can still be named. After that it is fixed for all commands.
+    let (scene, _) = TestFolder::with_chain(TestRules::Byzantium, 140);
     let (chain, data) = (scene.at("genesis.json"), scene.at("data"));
     succeeds(&mut retrie(["init", "--chain", &chain, "--datadir", &data]));
     succeeds(&mut scene.import("chain.rlp", "--retention 138"));
@@ -199,7 +200,7 @@ fn a_datadir_settles_its_backend_and_its_retention() {
 fn second_process_on_a_datadir_is_told_who_holds_it() {
     let (scene, _) = chain();
     succeeds(&mut scene.import("chain.rlp", "--to 2"));
-    let holder = Db::open(scene.path("data"), &OpenOptions::default()).unwrap();
+    let holder = DatabaseEnv::open(scene.path("data"), &OpenOptions::default()).unwrap();
     let pid = format!("process {}", std::process::id());
     fails_saying(&mut scene.import("chain.rlp", ""), &[&scene.at("data"), &pid]);
     assert_eq!(scene.head("data").0, 2, "reading is possible beside a writer");
@@ -209,7 +210,7 @@ fn second_process_on_a_datadir_is_told_who_holds_it() {
 
 #[test]
 fn full_database_keeps_what_is_committed_and_goes_on_when_larger() {
-    let (scene, blocks) = Scene::with_chain(Rules::Byzantium, 120);
+    let (scene, blocks) = TestFolder::with_chain(TestRules::Byzantium, 120);
     let last = blocks.len() as u64;
     let json = format!("--db.max-size 500KB --json {}", scene.at("report.json"));
     let line = fails_saying(&mut scene.import("chain.rlp", &json), &["size limit", "block"]);
@@ -223,10 +224,10 @@ fn full_database_keeps_what_is_committed_and_goes_on_when_larger() {
     assert_eq!(scene.head("data"), (last, blocks[last as usize - 1].header.state_root.to_string()));
 }
 
-/// A full disk, as a limit on the size of files.
+/// A full disk, simulated by a limit on the file size.
 #[test]
 fn full_disk_keeps_what_is_committed_and_goes_on_with_more_room() {
-    let (scene, blocks) = Scene::with_chain(Rules::Byzantium, 120);
+    let (scene, blocks) = TestFolder::with_chain(TestRules::Byzantium, 120);
     let last = blocks.len() as u64;
     let limited = |kib: u64| {
         let import = scene.import("chain.rlp", "--db.max-size 4MB");
@@ -235,7 +236,7 @@ fn full_disk_keeps_what_is_committed_and_goes_on_with_more_room() {
         command.args(["-c", &script]).arg(import.get_program()).args(import.get_args());
         command
     };
-    // Not even enough to begin, then enough for some blocks.
+    // First too little to begin, then enough for some blocks.
     fails_saying(&mut limited(8), &["no space left"]);
     let mut failed = 0;
     for kib in [600, 1100, 1600] {
@@ -253,8 +254,8 @@ fn full_disk_keeps_what_is_committed_and_goes_on_with_more_room() {
     assert_eq!(scene.head("data"), (last, blocks[last as usize - 1].header.state_root.to_string()));
 }
 
-/// A disk of its own, where a process may have one. The commit fails on its thread, and the blocks after
-/// it only notice that it has.
+/// A small disk of its own, if the process may mount one. The commit fails on the writer thread;
+/// the blocks after it only get the consequence.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_disk_without_room_is_called_full_whoever_notices_first() {
@@ -266,7 +267,7 @@ fn a_disk_without_room_is_called_full_whoever_notices_first() {
         return;
     }
     let blocks = mainnet_blocks(&mainnet).remove(0);
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let data = scene.at("data");
     std::fs::create_dir(&data).unwrap();
     for kib in [2500, 3000, 3001, 3500, 4500, 6000] {
@@ -278,7 +279,7 @@ fn a_disk_without_room_is_called_full_whoever_notices_first() {
     }
 }
 
-/// As `head` closes it, once it has its lines.
+/// `head` closes the pipe like this after its last line.
 #[test]
 fn who_only_prints_ends_quietly_on_a_closed_pipe() {
     let (scene, _) = chain();
@@ -294,9 +295,9 @@ fn who_only_prints_ends_quietly_on_a_closed_pipe() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = retrie(words(line)).stdout(writer).output().unwrap();
-        // As a shell shows one that SIGPIPE has ended.
+        // The exit code that a shell shows after SIGPIPE.
         assert_eq!(output.status.code(), Some(141), "{line}: {output:?}");
-        // Figures for programs on stdout send those for people to stderr.
+        // With JSON on stdout, lines for people go to stderr.
         let stderr = String::from_utf8(output.stderr).unwrap();
         let is_quiet =
             if line.ends_with('-') { !stderr.contains("error") } else { stderr.is_empty() };
@@ -318,7 +319,7 @@ fn output_that_cannot_be_written_is_an_error() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let stats = ["db", "stats", "--datadir", &scene.at("data")];
     fails_saying(retrie(stats).stdout(full()), &["writing to stdout"]);
-    // Nobody listens on stderr either: the exit code still tells.
+    // With stderr closed too, the exit code still reports the error.
     let status = scene.import("nowhere.rlp", "").stderr(closed()).status().unwrap();
     assert_eq!(status.code(), Some(1));
     let nowhere = scene.at("no/folder/x");

@@ -1,11 +1,11 @@
-//! `retrie download` and `retrie bundle make` as a user runs them.
+//! `retrie download` and `retrie bundle make`, run as a user runs them.
 
 use crate::common;
 
-use common::{Scene, fails_saying, gunzip, mainnet, retrie, signal, succeeds, words};
+use common::{TestFolder, fails_saying, gunzip, mainnet, retrie, signal, succeeds, words};
 use retrie_sources::{
     Bundle,
-    testkit::{HttpServer, Reply},
+    testkit::{HttpServer, ScriptedReply},
 };
 use serde_json::{Value, json};
 use std::{
@@ -15,7 +15,8 @@ use std::{
 
 const NAMES: [&str; 2] = ["mainnet-00000-5ec1ffb8.era1", "mainnet-00001-a5364e9a.era1"];
 
-/// A mirror of the first two era1 files; sends only `sent` bytes of an answer and hangs, if told.
+/// A mirror of the first two era1 files. With `sent` it sends only that many bytes of a response
+/// and hangs.
 fn mirror(sent: Option<usize>) -> Option<HttpServer> {
     let chain = mainnet()?.join("chain");
     let files = NAMES.map(|name| std::fs::read(chain.join(name)).unwrap());
@@ -23,11 +24,11 @@ fn mirror(sent: Option<usize>) -> Option<HttpServer> {
         let name = request.path.trim_start_matches('/');
         match NAMES.iter().position(|known| *known == name) {
             Some(at) => match sent {
-                Some(sent) => Reply::file(request, &files[at]).cut(sent).hanging(),
-                None => Reply::file(request, &files[at]),
+                Some(sent) => ScriptedReply::file(request, &files[at]).cut(sent).hanging(),
+                None => ScriptedReply::file(request, &files[at]),
             },
-            None if name.is_empty() => Reply::new(200, NAMES.join("<br>")),
-            None => Reply::new(404, ""),
+            None if name.is_empty() => ScriptedReply::new(200, NAMES.join("<br>")),
+            None => ScriptedReply::new(404, ""),
         }
     });
     Some(server.unwrap())
@@ -36,7 +37,7 @@ fn mirror(sent: Option<usize>) -> Option<HttpServer> {
 #[test]
 fn downloaded_files_can_be_imported() {
     let Some(server) = mirror(None) else { return };
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let line = format!("download era1 --from 0 --to 1 --mirror {} {}", server.url(), scene.at("e"));
     let out = succeeds(&mut retrie(words(&line)));
     assert!(out.contains("blocks 8192 to 16383") && out.contains("2 files fetched"), "{out}");
@@ -50,7 +51,7 @@ fn downloaded_files_can_be_imported() {
 #[test]
 fn interrupted_download_goes_on() {
     let (Some(slow), Some(server)) = (mirror(Some(1_000_000)), mirror(None)) else { return };
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let line = |server: &HttpServer| {
         format!(
             "download era1 --timeout 1 --from 0 --to 0 --mirror {} {}",
@@ -82,7 +83,7 @@ fn interrupted_download_goes_on() {
 
 #[test]
 fn wrong_arguments_and_servers_are_one_line() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let folder = scene.at("out");
     let nowhere = "http://127.0.0.1:9";
     for (line, what) in [
@@ -106,7 +107,7 @@ fn wrong_arguments_and_servers_are_one_line() {
     assert!(!scene.path("out").exists(), "nothing is created for nothing");
 }
 
-/// A node of mainnet that knows the header of one block and nothing else.
+/// A mainnet node that has the header of one block and nothing else.
 fn node_with(header: Value) -> HttpServer {
     HttpServer::start(move |request| {
         let call: Value = serde_json::from_slice(&request.body).unwrap();
@@ -116,7 +117,7 @@ fn node_with(header: Value) -> HttpServer {
             _ => Value::Null,
         };
         let reply = json!({"jsonrpc": "2.0", "id": call["id"], "result": result});
-        Reply::new(200, reply.to_string())
+        ScriptedReply::new(200, reply.to_string())
     })
     .unwrap()
 }
@@ -130,7 +131,7 @@ fn bundles_that_are_there_are_checked() {
     header["hash"] = json!(bundle.hash);
     header["transactions"] = json!([]);
     let server = node_with(header);
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let make = |from: u64| {
         retrie(words(&format!(
             "bundle make --rpc {} --from {from} --to {from} {}",
@@ -143,10 +144,10 @@ fn bundles_that_are_there_are_checked() {
     std::fs::copy(&source, &target).unwrap();
     let out = succeeds(&mut make(19923400));
     assert!(out.contains("was there, replays") && out.contains("0 bundles made"), "{out}");
-    // One of another block is not replaced.
+    // A bundle of another block is not replaced.
     std::fs::copy(&source, scene.path("out").join("19923401.json.gz")).unwrap();
     fails_saying(&mut make(19923401), &["block 19923401", "no such block"]);
-    // A damaged one stays as long as there is none better.
+    // A damaged bundle stays until a good one replaces it.
     let damaged = common::gzip(&gunzip(&source)[..5000]);
     std::fs::write(&target, &damaged).unwrap();
     fails_saying(&mut make(19923400), &["block 19923400", &server.url()]);

@@ -1,19 +1,19 @@
-//! A node that has started makes nothing at its first use that a block, a payload or a blob waits for.
+//! After its start a node creates nothing lazily that a block, payload or blob would wait for.
 
-use crate::node::Node;
+use crate::node::NodeProcess;
 use alloy_primitives::hex;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How much longer the first of a kind may take than the second, and what a busy machine may add. The
-/// trusted setup of KZG alone takes two seconds of work.
+/// How much longer the first call may take than the second, with a margin for a busy machine. KZG's
+/// trusted setup alone takes two seconds to load.
 const RATIO: u32 = 20;
 const NOISE: Duration = Duration::from_millis(700);
-/// Nodes that are tried: one of them has a quiet moment for every kind.
+/// Nodes that are tried. At least one of them must be free of noise for each kind of call.
 const TRIES: usize = 3;
 
-/// Each precompile with an input that has it compute: address and input.
+/// Each precompile, with an input that makes it compute: address and input.
 fn precompiles() -> Vec<(u16, String)> {
     let word = |value: u64| format!("{value:064x}");
     let words = |values: &[u64]| values.iter().map(|value| word(*value)).collect::<String>();
@@ -53,7 +53,7 @@ fn precompiles() -> Vec<(u16, String)> {
     ]
 }
 
-/// What is asked twice of a node: a name, a method and its parameters.
+/// A call made twice to a node: a name, a method and its parameters.
 fn requests(accounts: &Value) -> Vec<(String, &'static str, Value)> {
     let call = |(address, input): (u16, String)| {
         let to = format!("{address:#042x}");
@@ -66,19 +66,19 @@ fn requests(accounts: &Value) -> Vec<(String, &'static str, Value)> {
     let payment = json!({ "from": from, "to": to, "value": "0x1" });
     let mut all: Vec<_> = precompiles().into_iter().map(call).collect();
     all.push(("blob".into(), "eth_fillTransaction", json!([blob])));
-    // It is built into a payload and mined before the answer.
+    // The transaction is in a payload and mined before the response.
     all.push(("transaction".into(), "eth_sendTransaction", json!([payment])));
     all
 }
 
-/// The first block with a point evaluation took 3.7 s, as did the first blob transaction: both loaded the
-/// trusted setup of KZG.
+/// The first block with a point evaluation once took 3.7 s, and so did the first blob transaction:
+/// both loaded KZG's trusted setup.
 #[test]
 fn the_first_of_everything_takes_no_longer_than_the_second() {
     let mut slow = Vec::new();
     for _ in 0..TRIES {
         let folder = TempDir::new().unwrap();
-        let node = Node::start(&folder.path().join("data"), "--dev");
+        let node = NodeProcess::start(&folder.path().join("data"), "--dev");
         node.wait_for_log("warm: ");
         let timed = |method: &str, params: &Value| {
             let start = Instant::now();

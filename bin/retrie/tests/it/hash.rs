@@ -1,11 +1,11 @@
-//! `mpt-archive` on the command line, with Ethereum's hash function and with the other one.
+//! `mpt-archive` on the command line, with Ethereum's hash function and with BLAKE2b.
 
-use crate::common::{Scene, fails_saying, retrie, succeeds, words};
-use retrie_pipeline::testkit::Rules;
+use crate::common::{TestFolder, fails_saying, retrie, succeeds, words};
+use retrie_pipeline::testkit::TestRules;
 
 #[test]
 fn archives_are_imported_inspected_and_opened_with_the_hash_they_were_made_with() {
-    let (scene, _) = Scene::with_chain(Rules::Byzantium, 6);
+    let (scene, _) = TestFolder::with_chain(TestRules::Byzantium, 6);
     succeeds(&mut scene.import("chain.rlp", "--state-backend mpt-archive"));
     let datadir = scene.at("data");
     let stats = |datadir: &str| {
@@ -34,7 +34,7 @@ fn archives_are_imported_inspected_and_opened_with_the_hash_they_were_made_with(
 
 #[test]
 fn the_hash_is_for_backends_that_have_the_choice() {
-    let (scene, _) = Scene::with_chain(Rules::Byzantium, 2);
+    let (scene, _) = TestFolder::with_chain(TestRules::Byzantium, 2);
     for (backend, hash) in [("raw", "blake2b"), ("mpt", "blake2b"), ("mpt", "keccak")] {
         let flags = format!("--state-backend {backend} --hash {hash}");
         fails_saying(
@@ -43,7 +43,7 @@ fn the_hash_is_for_backends_that_have_the_choice() {
         );
     }
     assert!(!scene.path("data").exists(), "nothing is created for nothing");
-    // In a list it is for those that have it.
+    // In a list of backends `--hash` applies to those that support it.
     let line = format!(
         "replay --chain {} --state-backend mpt,mpt-archive --hash blake2b {}",
         scene.at("genesis.json"),

@@ -1,11 +1,11 @@
 //! `init`, `import`, `export` and `db stats` as people use them.
 
 use crate::common::{
-    MAINNET_600, Scene, checked_backends, fails_saying, keys, mainnet, mainnet_blocks, retrie,
+    MAINNET_600, TestFolder, checked_backends, fails_saying, keys, mainnet, mainnet_blocks, retrie,
     succeeds, test_chain, words,
 };
-use retrie_backends::Descriptor;
-use retrie_pipeline::testkit::{Rules, write_blocks};
+use retrie_backends::BackendDescriptor;
+use retrie_pipeline::testkit::{TestRules, write_blocks};
 use serde_json::Value;
 
 const IMPORT_KEYS: [&str; 9] = [
@@ -33,9 +33,9 @@ fn tip(report: &Value) -> (u64, &str) {
 
 #[test]
 fn exported_chain_is_what_was_imported_on_every_backend() {
-    let rules = [Rules::Frontier, Rules::Byzantium, Rules::Prague];
+    let rules = [TestRules::Frontier, TestRules::Byzantium, TestRules::Prague];
     for (rules, backend) in rules.into_iter().zip(["mpt", "raw", "raw --referee mpt"]) {
-        let (scene, blocks) = Scene::with_chain(rules, 8);
+        let (scene, blocks) = TestFolder::with_chain(rules, 8);
         let head = blocks[7].header.hash_slow().to_string();
         let more = format!("--state-backend {backend} --json {}", scene.at("report.json"));
         let printed = succeeds(&mut scene.import("chain.rlp", &more));
@@ -49,7 +49,7 @@ fn exported_chain_is_what_was_imported_on_every_backend() {
         assert_eq!(report["roots_checked"], if backend == "raw" { 0 } else { 8 });
         assert_eq!(report["tip"]["stateRoot"], blocks[7].header.state_root.to_string());
 
-        // The whole chain with genesis, a part of it, and gzipped.
+        // The whole chain with genesis, a range of it, and a gzipped file.
         let export = |args: &str, file: &str| {
             let mut command = retrie(["export", "--datadir", &scene.at("data")]);
             succeeds(command.args(words(args)).arg(scene.at(file)));
@@ -62,7 +62,7 @@ fn exported_chain_is_what_was_imported_on_every_backend() {
         export("--from 3 --to 8", "end.rlp.gz");
         export("--from 0 --to 2", "begin.rlp");
 
-        // Back in, in two files, elsewhere.
+        // Imported again, from two files, into another datadir.
         let again = scene.import("begin.rlp end.rlp.gz", &more);
         let args: Vec<_> = again.get_args().map(|arg| arg.to_str().unwrap().to_owned()).collect();
         let elsewhere: Vec<_> =
@@ -78,7 +78,7 @@ fn exported_chain_is_what_was_imported_on_every_backend() {
 #[test]
 fn one_root_is_checked_for_many_blocks_where_the_backend_allows_it() {
     for (backend, roots) in [("mpt", 6), ("prefix", 20), ("raw --referee mpt", 6), ("raw", 0)] {
-        let (scene, _) = Scene::with_chain(Rules::Byzantium, 20);
+        let (scene, _) = TestFolder::with_chain(TestRules::Byzantium, 20);
         let more = format!(
             "--state-backend {backend} --retention 5 --check-roots batch --json {}",
             scene.at("report.json")
@@ -94,7 +94,7 @@ fn one_root_is_checked_for_many_blocks_where_the_backend_allows_it() {
 
 #[test]
 fn init_creates_once_and_stats_tell_what_is_there() {
-    let (scene, blocks) = Scene::with_chain(Rules::Byzantium, 5);
+    let (scene, blocks) = TestFolder::with_chain(TestRules::Byzantium, 5);
     let init = || {
         let mut command = retrie(["init", "--chain", &scene.at("genesis.json")]);
         command.args(["--datadir", &scene.at("data")]);
@@ -126,9 +126,9 @@ fn init_creates_once_and_stats_tell_what_is_there() {
 
 #[test]
 fn backends_with_a_history_of_their_own_read_all_of_it() {
-    let has_history = |one: &&Descriptor| (one.small)().history().is_some();
+    let has_history = |one: &&BackendDescriptor| (one.small)().history().is_some();
     for backend in retrie_backends::all().filter(has_history).map(|one| one.name) {
-        let (scene, _) = Scene::with_chain(Rules::Byzantium, 20);
+        let (scene, _) = TestFolder::with_chain(TestRules::Byzantium, 20);
         let more = format!("--retention 3 --state-backend {backend}");
         succeeds(&mut scene.import("chain.rlp", &more));
         let printed = succeeds(&mut retrie(["db", "stats", "--datadir", &scene.at("data")]));
@@ -136,7 +136,7 @@ fn backends_with_a_history_of_their_own_read_all_of_it() {
     }
 }
 
-/// A commit prunes what was durable before it, hence several imports.
+/// A commit prunes only blocks that were durable before it, so there are several imports.
 #[test]
 fn pruning_flags_bound_what_is_kept_of_the_past() {
     let last = "--prune.state-history.distance 6 --prune.receipts.distance 8";
@@ -148,7 +148,7 @@ fn pruning_flags_bound_what_is_kept_of_the_past() {
         (none, 14, 4),
         ("--prune.state-history.full --prune.receipts.before 15", 20, 6),
     ] {
-        let (scene, blocks) = Scene::with_chain(Rules::Byzantium, 20);
+        let (scene, blocks) = TestFolder::with_chain(TestRules::Byzantium, 20);
         for to in [10, 15, 20] {
             let more = format!("--retention 3 --state-backend raw --to {to} {flags}");
             succeeds(&mut scene.import("chain.rlp", &more));
@@ -172,16 +172,17 @@ fn pruning_flags_bound_what_is_kept_of_the_past() {
 
 #[test]
 fn bodies_and_lookup_of_old_blocks_go_as_the_flags_say() {
-    // Blocks that keep their bodies (beside genesis), their receipts, their rows in the lookup.
+    // Blocks that keep their bodies (without genesis), their receipts, their rows in the lookup
+    // table.
     for (rules, flags, bodies, receipts, lookup) in [
-        (Rules::Byzantium, "--prune.bodies.distance 8", 9, 9, 9),
-        (Rules::Byzantium, "--prune.bodies.distance 2", 8, 8, 8),
-        (Rules::Byzantium, "--prune.bodies.before 15 --prune.receipts.full", 8, 4, 8),
-        (Rules::Cancun, "--prune.bodies.pre-merge --full", 20, 20, 20),
-        (Rules::Byzantium, "--prune.transaction-lookup.full", 20, 20, 4),
-        (Rules::Byzantium, "--prune.transaction-lookup.before 15", 20, 20, 6),
+        (TestRules::Byzantium, "--prune.bodies.distance 8", 9, 9, 9),
+        (TestRules::Byzantium, "--prune.bodies.distance 2", 8, 8, 8),
+        (TestRules::Byzantium, "--prune.bodies.before 15 --prune.receipts.full", 8, 4, 8),
+        (TestRules::Cancun, "--prune.bodies.pre-merge --full", 20, 20, 20),
+        (TestRules::Byzantium, "--prune.transaction-lookup.full", 20, 20, 4),
+        (TestRules::Byzantium, "--prune.transaction-lookup.before 15", 20, 20, 6),
     ] {
-        let (scene, blocks) = Scene::with_chain(rules, 20);
+        let (scene, blocks) = TestFolder::with_chain(rules, 20);
         for to in [10, 20] {
             let more = format!("--retention 3 --state-backend raw --to {to} {flags}");
             succeeds(&mut scene.import("chain.rlp", &more));
@@ -213,14 +214,14 @@ fn bodies_and_lookup_of_old_blocks_go_as_the_flags_say() {
             fails_saying(&mut export, &["the body of block 5 is not kept"]);
         }
     }
-    let (scene, _) = Scene::with_chain(Rules::Byzantium, 2);
+    let (scene, _) = TestFolder::with_chain(TestRules::Byzantium, 2);
     let merge = "--prune.bodies.pre-merge";
     fails_saying(&mut scene.import("chain.rlp", merge), &["--prune.bodies.before"]);
 }
 
 #[test]
 fn json_on_stdout_stands_alone() {
-    let (scene, _) = Scene::with_chain(Rules::Byzantium, 2);
+    let (scene, _) = TestFolder::with_chain(TestRules::Byzantium, 2);
     let printed = succeeds(&mut scene.import("chain.rlp", "--json -"));
     assert_eq!(tip(&serde_json::from_str(&printed).unwrap()).0, 2);
     let mut stats = retrie(["db", "stats", "--json", "-", "--datadir", &scene.at("data")]);
@@ -229,8 +230,8 @@ fn json_on_stdout_stands_alone() {
 
 #[test]
 fn side_chain_of_a_file_wins_by_total_difficulty() {
-    let scene = Scene::new();
-    let mut chain = test_chain(Rules::Byzantium);
+    let scene = TestFolder::new();
+    let mut chain = test_chain(TestRules::Byzantium);
     let genesis = chain.genesis();
     let trunk = *chain.branch(genesis, 3, 12, 0).last().unwrap();
     let slow = *chain.branch(trunk, 8, 1000, 1).last().unwrap();
@@ -245,7 +246,7 @@ fn side_chain_of_a_file_wins_by_total_difficulty() {
     let report = scene.json("report.json");
     assert_eq!(tip(&report), (10, &*fast.to_string()));
     assert_eq!((&report["reorgs"], &report["blocks"]), (&1.into(), &18.into()));
-    // Only what is canonical is exported.
+    // Only canonical blocks are exported.
     let exported = scene.at("out.rlp");
     succeeds(&mut retrie(["export", "--from", "1", "--datadir", &scene.at("data"), &exported]));
     write_blocks(&scene.path("expected.rlp"), &chain.path(genesis, fast));
@@ -262,7 +263,7 @@ fn first_mainnet_blocks_import_on_every_backend() {
     all.push("raw".into());
     for backend in all {
         let checked = if backend == "raw" { 0 } else { 600 };
-        let scene = Scene::new();
+        let scene = TestFolder::new();
         let json = scene.at("report.json");
         let line = format!(
             "import --chain mainnet --state-backend {backend} --datadir {} --to 600 --json {json} {era1}",
@@ -275,7 +276,7 @@ fn first_mainnet_blocks_import_on_every_backend() {
             (&report["blocks"], &report["txs"], &report["roots_checked"]),
             (&600.into(), &0.into(), &checked.into())
         );
-        // A folder, further on, from where it stopped.
+        // A folder: the import continues where it stopped.
         let line = line.replace("--to 600", "--from 601 --to 900");
         succeeds(&mut retrie(words(&line)));
         assert_eq!(tip(&scene.json("report.json")).0, 900);
@@ -285,19 +286,19 @@ fn first_mainnet_blocks_import_on_every_backend() {
     }
 }
 
-/// A pipe was opened three times: what had been read was lost, and the last opening waited for ever.
+/// A pipe was once opened three times: the data read was lost, and the last open never returned.
 #[cfg(unix)]
 #[test]
 fn blocks_come_from_pipes() {
     use std::{io::Write, process::Stdio};
-    let (scene, _) = Scene::with_chain(Rules::Prague, 8);
+    let (scene, _) = TestFolder::with_chain(TestRules::Prague, 8);
     let rlp = std::fs::read(scene.path("chain.rlp")).unwrap();
     let import = |path: &str, data: &str, bytes: &[u8]| {
         let mut command = retrie(["import", "--quiet", "--chain", &scene.at("genesis.json")]);
         command.args(["--datadir", &scene.at(data), path]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // A child that has ended early does not read it.
+        // A process that ended early does not read the pipe.
         let _ = child.stdin.take().unwrap().write_all(bytes);
         let output = child.wait_with_output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -306,7 +307,7 @@ fn blocks_come_from_pipes() {
         assert_eq!(import("/dev/stdin", data, &bytes), (Some(0), String::new()), "{data}");
         assert_eq!(scene.head(data).0, 8);
     }
-    // Whatever its name says, and whoever writes into it.
+    // A pipe works under any file name and with any writer.
     let fifo = scene.at("blocks.rlp");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let writer = std::thread::spawn({

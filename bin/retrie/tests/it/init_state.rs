@@ -1,34 +1,35 @@
-//! `dump-state` and `init-state`: a chain that begins in the middle, on every backend.
+//! `dump-state` and `init-state`: a chain that starts in the middle, on every backend.
 
 use crate::common::{
-    Scene, backends, checked_backends, fails_saying, gunzip, retrie, succeeds, test_chain, words,
+    TestFolder, backends, checked_backends, fails_saying, gunzip, retrie, succeeds, test_chain,
+    words,
 };
 use alloy_primitives::{Bytes, TxKind};
 use retrie_chainspec::primitives::Block;
-use retrie_db::{Db, OpenOptions};
-use retrie_pipeline::testkit::{Call, GENESIS_DIFFICULTY, Plan, Rules, write_blocks};
+use retrie_db::{DatabaseEnv, OpenOptions};
+use retrie_pipeline::testkit::{BlockPlan, GENESIS_DIFFICULTY, TestCall, TestRules, write_blocks};
 use std::process::Command;
 
-/// Which of the backends of a command line has Ethereum's roots.
+/// The backend of a command line that has Ethereum's roots.
 fn root_of(line: &str) -> Option<&str> {
     let has_root = |word: &&str| retrie_backends::with_ethereum_root().any(|b| b.name == *word);
     words(line).into_iter().find(has_root)
 }
 
-/// The block that chains begin with, of `BLOCKS`.
+/// The block of `BLOCKS` that the chains start from.
 const AT: u64 = 16;
 const BLOCKS: u64 = 24;
 
-/// A chain on `backend` in `data`, up to block `AT`, and its state and headers in files.
-fn dumped(rules: Rules, backend: &str) -> (Scene, Vec<Block>) {
-    let (scene, blocks) = Scene::with_chain(rules, BLOCKS);
+/// A chain on `backend` in `data` up to block `AT`, with its state and headers in files.
+fn dumped(rules: TestRules, backend: &str) -> (TestFolder, Vec<Block>) {
+    let (scene, blocks) = TestFolder::with_chain(rules, BLOCKS);
     succeeds(&mut scene.import("chain.rlp", &format!("--state-backend {backend} --to {AT}")));
     succeeds(&mut dump(&scene, "data", "state.jsonl", "--header headers.rlp"));
     (scene, blocks)
 }
 
-/// A command on a datadir of the scene; words with a dot are files there.
-fn on(scene: &Scene, data: &str, line: &str) -> Command {
+/// A command on a datadir of the test; arguments with a dot are files in the test folder.
+fn on(scene: &TestFolder, data: &str, line: &str) -> Command {
     let file = |word: &str| match word.contains('.') && !word.starts_with("--") {
         true => scene.at(word),
         false => word.to_owned(),
@@ -38,11 +39,11 @@ fn on(scene: &Scene, data: &str, line: &str) -> Command {
     command
 }
 
-fn dump(scene: &Scene, data: &str, file: &str, more: &str) -> Command {
+fn dump(scene: &TestFolder, data: &str, file: &str, more: &str) -> Command {
     on(scene, data, &format!("dump-state {file} {more}"))
 }
 
-fn init(scene: &Scene, data: &str, more: &str) -> Command {
+fn init(scene: &TestFolder, data: &str, more: &str) -> Command {
     on(scene, data, &format!("init-state state.jsonl {more}"))
 }
 
@@ -53,15 +54,15 @@ fn hash(blocks: &[Block], number: u64) -> String {
 #[test]
 fn every_backend_goes_on_from_the_state_of_every_other() {
     let (all, checked) = (backends(), checked_backends());
-    let rules = [Rules::Prague, Rules::Byzantium, Rules::Cancun].into_iter().cycle();
+    let rules = [TestRules::Prague, TestRules::Byzantium, TestRules::Cancun].into_iter().cycle();
     for (n, (from, rules)) in all.iter().zip(rules).enumerate() {
-        // Itself, and another one, checked or not.
+        // The same backend and another one, with and without a check.
         let other = |places: usize| (n + places) % all.len();
         let targets = [from, [&all[other(1)], &checked[other(3)]][n % 2]];
         let (scene, blocks) = dumped(rules, from);
         let (mut headers, mut more) = ("headers.rlp", String::new());
-        if rules == Rules::Byzantium {
-            // Not down to genesis, from where the difficulties could be summed up.
+        if rules == TestRules::Byzantium {
+            // The total difficulty is needed: the headers do not reach down to genesis.
             headers = "few.rlp";
             let few: Vec<_> =
                 blocks[7..AT as usize].iter().map(|b| alloy_rlp::encode(&b.header)).collect();
@@ -119,7 +120,7 @@ fn every_backend_goes_on_from_the_state_of_every_other() {
 
 #[test]
 fn what_does_not_fit_is_refused_and_leaves_nothing_behind() {
-    let (scene, blocks) = dumped(Rules::Prague, "mpt");
+    let (scene, blocks) = dumped(TestRules::Prague, "mpt");
     let state = String::from_utf8(std::fs::read(scene.path("state.jsonl")).unwrap()).unwrap();
     let headers = std::fs::read(scene.path("headers.rlp")).unwrap();
     succeeds(&mut dump(&scene, "data", "state-15.jsonl", "--block 15 --header headers-15.rlp"));
@@ -135,14 +136,14 @@ fn what_does_not_fit_is_refused_and_leaves_nothing_behind() {
     refused(&other, &[&hash(&blocks, AT), &hash(&blocks, 15), "--header-hash"]);
     scene.write("cut.rlp", &headers[..headers.len() - 1]);
     refused("--header cut.rlp", &["cut.rlp", "block index 16"]);
-    // Without the header before the last.
+    // The second-last header is missing.
     let length = |number: u64| alloy_rlp::encode(&blocks[number as usize - 1].header).len();
     let (last, gap) = (length(AT), length(AT - 1));
     let (before, after) = (headers.len() - last - gap, headers.len() - last);
     scene.write("gap.rlp", [&headers[..before], &headers[after..]].concat());
     refused("--header gap.rlp", &["header 16", "not the child", "#14"]);
-    // Another chain, of which genesis is among the ancestors.
-    let elsewhere = Rules::Cancun.genesis_json();
+    // Headers of another chain that reach down to its genesis.
+    let elsewhere = TestRules::Cancun.genesis_json();
     let genesis = std::fs::read(scene.path("genesis.json")).unwrap();
     scene.write("genesis.json", elsewhere);
     refused(trusted, &["block"]);
@@ -186,9 +187,9 @@ fn what_does_not_fit_is_refused_and_leaves_nothing_behind() {
     succeeds(&mut init(&scene, "new", trusted));
     assert_eq!(scene.head("new").0, AT);
     fails_saying(&mut init(&scene, "new", trusted), &["already holds a chain", "#16"]);
-    // What a kill leaves behind.
-    let db = Db::create(scene.path("killed"), &OpenOptions::default()).unwrap();
-    let new = Db::open(scene.path("new"), &OpenOptions::read_only()).unwrap();
+    // A leftover of a killed process.
+    let db = DatabaseEnv::create(scene.path("killed"), &OpenOptions::default()).unwrap();
+    let new = DatabaseEnv::open(scene.path("new"), &OpenOptions::read_only()).unwrap();
     db.init_metadata(&new.metadata().unwrap()).unwrap();
     drop((db, new));
     succeeds(&mut init(&scene, "killed", trusted));
@@ -197,14 +198,14 @@ fn what_does_not_fit_is_refused_and_leaves_nothing_behind() {
 
 #[test]
 fn hashes_of_ancestors_are_known_or_missed_but_never_zero() {
-    let scene = Scene::new();
-    let mut chain = test_chain(Rules::Cancun);
+    let scene = TestFolder::new();
+    let mut chain = test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let at = *chain.branch(genesis, 12, 12, 0).last().unwrap();
-    // Stores BLOCKHASH(NUMBER - 5) at slot 0 of itself.
+    // The contract stores BLOCKHASH(NUMBER - 5) in its slot 0.
     let input = Bytes::from_static(&[0x60, 5, 0x43, 0x03, 0x40, 0x5f, 0x55, 0x00]);
-    let call = Call { from: 3, to: TxKind::Create, value: 0, input };
-    let tip = chain.extend(at, Plan::new([call]));
+    let call = TestCall { from: 3, to: TxKind::Create, value: 0, input };
+    let tip = chain.extend(at, BlockPlan::new([call]));
     let contract = chain.next_contract(at, 3);
     scene.write("genesis.json", &chain.genesis_json);
     write_blocks(&scene.path("chain.rlp"), &chain.path(genesis, tip));
@@ -235,7 +236,7 @@ fn hashes_of_ancestors_are_known_or_missed_but_never_zero() {
         let printed = succeeds(&mut on(&scene, data, "db verify"));
         assert!(printed.contains("nothing is wrong"), "{printed}");
     }
-    // Headers are no blocks, and say so.
+    // A file of headers is not a block file, and the error says so.
     fails_saying(
         &mut on(&scene, "long", "export --from 8 out.rlp"),
         &["the body of block 8 is not kept", "from block 13 on"],
@@ -248,7 +249,7 @@ fn hashes_of_ancestors_are_known_or_missed_but_never_zero() {
 
 #[test]
 fn genesis_needs_no_header() {
-    let (scene, _) = Scene::with_chain(Rules::Prague, 4);
+    let (scene, _) = TestFolder::with_chain(TestRules::Prague, 4);
     succeeds(&mut on(&scene, "data", "init"));
     succeeds(&mut dump(&scene, "data", "state.jsonl", ""));
     let native = "mpt --state-root native".to_owned();

@@ -1,14 +1,14 @@
-//! Imports that are stopped and go on. Those that are killed: `kill_loop.rs`.
+//! Imports that are stopped and continued. For kills see `kill_loop.rs`.
 
 use crate::common::{
-    MAINNET_20999, Scene, fails, mainnet, mainnet_blocks, retrie, signal, succeeds,
+    MAINNET_20999, TestFolder, fails, mainnet, mainnet_blocks, retrie, signal, succeeds,
 };
 use std::{
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
-/// Starts a command, waits until it goes on, and sends a signal. `None` if it had ended before.
+/// Starts a command, calls `wait`, and sends a signal. `None` if the command had ended before.
 fn interrupted(command: &mut Command, wait: impl FnOnce(), name: &str) -> Option<Output> {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait();
@@ -19,8 +19,8 @@ fn interrupted(command: &mut Command, wait: impl FnOnce(), name: &str) -> Option
     Some(child.wait_with_output().unwrap())
 }
 
-/// Waits until the state of a scene is beyond a block.
-fn beyond(scene: &Scene, block: u64) {
+/// Waits until the state is beyond a block.
+fn beyond(scene: &TestFolder, block: u64) {
     let begin = Instant::now();
     while scene.head_beside("data").is_none_or(|number| number <= block) {
         assert!(begin.elapsed() < Duration::from_secs(60), "no progress beyond block {block}");
@@ -28,7 +28,7 @@ fn beyond(scene: &Scene, block: u64) {
     }
 }
 
-fn mainnet_import(scene: &Scene, more: &[&str]) -> Option<Command> {
+fn mainnet_import(scene: &TestFolder, more: &[&str]) -> Option<Command> {
     let mut command = retrie(["import", "--datadir", &scene.at("data")]);
     command.args(more).args(mainnet_blocks(&mainnet()?));
     Some(command)
@@ -36,7 +36,7 @@ fn mainnet_import(scene: &Scene, more: &[&str]) -> Option<Command> {
 
 #[test]
 fn stopped_import_ends_at_a_block_and_goes_on() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let report = scene.at("report.json");
     let mut number = 0;
     for name in ["INT", "TERM"] {
@@ -60,7 +60,7 @@ fn stopped_import_ends_at_a_block_and_goes_on() {
 
 #[test]
 fn two_imports_at_once_exclude_each_other() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let Some(mut first) = mainnet_import(&scene, &[]) else { return };
     let mut first = first.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     beyond(&scene, 0);

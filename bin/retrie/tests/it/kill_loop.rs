@@ -1,14 +1,15 @@
-//! `kill -9` at random moments of imports and unwinds, again and again: after every kill the datadir
-//! verifies, and in the end it is what an import without any kill leaves.
+//! `kill -9` at random moments of imports and unwinds, many times: after every kill the datadir
+//! verifies, and at the end it equals one of an import without kills.
 //!
-//! A few kills a backend run with all tests; `scripts/kill-loop` runs hundreds. Environment:
-//! `RETRIE_KILLS` (kills in all), `RETRIE_KILL_BACKENDS` (comma-separated, `raw+mpt` is raw with the
-//! referee mpt), `RETRIE_KILL_SEED`, `RETRIE_KILL_BLOCKS` (real blocks), `RETRIE_BIN` (the program).
+//! The test run has a few kills for each backend; `scripts/kill-loop` runs hundreds. Environment:
+//! `RETRIE_KILLS` (total kills), `RETRIE_KILL_BACKENDS` (comma-separated; `raw+mpt` is raw with the
+//! referee mpt), `RETRIE_KILL_SEED`, `RETRIE_KILL_BLOCKS` (real blocks), `RETRIE_BIN` (the
+//! program).
 
 use crate::common::{
     mainnet, mainnet_blocks, program, retrie, signal, small_flags, succeeds, test_chain, words,
 };
-use retrie_pipeline::testkit::{Rules, write_blocks};
+use retrie_pipeline::testkit::{TestRules, write_blocks};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -18,10 +19,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A small generator of random numbers (SplitMix64): the same steps for the same seed.
-struct Random(u64);
+/// SplitMix64, a small deterministic random number generator.
+struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -40,9 +41,9 @@ fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
     value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number"))
 }
 
-/// What a datadir holds, whatever way it came about.
+/// The contents of a datadir, independent of the way they were written.
 #[derive(Debug, PartialEq)]
-struct Logical {
+struct DatadirContents {
     block: Value,
     root: Value,
     live_keys: Value,
@@ -51,24 +52,24 @@ struct Logical {
 }
 
 /// One chain, one backend, one datadir.
-struct Loop {
+struct KillLoop {
     folder: PathBuf,
     seed: u64,
-    random: Random,
-    /// Arguments that say chain and backend.
+    random: SplitMix64,
+    /// Flags of the chain and the backend.
     chain: Vec<String>,
     backend: Vec<String>,
-    /// Files, after more arguments of `import`.
+    /// Block files, which follow the other arguments of `import`.
     files: Vec<String>,
-    /// The files hold one chain without branches. A reorg takes the chain back in one commit and
-    /// forth in the next, so that a kill in between leaves a lower head.
+    /// Whether the files hold one chain without branches. A reorg reverts the chain in one commit
+    /// and extends it in the next, so a kill in between leaves a lower head.
     straight: bool,
     step: u32,
     kills: u32,
     doing: String,
 }
 
-impl Drop for Loop {
+impl Drop for KillLoop {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Self { folder, seed, step, doing, kills, .. } = self;
@@ -80,7 +81,7 @@ impl Drop for Loop {
     }
 }
 
-impl Loop {
+impl KillLoop {
     fn new(seed: u64, backend: &str, chain: Vec<String>, files: Vec<String>) -> Self {
         let folder = tempfile::Builder::new().prefix("kill-loop-").tempdir().unwrap().keep();
         let (name, referee) = backend.split_once('+').unwrap_or((backend, ""));
@@ -89,7 +90,7 @@ impl Loop {
             args.extend(["--referee".to_owned(), referee.to_owned()]);
         }
         args.extend(small_flags(name));
-        let (random, doing) = (Random(seed), String::new());
+        let (random, doing) = (SplitMix64(seed), String::new());
         let backend = args;
         let straight = chain.iter().any(|arg| arg == "mainnet");
         Self { folder, seed, random, chain, backend, files, straight, step: 0, kills: 0, doing }
@@ -111,7 +112,7 @@ impl Loop {
         serde_json::from_str(&succeeds(&mut self.command("db stats --json -", data))).unwrap()
     }
 
-    /// Number of the head, and how far it can be unwound; `None` while there is no datadir.
+    /// Number of the head, and how many blocks can be unwound; `None` while there is no datadir.
     fn head(&self, data: &str) -> Option<(u64, u64)> {
         let output = self.command("db stats --quiet --json -", data).output().unwrap();
         if !output.status.success() {
@@ -125,8 +126,8 @@ impl Loop {
         Some((head, stats["state"]["first_retained"].as_u64().unwrap_or(head)))
     }
 
-    fn logical(&self, data: &str) -> Logical {
-        // Opening for writing, and folding all that is in the journal.
+    fn logical(&self, data: &str) -> DatadirContents {
+        // `init` opens the datadir to write and folds all pending rows.
         let mut init = self.command("init", data);
         succeeds(init.args(&self.backend));
         let mut stats = self.stats(data);
@@ -136,7 +137,7 @@ impl Loop {
         };
         let rows = tables.map(rows).collect();
         let mut take = |name: &str| stats["state"][name].take();
-        Logical {
+        DatadirContents {
             block: take("block"),
             root: take("root"),
             live_keys: take("live_keys"),
@@ -152,7 +153,7 @@ impl Loop {
         assert!(out.contains("nothing is wrong"), "{out}");
     }
 
-    /// Starts a command, kills it after a while, and says whether it was still running.
+    /// Starts a command, kills it after a while, and returns whether it was still running.
     fn killed(&mut self, mut command: Command, after: Duration) -> bool {
         let fold_bytes = [1 << 10, 1 << 14, 1 << 18, 64 << 20][self.random.below(4) as usize];
         let sync = ["durable", "none"][self.random.below(2) as usize];
@@ -187,14 +188,14 @@ impl Loop {
             self.step += 1;
             let before = self.head("data");
             let (command, within, floor) = match before {
-                // At the end, or now and then before: some way back, at most 64 blocks.
+                // At the end, and sometimes before: unwind some blocks, at most 64.
                 Some((head, first))
                     if head == end || (head > first && self.random.below(5) == 0) =>
                 {
                     let back = 1 + self.random.below((head - first).min(64));
                     let to = head.saturating_sub(back).max(first);
                     let command = self.command(&format!("stage unwind --to {to}"), "data");
-                    // Short enough to hit it while it opens, reverts or folds.
+                    // Short, so that the kill falls into opening, reverting or folding.
                     (command, (took / 8).max(Duration::from_millis(60)), Some(to))
                 }
                 _ => {
@@ -212,7 +213,7 @@ impl Loop {
                 }
                 None => assert!(before.is_none(), "the datadir is gone"),
             }
-            // Once all is there and unwinding has been tried, from the beginning again.
+            // Start again from genesis once all blocks are imported and an unwind was tried.
             if self.random.below(12) == 0 && self.kills < kills {
                 self.doing = "starting afresh".into();
                 let _ = std::fs::remove_dir_all(self.folder.join("data"));
@@ -234,8 +235,9 @@ impl Loop {
     }
 }
 
-/// Every backend alone, and with a referee if it has not Ethereum's roots. Among all tests each runs
-/// once in each loop, here `refereed` or there alone; with `RETRIE_KILLS` both in both.
+/// Every backend alone, and with a referee if it lacks Ethereum's roots. In a test run each backend
+/// runs once in each loop, here `refereed` or there alone; with `RETRIE_KILLS` both variants run in
+/// both loops.
 fn backends(refereed: bool) -> Vec<String> {
     let names = setting("RETRIE_KILL_BACKENDS", String::new());
     if !names.is_empty() {
@@ -251,7 +253,7 @@ fn backends(refereed: bool) -> Vec<String> {
     setups.flatten().collect()
 }
 
-/// Kills of each loop: over all backends, on real blocks and on made ones.
+/// Kills of each loop, over all backends: on real blocks and on generated ones.
 fn kills(default: u32) -> u32 {
     let all: u32 = setting("RETRIE_KILLS", 0);
     if all == 0 { default } else { all.div_ceil(2 * backends(true).len() as u32) }
@@ -269,11 +271,12 @@ fn killed_imports_of_real_blocks_end_as_if_nothing_had_happened() {
         let paths = mainnet_blocks(&mainnet).into_iter().take(count);
         files.extend(paths.map(|path| path.into_os_string().into_string().unwrap()));
         let chain = vec!["--chain".to_owned(), "mainnet".to_owned()];
-        Loop::new(seed, backend, chain, files).run(kills(2));
+        KillLoop::new(seed, backend, chain, files).run(kills(2));
     }
 }
 
-/// With one root for many blocks, where the backend allows it: a run is there as a whole or not at all.
+/// With one root for a batch of blocks, where the backend supports it: a batch is there as a whole
+/// or not at all.
 #[test]
 fn killed_imports_in_batches_end_as_if_nothing_had_happened() {
     let Some(mainnet) = mainnet() else { return };
@@ -286,14 +289,14 @@ fn killed_imports_in_batches_end_as_if_nothing_had_happened() {
         let mut files = [&options[..], &[to.to_string()]].concat();
         files.extend(paths.map(|path| path.into_os_string().into_string().unwrap()));
         let chain = vec!["--chain".to_owned(), "mainnet".to_owned()];
-        Loop::new(seed, backend, chain, files).run(kills(3));
+        KillLoop::new(seed, backend, chain, files).run(kills(3));
     }
 }
 
-/// Two branches that overtake each other, so that some kill falls into a reorg.
+/// Two branches that overtake each other, so that some kills fall into a reorg.
 #[test]
 fn killed_reorgs_end_as_if_nothing_had_happened() {
-    let rules = [Rules::Byzantium, Rules::Frontier].into_iter().cycle();
+    let rules = [TestRules::Byzantium, TestRules::Frontier].into_iter().cycle();
     for (n, (backend, rules)) in backends(false).iter().zip(rules).enumerate() {
         let mut chain = test_chain(rules);
         let genesis = chain.genesis();
@@ -301,7 +304,7 @@ fn killed_reorgs_end_as_if_nothing_had_happened() {
         let [mut left, mut right] = [trunk, trunk];
         let mut blocks = chain.path(genesis, trunk);
         for round in 0..10 {
-            // Each time three more blocks than the other side had.
+            // Each time three blocks more than the other branch.
             let count = if round == 0 { 2 } else { 4 };
             let left_tip = *chain.branch(left, count, 12, 1).last().unwrap();
             let right_tip = *chain.branch(right, 4, 12, 2).last().unwrap();
@@ -317,6 +320,6 @@ fn killed_reorgs_end_as_if_nothing_had_happened() {
         let text = |path: PathBuf| path.into_os_string().into_string().unwrap();
         let seed = setting("RETRIE_KILL_SEED", 1_u64) + 1000 + n as u64;
         let chain = vec!["--chain".to_owned(), text(genesis)];
-        Loop::new(seed, backend, chain, vec![text(file)]).run(kills(3));
+        KillLoop::new(seed, backend, chain, vec![text(file)]).run(kills(3));
     }
 }

@@ -1,32 +1,33 @@
-//! `lvmt` on the command line: where its public parameters come from, and what holds it to them.
+//! `lvmt` on the command line: the source of its public parameters, and the checks that fix them.
 
 use crate::common::{
-    Scene, fails_saying, gunzip, mainnet, mainnet_blocks, retrie, succeeds, words,
+    TestFolder, fails_saying, gunzip, mainnet, mainnet_blocks, retrie, succeeds, words,
 };
-use retrie_pipeline::testkit::Rules;
-use retrie_storage_lvmt::Params;
+use retrie_pipeline::testkit::TestRules;
+use retrie_storage_lvmt::LvmtParams;
 use serde_json::{Value, json};
 use std::{ops::ControlFlow, process::Command};
 
-/// Writes development parameters of a small height, which no datadir has by default; returns the
-/// flag for them, and their digest.
-fn small_params(scene: &Scene, height: u8, with_quotients: bool) -> (String, String) {
+/// Writes development parameters of a small height, which differ from every default. Returns their
+/// flag and digest.
+fn small_params(scene: &TestFolder, height: u8, with_quotients: bool) -> (String, String) {
     let file = scene.path(&format!("height-{height}-{with_quotients}.params"));
-    let params = Params::insecure_dev(height, with_quotients, &|_, _, _| ControlFlow::Continue(()));
+    let params =
+        LvmtParams::insecure_dev(height, with_quotients, &|_, _, _| ControlFlow::Continue(()));
     let params = params.unwrap();
     params.write(&file).unwrap();
     (format!("--lvmt.params {}", file.display()), params.digest().to_string())
 }
 
-/// `retrie init` of a chain in the scene's datadir `data`, on `lvmt`.
-fn init(scene: &Scene, chain: &str, more: &str) -> Command {
+/// `retrie init` of a chain in the test's datadir `data`, on `lvmt`.
+fn init(scene: &TestFolder, chain: &str, more: &str) -> Command {
     let line =
         format!("init --chain {chain} --datadir {} --state-backend lvmt {more}", scene.at("data"));
     retrie(words(&line))
 }
 
-/// A command on the scene's datadir and chain.
-fn on_data(scene: &Scene, line: &str) -> Command {
+/// A command on the test's datadir and chain.
+fn on_data(scene: &TestFolder, line: &str) -> Command {
     let mut command = retrie(words(line));
     command.args(["--datadir", &scene.at("data"), "--chain", &scene.at("genesis.json")]);
     command
@@ -34,13 +35,13 @@ fn on_data(scene: &Scene, line: &str) -> Command {
 
 #[test]
 fn public_networks_need_real_parameters_unless_forced() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let ways_out = ["retrie params lvmt", "--lvmt.params", "--lvmt.insecure-dev"];
     for chain in ["mainnet", "sepolia", "holesky", "hoodi"] {
         let line = fails_saying(&mut init(&scene, chain, ""), &ways_out);
         assert!(line.contains(chain), "{line}");
     }
-    // Development parameters in a file are no better.
+    // Development parameters from a file are refused too.
     let (file, _) = small_params(&scene, 4, false);
     fails_saying(&mut init(&scene, "mainnet", &file), &["height-4", "--lvmt.insecure-dev"]);
     assert!(!scene.path("data").exists(), "nothing is created for nothing");
@@ -49,17 +50,17 @@ fn public_networks_need_real_parameters_unless_forced() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(stderr.contains("WARN") && stderr.contains("can forge proofs"), "{stderr}");
-    // The datadir says what it was made with: no flag is needed again.
+    // The datadir stores the digest of its parameters, so no flag is needed again.
     let printed = succeeds(&mut init(&scene, "mainnet", ""));
     assert!(printed.contains("backend lvmt"), "{printed}");
     fails_saying(&mut init(&scene, "mainnet", &file), &["height-4", "parameters"]);
 }
 
-/// A genesis file does not make a public network a private one.
+/// A public network given as a genesis file still counts as public.
 #[test]
 fn public_networks_are_known_by_their_genesis_block() {
     let Some(mainnet) = mainnet() else { return };
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let genesis = gunzip(&mainnet.join("genesis/mainnet.json.gz"));
     let mut genesis: Value = serde_json::from_slice(&genesis).unwrap();
     genesis["config"] = json!({ "chainId": 1, "homesteadBlock": 1_150_000 });
@@ -69,7 +70,7 @@ fn public_networks_are_known_by_their_genesis_block() {
 
 #[test]
 fn private_chains_take_development_parameters_and_reopen_without_flags() {
-    let (scene, blocks) = Scene::with_chain(Rules::Byzantium, 30);
+    let (scene, blocks) = TestFolder::with_chain(TestRules::Byzantium, 30);
     let output = scene.import("chain.rlp", "--state-backend lvmt --referee mpt").output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{stderr}");
@@ -86,7 +87,7 @@ fn private_chains_take_development_parameters_and_reopen_without_flags() {
 
 #[test]
 fn datadir_is_opened_with_the_parameters_it_was_made_with_or_not_at_all() {
-    let (scene, _) = Scene::with_chain(Rules::Byzantium, 12);
+    let (scene, _) = TestFolder::with_chain(TestRules::Byzantium, 12);
     let (four, digest) = small_params(&scene, 4, true);
     let (three, other) = small_params(&scene, 3, true);
     let lvmt = |flags: &str| scene.import("chain.rlp", &format!("--state-backend lvmt {flags}"));
@@ -103,7 +104,7 @@ fn datadir_is_opened_with_the_parameters_it_was_made_with_or_not_at_all() {
     fails_saying(&mut lvmt(&three), &[&digest, &other]);
     succeeds(&mut lvmt(&four));
 
-    // Files that are none.
+    // Files that hold no parameters.
     let missing = format!("--lvmt.params {}", scene.at("missing.params"));
     fails_saying(&mut lvmt(&missing), &["missing.params"]);
     let file = scene.path("height-4-true.params");
@@ -118,7 +119,7 @@ fn datadir_is_opened_with_the_parameters_it_was_made_with_or_not_at_all() {
 
 #[test]
 fn another_backend_is_refused_before_parameters_are_asked_for() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let line = format!("init --datadir {} --state-backend raw", scene.at("data"));
     succeeds(&mut retrie(words(&line)));
     fails_saying(&mut init(&scene, "mainnet", ""), &["backend raw, not lvmt"]);
@@ -130,7 +131,7 @@ fn another_backend_is_refused_before_parameters_are_asked_for() {
 
 #[test]
 fn proof_shards_are_one_of_a_power_of_two() {
-    let (scene, blocks) = Scene::with_chain(Rules::Byzantium, 8);
+    let (scene, blocks) = TestFolder::with_chain(TestRules::Byzantium, 8);
     let import = |flags: &str| scene.import("chain.rlp", &format!("--state-backend lvmt {flags}"));
     for wrong in ["16/16", "1/3", "-1/16", "3", "some", "1/", "0/131072"] {
         let mut command = import("");
@@ -148,7 +149,7 @@ fn proof_shards_are_one_of_a_power_of_two() {
         &["0/16", "without-proofs"],
     );
     assert!(!scene.path("data").exists(), "nothing is created for nothing");
-    // What a node proves changes nothing of its state.
+    // The proof shard changes nothing in the state.
     let mut heads = Vec::new();
     for shard in ["none", "3/16", "all"] {
         succeeds(&mut import(&format!("{four} --lvmt.proof-shard {shard}")));
@@ -162,7 +163,7 @@ fn proof_shards_are_one_of_a_power_of_two() {
 #[test]
 fn real_blocks_are_replayed_and_imported_beside_the_referee() {
     let Some(mainnet) = mainnet() else { return };
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let report = scene.at("report.json");
     let mut replay = retrie(words("replay --sync none --state-backend lvmt,raw --json"));
     replay.arg(&report);

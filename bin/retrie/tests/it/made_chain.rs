@@ -1,18 +1,18 @@
-//! Made chains on the command line: `replay` without a path, and `bench make-chain`.
+//! Generated chains on the command line: `replay` without a path, and `bench make-chain`.
 
-use crate::common::{Scene, fails_saying, retrie, succeeds, words};
+use crate::common::{TestFolder, fails_saying, retrie, succeeds, words};
 use serde_json::Value;
 use std::process::Command;
 
-/// Replays the built-in chain with more arguments, which write `report.json`.
-fn replay(scene: &Scene, more: &str) -> Command {
+/// Replays the built-in chain with more arguments, and writes `report.json`.
+fn replay(scene: &TestFolder, more: &str) -> Command {
     let mut command = retrie(["replay", "--json", &scene.at("report.json"), "--sync", "none"]);
     command.args(words(more));
     command
 }
 
-/// Makes a small chain into the folder `made` of the scene.
-fn make_chain(scene: &Scene, more: &str) -> Command {
+/// Generates a small chain into the test's folder `made`.
+fn make_chain(scene: &TestFolder, more: &str) -> Command {
     let mut command = retrie(["bench", "make-chain", "--txs", "20"]);
     command.args(words(more)).arg(scene.at("made"));
     command
@@ -20,7 +20,7 @@ fn make_chain(scene: &Scene, more: &str) -> Command {
 
 #[test]
 fn replay_without_path_runs_the_built_in_chain_on_every_backend() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let printed = succeeds(&mut replay(&scene, "--to 12"));
     assert!(printed.contains("built-in chain") && printed.contains("retrie download"), "{printed}");
     assert!(printed.contains("TPS") && !printed.contains("FAILED"), "{printed}");
@@ -44,7 +44,7 @@ fn replay_without_path_runs_the_built_in_chain_on_every_backend() {
     };
     let header_root = root(&report, "mpt");
 
-    // A part of it, on another backend's choice: those before are there, but not counted.
+    // A part of the chain, on another backend: the blocks before it run, but are not measured.
     let whole = results[0]["txs"].as_u64().unwrap();
     succeeds(&mut replay(&scene, "--state-backend mpt --from 8 --to 12"));
     let report = scene.json("report.json");
@@ -53,7 +53,7 @@ fn replay_without_path_runs_the_built_in_chain_on_every_backend() {
     assert!(part["txs"].as_u64().unwrap() < whole);
     assert_eq!(root(&report, "mpt"), header_root);
 
-    // A larger state has another root, which no header holds.
+    // A padded state has another root, which is in no header.
     succeeds(&mut replay(
         &scene,
         "--pad-accounts 1k --state-cache none --state-backend mpt,raw --from 3 --to 12",
@@ -65,7 +65,7 @@ fn replay_without_path_runs_the_built_in_chain_on_every_backend() {
 
 #[test]
 fn made_chain_is_imported_to_the_head_it_was_made_with() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let printed = succeeds(&mut make_chain(&scene, "--blocks 15 --seed 9"));
     let after = |text: &str, word: &str| -> String {
         let rest = text.split(word).nth(1).unwrap_or_else(|| panic!("{text}"));
@@ -103,12 +103,13 @@ fn made_chain_is_imported_to_the_head_it_was_made_with() {
     assert_ne!(first, bytes("--blocks 5 --seed 10"));
 }
 
-/// The fault: tests had short chains, or states that were preloaded. `lmpt` could not add block 2,001 of any
-/// young chain, the first that needs a merge of many keys. So here a chain is longer than twice the
-/// interval of any store's work, and every store has the flags that it has if nobody says anything.
+/// Regression: tests had short chains or preloaded states, so they missed that `lmpt` could not add
+/// block 2,001 of any new chain, the first block that needs a merge of many keys. This chain is
+/// longer than twice the interval of any store's background work, and every store runs with default
+/// flags.
 #[test]
 fn an_ordinary_chain_of_2100_blocks_is_imported_into_every_store() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let mut make = retrie(words("bench make-chain --blocks 2100 --gas-target 60000"));
     let printed = succeeds(make.arg(scene.at("made")));
     for name in retrie_backends::names() {
@@ -120,17 +121,17 @@ fn an_ordinary_chain_of_2100_blocks_is_imported_into_every_store() {
         assert_eq!(report["tip"]["number"], 2100, "{name}");
         let head = report["tip"]["hash"].as_str().unwrap();
         assert!(printed.contains(head), "{name}: {head}, not that of {printed}");
-        // Its root, made again from the values.
+        // Rebuilds the root from the values.
         let found = succeeds(&mut retrie(["db", "verify", "--datadir", &data]));
         assert!(found.contains("nothing is wrong"), "{name}: {found}");
         std::fs::remove_dir_all(data).unwrap();
     }
 }
 
-/// Side branches are given and left again: the chain is the one without them.
+/// The import follows side branches and reorgs back: the result is the chain without them.
 #[test]
 fn a_chain_with_side_branches_is_the_chain_without_them() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     succeeds(&mut make_chain(&scene, "--blocks 40 --side-branches 5"));
     let import = |file: &str, backend: &str| -> Value {
         let mut import =
@@ -149,7 +150,7 @@ fn a_chain_with_side_branches_is_the_chain_without_them() {
 
 #[test]
 fn wrong_arguments_are_refused() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     for (more, says) in [
         ("--blocks 0", "--blocks"),
         ("--mix transfers=0", "mix is empty"),

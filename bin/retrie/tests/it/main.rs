@@ -22,6 +22,7 @@ mod kill_loop;
 mod lvmt;
 mod made_chain;
 mod migrate;
+mod names;
 mod node;
 mod params;
 mod parquet;

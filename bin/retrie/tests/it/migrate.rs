@@ -1,9 +1,9 @@
-//! `retrie db migrate`: a chain moved to another backend, stopped, killed, and gone on with.
+//! `retrie db migrate`: copies a chain to another backend; stopped, killed, and continued.
 
-use crate::common::{Scene, fails_saying, retrie, signal, succeeds, test_chain, words};
-use retrie_backends::{Descriptor, all};
+use crate::common::{TestFolder, fails_saying, retrie, signal, succeeds, test_chain, words};
+use retrie_backends::{BackendDescriptor, all};
 use retrie_chainspec::primitives::Block;
-use retrie_pipeline::testkit::{Rules, write_blocks};
+use retrie_pipeline::testkit::{TestRules, write_blocks};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -12,8 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Arguments that make a backend small.
-fn small(backend: &Descriptor) -> Vec<String> {
+/// Flags that make a backend small.
+fn small(backend: &BackendDescriptor) -> Vec<String> {
     let one = |(flag, value): &(&str, &str)| match *value {
         "" => format!("--{flag}"),
         value => format!("--{flag}={value}"),
@@ -21,29 +21,29 @@ fn small(backend: &Descriptor) -> Vec<String> {
     backend.small_flags.iter().map(one).collect()
 }
 
-fn on(scene: &Scene, data: &str, line: &str) -> Command {
+fn on(scene: &TestFolder, data: &str, line: &str) -> Command {
     let mut command = retrie(words(line));
     command.args(["--datadir", &scene.at(data)]);
     command
 }
 
-fn migrate(scene: &Scene, from: &str, to: &str, new: &str, more: &str) -> Command {
+fn migrate(scene: &TestFolder, from: &str, to: &str, new: &str, more: &str) -> Command {
     let mut command = on(scene, from, "db migrate");
     command.args(["--to", to, &scene.at(new)]).args(words(more));
     command
 }
 
-fn stats(scene: &Scene, data: &str) -> Value {
+fn stats(scene: &TestFolder, data: &str) -> Value {
     serde_json::from_str(&succeeds(&mut on(scene, data, "db stats --json -"))).unwrap()
 }
 
-fn verify(scene: &Scene, data: &str) {
+fn verify(scene: &TestFolder, data: &str) {
     let printed = succeeds(&mut on(scene, data, "db verify"));
     assert!(printed.contains("nothing is wrong"), "{printed}");
 }
 
-fn chain_of(blocks: u64, file: &str) -> (Scene, Vec<Block>) {
-    let (scene, blocks) = Scene::with_chain(Rules::Cancun, blocks);
+fn chain_of(blocks: u64, file: &str) -> (TestFolder, Vec<Block>) {
+    let (scene, blocks) = TestFolder::with_chain(TestRules::Cancun, blocks);
     write_blocks(&scene.path(file), &blocks[..blocks.len() - 4]);
     (scene, blocks)
 }
@@ -63,7 +63,7 @@ fn chain_moves_to_another_backend_and_grows_there() {
         let printed = succeeds(&mut migrate(&scene, "data", to, &new, more));
         let from = if more.contains("history") { 0 } else { 16 };
         assert!(printed.contains(&format!("states from block {from} to block #16")), "{printed}");
-        // By the new backend, or by the referee that has come along.
+        // Checked by the new backend, or by the referee taken over from the old datadir.
         assert!(!printed.contains("0 state roots checked"), "{printed}");
         verify(&scene, &new);
         let found = stats(&scene, &new);
@@ -91,7 +91,7 @@ fn chain_moves_to_another_backend_and_grows_there() {
             fails_saying(&mut { below }, &["started from the state after block 16", "block 12"]);
         }
     }
-    // The referee can be left behind.
+    // The referee can be dropped.
     succeeds(&mut migrate(&scene, "data", "raw", "alone", "--referee none"));
     let mut import = on(&scene, "alone", "import --state-backend raw");
     succeeds(import.arg(scene.at("chain.rlp")));
@@ -115,16 +115,16 @@ fn what_cannot_be_moved_is_refused_and_leaves_nothing_behind() {
     assert_eq!(scene.head("data").0, 6);
 }
 
-/// What a datadir holds, whatever way it came about.
+/// The contents of a datadir, independent of the way they were written.
 #[derive(Debug, PartialEq)]
-struct Logical {
+struct MigratedContents {
     state: [Value; 4],
     rows: BTreeMap<String, u64>,
 }
 
-impl Logical {
-    fn of(scene: &Scene, data: &str, backend: &[String]) -> Self {
-        // Opening for writing, and folding all that is in the journal.
+impl MigratedContents {
+    fn of(scene: &TestFolder, data: &str, backend: &[String]) -> Self {
+        // `init` opens the datadir to write and folds all pending rows.
         succeeds(on(scene, data, "init").args(backend));
         let stats = stats(scene, data);
         let rows = stats["tables"].as_array().unwrap().iter().map(|table| {
@@ -135,13 +135,18 @@ impl Logical {
     }
 }
 
-/// Kills a migration again and again, at random moments.
-fn kill_until_done(scene: &Scene, line: &dyn Fn() -> Command, took: Duration, seed: u64) -> u32 {
+/// Kills a migration repeatedly, at random moments.
+fn kill_until_done(
+    scene: &TestFolder,
+    line: &dyn Fn() -> Command,
+    took: Duration,
+    seed: u64,
+) -> u32 {
     let (mut kills, mut random) = (0, seed);
     for attempt in 0_u32.. {
         assert!(attempt < 60, "it does not come to its end");
         random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        // Later and later, so that it comes to its end.
+        // Each kill comes later, so that the migration ends.
         let part = f64::from((random >> 40) as u32) / f64::from(1 << 24);
         let after = took.mul_f64(part * (1.0 + f64::from(attempt) / 4.0));
         let log = scene.path("last.log");
@@ -161,7 +166,7 @@ fn kill_until_done(scene: &Scene, line: &dyn Fn() -> Command, took: Duration, se
             return kills;
         }
         kills += 1;
-        // Half made, it is nobody's datadir; unless the kill came after its last commit.
+        // An unfinished datadir is refused, unless the kill came after the last commit.
         let output = on(scene, "new", "db stats --quiet").output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.success() {
@@ -198,7 +203,8 @@ fn killed_migrations_end_as_if_nothing_had_happened() {
             println!("{} history {history}: {kills} kills, {took:?}", to.name);
             let mut backend = vec!["--state-backend".to_owned(), to.name.to_owned()];
             backend.extend(small(to));
-            let [whole, new] = ["whole", "new"].map(|data| Logical::of(&scene, data, &backend));
+            let [whole, new] =
+                ["whole", "new"].map(|data| MigratedContents::of(&scene, data, &backend));
             assert_eq!(new, whole, "{} history {history}", to.name);
             verify(&scene, "new");
             for data in ["whole", "new"] {
@@ -210,8 +216,8 @@ fn killed_migrations_end_as_if_nothing_had_happened() {
 
 #[test]
 fn stopped_migration_ends_at_a_block_and_goes_on() {
-    let scene = Scene::new();
-    let mut chain = test_chain(Rules::Prague);
+    let scene = TestFolder::new();
+    let mut chain = test_chain(TestRules::Prague);
     let genesis = chain.genesis();
     let tip = *chain.branch(genesis, 200, 12, 0).last().unwrap();
     scene.write("genesis.json", &chain.genesis_json);

@@ -8,9 +8,9 @@ use alloy_primitives::{Address, B256, Bytes, TxKind, U64, U256};
 use common::{backends, fails_saying, retrie, succeeds, words};
 use retrie_chainspec::primitives::Header;
 use retrie_pipeline::testkit::{
-    CHAIN_ID, Call, Plan, Rules, TestChain, WALLETS, Wallet, write_blocks,
+    BlockPlan, CHAIN_ID, TestCall, TestChain, TestRules, TestWallet, WALLETS, write_blocks,
 };
-use retrie_sources::testkit::{HttpServer, Reply};
+use retrie_sources::testkit::{HttpServer, ScriptedReply};
 use retrie_storage_mpt::Mpt;
 use serde_json::{Value, json};
 use std::{
@@ -22,33 +22,33 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Long enough for the slowest machine; nothing waits for it to pass.
+/// Long enough for the slowest machine. No test waits for it to pass.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Of many nodes on one machine none shall look for others.
+/// Tests run many nodes on one machine, so discovery is off.
 const ALONE: &str = "--addr 127.0.0.1 --port 0 --disable-discovery";
 
 /// A running node, killed at the end of a test.
-pub(crate) struct Node {
+pub(crate) struct NodeProcess {
     child: Child,
     url: String,
-    /// Its log up to where it begins to serve.
+    /// Its log up to the start of the servers.
     log: String,
-    /// What came after that.
+    /// The log after that.
     later: Arc<Mutex<String>>,
 }
 
-impl Drop for Node {
+impl Drop for NodeProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Node {
+impl NodeProcess {
     /// Starts a node with HTTP on a free port.
     pub(crate) fn start(datadir: &Path, flags: &str) -> Self {
-        // A dev chain has no peers, unless it is told to.
+        // A dev chain has no peers without flags.
         let alone = if flags.contains("--dev") || flags.contains("--port") { "" } else { ALONE };
         let line = format!(
             "node --datadir {} --http --http.port 0 \
@@ -67,7 +67,7 @@ impl Node {
             }
             seen.push_str(&line);
         };
-        // A node whose log is not read blocks.
+        // A node blocks if its log is not read.
         let later = Arc::<Mutex<String>>::default();
         let rest = later.clone();
         std::thread::spawn(move || {
@@ -80,7 +80,7 @@ impl Node {
         Self { child, url, log: seen, later }
     }
 
-    /// Waits until its log says this.
+    /// Waits until the log contains this text.
     pub(crate) fn wait_for_log(&self, text: &str) {
         wait_for(text, || {
             let later = self.later.lock().unwrap();
@@ -109,7 +109,7 @@ impl Node {
         (number.to(), serde_json::from_value(block["hash"].clone()).unwrap())
     }
 
-    /// Number, hash and root of the latest state, which is there though the block may not be.
+    /// Number, hash and root of the latest state, which can be read even if the block cannot.
     fn state(&self) -> (U64, B256, B256) {
         let got = self.call("state_getRoot", &json!(["latest"]));
         let field = |name| serde_json::from_value::<B256>(got[name].clone()).unwrap();
@@ -122,7 +122,7 @@ impl Node {
         block["hash"].clone()
     }
 
-    fn send(&self, from: &Wallet, nonce: u64, to: TxKind, input: Bytes) -> B256 {
+    fn send(&self, from: &TestWallet, nonce: u64, to: TxKind, input: Bytes) -> B256 {
         let tx = TxEip1559 {
             chain_id: CHAIN_ID,
             nonce,
@@ -149,7 +149,7 @@ impl Node {
         (response.status().as_u16(), serde_json::from_str(&body).unwrap())
     }
 
-    /// Ends it as Ctrl-C does, and waits.
+    /// Stops it with SIGINT and waits.
     fn interrupt(mut self) {
         let pid = i32::try_from(self.child.id()).unwrap();
         // SAFETY: the child is ours and has not been waited for.
@@ -157,14 +157,14 @@ impl Node {
         assert_eq!(self.child.wait().unwrap().code(), Some(0));
     }
 
-    /// Ends it as a power cut would.
+    /// Kills it with SIGKILL.
     fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 }
 
-/// Waits until `ready` gives something.
+/// Waits until `ready` returns a value.
 fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -178,28 +178,28 @@ fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
 
 fn genesis(folder: &TempDir) -> String {
     let file = folder.path().join("genesis.json");
-    std::fs::write(&file, Rules::Prague.genesis_json()).unwrap();
+    std::fs::write(&file, TestRules::Prague.genesis_json()).unwrap();
     file.display().to_string()
 }
 
 #[test]
 fn a_node_without_ethereums_root_says_what_its_verdicts_mean() {
     let folder = TempDir::new().unwrap();
-    let said = |rules: Rules, flags: &str| {
+    let said = |rules: TestRules, flags: &str| {
         let name = format!("{rules:?}{}", flags.len());
         let genesis = folder.path().join(format!("{name}.json"));
         std::fs::write(&genesis, rules.genesis_json()).unwrap();
         let flags = format!("--chain {} --ipcdisable {flags}", genesis.display());
-        Node::start(&folder.path().join(name), &flags).log.clone()
+        NodeProcess::start(&folder.path().join(name), &flags).log.clone()
     };
     let whole =
         "VALID means from Amsterdam on (time 0) the whole state but for the form of its root";
-    let log = said(Rules::Amsterdam, "--state-backend raw");
+    let log = said(TestRules::Amsterdam, "--state-backend raw");
     assert!(log.contains(whole), "{log}");
-    let log = said(Rules::Prague, "--state-backend raw");
+    let log = said(TestRules::Prague, "--state-backend raw");
     assert!(log.contains("VALID means everything but the state root"), "{log}");
     for flags in ["", "--state-backend raw --referee mpt"] {
-        let log = said(Rules::Amsterdam, flags);
+        let log = said(TestRules::Amsterdam, flags);
         assert!(!log.contains("VALID means"), "{log}");
     }
 }
@@ -210,8 +210,8 @@ fn dev_chain_seals_what_is_sent_on_every_backend_and_goes_on_after_a_restart() {
         let folder = TempDir::new().unwrap();
         let flags = format!("--dev --chain {} --state-backend {backend}", genesis(&folder));
         let datadir = folder.path().join("data");
-        let node = Node::start(&datadir, &flags);
-        let wallet = Wallet::new(0);
+        let node = NodeProcess::start(&datadir, &flags);
+        let wallet = TestWallet::new(0);
         let to = Address::repeat_byte(0x77);
         for nonce in 0..3 {
             let hash = node.send(&wallet, nonce, to.into(), Bytes::new());
@@ -228,20 +228,20 @@ fn dev_chain_seals_what_is_sent_on_every_backend_and_goes_on_after_a_restart() {
         assert_eq!(below, "0xe", "{backend}");
         node.interrupt();
 
-        let node = Node::start(&datadir, &flags);
+        let node = NodeProcess::start(&datadir, &flags);
         assert_eq!(node.head(), (number, hash), "{backend}");
         node.send(&wallet, 3, to.into(), Bytes::new());
         wait_for("the next block", || (node.head().0 > number).then_some(()));
         let heap = node.call("debug_memStats", &json!([]));
         assert!(heap["HeapAlloc"].as_u64().unwrap() > 1 << 20, "{backend}: {heap}");
-        // A whole chain goes back, without what was in it, and grows again.
+        // The whole chain is reverted, and grows again without its former transactions.
         let genesis = node.hash(0);
         assert_eq!(node.call("debug_setHead", &json!(["0x0"])), Value::Null, "{backend}");
         assert_eq!(node.hash(0), genesis);
         assert_eq!(node.call("eth_getBalance", &json!([to, "latest"])), "0x0", "{backend}");
         node.send(&wallet, 0, to.into(), Bytes::new());
         node.interrupt();
-        let node = Node::start(&datadir, &flags);
+        let node = NodeProcess::start(&datadir, &flags);
         assert_eq!(node.head().0, 1, "{backend}: what was dropped stays so");
         assert_eq!(node.call("eth_getBalance", &json!([to, "latest"])), "0x7", "{backend}");
         node.interrupt();
@@ -265,19 +265,19 @@ fn accepted_transactions_outlive_kills_and_restarts() {
         let datadir = folder.path().join("data");
         let to = TxKind::Call(Address::repeat_byte(0x77));
         let mut sent = Vec::new();
-        let node = Node::start(&datadir, &slow);
+        let node = NodeProcess::start(&datadir, &slow);
         for (from, nonce) in (0..4).flat_map(|from| (0..5).map(move |nonce| (from, nonce))) {
-            sent.push(node.send(&Wallet::new(from), nonce, to, Bytes::new()));
+            sent.push(node.send(&TestWallet::new(from), nonce, to, Bytes::new()));
         }
-        // Behind a gap.
-        let queued = node.send(&Wallet::new(5), 9, to, Bytes::new());
+        // A transaction behind a nonce gap.
+        let queued = node.send(&TestWallet::new(5), 9, to, Bytes::new());
         node.kill();
-        let node = Node::start(&datadir, &slow);
+        let node = NodeProcess::start(&datadir, &slow);
         let status = node.call("txpool_status", &json!([]));
         assert_eq!(status, json!({"pending": "0x14", "queued": "0x1"}), "{backend}");
         node.interrupt();
 
-        let node = Node::start(&datadir, &flags);
+        let node = NodeProcess::start(&datadir, &flags);
         for hash in &sent {
             wait_for("a receipt", || {
                 let receipt = node.call("eth_getTransactionReceipt", &json!([hash]));
@@ -286,7 +286,7 @@ fn accepted_transactions_outlive_kills_and_restarts() {
         }
         // These blocks need not be durable.
         node.kill();
-        let node = Node::start(&datadir, &flags);
+        let node = NodeProcess::start(&datadir, &flags);
         for hash in &sent {
             wait_for("a receipt after a kill", || {
                 let receipt = node.call("eth_getTransactionReceipt", &json!([hash]));
@@ -299,7 +299,7 @@ fn accepted_transactions_outlive_kills_and_restarts() {
     }
 }
 
-/// Kills a node with blocks, state and old states being read, again and again.
+/// Kills a node repeatedly while blocks, state and old states are read.
 fn keeps_what_was_durable(backend: &str) {
     let folder = TempDir::new().unwrap();
     let genesis = genesis(&folder);
@@ -308,10 +308,10 @@ fn keeps_what_was_durable(backend: &str) {
     let mut floor = 0;
     let mut durable: Vec<(u64, (Value, Value))> = Vec::new();
     for round in 0..4 {
-        let node = Node::start(&datadir, &flags);
+        let node = NodeProcess::start(&datadir, &flags);
         let (start, _) = node.head();
         let balance = |number| {
-            let asked = json!([Wallet::new(0).address, U64::from(number)]);
+            let asked = json!([TestWallet::new(0).address, U64::from(number)]);
             node.call("eth_getBalance", &asked)
         };
         assert!(start >= floor, "round {round}: block {start} after {floor}");
@@ -320,7 +320,7 @@ fn keeps_what_was_durable(backend: &str) {
             assert_eq!(now, *known, "{backend}: block {number} in round {round}");
         }
         let goal = start + 12;
-        let wallet = Wallet::new(round);
+        let wallet = TestWallet::new(round);
         for nonce in 0..20 {
             node.send(&wallet, nonce, Address::repeat_byte(nonce as u8).into(), Bytes::new());
         }
@@ -334,11 +334,11 @@ fn keeps_what_was_durable(backend: &str) {
     succeeds(&mut retrie(words(&check)));
 }
 
-/// Somebody who has mistyped the address shall not wait to be told.
+/// An unreachable address must be reported at the start, without a long wait.
 #[test]
 fn a_dead_address_to_follow_is_told_at_once_and_tried_on() {
     let folder = TempDir::new().unwrap();
-    // Nobody listens on a port that was free a moment ago.
+    // A port that was free a moment ago has no listener.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("http://127.0.0.1:{port}");
     let line = format!(
@@ -348,7 +348,7 @@ fn a_dead_address_to_follow_is_told_at_once_and_tried_on() {
     let mut child = retrie(words(&line)).stderr(Stdio::piped()).spawn().unwrap();
     let mut node = BufReader::new(child.stderr.take().unwrap()).lines();
     let later = Arc::default();
-    let _node = Node { child, url: String::new(), log: String::new(), later };
+    let _node = NodeProcess { child, url: String::new(), log: String::new(), later };
     let mut hear = |what: &str| loop {
         let line = node.next().expect("the node has ended").unwrap();
         if line.contains(what) {
@@ -360,7 +360,7 @@ fn a_dead_address_to_follow_is_told_at_once_and_tried_on() {
     let line = hear("cannot follow yet");
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     assert!(line.contains(&url) && line.contains("refused"), "{line}");
-    // It goes on, and says so.
+    // The node continues, and logs it.
     assert!(hear("WARN").contains(&url));
 }
 
@@ -368,14 +368,14 @@ fn a_dead_address_to_follow_is_told_at_once_and_tried_on() {
 fn a_follower_has_the_same_chain_and_goes_on_with_it() {
     let folder = TempDir::new().unwrap();
     let chain = format!("--chain {} --state-backend lvmt --state-root native", genesis(&folder));
-    let leader = Node::start(&folder.path().join("leader"), &format!("--dev {chain}"));
-    let wallet = Wallet::new(1);
+    let leader = NodeProcess::start(&folder.path().join("leader"), &format!("--dev {chain}"));
+    let wallet = TestWallet::new(1);
     for nonce in 0..5 {
         leader.send(&wallet, nonce, Address::repeat_byte(9).into(), Bytes::new());
         wait_for("a block", || (leader.head().0 > nonce).then_some(()));
     }
     let flags = format!("--follow {} --follow.interval 50ms {chain}", leader.url);
-    let follower = Node::start(&folder.path().join("follower"), &flags);
+    let follower = NodeProcess::start(&folder.path().join("follower"), &flags);
     wait_for("the follower", || (follower.head() == leader.head()).then_some(()));
     leader.send(&wallet, 5, Address::repeat_byte(9).into(), Bytes::new());
     wait_for("the next block", || (leader.head().0 > 5).then_some(()));
@@ -389,11 +389,11 @@ fn a_follower_has_the_same_chain_and_goes_on_with_it() {
     assert_eq!(health["node"], follower.call("web3_clientVersion", &json!([])));
 }
 
-/// It is far from there; a load balancer must not send anybody to it.
+/// While the node is far behind, a load balancer must not send requests to it.
 #[test]
 fn a_follower_that_is_behind_says_so_to_load_balancers_and_wallets() {
     let folder = TempDir::new().unwrap();
-    // A leader whose head is far away, and which has none of the blocks on the way.
+    // A leader with a head far away, which has none of the blocks below it.
     let head = Header { number: 1000, ..Header::default() };
     let mut head_json = serde_json::to_value(&head).unwrap();
     head_json["hash"] = json!(head.hash_slow());
@@ -407,14 +407,14 @@ fn a_follower_that_is_behind_says_so_to_load_balancers_and_wallets() {
             _ => Value::Null,
         };
         let answer = json!({ "jsonrpc": "2.0", "id": call["id"], "result": result });
-        Reply::new(200, answer.to_string())
+        ScriptedReply::new(200, answer.to_string())
     });
     let leader = leader.unwrap();
     let flags =
         format!("--chain {} --follow {} --follow.interval 50ms", genesis(&folder), leader.url());
-    let node = Node::start(&folder.path().join("data"), &flags);
+    let node = NodeProcess::start(&folder.path().join("data"), &flags);
     let progress = wait_for("the follower's first look", || {
-        // Behind from the start, though not known how far.
+        // Behind from the start, by an unknown number of blocks.
         let progress = node.call("eth_syncing", &json!([]));
         assert_ne!(progress, json!(false));
         (progress["highestBlock"] != "0x0").then_some(progress)
@@ -433,11 +433,11 @@ fn a_follower_that_is_behind_says_so_to_load_balancers_and_wallets() {
 #[test]
 fn four_nodes_prove_together_what_none_can_prove_alone() {
     let folder = TempDir::new().unwrap();
-    let mut made = TestChain::new(Rules::Prague, Arc::new(Mpt::default()));
+    let mut made = TestChain::new(TestRules::Prague, Arc::new(Mpt::default()));
     let mut at = made.genesis();
     for n in 0..24 {
-        let call = Call::transfer(n % WALLETS, Address::repeat_byte(n), 5);
-        at = made.extend(at, Plan::new([call]));
+        let call = TestCall::transfer(n % WALLETS, Address::repeat_byte(n), 5);
+        at = made.extend(at, BlockPlan::new([call]));
     }
     let blocks = folder.path().join("chain.rlp");
     write_blocks(&blocks, &made.path(made.genesis(), at));
@@ -454,13 +454,14 @@ fn four_nodes_prove_together_what_none_can_prove_alone() {
     }
     let start = |n: usize, more: &str| {
         let flags = format!("--chain {chain} {} {more}", shard(n));
-        Node::start(&folder.path().join(n.to_string()), &flags)
+        NodeProcess::start(&folder.path().join(n.to_string()), &flags)
     };
-    let mut others: Vec<Node> = (1..4).map(|n| start(n, "")).collect();
+    let mut others: Vec<NodeProcess> = (1..4).map(|n| start(n, "")).collect();
     let urls: Vec<_> = others.iter().map(|node| node.url.clone()).collect();
     let node = start(0, &format!("--proof-peers {}", urls.join(",")));
     let lonely = &others[0];
-    // A door without any shard, among whose peers one is gone and one bends what it passes on.
+    // An entry node without any shard. One of its peers is gone, and one changes the bytes that it
+    // forwards.
     let door = {
         let liar = liar(&others[1].url, "state_getProofPart", |bytes| {
             let last = bytes.len() - 1;
@@ -477,7 +478,7 @@ fn four_nodes_prove_together_what_none_can_prove_alone() {
             "--chain {chain} --state-backend lvmt --proof-peers {peers} --proof-peers.probe 200ms \
              --metrics 127.0.0.1:0"
         );
-        (Node::start(&folder.path().join("door"), &flags), liar)
+        (NodeProcess::start(&folder.path().join("door"), &flags), liar)
     };
     let mut alone = 0;
     for n in 0..24 {
@@ -485,7 +486,7 @@ fn four_nodes_prove_together_what_none_can_prove_alone() {
         let request = json!([address, [], "latest"]);
         let proof = node.call("state_getProof", &request);
         assert_eq!(proof["account"]["balance"], "0x5", "{n}: {proof}");
-        // By whichever door, and whoever lies.
+        // Through each entry node, with each liar.
         assert_eq!(door.0.call("state_getProof", &request), proof, "{n}");
         let file = folder.path().join("proof.json");
         std::fs::write(&file, proof.to_string()).unwrap();
@@ -495,7 +496,7 @@ fn four_nodes_prove_together_what_none_can_prove_alone() {
         alone += u32::from(lonely.answer("state_getProof", &request).get("error").is_none());
     }
     assert!(alone < 20, "a node with a quarter of the proofs proved {alone} of 24 by itself");
-    // Without the last node of a shard, the error names it.
+    // Without the last node of a shard, the error names the shard.
     others.pop().unwrap().interrupt();
     let errors = (0..24).filter_map(|n| {
         let answer = node.answer("state_getProof", &json!([Address::repeat_byte(n), [], "latest"]));
@@ -516,13 +517,13 @@ fn old_states_and_versions_are_fetched_from_a_node_and_verified_without_it() {
     let folder = TempDir::new().unwrap();
     let flags = "--state-backend cole --cole.memory-pairs 40 --cole.size-ratio 2";
     let flags = format!("--dev --retention 4 --chain {} {flags}", genesis(&folder));
-    let node = Node::start(&folder.path().join("data"), &flags);
-    let (wallet, to) = (Wallet::new(0), Address::repeat_byte(0x77));
+    let node = NodeProcess::start(&folder.path().join("data"), &flags);
+    let (wallet, to) = (TestWallet::new(0), Address::repeat_byte(0x77));
     for nonce in 0..30 {
         node.send(&wallet, nonce, to.into(), Bytes::new());
         wait_for("a block", || (node.head().0 > nonce).then_some(()));
     }
-    // Beyond the retention depth, states are shown by the root of the durable tip.
+    // Beyond the retention window, states are proven by the root of the durable tip.
     let shown_later = || node.call("state_getProof", &json!([to, [], "0x5"]))["asOf"] == "0x5";
     wait_for("a later root", || shown_later().then_some(()));
     let file = |name: &str| folder.path().join(name).display().to_string();
@@ -532,7 +533,7 @@ fn old_states_and_versions_are_fetched_from_a_node_and_verified_without_it() {
         assert!(out.contains("by cole") && out.contains("nothing is verified yet"), "{out}");
         let answer: Value = serde_json::from_slice(&std::fs::read(file(name)).unwrap()).unwrap();
         let number: U64 = serde_json::from_value(answer["block"].clone()).unwrap();
-        // Whom to trust is not the file's to say.
+        // The file must not decide what is trusted.
         (answer, node.hash(number.to()).as_str().unwrap().to_owned())
     };
     let (old, old_hash) = ask("get --block 5", "old.json");
@@ -554,7 +555,7 @@ fn old_states_and_versions_are_fetched_from_a_node_and_verified_without_it() {
         let line = format!("set by block {block}: account {to}: balance {} wei", 7 * block);
         assert!(out.contains(&line), "{out}");
     }
-    // Parameters come from whoever is trusted, not from the proof.
+    // Parameters come from a trusted source, not from the proof.
     let hint = [&params[..], "--cole-params"];
     fails_saying(&mut verify("old.json", &old_hash, ""), &hint);
 
@@ -578,8 +579,8 @@ fn old_states_and_versions_are_fetched_from_a_node_and_verified_without_it() {
     refuses(&versions, &later_hash, "from", json!("0x1"), "");
 }
 
-/// A node that passes requests on, and bends the bytes that come back from one method, by themselves or
-/// in a list.
+/// A node that forwards requests, and changes the bytes of one method's responses, alone or in a
+/// batch.
 fn liar(
     url: &str,
     method: &'static str,
@@ -589,12 +590,14 @@ fn liar(
     let server = HttpServer::start(move |request| {
         if request.method == "GET" {
             let url = format!("{url}{}", request.path);
-            let Ok(mut answer) = ureq::get(url).call() else { return Reply::new(502, "") };
-            return Reply::new(200, answer.body_mut().read_to_vec().unwrap());
+            let Ok(mut answer) = ureq::get(url).call() else { return ScriptedReply::new(502, "") };
+            return ScriptedReply::new(200, answer.body_mut().read_to_vec().unwrap());
         }
         let call: Value = serde_json::from_slice(&request.body).unwrap();
         let post = ureq::post(&url).header("content-type", "application/json");
-        let Ok(mut answer) = post.send(&request.body[..]) else { return Reply::new(502, "") };
+        let Ok(mut answer) = post.send(&request.body[..]) else {
+            return ScriptedReply::new(502, "");
+        };
         let answer = answer.body_mut().read_to_vec().unwrap();
         let mut answer: Value = serde_json::from_slice(&answer).unwrap();
         if call["method"] == method {
@@ -609,7 +612,7 @@ fn liar(
                 *chunk = json!(Bytes::from(bent));
             }
         }
-        Reply::new(200, answer.to_string())
+        ScriptedReply::new(200, answer.to_string())
     });
     server.unwrap()
 }
@@ -620,8 +623,8 @@ fn a_new_node_begins_with_the_state_of_one_honest_node_among_liars_and_goes_on()
         let folder = TempDir::new().unwrap();
         let chain =
             format!("--chain {} --state-backend {backend} --state-root native", genesis(&folder));
-        let origin = Node::start(&folder.path().join("origin"), &format!("--dev {chain}"));
-        let wallet = Wallet::new(1);
+        let origin = NodeProcess::start(&folder.path().join("origin"), &format!("--dev {chain}"));
+        let wallet = TestWallet::new(1);
         // A contract with a slot and a code of one byte.
         let create = Bytes::from_static(&[0x60, 1, 0x60, 0, 0x55, 0x60, 1, 0x60, 0, 0xf3]);
         origin.send(&wallet, 0, TxKind::Create, create);
@@ -636,13 +639,13 @@ fn a_new_node_begins_with_the_state_of_one_honest_node_among_liars_and_goes_on()
         let flips = liar(&origin.url, chunks, |bytes| bytes[0] ^= 1);
         let cuts = liar(&origin.url, chunks, |bytes| bytes.truncate(bytes.len() / 2));
         let grows = liar(&origin.url, chunks, |bytes| bytes.resize(3 << 20, 7));
-        let garbage = HttpServer::start(|_| Reply::new(200, "[1, 2")).unwrap();
-        let endless = HttpServer::start(|_| Reply::new(200, vec![b' '; 64 << 20])).unwrap();
+        let garbage = HttpServer::start(|_| ScriptedReply::new(200, "[1, 2")).unwrap();
+        let endless = HttpServer::start(|_| ScriptedReply::new(200, vec![b' '; 64 << 20])).unwrap();
         let gone = "http://127.0.0.1:1";
         let liars = [&flips, &cuts, &grows, &garbage, &endless].map(HttpServer::url).join(",");
         let from = format!("--sync.from {liars},{gone},{}", origin.url);
 
-        // Liars alone: a clear end, and nothing is there that could be taken for a state.
+        // With lying nodes only: a clear error, and no datadir that could be taken for a state.
         let data = folder.path().join("new");
         let line = format!(
             "node --datadir {} {chain} --sync.from {liars},{gone} --checkpoint {head} \
@@ -654,7 +657,7 @@ fn a_new_node_begins_with_the_state_of_one_honest_node_among_liars_and_goes_on()
         assert!(!data.join("db").exists());
 
         let flags = format!("{chain} {from} --checkpoint {head}");
-        let node = Node::start(&data, &flags);
+        let node = NodeProcess::start(&data, &flags);
         assert_eq!(node.state(), (number, head, root), "{backend}");
         assert!(!data.join("sync").exists(), "nothing of it is left");
         let created = wallet.address.create(0);
@@ -668,9 +671,9 @@ fn a_new_node_begins_with_the_state_of_one_honest_node_among_liars_and_goes_on()
         }
         node.interrupt();
 
-        // It goes on with the blocks behind; what it was to fetch is there already.
+        // The node continues with the blocks above; the state is not fetched again.
         let flags = format!("{flags} --follow {} --follow.interval 50ms", origin.url);
-        let node = Node::start(&data, &flags);
+        let node = NodeProcess::start(&data, &flags);
         for nonce in 6..10 {
             origin.send(&wallet, nonce, TxKind::Create, Bytes::from_static(&[0x43, 0x40]));
             wait_for("a block", || (origin.head().0 > nonce).then_some(()));
@@ -680,7 +683,7 @@ fn a_new_node_begins_with_the_state_of_one_honest_node_among_liars_and_goes_on()
         // The root alone is enough to find the block.
         let (_, head, root) = origin.state();
         let flags = format!("{chain} --sync.from {} --sync.trusted-root {root}", origin.url);
-        let other = Node::start(&folder.path().join("other"), &flags);
+        let other = NodeProcess::start(&folder.path().join("other"), &flags);
         assert_eq!(other.state().1, head, "{backend}");
         for node in [node, other, origin] {
             node.interrupt();
@@ -700,7 +703,7 @@ fn wrong_flags_and_files_are_one_line() {
     let text = node(&format!("--dev --authrpc.jwtsecret {}", secret.display()));
     assert!(text.contains("secret") && text.contains("32 bytes"), "{text}");
     assert!(node("--dev --chain sepolia").contains("--dev is a chain of its own"));
-    // No flag that is wrong leaves a datadir for these.
+    // Wrong flags leave no datadir behind.
     let other = format!("--datadir {}/other", folder.path().display());
     let node = |flags: &str| common::fails(&mut retrie(words(&format!("node {other} {flags}"))));
     let text = node("--sync.from http://127.0.0.1:1");

@@ -1,7 +1,7 @@
 //! `retrie params lvmt`: the file is made, says what it is, and bad input is one line.
 
-use crate::common::{Scene, fails_saying, retrie, succeeds, words};
-use retrie_storage_lvmt::Params;
+use crate::common::{TestFolder, fails_saying, retrie, succeeds, words};
+use retrie_storage_lvmt::LvmtParams;
 
 fn params(args: &str) -> std::process::Command {
     retrie(words(&format!("params lvmt {args}")))
@@ -9,14 +9,14 @@ fn params(args: &str) -> std::process::Command {
 
 #[test]
 fn development_parameters_are_written_and_marked() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     for (more, has_quotients, size) in [("", true, "34,816"), ("--without-proofs", false, "10,240")]
     {
         let file = scene.at("dev.params");
         let _ = std::fs::remove_file(scene.path("dev.params"));
         let mut command = params(&format!("--insecure-dev --height 4 -o {file} {more}"));
         let said = succeeds(&mut command);
-        let params = Params::load(&scene.path("dev.params")).unwrap();
+        let params = LvmtParams::load(&scene.path("dev.params")).unwrap();
         assert!(params.is_insecure());
         assert_eq!((params.height(), params.has_quotients()), (4, has_quotients));
         for part in [&file, "INSECURE", &format!("digest {}", params.digest()), size, "height 4"] {
@@ -27,7 +27,7 @@ fn development_parameters_are_written_and_marked() {
 
 #[test]
 fn what_is_there_is_not_replaced() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let file = scene.at("dev.params");
     succeeds(&mut params(&format!("--insecure-dev --height 2 -o {file}")));
     let before = std::fs::read(scene.path("dev.params")).unwrap();
@@ -43,7 +43,7 @@ fn what_is_there_is_not_replaced() {
 
 #[test]
 fn bad_input_is_one_line_and_leaves_nothing() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let file = scene.at("new.params");
     let ptau = scene.write("bad.ptau", b"ptauXXXXXXXXX");
     fails_saying(&mut params(&format!("--ptau {ptau} -o {file}")), &["bad.ptau", "version"]);

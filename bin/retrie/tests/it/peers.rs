@@ -1,9 +1,9 @@
-//! Nodes as peers of each other: flags, keys, slots, and what JSON-RPC tells of them.
+//! Nodes as peers of each other: flags, keys, slots, and JSON-RPC about peers.
 
 use crate::common;
 
 use common::{retrie, words};
-use retrie_pipeline::testkit::Rules;
+use retrie_pipeline::testkit::TestRules;
 use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader},
@@ -14,24 +14,24 @@ use std::{
 use tempfile::TempDir;
 
 /// A node that listens for peers on loopback.
-struct Node {
+struct PeerNode {
     child: Child,
     url: String,
     enode: String,
 }
 
-impl Drop for Node {
+impl Drop for PeerNode {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Node {
+impl PeerNode {
     fn start(folder: &Path, flags: &str) -> Self {
         let genesis = folder.join("genesis.json");
         std::fs::create_dir_all(folder).unwrap();
-        std::fs::write(&genesis, Rules::Prague.genesis_json()).unwrap();
+        std::fs::write(&genesis, TestRules::Prague.genesis_json()).unwrap();
         let line = format!(
             "node --datadir {} --chain {} --http --http.port 0 --http.api eth,net,admin,state \
              --authrpc.port 0 --ipcdisable --disable-discovery --nat none {flags}",
@@ -49,7 +49,7 @@ impl Node {
             }
             seen.push_str(&line);
         };
-        // Whoever does not read lets the node block.
+        // A node blocks if its log is not read.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         let mut node = Self { child, url, enode: String::new() };
         node.enode = node.call("admin_nodeInfo", json!([]))["enode"].as_str().unwrap().to_owned();
@@ -94,8 +94,8 @@ impl Node {
 }
 
 /// A dev node among peers, with some blocks.
-fn with_blocks(folder: &Path, flags: &str) -> Node {
-    let node = Node::start(folder, &format!("--chain dev --dev {LOOPBACK} {flags}"));
+fn with_blocks(folder: &Path, flags: &str) -> PeerNode {
+    let node = PeerNode::start(folder, &format!("--chain dev --dev {LOOPBACK} {flags}"));
     let from = node.call("eth_accounts", json!([]))[0].clone();
     for n in 1..=6 {
         // A contract with a slot and a code of one byte.
@@ -111,12 +111,12 @@ const LOOPBACK: &str = "--addr 127.0.0.1 --port 0";
 #[test]
 fn nodes_become_peers_and_tell_of_each_other() {
     let folder = TempDir::new().unwrap();
-    let one = Node::start(&folder.path().join("one"), LOOPBACK);
+    let one = PeerNode::start(&folder.path().join("one"), LOOPBACK);
     assert!(one.is_healthy(), "a node is not unwell for having no peers");
     assert_eq!(one.call("net_listening", json!([])), json!(true));
     assert_eq!(one.call("eth_protocolVersion", json!([])), json!("0x47"));
     let flags = format!("{LOOPBACK} --trusted-peers {}", one.enode);
-    let two = Node::start(&folder.path().join("two"), &flags);
+    let two = PeerNode::start(&folder.path().join("two"), &flags);
     one.wait_for_peers("0x1");
     two.wait_for_peers("0x1");
     let seen = one.call("admin_peers", json!([]));
@@ -124,12 +124,12 @@ fn nodes_become_peers_and_tell_of_each_other() {
     assert!(seen[0]["name"].as_str().unwrap().starts_with("retrie/v"));
     let seen = two.call("admin_peers", json!([]));
     assert_eq!(seen[0]["network"]["trusted"], json!(true));
-    // What is seen of it is its end of the connection.
+    // The dialled node sees the other end of the connection.
     assert_eq!(seen[0]["enode"], json!(one.enode.split('?').next()));
     assert_eq!(seen[0]["protocols"]["eth"]["latestBlock"], json!(0));
 
-    // A third one is dialled when it is told to.
-    let three = Node::start(&folder.path().join("three"), LOOPBACK);
+    // A third peer is dialled on request.
+    let three = PeerNode::start(&folder.path().join("three"), LOOPBACK);
     assert_eq!(three.call("admin_addPeer", json!([one.enode])), json!(true));
     three.wait_for_peers("0x1");
     one.wait_for_peers("0x2");
@@ -141,20 +141,20 @@ fn nodes_become_peers_and_tell_of_each_other() {
 #[test]
 fn a_node_keeps_its_key_and_slots_are_limited() {
     let folder = TempDir::new().unwrap();
-    let id = |node: &Node| node.enode.split('@').next().unwrap().to_owned();
-    let one = Node::start(&folder.path().join("one"), LOOPBACK);
+    let id = |node: &PeerNode| node.enode.split('@').next().unwrap().to_owned();
+    let one = PeerNode::start(&folder.path().join("one"), LOOPBACK);
     let before = id(&one);
     drop(one);
     assert!(folder.path().join("one/discovery-secret").is_file());
     let flags = format!("{LOOPBACK} --max-inbound-peers 0");
-    let one = Node::start(&folder.path().join("one"), &flags);
+    let one = PeerNode::start(&folder.path().join("one"), &flags);
     assert_eq!(id(&one), before);
     let key = folder.path().join("one/discovery-secret");
     let flags = format!("{LOOPBACK} --p2p-secret-key {}", key.display());
-    assert_eq!(id(&Node::start(&folder.path().join("two"), &flags)), before);
+    assert_eq!(id(&PeerNode::start(&folder.path().join("two"), &flags)), before);
     let flags = format!("{LOOPBACK} --trusted-peers {}", one.enode);
-    let three = Node::start(&folder.path().join("three"), &flags);
-    // Until it trusts who dials, it has no room.
+    let three = PeerNode::start(&folder.path().join("three"), &flags);
+    // There is no slot for the dialling node until it is trusted.
     assert_eq!(one.call("admin_addTrustedPeer", json!([three.enode])), json!(true));
     one.wait_for_peers("0x1");
     three.wait_for_peers("0x1");
@@ -174,7 +174,7 @@ fn a_new_node_begins_with_the_state_that_a_peer_hands_out() {
             origin.enode
         );
         let new = folder.path().join("new");
-        let node = Node::start(&new, &flags);
+        let node = PeerNode::start(&new, &flags);
         assert_eq!(node.call("eth_blockNumber", json!([])), json!("0x6"), "{backend}");
         let root = json!(["latest"]);
         assert_eq!(
@@ -188,10 +188,10 @@ fn a_new_node_begins_with_the_state_that_a_peer_hands_out() {
             origin.call("eth_getTransactionReceipt", json!([created["transactions"][0]["hash"]]));
         let created = json!([created["contractAddress"], "latest"]);
         assert_eq!(node.call("eth_getCode", created.clone()), origin.call("eth_getCode", created));
-        // It stays among the peers that it began with, and another start leaves the flags aside.
+        // The node stays connected to its first peers, and a second start ignores the flags.
         node.wait_for_peers("0x1");
         drop(node);
-        let node = Node::start(&new, &flags);
+        let node = PeerNode::start(&new, &flags);
         assert_eq!(node.call("eth_blockNumber", json!([])), json!("0x6"), "{backend}");
     }
 }

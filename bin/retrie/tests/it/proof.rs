@@ -1,11 +1,11 @@
-//! `retrie proof` as a user runs it: against a server that answers from the golden vectors.
+//! `retrie proof` as a user runs it, against a server that responds from the golden vectors.
 
-use crate::common::{Scene, fails_saying, retrie, succeeds, words};
+use crate::common::{TestFolder, fails_saying, retrie, succeeds, words};
 use alloy_primitives::{B256, Bytes, U256, hex, keccak256};
 use alloy_rlp::Decodable;
 use retrie_chainspec::primitives::Header;
-use retrie_sources::testkit::{HttpServer, Reply};
-use retrie_storage_cole::Params as ColeParams;
+use retrie_sources::testkit::{HttpServer, ScriptedReply};
+use retrie_storage_cole::ColeParams;
 use serde_json::{Value, json};
 use std::process::Command;
 
@@ -17,14 +17,14 @@ fn vector(file: &str, name: &str) -> Value {
     case.unwrap_or_else(|| panic!("no vector {name}")).clone()
 }
 
-/// An answer of `mpt`, and the RLP of the header of its block.
+/// A response of `mpt`, and the RLP of the header of its block.
 fn answer() -> (Value, Bytes) {
     let case = vector("answers.json", "under a header");
     let header = serde_json::from_value(case["trusted"]["header"]["rlp"].clone()).unwrap();
     (case["question"]["answer"].clone(), header)
 }
 
-/// A node that has this one block, and this one proof in it.
+/// A node with one block and one proof.
 fn node(answer: Value, header: &[u8]) -> HttpServer {
     let mut block = serde_json::to_value(Header::decode(&mut &header[..]).unwrap()).unwrap();
     block["hash"] = json!(keccak256(header));
@@ -38,12 +38,12 @@ fn node(answer: Value, header: &[u8]) -> HttpServer {
             method => panic!("{method}"),
         };
         let reply = json!({"jsonrpc": "2.0", "id": call["id"], "result": result});
-        Reply::new(200, reply.to_string())
+        ScriptedReply::new(200, reply.to_string())
     });
     server.unwrap()
 }
 
-fn get(scene: &Scene, server: &HttpServer, address: &Value) -> Command {
+fn get(scene: &TestFolder, server: &HttpServer, address: &Value) -> Command {
     let address = address.as_str().unwrap();
     let (url, file) = (server.url(), scene.at("proof.json"));
     retrie(words(&format!("proof get --rpc {url} --address {address} -o {file}")))
@@ -55,7 +55,7 @@ fn verify(file: &str, more: &str) -> Command {
 
 #[test]
 fn a_fetched_proof_is_verified_without_the_node() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let (answer, header) = answer();
     let server = node(answer.clone(), &header);
     let out = succeeds(&mut get(&scene, &server, &answer["address"]));
@@ -86,7 +86,7 @@ fn a_fetched_proof_is_verified_without_the_node() {
         assert!(out.contains(&balance) && out.contains(why), "{out}");
         assert!(out.contains(&origin), "`{origin}` is not in: {out}");
     }
-    // The root in the file itself is nobody's word, though the proof leads to it.
+    // The root in the file itself is not trusted, though the proof leads to it.
     let output = fails_saying(
         &mut verify(&file, ""),
         &["nothing is verified", root, "comes from the file itself", "--block-hash", "--root"],
@@ -96,7 +96,7 @@ fn a_fetched_proof_is_verified_without_the_node() {
     other["root"] = json!(B256::with_last_byte(7));
     let other = scene.write("other.json", other.to_string());
     fails_saying(&mut verify(&other, ""), &["other.json is refused"]);
-    // The header as a file, in bytes or digits.
+    // The header as a file, binary or hexadecimal.
     let bare = scene.write("bare.json", answer.to_string());
     let hint = &["bare.json", "refused"];
     for header in [header.to_vec(), hex::encode_prefixed(&header).into_bytes()] {
@@ -116,7 +116,7 @@ fn a_fetched_proof_is_verified_without_the_node() {
     fails_saying(&mut verify(&bare, &format!("--block-hash {hash}")), &["--header FILE"]);
 }
 
-/// An answer of `cole` that somebody made up, under the root of the block of this header.
+/// A forged response of `cole`, under the root in this block's header.
 fn made_up(answer: &Value, params: ColeParams) -> Value {
     json!({
         "backend": "cole", "version": 1, "hash": "blake2b-256", "params": params.digest(),
@@ -128,9 +128,9 @@ fn made_up(answer: &Value, params: ColeParams) -> Value {
 
 #[test]
 fn versions_are_fetched_as_asked_and_not_believed() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let (answer, header) = answer();
-    // COLE as it is without flags.
+    // COLE with its default parameters.
     let params = ColeParams::default();
     let server = node(made_up(&answer, params), &header);
     let ask = |range: &str| {
@@ -147,7 +147,7 @@ fn versions_are_fetched_as_asked_and_not_believed() {
     let (file, root) = (scene.at("versions.json"), answer["root"].as_str().unwrap());
     let trusted = format!("--root {root}");
     fails_saying(&mut verify(&file, &trusted), &["versions.json is refused", "malformed"]);
-    // Under other parameters than those that are trusted it is not even looked at.
+    // With other trusted parameters the proof is refused unread.
     let other = ColeParams { fanout: 16, ..params };
     let other = format!("{trusted} --cole-params {}", other.digest());
     let digest = params.digest().to_string();
@@ -156,13 +156,13 @@ fn versions_are_fetched_as_asked_and_not_believed() {
     assert_eq!(out.status.code(), Some(2), "no 32 bytes: {out:?}");
 }
 
-/// The state of an old block comes under the root of a later one, whose header goes into the file.
+/// The state of an old block is proven under the root of a later one, whose header is in the file.
 #[test]
 fn a_proof_as_of_an_older_block_names_both() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let (mut answer, header) = answer();
     let number: U256 = answer["block"].as_str().unwrap().parse().unwrap();
-    // The one block of this node is asked for; the answer is under the root of the next.
+    // The request names this node's only block; the response is under the root of the next one.
     answer["asOf"] = json!(number);
     answer["block"] = json!(number + U256::from(1));
     let server = node(answer.clone(), &header);
@@ -177,7 +177,7 @@ fn a_proof_as_of_an_older_block_names_both() {
 
 #[test]
 fn a_bad_proof_is_one_line_and_no_values() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let (answer, _) = answer();
     let root = answer["root"].as_str().unwrap();
     let file = scene.write("proof.json", answer.to_string());
@@ -209,7 +209,7 @@ fn a_bad_proof_is_one_line_and_no_values() {
 
 #[test]
 fn an_answer_to_another_question_is_not_written() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let (answer, header) = answer();
     let server = node(answer.clone(), &header);
     let nobody = json!("0x00000000000000000000000000000000000000ff");
@@ -226,7 +226,7 @@ fn an_answer_to_another_question_is_not_written() {
 
 #[test]
 fn lvmt_needs_parameters_and_says_when_they_are_insecure() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let case = vector("lvmt.json", "height 2: an answer under a checkpoint");
     let answer = &case["question"]["answer"];
     let file = scene.write("proof.json", answer.to_string());
@@ -251,7 +251,7 @@ fn lvmt_needs_parameters_and_says_when_they_are_insecure() {
 
 #[test]
 fn answers_of_eth_get_proof_are_verified_too() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let case = vector("eip1186.json", "slots, one absent");
     let answer = &case["question"]["ethProof"];
     let file = scene.write("proof.json", answer.to_string());

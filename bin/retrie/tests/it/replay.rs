@@ -1,9 +1,9 @@
 //! `replay` of real bundles and chains.
 
 use crate::common::{
-    Scene, fails_saying, gunzip, gzip, keys, mainnet, mainnet_blocks, retrie, succeeds, words,
+    TestFolder, fails_saying, gunzip, gzip, keys, mainnet, mainnet_blocks, retrie, succeeds, words,
 };
-use retrie_pipeline::testkit::Rules;
+use retrie_pipeline::testkit::TestRules;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -58,7 +58,7 @@ pub(crate) fn bundle(mainnet: &Path, name: &str) -> String {
 }
 
 /// Replays `paths` with more arguments; returns the command and the path of its report.
-pub(crate) fn replay(scene: &Scene, more: &str, paths: &[String]) -> std::process::Command {
+pub(crate) fn replay(scene: &TestFolder, more: &str, paths: &[String]) -> std::process::Command {
     let mut command = retrie(["replay", "--json", &scene.at("report.json"), "--sync", "none"]);
     command.args(words(more)).args(paths);
     command
@@ -67,7 +67,7 @@ pub(crate) fn replay(scene: &Scene, more: &str, paths: &[String]) -> std::proces
 #[test]
 fn real_bundles_pass_every_check_on_every_backend() {
     let Some(mainnet) = mainnet() else { return };
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let paths = [
         "witness/1",
         "witness/1150001",
@@ -113,7 +113,7 @@ fn real_bundles_pass_every_check_on_every_backend() {
 #[test]
 fn damaged_bundles_name_file_and_cause() {
     let Some(mainnet) = mainnet() else { return };
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let path = bundle(&mainnet, "witness/1150001");
     let text = gunzip(Path::new(&path));
     let whole: Value = serde_json::from_slice(&text).unwrap();
@@ -130,7 +130,7 @@ fn damaged_bundles_name_file_and_cause() {
     refused(&gzip(&text[..text.len() / 2]), "mpt", &[]);
     refused(&gzip(b"{}"), "mpt", &["bundle"]);
     refused(b"[", "mpt", &[]);
-    // A node less: found when the block asks for it.
+    // One node less: found when the block reads it.
     for backend in ["mpt", "raw"] {
         let mut lacking = whole.clone();
         let nodes = lacking["state"].as_array_mut().unwrap();
@@ -146,7 +146,7 @@ fn damaged_bundles_name_file_and_cause() {
         );
         assert_eq!(line.matches(".json.gz").count(), 1, "the file is named once: {line}");
     }
-    // A code less.
+    // One code less.
     let path = bundle(&mainnet, "witness/21429992");
     let mut lacking: Value = serde_json::from_slice(&gunzip(Path::new(&path))).unwrap();
     lacking["codes"] = json!([]);
@@ -158,7 +158,7 @@ fn damaged_bundles_name_file_and_cause() {
 #[test]
 fn failed_check_is_counted_and_ends_with_an_error() {
     let Some(mainnet) = mainnet() else { return };
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let path = bundle(&mainnet, "witness/21429992");
     let mut changed: Value = serde_json::from_slice(&gunzip(Path::new(&path))).unwrap();
     for account in changed["pre"].as_object_mut().unwrap().values_mut().filter(|a| !a.is_null()) {
@@ -179,7 +179,7 @@ fn failed_check_is_counted_and_ends_with_an_error() {
 
 #[test]
 fn chains_are_replayed_from_genesis() {
-    let (scene, blocks) = Scene::with_chain(Rules::Byzantium, 6);
+    let (scene, blocks) = TestFolder::with_chain(TestRules::Byzantium, 6);
     let chain = format!("--chain {} --state-backend mpt,raw", scene.at("genesis.json"));
     let file = [scene.at("chain.rlp")];
     succeeds(&mut replay(&scene, &chain, &file));
@@ -193,7 +193,7 @@ fn chains_are_replayed_from_genesis() {
             (&true.into(), &6.into(), &6.into())
         );
     }
-    // A block that is not valid: the others count, the exit code tells.
+    // An invalid block: the others count, and the exit code reports it.
     let mut wrong = blocks;
     wrong[4].header.gas_used -= 1;
     retrie_pipeline::testkit::write_blocks(&scene.path("wrong.rlp"), &wrong);
@@ -210,7 +210,7 @@ fn chains_are_replayed_from_genesis() {
 #[test]
 fn mainnet_blocks_are_replayed_on_fresh_stores() {
     let Some(mainnet) = mainnet() else { return };
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let file = [mainnet_blocks(&mainnet)[0].to_str().unwrap().to_owned()];
     succeeds(&mut replay(&scene, "--state-backend mpt,raw --to 500", &file));
     let report = scene.json("report.json");
@@ -221,7 +221,7 @@ fn mainnet_blocks_are_replayed_on_fresh_stores() {
 
 #[test]
 fn padded_states_are_kept_between_replays() {
-    let (scene, _) = Scene::with_chain(Rules::Byzantium, 6);
+    let (scene, _) = TestFolder::with_chain(TestRules::Byzantium, 6);
     let file = [scene.at("chain.rlp")];
     let run = |pad: &str| {
         let more = format!(
@@ -242,7 +242,7 @@ fn padded_states_are_kept_between_replays() {
     assert_eq!(run("--pad-accounts 5 --pad-slots 1250"), (0, roots.clone()));
     let (padded, other) = run("--pad-accounts 5 --pad-slots 1251");
     assert!(padded == 2 && other[0] != roots[0], "{other:?}");
-    // Without padding nothing is kept.
+    // Without padding nothing is cached.
     let kept = || std::fs::read_dir(scene.path("cache/states")).unwrap().count();
     assert_eq!((kept(), run("").0, kept()), (4, 0, 4));
 }

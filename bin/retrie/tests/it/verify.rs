@@ -1,9 +1,9 @@
 //! `db verify` and `stage unwind` as people use them, and on a damaged file.
 
-use crate::common::{Scene, fails_saying, retrie, succeeds, words};
+use crate::common::{TestFolder, fails_saying, retrie, succeeds, words};
 use mdbx::{Environment, Geometry, Mode};
-use retrie_db::{Db, OpenOptions};
-use retrie_pipeline::{state_folder, testkit::Rules};
+use retrie_db::{DatabaseEnv, OpenOptions};
+use retrie_pipeline::{state_folder, testkit::TestRules};
 use std::{
     io::{Read, Seek, SeekFrom, Write},
     path::Path,
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-fn command(scene: &Scene, line: &str) -> Command {
+fn command(scene: &TestFolder, line: &str) -> Command {
     let mut command = retrie(words(line));
     command.args(["--chain", &scene.at("genesis.json"), "--datadir", &scene.at("data")]);
     command
@@ -19,7 +19,7 @@ fn command(scene: &Scene, line: &str) -> Command {
 
 #[test]
 fn verify_tells_what_it_checked_and_where_the_damage_is() {
-    let (scene, _) = Scene::with_chain(Rules::Prague, 6);
+    let (scene, _) = TestFolder::with_chain(TestRules::Prague, 6);
     fails_saying(&mut command(&scene, "db verify"), &["there is no database"]);
     succeeds(&mut scene.import("chain.rlp", "--state-backend raw --referee mpt"));
     let printed = succeeds(&mut command(&scene, "db verify"));
@@ -32,13 +32,13 @@ fn verify_tells_what_it_checked_and_where_the_damage_is() {
     succeeds(&mut verify);
     fails_saying(verify.args(["--chain", "mainnet"]), &["not chain 1 ", "--chain"]);
 
-    // A value that no trie knows of: only its checksum tells.
-    let db = Db::open(scene.path("data"), &OpenOptions::default()).unwrap();
+    // A changed value outside of any trie: only its checksum shows it.
+    let db = DatabaseEnv::open(scene.path("data"), &OpenOptions::default()).unwrap();
     let mut txn = db.begin_write().unwrap();
     txn.put_note("finalised", b"block 5").unwrap();
     txn.commit().unwrap();
     drop(db);
-    // The file is sparse and long; what is in use lies at its beginning.
+    // The file is sparse and long; used pages are at its start.
     let mut bytes = vec![0; allocated(&scene) as usize];
     let file = scene.path("data").join("db/mdbx.dat");
     std::fs::File::open(&file).unwrap().read_exact(&mut bytes).unwrap();
@@ -54,10 +54,10 @@ fn verify_tells_what_it_checked_and_where_the_damage_is() {
     assert!(finding.contains("table Metadata, key 0x6e6f74652f66696e616c69736564"), "{finding}");
 }
 
-/// What goes wrong in the check itself is told apart from damage, and leaves nothing behind.
+/// A failure of the check itself differs from damage, and leaves nothing behind.
 #[test]
 fn a_check_that_cannot_be_done_says_nothing_of_the_datadir() {
-    let (scene, _) = Scene::with_chain(Rules::Prague, 6);
+    let (scene, _) = TestFolder::with_chain(TestRules::Prague, 6);
     succeeds(&mut scene.import("chain.rlp", ""));
     let entries = |folder: &Path| {
         let entries = std::fs::read_dir(folder).unwrap();
@@ -81,24 +81,24 @@ fn a_check_that_cannot_be_done_says_nothing_of_the_datadir() {
     let printed = succeeds(verify.args(["--scratch", &scene.at("scratch")]));
     assert!(printed.contains("nothing is wrong"), "{printed}");
     assert!(entries(&scratch).is_empty());
-    // A file in the state folder that nobody names does no harm.
+    // An unused file in the state folder does no harm.
     std::fs::write(state_folder(&scene.path("data"), false).join("left-over"), [0; 7]).unwrap();
     let printed = succeeds(&mut command(&scene, "db verify"));
-    let says = printed.contains("1 that nobody needs any more, 7 bytes");
+    let says = printed.contains("1 unused, 7 bytes");
     assert!(says && printed.contains("nothing is wrong"), "{printed}");
     assert_eq!(entries(&scene.path("data")), before);
 }
 
-/// Bytes of the database file that have ever been used.
-fn allocated(scene: &Scene) -> u64 {
-    let db = Db::open(scene.path("data"), &OpenOptions::read_only()).unwrap();
+/// Bytes of the database file that were ever used.
+fn allocated(scene: &TestFolder) -> u64 {
+    let db = DatabaseEnv::open(scene.path("data"), &OpenOptions::read_only()).unwrap();
     let stats = db.stats().unwrap();
     stats.allocated_pages * stats.page_size
 }
 
 #[test]
 fn unwind_goes_back_within_the_window_and_says_how_far() {
-    let (scene, blocks) = Scene::with_chain(Rules::Cancun, 12);
+    let (scene, blocks) = TestFolder::with_chain(TestRules::Cancun, 12);
     succeeds(&mut scene.import("chain.rlp", "--retention 6"));
     fails_saying(
         &mut command(&scene, "stage unwind --to 3"),
@@ -121,10 +121,10 @@ fn unwind_goes_back_within_the_window_and_says_how_far() {
     assert_eq!(scene.head("data").0, 12);
 }
 
-/// Bytes of the file itself, not of rows: pages may lead anywhere.
+/// Damages bytes of the file, not of rows: pages may then lead anywhere.
 #[test]
 fn damaged_pages_are_found_or_free_and_never_end_in_a_crash() {
-    let (scene, _) = Scene::with_chain(Rules::Prague, 40);
+    let (scene, _) = TestFolder::with_chain(TestRules::Prague, 40);
     succeeds(&mut scene.import("chain.rlp", ""));
     let mut init = command(&scene, "init");
     succeeds(&mut init);

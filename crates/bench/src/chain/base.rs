@@ -1,28 +1,28 @@
-//! The state that a preloaded chain starts from: what the mix of its recipe needs, no more.
+//! The genesis state of a preloaded chain: what the mix of its recipe needs, and no more.
 //!
 //! ```text
 //!  genesis specification   contracts with code, system contracts; header with the root of all
 //!  entries                 the same, senders, receivers, balances in tokens, accounts of banks, keys
 //! ```
 //!
-//! At five million receivers a genesis file is half a gigabyte, so a race lays the entries down by
-//! bulk load. [`write_genesis`](Base::write_genesis) writes them out for other clients: the genesis
-//! block, and so the chain, is the same.
+//! With five million receivers a genesis file has half a gigabyte, so a race bulk-loads the
+//! entries. [`write_genesis`](GenesisBase::write_genesis) writes them for other clients: the
+//! genesis block is the same, and so is the chain.
 
 use super::{
-    MakeChainError, Preload, Recipe,
+    ChainRecipe, GenesisPreload, MakeChainError,
     contracts::{KV_STORE, SMALL_BANK},
     genesis::{FUNDS, genesis_with, write_with_alloc},
-    ledgers::{BANKS, DEPOSIT, Ledgers},
+    ledgers::{BANKS, DEPOSIT, LedgerCalls},
     plan::receiver,
-    sign::Sender,
+    sign::ChainSender,
 };
 use crate::random::derive;
 use alloy_primitives::{Address, B256, Bytes, Keccak256, U256, keccak256};
 use rayon::prelude::*;
 use retrie_chainspec::ChainSpec;
 use retrie_pipeline::genesis_delta;
-use retrie_state::{Account, StateKey, Value, encode_slot};
+use retrie_state::{Account, StateKey, StateValue, encode_slot};
 use serde_json::{Map, json};
 use std::{
     collections::BTreeMap,
@@ -32,71 +32,71 @@ use std::{
 
 /// Wei that each receiver has.
 const RECEIVER_FUNDS: u64 = 1_000_000_000_000_000;
-/// Lots of each token that a sender has: more than it can spend.
+/// Lots of each token that a sender has: more than a sender can spend.
 const SENDER_LOTS: u64 = 1_000_000_000;
 /// Lots of each token in the pair.
 const RESERVE_LOTS: u64 = 100_000;
 
-/// Of how many holders of each kind the entries go into the digest in a name.
+/// Number of holders of each kind whose entries go into the digest in a name.
 const DIGESTED: u64 = 256;
 
-/// What a preloaded chain starts from.
+/// The genesis state of a preloaded chain.
 #[derive(Clone, Debug)]
-pub struct Base {
-    recipe: Recipe,
-    preload: Preload,
+pub struct GenesisBase {
+    recipe: ChainRecipe,
+    preload: GenesisPreload,
     senders: Vec<Address>,
 }
 
-/// A contract in genesis.
-struct Contract {
+/// A contract in genesis, with its code and slots.
+struct GenesisContract {
     address: Address,
     code: Bytes,
     balance: U256,
     slots: Vec<(B256, U256)>,
 }
 
-impl Base {
-    /// The base of a recipe; `None` if that has no preload.
+impl GenesisBase {
+    /// The genesis state of a recipe; `None` if the recipe has no preload.
     ///
     /// # Errors
-    /// [`MakeChainError::Recipe`] if the recipe cannot be followed.
-    pub fn of(recipe: &Recipe) -> Result<Option<Self>, MakeChainError> {
+    /// [`MakeChainError::Recipe`] if a value of the recipe cannot be used.
+    pub fn of(recipe: &ChainRecipe) -> Result<Option<Self>, MakeChainError> {
         recipe.check()?;
         Ok(recipe.preload.as_ref().map(|preload| {
             let keys = (0..preload.senders).into_par_iter();
-            let senders = keys.map(|n| Sender::new(recipe.seed, n).address).collect();
+            let senders = keys.map(|n| ChainSender::new(recipe.seed, n).address).collect();
             Self::new(recipe.clone(), preload.clone(), senders)
         }))
     }
 
-    pub(crate) fn new(recipe: Recipe, preload: Preload, senders: Vec<Address>) -> Self {
+    pub(crate) fn new(recipe: ChainRecipe, preload: GenesisPreload, senders: Vec<Address>) -> Self {
         Self { recipe, preload, senders }
     }
 
-    /// Where the banks stand.
+    /// Addresses of the banks.
     pub(crate) fn banks() -> [Address; BANKS] {
         std::array::from_fn(|bank| Address::from_slice(&derive(0, "bank", bank as u64)[12..]))
     }
 
-    /// Where the key-value store stands.
+    /// Address of the key-value store.
     pub(crate) fn store() -> Address {
         Address::from_slice(&derive(0, "key-value store", 0)[12..])
     }
 
-    /// Where the key-value store keeps key `n`.
+    /// The slot in which the key-value store keeps key `n`.
     pub(crate) fn store_slot(n: u64) -> StateKey {
         slot_of(Self::store(), U256::from(n).into(), 0)
     }
 
-    /// Rules and genesis. The accounts listed are the contracts; the root in the header has to be set
-    /// to that of all entries.
+    /// The chain specification. It lists the contracts alone, so the caller has to set the state
+    /// root of the genesis header to the root of all entries.
     pub fn spec(&self) -> ChainSpec {
         let genesis = genesis_with(&self.recipe, self.alloc());
         ChainSpec::from_genesis_json(&genesis.to_string()).expect("a genesis of our own")
     }
 
-    /// The genesis file with all entries.
+    /// Writes the genesis file with all entries.
     pub(crate) fn write_genesis(&self, out: &mut dyn Write) -> io::Result<()> {
         let spec = self.spec();
         let codes: BTreeMap<_, _> = spec
@@ -121,7 +121,7 @@ impl Base {
                 let of_it = slots.partition_point(|(key, _)| *key.address() <= address);
                 let (own, others) = slots.split_at(of_it);
                 slots = others;
-                let field = |(key, value): &(StateKey, Value)| match key {
+                let field = |(key, value): &(StateKey, StateValue)| match key {
                     StateKey::Slot(_, slot) => {
                         Some((slot.to_string(), json!(B256::left_padding_from(value))))
                     }
@@ -139,12 +139,12 @@ impl Base {
     }
 
     /// All entries of the state, sorted by key.
-    pub fn entries(&self) -> Vec<(StateKey, Value)> {
+    pub fn entries(&self) -> Vec<(StateKey, StateValue)> {
         let (delta, _) = genesis_delta(&Arc::new(self.spec()));
         let listed = delta.changes().iter();
         let mut entries: Vec<_> =
             listed.filter_map(|one| Some((one.key, one.next.clone()?))).collect();
-        let Recipe { mix, seed, accounts, .. } = self.recipe;
+        let ChainRecipe { mix, seed, accounts, .. } = self.recipe;
         let account = |balance| Account { balance, ..Account::default() }.encode();
         let funds = account(U256::from(FUNDS));
         entries.extend(self.senders.iter().map(|it| (StateKey::Account(*it), funds.clone())));
@@ -161,7 +161,7 @@ impl Base {
             let deposit = encode_slot(U256::from(DEPOSIT)).unwrap_or_default();
             let banks = Self::banks();
             entries.par_extend((0..accounts).into_par_iter().flat_map_iter(|n| {
-                let (bank, deposit) = (banks[Ledgers::bank_of(n)], deposit.clone());
+                let (bank, deposit) = (banks[LedgerCalls::bank_of(n)], deposit.clone());
                 [0, 1]
                     .map(|mapping| (slot_of(bank, U256::from(n).into(), mapping), deposit.clone()))
             }));
@@ -177,8 +177,9 @@ impl Base {
         entries
     }
 
-    /// Balances of receivers and senders, and what senders allow the router.
-    fn add_balances(&self, receivers: &[Address], entries: &mut Vec<(StateKey, Value)>) {
+    /// Adds the token balances of receivers and senders, and the allowances that senders give the
+    /// router.
+    fn add_balances(&self, receivers: &[Address], entries: &mut Vec<(StateKey, StateValue)>) {
         let set = &self.preload.contracts;
         for (n, token) in set.tokens.iter().enumerate() {
             if !self.has_token(n) {
@@ -208,13 +209,13 @@ impl Base {
         self.recipe.mix.swaps > 0 || n == 1 && self.recipe.mix.erc20 > 0
     }
 
-    /// What each sender and each receiver has of token `n`.
+    /// Balance of each sender, and of each receiver, of token `n`.
     fn holdings(&self, n: usize) -> (U256, U256) {
         let lot = U256::from(self.preload.contracts.tokens[n].lot);
         (lot * U256::from(SENDER_LOTS), lot / U256::from(1000))
     }
 
-    /// What the pair has of token `n`.
+    /// Reserve of the pair of token `n`.
     fn reserve(&self, n: usize) -> U256 {
         let lot = self.preload.contracts.tokens[n].lot;
         match self.recipe.mix.swaps {
@@ -223,10 +224,10 @@ impl Base {
         }
     }
 
-    /// The contracts of the mix, as the allocation of a genesis file.
+    /// The contracts of the mix, as the `alloc` of a genesis file.
     fn alloc(&self) -> Map<String, serde_json::Value> {
-        let alloc = |contract: Contract| {
-            let Contract { address, code, balance, slots } = contract;
+        let alloc = |contract: GenesisContract| {
+            let GenesisContract { address, code, balance, slots } = contract;
             let slots = slots.into_iter().filter(|(_, value)| !value.is_zero());
             let field = |(slot, value): (B256, U256)| (slot.to_string(), json!(B256::from(value)));
             let storage: Map<_, _> = slots.map(field).collect();
@@ -237,12 +238,12 @@ impl Base {
         self.contracts().into_iter().map(alloc).collect()
     }
 
-    fn contracts(&self) -> Vec<Contract> {
-        let Recipe { mix, accounts, .. } = self.recipe;
+    fn contracts(&self) -> Vec<GenesisContract> {
+        let ChainRecipe { mix, accounts, .. } = self.recipe;
         let set = &self.preload.contracts;
         let plain = |address, code: &Bytes| {
             let (code, balance, slots) = (code.clone(), U256::ZERO, Vec::new());
-            Contract { address, code, balance, slots }
+            GenesisContract { address, code, balance, slots }
         };
         let mut contracts = Vec::new();
         for (n, token) in set.tokens.iter().enumerate().filter(|(n, _)| self.has_token(*n)) {
@@ -279,10 +280,10 @@ impl Base {
         contracts
     }
 
-    /// A name for what it holds, fit for a file name. The number at its end is the version of the
-    /// rules by which blocks are made.
+    /// A name for the content, valid as a file name. The number at its end is the version of the
+    /// rules by which blocks are generated.
     pub fn name(&self) -> String {
-        let Recipe { seed, mix, accounts, .. } = self.recipe;
+        let ChainRecipe { seed, mix, accounts, .. } = self.recipe;
         let mix = mix.to_string().replace([',', '='], "-");
         let (senders, digest) = (self.senders.len(), &self.digest().to_string()[2..18]);
         let empty = if self.preload.empty_ledgers { "empty-" } else { "" };
@@ -290,12 +291,13 @@ impl Base {
     }
 
     /// A digest of what the entries depend on beside the recipe: rules, system contracts, codes,
-    /// reserves, lots, numbers of slots, funds. It is over genesis without holders, and the entries
-    /// of a base like this one with few of them.
+    /// reserves, lots, slot numbers, funds. It covers genesis without holders, and the entries of a
+    /// base that differs from this one in having few holders only.
     fn digest(&self) -> B256 {
         let mut hasher = Keccak256::new();
         hasher.update(genesis_with(&self.recipe, self.alloc()).to_string());
-        let recipe = Recipe { accounts: self.recipe.accounts.min(DIGESTED), ..self.recipe.clone() };
+        let recipe =
+            ChainRecipe { accounts: self.recipe.accounts.min(DIGESTED), ..self.recipe.clone() };
         let senders = self.senders.iter().copied().take(DIGESTED as usize).collect();
         for (key, value) in Self::new(recipe, self.preload.clone(), senders).entries() {
             hasher.update(key.address());
@@ -312,7 +314,7 @@ pub(super) fn word(n: u64) -> B256 {
     U256::from(n).into()
 }
 
-/// Where Solidity keeps the value of `key` of the mapping at `slot`.
+/// The slot in which Solidity keeps the value of `key` of the mapping at `slot`.
 pub(super) fn mapped(key: B256, slot: B256) -> B256 {
     keccak256([key, slot].concat())
 }
@@ -324,7 +326,7 @@ fn slot_of(contract: Address, key: B256, mapping: u64) -> StateKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chain::{ContractSet, Mix};
+    use crate::chain::{ContractSet, TransactionMix};
     use std::collections::BTreeSet;
 
     #[test]
@@ -333,14 +335,14 @@ mod tests {
             let mut contracts = ContractSet::own();
             change(&mut contracts);
             let preload =
-                Preload { senders: 300, contracts: contracts.into(), empty_ledgers: false };
-            let recipe = Recipe {
-                mix: Mix { erc20: 1, swaps: 1, ..Mix::NOTHING },
+                GenesisPreload { senders: 300, contracts: contracts.into(), empty_ledgers: false };
+            let recipe = ChainRecipe {
+                mix: TransactionMix { erc20: 1, swaps: 1, ..TransactionMix::NOTHING },
                 accounts: 1000,
                 preload: Some(preload),
-                ..Recipe::BUILT_IN
+                ..ChainRecipe::BUILT_IN
             };
-            Base::of(&recipe).unwrap().unwrap().name()
+            GenesisBase::of(&recipe).unwrap().unwrap().name()
         };
         assert_eq!(name(|_| {}), name(|_| {}));
         let changes: [fn(&mut ContractSet); 7] = [

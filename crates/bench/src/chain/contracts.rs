@@ -1,7 +1,7 @@
-//! The contracts of made chains: their code, and how they are called.
+//! The contracts of generated chains: their code, and how they are called.
 //!
-//! Sources and artifacts are in `crates/bench/contracts`; `scripts/compile-contracts` makes the
-//! latter of the former.
+//! Sources and artifacts are in `crates/bench/contracts`; `scripts/compile-contracts` compiles the
+//! sources.
 
 use alloy_primitives::{B256, Bytes};
 use serde::Deserialize;
@@ -44,37 +44,37 @@ mod calls {
 pub(crate) use calls::{IExchange, IKVStore, IRouter, ISmallBank, IToken};
 
 /// `Token.sol`; its constructor takes name and symbol.
-pub(crate) static TOKEN: LazyLock<Artifact> =
+pub(crate) static TOKEN: LazyLock<ContractArtifact> =
     LazyLock::new(|| artifact(include_str!("../../contracts/Token.json")));
 /// `Pair.sol`; its constructor takes both tokens.
-pub(crate) static PAIR: LazyLock<Artifact> =
+pub(crate) static PAIR: LazyLock<ContractArtifact> =
     LazyLock::new(|| artifact(include_str!("../../contracts/Pair.json")));
 /// `Router.sol`.
-pub(crate) static ROUTER: LazyLock<Artifact> =
+pub(crate) static ROUTER: LazyLock<ContractArtifact> =
     LazyLock::new(|| artifact(include_str!("../../contracts/Router.json")));
 /// `Exchange.sol`; its constructor takes the pair.
-pub(crate) static EXCHANGE: LazyLock<Artifact> =
+pub(crate) static EXCHANGE: LazyLock<ContractArtifact> =
     LazyLock::new(|| artifact(include_str!("../../contracts/Exchange.json")));
 /// `SmallBank.sol`.
-pub(crate) static SMALL_BANK: LazyLock<Artifact> =
+pub(crate) static SMALL_BANK: LazyLock<ContractArtifact> =
     LazyLock::new(|| artifact(include_str!("../../contracts/SmallBank.json")));
 /// `KVStore.sol`.
-pub(crate) static KV_STORE: LazyLock<Artifact> =
+pub(crate) static KV_STORE: LazyLock<ContractArtifact> =
     LazyLock::new(|| artifact(include_str!("../../contracts/KVStore.json")));
 
 /// A compiled contract.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Artifact {
+pub(crate) struct ContractArtifact {
     /// Creation code.
     bytecode: Bytes,
     deployed_bytecode: Bytes,
-    /// Where each immutable stands in the deployed code, in bytes from its start.
+    /// Offsets of each immutable in the deployed code, in bytes.
     immutables: BTreeMap<String, Vec<usize>>,
 }
 
-impl Artifact {
-    /// Creation code of a contract whose constructor takes nothing.
+impl ContractArtifact {
+    /// Creation code of a contract whose constructor has no arguments.
     pub(crate) fn creation(&self) -> Bytes {
         self.bytecode.clone()
     }
@@ -84,7 +84,8 @@ impl Artifact {
         [&self.bytecode[..], arguments].concat().into()
     }
 
-    /// The code as it is on the chain once its constructor has set `immutables`: all there are.
+    /// The code on the chain after the constructor has set `immutables`, which must name all of
+    /// them.
     pub(crate) fn deployed(&self, immutables: &[(&str, B256)]) -> Bytes {
         let mut code = self.deployed_bytecode.to_vec();
         for (name, places) in &self.immutables {
@@ -98,6 +99,6 @@ impl Artifact {
     }
 }
 
-fn artifact(json: &str) -> Artifact {
+fn artifact(json: &str) -> ContractArtifact {
     serde_json::from_str(json).expect("compiled into the binary and covered by tests")
 }

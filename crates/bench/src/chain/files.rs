@@ -1,7 +1,7 @@
-//! A made chain as files that any client imports.
+//! A generated chain as files that any client can import.
 
 use super::{ChainMaker, MakeChainError};
-use crate::random::Random;
+use crate::random::SplitMix64;
 use alloy_primitives::B256;
 use retrie_chainspec::primitives::Block;
 use retrie_pipeline::PipelineError;
@@ -20,12 +20,12 @@ pub const GENESIS_FILE: &str = "genesis.json";
 /// Name of the block file: concatenated RLP of the blocks from 1 on, as `geth import` reads it.
 pub const CHAIN_FILE: &str = "chain.rlp";
 
-/// Name of the file that has side branches, too.
+/// Name of the file that also has side branches.
 pub const BRANCHES_FILE: &str = "branches.rlp";
 /// Blocks of the longest side branch.
 const LONGEST_BRANCH: u64 = 16;
 
-/// What was made.
+/// What was generated so far.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct MadeChain {
     /// Number of blocks, genesis not counted.
@@ -42,9 +42,9 @@ pub struct MadeChain {
     pub state_root: B256,
 }
 
-/// Makes `blocks` blocks and writes them to [`CHAIN_FILE`] in `folder`, which is created if need
-/// be, beside [`GENESIS_FILE`]. One block at a time is in memory. Both files appear when they are
-/// complete. `progress` is called after each block.
+/// Generates `blocks` blocks and writes them to [`CHAIN_FILE`] in `folder`, beside
+/// [`GENESIS_FILE`]. Creates the folder if it is missing. One block at a time is in memory. Both
+/// files appear when they are complete. `progress` is called after each block.
 ///
 /// # Errors
 /// [`MakeChainError::Exists`] rather than overwriting anything; [`MakeChainError::Stopped`] once
@@ -59,8 +59,8 @@ pub fn write_chain(
     write(maker, blocks, folder, stop, progress, &mut |_, _| Ok(()))
 }
 
-/// Told of each block that was made.
-type EachBlock<'a> = dyn FnMut(&mut ChainMaker, &Block) -> Result<(), MakeChainError> + 'a;
+/// Called with each generated block.
+type BlockVisitor<'a> = dyn FnMut(&mut ChainMaker, &Block) -> Result<(), MakeChainError> + 'a;
 
 fn write(
     maker: &mut ChainMaker,
@@ -68,7 +68,7 @@ fn write(
     folder: &Path,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&MadeChain),
-    each: &mut EachBlock<'_>,
+    each: &mut BlockVisitor<'_>,
 ) -> Result<MadeChain, MakeChainError> {
     let [genesis, chain] = [GENESIS_FILE, CHAIN_FILE].map(|name| folder.join(name));
     for file in [&genesis, &chain] {
@@ -77,7 +77,7 @@ fn write(
         }
     }
     fs::create_dir_all(folder).map_err(io("creating folder", folder))?;
-    // Both appear once the blocks are made.
+    // The genesis file appears after the blocks are generated.
     let file = NamedTempFile::new_in(folder).map_err(io("creating a file in", folder))?;
     let (made, writer) = make_blocks(maker, blocks, &chain, stop, progress, each)?;
     write_genesis(maker, file, &genesis)?;
@@ -85,9 +85,10 @@ fn write(
     Ok(MadeChain { bytes, ..made })
 }
 
-/// The same; and into [`BRANCHES_FILE`] the same blocks with side branches, one after about every `every`
-/// blocks, of up to 16 blocks. Each follows the block that it stands on, and comes before
-/// the next block of the chain: who imports the file block by block goes along the branch and back.
+/// Like [`write_chain`], and also writes [`BRANCHES_FILE`]: the same blocks with side branches of
+/// up to 16 blocks, one after about every `every` blocks. A branch follows its parent block and
+/// comes before the next block of the chain. So a client that imports the file block by block
+/// reorgs to the branch and back.
 ///
 /// # Errors
 /// As [`write_chain`].
@@ -106,7 +107,7 @@ pub fn write_chain_with_branches(
     fs::create_dir_all(folder).map_err(io("creating folder", folder))?;
     let mut branches = BranchWriter {
         writer: BlockWriter::create(&file).map_err(PipelineError::from)?,
-        random: Random::new(every),
+        random: SplitMix64::new(every),
         every,
         last: blocks,
     };
@@ -120,14 +121,14 @@ pub fn write_chain_with_branches(
 /// Writes a chain with side branches.
 struct BranchWriter {
     writer: BlockWriter,
-    random: Random,
+    random: SplitMix64,
     every: u64,
     /// Number of the block at which the chain ends.
     last: u64,
 }
 
 impl BranchWriter {
-    /// Writes the block that was just made, and now and then a branch on it.
+    /// Writes the latest block, and at random a branch on it.
     fn write(&mut self, maker: &mut ChainMaker, block: &Block) -> Result<(), MakeChainError> {
         self.writer.write(block).map_err(PipelineError::from)?;
         if block.header.number == self.last || self.random.below(self.every.max(1)) > 0 {
@@ -140,7 +141,7 @@ impl BranchWriter {
     }
 }
 
-/// The blocks alone, into `file`.
+/// Writes the blocks alone to `file`.
 ///
 /// # Errors
 /// As [`write_chain`].
@@ -162,7 +163,7 @@ fn make_blocks(
     file: &Path,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&MadeChain),
-    each: &mut EachBlock<'_>,
+    each: &mut BlockVisitor<'_>,
 ) -> Result<(MadeChain, BlockWriter), MakeChainError> {
     let mut writer = BlockWriter::create(file).map_err(PipelineError::from)?;
     let mut made = MadeChain { head: maker.head().hash(), ..Default::default() };

@@ -1,6 +1,6 @@
-//! The genesis file of made chains.
+//! The genesis file of generated chains.
 
-use super::{Recipe, sign::Sender};
+use super::{ChainRecipe, sign::ChainSender};
 use alloy_eips::{
     eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS,
     eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
@@ -11,9 +11,9 @@ use retrie_chainspec::ChainSpec;
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
-/// Chain id of every made chain.
+/// Chain id of every generated chain.
 pub const CHAIN_ID: u64 = 73_317;
-/// First of January 2025: the past, so that no client waits for it.
+/// 1 January 2025. It lies in the past, so that no client waits for it.
 const TIMESTAMP: u64 = 1_735_689_600;
 /// Wei that each sender has: a million ether.
 pub(crate) const FUNDS: u128 = 1_000_000 * 1_000_000_000_000_000_000;
@@ -31,17 +31,18 @@ const BLOCK_FORKS: [&str; 10] = [
     "londonBlock",
 ];
 
-/// The genesis file, as geth, reth and `retrie init` take it: Prague and proof of stake from the
-/// start, the system contracts in place, `senders` funded.
-pub(crate) fn genesis_json(recipe: &Recipe, senders: &[Sender]) -> String {
-    let funded =
-        |sender: &Sender| (sender.address.to_string(), json!({ "balance": U256::from(FUNDS) }));
+/// The genesis file in the format of geth, reth and `retrie init`: Prague and proof of stake from
+/// the start, system contracts, and `senders` with funds.
+pub(crate) fn genesis_json(recipe: &ChainRecipe, senders: &[ChainSender]) -> String {
+    let funded = |sender: &ChainSender| {
+        (sender.address.to_string(), json!({ "balance": U256::from(FUNDS) }))
+    };
     let genesis = genesis_with(recipe, senders.iter().map(funded).collect());
     format!("{genesis:#}\n")
 }
 
-/// The same with the accounts of `alloc` in place of the senders.
-pub(crate) fn genesis_with(recipe: &Recipe, mut alloc: Map<String, Value>) -> Value {
+/// Like [`genesis_json`], with the accounts of `alloc` instead of the senders.
+pub(crate) fn genesis_with(recipe: &ChainRecipe, mut alloc: Map<String, Value>) -> Value {
     let mut config = Map::from_iter([("chainId".to_owned(), json!(CHAIN_ID))]);
     config.extend(BLOCK_FORKS.map(|fork| (fork.to_owned(), json!(0))));
     config.extend([
@@ -83,7 +84,7 @@ pub(crate) fn genesis_with(recipe: &Recipe, mut alloc: Map<String, Value>) -> Va
     })
 }
 
-/// Writes `genesis` with what `alloc` writes, accounts separated by commas, as its accounts.
+/// Writes `genesis`. `alloc` writes its accounts, separated by commas.
 pub(crate) fn write_with_alloc(
     out: &mut dyn Write,
     genesis: &Value,

@@ -1,41 +1,41 @@
-//! Calls of contracts that are simple books: the banks of SmallBank, and the key-value store of YCSB.
+//! Calls of the ledger contracts: the banks of SmallBank, and the key-value store of YCSB.
 
 use super::{
     contracts::{IKVStore, ISmallBank},
     recipe::KeyChoice,
 };
-use crate::random::{Random, Zipf};
+use crate::random::{SplitMix64, ZipfDistribution};
 use alloy_primitives::{Address, I256, U256};
 use alloy_sol_types::SolCall;
 
-/// Number of banks; each has its part of the accounts.
+/// Number of banks. The accounts are divided among them.
 pub(crate) const BANKS: usize = 10;
-/// What each account of a bank starts with, where there is a preload: savings, and as much checking.
+/// Initial savings of each bank account, and its initial checking balance, if there is a preload.
 pub(crate) const DEPOSIT: u64 = 10_000;
-/// Amounts of banks stay below this.
+/// Amounts of bank operations stay at or below this.
 const MAX_AMOUNT: u64 = 100;
 
-/// Chooses calls.
+/// Chooses calls of banks and store.
 #[derive(Clone, Debug)]
-pub(crate) struct Ledgers {
+pub(crate) struct LedgerCalls {
     banks: [Address; BANKS],
     store: Address,
     accounts: u64,
     reads: u32,
     inserts: u32,
-    /// Keys of the store that calls have inserted so far; their numbers follow on the accounts'.
+    /// Number of keys that calls have inserted so far. Their numbers follow those of the accounts.
     inserted: u64,
-    zipf: Option<Zipf>,
+    zipf: Option<ZipfDistribution>,
 }
 
-impl Ledgers {
+impl LedgerCalls {
     pub(crate) fn new(
         banks: [Address; BANKS],
         store: Address,
         accounts: u64,
         keys: KeyChoice,
     ) -> Self {
-        let zipf = keys.zipf.map(|theta| Zipf::new(accounts, theta));
+        let zipf = keys.zipf.map(|theta| ZipfDistribution::new(accounts, theta));
         let KeyChoice { reads, inserts, .. } = keys;
         Self { banks, store, accounts, reads, inserts, inserted: 0, zipf }
     }
@@ -45,10 +45,11 @@ impl Ledgers {
         (n % BANKS as u64) as usize
     }
 
-    /// One of the six operations, each as likely, on random accounts of one bank: contract and input.
-    pub(crate) fn bank(&self, random: &mut Random) -> (Address, Vec<u8>) {
+    /// One of the six operations, all equally likely, on random accounts of one bank. Returns
+    /// contract and input.
+    pub(crate) fn bank(&self, random: &mut SplitMix64) -> (Address, Vec<u8>) {
         let a = random.below(self.accounts);
-        // Another one, or the same, of the same bank.
+        // Another account of the same bank, or the same account.
         let bank = Self::bank_of(a);
         let shared = (self.accounts - bank as u64).div_ceil(BANKS as u64);
         let b = bank as u64 + BANKS as u64 * random.below(shared);
@@ -65,10 +66,10 @@ impl Ledgers {
         (self.banks[bank], input)
     }
 
-    /// A read or a write of the store.
-    pub(crate) fn store(&mut self, random: &mut Random) -> (Address, Vec<u8>) {
+    /// A read or a write of the store. Returns contract and input.
+    pub(crate) fn store(&mut self, random: &mut SplitMix64) -> (Address, Vec<u8>) {
         let is_read = random.below(100) < u64::from(self.reads);
-        // Without inserts nothing is drawn: the chain is the one it has always been.
+        // Without inserts no random number is drawn, so that older chains stay the same.
         let inserts = !is_read && self.inserts > 0 && random.below(100) < u64::from(self.inserts);
         let known = self.accounts + self.inserted;
         self.inserted += u64::from(inserts);
@@ -92,26 +93,26 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn ledgers(accounts: u64, reads: u32) -> Ledgers {
+    fn ledgers(accounts: u64, reads: u32) -> LedgerCalls {
         let banks = std::array::from_fn(|n| Address::with_last_byte(n as u8));
         let keys = KeyChoice { reads, inserts: 0, zipf: None };
-        Ledgers::new(banks, Address::with_last_byte(99), accounts, keys)
+        LedgerCalls::new(banks, Address::with_last_byte(99), accounts, keys)
     }
 
     #[test]
     fn operations_are_six_and_stay_in_their_bank() {
         for accounts in [1, 7, 10, 25] {
-            let (ledgers, mut random) = (ledgers(accounts, 50), Random::new(accounts));
+            let (ledgers, mut random) = (ledgers(accounts, 50), SplitMix64::new(accounts));
             let mut selectors: BTreeMap<[u8; 4], u64> = BTreeMap::new();
             for _ in 0..600 {
                 let (bank, input) = ledgers.bank(&mut random);
                 let selector = *input.first_chunk().unwrap();
                 *selectors.entry(selector).or_default() += 1;
                 let a = U256::from_be_slice(&input[4..36]).to::<u64>();
-                assert!(a < accounts && Ledgers::bank_of(a) == usize::from(bank[19]));
+                assert!(a < accounts && LedgerCalls::bank_of(a) == usize::from(bank[19]));
                 if selector == ISmallBank::sendPaymentCall::SELECTOR {
                     let b = U256::from_be_slice(&input[36..68]).to::<u64>();
-                    assert!(b < accounts && Ledgers::bank_of(b) == Ledgers::bank_of(a));
+                    assert!(b < accounts && LedgerCalls::bank_of(b) == LedgerCalls::bank_of(a));
                 }
             }
             assert!(selectors.len() == 6 && selectors.values().all(|n| *n > 60), "{selectors:?}");
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn calls_of_the_store_read_as_often_as_asked_for() {
         for (reads, expected) in [(0, 0..=0), (50, 400..=600), (100, 1000..=1000)] {
-            let (mut ledgers, mut random) = (ledgers(1000, reads), Random::new(1));
+            let (mut ledgers, mut random) = (ledgers(1000, reads), SplitMix64::new(1));
             let calls = (0..1000).map(|_| ledgers.store(&mut random).1);
             let found = calls.filter(|input| input[..4] == IKVStore::getCall::SELECTOR).count();
             assert!(expected.contains(&found), "{reads}: {found}");
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn inserts_are_a_share_of_writes_and_take_the_next_key() {
-        let (mut ledgers, mut random) = (ledgers(100, 50), Random::new(1));
+        let (mut ledgers, mut random) = (ledgers(100, 50), SplitMix64::new(1));
         ledgers.inserts = 50;
         let (mut writes, mut next) = (0, 100);
         for _ in 0..2000 {

@@ -1,11 +1,11 @@
-//! Makes the blocks of a chain, one after the other, with their states on a store of their own.
+//! Generates the blocks of a chain, one after the other. Their states lie in a store of their own.
 
 use super::{
-    Base, Fill, GAS_TARGET, MakeChainError, Recipe,
+    BlockFill, ChainRecipe, GAS_TARGET, GenesisBase, MakeChainError,
     genesis::genesis_json,
-    plan::{Call, Planner, receiver},
-    preloaded::Preloaded,
-    sign::Sender,
+    plan::{DeployPlanner, PlannedCall, receiver},
+    preloaded::PreloadPlanner,
+    sign::ChainSender,
 };
 use crate::random::derive;
 use alloy_primitives::{Address, B256, Bytes, U256, map::HashMap};
@@ -14,11 +14,11 @@ use retrie_chainspec::{
     ChainSpec,
     primitives::{RecoveredBlock, SealedHeader, Withdrawal},
 };
-use retrie_db::{Db, OpenOptions, SyncMode};
+use retrie_db::{DatabaseEnv, OpenOptions, SyncMode};
 use retrie_execution::CodeCache;
 use retrie_pipeline::{
-    BlockAttributes, BlockBuilder, BuildParent, ExecutedBlock, PipelineError, Proposals, States,
-    StatesAt, genesis_delta,
+    BlockAttributes, BlockBuilder, BuildParent, ExecutedBlock, PipelineError, ProposalSet,
+    StoreSet, StoreSetId, genesis_delta,
 };
 use retrie_state::{AnyBackend, BlockRef, KvStore, StateStore, StoreError, StoreOptions};
 use std::{
@@ -31,56 +31,56 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Accounts that sign, unless the recipe says otherwise.
+/// Number of senders without a preload.
 const SENDERS: u64 = 256;
 /// Seconds between two blocks.
 const SLOT: u64 = 12;
 /// Withdrawals in each block.
 const WITHDRAWALS: u64 = 4;
-/// What is made is committed once it holds this many blocks ...
+/// Pending states are committed when there are this many blocks ...
 const BATCH_BLOCKS: usize = 128;
-/// ... or this many rows, which bounds the memory that a chain of any length takes.
+/// ... or this many rows. That bounds the memory for a chain of any length.
 const BATCH_ROWS: usize = 200_000;
 
-/// Makes blocks. The same recipe gives the same blocks: nothing depends on time, threads or the
+/// Generates blocks. The same recipe gives the same blocks: nothing depends on time, threads or the
 /// order of a hash map.
 pub struct ChainMaker {
-    recipe: Recipe,
-    genesis: Genesis,
+    recipe: ChainRecipe,
+    genesis: GenesisSource,
     spec: Arc<ChainSpec>,
-    senders: Vec<Sender>,
+    senders: Vec<ChainSender>,
     nonces: Vec<u64>,
-    plan: Plan,
-    /// Gas of a transaction of the mix, as the block before had it.
+    plan: CallPlanner,
+    /// Mean gas of a transaction of the mix in the previous block.
     mean_gas: u64,
     head: SealedHeader,
-    /// States that are not committed yet, the head's last.
-    pending: Vec<Proposals>,
-    /// Number of the side branch that is being made, from 1 on; 0 for the chain itself.
+    /// States that are not committed yet, oldest first.
+    pending: Vec<ProposalSet>,
+    /// Number of the current side branch, from 1 on; 0 for the chain itself.
     branch: u64,
-    /// Side branches made.
+    /// Number of side branches so far.
     branches: u64,
     codes: HashMap<B256, Bytes>,
     code_cache: CodeCache,
     reverted: u64,
-    // In the order in which they close.
-    states: States,
+    // In the order in which they are closed.
+    states: StoreSet,
     kv: Arc<dyn KvStore>,
-    /// `None` if the caller has it.
+    /// `None` if the caller owns the folder.
     _folder: Option<TempDir>,
 }
 
-/// Where genesis comes from.
-enum Genesis {
+/// Source of the genesis file.
+enum GenesisSource {
     Json(String),
-    Base(Base),
+    Base(GenesisBase),
 }
 
-/// What chooses the calls.
+/// Chooses the calls of a block.
 #[derive(Clone)]
-enum Plan {
-    FromNothing(Box<Planner>),
-    Preloaded(Box<Preloaded>),
+enum CallPlanner {
+    FromNothing(Box<DeployPlanner>),
+    Preloaded(Box<PreloadPlanner>),
 }
 
 impl std::fmt::Debug for ChainMaker {
@@ -90,23 +90,23 @@ impl std::fmt::Debug for ChainMaker {
 }
 
 impl ChainMaker {
-    /// Starts a chain: genesis alone. Its states are kept in a temporary folder by `backend`, whose
+    /// Starts a chain with genesis alone. `backend` keeps its states in a temporary folder; its
     /// roots go into the headers.
     ///
     /// # Errors
     /// [`MakeChainError::Recipe`]; [`PipelineError::NoHeaderRoot`] if the backend's roots are not
     /// Ethereum's; errors of the store.
-    pub fn new(recipe: Recipe, backend: Arc<dyn AnyBackend>) -> Result<Self, MakeChainError> {
+    pub fn new(recipe: ChainRecipe, backend: Arc<dyn AnyBackend>) -> Result<Self, MakeChainError> {
         Self::start(recipe, backend, &AtomicBool::new(false), &mut |_, _| {})
     }
 
-    /// The same, which takes minutes where millions of entries are preloaded: `progress` is told how
-    /// many of them are in, and how many there are.
+    /// Like [`new`](Self::new), with progress and stop: loading millions of preloaded entries takes
+    /// minutes. `progress` is called with the number of loaded entries and their total.
     ///
     /// # Errors
     /// As [`new`](Self::new); [`MakeChainError::Stopped`] once `stop` is set.
     pub fn start(
-        recipe: Recipe,
+        recipe: ChainRecipe,
         backend: Arc<dyn AnyBackend>,
         stop: &AtomicBool,
         progress: &mut dyn FnMut(u64, u64),
@@ -121,13 +121,14 @@ impl ChainMaker {
         Ok(maker)
     }
 
-    /// The same with the states in `folder`, which is empty, and left to the caller.
+    /// Like [`start`](Self::start), with the states in `folder`, which is empty. The caller removes
+    /// the folder.
     ///
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_in(
         folder: &Path,
-        recipe: Recipe,
+        recipe: ChainRecipe,
         backend: Arc<dyn AnyBackend>,
         stop: &AtomicBool,
         progress: &mut dyn FnMut(u64, u64),
@@ -139,48 +140,48 @@ impl ChainMaker {
         }
         let senders = recipe.preload.as_ref().map_or(SENDERS, |preload| preload.senders);
         let senders: Vec<_> =
-            (0..senders).into_par_iter().map(|n| Sender::new(recipe.seed, n)).collect();
+            (0..senders).into_par_iter().map(|n| ChainSender::new(recipe.seed, n)).collect();
         let addresses: Vec<_> = senders.iter().map(|sender| sender.address).collect();
         let (plan, genesis) = match &recipe.preload {
             None => {
                 let json = genesis_json(&recipe, &senders);
-                let planner = Planner::new(recipe.clone(), addresses);
-                (Plan::FromNothing(planner.into()), Genesis::Json(json))
+                let planner = DeployPlanner::new(recipe.clone(), addresses);
+                (CallPlanner::FromNothing(planner.into()), GenesisSource::Json(json))
             }
             Some(preload) => {
-                let base = Base::new(recipe.clone(), preload.clone(), addresses.clone());
-                let plan = Preloaded::new(&recipe, preload, addresses);
-                (Plan::Preloaded(plan.into()), Genesis::Base(base))
+                let base = GenesisBase::new(recipe.clone(), preload.clone(), addresses.clone());
+                let plan = PreloadPlanner::new(&recipe, preload, addresses);
+                (CallPlanner::Preloaded(plan.into()), GenesisSource::Base(base))
             }
         };
         let spec = match &genesis {
-            Genesis::Json(json) => ChainSpec::from_genesis_json(json).expect("of our own"),
-            Genesis::Base(base) => base.spec(),
+            GenesisSource::Json(json) => ChainSpec::from_genesis_json(json).expect("of our own"),
+            GenesisSource::Base(base) => base.spec(),
         };
 
         let options = OpenOptions {
-            // A store that is thrown away.
+            // The store is temporary.
             sync: SyncMode::NoSync,
             state_tables: StateStore::tables(&*backend),
             ..OpenOptions::default()
         };
-        let db = Db::create(folder, &options).map_err(PipelineError::from)?;
+        let db = DatabaseEnv::create(folder, &options).map_err(PipelineError::from)?;
         let kv = db.state_store();
         let files = folder.join("state");
         let options = StoreOptions { retention: 0, dir: Some(files), ..StoreOptions::default() };
         let store = StateStore::open(backend, kv.clone(), options).map_err(PipelineError::from)?;
-        let states = States::alone(store);
+        let states = StoreSet::single(store);
 
         let (delta, codes) = genesis_delta(&spec);
         let mut pending = Vec::new();
         let spec = match &genesis {
-            Genesis::Base(base) => {
+            GenesisSource::Base(base) => {
                 let root = load(states.own(), &*kv, base, stop, progress)?;
                 spec.with_genesis_state_root(root)
             }
-            Genesis::Json(_) => {
+            GenesisSource::Json(_) => {
                 let (genesis, _) = states
-                    .begin(StatesAt::Tip)
+                    .begin(StoreSetId::Tip)
                     .and_then(|session| session.finish_as(0, &delta))
                     .map_err(PipelineError::from)?;
                 states.seal(&genesis, spec.genesis_hash());
@@ -212,42 +213,42 @@ impl ChainMaker {
     /// Writes the genesis file.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn write_genesis(&self, out: &mut dyn Write) -> io::Result<()> {
         match &self.genesis {
-            Genesis::Json(json) => out.write_all(json.as_bytes()),
-            Genesis::Base(base) => base.write_genesis(out),
+            GenesisSource::Json(json) => out.write_all(json.as_bytes()),
+            GenesisSource::Base(base) => base.write_genesis(out),
         }
     }
 
-    /// Rules and genesis.
+    /// The chain specification.
     pub const fn spec(&self) -> &Arc<ChainSpec> {
         &self.spec
     }
 
-    /// The last block made, or genesis.
+    /// Header of the latest block, or of genesis.
     pub const fn head(&self) -> &SealedHeader {
         &self.head
     }
 
-    /// Transactions that reverted so far: how many were chosen to, and how many did.
+    /// Number of transactions planned to revert, and number of transactions that did revert.
     pub const fn reverts(&self) -> (u64, u64) {
         let planned = match &self.plan {
-            Plan::FromNothing(planner) => planner.reverts(),
-            Plan::Preloaded(_) => 0,
+            CallPlanner::FromNothing(planner) => planner.reverts(),
+            CallPlanner::Preloaded(_) => 0,
         };
         (planned, self.reverted)
     }
 
-    /// Makes the next block.
+    /// Generates the next block.
     ///
     /// # Errors
-    /// Those of execution and store; none is expected but a full disk. [`MakeChainError::Reverted`]
-    /// on a preload, if a code is not what it was taken for.
+    /// Errors of execution and store; only a full disk is expected. [`MakeChainError::Reverted`] on
+    /// a preload, if a contract's code differs from the expected one.
     pub fn next_block(&mut self) -> Result<RecoveredBlock, MakeChainError> {
         let mut calls = match &mut self.plan {
-            Plan::FromNothing(planner) => planner.next_setup(GAS_TARGET),
-            Plan::Preloaded(_) => Vec::new(),
+            CallPlanner::FromNothing(planner) => planner.next_setup(GAS_TARGET),
+            CallPlanner::Preloaded(_) => Vec::new(),
         };
         let is_mixed = calls.is_empty();
         if is_mixed {
@@ -261,15 +262,16 @@ impl ChainMaker {
         }
         let failed = built.receipts().iter().filter(|receipt| !receipt.success);
         let count = failed.count() as u64;
-        if count > 0 && matches!(self.plan, Plan::Preloaded(_)) {
+        if count > 0 && matches!(self.plan, CallPlanner::Preloaded(_)) {
             return Err(MakeChainError::Reverted { number: self.head.number, count });
         }
         self.reverted += count;
         Ok(Arc::unwrap_or_clone(built.data.block))
     }
 
-    /// Makes a branch of `blocks` blocks on the head, with other transactions than the chain goes on with,
-    /// and returns to the head: the chain is the same with side branches as without.
+    /// Generates a branch of `blocks` blocks on the head, with other transactions than the chain
+    /// continues with, and returns to the head. The chain is the same with and without side
+    /// branches.
     ///
     /// # Errors
     /// As [`next_block`](Self::next_block).
@@ -281,8 +283,8 @@ impl ChainMaker {
         let (head, plan, nonces) = (self.head.clone(), self.plan.clone(), self.nonces.clone());
         let (mean_gas, reverted, pending) = (self.mean_gas, self.reverted, self.pending.len());
         match &mut self.plan {
-            Plan::FromNothing(planner) => planner.turn_to(seed),
-            Plan::Preloaded(plan) => plan.turn_to(seed),
+            CallPlanner::FromNothing(planner) => planner.reseed(seed),
+            CallPlanner::Preloaded(plan) => plan.reseed(seed),
         }
         let made = (0..blocks).map(|_| self.next_block()).collect();
         (self.head, self.plan, self.nonces) = (head, plan, nonces);
@@ -291,22 +293,23 @@ impl ChainMaker {
         made
     }
 
-    /// As many calls of the mix as the next block shall have.
-    fn mix(&mut self) -> Vec<Call> {
+    /// The calls of the mix for the next block.
+    fn mix(&mut self) -> Vec<PlannedCall> {
         let by_gas = |target: u64| (target / self.mean_gas).max(1);
         let limit = self.recipe.gas_limit();
-        // The gas limits together stay within the block's, so every call fits. With a target they may
-        // be more: it is half of the block's limit, and about what so many calls use.
+        // With a number of transactions, the sum of gas limits stays within the block's limit, so
+        // every call fits. With a gas target, the sum may reach twice the block's limit, because
+        // the calls use less than their limits.
         let (wanted, most) = match self.recipe.fill {
-            Fill::Transactions(count) => (count.min(by_gas(GAS_TARGET)), limit),
-            Fill::Gas(target) => (by_gas(target), 2 * limit),
+            BlockFill::Transactions(count) => (count.min(by_gas(GAS_TARGET)), limit),
+            BlockFill::Gas(target) => (by_gas(target), 2 * limit),
         };
         let mut calls = Vec::new();
         let mut gas = 0;
         while (calls.len() as u64) < wanted && gas + MAX_CALL_GAS <= most {
             let call = match &mut self.plan {
-                Plan::FromNothing(planner) => planner.next(),
-                Plan::Preloaded(plan) => plan.next(),
+                CallPlanner::FromNothing(planner) => planner.next(),
+                CallPlanner::Preloaded(plan) => plan.next(),
             };
             gas += call.gas_limit;
             calls.push(call);
@@ -314,8 +317,11 @@ impl ChainMaker {
         calls
     }
 
-    /// The block of `calls` on the head, which it becomes.
-    pub(crate) fn build(&mut self, calls: Vec<Call>) -> Result<ExecutedBlock, MakeChainError> {
+    /// Builds the block of `calls` on the head. The block becomes the head.
+    pub(crate) fn build(
+        &mut self,
+        calls: Vec<PlannedCall>,
+    ) -> Result<ExecutedBlock, MakeChainError> {
         let number = self.head.number + 1;
         let invalid = |source| PipelineError::InvalidBlock {
             number: self.head.number,
@@ -350,13 +356,13 @@ impl ChainMaker {
         let parent = BuildParent {
             header: &self.head,
             total_difficulty: U256::ZERO,
-            states: self.pending.last().map_or(StatesAt::Tip, StatesAt::Proposals),
+            states: self.pending.last().map_or(StoreSetId::Tip, StoreSetId::Proposals),
         };
         let built = builder.build(parent, self.attributes(number), transactions, from)?;
         self.head = built.block().clone_sealed_header();
         self.codes.extend(built.codes.iter().cloned());
         self.pending.push(built.states.clone());
-        let rows: usize = self.pending.iter().map(Proposals::rows).sum();
+        let rows: usize = self.pending.iter().map(ProposalSet::rows).sum();
         let is_full = self.pending.len() >= BATCH_BLOCKS || rows >= BATCH_ROWS;
         if is_full && self.branch == 0 {
             self.commit()?;
@@ -364,22 +370,22 @@ impl ChainMaker {
         Ok(built)
     }
 
-    /// Where the contracts are, or will be.
+    /// Addresses of the contracts.
     #[cfg(test)]
-    pub(crate) fn contracts(&self) -> &super::plan::Contracts {
+    pub(crate) fn contracts(&self) -> &super::plan::ContractAddresses {
         match &self.plan {
-            Plan::FromNothing(planner) => planner.contracts(),
-            Plan::Preloaded(_) => panic!("a preload has contracts of its own"),
+            CallPlanner::FromNothing(planner) => planner.contracts(),
+            CallPlanner::Preloaded(_) => panic!("a preload has contracts of its own"),
         }
     }
 
     /// The state of the head.
     #[cfg(test)]
-    pub(crate) fn state(&self) -> Result<retrie_state::StateAt, retrie_state::StateError> {
+    pub(crate) fn state(&self) -> Result<retrie_state::StateProvider, retrie_state::StateError> {
         self.states.own().at(self
             .pending
             .last()
-            .map_or(retrie_state::At::Tip, |of| retrie_state::At::Proposal(&of.own)))
+            .map_or(retrie_state::StateId::Tip, |of| retrie_state::StateId::Proposal(&of.own)))
     }
 
     fn attributes(&self, number: u64) -> BlockAttributes {
@@ -395,7 +401,7 @@ impl ChainMaker {
             timestamp: self.head.timestamp + SLOT,
             beneficiary: Address::from_slice(&derive(seed, "proposer", number % 32)[12..]),
             gas_limit: self.recipe.gas_limit(),
-            // A block of another branch is another one, even if it has the same transactions.
+            // So a block of another branch has another hash, even with the same transactions.
             prev_randao: derive(seed, "randao", number ^ self.branch << 32),
             parent_beacon_block_root: derive(seed, "beacon block", number),
             withdrawals: (first..first + WITHDRAWALS).map(withdrawal).collect(),
@@ -414,11 +420,11 @@ impl ChainMaker {
     }
 }
 
-/// Lays the entries of `base` down; returns the root.
+/// Bulk-loads the entries of `base` and returns the root.
 fn load(
     store: &StateStore,
     kv: &dyn KvStore,
-    base: &Base,
+    base: &GenesisBase,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<B256, MakeChainError> {
@@ -435,7 +441,7 @@ fn load(
     });
     let mut load = || -> Result<B256, PipelineError> {
         let mut txn = kv.begin_write()?;
-        // No block names the hash: genesis is the tip.
+        // No block refers to the hash: genesis is the tip.
         let (root, after) = store.bulk_load(BlockRef::default(), &mut entries, &mut *txn)?;
         txn.commit()?;
         after.run()?;
@@ -451,8 +457,8 @@ fn load(
 /// Above the gas limit of any call of the mix.
 const MAX_CALL_GAS: u64 = 400_000;
 
-/// Mean gas of a transaction of the mix, for the first block of it.
-fn typical_gas(recipe: &Recipe) -> u64 {
+/// Estimated mean gas of a transaction of the mix, for the first block of the mix.
+fn typical_gas(recipe: &ChainRecipe) -> u64 {
     let mix = recipe.mix;
     let parts = [
         (mix.transfers, 21_000),

@@ -1,24 +1,27 @@
-//! Chains made from a seed: the same valid blocks on every machine, for every client.
+//! Chains generated from a seed: the same valid blocks on every machine and for every client.
 //!
 //! ```text
-//!  Recipe --> Planner --calls--> sign (all cores) --> BlockBuilder --> block --> chain.rlp
-//!    '-----> genesis.json                                 '--> state (temporary store)
+//!  ChainRecipe --> planner --calls--> sign (all cores) --> BlockBuilder --> block --> chain.rlp
+//!    '-----> genesis.json                                      '--> state (temporary store)
 //! ```
 //!
-//! Prague from genesis on, proof of stake. Without a [`Preload`], genesis holds little more than the
-//! senders: the first blocks deploy what the mix needs (`crates/bench/contracts`), give every sender
-//! tokens and every pair liquidity, and about one call in a hundred of tokens, and one in two hundred
-//! of pairs, reverts. With one, the state that calls need is there from genesis on, none reverts, and
-//! each kind of transaction is the workload of a paper.
+//! All forks up to Prague and proof of stake are active from genesis on. Without a
+//! [`GenesisPreload`], genesis holds the senders and the system contracts. The first blocks then
+//! deploy the contracts that the mix needs (`crates/bench/contracts`), and give tokens to every
+//! sender and liquidity to every pair. About one of a hundred token calls, and one of two hundred
+//! pair calls, reverts. With a preload, genesis holds all the state that the calls need, no call
+//! reverts, and each kind of transaction is the workload of a paper.
 //!
 //! # Vocabulary
-//! * **sender**: one of the funded accounts whose keys follow from the seed. One of them, the owner,
-//!   deploys and mints.
+//! * **sender**: a funded account whose key follows from the seed. Sender 0, the owner, deploys
+//!   contracts and mints tokens.
 //! * **receiver**: an account without a key that ether and tokens are sent to.
-//! * **mix**: shares of plain transfers, token calls, calls of pairs, of banks, of a key-value store.
-//! * **lot**: the most of a token that a swap moves.
+//! * **mix** ([`TransactionMix`]): the shares of plain transfers, token calls, pair calls,
+//!   SmallBank calls and key-value store calls.
+//! * **lot**: the largest amount of a token that one swap moves.
 
 mod base;
+mod contract_set;
 mod contracts;
 mod files;
 mod genesis;
@@ -27,29 +30,30 @@ mod maker;
 mod plan;
 mod preloaded;
 mod recipe;
-mod set;
 mod sign;
 #[cfg(test)]
 mod tests;
 
-pub use base::Base;
+pub use base::GenesisBase;
+pub use contract_set::ContractSet;
 pub use files::{
     BRANCHES_FILE, CHAIN_FILE, GENESIS_FILE, MadeChain, write_blocks, write_chain,
     write_chain_with_branches,
 };
 pub use genesis::CHAIN_ID;
 pub use maker::ChainMaker;
-pub use recipe::{Fill, GAS_TARGET, KeyChoice, MAX_GAS_TARGET, Mix, Preload, Recipe};
-pub use set::ContractSet;
+pub use recipe::{
+    BlockFill, ChainRecipe, GAS_TARGET, GenesisPreload, KeyChoice, MAX_GAS_TARGET, TransactionMix,
+};
 
 use retrie_pipeline::PipelineError;
 use std::path::PathBuf;
 
-/// Why a chain was not made.
+/// Why a chain could not be generated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MakeChainError {
-    /// The recipe cannot be followed.
+    /// The recipe has a value that cannot be used.
     #[error("{what}")]
     Recipe {
         /// Why.
@@ -61,13 +65,13 @@ pub enum MakeChainError {
         /// The file.
         file: PathBuf,
     },
-    /// It was told to stop.
+    /// The user asked to stop.
     #[error("stopped before block {number}; nothing was written")]
     Stopped {
         /// The first block not made.
         number: u64,
     },
-    /// The real contracts are not there.
+    /// The codes of the mainnet contracts cannot be read.
     #[error(
         "the real contracts in {} cannot be used: {why}; RETRIE_DATA names the folder of the data",
         file.display()
@@ -78,7 +82,7 @@ pub enum MakeChainError {
         /// Why.
         why: String,
     },
-    /// Transactions that should succeed did not: they would measure nothing.
+    /// Transactions reverted that must succeed. A race on them measures nothing.
     #[error("block {number}: {count} transactions reverted that should not")]
     Reverted {
         /// The block.
@@ -86,7 +90,7 @@ pub enum MakeChainError {
         /// How many.
         count: u64,
     },
-    /// A folder or file could not be made.
+    /// A folder or file could not be created.
     #[error("{action} failed: {source}")]
     Io {
         /// What was attempted.
@@ -94,7 +98,7 @@ pub enum MakeChainError {
         /// The cause.
         source: std::io::Error,
     },
-    /// Execution or store failed.
+    /// Execution or the state store failed.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
 }

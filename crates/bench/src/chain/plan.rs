@@ -1,16 +1,16 @@
-//! Which calls a made chain consists of: first what sets the contracts up, then the mix.
+//! The calls of a chain without a preload: first the calls that set the contracts up, then the mix.
 //!
-//! The planner executes nothing. It remembers what it needs to know so that calls succeed which
-//! shall: who may be spent for, and who owns shares of a pair.
+//! The planner executes nothing. It tracks allowances and shares of pairs, so that the calls which
+//! must succeed do succeed.
 
 use super::{
-    Recipe,
+    ChainRecipe,
     contracts::{IRouter, IToken, KV_STORE, PAIR, ROUTER, SMALL_BANK, TOKEN},
-    ledgers::{BANKS, Ledgers},
-    recipe::{Kind, Mix},
+    ledgers::{BANKS, LedgerCalls},
+    recipe::{TransactionKind, TransactionMix},
     sign::EnvelopeKind,
 };
-use crate::random::{Random, derive};
+use crate::random::{SplitMix64, derive};
 use alloy_primitives::{Address, Bytes, TxKind, U256};
 use alloy_sol_types::{SolCall, SolValue};
 use std::collections::{HashSet, VecDeque};
@@ -22,18 +22,18 @@ const PAIRS: usize = TOKENS - 1;
 const OWNER: usize = 0;
 /// One token, in units.
 const UNIT: u64 = 1_000_000_000_000_000_000;
-/// Tokens that each sender starts with: more than it can spend.
+/// Initial tokens of each sender: more than a sender can spend.
 const AIRDROP: u64 = 1_000_000_000;
-/// Tokens of each kind that a pair starts with.
+/// Initial reserve of a pair of each of its tokens.
 const LIQUIDITY: u64 = 100_000_000;
-/// Gas limit of calls of banks and store, the first write of a slot included.
+/// Gas limit of calls of banks and store. It covers the first write of a slot.
 pub(crate) const LEDGER_GAS: u64 = 120_000;
-/// Senders per airdrop.
+/// Senders per airdrop call.
 const AIRDROP_CHUNK: usize = 64;
 
-/// A transaction to come. Nonce, fees and signature are filled in when its block is made.
+/// A planned transaction. Nonce, fees and signature are added when its block is built.
 #[derive(Clone, Debug)]
-pub(crate) struct Call {
+pub(crate) struct PlannedCall {
     /// Index of the sender.
     pub(crate) from: usize,
     /// Recipient, or creation.
@@ -48,9 +48,9 @@ pub(crate) struct Call {
     pub(crate) kind: EnvelopeKind,
 }
 
-/// Where things are.
+/// Addresses of the contracts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Contracts {
+pub(crate) struct ContractAddresses {
     pub(crate) tokens: [Address; TOKENS],
     pub(crate) pairs: [Address; PAIRS],
     pub(crate) router: Address,
@@ -58,10 +58,10 @@ pub(crate) struct Contracts {
     pub(crate) store: Address,
 }
 
-impl Contracts {
-    /// The addresses that the owner's first creations get, in the order of [`Planner::setup`]. What
-    /// the mix does not call is not created.
-    fn of(owner: Address, mix: Mix) -> Self {
+impl ContractAddresses {
+    /// The addresses of the owner's first creations, in the order of [`DeployPlanner::setup`].
+    /// Contracts that the mix does not call are not created.
+    fn of(owner: Address, mix: TransactionMix) -> Self {
         let created = |nonce: usize| owner.create(nonce as u64);
         let banks = if mix.smallbank > 0 { BANKS } else { 0 };
         let ledgers = banks + usize::from(mix.kvstore > 0);
@@ -75,33 +75,33 @@ impl Contracts {
     }
 }
 
-/// Chooses calls.
+/// Chooses the calls of a chain without a preload.
 #[derive(Clone, Debug)]
-pub(crate) struct Planner {
-    recipe: Recipe,
-    random: Random,
+pub(crate) struct DeployPlanner {
+    recipe: ChainRecipe,
+    random: SplitMix64,
     senders: Vec<Address>,
-    contracts: Contracts,
-    ledgers: Ledgers,
-    setup: VecDeque<Call>,
-    /// Whose tokens and shares the router may spend: sender, token or pair.
+    contracts: ContractAddresses,
+    ledgers: LedgerCalls,
+    setup: VecDeque<PlannedCall>,
+    /// Approvals of the router: sender, and token or pair.
     approved: HashSet<(usize, Address)>,
-    /// Allowances between senders that nobody has used yet: token, owner, spender.
+    /// Unused allowances between senders: token, owner, spender.
     grants: Vec<(Address, usize, usize)>,
-    /// Shares that can be turned back: pair, owner.
+    /// Deposits of liquidity that can be removed: pair, owner.
     deposits: Vec<(usize, usize)>,
-    /// Calls of the mix that will revert.
+    /// Number of calls of the mix that are planned to revert.
     reverts: u64,
 }
 
-impl Planner {
-    pub(crate) fn new(recipe: Recipe, senders: Vec<Address>) -> Self {
-        let contracts = Contracts::of(senders[OWNER], recipe.mix);
-        let Contracts { banks, store, .. } = contracts;
+impl DeployPlanner {
+    pub(crate) fn new(recipe: ChainRecipe, senders: Vec<Address>) -> Self {
+        let contracts = ContractAddresses::of(senders[OWNER], recipe.mix);
+        let ContractAddresses { banks, store, .. } = contracts;
         let mut planner = Self {
-            random: Random::new(recipe.seed),
+            random: SplitMix64::new(recipe.seed),
             contracts,
-            ledgers: Ledgers::new(banks, store, recipe.accounts, recipe.keys),
+            ledgers: LedgerCalls::new(banks, store, recipe.accounts, recipe.keys),
             recipe,
             senders,
             setup: VecDeque::new(),
@@ -114,24 +114,24 @@ impl Planner {
         planner
     }
 
-    /// Where things are, or will be.
+    /// Addresses of the contracts.
     #[cfg(test)]
-    pub(crate) const fn contracts(&self) -> &Contracts {
+    pub(crate) const fn contracts(&self) -> &ContractAddresses {
         &self.contracts
     }
 
-    /// Goes on with other calls of the mix than it would, those of this seed.
-    pub(crate) const fn turn_to(&mut self, seed: u64) {
-        self.random = Random::new(seed);
+    /// Continues with the calls that `seed` gives.
+    pub(crate) const fn reseed(&mut self, seed: u64) {
+        self.random = SplitMix64::new(seed);
     }
 
-    /// How many calls were chosen so that they revert.
+    /// Number of calls that are planned to revert.
     pub(crate) const fn reverts(&self) -> u64 {
         self.reverts
     }
 
-    /// Calls of the set-up that are left, as many as fit into so much gas; none once it is done.
-    pub(crate) fn next_setup(&mut self, mut gas: u64) -> Vec<Call> {
+    /// The next set-up calls, as many as fit into `gas`; none when the set-up is complete.
+    pub(crate) fn next_setup(&mut self, mut gas: u64) -> Vec<PlannedCall> {
         let mut calls = Vec::new();
         while let Some(call) = self.setup.pop_front_if(|call| call.gas_limit <= gas) {
             gas -= call.gas_limit;
@@ -141,34 +141,34 @@ impl Planner {
     }
 
     /// The next call of the mix.
-    pub(crate) fn next(&mut self) -> Call {
+    pub(crate) fn next(&mut self) -> PlannedCall {
         let mix = self.recipe.mix;
         let call = match mix.choose(self.random.below(mix.sum())) {
-            Kind::Transfer => self.transfer(),
-            Kind::Erc20 => self.erc20(),
-            Kind::Swap => self.exchange(),
-            Kind::SmallBank => {
+            TransactionKind::Transfer => self.transfer(),
+            TransactionKind::Erc20 => self.erc20(),
+            TransactionKind::Swap => self.exchange(),
+            TransactionKind::SmallBank => {
                 let (bank, input) = self.ledgers.bank(&mut self.random);
                 call(self.sender(), bank, input, LEDGER_GAS)
             }
-            Kind::KvStore => {
+            TransactionKind::KvStore => {
                 let (store, input) = self.ledgers.store(&mut self.random);
                 call(self.sender(), store, input, LEDGER_GAS)
             }
         };
-        Call { kind: EnvelopeKind::any(&mut self.random), ..call }
+        PlannedCall { kind: EnvelopeKind::any(&mut self.random), ..call }
     }
 
     // -- the mix ----------------------------------------------------------------------------------
 
-    fn transfer(&mut self) -> Call {
+    fn transfer(&mut self) -> PlannedCall {
         let (from, to) = (self.sender(), self.receiver());
         // Up to a thousandth of an ether.
         let value = U256::from(1 + self.random.below(UNIT / 1000));
-        Call { value, ..call(from, to, Bytes::new(), 21_000) }
+        PlannedCall { value, ..call(from, to, Bytes::new(), 21_000) }
     }
 
-    fn erc20(&mut self) -> Call {
+    fn erc20(&mut self) -> PlannedCall {
         let token = self.contracts.tokens[self.random.below(TOKENS as u64) as usize];
         let from = self.sender();
         let value = self.amount(1);
@@ -198,16 +198,16 @@ impl Planner {
         }
     }
 
-    /// Allows another sender to spend one amount.
-    fn grant(&mut self, token: Address, owner: usize) -> Call {
+    /// A call that allows another sender to spend one amount.
+    fn grant(&mut self, token: Address, owner: usize) -> PlannedCall {
         let spender = self.sender();
         self.grants.push((token, owner, spender));
         let (spender, value) = (self.senders[spender], U256::from(UNIT));
         call(owner, token, IToken::approveCall { spender, value }.abi_encode(), 60_000)
     }
 
-    /// A swap, or liquidity for swaps; an approval where the router lacks it.
-    fn exchange(&mut self) -> Call {
+    /// A swap, or a change of liquidity. If the router lacks an approval, the approval comes first.
+    fn exchange(&mut self) -> PlannedCall {
         let pair = self.random.below(PAIRS as u64) as usize;
         let from = self.sender();
         match self.random.below(200) {
@@ -217,12 +217,12 @@ impl Planner {
                 Some((pair, owner)) => self.remove_liquidity(pair, owner),
                 None => self.add_liquidity(pair, from),
             },
-            // More than there is.
+            // The pair cannot pay this, so the call reverts.
             _ => self.swap(pair, from, U256::MAX),
         }
     }
 
-    fn swap(&mut self, pair: usize, from: usize, min_out: U256) -> Call {
+    fn swap(&mut self, pair: usize, from: usize, min_out: U256) -> PlannedCall {
         let token = self.contracts.tokens[pair + self.random.below(2) as usize];
         let amount = self.amount(10);
         if let Some(approval) = self.approval(from, token) {
@@ -239,7 +239,7 @@ impl Planner {
         call(from, self.contracts.router, input.abi_encode(), 150_000)
     }
 
-    fn add_liquidity(&mut self, pair: usize, from: usize) -> Call {
+    fn add_liquidity(&mut self, pair: usize, from: usize) -> PlannedCall {
         let [token0, token1] = [self.contracts.tokens[pair], self.contracts.tokens[pair + 1]];
         let lacking = self.approval(from, token0).or_else(|| self.approval(from, token1));
         if let Some(approval) = lacking {
@@ -249,26 +249,26 @@ impl Planner {
         self.deposit(pair, from, U256::from(UNIT), U256::from(10 * UNIT))
     }
 
-    fn deposit(&self, pair: usize, from: usize, amount0: U256, max1: U256) -> Call {
+    fn deposit(&self, pair: usize, from: usize, amount0: U256, max1: U256) -> PlannedCall {
         let (pair, to) = (self.contracts.pairs[pair], self.senders[from]);
         let input = IRouter::addLiquidityCall { pair, amount0, max1, to }.abi_encode();
         call(from, self.contracts.router, input, 350_000)
     }
 
-    fn remove_liquidity(&mut self, pair: usize, owner: usize) -> Call {
+    fn remove_liquidity(&mut self, pair: usize, owner: usize) -> PlannedCall {
         let (pair_index, pair) = (pair, self.contracts.pairs[pair]);
         if let Some(approval) = self.approval(owner, pair) {
             self.deposits.push((pair_index, owner));
             return approval;
         }
-        // A deposit is a token of each kind, give or take what the price has moved.
+        // A deposit was about one token of each kind.
         let (shares, to) = (U256::from(UNIT / 2), self.senders[owner]);
         let input = IRouter::removeLiquidityCall { pair, shares, to }.abi_encode();
         call(owner, self.contracts.router, input, 300_000)
     }
 
-    /// The call by which `from` lets the router spend of `token`, unless it has been chosen.
-    fn approval(&mut self, from: usize, token: Address) -> Option<Call> {
+    /// The call by which `from` approves `token` for the router; `None` if it was chosen before.
+    fn approval(&mut self, from: usize, token: Address) -> Option<PlannedCall> {
         let fresh = self.approved.insert((from, token));
         fresh.then(|| approve_all(from, token, self.contracts.router))
     }
@@ -282,19 +282,20 @@ impl Planner {
         receiver(self.recipe.seed, n)
     }
 
-    /// Up to so many tokens, and never nothing.
+    /// A random amount of at least one unit and at most `tokens` tokens.
     fn amount(&mut self, tokens: u64) -> U256 {
         U256::from(1 + self.random.below(tokens * UNIT))
     }
 
     // -- the set-up -------------------------------------------------------------------------------
 
-    /// Deployments in the order of [`Contracts::of`], tokens for all senders, first liquidity.
-    fn setup(&mut self) -> VecDeque<Call> {
-        let Contracts { tokens, pairs, router, .. } = self.contracts;
+    /// Deployments in the order of [`ContractAddresses::of`], airdrops to all senders, first
+    /// liquidity.
+    fn setup(&mut self) -> VecDeque<PlannedCall> {
+        let ContractAddresses { tokens, pairs, router, .. } = self.contracts;
         let mix = self.recipe.mix;
         let create =
-            |code: Bytes, gas| Call { to: TxKind::Create, ..call(OWNER, router, code, gas) };
+            |code: Bytes, gas| PlannedCall { to: TxKind::Create, ..call(OWNER, router, code, gas) };
         let mut calls = VecDeque::new();
         if mix.smallbank > 0 {
             calls.extend((0..BANKS).map(|_| create(SMALL_BANK.creation(), 1_000_000)));
@@ -334,18 +335,23 @@ impl Planner {
     }
 }
 
-/// Account `n` that receives on the chain of this seed. Nobody has its key.
+/// Receiver `n` of the chain of this seed. Its private key is unknown.
 pub(crate) fn receiver(seed: u64, n: u64) -> Address {
     Address::from_slice(&derive(seed, "receiver", n)[12..])
 }
 
-fn approve_all(from: usize, token: Address, spender: Address) -> Call {
+fn approve_all(from: usize, token: Address, spender: Address) -> PlannedCall {
     let input = IToken::approveCall { spender, value: U256::MAX }.abi_encode();
     call(from, token, input, 60_000)
 }
 
 /// A call without value.
-pub(crate) fn call(from: usize, to: Address, input: impl Into<Bytes>, gas_limit: u64) -> Call {
+pub(crate) fn call(
+    from: usize,
+    to: Address,
+    input: impl Into<Bytes>,
+    gas_limit: u64,
+) -> PlannedCall {
     let (to, input) = (TxKind::Call(to), input.into());
-    Call { from, to, value: U256::ZERO, input, gas_limit, kind: EnvelopeKind::DynamicFee }
+    PlannedCall { from, to, value: U256::ZERO, input, gas_limit, kind: EnvelopeKind::DynamicFee }
 }

@@ -1,95 +1,99 @@
-//! Calls on a preloaded state: each kind of the mix does one thing, and none reverts.
+//! Calls on a preloaded state. Each kind of transaction does one thing, and no call reverts.
 
 use super::{
-    ContractSet, Preload, Recipe,
-    base::Base,
+    ChainRecipe, ContractSet, GenesisPreload,
+    base::GenesisBase,
     contracts::{IExchange, IToken},
-    ledgers::Ledgers,
-    plan::{Call, LEDGER_GAS, call, receiver},
-    recipe::{Kind, Mix},
+    ledgers::LedgerCalls,
+    plan::{LEDGER_GAS, PlannedCall, call, receiver},
+    recipe::{TransactionKind, TransactionMix},
     sign::EnvelopeKind,
 };
-use crate::random::{Random, Zipf};
+use crate::random::{SplitMix64, ZipfDistribution};
 use alloy_primitives::{Address, Bytes, U256};
 use alloy_sol_types::SolCall;
 use std::sync::Arc;
 
-/// Wei that a transfer moves at most.
+/// Largest value of a transfer, in wei.
 const MAX_VALUE: u64 = 1_000_000_000_000_000;
-/// Gas limits, with room for slots that are written for the first time.
+/// Gas limits. They cover the first write of a slot.
 const TOKEN_GAS: u64 = 100_000;
 const SWAP_GAS: u64 = 250_000;
 
-/// Chooses calls.
+/// Chooses the calls of a chain with a preload.
 #[derive(Clone, Debug)]
-pub(crate) struct Preloaded {
-    mix: Mix,
+pub(crate) struct PreloadPlanner {
+    mix: TransactionMix,
     seed: u64,
     accounts: u64,
-    random: Random,
+    random: SplitMix64,
     senders: Vec<Address>,
     contracts: Arc<ContractSet>,
-    ledgers: Ledgers,
-    /// How receivers are chosen, unless each is as likely.
-    zipf: Option<Zipf>,
+    ledgers: LedgerCalls,
+    /// Distribution of the receivers; `None` if all are equally likely.
+    zipf: Option<ZipfDistribution>,
 }
 
-impl Preloaded {
-    pub(crate) fn new(recipe: &Recipe, preload: &Preload, senders: Vec<Address>) -> Self {
-        let Recipe { mix, seed, accounts, keys, .. } = *recipe;
+impl PreloadPlanner {
+    pub(crate) fn new(
+        recipe: &ChainRecipe,
+        preload: &GenesisPreload,
+        senders: Vec<Address>,
+    ) -> Self {
+        let ChainRecipe { mix, seed, accounts, keys, .. } = *recipe;
         Self {
             mix,
             seed,
             accounts,
-            random: Random::new(seed),
+            random: SplitMix64::new(seed),
             senders,
             contracts: preload.contracts.clone(),
-            ledgers: Ledgers::new(Base::banks(), Base::store(), accounts, keys),
-            zipf: keys.zipf.map(|theta| Zipf::new(accounts, theta)),
+            ledgers: LedgerCalls::new(GenesisBase::banks(), GenesisBase::store(), accounts, keys),
+            zipf: keys.zipf.map(|theta| ZipfDistribution::new(accounts, theta)),
         }
     }
 
-    /// Goes on with other calls than it would, those of this seed.
-    pub(crate) const fn turn_to(&mut self, seed: u64) {
-        self.random = Random::new(seed);
+    /// Continues with the calls that `seed` gives.
+    pub(crate) const fn reseed(&mut self, seed: u64) {
+        self.random = SplitMix64::new(seed);
     }
 
     /// The next call.
-    pub(crate) fn next(&mut self) -> Call {
+    pub(crate) fn next(&mut self) -> PlannedCall {
         let from = self.random.index(&self.senders);
         let call = match self.mix.choose(self.random.below(self.mix.sum())) {
-            Kind::Transfer => {
+            TransactionKind::Transfer => {
                 let value = U256::from(1 + self.random.below(MAX_VALUE));
-                Call { value, ..call(from, self.receiver(), Bytes::new(), 21_000) }
+                PlannedCall { value, ..call(from, self.receiver(), Bytes::new(), 21_000) }
             }
-            Kind::Erc20 => {
+            TransactionKind::Erc20 => {
                 let token = &self.contracts.tokens[1];
                 let value = U256::from(1 + self.random.below(token.lot));
                 let (at, to) = (token.at.address, self.receiver());
                 call(from, at, IToken::transferCall { to, value }.abi_encode(), TOKEN_GAS)
             }
-            Kind::Swap => self.swap(from),
-            Kind::SmallBank => {
+            TransactionKind::Swap => self.swap(from),
+            TransactionKind::SmallBank => {
                 let (bank, input) = self.ledgers.bank(&mut self.random);
                 call(from, bank, input, LEDGER_GAS)
             }
-            Kind::KvStore => {
+            TransactionKind::KvStore => {
                 let (store, input) = self.ledgers.store(&mut self.random);
                 call(from, store, input, LEDGER_GAS)
             }
         };
-        Call { kind: EnvelopeKind::any(&mut self.random), ..call }
+        PlannedCall { kind: EnvelopeKind::any(&mut self.random), ..call }
     }
 
     /// One of the router's two functions, in one of two directions.
-    fn swap(&mut self, from: usize) -> Call {
+    fn swap(&mut self, from: usize) -> PlannedCall {
         let (is_exact_in, paid) = (self.random.below(2) == 0, self.random.below(2) as usize);
         let [token_in, token_out] =
             [&self.contracts.tokens[paid], &self.contracts.tokens[1 - paid]];
         let path = vec![token_in.at.address, token_out.at.address];
         let (to, deadline) = (self.senders[from], U256::MAX);
         let lot = if is_exact_in { token_in.lot } else { token_out.lot };
-        // A thousandth of a lot at least: what comes out, or goes in, is never rounded to nothing.
+        // At least a thousandth of a lot, so that neither amount of the swap is rounded to zero.
         let amount = U256::from(lot / 1000 + self.random.below(lot));
         let input = if is_exact_in {
             IExchange::swapExactTokensForTokensCall {
@@ -126,10 +130,10 @@ impl Preloaded {
 mod tests {
     use super::*;
     use crate::chain::{
-        ChainMaker, Fill, KeyChoice,
+        BlockFill, ChainMaker, KeyChoice,
         base::{mapped, word},
+        contract_set::TokenContract,
         contracts::{IKVStore, ISmallBank},
-        set::TokenContract,
     };
     use alloy_consensus::Transaction as _;
     use retrie_chainspec::{ChainSpec, primitives::RecoveredBlock};
@@ -143,14 +147,14 @@ mod tests {
     const SIGNERS: u64 = 30;
     const ACCOUNTS: u64 = 50;
 
-    fn recipe(mix: Mix, contracts: &Arc<ContractSet>) -> Recipe {
-        Recipe {
+    fn recipe(mix: TransactionMix, contracts: &Arc<ContractSet>) -> ChainRecipe {
+        ChainRecipe {
             seed: 5,
-            fill: Fill::Transactions(40),
+            fill: BlockFill::Transactions(40),
             mix,
             accounts: ACCOUNTS,
             keys: KeyChoice { reads: 50, inserts: 0, zipf: Some(0.9) },
-            preload: Some(Preload {
+            preload: Some(GenesisPreload {
                 senders: SIGNERS,
                 contracts: contracts.clone(),
                 empty_ledgers: false,
@@ -158,7 +162,10 @@ mod tests {
         }
     }
 
-    fn make(mix: Mix, contracts: &Arc<ContractSet>) -> (ChainMaker, Vec<RecoveredBlock>) {
+    fn make(
+        mix: TransactionMix,
+        contracts: &Arc<ContractSet>,
+    ) -> (ChainMaker, Vec<RecoveredBlock>) {
         let mut maker = ChainMaker::new(recipe(mix, contracts), Arc::new(Mpt::default())).unwrap();
         let blocks: Vec<_> = (0..4).map(|_| maker.next_block().unwrap()).collect();
         assert_eq!(maker.reverts(), (0, 0));
@@ -166,7 +173,7 @@ mod tests {
         (maker, blocks)
     }
 
-    /// Our own contracts, and the real ones where the data is at hand.
+    /// The contracts of this repository, and those of mainnet if the data is present.
     fn sets() -> Vec<Arc<ContractSet>> {
         let data = std::env::var_os("RETRIE_DATA").map_or_else(
             || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
@@ -191,10 +198,15 @@ mod tests {
     #[test]
     fn transfers_pay_receivers_that_are_there() {
         let own = Arc::new(ContractSet::own());
-        let (maker, blocks) = make(Mix { transfers: 1, ..Mix::NOTHING }, &own);
+        let (maker, blocks) =
+            make(TransactionMix { transfers: 1, ..TransactionMix::NOTHING }, &own);
         assert!(blocks.iter().all(|block| block.header().gas_used == 40 * 21_000));
         let receivers: BTreeSet<_> = (0..ACCOUNTS).map(|n| receiver(5, n)).collect();
-        let base = Base::of(&recipe(Mix { transfers: 1, ..Mix::NOTHING }, &own)).unwrap();
+        let base = GenesisBase::of(&recipe(
+            TransactionMix { transfers: 1, ..TransactionMix::NOTHING },
+            &own,
+        ))
+        .unwrap();
         let entries = base.unwrap().entries();
         let genesis: BTreeSet<_> = entries.iter().map(|(key, _)| *key.address()).collect();
         assert!(receivers.is_subset(&genesis));
@@ -206,7 +218,8 @@ mod tests {
     #[test]
     fn tokens_arrive_at_receivers() {
         for set in sets() {
-            let (maker, blocks) = make(Mix { erc20: 1, ..Mix::NOTHING }, &set);
+            let (maker, blocks) =
+                make(TransactionMix { erc20: 1, ..TransactionMix::NOTHING }, &set);
             let token = &set.tokens[1];
             let mut received: BTreeMap<Address, U256> = BTreeMap::new();
             for tx in blocks.iter().flat_map(|block| &block.body().transactions) {
@@ -224,7 +237,8 @@ mod tests {
     #[test]
     fn swaps_take_both_functions_in_both_directions() {
         for set in sets() {
-            let (maker, blocks) = make(Mix { swaps: 1, ..Mix::NOTHING }, &set);
+            let (maker, blocks) =
+                make(TransactionMix { swaps: 1, ..TransactionMix::NOTHING }, &set);
             let mut kinds: BTreeMap<([u8; 4], Address), usize> = BTreeMap::new();
             for tx in blocks.iter().flat_map(|block| &block.body().transactions) {
                 assert_eq!(tx.to(), Some(set.router.address));
@@ -244,10 +258,10 @@ mod tests {
                 *kinds.entry((selector, path[0])).or_default() += 1;
             }
             assert!(kinds.len() == 4 && kinds.values().all(|n| *n > 20), "{kinds:?}");
-            // What the pair takes for its reserves is what it holds.
+            // The reserves in the pair's slot equal its balances.
             let held = [0, 1].map(|n| balance(&maker, &set.tokens[n], set.pair.address));
             let tokens = [0, 1].map(|n: usize| set.tokens[n].at.address);
-            // Above Uniswap's reserves stands a time.
+            // Uniswap packs a timestamp above the reserves.
             let (reserves, mask) =
                 if set.name() == "own" { (3, U256::MAX) } else { (8, U256::MAX >> 32) };
             let slots = (set.pair_slots)(tokens, held);
@@ -263,7 +277,8 @@ mod tests {
     #[test]
     fn banks_and_store_keep_what_calls_leave() {
         let own = Arc::new(ContractSet::own());
-        let (maker, blocks) = make(Mix { smallbank: 1, kvstore: 1, ..Mix::NOTHING }, &own);
+        let (maker, blocks) =
+            make(TransactionMix { smallbank: 1, kvstore: 1, ..TransactionMix::NOTHING }, &own);
         let mut values: BTreeMap<U256, U256> = BTreeMap::new();
         let mut checking: BTreeMap<U256, i64> = BTreeMap::new();
         let mut savings: BTreeMap<U256, i64> = BTreeMap::new();
@@ -305,11 +320,11 @@ mod tests {
         assert!(values.len() > 5 && checking.len() > 5 && savings.len() > 5);
         for (key, value) in values {
             let slot = mapped(key.into(), word(0));
-            assert_eq!(state.slot(&Base::store(), &slot).unwrap(), value);
+            assert_eq!(state.slot(&GenesisBase::store(), &slot).unwrap(), value);
         }
         for (mapping, accounts) in [(0, savings), (1, checking)] {
             for (account, balance) in accounts {
-                let bank = Base::banks()[Ledgers::bank_of(account.to())];
+                let bank = GenesisBase::banks()[LedgerCalls::bank_of(account.to())];
                 let found = state.slot(&bank, &mapped(account.into(), word(mapping))).unwrap();
                 let expected = alloy_primitives::I256::try_from(balance).unwrap().into_raw();
                 assert_eq!(found, expected, "account {account}, mapping {mapping}");
@@ -319,7 +334,7 @@ mod tests {
 
     #[test]
     fn genesis_file_has_the_state_that_blocks_stand_on() {
-        let all = Mix { transfers: 1, erc20: 1, swaps: 1, smallbank: 1, kvstore: 1 };
+        let all = TransactionMix { transfers: 1, erc20: 1, swaps: 1, smallbank: 1, kvstore: 1 };
         for set in sets() {
             let (maker, blocks) = make(all, &set);
             let mut json = Vec::new();

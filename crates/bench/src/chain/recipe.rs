@@ -1,99 +1,100 @@
-//! What a made chain shall be.
+//! The parameters of a generated chain.
 
 use super::{ContractSet, MakeChainError};
 use std::{fmt, str::FromStr, sync::Arc};
 
-/// Gas that blocks aim at: half of their limit, at which the base fee stays as it is. That of mainnet
-/// in 2026, unless a recipe wants more.
+/// Gas target of blocks: half of their limit, so the base fee stays constant. It is mainnet's of
+/// 2026, unless a recipe has a larger one.
 pub const GAS_TARGET: u64 = 30_000_000;
-/// Gas that blocks aim at, at most: their transactions are planned and signed in memory.
+/// Largest gas target: the transactions of a block are planned and signed in memory.
 pub const MAX_GAS_TARGET: u64 = 1_000_000_000;
-/// Accounts that receive, at most: beyond, nobody has the disk.
+/// Largest number of receivers. More do not fit on a usual disk.
 const MAX_ACCOUNTS: u64 = 1_000_000_000;
 
-/// Senders, at most: their keys are held in memory.
+/// Largest number of senders: their keys are in memory.
 const MAX_SENDERS: u64 = 1_000_000;
 
-/// A made chain is a function of its recipe. Two chains of one recipe share their first blocks,
-/// however long they are.
+/// The parameters of a chain. The chain is a function of its recipe. Two chains of one recipe have
+/// the same first blocks, however long they are.
 #[derive(Clone, Debug)]
-pub struct Recipe {
-    /// Whence keys, addresses, amounts and choices come.
+pub struct ChainRecipe {
+    /// Seed of keys, addresses, amounts and choices.
     pub seed: u64,
-    /// How full blocks are, once contracts and balances are in place.
-    pub fill: Fill,
-    /// What transactions do.
-    pub mix: Mix,
-    /// Number of accounts that ether and tokens are sent to, of accounts in banks, and of keys in the
-    /// key-value store.
+    /// How full blocks are, after the set-up of contracts and balances.
+    pub fill: BlockFill,
+    /// Shares of the kinds of transactions.
+    pub mix: TransactionMix,
+    /// Number of receivers of ether and tokens, of bank accounts, and of keys in the key-value
+    /// store.
     pub accounts: u64,
-    /// Which keys the calls of the key-value store take, and what they do with them; which accounts
-    /// receive.
+    /// Distribution of keys and receivers, and shares of reads and inserts in the key-value store.
     pub keys: KeyChoice,
-    /// What genesis holds; without it, little more than the senders.
-    pub preload: Option<Preload>,
+    /// State preloaded in genesis; without it genesis holds the senders and the system contracts.
+    pub preload: Option<GenesisPreload>,
 }
 
-/// A state that is there from genesis on. No block sets anything up then, no call is chosen to
-/// revert, and each kind of transaction does one thing: that of the papers' workload of this name.
+/// State that exists from genesis on. Then no block sets contracts up, no call is chosen to revert,
+/// and each kind of transaction is the papers' workload of this name.
 #[derive(Clone, Debug)]
-pub struct Preload {
-    /// Number of accounts that sign; without a preload there are 256.
+pub struct GenesisPreload {
+    /// Number of senders; without a preload there are 256.
     pub senders: u64,
-    /// The token, and the market of two tokens with its router.
+    /// The token contracts, and the pair of two tokens with its router.
     pub contracts: Arc<ContractSet>,
-    /// Banks and store are empty at first, as in the COLE authors' program: calls fill them.
+    /// Whether banks and store are empty at first, as in the COLE authors' program. Then calls fill
+    /// them.
     pub empty_ledgers: bool,
 }
 
-/// Calls of the key-value store, as YCSB has them, and who receives ether and tokens.
+/// Calls of the key-value store in the style of YCSB, and the distribution of receivers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeyChoice {
-    /// How many of 100 calls read; the others write.
+    /// Number of reads among 100 calls; the others write.
     pub reads: u32,
-    /// How many of 100 writes set a key that nobody has set before, above all others.
+    /// Number of inserts among 100 writes. An insert sets a new key, which is larger than all
+    /// others.
     pub inserts: u32,
-    /// Skew of the keys, and of the receivers: YCSB's constant theta, between 0 and 1; `None` if all
-    /// are equally likely.
+    /// Skew of keys and receivers: YCSB's constant theta, between 0 and 1; `None` if all are
+    /// equally likely.
     pub zipf: Option<f64>,
 }
 
-impl Default for Recipe {
+impl Default for ChainRecipe {
     fn default() -> Self {
         Self::BUILT_IN
     }
 }
 
-impl Recipe {
+impl ChainRecipe {
     /// The built-in chain of `retrie replay`.
     pub const BUILT_IN: Self = Self {
         seed: 1,
-        fill: Fill::Transactions(120),
-        mix: Mix { transfers: 40, erc20: 30, swaps: 30, ..Mix::NOTHING },
+        fill: BlockFill::Transactions(120),
+        mix: TransactionMix { transfers: 40, erc20: 30, swaps: 30, ..TransactionMix::NOTHING },
         accounts: 10_000,
         keys: KeyChoice { reads: 50, inserts: 0, zipf: None },
         preload: None,
     };
 
-    /// Gas limit of every block: twice what blocks aim at, and never below mainnet's.
+    /// Gas limit of every block: twice the gas target, and at least mainnet's.
     pub fn gas_limit(&self) -> u64 {
         let target = match self.fill {
-            Fill::Gas(target) => target.max(GAS_TARGET),
-            Fill::Transactions(_) => GAS_TARGET,
+            BlockFill::Gas(target) => target.max(GAS_TARGET),
+            BlockFill::Transactions(_) => GAS_TARGET,
         };
         2 * target
     }
 
     /// # Errors
-    /// [`MakeChainError::Recipe`] if it cannot be followed.
+    /// [`MakeChainError::Recipe`] if a value cannot be used.
     pub fn check(&self) -> Result<(), MakeChainError> {
         let refuse = |what: &str| Err(MakeChainError::Recipe { what: what.into() });
         match self.fill {
-            Fill::Transactions(0) => return refuse("a block needs one transaction at least"),
-            Fill::Gas(target) if !(21_000..=MAX_GAS_TARGET).contains(&target) => {
+            BlockFill::Transactions(0) => return refuse("a block needs one transaction at least"),
+            BlockFill::Gas(target) if !(21_000..=MAX_GAS_TARGET).contains(&target) => {
                 return refuse("the gas target lies between 21000 and 1 billion");
             }
-            Fill::Transactions(_) | Fill::Gas(_) => {}
+            BlockFill::Transactions(_) | BlockFill::Gas(_) => {}
         }
         if self.mix.sum() == 0 {
             return refuse("the mix is empty: give one kind of transaction a share");
@@ -123,21 +124,21 @@ impl Recipe {
 
 /// How full blocks are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fill {
+pub enum BlockFill {
     /// This many transactions, or fewer where they would take more than [`GAS_TARGET`].
     Transactions(u64),
-    /// About this much gas, going by what the block before used.
+    /// About this much gas, estimated from the previous block.
     Gas(u64),
 }
 
-/// Shares of the kinds of transactions, of any sum.
+/// Shares of the kinds of transactions. Their sum is arbitrary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mix {
+pub struct TransactionMix {
     /// Plain transfers of ether.
     pub transfers: u32,
-    /// Token transfers, for the most part; approvals, `transferFrom`, minting.
+    /// Mostly token transfers; also approvals, `transferFrom` and minting.
     pub erc20: u32,
-    /// Swaps on pairs through a router, in both directions, for the most part; liquidity.
+    /// Mostly swaps on pairs through a router, in both directions; also changes of liquidity.
     pub swaps: u32,
     /// Operations on accounts of ten banks.
     pub smallbank: u32,
@@ -145,14 +146,14 @@ pub struct Mix {
     pub kvstore: u32,
 }
 
-impl Default for Mix {
+impl Default for TransactionMix {
     fn default() -> Self {
-        Recipe::BUILT_IN.mix
+        ChainRecipe::BUILT_IN.mix
     }
 }
 
-impl Mix {
-    /// No shares, to be given some.
+impl TransactionMix {
+    /// No shares. The base for struct updates.
     pub const NOTHING: Self = Self { transfers: 0, erc20: 0, swaps: 0, smallbank: 0, kvstore: 0 };
 
     /// The shares by name.
@@ -170,27 +171,32 @@ impl Mix {
         self.shares().iter().map(|(_, share)| u64::from(*share)).sum()
     }
 
-    /// Whether tokens and pairs are needed.
+    /// Whether the mix needs token contracts.
     pub const fn has_tokens(self) -> bool {
         self.erc20 > 0 || self.swaps > 0
     }
 
-    /// The kind of the transaction that a number below [`sum`](Self::sum) chooses.
-    pub(crate) fn choose(self, mut n: u64) -> Kind {
-        let kinds = [Kind::Transfer, Kind::Erc20, Kind::Swap, Kind::SmallBank];
+    /// The kind of transaction for a random number `n` below [`sum`](Self::sum).
+    pub(crate) fn choose(self, mut n: u64) -> TransactionKind {
+        let kinds = [
+            TransactionKind::Transfer,
+            TransactionKind::Erc20,
+            TransactionKind::Swap,
+            TransactionKind::SmallBank,
+        ];
         for (kind, (_, share)) in kinds.into_iter().zip(self.shares()) {
             match n.checked_sub(share.into()) {
                 Some(rest) => n = rest,
                 None => return kind,
             }
         }
-        Kind::KvStore
+        TransactionKind::KvStore
     }
 }
 
-/// What a transaction does, by the share of the mix that it comes from.
+/// The kind of a transaction: one for each share of the mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TransactionKind {
     Transfer,
     Erc20,
     Swap,
@@ -198,7 +204,7 @@ pub(crate) enum Kind {
     KvStore,
 }
 
-impl fmt::Display for Mix {
+impl fmt::Display for TransactionMix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let some = self.shares().into_iter().filter(|(_, share)| *share > 0);
         let some: Vec<_> = some.map(|(name, share)| format!("{name}={share}")).collect();
@@ -206,10 +212,10 @@ impl fmt::Display for Mix {
     }
 }
 
-impl FromStr for Mix {
+impl FromStr for TransactionMix {
     type Err = String;
 
-    /// `transfers=40,erc20=30,swaps=30`; what is not named has no share.
+    /// Parses `transfers=40,erc20=30,swaps=30`. A kind that is not named has no share.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut mix = Self::NOTHING;
         for part in text.split(',') {
@@ -240,45 +246,47 @@ mod tests {
 
     #[test]
     fn mix_is_read_as_it_is_written() {
-        assert_eq!(Mix::default().to_string().parse(), Ok(Mix::default()));
-        assert_eq!("swaps=1".parse(), Ok(Mix { swaps: 1, ..Mix::NOTHING }));
-        let banks = Mix { transfers: 2, smallbank: 1, kvstore: 3, ..Mix::NOTHING };
+        assert_eq!(TransactionMix::default().to_string().parse(), Ok(TransactionMix::default()));
+        assert_eq!("swaps=1".parse(), Ok(TransactionMix { swaps: 1, ..TransactionMix::NOTHING }));
+        let banks =
+            TransactionMix { transfers: 2, smallbank: 1, kvstore: 3, ..TransactionMix::NOTHING };
         assert_eq!(banks.to_string(), "transfers=2,smallbank=1,kvstore=3");
         assert_eq!(banks.to_string().parse(), Ok(banks));
         for wrong in ["", "swaps", "swaps=-1", "swap=1", "swaps=1,", "swaps=1.5"] {
-            assert!(wrong.parse::<Mix>().is_err(), "{wrong}");
+            assert!(wrong.parse::<TransactionMix>().is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn kinds_have_their_shares() {
-        let mix = Mix { transfers: 2, erc20: 0, swaps: 1, smallbank: 0, kvstore: 3 };
+        let mix = TransactionMix { transfers: 2, erc20: 0, swaps: 1, smallbank: 0, kvstore: 3 };
         let kinds: Vec<_> = (0..mix.sum()).map(|n| mix.choose(n)).collect();
-        let (t, s, k) = (Kind::Transfer, Kind::Swap, Kind::KvStore);
+        let (t, s, k) =
+            (TransactionKind::Transfer, TransactionKind::Swap, TransactionKind::KvStore);
         assert_eq!(kinds, [t, t, s, k, k, k]);
     }
 
     #[test]
     fn recipe_that_cannot_be_followed_is_refused() {
-        let good = Recipe::default;
+        let good = ChainRecipe::default;
         good().check().unwrap();
         let preload = |senders| {
             let (contracts, empty_ledgers) = (ContractSet::own().into(), false);
-            Some(Preload { senders, contracts, empty_ledgers })
+            Some(GenesisPreload { senders, contracts, empty_ledgers })
         };
-        Recipe { preload: preload(1), ..good() }.check().unwrap();
+        ChainRecipe { preload: preload(1), ..good() }.check().unwrap();
         let keys = |reads, inserts, zipf| KeyChoice { reads, inserts, zipf };
         for wrong in [
-            Recipe { fill: Fill::Transactions(0), ..good() },
-            Recipe { fill: Fill::Gas(MAX_GAS_TARGET + 1), ..good() },
-            Recipe { fill: Fill::Gas(20_999), ..good() },
-            Recipe { mix: Mix::NOTHING, ..good() },
-            Recipe { accounts: 0, ..good() },
-            Recipe { keys: keys(101, 0, None), ..good() },
-            Recipe { keys: keys(50, 101, None), ..good() },
-            Recipe { keys: keys(50, 0, Some(1.0)), ..good() },
-            Recipe { keys: keys(50, 0, Some(f64::NAN)), ..good() },
-            Recipe { preload: preload(0), ..good() },
+            ChainRecipe { fill: BlockFill::Transactions(0), ..good() },
+            ChainRecipe { fill: BlockFill::Gas(MAX_GAS_TARGET + 1), ..good() },
+            ChainRecipe { fill: BlockFill::Gas(20_999), ..good() },
+            ChainRecipe { mix: TransactionMix::NOTHING, ..good() },
+            ChainRecipe { accounts: 0, ..good() },
+            ChainRecipe { keys: keys(101, 0, None), ..good() },
+            ChainRecipe { keys: keys(50, 101, None), ..good() },
+            ChainRecipe { keys: keys(50, 0, Some(1.0)), ..good() },
+            ChainRecipe { keys: keys(50, 0, Some(f64::NAN)), ..good() },
+            ChainRecipe { preload: preload(0), ..good() },
         ] {
             assert!(matches!(wrong.check(), Err(MakeChainError::Recipe { .. })), "{wrong:?}");
         }

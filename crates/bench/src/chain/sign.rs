@@ -1,7 +1,7 @@
-//! Keys, and signed transactions of three types.
+//! Senders, and signed transactions of three types.
 
-use super::{genesis::CHAIN_ID, plan::Call};
-use crate::random::{Random, derive};
+use super::{genesis::CHAIN_ID, plan::PlannedCall};
+use crate::random::{SplitMix64, derive};
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEip2930, TxLegacy};
 use alloy_eips::eip2930::{AccessList, AccessListItem};
 use alloy_primitives::{Address, B256, Signature, keccak256};
@@ -13,14 +13,14 @@ const ACCESS_LIST_ADDRESS_GAS: u64 = 2_400;
 /// The tip of every transaction, in wei per gas.
 const TIP: u64 = 100_000_000;
 
-/// An account that signs.
+/// An account with its private key.
 #[derive(Clone, Debug)]
-pub(crate) struct Sender {
+pub(crate) struct ChainSender {
     key: SecretKey,
     pub(crate) address: Address,
 }
 
-impl Sender {
+impl ChainSender {
     /// Sender `n` of the chain of this seed.
     pub(crate) fn new(seed: u64, n: u64) -> Self {
         let key = SecretKey::from_byte_array(derive(seed, "sender", n).0)
@@ -29,16 +29,16 @@ impl Sender {
         Self { key, address: Address::from_slice(&keccak256(&public[1..])[12..]) }
     }
 
-    /// Deterministic (RFC 6979), with a low `s`.
+    /// Signs deterministically (RFC 6979), with a low `s`.
     fn sign(&self, hash: B256) -> Signature {
         let message = Message::from_digest(hash.0);
         let (id, bytes) = SECP256K1.sign_ecdsa_recoverable(message, &self.key).serialize_compact();
         Signature::from_bytes_and_parity(&bytes, i32::from(id) & 1 == 1)
     }
 
-    /// `call` as a transaction that can pay for a few blocks of rising base fees.
-    pub(crate) fn transaction(&self, call: Call, nonce: u64, base_fee: u64) -> Transaction {
-        let Call { to, value, input, gas_limit, kind, .. } = call;
+    /// `call` as a signed transaction. Its fee cap covers a few blocks of rising base fees.
+    pub(crate) fn transaction(&self, call: PlannedCall, nonce: u64, base_fee: u64) -> Transaction {
+        let PlannedCall { to, value, input, gas_limit, kind, .. } = call;
         let (chain_id, tip) = (CHAIN_ID, u128::from(TIP));
         let highest = 2 * u128::from(base_fee) + tip;
         match kind {
@@ -93,7 +93,7 @@ impl Sender {
     }
 }
 
-/// The envelope of a transaction.
+/// The envelope type of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EnvelopeKind {
     /// EIP-1559.
@@ -105,8 +105,8 @@ pub(crate) enum EnvelopeKind {
 }
 
 impl EnvelopeKind {
-    /// Nine of ten EIP-1559, seven of a hundred legacy.
-    pub(crate) const fn any(random: &mut Random) -> Self {
+    /// A random kind: 90 % EIP-1559, 7 % legacy, 3 % EIP-2930.
+    pub(crate) const fn any(random: &mut SplitMix64) -> Self {
         match random.below(100) {
             0..90 => Self::DynamicFee,
             90..97 => Self::Legacy,

@@ -1,9 +1,9 @@
-//! Tests of made chains: determinism, the contracts, the mix, the files.
+//! Tests of generated chains: determinism, the contracts, the mix, the files.
 
 use super::{
-    ChainMaker, Fill, MakeChainError, Mix, Recipe,
+    BlockFill, ChainMaker, ChainRecipe, MakeChainError, TransactionMix,
     contracts::{IRouter, IToken},
-    plan::{Call, Contracts, call, receiver},
+    plan::{ContractAddresses, PlannedCall, call, receiver},
     write_chain,
 };
 use alloy_consensus::{Transaction as _, Typed2718};
@@ -24,16 +24,16 @@ sol! {
     }
 }
 
-const SMALL: Recipe = Recipe {
+const SMALL: ChainRecipe = ChainRecipe {
     seed: 7,
-    fill: Fill::Transactions(30),
-    mix: Mix { transfers: 1, erc20: 1, swaps: 1, ..Mix::NOTHING },
+    fill: BlockFill::Transactions(30),
+    mix: TransactionMix { transfers: 1, erc20: 1, swaps: 1, ..TransactionMix::NOTHING },
     accounts: 40,
-    ..Recipe::BUILT_IN
+    ..ChainRecipe::BUILT_IN
 };
 const UNIT: u64 = 1_000_000_000_000_000_000;
 
-fn maker(recipe: Recipe) -> ChainMaker {
+fn maker(recipe: ChainRecipe) -> ChainMaker {
     ChainMaker::new(recipe, Arc::new(Mpt::default())).unwrap()
 }
 
@@ -50,9 +50,9 @@ fn chain_is_a_function_of_its_recipe() {
     // Fewer threads, and a shorter chain.
     let one = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     assert_eq!(one.install(|| hashes(SMALL, 6)), first[..6]);
-    assert_ne!(hashes(Recipe { seed: 8, ..SMALL }, 1)[0], first[0]);
-    // Golden: contracts, choices, keys and rules all go into it. If it changes, figures measured on
-    // made chains do not compare with older ones.
+    assert_ne!(hashes(ChainRecipe { seed: 8, ..SMALL }, 1)[0], first[0]);
+    // Golden value: it depends on contracts, choices, keys and rules. If it changes, figures
+    // measured on generated chains do not compare with older ones.
     let golden = b256!("0x7920763406340fc4cc710cc10603c3520f60043c11b6211da8a51ca2e1d26959");
     assert_eq!(first[9], golden);
 }
@@ -102,34 +102,34 @@ fn blocks_hold_the_mix_and_revert_as_planned() {
 #[test]
 fn gas_target_is_met() {
     let target = 3_000_000;
-    let mut maker = maker(Recipe { fill: Fill::Gas(target), ..SMALL });
+    let mut maker = maker(ChainRecipe { fill: BlockFill::Gas(target), ..SMALL });
     let made = blocks(&mut maker, 40);
     let gas: u64 = made[20..].iter().map(|block| block.header().gas_used).sum();
     let mean = gas / 20;
     assert!((target * 85 / 100..target * 115 / 100).contains(&mean), "{mean}");
 }
 
-/// Half full, whatever the target: so the base fee stays, and the limit never moves.
+/// Blocks are half full for any target: so the base fee is constant, and the limit never changes.
 #[test]
 fn gas_limit_grows_with_a_target_beyond_mainnets() {
-    let mix = Mix { transfers: 1, ..Mix::NOTHING };
+    let mix = TransactionMix { transfers: 1, ..TransactionMix::NOTHING };
     let target = 33_000_000;
-    let mut large = maker(Recipe { fill: Fill::Gas(target), mix, ..SMALL });
+    let mut large = maker(ChainRecipe { fill: BlockFill::Gas(target), mix, ..SMALL });
     assert_eq!(large.head().gas_limit, 2 * target);
     for block in blocks(&mut large, 2) {
         let header = block.header();
         assert_eq!(header.gas_limit, 2 * target);
         assert!((target - 21_000..=target).contains(&header.gas_used), "{}", header.gas_used);
     }
-    let small = maker(Recipe { fill: Fill::Gas(1_000_000), mix, ..SMALL });
+    let small = maker(ChainRecipe { fill: BlockFill::Gas(1_000_000), mix, ..SMALL });
     assert_eq!(small.head().gas_limit, 60_000_000);
     assert_eq!(maker(SMALL).head().gas_limit, 60_000_000);
 }
 
 #[test]
 fn transfers_alone_need_no_contracts() {
-    let mix = Mix { transfers: 1, ..Mix::NOTHING };
-    let block = maker(Recipe { mix, ..SMALL }).next_block().unwrap();
+    let mix = TransactionMix { transfers: 1, ..TransactionMix::NOTHING };
+    let block = maker(ChainRecipe { mix, ..SMALL }).next_block().unwrap();
     assert_eq!(block.header().gas_used, 30 * 21_000);
 }
 
@@ -164,13 +164,13 @@ fn files_appear_whole_and_are_not_overwritten() {
 
 // -- the contracts --------------------------------------------------------------------------------
 
-/// A chain whose contracts are set up, to call them at will.
-struct Lab {
+/// A chain whose contracts are set up, and calls of them.
+struct ContractHarness {
     maker: ChainMaker,
-    at: Contracts,
+    at: ContractAddresses,
 }
 
-impl Lab {
+impl ContractHarness {
     fn new() -> Self {
         let mut maker = maker(SMALL);
         let at = *maker.contracts();
@@ -184,7 +184,7 @@ impl Lab {
     /// Runs calls in one block.
     fn run<const N: usize>(&mut self, calls: [(usize, Address, Vec<u8>); N]) -> [Receipt; N] {
         let calls = calls.map(|(from, to, input)| call(from, to, input, 1_000_000));
-        let block = self.maker.build(Vec::<Call>::from(calls)).unwrap();
+        let block = self.maker.build(Vec::<PlannedCall>::from(calls)).unwrap();
         block.receipts().to_vec().try_into().unwrap()
     }
 
@@ -195,7 +195,7 @@ impl Lab {
 
     /// Sender `n` of the chain.
     fn sender(&self, n: u64) -> Address {
-        super::sign::Sender::new(SMALL.seed, n).address
+        super::sign::ChainSender::new(SMALL.seed, n).address
     }
 
     fn slot(&self, contract: Address, slot: B256) -> U256 {
@@ -225,7 +225,7 @@ fn retrie_slot(maker: &ChainMaker, contract: Address, slot: B256) -> U256 {
     maker.state().unwrap().slot(&contract, &slot).unwrap()
 }
 
-/// Where Solidity keeps the value of `key` of the mapping at `slot`.
+/// The slot in which Solidity keeps the value of `key` of the mapping at `slot`.
 fn mapped(key: B256, slot: B256) -> B256 {
     keccak256([key, slot].concat())
 }
@@ -236,7 +236,7 @@ fn transfer(to: Address, value: U256) -> Vec<u8> {
 
 #[test]
 fn tokens_move_and_are_never_overdrawn() {
-    let mut lab = Lab::new();
+    let mut lab = ContractHarness::new();
     let token = lab.at.tokens[0];
     let [a, b] = [lab.sender(1), lab.sender(2)];
     let to = Address::repeat_byte(0x77);
@@ -274,7 +274,7 @@ fn tokens_move_and_are_never_overdrawn() {
 
 #[test]
 fn product_of_reserves_never_falls() {
-    let mut lab = Lab::new();
+    let mut lab = ContractHarness::new();
     let (pair, router, tokens) = (lab.at.pairs[0], lab.at.router, lab.at.tokens);
     let trader = lab.sender(3);
     for token in &tokens[..2] {
@@ -307,7 +307,7 @@ fn product_of_reserves_never_falls() {
         assert_eq!(lab.balance(tokens[token], pair), after[token]);
     }
 
-    // Past the router: pay, and ask for one unit more than that is worth.
+    // Without the router: pay, and request one unit more than the payment is worth.
     let [r0, r1] = lab.reserves(pair);
     let paid = U256::from(UNIT);
     let counted = paid * U256::from(997);
@@ -326,7 +326,7 @@ fn product_of_reserves_never_falls() {
 
 #[test]
 fn liquidity_comes_back_and_gifts_are_synced() {
-    let mut lab = Lab::new();
+    let mut lab = ContractHarness::new();
     let (pair, router, tokens) =
         (lab.at.pairs[1], lab.at.router, [lab.at.tokens[1], lab.at.tokens[2]]);
     let who = lab.sender(4);
@@ -358,8 +358,8 @@ fn liquidity_comes_back_and_gifts_are_synced() {
 
 #[test]
 fn receivers_get_what_is_sent() {
-    let mix = Mix { transfers: 1, ..Mix::NOTHING };
-    let mut maker = maker(Recipe { mix, accounts: 1, ..SMALL });
+    let mix = TransactionMix { transfers: 1, ..TransactionMix::NOTHING };
+    let mut maker = maker(ChainRecipe { mix, accounts: 1, ..SMALL });
     let made = blocks(&mut maker, 3);
     let to = receiver(SMALL.seed, 0);
     let txs = made.iter().flat_map(|block| &block.body().transactions);

@@ -1,16 +1,17 @@
-//! How blocks come to a client: as in an import, or one by one as from a consensus client.
+//! Delivers blocks to a client: as in an import, or one by one as from a consensus client.
 
-use crate::{BenchError, error::OfClient};
+use crate::{BenchError, error::ClientErrorExt};
 use alloy_consensus::Transaction as _;
 use alloy_primitives::{Address, B256};
 use alloy_rpc_types_engine::{ExecutionPayloadV3, ForkchoiceState, PayloadStatus};
 use retrie_chainspec::{ChainSpec, primitives::Block};
 use retrie_engine::{
     BuilderConfig, Engine, EngineApi, EngineApiError, EngineConfig, PayloadBuilder,
-    pool::{Pool, PoolConfig},
+    pool::{PoolConfig, TransactionPool},
 };
 use retrie_pipeline::{
-    BlockStream, COMING, Chain, ImportOptions, ImportTimes, Importer, PipelineError,
+    BlockImporter, BlockStream, ChainStore, ImportOptions, ImportTimes, PREFETCH_BLOCKS,
+    PipelineError,
 };
 use retrie_telemetry::Metrics;
 use std::{
@@ -20,61 +21,61 @@ use std::{
 };
 use tokio::runtime::Runtime;
 
-/// A block, and its senders where they are known.
-pub(super) type Given = (Block, Option<Vec<Address>>);
+/// A block, and its senders if they were recovered before.
+pub(super) type BlockInput = (Block, Option<Vec<Address>>);
 
-/// What gives a client its blocks.
-pub(super) enum Driver<'a> {
+/// The way in which a client gets its blocks.
+pub(super) enum ClientDriver<'a> {
     Importer {
-        importer: Box<Importer<'a>>,
-        /// Every block is durable before the next one comes.
+        importer: Box<BlockImporter<'a>>,
+        /// Whether every block is durable before the next one is imported.
         is_durable_each: bool,
     },
     EngineApi(Box<LiveNode>),
 }
 
-/// How the blocks of a turn went.
-pub(super) struct Driven {
+/// The times of the blocks of a turn.
+pub(super) struct TurnTimes {
     pub(super) start: Instant,
     pub(super) latencies: Vec<Duration>,
-    /// Waiting for blocks that were not yet prepared.
+    /// Time spent waiting for prepared blocks.
     pub(super) waited: Duration,
 }
 
-impl Driven {
+impl TurnTimes {
     const fn begin(start: Instant) -> Self {
         Self { start, latencies: Vec::new(), waited: Duration::ZERO }
     }
 }
 
-impl<'a> Driver<'a> {
+impl<'a> ClientDriver<'a> {
     pub(super) fn importer<'scope>(
-        chain: &'a Chain,
+        chain: &'a ChainStore,
         options: ImportOptions,
         is_durable_each: bool,
         metrics: Metrics,
         scope: &'scope Scope<'scope, 'a>,
     ) -> Result<Self, PipelineError> {
-        let importer = Importer::new(chain, options, metrics, scope)?;
+        let importer = BlockImporter::new(chain, options, metrics, scope)?;
         Ok(Self::Importer { importer: Box::new(importer), is_durable_each })
     }
 
     pub(super) fn engine_api(
-        chain: Arc<Chain>,
+        chain: Arc<ChainStore>,
         metrics: Metrics,
         client: &str,
     ) -> Result<Self, BenchError> {
         Ok(Self::EngineApi(Box::new(LiveNode::start(chain, metrics, client)?)))
     }
 
-    /// Runs `blocks`; `None` if `is_over`, asked before each, says so.
+    /// Runs `blocks`; `None` if `is_over`, which is called before each block, returns true.
     pub(super) fn run(
         &mut self,
         spec: &Arc<ChainSpec>,
-        blocks: Vec<Given>,
+        blocks: Vec<BlockInput>,
         client: &str,
         is_over: &dyn Fn() -> bool,
-    ) -> Result<Option<Driven>, BenchError> {
+    ) -> Result<Option<TurnTimes>, BenchError> {
         match self {
             Self::Importer { importer, is_durable_each } => {
                 let start = Instant::now();
@@ -85,7 +86,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Waits until all is durable.
+    /// Waits until all blocks are durable.
     pub(super) fn flush(&mut self, client: &str) -> Result<(), BenchError> {
         match self {
             Self::Importer { importer, .. } => importer.flush().of_client(client),
@@ -93,7 +94,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Times so far; keys read by the EVM and keys changed.
+    /// Import times so far; number of keys read by the EVM, and number of keys changed.
     pub(super) fn figures(&self) -> (ImportTimes, (u64, u64)) {
         match self {
             Self::Importer { importer, .. } => (importer.times(), importer.key_operations()),
@@ -103,13 +104,13 @@ impl<'a> Driver<'a> {
 }
 
 fn import(
-    importer: &mut Importer<'_>,
+    importer: &mut BlockImporter<'_>,
     is_durable_each: bool,
     start: Instant,
     mut stream: BlockStream,
     is_over: &dyn Fn() -> bool,
-) -> Result<Option<Driven>, PipelineError> {
-    let mut driven = Driven::begin(start);
+) -> Result<Option<TurnTimes>, PipelineError> {
+    let mut driven = TurnTimes::begin(start);
     loop {
         if is_over() {
             return Ok(None);
@@ -122,20 +123,20 @@ fn import(
             importer.flush()?;
         } else {
             let block = block?;
-            importer.read_ahead([&block].into_iter().chain(stream.coming(COMING)));
+            importer.read_ahead([&block].into_iter().chain(stream.coming(PREFETCH_BLOCKS)));
             importer.import_ahead(block)?;
         }
         driven.latencies.push(ready.elapsed());
     }
     let rest = Instant::now();
-    importer.settle_all()?;
+    importer.finish_all_ahead()?;
     if let Some(last) = driven.latencies.last_mut() {
         *last += rest.elapsed();
     }
     Ok(Some(driven))
 }
 
-/// A node without servers: its engine, and the Engine API in front of it.
+/// A node without servers: an engine, and the Engine API in front of it.
 pub(super) struct LiveNode {
     api: EngineApi,
     engine: Engine,
@@ -144,12 +145,12 @@ pub(super) struct LiveNode {
 }
 
 impl LiveNode {
-    fn start(chain: Arc<Chain>, metrics: Metrics, client: &str) -> Result<Self, BenchError> {
+    fn start(chain: Arc<ChainStore>, metrics: Metrics, client: &str) -> Result<Self, BenchError> {
         let engine = Engine::start(chain, EngineConfig::default(), metrics.clone())
             .map_err(EngineApiError::from)
             .of_client(client)?;
         let live = engine.handle().live().clone();
-        let pool = Pool::new(PoolConfig::default(), live.spec().clone());
+        let pool = TransactionPool::new(PoolConfig::default(), live.spec().clone());
         let payloads = PayloadBuilder::new(live, pool.clone(), BuilderConfig::default());
         let api = EngineApi::new(engine.handle().clone(), payloads, pool);
         let runtime = tokio::runtime::Builder::new_current_thread().build();
@@ -163,21 +164,21 @@ impl LiveNode {
         Ok(Self { api, engine, runtime, metrics })
     }
 
-    /// Each block as a payload, then as the head; then it becomes durable, as in the seconds until
-    /// the next slot. The latency is that of the payload.
+    /// Sends each block as a payload, then makes it the head, then waits until it is durable, as in
+    /// the seconds until the next slot. The latency is that of the payload.
     fn run(
         &mut self,
-        blocks: Vec<Given>,
+        blocks: Vec<BlockInput>,
         client: &str,
         is_over: &dyn Fn() -> bool,
-    ) -> Result<Option<Driven>, BenchError> {
-        let payloads: Vec<_> = blocks.iter().map(|(block, _)| Payload::of(block)).collect();
-        let mut driven = Driven::begin(Instant::now());
+    ) -> Result<Option<TurnTimes>, BenchError> {
+        let payloads: Vec<_> = blocks.iter().map(|(block, _)| PayloadRequest::of(block)).collect();
+        let mut driven = TurnTimes::begin(Instant::now());
         for payload in payloads {
             if is_over() {
                 return Ok(None);
             }
-            let Payload { hash, payload, versioned_hashes, beacon_root } = payload;
+            let PayloadRequest { hash, payload, versioned_hashes, beacon_root } = payload;
             let come = Instant::now();
             let call = self.api.new_payload_v4(payload, versioned_hashes, beacon_root, Vec::new());
             let status = self.runtime.block_on(call).of_client(client)?;
@@ -214,16 +215,16 @@ impl LiveNode {
     }
 }
 
-/// A block as a consensus client gives it. Made blocks are of Prague, and ask nothing of the
-/// consensus layer.
-struct Payload {
+/// The arguments of `engine_newPayloadV4` for a block. Generated blocks are of Prague and have no
+/// execution requests.
+struct PayloadRequest {
     hash: B256,
     payload: ExecutionPayloadV3,
     versioned_hashes: Vec<B256>,
     beacon_root: B256,
 }
 
-impl Payload {
+impl PayloadRequest {
     fn of(block: &Block) -> Self {
         let hash = block.header.hash_slow();
         let blobs = block.body.transactions.iter().filter_map(|tx| tx.blob_versioned_hashes());

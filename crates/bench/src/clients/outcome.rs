@@ -1,74 +1,75 @@
-//! What a race of clients gave, for one of them.
+//! The figures of one client in a race.
 
-use super::workload::{Senders, Workload};
+use super::workload::{ClientWorkload, SenderRecovery};
 use crate::{
-    figures::{Ratio, per, quantile, rate, unless_zero},
-    latency::Latency,
+    latency::LatencyHistogram,
     memory::cap_params,
     report::{BenchResult, LatencyPoint, SliceResult, TableResult},
-    state::Terms,
+    state::RaceTerms,
+    stats::{PairedRatio, per, quantile, rate, unless_zero},
 };
 use retrie_db::SyncMode;
-use retrie_pipeline::{ImportTimes, report::Breakdown};
-use retrie_state::{Counts, TableCounts};
+use retrie_pipeline::{ImportTimes, report::TimeBreakdown};
+use retrie_state::{CounterSnapshot, TableCounts};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 /// The figures of one client.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct ClientOutcome {
     /// Name of its backend.
     pub backend: String,
     /// Hash function under its root.
     pub hash: String,
-    /// When senders were recovered.
-    pub senders: Senders,
+    /// Whether senders were recovered before the clock started.
+    pub senders: SenderRecovery,
     /// Time of the final flush.
     pub flush: Duration,
-    /// Bytes of live pages and files of the state after it.
+    /// Bytes of live pages and files of the state after the flush.
     pub disk_bytes: u64,
-    /// Bytes of files of the state beside those: kept for reverts, or made ahead of their block.
+    /// Bytes of other files of the state: files kept for reverts, or written ahead of their block.
     pub kept_file_bytes: u64,
     /// Largest resident set of the process during the race, all clients together.
     pub peak_rss_bytes: u64,
-    /// The cap on memory, if there was one: bytes, by what means, shared by how many clients.
+    /// The memory cap, if there was one: bytes, means (`cgroup` or `balloon`), number of clients
+    /// that share it.
     pub memory_cap: Option<(u64, &'static str, usize)>,
-    /// What it had counted when the measured part began.
-    pub(super) begun: Marks,
-    pub(super) turns: Vec<Turn>,
+    /// The client's counters when the measured part began.
+    pub(super) begun: ClientCounters,
+    pub(super) turns: Vec<ClientTurn>,
 }
 
-/// One slice.
+/// One turn: one slice of one client.
 #[derive(Clone, Debug)]
-pub(super) struct Turn {
+pub(super) struct ClientTurn {
     pub(super) txs: u64,
-    /// All of it, settling included.
+    /// Time of the turn, with the wait for background work.
     pub(super) elapsed: Duration,
-    /// Waiting for the last commit, and for folds under way.
+    /// Time spent waiting for the last commit and for running folds.
     pub(super) settling: Duration,
-    /// The part of that which the importer does not count as waiting for commits.
+    /// The part of `settling` that the importer does not count as waiting for commits.
     pub(super) folding: Duration,
-    /// Waiting for blocks that were not yet prepared.
+    /// Time spent waiting for prepared blocks.
     pub(super) waited: Duration,
     pub(super) latencies: Vec<Duration>,
     pub(super) disk_bytes: u64,
-    /// How much allocated memory has grown up to its end.
+    /// Growth of allocated memory up to the end of the turn.
     pub(super) memory_bytes: i64,
-    /// What the client had counted at its end.
-    pub(super) marks: Marks,
+    /// The client's counters at the end of the turn.
+    pub(super) marks: ClientCounters,
 }
 
-/// What a client counts from its opening on.
+/// Counters of a client since it was opened.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Marks {
+pub(super) struct ClientCounters {
     pub(super) times: ImportTimes,
     /// Keys read by the EVM, keys changed.
     pub(super) keys: (u64, u64),
-    pub(super) counts: Counts,
+    pub(super) counts: CounterSnapshot,
 }
 
-impl Outcome {
-    pub(super) fn new(backend: &str, hash: &str, senders: Senders) -> Self {
+impl ClientOutcome {
+    pub(super) fn new(backend: &str, hash: &str, senders: SenderRecovery) -> Self {
         Self {
             backend: backend.into(),
             hash: hash.into(),
@@ -78,7 +79,7 @@ impl Outcome {
             kept_file_bytes: 0,
             peak_rss_bytes: 0,
             memory_cap: None,
-            begun: Marks::default(),
+            begun: ClientCounters::default(),
             turns: Vec::new(),
         }
     }
@@ -93,7 +94,7 @@ impl Outcome {
         self.turns.iter().map(|turn| turn.txs).sum()
     }
 
-    /// Time of all slices, settling included.
+    /// Time of all slices, with the waits for background work.
     pub fn slices(&self) -> Duration {
         self.turns.iter().map(|turn| turn.elapsed).sum()
     }
@@ -103,7 +104,7 @@ impl Outcome {
         self.slices() + self.flush
     }
 
-    /// Median of the slices' transactions a second.
+    /// Median of the slices' transactions per second.
     pub fn tps(&self) -> f64 {
         self.rate_at(0.5)
     }
@@ -121,15 +122,15 @@ impl Outcome {
         rate(self.txs(), self.total())
     }
 
-    /// How many times as fast as another client of the same race this one was.
-    pub fn ratio_to(&self, other: &Self) -> Ratio {
-        Ratio::of(self.rates(), other.rates())
+    /// Rate of this client divided by the rate of another client of the same race.
+    pub fn ratio_to(&self, other: &Self) -> PairedRatio {
+        PairedRatio::of(self.rates(), other.rates())
     }
 
-    /// How many times as long as another client of the same race this one took over a block: the
-    /// median and spread over the blocks.
-    pub fn latency_ratio_to(&self, other: &Self) -> Ratio {
-        Ratio::of(self.block_seconds(), other.block_seconds())
+    /// Block latency of this client divided by that of another client of the same race: median and
+    /// spread over the blocks.
+    pub fn latency_ratio_to(&self, other: &Self) -> PairedRatio {
+        PairedRatio::of(self.block_seconds(), other.block_seconds())
     }
 
     fn block_seconds(&self) -> impl Iterator<Item = f64> + Clone {
@@ -144,53 +145,53 @@ impl Outcome {
         quantile(self.rates(), fraction)
     }
 
-    /// How long blocks took.
-    pub fn latency(&self) -> Latency {
-        let mut latency = Latency::default();
+    /// Latencies of all measured blocks.
+    pub fn latency(&self) -> LatencyHistogram {
+        let mut latency = LatencyHistogram::default();
         let all = self.turns.iter().flat_map(|turn| &turn.latencies);
         all.for_each(|block| latency.record(*block));
         latency
     }
 
-    /// Where the timed seconds went; the flush is I/O. Recovering senders counts as execution, as far
-    /// as it was waited for.
-    pub fn breakdown(&self) -> Breakdown {
-        let sum = |of: fn(&Turn) -> Duration| self.turns.iter().map(of).sum::<Duration>();
+    /// How the timed seconds were spent. The flush counts as storage I/O. The wait for recovered
+    /// senders counts as execution.
+    pub fn breakdown(&self) -> TimeBreakdown {
+        let sum = |of: fn(&ClientTurn) -> Duration| self.turns.iter().map(of).sum::<Duration>();
         let (begin, end) = (&self.begun.times, self.end().times);
         let mut execution = end.execution - begin.execution;
-        if self.senders == Senders::Unrecovered {
+        if self.senders == SenderRecovery::Unrecovered {
             execution += sum(|turn| turn.waited);
         }
         let authentication =
             (end.reads - begin.reads) + (end.authentication - begin.authentication);
         let waited = end.commit_wait - begin.commit_wait;
-        let mut breakdown = Breakdown {
+        let mut breakdown = TimeBreakdown {
             execution: execution.as_secs_f64(),
             authentication: authentication.as_secs_f64(),
             storage_io: (waited + sum(|turn| turn.folding) + self.flush).as_secs_f64(),
             other: 0.0,
         };
         breakdown.attribute_reads(self.counts().read_time);
-        breakdown.close(self.total().as_secs_f64());
+        breakdown.set_other(self.total().as_secs_f64());
         breakdown
     }
 
-    fn end(&self) -> &Marks {
+    fn end(&self) -> &ClientCounters {
         self.turns.last().map_or(&self.begun, |turn| &turn.marks)
     }
 
-    /// Work at the node interface during the slices.
-    pub fn counts(&self) -> Counts {
+    /// Rows read and written during the slices.
+    pub fn counts(&self) -> CounterSnapshot {
         &self.end().counts - &self.begun.counts
     }
 
-    /// Keys read by the EVM and keys changed during the slices.
+    /// Number of keys read by the EVM, and number of keys changed, during the slices.
     pub fn keys(&self) -> (u64, u64) {
         let ((reads, writes), (r, w)) = (self.end().keys, self.begun.keys);
         (reads - r, writes - w)
     }
 
-    /// By how much allocated memory has grown during its turns since it was opened, in bytes.
+    /// Growth of allocated memory in bytes since the client was opened, during its turns.
     pub fn memory_bytes(&self) -> i64 {
         self.turns.last().map_or(0, |turn| turn.memory_bytes)
     }
@@ -201,17 +202,17 @@ impl Outcome {
         (per(counts.reads, reads), per(counts.writes, writes))
     }
 
-    /// As a result of `--json`.
-    pub fn result(&self, workload: &Workload, terms: &Terms) -> BenchResult {
+    /// The figures as a result of `--json`.
+    pub fn result(&self, workload: &ClientWorkload, terms: &RaceTerms) -> BenchResult {
         self.result_on(workload.name, workload.params(), terms)
     }
 
-    /// The same on the workload called `name`, with these params of its own.
+    /// Like [`result`](Self::result), with another workload name and its params.
     pub(super) fn result_on(
         &self,
         name: &str,
         params: Map<String, Value>,
-        terms: &Terms,
+        terms: &RaceTerms,
     ) -> BenchResult {
         let (counts, (reads, writes)) = (self.counts(), self.keys());
         let latency = self.latency();
@@ -252,7 +253,7 @@ impl Outcome {
     }
 
     fn slice_results(&self) -> Vec<SliceResult> {
-        let slice = |ops: &mut u64, turn: &Turn| {
+        let slice = |ops: &mut u64, turn: &ClientTurn| {
             *ops += turn.txs;
             Some(SliceResult {
                 ops: *ops,
@@ -264,7 +265,7 @@ impl Outcome {
         self.turns.iter().scan(0, slice).collect()
     }
 
-    fn params(&self, mut params: Map<String, Value>, terms: &Terms) -> Map<String, Value> {
+    fn params(&self, mut params: Map<String, Value>, terms: &RaceTerms) -> Map<String, Value> {
         let sync = match terms.sync {
             SyncMode::Durable => "durable",
             SyncMode::NoSync => "none",
@@ -285,7 +286,7 @@ impl Outcome {
 }
 
 /// The counts of each table that was read or written, per key read and per key changed.
-fn tables(counts: &Counts, reads: u64, writes: u64) -> Vec<TableResult> {
+fn tables(counts: &CounterSnapshot, reads: u64, writes: u64) -> Vec<TableResult> {
     let table = |(name, counts): &(&'static str, TableCounts)| TableResult {
         name: (*name).into(),
         reads_per_op: per(counts.reads, reads),
@@ -302,9 +303,9 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    /// A turn of 100 transactions that ends at these marks.
-    fn turn(elapsed: u64, marks: Marks) -> Turn {
-        Turn {
+    /// A turn of 100 transactions with these counters at its end.
+    fn turn(elapsed: u64, marks: ClientCounters) -> ClientTurn {
+        ClientTurn {
             txs: 100,
             elapsed: MS(elapsed),
             settling: MS(2),
@@ -317,7 +318,7 @@ mod tests {
         }
     }
 
-    fn marks(n: u32) -> Marks {
+    fn marks(n: u32) -> ClientCounters {
         let times = ImportTimes {
             execution: MS(10) * n,
             reads: MS(20) * n,
@@ -327,20 +328,20 @@ mod tests {
             prepare: MS(1000) * n,
         };
         let n = u64::from(n);
-        let counts = Counts {
+        let counts = CounterSnapshot {
             reads: 60 * n,
             writes: 50 * n,
             read_time: MS(5) * n as u32,
-            ..Counts::default()
+            ..CounterSnapshot::default()
         };
-        Marks { times, keys: (20 * n, 10 * n), counts }
+        ClientCounters { times, keys: (20 * n, 10 * n), counts }
     }
 
     #[test]
     fn ratio_is_that_of_slices_next_to_each_other() {
         let client = |millis: [u64; 4]| {
-            let mut outcome = Outcome::new("a", "none", Senders::Recovered);
-            outcome.turns = millis.map(|millis| turn(millis, Marks::default())).into();
+            let mut outcome = ClientOutcome::new("a", "none", SenderRecovery::Recovered);
+            outcome.turns = millis.map(|millis| turn(millis, ClientCounters::default())).into();
             outcome
         };
         // The machine is ten times slower in the second half, for both.
@@ -348,12 +349,12 @@ mod tests {
         let ratio = a.ratio_to(&b);
         assert_eq!((ratio.median, ratio.upper), (0.5, 0.5));
         assert!((ratio.lower - (0.5 - (0.5 - 1.0 / 3.0) / 4.0)).abs() < 1e-9, "{ratio:?}");
-        assert_eq!(b.ratio_to(&b), Ratio { median: 1.0, lower: 1.0, upper: 1.0 });
+        assert_eq!(b.ratio_to(&b), PairedRatio { median: 1.0, lower: 1.0, upper: 1.0 });
     }
 
     #[test]
     fn figures_are_those_of_the_measured_slices_and_the_parts_add_up() {
-        let mut outcome = Outcome::new("a", "none", Senders::Recovered);
+        let mut outcome = ClientOutcome::new("a", "none", SenderRecovery::Recovered);
         outcome.begun = marks(3);
         outcome.turns = vec![turn(100, marks(4)), turn(400, marks(5)), turn(200, marks(6))];
         outcome.flush = MS(300);
@@ -367,8 +368,8 @@ mod tests {
         near(parts.authentication, 0.150 - 0.015);
         near(parts.storage_io, 0.012 + 0.003 + 0.300 + 0.015);
         near(parts.execution + parts.authentication + parts.storage_io + parts.other, 1.0);
-        // On the clock, waiting for senders is execution.
-        outcome.senders = Senders::Unrecovered;
+        // If senders are recovered on the clock, the wait for them is execution.
+        outcome.senders = SenderRecovery::Unrecovered;
         near(outcome.breakdown().execution, 0.030 + 0.009);
     }
 }

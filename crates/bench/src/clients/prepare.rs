@@ -1,18 +1,18 @@
-//! What a race stands on: the blocks, and each client at genesis. Both are kept between runs.
+//! Prepares a race: the blocks, and each client at genesis. The cache keeps both.
 
-use super::race::{ClientRace, Entrant, Progress};
+use super::race::{ClientContender, ClientRace, ClientRaceProgress};
 use crate::{
     BenchError,
-    cache::RunFolder,
-    chain::{Base, CHAIN_FILE, ChainMaker, MadeChain, write_blocks},
-    error::OfClient,
-    state::{BackendEntrant, Entrant as _, GENERATIONS},
+    cache::ScratchFolder,
+    chain::{CHAIN_FILE, ChainMaker, GenesisBase, MadeChain, write_blocks},
+    error::ClientErrorExt,
+    state::{BackendFactory, ContenderFactory as _, GENERATIONS},
 };
 use alloy_primitives::B256;
 use retrie_chainspec::ChainSpec;
-use retrie_db::{Kept, KeptBlocks, OpenOptions, StateRootMode, SyncMode};
-use retrie_pipeline::{Chain, ChainOptions};
-use retrie_state::{StateKey, StoreError, StoreOptions, Value};
+use retrie_db::{HistoryKept, KeptBlocks, OpenOptions, StateRootMode, SyncMode};
+use retrie_pipeline::{ChainOptions, ChainStore};
+use retrie_state::{StateKey, StateValue, StoreError, StoreOptions};
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
@@ -20,28 +20,28 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-/// Name of the file beside the blocks that says what they are.
+/// Name of the file beside the blocks that describes them.
 const MADE_FILE: &str = "chain.json";
 
-/// That file.
+/// The content of `chain.json`.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Made {
-    /// Root of the state of genesis.
+pub(super) struct ChainManifest {
+    /// State root of genesis.
     pub(super) genesis_root: B256,
     #[serde(flatten)]
     chain: MadeChain,
 }
 
 impl ClientRace<'_> {
-    /// A folder with the blocks and what they are.
+    /// A folder with the blocks and their [`ChainManifest`].
     pub(super) fn make_chain(
         &self,
-        base: &Base,
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<RunFolder, BenchError> {
+        base: &GenesisBase,
+        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+    ) -> Result<ScratchFolder, BenchError> {
         self.cache.checkout(&self.workload.chain_name(base), |folder| {
             let states = self.cache.scratch()?;
-            // While the files are there that fill the disk.
+            // Before the folder is removed, which frees the disk.
             self.make_into(folder, states.path(), progress).map_err(|error| error.on_disk(folder))
         })
     }
@@ -50,7 +50,7 @@ impl ClientRace<'_> {
         &self,
         folder: &Path,
         states: &Path,
-        progress: &mut dyn FnMut(Progress<'_>),
+        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
     ) -> Result<(), BenchError> {
         let total = self.workload.warmup + self.workload.blocks;
         let mut maker = ChainMaker::start_in(
@@ -59,40 +59,44 @@ impl ClientRace<'_> {
             self.root_maker.clone(),
             self.stop,
             &mut |done, total| {
-                progress(Progress::Loading { backend: "to make blocks", done, total });
+                progress(ClientRaceProgress::Loading { backend: "to make blocks", done, total });
             },
         )?;
         let genesis_root = maker.spec().genesis_header().state_root;
         let file = folder.join(CHAIN_FILE);
         let chain = write_blocks(&mut maker, total, &file, self.stop, &mut |made| {
-            progress(Progress::Making { done: made.blocks, total });
+            progress(ClientRaceProgress::Making { done: made.blocks, total });
         })?;
         let path = folder.join(MADE_FILE);
-        let made = serde_json::to_vec_pretty(&Made { genesis_root, chain });
+        let made = serde_json::to_vec_pretty(&ChainManifest { genesis_root, chain });
         made.map_err(io::Error::from)
             .and_then(|json| fs::write(&path, json))
             .map_err(|source| BenchError::Io { action: "writing", path, source })
     }
 
-    /// A folder with a chain at genesis for each entrant.
+    /// A folder with a client at genesis for each contender.
     pub(super) fn lay_down(
         &self,
-        base: &Base,
+        base: &GenesisBase,
         spec: &Arc<ChainSpec>,
-        entrants: &[Entrant],
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Vec<RunFolder>, BenchError> {
-        let mut entries: Option<Vec<(StateKey, Value)>> = None;
+        entrants: &[ClientContender],
+        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+    ) -> Result<Vec<ScratchFolder>, BenchError> {
+        let mut entries: Option<Vec<(StateKey, StateValue)>> = None;
         let mut folders = Vec::new();
         for entrant in entrants {
-            let format = BackendEntrant::new(entrant.backend.clone()).format();
+            let format = BackendFactory::new(entrant.backend.clone()).format();
             let name = format!("client-{}-{format}", &spec.genesis_hash().to_string()[2..18]);
             folders.push(self.cache.checkout(&name, |folder| {
                 let entries = entries.get_or_insert_with(|| base.entries());
                 let total = entries.len() as u64;
                 let mut entries = entries.iter().zip(0..).map(|(entry, done): (_, u64)| {
                     if done.is_multiple_of(4096) {
-                        progress(Progress::Loading { backend: &entrant.name, done, total });
+                        progress(ClientRaceProgress::Loading {
+                            backend: &entrant.name,
+                            done,
+                            total,
+                        });
                         if self.stop.load(Ordering::Relaxed) {
                             let stopped = io::Error::other("stopped");
                             return Err(StoreError::new("loading", stopped).into());
@@ -101,7 +105,7 @@ impl ClientRace<'_> {
                     Ok(entry.clone())
                 });
                 let options = self.options(spec, entrant, folder, SyncMode::Durable);
-                let loaded = Chain::create_loaded(options, &mut entries);
+                let loaded = ChainStore::create_with_state(options, &mut entries);
                 if self.stop.load(Ordering::Relaxed) {
                     return Err(BenchError::Stopped);
                 }
@@ -114,7 +118,7 @@ impl ClientRace<'_> {
     pub(super) fn options(
         &self,
         spec: &Arc<ChainSpec>,
-        entrant: &Entrant,
+        entrant: &ClientContender,
         folder: &Path,
         sync: SyncMode,
     ) -> ChainOptions {
@@ -122,7 +126,7 @@ impl ClientRace<'_> {
             true => StateRootMode::Header,
             false => StateRootMode::Shadow,
         };
-        let mut kept = Kept::default();
+        let mut kept = HistoryKept::default();
         if !self.workload.has_lookup() {
             kept.lookup = KeptBlocks { from: u64::MAX, last: 0 };
         }
@@ -143,8 +147,8 @@ impl ClientRace<'_> {
     }
 }
 
-/// What the blocks in `folder` are.
-pub(super) fn read_made(folder: &Path) -> Result<Made, BenchError> {
+/// Reads the manifest of the blocks in `folder`.
+pub(super) fn read_made(folder: &Path) -> Result<ChainManifest, BenchError> {
     let path = folder.join(MADE_FILE);
     let io = |source| BenchError::Io { action: "reading", path: path.clone(), source };
     serde_json::from_slice(&fs::read(&path).map_err(io)?).map_err(|error| io(error.into()))
@@ -157,7 +161,7 @@ mod tests {
     use retrie_pipeline::PipelineError;
     use retrie_state::StateError;
 
-    /// Whatever a race of clients meets a full disk with.
+    /// Every error with which a race of clients can report a full disk.
     #[test]
     fn full_disk_is_named() {
         let home = tempfile::tempdir().unwrap();

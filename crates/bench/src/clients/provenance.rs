@@ -1,36 +1,38 @@
-//! What keys of the key-value store were over the latest blocks, with proofs (COLE 8.2.5).
+//! Provenance queries on the key-value store: the values of a key over the latest blocks, with
+//! proofs (COLE 8.2.5).
 //!
 //! ```text
-//!  make the chain, lay down each      as in any race of clients                     (untimed)
+//!  make the chain, prepare each       as in any race of clients                     (untimed)
 //!  import                             all blocks, into one client after the other   (untimed)
 //!  for each range                     A: query, verify; query, verify ...    B: ...
 //! ```
 //!
 //! A query is about one random key of the base data and the latest `range` blocks. A backend with
-//! [`Provenance`](retrie_state::Provenance) answers it at once; one that can only prove the state of
-//! each old block makes a proof for every block of the range, as the paper's MPT does. Their lengths
-//! are added up as they would be sent one by one: nodes that several of them share count each time.
-//! What a verifier accepts must be the same for all clients, block by block.
+//! [`ProvenanceQueries`](retrie_state::ProvenanceQueries) answers it with one proof. A backend that
+//! can only prove the state of each old block makes a proof for every block of the range, as the
+//! paper's MPT does. The lengths of these proofs are added as if they were sent one by one: a node
+//! that several proofs share counts each time. The verified values must be the same for all
+//! clients, block by block.
 
 use super::{
     prepare::read_made,
-    race::{ClientRace, Entrant, Progress},
+    race::{ClientContender, ClientRace, ClientRaceProgress},
 };
 use crate::{
-    BenchError, Setting,
-    chain::{Base, CHAIN_FILE, MakeChainError},
-    error::{Of, OfClient},
-    latency::Latency,
-    random::Random,
+    BenchError, RaceSetting,
+    chain::{CHAIN_FILE, GenesisBase, MakeChainError},
+    error::{BackendErrorExt, ClientErrorExt},
+    latency::LatencyHistogram,
+    random::SplitMix64,
     report::{BenchResult, LatencyPoint},
-    state::{ProofFigures, Terms, turn_order},
+    state::{ProofFigures, RaceTerms, turn_order},
 };
 use retrie_chainspec::ChainSpec;
-use retrie_pipeline::{Chain, ImportOptions, PipelineError, import, report::peak_rss_bytes};
+use retrie_pipeline::{ChainStore, ImportOptions, PipelineError, import, report::peak_rss_bytes};
 use retrie_sources::BlockSource;
 use retrie_state::{
-    AnyBackend, At, BlockRef, StateError, StateKey, StateProof, StateReader, StateStore, Value,
-    Version,
+    AnyBackend, BlockRef, StateError, StateId, StateKey, StateProof, StateReader, StateStore,
+    StateValue, ValueVersion,
 };
 use retrie_telemetry::Metrics;
 use serde_json::{Map, Value as Json, json};
@@ -41,43 +43,43 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is asked.
+/// The queries of a race.
 #[derive(Clone, Debug)]
-pub struct Queries {
-    /// How many blocks each query reaches back; one set of queries for each number.
+pub struct QueryConfig {
+    /// Numbers of blocks that queries reach back; one set of queries for each number.
     pub ranges: Vec<u64>,
-    /// Queries of a range.
+    /// Number of queries per range.
     pub count: u64,
 }
 
-/// What the queries of one range cost one client.
+/// The cost of the queries of one range on one client.
 #[derive(Clone, Debug)]
-pub struct Answers {
+pub struct ProvenanceOutcome {
     /// Name of its backend.
     pub backend: String,
     /// Blocks of the range.
     pub range: u64,
-    /// Times to answer and to verify, and lengths of proofs.
+    /// Times to prove and to verify, and lengths of proofs.
     pub proofs: ProofFigures,
-    /// Answering and verifying together.
-    pub both: Latency,
-    /// All of it.
+    /// Times to prove and verify together.
+    pub both: LatencyHistogram,
+    /// Sum of these times.
     pub elapsed: Duration,
     /// Bytes of live pages and files of the state.
     pub disk_bytes: u64,
     hash: String,
 }
 
-/// How a backend answers.
+/// How a backend answers a query.
 #[derive(Clone, Copy)]
-enum Way {
-    /// One query, one proof.
+enum ProvenanceMethod {
+    /// One proof for the whole range.
     Versions,
-    /// A proof for each block.
+    /// One proof for each block of the range.
     BlockByBlock,
 }
 
-impl Way {
+impl ProvenanceMethod {
     fn of(backend: &dyn AnyBackend) -> Option<Self> {
         if backend.provenance().is_some() {
             return Some(Self::Versions);
@@ -87,33 +89,34 @@ impl Way {
     }
 }
 
-/// Whether `backend` can prove what keys were over a range of old blocks.
-pub fn proves_the_past(backend: &dyn AnyBackend) -> bool {
-    Way::of(backend).is_some()
+/// Whether `backend` can prove the values of keys over a range of old blocks.
+pub fn can_prove_history(backend: &dyn AnyBackend) -> bool {
+    ProvenanceMethod::of(backend).is_some()
 }
 
-/// A value for each block of a range.
-type Values = Vec<Option<Value>>;
+/// The value of a key after each block of a range.
+type BlockValues = Vec<Option<StateValue>>;
 
 impl ClientRace<'_> {
-    /// Imports the chain into every client, then asks all the same queries. The workload's recipe is
-    /// one of the key-value store. Results come range by range, in the order of the entrants.
+    /// Imports the chain into every client, then runs the same queries on all clients. The
+    /// workload's mix must have the key-value store. Results come range by range, in the order of
+    /// the contenders.
     ///
     /// # Errors
-    /// When it cannot be run; [`BenchError::WrongProof`] when a proof is refused, or does not show
-    /// what the client has or another one shows; [`BenchError::Stopped`].
+    /// If the race cannot be run; [`BenchError::WrongProof`] if a proof is refused, or shows other
+    /// values than the client has or another client shows; [`BenchError::Stopped`].
     pub fn provenance(
         &self,
-        entrants: &[Entrant],
-        queries: &Queries,
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Vec<Answers>, BenchError> {
+        entrants: &[ClientContender],
+        queries: &QueryConfig,
+        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+    ) -> Result<Vec<ProvenanceOutcome>, BenchError> {
         self.workload.check()?;
         queries.check(self.workload.blocks)?;
-        for Entrant { name, backend } in entrants {
-            if !proves_the_past(&**backend) {
+        for ClientContender { name, backend } in entrants {
+            if !can_prove_history(&**backend) {
                 let what = format!("backend `{name}` cannot prove what keys were in old blocks");
-                return Err(Setting::Backends.refused(what));
+                return Err(RaceSetting::Backends.refused(what));
             }
         }
         let raced = self.ask(entrants, queries, progress);
@@ -126,10 +129,10 @@ impl ClientRace<'_> {
 
     fn ask(
         &self,
-        entrants: &[Entrant],
-        queries: &Queries,
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Vec<Answers>, BenchError> {
+        entrants: &[ClientContender],
+        queries: &QueryConfig,
+        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+    ) -> Result<Vec<ProvenanceOutcome>, BenchError> {
         let base = self.workload.base()?;
         let blocks = self.make_chain(&base, progress)?;
         let made = read_made(blocks.path())?;
@@ -146,17 +149,18 @@ impl ClientRace<'_> {
         let mut all = Vec::new();
         let total = queries.ranges.len() as u64;
         for (range, n) in queries.ranges.iter().zip(0..) {
-            progress(Progress::Racing { done: n, total });
+            progress(ClientRaceProgress::Racing { done: n, total });
             let asked = self.asked(queries, n);
-            let mut answers: Vec<Option<Answers>> = entrants.iter().map(|_| None).collect();
-            let mut shown: Option<Vec<Values>> = None;
+            let mut answers: Vec<Option<ProvenanceOutcome>> =
+                entrants.iter().map(|_| None).collect();
+            let mut shown: Option<Vec<BlockValues>> = None;
             for lane in turn_order(chains.len(), n) {
                 let (entrant, chain, disk_bytes) = &chains[lane];
-                let mut lane_answers = Answers {
+                let mut lane_answers = ProvenanceOutcome {
                     backend: entrant.name.clone(),
                     range: *range,
                     proofs: ProofFigures::new(true),
-                    both: Latency::default(),
+                    both: LatencyHistogram::default(),
                     elapsed: Duration::ZERO,
                     disk_bytes: *disk_bytes,
                     hash: entrant.backend.identity().hash.name().into(),
@@ -173,18 +177,18 @@ impl ClientRace<'_> {
         Ok(all)
     }
 
-    /// A client with all blocks.
+    /// Opens a client and imports all blocks.
     fn imported(
         &self,
         spec: &Arc<ChainSpec>,
-        entrant: &Entrant,
+        entrant: &ClientContender,
         folder: &Path,
         file: &Path,
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Chain, BenchError> {
+        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+    ) -> Result<ChainStore, BenchError> {
         let name = &entrant.name;
         let options = self.options(spec, entrant, folder, self.terms.sync);
-        let chain = Chain::open(options).of_client(name)?;
+        let chain = ChainStore::open(options).of_client(name)?;
         let source = BlockSource::open(file).map_err(PipelineError::from).of_client(name)?;
         let metrics = Metrics::new().map_err(|error| BenchError::Workload {
             what: format!("metrics cannot be registered: {error}"),
@@ -194,7 +198,11 @@ impl ClientRace<'_> {
         let every = 0..=u64::MAX;
         let imported =
             import(&chain, vec![source], every, options, &metrics, self.stop, &mut |report| {
-                progress(Progress::Importing { backend: name, done: report.blocks, total });
+                progress(ClientRaceProgress::Importing {
+                    backend: name,
+                    done: report.blocks,
+                    total,
+                });
             });
         imported.and_then(|outcome| outcome.end).of_client(name)?;
         match self.stop.load(Ordering::Relaxed) {
@@ -204,29 +212,29 @@ impl ClientRace<'_> {
     }
 
     /// The keys of the queries of range number `n`.
-    fn asked(&self, queries: &Queries, n: u64) -> Vec<StateKey> {
+    fn asked(&self, queries: &QueryConfig, n: u64) -> Vec<StateKey> {
         let recipe = &self.workload.recipe;
-        // Beside the choices of the chain, which begin at the seed itself.
-        let mut random = Random::new(recipe.seed ^ ((n + 1) << 32));
-        (0..queries.count).map(|_| Base::store_slot(random.below(recipe.accounts))).collect()
+        // A different sequence than the choices of the chain, which begin at the seed itself.
+        let mut random = SplitMix64::new(recipe.seed ^ ((n + 1) << 32));
+        (0..queries.count).map(|_| GenesisBase::store_slot(random.below(recipe.accounts))).collect()
     }
 
-    /// Asks for `keys`; returns what the verifier has accepted.
+    /// Runs the queries for `keys`; returns the verified values.
     fn answer(
         &self,
-        answers: &mut Answers,
+        answers: &mut ProvenanceOutcome,
         store: &StateStore,
         keys: &[StateKey],
-    ) -> Result<Vec<Values>, BenchError> {
+    ) -> Result<Vec<BlockValues>, BenchError> {
         let name = answers.backend.clone();
         let backend = store.backend();
         let tip = store.tip().map_or(0, |tip| tip.block.number);
         let blocks = tip + 1 - answers.range..=tip;
-        let Some(way) = Way::of(backend) else { return Ok(Vec::new()) };
-        let latest = store.at(At::Tip).of(&name)?;
-        // The first one finds caches empty, and is not what is measured.
+        let Some(way) = ProvenanceMethod::of(backend) else { return Ok(Vec::new()) };
+        let latest = store.at(StateId::Tip).of_backend(&name)?;
+        // The first query finds empty caches and is not measured.
         if let Some(key) = keys.first() {
-            way.query(store, key, &blocks).of(&name)?;
+            way.query(store, key, &blocks).of_backend(&name)?;
         }
         let mut all = Vec::with_capacity(keys.len());
         for key in keys {
@@ -234,14 +242,14 @@ impl ClientRace<'_> {
                 return Err(BenchError::Stopped);
             }
             let start = Instant::now();
-            let answered = way.query(store, key, &blocks).of(&name)?;
+            let answered = way.query(store, key, &blocks).of_backend(&name)?;
             let made = start.elapsed();
             let values = way.verify(backend, key, &blocks, &answered.proofs);
             let both = start.elapsed();
             let wrong = || BenchError::WrongProof { backend: name.clone(), key: key.to_string() };
             let values =
                 values.filter(|values| answered.says(values, &blocks)).ok_or_else(wrong)?;
-            if values.last() != Some(&latest.get(key).of(&name)?) {
+            if values.last() != Some(&latest.get(key).of_backend(&name)?) {
                 return Err(wrong());
             }
             answers.proofs.add(made, both - made, answered.bytes());
@@ -253,14 +261,14 @@ impl ClientRace<'_> {
     }
 }
 
-impl Queries {
-    /// Whether they can be asked of a chain of so many blocks.
+impl QueryConfig {
+    /// Checks whether the queries fit a chain of `blocks` blocks.
     fn check(&self, blocks: u64) -> Result<(), BenchError> {
         if self.count == 0 {
-            return Err(Setting::Queries.refused("there must be 1 query at least"));
+            return Err(RaceSetting::Queries.refused("there must be 1 query at least"));
         }
         match self.ranges.iter().find(|range| !(1..=blocks).contains(*range)) {
-            Some(range) => Err(Setting::Range(*range).refused(format!(
+            Some(range) => Err(RaceSetting::Range(*range).refused(format!(
                 "a range of {range} blocks does not lie within the {blocks} blocks of the chain"
             ))),
             None => Ok(()),
@@ -268,45 +276,47 @@ impl Queries {
     }
 }
 
-/// What a node sends.
-struct Answered {
-    /// The versions that it names beside the proof, if it does.
-    versions: Option<Vec<Version>>,
+/// The answer of a node to a query.
+struct ProvenanceAnswer {
+    /// The versions beside the proof, if the method returns them.
+    versions: Option<Vec<ValueVersion>>,
     proofs: Vec<StateProof>,
 }
 
-impl Answered {
+impl ProvenanceAnswer {
     fn bytes(&self) -> usize {
         self.proofs.iter().map(|proof| proof.bytes.len()).sum()
     }
 
-    /// Whether the versions it names, if any, are what the proof shows.
-    fn says(&self, values: &Values, blocks: &RangeInclusive<u64>) -> bool {
+    /// Whether the versions, if there are any, equal the values that the proof shows.
+    fn says(&self, values: &BlockValues, blocks: &RangeInclusive<u64>) -> bool {
         self.versions.as_ref().is_none_or(|versions| by_block(versions, blocks) == *values)
     }
 }
 
-impl Way {
+impl ProvenanceMethod {
     fn query(
         self,
         store: &StateStore,
         key: &StateKey,
         blocks: &RangeInclusive<u64>,
-    ) -> Result<Answered, StateError> {
+    ) -> Result<ProvenanceAnswer, StateError> {
         match self {
             Self::Versions => {
-                let (mut versions, proof) =
-                    store.at(At::Tip).and_then(|state| state.versions(&[*key], blocks.clone()))?;
-                Ok(Answered { versions: versions.pop(), proofs: vec![proof] })
+                let (mut versions, proof) = store
+                    .at(StateId::Tip)
+                    .and_then(|state| state.versions(&[*key], blocks.clone()))?;
+                Ok(ProvenanceAnswer { versions: versions.pop(), proofs: vec![proof] })
             }
             Self::BlockByBlock => {
-                // The hash goes into the envelope alone; what is verified is the root.
+                // The block hash goes into the envelope of the proof only. The verifier checks the
+                // root.
                 let prove = |number| {
                     let block = BlockRef { number, ..BlockRef::default() };
                     store.history(block)?.prove(&[*key])
                 };
                 let proofs = blocks.clone().map(prove).collect::<Result<_, _>>()?;
-                Ok(Answered { versions: None, proofs })
+                Ok(ProvenanceAnswer { versions: None, proofs })
             }
         }
     }
@@ -318,7 +328,7 @@ impl Way {
         key: &StateKey,
         blocks: &RangeInclusive<u64>,
         proofs: &[StateProof],
-    ) -> Option<Values> {
+    ) -> Option<BlockValues> {
         match self {
             Self::Versions => {
                 let provenance = backend.provenance()?;
@@ -336,8 +346,8 @@ impl Way {
     }
 }
 
-/// The value after each of `blocks`, of versions that come newest first.
-fn by_block(versions: &[Version], blocks: &RangeInclusive<u64>) -> Values {
+/// The value after each of `blocks`, from versions that come newest first.
+fn by_block(versions: &[ValueVersion], blocks: &RangeInclusive<u64>) -> BlockValues {
     let after = |block| versions.iter().find(|version| version.block <= block);
     blocks.clone().map(|block| after(block).and_then(|version| version.value.clone())).collect()
 }
@@ -345,8 +355,8 @@ fn by_block(versions: &[Version], blocks: &RangeInclusive<u64>) -> Values {
 fn compare(
     name: &str,
     keys: &[StateKey],
-    values: &[Values],
-    others: &[Values],
+    values: &[BlockValues],
+    others: &[BlockValues],
 ) -> Result<(), BenchError> {
     let pairs = values.iter().zip(others);
     match keys.iter().zip(pairs).find(|(_, (a, b))| a != b) {
@@ -357,9 +367,9 @@ fn compare(
     }
 }
 
-impl Answers {
-    /// As a result of `--json`: an operation is a query with its verification.
-    pub fn result(&self, workload: &super::Workload, terms: &Terms) -> BenchResult {
+impl ProvenanceOutcome {
+    /// The figures as a result of `--json`. An operation is a query with its verification.
+    pub fn result(&self, workload: &super::ClientWorkload, terms: &RaceTerms) -> BenchResult {
         let seconds = self.elapsed.as_secs_f64();
         let count = self.both.count();
         BenchResult {
@@ -381,10 +391,10 @@ impl Answers {
         }
     }
 
-    fn params(&self, workload: &super::Workload, terms: &Terms) -> Map<String, Json> {
+    fn params(&self, workload: &super::ClientWorkload, terms: &RaceTerms) -> Map<String, Json> {
         let mut params = workload.params();
         let accounts = params.remove("accounts");
-        // Nothing of a race by turns.
+        // Params of a race with slices do not apply.
         for name in ["slices", "blocks_per_slice", "commit_every", "warmup", "reads", "zipf"] {
             params.remove(name);
         }
@@ -405,7 +415,7 @@ mod tests {
 
     #[test]
     fn a_version_holds_until_the_next_one() {
-        let version = |block, value: Option<u8>| Version {
+        let version = |block, value: Option<u8>| ValueVersion {
             block,
             value: value.map(|byte| vec![byte].into()),
         };

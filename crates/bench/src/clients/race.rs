@@ -1,23 +1,23 @@
-//! The race itself: opening the clients, taking turns.
+//! The race of clients: opens them, and runs their turns.
 
 use super::{
-    driver::{Driven, Driver, Given},
-    outcome::{Marks, Outcome, Turn},
+    driver::{BlockInput, ClientDriver, TurnTimes},
+    outcome::{ClientCounters, ClientOutcome, ClientTurn},
     prepare::read_made,
-    workload::{Senders, Via, Workload},
+    workload::{BlockDelivery, ClientWorkload, SenderRecovery},
 };
 use crate::{
     BenchError,
-    cache::{RunFolder, StateCache},
+    cache::{ScratchFolder, StateCache},
     chain::{CHAIN_FILE, MakeChainError},
-    error::OfClient,
+    error::ClientErrorExt,
     memory::{self, MemoryCap},
-    state::{Done, Terms, cap, needed, turn_order, within},
+    state::{RaceTerms, TurnSummary, apply_cap, check_cap, needed_bytes, turn_order},
 };
 use retrie_chainspec::ChainSpec;
 use retrie_pipeline::{
-    BatchLimits, Chain, ImportOptions, PipelineError, recover_senders, report::peak_rss_bytes,
-    state_folder,
+    ChainStore, CommitLimits, ImportOptions, PipelineError, recover_senders,
+    report::peak_rss_bytes, state_folder,
 };
 use retrie_sources::RlpReader;
 use retrie_state::AnyBackend;
@@ -32,73 +32,73 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A backend that takes part.
+/// A contender of a client race: a client with this backend.
 #[derive(Clone)]
-pub struct Entrant {
+pub struct ClientContender {
     /// Its name in results.
     pub name: String,
     /// The backend.
     pub backend: Arc<dyn AnyBackend>,
 }
 
-impl std::fmt::Debug for Entrant {
+impl std::fmt::Debug for ClientContender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Entrant").field(&self.name).finish()
+        f.debug_tuple("ClientContender").field(&self.name).finish()
     }
 }
 
-/// How far a race is.
+/// The progress of a race of clients.
 #[derive(Clone, Copy, Debug)]
-pub enum Progress<'a> {
+pub enum ClientRaceProgress<'a> {
     /// The state is being loaded.
     Loading {
-        /// Name of the backend, or what it is loaded for.
+        /// Name of the backend, or the purpose of the state.
         backend: &'a str,
-        /// Entries given to it so far.
+        /// Entries loaded so far.
         done: u64,
         /// Entries in all.
         total: u64,
     },
-    /// Blocks are being made.
+    /// Blocks are being generated.
     Making {
-        /// Blocks made.
+        /// Blocks generated so far.
         done: u64,
         /// Blocks in all.
         total: u64,
     },
-    /// Blocks are being imported, untimed.
+    /// Blocks are being imported, outside the timed part.
     Importing {
         /// Name of the backend.
         backend: &'a str,
-        /// Blocks that it has.
+        /// Blocks imported so far.
         done: u64,
         /// Blocks in all.
         total: u64,
     },
     /// Slices are being run.
     Racing {
-        /// Slices done by all.
+        /// Slices that all clients have finished.
         done: u64,
         /// Slices in all.
         total: u64,
     },
-    /// A client has done its turn.
-    Turn(Done<'a>),
+    /// A client has finished a measured turn.
+    Turn(TurnSummary<'a>),
 }
 
-/// A race on one variant of the workload.
+/// A race of clients on one variant of a workload.
 pub struct ClientRace<'a> {
-    /// What is run.
-    pub workload: &'a Workload,
-    /// When senders are recovered.
-    pub senders: Senders,
-    /// On which terms.
-    pub terms: &'a Terms,
-    /// A backend with Ethereum's roots, to make the chain.
+    /// The workload.
+    pub workload: &'a ClientWorkload,
+    /// Whether senders are recovered before the clock starts.
+    pub senders: SenderRecovery,
+    /// The terms, equal for all clients.
+    pub terms: &'a RaceTerms,
+    /// A backend with Ethereum's roots, which generates the chain.
     pub root_maker: Arc<dyn AnyBackend>,
-    /// Where chains and states are kept.
+    /// The cache of chains and states.
     pub cache: &'a StateCache,
-    /// To how many bytes memory is capped, the page cache included.
+    /// The cap on memory in bytes, with the page cache, if there is one.
     pub memory_limit: Option<u64>,
     /// Set to stop at the next block.
     pub stop: &'a AtomicBool,
@@ -110,42 +110,42 @@ impl std::fmt::Debug for ClientRace<'_> {
     }
 }
 
-/// What a race gave.
+/// The result of a race of clients.
 #[derive(Debug)]
-pub struct Raced {
-    /// One a client, in the order of the entrants; none if it was stopped before the first slice
-    /// ended.
-    pub outcomes: Vec<Outcome>,
-    /// Whether it ran to its end. Otherwise the slices that all have run are there, without the final
-    /// flush.
+pub struct ClientRaceResult {
+    /// One outcome per client, in the order of the contenders; empty if the race was stopped before
+    /// the end of the first slice.
+    pub outcomes: Vec<ClientOutcome>,
+    /// Whether the race ran to its end. Otherwise the outcomes have the slices that all clients
+    /// have run, without the final flush.
     pub complete: bool,
 }
 
-/// A client on its lane.
-struct Lane<'a> {
-    driver: Driver<'a>,
-    chain: &'a Chain,
+/// An open client in a race.
+struct ClientLane<'a> {
+    driver: ClientDriver<'a>,
+    chain: &'a ChainStore,
     folder: &'a Path,
-    outcome: Outcome,
+    outcome: ClientOutcome,
     memory_bytes: i64,
 }
 
 impl ClientRace<'_> {
-    /// Runs it. Once `stop` is set, what all have measured so far is returned.
+    /// Runs the race. If `stop` is set, it returns what all clients have measured so far.
     ///
     /// # Errors
-    /// When it cannot be run, or a block is not accepted.
+    /// If the race cannot be run, or a client rejects a block.
     pub fn run(
         &self,
-        entrants: &[Entrant],
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Raced, BenchError> {
+        entrants: &[ClientContender],
+        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+    ) -> Result<ClientRaceResult, BenchError> {
         self.workload.check()?;
-        let needed = needed(self.terms, entrants.iter().map(|one| one.backend.cache_bytes()));
+        let needed = needed_bytes(self.terms, entrants.iter().map(|one| one.backend.cache_bytes()));
         self.memory_limit.map(|limit| MemoryCap::check(limit, needed)).transpose()?;
         match self.run_to_end(entrants, progress) {
             Err(BenchError::Stopped | BenchError::MakeChain(MakeChainError::Stopped { .. })) => {
-                Ok(Raced { outcomes: Vec::new(), complete: false })
+                Ok(ClientRaceResult { outcomes: Vec::new(), complete: false })
             }
             raced => {
                 let temp = std::env::temp_dir();
@@ -156,39 +156,39 @@ impl ClientRace<'_> {
 
     fn run_to_end(
         &self,
-        entrants: &[Entrant],
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Raced, BenchError> {
+        entrants: &[ClientContender],
+        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+    ) -> Result<ClientRaceResult, BenchError> {
         let base = self.workload.base()?;
         let blocks = self.make_chain(&base, progress)?;
         let made = read_made(blocks.path())?;
         let spec = Arc::new(base.spec().with_genesis_state_root(made.genesis_root));
         let folders = self.lay_down(&base, &spec, entrants, progress)?;
         drop(base);
-        // While the files are there that fill the disk.
+        // Before the folders are removed, which frees the disk.
         self.race(entrants, &spec, blocks.path(), &folders, progress)
             .map_err(|error| error.on_disk(blocks.path()))
     }
 
-    /// Opens the clients in their folders, and runs the blocks.
+    /// Opens the clients in their folders and runs the blocks.
     fn race(
         &self,
-        entrants: &[Entrant],
+        entrants: &[ClientContender],
         spec: &Arc<ChainSpec>,
         blocks: &Path,
-        folders: &[RunFolder],
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Raced, BenchError> {
-        // Dropped after the chains: they are closed under it.
-        let cap = cap(self.memory_limit, folders)?;
+        folders: &[ScratchFolder],
+        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+    ) -> Result<ClientRaceResult, BenchError> {
+        // Dropped after the chains, so that the cap holds while they are closed.
+        let cap = apply_cap(self.memory_limit, folders)?;
         memory::reset_peak();
         let mut chains = Vec::new();
         for (entrant, folder) in entrants.iter().zip(folders) {
             let before = memory::anonymous();
             let options = self.options(spec, entrant, folder.path(), self.terms.sync);
-            let chain = Chain::open(options).of_client(&entrant.name)?;
+            let chain = ChainStore::open(options).of_client(&entrant.name)?;
             chains.push((Arc::new(chain), memory::anonymous() - before));
-            within(cap.as_ref())?;
+            check_cap(cap.as_ref())?;
         }
         let file = blocks.join(CHAIN_FILE);
         let mut reader = RlpReader::open(&file).map_err(PipelineError::from).of_client("chain")?;
@@ -202,18 +202,20 @@ impl ClientRace<'_> {
                     what: format!("metrics cannot be registered: {error}"),
                 })?;
                 let driver = match self.workload.via {
-                    Via::Import => {
+                    BlockDelivery::Import => {
                         let is_durable_each = self.workload.commit_every == Some(1);
                         let options = self.import_options();
-                        Driver::importer(chain, options, is_durable_each, metrics, scope)
+                        ClientDriver::importer(chain, options, is_durable_each, metrics, scope)
                             .of_client(&entrant.name)?
                     }
-                    Via::EngineApi => Driver::engine_api(chain.clone(), metrics, &entrant.name)?,
+                    BlockDelivery::EngineApi => {
+                        ClientDriver::engine_api(chain.clone(), metrics, &entrant.name)?
+                    }
                 };
                 let hash = entrant.backend.identity().hash.name();
-                let outcome = Outcome::new(&entrant.name, hash, self.senders);
+                let outcome = ClientOutcome::new(&entrant.name, hash, self.senders);
                 let (folder, memory_bytes) = (folder.path(), *memory_bytes);
-                lanes.push(Lane { driver, chain, folder, outcome, memory_bytes });
+                lanes.push(ClientLane { driver, chain, folder, outcome, memory_bytes });
             }
             complete = self.take_turns(&mut lanes, &mut reader, cap.as_ref(), progress)?;
             Ok::<_, BenchError>(lanes.into_iter().map(|lane| lane.outcome).collect::<Vec<_>>())
@@ -235,14 +237,14 @@ impl ClientRace<'_> {
             outcome.kept_file_bytes = state_files_bytes(folder.path())?.saturating_sub(in_use);
         }
         outcomes.retain(|outcome| !outcome.turns.is_empty());
-        Ok(Raced { outcomes, complete })
+        Ok(ClientRaceResult { outcomes, complete })
     }
 
     fn import_options(&self) -> ImportOptions {
         match self.workload.commit_every {
             None => ImportOptions::default(),
             Some(blocks) => ImportOptions {
-                batch: BatchLimits {
+                commit_limits: CommitLimits {
                     blocks: usize::try_from(blocks).unwrap_or(usize::MAX),
                     rows: usize::MAX,
                     bytes: usize::MAX,
@@ -253,17 +255,17 @@ impl ClientRace<'_> {
         }
     }
 
-    /// Runs the blocks. Returns whether it came to the end.
+    /// Runs warm-up and slices. Returns false if the race was stopped.
     fn take_turns(
         &self,
-        lanes: &mut [Lane<'_>],
+        lanes: &mut [ClientLane<'_>],
         reader: &mut RlpReader,
         cap: Option<&MemoryCap>,
-        progress: &mut dyn FnMut(Progress<'_>),
+        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
     ) -> Result<bool, BenchError> {
-        let Workload { blocks, warmup, slices, .. } = *self.workload;
+        let ClientWorkload { blocks, warmup, slices, .. } = *self.workload;
         let mut left = warmup;
-        // In parts of about a slice, so that no long warm-up is held in memory.
+        // In parts of about a slice, so that a long warm-up is never in memory as a whole.
         while left > 0 {
             let part = left.min(blocks.div_ceil(slices));
             left -= part;
@@ -276,15 +278,15 @@ impl ClientRace<'_> {
             lane.outcome.begun = lane.marks();
         }
         for slice in 1..=slices {
-            progress(Progress::Racing { done: slice - 1, total: slices });
+            progress(ClientRaceProgress::Racing { done: slice - 1, total: slices });
             if !self.slice(lanes, slice, reader, self.workload.slice(slice), cap)? {
-                // What only some of them have done does not count.
+                // A slice that only some clients have run does not count.
                 lanes.iter_mut().for_each(|lane| lane.outcome.turns.truncate(slice as usize - 1));
                 return Ok(false);
             }
             for lane in lanes.iter() {
                 let Some(turn) = lane.outcome.turns.last() else { continue };
-                progress(Progress::Turn(Done {
+                progress(ClientRaceProgress::Turn(TurnSummary {
                     backend: &lane.outcome.backend,
                     ops: turn.txs,
                     latencies: &turn.latencies,
@@ -295,10 +297,11 @@ impl ClientRace<'_> {
         Ok(true)
     }
 
-    /// One turn of every client; slice 0 is the warm-up. Returns whether all have done it.
+    /// Runs one turn of every client; slice 0 is the warm-up. Returns false if the race was
+    /// stopped.
     fn slice(
         &self,
-        lanes: &mut [Lane<'_>],
+        lanes: &mut [ClientLane<'_>],
         slice: u64,
         reader: &mut RlpReader,
         blocks: u64,
@@ -310,8 +313,8 @@ impl ClientRace<'_> {
         for block in reader.take(blocks as usize) {
             let block = block.map_err(PipelineError::from).of_client("chain")?.block;
             let senders = match self.senders {
-                Senders::Unrecovered => None,
-                Senders::Recovered => {
+                SenderRecovery::Unrecovered => None,
+                SenderRecovery::Recovered => {
                     let recovered = recover_senders(&spec, block.clone()).of_client("chain")?;
                     Some(recovered.senders().to_vec())
                 }
@@ -329,29 +332,29 @@ impl ClientRace<'_> {
         Ok(true)
     }
 
-    /// Runs `blocks` on one client; `None` if it was stopped.
+    /// Runs `blocks` on one client; `None` if the race was stopped.
     fn turn(
         &self,
-        lane: &mut Lane<'_>,
+        lane: &mut ClientLane<'_>,
         spec: &Arc<ChainSpec>,
-        blocks: &[Given],
+        blocks: &[BlockInput],
         cap: Option<&MemoryCap>,
-    ) -> Result<Option<Turn>, BenchError> {
+    ) -> Result<Option<ClientTurn>, BenchError> {
         let txs = blocks.iter().map(|(block, _)| block.body.transactions.len() as u64).sum();
-        // Before the copy, which is freed in the turn.
+        // Before the blocks are copied: the copy is freed in the turn.
         let memory_before = memory::anonymous();
         let client = &lane.outcome.backend;
-        let is_over = || self.stop.load(Ordering::Relaxed) || within(cap).is_err();
+        let is_over = || self.stop.load(Ordering::Relaxed) || check_cap(cap).is_err();
         let driven = lane.driver.run(spec, blocks.to_vec(), client, &is_over)?;
-        within(cap)?;
-        let Some(Driven { start, latencies, waited }) = driven else { return Ok(None) };
+        check_cap(cap)?;
+        let Some(TurnTimes { start, latencies, waited }) = driven else { return Ok(None) };
         let settling = Instant::now();
         lane.driver.flush(client)?;
         let folding = Instant::now();
-        lane.chain.state().settle().map_err(PipelineError::from).of_client(client)?;
+        lane.chain.state().wait_idle().map_err(PipelineError::from).of_client(client)?;
         let end = Instant::now();
         lane.memory_bytes += memory::anonymous() - memory_before;
-        Ok(Some(Turn {
+        Ok(Some(ClientTurn {
             txs,
             elapsed: end - start,
             settling: end - settling,
@@ -360,29 +363,29 @@ impl ClientRace<'_> {
             latencies,
             disk_bytes: 0,
             memory_bytes: lane.memory_bytes,
-            marks: Marks::default(),
+            marks: ClientCounters::default(),
         }))
     }
 }
 
-impl Lane<'_> {
-    fn marks(&self) -> Marks {
+impl ClientLane<'_> {
+    fn marks(&self) -> ClientCounters {
         let (times, keys) = self.driver.figures();
-        Marks { times, keys, counts: self.chain.state().counts() }
+        ClientCounters { times, keys, counts: self.chain.state().counts() }
     }
 
-    /// The turn with what can be looked up after it.
-    fn measured(&self, turn: Turn) -> Result<Turn, BenchError> {
+    /// Completes the turn with disk usage and counters.
+    fn measured(&self, turn: ClientTurn) -> Result<ClientTurn, BenchError> {
         let backend = &self.outcome.backend;
         let rows = self.chain.db().state_store().disk_bytes();
         let mut disk_bytes = rows.map_err(|error| PipelineError::State(error.into()));
         let files = state_files_bytes(self.folder)?;
         disk_bytes = disk_bytes.map(|bytes| bytes + files);
-        Ok(Turn { disk_bytes: disk_bytes.of_client(backend)?, marks: self.marks(), ..turn })
+        Ok(ClientTurn { disk_bytes: disk_bytes.of_client(backend)?, marks: self.marks(), ..turn })
     }
 }
 
-/// Bytes of all files of the state of the client in `folder`.
+/// Bytes of all state files of the client in `folder`.
 fn state_files_bytes(folder: &Path) -> Result<u64, BenchError> {
     let path = state_folder(folder, false);
     files_bytes(&path).map_err(|source| BenchError::Io { action: "measuring", path, source })
@@ -391,7 +394,7 @@ fn state_files_bytes(folder: &Path) -> Result<u64, BenchError> {
 pub(super) fn files_bytes(folder: &Path) -> io::Result<u64> {
     let size = |file: io::Result<fs::DirEntry>| match file.and_then(|file| file.metadata()) {
         Ok(metadata) => Ok(metadata.len()),
-        // Deleted meanwhile: no snapshot needs it any more.
+        // The client has deleted it meanwhile, because no snapshot needs it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
         Err(error) => Err(error),
     };

@@ -1,34 +1,35 @@
-//! Real blocks, one by one, as near to a live node as bundles allow.
+//! Real blocks one by one, as close to a live node as bundles allow.
 //!
 //! ```text
-//!  base: padding    lay the pre-state down      (untimed)
+//!  base: padding    commit the pre-state        (untimed)
 //!                   block of its payload, senders, execution, root, checks   latency of newPayload
 //!                   commit, durable             (the clock of the turn)
 //!                   revert both                 (untimed)
 //! ```
 //!
-//! A block after the merge comes as an execution payload, and what turns that into a block is the
-//! Engine API's own; one of before comes as its RLP. No chain leads from one bundle to the next, so
-//! there is no tree of blocks, no engine's thread and no parent's header: what depends on these (the
-//! base fee, the gas limit's step) is not checked. Gas, receipts, bloom and requests are; the root of a
-//! padded state is nobody's.
+//! A block after the merge comes as an execution payload, which the code of the Engine API turns
+//! into a block; a block before the merge comes as RLP. The blocks do not form a chain, so there is
+//! no block tree, no engine thread and no parent header: the checks that depend on these (base fee,
+//! step of the gas limit) are left out. Gas, receipts, bloom and requests are checked. The state
+//! root is not compared, because the state has padding.
 //!
-//! A slice is a *pass*: all blocks once. So slices are alike, and blocks are not.
+//! A slice is a *pass*: every block once. So all slices do the same work, although the blocks
+//! differ.
 
 use super::{
-    outcome::{Marks, Outcome, Turn},
-    race::{Entrant, Progress, Raced, files_bytes},
-    workload::Senders,
+    outcome::{ClientCounters, ClientOutcome, ClientTurn},
+    race::{ClientContender, ClientRaceProgress, ClientRaceResult, files_bytes},
+    workload::SenderRecovery,
 };
 use crate::{
-    BenchError, Setting,
-    cache::{RunFolder, StateCache},
-    error::{Of, OfClient},
+    BenchError, RaceSetting,
+    cache::{ScratchFolder, StateCache},
+    error::{BackendErrorExt, ClientErrorExt},
     memory::{self, MemoryCap},
     report::BenchResult,
     state::{
-        BackendEntrant, Corpus, Done, Entrant as _, Entries, GENERATIONS, SortedEntries, Terms,
-        TraceError, cap, needed, turn_order, within,
+        BackendFactory, BlockCorpus, ContenderFactory as _, EntryStream, GENERATIONS, RaceTerms,
+        SortedEntries, TraceError, TurnSummary, apply_cap, check_cap, needed_bytes, turn_order,
     },
 };
 use alloy_primitives::Bytes;
@@ -38,11 +39,11 @@ use retrie_chainspec::{
     ChainSpec,
     primitives::{Block, RecoveredBlock},
 };
-use retrie_db::{Db, OpenOptions};
+use retrie_db::{DatabaseEnv, OpenOptions};
 use retrie_engine::block_of_payload;
 use retrie_pipeline::{
     PipelineError, prepare, recover_senders,
-    replay::{BundleReplay, BundleReplayOptions, Padding},
+    replay::{BundleReplay, BundleReplayOptions, StatePadding},
     report::peak_rss_bytes,
 };
 use retrie_sources::Bundle;
@@ -57,62 +58,62 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The pre-state and the block, which are taken back.
+/// Number of commits that are reverted after each block: the pre-state and the block.
 const RETAINED: u64 = 2;
 
-/// Real blocks with the state they touch, on padding.
+/// Real blocks with the state they touch, and the padding of that state.
 #[derive(Debug)]
-pub struct RealBlocks {
+pub struct RealBlockSet {
     blocks: Vec<RealBlock>,
-    /// What the state holds beside.
-    pub padding: Padding,
+    /// The other entries of the state.
+    pub padding: StatePadding,
 }
 
-/// A block, and as what it comes.
+/// A block and its encoding.
 #[derive(Debug)]
 struct RealBlock {
     bundle: Bundle,
-    given: Given,
+    given: BlockEncoding,
 }
 
-/// As what a block comes.
+/// The encoding in which a block is delivered.
 #[derive(Clone, Debug)]
-enum Given {
+enum BlockEncoding {
     Payload(Box<ExecutionData>),
     Rlp(Bytes),
 }
 
-impl RealBlocks {
-    /// The blocks of a corpus whose pre-state is listed.
+impl RealBlockSet {
+    /// Loads the blocks of a corpus that have a plain pre-state.
     ///
     /// # Errors
-    /// If there are none, or one cannot be read.
-    pub fn load(corpus: &Corpus, padding: Padding) -> Result<Self, TraceError> {
+    /// If there are no such blocks, or one cannot be read.
+    pub fn load(corpus: &BlockCorpus, padding: StatePadding) -> Result<Self, TraceError> {
         let blocks = corpus.prestate_bundles()?.into_iter().map(RealBlock::new);
         Ok(Self { blocks: blocks.collect(), padding })
     }
 
-    /// How many there are.
+    /// Number of blocks.
     pub const fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no blocks.
     pub const fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// How many of them come as payloads.
+    /// Number of blocks that come as payloads.
     pub fn payloads(&self) -> usize {
-        self.blocks.iter().filter(|block| matches!(block.given, Given::Payload(_))).count()
+        self.blocks.iter().filter(|block| matches!(block.given, BlockEncoding::Payload(_))).count()
     }
 
-    /// Their transactions.
+    /// Number of transactions of all blocks.
     pub fn txs(&self) -> u64 {
         self.blocks.iter().map(|block| block.bundle.tx_count).sum()
     }
 
-    /// Their gas.
+    /// Gas of all blocks.
     pub fn gas(&self) -> u64 {
         self.blocks.iter().map(|block| block.bundle.gas_used).sum()
     }
@@ -122,19 +123,19 @@ impl RealBlock {
     fn new(bundle: Bundle) -> Self {
         let given = if bundle.block.header.difficulty.is_zero() {
             let payload = ExecutionData::from_block_unchecked(bundle.hash, &bundle.block);
-            Given::Payload(Box::new(payload))
+            BlockEncoding::Payload(Box::new(payload))
         } else {
             let mut rlp = Vec::new();
             bundle.block.encode(&mut rlp);
-            Given::Rlp(rlp.into())
+            BlockEncoding::Rlp(rlp.into())
         };
         Self { bundle, given }
     }
 
-    /// The block of what it came as, checked alone, with its senders.
+    /// Decodes the block, checks it without its parent, and recovers its senders.
     fn receive(
         &self,
-        given: Given,
+        given: BlockEncoding,
         spec: &Arc<ChainSpec>,
     ) -> Result<RecoveredBlock, PipelineError> {
         let refused = |source: Box<dyn std::error::Error + Send + Sync>| PipelineError::Io {
@@ -142,15 +143,15 @@ impl RealBlock {
             source: std::io::Error::other(source),
         };
         let block = match given {
-            Given::Payload(payload) => {
+            BlockEncoding::Payload(payload) => {
                 block_of_payload(*payload).map_err(|error| refused(error.into()))?
             }
-            Given::Rlp(rlp) => {
+            BlockEncoding::Rlp(rlp) => {
                 Block::decode(&mut &rlp[..]).map_err(|error| refused(error.into()))?
             }
         };
         if !self.bundle.ommers_known {
-            // Its header commits to ommers that nobody has.
+            // The header commits to ommers that the bundle does not have.
             return recover_senders(spec, block);
         }
         prepare(spec, block).map(|prepared| Arc::unwrap_or_clone(prepared.into_block()))
@@ -161,61 +162,63 @@ impl RealBlock {
 #[derive(Debug)]
 pub struct RealRace<'a> {
     /// The blocks.
-    pub blocks: &'a RealBlocks,
-    /// How often they are all run, measured.
+    pub blocks: &'a RealBlockSet,
+    /// Number of measured passes.
     pub slices: u64,
-    /// And before.
+    /// Number of passes before the measured ones.
     pub warmup: u64,
-    /// On which terms.
-    pub terms: &'a Terms,
-    /// Where padded states are kept.
+    /// The terms, equal for all stores.
+    pub terms: &'a RaceTerms,
+    /// The cache of padded states.
     pub cache: &'a StateCache,
-    /// To how many bytes memory is capped, the page cache included.
+    /// The cap on memory in bytes, with the page cache, if there is one.
     pub memory_limit: Option<u64>,
     /// Set to stop at the next block.
     pub stop: &'a AtomicBool,
 }
 
 /// An open store in its folder.
-struct Opened {
+struct OpenStore {
     name: String,
     hash: &'static str,
     memory_bytes: i64,
-    // The store before the database it stands on, and the folder last.
+    // Dropped in this order: the store before its database, the folder last.
     store: StateStore,
     kv: Arc<dyn KvStore>,
-    _db: Db,
-    folder: RunFolder,
+    _db: DatabaseEnv,
+    folder: ScratchFolder,
 }
 
-struct Lane<'a> {
-    opened: &'a Opened,
+struct RealLane<'a> {
+    opened: &'a OpenStore,
     replay: BundleReplay<'a>,
-    outcome: Outcome,
+    outcome: ClientOutcome,
     memory_bytes: i64,
 }
 
 impl RealRace<'_> {
-    /// Runs it. Once `stop` is set, what all have measured so far is returned.
+    /// Runs the race. If `stop` is set, it returns what all stores have measured so far.
     ///
     /// # Errors
-    /// When it cannot be run, or a block is not valid.
+    /// If the race cannot be run, or a block is not valid.
     pub fn run(
         &self,
-        entrants: &[Entrant],
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Raced, BenchError> {
+        entrants: &[ClientContender],
+        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+    ) -> Result<ClientRaceResult, BenchError> {
         if self.slices == 0 {
-            return Err(Setting::Slices.refused("there must be 1 slice at least"));
+            return Err(RaceSetting::Slices.refused("there must be 1 slice at least"));
         }
         if self.terms.retention < RETAINED {
             let what = format!("real blocks are taken back: at least {RETAINED} must be retained");
-            return Err(Setting::Retention.refused(what));
+            return Err(RaceSetting::Retention.refused(what));
         }
-        let needed = needed(self.terms, entrants.iter().map(|one| one.backend.cache_bytes()));
+        let needed = needed_bytes(self.terms, entrants.iter().map(|one| one.backend.cache_bytes()));
         self.memory_limit.map(|limit| MemoryCap::check(limit, needed)).transpose()?;
         match self.run_to_end(entrants, progress) {
-            Err(BenchError::Stopped) => Ok(Raced { outcomes: Vec::new(), complete: false }),
+            Err(BenchError::Stopped) => {
+                Ok(ClientRaceResult { outcomes: Vec::new(), complete: false })
+            }
             raced => {
                 let temp = std::env::temp_dir();
                 raced.map_err(|error| error.on_disk(self.cache.folder().unwrap_or(&temp)))
@@ -225,25 +228,26 @@ impl RealRace<'_> {
 
     fn run_to_end(
         &self,
-        entrants: &[Entrant],
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Raced, BenchError> {
+        entrants: &[ClientContender],
+        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+    ) -> Result<ClientRaceResult, BenchError> {
         let folders = self.lay_down(entrants, progress)?;
-        // Dropped after the stores: they are closed under it.
-        let cap = cap(self.memory_limit, &folders)?;
+        // Dropped after the stores, so that the cap holds while they are closed.
+        let cap = apply_cap(self.memory_limit, &folders)?;
         memory::reset_peak();
         let mut opened = Vec::new();
         for (entrant, folder) in entrants.iter().zip(folders) {
             opened.push(self.open(entrant, folder)?);
-            within(cap.as_ref())?;
+            check_cap(cap.as_ref())?;
         }
         let options = BundleReplayOptions { spec: ChainSpec::mainnet(), witness_opener: None };
         let mut lanes = Vec::new();
         for opened in &opened {
             let replay = BundleReplay::new(&options, &opened.store, &*opened.kv);
             let replay = replay.of_client(&opened.name)?;
-            let outcome = Outcome::new(&opened.name, opened.hash, Senders::Unrecovered);
-            lanes.push(Lane { opened, replay, outcome, memory_bytes: opened.memory_bytes });
+            let outcome =
+                ClientOutcome::new(&opened.name, opened.hash, SenderRecovery::Unrecovered);
+            lanes.push(RealLane { opened, replay, outcome, memory_bytes: opened.memory_bytes });
         }
         let complete = self.take_turns(&mut lanes, cap.as_ref(), progress)?;
         let balloon = cap.as_ref().map_or(0, MemoryCap::balloon_bytes);
@@ -253,44 +257,49 @@ impl RealRace<'_> {
             outcome.memory_cap = cap.as_ref().map(|cap| (cap.limit(), cap.means(), opened.len()));
             if complete {
                 let start = Instant::now();
-                lane.opened.store.flush().of(&lane.opened.name)?;
+                lane.opened.store.flush().of_backend(&lane.opened.name)?;
                 outcome.flush = start.elapsed();
             }
             outcome.disk_bytes = lane.opened.disk_bytes()?;
         }
         let mut outcomes: Vec<_> = lanes.into_iter().map(|lane| lane.outcome).collect();
         outcomes.retain(|outcome| outcome.slices_done() > 0);
-        Ok(Raced { outcomes, complete })
+        Ok(ClientRaceResult { outcomes, complete })
     }
 
-    /// A folder with the padding for each entrant.
+    /// A folder with the padded state for each contender.
     fn lay_down(
         &self,
-        entrants: &[Entrant],
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Vec<RunFolder>, BenchError> {
+        entrants: &[ClientContender],
+        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+    ) -> Result<Vec<ScratchFolder>, BenchError> {
         let mut entries = None;
-        let folder_of = |entrant: &Entrant| {
-            let loader = BackendEntrant::new(entrant.backend.clone());
+        let folder_of = |entrant: &ClientContender| {
+            let loader = BackendFactory::new(entrant.backend.clone());
             let name = format!("{}-padding-{}", loader.format(), self.blocks.padding.name());
             self.cache.checkout(&name, |folder| {
                 let entries = entries
                     .get_or_insert_with(|| SortedEntries::Listed(self.blocks.padding.entries()));
                 let (backend, total) = (entrant.name.as_str(), entries.len() as u64);
-                let mut report = |done| progress(Progress::Loading { backend, done, total });
+                let mut report =
+                    |done| progress(ClientRaceProgress::Loading { backend, done, total });
                 let (stop, done) = (self.stop, 0);
-                let mut entries = Entries { entries, stop, progress: &mut report, done };
+                let mut entries = EntryStream { entries, stop, progress: &mut report, done };
                 loader.load(folder, &mut entries).map_err(|error| error.on_disk(folder))
             })
         };
         entrants.iter().map(folder_of).collect()
     }
 
-    fn open(&self, entrant: &Entrant, folder: RunFolder) -> Result<Opened, BenchError> {
+    fn open(
+        &self,
+        entrant: &ClientContender,
+        folder: ScratchFolder,
+    ) -> Result<OpenStore, BenchError> {
         let name = &entrant.name;
         let before = memory::anonymous();
         let options = OpenOptions { sync: self.terms.sync, ..OpenOptions::default() };
-        let db = Db::open(folder.path(), &options).of(name)?;
+        let db = DatabaseEnv::open(folder.path(), &options).of_backend(name)?;
         let kv = db.state_store();
         let options = StoreOptions {
             retention: self.terms.retention,
@@ -299,8 +308,9 @@ impl RealRace<'_> {
             dir: Some(files(folder.path())),
             ..StoreOptions::default()
         };
-        let store = StateStore::open(entrant.backend.clone(), kv.clone(), options).of(name)?;
-        Ok(Opened {
+        let store =
+            StateStore::open(entrant.backend.clone(), kv.clone(), options).of_backend(name)?;
+        Ok(OpenStore {
             name: name.clone(),
             hash: entrant.backend.identity().hash.name(),
             memory_bytes: memory::anonymous() - before,
@@ -311,12 +321,12 @@ impl RealRace<'_> {
         })
     }
 
-    /// Runs the passes. Returns whether it came to the end.
+    /// Runs the passes. Returns false if the race was stopped.
     fn take_turns(
         &self,
-        lanes: &mut [Lane<'_>],
+        lanes: &mut [RealLane<'_>],
         cap: Option<&MemoryCap>,
-        progress: &mut dyn FnMut(Progress<'_>),
+        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
     ) -> Result<bool, BenchError> {
         for _ in 0..self.warmup {
             if self.pass(lanes, 0, cap)?.is_none() {
@@ -324,15 +334,15 @@ impl RealRace<'_> {
             }
         }
         for lane in lanes.iter_mut() {
-            lane.opened.store.flush().of(&lane.opened.name)?;
+            lane.opened.store.flush().of_backend(&lane.opened.name)?;
             lane.outcome.begun = lane.marks();
         }
         for slice in 1..=self.slices {
-            progress(Progress::Racing { done: slice - 1, total: self.slices });
+            progress(ClientRaceProgress::Racing { done: slice - 1, total: self.slices });
             let Some(turns) = self.pass(lanes, slice, cap)? else { return Ok(false) };
-            // Only now, when all have run it.
+            // Only now, when all stores have run the slice.
             for (lane, turn) in lanes.iter_mut().zip(turns) {
-                progress(Progress::Turn(Done {
+                progress(ClientRaceProgress::Turn(TurnSummary {
                     backend: &lane.outcome.backend,
                     ops: turn.txs,
                     latencies: &turn.latencies,
@@ -344,13 +354,14 @@ impl RealRace<'_> {
         Ok(true)
     }
 
-    /// All blocks on every store, in the order of the lanes; `None` if it was stopped.
+    /// Runs all blocks on every store. The turns are in the order of the lanes; `None` if the race
+    /// was stopped.
     fn pass(
         &self,
-        lanes: &mut [Lane<'_>],
+        lanes: &mut [RealLane<'_>],
         slice: u64,
         cap: Option<&MemoryCap>,
-    ) -> Result<Option<Vec<Turn>>, BenchError> {
+    ) -> Result<Option<Vec<ClientTurn>>, BenchError> {
         let mut turns: Vec<_> = lanes.iter().map(|_| None).collect();
         for number in turn_order(lanes.len(), slice) {
             match self.turn(&mut lanes[number], cap)? {
@@ -363,9 +374,9 @@ impl RealRace<'_> {
 
     fn turn(
         &self,
-        lane: &mut Lane<'_>,
+        lane: &mut RealLane<'_>,
         cap: Option<&MemoryCap>,
-    ) -> Result<Option<Turn>, BenchError> {
+    ) -> Result<Option<ClientTurn>, BenchError> {
         let name = &lane.opened.name;
         let spec = ChainSpec::mainnet();
         let memory_before = memory::anonymous();
@@ -374,8 +385,8 @@ impl RealRace<'_> {
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            within(cap)?;
-            // Outside the timed part.
+            check_cap(cap)?;
+            // Cloned outside the timed part.
             let given = block.given.clone();
             let live = lane.replay.run_live(&block.bundle, || block.receive(given, &spec));
             let live = live.of_client(name)?;
@@ -387,10 +398,10 @@ impl RealRace<'_> {
             timed += Duration::from_secs_f64(live.outcome.seconds);
         }
         let start = Instant::now();
-        lane.opened.store.settle().of(name)?;
+        lane.opened.store.wait_idle().of_backend(name)?;
         let settling = start.elapsed();
         lane.memory_bytes += memory::anonymous() - memory_before;
-        Ok(Some(Turn {
+        Ok(Some(ClientTurn {
             txs: self.blocks.txs(),
             elapsed: timed + settling,
             settling,
@@ -403,14 +414,14 @@ impl RealRace<'_> {
         }))
     }
 
-    /// As results of `--json`, of `bench new-payload`.
-    pub fn results(&self, raced: &Raced) -> Vec<BenchResult> {
-        let result = |one: &Outcome| one.result_on("new-payload", self.params(), self.terms);
+    /// The figures as results of `--json` of `bench new-payload`.
+    pub fn results(&self, raced: &ClientRaceResult) -> Vec<BenchResult> {
+        let result = |one: &ClientOutcome| one.result_on("new-payload", self.params(), self.terms);
         raced.outcomes.iter().map(result).collect()
     }
 
     fn params(&self) -> Map<String, Value> {
-        let Padding { accounts, slots } = self.blocks.padding;
+        let StatePadding { accounts, slots } = self.blocks.padding;
         Map::from_iter([
             ("chain".to_owned(), json!("mainnet")),
             ("blocks".to_owned(), json!(self.blocks.len() as u64 * self.slices)),
@@ -426,24 +437,24 @@ impl RealRace<'_> {
     }
 }
 
-impl Lane<'_> {
-    fn marks(&self) -> Marks {
+impl RealLane<'_> {
+    fn marks(&self) -> ClientCounters {
         let figures = self.replay.figures();
         let keys = (figures.key_reads, figures.key_writes);
-        Marks { times: figures.times, keys, counts: figures.counts }
+        ClientCounters { times: figures.times, keys, counts: figures.counts }
     }
 }
 
-impl Opened {
+impl OpenStore {
     fn disk_bytes(&self) -> Result<u64, BenchError> {
-        let rows = self.kv.disk_bytes().of(&self.name)?;
+        let rows = self.kv.disk_bytes().of_backend(&self.name)?;
         let path = files(self.folder.path());
         let files = files_bytes(&path);
         Ok(rows + files.map_err(|source| BenchError::Io { action: "measuring", path, source })?)
     }
 }
 
-/// Folder of a state store's immutable files, as [`BackendEntrant`] has it.
+/// The folder of a state store's immutable files, the same as in [`BackendFactory`].
 fn files(folder: &Path) -> PathBuf {
     folder.join("state")
 }

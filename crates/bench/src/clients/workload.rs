@@ -1,54 +1,54 @@
-//! What clients are raced on.
+//! The workload of a race of clients.
 
 use crate::{
-    BenchError, Setting,
-    chain::{Base, Fill, Recipe},
+    BenchError, RaceSetting,
+    chain::{BlockFill, ChainRecipe, GenesisBase},
 };
 use serde_json::{Map, Value, json};
 use std::fmt;
 
-/// When an import commits that was not told when.
+/// Value of the param `commit_every` if the import itself decides when it commits.
 const IMPORT: &str = "import, and at the end of a slice";
 
-/// A chain, and how it is run.
+/// A chain, and how it is split into warm-up, slices and commits.
 #[derive(Clone, Debug)]
-pub struct Workload {
+pub struct ClientWorkload {
     /// Its name in results.
     pub name: &'static str,
-    /// The chain; it has a preload.
-    pub recipe: Recipe,
-    /// Blocks that are measured.
+    /// The recipe of the chain. It must have a preload.
+    pub recipe: ChainRecipe,
+    /// Number of measured blocks.
     pub blocks: u64,
-    /// Blocks before them.
+    /// Number of blocks of the warm-up.
     pub warmup: u64,
-    /// Turns each client gets; the blocks are shared out among them.
+    /// Number of turns of each client. The measured blocks are divided among them.
     pub slices: u64,
-    /// Blocks a commit; by default the import decides. The end of a slice is always one.
+    /// Blocks per commit; by default the import decides. The end of a slice is always a commit.
     pub commit_every: Option<u64>,
-    /// How the clients get the blocks.
-    pub via: Via,
+    /// How the clients get their blocks.
+    pub via: BlockDelivery,
 }
 
 /// How a client gets its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Via {
-    /// As in an import: many are on the way at once.
+pub enum BlockDelivery {
+    /// As in an import, with many blocks in the pipeline at once.
     Import,
     /// One by one through the Engine API, as in a live node. Every block is durable before the next
-    /// one comes, and senders are recovered on the clock.
+    /// one is sent, and senders are recovered on the clock.
     EngineApi,
 }
 
 /// When the senders of transactions are recovered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Senders {
+pub enum SenderRecovery {
     /// Before the clock starts.
     Recovered,
     /// On the clock.
     Unrecovered,
 }
 
-impl fmt::Display for Senders {
+impl fmt::Display for SenderRecovery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Recovered => "recovered",
@@ -57,26 +57,26 @@ impl fmt::Display for Senders {
     }
 }
 
-impl Workload {
-    /// Whether it can be run.
+impl ClientWorkload {
+    /// Checks whether the workload can be run.
     ///
     /// # Errors
     /// [`BenchError::Setting`] names the setting that is wrong.
     pub fn check(&self) -> Result<(), BenchError> {
         if self.blocks == 0 {
-            return Err(Setting::Blocks.refused("there must be 1 measured block at least"));
+            return Err(RaceSetting::Blocks.refused("there must be 1 measured block at least"));
         }
         if self.commit_every == Some(0) {
-            return Err(Setting::CommitEvery.refused("a commit must have 1 block at least"));
+            return Err(RaceSetting::CommitEvery.refused("a commit must have 1 block at least"));
         }
         if !(1..=self.blocks).contains(&self.slices) {
             let what = "the number of slices must lie between 1 and";
             let what = format!("{what} {}, the number of measured blocks", self.blocks);
-            return Err(Setting::Slices.refused(what));
+            return Err(RaceSetting::Slices.refused(what));
         }
-        if self.via == Via::EngineApi && self.commit_every != Some(1) {
+        if self.via == BlockDelivery::EngineApi && self.commit_every != Some(1) {
             let what = "blocks that come through the Engine API are durable one by one";
-            return Err(Setting::CommitEvery.refused(what));
+            return Err(RaceSetting::CommitEvery.refused(what));
         }
         self.recipe.check()?;
         match self.recipe.preload {
@@ -87,28 +87,29 @@ impl Workload {
         }
     }
 
-    /// Whether clients find old transactions by their hash. That index is all over its table: where
-    /// every block is a commit it would be most of what each writes, whatever holds the state.
+    /// Whether clients keep the index from transaction hashes to blocks. Its keys are spread over
+    /// the whole table. If every block is a commit, the index would be most of what a client
+    /// writes, with any state backend.
     pub fn has_lookup(&self) -> bool {
-        self.via == Via::EngineApi || self.commit_every != Some(1)
+        self.via == BlockDelivery::EngineApi || self.commit_every != Some(1)
     }
 
-    /// The state under the chain.
-    pub(super) fn base(&self) -> Result<Base, BenchError> {
+    /// The genesis state of the chain.
+    pub(super) fn base(&self) -> Result<GenesisBase, BenchError> {
         let missing = || BenchError::Workload { what: "the chain has no preload".into() };
-        Base::of(&self.recipe)?.ok_or_else(missing)
+        GenesisBase::of(&self.recipe)?.ok_or_else(missing)
     }
 
-    /// Blocks of slice `slice`, which counts from 1.
+    /// Number of blocks of slice `slice`. Slices count from 1.
     pub(super) const fn slice(&self, slice: u64) -> u64 {
         self.blocks * slice / self.slices - self.blocks * (slice - 1) / self.slices
     }
 
-    /// A name for its blocks, fit for a file name.
-    pub(super) fn chain_name(&self, base: &Base) -> String {
+    /// A name for the blocks, valid as a file name.
+    pub(super) fn chain_name(&self, base: &GenesisBase) -> String {
         let fill = match self.recipe.fill {
-            Fill::Transactions(txs) => format!("{txs}-txs"),
-            Fill::Gas(gas) => format!("{gas}-gas"),
+            BlockFill::Transactions(txs) => format!("{txs}-txs"),
+            BlockFill::Gas(gas) => format!("{gas}-gas"),
         };
         let keys = self.recipe.keys;
         let inserts = match keys.inserts {
@@ -124,9 +125,9 @@ impl Workload {
         format!("blocks-{}-{fill}{keys}{inserts}-{}", self.warmup + self.blocks, base.name())
     }
 
-    /// What was asked for, as fields of a result.
+    /// The params of a result.
     pub(super) fn params(&self) -> Map<String, Value> {
-        let Recipe { seed, accounts, keys, mix, .. } = self.recipe;
+        let ChainRecipe { seed, accounts, keys, mix, .. } = self.recipe;
         let preload = self.recipe.preload.as_ref();
         let mut params = Map::from_iter([
             ("accounts".to_owned(), json!(accounts)),
@@ -134,7 +135,7 @@ impl Workload {
             ("blocks".to_owned(), json!(self.blocks)),
             ("warmup".to_owned(), json!(self.warmup)),
             ("slices".to_owned(), json!(self.slices)),
-            // Some have one less where they cannot all be alike.
+            // Some slices have one block less if the blocks cannot be divided evenly.
             ("blocks_per_slice".to_owned(), json!(self.blocks.div_ceil(self.slices))),
             ("seed".to_owned(), json!(seed)),
             (
@@ -143,8 +144,8 @@ impl Workload {
             ),
         ]);
         let (name, size) = match self.recipe.fill {
-            Fill::Transactions(txs) => ("txs", txs),
-            Fill::Gas(gas) => ("gas", gas),
+            BlockFill::Transactions(txs) => ("txs", txs),
+            BlockFill::Gas(gas) => ("gas", gas),
         };
         params.insert(name.to_owned(), json!(size));
         if mix.has_tokens() {
@@ -159,7 +160,7 @@ impl Workload {
         if mix.kvstore > 0 || keys.zipf.is_some() {
             params.insert("zipf".to_owned(), json!(keys.zipf));
         }
-        // Only where they are not as usual, so that reports of before still compare.
+        // Only if they differ from the default, so that older reports still compare.
         if preload.is_some_and(|preload| preload.empty_ledgers) {
             params.insert("fresh".to_owned(), json!(true));
         }

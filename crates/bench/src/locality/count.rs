@@ -1,34 +1,34 @@
-//! Exact counts: what reads and writes of leaves touch.
+//! Exact counts of the regions, pages and slots that reads and writes of leaves touch.
 
 use super::{
-    LocalityError, Region, Tree,
+    DenseTree, LocalityError, Region,
     region::{pages, slots},
-    theory::Theory,
+    theory::ExpectedCounts,
 };
-use crate::random::Random;
+use crate::random::SplitMix64;
 use rayon::prelude::*;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// An access of more regions than these is counted for some leaves, chosen at random,
+/// If an access has more regions than this, random leaves are counted instead of all leaves.
 const MANY: usize = 256;
-/// as many as have about this number of regions together.
+/// Number of regions of all random leaves together, about.
 const SOME: usize = 1 << 26;
-/// Leaves of a task.
+/// Leaves per parallel task.
 const CHUNK: u64 = 1 << 12;
-/// Fewest leaves that are chosen.
+/// Smallest number of random leaves.
 const FEWEST: u64 = 16;
 
 /// Sum and maximum of a figure over leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Tally {
+pub struct LeafTally {
     /// The sum.
     pub total: u64,
     /// The largest.
     pub max: u64,
 }
 
-impl Tally {
+impl LeafTally {
     pub(super) fn add(&mut self, value: u64) {
         self.total += value;
         self.max = self.max.max(value);
@@ -39,22 +39,22 @@ impl Tally {
     }
 }
 
-/// What reads, or writes, of leaves touch.
+/// The regions, pages and slots that reads, or writes, of leaves touch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
-    /// Leaves that were counted.
+pub struct AccessCounts {
+    /// Number of counted leaves.
     pub leaves: u64,
-    /// Whether these are all leaves of the tree; else they were chosen at random.
+    /// Whether all leaves of the tree were counted; otherwise they were chosen at random.
     pub all: bool,
-    /// Regions of a leaf: the locality.
-    pub regions: Tally,
-    /// Distinct pages of [`PAGE_BYTES`](super::PAGE_BYTES).
-    pub pages: Tally,
-    /// Slots.
-    pub slots: Tally,
+    /// Regions per leaf: the locality.
+    pub regions: LeafTally,
+    /// Distinct pages of [`PAGE_BYTES`](super::PAGE_BYTES) per leaf.
+    pub pages: LeafTally,
+    /// Slots per leaf.
+    pub slots: LeafTally,
 }
 
-impl Counts {
+impl AccessCounts {
     fn of(mut self, regions: &[Region]) -> Self {
         self.leaves += 1;
         self.regions.add(regions.len() as u64);
@@ -73,38 +73,38 @@ impl Counts {
         }
     }
 
-    /// The mean of one of its figures.
-    pub fn mean(&self, tally: Tally) -> f64 {
+    /// The mean per leaf of `tally`.
+    pub fn mean(&self, tally: LeafTally) -> f64 {
         tally.total as f64 / self.leaves.max(1) as f64
     }
 }
 
-/// What reads and writes of a tree touch.
+/// The counts of reads and writes of a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeCounts {
-    /// Of reads, over all leaves.
-    pub read: Counts,
-    /// Of writes, over all leaves or, where a write touches very many regions, some.
-    pub write: Counts,
+    /// Reads, over all leaves.
+    pub read: AccessCounts,
+    /// Writes, over all leaves, or over random leaves if a write touches very many regions.
+    pub write: AccessCounts,
 }
 
-/// Counts reads and writes of `tree`, and holds them against [`Theory`].
+/// Counts reads and writes of `tree`, and compares the counts with [`ExpectedCounts`].
 ///
 /// # Errors
-/// [`LocalityError::Mismatch`] if theory says something else; [`LocalityError::Stopped`].
-pub fn count(tree: Tree, stop: &AtomicBool) -> Result<TreeCounts, LocalityError> {
-    let read = over_leaves(tree, Tree::read, stop)?;
-    let write = over_leaves(tree, Tree::write, stop)?;
-    Theory::of(tree).check(tree, &read, &write)?;
+/// [`LocalityError::Mismatch`] if the counts differ; [`LocalityError::Stopped`].
+pub fn count(tree: DenseTree, stop: &AtomicBool) -> Result<TreeCounts, LocalityError> {
+    let read = over_leaves(tree, DenseTree::read, stop)?;
+    let write = over_leaves(tree, DenseTree::write, stop)?;
+    ExpectedCounts::of(tree).check(tree, &read, &write)?;
     Ok(TreeCounts { read, write })
 }
 
-/// Counts one kind of access, over all leaves unless each has [very many](MANY) regions.
+/// Counts one kind of access, over all leaves unless each access has [very many](MANY) regions.
 fn over_leaves(
-    tree: Tree,
-    access: fn(Tree, u64, &mut Vec<Region>),
+    tree: DenseTree,
+    access: fn(DenseTree, u64, &mut Vec<Region>),
     stop: &AtomicBool,
-) -> Result<Counts, LocalityError> {
+) -> Result<AccessCounts, LocalityError> {
     let mut regions = Vec::new();
     access(tree, 0, &mut regions);
     let some = (SOME / regions.len().max(1)) as u64;
@@ -114,10 +114,10 @@ fn over_leaves(
             tally(tree, access, chunk * CHUNK..end, stop)
         };
         let chunks = (0..tree.leaves().div_ceil(CHUNK)).into_par_iter().map(chunk);
-        let counted = chunks.try_reduce(Counts::default, |a, b| Ok(a.join(b)))?;
-        Counts { all: true, ..counted }
+        let counted = chunks.try_reduce(AccessCounts::default, |a, b| Ok(a.join(b)))?;
+        AccessCounts { all: true, ..counted }
     } else {
-        let mut random = Random::new(tree.height().into());
+        let mut random = SplitMix64::new(tree.height().into());
         let leaves = (0..some.max(FEWEST)).map(|_| random.below(tree.leaves()));
         tally(tree, access, leaves, stop)?
     };
@@ -125,13 +125,13 @@ fn over_leaves(
 }
 
 fn tally(
-    tree: Tree,
-    access: fn(Tree, u64, &mut Vec<Region>),
+    tree: DenseTree,
+    access: fn(DenseTree, u64, &mut Vec<Region>),
     mut leaves: impl Iterator<Item = u64>,
     stop: &AtomicBool,
-) -> Result<Counts, LocalityError> {
+) -> Result<AccessCounts, LocalityError> {
     let mut regions = Vec::new();
-    leaves.try_fold(Counts::default(), |counts, leaf| {
+    leaves.try_fold(AccessCounts::default(), |counts, leaf| {
         if stop.load(Ordering::Relaxed) {
             return Err(LocalityError::Stopped);
         }

@@ -1,4 +1,4 @@
-//! Why an experiment failed.
+//! Errors of experiments on locality.
 
 use std::{io, path::PathBuf};
 
@@ -6,25 +6,25 @@ use std::{io, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalityError {
-    /// No file could hold the tree.
+    /// The tree does not fit into a file.
     #[error("a tree of height {height} is too high: {most} is the most")]
     Height {
         /// The height.
         height: u32,
-        /// The greatest there is.
+        /// The largest supported height.
         most: u32,
     },
-    /// What was counted is not what theory says.
+    /// A count differs from the theory.
     #[error("{what} should be {theory}, and {counted} were counted")]
     Mismatch {
-        /// Which figure, of which layout and height.
+        /// The figure, with layout and height.
         what: String,
-        /// What it must be, in words.
+        /// The expected value, in words.
         theory: String,
-        /// What it is.
+        /// The counted value.
         counted: String,
     },
-    /// A slot that was read does not hold the node that it should.
+    /// A slot that was read holds the wrong node.
     #[error(
         "{layout}, height {height}: slot {slot} does not hold node {index} of height {node_height}"
     )]
@@ -37,16 +37,16 @@ pub enum LocalityError {
         slot: u64,
         /// Height of the node.
         node_height: u32,
-        /// Its place among the nodes of that height.
+        /// Index of the node among the nodes of that height.
         index: u64,
     },
-    /// The files lie in memory.
+    /// The files lie on tmpfs, so no read is cold.
     #[error("{} lies in memory (tmpfs), where no read is cold", folder.display())]
     InMemory {
         /// The folder.
         folder: PathBuf,
     },
-    /// The file could not be made, read or written.
+    /// The file could not be created, read or written.
     #[error("{action} {} failed: {source}", path.display())]
     Io {
         /// What was attempted.
@@ -64,7 +64,7 @@ pub enum LocalityError {
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A row that was read is not the one that was written.
+    /// A row that was read differs from the row that was written.
     #[error("row {row} of MDBX does not hold what was written")]
     WrongRow {
         /// Its number.

@@ -1,6 +1,6 @@
 //! A tree in a file on disk.
 
-use super::{LocalityError, Node, PAGE_BYTES, Place, Region, SLOT_BYTES, Tree};
+use super::{DenseTree, LayoutNode, LocalityError, NodePlace, PAGE_BYTES, Region, SLOT_BYTES};
 use std::{
     fs::File,
     io::{self, Write},
@@ -10,34 +10,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is written, or read to warm the page cache, at once.
+/// Bytes that are written at once, or read at once to warm the page cache.
 const CHUNK: usize = 1 << 20;
 /// Bytes of a slot.
 const SLOT: usize = SLOT_BYTES as usize;
 
-/// The file of a tree. It has no name, and goes when it is dropped.
+/// The file of a tree. It has no name, and is deleted when it is dropped.
 #[derive(Debug)]
 pub(super) struct TreeFile {
-    tree: Tree,
+    tree: DenseTree,
     file: File,
     folder: PathBuf,
 }
 
-/// Accesses that are timed together.
+/// The accesses of one timed batch.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(super) struct AccessBatch {
     leaves: Vec<u64>,
-    /// Those of all leaves, one after the other.
+    /// The regions of all leaves, one leaf after the other.
     regions: Vec<Region>,
-    /// Where the regions of each leaf end.
+    /// The end of each leaf's regions in `regions`.
     ends: Vec<usize>,
 }
 
-impl Batch {
-    /// What `access` does at each of `leaves`.
+impl AccessBatch {
+    /// The regions of `access` to each of `leaves`.
     pub(super) fn of(
-        tree: Tree,
-        access: fn(Tree, u64, &mut Vec<Region>),
+        tree: DenseTree,
+        access: fn(DenseTree, u64, &mut Vec<Region>),
         leaves: impl Iterator<Item = u64>,
     ) -> Self {
         let (mut batch, mut regions) = (Self::default(), Vec::new());
@@ -70,7 +70,7 @@ impl TreeFile {
     /// Writes a whole tree, slot after slot, and syncs it.
     pub(super) fn create(
         folder: &Path,
-        tree: Tree,
+        tree: DenseTree,
         stop: &AtomicBool,
     ) -> Result<Self, LocalityError> {
         let failed =
@@ -90,17 +90,17 @@ impl TreeFile {
         writer.flush().map_err(|source| file.failed("writing to", source))?;
         drop(writer);
         file.file.sync_all().map_err(|source| file.failed("syncing", source))?;
-        // Pages that nobody asks for are not to be read.
-        file.advise(Advice::Random)?;
+        // Without readahead by the system.
+        file.advise(PageAdvice::Random)?;
         Ok(file)
     }
 
-    /// Its length in bytes.
+    /// Length of the file in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.tree.slots() * SLOT_BYTES
     }
 
-    /// Brings all of it into the page cache, if it fits.
+    /// Reads the whole file, so that it is in the page cache if it fits.
     pub(super) fn warm(&self, stop: &AtomicBool) -> Result<(), LocalityError> {
         let mut buffer = vec![0; CHUNK];
         for offset in (0..self.bytes()).step_by(CHUNK) {
@@ -111,27 +111,28 @@ impl TreeFile {
         Ok(())
     }
 
-    /// Syncs it, and drops its pages from the page cache.
-    pub(super) fn chill(&self) -> Result<(), LocalityError> {
+    /// Syncs the file, and drops its pages from the page cache.
+    pub(super) fn evict_pages(&self) -> Result<(), LocalityError> {
         // Only what is on disk can be dropped.
         self.file.sync_all().map_err(|source| self.failed("syncing", source))?;
-        self.advise(Advice::DontNeed)
+        self.advise(PageAdvice::DontNeed)
     }
 
-    /// Whether it lies in memory.
+    /// Whether the file lies in memory (tmpfs).
     pub(super) fn is_in_memory(&self) -> Result<bool, LocalityError> {
         is_tmpfs(&self.file).map_err(|source| self.failed("asking for the file system of", source))
     }
 
-    /// Reads the regions of a batch, each at once, and checks afterwards that all paths were there.
+    /// Reads the regions of a batch, one read per region, and checks afterwards that all paths are
+    /// in them.
     pub(super) fn read(
         &self,
-        batch: &Batch,
+        batch: &AccessBatch,
         buffer: &mut Vec<u8>,
         stop: &AtomicBool,
     ) -> Result<Duration, LocalityError> {
         let bytes = batch.bytes();
-        // Written, so that the clock does not have the system find memory for it.
+        // Filled before the clock starts, so that the system has allocated its memory.
         buffer.clear();
         buffer.resize(bytes, 0xff);
         let start = Instant::now();
@@ -147,11 +148,11 @@ impl TreeFile {
         Ok(elapsed)
     }
 
-    /// Writes the regions of a batch, each at once, then syncs the file. Beforehand, untimed, it reads
-    /// them: what is written differs from what was there, but holds the same nodes.
+    /// Writes the regions of a batch, one write per region, then syncs the file. Before the clock
+    /// starts, it reads them: the new bytes differ from the old ones, but name the same nodes.
     pub(super) fn write(
         &self,
-        batch: &Batch,
+        batch: &AccessBatch,
         is_cold: bool,
         buffer: &mut Vec<u8>,
         stop: &AtomicBool,
@@ -162,7 +163,7 @@ impl TreeFile {
             stamp.iter_mut().for_each(|byte| *byte = byte.wrapping_mul(5).wrapping_add(1));
         }
         if is_cold {
-            self.chill()?;
+            self.evict_pages()?;
         }
         let start = Instant::now();
         let mut rest = &buffer[..];
@@ -177,8 +178,8 @@ impl TreeFile {
         Ok(start.elapsed())
     }
 
-    /// Whether the slots of all paths hold the nodes that they should; `bytes` are those of all regions.
-    fn check(&self, batch: &Batch, bytes: &[u8]) -> Result<(), LocalityError> {
+    /// Checks that the slots of all paths hold their nodes. `bytes` is the content of all regions.
+    fn check(&self, batch: &AccessBatch, bytes: &[u8]) -> Result<(), LocalityError> {
         let mut rest = bytes;
         for (leaf, regions) in batch.leaves() {
             let (own, others) = rest.split_at(regions.iter().map(|region| region.bytes()).sum());
@@ -189,7 +190,7 @@ impl TreeFile {
                     wrong = Some(place);
                 }
             });
-            if let Some(Place { node, slot }) = wrong {
+            if let Some(NodePlace { node, slot }) = wrong {
                 return Err(LocalityError::WrongNode {
                     layout: self.tree.layout().name(),
                     height: self.tree.height(),
@@ -206,7 +207,7 @@ impl TreeFile {
         self.file.read_exact_at(into, offset).map_err(|source| self.failed("reading", source))
     }
 
-    fn advise(&self, advice: Advice) -> Result<(), LocalityError> {
+    fn advise(&self, advice: PageAdvice) -> Result<(), LocalityError> {
         advise(&self.file, advice)
             .map_err(|source| self.failed("advising the system about", source))
     }
@@ -222,28 +223,28 @@ fn goes_on(stop: &AtomicBool) -> Result<(), LocalityError> {
     if stop.load(Ordering::Relaxed) { Err(LocalityError::Stopped) } else { Ok(()) }
 }
 
-/// Bytes of a slot that name its node.
+/// Number of bytes of a slot that name its node.
 const TAG: usize = 8;
 
-/// Height and place of a node; never all zero.
-fn tag(Node { height, index }: Node) -> [u8; TAG] {
+/// The name of a node: height and index; never all zero.
+fn tag(LayoutNode { height, index }: LayoutNode) -> [u8; TAG] {
     (u64::from(height + 1) << 56 | index).to_be_bytes()
 }
 
-/// What stands in a slot: the node's name, then bytes that look like a hash.
-fn content(node: Node) -> [u8; SLOT] {
+/// The content of a slot: the node's name, then bytes that look like a hash.
+fn content(node: LayoutNode) -> [u8; SLOT] {
     let tag = tag(node);
     let mut bytes = [0; SLOT];
     let mut word = u64::from_be_bytes(tag);
     for part in bytes.chunks_exact_mut(8) {
         part.copy_from_slice(&word.to_be_bytes());
-        // SplitMix64's multiplier: not a good mixer alone, and good enough to be no pattern.
+        // SplitMix64's multiplier: not a good mixer alone, but enough to avoid a pattern.
         word = (word ^ word >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     }
     bytes
 }
 
-/// The name in `slot`, of the bytes of these regions.
+/// The name of the node in `slot`; `bytes` is the content of `regions`.
 fn found<'b>(regions: &[Region], bytes: &'b [u8], slot: u64) -> Option<&'b [u8; TAG]> {
     let mut before = 0;
     for region in regions {
@@ -256,29 +257,29 @@ fn found<'b>(regions: &[Region], bytes: &'b [u8], slot: u64) -> Option<&'b [u8; 
     None
 }
 
-/// What the system is told about a file.
+/// Advice to the system about a file (posix_fadvise).
 #[derive(Clone, Copy, Debug)]
-enum Advice {
-    /// It is read here and there: no page is to be read ahead.
+enum PageAdvice {
+    /// Access is random, without readahead.
     Random,
     /// Its pages may leave the page cache.
     DontNeed,
 }
 
 #[cfg(target_os = "linux")]
-fn advise(file: &File, advice: Advice) -> io::Result<()> {
+fn advise(file: &File, advice: PageAdvice) -> io::Result<()> {
     let advice = match advice {
-        Advice::Random => rustix::fs::Advice::Random,
-        Advice::DontNeed => rustix::fs::Advice::DontNeed,
+        PageAdvice::Random => rustix::fs::Advice::Random,
+        PageAdvice::DontNeed => rustix::fs::Advice::DontNeed,
     };
     Ok(rustix::fs::fadvise(file, 0, None, advice)?)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn advise(_: &File, advice: Advice) -> io::Result<()> {
+fn advise(_: &File, advice: PageAdvice) -> io::Result<()> {
     match advice {
-        Advice::Random => Ok(()),
-        Advice::DontNeed => Err(io::ErrorKind::Unsupported.into()),
+        PageAdvice::Random => Ok(()),
+        PageAdvice::DontNeed => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 
@@ -299,25 +300,26 @@ const _: () = assert!(PAGE_BYTES.is_multiple_of(SLOT_BYTES), "a slot lies in one
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::locality::Layout;
+    use crate::locality::TreeLayout;
 
     static GO: AtomicBool = AtomicBool::new(false);
 
-    fn made(layout: Layout, height: u32) -> TreeFile {
-        TreeFile::create(&std::env::temp_dir(), Tree::new(layout, height).unwrap(), &GO).unwrap()
+    fn made(layout: TreeLayout, height: u32) -> TreeFile {
+        TreeFile::create(&std::env::temp_dir(), DenseTree::new(layout, height).unwrap(), &GO)
+            .unwrap()
     }
 
     #[test]
     fn files_of_all_layouts_are_read_and_written_and_still_hold_their_nodes() {
         let mut buffer = Vec::new();
-        for layout in Layout::ALL {
+        for layout in TreeLayout::ALL {
             let file = made(layout, 7);
             assert_eq!(file.file.metadata().unwrap().len(), file.bytes(), "{layout}");
             let all = || 0..file.tree.leaves();
-            let reads = Batch::of(file.tree, Tree::read, all());
+            let reads = AccessBatch::of(file.tree, DenseTree::read, all());
             file.read(&reads, &mut buffer, &GO).unwrap();
             let before = buffer.clone();
-            let writes = Batch::of(file.tree, Tree::write, all().take(3));
+            let writes = AccessBatch::of(file.tree, DenseTree::write, all().take(3));
             file.write(&writes, false, &mut buffer, &GO).unwrap();
             file.read(&reads, &mut buffer, &GO).unwrap();
             assert_ne!(before, buffer, "{layout}: nothing was written");
@@ -326,8 +328,8 @@ mod tests {
 
     #[test]
     fn a_node_in_a_wrong_slot_is_found() {
-        let file = made(Layout::Third, 5);
-        let batch = Batch::of(file.tree, Tree::read, 0..32);
+        let file = made(TreeLayout::Third, 5);
+        let batch = AccessBatch::of(file.tree, DenseTree::read, 0..32);
         let mut slot = None;
         file.tree.path(9, |place| {
             if place.node.height == 2 {
@@ -335,7 +337,9 @@ mod tests {
             }
         });
         let slot = slot.unwrap();
-        file.file.write_all_at(&content(Node { height: 2, index: 3 }), slot * SLOT_BYTES).unwrap();
+        file.file
+            .write_all_at(&content(LayoutNode { height: 2, index: 3 }), slot * SLOT_BYTES)
+            .unwrap();
         match file.read(&batch, &mut Vec::new(), &GO) {
             Err(LocalityError::WrongNode { slot: found, node_height: 2, index: 2, .. }) => {
                 assert_eq!(found, slot);
@@ -348,7 +352,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn a_chilled_file_is_not_in_the_page_cache_and_a_warm_one_is() {
         use rustix::io::{Errno, ReadWriteFlags, preadv2};
-        let file = made(Layout::Naive, 14);
+        let file = made(TreeLayout::Naive, 14);
         if file.is_in_memory().unwrap() {
             return;
         }
@@ -358,9 +362,9 @@ mod tests {
             let mut into = [io::IoSliceMut::new(&mut buffer)];
             preadv2(&file.file, &mut into, slot * SLOT_BYTES, ReadWriteFlags::NOWAIT)
         };
-        // The system takes it as advice: a page that it is busy with stays this time.
+        // The system may ignore the advice, for example for a page under writeback.
         let chilled = (0..20).find_map(|_| {
-            file.chill().unwrap();
+            file.evict_pages().unwrap();
             at_once(20_000).err()
         });
         match chilled {
@@ -375,7 +379,7 @@ mod tests {
     #[test]
     fn stopping_ends_it_and_a_missing_folder_is_named() {
         let stop = AtomicBool::new(true);
-        let tree = Tree::new(Layout::Naive, 17).unwrap();
+        let tree = DenseTree::new(TreeLayout::Naive, 17).unwrap();
         let stopped = TreeFile::create(&std::env::temp_dir(), tree, &stop);
         assert!(matches!(stopped, Err(LocalityError::Stopped)));
         let error = TreeFile::create(Path::new("/no/such/folder"), tree, &GO).unwrap_err();

@@ -2,15 +2,15 @@
 
 /// Bytes of a slot: a hash.
 pub const SLOT_BYTES: u64 = 32;
-/// Bytes of a page: what disks and page caches deal in.
+/// Bytes of a page, the unit of disks and page caches.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Adjacent slots, from `start` up to `end`, which is not one of them; never empty.
+/// Adjacent slots `start..end`; never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Region {
     /// The first slot.
     pub start: u64,
-    /// The slot behind the last.
+    /// The slot after the last one.
     pub end: u64,
 }
 
@@ -25,7 +25,7 @@ impl Region {
         self.end - self.start
     }
 
-    /// Where it begins in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub const fn offset(self) -> u64 {
         self.start * SLOT_BYTES
     }
@@ -44,7 +44,8 @@ impl Region {
     }
 }
 
-/// Sorts regions and joins those that touch: what is left are maximal runs of adjacent slots.
+/// Sorts regions and merges regions that touch or overlap. The results are maximal runs of adjacent
+/// slots.
 pub(super) fn merge(regions: &mut Vec<Region>) {
     regions.sort_unstable();
     regions.dedup_by(|next, before| {
@@ -56,12 +57,12 @@ pub(super) fn merge(regions: &mut Vec<Region>) {
     });
 }
 
-/// Slots of [merged](merge) regions.
+/// Number of slots of [merged](merge) regions.
 pub(super) fn slots(regions: &[Region]) -> u64 {
     regions.iter().map(|region| region.slots()).sum()
 }
 
-/// Distinct pages of [merged](merge) regions.
+/// Number of distinct pages of [merged](merge) regions.
 pub(super) fn pages(regions: &[Region]) -> u64 {
     let (mut pages, mut next) = (0, 0);
     for region in regions {

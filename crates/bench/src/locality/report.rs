@@ -1,28 +1,28 @@
-//! What `--json` of `retrie bench locality` writes: a report as of every other command, and beside it
-//! the exact counts.
+//! The `--json` report of `retrie bench locality`: the report of every bench command, and the exact
+//! counts.
 
 use super::{
-    Layout, LocalityError, SLOT_BYTES, Tree,
-    count::{Counts, Tally, TreeCounts, count},
+    DenseTree, LocalityError, SLOT_BYTES, TreeLayout,
+    count::{AccessCounts, LeafTally, TreeCounts, count},
     rows::RowTimes,
     sparse::TrieCounts,
-    theory::Theory,
-    timing::{Timed, Timing, time},
+    theory::ExpectedCounts,
+    timing::{BatchTiming, TimingConfig, time},
 };
-use crate::report::{BenchReport, BenchResult, Document, SliceResult};
+use crate::report::{BenchReport, BenchResult, ReportDocument, SliceResult};
 use retrie_pipeline::report::peak_rss_bytes;
 use serde::Serialize;
 use serde_json::{Map, json};
 use std::sync::atomic::AtomicBool;
 
-/// Report of `retrie bench locality`. The timed results are those of a [`BenchReport`], so pages and
-/// comparisons take them as those of any command.
+/// Report of `retrie bench locality`. The timed results are in a [`BenchReport`], so pages and
+/// comparisons can read them.
 #[derive(Clone, Debug, Serialize)]
 pub struct LocalityReport {
-    /// The report: results are the timed batches.
+    /// The report, whose results are the timed batches.
     #[serde(flatten)]
     pub bench: BenchReport,
-    /// One of each layout and height.
+    /// One entry for each layout and height.
     pub trees: Vec<TreeFigures>,
     /// Tries of random keys in depth-first order.
     pub tries: Vec<TrieCounts>,
@@ -32,14 +32,14 @@ pub struct LocalityReport {
 }
 
 impl LocalityReport {
-    /// Nothing yet.
+    /// A report without trees.
     pub const fn new(bench: BenchReport) -> Self {
         Self { bench, trees: Vec::new(), tries: Vec::new(), rows: Vec::new() }
     }
 
-    /// Takes a layout's figures; a note says the main ones, for those who read the page alone.
+    /// Adds the figures of a layout. A note states the main ones for the HTML page.
     pub fn add(&mut self, tree: TreeFigures) {
-        let Figures { regions, pages, .. } = &tree.read;
+        let AccessFigures { regions, pages, .. } = &tree.read;
         self.bench.notes.push(format!(
             "{}, height {}: {:.2} regions a read on average, {} at most; {:.2} pages",
             tree.layout, tree.height, regions.mean, regions.max, pages.mean
@@ -49,7 +49,7 @@ impl LocalityReport {
     }
 }
 
-impl From<&LocalityReport> for Document {
+impl From<&LocalityReport> for ReportDocument {
     fn from(report: &LocalityReport) -> Self {
         Self { json: json!(report), ..Self::from(&report.bench) }
     }
@@ -64,29 +64,29 @@ pub struct TreeFigures {
     pub height: u32,
     /// Length of its file in bytes.
     pub bytes: u64,
-    /// What a read touches, over all leaves.
-    pub read: Figures,
-    /// What a write changes.
-    pub write: Figures,
-    /// What it had to be, and was.
-    pub theory: Theory,
-    /// The timed batches, which stand in the report.
+    /// The counts of reads, over all leaves.
+    pub read: AccessFigures,
+    /// The counts of writes.
+    pub write: AccessFigures,
+    /// The expected counts, which the measured ones equal.
+    pub theory: ExpectedCounts,
+    /// The timed batches, which are part of `bench`.
     #[serde(skip)]
     pub results: Vec<BenchResult>,
 }
 
-/// What reads, or writes, touch.
+/// The regions, pages and slots that reads, or writes, touch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Figures {
-    /// Leaves that were counted.
+pub struct AccessFigures {
+    /// Number of counted leaves.
     pub leaves: u64,
-    /// Whether these are all; else they were chosen at random.
+    /// Whether all leaves were counted; otherwise they were chosen at random.
     pub all: bool,
-    /// Regions of a leaf.
+    /// Regions per leaf.
     pub regions: MeanMax,
-    /// Distinct pages.
+    /// Distinct pages per leaf.
     pub pages: MeanMax,
-    /// Slots.
+    /// Slots per leaf.
     pub slots: MeanMax,
 }
 
@@ -99,9 +99,9 @@ pub struct MeanMax {
     pub max: u64,
 }
 
-impl From<&Counts> for Figures {
-    fn from(counts: &Counts) -> Self {
-        let of = |tally: Tally| MeanMax { mean: counts.mean(tally), max: tally.max };
+impl From<&AccessCounts> for AccessFigures {
+    fn from(counts: &AccessCounts) -> Self {
+        let of = |tally: LeafTally| MeanMax { mean: counts.mean(tally), max: tally.max };
         Self {
             leaves: counts.leaves,
             all: counts.all,
@@ -113,17 +113,17 @@ impl From<&Counts> for Figures {
 }
 
 impl TreeFigures {
-    /// Counts a layout at one height, and times it if there is something to time.
+    /// Counts a layout at one height, and times it if `timed` is given.
     ///
     /// # Errors
-    /// Those of [`count`] and [`time`].
+    /// Errors of [`count`] and [`time`].
     pub fn measure(
-        layout: Layout,
+        layout: TreeLayout,
         height: u32,
-        timed: Option<&Timed>,
+        timed: Option<&TimingConfig>,
         stop: &AtomicBool,
     ) -> Result<Self, LocalityError> {
-        let tree = Tree::new(layout, height)?;
+        let tree = DenseTree::new(layout, height)?;
         let TreeCounts { read, write } = count(tree, stop)?;
         let bytes = tree.slots() * SLOT_BYTES;
         let timings = timed.map_or(Ok(Vec::new()), |timed| time(tree, timed, stop))?;
@@ -134,14 +134,14 @@ impl TreeFigures {
             bytes,
             read: (&read).into(),
             write: (&write).into(),
-            theory: Theory::of(tree),
+            theory: ExpectedCounts::of(tree),
             results: timings.iter().map(|timing| result(tree, timing, seed)).collect(),
         })
     }
 }
 
 /// A slice is a batch.
-fn result(tree: Tree, timing: &Timing, seed: u64) -> BenchResult {
+fn result(tree: DenseTree, timing: &BatchTiming, seed: u64) -> BenchResult {
     let rate = |micros: f64| if micros > 0.0 { 1e6 / micros } else { 0.0 };
     let mut params = Map::new();
     params.insert("height".into(), json!(tree.height()));
@@ -177,24 +177,25 @@ mod tests {
     #[test]
     fn a_report_is_read_as_one_of_any_bench_and_has_the_counts_beside() {
         let stop = AtomicBool::new(false);
-        let timed = Timed { samples: 20, cold: false, folder: std::env::temp_dir(), seed: 5 };
+        let timed =
+            TimingConfig { samples: 20, cold: false, folder: std::env::temp_dir(), seed: 5 };
         let mut report =
             LocalityReport::new(BenchReport::new("retrie bench locality".into(), Vec::new()));
-        for layout in [Layout::Naive, Layout::Third] {
+        for layout in [TreeLayout::Naive, TreeLayout::Third] {
             report.add(TreeFigures::measure(layout, 6, Some(&timed), &stop).unwrap());
         }
         let text = serde_json::to_string(&report).unwrap();
-        let read = Document::parse("report.json", &text).unwrap();
+        let read = ReportDocument::parse("report.json", &text).unwrap();
         assert_eq!(read.report.results.len(), 4, "reads and writes of two layouts");
         assert_eq!(read.report.results[1].params["operation"], "write");
         assert!(read.report.results.iter().all(|result| result.ops_per_s > 0.0));
-        assert_eq!(Document::from(&report).json["trees"], read.json["trees"]);
+        assert_eq!(ReportDocument::from(&report).json["trees"], read.json["trees"]);
         let trees = &read.json["trees"];
         assert_eq!(trees[0]["layout"], "naive");
         assert_eq!(trees[0]["read"]["regions"], json!({"mean": 6.5, "max": 7}));
         assert_eq!(trees[1]["theory"]["read_regions"]["max"], 4);
         assert!(crate::report::page("title", &[(&report).into()]).contains("6.50 regions a read"));
-        let counted = TreeFigures::measure(Layout::Blocked, 6, None, &stop).unwrap();
+        let counted = TreeFigures::measure(TreeLayout::Blocked, 6, None, &stop).unwrap();
         assert!(counted.results.is_empty() && counted.read.all);
     }
 }

@@ -1,14 +1,14 @@
-//! Rows of MDBX, in order and at random: what the paper's Table 1 says of LevelDB.
+//! Rows of MDBX in order and at random: the measurement that the paper's Table 1 has for LevelDB.
 //!
 //! Keys have 16 bytes and values 100, as in LevelDB's own benchmark. Rows are written into an empty
-//! table, 10,000 a commit, each commit durable; what was written in order is then read. The page cache
-//! has whatever it has: all of it, if memory has room.
+//! table, 10,000 per commit, and each commit is durable; then the rows written in order are read.
+//! The page cache is not controlled: it holds all rows if there is enough memory.
 
 use super::LocalityError;
-use crate::random::Random;
+use crate::random::SplitMix64;
 use alloy_primitives::Bytes;
-use retrie_db::{Db, OpenOptions};
-use retrie_state::{Direction, KeyRange, KvRead, KvStore, Table};
+use retrie_db::{DatabaseEnv, OpenOptions};
+use retrie_state::{KeyRange, KvRead, KvStore, RowTable, ScanDirection};
 use serde::Serialize;
 use std::{
     path::Path,
@@ -19,40 +19,40 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Rows of a commit.
+/// Rows per commit.
 const PER_COMMIT: usize = 10_000;
-/// Rows of a range read.
+/// Rows per range read.
 const PER_SCAN: usize = 1000;
 /// Bytes of a value.
 const VALUE: usize = 100;
-const TABLE: Table = Table::new(1, "Rows");
+const TABLE: RowTable = RowTable::new(1, "Rows");
 
-/// How rows are come by.
+/// A kind of access to rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RowAccess {
-    /// One by one, by keys in random order.
+    /// Reads of single rows in random order.
     RandomRead,
-    /// As ranges of rising keys.
+    /// Range reads in key order.
     SequentialRead,
-    /// Keys in random order.
+    /// Writes in random order.
     RandomWrite,
-    /// Rising keys.
+    /// Writes in key order.
     SequentialWrite,
 }
 
-/// What rows cost.
+/// The time of one kind of access to rows.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RowTimes {
-    /// How they were come by.
+    /// The kind of access.
     pub access: RowAccess,
     /// Number of rows.
     pub rows: u64,
     /// Time for all.
     pub seconds: f64,
-    /// Microseconds of a row on average, commits included.
+    /// Mean microseconds per row, commits included.
     pub mean_us: f64,
-    /// What the paper has for LevelDB, on another machine.
+    /// The paper's value for LevelDB, on another machine.
     pub leveldb_us: f64,
 }
 
@@ -91,10 +91,10 @@ impl RowAccess {
     }
 }
 
-/// Writes and reads so many rows, in databases of their own below `folder`.
+/// Writes and reads `count` rows, in temporary databases below `folder`.
 ///
 /// # Errors
-/// If the database fails, or gives other rows than were written; [`LocalityError::Stopped`].
+/// If the database fails, or returns wrong rows; [`LocalityError::Stopped`].
 pub fn rows(
     folder: &Path,
     count: u32,
@@ -103,14 +103,14 @@ pub fn rows(
 ) -> Result<Vec<RowTimes>, LocalityError> {
     let in_order: Vec<u32> = (0..count).collect();
     let mut shuffled = in_order.clone();
-    let mut random = Random::new(seed);
-    // Fisher and Yates.
+    let mut random = SplitMix64::new(seed);
+    // Fisher-Yates shuffle.
     for end in (1..shuffled.len()).rev() {
         shuffled.swap(end, random.below(end as u64 + 1) as usize);
     }
     let (ordered, sequential_write) = write(folder, &in_order, stop)?;
     let (_, random_write) = write(folder, &shuffled, stop)?;
-    let snapshot = ordered.store.snapshot().of("opening a snapshot")?;
+    let snapshot = ordered.store.snapshot().context("opening a snapshot")?;
     let random_read = read(&*snapshot, &shuffled, stop)?;
     let sequential_read = scan(&*snapshot, count, stop)?;
     let of = |access, time| RowTimes::new(access, count.into(), time);
@@ -122,8 +122,8 @@ pub fn rows(
     ])
 }
 
-/// A database that goes with its folder.
-struct Scratch {
+/// A database and its temporary folder.
+struct ScratchDatabase {
     store: Arc<dyn KvStore>,
     _folder: tempfile::TempDir,
 }
@@ -132,25 +132,25 @@ fn write(
     folder: &Path,
     rows: &[u32],
     stop: &AtomicBool,
-) -> Result<(Scratch, Duration), LocalityError> {
+) -> Result<(ScratchDatabase, Duration), LocalityError> {
     let dir = tempfile::Builder::new().prefix("retrie-rows-").tempdir_in(folder);
     let failed =
         |source| LocalityError::Io { action: "making a folder in", path: folder.into(), source };
     let dir = dir.map_err(failed)?;
     let options = OpenOptions { state_tables: vec![TABLE], ..OpenOptions::default() };
-    let db = Db::create(dir.path(), &options).of("making a database")?;
+    let db = DatabaseEnv::create(dir.path(), &options).context("making a database")?;
     let store = db.state_store();
     let start = Instant::now();
     for chunk in rows.chunks(PER_COMMIT) {
         goes_on(stop)?;
-        let mut txn = store.begin_write().of("opening a write transaction")?;
+        let mut txn = store.begin_write().context("opening a write transaction")?;
         for row in chunk {
-            txn.put(TABLE, &key(*row), &value(*row)).of("writing a row")?;
+            txn.put(TABLE, &key(*row), &value(*row)).context("writing a row")?;
         }
-        txn.commit().of("committing")?;
+        txn.commit().context("committing")?;
     }
     let elapsed = start.elapsed();
-    Ok((Scratch { store, _folder: dir }, elapsed))
+    Ok((ScratchDatabase { store, _folder: dir }, elapsed))
 }
 
 fn read(from: &dyn KvRead, rows: &[u32], stop: &AtomicBool) -> Result<Duration, LocalityError> {
@@ -158,7 +158,7 @@ fn read(from: &dyn KvRead, rows: &[u32], stop: &AtomicBool) -> Result<Duration, 
     for chunk in rows.chunks(PER_SCAN) {
         goes_on(stop)?;
         for row in chunk {
-            let found = from.get(TABLE, &key(*row)).of("reading a row")?;
+            let found = from.get(TABLE, &key(*row)).context("reading a row")?;
             check(*row, found.as_ref())?;
         }
     }
@@ -172,7 +172,8 @@ fn scan(from: &dyn KvRead, count: u32, stop: &AtomicBool) -> Result<Duration, Lo
         let end = first.saturating_add(PER_SCAN as u32).min(count);
         let keys = (key(first), key(end));
         let range = KeyRange { start: &keys.0, end: Some(&keys.1) };
-        let found = from.scan(TABLE, range, Direction::Forward, PER_SCAN).of("reading a range")?;
+        let found =
+            from.scan(TABLE, range, ScanDirection::Forward, PER_SCAN).context("reading a range")?;
         for (at, row) in (first..end).enumerate() {
             let found = found.get(at).filter(|found| found.0[..] == key(row));
             check(row, found.map(|found| &found.1))?;
@@ -181,7 +182,7 @@ fn scan(from: &dyn KvRead, count: u32, stop: &AtomicBool) -> Result<Duration, Lo
     Ok(start.elapsed())
 }
 
-/// Only the number is looked at, so that checking is next to nothing beside reading.
+/// Checks the length of the value and the row number in it. That takes much less time than reading.
 fn check(row: u32, found: Option<&Bytes>) -> Result<(), LocalityError> {
     let is_right = found.is_some_and(|v| v.len() == VALUE && v.starts_with(&row.to_be_bytes()));
     if is_right { Ok(()) } else { Err(LocalityError::WrongRow { row: row.into() }) }
@@ -201,13 +202,13 @@ fn goes_on(stop: &AtomicBool) -> Result<(), LocalityError> {
     if stop.load(Ordering::Relaxed) { Err(LocalityError::Stopped) } else { Ok(()) }
 }
 
-/// Says what was attempted.
-trait Of<T> {
-    fn of(self, action: &'static str) -> Result<T, LocalityError>;
+/// Adds the action that failed to an error of the database.
+trait RowErrorExt<T> {
+    fn context(self, action: &'static str) -> Result<T, LocalityError>;
 }
 
-impl<T, E: std::error::Error + Send + Sync + 'static> Of<T> for Result<T, E> {
-    fn of(self, action: &'static str) -> Result<T, LocalityError> {
+impl<T, E: std::error::Error + Send + Sync + 'static> RowErrorExt<T> for Result<T, E> {
+    fn context(self, action: &'static str) -> Result<T, LocalityError> {
         self.map_err(|source| LocalityError::Rows { action, source: source.into() })
     }
 }

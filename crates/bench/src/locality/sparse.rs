@@ -1,35 +1,36 @@
-//! Sparse trees (section 3.4): the least locality that any can have, and what tries of random keys
-//! have in depth-first order.
+//! Sparse trees (section 3.4): the smallest possible locality, and the locality of tries of random
+//! keys in depth-first order.
 //!
-//! In the paper's model a sparse tree of height h has all of its leaves at depth h, and inner nodes of
-//! one or two children (with two everywhere, as its section 3.4 says, Gamma(h, 1) = 2 could not hold
-//! beyond h = 1). A node of one child can always be put beside it, so such chains cost nothing, and the
-//! bound holds for compressed tries of that height too.
+//! In the paper's model a sparse tree of height h has all of its leaves at depth h, and inner nodes
+//! with one or two children. (If every inner node had two children, as section 3.4 says,
+//! Gamma(h, 1) = 2 could not hold beyond h = 1.) A node with one child can always be stored next to it, so
+//! chains of such nodes cost nothing, and the bound also holds for compressed tries of that height.
 
-use super::{LocalityError, PAGE_BYTES, SLOT_BYTES, count::Tally};
-use crate::random::Random;
+use super::{LocalityError, PAGE_BYTES, SLOT_BYTES, count::LeafTally};
+use crate::random::SplitMix64;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Delta(n, h): the least locality that a sparse tree of `height` with so many leaves can have, in the
-/// best of orders, where a tree has the locality of its worst leaf (equation 7). `None` if such a tree
-/// has fewer leaves.
+/// Delta(n, h): the smallest possible locality of a sparse tree of `height` with n = `leaves`, over
+/// all orders of its nodes. The locality of a tree is that of its worst leaf (equation 7). `None`
+/// if a tree of this height cannot have so many leaves.
 pub fn least_locality(leaves: u64, height: u32) -> Option<u32> {
     if leaves == 0 || (height < u64::BITS && leaves > 1 << height) {
         return None;
     }
     let mut most = vec![0; height as usize + 1];
-    // Half the height is enough for a full tree (Lemma 3.14).
+    // Half the height suffices for a full tree (Lemma 3.14).
     (1..=height / 2 + 1).find(|_| {
         most = one_region_more(&most);
         most.last().is_some_and(|most| *most >= leaves)
     })
 }
 
-/// Gamma(h, l) for each height h up to a limit: the most leaves of a tree of that height and locality l,
-/// given those for l - 1 (equation 4 and Lemma 3.15). With locality 0 there are no trees.
+/// Gamma(h, l) for each height h up to a limit: the largest number of leaves of a tree of that
+/// height and locality l, computed from the values for l - 1 (equation 4 and Lemma 3.15). For
+/// locality 0 there are no trees.
 fn one_region_more(fewer: &[u64]) -> Vec<u64> {
-    // A single leaf is a tree of height 0. gamma: of trees whose root stands at an end.
+    // A single leaf is a tree of height 0. gamma: only trees whose root is at one end of the order.
     let (mut most, mut gamma) = (vec![1], 1_u64);
     for fewer in fewer.split_last().map_or(&[][..], |(_, lower)| lower) {
         most.push(gamma.saturating_mul(2));
@@ -38,55 +39,56 @@ fn one_region_more(fewer: &[u64]) -> Vec<u64> {
     most
 }
 
-/// A compressed trie of random keys, its nodes in depth-first order (a node, then the subtrees of its
-/// children one after the other), a slot each.
+/// The counts of a compressed trie of random keys. Its nodes lie in depth-first order (a node, then
+/// the subtrees of its children), one per slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TrieCounts {
-    /// Children of a node at most: 2 or 16.
+    /// Largest number of children: 2 or 16.
     pub arity: u32,
-    /// Keys, and so leaves.
+    /// Number of keys, which is the number of leaves.
     pub leaves: u64,
-    /// All nodes.
+    /// Number of all nodes.
     pub nodes: u64,
     /// Edges of the longest path.
     pub height: u64,
-    /// Nodes of paths.
-    pub path: Tally,
-    /// Regions of paths.
-    pub regions: Tally,
-    /// Distinct pages of paths.
-    pub pages: Tally,
-    /// Delta(n, h) for as many leaves and this height; the bound is about binary trees.
+    /// Nodes per path.
+    pub path: LeafTally,
+    /// Regions per path.
+    pub regions: LeafTally,
+    /// Distinct pages per path.
+    pub pages: LeafTally,
+    /// Delta(n, h) for this number of leaves and this height, of binary tries only.
     pub least_max_regions: Option<u32>,
 }
 
-/// Counts a trie of about `keys` random keys (a key that comes twice counts once) of 64 bits.
+/// Counts a trie of `keys` random keys of 64 bits. A key that is drawn twice counts once.
 ///
 /// # Errors
-/// [`LocalityError::Mismatch`] if a binary trie beats the bound; [`LocalityError::Stopped`].
+/// [`LocalityError::Mismatch`] if a binary trie is better than the bound;
+/// [`LocalityError::Stopped`].
 pub fn random_trie(
-    arity: Arity,
+    arity: TrieArity,
     keys: u64,
     seed: u64,
     stop: &AtomicBool,
 ) -> Result<TrieCounts, LocalityError> {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     let mut keys: Vec<u64> = (0..keys).map(|_| random.next()).collect();
     keys.sort_unstable();
     keys.dedup();
     depth_first(arity, &keys, stop)
 }
 
-/// Children of a node.
+/// Largest number of children of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arity {
-    /// A bit a level.
+pub enum TrieArity {
+    /// Two: a bit per level.
     Two,
-    /// A nibble a level.
+    /// Sixteen: a nibble per level.
     Sixteen,
 }
 
-impl Arity {
+impl TrieArity {
     const fn bits(self) -> u32 {
         match self {
             Self::Two => 1,
@@ -95,8 +97,12 @@ impl Arity {
     }
 }
 
-/// Counts the trie of `keys`, which rise.
-fn depth_first(arity: Arity, keys: &[u64], stop: &AtomicBool) -> Result<TrieCounts, LocalityError> {
+/// Counts the trie of `keys`, which are sorted.
+fn depth_first(
+    arity: TrieArity,
+    keys: &[u64],
+    stop: &AtomicBool,
+) -> Result<TrieCounts, LocalityError> {
     let (path, regions, pages) = Default::default();
     let counts = TrieCounts {
         arity: 1 << arity.bits(),
@@ -108,11 +114,11 @@ fn depth_first(arity: Arity, keys: &[u64], stop: &AtomicBool) -> Result<TrieCoun
         pages,
         least_max_regions: None,
     };
-    let mut walk = Walk { bits: arity.bits(), counts, stop };
+    let mut walk = TrieWalk { bits: arity.bits(), counts, stop };
     walk.visit(keys, None)?;
     let mut counts = walk.counts;
     counts.height = counts.path.max.saturating_sub(1);
-    if arity == Arity::Two {
+    if arity == TrieArity::Two {
         let height = u32::try_from(counts.height).unwrap_or(u32::MAX);
         counts.least_max_regions = least_locality(counts.leaves, height);
         let least = u64::from(counts.least_max_regions.unwrap_or(0));
@@ -127,16 +133,16 @@ fn depth_first(arity: Arity, keys: &[u64], stop: &AtomicBool) -> Result<TrieCoun
     Ok(counts)
 }
 
-/// A walk through all nodes.
-struct Walk<'a> {
+/// A depth-first walk through all nodes.
+struct TrieWalk<'a> {
     bits: u32,
     counts: TrieCounts,
     stop: &'a AtomicBool,
 }
 
-/// A path down to a node.
+/// The path from the root to a node, and its counts.
 #[derive(Clone, Copy)]
-struct Path {
+struct TriePath {
     /// Slot of the node.
     slot: u64,
     nodes: u64,
@@ -144,10 +150,10 @@ struct Path {
     pages: u64,
 }
 
-impl Path {
+impl TriePath {
     const SLOTS_PER_PAGE: u64 = PAGE_BYTES / SLOT_BYTES;
 
-    /// One node further down. Slots rise on the way.
+    /// The path extended by one node. Slots increase along a path.
     const fn to(above: Option<Self>, slot: u64) -> Self {
         let Some(Self { slot: before, nodes, regions, pages }) = above else {
             return Self { slot, nodes: 1, regions: 1, pages: 1 };
@@ -163,12 +169,12 @@ impl Path {
     }
 }
 
-impl Walk<'_> {
-    /// The subtree of `keys`, which are all that begin as the path to it does. As deep as a key has
-    /// digits.
-    fn visit(&mut self, keys: &[u64], above: Option<Path>) -> Result<(), LocalityError> {
+impl TrieWalk<'_> {
+    /// Visits the subtree of `keys`, which are all keys with the prefix of this node. The recursion
+    /// is as deep as a key has digits.
+    fn visit(&mut self, keys: &[u64], above: Option<TriePath>) -> Result<(), LocalityError> {
         let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return Ok(()) };
-        let path = Path::to(above, self.counts.nodes);
+        let path = TriePath::to(above, self.counts.nodes);
         self.counts.nodes += 1;
         if first == last {
             self.counts.path.add(path.nodes);
@@ -179,7 +185,7 @@ impl Walk<'_> {
                 false => Ok(()),
             };
         }
-        // The digit in which the first and the last key differ, in bits from the right.
+        // The first digit in which the first and the last key differ, in bits from the right.
         let shift = (first ^ last).ilog2() / self.bits * self.bits;
         let digit = |key: &u64| key >> shift;
         keys.chunk_by(|a, b| digit(a) == digit(b))
@@ -218,8 +224,8 @@ mod tests {
         }
     }
 
-    /// The maximum over all ways to put a root to its subtrees (Lemmas 3.12 and 3.13), also those that
-    /// the paper shows to be no better.
+    /// The maximum over all ways to place a root among its subtrees (Lemmas 3.12 and 3.13), with
+    /// the ways that the paper shows to be no better.
     #[test]
     fn no_other_way_to_join_subtrees_gives_more_leaves() {
         const HEIGHT: usize = 20;
@@ -245,13 +251,13 @@ mod tests {
         assert_eq!(least_locality(2, 0), None);
         assert_eq!(least_locality(0, 5), None);
         assert_eq!((least_locality(2, 50), least_locality(3, 50)), (Some(1), Some(2)));
-        // More would be more leaves than a number holds.
+        // More leaves do not fit into a `u64`.
         assert_eq!(least_locality(u64::MAX, 64), Some(33));
         let rising: Vec<_> = (1..=1 << 12).map(|n| least_locality(n, 12).unwrap()).collect();
         assert!(rising.is_sorted());
     }
 
-    /// A set of leaves of a full tree, as the tree of the paths to them: what is above each leaf.
+    /// For each leaf of a set, the numbers of the nodes on its path.
     fn paths(height: u32, leaves: &[u64]) -> Vec<BTreeSet<usize>> {
         let mut numbers = BTreeMap::new();
         let number = |node, numbers: &mut BTreeMap<(u32, u64), usize>| {
@@ -304,7 +310,7 @@ mod tests {
         best
     }
 
-    /// All trees of a height with so many leaves, all orders of their nodes.
+    /// Checks all trees of a height with this number of leaves, and all orders of their nodes.
     #[test]
     fn no_order_of_any_small_tree_beats_the_bound_and_some_meets_it() {
         for (height, most_leaves) in [(0, 1), (1, 2), (2, 4), (3, 4)] {
@@ -323,7 +329,8 @@ mod tests {
         }
     }
 
-    /// Nodes as sets of keys, in an order made anew: prefixes sorted with shorter ones first.
+    /// Nodes as sets of keys, in an order computed differently: prefixes sorted with shorter ones
+    /// first.
     fn by_definition(bits: u32, keys: &[u64]) -> (u64, Vec<(u64, u64)>) {
         let prefix = |key: u64, digits: u32| {
             let kept = digits * bits;
@@ -358,9 +365,10 @@ mod tests {
     #[test]
     fn tries_are_counted_as_by_the_definition() {
         let stop = AtomicBool::new(false);
-        for (arity, seed) in [(Arity::Two, 1), (Arity::Sixteen, 2), (Arity::Sixteen, 3)] {
-            let mut random = Random::new(seed);
-            // Neighbours too, so that there are long common prefixes.
+        for (arity, seed) in [(TrieArity::Two, 1), (TrieArity::Sixteen, 2), (TrieArity::Sixteen, 3)]
+        {
+            let mut random = SplitMix64::new(seed);
+            // Neighbouring keys too, so that there are long common prefixes.
             let mut keys: Vec<u64> =
                 (0..60).map(|n| if n % 3 == 0 { n } else { random.next() }).collect();
             keys.sort_unstable();
@@ -369,8 +377,8 @@ mod tests {
             assert_eq!((counts.nodes, counts.leaves), (nodes, 60));
             let sum = |of: fn(&(u64, u64)) -> u64| leaves.iter().map(of).sum::<u64>();
             let max = |of: fn(&(u64, u64)) -> u64| leaves.iter().map(of).max().unwrap();
-            assert_eq!(counts.path, Tally { total: sum(|l| l.0), max: max(|l| l.0) });
-            assert_eq!(counts.regions, Tally { total: sum(|l| l.1), max: max(|l| l.1) });
+            assert_eq!(counts.path, LeafTally { total: sum(|l| l.0), max: max(|l| l.0) });
+            assert_eq!(counts.regions, LeafTally { total: sum(|l| l.1), max: max(|l| l.1) });
             assert!(counts.pages.total >= 60 && counts.pages.max <= counts.path.max);
         }
     }
@@ -378,7 +386,7 @@ mod tests {
     #[test]
     fn random_tries_have_n_leaves_and_stay_above_the_bound() {
         let stop = AtomicBool::new(false);
-        let binary = random_trie(Arity::Two, 1000, 7, &stop).unwrap();
+        let binary = random_trie(TrieArity::Two, 1000, 7, &stop).unwrap();
         assert_eq!(
             (binary.leaves, binary.nodes),
             (1000, 1999),
@@ -388,10 +396,10 @@ mod tests {
         // Half of the steps down go to a first child, which is the next slot.
         let mean = binary.regions.total as f64 / 1000.0;
         assert!(mean > 5.0 && mean < binary.path.total as f64 / 1000.0, "{mean}");
-        let wide = random_trie(Arity::Sixteen, 1000, 7, &stop).unwrap();
+        let wide = random_trie(TrieArity::Sixteen, 1000, 7, &stop).unwrap();
         assert!(wide.nodes < binary.nodes && wide.height < binary.height);
-        assert_eq!(random_trie(Arity::Two, 0, 7, &stop).unwrap().nodes, 0);
+        assert_eq!(random_trie(TrieArity::Two, 0, 7, &stop).unwrap().nodes, 0);
         stop.store(true, Ordering::Relaxed);
-        assert!(matches!(random_trie(Arity::Two, 9, 7, &stop), Err(LocalityError::Stopped)));
+        assert!(matches!(random_trie(TrieArity::Two, 9, 7, &stop), Err(LocalityError::Stopped)));
     }
 }

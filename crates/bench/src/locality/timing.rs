@@ -1,16 +1,16 @@
-//! How long reads and writes of random leaves take on a file.
+//! Times reads and writes of random leaves in a file.
 //!
 //! A batch is timed as a whole: one `pread` for each region of each read, or one `pwrite` for each
-//! region of each write and one `fdatasync` at the end of all. Which regions these are was computed
-//! before, and what was read is checked after. *Cold* batches begin with none of the file's pages in
-//! the page cache (what one read brings in, the next one finds); *cached* ones with all of them, if
-//! memory has room for the file. Nothing is read ahead.
+//! region of each write and one `fdatasync` at the end. The regions are computed before, and the
+//! read bytes are checked afterwards. A *cold* batch begins with none of the file's pages in the
+//! page cache (a read finds the pages that earlier reads of the batch have loaded); a *cached*
+//! batch begins with all of them, if the file fits into memory. There is no readahead.
 
 use super::{
-    LocalityError, Tree,
-    file::{Batch, TreeFile},
+    DenseTree, LocalityError,
+    file::{AccessBatch, TreeFile},
 };
-use crate::{figures::quantile, random::Random};
+use crate::{random::SplitMix64, stats::quantile};
 use serde::Serialize;
 use std::{path::PathBuf, sync::atomic::AtomicBool, time::Duration};
 
@@ -18,17 +18,17 @@ use std::{path::PathBuf, sync::atomic::AtomicBool, time::Duration};
 const READ_BATCHES: u64 = 10;
 /// Batches of writes.
 const WRITE_BATCHES: u64 = 3;
-/// Writes of a batch (section 5.1.2).
+/// Writes per batch (section 5.1.2).
 const WRITES: u64 = 10_000;
-/// Regions that a batch of writes changes, at most, however many leaves these are.
+/// Largest number of regions that a batch of writes changes.
 const MOST_REGIONS: u64 = 1 << 20;
 
-/// What is timed.
+/// The parameters of a timing.
 #[derive(Clone, Debug)]
-pub struct Timed {
-    /// Leaves that are read in all; writes are as many a batch, up to 10,000.
+pub struct TimingConfig {
+    /// Number of leaves read in all batches together. A batch of writes has as many, up to 10,000.
     pub samples: u64,
-    /// Cold batches beside the cached ones.
+    /// Whether cold batches run in addition to the cached ones.
     pub cold: bool,
     /// Folder of the file.
     pub folder: PathBuf,
@@ -36,17 +36,17 @@ pub struct Timed {
     pub seed: u64,
 }
 
-/// What is done with a leaf.
+/// The operation on a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Operation {
+pub enum LeafOperation {
     /// A read.
     Read,
     /// A write.
     Write,
 }
 
-impl Operation {
+impl LeafOperation {
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,25 +55,25 @@ impl Operation {
         }
     }
 
-    const fn access(self) -> fn(Tree, u64, &mut Vec<super::Region>) {
+    const fn access(self) -> fn(DenseTree, u64, &mut Vec<super::Region>) {
         match self {
-            Self::Read => Tree::read,
-            Self::Write => Tree::write,
+            Self::Read => DenseTree::read,
+            Self::Write => DenseTree::write,
         }
     }
 }
 
-/// Where pages are when a batch begins.
+/// Where the file's pages are when a batch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Pages {
+pub enum PageState {
     /// In the page cache.
     Cached,
     /// On disk alone.
     Cold,
 }
 
-impl Pages {
+impl PageState {
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -83,21 +83,21 @@ impl Pages {
     }
 }
 
-/// Batches of one kind.
+/// The times of the batches of one kind.
 #[derive(Clone, Debug)]
-pub struct Timing {
-    /// What was done.
-    pub operation: Operation,
+pub struct BatchTiming {
+    /// The operation.
+    pub operation: LeafOperation,
     /// Where the pages were.
-    pub pages: Pages,
-    /// Leaves of each batch.
+    pub pages: PageState,
+    /// Leaves per batch.
     pub batch: u64,
-    /// How long each batch took.
+    /// Duration of each batch.
     pub batches: Vec<Duration>,
 }
 
-impl Timing {
-    /// The microseconds an operation takes in the median batch.
+impl BatchTiming {
+    /// Microseconds per operation in the median batch.
     pub fn median_micros(&self) -> f64 {
         quantile(self.micros(), 0.5)
     }
@@ -110,17 +110,17 @@ impl Timing {
         }
     }
 
-    /// Operations in all.
+    /// Number of operations of all batches.
     pub const fn ops(&self) -> u64 {
         self.batch * self.batches.len() as u64
     }
 
-    /// Seconds in all.
+    /// Seconds of all batches.
     pub fn seconds(&self) -> f64 {
         self.batches.iter().map(Duration::as_secs_f64).sum()
     }
 
-    /// Microseconds of an operation in each batch.
+    /// Microseconds per operation in each batch.
     pub fn micros(&self) -> impl Iterator<Item = f64> {
         self.batches.iter().map(|batch| batch.as_secs_f64() * 1e6 / self.batch as f64)
     }
@@ -129,20 +129,24 @@ impl Timing {
 /// Writes the file of `tree` and times reads and writes of it.
 ///
 /// # Errors
-/// If the file cannot be made or read, or a slot does not hold its node; if reads are to be cold and
-/// the folder lies in memory; [`LocalityError::Stopped`].
-pub fn time(tree: Tree, timed: &Timed, stop: &AtomicBool) -> Result<Vec<Timing>, LocalityError> {
+/// If the file cannot be created or read, or a slot holds a wrong node; if cold batches are
+/// requested and the folder lies in memory; [`LocalityError::Stopped`].
+pub fn time(
+    tree: DenseTree,
+    timed: &TimingConfig,
+    stop: &AtomicBool,
+) -> Result<Vec<BatchTiming>, LocalityError> {
     let file = TreeFile::create(&timed.folder, tree, stop)?;
     if timed.cold && file.is_in_memory()? {
         return Err(LocalityError::InMemory { folder: timed.folder.clone() });
     }
-    let mut random = Random::new(timed.seed);
+    let mut random = SplitMix64::new(timed.seed);
     let mut timings = Vec::new();
-    for pages in [Pages::Cached, Pages::Cold] {
-        if pages == Pages::Cold && !timed.cold {
+    for pages in [PageState::Cached, PageState::Cold] {
+        if pages == PageState::Cold && !timed.cold {
             continue;
         }
-        for operation in [Operation::Read, Operation::Write] {
+        for operation in [LeafOperation::Read, LeafOperation::Write] {
             timings.push(batches(&file, tree, (operation, pages), timed, &mut random, stop)?);
         }
     }
@@ -151,40 +155,40 @@ pub fn time(tree: Tree, timed: &Timed, stop: &AtomicBool) -> Result<Vec<Timing>,
 
 fn batches(
     file: &TreeFile,
-    tree: Tree,
-    (operation, pages): (Operation, Pages),
-    timed: &Timed,
-    random: &mut Random,
+    tree: DenseTree,
+    (operation, pages): (LeafOperation, PageState),
+    timed: &TimingConfig,
+    random: &mut SplitMix64,
     stop: &AtomicBool,
-) -> Result<Timing, LocalityError> {
+) -> Result<BatchTiming, LocalityError> {
     let (count, batch) = match operation {
-        Operation::Read => (READ_BATCHES, (timed.samples / READ_BATCHES).max(1)),
-        Operation::Write => (WRITE_BATCHES, timed.samples.clamp(1, writes_at_once(tree))),
+        LeafOperation::Read => (READ_BATCHES, (timed.samples / READ_BATCHES).max(1)),
+        LeafOperation::Write => (WRITE_BATCHES, timed.samples.clamp(1, writes_at_once(tree))),
     };
     let mut buffer = Vec::new();
-    let mut timing = Timing { operation, pages, batch, batches: Vec::new() };
-    if pages == Pages::Cached {
+    let mut timing = BatchTiming { operation, pages, batch, batches: Vec::new() };
+    if pages == PageState::Cached {
         file.warm(stop)?;
     }
     for _ in 0..count {
         let leaves = (0..batch).map(|_| random.below(tree.leaves()));
-        let accesses = Batch::of(tree, operation.access(), leaves);
-        let is_cold = pages == Pages::Cold;
+        let accesses = AccessBatch::of(tree, operation.access(), leaves);
+        let is_cold = pages == PageState::Cold;
         timing.batches.push(match operation {
-            Operation::Read => {
+            LeafOperation::Read => {
                 if is_cold {
-                    file.chill()?;
+                    file.evict_pages()?;
                 }
                 file.read(&accesses, &mut buffer, stop)?
             }
-            Operation::Write => file.write(&accesses, is_cold, &mut buffer, stop)?,
+            LeafOperation::Write => file.write(&accesses, is_cold, &mut buffer, stop)?,
         });
     }
     Ok(timing)
 }
 
-/// Writes of a batch: fewer where each changes very many regions.
-fn writes_at_once(tree: Tree) -> u64 {
+/// Writes per batch; fewer if each write changes very many regions.
+fn writes_at_once(tree: DenseTree) -> u64 {
     let mut regions = Vec::new();
     tree.write(0, &mut regions);
     (MOST_REGIONS / (regions.len() as u64).max(1)).clamp(1, WRITES)
@@ -193,29 +197,29 @@ fn writes_at_once(tree: Tree) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::locality::Layout;
+    use crate::locality::TreeLayout;
 
     #[test]
     fn every_layout_is_timed_cached_and_cold() {
         let stop = AtomicBool::new(false);
         let folder = std::env::temp_dir();
-        let timed = Timed { samples: 40, cold: true, folder, seed: 1 };
-        for layout in Layout::ALL {
-            let tree = Tree::new(layout, 9).unwrap();
+        let timed = TimingConfig { samples: 40, cold: true, folder, seed: 1 };
+        for layout in TreeLayout::ALL {
+            let tree = DenseTree::new(layout, 9).unwrap();
             let timings = match time(tree, &timed, &stop) {
                 Err(LocalityError::InMemory { .. }) => {
-                    time(tree, &Timed { cold: false, ..timed.clone() }, &stop)
+                    time(tree, &TimingConfig { cold: false, ..timed.clone() }, &stop)
                 }
                 timings => timings,
             };
             let timings = timings.unwrap();
             for (timing, operation) in
-                timings.iter().zip([Operation::Read, Operation::Write].into_iter().cycle())
+                timings.iter().zip([LeafOperation::Read, LeafOperation::Write].into_iter().cycle())
             {
                 assert_eq!(timing.operation, operation);
                 let (batches, batch) = match operation {
-                    Operation::Read => (10, 4),
-                    Operation::Write => (3, 40),
+                    LeafOperation::Read => (10, 4),
+                    LeafOperation::Write => (3, 40),
                 };
                 assert_eq!((timing.batches.len(), timing.batch), (batches, batch), "{layout}");
                 assert!(timing.median_micros() > 0.0 && timing.ops() == batches as u64 * batch);
@@ -226,10 +230,10 @@ mod tests {
 
     #[test]
     fn a_batch_of_writes_is_short_where_each_of_them_changes_the_whole_file() {
-        let at_once = |layout| writes_at_once(Tree::new(layout, 16).unwrap());
-        assert_eq!(at_once(Layout::Naive), WRITES);
-        assert_eq!(at_once(Layout::DupTreePlusPlus), WRITES);
-        // 2^12 units, a region in each and some in the leaf's own.
-        assert!((200..=256).contains(&at_once(Layout::DupTree)));
+        let at_once = |layout| writes_at_once(DenseTree::new(layout, 16).unwrap());
+        assert_eq!(at_once(TreeLayout::Naive), WRITES);
+        assert_eq!(at_once(TreeLayout::DupTreePlusPlus), WRITES);
+        // 2^12 units: one region in each, and a few in the leaf's own unit.
+        assert!((200..=256).contains(&at_once(TreeLayout::DupTree)));
     }
 }

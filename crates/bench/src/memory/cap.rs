@@ -1,19 +1,19 @@
-//! The cap: by a cgroup where that is permitted, else by a balloon.
+//! The cap on memory: a cgroup where that is permitted, otherwise a balloon.
 //!
 //! | | cgroup | balloon |
 //! |---|---|---|
-//! | what | a group of its own for this process and its children, with a limit | memory of the machine is locked until only the limit is available |
-//! | page cache | counts in the group | has what is left of the machine |
-//! | whom it touches | this process | everybody on the machine |
+//! | how | a new group for this process and its children, with a limit | memory of the machine is locked until only the limit is available |
+//! | page cache | counts in the group | uses the remaining memory of the machine |
+//! | affects | this process | all processes of the machine |
 //! | needs | write access to its own cgroup | `CAP_IPC_LOCK`, or `ulimit -l` |
 //!
-//! **What is capped is what comes after**: memory that was allocated before is charged to the old
-//! group, or is no longer available when the balloon is blown up. The kernel kills a process that
-//! allocates more than the cap. Before that happens [`MemoryCap::exceeded`] tells, which asks a thread
-//! that looks at the memory of this process (not of its children) every few milliseconds: the caller
-//! shall then stop with an error. All that a process does under one cap shares it.
+//! **Only later allocations are capped.** Memory that was allocated before is charged to the old
+//! group, or was already unavailable when the balloon was inflated. The kernel kills a process that
+//! allocates more than the cap. [`MemoryCap::exceeded`] reports this before it happens: a thread
+//! reads the memory of this process (not of its children) every few milliseconds, and the caller
+//! has to stop with an error. All stores and clients of a process share its cap.
 
-use super::{anonymous, balloon::Balloon, cgroup::Group};
+use super::{anonymous, balloon::MemoryBalloon, cgroup::MemoryCgroup};
 use std::{
     fs::{self, File},
     io,
@@ -26,30 +26,30 @@ use std::{
     time::Duration,
 };
 
-/// What a process needs beside its caches: stacks, buffers, and some page cache.
+/// Memory that a process needs beside its caches: stacks, buffers, and some page cache.
 const SLACK: u64 = 48 << 20;
-/// How often the watcher looks at the memory.
+/// Interval at which the watcher reads the memory of the process.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// Why memory is not capped.
+/// Why memory cannot be capped, or why a capped race has to stop.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CapError {
-    /// The kernel would kill the process.
+    /// With this limit the kernel would kill the process.
     #[error(
         "a memory limit of {} MiB is too small: {} MiB are needed for caches, and some more; the \
          smallest sensible limit is {} MiB",
         limit >> 20, mib_up(*needed), mib_up(*smallest)
     )]
     TooSmall {
-        /// What was asked for, in bytes.
+        /// The requested limit in bytes.
         limit: u64,
-        /// What its caches are going to need.
+        /// Bytes that the caches will need.
         needed: u64,
         /// The smallest limit that is accepted.
         smallest: u64,
     },
-    /// The cap was about to be reached by allocated memory alone.
+    /// Allocated memory alone has almost reached the cap.
     #[error(
         "{} MiB of the {} MiB that memory is limited to are allocated, and the system would soon \
          kill this process: give a larger memory limit or smaller caches, or race fewer stores",
@@ -58,10 +58,10 @@ pub enum CapError {
     Exceeded {
         /// The limit in bytes.
         limit: u64,
-        /// What was allocated.
+        /// Allocated bytes.
         used: u64,
     },
-    /// Neither way is open.
+    /// Neither a cgroup nor a balloon is permitted.
     #[error("memory cannot be capped here: by cgroup: {cgroup}; by a balloon: {balloon}")]
     NotPermitted {
         /// Why no cgroup could be made.
@@ -75,51 +75,53 @@ const fn mib_up(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 20)
 }
 
-/// A cap on the memory of this process, its page cache included. Lifted when it is dropped.
+/// A cap on the memory of this process and its page cache. It is lifted when it is dropped.
 #[derive(Debug)]
 pub struct MemoryCap {
     limit: u64,
-    watcher: Watcher,
-    means: Means,
+    watcher: MemoryWatcher,
+    means: CapMeans,
 }
 
 #[derive(Debug)]
-enum Means {
-    Group(#[expect(dead_code, reason = "left when it is dropped")] Group),
-    Balloon(Balloon),
+enum CapMeans {
+    Group(#[expect(dead_code, reason = "left when it is dropped")] MemoryCgroup),
+    Balloon(MemoryBalloon),
 }
 
 impl MemoryCap {
     /// Caps memory at `limit` bytes.
     ///
     /// # Errors
-    /// If the limit is [too small](Self::check) for anything, or the system permits neither way.
+    /// If the limit is [too small](Self::check) for any process, or the system permits neither a
+    /// cgroup nor a balloon.
     pub fn apply(limit: u64) -> Result<Self, CapError> {
         Self::check(limit, 0)?;
-        let means = match Group::enter(limit) {
-            Ok(group) => Means::Group(group),
-            Err(cgroup) => match Balloon::blow_up(limit) {
-                Ok(balloon) => Means::Balloon(balloon),
+        let means = match MemoryCgroup::enter(limit) {
+            Ok(group) => CapMeans::Group(group),
+            Err(cgroup) => match MemoryBalloon::inflate(limit) {
+                Ok(balloon) => CapMeans::Balloon(balloon),
                 Err(balloon) => {
                     let (cgroup, balloon) = (cgroup.to_string(), balloon.to_string());
                     return Err(CapError::NotPermitted { cgroup, balloon });
                 }
             },
         };
-        Ok(Self { limit, watcher: Watcher::start(limit), means })
+        Ok(Self { limit, watcher: MemoryWatcher::start(limit), means })
     }
 
-    /// Why the memory of this process cannot be capped by a cgroup, if so. [`apply`](Self::apply) then
-    /// locks memory of the machine. It makes such a group and leaves it again.
+    /// Why the memory of this process cannot be capped by a cgroup; `None` if it can. In the first
+    /// case [`apply`](Self::apply) uses a balloon. The call creates a cgroup, enters it and leaves
+    /// it again.
     pub fn why_no_cgroup() -> Option<String> {
-        Group::enter(1 << 40).err().map(|error| error.to_string())
+        MemoryCgroup::enter(1 << 40).err().map(|error| error.to_string())
     }
 
-    /// Refuses a limit under which this process would be killed: it must hold `needed` bytes for
-    /// caches to come, and some more.
+    /// Rejects a limit under which the kernel would kill this process: the limit must hold `needed`
+    /// bytes for later caches, and some more.
     ///
     /// # Errors
-    /// [`CapError::TooSmall`], which says the smallest limit.
+    /// [`CapError::TooSmall`], which names the smallest limit.
     pub const fn check(limit: u64, needed: u64) -> Result<(), CapError> {
         let smallest = needed.saturating_add(SLACK);
         if limit < smallest {
@@ -133,24 +135,24 @@ impl MemoryCap {
         self.limit
     }
 
-    /// How it is done: `cgroup` or `balloon`.
+    /// The means of the cap: `cgroup` or `balloon`.
     pub const fn means(&self) -> &'static str {
         match self.means {
-            Means::Group(_) => "cgroup",
-            Means::Balloon(_) => "balloon",
+            CapMeans::Group(_) => "cgroup",
+            CapMeans::Balloon(_) => "balloon",
         }
     }
 
-    /// Locked memory that counts in the resident set of this process, in bytes.
+    /// Locked memory in bytes, which counts in the resident set of this process.
     pub fn balloon_bytes(&self) -> u64 {
         match &self.means {
-            Means::Group(_) => 0,
-            Means::Balloon(balloon) => balloon.bytes(),
+            CapMeans::Group(_) => 0,
+            CapMeans::Balloon(balloon) => balloon.bytes(),
         }
     }
 
-    /// Whether what was allocated since the limit was applied has come close to it. To be asked often;
-    /// whoever finds an error shall stop with it, or the kernel ends the process.
+    /// Checks whether memory allocated since the cap was applied is close to the limit. Call it
+    /// often, and stop on an error, or the kernel kills the process.
     ///
     /// # Errors
     /// [`CapError::Exceeded`].
@@ -170,49 +172,50 @@ impl std::fmt::Display for MemoryCap {
     }
 }
 
-/// From where on a process is said to have exceeded its cap: a sixteenth is left to act in.
+/// The number of bytes from which on the cap counts as exceeded. A sixteenth of the limit is left
+/// for stopping.
 const fn threshold(limit: u64) -> u64 {
     limit - limit / 16
 }
 
-/// A thread that looks at the memory of this process.
+/// A thread that reads the memory of this process.
 #[derive(Debug)]
-struct Watcher {
+struct MemoryWatcher {
     most: Arc<AtomicU64>,
     done: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watcher {
+impl MemoryWatcher {
     fn start(limit: u64) -> Self {
         let (most, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (seen, end) = (most.clone(), done.clone());
-        let mut growth = Growth::from(anonymous());
+        let mut growth = MemoryGrowth::from(anonymous());
         let watch = move || {
             while !end.load(Relaxed) && seen.load(Relaxed) <= threshold(limit) {
                 seen.fetch_max(growth.at(anonymous()), Relaxed);
                 std::thread::sleep(EVERY);
             }
         };
-        // Without it the run goes on, and the kernel has the last word.
+        // If the thread cannot start, only the early error is missing.
         let thread = std::thread::Builder::new().name("memory-watch".into()).spawn(watch).ok();
         Self { most, done, thread }
     }
 }
 
-/// How far memory has grown since it was smallest. What was allocated before the cap may be given
-/// back later on: then more than it seems is charged to the cap.
+/// Growth of memory since its minimum. Memory that was allocated before the cap may be freed later;
+/// without the minimum, that would hide growth under the cap.
 #[derive(Debug)]
-struct Growth {
+struct MemoryGrowth {
     floor: i64,
 }
 
-impl Growth {
+impl MemoryGrowth {
     const fn from(bytes: i64) -> Self {
         Self { floor: bytes }
     }
 
-    /// The growth when `bytes` are allocated; 0 says that the system did not tell.
+    /// The growth when `bytes` are allocated; `bytes` is 0 if the system does not report them.
     fn at(&mut self, bytes: i64) -> u64 {
         if bytes == 0 {
             return 0;
@@ -222,7 +225,7 @@ impl Growth {
     }
 }
 
-impl Drop for Watcher {
+impl Drop for MemoryWatcher {
     fn drop(&mut self) {
         self.done.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -231,8 +234,8 @@ impl Drop for Watcher {
     }
 }
 
-/// Lets the page cache forget the files below `folder`, so that they are read from the disk, and
-/// count where they are then read. Where the system does not know how, nothing happens.
+/// Drops the files below `folder` from the page cache, so that later reads come from the disk and
+/// count in the group of the reader. Does nothing if the system does not support it.
 ///
 /// # Errors
 /// If the folder cannot be read, or a file cannot be synced.
@@ -253,7 +256,7 @@ pub fn drop_cached_pages(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A cap among the parameters of a race.
+/// The params of a race that describe the cap.
 pub(crate) fn cap_params(
     limit: u64,
     means: &str,
@@ -266,10 +269,11 @@ pub(crate) fn cap_params(
     ]
 }
 
-/// Reads a size: a number with `KB`, `MB`, `GB` (or `K`, `KiB`, ...), powers of 1024, or in bytes.
+/// Parses a size: a number with `KB`, `MB`, `GB` (or `K`, `KiB`, ...), which are powers of 1024, or
+/// without unit, in bytes.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message for the user.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || "it is a size such as 512MB or 2GB".to_owned();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -321,15 +325,15 @@ mod tests {
 
     #[test]
     fn memory_given_back_does_not_hide_growth() {
-        let mut growth = Growth::from(100);
+        let mut growth = MemoryGrowth::from(100);
         assert_eq!([90, 130, 0, 40, 75].map(|bytes| growth.at(bytes)), [0, 40, 0, 0, 35]);
     }
 
     #[test]
     fn watcher_tells_before_the_limit_is_reached() {
-        // No cap: what tells is the watcher.
+        // Without a cap: only the watcher is tested.
         let limit = 64 << 20;
-        let watcher = Watcher::start(limit);
+        let watcher = MemoryWatcher::start(limit);
         let allocated = vec![1u8; 80 << 20];
         let begin = std::time::Instant::now();
         while watcher.most.load(Relaxed) <= threshold(limit) {

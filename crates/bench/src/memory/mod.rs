@@ -1,5 +1,5 @@
-//! Memory of this process: how much it has, and a cap on it, so that a race can be run on data that
-//! is larger than memory.
+//! Memory of this process: its size, and a cap on it, so that a race can run on data that is larger
+//! than memory.
 
 mod balloon;
 mod cap;
@@ -8,23 +8,23 @@ mod cgroup;
 pub(crate) use cap::cap_params;
 pub use cap::{CapError, MemoryCap, drop_cached_pages, parse_size};
 
-/// Anonymous resident memory in bytes: what was allocated, without the pages of mapped files. 0
-/// where the system does not tell.
+/// Anonymous resident memory in bytes: allocated memory, without the pages of mapped files. 0 if
+/// the system does not report it.
 pub(crate) fn anonymous() -> i64 {
     field("/proc/self/status", "RssAnon:").unwrap_or(0)
 }
 
-/// Lets the peak of the resident set begin anew, where the system allows it.
+/// Resets the peak of the resident set, where the system allows it.
 pub(crate) fn reset_peak() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// Memory of the machine that could be allocated without swapping, in bytes.
+/// Memory of the machine that can be allocated without swapping, in bytes.
 fn available() -> Option<u64> {
     field("/proc/meminfo", "MemAvailable:")?.try_into().ok()
 }
 
-/// A figure in KiB of a file of `/proc`, in bytes.
+/// A value that a file of `/proc` states in KiB, in bytes.
 fn field(file: &str, name: &str) -> Option<i64> {
     let text = std::fs::read_to_string(file).ok()?;
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,17 +1,16 @@
-//! The papers whose structures are raced here: the figures they state, and the experiments behind
-//! them.
+//! The papers whose structures are raced here: the figures that they state, and their experiments.
 //!
-//! * [`references`]: figures that a paper's text states, and what its authors' program does on a
-//!   machine of ours. Nothing is read off a plot.
-//! * [`experiments`]: a paper's experiments with its parameters, scaled to a machine.
+//! * [`references`]: figures that a paper's text states, and figures of its authors' program
+//!   measured on our machine. No figure is read off a plot.
+//! * [`experiments`]: a paper's experiments with its parameters, scaled to the size of a machine.
 
 mod plan;
 mod references;
 mod setup;
 
-pub use plan::{Experiment, experiments};
+pub use plan::{PaperExperiment, experiments};
 pub use references::references;
-pub use setup::{KvMix, Setup};
+pub use setup::{ExperimentSetup, KvMix};
 
 use std::{fmt, str::FromStr};
 
@@ -31,7 +30,7 @@ pub enum Paper {
 }
 
 impl Paper {
-    /// All of them.
+    /// All papers.
     pub const ALL: [Self; 5] = [Self::Lvmt, Self::Cole, Self::Lmpt, Self::Locality, Self::Bavl];
 
     /// The name on the command line.
@@ -45,7 +44,7 @@ impl Paper {
         }
     }
 
-    /// The title.
+    /// The full title.
     pub const fn title(self) -> &'static str {
         match self {
             Self::Lvmt => "LVMT: An Efficient Authenticated Storage for Blockchain",
@@ -62,7 +61,7 @@ impl Paper {
         }
     }
 
-    /// What one calls it.
+    /// The short title, for sources of figures.
     pub const fn short_title(self) -> &'static str {
         match self {
             Self::Lvmt => "LVMT",
@@ -73,7 +72,7 @@ impl Paper {
         }
     }
 
-    /// What a reader of its figures should know.
+    /// Remarks for readers of its figures.
     pub const fn remarks(self) -> &'static [&'static str] {
         match self {
             Self::Lvmt => &[
@@ -96,7 +95,7 @@ impl Paper {
         }
     }
 
-    /// Authors.
+    /// The authors.
     pub const fn authors(self) -> &'static str {
         match self {
             Self::Lvmt => {
@@ -112,7 +111,7 @@ impl Paper {
         }
     }
 
-    /// Authors, title and, where known, venue, as one cites it.
+    /// The citation: authors, title and, if it is known, venue.
     pub fn citation(self) -> String {
         let work = format!("{}. {}.", self.authors(), self.title());
         match self {
@@ -130,7 +129,7 @@ impl fmt::Display for Paper {
     }
 }
 
-/// There is no paper of that name.
+/// No paper has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no paper `{0}`: it is lvmt, cole, lmpt, locality or bavl")]
 pub struct UnknownPaper(String);

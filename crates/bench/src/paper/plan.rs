@@ -1,25 +1,26 @@
-//! The experiments of each paper with its own parameters, and smaller ones in proportion.
+//! The experiments of each paper, with the paper's parameters or scaled down.
 
-use super::{KvMix, Paper, Setup};
+use super::{ExperimentSetup, KvMix, Paper};
 
-/// One run of a workload that a figure of a paper shows.
+/// One workload that a figure of a paper shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Experiment {
+pub struct PaperExperiment {
     /// The figure: `Fig. 2a`.
     pub figure: &'static str,
     /// What is measured.
     pub title: &'static str,
     /// The workload and its parameters.
-    pub setup: Setup,
-    /// Names of the backends that the figure needs, whether there are such or not.
+    pub setup: ExperimentSetup,
+    /// Names of the backends in the figure. They need not exist here.
     pub backends: &'static [&'static str],
-    /// What differs from the paper, or what else can be read off; may be empty.
+    /// Differences from the paper, or other figures from the same measurement; may be empty.
     pub note: &'static str,
 }
 
-/// The experiments of `paper` at `scale`: 1 is the paper's own size, less is smaller in proportion
-/// ([`Setup::scaled`]). Runs that become equal at a small scale are there once.
-pub fn experiments(paper: Paper, scale: f64) -> Vec<Experiment> {
+/// The experiments of `paper` at `scale`: 1 is the paper's own size, smaller values are smaller in
+/// proportion ([`ExperimentSetup::scaled`]). Experiments that are equal at a small scale are listed
+/// once.
+pub fn experiments(paper: Paper, scale: f64) -> Vec<PaperExperiment> {
     let all = match paper {
         Paper::Lvmt => lvmt(),
         Paper::Cole => cole(),
@@ -27,9 +28,9 @@ pub fn experiments(paper: Paper, scale: f64) -> Vec<Experiment> {
         Paper::Locality => locality(),
         Paper::Bavl => bavl(),
     };
-    let mut scaled: Vec<Experiment> = Vec::with_capacity(all.len());
+    let mut scaled: Vec<PaperExperiment> = Vec::with_capacity(all.len());
     for experiment in all {
-        let experiment = Experiment { setup: experiment.setup.scaled(scale), ..experiment };
+        let experiment = PaperExperiment { setup: experiment.setup.scaled(scale), ..experiment };
         if !scaled.contains(&experiment) {
             scaled.push(experiment);
         }
@@ -38,7 +39,7 @@ pub fn experiments(paper: Paper, scale: f64) -> Vec<Experiment> {
 }
 
 /// LVMT, section 6.
-fn lvmt() -> Vec<Experiment> {
+fn lvmt() -> Vec<PaperExperiment> {
     const STORES: &[&str] = &["raw", "lvmt", "lvmt@0/64", "lvmt@0/16", "mpt-archive"];
     const END_TO_END: &[&str] = &["raw", "lvmt", "lvmt@0/64", "lvmt@0/16", "mpt-archive", "lmpt"];
     const RANDOM: &str = "Random pairs of a read and a write: throughput, amplification, bytes";
@@ -49,7 +50,7 @@ fn lvmt() -> Vec<Experiment> {
     {
         for accounts in [1_000_000, 3_000_000, 5_000_000] {
             let (senders, txs) = (20_000, 5 * accounts);
-            let setup = Setup::Chain {
+            let setup = ExperimentSetup::Chain {
                 workload,
                 accounts,
                 senders,
@@ -59,10 +60,10 @@ fn lvmt() -> Vec<Experiment> {
                 cache_mb: None,
                 merge_interval: None,
             };
-            all.push(Experiment { figure, title, setup, backends: END_TO_END, note });
+            all.push(PaperExperiment { figure, title, setup, backends: END_TO_END, note });
         }
     }
-    let state = |keys, cache_mb| Setup::State {
+    let state = |keys, cache_mb| ExperimentSetup::State {
         keys,
         pairs: 10_000_000,
         commit_every: 1000,
@@ -73,12 +74,12 @@ fn lvmt() -> Vec<Experiment> {
     let figure = "Figs. 4, 6, 7";
     for keys in [None, Some(1_000_000), Some(10_000_000), Some(100_000_000)] {
         let setup = state(keys, 1500);
-        all.push(Experiment { figure, title: RANDOM, setup, backends: STORES, note: "" });
+        all.push(PaperExperiment { figure, title: RANDOM, setup, backends: STORES, note: "" });
     }
-    all.push(Experiment {
+    all.push(PaperExperiment {
         figure,
         title: "Real accesses of mainnet",
-        setup: Setup::Replay {
+        setup: ExperimentSetup::Replay {
             from: 13_500_000,
             to: 13_546_700,
             pad_accounts: None,
@@ -89,20 +90,20 @@ fn lvmt() -> Vec<Experiment> {
                EVM, as in the paper.",
     });
     for cache_mb in [1500, 800] {
-        all.push(Experiment {
+        all.push(PaperExperiment {
             figure: "Fig. 5",
             title: "LVMT16 with less memory",
             setup: state(Some(10_000_000), cache_mb),
             backends: &["lvmt@0/16"],
-            note: "The size is ours: one of the paper's. Caches keep the paper's size when keys are \
-                   scaled down, so that less memory may show nothing.",
+            note: "The number of keys is our choice among the paper's. Caches keep the paper's \
+                   size when keys are scaled down, so less memory may have no effect.",
         });
     }
     all
 }
 
 /// COLE, section 8.
-fn cole() -> Vec<Experiment> {
+fn cole() -> Vec<PaperExperiment> {
     const ALL: &[&str] = &["mpt-archive", "cole", "cole-sync"];
     const HEIGHTS: [u64; 4] = [100, 1000, 10_000, 100_000];
     const NOTE: &str = "One caller and empty banks, as in the authors' program; `cole-sync` is COLE, `cole` COLE*. At \
@@ -110,21 +111,29 @@ fn cole() -> Vec<Experiment> {
          scripts/beside-cole runs the authors'.";
     const KV_NOTE: &str = "As the authors' YCSB files have it, half of the writes insert new keys. Figs. 8 and 11 alike.";
     let txs_per_block = 100;
-    // The authors' program has 64 MB for either, which is so many pairs in memory.
+    // The authors' program has 64 MB for either store, which is this number of pairs in memory.
     let (cache_mb, memory_pairs) = (Some(64), 450_000);
-    let bank = |blocks| Setup::SmallBank { blocks, txs_per_block, cache_mb, memory_pairs };
+    let bank =
+        |blocks| ExperimentSetup::SmallBank { blocks, txs_per_block, cache_mb, memory_pairs };
     let base = 100_000;
-    let store =
-        |blocks, mix| Setup::KvStore { base, blocks, txs_per_block, mix, cache_mb, memory_pairs };
+    let store = |blocks, mix| ExperimentSetup::KvStore {
+        base,
+        blocks,
+        txs_per_block,
+        mix,
+        cache_mb,
+        memory_pairs,
+    };
     let blocks = 100_000;
-    let past = |ranges, memory_pairs| Setup::Provenance {
+    let past = |ranges, memory_pairs| ExperimentSetup::Provenance {
         states: 100,
         blocks,
         txs_per_block,
         ranges,
         memory_pairs,
     };
-    let run = |figure, title, note, setup| Experiment { figure, title, setup, backends: ALL, note };
+    let run =
+        |figure, title, note, setup| PaperExperiment { figure, title, setup, backends: ALL, note };
     let mut all = Vec::new();
     let title = "SmallBank: disk and throughput against height";
     all.extend(HEIGHTS.map(|blocks| run("Fig. 8", title, NOTE, bank(blocks))));
@@ -134,7 +143,7 @@ fn cole() -> Vec<Experiment> {
     let title = "KVStore: other shares of reads and writes";
     let mixes = [KvMix::ReadOnly, KvMix::ReadWrite, KvMix::WriteOnly];
     all.extend(mixes.map(|mix| run("Fig. 10", title, KV_NOTE, store(100_000, mix))));
-    all.push(Experiment {
+    all.push(PaperExperiment {
         backends: &[
             "cole:size-ratio=2",
             "cole:size-ratio=4",
@@ -156,7 +165,7 @@ fn cole() -> Vec<Experiment> {
     let title = "Provenance queries: fanout of the Merkle file";
     let note = "The paper lists these fanouts; the range is that of the authors' program. The memory \
                 level is smaller than elsewhere, so that queries reach the runs.";
-    all.push(Experiment {
+    all.push(PaperExperiment {
         backends: &[
             "cole:fanout=2",
             "cole:fanout=4",
@@ -170,10 +179,10 @@ fn cole() -> Vec<Experiment> {
     all
 }
 
-/// LMPT, section V, and what it leaves open: what the interval between merges is worth.
-fn lmpt() -> Vec<Experiment> {
-    type Figure = (&'static str, &'static str, &'static str, &'static [u64], Option<u64>);
-    const FIGURES: [Figure; 3] = [
+/// LMPT, section V, and one experiment that is not in the paper: the effect of the merge interval.
+fn lmpt() -> Vec<PaperExperiment> {
+    type LmptFigure = (&'static str, &'static str, &'static str, &'static [u64], Option<u64>);
+    const FIGURES: [LmptFigure; 3] = [
         ("transfers", "Fig. 10", "Simple payments", &[1, 3, 10, 20], Some(150)),
         ("erc20", "Fig. 11", "ERC-20 transfers", &[1, 3, 5, 10], Some(20)),
         ("uniswap", "Fig. 12", "Uniswap, both swap functions", &[1, 3, 10], Some(200)),
@@ -186,7 +195,7 @@ fn lmpt() -> Vec<Experiment> {
         "lmpt:merge-interval=2000",
     ];
     let txs = 500_000;
-    let chain = |workload, accounts: u64, txs_per_block, skewed| Setup::Chain {
+    let chain = |workload, accounts: u64, txs_per_block, skewed| ExperimentSetup::Chain {
         workload,
         accounts,
         senders: txs.min(accounts),
@@ -198,10 +207,10 @@ fn lmpt() -> Vec<Experiment> {
     };
     let mut all = Vec::new();
     for cache_mb in [50, 100, 500, 1000] {
-        all.push(Experiment {
+        all.push(PaperExperiment {
             figure: "Table I",
             title: "Memory for caches of the trie",
-            setup: Setup::Chain {
+            setup: ExperimentSetup::Chain {
                 workload: "transfers",
                 accounts: 1_000_000,
                 senders: txs,
@@ -212,23 +221,23 @@ fn lmpt() -> Vec<Experiment> {
                 merge_interval: None,
             },
             backends: &["mpt-archive"],
-            note: "How many accounts the paper's state has is not said. Of memory it is that for rows \
-                   not yet folded that is bounded here: the page cache is not, so that little shows.",
+            note: "The paper does not state the number of accounts. Only the memory for rows that \
+                   are not folded yet is bounded here, not the page cache, so the effect is small.",
         });
     }
     for (workload, figure, title, millions, txs_per_block) in FIGURES {
         for accounts in millions.iter().map(|millions| millions * 1_000_000) {
-            // Swaps name no receivers.
+            // Swaps have no receivers.
             for skewed in
                 [false, true].into_iter().filter(|skewed| !skewed || workload != "uniswap")
             {
-                all.push(Experiment {
+                all.push(PaperExperiment {
                     figure,
                     title,
                     setup: chain(workload, accounts, txs_per_block, skewed),
                     backends: STORES,
                     note: match (workload, skewed) {
-                        ("uniswap", _) => "Swaps a block are ours: as many as fit the paper's gas.",
+                        ("uniswap", _) => "Swaps per block are ours: what fits the paper's gas.",
                         (_, true) => {
                             "Receivers by a Zipf distribution instead of the paper's trace of real \
                              ones, which is not published."
@@ -239,10 +248,10 @@ fn lmpt() -> Vec<Experiment> {
             }
         }
     }
-    all.push(Experiment {
+    all.push(PaperExperiment {
         figure: "Interval",
         title: "Blocks between merges: throughput, memory, bytes of proofs",
-        setup: Setup::State {
+        setup: ExperimentSetup::State {
             keys: Some(1_000_000),
             pairs: 2_500_000,
             commit_every: 1000,
@@ -257,25 +266,25 @@ fn lmpt() -> Vec<Experiment> {
 }
 
 /// The locality of memory checking: sections 3 and 4 counted in flat files, section 5 on MDBX.
-fn locality() -> Vec<Experiment> {
-    /// The paper's baseline, and its records beside our blocks.
+fn locality() -> Vec<PaperExperiment> {
+    /// The paper's baseline, its records, and our blocks.
     const TREES: &[&str] =
         &["duptree:layout=naive", "duptree:layout=dup", "duptree:layout=blocked"];
     const TRIES: &[&str] = &["prefix", "prefix:order=hash", "prefix:pad=64", "mpt-archive"];
-    /// Less than the larger states take on disk.
+    /// A memory limit in MiB that is smaller than the larger states on disk.
     const LITTLE: Option<u64> = Some(1024);
-    let files = |figure, title, heights, samples, rows| Experiment {
+    let files = |figure, title, heights, samples, rows| PaperExperiment {
         figure,
         title,
-        setup: Setup::Locality { heights, samples, rows },
+        setup: ExperimentSetup::Locality { heights, samples, rows },
         backends: &[],
         note: "Counts are exact and held against theory; times with and without pages in the cache.",
     };
-    // With a contract's account and the leaf before all keys, the tree is just full.
-    let tree = |height: u32, backends, memory_limit_mb| Experiment {
+    // With the contract's account and the leaf before all keys, the tree is exactly full.
+    let tree = |height: u32, backends, memory_limit_mb| PaperExperiment {
         figure: "Fig. 7",
         title: "Random reads and writes against the height of the tree",
-        setup: Setup::State {
+        setup: ExperimentSetup::State {
             keys: Some((1 << height) - 2),
             pairs: 100_000,
             commit_every: 10_000,
@@ -286,10 +295,10 @@ fn locality() -> Vec<Experiment> {
         backends,
         note: "The baseline is `layout=naive`, a row a node; the paper's heights go on to 30.",
     };
-    let trie = |backends, memory_limit_mb| Experiment {
+    let trie = |backends, memory_limit_mb| PaperExperiment {
         figure: "Figs. 8, 9",
         title: "Real accesses of mainnet: bytes read and written, and time",
-        setup: Setup::Replay {
+        setup: ExperimentSetup::Replay {
             from: 0,
             to: 3_999_999,
             pad_accounts: Some(10_000_000),
@@ -299,7 +308,7 @@ fn locality() -> Vec<Experiment> {
         note: "Real blocks of our corpus on ten million random accounts instead of mainnet's first \
                four million; accesses without the EVM, as in the paper.",
     };
-    // What races under a cap shares it, so there is one store at a time.
+    // Stores that race under one cap share it, so each capped race has one store.
     let mut all = vec![
         files(
             "Table 1, section 4",
@@ -320,11 +329,11 @@ fn locality() -> Vec<Experiment> {
 }
 
 /// B+AVL, section V.
-fn bavl() -> Vec<Experiment> {
-    let trees = |figure, title, elements, hash_every, shapes, note| Experiment {
+fn bavl() -> Vec<PaperExperiment> {
+    let trees = |figure, title, elements, hash_every, shapes, note| PaperExperiment {
         figure,
         title,
-        setup: Setup::Trees { elements, hash_every, shapes },
+        setup: ExperimentSetup::Trees { elements, hash_every, shapes },
         backends: &[],
         note,
     };
@@ -348,7 +357,7 @@ fn bavl() -> Vec<Experiment> {
         &[16, 64, 256, 1024, 4096],
         "The AVL* tree is not built.",
     ));
-    let state = |keys, pairs, proofs| Setup::State {
+    let state = |keys, pairs, proofs| ExperimentSetup::State {
         keys,
         pairs,
         commit_every: 1000,
@@ -357,18 +366,18 @@ fn bavl() -> Vec<Experiment> {
         memory_limit_mb: None,
     };
     for keys in [None, Some(1_000_000)] {
-        all.push(Experiment {
+        all.push(PaperExperiment {
             figure: "On disk",
             title: "Random reads and writes, durable, proofs",
             setup: state(keys, 1_000_000, 1000),
             backends: &["bavl", "mpt", "mpt-archive"],
-            note: "Not in the paper: the backends as a node has them.",
+            note: "Not in the paper: the same backends as in a node.",
         });
     }
-    let sync = |figure, title, chunk, peers, byzantine| Experiment {
+    let sync = |figure, title, chunk, peers, byzantine| PaperExperiment {
         figure,
         title,
-        setup: Setup::Sync { elements: 100_000, chunk, peers, byzantine },
+        setup: ExperimentSetup::Sync { elements: 100_000, chunk, peers, byzantine },
         backends: &[],
         note: "Round trips are typical ones between regions of Europe, lines have 100 Mbit/s.",
     };
@@ -386,13 +395,13 @@ fn bavl() -> Vec<Experiment> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use retrie_backends::{Flags, lane};
+    use retrie_backends::{FlagValues, lane};
 
     #[test]
     fn backends_are_ours_with_flags_that_they_have() {
         let all = Paper::ALL.into_iter().flat_map(|paper| experiments(paper, 1.0));
         for name in all.flat_map(|experiment| experiment.backends) {
-            if let Err(why) = lane(name, &Flags::default()) {
+            if let Err(why) = lane(name, &FlagValues::default()) {
                 panic!("{name}: {why}");
             }
         }
@@ -406,15 +415,17 @@ mod tests {
             for experiment in own.iter().chain(&small) {
                 let texts = [experiment.figure, experiment.title, experiment.setup.workload()];
                 assert!(texts.iter().all(|text| !text.is_empty()), "{experiment:?}");
-                // Where backends are not raced, it is trees and files by themselves.
+                // Only experiments on trees and files alone have no backends.
                 let alone = matches!(
                     experiment.setup,
-                    Setup::Locality { .. } | Setup::Trees { .. } | Setup::Sync { .. }
+                    ExperimentSetup::Locality { .. }
+                        | ExperimentSetup::Trees { .. }
+                        | ExperimentSetup::Sync { .. }
                 );
                 assert_eq!(experiment.backends.is_empty(), alone, "{experiment:?}");
             }
         }
-        let largest = Setup::Chain {
+        let largest = ExperimentSetup::Chain {
             workload: "transfers",
             accounts: 5_000_000,
             senders: 20_000,
@@ -427,7 +438,7 @@ mod tests {
         assert!(experiments(Paper::Lvmt, 1.0).iter().any(|run| run.setup == largest));
         let tenth = largest.scaled(0.1);
         assert!(experiments(Paper::Lvmt, 0.1).iter().any(|run| run.setup == tenth));
-        // Parameters of a backend are varied within one race.
+        // The variants of one backend run in one race.
         let varied: Vec<_> = experiments(Paper::Cole, 0.01)
             .iter()
             .flat_map(|run| run.backends)
@@ -436,10 +447,10 @@ mod tests {
         let count = |wanted: &str| varied.iter().filter(|(_, flag)| *flag == wanted).count();
         assert_eq!(varied.len(), 18);
         assert_eq!((count("size-ratio=6"), count("fanout=64"), count("fanout=6")), (2, 1, 0));
-        // Stores that share a cap on memory are not raced against each other.
+        // A capped race has one store only, because stores would share the cap.
         for run in experiments(Paper::Locality, 1.0) {
-            let (Setup::State { memory_limit_mb, .. } | Setup::Replay { memory_limit_mb, .. }) =
-                run.setup
+            let (ExperimentSetup::State { memory_limit_mb, .. }
+            | ExperimentSetup::Replay { memory_limit_mb, .. }) = run.setup
             else {
                 continue;
             };

@@ -1,20 +1,22 @@
-//! What the papers state, and what their authors' programs do here: tables in `figures/`.
+//! Reference figures: values that the papers state, and values of their authors' programs on our
+//! machine. The tables lie in `figures/`.
 
 use super::Paper;
-use crate::report::Reference;
+use crate::report::ReferenceFigure;
 
-/// One line of a table.
-struct Line {
-    reference: Reference,
-    /// Words of the paper that hold the value; none for what was measured here.
+/// A line of a table.
+struct ReferenceLine {
+    reference: ReferenceFigure,
+    /// The words of the paper that contain the value; `None` if it was measured here.
     #[cfg_attr(not(test), expect(dead_code, reason = "evidence, for tests and readers"))]
     quote: Option<&'static str>,
 }
 
-/// Figures that `paper` states in its text and tables, and those of its authors' programs and of peers
-/// on a machine of ours. In ratios, `mpt-archive` is the paper's MPT, which keeps every node by hash.
-/// `lvmt@0/64` is LVMT with one of 64 proof shards, `avlplus` the baseline of B+AVL.
-pub fn references(paper: Paper) -> Vec<Reference> {
+/// Figures that `paper` states in its text and tables, and figures of its authors' programs and of
+/// other stores on our machine. In ratios, `mpt-archive` stands for the paper's MPT, which keeps
+/// every node by hash; `lvmt@0/64` for LVMT with one of 64 proof shards; `avlplus` for the baseline
+/// of B+AVL.
+pub fn references(paper: Paper) -> Vec<ReferenceFigure> {
     lines(paper).map(|line| line.reference).collect()
 }
 
@@ -28,8 +30,9 @@ fn table(paper: Paper) -> &'static str {
     }
 }
 
-/// The lines of a table; one that cannot be read is left out, which a test does not let pass.
-fn lines(paper: Paper) -> impl Iterator<Item = Line> {
+/// The lines of a table. A line that cannot be parsed is left out; a test checks that there is
+/// none.
+fn lines(paper: Paper) -> impl Iterator<Item = ReferenceLine> {
     rows(paper).filter_map(move |row| line(paper, row))
 }
 
@@ -37,7 +40,7 @@ fn rows(paper: Paper) -> impl Iterator<Item = &'static str> {
     table(paper).lines().filter(|row| !row.is_empty() && !row.starts_with('#'))
 }
 
-fn line(paper: Paper, row: &'static str) -> Option<Line> {
+fn line(paper: Paper, row: &'static str) -> Option<ReferenceLine> {
     let mut cells = row.split(" | ");
     let mut cell = || cells.next();
     let (system, workload, setting) = (cell()?, cell()?, cell()?);
@@ -49,7 +52,10 @@ fn line(paper: Paper, row: &'static str) -> Option<Line> {
     };
     let [system, workload, setting, metric] =
         [system, workload, setting, metric].map(str::to_owned);
-    Some(Line { reference: Reference { source, system, workload, setting, metric, value }, quote })
+    Some(ReferenceLine {
+        reference: ReferenceFigure { source, system, workload, setting, metric, value },
+        quote,
+    })
 }
 
 #[cfg(test)]
@@ -63,7 +69,8 @@ mod tests {
             assert_eq!(lines(paper).count(), rows(paper).count(), "{paper} has a line of nonsense");
             assert!(rows(paper).count() >= 9, "{paper} has hardly any figures");
             for reference in references(paper) {
-                let Reference { source, system, workload, setting, metric, value } = &reference;
+                let ReferenceFigure { source, system, workload, setting, metric, value } =
+                    &reference;
                 let texts = [source, system, workload, setting, metric];
                 assert!(texts.iter().all(|text| !text.trim().is_empty()), "{reference:?}");
                 assert!(value.is_finite() && *value > 0.0, "{reference:?}");
@@ -84,7 +91,7 @@ mod tests {
         }
     }
 
-    /// The papers' texts lie beside the checkout's data.
+    /// The folder of the papers' texts, which lies beside the data folder.
     fn papers() -> Option<PathBuf> {
         let data = std::env::var_os("RETRIE_DATA").map(PathBuf::from);
         let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");

@@ -1,79 +1,79 @@
-//! The workloads that papers run, and how they shrink.
+//! The workloads of the papers' experiments, and how they are scaled down.
 
-/// A workload and its parameters, as the workload's command takes them.
+/// A workload and its parameters, in the terms of its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Setup {
+pub enum ExperimentSetup {
     /// `bench state`: pairs of a read and a write.
     State {
-        /// Keys preloaded; none for `fresh`: each pair inserts a new key.
+        /// Number of preloaded keys; `None` for `fresh`: each pair inserts a new key.
         keys: Option<u64>,
-        /// Pairs measured.
+        /// Number of measured pairs.
         pairs: u64,
-        /// Pairs a commit.
+        /// Pairs per commit.
         commit_every: u64,
-        /// Memory for caches in MB, where the paper says so.
+        /// Memory for caches in MB, if the paper states it.
         cache_mb: Option<u64>,
-        /// Proofs made and checked at the end.
+        /// Number of proofs made and verified at the end.
         proofs: u64,
-        /// A cap on memory in MiB, page cache included. It does not shrink.
+        /// A cap on memory in MiB, with the page cache. It is not scaled.
         memory_limit_mb: Option<u64>,
     },
     /// `bench transfers`, `erc20` or `uniswap`: signed transactions in blocks.
     Chain {
         /// Name of the workload.
         workload: &'static str,
-        /// Accounts that receive.
+        /// Number of receivers.
         accounts: u64,
-        /// Accounts that send.
+        /// Number of senders.
         senders: u64,
-        /// Transactions measured.
+        /// Number of measured transactions.
         txs: u64,
-        /// Transactions a block, where the paper says so.
+        /// Transactions per block, if the paper states it.
         txs_per_block: Option<u64>,
-        /// Whether a few accounts receive most of the time.
+        /// Whether receivers follow a Zipf distribution.
         skewed: bool,
-        /// Memory for caches in MB, where the paper says so.
+        /// Memory for caches in MB, if the paper states it.
         cache_mb: Option<u64>,
-        /// Blocks between merges of `lmpt`, where it takes part.
+        /// Blocks between merges of `lmpt`, if it takes part.
         merge_interval: Option<u64>,
     },
     /// `bench smallbank`: transfers between accounts of ten contracts.
     SmallBank {
         /// Blocks.
         blocks: u64,
-        /// Transactions a block.
+        /// Transactions per block.
         txs_per_block: u64,
-        /// Memory for caches in MB, where the paper says so.
+        /// Memory for caches in MB, if the paper states it.
         cache_mb: Option<u64>,
-        /// Pairs that a group of COLE's memory level holds.
+        /// Number of pairs in a group of COLE's memory level.
         memory_pairs: u64,
     },
     /// `bench kvstore`: YCSB.
     KvStore {
-        /// Transactions that load the base data.
+        /// Number of transactions that load the base data.
         base: u64,
-        /// Blocks of the running phase.
+        /// Number of blocks of the running phase.
         blocks: u64,
-        /// Transactions a block.
+        /// Transactions per block.
         txs_per_block: u64,
-        /// Reads and writes.
+        /// Shares of reads and writes.
         mix: KvMix,
-        /// Memory for caches in MB, where the paper says so.
+        /// Memory for caches in MB, if the paper states it.
         cache_mb: Option<u64>,
-        /// Pairs that a group of COLE's memory level holds.
+        /// Number of pairs in a group of COLE's memory level.
         memory_pairs: u64,
     },
     /// `bench provenance`: all values of a key in the latest blocks, with proof.
     Provenance {
-        /// States that are updated again and again.
+        /// Number of keys, which are updated repeatedly.
         states: u64,
         /// Blocks.
         blocks: u64,
-        /// Transactions a block.
+        /// Transactions per block.
         txs_per_block: u64,
-        /// Blocks that queries reach back.
+        /// Numbers of blocks that queries reach back.
         ranges: &'static [u64],
-        /// Pairs that a group of COLE's memory level holds.
+        /// Number of pairs in a group of COLE's memory level.
         memory_pairs: u64,
     },
     /// `replay` of mainnet.
@@ -82,43 +82,43 @@ pub enum Setup {
         from: u64,
         /// Last block.
         to: u64,
-        /// Random accounts beside those of the blocks, where it is not the usual number.
+        /// Number of random accounts beside those of the blocks, if it differs from the default.
         pad_accounts: Option<u64>,
-        /// A cap on memory in MiB, page cache included. It does not shrink.
+        /// A cap on memory in MiB, with the page cache. It is not scaled.
         memory_limit_mb: Option<u64>,
     },
     /// `bench locality`: Merkle trees in flat files, counted and timed, and rows of MDBX.
     Locality {
-        /// Lowest and highest tree.
+        /// Smallest and largest height.
         heights: (u32, u32),
-        /// Leaves that are read for the times; none for counts alone.
+        /// Number of leaves read for the timings; 0 for counts alone.
         samples: u64,
-        /// Rows of MDBX.
+        /// Number of rows of MDBX.
         rows: u64,
     },
     /// `bench trees`: Merkle search trees in memory.
     Trees {
-        /// Elements of the tree.
+        /// Number of elements of the tree.
         elements: u64,
-        /// Inserts between two calculations of the root; 0 for one at the end.
+        /// Inserts between two computations of the root; 0 for one at the end.
         hash_every: u64,
-        /// Sizes of chunks whose shapes and messages are measured, too.
+        /// Chunk sizes for which shapes and messages are measured too.
         shapes: &'static [u64],
     },
     /// `bench sync`: a new peer fetches the tree from others.
     Sync {
-        /// Elements of the state.
+        /// Number of elements of the tree.
         elements: u64,
-        /// Elements a chunk.
+        /// Elements per chunk.
         chunk: u64,
-        /// Peers that serve.
+        /// Number of serving peers.
         peers: u64,
-        /// How many of them lie.
+        /// Number of lying peers.
         byzantine: u64,
     },
 }
 
-/// Reads and writes of [`Setup::KvStore`].
+/// Reads and writes of [`ExperimentSetup::KvStore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvMix {
     /// Reads only.
@@ -129,15 +129,15 @@ pub enum KvMix {
     WriteOnly,
 }
 
-/// No state, no load and no chain of transactions becomes smaller than this.
+/// Smallest scaled number of keys, accounts, operations or transactions.
 const FLOOR: u64 = 1000;
-/// No chain becomes shorter than this many blocks.
+/// Smallest scaled number of blocks of a chain.
 const FEWEST_BLOCKS: u64 = 20;
-/// Merges of a run that is made shorter come no faster than this many blocks one after the other.
+/// Smallest scaled number of blocks between two merges.
 const SHORTEST_INTERVAL: u64 = 5;
 
-impl Setup {
-    /// The command that runs it: `state`, `transfers`, `smallbank`, ...
+impl ExperimentSetup {
+    /// The bench command that runs it: `state`, `transfers`, `smallbank`, ...
     pub const fn workload(&self) -> &'static str {
         match self {
             Self::State { .. } => "state",
@@ -152,11 +152,12 @@ impl Setup {
         }
     }
 
-    /// The same at `scale` of its size. Sizes of states and lengths of runs are multiplied, rounded to
-    /// two digits, and kept above a floor (1,000 keys, accounts, pairs, transactions or elements; 20
-    /// blocks), but never made larger than the paper's own. Trees are lower by as many levels as they have
-    /// fewer leaves. What shapes the work stays: pairs a commit
-    /// (as long as there are ten commits), transactions a block, ranges, chunks, peers.
+    /// The experiment at `scale` of its size. Sizes of states and lengths of workloads are
+    /// multiplied, rounded to two digits, and kept above a floor (1,000 keys, accounts, pairs,
+    /// transactions or elements; 20 blocks), but never larger than the paper's own. A tree loses
+    /// one level for each halving of its leaves. Parameters that determine the kind of work stay:
+    /// pairs per commit (as long as there are ten commits), transactions per block, ranges, chunks,
+    /// peers.
     #[must_use]
     pub fn scaled(self, scale: f64) -> Self {
         let size = |paper: u64| shrink(paper, scale, FLOOR);
@@ -178,7 +179,7 @@ impl Setup {
                 merge_interval,
             } => {
                 let (accounts, senders, txs) = (size(accounts), size(senders), size(txs));
-                // As many merges as in the paper's run.
+                // The number of merges stays that of the paper's experiment.
                 let interval = |paper| shrink(paper, scale, SHORTEST_INTERVAL);
                 Self::Chain {
                     accounts,
@@ -201,7 +202,7 @@ impl Setup {
                 Self::KvStore { base, blocks, txs_per_block, mix, cache_mb, memory_pairs }
             }
             Self::Provenance { states, blocks, txs_per_block, ranges, memory_pairs } => {
-                // A query has to fit into the chain.
+                // The chain must be as long as the longest query.
                 let longest = ranges.iter().copied().max().unwrap_or(0);
                 let blocks = height(blocks).max(longest);
                 let memory_pairs = size(memory_pairs);
@@ -212,7 +213,7 @@ impl Setup {
                 Self::Replay { from, to, pad_accounts: pad_accounts.map(size), memory_limit_mb }
             }
             Self::Locality { heights: (low, high), samples, rows } => {
-                // A tree of half the leaves is lower by one.
+                // A tree with half the leaves has one level less.
                 let lower =
                     |height: u32| height.saturating_sub(-scale.log2().min(0.0) as u32).max(1);
                 let heights = (lower(low), lower(high));
@@ -228,7 +229,7 @@ impl Setup {
     }
 }
 
-/// `paper` times `scale`, in two digits, between `floor` and `paper`.
+/// `paper` times `scale`, rounded to two digits, between `floor` and `paper`.
 fn shrink(paper: u64, scale: f64, floor: u64) -> u64 {
     if scale >= 1.0 {
         return paper;
@@ -255,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_small_run_still_has_commits_and_its_queries_fit_into_the_chain() {
-        let state = |pairs, commit_every| Setup::State {
+        let state = |pairs, commit_every| ExperimentSetup::State {
             keys: None,
             pairs,
             commit_every,
@@ -264,7 +265,7 @@ mod tests {
             memory_limit_mb: Some(512),
         };
         assert_eq!(state(10_000_000, 1000).scaled(1e-4), state(1000, 100));
-        let past = |blocks, memory_pairs| Setup::Provenance {
+        let past = |blocks, memory_pairs| ExperimentSetup::Provenance {
             states: 100,
             blocks,
             txs_per_block: 100,

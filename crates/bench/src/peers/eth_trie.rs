@@ -1,26 +1,26 @@
 //! eth_trie 0.6.1 on redb: Ethereum's secure trie the textbook way.
 //!
-//! One trie of accounts, and one of slots for each account. The crate keeps nodes by hash, holds
-//! those of one batch in memory, and at its end writes the new ones and removes those they replace;
-//! it caches no node between batches, so every path is read anew (from redb's page cache). Rows are
+//! There is one trie of accounts, and one trie of slots per account. The crate stores nodes by
+//! hash. It holds the nodes of one batch in memory; at the end of the batch it writes the new nodes
+//! and removes the replaced ones. It caches no node between batches, so every path is read again
+//! (from redb's page cache). Row keys are
 //! `hash of the address (zero for accounts) || hash of the node`: with the owner in front, equal
-//! nodes of two tries are two rows, and removing one does not take the other along. A block is one
-//! transaction. Its root is Ethereum's, which the race checks. Hashing the keys is timed, as it is in
-//! our tries.
+//! nodes of two tries are two rows, and removing one keeps the other. A block is one transaction.
+//! The root is Ethereum's, which the race checks. Hashing the keys is timed, as in our tries.
 
 use super::{
     ethereum::{HashedAddress, account_leaf, read_account, read_value, slot_leaf},
-    redb::{File, durability},
+    redb::{RedbFile, durability},
 };
 use crate::{
     BenchError,
-    state::{Contender, Entrant, Entries, Op, Reads, Terms},
+    state::{Contender, ContenderFactory, EntryStream, KeyOp, RaceTerms, ReadDigest},
 };
 use alloy_consensus::EMPTY_ROOT_HASH;
 use alloy_primitives::{Address, B256, keccak256};
 use eth_trie::{DB, EthTrie, Trie};
 use redb::{Durability, ReadOnlyTable, ReadableDatabase, TableDefinition};
-use retrie_state::{Account, Counts, StateKey, Value};
+use retrie_state::{Account, CounterSnapshot, StateKey, StateValue};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io,
@@ -30,27 +30,27 @@ use std::{
 
 const NAME: &str = super::ETH_TRIE;
 const NODES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("nodes");
-/// Row of the root: shorter than a node's.
+/// Key of the root's row. It is shorter than the keys of nodes.
 const ROOT: &[u8] = b"root";
-/// Owner of the trie of accounts.
+/// Owner in the keys of the account trie.
 const ACCOUNTS: B256 = B256::ZERO;
-/// Entries a commit while loading.
+/// Entries per commit while a state is loaded.
 const LOAD_BATCH: usize = 50_000;
-/// redb's cache while a state is loaded.
+/// Size of redb's cache while a state is loaded.
 const LOAD_CACHE: usize = 1 << 30;
 
-/// eth_trie on redb, to be prepared and opened.
+/// Prepares and opens eth_trie on redb.
 #[derive(Debug)]
-pub(super) struct SecureTrie;
+pub(super) struct EthTrieFactory;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type EthTrieFailure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Says what was attempted.
-fn failed<E: Into<Failure>>(action: &'static str) -> impl FnOnce(E) -> BenchError {
+/// Adds the action that failed.
+fn failed<E: Into<EthTrieFailure>>(action: &'static str) -> impl FnOnce(E) -> BenchError {
     move |source| BenchError::Peer { backend: NAME.into(), action, source: source.into() }
 }
 
-impl Entrant for SecureTrie {
+impl ContenderFactory for EthTrieFactory {
     fn name(&self) -> &str {
         NAME
     }
@@ -69,11 +69,11 @@ impl Entrant for SecureTrie {
         Some(words.into())
     }
 
-    fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
-        let file = File::create(folder, LOAD_CACHE).map_err(failed("creating"))?;
+    fn load(&self, folder: &Path, entries: &mut EntryStream<'_>) -> Result<(), BenchError> {
+        let file = RedbFile::create(folder, LOAD_CACHE).map_err(failed("creating"))?;
         let empty = [Ok::<_, BenchError>((ROOT.to_vec(), Some(EMPTY_ROOT_HASH.to_vec())))];
         file.write(NODES, empty.into_iter(), Durability::Immediate)?;
-        let mut state = State::open(file, Durability::Immediate)?;
+        let mut state = EthTrieContender::open(file, Durability::Immediate)?;
         let mut batch = BTreeMap::new();
         loop {
             let entry = entries.next().transpose()?;
@@ -88,25 +88,30 @@ impl Entrant for SecureTrie {
         }
     }
 
-    fn open(&self, folder: &Path, terms: &Terms, _: u64) -> Result<Box<dyn Contender>, BenchError> {
-        let file = File::open(folder, terms.cache_bytes).map_err(failed("opening"))?;
-        Ok(Box::new(State::open(file, durability(terms.sync))?))
+    fn open(
+        &self,
+        folder: &Path,
+        terms: &RaceTerms,
+        _: u64,
+    ) -> Result<Box<dyn Contender>, BenchError> {
+        let file = RedbFile::open(folder, terms.cache_bytes).map_err(failed("opening"))?;
+        Ok(Box::new(EthTrieContender::open(file, durability(terms.sync))?))
     }
 }
 
-/// Rows of the last commit, and those of the batch under way.
-struct Nodes {
+/// The rows of the last commit, and the changes of the current batch.
+struct NodeRows {
     table: RwLock<ReadOnlyTable<&'static [u8], &'static [u8]>>,
     batch: Mutex<HashMap<Vec<u8>, Option<Vec<u8>>>>,
 }
 
 /// The rows of one trie.
-struct Rows {
-    nodes: Arc<Nodes>,
+struct TrieRows {
+    nodes: Arc<NodeRows>,
     owner: B256,
 }
 
-impl Rows {
+impl TrieRows {
     fn key(&self, hash: &[u8]) -> Vec<u8> {
         [self.owner.as_slice(), hash].concat()
     }
@@ -117,7 +122,7 @@ impl Rows {
     }
 }
 
-impl DB for Rows {
+impl DB for TrieRows {
     type Error = io::Error;
 
     fn get(&self, hash: &[u8]) -> Result<Option<Vec<u8>>, io::Error> {
@@ -147,24 +152,24 @@ impl DB for Rows {
     }
 }
 
-/// The tries on a database.
-struct State {
-    file: File,
+/// The open tries and their database.
+struct EthTrieContender {
+    file: RedbFile,
     durability: Durability,
-    nodes: Arc<Nodes>,
+    nodes: Arc<NodeRows>,
     root: B256,
 }
 
-/// The tries that a block has opened.
-struct Opened {
-    accounts: EthTrie<Rows>,
-    /// By the hash of the address.
-    storages: HashMap<B256, EthTrie<Rows>>,
+/// The tries that the current block has opened.
+struct OpenTries {
+    accounts: EthTrie<TrieRows>,
+    /// Storage tries by the hash of the address.
+    storages: HashMap<B256, EthTrie<TrieRows>>,
     hashed: HashedAddress,
 }
 
-impl State {
-    fn open(file: File, durability: Durability) -> Result<Self, BenchError> {
+impl EthTrieContender {
+    fn open(file: RedbFile, durability: Durability) -> Result<Self, BenchError> {
         let table = RwLock::new(last_commit(&file)?);
         let root = {
             let table = table.read().unwrap_or_else(PoisonError::into_inner);
@@ -172,29 +177,29 @@ impl State {
             let root = root.ok_or_else(|| failed("reading its root")("there is none"))?;
             B256::try_from(root.value()).map_err(failed("reading its root"))?
         };
-        let nodes = Arc::new(Nodes { table, batch: Mutex::default() });
+        let nodes = Arc::new(NodeRows { table, batch: Mutex::default() });
         Ok(Self { file, durability, nodes, root })
     }
 
-    fn trie(&self, owner: B256, root: B256) -> Result<EthTrie<Rows>, BenchError> {
-        let rows = Arc::new(Rows { nodes: self.nodes.clone(), owner });
+    fn trie(&self, owner: B256, root: B256) -> Result<EthTrie<TrieRows>, BenchError> {
+        let rows = Arc::new(TrieRows { nodes: self.nodes.clone(), owner });
         if root == EMPTY_ROOT_HASH {
             return Ok(EthTrie::new(rows));
         }
         EthTrie::from(rows, root).map_err(failed("opening a trie"))
     }
 
-    fn begin(&self) -> Result<Opened, BenchError> {
+    fn begin(&self) -> Result<OpenTries, BenchError> {
         let accounts = self.trie(ACCOUNTS, self.root)?;
-        Ok(Opened { accounts, storages: HashMap::new(), hashed: HashedAddress::default() })
+        Ok(OpenTries { accounts, storages: HashMap::new(), hashed: HashedAddress::default() })
     }
 
     /// The storage trie of an address; `None` if there is no account.
     fn storage<'a>(
         &self,
-        opened: &'a mut Opened,
+        opened: &'a mut OpenTries,
         address: &Address,
-    ) -> Result<Option<&'a mut EthTrie<Rows>>, BenchError> {
+    ) -> Result<Option<&'a mut EthTrie<TrieRows>>, BenchError> {
         let owner = opened.hashed.of(address);
         if !opened.storages.contains_key(&owner) {
             let Some((_, root)) = opened.account(owner)? else { return Ok(None) };
@@ -203,7 +208,11 @@ impl State {
         Ok(opened.storages.get_mut(&owner))
     }
 
-    fn read(&self, opened: &mut Opened, key: &StateKey) -> Result<Option<Value>, BenchError> {
+    fn read(
+        &self,
+        opened: &mut OpenTries,
+        key: &StateKey,
+    ) -> Result<Option<StateValue>, BenchError> {
         let leaf = match key {
             StateKey::Account(address) => {
                 let owner = opened.hashed.of(address);
@@ -218,7 +227,7 @@ impl State {
         leaf.map(|leaf| read_value(key, &leaf)).transpose().map_err(failed("decoding a leaf"))
     }
 
-    fn write(&mut self, writes: BTreeMap<StateKey, Option<Value>>) -> Result<(), BenchError> {
+    fn write(&mut self, writes: BTreeMap<StateKey, Option<StateValue>>) -> Result<(), BenchError> {
         let opened = self.begin()?;
         self.write_to(opened, writes)
     }
@@ -226,8 +235,8 @@ impl State {
     /// Applies writes to the tries, and commits.
     fn write_to(
         &mut self,
-        mut opened: Opened,
-        writes: BTreeMap<StateKey, Option<Value>>,
+        mut opened: OpenTries,
+        writes: BTreeMap<StateKey, Option<StateValue>>,
     ) -> Result<(), BenchError> {
         // Accounts come before slots.
         let mut changed = BTreeSet::new();
@@ -240,7 +249,7 @@ impl State {
                     });
                     let account = account.transpose()?;
                     if account.is_none() {
-                        // Its slots go below, and need its trie.
+                        // Its slots are removed below, which needs its trie.
                         self.storage(&mut opened, key.address())?;
                     }
                     let root = opened.account(owner)?.map_or(EMPTY_ROOT_HASH, |(_, root)| root);
@@ -280,7 +289,7 @@ impl State {
     }
 }
 
-impl Opened {
+impl OpenTries {
     fn account(&self, owner: B256) -> Result<Option<(Account, B256)>, BenchError> {
         let leaf = self.accounts.get(owner.as_slice()).map_err(failed("reading"))?;
         leaf.map(|leaf| read_account(&leaf)).transpose().map_err(failed("decoding a leaf"))
@@ -301,16 +310,16 @@ impl Opened {
     }
 }
 
-/// A table of the newest commit.
-fn last_commit(file: &File) -> Result<ReadOnlyTable<&'static [u8], &'static [u8]>, BenchError> {
+/// The table as of the latest commit.
+fn last_commit(file: &RedbFile) -> Result<ReadOnlyTable<&'static [u8], &'static [u8]>, BenchError> {
     let txn = file.db.begin_read().map_err(failed("beginning to read"))?;
     txn.open_table(NODES).map_err(failed("opening its table"))
 }
 
-impl Contender for State {
-    fn commit(&mut self, block: &[Op]) -> Result<Reads, BenchError> {
+impl Contender for EthTrieContender {
+    fn commit(&mut self, block: &[KeyOp]) -> Result<ReadDigest, BenchError> {
         let mut opened = self.begin()?;
-        let mut reads = Reads::default();
+        let mut reads = ReadDigest::default();
         let mut writes = BTreeMap::new();
         for op in block {
             let value = self.read(&mut opened, op.key())?;
@@ -323,8 +332,8 @@ impl Contender for State {
         Ok(reads)
     }
 
-    /// A commit leaves nothing to be done.
-    fn settle(&mut self) -> Result<(), BenchError> {
+    /// There is no background work.
+    fn wait_idle(&mut self) -> Result<(), BenchError> {
         Ok(())
     }
 
@@ -335,7 +344,7 @@ impl Contender for State {
         }
     }
 
-    fn counts(&self) -> Option<Counts> {
+    fn counts(&self) -> Option<CounterSnapshot> {
         None
     }
 

@@ -1,10 +1,10 @@
-//! What the state trie of Ethereum holds (yellow paper, 4.1): hashed keys, and leaves in RLP.
+//! The content of Ethereum's state trie (yellow paper, 4.1): hashed keys, and leaves in RLP.
 
 use alloy_primitives::{Address, B256, U256, keccak256};
 use alloy_rlp::{Decodable, Encodable, Header};
-use retrie_state::{Account, StateKey, Value, decode_slot, encode_slot};
+use retrie_state::{Account, StateKey, StateValue, decode_slot, encode_slot};
 
-/// The hash of the address asked for last: neighbours share it.
+/// The latest address and its hash. Neighbouring keys have the same address.
 #[derive(Debug, Default)]
 pub(super) struct HashedAddress(Option<(Address, B256)>);
 
@@ -30,7 +30,7 @@ pub(super) fn account_leaf(account: &Account, storage_root: B256) -> Vec<u8> {
     leaf
 }
 
-/// The account in a leaf, and its storage root.
+/// Decodes the account in a leaf, and its storage root.
 pub(super) fn read_account(mut leaf: &[u8]) -> Result<(Account, B256), alloy_rlp::Error> {
     let mut fields = Header::decode_bytes(&mut leaf, true)?;
     let (nonce, balance) = (u64::decode(&mut fields)?, U256::decode(&mut fields)?);
@@ -39,12 +39,12 @@ pub(super) fn read_account(mut leaf: &[u8]) -> Result<(Account, B256), alloy_rlp
 }
 
 /// The leaf of a slot.
-pub(super) fn slot_leaf(value: &Value) -> Vec<u8> {
+pub(super) fn slot_leaf(value: &StateValue) -> Vec<u8> {
     decode_slot(value).map_or_else(|| alloy_rlp::encode(value), alloy_rlp::encode)
 }
 
-/// The state value in the leaf of a key.
-pub(super) fn read_value(key: &StateKey, mut leaf: &[u8]) -> Result<Value, alloy_rlp::Error> {
+/// Decodes the state value in the leaf of a key.
+pub(super) fn read_value(key: &StateKey, mut leaf: &[u8]) -> Result<StateValue, alloy_rlp::Error> {
     match key {
         StateKey::Account(_) => Ok(read_account(leaf)?.0.encode()),
         StateKey::Slot(..) => {

@@ -1,22 +1,23 @@
 //! Firewood 0.3.1 of Ava Labs, in its mode with Ethereum's hashes.
 //!
-//! It is a Merkle trie that is its own index: nodes lie in one file and are found by address. In
+//! It is a Merkle trie that is its own index: nodes lie in one file and are addressed by offset. In
 //! `ethhash` mode a key of 32 bytes is an account, a key of 64 bytes one of its slots, and Firewood
-//! puts each storage root into its account's RLP before hashing. So it is fed what the state trie of
-//! Ethereum holds, `keccak(address) -> rlp(account)` and
-//! `keccak(address) || keccak(slot) -> rlp(value)`; its root is then Ethereum's, which the race
-//! checks. Hashing the keys is timed, as it is in our tries.
+//! puts each storage root into its account's RLP before hashing. So it gets the content of
+//! Ethereum's state trie, `keccak(address) -> rlp(account)` and
+//! `keccak(address) || keccak(slot) -> rlp(value)`. Its root is then Ethereum's, which the race
+//! checks. Hashing the keys is timed, as in our tries.
 //!
-//! What it guarantees: a commit hands the new revision to a thread that writes it to the file, and
-//! waits only until the one before has been written. It never syncs the file, frees nodes in place,
-//! and has no journal: a power failure may leave it torn. To come near to our durability,
-//! [`SyncMode::Durable`] adds an `fdatasync` of the file after each commit; the newest revision may
-//! still be on its way then. That is less than our stores do, in Firewood's favour.
+//! Guarantees: a commit hands the new revision to a thread that writes it to the file, and waits
+//! only until the previous revision has been written. Firewood never syncs the file, frees nodes in
+//! place, and has no journal: a power failure may leave a torn file. To come close to our
+//! durability, [`SyncMode::Durable`] adds an `fdatasync` of the file after each commit; the latest
+//! revision may not be written yet at that time. That is less work than our stores do, in
+//! Firewood's favour.
 
 use super::ethereum::{HashedAddress, account_leaf, read_value, slot_leaf};
 use crate::{
     BenchError,
-    state::{Contender, Entrant, Entries, Op, Reads, Terms},
+    state::{Contender, ContenderFactory, EntryStream, KeyOp, RaceTerms, ReadDigest},
 };
 use alloy_consensus::EMPTY_ROOT_HASH;
 use alloy_primitives::{B256, keccak256};
@@ -27,7 +28,7 @@ use firewood::{
 };
 use firewood_storage::NodeHashAlgorithm;
 use retrie_db::SyncMode;
-use retrie_state::{Account, Counts, StateKey, Value};
+use retrie_state::{Account, CounterSnapshot, StateKey, StateValue};
 use std::{
     fs::{self, File},
     num::NonZero,
@@ -37,23 +38,23 @@ use std::{
 const NAME: &str = super::FIREWOOD;
 /// The file in a database folder of Firewood.
 const FILE: &str = "firewood.db";
-/// Entries a commit while loading.
+/// Entries per commit while a state is loaded.
 const LOAD_BATCH: usize = 50_000;
-/// The fewest revisions that Firewood can be told to keep.
+/// Smallest number of revisions that Firewood can keep.
 const FEWEST_REVISIONS: usize = 2;
 
-/// Firewood, to be prepared and opened.
+/// Prepares and opens Firewood.
 #[derive(Debug)]
-pub(super) struct Firewood;
+pub(super) struct FirewoodFactory;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type FirewoodFailure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Says what was attempted.
-fn failed<E: Into<Failure>>(action: &'static str) -> impl FnOnce(E) -> BenchError {
+/// Adds the action that failed.
+fn failed<E: Into<FirewoodFailure>>(action: &'static str) -> impl FnOnce(E) -> BenchError {
     move |source| BenchError::Peer { backend: NAME.into(), action, source: source.into() }
 }
 
-impl Entrant for Firewood {
+impl ContenderFactory for FirewoodFactory {
     fn name(&self) -> &str {
         NAME
     }
@@ -75,8 +76,8 @@ impl Entrant for Firewood {
         Some(words.into())
     }
 
-    fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
-        let store = Store::open(folder, 1 << 30, FEWEST_REVISIONS)?;
+    fn load(&self, folder: &Path, entries: &mut EntryStream<'_>) -> Result<(), BenchError> {
+        let store = FirewoodStore::open(folder, 1 << 30, FEWEST_REVISIONS)?;
         let mut hashed = HashedAddress::default();
         let mut batch = Vec::with_capacity(LOAD_BATCH);
         loop {
@@ -94,24 +95,35 @@ impl Entrant for Firewood {
         }
     }
 
-    fn open(&self, folder: &Path, terms: &Terms, _: u64) -> Result<Box<dyn Contender>, BenchError> {
+    fn open(
+        &self,
+        folder: &Path,
+        terms: &RaceTerms,
+        _: u64,
+    ) -> Result<Box<dyn Contender>, BenchError> {
         let revisions = usize::try_from(terms.retention).unwrap_or(usize::MAX);
-        let store = Store::open(folder, terms.cache_bytes, revisions.max(FEWEST_REVISIONS))?;
+        let store =
+            FirewoodStore::open(folder, terms.cache_bytes, revisions.max(FEWEST_REVISIONS))?;
         let path = folder.join(FILE);
         let file = File::open(&path).map_err(failed("opening its file"))?;
         let file = (terms.sync == SyncMode::Durable).then_some(file);
-        Ok(Box::new(Race { store: Some(store), file, path, hashed: HashedAddress::default() }))
+        Ok(Box::new(FirewoodContender {
+            store: Some(store),
+            file,
+            path,
+            hashed: HashedAddress::default(),
+        }))
     }
 }
 
-/// An open database. Firewood loses what it has not written when it is not closed.
-struct Store(Db);
+/// An open database. It must be closed, or Firewood loses unwritten revisions.
+struct FirewoodStore(Db);
 
-impl Store {
+impl FirewoodStore {
     fn open(folder: &Path, cache_bytes: usize, revisions: usize) -> Result<Self, BenchError> {
         let manager = RevisionManagerConfig::builder()
             .max_revisions(revisions)
-            // Its default caches writes alone, and reads each cold node twice a commit.
+            // The default caches written nodes only, and reads each cold node twice per commit.
             .cache_read_strategy(CacheReadStrategy::All)
             .node_cache_memory_limit(NonZero::new(cache_bytes).unwrap_or(NonZero::<usize>::MIN))
             .build();
@@ -140,17 +152,17 @@ impl Store {
     }
 }
 
-struct Race {
-    /// Taken when it is closed.
-    store: Option<Store>,
-    /// To be synced after each commit.
+struct FirewoodContender {
+    /// `None` after it was closed.
+    store: Option<FirewoodStore>,
+    /// The file to sync after each commit, under [`SyncMode::Durable`].
     file: Option<File>,
     path: PathBuf,
     hashed: HashedAddress,
 }
 
-impl Race {
-    fn store(&self) -> Result<&Store, BenchError> {
+impl FirewoodContender {
+    fn store(&self) -> Result<&FirewoodStore, BenchError> {
         self.store.as_ref().ok_or_else(|| failed("using")("it is closed"))
     }
 
@@ -159,8 +171,8 @@ impl Race {
     }
 }
 
-impl Contender for Race {
-    fn commit(&mut self, block: &[Op]) -> Result<Reads, BenchError> {
+impl Contender for FirewoodContender {
+    fn commit(&mut self, block: &[KeyOp]) -> Result<ReadDigest, BenchError> {
         let mut hashed = std::mem::take(&mut self.hashed);
         let store = self.store()?;
         // An empty trie has no revision to read.
@@ -168,7 +180,7 @@ impl Contender for Race {
             Some(root) => Some(store.0.revision(root).map_err(failed("opening a revision"))?),
             None => None,
         };
-        let mut reads = Reads::default();
+        let mut reads = ReadDigest::default();
         let mut writes = Vec::with_capacity(block.len());
         for op in block {
             let key = trie_key(&mut hashed, op.key());
@@ -191,16 +203,16 @@ impl Contender for Race {
     }
 
     /// An empty commit waits until the one before it has been written.
-    fn settle(&mut self) -> Result<(), BenchError> {
+    fn wait_idle(&mut self) -> Result<(), BenchError> {
         self.store()?.put(std::iter::empty())?;
         self.sync()
     }
 
     fn flush(&mut self) -> Result<(), BenchError> {
-        self.settle()
+        self.wait_idle()
     }
 
-    fn counts(&self) -> Option<Counts> {
+    fn counts(&self) -> Option<CounterSnapshot> {
         None
     }
 
@@ -214,10 +226,10 @@ impl Contender for Race {
     }
 }
 
-impl Drop for Race {
+impl Drop for FirewoodContender {
     fn drop(&mut self) {
-        // The folder goes with the race: nothing that this could say matters.
-        let _ = self.store.take().map(Store::close);
+        // The folder is temporary, so an error of closing does not matter.
+        let _ = self.store.take().map(FirewoodStore::close);
     }
 }
 
@@ -229,8 +241,8 @@ fn trie_key(hashed: &mut HashedAddress, key: &StateKey) -> Vec<u8> {
     }
 }
 
-/// The leaf of Ethereum's trie. Firewood itself puts the root of an account's storage in its place.
-fn trie_value(key: &StateKey, value: &Value) -> Vec<u8> {
+/// The leaf of Ethereum's trie. Firewood replaces the storage root of an account.
+fn trie_value(key: &StateKey, value: &StateValue) -> Vec<u8> {
     match (key, Account::decode(value)) {
         (StateKey::Account(_), Some(account)) => account_leaf(&account, EMPTY_ROOT_HASH),
         _ => slot_leaf(value),

@@ -1,4 +1,4 @@
-//! Stores that are not ours, raced for comparison. They are built with the feature `peers` only.
+//! Stores of other projects, raced for comparison. They are compiled with the feature `peers` only.
 //!
 //! | name | what | root | licence |
 //! |---|---|---|---|
@@ -7,9 +7,10 @@
 //! | `firewood-ethhash` | Firewood of Ava Labs | Ethereum's | Ava Labs Ecosystem License |
 //! | `nomt` | NOMT of Thrum | its own | MIT or Apache-2.0 |
 //!
-//! All get the same blocks, batched and made durable in the same way as our stores: one transaction
-//! a commit, on disk when it returns under [`SyncMode::Durable`](retrie_db::SyncMode::Durable). Where
-//! one of them does it otherwise, its remark says so. RainBlock and mLSM have no maintained code.
+//! All stores get the same blocks, batched and made durable in the same way as ours: one
+//! transaction per commit, which is on disk when it returns under
+//! [`SyncMode::Durable`](retrie_db::SyncMode::Durable). A store that differs says so in its remark.
+//! RainBlock and mLSM have no maintained code.
 
 #[cfg(feature = "peers")]
 mod eth_trie;
@@ -22,26 +23,26 @@ mod nomt;
 #[cfg(feature = "peers")]
 mod redb;
 
-use crate::state::Entrant;
+use crate::state::ContenderFactory;
 
-/// Names of all peers, built or not.
+/// Names of all these stores, compiled in or not.
 pub const NAMES: [&str; 4] = [REDB, ETH_TRIE, FIREWOOD, NOMT];
 const REDB: &str = "redb";
 const ETH_TRIE: &str = "eth-trie";
 const FIREWOOD: &str = "firewood-ethhash";
 const NOMT: &str = "nomt";
 
-/// The peer called `name`; `None` if there is none, or this program was built without it.
-pub fn entrant(name: &str) -> Option<Box<dyn Entrant>> {
+/// The store called `name`; `None` if there is none, or this program was compiled without it.
+pub fn factory(name: &str) -> Option<Box<dyn ContenderFactory>> {
     match name {
         #[cfg(feature = "peers")]
-        REDB => Some(Box::new(redb::Redb)),
+        REDB => Some(Box::new(redb::RedbFactory)),
         #[cfg(feature = "peers")]
-        ETH_TRIE => Some(Box::new(eth_trie::SecureTrie)),
+        ETH_TRIE => Some(Box::new(eth_trie::EthTrieFactory)),
         #[cfg(feature = "peers")]
-        FIREWOOD => Some(Box::new(firewood::Firewood)),
+        FIREWOOD => Some(Box::new(firewood::FirewoodFactory)),
         #[cfg(feature = "peers")]
-        NOMT => Some(Box::new(nomt::Nomt)),
+        NOMT => Some(Box::new(nomt::NomtFactory)),
         _ => None,
     }
 }

@@ -1,23 +1,25 @@
 //! NOMT 1.0.5 of Thrum, with its BLAKE3 hasher.
 //!
-//! Values lie in a B-tree, and a binary Merkle trie over the hashes of keys and values in a hash
-//! table of pages on disk. A key is fed as the BLAKE3 hash of [`StateKey::encode`], as NOMT asks for
-//! keys that are spread evenly; making it is timed. Reads go through the session that is then
-//! finished with every write in key order, each as a read followed by a write, so that NOMT need
-//! not read the old value again for its log of rollbacks. What is only read is not handed over: no
-//! witness of it is asked for.
+//! Values lie in a B-tree. A binary Merkle trie over the hashes of keys and values lies in an
+//! on-disk hash table of pages. A key is passed as the BLAKE3 hash of [`StateKey::encode`], because
+//! NOMT requires evenly distributed keys; hashing is timed. Reads go through the session. The
+//! session is then finished with all writes in key order, each as a read followed by a write, so
+//! that NOMT does not read the old value again for its rollback log. Keys that are only read are
+//! not passed, because no witness is requested.
 //!
-//! Its files are opened with `O_DIRECT`, so the system's page cache, in which all others have their
-//! files beside [`Terms::cache_bytes`], holds nothing of it. Its own caches are therefore larger by as
-//! much as that would hold: by its whole database, or by its share of a cap on memory.
+//! NOMT opens its files with `O_DIRECT`, so the system's page cache holds none of its pages. The
+//! files of the other stores are in that cache, beside [`RaceTerms::cache_bytes`]. To compensate,
+//! NOMT's own caches are larger by the bytes that the page cache would hold: its whole database, or
+//! its share of a memory cap.
 //!
-//! What it guarantees: a commit returns when log and pages have been synced, whatever
-//! [`Terms::sync`] says. It is open with two commit workers and three for I/O (its default). Pages
-//! are warmed up while a block is read, which is off by default and did no harm where it was measured.
+//! Guarantees: a commit returns when log and pages have been synced, for any value of
+//! [`RaceTerms::tree_sync`]. It runs with two commit workers and three I/O workers (its default). Pages
+//! are warmed up while a block is read; this is off by default, and made no measured workload
+//! slower.
 
 use crate::{
     BenchError,
-    state::{Contender, Entrant, Entries, Op, Reads, Terms},
+    state::{Contender, ContenderFactory, EntryStream, KeyOp, RaceTerms, ReadDigest},
 };
 use alloy_primitives::B256;
 use nomt::{
@@ -25,7 +27,7 @@ use nomt::{
     hasher::{Blake3Hasher, ValueHasher},
     trie::KeyPath,
 };
-use retrie_state::{Counts, StateKey};
+use retrie_state::{CounterSnapshot, StateKey};
 use rustix::fs::FallocateFlags;
 use std::{
     collections::BTreeMap,
@@ -35,32 +37,32 @@ use std::{
 };
 
 const NAME: &str = super::NOMT;
-/// Its folder in a prepared state. It must be empty when a database is made.
+/// Its folder in a prepared state. It must be empty when a database is created.
 const FOLDER: &str = "nomt";
-/// The hash table in it.
+/// File of the hash table in that folder.
 const HASH_TABLE: &str = "ht";
-/// Entries a commit while loading.
+/// Entries per commit while a state is loaded.
 const LOAD_BATCH: usize = 50_000;
 /// Threads that compute a commit.
 const COMMIT_WORKERS: usize = 2;
-/// Buckets of its hash table, one page each, by default.
+/// Default number of buckets of its hash table, one page each.
 const FEWEST_BUCKETS: u64 = 64_000;
-/// Keys a bucket: NOMT keeps a page for 20 keys at least, so the table stays half empty.
+/// Keys per bucket: NOMT uses a page for 20 keys or more, so the table stays half empty.
 const KEYS_PER_BUCKET: u64 = 14;
 
-/// NOMT, to be prepared and opened.
+/// Prepares and opens NOMT.
 #[derive(Debug)]
-pub(super) struct Nomt;
+pub(super) struct NomtFactory;
 
-type Database = nomt::Nomt<Blake3Hasher>;
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type NomtDatabase = nomt::Nomt<Blake3Hasher>;
+type NomtFailure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Says what was attempted.
-fn failed<E: Into<Failure>>(action: &'static str) -> impl FnOnce(E) -> BenchError {
+/// Adds the action that failed.
+fn failed<E: Into<NomtFailure>>(action: &'static str) -> impl FnOnce(E) -> BenchError {
     move |source| BenchError::Peer { backend: NAME.into(), action, source: source.into() }
 }
 
-impl Entrant for Nomt {
+impl ContenderFactory for NomtFactory {
     fn name(&self) -> &str {
         NAME
     }
@@ -82,7 +84,7 @@ impl Entrant for Nomt {
         Some(words.into())
     }
 
-    fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
+    fn load(&self, folder: &Path, entries: &mut EntryStream<'_>) -> Result<(), BenchError> {
         let folder = folder.join(FOLDER);
         fs::create_dir(&folder).map_err(failed("making its folder"))?;
         let buckets = FEWEST_BUCKETS.max(entries.remaining() / KEYS_PER_BUCKET);
@@ -109,7 +111,7 @@ impl Entrant for Nomt {
     fn open(
         &self,
         folder: &Path,
-        terms: &Terms,
+        terms: &RaceTerms,
         page_cache: u64,
     ) -> Result<Box<dyn Contender>, BenchError> {
         let folder = folder.join(FOLDER);
@@ -120,11 +122,11 @@ impl Entrant for Nomt {
         options.leaf_cache_size(each);
         options.rollback(terms.retention > 0);
         options.max_rollback_log_len(u32::try_from(terms.retention).unwrap_or(u32::MAX));
-        Ok(Box::new(Race { store: open(options)?, folder }))
+        Ok(Box::new(NomtContender { store: open(options)?, folder }))
     }
 }
 
-/// What is common to loading and racing.
+/// Options for loading and racing.
 fn options(folder: PathBuf) -> Options {
     let mut options = Options::new();
     options.path(folder);
@@ -133,29 +135,29 @@ fn options(folder: PathBuf) -> Options {
     options
 }
 
-fn open(options: Options) -> Result<Database, BenchError> {
-    // Its threads would panic.
+fn open(options: Options) -> Result<NomtDatabase, BenchError> {
+    // Otherwise its threads would panic.
     if !matches!(nomt::check_iou_permissions(), nomt::IoUringPermission::Allowed) {
         return Err(failed("opening")("io_uring is not permitted here, or the kernel is too old"));
     }
-    Database::open(options).map_err(failed("opening"))
+    NomtDatabase::open(options).map_err(failed("opening"))
 }
 
-/// Size of its page cache, and of its leaf cache, in MiB: half each of `given` bytes and of its files,
-/// as far as the system's page cache would hold these for another store.
+/// Size of its page cache, and of its leaf cache, in MiB: half of `given` bytes plus half of the
+/// bytes of its files that the system's page cache would hold for another store.
 fn cache_mib(given: usize, files: u64, page_cache: u64) -> usize {
     let half = (given as u64).saturating_add(files.min(page_cache)).div_ceil(2 << 20);
     usize::try_from(half).unwrap_or(usize::MAX).max(1)
 }
 
-/// Bytes of its files: blocks of 512 bytes that are allocated, as its log of rollbacks is sparse.
+/// Allocated bytes of its files. Its rollback log is sparse, so lengths are not used.
 fn allocated(folder: &Path) -> Result<u64, BenchError> {
     let files = fs::read_dir(folder).map_err(failed("measuring its files"))?;
     let bytes = files.map(|file| Ok(file?.metadata()?.blocks() * 512));
     bytes.sum::<std::io::Result<u64>>().map_err(failed("measuring its files"))
 }
 
-/// Gives the holes of a copied file their blocks again: NOMT has made it without any.
+/// Allocates the holes of a copied file: NOMT has created the file without holes.
 fn reserve(file: &Path) -> std::io::Result<()> {
     let file = File::options().write(true).open(file)?;
     let len = file.metadata()?.len();
@@ -163,7 +165,7 @@ fn reserve(file: &Path) -> std::io::Result<()> {
 }
 
 fn commit(
-    store: &Database,
+    store: &NomtDatabase,
     session: nomt::Session<Blake3Hasher>,
     accesses: BTreeMap<KeyPath, KeyReadWrite>,
 ) -> Result<(), BenchError> {
@@ -175,20 +177,20 @@ fn path_of(key: &StateKey) -> KeyPath {
     Blake3Hasher::hash_value(&key.encode())
 }
 
-struct Race {
-    store: Database,
+struct NomtContender {
+    store: NomtDatabase,
     folder: PathBuf,
 }
 
-impl Contender for Race {
-    fn commit(&mut self, block: &[Op]) -> Result<Reads, BenchError> {
+impl Contender for NomtContender {
+    fn commit(&mut self, block: &[KeyOp]) -> Result<ReadDigest, BenchError> {
         let session = self.store.begin_session(SessionParams::default());
-        let mut reads = Reads::default();
+        let mut reads = ReadDigest::default();
         let mut accesses = BTreeMap::new();
         for op in block {
             let path = path_of(op.key());
             let next = op.next().map(|next| next.map(|value| value.to_vec()));
-            // Only what is written changes pages of the trie.
+            // Only writes change pages of the trie.
             if next.is_some() {
                 session.warm_up(path);
             }
@@ -202,8 +204,8 @@ impl Contender for Race {
         Ok(reads)
     }
 
-    /// A commit leaves nothing to be done.
-    fn settle(&mut self) -> Result<(), BenchError> {
+    /// There is no background work.
+    fn wait_idle(&mut self) -> Result<(), BenchError> {
         Ok(())
     }
 
@@ -211,7 +213,7 @@ impl Contender for Race {
         Ok(())
     }
 
-    fn counts(&self) -> Option<Counts> {
+    fn counts(&self) -> Option<CounterSnapshot> {
         None
     }
 
@@ -230,7 +232,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// Once it had half of `--cache-mb` each and nothing for the page cache of the others.
+    /// Once each cache had half of `--cache-mb`, without compensation for the page cache.
     #[test]
     fn its_caches_are_as_large_as_those_of_others_with_their_page_cache() {
         let files = 466 << 20;

@@ -3,19 +3,18 @@
 //! Keys are [`StateKey::encode`]. A block is read in a read transaction and written in one write
 //! transaction.
 //!
-//! What it guarantees: `Durability::Immediate` syncs the file once a commit (checksums tell a torn
-//! one), which is what [`SyncMode::Durable`] asks for; with [`SyncMode::NoSync`] it is
-//! `Durability::None`, which gives no space back until the flush at the end. Nothing can be taken
-//! back: it keeps no undo.
+//! Guarantees: `Durability::Immediate` syncs the file once per commit (checksums detect a torn
+//! commit), which [`SyncMode::Durable`] requires. [`SyncMode::NoSync`] uses `Durability::None`,
+//! which frees no space until the flush at the end. There is no undo, so no commit can be reverted.
 
 use crate::{
     BenchError,
-    state::{Contender, Entrant, Entries, Op, Reads, Terms},
+    state::{Contender, ContenderFactory, EntryStream, KeyOp, RaceTerms, ReadDigest},
 };
 use alloy_primitives::B256;
 use redb::{Builder, Database, Durability, ReadableDatabase, TableDefinition};
 use retrie_db::SyncMode;
-use retrie_state::Counts;
+use retrie_state::CounterSnapshot;
 use std::{
     fs, io,
     os::unix::fs::MetadataExt,
@@ -25,21 +24,21 @@ use std::{
 const NAME: &str = super::REDB;
 const FILE: &str = "redb";
 const STATE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("state");
-/// Its cache while a state is loaded.
+/// Size of its cache while a state is loaded.
 const LOAD_CACHE: usize = 1 << 30;
 
-/// redb, to be prepared and opened.
+/// Prepares and opens redb.
 #[derive(Debug)]
-pub(super) struct Redb;
+pub(super) struct RedbFactory;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type RedbFailure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Says what was attempted.
-fn failed<E: Into<Failure>>(action: &'static str) -> impl FnOnce(E) -> BenchError {
+/// Adds the action that failed.
+fn failed<E: Into<RedbFailure>>(action: &'static str) -> impl FnOnce(E) -> BenchError {
     move |source| BenchError::Peer { backend: NAME.into(), action, source: source.into() }
 }
 
-impl Entrant for Redb {
+impl ContenderFactory for RedbFactory {
     fn name(&self) -> &str {
         NAME
     }
@@ -58,20 +57,25 @@ impl Entrant for Redb {
         Some(words.into())
     }
 
-    fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
-        let file = File::create(folder, LOAD_CACHE).map_err(failed("creating"))?;
+    fn load(&self, folder: &Path, entries: &mut EntryStream<'_>) -> Result<(), BenchError> {
+        let file = RedbFile::create(folder, LOAD_CACHE).map_err(failed("creating"))?;
         let rows = entries
             .map(|entry| entry.map(|(key, value)| (key.encode().to_vec(), Some(value.to_vec()))));
         file.write(STATE, rows, Durability::Immediate)
     }
 
-    fn open(&self, folder: &Path, terms: &Terms, _: u64) -> Result<Box<dyn Contender>, BenchError> {
-        let file = File::open(folder, terms.cache_bytes).map_err(failed("opening"))?;
-        Ok(Box::new(Race { file, durability: durability(terms.sync) }))
+    fn open(
+        &self,
+        folder: &Path,
+        terms: &RaceTerms,
+        _: u64,
+    ) -> Result<Box<dyn Contender>, BenchError> {
+        let file = RedbFile::open(folder, terms.cache_bytes).map_err(failed("opening"))?;
+        Ok(Box::new(RedbContender { file, durability: durability(terms.sync) }))
     }
 }
 
-/// When a transaction is durable.
+/// The durability of transactions under `sync`.
 pub(super) const fn durability(sync: SyncMode) -> Durability {
     match sync {
         SyncMode::Durable => Durability::Immediate,
@@ -80,20 +84,20 @@ pub(super) const fn durability(sync: SyncMode) -> Durability {
 }
 
 /// A database file.
-pub(super) struct File {
+pub(super) struct RedbFile {
     pub(super) db: Database,
     path: PathBuf,
 }
 
-impl File {
-    /// Makes one in a folder.
+impl RedbFile {
+    /// Creates a database file in a folder.
     pub(super) fn create(folder: &Path, cache_bytes: usize) -> Result<Self, redb::DatabaseError> {
         let path = folder.join(FILE);
         let db = Builder::new().set_cache_size(cache_bytes).create(&path)?;
         Ok(Self { db, path })
     }
 
-    /// Opens the one in a folder.
+    /// Opens the database file in a folder.
     pub(super) fn open(folder: &Path, cache_bytes: usize) -> Result<Self, redb::DatabaseError> {
         let path = folder.join(FILE);
         let db = Builder::new().set_cache_size(cache_bytes).open(&path)?;
@@ -124,26 +128,26 @@ impl File {
         txn.commit().map_err(failed("committing"))
     }
 
-    /// Syncs all that was committed before.
+    /// Syncs all earlier commits.
     pub(super) fn sync(&self) -> Result<(), BenchError> {
         let txn = self.db.begin_write().map_err(failed("beginning a transaction"))?;
         txn.commit().map_err(failed("committing"))
     }
 
-    /// Bytes of allocated blocks: the file grows by large steps, as a sparse one.
+    /// Bytes of allocated blocks. The file is sparse, and grows in large steps.
     pub(super) fn disk_bytes(&self) -> io::Result<u64> {
         Ok(fs::metadata(&self.path)?.blocks() * 512)
     }
 }
 
-struct Race {
-    file: File,
+struct RedbContender {
+    file: RedbFile,
     durability: Durability,
 }
 
-impl Contender for Race {
-    fn commit(&mut self, block: &[Op]) -> Result<Reads, BenchError> {
-        let mut reads = Reads::default();
+impl Contender for RedbContender {
+    fn commit(&mut self, block: &[KeyOp]) -> Result<ReadDigest, BenchError> {
+        let mut reads = ReadDigest::default();
         let mut rows = Vec::with_capacity(block.len());
         let txn = self.file.db.begin_read().map_err(failed("beginning to read"))?;
         let table = txn.open_table(STATE).map_err(failed("opening its table"))?;
@@ -160,8 +164,8 @@ impl Contender for Race {
         Ok(reads)
     }
 
-    /// A commit leaves nothing to be done.
-    fn settle(&mut self) -> Result<(), BenchError> {
+    /// There is no background work.
+    fn wait_idle(&mut self) -> Result<(), BenchError> {
         Ok(())
     }
 
@@ -172,7 +176,7 @@ impl Contender for Race {
         }
     }
 
-    fn counts(&self) -> Option<Counts> {
+    fn counts(&self) -> Option<CounterSnapshot> {
         None
     }
 

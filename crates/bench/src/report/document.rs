@@ -1,15 +1,15 @@
-//! One report, of whichever command, in the one shape that pages and comparisons work on.
+//! A report of any command, in the common shape for pages and comparisons.
 
 use super::{BenchReport, BenchResult, LatencyPoint, SliceResult, words::number};
-use crate::latency::Latency;
+use crate::latency::LatencyHistogram;
 use retrie_pipeline::{
-    replay::{BundleOutcome, Part},
-    report::{Merged, ReplayReport, ReplayResult, Spread},
+    replay::{BundleOutcome, PartSpec},
+    report::{MachineSpread, MergeSummary, ReplayReport, ReplayResult},
 };
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-/// Why a file is not a report.
+/// Why a file cannot be read as a report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
@@ -21,15 +21,15 @@ pub enum ReportError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The file is not JSON, or not in the shape of a report.
+    /// The file is not JSON, or is not a report.
     #[error("{file} is not a report of `retrie bench` or `retrie replay`: {source}")]
     Shape {
         /// The file.
         file: String,
-        /// The cause, with line and column where it is about the text.
+        /// The cause, with line and column if the text is wrong.
         source: serde_json::Error,
     },
-    /// There is nothing in it.
+    /// The report has no results.
     #[error("{file} holds no results: the run was stopped before the first one")]
     Empty {
         /// The file.
@@ -37,22 +37,22 @@ pub enum ReportError {
     },
 }
 
-/// A report of `retrie bench` or `retrie replay`. A replay becomes results of the workload `replay`:
-/// one a backend, and one more for each kind of bundles where there are several, because a backend
-/// that opens witnesses commits nothing for them.
+/// A report of `retrie bench` or `retrie replay`. A replay becomes results of the workload
+/// `replay`: one per backend, and one more for each kind of bundles if there are several, because a
+/// backend that opens witnesses commits nothing for them.
 #[derive(Clone, Debug)]
-pub struct Document {
-    /// Where it comes from, for people: a file name, or the command.
+pub struct ReportDocument {
+    /// Its name for readers: a file name, or the command.
     pub name: String,
-    /// The report as it was written.
+    /// The original JSON.
     pub json: Value,
     /// The report in the shape of `retrie bench`.
     pub report: BenchReport,
-    /// Checks that did not hold, one line each.
+    /// Failed checks, one line each.
     pub failures: Vec<String>,
 }
 
-impl Document {
+impl ReportDocument {
     /// Reads a report from a file.
     pub fn read(path: &Path) -> Result<Self, ReportError> {
         let file = path.display().to_string();
@@ -61,11 +61,11 @@ impl Document {
         Self::parse(&file, &text)
     }
 
-    /// Takes the text of a report; `file` is its name in errors.
+    /// Parses the text of a report; `file` is its name in errors.
     pub fn parse(file: &str, text: &str) -> Result<Self, ReportError> {
         let shape = |source| ReportError::Shape { file: file.into(), source };
         let json: Value = serde_json::from_str(text).map_err(shape)?;
-        // A result of a replay names the chain, one of a bench the workload.
+        // A result of a replay has the field `chain`; a result of a bench command has `workload`.
         let is_replay = json["results"][0].get("chain").is_some();
         let mut document = if is_replay {
             let report: ReplayReport = serde_json::from_value(json.clone()).map_err(shape)?;
@@ -82,7 +82,7 @@ impl Document {
     }
 }
 
-impl From<&BenchReport> for Document {
+impl From<&BenchReport> for ReportDocument {
     fn from(report: &BenchReport) -> Self {
         Self {
             name: report.command.clone(),
@@ -93,7 +93,7 @@ impl From<&BenchReport> for Document {
     }
 }
 
-impl From<&ReplayReport> for Document {
+impl From<&ReplayReport> for ReportDocument {
     fn from(report: &ReplayReport) -> Self {
         let json = json!(report);
         let failures = |result: &ReplayResult| {
@@ -118,10 +118,10 @@ impl From<&ReplayReport> for Document {
     }
 }
 
-/// What has to be known of a report that was merged: from what, and how far its machines lie apart.
-fn merged_notes(merged: &Merged) -> Vec<String> {
+/// Notes about a merged report: its parts, and the rates of its machines.
+fn merged_notes(merged: &MergeSummary) -> Vec<String> {
     let list =
-        |parts: &[Part]| parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        |parts: &[PartSpec]| parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let mut notes = vec![format!("Merged from {} of {} parts.", merged.runs.len(), merged.parts)];
     if !merged.missing.is_empty() {
         notes.push(format!("Parts that are missing: {}.", list(&merged.missing)));
@@ -136,7 +136,7 @@ fn merged_notes(merged: &Merged) -> Vec<String> {
     notes
 }
 
-fn spread_note(spread: &Spread) -> String {
+fn spread_note(spread: &MachineSpread) -> String {
     format!(
         "{}: transactions a second on each of {} machines: {} at the least, {} in the median, {} at most; \
          {} on all together.",
@@ -149,7 +149,7 @@ fn spread_note(spread: &Spread) -> String {
     )
 }
 
-/// A replay's result as results of a workload: the whole, then each kind of bundles apart.
+/// The results of a replay: all bundles, then each kind of bundles.
 fn replay_results(result: &ReplayResult) -> Vec<BenchResult> {
     let mut kinds: BTreeMap<&str, Vec<&BundleOutcome>> = BTreeMap::new();
     for bundle in &result.bundles {
@@ -181,10 +181,11 @@ fn replay_results(result: &ReplayResult) -> Vec<BenchResult> {
         .collect()
 }
 
-/// Throughput and latency of some bundles of a replay. A block's latency is its timed seconds, and its
-/// transactions are a slice: blocks differ, but the same ones can be compared.
+/// Throughput and latency of the given bundles of a replay. The latency of a block is its timed
+/// seconds, and each block is a slice: blocks differ, but the same block can be compared between
+/// reports.
 fn of_bundles(result: &ReplayResult, what: &str, bundles: &[&BundleOutcome]) -> BenchResult {
-    let mut latency = Latency::default();
+    let mut latency = LatencyHistogram::default();
     for bundle in bundles {
         latency.record(Duration::from_secs_f64(bundle.seconds.max(0.0)));
     }

@@ -1,10 +1,10 @@
-//! What `--json` of `retrie bench` writes, and reads back: the shape that DESIGN section 6 fixes for
-//! every workload, and what goes beyond it.
+//! The `--json` reports of `retrie bench`, written and read: the shape that DESIGN section 6 fixes
+//! for every workload, and additional fields.
 //!
-//! * [`Document`]: a report of any command, read from a file or fresh.
-//! * [`page()`]: documents as one HTML page.
-//! * [`compare`]: what has become slower between two documents, and what is noise.
-//! * [`merge`]: reports of parts of a replay as one.
+//! * [`ReportDocument`]: a report of any command, read from a file or new.
+//! * [`page()`]: writes documents as one HTML page.
+//! * [`compare`]: finds regressions between two documents, and separates them from noise.
+//! * [`merge`]: combines the reports of the parts of a replay.
 
 pub mod compare;
 mod document;
@@ -13,12 +13,12 @@ mod page;
 mod variant;
 mod words;
 
-pub use document::{Document, ReportError};
+pub use document::{ReportDocument, ReportError};
 pub use page::page;
 pub use words::percent;
 
-use crate::latency::Latency;
-use retrie_pipeline::report::{Breakdown, machine};
+use crate::latency::LatencyHistogram;
+use retrie_pipeline::report::{TimeBreakdown, machine};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -31,17 +31,17 @@ pub struct BenchReport {
     pub version: String,
     /// The command line.
     pub command: String,
-    /// Whether all that was asked for was measured; `false` if it was stopped before.
+    /// Whether everything was measured; `false` if the command was stopped before its end.
     #[serde(default = "yes")]
     pub complete: bool,
-    /// One result a backend and variant of the workload.
+    /// One result for each backend and variant of the workload.
     pub results: Vec<BenchResult>,
-    /// What a reader has to know: the paper that is followed, what had to be left out.
+    /// Notes for readers: the paper that is followed, what had to be left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Figures of papers and of their authors' programs, to stand beside ours.
+    /// Figures of papers and of their authors' programs, to show beside ours.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub references: Vec<Reference>,
+    pub references: Vec<ReferenceFigure>,
 }
 
 const fn yes() -> bool {
@@ -57,23 +57,23 @@ impl BenchReport {
     }
 }
 
-/// What one backend did on one variant of a workload. Fields that make no sense for a workload are
-/// absent.
+/// The result of one backend on one variant of a workload. Fields that do not apply to a workload
+/// are absent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct BenchResult {
     /// Backend name.
     pub backend: String,
     /// Workload name.
     pub workload: String,
-    /// What was asked for. Results of one workload and equal params were raced against each other.
+    /// The parameters. Results of one workload with equal params were raced against each other.
     pub params: Map<String, Value>,
-    /// Operations measured.
+    /// Number of measured operations.
     pub ops: u64,
-    /// Timed seconds, all deferred work included.
+    /// Timed seconds, with all deferred work.
     pub seconds: f64,
-    /// Operations a second: median of the slices.
+    /// Operations per second: median of the slices.
     pub ops_per_s: f64,
-    /// Transactions a second: median of the slices.
+    /// Transactions per second: median of the slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tps: Option<f64>,
     /// Median latency of a commit or block in microseconds.
@@ -85,7 +85,7 @@ pub struct BenchResult {
     /// 99.9th percentile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p999_us: Option<u64>,
-    /// Longest.
+    /// Longest latency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_us: Option<u64>,
     /// Rows read at the node interface per key read.
@@ -100,13 +100,13 @@ pub struct BenchResult {
     /// Bytes written at the node interface per key written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_bytes_per_op: Option<f64>,
-    /// The four above by table: of each that was read or written.
+    /// The four fields above for each table that was read or written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tables: Option<Vec<TableResult>>,
-    /// Bytes of live pages and files at the end, after everything has been folded.
+    /// Bytes of live pages and files at the end, after all folds.
     pub disk_bytes: u64,
-    /// Bytes of files of the state beside those: superseded, but kept for reverts, or made ahead of
-    /// the block that publishes them.
+    /// Bytes of other files of the state: superseded files kept for reverts, or files written ahead
+    /// of the block that publishes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_file_bytes: Option<u64>,
     /// Largest resident set of the process during this race, in bytes.
@@ -114,22 +114,22 @@ pub struct BenchResult {
     /// Interquartile range of the slices' throughput over its median.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<f64>,
-    /// Where the seconds went.
+    /// How the seconds were spent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub breakdown: Option<Breakdown>,
-    /// All operations over all timed seconds, deferred work included.
+    pub breakdown: Option<TimeBreakdown>,
+    /// All operations divided by all timed seconds, with deferred work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sustained_ops_per_s: Option<f64>,
-    /// The slices in the order they were run.
+    /// The slices, in the order in which they ran.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slices: Vec<SliceResult>,
-    /// The latency that each fraction of the commits or blocks does not exceed, fractions rising.
+    /// Quantiles of the latency of commits or blocks, in rising order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<LatencyPoint>,
-    /// Seconds of the slices that were spent waiting for background work at their end.
+    /// Seconds that the slices spent waiting for background work at their end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settle_seconds: Option<f64>,
-    /// Seconds within blocks that were spent waiting for work in the background, if any were.
+    /// Seconds that blocks spent waiting for background jobs, if there was a wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_wait_seconds: Option<f64>,
     /// Seconds of the final flush.
@@ -141,32 +141,32 @@ pub struct BenchResult {
     /// Bytes of undo rows per key written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undo_bytes_per_op: Option<f64>,
-    /// By how much allocated memory has grown during its turns, in bytes.
+    /// Growth of allocated memory during the backend's turns, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<i64>,
     /// Proofs of one key each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proofs: Vec<ProofResult>,
-    /// Bytes of pages of its database that are free for reuse at the end.
+    /// Bytes of free pages of its database at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
-    /// Under an attack: how fast it is beside itself without.
+    /// Under an attack: the ratio of its rates to those on the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub of_baseline: Option<OfBaseline>,
+    pub of_baseline: Option<BaselineRatio>,
 }
 
-/// How fast a store is under an attack, as a part of how fast it is on the baseline.
+/// Rates of a store under an attack, relative to its rates on the baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OfBaseline {
-    /// Median of the ratios of slices that were run one after the other.
+pub struct BaselineRatio {
+    /// Median of the ratios of slices that ran directly after each other.
     pub median: f64,
-    /// Interquartile range of these over their median.
+    /// Interquartile range of these ratios divided by their median.
     pub spread: f64,
     /// Ratio of the sustained rates.
     pub sustained: f64,
 }
 
-/// What a backend did on one of its tables. Reads are per key read, writes per key written.
+/// The counts of a backend on one of its tables. Reads are per key read, writes per key written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TableResult {
     /// Name of the table.
@@ -184,33 +184,33 @@ pub struct TableResult {
 /// One turn of one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SliceResult {
-    /// Operations measured up to its end.
+    /// Number of operations up to the end of the slice.
     pub ops: u64,
-    /// Operations a second in it.
+    /// Operations per second in the slice.
     pub ops_per_s: f64,
-    /// Bytes of live pages and files at its end, unfolded journal included; absent where nobody
-    /// looked.
+    /// Bytes of live pages and files at the end of the slice, with the unfolded journal; absent if
+    /// it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_bytes: Option<u64>,
-    /// By how much allocated memory has grown up to its end, in bytes.
+    /// Growth of allocated memory up to the end of the slice, in bytes.
     pub memory_bytes: i64,
 }
 
-/// A point of the distribution of latencies.
+/// A quantile of the latency distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencyPoint {
-    /// Fraction of all commits or blocks, 0 to 1.
+    /// The fraction of commits or blocks, 0 to 1.
     pub quantile: f64,
-    /// The latency that they do not exceed, in microseconds.
+    /// The latency that this fraction does not exceed, in microseconds.
     pub us: u64,
 }
 
 impl LatencyPoint {
-    /// The fractions of a report: what a box plot and its tail need.
+    /// The quantiles in a report: those of a box plot and its tail.
     const QUANTILES: [f64; 9] = [0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0];
 
-    /// The points of a distribution; none without durations.
-    pub fn of(latency: &Latency) -> Vec<Self> {
+    /// The points of a distribution; empty without durations.
+    pub fn of(latency: &LatencyHistogram) -> Vec<Self> {
         if latency.count() == 0 {
             return Vec::new();
         }
@@ -218,24 +218,24 @@ impl LatencyPoint {
     }
 }
 
-/// What proofs of one key cost.
+/// The cost of proofs of one key each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProofResult {
     /// Whether the keys have a value.
     pub present: bool,
-    /// How many blocks below the tip the state lies that is proven, if that was asked for.
+    /// Depth of the proven state in blocks below the tip, if proofs of old states were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depth: Option<u64>,
-    /// Microseconds to make the first one of this state, which is none of the others.
+    /// Microseconds to make the first proof in this state, which is not among the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_us: Option<u64>,
     /// Number of proofs.
     pub count: u64,
-    /// Time to make one.
+    /// Time to make a proof.
     pub made: ProofTime,
-    /// Time to check one.
+    /// Time to verify a proof.
     pub verified: ProofTime,
-    /// Lengths.
+    /// Lengths of the proofs.
     pub bytes: ProofBytes,
 }
 
@@ -261,19 +261,20 @@ pub struct ProofBytes {
     pub max: u64,
 }
 
-/// A figure that somebody else has published or that was measured with somebody else's program.
+/// A figure that a paper has published, or that was measured here with the program of another
+/// project.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Reference {
-    /// Where it stands: paper and figure or table, or whose program was measured here.
+pub struct ReferenceFigure {
+    /// The source: paper and figure or table, or the program that was measured here.
     pub source: String,
-    /// The system, by the name of our backend where it is the same design.
+    /// The system, under the name of our backend if it is the same design.
     pub system: String,
-    /// Name of the workload it belongs to, as in [`BenchResult::workload`].
+    /// Name of the workload, as in [`BenchResult::workload`].
     pub workload: String,
     /// The setting, in words: `5m receivers`, `10^4 blocks`.
     pub setting: String,
-    /// What it is: `tps`, `ops_per_s`, `ratio to mpt`, `read amplification`.
+    /// The metric: `tps`, `ops_per_s`, `ratio to mpt`, `read amplification`.
     pub metric: String,
-    /// The figure.
+    /// The value.
     pub value: f64,
 }

@@ -1,21 +1,21 @@
-//! Which results were raced against each other, and what a variant of a workload is called.
+//! Variants of workloads: which results were raced against each other, and the name of a variant.
 
 use super::{BenchResult, words::short_count};
 use serde_json::{Map, Value};
 
-/// Params that say something of one contender, not of the race.
+/// Params of a single contender, not of the race.
 const OF_ONE: [&str; 1] = ["hash"];
 
-/// A workload with its params, without those of a single contender: what racers have in common.
+/// A workload with the params that its contenders have in common.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Variant {
+pub(super) struct WorkloadVariant {
     /// Name of the workload.
     pub(super) workload: String,
     /// The params.
     pub(super) params: Map<String, Value>,
 }
 
-impl Variant {
+impl WorkloadVariant {
     /// The variant that `result` belongs to.
     pub(super) fn of(result: &BenchResult) -> Self {
         let mut params = result.params.clone();
@@ -23,7 +23,7 @@ impl Variant {
         Self { workload: result.workload.clone(), params }
     }
 
-    /// Names and values of the params in `names`, in words: `keys 1m, sync durable`.
+    /// The params in `names`, in words: `keys 1m, sync durable`.
     pub(super) fn words(&self, names: &[&str]) -> String {
         let shown = names.iter().filter_map(|name| Some((name, self.params.get(*name)?)));
         let words: Vec<_> = shown.map(|(name, value)| param(name, value)).collect();
@@ -31,7 +31,7 @@ impl Variant {
     }
 }
 
-/// Params that are a number of something, the ones that size a workload first.
+/// Params that are counts. Those that determine the size of a workload come first.
 const SIZES: [&str; 11] = [
     "keys",
     "accounts",
@@ -66,8 +66,8 @@ fn param(name: &str, value: &Value) -> String {
     }
 }
 
-/// The params in which `variants` differ: sizes first, then by name.
-pub(super) fn differing<'a>(variants: &[&'a Variant]) -> Vec<&'a str> {
+/// The params in which `variants` differ: counts first, then by name.
+pub(super) fn differing<'a>(variants: &[&'a WorkloadVariant]) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for variant in variants {
         let differs = |name: &&String| {
@@ -82,19 +82,19 @@ pub(super) fn differing<'a>(variants: &[&'a Variant]) -> Vec<&'a str> {
     names
 }
 
-impl Variant {
-    /// How large it is: what sizes it first.
+impl WorkloadVariant {
+    /// The size of the variant: the value of its first count.
     pub(super) fn size(&self) -> u64 {
         SIZES.iter().find_map(|name| self.params.get(*name)?.as_u64()).unwrap_or(0)
     }
 
-    /// How large it is, in words: `1m keys`; empty if no param says so.
+    /// The size of the variant in words: `1m keys`; empty if it has no count.
     pub(super) fn size_words(&self) -> String {
         let size = SIZES.iter().filter(|name| self.params.get(**name).is_some_and(|v| v.is_u64()));
         self.words(&size.take(1).copied().collect::<Vec<_>>())
     }
 
-    /// Whether `setting` names sizes (`1m keys, 250k pairs`), and this variant has them all.
+    /// Whether `setting` names counts (`1m keys, 250k pairs`) and this variant has all of them.
     pub(super) fn is_setting(&self, setting: &str) -> bool {
         let mut sizes = sizes_of(setting).peekable();
         let is_size = |(number, name): (&str, &str)| {
@@ -105,7 +105,7 @@ impl Variant {
     }
 }
 
-/// The sizes that a setting of a paper names: number, and the param that it is about.
+/// The counts that the setting of a reference figure names: number, and param.
 pub(super) fn sizes_of(setting: &str) -> impl Iterator<Item = (&str, &'static str)> {
     let words: Vec<_> = setting.split([' ', ',']).filter(|word| !word.is_empty()).collect();
     let sizes: Vec<_> = words
@@ -134,7 +134,7 @@ mod tests {
     fn a_setting_is_met_by_number_and_noun() {
         let params = json!({"keys": 1_000_000, "pairs": 250_000, "blocks": 1000, "slices": 16});
         let params = params.as_object().unwrap().clone();
-        let variant = Variant { workload: "state".into(), params };
+        let variant = WorkloadVariant { workload: "state".into(), params };
         for met in ["1m keys", "1m keys, 250k pairs, not synced", "1k blocks (10^3)"] {
             assert!(variant.is_setting(met), "{met}");
         }

@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Formats numbers for readers.
 
 /// `1,234,567`.
 pub(super) fn grouped(n: u64) -> String {
@@ -13,7 +13,7 @@ pub(super) fn grouped(n: u64) -> String {
     text
 }
 
-/// Three digits or so: `0.042`, `1.70`, `42.3`, `1,234`.
+/// About three digits: `0.042`, `1.70`, `42.3`, `1,234`.
 pub(super) fn number(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
@@ -31,7 +31,7 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// A whole number where it is short: `1m`, `250k`, `1,001`.
+/// A whole number, shortened if possible: `1m`, `250k`, `1,001`.
 pub(super) fn short_count(n: u64) -> String {
     match n {
         0 => "0".into(),
@@ -41,7 +41,7 @@ pub(super) fn short_count(n: u64) -> String {
     }
 }
 
-/// A figure on an axis: `0`, `500`, `50k`, `1.5M`.
+/// A number on an axis: `0`, `500`, `50k`, `1.5M`.
 pub(super) fn tick(value: f64) -> String {
     let trim = |text: String| match text.contains('.') {
         true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),

@@ -1,53 +1,54 @@
 //! The state before the first block.
 
 use super::{
-    adversary::Scene,
-    real::Trace,
-    workload::{Layout, SLOTS_PER_ACCOUNT},
+    adversary::AttackScenario,
+    real::AccessTrace,
+    workload::{KeyLayout, SLOTS_PER_ACCOUNT},
 };
-use crate::random::{Random, numbered, slot_value};
+use crate::random::{SplitMix64, numbered, slot_value};
 use alloy_primitives::{Address, B256, U256};
 use rayon::prelude::*;
-use retrie_state::{Account, StateKey, Value};
+use retrie_state::{Account, StateKey, StateValue};
 use std::sync::Arc;
 
-/// The one contract of [`Layout::OneContract`].
+/// The one contract of [`KeyLayout::OneContract`].
 const CONTRACT: Address = Address::repeat_byte(0x57);
 
-/// What the state before the first block depends on.
+/// The state before the first block, by the data from which it is made.
 #[derive(Clone, Debug)]
-pub enum Base {
+pub enum StateBase {
     /// Random slots.
     Random(RandomBase),
-    /// What the blocks of a trace find, and padding.
-    Real(Arc<Trace>),
-    /// That of an attack, or of its baseline.
-    Adversary(Arc<Scene>),
+    /// The keys that the blocks of a trace read, and padding.
+    Real(Arc<AccessTrace>),
+    /// The state of an attack or of its baseline.
+    Adversary(Arc<AttackScenario>),
 }
 
-/// Random slots in contracts of random addresses.
+/// Random slots in contracts with random addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct RandomBase {
     /// Number of slots.
     pub(super) keys: u64,
     pub(super) contracts: u64,
-    pub(super) layout: Layout,
+    pub(super) layout: KeyLayout,
     pub(super) seed: u64,
 }
 
 /// All entries of a state in key order.
 #[derive(Debug)]
 pub enum SortedEntries {
-    /// Keys and their numbers, from which values are made on the way: 64 bytes an entry in memory.
+    /// Keys and their numbers, from which values are derived on access: 64 bytes per entry in
+    /// memory.
     Random(RandomBase, Vec<(StateKey, u32)>),
-    /// The same, of an attack.
-    Adversary(Arc<Scene>, Vec<(StateKey, u32)>),
+    /// The same for an attack.
+    Adversary(Arc<AttackScenario>, Vec<(StateKey, u32)>),
     /// Keys and values.
-    Listed(Vec<(StateKey, Value)>),
+    Listed(Vec<(StateKey, StateValue)>),
 }
 
 impl SortedEntries {
-    /// How many there are.
+    /// Number of entries.
     pub const fn len(&self) -> usize {
         match self {
             Self::Random(_, keys) | Self::Adversary(_, keys) => keys.len(),
@@ -55,13 +56,13 @@ impl SortedEntries {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The entry at a place in the order.
-    pub fn get(&self, at: usize) -> Option<(StateKey, Value)> {
+    /// The entry at index `at`.
+    pub fn get(&self, at: usize) -> Option<(StateKey, StateValue)> {
         match self {
             Self::Random(base, keys) => keys.get(at).map(|(key, n)| (*key, base.value(key, *n))),
             Self::Adversary(scene, keys) => {
@@ -71,15 +72,15 @@ impl SortedEntries {
         }
     }
 
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = (StateKey, Value)> {
+    /// All entries in key order.
+    pub fn iter(&self) -> impl Iterator<Item = (StateKey, StateValue)> {
         (0..self.len()).filter_map(|at| self.get(at))
     }
 }
 
-impl Base {
-    /// A name for what it depends on, fit for a file name. The number at its end is the version of
-    /// the rules by which it is made.
+impl StateBase {
+    /// A name for the content, valid as a file name. The number at its end is the version of the
+    /// rules by which the state is made.
     pub fn name(&self) -> String {
         match self {
             Self::Random(base) => base.name(),
@@ -88,7 +89,7 @@ impl Base {
         }
     }
 
-    /// All of its entries.
+    /// All entries of the state.
     pub fn entries(&self) -> SortedEntries {
         match self {
             Self::Random(base) => SortedEntries::Random(*base, base.sorted_keys()),
@@ -101,23 +102,23 @@ impl Base {
 impl RandomBase {
     fn name(&self) -> String {
         let layout = match self.layout {
-            Layout::OneContract => "one-contract",
-            Layout::Accounts => "accounts",
+            KeyLayout::OneContract => "one-contract",
+            KeyLayout::Accounts => "accounts",
         };
         format!("{}-keys-{layout}-{}-seed-{}-v1", self.keys, self.contracts, self.seed)
     }
 
-    /// All state keys in order, slots with their number.
+    /// All state keys in order, with the numbers of slots.
     fn sorted_keys(&self) -> Vec<(StateKey, u32)> {
         let accounts = (0..self.contracts).map(|n| (StateKey::Account(self.contract(n)), 0));
         let mut keys: Vec<_> = accounts.collect();
-        // The number fits: `Workload::check` has seen to it.
+        // The number fits, because `StoreWorkload::check` limits it.
         keys.par_extend((0..self.keys as u32).into_par_iter().map(|n| (self.key(n.into()), n)));
         keys.par_sort_unstable();
         keys
     }
 
-    fn value(&self, key: &StateKey, n: u32) -> Value {
+    fn value(&self, key: &StateKey, n: u32) -> StateValue {
         match key {
             StateKey::Account(_) => {
                 Account { nonce: 1, balance: U256::from(1), ..Default::default() }.encode()
@@ -126,29 +127,29 @@ impl RandomBase {
         }
     }
 
-    /// What the `n`th key holds before the first block, if it is one of those that are preloaded.
-    pub(super) fn preloaded(&self, n: u64) -> Option<Value> {
+    /// The value of the `n`th key before the first block; `None` if it is not preloaded.
+    pub(super) fn preloaded(&self, n: u64) -> Option<StateValue> {
         (n < self.keys).then(|| self.slot(n))
     }
 
-    fn slot(&self, n: u64) -> Value {
-        slot_value(&mut Random::new(self.seed ^ (n << 32 | 0x5eed)))
+    fn slot(&self, n: u64) -> StateValue {
+        slot_value(&mut SplitMix64::new(self.seed ^ (n << 32 | 0x5eed)))
     }
 
     /// The `n`th key.
     pub(super) fn key(&self, n: u64) -> StateKey {
         let slot = B256::from(numbered(b'k', self.seed, n));
         let contract = match self.layout {
-            Layout::OneContract => CONTRACT,
-            Layout::Accounts => self.contract(n / SLOTS_PER_ACCOUNT),
+            KeyLayout::OneContract => CONTRACT,
+            KeyLayout::Accounts => self.contract(n / SLOTS_PER_ACCOUNT),
         };
         StateKey::Slot(contract, slot)
     }
 
     fn contract(&self, n: u64) -> Address {
         match self.layout {
-            Layout::OneContract => CONTRACT,
-            Layout::Accounts => Address::from_slice(&numbered(b'a', self.seed, n)[..20]),
+            KeyLayout::OneContract => CONTRACT,
+            KeyLayout::Accounts => Address::from_slice(&numbered(b'a', self.seed, n)[..20]),
         }
     }
 }

@@ -1,20 +1,20 @@
-//! What one commit does.
+//! The operations of one commit.
 
-use retrie_state::{StateKey, Value};
+use retrie_state::{StateKey, StateValue};
 
-/// One operation on a key. Each reads the key first, in the state before the block: a state store
-/// has to know what it replaces.
+/// One operation on a key. Each operation first reads the key, in the state before the block,
+/// because a state store needs the value that it replaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Op {
-    /// Only reads it.
+pub enum KeyOp {
+    /// Only reads the key.
     Read(StateKey),
-    /// Reads it, then sets it to a value.
-    Write(StateKey, Value),
-    /// Reads it, then removes it.
+    /// Reads the key, then sets it to a value.
+    Write(StateKey, StateValue),
+    /// Reads the key, then removes it.
     Delete(StateKey),
 }
 
-impl Op {
+impl KeyOp {
     /// The key.
     pub const fn key(&self) -> &StateKey {
         match self {
@@ -22,8 +22,8 @@ impl Op {
         }
     }
 
-    /// What the key is to hold afterwards, if the operation changes it: `Some(None)` is nothing.
-    pub fn next(&self) -> Option<Option<&Value>> {
+    /// The new value of the key, if the operation changes it; `Some(None)` removes the key.
+    pub fn next(&self) -> Option<Option<&StateValue>> {
         match self {
             Self::Read(_) => None,
             Self::Write(_, value) => Some(Some(value)),
@@ -32,41 +32,41 @@ impl Op {
     }
 }
 
-/// The operations of one commit. Of several writes to one key the last one counts.
+/// The operations of one commit. If a key is written several times, the last write counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Block {
-    /// In the order they are done.
-    pub ops: Vec<Op>,
-    /// What reading their keys gives, in the state before the block, by the workload's own model of
-    /// the state.
-    pub expected: Reads,
+pub struct CommitBlock {
+    /// The operations in order.
+    pub ops: Vec<KeyOp>,
+    /// The expected digest of the values read, from the workload's model of the state before the
+    /// block.
+    pub expected: ReadDigest,
 }
 
-impl Block {
-    /// Keys read: one an operation.
+impl CommitBlock {
+    /// Number of keys read: one per operation.
     pub const fn reads(&self) -> u64 {
         self.ops.len() as u64
     }
 
-    /// Keys written or deleted.
+    /// Number of keys written or removed.
     pub fn writes(&self) -> u64 {
         self.ops.iter().filter(|op| op.next().is_some()).count() as u64
     }
 }
 
-/// What a block's reads gave: whole values, in order. What a contender reads is held against what the
-/// workload [expects](Block::expected).
+/// A digest of the values that a block reads, in order. It is compared with
+/// [the expected one](CommitBlock::expected).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reads {
-    /// Keys that had a value.
+pub struct ReadDigest {
+    /// Number of keys that had a value.
     pub present: u64,
-    /// Mixed from all values. One value that is other in any byte, or of another length, always gives
-    /// another digest: each step is a bijection of the digest before it.
+    /// Computed from all values. If exactly one value differs in any byte or in its length, the
+    /// digest differs: each step is a bijection of the previous digest.
     pub digest: u64,
 }
 
-impl Reads {
-    /// Takes note of one read.
+impl ReadDigest {
+    /// Adds one read value.
     #[inline]
     pub fn note(&mut self, value: Option<&[u8]>) {
         let Some(value) = value else { return self.mix(0) };
@@ -93,7 +93,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn digest(values: &[Option<&[u8]>]) -> u64 {
-        let mut reads = Reads::default();
+        let mut reads = ReadDigest::default();
         values.iter().for_each(|value| reads.note(*value));
         reads.digest
     }
@@ -112,7 +112,7 @@ mod tests {
         let [a, b] = [Some(&value[..1]), Some(&value[..2])];
         assert_ne!(digest(&[a, b]), digest(&[b, a]));
         assert_ne!(digest(&[a, None]), digest(&[a]));
-        // Zeros that fill the last word are no bytes of the value.
+        // The zeros that fill the last word are not bytes of the value.
         assert_ne!(digest(&[Some(&[1])]), digest(&[Some(&[1, 0])]));
     }
 }

@@ -1,103 +1,105 @@
-//! What takes part in a race: our state stores, and peers.
+//! The interface of contenders: our state stores, and stores of other projects.
 
 use super::{
     base::SortedEntries,
-    block::{Op, Reads},
+    block::{KeyOp, ReadDigest},
     outcome::ProofFigures,
 };
 use crate::BenchError;
 use alloy_primitives::B256;
 use retrie_db::SyncMode;
-use retrie_pipeline::report::Breakdown;
-use retrie_state::{Counts, StateKey, Value};
+use retrie_pipeline::report::TimeBreakdown;
+use retrie_state::{CounterSnapshot, StateKey, StateValue};
 use std::{
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// What is equal for all contenders.
+/// The terms of a race, equal for all contenders.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
-    /// When a commit counts as done.
+pub struct RaceTerms {
+    /// When a commit counts as complete.
     pub sync: SyncMode,
-    /// Memory beside the page cache, in bytes.
+    /// Memory of each contender beside the page cache, in bytes.
     pub cache_bytes: usize,
-    /// How many commits could be taken back.
+    /// Number of commits that can be reverted.
     pub retention: u64,
-    /// With how many threads our stores may read ahead the keys that a commit is going to read, and
-    /// clients those that blocks name; 0: not at all.
+    /// Number of threads with which our stores may prefetch the keys of a commit, and clients the
+    /// keys that blocks name; 0 disables prefetching.
     pub read_threads: usize,
 }
 
-/// A kind of store that can be prepared and opened.
-pub trait Entrant {
+/// A store that can take part in a race: prepares its state on disk and opens it.
+pub trait ContenderFactory {
     /// Its name in results.
     fn name(&self) -> &str;
 
     /// Name of the hash function under its root.
     fn hash(&self) -> &str;
 
-    /// A name for its persisted form, fit for a file name: prepared states are kept under it.
+    /// A name for its persisted format, valid as a file name. Prepared states are cached under this
+    /// name.
     fn format(&self) -> String;
 
-    /// What it makes of the [`Terms`], where that needs saying.
+    /// How the store applies the [`RaceTerms`], if that needs an explanation.
     fn remark(&self) -> Option<String> {
         None
     }
 
-    /// What it holds in memory beside [`Terms::cache_bytes`] once its own caches are full, in bytes.
+    /// Memory in bytes beside [`RaceTerms::cache_bytes`] when its own caches are full.
     fn fixed_bytes(&self) -> u64 {
         0
     }
 
-    /// Prepares the state `entries` in the empty `folder`.
-    fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError>;
+    /// Writes a state with `entries` to the empty `folder`.
+    fn load(&self, folder: &Path, entries: &mut EntryStream<'_>) -> Result<(), BenchError>;
 
-    /// Opens what [`load`](Self::load) has left. `page_cache` is how many bytes of its files the
-    /// system may keep in memory for it, beside [`Terms::cache_bytes`]: a store that reads past the
-    /// system's page cache may hold as much in a cache of its own.
+    /// Opens the state that [`load`](Self::load) has written. `page_cache` is the number of bytes
+    /// of its files that the system may keep in memory, in addition to [`RaceTerms::cache_bytes`].
+    /// A store that bypasses the system's page cache may use as much for a cache of its own.
     fn open(
         &self,
         folder: &Path,
-        terms: &Terms,
+        terms: &RaceTerms,
         page_cache: u64,
     ) -> Result<Box<dyn Contender>, BenchError>;
 }
 
 /// An open store in a race.
 pub trait Contender {
-    /// Does the operations of a block and commits. Every key is read, in order, in the state before
-    /// the block. The next call sees what was written, and with [`SyncMode::Durable`] it is on the
-    /// disk.
-    fn commit(&mut self, block: &[Op]) -> Result<Reads, BenchError>;
+    /// Executes the operations of a block and commits. Every key is read, in order, in the state
+    /// before the block. The next call sees the writes. With [`SyncMode::Durable`] they are on disk
+    /// when the call returns.
+    fn commit(&mut self, block: &[KeyOp]) -> Result<ReadDigest, BenchError>;
 
-    /// Waits for background work that earlier commits have set going. Starts none.
-    fn settle(&mut self) -> Result<(), BenchError>;
+    /// Waits until no background work of earlier commits is running. Starts no work.
+    fn wait_idle(&mut self) -> Result<(), BenchError>;
 
-    /// Does all work that earlier commits have put off.
+    /// Does all work that earlier commits have deferred.
     fn flush(&mut self) -> Result<(), BenchError>;
 
-    /// Counts at the node interface so far, where there is one.
-    fn counts(&self) -> Option<Counts>;
+    /// The counts of rows read and written so far, if the store counts them.
+    fn counts(&self) -> Option<CounterSnapshot>;
 
-    /// How the time of commits and settling was spent so far, where that can be told. Flushes are not
-    /// in it. Reads of rows may be counted with the structure that asks for them: the race moves them
-    /// to the key-value store, as far as [`counts`](Self::counts) has their time.
-    fn breakdown(&self) -> Option<Breakdown> {
+    /// How the time of [`commit`](Self::commit) and [`wait_idle`](Self::wait_idle) was spent so
+    /// far, if the store knows it. Flushes are not included. The time of row reads may be part of
+    /// the authenticated structure: the race moves it to the key-value store, if
+    /// [`counts`](Self::counts) has it.
+    fn breakdown(&self) -> Option<TimeBreakdown> {
         None
     }
 
-    /// Bytes of live pages and files. Asked for often: it should be cheap.
+    /// Bytes of live pages and files. It is called often, so it should be cheap.
     fn disk_bytes(&self) -> Result<u64, BenchError>;
 
-    /// Bytes of the pages of its database that are free for reuse, where that can be told.
+    /// Bytes of free pages of its database, if the store knows it.
     fn free_bytes(&self) -> Result<Option<u64>, BenchError> {
         Ok(None)
     }
 
-    /// Proves each of `keys` alone in the present state, and checks the proof: of keys that have a
-    /// value, or of such that have none. `None` where there are no proofs. Gives up with
-    /// [`BenchError::Stopped`] once `stop` is set.
+    /// Proves each of `keys` separately in the current state, and verifies the proof. All keys have
+    /// a value if `present`, otherwise none has. `None` if the store has no proofs. Returns
+    /// [`BenchError::Stopped`] if `stop` is set.
     fn prove(
         &mut self,
         keys: &[StateKey],
@@ -108,8 +110,8 @@ pub trait Contender {
         Ok(None)
     }
 
-    /// Proves each of `keys` alone in the state `depth` commits before the present one, and checks the
-    /// proof. `None` where there are no proofs, or none of a state so old.
+    /// Proves each of `keys` separately in the state `depth` commits before the current one, and
+    /// verifies the proof. `None` if the store has no proofs, or no proofs of a state so old.
     fn prove_at(
         &mut self,
         depth: u64,
@@ -120,56 +122,56 @@ pub trait Contender {
         Ok(None)
     }
 
-    /// Ethereum's root of the state, from those that have it.
+    /// Ethereum's state root, if the store computes it.
     fn ethereum_root(&self) -> Option<B256>;
 }
 
-/// The entries of a state in key order, values made on the way.
-pub struct Entries<'a> {
+/// The entries of a state in key order. Values are derived on access.
+pub struct EntryStream<'a> {
     pub(crate) entries: &'a SortedEntries,
     pub(crate) stop: &'a AtomicBool,
     pub(crate) progress: &'a mut dyn FnMut(u64),
     pub(crate) done: u64,
 }
 
-impl std::fmt::Debug for Entries<'_> {
+impl std::fmt::Debug for EntryStream<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let of = self.entries.len();
-        f.debug_struct("Entries").field("done", &self.done).field("of", &of).finish()
+        f.debug_struct("EntryStream").field("done", &self.done).field("of", &of).finish()
     }
 }
 
 /// The user asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("stopped")]
-pub struct Stopped;
+pub struct LoadStopped;
 
-impl From<Stopped> for BenchError {
-    fn from(_: Stopped) -> Self {
+impl From<LoadStopped> for BenchError {
+    fn from(_: LoadStopped) -> Self {
         Self::Stopped
     }
 }
 
-impl Entries<'_> {
-    /// Whether the user asked to stop.
+impl EntryStream<'_> {
+    /// Whether the user has asked to stop.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// How many are still to come.
+    /// Number of remaining entries.
     pub fn remaining(&self) -> u64 {
         self.entries.len() as u64 - self.done
     }
 }
 
-impl Iterator for Entries<'_> {
-    type Item = Result<(StateKey, Value), Stopped>;
+impl Iterator for EntryStream<'_> {
+    type Item = Result<(StateKey, StateValue), LoadStopped>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.done.is_multiple_of(4096) {
             (self.progress)(self.done);
             if self.is_stopped() {
-                return Some(Err(Stopped));
+                return Some(Err(LoadStopped));
             }
         }
         let entry = self.entries.get(self.done as usize)?;

@@ -1,85 +1,85 @@
-//! What a race gave, for one contender.
+//! The figures of one contender in a race.
 
 use crate::{
-    figures::{Ratio, per, quantile, rate, unless_zero},
-    latency::Latency,
+    latency::LatencyHistogram,
     report::{
         BenchResult, LatencyPoint, ProofBytes, ProofResult, ProofTime, SliceResult, TableResult,
     },
+    stats::{PairedRatio, per, quantile, rate, unless_zero},
 };
 use alloy_primitives::B256;
-use retrie_pipeline::report::Breakdown;
-use retrie_state::{Counts, TableCounts};
+use retrie_pipeline::report::TimeBreakdown;
+use retrie_state::{CounterSnapshot, TableCounts};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 /// The figures of one contender.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct StoreOutcome {
     /// Its name.
     pub backend: String,
     /// Hash function under its root.
     pub hash: String,
-    /// Keys read in the slices.
+    /// Number of keys read in the slices.
     pub reads: u64,
-    /// Keys written or removed in them.
+    /// Number of keys written or removed in the slices.
     pub writes: u64,
-    /// The slices, in the order they were run.
+    /// The slices, in the order in which they ran.
     pub series: Vec<SliceResult>,
-    /// Time of all slices, settling included.
+    /// Time of all slices, with the waits for background work.
     pub slices: Duration,
-    /// The part of it that was spent settling.
+    /// The part of this time that was spent waiting for background work.
     pub settling: Duration,
-    /// Time of the final flush; `None` where the race ended before all had done it.
+    /// Time of the final flush; `None` if the race ended before all contenders had flushed.
     pub flush: Option<Duration>,
     /// Durations of the commits.
-    pub latency: Latency,
-    /// Where the [`total`](Self::total) time went; `None` where nobody can tell. The final flush is
-    /// work of the key-value store: it folds rows into the tables.
-    pub breakdown: Option<Breakdown>,
-    /// Work at the node interface during the slices; `None` where there is no such interface.
-    pub counts: Option<Counts>,
-    /// Proofs of one key each: of keys that are present, then of absent ones, then in old states.
+    pub latency: LatencyHistogram,
+    /// How the [`total`](Self::total) time was spent; `None` if the contender does not know it. The
+    /// final flush counts as work of the key-value store, because it folds rows into the tables.
+    pub breakdown: Option<TimeBreakdown>,
+    /// Rows read and written during the slices; `None` if the contender does not count them.
+    pub counts: Option<CounterSnapshot>,
+    /// Proofs of one key each: of present keys, then of absent keys, then in old states.
     pub proofs: Vec<ProofFigures>,
-    /// Ethereum's root at the end, from those that have it.
+    /// Ethereum's state root at the end, if the contender computes it.
     pub ethereum_root: Option<B256>,
-    /// By how much the anonymous resident memory of the process has grown while it was opened and
-    /// during its turns, in bytes. An allocator gives pages back late, also in the turn of another
-    /// contender, whoever used them: it is an estimate, good to some MiB, and may be negative.
+    /// Growth of the process's anonymous resident memory while the contender was opened and during
+    /// its turns, in bytes. An allocator returns pages late, also during the turn of another
+    /// contender. So this is an estimate with an error of some MiB, and may be negative.
     pub memory_bytes: i64,
     /// Bytes of live pages and files after the flush.
     pub disk_bytes: u64,
-    /// Bytes of pages free for reuse, those of the chain's tables included, of who can tell.
+    /// Bytes of free pages, with those of the chain's tables, if the contender knows it.
     pub free_bytes: Option<u64>,
     /// Largest resident set of the process during the race, all contenders together.
     pub peak_rss_bytes: u64,
-    /// What the contender had counted when the measured part began.
-    begun: Reading,
+    /// The contender's counters when the measured part began.
+    begun: CounterReading,
 }
 
-/// What a contender has counted since it was opened.
+/// The counters of a contender since it was opened.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Reading {
-    pub(super) counts: Option<Counts>,
-    pub(super) breakdown: Option<Breakdown>,
+pub(super) struct CounterReading {
+    pub(super) counts: Option<CounterSnapshot>,
+    pub(super) breakdown: Option<TimeBreakdown>,
 }
 
 /// One turn of one contender.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct StoreTurn {
     pub(super) reads: u64,
     pub(super) writes: u64,
     pub(super) elapsed: Duration,
     pub(super) settling: Duration,
     pub(super) commits: Vec<Duration>,
-    /// By how much anonymous resident memory has grown in it, in bytes.
+    /// Growth of anonymous resident memory during the turn, in bytes.
     pub(super) memory_bytes: i64,
     pub(super) disk_bytes: u64,
-    /// At its end.
-    pub(super) reading: Reading,
+    /// The counters at the end of the turn.
+    pub(super) reading: CounterReading,
 }
 
-impl Outcome {
+impl StoreOutcome {
     pub(super) fn new(backend: &str, hash: &str) -> Self {
         Self {
             backend: backend.into(),
@@ -90,7 +90,7 @@ impl Outcome {
             slices: Duration::ZERO,
             settling: Duration::ZERO,
             flush: None,
-            latency: Latency::default(),
+            latency: LatencyHistogram::default(),
             breakdown: None,
             counts: None,
             proofs: Vec::new(),
@@ -99,17 +99,17 @@ impl Outcome {
             disk_bytes: 0,
             free_bytes: None,
             peak_rss_bytes: 0,
-            begun: Reading::default(),
+            begun: CounterReading::default(),
         }
     }
 
-    /// The measured part begins.
-    pub(super) fn begin(&mut self, reading: Reading) {
+    /// Begins the measured part.
+    pub(super) fn begin(&mut self, reading: CounterReading) {
         self.begun = reading;
     }
 
-    /// Takes note of a turn in the measured part.
-    pub(super) fn add_slice(&mut self, turn: Turn) {
+    /// Adds a turn of the measured part.
+    pub(super) fn add_slice(&mut self, turn: StoreTurn) {
         self.reads += turn.reads;
         self.writes += turn.writes;
         self.slices += turn.elapsed;
@@ -126,7 +126,7 @@ impl Outcome {
         self.note_counts(turn.reading.counts);
         let spent = turn.reading.breakdown.zip(self.begun.breakdown);
         self.breakdown = spent.map(|(end, begin)| {
-            let mut spent = Breakdown {
+            let mut spent = TimeBreakdown {
                 execution: end.execution - begin.execution,
                 authentication: end.authentication - begin.authentication,
                 storage_io: end.storage_io - begin.storage_io,
@@ -134,37 +134,37 @@ impl Outcome {
             };
             let rows = self.counts.as_ref().map_or(Duration::ZERO, |counts| counts.read_time);
             spent.attribute_reads(rows);
-            spent.close(self.slices.as_secs_f64());
+            spent.set_other(self.slices.as_secs_f64());
             spent
         });
     }
 
-    /// Takes note of the final flush.
+    /// Adds the final flush.
     pub(super) fn add_flush(&mut self, elapsed: Duration) {
         self.flush = Some(elapsed);
         let total = self.total().as_secs_f64();
         if let Some(spent) = &mut self.breakdown {
-            Breakdown::add(&mut spent.storage_io, elapsed);
-            spent.close(total);
+            TimeBreakdown::add(&mut spent.storage_io, elapsed);
+            spent.set_other(total);
         }
     }
 
-    /// Takes note of counts since the contender was opened.
-    pub(super) fn note_counts(&mut self, counts: Option<Counts>) {
+    /// Sets the counts of the measured part, from the counts since the contender was opened.
+    pub(super) fn note_counts(&mut self, counts: Option<CounterSnapshot>) {
         self.counts = counts.zip(self.begun.counts.as_ref()).map(|(end, begin)| &end - begin);
     }
 
-    /// Time that commits waited for work in the background, of those who can tell.
+    /// Time that commits waited for background jobs, if the contender counts it.
     pub fn job_wait(&self) -> Option<Duration> {
         self.counts.as_ref().map(|counts| counts.job_wait)
     }
 
-    /// Operations: one a key read, and one a key written.
+    /// Number of operations: one per key read, and one per key written.
     pub const fn ops(&self) -> u64 {
         self.reads + self.writes
     }
 
-    /// Median of the slices' operations a second.
+    /// Median of the slices' operations per second.
     pub fn median_rate(&self) -> f64 {
         quantile(self.rates(), 0.5)
     }
@@ -181,28 +181,28 @@ impl Outcome {
         self.series.iter().map(|slice| slice.ops_per_s)
     }
 
-    /// How many times as fast as another contender of the same race this one was.
-    pub fn ratio_to(&self, other: &Self) -> Ratio {
-        Ratio::of(self.rates(), other.rates())
+    /// Rate of this contender divided by the rate of another contender of the same race.
+    pub fn ratio_to(&self, other: &Self) -> PairedRatio {
+        PairedRatio::of(self.rates(), other.rates())
     }
 
-    /// All timed work: slices and flush.
+    /// Time of all timed work: slices and flush.
     pub fn total(&self) -> Duration {
         self.slices + self.flush.unwrap_or_default()
     }
 
-    /// All operations over all timed work.
+    /// All operations divided by the time of all timed work.
     pub fn sustained_rate(&self) -> f64 {
         rate(self.ops(), self.total())
     }
 
     /// One of the counts per key read.
-    pub fn per_read(&self, count: fn(&Counts) -> u64) -> Option<f64> {
+    pub fn per_read(&self, count: fn(&CounterSnapshot) -> u64) -> Option<f64> {
         self.counts.as_ref().filter(|_| self.reads > 0).map(|of| per(count(of), self.reads))
     }
 
-    /// One of the counts per key written; `None` where none was.
-    pub fn per_write(&self, count: fn(&Counts) -> u64) -> Option<f64> {
+    /// One of the counts per key written; `None` if no key was written.
+    pub fn per_write(&self, count: fn(&CounterSnapshot) -> u64) -> Option<f64> {
         self.counts.as_ref().filter(|_| self.writes > 0).map(|of| per(count(of), self.writes))
     }
 
@@ -218,9 +218,10 @@ impl Outcome {
         self.counts.as_ref().map(|counts| counts.tables.iter().map(table).collect())
     }
 
-    /// As a result of `--json`; `params` are what all contenders share, from [`Raced::params`].
+    /// The figures as a result of `--json`. `params` are the params of the race, from
+    /// [`RaceResult::params`].
     ///
-    /// [`Raced::params`]: super::Raced::params
+    /// [`RaceResult::params`]: super::RaceResult::params
     pub fn result(&self, mut params: Map<String, Value>) -> BenchResult {
         params.insert("hash".into(), json!(self.hash));
         BenchResult {
@@ -258,19 +259,20 @@ impl Outcome {
     }
 }
 
-/// What proofs of one key cost.
+/// The cost of proofs of one key each.
 #[derive(Clone, Debug)]
 pub struct ProofFigures {
     /// Whether the keys have a value.
     pub present: bool,
-    /// How many blocks below the tip the state lies, if it is an old one or stands beside such.
+    /// Depth of the state in blocks below the tip; `None` for the current state, if no old states
+    /// are proven.
     pub depth: Option<u64>,
-    /// Time to make the first one, where that was measured: it is none of the others.
+    /// Time to make the first proof, if it was measured. It is not among the others.
     pub first: Option<Duration>,
-    /// Time to make one.
-    pub made: Latency,
-    /// Time to check one.
-    pub verified: Latency,
+    /// Time to make a proof.
+    pub made: LatencyHistogram,
+    /// Time to verify a proof.
+    pub verified: LatencyHistogram,
     /// Lengths in bytes.
     bytes: Vec<usize>,
 }
@@ -281,7 +283,8 @@ impl ProofFigures {
         Self { present, depth: None, first: None, made, verified, bytes }
     }
 
-    /// Of present keys in the state `depth` blocks below the tip, the first of which took so long.
+    /// Figures of present keys in the state `depth` blocks below the tip. `first` is the time of
+    /// the first proof.
     pub(crate) fn at_depth(depth: u64, first: Duration) -> Self {
         Self { depth: Some(depth), first: Some(first), ..Self::new(true) }
     }
@@ -298,14 +301,14 @@ impl ProofFigures {
         self.bytes.len()
     }
 
-    /// The length in bytes that a fraction of the proofs does not exceed; 0 without proofs.
+    /// The `fraction` quantile of the lengths in bytes; 0 without proofs.
     pub fn bytes(&self, fraction: f64) -> usize {
         let last = self.bytes.len().saturating_sub(1);
         self.bytes.get((fraction * last as f64) as usize).copied().unwrap_or(0)
     }
 
     pub(crate) fn result(&self) -> ProofResult {
-        let time = |latency: &Latency| ProofTime {
+        let time = |latency: &LatencyHistogram| ProofTime {
             p50_us: latency.micros(0.5),
             p99_us: latency.micros(0.99),
             max_us: latency.max_micros(),
@@ -327,9 +330,9 @@ impl ProofFigures {
 mod tests {
     use super::*;
 
-    fn turn(reads: u64, writes: u64, millis: u64) -> Turn {
+    fn turn(reads: u64, writes: u64, millis: u64) -> StoreTurn {
         let elapsed = Duration::from_millis(millis);
-        Turn {
+        StoreTurn {
             reads,
             writes,
             elapsed,
@@ -337,13 +340,13 @@ mod tests {
             commits: vec![elapsed; 2],
             memory_bytes: 7,
             disk_bytes: millis,
-            reading: Reading::default(),
+            reading: CounterReading::default(),
         }
     }
 
     #[test]
     fn median_and_spread_are_those_of_the_slices_and_the_sustained_rate_has_the_flush() {
-        let mut outcome = Outcome::new("a", "none");
+        let mut outcome = StoreOutcome::new("a", "none");
         for millis in [100, 50, 200, 125, 250] {
             outcome.add_slice(turn(500, 500, millis));
         }
@@ -361,7 +364,7 @@ mod tests {
 
     #[test]
     fn ratio_is_that_of_slices_next_to_each_other() {
-        let (mut a, mut b) = (Outcome::new("a", "none"), Outcome::new("b", "none"));
+        let (mut a, mut b) = (StoreOutcome::new("a", "none"), StoreOutcome::new("b", "none"));
         // The machine is ten times slower in the second half, for both.
         for (one, other) in [(100, 50), (120, 60), (1000, 500), (1200, 400)] {
             a.add_slice(turn(500, 500, one));
@@ -370,21 +373,21 @@ mod tests {
         let ratio = a.ratio_to(&b);
         assert_eq!((ratio.median, ratio.upper), (0.5, 0.5));
         assert!((ratio.lower - (0.5 - (0.5 - 1.0 / 3.0) / 4.0)).abs() < 1e-9, "{ratio:?}");
-        assert_eq!(b.ratio_to(&b), Ratio { median: 1.0, lower: 1.0, upper: 1.0 });
+        assert_eq!(b.ratio_to(&b), PairedRatio { median: 1.0, lower: 1.0, upper: 1.0 });
         assert_eq!(b.ratio_to(&b).spread(), 0.0);
     }
 
     #[test]
     fn time_that_is_not_accounted_for_is_other() {
-        let spent = |authentication, storage_io| Breakdown {
+        let spent = |authentication, storage_io| TimeBreakdown {
             authentication,
             storage_io,
             ..Default::default()
         };
-        let reading = |spent| Reading { counts: None, breakdown: Some(spent) };
-        let mut outcome = Outcome::new("a", "none");
+        let reading = |spent| CounterReading { counts: None, breakdown: Some(spent) };
+        let mut outcome = StoreOutcome::new("a", "none");
         outcome.begin(reading(spent(10.0, 20.0)));
-        outcome.add_slice(Turn { reading: reading(spent(10.5, 20.25)), ..turn(1, 1, 1000) });
+        outcome.add_slice(StoreTurn { reading: reading(spent(10.5, 20.25)), ..turn(1, 1, 1000) });
         let found = outcome.breakdown.unwrap();
         let fields = [found.execution, found.authentication, found.storage_io, found.other];
         assert_eq!(fields, [0.0, 0.5, 0.25, 0.25]);
@@ -411,13 +414,13 @@ mod tests {
         let reading = |reads, writes| {
             let of = TableCounts { reads, read_bytes: 8 * reads, writes, write_bytes: 9 * writes };
             let tables = vec![("Flat", of)];
-            let counts = Some(Counts { reads, writes, tables, ..Default::default() });
-            Reading { counts, breakdown: None }
+            let counts = Some(CounterSnapshot { reads, writes, tables, ..Default::default() });
+            CounterReading { counts, breakdown: None }
         };
-        let mut outcome = Outcome::new("a", "none");
+        let mut outcome = StoreOutcome::new("a", "none");
         assert_eq!(outcome.tables(), None);
         outcome.begin(reading(10, 100));
-        outcome.add_slice(Turn { reading: reading(110, 200), ..turn(50, 25, 1) });
+        outcome.add_slice(StoreTurn { reading: reading(110, 200), ..turn(50, 25, 1) });
         let flat = TableResult {
             name: "Flat".into(),
             reads_per_op: 2.0,
@@ -428,9 +431,9 @@ mod tests {
         assert_eq!(outcome.tables(), Some(vec![flat]));
         assert_eq!(outcome.per_read(|counts| counts.reads), Some(2.0));
         assert_eq!(outcome.per_write(|counts| counts.writes), Some(4.0));
-        let mut reads_only = Outcome::new("a", "none");
+        let mut reads_only = StoreOutcome::new("a", "none");
         reads_only.begin(reading(0, 0));
-        reads_only.add_slice(Turn { reading: reading(50, 0), ..turn(50, 0, 1) });
+        reads_only.add_slice(StoreTurn { reading: reading(50, 0), ..turn(50, 0, 1) });
         assert_eq!(reads_only.per_write(|counts| counts.writes), None);
     }
 }

@@ -1,17 +1,17 @@
-//! The race itself: preparing, warming up, taking turns.
+//! The race of state stores: preparation, warm-up and turns.
 
 use super::{
     base::SortedEntries,
-    block::Block,
-    contender::{Contender, Entrant, Entries, Terms},
-    outcome::{Outcome, Reading, Turn},
-    raced::Raced,
-    stream::BlockStream,
-    workload::Workload,
+    block::CommitBlock,
+    contender::{Contender, ContenderFactory, EntryStream, RaceTerms},
+    outcome::{CounterReading, StoreOutcome, StoreTurn},
+    race_result::RaceResult,
+    stream::CommitStream,
+    workload::StoreWorkload,
 };
 use crate::{
-    BenchError, Setting,
-    cache::{RunFolder, StateCache},
+    BenchError, RaceSetting,
+    cache::{ScratchFolder, StateCache},
     memory::{self, MemoryCap},
 };
 use retrie_pipeline::report::peak_rss_bytes;
@@ -20,22 +20,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What an open store needs at least, beside the caches whose size is given, in bytes.
+/// Memory that an open store needs beside the caches of given size, in bytes.
 const STORE_BYTES: u64 = 32 << 20;
 
-/// How far a race is.
+/// The progress of a race.
 #[derive(Clone, Copy, Debug)]
-pub enum Progress<'a> {
+pub enum StoreRaceProgress<'a> {
     /// A state is being loaded.
     Loading {
         /// Name of the contender.
         backend: &'a str,
-        /// Entries given to it so far.
+        /// Entries loaded so far.
         done: u64,
         /// Entries in all.
         total: u64,
     },
-    /// Keys with long paths are looked for.
+    /// Keys with long paths are searched.
     Grinding {
         /// Keys hashed so far.
         done: u64,
@@ -44,68 +44,68 @@ pub enum Progress<'a> {
     },
     /// Slices are being run.
     Racing {
-        /// Slices done by all contenders.
+        /// Slices that all contenders have finished.
         done: u64,
         /// Slices in all.
         total: u64,
     },
-    /// A backend has done its turn.
-    Turn(Done<'a>),
+    /// A contender has finished a measured turn.
+    Turn(TurnSummary<'a>),
 }
 
-/// What a backend has done in a measured turn.
+/// The summary of a measured turn.
 #[derive(Clone, Copy, Debug)]
-pub struct Done<'a> {
-    /// Its name.
+pub struct TurnSummary<'a> {
+    /// Name of the contender.
     pub backend: &'a str,
-    /// Operations, or transactions.
+    /// Number of operations or transactions.
     pub ops: u64,
-    /// Durations of its commits, or blocks.
+    /// Durations of the commits or blocks.
     pub latencies: &'a [Duration],
-    /// Bytes on disk at the end.
+    /// Disk usage in bytes at the end of the turn.
     pub disk_bytes: u64,
 }
 
-/// A race on one variant of the workload.
+/// A race of state stores on one variant of a workload.
 #[derive(Debug)]
-pub struct Race<'a> {
-    /// What is run.
-    pub workload: &'a Workload,
-    /// On which terms.
-    pub terms: &'a Terms,
-    /// Where prepared states are kept.
+pub struct StoreRace<'a> {
+    /// The workload.
+    pub workload: &'a StoreWorkload,
+    /// The terms, equal for all contenders.
+    pub terms: &'a RaceTerms,
+    /// The cache of prepared states.
     pub cache: &'a StateCache,
-    /// How many keys are proven at the end, present and absent ones each.
+    /// Number of present keys, and of absent keys, that are proven at the end.
     pub proofs: u64,
-    /// In which old states as many are proven too: so many commits before the end.
+    /// Depths of old states in which present keys are proven too, in commits before the end.
     pub proof_depths: &'a [u64],
-    /// To how many bytes memory is capped, the page cache included.
+    /// The cap on memory in bytes, with the page cache, if there is one.
     pub memory_limit: Option<u64>,
     /// Set to stop at the next commit.
     pub stop: &'a AtomicBool,
 }
 
-/// A store, and what it is to run.
-struct Start<'a> {
-    entrant: &'a dyn Entrant,
-    workload: &'a Workload,
-    /// Which of the race's workloads that is.
-    course: usize,
+/// A contender with its workload.
+struct RaceEntry<'a> {
+    entrant: &'a dyn ContenderFactory,
+    workload: &'a StoreWorkload,
+    /// Index of `workload` in the race.
+    workload_index: usize,
 }
 
-/// A contender on its lane.
-struct Lane {
-    /// Which of the race's workloads it runs.
-    course: usize,
+/// An open contender in a race.
+struct RaceLane {
+    /// Index of its workload in the race.
+    workload_index: usize,
     contender: Box<dyn Contender>,
-    outcome: Outcome,
-    // Last, so that the store is closed before its folder goes.
-    folder: RunFolder,
+    outcome: StoreOutcome,
+    // Last, so that the store is closed before its folder is removed.
+    folder: ScratchFolder,
 }
 
-impl Lane {
-    fn reading(&self) -> Reading {
-        Reading { counts: self.contender.counts(), breakdown: self.contender.breakdown() }
+impl RaceLane {
+    fn reading(&self) -> CounterReading {
+        CounterReading { counts: self.contender.counts(), breakdown: self.contender.breakdown() }
     }
 
     fn wrong_reads(&self, place: String) -> BenchError {
@@ -113,45 +113,50 @@ impl Lane {
     }
 }
 
-impl Race<'_> {
-    /// Runs it; the outcomes are in the order of the entrants.
+impl StoreRace<'_> {
+    /// Runs the race. The outcomes are in the order of the contenders.
     ///
     /// # Errors
-    /// When it cannot be run, ends before all contenders have run a slice, or when contenders disagree
-    /// about what the state is. What ends it later is in [`Raced::ended`].
+    /// If the race cannot be run, ends before all contenders have run a slice, or contenders have
+    /// different states. A later error is in [`RaceResult::ended`].
     pub fn run(
         &self,
-        entrants: &[Box<dyn Entrant>],
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Raced, BenchError> {
+        entrants: &[Box<dyn ContenderFactory>],
+        progress: &mut dyn FnMut(StoreRaceProgress<'_>),
+    ) -> Result<RaceResult, BenchError> {
         let workload = self.workload;
-        let starts = entrants.iter().map(|one| Start { entrant: &**one, workload, course: 0 });
+        let starts =
+            entrants.iter().map(|one| RaceEntry { entrant: &**one, workload, workload_index: 0 });
         self.run_all(&[workload], &starts.collect::<Vec<_>>(), progress)
     }
 
-    /// Runs it, and beside each entrant a twin of it on a `baseline`: in all slices the two come one
-    /// after the other. Gives the outcomes of the twins too.
+    /// Runs the race, and beside each contender its twin on the `baseline`: in every slice the two
+    /// run one after the other. Returns the outcomes of the twins, then the result of the race.
     ///
     /// # Errors
-    /// As of [`run`](Self::run); and when the workloads are not cut into equally many slices.
+    /// As [`run`](Self::run); also if the workloads have different numbers of slices.
     pub fn run_beside(
         &self,
-        baseline: &Workload,
-        entrants: &[Box<dyn Entrant>],
-        twins: &[Box<dyn Entrant>],
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<(Vec<Outcome>, Raced), BenchError> {
+        baseline: &StoreWorkload,
+        entrants: &[Box<dyn ContenderFactory>],
+        twins: &[Box<dyn ContenderFactory>],
+        progress: &mut dyn FnMut(StoreRaceProgress<'_>),
+    ) -> Result<(Vec<StoreOutcome>, RaceResult), BenchError> {
         if baseline.slices != self.workload.slices {
             let [a, b] = [baseline.slices, self.workload.slices];
             let what = format!("workloads beside each other have {a} and {b} slices");
-            return Err(Setting::Slices.refused(what));
+            return Err(RaceSetting::Slices.refused(what));
         }
         let workloads = [baseline, self.workload];
         let pairs = twins
             .iter()
             .zip(entrants)
             .flat_map(|pair| [(&**pair.0, baseline, 0), (&**pair.1, self.workload, 1)]);
-        let starts = pairs.map(|(entrant, workload, course)| Start { entrant, workload, course });
+        let starts = pairs.map(|(entrant, workload, course)| RaceEntry {
+            entrant,
+            workload,
+            workload_index: course,
+        });
         let mut raced = self.run_all(&workloads, &starts.collect::<Vec<_>>(), progress)?;
         let mut sides = [Vec::new(), Vec::new()];
         for (number, outcome) in raced.outcomes.into_iter().enumerate() {
@@ -164,29 +169,30 @@ impl Race<'_> {
 
     fn run_all(
         &self,
-        workloads: &[&Workload],
-        starts: &[Start<'_>],
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Raced, BenchError> {
+        workloads: &[&StoreWorkload],
+        starts: &[RaceEntry<'_>],
+        progress: &mut dyn FnMut(StoreRaceProgress<'_>),
+    ) -> Result<RaceResult, BenchError> {
         workloads.iter().try_for_each(|workload| workload.check())?;
-        let needed = needed(self.terms, starts.iter().map(|start| start.entrant.fixed_bytes()));
+        let needed =
+            needed_bytes(self.terms, starts.iter().map(|start| start.entrant.fixed_bytes()));
         self.memory_limit.map(|limit| MemoryCap::check(limit, needed)).transpose()?;
         let page_cache = page_cache(self.memory_limit, needed, starts.len());
         let folders = self.prepare(starts, progress)?;
-        // Dropped after the lanes: the stores are closed under it.
-        let cap = cap(self.memory_limit, &folders)?;
+        // Dropped after the lanes, so that the cap holds while the stores are closed.
+        let cap = apply_cap(self.memory_limit, &folders)?;
         memory::reset_peak();
         let mut lanes = Vec::new();
         for (start, folder) in starts.iter().zip(folders) {
-            let (entrant, course) = (start.entrant, start.course);
+            let (entrant, course) = (start.entrant, start.workload_index);
             let before = memory::anonymous();
             let contender = entrant
                 .open(folder.path(), self.terms, page_cache)
                 .map_err(|error| error.on_disk(folder.path()))?;
-            let mut outcome = Outcome::new(entrant.name(), entrant.hash());
+            let mut outcome = StoreOutcome::new(entrant.name(), entrant.hash());
             outcome.memory_bytes += memory::anonymous() - before;
-            lanes.push(Lane { course, contender, outcome, folder });
-            within(cap.as_ref())?;
+            lanes.push(RaceLane { workload_index: course, contender, outcome, folder });
+            check_cap(cap.as_ref())?;
         }
         let ended = self.take_turns(workloads, &mut lanes, cap.as_ref(), progress);
         let nothing = lanes.iter().any(|lane| lane.outcome.series.is_empty());
@@ -202,21 +208,21 @@ impl Race<'_> {
         }
         let outcomes: Vec<_> = lanes.into_iter().map(|lane| lane.outcome).collect();
         let memory = cap.as_ref().map(|cap| (cap.limit(), cap.means(), outcomes.len()));
-        Ok(Raced { outcomes, ended, memory })
+        Ok(RaceResult { outcomes, ended, memory })
     }
 
-    /// A folder with the preloaded state for each.
+    /// Prepares a folder with the preloaded state for each contender.
     fn prepare(
         &self,
-        starts: &[Start<'_>],
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Vec<RunFolder>, BenchError> {
+        starts: &[RaceEntry<'_>],
+        progress: &mut dyn FnMut(StoreRaceProgress<'_>),
+    ) -> Result<Vec<ScratchFolder>, BenchError> {
         let mut order: Vec<_> = starts.iter().enumerate().collect();
-        // One state after the other, so that the entries of one alone are in memory.
-        order.sort_by_key(|(_, start)| start.course);
+        // One state after the other, so that only the entries of one state are in memory.
+        order.sort_by_key(|(_, start)| start.workload_index);
         let mut made: Option<(usize, SortedEntries)> = None;
         let mut folders: Vec<_> = starts.iter().map(|_| None).collect();
-        for (number, Start { entrant, workload, course }) in order {
+        for (number, RaceEntry { entrant, workload, workload_index: course }) in order {
             if made.as_ref().is_some_and(|(of, _)| of != course) {
                 made = None;
             }
@@ -229,9 +235,10 @@ impl Race<'_> {
                 let (_, entries) = made.get_or_insert_with(|| (*course, base.entries()));
                 let total = entries.len() as u64;
                 let backend = entrant.name();
-                let mut report = |done| progress(Progress::Loading { backend, done, total });
+                let mut report =
+                    |done| progress(StoreRaceProgress::Loading { backend, done, total });
                 let mut entries =
-                    Entries { entries, stop: self.stop, progress: &mut report, done: 0 };
+                    EntryStream { entries, stop: self.stop, progress: &mut report, done: 0 };
                 entrant.load(folder, &mut entries).map_err(|error| error.on_disk(folder))
             })?;
             folders[number] = Some(folder);
@@ -239,32 +246,33 @@ impl Race<'_> {
         Ok(folders.into_iter().flatten().collect())
     }
 
-    /// Warm-up and slices; gives for each workload a block that reads back what they have written.
+    /// Runs warm-up and slices. Returns for each workload a block that reads written keys back.
     fn take_turns(
         &self,
-        workloads: &[&Workload],
-        lanes: &mut [Lane],
+        workloads: &[&StoreWorkload],
+        lanes: &mut [RaceLane],
         cap: Option<&MemoryCap>,
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Vec<Block>, BenchError> {
+        progress: &mut dyn FnMut(StoreRaceProgress<'_>),
+    ) -> Result<Vec<CommitBlock>, BenchError> {
         let slices = self.workload.slices;
         let mut streams: Vec<_> = workloads.iter().map(|workload| workload.stream()).collect();
-        // The blocks of part `n` of `parts`, of each workload.
-        let mut take = |commits: fn(&Workload) -> u64, n: u64, parts: u64| -> Vec<Vec<Block>> {
-            let each = streams.iter_mut().zip(workloads).map(|(stream, workload)| {
-                let commits = commits(workload);
-                let blocks = commits * n / parts - commits * (n - 1) / parts;
-                stream.take(blocks as usize).collect()
-            });
-            each.collect()
-        };
-        // In parts of about a slice, so that no long warm-up is held in memory.
+        // The blocks of part `n` of `parts` of each workload.
+        let mut take =
+            |commits: fn(&StoreWorkload) -> u64, n: u64, parts: u64| -> Vec<Vec<CommitBlock>> {
+                let each = streams.iter_mut().zip(workloads).map(|(stream, workload)| {
+                    let commits = commits(workload);
+                    let blocks = commits * n / parts - commits * (n - 1) / parts;
+                    stream.take(blocks as usize).collect()
+                });
+                each.collect()
+            };
+        // In parts of about a slice, so that a long warm-up is never in memory as a whole.
         let parts = workloads.iter().map(|workload| {
             workload.warmup_commits().div_ceil(workload.commits().div_ceil(slices))
         });
         let parts = parts.max().unwrap_or(0);
         for part in 1..=parts {
-            self.slice(lanes, 0, &take(Workload::warmup_commits, part, parts), cap)?;
+            self.slice(lanes, 0, &take(StoreWorkload::warmup_commits, part, parts), cap)?;
         }
         for lane in lanes.iter_mut() {
             lane.contender.flush().map_err(|error| error.on_disk(lane.folder.path()))?;
@@ -272,11 +280,12 @@ impl Race<'_> {
             lane.outcome.begin(reading);
         }
         for slice in 1..=slices {
-            progress(Progress::Racing { done: slice - 1, total: slices });
-            let turns = self.slice(lanes, slice, &take(Workload::commits, slice, slices), cap)?;
-            // Only now, when all have run it.
+            progress(StoreRaceProgress::Racing { done: slice - 1, total: slices });
+            let turns =
+                self.slice(lanes, slice, &take(StoreWorkload::commits, slice, slices), cap)?;
+            // Only now, when all contenders have run the slice.
             for (lane, turn) in lanes.iter_mut().zip(turns) {
-                progress(Progress::Turn(Done {
+                progress(StoreRaceProgress::Turn(TurnSummary {
                     backend: &lane.outcome.backend,
                     ops: turn.reads + turn.writes,
                     latencies: &turn.commits,
@@ -285,21 +294,22 @@ impl Race<'_> {
                 lane.outcome.add_slice(turn);
             }
         }
-        Ok(streams.iter().map(BlockStream::read_back).collect())
+        Ok(streams.iter().map(CommitStream::read_back).collect())
     }
 
-    /// One turn of every contender; slice 0 is the warm-up. The turns are in the order of the lanes.
+    /// Runs one turn of every contender; slice 0 is the warm-up. The turns are in the order of the
+    /// lanes.
     fn slice(
         &self,
-        lanes: &mut [Lane],
+        lanes: &mut [RaceLane],
         slice: u64,
-        blocks: &[Vec<Block>],
+        blocks: &[Vec<CommitBlock>],
         cap: Option<&MemoryCap>,
-    ) -> Result<Vec<Turn>, BenchError> {
+    ) -> Result<Vec<StoreTurn>, BenchError> {
         let mut turns: Vec<_> = lanes.iter().map(|_| None).collect();
         for number in turn_order(lanes.len(), slice) {
             let lane = &mut lanes[number];
-            let turn = self.turn(lane, slice, &blocks[lane.course], cap);
+            let turn = self.turn(lane, slice, &blocks[lane.workload_index], cap);
             turns[number] = Some(turn.map_err(|error| error.on_disk(lane.folder.path()))?);
         }
         Ok(turns.into_iter().flatten().collect())
@@ -307,11 +317,11 @@ impl Race<'_> {
 
     fn turn(
         &self,
-        lane: &mut Lane,
+        lane: &mut RaceLane,
         slice: u64,
-        blocks: &[Block],
+        blocks: &[CommitBlock],
         cap: Option<&MemoryCap>,
-    ) -> Result<Turn, BenchError> {
+    ) -> Result<StoreTurn, BenchError> {
         let mut commits = Vec::with_capacity(blocks.len());
         let memory_before = memory::anonymous();
         let start = Instant::now();
@@ -326,11 +336,11 @@ impl Race<'_> {
             }
         }
         let settling = Instant::now();
-        lane.contender.settle()?;
+        lane.contender.wait_idle()?;
         let (elapsed, settling) = (start.elapsed(), settling.elapsed());
-        Ok(Turn {
-            reads: blocks.iter().map(Block::reads).sum(),
-            writes: blocks.iter().map(Block::writes).sum(),
+        Ok(StoreTurn {
+            reads: blocks.iter().map(CommitBlock::reads).sum(),
+            writes: blocks.iter().map(CommitBlock::writes).sum(),
             elapsed,
             settling,
             commits,
@@ -340,12 +350,12 @@ impl Race<'_> {
         })
     }
 
-    /// What comes after the last slice: flush and roots, the blocks `last` that only read, proofs.
+    /// The part after the last slice: flush and roots, the read-only blocks `last`, proofs.
     fn finish(
         &self,
-        workloads: &[&Workload],
-        lanes: &mut [Lane],
-        last: &[Block],
+        workloads: &[&StoreWorkload],
+        lanes: &mut [RaceLane],
+        last: &[CommitBlock],
         cap: Option<&MemoryCap>,
     ) -> Result<(), BenchError> {
         let mut flushed = Vec::new();
@@ -355,7 +365,8 @@ impl Race<'_> {
             lane.contender.flush().map_err(|error| error.on_disk(lane.folder.path()))?;
             flushed.push((start.elapsed(), lane.contender.disk_bytes()?));
         }
-        // Only now, when all have done it: a rate with the flush is not held against one without.
+        // Only now, when all contenders have flushed: a rate with the flush is not compared with a
+        // rate without.
         for (lane, (elapsed, disk_bytes)) in lanes.iter_mut().zip(flushed) {
             lane.outcome.add_flush(elapsed);
             lane.outcome.disk_bytes = disk_bytes;
@@ -365,7 +376,7 @@ impl Race<'_> {
         }
         (0..workloads.len()).try_for_each(|course| compare_roots(lanes, course))?;
         for lane in lanes.iter_mut() {
-            let last = &last[lane.course];
+            let last = &last[lane.workload_index];
             if last.reads() == 0 {
                 continue;
             }
@@ -378,40 +389,40 @@ impl Race<'_> {
         let asked = workloads.iter().map(|workload| workload.keys_to_prove(self.proofs));
         let asked: Vec<_> = asked.collect();
         for lane in lanes {
-            for (keys, present) in asked[lane.course].iter().zip([true, false]) {
+            for (keys, present) in asked[lane.workload_index].iter().zip([true, false]) {
                 self.may_go_on(cap)?;
                 lane.outcome.proofs.extend(lane.contender.prove(keys, present, self.stop)?);
             }
             for depth in self.proof_depths {
                 self.may_go_on(cap)?;
-                let [present, _] = &asked[lane.course];
+                let [present, _] = &asked[lane.workload_index];
                 lane.outcome.proofs.extend(lane.contender.prove_at(*depth, present, self.stop)?);
             }
         }
         Ok(())
     }
 
-    /// Refuses to go on when the user asked to stop, and where the kernel would soon end the process.
+    /// Fails if the user has asked to stop, or if memory is close to the cap.
     fn may_go_on(&self, cap: Option<&MemoryCap>) -> Result<(), BenchError> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(BenchError::Stopped);
         }
-        within(cap)
+        check_cap(cap)
     }
 }
 
-/// What contenders on these terms need beside the page cache, in bytes, each with `fixed` bytes of
-/// caches of its own.
-pub(crate) fn needed(terms: &Terms, fixed: impl Iterator<Item = u64>) -> u64 {
+/// Bytes that contenders on these terms need beside the page cache, each with `fixed` bytes of its
+/// own caches.
+pub(crate) fn needed_bytes(terms: &RaceTerms, fixed: impl Iterator<Item = u64>) -> u64 {
     let each = terms.cache_bytes as u64 + STORE_BYTES;
     fixed.map(|fixed| each.saturating_add(fixed)).fold(0, u64::saturating_add)
 }
 
-/// Caps memory, if that was asked for. The prepared states lie in the page cache until then: they were
-/// read to check them.
-pub(crate) fn cap(
+/// Caps memory, if there is a limit. Before that it drops the prepared states from the page cache,
+/// where they are because they were read to verify their checksums.
+pub(crate) fn apply_cap(
     limit: Option<u64>,
-    folders: &[RunFolder],
+    folders: &[ScratchFolder],
 ) -> Result<Option<MemoryCap>, BenchError> {
     let Some(limit) = limit else { return Ok(None) };
     for folder in folders {
@@ -424,18 +435,18 @@ pub(crate) fn cap(
     Ok(Some(MemoryCap::apply(limit)?))
 }
 
-/// Refuses to go on where the kernel would soon end the process.
-pub(crate) fn within(cap: Option<&MemoryCap>) -> Result<(), BenchError> {
+/// Fails if memory is close to the cap.
+pub(crate) fn check_cap(cap: Option<&MemoryCap>) -> Result<(), BenchError> {
     Ok(cap.map_or(Ok(()), MemoryCap::exceeded)?)
 }
 
-/// What the system may keep of each contender's pages in memory, in bytes: whatever there is, or under
-/// a cap an equal share of what all their own caches leave.
+/// Bytes of each contender's files that the system may keep in memory: unlimited, or under a cap an
+/// equal share of the memory that the contenders' own caches leave.
 fn page_cache(limit: Option<u64>, needed: u64, contenders: usize) -> u64 {
     limit.map_or(u64::MAX, |limit| limit.saturating_sub(needed) / contenders.max(1) as u64)
 }
 
-/// The order of `lanes` contenders in a slice: it rotates, and every other time it is reversed.
+/// The order of `lanes` contenders in a slice. It rotates, and is reversed in every other slice.
 pub(crate) fn turn_order(lanes: usize, slice: u64) -> Vec<usize> {
     let first = (slice / 2) as usize;
     let mut order: Vec<_> = (0..lanes).map(|lane| (lane + first) % lanes).collect();
@@ -445,10 +456,11 @@ pub(crate) fn turn_order(lanes: usize, slice: u64) -> Vec<usize> {
     order
 }
 
-/// Of those that run one workload.
-fn compare_roots(lanes: &[Lane], course: usize) -> Result<(), BenchError> {
-    let lanes = lanes.iter().filter(|lane| lane.course == course);
-    let rooted = |lane: &Lane| Some((lane.outcome.backend.clone(), lane.outcome.ethereum_root?));
+/// Compares the roots of all contenders with the same workload.
+fn compare_roots(lanes: &[RaceLane], course: usize) -> Result<(), BenchError> {
+    let lanes = lanes.iter().filter(|lane| lane.workload_index == course);
+    let rooted =
+        |lane: &RaceLane| Some((lane.outcome.backend.clone(), lane.outcome.ethereum_root?));
     let mut roots = lanes.filter_map(rooted);
     let Some((a, a_root)) = roots.next() else { return Ok(()) };
     match roots.find(|(_, root)| *root != a_root) {

@@ -1,17 +1,17 @@
-//! Our state stores as contenders: any backend, on MDBX, the way the client commits a block.
+//! Our state stores as contenders: any backend on MDBX, with the commit path of the client.
 
 use super::{
-    block::{Op, Reads},
-    contender::{Contender, Entrant, Entries, Terms},
+    block::{KeyOp, ReadDigest},
+    contender::{Contender, ContenderFactory, EntryStream, RaceTerms},
     outcome::ProofFigures,
 };
-use crate::{BenchError, error::Of};
+use crate::{BenchError, error::BackendErrorExt};
 use alloy_primitives::{B256, keccak256};
-use retrie_db::{Db, OpenOptions, SCHEMA_VERSION, SyncMode};
-use retrie_pipeline::report::Breakdown;
+use retrie_db::{DatabaseEnv, OpenOptions, SCHEMA_VERSION, SyncMode};
+use retrie_pipeline::report::TimeBreakdown;
 use retrie_state::{
-    AnyBackend, At, BlockRef, Counts, DeltaBuilder, KvStore, StateAt, StateError, StateKey,
-    StateProof, StateReader, StateStore, StoreError, StoreOptions, Value,
+    AnyBackend, BlockRef, CounterSnapshot, DeltaBuilder, KvStore, StateError, StateId, StateKey,
+    StateProof, StateProvider, StateReader, StateStore, StateValue, StoreError, StoreOptions,
 };
 use std::{
     fs,
@@ -23,37 +23,37 @@ use std::{
     time::Instant,
 };
 
-/// How many generations of committed rows a state store may hold in memory until they are folded:
-/// three, and one that has just been frozen.
+/// Number of generations of committed rows that a state store holds in memory before they are
+/// folded: three, and one that was just frozen.
 pub(crate) const GENERATIONS: usize = 4;
 
-/// A backend under the framework's state store.
+/// A backend with the framework's state store.
 #[derive(Clone)]
-pub struct BackendEntrant {
+pub struct BackendFactory {
     backend: Arc<dyn AnyBackend>,
     name: String,
 }
 
-impl BackendEntrant {
-    /// Enters `backend`.
+impl BackendFactory {
+    /// Makes `backend` a contender.
     pub fn new(backend: Arc<dyn AnyBackend>) -> Self {
         let name = backend.identity().name.into();
         Self { backend, name }
     }
 
-    /// Enters it under another name, beside others of its kind.
+    /// Sets another name, for several contenders with the same backend.
     pub fn named(self, name: &str) -> Self {
         Self { name: name.into(), ..self }
     }
 }
 
-impl std::fmt::Debug for BackendEntrant {
+impl std::fmt::Debug for BackendFactory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("BackendEntrant").field(self.backend.identity()).finish()
+        f.debug_tuple("BackendFactory").field(self.backend.identity()).finish()
     }
 }
 
-impl Entrant for BackendEntrant {
+impl ContenderFactory for BackendFactory {
     fn name(&self) -> &str {
         &self.name
     }
@@ -66,12 +66,12 @@ impl Entrant for BackendEntrant {
         let identity = self.backend.identity();
         let params = identity.params.to_string();
         let (head, tail) = params[2..].split_at(16);
-        // A digest differs in its head. Parameters that are packed as they are may differ further
+        // If the parameters are a digest, its head is enough. Packed parameters may differ further
         // back, and end in zeros.
         let is_packed = tail.ends_with("00000000");
         let params = format!("{head}{}", if is_packed { tail.trim_end_matches('0') } else { "" });
         let (name, version, hash) = (identity.name, identity.version, identity.hash.name());
-        // What a node keeps for proofs differs, though the state is the same.
+        // Proof shards store different proof data for the same state.
         let shard = self.backend.proof_shards().map(|shards| shards.shard().replace('/', "of"));
         let shard = shard.map_or_else(String::new, |shard| format!("-shard-{shard}"));
         let layout = match identity.layout {
@@ -90,27 +90,33 @@ impl Entrant for BackendEntrant {
         (mib > 0).then(|| format!("up to {mib} MiB of caches of its own beside these terms"))
     }
 
-    fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
+    fn load(&self, folder: &Path, entries: &mut EntryStream<'_>) -> Result<(), BenchError> {
         let name = self.name();
-        let db = Db::create(folder, &OpenOptions::default()).of(name)?;
+        let db = DatabaseEnv::create(folder, &OpenOptions::default()).of_backend(name)?;
         let options = StoreOptions { dir: Some(files(folder)), ..StoreOptions::default() };
-        let store = StateStore::open(self.backend.clone(), db.state_store(), options).of(name)?;
-        let mut txn = db.begin_write().of(name)?;
+        let store =
+            StateStore::open(self.backend.clone(), db.state_store(), options).of_backend(name)?;
+        let mut txn = db.begin_write().of_backend(name)?;
         let stopped = |stopped| StoreError::new("loading", stopped).into();
         let mut all = entries.by_ref().map(|entry| entry.map_err(stopped));
         let loaded = store.bulk_load(BlockRef::default(), &mut all, &mut txn);
         if entries.is_stopped() {
             return Err(BenchError::Stopped);
         }
-        let (_, after) = loaded.of(name)?;
-        txn.commit().of(name)?;
-        after.run().of(name)
+        let (_, after) = loaded.of_backend(name)?;
+        txn.commit().of_backend(name)?;
+        after.run().of_backend(name)
     }
 
-    fn open(&self, folder: &Path, terms: &Terms, _: u64) -> Result<Box<dyn Contender>, BenchError> {
+    fn open(
+        &self,
+        folder: &Path,
+        terms: &RaceTerms,
+        _: u64,
+    ) -> Result<Box<dyn Contender>, BenchError> {
         let name = self.name();
         let options = OpenOptions { sync: terms.sync, ..OpenOptions::default() };
-        let db = Db::open(folder, &options).of(name)?;
+        let db = DatabaseEnv::open(folder, &options).of_backend(name)?;
         let options = StoreOptions {
             retention: terms.retention,
             fold_bytes: terms.cache_bytes / GENERATIONS,
@@ -119,7 +125,7 @@ impl Entrant for BackendEntrant {
             ..StoreOptions::default()
         };
         let kv = db.state_store();
-        let store = StateStore::open(self.backend.clone(), kv.clone(), options).of(name)?;
+        let store = StateStore::open(self.backend.clone(), kv.clone(), options).of_backend(name)?;
         let sync = terms.sync;
         Ok(Box::new(BackendContender {
             name: name.into(),
@@ -128,7 +134,7 @@ impl Entrant for BackendEntrant {
             kv,
             store,
             db,
-            spent: Breakdown::default(),
+            spent: TimeBreakdown::default(),
         }))
     }
 }
@@ -143,20 +149,20 @@ struct BackendContender {
     folder: PathBuf,
     sync: SyncMode,
     kv: Arc<dyn KvStore>,
-    // The store before the database it stands on.
+    // The store is dropped before its database.
     store: StateStore,
-    db: Db,
-    /// Reads of rows are not told apart from the rest yet.
-    spent: Breakdown,
+    db: DatabaseEnv,
+    /// Time spent so far. The time of row reads is part of `authentication`.
+    spent: TimeBreakdown,
 }
 
 impl BackendContender {
-    fn step(&mut self, block: &[Op]) -> Result<Reads, StateError> {
-        let session = self.store.begin(At::Tip)?;
+    fn step(&mut self, block: &[KeyOp]) -> Result<ReadDigest, StateError> {
+        let session = self.store.begin(StateId::Tip)?;
         let start = Instant::now();
         let _ahead = session.read_ahead(block.iter().map(|op| *op.key()).collect());
         let reader = session.reader();
-        let mut reads = Reads::default();
+        let mut reads = ReadDigest::default();
         let mut delta = DeltaBuilder::new();
         for op in block {
             let previous = reader.get(op.key())?;
@@ -167,38 +173,38 @@ impl BackendContender {
         }
         drop(reader);
         let proposal = session.finish(&delta.build())?;
-        Breakdown::add(&mut self.spent.authentication, start.elapsed());
+        TimeBreakdown::add(&mut self.spent.authentication, start.elapsed());
         let start = Instant::now();
         self.store.seal(&proposal, hash(proposal.number()));
         let mut txn = self.kv.begin_write()?;
         let after = self.store.commit(&[proposal], &mut *txn)?;
         txn.commit()?;
         after.run()?;
-        Breakdown::add(&mut self.spent.storage_io, start.elapsed());
+        TimeBreakdown::add(&mut self.spent.storage_io, start.elapsed());
         Ok(reads)
     }
 }
 
-/// The hash that the block of this number is given.
+/// The block hash for a block number.
 fn hash(number: u64) -> B256 {
     keccak256(number.to_be_bytes())
 }
 
 impl BackendContender {
-    /// The state `depth` commits before the present one, under its own root if it is retained; `None`
-    /// if that is gone, or was never there.
-    fn state_at(&self, depth: u64) -> Result<Option<StateAt>, StateError> {
+    /// The state `depth` commits before the current one. It has its own root if it is retained;
+    /// `None` if it is no longer stored, or never existed.
+    fn state_at(&self, depth: u64) -> Result<Option<StateProvider>, StateError> {
         let (Some(tip), Some(retained)) = (self.store.tip(), self.store.retained()) else {
             return Ok(None);
         };
         let Some(number) = tip.block.number.checked_sub(depth) else { return Ok(None) };
         let block = match number {
-            // It was loaded.
+            // The bulk load made it.
             0 => BlockRef::default(),
             _ => BlockRef::new(number, hash(number)),
         };
         if retained.contains(&number) {
-            return self.store.at(At::Block(block.hash)).map(Some);
+            return self.store.at(StateId::Block(block.hash)).map(Some);
         }
         match self.store.history(block) {
             Ok(state) => Ok(Some(state)),
@@ -207,11 +213,16 @@ impl BackendContender {
         }
     }
 
-    /// What the proof of `key` in an old state shows; `None` if it is refused.
-    fn shown(&self, state: &StateAt, proof: &StateProof, key: &StateKey) -> Option<Option<Value>> {
+    /// The value of `key` that the proof in an old state shows; `None` if the proof is refused.
+    fn shown(
+        &self,
+        state: &StateProvider,
+        proof: &StateProof,
+        key: &StateKey,
+    ) -> Option<Option<StateValue>> {
         let backend = self.store.backend();
         let by_view = || backend.history().is_some_and(|history| history.proven_by_view());
-        if state.seen_from().is_none() || !by_view() {
+        if state.opened_from().is_none() || !by_view() {
             return backend.verify(proof.root, &[*key], &proof.bytes).ok()?.pop();
         }
         let (provenance, number) = (backend.provenance()?, state.number()?);
@@ -222,36 +233,36 @@ impl BackendContender {
 }
 
 impl Contender for BackendContender {
-    fn commit(&mut self, block: &[Op]) -> Result<Reads, BenchError> {
+    fn commit(&mut self, block: &[KeyOp]) -> Result<ReadDigest, BenchError> {
         let done = self.step(block);
-        done.of(&self.name)
+        done.of_backend(&self.name)
     }
 
-    fn settle(&mut self) -> Result<(), BenchError> {
+    fn wait_idle(&mut self) -> Result<(), BenchError> {
         let start = Instant::now();
-        let settled = self.store.settle().of(&self.name);
-        Breakdown::add(&mut self.spent.storage_io, start.elapsed());
+        let settled = self.store.wait_idle().of_backend(&self.name);
+        TimeBreakdown::add(&mut self.spent.storage_io, start.elapsed());
         settled
     }
 
-    fn breakdown(&self) -> Option<Breakdown> {
+    fn breakdown(&self) -> Option<TimeBreakdown> {
         Some(self.spent)
     }
 
     fn flush(&mut self) -> Result<(), BenchError> {
-        self.store.flush().of(&self.name)?;
+        self.store.flush().of_backend(&self.name)?;
         match self.sync {
-            SyncMode::Durable => self.db.sync().of(&self.name),
+            SyncMode::Durable => self.db.sync().of_backend(&self.name),
             SyncMode::NoSync => Ok(()),
         }
     }
 
-    fn counts(&self) -> Option<Counts> {
+    fn counts(&self) -> Option<CounterSnapshot> {
         Some(self.store.counts())
     }
 
     fn disk_bytes(&self) -> Result<u64, BenchError> {
-        let mut bytes = self.kv.disk_bytes().of(&self.name)?;
+        let mut bytes = self.kv.disk_bytes().of_backend(&self.name)?;
         let path = files(&self.folder);
         let io = |source| BenchError::Io { action: "measuring", path: path.clone(), source };
         for file in fs::read_dir(&path).map_err(io)? {
@@ -261,7 +272,7 @@ impl Contender for BackendContender {
     }
 
     fn free_bytes(&self) -> Result<Option<u64>, BenchError> {
-        let stats = self.db.stats().of(&self.name)?;
+        let stats = self.db.stats().of_backend(&self.name)?;
         Ok(Some(stats.free_pages * stats.page_size))
     }
 
@@ -276,26 +287,26 @@ impl Contender for BackendContender {
             return Ok(None);
         }
         let mut figures = ProofFigures::new(present);
-        // The first one finds caches empty, and is not what is measured.
-        match self.store.at(At::Tip).and_then(|state| state.prove(&keys[..1])) {
+        // The first proof finds empty caches and is not measured.
+        match self.store.at(StateId::Tip).and_then(|state| state.prove(&keys[..1])) {
             Err(StateError::OutsideShard { .. }) => {}
-            proof => drop(proof.of(&self.name)?),
+            proof => drop(proof.of_backend(&self.name)?),
         }
         for key in keys {
             if stop.load(Ordering::Relaxed) {
                 return Err(BenchError::Stopped);
             }
             let start = Instant::now();
-            let proof = match self.store.at(At::Tip).and_then(|state| state.prove(&[*key])) {
-                // What another node keeps.
+            let proof = match self.store.at(StateId::Tip).and_then(|state| state.prove(&[*key])) {
+                // Another shard has the proof data of this key.
                 Err(StateError::OutsideShard { .. }) => continue,
-                proof => proof.of(&self.name)?,
+                proof => proof.of_backend(&self.name)?,
             };
             let made = start.elapsed();
             let shown = backend.verify(proof.root, &[*key], &proof.bytes);
             let verified = start.elapsed() - made;
-            let value = self.store.at(At::Tip).and_then(|reader| reader.get(key));
-            let value = value.of(&self.name)?;
+            let value = self.store.at(StateId::Tip).and_then(|reader| reader.get(key));
+            let value = value.of_backend(&self.name)?;
             let right = value.is_some() == present && shown.is_ok_and(|shown| shown == [value]);
             if !right {
                 let (backend, key) = (self.name.clone(), key.to_string());
@@ -316,23 +327,23 @@ impl Contender for BackendContender {
             return Ok(None);
         }
         let mut figures: Option<ProofFigures> = None;
-        // The first key twice: what its proof finds for the first time is no part of the others.
+        // The first key comes twice: its first proof fills caches, and is recorded separately.
         for key in keys[..1].iter().chain(keys) {
             if stop.load(Ordering::Relaxed) {
                 return Err(BenchError::Stopped);
             }
-            // As whoever asks for one proof does it: the state is found anew for each.
+            // The state is opened again for each proof, as for a single request.
             let start = Instant::now();
-            let Some(state) = self.state_at(depth).of(&self.name)? else { return Ok(None) };
+            let Some(state) = self.state_at(depth).of_backend(&self.name)? else { return Ok(None) };
             let proof = match state.prove(&[*key]) {
-                // What another node keeps.
+                // Another shard has the proof data of this key.
                 Err(StateError::OutsideShard { .. }) => continue,
-                proof => proof.of(&self.name)?,
+                proof => proof.of_backend(&self.name)?,
             };
             let made = start.elapsed();
             let shown = self.shown(&state, &proof, key);
             let verified = start.elapsed() - made;
-            if shown != Some(state.get(key).of(&self.name)?) {
+            if shown != Some(state.get(key).of_backend(&self.name)?) {
                 let (backend, key) = (self.name.clone(), key.to_string());
                 return Err(BenchError::WrongProof { backend, key });
             }
@@ -353,8 +364,8 @@ impl Contender for BackendContender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use retrie_backends::{Flags, Lane, lane};
-    use retrie_state::descriptor::{Making, Purpose};
+    use retrie_backends::{BackendLane, FlagValues, lane};
+    use retrie_state::descriptor::{ConstructorInput, StorePurpose};
     use std::collections::BTreeSet;
 
     #[test]
@@ -369,9 +380,10 @@ mod tests {
             "cole:memory-pairs=100",
         ];
         let formats = names.map(|name| {
-            let Lane { backend, flags } = lane(name, &Flags::default()).unwrap();
-            let making = Making { flags: &flags, purpose: Purpose::Trial, cache: None };
-            BackendEntrant::new((backend.make)(&making).unwrap()).format()
+            let BackendLane { backend, flags } = lane(name, &FlagValues::default()).unwrap();
+            let making =
+                ConstructorInput { flags: &flags, purpose: StorePurpose::Temporary, cache: None };
+            BackendFactory::new((backend.make)(&making).unwrap()).format()
         });
         assert_eq!(formats.iter().collect::<BTreeSet<_>>().len(), names.len(), "{formats:?}");
         let is_fit = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);

@@ -1,104 +1,105 @@
-//! An AVL tree over leaves of any kind: single elements, or chunks. Inner nodes hold the smallest key of
-//! their right subtree, and all nodes lie in one array, so that the two kinds differ in their leaves alone.
+//! An AVL tree over leaves of any kind: single elements, or chunks. Inner nodes hold the smallest
+//! key of their right subtree. All nodes lie in one array, so that trees with different leaves
+//! differ in nothing else.
 //!
-//! It changes as the tree of `storage-bavl` does: leaves give way to others in their places, and what has
-//! become of two children is joined.
+//! Updates work as in `storage-bavl`: leaves are replaced by other leaves, and the resulting
+//! subtrees of two children are joined.
 
-use super::hash::Batch;
+use super::hash::HashBatch;
 use alloy_primitives::B256;
 
-/// Number of a node, or of a leaf.
-pub(super) type Id = u32;
+/// Index of a node, or of a leaf.
+pub(super) type NodeId = u32;
 
-/// Leaves that are hashed together, and inner nodes.
+/// Number of leaves, or inner nodes, that are hashed together.
 const AT_ONCE: usize = 64;
 
-/// What hangs below.
-pub(super) trait Leaf: Sized {
+/// A leaf of the tree.
+pub(super) trait AvlLeaf: Sized {
     /// Its smallest key.
     fn first(&self) -> u32;
 
-    /// The hashes of these leaves, in this order.
-    fn hash_all(leaves: &mut [Self], which: &[Id], hashes: &mut Vec<B256>);
+    /// Appends the hashes of the leaves with indexes `which`, in this order.
+    fn hash_all(leaves: &mut [Self], which: &[NodeId], hashes: &mut Vec<B256>);
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Node {
-    /// The smallest key below.
+struct AvlNode {
+    /// The smallest key of the subtree.
     first: u32,
     /// The smallest key of the right subtree.
     separator: u32,
-    /// Children; of a leaf the left one is its number among leaves.
-    left: Id,
-    right: Id,
-    /// 0 of a leaf.
+    /// Left child; of a leaf node, the index in `leaves`.
+    left: NodeId,
+    right: NodeId,
+    /// 0 for a leaf.
     height: u8,
-    /// Whether something below has changed since it was hashed.
+    /// Whether the subtree has changed since it was hashed.
     is_stale: bool,
     hash: B256,
 }
 
 /// Which child of its parent a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum ChildSide {
     Left,
     Right,
 }
 
-/// A leaf that gives way to others.
+/// The replacement of one leaf by others.
 #[derive(Debug)]
-pub(super) struct Edit {
-    /// A key in its range.
+pub(super) struct LeafEdit {
+    /// A key in the range of the leaf.
     pub(super) key: u32,
-    /// Nodes of leaves.
-    pub(super) new: Vec<Id>,
+    /// Nodes of the new leaves.
+    pub(super) new: Vec<NodeId>,
 }
 
-/// What an insertion does at the leaf in whose range it falls.
-pub(super) enum Put<L> {
-    /// The leaf has changed in its place.
+/// The effect of an insertion at the leaf in whose range the key lies.
+pub(super) enum LeafInsert<L> {
+    /// The leaf was changed in place.
     Changed,
-    /// Another leaf comes beside it.
+    /// A new leaf is added beside it.
     Beside(L),
 }
 
 #[derive(Debug)]
-pub(super) struct Avl<L> {
-    nodes: Vec<Node>,
+pub(super) struct AvlTree<L> {
+    nodes: Vec<AvlNode>,
     leaves: Vec<L>,
-    free: Vec<Id>,
-    top: Option<Id>,
+    free: Vec<NodeId>,
+    top: Option<NodeId>,
 }
 
-impl<L: Leaf> Avl<L> {
+impl<L: AvlLeaf> AvlTree<L> {
     pub(super) const fn new() -> Self {
         Self { nodes: Vec::new(), leaves: Vec::new(), free: Vec::new(), top: None }
     }
 
-    /// Leaves that were ever there.
+    /// All leaves ever added, with the unused ones.
     pub(super) fn leaves(&self) -> &[L] {
         &self.leaves
     }
 
-    pub(super) fn leaf_mut(&mut self, leaf: Id) -> &mut L {
+    pub(super) fn leaf_mut(&mut self, leaf: NodeId) -> &mut L {
         &mut self.leaves[leaf as usize]
     }
 
-    fn node(&self, id: Id) -> &Node {
+    fn node(&self, id: NodeId) -> &AvlNode {
         &self.nodes[id as usize]
     }
 
-    fn add(&mut self, node: Node) -> Id {
+    fn add(&mut self, node: AvlNode) -> NodeId {
         if let Some(id) = self.free.pop() {
             self.nodes[id as usize] = node;
             return id;
         }
         self.nodes.push(node);
-        (self.nodes.len() - 1) as Id
+        (self.nodes.len() - 1) as NodeId
     }
 
-    /// A node for a leaf, which is put at number `at`, or at the end.
-    pub(super) fn leaf(&mut self, leaf: L, at: Option<Id>) -> Id {
+    /// Adds a node for a leaf, which is stored at index `at`, or at the end.
+    pub(super) fn leaf(&mut self, leaf: L, at: Option<NodeId>) -> NodeId {
         let first = leaf.first();
         let at = match at {
             Some(at) => {
@@ -107,21 +108,29 @@ impl<L: Leaf> Avl<L> {
             }
             None => {
                 self.leaves.push(leaf);
-                (self.leaves.len() - 1) as Id
+                (self.leaves.len() - 1) as NodeId
             }
         };
         let (separator, right, hash) = (first, 0, B256::ZERO);
-        self.add(Node { first, separator, left: at, right, height: 0, is_stale: true, hash })
+        self.add(AvlNode { first, separator, left: at, right, height: 0, is_stale: true, hash })
     }
 
-    fn inner(&mut self, left: Id, right: Id) -> Id {
+    fn inner(&mut self, left: NodeId, right: NodeId) -> NodeId {
         let (l, r) = (self.node(left), self.node(right));
         let (first, separator, height) = (l.first, r.first, 1 + l.height.max(r.height));
-        self.add(Node { first, separator, left, right, height, is_stale: true, hash: B256::ZERO })
+        self.add(AvlNode {
+            first,
+            separator,
+            left,
+            right,
+            height,
+            is_stale: true,
+            hash: B256::ZERO,
+        })
     }
 
-    /// The number of the leaf in whose range `key` lies.
-    pub(super) fn find(&self, key: u32) -> Option<Id> {
+    /// Index of the leaf in whose range `key` lies.
+    pub(super) fn find(&self, key: u32) -> Option<NodeId> {
         let mut node = self.node(self.top?);
         while node.height > 0 {
             node = self.node(if key < node.separator { node.left } else { node.right });
@@ -129,8 +138,8 @@ impl<L: Leaf> Avl<L> {
         Some(node.left)
     }
 
-    /// As [`find`](Self::find), of a leaf that is to be changed.
-    pub(super) fn find_mut(&mut self, key: u32) -> Option<Id> {
+    /// Like [`find`](Self::find), for a leaf that will be changed.
+    pub(super) fn find_mut(&mut self, key: u32) -> Option<NodeId> {
         let mut at = self.top?;
         loop {
             let node = &mut self.nodes[at as usize];
@@ -144,7 +153,7 @@ impl<L: Leaf> Avl<L> {
     }
 
     /// The leaves before and after the one in whose range `key` lies.
-    pub(super) fn neighbours(&self, key: u32) -> (Option<Id>, Option<Id>) {
+    pub(super) fn neighbours(&self, key: u32) -> (Option<NodeId>, Option<NodeId>) {
         let (mut before, mut after) = (None, None);
         let Some(top) = self.top else { return (None, None) };
         let mut node = self.node(top);
@@ -157,36 +166,41 @@ impl<L: Leaf> Avl<L> {
                 node = self.node(node.right);
             }
         }
-        let edge = |at: Option<Id>, side| {
+        let edge = |at: Option<NodeId>, side| {
             let mut node = self.node(at?);
             while node.height > 0 {
-                node = self.node(if side == Side::Left { node.left } else { node.right });
+                node = self.node(if side == ChildSide::Left { node.left } else { node.right });
             }
             Some(node.left)
         };
-        (edge(before, Side::Right), edge(after, Side::Left))
+        (edge(before, ChildSide::Right), edge(after, ChildSide::Left))
     }
 
-    /// Inserts at the leaf in whose range `key` lies, which is given; `None` if there is none.
-    pub(super) fn put(&mut self, key: u32, insert: impl FnOnce(Option<&mut L>) -> Put<L>) {
+    /// Calls `insert` with the leaf in whose range `key` lies; with `None` if the tree is empty.
+    pub(super) fn put(&mut self, key: u32, insert: impl FnOnce(Option<&mut L>) -> LeafInsert<L>) {
         self.top = Some(match self.top {
             Some(top) => self.put_below(top, key, insert),
             None => match insert(None) {
-                Put::Beside(leaf) => self.leaf(leaf, None),
-                Put::Changed => return,
+                LeafInsert::Beside(leaf) => self.leaf(leaf, None),
+                LeafInsert::Changed => return,
             },
         });
     }
 
-    fn put_below(&mut self, id: Id, key: u32, insert: impl FnOnce(Option<&mut L>) -> Put<L>) -> Id {
-        let Node { separator, left, right, height, first, .. } = *self.node(id);
+    fn put_below(
+        &mut self,
+        id: NodeId,
+        key: u32,
+        insert: impl FnOnce(Option<&mut L>) -> LeafInsert<L>,
+    ) -> NodeId {
+        let AvlNode { separator, left, right, height, first, .. } = *self.node(id);
         if height == 0 {
             return match insert(self.leaves.get_mut(left as usize)) {
-                Put::Changed => {
+                LeafInsert::Changed => {
                     self.nodes[id as usize].is_stale = true;
                     id
                 }
-                Put::Beside(leaf) => {
+                LeafInsert::Beside(leaf) => {
                     let is_before = leaf.first() < first;
                     let new = self.leaf(leaf, None);
                     if is_before { self.inner(new, id) } else { self.inner(id, new) }
@@ -201,8 +215,8 @@ impl<L: Leaf> Avl<L> {
         self.join(left, right)
     }
 
-    /// Lets leaves give way to others. Edits are in key order.
-    pub(super) fn edit(&mut self, edits: &[Edit]) {
+    /// Replaces leaves. Edits are in key order.
+    pub(super) fn edit(&mut self, edits: &[LeafEdit]) {
         self.top = match self.top {
             Some(top) => self.edit_below(top, edits),
             None => {
@@ -212,11 +226,11 @@ impl<L: Leaf> Avl<L> {
         };
     }
 
-    fn edit_below(&mut self, id: Id, edits: &[Edit]) -> Option<Id> {
+    fn edit_below(&mut self, id: NodeId, edits: &[LeafEdit]) -> Option<NodeId> {
         if edits.is_empty() {
             return Some(id);
         }
-        let Node { separator, left, right, height, .. } = *self.node(id);
+        let AvlNode { separator, left, right, height, .. } = *self.node(id);
         self.free.push(id);
         if height == 0 {
             let new: Vec<_> = edits.iter().flat_map(|edit| edit.new.iter().copied()).collect();
@@ -229,8 +243,8 @@ impl<L: Leaf> Avl<L> {
         }
     }
 
-    /// The tree that halves these nodes, the left half being the larger one.
-    fn halve(&mut self, nodes: &[Id]) -> Option<Id> {
+    /// A tree over these nodes by repeated halving. The left half is the larger one.
+    fn halve(&mut self, nodes: &[NodeId]) -> Option<NodeId> {
         match nodes {
             [] => None,
             [one] => Some(*one),
@@ -242,24 +256,24 @@ impl<L: Leaf> Avl<L> {
         }
     }
 
-    /// Two trees as one, all keys of `left` being smaller.
-    fn join(&mut self, left: Id, right: Id) -> Id {
+    /// Joins two trees. All keys of `left` are smaller.
+    fn join(&mut self, left: NodeId, right: NodeId) -> NodeId {
         let (l, r) = (*self.node(left), *self.node(right));
         if l.height > r.height + 1 {
             self.free.push(left);
             let near = self.join(l.right, right);
-            self.lean_right(l.left, near)
+            self.balance_right(l.left, near)
         } else if r.height > l.height + 1 {
             self.free.push(right);
             let near = self.join(left, r.left);
-            self.lean_left(near, r.right)
+            self.balance_left(near, r.right)
         } else {
             self.inner(left, right)
         }
     }
 
-    /// An inner node whose right child may be higher by 2.
-    fn lean_right(&mut self, left: Id, right: Id) -> Id {
+    /// An inner node whose right child may be too high by 2; rotates if it is.
+    fn balance_right(&mut self, left: NodeId, right: NodeId) -> NodeId {
         let r = *self.node(right);
         if r.height <= self.node(left).height + 1 {
             return self.inner(left, right);
@@ -275,8 +289,8 @@ impl<L: Leaf> Avl<L> {
         self.inner(one, other)
     }
 
-    /// An inner node whose left child may be higher by 2.
-    fn lean_left(&mut self, left: Id, right: Id) -> Id {
+    /// An inner node whose left child may be too high by 2; rotates if it is.
+    fn balance_left(&mut self, left: NodeId, right: NodeId) -> NodeId {
         let l = *self.node(left);
         if l.height <= self.node(right).height + 1 {
             return self.inner(left, right);
@@ -292,12 +306,12 @@ impl<L: Leaf> Avl<L> {
         self.inner(one, other)
     }
 
-    /// Hashes what has changed, nodes of one height together; the hash of the top.
+    /// Hashes all changed nodes, height by height. Returns the hash of the top node.
     pub(super) fn hash(&mut self) -> Option<B256> {
         let top = self.top?;
         let mut stale = vec![Vec::new(); usize::from(self.node(top).height) + 1];
         self.collect(top, &mut stale);
-        let (mut hashes, mut which, mut batch) = (Vec::new(), Vec::new(), Batch::default());
+        let (mut hashes, mut which, mut batch) = (Vec::new(), Vec::new(), HashBatch::default());
         for (height, nodes) in stale.iter().enumerate() {
             for nodes in nodes.chunks(AT_ONCE) {
                 if height == 0 {
@@ -321,7 +335,7 @@ impl<L: Leaf> Avl<L> {
         Some(self.node(top).hash)
     }
 
-    fn collect(&self, id: Id, stale: &mut [Vec<Id>]) {
+    fn collect(&self, id: NodeId, stale: &mut [Vec<NodeId>]) {
         let node = self.node(id);
         if !node.is_stale {
             return;
@@ -333,18 +347,18 @@ impl<L: Leaf> Avl<L> {
         stale[usize::from(node.height)].push(id);
     }
 
-    /// The siblings on the way from the leaf in whose range `key` lies up to the top, with the sides that
-    /// they stand on.
-    pub(super) fn way(&self, key: u32) -> Vec<(Side, B256)> {
+    /// The siblings on the path from the leaf in whose range `key` lies up to the top, with their
+    /// sides.
+    pub(super) fn proof_path(&self, key: u32) -> Vec<(ChildSide, B256)> {
         let mut way = Vec::new();
         let Some(top) = self.top else { return way };
         let mut node = self.node(top);
         while node.height > 0 {
             if key < node.separator {
-                way.push((Side::Right, self.node(node.right).hash));
+                way.push((ChildSide::Right, self.node(node.right).hash));
                 node = self.node(node.left);
             } else {
-                way.push((Side::Left, self.node(node.left).hash));
+                way.push((ChildSide::Left, self.node(node.left).hash));
                 node = self.node(node.right);
             }
         }
@@ -352,31 +366,38 @@ impl<L: Leaf> Avl<L> {
         way
     }
 
-    /// Calls `found` with each leaf in key order: its hash, depth and key-height, which is the height of
-    /// the node whose separator is its first key, and 0 of the first leaf (section IV.D).
-    pub(super) fn each(&self, found: &mut dyn FnMut(&L, Place)) {
+    /// Calls `found` with each leaf in key order, and its hash, depth and key-height. The
+    /// key-height is the height of the node whose separator is the leaf's first key, and 0 for the
+    /// first leaf (section IV.D).
+    pub(super) fn for_each_leaf(&self, found: &mut dyn FnMut(&L, LeafPlace)) {
         if let Some(top) = self.top {
             self.each_below(top, 0, 0, found);
         }
     }
 
-    fn each_below(&self, id: Id, depth: usize, key_height: u8, found: &mut dyn FnMut(&L, Place)) {
+    fn each_below(
+        &self,
+        id: NodeId,
+        depth: usize,
+        key_height: u8,
+        found: &mut dyn FnMut(&L, LeafPlace),
+    ) {
         let node = self.node(id);
         if node.height == 0 {
             let (leaf, hash) = (node.left, node.hash);
-            return found(&self.leaves[leaf as usize], Place { leaf, hash, depth, key_height });
+            return found(&self.leaves[leaf as usize], LeafPlace { leaf, hash, depth, key_height });
         }
         self.each_below(node.left, depth + 1, key_height, found);
         self.each_below(node.right, depth + 1, node.height, found);
     }
 
-    /// The tree of leaves in key order with these key-heights, not hashed; `None` if there is no such tree
-    /// (section IV.D).
+    /// Rebuilds the tree from leaves in key order and their key-heights, without hashes; `None` if
+    /// there is no such tree (section IV.D).
     pub(super) fn rebuild(leaves: impl Iterator<Item = (L, u8)>) -> Option<Self> {
         let mut tree = Self::new();
-        // Trees that wait for their right siblings, heights falling, with the height of the node that
-        // each is to be the left child of.
-        let mut waiting: Vec<Id> = Vec::new();
+        // Subtrees that wait for their right siblings, in order of falling height, and for each the
+        // height of its future parent.
+        let mut waiting: Vec<NodeId> = Vec::new();
         let mut parents: Vec<u8> = Vec::new();
         for (leaf, key_height) in leaves {
             if waiting.is_empty() != (key_height == 0) {
@@ -398,8 +419,8 @@ impl<L: Leaf> Avl<L> {
         Some(tree)
     }
 
-    /// Makes the last waiting tree the right child of a node.
-    fn close(&mut self, waiting: &mut Vec<Id>, parents: &mut Vec<u8>) -> Option<()> {
+    /// Makes the last waiting subtree the right child of a new node.
+    fn close(&mut self, waiting: &mut Vec<NodeId>, parents: &mut Vec<u8>) -> Option<()> {
         let (height, right, left) = (parents.pop()?, waiting.pop()?, waiting.pop()?);
         let is_balanced = self.node(left).height.abs_diff(self.node(right).height) <= 1;
         let node = self.inner(left, right);
@@ -408,10 +429,10 @@ impl<L: Leaf> Avl<L> {
     }
 }
 
-/// Where a leaf is.
+/// The position of a leaf.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) leaf: Id,
+pub(super) struct LeafPlace {
+    pub(super) leaf: NodeId,
     pub(super) hash: B256,
     pub(super) depth: usize,
     pub(super) key_height: u8,

@@ -1,29 +1,29 @@
-//! The AVL+ tree of Tendermint in memory: an element a leaf, all of them hashed as those of
-//! [`Bavl`](super::Bavl) are. Chunks are made of as many leaves as fit when they are asked for, so they
-//! prove nothing.
+//! The AVL+ tree of Tendermint in memory: each leaf is one element, with the same hashes as in
+//! [`BavlTree`](super::BavlTree). Messages contain as many leaves as requested, so a message proves
+//! nothing.
 
 use super::{
-    Tree,
-    avl::{Avl, Id, Leaf, Put},
-    hash::{self, Batch},
-    proof::{Proof, Step},
+    AuthenticatedTree,
+    avl::{AvlLeaf, AvlTree, LeafInsert, NodeId},
+    hash::{self, HashBatch},
+    proof::{MembershipProof, ProofStep},
 };
 use alloy_primitives::B256;
 
 /// A key and its value.
 #[derive(Debug)]
-pub(super) struct Element {
+pub(super) struct AvlElement {
     key: u32,
     value: Box<[u8]>,
 }
 
-impl Leaf for Element {
+impl AvlLeaf for AvlElement {
     fn first(&self) -> u32 {
         self.key
     }
 
-    fn hash_all(leaves: &mut [Self], which: &[Id], hashes: &mut Vec<B256>) {
-        let mut batch = Batch::default();
+    fn hash_all(leaves: &mut [Self], which: &[NodeId], hashes: &mut Vec<B256>) {
+        let mut batch = HashBatch::default();
         for id in which {
             let Self { key, value } = &leaves[*id as usize];
             batch.entry(*key, value);
@@ -34,17 +34,17 @@ impl Leaf for Element {
 
 /// The tree.
 #[derive(Debug)]
-pub(crate) struct AvlPlus {
-    tree: Avl<Element>,
+pub(crate) struct AvlPlusTree {
+    tree: AvlTree<AvlElement>,
 }
 
-impl AvlPlus {
-    /// The whole tree in messages of `many` elements, each element by itself: key-height, key, length of
-    /// its value, and value.
+impl AvlPlusTree {
+    /// Serialises the tree in messages of `many` elements. An element is: key-height, key, length
+    /// of its value, and value.
     pub(crate) fn serialize(&self, many: usize) -> Vec<Vec<u8>> {
         let mut messages: Vec<Vec<u8>> = Vec::new();
         let mut left = 0;
-        self.tree.each(&mut |Element { key, value }, place| {
+        self.tree.for_each_leaf(&mut |AvlElement { key, value }, place| {
             if left == 0 {
                 messages.push(Vec::new());
                 left = many;
@@ -60,50 +60,50 @@ impl AvlPlus {
         messages
     }
 
-    /// The tree of messages in their order, not hashed; `None` if they are not one.
+    /// Rebuilds the tree from messages in order, without hashes; `None` if they are not a tree.
     pub(crate) fn deserialize(messages: &[Vec<u8>]) -> Option<Self> {
         let elements: Option<Vec<_>> = messages.iter().map(|message| elements(message)).collect();
         Self::rebuild(elements?)
     }
 
-    /// The tree of what was read of messages, in their order.
-    pub(crate) fn rebuild(elements: Vec<Elements>) -> Option<Self> {
+    /// Rebuilds the tree from decoded messages in order.
+    pub(crate) fn rebuild(elements: Vec<MessageElements>) -> Option<Self> {
         let elements = elements.into_iter().flat_map(|elements| elements.0);
-        Some(Self { tree: Avl::rebuild(elements)? })
+        Some(Self { tree: AvlTree::rebuild(elements)? })
     }
 }
 
 /// The elements of a message, with their key-heights.
 #[derive(Debug)]
-pub(crate) struct Elements(Vec<(Element, u8)>);
+pub(crate) struct MessageElements(Vec<(AvlElement, u8)>);
 
-/// Reads a message; `None` if it is none.
-pub(crate) fn elements(mut message: &[u8]) -> Option<Elements> {
+/// Decodes a message; `None` if it is malformed.
+pub(crate) fn elements(mut message: &[u8]) -> Option<MessageElements> {
     let mut all = Vec::new();
     while let Some((key_height, rest)) = message.split_first() {
         let (key, rest) = rest.split_first_chunk()?;
         let (len, rest) = rest.split_first_chunk()?;
         let (value, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-        all.push((Element { key: u32::from_le_bytes(*key), value: value.into() }, *key_height));
+        all.push((AvlElement { key: u32::from_le_bytes(*key), value: value.into() }, *key_height));
         message = rest;
     }
-    Some(Elements(all))
+    Some(MessageElements(all))
 }
 
-impl Tree for AvlPlus {
+impl AuthenticatedTree for AvlPlusTree {
     const NAME: &'static str = "avlplus";
 
     fn new(_: usize) -> Self {
-        Self { tree: Avl::new() }
+        Self { tree: AvlTree::new() }
     }
 
     fn insert(&mut self, key: u32, value: &[u8]) {
         self.tree.put(key, |element| match element {
             Some(element) if element.key == key => {
                 element.value = value.into();
-                Put::Changed
+                LeafInsert::Changed
             }
-            _ => Put::Beside(Element { key, value: value.into() }),
+            _ => LeafInsert::Beside(AvlElement { key, value: value.into() }),
         });
     }
 
@@ -116,14 +116,16 @@ impl Tree for AvlPlus {
         self.tree.hash().unwrap_or_else(|| hash::cell([].iter()))
     }
 
-    fn prove(&self, key: u32) -> Option<Proof> {
+    fn prove(&self, key: u32) -> Option<MembershipProof> {
         self.get(key)?;
-        let way = self.tree.way(key).into_iter();
-        Some(Proof { steps: way.map(|(side, hash)| Step::Inner(side, hash)).collect() })
+        let way = self.tree.proof_path(key).into_iter();
+        Some(MembershipProof {
+            steps: way.map(|(side, hash)| ProofStep::Inner(side, hash)).collect(),
+        })
     }
 
     fn each_proof(&self, found: &mut dyn FnMut(usize)) {
-        self.tree.each(&mut |_, place| found(place.depth));
+        self.tree.for_each_leaf(&mut |_, place| found(place.depth));
     }
 
     fn chunks(&self) -> Option<usize> {

@@ -1,41 +1,41 @@
-//! The Merkle B+tree in memory (section III.C): leaves hold entries and inner nodes children, up to the
-//! same number; a node's hash is that of all hashes in it.
+//! The Merkle B+tree in memory (section III.C). Leaves hold entries and inner nodes hold children,
+//! both up to the same number. The hash of a node is the hash of all hashes in it.
 
 use super::{
-    Tree,
-    entries::Entries,
-    hash::{self, Batch},
-    proof::{Proof, Step},
+    AuthenticatedTree,
+    entries::EntryArrays,
+    hash::{self, HashBatch},
+    proof::{MembershipProof, ProofStep},
 };
 use alloy_primitives::B256;
 
 #[derive(Debug)]
-enum Node {
-    Leaf(Entries),
-    Inner(Inner),
+enum BPlusNode {
+    Leaf(EntryArrays),
+    Inner(InnerNode),
 }
 
 #[derive(Debug)]
-struct Inner {
+struct InnerNode {
     /// The smallest key of each child; the first one's is not used.
     firsts: Vec<u32>,
-    children: Vec<Child>,
+    children: Vec<ChildNode>,
 }
 
 #[derive(Debug)]
-struct Child {
-    node: Box<Node>,
+struct ChildNode {
+    node: Box<BPlusNode>,
     hash: B256,
     is_stale: bool,
 }
 
-impl Child {
-    fn new(node: Node) -> Self {
+impl ChildNode {
+    fn new(node: BPlusNode) -> Self {
         Self { node: Box::new(node), hash: B256::ZERO, is_stale: true }
     }
 }
 
-impl Inner {
+impl InnerNode {
     fn child(&self, key: u32) -> usize {
         self.firsts[1..].partition_point(|first| *first <= key)
     }
@@ -45,8 +45,9 @@ impl Inner {
     }
 }
 
-impl Node {
-    /// Inserts below; the right half and its first key, if it had to be split.
+impl BPlusNode {
+    /// Inserts into the subtree. If the node was split, returns the first key of the right half,
+    /// and the right half.
     fn insert(
         &mut self,
         most: usize,
@@ -62,7 +63,7 @@ impl Node {
                 }
                 let half = entries.len() / 2;
                 let lengths = [entries.len() - half, half];
-                let mut halves = Entries::cut(&[&*entries], &lengths, most);
+                let mut halves = EntryArrays::cut(&[&*entries], &lengths, most);
                 let right = halves.pop()?;
                 *entries = halves.pop()?;
                 *leaves += 1;
@@ -74,7 +75,7 @@ impl Node {
                 child.is_stale = true;
                 let (first, right) = child.node.insert(most, key, value, leaves)?;
                 inner.firsts.insert(at + 1, first);
-                inner.children.insert(at + 1, Child::new(right));
+                inner.children.insert(at + 1, ChildNode::new(right));
                 if inner.children.len() <= most {
                     return None;
                 }
@@ -86,13 +87,13 @@ impl Node {
         }
     }
 
-    const fn inner(firsts: Vec<u32>, children: Vec<Child>) -> Inner {
-        Inner { firsts, children }
+    const fn inner(firsts: Vec<u32>, children: Vec<ChildNode>) -> InnerNode {
+        InnerNode { firsts, children }
     }
 
-    /// Hashes what has changed below, and gives the hashes in this node.
+    /// Hashes the changed nodes below, and returns the hashes in this node.
     fn hashes(&mut self) -> Vec<B256> {
-        let (mut batch, mut digests) = (Batch::default(), Vec::new());
+        let (mut batch, mut digests) = (HashBatch::default(), Vec::new());
         match self {
             Self::Leaf(entries) => {
                 entries.hash_new(&mut batch);
@@ -132,42 +133,42 @@ impl Node {
 
 /// The tree.
 #[derive(Debug)]
-pub(crate) struct BPlus {
+pub(crate) struct BPlusTree {
     most: usize,
-    top: Node,
+    top: BPlusNode,
     leaves: usize,
 }
 
-impl BPlus {
+impl BPlusTree {
     /// The leaf in whose range `key` lies.
-    fn find(&self, key: u32) -> &Entries {
+    fn find(&self, key: u32) -> &EntryArrays {
         let mut node = &self.top;
         loop {
             match node {
-                Node::Leaf(entries) => return entries,
-                Node::Inner(inner) => node = &inner.children[inner.child(key)].node,
+                BPlusNode::Leaf(entries) => return entries,
+                BPlusNode::Inner(inner) => node = &inner.children[inner.child(key)].node,
             }
         }
     }
 }
 
-/// All of them but that at a place.
-fn others(hashes: &[B256], at: usize) -> Step {
-    Step::Cell(hashes[..at].to_vec(), hashes[at + 1..].to_vec())
+/// All hashes but the one at index `at`.
+fn others(hashes: &[B256], at: usize) -> ProofStep {
+    ProofStep::Cell(hashes[..at].to_vec(), hashes[at + 1..].to_vec())
 }
 
-impl Tree for BPlus {
+impl AuthenticatedTree for BPlusTree {
     const NAME: &'static str = "bplus";
 
     fn new(most: usize) -> Self {
-        Self { most, top: Node::Leaf(Entries::default()), leaves: 1 }
+        Self { most, top: BPlusNode::Leaf(EntryArrays::default()), leaves: 1 }
     }
 
     fn insert(&mut self, key: u32, value: &[u8]) {
         if let Some((first, right)) = self.top.insert(self.most, key, value, &mut self.leaves) {
-            let left = std::mem::replace(&mut self.top, Node::Leaf(Entries::default()));
-            let children = [left, right].map(Child::new).into();
-            self.top = Node::Inner(Node::inner(vec![0, first], children));
+            let left = std::mem::replace(&mut self.top, BPlusNode::Leaf(EntryArrays::default()));
+            let children = [left, right].map(ChildNode::new).into();
+            self.top = BPlusNode::Inner(BPlusNode::inner(vec![0, first], children));
         }
     }
 
@@ -179,20 +180,20 @@ impl Tree for BPlus {
         hash::cell(self.top.hashes().iter())
     }
 
-    fn prove(&self, key: u32) -> Option<Proof> {
+    fn prove(&self, key: u32) -> Option<MembershipProof> {
         let mut steps = Vec::new();
         let mut node = &self.top;
         loop {
             match node {
-                Node::Inner(inner) => {
+                BPlusNode::Inner(inner) => {
                     let at = inner.child(key);
                     steps.push(others(&inner.hashes(), at));
                     node = &inner.children[at].node;
                 }
-                Node::Leaf(entries) => {
+                BPlusNode::Leaf(entries) => {
                     steps.push(others(entries.hashes(), entries.position(key).ok()?));
                     steps.reverse();
-                    return Some(Proof { steps });
+                    return Some(MembershipProof { steps });
                 }
             }
         }

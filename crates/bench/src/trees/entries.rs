@@ -1,27 +1,27 @@
-//! A run of entries in arrays (section IV.B): keys in order, and their values in the order they came.
+//! Entries in arrays (section IV.B): keys in order, and values in the order of insertion.
 
-use super::hash::Batch;
+use super::hash::HashBatch;
 use alloy_primitives::B256;
 
-/// Where a value lies.
+/// The position of a value in the value array.
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
+struct ValueSpan {
     start: u32,
     len: u32,
 }
 
-/// Entries of a chunk, or of a cell.
+/// The entries of a chunk, or of a B+tree leaf.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Entries {
+pub(super) struct EntryArrays {
     keys: Vec<u32>,
-    slots: Vec<Slot>,
-    /// Values, and what has become of replaced ones.
+    slots: Vec<ValueSpan>,
+    /// The values. Replaced values stay until the entries are cut.
     values: Vec<u8>,
-    /// Hashes of entries; zero of those that are not hashed yet.
+    /// Hashes of the entries; zero if an entry is not hashed yet.
     hashes: Vec<B256>,
 }
 
-impl Entries {
+impl EntryArrays {
     pub(super) const fn len(&self) -> usize {
         self.keys.len()
     }
@@ -39,7 +39,7 @@ impl Entries {
     }
 
     pub(super) fn value(&self, at: usize) -> &[u8] {
-        let Slot { start, len } = self.slots[at];
+        let ValueSpan { start, len } = self.slots[at];
         &self.values[start as usize..][..len as usize]
     }
 
@@ -47,13 +47,13 @@ impl Entries {
         self.position(key).ok().map(|at| self.value(at))
     }
 
-    fn append(&mut self, value: &[u8]) -> Slot {
+    fn append(&mut self, value: &[u8]) -> ValueSpan {
         let start = self.values.len() as u32;
         self.values.extend_from_slice(value);
-        Slot { start, len: value.len() as u32 }
+        ValueSpan { start, len: value.len() as u32 }
     }
 
-    /// Its position, and whether it is new.
+    /// Inserts or replaces an entry. Returns its position, and whether it is new.
     pub(super) fn insert(&mut self, key: u32, value: &[u8]) -> (usize, bool) {
         let slot = self.append(value);
         match self.position(key) {
@@ -70,7 +70,7 @@ impl Entries {
         }
     }
 
-    /// Room for so many entries of this mean size.
+    /// Empty arrays with room for `entries` entries and `bytes` bytes of values.
     fn with_room(entries: usize, bytes: usize) -> Self {
         Self {
             keys: Vec::with_capacity(entries),
@@ -80,7 +80,8 @@ impl Entries {
         }
     }
 
-    /// The entries of some runs, cut into runs of these lengths, with room for `most` each.
+    /// Cuts the entries of consecutive arrays into arrays of these lengths, with room for `most`
+    /// entries each.
     pub(super) fn cut(runs: &[&Self], lengths: &[usize], most: usize) -> Vec<Self> {
         let places = runs.iter().flat_map(|run| (0..run.len()).map(move |at| (*run, at)));
         let bytes: usize = runs.iter().map(|run| run.values.len()).sum();
@@ -99,8 +100,8 @@ impl Entries {
         lengths.iter().map(new).collect()
     }
 
-    /// Adds those entries to a batch that are not hashed.
-    pub(super) fn hash_new(&self, batch: &mut Batch) {
+    /// Adds the entries without hash to a batch.
+    pub(super) fn hash_new(&self, batch: &mut HashBatch) {
         for at in 0..self.len() {
             if self.hashes[at].is_zero() {
                 batch.entry(self.keys[at], self.value(at));
@@ -108,7 +109,7 @@ impl Entries {
         }
     }
 
-    /// Takes the digests of that batch.
+    /// Stores the digests of that batch.
     pub(super) fn take_new(&mut self, digests: &mut impl Iterator<Item = B256>) {
         let new = self.hashes.iter_mut().filter(|hash| hash.is_zero());
         for (hash, digest) in new.zip(digests) {
@@ -116,20 +117,20 @@ impl Entries {
         }
     }
 
-    /// All in bytes: count and length of the values, and the arrays as they are.
+    /// Serialises the entries: their number, the length of the values, and the arrays.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         out.reserve(8 + 12 * self.len() + self.values.len());
         out.extend_from_slice(&(self.len() as u32).to_le_bytes());
         out.extend_from_slice(&(self.values.len() as u32).to_le_bytes());
         self.keys.iter().for_each(|key| out.extend_from_slice(&key.to_le_bytes()));
-        for Slot { start, len } in &self.slots {
+        for ValueSpan { start, len } in &self.slots {
             out.extend_from_slice(&start.to_le_bytes());
             out.extend_from_slice(&len.to_le_bytes());
         }
         out.extend_from_slice(&self.values);
     }
 
-    /// Reads [`write`](Self::write)'s bytes back; `None` if they are not those of a run of entries.
+    /// Decodes the bytes of [`write`](Self::write); `None` if they are malformed.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let (count, rest) = bytes.split_first_chunk::<4>()?;
         let (len, rest) = rest.split_first_chunk::<4>()?;
@@ -144,10 +145,11 @@ impl Entries {
         let slots = slots.as_chunks::<8>().0.iter().map(|slot| {
             let [start, len] =
                 [0, 4].map(|at| number(&[slot[at], slot[at + 1], slot[at + 2], slot[at + 3]]));
-            Slot { start, len }
+            ValueSpan { start, len }
         });
-        let slots: Vec<Slot> = slots.collect();
-        let is_within = |slot: &Slot| u64::from(slot.start) + u64::from(slot.len) <= len as u64;
+        let slots: Vec<ValueSpan> = slots.collect();
+        let is_within =
+            |slot: &ValueSpan| u64::from(slot.start) + u64::from(slot.len) <= len as u64;
         let is_sound = keys.is_sorted_by(|one, next| one < next) && slots.iter().all(is_within);
         let hashes = vec![B256::ZERO; count];
         is_sound.then(|| Self { keys, slots, values: values.to_vec(), hashes })

@@ -1,4 +1,5 @@
-//! What the trees hash: as `storage-bavl` does, so that [`super::Bavl`] has the roots of that backend.
+//! The hash functions of the trees: the same as in `storage-bavl`, so that [`super::BavlTree`] has
+//! the roots of that backend.
 
 use alloy_primitives::{Address, B256};
 use retrie_state::{StateKey, blake2b};
@@ -11,7 +12,7 @@ const ROOT: u8 = 4;
 /// Only B+trees have cells.
 const CELL: u8 = 5;
 
-/// The state key that stands for a key.
+/// The state key for a key of a tree.
 pub(super) fn state_key(key: u32) -> StateKey {
     StateKey::Account(Address::left_padding_from(&key.to_be_bytes()))
 }
@@ -37,7 +38,7 @@ pub(super) fn root(most: u32, top: &B256) -> B256 {
 }
 
 pub(super) fn cell<'a>(hashes: impl Iterator<Item = &'a B256>) -> B256 {
-    let mut hasher = blake2b::Hasher::default();
+    let mut hasher = blake2b::Blake2bHasher::default();
     hasher.update(&[CELL]);
     for hash in hashes {
         hasher.update(&hash[..]);
@@ -45,11 +46,11 @@ pub(super) fn cell<'a>(hashes: impl Iterator<Item = &'a B256>) -> B256 {
     hasher.finish()
 }
 
-/// Many inputs hashed together. The digests are those of the functions of the same names.
+/// Inputs that are hashed together. The digests equal those of the functions with the same names.
 #[derive(Debug, Default)]
-pub(super) struct Batch(blake2b::Batch);
+pub(super) struct HashBatch(blake2b::Blake2bBatch);
 
-impl Batch {
+impl HashBatch {
     pub(super) fn entry(&mut self, key: u32, value: &[u8]) {
         self.0.push(|input| {
             input.push(ENTRY);
@@ -93,7 +94,7 @@ impl Batch {
         self.0.is_empty()
     }
 
-    /// The digests, in the order of adding; the batch is empty afterwards.
+    /// Computes the digests in the order in which inputs were added, and empties the batch.
     pub(super) fn finish_into(&mut self, digests: &mut Vec<B256>) {
         digests.clear();
         self.0.finish_into(digests);

@@ -1,8 +1,11 @@
-//! What trees are measured by: the time of inserts and searches (Fig. 5), the lengths of proofs (Fig. 6),
-//! the numbers of chunks (Fig. 7, Table II) and the time to become bytes and a tree again (Fig. 1).
+//! Measures trees: the time of inserts and searches (Fig. 5), the lengths of proofs (Fig. 6), the
+//! numbers of chunks (Fig. 7, Table II), and the time of serialisation (Fig. 1).
 
-use super::{AvlPlus, Bavl, Structure, Tree, TreesError, bplus::BPlus, elements::Elements};
-use crate::figures::quantile;
+use super::{
+    AuthenticatedTree, AvlPlusTree, BavlTree, TreeStructure, TreesError, bplus::BPlusTree,
+    elements::ElementGenerator,
+};
+use crate::stats::quantile;
 use serde::Serialize;
 use std::{
     hint::black_box,
@@ -10,26 +13,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Searches of a turn, at least: few would measure the clock.
+/// Smallest number of searches per turn, so that the clock's resolution does not matter.
 const FEWEST_SEARCHES: u64 = 10_000;
-/// Proofs of a tree that are made and checked.
+/// Number of proofs of a tree that are made and verified.
 const CHECKED: u64 = 1000;
-/// Inserts between two looks at whether to stop.
+/// Inserts between two checks of the stop flag.
 const LOOK: u64 = 4096;
-/// A turn of fewer elements is repeated until it has so many, or [`MOST_ROUNDS`] times.
+/// A turn with fewer elements is repeated until this number is reached, at most [`MOST_ROUNDS`]
+/// times.
 const ENOUGH: u64 = 300_000;
 const MOST_ROUNDS: u64 = 50;
 
-/// Trees of some size.
+/// The parameters of the trees.
 #[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    /// How many elements.
+pub struct TreeBenchConfig {
+    /// Number of elements.
     pub elements: u64,
     /// Bytes of each value.
     pub bytes: usize,
-    /// Most elements of a chunk, or of a cell.
+    /// Largest number of elements in a chunk, or in a node of the B+tree.
     pub chunk: usize,
-    /// Inserts between two calculations of the root; 0 for one at the end.
+    /// Inserts between two computations of the root; 0 for one at the end.
     pub hash_every: u64,
     /// Seed of keys and values.
     pub seed: u64,
@@ -37,30 +41,30 @@ pub struct Setting {
 
 /// Times of one tree, turn by turn.
 #[derive(Clone, Debug)]
-pub struct Times {
+pub struct TreeTimes {
     /// The tree.
-    pub structure: Structure,
-    /// To insert all elements, roots included.
+    pub structure: TreeStructure,
+    /// Times to insert all elements, with the computation of roots.
     pub inserts: Vec<Duration>,
-    /// Searches of a turn: 10 % of the elements, or more of small trees.
+    /// Number of searches per turn: 10 % of the elements, or more for small trees.
     pub searches: u64,
-    /// To find them.
+    /// Times of these searches.
     pub search_times: Vec<Duration>,
 }
 
-/// Builds each tree and searches it, in turns: all trees of one turn are measured next to each other.
+/// Builds and searches each tree, in turns. The trees of one turn run directly after each other.
 ///
 /// # Errors
-/// [`TreesError::Wrong`] if something is not found; [`TreesError::Stopped`].
+/// [`TreesError::Wrong`] if a key is not found; [`TreesError::Stopped`].
 pub fn race(
-    structures: &[Structure],
-    setting: &Setting,
+    structures: &[TreeStructure],
+    setting: &TreeBenchConfig,
     rounds: u64,
     stop: &AtomicBool,
-) -> Result<Vec<Times>, TreesError> {
-    let elements = Elements::new(setting.seed, setting.bytes);
+) -> Result<Vec<TreeTimes>, TreesError> {
+    let elements = ElementGenerator::new(setting.seed, setting.bytes);
     let searches = (setting.elements / 10).max(FEWEST_SEARCHES);
-    let new = |structure: &Structure| Times {
+    let new = |structure: &TreeStructure| TreeTimes {
         structure: *structure,
         inserts: Vec::new(),
         searches,
@@ -69,14 +73,14 @@ pub fn race(
     let mut all: Vec<_> = structures.iter().map(new).collect();
     let rounds = rounds.max((ENOUGH / setting.elements.max(1)).min(MOST_ROUNDS));
     for round in 0..rounds as usize {
-        // None is always the one behind another.
+        // Rotated, so that no tree always follows the same one.
         for n in 0..all.len() {
             let at = (n + round) % structures.len();
             let times = &mut all[at];
             let (insert, search) = match times.structure {
-                Structure::AvlPlus => turn::<AvlPlus>(setting, &elements, searches, stop),
-                Structure::BPlus => turn::<BPlus>(setting, &elements, searches, stop),
-                Structure::Bavl => turn::<Bavl>(setting, &elements, searches, stop),
+                TreeStructure::AvlPlus => turn::<AvlPlusTree>(setting, &elements, searches, stop),
+                TreeStructure::BPlus => turn::<BPlusTree>(setting, &elements, searches, stop),
+                TreeStructure::Bavl => turn::<BavlTree>(setting, &elements, searches, stop),
             }?;
             times.inserts.push(insert);
             times.search_times.push(search);
@@ -85,9 +89,9 @@ pub fn race(
     Ok(all)
 }
 
-fn turn<T: Tree>(
-    setting: &Setting,
-    elements: &Elements,
+fn turn<T: AuthenticatedTree>(
+    setting: &TreeBenchConfig,
+    elements: &ElementGenerator,
     searches: u64,
     stop: &AtomicBool,
 ) -> Result<(Duration, Duration), TreesError> {
@@ -104,7 +108,7 @@ fn turn<T: Tree>(
     }
     black_box(tree.root());
     let inserts = start.elapsed();
-    // In another order than they came in.
+    // In another order than the insertions.
     let number = |n: u64| (n.wrapping_mul(0x9e37_79b1) + n / setting.elements) % setting.elements;
     let start = Instant::now();
     let mut sum = 0;
@@ -117,42 +121,47 @@ fn turn<T: Tree>(
     Ok((inserts, start.elapsed()))
 }
 
-fn wrong<T: Tree>(setting: &Setting, what: &'static str, key: u32) -> TreesError {
+fn wrong<T: AuthenticatedTree>(
+    setting: &TreeBenchConfig,
+    what: &'static str,
+    key: u32,
+) -> TreesError {
     TreesError::Wrong { tree: T::NAME, elements: setting.elements, what, key }
 }
 
-/// What a tree's shape is worth once all elements are in it.
+/// Measures of a tree's shape after all insertions.
 #[derive(Clone, Debug, Serialize)]
-pub struct Shape {
+pub struct TreeShape {
     /// Name of the tree.
     pub tree: &'static str,
     /// Number of elements.
     pub elements: u64,
-    /// Most elements of a chunk, or of a cell; absent of trees that have none.
+    /// Largest number of elements in a chunk, or in a node of the B+tree; absent if the tree has no
+    /// chunks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chunk: Option<usize>,
-    /// Hashes in the proof of an element, over all of them.
-    pub proof_hashes: Distribution,
-    /// Chunks over the fewest possible, after each insertion.
+    /// Number of hashes in the proof of an element, over all elements.
+    pub proof_hashes: SummaryStats,
+    /// Number of chunks divided by the smallest possible number, after each insertion.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub space: Option<Distribution>,
+    pub space: Option<SummaryStats>,
 }
 
-/// A distribution.
+/// Summary statistics of a distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Distribution {
+pub struct SummaryStats {
     /// Mean.
     pub mean: f64,
     /// Standard deviation.
     pub deviation: f64,
-    /// Smallest,
+    /// Smallest value.
     pub min: f64,
-    /// and largest.
+    /// Largest value.
     pub max: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Sums {
+struct RunningStats {
     count: f64,
     mean: f64,
     /// Sum of squares of the differences from the mean (Welford).
@@ -161,7 +170,7 @@ struct Sums {
     max: f64,
 }
 
-impl Sums {
+impl RunningStats {
     const fn new() -> Self {
         Self { count: 0.0, mean: 0.0, squares: 0.0, min: f64::INFINITY, max: 0.0 }
     }
@@ -174,32 +183,35 @@ impl Sums {
         (self.min, self.max) = (self.min.min(value), self.max.max(value));
     }
 
-    fn distribution(self) -> Distribution {
+    fn distribution(self) -> SummaryStats {
         let Self { count, mean, squares, min, max } = self;
-        Distribution { mean, deviation: (squares / count.max(1.0)).sqrt(), min, max }
+        SummaryStats { mean, deviation: (squares / count.max(1.0)).sqrt(), min, max }
     }
 }
 
-/// The shape of a tree. Some of its proofs are made and checked.
+/// Measures the shape of a tree. Some of its proofs are made and verified.
 ///
 /// # Errors
-/// [`TreesError::Wrong`] if a proof does not hold, or is of another length; [`TreesError::Stopped`].
+/// [`TreesError::Wrong`] if a proof is wrong, or has another length; [`TreesError::Stopped`].
 pub fn shape(
-    structure: Structure,
-    setting: &Setting,
+    structure: TreeStructure,
+    setting: &TreeBenchConfig,
     stop: &AtomicBool,
-) -> Result<Shape, TreesError> {
+) -> Result<TreeShape, TreesError> {
     match structure {
-        Structure::AvlPlus => shape_of::<AvlPlus>(setting, stop),
-        Structure::BPlus => shape_of::<BPlus>(setting, stop),
-        Structure::Bavl => shape_of::<Bavl>(setting, stop),
+        TreeStructure::AvlPlus => shape_of::<AvlPlusTree>(setting, stop),
+        TreeStructure::BPlus => shape_of::<BPlusTree>(setting, stop),
+        TreeStructure::Bavl => shape_of::<BavlTree>(setting, stop),
     }
 }
 
-fn shape_of<T: Tree>(setting: &Setting, stop: &AtomicBool) -> Result<Shape, TreesError> {
-    let elements = Elements::new(setting.seed, setting.bytes);
+fn shape_of<T: AuthenticatedTree>(
+    setting: &TreeBenchConfig,
+    stop: &AtomicBool,
+) -> Result<TreeShape, TreesError> {
+    let elements = ElementGenerator::new(setting.seed, setting.bytes);
     let mut tree = T::new(setting.chunk);
-    let mut space = Sums::new();
+    let mut space = RunningStats::new();
     for n in 0..setting.elements {
         tree.insert(elements.key(n), elements.value(n));
         if let Some(chunks) = tree.chunks() {
@@ -210,7 +222,7 @@ fn shape_of<T: Tree>(setting: &Setting, stop: &AtomicBool) -> Result<Shape, Tree
         }
     }
     let root = tree.root();
-    let mut hashes = Sums::new();
+    let mut hashes = RunningStats::new();
     let mut lengths = Vec::with_capacity(setting.elements as usize);
     tree.each_proof(&mut |length| {
         hashes.add(length as f64);
@@ -229,7 +241,7 @@ fn shape_of<T: Tree>(setting: &Setting, stop: &AtomicBool) -> Result<Shape, Tree
         }
     }
     let is_chunked = tree.chunks().is_some();
-    Ok(Shape {
+    Ok(TreeShape {
         tree: T::NAME,
         elements: setting.elements,
         chunk: is_chunked.then_some(setting.chunk),
@@ -238,37 +250,36 @@ fn shape_of<T: Tree>(setting: &Setting, stop: &AtomicBool) -> Result<Shape, Tree
     })
 }
 
-/// How long a whole tree takes to become messages, and a tree again, inner nodes but not hashes.
+/// Times to serialise a whole tree to messages and to rebuild it, with inner nodes, without hashes.
 #[derive(Clone, Debug, Serialize)]
-pub struct Messages {
+pub struct MessageTimes {
     /// Name of the tree.
     pub tree: &'static str,
     /// Number of elements.
     pub elements: u64,
-    /// Elements of a message, at most.
+    /// Largest number of elements in a message.
     pub chunk: usize,
-    /// Number of messages,
+    /// Number of messages.
     pub messages: usize,
-    /// and their bytes.
+    /// Bytes of all messages.
     pub bytes: u64,
-    /// Median time to write them, in milliseconds,
+    /// Median time to serialise, in milliseconds.
     pub serialize_ms: f64,
-    /// and to read them.
+    /// Median time to rebuild, in milliseconds.
     pub deserialize_ms: f64,
 }
 
-/// Writes both trees as messages and reads these, turn by turn: B+AVL chunk by chunk, AVL+ element by
-/// element.
+/// Serialises and rebuilds both trees, turn by turn: B+AVL chunk by chunk, AVL+ element by element.
 ///
 /// # Errors
-/// [`TreesError::Wrong`] if another tree comes of it; [`TreesError::Stopped`].
+/// [`TreesError::Wrong`] if the rebuilt tree has another root; [`TreesError::Stopped`].
 pub fn messages(
-    setting: &Setting,
+    setting: &TreeBenchConfig,
     rounds: u64,
     stop: &AtomicBool,
-) -> Result<[Messages; 2], TreesError> {
-    let elements = Elements::new(setting.seed, setting.bytes);
-    let (mut avlplus, mut bavl) = (AvlPlus::new(setting.chunk), Bavl::new(setting.chunk));
+) -> Result<[MessageTimes; 2], TreesError> {
+    let elements = ElementGenerator::new(setting.seed, setting.bytes);
+    let (mut avlplus, mut bavl) = (AvlPlusTree::new(setting.chunk), BavlTree::new(setting.chunk));
     for n in 0..setting.elements {
         avlplus.insert(elements.key(n), elements.value(n));
         bavl.insert(elements.key(n), elements.value(n));
@@ -284,24 +295,24 @@ pub fn messages(
             return Err(TreesError::Stopped);
         }
         let (wrote, read, size, again) =
-            bytes(|| avlplus.serialize(setting.chunk), AvlPlus::deserialize);
+            bytes(|| avlplus.serialize(setting.chunk), AvlPlusTree::deserialize);
         times[0].0.push(wrote);
         times[0].1.push(read);
         sizes[0] = size;
         if round == 0 && again.is_none_or(|mut tree| tree.root() != roots.0) {
-            return Err(wrong::<AvlPlus>(setting, "tree of messages", 0));
+            return Err(wrong::<AvlPlusTree>(setting, "tree of messages", 0));
         }
         let (wrote, read, size, again) =
-            bytes(|| bavl.serialize(), |sent| Bavl::deserialize(setting.chunk, sent));
+            bytes(|| bavl.serialize(), |sent| BavlTree::deserialize(setting.chunk, sent));
         times[1].0.push(wrote);
         times[1].1.push(read);
         sizes[1] = size;
         if round == 0 && again.is_none_or(|mut tree| tree.root() != roots.1) {
-            return Err(wrong::<Bavl>(setting, "tree of messages", 0));
+            return Err(wrong::<BavlTree>(setting, "tree of messages", 0));
         }
     }
     let median = |times: &[f64]| quantile(times.iter().copied(), 0.5);
-    let of = |at: usize, tree| Messages {
+    let of = |at: usize, tree| MessageTimes {
         tree,
         elements: setting.elements,
         chunk: setting.chunk,
@@ -310,15 +321,15 @@ pub fn messages(
         serialize_ms: median(&times[at].0),
         deserialize_ms: median(&times[at].1),
     };
-    Ok([of(0, AvlPlus::NAME), of(1, Bavl::NAME)])
+    Ok([of(0, AvlPlusTree::NAME), of(1, BavlTree::NAME)])
 }
 
-type Written<T> = (f64, f64, (usize, u64), Option<T>);
+type RoundTrip<T> = (f64, f64, (usize, u64), Option<T>);
 
 fn bytes<T>(
     write: impl FnOnce() -> Vec<Vec<u8>>,
     read: impl FnOnce(&[Vec<u8>]) -> Option<T>,
-) -> Written<T> {
+) -> RoundTrip<T> {
     let start = Instant::now();
     let messages = write();
     let wrote = start.elapsed();
@@ -336,15 +347,16 @@ mod tests {
     #[test]
     fn trees_are_raced_and_their_shapes_measured() {
         let stop = AtomicBool::new(false);
-        let setting = Setting { elements: 3000, bytes: 24, chunk: 16, hash_every: 500, seed: 2 };
-        let times = race(&Structure::ALL, &setting, 2, &stop).unwrap();
+        let setting =
+            TreeBenchConfig { elements: 3000, bytes: 24, chunk: 16, hash_every: 500, seed: 2 };
+        let times = race(&TreeStructure::ALL, &setting, 2, &stop).unwrap();
         assert_eq!(times.len(), 3);
         assert!(times.iter().all(|times| times.inserts.len() == 50
             && times.search_times.len() == 50
             && times.searches == FEWEST_SEARCHES));
-        let shapes = Structure::ALL.map(|structure| shape(structure, &setting, &stop).unwrap());
+        let shapes = TreeStructure::ALL.map(|structure| shape(structure, &setting, &stop).unwrap());
         let [avlplus, bplus, bavl] = shapes.each_ref().map(|shape| shape.proof_hashes.mean);
-        // 3,000 leaves lie about 11.6 deep.
+        // The mean depth of 3,000 leaves is about 11.6.
         assert!((11.0..12.2).contains(&avlplus) && bavl < avlplus * 1.05, "{avlplus} {bavl}");
         assert!(bplus > 2.0 * avlplus, "{bplus}");
         let [none, half, more] = shapes.map(|shape| shape.space.map(|space| space.mean));
@@ -353,6 +365,6 @@ mod tests {
         assert_eq!((avlplus.messages, avlplus.bytes), (188, 3000 * (1 + 4 + 4 + 24)));
         assert!(bavl.messages > 188 && bavl.serialize_ms > 0.0);
         let stop = AtomicBool::new(true);
-        assert!(matches!(race(&Structure::ALL, &setting, 1, &stop), Err(TreesError::Stopped)));
+        assert!(matches!(race(&TreeStructure::ALL, &setting, 1, &stop), Err(TreesError::Stopped)));
     }
 }

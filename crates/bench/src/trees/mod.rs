@@ -1,13 +1,14 @@
-//! Search trees with Merkle hashes in memory, raced as the B+AVL paper does (section V.B to V.D).
+//! Authenticated search trees in memory, raced as in the B+AVL paper (sections V.B to V.D).
 //!
-//! * [`Structure`]: the trees: B+AVL, the AVL+ tree that is the paper's baseline, and a Merkle B+tree. All
-//!   hash elements and pairs alike, and B+AVL and AVL+ have one implementation of what lies above
+//! * [`TreeStructure`]: the trees: B+AVL, the paper's baseline AVL+, and a Merkle B+tree. All hash
+//!   elements and pairs in the same way; B+AVL and AVL+ share the implementation of the tree above
 //!   their leaves.
-//! * [`measure`]: times of inserts, searches and bytes, lengths of proofs, numbers of chunks.
+//! * [`measure`]: times of inserts, searches and serialisation, lengths of proofs, numbers of
+//!   chunks.
 //! * [`report`]: the results.
 //!
-//! `B+AVL` here has the shape and the roots of `storage-bavl`, one insertion a block; that one keeps its
-//! entries on disk, which the paper's trees do not.
+//! B+AVL has the shape and the roots of the backend `storage-bavl` with one insertion per block.
+//! That backend keeps its entries on disk; the trees of the paper do not.
 
 mod avl;
 mod avlplus;
@@ -20,19 +21,19 @@ pub mod measure;
 mod proof;
 pub mod report;
 
-pub(crate) use avlplus::{AvlPlus, Elements, elements as read_elements};
-pub(crate) use bavl::{Bavl, Checked, ChunkPlace, root_of};
+pub(crate) use avlplus::{AvlPlusTree, MessageElements, elements as read_elements};
+pub(crate) use bavl::{BavlTree, CheckedChunk, ChunkPlace, root_of};
 
 use alloy_primitives::B256;
-use proof::Proof;
+use proof::MembershipProof;
 use std::{fmt, str::FromStr};
 
 /// A search tree with Merkle hashes.
-pub(crate) trait Tree: Sized {
-    /// Its name.
+pub(crate) trait AuthenticatedTree: Sized {
+    /// Name of the tree.
     const NAME: &'static str;
 
-    /// Without elements; chunks are to hold `most` at most.
+    /// An empty tree, whose chunks hold at most `most` elements.
     fn new(most: usize) -> Self;
 
     /// Inserts an element, or replaces its value.
@@ -41,23 +42,23 @@ pub(crate) trait Tree: Sized {
     /// The value of a key.
     fn get(&self, key: u32) -> Option<&[u8]>;
 
-    /// Hashes what has changed; the root.
+    /// Hashes all changed nodes and returns the root.
     fn root(&mut self) -> B256;
 
-    /// Shows that a key has its value, in a tree that is hashed.
-    fn prove(&self, key: u32) -> Option<Proof>;
+    /// Proves the value of a key. The tree must be hashed.
+    fn prove(&self, key: u32) -> Option<MembershipProof>;
 
     /// Calls `found` with the number of hashes in the proof of each element, in key order.
     fn each_proof(&self, found: &mut dyn FnMut(usize));
 
-    /// Number of chunks, of a tree that consists of them.
+    /// Number of chunks; `None` if the tree has none.
     fn chunks(&self) -> Option<usize>;
 }
 
-/// Which tree.
+/// The kind of tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Structure {
-    /// AVL+: an element a leaf.
+pub enum TreeStructure {
+    /// AVL+: each leaf is one element.
     AvlPlus,
     /// Merkle B+tree.
     BPlus,
@@ -65,32 +66,32 @@ pub enum Structure {
     Bavl,
 }
 
-impl Structure {
-    /// All of them, the baseline first.
+impl TreeStructure {
+    /// All trees, the baseline first.
     pub const ALL: [Self; 3] = [Self::AvlPlus, Self::BPlus, Self::Bavl];
 
     /// The name.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::AvlPlus => AvlPlus::NAME,
-            Self::BPlus => bplus::BPlus::NAME,
-            Self::Bavl => Bavl::NAME,
+            Self::AvlPlus => AvlPlusTree::NAME,
+            Self::BPlus => bplus::BPlusTree::NAME,
+            Self::Bavl => BavlTree::NAME,
         }
     }
 }
 
-impl fmt::Display for Structure {
+impl fmt::Display for TreeStructure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-/// There is no tree of that name.
+/// No tree has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no tree `{0}`: it is avlplus, bplus or bavl")]
 pub struct UnknownStructure(String);
 
-impl FromStr for Structure {
+impl FromStr for TreeStructure {
     type Err = UnknownStructure;
 
     fn from_str(text: &str) -> Result<Self, UnknownStructure> {
@@ -103,37 +104,37 @@ impl FromStr for Structure {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreesError {
-    /// A tree does not give back what was put in.
+    /// A tree returned a wrong value.
     #[error("{tree} with {elements} elements gives back a wrong {what} for key {key}")]
     Wrong {
-        /// Its name.
+        /// Name of the tree.
         tree: &'static str,
-        /// How many elements it has.
+        /// Number of its elements.
         elements: u64,
         /// What is wrong.
         what: &'static str,
         /// The key.
         key: u32,
     },
-    /// The user stopped it.
+    /// The user asked to stop.
     #[error("stopped")]
     Stopped,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{bplus::BPlus, elements::Elements, *};
+    use super::{bplus::BPlusTree, elements::ElementGenerator, *};
     use alloy_primitives::{Bytes, keccak256};
-    use retrie_backends::{Flags, Lane, lane};
-    use retrie_db::{Db, OpenOptions, SyncMode};
+    use retrie_backends::{BackendLane, FlagValues, lane};
+    use retrie_db::{DatabaseEnv, OpenOptions, SyncMode};
     use retrie_state::{
-        At, BlockRef, DeltaBuilder, StateStore, StoreOptions,
-        descriptor::{Making, Purpose},
+        BlockRef, DeltaBuilder, StateId, StateStore, StoreOptions,
+        descriptor::{ConstructorInput, StorePurpose},
     };
 
-    fn check<T: Tree>() {
+    fn check<T: AuthenticatedTree>() {
         for (most, count) in [(4, 300), (16, 2000), (256, 3000)] {
-            let elements = Elements::new(7, 40);
+            let elements = ElementGenerator::new(7, 40);
             let mut tree = T::new(most);
             assert_eq!(tree.get(5), None);
             for n in 0..count {
@@ -142,7 +143,7 @@ mod tests {
                     tree.root();
                 }
             }
-            // Replaced values take their place.
+            // Values are replaced.
             for n in 0..count / 3 {
                 tree.insert(elements.key(n), elements.value(n + 1));
             }
@@ -162,7 +163,7 @@ mod tests {
             }
             let absent = (0..).find(|key| tree.get(*key).is_none()).unwrap();
             assert!(tree.prove(absent).is_none());
-            // The root is that of the content, however often it was hashed on the way.
+            // The root depends on the content alone, not on intermediate hashing.
             let mut again = T::new(most);
             (0..count).for_each(|n| again.insert(elements.key(n), elements.value(n)));
             (0..count / 3).for_each(|n| again.insert(elements.key(n), elements.value(n + 1)));
@@ -174,33 +175,33 @@ mod tests {
 
     #[test]
     fn trees_hold_and_prove_what_was_put_in() {
-        check::<AvlPlus>();
-        check::<BPlus>();
-        check::<Bavl>();
+        check::<AvlPlusTree>();
+        check::<BPlusTree>();
+        check::<BavlTree>();
     }
 
     #[test]
     fn messages_rebuild_the_same_trees_and_wrong_ones_none() {
-        let (elements, most) = (Elements::new(3, 60), 16);
-        let (mut bavl, mut avlplus) = (Bavl::new(most), AvlPlus::new(most));
+        let (elements, most) = (ElementGenerator::new(3, 60), 16);
+        let (mut bavl, mut avlplus) = (BavlTree::new(most), AvlPlusTree::new(most));
         for n in 0..1000 {
             bavl.insert(elements.key(n), elements.value(n));
             avlplus.insert(elements.key(n), elements.value(n));
         }
         let (root, baseline) = (bavl.root(), avlplus.root());
         let messages = bavl.serialize();
-        assert_eq!(Bavl::deserialize(most, &messages).unwrap().root(), root);
+        assert_eq!(BavlTree::deserialize(most, &messages).unwrap().root(), root);
         let skeleton = bavl.skeleton();
         assert_eq!(root_of(most, &skeleton), Some(root));
         let chunks = messages.iter().zip(&skeleton).map(|(message, (hash, key_height))| {
             for at in 0..message.len() - 1 {
                 let mut lie = message.clone();
                 lie[at] ^= 4;
-                assert!(Checked::read(&lie, *hash).is_none(), "{at}");
+                assert!(CheckedChunk::read(&lie, *hash).is_none(), "{at}");
             }
-            (Checked::read(message, *hash).unwrap(), *key_height)
+            (CheckedChunk::read(message, *hash).unwrap(), *key_height)
         });
-        let mut rebuilt = Bavl::rebuild(most, chunks.collect()).unwrap();
+        let mut rebuilt = BavlTree::rebuild(most, chunks.collect()).unwrap();
         assert_eq!((rebuilt.root(), rebuilt.get(elements.key(9))), (root, Some(elements.value(9))));
         for at in 0..skeleton.len() {
             let mut lie = skeleton.clone();
@@ -213,26 +214,27 @@ mod tests {
 
         let messages = avlplus.serialize(100);
         assert_eq!(messages.len(), 10);
-        assert_eq!(AvlPlus::deserialize(&messages).unwrap().root(), baseline);
+        assert_eq!(AvlPlusTree::deserialize(&messages).unwrap().root(), baseline);
         let mut lie = messages.clone();
         lie[3][40] ^= 1;
-        assert!(AvlPlus::deserialize(&lie).is_none_or(|mut tree| tree.root() != baseline));
+        assert!(AvlPlusTree::deserialize(&lie).is_none_or(|mut tree| tree.root() != baseline));
         assert!(
-            AvlPlus::deserialize(&messages[..9]).is_none_or(|mut tree| tree.root() != baseline)
+            AvlPlusTree::deserialize(&messages[..9]).is_none_or(|mut tree| tree.root() != baseline)
         );
     }
 
     #[test]
     fn bavl_in_memory_has_the_roots_of_the_backend() {
         for most in [4, 16, 33] {
-            let elements = Elements::new(11, 40);
+            let elements = ElementGenerator::new(11, 40);
             let name = format!("bavl:chunk-entries={most}");
-            let Lane { backend, flags } = lane(&name, &Flags::default()).unwrap();
-            let making = Making { flags: &flags, purpose: Purpose::Trial, cache: None };
+            let BackendLane { backend, flags } = lane(&name, &FlagValues::default()).unwrap();
+            let making =
+                ConstructorInput { flags: &flags, purpose: StorePurpose::Temporary, cache: None };
             let backend = (backend.make)(&making).unwrap();
             let folder = tempfile::tempdir().unwrap();
             let options = OpenOptions { sync: SyncMode::NoSync, ..OpenOptions::default() };
-            let db = Db::create(folder.path(), &options).unwrap();
+            let db = DatabaseEnv::create(folder.path(), &options).unwrap();
             let kv = db.state_store();
             let store = StateStore::open(backend, kv.clone(), StoreOptions::default()).unwrap();
             let mut txn = kv.begin_write().unwrap();
@@ -240,12 +242,12 @@ mod tests {
             let (_, after) = store.bulk_load(BlockRef::default(), nothing, &mut *txn).unwrap();
             txn.commit().unwrap();
             after.run().unwrap();
-            let mut tree = Bavl::new(most);
+            let mut tree = BavlTree::new(most);
             for n in 0..600 {
                 let (key, value) = (elements.key(n), elements.value(n));
                 let mut delta = DeltaBuilder::new();
                 delta.change(hash::state_key(key), None, Some(Bytes::copy_from_slice(value)));
-                let proposal = store.begin(At::Tip).unwrap().finish(&delta.build()).unwrap();
+                let proposal = store.begin(StateId::Tip).unwrap().finish(&delta.build()).unwrap();
                 tree.insert(key, value);
                 assert_eq!(proposal.root(), tree.root(), "{most}: {n}");
                 store.seal(&proposal, keccak256(n.to_be_bytes()));

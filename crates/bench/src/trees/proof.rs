@@ -1,51 +1,53 @@
-//! Proofs that an element is in a tree, for all trees.
+//! Membership proofs of elements, for all trees.
 
-use super::{avl::Side, hash};
+use super::{avl::ChildSide, hash};
 use alloy_primitives::B256;
 
-/// One step on the way from an element's hash up to the root.
+/// One step from an element's hash up to the root.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+pub(super) enum ProofStep {
     /// A sibling in a chunk's hash tree.
-    Pair(Side, B256),
-    /// A chunk of so many entries.
+    Pair(ChildSide, B256),
+    /// A chunk with this number of entries.
     Chunk(u32),
     /// A sibling above chunks, or elements.
-    Inner(Side, B256),
-    /// A tree whose chunks have so many entries at most.
+    Inner(ChildSide, B256),
+    /// A tree whose chunks have at most this number of entries.
     Root(u32),
-    /// The other hashes of a cell, before and behind.
+    /// The other hashes in a node of the B+tree, before and after.
     Cell(Vec<B256>, Vec<B256>),
 }
 
-/// A proof.
+/// A proof that an element is in a tree.
 #[derive(Clone, Debug)]
-pub(crate) struct Proof {
-    /// From the element up.
-    pub(super) steps: Vec<Step>,
+pub(crate) struct MembershipProof {
+    /// The steps from the element up.
+    pub(super) steps: Vec<ProofStep>,
 }
 
-impl Proof {
-    /// How many hashes it holds.
+impl MembershipProof {
+    /// Number of hashes in the proof.
     pub(crate) fn hashes(&self) -> usize {
-        let of = |step: &Step| match step {
-            Step::Pair(..) | Step::Inner(..) => 1,
-            Step::Cell(before, behind) => before.len() + behind.len(),
-            Step::Chunk(_) | Step::Root(_) => 0,
+        let of = |step: &ProofStep| match step {
+            ProofStep::Pair(..) | ProofStep::Inner(..) => 1,
+            ProofStep::Cell(before, behind) => before.len() + behind.len(),
+            ProofStep::Chunk(_) | ProofStep::Root(_) => 0,
         };
         self.steps.iter().map(of).sum()
     }
 
-    /// The root of the tree that it shows `key` to have this value in.
+    /// The root of the tree in which, according to the proof, `key` has this value.
     pub(crate) fn root(&self, key: u32, value: &[u8]) -> B256 {
         self.steps.iter().fold(hash::entry(key, value), |below, step| match step {
-            Step::Pair(Side::Left, left) => hash::pair(left, &below),
-            Step::Pair(Side::Right, right) => hash::pair(&below, right),
-            Step::Chunk(count) => hash::chunk(*count, &below),
-            Step::Inner(Side::Left, left) => hash::inner(left, &below),
-            Step::Inner(Side::Right, right) => hash::inner(&below, right),
-            Step::Root(most) => hash::root(*most, &below),
-            Step::Cell(before, behind) => hash::cell(before.iter().chain([&below]).chain(behind)),
+            ProofStep::Pair(ChildSide::Left, left) => hash::pair(left, &below),
+            ProofStep::Pair(ChildSide::Right, right) => hash::pair(&below, right),
+            ProofStep::Chunk(count) => hash::chunk(*count, &below),
+            ProofStep::Inner(ChildSide::Left, left) => hash::inner(left, &below),
+            ProofStep::Inner(ChildSide::Right, right) => hash::inner(&below, right),
+            ProofStep::Root(most) => hash::root(*most, &below),
+            ProofStep::Cell(before, behind) => {
+                hash::cell(before.iter().chain([&below]).chain(behind))
+            }
         })
     }
 }

@@ -1,10 +1,10 @@
-//! What `--json` of `retrie bench trees` writes: a report as of every other command, whose results are the
-//! timed inserts and searches, and beside it shapes and messages.
+//! The `--json` report of `retrie bench trees`: the report of every bench command, with timed
+//! inserts and searches as results, and shapes and message times.
 
-use super::measure::{Messages, Setting, Shape, Times};
+use super::measure::{MessageTimes, TreeBenchConfig, TreeShape, TreeTimes};
 use crate::{
-    figures::{Ratio, quantile},
-    report::{BenchReport, BenchResult, Document, SliceResult},
+    report::{BenchReport, BenchResult, ReportDocument, SliceResult},
+    stats::{PairedRatio, quantile},
 };
 use retrie_pipeline::report::peak_rss_bytes;
 use serde::Serialize;
@@ -17,29 +17,29 @@ pub struct TreesReport {
     /// The report.
     #[serde(flatten)]
     pub bench: BenchReport,
-    /// Lengths of proofs, and numbers of chunks.
-    pub shapes: Vec<Shape>,
-    /// Times of bytes.
-    pub messages: Vec<Messages>,
+    /// Shapes: lengths of proofs, and numbers of chunks.
+    pub shapes: Vec<TreeShape>,
+    /// Times of serialisation.
+    pub messages: Vec<MessageTimes>,
 }
 
 impl TreesReport {
-    /// Nothing yet.
+    /// A report without results.
     pub const fn new(bench: BenchReport) -> Self {
         Self { bench, shapes: Vec::new(), messages: Vec::new() }
     }
 
-    /// Takes the times of trees that were raced.
-    pub fn add(&mut self, setting: &Setting, all: &[Times]) {
+    /// Adds the times of raced trees.
+    pub fn add(&mut self, setting: &TreeBenchConfig, all: &[TreeTimes]) {
         for times in all {
-            for operation in [Operation::Insert, Operation::Search] {
+            for operation in [TreeOperation::Insert, TreeOperation::Search] {
                 self.bench.results.push(result(setting, times, operation));
             }
         }
     }
 
-    /// Takes a shape; a note says the main figures, for those who read the page alone.
-    pub fn add_shape(&mut self, shape: Shape) {
+    /// Adds a shape. A note states the main figures for the HTML page.
+    pub fn add_shape(&mut self, shape: TreeShape) {
         let chunks = shape.chunk.map_or_else(String::new, |chunk| format!(", chunks of {chunk}"));
         let space = shape.space.map_or_else(String::new, |space| {
             format!("; {:.2} of the fewest chunks (deviation {:.2})", space.mean, space.deviation)
@@ -52,8 +52,8 @@ impl TreesReport {
         self.shapes.push(shape);
     }
 
-    /// Takes times of bytes.
-    pub fn add_messages(&mut self, messages: Messages) {
+    /// Adds times of serialisation.
+    pub fn add_messages(&mut self, messages: MessageTimes) {
         self.bench.notes.push(format!(
             "{}, {} elements, {} a message: serialized in {:.1} ms, read back in {:.1} ms",
             messages.tree,
@@ -66,22 +66,22 @@ impl TreesReport {
     }
 }
 
-impl From<&TreesReport> for Document {
+impl From<&TreesReport> for ReportDocument {
     fn from(report: &TreesReport) -> Self {
         Self { json: json!(report), ..Self::from(&report.bench) }
     }
 }
 
-/// What is done with elements.
+/// The timed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// All of them are inserted.
+pub enum TreeOperation {
+    /// Insertion of all elements.
     Insert,
-    /// Some are searched for.
+    /// Searches of some elements.
     Search,
 }
 
-impl Operation {
+impl TreeOperation {
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -90,7 +90,7 @@ impl Operation {
         }
     }
 
-    fn of<'a>(self, setting: &Setting, times: &'a Times) -> (u64, &'a [Duration]) {
+    fn of<'a>(self, setting: &TreeBenchConfig, times: &'a TreeTimes) -> (u64, &'a [Duration]) {
         match self {
             Self::Insert => (setting.elements, &times.inserts),
             Self::Search => (times.searches, &times.search_times),
@@ -99,19 +99,24 @@ impl Operation {
 }
 
 /// The median time of an operation in nanoseconds.
-pub fn median_ns(setting: &Setting, times: &Times, operation: Operation) -> f64 {
+pub fn median_ns(setting: &TreeBenchConfig, times: &TreeTimes, operation: TreeOperation) -> f64 {
     let (ops, times) = operation.of(setting, times);
     quantile(times.iter().map(|time| time.as_nanos() as f64 / ops as f64), 0.5)
 }
 
-/// How many times faster `these` were than `others`, turn by turn.
-pub fn faster(setting: &Setting, these: &Times, others: &Times, operation: Operation) -> Ratio {
+/// The speed of `these` relative to `others`, turn by turn.
+pub fn faster(
+    setting: &TreeBenchConfig,
+    these: &TreeTimes,
+    others: &TreeTimes,
+    operation: TreeOperation,
+) -> PairedRatio {
     let rates = |times| operation.of(setting, times).1.iter().map(|time| 1.0 / time.as_secs_f64());
-    Ratio::of(rates(these), rates(others))
+    PairedRatio::of(rates(these), rates(others))
 }
 
-/// A slice is a turn.
-fn result(setting: &Setting, times: &Times, operation: Operation) -> BenchResult {
+/// The result of a tree. A slice is a turn.
+fn result(setting: &TreeBenchConfig, times: &TreeTimes, operation: TreeOperation) -> BenchResult {
     let (ops, durations) = operation.of(setting, times);
     let rate = |time: &Duration| ops as f64 / time.as_secs_f64().max(1e-9);
     let at = |fraction| quantile(durations.iter().map(rate), fraction);

@@ -1,4 +1,4 @@
-//! Attacks on the real backends beside their baselines, small.
+//! Small attacks on the real backends, next to their baselines.
 
 use crate::common::root_by_a_plain_loop;
 use retrie_bench::{
@@ -6,8 +6,8 @@ use retrie_bench::{
     cache::StateCache,
     report::BenchResult,
     state::{
-        Attack, Attacked, BackendEntrant, Entrant, Keys, Op, Outcome, Race, Raced, Siege, Terms,
-        Workload,
+        AttackConfig, AttackKind, AttackPair, BackendFactory, ContenderFactory, InitialKeys, KeyOp,
+        RaceResult, RaceTerms, StoreOutcome, StoreRace, StoreWorkload,
     },
 };
 use retrie_db::SyncMode;
@@ -20,12 +20,12 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-// So little memory that generations fill and fold within the race.
-const TERMS: Terms =
-    Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4, read_threads: 16 };
+// Little memory, so that generations fill and fold within the race.
+const TERMS: RaceTerms =
+    RaceTerms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4, read_threads: 16 };
 
-fn siege() -> Siege {
-    Siege {
+fn siege() -> AttackConfig {
+    AttackConfig {
         keys: 2000,
         pairs: 1200,
         warmup: 150,
@@ -38,20 +38,22 @@ fn siege() -> Siege {
     }
 }
 
-fn prepare(siege: &Siege, attack: Attack, cache: &StateCache) -> Attacked {
+fn prepare(siege: &AttackConfig, attack: AttackKind, cache: &StateCache) -> AttackPair {
     siege.prepare(attack, cache, &AtomicBool::new(false), &mut |_| ()).unwrap()
 }
 
-fn entrants() -> Vec<Box<dyn Entrant>> {
+fn entrants() -> Vec<Box<dyn ContenderFactory>> {
     let backends: [Arc<dyn AnyBackend>; 3] =
         [Arc::new(Raw), Arc::new(Mpt::new()), Arc::new(MptArchive::new(TrieHash::Keccak256))];
-    backends.map(|backend| Box::new(BackendEntrant::new(backend)) as Box<dyn Entrant>).into()
+    backends
+        .map(|backend| Box::new(BackendFactory::new(backend)) as Box<dyn ContenderFactory>)
+        .into()
 }
 
-fn race(attacked: &Attacked, cache: &StateCache) -> (Vec<Outcome>, Raced) {
+fn race(attacked: &AttackPair, cache: &StateCache) -> (Vec<StoreOutcome>, RaceResult) {
     let stop = AtomicBool::new(false);
     let workload = &attacked.workload;
-    let race = Race {
+    let race = StoreRace {
         workload,
         terms: &TERMS,
         cache,
@@ -63,7 +65,7 @@ fn race(attacked: &Attacked, cache: &StateCache) -> (Vec<Outcome>, Raced) {
     race.run_beside(&attacked.baseline, &entrants(), &entrants(), &mut |_| ()).unwrap()
 }
 
-fn ops(workload: &Workload) -> Vec<Vec<Op>> {
+fn ops(workload: &StoreWorkload) -> Vec<Vec<KeyOp>> {
     workload.stream().map(|block| block.ops).collect()
 }
 
@@ -71,7 +73,7 @@ fn ops(workload: &Workload) -> Vec<Vec<Op>> {
 fn attacks_and_baselines_leave_the_states_of_plain_loops_after_equally_many_operations() {
     let home = tempfile::tempdir().unwrap();
     let cache = StateCache::at(home.path().to_owned());
-    for attack in Attack::ALL {
+    for attack in AttackKind::ALL {
         let attacked = prepare(&siege(), attack, &cache);
         let (baseline, raced) = race(&attacked, &cache);
         assert!(raced.ended.is_ok(), "{attack}: {:?}", raced.ended);
@@ -107,7 +109,7 @@ fn attacks_and_baselines_leave_the_states_of_plain_loops_after_equally_many_oper
             }
         }
     }
-    // One plain state for all baselines, and three with keys of an attack; of each backend.
+    // One plain state for all baselines, and three states with keys of an attack, for each backend.
     let states = std::fs::read_dir(home.path().join("states")).unwrap();
     let names: Vec<_> =
         states.map(|state| state.unwrap().file_name().into_string().unwrap()).collect();
@@ -122,8 +124,8 @@ fn attacks_and_baselines_leave_the_states_of_plain_loops_after_equally_many_oper
 #[test]
 fn ground_keys_have_longer_paths_and_longer_proofs() {
     let cache = StateCache::none();
-    let attacked = prepare(&siege(), Attack::GroundKeys, &cache);
-    let depth = |workload: &Workload| workload.scene().unwrap().depth().unwrap();
+    let attacked = prepare(&siege(), AttackKind::GroundKeys, &cache);
+    let depth = |workload: &StoreWorkload| workload.scene().unwrap().depth().unwrap();
     let (deep, plain) = (depth(&attacked.workload), depth(&attacked.baseline));
     // A thousand accounts, and as many slots: three levels are full, and a fifth of the fourth.
     assert!((2.9..3.5).contains(&plain.mean), "{plain:?}");
@@ -135,7 +137,7 @@ fn ground_keys_have_longer_paths_and_longer_proofs() {
     );
     let (baseline, raced) = race(&attacked, &cache);
     for (attacked, plain) in raced.outcomes.iter().zip(&baseline).skip(1) {
-        let bytes = |outcome: &Outcome| outcome.proofs[0].bytes(0.5);
+        let bytes = |outcome: &StoreOutcome| outcome.proofs[0].bytes(0.5);
         assert!(
             bytes(attacked) > bytes(plain) + 100,
             "{}: {} {}",
@@ -155,32 +157,33 @@ fn each_attack_does_what_its_name_says() {
         let attacked = prepare(&siege(), attack, &cache);
         (ops(&attacked.workload), ops(&attacked.baseline))
     };
-    let keys = |blocks: &[Vec<Op>]| -> BTreeSet<StateKey> {
+    let keys = |blocks: &[Vec<KeyOp>]| -> BTreeSet<StateKey> {
         blocks.iter().flatten().map(|op| *op.key()).collect()
     };
-    let lengths = |blocks: &[Vec<Op>]| -> BTreeSet<usize> { blocks.iter().map(Vec::len).collect() };
+    let lengths =
+        |blocks: &[Vec<KeyOp>]| -> BTreeSet<usize> { blocks.iter().map(Vec::len).collect() };
 
-    let (attack, baseline) = of(Attack::BigContract);
+    let (attack, baseline) = of(AttackKind::BigContract);
     let contracts: BTreeSet<_> = keys(&attack).iter().map(|key| *key.address()).collect();
     assert_eq!(contracts.len(), 1);
     let accounts = keys(&baseline).iter().filter(|key| matches!(key, StateKey::Account(_))).count();
     assert!(accounts > 300, "{accounts}");
 
-    let (attack, baseline) = of(Attack::TinyBlocks);
+    let (attack, baseline) = of(AttackKind::TinyBlocks);
     assert!(attack.len() > 10 * baseline.len() && lengths(&attack).into_iter().max() == Some(7));
 
-    let (attack, baseline) = of(Attack::EmptyBlocks);
+    let (attack, baseline) = of(AttackKind::EmptyBlocks);
     let full: Vec<_> = attack.iter().filter(|block| !block.is_empty()).cloned().collect();
     assert_eq!((attack.len(), &full), (baseline.len() * 11, &baseline));
 
-    let (attack, baseline) = of(Attack::OneSlot);
+    let (attack, baseline) = of(AttackKind::OneSlot);
     assert_eq!((keys(&attack).len(), attack.len()), (1, baseline.len()));
     assert!(
-        matches!(attack[0][0], Op::Write(StateKey::Slot(..), _)) && keys(&baseline).len() > 500
+        matches!(attack[0][0], KeyOp::Write(StateKey::Slot(..), _)) && keys(&baseline).len() > 500
     );
 
-    let (attack, _) = of(Attack::Churn);
-    let removed = attack.iter().flatten().filter(|op| matches!(op, Op::Delete(_))).count();
+    let (attack, _) = of(AttackKind::Churn);
+    let removed = attack.iter().flatten().filter(|op| matches!(op, KeyOp::Delete(_))).count();
     assert!((500..850).contains(&removed), "{removed}");
     assert!(lengths(&attack).len() > 8);
 }
@@ -188,19 +191,19 @@ fn each_attack_does_what_its_name_says() {
 #[test]
 fn what_cannot_be_run_is_refused() {
     let good = siege();
-    assert!(good.check(&Attack::ALL).is_ok());
+    assert!(good.check(&AttackKind::ALL).is_ok());
     for (siege, attack) in [
-        (Siege { keys: 1, ..good.clone() }, Attack::TinyBlocks),
-        (Siege { keys: u64::MAX, ..good.clone() }, Attack::TinyBlocks),
-        (Siege { slots: 0, ..good.clone() }, Attack::BigContract),
-        (Siege { slots: u64::MAX, ..good.clone() }, Attack::BigContract),
-        (Siege { grind: 100, ..good.clone() }, Attack::GroundKeys),
-        (Siege { grind: 1 << 33, ..good.clone() }, Attack::GroundKeys),
-        (Siege { tiny: 0, ..good.clone() }, Attack::OneSlot),
-        (Siege { commit_every: 0, ..good.clone() }, Attack::Churn),
-        (Siege { commit_every: u64::MAX, slices: None, ..good.clone() }, Attack::Churn),
-        (Siege { pairs: 0, ..good.clone() }, Attack::Churn),
-        (Siege { slices: Some(13), ..good }, Attack::TinyBlocks),
+        (AttackConfig { keys: 1, ..good.clone() }, AttackKind::TinyBlocks),
+        (AttackConfig { keys: u64::MAX, ..good.clone() }, AttackKind::TinyBlocks),
+        (AttackConfig { slots: 0, ..good.clone() }, AttackKind::BigContract),
+        (AttackConfig { slots: u64::MAX, ..good.clone() }, AttackKind::BigContract),
+        (AttackConfig { grind: 100, ..good.clone() }, AttackKind::GroundKeys),
+        (AttackConfig { grind: 1 << 33, ..good.clone() }, AttackKind::GroundKeys),
+        (AttackConfig { tiny: 0, ..good.clone() }, AttackKind::OneSlot),
+        (AttackConfig { commit_every: 0, ..good.clone() }, AttackKind::Churn),
+        (AttackConfig { commit_every: u64::MAX, slices: None, ..good.clone() }, AttackKind::Churn),
+        (AttackConfig { pairs: 0, ..good.clone() }, AttackKind::Churn),
+        (AttackConfig { slices: Some(13), ..good }, AttackKind::TinyBlocks),
     ] {
         let refused = siege.check(&[attack]);
         assert!(
@@ -208,12 +211,12 @@ fn what_cannot_be_run_is_refused() {
             "{siege:?} {attack}: {refused:?}"
         );
     }
-    // Whatever else, a race needs slices of the same number.
-    let attacked = prepare(&siege(), Attack::TinyBlocks, &StateCache::none());
-    let workload = Workload { slices: 3, ..attacked.workload.clone() };
+    // Both sides of a race need the same number of slices.
+    let attacked = prepare(&siege(), AttackKind::TinyBlocks, &StateCache::none());
+    let workload = StoreWorkload { slices: 3, ..attacked.workload.clone() };
     let stop = AtomicBool::new(false);
     let (terms, cache) = (&TERMS, &StateCache::at(Path::new("/nonexistent").to_owned()));
-    let race = Race {
+    let race = StoreRace {
         workload: &workload,
         terms,
         cache,
@@ -224,5 +227,5 @@ fn what_cannot_be_run_is_refused() {
     };
     let refused = race.run_beside(&attacked.baseline, &entrants(), &entrants(), &mut |_| ());
     assert!(matches!(refused, Err(BenchError::Setting { .. })));
-    assert!(matches!(workload.keys, Keys::Adversary(_)));
+    assert!(matches!(workload.keys, InitialKeys::Adversary(_)));
 }

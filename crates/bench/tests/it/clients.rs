@@ -1,18 +1,22 @@
-//! Races of whole clients, small: every workload to its end, on the real contracts too.
+//! Small races of whole clients: every workload to its end, also on the mainnet contracts.
 
 use retrie_bench::{
-    BenchError, Setting,
+    BenchError, RaceSetting,
     cache::StateCache,
     chain::{
-        CHAIN_FILE, ChainMaker, ContractSet, Fill, KeyChoice, Mix, Preload, Recipe, write_chain,
+        BlockFill, CHAIN_FILE, ChainMaker, ChainRecipe, ContractSet, GenesisPreload, KeyChoice,
+        TransactionMix, write_chain,
     },
-    clients::{ClientRace, Entrant, Progress, Raced, RealBlocks, RealRace, Senders, Via, Workload},
+    clients::{
+        BlockDelivery, ClientContender, ClientRace, ClientRaceProgress, ClientRaceResult,
+        ClientWorkload, RealBlockSet, RealRace, SenderRecovery,
+    },
     memory::MemoryCap,
-    state::{Corpus, Terms, TraceError},
+    state::{BlockCorpus, RaceTerms, TraceError},
 };
 use retrie_chainspec::parse_chain;
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
-use retrie_pipeline::{Chain, ChainOptions, ImportOptions, import, replay::Padding};
+use retrie_pipeline::{ChainOptions, ChainStore, ImportOptions, import, replay::StatePadding};
 use retrie_sources::BlockSource;
 use retrie_state::{AnyBackend, StoreOptions};
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
@@ -27,16 +31,16 @@ use std::{
     },
 };
 
-const TERMS: Terms =
-    Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 20, retention: 16, read_threads: 16 };
+const TERMS: RaceTerms =
+    RaceTerms { sync: SyncMode::NoSync, cache_bytes: 64 << 20, retention: 16, read_threads: 16 };
 
-fn workload(name: &'static str, mix: Mix, contracts: ContractSet) -> Workload {
-    let preload = Preload { senders: 20, contracts: contracts.into(), empty_ledgers: false };
-    Workload {
+fn workload(name: &'static str, mix: TransactionMix, contracts: ContractSet) -> ClientWorkload {
+    let preload = GenesisPreload { senders: 20, contracts: contracts.into(), empty_ledgers: false };
+    ClientWorkload {
         name,
-        recipe: Recipe {
+        recipe: ChainRecipe {
             seed: 3,
-            fill: Fill::Transactions(15),
+            fill: BlockFill::Transactions(15),
             mix,
             accounts: 200,
             keys: KeyChoice { reads: 50, inserts: 0, zipf: None },
@@ -46,31 +50,35 @@ fn workload(name: &'static str, mix: Mix, contracts: ContractSet) -> Workload {
         warmup: 3,
         slices: 4,
         commit_every: None,
-        via: Via::Import,
+        via: BlockDelivery::Import,
     }
 }
 
-fn transfers() -> Workload {
-    workload("transfers", Mix { transfers: 1, ..Mix::NOTHING }, ContractSet::own())
+fn transfers() -> ClientWorkload {
+    workload(
+        "transfers",
+        TransactionMix { transfers: 1, ..TransactionMix::NOTHING },
+        ContractSet::own(),
+    )
 }
 
-fn entrants() -> Vec<Entrant> {
+fn entrants() -> Vec<ClientContender> {
     let backends: [Arc<dyn AnyBackend>; 3] =
         [Arc::new(Raw), Arc::new(Mpt::default()), Arc::new(MptArchive::new(TrieHash::Keccak256))];
     let entrant = |backend: Arc<dyn AnyBackend>| {
         let name = backend.identity().name.into();
-        Entrant { name, backend }
+        ClientContender { name, backend }
     };
     backends.map(entrant).into()
 }
 
 fn race(
-    workload: &Workload,
-    senders: Senders,
+    workload: &ClientWorkload,
+    senders: SenderRecovery,
     cache: &Path,
     stop: &AtomicBool,
-    progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<Raced, BenchError> {
+    progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+) -> Result<ClientRaceResult, BenchError> {
     ClientRace {
         workload,
         senders,
@@ -84,10 +92,14 @@ fn race(
 }
 
 /// The same, with memory capped.
-fn capped(workload: &Workload, limit: u64, cache: &Path) -> Result<Raced, BenchError> {
+fn capped(
+    workload: &ClientWorkload,
+    limit: u64,
+    cache: &Path,
+) -> Result<ClientRaceResult, BenchError> {
     ClientRace {
         workload,
-        senders: Senders::Recovered,
+        senders: SenderRecovery::Recovered,
         terms: &TERMS,
         root_maker: Arc::new(Mpt::default()),
         cache: &StateCache::at(cache.to_owned()),
@@ -97,11 +109,11 @@ fn capped(workload: &Workload, limit: u64, cache: &Path) -> Result<Raced, BenchE
     .run(&entrants(), &mut |_| {})
 }
 
-fn run(workload: &Workload, senders: Senders, cache: &Path) -> Raced {
+fn run(workload: &ClientWorkload, senders: SenderRecovery, cache: &Path) -> ClientRaceResult {
     race(workload, senders, cache, &AtomicBool::new(false), &mut |_| {}).unwrap()
 }
 
-/// The data, or `None` after saying so.
+/// The data folder; `None`, with a message, if it is missing.
 fn data() -> Option<PathBuf> {
     let data = std::env::var_os("RETRIE_DATA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
@@ -117,7 +129,7 @@ fn data() -> Option<PathBuf> {
 }
 
 /// Figures that hold for every race.
-fn check(workload: &Workload, raced: &Raced) {
+fn check(workload: &ClientWorkload, raced: &ClientRaceResult) {
     assert!(raced.complete && raced.outcomes.len() == 3);
     for outcome in &raced.outcomes {
         let result = outcome.result(workload, &TERMS);
@@ -147,10 +159,10 @@ fn check(workload: &Workload, raced: &Raced) {
 #[test]
 fn live_nodes_take_the_same_blocks_one_by_one() {
     let home = tempfile::tempdir().unwrap();
-    let mix = Mix { transfers: 1, erc20: 1, swaps: 1, ..Mix::NOTHING };
+    let mix = TransactionMix { transfers: 1, erc20: 1, swaps: 1, ..TransactionMix::NOTHING };
     let mut workload = workload("new-payload", mix, ContractSet::own());
-    (workload.via, workload.commit_every) = (Via::EngineApi, Some(1));
-    let raced = run(&workload, Senders::Unrecovered, home.path());
+    (workload.via, workload.commit_every) = (BlockDelivery::EngineApi, Some(1));
+    let raced = run(&workload, SenderRecovery::Unrecovered, home.path());
     check(&workload, &raced);
     let [raw, mpt, _] = &raced.outcomes[..] else { panic!("{raced:?}") };
     let ratio = mpt.latency_ratio_to(raw);
@@ -159,7 +171,10 @@ fn live_nodes_take_the_same_blocks_one_by_one() {
     assert!(raw.latency().max_micros() < raw.slices().as_micros() as u64);
     workload.commit_every = None;
     let error = workload.check().unwrap_err();
-    assert!(matches!(error, BenchError::Setting { setting: Setting::CommitEvery, .. }), "{error}");
+    assert!(
+        matches!(error, BenchError::Setting { setting: RaceSetting::CommitEvery, .. }),
+        "{error}"
+    );
     assert!(error.to_string().contains("Engine API"), "{error}");
 }
 
@@ -167,12 +182,12 @@ fn live_nodes_take_the_same_blocks_one_by_one() {
 #[test]
 fn live_nodes_take_blocks_beyond_mainnets_gas_limit() {
     let home = tempfile::tempdir().unwrap();
-    let mix = Mix { transfers: 1, ..Mix::NOTHING };
+    let mix = TransactionMix { transfers: 1, ..TransactionMix::NOTHING };
     let mut workload = workload("new-payload", mix, ContractSet::own());
-    workload.recipe.fill = Fill::Gas(32_000_000);
+    workload.recipe.fill = BlockFill::Gas(32_000_000);
     (workload.blocks, workload.warmup, workload.slices) = (2, 0, 1);
-    (workload.via, workload.commit_every) = (Via::EngineApi, Some(1));
-    let raced = run(&workload, Senders::Unrecovered, home.path());
+    (workload.via, workload.commit_every) = (BlockDelivery::EngineApi, Some(1));
+    let raced = run(&workload, SenderRecovery::Unrecovered, home.path());
     assert!(raced.complete);
     for outcome in &raced.outcomes {
         assert_eq!(outcome.txs(), 2 * (32_000_000 / 21_000));
@@ -181,7 +196,7 @@ fn live_nodes_take_blocks_beyond_mainnets_gas_limit() {
 }
 
 /// A corpus of a few real blocks, of before and after the merge; `None` if there are no data.
-fn corpus(home: &Path) -> Option<Corpus> {
+fn corpus(home: &Path) -> Option<BlockCorpus> {
     let prestate = home.join("prestate");
     std::fs::create_dir_all(&prestate).unwrap();
     let data = data()?.join("mainnet/prestate");
@@ -190,17 +205,17 @@ fn corpus(home: &Path) -> Option<Corpus> {
         let name = format!("{number}.json.gz");
         std::fs::copy(data.join(&name), prestate.join(&name)).unwrap();
     }
-    Some(Corpus::at(home.to_owned()))
+    Some(BlockCorpus::at(home.to_owned()))
 }
 
 #[test]
 fn real_blocks_come_one_by_one_on_a_padded_state_and_leave_nothing() {
     let home = tempfile::tempdir().unwrap();
     let Some(corpus) = corpus(home.path()) else { return };
-    let blocks = RealBlocks::load(&corpus, Padding { accounts: 500, slots: 200 }).unwrap();
+    let blocks = RealBlockSet::load(&corpus, StatePadding { accounts: 500, slots: 200 }).unwrap();
     assert_eq!((blocks.len(), blocks.payloads()), (3, 2));
     let (cache, stop) = (StateCache::at(home.path().join("cache")), AtomicBool::new(false));
-    let race = |terms: &Terms, slices: u64| {
+    let race = |terms: &RaceTerms, slices: u64| {
         let (blocks, cache, stop) = (&blocks, &cache, &stop);
         let race = RealRace { blocks, slices, warmup: 1, terms, cache, memory_limit: None, stop };
         race.run(&entrants(), &mut |_| {}).map(|raced| (race.results(&raced), raced))
@@ -222,16 +237,16 @@ fn real_blocks_come_one_by_one_on_a_padded_state_and_leave_nothing() {
         // What makes a block durable is on the clock of the turn, not in the payload's latency.
         assert!(outcome.latency().max_micros() < outcome.slices().as_micros() as u64);
     }
-    // Each pass does the same: what a block has left is taken back before the next one.
+    // Each pass does the same work: the changes of a block are reverted before the next one.
     let keys: Vec<_> = raced.outcomes.iter().map(|outcome| outcome.keys()).collect();
     assert!(keys.iter().all(|one| *one == keys[0]), "{keys:?}");
     let (_, once) = race(&TERMS, 1).unwrap();
     let (reads, writes) = once.outcomes[0].keys();
     assert_eq!(keys[0], (2 * reads, 2 * writes));
-    // Nothing can be taken back without undo.
-    let forgetful = Terms { retention: 1, ..TERMS };
+    // Without undo nothing can be reverted.
+    let forgetful = RaceTerms { retention: 1, ..TERMS };
     for (terms, slices, setting) in
-        [(&forgetful, 1, Setting::Retention), (&TERMS, 0, Setting::Slices)]
+        [(&forgetful, 1, RaceSetting::Retention), (&TERMS, 0, RaceSetting::Slices)]
     {
         let error = race(terms, slices).unwrap_err();
         assert!(matches!(error, BenchError::Setting { setting: wrong, .. } if wrong == setting));
@@ -244,7 +259,8 @@ fn real_blocks_come_one_by_one_on_a_padded_state_and_leave_nothing() {
 #[test]
 fn missing_or_damaged_real_blocks_are_named() {
     let home = tempfile::tempdir().unwrap();
-    let load = |at: &Path| RealBlocks::load(&Corpus::at(at.to_owned()), Padding::default());
+    let load =
+        |at: &Path| RealBlockSet::load(&BlockCorpus::at(at.to_owned()), StatePadding::default());
     let missing = load(&home.path().join("nowhere")).unwrap_err();
     assert!(matches!(missing, TraceError::NoData { missing: "prestate", .. }), "{missing}");
     let prestate = home.path().join("prestate");
@@ -256,13 +272,13 @@ fn missing_or_damaged_real_blocks_are_named() {
 #[test]
 fn every_workload_runs_to_its_end() {
     let home = tempfile::tempdir().unwrap();
-    let nothing = Mix::NOTHING;
+    let nothing = TransactionMix::NOTHING;
     let mixes = [
-        ("transfers", Mix { transfers: 1, ..nothing }, Senders::Recovered),
-        ("erc20", Mix { erc20: 1, ..nothing }, Senders::Unrecovered),
-        ("uniswap", Mix { swaps: 1, ..nothing }, Senders::Recovered),
-        ("smallbank", Mix { smallbank: 1, ..nothing }, Senders::Unrecovered),
-        ("kvstore", Mix { kvstore: 1, ..nothing }, Senders::Recovered),
+        ("transfers", TransactionMix { transfers: 1, ..nothing }, SenderRecovery::Recovered),
+        ("erc20", TransactionMix { erc20: 1, ..nothing }, SenderRecovery::Unrecovered),
+        ("uniswap", TransactionMix { swaps: 1, ..nothing }, SenderRecovery::Recovered),
+        ("smallbank", TransactionMix { smallbank: 1, ..nothing }, SenderRecovery::Unrecovered),
+        ("kvstore", TransactionMix { kvstore: 1, ..nothing }, SenderRecovery::Recovered),
     ];
     for (n, (name, mix, senders)) in mixes.into_iter().enumerate() {
         let mut workload = workload(name, mix, ContractSet::own());
@@ -275,13 +291,13 @@ fn every_workload_runs_to_its_end() {
     }
 }
 
-/// As in the COLE authors' program: one caller, and calls fill what is empty at first.
+/// As in the COLE authors' program: one caller, and calls fill ledgers that are empty at first.
 #[test]
 fn ledgers_may_be_empty_at_first() {
     let home = tempfile::tempdir().unwrap();
     for (name, mix) in [
-        ("smallbank", Mix { smallbank: 1, ..Mix::NOTHING }),
-        ("kvstore", Mix { kvstore: 1, ..Mix::NOTHING }),
+        ("smallbank", TransactionMix { smallbank: 1, ..TransactionMix::NOTHING }),
+        ("kvstore", TransactionMix { kvstore: 1, ..TransactionMix::NOTHING }),
     ] {
         let filled = workload(name, mix, ContractSet::own());
         let mut empty = filled.clone();
@@ -290,7 +306,7 @@ fn ledgers_may_be_empty_at_first() {
             (preload.empty_ledgers, preload.senders) = (true, 1);
         }
         let [filled, empty] = [filled, empty].map(|workload| {
-            let raced = run(&workload, Senders::Recovered, home.path());
+            let raced = run(&workload, SenderRecovery::Recovered, home.path());
             check(&workload, &raced);
             raced.outcomes[0].result(&workload, &TERMS)
         });
@@ -308,12 +324,12 @@ fn real_contracts_run_to_their_end() {
     let Some(data) = data() else { return };
     let home = tempfile::tempdir().unwrap();
     let both = [
-        ("erc20", Mix { erc20: 1, ..Mix::NOTHING }),
-        ("uniswap", Mix { swaps: 1, ..Mix::NOTHING }),
+        ("erc20", TransactionMix { erc20: 1, ..TransactionMix::NOTHING }),
+        ("uniswap", TransactionMix { swaps: 1, ..TransactionMix::NOTHING }),
     ];
     for (name, mix) in both {
         let workload = workload(name, mix, ContractSet::mainnet(&data).unwrap());
-        check(&workload, &run(&workload, Senders::Unrecovered, home.path()));
+        check(&workload, &run(&workload, SenderRecovery::Unrecovered, home.path()));
     }
     let missing = ContractSet::mainnet(home.path()).unwrap_err().to_string();
     assert!(missing.contains("RETRIE_DATA") && missing.contains("runtime.json.gz"), "{missing}");
@@ -326,17 +342,20 @@ fn blocks_and_states_are_kept_between_runs() {
     let untimed = |senders| {
         let mut steps = 0;
         let raced = race(&workload, senders, home.path(), &AtomicBool::new(false), &mut |step| {
-            let is_untimed = matches!(step, Progress::Loading { .. } | Progress::Making { .. });
+            let is_untimed = matches!(
+                step,
+                ClientRaceProgress::Loading { .. } | ClientRaceProgress::Making { .. }
+            );
             steps += u32::from(is_untimed);
         });
         check(&workload, &raced.unwrap());
         steps
     };
-    assert!(untimed(Senders::Recovered) > 10);
-    assert_eq!(untimed(Senders::Unrecovered), 0);
+    assert!(untimed(SenderRecovery::Recovered) > 10);
+    assert_eq!(untimed(SenderRecovery::Unrecovered), 0);
 }
 
-/// They are gigabytes, and a kill shall not leave them where nobody looks.
+/// These states have gigabytes. If the process is killed, the next one must find and remove them.
 #[test]
 fn states_of_blocks_being_made_are_kept_in_the_cache() {
     let home = tempfile::tempdir().unwrap();
@@ -345,13 +364,18 @@ fn states_of_blocks_being_made_are_kept_in_the_cache() {
         runs.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect::<Vec<_>>()
     };
     let mut made = Vec::new();
-    let raced =
-        race(&transfers(), Senders::Recovered, home.path(), &AtomicBool::new(false), &mut |step| {
-            if matches!(step, Progress::Making { .. }) {
+    let raced = race(
+        &transfers(),
+        SenderRecovery::Recovered,
+        home.path(),
+        &AtomicBool::new(false),
+        &mut |step| {
+            if matches!(step, ClientRaceProgress::Making { .. }) {
                 made = runs();
                 assert!(made.iter().any(|folder| folder.join("state").exists()));
             }
-        });
+        },
+    );
     check(&transfers(), &raced.unwrap());
     assert_eq!((made.len(), runs().len()), (2, 0));
 }
@@ -362,8 +386,8 @@ fn stopped_race_gives_the_slices_that_all_have_run() {
     let workload = transfers();
     for (stop_at, slices) in [(2, 2), (0, 0)] {
         let stop = AtomicBool::new(false);
-        let raced = race(&workload, Senders::Recovered, home.path(), &stop, &mut |step| {
-            let Progress::Racing { done, .. } = step else { return };
+        let raced = race(&workload, SenderRecovery::Recovered, home.path(), &stop, &mut |step| {
+            let ClientRaceProgress::Racing { done, .. } = step else { return };
             stop.fetch_or(done == stop_at, Ordering::Relaxed);
         });
         let raced = raced.unwrap();
@@ -375,9 +399,10 @@ fn stopped_race_gives_the_slices_that_all_have_run() {
             assert!(result.tps.unwrap() > 0.0 && result.disk_bytes > 0);
         }
     }
-    // Before anything is there: nothing is kept either.
+    // A stop before the first state keeps nothing.
     let (home, stop) = (tempfile::tempdir().unwrap(), AtomicBool::new(true));
-    let raced = race(&workload, Senders::Recovered, home.path(), &stop, &mut |_| {}).unwrap();
+    let raced =
+        race(&workload, SenderRecovery::Recovered, home.path(), &stop, &mut |_| {}).unwrap();
     assert!(!raced.complete && raced.outcomes.is_empty());
     assert_eq!(std::fs::read_dir(home.path().join("runs")).unwrap().count(), 0);
     assert!(!home.path().join("states").exists());
@@ -386,13 +411,13 @@ fn stopped_race_gives_the_slices_that_all_have_run() {
 #[test]
 fn workload_that_cannot_be_run_is_refused() {
     let good = transfers;
-    let no_preload = Recipe { preload: None, ..good().recipe };
+    let no_preload = ChainRecipe { preload: None, ..good().recipe };
     for (wrong, says) in [
-        (Workload { blocks: 0, ..good() }, Some(Setting::Blocks)),
-        (Workload { slices: 0, ..good() }, Some(Setting::Slices)),
-        (Workload { slices: 11, ..good() }, Some(Setting::Slices)),
-        (Workload { commit_every: Some(0), ..good() }, Some(Setting::CommitEvery)),
-        (Workload { recipe: no_preload, ..good() }, None),
+        (ClientWorkload { blocks: 0, ..good() }, Some(RaceSetting::Blocks)),
+        (ClientWorkload { slices: 0, ..good() }, Some(RaceSetting::Slices)),
+        (ClientWorkload { slices: 11, ..good() }, Some(RaceSetting::Slices)),
+        (ClientWorkload { commit_every: Some(0), ..good() }, Some(RaceSetting::CommitEvery)),
+        (ClientWorkload { recipe: no_preload, ..good() }, None),
     ] {
         let error = wrong.check().unwrap_err();
         let found = match &error {
@@ -401,22 +426,22 @@ fn workload_that_cannot_be_run_is_refused() {
         };
         assert_eq!(found, says, "{error}");
         assert!(found.is_some() || error.to_string().contains("preload"), "{error}");
-        // Which flag that is, a library cannot know.
+        // A library does not know the flag.
         assert!(!error.to_string().contains("--"), "{error}");
     }
 }
 
-/// The files of `make-chain` hold the very blocks of the race, and import on every backend.
+/// The files of `make-chain` hold the same blocks as the race, and import on every backend.
 #[test]
 fn preloaded_chain_imports_from_its_files() {
     let home = tempfile::tempdir().unwrap();
-    let mix = Mix { transfers: 1, erc20: 1, swaps: 1, smallbank: 1, kvstore: 1 };
+    let mix = TransactionMix { transfers: 1, erc20: 1, swaps: 1, smallbank: 1, kvstore: 1 };
     let workload = workload("all", mix, ContractSet::own());
     check_raced_blocks(&workload, home.path());
 }
 
-fn check_raced_blocks(workload: &Workload, home: &Path) {
-    let raced = run(workload, Senders::Recovered, &home.join("cache"));
+fn check_raced_blocks(workload: &ClientWorkload, home: &Path) {
+    let raced = run(workload, SenderRecovery::Recovered, &home.join("cache"));
     check(workload, &raced);
     let mut maker = ChainMaker::new(workload.recipe.clone(), Arc::new(Mpt::default())).unwrap();
     let (run, made) = (AtomicBool::new(false), home.join("made"));
@@ -433,7 +458,7 @@ fn check_raced_blocks(workload: &Workload, home: &Path) {
         (Arc::new(Raw), StateRootMode::Shadow),
     ] {
         let datadir = home.join(backend.identity().name);
-        let opened = Chain::open(ChainOptions {
+        let opened = ChainStore::open(ChainOptions {
             spec: parse_chain(made.join("genesis.json").to_str().unwrap()).unwrap(),
             backend,
             referee: None,
@@ -456,13 +481,13 @@ fn check_raced_blocks(workload: &Workload, home: &Path) {
 #[test]
 fn memory_is_capped_while_clients_race_and_too_small_a_cap_refused() {
     let (cache, workload) = (tempfile::tempdir().unwrap(), transfers());
-    // Rows and caches of three clients: seen before anything is made.
+    // Rows and caches of three clients: checked before anything is made.
     let error = capped(&workload, 256 << 20, cache.path()).unwrap_err().to_string();
     assert!(error.contains("a memory limit of 256 MiB is too small"), "{error}");
     assert_eq!(cache.path().read_dir().unwrap().count(), 0);
     if let Some(why) = MemoryCap::why_no_cgroup() {
-        // A balloon would take the machine from everybody else. Past the harness, which keeps to itself
-        // what tests print that pass.
+        // A balloon would take memory from all processes of the machine. The message goes to stderr
+        // directly, because the harness hides the output of passing tests.
         writeln!(std::io::stderr(), "skipped: no cgroup of memory can be made here: {why}")
             .unwrap();
         return;

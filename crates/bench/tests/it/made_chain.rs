@@ -1,9 +1,11 @@
-//! A made chain through the real pipeline: every header valid, every root checked.
+//! A generated chain through the real pipeline: every header valid, every root checked.
 
-use retrie_bench::chain::{CHAIN_FILE, ChainMaker, Fill, GENESIS_FILE, Recipe, write_chain};
+use retrie_bench::chain::{
+    BlockFill, CHAIN_FILE, ChainMaker, ChainRecipe, GENESIS_FILE, write_chain,
+};
 use retrie_chainspec::parse_chain;
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
-use retrie_pipeline::{Chain, ChainOptions, End, ImportOptions, import};
+use retrie_pipeline::{ChainOptions, ChainStore, ImportEnd, ImportOptions, import};
 use retrie_sources::BlockSource;
 use retrie_state::{AnyBackend, StoreOptions};
 use retrie_storage_mpt::Mpt;
@@ -21,13 +23,13 @@ fn open(
     backend: Arc<dyn AnyBackend>,
     referee: Option<Arc<dyn AnyBackend>>,
     datadir: &Path,
-) -> Chain {
+) -> ChainStore {
     let genesis = folder.join(GENESIS_FILE);
     let root_mode = match backend.capabilities().ethereum_root {
         true => StateRootMode::Header,
         false => StateRootMode::Shadow,
     };
-    Chain::open(ChainOptions {
+    ChainStore::open(ChainOptions {
         spec: parse_chain(genesis.to_str().unwrap()).unwrap(),
         backend,
         referee,
@@ -42,8 +44,12 @@ fn open(
 #[test]
 fn every_block_is_valid_on_every_backend() {
     let dir = tempfile::tempdir().unwrap();
-    let recipe =
-        Recipe { fill: Fill::Transactions(25), seed: 3, accounts: 100, ..Recipe::default() };
+    let recipe = ChainRecipe {
+        fill: BlockFill::Transactions(25),
+        seed: 3,
+        accounts: 100,
+        ..ChainRecipe::default()
+    };
     let mut maker = ChainMaker::new(recipe, Arc::new(Mpt::default())).unwrap();
     let run = AtomicBool::new(false);
     let made = write_chain(&mut maker, BLOCKS, dir.path(), &run, &mut |_| {}).unwrap();
@@ -59,7 +65,7 @@ fn every_block_is_valid_on_every_backend() {
         let options = ImportOptions::default();
         let outcome =
             import(&chain, sources, 0..=u64::MAX, options, &metrics, &run, &mut |_| {}).unwrap();
-        assert_eq!(outcome.end.unwrap(), End::Complete);
+        assert_eq!(outcome.end.unwrap(), ImportEnd::Complete);
         let report = outcome.report;
         assert_eq!((report.blocks, report.txs, report.gas), (BLOCKS, made.txs, made.gas));
         assert_eq!((report.tip.hash, report.tip.state_root), (made.head, made.state_root));

@@ -1,5 +1,5 @@
-//! Races against the peers. Every contender must read what the others read, and those that have
-//! Ethereum's root must agree on it: the race itself sees to both.
+//! Races against stores of other projects. The race itself checks that all contenders read the same
+//! values, and that all Ethereum roots are equal.
 
 #![cfg(feature = "peers")]
 
@@ -9,37 +9,40 @@ use retrie_bench::{
     BenchError,
     cache::StateCache,
     peers,
-    state::{BackendEntrant, Choice, Entrant, Keys, Layout, Outcome, Race, Raced, Terms, Workload},
+    state::{
+        BackendFactory, ContenderFactory, InitialKeys, KeyDistribution, KeyLayout, RaceResult,
+        RaceTerms, StoreOutcome, StoreRace, StoreWorkload,
+    },
 };
 use retrie_db::SyncMode;
 use retrie_storage_mpt::Mpt;
 use std::sync::{Arc, atomic::AtomicBool};
 
 /// `mpt` first, then all peers.
-fn entrants() -> Vec<Box<dyn Entrant>> {
-    let mpt: Box<dyn Entrant> = Box::new(BackendEntrant::new(Arc::new(Mpt::new())));
+fn entrants() -> Vec<Box<dyn ContenderFactory>> {
+    let mpt: Box<dyn ContenderFactory> = Box::new(BackendFactory::new(Arc::new(Mpt::new())));
     std::iter::once(mpt)
-        .chain(peers::NAMES.map(|name| peers::entrant(name).expect("it is built")))
+        .chain(peers::NAMES.map(|name| peers::factory(name).expect("it is built")))
         .collect()
 }
 
 fn run(
-    workload: &Workload,
+    workload: &StoreWorkload,
     retention: u64,
     cache: &StateCache,
-) -> Result<Vec<Outcome>, BenchError> {
+) -> Result<Vec<StoreOutcome>, BenchError> {
     run_with(workload, SyncMode::Durable, retention, cache)
 }
 
 fn run_with(
-    workload: &Workload,
+    workload: &StoreWorkload,
     sync: SyncMode,
     retention: u64,
     cache: &StateCache,
-) -> Result<Vec<Outcome>, BenchError> {
-    let terms = Terms { sync, cache_bytes: 4 << 20, retention, read_threads: 16 };
+) -> Result<Vec<StoreOutcome>, BenchError> {
+    let terms = RaceTerms { sync, cache_bytes: 4 << 20, retention, read_threads: 16 };
     let stop = AtomicBool::new(false);
-    let race = Race {
+    let race = StoreRace {
         workload,
         terms: &terms,
         cache,
@@ -48,17 +51,17 @@ fn run_with(
         memory_limit: None,
         stop: &stop,
     };
-    let Raced { outcomes, ended, .. } = race.run(&entrants(), &mut |_| ())?;
+    let RaceResult { outcomes, ended, .. } = race.run(&entrants(), &mut |_| ())?;
     ended.map(|()| outcomes)
 }
 
 #[test]
 fn peers_read_what_our_stores_read() {
-    for keys in [Keys::Preloaded(3000), Keys::Fresh] {
-        for layout in [Layout::OneContract, Layout::Accounts] {
+    for keys in [InitialKeys::Preloaded(3000), InitialKeys::Fresh] {
+        for layout in [KeyLayout::OneContract, KeyLayout::Accounts] {
             // Fewer revisions are kept than there are commits, or none.
             for retention in [0, 4] {
-                let workload = Workload {
+                let workload = StoreWorkload {
                     keys: keys.clone(),
                     pairs: 900,
                     commit_every: 50,
@@ -87,14 +90,14 @@ fn peers_read_what_our_stores_read() {
 #[test]
 fn peers_agree_on_reads_alone_and_hot_keys() {
     for (reads, sync) in [(1.0, SyncMode::Durable), (0.5, SyncMode::NoSync)] {
-        let workload = Workload {
-            keys: Keys::Preloaded(2000),
+        let workload = StoreWorkload {
+            keys: InitialKeys::Preloaded(2000),
             pairs: 600,
             commit_every: 50,
             warmup: 50,
             slices: 2,
             reads,
-            choice: Choice::Zipf,
+            choice: KeyDistribution::Zipf,
             ..Default::default()
         };
         let outcomes = run_with(&workload, sync, 4, &StateCache::none()).unwrap();
@@ -102,13 +105,14 @@ fn peers_agree_on_reads_alone_and_hot_keys() {
     }
 }
 
-/// Removals of slots and accounts, and accounts beside slots: what the random workload does not have.
+/// Removals of slots and accounts, and accounts next to slots, which the random workload does not
+/// have.
 #[test]
 fn peers_follow_real_blocks() {
     let Some(trace) = common::real_trace() else { return };
     let all = trace.figures().reads;
-    let workload = Workload {
-        keys: Keys::Real(Arc::new(trace)),
+    let workload = StoreWorkload {
+        keys: InitialKeys::Real(Arc::new(trace)),
         pairs: all + all / 2,
         warmup: 1000,
         slices: 3,
@@ -121,8 +125,8 @@ fn peers_follow_real_blocks() {
 fn prepared_states_of_peers_are_used_again() {
     let folder = tempfile::tempdir().unwrap();
     let cache = StateCache::at(folder.path().to_owned());
-    let workload = Workload {
-        keys: Keys::Preloaded(2000),
+    let workload = StoreWorkload {
+        keys: InitialKeys::Preloaded(2000),
         pairs: 200,
         commit_every: 50,
         warmup: 0,

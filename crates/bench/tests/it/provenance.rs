@@ -1,11 +1,14 @@
 //! Queries about old blocks, on a chain of forty.
 
 use retrie_bench::{
-    BenchError, Setting,
+    BenchError, RaceSetting,
     cache::StateCache,
-    chain::{ContractSet, Fill, KeyChoice, Mix, Preload, Recipe},
-    clients::{Answers, ClientRace, Entrant, Queries, Senders, Via, Workload},
-    state::Terms,
+    chain::{BlockFill, ChainRecipe, ContractSet, GenesisPreload, KeyChoice, TransactionMix},
+    clients::{
+        BlockDelivery, ClientContender, ClientRace, ClientWorkload, ProvenanceOutcome, QueryConfig,
+        SenderRecovery,
+    },
+    state::RaceTerms,
 };
 use retrie_db::SyncMode;
 use retrie_state::AnyBackend;
@@ -16,19 +19,19 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-const TERMS: Terms =
-    Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 20, retention: 8, read_threads: 16 };
+const TERMS: RaceTerms =
+    RaceTerms { sync: SyncMode::NoSync, cache_bytes: 64 << 20, retention: 8, read_threads: 16 };
 
-fn workload() -> Workload {
-    Workload {
+fn workload() -> ClientWorkload {
+    ClientWorkload {
         name: "provenance",
-        recipe: Recipe {
+        recipe: ChainRecipe {
             seed: 3,
-            fill: Fill::Transactions(5),
-            mix: Mix { kvstore: 1, ..Mix::NOTHING },
+            fill: BlockFill::Transactions(5),
+            mix: TransactionMix { kvstore: 1, ..TransactionMix::NOTHING },
             accounts: 10,
             keys: KeyChoice { reads: 0, inserts: 0, zipf: None },
-            preload: Some(Preload {
+            preload: Some(GenesisPreload {
                 senders: 1,
                 contracts: ContractSet::own().into(),
                 empty_ledgers: false,
@@ -38,7 +41,7 @@ fn workload() -> Workload {
         warmup: 0,
         slices: 1,
         commit_every: None,
-        via: Via::Import,
+        via: BlockDelivery::Import,
     }
 }
 
@@ -47,29 +50,30 @@ fn ask(
     ranges: &[u64],
     home: &Path,
     stop: bool,
-) -> Result<Vec<Answers>, BenchError> {
+) -> Result<Vec<ProvenanceOutcome>, BenchError> {
     let entrant = |(n, backend): (usize, Arc<dyn AnyBackend>)| {
         let name = format!("{}-{n}", backend.identity().name);
-        Entrant { name, backend }
+        ClientContender { name, backend }
     };
     let entrants: Vec<_> = backends.into_iter().enumerate().map(entrant).collect();
     ClientRace {
         workload: &workload(),
-        senders: Senders::Unrecovered,
+        senders: SenderRecovery::Unrecovered,
         terms: &TERMS,
         root_maker: Arc::new(Mpt::default()),
         cache: &StateCache::at(home.to_owned()),
         memory_limit: None,
         stop: &AtomicBool::new(stop),
     }
-    .provenance(&entrants, &Queries { ranges: ranges.to_vec(), count: 25 }, &mut |_| {})
+    .provenance(&entrants, &QueryConfig { ranges: ranges.to_vec(), count: 25 }, &mut |_| {})
 }
 
 fn archive(hash: TrieHash) -> Arc<dyn AnyBackend> {
     Arc::new(MptArchive::new(hash))
 }
 
-/// Two tries of different hash functions agree about every block, and each block costs a proof.
+/// Two tries with different hash functions prove the same values for every block, with one proof
+/// per block.
 #[test]
 fn archives_prove_block_by_block() {
     let home = tempfile::tempdir().unwrap();
@@ -87,7 +91,7 @@ fn archives_prove_block_by_block() {
         assert_eq!((&params["states"], &params["range"]), (&10.into(), &one.range.into()));
         assert!(!params.contains_key("slices") && result.p999_us.is_some());
         assert_eq!(result.proofs[0].count, 25);
-        // Beyond what is retained too: these are the states that an archive keeps.
+        // Also for blocks that are no longer retained: an archive keeps their states.
         assert!(one.range <= 40 && result.disk_bytes == one.disk_bytes);
     }
     let bytes = |n: usize| answers[n].proofs.bytes(0.5) as f64;
@@ -108,11 +112,11 @@ fn what_cannot_be_asked_is_refused() {
     for backend in [Arc::new(Raw) as Arc<dyn AnyBackend>, mpt] {
         let name = backend.identity().name;
         let (setting, what) = refused(vec![backend], &[2]);
-        assert!(setting == Setting::Backends && what.contains(name), "{what}");
+        assert!(setting == RaceSetting::Backends && what.contains(name), "{what}");
     }
     for range in [0, 41] {
         let (setting, what) = refused(vec![archive(TrieHash::Keccak256)], &[2, range]);
-        assert!(setting == Setting::Range(range) && what.contains("40"), "{what}");
+        assert!(setting == RaceSetting::Range(range) && what.contains("40"), "{what}");
     }
     let stopped = ask(vec![archive(TrieHash::Keccak256)], &[2], home.path(), true);
     assert!(matches!(stopped, Err(BenchError::Stopped)), "{stopped:?}");

@@ -8,13 +8,14 @@ use retrie_bench::{
     cache::StateCache,
     memory::MemoryCap,
     state::{
-        BackendEntrant, Choice, Contender, Corpus, Entrant, Entries, Keys, Layout, Op, Outcome,
-        Progress, ProofFigures, Race, Raced, Reads, Terms, Workload,
+        BackendFactory, BlockCorpus, Contender, ContenderFactory, EntryStream, InitialKeys,
+        KeyDistribution, KeyLayout, KeyOp, ProofFigures, RaceResult, RaceTerms, ReadDigest,
+        StoreOutcome, StoreRace, StoreRaceProgress, StoreWorkload,
     },
 };
 use retrie_db::SyncMode;
-use retrie_pipeline::replay::{BundleReplayOptions, Padding};
-use retrie_state::{Counts, StateKey, Value};
+use retrie_pipeline::replay::{BundleReplayOptions, StatePadding};
+use retrie_state::{CounterSnapshot, StateKey, StateValue};
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use retrie_storage_raw::Raw;
 use std::{
@@ -28,8 +29,8 @@ use std::{
     },
 };
 
-fn workload(keys: Keys, layout: Layout) -> Workload {
-    Workload {
+fn workload(keys: InitialKeys, layout: KeyLayout) -> StoreWorkload {
+    StoreWorkload {
         keys,
         pairs: 450,
         commit_every: 50,
@@ -41,38 +42,39 @@ fn workload(keys: Keys, layout: Layout) -> Workload {
     }
 }
 
-fn entrants() -> Vec<Box<dyn Entrant>> {
-    let mpt = BackendEntrant::new(Arc::new(Mpt::new()));
-    vec![Box::new(BackendEntrant::new(Arc::new(Raw))), Box::new(mpt)]
+fn entrants() -> Vec<Box<dyn ContenderFactory>> {
+    let mpt = BackendFactory::new(Arc::new(Mpt::new()));
+    vec![Box::new(BackendFactory::new(Arc::new(Raw))), Box::new(mpt)]
 }
 
 fn run(
-    workload: &Workload,
-    entrants: &[Box<dyn Entrant>],
+    workload: &StoreWorkload,
+    entrants: &[Box<dyn ContenderFactory>],
     cache: &StateCache,
-) -> Result<Vec<Outcome>, BenchError> {
-    let Raced { outcomes, ended, .. } = run_to_its_end(workload, entrants, cache)?;
+) -> Result<Vec<StoreOutcome>, BenchError> {
+    let RaceResult { outcomes, ended, .. } = run_to_its_end(workload, entrants, cache)?;
     ended.map(|()| outcomes)
 }
 
 fn run_to_its_end(
-    workload: &Workload,
-    entrants: &[Box<dyn Entrant>],
+    workload: &StoreWorkload,
+    entrants: &[Box<dyn ContenderFactory>],
     cache: &StateCache,
-) -> Result<Raced, BenchError> {
+) -> Result<RaceResult, BenchError> {
     run_with(workload, entrants, cache, 0)
 }
 
 fn run_with(
-    workload: &Workload,
-    entrants: &[Box<dyn Entrant>],
+    workload: &StoreWorkload,
+    entrants: &[Box<dyn ContenderFactory>],
     cache: &StateCache,
     read_threads: usize,
-) -> Result<Raced, BenchError> {
-    // So little memory that generations fill and fold within the race.
-    let terms = Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4, read_threads };
+) -> Result<RaceResult, BenchError> {
+    // Little memory, so that generations fill and fold within the race.
+    let terms =
+        RaceTerms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4, read_threads };
     let stop = AtomicBool::new(false);
-    let race = Race {
+    let race = StoreRace {
         workload,
         terms: &terms,
         cache,
@@ -84,10 +86,10 @@ fn run_with(
     race.run(entrants, &mut |_| ())
 }
 
-/// What is read ahead is among the rows that are counted, and nothing else tells of it.
+/// Prefetching changes the number of rows read, and nothing else.
 #[test]
 fn keys_that_are_told_before_change_nothing_but_how_often_rows_are_read() {
-    let workload = workload(Keys::Preloaded(2000), Layout::Accounts);
+    let workload = workload(InitialKeys::Preloaded(2000), KeyLayout::Accounts);
     let run = |threads| run_with(&workload, &entrants(), &StateCache::none(), threads).unwrap();
     let [without, with] = [0, 4].map(run);
     for (without, with) in without.outcomes.iter().zip(&with.outcomes) {
@@ -95,15 +97,15 @@ fn keys_that_are_told_before_change_nothing_but_how_often_rows_are_read() {
         assert_eq!((without.reads, without.writes), (with.reads, with.writes));
         let [without, with] = [without, with].map(|outcome| outcome.counts.clone().unwrap());
         assert_eq!(without.writes, with.writes);
-        // A commit may be over before anybody has read anything ahead.
+        // A commit may end before anything was prefetched.
         assert!(without.reads <= with.reads, "{} and {} reads", without.reads, with.reads);
     }
 }
 
 #[test]
 fn every_variant_leaves_the_state_of_a_plain_loop() {
-    for keys in [Keys::Preloaded(2000), Keys::Fresh] {
-        for layout in [Layout::OneContract, Layout::Accounts] {
+    for keys in [InitialKeys::Preloaded(2000), InitialKeys::Fresh] {
+        for layout in [KeyLayout::OneContract, KeyLayout::Accounts] {
             let workload = workload(keys.clone(), layout);
             let outcomes = run(&workload, &entrants(), &StateCache::none()).unwrap();
             let [raw, mpt] = &outcomes[..] else { panic!("two outcomes") };
@@ -116,7 +118,7 @@ fn every_variant_leaves_the_state_of_a_plain_loop() {
                 assert_eq!(ops, [200, 400, 600, 900]);
                 assert!(outcome.series.iter().all(|slice| slice.disk_bytes > Some(0)));
                 let spent = outcome.breakdown.unwrap();
-                // The time of reads is an estimate: it may be all that there is.
+                // The time of reads is an estimate. It may be the whole time.
                 assert!(spent.authentication >= 0.0 && spent.storage_io > 0.0, "{spent:?}");
                 let sum = spent.authentication + spent.storage_io + spent.other;
                 assert!((sum - outcome.total().as_secs_f64()).abs() < 1e-6, "{spent:?}");
@@ -125,7 +127,7 @@ fn every_variant_leaves_the_state_of_a_plain_loop() {
                 assert!(outcome.disk_bytes > 0 && outcome.peak_rss_bytes > 0);
                 assert!(outcome.sustained_rate() > 0.0 && outcome.total() >= outcome.slices);
             }
-            // One row a key, read once and written once, but for keys drawn twice in a commit.
+            // One row per key, read once and written once, except for keys drawn twice in a commit.
             let counts = raw.counts.as_ref().unwrap();
             assert_eq!(counts.reads, 450, "{counts:?}");
             assert!((400..=450).contains(&counts.writes), "{counts:?}");
@@ -141,24 +143,24 @@ fn every_variant_leaves_the_state_of_a_plain_loop() {
     }
 }
 
-/// A backend that counts its loads, and may lose a write or forget its root.
-struct Spy {
-    inner: BackendEntrant,
+/// A contender that counts its loads and may have a fault.
+struct SpyFactory {
+    inner: BackendFactory,
     loads: Rc<Cell<u32>>,
-    fault: Option<Fault>,
+    fault: Option<SpyFault>,
 }
 
 #[derive(Clone, Copy)]
-enum Fault {
-    /// Stores something else.
-    Stores(fn(&Value) -> Value),
+enum SpyFault {
+    /// Stores another value.
+    Stores(fn(&StateValue) -> StateValue),
     OtherRoot,
-    /// When the race ends.
+    /// Fails at the final flush.
     FailsToFlush,
     WrongProof,
 }
 
-impl Entrant for Spy {
+impl ContenderFactory for SpyFactory {
     fn name(&self) -> &str {
         "spy"
     }
@@ -171,7 +173,7 @@ impl Entrant for Spy {
         "spy".into()
     }
 
-    fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
+    fn load(&self, folder: &Path, entries: &mut EntryStream<'_>) -> Result<(), BenchError> {
         self.loads.set(self.loads.get() + 1);
         self.inner.load(folder, entries)
     }
@@ -179,27 +181,27 @@ impl Entrant for Spy {
     fn open(
         &self,
         folder: &Path,
-        terms: &Terms,
+        terms: &RaceTerms,
         page_cache: u64,
     ) -> Result<Box<dyn Contender>, BenchError> {
         assert_eq!(page_cache, u64::MAX, "memory is not capped");
         let inner = self.inner.open(folder, terms, page_cache)?;
-        Ok(Box::new(SpyRace { inner, fault: self.fault, flushes: 0 }))
+        Ok(Box::new(SpyContender { inner, fault: self.fault, flushes: 0 }))
     }
 }
 
-struct SpyRace {
+struct SpyContender {
     inner: Box<dyn Contender>,
-    fault: Option<Fault>,
+    fault: Option<SpyFault>,
     flushes: u32,
 }
 
-impl Contender for SpyRace {
-    fn commit(&mut self, block: &[Op]) -> Result<Reads, BenchError> {
+impl Contender for SpyContender {
+    fn commit(&mut self, block: &[KeyOp]) -> Result<ReadDigest, BenchError> {
         match self.fault {
-            Some(Fault::Stores(other)) => {
+            Some(SpyFault::Stores(other)) => {
                 let stored = block.iter().map(|op| match op {
-                    Op::Write(key, value) => Op::Write(*key, other(value)),
+                    KeyOp::Write(key, value) => KeyOp::Write(*key, other(value)),
                     op => op.clone(),
                 });
                 self.inner.commit(&stored.collect::<Vec<_>>())
@@ -208,14 +210,14 @@ impl Contender for SpyRace {
         }
     }
 
-    fn settle(&mut self) -> Result<(), BenchError> {
-        self.inner.settle()
+    fn wait_idle(&mut self) -> Result<(), BenchError> {
+        self.inner.wait_idle()
     }
 
     fn flush(&mut self) -> Result<(), BenchError> {
         self.flushes += 1;
         match self.fault {
-            Some(Fault::FailsToFlush) if self.flushes == 2 => {
+            Some(SpyFault::FailsToFlush) if self.flushes == 2 => {
                 let source = "it is broken".into();
                 Err(BenchError::Peer { backend: "spy".into(), action: "flushing", source })
             }
@@ -230,7 +232,7 @@ impl Contender for SpyRace {
         stop: &AtomicBool,
     ) -> Result<Option<ProofFigures>, BenchError> {
         match self.fault {
-            Some(Fault::WrongProof) => {
+            Some(SpyFault::WrongProof) => {
                 let key = keys[0].to_string();
                 Err(BenchError::WrongProof { backend: "spy".into(), key })
             }
@@ -238,7 +240,7 @@ impl Contender for SpyRace {
         }
     }
 
-    fn counts(&self) -> Option<Counts> {
+    fn counts(&self) -> Option<CounterSnapshot> {
         None
     }
 
@@ -248,23 +250,23 @@ impl Contender for SpyRace {
 
     fn ethereum_root(&self) -> Option<alloy_primitives::B256> {
         match self.fault {
-            Some(Fault::OtherRoot) => Some(alloy_primitives::B256::repeat_byte(1)),
+            Some(SpyFault::OtherRoot) => Some(alloy_primitives::B256::repeat_byte(1)),
             _ => self.inner.ethereum_root(),
         }
     }
 }
 
-fn with_spy(fault: Option<Fault>) -> (Vec<Box<dyn Entrant>>, Rc<Cell<u32>>) {
+fn with_spy(fault: Option<SpyFault>) -> (Vec<Box<dyn ContenderFactory>>, Rc<Cell<u32>>) {
     let loads = Rc::new(Cell::new(0));
-    let inner = BackendEntrant::new(Arc::new(Mpt::new()));
+    let inner = BackendFactory::new(Arc::new(Mpt::new()));
     let mut entrants = entrants();
-    entrants.push(Box::new(Spy { inner, loads: loads.clone(), fault }));
+    entrants.push(Box::new(SpyFactory { inner, loads: loads.clone(), fault }));
     (entrants, loads)
 }
 
-/// The ways in which a store without a root may get values wrong.
-const WRONG_VALUES: [fn(&Value) -> Value; 4] = [
-    |_| Value::from_static(b"other"),
+/// The ways in which a store without a root may return wrong values.
+const WRONG_VALUES: [fn(&StateValue) -> StateValue; 4] = [
+    |_| StateValue::from_static(b"other"),
     |value| value.iter().enumerate().map(|(n, byte)| byte ^ u8::from(n == 8)).collect(),
     |value| value.iter().enumerate().map(|(n, byte)| byte ^ u8::from(n == 31)).collect(),
     // Nine bytes of it, of which eight were once compared.
@@ -273,16 +275,22 @@ const WRONG_VALUES: [fn(&Value) -> Value; 4] = [
 
 #[test]
 fn contender_that_stores_other_values_is_named_also_alone() {
-    // Few keys, so that what is wrong is read again. New keys are only read when all is over.
-    for (keys, place) in [(Keys::Preloaded(60), "warm-up, commit"), (Keys::Fresh, "at the end")] {
-        let workload = workload(keys, Layout::OneContract);
+    // Few keys, so that wrong values are read again. New keys are only read at the end.
+    for (keys, place) in
+        [(InitialKeys::Preloaded(60), "warm-up, commit"), (InitialKeys::Fresh, "at the end")]
+    {
+        let workload = workload(keys, KeyLayout::OneContract);
         for (n, wrong) in WRONG_VALUES.into_iter().enumerate() {
             let spy = || {
-                let inner = BackendEntrant::new(Arc::new(Raw));
-                let spy = Spy { inner, loads: Rc::default(), fault: Some(Fault::Stores(wrong)) };
-                Box::new(spy) as Box<dyn Entrant>
+                let inner = BackendFactory::new(Arc::new(Raw));
+                let spy = SpyFactory {
+                    inner,
+                    loads: Rc::default(),
+                    fault: Some(SpyFault::Stores(wrong)),
+                };
+                Box::new(spy) as Box<dyn ContenderFactory>
             };
-            let beside = vec![Box::new(BackendEntrant::new(Arc::new(Raw))) as _, spy()];
+            let beside = vec![Box::new(BackendFactory::new(Arc::new(Raw))) as _, spy()];
             for entrants in [vec![spy()], beside] {
                 let raced = run(&workload, &entrants, &StateCache::none());
                 let Err(BenchError::WrongReads { backend, place: found }) = raced else {
@@ -298,46 +306,47 @@ fn contender_that_stores_other_values_is_named_also_alone() {
 #[test]
 fn contender_that_gives_one_short_value_for_another_is_named() {
     let lone = |fault| {
-        let inner = BackendEntrant::new(Arc::new(Raw));
-        vec![Box::new(Spy { inner, loads: Rc::default(), fault }) as Box<dyn Entrant>]
+        let inner = BackendFactory::new(Arc::new(Raw));
+        vec![Box::new(SpyFactory { inner, loads: Rc::default(), fault })
+            as Box<dyn ContenderFactory>]
     };
     let Some(trace) = common::real_trace() else { return };
     let all = trace.figures().reads;
-    let keys = Keys::Real(Arc::new(trace));
-    // Forth and half of the way back, on which what was written is read.
+    let keys = InitialKeys::Real(Arc::new(trace));
+    // Forward and half of the way backward, where written values are read.
     let workload =
-        Workload { keys, pairs: all + all / 2, warmup: 0, slices: 3, ..Default::default() };
+        StoreWorkload { keys, pairs: all + all / 2, warmup: 0, slices: 3, ..Default::default() };
     run(&workload, &lone(None), &StateCache::none()).unwrap();
-    let wrong: fn(&Value) -> Value = |value| match value.len() {
-        1 => Value::from(vec![if value[0] == 1 { 2 } else { 1 }]),
+    let wrong: fn(&StateValue) -> StateValue = |value| match value.len() {
+        1 => StateValue::from(vec![if value[0] == 1 { 2 } else { 1 }]),
         _ => value.clone(),
     };
-    let error = run(&workload, &lone(Some(Fault::Stores(wrong))), &StateCache::none());
+    let error = run(&workload, &lone(Some(SpyFault::Stores(wrong))), &StateCache::none());
     assert!(matches!(error, Err(BenchError::WrongReads { .. })), "{:?}", error.err());
 }
 
 #[test]
 fn contender_with_another_root_is_named() {
-    let workload = workload(Keys::Preloaded(60), Layout::OneContract);
-    let (entrants, _) = with_spy(Some(Fault::OtherRoot));
+    let workload = workload(InitialKeys::Preloaded(60), KeyLayout::OneContract);
+    let (entrants, _) = with_spy(Some(SpyFault::OtherRoot));
     let error = run(&workload, &entrants, &StateCache::none()).unwrap_err();
     assert!(matches!(&error, BenchError::RootsDiffer { a, b, .. } if a == "mpt" && b == "spy"));
 }
 
 #[test]
 fn error_at_the_end_costs_no_slices() {
-    let workload = workload(Keys::Preloaded(500), Layout::OneContract);
+    let workload = workload(InitialKeys::Preloaded(500), KeyLayout::OneContract);
     let raced = |fault| {
         let (entrants, _) = with_spy(Some(fault));
         let raced = run_to_its_end(&workload, &entrants, &StateCache::none()).unwrap();
         assert!(raced.outcomes.iter().all(|outcome| outcome.series.len() == 4));
         raced
     };
-    let Raced { outcomes, ended, .. } = raced(Fault::FailsToFlush);
+    let RaceResult { outcomes, ended, .. } = raced(SpyFault::FailsToFlush);
     assert!(matches!(ended, Err(BenchError::Peer { action: "flushing", .. })), "{ended:?}");
-    // Two of the three have done it, which could not be held against the third.
+    // Two of the three have flushed, but their rates would not compare with the third.
     assert!(outcomes.iter().all(|outcome| outcome.flush.is_none()));
-    let Raced { outcomes, ended, .. } = raced(Fault::WrongProof);
+    let RaceResult { outcomes, ended, .. } = raced(SpyFault::WrongProof);
     assert!(matches!(ended, Err(BenchError::WrongProof { .. })), "{ended:?}");
     assert!(outcomes.iter().all(|outcome| outcome.flush.is_some()));
     assert_eq!(outcomes[1].proofs.len(), 2);
@@ -346,16 +355,16 @@ fn error_at_the_end_costs_no_slices() {
 #[test]
 fn proofs_stop_when_asked() {
     let folder = tempfile::tempdir().unwrap();
-    let workload = workload(Keys::Preloaded(500), Layout::OneContract);
-    let entrant = BackendEntrant::new(Arc::new(Mpt::new()));
+    let workload = workload(InitialKeys::Preloaded(500), KeyLayout::OneContract);
+    let entrant = BackendFactory::new(Arc::new(Mpt::new()));
     let loads = Rc::default();
     // Fills the folder.
-    let spy = Spy { inner: entrant.clone(), loads, fault: None };
+    let spy = SpyFactory { inner: entrant.clone(), loads, fault: None };
     let cache = StateCache::at(folder.path().to_owned());
     run(&workload, &[Box::new(spy)], &cache).unwrap();
     let state = std::fs::read_dir(folder.path().join("states")).unwrap().next().unwrap().unwrap();
     let terms =
-        Terms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4, read_threads: 16 };
+        RaceTerms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4, read_threads: 16 };
     let mut open = entrant.open(&state.path(), &terms, u64::MAX).unwrap();
     let [present, _] = workload.keys_to_prove(10);
     let stop = AtomicBool::new(false);
@@ -369,27 +378,27 @@ fn prepared_states_are_kept_by_all_they_depend_on() {
     let folder = tempfile::tempdir().unwrap();
     let cache = StateCache::at(folder.path().to_owned());
     let (entrants, loads) = with_spy(None);
-    let workload = workload(Keys::Preloaded(500), Layout::OneContract);
+    let workload = workload(InitialKeys::Preloaded(500), KeyLayout::OneContract);
     let first = run(&workload, &entrants, &cache).unwrap();
     let second = run(&workload, &entrants, &cache).unwrap();
     assert_eq!(loads.get(), 1);
     assert_eq!(first[1].ethereum_root, second[1].ethereum_root);
     let others = [
-        Workload { keys: Keys::Preloaded(501), ..workload.clone() },
-        Workload { seed: 4, ..workload.clone() },
-        Workload { layout: Layout::Accounts, ..workload.clone() },
+        StoreWorkload { keys: InitialKeys::Preloaded(501), ..workload.clone() },
+        StoreWorkload { seed: 4, ..workload.clone() },
+        StoreWorkload { layout: KeyLayout::Accounts, ..workload.clone() },
     ];
     for (n, other) in (2..).zip(&others) {
         run(other, &entrants, &cache).unwrap();
         assert_eq!(loads.get(), n, "{other:?}");
     }
-    // What is measured is not part of it.
-    let measured = Workload {
+    // Parameters of the measurement do not affect the prepared state.
+    let measured = StoreWorkload {
         pairs: 100,
         commit_every: 10,
         warmup: 0,
         reads: 0.5,
-        choice: Choice::Zipf,
+        choice: KeyDistribution::Zipf,
         ..workload
     };
     run(&measured, &entrants, &cache).unwrap();
@@ -398,9 +407,16 @@ fn prepared_states_are_kept_by_all_they_depend_on() {
 
 #[test]
 fn reads_and_hot_keys_leave_the_state_of_a_plain_loop() {
-    for (reads, choice) in [(0.5, Choice::Uniform), (0.95, Choice::Zipf), (1.0, Choice::Uniform)] {
-        let workload =
-            Workload { reads, choice, ..workload(Keys::Preloaded(2000), Layout::OneContract) };
+    for (reads, choice) in [
+        (0.5, KeyDistribution::Uniform),
+        (0.95, KeyDistribution::Zipf),
+        (1.0, KeyDistribution::Uniform),
+    ] {
+        let workload = StoreWorkload {
+            reads,
+            choice,
+            ..workload(InitialKeys::Preloaded(2000), KeyLayout::OneContract)
+        };
         let outcomes = run(&workload, &entrants(), &StateCache::none()).unwrap();
         let [raw, mpt] = &outcomes[..] else { panic!("two outcomes") };
         assert_eq!(mpt.ethereum_root, Some(root_by_a_plain_loop(&workload)), "{workload:?}");
@@ -422,16 +438,16 @@ fn real_blocks_leave_equal_roots_and_the_state_of_a_plain_loop() {
     assert!(figures.reads > 40_000 && figures.writes > 15_000, "{figures:?}");
     assert!(figures.deletes > 500 && figures.keys > 30_000, "{figures:?}");
     let all = figures.reads;
-    let workload = Workload {
-        keys: Keys::Real(Arc::new(trace)),
-        // All blocks forth, and half of them back.
+    let workload = StoreWorkload {
+        keys: InitialKeys::Real(Arc::new(trace)),
+        // All blocks forward, and half of them backward.
         pairs: all + all / 2 - 3000,
         warmup: 3000,
         slices: 5,
         ..Default::default()
     };
     let mut entrants = entrants();
-    entrants.push(Box::new(BackendEntrant::new(Arc::new(MptArchive::new(TrieHash::Keccak256)))));
+    entrants.push(Box::new(BackendFactory::new(Arc::new(MptArchive::new(TrieHash::Keccak256)))));
     let outcomes = run(&workload, &entrants, &StateCache::none()).unwrap();
     let [raw, mpt, archive] = &outcomes[..] else { panic!("three outcomes") };
     let expected = root_by_a_plain_loop(&workload);
@@ -448,21 +464,21 @@ fn missing_real_blocks_are_one_clear_error() {
     let folder = tempfile::tempdir().unwrap();
     let spec = retrie_chainspec::ChainSpec::mainnet();
     let options = BundleReplayOptions { spec, witness_opener: None };
-    let corpus = Corpus::at(folder.path().join("mainnet"));
+    let corpus = BlockCorpus::at(folder.path().join("mainnet"));
     let stop = AtomicBool::new(false);
-    let error = corpus.trace(&options, Padding::default(), &stop).unwrap_err().to_string();
+    let error = corpus.trace(&options, StatePadding::default(), &stop).unwrap_err().to_string();
     assert!(error.contains("RETRIE_DATA") && error.contains("witness"), "{error}");
     assert_eq!(error.lines().count(), 1);
 }
 
-/// A race that is told to stop when it reports for the `at`th time.
-fn stopped(at: u64, cache: &StateCache) -> Result<Raced, BenchError> {
-    let workload = workload(Keys::Preloaded(500), Layout::OneContract);
+/// A race that is stopped at its `at`th report.
+fn stopped(at: u64, cache: &StateCache) -> Result<RaceResult, BenchError> {
+    let workload = workload(InitialKeys::Preloaded(500), KeyLayout::OneContract);
     let terms =
-        Terms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4, read_threads: 16 };
+        RaceTerms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4, read_threads: 16 };
     let stop = AtomicBool::new(at == 0);
     let (terms, workload) = (&terms, &workload);
-    let race = Race {
+    let race = StoreRace {
         workload,
         terms,
         cache,
@@ -473,7 +489,7 @@ fn stopped(at: u64, cache: &StateCache) -> Result<Raced, BenchError> {
     };
     let mut reports = 0;
     race.run(&entrants(), &mut |progress| {
-        if let Progress::Racing { .. } = progress {
+        if let StoreRaceProgress::Racing { .. } = progress {
             reports += 1;
             stop.store(reports >= at, Ordering::Relaxed);
         }
@@ -494,7 +510,7 @@ fn stopped_race_gives_the_slices_that_all_have_run() {
     let cache = StateCache::none();
     let error = stopped(1, &cache).unwrap_err();
     assert!(matches!(error, BenchError::Stopped), "no slice was run: {error}");
-    let Raced { outcomes, ended, .. } = stopped(3, &cache).unwrap();
+    let RaceResult { outcomes, ended, .. } = stopped(3, &cache).unwrap();
     assert!(matches!(ended, Err(BenchError::Stopped)), "{ended:?}");
     for outcome in outcomes {
         assert_eq!((outcome.series.len(), outcome.reads, outcome.latency.count()), (2, 200, 4));
@@ -507,13 +523,13 @@ fn stopped_race_gives_the_slices_that_all_have_run() {
 
 #[test]
 fn race_runs_under_a_memory_cap_or_says_why_not() {
-    let workload = workload(Keys::Preloaded(500), Layout::OneContract);
+    let workload = workload(InitialKeys::Preloaded(500), KeyLayout::OneContract);
     let terms =
-        Terms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4, read_threads: 16 };
+        RaceTerms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4, read_threads: 16 };
     let (cache, stop) = (StateCache::none(), AtomicBool::new(false));
-    let run = |entrants: &[Box<dyn Entrant>], limit| {
+    let run = |entrants: &[Box<dyn ContenderFactory>], limit| {
         let (memory_limit, stop) = (Some(limit), &stop);
-        let race = Race {
+        let race = StoreRace {
             workload: &workload,
             terms: &terms,
             cache: &cache,
@@ -527,12 +543,12 @@ fn race_runs_under_a_memory_cap_or_says_why_not() {
     let error = run(&entrants(), 16 << 20).unwrap_err().to_string();
     assert!(error.contains("a memory limit of 16 MiB is too small"), "{error}");
     // Its own caches, 1 MiB for rows, and 32 MiB that every store needs.
-    let large = BackendEntrant::new(Arc::new(Mpt::new()));
+    let large = BackendFactory::new(Arc::new(Mpt::new()));
     let error = run(&[Box::new(large)], 150 << 20).unwrap_err().to_string();
     assert!(error.contains("161 MiB are needed"), "{error}");
     if let Some(why) = MemoryCap::why_no_cgroup() {
-        // A balloon would take the machine from everybody else. Past the harness, which keeps to itself
-        // what tests print that pass.
+        // A balloon would take memory from all processes of the machine. The message goes to stderr
+        // directly, because the harness hides the output of passing tests.
         writeln!(std::io::stderr(), "skipped: no cgroup of memory can be made here: {why}")
             .unwrap();
         return;
@@ -543,7 +559,7 @@ fn race_runs_under_a_memory_cap_or_says_why_not() {
     assert!(raced.ended.is_ok(), "{:?}", raced.ended);
     assert_eq!(raced.memory, Some((1 << 30, "cgroup", 2)));
     assert_eq!(raced.params(&workload, &terms)["memory_limit_shared_by"], 2);
-    // The state of a next race is loaded outside.
+    // The next race loads its state outside the group.
     assert_eq!(group(), home);
     assert_eq!(raced.outcomes[1].ethereum_root, Some(root_by_a_plain_loop(&workload)));
 }

@@ -3,9 +3,9 @@
 use retrie_bench::{
     paper::{Paper, references},
     report::{
-        BenchReport, BenchResult, Document, LatencyPoint, ProofBytes, ProofResult, ProofTime,
-        Reference, SliceResult, TableResult,
-        compare::{CompareError, Comparison, Verdict, compare},
+        BenchReport, BenchResult, LatencyPoint, ProofBytes, ProofResult, ProofTime,
+        ReferenceFigure, ReportDocument, SliceResult, TableResult,
+        compare::{ChangeVerdict, CompareError, ReportComparison, compare},
         page,
     },
 };
@@ -50,8 +50,8 @@ fn report(results: Vec<BenchResult>) -> BenchReport {
     }
 }
 
-fn document(results: Vec<BenchResult>) -> Document {
-    Document::from(&report(results))
+fn document(results: Vec<BenchResult>) -> ReportDocument {
+    ReportDocument::from(&report(results))
 }
 
 /// Parses a page as browsers do and refuses what they would have to repair.
@@ -132,7 +132,7 @@ fn no_text_of_a_report_can_break_out() {
     let mut report = report(vec![bad]);
     report.command = evil.into();
     report.machine = evil.into();
-    report.references.push(Reference {
+    report.references.push(ReferenceFigure {
         source: evil.into(),
         system: evil.into(),
         workload: format!("w {evil}"),
@@ -140,7 +140,7 @@ fn no_text_of_a_report_can_break_out() {
         metric: evil.into(),
         value: 1.0,
     });
-    let page = page(evil, &[Document::from(&report)]);
+    let page = page(evil, &[ReportDocument::from(&report)]);
     let html = parsed(&page);
     assert_eq!(select(&html, "img").len(), 0);
     let scripts = select(&html, "script");
@@ -220,7 +220,7 @@ fn figures_of_others_stand_beside_the_variant_of_their_size() {
         result("mpt-archive", 1_000_000, 50e3, 0),
     ]);
     let mut refer = |system: &str, setting: &str, metric: &str, value| {
-        report.references.push(Reference {
+        report.references.push(ReferenceFigure {
             source: "a paper".into(),
             system: system.into(),
             workload: "state".into(),
@@ -236,7 +236,7 @@ fn figures_of_others_stand_beside_the_variant_of_their_size() {
     refer("lvmt", "1m keys, not synced", "ops_per_s", 1.0);
     refer("lvmt", "searches, large tree", "ratio to mpt-archive", 3.0);
     refer("lvmt", "1m accounts", "ops_per_s", 1.0);
-    let html = parsed(&page("", &[Document::from(&report)]));
+    let html = parsed(&page("", &[ReportDocument::from(&report)]));
     let bars = select(&html, "#state-throughput .row.other");
     assert_eq!(bars.len(), 2, "the others are of another system or size, or in another unit");
     assert!(bars.iter().all(|bar| bar.attr("data-backend") == Some("lvmt")));
@@ -245,7 +245,7 @@ fn figures_of_others_stand_beside_the_variant_of_their_size() {
     assert_eq!(here, ["4.00 (1m keys)", "160,000"]);
 }
 
-/// Once a table of the papers' figures, most of them with nothing beside them, stood above all plots
+/// Once a table of all reference figures, most of them without a counterpart, stood above all plots
 /// but the first.
 #[test]
 fn plots_come_first_and_every_figure_of_others_stands_beside_one_of_ours() {
@@ -262,12 +262,12 @@ fn plots_come_first_and_every_figure_of_others_stands_beside_one_of_ours() {
     let mut report = report(results);
     report.references = Paper::ALL.into_iter().flat_map(references).collect();
     assert!(report.references.len() > 100, "{}", report.references.len());
-    let html = parsed(&page("", &[Document::from(&report)]));
+    let html = parsed(&page("", &[ReportDocument::from(&report)]));
     let ids: Vec<_> = select(&html, "main figure").iter().filter_map(|f| f.attr("id")).collect();
     let plots = ["throughput", "breakdown", "amplification", "latency", "time", "space"];
     let expected = plots.into_iter().chain(["papers"]).map(|name| format!("state-{name}"));
     assert_eq!(ids, expected.collect::<Vec<_>>());
-    // Nothing of workloads that were not run, nor of stores that were not there.
+    // No reference figures of workloads or stores that were not measured.
     let sections: Vec<_> =
         select(&html, "main section").iter().filter_map(|s| s.attr("id")).collect();
     assert_eq!(sections, ["state", "method", "numbers"]);
@@ -289,7 +289,7 @@ fn plots_come_first_and_every_figure_of_others_stands_beside_one_of_ours() {
 fn a_report_in_which_nothing_ran_says_so() {
     let mut report = report(Vec::new());
     report.references = references(Paper::Lmpt);
-    let html = parsed(&page("", &[Document::from(&report)]));
+    let html = parsed(&page("", &[ReportDocument::from(&report)]));
     assert_eq!(select(&html, "main figure").len(), 0);
     assert!(texts(&html, "header .note").concat().starts_with("Nothing was measured"));
 }
@@ -298,7 +298,7 @@ fn a_report_in_which_nothing_ran_says_so() {
 fn a_stopped_run_and_failed_checks_are_said_at_the_top() {
     let mut report = report(vec![result("raw", 1, 1.0, 0)]);
     report.complete = false;
-    let mut document = Document::from(&report);
+    let mut document = ReportDocument::from(&report);
     document.failures.push("mpt: block 7: gasUsed".into());
     let warnings = texts(&parsed(&page("", &[document])), "header .warn");
     assert!(
@@ -322,7 +322,7 @@ fn a_replay_is_read_with_its_kinds_of_bundles_apart() {
         "disk_bytes": 1, "peak_rss_bytes": 1,
         "bundles": [bundle("witness", 1.0), bundle("prestate", 2.0)]}]})
     .to_string();
-    let document = Document::parse("r.json", &text).unwrap();
+    let document = ReportDocument::parse("r.json", &text).unwrap();
     assert_eq!(document.failures, ["mpt: block 1: gasUsed"]);
     let slices: Vec<_> =
         document.report.results[0].slices.iter().map(|s| (s.ops, s.ops_per_s)).collect();
@@ -348,7 +348,7 @@ fn an_old_report_without_later_fields_is_read() {
     let text = r#"{"machine": "m", "version": "0.1.0", "command": "c", "results": [{"backend": "raw",
         "workload": "state", "params": {"keys": "fresh"}, "ops": 1, "seconds": 1.0, "ops_per_s": 1.0,
         "p50_us": 1, "p99_us": 2, "p999_us": 3, "max_us": 4, "disk_bytes": 5, "peak_rss_bytes": 6}]}"#;
-    let document = Document::parse("old.json", text).unwrap();
+    let document = ReportDocument::parse("old.json", text).unwrap();
     assert!(document.report.complete);
     let html = parsed(&page("", &[document]));
     assert_eq!(select(&html, "#state-latency .row[data-backend=raw]").len(), 1);
@@ -356,22 +356,23 @@ fn an_old_report_without_later_fields_is_read() {
 
 #[test]
 fn bad_files_are_named_with_what_is_wrong() {
-    let error = |text| Document::parse("x.json", text).unwrap_err().to_string();
+    let error = |text| ReportDocument::parse("x.json", text).unwrap_err().to_string();
     assert!(error("{").starts_with("x.json is not a report"), "{}", error("{"));
     assert!(error("{\"results\": []}").contains("missing field `machine`"));
     let empty = r#"{"machine": "m", "version": "v", "command": "c", "results": []}"#;
     assert_eq!(error(empty), "x.json holds no results: the run was stopped before the first one");
-    let missing = Document::read(std::path::Path::new("/nowhere/x.json")).unwrap_err().to_string();
+    let missing =
+        ReportDocument::read(std::path::Path::new("/nowhere/x.json")).unwrap_err().to_string();
     assert!(missing.starts_with("reading /nowhere/x.json: "), "{missing}");
 }
 
 /// Two backends, raw first; `factor` is the machine's, `lvmt` the backend's own.
-fn run(factor: f64, lvmt: f64, seed: usize) -> Document {
+fn run(factor: f64, lvmt: f64, seed: usize) -> ReportDocument {
     let raw = result("raw", 1_000_000, 500e3 * factor, seed);
     document(vec![raw, result("lvmt", 1_000_000, 250e3 * factor * lvmt, seed + 7)])
 }
 
-fn verdict(comparison: &Comparison, backend: &str, metric: &str) -> Option<Verdict> {
+fn verdict(comparison: &ReportComparison, backend: &str, metric: &str) -> Option<ChangeVerdict> {
     let pair = comparison.pairs.iter().find(|pair| pair.what.starts_with(backend))?;
     Some(pair.changes.iter().find(|change| change.metric == metric)?.verdict)
 }
@@ -381,7 +382,7 @@ fn noise_is_no_regression() {
     for seed in 0..15 {
         let found = compare(&run(1.0, 1.0, 0), &run(1.0, 1.0, seed), 0.05).unwrap();
         assert_eq!(found.regressions(), Vec::<String>::new(), "seed {seed}");
-        assert_eq!(verdict(&found, "lvmt", "ops/s"), Some(Verdict::Same));
+        assert_eq!(verdict(&found, "lvmt", "ops/s"), Some(ChangeVerdict::Same));
     }
 }
 
@@ -395,23 +396,23 @@ fn a_change_beyond_the_threshold_but_within_the_noise_is_none() {
         document
     };
     let found = compare(&noisy(1.0), &noisy(0.92), 0.05).unwrap();
-    assert_eq!(verdict(&found, "lvmt", "ops/s"), Some(Verdict::Same));
+    assert_eq!(verdict(&found, "lvmt", "ops/s"), Some(ChangeVerdict::Same));
     let found = compare(&noisy(1.0), &noisy(0.4), 0.05).unwrap();
-    assert_eq!(verdict(&found, "lvmt", "ops/s"), Some(Verdict::Worse));
+    assert_eq!(verdict(&found, "lvmt", "ops/s"), Some(ChangeVerdict::Worse));
 }
 
 #[test]
 fn a_backend_that_is_a_fifth_slower_is_found_and_a_faster_one_too() {
     let found = compare(&run(1.0, 1.0, 0), &run(1.0, 0.8, 3), 0.05).unwrap();
-    assert_eq!(verdict(&found, "lvmt", "ops/s"), Some(Verdict::Worse));
-    assert_eq!(verdict(&found, "lvmt", "sustained ops/s"), Some(Verdict::Unknown), "stalls");
-    assert_eq!(verdict(&found, "raw", "ops/s"), Some(Verdict::Yardstick));
-    assert_eq!(verdict(&found, "lvmt", "p99 us"), Some(Verdict::Unknown), "one figure a run");
+    assert_eq!(verdict(&found, "lvmt", "ops/s"), Some(ChangeVerdict::Worse));
+    assert_eq!(verdict(&found, "lvmt", "sustained ops/s"), Some(ChangeVerdict::Unknown), "stalls");
+    assert_eq!(verdict(&found, "raw", "ops/s"), Some(ChangeVerdict::Yardstick));
+    assert_eq!(verdict(&found, "lvmt", "p99 us"), Some(ChangeVerdict::Unknown), "one figure a run");
     assert!(found.regressions()[0].contains("−20 %"), "{:?}", found.regressions());
     let found = compare(&run(1.0, 0.8, 0), &run(1.0, 1.0, 3), 0.05).unwrap();
-    assert_eq!(verdict(&found, "lvmt", "ops/s"), Some(Verdict::Better));
+    assert_eq!(verdict(&found, "lvmt", "ops/s"), Some(ChangeVerdict::Better));
     let found = compare(&run(1.0, 1.0, 0), &run(1.0, 0.8, 3), 0.3).unwrap();
-    assert_eq!(verdict(&found, "lvmt", "ops/s"), Some(Verdict::Same), "below the threshold");
+    assert_eq!(verdict(&found, "lvmt", "ops/s"), Some(ChangeVerdict::Same), "below the threshold");
 }
 
 #[test]
@@ -423,7 +424,7 @@ fn a_machine_that_is_half_as_fast_is_no_regression_unless_nothing_raced_beside()
     assert!(lvmt.relative.unwrap().abs() < 1e-9, "{lvmt:?}");
     let alone = |factor| document(vec![result("lvmt", 1, 100.0 * factor, 0)]);
     let found = compare(&alone(1.0), &alone(0.5), 0.05).unwrap();
-    assert_eq!(verdict(&found, "lvmt", "ops/s"), Some(Verdict::Worse));
+    assert_eq!(verdict(&found, "lvmt", "ops/s"), Some(ChangeVerdict::Worse));
     assert!(found.remarks.iter().any(|remark| remark.contains("judged by itself")));
 }
 
@@ -437,15 +438,19 @@ fn figures_without_noise_are_judged_as_they_are() {
     };
     let old = changed(1000, 2.0);
     let found = compare(&old, &changed(1100, 1.96), 0.05).unwrap();
-    assert_eq!(verdict(&found, "lvmt", "disk bytes"), Some(Verdict::Worse));
-    assert_eq!(verdict(&found, "lvmt", "rows written/op"), Some(Verdict::Same), "shown, but small");
+    assert_eq!(verdict(&found, "lvmt", "disk bytes"), Some(ChangeVerdict::Worse));
+    assert_eq!(
+        verdict(&found, "lvmt", "rows written/op"),
+        Some(ChangeVerdict::Same),
+        "shown, but small"
+    );
     let found = compare(&old, &changed(1005, 2.0), 0.05).unwrap();
     assert_eq!(verdict(&found, "lvmt", "disk bytes"), None, "half a percent is not shown");
     let found = compare(&changed(1000, 0.0), &changed(1000, 4.0), 0.05).unwrap();
-    assert_eq!(verdict(&found, "lvmt", "rows written/op"), Some(Verdict::Worse), "0 to 4");
+    assert_eq!(verdict(&found, "lvmt", "rows written/op"), Some(ChangeVerdict::Worse), "0 to 4");
     assert!(found.regressions()[0].ends_with("rows written/op from 0"), "{found:?}");
     let found = compare(&changed(1000, 4.0), &changed(1000, 0.0), 0.05).unwrap();
-    assert_eq!(verdict(&found, "lvmt", "rows written/op"), Some(Verdict::Better));
+    assert_eq!(verdict(&found, "lvmt", "rows written/op"), Some(ChangeVerdict::Better));
 }
 
 #[test]
@@ -460,12 +465,12 @@ fn what_a_stopped_run_or_other_params_left_on_disk_is_not_judged() {
     };
     let (old, new) = (with_disk(1000, 10), with_disk(2000, 10));
     let found = compare(&old, &new, 0.05).unwrap();
-    assert_eq!(verdict(&found, "lvmt", "disk bytes"), Some(Verdict::Worse));
+    assert_eq!(verdict(&found, "lvmt", "disk bytes"), Some(ChangeVerdict::Worse));
     let mut stopped = new;
     stopped.report.complete = false;
     for other in [stopped, with_disk(2000, 20)] {
         let found = compare(&old, &other, 0.05).unwrap();
-        assert_eq!(verdict(&found, "lvmt", "disk bytes"), Some(Verdict::Unknown));
+        assert_eq!(verdict(&found, "lvmt", "disk bytes"), Some(ChangeVerdict::Unknown));
     }
 }
 
@@ -476,7 +481,10 @@ fn a_yardstick_without_a_rate_leaves_no_infinite_figures() {
     old.report.results[0].slices.clear();
     let found = compare(&old, &run(1.0, 0.5, 0), 0.05).unwrap();
     let change = &found.pairs[1].changes[0];
-    assert_eq!((change.metric, change.relative, change.verdict), ("ops/s", None, Verdict::Worse));
+    assert_eq!(
+        (change.metric, change.relative, change.verdict),
+        ("ops/s", None, ChangeVerdict::Worse)
+    );
 }
 
 #[test]
@@ -491,11 +499,11 @@ fn blocks_of_a_replay_are_held_against_themselves() {
         document(vec![result])
     };
     let found = compare(&replay(1.0), &replay(0.9), 0.05).unwrap();
-    assert_eq!(verdict(&found, "mpt", "ops/s"), Some(Verdict::Worse));
+    assert_eq!(verdict(&found, "mpt", "ops/s"), Some(ChangeVerdict::Worse));
     let mut others = replay(0.9);
     others.report.results[0].slices.iter_mut().for_each(|slice| slice.ops += 1);
     let found = compare(&replay(1.0), &others, 0.05).unwrap();
-    assert_eq!(verdict(&found, "mpt", "ops/s"), Some(Verdict::Same), "other blocks");
+    assert_eq!(verdict(&found, "mpt", "ops/s"), Some(ChangeVerdict::Same), "other blocks");
 }
 
 #[test]
@@ -508,7 +516,7 @@ fn memory_that_shrank_notes_of_several_files_and_few_latencies_are_shown_as_they
     shrunk.p999_us = Some(7_000_000);
     let mut one = report(vec![shrunk]);
     one.notes.push("left out: nothing".into());
-    let mut documents = [Document::from(&one), Document::from(&one)];
+    let mut documents = [ReportDocument::from(&one), ReportDocument::from(&one)];
     documents[0].name = "a.json".into();
     documents[1].name = "b.json".into();
     let html = parsed(&page("", &documents));

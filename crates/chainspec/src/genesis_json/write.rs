@@ -12,11 +12,11 @@ use serde_json::{Value, json, value::RawValue};
 use super::{BLOCK_FORKS, BPO_FORKS, TIME_FORKS};
 use crate::{ChainSpec, ChainSpecError};
 
-/// The genesis file of a chain. What says no more than its absence is left out, so that the same
-/// chain is the same file; so is the number, which is always 0.
+/// Writes the genesis file of a chain. A field whose value equals the default of an absent field is
+/// left out, so that equal chains give equal files. The number, always 0, is left out too.
 pub(crate) fn write(spec: &ChainSpec) -> Result<String, ChainSpecError> {
     let genesis = spec.genesis();
-    let file = File {
+    let file = GenesisFile {
         config: config(spec)?,
         nonce: U64::from(genesis.nonce),
         timestamp: U64::from(genesis.timestamp),
@@ -51,8 +51,8 @@ fn unless_zero(number: u64) -> Option<U64> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct File<'a> {
-    config: Config,
+struct GenesisFile<'a> {
+    config: GenesisConfig,
     nonce: U64,
     timestamp: U64,
     extra_data: &'a Bytes,
@@ -75,30 +75,30 @@ struct File<'a> {
 
 /// The fields of `config`, in the order in which they are written.
 #[derive(Default)]
-struct Config(Vec<(&'static str, Field)>);
+struct GenesisConfig(Vec<(&'static str, ConfigValue)>);
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Field {
+enum ConfigValue {
     Json(Value),
     /// geth reads a total difficulty as a JSON number alone, however long it is.
     Number(Box<RawValue>),
 }
 
-impl Serialize for Config {
+impl Serialize for GenesisConfig {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(name, field)| (name, field)))
     }
 }
 
-impl Config {
+impl GenesisConfig {
     fn put(&mut self, name: &'static str, value: impl Into<Value>) {
-        self.0.push((name, Field::Json(value.into())));
+        self.0.push((name, ConfigValue::Json(value.into())));
     }
 }
 
-fn config(spec: &ChainSpec) -> Result<Config, ChainSpecError> {
-    let mut config = Config::default();
+fn config(spec: &ChainSpec) -> Result<GenesisConfig, ChainSpecError> {
+    let mut config = GenesisConfig::default();
     config.put("chainId", spec.chain_id());
     for (name, fork, _) in BLOCK_FORKS {
         match spec.ethereum_fork_activation(fork) {
@@ -138,7 +138,7 @@ fn config(spec: &ChainSpec) -> Result<Config, ChainSpecError> {
     if let Some(ttd) = paris {
         let number = RawValue::from_string(ttd.to_string())
             .map_err(|error| inexpressible(spec, error.to_string()))?;
-        config.0.push(("terminalTotalDifficulty", Field::Number(number)));
+        config.0.push(("terminalTotalDifficulty", ConfigValue::Number(number)));
         config.put("terminalTotalDifficultyPassed", spec.merge_block().is_some());
     }
     if let Some(address) = spec.deposit_contract() {

@@ -1,5 +1,5 @@
-//! The built-in networks give the genesis blocks the world knows, and genesis files are read as
-//! geth reads them or refused with the name of the field.
+//! The built-in networks give the published genesis blocks. Genesis files are read as geth reads
+//! them, or refused with the name of the field.
 
 use std::sync::Arc;
 

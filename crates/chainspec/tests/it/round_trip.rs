@@ -95,7 +95,7 @@ fn every_known_chain_comes_back_whole() {
 
 #[test]
 fn the_known_chains_have_the_fork_ids_of_the_networks() {
-    // As their nodes say in the handshake, from the first fork on.
+    // As nodes of these networks send them in the eth handshake, from the first fork on.
     for (name, ids) in [
         (
             "mainnet",
@@ -141,8 +141,8 @@ fn the_known_chains_have_the_fork_ids_of_the_networks() {
     }
 }
 
-/// All fields at once: half a world's forks at other heights than anywhere, a total difficulty
-/// beyond 128 bits, parameters of blobs for every fork, two of them at the same time.
+/// All fields at once: forks at unusual heights, a total difficulty beyond 128 bits, blob
+/// parameters for every fork, two of them at the same time.
 const ODD: &str = r#"{
   "config": {
     "chainId": 18446744073709551615, "homesteadBlock": 1, "daoForkBlock": 2,
@@ -185,7 +185,7 @@ fn a_file_with_every_field_comes_back_whole() {
     assert_eq!((was.base_fee_per_gas, was.slot_number), (is.base_fee_per_gas, is.slot_number));
     assert_eq!((was.excess_blob_gas, was.blob_gas_used), (is.excess_blob_gas, is.blob_gas_used));
     assert_eq!(was.parent_hash, is.parent_hash);
-    // geth reads it as a number alone, which is beyond those of most JSON libraries.
+    // geth accepts only a JSON number here, larger than most JSON libraries can hold.
     let digits = "115792089237316195423570985008687907853269984665640564039457584007913129639935";
     let json = spec.to_genesis_json().unwrap();
     assert!(json.contains(&format!("\"terminalTotalDifficulty\": {digits}")), "{json}");

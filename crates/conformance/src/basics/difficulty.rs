@@ -1,6 +1,6 @@
-//! Difficulties: one formula after the other.
+//! Difficulties, for each formula.
 
-use crate::format::{Verdict, parse, to_u64};
+use crate::format::{TestVerdict, parse, to_u64};
 use alloy_consensus::EMPTY_OMMER_ROOT_HASH;
 use alloy_primitives::{B256, U256};
 use retrie_chainspec::{
@@ -12,10 +12,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Numbers are decimal or hex; `parentUncles` is 0, 1 or the hash of the list.
+/// Numbers are decimal or hex; `parentUncles` is 0, 1 or the ommers hash.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Case {
+struct DifficultyCase {
     parent_timestamp: U256,
     parent_difficulty: U256,
     current_timestamp: U256,
@@ -25,8 +25,8 @@ struct Case {
     parent_uncles: Option<String>,
 }
 
-impl Case {
-    fn check(&self, spec: &ChainSpec) -> Verdict {
+impl DifficultyCase {
+    fn check(&self, spec: &ChainSpec) -> TestVerdict {
         let number = to_u64(self.current_block_number, "currentBlockNumber")?;
         let has_ommers = match self.parent_uncles.as_deref() {
             None | Some("0x00") => false,
@@ -49,15 +49,16 @@ impl Case {
     }
 }
 
-/// A group of cases by fork.
-pub(super) fn by_fork(json: &RawValue) -> Verdict {
+/// Runs a group of cases by fork.
+pub(super) fn by_fork(json: &RawValue) -> TestVerdict {
     let forks: BTreeMap<String, &RawValue> = parse(json)?;
     let mut count = 0;
     for (fork, cases) in forks.into_iter().filter(|(name, _)| name != "_info") {
-        // Arrow and Gray Glacier stand alone in a network's name, the ones before in the forks' order.
+        // Arrow and Gray Glacier are separate network names; the earlier ones are in the order of
+        // forks.
         let forks = test_network(&fork).ok_or_else(|| format!("unknown fork {fork}"))?.forks;
         let spec = spec_with(forks);
-        let cases: BTreeMap<String, Case> = parse(cases)?;
+        let cases: BTreeMap<String, DifficultyCase> = parse(cases)?;
         for (name, case) in cases {
             case.check(&spec).map_err(|error| format!("{fork}, {name}: {error}"))?;
             count += 1;
@@ -66,9 +67,9 @@ pub(super) fn by_fork(json: &RawValue) -> Verdict {
     if count == 0 { Err("holds no cases".into()) } else { Ok(()) }
 }
 
-/// One case under the rules of a chain.
-pub(super) fn of_chain(file: &str, json: &RawValue) -> Verdict {
-    let case: Case = parse(json)?;
+/// Runs one case with the rules of a chain.
+pub(super) fn of_chain(file: &str, json: &RawValue) -> TestVerdict {
+    let case: DifficultyCase = parse(json)?;
     let block = ForkCondition::Block;
     let spec = match file {
         "difficulty.json" | "difficultyMainNetwork.json" | "difficultyCustomMainNetwork.json" => {

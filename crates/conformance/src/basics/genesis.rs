@@ -1,6 +1,6 @@
-//! Genesis blocks: from their description to the RLP.
+//! Genesis blocks: from the description to the RLP.
 
-use crate::format::{Alloc, AllocAccount, Verdict, genesis_alloc, parse, to_u64};
+use crate::format::{AllocAccount, TestAlloc, TestVerdict, genesis_alloc, parse, to_u64};
 use alloy_genesis::Genesis;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use retrie_chainspec::{
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Test {
+struct GenesisTest {
     nonce: U256,
     timestamp: U256,
     parent_hash: B256,
@@ -22,18 +22,18 @@ struct Test {
     difficulty: U256,
     mix_hash: B256,
     coinbase: Address,
-    /// Addresses lack their 0x, most fields are optional.
+    /// Addresses have no `0x`; most fields are optional.
     alloc: BTreeMap<String, AllocAccount>,
     result: String,
 }
 
-pub(super) fn run(json: &RawValue) -> Verdict {
-    let test: Test = parse(json)?;
+pub(super) fn run(json: &RawValue) -> TestVerdict {
+    let test: GenesisTest = parse(json)?;
     let address = |(address, account): (String, AllocAccount)| {
         let parsed = address.parse().map_err(|error| format!("address {address}: {error}"))?;
         Ok::<_, String>((parsed, account))
     };
-    let alloc = test.alloc.into_iter().map(address).collect::<Result<Alloc, _>>()?;
+    let alloc = test.alloc.into_iter().map(address).collect::<Result<TestAlloc, _>>()?;
     let genesis = Genesis {
         nonce: to_u64(test.nonce, "nonce")?,
         timestamp: to_u64(test.timestamp, "timestamp")?,

@@ -1,5 +1,5 @@
-//! `ethereum-tests-basics`: tries, RLP, difficulty, genesis blocks, single transactions. The folder of a
-//! file says what it holds.
+//! `ethereum-tests-basics`: tries, RLP, difficulty, genesis blocks, single transactions. The folder
+//! of a file tells its kind.
 
 mod difficulty;
 mod genesis;
@@ -8,11 +8,11 @@ mod transactions;
 mod tries;
 mod vectors;
 
-use crate::{format::Verdict, worker::Worker};
+use crate::{format::TestVerdict, worker::TestWorker};
 use serde_json::value::RawValue;
 
 /// Runs the test `json` of the file `path`.
-pub(crate) fn run(path: &str, json: &RawValue, worker: &Worker) -> Verdict {
+pub(crate) fn run(path: &str, json: &RawValue, worker: &TestWorker) -> TestVerdict {
     let (folder, _) = path.split_once('/').unwrap_or_default();
     let file = path.rsplit('/').next().unwrap_or_default();
     match folder {

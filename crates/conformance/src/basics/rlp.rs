@@ -1,25 +1,25 @@
-//! RLP: encoding of values, and refusal of what is not canonical.
+//! RLP: encoding of values, and rejection of non-canonical encodings.
 
-use crate::format::{Verdict, parse};
+use crate::format::{TestVerdict, parse};
 use alloy_primitives::{Bytes, U512};
 use alloy_rlp::{Decodable, Encodable, Header, PayloadView};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 #[derive(Debug, Deserialize)]
-struct Test {
+struct RlpTest {
     r#in: Value,
     out: String,
 }
 
 /// An RLP item.
 #[derive(Debug, PartialEq, Eq)]
-enum Item {
+enum RlpValue {
     Bytes(Bytes),
     List(Vec<Self>),
 }
 
-impl Encodable for Item {
+impl Encodable for RlpValue {
     fn encode(&self, out: &mut dyn alloy_rlp::BufMut) {
         match self {
             Self::Bytes(bytes) => bytes.encode(out),
@@ -35,7 +35,7 @@ impl Encodable for Item {
     }
 }
 
-impl Decodable for Item {
+impl Decodable for RlpValue {
     fn decode(buf: &mut &[u8]) -> alloy_rlp::Result<Self> {
         match Header::decode_raw(buf)? {
             PayloadView::String(bytes) => Ok(Self::Bytes(Bytes::copy_from_slice(bytes))),
@@ -50,24 +50,24 @@ impl Decodable for Item {
     }
 }
 
-/// Strings are bytes, those with `#` decimal numbers.
-fn item(value: &Value) -> Result<Item, String> {
-    let number = |n: U512| Item::Bytes(n.to_be_bytes_trimmed_vec().into());
+/// Strings are bytes; strings with `#` are decimal numbers.
+fn item(value: &Value) -> Result<RlpValue, String> {
+    let number = |n: U512| RlpValue::Bytes(n.to_be_bytes_trimmed_vec().into());
     Ok(match value {
         Value::String(text) => match text.strip_prefix('#') {
             Some(digits) => number(digits.parse().map_err(|_| format!("{text} is no number"))?),
-            None => Item::Bytes(Bytes::copy_from_slice(text.as_bytes())),
+            None => RlpValue::Bytes(Bytes::copy_from_slice(text.as_bytes())),
         },
         Value::Number(n) => number(U512::from(n.as_u64().ok_or_else(|| format!("{n} is odd"))?)),
-        Value::Array(items) => Item::List(items.iter().map(item).collect::<Result<_, _>>()?),
+        Value::Array(items) => RlpValue::List(items.iter().map(item).collect::<Result<_, _>>()?),
         _ => return Err(format!("{value} has no RLP")),
     })
 }
 
-pub(super) fn run(json: &RawValue) -> Verdict {
-    let test: Test = parse(json)?;
+pub(super) fn run(json: &RawValue) -> TestVerdict {
+    let test: RlpTest = parse(json)?;
     let rlp: Bytes = test.out.parse().map_err(|error| format!("out: {error}"))?;
-    let decoded: Result<Item, _> = alloy_rlp::decode_exact(&rlp);
+    let decoded: Result<RlpValue, _> = alloy_rlp::decode_exact(&rlp);
     match (&test.r#in, decoded) {
         (Value::String(word), Err(_)) if word == "INVALID" => Ok(()),
         (Value::String(word), Ok(item)) if word == "INVALID" => Err(format!("decodes to {item:?}")),

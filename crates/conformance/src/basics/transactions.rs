@@ -1,11 +1,11 @@
 //! Single transactions: form, signature and intrinsic gas, fork by fork.
 //!
-//! What the bytes alone do not tell is asked of the client's EVM: the transaction is executed for a
-//! sender with its nonce and all the money there is, in a block with room for it.
+//! The client's EVM decides what the bytes alone do not show: the transaction is executed for a
+//! sender with the right nonce and unlimited funds, in a block with enough gas.
 
 use crate::{
-    format::{Config, Verdict, chain_spec, parse, to_u64},
-    worker::Worker,
+    format::{TestConfig, TestVerdict, chain_spec, parse, to_u64},
+    worker::TestWorker,
 };
 use alloy_consensus::Transaction as _;
 use alloy_eips::eip2718::{Decodable2718, Encodable2718};
@@ -16,49 +16,49 @@ use retrie_chainspec::{
 };
 use retrie_execution::{ExecutionError, ExecutionInput, evm_env, execute_transaction};
 use retrie_pipeline::recover_senders;
-use retrie_state::{Account, StateError, StateKey, StateReader, Value};
+use retrie_state::{Account, StateError, StateKey, StateReader, StateValue};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Deserialize)]
-struct Test {
+struct TransactionCase {
     txbytes: String,
-    result: BTreeMap<String, Outcome>,
+    result: BTreeMap<String, ExpectedTransaction>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Outcome {
+struct ExpectedTransaction {
     exception: Option<String>,
     hash: Option<B256>,
     sender: Option<Address>,
     intrinsic_gas: Option<U256>,
 }
 
-/// What a valid transaction shows.
-struct Valid {
+/// The figures of a valid transaction.
+struct ValidTransaction {
     hash: B256,
     sender: Address,
     intrinsic_gas: u64,
 }
 
-/// A state of one account that can pay for everything.
-struct Rich(Address, u64);
+/// A state with one account that can pay for everything.
+struct RichSender(Address, u64);
 
-impl StateReader for Rich {
-    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+impl StateReader for RichSender {
+    fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
         let account = Account { nonce: self.1, balance: U256::MAX, ..Account::default() };
         Ok((*key == StateKey::Account(self.0)).then(|| account.encode()))
     }
 
-    fn slots_of(&self, _: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+    fn slots_of(&self, _: &Address) -> Result<Vec<(B256, StateValue)>, StateError> {
         Ok(Vec::new())
     }
 }
 
-pub(super) fn run(json: &RawValue, worker: &Worker) -> Verdict {
-    let test: Test = parse(json)?;
+pub(super) fn run(json: &RawValue, worker: &TestWorker) -> TestVerdict {
+    let test: TransactionCase = parse(json)?;
     let bytes = alloy_primitives::hex::decode(&test.txbytes)
         .map_err(|error| format!("txbytes: {error}"))?;
     if test.result.is_empty() {
@@ -70,8 +70,13 @@ pub(super) fn run(json: &RawValue, worker: &Worker) -> Verdict {
     Ok(())
 }
 
-fn check(fork: &str, bytes: &[u8], expected: &Outcome, worker: &Worker) -> Verdict {
-    let spec = chain_spec(fork, &Config::default(), BTreeMap::new(), Header::default())?;
+fn check(
+    fork: &str,
+    bytes: &[u8],
+    expected: &ExpectedTransaction,
+    worker: &TestWorker,
+) -> TestVerdict {
+    let spec = chain_spec(fork, &TestConfig::default(), BTreeMap::new(), Header::default())?;
     match (&expected.exception, judge(&spec, bytes, worker)?) {
         (Some(_), Err(_)) => Ok(()),
         (Some(reason), Ok(_)) => Err(format!("is accepted, expected is {reason}")),
@@ -88,7 +93,11 @@ fn check(fork: &str, bytes: &[u8], expected: &Outcome, worker: &Worker) -> Verdi
     }
 }
 
-fn judge(spec: &ChainSpec, bytes: &[u8], worker: &Worker) -> Result<Result<Valid, String>, String> {
+fn judge(
+    spec: &ChainSpec,
+    bytes: &[u8],
+    worker: &TestWorker,
+) -> Result<Result<ValidTransaction, String>, String> {
     let mut rest = bytes;
     let transaction = match Transaction::decode_2718(&mut rest) {
         Ok(transaction) if rest.is_empty() => transaction,
@@ -115,7 +124,7 @@ fn judge(spec: &ChainSpec, bytes: &[u8], worker: &Worker) -> Result<Result<Valid
     };
     let recovered = block.transactions_recovered().next().ok_or("no transaction")?;
     let (sender, hash) = (recovered.signer(), *recovered.inner().tx_hash());
-    let state = Rich(sender, recovered.nonce());
+    let state = RichSender(sender, recovered.nonce());
     let input = ExecutionInput::new(&state, &(), &()).with_code_cache(&worker.codes);
     match execute_transaction(spec, &header, recovered, input) {
         Ok(_) => {}
@@ -135,5 +144,5 @@ fn judge(spec: &ChainSpec, bytes: &[u8], worker: &Worker) -> Result<Result<Valid
         recovered.authorization_count().unwrap_or_default(),
         None,
     );
-    Ok(Ok(Valid { hash, sender, intrinsic_gas: gas.initial_total_gas() }))
+    Ok(Ok(ValidTransaction { hash, sender, intrinsic_gas: gas.initial_total_gas() }))
 }

@@ -1,14 +1,13 @@
-//! Roots of tries, and the neighbours of keys in an ordered store.
+//! Trie roots, and neighbours of keys in an ordered store.
 //!
-//! Hashed keys go through the state's trie. Plain keys go through the trie that the roots of
-//! transactions and receipts are computed with; like every trie of Ethereum's, it holds no two keys of
-//! which one is the beginning of the other.
+//! Hashed keys go through the state's trie. Plain keys go through the trie for the roots of
+//! transactions and receipts; as in every Ethereum trie, no key in it may be a prefix of another.
 
-use crate::format::{Verdict, parse};
+use crate::format::{TestVerdict, parse};
 use alloy_primitives::{B256, Bytes, hex, keccak256};
 use alloy_trie::{HashBuilder, Nibbles};
-use retrie_state::{Direction, KeyRange, KvStore, MemoryStore, StoreError, Table};
-use retrie_storage_mpt::{InMemory, Item, Trie};
+use retrie_state::{KeyRange, KvStore, MemoryStore, RowTable, ScanDirection, StoreError};
+use retrie_storage_mpt::{LeafUpdate, MemorySource, Trie};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 use std::collections::BTreeMap;
@@ -19,7 +18,7 @@ struct RootTest {
     root: B256,
 }
 
-/// Text that starts with 0x is hex, other text stands for its bytes.
+/// Text that starts with `0x` is hex; other text is taken as its bytes.
 fn bytes(text: &str) -> Result<Vec<u8>, String> {
     match text.strip_prefix("0x") {
         Some(digits) => hex::decode(digits).map_err(|error| format!("{text}: {error}")),
@@ -28,10 +27,10 @@ fn bytes(text: &str) -> Result<Vec<u8>, String> {
 }
 
 /// A key and its new value; `None` deletes.
-type Change = (Vec<u8>, Option<Vec<u8>>);
+type TrieChange = (Vec<u8>, Option<Vec<u8>>);
 
-/// A list of pairs in order, or an object; a value of null deletes.
-fn changes(input: &Value) -> Result<Vec<Change>, String> {
+/// A list of pairs in order, or an object; a null value deletes.
+fn changes(input: &Value) -> Result<Vec<TrieChange>, String> {
     let text = |value: &Value| value.as_str().map(bytes).transpose();
     let key = |value: &Value| text(value)?.ok_or_else(|| format!("{value} is no key"));
     match input {
@@ -46,7 +45,7 @@ fn changes(input: &Value) -> Result<Vec<Change>, String> {
 }
 
 /// The root of a trie after all changes.
-pub(super) fn root(hashed: bool, json: &RawValue) -> Verdict {
+pub(super) fn root(hashed: bool, json: &RawValue) -> TestVerdict {
     let test: RootTest = parse(json)?;
     let changes = changes(&test.r#in)?;
     let got = if hashed { state_trie(changes)? } else { plain_trie(changes)? };
@@ -57,17 +56,17 @@ pub(super) fn root(hashed: bool, json: &RawValue) -> Verdict {
     }
 }
 
-/// One change after the other.
-fn state_trie(changes: Vec<Change>) -> Result<B256, String> {
+/// Applies the changes one by one.
+fn state_trie(changes: Vec<TrieChange>) -> Result<B256, String> {
     let mut trie = Trie::default();
     for (key, value) in changes {
-        let item = Item::new(keccak256(key), value.map(Bytes::from));
-        trie = trie.update(&InMemory, &[item], &mut ()).map_err(|error| error.to_string())?;
+        let item = LeafUpdate::new(keccak256(key), value.map(Bytes::from));
+        trie = trie.update(&MemorySource, &[item], &mut ()).map_err(|error| error.to_string())?;
     }
     Ok(trie.hash())
 }
 
-fn plain_trie(changes: Vec<Change>) -> Result<B256, String> {
+fn plain_trie(changes: Vec<TrieChange>) -> Result<B256, String> {
     let mut leaves: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     for (key, value) in changes {
         match value {
@@ -96,9 +95,9 @@ struct NeighbourTest {
     tests: Vec<[String; 3]>,
 }
 
-/// The keys before and after a probe; an empty answer means there is none.
-pub(super) fn neighbours(json: &RawValue) -> Verdict {
-    const TABLE: Table = Table { name: "Neighbours", id: 1 };
+/// Checks the keys before and after a probe; an empty answer means that there is none.
+pub(super) fn neighbours(json: &RawValue) -> TestVerdict {
+    const TABLE: RowTable = RowTable { name: "Neighbours", id: 1 };
     let test: NeighbourTest = parse(json)?;
     let fail = |error: StoreError| error.to_string();
     let store = MemoryStore::new();
@@ -117,8 +116,8 @@ pub(super) fn neighbours(json: &RawValue) -> Verdict {
             Ok::<_, String>(key.unwrap_or_default())
         };
         let got = [
-            neighbour(KeyRange { start: &[], end: Some(probe) }, Direction::Backward)?,
-            neighbour(KeyRange { start: &after, end: None }, Direction::Forward)?,
+            neighbour(KeyRange { start: &[], end: Some(probe) }, ScanDirection::Backward)?,
+            neighbour(KeyRange { start: &after, end: None }, ScanDirection::Forward)?,
         ];
         if got != [previous.clone(), next.clone()] {
             let probe = String::from_utf8_lossy(probe);

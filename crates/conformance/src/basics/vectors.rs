@@ -1,6 +1,6 @@
-//! Small vectors: compact paths of tries, keys and addresses, signed transactions.
+//! Small vectors: compact trie paths, keys and addresses, signed transactions.
 
-use crate::format::{Verdict, parse};
+use crate::format::{TestVerdict, parse};
 use alloy_consensus::{SignableTransaction, TxLegacy, transaction::SignerRecoverable};
 use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, keccak256};
@@ -17,8 +17,8 @@ struct NibbleTest {
     out: String,
 }
 
-/// A path with its flags, as leaves and extensions hold it.
-pub(super) fn nibbles(json: &RawValue) -> Verdict {
+/// A path with its flags, as in leaves and extensions.
+pub(super) fn nibbles(json: &RawValue) -> TestVerdict {
     let test: NibbleTest = parse(json)?;
     if test.seq.iter().any(|nibble| *nibble > 15) {
         return Err("seq is not a list of nibbles".into());
@@ -35,9 +35,9 @@ struct KeyTest {
     addr: Address,
 }
 
-/// The key is the hash of its seed, and gives its address. The signatures beside them are not of
-/// today's scheme.
-pub(super) fn key(json: &RawValue) -> Verdict {
+/// The key is the hash of its seed and gives its address. The signatures in the files use an
+/// obsolete scheme.
+pub(super) fn key(json: &RawValue) -> TestVerdict {
     let test: KeyTest = parse(json)?;
     if keccak256(&test.seed) != test.key {
         return Err(format!("the key is not the hash of {}", test.seed));
@@ -68,8 +68,8 @@ struct TransactionTest {
     signed: String,
 }
 
-/// The bytes decode to these fields and to what was signed, by this key.
-pub(super) fn transaction(json: &RawValue) -> Verdict {
+/// The bytes decode to these fields and to the signed content, signed by this key.
+pub(super) fn transaction(json: &RawValue) -> TestVerdict {
     let test: TransactionTest = parse(json)?;
     let hex = |text: &str| text.parse::<Bytes>().map_err(|error| format!("{text}: {error}"));
     let to = match test.to.as_str() {
@@ -91,7 +91,7 @@ pub(super) fn transaction(json: &RawValue) -> Verdict {
     if *legacy.tx() != expected {
         return Err(format!("decodes to {:?}", legacy.tx()));
     }
-    // What was signed stands there with an empty signature: three empty strings at the end.
+    // The signed content has an empty signature: three empty strings at the end.
     let mut fields = Vec::new();
     expected.encode_for_signing(&mut fields);
     let payload = alloy_rlp::Header::decode_bytes(&mut fields.as_slice(), true)
@@ -104,7 +104,7 @@ pub(super) fn transaction(json: &RawValue) -> Verdict {
     if unsigned != *hex(&test.unsigned)? {
         return Err(format!("unsigned it is {}", Bytes::from(unsigned)));
     }
-    // High s values were allowed then.
+    // High s values were allowed at that time.
     let signer = decoded.recover_signer_unchecked().map_err(|error| error.to_string())?;
     let expected = address_of(test.key)?;
     if signer != expected { Err(format!("signed by {signer}, not {expected}")) } else { Ok(()) }

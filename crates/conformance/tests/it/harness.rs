@@ -1,10 +1,14 @@
-//! The harness itself: a test that is made wrong must fail, and so must data that cannot be read.
+//! Tests of the harness itself: a damaged test must fail, and so must data that cannot be read.
 
 use alloy_primitives::{Address, Bytes, hex};
 use alloy_rpc_types_engine::ExecutionPayloadV3;
 use retrie_chainspec::primitives::{Block, Header};
-use retrie_conformance::{ArchiveError, Exceptions, Report, Runner, find, names, read};
-use retrie_pipeline::testkit::{CHAIN_ID, Call, GENESIS_CONTRACT, Plan, Rules, TestChain};
+use retrie_conformance::{
+    ArchiveError, ExceptionList, SuiteReport, SuiteRunner, find, names, read,
+};
+use retrie_pipeline::testkit::{
+    BlockPlan, CHAIN_ID, GENESIS_CONTRACT, TestCall, TestChain, TestRules,
+};
 use retrie_storage_mpt::Mpt;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -12,11 +16,11 @@ use std::{fs, path::Path, process::Command, sync::Arc};
 use tempfile::TempDir;
 
 const SUITE: &str = "ethereum-tests-blockchain";
-/// The same through the Engine API.
+/// The same suite through the Engine API.
 const ENGINE: &str = "engine:ethereum-tests-blockchain";
 /// Amsterdam through the Engine API.
 const AMSTERDAM: &str = "engine:gen-amsterdam";
-/// Payloads as they stand.
+/// Payloads, sent as they are.
 const PAYLOADS: &str = "eest-benchmark-engine";
 
 fn rlp(block: &Block) -> String {
@@ -52,15 +56,15 @@ fn header_json(header: &Header, hash: impl ToString) -> Value {
     })
 }
 
-/// A blockchain test of two valid blocks, and one between them whose state root is wrong.
+/// A blockchain test with two valid blocks, and a block with a wrong state root between them.
 fn chain_test() -> Value {
-    chain_test_of("Cancun", Rules::Cancun)
+    chain_test_of("Cancun", TestRules::Cancun)
 }
 
-fn chain_test_of(network: &str, rules: Rules) -> Value {
+fn chain_test_of(network: &str, rules: TestRules) -> Value {
     let mut chain = TestChain::new(rules, Arc::new(Mpt::default()));
     let genesis = chain.genesis();
-    let transfer = || Plan::new([Call::transfer(0, Address::repeat_byte(0x77), 5)]);
+    let transfer = || BlockPlan::new([TestCall::transfer(0, Address::repeat_byte(0x77), 5)]);
     let first = chain.extend(genesis, transfer());
     let last = chain.extend(first, transfer());
     let mut bad = chain.block(last).clone();
@@ -107,7 +111,7 @@ fn chain_test_of(network: &str, rules: Rules) -> Value {
     })
 }
 
-/// The same chain without blocks: the state after is the one before.
+/// The same chain without blocks: the post-state is the pre-state.
 fn genesis_test() -> Value {
     let mut test = chain_test();
     test["blocks"] = json!([]);
@@ -125,12 +129,12 @@ fn folder(file: &str) -> TempDir {
     dir
 }
 
-fn report(dir: &Path, exceptions: &str) -> Report {
-    let runner = Runner::new(Exceptions::parse(exceptions).unwrap());
+fn report(dir: &Path, exceptions: &str) -> SuiteReport {
+    let runner = SuiteRunner::new(ExceptionList::parse(exceptions).unwrap());
     runner.run(dir, find(SUITE).unwrap()).unwrap()
 }
 
-/// Why the one test of a file fails; `None` if it passes.
+/// The failure of the one test in a file; `None` if it passes.
 fn failure(test: &Value) -> Option<String> {
     failure_in(SUITE, test)
 }
@@ -142,17 +146,17 @@ fn failure_in(name: &str, test: &Value) -> Option<String> {
     failure_of(report)
 }
 
-/// What the one test of a file comes to.
-fn report_in(name: &str, test: &Value) -> Report {
+/// The report on the one test in a file.
+fn report_in(name: &str, test: &Value) -> SuiteReport {
     let suite = find(name).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join(suite.archive());
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("file.json"), json!({ "case": test }).to_string()).unwrap();
-    Runner::new(Exceptions::parse("").unwrap()).run(dir.path(), suite).unwrap()
+    SuiteRunner::new(ExceptionList::parse("").unwrap()).run(dir.path(), suite).unwrap()
 }
 
-fn failure_of(report: Report) -> Option<String> {
+fn failure_of(report: SuiteReport) -> Option<String> {
     let failure = report.failures.into_iter().next()?;
     assert_eq!(failure.case, "file.json: case");
     Some(failure.reason)
@@ -164,12 +168,12 @@ fn a_valid_test_passes() {
     assert_eq!(failure(&genesis_test()), None);
 }
 
-/// Makes a test wrong.
-type Spoil = fn(&mut Value);
+/// A change that makes a test wrong.
+type TestMutation = fn(&mut Value);
 
 #[test]
 fn a_test_of_blocks_that_is_made_wrong_fails() {
-    let wrong: [(&str, Spoil); 11] = [
+    let wrong: [(&str, TestMutation); 11] = [
         ("expected is", |t| t["lastblockhash"] = t["genesisBlockHeader"]["hash"].clone()),
         ("the state root is", |t| t["postStateHash"] = t["lastblockhash"].clone()),
         ("is accepted", |t| t["blocks"][0]["expectException"] = json!("X")),
@@ -204,7 +208,7 @@ fn a_test_of_blocks_that_is_made_wrong_fails() {
 fn a_test_through_the_engine_that_is_made_wrong_fails() {
     assert_eq!(failure_in(ENGINE, &chain_test()), None);
     assert_eq!(failure_in(ENGINE, &genesis_test()), None);
-    let wrong: [(&str, Spoil); 8] = [
+    let wrong: [(&str, TestMutation); 8] = [
         ("expected is", |t| t["lastblockhash"] = t["genesisBlockHeader"]["hash"].clone()),
         ("the state root is", |t| t["postStateHash"] = t["lastblockhash"].clone()),
         ("entry 0: it is accepted", |t| t["blocks"][0]["expectException"] = json!("X")),
@@ -228,7 +232,7 @@ fn a_test_through_the_engine_that_is_made_wrong_fails() {
     }
 }
 
-/// Cut after two thirds: no block at all, so there is no payload that could say it.
+/// Cut after two thirds: not a block, so no payload can express it.
 fn test_of_a_block_that_is_none() -> Value {
     let mut test = chain_test();
     let rlp = test["blocks"][1]["rlp"].as_str().unwrap().to_owned();
@@ -239,13 +243,13 @@ fn test_of_a_block_that_is_none() -> Value {
 #[test]
 fn a_block_that_was_never_sent_is_not_counted_as_refused() {
     let test = test_of_a_block_that_is_none();
-    // An importer is given the bytes, and refuses them.
+    // An importer gets the bytes, and rejects them.
     assert_eq!(failure(&test), None);
     let report = report_in(ENGINE, &test);
     assert_eq!((report.passed, report.not_sent, report.blocks_not_sent), (0, 1, 1));
     assert!(report.line(find(ENGINE).unwrap()).contains(" 1 not sent (1 blocks), "));
     assert_eq!(failure_of(report), None);
-    // Its other blocks count as ever.
+    // Its other blocks count as usual.
     let mut test = test;
     test["blocks"][0]["expectException"] = json!("X");
     let reason = failure_in(ENGINE, &test).unwrap();
@@ -260,10 +264,10 @@ fn a_block_that_was_never_sent_is_not_counted_as_refused() {
 
 #[test]
 fn an_access_list_that_is_made_wrong_fails() {
-    let test = || chain_test_of("Amsterdam", Rules::Amsterdam);
+    let test = || chain_test_of("Amsterdam", TestRules::Amsterdam);
     assert_eq!(failure_in("gen-amsterdam", &test()), None);
     assert_eq!(failure_in(AMSTERDAM, &test()), None);
-    let wrong: [(&str, Spoil); 3] = [
+    let wrong: [(&str, TestMutation); 3] = [
         ("entry 0: a valid block is refused: block hash mismatch", |t| {
             t["blocks"][0]["blockAccessListRLP"] = json!("0xc0");
         }),
@@ -280,7 +284,7 @@ fn an_access_list_that_is_made_wrong_fails() {
     }
 }
 
-/// A test of the calls for two valid blocks, and for one between them whose state root is wrong.
+/// A payload test with two valid blocks, and a block with a wrong state root between them.
 fn payload_test() -> Value {
     let mut test = chain_test();
     let blocks = test.as_object_mut().unwrap().remove("blocks").unwrap();
@@ -306,12 +310,12 @@ fn payload_test() -> Value {
 fn a_test_of_payloads_that_is_made_wrong_fails() {
     assert_eq!(failure_in(PAYLOADS, &payload_test()), None);
     // Calls that must be refused, and are.
-    let refused: [(&str, u64, Spoil); 2] = [
+    let refused: [(&str, u64, TestMutation); 2] = [
         ("-38005", 0, |call| {
             call["newPayloadVersion"] = json!("4");
             call["params"].as_array_mut().unwrap().push(json!([]));
         }),
-        // The harness itself cannot read these, so nobody is asked.
+        // The harness cannot parse these, so the engine is not called.
         ("-32602", 1, |call| call["params"] = json!([{}, [], null])),
     ];
     for (code, not_sent, change) in refused {
@@ -324,7 +328,7 @@ fn a_test_of_payloads_that_is_made_wrong_fails() {
         assert_eq!((report.passed, report.not_sent), (1 - not_sent, not_sent), "{code}");
         assert_eq!(failure_of(report), None, "{code}");
     }
-    let wrong: [(&str, Spoil); 7] = [
+    let wrong: [(&str, TestMutation); 7] = [
         ("expected is", |t| t["lastblockhash"] = t["genesisBlockHeader"]["hash"].clone()),
         ("payload 0: it is accepted", |t| {
             t["engineNewPayloads"][0]["validationError"] = json!("X");
@@ -457,14 +461,14 @@ fn archives_are_read_whole_or_not_at_all() {
         assert!(matches!(error, ArchiveError::Checksum { .. }), "{error}");
         assert!(error.to_string().contains(&format!("{SUITE}.tar.zst")), "{error}");
     }
-    // Without checksums a cut is found while unpacking.
+    // Without checksums a truncated archive fails when it is unpacked.
     fs::remove_file(&sums).unwrap();
     let error = read(dir.path(), SUITE).unwrap_err();
     assert!(matches!(error, ArchiveError::Damaged { .. }), "{error}");
 
     fs::write(&sums, "").unwrap();
     assert!(matches!(read(dir.path(), SUITE), Err(ArchiveError::NoChecksum { .. })));
-    // A listed archive that has gone is still asked for.
+    // A listed archive that is missing is still requested.
     fs::write(&sums, line(&good)).unwrap();
     fs::remove_file(&path).unwrap();
     assert_eq!(names(dir.path()).unwrap(), [SUITE]);

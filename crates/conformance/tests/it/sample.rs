@@ -1,15 +1,15 @@
-//! A fixed sample of every suite, straight from the archives. All of it: `scripts/conformance`.
+//! A fixed sample of every suite, from the archives. `scripts/conformance` runs everything.
 
-use retrie_conformance::{Exceptions, Gate, Runner, SUITES, Suite, find, names};
+use retrie_conformance::{ExceptionList, SUITES, SuiteGate, SuiteRunner, TestSuite, find, names};
 use std::path::{Path, PathBuf};
 
-/// About one in so many cases, chosen by name.
+/// About one case in this many, chosen by name.
 const ONE_IN: u64 = 12;
 
 /// Folders of suites.
 const FOLDERS: [&str; 2] = ["conformance", "amsterdam"];
 
-/// The folders of the suites, or `None` after a visible note that the test is skipped.
+/// The folders of the suites; `None`, after a message, if the test is skipped.
 fn data() -> Option<[PathBuf; 2]> {
     let data = std::env::var_os("RETRIE_DATA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
@@ -32,11 +32,11 @@ fn data() -> Option<[PathBuf; 2]> {
 fn a_sample_of_every_suite_passes() {
     let Some(folders) = data() else { return };
     let found = folders.each_ref().map(|folder| names(folder).unwrap());
-    let mut runner = Runner::new(Exceptions::committed().unwrap());
+    let mut runner = SuiteRunner::new(ExceptionList::committed().unwrap());
     runner.one_in = ONE_IN;
     let (mut passed, mut expected) = (0, 0);
     let mut failures = Vec::new();
-    for suite in SUITES.iter().filter(|suite| suite.gate == Gate::Enforced) {
+    for suite in SUITES.iter().filter(|suite| suite.gate == SuiteGate::Enforced) {
         let folder = (folders.iter().zip(&found))
             .find(|(_, found)| found.iter().any(|name| name == suite.archive()))
             .map_or_else(|| panic!("{} is nowhere", suite.archive()), |(folder, _)| folder);
@@ -44,7 +44,7 @@ fn a_sample_of_every_suite_passes() {
         eprintln!("{}", report.line(suite));
         assert!(report.passed > 0, "{}: nothing was chosen", suite.name);
         if suite.name.starts_with("engine:") && suite.name.contains("amsterdam") {
-            // Few have to wait for their turn.
+            // Few transactions have to be executed again, serially.
             let (ahead, all) = (report.ahead, report.transactions);
             assert!(all > 50 && ahead * 10 > all * 9, "{}: {ahead} of {all}", suite.name);
         }
@@ -54,8 +54,9 @@ fn a_sample_of_every_suite_passes() {
     }
     assert!(failures.is_empty(), "{failures:#?}");
     assert!(passed > 2_000, "only {passed} cases ran");
-    // Every exception is still one: a listed case that passes is a failure. Families add theirs.
-    let listed = Exceptions::committed().unwrap().iter().count() as u64;
+    // Every exception must still fail: a listed case that passes is a failure. Families add to the
+    // count.
+    let listed = ExceptionList::committed().unwrap().iter().count() as u64;
     assert!(expected >= listed, "{expected} of {listed} listed cases failed");
 }
 
@@ -63,10 +64,10 @@ fn a_sample_of_every_suite_passes() {
 fn the_sample_of_amsterdam_passes_with_serial_execution_too() {
     let Some([_, folder]) = data() else { return };
     let found = names(&folder).unwrap();
-    let mut runner = Runner::new(Exceptions::committed().unwrap());
+    let mut runner = SuiteRunner::new(ExceptionList::committed().unwrap());
     assert!(runner.parallel_execution);
     (runner.one_in, runner.parallel_execution) = (ONE_IN, false);
-    let is_there = |suite: &&Suite| {
+    let is_there = |suite: &&TestSuite| {
         suite.name.starts_with("engine:") && found.iter().any(|name| name == suite.archive())
     };
     for suite in SUITES.iter().filter(is_there) {

@@ -1,4 +1,4 @@
-//! Block access lists that came along with their blocks (EIP-7928).
+//! Block access lists that came with their blocks (EIP-7928).
 
 use alloy_eip7928::{
     AccountChanges, BalanceChange, BlockAccessIndex, BlockAccessList, SlotChanges, StorageChange,
@@ -36,15 +36,15 @@ fn a_list_is_the_one_that_the_header_commits_to() {
         assert_eq!(validate_access_list(&block(Some(hash)), &rlp), Ok(list));
         let expected = B256::repeat_byte(1);
         let error = validate_access_list(&block(Some(expected)), &rlp);
-        assert_eq!(error, Err(E::OtherAccessList { got: hash, expected }));
+        assert_eq!(error, Err(E::AccessListMismatch { got: hash, expected }));
         assert_eq!(validate_access_list(&block(None), &rlp), Err(E::UnexpectedAccessList));
     }
 }
 
 #[test]
 fn a_list_that_no_execution_gives_is_refused() {
-    type Spoil = fn(&mut BlockAccessList);
-    let spoils: [(&str, Spoil); 9] = [
+    type BalMutation = fn(&mut BlockAccessList);
+    let spoils: [(&str, BalMutation); 9] = [
         ("accounts in another order", |list| list.swap(0, 1)),
         ("an account twice", |list| list[1].address = list[0].address),
         ("slots in another order", |list| list[0].storage_changes.swap(0, 1)),

@@ -76,7 +76,7 @@ fn real_bodies_match_their_headers() {
 }
 
 /// A chain that crosses every fork from Frontier to BPO2 in 54 blocks, and merges by total
-/// difficulty at a block that its genesis file does not tell.
+/// difficulty at a block that its genesis file does not name.
 #[test]
 fn chain_through_all_forks_is_valid_and_merges_by_difficulty() {
     let Some(data) = common::data() else { return };

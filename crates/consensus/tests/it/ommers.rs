@@ -12,12 +12,12 @@ use retrie_chainspec::{
 use retrie_consensus::{ConsensusError as E, HeaderProvider, validate_ommers};
 
 #[derive(Default)]
-struct Known {
+struct CountingHeaders {
     blocks: HashMap<B256, (SealedHeader, Vec<Header>)>,
     reads: Cell<usize>,
 }
 
-impl HeaderProvider for Known {
+impl HeaderProvider for CountingHeaders {
     type Error = Infallible;
 
     fn header_and_ommers(
@@ -29,12 +29,12 @@ impl HeaderProvider for Known {
     }
 }
 
-fn known(blocks: &[SealedBlock]) -> Known {
+fn known(blocks: &[SealedBlock]) -> CountingHeaders {
     let blocks = blocks
         .iter()
         .map(|b| (b.hash(), (b.clone_sealed_header(), b.body().ommers.clone())))
         .collect();
-    Known { blocks, reads: Cell::new(0) }
+    CountingHeaders { blocks, reads: Cell::new(0) }
 }
 
 #[test]
@@ -96,10 +96,10 @@ fn every_ommer_rule_is_enforced() {
         }
         other => panic!("{other:?}"),
     }
-    // A chain without its past cannot judge.
+    // Without ancestors the check fails, and not because of the block.
     let body = BlockBody { ommers: vec![ommer], ..Default::default() };
     let block = SealedBlock::from_sealed_parts(block.clone_sealed_header(), body);
-    let error = validate_ommers(&spec, &block, Known::default()).unwrap_err();
+    let error = validate_ommers(&spec, &block, CountingHeaders::default()).unwrap_err();
     assert!(matches!(error, E::UnknownAncestor { .. }) && error.is_local());
 }
 

@@ -1,4 +1,4 @@
-//! The blockchain tests of the public suites, as far as they can be judged without execution:
+//! The blockchain tests of the public suites, as far as they can be checked without execution:
 //! every block they accept passes all rules of this crate, and the ones they refuse for their
 //! header, body or ommers are refused here.
 
@@ -25,9 +25,9 @@ use serde_json::Value;
 
 /// Blocks of one test by hash, with their total difficulty.
 #[derive(Default)]
-struct Tree(HashMap<B256, (SealedHeader, Vec<Header>, U256)>);
+struct TestBlockTree(HashMap<B256, (SealedHeader, Vec<Header>, U256)>);
 
-impl HeaderProvider for Tree {
+impl HeaderProvider for TestBlockTree {
     type Error = Infallible;
 
     fn header_and_ommers(
@@ -38,7 +38,7 @@ impl HeaderProvider for Tree {
     }
 }
 
-impl Tree {
+impl TestBlockTree {
     fn import(&mut self, spec: &ChainSpec, block: &SealedBlock) -> Result<(), ConsensusError> {
         let header = block.clone_sealed_header();
         let unknown = ConsensusError::UnknownAncestor { hash: header.parent_hash };
@@ -76,16 +76,16 @@ fn spec(test: &Value, genesis: &SealedHeader) -> Option<ChainSpec> {
 }
 
 #[derive(Default)]
-struct Outcome {
+struct SuiteOutcome {
     accepted: usize,
     refused: usize,
     /// Exceptions of blocks that pass without execution, with their count.
     left_to_execution: BTreeMap<String, usize>,
 }
 
-fn run(name: &str) -> Option<Outcome> {
+fn run(name: &str) -> Option<SuiteOutcome> {
     let data = common::data()?;
-    let mut outcome = Outcome::default();
+    let mut outcome = SuiteOutcome::default();
     for (path, content) in common::archive(&data, name) {
         if !path.ends_with(".json") {
             continue;
@@ -99,7 +99,7 @@ fn run(name: &str) -> Option<Outcome> {
             let genesis = genesis.clone_sealed_header();
             let spec = spec(test, &genesis)
                 .unwrap_or_else(|| panic!("{path} {test_name}: network {}", test["network"]));
-            let mut tree = Tree::default();
+            let mut tree = TestBlockTree::default();
             let difficulty = genesis.difficulty;
             tree.0.insert(genesis.hash(), (genesis, Vec::new(), difficulty));
             for (index, block) in test["blocks"].as_array().unwrap().iter().enumerate() {
@@ -135,7 +135,7 @@ fn run(name: &str) -> Option<Outcome> {
     Some(outcome)
 }
 
-/// Runs a suite and checks that what passes without being valid is an execution matter.
+/// Runs a suite and checks that invalid blocks that pass break rules of execution only.
 fn check(suite: &str, at_least_accepted: usize, at_least_refused: usize, execution: &[&str]) {
     let Some(outcome) = run(suite) else { return };
     eprintln!("{suite}: {} accepted, {} refused", outcome.accepted, outcome.refused);

@@ -1,16 +1,16 @@
-//! Checks of the chain's tables against each other, for `retrie db verify`.
+//! Checks that the chain's tables agree with each other, for `retrie db verify`.
 
 use super::read::{self, ChainRead, canonical, items};
 use crate::{
     DbError, ReadTxn, Result, codecs,
     logs::LogCheck,
     pieces,
-    raw::{Range, RawRead},
+    raw::{RawRead, RowRange},
     tables::{BlockId, ChainTable},
 };
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use retrie_chainspec::primitives::{BlockBody, Header, Receipt};
-use retrie_state::Direction;
+use retrie_state::ScanDirection;
 
 /// A stored block, as far as its rows can be read.
 #[derive(Clone, Debug)]
@@ -21,13 +21,13 @@ pub struct StoredBlock {
     pub header: Header,
     /// Whether it is canonical.
     pub is_canonical: bool,
-    /// Body and senders; `None` if they are not kept, or damaged, which has been reported.
+    /// Body and senders; `None` if they are not kept, or damaged (which has been reported).
     pub body: Option<(BlockBody, Vec<Address>)>,
     /// Receipts; `None` if there are none, or they are damaged.
     pub receipts: Option<Vec<Receipt>>,
-    /// Backends and the roots they gave it; without one where that of a later block stands for it.
+    /// Backends and their roots of the block; `None` if the block was applied in a batch.
     pub roots: Vec<(String, Option<B256>)>,
-    /// What the user of a dev chain changed of the state before it.
+    /// The changes that the user of a dev chain made to the state before the block.
     pub patch: Option<Bytes>,
 }
 
@@ -35,18 +35,23 @@ pub struct StoredBlock {
 const PAGE: usize = 1024;
 
 impl ReadTxn {
-    /// Reads all stored blocks in the order of their ids and gives each to `block`. Checks what
-    /// tables say to each other: indices by hash and number in both directions, the canonical chain
-    /// without gaps and linked by parents, total difficulties, the lookup table of transactions,
-    /// hashes of code, the index of logs, and that no row is left over. What is wrong goes to `fault`.
+    /// Reads all stored blocks in the order of their ids and passes each to `block`. Checks that
+    /// tables agree: indices by hash and number in both directions, the canonical chain (without
+    /// gaps, and linked by parents), total difficulties, the lookup table of transactions, hashes
+    /// of code, the log index, and that no row is left over. Faults go to `fault`.
     pub fn check_chain(
         &self,
         block: &mut dyn FnMut(StoredBlock),
         fault: &mut dyn FnMut(DbError),
     ) -> Result<()> {
         let logs = LogCheck::new(self, fault)?;
-        let mut check =
-            Check { read: self, fault, rows: [0; ChainTable::ALL.len()], lookup_pruned: 0, logs };
+        let mut check = ChainCheck {
+            read: self,
+            fault,
+            rows: [0; ChainTable::ALL.len()],
+            lookup_pruned: 0,
+            logs,
+        };
         let pruned = self.lookup_pruned_below();
         check.lookup_pruned = check.read(pruned)?.unwrap_or(0);
         let headers = self.chain(ChainTable::Headers);
@@ -54,7 +59,7 @@ impl ReadTxn {
         loop {
             let keys = self.stored_scan(headers, range(&start))?;
             let Some((last, _)) = keys.last() else { break };
-            // A key that is damaged may sort anywhere; it must not lead back.
+            // A damaged key may sort anywhere; the scan must not go back.
             let next = [&last[..], &[0]].concat();
             for (key, _) in &keys {
                 match BlockId::from_bytes(key) {
@@ -80,26 +85,26 @@ impl ReadTxn {
     }
 }
 
-fn range(start: &[u8]) -> Range<'_> {
-    Range { start, end: None, direction: Direction::Forward, limit: PAGE }
+fn range(start: &[u8]) -> RowRange<'_> {
+    RowRange { start, end: None, direction: ScanDirection::Forward, limit: PAGE }
 }
 
-struct Check<'a> {
+struct ChainCheck<'a> {
     read: &'a ReadTxn,
     fault: &'a mut dyn FnMut(DbError),
-    /// Rows that some stored block accounts for.
+    /// Rows of each table that belong to a stored block.
     rows: [u64; ChainTable::ALL.len()],
-    /// Transactions of blocks below need not be in the lookup table.
+    /// Transactions of lower blocks need not be in the lookup table.
     lookup_pruned: u64,
     logs: LogCheck<'a>,
 }
 
-impl Check<'_> {
+impl ChainCheck<'_> {
     fn bad(&mut self, table: ChainTable, key: &[u8], what: impl std::fmt::Display) {
         (self.fault)(DbError::corrupt(table.name(), key, what));
     }
 
-    /// The outcome of a read; damage is reported, other failures end the check.
+    /// The result of a read. Damage is reported; other failures end the check.
     fn read<T>(&mut self, outcome: Result<T>) -> Result<Option<T>> {
         match outcome {
             Ok(value) => Ok(Some(value)),
@@ -145,7 +150,7 @@ impl Check<'_> {
         let found = self.read(found)?.flatten();
         let is_canonical = found.is_some_and(|(_, canonical)| canonical == id);
         if is_canonical && found.is_some_and(|(named, _)| named != hash) {
-            let what = format!("it names another hash than {hash}, that of the stored header");
+            let what = format!("it names another hash than the stored header, which has {hash}");
             self.bad(ChainTable::Canonical, &id.number.to_be_bytes(), what);
         }
         self.difficulty(id, &hash, &header)?;
@@ -233,7 +238,7 @@ impl Check<'_> {
         Ok(self.read(receipts)?.flatten())
     }
 
-    /// Canonical blocks are linked, without gaps, and stored.
+    /// Checks that canonical blocks are stored, linked, and without gaps.
     fn canonical_chain(&mut self) -> Result<()> {
         let table = self.read.chain(ChainTable::Canonical);
         let mut before: Option<(u64, B256)> = None;
@@ -258,7 +263,7 @@ impl Check<'_> {
                     && let Some((below, parent)) = before
                     && (below.checked_add(1) != Some(number) || parent != header.parent_hash)
                 {
-                    let what = format!("block {number} does not stand on block {below} ({parent})");
+                    let what = format!("block {number} is not a child of block {below} ({parent})");
                     self.bad(ChainTable::Canonical, key, what);
                 }
                 before = Some((number, hash));
@@ -270,7 +275,7 @@ impl Check<'_> {
         }
     }
 
-    /// What is left of the index of logs.
+    /// Checks the rest of the log index.
     fn all_logs(&mut self) -> Result<()> {
         let (segments, postings) = self.logs.finish(self.fault)?;
         self.rows[ChainTable::LogSegments as usize] += segments;
@@ -283,13 +288,13 @@ impl Check<'_> {
         let mut start = Vec::new();
         loop {
             // A few at a time: codes are long.
-            let page = Range { limit: 64, ..range(&start) };
+            let page = RowRange { limit: 64, ..range(&start) };
             let rows = self.read.stored_scan(table, page)?;
             let Some((last, _)) = rows.last() else { return Ok(()) };
             let next = [&last[..], &[0]].concat();
             for (key, _) in &rows {
                 if key.len() != 32 {
-                    // Later pieces; those that no first one leads to are left over.
+                    // A later piece. If it has no first piece, it counts as left over.
                     continue;
                 }
                 let code = pieces::get(self.read, table, key);
@@ -307,7 +312,7 @@ impl Check<'_> {
         }
     }
 
-    /// Every row belongs to a stored block, or is code.
+    /// Checks that every row belongs to a stored block, or is code.
     fn nothing_left_over(&mut self) -> Result<()> {
         for table in ChainTable::ALL {
             let expected = self.rows[table as usize];

@@ -1,4 +1,4 @@
-//! Identity of a datadir: written once, and whatever contradicts it is refused.
+//! Identity of a datadir. It is written once, and openings that contradict it fail.
 //!
 //! It is one JSON object in table `Metadata` under the key `identity`, e.g.
 //!
@@ -7,12 +7,14 @@
 //!  "hash":"keccak256","params":"0x0000..","state_root":"header"}
 //! ```
 //!
-//! JSON, since it is read once per start and people look at it. An unknown field is an error: it
-//! would be something this program ought to know before it touches the datadir.
+//! It is JSON, since it is read once per start and people look at it. An unknown field is an error,
+//! as it may change the meaning of the datadir.
 
-use crate::{ChainRead, Db, DbError, Result, WriteTxn, checksum, raw::RawRead, tables::ChainTable};
+use crate::{
+    ChainRead, DatabaseEnv, DbError, Result, WriteTxn, checksum, raw::RawRead, tables::ChainTable,
+};
 use alloy_primitives::B256;
-use retrie_state::Identity;
+use retrie_state::BackendIdentity;
 use serde::{Deserialize, Serialize};
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -21,10 +23,10 @@ pub const SCHEMA_VERSION: u64 = 2;
 
 const KEY: &[u8] = b"identity";
 
-/// What a datadir holds.
+/// The chain, backend and formats of a datadir.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Metadata {
+pub struct DatadirMetadata {
     /// Layout of the tables.
     pub schema: u64,
     /// Chain id (EIP-155).
@@ -39,22 +41,22 @@ pub struct Metadata {
     pub hash: String,
     /// Digest of the backend's parameters.
     pub params: B256,
-    /// How the backend's rows are laid out, if it has a choice of that.
+    /// How the backend's rows are laid out, if it has several layouts.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub layout: String,
     /// What state roots in headers mean.
     pub state_root: StateRootMode,
 }
 
-/// What the state root in a header means to this datadir (`--state-root`).
+/// The meaning of the state root in headers for this datadir (`--state-root`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StateRootMode {
-    /// It is the backend's own root and must equal it, on an existing network.
+    /// An existing network with the same kind of root: the backend's root must equal the header's.
     Header,
-    /// It belongs to another backend; ours is kept beside it.
+    /// The header's root belongs to another backend; this backend's root is stored beside it.
     Shadow,
-    /// The chain is our own: headers carry the backend's root.
+    /// A new chain of this program: headers carry the backend's root.
     Native,
 }
 
@@ -86,12 +88,12 @@ impl FromStr for StateRootMode {
     }
 }
 
-impl Metadata {
-    /// Metadata of a datadir made by this program.
+impl DatadirMetadata {
+    /// Metadata of a datadir that this program creates.
     pub fn new(
         chain_id: u64,
         genesis: B256,
-        backend: &Identity,
+        backend: &BackendIdentity,
         state_root: StateRootMode,
     ) -> Self {
         Self {
@@ -107,8 +109,8 @@ impl Metadata {
         }
     }
 
-    /// Whether a datadir with this metadata serves `expected`; the error names the first
-    /// difference and the way out.
+    /// Fails if this metadata differs from `expected`; the error names the first difference and
+    /// what to do.
     fn check(&self, expected: &Self, path: PathBuf) -> Result<()> {
         let found = self;
         if (found.chain_id, found.genesis) != (expected.chain_id, expected.genesis) {
@@ -166,9 +168,9 @@ impl Metadata {
     }
 }
 
-impl Db {
-    /// Stamps a fresh datadir with `expected`, or checks it if it is stamped.
-    pub fn init_metadata(&self, expected: &Metadata) -> Result<()> {
+impl DatabaseEnv {
+    /// Writes `expected` into a new datadir, or compares it with the metadata of an existing one.
+    pub fn init_metadata(&self, expected: &DatadirMetadata) -> Result<()> {
         let mut txn = self.begin_write()?;
         match txn.metadata()? {
             Some(found) => found.check(expected, self.datadir().to_owned()),
@@ -182,23 +184,25 @@ impl Db {
         }
     }
 
-    /// Fails unless this datadir holds what `expected` says; returns its metadata.
-    pub fn check_metadata(&self, expected: &Metadata) -> Result<Metadata> {
+    /// Fails unless the metadata of this datadir equals `expected`; returns it.
+    pub fn check_metadata(&self, expected: &DatadirMetadata) -> Result<DatadirMetadata> {
         let found = self.metadata()?;
         found.check(expected, self.datadir().to_owned())?;
         Ok(found)
     }
 
-    /// What this datadir holds. Fails if it is not initialised, or laid out by another version.
-    pub fn metadata(&self) -> Result<Metadata> {
+    /// The metadata of this datadir. Fails if it is not initialised, or has the table layout of
+    /// another version.
+    pub fn metadata(&self) -> Result<DatadirMetadata> {
         let path = || self.datadir().to_owned();
         self.begin_read()?.metadata()?.ok_or_else(|| DbError::NotInitialised { path: path() })
     }
 }
 
 impl WriteTxn {
-    /// Writes the metadata, whatever was there; for migrations and [`Db::init_metadata`].
-    pub fn put_metadata(&mut self, metadata: &Metadata) -> Result<()> {
+    /// Writes the metadata, and replaces any old one; for migrations and
+    /// [`DatabaseEnv::init_metadata`].
+    pub fn put_metadata(&mut self, metadata: &DatadirMetadata) -> Result<()> {
         let table = self.chain(ChainTable::Metadata);
         let json = serde_json::to_vec(metadata)
             .map_err(|e| DbError::corrupt(table.name, KEY, format!("it does not encode ({e})")))?;
@@ -206,10 +210,10 @@ impl WriteTxn {
     }
 }
 
-/// Reads the metadata; another layout of the tables is refused before the rest is looked at.
-pub(crate) fn read<R: RawRead + ?Sized>(read: &R) -> Result<Option<Metadata>> {
+/// Reads the metadata; another table layout is refused before the other fields are decoded.
+pub(crate) fn read<R: RawRead + ?Sized>(read: &R) -> Result<Option<DatadirMetadata>> {
     #[derive(Deserialize)]
-    struct Schema {
+    struct SchemaField {
         schema: u64,
     }
     let table = read.chain(ChainTable::Metadata);
@@ -222,7 +226,7 @@ pub(crate) fn read<R: RawRead + ?Sized>(read: &R) -> Result<Option<Metadata>> {
     let wrong = |e: serde_json::Error| {
         DbError::corrupt(table.name, KEY, format!("the identity does not decode ({e})"))
     };
-    let Schema { schema } = match serde_json::from_slice(&json) {
+    let SchemaField { schema } = match serde_json::from_slice(&json) {
         Ok(schema) => schema,
         Err(e) => return checked.and_then(|()| Err(wrong(e))),
     };
@@ -249,12 +253,12 @@ mod tests {
     use crate::OpenOptions;
     use retrie_state::HashId;
 
-    fn mpt() -> Identity {
-        Identity::plain("mpt", 3, HashId::Keccak256)
+    fn mpt() -> BackendIdentity {
+        BackendIdentity::plain("mpt", 3, HashId::Keccak256)
     }
 
-    fn expected() -> Metadata {
-        Metadata::new(1, B256::repeat_byte(7), &mpt(), StateRootMode::Header)
+    fn expected() -> DatadirMetadata {
+        DatadirMetadata::new(1, B256::repeat_byte(7), &mpt(), StateRootMode::Header)
     }
 
     #[test]
@@ -267,18 +271,18 @@ mod tests {
             "07".repeat(32)
         );
         assert_eq!(serde_json::to_string(&expected()).unwrap(), json);
-        assert_eq!(serde_json::from_str::<Metadata>(&json).unwrap(), expected());
-        // Backends with a choice of layouts stamp theirs.
-        let layout = Metadata { layout: "blocked".into(), ..expected() };
+        assert_eq!(serde_json::from_str::<DatadirMetadata>(&json).unwrap(), expected());
+        // Backends with several layouts store theirs.
+        let layout = DatadirMetadata { layout: "blocked".into(), ..expected() };
         let json = json.replace(",\"state_root", ",\"layout\":\"blocked\",\"state_root");
         assert_eq!(serde_json::to_string(&layout).unwrap(), json);
-        assert_eq!(serde_json::from_str::<Metadata>(&json).unwrap(), layout);
+        assert_eq!(serde_json::from_str::<DatadirMetadata>(&json).unwrap(), layout);
     }
 
     #[test]
     fn another_schema_is_refused_even_if_the_rest_is_unknown() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
+        let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
         for (schema, advice) in [(3, "newer version"), (1, "import again")] {
             let mut txn = db.begin_write().unwrap();
             let table = txn.chain(ChainTable::Metadata);
@@ -294,7 +298,7 @@ mod tests {
     #[test]
     fn layout_without_checksums_is_refused_as_such() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
+        let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
         let mut txn = db.begin_write().unwrap();
         let table = txn.chain(ChainTable::Metadata);
         let json = serde_json::to_string(&expected()).unwrap().replace(":2,", ":1,");
@@ -308,7 +312,7 @@ mod tests {
     #[test]
     fn unknown_fields_and_damage_are_errors() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
+        let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
         let mut json = serde_json::to_value(expected()).unwrap();
         json["encryption"] = "aes".into();
         for row in [json.to_string(), "{\"schema\":2".to_owned(), String::new()] {

@@ -1,4 +1,4 @@
-//! Blocks: what can be read of them ([`ChainRead`]) and how they are written.
+//! Blocks: their reads ([`ChainRead`]) and writes.
 
 mod check;
 mod metadata;
@@ -10,7 +10,7 @@ mod write;
 pub(crate) use read::{canonical, header_at};
 
 pub use check::StoredBlock;
-pub use metadata::{Metadata, SCHEMA_VERSION, StateRootMode};
+pub use metadata::{DatadirMetadata, SCHEMA_VERSION, StateRootMode};
 pub use read::{CanonicalHeaders, ChainRead, StoredTransaction};
 pub use write::NewBlock;
 
@@ -18,14 +18,14 @@ pub use write::NewBlock;
 mod tests {
     use super::*;
     use crate::{
-        Db, DbError, OpenOptions, ReadTxn, WriteTxn,
-        raw::{Range, RawRead},
+        DatabaseEnv, DbError, OpenOptions, ReadTxn, WriteTxn,
+        raw::{RawRead, RowRange},
         tables::ChainTable,
     };
     use alloy_consensus::{SignableTransaction, TxLegacy};
     use alloy_primitives::{Address, B256, Signature, U256, keccak256};
     use retrie_chainspec::primitives::{Block, Header, Receipt, TxType};
-    use retrie_state::Direction;
+    use retrie_state::ScanDirection;
 
     fn block() -> Block {
         let mut block =
@@ -60,7 +60,7 @@ mod tests {
         hash
     }
 
-    /// Asks everything; counts what is refused as corrupt.
+    /// Calls every read; counts those that fail as corrupt.
     fn ask(read: &ReadTxn, hash: &B256, tx: &B256) -> usize {
         fn corrupt<T>(asked: Result<T, DbError>) -> usize {
             match asked {
@@ -96,7 +96,7 @@ mod tests {
     fn damaged_rows_are_errors_and_never_panics() {
         let dir = tempfile::tempdir().unwrap();
         let options = OpenOptions { sync: crate::SyncMode::NoSync, ..OpenOptions::default() };
-        let db = Db::create(dir.path(), &options).unwrap();
+        let db = DatabaseEnv::create(dir.path(), &options).unwrap();
         let block = block();
         let mut txn = db.begin_write().unwrap();
         let hash = store(&mut txn, &block);
@@ -104,8 +104,12 @@ mod tests {
         let tx = *block.body.transactions[1].tx_hash();
         assert_eq!(ask(&db.begin_read().unwrap(), &hash, &tx), 0);
         let all = |read: &ReadTxn, table| {
-            let range =
-                Range { start: &[], end: None, direction: Direction::Forward, limit: usize::MAX };
+            let range = RowRange {
+                start: &[],
+                end: None,
+                direction: ScanDirection::Forward,
+                limit: usize::MAX,
+            };
             read.raw_scan(read.chain(table), range).unwrap()
         };
         for table in ChainTable::ALL {
@@ -127,8 +131,8 @@ mod tests {
                     };
                     put(&damaged);
                     let found = ask(&db.begin_read().unwrap(), &hash, &tx);
-                    // Another length shows; other bytes may be another valid value. The length
-                    // of code and of a root's table key says nothing to the reads above.
+                    // Another length must be noticed; other bytes may be another valid value. The
+                    // reads above do not check the length of code and of difficulties.
                     let variable = matches!(table, ChainTable::Codes | ChainTable::TotalDifficulty);
                     let other_transaction = table == ChainTable::TxLookup && key[..] != tx[..];
                     if kind < 2 && !variable && !other_transaction {
@@ -144,7 +148,7 @@ mod tests {
     #[test]
     fn missing_rows_of_a_stored_block_are_errors() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
+        let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
         let block = block();
         let mut txn = db.begin_write().unwrap();
         let hash = store(&mut txn, &block);

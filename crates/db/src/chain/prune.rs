@@ -1,15 +1,15 @@
-//! What old blocks lack: bodies, receipts and rows of the lookup table go when the chain has grown
-//! far enough beyond them, and a chain that was started from a state has only headers up to that
-//! block.
+//! Pruning of old blocks: bodies, receipts and rows of the lookup table are deleted once the chain
+//! has grown far enough above them. A chain that was started from a state has only headers up to
+//! that block.
 
 use super::read::{self, ChainRead, canonical};
 use crate::{
-    DbError, Kept, ReadTxn, Result, WriteTxn, notes, pieces,
+    DbError, HistoryKept, ReadTxn, Result, WriteTxn, notes, pieces,
     raw::RawRead,
     tables::{BlockId, ChainTable},
 };
 use alloy_primitives::B256;
-use retrie_state::Direction;
+use retrie_state::ScanDirection;
 
 /// Notes with the number of a block (8 bytes, big-endian): blocks below may lack receipts ...
 const RECEIPTS: &str = "receipts-pruned";
@@ -17,11 +17,11 @@ const RECEIPTS: &str = "receipts-pruned";
 const BODIES: &str = "bodies-pruned";
 /// ... rows of the lookup table.
 const LOOKUP: &str = "lookup-pruned";
-/// Note with the number of the block that the chain was started from, unless that is genesis.
+/// Note with the number of the block that the chain was started from, unless it is genesis.
 const ANCHOR: &str = "anchor";
 
-/// A new tip takes about as many rows of each kind away as it has transactions, and so many more to
-/// catch up.
+/// A new tip prunes about as many rows of each kind as it has transactions, and at most this many
+/// more to catch up.
 const BEYOND: usize = 512;
 
 /// Receipts of stored blocks below this number may be missing.
@@ -34,7 +34,7 @@ pub(super) fn bodies_below<R: ChainRead + ?Sized>(read: &R) -> Result<u64> {
     number_in(read, BODIES)
 }
 
-/// The lookup table may not know the transactions of blocks below this number.
+/// The lookup table may lack the transactions of blocks below this number.
 pub(super) fn lookup_below<R: ChainRead + ?Sized>(read: &R) -> Result<u64> {
     number_in(read, LOOKUP)
 }
@@ -54,12 +54,12 @@ fn number_in<R: ChainRead + ?Sized>(read: &R, name: &str) -> Result<u64> {
 }
 
 impl WriteTxn {
-    /// Deletes what is not kept now that `tip`, with so many transactions, is the tip: oldest
-    /// blocks first, side blocks too, a bounded part of each kind.
+    /// Prunes old blocks below the new tip `tip`, which has `transactions` transactions: oldest
+    /// blocks first, including side blocks, a bounded part of each kind.
     pub(super) fn prune_blocks(&mut self, tip: u64, transactions: usize) -> Result<()> {
-        let Kept { bodies, receipts, lookup } = self.kept();
+        let HistoryKept { bodies, receipts, lookup } = self.kept();
         let budget = transactions + BEYOND;
-        // A body takes the rest along, so that what is left for the others is theirs.
+        // Bodies first: pruning a body also deletes the block's receipts and lookup rows.
         self.prune_bodies(bodies.first(tip), budget)?;
         self.prune_receipts(receipts.first(tip), budget)?;
         self.prune_lookup(lookup.first(tip), budget)
@@ -104,7 +104,7 @@ impl WriteTxn {
         if keep_from == 0 {
             return Ok(());
         }
-        // The table is in the order of hashes: the blocks tell which rows are theirs.
+        // The table is sorted by hash, so its rows are found through the blocks.
         let first = self.first()?.map_or(0, |first| first.number);
         let from = lookup_below(self)?.max(first);
         let (mut deleted, mut number) = (0, from);
@@ -112,7 +112,7 @@ impl WriteTxn {
             if let Some((_, id)) = canonical(self, number)? {
                 let hashes = self.transaction_hashes(id)?;
                 self.delete_lookup(number, &hashes)?;
-                // A block without transactions costs something too.
+                // A block without transactions costs time too.
                 deleted += hashes.len() + 1;
             }
             number += 1;
@@ -126,7 +126,7 @@ impl WriteTxn {
             return Ok(None);
         }
         let table = self.chain(table);
-        let row = self.raw_seek(table, Some(&from.to_be_bytes()), Direction::Forward)?;
+        let row = self.raw_seek(table, Some(&from.to_be_bytes()), ScanDirection::Forward)?;
         let Some((key, _)) = row else { return Ok(None) };
         let id = key.get(..BlockId::LEN).and_then(BlockId::from_bytes);
         let bad = || DbError::corrupt(table.name, &key, "the key does not begin with a block id");
@@ -134,11 +134,11 @@ impl WriteTxn {
         Ok((id.number < keep_from).then_some(id))
     }
 
-    /// Takes the transactions of the canonical block `number` out of the lookup table.
+    /// Removes the transactions of the canonical block `number` from the lookup table.
     pub(super) fn delete_lookup(&mut self, number: u64, transactions: &[B256]) -> Result<()> {
         let lookup = self.chain(ChainTable::TxLookup);
         for hash in transactions {
-            // A row that names another block is not this one's to delete.
+            // A row that names another block must stay.
             let row = self.raw_get(lookup, hash.as_slice())?;
             let here = row.and_then(|row| read::decode_position(&row));
             if here.is_some_and(|(at, _)| at == number) {
@@ -148,14 +148,14 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// Records that the chain starts at block `number`, the canonical tip, with the state after it:
-    /// its receipts, those of its ancestors and what happened below are not there. Ancestors may be.
+    /// Records that the chain starts at block `number`, the canonical tip, with the state after it.
+    /// Ancestors may be stored, but the receipts of the block and of its ancestors are missing.
     pub fn set_anchor(&mut self, number: u64) -> Result<()> {
         self.raise(RECEIPTS, number.saturating_add(1))?;
         self.put_note(ANCHOR, &number.to_be_bytes())
     }
 
-    /// The same where the blocks up to `number` have been copied from the chain of `read`, with the
+    /// The same if the blocks up to `number` have been copied from the chain of `read`, with the
     /// receipts and bodies that they have there. With `number` 0 the chain starts at genesis.
     pub fn set_anchor_on_copies(&mut self, number: u64, read: &ReadTxn) -> Result<()> {
         self.raise(RECEIPTS, receipts_below(read)?)?;
@@ -163,7 +163,7 @@ impl WriteTxn {
         if number > 0 { self.put_note(ANCHOR, &number.to_be_bytes()) } else { Ok(()) }
     }
 
-    /// Records that blocks up to and with `number` may lack bodies, and with them receipts.
+    /// Records that blocks up to and including `number` may lack bodies and receipts.
     pub(super) fn lacks_body(&mut self, number: u64) -> Result<()> {
         self.raise(BODIES, number.saturating_add(1))?;
         self.raise(RECEIPTS, number.saturating_add(1))

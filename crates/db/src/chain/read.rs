@@ -1,17 +1,17 @@
 //! Reads of the chain tables.
 
 use crate::{
-    Db, DbError, Metadata, Result, codecs, notes, pieces,
-    raw::{Range, RawRead},
+    DatabaseEnv, DatadirMetadata, DbError, Result, codecs, notes, pieces,
+    raw::{RawRead, RowRange},
     tables::{BlockId, ChainTable},
 };
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use retrie_chainspec::primitives::{
     Block, BlockBody, Header, Receipt, RecoveredBlock, Transaction,
 };
-use retrie_state::{BlockRef, Direction};
+use retrie_state::{BlockRef, ScanDirection};
 
-/// A canonical transaction and where it stands.
+/// A canonical transaction and its position.
 #[derive(Clone, Debug)]
 pub struct StoredTransaction {
     /// The transaction.
@@ -25,7 +25,7 @@ pub struct StoredTransaction {
 }
 
 /// Reads of the chain, the same on a snapshot ([`ReadTxn`](crate::ReadTxn)) and in a write
-/// transaction ([`WriteTxn`](crate::WriteTxn)), where they see its writes.
+/// transaction ([`WriteTxn`](crate::WriteTxn)), where they include its writes.
 ///
 /// `None` means "not stored". Every method fails with [`DbError::Corrupt`] on rows that cannot be
 /// right, and with other errors if MDBX fails.
@@ -73,12 +73,12 @@ pub trait ChainRead: RawRead {
 
     /// The highest canonical block.
     fn tip(&self) -> Result<Option<BlockRef>> {
-        end_of_chain(self, Direction::Backward)
+        end_of_chain(self, ScanDirection::Backward)
     }
 
-    /// The lowest canonical block: genesis, unless the datadir was started elsewhere.
+    /// The lowest canonical block: genesis, unless the chain was started at another block.
     fn first(&self) -> Result<Option<BlockRef>> {
-        end_of_chain(self, Direction::Forward)
+        end_of_chain(self, ScanDirection::Forward)
     }
 
     /// Canonical headers from block `from` upwards, lazily, with their hashes.
@@ -91,7 +91,8 @@ pub trait ChainRead: RawRead {
 
     /// Transactions, ommers and withdrawals of a stored block.
     ///
-    /// Here and wherever bodies are read: [`DbError::Pruned`] if the header is there without it.
+    /// This method and all others that read bodies fail with [`DbError::Pruned`] if the block is
+    /// stored without its body.
     fn body(&self, hash: &B256) -> Result<Option<BlockBody>> {
         match block_id(self, hash)? {
             Some(id) => Ok(Some(kept_body(self, id)?.0)),
@@ -137,8 +138,8 @@ pub trait ChainRead: RawRead {
         rows.iter().map(sender).collect::<Result<_>>().map(Some)
     }
 
-    /// Receipts of a stored block; `None` also if it has none any more, or was stored without any (a
-    /// side block that was not executed).
+    /// Receipts of a stored block; `None` also if they are pruned, or the block was stored without
+    /// them (a side block that was not executed).
     fn receipts(&self, hash: &B256) -> Result<Option<Vec<Receipt>>> {
         let Some(id) = block_id(self, hash)? else { return Ok(None) };
         let rows = items(self, ChainTable::Receipts, id)?;
@@ -156,24 +157,24 @@ pub trait ChainRead: RawRead {
         rows.iter().map(decode).collect::<Result<_>>().map(Some)
     }
 
-    /// First number from which on all stored, executed blocks have their receipts: those of blocks
-    /// below it may have been [pruned](crate::Kept).
+    /// From this number on all stored, executed blocks have their receipts. Receipts of lower
+    /// blocks may be [pruned](crate::HistoryKept).
     fn receipts_pruned_below(&self) -> Result<u64> {
         super::prune::receipts_below(self)
     }
 
-    /// First number from which on all stored blocks have their bodies.
+    /// From this number on all stored blocks have their bodies.
     fn bodies_pruned_below(&self) -> Result<u64> {
         super::prune::bodies_below(self)
     }
 
-    /// First number from which on all canonical transactions are found by their hashes.
+    /// From this number on all canonical transactions are found by their hashes.
     fn lookup_pruned_below(&self) -> Result<u64> {
         super::prune::lookup_below(self)
     }
 
-    /// Number of the block whose state this chain was [started from](crate::WriteTxn::set_anchor): 0
-    /// unless that is not genesis. Of the blocks below there are headers at most.
+    /// Number of the block whose state this chain was [started from](crate::WriteTxn::set_anchor);
+    /// 0 if that is genesis. Blocks below it have at most headers.
     fn anchor(&self) -> Result<u64> {
         super::prune::anchor(self)
     }
@@ -189,8 +190,8 @@ pub trait ChainRead: RawRead {
         receipt.map(Some).map_err(|e| DbError::corrupt(ChainTable::Receipts.name(), &key, e))
     }
 
-    /// Block number and index of a canonical transaction; `None` also where these are not
-    /// [kept](crate::Kept::lookup).
+    /// Block number and index of a canonical transaction; `None` also if they are not
+    /// [kept](crate::HistoryKept::lookup).
     fn transaction_position(&self, hash: &B256) -> Result<Option<(u64, u32)>> {
         let lookup = self.chain(ChainTable::TxLookup);
         let Some(row) = self.raw_get(lookup, hash.as_slice())? else { return Ok(None) };
@@ -216,8 +217,8 @@ pub trait ChainRead: RawRead {
         Ok(Some(StoredTransaction { transaction, sender, block, index }))
     }
 
-    /// Hash of the `index`-th transaction of a stored block; `None` also if it has no such transaction,
-    /// or no body.
+    /// Hash of the `index`-th transaction of a stored block; `None` also if the block has no such
+    /// transaction, or no body.
     fn transaction_hash(&self, hash: &B256, index: u32) -> Result<Option<B256>> {
         let Some(id) = block_id(self, hash)? else { return Ok(None) };
         let (table, key) = (self.chain(ChainTable::Transactions), id.item(index));
@@ -232,7 +233,7 @@ pub trait ChainRead: RawRead {
         pieces::get(self, self.chain(ChainTable::Codes), hash.as_slice())
     }
 
-    /// Sum of the difficulties up to and with a stored block.
+    /// Sum of the difficulties up to and including a stored block.
     fn total_difficulty(&self, hash: &B256) -> Result<Option<U256>> {
         let Some(id) = block_id(self, hash)? else { return Ok(None) };
         let row = required(self, ChainTable::TotalDifficulty, id)?;
@@ -257,8 +258,8 @@ pub trait ChainRead: RawRead {
         Ok(rows.filter_map(|(backend, root)| Some((backend, root?))).collect())
     }
 
-    /// All backends that have a state of a stored block, by name, with its root; without one if none
-    /// was computed ([`WriteTxn::defer_root`](crate::WriteTxn::defer_root)).
+    /// All backends that have a state of a stored block, by name, each with its root; `None` if it
+    /// computed no root ([`WriteTxn::defer_root`](crate::WriteTxn::defer_root)).
     fn root_rows(&self, hash: &B256) -> Result<Vec<(String, Option<B256>)>> {
         let Some(id) = block_id(self, hash)? else { return Ok(Vec::new()) };
         let (start, end) = (id.to_bytes(), following(id));
@@ -271,8 +272,8 @@ pub trait ChainRead: RawRead {
         rows.into_iter().map(decode).collect()
     }
 
-    /// What the user of a dev chain changed of the state before a stored block, as it was given to
-    /// [`insert_patch`](crate::WriteTxn::insert_patch).
+    /// The changes that the user of a dev chain made to the state before a stored block, as passed
+    /// to [`insert_patch`](crate::WriteTxn::insert_patch).
     fn patch(&self, block: &B256) -> Result<Option<Bytes>> {
         match block_id(self, block)? {
             Some(id) => pieces::get(self, self.chain(ChainTable::DevPatches), &id.to_bytes()),
@@ -280,18 +281,18 @@ pub trait ChainRead: RawRead {
         }
     }
 
-    /// Whether any stored block has a [`patch`](Self::patch): that of no other chain than a dev chain.
+    /// Whether any stored block has a [`patch`](Self::patch), which only happens on a dev chain.
     fn has_patches(&self) -> Result<bool> {
         let table = self.chain(ChainTable::DevPatches);
-        Ok(self.raw_seek(table, None, Direction::Forward)?.is_some())
+        Ok(self.raw_seek(table, None, ScanDirection::Forward)?.is_some())
     }
 
-    /// What this datadir holds; `None` before it is initialised.
-    fn metadata(&self) -> Result<Option<Metadata>> {
+    /// The metadata of this datadir; `None` before it is initialised.
+    fn metadata(&self) -> Result<Option<DatadirMetadata>> {
         super::metadata::read(self)
     }
 
-    /// A note that a component left with [`put_note`](crate::WriteTxn::put_note).
+    /// A note that was written with [`put_note`](crate::WriteTxn::put_note).
     fn note(&self, name: &str) -> Result<Option<Bytes>> {
         notes::read(self, name)
     }
@@ -299,8 +300,8 @@ pub trait ChainRead: RawRead {
 
 impl<T: RawRead + ?Sized> ChainRead for T {}
 
-impl Db {
-    /// Contract code by hash, from a snapshot of its own; for execution threads.
+impl DatabaseEnv {
+    /// Contract code by hash, from a new snapshot; for execution threads.
     pub fn code(&self, hash: &B256) -> Result<Option<Bytes>> {
         self.begin_read()?.code(hash)
     }
@@ -375,7 +376,10 @@ fn decode_canonical(key: &[u8], row: &[u8]) -> Result<(B256, BlockId)> {
     parts().ok_or_else(|| DbError::corrupt(ChainTable::Canonical.name(), key, WRONG_LENGTH))
 }
 
-fn end_of_chain<R: RawRead + ?Sized>(read: &R, direction: Direction) -> Result<Option<BlockRef>> {
+fn end_of_chain<R: RawRead + ?Sized>(
+    read: &R,
+    direction: ScanDirection,
+) -> Result<Option<BlockRef>> {
     match read.raw_seek(read.chain(ChainTable::Canonical), None, direction)? {
         Some((key, row)) => {
             let (hash, id) = decode_canonical(&key, &row)?;
@@ -398,7 +402,7 @@ pub(crate) fn header_at<R: RawRead + ?Sized>(read: &R, id: BlockId) -> Result<He
         .map_err(|e| DbError::corrupt(ChainTable::Headers.name(), &id.to_bytes(), e))
 }
 
-/// `None` for a block that may lack its body, and does.
+/// The body row; `None` if the block may lack its body, and does.
 fn body_row<R: RawRead + ?Sized>(read: &R, id: BlockId) -> Result<Option<codecs::BodyRow>> {
     let key = id.to_bytes();
     let Some(row) = pieces::get(read, read.chain(ChainTable::Bodies), &key)? else {
@@ -490,16 +494,16 @@ fn decode_root(key: &[u8], row: &[u8]) -> Result<Option<B256>> {
         .map_err(|_| DbError::corrupt(ChainTable::BackendRoots.name(), key, WRONG_LENGTH))
 }
 
-fn prefix_range<'a>(start: &'a [u8], end: &'a Option<Vec<u8>>) -> Range<'a> {
-    Range { start, end: end.as_deref(), direction: Direction::Forward, limit: usize::MAX }
+fn prefix_range<'a>(start: &'a [u8], end: &'a Option<Vec<u8>>) -> RowRange<'a> {
+    RowRange { start, end: end.as_deref(), direction: ScanDirection::Forward, limit: usize::MAX }
 }
 
-/// First key beyond those of the blocks of a number.
+/// First key after the keys of all blocks of a number.
 fn end_of(number: u64) -> Option<Vec<u8>> {
     retrie_state::prefix_end(&number.to_be_bytes())
 }
 
-/// First key beyond those of a block.
+/// First key after the keys of a block.
 fn following(id: BlockId) -> Option<Vec<u8>> {
     retrie_state::prefix_end(&id.to_bytes())
 }

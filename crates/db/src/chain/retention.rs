@@ -1,40 +1,44 @@
-//! How many blocks a datadir lets be reverted, kept in it, so that no command has to be told again.
+//! How many blocks of a datadir can be reverted, stored in it, so that commands need not name it
+//! again.
 //!
-//! It is the note `retention`: the number (8 bytes, big-endian), and a byte that is 1 if a user named it.
-//! What nobody named is the default of whoever made the datadir, and whoever names a number replaces it.
+//! It is the note `retention`: the number (8 bytes, big-endian), and a byte that is 1 if a user has
+//! set it. Otherwise it is the default of the command that created the datadir, and a user may
+//! replace it.
 
-use crate::{ChainRead, Db, DbError, ReadTxn, Result, Retention, notes, tables::ChainTable};
+use crate::{
+    ChainRead, DatabaseEnv, DbError, ReadTxn, Result, RetentionSetting, notes, tables::ChainTable,
+};
 
 const NOTE: &str = "retention";
 
-impl Db {
-    /// Keeps a retention, for [`ReadTxn::retention`].
+impl DatabaseEnv {
+    /// Stores a retention, for [`ReadTxn::retention`].
     ///
     /// # Errors
-    /// [`DbError::RetentionMismatch`] if a user has named another number before.
-    pub fn keep_retention(&self, wanted: Retention) -> Result<()> {
+    /// [`DbError::RetentionMismatch`] if a user has set another number before.
+    pub fn store_retention(&self, wanted: RetentionSetting) -> Result<()> {
         match self.begin_read()?.retention()? {
             Some(kept) if kept == wanted => return Ok(()),
-            Some(kept) if kept.is_named && kept.blocks == wanted.blocks => return Ok(()),
-            Some(kept) if kept.is_named => {
+            Some(kept) if kept.is_explicit && kept.blocks == wanted.blocks => return Ok(()),
+            Some(kept) if kept.is_explicit => {
                 let (path, found) = (self.datadir().to_owned(), kept.blocks);
                 return Err(DbError::RetentionMismatch { path, found, expected: wanted.blocks });
             }
             _ => {}
         }
         let mut txn = self.begin_write()?;
-        let note = [&wanted.blocks.to_be_bytes()[..], &[wanted.is_named.into()]].concat();
+        let note = [&wanted.blocks.to_be_bytes()[..], &[wanted.is_explicit.into()]].concat();
         txn.put_note(NOTE, &note)?;
         txn.commit()
     }
 }
 
 impl ReadTxn {
-    /// The retention of this datadir; `None` of one that was made before datadirs kept it.
-    pub fn retention(&self) -> Result<Option<Retention>> {
+    /// The retention of this datadir; `None` if it was created before datadirs stored it.
+    pub fn retention(&self) -> Result<Option<RetentionSetting>> {
         let Some(note) = self.note(NOTE)? else { return Ok(None) };
         let bad = || {
-            let what = "the retention is no number of blocks";
+            let what = "the retention is not a number of blocks";
             DbError::corrupt(ChainTable::Metadata.name(), &notes::key(NOTE), what)
         };
         let (blocks, rest) = note.split_first_chunk::<8>().ok_or_else(bad)?;
@@ -43,6 +47,6 @@ impl ReadTxn {
             [1] => true,
             _ => return Err(bad()),
         };
-        Ok(Some(Retention { blocks: u64::from_be_bytes(*blocks), is_named }))
+        Ok(Some(RetentionSetting { blocks: u64::from_be_bytes(*blocks), is_explicit: is_named }))
     }
 }

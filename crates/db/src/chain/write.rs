@@ -8,7 +8,7 @@ use crate::{
 };
 use alloy_primitives::{Address, B256, U256, keccak256};
 use retrie_chainspec::primitives::{BlockBody, Header, Receipt, RecoveredBlock};
-use retrie_state::{BlockRef, Direction};
+use retrie_state::{BlockRef, ScanDirection};
 
 /// Longest name of a backend in bytes.
 const MAX_BACKEND_NAME: usize = 64;
@@ -26,7 +26,7 @@ pub struct NewBlock<'a> {
     pub senders: &'a [Address],
     /// Receipt of each transaction; `None` if the block was not executed.
     pub receipts: Option<&'a [Receipt]>,
-    /// Sum of the difficulties up to and with this block.
+    /// Sum of the difficulties up to and including this block.
     pub total_difficulty: U256,
 }
 
@@ -66,16 +66,17 @@ impl<'a> NewBlock<'a> {
 
 impl WriteTxn {
     /// Stores a block and makes it the tip of the canonical chain. Any block may be the first;
-    /// every other must be the child of the tip, else [`DbError::NotLinked`]. What is not
-    /// [kept](crate::OpenOptions::kept) of old blocks any more is deleted, a bounded part.
+    /// every other block must be the child of the tip, else [`DbError::NotLinked`]. It also prunes
+    /// a bounded part of the old blocks that are no longer [kept](crate::OpenOptions::kept).
     pub fn insert_block(&mut self, block: &NewBlock<'_>) -> Result<()> {
         let id = self.store_block(block)?;
         let hashes = block.body.transactions.iter().map(|tx| *tx.tx_hash()).collect();
         self.extend_canonical(id, block.hash, &block.header.parent_hash, hashes)
     }
 
-    /// Stores the header of a block whose body is not to be had, `hash` its keccak-256, and makes it
-    /// the tip of the canonical chain, as [`insert_block`](Self::insert_block) does.
+    /// Stores the header of a block whose body is not available, and makes it the tip of the
+    /// canonical chain, as [`insert_block`](Self::insert_block) does. `hash` is the keccak-256 of
+    /// the header.
     pub fn insert_header(
         &mut self,
         hash: B256,
@@ -88,14 +89,14 @@ impl WriteTxn {
         self.extend_canonical(id, hash, &header.parent_hash, Vec::new())
     }
 
-    /// Stores a block beside the canonical chain. If it is stored already, only receipts that
-    /// were missing are added.
+    /// Stores a block beside the canonical chain. If it is stored already, only missing receipts
+    /// are added.
     pub fn insert_side_block(&mut self, block: &NewBlock<'_>) -> Result<()> {
         self.store_block(block).map(|_| ())
     }
 
-    /// Makes a stored block the tip of the canonical chain; see [`insert_block`](Self::insert_block)
-    /// for what is required. No change if it is canonical already.
+    /// Makes a stored block the tip of the canonical chain, under the conditions of
+    /// [`insert_block`](Self::insert_block). No change if it is canonical already.
     pub fn set_canonical(&mut self, number: u64, hash: &B256) -> Result<()> {
         let id = block_id(self, hash)?.ok_or(DbError::UnknownBlock { hash: *hash })?;
         if id.number != number {
@@ -107,8 +108,8 @@ impl WriteTxn {
         self.extend_canonical(id, *hash, &parent, hashes)
     }
 
-    /// Takes all blocks above `number` off the canonical chain, which become side blocks, and
-    /// their transactions out of the lookup table. Returns them, highest first.
+    /// Removes all blocks above `number` from the canonical chain, and their transactions from the
+    /// lookup table. They become side blocks. Returns them, highest first.
     pub fn unset_canonical_above(&mut self, number: u64) -> Result<Vec<BlockRef>> {
         let mut removed = Vec::new();
         while let Some(tip) = self.tip()?.filter(|tip| tip.number > number) {
@@ -118,7 +119,7 @@ impl WriteTxn {
         Ok(removed)
     }
 
-    /// Deletes a side block with all that belongs to it; says whether it was stored.
+    /// Deletes a side block with all its rows; returns whether it was stored.
     pub fn remove_block(&mut self, hash: &B256) -> Result<bool> {
         let Some(id) = block_id(self, hash)? else { return Ok(false) };
         if canonical(self, id.number)?.is_some_and(|(_, canonical)| canonical == id) {
@@ -139,12 +140,12 @@ impl WriteTxn {
         self.raw_delete(self.chain(ChainTable::BlockIndex), hash.as_slice())
     }
 
-    /// Deletes all stored blocks above `number`, which must not be canonical any more; returns how
-    /// many there were. Code stays.
+    /// Deletes all stored blocks above `number`, which must not be canonical; returns their number.
+    /// Contract code is not deleted.
     pub fn remove_blocks_above(&mut self, number: u64) -> Result<u64> {
         let headers = self.chain(ChainTable::Headers);
         let mut removed = 0;
-        while let Some((key, header)) = self.raw_seek(headers, None, Direction::Backward)? {
+        while let Some((key, header)) = self.raw_seek(headers, None, ScanDirection::Backward)? {
             let bad = |what| DbError::corrupt(headers.name, &key, what);
             let id = BlockId::from_bytes(&key).ok_or_else(|| bad("the key is not a block id"))?;
             if id.number <= number {
@@ -167,12 +168,12 @@ impl WriteTxn {
         pieces::put(self, table, hash.as_slice(), code, false)
     }
 
-    /// Keeps what the user of a dev chain changed of the state before a stored block. It goes with the
-    /// block.
+    /// Stores the changes that the user of a dev chain made to the state before a stored block.
+    /// They are deleted with the block.
     pub fn insert_patch(&mut self, block: &B256, patch: &[u8]) -> Result<()> {
         let id = block_id(self, block)?.ok_or(DbError::UnknownBlock { hash: *block })?;
         let table = self.chain(ChainTable::DevPatches);
-        // A block that was taken back and made again may have come of other changes.
+        // A block that was reverted and produced again may have other changes.
         pieces::delete_prefix(self, table, &id.to_bytes())?;
         pieces::put(self, table, &id.to_bytes(), patch, false)
     }
@@ -182,8 +183,8 @@ impl WriteTxn {
         self.put_root(block, backend, root.as_slice())
     }
 
-    /// Records that `backend` computed no state root of a stored block: the next root above it is that
-    /// of several blocks, of which this is one.
+    /// Records that `backend` computed no state root for a stored block, because it applied a batch
+    /// of blocks: the next root above belongs to the whole batch.
     pub fn defer_root(&mut self, block: &B256, backend: &str) -> Result<()> {
         self.put_root(block, backend, &[])
     }
@@ -201,7 +202,7 @@ impl WriteTxn {
         self.raw_put(table, &read::root_key(id, backend), root)
     }
 
-    /// Stores the rows of a block, unless they are there.
+    /// Stores the rows of a block, unless it is stored already.
     fn store_block(&mut self, block: &NewBlock<'_>) -> Result<BlockId> {
         block.check()?;
         if let Some(id) = block_id(self, &block.hash)? {
@@ -256,11 +257,11 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// A fresh id for a block, and whether it sorts after all others.
+    /// A new id for a block, and whether it sorts after all others.
     fn next_id(&self, number: u64, hash: B256) -> Result<(BlockId, bool)> {
         let headers = self.chain(ChainTable::Headers);
         let id_before = |key: Option<&[u8]>| {
-            let row = self.raw_seek(headers, key, Direction::Backward)?;
+            let row = self.raw_seek(headers, key, ScanDirection::Backward)?;
             let Some((key, _)) = row else { return Ok(None) };
             match BlockId::from_bytes(&key) {
                 Some(id) => Ok(Some(id)),
@@ -309,7 +310,7 @@ impl WriteTxn {
         self.raw_append(self.chain(ChainTable::Canonical), &key, &encode_canonical(&hash, id))?;
         let count = transactions.len();
         let mut rows: Vec<_> = (0_u32..).zip(transactions).collect();
-        // In key order neighbouring rows touch the same pages one after the other.
+        // In key order, rows of one page are written one after the other.
         rows.sort_unstable_by_key(|(_, hash)| *hash);
         let lookup = self.chain(ChainTable::TxLookup);
         for (index, hash) in rows {

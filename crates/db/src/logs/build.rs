@@ -1,29 +1,29 @@
-//! Building the index, a bounded part at a time.
+//! Building the log index, a bounded part at a time.
 
 use super::{
-    MOST_BLOCKS, Segment, Terms, outermost,
-    postings::{self, Posting, Postings},
+    LogSegment, MOST_BLOCKS, TermHashes, outermost,
+    postings::{self, LogPosting, PostingReader},
 };
 use crate::{
-    ChainRead, Db, DbError, ReadTxn, Result, WriteTxn,
+    ChainRead, DatabaseEnv, DbError, ReadTxn, Result, WriteTxn,
     chain::{canonical, header_at},
     raw::RawRead,
     tables::ChainTable,
 };
 use alloy_primitives::B256;
-use retrie_state::Direction;
+use retrie_state::ScanDirection;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Sizes of the index's parts.
+/// Sizes of the index's segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogBounds {
-    /// Postings with which a segment is full: a search reads a row or two of so many, and a step
-    /// writes about so many, some five bytes each.
+    /// A segment is full at this many postings, of about five bytes each. A search reads a row or
+    /// two of each segment, and a step writes at most one segment.
     pub postings: usize,
-    /// Blocks with which a segment is full, at most 65,536.
+    /// A segment is full at this many blocks; at most 65,536.
     pub blocks: u64,
-    /// Durable blocks above the index that make a step worth its while. It may write a whole segment
-    /// anew; a search looks at fewer than so many one by one.
+    /// A step is taken once this many durable blocks are above the index, as it may rewrite a whole
+    /// segment. A search reads fewer than this many blocks one by one.
     pub behind: u64,
 }
 
@@ -39,34 +39,35 @@ impl LogBounds {
     }
 }
 
-enum Step {
-    /// This segment goes: it does not count any more, or its receipts are gone.
-    Remove(Segment),
-    /// Blocks come, beginning with `from`, which is next to the segment `beside`.
-    Add { from: u64, towards: u64, beside: Option<Segment> },
+enum IndexStep {
+    /// Removes a segment that is no longer valid, or whose receipts are pruned.
+    Remove(LogSegment),
+    /// Adds blocks, beginning with `from`, which is next to the segment `beside`.
+    Add { from: u64, towards: u64, beside: Option<LogSegment> },
 }
 
-impl Db {
-    /// Takes one step in bringing the index of logs up to the durable tip, then down to the oldest
-    /// block that has receipts. Says whether there may be more to do. A step reads the blocks of a
-    /// segment at most, and writes them in one transaction; nothing comes of it if `stop` is set, or if
-    /// the chain has been reorganised meanwhile.
+impl DatabaseEnv {
+    /// Takes one step in extending the log index, first up to the durable tip, then down to the
+    /// oldest block with receipts. Returns whether there may be more to do. A step reads at most
+    /// the blocks of one segment, and writes it in one transaction. It has no effect if `stop` is
+    /// set, or if the chain has been reorganised meanwhile.
     ///
     /// # Errors
-    /// [`DbError::Corrupt`] for damaged rows, those of the index too; if the database fails.
+    /// [`DbError::Corrupt`] for damaged rows, including rows of the index; any failure of the
+    /// database.
     pub fn index_logs(&self, bounds: &LogBounds, stop: &AtomicBool) -> Result<bool> {
         let read = self.begin_read()?;
         let (part, beside) = match read.next_step(bounds)? {
             None => return Ok(false),
-            Some(Step::Remove(segment)) => {
+            Some(IndexStep::Remove(segment)) => {
                 drop(read);
                 let mut txn = self.begin_write()?;
                 txn.remove_segment(&segment)?;
                 txn.commit()?;
                 return Ok(true);
             }
-            Some(Step::Add { from, towards, beside }) => {
-                let Some(part) = Part::collect(&read, from, towards, bounds, stop)? else {
+            Some(IndexStep::Add { from, towards, beside }) => {
+                let Some(part) = SegmentDraft::collect(&read, from, towards, bounds, stop)? else {
                     return Ok(false);
                 };
                 (part, beside)
@@ -78,10 +79,10 @@ impl Db {
             }
             _ => (part, None),
         };
-        // Nobody waits for a snapshot that waits for its turn to write.
+        // Do not hold the snapshot while waiting for the write transaction.
         drop(read);
         let mut txn = self.begin_write()?;
-        if txn.has_edge(beside)? && part.segment.counts(&txn)? {
+        if txn.has_edge(beside)? && part.segment.is_valid(&txn)? {
             if let Some(replaced) = &replaced {
                 txn.remove_segment(replaced)?;
             }
@@ -93,40 +94,44 @@ impl Db {
 }
 
 impl ReadTxn {
-    fn next_step(&self, bounds: &LogBounds) -> Result<Option<Step>> {
+    fn next_step(&self, bounds: &LogBounds) -> Result<Option<IndexStep>> {
         let (Some(first), Some(tip)) = (self.first()?, self.tip()?) else { return Ok(None) };
         let bottom = self.receipts_pruned_below()?.max(first.number);
         let behind = bounds.behind.max(1);
-        let lowest = outermost(self, Direction::Forward)?;
-        let highest = outermost(self, Direction::Backward)?;
+        let lowest = outermost(self, ScanDirection::Forward)?;
+        let highest = outermost(self, ScanDirection::Backward)?;
         let (Some(lowest), Some(highest)) = (lowest, highest) else {
-            let step = Step::Add { from: tip.number, towards: bottom, beside: None };
+            let step = IndexStep::Add { from: tip.number, towards: bottom, beside: None };
             return Ok((tip.number + 1 >= bottom.saturating_add(behind)).then_some(step));
         };
-        if !highest.counts(self)? {
-            return Ok(Some(Step::Remove(highest)));
+        if !highest.is_valid(self)? {
+            return Ok(Some(IndexStep::Remove(highest)));
         }
         if lowest.last < bottom {
-            return Ok(Some(Step::Remove(lowest)));
+            return Ok(Some(IndexStep::Remove(lowest)));
         }
         if tip.number.saturating_sub(highest.last) >= behind {
             let beside = Some(highest);
-            return Ok(Some(Step::Add { from: highest.last + 1, towards: tip.number, beside }));
+            return Ok(Some(IndexStep::Add {
+                from: highest.last + 1,
+                towards: tip.number,
+                beside,
+            }));
         }
         let below = lowest.first.checked_sub(1).filter(|below| *below >= bottom);
-        Ok(below.map(|from| Step::Add { from, towards: bottom, beside: Some(lowest) }))
+        Ok(below.map(|from| IndexStep::Add { from, towards: bottom, beside: Some(lowest) }))
     }
 }
 
 /// A segment in memory, its postings in order.
-struct Part {
-    segment: Segment,
-    postings: Vec<Posting>,
+struct SegmentDraft {
+    segment: LogSegment,
+    postings: Vec<LogPosting>,
 }
 
-impl Part {
-    /// Reads blocks beginning with `from` until a segment is full, or `towards` reached; `None` if
-    /// `stop` was set.
+impl SegmentDraft {
+    /// Reads blocks beginning with `from` until the segment is full, or `towards` is reached;
+    /// `None` if `stop` was set.
     fn collect(
         read: &ReadTxn,
         from: u64,
@@ -134,10 +139,10 @@ impl Part {
         bounds: &LogBounds,
         stop: &AtomicBool,
     ) -> Result<Option<Self>> {
-        let mut terms = Terms::default();
+        let mut terms = TermHashes::default();
         let mut found: Vec<(u32, u64)> = Vec::new();
         let mut number = from;
-        // Logs that say what others have said cost time too.
+        // Logs without new terms cost time too.
         let mut logs = 0;
         loop {
             if stop.load(Ordering::Relaxed) {
@@ -162,39 +167,42 @@ impl Part {
         let (first, last) = (from.min(number), from.max(number));
         let hash = read.canonical_hash(last)?.ok_or_else(|| no_block(last))?;
         found.sort_unstable();
-        let posting = |(term, number)| Posting { term, offset: (number - first) as u16 };
+        let posting = |(term, number)| LogPosting { term, offset: (number - first) as u16 };
         let postings: Vec<_> = found.into_iter().map(posting).collect();
         Ok(Some(Self::new(first, last, hash, postings)))
     }
 
-    fn new(first: u64, last: u64, hash: B256, postings: Vec<Posting>) -> Self {
-        Self { segment: Segment { first, last, hash, postings: postings.len() as u32 }, postings }
+    fn new(first: u64, last: u64, hash: B256, postings: Vec<LogPosting>) -> Self {
+        Self {
+            segment: LogSegment { first, last, hash, postings: postings.len() as u32 },
+            postings,
+        }
     }
 
-    /// Whether both make one segment.
-    fn fits(&self, beside: &Segment, bounds: &LogBounds) -> bool {
-        let Segment { first, last, .. } = self.segment;
+    /// Whether both together fit into one segment.
+    fn fits(&self, beside: &LogSegment, bounds: &LogBounds) -> bool {
+        let LogSegment { first, last, .. } = self.segment;
         let blocks = last.max(beside.last) - first.min(beside.first) + 1;
         let postings = self.postings.len() + beside.postings as usize;
         blocks <= bounds.most_blocks() && postings <= bounds.postings
     }
 
-    /// The same with the blocks of the segment beside it.
-    fn join(self, read: &ReadTxn, beside: &Segment) -> Result<Self> {
+    /// This segment joined with the segment beside it.
+    fn join(self, read: &ReadTxn, beside: &LogSegment) -> Result<Self> {
         let mut postings = Vec::with_capacity(self.postings.len() + beside.postings as usize);
         let first = self.segment.first.min(beside.first);
-        // Both have at most as many blocks as offsets can tell apart.
-        let shifted = |posting: Posting, of: &Segment| Posting {
+        // `fits` has checked that the offsets fit into two bytes.
+        let shifted = |posting: LogPosting, of: &LogSegment| LogPosting {
             offset: posting.offset + (of.first - first) as u16,
             ..posting
         };
         for row in postings::rows(read, beside)? {
-            for posting in Postings::of(beside, &row)? {
+            for posting in PostingReader::of(beside, &row)? {
                 postings.push(shifted(posting?, beside));
             }
         }
         postings.extend(self.postings.iter().map(|posting| shifted(*posting, &self.segment)));
-        // Two runs in order: they are merged.
+        // The sort merges the two sorted sequences.
         postings.sort();
         let top = if self.segment.last > beside.last { &self.segment } else { beside };
         Ok(Self::new(first, top.last, top.hash, postings))
@@ -202,23 +210,25 @@ impl Part {
 }
 
 impl WriteTxn {
-    /// Whether `beside` is still there, at an end of the index, and counts. `None`: there is no index.
-    fn has_edge(&self, beside: Option<Segment>) -> Result<bool> {
-        let ends = [outermost(self, Direction::Forward)?, outermost(self, Direction::Backward)?];
+    /// Whether `beside` is still at an end of the index, and valid. For `None`: whether there is
+    /// still no index.
+    fn has_edge(&self, beside: Option<LogSegment>) -> Result<bool> {
+        let ends =
+            [outermost(self, ScanDirection::Forward)?, outermost(self, ScanDirection::Backward)?];
         match beside {
             None => Ok(ends == [None, None]),
-            Some(segment) => Ok(ends.contains(&beside) && segment.counts(self)?),
+            Some(segment) => Ok(ends.contains(&beside) && segment.is_valid(self)?),
         }
     }
 
-    fn add_segment(&mut self, part: &Part) -> Result<()> {
+    fn add_segment(&mut self, part: &SegmentDraft) -> Result<()> {
         let table = self.chain(ChainTable::LogSegments);
         self.raw_put(table, &part.segment.key(), &part.segment.encode())?;
         postings::write(self, &part.segment, &part.postings)
     }
 
     /// Removes a segment, damaged or not.
-    fn remove_segment(&mut self, segment: &Segment) -> Result<()> {
+    fn remove_segment(&mut self, segment: &LogSegment) -> Result<()> {
         let table = self.chain(ChainTable::LogPostings);
         for (key, _) in postings::stored_rows(self, segment)? {
             self.raw_delete(table, &key)?;

@@ -1,43 +1,49 @@
-//! The index of logs against the receipts, for `retrie db verify`.
+//! Comparison of the log index with the receipts, for `retrie db verify`.
 
 use super::{
-    Segment, Terms,
-    postings::{Posting, Postings, damaged, stored_rows},
+    LogSegment, TermHashes,
+    postings::{LogPosting, PostingReader, damaged, stored_rows},
 };
 use crate::{
     DbError, ReadTxn, Result, checksum,
-    raw::{Range, RawRead},
+    raw::{RawRead, RowRange},
     tables::ChainTable,
 };
 use retrie_chainspec::primitives::Receipt;
-use retrie_state::Direction;
+use retrie_state::ScanDirection;
 use std::{collections::VecDeque, mem};
 
-/// Holds the index against blocks that come in ascending order.
+/// Compares the log index with blocks, which are passed in ascending order.
 pub(crate) struct LogCheck<'a> {
     read: &'a ReadTxn,
-    /// Segments whose blocks have not all come, and whether they count.
-    segments: VecDeque<(Segment, bool)>,
-    /// Of the first of them: postings that its blocks ask for, and by offset which have come.
-    expected: Vec<Posting>,
+    /// Segments whose blocks have not all been passed, and whether they are valid.
+    segments: VecDeque<(LogSegment, bool)>,
+    /// The postings of the first segment that its blocks require; below, which blocks have been
+    /// passed, by offset.
+    expected: Vec<LogPosting>,
     known: Vec<bool>,
-    terms: Terms,
+    terms: TermHashes,
     /// Rows of segments and postings.
     rows: (u64, u64),
 }
 
 impl<'a> LogCheck<'a> {
-    /// Reads the list of segments, which have to lie side by side.
+    /// Reads the list of segments, which must be adjacent.
     pub(crate) fn new(read: &'a ReadTxn, fault: &mut dyn FnMut(DbError)) -> Result<Self> {
         let table = read.chain(ChainTable::LogSegments);
-        let all = Range { start: &[], end: None, direction: Direction::Forward, limit: usize::MAX };
+        let all = RowRange {
+            start: &[],
+            end: None,
+            direction: ScanDirection::Forward,
+            limit: usize::MAX,
+        };
         let mut segments = VecDeque::new();
         let mut rows = 0;
         let mut next = None;
         for (key, row) in read.stored_scan(table, all)? {
             rows += 1;
             let row = checksum::open(table, &key, row);
-            match row.and_then(|row| Segment::decode(&(key.clone(), row))) {
+            match row.and_then(|row| LogSegment::decode(&(key.clone(), row))) {
                 Ok(segment) => {
                     if next.is_some_and(|next| next != Some(segment.first)) {
                         let what = "it does not begin where the segment before it ends";
@@ -52,10 +58,10 @@ impl<'a> LogCheck<'a> {
                 }
             }
         }
-        // Those that a reorganisation has left are at the upper end.
+        // Segments that a reorganisation has invalidated are at the upper end.
         let mut counts = false;
         for (segment, counted) in segments.iter_mut().rev() {
-            match segment.counts(read) {
+            match segment.is_valid(read) {
                 Ok(false) if counts => {
                     let what = format!("block {} has another hash", segment.last);
                     fault(DbError::corrupt(table.name, &segment.key(), what));
@@ -70,7 +76,7 @@ impl<'a> LogCheck<'a> {
         Ok(Self { read, segments, expected, known, terms, rows: (rows, 0) })
     }
 
-    /// The next canonical block, with its receipts if they are there.
+    /// Passes the next canonical block, with its receipts if they are stored.
     pub(crate) fn block(
         &mut self,
         number: u64,
@@ -87,12 +93,12 @@ impl<'a> LogCheck<'a> {
             self.known.resize(usize::from(offset) + 1, false);
             self.known[usize::from(offset)] = true;
             let terms = self.terms.of_block(receipts).into_iter();
-            self.expected.extend(terms.map(|term| Posting { term, offset }));
+            self.expected.extend(terms.map(|term| LogPosting { term, offset }));
         }
         Ok(())
     }
 
-    /// After the last block: rows of segments and of postings that belong to the index.
+    /// Ends the check after the last block. Returns the number of rows of segments and of postings.
     pub(crate) fn finish(&mut self, fault: &mut dyn FnMut(DbError)) -> Result<(u64, u64)> {
         while !self.segments.is_empty() {
             self.end_segment(fault)?;
@@ -102,7 +108,7 @@ impl<'a> LogCheck<'a> {
 
     fn end_segment(&mut self, fault: &mut dyn FnMut(DbError)) -> Result<()> {
         let Some((segment, counts)) = self.segments.pop_front() else { return Ok(()) };
-        self.terms = Terms::default();
+        self.terms = TermHashes::default();
         let (mut expected, known) = (mem::take(&mut self.expected), mem::take(&mut self.known));
         let Some(found) = self.postings(&segment, fault)? else { return Ok(()) };
         if found.len() != segment.postings as usize {
@@ -113,7 +119,7 @@ impl<'a> LogCheck<'a> {
             return Ok(());
         }
         expected.sort_unstable();
-        let known = |posting: &Posting| known.get(usize::from(posting.offset)) == Some(&true);
+        let known = |posting: &LogPosting| known.get(usize::from(posting.offset)) == Some(&true);
         let mut found = found.into_iter().filter(known);
         let mut expected = expected.into_iter();
         // The first difference of each segment is enough.
@@ -138,20 +144,20 @@ impl<'a> LogCheck<'a> {
         }
     }
 
-    /// All postings of a segment in order; `None` if some cannot be read, which is reported.
+    /// All postings of a segment in order; reports and returns `None` if some cannot be read.
     fn postings(
         &mut self,
-        segment: &Segment,
+        segment: &LogSegment,
         fault: &mut dyn FnMut(DbError),
-    ) -> Result<Option<Vec<Posting>>> {
+    ) -> Result<Option<Vec<LogPosting>>> {
         let table = self.read.chain(ChainTable::LogPostings);
-        let mut all: Vec<Posting> = Vec::new();
+        let mut all: Vec<LogPosting> = Vec::new();
         let mut whole = true;
         for (key, row) in stored_rows(self.read, segment)? {
             self.rows.1 += 1;
             let read = (|| {
                 let row = (key.clone(), checksum::open(table, &key, row)?);
-                let postings: Vec<_> = Postings::of(segment, &row)?.collect::<Result<_>>()?;
+                let postings: Vec<_> = PostingReader::of(segment, &row)?.collect::<Result<_>>()?;
                 if all.last().zip(postings.first()).is_some_and(|(last, first)| last >= first) {
                     return Err(damaged(&key, "it begins before the row before it ends"));
                 }

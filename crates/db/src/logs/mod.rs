@@ -1,34 +1,36 @@
-//! In which blocks an address or a topic occurs in logs, so that a search over many blocks need not
-//! look at each of them.
+//! The log index: in which blocks an address or a topic occurs in logs, so that a search over many
+//! blocks need not read each of them.
 //!
 //! # Vocabulary
 //!
-//! * *Term*: what is looked for in logs: an address, or a topic at its place. It is known by 32 bits
-//!   of a hash, so that two may be taken for one.
-//! * *Posting*: a term and a block in whose logs it occurs.
-//! * *Segment*: the postings of consecutive canonical blocks, in the order of terms, cut into rows of
-//!   a quarter of a page. It is full at so many postings ([`LogBounds`]), not blocks: a search reads a
-//!   row or two in each segment, so it costs what the chain has logged, and empty blocks are free.
-//! * *Candidate*: a block that may hold what a search is for. Whoever searches reads its receipts: of
-//!   blocks that share a term's hash, and of those where address and topic are of two logs, nothing is
-//!   found there.
+//! * *Term*: an address, or a topic at its position. The index stores 32 bits of its hash, so two
+//!   terms may look the same.
+//! * *Posting*: a term and a block in whose logs it occurs (`LogPosting`).
+//! * *Segment*: the postings of consecutive canonical blocks, in the order of terms, cut into rows
+//!   of a quarter of a page (`LogSegment`). A segment is full at a number of postings
+//!   ([`LogBounds`]), not of blocks: a search reads a row or two in each segment, so its cost
+//!   depends on the number of logs, and empty blocks are free.
+//! * *Candidate*: a block that may have a matching log. The caller of a search reads its receipts
+//!   to find out. A candidate is false if two terms share a hash, or if address and topic belong to
+//!   two different logs.
 //!
 //! ```text
 //!  blocks      bottom ........ first            last ... tip    in memory
-//!              |  looked at    |seg|segm|segment|       looked at one by one
+//!              |  read         |seg|segm|segment|       read one by one
 //!              one by one, <-- grows           grows -->
 //! ```
 //!
 //! # Soundness
 //!
-//! No write of the chain touches the index. A segment names the hash of its last block, and counts in
-//! a snapshot if that block is canonical there: then all its blocks are, and so are all segments below,
-//! as each is only ever added next to one that counts in the same transaction. So a revert needs
-//! nothing but a look at the hash, also one by a version of this program that knows no index, and
-//! [`Db::index_logs`](crate::Db::index_logs) removes afterwards what does not count.
+//! Writes of the chain do not touch the index. A segment stores the hash of its last block, and is
+//! *valid* in a snapshot if that block is canonical there. Then all its blocks are canonical, and
+//! all segments below are valid too, as a segment is only added next to one that is valid in the
+//! same transaction. So after a revert, even one by a version of this program without an index,
+//! comparing the hash is enough, and [`DatabaseEnv::index_logs`](crate::DatabaseEnv::index_logs)
+//! later removes invalid segments.
 //!
-//! Blocks below [`receipts_pruned_below`](crate::ChainRead::receipts_pruned_below) are not searched
-//! by the index, whatever it has.
+//! A search does not use the index for blocks below
+//! [`receipts_pruned_below`](crate::ChainRead::receipts_pruned_below).
 
 mod build;
 mod check;
@@ -45,19 +47,19 @@ pub use search::{LogCandidates, LogQuery};
 use crate::{
     DbError, Result,
     chain::canonical,
-    raw::{Range, RawRead},
+    raw::{RawRead, RowRange},
     tables::ChainTable,
 };
 use alloy_primitives::{B256, keccak256, map::HashMap};
 use retrie_chainspec::primitives::Receipt;
 use retrie_state::{
-    Direction, Row,
+    ScanDirection, TableRow,
     wire::{WireError, WireReader},
 };
 
-/// A stretch of canonical blocks whose logs are indexed.
+/// A range of canonical blocks whose logs are indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Segment {
+struct LogSegment {
     first: u64,
     last: u64,
     /// Hash of the last block.
@@ -65,10 +67,10 @@ struct Segment {
     postings: u32,
 }
 
-/// Most blocks of a segment: those whose offsets fit into two bytes.
+/// Maximum number of blocks of a segment, so that offsets fit into two bytes.
 const MOST_BLOCKS: u64 = 1 << 16;
 
-impl Segment {
+impl LogSegment {
     fn key(&self) -> [u8; 8] {
         self.first.to_be_bytes()
     }
@@ -77,7 +79,7 @@ impl Segment {
         [&self.last.to_be_bytes()[..], self.hash.as_slice(), &self.postings.to_be_bytes()].concat()
     }
 
-    fn decode((key, row): &Row) -> Result<Self> {
+    fn decode((key, row): &TableRow) -> Result<Self> {
         let bad = |what| DbError::corrupt(ChainTable::LogSegments.name(), key, what);
         let first = <[u8; 8]>::try_from(&key[..]).map(u64::from_be_bytes);
         let first = first.map_err(|_| bad("the key is not a block number"))?;
@@ -95,31 +97,35 @@ impl Segment {
         Ok(Self { first, last, hash, postings })
     }
 
-    /// Whether it is of canonical blocks.
-    fn counts<R: RawRead + ?Sized>(&self, read: &R) -> Result<bool> {
+    /// Whether its blocks are canonical, so that the segment is valid.
+    fn is_valid<R: RawRead + ?Sized>(&self, read: &R) -> Result<bool> {
         Ok(canonical(read, self.last)?.is_some_and(|(hash, _)| hash == self.hash))
     }
 }
 
-/// The first segment of all, or the last one.
-fn outermost<R: RawRead + ?Sized>(read: &R, direction: Direction) -> Result<Option<Segment>> {
+/// The first segment of the index, or the last one.
+fn outermost<R: RawRead + ?Sized>(
+    read: &R,
+    direction: ScanDirection,
+) -> Result<Option<LogSegment>> {
     let row = read.raw_seek(read.chain(ChainTable::LogSegments), None, direction)?;
-    row.as_ref().map(Segment::decode).transpose()
+    row.as_ref().map(LogSegment::decode).transpose()
 }
 
 /// Segments whose first blocks are in `from..=to`, in order.
-fn segments<R: RawRead + ?Sized>(read: &R, from: u64, to: u64) -> Result<Vec<Segment>> {
+fn segments<R: RawRead + ?Sized>(read: &R, from: u64, to: u64) -> Result<Vec<LogSegment>> {
     let (start, end) = (from.to_be_bytes(), to.checked_add(1).map(u64::to_be_bytes));
     let end = end.as_ref().map(|end| &end[..]);
-    let range = Range { start: &start, end, direction: Direction::Forward, limit: usize::MAX };
+    let range =
+        RowRange { start: &start, end, direction: ScanDirection::Forward, limit: usize::MAX };
     let rows = read.raw_scan(read.chain(ChainTable::LogSegments), range)?;
-    rows.iter().map(Segment::decode).collect()
+    rows.iter().map(LogSegment::decode).collect()
 }
 
-/// Place of an address among the things that a log has; those of topics follow.
+/// Position of the address in a log; topics have positions 1 to 4.
 const ADDRESS: u8 = 0;
 
-/// The hash of a term: the first four bytes of keccak-256 over place (1 byte) and value.
+/// The hash of a term: the first four bytes of keccak-256 over position (1 byte) and value.
 fn term(place: u8, value: &[u8]) -> u32 {
     let mut bytes = [0; 33];
     bytes[0] = place;
@@ -128,13 +134,13 @@ fn term(place: u8, value: &[u8]) -> u32 {
     u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]])
 }
 
-/// Terms of logs, with the hashes of those that have come before.
+/// Computes terms of logs, and caches the hashes of terms that it has seen.
 #[derive(Debug, Default)]
-struct Terms {
+struct TermHashes {
     hashes: HashMap<(u8, B256), u32>,
 }
 
-impl Terms {
+impl TermHashes {
     /// The terms of a block, each once, in order.
     fn of_block(&mut self, receipts: &[Receipt]) -> Vec<u32> {
         let mut terms = Vec::new();

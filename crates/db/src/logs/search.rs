@@ -1,25 +1,26 @@
-//! Which blocks may hold logs that somebody is looking for.
+//! Search of the log index: which blocks may have matching logs.
 
 use super::{
-    ADDRESS, Segment,
-    postings::{Posting, Postings},
+    ADDRESS, LogSegment,
+    postings::{LogPosting, PostingReader},
     segments, term,
 };
 use crate::{ChainRead, ReadTxn, Result, raw::RawRead, tables::ChainTable};
 use alloy_primitives::{Address, B256};
-use retrie_state::{Direction, Row};
+use retrie_state::{ScanDirection, TableRow};
 use std::{ops::RangeInclusive, vec};
 
-/// Addresses and topics to look for in logs, as the index knows them.
+/// Addresses and topics to look for in logs, as terms of the index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogQuery {
-    /// Of each list one term at least has to be there. Those that are likely to be rare come first.
+    /// A block must have at least one term of each list. Lists that are likely to be rare come
+    /// first.
     pub(super) lists: Vec<Vec<u32>>,
 }
 
 impl LogQuery {
-    /// A search for logs of one of these addresses, with one of these topics at each place. An empty
-    /// list stands for anything.
+    /// A search for logs of one of these addresses, with one of these topics at each position. An
+    /// empty list matches anything.
     pub fn new<'a, A, T>(addresses: A, topics: [T; 4]) -> Self
     where
         A: IntoIterator<Item = &'a Address>,
@@ -35,8 +36,8 @@ impl LogQuery {
         for (place, topics) in (1..).zip(topics) {
             lists.push(hashed(place, &mut topics.into_iter().map(|one| one.as_slice())));
         }
-        // What an event is about is rarer than the contract that tells it, and that than the kind of
-        // event: where the first of them does not occur, the others need not be looked for.
+        // An event's indexed arguments are rarer than its contract, and that is rarer than its
+        // signature. If the first does not occur, the search skips the others.
         lists.swap(0, 1);
         lists.reverse();
         lists.retain(|list| !list.is_empty());
@@ -45,13 +46,13 @@ impl LogQuery {
 }
 
 impl ReadTxn {
-    /// The blocks of `range`, in order, in which a log may be found that `query` is for: those that
-    /// the index names as far as it goes, all others beyond. The index says nothing of blocks above
-    /// `durable`, which may be others than those of this snapshot.
+    /// The blocks of `range`, in order, that may have a log that matches `query`. Where the index
+    /// covers a block it decides; all other blocks are candidates. It is not used for blocks above
+    /// `durable`, as the caller's blocks there may differ from this snapshot's.
     ///
     /// # Errors
-    /// [`DbError::Corrupt`](crate::DbError::Corrupt) here and on the way, with table and key, if a
-    /// row of the index is damaged.
+    /// [`DbError::Corrupt`](crate::DbError::Corrupt), with table and key, if a row of the index is
+    /// damaged. The iterator may fail in the same way.
     pub fn log_candidates<'a>(
         &'a self,
         query: &'a LogQuery,
@@ -77,26 +78,26 @@ impl ReadTxn {
         })
     }
 
-    /// Segments with blocks in `from..=to` that count.
-    fn segments_within(&self, from: u64, to: u64) -> Result<Vec<Segment>> {
+    /// The valid segments with blocks in `from..=to`.
+    fn segments_within(&self, from: u64, to: u64) -> Result<Vec<LogSegment>> {
         let table = self.chain(ChainTable::LogSegments);
         let key = from.to_be_bytes();
-        let before = self.raw_seek(table, Some(&key), Direction::Backward)?;
-        let before = before.as_ref().map(Segment::decode).transpose()?;
+        let before = self.raw_seek(table, Some(&key), ScanDirection::Backward)?;
+        let before = before.as_ref().map(LogSegment::decode).transpose()?;
         let before = before.filter(|segment| segment.last >= from);
         let mut segments = segments(self, before.map_or(from, |segment| segment.first), to)?;
         while let Some(last) = segments.last()
-            && !last.counts(self)?
+            && !last.is_valid(self)?
         {
             segments.pop();
         }
         Ok(segments)
     }
 
-    /// Blocks of `range` with a term of each list.
+    /// Blocks of `range` with a term of each list of `query`.
     fn search_segment(
         &self,
-        segment: &Segment,
+        segment: &LogSegment,
         query: &LogQuery,
         range: RangeInclusive<u64>,
     ) -> Result<Vec<u64>> {
@@ -115,15 +116,15 @@ impl ReadTxn {
         Ok(blocks.filter(|block| range.contains(block)).collect())
     }
 
-    /// Offsets of the blocks with one of these terms, in order. Reads each row once at most.
-    fn offsets_of(&self, segment: &Segment, terms: &[u32]) -> Result<Vec<u16>> {
+    /// Offsets of the blocks with one of these terms, in order. Reads each row at most once.
+    fn offsets_of(&self, segment: &LogSegment, terms: &[u32]) -> Result<Vec<u16>> {
         let mut wanted = terms;
         let mut offsets = Vec::new();
-        let mut row: Option<Row> = None;
+        let mut row: Option<TableRow> = None;
         while let Some(term) = wanted.first() {
             let next = self.row_for(segment, row.as_ref(), *term)?;
             let Some(next) = next else { break };
-            for posting in Postings::of(segment, &next)? {
+            for posting in PostingReader::of(segment, &next)? {
                 let posting = posting?;
                 while let Some((term, others)) = wanted.split_first()
                     && *term < posting.term
@@ -145,41 +146,47 @@ impl ReadTxn {
         Ok(offsets)
     }
 
-    /// The first row after `read` in which postings of `term` may be.
-    fn row_for(&self, segment: &Segment, read: Option<&Row>, term: u32) -> Result<Option<Row>> {
+    /// The first row after `read` that may have postings of `term`.
+    fn row_for(
+        &self,
+        segment: &LogSegment,
+        read: Option<&TableRow>,
+        term: u32,
+    ) -> Result<Option<TableRow>> {
         let table = self.chain(ChainTable::LogPostings);
-        let is_new =
-            |row: &Row| row.0.starts_with(&segment.key()) && read.is_none_or(|read| row.0 > read.0);
-        let first = Posting { term, offset: 0 }.key(segment);
-        let row = self.raw_seek(table, Some(&first), Direction::Backward)?;
+        let is_new = |row: &TableRow| {
+            row.0.starts_with(&segment.key()) && read.is_none_or(|read| row.0 > read.0)
+        };
+        let first = LogPosting { term, offset: 0 }.key(segment);
+        let row = self.raw_seek(table, Some(&first), ScanDirection::Backward)?;
         if let Some(row) = row.filter(is_new) {
             return Ok(Some(row));
         }
-        // The term begins with a row, or in the row after the one that was read.
+        // The term may begin at the start of a row, or in the row after the one that was read.
         let after = read.map_or_else(|| first.to_vec(), |(key, _)| [&key[..], &[0]].concat());
-        let row = self.raw_seek(table, Some(&after), Direction::Forward)?;
+        let row = self.raw_seek(table, Some(&after), ScanDirection::Forward)?;
         Ok(row.filter(is_new))
     }
 }
 
-/// Blocks in which logs may be found; see [`ReadTxn::log_candidates`]. Ends after an error.
+/// Blocks that may have matching logs; see [`ReadTxn::log_candidates`]. It ends after an error.
 #[derive(Debug)]
 pub struct LogCandidates<'a> {
     read: &'a ReadTxn,
     query: &'a LogQuery,
-    /// Where the index is asked.
+    /// First and last block for which the index is used.
     from: u64,
     to: u64,
-    segments: vec::IntoIter<Segment>,
-    /// Blocks of the segment before.
+    segments: vec::IntoIter<LogSegment>,
+    /// Candidates of the current segment.
     found: vec::IntoIter<u64>,
-    /// The block after those.
+    /// The next block after that segment.
     next: Option<u64>,
     end: u64,
 }
 
 impl LogCandidates<'_> {
-    /// Leaves the blocks up to `last` behind.
+    /// Skips the blocks up to `last`.
     fn go_beyond(&mut self, last: u64) {
         self.next = last.checked_add(1).filter(|next| *next <= self.end);
     }

@@ -1,19 +1,19 @@
-//! Rows byte by byte, and rows that are damaged.
+//! Rows byte by byte, and damaged rows.
 
 use super::*;
 use crate::{
-    Db, NewBlock, OpenOptions, ReadTxn, SyncMode, WriteTxn,
-    logs::postings::{Posting, Postings},
+    DatabaseEnv, NewBlock, OpenOptions, ReadTxn, SyncMode, WriteTxn,
+    logs::postings::{LogPosting, PostingReader},
 };
 use alloy_consensus::{SignableTransaction, TxLegacy};
 use alloy_primitives::{Address, Bytes, Log, Signature, U256, address, b256, hex, logs_bloom};
 use retrie_chainspec::primitives::{Block, Header, TxType};
 use std::sync::atomic::AtomicBool;
 
-fn db() -> (tempfile::TempDir, Db) {
+fn db() -> (tempfile::TempDir, DatabaseEnv) {
     let dir = tempfile::tempdir().unwrap();
     let options = OpenOptions { sync: SyncMode::NoSync, ..OpenOptions::default() };
-    let db = Db::create(dir.path(), &options).unwrap();
+    let db = DatabaseEnv::create(dir.path(), &options).unwrap();
     (dir, db)
 }
 
@@ -22,8 +22,8 @@ fn log(number: u64) -> Log {
     Log::new_unchecked(Address::repeat_byte((number % 3) as u8), topics, Bytes::new())
 }
 
-/// A chain of blocks from number 5 on with a transaction and a log each.
-fn chain(db: &Db, blocks: u64) {
+/// A chain of blocks from number 5 on, each with a transaction and a log.
+fn chain(db: &DatabaseEnv, blocks: u64) {
     let mut txn = db.begin_write().unwrap();
     let mut parent_hash = B256::ZERO;
     for number in 5..5 + blocks {
@@ -49,11 +49,11 @@ fn chain(db: &Db, blocks: u64) {
     txn.commit().unwrap();
 }
 
-fn index(db: &Db, bounds: LogBounds) {
+fn index(db: &DatabaseEnv, bounds: LogBounds) {
     while db.index_logs(&bounds, &AtomicBool::new(false)).unwrap() {}
 }
 
-/// What is asked of the index in these tests: an address and a topic, many topics, none.
+/// The queries of these tests: an address and a topic, many topics, none.
 fn queries() -> [LogQuery; 3] {
     let (none, two) = ([].as_slice(), [Address::repeat_byte(1)]);
     let topics: Vec<B256> = (0..200).map(|number| U256::from(number).into()).collect();
@@ -70,9 +70,9 @@ fn faults(read: &ReadTxn) -> Vec<DbError> {
     faults
 }
 
-fn all(read: &ReadTxn, table: ChainTable) -> Vec<Row> {
-    let direction = Direction::Forward;
-    let range = Range { start: &[], end: None, direction, limit: usize::MAX };
+fn all(read: &ReadTxn, table: ChainTable) -> Vec<TableRow> {
+    let direction = ScanDirection::Forward;
+    let range = RowRange { start: &[], end: None, direction, limit: usize::MAX };
     read.raw_scan(read.chain(table), range).unwrap()
 }
 
@@ -96,8 +96,8 @@ fn terms_are_hashes_of_place_and_value() {
 fn rows_of_the_index_are_these_bytes() {
     let (_dir, db) = db();
     let segment =
-        Segment { first: 0x0102, last: 0x0105, hash: B256::repeat_byte(0xab), postings: 4 };
-    let posting = |term, offset| Posting { term, offset };
+        LogSegment { first: 0x0102, last: 0x0105, hash: B256::repeat_byte(0xab), postings: 4 };
+    let posting = |term, offset| LogPosting { term, offset };
     let postings = [posting(7, 1), posting(7, 3), posting(8, 0), posting(0x0100_0000, 2)];
     let mut txn = db.begin_write().unwrap();
     postings::write(&mut txn, &segment, &postings).unwrap();
@@ -106,13 +106,13 @@ fn rows_of_the_index_are_these_bytes() {
     assert_eq!(key[..], hex!("0000000000000102000000070001"));
     // One offset further, the next term at 0, 0xfffff7 terms beyond at 2.
     assert_eq!(value[..], hex!("030000eeffff0f02"));
-    let read: Vec<_> = Postings::of(&segment, &rows[0]).unwrap().map(Result::unwrap).collect();
+    let read: Vec<_> = PostingReader::of(&segment, &rows[0]).unwrap().map(Result::unwrap).collect();
     assert_eq!(read, postings);
     let row = segment.encode();
     let expected = ["0000000000000105", &"ab".repeat(32), "00000004"].concat();
     assert_eq!(hex::encode(&row), expected);
     assert_eq!(
-        Segment::decode(&(Bytes::copy_from_slice(&segment.key()), row.into())).unwrap(),
+        LogSegment::decode(&(Bytes::copy_from_slice(&segment.key()), row.into())).unwrap(),
         segment
     );
 }
@@ -120,7 +120,7 @@ fn rows_of_the_index_are_these_bytes() {
 #[test]
 fn postings_of_all_sizes_come_back_in_rows_of_a_quarter_of_a_page() {
     let (_dir, db) = db();
-    let segment = Segment { first: 9, last: 9 + 0xffff, hash: B256::ZERO, postings: 0 };
+    let segment = LogSegment { first: 9, last: 9 + 0xffff, hash: B256::ZERO, postings: 0 };
     let mut postings = Vec::new();
     let mut term = 0_u32;
     for number in 0..20_000_u32 {
@@ -128,11 +128,11 @@ fn postings_of_all_sizes_come_back_in_rows_of_a_quarter_of_a_page() {
             term = term.wrapping_add(number.wrapping_mul(0x9e37_79b9) >> (number % 24));
         }
         let offset = (number.wrapping_mul(40_503) & 0xffff) as u16;
-        postings.push(Posting { term, offset });
+        postings.push(LogPosting { term, offset });
     }
-    postings.extend([0, 1, u16::MAX].map(|offset| Posting { term: 5, offset }));
-    postings.extend((0..5_000).map(|offset| Posting { term: 6, offset }));
-    postings.push(Posting { term: u32::MAX, offset: u16::MAX });
+    postings.extend([0, 1, u16::MAX].map(|offset| LogPosting { term: 5, offset }));
+    postings.extend((0..5_000).map(|offset| LogPosting { term: 6, offset }));
+    postings.push(LogPosting { term: u32::MAX, offset: u16::MAX });
     postings.sort();
     postings.dedup();
     let mut txn = db.begin_write().unwrap();
@@ -140,7 +140,7 @@ fn postings_of_all_sizes_come_back_in_rows_of_a_quarter_of_a_page() {
     let rows = postings::rows(&txn, &segment).unwrap();
     let read: Vec<_> = rows
         .iter()
-        .flat_map(|row| Postings::of(&segment, row).unwrap().map(Result::unwrap))
+        .flat_map(|row| PostingReader::of(&segment, row).unwrap().map(Result::unwrap))
         .collect();
     assert!(read == postings);
     assert!(rows.iter().all(|(_, value)| value.len() <= 990));
@@ -202,7 +202,7 @@ fn damaged_rows_of_the_index_are_errors_or_are_found_and_never_panic() {
                 drop(read);
                 put(&|txn| txn.raw_put(handle, key, value).unwrap());
             }
-            // A checksum that is wrong is told by name, and in the way of nothing else.
+            // A wrong checksum is reported with its row, and hides no other fault.
             put(&|txn| txn.put_stored(handle, key, &[1, 2, 3]));
             let read = db.begin_read().unwrap();
             assert!(faults(&read).iter().any(|fault| fault.to_string().contains(table.name())));
@@ -214,7 +214,7 @@ fn damaged_rows_of_the_index_are_errors_or_are_found_and_never_panic() {
     assert!(faults(&db.begin_read().unwrap()).is_empty());
 }
 
-/// The index of blocks that have been taken back, as a version without an index leaves it too.
+/// The index of reverted blocks, as a version of this program without an index leaves it too.
 #[test]
 fn segments_of_blocks_that_went_do_not_count_until_they_come_back() {
     let (_dir, db) = db();
@@ -239,7 +239,7 @@ fn segments_of_blocks_that_went_do_not_count_until_they_come_back() {
     }
     txn.commit().unwrap();
     assert_eq!(looked_at(), outside);
-    // What does not count goes with the next step, and the rest is indexed again.
+    // The next step removes the invalid segment, and the blocks are indexed again.
     let mut txn = db.begin_write().unwrap();
     txn.unset_canonical_above(30).unwrap();
     txn.commit().unwrap();

@@ -3,21 +3,22 @@
 use crate::common;
 
 use alloy_primitives::{B256, Bytes, U256, keccak256};
-use common::{ALL_TYPES, Full, child, transactions};
+use common::{ALL_TYPES, FullBlock, child, transactions};
 use retrie_chainspec::primitives::{Receipt, RecoveredBlock};
 use retrie_db::{
-    ChainRead, Db, DbError, Kept, KeptBlocks, NewBlock, OpenOptions, Retention, SyncMode,
+    ChainRead, DatabaseEnv, DbError, HistoryKept, KeptBlocks, NewBlock, OpenOptions,
+    RetentionSetting, SyncMode,
 };
 use retrie_state::BlockRef;
 
-fn fresh() -> (tempfile::TempDir, Db) {
+fn fresh() -> (tempfile::TempDir, DatabaseEnv) {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
+    let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
     (dir, db)
 }
 
-/// Everything that can be asked about a stored, executed block.
-fn assert_stored(read: &impl ChainRead, full: &Full) {
+/// Checks all reads of a stored, executed block.
+fn assert_stored(read: &impl ChainRead, full: &FullBlock) {
     let hash = &full.hash;
     let number = full.block.header.number;
     assert_eq!(read.header(hash).unwrap().unwrap(), full.block.header);
@@ -38,7 +39,7 @@ fn assert_stored(read: &impl ChainRead, full: &Full) {
     assert_eq!(recovered.senders(), full.senders);
 }
 
-fn assert_canonical(read: &impl ChainRead, full: &Full) {
+fn assert_canonical(read: &impl ChainRead, full: &FullBlock) {
     let number = full.block.header.number;
     assert_eq!(read.canonical_hash(number).unwrap(), Some(full.hash));
     assert!(read.is_canonical(&full.hash).unwrap());
@@ -51,7 +52,7 @@ fn assert_canonical(read: &impl ChainRead, full: &Full) {
     }
 }
 
-fn assert_absent(read: &impl ChainRead, full: &Full) {
+fn assert_absent(read: &impl ChainRead, full: &FullBlock) {
     let hash = &full.hash;
     assert_eq!(read.header(hash).unwrap(), None);
     assert_eq!(read.body(hash).unwrap(), None);
@@ -74,11 +75,11 @@ fn real_blocks_with_ommers_come_back_and_iterate_in_order() {
     assert!(blocks.iter().any(|block| !block.body.ommers.is_empty()), "no block with ommers");
     let (dir, db) = fresh();
     let mut total_difficulty = U256::ZERO;
-    let full: Vec<Full> = blocks
+    let full: Vec<FullBlock> = blocks
         .into_iter()
         .map(|block| {
             total_difficulty += block.header.difficulty;
-            Full::of(block, total_difficulty)
+            FullBlock::of(block, total_difficulty)
         })
         .collect();
     for batch in full.chunks(100) {
@@ -89,7 +90,7 @@ fn real_blocks_with_ommers_come_back_and_iterate_in_order() {
         txn.commit().unwrap();
     }
     drop(db);
-    let db = Db::open(dir.path(), &OpenOptions::default()).unwrap();
+    let db = DatabaseEnv::open(dir.path(), &OpenOptions::default()).unwrap();
     let read = db.begin_read().unwrap();
     for block in &full {
         assert_stored(&read, block);
@@ -123,7 +124,7 @@ fn real_blocks_of_every_transaction_type_come_back() {
         let rlp: Bytes = json["block"].as_str().unwrap().parse().unwrap();
         let block = common::blocks(&rlp, 1).remove(0);
         types.extend(block.body.transactions.iter().map(|tx| tx.tx_type() as u8));
-        let full = Full::of(block, U256::from(1));
+        let full = FullBlock::of(block, U256::from(1));
         assert_eq!(json["hash"].as_str().unwrap(), full.hash.to_string());
         let mut txn = db.begin_write().unwrap();
         for code in json["codes"].as_array().unwrap() {
@@ -298,7 +299,7 @@ fn what_does_not_extend_the_chain_is_refused() {
     assert!(matches!(txn.insert_side_block(&senders), Err(DbError::BadBlock { .. })));
     let receipts = NewBlock { receipts: Some(&one.receipts[1..]), ..other.new_block() };
     assert!(matches!(txn.insert_side_block(&receipts), Err(DbError::BadBlock { .. })));
-    // None of this has harmed the transaction.
+    // The transaction is still valid.
     txn.commit().unwrap();
     assert_canonical(&db.begin_read().unwrap(), &one);
 }
@@ -353,7 +354,7 @@ fn codes_roots_and_notes_come_back() {
         read.roots(&genesis.hash).unwrap(),
         roots.map(|(name, byte)| (name.to_owned(), B256::repeat_byte(byte)))
     );
-    // No root was computed, and none is told; but that is known.
+    // No root was computed and none is returned, but `root_rows` lists the backend.
     assert_eq!(read.root(&genesis.hash, "raw").unwrap(), None);
     let rows = [("mpt", Some(1)), ("mpt-archive", Some(2)), ("raw", None)];
     assert_eq!(
@@ -402,15 +403,15 @@ fn patches_of_blocks_are_replaced_and_go_with_their_block() {
 fn a_retention_is_kept_unless_a_user_named_another_one() {
     let (_dir, db) = fresh();
     let kept = || db.begin_read().unwrap().retention().unwrap();
-    let of = |blocks, is_named| Retention { blocks, is_named };
+    let of = |blocks, is_named| RetentionSetting { blocks, is_explicit: is_named };
     assert_eq!(kept(), None);
     for retention in [of(128, false), of(10_000, false), of(6, true)] {
-        db.keep_retention(retention).unwrap();
+        db.store_retention(retention).unwrap();
         assert_eq!(kept(), Some(retention));
     }
-    db.keep_retention(of(6, false)).unwrap();
+    db.store_retention(of(6, false)).unwrap();
     for other in [of(9, true), of(9, false)] {
-        let refused = db.keep_retention(other);
+        let refused = db.store_retention(other);
         let refused =
             matches!(refused, Err(DbError::RetentionMismatch { found: 6, expected: 9, .. }));
         assert!(refused);
@@ -427,13 +428,13 @@ fn empty_block_has_an_empty_list_of_receipts() {
     assert_eq!(txn.receipts(&genesis.hash).unwrap(), Some(Vec::<Receipt>::new()));
 }
 
-/// A chain of 30 blocks, some of them empty, and a database whose blocks keep what `kept` says.
-struct Growing {
-    chain: Vec<Full>,
+/// A chain of 30 blocks, some of them empty, and a database that grows with them.
+struct GrowingChain {
+    chain: Vec<FullBlock>,
     dir: tempfile::TempDir,
 }
 
-impl Growing {
+impl GrowingChain {
     fn new() -> Self {
         let mut chain = vec![child(None, 0, transactions(0))];
         for n in 1..30 {
@@ -442,12 +443,12 @@ impl Growing {
         Self { chain, dir: tempfile::tempdir().unwrap() }
     }
 
-    fn open(&self, kept: Kept) -> Db {
+    fn open(&self, kept: HistoryKept) -> DatabaseEnv {
         let options = OpenOptions { kept, sync: SyncMode::NoSync, ..OpenOptions::default() };
-        Db::open_or_create(self.dir.path(), &options).unwrap()
+        DatabaseEnv::open_or_create(self.dir.path(), &options).unwrap()
     }
 
-    fn insert(&self, db: &Db, blocks: std::ops::Range<usize>) {
+    fn insert(&self, db: &DatabaseEnv, blocks: std::ops::Range<usize>) {
         let mut txn = db.begin_write().unwrap();
         let blocks = &self.chain[blocks];
         blocks.iter().for_each(|block| txn.insert_block(&block.new_block()).unwrap());
@@ -455,7 +456,7 @@ impl Growing {
     }
 }
 
-fn assert_no_faults(db: &Db) {
+fn assert_no_faults(db: &DatabaseEnv) {
     let mut faults = Vec::new();
     let read = db.begin_read().unwrap();
     read.check_chain(&mut |_| {}, &mut |fault| faults.push(fault.to_string())).unwrap();
@@ -466,9 +467,9 @@ const LAST_5: KeptBlocks = KeptBlocks { from: u64::MAX, last: 5 };
 
 #[test]
 fn bodies_of_old_blocks_go_with_all_that_is_read_from_them() {
-    let growing = Growing::new();
+    let growing = GrowingChain::new();
     let chain = &growing.chain;
-    let check = |db: &Db, stored: usize, first: usize| {
+    let check = |db: &DatabaseEnv, stored: usize, first: usize| {
         let read = db.begin_read().unwrap();
         for (n, block) in chain[..stored].iter().enumerate() {
             if n == 0 || n >= first {
@@ -498,7 +499,7 @@ fn bodies_of_old_blocks_go_with_all_that_is_read_from_them() {
         }
         assert_no_faults(db);
     };
-    let db = growing.open(Kept { bodies: LAST_5, ..Kept::default() });
+    let db = growing.open(HistoryKept { bodies: LAST_5, ..HistoryKept::default() });
     growing.insert(&db, 0..12);
     check(&db, 12, 6);
     let mut txn = db.begin_write().unwrap();
@@ -509,8 +510,9 @@ fn bodies_of_old_blocks_go_with_all_that_is_read_from_them() {
     check(&db, 20, 14);
     assert!(db.begin_read().unwrap().block(&side.hash).is_err(), "side blocks go too");
     drop(db);
-    // What is gone stays so, whatever the options; reverts and the same blocks again are as ever.
-    let db = growing.open(Kept::default());
+    // Pruned parts stay pruned, whatever the options; reverts and the same blocks again work as
+    // usual.
+    let db = growing.open(HistoryKept::default());
     let mut txn = db.begin_write().unwrap();
     assert_eq!(txn.unset_canonical_above(10).unwrap().len(), 9);
     assert_eq!(txn.remove_blocks_above(10).unwrap(), 10);
@@ -525,8 +527,8 @@ fn bodies_of_old_blocks_go_with_all_that_is_read_from_them() {
 
 #[test]
 fn old_transactions_are_found_by_hash_no_more_and_all_else_stays() {
-    let growing = Growing::new();
-    let check = |db: &Db, stored: usize, first: usize| {
+    let growing = GrowingChain::new();
+    let check = |db: &DatabaseEnv, stored: usize, first: usize| {
         let read = db.begin_read().unwrap();
         for (n, block) in growing.chain[..stored].iter().enumerate() {
             assert_stored(&read, block);
@@ -538,27 +540,28 @@ fn old_transactions_are_found_by_hash_no_more_and_all_else_stays() {
         assert_eq!(read.lookup_pruned_below().unwrap(), first as u64);
         assert_no_faults(db);
     };
-    let db = growing.open(Kept { lookup: LAST_5, ..Kept::default() });
+    let db = growing.open(HistoryKept { lookup: LAST_5, ..HistoryKept::default() });
     growing.insert(&db, 0..20);
     check(&db, 20, 14);
     drop(db);
-    let db = growing.open(Kept { lookup: KeptBlocks { from: 16, last: 3 }, ..Kept::default() });
+    let db = growing
+        .open(HistoryKept { lookup: KeptBlocks { from: 16, last: 3 }, ..HistoryKept::default() });
     growing.insert(&db, 20..25);
     check(&db, 25, 16);
     drop(db);
-    let db = growing.open(Kept::default());
+    let db = growing.open(HistoryKept::default());
     growing.insert(&db, 25..30);
     check(&db, 30, 16);
 }
 
 #[test]
 fn headers_without_bodies_begin_a_chain() {
-    let growing = Growing::new();
+    let growing = GrowingChain::new();
     let chain = &growing.chain;
-    let db = growing.open(Kept::default());
+    let db = growing.open(HistoryKept::default());
     let mut txn = db.begin_write().unwrap();
     for block in &chain[5..8] {
-        let Full { hash, block, total_difficulty, .. } = block;
+        let FullBlock { hash, block, total_difficulty, .. } = block;
         txn.insert_header(*hash, &block.header, *total_difficulty).unwrap();
     }
     txn.set_anchor(7).unwrap();
@@ -576,12 +579,13 @@ fn headers_without_bodies_begin_a_chain() {
 
 #[test]
 fn receipts_of_old_blocks_go_and_nothing_else() {
-    let growing = Growing::new();
+    let growing = GrowingChain::new();
     let chain = &growing.chain;
-    let open =
-        |from, last| growing.open(Kept { receipts: KeptBlocks { from, last }, ..Kept::default() });
-    // All of `stored` blocks are as they were, but those below `first` have no receipts.
-    let check = |db: &Db, stored: usize, first: usize| {
+    let open = |from, last| {
+        growing.open(HistoryKept { receipts: KeptBlocks { from, last }, ..HistoryKept::default() })
+    };
+    // All of `stored` blocks are unchanged, but blocks below `first` have no receipts.
+    let check = |db: &DatabaseEnv, stored: usize, first: usize| {
         let read = db.begin_read().unwrap();
         for (n, block) in chain[..stored].iter().enumerate() {
             if n >= first {
@@ -602,7 +606,7 @@ fn receipts_of_old_blocks_go_and_nothing_else() {
     growing.insert(&db, 0..10);
     check(&db, 10, 0);
     drop(db);
-    // Never above the block named, nor among the last ones.
+    // Never above the named block, nor among the last ones.
     let db = open(4, 2);
     growing.insert(&db, 10..11);
     check(&db, 11, 4);
@@ -610,7 +614,7 @@ fn receipts_of_old_blocks_go_and_nothing_else() {
     let db = open(u64::MAX, 5);
     growing.insert(&db, 11..20);
     check(&db, 20, 14);
-    // A transaction that is dropped takes nothing away.
+    // A dropped transaction prunes nothing.
     let mut txn = db.begin_write().unwrap();
     txn.insert_block(&chain[20].new_block()).unwrap();
     drop(txn);
@@ -619,7 +623,7 @@ fn receipts_of_old_blocks_go_and_nothing_else() {
     let db = open(0, 0);
     growing.insert(&db, 20..30);
     check(&db, 30, 14);
-    // Blocks that come again after a longer chain have theirs.
+    // Blocks that are inserted again after a longer chain have their receipts.
     let mut txn = db.begin_write().unwrap();
     txn.unset_canonical_above(8).unwrap();
     assert_eq!(txn.remove_blocks_above(8).unwrap(), 21);
@@ -631,26 +635,29 @@ fn receipts_of_old_blocks_go_and_nothing_else() {
 
 #[test]
 fn datadir_that_is_not_whole_is_opened_by_its_maker_alone() {
-    let growing = Growing::new();
-    let set = |db: &Db, what| {
+    let growing = GrowingChain::new();
+    let set = |db: &DatabaseEnv, what| {
         let mut txn = db.begin_write().unwrap();
         txn.set_unfinished(what).unwrap();
         txn.commit().unwrap();
     };
-    let db = growing.open(Kept::default());
+    let db = growing.open(HistoryKept::default());
     growing.insert(&db, 0..3);
     set(&db, Some("half of it is there"));
     drop(db);
     let path = growing.dir.path();
     for options in [OpenOptions::default(), OpenOptions::read_only()] {
-        let error = Db::open(path, &options).unwrap_err();
+        let error = DatabaseEnv::open(path, &options).unwrap_err();
         assert!(matches!(&error, DbError::Unfinished { .. }), "{error:?}");
         assert!(error.to_string().contains("half of it is there"), "{error}");
     }
     let maker = OpenOptions { unfinished: Some("all of it".into()), ..OpenOptions::default() };
-    let db = Db::open_or_create(path, &maker).unwrap();
+    let db = DatabaseEnv::open_or_create(path, &maker).unwrap();
     assert_eq!(db.begin_read().unwrap().tip().unwrap().unwrap().number, 2);
     set(&db, None);
     drop(db);
-    assert_eq!(growing.open(Kept::default()).begin_read().unwrap().unfinished().unwrap(), None);
+    assert_eq!(
+        growing.open(HistoryKept::default()).begin_read().unwrap().unfinished().unwrap(),
+        None
+    );
 }

@@ -3,28 +3,31 @@
 
 use alloy_primitives::B256;
 use retrie_chainspec::ChainSpec;
-use retrie_db::{ChainRead, Db, DbError, Metadata, OpenOptions, StateRootMode, SyncMode, WriteTxn};
-use retrie_state::{HashId, Identity, KvRead, KvWrite, StoreError, Table};
+use retrie_db::{
+    ChainRead, DatabaseEnv, DatadirMetadata, DbError, OpenOptions, StateRootMode, SyncMode,
+    WriteTxn,
+};
+use retrie_state::{BackendIdentity, HashId, KvRead, KvWrite, RowTable, StoreError};
 use std::{
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-const A: Table = Table::new(1, "Accounts");
-const LATE: Table = Table::new(2, "Late");
+const A: RowTable = RowTable::new(1, "Accounts");
+const LATE: RowTable = RowTable::new(2, "Late");
 
 const ROLE: &str = "RETRIE_DB_TEST_ROLE";
 const DIR: &str = "RETRIE_DB_TEST_DIR";
 
 /// A child process in a role, with its output lines.
-struct Process {
+struct ChildProcess {
     child: Child,
     input: ChildStdin,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
 
-impl Process {
+impl ChildProcess {
     fn start(role: &str, dir: &Path, prelude: &str) -> Self {
         let program = std::env::current_exe().unwrap();
         let script = format!("{prelude} exec \"$0\" --exact datadir::child_process --nocapture");
@@ -43,7 +46,7 @@ impl Process {
         Self { child, input, lines }
     }
 
-    /// The next line that the child says (as opposed to its test harness).
+    /// The next line that the child prints (as opposed to its test harness).
     fn hear(&mut self) -> String {
         for line in self.lines.by_ref() {
             if let Some((_, said)) = line.unwrap().split_once("SAYS ") {
@@ -73,22 +76,22 @@ fn wait() {
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
 }
 
-/// Does nothing unless another test of this file has started the program for it.
+/// The child process; does nothing unless another test of this file has started the program.
 #[test]
 fn child_process() {
     let (Ok(role), Some(dir)) = (std::env::var(ROLE), std::env::var_os(DIR)) else { return };
     match role.as_str() {
-        "writer" => match Db::open(&dir, &OpenOptions::default()) {
+        "writer" => match DatabaseEnv::open(&dir, &OpenOptions::default()) {
             Ok(_) => say("opened"),
             Err(e) => say(e),
         },
         "holder" => {
-            let _db = Db::open(&dir, &OpenOptions::default()).unwrap();
+            let _db = DatabaseEnv::open(&dir, &OpenOptions::default()).unwrap();
             say(std::process::id());
             wait();
         }
         "reader" => {
-            let db = Db::open(&dir, &OpenOptions::read_only()).unwrap();
+            let db = DatabaseEnv::open(&dir, &OpenOptions::read_only()).unwrap();
             let old = db.begin_read().unwrap();
             let show = |read: &dyn KvRead| {
                 let value = |table| {
@@ -106,7 +109,7 @@ fn child_process() {
             wait();
         }
         "crash" => {
-            let db = Db::open(&dir, &OpenOptions::default()).unwrap();
+            let db = DatabaseEnv::open(&dir, &OpenOptions::default()).unwrap();
             write(&db, b"committed", b"1").unwrap();
             let mut txn = db.begin_write().unwrap();
             txn.put(A, b"lost", b"1").unwrap();
@@ -115,14 +118,14 @@ fn child_process() {
         }
         "fill" => {
             let options = OpenOptions { growth_step: 1 << 16, ..OpenOptions::default() };
-            let db = Db::open(&dir, &options).unwrap();
+            let db = DatabaseEnv::open(&dir, &options).unwrap();
             let error = fill(&db, 1 << 16).unwrap_err();
             say(matches!(error, DbError::DiskFull { .. }));
             say(error);
         }
         "fill-new" => {
             let options = OpenOptions { growth_step: 1 << 16, ..OpenOptions::default() };
-            let filled = Db::create(&dir, &options).and_then(|db| fill(&db, 1 << 16));
+            let filled = DatabaseEnv::create(&dir, &options).and_then(|db| fill(&db, 1 << 16));
             let error = filled.unwrap_err();
             say(matches!(error, DbError::DiskFull { .. }));
             say(error);
@@ -131,7 +134,7 @@ fn child_process() {
     }
 }
 
-fn write(db: &Db, key: &[u8], value: &[u8]) -> Result<(), DbError> {
+fn write(db: &DatabaseEnv, key: &[u8], value: &[u8]) -> Result<(), DbError> {
     let mut txn = db.begin_write()?;
     txn.put(A, key, value).map_err(cause)?;
     txn.commit()
@@ -142,7 +145,7 @@ fn cause(error: StoreError) -> DbError {
 }
 
 /// Commits batches of rows until one fails.
-fn fill(db: &Db, batches: u32) -> Result<(), DbError> {
+fn fill(db: &DatabaseEnv, batches: u32) -> Result<(), DbError> {
     for batch in 0..batches {
         let mut txn = db.begin_write()?;
         fill_batch(&mut txn, batch)?;
@@ -159,8 +162,8 @@ fn fill_batch(txn: &mut WriteTxn, batch: u32) -> Result<(), DbError> {
     Ok(())
 }
 
-/// All rows of a fill: whole batches only.
-fn check_filled(db: &Db) -> u64 {
+/// The number of rows of a fill; only whole batches may be stored.
+fn check_filled(db: &DatabaseEnv) -> u64 {
     let rows = db.state_store().snapshot().unwrap().count(A).unwrap();
     assert!(rows > 0 && rows.is_multiple_of(16), "{rows} rows: a part of a batch is there");
     rows
@@ -172,31 +175,32 @@ fn opening_creating_and_reopening() {
     let datadir = dir.path().join("some/where");
     let options = OpenOptions { state_tables: vec![A], ..OpenOptions::default() };
     for options in [&options, &OpenOptions::read_only()] {
-        let missing = Db::open(&datadir, options).unwrap_err();
+        let missing = DatabaseEnv::open(&datadir, options).unwrap_err();
         assert!(matches!(missing, DbError::NoDatadir { .. }), "{missing:?}");
         assert!(missing.to_string().contains("some/where"), "{missing}");
     }
     assert!(!datadir.exists(), "a failed opening creates nothing");
-    let db = Db::create(&datadir, &options).unwrap();
+    let db = DatabaseEnv::create(&datadir, &options).unwrap();
     assert!(db.stats().unwrap().tables.iter().any(|t| t.name == "StateAccounts"));
     write(&db, b"k", b"v").unwrap();
-    let twice = Db::open(&datadir, &options).unwrap_err();
+    let twice = DatabaseEnv::open(&datadir, &options).unwrap_err();
     assert!(matches!(&twice, DbError::InUse { holder, .. } if holder.contains("this process")));
     // MDBX allows an environment once per process, even for reading.
-    let beside = Db::open(&datadir, &OpenOptions::read_only()).unwrap_err();
+    let beside = DatabaseEnv::open(&datadir, &OpenOptions::read_only()).unwrap_err();
     assert!(matches!(beside, DbError::AlreadyOpen { .. }), "{beside:?}");
     // A snapshot keeps the datadir open, its end closes it.
     let snapshot = db.begin_read().unwrap();
     drop(db);
-    assert!(matches!(Db::open(&datadir, &options), Err(DbError::InUse { .. })));
+    assert!(matches!(DatabaseEnv::open(&datadir, &options), Err(DbError::InUse { .. })));
     drop(snapshot);
-    let exists = Db::create(&datadir, &options).unwrap_err();
+    let exists = DatabaseEnv::create(&datadir, &options).unwrap_err();
     assert!(matches!(exists, DbError::Exists { .. }), "{exists:?}");
     let no_sync = OpenOptions { sync: SyncMode::NoSync, ..options.clone() };
-    let reopened: [&dyn Fn() -> Result<Db, DbError>; 3] =
-        [&|| Db::open(&datadir, &options), &|| Db::open_or_create(&datadir, &no_sync), &|| {
-            Db::open(&datadir, &OpenOptions::read_only())
-        }];
+    let reopened: [&dyn Fn() -> Result<DatabaseEnv, DbError>; 3] = [
+        &|| DatabaseEnv::open(&datadir, &options),
+        &|| DatabaseEnv::open_or_create(&datadir, &no_sync),
+        &|| DatabaseEnv::open(&datadir, &OpenOptions::read_only()),
+    ];
     for open in reopened {
         let value = open().unwrap().state_store().snapshot().unwrap().get(A, b"k").unwrap();
         assert_eq!(value.unwrap(), b"v"[..]);
@@ -207,7 +211,7 @@ fn opening_creating_and_reopening() {
 fn too_many_snapshots_are_an_error_until_one_ends() {
     let dir = tempfile::tempdir().unwrap();
     let options = OpenOptions { max_readers: 8, ..OpenOptions::default() };
-    let db = Db::create(dir.path(), &options).unwrap();
+    let db = DatabaseEnv::create(dir.path(), &options).unwrap();
     let mut snapshots = Vec::new();
     // MDBX rounds the number up to fill a page.
     let full = loop {
@@ -228,7 +232,7 @@ fn file_that_is_no_database_is_refused() {
     std::fs::create_dir(dir.path().join("db")).unwrap();
     std::fs::write(dir.path().join("db/mdbx.dat"), vec![7; 65536]).unwrap();
     for options in [OpenOptions::default(), OpenOptions::read_only()] {
-        let refused = Db::open(dir.path(), &options).unwrap_err();
+        let refused = DatabaseEnv::open(dir.path(), &options).unwrap_err();
         assert!(matches!(refused, DbError::NotADatabase { .. }), "{refused:?}");
         assert!(refused.to_string().contains("mdbx.dat"), "{refused}");
     }
@@ -237,15 +241,15 @@ fn file_that_is_no_database_is_refused() {
 #[test]
 fn second_process_is_refused_with_the_first_ones_id() {
     let dir = tempfile::tempdir().unwrap();
-    drop(Db::create(dir.path(), &OpenOptions::default()).unwrap());
-    let mut holder = Process::start("holder", dir.path(), "");
+    drop(DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap());
+    let mut holder = ChildProcess::start("holder", dir.path(), "");
     let pid = holder.hear();
-    let refused = Db::open(dir.path(), &OpenOptions::default()).unwrap_err();
+    let refused = DatabaseEnv::open(dir.path(), &OpenOptions::default()).unwrap_err();
     let expected = format!("datadir {} is in use by process {pid}", dir.path().display());
     assert!(refused.to_string().starts_with(&expected), "{refused}");
     holder.end();
-    let _db = Db::open(dir.path(), &OpenOptions::default()).unwrap();
-    let mut other = Process::start("writer", dir.path(), "");
+    let _db = DatabaseEnv::open(dir.path(), &OpenOptions::default()).unwrap();
+    let mut other = ChildProcess::start("writer", dir.path(), "");
     let refused = other.hear();
     assert!(refused.contains(&format!("process {}", std::process::id())), "{refused}");
     other.end();
@@ -254,9 +258,9 @@ fn second_process_is_refused_with_the_first_ones_id() {
 #[test]
 fn other_process_reads_beside_the_writer() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
+    let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
     write(&db, b"k", b"one").unwrap();
-    let mut reader = Process::start("reader", dir.path(), "");
+    let mut reader = ChildProcess::start("reader", dir.path(), "");
     assert_eq!(reader.hear(), "one -");
     let mut txn = db.begin_write().unwrap();
     txn.put(A, b"k", b"two").unwrap();
@@ -274,11 +278,11 @@ fn other_process_reads_beside_the_writer() {
 #[test]
 fn crash_loses_the_open_transaction_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
-    drop(Db::create(dir.path(), &OpenOptions::default()).unwrap());
-    let mut child = Process::start("crash", dir.path(), "");
+    drop(DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap());
+    let mut child = ChildProcess::start("crash", dir.path(), "");
     assert_eq!(child.hear(), "now");
     child.end();
-    let db = Db::open(dir.path(), &OpenOptions::default()).unwrap();
+    let db = DatabaseEnv::open(dir.path(), &OpenOptions::default()).unwrap();
     let snapshot = db.state_store().snapshot().unwrap();
     assert!(snapshot.get(A, b"committed").unwrap().is_some());
     assert!(snapshot.get(A, b"lost").unwrap().is_none());
@@ -288,7 +292,7 @@ fn crash_loses_the_open_transaction_and_nothing_else() {
 fn full_map_is_an_error_and_a_larger_one_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let tiny = OpenOptions { map_limit: 1 << 20, sync: SyncMode::NoSync, ..OpenOptions::default() };
-    let db = Db::create(dir.path(), &tiny).unwrap();
+    let db = DatabaseEnv::create(dir.path(), &tiny).unwrap();
     let full = fill(&db, 1000).unwrap_err();
     assert!(matches!(full, DbError::MapFull { limit: 1_048_576, .. }), "{full:?}");
     let rows = check_filled(&db);
@@ -301,7 +305,7 @@ fn full_map_is_an_error_and_a_larger_one_goes_on() {
     assert_eq!(check_filled(&db), rows);
     drop(db);
     let larger = OpenOptions { map_limit: 64 << 20, ..tiny };
-    let db = Db::open(dir.path(), &larger).unwrap();
+    let db = DatabaseEnv::open(dir.path(), &larger).unwrap();
     assert_eq!(check_filled(&db), rows);
     fill(&db, 200).unwrap();
     assert_eq!(check_filled(&db), 200 * 16);
@@ -312,25 +316,28 @@ fn full_map_is_an_error_and_a_larger_one_goes_on() {
 fn full_disk_is_an_error_and_the_datadir_stays_good() {
     let dir = tempfile::tempdir().unwrap();
     drop(
-        Db::create(dir.path(), &OpenOptions { growth_step: 1 << 16, ..OpenOptions::default() })
-            .unwrap(),
+        DatabaseEnv::create(
+            dir.path(),
+            &OpenOptions { growth_step: 1 << 16, ..OpenOptions::default() },
+        )
+        .unwrap(),
     );
     // A limit on file sizes (2 MiB) is the one way to fill a disk that needs no privileges.
-    let mut child = Process::start("fill", dir.path(), "trap '' XFSZ; ulimit -f 4096;");
+    let mut child = ChildProcess::start("fill", dir.path(), "trap '' XFSZ; ulimit -f 4096;");
     let typed = child.hear();
     let message = child.hear();
     child.end();
     assert_eq!(typed, "true", "{message}");
     assert!(message.contains("no space left"), "{message}");
     assert!(message.contains(&dir.path().display().to_string()), "{message}");
-    let db = Db::open(dir.path(), &OpenOptions::default()).unwrap();
+    let db = DatabaseEnv::open(dir.path(), &OpenOptions::default()).unwrap();
     let rows = check_filled(&db);
     fill(&db, 100).unwrap();
     assert_eq!(check_filled(&db), rows.max(1600));
 }
 
-/// A disk of its own, where a process may have one. The last write is cut short, of which MDBX says
-/// "input/output error" and no more.
+/// A small disk of its own, if the process may mount one. The last write is cut short, and MDBX
+/// reports only "input/output error".
 #[test]
 #[cfg(target_os = "linux")]
 fn a_disk_without_room_is_called_full() {
@@ -346,7 +353,7 @@ fn a_disk_without_room_is_called_full() {
         let prelude = format!(
             "{namespace} sh -c 'mount -t tmpfs -o size={kib}k tmpfs \"${DIR}\" && \"$@\"' sh"
         );
-        let mut child = Process::start("fill-new", dir.path(), &prelude);
+        let mut child = ChildProcess::start("fill-new", dir.path(), &prelude);
         let (typed, message) = (child.hear(), child.hear());
         child.end();
         assert_eq!(typed, "true", "{kib} KiB: {message}");
@@ -358,23 +365,23 @@ fn a_disk_without_room_is_called_full() {
 #[test]
 fn a_datadir_keeps_its_chain() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
+    let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
     let spec = || db.begin_read().unwrap().spec();
     let check = |chain: &ChainSpec| db.begin_read().unwrap().check_spec(chain);
     assert!(matches!(spec(), Err(DbError::NotInitialised { .. })));
     let own = ChainSpec::dev().to_genesis_json().unwrap().replace("1337", "7331");
     let own = ChainSpec::from_genesis_json(&own).unwrap();
-    let raw = Identity::plain("raw", 2, HashId::None);
+    let raw = BackendIdentity::plain("raw", 2, HashId::None);
     let stamp = |chain_id, genesis, mode| {
         let mut txn = db.begin_write().unwrap();
-        txn.put_metadata(&Metadata::new(chain_id, genesis, &raw, mode)).unwrap();
+        txn.put_metadata(&DatadirMetadata::new(chain_id, genesis, &raw, mode)).unwrap();
         txn.commit().unwrap();
     };
     stamp(7331, own.genesis_hash(), StateRootMode::Shadow);
     let unknown = spec().unwrap_err();
     assert!(matches!(unknown, DbError::UnknownChain { id: 7331, .. }), "{unknown:?}");
     assert!(unknown.to_string().contains("which rules its chain 7331"), "{unknown}");
-    db.keep_spec(&own).unwrap();
+    db.store_spec(&own).unwrap();
     let kept = spec().unwrap();
     assert_eq!(kept.genesis_hash(), own.genesis_hash());
     assert!(kept.forks().eq(own.forks()));
@@ -394,7 +401,7 @@ fn a_datadir_keeps_its_chain() {
     let hoodi = ChainSpec::hoodi();
     stamp(hoodi.chain_id(), hoodi.genesis_hash(), StateRootMode::Header);
     assert!(matches!(spec(), Err(DbError::Corrupt { .. })), "another chain is kept");
-    db.keep_spec(&hoodi).unwrap();
+    db.store_spec(&hoodi).unwrap();
     assert_eq!(db.begin_read().unwrap().note("chain").unwrap().unwrap(), b"hoodi"[..]);
     assert_eq!(spec().unwrap().name(), "hoodi");
     let put = |note: Option<&[u8]>| {
@@ -417,19 +424,19 @@ fn a_datadir_keeps_its_chain() {
 #[test]
 fn foreign_datadirs_are_refused_and_both_sides_named() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
-    let raw = Identity::plain("raw", 2, HashId::None);
-    let made = Metadata::new(1, B256::repeat_byte(7), &raw, StateRootMode::Shadow);
+    let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
+    let raw = BackendIdentity::plain("raw", 2, HashId::None);
+    let made = DatadirMetadata::new(1, B256::repeat_byte(7), &raw, StateRootMode::Shadow);
     assert!(matches!(db.check_metadata(&made), Err(DbError::NotInitialised { .. })));
     db.init_metadata(&made).unwrap();
     db.init_metadata(&made).unwrap();
     assert_eq!(db.check_metadata(&made).unwrap(), made);
     drop(db);
 
-    let db = Db::open(dir.path(), &OpenOptions::read_only()).unwrap();
+    let db = DatabaseEnv::open(dir.path(), &OpenOptions::read_only()).unwrap();
     assert_eq!(db.metadata().unwrap(), made);
-    type Difference = fn(&mut Metadata);
-    let cases: [(Difference, &[&str]); 8] = [
+    type MetadataChange = fn(&mut DatadirMetadata);
+    let cases: [(MetadataChange, &[&str]); 8] = [
         (|m| m.backend = "mpt".into(), &["backend raw, not mpt"]),
         (|m| m.backend_version = 3, &["format 2", "format 3", "import again"]),
         (|m| m.backend_version = 1, &["format 2", "format 1", "newer version"]),
@@ -449,7 +456,7 @@ fn foreign_datadirs_are_refused_and_both_sides_named() {
     }
     drop(db);
 
-    let db = Db::open(dir.path(), &OpenOptions::default()).unwrap();
+    let db = DatabaseEnv::open(dir.path(), &OpenOptions::default()).unwrap();
     let mut other = made.clone();
     other.backend = "mpt".into();
     assert!(matches!(db.init_metadata(&other), Err(DbError::BackendMismatch { .. })));
@@ -463,7 +470,7 @@ fn foreign_datadirs_are_refused_and_both_sides_named() {
 fn statistics_name_every_table_and_serialise() {
     let dir = tempfile::tempdir().unwrap();
     let options = OpenOptions { state_tables: vec![A], ..OpenOptions::default() };
-    let db = Db::create(dir.path(), &options).unwrap();
+    let db = DatabaseEnv::create(dir.path(), &options).unwrap();
     write(&db, b"k", &[1; 10_000]).unwrap();
     let stats = db.stats().unwrap();
     assert_eq!(stats.page_size, 4096);

@@ -2,8 +2,8 @@
 
 use alloy_primitives::Bytes;
 use proptest::prelude::*;
-use retrie_db::{Db, DbError, OpenOptions, SyncMode};
-use retrie_state::{Direction, KeyRange, KvRead, KvWrite, Row, StoreError, Table};
+use retrie_db::{DatabaseEnv, DbError, OpenOptions, SyncMode};
+use retrie_state::{KeyRange, KvRead, KvWrite, RowTable, ScanDirection, StoreError, TableRow};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -12,13 +12,13 @@ use std::{
     },
 };
 
-const A: Table = Table::new(1, "Accounts");
-const B: Table = Table::new(2, "Slots");
+const A: RowTable = RowTable::new(1, "Accounts");
+const B: RowTable = RowTable::new(2, "Slots");
 
-fn fresh() -> (tempfile::TempDir, Db) {
+fn fresh() -> (tempfile::TempDir, DatabaseEnv) {
     let dir = tempfile::tempdir().unwrap();
     let options = OpenOptions { sync: SyncMode::NoSync, ..OpenOptions::default() };
-    let db = Db::create(dir.path(), &options).unwrap();
+    let db = DatabaseEnv::create(dir.path(), &options).unwrap();
     (dir, db)
 }
 
@@ -26,21 +26,26 @@ fn cause(error: &StoreError) -> &DbError {
     error.source.downcast_ref().expect("the cause is a DbError")
 }
 
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+type RowModel = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn model_scan(model: &Model, range: KeyRange<'_>, direction: Direction, limit: usize) -> Vec<Row> {
+fn model_scan(
+    model: &RowModel,
+    range: KeyRange<'_>,
+    direction: ScanDirection,
+    limit: usize,
+) -> Vec<TableRow> {
     let inside = |(key, value): (&Vec<u8>, &Vec<u8>)| {
         range.contains(key).then(|| (Bytes::from(key.clone()), Bytes::from(value.clone())))
     };
     match direction {
-        Direction::Forward => model.iter().filter_map(inside).take(limit).collect(),
-        Direction::Backward => model.iter().rev().filter_map(inside).take(limit).collect(),
+        ScanDirection::Forward => model.iter().filter_map(inside).take(limit).collect(),
+        ScanDirection::Backward => model.iter().rev().filter_map(inside).take(limit).collect(),
     }
 }
 
-fn assert_like_model(read: &dyn KvRead, table: Table, model: &Model, probes: &[Vec<u8>]) {
+fn assert_like_model(read: &dyn KvRead, table: RowTable, model: &RowModel, probes: &[Vec<u8>]) {
     assert_eq!(read.count(table).unwrap(), model.len() as u64);
-    for direction in [Direction::Forward, Direction::Backward] {
+    for direction in [ScanDirection::Forward, ScanDirection::Backward] {
         let all = read.scan(table, KeyRange::ALL, direction, usize::MAX).unwrap();
         assert_eq!(all, model_scan(model, KeyRange::ALL, direction, usize::MAX));
         assert_eq!(read.seek(table, None, direction).unwrap().as_ref(), all.first());
@@ -48,19 +53,19 @@ fn assert_like_model(read: &dyn KvRead, table: Table, model: &Model, probes: &[V
     for probe in probes {
         let expected = model.get(probe).map(|value| Bytes::from(value.clone()));
         assert_eq!(read.get(table, probe).unwrap(), expected, "get {probe:?}");
-        let at_or_after = model_scan(model, KeyRange::from(probe), Direction::Forward, 1);
-        let found = read.seek(table, Some(probe), Direction::Forward).unwrap();
+        let at_or_after = model_scan(model, KeyRange::from(probe), ScanDirection::Forward, 1);
+        let found = read.seek(table, Some(probe), ScanDirection::Forward).unwrap();
         assert_eq!(found, at_or_after.first().cloned(), "seek forward {probe:?}");
         let mut beyond = probe.clone();
         beyond.push(0);
         let up_to = KeyRange { start: &[], end: Some(&beyond) };
-        let at_or_before = model_scan(model, up_to, Direction::Backward, 1);
-        let found = read.seek(table, Some(probe), Direction::Backward).unwrap();
+        let at_or_before = model_scan(model, up_to, ScanDirection::Backward, 1);
+        let found = read.seek(table, Some(probe), ScanDirection::Backward).unwrap();
         assert_eq!(found, at_or_before.first().cloned(), "seek backward {probe:?}");
     }
     for (start, other) in probes.iter().zip(probes.iter().rev()) {
         for end in [None, Some(other.as_slice())] {
-            for direction in [Direction::Forward, Direction::Backward] {
+            for direction in [ScanDirection::Forward, ScanDirection::Backward] {
                 for limit in [0, 1, 3, usize::MAX] {
                     let range = KeyRange { start, end };
                     assert_eq!(
@@ -75,12 +80,12 @@ fn assert_like_model(read: &dyn KvRead, table: Table, model: &Model, probes: &[V
 }
 
 fn key() -> impl Strategy<Value = Vec<u8>> {
-    // Few different bytes, so that keys meet and are prefixes of each other.
+    // Few different bytes, so that keys collide and are prefixes of each other.
     prop::collection::vec(prop::sample::select(vec![0, 1, 0x7f, 0xff]), 0..4)
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum KvStep {
     Put(Vec<u8>, usize),
     Delete(Vec<u8>),
     Clear,
@@ -88,14 +93,14 @@ enum Step {
     Abort,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = KvStep> {
     prop_oneof![
         10 => (key(), prop::sample::select(vec![0, 1, 40, 1500, 5000]))
-            .prop_map(|(key, len)| Step::Put(key, len)),
-        4 => key().prop_map(Step::Delete),
-        1 => Just(Step::Clear),
-        2 => Just(Step::Commit),
-        1 => Just(Step::Abort),
+            .prop_map(|(key, len)| KvStep::Put(key, len)),
+        4 => key().prop_map(KvStep::Delete),
+        1 => Just(KvStep::Clear),
+        2 => Just(KvStep::Commit),
+        1 => Just(KvStep::Abort),
     ]
 }
 
@@ -109,31 +114,31 @@ proptest! {
     ) {
         let (_dir, db) = fresh();
         let store = db.state_store();
-        let mut committed = Model::new();
-        let mut model = Model::new();
+        let mut committed = RowModel::new();
+        let mut model = RowModel::new();
         let mut txn = store.begin_write().unwrap();
         for (i, step) in steps.into_iter().enumerate() {
             match step {
-                Step::Put(key, len) => {
+                KvStep::Put(key, len) => {
                     let value = vec![i as u8; len];
                     txn.put(A, &key, &value).unwrap();
                     // The other table must not matter.
                     txn.put(B, &key, b"other").unwrap();
                     model.insert(key, value);
                 }
-                Step::Delete(key) => {
+                KvStep::Delete(key) => {
                     prop_assert_eq!(txn.delete(A, &key).unwrap(), model.remove(&key).is_some());
                 }
-                Step::Clear => {
+                KvStep::Clear => {
                     txn.clear(A).unwrap();
                     model.clear();
                 }
-                Step::Commit => {
+                KvStep::Commit => {
                     txn.commit().unwrap();
                     committed = model.clone();
                     txn = store.begin_write().unwrap();
                 }
-                Step::Abort => {
+                KvStep::Abort => {
                     drop(txn);
                     model = committed.clone();
                     txn = store.begin_write().unwrap();
@@ -166,15 +171,15 @@ fn snapshot_does_not_see_later_commits_nor_tables_created_later() {
     for _ in 0..2 {
         assert_eq!(empty.get(A, b"k").unwrap(), None);
         assert_eq!(empty.count(A).unwrap(), 0);
-        assert_eq!(empty.seek(A, None, Direction::Forward).unwrap(), None);
-        assert_eq!(empty.scan(A, KeyRange::ALL, Direction::Backward, 9).unwrap(), []);
+        assert_eq!(empty.seek(A, None, ScanDirection::Forward).unwrap(), None);
+        assert_eq!(empty.scan(A, KeyRange::ALL, ScanDirection::Backward, 9).unwrap(), []);
         assert_eq!(one.get(A, b"k").unwrap().unwrap(), b"1"[..]);
         assert_eq!(one.get(B, b"new").unwrap(), None);
     }
     assert_eq!(store.snapshot().unwrap().get(A, b"k").unwrap().unwrap(), b"2"[..]);
 }
 
-/// The table's handle must be known to all before its first row can be seen.
+/// Each reader must find the table's handle before it can see the table's first row.
 #[test]
 fn rows_of_a_new_table_are_seen_from_the_moment_of_its_commit() {
     const NAMES: [&str; 40] = [
@@ -182,7 +187,8 @@ fn rows_of_a_new_table_are_seen_from_the_moment_of_its_commit() {
         "15", "16", "17", "18", "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29",
         "30", "31", "32", "33", "34", "35", "36", "37", "38", "39",
     ];
-    let tables: Vec<_> = (0_u8..).zip(NAMES).map(|(id, name)| Table::new(id + 10, name)).collect();
+    let tables: Vec<_> =
+        (0_u8..).zip(NAMES).map(|(id, name)| RowTable::new(id + 10, name)).collect();
     let (_dir, db) = fresh();
     let store = db.state_store();
     let mut txn = store.begin_write().unwrap();
@@ -277,7 +283,11 @@ fn threads_share_one_snapshot_while_commits_go_on() {
                                     }
                                     if i.is_multiple_of(97) {
                                         let row = snapshot
-                                            .seek(A, Some(&i.to_be_bytes()), Direction::Backward)
+                                            .seek(
+                                                A,
+                                                Some(&i.to_be_bytes()),
+                                                ScanDirection::Backward,
+                                            )
                                             .unwrap()
                                             .unwrap();
                                         assert_eq!(*row.0, i.to_be_bytes()[..]);
@@ -320,11 +330,12 @@ fn writer_that_keeps_coming_back_does_not_starve_others() {
             drop(db.begin_write().unwrap());
             overtaken.push(rounds.load(Ordering::Relaxed) - before);
         }
-        // First, as the scope waits for the other thread.
+        // Before the assertion, as the scope waits for the other thread.
         stop.store(true, Ordering::Relaxed);
-        // A busy machine may hold this thread up before it has queued. Starved it would be each time.
+        // A busy machine may delay this thread before it queues; a starved thread would wait each
+        // time.
         let in_turn = overtaken.iter().filter(|between| **between <= 2).count();
-        assert!(in_turn >= 15, "so many transactions of another thread came first: {overtaken:?}");
+        assert!(in_turn >= 15, "too many transactions of another thread came first: {overtaken:?}");
     });
 }
 
@@ -354,7 +365,7 @@ fn appending_keeps_order_and_refuses_disorder() {
     txn.append(A, &1000_u32.to_be_bytes(), &[1; 100]).unwrap();
     txn.commit().unwrap();
     let snapshot = store.snapshot().unwrap();
-    let rows = snapshot.scan(A, KeyRange::ALL, Direction::Forward, usize::MAX).unwrap();
+    let rows = snapshot.scan(A, KeyRange::ALL, ScanDirection::Forward, usize::MAX).unwrap();
     assert_eq!(rows.len(), 1001);
     assert!(rows.iter().all(|(_, value)| **value == [1; 100][..]));
 }
@@ -379,9 +390,9 @@ fn longest_key_works_and_a_longer_one_is_an_error_not_an_abort() {
     let snapshot = store.snapshot().unwrap();
     assert_eq!(snapshot.get(A, &longest).unwrap().unwrap(), b"v"[..]);
     too_long(snapshot.get(A, &longer).unwrap_err());
-    too_long(snapshot.seek(A, Some(&longer), Direction::Forward).unwrap_err());
+    too_long(snapshot.seek(A, Some(&longer), ScanDirection::Forward).unwrap_err());
     for range in [KeyRange::from(&longer), KeyRange::new(&[], &longer)] {
-        too_long(snapshot.scan(A, range, Direction::Backward, 1).unwrap_err());
+        too_long(snapshot.scan(A, range, ScanDirection::Backward, 1).unwrap_err());
     }
 }
 
@@ -389,7 +400,7 @@ fn longest_key_works_and_a_longer_one_is_an_error_not_an_abort() {
 fn one_id_cannot_stand_for_two_tables() {
     let (_dir, db) = fresh();
     let store = db.state_store();
-    let impostor = Table::new(A.id, "Impostor");
+    let impostor = RowTable::new(A.id, "Impostor");
     let mut txn = store.begin_write().unwrap();
     txn.put(A, b"k", b"v").unwrap();
     let refused = txn.put(impostor, b"k", b"v").unwrap_err();
@@ -467,7 +478,8 @@ fn several_large_environments_in_one_process_do_not_disturb_each_other() {
     // Memory above the maps, free again when the values below look for some.
     let hole = vec![1_u8; 64 << 20];
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let stores = folders.each_ref().map(|folder| Db::create(folder.path(), &options).unwrap());
+    let stores =
+        folders.each_ref().map(|folder| DatabaseEnv::create(folder.path(), &options).unwrap());
     drop(hole);
     let value = vec![7; 1 << 20];
     for db in &stores {
@@ -476,9 +488,12 @@ fn several_large_environments_in_one_process_do_not_disturb_each_other() {
             txn.put(A, &[i], &value).unwrap();
         }
         for i in 0..80_u8 {
-            assert_eq!(txn.seek(A, Some(&[i]), Direction::Forward).unwrap().unwrap().0[..], [i]);
+            assert_eq!(
+                txn.seek(A, Some(&[i]), ScanDirection::Forward).unwrap().unwrap().0[..],
+                [i]
+            );
             let next = [i + 1];
-            let rows = txn.scan(A, KeyRange::new(&[i], &next), Direction::Backward, 2).unwrap();
+            let rows = txn.scan(A, KeyRange::new(&[i], &next), ScanDirection::Backward, 2).unwrap();
             assert_eq!((rows.len(), rows[0].1.len()), (1, value.len()));
             assert!(txn.get(A, &[i]).unwrap().is_some());
         }

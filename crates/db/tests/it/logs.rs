@@ -1,12 +1,13 @@
-//! The index of logs against a plain look at every block: random chains, filters and reorganisations;
-//! pruning, datadirs of before, and kills.
+//! The log index compared with a scan of every block: random chains, filters and reorganisations;
+//! pruning, datadirs without an index, and kills.
 
-use crate::common::{Full, child, transactions};
+use crate::common::{FullBlock, child, transactions};
 use alloy_primitives::{Address, B256, Bytes, Log, U256, logs_bloom};
 use mdbx::{DatabaseFlags, Environment, Geometry};
 use retrie_chainspec::primitives::{Receipt, TxType};
 use retrie_db::{
-    ChainRead, Db, DbError, Kept, KeptBlocks, LogBounds, LogQuery, OpenOptions, ReadTxn, SyncMode,
+    ChainRead, DatabaseEnv, DbError, HistoryKept, KeptBlocks, LogBounds, LogQuery, OpenOptions,
+    ReadTxn, SyncMode,
 };
 use retrie_state::BlockRef;
 use std::{
@@ -21,9 +22,9 @@ use std::{
 const ROLE: &str = "RETRIE_DB_TEST_INDEXER";
 
 /// SplitMix64.
-struct Random(u64);
+struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -46,18 +47,18 @@ fn topic(number: u64) -> B256 {
 }
 
 /// Of a few addresses and topics, so that they come again; topics at all places are of one kind.
-fn log(random: &mut Random) -> Log {
+fn log(random: &mut SplitMix64) -> Log {
     let topics = (0..random.below(5)).map(|_| topic(random.below(12))).collect();
     Log::new_unchecked(address(random.below(6)), topics, Bytes::new())
 }
 
-fn receipt(tx_type: TxType, cumulative_gas_used: u64, random: &mut Random) -> Receipt {
+fn receipt(tx_type: TxType, cumulative_gas_used: u64, random: &mut SplitMix64) -> Receipt {
     let logs = (0..random.below(6).saturating_sub(2)).map(|_| log(random)).collect();
     Receipt { tx_type, success: true, cumulative_gas_used, logs }
 }
 
 /// A child with up to three transactions, most of them without logs.
-fn block(parent: Option<&Full>, random: &mut Random) -> Full {
+fn block(parent: Option<&FullBlock>, random: &mut SplitMix64) -> FullBlock {
     let salt = random.next();
     let mut full = child(parent, salt, transactions(salt >> 8));
     full.block.body.transactions.truncate((salt % 4) as usize);
@@ -69,17 +70,17 @@ fn block(parent: Option<&Full>, random: &mut Random) -> Full {
     full
 }
 
-/// What is looked for; an empty list is anything.
+/// A search; an empty list matches anything.
 #[derive(Clone, Debug, Default)]
-struct Filter {
+struct LogFilter {
     addresses: Vec<Address>,
     topics: [Vec<B256>; 4],
 }
 
-impl Filter {
-    fn random(random: &mut Random) -> Self {
+impl LogFilter {
+    fn random(random: &mut SplitMix64) -> Self {
         let mut filter = Self::default();
-        let some = |random: &mut Random| match random.below(6) {
+        let some = |random: &mut SplitMix64| match random.below(6) {
             0..=2 => 0,
             3..=4 => 1,
             _ => 1 + random.below(40),
@@ -103,7 +104,7 @@ impl Filter {
             })
     }
 
-    /// Whether each list has something of the block, in whatever logs.
+    /// Whether each list has a term of the block, in any of its logs.
     fn touches(&self, logs: &[&Log]) -> bool {
         (self.addresses.is_empty() || logs.iter().any(|log| self.addresses.contains(&log.address)))
             && (0..4).all(|at| {
@@ -118,20 +119,26 @@ impl Filter {
     }
 }
 
-fn candidates(read: &ReadTxn, filter: &Filter, range: RangeInclusive<u64>) -> Vec<u64> {
+fn candidates(read: &ReadTxn, filter: &LogFilter, range: RangeInclusive<u64>) -> Vec<u64> {
     let query = filter.query();
     let found = read.log_candidates(&query, range, u64::MAX).unwrap();
     found.map(Result::unwrap).collect()
 }
 
-/// Blocks of which the index says nothing.
+/// Blocks that the index does not cover.
 fn not_indexed(read: &ReadTxn, range: RangeInclusive<u64>) -> Vec<u64> {
-    let nobody = Filter { addresses: vec![address(1 << 40)], ..Filter::default() };
+    let nobody = LogFilter { addresses: vec![address(1 << 40)], ..LogFilter::default() };
     candidates(read, &nobody, range)
 }
 
-/// Candidates are all blocks without an index, and of the others those that have all that is wanted.
-fn assert_searched(read: &ReadTxn, chain: &[Full], filter: &Filter, range: RangeInclusive<u64>) {
+/// Candidates must be all blocks without an index, and the indexed blocks that have all wanted
+/// terms.
+fn assert_searched(
+    read: &ReadTxn,
+    chain: &[FullBlock],
+    filter: &LogFilter,
+    range: RangeInclusive<u64>,
+) {
     let found = candidates(read, filter, range.clone());
     let not_indexed = not_indexed(read, range.clone());
     let mut expected = Vec::new();
@@ -162,11 +169,11 @@ fn options() -> OpenOptions {
     OpenOptions { sync: SyncMode::NoSync, ..OpenOptions::default() }
 }
 
-fn step(db: &Db, bounds: &LogBounds) -> bool {
+fn step(db: &DatabaseEnv, bounds: &LogBounds) -> bool {
     db.index_logs(bounds, &AtomicBool::new(false)).unwrap()
 }
 
-fn extend(db: &Db, chain: &mut Vec<Full>, blocks: u64, random: &mut Random) {
+fn extend(db: &DatabaseEnv, chain: &mut Vec<FullBlock>, blocks: u64, random: &mut SplitMix64) {
     let mut txn = db.begin_write().unwrap();
     for _ in 0..blocks {
         let next = block(chain.last(), random);
@@ -180,17 +187,17 @@ fn extend(db: &Db, chain: &mut Vec<Full>, blocks: u64, random: &mut Random) {
 fn index_names_what_a_plain_look_finds_over_growth_and_reorganisations() {
     let mut covered = 0;
     for seed in 0..12 {
-        let mut random = Random(seed);
+        let mut random = SplitMix64(seed);
         let bounds = LogBounds {
             postings: 1 + random.below(150) as usize,
             blocks: 1 + random.below(60),
             behind: random.below(6),
         };
         let dir = tempfile::tempdir().unwrap();
-        let mut db = Db::create(dir.path(), &options()).unwrap();
+        let mut db = DatabaseEnv::create(dir.path(), &options()).unwrap();
         let mut chain = Vec::new();
-        // Branches that have been left.
-        let mut left: Vec<(usize, Vec<Full>)> = Vec::new();
+        // Abandoned branches.
+        let mut left: Vec<(usize, Vec<FullBlock>)> = Vec::new();
         for _ in 0..60 {
             match random.below(12) {
                 0..=3 => {
@@ -211,9 +218,9 @@ fn index_names_what_a_plain_look_finds_over_growth_and_reorganisations() {
                     left.push((keep, chain.split_off(keep)));
                 }
                 9 => {
-                    // Back to a branch that stands on the present one.
-                    let last = chain.last().map(|block: &Full| block.hash);
-                    let stands = |(keep, branch): &&(usize, Vec<Full>)| {
+                    // Back to a branch that forks from the current one.
+                    let last = chain.last().map(|block: &FullBlock| block.hash);
+                    let stands = |(keep, branch): &&(usize, Vec<FullBlock>)| {
                         *keep == chain.len() && Some(branch[0].block.header.parent_hash) == last
                     };
                     let Some((_, branch)) = left.iter().find(stands) else { continue };
@@ -227,14 +234,14 @@ fn index_names_what_a_plain_look_finds_over_growth_and_reorganisations() {
                 }
                 10 => {
                     drop(db);
-                    db = Db::open(dir.path(), &options()).unwrap();
+                    db = DatabaseEnv::open(dir.path(), &options()).unwrap();
                 }
                 _ => {}
             }
             let read = db.begin_read().unwrap();
             let top = chain.len() as u64 + 3;
             let (one, other) = (random.below(top), random.below(top));
-            let filter = Filter::random(&mut random);
+            let filter = LogFilter::random(&mut random);
             assert_searched(&read, &chain, &filter, one.min(other)..=one.max(other));
         }
         while step(&db, &bounds) {}
@@ -246,7 +253,7 @@ fn index_names_what_a_plain_look_finds_over_growth_and_reorganisations() {
         assert!(open.iter().all(|number| number + bounds.behind > top), "{open:?} of {top}");
         covered += top + 1 - open.len() as u64;
         for _ in 0..20 {
-            assert_searched(&read, &chain, &Filter::random(&mut random), 0..=top);
+            assert_searched(&read, &chain, &LogFilter::random(&mut random), 0..=top);
         }
     }
     assert!(covered > 1000, "{covered} blocks are little");
@@ -255,25 +262,26 @@ fn index_names_what_a_plain_look_finds_over_growth_and_reorganisations() {
 #[test]
 fn newest_blocks_are_indexed_first_and_segments_are_filled() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::create(dir.path(), &options()).unwrap();
-    let (mut chain, mut random) = (Vec::new(), Random(7));
+    let db = DatabaseEnv::create(dir.path(), &options()).unwrap();
+    let (mut chain, mut random) = (Vec::new(), SplitMix64(7));
     let bounds = LogBounds { postings: 1 << 18, blocks: 100, behind: 10 };
     extend(&db, &mut chain, 9, &mut random);
     assert!(!step(&db, &bounds), "too few to begin with");
     extend(&db, &mut chain, 341, &mut random);
     assert!(step(&db, &bounds));
-    let open = |db: &Db| not_indexed(&db.begin_read().unwrap(), 0..=chain.len() as u64 - 1);
+    let open =
+        |db: &DatabaseEnv| not_indexed(&db.begin_read().unwrap(), 0..=chain.len() as u64 - 1);
     assert_eq!(open(&db), (0..250).collect::<Vec<_>>());
     while step(&db, &bounds) {}
     assert!(open(&db).is_empty());
-    let segments = |db: &Db| {
+    let segments = |db: &DatabaseEnv| {
         let stats = db.stats().unwrap();
         let rows = |name: &str| stats.tables.iter().find(|table| table.name == name).unwrap().rows;
         assert!(rows("LogPostings") >= rows("LogSegments"));
         rows("LogSegments")
     };
     assert_eq!(segments(&db), 4);
-    // Growing by little steps makes no more segments than growing at once.
+    // Growing in small steps makes no more segments than growing at once.
     let mut more = chain.clone();
     for _ in 0..15 {
         extend(&db, &mut more, 10, &mut random);
@@ -281,7 +289,7 @@ fn newest_blocks_are_indexed_first_and_segments_are_filled() {
     }
     assert_eq!(segments(&db), 6);
     assert_whole(&db.begin_read().unwrap());
-    // Nothing comes of a step that is stopped.
+    // A stopped step has no effect.
     extend(&db, &mut more, 50, &mut random);
     assert!(!db.index_logs(&bounds, &AtomicBool::new(true)).unwrap());
     assert_eq!(not_indexed(&db.begin_read().unwrap(), 500..=549).len(), 50);
@@ -291,10 +299,10 @@ fn newest_blocks_are_indexed_first_and_segments_are_filled() {
 fn pruned_receipts_bound_the_index_and_take_it_along() {
     let dir = tempfile::tempdir().unwrap();
     let receipts = KeptBlocks { from: u64::MAX, last: 30 };
-    let kept = Kept { receipts, ..Kept::default() };
-    let db = Db::create(dir.path(), &OpenOptions { kept, ..options() }).unwrap();
+    let kept = HistoryKept { receipts, ..HistoryKept::default() };
+    let db = DatabaseEnv::create(dir.path(), &OpenOptions { kept, ..options() }).unwrap();
     let bounds = LogBounds { postings: 1 << 18, blocks: 16, behind: 4 };
-    let (mut chain, mut random) = (Vec::new(), Random(3));
+    let (mut chain, mut random) = (Vec::new(), SplitMix64(3));
     for _ in 0..20 {
         extend(&db, &mut chain, 12, &mut random);
         let read = db.begin_read().unwrap();
@@ -302,7 +310,7 @@ fn pruned_receipts_bound_the_index_and_take_it_along() {
         let top = chain.len() as u64 - 1;
         let open = not_indexed(&read, 0..=top);
         assert!((0..pruned).all(|number| open.contains(&number)), "below {pruned}: {open:?}");
-        let filter = Filter::random(&mut random);
+        let filter = LogFilter::random(&mut random);
         assert_searched(&read, &chain, &filter, 0..=top);
         drop(read);
         while step(&db, &bounds) {}
@@ -321,8 +329,8 @@ fn pruned_receipts_bound_the_index_and_take_it_along() {
 #[test]
 fn blocks_of_a_view_are_not_searched_by_the_index_of_others() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::create(dir.path(), &options()).unwrap();
-    let (mut chain, mut random) = (Vec::new(), Random(5));
+    let db = DatabaseEnv::create(dir.path(), &options()).unwrap();
+    let (mut chain, mut random) = (Vec::new(), SplitMix64(5));
     extend(&db, &mut chain, 50, &mut random);
     while step(&db, &LogBounds { behind: 1, ..LogBounds::default() }) {}
     let read = db.begin_read().unwrap();
@@ -338,7 +346,7 @@ fn blocks_of_a_view_are_not_searched_by_the_index_of_others() {
     assert!(asked(RangeInclusive::new(5, 4), 49).is_empty());
 }
 
-/// Takes the tables of the index away, as in a datadir of before there was one.
+/// Removes the tables of the index, as in a datadir of an earlier version.
 fn without_index(dir: &Path) {
     let mut builder = Environment::builder();
     builder
@@ -348,7 +356,7 @@ fn without_index(dir: &Path) {
     let tx = env.begin_rw_unsync().unwrap();
     for name in ["LogSegments", "LogPostings"] {
         let table = tx.create_db(Some(name), DatabaseFlags::empty()).unwrap();
-        // SAFETY: nobody else has a handle of the table, or a cursor on it.
+        // SAFETY: no other code has a handle of the table, or a cursor on it.
         unsafe { tx.drop_db(table) }.unwrap();
     }
     tx.commit().unwrap();
@@ -357,21 +365,21 @@ fn without_index(dir: &Path) {
 #[test]
 fn datadirs_of_before_are_read_as_they_are_and_indexed_once_they_are_written_to() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::create(dir.path(), &options()).unwrap();
-    let (mut chain, mut random) = (Vec::new(), Random(11));
+    let db = DatabaseEnv::create(dir.path(), &options()).unwrap();
+    let (mut chain, mut random) = (Vec::new(), SplitMix64(11));
     extend(&db, &mut chain, 80, &mut random);
     drop(db);
     without_index(dir.path());
-    let rows = |db: &Db| {
+    let rows = |db: &DatabaseEnv| {
         let stats = db.stats().unwrap();
         stats.tables.iter().find(|table| table.name == "LogPostings").unwrap().rows
     };
-    let old = Db::open(dir.path(), &OpenOptions::read_only()).unwrap();
+    let old = DatabaseEnv::open(dir.path(), &OpenOptions::read_only()).unwrap();
     let read = old.begin_read().unwrap();
     assert_whole(&read);
     read.check_rows(&mut |_, _| {}, &mut |fault| panic!("{fault}")).unwrap();
     assert_eq!(rows(&old), 0);
-    let filter = Filter::random(&mut random);
+    let filter = LogFilter::random(&mut random);
     assert_searched(&read, &chain, &filter, 0..=79);
     assert_eq!(not_indexed(&read, 0..=79).len(), 80);
     assert!(matches!(
@@ -379,7 +387,7 @@ fn datadirs_of_before_are_read_as_they_are_and_indexed_once_they_are_written_to(
         Err(DbError::ReadOnly { .. })
     ));
     drop((read, old));
-    let db = Db::open(dir.path(), &options()).unwrap();
+    let db = DatabaseEnv::open(dir.path(), &options()).unwrap();
     while step(&db, &LogBounds { behind: 1, ..LogBounds::default() }) {}
     let read = db.begin_read().unwrap();
     assert_whole(&read);
@@ -394,8 +402,8 @@ fn child_process() {
     else {
         return;
     };
-    let mut random = Random(seed.parse().unwrap());
-    let db = Db::open_or_create(dir, &options()).unwrap();
+    let mut random = SplitMix64(seed.parse().unwrap());
+    let db = DatabaseEnv::open_or_create(dir, &options()).unwrap();
     let bounds = LogBounds { postings: 60, blocks: 40, behind: 1 };
     let mut chain = stored(&db.begin_read().unwrap());
     println!("SAYS ready");
@@ -414,11 +422,11 @@ fn child_process() {
 }
 
 /// The canonical chain.
-fn stored(read: &ReadTxn) -> Vec<Full> {
+fn stored(read: &ReadTxn) -> Vec<FullBlock> {
     let Some(BlockRef { number: tip, .. }) = read.tip().unwrap() else { return Vec::new() };
     let block = |number| {
         let hash = read.canonical_hash(number).unwrap().unwrap();
-        Full {
+        FullBlock {
             hash,
             block: read.block(&hash).unwrap().unwrap(),
             senders: read.senders(&hash).unwrap().unwrap(),
@@ -435,14 +443,14 @@ fn killed_processes_leave_an_index_that_is_whole_and_goes_on() {
     let mut indexed = 0;
     for round in 0..6 {
         kill_after(dir.path(), round, Duration::from_millis(60 + 90 * round));
-        let db = Db::open(dir.path(), &options()).unwrap();
+        let db = DatabaseEnv::open(dir.path(), &options()).unwrap();
         let read = db.begin_read().unwrap();
         assert_whole(&read);
         let chain = stored(&read);
         let top = chain.len() as u64 - 1;
-        let mut random = Random(round);
+        let mut random = SplitMix64(round);
         for _ in 0..20 {
-            assert_searched(&read, &chain, &Filter::random(&mut random), 0..=top);
+            assert_searched(&read, &chain, &LogFilter::random(&mut random), 0..=top);
         }
         indexed += chain.len() - not_indexed(&read, 0..=top).len();
     }

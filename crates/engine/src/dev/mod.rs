@@ -1,40 +1,43 @@
-//! `retrie node --dev`: a chain of its own, without a consensus client, that its user bends to his
-//! will.
+//! [`DevChain`]: `retrie node --dev`, a local chain without a consensus client whose user can
+//! change state, time and blocks.
 //!
 //! ```text
 //!  arrivals, ticks --> run() --.                           .--> payload builder --> engine
-//!                              +--> Sealer (one at a time) +
+//!                              +--> BlockSealer (lock) ----+
 //!  DevChain's methods ---------'    clock, patch, snapshots '--> patch of the head's state
 //! ```
 //!
 //! # Vocabulary
-//! * **patch**: what the user has changed of the head's state (balance, code, nonce, slots). It shows
-//!   at once in what is read of the head, and is the first part of the next block's delta: for the
-//!   backend that is a delta like any other, so roots and proofs hold. It is kept with that block, which
-//!   cannot be executed again without it; until there is one, in a note ([`StatePatch`]).
-//! * **snapshot**: head, patch, clock and pool at one moment. Going back to it takes the head back as
-//!   any reorg does, as far as the retention depth.
-//! * **impersonated**: an account that sends transactions without a signature. Their blocks are not
-//!   verifiable from outside; nobody but this node has to.
+//! * **patch** ([`StatePatch`]): the user's changes of the head's state (balance, code, nonce,
+//!   slots). Reads of the head include it at once. It is the first part of the next block's delta;
+//!   the backend applies that delta as usual, so roots and proofs hold. It is stored with that
+//!   block, which cannot be executed again without it; before there is such a block, it is stored
+//!   in a note.
+//! * **snapshot** ([`DevSnapshot`]): head, patch, overrides and pool at one point in time.
+//!   Reverting to it sets the head back like a reorg, at most to the retention depth.
+//! * **overrides** ([`DevOverrides`]): the user's settings for the next blocks: time, base fee, gas
+//!   limit, beneficiary, randomness, impersonated accounts.
+//! * **impersonated account**: an account that sends transactions without a signature. Other nodes
+//!   could not verify such blocks, but a dev chain has no other nodes.
 //!
 //! # Concurrency
-//! Whatever changes the chain holds the [`Sealer`]'s lock, whether it is the sealing task or a method
-//! of [`DevChain`], so that snapshots and blocks do not interleave.
+//! The sealing task and the methods of [`DevChain`] that change the chain hold the lock of the
+//! [`BlockSealer`], so that snapshots and blocks do not interleave.
 
 mod clock;
 
 use crate::{
     BuiltPayload, EngineError, EngineHandle, LiveChain, PayloadBuilder, PoolMaintainer,
-    maintain::undurable,
-    pool::{Pool, PoolTransaction},
+    pool::{PoolTransaction, TransactionPool},
+    pool_maintainer::transactions_in_memory,
 };
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256, map::HashSet};
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadAttributes, PayloadStatusEnum};
-use clock::Clock;
+use clock::DevClock;
 use parking_lot::RwLock;
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
-use retrie_execution::{AccountOverride, Simulation};
+use retrie_execution::{AccountOverride, EvmSimulation};
 use retrie_pipeline::{PipelineError, StatePatch};
 use retrie_state::{StateReader, StoreError};
 use std::{
@@ -46,16 +49,16 @@ use tokio::sync::{Mutex, Notify};
 
 /// When a dev chain gets its next block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sealing {
+pub enum SealingMode {
     /// As soon as there is a transaction (`--dev`).
     Instant,
     /// At this interval, with or without transactions (`--dev.block-time`).
     Interval(Duration),
-    /// When the user says so.
+    /// Only when the user asks for it.
     Manual,
 }
 
-/// Why a dev chain does not do what its user wants.
+/// Why a dev chain refuses a request of its user.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DevError {
@@ -88,58 +91,58 @@ impl From<PipelineError> for DevError {
     }
 }
 
-type Result<T, E = DevError> = std::result::Result<T, E>;
+type DevResult<T, E = DevError> = std::result::Result<T, E>;
 
-/// A dev chain in the hands of its user. Clones share it.
+/// A dev chain. Clones share it.
 #[derive(Clone)]
-pub struct DevChain(Arc<Shared>);
+pub struct DevChain(Arc<DevChainInner>);
 
-struct Shared {
+struct DevChainInner {
     engine: EngineHandle,
     payloads: PayloadBuilder,
-    pool: Pool,
+    pool: TransactionPool,
     maintainer: PoolMaintainer,
-    sealer: Mutex<Sealer>,
-    /// How blocks come, and when the next one would be, for whoever must not wait.
-    seen: RwLock<Seen>,
-    /// The way of sealing has changed.
+    sealer: Mutex<BlockSealer>,
+    /// Settings for the next blocks. Readers do not wait for the sealer.
+    overrides: RwLock<DevOverrides>,
+    /// Signals that the sealing mode has changed, or that there may be something to seal.
     changed: Notify,
 }
 
-/// What the sealing task and the methods share.
-struct Sealer {
-    snapshots: Vec<Snapshot>,
+/// Snapshots; its lock serializes all changes of the chain.
+struct BlockSealer {
+    snapshots: Vec<DevSnapshot>,
     snapshots_taken: u64,
 }
 
-/// What is read without waiting for the sealer.
+/// The user's settings for the next blocks, readable without the sealer's lock.
 #[derive(Clone, Debug)]
-struct Seen {
-    sealing: Sealing,
-    clock: Clock,
-    /// Of all blocks from now on.
+struct DevOverrides {
+    sealing: SealingMode,
+    clock: DevClock,
+    /// For all blocks from now on.
     beneficiary: Address,
-    /// Of the next block.
+    /// For the next block.
     base_fee: Option<u64>,
-    /// Of the next block.
+    /// For the next block.
     prev_randao: Option<B256>,
-    /// Of all blocks from now on.
+    /// For all blocks from now on.
     gas_limit: Option<u64>,
     impersonated: HashSet<Address>,
     impersonates_all: bool,
 }
 
-/// One moment to go back to.
-struct Snapshot {
+/// A snapshot to revert to.
+struct DevSnapshot {
     id: u64,
     head: B256,
     patch: Option<Arc<StatePatch>>,
-    seen: Seen,
+    overrides: DevOverrides,
     taken: Instant,
     pool: Vec<Arc<PoolTransaction>>,
 }
 
-/// What is known of the next block of a dev chain.
+/// The next block of a dev chain, as far as it is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextDevBlock {
     /// Seconds since 1970.
@@ -150,7 +153,7 @@ pub struct NextDevBlock {
     pub prev_randao: Option<B256>,
     /// Gas limit, if the user has set it.
     pub gas_limit: Option<u64>,
-    /// Who gets the fees.
+    /// The recipient of the fees.
     pub beneficiary: Address,
     /// Slot number (EIP-7843), from Amsterdam on.
     pub slot_number: Option<u64>,
@@ -158,7 +161,7 @@ pub struct NextDevBlock {
 
 impl fmt::Debug for DevChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DevChain").field("seen", &*self.0.seen.read()).finish_non_exhaustive()
+        f.debug_struct("DevChain").field("seen", &*self.0.overrides.read()).finish_non_exhaustive()
     }
 }
 
@@ -167,16 +170,16 @@ impl DevChain {
     pub fn new(
         engine: EngineHandle,
         payloads: PayloadBuilder,
-        pool: Pool,
+        pool: TransactionPool,
         maintainer: PoolMaintainer,
-        sealing: Sealing,
+        sealing: SealingMode,
         beneficiary: Address,
     ) -> Self {
-        let sealer = Sealer { snapshots: Vec::new(), snapshots_taken: 0 };
-        let mut clock = Clock::default();
-        // A chain that was ahead of the machine's clock when it was left goes on from there.
-        clock.sealed(engine.live().head().timestamp);
-        let seen = Seen {
+        let sealer = BlockSealer { snapshots: Vec::new(), snapshots_taken: 0 };
+        let mut clock = DevClock::default();
+        // If the head is ahead of the machine's clock, the dev clock continues from the head.
+        clock.note_sealed(engine.live().head().timestamp);
+        let seen = DevOverrides {
             sealing,
             clock,
             beneficiary,
@@ -186,31 +189,31 @@ impl DevChain {
             impersonated: HashSet::default(),
             impersonates_all: false,
         };
-        Self(Arc::new(Shared {
+        Self(Arc::new(DevChainInner {
             engine,
             payloads,
             pool,
             maintainer,
             sealer: Mutex::new(sealer),
-            seen: RwLock::new(seen),
+            overrides: RwLock::new(seen),
             changed: Notify::new(),
         }))
     }
 
-    /// Seals until the engine ends.
+    /// Seals blocks until the engine ends.
     ///
     /// # Errors
-    /// What kept it from making a block.
-    pub async fn run(self) -> Result<(), EngineError> {
-        let Shared { pool, sealer, changed, .. } = &*self.0;
+    /// If the engine has ended or panicked.
+    pub async fn run(self) -> DevResult<(), EngineError> {
+        let DevChainInner { pool, sealer, changed, .. } = &*self.0;
         let mut arrivals = pool.subscribe();
         loop {
             let sealing = self.sealing();
             match sealing {
-                Sealing::Instant => {
+                SealingMode::Instant => {
                     let sealer = sealer.lock().await;
-                    // Until nothing is left that a block can take.
-                    while self.sealing() == Sealing::Instant
+                    // Until the pool has no executable transaction left.
+                    while self.sealing() == SealingMode::Instant
                         && pool.status().pending > 0
                         && self.try_to_seal(&sealer, false).await?
                     {}
@@ -224,11 +227,11 @@ impl DevChain {
                         () = changed.notified() => {}
                     }
                 }
-                Sealing::Manual => changed.notified().await,
-                Sealing::Interval(interval) => {
+                SealingMode::Manual => changed.notified().await,
+                SealingMode::Interval(interval) => {
                     let mut ticks = tokio::time::interval(interval);
                     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-                    // The first tick comes at once.
+                    // The first tick is immediate.
                     ticks.tick().await;
                     while self.sealing() == sealing {
                         tokio::select! {
@@ -248,19 +251,20 @@ impl DevChain {
 
     // -- blocks -----------------------------------------------------------------------------------
 
-    /// How blocks come.
-    pub fn sealing(&self) -> Sealing {
-        self.0.seen.read().sealing
+    /// The sealing mode.
+    pub fn sealing(&self) -> SealingMode {
+        self.0.overrides.read().sealing
     }
 
-    /// Changes how blocks come.
-    pub fn set_sealing(&self, sealing: Sealing) {
-        self.0.seen.write().sealing = sealing;
+    /// Changes the sealing mode.
+    pub fn set_sealing(&self, sealing: SealingMode) {
+        self.0.overrides.write().sealing = sealing;
         self.0.changed.notify_one();
     }
 
-    /// Seals `count` blocks, empty or not, the first of them at `timestamp` or when the clock says,
-    /// the others `interval` seconds after one another, if that is given. Returns the head.
+    /// Seals `count` blocks, empty or not. The first has `timestamp`, or the clock's time; each
+    /// later one follows `interval` seconds after the one before, if that is given. Returns the
+    /// head.
     ///
     /// # Errors
     /// [`DevError::TimeGoesBack`]; if a block cannot be built, or the engine has ended.
@@ -269,23 +273,23 @@ impl DevChain {
         count: u64,
         interval: Option<u64>,
         timestamp: Option<u64>,
-    ) -> Result<SealedHeader> {
+    ) -> DevResult<SealedHeader> {
         let sealer = self.0.sealer.lock().await;
         if let Some(timestamp) = timestamp {
             self.check_time(timestamp)?;
-            self.0.seen.write().clock.set_next(timestamp);
+            self.0.overrides.write().clock.set_next(timestamp);
         }
         for index in 0..count {
             if let Some(interval) = interval
                 && index > 0
             {
                 let next = self.head().timestamp.saturating_add(interval.max(1));
-                self.0.seen.write().clock.set_next(next);
+                self.0.overrides.write().clock.set_next(next);
             }
             self.seal(&sealer, true).await?;
         }
         drop(sealer);
-        // What they had no room for.
+        // For transactions that did not fit into these blocks.
         self.0.changed.notify_one();
         Ok(self.head())
     }
@@ -294,23 +298,25 @@ impl DevChain {
         self.0.engine.live().head()
     }
 
-    /// The next block as it would be now. May block for as long as that takes to build.
+    /// Builds the next block as it would be now, without sealing it. May block for the time of one
+    /// build.
     ///
     /// # Errors
-    /// If it cannot be built.
-    pub fn pending_block(&self) -> Result<Arc<RecoveredBlock>> {
+    /// If the block cannot be built.
+    pub fn pending_block(&self) -> DevResult<Arc<RecoveredBlock>> {
         Ok(self.build()?.block.data.block.clone())
     }
 
-    fn build(&self) -> Result<BuiltPayload, EngineError> {
-        let Shared { engine, payloads, seen, .. } = &*self.0;
+    fn build(&self) -> DevResult<BuiltPayload, EngineError> {
+        let DevChainInner { engine, payloads, overrides: seen, .. } = &*self.0;
         let parent = self.head();
-        let Seen { clock, beneficiary, base_fee, prev_randao, gas_limit, .. } = seen.read().clone();
-        let timestamp = clock.of_child(parent.timestamp);
+        let DevOverrides { clock, beneficiary, base_fee, prev_randao, gas_limit, .. } =
+            seen.read().clone();
+        let timestamp = clock.next_timestamp(parent.timestamp);
         let spec = engine.live().spec();
         let attributes = PayloadAttributes {
             timestamp,
-            // As good as any number here, and the same in every run.
+            // Any number would do; this one is the same in every run.
             prev_randao: prev_randao.unwrap_or_else(|| parent.hash()),
             suggested_fee_recipient: beneficiary,
             withdrawals: spec.is_shanghai_active_at_timestamp(timestamp).then(Vec::new),
@@ -323,10 +329,14 @@ impl DevChain {
         payloads.build_dev(&parent, &attributes, gas_limit, base_fee)
     }
 
-    /// As [`seal`](Self::seal); whether there is a block. What keeps a block from being made may pass, as
-    /// a full disk does, and meanwhile everything can be read: so only an engine that has ended ends the
-    /// chain.
-    async fn try_to_seal(&self, sealer: &Sealer, may_be_empty: bool) -> Result<bool, EngineError> {
+    /// Like [`seal`](Self::seal); returns whether a block was sealed. A failure may be temporary (a
+    /// full disk), and reads still work, so it is only logged. It is an error only if the engine
+    /// has ended.
+    async fn try_to_seal(
+        &self,
+        sealer: &BlockSealer,
+        may_be_empty: bool,
+    ) -> DevResult<bool, EngineError> {
         match self.seal(sealer, may_be_empty).await {
             Ok(sealed) => Ok(sealed.is_some()),
             Err(error @ (EngineError::Stopped | EngineError::Panicked)) => Err(error),
@@ -337,9 +347,14 @@ impl DevChain {
         }
     }
 
-    /// Seals one block; without transactions only if it may be empty. Returns its hash. The lock is held.
-    async fn seal(&self, _: &Sealer, may_be_empty: bool) -> Result<Option<B256>, EngineError> {
-        let Shared { engine, maintainer, seen, .. } = &*self.0;
+    /// Seals one block; without transactions only if it `may_be_empty`. Returns its hash. The
+    /// caller holds the lock.
+    async fn seal(
+        &self,
+        _: &BlockSealer,
+        may_be_empty: bool,
+    ) -> DevResult<Option<B256>, EngineError> {
+        let DevChainInner { engine, maintainer, overrides: seen, .. } = &*self.0;
         let this = self.clone();
         let built = tokio::task::spawn_blocking(move || this.build());
         let built = built.await.map_err(|_| EngineError::Panicked)??;
@@ -349,9 +364,9 @@ impl DevChain {
         }
         let hash = block.hash();
         {
-            // Before anybody hears of the block: what is set from then on is for the next one.
+            // Before the block becomes visible: later settings are for the next block.
             let mut seen = seen.write();
-            seen.clock.sealed(block.timestamp);
+            seen.clock.note_sealed(block.timestamp);
             seen.base_fee = None;
             seen.prev_randao = None;
         }
@@ -362,17 +377,17 @@ impl DevChain {
             return Err(EngineError::Build { reason });
         }
         maintainer.clone().wait_for(hash).await;
-        // The user may have set it while the block was made.
+        // The user may have set it while the block was built.
         if seen.read().base_fee.is_some() {
-            self.tell_pool_base_fee();
+            self.update_pool_base_fee();
         }
         Ok(Some(hash))
     }
 
-    /// What is known of the next block.
+    /// The next block, as far as it is determined.
     pub fn next_block(&self) -> NextDevBlock {
-        let seen = self.0.seen.read();
-        let timestamp = seen.clock.of_child(self.head().timestamp);
+        let seen = self.0.overrides.read();
+        let timestamp = seen.clock.next_timestamp(self.head().timestamp);
         NextDevBlock {
             timestamp,
             base_fee: seen.base_fee,
@@ -383,59 +398,59 @@ impl DevChain {
         }
     }
 
-    /// The slot of a next block of this time: a dev chain has a block in each.
+    /// Slot number of a next block of this time: a dev chain has a block in every slot.
     fn next_slot(&self, timestamp: u64) -> Option<u64> {
         let spec = self.0.engine.live().spec();
         spec.is_amsterdam_active_at_timestamp(timestamp).then_some(self.head().number + 1)
     }
 
-    /// Who gets the fees of the next blocks.
+    /// Sets the recipient of the fees of the next blocks.
     pub fn set_beneficiary(&self, beneficiary: Address) {
-        self.0.seen.write().beneficiary = beneficiary;
+        self.0.overrides.write().beneficiary = beneficiary;
     }
 
-    /// Base fee per gas of the next block, in wei.
+    /// Sets the base fee per gas of the next block, in wei.
     pub fn set_next_base_fee(&self, base_fee: u64) {
-        self.0.seen.write().base_fee = Some(base_fee);
-        self.tell_pool_base_fee();
+        self.0.overrides.write().base_fee = Some(base_fee);
+        self.update_pool_base_fee();
         self.0.changed.notify_one();
     }
 
-    /// Lets the pool judge by the base fee that the user has set for the next block. It forgets that
-    /// with each new head.
-    fn tell_pool_base_fee(&self) {
-        self.0.pool.set_next_base_fee(self.0.seen.read().base_fee);
+    /// Gives the pool the base fee that the user has set for the next block. The pool drops it at
+    /// each new head.
+    fn update_pool_base_fee(&self) {
+        self.0.pool.set_next_base_fee(self.0.overrides.read().base_fee);
     }
 
-    /// Randomness of the next block (EIP-4399).
+    /// Sets the randomness of the next block (EIP-4399).
     pub fn set_prev_randao(&self, prev_randao: B256) {
-        self.0.seen.write().prev_randao = Some(prev_randao);
+        self.0.overrides.write().prev_randao = Some(prev_randao);
     }
 
-    /// Gas limit of the blocks from now on.
+    /// Sets the gas limit of all blocks from now on.
     pub fn set_gas_limit(&self, gas_limit: u64) {
-        self.0.seen.write().gas_limit = Some(gas_limit);
+        self.0.overrides.write().gas_limit = Some(gas_limit);
     }
 
     // -- time -------------------------------------------------------------------------------------
 
-    fn check_time(&self, wanted: u64) -> Result<()> {
+    fn check_time(&self, wanted: u64) -> DevResult<()> {
         let head = self.head().timestamp;
         if wanted > head { Ok(()) } else { Err(DevError::TimeGoesBack { wanted, head }) }
     }
 
-    /// Moves the clock on. Returns how far it is ahead of the machine's clock, in seconds.
+    /// Moves the clock forward. Returns its offset to the machine's clock in seconds.
     pub fn increase_time(&self, seconds: u64) -> i64 {
-        self.0.seen.write().clock.advance(seconds)
+        self.0.overrides.write().clock.advance(seconds)
     }
 
     /// Sets the time of the next block.
     ///
     /// # Errors
     /// [`DevError::TimeGoesBack`].
-    pub fn set_next_timestamp(&self, timestamp: u64) -> Result<()> {
+    pub fn set_next_timestamp(&self, timestamp: u64) -> DevResult<()> {
         self.check_time(timestamp)?;
-        self.0.seen.write().clock.set_next(timestamp);
+        self.0.overrides.write().clock.set_next(timestamp);
         Ok(())
     }
 
@@ -443,15 +458,15 @@ impl DevChain {
     ///
     /// # Errors
     /// [`DevError::TimeGoesBack`].
-    pub fn set_time(&self, timestamp: u64) -> Result<()> {
+    pub fn set_time(&self, timestamp: u64) -> DevResult<()> {
         self.check_time(timestamp)?;
-        self.0.seen.write().clock.set(timestamp);
+        self.0.overrides.write().clock.set(timestamp);
         Ok(())
     }
 
-    /// Sets the seconds from each block to the next, or ends that.
+    /// Sets or clears the fixed number of seconds between blocks.
     pub fn set_block_time_step(&self, step: Option<u64>) {
-        self.0.seen.write().clock.set_step(step);
+        self.0.overrides.write().clock.set_step(step);
     }
 
     // -- snapshots --------------------------------------------------------------------------------
@@ -461,11 +476,11 @@ impl DevChain {
         let mut sealer = self.0.sealer.lock().await;
         let id = sealer.snapshots_taken;
         sealer.snapshots_taken += 1;
-        let snapshot = Snapshot {
+        let snapshot = DevSnapshot {
             id,
             head: self.head().hash(),
             patch: self.0.engine.live().patch(),
-            seen: self.0.seen.read().clone(),
+            overrides: self.0.overrides.read().clone(),
             taken: Instant::now(),
             pool: self.0.pool.pooled(),
         };
@@ -473,60 +488,61 @@ impl DevChain {
         id
     }
 
-    /// Goes back to a snapshot, which ends it and all later ones. `false` if there is none of this
-    /// number.
+    /// Reverts to a snapshot and deletes it and all later ones. Returns `false` if there is no
+    /// snapshot with this number.
     ///
     /// # Errors
-    /// [`EngineError::TooDeepReorg`] if its block lies beyond the retention depth; the engine's.
-    pub async fn revert(&self, id: u64) -> Result<bool> {
+    /// [`EngineError::TooDeepReorg`] if its block lies beyond the retention depth; other errors of
+    /// the engine.
+    pub async fn revert(&self, id: u64) -> DevResult<bool> {
         let mut sealer = self.0.sealer.lock().await;
         let Some(at) = sealer.snapshots.iter().position(|snapshot| snapshot.id == id) else {
             return Ok(false);
         };
         let (head, patch) = (sealer.snapshots[at].head, sealer.snapshots[at].patch.clone());
-        self.go_back(&sealer, head, patch).await?;
+        self.set_head_back(&sealer, head, patch).await?;
         let Some(snapshot) = sealer.snapshots.drain(at..).next() else { return Ok(false) };
         {
-            let mut seen = self.0.seen.write();
-            // How blocks come is not part of it, for the tools that expect so.
+            let mut seen = self.0.overrides.write();
+            // The sealing mode is not part of a snapshot, as tools expect.
             let sealing = seen.sealing;
-            *seen = Seen {
+            *seen = DevOverrides {
                 sealing,
-                clock: snapshot.seen.clock.back_to(snapshot.taken),
-                ..snapshot.seen
+                clock: snapshot.overrides.clock.back_to(snapshot.taken),
+                ..snapshot.overrides
             };
         }
-        self.tell_pool_base_fee();
+        self.update_pool_base_fee();
         self.0.pool.restore(&snapshot.pool, self.0.engine.live());
-        self.tidy_journal();
+        self.rewrite_journal();
         drop(sealer);
         self.0.changed.notify_one();
         Ok(true)
     }
 
-    /// Goes back to a canonical block, as `debug_setHead` does. Snapshots stay.
+    /// Sets the head back to a canonical block, as `debug_setHead` does. Snapshots stay.
     ///
     /// # Errors
     /// As [`EngineHandle::set_head`].
-    pub async fn set_head(&self, hash: B256) -> Result<()> {
+    pub async fn set_head(&self, hash: B256) -> DevResult<()> {
         let sealer = self.0.sealer.lock().await;
-        self.go_back(&sealer, hash, None).await
+        self.set_head_back(&sealer, hash, None).await
     }
 
-    /// Goes back to the genesis block, with an empty pool.
+    /// Sets the head back to genesis and empties the pool.
     ///
     /// # Errors
     /// As [`revert`](Self::revert).
-    pub async fn reset(&self) -> Result<()> {
+    pub async fn reset(&self) -> DevResult<()> {
         let mut sealer = self.0.sealer.lock().await;
         let genesis = self.0.engine.live().spec().genesis_hash();
-        self.go_back(&sealer, genesis, None).await?;
+        self.set_head_back(&sealer, genesis, None).await?;
         sealer.snapshots.clear();
         {
-            let mut seen = self.0.seen.write();
-            *seen = Seen {
+            let mut seen = self.0.overrides.write();
+            *seen = DevOverrides {
                 sealing: seen.sealing,
-                clock: Clock::default(),
+                clock: DevClock::default(),
                 beneficiary: seen.beneficiary,
                 base_fee: None,
                 prev_randao: None,
@@ -535,38 +551,38 @@ impl DevChain {
                 impersonates_all: false,
             };
         }
-        self.tell_pool_base_fee();
+        self.update_pool_base_fee();
         self.0.pool.restore(&[], self.0.engine.live());
-        self.tidy_journal();
+        self.rewrite_journal();
         Ok(())
     }
 
-    /// Goes back to a block, and to what was changed of its state then.
-    async fn go_back(
+    /// Sets the head back to a block, and sets the patch on its state.
+    async fn set_head_back(
         &self,
-        sealer: &Sealer,
+        sealer: &BlockSealer,
         head: B256,
         patch: Option<Arc<StatePatch>>,
-    ) -> Result<()> {
-        let Shared { engine, maintainer, .. } = &*self.0;
+    ) -> DevResult<()> {
+        let DevChainInner { engine, maintainer, .. } = &*self.0;
         engine.set_head(head).await?;
         maintainer.clone().wait_for(head).await;
-        self.tell_pool_base_fee();
+        self.update_pool_base_fee();
         self.set_patch(sealer, patch).await
     }
 
-    /// What was taken back must not come back with a restart.
-    fn tidy_journal(&self) {
-        self.0.pool.tidy_journal(true, || undurable(self.0.engine.live()));
+    /// Rewrites the journal, so that removed transactions do not return after a restart.
+    fn rewrite_journal(&self) {
+        self.0.pool.maybe_rewrite_journal(true, || transactions_in_memory(self.0.engine.live()));
     }
 
     // -- the state --------------------------------------------------------------------------------
 
-    /// Changes an account. It shows at once, and is part of the next block.
+    /// Changes an account. Reads of the head include it at once; the next block contains it.
     ///
     /// # Errors
     /// If the state cannot be read, or the engine has ended.
-    pub async fn set_account(&self, address: Address, changed: AccountOverride) -> Result<()> {
+    pub async fn set_account(&self, address: Address, changed: AccountOverride) -> DevResult<()> {
         let sealer = self.0.sealer.lock().await;
         let live = self.0.engine.live().clone();
         let made = tokio::task::spawn_blocking(move || patch_with(&live, address, changed));
@@ -578,9 +594,9 @@ impl DevChain {
         Ok(())
     }
 
-    /// From now on this is what was changed of the head's state. The lock is held.
-    async fn set_patch(&self, _: &Sealer, patch: Option<Arc<StatePatch>>) -> Result<()> {
-        let Shared { engine, maintainer, .. } = &*self.0;
+    /// Sets the patch of the head's state. The caller holds the lock.
+    async fn set_patch(&self, _: &BlockSealer, patch: Option<Arc<StatePatch>>) -> DevResult<()> {
+        let DevChainInner { engine, maintainer, .. } = &*self.0;
         engine.patch(patch).await?;
         let (live, maintainer) = (engine.live().clone(), maintainer.clone());
         let refreshed = tokio::task::spawn_blocking(move || maintainer.refresh(&live));
@@ -589,9 +605,9 @@ impl DevChain {
 
     // -- transactions -----------------------------------------------------------------------------
 
-    /// Lets an account send transactions without a signature, or ends that.
+    /// Allows an account to send transactions without a signature, or forbids it again.
     pub fn impersonate(&self, address: Address, on: bool) {
-        let impersonated = &mut self.0.seen.write().impersonated;
+        let impersonated = &mut self.0.overrides.write().impersonated;
         if on {
             impersonated.insert(address);
         } else {
@@ -599,39 +615,43 @@ impl DevChain {
         }
     }
 
-    /// Lets all accounts do so, or ends that.
+    /// Allows all accounts to send transactions without a signature, or ends that.
     pub fn impersonate_all(&self, on: bool) {
-        self.0.seen.write().impersonates_all = on;
+        self.0.overrides.write().impersonates_all = on;
     }
 
     /// Whether an account may send transactions without a signature.
     pub fn is_impersonated(&self, address: &Address) -> bool {
-        let seen = self.0.seen.read();
+        let seen = self.0.overrides.read();
         seen.impersonates_all || seen.impersonated.contains(address)
     }
 
-    /// Takes a transaction out of the pool. Says whether it was there.
+    /// Removes a transaction from the pool. Returns whether it was there.
     pub fn drop_transaction(&self, hash: &B256) -> bool {
         let dropped = self.0.pool.remove(hash).is_some();
         if dropped {
-            self.tidy_journal();
+            self.rewrite_journal();
         }
         dropped
     }
 
-    /// Takes all transactions out of the pool, or all of one account.
+    /// Removes all transactions from the pool, or all of one account.
     pub fn drop_transactions(&self, of: Option<Address>) {
         for tx in self.0.pool.pooled() {
             if of.is_none_or(|sender| tx.sender() == sender) {
                 self.0.pool.remove(tx.hash());
             }
         }
-        self.tidy_journal();
+        self.rewrite_journal();
     }
 }
 
-/// What was changed of the head's state so far, and then an account as `changed` says.
-fn patch_with(live: &LiveChain, address: Address, changed: AccountOverride) -> Result<StatePatch> {
+/// The present patch of the head's state, followed by the changes of one account.
+fn patch_with(
+    live: &LiveChain,
+    address: Address,
+    changed: AccountOverride,
+) -> DevResult<StatePatch> {
     let view = live.view()?;
     let head = view.head();
     let state = view.state(&head.hash())?;
@@ -644,7 +664,7 @@ fn patch_with(live: &LiveChain, address: Address, changed: AccountOverride) -> R
     let failed = |error: &dyn fmt::Display| {
         PipelineError::from(StoreError::new("changing the state of the head", error.to_string()))
     };
-    let mut simulation = Simulation::new(live.spec(), head, state.input());
+    let mut simulation = EvmSimulation::new(live.spec(), head, state.input());
     simulation.override_account(address, changed).map_err(|error| failed(&error))?;
     let (delta, codes) = simulation.changes().map_err(|error| failed(&error))?;
     let later = StatePatch { delta: Arc::new(delta), codes };

@@ -1,4 +1,4 @@
-//! How a follower gets on, and what keeps it from that.
+//! Progress of a follower for the log, and its failures.
 
 use super::FollowError;
 use parking_lot::Mutex;
@@ -7,24 +7,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often the log tells how far the way to a head is.
-const TELL: Duration = Duration::from_secs(8);
+/// Time between two log lines about progress.
+const LOG_INTERVAL: Duration = Duration::from_secs(8);
 
-/// What was told of how far the way to a head is.
-pub(super) struct Told {
+/// Time and block number of the last log line about progress.
+pub(super) struct ProgressLogger {
     at: Instant,
     number: u64,
 }
 
-impl Told {
+impl ProgressLogger {
     pub(super) fn new(number: u64) -> Self {
         Self { at: Instant::now(), number }
     }
 
-    /// Tells it, every few seconds.
-    pub(super) fn tell(&mut self, number: u64, to: u64, from: &str) {
+    /// Logs the progress every few seconds.
+    pub(super) fn log(&mut self, number: u64, to: u64, from: &str) {
         let seconds = self.at.elapsed().as_secs_f64();
-        if seconds < TELL.as_secs_f64() {
+        if seconds < LOG_INTERVAL.as_secs_f64() {
             return;
         }
         let rate = number.saturating_sub(self.number) as f64 / seconds;
@@ -33,19 +33,19 @@ impl Told {
     }
 }
 
-/// What has failed since something last succeeded.
+/// The failures since the last success: time of the first, message of the last.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Troubles(Arc<Mutex<Option<(Instant, String)>>>);
+pub(super) struct FollowFailures(Arc<Mutex<Option<(Instant, String)>>>);
 
-impl Troubles {
+impl FollowFailures {
     pub(super) fn add(&self, error: &FollowError) {
         let mut troubles = self.0.lock();
         let since = troubles.as_ref().map_or_else(Instant::now, |(since, _)| *since);
         *troubles = Some((since, error.to_string()));
     }
 
-    /// Ends them, and says whether there were any.
-    pub(super) fn end(&self) -> bool {
+    /// Clears the failures, and returns whether there were any.
+    pub(super) fn clear(&self) -> bool {
         self.0.lock().take().is_some()
     }
 
@@ -63,15 +63,15 @@ mod tests {
 
     #[test]
     fn troubles_last_from_the_first_failure_to_the_next_success() {
-        let troubles = Troubles::default();
-        assert_eq!((troubles.lasting(Duration::ZERO), troubles.end()), (None, false));
+        let troubles = FollowFailures::default();
+        assert_eq!((troubles.lasting(Duration::ZERO), troubles.clear()), (None, false));
         troubles.add(&FetchError::new("first").into());
         std::thread::sleep(Duration::from_millis(20));
         troubles.add(&FetchError::new("second").into());
         let lasting = troubles.lasting(Duration::from_millis(20));
         assert_eq!(lasting.as_deref(), Some("second"));
         assert_eq!(troubles.lasting(Duration::from_secs(60)), None);
-        assert!(troubles.end());
+        assert!(troubles.clear());
         assert_eq!(troubles.lasting(Duration::ZERO), None);
     }
 }

@@ -1,29 +1,31 @@
-//! The way into the pool: what is checked, and in which order.
+//! Admission to the pool: the checks of a new transaction, and their order.
 //!
-//! A transaction that is refused has cost its sender nothing but its bytes. So whatever can refuse it
-//! comes before whatever takes longer:
+//! A refused transaction costs its sender only its bytes. So cheap checks come before expensive
+//! ones:
 //!
-//! | | checked | takes | lock |
+//! | | check | cost | lock |
 //! |---|---|---|---|
-//! | 1 | whether it is known by its hash | 1 us | read |
-//! | 2 | size, type, chain, nonce, gas limit, fees; of blobs their number, the hashes of their commitments, the form of the sidecar | some us | none |
-//! | 3 | its signature | 50 to 100 us | none |
-//! | 4 | intrinsic gas, in which every authorization has its price (EIP-7702); smallest tip, largest fee | some us | none |
-//! | 5 | its sender's account: code, nonce, balance | reads of the head state, unless the sender has transactions here | none |
-//! | 6 | its place: blobs or not, delegations, gaps, debts, price of a replacement, slots | O(log n) | read |
-//! | 7 | if 8 or 9 are to come: room, as a full sub-pool may drop it again | what it would push out | read |
+//! | 1 | whether its hash is known | 1 us | read |
+//! | 2 | size, type, chain, nonce, gas limit, fees; number of blobs, hashes of their commitments, form of the sidecar | some us | none |
+//! | 3 | signature | 50 to 100 us | none |
+//! | 4 | intrinsic gas, including that of each authorization (EIP-7702); smallest tip, largest fee | some us | none |
+//! | 5 | the sender's account: code, nonce, balance | reads of the head state, unless the sender has pooled transactions | none |
+//! | 6 | place among the sender's transactions: blobs or not, delegations, gaps, funds, price of a replacement, slots | O(log n) | read |
+//! | 7 | only if 8 or 9 follow: room, since a full sub-pool may evict it again | the transactions it would evict | read |
 //! | 8 | signers of its authorizations | 50 to 100 us each | none |
 //! | 9 | proofs of its blobs | 50 to 105 ms | none |
-//! | 10 | 5 and 6 again, as others came meanwhile; then whether its authorities have transactions here | O(log n) | write |
+//! | 10 | 5 and 6 again, since the pool may have changed; then whether its authorities have pooled transactions | O(log n) | write |
 //!
-//! What is left that strangers get for nothing: 8, for transactions that the account can pay for and
-//! that have a place, if an authority turns out to be reserved. It is bounded by the gas of one
-//! transaction (671 signatures with EIP-7825), and 9 by the blobs of one; wrong proofs are told to be
-//! a fault of the peer that sent them. How often a peer may ask is for the network to say.
+//! One cost remains that strangers can cause for free: check 8, for transactions that the account
+//! can pay for and that have a place, if an authority turns out to be reserved. The gas of one
+//! transaction bounds it (671 signatures with EIP-7825). Check 9 is bounded by the blobs of one
+//! transaction, and wrong proofs count against the peer that sent them. The network crate limits
+//! how often a peer may send transactions.
 
 use super::{
-    Heads, Origin, Pool, PoolError, PoolTransaction, PooledTransaction, Shared, contents::Contents,
-    journal::Entry as JournalEntry, rules, sender::SenderAccount, transaction,
+    HeadStateProvider, PoolError, PoolShared, PoolTransaction, PooledTransaction,
+    TransactionOrigin, TransactionPool, inner::PoolInner, journal::JournalEntry, rules,
+    sender::SenderAccount, transaction,
 };
 use alloy_consensus::{
     Transaction as _,
@@ -32,27 +34,27 @@ use alloy_consensus::{
 use alloy_primitives::{Address, B256};
 use std::sync::{Arc, atomic::Ordering};
 
-/// A transaction on its way in.
+/// A transaction to be admitted.
 pub(super) struct IncomingTransaction {
     pub(super) transaction: PooledTransaction,
-    pub(super) origin: Origin,
-    /// Of one that nobody has signed.
+    pub(super) origin: TransactionOrigin,
+    /// Sender of an unsigned transaction.
     pub(super) unsigned_by: Option<Address>,
-    /// Whether it was accepted before, by a process that has ended. What it was accepted for may
-    /// stand in a block that is not there again yet: it may wait for funds, and for those before it.
+    /// Whether it was accepted before (journal, snapshot). Its funds or the transactions before it
+    /// may be in a block that is not imported again yet, so it may wait for them.
     pub(super) is_restored: bool,
 }
 
-impl Pool {
+impl TransactionPool {
     /// Adds a transaction. Returns its hash.
     ///
     /// # Errors
-    /// [`PoolError`] saying why it is refused.
+    /// [`PoolError`], the reason of the refusal.
     pub fn add(
         &self,
         transaction: PooledTransaction,
-        origin: Origin,
-        heads: &dyn Heads,
+        origin: TransactionOrigin,
+        heads: &dyn HeadStateProvider,
     ) -> Result<B256, PoolError> {
         self.add_incoming(
             IncomingTransaction { transaction, origin, unsigned_by: None, is_restored: false },
@@ -60,8 +62,8 @@ impl Pool {
         )
     }
 
-    /// Adds a transaction that nobody has signed, as one of `sender`: for impersonated accounts of
-    /// dev chains, which may be contracts.
+    /// Adds an unsigned transaction of `sender`: for impersonated accounts of dev chains, which may
+    /// be contracts.
     ///
     /// # Errors
     /// As [`add`](Self::add).
@@ -69,9 +71,9 @@ impl Pool {
         &self,
         transaction: PooledTransaction,
         sender: Address,
-        heads: &dyn Heads,
+        heads: &dyn HeadStateProvider,
     ) -> Result<B256, PoolError> {
-        let (origin, unsigned_by) = (Origin::Local, Some(sender));
+        let (origin, unsigned_by) = (TransactionOrigin::Local, Some(sender));
         self.add_incoming(
             IncomingTransaction { transaction, origin, unsigned_by, is_restored: false },
             heads,
@@ -81,12 +83,12 @@ impl Pool {
     fn add_incoming(
         &self,
         incoming: IncomingTransaction,
-        heads: &dyn Heads,
+        heads: &dyn HeadStateProvider,
     ) -> Result<B256, PoolError> {
         let result = self.try_add(incoming, heads);
         match &result {
             Ok(tx) => {
-                // Before anybody is told that it was taken.
+                // Before the caller learns that it was accepted.
                 if let Some(journal) = self.shared.journal.get()
                     && let Some(entry) = JournalEntry::of(tx)
                 {
@@ -106,9 +108,9 @@ impl Pool {
     pub(super) fn try_add(
         &self,
         incoming: IncomingTransaction,
-        heads: &dyn Heads,
+        heads: &dyn HeadStateProvider,
     ) -> Result<Arc<PoolTransaction>, PoolError> {
-        let Shared { config, contents, .. } = &*self.shared;
+        let PoolShared { config, contents, .. } = &*self.shared;
         let IncomingTransaction { transaction, origin, unsigned_by, is_restored } = incoming;
         let (transaction, sidecar) = transaction::split(transaction);
         let rules = {
@@ -157,10 +159,10 @@ impl Pool {
         }
     }
 
-    /// Does what takes long, without a lock: proofs of blobs, which one that was accepted before need
-    /// not show again, and signers of authorizations, which are needed from here on.
+    /// Does the expensive checks, without a lock: proofs of blobs (not again for a restored
+    /// transaction), and signers of authorizations, which all later steps need.
     fn check_costly(&self, tx: &PoolTransaction, is_restored: bool) -> Result<(), PoolError> {
-        let Shared { recovered, proven, .. } = &*self.shared;
+        let PoolShared { recovered, proven, .. } = &*self.shared;
         if let Some(signed) = tx.transaction.authorization_list() {
             recovered.fetch_add(signed.len() as u64, Ordering::Relaxed);
             tx.authorizations();
@@ -174,14 +176,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Does `work` with the sender's account as it is at the pool's head, or at a later one. `read`
-    /// is what was read of the account last.
+    /// Calls `work` with the sender's account at the pool's head, or at a later head. `read` is the
+    /// account as it was last read.
     fn at_head<T>(
         &self,
         sender: &Address,
         read: &mut Option<SenderAccount>,
-        heads: &dyn Heads,
-        work: impl FnOnce(&Contents, SenderAccount) -> Result<T, PoolError>,
+        heads: &dyn HeadStateProvider,
+        work: impl FnOnce(&PoolInner, SenderAccount) -> Result<T, PoolError>,
     ) -> Result<T, PoolError> {
         loop {
             let contents = self.shared.contents.read();

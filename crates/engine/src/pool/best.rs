@@ -1,4 +1,4 @@
-//! The order in which a block takes transactions.
+//! [`BestTransactions`]: the order in which a block takes transactions.
 
 use crate::pool::PoolTransaction;
 use alloy_primitives::{Address, map::HashMap};
@@ -9,58 +9,56 @@ use std::{
     vec,
 };
 
-/// A transaction with its place in the order: by tip, then by arrival.
+/// A transaction with its rank: by tip, then by arrival.
 #[derive(Debug)]
-pub(super) struct Candidate {
-    /// What the proposer gets per gas, in wei.
+pub(super) struct RankedTransaction {
+    /// Tip for the proposer per gas, in wei.
     pub(super) tip: u128,
-    /// Number of its arrival.
+    /// Arrival number.
     pub(super) id: u64,
     pub(super) tx: Arc<PoolTransaction>,
 }
 
-impl Candidate {
+impl RankedTransaction {
     const fn key(&self) -> (u128, Reverse<u64>) {
         (self.tip, Reverse(self.id))
     }
 }
 
-impl PartialEq for Candidate {
+impl PartialEq for RankedTransaction {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
-impl Eq for Candidate {}
+impl Eq for RankedTransaction {}
 
-impl PartialOrd for Candidate {
+impl PartialOrd for RankedTransaction {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Candidate {
+impl Ord for RankedTransaction {
     fn cmp(&self, other: &Self) -> Ordering {
         self.key().cmp(&other.key())
     }
 }
 
-/// The executable transactions at one moment, best first: by what the proposer gets per gas, then by
-/// arrival; those of one sender in the order of their nonces.
-///
-/// It is a snapshot. The pool goes on meanwhile.
+/// A snapshot of the executable transactions, best first: by tip per gas, then by arrival; those of
+/// one sender in the order of their nonces.
 #[derive(Debug, Default)]
 pub struct BestTransactions {
     /// The next transaction of each sender.
-    heads: BinaryHeap<Candidate>,
-    /// What follows it. Senders that are skipped have no entry.
-    rest: HashMap<Address, vec::IntoIter<Candidate>>,
+    heads: BinaryHeap<RankedTransaction>,
+    /// The transactions after it. A skipped sender has no entry.
+    rest: HashMap<Address, vec::IntoIter<RankedTransaction>>,
     skips_blobs: bool,
 }
 
 impl BestTransactions {
     /// Adds the executable transactions of one sender, in the order of their nonces.
-    pub(super) fn push(&mut self, sender: Address, chain: Vec<Candidate>) {
+    pub(super) fn push(&mut self, sender: Address, chain: Vec<RankedTransaction>) {
         let mut rest = chain.into_iter();
         if let Some(head) = rest.next() {
             self.heads.push(head);
@@ -68,12 +66,13 @@ impl BestTransactions {
         }
     }
 
-    /// Skips what is left of a sender, whose last transaction could not be taken.
+    /// Skips the remaining transactions of a sender whose last transaction could not be included.
     pub fn mark_invalid(&mut self, sender: Address) {
         self.rest.remove(&sender);
     }
 
-    /// Skips blob transactions from here on, and what follows them: the block has no room for blobs.
+    /// Skips all further blob transactions and the senders' later nonces, for a block without room
+    /// for blobs.
     pub const fn skip_blobs(&mut self) {
         self.skips_blobs = true;
     }

@@ -1,6 +1,6 @@
-//! Sidecars by versioned hash, also of transactions that have just been mined.
+//! [`BlobStore`]: sidecars by versioned hash, also of recently mined transactions.
 
-use crate::pool::{PoolTransaction, Sidecar};
+use crate::pool::{BlobSidecar, PoolTransaction};
 use alloy_eips::eip4844::{BlobAndProofV1, BlobAndProofV2};
 use alloy_primitives::{B256, map::HashMap};
 use std::{
@@ -11,25 +11,25 @@ use std::{
 /// A blob of the pool.
 #[derive(Clone, Debug)]
 pub struct PooledBlob {
-    /// The sidecar it is in.
-    pub sidecar: Arc<Sidecar>,
-    /// Its position there.
+    /// The sidecar that contains the blob.
+    pub sidecar: Arc<BlobSidecar>,
+    /// Index of the blob in the sidecar.
     pub index: usize,
 }
 
-/// Proofs of a blob's cells (`CELLS_PER_EXT_BLOB`, EIP-7594).
+/// Number of cell proofs per blob (`CELLS_PER_EXT_BLOB`, EIP-7594).
 const PROOFS_PER_BLOB: usize = alloy_eips::eip7594::CELLS_PER_EXT_BLOB;
 
 impl PooledBlob {
-    /// Blob and proof, as `engine_getBlobsV1` returns them. `None` if it came with cell proofs.
+    /// Blob and proof, for `engine_getBlobsV1`. `None` if the sidecar has cell proofs.
     pub fn v1(&self) -> Option<BlobAndProofV1> {
         let sidecar = self.sidecar.as_eip4844()?;
         let blob = Box::new(*sidecar.blobs.get(self.index)?);
         Some(BlobAndProofV1 { blob, proof: *sidecar.proofs.get(self.index)? })
     }
 
-    /// Blob and cell proofs, as `engine_getBlobsV2` and `V3` return them. `None` if it came with one
-    /// proof.
+    /// Blob and cell proofs, for `engine_getBlobsV2` and `V3`. `None` if the sidecar has one proof
+    /// per blob.
     pub fn v2(&self) -> Option<BlobAndProofV2> {
         let sidecar = self.sidecar.as_eip7594()?;
         let blob = Box::new(*sidecar.blobs.get(self.index)?);
@@ -39,11 +39,12 @@ impl PooledBlob {
     }
 }
 
-/// Sidecars of pooled transactions, and of mined ones up to a number of bytes, oldest dropped first.
+/// Sidecars of pooled transactions, and of mined ones up to a number of bytes; the oldest mined
+/// ones are dropped first.
 #[derive(Debug)]
 pub(super) struct BlobStore {
     /// By transaction hash.
-    sidecars: HashMap<B256, Arc<Sidecar>>,
+    sidecars: HashMap<B256, Arc<BlobSidecar>>,
     /// (versioned hash, transaction hash): several transactions may carry the same blob.
     by_versioned_hash: BTreeSet<(B256, B256)>,
     /// Mined transactions, oldest first.
@@ -63,11 +64,11 @@ impl BlobStore {
         }
     }
 
-    /// Keeps the sidecar of a pooled transaction, which may have been a mined one.
+    /// Adds the sidecar of a pooled transaction, which may have been mined before.
     pub(super) fn insert(&mut self, tx: &PoolTransaction) {
         let Some(sidecar) = &tx.sidecar else { return };
         let hash = *tx.hash();
-        // The proofs may be of another version than those of the mined one.
+        // The new sidecar may have proofs of another version than the mined transaction's.
         if let Some(mined) = self.sidecars.insert(hash, Arc::clone(sidecar)) {
             self.mined.retain(|mined| *mined != hash);
             self.mined_size -= mined.size();
@@ -76,7 +77,7 @@ impl BlobStore {
             .extend(sidecar.versioned_hashes().map(|versioned| (versioned, hash)));
     }
 
-    /// Forgets the sidecar of a transaction.
+    /// Removes the sidecar of a transaction.
     pub(super) fn remove(&mut self, hash: &B256) {
         if let Some(sidecar) = self.sidecars.remove(hash) {
             for versioned in sidecar.versioned_hashes() {
@@ -99,7 +100,7 @@ impl BlobStore {
     }
 
     /// Sidecar of a pooled or mined transaction.
-    pub(super) fn sidecar(&self, hash: &B256) -> Option<Arc<Sidecar>> {
+    pub(super) fn sidecar(&self, hash: &B256) -> Option<Arc<BlobSidecar>> {
         self.sidecars.get(hash).cloned()
     }
 
@@ -117,7 +118,8 @@ impl BlobStore {
         self.mined_size
     }
 
-    /// Says what is inconsistent; `pooled` are the blob transactions in the pool.
+    /// Checks consistency and describes the first problem; `pooled` are the blob transactions in
+    /// the pool.
     #[cfg(feature = "testkit")]
     pub(super) fn check(&self, pooled: &BTreeSet<B256>) -> Result<(), String> {
         let mined: BTreeSet<B256> = self.mined.iter().copied().collect();

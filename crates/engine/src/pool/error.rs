@@ -5,14 +5,13 @@ use alloy_primitives::{Address, B256, U256};
 use retrie_chainspec::EthereumHardfork;
 use retrie_state::StateError;
 
-/// Why a transaction is not taken. Tools match on these messages, so they are worded as geth words
-/// them.
+/// Why a transaction is refused. Tools match on these messages, so their wording is geth's.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    /// The very same transaction is in the pool.
+    /// The same transaction is already in the pool.
     #[error("already known")]
     AlreadyKnown,
-    /// The signature leads to no sender.
+    /// No sender can be recovered from the signature.
     #[error("invalid sender: invalid transaction v, r, s values")]
     InvalidSignature,
     /// Signed for another chain (EIP-155).
@@ -23,7 +22,7 @@ pub enum PoolError {
         /// Chain id of this chain.
         expected: u64,
     },
-    /// The sender has code that is no delegation (EIP-3607).
+    /// The sender has code that is not a delegation (EIP-3607).
     #[error("sender not an eoa: address {address}, codehash: {code_hash}")]
     SenderNotEoa {
         /// The sender.
@@ -31,15 +30,15 @@ pub enum PoolError {
         /// Hash of its code.
         code_hash: B256,
     },
-    /// The type of transaction comes with a later fork.
+    /// The transaction type belongs to a later fork.
     #[error("transaction type not supported: type {ty} rejected, pool not yet in {fork}")]
     TypeNotActive {
         /// EIP-2718 type byte.
         ty: u8,
-        /// The fork that brings it.
+        /// The fork that introduces it.
         fork: EthereumHardfork,
     },
-    /// The node takes no blob transactions.
+    /// The node accepts no blob transactions.
     #[error("transaction type not supported: tx type 3 not supported by this pool")]
     BlobsDisabled,
     /// The encoding is too long.
@@ -58,7 +57,7 @@ pub enum PoolError {
         /// Limit of the fork in bytes.
         limit: usize,
     },
-    /// More gas than a transaction may ask for (EIP-7825, or the configured limit).
+    /// The gas limit is above the cap for a transaction (EIP-7825, or the configured limit).
     #[error("transaction gas limit too high (cap: {cap}, tx: {got})")]
     GasLimitTooHigh {
         /// The limit.
@@ -66,10 +65,10 @@ pub enum PoolError {
         /// Gas limit of the transaction.
         got: u64,
     },
-    /// More gas than a block has.
+    /// The gas limit is above the block's.
     #[error("exceeds block gas limit")]
     ExceedsBlockGasLimit,
-    /// Less gas than the transaction costs before it runs.
+    /// The gas limit is below the intrinsic gas.
     #[error("intrinsic gas too low: gas {got}, minimum needed {needed}")]
     IntrinsicGas {
         /// Gas limit of the transaction.
@@ -77,7 +76,7 @@ pub enum PoolError {
         /// Its intrinsic gas.
         needed: u64,
     },
-    /// Less gas than the floor for its data (EIP-7623).
+    /// The gas limit is below the floor for the data (EIP-7623).
     #[error("insufficient gas for floor data gas cost: gas {got}, minimum needed {needed}")]
     FloorDataGas {
         /// Gas limit of the transaction.
@@ -93,7 +92,7 @@ pub enum PoolError {
         /// Maximum fee per gas in wei.
         fee_cap: u128,
     },
-    /// The fee is one that no block will ever take.
+    /// The fee is below the smallest possible base fee.
     #[error("transaction underpriced: gas fee cap {fee_cap}, minimum needed {minimum}")]
     Underpriced {
         /// Maximum fee per gas in wei.
@@ -101,7 +100,7 @@ pub enum PoolError {
         /// The smallest base fee there is.
         minimum: u128,
     },
-    /// The tip is below what this node asks for.
+    /// The tip is below the configured minimum.
     #[error("transaction gas price below minimum: gas tip cap {tip}, minimum needed {minimum}")]
     TipTooLow {
         /// Maximum priority fee per gas in wei.
@@ -109,7 +108,7 @@ pub enum PoolError {
         /// Configured minimum in wei.
         minimum: u128,
     },
-    /// The blob fee is one that no block will ever take.
+    /// The blob fee is below the smallest possible one.
     #[error(
         "transaction gas price below minimum: blob fee cap {fee_cap}, minimum needed {minimum}"
     )]
@@ -119,7 +118,7 @@ pub enum PoolError {
         /// The smallest blob fee there is, in wei.
         minimum: u128,
     },
-    /// A local transaction would pay suspiciously much.
+    /// The fee of a local transaction is above the cap (`--rpc.txfeecap`).
     #[error(
         "tx fee ({:.2} ether) exceeds the configured cap ({:.2} ether)",
         ether(fee),
@@ -139,7 +138,7 @@ pub enum PoolError {
         /// Nonce of the transaction.
         got: u64,
     },
-    /// A blob transaction leaves a gap.
+    /// A blob transaction leaves a nonce gap.
     #[error("nonce too high: tx nonce {got}, gapped nonce {next}")]
     NonceTooHigh {
         /// Nonce of the transaction.
@@ -159,7 +158,7 @@ pub enum PoolError {
     InsufficientFunds {
         /// Balance of the sender in wei.
         balance: U256,
-        /// Value, gas and blob gas at most, in wei.
+        /// Largest cost (value, gas and blob gas), in wei.
         cost: U256,
     },
     /// The sender cannot pay for all its blob transactions.
@@ -176,22 +175,23 @@ pub enum PoolError {
         /// Cost of this one in wei.
         cost: U256,
     },
-    /// A pooled transaction of this nonce pays as much, or nearly.
+    /// A pooled transaction of the same nonce exists, and the new one does not pay enough more.
     #[error("replacement transaction underpriced")]
     ReplacementUnderpriced,
-    /// The sender has as many transactions in the pool as one may have.
+    /// The sender has reached the limit of pooled transactions.
     #[error("account limit exceeded: pooled {pooled} txs")]
     AccountLimitExceeded {
-        /// How many.
+        /// Number of its pooled transactions.
         pooled: usize,
     },
-    /// The pool is full of better ones.
+    /// The pool is full of better transactions.
     #[error("txpool is full")]
     PoolFull,
-    /// An account has either blob transactions in the pool or others, never both.
+    /// The sender has pooled transactions of the other kind: an account has either blob
+    /// transactions or others in the pool.
     #[error("address already reserved")]
     AddressReserved,
-    /// A delegated sender has as many transactions in the pool as it may have (EIP-7702).
+    /// A delegated sender has reached the limit of pooled transactions (EIP-7702).
     #[error("in-flight transaction limit reached for delegated accounts")]
     InFlightLimitReached,
     /// A delegated sender leaves a nonce gap (EIP-7702).
@@ -204,8 +204,8 @@ pub enum PoolError {
     /// A set-code transaction without authorizations (EIP-7702).
     #[error("set code tx must have at least one authorization tuple")]
     EmptyAuthorizations,
-    /// A blob transaction without sidecar. Those of reorganised blocks come so, if it is not kept any
-    /// more.
+    /// A blob transaction without sidecar. This happens to transactions of reverted blocks whose
+    /// sidecar was dropped.
     #[error("missing sidecar in blob transaction")]
     MissingSidecar,
     /// A blob transaction without blobs (EIP-4844).
@@ -219,7 +219,7 @@ pub enum PoolError {
         /// Limit of the fork.
         permitted: u64,
     },
-    /// The sidecar has not one blob per hash.
+    /// The sidecar does not have one blob per hash.
     #[error("invalid number of {blobs} blobs compared to {hashes} blob hashes")]
     BlobCount {
         /// Number of blobs in the sidecar.
@@ -227,10 +227,11 @@ pub enum PoolError {
         /// Number of versioned hashes in the transaction.
         hashes: usize,
     },
-    /// Blob proofs belong to the forks before Osaka, cell proofs to those from Osaka on (EIP-7594).
+    /// The sidecar has the wrong kind of proofs: blob proofs before Osaka, cell proofs from Osaka
+    /// on (EIP-7594).
     #[error("Wrong sidecar format: unexpected sidecar version, want: {expected}, got: {got}")]
     SidecarVersion {
-        /// Version that is taken: 0 with blob proofs, 1 with cell proofs.
+        /// Accepted version: 0 with blob proofs, 1 with cell proofs.
         expected: u8,
         /// Version of the sidecar.
         got: u8,
@@ -238,7 +239,7 @@ pub enum PoolError {
     /// Hashes, commitments or proofs of the blobs are wrong (EIP-4844, EIP-7594).
     #[error("KZG verification error: {0}")]
     Sidecar(#[source] BlobTransactionValidationError),
-    /// The head state cannot be read; no fault of the transaction.
+    /// The head state cannot be read; says nothing about the transaction.
     #[error(transparent)]
     State(#[from] StateError),
 }

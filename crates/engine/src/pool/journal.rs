@@ -1,25 +1,25 @@
-//! The journal: transactions that were accepted outlive the process.
+//! [`PoolJournal`]: a file of accepted transactions, which restores the pool after a restart.
 //!
 //! ```text
 //!  file   := magic record*
 //!  record := length (u32) crc32 (u32) payload        little endian; both of the payload
 //!  payload := kind (u8) [sender (20 bytes)] EIP-2718 encoding, blobs with their sidecar
-//!  kind   := 0 local, 1 external, 2 private; + 0x80: nobody has signed it, the sender follows
+//!  kind   := 0 local, 1 external, 2 private; + 0x80: unsigned, the sender follows
 //! ```
 //!
-//! A record is written before its transaction's hash is told to anybody, so that a killed process
-//! loses none; a power failure may lose the last ones, as the file is not synced each time. Records
-//! are never changed: what has left the pool goes when the file is written anew, once it has grown
-//! to twice what it held then. Meanwhile records go to both files, and the new one takes the place
-//! of the old one by its name, so that there always is a whole one.
+//! A record is written before the transaction's hash is returned, so that a killed process loses no
+//! transaction. A power failure may lose the last ones, since the file is not synced for each.
+//! Records are never changed. The file is rewritten without removed transactions once it is twice
+//! as long as after the last rewrite. During a rewrite new records go to both files; then the new
+//! file replaces the old one by a rename, so that a complete file always exists.
 //!
-//! Only the user of the node may read it: it holds transactions that are not to be told to others,
-//! and which ones came from here.
+//! Only the node's user may read the file: it contains private transactions, and shows which
+//! transactions were sent from this node.
 //!
-//! A transaction that was mined stays in the journal until its block is durable: a killed process
-//! forgets the blocks that are not.
+//! A mined transaction stays in the journal until its block is durable, since a killed process
+//! loses blocks that are not.
 
-use crate::pool::{Origin, PoolTransaction, PooledTransaction};
+use crate::pool::{PoolTransaction, PooledTransaction, TransactionOrigin};
 use alloy_eips::eip2718::{Decodable2718, Encodable2718};
 use alloy_primitives::Address;
 use parking_lot::Mutex;
@@ -31,30 +31,30 @@ use std::{
 
 const MAGIC: &[u8; 16] = b"retrie-txpool-1\n";
 const RECORD_HEAD: usize = 8;
-/// No record is longer: the largest is a transaction with as many blobs as a block takes.
+/// Upper bound for the length of a record: the largest is a transaction with a full block of blobs.
 const MAX_RECORD: u32 = 64 << 20;
 const UNSIGNED: u8 = 0x80;
-/// Smaller files are not written anew.
-const SMALL: u64 = 16 << 20;
+/// Smaller files are not rewritten.
+const MIN_REWRITE_SIZE: u64 = 16 << 20;
 
 /// The journal cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// The file system says no.
+    /// An operation of the file system failed.
     #[error(
         "{action} the journal of the transaction pool, {}: {source}",
         .path.display()
     )]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
         /// The file.
         path: PathBuf,
         /// Why it failed.
         source: io::Error,
     },
-    /// Some other file.
+    /// The file is not a journal.
     #[error("{} is no journal of a transaction pool", .path.display())]
     Foreign {
         /// The file.
@@ -64,26 +64,26 @@ pub enum JournalError {
 
 /// A transaction of the journal.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct JournalEntry {
     pub(super) transaction: PooledTransaction,
-    pub(super) origin: Origin,
-    /// Of one that nobody has signed.
+    pub(super) origin: TransactionOrigin,
+    /// Sender of an unsigned transaction.
     pub(super) sender: Option<Address>,
 }
 
-impl Entry {
-    /// `None` for a blob transaction whose sidecar is gone.
+impl JournalEntry {
+    /// The entry of a pooled transaction; `None` if it is a blob transaction whose sidecar is gone.
     pub(super) fn of(tx: &PoolTransaction) -> Option<Self> {
         let sender = tx.is_unsigned.then(|| tx.sender());
         Some(Self { transaction: tx.to_pooled()?, origin: tx.origin, sender })
     }
 
-    /// The record, with its head.
+    /// Encodes the record, including its header.
     fn encode(&self) -> Vec<u8> {
         let origin = match self.origin {
-            Origin::Local => 0,
-            Origin::External => 1,
-            Origin::Private => 2,
+            TransactionOrigin::Local => 0,
+            TransactionOrigin::External => 1,
+            TransactionOrigin::Private => 2,
         };
         let mut record = vec![0; RECORD_HEAD];
         match self.sender {
@@ -95,7 +95,7 @@ impl Entry {
         }
         self.transaction.encode_2718(&mut record);
         let (head, payload) = record.split_at_mut(RECORD_HEAD);
-        // A transaction that long would not have been taken.
+        // The pool refuses a transaction that long, so this does not overflow.
         let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
         head[..4].copy_from_slice(&length.to_le_bytes());
         head[4..].copy_from_slice(&crc32fast::hash(payload).to_le_bytes());
@@ -105,9 +105,9 @@ impl Entry {
     fn decode(payload: &[u8]) -> Option<Self> {
         let (kind, mut rest) = payload.split_first()?;
         let origin = match kind & !UNSIGNED {
-            0 => Origin::Local,
-            1 => Origin::External,
-            2 => Origin::Private,
+            0 => TransactionOrigin::Local,
+            1 => TransactionOrigin::External,
+            2 => TransactionOrigin::Private,
             _ => return None,
         };
         let mut sender = None;
@@ -122,29 +122,29 @@ impl Entry {
 
 /// An open journal.
 #[derive(Debug)]
-pub(super) struct Journal {
+pub(super) struct PoolJournal {
     path: PathBuf,
-    files: Mutex<Files>,
-    /// Held while the file is written anew.
+    files: Mutex<JournalFiles>,
+    /// Held during a rewrite.
     rewriting: Mutex<()>,
 }
 
 #[derive(Debug)]
-struct Files {
+struct JournalFiles {
     current: File,
     bytes: u64,
-    /// What it had when it was last written anew.
+    /// Length of the file after the last rewrite.
     bytes_at_rewrite: u64,
-    /// Being written, to take the place of the current one.
+    /// The new file during a rewrite, and its length.
     next: Option<(File, u64)>,
-    /// Whether the last write has failed, and was told of.
+    /// Whether the last write failed, which was logged.
     is_failing: bool,
 }
 
-impl Journal {
-    /// Opens the journal, which is made if it is not there, and reads what it holds. What a crash has
-    /// left unfinished at its end is cut off.
-    pub(super) fn open(path: &Path) -> Result<(Self, Vec<Entry>), JournalError> {
+impl PoolJournal {
+    /// Opens or creates the journal and reads its entries. Cuts off an incomplete record that a
+    /// crash left at the end.
+    pub(super) fn open(path: &Path) -> Result<(Self, Vec<JournalEntry>), JournalError> {
         let failed =
             |action| move |source| JournalError::Io { action, path: path.to_owned(), source };
         if let Some(folder) = path.parent() {
@@ -160,7 +160,7 @@ impl Journal {
             let mut magic = Vec::with_capacity(MAGIC.len());
             let mut first = reader.by_ref().take(MAGIC.len() as u64);
             first.read_to_end(&mut magic).map_err(failed("reading"))?;
-            // A shorter one was just being made.
+            // A shorter file was being created when the process ended.
             if !MAGIC.starts_with(&magic) {
                 return Err(JournalError::Foreign { path: path.to_owned() });
             }
@@ -176,14 +176,14 @@ impl Journal {
                 );
             }
         }
-        make_private(&file).map_err(failed("hiding from others"))?;
+        make_private(&file).map_err(failed("restricting access to"))?;
         file.set_len(whole).map_err(failed("cutting the end of"))?;
         file.seek(SeekFrom::Start(whole)).map_err(failed("reading"))?;
         if whole == 0 {
             file.write_all(MAGIC).map_err(failed("writing"))?;
             whole = MAGIC.len() as u64;
         }
-        let files = Files {
+        let files = JournalFiles {
             current: file,
             bytes: whole,
             bytes_at_rewrite: whole,
@@ -194,15 +194,16 @@ impl Journal {
         Ok((Self { path, files, rewriting: Mutex::new(()) }, entries))
     }
 
-    /// Adds a transaction. What goes wrong is logged: the transaction is in the pool all the same.
-    pub(super) fn append(&self, entry: &Entry) {
+    /// Appends a transaction. A failure is only logged, since the transaction is in the pool
+    /// anyway.
+    pub(super) fn append(&self, entry: &JournalEntry) {
         let record = entry.encode();
         let mut files = self.files.lock();
-        let Files { current, bytes, next, is_failing, .. } = &mut *files;
+        let JournalFiles { current, bytes, next, is_failing, .. } = &mut *files;
         let mut written = write_at(current, bytes, &record);
         if let Some((file, length)) = next {
             let also = write_at(file, length, &record);
-            // It would lack this one: the old file goes on.
+            // The new file would lack this record, so the rewrite is given up.
             if also.is_err() {
                 *next = None;
             }
@@ -222,15 +223,15 @@ impl Journal {
         }
     }
 
-    /// Whether most of the file may be about transactions that have left.
+    /// Whether more than half of the file may be records of removed transactions.
     pub(super) fn is_large(&self) -> bool {
         let files = self.files.lock();
-        files.bytes > SMALL && files.bytes > 2 * files.bytes_at_rewrite
+        files.bytes > MIN_REWRITE_SIZE && files.bytes > 2 * files.bytes_at_rewrite
     }
 
-    /// Writes the file anew with what `entries` gives. These are asked for after this has begun, and
-    /// what is appended meanwhile is in the new file too.
-    pub(super) fn rewrite<I: IntoIterator<Item = Entry>>(
+    /// Rewrites the file with `entries`. They are requested after the rewrite has begun, and
+    /// records appended in the meantime go to the new file too.
+    pub(super) fn rewrite<I: IntoIterator<Item = JournalEntry>>(
         &self,
         entries: impl FnOnce() -> I,
     ) -> Result<(), JournalError> {
@@ -246,7 +247,7 @@ impl Journal {
             next.write_all(MAGIC)?;
             Ok(next)
         };
-        let next = begin().map_err(failed("writing anew"))?;
+        let next = begin().map_err(failed("rewriting"))?;
         self.files.lock().next = Some((next, MAGIC.len() as u64));
         let written = entries().into_iter().try_for_each(|entry| {
             let record = entry.encode();
@@ -257,20 +258,25 @@ impl Journal {
         });
         let mut files = self.files.lock();
         let Some((file, bytes)) = files.next.take() else {
-            // An addition could not be written there, which was told of.
+            // Appending to the new file failed, which was logged.
             let _ = std::fs::remove_file(&next_path);
             return Ok(());
         };
-        let replaced = (written.and_then(|()| file.sync_all()).map_err(failed("writing anew")))
+        let replaced = (written.and_then(|()| file.sync_all()).map_err(failed("rewriting")))
             .and_then(|()| std::fs::rename(&next_path, &self.path).map_err(failed("replacing")));
         if let Err(error) = replaced {
-            // The old file goes on. What is left of the new one would only take room.
+            // The old file stays in use, and the new one is deleted.
             let _ = std::fs::remove_file(&next_path);
             return Err(error);
         }
-        *files =
-            Files { current: file, bytes, bytes_at_rewrite: bytes, next: None, is_failing: false };
-        // So that the name outlives a power failure, too; before that it is the old file's.
+        *files = JournalFiles {
+            current: file,
+            bytes,
+            bytes_at_rewrite: bytes,
+            next: None,
+            is_failing: false,
+        };
+        // So that the rename survives a power failure; without it the name means the old file.
         #[cfg(unix)]
         if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("syncing"))?;
@@ -279,7 +285,7 @@ impl Journal {
     }
 }
 
-/// Opens a file for writing. One that is not there is made, for the user of the node alone.
+/// Opens a file for writing. A new file is readable by the node's user only.
 fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     options.write(true).create(true);
     #[cfg(unix)]
@@ -287,7 +293,7 @@ fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Takes a file that was there before from the eyes of others.
+/// Restricts an existing file to the node's user.
 #[cfg_attr(not(unix), expect(clippy::unnecessary_wraps, reason = "only Unix has modes"))]
 fn make_private(file: &File) -> io::Result<()> {
     #[cfg(unix)]
@@ -297,7 +303,7 @@ fn make_private(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a record where the last one ends: over what a write that failed may have left there.
+/// Writes a record at the end of the last complete one, over the remains of a failed write.
 fn write_at(file: &mut File, bytes: &mut u64, record: &[u8]) -> io::Result<()> {
     file.seek(SeekFrom::Start(*bytes))?;
     file.write_all(record)?;
@@ -305,8 +311,12 @@ fn write_at(file: &mut File, bytes: &mut u64, record: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads records up to the first that is not whole. Returns the length of those that are.
-fn read_records(reader: &mut impl Read, length: u64, entries: &mut Vec<Entry>) -> io::Result<u64> {
+/// Reads records up to the first incomplete one. Returns the length of the complete ones.
+fn read_records(
+    reader: &mut impl Read,
+    length: u64,
+    entries: &mut Vec<JournalEntry>,
+) -> io::Result<u64> {
     let mut whole = 0;
     let mut payload = Vec::new();
     loop {
@@ -327,8 +337,8 @@ fn read_records(reader: &mut impl Read, length: u64, entries: &mut Vec<Entry>) -
         if crc32fast::hash(&payload) != checksum {
             return Ok(whole);
         }
-        // Whole, but of a kind that this version does not know: nothing that it could hold in a pool.
-        entries.extend(Entry::decode(&payload));
+        // A complete record that this version cannot decode is skipped.
+        entries.extend(JournalEntry::decode(&payload));
         whole = end;
     }
 }

@@ -1,52 +1,58 @@
-//! The transaction pool: transactions that wait for a block.
+//! [`TransactionPool`]: transactions that wait for a block.
 //!
 //! ```text
-//!  add -----------> rules of the next block -> sender's account -> other transactions --.
-//!   (RPC, network)   (no state, no lock)        (head state)        (lock)              |
-//!                     the order of all checks, by what they take: admission.rs          |
-//!                                                                                       v
-//!  set_head ------> drop mined and stale, judge anew, take back reorganised ----> by sender, by nonce
-//!   (each new head)                                                              /      |       \
-//!                                                                            best    blobs    subscribe
+//!  add -----------> rules of the next block -> sender's account -> other transactions
+//!   (RPC, network)   (no state, no lock)        (head state)        (lock)     |
+//!                     order of all checks, cheapest first: admission.rs        |
+//!                                                                              v
+//!  set_head ------> drop mined and stale, update readiness,       ----> by sender, by nonce
+//!   (each new head)  reinsert from reverted blocks                       /     |       \
+//!                                                                    best    blobs    subscribe
 //! ```
 //!
 //! # Vocabulary
-//! * **executable**: the next block can take it. Its nonce follows those before it, the sender can
-//!   pay for all of them, and all pay the fees of the next block.
-//! * **sub-pools**: *pending* holds executable transactions, *basefee* those that only wait for lower
-//!   fees, *queued* those that wait for a nonce, for funds or for a larger block; *blob* holds all
-//!   transactions with blobs, executable or not. Each has a limit; the worst transactions go first.
-//! * **local** ([`PoolConfig::is_local`]): of this node's users; exempt from most limits, and never
-//!   evicted. When a sub-pool is full of local ones, further ones are refused.
-//! * **pending authorization**: one that a pooled transaction carries for another account, or its own
-//!   (EIP-7702). It counts against transactions of that account which it can overtake: those from its
-//!   nonce on, if it is for this chain and the account has not passed that nonce. Who can use up
-//!   which limit, and what that costs: docs/operations.md.
-//! * **sidecar**: blobs with commitments and proofs. They stay in memory, also for a while after the
-//!   transaction is mined: it may come back with a reorg, and consensus clients ask for its blobs.
+//! * **executable**: the next block can include the transaction. No nonce before it is missing, the
+//!   sender can pay for it and all transactions before it, and all of them pay the next block's
+//!   fees.
+//! * **sub-pools**: *pending* holds executable transactions, *basefee* transactions that only wait
+//!   for lower fees, *queued* transactions that wait for a nonce, for funds or for a larger block;
+//!   *blob* holds all transactions with blobs, executable or not. Each has a limit; the worst
+//!   transactions are evicted first.
+//! * **local** ([`PoolConfig::is_local`]): a transaction of this node's users, exempt from most
+//!   limits and never evicted. When a sub-pool is full of local transactions, it refuses further
+//!   ones.
+//! * **pending authorization** ([`PendingAuthorization`]): an authorization (EIP-7702) in a pooled
+//!   transaction, for another account or the sender's own. It counts against the transactions of
+//!   that account that it can overtake: those from its nonce on, if it is for this chain and the
+//!   account's nonce is not higher. docs/operations.md lists which limits strangers can use up, and
+//!   at what cost.
+//! * **sidecar** ([`BlobSidecar`]): blobs with commitments and proofs. They stay in memory, also
+//!   for a while after the transaction is mined, since a reorg may bring it back and consensus
+//!   clients request its blobs.
 //!
 //! # Concurrency
 //! | work | done by | lock |
 //! |---|---|---|
-//! | signature, fees, gas, blob proofs, signers of authorizations | the thread that adds | none |
+//! | signature, fees, gas, blob proofs, signers of authorizations | the thread that calls `add` | none |
 //! | limits, prices, room: refusals | the same | read |
-//! | place among the sender's transactions, eviction | the thread that adds | write, O(log n) and what follows in the sender's nonces |
-//! | accounts of all senders at a new head | the thread of the live tree | none |
-//! | judging all transactions at a new head | the same | write, O(n log n) |
-//! | [`Pool::best`] | the thread that builds | read, once; the iteration holds none |
+//! | insertion among the sender's transactions, eviction | the same | write, O(log n) plus the sender's later nonces |
+//! | reading the accounts of all senders at a new head | the thread `pool` ([`PoolMaintainer`](crate::PoolMaintainer)) | none |
+//! | readiness of all transactions at a new head | the same | write, O(n log n) |
+//! | [`TransactionPool::best`] | the thread that builds | read, once; the iteration holds none |
 //!
 //! # Assumptions
-//! Heads are set by one thread, in order. A transaction is judged by the account as the pool knows it.
-//! That of a sender who is new here is read from the present head, which may have moved on before the
-//! transaction is in its place: a state older than the pool's own head is never believed, since no
-//! later head might come to put it right. A newer one is, as its head is on its way here.
+//! One thread sets heads, in order. The pool checks a transaction against its own record of the
+//! sender's account. The account of a new sender is read from the present head, which may change
+//! before the transaction is inserted. A state older than the pool's head is not used, since there
+//! may be no later head to correct it. A newer state is used, since the pool will soon move to its
+//! head.
 
 mod admission;
 mod best;
 mod blobs;
 mod config;
-mod contents;
 mod error;
+mod inner;
 mod journal;
 mod rules;
 mod sender;
@@ -56,13 +62,15 @@ mod transaction;
 pub use best::BestTransactions;
 pub use blobs::PooledBlob;
 pub use config::{PoolConfig, SubPoolLimit};
-pub use contents::PoolCounters;
 pub use error::PoolError;
+pub use inner::PoolCounters;
 pub use journal::JournalError;
 pub use rules::NextBlock;
-pub use sender::{HeadState, Heads};
+pub use sender::{HeadState, HeadStateProvider};
 pub use subpool::SubPoolStats;
-pub use transaction::{Origin, PendingAuthorization, PoolTransaction, PooledTransaction, Sidecar};
+pub use transaction::{
+    BlobSidecar, PendingAuthorization, PoolTransaction, PooledTransaction, TransactionOrigin,
+};
 
 use admission::IncomingTransaction;
 use alloy_consensus::{
@@ -73,16 +81,16 @@ use alloy_primitives::{
     Address, B256,
     map::{HashMap, HashSet},
 };
-use contents::Contents;
-use journal::{Entry as JournalEntry, Journal};
+use inner::PoolInner;
+use journal::{JournalEntry, PoolJournal};
 use parking_lot::RwLock;
 use retrie_chainspec::{
     ChainSpec,
     primitives::{SealedHeader, Transaction},
 };
 use retrie_state::StateError;
-use rules::Rules;
-use sender::{Readiness, Sender, SenderAccount, Slot};
+use rules::PoolRules;
+use sender::{PoolSender, PoolSlot, SenderAccount, TxReadiness};
 use std::{
     collections::{BTreeMap, BTreeSet, hash_map::Entry},
     path::Path,
@@ -91,80 +99,81 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
-use subpool::Kind;
+use subpool::SubPoolKind;
 use tokio::sync::{Notify, broadcast};
 
 /// Transactions of one sender by nonce.
-pub type ByNonce = BTreeMap<u64, Arc<PoolTransaction>>;
+pub type TransactionsByNonce = BTreeMap<u64, Arc<PoolTransaction>>;
 
 /// The transactions of one sender, as `txpool_contentFrom` shows them.
 #[derive(Clone, Debug, Default)]
 pub struct SenderContent {
-    /// Executable ones.
-    pub pending: ByNonce,
-    /// All others.
-    pub queued: ByNonce,
+    /// Executable transactions.
+    pub pending: TransactionsByNonce,
+    /// All other transactions.
+    pub queued: TransactionsByNonce,
 }
 
 /// The transactions of all senders, as `txpool_content` shows them.
 #[derive(Clone, Debug, Default)]
 pub struct PoolContent {
-    /// Executable ones.
-    pub pending: BTreeMap<Address, ByNonce>,
-    /// All others.
-    pub queued: BTreeMap<Address, ByNonce>,
+    /// Executable transactions.
+    pub pending: BTreeMap<Address, TransactionsByNonce>,
+    /// All other transactions.
+    pub queued: BTreeMap<Address, TransactionsByNonce>,
 }
 
 /// Numbers of transactions, as `txpool_status` shows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStatus {
-    /// Executable ones.
+    /// Executable transactions.
     pub pending: usize,
-    /// All others.
+    /// All other transactions.
     pub queued: usize,
 }
 
 /// Figures for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolStats {
+pub struct PoolMetrics {
     /// Executable transactions without blobs.
     pub pending: SubPoolStats,
-    /// Those that wait for lower fees.
+    /// Transactions that wait for lower fees.
     pub basefee: SubPoolStats,
-    /// Those that wait for a nonce, funds or a larger block.
+    /// Transactions that wait for a nonce, funds or a larger block.
     pub queued: SubPoolStats,
-    /// Those with blobs.
+    /// Transactions with blobs.
     pub blob: SubPoolStats,
     /// Number of senders.
     pub senders: usize,
-    /// Bytes of sidecars kept of mined transactions.
+    /// Bytes of the sidecars of mined transactions.
     pub mined_blobs_size: usize,
-    /// What came and went.
+    /// Counters since the start.
     pub counters: PoolCounters,
 }
 
 /// The transaction pool. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Pool {
-    shared: Arc<Shared>,
+pub struct TransactionPool {
+    shared: Arc<PoolShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PoolShared {
     config: PoolConfig,
     spec: Arc<ChainSpec>,
-    contents: RwLock<Contents>,
+    contents: RwLock<PoolInner>,
     pending: broadcast::Sender<Arc<PoolTransaction>>,
     rejected: AtomicU64,
-    /// Authorizations whose signers were recovered, and blobs whose proofs were checked.
+    /// Number of authorizations whose signers were recovered, and of blobs whose proofs were
+    /// checked.
     recovered: AtomicU64,
     proven: AtomicU64,
-    journal: OnceLock<Journal>,
-    /// The journal should be written anew before the next head, as it grows fast.
+    journal: OnceLock<PoolJournal>,
+    /// Signals that the journal grows fast and should be rewritten before the next head.
     journal_grown: Notify,
 }
 
-impl Pool {
+impl TransactionPool {
     /// An empty pool at genesis.
     pub fn new(config: PoolConfig, spec: Arc<ChainSpec>) -> Self {
         let head = spec.genesis_header();
@@ -175,9 +184,9 @@ impl Pool {
             base_fee: head.base_fee_per_gas,
             blob_base_fee: None,
         });
-        let contents = Contents::new(&config, head.hash(), Rules::new(&spec, head, next));
+        let contents = PoolInner::new(&config, head.hash(), PoolRules::new(&spec, head, next));
         let (pending, _) = broadcast::channel(config.pending_listener_buffer.max(1));
-        let shared = Shared {
+        let shared = PoolShared {
             config,
             spec,
             contents: RwLock::new(contents),
@@ -196,15 +205,15 @@ impl Pool {
         &self.shared.config
     }
 
-    /// Follows a change of the canonical chain.
+    /// Moves the pool to a new head.
     ///
-    /// `next` is the block after `head`, `mined` are the hashes of the transactions of all blocks that
-    /// came, `state` is the state of `head`, and `reinserted` are the transactions of all blocks that
-    /// went. Those that are in `mined` too are not taken back; the others come as
-    /// [`Origin::External`].
+    /// `next` is the block after `head`, `mined` are the hashes of the transactions in all
+    /// committed blocks, `state` is the state of `head`, and `reinserted` are the transactions of
+    /// all reverted blocks. Transactions that are also in `mined` are not reinserted; the others
+    /// come in as [`TransactionOrigin::External`].
     ///
     /// # Errors
-    /// [`StateError`] if an account cannot be read. The pool is as before then.
+    /// [`StateError`] if an account cannot be read. The pool is unchanged then.
     pub fn set_head(
         &self,
         head: &SealedHeader,
@@ -213,8 +222,8 @@ impl Pool {
         state: &dyn HeadState,
         reinserted: Vec<Recovered<Transaction>>,
     ) -> Result<(), StateError> {
-        let Shared { config, spec, contents, .. } = &*self.shared;
-        let rules = Rules::new(spec, head, next);
+        let PoolShared { config, spec, contents, .. } = &*self.shared;
+        let rules = PoolRules::new(spec, head, next);
         let mut accounts = HashMap::<Address, SenderAccount>::default();
         let senders: Vec<Address> = contents.read().senders.keys().copied().collect();
         for sender in senders.into_iter().chain(reinserted.iter().map(Recovered::signer)) {
@@ -225,7 +234,7 @@ impl Pool {
 
         let returning = self.returning(reinserted, &accounts);
         let mut contents = contents.write();
-        // Senders that came in the meantime.
+        // Senders that were added in the meantime.
         for sender in contents.senders.keys() {
             if let Entry::Vacant(entry) = accounts.entry(*sender) {
                 entry.insert(SenderAccount::read(state, *sender)?);
@@ -262,8 +271,9 @@ impl Pool {
         Ok(())
     }
 
-    /// The transactions of blocks that went, as they were in the pool, in the order of their nonces,
-    /// but for those whose nonce is used in the new blocks. The signers of authorizations are recovered here, where no thread waits for the lock.
+    /// The transactions of reverted blocks as they were in the pool, in the order of their nonces,
+    /// without those whose nonce is used in the new blocks. Recovers the signers of authorizations
+    /// here, before the lock is taken.
     fn returning(
         &self,
         mut gone: Vec<Recovered<Transaction>>,
@@ -277,7 +287,7 @@ impl Pool {
         let returning: Vec<_> = {
             let contents = self.shared.contents.read();
             gone.into_iter()
-                .map(|tx| Arc::new(contents.recalled(tx, &self.shared.config)))
+                .map(|tx| Arc::new(contents.as_pooled(tx, &self.shared.config)))
                 .collect()
         };
         for tx in &returning {
@@ -288,12 +298,12 @@ impl Pool {
 
     // -- dev chains -------------------------------------------------------------------------------
 
-    /// Whether there are transactions that nobody has signed; see [`add_unsigned`](Self::add_unsigned).
+    /// Whether the pool has unsigned transactions; see [`add_unsigned`](Self::add_unsigned).
     pub(crate) fn has_unsigned(&self) -> bool {
         self.shared.contents.read().unsigned > 0
     }
 
-    /// Sets the base fee per gas (wei) of the next block, or takes that back. The next head ends it.
+    /// Sets or clears the base fee per gas (wei) of the next block. The next head clears it.
     pub(crate) fn set_next_base_fee(&self, base_fee: Option<u64>) {
         let mut contents = self.shared.contents.write();
         let before = Arc::clone(&contents.rules);
@@ -305,8 +315,9 @@ impl Pool {
         self.announce(fresh);
     }
 
-    /// Makes this hold exactly `txs`, which it held at some time before, as far as they are valid.
-    pub(crate) fn restore(&self, txs: &[Arc<PoolTransaction>], heads: &dyn Heads) {
+    /// Restores the content of the pool to `txs`, an earlier content, as far as they are still
+    /// valid.
+    pub(crate) fn restore(&self, txs: &[Arc<PoolTransaction>], heads: &dyn HeadStateProvider) {
         let wanted: HashSet<B256> = txs.iter().map(|tx| *tx.hash()).collect();
         for tx in self.pooled() {
             if !wanted.contains(tx.hash()) {
@@ -328,13 +339,17 @@ impl Pool {
 
     // -- journal ----------------------------------------------------------------------------------
 
-    /// Takes back what the journal in `path` holds, and keeps it from here on. Returns how many
-    /// transactions came back; those that are mined, or are valid no more, do not.
+    /// Loads the transactions of the journal in `path`, and writes to this journal from now on.
+    /// Returns the number of restored transactions; mined and invalid ones are not restored.
     ///
     /// # Errors
     /// [`JournalError`] if the file cannot be read or written.
-    pub fn keep_journal(&self, path: &Path, heads: &dyn Heads) -> Result<usize, JournalError> {
-        let (journal, entries) = Journal::open(path)?;
+    pub fn keep_journal(
+        &self,
+        path: &Path,
+        heads: &dyn HeadStateProvider,
+    ) -> Result<usize, JournalError> {
+        let (journal, entries) = PoolJournal::open(path)?;
         let mut restored = 0;
         for JournalEntry { transaction, origin, sender } in entries {
             let hash = *transaction.tx_hash();
@@ -346,25 +361,26 @@ impl Pool {
             }
         }
         journal.rewrite(|| entries_of(self.pooled()))?;
-        // A pool has one journal: a second one is not kept.
+        // A pool has one journal: a second one is ignored.
         let _ = self.shared.journal.set(journal);
         Ok(restored)
     }
 
-    /// Waits until the journal has grown so long that it should be tidied.
+    /// Waits until the journal has grown so long that it should be rewritten.
     pub(crate) async fn journal_grown(&self) {
         self.shared.journal_grown.notified().await;
     }
 
-    /// Forgets how mined transactions came here, but for these, whose blocks are not durable yet.
+    /// Forgets the origin of mined transactions, except of `but`, whose blocks are not durable yet.
     pub(crate) fn forget_mined(&self, but: &HashSet<B256>) {
         self.shared.contents.write().mined.retain(|hash, _| but.contains(hash));
     }
 
-    /// Writes the journal anew if it has grown too long, or if `must`. `undurable` gives the
-    /// transactions of all blocks that a killed process would forget; it is asked for once the
-    /// transactions of the pool are taken down, so that none slips through between both.
-    pub(crate) fn tidy_journal(
+    /// Rewrites the journal if it has grown too long, or if `must`. `undurable` gives the
+    /// transactions of all blocks that a killed process would lose. It is called after the pool's
+    /// transactions are listed, so that a transaction which moves into a block in between is not
+    /// missed.
+    pub(crate) fn maybe_rewrite_journal(
         &self,
         must: bool,
         undurable: impl FnOnce() -> Vec<Recovered<Transaction>>,
@@ -375,8 +391,8 @@ impl Pool {
         }
         let entries = || {
             let mut all = self.pooled();
-            // First those that come first: nonces ascend.
-            all.splice(0..0, self.recall(undurable()));
+            // Mined transactions first, so that nonces ascend.
+            all.splice(0..0, self.pooled_forms(undurable()));
             entries_of(all)
         };
         if let Err(error) = journal.rewrite(entries) {
@@ -384,20 +400,20 @@ impl Pool {
         }
     }
 
-    /// All transactions, those of a sender by nonce.
+    /// All transactions; those of one sender in the order of their nonces.
     pub(crate) fn pooled(&self) -> Vec<Arc<PoolTransaction>> {
         let contents = self.shared.contents.read();
         let slots = contents.senders.values().flat_map(|sender| sender.slots.values());
         slots.map(|slot| Arc::clone(&slot.tx)).collect()
     }
 
-    /// Transactions that were mined, as they were in the pool.
-    fn recall(&self, mined: Vec<Recovered<Transaction>>) -> Vec<Arc<PoolTransaction>> {
+    /// Mined transactions, as they were in the pool.
+    fn pooled_forms(&self, mined: Vec<Recovered<Transaction>>) -> Vec<Arc<PoolTransaction>> {
         let contents = self.shared.contents.read();
         let of = |transaction: Recovered<Transaction>| {
             let is_unsigned =
                 transaction.inner().recover_signer().ok() != Some(transaction.signer());
-            let tx = contents.recalled(transaction, &self.shared.config);
+            let tx = contents.as_pooled(transaction, &self.shared.config);
             Arc::new(if is_unsigned { tx.unsigned() } else { tx })
         };
         mined.into_iter().map(of).collect()
@@ -405,12 +421,12 @@ impl Pool {
 
     fn announce(&self, fresh: Vec<Arc<PoolTransaction>>) {
         for tx in fresh {
-            // Fails when nobody listens.
+            // It fails without subscribers, and may be ignored.
             let _ = self.shared.pending.send(tx);
         }
     }
 
-    /// Takes a transaction out. Those that follow it stay and wait.
+    /// Removes a transaction. Later nonces of its sender stay and wait.
     pub fn remove(&self, hash: &B256) -> Option<Arc<PoolTransaction>> {
         let mut contents = self.shared.contents.write();
         let tx = contents.remove(hash);
@@ -423,31 +439,31 @@ impl Pool {
         self.shared.contents.read().get(hash).map(|slot| Arc::clone(&slot.tx))
     }
 
-    /// Whether a transaction is here and the next block can take it.
+    /// Whether a transaction is in the pool and executable.
     pub fn is_pending(&self, hash: &B256) -> bool {
         let contents = self.shared.contents.read();
-        contents.get(hash).is_some_and(|slot| slot.readiness == Some(Readiness::Executable))
+        contents.get(hash).is_some_and(|slot| slot.readiness == Some(TxReadiness::Executable))
     }
 
-    /// The transactions that a block with these fees (wei) can take, best first, as they are now.
+    /// The transactions that a block with these fees (wei) can include, best first: a snapshot.
     ///
-    /// Without `blob_base_fee` those with blobs are left out.
+    /// Without `blob_base_fee` transactions with blobs are left out.
     pub fn best(&self, base_fee: u64, blob_base_fee: Option<u128>) -> BestTransactions {
         self.shared.contents.read().best(base_fee, blob_base_fee)
     }
 
-    /// All transactions that the next block can take, in no order.
+    /// All executable transactions, in no particular order.
     pub fn executable(&self) -> Vec<Arc<PoolTransaction>> {
         let contents = self.shared.contents.read();
         let slots = contents.senders.values().flat_map(|sender| sender.slots.values());
-        let executable = slots.filter(|slot| slot.readiness == Some(Readiness::Executable));
+        let executable = slots.filter(|slot| slot.readiness == Some(TxReadiness::Executable));
         executable.map(|slot| Arc::clone(&slot.tx)).collect()
     }
 
-    /// The nonce after the pooled transactions of `sender` that follow its account's without a gap.
-    /// `None` if none of its transactions are here.
+    /// The next nonce of `sender`: the first one, from its account's nonce on, without a pooled
+    /// transaction. `None` if the pool has no transaction of this sender.
     pub fn nonce(&self, sender: &Address) -> Option<u64> {
-        self.shared.contents.read().senders.get(sender).map(Sender::next_nonce)
+        self.shared.contents.read().senders.get(sender).map(PoolSender::next_nonce)
     }
 
     /// All transactions.
@@ -470,24 +486,24 @@ impl Pool {
         self.shared.contents.read().senders.get(sender).map(content_of).unwrap_or_default()
     }
 
-    /// How many transactions there are.
+    /// Numbers of transactions.
     pub fn status(&self) -> PoolStatus {
         let contents = self.shared.contents.read();
-        let pools = Kind::ALL.map(|kind| contents.subpools.get(kind).stats);
+        let pools = SubPoolKind::ALL.map(|kind| contents.subpools.get(kind).stats);
         let pending = pools.iter().map(|stats| stats.executable).sum();
         let all: usize = pools.iter().map(|stats| stats.txs).sum();
         PoolStatus { pending, queued: all - pending }
     }
 
     /// Figures for metrics.
-    pub fn stats(&self) -> PoolStats {
+    pub fn stats(&self) -> PoolMetrics {
         let contents = self.shared.contents.read();
         let stats = |kind| contents.subpools.get(kind).stats;
-        PoolStats {
-            pending: stats(Kind::Pending),
-            basefee: stats(Kind::BaseFee),
-            queued: stats(Kind::Queued),
-            blob: stats(Kind::Blob),
+        PoolMetrics {
+            pending: stats(SubPoolKind::Pending),
+            basefee: stats(SubPoolKind::BaseFee),
+            queued: stats(SubPoolKind::Queued),
+            blob: stats(SubPoolKind::Blob),
             senders: contents.senders.len(),
             mined_blobs_size: contents.blobs.mined_size(),
             counters: PoolCounters {
@@ -500,36 +516,36 @@ impl Pool {
     }
 
     /// The blobs with these versioned hashes, of pooled and of recently mined transactions, in the
-    /// order asked for.
+    /// order of the hashes.
     pub fn blobs(&self, versioned_hashes: &[B256]) -> Vec<Option<PooledBlob>> {
         let contents = self.shared.contents.read();
         versioned_hashes.iter().map(|versioned| contents.blobs.blob(versioned)).collect()
     }
 
     /// The sidecar of a pooled or recently mined transaction.
-    pub fn sidecar(&self, hash: &B256) -> Option<Arc<Sidecar>> {
+    pub fn sidecar(&self, hash: &B256) -> Option<Arc<BlobSidecar>> {
         self.shared.contents.read().blobs.sidecar(hash)
     }
 
-    /// Announces every transaction from here on when it first becomes executable, those of
-    /// [`Origin::Private`] included. Who reads too slowly loses the oldest.
+    /// Subscribes to transactions: each is announced when it first becomes executable, those of
+    /// [`TransactionOrigin::Private`] included. A slow subscriber loses the oldest announcements.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<PoolTransaction>> {
         self.shared.pending.subscribe()
     }
 
-    /// Senders that are configured as local, and those of local transactions here.
+    /// Senders that are configured as local, and senders of local transactions in the pool.
     pub fn local_senders(&self) -> BTreeSet<Address> {
         let contents = self.shared.contents.read();
-        let has_local = |sender: &Sender| sender.slots.values().any(|slot| slot.tx.is_local);
+        let has_local = |sender: &PoolSender| sender.slots.values().any(|slot| slot.tx.is_local);
         let pooled = contents.senders.iter().filter(|(_, sender)| has_local(sender));
         let configured = self.shared.config.local_senders.iter().copied();
         pooled.map(|(address, _)| *address).chain(configured).collect()
     }
 
-    /// Looks through everything here.
+    /// Checks that all indexes of the pool are consistent.
     ///
     /// # Errors
-    /// Says what is inconsistent.
+    /// A description of the inconsistency.
     #[cfg(feature = "testkit")]
     pub fn check_invariants(&self) -> Result<(), String> {
         self.shared.contents.read().check_invariants(&self.shared.config)
@@ -540,9 +556,9 @@ fn entries_of(txs: Vec<Arc<PoolTransaction>>) -> impl Iterator<Item = JournalEnt
     txs.into_iter().filter_map(|tx| JournalEntry::of(&tx))
 }
 
-fn content_of(sender: &Sender) -> SenderContent {
-    let is_pending = |slot: &Slot| slot.readiness == Some(Readiness::Executable);
-    let by_nonce = |(nonce, slot): (&u64, &Slot)| (*nonce, Arc::clone(&slot.tx));
+fn content_of(sender: &PoolSender) -> SenderContent {
+    let is_pending = |slot: &PoolSlot| slot.readiness == Some(TxReadiness::Executable);
+    let by_nonce = |(nonce, slot): (&u64, &PoolSlot)| (*nonce, Arc::clone(&slot.tx));
     let (pending, queued): (Vec<_>, Vec<_>) =
         sender.slots.iter().partition(|(_, slot)| is_pending(slot));
     SenderContent {

@@ -1,6 +1,6 @@
-//! Rules that need no state: what a transaction must be to go into the next block.
+//! [`PoolRules`]: checks of a transaction against the rules of the next block, without state.
 
-use crate::pool::{Origin, PoolConfig, PoolError, PoolTransaction, Sidecar};
+use crate::pool::{BlobSidecar, PoolConfig, PoolError, PoolTransaction, TransactionOrigin};
 use alloy_consensus::{Transaction as _, TxType, Typed2718};
 use alloy_eips::{
     eip1559::MIN_PROTOCOL_BASE_FEE,
@@ -22,18 +22,18 @@ use revm::{
     primitives::hardfork::SpecId,
 };
 
-/// What is known of the block after the head. It decides on forks, fees and gas.
+/// The block after the head, as far as known: it determines forks, fees and gas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextBlock {
-    /// Its number.
+    /// Number.
     pub number: u64,
-    /// Its time in seconds, as far as it can be told.
+    /// Expected timestamp in seconds.
     pub timestamp: u64,
-    /// Its gas limit.
+    /// Gas limit.
     pub gas_limit: u64,
-    /// Its base fee per gas in wei, from London on.
+    /// Base fee per gas in wei, from London on.
     pub base_fee: Option<u64>,
-    /// Its fee per blob gas in wei, from Cancun on.
+    /// Fee per blob gas in wei, from Cancun on.
     pub blob_base_fee: Option<u128>,
 }
 
@@ -63,21 +63,21 @@ impl NextBlock {
 
 /// The rules of the next block.
 #[derive(Debug)]
-pub(super) struct Rules {
+pub(super) struct PoolRules {
     /// The block they are for.
     pub(super) next: NextBlock,
     cfg: CfgEnv<SpecId>,
     blob_params: Option<BlobParams>,
 }
 
-impl Rules {
+impl PoolRules {
     pub(super) fn new(spec: &ChainSpec, head: &Header, next: NextBlock) -> Self {
         let header = Header {
             number: next.number,
             timestamp: next.timestamp,
             gas_limit: next.gas_limit,
             base_fee_per_gas: next.base_fee,
-            // Tells proof of stake where the merge block is not known.
+            // Shows proof of stake where the merge block is not known.
             difficulty: head.difficulty,
             ..Default::default()
         };
@@ -85,13 +85,13 @@ impl Rules {
         Self { next, cfg, blob_params: spec.blob_params_at_timestamp(next.timestamp) }
     }
 
-    /// The same at another base fee per gas (wei) of the next block.
+    /// The same rules with another base fee per gas (wei) of the next block.
     pub(super) fn with_base_fee(&self, base_fee: Option<u64>) -> Self {
         let next = NextBlock { base_fee, ..self.next };
         Self { next, cfg: self.cfg.clone(), blob_params: self.blob_params }
     }
 
-    /// Whether the other rules take the same transactions, but for fees and block gas.
+    /// Whether both rules accept the same transactions, apart from fees and block gas.
     pub(super) fn same_fork(&self, other: &Self) -> bool {
         self.cfg.spec == other.cfg.spec && self.blob_params == other.blob_params
     }
@@ -100,29 +100,29 @@ impl Rules {
         self.cfg.spec.is_enabled_in(fork)
     }
 
-    /// Whether the next block is large enough for it.
+    /// Whether the gas limit of the next block is large enough for a transaction.
     pub(super) fn fits_block(&self, tx: &PoolTransaction) -> bool {
         tx.transaction.gas_limit() <= self.next.gas_limit
     }
 
-    /// Whether it pays the fees of the next block.
+    /// Whether a transaction pays the fees of the next block.
     pub(super) fn pays_fees(&self, tx: &PoolTransaction) -> bool {
         pays(tx, self.next.base_fee.unwrap_or_default(), self.next.blob_base_fee)
     }
 
-    /// All checks of a transaction that need no state, but the proofs of blobs.
+    /// All checks of a transaction that need no state, except the proofs of blobs.
     pub(super) fn check(&self, tx: &PoolTransaction, config: &PoolConfig) -> Result<(), PoolError> {
         let (inner, sidecar) = (tx.transaction.inner(), tx.sidecar.as_deref());
         self.check_form(inner, sidecar, config)?;
         self.check_signed(tx, config)
     }
 
-    /// The checks that need not even the sender: nothing is computed for them but lengths, and the
-    /// hashes of commitments.
+    /// The checks that do not need the sender. They only compute lengths and the hashes of
+    /// commitments.
     pub(super) fn check_form(
         &self,
         tx: &Transaction,
-        sidecar: Option<&Sidecar>,
+        sidecar: Option<&BlobSidecar>,
         config: &PoolConfig,
     ) -> Result<(), PoolError> {
         let (size, limit) = (tx.encode_2718_len(), config.max_tx_input_bytes);
@@ -151,7 +151,7 @@ impl Rules {
         Ok(())
     }
 
-    /// The checks that need the sender, but not its account.
+    /// The checks that need the sender's address, but not its account.
     pub(super) fn check_signed(
         &self,
         tx: &PoolTransaction,
@@ -166,7 +166,7 @@ impl Rules {
             _ => {}
         }
         if let Some(cap) = config.tx_fee_cap
-            && tx.origin == Origin::Local
+            && tx.origin == TransactionOrigin::Local
         {
             let fee = U256::from(inner.gas_limit()) * U256::from(inner.max_fee_per_gas());
             if fee > U256::from(cap) {
@@ -198,7 +198,7 @@ impl Rules {
             Some(got) if got != self.cfg.chain_id => {
                 Err(PoolError::ChainId { got, expected: self.cfg.chain_id })
             }
-            // Signatures with a chain id come with EIP-155.
+            // Signatures with a chain id are valid from EIP-155 on.
             Some(_) if !self.is_active(SpecId::SPURIOUS_DRAGON) => Err(PoolError::InvalidSignature),
             _ => Ok(()),
         }
@@ -241,7 +241,7 @@ impl Rules {
         if self.is_active(SpecId::PRAGUE) && got < gas.floor_gas() {
             return Err(PoolError::FloorDataGas { got, needed: gas.floor_gas() });
         }
-        // With EIP-8037 the cap of EIP-7825 is one of regular gas.
+        // With EIP-8037 the cap of EIP-7825 limits regular gas only.
         let regular = gas.initial_regular_gas().max(gas.floor_gas());
         if self.cfg.is_amsterdam_eip8037_enabled() && regular > self.cfg.tx_gas_limit_cap() {
             return Err(PoolError::GasLimitTooHigh {
@@ -271,16 +271,16 @@ impl Rules {
         Ok(())
     }
 
-    /// Smallest maximum fee per gas in wei that is taken; `None` before London. The next base fee
-    /// itself if it is below what base fees fall to by themselves: then this is a dev chain, on which
-    /// the user, or the genesis, has set it.
+    /// Smallest accepted maximum fee per gas in wei; `None` before London. A next base fee below
+    /// the smallest that the rules can give was set by the user or the genesis of a dev chain; then
+    /// it is the minimum.
     fn minimum_fee(&self, config: &PoolConfig) -> Option<u128> {
         let base_fee = self.next.base_fee?;
         let is_set = base_fee < MIN_PROTOCOL_BASE_FEE;
         Some(u128::from(if is_set { base_fee } else { config.minimal_protocol_base_fee }))
     }
 
-    fn check_blobs(&self, sidecar: Option<&Sidecar>, named: &[B256]) -> Result<(), PoolError> {
+    fn check_blobs(&self, sidecar: Option<&BlobSidecar>, named: &[B256]) -> Result<(), PoolError> {
         let hashes = named.len();
         let sidecar = sidecar.ok_or(PoolError::MissingSidecar)?;
         if hashes == 0 {
@@ -294,8 +294,8 @@ impl Rules {
         if blobs != hashes {
             return Err(PoolError::BlobCount { blobs, hashes });
         }
-        // Before the form: a sidecar of another transaction is wrong at any time, one of another form
-        // at this one. All of it is found before any proof is looked at.
+        // Before the sidecar's form: a sidecar of another transaction is always wrong, one of
+        // another form only at this fork. Both are found before any proof is checked.
         for (have, expected) in named.iter().zip(sidecar.versioned_hashes()) {
             if *have != expected {
                 let have = *have;
@@ -312,7 +312,7 @@ impl Rules {
     }
 }
 
-/// Whether a transaction meets a base fee and, if it has blobs, a blob fee (wei).
+/// Whether a transaction pays a base fee and, if it has blobs, a blob fee (wei).
 pub(super) fn pays(tx: &PoolTransaction, base_fee: u64, blob_base_fee: Option<u128>) -> bool {
     tx.transaction.max_fee_per_gas() >= u128::from(base_fee)
         && tx
@@ -321,8 +321,8 @@ pub(super) fn pays(tx: &PoolTransaction, base_fee: u64, blob_base_fee: Option<u1
             .is_none_or(|cap| blob_base_fee.is_some_and(|fee| cap >= fee))
 }
 
-/// Checks hashes, commitments and proofs of a blob transaction. Takes milliseconds per blob, and a
-/// second or so the first time, for the trusted setup.
+/// Checks hashes, commitments and proofs of a blob transaction. Takes milliseconds per blob, and
+/// about a second the first time, to load the trusted setup.
 pub(super) fn check_proofs(tx: &PoolTransaction) -> Result<(), PoolError> {
     let Some(hashes) = tx.transaction.blob_versioned_hashes() else { return Ok(()) };
     let sidecar = tx.sidecar.as_ref().ok_or(PoolError::MissingSidecar)?;

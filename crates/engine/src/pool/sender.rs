@@ -1,6 +1,6 @@
-//! The transactions of one sender, and how far each is from being executed.
+//! [`PoolSender`]: the transactions of one sender, and the readiness of each.
 
-use crate::pool::{PoolError, PoolTransaction, rules::Rules};
+use crate::pool::{PoolError, PoolTransaction, rules::PoolRules};
 use alloy_consensus::Transaction as _;
 use alloy_eips::eip7702::constants::EIP7702_DELEGATION_DESIGNATOR;
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256};
@@ -9,8 +9,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 /// Reads the state of one head.
 pub trait HeadState {
-    /// Place among the heads of this run: states of later heads have larger numbers, whatever the
-    /// numbers of their blocks are.
+    /// Sequence number of the head since the start of the process: a later head has a larger one,
+    /// independent of its block number.
     fn sequence(&self) -> u64;
     /// The account at `address`, `None` if there is none.
     fn account(&self, address: Address) -> Result<Option<Account>, StateError>;
@@ -32,31 +32,31 @@ impl<T: HeadState + ?Sized> HeadState for &T {
     }
 }
 
-/// Gives the state of the head as it is when asked.
-pub trait Heads {
-    /// The state of the present head, or of a later one by the time it is used.
+/// Gives the state of the present head.
+pub trait HeadStateProvider {
+    /// The state of the present head. The head may have changed when the state is used.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the state cannot be read.
     fn latest(&self) -> Result<Box<dyn HeadState + '_>, StateError>;
 }
 
-/// What the pool needs to know of a sender's account.
+/// The parts of a sender's account that the pool needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SenderAccount {
-    /// Next nonce on chain.
+    /// Next nonce in the state.
     pub(super) nonce: u64,
     /// Balance in wei.
     pub(super) balance: U256,
     /// Whether its code is a delegation (EIP-7702).
     pub(super) is_delegated: bool,
-    /// Hash of a code that is none: such an account sends nothing (EIP-3607).
+    /// Code hash if the code is no delegation: such an account may not send (EIP-3607).
     pub(super) contract: Option<B256>,
-    /// Place of the head at which it is so; see [`HeadState::sequence`].
+    /// Sequence number of the head it was read from; see [`HeadState::sequence`].
     pub(super) sequence: u64,
 }
 
-/// Length of a delegation: designator and address.
+/// Length of a delegation in bytes: designator and address.
 const DELEGATION_LEN: usize = 3 + 20;
 
 impl SenderAccount {
@@ -77,7 +77,7 @@ impl SenderAccount {
         Ok(account)
     }
 
-    /// Whether the account can send a transaction at all; if it `may_wait`, it need not have the funds
+    /// Checks that the account can send a transaction; one that `may_wait` need not have the funds
     /// yet.
     pub(super) fn check(&self, tx: &PoolTransaction, may_wait: bool) -> Result<(), PoolError> {
         if let Some(code_hash) = self.contract
@@ -95,90 +95,91 @@ impl SenderAccount {
     }
 }
 
-/// How far a transaction is from being executed; the best first. Along the nonces of a sender it
-/// never gets better, as each transaction waits for those before it.
+/// How far a transaction is from being executed; the best first. It never improves along the nonces
+/// of a sender, since each transaction waits for all before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Readiness {
-    /// The next block can take it.
+pub(super) enum TxReadiness {
+    /// The next block can include it.
     Executable,
-    /// The fees of the next block are above what it or one before it pays.
+    /// It, or a transaction before it, pays less than the fees of the next block.
     Priced,
-    /// The balance does not cover it and those before it, or one of them asks for more gas than the
-    /// next block has.
+    /// The balance does not cover it and all transactions before it, or one of them has a gas limit
+    /// above the next block's.
     Blocked,
     /// A nonce before it is missing.
     Gapped,
 }
 
-/// A transaction in its place.
+/// A pooled transaction with its readiness.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct PoolSlot {
     pub(super) tx: Arc<PoolTransaction>,
-    /// Number of its arrival.
+    /// Arrival number.
     pub(super) id: u64,
-    /// `None` until it has been judged.
-    pub(super) readiness: Option<Readiness>,
-    /// Cost of this transaction and those before it, in wei; zero when gapped.
+    /// `None` until it is computed.
+    pub(super) readiness: Option<TxReadiness>,
+    /// Cost of this transaction and all before it, in wei; zero if gapped.
     pub(super) spent: U256,
     /// When it began to wait for a nonce or funds.
     pub(super) waits_since: Option<Instant>,
-    /// Whether subscribers know of it.
+    /// Whether it was announced to subscribers.
     pub(super) is_announced: bool,
 }
 
-impl Slot {
+impl PoolSlot {
     pub(super) const fn new(tx: Arc<PoolTransaction>, id: u64) -> Self {
         Self { tx, id, readiness: None, spent: U256::ZERO, waits_since: None, is_announced: false }
     }
 }
 
-/// An account with transactions in the pool.
+/// A sender with its transactions in the pool.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct PoolSender {
     pub(super) account: SenderAccount,
-    /// By nonce; none is below the account's.
-    pub(super) slots: BTreeMap<u64, Slot>,
+    /// By nonce; no nonce is below the account's.
+    pub(super) slots: BTreeMap<u64, PoolSlot>,
 }
 
-impl Sender {
+impl PoolSender {
     pub(super) const fn new(account: SenderAccount) -> Self {
         Self { account, slots: BTreeMap::new() }
     }
 
-    /// The first nonce from the account's on that no transaction here has.
+    /// The first nonce, from the account's on, without a pooled transaction.
     pub(super) fn next_nonce(&self) -> u64 {
-        let ready = self.slots.values().take_while(|slot| slot.readiness < Some(Readiness::Gapped));
+        let ready =
+            self.slots.values().take_while(|slot| slot.readiness < Some(TxReadiness::Gapped));
         self.account.nonce + ready.count() as u64
     }
 
-    /// Whether its transactions are those with blobs.
+    /// Whether its transactions have blobs.
     pub(super) fn has_blobs(&self) -> bool {
         self.slots.first_key_value().is_some_and(|(_, slot)| slot.tx.is_blob())
     }
 
-    /// Cost in wei of all its transactions but that of one nonce.
+    /// Cost in wei of all its transactions except the one with this nonce.
     pub(super) fn cost_without(&self, nonce: u64) -> U256 {
         let others = self.slots.iter().filter(|(other, _)| **other != nonce);
         others.fold(U256::ZERO, |sum, (_, slot)| sum.saturating_add(slot.tx.cost()))
     }
 
-    /// Where judging transactions from nonce `from` on begins.
-    pub(super) fn walk(&self, from: u64) -> Walk {
+    /// Starts a walk along the nonces at `from`.
+    pub(super) fn walk(&self, from: u64) -> NonceWalk {
         let balance = self.account.balance;
         let before = self.slots.range(..from).next_back();
         before.map_or(
-            Walk {
+            NonceWalk {
                 expected: self.account.nonce,
                 balance,
                 spent: U256::ZERO,
-                readiness: Readiness::Executable,
+                readiness: TxReadiness::Executable,
             },
-            |(nonce, slot)| Walk {
-                // The largest nonce is never taken.
+            |(nonce, slot)| NonceWalk {
+                // No pooled transaction has the largest nonce, so this does not overflow.
                 expected: nonce + 1,
                 balance,
                 spent: slot.spent,
-                readiness: slot.readiness.unwrap_or(Readiness::Gapped),
+                readiness: slot.readiness.unwrap_or(TxReadiness::Gapped),
             },
         )
     }
@@ -186,38 +187,38 @@ impl Sender {
 
 /// A walk along the transactions of a sender, in the order of their nonces.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Walk {
+pub(super) struct NonceWalk {
     expected: u64,
     balance: U256,
     spent: U256,
-    readiness: Readiness,
+    readiness: TxReadiness,
 }
 
-impl Walk {
-    /// Judges the next transaction: its readiness, and the cost up to it.
-    pub(super) fn step(&mut self, tx: &PoolTransaction, rules: &Rules) -> (Readiness, U256) {
+impl NonceWalk {
+    /// Moves to the next transaction: returns its readiness, and the cost up to it.
+    pub(super) fn step(&mut self, tx: &PoolTransaction, rules: &PoolRules) -> (TxReadiness, U256) {
         if tx.nonce() != self.expected {
-            self.readiness = Readiness::Gapped;
+            self.readiness = TxReadiness::Gapped;
         }
-        if self.readiness == Readiness::Gapped {
-            return (Readiness::Gapped, U256::ZERO);
+        if self.readiness == TxReadiness::Gapped {
+            return (TxReadiness::Gapped, U256::ZERO);
         }
         self.expected += 1;
         self.spent = self.spent.saturating_add(tx.cost());
         let own = if self.spent > self.balance || !rules.fits_block(tx) {
-            Readiness::Blocked
+            TxReadiness::Blocked
         } else if rules.pays_fees(tx) {
-            Readiness::Executable
+            TxReadiness::Executable
         } else {
-            Readiness::Priced
+            TxReadiness::Priced
         };
         self.readiness = self.readiness.max(own);
         (self.readiness, self.spent)
     }
 }
 
-/// Whether a transaction pays so much more than one of the same nonce that it may take its place:
-/// `bump` percent, rounded up, in every fee, and more than before in all.
+/// Checks that a transaction may replace one of the same nonce: every fee must be higher by `bump`
+/// percent, rounded up, and the maximum fee per gas must be strictly higher.
 pub(super) fn check_replacement(
     old: &PoolTransaction,
     new: &PoolTransaction,

@@ -1,4 +1,4 @@
-//! A transaction in the pool.
+//! [`PoolTransaction`]: a transaction in the pool.
 
 use alloy_consensus::{
     EthereumTxEnvelope, InMemorySize, Transaction as _, TxEip4844WithSidecar,
@@ -15,61 +15,62 @@ use std::{
     time::Instant,
 };
 
-/// Blobs with commitments and proofs: one proof a blob (EIP-4844) or 128 of its cells (EIP-7594).
-pub type Sidecar = BlobTransactionSidecarVariant;
+/// Blobs with commitments and proofs: one proof per blob (EIP-4844), or 128 cell proofs per blob
+/// (EIP-7594).
+pub type BlobSidecar = BlobTransactionSidecarVariant;
 
-/// A transaction as it is sent around: one of type 3 with its sidecar.
-pub type PooledTransaction = EthereumTxEnvelope<TxEip4844WithSidecar<Sidecar>>;
+/// A transaction in network form: a blob transaction has its sidecar.
+pub type PooledTransaction = EthereumTxEnvelope<TxEip4844WithSidecar<BlobSidecar>>;
 
-/// Bytes that the pool's own books take for a transaction: its slot, its place among those of its
-/// sender, in the order of eviction and in the index by hash.
+/// Bytes of the pool's own data per transaction: its slot, its entries by sender, in the order of
+/// eviction and in the index by hash.
 const BOOKKEEPING: usize = 512;
 
-/// An authorization (EIP-7702) of a pooled transaction that can be applied, as far as this can be told
-/// without the state: it is for this chain or for any, and its signature is valid.
+/// An authorization (EIP-7702) of a pooled transaction that may be applied, as far as can be
+/// checked without state: it is for this chain or for any chain, and its signature is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PendingAuthorization {
     /// The account whose code it sets.
     pub authority: Address,
-    /// Nonce that the account must have for it to be applied.
+    /// The nonce that the account must have when it is applied.
     pub nonce: u64,
 }
 
 /// How a transaction came to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Origin {
+pub enum TransactionOrigin {
     /// Sent by a user of this node. See [`PoolConfig::is_local`](super::PoolConfig::is_local).
     Local,
-    /// Heard from others.
+    /// Received from peers.
     External,
-    /// Not to be told to others.
+    /// Never sent to peers.
     Private,
 }
 
-/// A transaction that has passed the rules which need no state, with what the pool computes once.
+/// A transaction with the values that the pool computes once.
 #[derive(Debug)]
 pub struct PoolTransaction {
     /// The transaction and its sender; blob transactions without sidecar, as blocks carry them.
     pub transaction: Recovered<Transaction>,
-    /// Sidecar of a blob transaction.
-    pub sidecar: Option<Arc<Sidecar>>,
-    /// How it came here.
-    pub origin: Origin,
-    /// When it came here.
+    /// Sidecar, if it is a blob transaction.
+    pub sidecar: Option<Arc<BlobSidecar>>,
+    /// How it came to the pool.
+    pub origin: TransactionOrigin,
+    /// When it came to the pool.
     pub arrived: Instant,
     /// Whether it has the privileges of a local transaction.
     pub is_local: bool,
-    /// Whether nobody has signed it: one of an impersonated account of a dev chain.
+    /// Whether it is unsigned: a transaction of an impersonated account of a dev chain.
     pub is_unsigned: bool,
     cost: U256,
     encoded_length: usize,
     size: usize,
-    /// Recovered when first needed: each costs as much as the sender does.
+    /// Computed at first use: each costs as much as recovering the sender.
     authorizations: OnceLock<Box<[PendingAuthorization]>>,
 }
 
-/// Splits a transaction from its sidecar.
-pub(super) fn split(transaction: PooledTransaction) -> (Transaction, Option<Sidecar>) {
+/// Splits a transaction into the form of blocks and its sidecar.
+pub(super) fn split(transaction: PooledTransaction) -> (Transaction, Option<BlobSidecar>) {
     let mut sidecar = None;
     let transaction = transaction.map_eip4844(|with_sidecar| {
         let (transaction, blobs) = with_sidecar.into_parts();
@@ -82,19 +83,19 @@ pub(super) fn split(transaction: PooledTransaction) -> (Transaction, Option<Side
 impl PoolTransaction {
     pub(super) fn new(
         transaction: Recovered<Transaction>,
-        sidecar: Option<Arc<Sidecar>>,
-        origin: Origin,
+        sidecar: Option<Arc<BlobSidecar>>,
+        origin: TransactionOrigin,
         is_local: bool,
     ) -> Self {
         let tx = transaction.inner();
         let gas = U256::from(tx.gas_limit()) * U256::from(tx.max_fee_per_gas());
         let blob_gas = U256::from(tx.blob_gas_used().unwrap_or_default())
             * U256::from(tx.max_fee_per_blob_gas().unwrap_or_default());
-        // Fees have at most 64 + 128 bits, only the value can make this overflow.
+        // Fees have at most 64 + 128 bits, so only the value can overflow.
         let cost = tx.value().saturating_add(gas).saturating_add(blob_gas);
         let encoded_length = tx.encode_2718_len();
         let authorizations = tx.authorization_count().unwrap_or_default() as usize;
-        // Beside the list of them there is an entry in the index by authority.
+        // Each authorization also has an entry in the index by authority.
         let size = size_of::<Self>()
             + BOOKKEEPING
             + InMemorySize::size(tx)
@@ -114,33 +115,33 @@ impl PoolTransaction {
         }
     }
 
-    /// The same, of an impersonated account.
+    /// The same transaction marked as unsigned.
     pub(super) const fn unsigned(mut self) -> Self {
         self.is_unsigned = true;
         self
     }
 
-    /// Its hash.
+    /// The hash.
     pub fn hash(&self) -> &B256 {
         self.transaction.inner().tx_hash()
     }
 
-    /// Who signed it.
+    /// The sender.
     pub const fn sender(&self) -> Address {
         self.transaction.signer()
     }
 
-    /// Its nonce.
+    /// The nonce.
     pub fn nonce(&self) -> u64 {
         self.transaction.nonce()
     }
 
-    /// Whether it carries blobs (EIP-4844).
+    /// Whether it is a blob transaction (EIP-4844).
     pub const fn is_blob(&self) -> bool {
         self.transaction.inner().is_eip4844()
     }
 
-    /// Most wei that it takes from its sender: value, gas and blob gas.
+    /// Largest cost for its sender in wei: value, gas and blob gas.
     pub const fn cost(&self) -> U256 {
         self.cost
     }
@@ -150,7 +151,7 @@ impl PoolTransaction {
         self.encoded_length
     }
 
-    /// Length in bytes of its EIP-2718 encoding as it is sent around, with its sidecar (EIP-4844,
+    /// Length in bytes of its EIP-2718 encoding in network form, with its sidecar (EIP-4844,
     /// EIP-7594).
     pub fn pooled_length(&self) -> usize {
         let Some(sidecar) = &self.sidecar else { return self.encoded_length };
@@ -159,22 +160,22 @@ impl PoolTransaction {
         1 + alloy_rlp::Header { list: true, payload_length }.length_with_payload()
     }
 
-    /// About the bytes it takes in memory, sidecar included.
+    /// Approximate size in memory in bytes, sidecar included.
     pub const fn size(&self) -> usize {
         self.size
     }
 
-    /// Whether there is more to check about it than fields and one signature: blobs take 50 to 100 ms,
-    /// authorizations 50 to 100 us each.
+    /// Whether it needs expensive checks: blob proofs take 50 to 100 ms, authorizations 50 to 100
+    /// us each.
     pub(super) fn is_costly(&self) -> bool {
         self.is_blob() || self.transaction.authorization_list().is_some()
     }
 
-    /// The authorizations (EIP-7702) in it that can be applied. Others do nothing, and a stranger may
-    /// have copied them from anywhere. Sorted, each once.
+    /// Its authorizations (EIP-7702) that may be applied, sorted, each once. Others have no effect,
+    /// and may be copies from other transactions.
     ///
-    /// The first call recovers the signers: 50 to 100 us each, and there are as many as gas and
-    /// [`max_tx_input_bytes`](super::PoolConfig::max_tx_input_bytes) allow.
+    /// The first call recovers the signers, 50 to 100 us each; gas and
+    /// [`max_tx_input_bytes`](super::PoolConfig::max_tx_input_bytes) bound their number.
     pub fn authorizations(&self) -> &[PendingAuthorization] {
         self.authorizations.get_or_init(|| {
             let (sender, own_nonce) = (self.sender(), self.nonce());
@@ -182,14 +183,14 @@ impl PoolTransaction {
             let signed = self.transaction.authorization_list().unwrap_or_default();
             let mut authorizations: Vec<PendingAuthorization> = signed
                 .iter()
-                // For another chain; or never, as this nonce is not used (EIP-2681).
+                // Not for another chain, and not for the nonce that is never used (EIP-2681).
                 .filter(|one| one.chain_id.is_zero() || Some(one.chain_id) == chain_id)
                 .filter(|one| one.nonce != u64::MAX)
                 .filter_map(|one| {
                     let authority = one.recover_authority().ok()?;
                     Some(PendingAuthorization { authority, nonce: one.nonce })
                 })
-                // The sender's nonce has gone up when its own are looked at.
+                // The sender's nonce is incremented before authorizations are applied.
                 .filter(|one| one.authority != sender || one.nonce > own_nonce)
                 .collect();
             authorizations.sort_unstable();
@@ -198,14 +199,14 @@ impl PoolTransaction {
         })
     }
 
-    /// What the proposer gets per gas, in wei, at a base fee. `None` if the base fee is not met.
+    /// Tip for the proposer per gas, in wei, at a base fee. `None` if the maximum fee is below it.
     pub fn tip(&self, base_fee: u64) -> Option<u128> {
         self.transaction.effective_tip_per_gas(base_fee)
     }
 
-    /// The transaction as it is sent around. Copies the sidecar.
+    /// The transaction in network form. Copies the sidecar.
     ///
-    /// `None` for a blob transaction whose sidecar is gone, which no pooled one is.
+    /// `None` for a blob transaction without sidecar; pooled transactions always have theirs.
     pub fn to_pooled(&self) -> Option<PooledTransaction> {
         let transaction = self.transaction.inner().clone();
         let with_sidecar = |tx| {

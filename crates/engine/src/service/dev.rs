@@ -1,13 +1,13 @@
-//! What the user of a dev chain changes of the head's state, until a block follows.
+//! The patch of a dev chain: changes of the head's state by the user, until the next block.
 
-use super::Service;
+use super::EngineLoop;
 use crate::{EngineError, live::patch_note};
 use alloy_primitives::B256;
 use retrie_pipeline::StatePatch;
 use std::sync::Arc;
 
-impl Service<'_> {
-    /// Changes what is read of the head's state. It is kept for the next start.
+impl EngineLoop<'_> {
+    /// Sets the patch of the head's state, and stores it for the next start.
     pub(super) fn set_patch(&mut self, patch: Option<Arc<StatePatch>>) -> Result<(), EngineError> {
         if patch.is_none() && self.patch.is_none() {
             return Ok(());
@@ -17,22 +17,23 @@ impl Service<'_> {
         Ok(self.tree.put_note_of_head(name, note)?)
     }
 
-    /// The head is another one: its block has the changes that were made before it.
+    /// Drops the patch at a new head, whose block contains the changes.
     pub(super) fn drop_patch(&mut self) {
         if self.patch.take().is_some() {
-            self.forget_note();
+            self.delete_note();
         }
     }
 
-    /// What a kill has left of a block that was taken back must not count when that block comes again.
-    pub(super) fn forget_stale_patch(&mut self) {
+    /// Deletes a note that a killed process left of a removed block, so that it does not apply if
+    /// that block returns.
+    pub(super) fn delete_stale_note(&mut self) {
         if self.config.is_dev && self.patch.is_none() {
-            self.forget_note();
+            self.delete_note();
         }
     }
 
-    /// With the next commit there is no note.
-    fn forget_note(&mut self) {
+    /// Deletes the note with the next commit.
+    fn delete_note(&mut self) {
         let (name, note) = patch_note(&B256::ZERO, None);
         self.tree.put_note(name, note);
     }

@@ -1,6 +1,6 @@
-//! Which block is the head, and which are safe and final.
+//! Forkchoice: sets the head, the safe and the finalized block.
 
-use super::{ForkchoiceOutcome, SIDE_BLOCK_DEPTH, Service, valid};
+use super::{EngineLoop, ForkchoiceOutcome, SIDE_BLOCK_DEPTH, valid};
 use crate::{
     DeepBranch, EngineError,
     live::{FINALIZED, SAFE},
@@ -12,7 +12,7 @@ use retrie_chainspec::primitives::SealedHeader;
 use retrie_pipeline::{HeadChange, PipelineError};
 use retrie_state::{BlockRef, StateError};
 
-impl Service<'_> {
+impl EngineLoop<'_> {
     pub(super) fn forkchoice(
         &mut self,
         state: ForkchoiceState,
@@ -28,7 +28,7 @@ impl Service<'_> {
         let Some(header) = self.tree.header(&hash)? else {
             return only(self.unknown_head(hash)?);
         };
-        // One that cannot be executed is known, and is not reached by that.
+        // The head of a deep branch may be known, but is not reached by that.
         if !self.targets.is_deep(&hash) {
             self.targets.reached(self.tree.head().header.number);
         }
@@ -36,8 +36,8 @@ impl Service<'_> {
         let finalized = self.ancestor(state.state_finalized_hash(), &header, "finalized")?;
 
         let is_head = self.tree.head().header.hash() == hash;
-        // An ancestor of what is final cannot become the head again, and the specification allows to
-        // pass over it.
+        // An ancestor of the finalized block cannot become the head again; the specification allows
+        // to ignore such an update.
         let is_final = self.finalized.is_some_and(|block| header.number < block.number)
             && self.tree.is_canonical(&hash)?;
         if !is_head && is_final {
@@ -48,36 +48,40 @@ impl Service<'_> {
                 let Some(branch) = DeepBranch::of(&source) else {
                     return Err(EngineError::TooDeepReorg { number, hash, source });
                 };
-                let fork = self.shared_below(hash)?.unwrap_or(branch.fork);
-                return Err(self.too_deep(hash, number, DeepBranch { fork, ..branch }));
+                let fork = self.common_ancestor_number(hash)?.unwrap_or(branch.fork);
+                return Err(self.report_too_deep(hash, number, DeepBranch { fork, ..branch }));
             }
             change => change?,
         };
         self.targets.reached(self.tree.head().header.number);
-        self.name(safe, finalized)?;
-        self.forget_side_blocks();
+        self.set_safe_and_finalized(safe, finalized)?;
+        self.drop_side_blocks();
         self.publish(change);
         Ok(ForkchoiceOutcome { status: valid(hash), head: Some(header) })
     }
 
-    /// What to say of a head that is not here.
+    /// The answer for an unknown head.
     fn unknown_head(&mut self, hash: B256) -> Result<PayloadStatus, EngineError> {
         if let Some((number, branch)) = self.deep.get(&hash) {
-            return Err(self.too_deep(hash, number, branch));
+            return Err(self.report_too_deep(hash, number, branch));
         }
         if let Some(orphan) = self.orphans.get(&hash) {
             let (number, parent) = (orphan.number(), orphan.parent_hash());
-            if let Some(status) = self.rejected.descendant(hash, parent) {
+            if let Some(status) = self.rejected.reject_descendant(hash, parent) {
                 return Ok(status);
             }
-            self.targets.heard_of(number);
+            self.targets.note_orphan(number);
         }
-        self.targets.want(hash, self.tree.head().header.number);
+        self.targets.set_wanted(hash, self.tree.head().header.number);
         Ok(PayloadStatus::from_status(PayloadStatusEnum::Syncing))
     }
 
-    /// Number of the highest canonical block at or below this one, if all on the way are known.
-    pub(super) fn shared_below(&self, mut hash: B256) -> Result<Option<u64>, EngineError> {
+    /// Number of the highest canonical block at or below this one, if all blocks in between are
+    /// known.
+    pub(super) fn common_ancestor_number(
+        &self,
+        mut hash: B256,
+    ) -> Result<Option<u64>, EngineError> {
         while let Some(header) = self.tree.header(&hash)? {
             if self.tree.is_canonical(&hash)? {
                 return Ok(Some(header.number));
@@ -87,14 +91,14 @@ impl Service<'_> {
         Ok(None)
     }
 
-    /// The consensus client wants a head that cannot be executed here.
-    fn too_deep(&self, hash: B256, number: u64, branch: DeepBranch) -> EngineError {
-        self.targets.too_deep(hash, number, branch, self.tree.head().header.number);
+    /// Records that the consensus client wants a head on a deep branch, and returns the error.
+    fn report_too_deep(&self, hash: B256, number: u64, branch: DeepBranch) -> EngineError {
+        self.targets.set_deep(hash, number, branch, self.tree.head().header.number);
         EngineError::TooDeepReorg { number, hash, source: branch.error() }
     }
 
-    /// Makes a canonical block the head; what is safe or final above it is lowered to it.
-    pub(super) fn go_back(&mut self, hash: B256) -> Result<(), EngineError> {
+    /// Makes a canonical block the head; a safe or finalized block above it is lowered to it.
+    pub(super) fn set_head_back(&mut self, hash: B256) -> Result<(), EngineError> {
         let header = self.tree.header(&hash)?.ok_or(EngineError::NotCanonical { hash })?;
         if !self.tree.is_canonical(&hash)? && self.tree.head().header.hash() != hash {
             return Err(EngineError::NotCanonical { hash });
@@ -104,14 +108,15 @@ impl Service<'_> {
         let lowered = |named: Option<BlockRef>| {
             named.map(|block| if block.number > target.number { target } else { block })
         };
-        self.name(lowered(self.safe), lowered(self.finalized))?;
-        self.forget_side_blocks();
+        self.set_safe_and_finalized(lowered(self.safe), lowered(self.finalized))?;
+        self.drop_side_blocks();
         self.publish(change.map(|change| HeadChange { is_dropped: true, ..change }));
         Ok(())
     }
 
-    /// Takes note of what is safe and final. What was so before remains, unless it has left the chain.
-    fn name(
+    /// Sets the safe and the finalized block. Without a new one the old one remains, unless it has
+    /// left the chain.
+    fn set_safe_and_finalized(
         &mut self,
         safe: Option<BlockRef>,
         finalized: Option<BlockRef>,
@@ -154,7 +159,8 @@ impl Service<'_> {
         Ok(change)
     }
 
-    /// The block that the consensus client calls `what`, which must lie on the chain of `head`.
+    /// The block that the consensus client calls `what`, which must be an ancestor of `head` or
+    /// `head` itself.
     fn ancestor(
         &self,
         hash: Option<B256>,
@@ -183,8 +189,8 @@ impl Service<'_> {
         }
     }
 
-    /// Blocks that can become canonical no more, or hardly.
-    pub(super) fn forget_side_blocks(&mut self) {
+    /// Drops side blocks and orphans at or below the finalized block, or too far below the head.
+    pub(super) fn drop_side_blocks(&mut self) {
         let final_number = self.finalized.map_or(0, |block| block.number);
         let deepest = self.tree.head().header.number.saturating_sub(SIDE_BLOCK_DEPTH);
         let first = final_number.max(deepest);

@@ -1,32 +1,37 @@
-//! Amsterdam through the Engine API: payloads with block access lists (EIP-7928), slots (EIP-7843) and
-//! requests of builders (EIP-8282).
+//! Amsterdam through the Engine API: payloads with block access lists (EIP-7928), slots (EIP-7843)
+//! and requests of builders (EIP-8282).
 
-use crate::common::{Node, Running, Setup, attributes, code, invalid, only_head, syncing, valid};
+use crate::common::{
+    NodeSetup, RunningNode, TestNode, attributes, code, invalid, only_head, syncing, valid,
+};
 use alloy_consensus::{SignableTransaction, TxEip1559};
 use alloy_eip7928::{AccountChanges, BlockAccessIndex, NonceChange, SlotChanges};
 use alloy_eips::eip8282::{BUILDER_EXIT_CONTRACT_ADDRESS, BUILDER_EXIT_REQUEST_TYPE};
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, keccak256};
 use alloy_rpc_types_engine::{ExecutionPayloadV4, PayloadAttributes, PayloadStatus};
 use retrie_chainspec::primitives::Block;
-use retrie_engine::pool::{Origin, PooledTransaction};
+use retrie_engine::pool::{PooledTransaction, TransactionOrigin};
 use retrie_execution::BlockAccessList;
 use retrie_pipeline::testkit::{
-    CHAIN_ID, Call, GENESIS_CONTRACT, Plan, Rules, TestChain, WALLETS, Wallet,
+    BlockPlan, CHAIN_ID, GENESIS_CONTRACT, TestCall, TestChain, TestRules, TestWallet, WALLETS,
 };
 
 /// Three blocks with stores and transfers, each with its access list.
-fn chain(setup: Setup) -> (TestChain, Vec<(Block, BlockAccessList)>) {
-    let mut chain = setup.test_chain(Rules::Amsterdam);
+fn chain(setup: NodeSetup) -> (TestChain, Vec<(Block, BlockAccessList)>) {
+    let mut chain = setup.test_chain(TestRules::Amsterdam);
     let mut at = chain.genesis();
     let blocks = (1..=3)
         .map(|round| {
-            // Everybody writes to the same slot, and pays to the next one.
+            // All senders write to the same slot, and each pays the next sender.
             let calls = (0..WALLETS).flat_map(|from| {
-                let to = Wallet::new((from + 1) % WALLETS).address;
+                let to = TestWallet::new((from + 1) % WALLETS).address;
                 let value = 10 * round + u64::from(from);
-                [Call::store(from, GENESIS_CONTRACT, 1, value), Call::transfer(from, to, value)]
+                [
+                    TestCall::store(from, GENESIS_CONTRACT, 1, value),
+                    TestCall::transfer(from, to, value),
+                ]
             });
-            at = chain.extend(at, Plan::new(calls.collect::<Vec<_>>()));
+            at = chain.extend(at, BlockPlan::new(calls.collect::<Vec<_>>()));
             (chain.block(at).clone(), chain.access_list(at).unwrap().clone())
         })
         .collect();
@@ -34,9 +39,9 @@ fn chain(setup: Setup) -> (TestChain, Vec<(Block, BlockAccessList)>) {
 }
 
 /// A node that executes in parallel, and one that does not.
-fn both(chain: &TestChain, setup: Setup) -> [Running; 2] {
+fn both(chain: &TestChain, setup: NodeSetup) -> [RunningNode; 2] {
     [true, false].map(|parallel_execution| {
-        let mut node = Node::new(&chain.spec, setup);
+        let mut node = TestNode::new(&chain.spec, setup);
         node.config.parallel_execution = parallel_execution;
         node.start()
     })
@@ -49,21 +54,21 @@ fn payload(hash: B256, block: &Block, list: &BlockAccessList) -> ExecutionPayloa
 }
 
 /// `engine_newPayloadV5` without requests.
-fn send(running: &Running, payload: ExecutionPayloadV4, block: &Block) -> PayloadStatus {
+fn send(running: &RunningNode, payload: ExecutionPayloadV4, block: &Block) -> PayloadStatus {
     let root = block.header.parent_beacon_block_root.unwrap();
     running.send_payload(payload.into(), vec![], root, Some(vec![])).unwrap()
 }
 
-fn lead(running: &Running, hash: B256) {
+fn lead(running: &RunningNode, hash: B256) {
     let updated = running.fcu(4, only_head(hash), None).unwrap();
     assert_eq!(updated.payload_status, valid(hash));
     assert_eq!(running.head(), hash);
 }
 
-type Spoil = fn(&mut BlockAccessList);
+type BalMutation = fn(&mut BlockAccessList);
 
-/// Lists that no execution gives.
-const MALFORMED: [(&str, Spoil); 6] = [
+/// Lists that no execution can produce.
+const MALFORMED: [(&str, BalMutation); 6] = [
     ("another order", |list| list.swap(0, 1)),
     ("an account twice", |list| list.insert(0, list[0].clone())),
     ("a slot that is read and written", |list| {
@@ -86,7 +91,7 @@ const MALFORMED: [(&str, Spoil); 6] = [
 ];
 
 /// Lists that another execution could have given.
-const UNTRUE: [(&str, Spoil); 9] = [
+const UNTRUE: [(&str, BalMutation); 9] = [
     ("nothing", |list| list.clear()),
     ("one account less", |list| drop(list.pop())),
     ("one account more", |list| list.push(AccountChanges::new(Address::repeat_byte(0xff)))),
@@ -115,11 +120,11 @@ const UNTRUE: [(&str, Spoil); 9] = [
     }),
 ];
 
-/// With the header's roots and with native ones; and where nobody computes those of the headers, so that
-/// the list alone speaks for what blocks write.
+/// With the header's roots, with native roots, and with a backend that does not compute the
+/// header's roots, where only the list commits to the writes of a block.
 #[test]
 fn payloads_are_valid_with_their_own_access_list_alone() {
-    for setup in [Setup::MPT, Setup::LVMT_NATIVE, Setup::RAW, Setup::LVMT] {
+    for setup in [NodeSetup::MPT, NodeSetup::LVMT_NATIVE, NodeSetup::RAW, NodeSetup::LVMT] {
         let (chain, blocks) = chain(setup);
         let nodes = both(&chain, setup);
         for (block, list) in &blocks {
@@ -131,12 +136,12 @@ fn payloads_are_valid_with_their_own_access_list_alone() {
                 let mut other = list.clone();
                 spoil(&mut other);
                 assert_ne!(other, *list, "{what}");
-                // The block that commits to it.
+                // The block that commits to the list.
                 let mut bad = block.clone();
                 bad.header.block_access_list_hash = Some(keccak256(alloy_rlp::encode(&other)));
                 let bad_hash = bad.header.hash_slow();
                 let [parallel, serial] = nodes.each_ref().map(|node| {
-                    // Another block than its hash says.
+                    // The block hash does not match.
                     let status = send(node, payload(hash, block, &other), block);
                     assert!(status.is_invalid(), "{what}: {status:?}");
                     invalid(send(node, payload(bad_hash, &bad, &other), &bad), Some(before))
@@ -145,7 +150,7 @@ fn payloads_are_valid_with_their_own_access_list_alone() {
                 assert!(serial.contains(reason), "{setup:?}, {what}: {serial}");
             }
             for node in &nodes {
-                // Bytes that are no list at all, of a block that commits to them.
+                // Bytes that are no list, in a block that commits to them.
                 let mut garbage = payload(hash, block, list);
                 garbage.block_access_list = Bytes::from_static(&[0xc1]);
                 assert!(send(node, garbage.clone(), block).is_invalid());
@@ -169,7 +174,7 @@ fn payloads_are_valid_with_their_own_access_list_alone() {
 
 #[test]
 fn every_store_takes_help_from_lists() {
-    for setup in Setup::all() {
+    for setup in NodeSetup::all() {
         let (chain, blocks) = chain(setup);
         let [node, _] = both(&chain, setup);
         for (block, list) in &blocks {
@@ -183,9 +188,9 @@ fn every_store_takes_help_from_lists() {
 
 #[test]
 fn a_block_that_waits_for_its_parent_keeps_its_list() {
-    let (chain, blocks) = chain(Setup::MPT);
+    let (chain, blocks) = chain(NodeSetup::MPT);
     let all = blocks.len() as u64 * 2 * u64::from(WALLETS);
-    for (node, expected) in both(&chain, Setup::MPT).iter().zip([all, 0]) {
+    for (node, expected) in both(&chain, NodeSetup::MPT).iter().zip([all, 0]) {
         let hash = |at: usize| blocks[at].0.header.hash_slow();
         let give = |at: usize| {
             let (block, list) = &blocks[at];
@@ -202,8 +207,8 @@ fn a_block_that_waits_for_its_parent_keeps_its_list() {
 
 #[test]
 fn only_the_fifth_version_takes_these_payloads() {
-    let (chain, blocks) = chain(Setup::MPT);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let (chain, blocks) = chain(NodeSetup::MPT);
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     let (block, list) = &blocks[0];
     let whole = payload(block.header.hash_slow(), block, list);
     let root = block.header.parent_beacon_block_root.unwrap();
@@ -211,19 +216,19 @@ fn only_the_fifth_version_takes_these_payloads() {
     let fourth = running.send_payload(inner.clone().into(), vec![], root, Some(vec![]));
     assert_eq!(code(fourth), -38005);
     assert_eq!(code(running.send_payload(inner.into(), vec![], root, None)), -38005);
-    let osaka = Setup::MPT.test_chain(Rules::Prague);
-    let other = Node::new(&osaka.spec, Setup::MPT).start();
+    let osaka = NodeSetup::MPT.test_chain(TestRules::Prague);
+    let other = TestNode::new(&osaka.spec, NodeSetup::MPT).start();
     assert_eq!(code(other.send_payload(whole.into(), vec![], root, Some(vec![]))), -38005);
 }
 
 #[test]
 fn payloads_are_built_with_what_others_need_to_check_them() {
-    let chain = Setup::MPT.test_chain(Rules::Amsterdam);
-    let maker = Node::new(&chain.spec, Setup::MPT).start();
-    let judges =
-        [Setup::ARCHIVE, Setup::REFEREED].map(|setup| Node::new(&chain.spec, setup).start());
+    let chain = NodeSetup::MPT.test_chain(TestRules::Amsterdam);
+    let maker = TestNode::new(&chain.spec, NodeSetup::MPT).start();
+    let judges = [NodeSetup::ARCHIVE, NodeSetup::REFEREED]
+        .map(|setup| TestNode::new(&chain.spec, setup).start());
     let mut maintainer = maker.maintainer();
-    // A builder asks for its exit, with its key and a fee of a wei (EIP-8282).
+    // A builder requests its exit, with its key and a fee of one wei (EIP-8282).
     let tx = TxEip1559 {
         chain_id: CHAIN_ID,
         gas_limit: 2_000_000,
@@ -234,9 +239,9 @@ fn payloads_are_built_with_what_others_need_to_check_them() {
         input: [0x77; 48].into(),
         ..Default::default()
     };
-    let signature = Wallet::new(2).sign(tx.signature_hash());
+    let signature = TestWallet::new(2).sign(tx.signature_hash());
     let exit: PooledTransaction = tx.into_signed(signature).into();
-    maker.pool.add(exit, Origin::External, &maker.live).unwrap();
+    maker.pool.add(exit, TransactionOrigin::External, &maker.live).unwrap();
 
     for round in 1..=2 {
         let attributes = attributes(&maker.live, 12 * round);
@@ -254,7 +259,7 @@ fn payloads_are_built_with_what_others_need_to_check_them() {
         let mut expected = vec![];
         if round == 1 {
             let mut request = vec![BUILDER_EXIT_REQUEST_TYPE];
-            request.extend(Wallet::new(2).address);
+            request.extend(TestWallet::new(2).address);
             request.extend([0x77; 48]);
             expected.push(Bytes::from(request));
         }

@@ -1,15 +1,15 @@
-//! A consensus client that wants a branch which leaves the chain further down than the state can be taken
-//! back: it is told so, and so is the operator, who has a way out.
+//! A consensus client wants a deep branch, which leaves the chain below the oldest state that can
+//! be restored: it gets an error, and the operator gets a message with a way out.
 
-use crate::common::{Node, Running, Setup, hash, only_head, syncing, valid};
+use crate::common::{NodeSetup, RunningNode, TestNode, hash, only_head, syncing, valid};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::PayloadStatusEnum;
 use retrie_chainspec::primitives::Block;
-use retrie_db::{Db, OpenOptions};
-use retrie_engine::{DeepBranch, EngineConfig, SyncWait, WaitReason};
+use retrie_db::{DatabaseEnv, OpenOptions};
+use retrie_engine::{BlockSyncWait, DeepBranch, EngineConfig, WaitReason};
 use retrie_pipeline::{
-    ChainOptions, Migration,
-    testkit::{Rules, TestChain},
+    ChainMigration, ChainOptions,
+    testkit::{TestChain, TestRules},
 };
 use retrie_state::StoreOptions;
 use retrie_telemetry::Metrics;
@@ -18,9 +18,9 @@ use tempfile::TempDir;
 
 const RETENTION: u64 = 8;
 
-/// A chain of 24 blocks, and the hashes of a branch of 26 that leaves it above block 1.
-fn forked(setup: Setup) -> (TestChain, Vec<B256>, Vec<B256>) {
-    let mut chain = setup.test_chain(Rules::Cancun);
+/// A chain of 24 blocks, and the hashes of a branch of 26 blocks that leaves it above block 1.
+fn forked(setup: NodeSetup) -> (TestChain, Vec<B256>, Vec<B256>) {
+    let mut chain = setup.test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 24, 12, 1);
     let side = chain.branch(main[0], 26, 12, 2);
@@ -28,8 +28,8 @@ fn forked(setup: Setup) -> (TestChain, Vec<B256>, Vec<B256>) {
 }
 
 /// A node that has followed the chain, and keeps few states.
-fn node(chain: &TestChain, setup: Setup, main: &[B256]) -> (Node, Running) {
-    let mut node = Node::new(&chain.spec, setup);
+fn node(chain: &TestChain, setup: NodeSetup, main: &[B256]) -> (TestNode, RunningNode) {
+    let mut node = TestNode::new(&chain.spec, setup);
     node.retention = RETENTION;
     node.config = EngineConfig { persistence_threshold: 0, ..EngineConfig::default() };
     let running = node.start();
@@ -40,12 +40,15 @@ fn node(chain: &TestChain, setup: Setup, main: &[B256]) -> (Node, Running) {
     (node, running)
 }
 
-fn assert_too_deep(running: &Running, head: B256) {
+fn assert_too_deep(running: &RunningNode, head: B256) {
     let error = running.fcu(3, only_head(head), None).unwrap_err();
     assert_eq!(error.code(), -38006, "{error}");
     let wait = running.engine.handle().waiting();
-    let Some(SyncWait { head: Some(wanted), reason: WaitReason::TooDeepReorg(27, branch), .. }) =
-        wait
+    let Some(BlockSyncWait {
+        head: Some(wanted),
+        reason: WaitReason::TooDeepReorg(27, branch),
+        ..
+    }) = wait
     else {
         panic!("{wait:?}")
     };
@@ -56,15 +59,15 @@ fn assert_too_deep(running: &Running, head: B256) {
     assert_eq!((progress.starting, progress.current, progress.highest), (24, 24, 27));
 }
 
-/// Every payload was answered ACCEPTED or SYNCING, every update SYNCING, for ever, and the log said
-/// nothing.
+/// Regression: every payload was answered ACCEPTED or SYNCING and every update SYNCING, for ever,
+/// without a line in the log.
 #[test]
 fn a_reorganisation_below_what_is_kept_is_refused_with_its_code_whatever_is_heard_of_it() {
-    let (chain, main, side) = forked(Setup::MPT);
+    let (chain, main, side) = forked(NodeSetup::MPT);
     let branch = chain.path(main[0], side[25]);
-    let send = |running: &Running, block: &Block| running.send(block).status;
-    // From below, as a consensus client sends them.
-    let (_, running) = node(&chain, Setup::MPT, &main);
+    let send = |running: &RunningNode, block: &Block| running.send(block).status;
+    // Parents first, as a consensus client sends them.
+    let (_, running) = node(&chain, NodeSetup::MPT, &main);
     for block in &branch {
         assert_eq!(send(&running, block), PayloadStatusEnum::Accepted);
     }
@@ -73,13 +76,13 @@ fn a_reorganisation_below_what_is_kept_is_refused_with_its_code_whatever_is_hear
     let since = running.engine.handle().waiting().unwrap().since;
     assert_too_deep(&running, side[25]);
     assert_eq!(running.engine.handle().waiting().unwrap().since, since);
-    // The client comes back.
+    // The client returns to the first branch.
     running.lead(main[23]);
     assert_eq!(running.engine.handle().waiting(), None);
     assert_eq!(running.engine.handle().syncing(), None);
 
-    // From above: only the lowest tells where the branch stands.
-    let (_, running) = node(&chain, Setup::MPT, &main);
+    // Children first: only the lowest block shows where the branch leaves the chain.
+    let (_, running) = node(&chain, NodeSetup::MPT, &main);
     for block in branch[1..].iter().rev() {
         assert_eq!(send(&running, block), PayloadStatusEnum::Syncing);
     }
@@ -92,11 +95,11 @@ fn a_reorganisation_below_what_is_kept_is_refused_with_its_code_whatever_is_hear
     assert_eq!(running.head(), main[23]);
 }
 
-/// The way out that the log names: the stored blocks are executed again up to where the branch leaves
-/// the chain, in a new datadir.
+/// The way out that the log names: the stored blocks are executed again up to where the branch
+/// leaves the chain, in a new datadir.
 #[test]
 fn a_datadir_that_ends_below_the_branch_takes_it() {
-    for setup in Setup::on_headers() {
+    for setup in NodeSetup::on_headers() {
         let (chain, main, side) = forked(setup);
         let (node, running) = node(&chain, setup, &main);
         let branch = chain.path(main[0], side[25]);
@@ -109,8 +112,8 @@ fn a_datadir_that_ends_below_the_branch_takes_it() {
         };
         running.stop();
 
-        let new = Node { dir: Arc::new(TempDir::new().unwrap()), retention: 128, ..node };
-        let db = Db::open(node.dir.path(), &OpenOptions::read_only()).unwrap();
+        let new = TestNode { dir: Arc::new(TempDir::new().unwrap()), retention: 128, ..node };
+        let db = DatabaseEnv::open(node.dir.path(), &OpenOptions::read_only()).unwrap();
         let read = Arc::new(db.begin_read().unwrap());
         let to = ChainOptions {
             spec: chain.spec.clone(),
@@ -122,7 +125,8 @@ fn a_datadir_that_ends_below_the_branch_takes_it() {
             store: StoreOptions { retention: new.retention, ..StoreOptions::default() },
         };
         let backend = setup.backend();
-        let migration = Migration { from: &read, backend, to, history: true, until: Some(fork) };
+        let migration =
+            ChainMigration { from: &read, backend, to, history: true, until: Some(fork) };
         let metrics = Metrics::new().unwrap();
         let migrated = migration.run(&metrics, &AtomicBool::new(false), &mut |_| {}).unwrap();
         assert_eq!((migrated.tip.number, migrated.tip.hash), (1, main[0]), "{setup:?}");
@@ -133,7 +137,7 @@ fn a_datadir_that_ends_below_the_branch_takes_it() {
             assert_eq!(running.send(block), valid(hash(block)), "{setup:?}");
         }
         running.lead(side[25]);
-        // And the other one, should the client change its mind.
+        // And the other branch, if the client wants that one again.
         running.follow(&chain.path(main[0], main[23]));
     }
 }

@@ -1,14 +1,14 @@
-//! Dev chains: accepted transactions are mined, and the user's changes, times and snapshots hold, on
-//! every backend.
+//! Dev chains: accepted transactions are mined, and the user's changes, times and snapshots hold,
+//! on every backend.
 
-use crate::common::{Node, Running, Setup};
+use crate::common::{NodeSetup, RunningNode, TestNode};
 use alloy_consensus::{SignableTransaction, TxEip1559, crypto::secp256k1::sign_message};
 use alloy_primitives::{Address, B256, TxKind, U256, bytes};
 use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS, DEV_KEYS};
 use retrie_db::ChainRead;
 use retrie_engine::{
-    DevChain, DevError, EngineConfig, EngineError, Sealing,
-    pool::{Origin, PooledTransaction},
+    DevChain, DevError, EngineConfig, EngineError, SealingMode,
+    pool::{PooledTransaction, TransactionOrigin},
     re_execute,
 };
 use retrie_execution::AccountOverride;
@@ -20,15 +20,15 @@ use std::{
 
 const GWEI: u128 = 1_000_000_000;
 
-struct Dev {
-    running: Running,
+struct RunningDevChain {
+    running: RunningNode,
     chain: DevChain,
 }
 
-impl Dev {
-    fn start(node: &Node, sealing: Sealing) -> Self {
+impl RunningDevChain {
+    fn start(node: &TestNode, sealing: SealingMode) -> Self {
         let config = EngineConfig { is_dev: true, ..node.config };
-        let running = Running::on(Arc::new(node.open()), config, node.dir.clone());
+        let running = RunningNode::on(Arc::new(node.open()), config, node.dir.clone());
         let chain = DevChain::new(
             running.engine.handle().clone(),
             running.payloads.clone(),
@@ -41,8 +41,8 @@ impl Dev {
         Self { running, chain }
     }
 
-    fn new(setup: Setup, sealing: Sealing) -> Self {
-        Self::start(&Node::new(&ChainSpec::dev(), setup), sealing)
+    fn new(setup: NodeSetup, sealing: SealingMode) -> Self {
+        Self::start(&TestNode::new(&ChainSpec::dev(), setup), sealing)
     }
 
     fn wait<T>(&self, work: impl Future<Output = T>) -> T {
@@ -50,7 +50,7 @@ impl Dev {
     }
 
     fn send(&self, transaction: PooledTransaction) -> B256 {
-        self.running.pool.add(transaction, Origin::Local, &self.running.live).unwrap()
+        self.running.pool.add(transaction, TransactionOrigin::Local, &self.running.live).unwrap()
     }
 
     fn account(&self, address: &Address) -> Account {
@@ -83,10 +83,10 @@ fn transfer(from: usize, nonce: u64, to: Address, value: u128) -> PooledTransact
     tx.into_signed(signature).into()
 }
 
-/// Sends so many transactions of each account without waiting, and looks whether all are mined, each
+/// Sends `each` transactions of each account without waiting, and checks that all are mined, each
 /// account's in order.
-fn all_are_mined(setup: Setup, accounts: usize, each: u64) {
-    let dev = Dev::new(setup, Sealing::Instant);
+fn all_are_mined(setup: NodeSetup, accounts: usize, each: u64) {
+    let dev = RunningDevChain::new(setup, SealingMode::Instant);
     let mut hashes = Vec::new();
     for nonce in 0..each {
         for from in 0..accounts {
@@ -113,19 +113,19 @@ fn all_are_mined(setup: Setup, accounts: usize, each: u64) {
 
 #[test]
 fn a_thousand_transactions_of_one_account_are_all_mined() {
-    Setup::native().into_iter().for_each(|setup| all_are_mined(setup, 1, 1_000));
+    NodeSetup::native().into_iter().for_each(|setup| all_are_mined(setup, 1, 1_000));
 }
 
 #[test]
 fn a_thousand_transactions_of_many_accounts_are_all_mined() {
-    Setup::native().into_iter().for_each(|setup| all_are_mined(setup, 20, 50));
+    NodeSetup::native().into_iter().for_each(|setup| all_are_mined(setup, 20, 50));
 }
 
 #[test]
 fn changes_of_the_state_show_at_once_and_are_part_of_the_next_block() {
-    for setup in Setup::native() {
-        let node = Node::new(&ChainSpec::dev(), setup);
-        let dev = Dev::start(&node, Sealing::Manual);
+    for setup in NodeSetup::native() {
+        let node = TestNode::new(&ChainSpec::dev(), setup);
+        let dev = RunningDevChain::start(&node, SealingMode::Manual);
         let someone = Address::repeat_byte(7);
         let set = |changed| dev.wait(dev.chain.set_account(someone, changed)).unwrap();
         let code = bytes!("600160005260206000f3");
@@ -134,7 +134,7 @@ fn changes_of_the_state_show_at_once_and_are_part_of_the_next_block() {
         set(AccountOverride { code: Some(code.clone()), ..Default::default() });
         let slot = (U256::from(3), U256::from(4));
         set(AccountOverride { slots: vec![slot], ..Default::default() });
-        let has_changed = |dev: &Dev| {
+        let has_changed = |dev: &RunningDevChain| {
             let account = dev.account(&someone);
             assert_eq!((account.balance, account.nonce), (U256::from(5), 9), "{setup:?}");
             let view = dev.running.live.view().unwrap();
@@ -152,7 +152,7 @@ fn changes_of_the_state_show_at_once_and_are_part_of_the_next_block() {
         }
         dev.mine(3);
         has_changed(&dev);
-        // What was changed of a block's state is read of it still, and not of the one before.
+        // The patch is part of reads of its block's state, and not of the block before.
         let view = dev.running.live.view().unwrap();
         let genesis = view.canonical_hash(0).unwrap().unwrap();
         let at_genesis = view.state(&genesis).unwrap().account(&someone).unwrap();
@@ -162,17 +162,17 @@ fn changes_of_the_state_show_at_once_and_are_part_of_the_next_block() {
         let refused = dev.wait(dev.chain.set_account(someone, lower));
         assert!(matches!(refused, Err(DevError::NonceGoesBack { have: 9, .. })));
         // It is durable like every other change.
-        let Dev { running, chain } = dev;
+        let RunningDevChain { running, chain } = dev;
         drop(chain);
         drop(running);
-        has_changed(&Dev::start(&node, Sealing::Manual));
+        has_changed(&RunningDevChain::start(&node, SealingMode::Manual));
     }
 }
 
 #[test]
 fn a_snapshot_takes_back_blocks_changes_time_and_pool() {
-    for setup in Setup::native() {
-        let dev = Dev::new(setup, Sealing::Manual);
+    for setup in NodeSetup::native() {
+        let dev = RunningDevChain::new(setup, SealingMode::Manual);
         let someone = Address::repeat_byte(7);
         let fund = |wei| {
             let changed = AccountOverride { balance: Some(U256::from(wei)), ..Default::default() };
@@ -183,7 +183,7 @@ fn a_snapshot_takes_back_blocks_changes_time_and_pool() {
         let snapshot = dev.wait(dev.chain.snapshot());
         let later = dev.wait(dev.chain.snapshot());
         for round in 0..3 {
-            // Deep enough that blocks are durable by then.
+            // Enough blocks that the first are durable.
             let sent = dev.send(transfer(0, 0, someone, 1));
             dev.mine(1);
             assert_eq!(dev.account(&someone).balance, U256::from(102), "{setup:?}");
@@ -201,7 +201,7 @@ fn a_snapshot_takes_back_blocks_changes_time_and_pool() {
             assert!(pool.get(&kept).is_some() && pool.get(&sent).is_none());
             assert!(pool.get(&queued).is_none());
             assert!(dev.running.live.view().unwrap().transaction(&sent).unwrap().is_none());
-            // The very same transaction may be sent again, in the very same block.
+            // The same transaction can be sent again, and gives the same block.
             assert_eq!(dev.wait(dev.chain.snapshot()), later + round + 1);
         }
         let ahead = dev.chain.next_block().timestamp;
@@ -212,7 +212,7 @@ fn a_snapshot_takes_back_blocks_changes_time_and_pool() {
 
 #[test]
 fn times_are_those_that_were_asked_for() {
-    let dev = Dev::new(Setup::MPT, Sealing::Manual);
+    let dev = RunningDevChain::new(NodeSetup::MPT, SealingMode::Manual);
     dev.mine(1);
     let (_, start) = dev.head();
     dev.chain.set_next_timestamp(start + 1_000).unwrap();
@@ -230,9 +230,9 @@ fn times_are_those_that_were_asked_for() {
 
 #[test]
 fn an_impersonated_contract_sends_transactions() {
-    for setup in Setup::native() {
-        let node = Node::new(&ChainSpec::dev(), setup);
-        let dev = Dev::start(&node, Sealing::Instant);
+    for setup in NodeSetup::native() {
+        let node = TestNode::new(&ChainSpec::dev(), setup);
+        let dev = RunningDevChain::start(&node, SealingMode::Instant);
         let contract = Address::repeat_byte(0xcc);
         let changed = AccountOverride {
             balance: Some(U256::from(GWEI * GWEI)),
@@ -249,7 +249,7 @@ fn an_impersonated_contract_sends_transactions() {
             assert!(Instant::now() < deadline, "{setup:?}: it is not mined");
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Its sender is not that of the signature, in memory and on disk.
+        // Its sender is not the signature's, in memory and on disk.
         dev.mine(5);
         let view = dev.running.live.view().unwrap();
         assert_eq!(view.transaction(&hash).unwrap().unwrap().sender, contract);
@@ -259,8 +259,8 @@ fn an_impersonated_contract_sends_transactions() {
 
 #[test]
 fn going_back_further_than_the_retention_is_refused() {
-    let node = Node { retention: 5, ..Node::new(&ChainSpec::dev(), Setup::MPT) };
-    let dev = Dev::start(&node, Sealing::Manual);
+    let node = TestNode { retention: 5, ..TestNode::new(&ChainSpec::dev(), NodeSetup::MPT) };
+    let dev = RunningDevChain::start(&node, SealingMode::Manual);
     let snapshot = dev.wait(dev.chain.snapshot());
     dev.mine(20);
     let refused = dev.wait(dev.chain.revert(snapshot));
@@ -273,16 +273,16 @@ fn balance(wei: u64) -> AccountOverride {
     AccountOverride { balance: Some(U256::from(wei)), ..Default::default() }
 }
 
-/// What was changed before a block was remembered by the process alone: executed again after a restart,
-/// the block was another one.
+/// Regression: the patch before a block was only in memory, so that the block was different when it
+/// was executed again after a restart.
 #[test]
 fn blocks_are_executed_again_with_what_was_changed_before_them() {
-    for setup in Setup::native() {
-        let node = Node::new(&ChainSpec::dev(), setup);
-        let dev = Dev::start(&node, Sealing::Manual);
+    for setup in NodeSetup::native() {
+        let node = TestNode::new(&ChainSpec::dev(), setup);
+        let dev = RunningDevChain::start(&node, SealingMode::Manual);
         let poor = Address::repeat_byte(7);
         for (number, changed) in [(1, poor), (4, DEV_ACCOUNTS[5])] {
-            // Somebody whom a transaction of the block then pays.
+            // An account that a transaction of the block then pays.
             dev.wait(dev.chain.set_account(changed, balance(100 * number))).unwrap();
             dev.send(transfer(0, number - 1, changed, 1));
             dev.mine(1);
@@ -310,7 +310,7 @@ fn blocks_are_executed_again_with_what_was_changed_before_them() {
         assert_eq!(report.failures, Vec::<String>::new(), "{setup:?}");
         assert_eq!((report.blocks, report.complete), (head, true));
         drop(running);
-        // It goes with the blocks.
+        // The patch is removed together with its block.
         let chain = node.open();
         assert!(chain.db().begin_read().unwrap().has_patches().unwrap());
         chain.unwind(0, &mut |_| {}).unwrap();
@@ -318,43 +318,45 @@ fn blocks_are_executed_again_with_what_was_changed_before_them() {
     }
 }
 
-/// A balance that was set was lost when the node was stopped before the next block.
+/// Regression: a balance that was set was lost when the node stopped before the next block.
 #[test]
 fn what_was_changed_of_the_head_outlives_stops_and_reverts() {
-    for setup in Setup::native() {
-        let node = Node::new(&ChainSpec::dev(), setup);
+    for setup in NodeSetup::native() {
+        let node = TestNode::new(&ChainSpec::dev(), setup);
         let someone = Address::repeat_byte(7);
-        let dev = Dev::start(&node, Sealing::Manual);
-        let set = |dev: &Dev, wei| dev.wait(dev.chain.set_account(someone, balance(wei))).unwrap();
+        let dev = RunningDevChain::start(&node, SealingMode::Manual);
+        let set = |dev: &RunningDevChain, wei| {
+            dev.wait(dev.chain.set_account(someone, balance(wei))).unwrap()
+        };
         dev.mine(5);
         set(&dev, 7);
         let snapshot = dev.wait(dev.chain.snapshot());
         set(&dev, 8);
         drop(dev);
-        let dev = Dev::start(&node, Sealing::Manual);
+        let dev = RunningDevChain::start(&node, SealingMode::Manual);
         assert_eq!(dev.account(&someone).balance, U256::from(8), "{setup:?}");
         assert!(!dev.wait(dev.chain.revert(snapshot)).unwrap(), "snapshots end with the process");
-        // Once in a block it is no longer pending, whatever becomes of that block.
+        // A patch in a block is no longer pending, even if the block is reverted.
         let snapshot = dev.wait(dev.chain.snapshot());
         dev.mine(1);
         set(&dev, 9);
         assert!(dev.wait(dev.chain.revert(snapshot)).unwrap());
         drop(dev);
-        let dev = Dev::start(&node, Sealing::Manual);
+        let dev = RunningDevChain::start(&node, SealingMode::Manual);
         assert_eq!((dev.head().0, dev.account(&someone).balance), (5, U256::from(8)), "{setup:?}");
         dev.wait(dev.chain.set_head(dev.running.live.head().parent_hash)).unwrap();
         assert_eq!(dev.account(&someone).balance, U256::ZERO, "it was of another block");
         drop(dev);
-        let dev = Dev::start(&node, Sealing::Manual);
+        let dev = RunningDevChain::start(&node, SealingMode::Manual);
         assert_eq!((dev.head().0, dev.account(&someone).balance), (4, U256::ZERO), "{setup:?}");
     }
 }
 
-/// A kill must not cost what stands on a durable block: it is in the database before the tool is answered.
+/// A kill must not lose a patch on a durable block: it is stored before the tool gets its answer.
 #[test]
 fn what_was_changed_of_a_durable_head_is_durable_at_once() {
-    let node = Node::new(&ChainSpec::dev(), Setup::MPT);
-    let dev = Dev::start(&node, Sealing::Manual);
+    let node = TestNode::new(&ChainSpec::dev(), NodeSetup::MPT);
+    let dev = RunningDevChain::start(&node, SealingMode::Manual);
     let noted = || {
         let read = dev.running.live.chain().db().begin_read().unwrap();
         read.note("dev-patch").unwrap().filter(|note| !note.is_empty())

@@ -1,22 +1,23 @@
 //! What the engine answers to payloads and forkchoice updates, as the Engine API specifies it.
 
 use crate::common::{
-    Node, Running, Setup, attributes, code, hash, invalid, line, only_head, syncing, valid, with,
+    NodeSetup, RunningNode, TestNode, attributes, code, hash, invalid, line, only_head, syncing,
+    valid, with,
 };
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use alloy_rpc_types_engine::{
     ExecutionPayload, ExecutionPayloadInputV2, ForkchoiceState, PayloadId, PayloadStatusEnum,
 };
 use retrie_chainspec::primitives::Block;
-use retrie_db::{Db, OpenOptions};
-use retrie_engine::{EngineConfig, Need};
+use retrie_db::{DatabaseEnv, OpenOptions};
+use retrie_engine::{EngineConfig, StateNeed};
 use retrie_pipeline::{
     PipelineError,
-    testkit::{Call, GENESIS_CONTRACT, Plan, Rules},
+    testkit::{BlockPlan, GENESIS_CONTRACT, TestCall, TestRules},
 };
-use retrie_state::{Direction, KeyRange, StateError, StateKey, StateReader, Table};
+use retrie_state::{KeyRange, RowTable, ScanDirection, StateError, StateKey, StateReader};
 
-/// `block` with the wrong gas, which no setup accepts, and its child in the same way.
+/// `block` with wrong gas, which every setup refuses, and its child in the same way.
 fn bad_pair(block: &Block, child: &Block) -> (Block, Block) {
     let bad = with(block, |block| block.header.gas_used += 1);
     let child = with(child, |child| child.header.parent_hash = hash(&bad));
@@ -25,10 +26,10 @@ fn bad_pair(block: &Block, child: &Block) -> (Block, Block) {
 
 #[test]
 fn valid_blocks_become_the_head_by_forkchoice_alone() {
-    for setup in Setup::all() {
-        for rules in [Rules::Cancun, Rules::Prague] {
+    for setup in NodeSetup::all() {
+        for rules in [TestRules::Cancun, TestRules::Prague] {
             let (chain, blocks) = line(setup, rules, 6);
-            let node = Node::new(&chain.spec, setup);
+            let node = TestNode::new(&chain.spec, setup);
             let running = node.start();
             for block in &blocks {
                 assert_eq!(running.send(block), valid(hash(block)), "{setup:?} {rules:?}");
@@ -40,7 +41,7 @@ fn valid_blocks_become_the_head_by_forkchoice_alone() {
                 assert_eq!(view.head().hash(), hash(block));
                 assert_eq!(view.canonical_hash(block.header.number).unwrap(), Some(hash(block)));
             }
-            // All of it once more changes nothing.
+            // Sending all blocks again changes nothing.
             running.follow(&blocks);
             let state = running.live.view().unwrap().state(&running.head()).unwrap();
             let contract = StateReader::account(&state, &GENESIS_CONTRACT).unwrap();
@@ -54,33 +55,33 @@ fn valid_blocks_become_the_head_by_forkchoice_alone() {
 
 #[test]
 fn blocks_that_come_before_their_parents_wait_for_them() {
-    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 6);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let (chain, blocks) = line(NodeSetup::MPT, TestRules::Cancun, 6);
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     for block in blocks[1..].iter().rev() {
         assert_eq!(running.send(block), syncing());
     }
     let tip = hash(&blocks[5]);
     let updated = running.fcu(3, only_head(tip), None).unwrap();
     assert_eq!((updated.payload_status, updated.payload_id), (syncing(), None));
-    assert_eq!(running.engine.handle().wanted(), Some(tip), "somebody should fetch it");
+    assert_eq!(running.engine.handle().wanted_head(), Some(tip), "the follower must fetch it");
     assert_eq!(running.head(), chain.genesis());
     assert_eq!(running.send(&blocks[0]), valid(hash(&blocks[0])));
     assert_eq!(running.send(&blocks[5]), valid(tip), "it was adopted");
     running.lead(tip);
-    assert_eq!(running.engine.handle().wanted(), None);
+    assert_eq!(running.engine.handle().wanted_head(), None);
     assert_eq!(running.head(), tip);
 }
 
 #[test]
 fn descendants_of_an_invalid_block_are_invalid_whenever_they_come() {
-    for setup in Setup::all() {
-        let (chain, blocks) = line(setup, Rules::Prague, 4);
+    for setup in NodeSetup::all() {
+        let (chain, blocks) = line(setup, TestRules::Prague, 4);
         let good = hash(&blocks[0]);
         let (bad, child) = bad_pair(&blocks[1], &blocks[2]);
         let grandchild = with(&blocks[3], |block| block.header.parent_hash = hash(&child));
 
         // Parents first.
-        let running = Node::new(&chain.spec, setup).start();
+        let running = TestNode::new(&chain.spec, setup).start();
         running.follow(&blocks[..1]);
         let reason = invalid(running.send(&bad), Some(good));
         assert!(reason.contains("gas"), "{setup:?}: {reason}");
@@ -91,11 +92,11 @@ fn descendants_of_an_invalid_block_are_invalid_whenever_they_come() {
             assert_eq!(updated.payload_id, None);
         }
         assert_eq!(running.head(), good);
-        // The right one is none the worse for it.
+        // The valid block is still accepted.
         running.follow(&blocks);
 
-        // Children first: unknown, until their ancestor is known for what it is.
-        let running = Node::new(&chain.spec, setup).start();
+        // Children first: SYNCING, until their ancestor is found invalid.
+        let running = TestNode::new(&chain.spec, setup).start();
         running.follow(&blocks[..1]);
         assert_eq!(running.send(&grandchild), syncing());
         assert_eq!(running.send(&child), syncing());
@@ -106,8 +107,8 @@ fn descendants_of_an_invalid_block_are_invalid_whenever_they_come() {
             invalid(updated.payload_status, Some(good));
         }
 
-        // The whole line waits for the one below.
-        let running = Node::new(&chain.spec, setup).start();
+        // All blocks wait for the lowest one.
+        let running = TestNode::new(&chain.spec, setup).start();
         for block in [&grandchild, &child, &bad] {
             assert_eq!(running.send(block), syncing());
         }
@@ -120,8 +121,8 @@ fn descendants_of_an_invalid_block_are_invalid_whenever_they_come() {
 
 #[test]
 fn block_that_is_invalid_by_itself_has_no_known_valid_ancestor_if_its_parent_is_unknown() {
-    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 3);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let (chain, blocks) = line(NodeSetup::MPT, TestRules::Cancun, 3);
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     let bad = with(&blocks[1], |block| block.header.gas_used = block.header.gas_limit + 1);
     invalid(running.send(&bad), None);
     let child = with(&blocks[2], |block| block.header.parent_hash = hash(&bad));
@@ -131,16 +132,16 @@ fn block_that_is_invalid_by_itself_has_no_known_valid_ancestor_if_its_parent_is_
 #[test]
 fn last_valid_ancestor_below_the_merge_is_zero() {
     // Genesis has a difficulty of 2 million, and each block about as much.
-    let mut chain = Setup::MPT.test_chain(Rules::Merge(5_000_000));
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Merge(5_000_000));
     let genesis = chain.genesis();
-    let early = chain.extend(genesis, Plan::new([]));
-    let mined = chain.extend(early, Plan::new([]));
-    let staked = chain.extend(mined, Plan::new([Call::transfer(0, Address::ZERO, 1)]));
-    let next = chain.extend(staked, Plan::new([Call::transfer(0, Address::ZERO, 2)]));
+    let early = chain.extend(genesis, BlockPlan::new([]));
+    let mined = chain.extend(early, BlockPlan::new([]));
+    let staked = chain.extend(mined, BlockPlan::new([TestCall::transfer(0, Address::ZERO, 1)]));
+    let next = chain.extend(staked, BlockPlan::new([TestCall::transfer(0, Address::ZERO, 2)]));
     assert!(chain.total_difficulty(early) < U256::from(5_000_000));
     assert!(chain.block(staked).header.difficulty.is_zero());
-    for setup in Setup::checked() {
-        let running = Node::new(&chain.spec, setup).start();
+    for setup in NodeSetup::checked() {
+        let running = TestNode::new(&chain.spec, setup).start();
         assert_eq!(running.insert(chain.block(early)), valid(early));
         // A payload on a block that is not terminal.
         let too_early = with(chain.block(staked), |block| {
@@ -152,14 +153,14 @@ fn last_valid_ancestor_below_the_merge_is_zero() {
         assert_eq!(running.insert(chain.block(mined)), valid(mined));
         let bad = with(chain.block(staked), |block| block.header.gas_used += 1);
         invalid(running.send(&bad), Some(B256::ZERO));
-        // From here on there are valid payloads to name.
+        // From here on a valid ancestor can be named.
         assert_eq!(running.send(chain.block(staked)), valid(staked));
         let bad = with(chain.block(next), |block| block.header.gas_used += 1);
         invalid(running.send(&bad), Some(staked));
         assert_eq!(running.send(chain.block(next)), valid(next));
         let updated = running.fcu(1, ForkchoiceState::same_hash(next), None).unwrap();
         assert_eq!(updated.payload_status, valid(next));
-        // A block of proof of work is no payload.
+        // A proof-of-work block is no payload.
         let status = running.send(chain.block(mined));
         assert!(matches!(status.status, PayloadStatusEnum::Invalid { .. }), "{status:?}");
     }
@@ -168,8 +169,8 @@ fn last_valid_ancestor_below_the_merge_is_zero() {
 #[test]
 fn head_goes_back_to_an_ancestor_unless_that_lies_below_the_final_block() {
     for persistence_threshold in [0, 100] {
-        let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 6);
-        let mut node = Node::new(&chain.spec, Setup::MPT);
+        let (chain, blocks) = line(NodeSetup::MPT, TestRules::Cancun, 6);
+        let mut node = TestNode::new(&chain.spec, NodeSetup::MPT);
         node.config = EngineConfig { persistence_threshold, ..EngineConfig::default() };
         let running = node.start();
         running.follow(&blocks);
@@ -193,7 +194,7 @@ fn head_goes_back_to_an_ancestor_unless_that_lies_below_the_final_block() {
         let view = running.live.view().unwrap();
         assert_eq!(view.canonical_hash(4).unwrap(), None);
         drop(view);
-        // What was above it is still known, and may come back.
+        // The blocks above it are still known, and may become canonical again.
         running.lead(hash(&blocks[5]));
         assert_eq!(running.head(), hash(&blocks[5]));
         for past in [hash(&blocks[0]), chain.genesis()] {
@@ -201,7 +202,7 @@ fn head_goes_back_to_an_ancestor_unless_that_lies_below_the_final_block() {
             assert_eq!((updated.payload_status, updated.payload_id), (valid(past), None));
             assert_eq!(running.head(), hash(&blocks[5]));
         }
-        // The end of a chain that went back is durable too.
+        // The new head of a chain that was set back is durable too.
         running.lead(back);
         running.stop();
         assert_eq!(node.open().tip().unwrap().hash, back);
@@ -210,8 +211,8 @@ fn head_goes_back_to_an_ancestor_unless_that_lies_below_the_final_block() {
 
 #[test]
 fn safe_and_final_block_are_known_after_a_restart() {
-    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 6);
-    let node = Node::new(&chain.spec, Setup::MPT);
+    let (chain, blocks) = line(NodeSetup::MPT, TestRules::Cancun, 6);
+    let node = TestNode::new(&chain.spec, NodeSetup::MPT);
     let running = node.start();
     running.follow(&blocks);
     let named = ForkchoiceState {
@@ -220,7 +221,7 @@ fn safe_and_final_block_are_known_after_a_restart() {
         finalized_block_hash: hash(&blocks[2]),
     };
     running.flush();
-    // Nothing but the names is new, so that no commit of blocks carries them.
+    // Only safe and finalized change, so no commit of blocks stores them.
     running.fcu(3, named, None).unwrap();
     running.stop();
     let running = node.start();
@@ -242,8 +243,8 @@ fn safe_and_final_block_are_known_after_a_restart() {
 
 #[test]
 fn invalid_blocks_are_kept_for_a_look_at_them() {
-    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 3);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let (chain, blocks) = line(NodeSetup::MPT, TestRules::Cancun, 3);
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     running.follow(&blocks[..1]);
     let kept = || -> Vec<_> {
         running.engine.handle().bad_blocks().iter().map(|block| block.hash()).collect()
@@ -267,11 +268,11 @@ fn invalid_blocks_are_kept_for_a_look_at_them() {
 
 #[test]
 fn head_must_be_named_and_safe_and_final_blocks_lie_below_it() {
-    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 5, 12, 1);
     let side = chain.branch(main[1], 2, 12, 2);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     running.follow(&chain.path(genesis, main[4]));
     for block in chain.path(main[1], side[1]) {
         assert_eq!(running.send(&block), valid(hash(&block)));
@@ -308,8 +309,8 @@ fn head_must_be_named_and_safe_and_final_blocks_lie_below_it() {
 
 #[test]
 fn wrong_attributes_are_told_and_the_head_stands() {
-    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 8);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let (chain, blocks) = line(NodeSetup::MPT, TestRules::Cancun, 8);
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     for block in &blocks {
         running.send(block);
     }
@@ -325,7 +326,7 @@ fn wrong_attributes_are_told_and_the_head_stands() {
         (3, with(|wrong| wrong.timestamp = 12), -38003),
         (2, good.clone(), -38003),
         (1, good.clone(), -38003),
-        // Their form is that of the version, but not their time.
+        // The form matches the version, the time does not.
         (2, with(|wrong| wrong.parent_beacon_block_root = None), -38005),
         (4, with(|wrong| wrong.slot_number = Some(1)), -38005),
         (4, good.clone(), -38003),
@@ -336,7 +337,7 @@ fn wrong_attributes_are_told_and_the_head_stands() {
         assert_eq!(got, expected, "V{version} {attributes:?}");
         assert_eq!(running.head(), head, "the update of the head must not be rolled back");
     }
-    // While the head is not known, attributes are not looked at.
+    // While the head is unknown, attributes are not checked.
     let unknown = only_head(B256::repeat_byte(7));
     let wrong = with(|wrong| wrong.withdrawals = None);
     let updated = running.fcu(3, unknown, Some(wrong)).unwrap();
@@ -346,7 +347,7 @@ fn wrong_attributes_are_told_and_the_head_stands() {
 #[test]
 fn each_version_is_for_its_forks() {
     let root = B256::ZERO;
-    let call = |running: &Running, version: u8, block: &Block| {
+    let call = |running: &RunningNode, version: u8, block: &Block| {
         let (payload, _) = ExecutionPayload::from_block_unchecked(hash(block), block);
         let ExecutionPayload::V3(payload) = payload else { panic!("a payload of Cancun") };
         let api = &running.api;
@@ -364,21 +365,21 @@ fn each_version_is_for_its_forks() {
             }
         })
     };
-    let (chain, cancun) = line(Setup::MPT, Rules::Cancun, 1);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let (chain, cancun) = line(NodeSetup::MPT, TestRules::Cancun, 1);
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     for version in [1, 2, 4] {
         assert_eq!(code(call(&running, version, &cancun[0])), -38005);
     }
-    let (chain, prague) = line(Setup::MPT, Rules::Prague, 1);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let (chain, prague) = line(NodeSetup::MPT, TestRules::Prague, 1);
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     for version in [1, 2, 3] {
         assert_eq!(code(call(&running, version, &prague[0])), -38005);
     }
     // Withdrawals before Shanghai.
-    let mut chain = Setup::MPT.test_chain(Rules::Merge(0));
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Merge(0));
     let genesis = chain.genesis();
-    let paris = chain.extend(genesis, Plan::new([]));
-    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let paris = chain.extend(genesis, BlockPlan::new([]));
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     let (payload, _) = ExecutionPayload::from_block_unchecked(paris, chain.block(paris));
     let execution_payload = payload.into_v1();
     let mut input = ExecutionPayloadInputV2 { execution_payload, withdrawals: Some(vec![]) };
@@ -390,8 +391,8 @@ fn each_version_is_for_its_forks() {
 
 #[test]
 fn unknown_payloads_and_too_many_bodies_are_refused() {
-    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 5);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let (chain, blocks) = line(NodeSetup::MPT, TestRules::Cancun, 5);
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     running.follow(&blocks);
     let (api, runtime) = (&running.api, &running.runtime);
     let unknown = PayloadId::new([3; 8]);
@@ -403,7 +404,7 @@ fn unknown_payloads_and_too_many_bodies_are_refused() {
     assert_eq!(code(runtime.block_on(api.bodies_by_hash(vec![B256::ZERO; 1025]))), -38004);
     assert_eq!(code(api.blobs_v1(&[B256::ZERO; 129])), -38004);
 
-    // No body follows the head's.
+    // There is no body after the head's.
     let bodies = runtime.block_on(api.bodies_by_range(4, 1024)).unwrap();
     let counts: Vec<_> =
         bodies.iter().map(|body| body.as_ref().unwrap().transactions.len()).collect();
@@ -419,12 +420,12 @@ fn unknown_payloads_and_too_many_bodies_are_refused() {
 
 #[test]
 fn reorg_below_what_is_kept_is_refused_and_changes_nothing() {
-    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 24, 12, 1);
     let side = chain.branch(main[0], 26, 12, 2);
-    for setup in Setup::on_headers() {
-        let mut node = Node::new(&chain.spec, setup);
+    for setup in NodeSetup::on_headers() {
+        let mut node = TestNode::new(&chain.spec, setup);
         node.retention = 8;
         node.config = EngineConfig { persistence_threshold: 0, ..EngineConfig::default() };
         let running = node.start();
@@ -436,26 +437,26 @@ fn reorg_below_what_is_kept_is_refused_and_changes_nothing() {
             running.follow(std::slice::from_ref(&block));
         }
         running.flush();
-        // In memory there is no more than the upper part of the branch.
+        // Only the upper part of the branch is in memory.
         let got = code(running.fcu(3, only_head(side[25]), None));
         assert_eq!((got, running.head()), (-38006, main[23]), "{setup:?}");
-        // A new block so far down can be no part of the chain any more.
+        // A new block that deep cannot become part of the chain any more.
         let status = running.send(chain.block(side[0]));
         assert_eq!(status.status, PayloadStatusEnum::Accepted, "{setup:?}");
         running.follow(&[{
-            let next = chain.extend(main[23], Plan::new([]));
+            let next = chain.extend(main[23], BlockPlan::new([]));
             chain.block(next).clone()
         }]);
     }
 }
 
-/// Whoever took a view may still ask when its blocks have become durable and have left the retention
+/// A view still gives states after its blocks have become durable and have left the retention
 /// depth, if the backend keeps history.
 #[test]
 fn a_view_outlives_its_blocks_in_memory() {
-    for setup in Setup::on_headers() {
-        let (chain, blocks) = line(setup, Rules::Cancun, 30);
-        let mut node = Node::new(&chain.spec, setup);
+    for setup in NodeSetup::on_headers() {
+        let (chain, blocks) = line(setup, TestRules::Cancun, 30);
+        let mut node = TestNode::new(&chain.spec, setup);
         node.retention = 2;
         node.config =
             EngineConfig { persistence_threshold: 5, memory_blocks: 5, ..EngineConfig::default() };
@@ -468,11 +469,11 @@ fn a_view_outlives_its_blocks_in_memory() {
         let has_history = setup.backend().history().is_some();
         for block in &blocks[..4] {
             let hash = hash(block);
-            let (state, proven) = (view.state(&hash), view.state_at(&hash, Need::Proofs));
-            let listed = view.state_at(&hash, Need::Entries);
+            let (state, proven) = (view.state(&hash), view.state_at(&hash, StateNeed::Proofs));
+            let listed = view.state_at(&hash, StateNeed::Entries);
             if !has_history {
                 assert!(state.is_err());
-                // What is kept, not that the block were unknown.
+                // The error names the kept states, not an unknown block.
                 for kept in [proven.map(drop), listed.map(drop)] {
                     let error = kept.unwrap_err();
                     assert!(
@@ -489,8 +490,8 @@ fn a_view_outlives_its_blocks_in_memory() {
             let proof = proven.prove(&[key]).unwrap();
             let shown = proof.as_of.unwrap_or(proof.block.number);
             assert_eq!(shown, block.header.number, "{setup:?}");
-            if setup == Setup::ARCHIVE {
-                // What eth_getProof and debug_executionWitness ask for.
+            if setup == NodeSetup::ARCHIVE {
+                // As eth_getProof and debug_executionWitness do.
                 let nodes = proven.account_nodes(&GENESIS_CONTRACT, &[]).unwrap();
                 assert_eq!(keccak256(&nodes.account[0]), block.header.state_root);
                 proven.merge_nodes(&[key]).unwrap();
@@ -499,21 +500,21 @@ fn a_view_outlives_its_blocks_in_memory() {
     }
 }
 
-/// Rows of the state in a datadir that nobody has open.
-fn state_rows(node: &Node, table: Table) -> Vec<(Bytes, Bytes)> {
+/// State rows of a datadir that is not open.
+fn state_rows(node: &TestNode, table: RowTable) -> Vec<(Bytes, Bytes)> {
     node.open().flush().unwrap();
-    let db = Db::open(node.dir.path(), &OpenOptions::default()).unwrap();
+    let db = DatabaseEnv::open(node.dir.path(), &OpenOptions::default()).unwrap();
     let snapshot = db.state_store().snapshot().unwrap();
     snapshot
-        .scan(table, KeyRange::ALL, Direction::Forward, usize::MAX)
+        .scan(table, KeyRange::ALL, ScanDirection::Forward, usize::MAX)
         .unwrap()
         .into_iter()
         .collect()
 }
 
 /// Writes rows, or removes them.
-fn put_state_rows(node: &Node, table: Table, rows: &[(Bytes, Bytes)], are_there: bool) {
-    let db = Db::open(node.dir.path(), &OpenOptions::default()).unwrap();
+fn put_state_rows(node: &TestNode, table: RowTable, rows: &[(Bytes, Bytes)], are_there: bool) {
+    let db = DatabaseEnv::open(node.dir.path(), &OpenOptions::default()).unwrap();
     let store = db.state_store();
     let mut txn = store.begin_write().unwrap();
     for (key, row) in rows {
@@ -525,13 +526,13 @@ fn put_state_rows(node: &Node, table: Table, rows: &[(Bytes, Bytes)], are_there:
     txn.commit().unwrap();
 }
 
-/// Work of a store in the background that fails keeps back the block that needs it, and nothing else. The
-/// message says what to do, and the same block is valid once the cause is gone.
+/// A failed background job of a store only stops the block that needs it. The message says what to
+/// do, and the same block is valid once the cause is removed.
 #[test]
 fn a_node_whose_background_work_fails_goes_on_answering() {
-    let snapshot = Table::new(0x60, "LmptSnapshot");
-    let (chain, blocks) = line(Setup::LMPT, Rules::Prague, 16);
-    let node = Node::new(&chain.spec, Setup::LMPT);
+    let snapshot = RowTable::new(0x60, "LmptSnapshot");
+    let (chain, blocks) = line(NodeSetup::LMPT, TestRules::Prague, 16);
+    let node = TestNode::new(&chain.spec, NodeSetup::LMPT);
     let running = node.start();
     // Block 6 begins with a merge, which block 11 waits for.
     running.follow(&blocks[..8]);
@@ -542,13 +543,13 @@ fn a_node_whose_background_work_fails_goes_on_answering() {
 
     let running = node.start();
     running.follow(&blocks[8..10]);
-    assert_eq!(running.engine.handle().trouble(), None);
+    assert_eq!(running.engine.handle().last_error(), None);
     for _ in 0..2 {
         let error = running.try_to_send(&blocks[10]).unwrap_err().to_string();
         for said in ["block 11", "lmpt merge", "no row for the branch", "can still be read"] {
             assert!(error.contains(said), "{said}: {error}");
         }
-        assert!(running.engine.is_running() && running.engine.handle().trouble().is_some());
+        assert!(running.engine.is_running() && running.engine.handle().last_error().is_some());
         let view = running.live.view().unwrap();
         assert_eq!(view.head().hash(), hash(&blocks[9]));
         let state = view.state(&hash(&blocks[9])).unwrap();
@@ -560,5 +561,5 @@ fn a_node_whose_background_work_fails_goes_on_answering() {
     put_state_rows(&node, snapshot, &rows, true);
     let running = node.start();
     running.follow(&blocks[10..]);
-    assert_eq!(running.engine.handle().trouble(), None);
+    assert_eq!(running.engine.handle().last_error(), None);
 }

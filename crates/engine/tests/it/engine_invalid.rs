@@ -1,16 +1,16 @@
-//! Payloads of which one thing is wrong.
+//! Payloads with one wrong field each.
 
-use crate::common::{Node, Setup, code, hash, invalid, line, only_head, valid, with};
+use crate::common::{NodeSetup, TestNode, code, hash, invalid, line, only_head, valid, with};
 use alloy_eips::{eip4895::Withdrawal, eip7685::Requests};
 use alloy_primitives::{Address, B256, Bloom, Bytes, U256};
 use alloy_rpc_types_engine::ExecutionPayload;
 use retrie_chainspec::primitives::Block;
-use retrie_pipeline::testkit::Rules;
+use retrie_pipeline::testkit::TestRules;
 
 #[test]
 fn requests_are_sorted_by_type_and_have_data() {
-    let (chain, blocks) = line(Setup::MPT, Rules::Prague, 1);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let (chain, blocks) = line(NodeSetup::MPT, TestRules::Prague, 1);
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     let send = |requests: &[&'static [u8]]| {
         let (payload, _) = ExecutionPayload::from_block_unchecked(hash(&blocks[0]), &blocks[0]);
         let root = blocks[0].header.parent_beacon_block_root.unwrap();
@@ -20,18 +20,18 @@ fn requests_are_sorted_by_type_and_have_data() {
     for wrong in [&[&[0u8][..]][..], &[&[]], &[&[1, 2], &[0, 2]], &[&[1, 2], &[1, 3]]] {
         assert_eq!(code(send(wrong)), -32602, "{wrong:?}");
     }
-    // In order, but not those of the block: it is another block then.
+    // In order, but not the block's requests: the hash is another one.
     invalid(send(&[&[0, 1], &[1, 1]]).unwrap(), None);
     assert_eq!(send(&[]).unwrap(), valid(hash(&blocks[0])));
 }
 
 #[test]
 fn requests_are_those_that_execution_gives() {
-    for setup in Setup::on_headers() {
-        let (chain, blocks) = line(setup, Rules::Prague, 2);
-        let running = Node::new(&chain.spec, setup).start();
+    for setup in NodeSetup::on_headers() {
+        let (chain, blocks) = line(setup, TestRules::Prague, 2);
+        let running = TestNode::new(&chain.spec, setup).start();
         running.follow(&blocks[..1]);
-        // The hash of the block is that of these requests, but nobody has made them.
+        // The block hash commits to these requests, but execution does not produce them.
         let requests = vec![Bytes::from_static(&[1; 77])];
         let bad = with(&blocks[1], |block| {
             block.header.requests_hash = Some(Requests::new(requests.clone()).requests_hash());
@@ -47,9 +47,9 @@ fn requests_are_those_that_execution_gives() {
 
 #[test]
 fn payload_is_the_block_of_its_hash() {
-    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 2);
+    let (chain, blocks) = line(NodeSetup::MPT, TestRules::Cancun, 2);
     let block = &blocks[0];
-    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     let root = block.header.parent_beacon_block_root.unwrap();
     let payload = || ExecutionPayload::from_block_unchecked(hash(block), block).0;
     let wrong = |change: &dyn Fn(&mut ExecutionPayload)| {
@@ -92,24 +92,24 @@ fn payload_is_the_block_of_its_hash() {
     invalid(status, None);
     let status = running.send_payload(payload(), vec![one], root, None).unwrap();
     assert!(invalid(status, None).contains("versioned hashes"));
-    // Nobody has been misled about the hashes.
+    // The valid blocks are still accepted under their hashes.
     running.follow(&blocks);
 }
 
 /// A change of a block.
-type Change<'a> = dyn Fn(&mut Block) + 'a;
+type BlockChange<'a> = dyn Fn(&mut Block) + 'a;
 
 #[test]
 fn each_wrong_field_makes_a_block_invalid() {
-    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 3);
+    let (chain, blocks) = line(NodeSetup::MPT, TestRules::Cancun, 3);
     let (parent, block) = (hash(&blocks[0]), &blocks[1]);
     let one = B256::with_last_byte(1);
     let reseal = |block: &mut Block| {
         let root = alloy_consensus::proofs::calculate_transaction_root(&block.body.transactions);
         block.header.transactions_root = root;
     };
-    // What every node sees.
-    let everywhere: &[&Change<'_>] = &[
+    // Every node finds these.
+    let everywhere: &[&BlockChange<'_>] = &[
         &|block| block.header.receipts_root = one,
         &|block| block.header.logs_bloom = Bloom::repeat_byte(1),
         &|block| block.header.number += 1,
@@ -130,8 +130,8 @@ fn each_wrong_field_makes_a_block_invalid() {
             reseal(block);
         },
     ];
-    // What takes a state root to see.
-    let by_root: &[&Change<'_>] = &[
+    // Only a node that computes the header's state root finds these.
+    let by_root: &[&BlockChange<'_>] = &[
         &|block| block.header.state_root = one,
         &|block| block.header.beneficiary = Address::ZERO,
         &|block| block.header.parent_beacon_block_root = Some(one),
@@ -143,9 +143,9 @@ fn each_wrong_field_makes_a_block_invalid() {
             block.body.withdrawals = Some(list.into());
         },
     ];
-    let checked = Setup::checked();
-    for setup in [Setup::on_headers(), Setup::refereed()].concat() {
-        let running = Node::new(&chain.spec, setup).start();
+    let checked = NodeSetup::checked();
+    for setup in [NodeSetup::on_headers(), NodeSetup::refereed()].concat() {
+        let running = TestNode::new(&chain.spec, setup).start();
         running.follow(&blocks[..1]);
         let sees_roots = checked.contains(&setup);
         let changes = everywhere.iter().chain(by_root.iter().filter(|_| sees_roots));

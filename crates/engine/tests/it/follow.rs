@@ -1,6 +1,6 @@
-//! Following another node's JSON-RPC: a small node of ours answers, and may lie.
+//! Following another node by JSON-RPC: a test server answers, and may give wrong answers.
 
-use crate::common::{Node, Running, Setup, hash, only_head, syncing, valid};
+use crate::common::{NodeSetup, RunningNode, TestNode, hash, only_head, syncing, valid};
 use alloy_primitives::B256;
 use retrie_chainspec::{
     ChainSpec,
@@ -8,13 +8,13 @@ use retrie_chainspec::{
 };
 use retrie_db::ChainRead;
 use retrie_engine::{
-    EngineConfig, EngineHandle, FollowConfig, FollowError, Follower, Leader, SyncProgress,
+    ChainFollower, EngineConfig, EngineHandle, FollowConfig, FollowError, HeadSource, SyncProgress,
     WaitReason,
 };
-use retrie_pipeline::testkit::{CHAIN_ID, Plan, Rules, TestChain};
+use retrie_pipeline::testkit::{BlockPlan, CHAIN_ID, TestChain, TestRules};
 use retrie_sources::{
-    BlockFetcher, BlockTag, FetchError, Http, HttpOptions, RpcClient,
-    testkit::{HttpServer, Reply},
+    BlockFetcher, BlockTag, BlockingClient, FetchError, HttpOptions, RpcClient,
+    testkit::{HttpServer, ScriptedReply},
 };
 use serde_json::{Value, json};
 use std::{
@@ -26,9 +26,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the other node has.
+/// The chain of the remote node.
 #[derive(Default)]
-struct Remote {
+struct RemoteChain {
     chain_id: u64,
     canonical: Vec<Block>,
     by_hash: HashMap<B256, Block>,
@@ -37,7 +37,7 @@ struct Remote {
     finalized: Option<u64>,
 }
 
-impl Remote {
+impl RemoteChain {
     /// Makes the chain that ends with `tip` canonical.
     fn lead(&mut self, chain: &TestChain, tip: B256) {
         let mut blocks = vec![chain.block(chain.genesis()).clone()];
@@ -83,20 +83,21 @@ impl Remote {
     }
 }
 
-struct World {
-    remote: Arc<Mutex<Remote>>,
+struct FollowFixture {
+    remote: Arc<Mutex<RemoteChain>>,
     server: HttpServer,
-    running: Running,
+    running: RunningNode,
     stop: Arc<AtomicBool>,
 }
 
-impl World {
-    fn new(chain: &TestChain, setup: Setup) -> Self {
-        Self::on(Node::new(&chain.spec, setup))
+impl FollowFixture {
+    fn new(chain: &TestChain, setup: NodeSetup) -> Self {
+        Self::on(TestNode::new(&chain.spec, setup))
     }
 
-    fn on(node: Node) -> Self {
-        let remote = Arc::new(Mutex::new(Remote { chain_id: CHAIN_ID, ..Remote::default() }));
+    fn on(node: TestNode) -> Self {
+        let remote =
+            Arc::new(Mutex::new(RemoteChain { chain_id: CHAIN_ID, ..RemoteChain::default() }));
         let shared = remote.clone();
         let server = HttpServer::start(move |request| {
             let call: Value = serde_json::from_slice(&request.body).unwrap();
@@ -111,24 +112,25 @@ impl World {
                 Value::Array(calls) => calls.iter().map(one).collect(),
                 call => one(call),
             };
-            Reply::new(200, reply.to_string())
+            ScriptedReply::new(200, reply.to_string())
         });
         let running = node.start();
         Self { remote, server: server.unwrap(), running, stop: Arc::default() }
     }
 
-    fn remote(&self, change: impl FnOnce(&mut Remote)) {
+    fn remote(&self, change: impl FnOnce(&mut RemoteChain)) {
         change(&mut self.remote.lock().unwrap());
     }
 
-    fn follower(&self, leader: Leader) -> Follower {
+    fn follower(&self, leader: HeadSource) -> ChainFollower {
         let options = HttpOptions {
             timeout: Duration::from_secs(10),
             retries: 0,
             backoff: Duration::from_millis(1),
             ..HttpOptions::default()
         };
-        let client = RpcClient::new(&self.server.url(), Http::new(options, Arc::default()));
+        let client =
+            RpcClient::new(&self.server.url(), BlockingClient::new(options, Arc::default()));
         follower(&self.running, client, leader, &self.stop)
     }
 
@@ -139,48 +141,48 @@ impl World {
 }
 
 fn follower(
-    running: &Running,
+    running: &RunningNode,
     remote: impl BlockFetcher + 'static,
-    leader: Leader,
+    leader: HeadSource,
     stop: &Arc<AtomicBool>,
-) -> Follower {
-    Follower::new(
+) -> ChainFollower {
+    ChainFollower::new(
         running.engine.handle().clone(),
         remote,
-        FollowConfig { leader, interval: Duration::from_millis(1) },
+        FollowConfig { head_source: leader, interval: Duration::from_millis(1) },
         running.runtime.handle().clone(),
         stop.clone(),
     )
 }
 
-/// A remote node without a network, which says whatever it was given.
+/// A scripted remote node without a network.
 #[derive(Clone, Debug, Default)]
-struct Scripted(Arc<Mutex<Script>>);
+struct ScriptedNode(Arc<Mutex<NodeScript>>);
 
 #[derive(Debug, Default)]
-struct Script {
+struct NodeScript {
     head: Option<(B256, Header)>,
     headers: HashMap<B256, Header>,
     blocks: HashMap<B256, Block>,
     numbers: HashMap<u64, Block>,
-    /// What was asked for.
+    /// Number of requests.
     headers_asked: usize,
     blocks_asked: usize,
-    /// Whose progress is noted with each block that is asked for by number.
+    /// Engine whose progress is recorded at each request for a block by number.
     watched: Option<EngineHandle>,
     progress: Vec<Option<SyncProgress>>,
 }
 
-impl Scripted {
+impl ScriptedNode {
     fn new(headers: &[Header]) -> Self {
         let headers: Vec<_> =
             headers.iter().map(|header| (header.hash_slow(), header.clone())).collect();
         let head = headers.last().cloned();
         let headers = headers.into_iter().collect();
-        Self(Arc::new(Mutex::new(Script { head, headers, ..Script::default() })))
+        Self(Arc::new(Mutex::new(NodeScript { head, headers, ..NodeScript::default() })))
     }
 
-    /// A node that is honest about these blocks.
+    /// A node that answers correctly from these blocks.
     fn honest(blocks: &[Block]) -> Self {
         let headers: Vec<_> = blocks.iter().map(|block| block.header.clone()).collect();
         let scripted = Self::new(&headers);
@@ -192,7 +194,7 @@ impl Scripted {
         scripted
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Script) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut NodeScript) -> T) -> T {
         change(&mut self.0.lock().unwrap())
     }
 }
@@ -201,7 +203,7 @@ fn found<T: Clone>(found: Option<&T>) -> Result<T, FetchError> {
     found.cloned().ok_or_else(|| FetchError::new("there is no such block"))
 }
 
-impl BlockFetcher for Scripted {
+impl BlockFetcher for ScriptedNode {
     fn name(&self) -> &str {
         "a script"
     }
@@ -238,7 +240,7 @@ impl BlockFetcher for Scripted {
     }
 }
 
-/// So many headers, each on the one before it; `number` says what the n-th calls itself.
+/// `count` headers, each the child of the one before it; `number(n)` is the number in the n-th.
 fn forged(count: u64, number: impl Fn(u64) -> u64) -> Vec<Header> {
     let mut parent_hash = B256::repeat_byte(0x66);
     let mut headers = Vec::new();
@@ -250,22 +252,23 @@ fn forged(count: u64, number: impl Fn(u64) -> u64) -> Vec<Header> {
     headers
 }
 
-/// Such a chain was fetched block by block, and kept, for as long as the other node went on.
+/// Regression: such a chain was fetched and kept block by block for as long as the remote node went
+/// on.
 #[test]
 fn a_remote_chain_whose_numbers_lie_is_left_at_the_first_lie() {
-    let chain = Setup::MPT.test_chain(Rules::Cancun);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     let constant = forged(5_000, |_| 40);
     let liars = [
-        // All of them say the same number, or one a lower one than its place, or a parent a higher
-        // one than its child.
+        // All headers have the same number, or one has a lower number than its position, or a
+        // parent has a higher number than its child.
         (constant.clone(), 40, 40, 1),
         (forged(5_000, |n| if n % 10 == 5 { 20 } else { 40 + n % 10 }), 20, 46, 4),
         (forged(5_000, |n| 5_030 - n), 32, 31, 1),
     ];
     for (headers, number, child, most) in liars {
-        let liar = Scripted::new(&headers);
-        let follower = follower(&running, liar.clone(), Leader::Remote, &Arc::default());
+        let liar = ScriptedNode::new(&headers);
+        let follower = follower(&running, liar.clone(), HeadSource::Remote, &Arc::default());
         match follower.step().unwrap_err() {
             FollowError::WrongNumber { number: got, child: of, endpoint, .. } => {
                 assert_eq!((got, of), (number, child));
@@ -279,10 +282,10 @@ fn a_remote_chain_whose_numbers_lie_is_left_at_the_first_lie() {
         });
     }
     // The consensus client names one of them.
-    let liar = Scripted::new(&constant);
+    let liar = ScriptedNode::new(&constant);
     let named = constant[4_000].hash_slow();
     assert_eq!(running.fcu(3, only_head(named), None).unwrap().payload_status, syncing());
-    let follower = follower(&running, liar.clone(), Leader::ConsensusClient, &Arc::default());
+    let follower = follower(&running, liar.clone(), HeadSource::ConsensusClient, &Arc::default());
     let error = follower.step().unwrap_err();
     assert!(matches!(error, FollowError::WrongNumber { number: 40, child: 40, .. }), "{error}");
     assert!(liar.change(|script| script.headers_asked) <= 2);
@@ -290,16 +293,16 @@ fn a_remote_chain_whose_numbers_lie_is_left_at_the_first_lie() {
 
 #[test]
 fn a_remote_chain_that_meets_ours_nowhere_is_left_where_ours_begins() {
-    let chain = Setup::MPT.test_chain(Rules::Cancun);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
-    let liar = Scripted::new(&forged(60, |n| n + 1));
-    let one = follower(&running, liar.clone(), Leader::Remote, &Arc::default());
+    let chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
+    let liar = ScriptedNode::new(&forged(60, |n| n + 1));
+    let one = follower(&running, liar.clone(), HeadSource::Remote, &Arc::default());
     let error = one.step().unwrap_err();
     assert!(matches!(error, FollowError::Apart { number: 1, .. }), "{error}");
     assert_eq!(liar.change(|script| (script.headers_asked, script.blocks_asked)), (59, 0));
-    // A head as high as numbers go: blocks come by number, and the first one is missing.
-    let liar = Scripted::new(&forged(1, |_| u64::MAX));
-    let one = follower(&running, liar.clone(), Leader::Remote, &Arc::default());
+    // A head with the largest number: blocks are fetched by number, and the first one is missing.
+    let liar = ScriptedNode::new(&forged(1, |_| u64::MAX));
+    let one = follower(&running, liar.clone(), HeadSource::Remote, &Arc::default());
     let error = one.step().unwrap_err();
     assert!(matches!(error, FollowError::Fetch(_)), "{error}");
     assert_eq!(liar.change(|script| (script.headers_asked, script.blocks_asked)), (0, 1));
@@ -307,15 +310,16 @@ fn a_remote_chain_that_meets_ours_nowhere_is_left_where_ours_begins() {
 
 #[test]
 fn a_block_of_another_hash_than_asked_for_is_refused() {
-    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 3, 12, 1);
     let blocks = chain.path(genesis, main[2]);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
-    let other = |asked: usize, change: fn(&mut Script, B256, &[Block])| {
-        let remote = Scripted::honest(&blocks);
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
+    let other = |asked: usize, change: fn(&mut NodeScript, B256, &[Block])| {
+        let remote = ScriptedNode::honest(&blocks);
         remote.change(|script| change(script, main[asked], &blocks));
-        let error = follower(&running, remote, Leader::Remote, &Arc::default()).step().unwrap_err();
+        let error =
+            follower(&running, remote, HeadSource::Remote, &Arc::default()).step().unwrap_err();
         match error {
             FollowError::OtherBlock { asked: hash, number: 1, got, .. } => {
                 assert_eq!((hash, got), (main[asked], main[0]));
@@ -335,21 +339,21 @@ fn a_block_of_another_hash_than_asked_for_is_refused() {
 
 #[test]
 fn a_node_that_is_behind_says_so_and_how_far() {
-    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 90, 12, 1);
     let blocks = chain.path(genesis, main[89]);
-    for leader in [Leader::Remote, Leader::ConsensusClient] {
-        let running = Node::new(&chain.spec, Setup::MPT).start();
+    for leader in [HeadSource::Remote, HeadSource::ConsensusClient] {
+        let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
         let engine = running.engine.handle().clone();
-        let remote = Scripted::honest(&blocks);
+        let remote = ScriptedNode::honest(&blocks);
         remote.change(|script| script.watched = Some(engine.clone()));
         let follower = follower(&running, remote.clone(), leader, &Arc::default());
-        // Nobody has named a head. A consensus client need not; the other node will.
+        // No head is named yet. A consensus client need not name one; the remote node will.
         let unknown = SyncProgress { starting: 0, current: 0, highest: 0 };
-        let expected = (leader == Leader::Remote).then_some(unknown);
+        let expected = (leader == HeadSource::Remote).then_some(unknown);
         assert_eq!(engine.syncing(), expected, "{leader:?}");
-        if leader == Leader::ConsensusClient {
+        if leader == HeadSource::ConsensusClient {
             assert_eq!(running.send(&blocks[89]), syncing());
             assert_eq!(engine.syncing(), None, "a block is no head");
             let updated = running.fcu(3, only_head(main[89]), None).unwrap();
@@ -365,12 +369,12 @@ fn a_node_that_is_behind_says_so_and_how_far() {
             assert_eq!((progress.starting, progress.highest), (0, 90), "{leader:?}");
         }
         assert!(seen[25].is_some_and(|progress| progress.current > 15), "{leader:?}: {seen:?}");
-        if leader == Leader::ConsensusClient {
+        if leader == HeadSource::ConsensusClient {
             running.lead(main[89]);
         }
         assert_eq!(running.head(), main[89]);
         assert_eq!(engine.syncing(), None, "{leader:?}");
-        // One more block is no falling behind, and a consensus client's word goes first.
+        // One new block does not count as behind; the consensus client's head has priority.
         follower.step().unwrap();
         assert_eq!(engine.syncing(), None, "{leader:?}");
     }
@@ -378,12 +382,13 @@ fn a_node_that_is_behind_says_so_and_how_far() {
 
 #[test]
 fn a_follower_that_gets_nowhere_says_why_after_a_while() {
-    let chain = Setup::MPT.test_chain(Rules::Cancun);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     let stop = Arc::<AtomicBool>::default();
-    let following = follower(&running, Scripted::default(), Leader::Remote, &stop).start().unwrap();
+    let following =
+        follower(&running, ScriptedNode::default(), HeadSource::Remote, &stop).start().unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(following.trouble(), None, "it may pass");
+    assert_eq!(following.last_error(), None, "it may pass");
     assert!(!following.is_finished());
     stop.store(true, Ordering::Relaxed);
     following.join().unwrap();
@@ -391,18 +396,18 @@ fn a_follower_that_gets_nowhere_says_why_after_a_while() {
 
 #[test]
 fn follower_catches_up_and_follows_reorgs() {
-    for setup in [Setup::on_headers(), Setup::native()].concat() {
-        let mut chain = setup.test_chain(Rules::Cancun);
+    for setup in [NodeSetup::on_headers(), NodeSetup::native()].concat() {
+        let mut chain = setup.test_chain(TestRules::Cancun);
         let genesis = chain.genesis();
         let main = chain.branch(genesis, 90, 12, 1);
         let side = chain.branch(main[80], 12, 12, 2);
-        let world = World::new(&chain, setup);
-        let follower = world.follower(Leader::Remote);
+        let world = FollowFixture::new(&chain, setup);
+        let follower = world.follower(HeadSource::Remote);
         world.remote(|remote| {
             remote.lead(&chain, main[85]);
             (remote.safe, remote.finalized) = (Some(84), Some(70));
         });
-        // More than come by hash at once.
+        // More than are fetched by hash.
         follower.step().unwrap();
         assert_eq!(world.running.head(), main[85], "{setup:?}");
         let view = world.running.live.view().unwrap();
@@ -427,25 +432,25 @@ fn follower_catches_up_and_follows_reorgs() {
 
 #[test]
 fn deep_gap_on_another_branch_is_found_by_hash() {
-    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 6, 12, 1);
     let side = chain.branch(main[1], 80, 12, 2);
-    let world = World::new(&chain, Setup::MPT);
+    let world = FollowFixture::new(&chain, NodeSetup::MPT);
     world.running.follow(&chain.path(genesis, main[5]));
     world.remote(|remote| remote.lead(&chain, side[79]));
-    world.follower(Leader::Remote).step().unwrap();
+    world.follower(HeadSource::Remote).step().unwrap();
     assert_eq!(world.running.head(), side[79]);
 }
 
 #[test]
 fn invalid_block_of_the_remote_node_is_named_and_not_followed() {
-    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 100, 12, 1);
     for bad_number in [5, 98] {
-        let world = World::new(&chain, Setup::MPT);
-        let follower = world.follower(Leader::Remote);
+        let world = FollowFixture::new(&chain, NodeSetup::MPT);
+        let follower = world.follower(HeadSource::Remote);
         let mut blocks = vec![chain.block(genesis).clone()];
         for block in chain.path(genesis, main[99]) {
             let mut block = block;
@@ -467,17 +472,17 @@ fn invalid_block_of_the_remote_node_is_named_and_not_followed() {
             }
             assert!(world.running.live.head().number < bad_number);
         }
-        // It has seen reason.
+        // The remote node answers correctly now.
         world.remote(|remote| remote.lead(&chain, main[99]));
         follower.step().unwrap();
         assert_eq!(world.running.head(), main[99]);
     }
 }
 
-/// Blocks come in runs, and each is executed before the root of the one below is known.
+/// Blocks are verified in batches: each is executed before the root of the one below is known.
 #[test]
 fn invalid_block_of_a_run_leaves_the_one_below_it_the_head() {
-    let mut chain = Setup::MPT.test_chain(Rules::Byzantium);
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Byzantium);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 80, 12, 1);
     let damages: [fn(&mut Block); 2] = [
@@ -485,15 +490,16 @@ fn invalid_block_of_a_run_leaves_the_one_below_it_the_head() {
         |block| block.header.gas_used += 1,
     ];
     for bad_number in 1..=12 {
-        let running = Node::new(&chain.spec, Setup::MPT).start();
+        let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
         let mut blocks = chain.path(genesis, main[79]);
         damages[bad_number as usize % 2](&mut blocks[bad_number as usize - 1]);
         for at in 1..blocks.len() {
             blocks[at].header.parent_hash = hash(&blocks[at - 1]);
         }
         let bad = hash(&blocks[bad_number as usize - 1]);
-        let remote = Scripted::honest(&blocks);
-        let error = follower(&running, remote, Leader::Remote, &Arc::default()).step().unwrap_err();
+        let remote = ScriptedNode::honest(&blocks);
+        let error =
+            follower(&running, remote, HeadSource::Remote, &Arc::default()).step().unwrap_err();
         match error {
             FollowError::Invalid { number, hash, .. } => {
                 assert_eq!((number, hash), (bad_number, bad))
@@ -505,37 +511,38 @@ fn invalid_block_of_a_run_leaves_the_one_below_it_the_head() {
         for block in &blocks[bad_number as usize - 1..] {
             assert!(view.header(&hash(block)).unwrap().is_none(), "block {}", block.header.number);
         }
-        let remote = Scripted::honest(&chain.path(genesis, main[79]));
-        follower(&running, remote, Leader::Remote, &Arc::default()).step().unwrap();
+        let remote = ScriptedNode::honest(&chain.path(genesis, main[79]));
+        follower(&running, remote, HeadSource::Remote, &Arc::default()).step().unwrap();
         assert_eq!(running.head(), main[79]);
     }
 }
 
-/// Far behind the head one root is computed for many blocks: what is wrong is named all the same.
+/// Far behind the head one root is computed for many blocks: an error still names the wrong block.
 #[test]
 fn gap_deeper_than_states_are_retained_is_filled_with_one_root_for_many_blocks() {
     const COUNT: u64 = 300;
-    for setup in [Setup::MPT, Setup::RAW] {
-        let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    for setup in [NodeSetup::MPT, NodeSetup::RAW] {
+        let mut chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
         let genesis = chain.genesis();
         let main = chain.branch(genesis, COUNT, 12, 1);
         let good = chain.path(genesis, main[COUNT as usize - 1]);
-        let node = Node { retention: 10, ..Node::new(&chain.spec, setup) };
+        let node = TestNode { retention: 10, ..TestNode::new(&chain.spec, setup) };
         let running = node.start();
         let mut bad = good.clone();
         bad[149].header.gas_used += 1;
         for at in 1..bad.len() {
             bad[at].header.parent_hash = hash(&bad[at - 1]);
         }
-        let remote = Scripted::honest(&bad);
-        let error = follower(&running, remote, Leader::Remote, &Arc::default()).step().unwrap_err();
+        let remote = ScriptedNode::honest(&bad);
+        let error =
+            follower(&running, remote, HeadSource::Remote, &Arc::default()).step().unwrap_err();
         let is_named = matches!(error, FollowError::Invalid { number: 150, .. });
         assert!(is_named, "{setup:?}: {error}");
         assert_eq!(running.live.head().number, 149, "{setup:?}");
 
         let mut heads = running.live.subscribe();
-        let remote = Scripted::honest(&good);
-        follower(&running, remote, Leader::Remote, &Arc::default()).step().unwrap();
+        let remote = ScriptedNode::honest(&good);
+        follower(&running, remote, HeadSource::Remote, &Arc::default()).step().unwrap();
         assert_eq!(running.head(), main[COUNT as usize - 1], "{setup:?}");
         let told = std::iter::from_fn(|| heads.try_recv().ok());
         let told: Vec<_> = told.flat_map(|change| change.committed.clone()).collect();
@@ -548,7 +555,7 @@ fn gap_deeper_than_states_are_retained_is_filled_with_one_root_for_many_blocks()
             !read.roots(&hash).unwrap().is_empty()
         };
         let with_roots: Vec<u64> = (1..=COUNT).filter(has_root).collect();
-        // Two runs, what of the third came one by one, another run, and what has come since.
+        // Two batches, the blocks of the third one by one, another batch, and the latest blocks.
         let expected: Vec<u64> = [64, 128].into_iter().chain(129..150).chain(213..=COUNT).collect();
         assert_eq!(with_roots, expected, "{setup:?}");
     }
@@ -556,23 +563,23 @@ fn gap_deeper_than_states_are_retained_is_filled_with_one_root_for_many_blocks()
 
 #[test]
 fn other_chains_are_not_followed() {
-    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 3, 12, 1);
-    // Another id: not a block is asked for.
-    let world = World::new(&chain, Setup::MPT);
+    // Another chain id: no block is requested.
+    let world = FollowFixture::new(&chain, NodeSetup::MPT);
     world.remote(|remote| {
         remote.lead(&chain, main[2]);
         remote.chain_id = 1;
     });
-    let thread = world.follower(Leader::Remote).start().unwrap();
+    let thread = world.follower(HeadSource::Remote).start().unwrap();
     let start = Instant::now();
     while world.asked("eth_chainId") < 3 {
         assert!(start.elapsed() < Duration::from_secs(20), "the follower has given up");
         std::thread::yield_now();
     }
     assert_eq!((world.asked("eth_getBlock"), world.running.head()), (0, genesis));
-    // It was a mistake, and is mended.
+    // The remote node is corrected.
     world.remote(|remote| remote.chain_id = CHAIN_ID);
     while world.running.head() != main[2] {
         assert!(start.elapsed() < Duration::from_secs(20), "the follower has given up");
@@ -582,54 +589,54 @@ fn other_chains_are_not_followed() {
     thread.join().unwrap();
 
     // The same id, but another genesis.
-    let mut other = Setup::MPT.test_chain(Rules::Prague);
+    let mut other = NodeSetup::MPT.test_chain(TestRules::Prague);
     let tip = *other.branch(other.genesis(), 3, 12, 1).last().unwrap();
-    let world = World::new(&chain, Setup::MPT);
+    let world = FollowFixture::new(&chain, NodeSetup::MPT);
     world.remote(|remote| remote.lead(&other, tip));
-    let error = world.follower(Leader::Remote).step().unwrap_err();
+    let error = world.follower(HeadSource::Remote).step().unwrap_err();
     assert!(matches!(error, FollowError::Apart { number: 1, .. }), "{error}");
     assert_eq!(world.running.head(), genesis);
 }
 
 #[test]
 fn remote_chain_that_left_ours_too_far_below_is_not_followed() {
-    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 30, 12, 1);
     let side = chain.branch(main[1], 34, 12, 2);
-    let mut node = Node::new(&chain.spec, Setup::MPT);
+    let mut node = TestNode::new(&chain.spec, NodeSetup::MPT);
     node.retention = 8;
     node.config = EngineConfig { persistence_threshold: 0, ..EngineConfig::default() };
-    let world = World::on(node);
+    let world = FollowFixture::on(node);
     world.running.follow(&chain.path(genesis, main[29]));
     world.running.flush();
     world.remote(|remote| remote.lead(&chain, side[33]));
-    let error = world.follower(Leader::Remote).step().unwrap_err();
+    let error = world.follower(HeadSource::Remote).step().unwrap_err();
     assert!(matches!(error, FollowError::Apart { .. }), "{error}");
     assert_eq!(world.running.head(), main[29]);
     // Our own chain still grows.
-    let next = chain.extend(main[29], Plan::new([]));
+    let next = chain.extend(main[29], BlockPlan::new([]));
     world.running.follow(&[chain.block(next).clone()]);
 }
 
-/// Peers have the branch, and it cannot be executed: the consensus client was told SYNCING for ever, and the
-/// same headers were asked for four times a second.
+/// Regression: peers have the deep branch, which cannot be executed. The consensus client got
+/// SYNCING for ever, and the same headers were requested four times a second.
 #[test]
 fn a_branch_too_far_below_is_told_to_the_consensus_client_once_its_headers_have_come() {
-    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 30, 12, 1);
     for length in [34, 120] {
         let side = chain.branch(main[1], length, 12, length as u8);
         let tip = side[side.len() - 1];
-        let mut node = Node::new(&chain.spec, Setup::MPT);
+        let mut node = TestNode::new(&chain.spec, NodeSetup::MPT);
         node.retention = 8;
         node.config = EngineConfig { persistence_threshold: 0, ..EngineConfig::default() };
-        let world = World::on(node);
+        let world = FollowFixture::on(node);
         world.running.follow(&chain.path(genesis, main[29]));
         world.running.flush();
         world.remote(|remote| remote.lead(&chain, tip));
-        let follower = world.follower(Leader::ConsensusClient);
+        let follower = world.follower(HeadSource::ConsensusClient);
         let updated = world.running.fcu(3, only_head(tip), None).unwrap();
         assert_eq!(updated.payload_status, syncing());
         let error = follower.step().unwrap_err();
@@ -649,14 +656,14 @@ fn a_branch_too_far_below_is_told_to_the_consensus_client_once_its_headers_have_
 #[test]
 fn gap_below_the_head_of_a_consensus_client_is_filled() {
     for count in [10, 90] {
-        let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+        let mut chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
         let genesis = chain.genesis();
         let main = chain.branch(genesis, count, 12, 1);
         let tip = main[main.len() - 1];
-        let world = World::new(&chain, Setup::MPT);
+        let world = FollowFixture::new(&chain, NodeSetup::MPT);
         world.remote(|remote| remote.lead(&chain, tip));
-        let follower = world.follower(Leader::ConsensusClient);
-        // Nobody wants anything yet.
+        let follower = world.follower(HeadSource::ConsensusClient);
+        // No head is wanted yet.
         follower.step().unwrap();
         assert_eq!(world.server.requests().len(), 0);
         let updated = world.running.fcu(3, only_head(tip), None).unwrap();
@@ -673,13 +680,13 @@ fn gap_below_the_head_of_a_consensus_client_is_filled() {
 
 #[test]
 fn follower_that_is_told_to_stop_fetches_nothing_more() {
-    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 3, 12, 1);
-    let world = World::new(&chain, Setup::MPT);
+    let world = FollowFixture::new(&chain, NodeSetup::MPT);
     world.remote(|remote| remote.lead(&chain, main[2]));
     world.stop.store(true, Ordering::Relaxed);
-    let error = world.follower(Leader::Remote).step().unwrap_err();
+    let error = world.follower(HeadSource::Remote).step().unwrap_err();
     assert!(matches!(error, FollowError::Stopped), "{error}");
     assert_eq!(world.running.head(), genesis);
 }

@@ -1,4 +1,4 @@
-//! Payloads: what is built, in which version it is told, and that others find it valid.
+//! Payloads: their content, their version, and that other nodes find them valid.
 
 use crate::common;
 
@@ -14,13 +14,13 @@ use alloy_eips::{
 };
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256};
 use alloy_rpc_types_engine::{ExecutionPayload, ForkchoiceState, PayloadAttributes, PayloadId};
-use common::{Node, Running, Setup, attributes, code, only_head, valid};
+use common::{NodeSetup, RunningNode, TestNode, attributes, code, only_head, valid};
 use retrie_chainspec::{ChainSpec, primitives::Transaction};
 use retrie_engine::{
-    DevChain, PoolMaintainer, Sealing,
-    pool::{Origin, PooledTransaction, Sidecar},
+    DevChain, PoolMaintainer, SealingMode,
+    pool::{BlobSidecar, PooledTransaction, TransactionOrigin},
 };
-use retrie_pipeline::testkit::{CHAIN_ID, Rules, Wallet};
+use retrie_pipeline::testkit::{CHAIN_ID, TestRules, TestWallet};
 use retrie_state::StateReader;
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
@@ -28,7 +28,10 @@ use std::{sync::Arc, time::Duration};
 const GWEI: u128 = 1_000_000_000;
 
 /// The rules of Prague or Cancun with forks added or taken away.
-fn spec(rules: Rules, change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> Arc<ChainSpec> {
+fn spec(
+    rules: TestRules,
+    change: impl FnOnce(&mut serde_json::Map<String, Value>),
+) -> Arc<ChainSpec> {
     let mut genesis: Value = serde_json::from_str(&rules.genesis_json()).unwrap();
     change(genesis["config"].as_object_mut().unwrap());
     Arc::new(ChainSpec::from_genesis_json(&genesis.to_string()).unwrap())
@@ -36,11 +39,13 @@ fn spec(rules: Rules, change: impl FnOnce(&mut serde_json::Map<String, Value>)) 
 
 fn fork(name: &str) -> Arc<ChainSpec> {
     match name {
-        "paris" => spec(Rules::Merge(0), |_| ()),
-        "shanghai" => spec(Rules::Cancun, |config| drop(config.remove("cancunTime"))),
-        "cancun" => spec(Rules::Cancun, |_| ()),
-        "prague" => spec(Rules::Prague, |_| ()),
-        "osaka" => spec(Rules::Prague, |config| drop(config.insert("osakaTime".into(), 0.into()))),
+        "paris" => spec(TestRules::Merge(0), |_| ()),
+        "shanghai" => spec(TestRules::Cancun, |config| drop(config.remove("cancunTime"))),
+        "cancun" => spec(TestRules::Cancun, |_| ()),
+        "prague" => spec(TestRules::Prague, |_| ()),
+        "osaka" => {
+            spec(TestRules::Prague, |config| drop(config.insert("osakaTime".into(), 0.into())))
+        }
         other => panic!("no fork {other}"),
     }
 }
@@ -65,7 +70,7 @@ fn call(
         input,
         ..Default::default()
     };
-    let signature = Wallet::new(from).sign(tx.signature_hash());
+    let signature = TestWallet::new(from).sign(tx.signature_hash());
     tx.into_signed(signature).into()
 }
 
@@ -73,7 +78,7 @@ fn transfer(from: u8, nonce: u64, tip: u128) -> PooledTransaction {
     call(from, nonce, tip, Address::repeat_byte(0xee), 1, Bytes::new())
 }
 
-fn with_blob(from: u8, sidecar: Sidecar) -> PooledTransaction {
+fn with_blob(from: u8, sidecar: BlobSidecar) -> PooledTransaction {
     let tx = TxEip4844 {
         chain_id: CHAIN_ID,
         gas_limit: 21_000,
@@ -84,7 +89,7 @@ fn with_blob(from: u8, sidecar: Sidecar) -> PooledTransaction {
         blob_versioned_hashes: sidecar.versioned_hashes().collect(),
         ..Default::default()
     };
-    let signature = Wallet::new(from).sign(tx.signature_hash());
+    let signature = TestWallet::new(from).sign(tx.signature_hash());
     TxEip4844WithSidecar::from_tx_and_sidecar(tx, sidecar).into_signed(signature).into()
 }
 
@@ -92,21 +97,21 @@ fn blob() -> Vec<Blob> {
     vec![Blob::right_padding_from(&[0, 42])]
 }
 
-fn pool_add(running: &Running, transactions: impl IntoIterator<Item = PooledTransaction>) {
+fn pool_add(running: &RunningNode, transactions: impl IntoIterator<Item = PooledTransaction>) {
     for transaction in transactions {
-        running.pool.add(transaction, Origin::External, &running.live).unwrap();
+        running.pool.add(transaction, TransactionOrigin::External, &running.live).unwrap();
     }
 }
 
-/// A payload in the form of its fork, and what goes beside it.
-struct Told {
+/// A payload in the form of its fork, with the values around it.
+struct FetchedPayload {
     payload: ExecutionPayload,
     value: U256,
     hashes: Vec<B256>,
     requests: Option<Vec<Bytes>>,
 }
 
-impl Told {
+impl FetchedPayload {
     fn transactions(&self) -> Vec<Transaction> {
         let decode = |bytes: &Bytes| Transaction::decode_2718_exact(bytes).unwrap();
         self.payload.transactions().iter().map(decode).collect()
@@ -114,11 +119,11 @@ impl Told {
 }
 
 /// `engine_getPayload` in the version of the fork.
-fn get(running: &Running, fork: &str, id: PayloadId) -> Told {
+fn get(running: &RunningNode, fork: &str, id: PayloadId) -> FetchedPayload {
     let api = &running.api;
     running.runtime.block_on(async {
         match fork {
-            "paris" => Told {
+            "paris" => FetchedPayload {
                 payload: api.get_payload_v1(id).await.unwrap().into(),
                 value: api.get_payload_v2(id).await.unwrap().block_value,
                 hashes: vec![],
@@ -126,7 +131,7 @@ fn get(running: &Running, fork: &str, id: PayloadId) -> Told {
             },
             "shanghai" => {
                 let told = api.get_payload_v2(id).await.unwrap();
-                Told {
+                FetchedPayload {
                     payload: told.execution_payload.into_payload(),
                     value: told.block_value,
                     hashes: vec![],
@@ -135,7 +140,7 @@ fn get(running: &Running, fork: &str, id: PayloadId) -> Told {
             }
             "cancun" => {
                 let told = api.get_payload_v3(id).await.unwrap();
-                Told {
+                FetchedPayload {
                     payload: told.execution_payload.into(),
                     value: told.block_value,
                     hashes: told.blobs_bundle.versioned_hashes(),
@@ -144,7 +149,7 @@ fn get(running: &Running, fork: &str, id: PayloadId) -> Told {
             }
             "prague" => {
                 let told = api.get_payload_v4(id).await.unwrap();
-                Told {
+                FetchedPayload {
                     payload: told.envelope_inner.execution_payload.into(),
                     value: told.envelope_inner.block_value,
                     hashes: told.envelope_inner.blobs_bundle.versioned_hashes(),
@@ -153,7 +158,7 @@ fn get(running: &Running, fork: &str, id: PayloadId) -> Told {
             }
             _ => {
                 let told = api.get_payload_v5(id).await.unwrap();
-                Told {
+                FetchedPayload {
                     payload: told.execution_payload.into(),
                     value: told.block_value,
                     hashes: told.blobs_bundle.versioned_hashes(),
@@ -173,7 +178,7 @@ fn version(fork: &str) -> u8 {
     }
 }
 
-fn start(running: &Running, fork: &str, attributes: PayloadAttributes) -> PayloadId {
+fn start(running: &RunningNode, fork: &str, attributes: PayloadAttributes) -> PayloadId {
     let head = only_head(running.head());
     let updated = running.fcu(version(fork), head, Some(attributes)).unwrap();
     assert_eq!(updated.payload_status, valid(running.head()));
@@ -181,7 +186,7 @@ fn start(running: &Running, fork: &str, attributes: PayloadAttributes) -> Payloa
 }
 
 /// Sends a payload to a node, which must find it valid and make it the head.
-fn accept(running: &Running, told: &Told, root: Option<B256>) {
+fn accept(running: &RunningNode, told: &FetchedPayload, root: Option<B256>) {
     let hash = told.payload.block_hash();
     let root = root.unwrap_or_default();
     let payload = told.payload.clone();
@@ -195,14 +200,14 @@ fn accept(running: &Running, told: &Told, root: Option<B256>) {
 fn payloads_of_every_fork_are_built_by_tip_and_accepted_by_others() {
     for fork_name in ["paris", "shanghai", "cancun", "prague", "osaka"] {
         let spec = fork(fork_name);
-        let maker = Node::new(&spec, Setup::MPT).start();
-        let judge = Node::new(&spec, Setup::ARCHIVE).start();
+        let maker = TestNode::new(&spec, NodeSetup::MPT).start();
+        let judge = TestNode::new(&spec, NodeSetup::ARCHIVE).start();
         let mut maintainer = maker.maintainer();
         let mut nonce = 0;
         for round in 1..=3 {
             let tips = [3, 9, 1, 7].map(|tip| tip * GWEI);
             pool_add(&maker, tips.iter().zip(0..).map(|(tip, from)| transfer(from, nonce, *tip)));
-            // A second one of the first sender, which cannot overtake the first.
+            // A second transaction of the first sender, which cannot overtake the first.
             pool_add(&maker, [transfer(0, nonce + 1, 20 * GWEI)]);
             let mut attributes = attributes(&maker.live, 12 * round);
             let paid = Address::repeat_byte(0xaa);
@@ -231,7 +236,7 @@ fn payloads_of_every_fork_are_built_by_tip_and_accepted_by_others() {
                 StateReader::account(&state, &paid).unwrap().map(|account| account.balance);
             let withdrawn = attributes.withdrawals.map(|_| U256::from(round * 5 * GWEI as u64));
             assert_eq!(balance, withdrawn, "{fork_name}");
-            // Sender 0 sent two, and the others must not leave a gap.
+            // Sender 0 sent two; other senders must not leave a gap.
             if round < 3 {
                 pool_add(&maker, (1..4).map(|from| transfer(from, nonce + 1, GWEI)));
                 nonce += 2;
@@ -250,7 +255,7 @@ fn payloads_of_every_fork_are_built_by_tip_and_accepted_by_others() {
 
 #[test]
 fn payload_is_fetched_by_the_version_of_its_fork_alone() {
-    let running = Node::new(&fork("prague"), Setup::MPT).start();
+    let running = TestNode::new(&fork("prague"), NodeSetup::MPT).start();
     let attributes = attributes(&running.live, 12);
     let id = start(&running, "prague", attributes.clone());
     assert_eq!(start(&running, "prague", attributes.clone()), id, "the same is the same");
@@ -282,8 +287,8 @@ fn blobs_come_with_the_payload_that_holds_their_transaction() {
     let sidecar = BlobTransactionSidecar::try_from_blobs_with_settings(blob(), settings.get());
     let sidecar = sidecar.unwrap();
     for fork_name in ["cancun", "prague"] {
-        let maker = Node::new(&fork(fork_name), Setup::MPT).start();
-        let judge = Node::new(&fork(fork_name), Setup::MPT).start();
+        let maker = TestNode::new(&fork(fork_name), NodeSetup::MPT).start();
+        let judge = TestNode::new(&fork(fork_name), NodeSetup::MPT).start();
         let _maintainer = maker.maintainer();
         pool_add(&maker, [with_blob(1, sidecar.clone().into()), transfer(0, 0, GWEI)]);
         let attributes = attributes(&maker.live, 12);
@@ -311,8 +316,8 @@ fn blobs_come_with_the_payload_that_holds_their_transaction() {
     let sidecar =
         BlobTransactionSidecarEip7594::try_from_blobs_with_settings(blob(), settings.get());
     let sidecar = sidecar.unwrap();
-    let maker = Node::new(&fork("osaka"), Setup::MPT).start();
-    let judge = Node::new(&fork("osaka"), Setup::MPT).start();
+    let maker = TestNode::new(&fork("osaka"), NodeSetup::MPT).start();
+    let judge = TestNode::new(&fork("osaka"), NodeSetup::MPT).start();
     let _maintainer = maker.maintainer();
     pool_add(&maker, [with_blob(1, sidecar.clone().into())]);
     let attributes = attributes(&maker.live, 12);
@@ -324,15 +329,15 @@ fn blobs_come_with_the_payload_that_holds_their_transaction() {
     let hashes: Vec<_> = sidecar.versioned_hashes().collect();
     assert_eq!(maker.api.blobs_v2(&hashes).unwrap().unwrap()[0].proofs.len(), 128);
     assert!(maker.api.blobs_v2(&[hashes[0], B256::ZERO]).unwrap().is_none());
-    // Its answer has room for one proof a blob: it was null for every blob there is.
+    // Its answer has room for one proof per blob: it was null for every blob.
     assert_eq!(maker.api.blobs_v1(&hashes).unwrap_err().code(), -38005);
     accept(&judge, &told, attributes.parent_beacon_block_root);
 }
 
 #[test]
 fn withdrawal_requests_go_to_the_consensus_layer() {
-    let maker = Node::new(&fork("prague"), Setup::MPT).start();
-    let judge = Node::new(&fork("prague"), Setup::REFEREED).start();
+    let maker = TestNode::new(&fork("prague"), NodeSetup::MPT).start();
+    let judge = TestNode::new(&fork("prague"), NodeSetup::REFEREED).start();
     let _maintainer = maker.maintainer();
     // Public key and amount, paid for with at least a wei (EIP-7002).
     let input: Bytes = [0x77; 56].into();
@@ -342,11 +347,14 @@ fn withdrawal_requests_go_to_the_consensus_layer() {
     let id = start(&maker, "prague", attributes.clone());
     let told = get(&maker, "prague", id);
     let mut expected = vec![1];
-    expected.extend(Wallet::new(2).address);
+    expected.extend(TestWallet::new(2).address);
     expected.extend([0x77; 56]);
     assert_eq!(told.requests.as_deref(), Some(&[Bytes::from(expected)][..]));
-    let empty =
-        Told { requests: Some(vec![]), payload: told.payload.clone(), ..get(&maker, "prague", id) };
+    let empty = FetchedPayload {
+        requests: Some(vec![]),
+        payload: told.payload.clone(),
+        ..get(&maker, "prague", id)
+    };
     let root = attributes.parent_beacon_block_root;
     let status = judge.send_payload(empty.payload, vec![], root.unwrap(), empty.requests).unwrap();
     common::invalid(status, None);
@@ -355,9 +363,9 @@ fn withdrawal_requests_go_to_the_consensus_layer() {
 
 #[test]
 fn node_without_the_state_roots_of_its_chain_builds_nothing() {
-    let checked = Setup::checked();
-    for setup in Setup::on_headers().into_iter().filter(|setup| !checked.contains(setup)) {
-        let running = Node::new(&fork("cancun"), setup).start();
+    let checked = NodeSetup::checked();
+    for setup in NodeSetup::on_headers().into_iter().filter(|setup| !checked.contains(setup)) {
+        let running = TestNode::new(&fork("cancun"), setup).start();
         let attributes = attributes(&running.live, 12);
         let head = ForkchoiceState::same_hash(running.head());
         let error = running.fcu(3, head, Some(attributes)).unwrap_err();
@@ -368,12 +376,12 @@ fn node_without_the_state_roots_of_its_chain_builds_nothing() {
 
 #[test]
 fn referee_and_native_roots_make_payloads_of_every_backend() {
-    let on_headers = Setup::checked().into_iter().map(|maker| (maker, Setup::MPT));
-    let native = Setup::native().into_iter().map(|setup| (setup, setup));
+    let on_headers = NodeSetup::checked().into_iter().map(|maker| (maker, NodeSetup::MPT));
+    let native = NodeSetup::native().into_iter().map(|setup| (setup, setup));
     for (maker, judge) in on_headers.chain(native) {
         let spec = fork("prague");
-        let maker = Node::new(&spec, maker).start();
-        let judge = Node::new(&spec, judge).start();
+        let maker = TestNode::new(&spec, maker).start();
+        let judge = TestNode::new(&spec, judge).start();
         let mut maintainer = maker.maintainer();
         for nonce in 0..4 {
             pool_add(&maker, (0..3).map(|from| transfer(from, nonce, GWEI)));
@@ -389,7 +397,7 @@ fn referee_and_native_roots_make_payloads_of_every_backend() {
     }
 }
 
-fn miner(running: &Running, maintainer: &PoolMaintainer, sealing: Sealing) -> DevChain {
+fn miner(running: &RunningNode, maintainer: &PoolMaintainer, sealing: SealingMode) -> DevChain {
     DevChain::new(
         running.engine.handle().clone(),
         running.payloads.clone(),
@@ -402,15 +410,15 @@ fn miner(running: &Running, maintainer: &PoolMaintainer, sealing: Sealing) -> De
 
 #[test]
 fn dev_chain_seals_each_transaction_at_once() {
-    for setup in Setup::native() {
-        let node = Node::new(&fork("prague"), setup);
+    for setup in NodeSetup::native() {
+        let node = TestNode::new(&fork("prague"), setup);
         let running = node.start();
         let maintainer = running.maintainer();
         let mut waiter = maintainer.clone();
         let mut heads = running.live.subscribe();
-        // One is there before the miner.
+        // One transaction is in the pool before the miner starts.
         pool_add(&running, [transfer(0, 0, GWEI)]);
-        let miner = running.runtime.spawn(miner(&running, &maintainer, Sealing::Instant).run());
+        let miner = running.runtime.spawn(miner(&running, &maintainer, SealingMode::Instant).run());
         for nonce in 0..4 {
             if nonce > 0 {
                 pool_add(&running, [transfer(0, nonce, GWEI)]);
@@ -434,11 +442,11 @@ fn dev_chain_seals_each_transaction_at_once() {
 
 #[test]
 fn dev_chain_seals_at_an_interval_with_or_without_transactions() {
-    let node = Node::new(&fork("prague"), Setup::LVMT_NATIVE);
+    let node = TestNode::new(&fork("prague"), NodeSetup::LVMT_NATIVE);
     let running = node.start();
     let maintainer = running.maintainer();
     let mut heads = running.live.subscribe();
-    let sealing = Sealing::Interval(Duration::from_millis(20));
+    let sealing = SealingMode::Interval(Duration::from_millis(20));
     let miner = running.runtime.spawn(miner(&running, &maintainer, sealing).run());
     for number in 1..=3 {
         let change = running.runtime.block_on(heads.recv()).unwrap();

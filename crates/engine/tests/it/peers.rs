@@ -1,20 +1,22 @@
-//! Blocks from peers, some of which lie, are silent, or have nothing: the follower gets to the head
-//! that was named, and to no other.
+//! Blocks from peers, some of which send wrong blocks, do not answer, or have no blocks: the
+//! follower reaches the named head, and no other.
 
 use crate::common;
 
 use alloy_primitives::B256;
-use common::{Node, Running, Setup, hash, only_head, syncing, with};
+use common::{NodeSetup, RunningNode, TestNode, hash, only_head, syncing, with};
 use retrie_chainspec::primitives::Block;
-use retrie_engine::{EngineConfig, FollowConfig, FollowError, Follower, Leader, SyncProgress};
-use retrie_network::{
-    eth::PeerId,
-    peers::{Offence, Peers},
-    serve::Blocks,
-    sync::{PeerBlocks, SyncOptions},
-    testkit::{Manner, ScriptedPeers},
+use retrie_engine::{
+    ChainFollower, EngineConfig, FollowConfig, FollowError, HeadSource, SyncProgress,
 };
-use retrie_pipeline::testkit::{Rules, TestChain};
+use retrie_network::{
+    block_sync::{BlockSyncOptions, PeerBlocks},
+    eth::PeerId,
+    peers::{NetworkHandle, PeerOffence},
+    serve::MemoryChain,
+    testkit::{PeerBehaviour, ScriptedNetwork},
+};
+use retrie_pipeline::testkit::{TestChain, TestRules};
 use std::{
     sync::{
         Arc,
@@ -23,9 +25,9 @@ use std::{
     time::Duration,
 };
 
-/// A chain of so many blocks, with genesis.
+/// A chain of `count` blocks, with genesis.
 fn chain(count: u64) -> (TestChain, Vec<Block>) {
-    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, count, 12, 1);
     let mut blocks = vec![chain.block(genesis).clone()];
@@ -33,36 +35,36 @@ fn chain(count: u64) -> (TestChain, Vec<Block>) {
     (chain, blocks)
 }
 
-fn connect(peers: &ScriptedPeers, manners: &[Manner], blocks: &[Block]) {
-    let served = Arc::new(Blocks::new(blocks.to_vec()));
+fn connect(peers: &ScriptedNetwork, manners: &[PeerBehaviour], blocks: &[Block]) {
+    let served = Arc::new(MemoryChain::new(blocks.to_vec()));
     for (name, manner) in manners.iter().enumerate() {
         peers.connect(name as u8 + 1, *manner, served.clone());
     }
 }
 
-fn follower(running: &Running, peers: &ScriptedPeers, leader: Leader) -> Follower {
+fn follower(running: &RunningNode, peers: &ScriptedNetwork, leader: HeadSource) -> ChainFollower {
     follower_until(running, peers, leader, &Arc::default())
 }
 
 fn follower_until(
-    running: &Running,
-    peers: &ScriptedPeers,
-    leader: Leader,
+    running: &RunningNode,
+    peers: &ScriptedNetwork,
+    leader: HeadSource,
     stop: &Arc<AtomicBool>,
-) -> Follower {
-    let options = SyncOptions {
+) -> ChainFollower {
+    let options = BlockSyncOptions {
         patience: Duration::from_millis(20),
         stalled: Duration::from_millis(500),
-        ..SyncOptions::default()
+        ..BlockSyncOptions::default()
     };
     let runtime = running.runtime.handle().clone();
     let from_peers =
-        PeerBlocks::new(Peers::new(peers.clone()), options, runtime.clone(), stop.clone());
-    let config = FollowConfig { leader, interval: Duration::from_millis(1) };
-    Follower::new(running.engine.handle().clone(), from_peers, config, runtime, stop.clone())
+        PeerBlocks::new(NetworkHandle::new(peers.clone()), options, runtime.clone(), stop.clone());
+    let config = FollowConfig { head_source: leader, interval: Duration::from_millis(1) };
+    ChainFollower::new(running.engine.handle().clone(), from_peers, config, runtime, stop.clone())
 }
 
-fn want(running: &Running, head: B256) {
+fn want(running: &RunningNode, head: B256) {
     assert_eq!(running.fcu(3, only_head(head), None).unwrap().payload_status, syncing());
 }
 
@@ -71,12 +73,12 @@ fn head_that_the_consensus_client_names_is_fetched_from_peers() {
     for count in [1, 10, 90, 300] {
         let (chain, blocks) = chain(count);
         let tip = hash(&blocks[blocks.len() - 1]);
-        let running = Node::new(&chain.spec, Setup::MPT).start();
-        let peers = ScriptedPeers::default();
-        connect(&peers, &[Manner::Honest; 3], &blocks);
-        let follower = follower(&running, &peers, Leader::ConsensusClient);
+        let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
+        let peers = ScriptedNetwork::default();
+        connect(&peers, &[PeerBehaviour::Honest; 3], &blocks);
+        let follower = follower(&running, &peers, HeadSource::ConsensusClient);
         follower.step().unwrap();
-        assert!((1..=3).all(|name| peers.asked(PeerId::repeat_byte(name)).is_empty()));
+        assert!((1..=3).all(|name| peers.requests(PeerId::repeat_byte(name)).is_empty()));
         want(&running, tip);
         follower.step().unwrap();
         running.lead(tip);
@@ -89,47 +91,52 @@ fn head_that_the_consensus_client_names_is_fetched_from_peers() {
 fn one_of_three_peers_that_lies_or_is_silent_changes_nothing() {
     let (chain, blocks) = chain(300);
     let tip = hash(&blocks[300]);
-    for bad in [Manner::WrongBodies, Manner::WrongHeaders, Manner::OtherAnswers, Manner::Silent] {
+    for bad in [
+        PeerBehaviour::WrongBodies,
+        PeerBehaviour::WrongHeaders,
+        PeerBehaviour::OtherAnswers,
+        PeerBehaviour::Silent,
+    ] {
         for place in 0..3 {
-            let running = Node::new(&chain.spec, Setup::MPT).start();
-            let peers = ScriptedPeers::default();
-            let mut manners = [Manner::Honest; 3];
+            let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
+            let peers = ScriptedNetwork::default();
+            let mut manners = [PeerBehaviour::Honest; 3];
             manners[place] = bad;
             connect(&peers, &manners, &blocks);
             want(&running, tip);
-            follower(&running, &peers, Leader::ConsensusClient).step().unwrap();
+            follower(&running, &peers, HeadSource::ConsensusClient).step().unwrap();
             running.lead(tip);
             let liar = PeerId::repeat_byte(place as u8 + 1);
             let reports = peers.reports();
-            let is_right = reports.iter().all(|report| *report == (liar, Offence::WrongData));
+            let is_right = reports.iter().all(|report| *report == (liar, PeerOffence::WrongData));
             assert!(is_right && reports.len() <= 1, "{bad:?} {place}: {reports:?}");
         }
     }
 }
 
-/// The head that was named is the only word that counts: another chain, however long, is not followed.
+/// Only the named head counts: another chain, however long, is not followed.
 #[test]
 fn peers_on_another_branch_are_of_no_use_and_do_no_harm() {
-    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 6, 12, 1);
     let side = chain.branch(main[1], 90, 12, 2);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     running.follow(&chain.path(genesis, main[5]));
     let all = |tip| {
         let mut blocks = vec![chain.block(genesis).clone()];
         blocks.extend(chain.path(genesis, tip));
         blocks
     };
-    let peers = ScriptedPeers::default();
-    connect(&peers, &[Manner::Honest], &all(main[5]));
+    let peers = ScriptedNetwork::default();
+    connect(&peers, &[PeerBehaviour::Honest], &all(main[5]));
     want(&running, side[89]);
-    let follower = follower(&running, &peers, Leader::ConsensusClient);
+    let follower = follower(&running, &peers, HeadSource::ConsensusClient);
     let error = follower.step().unwrap_err();
     assert!(error.to_string().contains("none of 1 peers has given block"), "{error}");
     assert_eq!(running.head(), main[5]);
-    // One that knows it comes.
-    peers.connect(2, Manner::Honest, Arc::new(Blocks::new(all(side[89]))));
+    // A peer with the head connects.
+    peers.connect(2, PeerBehaviour::Honest, Arc::new(MemoryChain::new(all(side[89]))));
     follower.step().unwrap();
     running.lead(side[89]);
 }
@@ -141,10 +148,10 @@ fn an_invalid_block_is_named_and_its_parent_stays_the_head() {
     for number in 151..=200 {
         blocks[number].header.parent_hash = hash(&blocks[number - 1]);
     }
-    let running = Node::new(&chain.spec, Setup::MPT).start();
-    let peers = ScriptedPeers::default();
-    connect(&peers, &[Manner::Honest; 2], &blocks);
-    let follower = follower(&running, &peers, Leader::ConsensusClient);
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
+    let peers = ScriptedNetwork::default();
+    connect(&peers, &[PeerBehaviour::Honest; 2], &blocks);
+    let follower = follower(&running, &peers, HeadSource::ConsensusClient);
     for _ in 0..2 {
         want(&running, hash(&blocks[200]));
         match follower.step().unwrap_err() {
@@ -158,31 +165,31 @@ fn an_invalid_block_is_named_and_its_parent_stays_the_head() {
     assert!(peers.reports().is_empty(), "they have sent what they were asked for");
 }
 
-/// The consensus client repeats itself after 12 s only.
+/// The consensus client repeats its update only after 12 s.
 #[test]
 fn a_head_is_not_forgotten_when_the_peers_go_half_way() {
     let (chain, blocks) = chain(300);
     let tip = hash(&blocks[300]);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
-    let peers = ScriptedPeers::default();
-    connect(&peers, &[Manner::Honest], &blocks);
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
+    let peers = ScriptedNetwork::default();
+    connect(&peers, &[PeerBehaviour::Honest], &blocks);
     let only = PeerId::repeat_byte(1);
     want(&running, tip);
-    let follower = follower(&running, &peers, Leader::ConsensusClient);
+    let follower = follower(&running, &peers, HeadSource::ConsensusClient);
     let mut heads = running.live.subscribe();
     std::thread::scope(|scope| {
         let step = scope.spawn(|| follower.step());
         while heads.try_recv().is_err() {
             std::thread::yield_now();
         }
-        peers.behave(only, Manner::Empty);
-        // It may be there already.
+        peers.behave(only, PeerBehaviour::Empty);
+        // The peer may be connected already.
         if let Err(error) = step.join().unwrap() {
             assert!(matches!(error, FollowError::Fetch(_)), "{error}");
-            assert_eq!(running.engine.handle().wanted(), Some(tip));
+            assert_eq!(running.engine.handle().wanted_head(), Some(tip));
         }
     });
-    peers.behave(only, Manner::Honest);
+    peers.behave(only, PeerBehaviour::Honest);
     while follower.step().is_err() {}
     running.lead(tip);
 }
@@ -192,33 +199,33 @@ fn what_was_imported_before_a_restart_is_not_fetched_again() {
     let (chain, blocks) = chain(300);
     let tip = hash(&blocks[300]);
     let config = EngineConfig { persistence_threshold: 0, ..EngineConfig::default() };
-    let node = Node { config, ..Node::new(&chain.spec, Setup::MPT) };
+    let node = TestNode { config, ..TestNode::new(&chain.spec, NodeSetup::MPT) };
     let running = node.start();
-    let peers = ScriptedPeers::default();
-    connect(&peers, &[Manner::Honest], &blocks[..=200]);
+    let peers = ScriptedNetwork::default();
+    connect(&peers, &[PeerBehaviour::Honest], &blocks[..=200]);
     // The only peer goes no further than block 200.
     want(&running, hash(&blocks[200]));
-    follower(&running, &peers, Leader::ConsensusClient).step().unwrap();
+    follower(&running, &peers, HeadSource::ConsensusClient).step().unwrap();
     running.lead(hash(&blocks[200]));
     running.flush();
     running.stop();
 
     let running = node.start();
     assert_eq!(running.live.head().number, 200);
-    let peers = ScriptedPeers::default();
-    connect(&peers, &[Manner::Honest], &blocks);
+    let peers = ScriptedNetwork::default();
+    connect(&peers, &[PeerBehaviour::Honest], &blocks);
     want(&running, tip);
     let engine = running.engine.handle().clone();
     let behind = SyncProgress { starting: 200, current: 200, highest: 200 };
     assert_eq!(engine.syncing(), Some(behind));
     let stop = Arc::default();
-    follower_until(&running, &peers, Leader::ConsensusClient, &stop).step().unwrap();
+    follower_until(&running, &peers, HeadSource::ConsensusClient, &stop).step().unwrap();
     running.lead(tip);
-    let asked = peers.asked(PeerId::repeat_byte(1));
+    let asked = peers.requests(PeerId::repeat_byte(1));
     let bodies: usize = asked
         .iter()
         .map(|request| match request {
-            retrie_network::eth::Request::Bodies(hashes) => {
+            retrie_network::eth::EthRequest::Bodies(hashes) => {
                 let old =
                     |hash: &B256| blocks[..=200].iter().any(|block| common::hash(block) == *hash);
                 assert!(!hashes.iter().any(old));
@@ -234,16 +241,16 @@ fn what_was_imported_before_a_restart_is_not_fetched_again() {
 fn a_head_that_is_named_at_the_start_is_reached_without_a_consensus_client() {
     let (mut chain, blocks) = chain(100);
     let tip = hash(&blocks[100]);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
-    let peers = ScriptedPeers::default();
-    let follower = follower(&running, &peers, Leader::Named(tip));
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
+    let peers = ScriptedNetwork::default();
+    let follower = follower(&running, &peers, HeadSource::Named(tip));
     follower.step().unwrap();
-    assert_eq!(running.live.head().number, 0, "nobody is there");
-    connect(&peers, &[Manner::Honest], &blocks);
+    assert_eq!(running.live.head().number, 0, "no peer is connected");
+    connect(&peers, &[PeerBehaviour::Honest], &blocks);
     follower.step().unwrap();
     assert_eq!(running.head(), tip);
     assert_eq!(running.engine.handle().syncing(), None);
-    // A consensus client leads from here, also away from it.
+    // From here on a consensus client decides, also for another head.
     let side = chain.branch(hash(&blocks[98]), 4, 12, 2);
     running.follow(&chain.path(hash(&blocks[98]), side[3]));
     follower.step().unwrap();
@@ -254,23 +261,23 @@ fn a_head_that_is_named_at_the_start_is_reached_without_a_consensus_client() {
 #[test]
 fn a_follower_without_peers_waits_and_has_no_trouble() {
     let (chain, blocks) = chain(3);
-    let running = Node::new(&chain.spec, Setup::MPT).start();
-    let peers = ScriptedPeers::default();
+    let running = TestNode::new(&chain.spec, NodeSetup::MPT).start();
+    let peers = ScriptedNetwork::default();
     want(&running, hash(&blocks[3]));
     let stop = Arc::<AtomicBool>::default();
-    for leader in [Leader::ConsensusClient, Leader::Named(hash(&blocks[3]))] {
+    for leader in [HeadSource::ConsensusClient, HeadSource::Named(hash(&blocks[3]))] {
         let follower = follower_until(&running, &peers, leader, &stop);
         for _ in 0..3 {
             follower.step().unwrap();
         }
     }
     let following =
-        follower_until(&running, &peers, Leader::ConsensusClient, &stop).start().unwrap();
-    connect(&peers, &[Manner::Honest], &blocks);
+        follower_until(&running, &peers, HeadSource::ConsensusClient, &stop).start().unwrap();
+    connect(&peers, &[PeerBehaviour::Honest], &blocks);
     while running.live.view().unwrap().header(&hash(&blocks[3])).unwrap().is_none() {
         std::thread::yield_now();
     }
-    assert_eq!(following.trouble(), None);
+    assert_eq!(following.last_error(), None);
     stop.store(true, Ordering::Relaxed);
     following.join().unwrap();
 }

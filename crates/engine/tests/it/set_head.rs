@@ -1,23 +1,24 @@
-//! Taking the chain back by hand: [`EngineHandle::set_head`](retrie_engine::EngineHandle::set_head).
+//! Setting the head back by hand:
+//! [`EngineHandle::set_head`](retrie_engine::EngineHandle::set_head).
 
-use crate::common::{Node, Running, Setup, hash, line, valid};
+use crate::common::{NodeSetup, RunningNode, TestNode, hash, line, valid};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::ForkchoiceState;
 use retrie_chainspec::primitives::Block;
 use retrie_engine::{EngineConfig, EngineError, pool::PoolStatus};
-use retrie_pipeline::testkit::{GENESIS_CONTRACT, Rules, TestChain};
+use retrie_pipeline::testkit::{GENESIS_CONTRACT, TestChain, TestRules};
 use retrie_state::StateReader;
 use std::time::{Duration, Instant};
 
-/// In memory, half and half, and durable at once.
+/// All blocks in memory, half of them, and none.
 const THRESHOLDS: [u64; 3] = [100, 4, 0];
 
-fn set_head(running: &Running, hash: B256) -> Result<(), EngineError> {
+fn set_head(running: &RunningNode, hash: B256) -> Result<(), EngineError> {
     running.runtime.block_on(running.engine.handle().set_head(hash))
 }
 
-/// The head is `hash` for everybody who asks, with its state and nothing above it.
-fn assert_head(running: &Running, chain: &TestChain, hash: B256) {
+/// Checks that the head is `hash` in all views, with its state and no block above it.
+fn assert_head(running: &RunningNode, chain: &TestChain, hash: B256) {
     let view = running.live.view().unwrap();
     assert_eq!(view.head().hash(), hash);
     let number = chain.block(hash).header.number;
@@ -31,11 +32,11 @@ fn assert_head(running: &Running, chain: &TestChain, hash: B256) {
 /// A node that follows `blocks` one by one.
 fn node(
     chain: &TestChain,
-    setup: Setup,
+    setup: NodeSetup,
     persistence_threshold: u64,
     blocks: &[Block],
-) -> (Node, Running) {
-    let mut node = Node::new(&chain.spec, setup);
+) -> (TestNode, RunningNode) {
+    let mut node = TestNode::new(&chain.spec, setup);
     node.config = EngineConfig { persistence_threshold, ..EngineConfig::default() };
     let running = node.start();
     for block in blocks {
@@ -49,8 +50,8 @@ fn node(
 
 #[test]
 fn chain_goes_back_and_on_from_there_in_memory_and_on_disk() {
-    for setup in Setup::all() {
-        let mut chain = setup.test_chain(Rules::Cancun);
+    for setup in NodeSetup::all() {
+        let mut chain = setup.test_chain(TestRules::Cancun);
         let genesis = chain.genesis();
         let main = chain.branch(genesis, 10, 12, 1);
         let other = chain.branch(main[3], 4, 12, 2);
@@ -66,7 +67,7 @@ fn chain_goes_back_and_on_from_there_in_memory_and_on_disk() {
             running.follow(&chain.path(main[3], other[3]));
             assert_head(&running, &chain, other[3]);
             set_head(&running, other[0]).unwrap();
-            // What went may come again, by the consensus client's word.
+            // The consensus client can make the removed blocks canonical again.
             running.lead(main[9]);
             assert_head(&running, &chain, main[9]);
             set_head(&running, main[4]).unwrap();
@@ -91,15 +92,15 @@ fn chain_goes_back_and_on_from_there_in_memory_and_on_disk() {
 #[test]
 fn what_is_safe_or_final_does_not_hold_it_and_is_lowered() {
     for threshold in THRESHOLDS {
-        let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 8);
-        let (node, running) = node(&chain, Setup::MPT, threshold, &blocks);
+        let (chain, blocks) = line(NodeSetup::MPT, TestRules::Cancun, 8);
+        let (node, running) = node(&chain, NodeSetup::MPT, threshold, &blocks);
         let named = ForkchoiceState {
             head_block_hash: hash(&blocks[7]),
             safe_block_hash: hash(&blocks[5]),
             finalized_block_hash: hash(&blocks[2]),
         };
         assert_eq!(running.fcu(3, named, None).unwrap().payload_status, valid(hash(&blocks[7])));
-        let names = |running: &Running| {
+        let names = |running: &RunningNode| {
             let view = running.live.view().unwrap();
             [view.safe(), view.finalized()].map(|block| block.map(|block| block.number))
         };
@@ -121,9 +122,9 @@ fn what_is_safe_or_final_does_not_hold_it_and_is_lowered() {
 
 #[test]
 fn beyond_the_retention_depth_it_is_refused_and_nothing_changes() {
-    for setup in Setup::on_headers() {
-        let (chain, blocks) = line(setup, Rules::Cancun, 24);
-        let mut node = Node::new(&chain.spec, setup);
+    for setup in NodeSetup::on_headers() {
+        let (chain, blocks) = line(setup, TestRules::Cancun, 24);
+        let mut node = TestNode::new(&chain.spec, setup);
         node.retention = 8;
         node.config = EngineConfig { persistence_threshold: 0, ..EngineConfig::default() };
         let running = node.start();
@@ -141,7 +142,7 @@ fn beyond_the_retention_depth_it_is_refused_and_nothing_changes() {
         }
         set_head(&running, deepest).unwrap();
         assert_head(&running, &chain, deepest);
-        // The depth is used up until there are new blocks.
+        // The retention depth is used up until there are new blocks.
         assert!(set_head(&running, hash(&blocks[14])).is_err());
         running.follow(&blocks[16..20]);
         running.flush();
@@ -152,12 +153,13 @@ fn beyond_the_retention_depth_it_is_refused_and_nothing_changes() {
 
 #[test]
 fn blocks_that_are_not_canonical_are_refused() {
-    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let mut chain = NodeSetup::MPT.test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 4, 12, 1);
     let side = chain.branch(main[0], 2, 12, 2);
     for threshold in THRESHOLDS {
-        let (_node, running) = node(&chain, Setup::MPT, threshold, &chain.path(genesis, main[3]));
+        let (_node, running) =
+            node(&chain, NodeSetup::MPT, threshold, &chain.path(genesis, main[3]));
         for block in chain.path(main[0], side[1]) {
             assert_eq!(running.send(&block), valid(hash(&block)));
         }
@@ -173,8 +175,8 @@ fn blocks_that_are_not_canonical_are_refused() {
 #[test]
 fn subscribers_and_pool_hear_of_it() {
     for threshold in THRESHOLDS {
-        let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 6);
-        let (_node, running) = node(&chain, Setup::MPT, threshold, &blocks);
+        let (chain, blocks) = line(NodeSetup::MPT, TestRules::Cancun, 6);
+        let (_node, running) = node(&chain, NodeSetup::MPT, threshold, &blocks);
         let mut changes = running.live.subscribe();
         let mut maintainer = running.maintainer();
         assert_eq!(running.pool.status().pending, 0);
@@ -193,7 +195,7 @@ fn subscribers_and_pool_hear_of_it() {
             tokio::time::timeout(limit, maintainer.wait_for(target)).await.unwrap();
         });
         assert!(start.elapsed() < Duration::from_secs(20));
-        // As in geth: whoever takes the chain back wants to be rid of them.
+        // As in geth: the operator wants to remove these transactions.
         assert!(change.is_dropped);
         assert_eq!(running.pool.status(), PoolStatus::default());
     }

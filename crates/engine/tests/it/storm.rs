@@ -1,17 +1,18 @@
-//! Reorg storms: blocks in any order, heads on any branch, restarts in between. In the end a node
-//! holds what a straight import of the last chain gives, and whoever looked meanwhile saw a chain.
+//! Reorg storms: blocks in any order, heads on any branch, restarts in between. In the end the
+//! datadir equals that of a plain import of the last chain, and every view in between shows a
+//! consistent chain.
 
-use crate::common::{Node, Running, Setup, hash, syncing, valid};
+use crate::common::{NodeSetup, RunningNode, TestNode, hash, syncing, valid};
 use alloy_primitives::{B256, U256};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use retrie_chainspec::primitives::{Block, Receipt};
 use retrie_db::ChainRead;
-use retrie_engine::{EngineConfig, LiveChain, View};
+use retrie_engine::{EngineConfig, LiveChain, LiveView};
 use retrie_pipeline::{
-    Chain, HeadChange, ImportOptions, Importer,
-    testkit::{Rules, TestChain, Wallet},
+    BlockImporter, ChainStore, HeadChange, ImportOptions,
+    testkit::{TestChain, TestRules, TestWallet},
 };
-use retrie_state::{At, StateKey, StateReader, Value};
+use retrie_state::{StateId, StateKey, StateReader, StateValue};
 use retrie_telemetry::Metrics;
 use std::{
     collections::{BTreeMap, HashSet},
@@ -31,7 +32,7 @@ const DEPTH: usize = 64;
 const STEPS: usize = 120;
 
 /// Two long branches and some short ones.
-struct Forest {
+struct BlockForest {
     chain: TestChain,
     /// Parents first.
     blocks: Vec<Block>,
@@ -40,9 +41,9 @@ struct Forest {
     tips: Vec<B256>,
 }
 
-impl Forest {
-    fn grow(setup: Setup, rng: &mut StdRng) -> Self {
-        let mut chain = setup.test_chain(Rules::Cancun);
+impl BlockForest {
+    fn grow(setup: NodeSetup, rng: &mut StdRng) -> Self {
+        let mut chain = setup.test_chain(TestRules::Cancun);
         let genesis = chain.genesis();
         let mut hashes = chain.branch(genesis, DEPTH as u64 + 5, 12, 1);
         let left = hashes[hashes.len() - 1];
@@ -63,33 +64,33 @@ impl Forest {
     }
 }
 
-/// All that is canonical in a datadir, and the whole state at its tip.
+/// The canonical chain of a datadir, and the whole state at its tip.
 #[derive(Debug, PartialEq)]
-struct Picture {
-    blocks: Vec<Canonical>,
+struct DatadirContents {
+    blocks: Vec<CanonicalBlock>,
     /// Block and index of each transaction of the forest.
     lookup: BTreeMap<B256, Option<(u64, u32)>>,
     root: B256,
-    state: Vec<(StateKey, Value)>,
+    state: Vec<(StateKey, StateValue)>,
 }
 
 #[derive(Debug, PartialEq)]
-struct Canonical {
+struct CanonicalBlock {
     hash: B256,
     total_difficulty: U256,
     receipts: Vec<Receipt>,
     roots: Vec<(String, B256)>,
 }
 
-impl Picture {
-    fn of(chain: &Chain, forest: &Forest) -> Self {
+impl DatadirContents {
+    fn of(chain: &ChainStore, forest: &BlockForest) -> Self {
         let read = chain.db().begin_read().unwrap();
         let tip = chain.tip().unwrap();
         assert_eq!(chain.state().tip().unwrap().block, tip, "state and chain have one tip");
         assert_eq!(read.canonical_hash(tip.number + 1).unwrap(), None);
         let block = |number| {
             let hash = read.canonical_hash(number).unwrap().expect("no gap in the chain");
-            Canonical {
+            CanonicalBlock {
                 hash,
                 total_difficulty: read.total_difficulty(&hash).unwrap().unwrap(),
                 receipts: read.receipts(&hash).unwrap().unwrap(),
@@ -104,40 +105,41 @@ impl Picture {
         Self {
             blocks: (0..=tip.number).map(block).collect(),
             lookup: transactions.map(|tx| (*tx.tx_hash(), place(tx.tx_hash()))).collect(),
-            root: chain.state().root(At::Tip).unwrap(),
+            root: chain.state().root(StateId::Tip).unwrap(),
             state: chain
                 .state()
-                .at(At::Tip)
+                .at(StateId::Tip)
                 .and_then(|state| state.entries(None, usize::MAX))
                 .unwrap(),
         }
     }
 }
 
-/// What an import of the chain up to `tip` gives, and nothing else.
-fn straight(forest: &Forest, setup: Setup, tip: B256) -> Picture {
-    let node = Node::new(&forest.chain.spec, setup);
+/// The contents after a plain import of the chain up to `tip`.
+fn straight(forest: &BlockForest, setup: NodeSetup, tip: B256) -> DatadirContents {
+    let node = TestNode::new(&forest.chain.spec, setup);
     let chain = node.open();
     let metrics = Metrics::new().unwrap();
     std::thread::scope(|scope| {
-        let mut importer = Importer::new(&chain, ImportOptions::default(), metrics, scope).unwrap();
+        let mut importer =
+            BlockImporter::new(&chain, ImportOptions::default(), metrics, scope).unwrap();
         for block in forest.chain.path(forest.chain.genesis(), tip) {
             importer.import(block).unwrap();
         }
         importer.flush().unwrap();
     });
-    Picture::of(&chain, forest)
+    DatadirContents::of(&chain, forest)
 }
 
-/// The canonical chain as events tell it.
-struct Told {
+/// The canonical chain as built from head events.
+struct EventChain {
     events: Receiver<Arc<HeadChange>>,
     chain: Vec<B256>,
-    /// Blocks that the deepest reorg has taken back.
+    /// Number of blocks that the deepest reorg reverted.
     deepest: usize,
 }
 
-impl Told {
+impl EventChain {
     fn new(live: &LiveChain) -> Self {
         let events = live.subscribe();
         Self { events, chain: canonical(live), deepest: 0 }
@@ -165,7 +167,7 @@ fn canonical(live: &LiveChain) -> Vec<B256> {
     (0..=view.head().number).map(|n| view.canonical_hash(n).unwrap().unwrap()).collect()
 }
 
-/// Looks at the chain until told to stop; returns how many heads it has seen.
+/// Checks views of the chain until `stop` is set; returns the number of heads seen.
 fn watch(live: &LiveChain, stop: &AtomicBool) -> usize {
     let mut seen = HashSet::new();
     while !stop.load(Ordering::Relaxed) {
@@ -178,11 +180,11 @@ fn watch(live: &LiveChain, stop: &AtomicBool) -> usize {
         }
         // Each block has one transaction of this wallet.
         let account = view.state(&head.hash()).and_then(|state| {
-            Ok(StateReader::account(&state, &Wallet::new(0).address)?.expect("funded"))
+            Ok(StateReader::account(&state, &TestWallet::new(0).address)?.expect("funded"))
         });
         match account {
             Ok(account) => assert_eq!(account.nonce, head.number),
-            // The store has left this view behind: then the head is another one, at once or soon.
+            // The store has moved past this view: then the head changes soon.
             Err(error) => {
                 let start = Instant::now();
                 while live.head().hash() == head.hash() {
@@ -195,8 +197,8 @@ fn watch(live: &LiveChain, stop: &AtomicBool) -> usize {
     seen.len()
 }
 
-/// The canonical chain is one chain, with blocks and receipts.
-fn walk_down(view: &View) {
+/// Checks that the canonical blocks form a chain, with blocks and receipts.
+fn walk_down(view: &LiveView) {
     let mut expected = view.head().hash();
     for number in (0..=view.head().number).rev() {
         assert_eq!(view.canonical_hash(number).unwrap(), Some(expected), "block {number}");
@@ -212,21 +214,21 @@ fn walk_down(view: &View) {
 }
 
 /// Blocks that the node has called valid and still knows.
-fn known(running: &Running, forest: &Forest) -> HashSet<B256> {
+fn known(running: &RunningNode, forest: &BlockForest) -> HashSet<B256> {
     let view = running.live.view().unwrap();
     let all = forest.blocks.iter().map(hash).chain([forest.chain.genesis()]);
     all.filter(|hash| view.header(hash).unwrap().is_some()).collect()
 }
 
-fn lead(running: &Running, told: &mut Told, head: B256) {
+fn lead(running: &RunningNode, told: &mut EventChain, head: B256) {
     running.lead(head);
     told.catch_up();
     assert_eq!(running.head(), head);
     assert_eq!(told.chain.last(), Some(&head));
 }
 
-/// One stretch between two restarts.
-fn stretch(running: &Running, forest: &Forest, rng: &mut StdRng, told: &mut Told) {
+/// The calls between two restarts.
+fn stretch(running: &RunningNode, forest: &BlockForest, rng: &mut StdRng, told: &mut EventChain) {
     let mut known = known(running, forest);
     for _ in 0..STEPS {
         match rng.random_range(0..10) {
@@ -265,10 +267,10 @@ fn stretch(running: &Running, forest: &Forest, rng: &mut StdRng, told: &mut Told
     }
 }
 
-fn storm(setup: Setup, seed: u64) {
+fn storm(setup: NodeSetup, seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
-    let forest = Forest::grow(setup, &mut rng);
-    let mut node = Node::new(&forest.chain.spec, setup);
+    let forest = BlockForest::grow(setup, &mut rng);
+    let mut node = TestNode::new(&forest.chain.spec, setup);
     for last in [false, false, true] {
         node.config = EngineConfig {
             persistence_threshold: rng.random_range(0..6),
@@ -276,12 +278,12 @@ fn storm(setup: Setup, seed: u64) {
             ..EngineConfig::default()
         };
         let running = node.start();
-        let mut told = Told::new(&running.live);
+        let mut told = EventChain::new(&running.live);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let watcher = scope.spawn(|| watch(&running.live, &stop));
-            // A failure here must end the watcher too.
-            let done = StopAtEnd(&stop);
+            // Stops the watcher also if this thread panics.
+            let done = StopGuard(&stop);
             stretch(&running, &forest, &mut rng, &mut told);
             if last {
                 for block in &forest.blocks {
@@ -312,21 +314,21 @@ fn storm(setup: Setup, seed: u64) {
         running.stop();
         let chain = node.open();
         assert_eq!(chain.tip().unwrap().hash, tip, "what is canonical is durable after a stop");
-        let got = Picture::of(&chain, &forest);
+        let got = DatadirContents::of(&chain, &forest);
         assert!(got == straight(&forest, setup, tip), "{setup:?} {seed}: not as imported");
     }
 }
 
-struct StopAtEnd<'a>(&'a AtomicBool);
+struct StopGuard<'a>(&'a AtomicBool);
 
-impl Drop for StopAtEnd<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// One after the other, each with a seed of its own.
-fn storms(setups: impl IntoIterator<Item = Setup>, first_seed: u64) {
+/// Runs one storm per setup, each with its own seed.
+fn storms(setups: impl IntoIterator<Item = NodeSetup>, first_seed: u64) {
     for (seed, setup) in (first_seed..).zip(setups) {
         println!("{setup:?}, seed {seed}");
         storm(setup, seed);
@@ -335,21 +337,21 @@ fn storms(setups: impl IntoIterator<Item = Setup>, first_seed: u64) {
 
 #[test]
 fn every_backend_ends_as_if_imported_straight() {
-    storms(Setup::on_headers().into_iter().chain([Setup::MPT.shadow()]), 1);
+    storms(NodeSetup::on_headers().into_iter().chain([NodeSetup::MPT.shadow()]), 1);
 }
 
 #[test]
 fn every_backend_with_its_own_roots_ends_as_if_imported_straight() {
-    storms(Setup::native(), 21);
+    storms(NodeSetup::native(), 21);
 }
 
 #[test]
 fn every_backend_with_a_referee_ends_as_if_imported_straight() {
-    storms(Setup::refereed(), 41);
+    storms(NodeSetup::refereed(), 41);
 }
 
-/// The files of an open datadir as a crash at this moment leaves them. Nothing is being committed.
-fn crash_image(node: &Node) -> Arc<TempDir> {
+/// A copy of an open datadir's files, as after a crash now. No commit is running.
+fn crash_image(node: &TestNode) -> Arc<TempDir> {
     fn copy(from: &std::path::Path, to: &std::path::Path) {
         std::fs::create_dir_all(to).unwrap();
         for entry in std::fs::read_dir(from).unwrap() {
@@ -358,7 +360,7 @@ fn crash_image(node: &Node) -> Arc<TempDir> {
             if entry.file_type().unwrap().is_dir() {
                 copy(&entry.path(), &to);
             } else if let Err(error) = std::fs::copy(entry.path(), to) {
-                // A job has given its file the final name, which no commit knows yet.
+                // A background job has renamed its file; no commit refers to it yet.
                 let is_temporary = entry.path().extension().is_some_and(|end| end == "tmp");
                 assert!(is_temporary && error.kind() == ErrorKind::NotFound, "{entry:?}: {error}");
             }
@@ -371,15 +373,16 @@ fn crash_image(node: &Node) -> Arc<TempDir> {
 
 #[test]
 fn node_that_dies_loses_no_durable_block_and_goes_on() {
-    for setup in Setup::all() {
-        let mut chain = setup.test_chain(Rules::Cancun);
+    for setup in NodeSetup::all() {
+        let mut chain = setup.test_chain(TestRules::Cancun);
         let genesis = chain.genesis();
         let main = chain.branch(genesis, 8, 12, 1);
         let side = chain.branch(main[1], 9, 12, 2);
         let blocks = chain.path(genesis, main[7]);
         let all = [blocks.clone(), chain.path(main[1], side[8])].concat();
-        let forest = Forest { chain, blocks: all, left: main[7], right: side[8], tips: Vec::new() };
-        let mut node = Node::new(&forest.chain.spec, setup);
+        let forest =
+            BlockForest { chain, blocks: all, left: main[7], right: side[8], tips: Vec::new() };
+        let mut node = TestNode::new(&forest.chain.spec, setup);
         // Three blocks are one commit, the fourth and fifth wait.
         node.config = EngineConfig { persistence_threshold: 2, ..EngineConfig::default() };
         let running = node.start();
@@ -401,16 +404,16 @@ fn node_that_dies_loses_no_durable_block_and_goes_on() {
 
         let reopened = Arc::new(node.open_at(image.path()));
         assert_eq!(reopened.tip().unwrap().hash, main[2], "{setup:?}");
-        let got = Picture::of(&reopened, &forest);
+        let got = DatadirContents::of(&reopened, &forest);
         assert!(got == straight(&forest, setup, main[2]), "{setup:?}: not as imported");
-        // It goes on as if nothing had happened, and over to the other branch.
-        let running = Running::on(reopened, node.config, image.clone());
+        // It continues, also on the other branch.
+        let running = RunningNode::on(reopened, node.config, image.clone());
         assert_eq!(running.send(&blocks[4]), syncing());
         running.follow(&blocks[3..]);
         running.follow(&forest.chain.path(main[1], side[8]));
         running.stop();
         let reopened = node.open_at(image.path());
-        let got = Picture::of(&reopened, &forest);
+        let got = DatadirContents::of(&reopened, &forest);
         assert!(got == straight(&forest, setup, side[8]), "{setup:?}: not as imported");
     }
 }

@@ -1,12 +1,12 @@
 //! What Amsterdam adds to the execution of blocks.
 
-use crate::common::world::*;
+use crate::common::fixtures::*;
 use alloy_consensus::{Signed, TxLegacy, transaction::Recovered};
 use alloy_eips::eip4895::{Withdrawal, Withdrawals};
 use alloy_primitives::{B256, TxKind, U256};
 use retrie_chainspec::primitives::{Header, RecoveredBlock, Transaction};
 use retrie_execution::{
-    ExecutionError, ExecutionInput, Room, Simulation, TransactError, TransactionSource,
+    EvmSimulation, ExecutionError, ExecutionInput, RemainingGas, TransactError, TransactionSource,
     execute_block, execute_transaction, fill_block,
 };
 use retrie_state::StateKey;
@@ -23,7 +23,7 @@ fn first() -> Header {
         excess_blob_gas: Some(0),
         parent_beacon_block_root: Some(B256::ZERO),
         slot_number: Some(1),
-        ..header(At { number: 1, timestamp: 1 })
+        ..header(ForkPoint { number: 1, timestamp: 1 })
     }
 }
 
@@ -32,7 +32,7 @@ fn large() -> Header {
     Header { gas_limit: 1 << 33, ..first() }
 }
 
-/// A payment to somebody who is there, with this much gas.
+/// A payment to an existing account, with this gas limit.
 fn payment(nonce: u64, gas_limit: u64) -> Transaction {
     let tx = TxLegacy { nonce, gas_limit, to: TxKind::Call(SENDER), ..Default::default() };
     Transaction::Legacy(Signed::new_unhashed(tx, signature()))
@@ -46,17 +46,17 @@ fn is_over(error: &ExecutionError, cap: u64) -> bool {
 
 #[test]
 fn a_block_has_an_access_list() {
-    let mut plain = block(first(), vec![call(0, NOBODY, 5, [])]).into_block();
-    let paid = Withdrawal { address: NOBODY, amount: 1, ..Default::default() };
+    let mut plain = block(first(), vec![call(0, RECIPIENT, 5, [])]).into_block();
+    let paid = Withdrawal { address: RECIPIENT, amount: 1, ..Default::default() };
     plain.body.withdrawals = Some(Withdrawals::new(vec![paid]));
     let block = RecoveredBlock::new_unhashed(plain, vec![SENDER]);
 
-    let world = World::new();
+    let world = StateFixture::new();
     let input = ExecutionInput::new(&world.state, &world.codes, &());
     let outcome = execute_block(&network("Amsterdam"), &block, input).unwrap();
     let list = outcome.access_list.as_ref().unwrap();
     assert!(list.is_sorted_by_key(|account| account.address));
-    let nobody = list.iter().find(|account| account.address == NOBODY).unwrap();
+    let nobody = list.iter().find(|account| account.address == RECIPIENT).unwrap();
     let balances: Vec<_> = nobody
         .balance_changes
         .iter()
@@ -72,7 +72,7 @@ fn a_block_has_an_access_list() {
 
 #[test]
 fn a_transaction_asks_for_at_most_32_bits_of_gas() {
-    let world = World::new();
+    let world = StateFixture::new();
     let input = ExecutionInput::new(&world.state, &world.codes, &());
     let spec = network("Amsterdam");
     let run = |gas| execute_block(&spec, &block(large(), vec![payment(0, gas)]), input);
@@ -99,20 +99,20 @@ fn a_transaction_asks_for_at_most_32_bits_of_gas() {
 
 #[test]
 fn a_block_that_is_built_leaves_such_a_transaction_out() {
-    struct Offered(Vec<Transaction>, Vec<String>);
-    impl TransactionSource for Offered {
-        fn next(&mut self, _: Room) -> Option<Recovered<Transaction>> {
+    struct OfferedTransactions(Vec<Transaction>, Vec<String>);
+    impl TransactionSource for OfferedTransactions {
+        fn next(&mut self, _: RemainingGas) -> Option<Recovered<Transaction>> {
             self.0.pop().map(|transaction| Recovered::new_unchecked(transaction, SENDER))
         }
-        fn refused(&mut self, reason: &ExecutionError) {
+        fn mark_invalid(&mut self, reason: &ExecutionError) {
             assert!(is_over(reason, MOST), "{reason}");
             self.1.push(reason.to_string());
         }
     }
-    let world = World::new();
+    let world = StateFixture::new();
     let input = ExecutionInput::new(&world.state, &world.codes, &());
     let mut offered =
-        Offered(vec![payment(1, MOST), payment(1, MOST + 1), payment(0, MOST)], vec![]);
+        OfferedTransactions(vec![payment(1, MOST), payment(1, MOST + 1), payment(0, MOST)], vec![]);
     let template = block(large(), Vec::new());
     let (included, outcome) =
         fill_block(&network("Amsterdam"), &template, input, &mut offered).unwrap();
@@ -123,21 +123,21 @@ fn a_block_that_is_built_leaves_such_a_transaction_out() {
 
 #[test]
 fn a_block_that_is_built_has_room_by_the_larger_count_of_its_gas() {
-    struct Once(Option<Transaction>, Vec<u64>);
-    impl TransactionSource for Once {
-        fn next(&mut self, room: Room) -> Option<Recovered<Transaction>> {
+    struct SingleTransaction(Option<Transaction>, Vec<u64>);
+    impl TransactionSource for SingleTransaction {
+        fn next(&mut self, room: RemainingGas) -> Option<Recovered<Transaction>> {
             self.1.push(room.gas);
             self.0.take().map(|transaction| Recovered::new_unchecked(transaction, SENDER))
         }
-        fn refused(&mut self, reason: &ExecutionError) {
+        fn mark_invalid(&mut self, reason: &ExecutionError) {
             panic!("{reason}");
         }
     }
     // Sets a slot: much state gas, and less of the other.
-    let world = World::new().contract(CONTRACT, &[0x60, 0x01, 0x60, 0x01, 0x55], &[]);
+    let world = StateFixture::new().contract(CONTRACT, &[0x60, 0x01, 0x60, 0x01, 0x55], &[]);
     let input = ExecutionInput::new(&world.state, &world.codes, &());
     for (fork, has_state_gas) in [("Osaka", false), ("Amsterdam", true)] {
-        let mut once = Once(Some(call(0, CONTRACT, 0, [])), vec![]);
+        let mut once = SingleTransaction(Some(call(0, CONTRACT, 0, [])), vec![]);
         let (_, outcome) =
             fill_block(&network(fork), &block(first(), vec![]), input, &mut once).unwrap();
         let limit = first().gas_limit;
@@ -150,10 +150,10 @@ fn a_block_that_is_built_has_room_by_the_larger_count_of_its_gas() {
 
 #[test]
 fn calls_may_lift_the_caps_on_gas() {
-    let world = World::new();
+    let world = StateFixture::new();
     let input = ExecutionInput::new(&world.state, &world.codes, &());
     let spec = network("Amsterdam");
-    let mut simulation = Simulation::new(&spec, &large(), input);
+    let mut simulation = EvmSimulation::new(&spec, &large(), input);
     let call = || TxEnv { caller: SENDER, gas_limit: MOST + 1, ..Default::default() };
     let error = simulation.transact(call()).unwrap_err();
     assert!(
@@ -172,14 +172,14 @@ fn a_block_without_a_contract_of_builders_is_invalid() {
     let empty = block(first(), Vec::new());
     for contract in PRAGUE_REQUEST_CONTRACTS.into_iter().chain(BUILDER_CONTRACTS) {
         for account in [None, Some(balance(1))] {
-            let mut world = World::new();
+            let mut world = StateFixture::new();
             world.state.values.remove(&StateKey::Account(contract));
             if let Some(account) = account {
                 world = world.account(contract, account);
             }
             let input = ExecutionInput::new(&world.state, &world.codes, &());
             let spec = network("Amsterdam");
-            let mut simulation = Simulation::new(&spec, &first(), input);
+            let mut simulation = EvmSimulation::new(&spec, &first(), input);
             let simulated = simulation.after_transactions(&first(), Vec::new(), None);
             for error in [execute_block(&spec, &empty, input).err(), simulated.err()] {
                 let Some(ExecutionError::InvalidBlock { reason, .. }) = error else {

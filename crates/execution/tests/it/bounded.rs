@@ -1,11 +1,11 @@
-//! Executions that nobody keeps do not read a large storage to its end.
+//! Simulations do not read a large storage to its end.
 
 use alloy_primitives::{Address, B256, TxKind, U256};
 use retrie_chainspec::{ChainSpec, primitives::Header};
 use retrie_execution::{
-    AccountOverride, DatabaseError, ExecutionError, ExecutionInput, Simulation,
+    AccountOverride, DatabaseError, EvmSimulation, ExecutionError, ExecutionInput,
 };
-use retrie_state::{Account, StateError, StateKey, StateReader, Value, encode_slot};
+use retrie_state::{Account, StateError, StateKey, StateReader, StateValue, encode_slot};
 use revm::context::TxEnv;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,12 +13,12 @@ const SENDER: Address = Address::repeat_byte(0x11);
 
 /// A state in which every account but the sender has a storage without end.
 #[derive(Debug, Default)]
-struct Endless {
+struct EndlessStorage {
     listed: AtomicUsize,
 }
 
-impl StateReader for Endless {
-    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+impl StateReader for EndlessStorage {
+    fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
         let account = Account { balance: U256::from(1), ..Account::default() };
         Ok(match key {
             StateKey::Account(_) => Some(account.encode()),
@@ -27,11 +27,11 @@ impl StateReader for Endless {
         })
     }
 
-    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, StateValue)>, StateError> {
         panic!("the storage of {address} has no end")
     }
 
-    fn some_slots(&self, _: &Address, limit: usize) -> Result<Vec<(B256, Value)>, StateError> {
+    fn some_slots(&self, _: &Address, limit: usize) -> Result<Vec<(B256, StateValue)>, StateError> {
         self.listed.fetch_add(limit, Ordering::Relaxed);
         let slot = |number| Some((B256::from(U256::from(number)), encode_slot(U256::from(1))?));
         Ok((0..limit).filter_map(slot).collect())
@@ -45,9 +45,9 @@ fn header() -> Header {
 
 #[test]
 fn a_creation_over_an_account_lists_none_of_its_storage() {
-    let (spec, state) = (ChainSpec::mainnet(), Endless::default());
+    let (spec, state) = (ChainSpec::mainnet(), EndlessStorage::default());
     let input = ExecutionInput::new(&state, &(), &());
-    let mut simulation = Simulation::new(&spec, &header(), input);
+    let mut simulation = EvmSimulation::new(&spec, &header(), input);
     let tx = TxEnv { caller: SENDER, kind: TxKind::Create, gas_limit: 100_000, ..TxEnv::default() };
     let outcome = simulation.transact(tx).unwrap();
     assert!(outcome.result.is_success(), "{outcome:?}");
@@ -59,9 +59,9 @@ fn a_creation_over_an_account_lists_none_of_its_storage() {
 
 #[test]
 fn a_simulated_block_clears_only_so_much() {
-    let (spec, state) = (ChainSpec::mainnet(), Endless::default());
+    let (spec, state) = (ChainSpec::mainnet(), EndlessStorage::default());
     let input = ExecutionInput::new(&state, &(), &());
-    let mut simulation = Simulation::new(&spec, &header(), input);
+    let mut simulation = EvmSimulation::new(&spec, &header(), input);
     let cleared = AccountOverride { clears_storage: true, ..AccountOverride::default() };
     let contract = Address::repeat_byte(0x22);
     simulation.override_account(contract, cleared).unwrap();

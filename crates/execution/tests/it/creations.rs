@@ -1,16 +1,16 @@
 //! Contracts that are created where there is storage already, on every fork.
 //!
-//! EIP-7610 refused them, for all forks, until it was withdrawn; with the rule a block that geth 1.17.8
-//! makes was invalid here.
+//! EIP-7610 forbade them, for all forks, until it was withdrawn. With that rule a block that geth
+//! 1.17.8 builds was invalid here.
 
-use crate::common::{MapState, world::*};
+use crate::common::{MapState, fixtures::*};
 use alloy_consensus::{Signed, TxLegacy};
 use alloy_primitives::{Address, Bytes, TxKind, U256, keccak256};
 use retrie_chainspec::primitives::Transaction;
 use retrie_execution::{ExecutionInput, ExecutionOutcome, execute_block};
 use retrie_state::{Account, StateReader};
 
-/// CREATE2 with the call data as init code and salt 0; slot 0 tells whether it failed.
+/// CREATE2 with the call data as init code and salt 0; slot 0 records whether it failed.
 const CREATE2_CODE: [u8; 19] = [
     0x36, 0x60, 0x00, 0x60, 0x00, 0x37, // copy the call data to memory
     0x60, 0x00, 0x36, 0x60, 0x00, 0x60, 0x00, 0xf5, // create2(0, 0, size, 0)
@@ -42,7 +42,7 @@ fn call_factory(input: impl Into<Bytes>) -> Transaction {
 }
 
 /// `world` with an account at `address` that has 9 in slot 1, no nonce and no code.
-fn with_bare_storage(mut world: World, address: Address, wei: u64) -> World {
+fn with_bare_storage(mut world: StateFixture, address: Address, wei: u64) -> StateFixture {
     world = world.account(address, balance(wei));
     world.state.set_slot(address, U256::from(1), U256::from(9));
     world
@@ -81,7 +81,7 @@ fn init_code_reads_the_storage_that_was_there_and_leaves_it() {
         for (wei, runtime) in [(0, &[0x00][..]), (3, &[0x00]), (0, &[]), (3, &[])] {
             let init = copying(runtime);
             let child = if is_create2 { create2_address(&init) } else { FACTORY.create(1) };
-            let world = World::new().contract(FACTORY, code, &[]);
+            let world = StateFixture::new().contract(FACTORY, code, &[]);
             let world = with_bare_storage(world, child, wei);
             let (outcome, after) = world.run(&block(header(at), vec![call_factory(init)]));
             assert!(!failed(&outcome), "{at:?}");
@@ -98,7 +98,7 @@ fn init_code_reads_the_storage_that_was_there_and_leaves_it() {
 fn a_creating_transaction_does_the_same() {
     let child = SENDER.create(0);
     for at in [HOMESTEAD, SPURIOUS_DRAGON, SHANGHAI, PRAGUE] {
-        let world = with_bare_storage(World::new(), child, 3);
+        let world = with_bare_storage(StateFixture::new(), child, 3);
         let init = [&OVERWRITE[..], &copying(&[0x00])].concat();
         let (outcome, after) =
             world.run(&block(header(at), vec![transaction(TxKind::Create, 5, init)]));
@@ -115,7 +115,7 @@ fn a_creating_transaction_does_the_same() {
 fn a_creation_that_reverts_leaves_the_storage_as_it_was() {
     let child = SENDER.create(0);
     for at in [SPURIOUS_DRAGON, SHANGHAI, PRAGUE] {
-        let world = with_bare_storage(World::new(), child, 3);
+        let world = with_bare_storage(StateFixture::new(), child, 3);
         let init = [&OVERWRITE[..], &COPY, &REVERT].concat();
         let (outcome, after) =
             world.run(&block(header(at), vec![transaction(TxKind::Create, 5, init)]));
@@ -129,7 +129,7 @@ fn a_creation_that_reverts_leaves_the_storage_as_it_was() {
 fn a_contract_that_destroys_itself_in_its_creation_takes_the_storage_with_it() {
     let child = SENDER.create(0);
     for at in [HOMESTEAD, SPURIOUS_DRAGON, SHANGHAI, PRAGUE] {
-        let world = with_bare_storage(World::new(), child, 3);
+        let world = with_bare_storage(StateFixture::new(), child, 3);
         let init = [&COPY[..], &DESTROY_CODE].concat();
         let (outcome, after) =
             world.run(&block(header(at), vec![transaction(TxKind::Create, 0, init)]));
@@ -144,7 +144,7 @@ fn a_contract_that_destroys_itself_in_its_creation_takes_the_storage_with_it() {
 fn a_contract_that_keeps_its_balance_loses_the_storage() {
     let spec = network("Amsterdam");
     let child = SENDER.create(0);
-    let world = with_bare_storage(World::new(), child, 3);
+    let world = with_bare_storage(StateFixture::new(), child, 3);
     // selfdestruct(address())
     let init = [&COPY[..], &[0x30, 0xff]].concat();
     let mut header = header(PRAGUE);
@@ -164,7 +164,7 @@ fn storage_that_an_earlier_transaction_cleared_is_not_seen() {
     // A touch removes the empty account with its storage (EIP-161).
     let init = copying(&[0x00]);
     let child = create2_address(&init);
-    let world = World::new().contract(FACTORY, &CREATE2_CODE, &[]);
+    let world = StateFixture::new().contract(FACTORY, &CREATE2_CODE, &[]);
     let world = with_bare_storage(world, child, 0);
     let transactions = vec![call(0, child, 0, []), call(1, FACTORY, 0, init)];
     let (outcome, after) = world.run(&block(header(PETERSBURG), transactions));
@@ -178,7 +178,8 @@ fn storage_that_an_earlier_transaction_cleared_is_not_seen() {
 fn a_creation_over_an_account_lists_no_storage() {
     let init = init_code(&[(1, 1)], &[0x00]);
     let child = create2_address(&init);
-    let funded = World::new().contract(FACTORY, &CREATE2_CODE, &[]).account(child, balance(3));
+    let funded =
+        StateFixture::new().contract(FACTORY, &CREATE2_CODE, &[]).account(child, balance(3));
     let transactions = vec![call_factory(init)];
     let (outcome, after) = funded.run(&block(header(PETERSBURG), transactions));
     assert!(!failed(&outcome));

@@ -1,20 +1,21 @@
-//! Deposits to the consensus layer (EIP-6110): which logs are some, and which make a block invalid.
+//! Deposits to the consensus layer (EIP-6110): which logs are deposits, and which make a block
+//! invalid.
 
-use crate::common::world::*;
+use crate::common::fixtures::*;
 use alloy_consensus::transaction::Recovered;
 use alloy_eips::eip6110::MAINNET_DEPOSIT_CONTRACT_ADDRESS;
 use alloy_primitives::{Bytes, U256, hex};
 use retrie_chainspec::{ChainSpec, primitives::Transaction};
 use retrie_execution::{
-    ExecutionError, ExecutionInput, ExecutionOutcome, Room, TransactionSource, execute_block,
-    fill_block,
+    ExecutionError, ExecutionInput, ExecutionOutcome, RemainingGas, TransactionSource,
+    execute_block, fill_block,
 };
 
 /// Logs the call data as the event of the deposit contract.
 const LOG_DEPOSIT: [u8; 40] =
     hex!("365f5f377f649bbc62d0e31342afea4e5cd82d4049e7e1ee912fc0889aa790803be39038c5365fa1");
 
-/// The data of a deposit event (EIP-6110), whose pubkey is of `pubkey` bytes.
+/// The data of a deposit event (EIP-6110) with a pubkey of `pubkey` bytes.
 fn deposit_event(pubkey: usize) -> Vec<u8> {
     let word = |value: usize| U256::from(value).to_be_bytes::<32>();
     let fields = [vec![1; pubkey], vec![2; 32], vec![3; 8], vec![4; 96], vec![5; 8]];
@@ -28,8 +29,8 @@ fn deposit_event(pubkey: usize) -> Vec<u8> {
     [head, tail].concat()
 }
 
-/// Events that an ABI decoder reads and EIP-6110 refuses: data at the end, a pubkey of another length,
-/// and an index that lies where the amount does.
+/// Events that an ABI decoder reads and EIP-6110 refuses: data at the end, a pubkey of another
+/// length, and an index that lies where the amount does.
 fn odd_deposit_events() -> [Vec<u8>; 3] {
     let mut longer = deposit_event(48);
     longer.resize(608, 0);
@@ -42,16 +43,16 @@ fn depositing(nonce: u64, event: &[u8]) -> Transaction {
     call(nonce, MAINNET_DEPOSIT_CONTRACT_ADDRESS, 0, Bytes::copy_from_slice(event))
 }
 
-fn with_deposit_contract() -> World {
-    World::new().contract(MAINNET_DEPOSIT_CONTRACT_ADDRESS, &LOG_DEPOSIT, &[])
+fn with_deposit_contract() -> StateFixture {
+    StateFixture::new().contract(MAINNET_DEPOSIT_CONTRACT_ADDRESS, &LOG_DEPOSIT, &[])
 }
 
 fn deposits(outcome: &ExecutionOutcome) -> Vec<usize> {
     outcome.requests.iter().filter(|request| request[0] == 0).map(|request| request.len()).collect()
 }
 
-/// Deposit logs were decoded by ABI, so that a block was valid here whose logs had another layout than
-/// the one that EIP-6110 allows, and which all other clients refuse.
+/// Regression: deposit logs were decoded by ABI, so that a block whose logs have another layout
+/// than EIP-6110 allows was valid here, while all other clients refuse it.
 #[test]
 fn deposit_logs_of_any_other_layout_make_a_block_invalid() {
     let world = with_deposit_contract();
@@ -90,23 +91,23 @@ fn a_chain_without_a_deposit_contract_has_no_deposits() {
 }
 
 /// Offers transactions of the sender, and counts those that are refused.
-struct Offered {
+struct OfferedDeposits {
     left: Vec<Transaction>,
     refused: usize,
 }
 
-impl TransactionSource for Offered {
-    fn next(&mut self, _: Room) -> Option<Recovered<Transaction>> {
+impl TransactionSource for OfferedDeposits {
+    fn next(&mut self, _: RemainingGas) -> Option<Recovered<Transaction>> {
         self.left.pop().map(|transaction| Recovered::new_unchecked(transaction, SENDER))
     }
 
-    fn refused(&mut self, reason: &ExecutionError) {
+    fn mark_invalid(&mut self, reason: &ExecutionError) {
         assert!(matches!(reason, ExecutionError::InvalidDeposit { .. }), "{reason}");
         self.refused += 1;
     }
 }
 
-/// Otherwise whoever can make the contract log so ends the building of blocks.
+/// Otherwise a sender that makes the contract emit such a log stops the building of blocks.
 #[test]
 fn a_block_is_built_without_transactions_whose_deposits_would_spoil_it() {
     let world = with_deposit_contract();
@@ -115,7 +116,7 @@ fn a_block_is_built_without_transactions_whose_deposits_would_spoil_it() {
     let good = deposit_event(48);
     for event in odd_deposit_events() {
         let mut offered =
-            Offered { left: vec![depositing(0, &good), depositing(0, &event)], refused: 0 };
+            OfferedDeposits { left: vec![depositing(0, &good), depositing(0, &event)], refused: 0 };
         let (included, outcome) =
             fill_block(&ChainSpec::mainnet(), &template, input, &mut offered).unwrap();
         assert_eq!((included.len(), offered.refused), (1, 1));

@@ -6,7 +6,7 @@ mod common;
 mod creations;
 mod deposits;
 mod parallel;
+mod prefetch;
 mod real_blocks;
 mod simulated_env;
 mod traps;
-mod warm;

@@ -1,5 +1,5 @@
-//! Transactions in parallel, on what a block access list says: the outcome is that of serial execution,
-//! whatever the list says.
+//! Parallel execution on the values of a block access list has the outcome of serial execution,
+//! whatever the list contains.
 
 use crate::common;
 
@@ -10,7 +10,7 @@ use alloy_eips::{
     eip7702::Authorization,
 };
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, keccak256, map::HashMap};
-use common::{MapState, world::*};
+use common::{MapState, fixtures::*};
 use retrie_chainspec::primitives::{Block, Header, RecoveredBlock, Transaction};
 use retrie_execution::{
     BlockAccessList, CodeCache, ExecutionError, ExecutionInput, ExecutionOutcome, execute_block,
@@ -46,7 +46,7 @@ const REVERTS_CODE: [u8; 15] = [
     0x60, 0x00, 0x54, 0x60, 0x01, 0x01, 0x60, 0x00, 0x55, // slot[0] += 1
     0x60, 0x00, 0x60, 0x00, 0xfd, 0x00,
 ];
-/// Keeps what it sees: the balance of the coinbase, an ancestor's hash, the counter's code hash.
+/// Stores what it reads: the balance of the coinbase, an ancestor's hash, the counter's code hash.
 const LOOKS_CODE: [u8; 41] = [
     0x41, 0x31, 0x60, 0x00, 0x55, // slot[0] = balance(coinbase)
     0x60, 0x02, 0x43, 0x03, 0x40, 0x60, 0x01, 0x55, // slot[1] = blockhash(number - 2)
@@ -60,15 +60,15 @@ fn sender(n: u8) -> Address {
     Address::repeat_byte(0x50 + n)
 }
 
-/// A block that is being written: transactions with their senders, whose nonces are counted.
+/// A block under construction: transactions, their senders, and the senders' next nonces.
 #[derive(Clone, Default)]
-struct Page {
+struct BlockDraft {
     transactions: Vec<Transaction>,
     senders: Vec<Address>,
     nonces: HashMap<Address, u64>,
 }
 
-impl Page {
+impl BlockDraft {
     fn nonce(&mut self, from: Address) -> u64 {
         let nonce = self.nonces.entry(from).or_default();
         *nonce += 1;
@@ -98,7 +98,7 @@ impl Page {
         self.send(from, TOKEN, 0, words.concat());
     }
 
-    /// Delegates whatever account the signature is of, which nobody has seen before.
+    /// Delegates the account that the test signature recovers to; it does not exist before.
     fn delegate(&mut self, from: Address, to: Address) {
         let one = Authorization { chain_id: U256::ZERO, address: to, nonce: 0 };
         let tx = TxEip7702 {
@@ -155,18 +155,18 @@ fn header() -> Header {
         parent_beacon_block_root: Some(B256::repeat_byte(0xbe)),
         slot_number: Some(1),
         gas_limit: 3_000_000_000,
-        ..common::world::header(At { number: NUMBER, timestamp: 1_000 })
+        ..common::fixtures::header(ForkPoint { number: NUMBER, timestamp: 1_000 })
     }
 }
 
-struct Stage {
-    world: World,
+struct ParallelFixture {
+    world: StateFixture,
     hashes: HashMap<u64, B256>,
 }
 
-impl Stage {
+impl ParallelFixture {
     fn new() -> Self {
-        let mut world = World::new()
+        let mut world = StateFixture::new()
             .contract(TOKEN, &TOKEN_CODE, &[])
             .contract(COUNTER, &COUNTER_CODE, &[(0, 41)])
             .contract(REVERTS, &REVERTS_CODE, &[(0, 1)])
@@ -205,14 +205,17 @@ impl Stage {
     fn compare(&self, block: &RecoveredBlock) -> ExecutionOutcome {
         let serial = self.serial(block).unwrap();
         let list = serial.access_list.clone().unwrap();
-        assert_eq!(serial.ahead, 0);
+        assert_eq!(serial.precomputed_transactions, 0);
         let mut ahead = None;
         for threads in [1, 2, 5] {
             let parallel = self.parallel(block, &list, threads).unwrap();
             same(&serial, &parallel);
-            assert_eq!(*ahead.get_or_insert(parallel.ahead), parallel.ahead);
+            assert_eq!(
+                *ahead.get_or_insert(parallel.precomputed_transactions),
+                parallel.precomputed_transactions
+            );
         }
-        // Where there is a cache, it depends on the threads who is the first to miss a code in it.
+        // With a cache, the timing of the threads decides which of them misses a code first.
         let cached = |execute: &dyn Fn(ExecutionInput<'_>) -> ExecutionOutcome| {
             let codes = CodeCache::default();
             execute(self.input().with_code_cache(&codes))
@@ -223,7 +226,7 @@ impl Stage {
             cached(&|input| execute_block_in_parallel(&spec, block, input, &list, 3).unwrap());
         other.accesses.codes = one.accesses.codes;
         same(&one, &other);
-        ExecutionOutcome { ahead: ahead.unwrap(), ..serial }
+        ExecutionOutcome { precomputed_transactions: ahead.unwrap(), ..serial }
     }
 
     fn after(&self, outcome: &ExecutionOutcome) -> MapState {
@@ -245,9 +248,9 @@ fn same(one: &ExecutionOutcome, other: &ExecutionOutcome) {
 }
 
 /// Numbers from a seed.
-struct Dice(u64);
+struct TestRng(u64);
 
-impl Dice {
+impl TestRng {
     fn roll(&mut self, sides: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -255,10 +258,10 @@ impl Dice {
     }
 }
 
-/// A block in which everybody is in everybody's way.
-fn crowd(seed: u64, transactions: usize) -> Page {
-    let mut dice = Dice(seed);
-    let mut page = Page::default();
+/// A block with many conflicts: its transactions use the same few accounts and slots.
+fn crowd(seed: u64, transactions: usize) -> BlockDraft {
+    let mut dice = TestRng(seed);
+    let mut page = BlockDraft::default();
     while page.transactions.len() < transactions {
         let from = match dice.roll(7) {
             6 => COINBASE,
@@ -279,13 +282,13 @@ fn crowd(seed: u64, transactions: usize) -> Page {
             9 => {
                 page.send(from, Address::with_last_byte(0x80 + dice.roll(64) as u8), amount + 1, [])
             }
-            // A contract, whether it was there before or not, that somebody calls next.
+            // A contract, which may exist already, and a call of it by another sender.
             10 => {
                 let init = init_code(&[(1, amount as u8)], &COUNTER_CODE);
                 page.send(from, FACTORY, 0, init.clone());
                 page.send(other, create2_address(&init), 0, []);
             }
-            // One that is gone at the end of the transaction.
+            // A contract that destroys itself in the same transaction.
             11 => page.send(from, TxKind::Create, amount, DESTROY_CODE),
             12 => page.blob(from, other),
             _ => {
@@ -298,20 +301,20 @@ fn crowd(seed: u64, transactions: usize) -> Page {
 
 #[test]
 fn blocks_full_of_conflicts_have_the_same_outcome() {
-    let stage = Stage::new();
+    let stage = ParallelFixture::new();
     for seed in 0..12 {
         let block = crowd(seed, 60).block();
         let outcome = stage.compare(&block);
-        let (all, ahead) = (outcome.receipts.len() as u64, outcome.ahead);
-        // Only creations over accounts that have nothing but a balance wait for their turn.
+        let (all, ahead) = (outcome.receipts.len() as u64, outcome.precomputed_transactions);
+        // Only creations over accounts with nothing but a balance are executed by the caller.
         assert!(ahead > all * 9 / 10, "seed {seed}: {ahead} of {all}");
         assert!(outcome.receipts.iter().any(|receipt| receipt.success), "seed {seed}");
         stage.after(&outcome);
     }
 }
 
-fn without_blobs(page: Page) -> Page {
-    let mut kept = Page::default();
+fn without_blobs(page: BlockDraft) -> BlockDraft {
+    let mut kept = BlockDraft::default();
     for (transaction, from) in page.transactions.into_iter().zip(page.senders) {
         match transaction {
             Transaction::Eip4844(tx) => kept.send(from, tx.tx().to, 0, []),
@@ -326,9 +329,9 @@ fn without_blobs(page: Page) -> Page {
 
 #[test]
 fn each_sees_what_those_before_it_have_left() {
-    let stage = Stage::new();
-    let mut page = Page::default();
-    // A chain of payments along which an account comes to be, and pays on.
+    let stage = ParallelFixture::new();
+    let mut page = BlockDraft::default();
+    // A payment creates an account, which then pays another one.
     let late = Address::repeat_byte(0x99);
     page.send(sender(0), late, 900_000_000, []);
     page.send(late, sender(1), 5, []);
@@ -351,7 +354,7 @@ fn each_sees_what_those_before_it_have_left() {
     page.send(COINBASE, sender(0), 1_000_000_000_000 - GAS * PRICE as u64, []);
 
     let outcome = stage.compare(&page.block());
-    assert_eq!(outcome.ahead, page.transactions.len() as u64);
+    assert_eq!(outcome.precomputed_transactions, page.transactions.len() as u64);
     assert!(outcome.receipts.iter().all(|receipt| receipt.success));
     let after = stage.after(&outcome);
     assert_eq!(after.account(&late).unwrap().unwrap().nonce, 1);
@@ -364,19 +367,19 @@ fn each_sees_what_those_before_it_have_left() {
 
 #[test]
 fn a_creation_where_there_is_an_account_is_executed_ahead() {
-    let mut stage = Stage::new();
+    let mut stage = ParallelFixture::new();
     let init = init_code(&[(1, 1)], &[0x00]);
     let (paid, bare) = (create2_address(&init), sender(1).create(0));
     stage.world = stage.world.account(bare, balance(1));
     stage.world.state.set_slot(bare, U256::from(1), U256::from(9));
-    let mut page = Page::default();
+    let mut page = BlockDraft::default();
     page.send(sender(0), paid, 7, []);
     page.send(sender(0), FACTORY, 0, init);
     // There is storage here.
     page.send(sender(1), TxKind::Create, 0, init_code(&[], &[0x00]));
     page.send(sender(2), sender(3), 1, []);
     let outcome = stage.compare(&page.block());
-    assert_eq!(outcome.ahead, 4);
+    assert_eq!(outcome.precomputed_transactions, 4);
     assert!(outcome.receipts.iter().all(|receipt| receipt.success));
     let after = stage.after(&outcome);
     assert_eq!(after.account(&paid).unwrap().unwrap().nonce, 1);
@@ -384,7 +387,7 @@ fn a_creation_where_there_is_an_account_is_executed_ahead() {
     assert_eq!(after.slot_value(bare, 1), U256::from(9));
 }
 
-type Spoil = fn(&mut BlockAccessList);
+type BalMutation = fn(&mut BlockAccessList);
 
 /// The account that has most changes of this kind.
 fn busiest<T>(
@@ -400,8 +403,8 @@ fn busiest_slot(list: &mut BlockAccessList) -> &mut Vec<StorageChange> {
     slots.map(|slot| &mut slot.changes).max_by_key(|changes| changes.len()).unwrap()
 }
 
-/// Ways to lie that a well-formed list has.
-const LIES: [(&str, Spoil); 18] = [
+/// Wrong contents that leave a list well-formed.
+const LIES: [(&str, BalMutation); 18] = [
     ("nothing at all", |list| list.clear()),
     ("an account less, at the end", |list| drop(list.pop())),
     ("an account less, in the middle", |list| drop(list.remove(list.len() / 2))),
@@ -461,11 +464,11 @@ fn shift(index: &mut BlockAccessIndex) {
 
 #[test]
 fn a_list_that_lies_changes_nothing() {
-    let stage = Stage::new();
+    let stage = ParallelFixture::new();
     let block = without_blobs(crowd(3, 40)).block();
     let serial = stage.serial(&block).unwrap();
     let list = serial.access_list.clone().unwrap();
-    let truly = stage.parallel(&block, &list, 3).unwrap().ahead;
+    let truly = stage.parallel(&block, &list, 3).unwrap().precomputed_transactions;
     let mut found_out = 0;
     for (what, spoil) in LIES {
         let mut other = list.clone();
@@ -473,25 +476,25 @@ fn a_list_that_lies_changes_nothing() {
         assert_ne!(other, list, "{what}");
         for threads in [1, 3] {
             let parallel = stage.parallel(&block, &other, threads).unwrap();
-            // Reads that are counted are those of a block that is refused.
+            // The read counts may differ: such a block is refused anyway.
             same(&serial, &ExecutionOutcome { accesses: serial.accesses, ..parallel.clone() });
-            assert!(parallel.ahead <= truly, "{what}");
-            found_out += u64::from(parallel.ahead < truly);
+            assert!(parallel.precomputed_transactions <= truly, "{what}");
+            found_out += u64::from(parallel.precomputed_transactions < truly);
         }
-        // What is recorded is the truth, so the header that commits to the lie is found out.
+        // The recorded list is the true one, so a header that commits to the wrong list is invalid.
         assert_ne!(serial.access_list_hash().unwrap(), keccak256(alloy_rlp::encode(&other)));
     }
-    // Only some lies are of no consequence to anybody who reads.
+    // Only few of the wrong entries are never read.
     assert!(found_out > 20, "{found_out}");
 }
 
 #[test]
 fn a_block_is_invalid_for_the_same_reason() {
-    let stage = Stage::new();
+    let stage = ParallelFixture::new();
     let good = without_blobs(crowd(5, 30));
     let list = stage.serial(&good.block()).unwrap().access_list.unwrap();
-    type Break = fn(&mut Page);
-    let breaks: [(&str, Break); 5] = [
+    type BlockMutation = fn(&mut BlockDraft);
+    let breaks: [(&str, BlockMutation); 5] = [
         ("nonce", |page| {
             page.nonce(sender(0));
             page.send(sender(0), sender(1), 1, []);
@@ -532,7 +535,7 @@ fn a_block_is_invalid_for_the_same_reason() {
     }
 }
 
-/// A list by which everybody has enough of everything.
+/// A list that gives every account a very large balance.
 fn rich(list: &BlockAccessList) -> BlockAccessList {
     let mut list = list.clone();
     for account in &mut list {
@@ -544,8 +547,8 @@ fn rich(list: &BlockAccessList) -> BlockAccessList {
 
 #[test]
 fn room_in_a_block_is_counted_in_order() {
-    let stage = Stage::new();
-    let mut page = Page::default();
+    let stage = ParallelFixture::new();
+    let mut page = BlockDraft::default();
     for n in 0..5 {
         page.send(sender(n), COUNTER, 0, []);
     }
@@ -568,7 +571,7 @@ fn room_in_a_block_is_counted_in_order() {
 
 #[test]
 fn what_cannot_be_read_is_told_as_in_serial_execution() {
-    let mut stage = Stage::new();
+    let mut stage = ParallelFixture::new();
     let block = without_blobs(crowd(1, 30)).block();
     let list = stage.serial(&block).unwrap().access_list.unwrap();
     assert!(stage.world.codes.remove(&keccak256(TOKEN_CODE)).is_some());
@@ -580,27 +583,27 @@ fn what_cannot_be_read_is_told_as_in_serial_execution() {
 
 #[test]
 fn before_amsterdam_and_without_threads_it_is_serial() {
-    let stage = Stage::new();
+    let stage = ParallelFixture::new();
     let block = without_blobs(crowd(2, 20)).block();
     let serial = stage.serial(&block).unwrap();
     let list = serial.access_list.clone().unwrap();
     let none = stage.parallel(&block, &list, 0).unwrap();
     same(&serial, &none);
-    assert_eq!(none.ahead, 0);
+    assert_eq!(none.precomputed_transactions, 0);
     let spec = network("Osaka");
     let before = execute_block(&spec, &block, stage.input()).unwrap();
     let parallel = execute_block_in_parallel(&spec, &block, stage.input(), &list, 3).unwrap();
     same(&before, &parallel);
-    assert_eq!(parallel.ahead, 0);
+    assert_eq!(parallel.precomputed_transactions, 0);
 }
 
 #[test]
 fn an_account_that_is_there_and_empty_is_no_lie() {
-    // Nobody on mainnet has such an account any more; a test network may.
-    let mut stage = Stage::new();
+    // Mainnet has no such account any more; a test network may have some.
+    let mut stage = ParallelFixture::new();
     let empty = Address::repeat_byte(0x97);
     stage.world = stage.world.account(empty, Account::default());
-    let mut page = Page::default();
+    let mut page = BlockDraft::default();
     page.send(sender(0), empty, 0, []);
     page.send(sender(1), LOOKS, 0, empty.into_word());
     page.send(sender(2), sender(3), 1, []);
@@ -608,5 +611,5 @@ fn an_account_that_is_there_and_empty_is_no_lie() {
     let serial = stage.serial(&block).unwrap();
     let parallel = stage.parallel(&block, serial.access_list.as_ref().unwrap(), 2).unwrap();
     same(&serial, &parallel);
-    assert_eq!(parallel.ahead, 1);
+    assert_eq!(parallel.precomputed_transactions, 1);
 }

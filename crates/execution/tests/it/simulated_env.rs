@@ -1,4 +1,4 @@
-//! Environments of blocks that may never have been.
+//! Environments of blocks that may not exist.
 
 use alloy_primitives::B256;
 use retrie_chainspec::{ChainSpec, primitives::Header};

@@ -1,6 +1,6 @@
 //! One test per way a delta goes wrong, on hand-made blocks under mainnet's rules.
 
-use crate::common::world::*;
+use crate::common::fixtures::*;
 use alloy_consensus::{Signed, TxEip7702};
 use alloy_eips::{
     eip4895::{Withdrawal, Withdrawals},
@@ -15,12 +15,12 @@ use retrie_consensus::pre_byzantium_receipts_root;
 use retrie_execution::{
     DatabaseError, ExecutionError, ExecutionInput, execute_block, execute_block_with_observer,
 };
-use retrie_state::{Account, StateError, StateKey, StateReader, Value};
+use retrie_state::{Account, StateError, StateKey, StateReader, StateValue};
 
 #[test]
 fn selfdestruct_before_cancun_lists_every_slot() {
     let slots: Vec<_> = (0..300).map(|n| (n, n + 1)).collect();
-    let world = World::new().contract(CONTRACT, &DESTROY_CODE, &slots);
+    let world = StateFixture::new().contract(CONTRACT, &DESTROY_CODE, &slots);
     let (outcome, after) = world.run(&block(header(SHANGHAI), vec![call(0, CONTRACT, 0, [])]));
     assert_eq!(outcome.delta.wiped(), [CONTRACT]);
     assert_eq!(slot_changes(&outcome.delta), 300);
@@ -34,7 +34,7 @@ fn selfdestruct_before_cancun_lists_every_slot() {
 fn selfdestruct_on_a_partial_state_keeps_the_marker_and_known_slots() {
     // SLOAD(3), then SELFDESTRUCT.
     let code = [0x60, 0x03, 0x54, 0x50, 0x33, 0xff];
-    let mut world = World::new().contract(CONTRACT, &code, &[(3, 9), (4, 9)]);
+    let mut world = StateFixture::new().contract(CONTRACT, &code, &[(3, 9), (4, 9)]);
     world.state.partial = true;
     let (outcome, _) = world.run(&block(header(PETERSBURG), vec![call(0, CONTRACT, 0, [])]));
     assert_eq!(outcome.delta.wiped(), [CONTRACT]);
@@ -44,8 +44,8 @@ fn selfdestruct_on_a_partial_state_keeps_the_marker_and_known_slots() {
 
 #[test]
 fn selfdestruct_from_cancun_on_keeps_account_and_storage() {
-    let world = World::new().contract(CONTRACT, &DESTROY_CODE, &[(1, 1)]);
-    let world = World {
+    let world = StateFixture::new().contract(CONTRACT, &DESTROY_CODE, &[(1, 1)]);
+    let world = StateFixture {
         state: {
             let mut state = world.state.clone();
             let account = state.account(&CONTRACT).unwrap().unwrap();
@@ -67,7 +67,7 @@ fn a_contract_created_and_destroyed_in_one_transaction_leaves_no_trace() {
     // The init code writes a slot and destroys itself.
     let init = [0x60, 0x01, 0x60, 0x01, 0x55, 0x33, 0xff];
     for at in [PETERSBURG, CANCUN] {
-        let world = World::new().contract(FACTORY, &FACTORY_CODE, &[]);
+        let world = StateFixture::new().contract(FACTORY, &FACTORY_CODE, &[]);
         let (outcome, after) = world.run(&block(header(at), vec![call(0, FACTORY, 0, init)]));
         assert_eq!(outcome.delta.wiped(), [] as [Address; 0], "{at:?}");
         assert_eq!(slot_changes(&outcome.delta), 0, "{at:?}");
@@ -80,7 +80,7 @@ fn a_contract_created_and_destroyed_in_one_transaction_leaves_no_trace() {
 fn destroy_and_recreate_in_one_block_keeps_only_the_new_slots() {
     let init = init_code(&[(1, 1), (5, 5), (9, 7)], &DESTROY_CODE);
     let child = create2_address(&init);
-    let world = World::new().contract(FACTORY, &FACTORY_CODE, &[]).contract(
+    let world = StateFixture::new().contract(FACTORY, &FACTORY_CODE, &[]).contract(
         child,
         &DESTROY_CODE,
         &[(1, 9), (2, 9), (3, 9), (5, 5)],
@@ -104,7 +104,7 @@ fn destroy_and_recreate_in_one_block_keeps_only_the_new_slots() {
 fn recreated_storage_on_a_partial_state_keeps_known_previous_values() {
     let init = init_code(&[(1, 1)], &DESTROY_CODE);
     let child = create2_address(&init);
-    let mut world = World::new().contract(FACTORY, &FACTORY_CODE, &[]).contract(
+    let mut world = StateFixture::new().contract(FACTORY, &FACTORY_CODE, &[]).contract(
         child,
         &DESTROY_CODE,
         &[(1, 9), (2, 9)],
@@ -118,7 +118,7 @@ fn recreated_storage_on_a_partial_state_keeps_known_previous_values() {
 
 #[test]
 fn money_sent_to_a_destroyed_contract_makes_a_fresh_account() {
-    let world = World::new().contract(CONTRACT, &DESTROY_CODE, &[(1, 1)]);
+    let world = StateFixture::new().contract(CONTRACT, &DESTROY_CODE, &[(1, 1)]);
     let txs = vec![call(0, CONTRACT, 0, []), call(1, CONTRACT, 77, [])];
     let (outcome, after) = world.run(&block(header(PETERSBURG), txs));
     assert_eq!(after.account(&CONTRACT).unwrap(), Some(balance(77)));
@@ -129,7 +129,7 @@ fn money_sent_to_a_destroyed_contract_makes_a_fresh_account() {
 fn a_contract_created_over_storage_without_an_account_wipes_it() {
     let init = init_code(&[(1, 1)], &[0x00]);
     let child = create2_address(&init);
-    let mut world = World::new().contract(FACTORY, &FACTORY_CODE, &[]);
+    let mut world = StateFixture::new().contract(FACTORY, &FACTORY_CODE, &[]);
     world.state.set_slot(child, U256::from(1), U256::from(9));
     world.state.set_slot(child, U256::from(2), U256::from(9));
     let (outcome, after) = world.run(&block(header(PETERSBURG), vec![call(0, FACTORY, 0, init)]));
@@ -142,31 +142,32 @@ fn a_contract_created_over_storage_without_an_account_wipes_it() {
 #[test]
 fn touching_an_absent_account_makes_an_empty_leaf_only_before_eip161() {
     for (at, expected) in [(HOMESTEAD, true), (TANGERINE, true), (SPURIOUS_DRAGON, false)] {
-        let (outcome, after) = World::new().run(&block(header(at), vec![call(0, NOBODY, 0, [])]));
+        let (outcome, after) =
+            StateFixture::new().run(&block(header(at), vec![call(0, RECIPIENT, 0, [])]));
         let empty = expected.then(Account::default);
-        assert_eq!(after.account(&NOBODY).unwrap(), empty, "{at:?}");
+        assert_eq!(after.account(&RECIPIENT).unwrap(), empty, "{at:?}");
         let expected = empty.map(|empty| (None, Some(empty.encode())));
-        assert_eq!(change(&outcome.delta, StateKey::Account(NOBODY)), expected, "{at:?}");
+        assert_eq!(change(&outcome.delta, StateKey::Account(RECIPIENT)), expected, "{at:?}");
     }
 }
 
 #[test]
 fn touching_an_empty_account_removes_it_with_its_storage_only_from_eip161_on() {
     for (at, stays) in [(TANGERINE, true), (SPURIOUS_DRAGON, false), (CANCUN, false)] {
-        let mut world = World::new().account(NOBODY, Account::default());
-        world.state.set_slot(NOBODY, U256::from(1), U256::from(1));
-        let (outcome, after) = world.run(&block(header(at), vec![call(0, NOBODY, 0, [])]));
-        assert_eq!(after.account(&NOBODY).unwrap().is_some(), stays, "{at:?}");
-        assert_eq!(after.slots_of(&NOBODY).unwrap().len(), usize::from(stays), "{at:?}");
+        let mut world = StateFixture::new().account(RECIPIENT, Account::default());
+        world.state.set_slot(RECIPIENT, U256::from(1), U256::from(1));
+        let (outcome, after) = world.run(&block(header(at), vec![call(0, RECIPIENT, 0, [])]));
+        assert_eq!(after.account(&RECIPIENT).unwrap().is_some(), stays, "{at:?}");
+        assert_eq!(after.slots_of(&RECIPIENT).unwrap().len(), usize::from(stays), "{at:?}");
         assert_eq!(outcome.delta.wiped().len(), usize::from(!stays), "{at:?}");
     }
 }
 
 #[test]
 fn an_untouched_empty_account_stays() {
-    let world = World::new().account(NOBODY, Account::default());
+    let world = StateFixture::new().account(RECIPIENT, Account::default());
     let (outcome, _) = world.run(&block(header(SPURIOUS_DRAGON), vec![call(0, SENDER, 0, [])]));
-    assert_eq!(change(&outcome.delta, StateKey::Account(NOBODY)), None);
+    assert_eq!(change(&outcome.delta, StateKey::Account(RECIPIENT)), None);
 }
 
 #[test]
@@ -178,14 +179,14 @@ fn a_failed_call_still_clears_an_empty_ripemd_precompile() {
         0x60, 0x00, 0x60, 0x00, 0x60, 0x00, 0x60, 0x00, 0x60, 0x00, 0x60, 0x03, 0x60, 0x00, 0xf1,
         0xfe,
     ];
-    for (empty, cleared) in [(ripemd, true), (NOBODY, false)] {
+    for (empty, cleared) in [(ripemd, true), (RECIPIENT, false)] {
         let mut code = code;
         if !cleared {
             code[11] = 0x44; // another empty account, at 0x44
         }
         let address = if cleared { empty } else { Address::with_last_byte(0x44) };
         let world =
-            World::new().contract(CONTRACT, &code, &[]).account(address, Account::default());
+            StateFixture::new().contract(CONTRACT, &code, &[]).account(address, Account::default());
         let (_, after) = world.run(&block(header(SPURIOUS_DRAGON), vec![call(0, CONTRACT, 0, [])]));
         assert_eq!(after.account(&address).unwrap().is_none(), cleared, "{address}");
     }
@@ -200,7 +201,7 @@ fn writing_zero_deletes_and_writing_back_is_no_change() {
         input.extend(U256::from(value).to_be_bytes_vec());
         call(nonce, CONTRACT, 0, input)
     };
-    let world = World::new().contract(CONTRACT, &code, &[(1, 1), (2, 2), (3, 3)]);
+    let world = StateFixture::new().contract(CONTRACT, &code, &[(1, 1), (2, 2), (3, 3)]);
     let txs = vec![
         store(0, 1, 0), // delete
         store(1, 2, 9), // there
@@ -223,13 +224,13 @@ fn writing_zero_deletes_and_writing_back_is_no_change() {
 fn withdrawals_are_in_the_delta() {
     let withdrawal = |address, amount| Withdrawal { address, amount, ..Default::default() };
     let mut sealed = block(header(SHANGHAI), Vec::new()).into_block();
-    let list = vec![withdrawal(NOBODY, 3), withdrawal(NOBODY, 4), withdrawal(CONTRACT, 0)];
+    let list = vec![withdrawal(RECIPIENT, 3), withdrawal(RECIPIENT, 4), withdrawal(CONTRACT, 0)];
     sealed.body.withdrawals = Some(Withdrawals::new(list));
     let block = RecoveredBlock::new_unhashed(sealed, Vec::new());
-    // A withdrawal of nothing touches: it clears an empty account and makes none.
-    for world in [World::new(), World::new().account(CONTRACT, Account::default())] {
+    // A withdrawal of zero is a touch: it clears an empty account and creates none.
+    for world in [StateFixture::new(), StateFixture::new().account(CONTRACT, Account::default())] {
         let (_, after) = world.run(&block);
-        assert_eq!(after.account(&NOBODY).unwrap(), Some(balance(7_000_000_000)));
+        assert_eq!(after.account(&RECIPIENT).unwrap(), Some(balance(7_000_000_000)));
         assert_eq!(after.account(&CONTRACT).unwrap(), None);
         assert_eq!(after.account(&COINBASE).unwrap(), None);
     }
@@ -241,18 +242,18 @@ fn block_and_ommer_rewards_are_in_the_delta() {
     let ommer = |number, beneficiary| Header { number, beneficiary, ..Default::default() };
     let mut sealed = block(header(HOMESTEAD), Vec::new()).into_block();
     let number = HOMESTEAD.number;
-    sealed.body.ommers = vec![ommer(number - 1, NOBODY), ommer(number - 2, COINBASE)];
+    sealed.body.ommers = vec![ommer(number - 1, RECIPIENT), ommer(number - 2, COINBASE)];
     let block = RecoveredBlock::new_unhashed(sealed.clone(), Vec::new());
-    let (outcome, after) = World::new().run(&block);
+    let (outcome, after) = StateFixture::new().run(&block);
     assert_eq!(outcome.delta.len(), 2);
-    assert_eq!(after.account(&NOBODY).unwrap(), Some(balance(5 * ETHER / 8 * 7)));
+    assert_eq!(after.account(&RECIPIENT).unwrap(), Some(balance(5 * ETHER / 8 * 7)));
     let coinbase = U256::from(5 * ETHER) + U256::from(5 * ETHER / 16 + 5 * ETHER / 8 * 6);
     assert_eq!(after.account(&COINBASE).unwrap().unwrap().balance, coinbase);
 
     for number in [number, number - 8, 0, u64::MAX] {
-        sealed.body.ommers = vec![ommer(number, NOBODY)];
+        sealed.body.ommers = vec![ommer(number, RECIPIENT)];
         let block = RecoveredBlock::new_unhashed(sealed.clone(), Vec::new());
-        let error = World::new().try_run(&block).unwrap_err();
+        let error = StateFixture::new().try_run(&block).unwrap_err();
         assert!(matches!(error, ExecutionError::InvalidBlock { .. }), "{error}");
     }
 }
@@ -261,10 +262,10 @@ fn block_and_ommer_rewards_are_in_the_delta() {
 fn the_dao_is_drained_before_the_first_transaction() {
     use alloy_evm::eth::dao_fork::{DAO_HARDFORK_ACCOUNTS, DAO_HARDFORK_BENEFICIARY};
     let [first, second, third, ..] = DAO_HARDFORK_ACCOUNTS;
-    let world = World::new().account(first, balance(10)).account(second, balance(1 << 60));
+    let world = StateFixture::new().account(first, balance(10)).account(second, balance(1 << 60));
     let mut sent = vec![call(0, first, 5, [])];
     let (outcome, after) = world.run(&block(header(DAO), sent.clone()));
-    // What arrives afterwards is not drained; all listed accounts exist from then on.
+    // A payment after the drain stays; all listed accounts exist from then on.
     assert_eq!(after.account(&first).unwrap(), Some(balance(5)));
     assert_eq!(after.account(&second).unwrap(), Some(Account::default()));
     assert_eq!(after.account(&third).unwrap(), Some(Account::default()));
@@ -273,7 +274,7 @@ fn the_dao_is_drained_before_the_first_transaction() {
     assert_eq!(outcome.gas_used, 21_000);
 
     // The observer sees the transfer with transaction 0.
-    sent.push(call(1, NOBODY, 1, []));
+    sent.push(call(1, RECIPIENT, 1, []));
     let mut seen = Vec::new();
     let input = ExecutionInput::new(&world.state, &world.codes, &());
     execute_block_with_observer(
@@ -296,10 +297,10 @@ fn the_dao_is_drained_before_the_first_transaction() {
 fn system_calls_write_the_parent_hash_and_beacon_root() {
     let history = alloy_eips::eip2935::HISTORY_STORAGE_ADDRESS;
     let roots = alloy_eips::eip4788::BEACON_ROOTS_ADDRESS;
-    let world = World::new()
+    let world = StateFixture::new()
         .contract(history, &alloy_eips::eip2935::HISTORY_STORAGE_CODE, &[])
         .contract(roots, &alloy_eips::eip4788::BEACON_ROOTS_CODE, &[]);
-    let (outcome, after) = world.run(&block(header(PRAGUE), vec![call(0, NOBODY, 1, [])]));
+    let (outcome, after) = world.run(&block(header(PRAGUE), vec![call(0, RECIPIENT, 1, [])]));
     assert_eq!(slot_changes(&outcome.delta), 3);
     let stored = after.slot_value(history, (PRAGUE.number - 1) % 8191);
     assert_eq!(B256::from(stored), B256::repeat_byte(0x11));
@@ -317,7 +318,7 @@ fn system_calls_write_the_parent_hash_and_beacon_root() {
 fn a_block_without_a_request_contract_is_invalid_from_prague_on() {
     for contract in PRAGUE_REQUEST_CONTRACTS {
         for account in [None, Some(balance(1))] {
-            let mut world = World::new();
+            let mut world = StateFixture::new();
             world.state.values.remove(&StateKey::Account(contract));
             if let Some(account) = account {
                 world = world.account(contract, account);
@@ -350,7 +351,7 @@ fn delegation_puts_code_on_a_plain_account() {
         ..Default::default()
     };
     let tx = Transaction::Eip7702(Signed::new_unhashed(tx, signature()));
-    let (outcome, after) = World::new().run(&block(header(PRAGUE), vec![tx]));
+    let (outcome, after) = StateFixture::new().run(&block(header(PRAGUE), vec![tx]));
     let designator = [&[0xef, 0x01, 0x00], CONTRACT.as_slice()].concat();
     let account = after.account(&authority).unwrap().unwrap();
     assert_eq!(account.code_hash, keccak256(&designator));
@@ -373,8 +374,9 @@ fn constantinople_without_petersburg_meters_net_gas() {
         (bytes!("600060005560016000556000600055"), 1, 10_218, 19_800),
     ];
     for (code, before, gas, refund) in rows {
-        let world = World::new().contract(CONTRACT, &code, &[(0, before)]);
-        let block = block(header(At { number: 1, timestamp: 1 }), vec![call(0, CONTRACT, 0, [])]);
+        let world = StateFixture::new().contract(CONTRACT, &code, &[(0, before)]);
+        let block =
+            block(header(ForkPoint { number: 1, timestamp: 1 }), vec![call(0, CONTRACT, 0, [])]);
         let input = ExecutionInput::new(&world.state, &world.codes, &());
         let outcome = execute_block(&constantinople, &block, input).unwrap();
         let spent = 21_000 + gas;
@@ -388,20 +390,20 @@ fn constantinople_without_petersburg_meters_net_gas() {
 #[test]
 fn errors_tell_a_bad_transaction_from_a_bad_state() {
     // A wrong nonce in the second transaction.
-    let txs = vec![call(0, NOBODY, 1, []), call(5, NOBODY, 1, [])];
-    let error = World::new().try_run(&block(header(PETERSBURG), txs)).unwrap_err();
+    let txs = vec![call(0, RECIPIENT, 1, []), call(5, RECIPIENT, 1, [])];
+    let error = StateFixture::new().try_run(&block(header(PETERSBURG), txs)).unwrap_err();
     assert!(error.is_invalid_block());
     assert!(matches!(error, ExecutionError::InvalidTransaction { index: 1, .. }), "{error}");
 
     // More gas than the block has.
     let mut small = header(PETERSBURG);
     small.gas_limit = 1_010_000;
-    let txs = vec![call(0, NOBODY, 1, []), call(1, NOBODY, 1, [])];
-    let error = World::new().try_run(&block(small, txs)).unwrap_err();
+    let txs = vec![call(0, RECIPIENT, 1, []), call(1, RECIPIENT, 1, [])];
+    let error = StateFixture::new().try_run(&block(small, txs)).unwrap_err();
     assert!(matches!(error, ExecutionError::InvalidTransaction { index: 1, .. }), "{error}");
 
     // A code that is not stored.
-    let mut world = World::new().contract(CONTRACT, &DESTROY_CODE, &[]);
+    let mut world = StateFixture::new().contract(CONTRACT, &DESTROY_CODE, &[]);
     world.codes.clear();
     let bad = block(header(PETERSBURG), vec![call(0, CONTRACT, 0, [])]);
     let error = world.try_run(&bad).unwrap_err();
@@ -414,27 +416,27 @@ fn errors_tell_a_bad_transaction_from_a_bad_state() {
 
     // A block hash that is not known: BLOCKHASH(number - 2); the parent's comes from the header.
     let ask = |back: u8| [0x60, back, 0x43, 0x03, 0x40, 0x60, 0x00, 0x55];
-    let world = World::new().contract(CONTRACT, &ask(2), &[]);
+    let world = StateFixture::new().contract(CONTRACT, &ask(2), &[]);
     let error = world.try_run(&bad).unwrap_err();
     let ExecutionError::Database { source, .. } = &error else { panic!("{error}") };
     assert!(matches!(**source, DatabaseError::MissingBlockHash { .. }), "{error}");
-    let (_, after) = World::new().contract(CONTRACT, &ask(1), &[]).run(&bad);
+    let (_, after) = StateFixture::new().contract(CONTRACT, &ask(1), &[]).run(&bad);
     assert_eq!(B256::from(after.slot_value(CONTRACT, 0)), B256::repeat_byte(0x11));
 
     // A state that cannot be read, in a transaction and around them.
     #[derive(Debug)]
-    struct Broken(Address);
-    impl StateReader for Broken {
-        fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+    struct BrokenState(Address);
+    impl StateReader for BrokenState {
+        fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
             if *key.address() == self.0 { Err(StateError::Poisoned) } else { Ok(None) }
         }
-        fn slots_of(&self, _: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+        fn slots_of(&self, _: &Address) -> Result<Vec<(B256, StateValue)>, StateError> {
             Err(StateError::Poisoned)
         }
     }
     for (broken, at) in [(SENDER, Some(0)), (COINBASE, None)] {
-        let txs = if at.is_some() { vec![call(0, NOBODY, 1, [])] } else { Vec::new() };
-        let reader = Broken(broken);
+        let txs = if at.is_some() { vec![call(0, RECIPIENT, 1, [])] } else { Vec::new() };
+        let reader = BrokenState(broken);
         let input = ExecutionInput::new(&reader, &(), &());
         let error = execute_block(&ChainSpec::mainnet(), &block(header(PETERSBURG), txs), input)
             .unwrap_err();
@@ -445,18 +447,19 @@ fn errors_tell_a_bad_transaction_from_a_bad_state() {
     // A header without a field of its fork.
     let mut lacking = header(CANCUN);
     lacking.parent_beacon_block_root = None;
-    let error = World::new().try_run(&block(lacking, Vec::new())).unwrap_err();
+    let error = StateFixture::new().try_run(&block(lacking, Vec::new())).unwrap_err();
     assert!(matches!(error, ExecutionError::InvalidBlock { .. }), "{error}");
     let mut lacking = header(CANCUN);
     lacking.excess_blob_gas = None;
-    let error = World::new().try_run(&block(lacking, vec![call(0, NOBODY, 0, [])])).unwrap_err();
+    let error =
+        StateFixture::new().try_run(&block(lacking, vec![call(0, RECIPIENT, 0, [])])).unwrap_err();
     assert!(matches!(error, ExecutionError::InvalidBlock { .. }), "{error}");
 }
 
 #[test]
 fn an_observer_can_stop_the_execution() {
-    let world = World::new();
-    let txs = vec![call(0, NOBODY, 1, []), call(1, NOBODY, 1, [])];
+    let world = StateFixture::new();
+    let txs = vec![call(0, RECIPIENT, 1, []), call(1, RECIPIENT, 1, [])];
     let input = ExecutionInput::new(&world.state, &world.codes, &());
     let error = execute_block_with_observer(
         &ChainSpec::mainnet(),
@@ -471,7 +474,8 @@ fn an_observer_can_stop_the_execution() {
 
 #[test]
 fn receipts_before_byzantium_need_one_root_each() {
-    let (outcome, _) = World::new().run(&block(header(HOMESTEAD), vec![call(0, NOBODY, 1, [])]));
+    let (outcome, _) =
+        StateFixture::new().run(&block(header(HOMESTEAD), vec![call(0, RECIPIENT, 1, [])]));
     let root = |byte| pre_byzantium_receipts_root(&outcome.receipts, &[B256::repeat_byte(byte)]);
     assert!(root(1).is_some());
     assert_ne!(root(1), root(2));
@@ -480,7 +484,7 @@ fn receipts_before_byzantium_need_one_root_each() {
 
 #[test]
 fn empty_blocks_execute_in_microseconds() {
-    let world = World::new();
+    let world = StateFixture::new();
     let spec = ChainSpec::mainnet();
     let empty = block(header(HOMESTEAD), Vec::new());
     let input = ExecutionInput::new(&world.state, &world.codes, &());

@@ -1,6 +1,6 @@
-//! Bundles: each stands alone, and is executed on what it lists.
+//! Bundles as a source. Each block is executed on the state in its bundle.
 
-use super::{BlockData, BlockSource, Blocks, Changes, Needs, chain::codes_of};
+use super::{BlockChanges, BlockData, BlockNeeds, BlockNumbers, BlockSource, chain::codes_of};
 use crate::ExportError;
 use alloy_primitives::B256;
 use retrie_chainspec::ChainSpec;
@@ -11,14 +11,14 @@ use retrie_pipeline::{
 use retrie_sources::{Bundle, BundleFile, BundleKind};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Blocks of bundles. Of several bundles of one block a witness is taken before the others, as it knows
-/// the whole state that the block touches.
+/// Blocks of bundles. If a block has several bundles, a witness bundle is preferred, as it has the
+/// whole state that the block touches.
 #[derive(Debug)]
 pub struct BundleSource<'a> {
     options: &'a BundleReplayOptions<'a>,
     files: BTreeMap<u64, Vec<BundleFile>>,
-    blocks: Blocks,
-    /// The bundle that was read last: it is asked for more than once.
+    blocks: BlockNumbers,
+    /// The last loaded bundle, as a bundle is read several times.
     last: Option<Bundle>,
     without_ommers: Vec<u64>,
 }
@@ -36,7 +36,7 @@ impl<'a> BundleSource<'a> {
                 of_block.push(bundle);
             }
         }
-        let blocks = Blocks::Listed(files.keys().copied().collect());
+        let blocks = BlockNumbers::Listed(files.keys().copied().collect());
         Self { options, files, blocks, last: None, without_ommers: Vec::new() }
     }
 
@@ -45,18 +45,18 @@ impl<'a> BundleSource<'a> {
         self.files.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no blocks.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// Blocks of which there are several bundles.
+    /// Number of blocks with several bundles.
     pub fn repeated(&self) -> usize {
         self.files.values().filter(|files| files.len() > 1).count()
     }
 
-    /// Blocks so far whose changes were asked for and are left out, because the bundle does not have the
-    /// ommers that they pay.
+    /// Blocks so far whose changes were requested but left out, as the bundle lacks the ommers that
+    /// the block pays.
     pub fn without_ommers(&self) -> &[u64] {
         &self.without_ommers
     }
@@ -87,7 +87,7 @@ impl BlockSource for BundleSource<'_> {
         &self.options.spec
     }
 
-    fn blocks(&self) -> &Blocks {
+    fn blocks(&self) -> &BlockNumbers {
         &self.blocks
     }
 
@@ -95,7 +95,7 @@ impl BlockSource for BundleSource<'_> {
         Ok(self.load(number)?.hash)
     }
 
-    fn read(&mut self, number: u64, needs: Needs) -> Result<BlockData, ExportError> {
+    fn read(&mut self, number: u64, needs: BlockNeeds) -> Result<BlockData, ExportError> {
         let options = self.options;
         let bundle = self.load(number)?;
         let ommers_known = bundle.ommers_known;
@@ -110,7 +110,7 @@ impl BlockSource for BundleSource<'_> {
                 let stored = |hash: &B256| Ok(stored.get(hash).cloned());
                 let codes = codes_of(number, &outcome.delta, outcome.codes, stored)?;
                 data.receipts = needs.receipts.then_some(outcome.receipts);
-                data.changes = Some(Changes { delta: outcome.delta, codes });
+                data.changes = Some(BlockChanges { delta: outcome.delta, codes });
             } else {
                 data.receipts = needs.receipts.then_some(executed.outcome.receipts);
             }

@@ -1,9 +1,10 @@
-//! The canonical blocks of a datadir, as one snapshot has them.
+//! The canonical blocks in a snapshot of a datadir.
 //!
-//! What a block changed is found by executing it on the state of its parent: that works wherever old
-//! states can be read, by flat history or the backend's own, and the header vouches for the outcome.
+//! The changes of a block are found by executing it on the state of its parent. This works if old
+//! states can be read, by flat history or the backend's own history, and the outcome is checked
+//! against the header.
 
-use super::{BlockData, BlockSource, Blocks, Changes, Needs};
+use super::{BlockChanges, BlockData, BlockNeeds, BlockNumbers, BlockSource};
 use crate::ExportError;
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, map::HashMap};
 use retrie_chainspec::{ChainSpec, primitives::RecoveredBlock};
@@ -12,10 +13,10 @@ use retrie_execution::{
     BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, LayeredState,
     execute_block,
 };
-use retrie_pipeline::{StatePatch, States, genesis_delta, validate_outcome};
+use retrie_pipeline::{StatePatch, StoreSet, genesis_delta, validate_outcome};
 use retrie_state::{
-    Account, AnyBackend, At, BlockRef, StateAt, StateDelta, StateError, StateKey, StateStore,
-    StoreError, Value,
+    Account, AnyBackend, BlockRef, StateDelta, StateError, StateId, StateKey, StateProvider,
+    StateStore, StateValue, StoreError,
 };
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
@@ -24,8 +25,8 @@ pub struct ChainSource {
     read: Arc<ReadTxn>,
     spec: Arc<ChainSpec>,
     backend: Arc<dyn AnyBackend>,
-    blocks: Blocks,
-    /// Opened when it is first asked for.
+    blocks: BlockNumbers,
+    /// Opened on first use.
     store: Option<StateStore>,
     codes: CodeCache,
 }
@@ -37,11 +38,11 @@ impl fmt::Debug for ChainSource {
 }
 
 impl ChainSource {
-    /// The blocks from `from`, or the first there is, to `to`, or the head, of a datadir that was made by
+    /// The blocks from `from` (default: the first) to `to` (default: the head) of a datadir made by
     /// `backend`.
     ///
     /// # Errors
-    /// If they are not all there, or reading fails.
+    /// If some of them do not exist, or reading fails.
     pub fn new(
         read: Arc<ReadTxn>,
         spec: Arc<ChainSpec>,
@@ -55,27 +56,27 @@ impl ChainSource {
         let (from, to) = (from.unwrap_or(first.number), to.unwrap_or(tip.number));
         if from > to || from < first.number || to > tip.number {
             let (first, last) = (first.number, tip.number);
-            return Err(ExportError::NotThere { from, to, first, last });
+            return Err(ExportError::MissingBlocks { from, to, first, last });
         }
-        let (blocks, codes) = (Blocks::Range(from..=to), CodeCache::default());
+        let (blocks, codes) = (BlockNumbers::Range(from..=to), CodeCache::default());
         Ok(Self { read, spec, backend, blocks, store: None, codes })
     }
 
     /// Numbers of its blocks.
     pub fn range(&self) -> RangeInclusive<u64> {
         match &self.blocks {
-            Blocks::Range(range) => range.clone(),
-            Blocks::Listed(_) => unreachable!("a chain has no gaps"),
+            BlockNumbers::Range(range) => range.clone(),
+            BlockNumbers::Listed(_) => unreachable!("a chain has no gaps"),
         }
     }
 
-    /// Executes a block on the kept state of its parent.
+    /// Executes a block on the stored state of its parent.
     fn execute(&mut self, block: &RecoveredBlock) -> Result<ExecutionOutcome, ExportError> {
         let (number, hash) = (block.header().number, block.hash());
         let store = match &mut self.store {
             Some(store) => store,
             none => {
-                let store = States::open_one_to_read(&self.read, self.backend.clone(), false);
+                let store = StoreSet::open_read_only(&self.read, self.backend.clone(), false);
                 none.insert(store.map_err(|error| ExportError::State(Box::new(error)))?)
             }
         };
@@ -83,10 +84,10 @@ impl ChainSource {
         let parent = number.checked_sub(1).ok_or(ExportError::NoBlock { number })?;
         let parent = BlockRef::new(parent, block.header().parent_hash);
         let state = state_after(store, parent).map_err(no_state)?;
-        let rest = Rest(&self.read);
+        let rest = ChainContext(&self.read);
         let mut state = LayeredState::new(state);
         let patch = StatePatch::stored(&*self.read, &hash)?;
-        patch.iter().for_each(|patch| state.lay(patch.delta.clone(), []));
+        patch.iter().for_each(|patch| state.push_delta(patch.delta.clone(), []));
         let input = ExecutionInput::new(&state, &rest, &rest).with_code_cache(&self.codes);
         let spec = self.spec.for_header(block.header());
         let failed = |source| ExportError::Execution { number, hash, source: Box::new(source) };
@@ -106,7 +107,7 @@ impl BlockSource for ChainSource {
         &self.spec
     }
 
-    fn blocks(&self) -> &Blocks {
+    fn blocks(&self) -> &BlockNumbers {
         &self.blocks
     }
 
@@ -114,7 +115,7 @@ impl BlockSource for ChainSource {
         self.read.canonical_hash(number)?.ok_or(ExportError::NoBlock { number })
     }
 
-    fn read(&mut self, number: u64, needs: Needs) -> Result<BlockData, ExportError> {
+    fn read(&mut self, number: u64, needs: BlockNeeds) -> Result<BlockData, ExportError> {
         let hash = self.hash(number)?;
         let block = self.read.recovered_block(&hash)?.ok_or(ExportError::NoBlock { number })?;
         let mut data = BlockData::new(&self.spec, block)?;
@@ -123,7 +124,7 @@ impl BlockSource for ChainSource {
             data.receipts = needs.receipts.then(Vec::new);
             let of_genesis = || {
                 let (delta, codes) = genesis_delta(&self.spec);
-                Changes { delta, codes: codes.into_iter().collect() }
+                BlockChanges { delta, codes: codes.into_iter().collect() }
             };
             data.changes = needs.changes.then(of_genesis);
             return Ok(data);
@@ -131,13 +132,13 @@ impl BlockSource for ChainSource {
         if needs.receipts {
             data.receipts = self.read.receipts(&hash)?;
         }
-        // Receipts that are not kept come from the execution as well.
+        // Receipts that were pruned come from the execution.
         if needs.changes || (needs.receipts && data.receipts.is_none()) {
             let outcome = self.execute(&data.block)?;
             if needs.changes {
                 let stored = |hash: &B256| Ok(self.read.code(hash)?);
                 let codes = codes_of(number, &outcome.delta, outcome.codes, stored)?;
-                data.changes = Some(Changes { delta: outcome.delta, codes });
+                data.changes = Some(BlockChanges { delta: outcome.delta, codes });
             }
             if needs.receipts {
                 data.receipts.get_or_insert(outcome.receipts);
@@ -147,10 +148,10 @@ impl BlockSource for ChainSource {
     }
 }
 
-/// The state after a canonical block, by whichever way leads to it.
-fn state_after(store: &StateStore, block: BlockRef) -> Result<StateAt, StateError> {
+/// Opens the state after a canonical block in any way that works.
+fn state_after(store: &StateStore, block: BlockRef) -> Result<StateProvider, StateError> {
     if store.tip().is_some_and(|tip| tip.block == block) {
-        return store.at(At::Tip);
+        return store.at(StateId::Tip);
     }
     if store.backend().history().is_some() {
         match store.history(block) {
@@ -158,15 +159,15 @@ fn state_after(store: &StateStore, block: BlockRef) -> Result<StateAt, StateErro
             state => return state,
         }
     }
-    match store.flat_history(At::Tip, block.number) {
+    match store.flat_history(StateId::Tip, block.number) {
         Err(beyond @ StateError::BeyondHistory { .. }) => {
-            store.at(At::Block(block.hash)).map_err(|_| beyond)
+            store.at(StateId::Block(block.hash)).map_err(|_| beyond)
         }
         state => state,
     }
 }
 
-/// The codes that accounts of `delta` had and have: of those it made, and as `stored` has them.
+/// Codes of accounts in `delta`, before and after: codes in `made`, and others from `stored`.
 pub(super) fn codes_of(
     number: u64,
     delta: &StateDelta,
@@ -194,22 +195,22 @@ fn no_code(number: u64, hash: B256, address: Address) -> ExportError {
     ExportError::NoCode { number, hash, address }
 }
 
-fn code_hash(value: &Option<Value>) -> B256 {
+fn code_hash(value: &Option<StateValue>) -> B256 {
     let account = value.as_ref().and_then(|value| Account::decode(value));
     account.map_or(KECCAK256_EMPTY, |account| account.code_hash)
 }
 
-/// What an execution reads beside the state.
-struct Rest<'a>(&'a ReadTxn);
+/// Codes and block hashes for an execution.
+struct ChainContext<'a>(&'a ReadTxn);
 
-impl CodeReader for Rest<'_> {
+impl CodeReader for ChainContext<'_> {
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
         let code = self.0.code(hash);
         code.map_err(|error| StoreError::new(format!("reading code {hash}"), error).into())
     }
 }
 
-impl BlockHashes for Rest<'_> {
+impl BlockHashes for ChainContext<'_> {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
         self.0.canonical_hash(number).map_err(|error| {
             let action = format!("looking for ancestor {number}");

@@ -1,4 +1,4 @@
-//! Where blocks come from, and what is known of each.
+//! Sources of blocks, and the data of a block.
 
 mod bundles;
 mod chain;
@@ -16,23 +16,24 @@ use retrie_chainspec::{
 use retrie_state::StateDelta;
 use std::{ops::RangeInclusive, sync::Arc};
 
-/// Numbers of blocks, rising.
+/// Ascending block numbers.
 #[derive(Clone, Debug)]
-pub enum Blocks {
-    /// All of a range.
+pub enum BlockNumbers {
+    /// All numbers of a range.
     Range(RangeInclusive<u64>),
-    /// These.
+    /// Single numbers.
     Listed(Vec<u64>),
 }
 
-impl Blocks {
-    /// Cuts them into chunks of `size`: a range at the multiples of `size`, a list into so many each.
+impl BlockNumbers {
+    /// Cuts the numbers into chunks: a range at multiples of `size`, a list after every `size`
+    /// numbers.
     pub(crate) fn chunks(&self, size: u64) -> Box<dyn Iterator<Item = Vec<u64>> + '_> {
         let size = size.max(1);
         match self {
             Self::Range(range) => {
                 let (first, last) = (*range.start(), *range.end());
-                // Of an empty range none is left.
+                // An empty range has no chunks.
                 let chunks = (first / size..=last / size).filter(move |_| first <= last);
                 Box::new(chunks.map(move |chunk| {
                     let (begin, end) = (chunk * size, (chunk * size).saturating_add(size - 1));
@@ -47,46 +48,48 @@ impl Blocks {
     }
 }
 
-/// What is wanted of a block beside itself.
+/// The parts that are needed beside the block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Needs {
+pub struct BlockNeeds {
     /// Its receipts.
     pub receipts: bool,
-    /// What it changed.
+    /// Its state changes.
     pub changes: bool,
 }
 
-/// What a block has done to the state.
+/// The state changes of a block.
 #[derive(Clone, Debug, Default)]
-pub struct Changes {
+pub struct BlockChanges {
     /// Keys with their values before and after.
     pub delta: StateDelta,
-    /// Codes that changed accounts had or have, by hash; none for the empty one.
+    /// Codes that the changed accounts had before and have after the block, by hash, without the
+    /// empty code.
     pub codes: HashMap<B256, Bytes>,
 }
 
-/// A block with all that is asked for of it.
+/// A block with the requested parts.
 #[derive(Clone, Debug)]
 pub struct BlockData {
     /// The block.
     pub block: RecoveredBlock,
-    /// Sum of the difficulties up to and with it, where it is known.
+    /// Total difficulty up to and including the block, if it is known.
     pub total_difficulty: Option<U256>,
-    /// Whether the block has its ommers here.
+    /// Whether the block's ommers are known.
     pub ommers_known: bool,
-    /// Its receipts; `None` unless asked for.
+    /// Its receipts; `None` if they were not requested.
     pub receipts: Option<Vec<Receipt>>,
-    /// State roots after each transaction, which receipts before Byzantium hold, where they are known.
+    /// State roots after each transaction, which receipts before Byzantium hold, if they are known.
     pub roots: Option<Vec<B256>>,
-    /// What it changed; `None` unless asked for, or where ommers that it pays are not known.
-    pub changes: Option<Changes>,
+    /// Its state changes; `None` if they were not requested, or if ommers that it pays are not
+    /// known.
+    pub changes: Option<BlockChanges>,
     pub(crate) chain_id: u64,
     pub(crate) has_status: bool,
     pub(crate) blob_params: Option<BlobParams>,
 }
 
 impl BlockData {
-    /// A block by itself.
+    /// A block without the other parts.
     ///
     /// # Errors
     /// If its number or time does not fit into the column.
@@ -115,57 +118,60 @@ impl BlockData {
     }
 }
 
-/// Where blocks come from.
+/// A source of blocks.
 pub trait BlockSource {
     /// The chain's rules.
     fn spec(&self) -> &Arc<ChainSpec>;
 
-    /// Which blocks there are.
-    fn blocks(&self) -> &Blocks;
+    /// Numbers of its blocks.
+    fn blocks(&self) -> &BlockNumbers;
 
-    /// Hash of one of them.
+    /// Hash of a block.
     ///
     /// # Errors
-    /// If it is not there, or reading fails.
+    /// If the block does not exist, or reading fails.
     fn hash(&mut self, number: u64) -> Result<B256, ExportError>;
 
-    /// One of them.
+    /// A block with the parts in `needs`.
     ///
     /// # Errors
-    /// If it is not there, or what is needed of it, or reading fails.
-    fn read(&mut self, number: u64, needs: Needs) -> Result<BlockData, ExportError>;
+    /// If the block or a part does not exist, or reading fails.
+    fn read(&mut self, number: u64, needs: BlockNeeds) -> Result<BlockData, ExportError>;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ends(blocks: &Blocks, size: u64) -> Vec<(u64, u64)> {
+    fn ends(blocks: &BlockNumbers, size: u64) -> Vec<(u64, u64)> {
         blocks.chunks(size).map(|chunk| (chunk[0], chunk[chunk.len() - 1])).collect()
     }
 
     #[test]
     fn chunks_of_a_range_end_at_multiples_and_miss_nothing() {
-        assert_eq!(ends(&Blocks::Range(0..=2), 1000), [(0, 2)]);
-        assert_eq!(ends(&Blocks::Range(0..=999), 1000), [(0, 999)]);
+        assert_eq!(ends(&BlockNumbers::Range(0..=2), 1000), [(0, 2)]);
+        assert_eq!(ends(&BlockNumbers::Range(0..=999), 1000), [(0, 999)]);
         assert_eq!(
-            ends(&Blocks::Range(999..=2000), 1000),
+            ends(&BlockNumbers::Range(999..=2000), 1000),
             [(999, 999), (1000, 1999), (2000, 2000)]
         );
-        assert_eq!(ends(&Blocks::Range(u64::MAX - 1..=u64::MAX), 1000), [(u64::MAX - 1, u64::MAX)]);
+        assert_eq!(
+            ends(&BlockNumbers::Range(u64::MAX - 1..=u64::MAX), 1000),
+            [(u64::MAX - 1, u64::MAX)]
+        );
         #[allow(clippy::reversed_empty_ranges)]
-        let empty = Blocks::Range(1..=0);
+        let empty = BlockNumbers::Range(1..=0);
         assert_eq!(ends(&empty, 1000), []);
         for (from, to, size) in [(0, 50, 7), (13, 13, 1), (5, 100, 30)] {
-            let all: Vec<_> = Blocks::Range(from..=to).chunks(size).flatten().collect();
+            let all: Vec<_> = BlockNumbers::Range(from..=to).chunks(size).flatten().collect();
             assert_eq!(all, (from..=to).collect::<Vec<_>>());
         }
     }
 
     #[test]
     fn chunks_of_a_list_have_so_many_blocks() {
-        let blocks = Blocks::Listed(vec![3, 90, 91, 4000, 5000]);
+        let blocks = BlockNumbers::Listed(vec![3, 90, 91, 4000, 5000]);
         assert_eq!(ends(&blocks, 2), [(3, 90), (91, 4000), (5000, 5000)]);
-        assert_eq!(ends(&Blocks::Listed(Vec::new()), 2), []);
+        assert_eq!(ends(&BlockNumbers::Listed(Vec::new()), 2), []);
     }
 }

@@ -1,21 +1,21 @@
 //! Table `blocks`.
 
-use super::{Sink, address, count, hash};
-use crate::{BlockData, ExportError, column::Schema};
+use super::{RowSink, address, count, hash};
+use crate::{BlockData, ExportError, column::TableSchema};
 use alloy_primitives::Bytes;
 use retrie_chainspec::primitives::Block;
 use std::sync::Arc;
 
 pub(super) fn rows(
     block: &Arc<BlockData>,
-    sink: &mut Sink<'_, BlockData>,
+    sink: &mut RowSink<'_, BlockData>,
 ) -> Result<(), ExportError> {
     sink(block)
 }
 
-/// cryo's columns up to `chain_id`, then ours. `uncles_hash` is `sha3Uncles` of the header.
-pub(super) fn schema() -> Schema<BlockData> {
-    Schema::<BlockData>::new()
+/// cryo's columns up to `chain_id`, then our own. `uncles_hash` is `sha3Uncles` of the header.
+pub(super) fn schema() -> TableSchema<BlockData> {
+    TableSchema::<BlockData>::new()
         .binary("block_hash", |b| hash(b.block.hash()))
         .unique()
         .binary("parent_hash", |b| hash(b.header().parent_hash))

@@ -1,7 +1,7 @@
 //! Table `logs`.
 
-use super::{Sink, address, count, hash};
-use crate::{BlockData, ExportError, column::Schema};
+use super::{RowSink, address, count, hash};
+use crate::{BlockData, ExportError, column::TableSchema};
 use alloy_primitives::{B256, Bytes, Log};
 use std::sync::Arc;
 
@@ -21,7 +21,10 @@ impl LogRow {
     }
 }
 
-pub(super) fn rows(block: &Arc<BlockData>, sink: &mut Sink<'_, LogRow>) -> Result<(), ExportError> {
+pub(super) fn rows(
+    block: &Arc<BlockData>,
+    sink: &mut RowSink<'_, LogRow>,
+) -> Result<(), ExportError> {
     let mut log_index = 0;
     let transactions = &block.block.body().transactions;
     let receipts = block.receipts.iter().flatten();
@@ -41,8 +44,8 @@ pub(super) fn rows(block: &Arc<BlockData>, sink: &mut Sink<'_, LogRow>) -> Resul
 }
 
 /// cryo's columns.
-pub(super) fn schema() -> Schema<LogRow> {
-    Schema::<LogRow>::new()
+pub(super) fn schema() -> TableSchema<LogRow> {
+    TableSchema::<LogRow>::new()
         .u32("block_number", |l| Some(l.block.header().number as u32))
         .binary("block_hash", |l| hash(l.block.block.hash()))
         .u32("transaction_index", |l| Some(l.transaction_index))

@@ -1,4 +1,4 @@
-//! The tables: their columns, and the rows that a block gives to each.
+//! The tables: their columns, and their rows for a block.
 
 mod blocks;
 mod changes;
@@ -8,19 +8,19 @@ pub(crate) mod results;
 mod transactions;
 
 use crate::{
-    BlockData, ExportError, Needs,
-    column::Schema,
-    file::{self, Stamp, TableFile},
+    BlockData, BlockNeeds, ExportError,
+    column::TableSchema,
+    file::{self, FileStamp, TableFile},
 };
 use alloy_primitives::{Address, B256, Bytes};
 use std::{fmt, path::Path, str::FromStr, sync::Arc};
 
 /// A table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Table {
-    /// Headers, and what can be counted of bodies.
+pub enum ExportTable {
+    /// Headers, and figures of bodies.
     Blocks,
-    /// Transactions with what became of them.
+    /// Transactions and their outcomes.
     Transactions,
     /// Receipts.
     Receipts,
@@ -40,8 +40,8 @@ pub enum Table {
     ResultBlocks,
 }
 
-impl Table {
-    /// All that are made of blocks.
+impl ExportTable {
+    /// The tables that are made of blocks.
     pub const OF_BLOCKS: [Self; 8] = [
         Self::Blocks,
         Self::Transactions,
@@ -53,7 +53,7 @@ impl Table {
         Self::StorageDiffs,
     ];
 
-    /// All that are made of reports.
+    /// The tables that are made of reports.
     pub const OF_REPORTS: [Self; 2] = [Self::Results, Self::ResultBlocks];
 
     /// Its name, here and in file names.
@@ -72,9 +72,9 @@ impl Table {
         }
     }
 
-    /// What its rows need of a block.
-    pub(crate) const fn needs(self) -> Needs {
-        Needs {
+    /// The parts of a block that its rows need.
+    pub(crate) const fn needs(self) -> BlockNeeds {
+        BlockNeeds {
             receipts: matches!(self, Self::Transactions | Self::Receipts | Self::Logs),
             changes: matches!(
                 self,
@@ -83,14 +83,14 @@ impl Table {
         }
     }
 
-    /// How its rows are made of blocks; `None` if they are not.
-    pub(crate) fn layout(self) -> Option<Box<dyn Layout>> {
+    /// How its rows are made of blocks; `None` for tables of reports.
+    pub(crate) fn layout(self) -> Option<Box<dyn TableLayout>> {
         const fn boxed<R: 'static>(
-            table: Table,
-            schema: fn() -> Schema<R>,
+            table: ExportTable,
+            schema: fn() -> TableSchema<R>,
             rows: RowsOf<R>,
-        ) -> Of<R> {
-            Of { table, schema, rows }
+        ) -> BlockTableLayout<R> {
+            BlockTableLayout { table, schema, rows }
         }
         Some(match self {
             Self::Blocks => Box::new(boxed(self, blocks::schema, blocks::rows)),
@@ -110,27 +110,27 @@ impl Table {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for ExportTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// There is no table of this name.
+/// There is no table with this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no table `{0}`; there are {list}", list = list())]
 pub struct UnknownTable(String);
 
 fn list() -> String {
-    let all = Table::OF_BLOCKS.iter().chain(&Table::OF_REPORTS);
+    let all = ExportTable::OF_BLOCKS.iter().chain(&ExportTable::OF_REPORTS);
     all.map(|table| table.name()).collect::<Vec<_>>().join(", ")
 }
 
-impl FromStr for Table {
+impl FromStr for ExportTable {
     type Err = UnknownTable;
 
     fn from_str(name: &str) -> Result<Self, UnknownTable> {
-        // Second names that cryo knows.
+        // Alternative names in cryo.
         let name = match name {
             "txs" => "transactions",
             "events" => "logs",
@@ -142,17 +142,17 @@ impl FromStr for Table {
     }
 }
 
-/// Takes the rows of a block.
-type Sink<'a, R> = dyn FnMut(&R) -> Result<(), ExportError> + 'a;
-type RowsOf<R> = fn(&Arc<BlockData>, &mut Sink<'_, R>) -> Result<(), ExportError>;
+/// Receives the rows of a block.
+type RowSink<'a, R> = dyn FnMut(&R) -> Result<(), ExportError> + 'a;
+type RowsOf<R> = fn(&Arc<BlockData>, &mut RowSink<'_, R>) -> Result<(), ExportError>;
 
 /// How the rows of a table are made of blocks, and written.
-pub(crate) trait Layout {
+pub(crate) trait TableLayout {
     /// Begins a file.
     fn create(&self, target: &Path) -> Result<Box<dyn RowWriter>, ExportError>;
 
-    /// Makes sure that a file is whole and holds what `stamp` says. Returns its rows.
-    fn check(&self, path: &Path, stamp: &Stamp) -> Result<u64, ExportError>;
+    /// Checks that a file is complete and has the content of `stamp`. Returns its number of rows.
+    fn check(&self, path: &Path, stamp: &FileStamp) -> Result<u64, ExportError>;
 }
 
 /// Writes the rows of blocks into a file.
@@ -160,39 +160,39 @@ pub(crate) trait RowWriter {
     /// Adds the rows of a block.
     fn push(&mut self, block: &Arc<BlockData>) -> Result<(), ExportError>;
 
-    /// Makes the file durable and gives it its name. Returns its rows.
-    fn finish(self: Box<Self>, stamp: &Stamp) -> Result<u64, ExportError>;
+    /// Makes the file durable and gives it its name. Returns its number of rows.
+    fn finish(self: Box<Self>, stamp: &FileStamp) -> Result<u64, ExportError>;
 }
 
-struct Of<R: 'static> {
-    table: Table,
-    schema: fn() -> Schema<R>,
+struct BlockTableLayout<R: 'static> {
+    table: ExportTable,
+    schema: fn() -> TableSchema<R>,
     rows: RowsOf<R>,
 }
 
-struct Writing<R: 'static> {
+struct BlockTableWriter<R: 'static> {
     file: TableFile<R>,
     rows: RowsOf<R>,
 }
 
-impl<R: 'static> Layout for Of<R> {
+impl<R: 'static> TableLayout for BlockTableLayout<R> {
     fn create(&self, target: &Path) -> Result<Box<dyn RowWriter>, ExportError> {
         let file = TableFile::create(target, self.table.name(), (self.schema)())?;
-        Ok(Box::new(Writing { file, rows: self.rows }))
+        Ok(Box::new(BlockTableWriter { file, rows: self.rows }))
     }
 
-    fn check(&self, path: &Path, stamp: &Stamp) -> Result<u64, ExportError> {
+    fn check(&self, path: &Path, stamp: &FileStamp) -> Result<u64, ExportError> {
         file::check(path, self.table.name(), &(self.schema)(), stamp)
     }
 }
 
-impl<R> RowWriter for Writing<R> {
+impl<R> RowWriter for BlockTableWriter<R> {
     fn push(&mut self, block: &Arc<BlockData>) -> Result<(), ExportError> {
         let file = &mut self.file;
         (self.rows)(block, &mut |row| file.push(row))
     }
 
-    fn finish(self: Box<Self>, stamp: &Stamp) -> Result<u64, ExportError> {
+    fn finish(self: Box<Self>, stamp: &FileStamp) -> Result<u64, ExportError> {
         self.file.finish(stamp)
     }
 }
@@ -205,12 +205,12 @@ fn address(address: Address) -> Option<Bytes> {
     Some(Bytes::copy_from_slice(address.as_slice()))
 }
 
-/// A price of a unit of gas in wei, which cryo keeps in 64 bits; null where it is larger.
+/// A gas price in wei. cryo stores 64 bits; null if the price is larger.
 fn price(wei: u128) -> Option<u64> {
     u64::try_from(wei).ok()
 }
 
-/// A number that fits, as nothing in a block is larger.
+/// A count. Nothing in a block exceeds 32 bits.
 const fn count(number: usize) -> Option<u32> {
     Some(number as u32)
 }
@@ -221,12 +221,12 @@ mod tests {
 
     #[test]
     fn tables_are_found_by_their_names_and_by_those_of_cryo() {
-        for table in Table::OF_BLOCKS.into_iter().chain(Table::OF_REPORTS) {
+        for table in ExportTable::OF_BLOCKS.into_iter().chain(ExportTable::OF_REPORTS) {
             assert_eq!(table.name().parse(), Ok(table));
-            assert_eq!(table.layout().is_some(), Table::OF_BLOCKS.contains(&table));
+            assert_eq!(table.layout().is_some(), ExportTable::OF_BLOCKS.contains(&table));
         }
-        assert_eq!("txs".parse(), Ok(Table::Transactions));
-        let error = "traces".parse::<Table>().unwrap_err().to_string();
+        assert_eq!("txs".parse(), Ok(ExportTable::Transactions));
+        let error = "traces".parse::<ExportTable>().unwrap_err().to_string();
         assert!(error.contains("`traces`") && error.contains("balance_diffs"), "{error}");
     }
 }

@@ -1,13 +1,14 @@
-//! Table `receipts`. cryo has none; names are those of its transactions, and of JSON-RPC's receipts.
+//! Table `receipts`. cryo has none; the column names are those of cryo's transactions and of
+//! JSON-RPC receipts.
 
 use super::{address, count, hash, price, transactions::TransactionRow};
-use crate::column::Schema;
+use crate::column::TableSchema;
 use alloy_consensus::Transaction as _;
 use alloy_primitives::{Bytes, logs_bloom};
 
-/// A receipt has either `success` or, before Byzantium, `root`, where that is known.
-pub(super) fn schema() -> Schema<TransactionRow> {
-    Schema::<TransactionRow>::new()
+/// A receipt has `success` or, before Byzantium, `root`, if it is known.
+pub(super) fn schema() -> TableSchema<TransactionRow> {
+    TableSchema::<TransactionRow>::new()
         .u32("block_number", TransactionRow::number)
         .u32("transaction_index", |t| Some(t.index()))
         .binary("transaction_hash", |t| hash(*t.transaction().tx_hash()))

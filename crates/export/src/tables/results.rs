@@ -1,17 +1,17 @@
-//! Tables of reports: `results`, a row for each result, and `result_blocks`, a row for each bundle that a
-//! replay checked. A report gives a file of each, named after it.
+//! Tables of reports: `results`, a row for each result, and `result_blocks`, a row for each bundle
+//! that a replay checked. Each report gives one file per table, with the report's name.
 
-use super::{Table, hash};
+use super::{ExportTable, hash};
 use crate::{
-    ExportError, Exported,
-    column::Schema,
-    file::{self, Stamp, TableFile},
+    ExportError, ExportOutcome,
+    column::TableSchema,
+    file::{self, FileStamp, TableFile},
 };
 use alloy_primitives::keccak256;
-use retrie_bench::report::{BenchReport, BenchResult, Document};
+use retrie_bench::report::{BenchReport, BenchResult, ReportDocument};
 use retrie_pipeline::{
     replay::BundleOutcome,
-    report::{Breakdown, ReplayReport, ReplayResult},
+    report::{ReplayReport, ReplayResult, TimeBreakdown},
 };
 use std::{
     collections::BTreeSet,
@@ -19,8 +19,8 @@ use std::{
     sync::Arc,
 };
 
-/// What a report says of itself.
-struct Report {
+/// The head of a report.
+struct ReportHead {
     name: String,
     command: String,
     machine: String,
@@ -30,27 +30,27 @@ struct Report {
 
 /// A result of a race, or of a replay.
 struct ResultRow {
-    report: Arc<Report>,
+    report: Arc<ReportHead>,
     result: BenchResult,
     replay: Option<ReplayResult>,
 }
 
 impl ResultRow {
-    fn breakdown(&self) -> Option<Breakdown> {
+    fn breakdown(&self) -> Option<TimeBreakdown> {
         self.replay.as_ref().map_or(self.result.breakdown, |replay| Some(replay.breakdown))
     }
 }
 
-/// What a replay showed of one bundle.
+/// The checks of one replayed bundle.
 struct BlockRow {
-    report: Arc<Report>,
+    report: Arc<ReportHead>,
     backend: String,
     chain: String,
     outcome: BundleOutcome,
 }
 
-fn result_schema() -> Schema<ResultRow> {
-    let replay = |schema: Schema<ResultRow>| {
+fn result_schema() -> TableSchema<ResultRow> {
+    let replay = |schema: TableSchema<ResultRow>| {
         schema
             .text("chain", |r| Some(r.replay.as_ref()?.chain.clone()))
             .u64("from_block", |r| Some(r.replay.as_ref()?.from))
@@ -63,7 +63,7 @@ fn result_schema() -> Schema<ResultRow> {
             .text("failures", |r| Some(r.replay.as_ref()?.failures.join("\n")))
             .binary("root", |r| hash(r.replay.as_ref()?.root))
     };
-    let schema = Schema::<ResultRow>::new()
+    let schema = TableSchema::<ResultRow>::new()
         .text("report", |r| Some(r.report.name.clone()))
         .text("command", |r| Some(r.report.command.clone()))
         .text("machine", |r| Some(r.report.machine.clone()))
@@ -95,8 +95,8 @@ fn result_schema() -> Schema<ResultRow> {
         .u64("peak_rss_bytes", |r| Some(r.result.peak_rss_bytes))
 }
 
-fn block_schema() -> Schema<BlockRow> {
-    Schema::<BlockRow>::new()
+fn block_schema() -> TableSchema<BlockRow> {
+    TableSchema::<BlockRow>::new()
         .text("report", |r| Some(r.report.name.clone()))
         .text("backend", |r| Some(r.backend.clone()))
         .text("chain", |r| Some(r.chain.clone()))
@@ -114,39 +114,39 @@ fn block_schema() -> Schema<BlockRow> {
         .bool("root_ok", |r| r.outcome.root_ok)
 }
 
-/// Writes `tables` of reports, as `--json` of `retrie replay` and `retrie bench` gives them, into the
-/// folder `out`. Tables that are made of blocks are passed over.
+/// Writes `tables` of reports, as `--json` of `retrie replay` and `retrie bench` writes them, into
+/// the folder `out`. Tables that are made of blocks are skipped.
 ///
 /// # Errors
-/// If a report cannot be read, two have one name, or a file cannot be written; and, unless `overwrite`
-/// is set, if there is a file that does not hold exactly this report.
+/// If a report cannot be read, two reports have the same name, or a file cannot be written; and,
+/// unless `overwrite` is set, if an existing file does not hold exactly this report.
 pub fn export_reports(
     out: &Path,
-    tables: &[Table],
+    tables: &[ExportTable],
     reports: &[PathBuf],
     overwrite: bool,
-) -> Result<Exported, ExportError> {
+) -> Result<ExportOutcome, ExportError> {
     std::fs::create_dir_all(out)
         .map_err(|error| file::io_error(out, "create the folder", error))?;
-    let mut exported = Exported::default();
+    let mut exported = ExportOutcome::default();
     let mut names = BTreeSet::new();
     for path in reports {
         let text = std::fs::read_to_string(path)
             .map_err(|error| file::io_error(path, "read the report", error))?;
-        let document = Document::parse(&path.display().to_string(), &text)?;
+        let document = ReportDocument::parse(&path.display().to_string(), &text)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let stem = name.strip_suffix(".json").unwrap_or(&name);
         if !names.insert(stem.to_owned()) {
             let what = format!("of two reports called {stem}; give one of them another name");
-            return Err(ExportError::Another { path: path.clone(), what });
+            return Err(ExportError::OtherContent { path: path.clone(), what });
         }
         let content = format!("report {name}");
-        let stamp = Stamp { chain_id: 0, content, digest: keccak256(&text) };
+        let stamp = FileStamp { chain_id: 0, content, digest: keccak256(&text) };
         let (results, blocks) = rows(name.clone(), &document);
         for table in tables {
             let target = out.join(format!("{table}__{stem}.parquet"));
             match table {
-                Table::Results => {
+                ExportTable::Results => {
                     write(
                         &target,
                         *table,
@@ -157,7 +157,7 @@ pub fn export_reports(
                         &mut exported,
                     )?;
                 }
-                Table::ResultBlocks => {
+                ExportTable::ResultBlocks => {
                     write(
                         &target,
                         *table,
@@ -177,34 +177,34 @@ pub fn export_reports(
 
 fn write<R>(
     target: &Path,
-    table: Table,
-    schema: Schema<R>,
+    table: ExportTable,
+    schema: TableSchema<R>,
     rows: &[R],
-    stamp: &Stamp,
+    stamp: &FileStamp,
     overwrite: bool,
-    exported: &mut Exported,
+    exported: &mut ExportOutcome,
 ) -> Result<(), ExportError> {
     if !overwrite && target.exists() {
         let rows = file::check(target, table.name(), &schema, stamp)?;
-        exported.kept(table, rows);
+        exported.count_kept(table, rows);
         return Ok(());
     }
     let mut file = TableFile::create(target, table.name(), schema)?;
     rows.iter().try_for_each(|row| file.push(row))?;
-    exported.written(table, file.finish(stamp)?);
+    exported.count_written(table, file.finish(stamp)?);
     Ok(())
 }
 
-fn rows(name: String, document: &Document) -> (Vec<ResultRow>, Vec<BlockRow>) {
+fn rows(name: String, document: &ReportDocument) -> (Vec<ResultRow>, Vec<BlockRow>) {
     let BenchReport { machine, version, command, complete, results, .. } = &document.report;
-    let report = Arc::new(Report {
+    let report = Arc::new(ReportHead {
         name,
         command: command.clone(),
         machine: machine.clone(),
         version: version.clone(),
         complete: *complete,
     });
-    // A document splits a replay by kinds of bundles; here it is one row a backend.
+    // A document splits a replay by kinds of bundles; this table has one row per backend.
     let Ok(ReplayReport { results: replays, .. }) = serde_json::from_value(document.json.clone())
     else {
         let row = |result: &BenchResult| ResultRow {

@@ -1,7 +1,7 @@
 //! Table `transactions`, and the rows that it shares with `receipts`.
 
-use super::{Sink, address, count, hash, price};
-use crate::{BlockData, ExportError, column::Schema};
+use super::{RowSink, address, count, hash, price};
+use crate::{BlockData, ExportError, column::TableSchema};
 use alloy_consensus::Transaction as _;
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, Bytes, U256};
@@ -40,7 +40,7 @@ impl TransactionRow {
         Some(self.block.header().number as u32)
     }
 
-    /// Whether it succeeded; before Byzantium receipts do not say so.
+    /// Whether it succeeded. Receipts before Byzantium do not tell.
     pub(super) fn success(&self) -> Option<bool> {
         self.receipt().filter(|_| self.block.has_status).map(|receipt| receipt.success)
     }
@@ -56,7 +56,7 @@ impl TransactionRow {
 
 pub(super) fn rows(
     block: &Arc<BlockData>,
-    sink: &mut Sink<'_, TransactionRow>,
+    sink: &mut RowSink<'_, TransactionRow>,
 ) -> Result<(), ExportError> {
     let mut gas_before = 0;
     for index in 0..block.block.body().transactions.len() {
@@ -74,9 +74,9 @@ fn word(word: U256) -> Option<Bytes> {
     Some(Bytes::copy_from_slice(&word))
 }
 
-/// cryo's columns up to `v`, then ours.
-pub(super) fn schema() -> Schema<TransactionRow> {
-    Schema::<TransactionRow>::new()
+/// cryo's columns up to `v`, then our own.
+pub(super) fn schema() -> TableSchema<TransactionRow> {
+    TableSchema::<TransactionRow>::new()
         .u32("block_number", TransactionRow::number)
         .u64("transaction_index", |t| Some(t.index().into()))
         .binary("transaction_hash", |t| hash(*t.transaction().tx_hash()))

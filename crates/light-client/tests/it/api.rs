@@ -1,12 +1,12 @@
-//! What a caller sees beside verdicts, which the vectors have: JSON, accounts and slots by key, and
-//! the words that say what a result rests on.
+//! The public API beyond verdicts, which the vectors test: JSON, accounts and slots by key, and the
+//! sentences about the basis of trust.
 
 use alloy_primitives::{Address, B256, U64, U256, keccak256};
 use retrie_light_client::{
     Account, BlockRef, LightClientError, ProvenanceResponse, RootTrust, StateKey, StateProof,
-    StateProofResponse, TrustedRoot, Verifier, Version, VersionValue, verify_code,
+    StateProofResponse, StateVerifier, TrustedRoot, ValueVersion, VersionValue, verify_code,
 };
-use retrie_storage_cole::Params as ColeParams;
+use retrie_storage_cole::ColeParams;
 use retrie_storage_lvmt::VerifierParams;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -83,7 +83,7 @@ fn old_states_and_provenance_have_the_json_of_the_format_page() {
         "block": "0x10", "blockHash": B256::repeat_byte(2), "root": B256::repeat_byte(3),
         "address": address, "from": "0x2", "to": "0xc", "proof": "0x0405",
     });
-    let check = |key, versions: Vec<Version>, slot: Value, stated: Value| {
+    let check = |key, versions: Vec<ValueVersion>, slot: Value, stated: Value| {
         let answer = ProvenanceResponse::new(cole_proof(), key, 2..=12, versions).unwrap();
         let mut json = envelope.clone();
         (json["slot"], json["versions"]) = (slot, stated);
@@ -92,19 +92,19 @@ fn old_states_and_provenance_have_the_json_of_the_format_page() {
         assert_eq!((answer.key(), answer.blocks()), (key, 2..=12));
         assert_eq!(answer.to_proof(), cole_proof().as_of(12));
     };
-    let deleted = Version { block: 12, value: None };
-    let versions = vec![deleted.clone(), Version { block: 1, value: Some(account.encode()) }];
+    let deleted = ValueVersion { block: 12, value: None };
+    let versions = vec![deleted.clone(), ValueVersion { block: 1, value: Some(account.encode()) }];
     let stated = json!([
         {"block": "0xc", "account": null},
         {"block": "0x1", "account": {"nonce": "0x1", "balance": "0xa", "codeHash": B256::repeat_byte(6)}},
     ]);
     check(StateKey::Account(address), versions, Value::Null, stated);
     let slot = B256::repeat_byte(7);
-    let versions = vec![deleted, Version { block: 1, value: Some(vec![0x12, 0x34].into()) }];
+    let versions = vec![deleted, ValueVersion { block: 1, value: Some(vec![0x12, 0x34].into()) }];
     let stated = json!([{"block": "0xc", "value": "0x0"}, {"block": "0x1", "value": "0x1234"}]);
     check(StateKey::Slot(address, slot), versions, json!(slot), stated);
 
-    let bad = vec![Version { block: 1, value: Some(vec![0].into()) }];
+    let bad = vec![ValueVersion { block: 1, value: Some(vec![0].into()) }];
     let error = ProvenanceResponse::new(cole_proof(), StateKey::Slot(address, slot), 2..=12, bad);
     assert_eq!(error.unwrap_err().class(), "value");
 }
@@ -113,16 +113,16 @@ fn old_states_and_provenance_have_the_json_of_the_format_page() {
 fn what_a_root_cannot_show_is_refused_before_its_proof_is_read() {
     let (address, proof) = (Address::ZERO, cole_proof());
     let trusted = TrustedRoot::Root(proof.root);
-    let verifier = Verifier::new().pin(Arc::new(ColeParams::default()));
-    let class = |proof: StateProof, verifier: &Verifier| {
+    let verifier = StateVerifier::new().pin(Arc::new(ColeParams::default()));
+    let class = |proof: StateProof, verifier: &StateVerifier| {
         let answer = StateProofResponse::new(proof, address, None, []);
         verifier.verify_response(&answer, &trusted).unwrap_err().class()
     };
     assert_eq!(class(proof.clone().as_of(16), &verifier), "malformed");
     assert_eq!(class(proof.clone().as_of(17), &verifier), "block");
-    assert_eq!(class(proof.clone(), &Verifier::new()), "kind");
+    assert_eq!(class(proof.clone(), &StateVerifier::new()), "kind");
     let other = ColeParams { fanout: 5, ..ColeParams::default() };
-    assert_eq!(class(proof.clone(), &Verifier::new().pin(Arc::new(other))), "kind");
+    assert_eq!(class(proof.clone(), &StateVerifier::new().pin(Arc::new(other))), "kind");
     let mpt = StateProof { backend: "mpt".into(), hash: "keccak256".into(), ..proof.clone() };
     let mpt = StateProof { params: B256::ZERO, ..mpt };
     assert_eq!(class(mpt.clone(), &verifier), "malformed");
@@ -152,7 +152,7 @@ fn provenance_must_state_all_versions_that_are_shown_and_no_others() {
         let answer = case["question"]["provenance"].clone();
         let answer: ProvenanceResponse = serde_json::from_value(answer).unwrap();
         let params = ColeParams::from_digest(&answer.params).unwrap();
-        let verifier = Verifier::new().pin(Arc::new(params));
+        let verifier = StateVerifier::new().pin(Arc::new(params));
         let trusted = TrustedRoot::Root(answer.root);
         let shown = verifier.verify_provenance(&answer, &trusted).unwrap();
         assert_eq!((shown.key, shown.blocks), (answer.key(), answer.blocks()));
@@ -178,7 +178,7 @@ fn provenance_must_state_all_versions_that_are_shown_and_no_others() {
 fn what_was_shown_is_found_by_key_and_nothing_else_is() {
     let answer = answer("answers.json", "with slots");
     let trusted = TrustedRoot::Root(answer.root);
-    let verified = Verifier::new().verify_response(&answer, &trusted).unwrap();
+    let verified = StateVerifier::new().verify_response(&answer, &trusted).unwrap();
     let [present, absent] = [answer.storage[0], answer.storage[1]];
     assert_eq!(verified.slot(&answer.address, &present.key), Some(present.value));
     assert_eq!(verified.slot(&answer.address, &absent.key), Some(U256::ZERO));
@@ -193,7 +193,7 @@ fn what_was_shown_is_found_by_key_and_nothing_else_is() {
 fn a_result_says_what_it_rests_on() {
     let answer = answer("lvmt.json", "height 2: an answer under a checkpoint");
     let params = VerifierParams::insecure_dev(2).unwrap();
-    let verifier = Verifier::new().pin(Arc::new(params.clone()));
+    let verifier = StateVerifier::new().pin(Arc::new(params.clone()));
     let number = answer.block.to();
     let trusted = TrustedRoot::Checkpoint { number, root: answer.root };
     let trust = verifier.verify_response(&answer, &trusted).unwrap().trust;
@@ -207,7 +207,7 @@ fn a_result_says_what_it_rests_on() {
     assert!(words.contains("given by hand") && words.contains("the node's word"), "{words}");
 
     // Pinned parameters of another height do not serve.
-    let other = Verifier::new().pin(Arc::new(VerifierParams::insecure_dev(3).unwrap()));
+    let other = StateVerifier::new().pin(Arc::new(VerifierParams::insecure_dev(3).unwrap()));
     let error = other.verify_response(&answer, &trusted).unwrap_err();
     assert!(matches!(error, LightClientError::UnknownParams { .. }), "{error}");
     assert!(error.to_string().contains(&params.digest().to_string()), "{error}");
@@ -217,7 +217,7 @@ fn a_result_says_what_it_rests_on() {
 fn errors_name_blocks_roots_and_keys() {
     let mut answer = answer("answers.json", "under a checkpoint");
     let verify = |answer: &StateProofResponse, trusted: TrustedRoot| {
-        Verifier::new().verify_response(answer, &trusted).unwrap_err().to_string()
+        StateVerifier::new().verify_response(answer, &trusted).unwrap_err().to_string()
     };
     let root = answer.root;
     let line = verify(&answer, TrustedRoot::Checkpoint { number: 77, root });

@@ -1,5 +1,5 @@
-// Loads the page in a headless Chromium and looks at what it shows: with a server that answers from
-// the golden vectors, and with a node if there is one.
+// Loads the page in a headless Chromium and checks its content: with a server that answers from the
+// golden vectors, and with a node if one is given.
 //
 //     node demo/check.mjs CHROMIUM [RPC_URL [ADDRESS [PARAMS_HEIGHT]]]
 import { execFile } from 'node:child_process';
@@ -17,7 +17,7 @@ const address = given || DEV_ACCOUNT;
 const profile = mkdtempSync(join(tmpdir(), 'light-client-'));
 let failures = 0;
 
-/** What the page shows: its state and its lines. */
+/** The content of the page: its state and its lines. */
 async function page(base, fields) {
   const query = new URLSearchParams({ rpc: '/rpc', run: '1', ...fields });
   const flags = ['--headless', '--no-sandbox', '--disable-gpu', `--user-data-dir=${profile}`];
@@ -41,7 +41,7 @@ function vectors(name) {
   return (name) => cases.find((one) => one.name === name);
 }
 
-/** Answers every question with the same. */
+/** Answers every request with the same answer. */
 function always(answer) {
   return () => JSON.stringify({ jsonrpc: '2.0', id: 1, result: answer });
 }

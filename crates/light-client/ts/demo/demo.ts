@@ -1,4 +1,4 @@
-// The page: asks a node for a proof, verifies it here, and shows what is proven and nothing else.
+// The page: requests a proof from a node, verifies it here, and shows only proven values.
 // The fields can be filled from the address of the page: ?rpc=..&address=..&hash=..&run=1
 import {
   type BlockJson,
@@ -46,7 +46,7 @@ async function trustedRoot(): Promise<{ trusted: TrustedRoot; block: string }> {
   return { trusted, block: `0x${block.toString(16)}` };
 }
 
-/** Parameters of lvmt from a file, or the insecure ones of a height. */
+/** Parameters of lvmt from a file, or insecure parameters for a height. */
 async function pinned(): Promise<LvmtParams[]> {
   const file = (form.elements.namedItem('params') as HTMLInputElement).files?.[0];
   const params: LvmtParams[] = [];
@@ -63,7 +63,7 @@ async function verify(): Promise<string[]> {
   const { trusted, block } = await trustedRoot();
   const answer = await rpc<StateProofAnswer>('state_getProof', [address, slots, block]);
   const shown = verifier.answer(answer, trusted);
-  // A root of cole shows older states, too: those were not asked for.
+  // A root of cole also proves older states, which were not requested.
   const isAnswer =
     shown.address === address &&
     shown.storage.map(({ slot }) => slot).join() === slot &&

@@ -1,5 +1,5 @@
 // Serves the package's folder on 127.0.0.1, so that a browser can open demo/index.html. POST /rpc is
-// handed on to a node, so that this needs no CORS, or to `answer`, which stands for one in tests.
+// forwarded to a node, so that no CORS is needed, or to `answer`, which replaces the node in tests.
 //
 //     node demo/serve.mjs RPC_URL [PORT]
 import { createReadStream } from 'node:fs';
@@ -11,7 +11,7 @@ import { fileURLToPath } from 'node:url';
 const FOLDER = fileURLToPath(new URL('..', import.meta.url));
 const TYPES = { '.html': 'text/html; charset=utf-8', '.js': 'text/javascript', '.json': 'application/json' };
 
-/** A server that listens; `answer` takes the body of a request and gives that of the response. */
+/** Starts a server; `answer` takes the body of a request and returns the body of the response. */
 export async function serve(answer, port = 0) {
   const server = createServer((request, response) => {
     const work = request.method === 'POST' ? post(request, response, answer) : get(request, response);
@@ -21,7 +21,7 @@ export async function serve(answer, port = 0) {
   return { server, url: `http://127.0.0.1:${server.address().port}` };
 }
 
-/** Hands requests on to a node. */
+/** Forwards requests to a node. */
 export function node(url) {
   return async (body) => {
     const headers = { 'content-type': 'application/json' };

@@ -21,7 +21,7 @@ interface Shown {
   /** Hexadecimal digits, which have the order of the key's bytes. */
   key: string;
   value: Uint8Array;
-  /** Whether entries that are not shown may lie before it, behind the one shown before. */
+  /** Whether hidden entries may lie between the previous shown entry and this one. */
   afterHidden: boolean;
 }
 
@@ -54,12 +54,12 @@ export function verifyBavl(
     for (const entry of [shown[at - 1], next]) if (entry !== undefined) used.add(entry);
     return null;
   });
-  // Of the empty state there is a chunk to show, but no entry.
+  // A proof of the empty state shows a chunk, but no entry.
   if (used.size < shown.length || (keys.length === 0 && read.showsChunks)) throw unused();
   return values;
 }
 
-/** Of entries in key order the place of the first one whose key is not before `key`. */
+/** The index of the first entry, in key order, whose key is not before `key`. */
 function firstFrom(shown: readonly Shown[], key: string): number {
   let [from, to] = [0, shown.length];
   while (from < to) {
@@ -73,7 +73,7 @@ function firstFrom(shown: readonly Shown[], key: string): number {
 /** A proof, read and hashed. */
 class Proof {
   readonly shown: Shown[] = [];
-  /** Whether entries may lie behind the last one that is shown. */
+  /** Whether hidden entries may lie behind the last shown one. */
   endsHidden = false;
   showsChunks = false;
   readonly root: Uint8Array;
@@ -94,14 +94,14 @@ class Proof {
     if (tag === HIDDEN) return { digest: this.hidden(), isHidden: true };
     if (tag === CHUNK) return { digest: this.chunk(depth), isHidden: false };
     if (tag !== INNER) throw malformed('tag of a node');
-    if (depth === MAX_HEIGHT) throw malformed('it is too high');
+    if (depth === MAX_HEIGHT) throw malformed('the tree is too high');
     const left = this.node(depth + 1);
     const right = this.node(depth + 1);
     if (left.isHidden && right.isHidden) throw malformed('an inner node that shows nothing');
     return { digest: hash(H_INNER, left.digest, right.digest), isHidden: false };
   }
 
-  /** A hash, below which there is an entry at least. */
+  /** Reads the hash of a hidden subtree, which has at least one entry. */
   private hidden(): Uint8Array {
     this.endsHidden = true;
     return this.reader.hash();
@@ -116,7 +116,7 @@ class Proof {
     if (count === 0n && shown === 0n && depth === 0) return hash(H_CHUNK, numberBytes(0, 4));
     if (count === 0n) throw malformed('a chunk without entries');
     if (shown === 0n) throw malformed('a chunk that shows nothing');
-    // Entries come before the hashes beside them, which tell what lies in between.
+    // All shown entries come first, then the hashes of the hidden nodes between them.
     const entries: Entry[] = [];
     let next = 0n;
     for (let left = shown; left > 0n; left--) {
@@ -141,7 +141,7 @@ class Proof {
     return this.hidden();
   }
 
-  /** An entry in its turn. */
+  /** Reads the next shown entry. */
   entry({ key, value }: Entry): Uint8Array {
     const text = toHex(key);
     const last = this.shown.at(-1);

@@ -10,7 +10,7 @@ export function toHex(bytes: Uint8Array): Hex {
   return text as Hex;
 }
 
-/** The bytes of `0x..`, so many of them if `length` is given. */
+/** The bytes of `0x..`; exactly `length` bytes, if it is given. */
 export function fromHex(text: string, length?: number): Uint8Array {
   const isHex = typeof text === 'string' && text.length % 2 === 0 && /^0x[0-9a-fA-F]*$/.test(text);
   if (!isHex || (length !== undefined && text.length !== 2 + 2 * length)) {
@@ -53,7 +53,7 @@ export function toNumber(bytes: Uint8Array): bigint {
   return number;
 }
 
-/** Big-endian, so many bytes. */
+/** Big-endian, `length` bytes. */
 export function numberBytes(number: bigint | number, length: number): Uint8Array {
   const bytes = new Uint8Array(length);
   let rest = BigInt(number);

@@ -11,7 +11,7 @@ type KeyText = string;
 interface Leaf {
   number: bigint;
   key: KeyText;
-  /** `null`: deleted; also the first leaf's. */
+  /** `null` if the key is deleted, and for the first leaf. */
   value: Uint8Array | null;
   /** The next key in key order; `null`: there is none. */
   next: KeyText | null;
@@ -78,7 +78,7 @@ function readLeaf(reader: Reader, height: number, before: Leaf | undefined): Lea
   return { number, key: key.text, value, next: next.text || null, digest };
 }
 
-/** A key, or the byte of an end, which has an empty text. */
+/** Reads a key; the byte of an end gives an empty text. */
 function readKey(reader: Reader): { bytes: Uint8Array; text: KeyText } {
   const tag = reader.byte();
   if (tag > 2) throw malformed('tag of a key');
@@ -130,7 +130,7 @@ function parents(nodes: readonly Node[], sibling: () => Uint8Array): Node[] {
   return above;
 }
 
-/** Of leaves in key order the last one whose key is not after `key`. */
+/** The last leaf, in key order, whose key is not after `key`. */
 function lastUpTo(leaves: readonly Leaf[], key: KeyText): Leaf | undefined {
   let [from, to] = [0, leaves.length];
   while (from < to) {

@@ -1,4 +1,4 @@
-/** Why something was refused: one word each, the same in every verifier (docs/formats/proofs.md). */
+/** Error classes, one word each, the same in every verifier (docs/formats/proofs.md). */
 export type ErrorClass =
   | 'kind'
   | 'header'
@@ -11,7 +11,7 @@ export type ErrorClass =
   | 'claim'
   | 'code';
 
-/** An answer, or its proof, that was refused. Anything else that is thrown is a mistake in a call. */
+/** An answer or proof was refused. Any other exception is a mistake of the caller. */
 export class Refused extends Error {
   override readonly name = 'Refused';
 

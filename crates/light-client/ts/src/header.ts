@@ -1,4 +1,4 @@
-// The RLP of a header from a node's JSON; that it is the right one, its hash tells.
+// The RLP of a header from a node's JSON. Its hash shows whether it is the right header.
 import { type Hex, concat, fromHex, quantity, shortBytes, toHex } from './bytes.js';
 
 /** A block as `eth_getBlockByHash` gives it. */

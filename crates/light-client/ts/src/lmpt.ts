@@ -26,7 +26,7 @@ export function verifyLmpt(
 
   const values = keys.map((key) => {
     const path = keccak_256(encodeKey(key));
-    // Only where a layer is shown to have no leaf of the key, the one below counts.
+    // A lower layer counts only if the layers above are shown to have no leaf of the key.
     for (const part of [delta, intermediate]) {
       const leaf = part.leaf(path);
       if (leaf !== null) return valueOf(leaf);
@@ -41,7 +41,7 @@ export function verifyLmpt(
   return values;
 }
 
-/** What a proof has of one trie: nodes, in the order in which they are first needed. */
+/** The nodes of one trie in a proof, in the order in which they are first needed. */
 class Part {
   private readonly nodes: Uint8Array[] = [];
   private readonly met = new Map<string, Uint8Array>();
@@ -54,7 +54,7 @@ class Part {
     for (let left = reader.number(); left > 0n; left--) this.nodes.push(reader.take(reader.number()));
   }
 
-  /** What the leaf at a path holds; `null`: the nodes show that there is none. */
+  /** The value of the leaf at a path; `null` if the nodes show that there is no leaf. */
   leaf(path: Uint8Array): Uint8Array | null {
     return lookUp(keccak_256, this.root, path, this.fetch);
   }

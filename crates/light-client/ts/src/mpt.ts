@@ -13,7 +13,7 @@ export const HASHES: Record<string, Hash> = {
   'blake2b-256': (bytes) => blake2b(bytes, { dkLen: 32 }),
 };
 
-/** Gives the node of a hash, which it has checked. */
+/** Returns the node with a hash, and has checked the hash. */
 export type Fetch = (hash: Uint8Array) => Uint8Array;
 
 export interface ShownAccount {
@@ -119,7 +119,7 @@ function slotAt(hash: Hash, root: Uint8Array, slot: Uint8Array, fetch: Fetch): U
   return shortBytes(value);
 }
 
-/** What the trie holds at a path of 32 bytes; `null`: the nodes show that it holds nothing. */
+/** The value at a path of 32 bytes; `null` if the nodes show that there is none. */
 export function lookUp(
   hash: Hash,
   root: Uint8Array,
@@ -175,7 +175,7 @@ function parse(bytes: Uint8Array): Node {
   return { kind: 'leaf', path, value: second.payload };
 }
 
-/** How a node is named by its parent: a hash, or the node itself if it is short. */
+/** The reference of a node in its parent: a hash, or the node itself if it is short. */
 function reference(item: Uint8Array): Uint8Array {
   const [first = 0] = item;
   const isHash = first === 0xa0;

@@ -1,11 +1,11 @@
-// RLP (yellow paper, appendix B), each thing in the one way to write it.
+// RLP (yellow paper, appendix B), in its canonical form only.
 import { toNumber } from './bytes.js';
 import { malformed } from './errors.js';
 
 export interface Item {
   isList: boolean;
   payload: Uint8Array;
-  /** Payload and what stands before it. */
+  /** Payload and header. */
   whole: Uint8Array;
 }
 
@@ -52,7 +52,7 @@ export class RlpReader {
     return payload;
   }
 
-  /** A number of at most so many bytes. */
+  /** A number with an upper bound of its bytes. */
   number(maxLength: number): bigint {
     const bytes = this.string();
     if (bytes.length > maxLength || bytes[0] === 0) throw malformed('RLP number');

@@ -1,8 +1,8 @@
-// Keys and values of the state, in their one encoding (docs/formats/state.md).
+// Keys and values of the state, in their canonical encoding (docs/formats/state.md).
 import { keccak_256 } from '@noble/hashes/sha3.js';
 import { type Hex, concat, fromHex, numberBytes, shortBytes, toHex, toNumber } from './bytes.js';
 
-/** An account, or a slot of one. */
+/** An account, or a slot of an account. */
 export type StateKey = { address: Hex; slot?: Hex };
 
 export interface Account {

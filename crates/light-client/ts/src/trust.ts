@@ -1,31 +1,31 @@
-// Why a root is believed (docs/formats/proofs.md, "What a root is trusted for").
+// The basis of trust in a root (docs/formats/proofs.md, "What a root is trusted for").
 import { keccak_256 } from '@noble/hashes/sha3.js';
 import { type Hex, fromHex, toHex } from './bytes.js';
 import { Refused } from './errors.js';
 import { RlpReader } from './rlp.js';
 
-/** A root that the caller believes in, and why. */
+/** A root that the caller trusts, and the reason. */
 export type TrustedRoot =
   | { kind: 'header'; hash: Hex; rlp: Hex }
   | { kind: 'checkpoint'; block: bigint; root: Hex }
   | { kind: 'root'; root: Hex };
 
-/** What a result rests on. */
+/** The basis of trust in a result. */
 export interface Trust {
   /** The trusted root. */
   root: Hex;
-  /** Number and hash of the block, as far as the trusted root is known to be of it. */
+  /** Number and hash of the block of the trusted root, as far as they are known. */
   block?: bigint;
   blockHash?: Hex;
   /** Digest of the pinned parameters, if the backend has any. */
   params?: Hex;
-  /** The parameters are for development, and everybody can forge proofs. */
+  /** The parameters are for development: anyone can forge proofs. */
   insecure?: boolean;
   /** The same in words, a sentence each. */
   sentences: string[];
 }
 
-/** The root and what is known of it. */
+/** The root, and the basis of trust in it. */
 export function openRoot(trusted: TrustedRoot): Trust {
   switch (trusted.kind) {
     case 'header': {

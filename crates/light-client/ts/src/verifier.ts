@@ -20,7 +20,7 @@ import {
 } from './state.js';
 import { type Trust, type TrustedRoot, openRoot } from './trust.js';
 
-/** A proof with all it takes to choose how to check it; nothing in it is to be believed. */
+/** A proof in its envelope, which selects the verifier. Do not trust it before it is verified. */
 export interface Envelope {
   backend: string;
   version: number;
@@ -29,7 +29,7 @@ export interface Envelope {
   /** A quantity. */
   block: Hex;
   blockHash: Hex;
-  /** The block whose state is shown, if that is an older one than `block`; a quantity. */
+  /** The block whose state is shown, if it is older than `block`; a quantity. */
   asOf?: Hex;
   root: Hex;
   proof: Hex;
@@ -65,27 +65,27 @@ export interface EthProofAnswer {
   storageProof: { key: Hex; value: Hex; proof: Hex[] }[];
 }
 
-/** What a proof shows of an account and some of its slots. */
+/** An account and some of its slots, as a proof shows them. */
 export interface Verified {
   address: Hex;
-  /** `null` if it is proven that there is none. */
+  /** `null` if the proof shows that there is none. */
   account: Account | null;
-  /** In the order asked; zero if a slot is not set. */
+  /** In the order of the request; zero if a slot is not set. */
   storage: { slot: Hex; value: bigint }[];
-  /** The block whose state this is, if that is an older one than the block of the root. */
+  /** The block whose state this is, if it is older than the block of the root. */
   asOf?: bigint;
   trust: Trust;
 }
 
-/** What a proof shows of an account, or of a slot of it, over a range of blocks. */
+/** The versions of an account or of a slot over a range of blocks, as a proof shows them. */
 export interface VerifiedProvenance {
   address: Hex;
   slot: Hex | null;
   from: bigint;
   to: bigint;
   /**
-   * What was set in the range but at its first block, and what was in force at that; each with the
-   * block that set it, newest first. These are all. `null` for an account, zero for a slot: deleted.
+   * The version in force at the first block of the range, and all versions set later in it; each with
+   * the block that set it, newest first. `null` for an account, zero for a slot: deleted.
    */
   versions: ({ block: bigint; account: Account | null } | { block: bigint; value: bigint })[];
   trust: Trust;
@@ -99,7 +99,7 @@ export class Verifier {
   private readonly lvmt: readonly LvmtParams[];
   private readonly cole: readonly ColeParams[];
 
-  /** Whether to trust parameters is the caller's to decide, by their digest. */
+  /** The caller decides by their digest which parameters to trust. */
   constructor({
     lvmt = [],
     cole = [],
@@ -109,8 +109,8 @@ export class Verifier {
   }
 
   /**
-   * What `keys` hold as the backend encodes it (`null`: absent), as the proof shows it under the
-   * trusted root. Throws `Refused` for anything but such a proof.
+   * The values of `keys` in the backend's encoding (`null`: absent), as the proof shows them under the
+   * trusted root. Throws `Refused` if the proof is not valid.
    */
   values(
     envelope: Envelope,
@@ -144,7 +144,7 @@ export class Verifier {
       trust.params = kind.cole.digest;
       trust.insecure = false;
       trust.sentences.push(
-        `the parameters ${kind.cole.digest} were pinned: the store is one of these`,
+        `the parameters ${kind.cole.digest} were pinned: they must be the parameters of the store`,
       );
     } else if (kind.lvmt) {
       trust.params = kind.lvmt.digest;
@@ -152,15 +152,15 @@ export class Verifier {
       trust.sentences.push(
         trust.insecure
           ? `the parameters ${trust.params} are INSECURE development parameters: everybody knows their secret and can forge proofs`
-          : `the parameters were pinned by digest ${trust.params}: nobody may know their secret`,
+          : `the parameters were pinned by digest ${trust.params}: anyone who knows their secret can forge proofs`,
       );
     }
     return { trust, kind };
   }
 
   /**
-   * What an answer of `state_getProof` proves, which is also what it states. That it answers the
-   * question, too, is for the caller to see from address and slots.
+   * Verifies an answer of `state_getProof`: its proof must show what the answer states. The caller
+   * compares address and slots with the request.
    */
   answer(answer: StateProofAnswer, trusted: TrustedRoot): Verified {
     const address = lower(answer.address, 20);
@@ -180,8 +180,8 @@ export class Verifier {
   }
 
   /**
-   * What an answer of `state_getProvenance` proves, which is also what it states. That it answers the
-   * question, too, is for the caller to see from address, slot and range.
+   * Verifies an answer of `state_getProvenance`: its proof must show what the answer states. The
+   * caller compares address, slot and range with the request.
    */
   provenance(answer: ProvenanceAnswer, trusted: TrustedRoot): VerifiedProvenance {
     const { trust, kind } = this.open({ ...answer, asOf: answer.to }, trusted);
@@ -257,7 +257,7 @@ export class Verifier {
   }
 }
 
-/** What an answer of `eth_getProof` proves under the trusted state root, and states. */
+/** Verifies an answer of `eth_getProof` under the trusted state root. */
 export function verifyEthProof(answer: EthProofAnswer, trusted: TrustedRoot): Verified {
   const trust = openRoot(trusted);
   const address = lower(answer.address, 20);
@@ -300,7 +300,7 @@ export function verifyCode(account: Account, code: Uint8Array): void {
 
 const ZERO: Hex = `0x${'00'.repeat(32)}`;
 
-/** How the proofs of a kind are verified, and under which pinned parameters. */
+/** The verifier of a kind of proofs, and its pinned parameters. */
 type Kind = {
   verify: (root: Uint8Array, keys: readonly StateKey[], proof: Uint8Array) => (Uint8Array | null)[];
 } & ({ cole: ColeParams } | { lvmt?: LvmtParams });
@@ -309,7 +309,7 @@ function noHistory(): Refused {
   return new Refused('kind', 'only proofs of cole show older states than that of their root');
 }
 
-/** The one form of so many bytes. */
+/** The canonical form of `length` bytes: lowercase hexadecimal digits. */
 function lower(text: Hex, length = 32): Hex {
   return toHex(fromHex(text, length));
 }

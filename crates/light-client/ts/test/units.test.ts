@@ -1,4 +1,4 @@
-// What the golden vectors do not reach: short tries, parameters, headers, misuse.
+// Cases that the golden vectors do not cover: short tries, parameters, headers, misuse.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';

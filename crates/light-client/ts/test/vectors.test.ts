@@ -49,7 +49,7 @@ type Verdict =
 
 const FOLDER = new URL('../../../vectors/', import.meta.url);
 
-/** The case with everything that it takes from others. */
+/** The case, with the fields that it takes from other cases. */
 function resolve(cases: Map<string, Case>, { of, ...own }: Case): Case {
   const base = of === undefined ? undefined : resolve(cases, cases.get(of)!);
   const { question, ...rest } = { ...(base && { ...base, with: {}, edit: [] }), ...own };
@@ -98,7 +98,7 @@ function run(verifier: Verifier, { question, trusted, keys }: Case): Verdict {
     const { values } = verifier.values(question!.proof, asked, root);
     return { values: values.map((value) => value && toHex(value)) };
   } catch (error) {
-    // Anything else is a fault of the verifier.
+    // Any other exception is a bug of the verifier.
     if (!(error instanceof Refused)) throw error;
     return { error: error.errorClass };
   }

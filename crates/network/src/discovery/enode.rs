@@ -10,16 +10,17 @@ use std::{
     str::FromStr,
 };
 
-/// Where a node is: `enode://ID@IP:PORT`, with `?discport=PORT` if its port for discovery is another.
+/// The address of a node: `enode://ID@IP:PORT`, with `?discport=PORT` if the UDP port is another
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Enode {
     /// Its public key.
     pub id: PeerId,
-    /// Its address.
+    /// Its IP address.
     pub ip: IpAddr,
-    /// Its port for connections (TCP); 0 if it takes none.
+    /// Its TCP port, for connections; 0 if it accepts none.
     pub tcp: u16,
-    /// Its port for discovery (UDP); 0 if it takes no part.
+    /// Its UDP port, for discovery; 0 if it takes no part.
     pub udp: u16,
 }
 
@@ -36,50 +37,50 @@ pub struct EnodeError {
 /// What is wrong with the URL of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnodeFault {
-    /// It begins otherwise.
+    /// It has another scheme.
     #[error("it does not begin with `enode://`")]
     Scheme,
-    /// No `@`.
+    /// It has no `@`.
     #[error("it has no `@` between the id and the address")]
     At,
     /// The id is not 64 bytes.
     #[error("the id is not 128 hexadecimal digits")]
     Id,
-    /// The id is 64 bytes, and not a point of the curve.
+    /// The id has 64 bytes, but is no point of the curve.
     #[error("the id is no public key of secp256k1")]
     Key,
-    /// The host is not an address, or there is no port.
+    /// The host is no IP address, or there is no port.
     #[error("`IP:PORT` is needed after the `@`, and the IP as a number: names are not resolved")]
     Address,
     /// The query is not `discport=PORT`.
     #[error("what follows the `?` is not `discport=PORT`")]
     Query,
-    /// A record in text form that does not decode, or whose signature is wrong.
+    /// A node record in text form is damaged, or its signature is wrong.
     #[error("the record is damaged")]
     Record,
-    /// A record of a key that is not of secp256k1, or without address and port.
+    /// A node record without an address, a UDP port, or a key of secp256k1.
     #[error("the record has no address, no port for discovery, or no key of secp256k1")]
     Incomplete,
 }
 
 impl Enode {
-    /// The point in the space of distances: the hash of the id.
+    /// Its point in the Kademlia key space: the hash of the id.
     pub fn hash(&self) -> B256 {
         keccak256(self.id)
     }
 
-    /// Where it takes packets of discovery.
+    /// Its address for discovery.
     pub const fn udp_address(&self) -> SocketAddr {
         SocketAddr::new(self.ip, self.udp)
     }
 
-    /// Where it takes connections.
+    /// Its address for connections.
     pub const fn tcp_address(&self) -> SocketAddr {
         SocketAddr::new(self.ip, self.tcp)
     }
 }
 
-/// Whether 64 bytes are the two coordinates of a public key.
+/// Whether 64 bytes are a public key.
 pub(super) fn is_key(id: &PeerId) -> bool {
     public_key(id).is_some()
 }

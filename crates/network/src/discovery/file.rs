@@ -1,7 +1,7 @@
-//! Nodes on disk, so that a restart finds its way without boot nodes.
+//! The file of live nodes, so that a restart does not depend on boot nodes.
 //!
-//! A text file: a line `retrie-nodes 1 COUNT CRC32`, then COUNT lines with an `enode://` URL each. The
-//! checksum is of all that follows the first line, in eight hexadecimal digits.
+//! A text file: a line `retrie-nodes 1 COUNT CRC32`, then COUNT lines with an `enode://` URL each.
+//! The checksum covers everything after the first line, in eight hexadecimal digits.
 
 use super::enode::Enode;
 use std::{
@@ -14,12 +14,12 @@ use tracing::warn;
 /// Name of the file in a datadir.
 pub const NODES_FILE: &str = "discovery-nodes";
 
-/// Nodes that are kept.
+/// Maximum number of nodes in the file.
 pub(super) const MAX_NODES: usize = 512;
-/// Bytes of a file that are read: a URL has 190 at most.
+/// Maximum bytes that are read: a URL has at most 190.
 const MAX_FILE_BYTES: u64 = 128 * 1024;
 
-/// What the file has. Nothing if there is none, and nothing but a warning if it is damaged.
+/// Reads the nodes. No nodes if there is no file; if it is damaged, it is ignored with a warning.
 pub(super) fn load(path: &Path) -> Vec<Enode> {
     let mut bytes = Vec::new();
     let read =
@@ -40,7 +40,7 @@ pub(super) fn load(path: &Path) -> Vec<Enode> {
     Vec::new()
 }
 
-/// Replaces the file, all of it or nothing.
+/// Replaces the file atomically.
 pub(super) fn save(path: &Path, nodes: &[Enode]) -> io::Result<()> {
     let nodes = &nodes[..nodes.len().min(MAX_NODES)];
     let body: String = nodes.iter().map(|node| format!("{node}\n")).collect();
@@ -68,7 +68,7 @@ fn parse(bytes: &[u8]) -> Result<Vec<Enode>, &'static str> {
     let nodes: Result<Vec<Enode>, _> = body.lines().map(str::parse).collect();
     let nodes = nodes.map_err(|_| "a line does not name a node")?;
     if nodes.len() > MAX_NODES || nodes.len().to_string() != count {
-        return Err("it has another number of nodes than it says");
+        return Err("the number of nodes differs from the first line");
     }
     Ok(nodes)
 }

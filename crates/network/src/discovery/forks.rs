@@ -1,20 +1,20 @@
-//! Fork ids (EIP-2124, EIP-6122): which chains go together.
+//! Fork ids (EIP-2124, EIP-6122): which nodes are on the same chain.
 
 use alloy_eip2124::{ForkFilter, ForkFilterKey, ForkId, Head, ValidationError};
 use parking_lot::RwLock;
 use retrie_chainspec::{ChainSpec, ForkCondition};
 use tokio::sync::watch;
 
-/// The forks of a chain as its peers are told of them, seen from the head. One object for discovery,
-/// which puts the id into the node's record, and for connections, which exchange ids.
+/// The fork id of the node's chain at its head. Discovery puts it into the node's record, and
+/// sessions exchange it in status messages.
 #[derive(Debug)]
-pub struct Forks {
+pub struct ForkTracker {
     filter: RwLock<ForkFilter>,
     id: watch::Sender<ForkId>,
 }
 
-impl Forks {
-    /// Of a chain whose head is block `number` of time `timestamp` (seconds).
+impl ForkTracker {
+    /// For a chain whose head is block `number` at `timestamp` (seconds).
     pub fn new(spec: &ChainSpec, number: u64, timestamp: u64) -> Self {
         let filter = ForkFilter::new(
             head(number, timestamp),
@@ -26,7 +26,7 @@ impl Forks {
         Self { filter: RwLock::new(filter), id }
     }
 
-    /// Moves the head, forwards or back.
+    /// Moves the head, forwards or backwards.
     pub fn set_head(&self, number: u64, timestamp: u64) {
         let mut filter = self.filter.write();
         filter.set_head(head(number, timestamp));
@@ -34,32 +34,32 @@ impl Forks {
         self.id.send_if_modified(|id| std::mem::replace(id, current) != current);
     }
 
-    /// Our own id.
+    /// The node's fork id.
     pub fn current(&self) -> ForkId {
         self.filter.read().current()
     }
 
-    /// Our own id as it changes.
+    /// Watches the node's fork id.
     pub fn watch(&self) -> watch::Receiver<ForkId> {
         self.id.subscribe()
     }
 
-    /// Whether a node with this id may be on our chain, by the rules of EIP-2124.
+    /// Checks whether a node with this fork id may be on this chain (EIP-2124).
     ///
     /// # Errors
-    /// Says which of the two nodes has to be updated.
+    /// Says which of the two nodes must be updated.
     pub fn validate(&self, id: ForkId) -> Result<(), ValidationError> {
         self.filter.read().validate(id)
     }
 }
 
-/// The filter goes by number and time alone.
+/// The fork filter uses only number and time.
 fn head(number: u64, timestamp: u64) -> Head {
     Head { number, timestamp, ..Default::default() }
 }
 
-/// All blocks and times at which rules change. The merge is known to fork ids only as the block that
-/// splits the network, if there is one; changes of blob parameters count (EIP-7892).
+/// All blocks and times at which rules change. Of the merge, fork ids know only the block that
+/// splits the network, if there is one. Changes of blob parameters count (EIP-7892).
 fn boundaries(spec: &ChainSpec) -> impl Iterator<Item = ForkFilterKey> + '_ {
     let forks = spec.forks().filter_map(|(_, condition)| match condition {
         ForkCondition::Block(number) => Some(ForkFilterKey::Block(number)),
@@ -91,21 +91,22 @@ mod tests {
         for vector in vectors {
             let spec = retrie_chainspec::parse_chain(vector["network"].as_str().unwrap()).unwrap();
             let at = |name: &str| vector[name].as_u64().unwrap();
-            let forks = Forks::new(&spec, at("head"), at("time"));
+            let forks = ForkTracker::new(&spec, at("head"), at("time"));
             let id = forks.current();
             if at("next") == 0 {
-                // Forks may have been planned since, and lie before that time.
+                // Forks may have been scheduled since, before that time.
                 let times = boundaries(&spec).filter_map(|key| match key {
                     ForkFilterKey::Time(time) => Some(time),
                     ForkFilterKey::Block(_) => None,
                 });
-                let hashes = times.map(|time| Forks::new(&spec, at("head"), time).current().hash);
+                let hashes =
+                    times.map(|time| ForkTracker::new(&spec, at("head"), time).current().hash);
                 assert!(hashes.collect::<Vec<_>>().contains(&hash(&vector["hash"])), "{vector}");
             } else {
                 assert_eq!((id.hash, id.next), (hash(&vector["hash"]), at("next")), "{vector}");
             }
-            // The same when the head comes there from genesis, or back from far ahead.
-            let moved = Forks::new(&spec, 0, 0);
+            // The same when the head moves there from genesis, or back from far ahead.
+            let moved = ForkTracker::new(&spec, 0, 0);
             moved.set_head(u64::MAX, u64::MAX);
             moved.set_head(at("head"), at("time"));
             assert_eq!((moved.current(), *moved.watch().borrow()), (id, id));
@@ -119,13 +120,13 @@ mod tests {
         assert!(vectors.len() >= 10);
         let spec = ChainSpec::mainnet();
         for vector in vectors {
-            // A node that knows forks up to Petersburg.
+            // A node that knows the forks up to Petersburg.
             let known = boundaries(&spec)
                 .filter(|key| matches!(key, ForkFilterKey::Block(block) if *block <= 7_280_000));
             let head = head(vector["local_head"].as_u64().unwrap(), 0);
             let filter = ForkFilter::new(head, spec.genesis_hash(), 0, known);
             let (id, _) = watch::channel(filter.current());
-            let forks = Forks { filter: RwLock::new(filter), id };
+            let forks = ForkTracker { filter: RwLock::new(filter), id };
             let next = vector["remote_next"].as_str().unwrap().parse().unwrap();
             let remote = ForkId { hash: hash(&vector["remote_hash"]), next };
             let verdict = match forks.validate(remote) {
@@ -141,24 +142,24 @@ mod tests {
 
     #[test]
     fn another_genesis_is_another_chain() {
-        let ours = Forks::new(&ChainSpec::mainnet(), 0, 0);
+        let ours = ForkTracker::new(&ChainSpec::mainnet(), 0, 0);
         let root = alloy_primitives::B256::repeat_byte(1);
         let other = ChainSpec::clone(&ChainSpec::mainnet()).with_genesis_state_root(root);
-        let theirs = Forks::new(&other, 0, 0);
+        let theirs = ForkTracker::new(&other, 0, 0);
         assert!(ours.validate(theirs.current()).is_err());
     }
 
     #[test]
     fn the_id_changes_at_forks_alone() {
-        let forks = Forks::new(&ChainSpec::mainnet(), 0, 0);
+        let forks = ForkTracker::new(&ChainSpec::mainnet(), 0, 0);
         let mut ids = forks.watch();
         forks.set_head(1_149_999, 1);
         assert!(!ids.has_changed().unwrap());
         forks.set_head(1_150_000, 2);
         assert!(ids.has_changed().unwrap());
         assert_eq!(*ids.borrow_and_update(), forks.current());
-        // Back again, in a reorganisation.
+        // Back again, in a reorg.
         forks.set_head(1_149_999, 3);
-        assert_eq!(forks.current(), Forks::new(&ChainSpec::mainnet(), 0, 0).current());
+        assert_eq!(forks.current(), ForkTracker::new(&ChainSpec::mainnet(), 0, 0).current());
     }
 }

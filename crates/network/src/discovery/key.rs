@@ -1,4 +1,4 @@
-//! The node's key.
+//! The node key.
 
 use crate::eth::PeerId;
 use alloy_primitives::hex;
@@ -11,28 +11,28 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Name of the key's file in a datadir, as reth has it.
+/// Name of the key file in a datadir; reth uses the same.
 pub const KEY_FILE: &str = "discovery-secret";
 
-/// Bytes of such a file that are read; a good one has 64 to 67.
+/// Maximum bytes that are read of the file; a valid one has 64 to 67.
 const MAX_FILE_BYTES: u64 = 256;
 
-/// The secret key by which a node is known: its public key is its id.
+/// The secret key of the node. Its public key is the node id.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NodeKey(SecretKey);
 
 /// Why there is no node key.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeKeyError {
-    /// The file is there and cannot be read.
+    /// The file exists and cannot be read.
     #[error("cannot read the node key {}: {error}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// The file has something else.
+    /// The file has no valid key.
     #[error(
         "{} is no node key: {error}. Put the old key back, or remove the file: the node then makes \
          a new key and is known under another id",
@@ -42,25 +42,25 @@ pub enum NodeKeyError {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        error: NotAKey,
+        error: KeyParseError,
     },
     /// A new key cannot be written.
     #[error("cannot write the node key {}: {error}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
 }
 
 /// Why a text is no secret key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotAKey {
-    /// Its length, in characters.
+pub enum KeyParseError {
+    /// It has another length, in characters.
     #[error("64 hexadecimal digits are needed, not {0} characters")]
     Length(usize),
-    /// Other characters.
+    /// It has characters that are no hexadecimal digits.
     #[error("64 hexadecimal digits are needed, and there are other characters")]
     Digits,
     /// Zero, or not less than the order of the curve.
@@ -74,31 +74,33 @@ impl NodeKey {
         loop {
             let mut bytes = [0; 32];
             rand::rng().fill_bytes(&mut bytes);
-            // One of 2^128 numbers is not a key.
+            // All but one in 2^128 numbers are keys.
             if let Ok(key) = SecretKey::from_byte_array(bytes) {
                 return Self(key);
             }
         }
     }
 
-    /// The key that a text of 64 hexadecimal digits gives, with or without `0x`.
+    /// Parses a key of 64 hexadecimal digits, with or without `0x`.
     ///
     /// # Errors
-    /// If it is anything else.
-    pub fn from_hex(text: &str) -> Result<Self, NotAKey> {
+    /// If the text is anything else.
+    pub fn from_hex(text: &str) -> Result<Self, KeyParseError> {
         let digits = text.strip_prefix("0x").unwrap_or(text);
         if digits.len() != 64 {
-            return Err(NotAKey::Length(digits.chars().count()));
+            return Err(KeyParseError::Length(digits.chars().count()));
         }
         let mut bytes = [0; 32];
-        hex::decode_to_slice(digits, &mut bytes).map_err(|_| NotAKey::Digits)?;
-        SecretKey::from_byte_array(bytes).map(Self).map_err(|_| NotAKey::Range)
+        hex::decode_to_slice(digits, &mut bytes).map_err(|_| KeyParseError::Digits)?;
+        SecretKey::from_byte_array(bytes).map(Self).map_err(|_| KeyParseError::Range)
     }
 
-    /// The key of a file; a new one, which is written there with mode 0600, if there is no file.
+    /// Reads the key of a file. If there is no file, makes a new key and writes it there with mode
+    /// 0600.
     ///
     /// # Errors
-    /// If the file cannot be read or written, or has anything but a key. It is never replaced.
+    /// If the file cannot be read or written, or has no valid key. An existing file is never
+    /// replaced.
     pub fn load_or_create(path: &Path) -> Result<Self, NodeKeyError> {
         let read = |error| NodeKeyError::Read { path: path.into(), error };
         let mut text = Vec::new();
@@ -112,12 +114,12 @@ impl NodeKey {
             }
             Err(error) => return Err(read(error)),
         };
-        let key = str::from_utf8(&text).map_err(|_| NotAKey::Digits);
+        let key = str::from_utf8(&text).map_err(|_| KeyParseError::Digits);
         key.and_then(|text| Self::from_hex(text.trim_end()))
             .map_err(|error| NodeKeyError::Damaged { path: path.into(), error })
     }
 
-    /// Under another name first, so that a crash leaves no half of a key.
+    /// Writes to a second file and renames it, so that a crash leaves no partial key.
     fn write(&self, path: &Path) -> io::Result<()> {
         let aside = path.with_extension("new");
         let mut options = OpenOptions::new();
@@ -130,12 +132,12 @@ impl NodeKey {
         fs::rename(aside, path)
     }
 
-    /// The node's id: its public key, without the leading byte.
+    /// The node id: the public key without its leading byte.
     pub fn id(&self) -> PeerId {
         id_of(&self.0.public_key(SECP256K1))
     }
 
-    /// The key itself.
+    /// The secret key.
     pub const fn secret(&self) -> &SecretKey {
         &self.0
     }
@@ -169,7 +171,7 @@ mod tests {
             use std::os::unix::fs::PermissionsExt;
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         }
-        // As editors leave it.
+        // With whitespace at the end, as editors leave it.
         fs::write(&path, format!("0x{}\n", hex::encode(key.secret().secret_bytes()))).unwrap();
         assert_eq!(NodeKey::load_or_create(&path).unwrap(), key);
     }
@@ -180,12 +182,12 @@ mod tests {
         let path = dir.path().join(KEY_FILE);
         let order = "fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141";
         for (text, error) in [
-            (String::new(), NotAKey::Length(0)),
-            ("ab".repeat(31), NotAKey::Length(62)),
-            ("ab".repeat(1000), NotAKey::Length(256)),
-            (format!("{}zz", "ab".repeat(31)), NotAKey::Digits),
-            ("00".repeat(32), NotAKey::Range),
-            (order.into(), NotAKey::Range),
+            (String::new(), KeyParseError::Length(0)),
+            ("ab".repeat(31), KeyParseError::Length(62)),
+            ("ab".repeat(1000), KeyParseError::Length(256)),
+            (format!("{}zz", "ab".repeat(31)), KeyParseError::Digits),
+            ("00".repeat(32), KeyParseError::Range),
+            (order.into(), KeyParseError::Range),
         ] {
             fs::write(&path, &text).unwrap();
             let refused = NodeKey::load_or_create(&path).unwrap_err();
@@ -196,7 +198,7 @@ mod tests {
         fs::write(&path, [0xff; 64]).unwrap();
         assert!(matches!(
             NodeKey::load_or_create(&path),
-            Err(NodeKeyError::Damaged { error: NotAKey::Digits, .. })
+            Err(NodeKeyError::Damaged { error: KeyParseError::Digits, .. })
         ));
         assert!(matches!(NodeKey::load_or_create(dir.path()), Err(NodeKeyError::Read { .. })));
     }

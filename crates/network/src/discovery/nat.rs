@@ -1,4 +1,4 @@
-//! Which address others see this node under.
+//! The external address of this node, as other nodes see it.
 
 use super::net::{Subnet, is_address, is_local};
 use std::{
@@ -9,28 +9,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How a node learns its address (`--nat`).
+/// How the node learns its external address (`--nat`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Nat {
-    /// From the nodes that answer it: each says where a packet has come from.
+pub enum NatMode {
+    /// From the nodes that answer it: each says from where a packet came.
     #[default]
     Any,
-    /// Not at all: what it listens on is its address.
+    /// Not at all: the address it listens on is the external one.
     None,
-    /// By being told.
+    /// From the operator.
     ExtIp(IpAddr),
 }
 
 /// Why a text is no value of `--nat`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NatError {
-    /// A way that geth or reth have and this node has not.
+    /// A method of geth or reth that this node does not have.
     #[error(
         "`{0}` is not supported: no router is asked. Use `any` (the address that peers report), \
          `extip:IP` or `none`, and forward the port yourself"
     )]
     Unsupported(String),
-    /// After `extip:`.
+    /// The address after `extip:` is invalid.
     #[error("`{0}` is no IP address that others can reach; `extip:203.0.113.7` is one")]
     Address(String),
     /// Anything else.
@@ -38,7 +38,7 @@ pub enum NatError {
     Unknown(String),
 }
 
-impl FromStr for Nat {
+impl FromStr for NatMode {
     type Err = NatError;
 
     fn from_str(text: &str) -> Result<Self, NatError> {
@@ -57,7 +57,7 @@ impl FromStr for Nat {
     }
 }
 
-impl fmt::Display for Nat {
+impl fmt::Display for NatMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Any => f.write_str("any"),
@@ -67,35 +67,38 @@ impl fmt::Display for Nat {
     }
 }
 
-/// Networks that have to agree at least. Whoever has nodes in that many can make a node tell a wrong
-/// address; it is then not found by others, and finds them as before.
+/// Minimum number of networks that agree. An attacker with nodes in that many can make this node
+/// announce a wrong address; then others do not find it, but it still finds them.
 const MIN_VOTES: usize = 5;
 /// How long a vote counts.
 const VOTE_LIFE: Duration = Duration::from_secs(600);
-/// Networks whose votes are kept.
+/// Maximum number of networks whose votes are kept.
 const MAX_VOTERS: usize = 512;
 
-/// What nodes say our address is: a vote for each network they are in.
+/// The addresses that other nodes see for this node: one vote for each network.
 #[derive(Debug, Default)]
-pub(super) struct Votes(HashMap<Voter, (IpAddr, Instant)>);
+pub(super) struct AddressVotes(HashMap<VotingNetwork, (IpAddr, Instant)>);
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-enum Voter {
+enum VotingNetwork {
     Subnet(Subnet),
-    /// Within a local network every machine counts.
+    /// In a local network each machine has a vote.
     Local(IpAddr),
 }
 
-impl Votes {
-    /// Counts what a node at `voter` says. The address that most say, if that are enough and more than
-    /// half of all.
+impl AddressVotes {
+    /// Counts the vote of a node at `voter`. Returns the winning address, if it has enough votes
+    /// and more than half of all.
     pub(super) fn add(&mut self, voter: IpAddr, says: IpAddr, now: Instant) -> Option<IpAddr> {
-        // A neighbour in our own network sees another address than the world does.
+        // A node in the local network sees another address than the internet does.
         if !is_address(says) || (is_local(says) && !is_local(voter)) {
             return None;
         }
-        let voter =
-            if is_local(voter) { Voter::Local(voter) } else { Voter::Subnet(Subnet::of(voter)) };
+        let voter = if is_local(voter) {
+            VotingNetwork::Local(voter)
+        } else {
+            VotingNetwork::Subnet(Subnet::of(voter))
+        };
         self.0.retain(|_, (_, at)| now.saturating_duration_since(*at) < VOTE_LIFE);
         if self.0.len() >= MAX_VOTERS && !self.0.contains_key(&voter) {
             return None;
@@ -113,20 +116,20 @@ mod tests {
     #[test]
     fn values_of_the_flag_are_read_and_others_are_explained() {
         for text in ["any", "none", "extip:203.0.113.7", "extip:2001:db8::1"] {
-            assert_eq!(text.parse::<Nat>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<NatMode>().unwrap().to_string(), text);
         }
-        assert!(matches!("upnp".parse::<Nat>(), Err(NatError::Unsupported(_))));
-        assert!(matches!("stun:1.2.3.4:5".parse::<Nat>(), Err(NatError::Unsupported(_))));
-        assert!(matches!("extip:0.0.0.0".parse::<Nat>(), Err(NatError::Address(_))));
-        assert!(matches!("extip:".parse::<Nat>(), Err(NatError::Address(_))));
-        assert!(matches!("yes".parse::<Nat>(), Err(NatError::Unknown(_))));
+        assert!(matches!("upnp".parse::<NatMode>(), Err(NatError::Unsupported(_))));
+        assert!(matches!("stun:1.2.3.4:5".parse::<NatMode>(), Err(NatError::Unsupported(_))));
+        assert!(matches!("extip:0.0.0.0".parse::<NatMode>(), Err(NatError::Address(_))));
+        assert!(matches!("extip:".parse::<NatMode>(), Err(NatError::Address(_))));
+        assert!(matches!("yes".parse::<NatMode>(), Err(NatError::Unknown(_))));
     }
 
     #[test]
     fn one_network_has_one_vote_and_old_votes_do_not_count() {
         let (now, ours, wrong) =
             (Instant::now(), [203, 0, 113, 7].into(), [198, 51, 100, 1].into());
-        let mut votes = Votes::default();
+        let mut votes = AddressVotes::default();
         for host in 0..200 {
             assert_eq!(votes.add([9, 9, 9, host].into(), wrong, now), None);
         }
@@ -134,12 +137,12 @@ mod tests {
             assert_eq!(votes.add([8, 8, net, 1].into(), ours, now), None);
         }
         assert_eq!(votes.add([8, 8, 4, 1].into(), ours, now), Some(ours));
-        // A minority stays one, and all are forgotten in the end.
+        // A minority does not win, and old votes expire.
         assert_eq!(votes.add([8, 8, 5, 1].into(), wrong, now), None);
         let later = now + VOTE_LIFE;
         assert_eq!(votes.add([8, 8, 6, 1].into(), ours, later), None);
         assert_eq!(votes.0.len(), 1);
-        // Local addresses are told by local nodes alone.
+        // A local address counts only from local nodes.
         assert_eq!(votes.add([8, 8, 7, 1].into(), [10, 0, 0, 1].into(), later), None);
         assert_eq!(votes.0.len(), 1);
     }

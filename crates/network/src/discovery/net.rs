@@ -1,9 +1,9 @@
-//! Addresses: which are local, which are near each other, which may be told to whom.
+//! Addresses: which are local, which are in one network, and which may be passed on.
 
 use std::net::IpAddr;
 
-/// Whether an address is of this machine or of a local network. Limits of subnets do not hold there,
-/// as all nodes of such a network are in one.
+/// Whether an address is of this machine or of a local network. Subnet limits do not hold for
+/// these, since all nodes of such a network are in one subnet.
 pub(super) fn is_local(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
@@ -11,22 +11,23 @@ pub(super) fn is_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Whether a node can have the address: not unspecified, multicast or broadcast.
+/// Whether a node can have this address: it is not unspecified, multicast or broadcast.
 pub(super) fn is_address(ip: IpAddr) -> bool {
     let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
     !(ip.is_unspecified() || ip.is_multicast() || broadcast)
 }
 
-/// Whether `told` is an address that a node at `teller` can know: local ones are known within their
-/// network alone, those of a machine on it alone. Keeps others from making us send packets inside.
-pub(super) fn may_tell(teller: IpAddr, told: IpAddr) -> bool {
+/// Whether a node at `teller` can know the address `told`: local addresses are known only in the
+/// same network, loopback addresses only on the same machine. This keeps remote nodes from making
+/// this node send packets into its own network.
+pub(super) fn can_know(teller: IpAddr, told: IpAddr) -> bool {
     let (teller, told) = (teller.to_canonical(), told.to_canonical());
     is_address(told)
         && (!told.is_loopback() || teller.is_loopback())
         && (!is_local(told) || is_local(teller))
 }
 
-/// What counts as one network: /24 of IPv4, /32 (what a provider gets) of IPv6.
+/// A network for limits: /24 of IPv4, /32 (what a provider gets) of IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Subnet(bool, [u8; 4]);
 
@@ -69,7 +70,7 @@ mod tests {
             ("127.0.0.1", "192.168.1.1", true),
             ("2001:db8::1", "fe80::1", false),
         ] {
-            assert_eq!(may_tell(ip(teller), ip(told)), may, "{teller} tells of {told}");
+            assert_eq!(can_know(ip(teller), ip(told)), may, "{teller} tells of {told}");
         }
         assert_eq!(Subnet::of(ip("1.2.3.4")), Subnet::of(ip("::ffff:1.2.3.99")));
         assert_ne!(Subnet::of(ip("1.2.3.4")), Subnet::of(ip("1.2.4.4")));

@@ -1,4 +1,4 @@
-//! Node records (EIP-778): our own, and what those of others say.
+//! Node records (ENR, EIP-778): the local one, and the content of others.
 
 use super::{
     enode::{Enode, EnodeError, EnodeFault},
@@ -16,34 +16,34 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// A signed record of what a node is and where (EIP-778). One that exists has a valid signature.
-pub type Record = discv5::Enr;
+/// A signed node record (EIP-778). Its signature is valid, since decoding checks it.
+pub type Enr = discv5::Enr;
 
-/// Bytes of a record at most (EIP-778).
+/// Maximum bytes of a record (EIP-778).
 pub(super) const MAX_RECORD_BYTES: usize = 300;
-/// Entry of the chain a node is on.
+/// Key of the entry with the fork id.
 const ETH: &str = "eth";
 
-/// The id of a record's node; none if its key is not of secp256k1.
-pub fn id(record: &Record) -> Option<PeerId> {
+/// The node id of a record; `None` if its key is not of secp256k1.
+pub fn id(record: &Enr) -> Option<PeerId> {
     match record.public_key() {
         CombinedPublicKey::Secp256k1(key) => Some(PeerId::from(key.encode_uncompressed())),
         CombinedPublicKey::Ed25519(_) => None,
     }
 }
 
-/// The fork id in a record, if it has one that can be read.
-pub fn fork_id(record: &Record) -> Option<ForkId> {
+/// The fork id in a record, if it has a valid one.
+pub fn fork_id(record: &Enr) -> Option<ForkId> {
     record.get_decodable::<EnrForkIdEntry>(ETH)?.ok().map(ForkId::from)
 }
 
-/// Where a record says that its node is, by IPv4 if it has that; a port that it does not name is 0.
-/// None if it has no address, or an id of another kind.
-pub fn enode(record: &Record) -> Option<Enode> {
+/// The address in a record, by IPv4 if it has that. A missing port is 0. `None` if it has no
+/// address, or no key of secp256k1.
+pub fn enode(record: &Enr) -> Option<Enode> {
     let id = id(record)?;
     let (ip, tcp, udp) = match (record.ip4(), record.ip6()) {
         (Some(ip), _) => (IpAddr::V4(ip), record.tcp4(), record.udp4()),
-        // Ports of IPv4 hold for IPv6 too, unless it has its own.
+        // The IPv4 ports also hold for IPv6, unless the record has IPv6 ports.
         (None, Some(ip)) => (
             IpAddr::V6(ip).to_canonical(),
             record.tcp6().or_else(|| record.tcp4()),
@@ -54,8 +54,8 @@ pub fn enode(record: &Record) -> Option<Enode> {
     Some(Enode { id, ip, tcp: tcp.unwrap_or(0), udp: udp.unwrap_or(0) })
 }
 
-/// A record from bytes that have nothing else.
-pub(super) fn decode(bytes: &[u8]) -> alloy_rlp::Result<Record> {
+/// Decodes a record. No bytes may follow it.
+pub(super) fn decode(bytes: &[u8]) -> alloy_rlp::Result<Enr> {
     if bytes.len() > MAX_RECORD_BYTES {
         return Err(alloy_rlp::Error::Custom("a record has more than 300 bytes"));
     }
@@ -67,23 +67,23 @@ pub(super) fn decode(bytes: &[u8]) -> alloy_rlp::Result<Record> {
     Ok(record)
 }
 
-/// A record in its text form, `enr:` and base64.
-pub(super) fn from_text(text: &str) -> Option<Record> {
+/// Parses a record in text form: `enr:` and base64.
+pub(super) fn from_text(text: &str) -> Option<Enr> {
     let text = text.strip_prefix("enr:")?;
-    // Four digits for three bytes, and none to fill up.
+    // Four digits for three bytes, without padding.
     if text.len() > MAX_RECORD_BYTES.div_ceil(3) * 4 {
         return None;
     }
     decode(&data_encoding::BASE64URL_NOPAD.decode(text.as_bytes()).ok()?).ok()
 }
 
-/// A node by which to enter a network: an `enode://` URL, or a record as text.
+/// A boot node: an `enode://` URL, or a node record as text.
 #[derive(Clone, Debug)]
 pub struct Bootnode {
-    /// Where it is.
+    /// Its address.
     pub enode: Enode,
-    /// Its record, if that was given.
-    pub record: Option<Record>,
+    /// Its record, if it was given as one.
+    pub record: Option<Enr>,
 }
 
 impl From<Enode> for Bootnode {
@@ -107,23 +107,23 @@ impl FromStr for Bootnode {
     }
 }
 
-/// Our own record: signed anew, with the next sequence number, whenever something in it changes.
-pub struct LocalRecord {
+/// The node record of this node. Each change increments the sequence number and signs it again.
+pub struct LocalEnr {
     key: CombinedKey,
-    record: Mutex<Record>,
-    changes: watch::Sender<Record>,
+    record: Mutex<Enr>,
+    changes: watch::Sender<Enr>,
 }
 
-/// Our record cannot be made or changed.
+/// The local record cannot be made or changed.
 #[derive(Debug, thiserror::Error)]
 #[error("this node's record: {0:?}")]
 pub struct RecordError(EnrError);
 
-impl LocalRecord {
-    /// A record with our ports, the fork id of our chain, and our address if it is known.
+impl LocalEnr {
+    /// Makes a record with the node's ports, fork id, and address if known.
     ///
-    /// Its sequence number is the time in milliseconds, so that it grows over restarts, as those who
-    /// know an older record need.
+    /// Its first sequence number is the time in milliseconds, so that it grows over restarts: nodes
+    /// that have an older record accept only a greater number.
     ///
     /// # Errors
     /// If it cannot be signed.
@@ -138,7 +138,7 @@ impl LocalRecord {
         let key = CombinedKey::secp256k1_from_bytes(&mut secret)
             .map_err(|_| RecordError(EnrError::SigningError))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut builder = Record::builder();
+        let mut builder = Enr::builder();
         builder.seq(u64::try_from(now.as_millis()).unwrap_or(1).max(1));
         builder.add_value(ETH, &EnrForkIdEntry { fork_id: fork });
         if ip.unwrap_or_else(|| udp.ip()).is_ipv4() {
@@ -154,35 +154,35 @@ impl LocalRecord {
         Ok(Self { key, record: Mutex::new(record), changes })
     }
 
-    /// The record as it is now.
-    pub fn get(&self) -> Record {
+    /// The current record.
+    pub fn get(&self) -> Enr {
         self.record.lock().clone()
     }
 
-    /// Its sequence number.
+    /// The current sequence number.
     pub fn seq(&self) -> u64 {
         self.record.lock().seq()
     }
 
-    /// Our address, if it is known.
+    /// The address in the record, if known.
     pub fn ip(&self) -> Option<IpAddr> {
         let record = self.record.lock();
         record.ip4().map(IpAddr::V4).or_else(|| record.ip6().map(IpAddr::V6))
     }
 
-    /// The record after every change.
-    pub(super) fn watch(&self) -> watch::Receiver<Record> {
+    /// Watches the record.
+    pub(super) fn watch(&self) -> watch::Receiver<Enr> {
         self.changes.subscribe()
     }
 
-    /// A key that signs for discv5, which keeps one of its own.
+    /// A copy of the key for the `discv5` crate, which signs its own copy of the record.
     pub(super) fn signing_key(&self) -> Result<CombinedKey, RecordError> {
         let mut bytes = self.key.encode();
         CombinedKey::secp256k1_from_bytes(&mut bytes)
             .map_err(|_| RecordError(EnrError::SigningError))
     }
 
-    /// Says which chain we are on.
+    /// Sets the fork id.
     pub(super) fn set_fork_id(&self, fork: ForkId) -> Result<(), RecordError> {
         let mut record = self.record.lock();
         if fork_id(&record) != Some(fork) {
@@ -193,7 +193,7 @@ impl LocalRecord {
         Ok(())
     }
 
-    /// Says where we are. True if that is new.
+    /// Sets the address. True if it has changed.
     pub(super) fn set_ip(&self, ip: IpAddr) -> Result<bool, RecordError> {
         let mut record = self.record.lock();
         let known = match ip {
@@ -208,7 +208,7 @@ impl LocalRecord {
     }
 }
 
-impl fmt::Debug for LocalRecord {
+impl fmt::Debug for LocalEnr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("LocalRecord").field(&self.get().to_base64()).finish()
     }
@@ -220,11 +220,11 @@ mod tests {
     use alloy_eip2124::ForkHash;
     use alloy_rlp::Encodable;
 
-    fn local() -> (NodeKey, LocalRecord) {
+    fn local() -> (NodeKey, LocalEnr) {
         let key = NodeKey::random();
         let fork = ForkId { hash: ForkHash([1, 2, 3, 4]), next: 5 };
         let udp = ([127, 0, 0, 1], 30304).into();
-        let record = LocalRecord::new(&key, None, 30303, udp, fork).unwrap();
+        let record = LocalEnr::new(&key, None, 30303, udp, fork).unwrap();
         (key, record)
     }
 
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn the_eth_entry_may_have_more_than_the_fork_id() {
         let (_, local) = local();
-        // [[hash, next], 7]: as EIP-2124 lets later versions add.
+        // [[hash, next], 7]: EIP-2124 allows further elements.
         let mut record = local.get();
         let inner = ForkId { hash: ForkHash([1, 2, 3, 4]), next: 5 };
         let mut payload = alloy_rlp::encode(inner);

@@ -1,9 +1,9 @@
 //! The table of known nodes: buckets by distance (Kademlia), with limits that keep one network from
 //! filling it.
 //!
-//! A node is *live* if it has answered from where it is said to be. Others are told of live nodes
-//! alone. A full bucket takes nobody: who comes waits among its replacements until one that is there
-//! does not answer. So an attacker has to wait for honest nodes to go.
+//! A node is *live* if it has answered from its address. Only live nodes are passed on to other
+//! nodes. A full bucket accepts no node: a new node waits among the replacements until a node of
+//! the bucket does not answer. So an attacker has to wait for honest nodes to go away.
 
 use super::{
     enode::Enode,
@@ -17,45 +17,45 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Nodes of a bucket.
+/// Maximum number of nodes in a bucket.
 pub(super) const BUCKET_NODES: usize = 16;
-/// Nodes that wait for room in a bucket.
+/// Maximum number of nodes that wait for room in a bucket.
 pub(super) const BUCKET_REPLACEMENTS: usize = 10;
-/// Buckets: one for each of the largest distances, the nearest one for all that are below. Half of all
-/// nodes are in the furthest, so the rest would stay empty.
+/// Number of buckets: one for each of the largest distances, and one for all smaller ones. Half of
+/// all nodes are in the furthest bucket, so the other buckets would stay empty.
 pub(super) const BUCKETS: usize = 17;
-/// Nodes and replacements of one subnet in a bucket.
+/// Maximum number of nodes and replacements of one subnet in a bucket.
 pub(super) const BUCKET_SUBNET: usize = 2;
-/// Nodes and replacements of one subnet in the table.
+/// Maximum number of nodes and replacements of one subnet in the table.
 pub(super) const TABLE_SUBNET: usize = 10;
-/// How many requests in a row a node may leave without an answer.
+/// Maximum number of requests in a row that a node may leave unanswered.
 const MAX_FAILURES: u32 = 4;
 
-/// A node of the table.
+/// A node in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct TableEntry {
     pub(super) node: Enode,
     pub(super) hash: B256,
-    /// Checks passed; a failed one costs two thirds of them. 0 is not live.
+    /// Number of passed checks; a failed check costs two thirds of them. A node with 0 is not live.
     pub(super) checks: u32,
-    /// Requests in a row without an answer.
+    /// Unanswered requests in a row.
     failures: u32,
-    /// When it was last heard of, or added.
+    /// When it answered or failed a check last, or was added.
     seen: Instant,
 }
 
 #[derive(Debug, Default)]
-struct Bucket {
-    nodes: Vec<Entry>,
-    replacements: Vec<Entry>,
-    subnets: Counts,
+struct KBucket {
+    nodes: Vec<TableEntry>,
+    replacements: Vec<TableEntry>,
+    subnets: SubnetCounts,
 }
 
-/// How many nodes are of each subnet. Local addresses are not counted.
+/// The number of nodes in each subnet. Local addresses are not counted.
 #[derive(Debug, Default)]
-struct Counts(HashMap<Subnet, usize>);
+struct SubnetCounts(HashMap<Subnet, usize>);
 
-impl Counts {
+impl SubnetCounts {
     fn has_room(&self, node: &Enode, limit: usize) -> bool {
         is_local(node.ip) || self.0.get(&Subnet::of(node.ip)).is_none_or(|count| *count < limit)
     }
@@ -77,92 +77,92 @@ impl Counts {
     }
 }
 
-/// What became of a node that was to be added.
+/// The result of adding a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Added {
-    /// It is in the table.
+pub(super) enum InsertOutcome {
+    /// It is in the table now.
     New,
     /// It waits for room.
     Waits,
-    /// It was there.
+    /// It was in the table or among the replacements.
     Known,
-    /// It is ourselves, or its subnet has its share, or all places are taken.
+    /// It is this node itself, its subnet has reached a limit, or there is no place.
     Refused,
 }
 
-/// See the module.
+/// The Kademlia table of nodes.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct NodeTable {
     local: B256,
-    buckets: Vec<Bucket>,
-    subnets: Counts,
+    buckets: Vec<KBucket>,
+    subnets: SubnetCounts,
 }
 
-impl Table {
+impl NodeTable {
     pub(super) fn new(local: B256) -> Self {
-        let buckets = std::iter::repeat_with(Bucket::default).take(BUCKETS).collect();
-        Self { local, buckets, subnets: Counts::default() }
+        let buckets = std::iter::repeat_with(KBucket::default).take(BUCKETS).collect();
+        Self { local, buckets, subnets: SubnetCounts::default() }
     }
 
     pub(super) fn len(&self) -> usize {
         self.buckets.iter().map(|bucket| bucket.nodes.len()).sum()
     }
 
-    pub(super) fn nodes(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &TableEntry> {
         self.buckets.iter().flat_map(|bucket| &bucket.nodes)
     }
 
-    pub(super) fn live(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn live(&self) -> impl Iterator<Item = &TableEntry> {
         self.nodes().filter(|entry| entry.checks > 0)
     }
 
     #[cfg(test)]
-    pub(super) fn get(&self, id: &PeerId) -> Option<&Entry> {
+    pub(super) fn get(&self, id: &PeerId) -> Option<&TableEntry> {
         let hash = alloy_primitives::keccak256(id);
         let nodes = &self.buckets[bucket_of(&self.local, &hash)?].nodes;
         nodes.iter().find(|entry| entry.node.id == *id)
     }
 
-    /// Adds a node of which somebody has told, or that has asked us something.
-    pub(super) fn add(&mut self, node: Enode, now: Instant) -> Added {
+    /// Adds a node that another node has named, or that has sent a request.
+    pub(super) fn add(&mut self, node: Enode, now: Instant) -> InsertOutcome {
         let hash = node.hash();
-        let Some(index) = bucket_of(&self.local, &hash) else { return Added::Refused };
+        let Some(index) = bucket_of(&self.local, &hash) else { return InsertOutcome::Refused };
         let bucket = &mut self.buckets[index];
-        let known = |entry: &Entry| entry.node.id == node.id;
+        let known = |entry: &TableEntry| entry.node.id == node.id;
         if bucket.nodes.iter().any(known) {
-            return Added::Known;
+            return InsertOutcome::Known;
         }
         if let Some(at) = bucket.replacements.iter().position(known) {
-            // The newest goes last, and leaves last.
+            // The newest one goes to the end, and is dropped last.
             bucket.replacements[at..].rotate_left(1);
-            return Added::Known;
+            return InsertOutcome::Known;
         }
         if !(bucket.subnets.has_room(&node, BUCKET_SUBNET)
             && self.subnets.has_room(&node, TABLE_SUBNET))
         {
-            return Added::Refused;
+            return InsertOutcome::Refused;
         }
         let room = bucket.nodes.len() < BUCKET_NODES;
         if !room && bucket.replacements.len() == BUCKET_REPLACEMENTS {
-            // Makes way for newer news.
+            // The oldest replacement is dropped for the new one.
             let oldest = bucket.replacements.remove(0);
             bucket.subnets.remove(&oldest.node);
             self.subnets.remove(&oldest.node);
         }
         bucket.subnets.add(&node);
         self.subnets.add(&node);
-        let entry = Entry { node, hash, checks: 0, failures: 0, seen: now };
+        let entry = TableEntry { node, hash, checks: 0, failures: 0, seen: now };
         if room {
             bucket.nodes.push(entry);
-            Added::New
+            InsertOutcome::New
         } else {
             bucket.replacements.push(entry);
-            Added::Waits
+            InsertOutcome::Waits
         }
     }
 
-    /// A node has answered from where `node` says, which is where it is from now on, if its new subnet
-    /// has room. A node that is not in the table is added.
+    /// Records an answer of a node from the address in `node`. The address becomes the node's, if
+    /// its subnet has room. Adds the node if it is not in the table.
     pub(super) fn answered(&mut self, node: Enode, now: Instant) {
         self.add(node, now);
         let Some(index) = bucket_of(&self.local, &node.hash()) else { return };
@@ -185,19 +185,19 @@ impl Table {
             self.subnets.add(&node);
             entry.checks = 0;
         }
-        // Of the port for connections only the node's record may say another.
+        // Only the node's record may change its TCP port.
         entry.node = Enode { tcp: if old.ip == node.ip { old.tcp } else { node.tcp }, ..node };
         entry.checks = entry.checks.saturating_add(1);
         entry.failures = 0;
         entry.seen = now;
     }
 
-    /// The port for connections, as the node's record has it.
+    /// Sets the TCP port that the node's record has.
     pub(super) fn set_tcp(&mut self, id: &PeerId, tcp: u16) {
         self.with(id, |entry| entry.node.tcp = tcp);
     }
 
-    /// A node has not answered a check: after a few of them one that waits takes its place.
+    /// Records a failed check. After a few of them a replacement takes the node's place.
     pub(super) fn failed_check(&mut self, id: &PeerId, now: Instant) {
         let mut gone = false;
         self.with(id, |entry| {
@@ -210,7 +210,7 @@ impl Table {
         }
     }
 
-    /// A node has not answered a request.
+    /// Records an unanswered request.
     pub(super) fn failed_request(&mut self, id: &PeerId) {
         let mut gone = false;
         self.with(id, |entry| {
@@ -222,7 +222,7 @@ impl Table {
         }
     }
 
-    fn with(&mut self, id: &PeerId, act: impl FnOnce(&mut Entry)) {
+    fn with(&mut self, id: &PeerId, act: impl FnOnce(&mut TableEntry)) {
         let hash = alloy_primitives::keccak256(id);
         if let Some(index) = bucket_of(&self.local, &hash) {
             let nodes = &mut self.buckets[index].nodes;
@@ -232,7 +232,8 @@ impl Table {
         }
     }
 
-    /// Takes a node out, and one of those that wait in; any of them, so that nobody can wait in line.
+    /// Removes a node, and moves a random replacement into its place: an attacker cannot queue for
+    /// it.
     fn remove(&mut self, id: &PeerId) {
         let hash = alloy_primitives::keccak256(id);
         let Some(index) = bucket_of(&self.local, &hash) else { return };
@@ -247,7 +248,7 @@ impl Table {
         }
     }
 
-    /// The live nodes that are nearest to a target, nearest first.
+    /// The nodes that are closest to a target, the closest first; only live ones if `live` is set.
     pub(super) fn closest(&self, target: &B256, count: usize, live: bool) -> Vec<Enode> {
         let all = self.nodes().filter(|entry| !live || entry.checks > 0);
         let mut nearest: BTreeMap<B256, Enode> = BTreeMap::new();
@@ -260,7 +261,7 @@ impl Table {
         nearest.into_values().collect()
     }
 
-    /// A node that was last heard of `age` ago: one that is not live, or one that is.
+    /// A random node that was last seen `age` ago or earlier, among the live or the other ones.
     pub(super) fn due(&self, live: bool, age: Duration, now: Instant) -> Option<Enode> {
         self.nodes()
             .filter(|entry| (entry.checks > 0) == live)
@@ -270,14 +271,14 @@ impl Table {
     }
 }
 
-/// Bits of the distance between two hashes: 0 to 256.
+/// The logarithmic distance between two hashes in bits: 0 to 256.
 pub(super) fn log_distance(a: &B256, b: &B256) -> usize {
     let distance = *a ^ *b;
     let zeros = distance.iter().take_while(|byte| **byte == 0).count();
     distance.get(zeros).map_or(0, |byte| 256 - 8 * zeros - byte.leading_zeros() as usize)
 }
 
-/// The bucket of a node; none for ourselves.
+/// The bucket of a node; `None` for this node itself.
 fn bucket_of(local: &B256, hash: &B256) -> Option<usize> {
     let distance = log_distance(local, hash);
     (distance > 0).then(|| distance.saturating_sub(256 - BUCKETS + 1))
@@ -310,8 +311,8 @@ mod tests {
         }
     }
 
-    /// Everything that must hold at any time, counted anew.
-    fn check(table: &Table) {
+    /// Checks all invariants of the table.
+    fn check(table: &NodeTable) {
         let mut all: HashMap<Subnet, usize> = HashMap::new();
         let mut ids = std::collections::HashSet::new();
         for (index, bucket) in table.buckets.iter().enumerate() {
@@ -338,7 +339,7 @@ mod tests {
     #[test]
     fn limits_hold_whatever_happens() {
         let mut rng = StdRng::seed_from_u64(7);
-        let mut table = Table::new(B256::repeat_byte(0x55));
+        let mut table = NodeTable::new(B256::repeat_byte(0x55));
         let mut known: Vec<Enode> = Vec::new();
         let mut now = Instant::now();
         let (mut refused, mut waited, mut moved) = (0, 0, 0);
@@ -346,17 +347,17 @@ mod tests {
             now += Duration::from_millis(10);
             match rng.random_range(0..10) {
                 0..4 => {
-                    // Few networks, so that the limits are met; some of the nodes are local.
+                    // A few networks, so that the limits are reached; some nodes are local.
                     let ip = match rng.random_range(0..8) {
                         0 => [10, 0, 0, rng.random()],
                         _ => [8, 8, rng.random_range(0..60), rng.random()],
                     };
                     let node = node(&mut rng, ip);
                     match table.add(node, now) {
-                        Added::Refused => refused += 1,
-                        Added::Waits => waited += 1,
-                        Added::New => assert_eq!(table.get(&node.id).unwrap().checks, 0),
-                        Added::Known => panic!("ids are random"),
+                        InsertOutcome::Refused => refused += 1,
+                        InsertOutcome::Waits => waited += 1,
+                        InsertOutcome::New => assert_eq!(table.get(&node.id).unwrap().checks, 0),
+                        InsertOutcome::Known => panic!("ids are random"),
                     }
                     known.push(node);
                 }
@@ -403,18 +404,18 @@ mod tests {
     #[test]
     fn a_full_bucket_keeps_its_nodes_until_one_fails() {
         let mut rng = StdRng::seed_from_u64(1);
-        let mut table = Table::new(B256::ZERO);
+        let mut table = NodeTable::new(B256::ZERO);
         let now = Instant::now();
         let mut far = std::iter::repeat_with(|| node(&mut rng, [127, 0, 0, 1]))
             .filter(|node| log_distance(&B256::ZERO, &node.hash()) == 256);
         let first: Vec<_> = far.by_ref().take(BUCKET_NODES).collect();
         for node in &first {
-            assert_eq!(table.add(*node, now), Added::New);
+            assert_eq!(table.add(*node, now), InsertOutcome::New);
             table.answered(*node, now);
         }
         let later: Vec<_> = far.take(BUCKET_REPLACEMENTS + 5).collect();
         for node in &later {
-            assert_eq!(table.add(*node, now), Added::Waits);
+            assert_eq!(table.add(*node, now), InsertOutcome::Waits);
             table.answered(*node, now);
             assert!(table.get(&node.id).is_none(), "who waits is not in the table");
         }
@@ -430,7 +431,7 @@ mod tests {
     #[test]
     fn requests_without_answers_end_in_removal_and_one_answer_makes_good() {
         let mut rng = StdRng::seed_from_u64(2);
-        let mut table = Table::new(B256::ZERO);
+        let mut table = NodeTable::new(B256::ZERO);
         let now = Instant::now();
         let node = node(&mut rng, [1, 2, 3, 4]);
         table.answered(node, now);
@@ -450,7 +451,7 @@ mod tests {
     #[test]
     fn the_closest_are_those_of_a_full_sort_and_live() {
         let mut rng = StdRng::seed_from_u64(3);
-        let mut table = Table::new(B256::repeat_byte(9));
+        let mut table = NodeTable::new(B256::repeat_byte(9));
         let now = Instant::now();
         for _ in 0..400 {
             let node = node(&mut rng, [10, 0, 0, 1]);
@@ -472,7 +473,7 @@ mod tests {
     #[test]
     fn checks_are_due_by_age_and_kind() {
         let mut rng = StdRng::seed_from_u64(4);
-        let mut table = Table::new(B256::ZERO);
+        let mut table = NodeTable::new(B256::ZERO);
         let (now, age) = (Instant::now(), Duration::from_secs(3));
         let node = node(&mut rng, [1, 2, 3, 4]);
         table.add(node, now);

@@ -1,16 +1,16 @@
-//! Discovery, version 5: what stands between the `discv5` crate and this node.
+//! Discovery version 5: the adapter between the `discv5` crate and this node.
 //!
-//! The crate takes the packets of the socket, and hands on those that are none of its own: with one
-//! port for both versions these are version 4's.
+//! The crate reads the socket, and passes on packets that are not its own: if both versions share a
+//! port, these are packets of version 4.
 
 use super::{
+    candidate_filter::CandidateFilter,
     enode::Enode,
-    nat::Nat,
+    nat::NatMode,
     net::is_local,
-    pace::{Pace, wanted},
-    record::{Bootnode, LocalRecord, Record, RecordError},
-    sieve::Sieve,
-    v4::V4,
+    record::{Bootnode, Enr, LocalEnr, RecordError},
+    timing::{DiscoveryTiming, wanted},
+    v4::Discv4Service,
 };
 use crate::handle::CandidateSource;
 use discv5::{ConfigBuilder, Discv5, Event, ListenConfig, NodeContact};
@@ -22,25 +22,25 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-/// What version 5 is started with.
+/// Discovery version 5, before it runs.
 #[derive(Debug)]
-pub(super) struct V5 {
-    pub(super) local: Arc<LocalRecord>,
+pub(super) struct Discv5Service {
+    pub(super) local: Arc<LocalEnr>,
     pub(super) socket: Arc<UdpSocket>,
-    /// Version 4, if it is on: its packets come from here.
-    pub(super) v4: Option<Arc<V4>>,
-    pub(super) nat: Nat,
-    pub(super) pace: Pace,
+    /// Version 4, if it is on: it gets its packets from here.
+    pub(super) v4: Option<Arc<Discv4Service>>,
+    pub(super) nat: NatMode,
+    pub(super) pace: DiscoveryTiming,
     pub(super) boot: Vec<Bootnode>,
-    pub(super) sieve: Arc<Sieve>,
+    pub(super) sieve: Arc<CandidateFilter>,
     pub(super) want: watch::Receiver<bool>,
-    /// Records that version 4 has got.
-    pub(super) records: mpsc::Receiver<Record>,
+    /// Records that version 4 has found.
+    pub(super) records: mpsc::Receiver<Enr>,
 }
 
 /// Why version 5 does not run.
 #[derive(Debug, thiserror::Error)]
-enum V5Error {
+enum Discv5Error {
     #[error(transparent)]
     Record(#[from] RecordError),
     #[error("{0}")]
@@ -49,8 +49,8 @@ enum V5Error {
     Start(discv5::Error),
 }
 
-impl V5 {
-    /// Runs for ever; if that cannot be, version 4 goes on by itself.
+impl Discv5Service {
+    /// Runs for ever. If version 5 cannot start, version 4 reads the socket alone.
     pub(super) async fn run(mut self) {
         let mut own = self.local.watch();
         let discv5 = match self.start().await {
@@ -67,7 +67,8 @@ impl V5 {
         for node in std::mem::take(&mut self.boot) {
             self.enter(&discv5, node);
         }
-        let mut looking = std::pin::pin!(look(&discv5, self.want.clone(), &self.sieve, self.pace));
+        let mut looking =
+            std::pin::pin!(run_v5_lookups(&discv5, self.want.clone(), &self.sieve, self.pace));
         loop {
             tokio::select! {
                 () = &mut looking => {}
@@ -84,7 +85,7 @@ impl V5 {
         }
     }
 
-    async fn start(&self) -> Result<Discv5, V5Error> {
+    async fn start(&self) -> Result<Discv5, Discv5Error> {
         let address = self.socket.local_addr().ok();
         let (ipv4, ipv6) = match address {
             Some(SocketAddr::V6(_)) => (None, Some(Arc::clone(&self.socket))),
@@ -96,11 +97,11 @@ impl V5 {
             .query_peer_timeout(self.pace.reply * 4)
             .query_timeout(self.pace.reply * 60)
             .ping_interval(self.pace.check * 3);
-        // Version 4 finds our address, if it is on: there is one record for both.
-        if self.v4.is_some() || self.nat != Nat::Any {
+        // If version 4 is on, it finds the external address: both versions share one record.
+        if self.v4.is_some() || self.nat != NatMode::Any {
             config.disable_enr_update();
         }
-        // The crate counts local addresses too, so within a local network the limit is left out.
+        // The crate also counts local addresses, so the limit is off in a local network.
         let listens = address.map(|address| address.ip());
         let own = self.local.ip().or(listens);
         if !own.into_iter().chain(self.boot.iter().map(|boot| boot.enode.ip)).any(is_local) {
@@ -108,12 +109,12 @@ impl V5 {
         }
         let key = self.local.signing_key()?;
         let mut discv5 =
-            Discv5::new(self.local.get(), key, config.build()).map_err(V5Error::Key)?;
-        discv5.start().await.map_err(V5Error::Start)?;
+            Discv5::new(self.local.get(), key, config.build()).map_err(Discv5Error::Key)?;
+        discv5.start().await.map_err(Discv5Error::Start)?;
         Ok(discv5)
     }
 
-    /// Makes a boot node known: by its record, which is asked for if we have its URL alone.
+    /// Adds a boot node by its record. If only its URL is known, asks it for its record.
     fn enter(&self, discv5: &Discv5, boot: Bootnode) {
         if let Some(record) = boot.record {
             return add(discv5, record);
@@ -130,12 +131,12 @@ impl V5 {
             });
             return;
         }
-        // Any request makes a session, in which the crate asks for the record.
+        // Any request starts a session, in which the crate asks for the record.
         let Some(contact) = contact(&boot.enode) else { return };
         let hello = discv5.talk_req(contact, b"eth".to_vec(), Vec::new());
         tokio::spawn(async move {
             if let Err(error) = hello.await {
-                debug!(target: "retrie::network", node = %boot.enode, ?error, "a boot node");
+                debug!(target: "retrie::network", node = %boot.enode, ?error, "boot node failed");
             }
         });
     }
@@ -154,17 +155,17 @@ impl V5 {
                 Ok(_) => {
                     info!(target: "retrie::network", "other nodes see this one at {}", address.ip());
                 }
-                Err(error) => debug!(target: "retrie::network", %error, "no new record"),
+                Err(error) => debug!(target: "retrie::network", %error, "record not updated"),
             },
-            // A request to talk is answered with nothing when it is dropped.
+            // Dropping a talk request answers it with an empty message.
             _ => {}
         }
     }
 }
 
-fn add(discv5: &Discv5, record: Record) {
+fn add(discv5: &Discv5, record: Enr) {
     if let Err(error) = discv5.add_enr(record) {
-        debug!(target: "retrie::network", error, "not in the table of version 5");
+        debug!(target: "retrie::network", error, "record not added to version 5");
     }
 }
 
@@ -175,8 +176,13 @@ fn contact(node: &Enode) -> Option<NodeContact> {
     Some(NodeContact::new(CombinedPublicKey::Secp256k1(key), node.udp_address(), None))
 }
 
-/// Looks for nodes while they are wanted.
-async fn look(discv5: &Discv5, mut want: watch::Receiver<bool>, sieve: &Sieve, pace: Pace) {
+/// Runs lookups while candidates are wanted.
+async fn run_v5_lookups(
+    discv5: &Discv5,
+    mut want: watch::Receiver<bool>,
+    sieve: &CandidateFilter,
+    pace: DiscoveryTiming,
+) {
     while wanted(&mut want).await {
         match discv5.find_node(NodeId::random()).await {
             Ok(records) => {
@@ -184,11 +190,11 @@ async fn look(discv5: &Discv5, mut want: watch::Receiver<bool>, sieve: &Sieve, p
                     sieve.offer(&record, None, CandidateSource::Discv5);
                 }
             }
-            Err(error) => debug!(target: "retrie::network", ?error, "a lookup of version 5"),
+            Err(error) => debug!(target: "retrie::network", ?error, "a lookup of version 5 failed"),
         }
         tokio::time::sleep(pace.lookup).await;
     }
-    // The manager is gone: nothing is wanted any more.
+    // The network is gone: no candidates are wanted any more.
     std::future::pending().await
 }
 
@@ -196,7 +202,7 @@ async fn look(discv5: &Discv5, mut want: watch::Receiver<bool>, sieve: &Sieve, p
 mod tests {
     use super::*;
     use crate::{
-        discovery::{Config, Discovery, Forks, NodeKey},
+        discovery::{Discovery, DiscoveryConfig, ForkTracker, NodeKey},
         vectors::vectors,
     };
     use alloy_primitives::hex;
@@ -204,19 +210,19 @@ mod tests {
     use serde_json::Value;
     use tokio::runtime::Handle;
 
-    /// The crate is not ours, but that it answers as the specification says is ours to know: a message
-    /// of no session with a challenge, and what answers no challenge not at all.
+    /// The crate is not ours, but this test checks that it answers as the specification says: a
+    /// message without a session gets a challenge, and an answer to no challenge gets nothing.
     #[tokio::test]
     async fn the_packets_of_the_specification_are_answered() {
         let Some(vectors) = vectors("discv5.json") else { return };
         let bytes = |value: &Value| hex::decode(value.as_str().unwrap()).unwrap();
-        let forks = Arc::new(Forks::new(&retrie_chainspec::ChainSpec::mainnet(), 0, 0));
+        let forks = Arc::new(ForkTracker::new(&retrie_chainspec::ChainSpec::mainnet(), 0, 0));
         let (_want, want) = watch::channel(false);
-        let config = Config {
+        let config = DiscoveryConfig {
             key: NodeKey::from_hex(vectors["keys"]["node-b-key"].as_str().unwrap()).unwrap(),
             listen: ([127, 0, 0, 1], 0).into(),
             tcp_port: 1,
-            nat: Nat::None,
+            nat: NatMode::None,
             bootnodes: vec![],
             forks,
             nodes_file: None,
@@ -225,13 +231,13 @@ mod tests {
             dns: vec![],
             dns_server: None,
             want,
-            pace: Pace::default(),
+            pace: DiscoveryTiming::default(),
         };
         let (node, _candidates) = Discovery::start(config, &Handle::current()).unwrap();
         let asker = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let packets = vectors["vectors"].as_array().unwrap().iter();
         let packets: Vec<_> = packets.filter(|vector| vector["kind"] == "packet").collect();
-        // Those that are not answered first.
+        // First the packets that get no answer.
         let (message, others): (Vec<&Value>, Vec<&Value>) = packets
             .into_iter()
             .partition(|vector| vector["what"].as_str().unwrap().contains("flag 0"));
@@ -244,7 +250,7 @@ mod tests {
         let wait = Duration::from_secs(20);
         let (length, _) =
             tokio::time::timeout(wait, asker.recv_from(&mut answer)).await.unwrap().unwrap();
-        // The smallest packet there is: no larger than any question.
+        // The smallest possible packet: no answer is larger than its request.
         assert_eq!(length, 63);
         let fields = &message[0]["fields"];
         let (iv, header) = answer[..length].split_at_mut(16);

@@ -1,11 +1,11 @@
-//! Messages as bytes, with limits.
+//! Encoding and decoding of messages, with limits.
 //!
-//! A list is counted before it is decoded: what a peer sends in a byte must not become a hundred in
-//! memory.
+//! Items of a list are counted before they are decoded: a byte that a peer sends must not take a
+//! hundred bytes of memory.
 
 use super::message::{
-    BlockRange, BlockReceipt, Gossip, HeadersFrom, Message, NewPooledTransactionHashes,
-    PooledTransaction, Request, Response, Status, Version,
+    BlockRange, BlockReceipt, EthMessage, EthRequest, EthResponse, EthVersion, GetBlockHeaders,
+    NewPooledTransactionHashes, PooledTransaction, Status, TxGossip,
 };
 use alloy_consensus::{Eip658Value, Receipt};
 use alloy_eip2124::ForkId;
@@ -14,7 +14,7 @@ use alloy_primitives::{B256, Bytes, Log};
 use alloy_rlp::{Decodable, EMPTY_STRING_CODE, Encodable, Header as RlpHeader};
 use retrie_chainspec::primitives::{BlockBody, TxType};
 
-/// Message ids, from the first one of the protocol.
+/// Message ids, relative to the first id of the protocol.
 pub mod id {
     #![allow(missing_docs)]
 
@@ -34,26 +34,26 @@ pub mod id {
     pub const ACCESS_LISTS: u8 = 0x13;
 }
 
-/// Headers, bodies, lists of receipts or access lists in one answer, at most.
+/// Maximum number of headers, bodies, receipt lists or access lists in one answer.
 pub const MAX_ITEMS: usize = 1024;
 
-/// Transactions in one message, at most.
+/// Maximum number of transactions in one message.
 pub const MAX_TRANSACTIONS: usize = 5000;
 
-/// Receipts in one answer, at most.
+/// Maximum number of receipts in one answer.
 const MAX_RECEIPTS: usize = 400_000;
 
-/// Bytes of a transaction, on the average of a list, at least: a signature alone has 64.
+/// Minimum bytes of a transaction, on the average of a list: a signature alone has 64.
 const MIN_TRANSACTION_BYTES: usize = 64;
 
-/// Bytes of an answer that is longer than others, at most: what fits into a frame.
+/// Maximum bytes of the answers that are longer than others: what fits into a frame.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
-/// Bytes of a list of hashes that is asked for, at most.
+/// Maximum bytes of a request for a list of hashes.
 const MAX_HASHES_BYTES: usize = 256 << 10;
 
-/// How long the payload of a message may be, in bytes; none if the version has no such message.
-pub const fn limit(version: Version, id: u8) -> Option<usize> {
+/// Maximum length of a message's payload in bytes; `None` if the version has no such message.
+pub const fn limit(version: EthVersion, id: u8) -> Option<usize> {
     Some(match id {
         id::STATUS | id::BLOCK_RANGE_UPDATE | id::GET_HEADERS => 256,
         id::GET_BODIES | id::GET_POOLED_TRANSACTIONS | id::GET_RECEIPTS => MAX_HASHES_BYTES,
@@ -61,13 +61,13 @@ pub const fn limit(version: Version, id: u8) -> Option<usize> {
         id::HEADERS => 2 << 20,
         id::TRANSACTIONS => 10 << 20,
         id::BODIES | id::POOLED_TRANSACTIONS | id::RECEIPTS => MAX_ANSWER_BYTES,
-        id::GET_ACCESS_LISTS if matches!(version, Version::Eth71) => MAX_HASHES_BYTES,
-        id::ACCESS_LISTS if matches!(version, Version::Eth71) => MAX_ANSWER_BYTES,
+        id::GET_ACCESS_LISTS if matches!(version, EthVersion::Eth71) => MAX_HASHES_BYTES,
+        id::ACCESS_LISTS if matches!(version, EthVersion::Eth71) => MAX_ANSWER_BYTES,
         _ => return None,
     })
 }
 
-/// Whether messages of this id are answers.
+/// Whether messages with this id are answers.
 pub const fn is_response(id: u8) -> bool {
     matches!(
         id,
@@ -75,104 +75,106 @@ pub const fn is_response(id: u8) -> bool {
     )
 }
 
-/// Why a message cannot be read.
+/// Why a message cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
-    /// It is not RLP of the right form.
+pub enum EthDecodeError {
+    /// It is not RLP of the expected form.
     #[error("message {id:#04x} of {version}: {cause}")]
     Rlp {
-        /// Its id.
+        /// Its message id.
         id: u8,
-        /// The version that is spoken.
-        version: Version,
+        /// The version of the connection.
+        version: EthVersion,
         /// What is wrong.
         cause: alloy_rlp::Error,
     },
     /// A list is longer than allowed.
     #[error("message {id:#04x} of {version} has {count} items; {max} are allowed")]
     TooMany {
-        /// Its id.
+        /// Its message id.
         id: u8,
-        /// The version that is spoken.
-        version: Version,
+        /// The version of the connection.
+        version: EthVersion,
         /// How many there are.
         count: usize,
         /// The limit.
         max: usize,
     },
-    /// A field has a value that nobody may send.
+    /// A field has an invalid value.
     #[error("message {id:#04x} of {version}: {what}")]
     Value {
-        /// Its id.
+        /// Its message id.
         id: u8,
-        /// The version that is spoken.
-        version: Version,
+        /// The version of the connection.
+        version: EthVersion,
         /// What is wrong.
         what: &'static str,
     },
     /// The version has no such message.
     #[error("{version} has no message {id:#04x}")]
     Unknown {
-        /// Its id.
+        /// The message id.
         id: u8,
-        /// The version that is spoken.
-        version: Version,
+        /// The version of the connection.
+        version: EthVersion,
     },
 }
 
-/// What is wrong, before it is known in which message.
-enum Fault {
+/// A decoding error without the message that it is about.
+enum MessageFault {
     Rlp(alloy_rlp::Error),
     TooMany(usize, usize),
     Value(&'static str),
     Unknown,
 }
 
-impl From<alloy_rlp::Error> for Fault {
+impl From<alloy_rlp::Error> for MessageFault {
     fn from(error: alloy_rlp::Error) -> Self {
         Self::Rlp(error)
     }
 }
 
-type Decoded<T> = Result<T, Fault>;
+type DecodeResult<T> = Result<T, MessageFault>;
 
-/// The id of the request that an answer is for.
+/// Reads the request id of an answer without decoding the rest.
 pub fn request_id(payload: &[u8]) -> Option<u64> {
     let mut rest = payload;
     let mut fields = RlpHeader::decode_bytes(&mut rest, true).ok()?;
     u64::decode(&mut fields).ok()
 }
 
-impl Message {
-    /// From its id and payload, whose length has been held against [`limit`].
+impl EthMessage {
+    /// Decodes a message. The caller has checked the payload's length against [`limit`].
     ///
     /// # Errors
-    /// If it is of another form, or a list is too long.
-    pub fn decode(version: Version, id: u8, payload: &[u8]) -> Result<Self, DecodeError> {
+    /// If the message has another form, or a list is too long.
+    pub fn decode(version: EthVersion, id: u8, payload: &[u8]) -> Result<Self, EthDecodeError> {
         Self::decode_within(version, id, payload, usize::MAX)
     }
 
-    /// The same. Of transactions that are told only the first ones are decoded, of `room` bytes
-    /// together; the others are counted.
+    /// Decodes a message, but of unrequested transactions only the first ones, up to `room` bytes
+    /// together. The others are only counted.
     ///
     /// # Errors
     /// As [`decode`](Self::decode).
     pub fn decode_within(
-        version: Version,
+        version: EthVersion,
         id: u8,
         payload: &[u8],
         room: usize,
-    ) -> Result<Self, DecodeError> {
+    ) -> Result<Self, EthDecodeError> {
         decode(version, id, payload, room).map_err(|fault| match fault {
-            Fault::Rlp(cause) => DecodeError::Rlp { id, version, cause },
-            Fault::TooMany(count, max) => DecodeError::TooMany { id, version, count, max },
-            Fault::Value(what) => DecodeError::Value { id, version, what },
-            Fault::Unknown => DecodeError::Unknown { id, version },
+            MessageFault::Rlp(cause) => EthDecodeError::Rlp { id, version, cause },
+            MessageFault::TooMany(count, max) => {
+                EthDecodeError::TooMany { id, version, count, max }
+            }
+            MessageFault::Value(what) => EthDecodeError::Value { id, version, what },
+            MessageFault::Unknown => EthDecodeError::Unknown { id, version },
         })
     }
 
-    /// Its id and payload. None if the version cannot say it.
-    pub fn encode(&self, version: Version) -> Option<(u8, Vec<u8>)> {
+    /// Encodes the message: its id and payload. `None` if the version cannot express it.
+    pub fn encode(&self, version: EthVersion) -> Option<(u8, Vec<u8>)> {
         let mut out = Vec::new();
         let id = match self {
             Self::Status(status) => {
@@ -189,11 +191,11 @@ impl Message {
                 list(&mut out, |out| encode_range(range, out));
                 id::BLOCK_RANGE_UPDATE
             }
-            Self::Gossip(Gossip::Transactions(transactions)) => {
+            Self::Gossip(TxGossip::Transactions(transactions)) => {
                 items(&mut out, transactions);
                 id::TRANSACTIONS
             }
-            Self::Gossip(Gossip::Hashes(known)) => {
+            Self::Gossip(TxGossip::Hashes(known)) => {
                 list(&mut out, |out| {
                     known.types.as_slice().encode(out);
                     items(out, &known.sizes);
@@ -220,7 +222,7 @@ impl Message {
     }
 }
 
-/// Writes a list whose items `write` writes.
+/// Writes an RLP list whose items `write` writes.
 fn list(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let mut payload = Vec::new();
     write(&mut payload);
@@ -238,9 +240,9 @@ fn encode_range(range: &BlockRange, out: &mut Vec<u8>) {
     range.latest_hash.encode(out);
 }
 
-fn encode_request(version: Version, request: &Request, out: &mut Vec<u8>) -> Option<u8> {
+fn encode_request(version: EthVersion, request: &EthRequest, out: &mut Vec<u8>) -> Option<u8> {
     Some(match request {
-        Request::Headers(from) => {
+        EthRequest::Headers(from) => {
             list(out, |out| {
                 match from.start {
                     BlockHashOrNumber::Hash(hash) => hash.encode(out),
@@ -252,16 +254,16 @@ fn encode_request(version: Version, request: &Request, out: &mut Vec<u8>) -> Opt
             });
             id::GET_HEADERS
         }
-        Request::Bodies(hashes) => {
+        EthRequest::Bodies(hashes) => {
             items(out, hashes);
             id::GET_BODIES
         }
-        Request::PooledTransactions(hashes) => {
+        EthRequest::PooledTransactions(hashes) => {
             items(out, hashes);
             id::GET_POOLED_TRANSACTIONS
         }
-        Request::Receipts { first_index, hashes } => {
-            if version >= Version::Eth70 {
+        EthRequest::Receipts { first_index, hashes } => {
+            if version >= EthVersion::Eth70 {
                 first_index.encode(out);
             } else if *first_index != 0 {
                 return None;
@@ -269,8 +271,8 @@ fn encode_request(version: Version, request: &Request, out: &mut Vec<u8>) -> Opt
             items(out, hashes);
             id::GET_RECEIPTS
         }
-        Request::AccessLists(hashes) => {
-            if version < Version::Eth71 {
+        EthRequest::AccessLists(hashes) => {
+            if version < EthVersion::Eth71 {
                 return None;
             }
             items(out, hashes);
@@ -279,22 +281,22 @@ fn encode_request(version: Version, request: &Request, out: &mut Vec<u8>) -> Opt
     })
 }
 
-fn encode_response(version: Version, response: &Response, out: &mut Vec<u8>) -> Option<u8> {
+fn encode_response(version: EthVersion, response: &EthResponse, out: &mut Vec<u8>) -> Option<u8> {
     Some(match response {
-        Response::Headers(headers) => {
+        EthResponse::Headers(headers) => {
             items(out, headers);
             id::HEADERS
         }
-        Response::Bodies(bodies) => {
+        EthResponse::Bodies(bodies) => {
             items(out, bodies);
             id::BODIES
         }
-        Response::PooledTransactions(transactions) => {
+        EthResponse::PooledTransactions(transactions) => {
             items(out, transactions);
             id::POOLED_TRANSACTIONS
         }
-        Response::Receipts { last_incomplete, lists } => {
-            if version >= Version::Eth70 {
+        EthResponse::Receipts { last_incomplete, lists } => {
+            if version >= EthVersion::Eth70 {
                 last_incomplete.encode(out);
             } else if *last_incomplete {
                 return None;
@@ -306,8 +308,8 @@ fn encode_response(version: Version, response: &Response, out: &mut Vec<u8>) -> 
             });
             id::RECEIPTS
         }
-        Response::AccessLists(lists) => {
-            if version < Version::Eth71 {
+        EthResponse::AccessLists(lists) => {
+            if version < EthVersion::Eth71 {
                 return None;
             }
             list(out, |out| {
@@ -332,9 +334,9 @@ fn encode_receipt(receipt: &BlockReceipt, out: &mut Vec<u8>) {
     });
 }
 
-fn decode(version: Version, id: u8, payload: &[u8], room: usize) -> Decoded<Message> {
+fn decode(version: EthVersion, id: u8, payload: &[u8], room: usize) -> DecodeResult<EthMessage> {
     if limit(version, id).is_none() {
-        return Err(Fault::Unknown);
+        return Err(MessageFault::Unknown);
     }
     let mut rest = payload;
     let mut fields = RlpHeader::decode_bytes(&mut rest, true)?;
@@ -344,35 +346,41 @@ fn decode(version: Version, id: u8, payload: &[u8], room: usize) -> Decoded<Mess
         count_transactions(fields, MAX_TRANSACTIONS)?;
         let transactions = transactions(&mut first_items(fields, room)?)?;
         if transactions.iter().any(PooledTransaction::is_eip4844) {
-            return Err(Fault::Value("blob transactions are announced, and not sent unasked"));
+            return Err(MessageFault::Value("blob transactions must only be announced"));
         }
-        return Ok(Message::Gossip(Gossip::Transactions(transactions)));
+        return Ok(EthMessage::Gossip(TxGossip::Transactions(transactions)));
     }
     let message = match id {
-        id::STATUS => Message::Status(decode_status(fields)?),
-        id::BLOCK_RANGE_UPDATE => Message::BlockRangeUpdate(decode_range(fields)?),
-        id::NEW_POOLED_TRANSACTION_HASHES => Message::Gossip(Gossip::Hashes(decode_known(fields)?)),
+        id::STATUS => EthMessage::Status(decode_status(fields)?),
+        id::BLOCK_RANGE_UPDATE => EthMessage::BlockRangeUpdate(decode_range(fields)?),
+        id::NEW_POOLED_TRANSACTION_HASHES => {
+            EthMessage::Gossip(TxGossip::Hashes(decode_known(fields)?))
+        }
         _ if is_response(id) => {
             let request = u64::decode(fields)?;
-            Message::Response(request, decode_response(version, id, fields)?)
+            EthMessage::Response(request, decode_response(version, id, fields)?)
         }
         _ => {
             let request = u64::decode(fields)?;
-            Message::Request(request, decode_request(version, id, fields)?)
+            EthMessage::Request(request, decode_request(version, id, fields)?)
         }
     };
     end(fields)?;
     Ok(message)
 }
 
-/// Fails unless nothing is left.
-const fn end(rest: &[u8]) -> Decoded<()> {
-    if rest.is_empty() { Ok(()) } else { Err(Fault::Rlp(alloy_rlp::Error::UnexpectedLength)) }
+/// Fails unless all bytes are read.
+const fn end(rest: &[u8]) -> DecodeResult<()> {
+    if rest.is_empty() {
+        Ok(())
+    } else {
+        Err(MessageFault::Rlp(alloy_rlp::Error::UnexpectedLength))
+    }
 }
 
-fn decode_status(fields: &mut &[u8]) -> Decoded<Status> {
-    let version =
-        Version::from_number(u64::decode(fields)?).ok_or(Fault::Value("version is not ours"))?;
+fn decode_status(fields: &mut &[u8]) -> DecodeResult<Status> {
+    let version = EthVersion::from_number(u64::decode(fields)?)
+        .ok_or(MessageFault::Value("unsupported version"))?;
     Ok(Status {
         version,
         network: u64::decode(fields)?,
@@ -382,39 +390,39 @@ fn decode_status(fields: &mut &[u8]) -> Decoded<Status> {
     })
 }
 
-fn decode_range(fields: &mut &[u8]) -> Decoded<BlockRange> {
+fn decode_range(fields: &mut &[u8]) -> DecodeResult<BlockRange> {
     let range = BlockRange {
         earliest: u64::decode(fields)?,
         latest: u64::decode(fields)?,
         latest_hash: B256::decode(fields)?,
     };
     if range.earliest > range.latest {
-        return Err(Fault::Value("the earliest block is above the latest"));
+        return Err(MessageFault::Value("the earliest block is above the latest"));
     }
     if range.latest_hash.is_zero() {
-        return Err(Fault::Value("the hash of the latest block is zero"));
+        return Err(MessageFault::Value("the hash of the latest block is zero"));
     }
     Ok(range)
 }
 
-fn decode_known(fields: &mut &[u8]) -> Decoded<NewPooledTransactionHashes> {
+fn decode_known(fields: &mut &[u8]) -> DecodeResult<NewPooledTransactionHashes> {
     let types = RlpHeader::decode_bytes(fields, false)?.to_vec();
     let mut list = RlpHeader::decode_bytes(fields, true)?;
     let mut sizes = Vec::with_capacity(types.len());
     while !list.is_empty() {
         if sizes.len() == types.len() {
-            return Err(Fault::Value("more sizes than types"));
+            return Err(MessageFault::Value("more sizes than types"));
         }
         sizes.push(u64::decode(&mut list)?);
     }
     let hashes = hashes(fields)?;
     if hashes.len() != types.len() || sizes.len() != types.len() {
-        return Err(Fault::Value("types, sizes and hashes differ in number"));
+        return Err(MessageFault::Value("types, sizes and hashes differ in number"));
     }
     Ok(NewPooledTransactionHashes { types, sizes, hashes })
 }
 
-fn hashes(fields: &mut &[u8]) -> Decoded<Vec<B256>> {
+fn hashes(fields: &mut &[u8]) -> DecodeResult<Vec<B256>> {
     let mut list = RlpHeader::decode_bytes(fields, true)?;
     let mut hashes = Vec::with_capacity(list.len() / 33);
     while !list.is_empty() {
@@ -423,7 +431,7 @@ fn hashes(fields: &mut &[u8]) -> Decoded<Vec<B256>> {
     Ok(hashes)
 }
 
-fn decode_request(version: Version, id: u8, fields: &mut &[u8]) -> Decoded<Request> {
+fn decode_request(version: EthVersion, id: u8, fields: &mut &[u8]) -> DecodeResult<EthRequest> {
     Ok(match id {
         id::GET_HEADERS => {
             let mut query = RlpHeader::decode_bytes(fields, true)?;
@@ -436,40 +444,40 @@ fn decode_request(version: Version, id: u8, fields: &mut &[u8]) -> Decoded<Reque
             let skip = u64::decode(query)?;
             let reverse = bool::decode(query)?;
             end(query)?;
-            Request::Headers(HeadersFrom { start, limit, skip, reverse })
+            EthRequest::Headers(GetBlockHeaders { start, limit, skip, reverse })
         }
-        id::GET_BODIES => Request::Bodies(hashes(fields)?),
-        id::GET_POOLED_TRANSACTIONS => Request::PooledTransactions(hashes(fields)?),
+        id::GET_BODIES => EthRequest::Bodies(hashes(fields)?),
+        id::GET_POOLED_TRANSACTIONS => EthRequest::PooledTransactions(hashes(fields)?),
         id::GET_RECEIPTS => {
-            let first_index = if version >= Version::Eth70 { u64::decode(fields)? } else { 0 };
-            Request::Receipts { first_index, hashes: hashes(fields)? }
+            let first_index = if version >= EthVersion::Eth70 { u64::decode(fields)? } else { 0 };
+            EthRequest::Receipts { first_index, hashes: hashes(fields)? }
         }
-        id::GET_ACCESS_LISTS => Request::AccessLists(hashes(fields)?),
-        _ => return Err(Fault::Unknown),
+        id::GET_ACCESS_LISTS => EthRequest::AccessLists(hashes(fields)?),
+        _ => return Err(MessageFault::Unknown),
     })
 }
 
-fn decode_response(version: Version, id: u8, fields: &mut &[u8]) -> Decoded<Response> {
+fn decode_response(version: EthVersion, id: u8, fields: &mut &[u8]) -> DecodeResult<EthResponse> {
     if id == id::RECEIPTS {
-        let last_incomplete = version >= Version::Eth70 && bool::decode(fields)?;
-        return Ok(Response::Receipts { last_incomplete, lists: decode_receipts(fields)? });
+        let last_incomplete = version >= EthVersion::Eth70 && bool::decode(fields)?;
+        return Ok(EthResponse::Receipts { last_incomplete, lists: decode_receipts(fields)? });
     }
     let mut list = RlpHeader::decode_bytes(fields, true)?;
     if id == id::POOLED_TRANSACTIONS {
-        return Ok(Response::PooledTransactions(transactions(&mut list)?));
+        return Ok(EthResponse::PooledTransactions(transactions(&mut list)?));
     }
     let count = count(list, MAX_ITEMS)?;
     Ok(match id {
-        id::HEADERS => Response::Headers(decode_items(list, count, Decodable::decode)?),
+        id::HEADERS => EthResponse::Headers(decode_items(list, count, Decodable::decode)?),
         id::BODIES => {
             let mut bodies = Vec::with_capacity(count);
             while !list.is_empty() {
                 bodies.push(decode_body(&mut list)?);
             }
-            Response::Bodies(bodies)
+            EthResponse::Bodies(bodies)
         }
-        id::ACCESS_LISTS => Response::AccessLists(decode_items(list, count, access_list)?),
-        _ => return Err(Fault::Unknown),
+        id::ACCESS_LISTS => EthResponse::AccessLists(decode_items(list, count, access_list)?),
+        _ => return Err(MessageFault::Unknown),
     })
 }
 
@@ -477,7 +485,7 @@ fn decode_items<T>(
     mut list: &[u8],
     count: usize,
     decode: fn(&mut &[u8]) -> alloy_rlp::Result<T>,
-) -> Decoded<Vec<T>> {
+) -> DecodeResult<Vec<T>> {
     let mut items = Vec::with_capacity(count);
     while !list.is_empty() {
         items.push(decode(&mut list)?);
@@ -485,20 +493,20 @@ fn decode_items<T>(
     Ok(items)
 }
 
-/// How many items a list has.
-fn count(mut list: &[u8], max: usize) -> Decoded<usize> {
+/// The number of items in a list.
+fn count(mut list: &[u8], max: usize) -> DecodeResult<usize> {
     let mut count = 0;
     while !list.is_empty() {
         skip(&mut list)?;
         count += 1;
         if count > max {
-            return Err(Fault::TooMany(count, max));
+            return Err(MessageFault::TooMany(count, max));
         }
     }
     Ok(count)
 }
 
-/// Steps over an item.
+/// Skips one item, and returns its bytes.
 fn skip<'a>(list: &mut &'a [u8]) -> alloy_rlp::Result<&'a [u8]> {
     let whole = *list;
     let header = RlpHeader::decode(list)?;
@@ -508,7 +516,7 @@ fn skip<'a>(list: &mut &'a [u8]) -> alloy_rlp::Result<&'a [u8]> {
     Ok(&whole[..whole.len() - rest.len()])
 }
 
-/// The first items of a list, of `room` bytes together.
+/// The first items of a list, up to `room` bytes together.
 fn first_items(list: &[u8], room: usize) -> alloy_rlp::Result<&[u8]> {
     let mut rest = list;
     let mut bytes = 0;
@@ -522,19 +530,19 @@ fn first_items(list: &[u8], room: usize) -> alloy_rlp::Result<&[u8]> {
     Ok(&list[..bytes])
 }
 
-/// All transactions of a list.
-fn transactions(list: &mut &[u8]) -> Decoded<Vec<PooledTransaction>> {
+/// Decodes all transactions of a list.
+fn transactions(list: &mut &[u8]) -> DecodeResult<Vec<PooledTransaction>> {
     let count = count_transactions(list, MAX_TRANSACTIONS)?;
     let transactions = decode_items(list, count, PooledTransaction::decode)?;
     *list = &[];
     Ok(transactions)
 }
 
-fn count_transactions(list: &[u8], max: usize) -> Decoded<usize> {
+fn count_transactions(list: &[u8], max: usize) -> DecodeResult<usize> {
     count(list, max.min(list.len() / MIN_TRANSACTION_BYTES + 1))
 }
 
-fn decode_body(list: &mut &[u8]) -> Decoded<BlockBody> {
+fn decode_body(list: &mut &[u8]) -> DecodeResult<BlockBody> {
     let mut body = skip(list)?;
     let mut whole = body;
     let mut fields = RlpHeader::decode_bytes(&mut body, true)?;
@@ -546,15 +554,15 @@ fn decode_body(list: &mut &[u8]) -> Decoded<BlockBody> {
 fn access_list(list: &mut &[u8]) -> alloy_rlp::Result<Option<Bytes>> {
     let item = skip(list)?;
     match item {
-        // The first is what EIP-8159 says, the second what it said once; no block that has a list
-        // has an empty one, as system contracts are called in each.
+        // EIP-8159 says the first; an earlier draft said the second. No block with an access list
+        // has an empty one, since every block calls system contracts.
         [EMPTY_STRING_CODE] | [0xc0] => Ok(None),
         [0xc1..=0xff, ..] => Ok(Some(Bytes::copy_from_slice(item))),
         _ => Err(alloy_rlp::Error::UnexpectedString),
     }
 }
 
-fn decode_receipts(fields: &mut &[u8]) -> Decoded<Vec<Vec<BlockReceipt>>> {
+fn decode_receipts(fields: &mut &[u8]) -> DecodeResult<Vec<Vec<BlockReceipt>>> {
     let mut list = RlpHeader::decode_bytes(fields, true)?;
     let mut lists = Vec::with_capacity(count(list, MAX_ITEMS)?);
     let mut left = MAX_RECEIPTS;
@@ -571,7 +579,7 @@ fn decode_receipt(list: &mut &[u8]) -> alloy_rlp::Result<BlockReceipt> {
     let mut fields = RlpHeader::decode_bytes(list, true)?;
     let fields = &mut fields;
     let tx_type = TxType::try_from(u8::decode(fields)?)
-        .map_err(|_| alloy_rlp::Error::Custom("unknown type of transaction"))?;
+        .map_err(|_| alloy_rlp::Error::Custom("unknown transaction type"))?;
     let status = Eip658Value::decode(fields)?;
     let cumulative_gas_used = u64::decode(fields)?;
     let mut logs = Vec::new();

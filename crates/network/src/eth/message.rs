@@ -1,4 +1,4 @@
-//! What is said in `eth/69`, `eth/70` and `eth/71`.
+//! The messages of `eth/69`, `eth/70` and `eth/71`.
 
 use alloy_consensus::{EthereumTxEnvelope, TxEip4844WithSidecar};
 use alloy_eip2124::ForkId;
@@ -7,29 +7,29 @@ use alloy_primitives::{B256, B512, Bytes};
 use retrie_chainspec::primitives::{BlockBody, Header, TxType};
 use std::fmt;
 
-/// Public key of a node: x and y of a point on secp256k1, 32 bytes each.
+/// The public key of a node: x and y of a point on secp256k1, 32 bytes each.
 pub type PeerId = B512;
 
-/// A transaction as it is sent around: one of type 3 with its sidecar.
+/// A transaction in its pooled form: a blob transaction (type 3) has its sidecar.
 pub type PooledTransaction =
     EthereumTxEnvelope<TxEip4844WithSidecar<BlobTransactionSidecarVariant>>;
 
 /// A version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Version {
-    /// EIP-7642: no bloom in receipts, ranges of blocks.
+pub enum EthVersion {
+    /// EIP-7642: receipts without a bloom, block ranges.
     Eth69,
-    /// EIP-7975: receipts of a block in parts.
+    /// EIP-7975: the receipts of a block may come in parts.
     Eth70,
     /// EIP-8159: block access lists.
     Eth71,
 }
 
-impl Version {
-    /// All of them, the newest first.
+impl EthVersion {
+    /// All versions, the newest first.
     pub const ALL: [Self; 3] = [Self::Eth71, Self::Eth70, Self::Eth69];
 
-    /// The number in hello and status messages.
+    /// Its number in hello and status messages.
     pub const fn number(self) -> u8 {
         match self {
             Self::Eth69 => 69,
@@ -38,12 +38,12 @@ impl Version {
         }
     }
 
-    /// The version of this number, if it is spoken here.
+    /// The version of this number, if this node supports it.
     pub fn from_number(number: u64) -> Option<Self> {
         Self::ALL.into_iter().find(|version| u64::from(version.number()) == number)
     }
 
-    /// How many message ids it takes.
+    /// How many message ids the version uses.
     pub const fn message_count(self) -> u8 {
         match self {
             Self::Eth69 | Self::Eth70 => 0x12,
@@ -52,58 +52,58 @@ impl Version {
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for EthVersion {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "eth/{}", self.number())
     }
 }
 
-/// Blocks that a node serves: bodies and receipts of `earliest..=latest`.
+/// The blocks that a node serves: bodies and receipts of `earliest..=latest`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockRange {
-    /// Number of the lowest one.
+    /// Number of the lowest block.
     pub earliest: u64,
-    /// Number of its head.
+    /// Number of its head block.
     pub latest: u64,
-    /// Hash of its head.
+    /// Hash of its head block.
     pub latest_hash: B256,
 }
 
 /// The first message in each direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// The version that the two have agreed on.
-    pub version: Version,
-    /// Network id; on public networks the chain id.
+    /// The version that both sides have agreed on.
+    pub version: EthVersion,
+    /// The network id; on public networks it is the chain id.
     pub network: u64,
     /// Hash of block 0.
     pub genesis: B256,
-    /// Which forks the node has passed, and which it awaits (EIP-2124).
+    /// The forks that the node has passed, and the next one it knows (EIP-2124).
     pub fork_id: ForkId,
-    /// What it serves.
+    /// The blocks that the node serves.
     pub range: BlockRange,
 }
 
-/// Transactions that a peer has: the lists are of one length.
+/// Announces transactions that a peer has. The three lists have the same length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewPooledTransactionHashes {
-    /// EIP-2718 type of each.
+    /// EIP-2718 type of each transaction.
     pub types: Vec<u8>,
-    /// Length of each in bytes, in its pooled form, without the RLP string around it.
+    /// Length of each transaction in bytes, in its pooled form, without the RLP string around it.
     pub sizes: Vec<u64>,
-    /// Hash of each.
+    /// Hash of each transaction.
     pub hashes: Vec<B256>,
 }
 
 impl NewPooledTransactionHashes {
-    /// Keeps the first `most`.
+    /// Keeps the first `most` transactions.
     pub fn truncate(&mut self, most: usize) {
         self.types.truncate(most);
         self.sizes.truncate(most);
         self.hashes.truncate(most);
     }
 
-    /// Takes out all after the first `most`.
+    /// Splits off all transactions after the first `most`.
     pub fn split_off(&mut self, most: usize) -> Self {
         let most = most.min(self.hashes.len());
         Self {
@@ -114,20 +114,20 @@ impl NewPooledTransactionHashes {
     }
 }
 
-/// Which headers a request is for.
+/// The parameters of `GetBlockHeaders`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeadersFrom {
-    /// The first one, by hash or number.
+pub struct GetBlockHeaders {
+    /// The first header, by hash or number.
     pub start: BlockHashOrNumber,
-    /// How many at most.
+    /// How many headers at most.
     pub limit: u64,
-    /// How many blocks to leave out between two.
+    /// How many blocks to skip between two headers.
     pub skip: u64,
-    /// Whether numbers fall.
+    /// Whether block numbers go down.
     pub reverse: bool,
 }
 
-/// A receipt on the wire: without a bloom, and with its type.
+/// A receipt on the wire: without a bloom, and with its transaction type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockReceipt {
     /// Type of the transaction.
@@ -136,48 +136,49 @@ pub struct BlockReceipt {
     pub receipt: alloy_consensus::Receipt,
 }
 
-/// Something that a peer wants to have. Hashes are those of blocks, but for transactions.
+/// A request to a peer. Hashes are block hashes, except for transactions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum EthRequest {
     /// `GetBlockHeaders`.
-    Headers(HeadersFrom),
+    Headers(GetBlockHeaders),
     /// `GetBlockBodies`.
     Bodies(Vec<B256>),
-    /// `GetPooledTransactions`, by the hashes of transactions.
+    /// `GetPooledTransactions`, by transaction hashes.
     PooledTransactions(Vec<B256>),
     /// `GetReceipts`.
     Receipts {
-        /// How many receipts of the first block to leave out; 0 on eth/69.
+        /// How many receipts of the first block to skip; 0 on eth/69.
         first_index: u64,
         /// Hashes of the blocks.
         hashes: Vec<B256>,
     },
-    /// `GetBlockAccessLists`; not before eth/71.
+    /// `GetBlockAccessLists`; from eth/71 on.
     AccessLists(Vec<B256>),
 }
 
-/// What a peer answers. Fewer items than were asked for are an answer too.
+/// The answer to a request. It may have fewer items than the request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Response {
+pub enum EthResponse {
     /// `BlockHeaders`.
     Headers(Vec<Header>),
-    /// `BlockBodies`, in the order of the hashes; unknown blocks are left out.
+    /// `BlockBodies`, in the order of the hashes. Unknown blocks are skipped.
     Bodies(Vec<BlockBody>),
-    /// `PooledTransactions`, in the order of the hashes; unknown ones are left out.
+    /// `PooledTransactions`, in the order of the hashes. Unknown ones are skipped.
     PooledTransactions(Vec<PooledTransaction>),
-    /// `Receipts`, a list for each block.
+    /// `Receipts`, one list for each block.
     Receipts {
-        /// Whether the last list ends before its block does; never on eth/69.
+        /// Whether the last list ends before its block does; never true on eth/69.
         last_incomplete: bool,
         /// Receipts of each block.
         lists: Vec<Vec<BlockReceipt>>,
     },
-    /// `BlockAccessLists`: RLP of each list, as its header commits to it; none if it is not there.
+    /// `BlockAccessLists`: the RLP of each list, as its header commits to it; `None` if it is not
+    /// available.
     AccessLists(Vec<Option<Bytes>>),
 }
 
-impl Request {
-    /// Keeps the first `most` hashes, so that it takes no more memory than they do.
+impl EthRequest {
+    /// Keeps the first `most` hashes, and frees the memory of the others.
     pub fn truncate(&mut self, most: usize) {
         match self {
             Self::Headers(_) => {}
@@ -191,24 +192,24 @@ impl Request {
         }
     }
 
-    /// The answer of somebody who has nothing of it.
-    pub const fn nothing(&self) -> Response {
+    /// The answer that has no items.
+    pub const fn empty_response(&self) -> EthResponse {
         match self {
-            Self::Headers(_) => Response::Headers(Vec::new()),
-            Self::Bodies(_) => Response::Bodies(Vec::new()),
-            Self::PooledTransactions(_) => Response::PooledTransactions(Vec::new()),
+            Self::Headers(_) => EthResponse::Headers(Vec::new()),
+            Self::Bodies(_) => EthResponse::Bodies(Vec::new()),
+            Self::PooledTransactions(_) => EthResponse::PooledTransactions(Vec::new()),
             Self::Receipts { .. } => {
-                Response::Receipts { last_incomplete: false, lists: Vec::new() }
+                EthResponse::Receipts { last_incomplete: false, lists: Vec::new() }
             }
-            Self::AccessLists(_) => Response::AccessLists(Vec::new()),
+            Self::AccessLists(_) => EthResponse::AccessLists(Vec::new()),
         }
     }
 }
 
-/// What is told without being asked.
+/// A message about transactions that is sent without a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Gossip {
-    /// `Transactions`: whole ones, none of type 3.
+pub enum TxGossip {
+    /// `Transactions`: full transactions, none of type 3.
     Transactions(Vec<PooledTransaction>),
     /// `NewPooledTransactionHashes`.
     Hashes(NewPooledTransactionHashes),
@@ -216,15 +217,15 @@ pub enum Gossip {
 
 /// Any message of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum EthMessage {
     /// `Status`.
     Status(Status),
-    /// Transactions.
-    Gossip(Gossip),
+    /// A gossip message.
+    Gossip(TxGossip),
     /// `BlockRangeUpdate`.
     BlockRangeUpdate(BlockRange),
-    /// A request, and the id that its answer shall have.
-    Request(u64, Request),
-    /// The answer to the request of this id.
-    Response(u64, Response),
+    /// A request, and the request id that its answer must repeat.
+    Request(u64, EthRequest),
+    /// The answer to the request with this id.
+    Response(u64, EthResponse),
 }

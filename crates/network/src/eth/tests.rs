@@ -1,4 +1,4 @@
-//! Messages there and back, and messages that are not as they should be.
+//! Round trips of messages, and invalid messages.
 
 use super::*;
 use alloy_consensus::{
@@ -66,22 +66,22 @@ fn range() -> BlockRange {
     BlockRange { earliest: 3, latest: 1 << 33, latest_hash: B256::repeat_byte(2) }
 }
 
-fn status(version: Version) -> Status {
+fn status(version: EthVersion) -> Status {
     let fork_id = ForkId { hash: ForkHash([1, 2, 3, 4]), next: 5 };
     Status { version, network: 1, genesis: B256::repeat_byte(1), fork_id, range: range() }
 }
 
 /// One of each.
-fn messages(version: Version) -> Vec<Message> {
+fn messages(version: EthVersion) -> Vec<EthMessage> {
     let hashes = vec![B256::repeat_byte(1), B256::repeat_byte(2)];
-    let from = |start, reverse| HeadersFrom { start, limit: 10, skip: 3, reverse };
+    let from = |start, reverse| GetBlockHeaders { start, limit: 10, skip: 3, reverse };
     let mut requests = vec![
-        Request::Headers(from(BlockHashOrNumber::Number(0), false)),
-        Request::Headers(from(BlockHashOrNumber::Number(u64::MAX), true)),
-        Request::Headers(from(BlockHashOrNumber::Hash(B256::repeat_byte(7)), true)),
-        Request::Bodies(hashes.clone()),
-        Request::PooledTransactions(hashes.clone()),
-        Request::Receipts { first_index: 0, hashes: hashes.clone() },
+        EthRequest::Headers(from(BlockHashOrNumber::Number(0), false)),
+        EthRequest::Headers(from(BlockHashOrNumber::Number(u64::MAX), true)),
+        EthRequest::Headers(from(BlockHashOrNumber::Hash(B256::repeat_byte(7)), true)),
+        EthRequest::Bodies(hashes.clone()),
+        EthRequest::PooledTransactions(hashes.clone()),
+        EthRequest::Receipts { first_index: 0, hashes: hashes.clone() },
     ];
     let lists = vec![
         vec![
@@ -92,54 +92,54 @@ fn messages(version: Version) -> Vec<Message> {
         vec![],
     ];
     let mut responses = vec![
-        Response::Headers(vec![Header::default(), Header { number: 4, ..Header::default() }]),
-        Response::Bodies(vec![body(), BlockBody::default()]),
-        Response::PooledTransactions(vec![plain(), dynamic(), blob()]),
-        Response::Receipts { last_incomplete: false, lists: lists.clone() },
+        EthResponse::Headers(vec![Header::default(), Header { number: 4, ..Header::default() }]),
+        EthResponse::Bodies(vec![body(), BlockBody::default()]),
+        EthResponse::PooledTransactions(vec![plain(), dynamic(), blob()]),
+        EthResponse::Receipts { last_incomplete: false, lists: lists.clone() },
     ];
-    if version >= Version::Eth70 {
-        requests.push(Request::Receipts { first_index: 300, hashes: hashes.clone() });
-        responses.push(Response::Receipts { last_incomplete: true, lists });
+    if version >= EthVersion::Eth70 {
+        requests.push(EthRequest::Receipts { first_index: 300, hashes: hashes.clone() });
+        responses.push(EthResponse::Receipts { last_incomplete: true, lists });
     }
-    if version >= Version::Eth71 {
-        requests.push(Request::AccessLists(hashes.clone()));
-        responses.push(Response::AccessLists(vec![None, Some(bytes!("c3820102"))]));
+    if version >= EthVersion::Eth71 {
+        requests.push(EthRequest::AccessLists(hashes.clone()));
+        responses.push(EthResponse::AccessLists(vec![None, Some(bytes!("c3820102"))]));
     }
     let known = NewPooledTransactionHashes { types: vec![0, 3], sizes: vec![100, 1 << 20], hashes };
     let mut all = vec![
-        Message::Status(status(version)),
-        Message::BlockRangeUpdate(range()),
-        Message::Gossip(Gossip::Transactions(vec![plain(), dynamic()])),
-        Message::Gossip(Gossip::Hashes(known)),
+        EthMessage::Status(status(version)),
+        EthMessage::BlockRangeUpdate(range()),
+        EthMessage::Gossip(TxGossip::Transactions(vec![plain(), dynamic()])),
+        EthMessage::Gossip(TxGossip::Hashes(known)),
     ];
-    all.extend(requests.iter().map(|request| Message::Response(7, request.nothing())));
-    all.extend(requests.into_iter().map(|request| Message::Request(0, request)));
-    all.extend(responses.into_iter().map(|response| Message::Response(u64::MAX, response)));
+    all.extend(requests.iter().map(|request| EthMessage::Response(7, request.empty_response())));
+    all.extend(requests.into_iter().map(|request| EthMessage::Request(0, request)));
+    all.extend(responses.into_iter().map(|response| EthMessage::Response(u64::MAX, response)));
     all
 }
 
 #[test]
 fn messages_are_read_as_they_were_written() {
-    for version in Version::ALL {
+    for version in EthVersion::ALL {
         for message in messages(version) {
             let (id, payload) = message.encode(version).unwrap();
             assert!(limit(version, id).is_some_and(|limit| payload.len() <= limit), "{message:?}");
-            assert_eq!(Message::decode(version, id, &payload), Ok(message));
+            assert_eq!(EthMessage::decode(version, id, &payload), Ok(message));
         }
     }
 }
 
 #[test]
 fn what_is_cut_or_too_long_is_not_read() {
-    for version in Version::ALL {
+    for version in EthVersion::ALL {
         for message in messages(version) {
             let (id, payload) = message.encode(version).unwrap();
             let step = (payload.len() / 200).max(1);
             for end in (0..payload.len()).step_by(step) {
-                assert!(Message::decode(version, id, &payload[..end]).is_err(), "{message:?}");
+                assert!(EthMessage::decode(version, id, &payload[..end]).is_err(), "{message:?}");
             }
             let longer = [&payload[..], &[0x80]].concat();
-            assert!(Message::decode(version, id, &longer).is_err(), "{message:?}");
+            assert!(EthMessage::decode(version, id, &longer).is_err(), "{message:?}");
         }
     }
 }
@@ -147,14 +147,14 @@ fn what_is_cut_or_too_long_is_not_read() {
 /// Whatever bytes are changed, the decoder ends, and what it reads is written as it was read.
 #[test]
 fn changed_bytes_do_no_harm() {
-    for version in Version::ALL {
+    for version in EthVersion::ALL {
         for message in messages(version) {
             let (id, payload) = message.encode(version).unwrap();
             for at in (0..payload.len()).take(300) {
                 for change in [1, 0x40, 0x80, 0xff] {
                     let mut changed = payload.clone();
                     changed[at] ^= change;
-                    if let Ok(read) = Message::decode(version, id, &changed) {
+                    if let Ok(read) = EthMessage::decode(version, id, &changed) {
                         assert!(read.encode(version).is_some(), "{read:?}");
                     }
                 }
@@ -165,17 +165,17 @@ fn changed_bytes_do_no_harm() {
 
 #[test]
 fn messages_of_later_versions_are_unknown_to_earlier_ones() {
-    let lists = Request::AccessLists(vec![]);
-    for version in [Version::Eth69, Version::Eth70] {
-        assert_eq!(Message::Request(1, lists.clone()).encode(version), None);
-        let unknown = DecodeError::Unknown { id: id::GET_ACCESS_LISTS, version };
-        assert_eq!(Message::decode(version, id::GET_ACCESS_LISTS, &[0xc0]), Err(unknown));
+    let lists = EthRequest::AccessLists(vec![]);
+    for version in [EthVersion::Eth69, EthVersion::Eth70] {
+        assert_eq!(EthMessage::Request(1, lists.clone()).encode(version), None);
+        let unknown = EthDecodeError::Unknown { id: id::GET_ACCESS_LISTS, version };
+        assert_eq!(EthMessage::decode(version, id::GET_ACCESS_LISTS, &[0xc0]), Err(unknown));
     }
-    let parts = Request::Receipts { first_index: 1, hashes: vec![] };
-    assert_eq!(Message::Request(1, parts).encode(Version::Eth69), None);
+    let parts = EthRequest::Receipts { first_index: 1, hashes: vec![] };
+    assert_eq!(EthMessage::Request(1, parts).encode(EthVersion::Eth69), None);
     // What proof of work had.
     for id in [0x01, 0x07, 0x0b, 0x0d, 0x0e, 0x14] {
-        assert_eq!(limit(Version::Eth71, id), None);
+        assert_eq!(limit(EthVersion::Eth71, id), None);
     }
 }
 
@@ -188,7 +188,7 @@ fn list(items: &[Vec<u8>]) -> Vec<u8> {
 }
 
 fn refused(id: u8, payload: &[u8]) -> String {
-    Message::decode(Version::Eth71, id, payload).unwrap_err().to_string()
+    EthMessage::decode(EthVersion::Eth71, id, payload).unwrap_err().to_string()
 }
 
 #[test]
@@ -211,17 +211,18 @@ fn long_lists_are_counted_before_they_are_decoded() {
 
 #[test]
 fn values_that_nobody_may_send_are_refused() {
-    let encode = |message: Message| message.encode(Version::Eth71).unwrap().1;
+    let encode = |message: EthMessage| message.encode(EthVersion::Eth71).unwrap().1;
     let wrong = BlockRange { earliest: 10, latest: 8, ..range() };
     assert!(
-        refused(id::BLOCK_RANGE_UPDATE, &encode(Message::BlockRangeUpdate(wrong)))
+        refused(id::BLOCK_RANGE_UPDATE, &encode(EthMessage::BlockRangeUpdate(wrong)))
             .contains("earliest")
     );
     let zero = BlockRange { latest_hash: B256::ZERO, ..range() };
     assert!(
-        refused(id::BLOCK_RANGE_UPDATE, &encode(Message::BlockRangeUpdate(zero))).contains("zero")
+        refused(id::BLOCK_RANGE_UPDATE, &encode(EthMessage::BlockRangeUpdate(zero)))
+            .contains("zero")
     );
-    let blobs = Message::Gossip(Gossip::Transactions(vec![blob()]));
+    let blobs = EthMessage::Gossip(TxGossip::Transactions(vec![blob()]));
     assert!(refused(id::TRANSACTIONS, &encode(blobs)).contains("blob"));
     for (types, sizes, hashes) in [(1, 2, 1), (1, 1, 2), (2, 1, 1), (0, 0, 1)] {
         let known = NewPooledTransactionHashes {
@@ -229,9 +230,10 @@ fn values_that_nobody_may_send_are_refused() {
             sizes: vec![9; sizes],
             hashes: vec![B256::ZERO; hashes],
         };
-        let payload = encode(Message::Gossip(Gossip::Hashes(known)));
+        let payload = encode(EthMessage::Gossip(TxGossip::Hashes(known)));
         assert!(
-            Message::decode(Version::Eth71, id::NEW_POOLED_TRANSACTION_HASHES, &payload).is_err()
+            EthMessage::decode(EthVersion::Eth71, id::NEW_POOLED_TRANSACTION_HASHES, &payload)
+                .is_err()
         );
     }
     // A blob transaction as blocks have it, where one with its blobs is asked for.
@@ -240,47 +242,55 @@ fn values_that_nobody_may_send_are_refused() {
     let mut bare = Vec::new();
     block.encode(&mut bare);
     assert!(
-        Message::decode(Version::Eth71, id::POOLED_TRANSACTIONS, &list(&[vec![1], list(&[bare])]))
-            .is_err()
+        EthMessage::decode(
+            EthVersion::Eth71,
+            id::POOLED_TRANSACTIONS,
+            &list(&[vec![1], list(&[bare])])
+        )
+        .is_err()
     );
 }
 
 #[test]
 fn lists_that_are_not_there_are_empty_strings() {
-    let response = Response::AccessLists(vec![None, Some(Bytes::from_static(&[0xc1, 0x05]))]);
-    let (_, payload) = Message::Response(1, response.clone()).encode(Version::Eth71).unwrap();
+    let response = EthResponse::AccessLists(vec![None, Some(Bytes::from_static(&[0xc1, 0x05]))]);
+    let (_, payload) = EthMessage::Response(1, response.clone()).encode(EthVersion::Eth71).unwrap();
     assert_eq!(payload, [0xc5, 0x01, 0xc3, 0x80, 0xc1, 0x05]);
     // As an earlier text of EIP-8159 had it.
-    let read =
-        Message::decode(Version::Eth71, id::ACCESS_LISTS, &[0xc5, 0x01, 0xc3, 0xc0, 0xc1, 0x05]);
-    assert_eq!(read, Ok(Message::Response(1, response)));
+    let read = EthMessage::decode(
+        EthVersion::Eth71,
+        id::ACCESS_LISTS,
+        &[0xc5, 0x01, 0xc3, 0xc0, 0xc1, 0x05],
+    );
+    assert_eq!(read, Ok(EthMessage::Response(1, response)));
 }
 
 #[test]
 fn the_id_of_a_request_is_found_without_decoding() {
     for number in [0, 1, 0x80, u64::MAX] {
-        let message = Message::Response(number, Response::Bodies(vec![body()]));
-        let (_, payload) = message.encode(Version::Eth69).unwrap();
+        let message = EthMessage::Response(number, EthResponse::Bodies(vec![body()]));
+        let (_, payload) = message.encode(EthVersion::Eth69).unwrap();
         assert_eq!(request_id(&payload), Some(number));
     }
     assert_eq!([request_id(&[]), request_id(&[0x80]), request_id(&[0xc0])], [None; 3]);
 }
 
 /// A decoder for each version: the first byte is the message's id.
-pub(crate) fn fuzz() -> Vec<crate::fuzz::Decoder> {
+pub(crate) fn fuzz() -> Vec<crate::fuzz::FuzzDecoder> {
     fn run<const AT: usize>(bytes: &[u8]) -> bool {
-        let version = [Version::Eth69, Version::Eth70, Version::Eth71][AT];
+        let version = [EthVersion::Eth69, EthVersion::Eth70, EthVersion::Eth71][AT];
         let message = bytes.split_first();
-        message.is_some_and(|(id, payload)| Message::decode(version, *id, payload).is_ok())
+        message.is_some_and(|(id, payload)| EthMessage::decode(version, *id, payload).is_ok())
     }
     let seeds = |version| {
         let all = messages(version).into_iter().filter_map(|message| message.encode(version));
         all.map(|(id, payload)| [vec![id], payload].concat()).collect()
     };
-    let decoder = |name, version, run| crate::fuzz::Decoder { name, seeds: seeds(version), run };
+    let decoder =
+        |name, version, run| crate::fuzz::FuzzDecoder { name, seeds: seeds(version), run };
     vec![
-        decoder("eth69", Version::Eth69, run::<0>),
-        decoder("eth70", Version::Eth70, run::<1>),
-        decoder("eth71", Version::Eth71, run::<2>),
+        decoder("eth69", EthVersion::Eth69, run::<0>),
+        decoder("eth70", EthVersion::Eth70, run::<1>),
+        decoder("eth71", EthVersion::Eth71, run::<2>),
     ]
 }

@@ -1,21 +1,21 @@
-//! Which transaction the pool judges next.
+//! The order in which the pool judges transactions.
 //!
-//! Each peer has a queue of its own. The peer comes first that has cost least (start-time fair
-//! queueing), of equals the one whose next transaction does: one that sends little is next, however much
-//! others send, and a second one after one of each other peer. A peer has no more work done for
-//! it in a second than its rate, even if nobody else has any.
+//! Each peer has a queue. The peer that has cost least is next (start-time fair queueing); among
+//! equals, the one whose next transaction costs least. So a peer that sends little is next, however
+//! much others send, and its second transaction comes after one of each other peer. The work for a
+//! peer is bounded by a rate, even if no other peer has any.
 //!
 //! | cost of a transaction | |
 //! |---|---|
-//! | itself | 1: a signature is recovered, an account read |
-//! | each authorization (EIP-7702) | 1: a signature |
-//! | each blob (EIP-4844) | 128: as many cell proofs (EIP-7594), and one of EIP-4844 takes as long |
+//! | base | 1: one signature recovery, one account read |
+//! | each authorization (EIP-7702) | 1: one signature recovery |
+//! | each blob (EIP-4844) | 128: that many cell proofs (EIP-7594); one proof of EIP-4844 takes as long |
 
-use super::{News, TxPool};
+use super::{GossipEvent, TxPool};
 use crate::{
     eth::{PeerId, PooledTransaction},
-    heard::SharePermit,
-    rate::Bucket,
+    gossip_queue::SharePermit,
+    rate::TokenBucket,
 };
 use alloy_consensus::Transaction as _;
 use parking_lot::{Condvar, Mutex};
@@ -27,21 +27,21 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// Cost of a peer's transactions in a second, and at once. A unit is some 60 to 100 us.
+/// Cost of a peer's transactions: a second, and at once. One unit takes about 60 to 100 us.
 const RATE: (u32, u32) = (2_000, 10_000);
 
 /// Cost of a blob.
 const BLOB_COST: u32 = 128;
 
-/// Transactions that all peers who are gone have left, at most.
+/// Maximum number of transactions that are kept of peers that are gone.
 const MOST_LEFT: usize = 256;
 
-/// A transaction for the pool.
+/// A transaction to be judged.
 #[derive(Debug)]
 pub(super) struct JudgeJob {
     pub(super) peer: PeerId,
     pub(super) transaction: PooledTransaction,
-    /// Its part of what the peer may have in memory, if it was not asked for it.
+    /// Its part of the peer's memory budget, if it was sent without a request.
     pub(super) permit: Option<SharePermit>,
 }
 
@@ -55,27 +55,28 @@ impl JudgeJob {
     }
 }
 
-/// What a peer has sent and has cost.
+/// The queue of a peer, and its cost so far.
 #[derive(Debug)]
 struct JudgeAccount {
     waiting: VecDeque<JudgeJob>,
-    /// When its next transaction begins, on a clock that runs with the cost of what is judged.
+    /// The start time of its next transaction, on a virtual clock that advances with the cost of
+    /// judged transactions.
     start: u64,
-    budget: Bucket,
+    budget: TokenBucket,
 }
 
 /// What the thread does next.
 #[derive(Debug)]
-enum Turn {
+enum JudgeTurn {
     Judge(Box<JudgeJob>),
     WaitUntil(Instant),
     Wait,
 }
 
-/// Queues of all peers.
+/// The queues of all peers.
 #[derive(Debug, Default)]
 struct JudgeQueues {
-    /// All who are gone together have one, under no name.
+    /// All peers that are gone share one queue, under `None`.
     accounts: BTreeMap<Option<PeerId>, JudgeAccount>,
     clock: u64,
     is_over: bool,
@@ -87,7 +88,7 @@ impl JudgeQueues {
         self.accounts.entry(peer).or_insert_with(|| JudgeAccount {
             waiting: VecDeque::new(),
             start,
-            budget: Bucket::new(RATE, now),
+            budget: TokenBucket::new(RATE, now),
         })
     }
 
@@ -98,12 +99,12 @@ impl JudgeQueues {
     fn leave(&mut self, jobs: impl IntoIterator<Item = JudgeJob>, now: Instant) {
         let left = &mut self.account(None, now).waiting;
         let room = MOST_LEFT.saturating_sub(left.len());
-        // Those with blobs are long, and are asked of others.
+        // Blob transactions are large; other peers are asked for them again.
         let jobs = jobs.into_iter().filter(|job| !job.transaction.is_eip4844());
         left.extend(jobs.take(room));
     }
 
-    fn next(&mut self, now: Instant) -> Turn {
+    fn next(&mut self, now: Instant) -> JudgeTurn {
         let (mut next, mut soonest) = (None, None);
         for (peer, account) in &mut self.accounts {
             let Some(job) = account.waiting.front() else { continue };
@@ -113,27 +114,27 @@ impl JudgeQueues {
                 soonest = Some(soonest.map_or(at, |soonest: Instant| soonest.min(at)));
                 continue;
             }
-            // Who had nothing to be judged, or no budget, has saved nothing by it.
+            // A peer that had no transactions or no budget gains no advantage from that.
             let turn = (account.start.max(self.clock), job.cost());
             if next.is_none_or(|(_, first)| turn < first) {
                 next = Some((*peer, turn));
             }
         }
         let Some((peer, (start, cost))) = next else {
-            return soonest.map_or(Turn::Wait, Turn::WaitUntil);
+            return soonest.map_or(JudgeTurn::Wait, JudgeTurn::WaitUntil);
         };
         self.clock = start;
-        let Some(account) = self.accounts.get_mut(&peer) else { return Turn::Wait };
-        let Some(job) = account.waiting.pop_front() else { return Turn::Wait };
+        let Some(account) = self.accounts.get_mut(&peer) else { return JudgeTurn::Wait };
+        let Some(job) = account.waiting.pop_front() else { return JudgeTurn::Wait };
         account.start = start.saturating_add(cost.into());
         account.budget.spend(cost, now);
-        Turn::Judge(Box::new(job))
+        JudgeTurn::Judge(Box::new(job))
     }
 }
 
-/// The queues, and the thread that takes from them. It ends when this is dropped.
+/// The queues, and the thread that takes from them. The thread ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Judge(Arc<JudgeShared>);
+pub(super) struct PoolJudge(Arc<JudgeShared>);
 
 #[derive(Debug, Default)]
 struct JudgeShared {
@@ -141,15 +142,16 @@ struct JudgeShared {
     wake: Condvar,
 }
 
-impl Judge {
-    /// Starts a thread that has the pool judge transactions.
+impl PoolJudge {
+    /// Starts the thread `name`, which hands transactions to the pool and sends the verdicts to
+    /// `news`.
     ///
     /// # Errors
-    /// If there can be no thread.
+    /// If the thread cannot be started.
     pub(super) fn start(
         name: &str,
         pool: Arc<dyn TxPool>,
-        news: mpsc::UnboundedSender<News>,
+        news: mpsc::UnboundedSender<GossipEvent>,
     ) -> io::Result<Self> {
         let shared = Arc::<JudgeShared>::default();
         let of_thread = shared.clone();
@@ -158,7 +160,7 @@ impl Judge {
                 let hash = *transaction.tx_hash();
                 let verdict = pool.add(transaction);
                 drop(permit);
-                if news.send(News::Judged(peer, hash, verdict)).is_err() {
+                if news.send(GossipEvent::Judged(peer, hash, verdict)).is_err() {
                     return;
                 }
             }
@@ -166,19 +168,19 @@ impl Judge {
         Ok(Self(shared))
     }
 
-    /// Has a transaction judged when it is its peer's turn.
+    /// Queues a transaction of a connected peer.
     pub(super) fn push(&self, job: JudgeJob) {
         self.0.queues.lock().push(job, Instant::now());
         self.0.wake.notify_one();
     }
 
-    /// Has a transaction judged whose peer is gone.
-    pub(super) fn push_left(&self, job: JudgeJob) {
+    /// Queues a transaction of a peer that is gone.
+    pub(super) fn push_orphan(&self, job: JudgeJob) {
         self.0.queues.lock().leave([job], Instant::now());
         self.0.wake.notify_one();
     }
 
-    /// A peer is gone: what it has left becomes part of what all such have left.
+    /// Moves the queue of a peer that is gone to the shared one.
     pub(super) fn forget(&self, peer: PeerId) {
         let mut queues = self.0.queues.lock();
         if let Some(account) = queues.accounts.remove(&Some(peer)) {
@@ -187,7 +189,7 @@ impl Judge {
     }
 }
 
-impl Drop for Judge {
+impl Drop for PoolJudge {
     fn drop(&mut self) {
         self.0.queues.lock().is_over = true;
         self.0.wake.notify_one();
@@ -195,7 +197,7 @@ impl Drop for Judge {
 }
 
 impl JudgeShared {
-    /// The next one, once there is one; none once all is over.
+    /// The next transaction, once there is one; `None` after the drop.
     fn take(&self) -> Option<JudgeJob> {
         let mut queues = self.queues.lock();
         loop {
@@ -203,11 +205,11 @@ impl JudgeShared {
                 return None;
             }
             match queues.next(Instant::now()) {
-                Turn::Judge(job) => return Some(*job),
-                Turn::WaitUntil(time) => {
+                JudgeTurn::Judge(job) => return Some(*job),
+                JudgeTurn::WaitUntil(time) => {
                     self.wake.wait_until(&mut queues, time);
                 }
-                Turn::Wait => self.wake.wait(&mut queues),
+                JudgeTurn::Wait => self.wake.wait(&mut queues),
             }
         }
     }
@@ -227,7 +229,7 @@ mod tests {
         PeerId::repeat_byte(name)
     }
 
-    /// One that costs so much.
+    /// A job that costs `cost` units.
     fn job(name: u8, cost: usize) -> JudgeJob {
         let transaction = if cost == 1 {
             TxLegacy::default().into_signed(SIGNATURE).into()
@@ -242,10 +244,10 @@ mod tests {
         job
     }
 
-    /// Peers in the order in which they come now.
+    /// The peers in the order in which their jobs come now.
     fn order(queues: &mut JudgeQueues, now: Instant) -> Vec<u8> {
         let mut order = Vec::new();
-        while let Turn::Judge(job) = queues.next(now) {
+        while let JudgeTurn::Judge(job) = queues.next(now) {
             order.push(job.peer[0]);
         }
         order
@@ -258,9 +260,9 @@ mod tests {
             (0..5).for_each(|_| queues.push(job(name, 601), now));
         }
         for _ in 0..4 {
-            assert!(matches!(queues.next(now), Turn::Judge(_)));
+            assert!(matches!(queues.next(now), JudgeTurn::Judge(_)));
         }
-        // Beside 11 costly ones, of which each peer has one begun before the second is its turn.
+        // With eleven costly jobs besides: each peer has one started before its second turn.
         (0..20).for_each(|_| queues.push(job(9, 1), now));
         let order = order(&mut queues, now);
         assert_eq!((order[0], order.len()), (9, 31));
@@ -276,7 +278,7 @@ mod tests {
         (0..3).for_each(|_| queues.push(job(3, 100), now));
         (0..3).for_each(|_| queues.push(job(4, 100), now));
         assert_eq!(order(&mut queues, now), [3, 4, 3, 4, 3, 4]);
-        // The third was silent while others had much done.
+        // The third peer was silent while the others used their budgets.
         (0..30).for_each(|_| queues.push(job(4, 10), now));
         assert_eq!(order(&mut queues, now).len(), 30);
         (0..2).for_each(|_| queues.push(job(3, 100), now));
@@ -285,16 +287,17 @@ mod tests {
         assert!(order == [3, 5, 3, 5] || order == [5, 3, 5, 3], "{order:?}");
     }
 
-    /// 600 signatures were recovered for each transaction that was refused, as fast as they came.
+    /// Regression: an unlimited number of refused transactions was judged, with 600 signatures
+    /// each.
     #[test]
     fn no_peer_has_more_done_for_it_than_its_rate() {
         let (mut queues, start) = (JudgeQueues::default(), Instant::now());
         (0..100).for_each(|_| queues.push(job(1, 501), start));
         let seconds = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(order(&mut queues, start).len(), 20);
-        let Turn::WaitUntil(time) = queues.next(start) else { panic!("it waits for nothing") };
+        let JudgeTurn::WaitUntil(time) = queues.next(start) else { panic!("it waits for nothing") };
         assert!(time > start && time <= seconds(1));
-        // Others do not wait for it.
+        // The other peers do not wait for it.
         queues.push(job(2, 1), start);
         assert_eq!(order(&mut queues, start), [2]);
         assert_eq!(order(&mut queues, seconds(1)).len(), 4);

@@ -1,53 +1,56 @@
-//! Transactions between peers and the pool.
+//! Transaction gossip between the peers and the pool.
 //!
 //! ```text
-//!  pool --new ones--> Gossiper --whole, to a few--------------------> peers
-//!    ^                 |   ^  '--hashes, to all who do not know them-->   |
-//!    |                 |   '--hashes and whole ones <---------------------|
-//!    '----judged-------'------asked for, what is not known--------------->'
+//!  pool --new transactions--> TxGossiper --full, to a few-----------------------> peers
+//!    ^                         |   ^  '--hashes, to all that do not know them--->   |
+//!    |                         |   '--hashes and full transactions <----------------|
+//!    '----PoolJudge------------'------requests for unknown hashes------------------>'
 //! ```
 //!
 //! | work | done by |
 //! |---|---|
-//! | who knows what, who is told and asked | one task, which takes what it is told of each peer in turn |
-//! | a request to a peer | a task each, one at a time for each peer |
-//! | the pool's judgement | the thread `gossip`; of those with blobs `gossip-blobs`, as their proofs take long. Both take next what is of the peer that has cost least |
+//! | which peer knows which transaction, announcements, requests | one task, which handles the gossip of each peer in turn |
+//! | one request to a peer | a task, one at a time for each peer |
+//! | judging transactions | the thread `gossip`; for blob transactions `gossip-blobs`, since their proofs take long. Both serve the peer first that has cost least |
 //!
-//! A transaction without blobs goes whole to the square root of the number of peers, and its hash to
-//! the others; one with blobs goes by its hash alone. A hash that comes is asked for after a moment, in
-//! which the transaction may come whole from somebody else; of one peer, and of another if that one is
-//! late, has it not, or sends something else than it has announced. What one peer sends never makes the
-//! node forget that others have announced a transaction, unless the pool would judge the same of theirs:
-//! of a sidecar the hash says nothing.
+//! A transaction without blobs is sent in full to about the square root of the number of peers, and
+//! its hash to the others. Of a blob transaction only the hash is sent. An announced hash is
+//! requested after a short delay, in which the full transaction may come from another peer. One
+//! peer is asked; another one is asked if the first is late, does not have the transaction, or
+//! sends something else than it has announced. What one peer sends never makes the node forget the
+//! announcements of other peers, unless the pool would judge their transaction the same: the hash
+//! does not cover the sidecar.
 //!
-//! | of each peer | at most |
+//! | for each peer | at most |
 //! |---|---|
-//! | hashes that it is known to know | 32,768, some 30 bytes each |
-//! | its announcements that wait to be asked for | 4,096 |
-//! | hashes that it has not been told yet | 4,096, the newest |
-//! | requests | 1, of 256 hashes and about 128 KiB; none while 128 KiB of it wait for the pool |
-//! | transactions it has told, until they are judged | 1 MiB; more in [`heard`](crate::heard) |
-//! | the pool's work for it | 2,000 signatures or 15 blobs a second, 10,000 or 78 at once |
+//! | hashes that the peer is known to have | 32,768, about 30 bytes each |
+//! | announcements of the peer that wait to be requested | 4,096 |
+//! | hashes that wait to be announced to the peer | 4,096, the newest |
+//! | requests | 1, of 256 hashes and about 128 KiB; none while 128 KiB of its transactions wait for the pool |
+//! | unrequested transactions that wait for the pool | 1 MiB; see [`gossip_queue`](crate::gossip_queue) |
+//! | work of the pool for the peer | 2,000 signatures or 15 blobs a second, 10,000 or 78 at once |
 
 mod judge;
 mod pool;
 mod recent;
 #[cfg(test)]
 mod tests;
-mod wanted;
+mod tx_fetcher;
 
-pub use pool::{Announced, Fresh, FreshFuture, FreshTransactions, TxPool, Verdict};
+pub use pool::{FreshFuture, FreshTransactions, FreshUpdate, PoolVerdict, TxAnnouncement, TxPool};
 
 use crate::{
-    eth::{Gossip, NewPooledTransactionHashes, PeerId, PooledTransaction, Request, Response},
-    heard::{GossipReceiver, Heard, SharePermit},
-    peers::{Event, Offence, Peers, RequestError},
+    eth::{
+        EthRequest, EthResponse, NewPooledTransactionHashes, PeerId, PooledTransaction, TxGossip,
+    },
+    gossip_queue::{GossipReceiver, ReceivedGossip, SharePermit},
+    peers::{NetworkHandle, PeerEvent, PeerOffence, RequestError},
 };
 use alloy_consensus::Typed2718;
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::B256;
-use judge::{Judge, JudgeJob};
-use recent::{Passing, Recent};
+use judge::{JudgeJob, PoolJudge};
+use recent::{ExpiringHashes, RecentHashes};
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     hash::{BuildHasher, RandomState},
@@ -61,30 +64,30 @@ use tokio::sync::{
     broadcast::{self, error::RecvError},
     mpsc,
 };
-use wanted::{Answer, WantedHashes, WantedRequest};
+use tx_fetcher::{FetchOutcome, TxFetcher, TxRequest};
 
-/// Hashes that a peer is known to know.
+/// Hashes that are remembered as known to a peer.
 const KNOWN: usize = 32_768;
-/// Refused transactions that are remembered, and how long.
+/// Maximum number of refused transactions that are remembered, and for how long.
 const REFUSED: usize = 32_768;
 const REFUSED_FOR: Duration = Duration::from_secs(300);
-/// Hashes that a peer has not been told yet, and those of one message.
+/// Maximum number of hashes that wait to be announced to a peer, and of hashes in one message.
 const MOST_OWED: usize = 4096;
-/// Bytes of whole transactions with which a message has enough.
+/// A message of full transactions ends with the one that reaches this many bytes.
 const ENOUGH: usize = 100 << 10;
 /// EIP-2718 type of transactions with blobs.
 const BLOB: u8 = 3;
-/// How long a peer is told nothing that has not read what it was told.
-const UNREAD: Duration = Duration::from_millis(500);
+/// How long gossip to a peer pauses after its queue was full.
+const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(500);
 
-/// How gossip behaves.
+/// Timing of transaction gossip.
 #[derive(Clone, Copy, Debug)]
 pub struct GossipOptions {
-    /// How long new transactions are collected before they are told.
+    /// How long new transactions are collected before they are sent.
     pub interval: Duration,
-    /// How long it is waited for a transaction whose hash has come, before it is asked for.
+    /// How long after an announcement the transaction is requested.
     pub delay: Duration,
-    /// How long one peer is waited for before another is asked.
+    /// How long to wait for one peer before another one is asked.
     pub patience: Duration,
 }
 
@@ -99,66 +102,66 @@ impl Default for GossipOptions {
     }
 }
 
-/// Figures of what was told and heard: transactions each.
+/// Counters of gossip, in transactions.
 #[derive(Debug, Default)]
 pub struct GossipFigures {
-    /// Sent whole.
+    /// Sent in full.
     pub sent: AtomicU64,
-    /// Announced to a peer.
+    /// Announced to peers.
     pub announced: AtomicU64,
-    /// Announced by a peer, and not known.
+    /// Announced by peers, and unknown here.
     pub heard: AtomicU64,
-    /// Told by a peer that had told too many, or announced with more bytes than there can be.
+    /// Sent by peers beyond their limits, or announced with an impossible size.
     pub overheard: AtomicU64,
-    /// Fetched.
+    /// Received as answers to requests.
     pub fetched: AtomicU64,
-    /// Taken into the pool.
+    /// Accepted by the pool.
     pub taken: AtomicU64,
     /// Refused by the pool.
     pub refused: AtomicU64,
-    /// Wanted, and not here yet.
+    /// Known by hash, and not received yet.
     pub wanted: AtomicU64,
 }
 
-/// Passes transactions on.
+/// The gossip task, before it runs.
 #[derive(Debug)]
-pub struct Gossiper {
-    peers: Peers,
+pub struct TxGossiper {
+    peers: NetworkHandle,
     heard: GossipReceiver,
     pool: Arc<dyn TxPool>,
     options: GossipOptions,
     figures: Arc<GossipFigures>,
-    events: broadcast::Receiver<Event>,
+    events: broadcast::Receiver<PeerEvent>,
     fresh: Box<dyn FreshTransactions>,
 }
 
-/// What somebody else has found out for the task.
+/// An event for the gossip task from a thread or another task.
 #[derive(Debug)]
-enum News {
-    Judged(PeerId, B256, Verdict),
-    Answered(PeerId, Answer),
+enum GossipEvent {
+    Judged(PeerId, B256, PoolVerdict),
+    Answered(PeerId, FetchOutcome),
 }
 
-/// What is known of a peer.
+/// The gossip state of one peer.
 #[derive(Debug)]
-struct Known {
-    hashes: Recent,
-    /// To be announced to it, the oldest first.
-    owed: VecDeque<Announced>,
-    /// Until when it is told nothing.
+struct GossipPeer {
+    hashes: RecentHashes,
+    /// Transactions to be announced to it, the oldest first.
+    owed: VecDeque<TxAnnouncement>,
+    /// Until when gossip to it pauses.
     rests_until: Option<Instant>,
 }
 
-impl Known {
+impl GossipPeer {
     fn new() -> Self {
-        Self { hashes: Recent::new(KNOWN), owed: VecDeque::new(), rests_until: None }
+        Self { hashes: RecentHashes::new(KNOWN), owed: VecDeque::new(), rests_until: None }
     }
 
     fn rests(&self, now: Instant) -> bool {
         self.rests_until.is_some_and(|until| now < until)
     }
 
-    fn owe(&mut self, announced: Announced) {
+    fn owe(&mut self, announced: TxAnnouncement) {
         if !self.hashes.contains(&announced.hash) {
             self.owed.push_back(announced);
             while self.owed.len() > MOST_OWED {
@@ -168,28 +171,28 @@ impl Known {
     }
 }
 
-struct Task {
-    peers: Peers,
+struct GossipTask {
+    peers: NetworkHandle,
     pool: Arc<dyn TxPool>,
     options: GossipOptions,
     figures: Arc<GossipFigures>,
-    known: BTreeMap<PeerId, Known>,
-    wanted: WantedHashes,
-    refused: Passing,
-    /// New here, to be told.
-    fresh: Vec<Announced>,
-    /// Decides who gets which transaction whole.
+    known: BTreeMap<PeerId, GossipPeer>,
+    wanted: TxFetcher,
+    refused: ExpiringHashes,
+    /// New transactions of the pool, to be sent.
+    fresh: Vec<TxAnnouncement>,
+    /// A random key: it decides which peers get which transaction in full.
     lot: RandomState,
-    judge: Judge,
-    /// Of those with blobs.
-    blob_judge: Judge,
-    news: mpsc::UnboundedSender<News>,
+    judge: PoolJudge,
+    /// For blob transactions.
+    blob_judge: PoolJudge,
+    news: mpsc::UnboundedSender<GossipEvent>,
 }
 
-impl Gossiper {
-    /// Between these peers, what they tell, and a pool. Nothing is missed from here on.
+impl TxGossiper {
+    /// Makes the task for these peers, their gossip, and a pool. It misses no event from now on.
     pub fn new(
-        peers: Peers,
+        peers: NetworkHandle,
         heard: GossipReceiver,
         pool: Arc<dyn TxPool>,
         options: GossipOptions,
@@ -198,44 +201,44 @@ impl Gossiper {
         Self { peers, heard, pool, options, figures: Arc::default(), events, fresh }
     }
 
-    /// Figures of what was told and heard.
+    /// The counters of gossip.
     pub fn figures(&self) -> Arc<GossipFigures> {
         self.figures.clone()
     }
 
-    /// Passes transactions on until nothing can be heard any more.
+    /// Runs until the network, the gossip queue or the pool ends.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// If a thread cannot be started.
     pub async fn run(self) -> std::io::Result<()> {
         let Self { peers, mut heard, pool, options, figures, mut events, mut fresh } = self;
         let (news, mut inbox) = mpsc::unbounded_channel();
-        let judge = Judge::start("gossip", pool.clone(), news.clone())?;
-        let blob_judge = Judge::start("gossip-blobs", pool.clone(), news.clone())?;
-        let mut task = Task {
+        let judge = PoolJudge::start("gossip", pool.clone(), news.clone())?;
+        let blob_judge = PoolJudge::start("gossip-blobs", pool.clone(), news.clone())?;
+        let mut task = GossipTask {
             peers,
             pool,
             options,
             figures,
             known: BTreeMap::new(),
-            wanted: WantedHashes::default(),
-            refused: Passing::new(REFUSED, REFUSED_FOR, Instant::now()),
+            wanted: TxFetcher::default(),
+            refused: ExpiringHashes::new(REFUSED, REFUSED_FOR, Instant::now()),
             fresh: Vec::new(),
             lot: RandomState::new(),
             judge,
             blob_judge,
             news,
         };
-        task.meet();
+        task.sync_peers();
         let mut tick = tokio::time::interval(options.interval);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 event = events.recv() => match event {
-                    Ok(Event::Connected(peer)) => task.connected(peer.id),
-                    Ok(Event::Disconnected(peer)) => task.disconnected(peer),
-                    Ok(Event::RangeUpdate(..)) => {}
-                    Err(RecvError::Lagged(_)) => task.meet(),
+                    Ok(PeerEvent::Connected(peer)) => task.connected(peer.id),
+                    Ok(PeerEvent::Disconnected(peer)) => task.disconnected(peer),
+                    Ok(PeerEvent::RangeUpdate(..)) => {}
+                    Err(RecvError::Lagged(_)) => task.sync_peers(),
                     Err(RecvError::Closed) => return Ok(()),
                 },
                 told = heard.recv() => match told {
@@ -246,25 +249,25 @@ impl Gossiper {
                     None => return Ok(()),
                 },
                 one = fresh.next() => match one {
-                    Some(Fresh::One(announced)) => {
-                        task.wanted.done(&announced.hash);
+                    Some(FreshUpdate::One(announced)) => {
+                        task.wanted.forget(&announced.hash);
                         task.fresh.push(announced);
                     }
-                    Some(Fresh::Missed) => task.owe_all(),
+                    Some(FreshUpdate::Missed) => task.owe_all(),
                     None => return Ok(()),
                 },
-                Some(news) = inbox.recv() => task.learn(news),
+                Some(news) = inbox.recv() => task.handle_event(news),
                 _ = tick.tick() => task.tick(),
             }
         }
     }
 }
 
-impl Task {
+impl GossipTask {
     // -- peers ------------------------------------------------------------------------------------
 
-    /// Compares those known here with those who are connected.
-    fn meet(&mut self) {
+    /// Brings the known peers in line with the connected ones.
+    fn sync_peers(&mut self) {
         let connected: Vec<PeerId> = self.peers.connected().iter().map(|peer| peer.id).collect();
         let gone: Vec<PeerId> =
             self.known.keys().filter(|peer| !connected.contains(peer)).copied().collect();
@@ -276,7 +279,7 @@ impl Task {
         let mut is_new = false;
         let known = self.known.entry(peer).or_insert_with(|| {
             is_new = true;
-            Known::new()
+            GossipPeer::new()
         });
         if is_new {
             known.owed.extend(self.pool.newest(MOST_OWED).into_iter().rev());
@@ -290,9 +293,9 @@ impl Task {
         self.wanted.disconnected(peer);
     }
 
-    /// Whether a peer is there. Its connection may be told of after its first word, and its last word
-    /// looked at after its end: then nothing of it is kept.
-    fn meets(&mut self, peer: PeerId) -> bool {
+    /// Whether a peer is connected. Gossip of a peer may arrive before its connect event, and after
+    /// its disconnect event; in the latter case nothing is recorded for it.
+    fn is_present(&mut self, peer: PeerId) -> bool {
         let is_known = self.known.contains_key(&peer);
         if !is_known && self.peers.connected().iter().any(|one| one.id == peer) {
             self.connected(peer);
@@ -303,20 +306,20 @@ impl Task {
 
     // -- what comes -------------------------------------------------------------------------------
 
-    fn hear(&mut self, told: Heard) {
-        let Heard { peer, gossip, permit } = told;
+    fn hear(&mut self, told: ReceivedGossip) {
+        let ReceivedGossip { peer, gossip, permit } = told;
         let now = Instant::now();
-        let is_here = self.meets(peer);
+        let is_here = self.is_present(peer);
         match gossip {
-            Gossip::Hashes(hashes) if is_here => self.hear_hashes(peer, hashes, now),
-            Gossip::Hashes(_) => {}
-            Gossip::Transactions(transactions) => {
+            TxGossip::Hashes(hashes) if is_here => self.hear_hashes(peer, hashes, now),
+            TxGossip::Hashes(_) => {}
+            TxGossip::Transactions(transactions) => {
                 if is_here {
                     self.note_known(peer, transactions.iter().map(PooledTransaction::tx_hash));
                 }
                 if transactions.iter().any(|transaction| transaction.ty() == BLOB) {
-                    // EIP-4844: these are never sent without being asked for.
-                    self.peers.report(peer, Offence::BadTransaction);
+                    // EIP-4844: blob transactions must not be sent without a request.
+                    self.peers.report(peer, PeerOffence::BadTransaction);
                     return;
                 }
                 self.judge(peer, transactions, Some(permit));
@@ -337,7 +340,7 @@ impl Task {
             if self.refused.contains(&hash) || self.pool.contains(&hash) {
                 known += 1;
             } else if size <= self.pool.max_size(ty)
-                && self.wanted.announce(peer, Announced { hash, ty, size }, now)
+                && self.wanted.announce(peer, TxAnnouncement { hash, ty, size }, now)
             {
                 noted += 1;
             }
@@ -357,8 +360,9 @@ impl Task {
         }
     }
 
-    /// Has the pool judge what a peer has sent. While it waits for that, others who have announced the
-    /// same may send it as well: it may wait long for the other transactions of its peer.
+    /// Hands transactions of a peer to the pool. Until they are judged, other peers that have
+    /// announced the same may send them as well: the other transactions of this peer may delay
+    /// them.
     fn judge(
         &mut self,
         peer: PeerId,
@@ -370,7 +374,7 @@ impl Task {
             let hash = *transaction.tx_hash();
             if !is_open || self.refused.contains(&hash) {
                 self.wanted.release(&peer, &hash);
-                self.wanted.done(&hash);
+                self.wanted.forget(&hash);
                 continue;
             }
             let permit = permit.as_mut().map(|permit| permit.split(&transaction));
@@ -379,21 +383,21 @@ impl Task {
             if is_here {
                 judge.push(job);
             } else {
-                judge.push_left(job);
+                judge.push_orphan(job);
             }
         }
     }
 
-    fn learn(&mut self, news: News) {
+    fn handle_event(&mut self, news: GossipEvent) {
         let now = Instant::now();
         match news {
-            News::Judged(peer, hash, verdict) => self.judged(peer, &hash, verdict, now),
-            News::Answered(peer, answer) => {
+            GossipEvent::Judged(peer, hash, verdict) => self.judged(peer, &hash, verdict, now),
+            GossipEvent::Answered(peer, answer) => {
                 let delivery = self.wanted.answer(peer, answer, now);
                 if delivery.is_false {
-                    self.peers.report(peer, Offence::BadAnnouncement);
+                    self.peers.report(peer, PeerOffence::BadAnnouncement);
                 } else if delivery.is_empty {
-                    self.peers.report(peer, Offence::Empty);
+                    self.peers.report(peer, PeerOffence::Empty);
                 }
                 let fetched = delivery.transactions.len() as u64;
                 self.figures.fetched.fetch_add(fetched, Ordering::Relaxed);
@@ -403,37 +407,38 @@ impl Task {
         self.ask(now);
     }
 
-    fn judged(&mut self, peer: PeerId, hash: &B256, verdict: Verdict, now: Instant) {
+    fn judged(&mut self, peer: PeerId, hash: &B256, verdict: PoolVerdict, now: Instant) {
         let figures = &self.figures;
         match verdict {
-            Verdict::Taken => {
+            PoolVerdict::Taken => {
                 figures.taken.fetch_add(1, Ordering::Relaxed);
             }
-            Verdict::Known => {}
+            PoolVerdict::Known => {}
             _ => {
                 figures.refused.fetch_add(1, Ordering::Relaxed);
             }
         }
         self.wanted.release(&peer, hash);
         match verdict {
-            Verdict::BadSidecar | Verdict::SidecarForm => {
-                self.wanted.spoilt(peer, hash);
-                let is_bad = verdict == Verdict::BadSidecar;
-                let offence = if is_bad { Offence::BadTransaction } else { Offence::SidecarForm };
+            PoolVerdict::BadSidecar | PoolVerdict::SidecarForm => {
+                self.wanted.reject(peer, hash);
+                let is_bad = verdict == PoolVerdict::BadSidecar;
+                let offence =
+                    if is_bad { PeerOffence::BadTransaction } else { PeerOffence::SidecarForm };
                 self.peers.report(peer, offence);
             }
-            Verdict::TooEarly => self.wanted.postpone(peer, hash, now),
-            Verdict::Invalid => {
+            PoolVerdict::TooEarly => self.wanted.postpone(peer, hash, now),
+            PoolVerdict::Invalid => {
                 self.refused.insert(hash);
-                self.wanted.done(hash);
-                self.peers.report(peer, Offence::BadTransaction);
+                self.wanted.forget(hash);
+                self.peers.report(peer, PeerOffence::BadTransaction);
             }
-            Verdict::Refused { for_good: true } => {
+            PoolVerdict::Refused { for_good: true } => {
                 self.refused.insert(hash);
-                self.wanted.done(hash);
+                self.wanted.forget(hash);
             }
-            Verdict::Taken | Verdict::Known | Verdict::Refused { for_good: false } => {
-                self.wanted.done(hash);
+            PoolVerdict::Taken | PoolVerdict::Known | PoolVerdict::Refused { for_good: false } => {
+                self.wanted.forget(hash);
             }
         }
     }
@@ -446,33 +451,33 @@ impl Task {
         for peer in self.wanted.give_up(self.options.patience, now) {
             tracing::debug!(%peer, "a peer is late with transactions");
         }
-        self.tell(now);
+        self.send_due(now);
         self.ask(now);
         self.figures.wanted.store(self.wanted.len() as u64, Ordering::Relaxed);
     }
 
-    /// Asks for what is wanted.
+    /// Sends the requests that are due.
     fn ask(&mut self, now: Instant) {
         for request in self.wanted.requests(self.options.delay, now) {
-            let WantedRequest { peer, hashes, bytes } = request;
+            let TxRequest { peer, hashes, bytes } = request;
             let (peers, news) = (self.peers.clone(), self.news.clone());
             tokio::spawn(async move {
-                let request = Request::PooledTransactions(hashes);
+                let request = EthRequest::PooledTransactions(hashes);
                 let answer = peers.request_within(peer, request, bytes).await;
                 let answer = match answer {
-                    Ok(Response::PooledTransactions(transactions)) => {
-                        Answer::Transactions(transactions)
+                    Ok(EthResponse::PooledTransactions(transactions)) => {
+                        FetchOutcome::Transactions(transactions)
                     }
-                    Err(RequestError::Busy(_)) => Answer::Busy,
-                    Ok(_) | Err(_) => Answer::Failed,
+                    Err(RequestError::Busy(_)) => FetchOutcome::Busy,
+                    Ok(_) | Err(_) => FetchOutcome::Failed,
                 };
-                // The task may have ended.
-                let _ = news.send(News::Answered(peer, answer));
+                // The gossip task may have ended.
+                let _ = news.send(GossipEvent::Answered(peer, answer));
             });
         }
     }
 
-    /// Owes all peers the newest of the pool, after some went by unseen.
+    /// Announces the newest transactions of the pool to all peers, after some updates were missed.
     fn owe_all(&mut self) {
         let newest = self.pool.newest(MOST_OWED);
         for known in self.known.values_mut() {
@@ -482,11 +487,11 @@ impl Task {
         }
     }
 
-    /// Tells what is new, and what is owed.
-    fn tell(&mut self, now: Instant) {
+    /// Sends new transactions, and announcements that are due.
+    fn send_due(&mut self, now: Instant) {
         let fresh = std::mem::take(&mut self.fresh);
         let few = self.known.len().isqrt().max(1);
-        let mut whole = BTreeMap::<PeerId, Vec<Announced>>::new();
+        let mut whole = BTreeMap::<PeerId, Vec<TxAnnouncement>>::new();
         for announced in fresh {
             let mut ignorant: Vec<_> = self
                 .known
@@ -494,7 +499,8 @@ impl Task {
                 .filter(|(_, known)| !known.hashes.contains(&announced.hash))
                 .map(|(peer, _)| *peer)
                 .collect();
-            // For each transaction others; what is owed to a peer already is not overtaken.
+            // Different peers for each transaction. A peer that has announcements waiting gets them
+            // first.
             ignorant.sort_by_cached_key(|peer| self.lot.hash_one((announced.hash, peer)));
             let few = if announced.ty == BLOB { 0 } else { few };
             for (place, peer) in ignorant.into_iter().enumerate() {
@@ -510,17 +516,17 @@ impl Task {
             self.send_whole(peer, announced, now);
         }
         let peers: Vec<PeerId> = self.known.keys().copied().collect();
-        peers.into_iter().for_each(|peer| self.pay(peer, now));
+        peers.into_iter().for_each(|peer| self.announce_owed(peer, now));
     }
 
-    fn send_whole(&mut self, peer: PeerId, all: Vec<Announced>, now: Instant) {
+    fn send_whole(&mut self, peer: PeerId, all: Vec<TxAnnouncement>, now: Instant) {
         let mut rest = all.into_iter().peekable();
         while rest.peek().is_some() {
             let (mut message, mut told, mut bytes) = (Vec::new(), Vec::new(), 0);
             while bytes < ENOUGH
                 && let Some(announced) = rest.next()
             {
-                // It may have been mined, or dropped.
+                // It may have been mined or dropped.
                 let Some(transaction) = self.pool.pooled(&announced.hash) else { continue };
                 bytes += transaction.encode_2718_len();
                 message.push(transaction);
@@ -529,7 +535,7 @@ impl Task {
             if message.is_empty() {
                 return;
             }
-            let is_told = self.peers.send(peer, Gossip::Transactions(message));
+            let is_told = self.peers.send(peer, TxGossip::Transactions(message));
             let Some(known) = self.known.get_mut(&peer) else { return };
             for announced in &told {
                 if is_told {
@@ -539,7 +545,7 @@ impl Task {
                 }
             }
             if !is_told {
-                known.rests_until = Some(now + UNREAD);
+                known.rests_until = Some(now + FULL_QUEUE_PAUSE);
                 rest.by_ref().for_each(|announced| known.owe(announced));
                 return;
             }
@@ -547,8 +553,8 @@ impl Task {
         }
     }
 
-    /// Announces what is owed to a peer, as far as it reads.
-    fn pay(&mut self, peer: PeerId, now: Instant) {
+    /// Sends the waiting announcements to a peer.
+    fn announce_owed(&mut self, peer: PeerId, now: Instant) {
         let Some(known) = self.known.get_mut(&peer) else { return };
         if known.owed.is_empty() || known.rests(now) {
             return;
@@ -565,13 +571,13 @@ impl Task {
             message.hashes.push(announced.hash);
         }
         let count = message.hashes.len() as u64;
-        if self.peers.send(peer, Gossip::Hashes(message)) {
+        if self.peers.send(peer, TxGossip::Hashes(message)) {
             for announced in known.owed.drain(..) {
                 known.hashes.insert(&announced.hash);
             }
             self.figures.announced.fetch_add(count, Ordering::Relaxed);
         } else {
-            known.rests_until = Some(now + UNREAD);
+            known.rests_until = Some(now + FULL_QUEUE_PAUSE);
         }
     }
 }

@@ -1,84 +1,86 @@
-//! What gossip needs of the pool.
+//! The transaction pool as gossip uses it.
 
 use crate::eth::PooledTransaction;
 use alloy_primitives::B256;
 use std::{fmt, future::Future, pin::Pin};
 
-/// A transaction as it is announced.
+/// An announced transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Announced {
+pub struct TxAnnouncement {
     /// Its hash.
     pub hash: B256,
     /// Its EIP-2718 type.
     pub ty: u8,
-    /// Length in bytes of its pooled form, with the sidecar, without the RLP string around it.
+    /// Length in bytes in its pooled form, with the sidecar, without the RLP string around it.
     pub size: u64,
 }
 
-/// What the pool says of a transaction.
+/// The pool's verdict on a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is in the pool.
+pub enum PoolVerdict {
+    /// It is accepted.
     Taken,
-    /// It was there before.
+    /// It was in the pool before.
     Known,
-    /// It is not wanted. Nobody is to blame.
+    /// It is refused, without a fault of the peer.
     Refused {
-        /// Whether it need not be fetched again.
+        /// Whether fetching it again would be useless.
         for_good: bool,
     },
-    /// It cannot be taken before others of its sender are here. Nobody is to blame.
+    /// It needs earlier transactions of its sender first. This is no fault of the peer.
     TooEarly,
-    /// It cannot be valid under any state.
+    /// It is invalid under any state.
     Invalid,
-    /// Its blobs, commitments or proofs are not those that it names. Its hash does not tell: others may
-    /// have the right ones.
+    /// Its blobs, commitments or proofs do not match its versioned hashes. The transaction hash
+    /// does not cover them: other peers may have the correct ones.
     BadSidecar,
-    /// Its proofs are of the form of another fork (EIP-7594). Its hash does not tell that either.
+    /// Its proofs have the form of another fork (EIP-7594). The transaction hash does not cover
+    /// that either.
     SidecarForm,
 }
 
-/// Something about new transactions.
+/// An update about new transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fresh {
-    /// One that the next block can take, and which others may know of.
-    One(Announced),
-    /// There were more than could be read in time.
+pub enum FreshUpdate {
+    /// A transaction that the next block can include and that may be sent to peers.
+    One(TxAnnouncement),
+    /// The reader was too slow: some transactions were missed.
     Missed,
 }
 
 /// A future of [`FreshTransactions`]; `None` once the pool is gone.
-pub type FreshFuture<'a> = Pin<Box<dyn Future<Output = Option<Fresh>> + Send + 'a>>;
+pub type FreshFuture<'a> = Pin<Box<dyn Future<Output = Option<FreshUpdate>> + Send + 'a>>;
 
-/// New transactions of the pool.
+/// The stream of new transactions of the pool.
 pub trait FreshTransactions: fmt::Debug + Send {
-    /// The next one. May be dropped before it is ready, and then nothing is lost.
+    /// The next update. Cancel safe: dropping the future loses nothing.
     fn next(&mut self) -> FreshFuture<'_>;
 }
 
 /// The pool, as gossip reads and fills it.
 pub trait TxPool: fmt::Debug + Send + Sync {
-    /// Whether transactions of others can be judged: not while the chain is far behind.
+    /// Whether the pool can judge transactions of peers. False while the chain is far behind.
     fn is_open(&self) -> bool {
         true
     }
 
-    /// Bytes of the longest transaction of this EIP-2718 type that can be taken, in its pooled form;
-    /// 0 if there is no such type. What is announced with more is not fetched.
+    /// Maximum bytes of a transaction of this EIP-2718 type, in its pooled form; 0 if the type is
+    /// not accepted. Announcements with a greater size are not fetched.
     fn max_size(&self, ty: u8) -> u64;
 
-    /// Whether it is in the pool.
+    /// Whether the transaction is in the pool.
     fn contains(&self, hash: &B256) -> bool;
 
-    /// A transaction that others may have.
+    /// A transaction of the pool that may be sent to peers.
     fn pooled(&self, hash: &B256) -> Option<PooledTransaction>;
 
-    /// Those that the next block can take and others may know of, the newest first, so many at most.
-    fn newest(&self, most: usize) -> Vec<Announced>;
+    /// Transactions that the next block can include and that may be sent to peers: the newest
+    /// first, at most `most`.
+    fn newest(&self, most: usize) -> Vec<TxAnnouncement>;
 
-    /// New ones from now on.
+    /// New transactions from now on.
     fn fresh(&self) -> Box<dyn FreshTransactions>;
 
-    /// Judges a transaction of a peer. May take milliseconds.
-    fn add(&self, transaction: PooledTransaction) -> Verdict;
+    /// Judges a transaction of a peer. It may take milliseconds.
+    fn add(&self, transaction: PooledTransaction) -> PoolVerdict;
 }

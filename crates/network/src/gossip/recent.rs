@@ -1,4 +1,4 @@
-//! Sets that forget.
+//! Bounded sets of hashes.
 
 use alloy_primitives::B256;
 use std::{
@@ -7,29 +7,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The hashes that were added last. Of each 64 bits are kept, under a key that nobody knows: one of
-/// 2^49 new ones is taken for one of 2^15 that are here.
+/// The hashes that were inserted last. It keeps 64 bits of each, under a secret random key: with
+/// 2^15 hashes in the set, one of 2^49 new ones is wrongly taken as present.
 #[derive(Debug)]
-pub(super) struct Recent {
+pub(super) struct RecentHashes {
     key: RandomState,
     marks: HashSet<u64>,
     order: VecDeque<u64>,
     most: usize,
 }
 
-impl Recent {
-    /// Of so many at most.
+impl RecentHashes {
+    /// A set of at most `most` hashes.
     pub(super) fn new(most: usize) -> Self {
         Self { key: RandomState::new(), marks: HashSet::new(), order: VecDeque::new(), most }
     }
 
-    /// Adds one. False if it is here.
+    /// Inserts a hash. False if it is present.
     pub(super) fn insert(&mut self, hash: &B256) -> bool {
         let mark = self.key.hash_one(hash);
         if self.marks.contains(&mark) {
             return false;
         }
-        // First, so that neither grows beyond what it needs.
+        // Removed before the insertion, so that no collection grows beyond its capacity.
         while self.order.len() >= self.most
             && let Some(oldest) = self.order.pop_front()
         {
@@ -40,42 +40,42 @@ impl Recent {
         true
     }
 
-    /// Whether it is here.
+    /// Whether a hash is present.
     pub(super) fn contains(&self, hash: &B256) -> bool {
         self.marks.contains(&self.key.hash_one(hash))
     }
 }
 
-/// Hashes that are forgotten after a while: at least one and at most two times that long.
+/// Hashes that expire: each stays for at least `time`, and at most twice as long.
 #[derive(Debug)]
-pub(super) struct Passing {
-    now: Recent,
-    before: Recent,
+pub(super) struct ExpiringHashes {
+    now: RecentHashes,
+    before: RecentHashes,
     since: Instant,
     time: Duration,
 }
 
-impl Passing {
-    /// Of so many in that time at most.
+impl ExpiringHashes {
+    /// A set of at most `most` hashes in each period of `time`.
     pub(super) fn new(most: usize, time: Duration, now: Instant) -> Self {
-        Self { now: Recent::new(most), before: Recent::new(most), since: now, time }
+        Self { now: RecentHashes::new(most), before: RecentHashes::new(most), since: now, time }
     }
 
-    /// Adds one.
+    /// Inserts a hash.
     pub(super) fn insert(&mut self, hash: &B256) {
         self.now.insert(hash);
     }
 
-    /// Whether it is here.
+    /// Whether a hash is present.
     pub(super) fn contains(&self, hash: &B256) -> bool {
         self.now.contains(hash) || self.before.contains(hash)
     }
 
-    /// Forgets what is old.
+    /// Removes expired hashes.
     pub(super) fn forget(&mut self, now: Instant) {
         if now.duration_since(self.since) >= self.time {
             self.since = now;
-            let new = Recent::new(self.now.most);
+            let new = RecentHashes::new(self.now.most);
             self.before = std::mem::replace(&mut self.now, new);
         }
     }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn the_oldest_are_forgotten() {
-        let mut recent = Recent::new(3);
+        let mut recent = RecentHashes::new(3);
         for n in 0..5 {
             assert!(recent.insert(&HASH(n)));
             assert!(!recent.insert(&HASH(n)));
@@ -102,7 +102,7 @@ mod tests {
     fn what_passes_is_forgotten_in_time() {
         let start = Instant::now();
         let minute = Duration::from_secs(60);
-        let mut passing = Passing::new(3, minute, start);
+        let mut passing = ExpiringHashes::new(3, minute, start);
         passing.insert(&HASH(1));
         passing.forget(start + minute / 2);
         passing.insert(&HASH(2));

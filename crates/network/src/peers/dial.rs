@@ -1,6 +1,6 @@
-//! Whom we dial.
+//! Dialling: which nodes, and when.
 
-use super::manager::{Fixed, Shared, is_near, short, subnet};
+use super::manager::{NetworkShared, StaticNode, is_private_ip, short, subnet};
 use crate::{
     discovery::Enode,
     eth::PeerId,
@@ -17,52 +17,52 @@ use std::{
 };
 use tokio::{net::TcpStream, sync::mpsc, time::timeout};
 
-/// Nodes that are dialled at once, at most.
+/// Maximum number of dials at once.
 const MAX_DIALS: usize = 16;
 
-/// Candidates that are kept, at most.
+/// Maximum number of candidates that are kept.
 const MAX_CANDIDATES: usize = 2048;
 
-/// Candidates with which no more are looked for.
+/// With this many candidates no more are wanted from discovery.
 const ENOUGH_CANDIDATES: usize = 1024;
 
-/// Peers that we dial in one /24 (IPv4) or /64 (IPv6) that is public, at most.
+/// Maximum number of dialled peers in one public /24 (IPv4) or /64 (IPv6).
 const MAX_SUBNET: usize = 2;
 
-/// How long a node is left alone after a try.
+/// How long a candidate is left alone after a dial.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// How long a node is left alone that is of another network.
+/// How long a node of another network is left alone.
 const LONG_PAUSE: Duration = Duration::from_secs(3600);
 
 /// How long a static node is left alone after the first failure, and after a connection.
 const FIXED_PAUSE: Duration = Duration::from_secs(1);
 
-/// Failures after which a candidate is forgotten.
+/// Number of failures after which a candidate is forgotten.
 const MAX_FAILURES: u32 = 5;
 
-/// How often it is looked whom to dial, if nothing happens.
+/// How often the dialler runs if nothing happens.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Without peers, the log says so as often.
-const LONELY: Duration = Duration::from_secs(60);
+/// How often the log says that there are no peers.
+const NO_PEERS_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Nodes that may be dialled, and when they were.
+/// The candidates, and the dials under way.
 #[derive(Debug, Default)]
-struct Book {
-    candidates: HashMap<PeerId, Entry>,
+struct DialScheduler {
+    candidates: HashMap<PeerId, DialCandidate>,
     dialling: HashMap<PeerId, Enode>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct DialCandidate {
     enode: Enode,
     failures: u32,
     next: Instant,
 }
 
-/// A dial that has ended, in a peer or not.
-struct Tried {
+/// The result of a dial, with or without a peer.
+struct DialOutcome {
     enode: Enode,
     fixed: bool,
     failure: Option<DialError>,
@@ -80,7 +80,7 @@ enum DialError {
 }
 
 impl DialError {
-    /// Whether it is a peer already, by another connection.
+    /// Whether the node is a peer already, by another connection.
     const fn is_connected(&self) -> bool {
         matches!(
             self,
@@ -94,23 +94,23 @@ impl DialError {
     }
 }
 
-/// Dials until the runtime ends.
-pub(super) async fn run(shared: Arc<Shared>, mut candidates: mpsc::Receiver<Candidate>) {
-    let mut book = Book::default();
-    let (done, mut tried) = mpsc::unbounded_channel::<Tried>();
+/// Dials nodes until the runtime ends.
+pub(super) async fn run(shared: Arc<NetworkShared>, mut candidates: mpsc::Receiver<Candidate>) {
+    let mut book = DialScheduler::default();
+    let (done, mut tried) = mpsc::unbounded_channel::<DialOutcome>();
     let mut tick = tokio::time::interval(TICK);
     let mut lonely_since = Instant::now();
     loop {
         tokio::select! {
             Some(candidate) = candidates.recv() => book.add(&shared, candidate, Instant::now()),
-            Some(tried) = tried.recv() => book.note(&shared, &tried, Instant::now()),
+            Some(tried) = tried.recv() => book.record_outcome(&shared, &tried, Instant::now()),
             () = shared.dial.notified() => {}
             _ = tick.tick() => {}
         }
         let now = Instant::now();
         if shared.has_peers() {
             lonely_since = now;
-        } else if now >= lonely_since + LONELY {
+        } else if now >= lonely_since + NO_PEERS_INTERVAL {
             tracing::info!(candidates = book.candidates.len(), "no peers yet");
             lonely_since = now;
         }
@@ -126,8 +126,13 @@ pub(super) async fn run(shared: Arc<Shared>, mut candidates: mpsc::Receiver<Cand
     }
 }
 
-/// Dials a node, and stays with it if it becomes a peer.
-async fn dial(shared: Arc<Shared>, enode: Enode, fixed: bool, done: mpsc::UnboundedSender<Tried>) {
+/// Dials a node, and runs the session if it becomes a peer.
+async fn dial(
+    shared: Arc<NetworkShared>,
+    enode: Enode,
+    fixed: bool,
+    done: mpsc::UnboundedSender<DialOutcome>,
+) {
     let limit = shared.local.timing.handshake;
     let connected = async {
         let stream = timeout(limit, TcpStream::connect(enode.tcp_address()))
@@ -138,22 +143,22 @@ async fn dial(shared: Arc<Shared>, enode: Enode, fixed: bool, done: mpsc::Unboun
     };
     let (peer, failure) = match connected.await {
         Ok(mut peer) => {
-            // Also if it has been removed meanwhile: it is for that that it is then disconnected.
+            // Also if the node was removed meanwhile: the flag makes `begin` disconnect it.
             peer.info.is_static |= fixed;
             (Some(peer), None)
         }
         Err(error) => (None, Some(error)),
     };
-    // Nobody hears it when the node is being stopped.
-    let _ = done.send(Tried { enode, fixed, failure });
+    // The receiver is gone when the node stops.
+    let _ = done.send(DialOutcome { enode, fixed, failure });
     if let Some(peer) = peer {
-        shared.stay(peer).await;
+        shared.run_session(peer).await;
     }
 }
 
-impl Book {
-    /// Writes down who may be dialled.
-    fn add(&mut self, shared: &Shared, candidate: Candidate, now: Instant) {
+impl DialScheduler {
+    /// Adds a candidate.
+    fn add(&mut self, shared: &NetworkShared, candidate: Candidate, now: Instant) {
         let Candidate { id, ip, tcp_port, udp_port, fork_id, .. } = candidate;
         let fits = fork_id.is_none_or(|fork_id| shared.local.chain.accepts(fork_id));
         if tcp_port == 0 || !fits || id == shared.local.id {
@@ -165,19 +170,19 @@ impl Book {
             return;
         }
         if self.candidates.len() >= MAX_CANDIDATES {
-            // Anybody: who floods us with candidates must not choose who stays.
+            // A random one: a flood of candidates must not choose which ones stay.
             let nth = rand::rng().random_range(0..self.candidates.len());
             if let Some(id) = self.candidates.keys().nth(nth).copied() {
                 self.candidates.remove(&id);
             }
         }
-        self.candidates.insert(id, Entry { enode, failures: 0, next: now });
+        self.candidates.insert(id, DialCandidate { enode, failures: 0, next: now });
     }
 
-    /// Whom to dial next, and whether he is dialled again and again.
-    fn next(&self, shared: &Shared, now: Instant) -> Option<(Enode, bool)> {
+    /// The next node to dial, and whether it is a static one.
+    fn next(&self, shared: &NetworkShared, now: Instant) -> Option<(Enode, bool)> {
         let away = |id: &PeerId| !self.dialling.contains_key(id) && !shared.slots.has(id);
-        let fixed = shared.fixed.lock().values().find_map(|fixed| {
+        let fixed = shared.static_nodes.lock().values().find_map(|fixed| {
             let due = fixed.next.is_none_or(|next| next <= now);
             (due && away(&fixed.enode.id)).then_some(fixed.enode)
         });
@@ -189,7 +194,7 @@ impl Book {
         }
         let mut subnets: HashMap<u64, usize> = HashMap::new();
         let dialled = self.dialling.values().map(|enode| enode.ip).chain(shared.dialled());
-        for ip in dialled.filter(|ip| !is_near(*ip)) {
+        for ip in dialled.filter(|ip| !is_private_ip(*ip)) {
             *subnets.entry(subnet(ip)).or_default() += 1;
         }
         let due: Vec<_> = self
@@ -198,7 +203,8 @@ impl Book {
             .filter(|entry| entry.next <= now && away(&entry.enode.id))
             .filter(|entry| {
                 let ip = entry.enode.ip;
-                is_near(ip) || subnets.get(&subnet(ip)).is_none_or(|count| *count < MAX_SUBNET)
+                is_private_ip(ip)
+                    || subnets.get(&subnet(ip)).is_none_or(|count| *count < MAX_SUBNET)
             })
             .filter(|entry| !shared.reputation.is_banned(&entry.enode.id))
             .collect();
@@ -206,16 +212,16 @@ impl Book {
         Some((due[nth].enode, false))
     }
 
-    /// Writes down what has become of a dial.
-    fn note(&mut self, shared: &Shared, tried: &Tried, now: Instant) {
-        let Tried { enode, fixed, failure } = tried;
+    /// Records the result of a dial.
+    fn record_outcome(&mut self, shared: &NetworkShared, tried: &DialOutcome, now: Instant) {
+        let DialOutcome { enode, fixed, failure } = tried;
         self.dialling.remove(&enode.id);
         let lasting = matches!(failure, Some(DialError::Refused(refused)) if refused.is_lasting());
         if *fixed {
-            let mut all = shared.fixed.lock();
+            let mut all = shared.static_nodes.lock();
             let Some(entry) = all.get_mut(&enode.id) else { return };
             let Some(error) = failure else {
-                *entry = Fixed { enode: *enode, failures: 0, next: Some(now + FIXED_PAUSE) };
+                *entry = StaticNode { enode: *enode, failures: 0, next: Some(now + FIXED_PAUSE) };
                 return;
             };
             if (entry.failures == 0 || lasting) && !error.is_connected() {
@@ -229,7 +235,7 @@ impl Book {
         match failure {
             None => (entry.failures, entry.next) = (0, now + PAUSE),
             Some(error) => {
-                tracing::trace!(peer = %short(&enode.id), ip = %enode.ip, %error, "dialled in vain");
+                tracing::trace!(peer = %short(&enode.id), ip = %enode.ip, %error, "dial failed");
                 entry.next =
                     now + if lasting { LONG_PAUSE } else { backoff(PAUSE, entry.failures) };
                 entry.failures += 1;
@@ -241,7 +247,7 @@ impl Book {
     }
 }
 
-/// Twice as long after each failure.
+/// The backoff: twice as long after each failure.
 fn backoff(first: Duration, failures: u32) -> Duration {
     first * 2_u32.pow(failures.min(6))
 }

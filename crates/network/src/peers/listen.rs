@@ -1,6 +1,6 @@
-//! Who dials us.
+//! Inbound connections.
 
-use super::manager::{Shared, is_near, subnet};
+use super::manager::{NetworkShared, is_private_ip, subnet};
 use crate::session::add;
 use parking_lot::Mutex;
 use std::{
@@ -11,28 +11,28 @@ use std::{
 };
 use tokio::{net::TcpListener, sync::Semaphore};
 
-/// Connections that have not become peers yet, at most, of one /24 (IPv4) or /64 (IPv6) that is public.
+/// Maximum number of connections of one public /24 (IPv4) or /64 (IPv6) that are not peers yet.
 const MAX_HALF_OPEN_SUBNET: usize = 8;
 
-/// Connections from one public address within [`WINDOW`], at most.
+/// Maximum number of connections from one public address within [`WINDOW`].
 const MAX_ATTEMPTS: u32 = 3;
 
-/// How far back attempts are counted.
+/// The time window in which attempts are counted.
 const WINDOW: Duration = Duration::from_secs(30);
 
-/// Addresses whose attempts are counted, at most.
+/// Maximum number of addresses whose attempts are counted.
 const MAX_ADDRESSES: usize = 4096;
 
-/// Takes connections until the runtime ends, of which so many at most are no peers yet.
-pub(super) async fn run(shared: Arc<Shared>, listener: TcpListener, half_open: usize) {
+/// Accepts connections until the runtime ends. At most `half_open` of them are not peers yet.
+pub(super) async fn run(shared: Arc<NetworkShared>, listener: TcpListener, half_open: usize) {
     let half_open = Arc::new(Semaphore::new(half_open.max(1)));
-    let throttle = Arc::new(Mutex::new(Throttle::default()));
+    let throttle = Arc::new(Mutex::new(InboundThrottle::default()));
     loop {
         let (stream, address) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, as a rule: others must end first.
-                tracing::debug!(%error, "a connection of a peer could not be taken");
+                // Usually the process is out of file descriptors: other connections must end first.
+                tracing::debug!(%error, "a connection could not be accepted");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
@@ -49,40 +49,40 @@ pub(super) async fn run(shared: Arc<Shared>, listener: TcpListener, half_open: u
         }
         let (shared, throttle) = (shared.clone(), throttle.clone());
         tokio::spawn(async move {
-            let leave = Leave { throttle, ip: address.ip(), _place: place };
+            let leave = HalfOpenGuard { throttle, ip: address.ip(), _place: place };
             let peer = shared.connect(stream, None).await;
             drop(leave);
             if let Ok(peer) = peer {
-                shared.stay(peer).await;
+                shared.run_session(peer).await;
             }
         });
     }
 }
 
-/// Gives a place among the half-open connections back.
-struct Leave {
-    throttle: Arc<Mutex<Throttle>>,
+/// Leaves the throttle and the half-open semaphore when it is dropped.
+struct HalfOpenGuard {
+    throttle: Arc<Mutex<InboundThrottle>>,
     ip: IpAddr,
     _place: tokio::sync::OwnedSemaphorePermit,
 }
 
-impl Drop for Leave {
+impl Drop for HalfOpenGuard {
     fn drop(&mut self) {
         self.throttle.lock().leave(self.ip);
     }
 }
 
-/// How often public addresses have come.
+/// Counts the connection attempts of public addresses.
 #[derive(Debug, Default)]
-struct Throttle {
+struct InboundThrottle {
     half_open: HashMap<u64, usize>,
     attempts: HashMap<IpAddr, (Instant, u32)>,
 }
 
-impl Throttle {
-    /// Whether a connection may go on; if so, [`leave`](Self::leave) must follow.
+impl InboundThrottle {
+    /// Whether a connection may go on. If so, the caller must call [`leave`](Self::leave) later.
     fn enter(&mut self, ip: IpAddr, now: Instant) -> bool {
-        if is_near(ip) {
+        if is_private_ip(ip) {
             return true;
         }
         if self.attempts.len() >= MAX_ADDRESSES {
@@ -108,7 +108,7 @@ impl Throttle {
     }
 
     fn leave(&mut self, ip: IpAddr) {
-        if is_near(ip) {
+        if is_private_ip(ip) {
             return;
         }
         if let Some(half_open) = self.half_open.get_mut(&subnet(ip)) {
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn an_address_may_come_three_times_in_half_a_minute() {
-        let mut throttle = Throttle::default();
+        let mut throttle = InboundThrottle::default();
         let now = Instant::now();
         for _ in 0..3 {
             assert!(throttle.enter(public(1), now));
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_subnet_has_eight_half_open_connections_and_private_ones_have_no_limit() {
-        let mut throttle = Throttle::default();
+        let mut throttle = InboundThrottle::default();
         let now = Instant::now();
         assert!((0..8).all(|last| throttle.enter(public(last), now)));
         assert!(!throttle.enter(public(100), now));
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let mut throttle = Throttle::default();
+        let mut throttle = InboundThrottle::default();
         let now = Instant::now();
         for number in 0..5000_u32 {
             let ip = IpAddr::from(Ipv4Addr::from(0x0808_0000 + (number << 8)));

@@ -1,23 +1,23 @@
-//! Everything that belongs to the peers of a node.
+//! The network manager: starts and owns all tasks of the network, and implements the handle.
 
 use super::{
     dial, listen,
-    reputation::{Reputation, Verdict},
-    slots::{NetworkShare, SlotLimits, Slots},
+    reputation::{ReputationTable, ReputationVerdict},
+    slots::{SlotLimits, SlotPool, SubnetLimits},
 };
 use crate::{
     discovery::Enode,
-    eth::{BlockRange, Gossip, PeerId, Request, Response},
+    eth::{BlockRange, EthRequest, EthResponse, PeerId, TxGossip},
+    gossip_queue::{self, GossipLimits},
     handle::{
-        BoxFuture, Candidate, Event, GossipReceiver, Network, Offence, PeerInfo, Peers,
-        RequestError, Serve, ServeStates, StateAudience,
+        BoxFuture, Candidate, EthRequestHandler, GossipReceiver, NetworkHandle, PeerEvent,
+        PeerInfo, PeerNetwork, PeerOffence, RequestError, StateAudience, StateRequestHandler,
     },
-    heard::{self, GossipLimits},
     rchk,
     rlpx::{self, DisconnectReason},
     session::{
-        self, Chain, Context, Ended, Established, Host, Link, Local, MAX_ANSWERING, RefusedError,
-        Stats, Timing, add,
+        self, EstablishedPeer, LocalChain, LocalNode, MAX_ANSWERING, NetworkStats, RefusedError,
+        SessionContext, SessionEnd, SessionHandle, SessionHost, SessionTiming, add,
     },
 };
 use parking_lot::{Mutex, RwLock};
@@ -35,121 +35,124 @@ use tokio::{
     sync::{Notify, Semaphore, broadcast, mpsc, watch},
 };
 
-/// Threads of the runtime.
+/// Worker threads of the runtime.
 const WORKERS: usize = 2;
 
-/// Threads on which requests are answered and long messages decoded, at most.
+/// Maximum number of threads that answer requests and decode long messages.
 const MAX_BLOCKING: usize = 32;
 
-/// Events that who listens may lag behind.
+/// How many events a receiver may lag behind.
 const MAX_EVENTS: usize = 1024;
 
-/// Candidates that wait to be written down.
+/// How many candidates may wait for the dialler.
 const MAX_CANDIDATES: usize = 64;
 
-/// Blocks between two announcements of what is served.
+/// Blocks between two announcements of the served range.
 const ANNOUNCED_EACH: u64 = 32;
 
-/// How a node takes part in the network.
+/// Configuration of the network.
 #[derive(Debug)]
-pub struct Config {
-    /// Its key.
+pub struct NetworkConfig {
+    /// The node's secret key.
     pub key: SecretKey,
-    /// What it calls itself.
+    /// The client name of this node.
     pub client: String,
-    /// Where it listens; nowhere if none.
+    /// The address to listen on; without one the node does not listen.
     pub listen: Option<SocketAddr>,
-    /// Whether another port will do if that one is taken.
+    /// Whether to use another port if that one is taken.
     pub any_port: bool,
-    /// Peers that have dialled us, at most.
+    /// Maximum number of inbound peers.
     pub max_inbound: usize,
-    /// Peers that we have dialled, at most.
+    /// Maximum number of outbound peers.
     pub max_outbound: usize,
-    /// Nodes for which the limits do not hold, and that are dialled again and again.
+    /// Trusted nodes: static ones, for which slot limits do not hold.
     pub trusted: Vec<Enode>,
-    /// Nodes that are dialled again and again.
-    pub fixed: Vec<Enode>,
-    /// Its chain.
-    pub chain: Chain,
-    /// Connections that come and are no peers yet, at most.
+    /// Static nodes, which are dialled again after each disconnect.
+    pub static_nodes: Vec<Enode>,
+    /// The node's chain.
+    pub chain: LocalChain,
+    /// Maximum number of inbound connections that are not peers yet.
     pub half_open: usize,
-    /// Peers that have dialled us from one network, at most.
-    pub inbound_of: NetworkShare,
-    /// Answers requests for parts of states; `rchk` is not spoken without it.
-    pub states: Option<Arc<dyn ServeStates>>,
-    /// With whom `rchk` is spoken.
-    pub states_for: StateAudience,
-    /// How long things may take.
-    pub timing: Timing,
+    /// Maximum number of inbound peers from one address or subnet.
+    pub inbound_of: SubnetLimits,
+    /// The handler of `rchk` requests; `rchk` is off without it.
+    pub states: Option<Arc<dyn StateRequestHandler>>,
+    /// Which peers may use `rchk`.
+    pub state_audience: StateAudience,
+    /// Timeouts.
+    pub timing: SessionTiming,
 }
 
-/// Why there is no network.
+/// Why the network does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
     /// The threads could not be started.
     #[error("the threads of the peers' runtime could not be started: {0}")]
     Runtime(io::Error),
-    /// The port could not be had.
+    /// The port cannot be bound.
     #[error("cannot listen for peers on {address}: {cause}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         cause: io::Error,
     },
 }
 
-/// A network that has been started.
+/// A started network.
 #[derive(Debug)]
-pub struct Started {
-    /// The manager; the network ends when it is dropped.
-    pub manager: Manager,
-    /// Transactions that peers tell of.
+pub struct StartedNetwork {
+    /// The manager. The network ends when it is dropped.
+    pub manager: NetworkManager,
+    /// The gossip of the peers.
     pub heard: GossipReceiver,
 }
 
-/// The peers of a node, and the threads on which they are served.
+/// The peers of a node, and the runtime that serves them.
 #[derive(Debug)]
-pub struct Manager {
-    shared: Arc<Shared>,
+pub struct NetworkManager {
+    shared: Arc<NetworkShared>,
     runtime: Mutex<Option<Runtime>>,
     local_address: Option<SocketAddr>,
 }
 
-/// A node that is dialled until it is there.
+/// A static or trusted node, which is dialled until it is connected.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fixed {
+pub(super) struct StaticNode {
     pub(super) enode: Enode,
     pub(super) failures: u32,
     pub(super) next: Option<Instant>,
 }
 
-/// What all tasks of the network share.
+/// The state that all tasks of the network share.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) local: Local,
-    pub(super) slots: Slots,
-    pub(super) reputation: Arc<Reputation>,
-    pub(super) context: Context,
-    pub(super) fixed: Mutex<HashMap<PeerId, Fixed>>,
-    /// Woken when there may be somebody to dial.
+pub(super) struct NetworkShared {
+    pub(super) local: LocalNode,
+    pub(super) slots: SlotPool,
+    pub(super) reputation: Arc<ReputationTable>,
+    pub(super) context: SessionContext,
+    pub(super) static_nodes: Mutex<HashMap<PeerId, StaticNode>>,
+    /// Woken when there may be a node to dial.
     pub(super) dial: Notify,
-    links: RwLock<HashMap<PeerId, Arc<Link>>>,
+    links: RwLock<HashMap<PeerId, Arc<SessionHandle>>>,
     announced: Mutex<BlockRange>,
     /// Whether more candidates are wanted.
     pub(super) wants: watch::Sender<bool>,
     candidates: mpsc::Sender<Candidate>,
     handle: Handle,
     quitting: AtomicBool,
-    /// Whether there was a peer yet, for the log.
+    /// Whether there has been a peer yet; for the log.
     had_peers: AtomicBool,
 }
 
-/// Starts to listen and to dial. `serve` answers requests.
+/// Starts to listen and to dial. `serve` answers the `eth` requests of peers.
 ///
 /// # Errors
-/// If the port is taken, or threads cannot be had.
-pub fn start(config: Config, serve: Arc<dyn Serve>) -> Result<Started, NetworkError> {
+/// If the port is taken, or threads cannot be started.
+pub fn start(
+    config: NetworkConfig,
+    serve: Arc<dyn EthRequestHandler>,
+) -> Result<StartedNetwork, NetworkError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .max_blocking_threads(MAX_BLOCKING)
@@ -165,25 +168,25 @@ pub fn start(config: Config, serve: Arc<dyn Serve>) -> Result<Started, NetworkEr
         None => None,
     };
     let local_address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
-    let local = Local {
+    let local = LocalNode {
         id: rlpx::node_id(&PublicKey::from_secret_key_global(&config.key)),
         key: config.key,
         client: config.client,
         port: local_address.map_or(0, |address| address.port()),
         chain: config.chain,
-        rchk: config.states.is_some().then_some(config.states_for),
+        rchk: config.states.is_some().then_some(config.state_audience),
         timing: config.timing,
     };
-    let reputation = Arc::new(Reputation::default());
+    let reputation = Arc::new(ReputationTable::default());
     let limits = SlotLimits {
         inbound: config.max_inbound,
         outbound: config.max_outbound,
         inbound_of: config.inbound_of,
     };
-    let slots = Slots::new(local.id, limits, reputation.clone());
-    let (heard, heard_out) = heard::channel(GossipLimits::default());
+    let slots = SlotPool::new(local.id, limits, reputation.clone());
+    let (heard, heard_out) = gossip_queue::channel(GossipLimits::default());
     let (candidates, found) = mpsc::channel(MAX_CANDIDATES);
-    let context = Context {
+    let context = SessionContext {
         serve,
         answering: Arc::new(Semaphore::new(MAX_ANSWERING)),
         states: config.states,
@@ -192,7 +195,7 @@ pub fn start(config: Config, serve: Arc<dyn Serve>) -> Result<Started, NetworkEr
         events: broadcast::Sender::new(MAX_EVENTS),
         stats: Arc::default(),
     };
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(NetworkShared {
         announced: Mutex::new(local.chain.range()),
         wants: watch::Sender::new(false),
         candidates,
@@ -200,14 +203,14 @@ pub fn start(config: Config, serve: Arc<dyn Serve>) -> Result<Started, NetworkEr
         slots,
         reputation,
         context,
-        fixed: Mutex::default(),
+        static_nodes: Mutex::default(),
         dial: Notify::new(),
         links: RwLock::default(),
         handle: runtime.handle().clone(),
         quitting: AtomicBool::new(false),
         had_peers: AtomicBool::new(false),
     });
-    for enode in config.fixed {
+    for enode in config.static_nodes {
         shared.add_fixed(enode);
     }
     for enode in config.trusted {
@@ -218,11 +221,11 @@ pub fn start(config: Config, serve: Arc<dyn Serve>) -> Result<Started, NetworkEr
         runtime.spawn(listen::run(shared.clone(), listener, config.half_open));
     }
     runtime.spawn(dial::run(shared.clone(), found));
-    let manager = Manager { shared, runtime: Mutex::new(Some(runtime)), local_address };
-    Ok(Started { manager, heard: heard_out })
+    let manager = NetworkManager { shared, runtime: Mutex::new(Some(runtime)), local_address };
+    Ok(StartedNetwork { manager, heard: heard_out })
 }
 
-/// Listens, within a runtime.
+/// Binds the listener. Must run within a runtime.
 fn bind(address: SocketAddr, any_port: bool) -> Result<TcpListener, NetworkError> {
     let bind = |address| {
         let listener = std::net::TcpListener::bind(address)?;
@@ -246,18 +249,18 @@ fn bind(address: SocketAddr, any_port: bool) -> Result<TcpListener, NetworkError
     }
 }
 
-impl Manager {
-    /// The peers, for whoever talks to them.
-    pub fn peers(&self) -> Peers {
-        Peers::new(self.shared.clone())
+impl NetworkManager {
+    /// A handle to this network.
+    pub fn peers(&self) -> NetworkHandle {
+        NetworkHandle::new(self.shared.clone())
     }
 
-    /// Where other tasks of the network run.
+    /// The runtime, for other tasks of the network.
     pub fn runtime(&self) -> &Handle {
         &self.shared.handle
     }
 
-    /// Dials nodes that discovery finds.
+    /// Feeds the candidates of discovery to the dialler.
     pub fn discover(&self, mut found: mpsc::Receiver<Candidate>) {
         let candidates = self.shared.candidates.clone();
         self.shared.handle.spawn(async move {
@@ -269,44 +272,44 @@ impl Manager {
         });
     }
 
-    /// Whether there is room for more nodes than are known.
-    pub fn wants(&self) -> watch::Receiver<bool> {
+    /// Whether more candidates are wanted.
+    pub fn wants_candidates(&self) -> watch::Receiver<bool> {
         self.shared.wants.subscribe()
     }
 
-    /// Where it listens.
+    /// The address that the node listens on.
     pub const fn local_address(&self) -> Option<SocketAddr> {
         self.local_address
     }
 
-    /// Its public key.
+    /// The node's public key.
     pub fn id(&self) -> PeerId {
         self.shared.local.id
     }
 
-    /// What it calls itself.
+    /// The client name of this node.
     pub fn client(&self) -> &str {
         &self.shared.local.client
     }
 
-    /// The chain as peers are told of it.
-    pub fn chain(&self) -> &Chain {
+    /// The chain as this node announces it to peers.
+    pub fn chain(&self) -> &LocalChain {
         &self.shared.local.chain
     }
 
     /// Counters of all connections.
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &NetworkStats {
         &self.shared.context.stats
     }
 
-    /// Peers that have dialled us, and that we have dialled, of those that need a slot.
+    /// The number of inbound and of outbound peers that use a slot.
     pub fn slots(&self) -> (usize, usize) {
         let counts = self.shared.slots.counts();
         (counts.inbound, counts.outbound)
     }
 
-    /// The chain has another head. `timestamp` is its time in seconds. Peers are told of each 32nd
-    /// block, and whenever less is served than they were told.
+    /// Sets the served range of blocks after the head has changed; `timestamp` is the head's time
+    /// in seconds. Peers get an update every 32 blocks, and whenever the range shrinks.
     pub fn set_range(&self, range: BlockRange, timestamp: u64) {
         self.shared.local.chain.set_range(range, timestamp);
         let mut announced = self.shared.announced.lock();
@@ -321,15 +324,16 @@ impl Manager {
         }
     }
 
-    /// Dials a node until it is there, whatever it did before, also after a connection has ended.
+    /// Adds a static node: it is dialled until it is connected, and again after each disconnect.
+    /// Forgives its offences.
     pub fn add_peer(&self, enode: Enode) {
         self.shared.reputation.forgive(&enode.id);
         self.shared.add_fixed(enode);
     }
 
-    /// Dials a node no longer, and ends the connection with it.
+    /// Removes a static node and disconnects it. Returns whether there was such a node or peer.
     pub fn remove_peer(&self, id: &PeerId) -> bool {
-        let was_fixed = self.shared.fixed.lock().remove(id).is_some();
+        let was_fixed = self.shared.static_nodes.lock().remove(id).is_some();
         self.shared.slots.set_static(*id, false);
         let link = self.shared.links.read().get(id).cloned();
         if let Some(link) = &link {
@@ -338,19 +342,19 @@ impl Manager {
         was_fixed || link.is_some()
     }
 
-    /// From now on limits do not hold for a node, and it is dialled until it is there.
+    /// Adds a trusted node: slot limits do not hold for it, and it is dialled as a static one.
     pub fn add_trusted(&self, enode: Enode) {
         self.shared.slots.set_trusted(enode.id, true);
         self.add_peer(enode);
     }
 
-    /// From the next connection on limits hold for a node.
+    /// Removes a node from the trusted ones. Slot limits hold for its next connection.
     pub fn remove_trusted(&self, id: &PeerId) {
         self.shared.slots.set_trusted(*id, false);
     }
 
-    /// Tells all peers that this node is being stopped, and waits for two seconds at most.
-    pub fn stop(&self) {
+    /// Disconnects all peers because the node stops, and waits at most two seconds for it.
+    pub fn disconnect_all(&self) {
         self.shared.quitting.store(true, Ordering::Release);
         for link in self.shared.links.read().values() {
             link.disconnect(DisconnectReason::Quitting);
@@ -361,9 +365,9 @@ impl Manager {
         }
     }
 
-    /// Ends all that runs here, and waits for it for two seconds at most: then the port is free. Not to
-    /// be called on a thread of a runtime.
-    pub fn end(&self) {
+    /// Shuts the runtime down, and waits at most two seconds for it; then the port is free. Must
+    /// not be called on a thread of a runtime.
+    pub fn shutdown(&self) {
         let runtime = self.runtime.lock().take();
         if let Some(runtime) = runtime {
             runtime.shutdown_timeout(Duration::from_secs(2));
@@ -371,83 +375,83 @@ impl Manager {
     }
 }
 
-impl Drop for Manager {
+impl Drop for NetworkManager {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.get_mut().take() {
-            // Requests that are being answered need not be waited for.
+            // Answers that are in progress are not waited for.
             runtime.shutdown_background();
         }
     }
 }
 
-impl Shared {
+impl NetworkShared {
     pub(super) fn quitting(&self) -> bool {
         self.quitting.load(Ordering::Acquire)
     }
 
     fn add_fixed(&self, enode: Enode) {
         self.slots.set_static(enode.id, true);
-        self.fixed.lock().insert(enode.id, Fixed { enode, failures: 0, next: None });
+        self.static_nodes.lock().insert(enode.id, StaticNode { enode, failures: 0, next: None });
         self.dial.notify_one();
     }
 
-    fn link(&self, id: &PeerId) -> Option<Arc<Link>> {
+    fn link(&self, id: &PeerId) -> Option<Arc<SessionHandle>> {
         self.links.read().get(id).cloned()
     }
 
-    fn judge(&self, id: PeerId, offence: Offence) {
+    fn report_offence(&self, id: PeerId, offence: PeerOffence) {
         let verdict = self.reputation.report(id, offence, self.slots.is_trusted(&id));
-        let Verdict { disconnect: Some(reason), banned } = verdict else { return };
+        let ReputationVerdict { disconnect: Some(reason), banned } = verdict else { return };
         add(&self.context.stats.banned, banned.into());
         if let Some(link) = self.link(&id) {
             let address = link.info().address;
-            tracing::debug!(%address, ?offence, banned, "peer is disconnected for what it did");
+            tracing::debug!(%address, ?offence, banned, "peer is disconnected for an offence");
             link.disconnect(reason);
         }
     }
 
-    /// Whether anybody is connected.
+    /// Whether any peer is connected.
     pub(super) fn has_peers(&self) -> bool {
         !self.links.read().is_empty()
     }
 
-    /// Where those are whom we have dialled.
+    /// The addresses of the outbound peers.
     pub(super) fn dialled(&self) -> Vec<IpAddr> {
         let infos = self.links.read();
         let infos = infos.values().map(|link| link.info()).filter(|info| !info.inbound);
         infos.map(|info| info.address.ip()).collect()
     }
 
-    /// Makes a peer of a connection.
+    /// Makes a peer of a connection: handshake, hello, status.
     pub(super) async fn connect(
         &self,
         stream: TcpStream,
         dialled: Option<PeerId>,
-    ) -> Result<Established<TcpStream>, RefusedError> {
+    ) -> Result<EstablishedPeer<TcpStream>, RefusedError> {
         let addresses = [stream.peer_addr(), stream.local_addr()];
         let [Ok(address), Ok(local)] = addresses else {
             return Err(RefusedError::Rlpx(rlpx::RlpxError::Closed));
         };
-        // Without it small messages wait for each other; if it fails, they do.
+        // Without Nagle's delay. If this fails, small messages are only slower.
         let _ = stream.set_nodelay(true);
         let established =
             session::establish(stream, [address, local], dialled, &self.local, &self.slots).await;
         if let Err(error) = &established {
             add(&self.context.stats.refused, 1);
-            tracing::debug!(%address, inbound = dialled.is_none(), %error, "no peer");
+            tracing::debug!(%address, inbound = dialled.is_none(), %error, "not a peer");
         }
         established
     }
 
-    /// Stays with a peer until the connection ends.
-    pub(super) async fn stay(&self, established: Established<TcpStream>) {
+    /// Runs the session of a peer until it ends.
+    pub(super) async fn run_session(&self, established: EstablishedPeer<TcpStream>) {
         session::run(established, self.local.timing, &self.context, self).await;
         self.dial.notify_one();
     }
 }
 
-impl Host for Shared {
-    fn begin(&self, link: &Arc<Link>) {
+impl SessionHost for NetworkShared {
+    fn begin(&self, link: &Arc<SessionHandle>) {
         let info = link.info();
         self.links.write().insert(info.id, link.clone());
         let PeerInfo { address, name, inbound, version, range, .. } = &*info;
@@ -458,23 +462,26 @@ impl Host for Shared {
         }
         if self.quitting() {
             link.disconnect(DisconnectReason::Quitting);
-        } else if info.is_static && !info.inbound && !self.fixed.lock().contains_key(&info.id) {
-            // It was removed while it was dialled.
+        } else if info.is_static
+            && !info.inbound
+            && !self.static_nodes.lock().contains_key(&info.id)
+        {
+            // It was removed while the dial was under way.
             link.disconnect(DisconnectReason::Requested);
         }
-        // Nobody may be listening.
-        let _ = self.context.events.send(Event::Connected(info));
+        // There may be no receiver.
+        let _ = self.context.events.send(PeerEvent::Connected(info));
     }
 
-    fn offence(&self, peer: PeerId, offence: Offence) {
-        self.judge(peer, offence);
+    fn offence(&self, peer: PeerId, offence: PeerOffence) {
+        self.report_offence(peer, offence);
     }
 
-    fn end(&self, peer: PeerId, ended: &Ended) {
+    fn end(&self, peer: PeerId, ended: &SessionEnd) {
         self.links.write().remove(&peer);
         tracing::debug!(peer = %short(&peer), why = %ended.why, "peer disconnected");
-        // As above.
-        let _ = self.context.events.send(Event::Disconnected(peer));
+        // There may be no receiver.
+        let _ = self.context.events.send(PeerEvent::Disconnected(peer));
     }
 }
 
@@ -483,15 +490,15 @@ pub(crate) fn short(id: &PeerId) -> String {
     alloy_primitives::hex::encode(&id[..6])
 }
 
-/// Whether an address is of this machine or of a network that is not public.
-pub(super) fn is_near(ip: IpAddr) -> bool {
+/// Whether an address is of this machine or of a private network.
+pub(super) fn is_private_ip(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
     }
 }
 
-/// The network of an address: the first 24 bits of IPv4, the first 64 of IPv6.
+/// The subnet of an address: the first 24 bits of IPv4, the first 64 bits of IPv6.
 pub(super) fn subnet(ip: IpAddr) -> u64 {
     match ip.to_canonical() {
         IpAddr::V4(ip) => u64::from(u32::from(ip) >> 8),
@@ -499,45 +506,49 @@ pub(super) fn subnet(ip: IpAddr) -> u64 {
     }
 }
 
-impl Network for Arc<Shared> {
+impl PeerNetwork for Arc<NetworkShared> {
     fn connected(&self) -> Vec<Arc<PeerInfo>> {
         self.links.read().values().map(|link| link.info()).collect()
     }
 
-    fn request(&self, peer: PeerId, request: Request) -> BoxFuture<Result<Response, RequestError>> {
+    fn request(
+        &self,
+        peer: PeerId,
+        request: EthRequest,
+    ) -> BoxFuture<Result<EthResponse, RequestError>> {
         self.request_within(peer, request, usize::MAX)
     }
 
     fn request_within(
         &self,
         peer: PeerId,
-        request: Request,
+        request: EthRequest,
         bytes: usize,
-    ) -> BoxFuture<Result<Response, RequestError>> {
-        let link = self.link(&peer).ok_or(RequestError::Gone);
+    ) -> BoxFuture<Result<EthResponse, RequestError>> {
+        let link = self.link(&peer).ok_or(RequestError::NotConnected);
         let asked = link.and_then(|link| link.request(request, bytes));
-        Box::pin(async move { asked?.await.unwrap_or(Err(RequestError::Gone)) })
+        Box::pin(async move { asked?.await.unwrap_or(Err(RequestError::NotConnected)) })
     }
 
     fn request_state(
         &self,
         peer: PeerId,
-        request: rchk::Request,
-    ) -> BoxFuture<Result<rchk::Response, RequestError>> {
-        let asked = self.link(&peer).ok_or(RequestError::Gone);
+        request: rchk::RchkRequest,
+    ) -> BoxFuture<Result<rchk::RchkResponse, RequestError>> {
+        let asked = self.link(&peer).ok_or(RequestError::NotConnected);
         let asked = asked.and_then(|link| link.request_state(request));
-        Box::pin(async move { asked?.await.unwrap_or(Err(RequestError::Gone)) })
+        Box::pin(async move { asked?.await.unwrap_or(Err(RequestError::NotConnected)) })
     }
 
-    fn send(&self, peer: PeerId, gossip: Gossip) -> bool {
+    fn send(&self, peer: PeerId, gossip: TxGossip) -> bool {
         self.link(&peer).is_some_and(|link| link.send(gossip))
     }
 
-    fn report(&self, peer: PeerId, offence: Offence) {
-        self.judge(peer, offence);
+    fn report(&self, peer: PeerId, offence: PeerOffence) {
+        self.report_offence(peer, offence);
     }
 
-    fn events(&self) -> broadcast::Receiver<Event> {
+    fn events(&self) -> broadcast::Receiver<PeerEvent> {
         self.context.events.subscribe()
     }
 }

@@ -1,20 +1,20 @@
-//! Who we are connected with: listening, dialling, slots, reputation.
+//! The set of connected peers: listening, dialling, slots, reputation.
 //!
 //! ```text
-//!  listen ---.                                 .--> Link, one for each peer
-//!            |--> admitted? --> establish --> run           ^
-//!  dial -----'      |                          |            |
-//!    ^            Slots                        '--> Ended   Peers: what others hold
+//!  listen ---.                                 .--> SessionHandle, one for each peer
+//!            |--> admit? ----> establish ----> run           ^
+//!  dial -----'      |                          |             |
+//!    ^          SlotPool                       '--> SessionEnd     NetworkHandle
 //!    |                                                |
-//!  static nodes, candidates of discovery       Reputation: forgiven, disconnected, banned
+//!  static nodes, candidates of discovery       ReputationTable: forgiven, disconnected, banned
 //! ```
 //!
 //! | thread | work |
 //! |---|---|
-//! | `p2p`, two of them (tokio) | all connections, discovery, and whatever else is spawned on [`Manager::runtime`] |
-//! | `p2p` that may block | a request at a time for each peer; decoding of long messages |
+//! | `p2p`, two of them (tokio) | all connections, discovery, and other tasks spawned on [`NetworkManager::runtime`] |
+//! | `p2p` blocking threads | one request at a time for each peer; decoding of long messages |
 //!
-//! [`handle`] is what the rest of a node sees of it.
+//! [`handle`] is the interface to the rest of the node.
 
 mod dial;
 mod listen;
@@ -23,9 +23,10 @@ mod reputation;
 mod slots;
 
 pub use crate::handle::{
-    self, Candidate, CandidateSource, Event, GossipReceiver, Heard, Network, Offence, PeerInfo,
-    Peers, RequestError, Serve, ServeStates, StateAudience,
+    self, Candidate, CandidateSource, EthRequestHandler, GossipReceiver, NetworkHandle, PeerEvent,
+    PeerInfo, PeerNetwork, PeerOffence, ReceivedGossip, RequestError, StateAudience,
+    StateRequestHandler,
 };
 pub(crate) use manager::short;
-pub use manager::{Config, Manager, NetworkError, Started, start};
-pub use slots::NetworkShare;
+pub use manager::{NetworkConfig, NetworkError, NetworkManager, StartedNetwork, start};
+pub use slots::SubnetLimits;

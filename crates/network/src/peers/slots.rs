@@ -1,9 +1,9 @@
-//! How many peers there are, and who.
+//! Slots: how many peers there may be, and which nodes have a slot.
 
 use crate::{
     eth::PeerId,
     rlpx::DisconnectReason,
-    session::{Gate, Place},
+    session::{PeerAdmission, PeerSlot},
 };
 use parking_lot::Mutex;
 use std::{
@@ -13,89 +13,89 @@ use std::{
 };
 
 use super::{
-    manager::{is_near, subnet},
-    reputation::Reputation,
+    manager::{is_private_ip, subnet},
+    reputation::ReputationTable,
 };
 
-/// How many peers there may be.
+/// Limits on the number of peers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlotLimits {
-    /// That have dialled us.
+    /// Inbound peers.
     pub(super) inbound: usize,
-    /// That we have dialled.
+    /// Outbound peers.
     pub(super) outbound: usize,
-    /// That have dialled us, of one network.
-    pub(super) inbound_of: NetworkShare,
+    /// Inbound peers of one address or subnet.
+    pub(super) inbound_of: SubnetLimits,
 }
 
-/// How many of the peers that have dialled us may be of one network, so that one host, or one who has
-/// rented a few, cannot take all places.
+/// Maximum number of inbound peers from one network, so that one host, or an attacker who rents a
+/// few, cannot take all slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NetworkShare {
-    /// Of one address.
+pub struct SubnetLimits {
+    /// Inbound peers of one address.
     pub of_address: usize,
-    /// Of one /24 (IPv4) or /64 (IPv6).
+    /// Inbound peers of one /24 (IPv4) or /64 (IPv6).
     pub of_subnet: usize,
-    /// Whether this holds for addresses of this machine and of networks that are not public, too.
+    /// Whether the limits hold for this machine and for private networks, too.
     pub counts_near: bool,
 }
 
-impl Default for NetworkShare {
+impl Default for SubnetLimits {
     fn default() -> Self {
         Self { of_address: 2, of_subnet: 4, counts_near: false }
     }
 }
 
-/// Places for peers, and who has them. Clones are the same.
+/// The slots for peers, and which node has which. Clones share them.
 #[derive(Clone, Debug)]
-pub(super) struct Slots(Arc<Inner>);
+pub(super) struct SlotPool(Arc<SlotPoolInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct SlotPoolInner {
     us: PeerId,
     limits: SlotLimits,
-    taken: Mutex<Taken>,
-    reputation: Arc<Reputation>,
+    taken: Mutex<SlotTable>,
+    reputation: Arc<ReputationTable>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
-    places: HashMap<PeerId, Occupied>,
+struct SlotTable {
+    places: HashMap<PeerId, OccupiedSlot>,
     trusted: HashSet<PeerId>,
     fixed: HashSet<PeerId>,
     next: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Occupied {
+struct OccupiedSlot {
     ticket: u64,
     ip: IpAddr,
     inbound: bool,
-    /// Whether limits hold for it.
+    /// Whether slot limits hold for it.
     counted: bool,
-    /// Whether hello and status are exchanged.
+    /// Whether hello and status messages are exchanged.
     settled: bool,
 }
 
-/// How many peers there are.
+/// Number of slots that are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct SlotCounts {
     pub(super) inbound: usize,
     pub(super) outbound: usize,
 }
 
-impl Slots {
-    pub(super) fn new(us: PeerId, limits: SlotLimits, reputation: Arc<Reputation>) -> Self {
-        Self(Arc::new(Inner { us, limits, taken: Mutex::default(), reputation }))
+impl SlotPool {
+    pub(super) fn new(us: PeerId, limits: SlotLimits, reputation: Arc<ReputationTable>) -> Self {
+        Self(Arc::new(SlotPoolInner { us, limits, taken: Mutex::default(), reputation }))
     }
 
-    /// Whether a node has a place already.
+    /// Whether a node has a slot.
     pub(super) fn has(&self, id: &PeerId) -> bool {
         self.0.taken.lock().places.contains_key(id)
     }
 
-    /// Places that are taken and for which limits hold.
-    pub(super) fn counts(&self) -> Counts {
+    /// The slots that are taken and count for the limits.
+    pub(super) fn counts(&self) -> SlotCounts {
         self.0.taken.lock().counts()
     }
 
@@ -104,17 +104,17 @@ impl Slots {
         self.0.limits.outbound.saturating_sub(self.counts().outbound)
     }
 
-    /// Whether limits shall hold for a node from now on.
+    /// Adds a node to the trusted ones, or removes it.
     pub(super) fn set_trusted(&self, id: PeerId, trusted: bool) {
         set(&mut self.0.taken.lock().trusted, id, trusted);
     }
 
-    /// Whether a node is dialled again and again.
+    /// Adds a node to the static ones, or removes it.
     pub(super) fn set_static(&self, id: PeerId, is_static: bool) {
         set(&mut self.0.taken.lock().fixed, id, is_static);
     }
 
-    /// Whether limits do not hold for a node.
+    /// Whether a node is trusted.
     pub(super) fn is_trusted(&self, id: &PeerId) -> bool {
         self.0.taken.lock().trusted.contains(id)
     }
@@ -128,19 +128,19 @@ fn set(all: &mut HashSet<PeerId>, id: PeerId, member: bool) {
     }
 }
 
-impl Taken {
-    fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
+impl SlotTable {
+    fn counts(&self) -> SlotCounts {
+        let mut counts = SlotCounts::default();
         for place in self.places.values().filter(|place| place.counted) {
             *(if place.inbound { &mut counts.inbound } else { &mut counts.outbound }) += 1;
         }
         counts
     }
 
-    /// Whether the network of an address has its share of those who have dialled us.
-    fn is_network_full(&self, ip: IpAddr, share: &NetworkShare) -> bool {
-        let NetworkShare { of_address, of_subnet, counts_near } = *share;
-        if is_near(ip) && !counts_near {
+    /// Whether the address or the subnet of `ip` has its maximum of inbound peers.
+    fn is_network_full(&self, ip: IpAddr, share: &SubnetLimits) -> bool {
+        let SubnetLimits { of_address, of_subnet, counts_near } = *share;
+        if is_private_ip(ip) && !counts_near {
             return false;
         }
         let inbound = self.places.values().filter(|place| place.counted && place.inbound);
@@ -155,13 +155,13 @@ impl Taken {
     }
 }
 
-impl Gate for Slots {
+impl PeerAdmission for SlotPool {
     fn admit(
         &self,
         id: PeerId,
         ip: IpAddr,
         inbound: bool,
-    ) -> Result<Box<dyn Place>, DisconnectReason> {
+    ) -> Result<Box<dyn PeerSlot>, DisconnectReason> {
         let ip = ip.to_canonical();
         let inner = &self.0;
         let mut taken = inner.taken.lock();
@@ -174,8 +174,8 @@ impl Gate for Slots {
             return Err(DisconnectReason::UselessPeer);
         }
         if let Some(other) = taken.places.get(&id) {
-            // Two that dial each other keep the connection that the one of the greater id has made:
-            // both know which that is.
+            // If two nodes dial each other, they keep the connection that the node with the greater
+            // id made. Both nodes know which one that is.
             let ours_counts = inner.us > id;
             let replaces = !other.settled && other.inbound != inbound && inbound != ours_counts;
             if !replaces {
@@ -195,23 +195,23 @@ impl Gate for Slots {
         }
         let ticket = taken.next;
         taken.next += 1;
-        taken.places.insert(id, Occupied { ticket, ip, inbound, counted, settled: false });
+        taken.places.insert(id, OccupiedSlot { ticket, ip, inbound, counted, settled: false });
         drop(taken);
-        Ok(Box::new(Ticket { slots: self.clone(), id, ticket, trusted, is_static }))
+        Ok(Box::new(SlotTicket { slots: self.clone(), id, ticket, trusted, is_static }))
     }
 }
 
-/// A place that is taken.
+/// A taken slot.
 #[derive(Debug)]
-struct Ticket {
-    slots: Slots,
+struct SlotTicket {
+    slots: SlotPool,
     id: PeerId,
     ticket: u64,
     trusted: bool,
     is_static: bool,
 }
 
-impl Place for Ticket {
+impl PeerSlot for SlotTicket {
     fn trusted(&self) -> bool {
         self.trusted
     }
@@ -220,7 +220,7 @@ impl Place for Ticket {
         self.is_static
     }
 
-    fn settle(&self) -> bool {
+    fn confirm(&self) -> bool {
         let mut taken = self.slots.0.taken.lock();
         match taken.places.get_mut(&self.id) {
             Some(place) if place.ticket == self.ticket => {
@@ -232,7 +232,7 @@ impl Place for Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for SlotTicket {
     fn drop(&mut self) {
         let mut taken = self.slots.0.taken.lock();
         if taken.places.get(&self.id).is_some_and(|place| place.ticket == self.ticket) {
@@ -248,16 +248,16 @@ mod tests {
 
     const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-    fn slots(us: u8) -> Slots {
-        let share = NetworkShare::default();
+    fn slots(us: u8) -> SlotPool {
+        let share = SubnetLimits::default();
         with_limits(us, SlotLimits { inbound: 2, outbound: 1, inbound_of: share })
     }
 
-    fn with_limits(us: u8, limits: SlotLimits) -> Slots {
-        Slots::new(PeerId::repeat_byte(us), limits, Arc::default())
+    fn with_limits(us: u8, limits: SlotLimits) -> SlotPool {
+        SlotPool::new(PeerId::repeat_byte(us), limits, Arc::default())
     }
 
-    fn refused(slots: &Slots, id: u8, inbound: bool) -> DisconnectReason {
+    fn refused(slots: &SlotPool, id: u8, inbound: bool) -> DisconnectReason {
         slots.admit(PeerId::repeat_byte(id), NEAR, inbound).unwrap_err()
     }
 
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(refused(&slots, 3, true), DisconnectReason::TooManyPeers);
         let _out = slots.admit(PeerId::repeat_byte(3), NEAR, false).unwrap();
         assert_eq!(refused(&slots, 4, false), DisconnectReason::TooManyPeers);
-        assert_eq!(slots.counts(), Counts { inbound: 2, outbound: 1 });
+        assert_eq!(slots.counts(), SlotCounts { inbound: 2, outbound: 1 });
         drop(first);
         let _third = slots.admit(PeerId::repeat_byte(4), NEAR, true).unwrap();
     }
@@ -279,7 +279,7 @@ mod tests {
         let slots = slots(9);
         assert_eq!(refused(&slots, 9, true), DisconnectReason::ConnectedToSelf);
         let place = slots.admit(PeerId::repeat_byte(1), NEAR, true).unwrap();
-        assert!(place.settle());
+        assert!(place.confirm());
         assert_eq!(refused(&slots, 1, true), DisconnectReason::AlreadyConnected);
         assert_eq!(refused(&slots, 1, false), DisconnectReason::AlreadyConnected);
     }
@@ -292,30 +292,30 @@ mod tests {
         slots.set_trusted(PeerId::repeat_byte(3), true);
         assert!(slots.admit(PeerId::repeat_byte(2), NEAR, false).unwrap().is_static());
         assert!(slots.admit(PeerId::repeat_byte(3), NEAR, true).unwrap().trusted());
-        assert_eq!(slots.counts(), Counts { inbound: 0, outbound: 1 });
+        assert_eq!(slots.counts(), SlotCounts { inbound: 0, outbound: 1 });
         slots.set_trusted(PeerId::repeat_byte(3), false);
         assert!(!slots.admit(PeerId::repeat_byte(3), NEAR, true).unwrap().trusted());
     }
 
-    /// Two nodes that dial each other at once once refused each other's connection, and had none.
+    /// Regression: two nodes that dialled each other at once refused each other's connection.
     #[test]
     fn two_that_dial_each_other_keep_one_connection() {
         let (small, great) = (slots(1), slots(2));
         let [one, two] = [PeerId::repeat_byte(1), PeerId::repeat_byte(2)];
-        // Each has dialled the other, and then hears of the other's connection.
+        // Each has dialled the other, and then gets the other's connection.
         let small_out = small.admit(two, NEAR, false).unwrap();
         let great_out = great.admit(one, NEAR, false).unwrap();
         let small_in = small.admit(two, NEAR, true).unwrap();
         assert_eq!(great.admit(one, NEAR, true).unwrap_err(), DisconnectReason::AlreadyConnected);
-        assert!(great_out.settle() && small_in.settle() && !small_out.settle());
+        assert!(great_out.confirm() && small_in.confirm() && !small_out.confirm());
         drop(small_out);
         assert!(small.has(&two), "a place that was lost is not given back twice");
     }
 
-    /// One host once could take all thirty places of those who dial.
+    /// Regression: one host could take all thirty inbound slots.
     #[test]
     fn one_host_and_one_network_have_a_share_of_the_places_of_those_who_dial() {
-        let share = NetworkShare { of_address: 2, of_subnet: 3, counts_near: false };
+        let share = SubnetLimits { of_address: 2, of_subnet: 3, counts_near: false };
         let slots = with_limits(9, SlotLimits { inbound: 30, outbound: 9, inbound_of: share });
         let v4 = |third, last| IpAddr::from(Ipv4Addr::new(8, 8, third, last));
         let v6 = |network, last| IpAddr::from(Ipv6Addr::new(0x2a00, 1, 1, network, 0, 0, 0, last));
@@ -345,7 +345,7 @@ mod tests {
         }
         held.clear();
         assert!(slots.admit(PeerId::repeat_byte(200), v4(1, 1), true).is_ok(), "given back");
-        let share = NetworkShare { counts_near: true, ..share };
+        let share = SubnetLimits { counts_near: true, ..share };
         let slots = with_limits(9, SlotLimits { inbound: 30, outbound: 9, inbound_of: share });
         let places: Vec<_> =
             (1..9).map(|n| slots.admit(PeerId::repeat_byte(n), NEAR, true)).collect();

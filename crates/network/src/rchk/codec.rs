@@ -1,11 +1,11 @@
-//! Messages as bytes, with limits.
+//! Encoding and decoding of messages, with limits.
 
-use super::message::{Message, Parts, Refusal, Request, Response};
+use super::message::{RchkMessage, RchkRefusal, RchkRequest, RchkResponse, StateParts};
 use alloy_primitives::{B256, Bytes};
 use alloy_rlp::{Decodable, EMPTY_LIST_CODE, Encodable, Header as RlpHeader};
 use retrie_state::ChunkId;
 
-/// Message ids, from the first one of the protocol.
+/// Message ids, relative to the first id of the protocol.
 pub mod id {
     #![allow(missing_docs)]
 
@@ -15,19 +15,19 @@ pub mod id {
     pub const CODES: u8 = 0x03;
 }
 
-/// Parts of one request, at most.
+/// Maximum number of ids in one request.
 pub const MAX_ITEMS: usize = 1024;
 
-/// Bytes of the name of a format, at most.
+/// Maximum bytes of a format's name.
 const MAX_FORMAT: usize = 32;
 
-/// Bytes of a request, at most: as many ids as there may be, of the longest kind.
+/// Maximum bytes of a request: the maximum number of ids of the maximum length.
 const MAX_REQUEST_BYTES: usize = MAX_ITEMS * (ChunkId::MAX_LEN + 3) + 128;
 
-/// Bytes of an answer, at most: what fits into a frame.
+/// Maximum bytes of an answer: what fits into a frame.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
-/// How long the payload of a message may be, in bytes; none if there is no such message.
+/// Maximum length of a message's payload in bytes; `None` if there is no such message.
 pub const fn limit(id: u8) -> Option<usize> {
     Some(match id {
         id::GET_CHUNKS | id::GET_CODES => MAX_REQUEST_BYTES,
@@ -36,18 +36,18 @@ pub const fn limit(id: u8) -> Option<usize> {
     })
 }
 
-/// Whether messages of this id are answers.
+/// Whether messages with this id are answers.
 pub const fn is_response(id: u8) -> bool {
     matches!(id, id::CHUNKS | id::CODES)
 }
 
-/// Why a message cannot be read.
+/// Why a message cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
-    /// It is not RLP of the right form.
+pub enum RchkDecodeError {
+    /// It is not RLP of the expected form.
     #[error("message {id:#04x} of rchk/1: {cause}")]
     Rlp {
-        /// Its id.
+        /// Its message id.
         id: u8,
         /// What is wrong.
         cause: alloy_rlp::Error,
@@ -55,13 +55,13 @@ pub enum DecodeError {
     /// A list is longer than allowed.
     #[error("message {id:#04x} of rchk/1 has more than {MAX_ITEMS} items")]
     TooMany {
-        /// Its id.
+        /// Its message id.
         id: u8,
     },
-    /// A field has a value that nobody may send.
+    /// A field has an invalid value.
     #[error("message {id:#04x} of rchk/1: {what}")]
     Value {
-        /// Its id.
+        /// Its message id.
         id: u8,
         /// What is wrong.
         what: &'static str,
@@ -71,47 +71,47 @@ pub enum DecodeError {
     Unknown(u8),
 }
 
-/// What is wrong, before it is known in which message.
-enum Fault {
+/// A decoding error without the message that it is about.
+enum RchkFault {
     Rlp(alloy_rlp::Error),
     TooMany,
     Value(&'static str),
 }
 
-impl From<alloy_rlp::Error> for Fault {
+impl From<alloy_rlp::Error> for RchkFault {
     fn from(error: alloy_rlp::Error) -> Self {
         Self::Rlp(error)
     }
 }
 
-type Decoded<T> = Result<T, Fault>;
+type RchkDecodeResult<T> = Result<T, RchkFault>;
 
-/// The id of the request that an answer is for.
+/// Reads the request id of an answer without decoding the rest.
 pub fn request_id(payload: &[u8]) -> Option<u64> {
     let mut rest = payload;
     let mut fields = RlpHeader::decode_bytes(&mut rest, true).ok()?;
     u64::decode(&mut fields).ok()
 }
 
-impl Message {
-    /// From its id and payload, whose length has been held against [`limit`].
+impl RchkMessage {
+    /// Decodes a message. The caller has checked the payload's length against [`limit`].
     ///
     /// # Errors
-    /// If it is of another form, or a list is too long.
-    pub fn decode(id: u8, payload: &[u8]) -> Result<Self, DecodeError> {
-        limit(id).ok_or(DecodeError::Unknown(id))?;
+    /// If the message has another form, or a list is too long.
+    pub fn decode(id: u8, payload: &[u8]) -> Result<Self, RchkDecodeError> {
+        limit(id).ok_or(RchkDecodeError::Unknown(id))?;
         decode(id, payload).map_err(|fault| match fault {
-            Fault::Rlp(cause) => DecodeError::Rlp { id, cause },
-            Fault::TooMany => DecodeError::TooMany { id },
-            Fault::Value(what) => DecodeError::Value { id, what },
+            RchkFault::Rlp(cause) => RchkDecodeError::Rlp { id, cause },
+            RchkFault::TooMany => RchkDecodeError::TooMany { id },
+            RchkFault::Value(what) => RchkDecodeError::Value { id, what },
         })
     }
 
-    /// Its id and payload.
+    /// Encodes the message: its id and payload.
     pub fn encode(&self) -> (u8, Vec<u8>) {
         let mut out = Vec::new();
         let id = match self {
-            Self::Request(request, Request::Chunks { format, block, ids }) => {
+            Self::Request(request, RchkRequest::Chunks { format, block, ids }) => {
                 list(&mut out, |out| {
                     request.encode(out);
                     format.encode(out);
@@ -120,7 +120,7 @@ impl Message {
                 });
                 id::GET_CHUNKS
             }
-            Self::Request(request, Request::Codes(hashes)) => {
+            Self::Request(request, RchkRequest::Codes(hashes)) => {
                 list(&mut out, |out| {
                     request.encode(out);
                     list(out, |out| hashes.iter().for_each(|hash| hash.encode(out)));
@@ -133,8 +133,8 @@ impl Message {
                     encode_parts(response.parts(), out);
                 });
                 match response {
-                    Response::Chunks(_) => id::CHUNKS,
-                    Response::Codes(_) => id::CODES,
+                    RchkResponse::Chunks(_) => id::CHUNKS,
+                    RchkResponse::Codes(_) => id::CODES,
                 }
             }
         };
@@ -142,7 +142,7 @@ impl Message {
     }
 }
 
-/// Writes a list whose items `write` writes.
+/// Writes an RLP list whose items `write` writes.
 fn list(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let mut payload = Vec::new();
     write(&mut payload);
@@ -150,10 +150,10 @@ fn list(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend(payload);
 }
 
-impl Refusal {
+impl RchkRefusal {
     const ALL: [Self; 4] = [Self::Busy, Self::NoState, Self::Format, Self::Failed];
 
-    /// Its number in answers; 0 says that there is none.
+    /// Its number in answers; 0 stands for no refusal.
     const fn number(self) -> u8 {
         match self {
             Self::Busy => 1,
@@ -164,7 +164,7 @@ impl Refusal {
     }
 }
 
-fn encode_parts(parts: &Result<Parts, Refusal>, out: &mut Vec<u8>) {
+fn encode_parts(parts: &Result<StateParts, RchkRefusal>, out: &mut Vec<u8>) {
     match parts {
         Ok(_) => 0u8.encode(out),
         Err(refusal) => refusal.number().encode(out),
@@ -179,7 +179,7 @@ fn encode_parts(parts: &Result<Parts, Refusal>, out: &mut Vec<u8>) {
     });
 }
 
-fn decode(id: u8, payload: &[u8]) -> Decoded<Message> {
+fn decode(id: u8, payload: &[u8]) -> RchkDecodeResult<RchkMessage> {
     let mut rest = payload;
     let mut fields = RlpHeader::decode_bytes(&mut rest, true)?;
     end(rest)?;
@@ -189,33 +189,36 @@ fn decode(id: u8, payload: &[u8]) -> Decoded<Message> {
         id::GET_CHUNKS => {
             let format = RlpHeader::decode_str(fields)?;
             if format.len() > MAX_FORMAT || !format.bytes().all(|byte| byte.is_ascii_graphic()) {
-                return Err(Fault::Value("the format is not the name of one"));
+                return Err(RchkFault::Value("invalid name of a format"));
             }
             let format = format.to_owned();
             let block = B256::decode(fields)?;
             let ids = decode_list(fields, |list| {
                 let id = RlpHeader::decode_bytes(list, false)?;
                 ChunkId::new(Bytes::copy_from_slice(id))
-                    .ok_or(Fault::Value("no id of a chunk is so long"))
+                    .ok_or(RchkFault::Value("the id of a chunk is too long"))
             })?;
-            Message::Request(request, Request::Chunks { format, block, ids })
+            RchkMessage::Request(request, RchkRequest::Chunks { format, block, ids })
         }
         id::GET_CODES => {
             let hashes = decode_list(fields, |list| Ok(B256::decode(list)?))?;
-            Message::Request(request, Request::Codes(hashes))
+            RchkMessage::Request(request, RchkRequest::Codes(hashes))
         }
         id => {
             let parts = decode_parts(fields)?;
-            let response =
-                if id == id::CHUNKS { Response::Chunks(parts) } else { Response::Codes(parts) };
-            Message::Response(request, response)
+            let response = if id == id::CHUNKS {
+                RchkResponse::Chunks(parts)
+            } else {
+                RchkResponse::Codes(parts)
+            };
+            RchkMessage::Response(request, response)
         }
     };
     end(fields)?;
     Ok(message)
 }
 
-fn decode_parts(fields: &mut &[u8]) -> Decoded<Result<Parts, Refusal>> {
+fn decode_parts(fields: &mut &[u8]) -> RchkDecodeResult<Result<StateParts, RchkRefusal>> {
     let number = u8::decode(fields)?;
     let parts = decode_list(fields, |list| {
         if let Some((&EMPTY_LIST_CODE, rest)) = list.split_first() {
@@ -228,30 +231,30 @@ fn decode_parts(fields: &mut &[u8]) -> Decoded<Result<Parts, Refusal>> {
     if number == 0 {
         return Ok(Ok(parts));
     }
-    let refusal = Refusal::ALL.into_iter().find(|refusal| refusal.number() == number);
+    let refusal = RchkRefusal::ALL.into_iter().find(|refusal| refusal.number() == number);
     match (refusal, &parts[..]) {
         (Some(refusal), []) => Ok(Err(refusal)),
-        (Some(_), _) => Err(Fault::Value("parts beside a refusal")),
-        (None, _) => Err(Fault::Value("a refusal that nobody has given a meaning")),
+        (Some(_), _) => Err(RchkFault::Value("a refusal with parts")),
+        (None, _) => Err(RchkFault::Value("unknown refusal")),
     }
 }
 
 fn decode_list<T>(
     fields: &mut &[u8],
-    mut item: impl FnMut(&mut &[u8]) -> Decoded<T>,
-) -> Decoded<Vec<T>> {
+    mut item: impl FnMut(&mut &[u8]) -> RchkDecodeResult<T>,
+) -> RchkDecodeResult<Vec<T>> {
     let mut list = RlpHeader::decode_bytes(fields, true)?;
     let mut items = Vec::new();
     while !list.is_empty() {
         if items.len() == MAX_ITEMS {
-            return Err(Fault::TooMany);
+            return Err(RchkFault::TooMany);
         }
         items.push(item(&mut list)?);
     }
     Ok(items)
 }
 
-/// Fails unless nothing is left.
-const fn end(rest: &[u8]) -> Decoded<()> {
-    if rest.is_empty() { Ok(()) } else { Err(Fault::Rlp(alloy_rlp::Error::UnexpectedLength)) }
+/// Fails unless all bytes are read.
+const fn end(rest: &[u8]) -> RchkDecodeResult<()> {
+    if rest.is_empty() { Ok(()) } else { Err(RchkFault::Rlp(alloy_rlp::Error::UnexpectedLength)) }
 }

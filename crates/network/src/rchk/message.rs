@@ -1,73 +1,73 @@
-//! What is said in `rchk/1`.
+//! The messages of `rchk/1`.
 
 use alloy_primitives::{B256, Bytes};
 use retrie_state::ChunkId;
 
-/// Something that a peer wants to have.
+/// A request to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum RchkRequest {
     /// `GetChunks`.
     Chunks {
-        /// How chunks shall look ([`Chunks::format`](retrie_state::Chunks::format)).
+        /// Format of the chunks ([`Chunks::format`](retrie_state::StateChunks::format)).
         format: String,
-        /// Hash of the block whose state it is.
+        /// Hash of the block after which the state is meant.
         block: B256,
-        /// Of the chunks.
+        /// Ids of the chunks.
         ids: Vec<ChunkId>,
     },
-    /// `GetCodes`, by the hashes of the codes.
+    /// `GetCodes`, by code hashes.
     Codes(Vec<B256>),
 }
 
-/// What a peer answers: for the first of what was asked for, as many as fit, the part, or `None` if it
-/// has no such one.
-pub type Parts = Vec<Option<Bytes>>;
+/// The items of an answer, for a prefix of the request, as many as fit. `None` stands for an item
+/// that the peer does not have.
+pub type StateParts = Vec<Option<Bytes>>;
 
-/// An answer, `Chunks` or `Codes`.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Response {
+pub enum RchkResponse {
     /// `Chunks`.
-    Chunks(Result<Parts, Refusal>),
+    Chunks(Result<StateParts, RchkRefusal>),
     /// `Codes`.
-    Codes(Result<Parts, Refusal>),
+    Codes(Result<StateParts, RchkRefusal>),
 }
 
-/// Why somebody who has understood gives nothing.
+/// Why a peer that understands a request refuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// Later it may: the state is being made ready, or others are being fetched.
+pub enum RchkRefusal {
+    /// It prepares the state or serves other peers. It may answer later.
     #[error("it is busy with this state or others")]
     Busy,
-    /// It does not have the state after that block, or has it no longer.
+    /// It does not have the state after that block, or has pruned it.
     #[error("it does not have the state of that block")]
     NoState,
-    /// Its states come in chunks of another format, or not at all.
+    /// Its states have chunks of another format, or no chunks.
     #[error("it has states in another format")]
     Format,
-    /// Something fails there.
+    /// It has an internal error.
     #[error("it cannot read its own state")]
     Failed,
 }
 
-/// Any message of the protocol, with the id that a request has and its answer too.
+/// Any message of the protocol. The answer to a request repeats the request id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum RchkMessage {
     /// A request.
-    Request(u64, Request),
-    /// The answer to the request of this id.
-    Response(u64, Response),
+    Request(u64, RchkRequest),
+    /// The answer to the request with this id.
+    Response(u64, RchkResponse),
 }
 
-impl Request {
-    /// An answer to it with these parts.
-    pub const fn answer(&self, parts: Result<Parts, Refusal>) -> Response {
+impl RchkRequest {
+    /// The answer to this request with these parts.
+    pub const fn answer(&self, parts: Result<StateParts, RchkRefusal>) -> RchkResponse {
         match self {
-            Self::Chunks { .. } => Response::Chunks(parts),
-            Self::Codes(_) => Response::Codes(parts),
+            Self::Chunks { .. } => RchkResponse::Chunks(parts),
+            Self::Codes(_) => RchkResponse::Codes(parts),
         }
     }
 
-    /// How many parts are asked for.
+    /// How many items are asked for.
     pub const fn len(&self) -> usize {
         match self {
             Self::Chunks { ids, .. } => ids.len(),
@@ -75,22 +75,22 @@ impl Request {
         }
     }
 
-    /// Whether nothing is asked for.
+    /// Whether no items are asked for.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-impl Response {
-    /// What it has.
-    pub const fn parts(&self) -> &Result<Parts, Refusal> {
+impl RchkResponse {
+    /// The items, or the refusal.
+    pub const fn parts(&self) -> &Result<StateParts, RchkRefusal> {
         match self {
             Self::Chunks(parts) | Self::Codes(parts) => parts,
         }
     }
 
-    /// What it has.
-    pub fn into_parts(self) -> Result<Parts, Refusal> {
+    /// The items, or the refusal.
+    pub fn into_parts(self) -> Result<StateParts, RchkRefusal> {
         match self {
             Self::Chunks(parts) | Self::Codes(parts) => parts,
         }

@@ -1,14 +1,14 @@
-//! The wire protocol `rchk`, version 1: a state in [chunks](retrie_state::Chunks), and codes of
-//! contracts (`docs/network.md` has the bytes). Headers come by `eth`.
+//! The wire protocol `rchk`, version 1: a state in [chunks](retrie_state::StateChunks), and contract
+//! codes (`docs/network.md` has the byte formats). Headers come by `eth`.
 //!
 //! ```text
-//!  one who fetches                                    one who serves
-//!  RemotePeer --GetChunks, GetCodes--> session --> ServeStates: states that the node holds
+//!  node that syncs                                    node that serves
+//!  RemotePeer --GetChunks, GetCodes--> session --> StateRequestHandler: states of the node
 //!     ^                                               |
 //!     '------------- Chunks, Codes <------------------'
 //! ```
 //!
-//! [`message`] names what is said, `codec` is how it looks in bytes, [`remote`] asks.
+//! [`message`] has the types, `codec` the encoding, [`remote`] the client side.
 
 mod codec;
 pub mod message;
@@ -16,16 +16,16 @@ pub mod remote;
 #[cfg(test)]
 mod tests;
 
-pub use codec::{DecodeError, MAX_ITEMS, id, is_response, limit, request_id};
-pub use message::{Message, Refusal, Request, Response};
+pub use codec::{MAX_ITEMS, RchkDecodeError, id, is_response, limit, request_id};
+pub use message::{RchkMessage, RchkRefusal, RchkRequest, RchkResponse};
 pub use remote::{ConnectedPeers, RemotePeer};
 
 #[cfg(test)]
 pub(crate) use tests::fuzz;
 
-/// What hello messages call it.
+/// Its name in hello messages.
 pub const NAME: &str = "rchk";
-/// The version of which there is.
+/// The only version.
 pub const VERSION: u64 = 1;
-/// How many message ids it takes.
+/// How many message ids the protocol uses.
 pub const MESSAGE_COUNT: u8 = 4;

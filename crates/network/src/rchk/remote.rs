@@ -1,35 +1,36 @@
-//! States of connected peers, for [`fetch`](mod@crate::fetch).
+//! Connected peers as sources of a state, for [`state_sync`](crate::state_sync).
 
-use super::{Refusal, Request};
+use super::{RchkRefusal, RchkRequest};
 use crate::{
-    eth::{self, HeadersFrom, PeerId},
-    fetch::Roster,
-    handle::{Offence, Peers, RequestError},
-    peer::{Peer, PeerError},
+    eth::{self, GetBlockHeaders, PeerId},
+    handle::{NetworkHandle, PeerOffence, RequestError},
+    state_peer::{StatePeer, StatePeerError},
+    state_sync::PeerSource,
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::ChunkId;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// The connected peers that hand out states.
+/// The connected peers that serve states.
 #[derive(Clone, Debug)]
 pub struct ConnectedPeers {
-    peers: Peers,
+    peers: NetworkHandle,
     format: String,
     runtime: Handle,
 }
 
 impl ConnectedPeers {
-    /// Of these peers, in chunks of this [format](retrie_state::Chunks::format). They are asked from
-    /// threads that are none of `runtime`, and on which requests run.
-    pub fn new(peers: Peers, format: impl Into<String>, runtime: Handle) -> Self {
+    /// Takes the peers of a network, and the [format](retrie_state::StateChunks::format) of the chunks
+    /// to ask for. Requests run on `runtime`; the caller's threads block on them and must not
+    /// belong to it.
+    pub fn new(peers: NetworkHandle, format: impl Into<String>, runtime: Handle) -> Self {
         Self { peers, format: format.into(), runtime }
     }
 }
 
-impl Roster for ConnectedPeers {
-    fn peers(&self) -> Vec<Arc<dyn Peer>> {
+impl PeerSource for ConnectedPeers {
+    fn peers(&self) -> Vec<Arc<dyn StatePeer>> {
         let connected = self.peers.connected().into_iter();
         let remote = |id, address| RemotePeer {
             name: format!("{address} ({})", crate::peers::short(&id)),
@@ -37,7 +38,9 @@ impl Roster for ConnectedPeers {
             of: self.clone(),
         };
         let speaking = connected.filter(|info| info.speaks_rchk);
-        speaking.map(|info| Arc::new(remote(info.id, info.address.ip())) as Arc<dyn Peer>).collect()
+        speaking
+            .map(|info| Arc::new(remote(info.id, info.address.ip())) as Arc<dyn StatePeer>)
+            .collect()
     }
 
     fn may_grow(&self) -> bool {
@@ -45,7 +48,7 @@ impl Roster for ConnectedPeers {
     }
 }
 
-/// A peer that hands out states.
+/// One connected peer that serves states.
 #[derive(Debug)]
 pub struct RemotePeer {
     name: String,
@@ -53,62 +56,62 @@ pub struct RemotePeer {
     of: ConnectedPeers,
 }
 
-impl From<RequestError> for PeerError {
+impl From<RequestError> for StatePeerError {
     fn from(error: RequestError) -> Self {
         Self::new(error)
     }
 }
 
-impl From<Refusal> for PeerError {
-    fn from(refusal: Refusal) -> Self {
+impl From<RchkRefusal> for StatePeerError {
+    fn from(refusal: RchkRefusal) -> Self {
         match refusal {
-            Refusal::Busy => Self::busy(refusal),
+            RchkRefusal::Busy => Self::busy(refusal),
             _ => Self::new(refusal),
         }
     }
 }
 
 impl RemotePeer {
-    fn parts(&self, request: Request) -> Result<Vec<Option<Bytes>>, PeerError> {
+    fn parts(&self, request: RchkRequest) -> Result<Vec<Option<Bytes>>, StatePeerError> {
         let answer = self.of.runtime.block_on(self.of.peers.request_state(self.id, request))?;
         Ok(answer.into_parts()?)
     }
 }
 
-impl Peer for RemotePeer {
+impl StatePeer for RemotePeer {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn is_there(&self) -> bool {
+    fn is_available(&self) -> bool {
         self.of.peers.connected().iter().any(|info| info.id == self.id)
     }
 
-    fn find_root(&self, _: B256) -> Result<Option<B256>, PeerError> {
-        Err(PeerError::new("peers are not asked which block has a root: name the block"))
+    fn find_root(&self, _: B256) -> Result<Option<B256>, StatePeerError> {
+        Err(StatePeerError::new("peers cannot find the block of a root: name the block"))
     }
 
-    fn headers(&self, block: B256, count: u64) -> Result<Vec<Bytes>, PeerError> {
-        let from = HeadersFrom { start: block.into(), limit: count, skip: 0, reverse: true };
-        let request = eth::Request::Headers(from);
+    fn headers(&self, block: B256, count: u64) -> Result<Vec<Bytes>, StatePeerError> {
+        let from = GetBlockHeaders { start: block.into(), limit: count, skip: 0, reverse: true };
+        let request = eth::EthRequest::Headers(from);
         let answer = self.of.runtime.block_on(self.of.peers.request(self.id, request))?;
-        let eth::Response::Headers(mut headers) = answer else {
+        let eth::EthResponse::Headers(mut headers) = answer else {
             return Err(RequestError::WrongAnswer.into());
         };
         headers.reverse();
         Ok(headers.iter().map(|header| alloy_rlp::encode(header).into()).collect())
     }
 
-    fn codes(&self, hashes: &[B256]) -> Result<Vec<Option<Bytes>>, PeerError> {
-        self.parts(Request::Codes(hashes.to_vec()))
+    fn codes(&self, hashes: &[B256]) -> Result<Vec<Option<Bytes>>, StatePeerError> {
+        self.parts(RchkRequest::Codes(hashes.to_vec()))
     }
 
-    fn chunks(&self, block: B256, ids: &[ChunkId]) -> Result<Vec<Option<Bytes>>, PeerError> {
+    fn chunks(&self, block: B256, ids: &[ChunkId]) -> Result<Vec<Option<Bytes>>, StatePeerError> {
         let format = self.of.format.clone();
-        self.parts(Request::Chunks { format, block, ids: ids.to_vec() })
+        self.parts(RchkRequest::Chunks { format, block, ids: ids.to_vec() })
     }
 
-    fn has_lied(&self) {
-        self.of.peers.report(self.id, Offence::WrongData);
+    fn report_lie(&self) {
+        self.of.peers.report(self.id, PeerOffence::WrongData);
     }
 }

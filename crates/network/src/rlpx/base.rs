@@ -1,4 +1,4 @@
-//! The messages that every node speaks: hello, disconnect, ping, pong.
+//! The base protocol: hello, disconnect, ping, pong.
 
 use super::{DisconnectReason, RlpxError};
 use alloy_primitives::B512;
@@ -8,10 +8,10 @@ use std::fmt;
 /// Version of the base protocol: 5, with snappy (EIP-706).
 pub const PROTOCOL_VERSION: u64 = 5;
 
-/// How many message ids the base protocol takes.
+/// How many message ids the base protocol uses.
 pub const BASE_MESSAGES: u8 = 0x10;
 
-/// Capabilities that a hello may name. Real ones name fewer than ten.
+/// Maximum number of capabilities in a hello. Real ones have fewer than ten.
 const MAX_CAPABILITIES: usize = 64;
 
 /// Bytes of a client's name that are kept.
@@ -20,7 +20,7 @@ const MAX_NAME_BYTES: usize = 256;
 /// A protocol and its version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Capability {
-    /// Name, of eight ASCII characters at most.
+    /// Name, at most eight ASCII characters.
     pub name: String,
     /// Version.
     pub version: u64,
@@ -32,24 +32,24 @@ impl fmt::Display for Capability {
     }
 }
 
-/// Who a node is and what it speaks.
+/// The hello message: the node's name, id and capabilities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Version of the base protocol.
     pub version: u64,
-    /// Name and version of the program.
+    /// Name and version of the client.
     pub client: String,
-    /// What it speaks, in its order. Those that cannot be ours (more than eight characters, no ASCII)
-    /// are left out when one is read.
+    /// Its capabilities, in its order. Decoding skips the ones with an invalid name (more than
+    /// eight characters, not ASCII).
     pub capabilities: Vec<Capability>,
-    /// The port on which it listens; most say 0.
+    /// The port on which it listens; most nodes send 0.
     pub port: u64,
     /// Its public key.
     pub id: B512,
 }
 
 impl Hello {
-    /// As a message.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         let mut capabilities = Vec::new();
         for capability in &self.capabilities {
@@ -71,10 +71,10 @@ impl Hello {
         message
     }
 
-    /// From a message. More elements are let pass (EIP-8).
+    /// Decodes a message. Additional elements are ignored (EIP-8).
     ///
     /// # Errors
-    /// If a field is missing or of another form.
+    /// If a field is missing or has another form.
     pub fn decode(mut message: &[u8]) -> Result<Self, RlpxError> {
         let wrong = |what| RlpxError::Base { message: "hello", what };
         let mut fields =
@@ -107,14 +107,14 @@ impl Hello {
     }
 }
 
-/// What a peer calls itself, so that it may stand in a log.
+/// The client name without control characters, so that it can be logged.
 fn printable(name: &[u8]) -> String {
     let name = &name[..name.len().min(MAX_NAME_BYTES)];
     String::from_utf8_lossy(name).chars().filter(|letter| !letter.is_control()).collect()
 }
 
 impl DisconnectReason {
-    /// As a message: a list of the number.
+    /// Encodes the message: a list with the number.
     pub fn encode(self) -> Vec<u8> {
         let code = self.code();
         let mut message = Vec::new();
@@ -123,8 +123,8 @@ impl DisconnectReason {
         message
     }
 
-    /// From a message: a list with the number, or the number alone, as some send it. What cannot be
-    /// read is [`Requested`](Self::Requested): the connection ends anyway.
+    /// Decodes a message: a list with the number, or the number alone, as some clients send it.
+    /// Anything else decodes as [`Requested`](Self::Requested): the connection ends anyway.
     pub fn decode(mut message: &[u8]) -> Self {
         let mut fields = Header::decode_bytes(&mut message, true).unwrap_or(message);
         u8::decode(&mut fields).map_or(Self::Requested, Self::from_code)

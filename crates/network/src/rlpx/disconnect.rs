@@ -1,42 +1,42 @@
-//! Why a connection is ended.
+//! The reasons to disconnect.
 
 use std::fmt;
 
 /// The reason in a disconnect message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DisconnectReason {
-    /// Somebody wished it.
+    /// The disconnect was requested.
     Requested,
     /// The connection failed.
     Network,
-    /// Something that RLPx does not allow.
+    /// A breach of RLPx.
     ProtocolBreach,
-    /// Of no use: another network, or no data.
+    /// The peer is of no use: it is on another network, or has no data.
     UselessPeer,
     /// No slot is free.
     TooManyPeers,
     /// There is a connection with this node already.
     AlreadyConnected,
-    /// The version of the base protocol is not spoken here.
+    /// The version of the base protocol is not supported.
     IncompatibleVersion,
     /// The node id is null.
     NullIdentity,
-    /// The node is being stopped.
+    /// The node stops.
     Quitting,
-    /// Another node than the one that was dialled.
+    /// The node is another one than the one that was dialled.
     UnexpectedIdentity,
-    /// It is this node itself.
+    /// The node is this node itself.
     ConnectedToSelf,
-    /// It did not answer in time.
+    /// The peer did not answer in time.
     Timeout,
-    /// Something that `eth` does not allow.
+    /// A breach of `eth` or another protocol above RLPx.
     SubprotocolError,
-    /// A number that nobody has given a meaning.
+    /// A number without a defined meaning.
     Other(u8),
 }
 
 impl DisconnectReason {
-    /// All that have a name, with their numbers.
+    /// All named reasons, with their numbers.
     const NAMED: [(Self, u8, &'static str); 13] = [
         (Self::Requested, 0x00, "disconnect requested"),
         (Self::Network, 0x01, "network error"),
@@ -61,7 +61,7 @@ impl DisconnectReason {
         }
     }
 
-    /// The reason of this number.
+    /// The reason with this number.
     pub fn from_code(code: u8) -> Self {
         Self::NAMED.iter().find(|named| named.1 == code).map_or(Self::Other(code), |named| named.0)
     }

@@ -17,7 +17,7 @@ use rand::RngCore;
 use secp256k1::{PublicKey, SecretKey, ecdh::shared_secret_point};
 use sha2::{Digest, Sha256};
 
-/// What a message is longer than its text.
+/// How much longer an encrypted message is than its plain text.
 pub(super) const OVERHEAD: usize = 1 + 64 + 16 + 32;
 
 /// A new secret key.
@@ -25,14 +25,14 @@ pub fn random_key() -> SecretKey {
     loop {
         let mut bytes = [0; 32];
         rand::rng().fill_bytes(&mut bytes);
-        // All but one in 2^127 are keys.
+        // All but one in 2^127 numbers are keys.
         if let Ok(key) = SecretKey::from_byte_array(bytes) {
             return key;
         }
     }
 }
 
-/// The x coordinate of what the two have in common.
+/// The shared secret: the x coordinate of the common point (ECDH).
 pub(super) fn agree(secret: &SecretKey, public: &PublicKey) -> [u8; 32] {
     let point = shared_secret_point(public, secret);
     let mut x = [0; 32];
@@ -40,19 +40,19 @@ pub(super) fn agree(secret: &SecretKey, public: &PublicKey) -> [u8; 32] {
     x
 }
 
-/// A public key as 64 bytes, x and y: what nodes are called by.
+/// The node id of a public key: its 64 bytes, x and y.
 pub fn node_id(key: &PublicKey) -> B512 {
     B512::from_slice(&key.serialize_uncompressed()[1..])
 }
 
-/// The public key of these 64 bytes, if they are a point of the curve.
+/// The public key of a node id, if it is a point of the curve.
 pub fn public_key(id: &B512) -> Option<PublicKey> {
     let mut bytes = [4; 65];
     bytes[1..].copy_from_slice(id.as_slice());
     PublicKey::from_byte_array_uncompressed(bytes).ok()
 }
 
-/// Keys of one message: of the cipher and of the MAC.
+/// The cipher key and the MAC key of one message.
 fn keys(shared: &[u8; 32]) -> ([u8; 16], [u8; 32]) {
     let derived = Sha256::new().chain_update(1_u32.to_be_bytes()).chain_update(shared).finalize();
     let mut cipher = [0; 16];
@@ -68,7 +68,7 @@ fn mac(key: &[u8; 32], parts: [&[u8]; 3]) -> Hmac<Sha256> {
     mac
 }
 
-/// Encrypts `text` so that only the owner of `to` can read it. `known` is under the MAC too.
+/// Encrypts `text` for the owner of `to`. The MAC covers `known` as well.
 pub(super) fn encrypt(to: &PublicKey, text: &[u8], known: &[u8]) -> Vec<u8> {
     let key = random_key();
     let (cipher, mac_key) = keys(&agree(&key, to));
@@ -84,7 +84,7 @@ pub(super) fn encrypt(to: &PublicKey, text: &[u8], known: &[u8]) -> Vec<u8> {
     message
 }
 
-/// The text of a message for `key`.
+/// Decrypts a message for `key`.
 pub(super) fn decrypt(key: &SecretKey, message: &[u8], known: &[u8]) -> Result<Vec<u8>, RlpxError> {
     let (Some((head, rest)), true) = (message.split_at_checked(81), message.len() >= OVERHEAD)
     else {

@@ -1,59 +1,59 @@
-//! What goes wrong on a connection.
+//! Errors of a connection.
 
 use super::DisconnectReason;
 use std::io;
 
-/// Why a connection has ended, or was never made.
+/// Why a connection has ended, or was not established.
 #[derive(Debug, thiserror::Error)]
 pub enum RlpxError {
     /// The connection failed.
     #[error("connection: {0}")]
     Io(#[from] io::Error),
-    /// It ended between two messages.
+    /// The peer closed it between two messages.
     #[error("the peer has closed the connection")]
     Closed,
     /// Nothing came in time.
     #[error("timed out while waiting for {0}")]
     Timeout(&'static str),
-    /// A handshake packet of an impossible length.
+    /// A handshake packet has an impossible length.
     #[error("handshake packet of {length} bytes; {min} to {max} are possible")]
     HandshakeLength {
-        /// What its prefix says.
+        /// The length in its prefix.
         length: usize,
-        /// Shortest possible.
+        /// The shortest possible length.
         min: usize,
-        /// Longest that is read.
+        /// The longest length that is read.
         max: usize,
     },
-    /// Encrypted for another key, or damaged.
+    /// A handshake packet is encrypted for another key, or damaged.
     #[error("a handshake packet is not for this node's key, or damaged")]
     HandshakeCipher,
-    /// A field of a handshake packet.
+    /// A field of a handshake packet is invalid.
     #[error("handshake packet: {0}")]
     HandshakeField(&'static str),
-    /// A header or body of a frame whose MAC is wrong.
+    /// The MAC of a frame's header or body is wrong.
     #[error("the MAC of a frame's {0} is wrong")]
     Mac(&'static str),
-    /// A frame, or what is compressed in it, longer than its kind of message may be.
+    /// A frame, or its decompressed content, is longer than allowed for its message id.
     #[error("message {id:#04x} of {length} bytes; {max} are allowed")]
     TooLong {
-        /// Its id.
+        /// Its message id.
         id: u8,
         /// Its length in bytes.
         length: usize,
         /// The limit.
         max: usize,
     },
-    /// A frame without a message id.
+    /// A frame has no valid message id.
     #[error("a frame has no message id, or one above 127")]
     MessageId,
-    /// What should be snappy is not.
-    #[error("message {id:#04x} is not what snappy makes")]
+    /// A message is not valid snappy.
+    #[error("message {id:#04x} is not valid snappy")]
     Snappy {
-        /// Its id.
+        /// Its message id.
         id: u8,
     },
-    /// A field of a message of the base protocol.
+    /// A message of the base protocol is invalid.
     #[error("{message}: {what}")]
     Base {
         /// Name of the message.
@@ -61,21 +61,21 @@ pub enum RlpxError {
         /// What is wrong.
         what: &'static str,
     },
-    /// Another message than the one that must come first.
-    #[error("message {id:#04x} came where {expected} must")]
+    /// Another message came than the one that must come first.
+    #[error("message {id:#04x} came instead of {expected}")]
     Unexpected {
-        /// Its id.
+        /// Its message id.
         id: u8,
-        /// What should have come.
+        /// The expected message.
         expected: &'static str,
     },
-    /// The peer has ended it.
+    /// The peer has disconnected.
     #[error("the peer disconnects: {0}")]
     Disconnected(DisconnectReason),
 }
 
 impl RlpxError {
-    /// What to tell the peer about it; none if nothing can be told.
+    /// The reason to send to the peer; `None` if nothing can be sent.
     pub const fn reason(&self) -> Option<DisconnectReason> {
         match self {
             Self::Io(_) | Self::Closed | Self::Disconnected(_) => None,

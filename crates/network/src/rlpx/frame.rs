@@ -3,11 +3,11 @@
 //! ```text
 //!  header = length of the body (3 bytes), RLP [0, 0], zeros; encrypted
 //!  body   = message id (RLP), message; padded with zeros to 16 bytes; encrypted
-//!  MAC    = first 16 bytes of a Keccak-256 that runs along all that was sent this way, mixed with
-//!           itself under AES-256
+//!  MAC    = first 16 bytes of a Keccak-256 over everything that was sent in this direction, mixed
+//!           with itself under AES-256
 //! ```
 
-use super::{Secrets, error::RlpxError};
+use super::{RlpxSecrets, error::RlpxError};
 use aes::{
     Aes256,
     cipher::{BlockCipherEncrypt, KeyInit},
@@ -19,24 +19,24 @@ use ctr::{
 };
 use std::fmt;
 
-/// Bytes of a body, at most: its length has three bytes.
+/// Maximum bytes of a body: its length field has three bytes.
 pub const MAX_FRAME_BYTES: usize = (1 << 24) - 1;
 
-/// A header, and its MAC.
+/// Bytes of a header with its MAC.
 pub(super) const HEADER_BYTES: usize = 32;
 
-/// A MAC.
+/// Bytes of a MAC.
 pub(super) const MAC_BYTES: usize = 16;
 
-/// One direction of a connection.
-struct Direction {
+/// The keys and the running MAC of one direction of a connection.
+struct FrameCipher {
     cipher: Ctr128BE<Aes256>,
     mixer: Aes256,
     hash: Keccak256,
 }
 
-impl Direction {
-    fn new(secrets: &Secrets, hash: Keccak256) -> Self {
+impl FrameCipher {
+    fn new(secrets: &RlpxSecrets, hash: Keccak256) -> Self {
         let cipher = Ctr128BE::<Aes256>::new(&secrets.aes.0.into(), &[0; 16].into());
         Self { cipher, mixer: Aes256::new(&secrets.mac.0.into()), hash }
     }
@@ -62,35 +62,35 @@ impl Direction {
         self.mix(encrypted)
     }
 
-    /// After the hash has seen the body.
+    /// Call it after the hash has consumed the body.
     fn mac_of_body(&mut self) -> [u8; 16] {
         self.mix(self.digest())
     }
 }
 
-/// What comes.
-pub(super) struct Ingress(Direction);
+/// The receiving direction.
+pub(super) struct IngressCipher(FrameCipher);
 
-/// What is sent.
-pub(super) struct Egress(Direction);
+/// The sending direction.
+pub(super) struct EgressCipher(FrameCipher);
 
-impl fmt::Debug for Ingress {
+impl fmt::Debug for IngressCipher {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Ingress")
     }
 }
 
-impl fmt::Debug for Egress {
+impl fmt::Debug for EgressCipher {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Egress")
     }
 }
 
-/// The two directions.
-pub(super) fn directions(secrets: &Secrets) -> (Ingress, Egress) {
+/// The states of both directions.
+pub(super) fn directions(secrets: &RlpxSecrets) -> (IngressCipher, EgressCipher) {
     (
-        Ingress(Direction::new(secrets, secrets.ingress.clone())),
-        Egress(Direction::new(secrets, secrets.egress.clone())),
+        IngressCipher(FrameCipher::new(secrets, secrets.ingress.clone())),
+        EgressCipher(FrameCipher::new(secrets, secrets.egress.clone())),
     )
 }
 
@@ -99,8 +99,8 @@ pub(super) const fn padded(length: usize) -> usize {
     length.next_multiple_of(16)
 }
 
-impl Egress {
-    /// A frame of this body, which is no longer than [`MAX_FRAME_BYTES`].
+impl EgressCipher {
+    /// Encrypts a frame with this body, which has at most [`MAX_FRAME_BYTES`].
     pub(super) fn frame(&mut self, body: &[&[u8]]) -> Vec<u8> {
         let length: usize = body.iter().map(|part| part.len()).sum();
         debug_assert!(length <= MAX_FRAME_BYTES);
@@ -122,8 +122,8 @@ impl Egress {
     }
 }
 
-impl Ingress {
-    /// Length of the body that follows this header.
+impl IngressCipher {
+    /// Checks and decrypts a header. Returns the length of the body that follows.
     pub(super) fn header(&mut self, bytes: [u8; HEADER_BYTES]) -> Result<usize, RlpxError> {
         let mut header = [0; 16];
         header.copy_from_slice(&bytes[..16]);
@@ -134,13 +134,13 @@ impl Ingress {
         Ok(u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize)
     }
 
-    /// Decrypts a part of a body, of whole blocks, in place.
+    /// Decrypts a part of a body in place. The part must have whole blocks.
     pub(super) fn part(&mut self, bytes: &mut [u8]) {
         self.0.hash.update(&*bytes);
         self.0.cipher.apply_keystream(bytes);
     }
 
-    /// After all parts.
+    /// Checks the MAC of the body, after all parts.
     pub(super) fn end(&mut self, mac: [u8; MAC_BYTES]) -> Result<(), RlpxError> {
         if self.0.mac_of_body() == mac { Ok(()) } else { Err(RlpxError::Mac("body")) }
     }

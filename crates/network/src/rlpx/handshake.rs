@@ -1,13 +1,13 @@
-//! The handshake (EIP-8): `auth` from who dials, `ack` from who is dialled.
+//! The handshake (EIP-8): `auth` from the dialling node, `ack` from the dialled node.
 //!
 //! ```text
 //!  packet = length (2 bytes), ECIES(RLP list and 100 to 300 random bytes); the length is under the MAC
 //!  auth   = [signature (65), public key (64), nonce (32), version]
-//!  ack    = [public key of the moment (64), nonce (32), version]
+//!  ack    = [ephemeral public key (64), nonce (32), version]
 //! ```
 //!
-//! More elements, other versions and whatever follows the list are let pass. The form of before EIP-8,
-//! without a length, is not: no node sends it any more.
+//! Additional elements, other versions and bytes after the list are ignored. The form before EIP-8,
+//! which has no length, is refused: no client sends it any more.
 
 use super::{
     RlpxError,
@@ -22,30 +22,30 @@ use secp256k1::{
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Bytes of a packet without its length, at most. Real ones have fewer than 700.
+/// Maximum bytes of a packet without its length. Real ones have fewer than 700.
 const MAX_PACKET_BYTES: usize = 2048;
 
-/// What both sides know after a handshake, seen from one of them.
+/// The keys of a connection after the handshake, as one side holds them.
 #[derive(Clone, Debug)]
-pub struct Secrets {
-    /// Key of the ciphers.
+pub struct RlpxSecrets {
+    /// The key of the ciphers.
     pub(super) aes: B256,
-    /// Key of the MACs.
+    /// The key of the MACs.
     pub(super) mac: B256,
-    /// Hash that runs along what is sent.
+    /// The running hash of the sending direction.
     pub(super) egress: Keccak256,
-    /// Hash that runs along what comes.
+    /// The running hash of the receiving direction.
     pub(super) ingress: Keccak256,
 }
 
-/// What one side makes up for one handshake.
+/// The ephemeral key and nonce of one side, for one handshake.
 #[derive(Debug)]
-pub(super) struct Ephemeral {
+pub(super) struct HandshakeKeys {
     pub(super) key: SecretKey,
     pub(super) nonce: B256,
 }
 
-impl Ephemeral {
+impl HandshakeKeys {
     pub(super) fn random() -> Self {
         Self { key: ecies::random_key(), nonce: random_nonce() }
     }
@@ -57,18 +57,19 @@ fn random_nonce() -> B256 {
     nonce
 }
 
-/// Shakes hands with the node of this id, which was dialled.
+/// Runs the handshake as the dialling side, with the node of this id.
 ///
 /// # Errors
-/// If the connection fails, or the node is not the one of this id. Nothing limits the time: wrap it.
+/// If the connection fails, or the node does not own this id. There is no timeout here: the caller
+/// sets one.
 pub async fn initiate<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     key: &SecretKey,
     remote: &B512,
-) -> Result<Secrets, RlpxError> {
+) -> Result<RlpxSecrets, RlpxError> {
     let remote =
         public_key(remote).ok_or(RlpxError::HandshakeField("the node's id is no public key"))?;
-    let ours = Ephemeral::random();
+    let ours = HandshakeKeys::random();
     let auth = seal(&remote, &auth(key, &remote, &ours));
     stream.write_all(&auth).await?;
     let ack = read_packet(stream).await?;
@@ -76,30 +77,31 @@ pub async fn initiate<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(secrets(true, &ours, &theirs, &auth, &ack))
 }
 
-/// Shakes hands with whoever has connected; also gives his id.
+/// Runs the handshake as the dialled side. Also returns the id of the dialling node.
 ///
 /// # Errors
-/// If the connection fails, or what comes is no handshake. Nothing limits the time: wrap it.
+/// If the connection fails, or the packets are no handshake. There is no timeout here: the caller
+/// sets one.
 pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     key: &SecretKey,
-) -> Result<(Secrets, B512), RlpxError> {
+) -> Result<(RlpxSecrets, B512), RlpxError> {
     let auth = read_packet(stream).await?;
     let (remote, theirs) = read_auth(key, &open(key, &auth)?)?;
-    let ours = Ephemeral::random();
+    let ours = HandshakeKeys::random();
     let ack = seal(&remote, &ack(&ours));
     stream.write_all(&ack).await?;
     Ok((secrets(false, &ours, &theirs, &auth, &ack), node_id(&remote)))
 }
 
-/// The public side of an [`Ephemeral`].
+/// The public part of the remote side's [`HandshakeKeys`].
 #[derive(Debug)]
-pub(super) struct Theirs {
+pub(super) struct RemoteKeys {
     pub(super) key: PublicKey,
     pub(super) nonce: B256,
 }
 
-pub(super) fn auth(key: &SecretKey, remote: &PublicKey, ours: &Ephemeral) -> Vec<u8> {
+pub(super) fn auth(key: &SecretKey, remote: &PublicKey, ours: &HandshakeKeys) -> Vec<u8> {
     let message = B256::from(agree(key, remote)) ^ ours.nonce;
     let signature = SECP256K1.sign_ecdsa_recoverable(Message::from_digest(message.0), &ours.key);
     let (recovery, compact) = signature.serialize_compact();
@@ -114,7 +116,7 @@ pub(super) fn auth(key: &SecretKey, remote: &PublicKey, ours: &Ephemeral) -> Vec
     fields
 }
 
-pub(super) fn ack(ours: &Ephemeral) -> Vec<u8> {
+pub(super) fn ack(ours: &HandshakeKeys) -> Vec<u8> {
     let mut fields = Vec::new();
     node_id(&PublicKey::from_secret_key_global(&ours.key)).encode(&mut fields);
     ours.nonce.encode(&mut fields);
@@ -122,7 +124,8 @@ pub(super) fn ack(ours: &Ephemeral) -> Vec<u8> {
     fields
 }
 
-/// The fields as a list, padded so that its length says nothing, encrypted, with the length before.
+/// Encrypts the fields as a list with random padding, so that the length reveals nothing, and puts
+/// the length before it.
 fn seal(to: &PublicKey, fields: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(fields.len() + 303);
     Header { list: true, payload_length: fields.len() }.encode(&mut text);
@@ -137,13 +140,13 @@ fn seal(to: &PublicKey, fields: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The text of a packet with its length.
+/// Decrypts a packet, which begins with its length.
 pub(super) fn open(key: &SecretKey, packet: &[u8]) -> Result<Vec<u8>, RlpxError> {
     let (length, message) = packet.split_at_checked(2).ok_or(RlpxError::HandshakeCipher)?;
     ecies::decrypt(key, message, length)
 }
 
-/// A packet with its length.
+/// Reads a packet with its length.
 async fn read_packet<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, RlpxError> {
     let mut prefix = [0; 2];
     stream.read_exact(&mut prefix).await?;
@@ -161,14 +164,17 @@ async fn read_packet<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, Rl
     Ok(packet)
 }
 
-/// The fields of the list at the start of a text.
+/// The fields of the list at the start of a plain text.
 fn fields(text: &[u8]) -> Result<&[u8], RlpxError> {
     let mut rest = text;
     Header::decode_bytes(&mut rest, true).map_err(|_| RlpxError::HandshakeField("no list"))
 }
 
-/// Who dials, and what he has made up for it.
-pub(super) fn read_auth(key: &SecretKey, text: &[u8]) -> Result<(PublicKey, Theirs), RlpxError> {
+/// Parses an `auth`: the dialling node's public key, and its ephemeral key and nonce.
+pub(super) fn read_auth(
+    key: &SecretKey,
+    text: &[u8],
+) -> Result<(PublicKey, RemoteKeys), RlpxError> {
     let mut fields = fields(text)?;
     let signature = <[u8; 65]>::decode(&mut fields)
         .map_err(|_| RlpxError::HandshakeField("no signature of 65 bytes"))?;
@@ -176,34 +182,34 @@ pub(super) fn read_auth(key: &SecretKey, text: &[u8]) -> Result<(PublicKey, Thei
         .map_err(|_| RlpxError::HandshakeField("no public key of 64 bytes"))?;
     let nonce =
         B256::decode(&mut fields).map_err(|_| RlpxError::HandshakeField("no nonce of 32 bytes"))?;
-    let remote = public_key(&id).ok_or(RlpxError::HandshakeField("the public key is none"))?;
+    let remote = public_key(&id).ok_or(RlpxError::HandshakeField("invalid public key"))?;
     let message = B256::from(agree(key, &remote)) ^ nonce;
     let ephemeral = RecoveryId::try_from(i32::from(signature[64]))
         .and_then(|recovery| RecoverableSignature::from_compact(&signature[..64], recovery))
         .and_then(|signature| SECP256K1.recover_ecdsa(Message::from_digest(message.0), &signature))
-        .map_err(|_| RlpxError::HandshakeField("the signature is none"))?;
-    Ok((remote, Theirs { key: ephemeral, nonce }))
+        .map_err(|_| RlpxError::HandshakeField("invalid signature"))?;
+    Ok((remote, RemoteKeys { key: ephemeral, nonce }))
 }
 
-/// What the other has made up.
-pub(super) fn read_ack(text: &[u8]) -> Result<Theirs, RlpxError> {
+/// Parses an `ack`: the remote side's ephemeral key and nonce.
+pub(super) fn read_ack(text: &[u8]) -> Result<RemoteKeys, RlpxError> {
     let mut fields = fields(text)?;
     let id = B512::decode(&mut fields)
         .map_err(|_| RlpxError::HandshakeField("no public key of 64 bytes"))?;
     let nonce =
         B256::decode(&mut fields).map_err(|_| RlpxError::HandshakeField("no nonce of 32 bytes"))?;
-    let key = public_key(&id).ok_or(RlpxError::HandshakeField("the public key is none"))?;
-    Ok(Theirs { key, nonce })
+    let key = public_key(&id).ok_or(RlpxError::HandshakeField("invalid public key"))?;
+    Ok(RemoteKeys { key, nonce })
 }
 
-/// Keys of the connection. The packets are whole, with their lengths.
+/// Derives the keys of the connection. The packets are complete, with their lengths.
 pub(super) fn secrets(
     initiator: bool,
-    ours: &Ephemeral,
-    theirs: &Theirs,
+    ours: &HandshakeKeys,
+    theirs: &RemoteKeys,
     auth: &[u8],
     ack: &[u8],
-) -> Secrets {
+) -> RlpxSecrets {
     let agreed = agree(&ours.key, &theirs.key);
     let both = |first: &[u8], second: &[u8]| keccak256([first, second].concat());
     let (of_initiator, of_recipient) =
@@ -221,5 +227,5 @@ pub(super) fn secrets(
     let from_recipient = running(of_initiator, ack);
     let (egress, ingress) =
         if initiator { (from_initiator, from_recipient) } else { (from_recipient, from_initiator) };
-    Secrets { aes, mac, egress, ingress }
+    RlpxSecrets { aes, mac, egress, ingress }
 }

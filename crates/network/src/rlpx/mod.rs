@@ -1,15 +1,15 @@
-//! RLPx: an encrypted connection with a node whose public key is known, and the messages that every
-//! node speaks (`docs/network.md`).
+//! RLPx: encrypted connections with nodes whose public key is known, and the base protocol
+//! (`docs/network.md`).
 //!
 //! ```text
-//!  handshake   two packets under ECIES: who we are, and keys for this connection alone (EIP-8)
-//!  frame       from then on: length, message, both encrypted, both under a running MAC
-//!  snappy      from the hello on: what is in a frame is compressed (EIP-706)
-//!  base        hello, disconnect, ping, pong: ids 0x00 to 0x0f; what follows is the capabilities'
+//!  handshake   two packets under ECIES: the node ids, and keys for this connection (EIP-8)
+//!  frame       all later messages: length and body, both encrypted and under a running MAC
+//!  snappy      from the hello on: the body of a frame is compressed (EIP-706)
+//!  base        hello, disconnect, ping, pong: ids 0x00 to 0x0f; higher ids belong to capabilities
 //! ```
 //!
-//! Nothing of a message is decoded, decompressed or waited for before its length has been held
-//! against the limit of its kind.
+//! A message is decoded, decompressed or waited for only after its length is checked against the
+//! limit of its id.
 
 mod base;
 mod disconnect;
@@ -26,14 +26,14 @@ pub use disconnect::DisconnectReason;
 pub use ecies::{node_id, public_key, random_key};
 pub use error::RlpxError;
 pub use frame::MAX_FRAME_BYTES;
-pub use handshake::{Secrets, accept, initiate};
-pub use stream::{Raw, Reader, Writer, connect};
+pub use handshake::{RlpxSecrets, accept, initiate};
+pub use stream::{MessageReader, MessageWriter, RawMessage, connect};
 
 /// Message ids of the base protocol.
 pub mod id {
-    /// [`Hello`](super::Hello).
+    /// The [`Hello`](super::Hello) message.
     pub const HELLO: u8 = 0x00;
-    /// A [`DisconnectReason`](super::DisconnectReason).
+    /// Carries a [`DisconnectReason`](super::DisconnectReason).
     pub const DISCONNECT: u8 = 0x01;
     /// Asks for a pong.
     pub const PING: u8 = 0x02;

@@ -1,62 +1,73 @@
-//! Messages over a stream of bytes.
+//! Messages over a byte stream.
 
 use super::{
-    RlpxError, Secrets,
-    frame::{Egress, HEADER_BYTES, Ingress, MAC_BYTES, MAX_FRAME_BYTES, directions, padded},
+    RlpxError, RlpxSecrets,
+    frame::{
+        EgressCipher, HEADER_BYTES, IngressCipher, MAC_BYTES, MAX_FRAME_BYTES, directions, padded,
+    },
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Bytes of a body that are reserved at once: who says that he sends much must send it first.
+/// Bytes of a body that are allocated at once: a peer must send the bytes before more are
+/// allocated.
 const STEP_BYTES: usize = 64 << 10;
 
-/// A message that has not been decoded.
+/// A message that is not decoded yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Raw {
-    /// Its id on the connection.
+pub struct RawMessage {
+    /// Its message id on this connection.
     pub id: u8,
-    /// What is in it.
+    /// Its payload.
     pub payload: Vec<u8>,
 }
 
-/// The half of a connection from which messages come.
+/// The receiving half of a connection.
 #[derive(Debug)]
-pub struct Reader<R> {
+pub struct MessageReader<R> {
     stream: R,
-    ingress: Ingress,
+    ingress: IngressCipher,
     snappy: Option<snap::raw::Decoder>,
 }
 
-/// The half of a connection into which messages go.
+/// The sending half of a connection.
 #[derive(Debug)]
-pub struct Writer<W> {
+pub struct MessageWriter<W> {
     stream: W,
-    egress: Egress,
+    egress: EgressCipher,
     snappy: Option<snap::raw::Encoder>,
 }
 
-/// The two halves of a connection after the handshake.
-pub fn connect<R, W>(reader: R, writer: W, secrets: &Secrets) -> (Reader<R>, Writer<W>) {
+/// Makes the two halves of a connection after the handshake.
+pub fn connect<R, W>(
+    reader: R,
+    writer: W,
+    secrets: &RlpxSecrets,
+) -> (MessageReader<R>, MessageWriter<W>) {
     let (ingress, egress) = directions(secrets);
     (
-        Reader { stream: reader, ingress, snappy: None },
-        Writer { stream: writer, egress, snappy: None },
+        MessageReader { stream: reader, ingress, snappy: None },
+        MessageWriter { stream: writer, egress, snappy: None },
     )
 }
 
-impl<R: AsyncRead + Unpin> Reader<R> {
-    /// From now on messages are compressed.
+impl<R: AsyncRead + Unpin> MessageReader<R> {
+    /// Turns compression on for all later messages.
     pub fn set_snappy(&mut self) {
         self.snappy = Some(snap::raw::Decoder::new());
     }
 
-    /// The next message. If the future is dropped before it is ready, the connection is of no use.
+    /// Reads the next message. Not cancel safe: if the future is dropped early, the connection is
+    /// unusable.
     ///
-    /// `limit` says how long a message of an id may be, in bytes without its id and after
-    /// decompression; none if there is no such message.
+    /// `limit` returns the maximum length of a message with an id, in bytes without the id and
+    /// after decompression; `None` if there is no such message.
     ///
     /// # Errors
-    /// If the connection ends or fails, or the message is longer than that.
-    pub async fn read(&mut self, limit: impl Fn(u8) -> Option<usize>) -> Result<Raw, RlpxError> {
+    /// If the connection ends or fails, or the message is longer than its limit.
+    pub async fn read(
+        &mut self,
+        limit: impl Fn(u8) -> Option<usize>,
+    ) -> Result<RawMessage, RlpxError> {
         let mut header = [0; HEADER_BYTES];
         let first = self.stream.read(&mut header).await?;
         if first == 0 {
@@ -68,7 +79,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if length == 0 {
             return Err(RlpxError::MessageId);
         }
-        // The first block has the id, and so the limit.
+        // The first block has the id, which gives the limit.
         let mut body = vec![0; rest.min(16)];
         self.stream.read_exact(&mut body).await?;
         self.ingress.part(&mut body);
@@ -77,7 +88,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             id @ 0x01..=0x7f => id,
             _ => return Err(RlpxError::MessageId),
         };
-        let max = limit(id).ok_or(RlpxError::Unexpected { id, expected: "another message" })?;
+        let max = limit(id).ok_or(RlpxError::Unexpected { id, expected: "an allowed message" })?;
         let compressed = if self.snappy.is_some() { snap::raw::max_compress_len(max) } else { max };
         if length - 1 > compressed {
             return Err(RlpxError::TooLong { id, length: length - 1, max });
@@ -96,7 +107,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             None => body.split_off(1),
             Some(decoder) => {
                 let body = &body[1..];
-                // The length stands before the data (EIP-706).
+                // The decompressed length is before the data (EIP-706).
                 let length =
                     snap::raw::decompress_len(body).map_err(|_| RlpxError::Snappy { id })?;
                 if length > max {
@@ -105,24 +116,24 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 decoder.decompress_vec(body).map_err(|_| RlpxError::Snappy { id })?
             }
         };
-        Ok(Raw { id, payload })
+        Ok(RawMessage { id, payload })
     }
 
-    /// Reads whatever comes, and forgets it, until the other side has closed the connection.
+    /// Reads and drops everything until the remote side has closed the connection.
     pub async fn drain(&mut self) {
         let mut bytes = [0; 4096];
         while matches!(self.stream.read(&mut bytes).await, Ok(length) if length > 0) {}
     }
 }
 
-impl<W: AsyncWrite + Unpin> Writer<W> {
-    /// From now on messages are compressed.
+impl<W: AsyncWrite + Unpin> MessageWriter<W> {
+    /// Turns compression on for all later messages.
     pub fn set_snappy(&mut self) {
         self.snappy = Some(snap::raw::Encoder::new());
     }
 
-    /// Sends a message; its bytes on the connection. If the future is dropped before it is ready, the
-    /// connection is of no use.
+    /// Sends a message, and returns its number of bytes on the wire. Not cancel safe: if the future
+    /// is dropped early, the connection is unusable.
     ///
     /// # Errors
     /// If the connection fails, or the message does not fit into a frame.
@@ -148,9 +159,9 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         Ok(frame.len())
     }
 
-    /// Ends this direction.
+    /// Closes this direction.
     pub async fn shutdown(&mut self) {
-        // Nobody is there who would want to know.
+        // The connection ends anyway, so an error changes nothing.
         let _ = self.stream.shutdown().await;
     }
 }

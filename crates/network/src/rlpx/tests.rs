@@ -1,7 +1,7 @@
-//! Handshakes and frames: the vectors of EIP-8, round trips, and whatever is not as it should be.
+//! Handshakes and frames: the vectors of EIP-8, round trips, and invalid input.
 
 use super::{
-    handshake::{Ephemeral, open, read_ack, read_auth, secrets},
+    handshake::{HandshakeKeys, open, read_ack, read_auth, secrets},
     *,
 };
 use crate::vectors::vectors;
@@ -11,7 +11,7 @@ use secp256k1::{PublicKey, SecretKey};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 
-type Ends = (Reader<ReadHalf<DuplexStream>>, Writer<WriteHalf<DuplexStream>>);
+type StreamHalves = (MessageReader<ReadHalf<DuplexStream>>, MessageWriter<WriteHalf<DuplexStream>>);
 
 fn bytes(value: &Value) -> Vec<u8> {
     hex::decode(value.as_str().unwrap()).unwrap()
@@ -30,7 +30,7 @@ fn packets_of_eip_8_are_read_and_give_its_secrets() {
     let Some(vectors) = vectors("rlpx-eip8.json") else { return };
     let keys = &vectors["keys"];
     let [a, b] = ["static_key_a", "static_key_b"].map(|name| key(&keys[name]));
-    let [of_a, of_b] = ["a", "b"].map(|who| Ephemeral {
+    let [of_a, of_b] = ["a", "b"].map(|who| HandshakeKeys {
         key: key(&keys[format!("ephemeral_key_{who}")]),
         nonce: B256::from_slice(&bytes(&keys[format!("nonce_{who}")])),
     });
@@ -57,7 +57,7 @@ fn packets_of_eip_8_are_read_and_give_its_secrets() {
     at_b.ingress.update(b"foo");
     assert_eq!(at_b.ingress.finalize().as_slice(), bytes(&expected["ingress_mac_after_foo"]));
 
-    // The form of before is under the same cipher, without a length.
+    // The form before EIP-8 uses the same cipher, without a length.
     let old = bytes(&vectors["auth"][0]["packet"]);
     let text = ecies::decrypt(&b, &old, &[]).unwrap();
     assert!(text.windows(32).any(|part| part == of_a.nonce.as_slice()));
@@ -75,7 +75,7 @@ fn a_hello_of_the_future_is_read() {
     assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
 }
 
-async fn pair() -> (Ends, Ends) {
+async fn pair() -> (StreamHalves, StreamHalves) {
     let (mut one, mut two) = tokio::io::duplex(1 << 20);
     let [dials, listens] = [random_key(), random_key()];
     let remote = id_of(&listens);
@@ -83,7 +83,7 @@ async fn pair() -> (Ends, Ends) {
         tokio::join!(initiate(&mut one, &dials, &remote), accept(&mut two, &listens));
     let (theirs, who) = theirs.unwrap();
     assert_eq!(who, id_of(&dials));
-    let ends = |stream, secrets: &Secrets| {
+    let ends = |stream, secrets: &RlpxSecrets| {
         let (reader, writer) = tokio::io::split(stream);
         connect(reader, writer, secrets)
     };
@@ -107,7 +107,7 @@ async fn messages_come_as_they_were_sent() {
             for id in [0, 1, 0x10, 0x7f] {
                 writer.write(id, &payload).await.unwrap();
                 let raw = their_reader.read(|_| Some(length)).await.unwrap();
-                assert_eq!(raw, Raw { id, payload: payload.clone() });
+                assert_eq!(raw, RawMessage { id, payload: payload.clone() });
                 their_writer.write(id, &payload).await.unwrap();
                 assert_eq!(reader.read(|_| Some(length)).await.unwrap().payload, payload);
             }
@@ -130,7 +130,7 @@ async fn one_wrong_bit_anywhere_in_a_frame_is_noticed() {
         one.write_all(&frame).await.unwrap();
         let (reader, writer) = tokio::io::split(two);
         let (mut reader, _) = connect(reader, writer, &theirs.unwrap().0);
-        // The first block of a body says how long it may be, and is looked at before its MAC.
+        // The first block of a body gives its limit, and is read before the MAC.
         let error = reader.read(|_| Some(1000)).await.unwrap_err();
         let noticed = matches!(error, RlpxError::Mac(_) | RlpxError::MessageId);
         assert!(noticed, "byte {at}: {error}");
@@ -147,7 +147,7 @@ async fn long_frames_are_refused_before_they_are_read() {
         tokio::join!(initiate(&mut one, &dials, &remote), accept(&mut two, &listens));
     let (_, mut egress) = frame::directions(&ours.unwrap());
     let frame = egress.frame(&[&[0x02], &vec![0; 5 << 20]]);
-    // Only its header and first block are sent.
+    // Only the header and the first block are sent.
     one.write_all(&frame[..48]).await.unwrap();
     let (half, writer) = tokio::io::split(two);
     let (mut reader, _) = connect(half, writer, &theirs.unwrap().0);
@@ -161,7 +161,7 @@ async fn bombs_of_snappy_are_refused_before_they_are_decompressed() {
     let bomb = snap::raw::Encoder::new().compress_vec(&vec![0; 8 << 20]).unwrap();
     assert!(bomb.len() < 1 << 19);
     reader.set_snappy();
-    // Without compressing it again.
+    // Sent without a second compression.
     let send = tokio::spawn(async move {
         writer.write(0x12, &bomb).await.unwrap();
         writer.write(0x12, &[0xff; 20]).await.unwrap();
@@ -258,11 +258,10 @@ fn reasons_have_the_numbers_of_the_protocol() {
     assert_eq!(DisconnectReason::decode(&[]), DisconnectReason::Requested);
 }
 
-/// Texts of the handshake behind their ciphers, and messages of the base protocol. The first byte is
-/// not read.
-pub(crate) fn fuzz() -> Vec<crate::fuzz::Decoder> {
+/// Plain texts of the handshake, and messages of the base protocol. The first byte is ignored.
+pub(crate) fn fuzz() -> Vec<crate::fuzz::FuzzDecoder> {
     use super::handshake::{ack, auth};
-    use crate::fuzz::Decoder;
+    use crate::fuzz::FuzzDecoder;
 
     fn key() -> SecretKey {
         SecretKey::from_byte_array([1; 32]).unwrap()
@@ -273,7 +272,7 @@ pub(crate) fn fuzz() -> Vec<crate::fuzz::Decoder> {
         text.extend(fields);
         text
     }
-    let ours = Ephemeral::random();
+    let ours = HandshakeKeys::random();
     let dialled = PublicKey::from_secret_key_global(&key());
     let eth = |version| Capability { name: "eth".into(), version };
     let hello = Hello {
@@ -284,22 +283,22 @@ pub(crate) fn fuzz() -> Vec<crate::fuzz::Decoder> {
         id: node_id(&dialled),
     };
     vec![
-        Decoder {
+        FuzzDecoder {
             name: "auth",
             seeds: vec![text(auth(&random_key(), &dialled, &ours))],
             run: |bytes| read_auth(&key(), bytes.get(1..).unwrap_or_default()).is_ok(),
         },
-        Decoder {
+        FuzzDecoder {
             name: "ack",
             seeds: vec![text(ack(&ours))],
             run: |bytes| read_ack(bytes.get(1..).unwrap_or_default()).is_ok(),
         },
-        Decoder {
+        FuzzDecoder {
             name: "hello",
             seeds: vec![[vec![0], hello.encode()].concat()],
             run: |bytes| Hello::decode(bytes.get(1..).unwrap_or_default()).is_ok(),
         },
-        Decoder {
+        FuzzDecoder {
             name: "disconnect",
             seeds: vec![[vec![0], DisconnectReason::TooManyPeers.encode()].concat()],
             run: |bytes| {

@@ -1,17 +1,17 @@
-//! Which headers a request is for.
+//! The headers of an answer to `GetBlockHeaders`.
 
 use super::{ChainError, ChainView, ENOUGH, MAX_ITEMS};
-use crate::eth::HeadersFrom;
+use crate::eth::GetBlockHeaders;
 use alloy_eips::BlockHashOrNumber;
 use alloy_primitives::B256;
 use alloy_rlp::Encodable;
 use retrie_chainspec::primitives::Header;
 
-/// Blocks off the canonical chain that are walked over where headers are left out.
+/// Maximum number of side-chain blocks that are stepped over in a request that skips blocks.
 const MAX_SIDE_STEPS: u64 = 100;
 
-/// The headers, the first one first.
-pub(super) fn answer(view: &dyn ChainView, from: &HeadersFrom) -> Vec<Header> {
+/// The headers of the answer, in the order of the request.
+pub(super) fn answer(view: &dyn ChainView, from: &GetBlockHeaders) -> Vec<Header> {
     let mut found = Vec::new();
     if let Err(error) = collect(view, from, &mut found) {
         tracing::warn!(%error, "headers for a peer end early");
@@ -21,7 +21,7 @@ pub(super) fn answer(view: &dyn ChainView, from: &HeadersFrom) -> Vec<Header> {
 
 fn collect(
     view: &dyn ChainView,
-    from: &HeadersFrom,
+    from: &GetBlockHeaders,
     found: &mut Vec<Header>,
 ) -> Result<(), ChainError> {
     let limit = usize::try_from(from.limit).unwrap_or(usize::MAX).min(MAX_ITEMS);
@@ -48,7 +48,7 @@ fn collect(
     Ok(())
 }
 
-/// The block `skip + 1` above a canonical one.
+/// The block `skip + 1` above a block, if both are canonical.
 fn above(
     view: &dyn ChainView,
     hash: &B256,
@@ -64,7 +64,7 @@ fn above(
     }
 }
 
-/// The block `skip + 1` below.
+/// The ancestor that is `skip + 1` blocks below.
 fn below(
     view: &dyn ChainView,
     hash: &B256,
@@ -80,7 +80,7 @@ fn below(
     let (mut hash, mut number, mut parent) = (*hash, header.number, header.parent_hash);
     while number > target {
         if view.canonical_hash(number)? == Some(hash) {
-            // So is everything below it.
+            // All ancestors of a canonical block are canonical.
             return view.canonical_hash(target);
         }
         let Some(left) = side_steps.checked_sub(1) else { return Ok(None) };

@@ -1,28 +1,28 @@
-//! Answers to what peers ask: headers, bodies, receipts, access lists and pooled transactions.
+//! Answers to requests of peers: headers, bodies, receipts, access lists and pooled transactions.
 //!
-//! | of one answer | at most |
+//! | in one answer | at most |
 //! |---|---|
 //! | headers, blocks, hashes looked up | 1,024 |
 //! | bytes | one item beyond 2 MiB, and never beyond 10 MiB |
-//! | blocks that are not canonical, walked over from child to parent where some are left out | 100 |
+//! | side-chain blocks, stepped over from child to parent in a request that skips blocks | 100 |
 //!
-//! Headers, bodies and receipts end before the first that is not here; pooled transactions that are not
-//! here are left out, and access lists have an empty entry then (EIP-8159). From eth/70 on the receipts
-//! of a block that do not fit are cut, and asked for again from there (EIP-7975). If the database fails,
-//! the answer ends where it does so.
+//! Lists of headers, bodies and receipts end before the first item that is not available. Pooled
+//! transactions that are not available are skipped. For access lists that are not available there
+//! is an empty entry (EIP-8159). From eth/70 on the receipts of a block may be cut, and the peer
+//! asks for the rest (EIP-7975). If the database fails, the answer ends there.
 
-mod blocks;
 mod chain;
 mod headers;
+mod memory_chain;
 #[cfg(test)]
 mod tests;
 
-pub use blocks::Blocks;
-pub use chain::{Chain, ChainError, ChainView};
+pub use chain::{ChainError, ChainReader, ChainView};
+pub use memory_chain::MemoryChain;
 
 use crate::{
-    eth::{BlockReceipt, Request, Response, Version},
-    peers::{PeerInfo, Serve, ServeStates},
+    eth::{BlockReceipt, EthRequest, EthResponse, EthVersion},
+    peers::{EthRequestHandler, PeerInfo, StateRequestHandler},
     rchk,
 };
 use alloy_eips::eip2718::Encodable2718;
@@ -31,65 +31,71 @@ use alloy_rlp::Encodable;
 use retrie_chainspec::primitives::BlockBody;
 use std::sync::Arc;
 
-/// Items of one answer, and hashes looked up for it.
+/// Maximum items of one answer, and hashes looked up for it.
 const MAX_ITEMS: usize = 1024;
-/// Bytes with which it is enough for one answer.
+/// An answer ends with the item that reaches this many bytes.
 const ENOUGH: usize = 2 << 20;
-/// What a message may have, less what stands around the items.
+/// Maximum bytes of the items in a message, less a reserve for what is around them.
 const MAX_MESSAGE: usize = (10 << 20) - (16 << 10);
 
-/// Answers of a node that has nothing.
+/// Answers of a node that has no data.
 #[derive(Clone, Copy, Debug)]
-pub struct Nothing;
+pub struct EmptyRequestHandler;
 
-impl Serve for Nothing {
-    fn answer(&self, _: &PeerInfo, request: Request) -> Response {
-        request.nothing()
+impl EthRequestHandler for EmptyRequestHandler {
+    fn answer(&self, _: &PeerInfo, request: EthRequest) -> EthResponse {
+        request.empty_response()
     }
 }
 
-impl ServeStates for Nothing {
-    fn answer(&self, _: &PeerInfo, request: rchk::Request) -> rchk::Response {
-        request.answer(Err(rchk::Refusal::NoState))
+impl StateRequestHandler for EmptyRequestHandler {
+    fn answer(&self, _: &PeerInfo, request: rchk::RchkRequest) -> rchk::RchkResponse {
+        request.answer(Err(rchk::RchkRefusal::NoState))
     }
 }
 
-/// Answers from a chain.
+/// Answers requests from a chain and a pool.
 #[derive(Clone, Debug)]
-pub struct Answers {
-    chain: Arc<dyn Chain>,
+pub struct ChainRequestHandler {
+    chain: Arc<dyn ChainReader>,
 }
 
-impl Answers {
-    /// From this chain.
-    pub fn new(chain: Arc<dyn Chain>) -> Self {
+impl ChainRequestHandler {
+    /// Makes a handler for this chain.
+    pub fn new(chain: Arc<dyn ChainReader>) -> Self {
         Self { chain }
     }
 
-    fn respond(&self, version: Version, request: &Request) -> Result<Response, ChainError> {
-        if let Request::PooledTransactions(hashes) = request {
+    fn respond(
+        &self,
+        version: EthVersion,
+        request: &EthRequest,
+    ) -> Result<EthResponse, ChainError> {
+        if let EthRequest::PooledTransactions(hashes) = request {
             return Ok(self.pooled(hashes));
         }
         let view = self.chain.view()?;
         Ok(match request {
-            Request::Headers(from) => Response::Headers(headers::answer(&*view, from)),
-            Request::Bodies(hashes) => {
-                Response::Bodies(up_to_enough(hashes, |hash| view.body(hash), BlockBody::length))
+            EthRequest::Headers(from) => EthResponse::Headers(headers::answer(&*view, from)),
+            EthRequest::Bodies(hashes) => {
+                EthResponse::Bodies(up_to_enough(hashes, |hash| view.body(hash), BlockBody::length))
             }
-            Request::Receipts { hashes, .. } if version == Version::Eth69 => {
+            EthRequest::Receipts { hashes, .. } if version == EthVersion::Eth69 => {
                 let length = |all: &Vec<BlockReceipt>| list_length(all.iter().map(receipt_length));
                 let lists = up_to_enough(hashes, |hash| view.receipts(hash), length);
-                Response::Receipts { last_incomplete: false, lists }
+                EthResponse::Receipts { last_incomplete: false, lists }
             }
-            Request::Receipts { first_index, hashes } => {
+            EthRequest::Receipts { first_index, hashes } => {
                 partial_receipts(&*view, *first_index, hashes)
             }
-            Request::AccessLists(hashes) => Response::AccessLists(access_lists(&*view, hashes)),
-            Request::PooledTransactions(_) => request.nothing(),
+            EthRequest::AccessLists(hashes) => {
+                EthResponse::AccessLists(access_lists(&*view, hashes))
+            }
+            EthRequest::PooledTransactions(_) => request.empty_response(),
         })
     }
 
-    fn pooled(&self, hashes: &[B256]) -> Response {
+    fn pooled(&self, hashes: &[B256]) -> EthResponse {
         let mut found = Vec::new();
         let mut bytes = 0;
         for hash in hashes.iter().take(MAX_ITEMS) {
@@ -103,20 +109,21 @@ impl Answers {
                 break;
             }
         }
-        Response::PooledTransactions(found)
+        EthResponse::PooledTransactions(found)
     }
 }
 
-impl Serve for Answers {
-    fn answer(&self, peer: &PeerInfo, request: Request) -> Response {
+impl EthRequestHandler for ChainRequestHandler {
+    fn answer(&self, peer: &PeerInfo, request: EthRequest) -> EthResponse {
         self.respond(peer.version, &request).unwrap_or_else(|error| {
             tracing::warn!(%error, peer = %peer.address, "cannot answer a peer");
-            request.nothing()
+            request.empty_response()
         })
     }
 }
 
-/// What there is of each up to the first that is missing, or until it is enough.
+/// The items of these hashes, up to the first that is missing or the one that reaches the size
+/// limit.
 fn up_to_enough<T>(
     hashes: &[B256],
     get: impl Fn(&B256) -> Result<Option<T>, ChainError>,
@@ -125,7 +132,7 @@ fn up_to_enough<T>(
     let mut found = Vec::new();
     let mut bytes = 0;
     for hash in hashes.iter().take(MAX_ITEMS) {
-        let Some(item) = told(get(hash)) else { break };
+        let Some(item) = unwrap_or_log(get(hash)) else { break };
         bytes += length(&item);
         if bytes > MAX_MESSAGE {
             break;
@@ -138,12 +145,12 @@ fn up_to_enough<T>(
     found
 }
 
-/// Receipts with those of the last block cut where the message ends (EIP-7975).
-fn partial_receipts(view: &dyn ChainView, first_index: u64, hashes: &[B256]) -> Response {
+/// Receipts; those of the last block are cut where the message ends (EIP-7975).
+fn partial_receipts(view: &dyn ChainView, first_index: u64, hashes: &[B256]) -> EthResponse {
     let mut lists = Vec::new();
     let mut bytes = 0;
     for (at, hash) in hashes.iter().take(MAX_ITEMS).enumerate() {
-        let Some(mut receipts) = told(view.receipts(hash)) else { break };
+        let Some(mut receipts) = unwrap_or_log(view.receipts(hash)) else { break };
         if at == 0 {
             let skipped = usize::try_from(first_index).unwrap_or(usize::MAX);
             receipts.drain(..skipped.min(receipts.len()));
@@ -155,11 +162,11 @@ fn partial_receipts(view: &dyn ChainView, first_index: u64, hashes: &[B256]) -> 
         });
         let fitting = fitting.count();
         if fitting < receipts.len() {
-            // Not one: whoever asks goes on with this block.
+            // Not a single receipt fits: the peer asks again from this block on.
             if fitting > 0 {
                 receipts.truncate(fitting);
                 lists.push(receipts);
-                return Response::Receipts { last_incomplete: true, lists };
+                return EthResponse::Receipts { last_incomplete: true, lists };
             }
             break;
         }
@@ -169,14 +176,14 @@ fn partial_receipts(view: &dyn ChainView, first_index: u64, hashes: &[B256]) -> 
             break;
         }
     }
-    Response::Receipts { last_incomplete: false, lists }
+    EthResponse::Receipts { last_incomplete: false, lists }
 }
 
 fn access_lists(view: &dyn ChainView, hashes: &[B256]) -> Vec<Option<Bytes>> {
     let mut lists = Vec::new();
     let mut bytes = 0;
     for hash in hashes.iter().take(MAX_ITEMS) {
-        let list = told(view.access_list(hash));
+        let list = unwrap_or_log(view.access_list(hash));
         bytes += list.as_ref().map_or(1, |list| list.len());
         if bytes > MAX_MESSAGE {
             break;
@@ -189,21 +196,21 @@ fn access_lists(view: &dyn ChainView, hashes: &[B256]) -> Vec<Option<Bytes>> {
     lists
 }
 
-/// `None` also if the database fails, which is told.
-fn told<T>(read: Result<Option<T>, ChainError>) -> Option<T> {
+/// Unwraps an item. `None` also if the database fails, which is logged.
+fn unwrap_or_log<T>(read: Result<Option<T>, ChainError>) -> Option<T> {
     read.unwrap_or_else(|error| {
         tracing::warn!(%error, "an answer to a peer ends early");
         None
     })
 }
 
-/// Length of a receipt in a message, `[type, status, gas, [log..]]`.
+/// Length of a receipt on the wire, `[type, status, gas, [log..]]`.
 fn receipt_length(receipt: &BlockReceipt) -> usize {
     let alloy_consensus::Receipt { status, cumulative_gas_used, logs } = &receipt.receipt;
     list_length([1, status.length(), cumulative_gas_used.length(), logs.length()])
 }
 
-/// Length of the RLP of a list of items of these lengths.
+/// Length of an RLP list whose items have these lengths.
 fn list_length(items: impl IntoIterator<Item = usize>) -> usize {
     let payload_length = items.into_iter().sum();
     alloy_rlp::Header { list: true, payload_length }.length_with_payload()

@@ -1,5 +1,5 @@
 use super::*;
-use crate::eth::{BlockRange, HeadersFrom, PeerId, PooledTransaction};
+use crate::eth::{BlockRange, GetBlockHeaders, PeerId, PooledTransaction};
 use alloy_consensus::{SignableTransaction, TxLegacy};
 use alloy_eips::BlockHashOrNumber;
 use alloy_primitives::{Address, Log, LogData, Signature, U256};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// A chain in memory.
 #[derive(Debug, Default)]
-struct Made {
+struct TestChain {
     canonical: BTreeMap<u64, B256>,
     headers: HashMap<B256, Header>,
     bodies: HashMap<B256, BlockBody>,
@@ -17,8 +17,8 @@ struct Made {
     pooled: HashMap<B256, PooledTransaction>,
 }
 
-impl Made {
-    /// So many blocks above genesis.
+impl TestChain {
+    /// A chain of `count` blocks above genesis.
     fn new(count: u64) -> Self {
         let mut made = Self::default();
         let mut parent_hash = B256::ZERO;
@@ -41,7 +41,7 @@ impl Made {
         self.canonical[&number]
     }
 
-    fn ask(self: &Arc<Self>, version: Version, request: Request) -> Response {
+    fn ask(self: &Arc<Self>, version: EthVersion, request: EthRequest) -> EthResponse {
         let peer = PeerInfo {
             id: PeerId::ZERO,
             address: "127.0.0.1:1".parse().unwrap(),
@@ -55,7 +55,7 @@ impl Made {
             capabilities: Vec::new(),
             range: BlockRange::default(),
         };
-        Answers::new(self.clone()).answer(&peer, request)
+        ChainRequestHandler::new(self.clone()).answer(&peer, request)
     }
 
     fn numbers(
@@ -65,15 +65,15 @@ impl Made {
         skip: u64,
         reverse: bool,
     ) -> Vec<u64> {
-        let request = HeadersFrom { start: start.into(), limit, skip, reverse };
-        match self.ask(Version::Eth69, Request::Headers(request)) {
-            Response::Headers(headers) => headers.iter().map(|header| header.number).collect(),
+        let request = GetBlockHeaders { start: start.into(), limit, skip, reverse };
+        match self.ask(EthVersion::Eth69, EthRequest::Headers(request)) {
+            EthResponse::Headers(headers) => headers.iter().map(|header| header.number).collect(),
             other => panic!("{other:?}"),
         }
     }
 }
 
-impl Chain for Made {
+impl ChainReader for TestChain {
     fn view(&self) -> Result<Box<dyn ChainView + '_>, ChainError> {
         Ok(Box::new(self))
     }
@@ -83,7 +83,7 @@ impl Chain for Made {
     }
 }
 
-impl ChainView for &Made {
+impl ChainView for &TestChain {
     fn range(&self) -> Result<BlockRange, ChainError> {
         Ok(BlockRange::default())
     }
@@ -112,7 +112,7 @@ impl ChainView for &Made {
     }
 }
 
-/// A receipt with so many bytes of log data.
+/// A receipt with this many bytes of log data.
 fn receipt(bytes: usize) -> BlockReceipt {
     let data = LogData::new_unchecked(Vec::new(), vec![7; bytes].into());
     let logs = vec![Log { address: Address::ZERO, data }];
@@ -127,7 +127,7 @@ fn transaction(bytes: usize) -> PooledTransaction {
 
 #[test]
 fn headers_go_up_and_down_by_number_and_by_hash() {
-    let made = Arc::new(Made::new(30));
+    let made = Arc::new(TestChain::new(30));
     let at = |number| made.at(number);
     assert_eq!(made.numbers(5, 4, 0, false), [5, 6, 7, 8]);
     assert_eq!(made.numbers(5, 4, 2, false), [5, 8, 11, 14]);
@@ -145,10 +145,10 @@ fn headers_go_up_and_down_by_number_and_by_hash() {
     assert_eq!(made.numbers(5, 0, 0, false), [0_u64; 0]);
 }
 
-/// In geth's past `skip + 1` was 0, and the first header came again and again.
+/// Regression in geth: `skip + 1` overflowed to 0, and the first header came again and again.
 #[test]
 fn skips_that_overflow_end_the_answer() {
-    let made = Arc::new(Made::new(30));
+    let made = Arc::new(TestChain::new(30));
     for skip in [u64::MAX, u64::MAX - 1, u64::MAX - 5] {
         for reverse in [false, true] {
             assert_eq!(made.numbers(5, 10, skip, reverse), [5], "{skip} {reverse}");
@@ -160,7 +160,7 @@ fn skips_that_overflow_end_the_answer() {
 
 #[test]
 fn side_blocks_lead_down_and_not_up() {
-    let mut made = Made::new(30);
+    let mut made = TestChain::new(30);
     let mut side = vec![made.at(10)];
     for number in 11..=130 {
         let parent_hash = side[side.len() - 1];
@@ -172,7 +172,7 @@ fn side_blocks_lead_down_and_not_up() {
     assert_eq!(made.numbers(tip, 8, 0, true), [15, 14, 13, 12, 11, 10, 9, 8]);
     assert_eq!(made.numbers(tip, 8, 1, true), [15, 13, 11, 9, 7, 5, 3, 1]);
     assert_eq!(made.numbers(tip, 8, 6, true), [15, 8, 1]);
-    // 120 blocks off the chain are further than anybody is led in steps.
+    // 120 blocks off the canonical chain are more than the limit of side steps.
     assert_eq!(made.numbers(side[120], 8, 110, true), [130]);
     assert_eq!(made.numbers(side[120], 3, 40, true), [130, 89, 48]);
     assert_eq!(made.numbers(side[120], 5, 40, true), [130, 89, 48]);
@@ -180,27 +180,27 @@ fn side_blocks_lead_down_and_not_up() {
 
 #[test]
 fn an_answer_has_1024_items_at_most() {
-    let made = Arc::new(Made::new(1_500));
+    let made = Arc::new(TestChain::new(1_500));
     assert_eq!(made.numbers(0, u64::MAX, 0, false).len(), 1024);
     assert_eq!(made.numbers(1_500, 2_000, 0, true).len(), 1024);
     let hashes: Vec<B256> = made.canonical.values().copied().collect();
     let items = |version, request| match made.ask(version, request) {
-        Response::Bodies(bodies) => bodies.len(),
-        Response::Receipts { lists, last_incomplete: false } => lists.len(),
-        Response::AccessLists(lists) => lists.len(),
+        EthResponse::Bodies(bodies) => bodies.len(),
+        EthResponse::Receipts { lists, last_incomplete: false } => lists.len(),
+        EthResponse::AccessLists(lists) => lists.len(),
         other => panic!("{other:?}"),
     };
-    assert_eq!(items(Version::Eth69, Request::Bodies(hashes.clone())), 1024);
-    for version in Version::ALL {
-        let request = Request::Receipts { first_index: 0, hashes: hashes.clone() };
+    assert_eq!(items(EthVersion::Eth69, EthRequest::Bodies(hashes.clone())), 1024);
+    for version in EthVersion::ALL {
+        let request = EthRequest::Receipts { first_index: 0, hashes: hashes.clone() };
         assert_eq!(items(version, request), 1024);
     }
-    assert_eq!(items(Version::Eth71, Request::AccessLists(hashes)), 1024);
+    assert_eq!(items(EthVersion::Eth71, EthRequest::AccessLists(hashes)), 1024);
 }
 
 #[test]
 fn an_answer_ends_with_the_item_that_reaches_2_mib() {
-    let mut made = Made::new(0);
+    let mut made = TestChain::new(0);
     let mut hashes = Vec::new();
     for number in 1..=10 {
         let extra_data = vec![1; 300 << 10].into();
@@ -215,18 +215,21 @@ fn an_answer_ends_with_the_item_that_reaches_2_mib() {
     }
     let made = Arc::new(made);
     assert_eq!(made.numbers(1, 10, 0, false), [1, 2, 3, 4, 5, 6, 7]);
-    let Response::Bodies(bodies) = made.ask(Version::Eth69, Request::Bodies(hashes.clone())) else {
+    let EthResponse::Bodies(bodies) =
+        made.ask(EthVersion::Eth69, EthRequest::Bodies(hashes.clone()))
+    else {
         panic!("no bodies")
     };
     assert_eq!(bodies.len(), 4);
-    for version in Version::ALL {
-        let request = Request::Receipts { first_index: 0, hashes: hashes.clone() };
-        let Response::Receipts { last_incomplete, lists } = made.ask(version, request) else {
+    for version in EthVersion::ALL {
+        let request = EthRequest::Receipts { first_index: 0, hashes: hashes.clone() };
+        let EthResponse::Receipts { last_incomplete, lists } = made.ask(version, request) else {
             panic!("no receipts")
         };
         assert_eq!((lists.len(), last_incomplete), (4, false));
     }
-    let Response::AccessLists(lists) = made.ask(Version::Eth71, Request::AccessLists(hashes))
+    let EthResponse::AccessLists(lists) =
+        made.ask(EthVersion::Eth71, EthRequest::AccessLists(hashes))
     else {
         panic!("no lists")
     };
@@ -235,26 +238,26 @@ fn an_answer_ends_with_the_item_that_reaches_2_mib() {
 
 #[test]
 fn bodies_and_receipts_end_before_what_is_not_here() {
-    let mut made = Made::new(5);
+    let mut made = TestChain::new(5);
     let gone = made.at(3);
     made.bodies.remove(&gone);
     made.receipts.remove(&gone);
     let hashes: Vec<B256> = made.canonical.values().copied().collect();
     let made = Arc::new(made);
-    let bodies = made.ask(Version::Eth69, Request::Bodies(hashes.clone()));
-    assert!(matches!(bodies, Response::Bodies(bodies) if bodies.len() == 3));
-    for version in Version::ALL {
-        let request = Request::Receipts { first_index: 0, hashes: hashes.clone() };
+    let bodies = made.ask(EthVersion::Eth69, EthRequest::Bodies(hashes.clone()));
+    assert!(matches!(bodies, EthResponse::Bodies(bodies) if bodies.len() == 3));
+    for version in EthVersion::ALL {
+        let request = EthRequest::Receipts { first_index: 0, hashes: hashes.clone() };
         let receipts = made.ask(version, request);
-        assert!(matches!(receipts, Response::Receipts { lists, .. } if lists.len() == 3));
+        assert!(matches!(receipts, EthResponse::Receipts { lists, .. } if lists.len() == 3));
     }
 }
 
-/// EIP-7975: whoever asks puts the parts together, and gets each receipt once.
+/// EIP-7975: the peer puts the parts together and gets each receipt once.
 #[test]
 fn receipts_that_do_not_fit_come_in_parts() {
     const MIB: usize = 1 << 20;
-    let mut made = Made::new(3);
+    let mut made = TestChain::new(3);
     let large: Vec<_> = (0..25).map(|_| receipt(MIB)).collect();
     let hashes = [made.at(1), made.at(2), made.at(3)];
     made.receipts.insert(hashes[0], vec![receipt(1)]);
@@ -262,13 +265,13 @@ fn receipts_that_do_not_fit_come_in_parts() {
     made.receipts.insert(hashes[2], vec![receipt(2)]);
     let made = Arc::new(made);
     let ask = |version, first_index, hashes: &[B256]| {
-        let request = Request::Receipts { first_index, hashes: hashes.to_vec() };
+        let request = EthRequest::Receipts { first_index, hashes: hashes.to_vec() };
         match made.ask(version, request) {
-            Response::Receipts { last_incomplete, lists } => (last_incomplete, lists),
+            EthResponse::Receipts { last_incomplete, lists } => (last_incomplete, lists),
             other => panic!("{other:?}"),
         }
     };
-    for version in [Version::Eth70, Version::Eth71] {
+    for version in [EthVersion::Eth70, EthVersion::Eth71] {
         let (incomplete, lists) = ask(version, 0, &hashes);
         assert!(incomplete);
         assert_eq!(lists.iter().map(Vec::len).collect::<Vec<_>>(), [1, 9]);
@@ -284,7 +287,7 @@ fn receipts_that_do_not_fit_come_in_parts() {
             assert_eq!(lists.len(), 1);
         }
         assert_eq!((asked, whole == large), (2, true));
-        // An index beyond the block, and one that no machine can count to.
+        // An index beyond the block, and one that does not fit into `usize`.
         for beyond in [25, 26, u64::MAX] {
             let (incomplete, lists) = ask(version, beyond, &hashes[1..]);
             assert!(!incomplete);
@@ -294,8 +297,8 @@ fn receipts_that_do_not_fit_come_in_parts() {
         let (_, lists) = ask(version, 1, &[hashes[0], hashes[2]]);
         assert_eq!(lists.iter().map(Vec::len).collect::<Vec<_>>(), [0, 1]);
     }
-    // Nobody could receive the second block over eth/69.
-    let (incomplete, lists) = ask(Version::Eth69, 0, &hashes);
+    // The second block is too long for an answer of eth/69.
+    let (incomplete, lists) = ask(EthVersion::Eth69, 0, &hashes);
     assert_eq!((incomplete, lists.len()), (false, 1));
 }
 
@@ -313,26 +316,26 @@ fn lengths_of_receipts_are_those_on_the_wire() {
 
 #[test]
 fn access_lists_that_are_not_here_have_an_empty_entry() {
-    let mut made = Made::new(3);
+    let mut made = TestChain::new(3);
     let list = Bytes::from_static(&[0xc0]);
     made.lists.insert(made.at(1), list.clone());
     made.lists.insert(made.at(2), Bytes::new());
     let hashes = vec![B256::repeat_byte(1), made.at(1), made.at(2), made.at(3)];
     let made = Arc::new(made);
-    let answer = made.ask(Version::Eth71, Request::AccessLists(hashes));
-    assert_eq!(answer, Response::AccessLists(vec![None, Some(list), None, None]));
+    let answer = made.ask(EthVersion::Eth71, EthRequest::AccessLists(hashes));
+    assert_eq!(answer, EthResponse::AccessLists(vec![None, Some(list), None, None]));
 }
 
 #[test]
 fn pooled_transactions_that_are_not_here_are_left_out() {
-    let mut made = Made::new(0);
+    let mut made = TestChain::new(0);
     let all: Vec<_> = (0..8).map(|at| transaction((400 << 10) + at)).collect();
     for tx in &all {
         made.pooled.insert(*tx.tx_hash(), tx.clone());
     }
     let made = Arc::new(made);
-    let ask = |hashes| match made.ask(Version::Eth69, Request::PooledTransactions(hashes)) {
-        Response::PooledTransactions(transactions) => transactions,
+    let ask = |hashes| match made.ask(EthVersion::Eth69, EthRequest::PooledTransactions(hashes)) {
+        EthResponse::PooledTransactions(transactions) => transactions,
         other => panic!("{other:?}"),
     };
     let unknown = B256::repeat_byte(9);
@@ -342,7 +345,7 @@ fn pooled_transactions_that_are_not_here_are_left_out() {
     );
     let hashes = all.iter().map(|tx| *tx.tx_hash());
     assert_eq!(ask(hashes.clone().collect()).len(), 6);
-    // So many hashes are looked up, and no more.
+    // At most 1,024 hashes are looked up.
     let stuffed = std::iter::repeat_n(unknown, 1024).chain(hashes).collect();
     assert_eq!(ask(stuffed).len(), 0);
 }

@@ -1,14 +1,14 @@
-//! From a stream to a peer: keys, hello, status.
+//! Establishing a session: RLPx handshake, hello, status.
 
-use super::Timing;
+use super::SessionTiming;
 use crate::{
-    discovery::Forks,
-    eth::{self, BlockRange, Message, PeerId, Status, Version},
+    discovery::ForkTracker,
+    eth::{self, BlockRange, EthMessage, EthVersion, PeerId, Status},
     handle::{PeerInfo, StateAudience},
     rchk,
     rlpx::{
-        self, BASE_MESSAGES, Capability, DisconnectReason, Hello, PROTOCOL_VERSION, Raw, Reader,
-        RlpxError, Writer, id,
+        self, BASE_MESSAGES, Capability, DisconnectReason, Hello, MessageReader, MessageWriter,
+        PROTOCOL_VERSION, RawMessage, RlpxError, id,
     },
 };
 use alloy_eip2124::ForkId;
@@ -26,39 +26,45 @@ use tokio::{
     time::timeout,
 };
 
-/// Bytes of a hello, at most.
+/// Maximum bytes of a hello.
 const MAX_HELLO_BYTES: usize = 4096;
 
-/// Bytes of a disconnect, ping or pong, at most.
+/// Maximum bytes of a disconnect, ping or pong.
 pub(super) const MAX_BASE_BYTES: usize = 256;
 
-/// The chain as peers are told of it.
+/// The chain as this node announces it to peers.
 #[derive(Debug)]
-pub struct Chain {
+pub struct LocalChain {
     network: u64,
     genesis: B256,
-    forks: Arc<Forks>,
+    forks: Arc<ForkTracker>,
     range: RwLock<BlockRange>,
 }
 
-impl Chain {
-    /// Of this network and genesis; `forks` are at the head of `range`.
-    pub const fn new(network: u64, genesis: B256, forks: Arc<Forks>, range: BlockRange) -> Self {
+impl LocalChain {
+    /// Makes the chain of this network id and genesis. The head of `forks` must be the head of
+    /// `range`.
+    pub const fn new(
+        network: u64,
+        genesis: B256,
+        forks: Arc<ForkTracker>,
+        range: BlockRange,
+    ) -> Self {
         Self { network, genesis, forks, range: RwLock::new(range) }
     }
 
-    /// What is served from now on; the head's `timestamp` is in seconds.
+    /// Sets the served range of blocks; `timestamp` is the time of its head in seconds.
     pub fn set_range(&self, range: BlockRange, timestamp: u64) {
         *self.range.write() = range;
         self.forks.set_head(range.latest, timestamp);
     }
 
-    /// What is served.
+    /// The served range of blocks.
     pub fn range(&self) -> BlockRange {
         *self.range.read()
     }
 
-    /// The network's id.
+    /// The network id.
     pub const fn network(&self) -> u64 {
         self.network
     }
@@ -68,18 +74,18 @@ impl Chain {
         self.genesis
     }
 
-    /// Forks that have passed, and the next one.
+    /// The fork id at the head (EIP-2124).
     pub fn fork_id(&self) -> ForkId {
         self.forks.current()
     }
 
-    /// Whether a node that says this may be on this chain (EIP-2124).
+    /// Whether a node with this fork id may be on this chain (EIP-2124).
     pub fn accepts(&self, fork_id: ForkId) -> bool {
         self.forks.validate(fork_id).is_ok()
     }
 
-    /// What is said first.
-    fn status(&self, version: Version) -> Status {
+    /// The status message of this node.
+    fn status(&self, version: EthVersion) -> Status {
         Status {
             version,
             network: self.network,
@@ -90,33 +96,33 @@ impl Chain {
     }
 }
 
-/// This node, as its peers see it.
-pub struct Local {
-    /// Its key.
+/// This node as its peers see it: key, name and chain.
+pub struct LocalNode {
+    /// Its secret key.
     pub key: SecretKey,
     /// Its public key.
     pub id: PeerId,
-    /// What it calls itself.
+    /// Its client name.
     pub client: String,
-    /// The port on which it listens, or 0.
+    /// The port that it listens on, or 0.
     pub port: u16,
     /// Its chain.
-    pub chain: Chain,
-    /// With whom it speaks `rchk`, if it does.
+    pub chain: LocalChain,
+    /// Which peers may use `rchk`, if it is on.
     pub rchk: Option<StateAudience>,
-    /// How long things may take.
-    pub timing: Timing,
+    /// Timeouts.
+    pub timing: SessionTiming,
 }
 
-impl Local {
-    /// Whether it speaks `rchk` with who has this place.
-    fn speaks_rchk(&self, place: &dyn Place) -> bool {
+impl LocalNode {
+    /// Whether `rchk` is offered to the peer with this slot.
+    fn speaks_rchk(&self, place: &dyn PeerSlot) -> bool {
         self.rchk.is_some_and(|audience| audience.includes(place.trusted(), place.is_static()))
     }
 
-    /// The hello of this node to who has this place.
-    fn hello(&self, place: &dyn Place) -> Hello {
-        let capabilities = Version::ALL.iter().rev().map(|version| Capability {
+    /// The hello message for the peer with this slot.
+    fn hello(&self, place: &dyn PeerSlot) -> Hello {
+        let capabilities = EthVersion::ALL.iter().rev().map(|version| Capability {
             name: "eth".to_owned(),
             version: u64::from(version.number()),
         });
@@ -132,79 +138,79 @@ impl Local {
     }
 }
 
-impl fmt::Debug for Local {
+impl fmt::Debug for LocalNode {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Local").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
-/// A place among the peers; given back when it is dropped.
-pub trait Place: fmt::Debug + Send {
-    /// Whether limits of slots do not hold for it.
+/// The slot of a peer. Dropping it frees the slot.
+pub trait PeerSlot: fmt::Debug + Send {
+    /// Whether the peer is trusted: slot limits do not hold for it.
     fn trusted(&self) -> bool;
-    /// Whether it is dialled again and again.
+    /// Whether the peer is static: it is dialled again after each disconnect.
     fn is_static(&self) -> bool;
-    /// Says that it has become a peer. False if its place was given to another connection of the same
-    /// node meanwhile.
-    fn settle(&self) -> bool;
+    /// Confirms the slot after the status exchange. False if the slot was given to another
+    /// connection of the same node meanwhile.
+    fn confirm(&self) -> bool;
 }
 
-/// Who says whether a node may become a peer.
-pub trait Gate: fmt::Debug + Send + Sync {
-    /// A place for the node that is at this address, or why there is none.
+/// Decides which nodes may become peers.
+pub trait PeerAdmission: fmt::Debug + Send + Sync {
+    /// Gives a slot to the node at this address, or returns why there is none.
     fn admit(
         &self,
         id: PeerId,
         ip: IpAddr,
         inbound: bool,
-    ) -> Result<Box<dyn Place>, DisconnectReason>;
+    ) -> Result<Box<dyn PeerSlot>, DisconnectReason>;
 }
 
-/// A peer that has said who it is.
+/// A peer after the status exchange.
 #[derive(Debug)]
-pub struct Established<S> {
-    /// What is known of it.
+pub struct EstablishedPeer<S> {
+    /// Its description.
     pub info: PeerInfo,
-    /// Its place.
-    pub place: Box<dyn Place>,
-    pub(super) reader: Reader<ReadHalf<S>>,
-    pub(super) writer: Writer<WriteHalf<S>>,
+    /// Its slot.
+    pub place: Box<dyn PeerSlot>,
+    pub(super) reader: MessageReader<ReadHalf<S>>,
+    pub(super) writer: MessageWriter<WriteHalf<S>>,
 }
 
-/// Why a connection has not led to a peer.
+/// Why a connection did not lead to a peer.
 #[derive(Debug, thiserror::Error)]
 pub enum RefusedError {
-    /// The connection, or what came over it.
+    /// The connection failed, or an RLPx message was invalid.
     #[error(transparent)]
     Rlpx(#[from] RlpxError),
-    /// Its status, or another message of `eth`.
+    /// Its status, or another `eth` message, was invalid.
     #[error(transparent)]
-    Eth(#[from] eth::DecodeError),
-    /// We do not want it, and have said why.
+    Eth(#[from] eth::EthDecodeError),
+    /// This node refused it, and has sent the reason.
     #[error("refused: {0}")]
     Refused(DisconnectReason),
-    /// It is the node that was dialled in name alone.
+    /// The id in its hello is not the one in its handshake.
     #[error("its hello has another id than its handshake")]
     Identity,
-    /// It speaks an old version of the base protocol.
+    /// Its version of the base protocol is too old.
     #[error("it speaks version {0} of the base protocol; 5 is needed")]
     Version(u64),
-    /// It speaks nothing of ours.
+    /// There is no common version of `eth`.
     #[error("it speaks none of eth/69, eth/70 and eth/71, but {0}")]
     Capabilities(String),
-    /// It is on another network.
+    /// It is on another network id.
     #[error("it is on network {0}")]
     Network(u64),
     /// It has another genesis.
     #[error("its genesis is {0}")]
     Genesis(B256),
-    /// Its forks are not ours.
+    /// Its fork id does not fit.
     #[error("its fork id {}/{} does not fit", alloy_primitives::hex::encode(.0.hash.0), .0.next)]
     Fork(ForkId),
 }
 
 impl RefusedError {
-    /// What the peer is told.
+    /// The reason to send to the peer.
     pub const fn reason(&self) -> Option<DisconnectReason> {
         Some(match self {
             Self::Rlpx(error) => return error.reason(),
@@ -218,7 +224,7 @@ impl RefusedError {
         })
     }
 
-    /// Whether the node will be no better in an hour.
+    /// Whether a dial in an hour would fail, too.
     pub const fn is_lasting(&self) -> bool {
         matches!(
             self,
@@ -233,18 +239,18 @@ impl RefusedError {
     }
 }
 
-/// Makes a peer of a connection; `dialled` is the node that was dialled, if we did. If this fails, the
-/// other side has been told why.
+/// Makes a peer of a connection. `dialled` is the id of the node that was dialled; `None` for an
+/// inbound connection. If it fails, the remote side has been sent the reason.
 ///
 /// # Errors
-/// If it is nobody for us, or too slow.
+/// If the node is refused, is not on this chain, or is too slow.
 pub async fn establish<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     [address, local_address]: [SocketAddr; 2],
     dialled: Option<PeerId>,
-    local: &Local,
-    gate: &dyn Gate,
-) -> Result<Established<S>, RefusedError> {
+    local: &LocalNode,
+    gate: &dyn PeerAdmission,
+) -> Result<EstablishedPeer<S>, RefusedError> {
     let limit = local.timing.handshake;
     let (secrets, peer) = within(limit, "its handshake", async {
         Ok(match dialled {
@@ -271,11 +277,11 @@ pub async fn establish<S: AsyncRead + AsyncWrite + Unpin>(
                 capabilities: hello.capabilities.iter().map(ToString::to_string).collect(),
                 range: status.range,
             };
-            Ok(Established { info, place, reader, writer })
+            Ok(EstablishedPeer { info, place, reader, writer })
         }
         Err(error) => {
             if let Some(reason) = error.reason() {
-                // He who does not take it will find out anyway.
+                // The reason is a courtesy: a timeout here changes nothing.
                 let _ = timeout(limit, farewell(&mut reader, &mut writer, reason)).await;
             }
             Err(error)
@@ -291,29 +297,29 @@ async fn within<T>(
     timeout(limit, future).await.map_err(|_| RlpxError::Timeout(what))?
 }
 
-/// Says why the connection ends, and waits a moment for the other side to read it: closing a socket
-/// with unread bytes would take the message back.
+/// Sends the reason for the disconnect, and waits a moment for the remote side to read it: closing
+/// a socket with unread bytes would discard the message.
 pub(super) async fn farewell<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
-    reader: &mut Reader<R>,
-    writer: &mut Writer<W>,
+    reader: &mut MessageReader<R>,
+    writer: &mut MessageWriter<W>,
     reason: DisconnectReason,
 ) {
     if writer.write(id::DISCONNECT, &reason.encode()).await.is_ok() {
         writer.shutdown().await;
-        // A moment is enough: it has nothing to say that we would hear.
+        // Nothing more is expected from the remote side.
         let _ = timeout(Duration::from_millis(500), reader.drain()).await;
     }
 }
 
-/// Hello and status.
+/// Exchanges hello and status.
 async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
-    reader: &mut Reader<R>,
-    writer: &mut Writer<W>,
+    reader: &mut MessageReader<R>,
+    writer: &mut MessageWriter<W>,
     peer: PeerId,
     (ip, inbound): (IpAddr, bool),
-    local: &Local,
-    gate: &dyn Gate,
-) -> Result<(Box<dyn Place>, Hello, Status), RefusedError> {
+    local: &LocalNode,
+    gate: &dyn PeerAdmission,
+) -> Result<(Box<dyn PeerSlot>, Hello, Status), RefusedError> {
     let limit = local.timing.handshake;
     if peer == local.id {
         return Err(RefusedError::Refused(DisconnectReason::ConnectedToSelf));
@@ -338,30 +344,32 @@ async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         RefusedError::Capabilities(names.join(", "))
     })?;
     let status = within(limit, "its status", async {
-        let ours = Message::Status(local.chain.status(version));
+        let ours = EthMessage::Status(local.chain.status(version));
         let (id, payload) = ours.encode(version).unwrap_or_default();
         writer.write(BASE_MESSAGES + id, &payload).await?;
         read_status(reader, writer, version).await
     })
     .await?;
     check(&status, version, &local.chain)?;
-    if !place.settle() {
+    if !place.confirm() {
         return Err(RefusedError::Refused(DisconnectReason::AlreadyConnected));
     }
     Ok((place, hello, status))
 }
 
-/// The newest version of `eth` that both speak.
-fn common_version(hello: &Hello) -> Option<Version> {
+/// The newest version of `eth` that both sides support.
+fn common_version(hello: &Hello) -> Option<EthVersion> {
     let eth = hello.capabilities.iter().filter(|capability| capability.name == "eth");
-    eth.filter_map(|capability| Version::from_number(capability.version)).max()
+    eth.filter_map(|capability| EthVersion::from_number(capability.version)).max()
 }
 
 fn is_rchk(capability: &Capability) -> bool {
     capability.name == rchk::NAME && capability.version == rchk::VERSION
 }
 
-async fn read_hello<R: AsyncRead + Unpin>(reader: &mut Reader<R>) -> Result<Hello, RlpxError> {
+async fn read_hello<R: AsyncRead + Unpin>(
+    reader: &mut MessageReader<R>,
+) -> Result<Hello, RlpxError> {
     let raw = reader
         .read(|id| match id {
             id::HELLO => Some(MAX_HELLO_BYTES),
@@ -377,23 +385,23 @@ async fn read_hello<R: AsyncRead + Unpin>(reader: &mut Reader<R>) -> Result<Hell
 }
 
 async fn read_status<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
-    reader: &mut Reader<R>,
-    writer: &mut Writer<W>,
-    version: Version,
+    reader: &mut MessageReader<R>,
+    writer: &mut MessageWriter<W>,
+    version: EthVersion,
 ) -> Result<Status, RefusedError> {
     const STATUS: u8 = BASE_MESSAGES + eth::id::STATUS;
     loop {
-        let Raw { id, payload } = reader
+        let RawMessage { id, payload } = reader
             .read(|id| match id {
                 id::DISCONNECT | id::PING | id::PONG => Some(MAX_BASE_BYTES),
-                STATUS => eth::limit(Version::Eth69, eth::id::STATUS),
+                STATUS => eth::limit(EthVersion::Eth69, eth::id::STATUS),
                 _ => None,
             })
             .await?;
         match id {
             STATUS => {
-                return match Message::decode(version, eth::id::STATUS, &payload)? {
-                    Message::Status(status) => Ok(status),
+                return match EthMessage::decode(version, eth::id::STATUS, &payload)? {
+                    EthMessage::Status(status) => Ok(status),
                     _ => Err(RlpxError::Unexpected { id, expected: "a status" }.into()),
                 };
             }
@@ -410,13 +418,13 @@ async fn read_status<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     }
 }
 
-/// What pings and pongs say.
+/// The payload of pings and pongs.
 pub(super) const EMPTY_LIST: [u8; 1] = [0xc0];
 
-fn check(status: &Status, version: Version, chain: &Chain) -> Result<(), RefusedError> {
+fn check(status: &Status, version: EthVersion, chain: &LocalChain) -> Result<(), RefusedError> {
     if status.version != version {
         let (id, what) = (eth::id::STATUS, "another version than was agreed on");
-        return Err(eth::DecodeError::Value { id, version, what }.into());
+        return Err(eth::EthDecodeError::Value { id, version, what }.into());
     }
     if status.network != chain.network {
         return Err(RefusedError::Network(status.network));

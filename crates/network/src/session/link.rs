@@ -1,12 +1,12 @@
-//! What the rest of a node holds of a session.
+//! The handle of a session for the rest of the network.
 
 use super::{
-    Timing,
-    reading::ReadingPauses,
-    requests::{Answer, ExpectedAnswer, ExpiredRequests, Requests, SendError},
+    SessionTiming,
+    pauses::ReadingPauses,
+    requests::{ExpectedAnswer, ExpiredRequests, RequestResult, RequestTable, SendError},
 };
 use crate::{
-    eth::{BlockRange, Gossip, Message, Request, Response, id},
+    eth::{BlockRange, EthMessage, EthRequest, EthResponse, TxGossip, id},
     handle::{PeerInfo, RequestError},
     rchk,
     rlpx::{BASE_MESSAGES, DisconnectReason},
@@ -18,40 +18,43 @@ use std::sync::{
 };
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-/// Messages that wait to be written.
+/// Maximum number of messages that wait to be written.
 pub(super) const MAX_QUEUED: usize = 256;
 
-/// Bytes that wait to be written, from which on a peer is told no transactions.
+/// With this many bytes waiting to be written, gossip is refused.
 const MAX_QUEUED_BYTES: usize = 1 << 20;
 
-/// A message that is encoded already.
+/// An encoded message.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingMessage {
     pub(super) id: u8,
     pub(super) payload: Vec<u8>,
 }
 
-/// A session from outside. It ends with [`disconnect`](Self::disconnect), or by itself.
+/// A handle to a session. The session ends with [`disconnect`](Self::disconnect) or by itself.
 #[derive(Debug)]
-pub struct Link {
+pub struct SessionHandle {
     info: RwLock<Arc<PeerInfo>>,
-    outgoing: mpsc::Sender<Outgoing>,
-    /// Of `eth`.
-    pub(super) requests: Mutex<Requests<Response>>,
-    /// Of `rchk`.
-    pub(super) state_requests: Mutex<Requests<rchk::Response>>,
+    outgoing: mpsc::Sender<OutgoingMessage>,
+    /// The open requests of `eth`.
+    pub(super) requests: Mutex<RequestTable<EthResponse>>,
+    /// The open requests of `rchk`.
+    pub(super) state_requests: Mutex<RequestTable<rchk::RchkResponse>>,
     end: watch::Sender<Option<DisconnectReason>>,
-    timing: Timing,
+    timing: SessionTiming,
     pub(super) pauses: Mutex<ReadingPauses>,
-    /// Bytes of what is outgoing.
+    /// Bytes of the outgoing messages.
     pub(super) queued_bytes: Arc<AtomicUsize>,
-    /// Woken when the peer has pinged.
+    /// Woken when the peer has sent a ping.
     pub(super) pong: Arc<Notify>,
 }
 
-impl Link {
-    /// Of a peer; what is sent comes out of the receiver.
-    pub(super) fn new(info: PeerInfo, timing: Timing) -> (Arc<Self>, mpsc::Receiver<Outgoing>) {
+impl SessionHandle {
+    /// Makes the handle for a peer, and the receiver of its outgoing messages.
+    pub(super) fn new(
+        info: PeerInfo,
+        timing: SessionTiming,
+    ) -> (Arc<Self>, mpsc::Receiver<OutgoingMessage>) {
         let (outgoing, receiver) = mpsc::channel(MAX_QUEUED);
         let link = Self {
             info: RwLock::new(Arc::new(info)),
@@ -67,18 +70,18 @@ impl Link {
         (Arc::new(link), receiver)
     }
 
-    /// What is known of the peer.
+    /// The description of the peer.
     pub fn info(&self) -> Arc<PeerInfo> {
         self.info.read().clone()
     }
 
-    /// What it serves, as it has just said.
+    /// Updates the range of blocks that the peer serves.
     pub(super) fn set_range(&self, range: BlockRange) {
         let mut info = self.info.write();
         *info = Arc::new(PeerInfo { range, ..(**info).clone() });
     }
 
-    /// Ends the session for this reason. The first reason counts.
+    /// Ends the session with this reason. The first reason counts.
     pub fn disconnect(&self, reason: DisconnectReason) {
         self.end.send_if_modified(|end| {
             let first = end.is_none();
@@ -87,8 +90,8 @@ impl Link {
         });
     }
 
-    /// Waits until the session shall end.
-    pub(super) async fn ended(&self) -> DisconnectReason {
+    /// Waits until a disconnect is requested.
+    pub(super) async fn wait_disconnect(&self) -> DisconnectReason {
         let mut end = self.end.subscribe();
         match end.wait_for(Option::is_some).await.map(|reason| *reason) {
             Ok(Some(reason)) => reason,
@@ -96,7 +99,7 @@ impl Link {
         }
     }
 
-    /// Sends a message of the base protocol, unless too many wait.
+    /// Queues a message; false if the queue is full.
     pub(super) fn send_base(&self, id: u8, payload: Vec<u8>) -> bool {
         self.send_now(id, payload).is_ok()
     }
@@ -105,85 +108,86 @@ impl Link {
         &self,
         id: u8,
         payload: Vec<u8>,
-    ) -> Result<(), mpsc::error::TrySendError<Outgoing>> {
+    ) -> Result<(), mpsc::error::TrySendError<OutgoingMessage>> {
         let bytes = payload.len();
-        // Before it is sent, as it may be written at once.
+        // Counted before it is queued, since the writer may take it at once.
         self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let sent = self.outgoing.try_send(Outgoing { id, payload });
+        let sent = self.outgoing.try_send(OutgoingMessage { id, payload });
         if sent.is_err() {
             self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
         sent
     }
 
-    fn send_message(&self, message: &Message) -> bool {
+    fn send_message(&self, message: &EthMessage) -> bool {
         let Some((id, payload)) = message.encode(self.info().version) else { return false };
         self.send_base(BASE_MESSAGES + id, payload)
     }
 
-    /// Tells the peer; false if too much waits already. Half of the queue is left to other messages.
-    pub fn send(&self, gossip: Gossip) -> bool {
+    /// Queues gossip; false if too much waits already. Half of the queue is reserved for other
+    /// messages.
+    pub fn send(&self, gossip: TxGossip) -> bool {
         let has_room = self.outgoing.capacity() > MAX_QUEUED / 2
             && self.queued_bytes.load(Ordering::Relaxed) < MAX_QUEUED_BYTES;
-        has_room && self.send_message(&Message::Gossip(gossip))
+        has_room && self.send_message(&EthMessage::Gossip(gossip))
     }
 
-    /// Tells the peer what is served; false if too much waits already.
+    /// Queues an update of the served range; false if the queue is full.
     pub fn announce(&self, range: BlockRange) -> bool {
-        self.send_message(&Message::BlockRangeUpdate(range))
+        self.send_message(&EthMessage::BlockRangeUpdate(range))
     }
 
     fn send_request(&self, id: u8, payload: Vec<u8>) -> Result<(), SendError> {
         self.send_now(id, payload).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => SendError::Full,
-            mpsc::error::TrySendError::Closed(_) => SendError::Failed(RequestError::Gone),
+            mpsc::error::TrySendError::Closed(_) => SendError::Failed(RequestError::NotConnected),
         })
     }
 
-    /// Asks the peer; the answer comes over the receiver, or why there is none. One of more than
-    /// `bytes` is a breach.
+    /// Sends a request. The receiver gets the answer, or the error. An answer of more than `bytes`
+    /// bytes is a breach of the protocol.
     ///
     /// # Errors
-    /// If it cannot be asked now.
+    /// If the request cannot be sent now.
     pub fn request(
         &self,
-        request: Request,
+        request: EthRequest,
         bytes: usize,
-    ) -> Result<oneshot::Receiver<Answer<Response>>, RequestError> {
+    ) -> Result<oneshot::Receiver<RequestResult<EthResponse>>, RequestError> {
         let version = self.info().version;
         let (id, items) = expected(&request);
         let expected = ExpectedAnswer { id, items, bytes };
         let pauses = self.pauses.lock().total();
         self.requests.lock().add(expected, self.timing.request, pauses, |number| {
-            let message = Message::Request(number, request).encode(version);
-            let unspoken = SendError::Failed(RequestError::Unspoken(version));
+            let message = EthMessage::Request(number, request).encode(version);
+            let unspoken = SendError::Failed(RequestError::Unsupported(version));
             let (id, payload) = message.ok_or(unspoken)?;
             self.send_request(BASE_MESSAGES + id, payload)
         })
     }
 
-    /// Asks the peer for parts of a state; the answer comes over the receiver, or why there is none.
+    /// Sends an `rchk` request. The receiver gets the answer, or the error.
     ///
     /// # Errors
-    /// If it cannot be asked now.
+    /// If the request cannot be sent now.
     pub fn request_state(
         &self,
-        request: rchk::Request,
-    ) -> Result<oneshot::Receiver<Answer<rchk::Response>>, RequestError> {
+        request: rchk::RchkRequest,
+    ) -> Result<oneshot::Receiver<RequestResult<rchk::RchkResponse>>, RequestError> {
         let base = self.info().rchk_base().ok_or(RequestError::NoStates)?;
         let (id, items) = match &request {
-            rchk::Request::Chunks { ids, .. } => (rchk::id::CHUNKS, ids.len()),
-            rchk::Request::Codes(hashes) => (rchk::id::CODES, hashes.len()),
+            rchk::RchkRequest::Chunks { ids, .. } => (rchk::id::CHUNKS, ids.len()),
+            rchk::RchkRequest::Codes(hashes) => (rchk::id::CODES, hashes.len()),
         };
         let expected = ExpectedAnswer { id, items, bytes: usize::MAX };
         let pauses = self.pauses.lock().total();
         self.state_requests.lock().add(expected, self.timing.request, pauses, |number| {
-            let (id, payload) = rchk::Message::Request(number, request).encode();
+            let (id, payload) = rchk::RchkMessage::Request(number, request).encode();
             self.send_request(base + id, payload)
         })
     }
 
-    /// Tells those who have waited too long.
+    /// Fails the requests that have timed out.
     pub(super) fn expire(&self) -> ExpiredRequests {
         let (limit, pauses) = (self.timing.request, self.pauses.lock().total());
         let blocks = self.requests.lock().expire(limit, pauses);
@@ -191,31 +195,33 @@ impl Link {
         ExpiredRequests { told: blocks.told + states.told, blamed: blocks.blamed + states.blamed }
     }
 
-    /// Tells all who wait that the peer is gone.
+    /// Fails all open requests: the peer is gone.
     pub(super) fn close(&self) {
         self.requests.lock().close();
         self.state_requests.lock().close();
     }
 }
 
-/// Id of the answer to a request, and how many items it may have.
-fn expected(request: &Request) -> (u8, usize) {
+/// The message id of the answer to a request, and its maximum number of items.
+fn expected(request: &EthRequest) -> (u8, usize) {
     match request {
-        Request::Headers(from) => (id::HEADERS, usize::try_from(from.limit).unwrap_or(usize::MAX)),
-        Request::Bodies(hashes) => (id::BODIES, hashes.len()),
-        Request::PooledTransactions(hashes) => (id::POOLED_TRANSACTIONS, hashes.len()),
-        Request::Receipts { hashes, .. } => (id::RECEIPTS, hashes.len()),
-        Request::AccessLists(hashes) => (id::ACCESS_LISTS, hashes.len()),
+        EthRequest::Headers(from) => {
+            (id::HEADERS, usize::try_from(from.limit).unwrap_or(usize::MAX))
+        }
+        EthRequest::Bodies(hashes) => (id::BODIES, hashes.len()),
+        EthRequest::PooledTransactions(hashes) => (id::POOLED_TRANSACTIONS, hashes.len()),
+        EthRequest::Receipts { hashes, .. } => (id::RECEIPTS, hashes.len()),
+        EthRequest::AccessLists(hashes) => (id::ACCESS_LISTS, hashes.len()),
     }
 }
 
-/// How many items an answer has.
-pub(super) const fn items(response: &Response) -> usize {
+/// The number of items in an answer.
+pub(super) const fn items(response: &EthResponse) -> usize {
     match response {
-        Response::Headers(items) => items.len(),
-        Response::Bodies(items) => items.len(),
-        Response::PooledTransactions(items) => items.len(),
-        Response::Receipts { lists, .. } => lists.len(),
-        Response::AccessLists(items) => items.len(),
+        EthResponse::Headers(items) => items.len(),
+        EthResponse::Bodies(items) => items.len(),
+        EthResponse::PooledTransactions(items) => items.len(),
+        EthResponse::Receipts { lists, .. } => lists.len(),
+        EthResponse::AccessLists(items) => items.len(),
     }
 }

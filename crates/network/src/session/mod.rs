@@ -1,55 +1,57 @@
-//! The connection with one peer.
+//! The session: the connection with one peer.
 //!
 //! ```text
-//!             establish: ECIES, hello, status            run, until somebody ends it
-//!  TcpStream ------------------------------> Established ----------------------------> Ended
+//!             establish: RLPx, hello, status                run, until either side ends it
+//!  TcpStream --------------------------> EstablishedPeer ------------------------> SessionEnd
 //!                                                 |
-//!                                                Link: what others hold of it
+//!                                         SessionHandle: for the rest of the network
 //! ```
 //!
-//! | of a session | does | bounded by |
+//! | part of a session | does | bounded by |
 //! |---|---|---|
-//! | reading | one message at a time: limit, decode, hand over | its kind's bytes; messages and gossip a second, else it is read more slowly; what has nowhere to go is dropped |
-//! | serving | one request of `eth` at a time, on a thread that may block, 8 of all peers | 32 requests wait; answers' bytes a second |
-//! | serving states | requests of `rchk` apart from these | see `states` |
-//! | writing | pongs, then what is told and asked, then what is answered, blocks before states | 256 messages, 2 answers and one of a state wait, of gossip 128 and 1 MiB; 20 s a message |
-//! | timers | pings each 15 s; requests whose time is over | 16 requests of each protocol under way |
+//! | reading | one message at a time: check the limit, decode, hand over | the byte limit of the message id; a rate of messages and of gossip, beyond which it reads more slowly; a message for a full queue is dropped |
+//! | serving | one `eth` request at a time, on a blocking thread, 8 for all peers | 32 waiting requests; a rate of answered bytes |
+//! | serving states | `rchk` requests, apart from these | see `state_serving` |
+//! | writing | pongs, then gossip and requests, then answers, blocks before states | 256 waiting messages, 2 answers and 1 of a state, 128 gossip messages and 1 MiB; 20 s for a message |
+//! | timers | a ping every 15 s; request timeouts | 16 open requests for each protocol |
 //!
-//! All of it is one task and one more that writes; both end with the session. Reading never waits for
-//! other peers, nor for gossip to be looked at. While it waits for anything but bytes, the peer's time to
-//! answer does not run.
+//! A session is one task, and a second one that writes; both end with it. Reading never waits for
+//! other peers, nor for the gossip task. While reading waits for anything but bytes, the request
+//! timeouts of the peer are paused.
 
 mod establish;
 mod link;
-mod reading;
+mod pauses;
 mod requests;
 mod run;
-mod states;
+mod state_serving;
 
-pub use establish::{Chain, Established, Gate, Local, Place, RefusedError, establish};
-pub use link::Link;
-pub use run::{Context, Ended, Host, Stats, run};
+pub use establish::{
+    EstablishedPeer, LocalChain, LocalNode, PeerAdmission, PeerSlot, RefusedError, establish,
+};
+pub use link::SessionHandle;
 pub(crate) use run::{MAX_ANSWERING, add};
-pub use states::StateLanes;
+pub use run::{NetworkStats, SessionContext, SessionEnd, SessionHost, run};
+pub use state_serving::ServeLimits;
 
 use std::time::Duration;
 
-/// How long things may take.
+/// The timeouts of a session.
 #[derive(Clone, Copy, Debug)]
-pub struct Timing {
-    /// Connecting, and each of the three steps of a handshake.
+pub struct SessionTiming {
+    /// For connecting, and for each of the three steps of the handshake.
     pub handshake: Duration,
     /// From a request to its answer.
     pub request: Duration,
-    /// From one ping to the next.
+    /// Between two pings.
     pub ping: Duration,
-    /// From one message of a peer to the end of the next.
+    /// From one message of the peer to the end of the next one.
     pub idle: Duration,
-    /// Writing a message.
+    /// For writing one message.
     pub write: Duration,
 }
 
-impl Default for Timing {
+impl Default for SessionTiming {
     fn default() -> Self {
         Self {
             handshake: Duration::from_secs(5),

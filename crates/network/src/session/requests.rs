@@ -1,76 +1,76 @@
-//! Requests of ours to a peer, until they are answered or nobody cares any more.
+//! The open requests to one peer, until they are answered, time out or are cancelled.
 
 use crate::handle::RequestError;
 use std::{collections::HashMap, time::Duration};
 use tokio::{sync::oneshot, time::Instant};
 
-/// Requests of one protocol that a peer may have at once.
+/// Maximum number of open requests of one protocol to a peer.
 const MAX_IN_FLIGHT: usize = 16;
 
-/// For how long an answer that comes too late is not held against a peer again.
+/// After a timeout, a late answer is accepted and ignored for this long.
 const LATE: Duration = Duration::from_secs(120);
 
-pub(super) type Answer<R> = Result<R, RequestError>;
+pub(super) type RequestResult<R> = Result<R, RequestError>;
 
-/// What may answer a request.
+/// What a valid answer to a request must be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExpectedAnswer {
-    /// Id of the message.
+    /// Its message id.
     pub(super) id: u8,
-    /// Items that it has at most.
+    /// Its maximum number of items.
     pub(super) items: usize,
-    /// Bytes that it has at most.
+    /// Its maximum number of bytes.
     pub(super) bytes: usize,
 }
 
-/// A request under way.
+/// An open request.
 #[derive(Debug)]
-struct Pending<R> {
+struct PendingRequest<R> {
     expected: ExpectedAnswer,
-    /// Who waits; nobody any more once the time is over.
-    reply: Option<oneshot::Sender<Answer<R>>>,
+    /// Receives the answer; `None` after the timeout.
+    reply: Option<oneshot::Sender<RequestResult<R>>>,
     deadline: Instant,
-    /// How long the peer had not been read when it was asked.
+    /// The sum of all reading pauses when the request was sent.
     pauses: Duration,
-    /// Whether the peer was blamed for not answering.
+    /// Whether the peer has been reported for the missing answer.
     is_blamed: bool,
 }
 
-/// Requests whose time is over.
+/// Requests that have timed out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ExpiredRequests {
-    /// Those whose askers were told so.
+    /// Requests whose callers have got the timeout.
     pub(super) told: usize,
-    /// Those for which the peer is to blame: it was read for all the time that it had.
+    /// Requests for which the peer is to blame: this node was reading for the whole time.
     pub(super) blamed: usize,
 }
 
-/// Those of one protocol, which are answered by an `R`.
+/// The open requests of one protocol, whose answers are of type `R`.
 #[derive(Debug)]
-pub(super) struct Requests<R> {
+pub(super) struct RequestTable<R> {
     next: u64,
-    under_way: HashMap<u64, Pending<R>>,
+    under_way: HashMap<u64, PendingRequest<R>>,
     over: bool,
 }
 
-impl<R> Default for Requests<R> {
+impl<R> Default for RequestTable<R> {
     fn default() -> Self {
         Self { next: rand::random::<u32>().into(), under_way: HashMap::new(), over: false }
     }
 }
 
-impl<R> Requests<R> {
-    /// Adds one that `send` sends under the number that it is given; the answer comes over the
-    /// receiver, or why there is none. `pauses` is for how long the peer was not read until now.
+impl<R> RequestTable<R> {
+    /// Adds a request, which `send` sends with the given request id. The receiver gets the answer,
+    /// or the error. `pauses` is the sum of all reading pauses until now.
     pub(super) fn add(
         &mut self,
         expected: ExpectedAnswer,
         limit: Duration,
         pauses: Duration,
         send: impl FnOnce(u64) -> Result<(), SendError>,
-    ) -> Result<oneshot::Receiver<Answer<R>>, RequestError> {
+    ) -> Result<oneshot::Receiver<RequestResult<R>>, RequestError> {
         if self.over {
-            return Err(RequestError::Gone);
+            return Err(RequestError::NotConnected);
         }
         let waiting = self.under_way.values().filter(|one| one.reply.is_some()).count();
         if waiting >= MAX_IN_FLIGHT {
@@ -85,19 +85,19 @@ impl<R> Requests<R> {
         let (sender, receiver) = oneshot::channel();
         let deadline = Instant::now() + limit;
         let reply = Some(sender);
-        let one = Pending { expected, reply, deadline, pauses, is_blamed: false };
+        let one = PendingRequest { expected, reply, deadline, pauses, is_blamed: false };
         self.under_way.insert(number, one);
         Ok(receiver)
     }
 
-    /// How many bytes an answer of this id may have, if one may come.
+    /// The maximum number of bytes of an answer with this message id; `None` if none is expected.
     pub(super) fn expects(&self, answer: u8) -> Option<usize> {
         let all = self.under_way.values().map(|one| one.expected);
         all.filter(|expected| expected.id == answer).map(|expected| expected.bytes).max()
     }
 
-    /// Whether somebody waits for the answer to this request; forgets it if nobody does any more.
-    /// Err if there was never such a request.
+    /// Whether a caller waits for the answer to this request. If none does any more, the request is
+    /// removed. `Err` if there was no such request.
     pub(super) fn is_awaited(&mut self, number: u64, answer: u8) -> Result<bool, ()> {
         let one = self.under_way.get(&number).ok_or(())?;
         if one.expected.id != answer {
@@ -110,26 +110,26 @@ impl<R> Requests<R> {
         Ok(awaited)
     }
 
-    /// Hands over an answer of so many items. Err if that is more than were asked for.
+    /// Hands an answer with `items` items to its caller. `Err` if it has more than were asked for.
     pub(super) fn answer(&mut self, number: u64, response: R, items: usize) -> Result<(), ()> {
         let Some(one) = self.under_way.remove(&number) else { return Ok(()) };
         let fits = items <= one.expected.items;
         if let Some(reply) = one.reply {
-            // Who no longer waits does not want it.
+            // The caller may have given up.
             let _ = reply.send(if fits { Ok(response) } else { Err(RequestError::WrongAnswer) });
         }
         if fits { Ok(()) } else { Err(()) }
     }
 
-    /// Tells those who have waited too long, which is `limit`. `pauses` is for how long the peer was
-    /// not read until now: it has as much more time before it is blamed, as its answer may wait to be
-    /// read.
+    /// Fails the requests that have been open for longer than `limit`. `pauses` is the sum of all
+    /// reading pauses until now: the peer gets that much more time before it is blamed, since its
+    /// answer may be in the socket.
     pub(super) fn expire(&mut self, limit: Duration, pauses: Duration) -> ExpiredRequests {
         let now = Instant::now();
         let mut expired = ExpiredRequests::default();
         for one in self.under_way.values_mut().filter(|one| one.deadline <= now) {
             if let Some(reply) = one.reply.take() {
-                // As above.
+                // The caller may have given up.
                 let _ = reply.send(Err(RequestError::Timeout(limit)));
                 expired.told += 1;
             }
@@ -142,13 +142,13 @@ impl<R> Requests<R> {
         expired
     }
 
-    /// Tells all who wait that the peer is gone.
+    /// Fails all open requests: the peer is gone.
     pub(super) fn close(&mut self) {
         self.over = true;
         for (_, one) in self.under_way.drain() {
             if let Some(reply) = one.reply {
-                // As above.
-                let _ = reply.send(Err(RequestError::Gone));
+                // The caller may have given up.
+                let _ = reply.send(Err(RequestError::NotConnected));
             }
         }
     }
@@ -156,9 +156,9 @@ impl<R> Requests<R> {
 
 /// Why a request was not sent.
 pub(super) enum SendError {
-    /// Too much waits to be written.
+    /// The write queue is full.
     Full,
-    /// Something else.
+    /// Another error.
     Failed(RequestError),
 }
 
@@ -168,24 +168,28 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(15);
 
-    fn ask(requests: &mut Requests<()>, pauses: Duration) -> oneshot::Receiver<Answer<()>> {
+    fn ask(
+        requests: &mut RequestTable<()>,
+        pauses: Duration,
+    ) -> oneshot::Receiver<RequestResult<()>> {
         let expected = ExpectedAnswer { id: 4, items: 1, bytes: 100 };
         requests.add(expected, LIMIT, pauses, |_| Ok(())).unwrap()
     }
 
-    fn told_and_blamed(requests: &mut Requests<()>, pauses: Duration) -> (usize, usize) {
+    fn told_and_blamed(requests: &mut RequestTable<()>, pauses: Duration) -> (usize, usize) {
         let ExpiredRequests { told, blamed } = requests.expire(LIMIT, pauses);
         (told, blamed)
     }
 
-    /// Honest peers were banned for answers that lay in the socket, while the node did not read them.
+    /// Regression: honest peers were banned for answers that lay in the socket while the node did
+    /// not read.
     #[tokio::test(start_paused = true)]
     async fn a_peer_is_not_blamed_for_the_time_in_which_it_was_not_read() {
         let second = Duration::from_secs(1);
-        let mut requests = Requests::default();
+        let mut requests = RequestTable::default();
         let mut reply = ask(&mut requests, second);
         tokio::time::advance(LIMIT).await;
-        // Of these 15 s it was not read for 10.
+        // For 10 of these 15 s the peer was not read.
         assert_eq!(told_and_blamed(&mut requests, second * 11), (1, 0));
         assert_eq!(reply.try_recv(), Ok(Err(RequestError::Timeout(LIMIT))));
         tokio::time::advance(second * 9).await;
@@ -193,7 +197,7 @@ mod tests {
         tokio::time::advance(second).await;
         assert_eq!(told_and_blamed(&mut requests, second * 11), (0, 1));
         assert_eq!(told_and_blamed(&mut requests, second * 11), (0, 0), "once");
-        // What comes meanwhile is not held against it.
+        // A late answer is accepted.
         let _reply = ask(&mut requests, second * 11);
         tokio::time::advance(LIMIT).await;
         assert_eq!(told_and_blamed(&mut requests, second * 14), (1, 0));
@@ -205,7 +209,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_may_be_as_long_as_that_to_the_largest_request() {
-        let mut requests = Requests::<()>::default();
+        let mut requests = RequestTable::<()>::default();
         assert_eq!(requests.expects(4), None);
         for bytes in [7, 9, 8] {
             let expected = ExpectedAnswer { id: 4, items: 1, bytes };

@@ -1,18 +1,20 @@
-//! A session while it lasts.
+//! A session while it runs.
 
 use super::{
-    Timing,
-    establish::{EMPTY_LIST, Established, MAX_BASE_BYTES, farewell},
-    link::{self, Link, Outgoing},
-    states::{self, StateLanes},
+    SessionTiming,
+    establish::{EMPTY_LIST, EstablishedPeer, MAX_BASE_BYTES, farewell},
+    link::{self, OutgoingMessage, SessionHandle},
+    state_serving::{self, ServeLimits},
 };
 use crate::{
-    eth::{self, Gossip, MAX_ITEMS, Message, PeerId, Request, Version},
-    handle::{Event, Offence, PeerInfo, Serve, ServeStates},
-    heard::{GossipSender, GossipShare},
-    rate::Bucket,
+    eth::{self, EthMessage, EthRequest, EthVersion, MAX_ITEMS, PeerId, TxGossip},
+    gossip_queue::{GossipSender, GossipShare},
+    handle::{EthRequestHandler, PeerEvent, PeerInfo, PeerOffence, StateRequestHandler},
+    rate::TokenBucket,
     rchk,
-    rlpx::{BASE_MESSAGES, DisconnectReason, Raw, Reader, RlpxError, Writer, id},
+    rlpx::{
+        BASE_MESSAGES, DisconnectReason, MessageReader, MessageWriter, RawMessage, RlpxError, id,
+    },
 };
 use std::{
     sync::{
@@ -27,51 +29,52 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// Messages that a peer may send in a second, and at once.
+/// Messages that a peer may send: a second, and at once.
 const MESSAGES: (u32, u32) = (500, 2000);
 
-/// KiB of answers that a peer may have in a second, and at once.
+/// KiB of answers that a peer may get: a second, and at once.
 const SERVED_KIB: (u32, u32) = (64 << 10, 128 << 10);
 
-/// KiB of gossip that a peer may send in a second, and at once.
+/// KiB of gossip that a peer may send: a second, and at once.
 const HEARD_KIB: (u32, u32) = (2 << 10, 8 << 10);
 
-/// Requests of a peer that wait to be served.
+/// Maximum number of a peer's requests that wait to be served.
 const MAX_REQUESTS: usize = 32;
 
-/// Answers that wait to be written.
+/// Maximum number of answers that wait to be written.
 const MAX_ANSWERS: usize = 2;
 
-/// Answers of `eth` that are made at once, all peers together: threads stay for whatever else blocks.
+/// Maximum number of `eth` answers in progress for all peers. Other blocking work keeps some
+/// threads.
 pub(crate) const MAX_ANSWERING: usize = 8;
 
-/// Bytes of a message that are decoded on a thread of the runtime.
+/// Messages of up to this many bytes are decoded on the runtime's own threads.
 const DECODED_HERE: usize = 64 << 10;
 
-/// What all peers together have sent and got.
+/// Counters of the whole network.
 #[derive(Debug, Default)]
-pub struct Stats {
-    /// Messages that have come.
+pub struct NetworkStats {
+    /// Messages that were received.
     pub messages_in: AtomicU64,
     /// Messages that were sent.
     pub messages_out: AtomicU64,
-    /// Bytes of messages that have come, decompressed.
+    /// Bytes of received messages, decompressed.
     pub bytes_in: AtomicU64,
     /// Bytes that were sent, compressed.
     pub bytes_out: AtomicU64,
-    /// Requests of ours that were not answered in time.
+    /// Requests of this node that have timed out.
     pub timeouts: AtomicU64,
-    /// Requests that were answered.
+    /// Requests of peers that were answered.
     pub served: AtomicU64,
-    /// Requests that were dropped, as too many of the same peer waited.
+    /// Requests of peers that were dropped, since too many of the same peer waited.
     pub unserved: AtomicU64,
     /// Connections that were dialled.
     pub dialled: AtomicU64,
-    /// Connections that came.
+    /// Inbound connections that were accepted.
     pub accepted: AtomicU64,
-    /// Connections that came and were closed at once, as too many were under way.
+    /// Inbound connections that were closed at once, since too many were under way.
     pub throttled: AtomicU64,
-    /// Connections that have led to no peer.
+    /// Connections that led to no peer.
     pub refused: AtomicU64,
     /// Peers that were banned.
     pub banned: AtomicU64,
@@ -81,75 +84,79 @@ pub(crate) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
-/// What a session needs of the node.
+/// What a session needs from the node.
 #[derive(Debug)]
-pub struct Context {
-    /// Who answers requests.
-    pub serve: Arc<dyn Serve>,
-    /// Places for answers of `eth` that are being made: fewer than there are threads that may block,
-    /// so that messages can always be decoded.
+pub struct SessionContext {
+    /// Answers `eth` requests.
+    pub serve: Arc<dyn EthRequestHandler>,
+    /// Permits for `eth` answers in progress: fewer than there are blocking threads, so that
+    /// messages can always be decoded.
     pub answering: Arc<Semaphore>,
-    /// Who answers requests for parts of states.
-    pub states: Option<Arc<dyn ServeStates>>,
-    /// What these answers may take.
-    pub lanes: StateLanes,
-    /// Where transactions go that are told.
+    /// Answers `rchk` requests, if `rchk` is on.
+    pub states: Option<Arc<dyn StateRequestHandler>>,
+    /// Limits on the answers to `rchk` requests.
+    pub lanes: ServeLimits,
+    /// Receives gossip.
     pub heard: GossipSender,
-    /// Where events go.
-    pub events: broadcast::Sender<Event>,
+    /// Receives peer events.
+    pub events: broadcast::Sender<PeerEvent>,
     /// Counters.
-    pub stats: Arc<Stats>,
+    pub stats: Arc<NetworkStats>,
 }
 
-/// Who is told of sessions.
-pub trait Host: Send + Sync {
-    /// One begins; nothing of it has been heard yet.
-    fn begin(&self, link: &Arc<Link>);
-    /// Its peer has done wrong.
-    fn offence(&self, peer: PeerId, offence: Offence);
-    /// It has ended; the peer may not have been told yet.
-    fn end(&self, peer: PeerId, ended: &Ended);
+/// Observes the sessions.
+pub trait SessionHost: Send + Sync {
+    /// A session begins. Nothing has been read from it yet.
+    fn begin(&self, link: &Arc<SessionHandle>);
+    /// The peer has committed an offence.
+    fn offence(&self, peer: PeerId, offence: PeerOffence);
+    /// A session has ended. The reason may not have been sent to the peer yet.
+    fn end(&self, peer: PeerId, ended: &SessionEnd);
 }
 
 /// How a session has ended.
 #[derive(Debug)]
-pub struct Ended {
-    /// The reason that we gave, if it was we who ended it.
+pub struct SessionEnd {
+    /// The reason to send to the peer, if this node ended the session.
     pub told: Option<DisconnectReason>,
-    /// What the peer did wrong, if that was the reason.
-    pub offence: Option<Offence>,
-    /// The same in words.
+    /// The offence of the peer that ended the session, if any.
+    pub offence: Option<PeerOffence>,
+    /// The cause in words.
     pub why: String,
 }
 
-impl Ended {
+impl SessionEnd {
     fn rlpx(error: &RlpxError) -> Self {
         let told = error.reason();
         let breach = told.filter(|reason| *reason != DisconnectReason::Timeout);
-        Self { told, offence: breach.map(Offence::Breach), why: error.to_string() }
+        Self { told, offence: breach.map(PeerOffence::Breach), why: error.to_string() }
     }
 
     fn breach(why: impl ToString) -> Self {
         let reason = DisconnectReason::SubprotocolError;
-        Self { told: Some(reason), offence: Some(Offence::Breach(reason)), why: why.to_string() }
+        Self {
+            told: Some(reason),
+            offence: Some(PeerOffence::Breach(reason)),
+            why: why.to_string(),
+        }
     }
 }
 
 /// Runs a session to its end.
 pub async fn run<S: AsyncRead + AsyncWrite + Send + 'static>(
-    established: Established<S>,
-    timing: Timing,
-    context: &Context,
-    host: &dyn Host,
+    established: EstablishedPeer<S>,
+    timing: SessionTiming,
+    context: &SessionContext,
+    host: &dyn SessionHost,
 ) {
-    // The place is given back at the end.
-    let Established { info, place: _place, mut reader, writer } = established;
+    // The slot is freed at the end of this function.
+    let EstablishedPeer { info, place: _place, mut reader, writer } = established;
     let peer = info.id;
-    let (link, outgoing) = Link::new(info, timing);
+    let (link, outgoing) = SessionHandle::new(info, timing);
     let (answers, answers_out) = mpsc::channel(MAX_ANSWERS);
     let (requests, requests_out) = mpsc::channel(MAX_REQUESTS);
-    let (state_answers, state_answers_out) = mpsc::channel(states::MAX_ANSWERS);
-    let (state_requests, state_requests_out) = mpsc::channel(states::MAX_REQUESTS);
+    let (state_answers, state_answers_out) = mpsc::channel(state_serving::MAX_ANSWERS);
+    let (state_requests, state_requests_out) = mpsc::channel(state_serving::MAX_REQUESTS);
     let requests = RequestQueues { blocks: requests, states: state_requests };
     let (stop, stopped) = oneshot::channel();
     let queues = WriteQueues {
@@ -162,18 +169,18 @@ pub async fn run<S: AsyncRead + AsyncWrite + Send + 'static>(
     let stats = context.stats.clone();
     let mut writing = tokio::spawn(write_all(writer, queues, stopped, timing, stats));
     host.begin(&link);
-    let mut session = Session::new(&link, context, timing);
+    let mut session = SessionReader::new(&link, context, timing);
     let ended = tokio::select! {
         ended = session.read_all(&mut reader, &requests) => ended,
         ended = serve_all(&link, context, requests_out, &answers) => ended,
-        ended = states::serve(&link, context, state_requests_out, &state_answers) => ended,
+        ended = state_serving::serve(&link, context, state_requests_out, &state_answers) => ended,
         ended = keep_time(&link, context, host, timing) => ended,
-        reason = link.ended() => {
-            Ended { told: Some(reason), offence: None, why: format!("we disconnect: {reason}") }
+        reason = link.wait_disconnect() => {
+            SessionEnd { told: Some(reason), offence: None, why: format!("we disconnect: {reason}") }
         }
         result = &mut writing => match result {
-            Ok(Err(error)) => Ended { told: None, offence: None, why: error.to_string() },
-            _ => Ended { told: None, offence: None, why: "nothing more to write".to_owned() },
+            Ok(Err(error)) => SessionEnd { told: None, offence: None, why: error.to_string() },
+            _ => SessionEnd { told: None, offence: None, why: "nothing more to write".to_owned() },
         },
     };
     link.close();
@@ -182,13 +189,13 @@ pub async fn run<S: AsyncRead + AsyncWrite + Send + 'static>(
     }
     host.end(peer, &ended);
     if !writing.is_finished() {
-        // The writer has ended by itself if nobody listens.
+        // The writer may have ended by itself.
         let _ = stop.send(());
         match timeout(timing.write, &mut writing).await {
             Ok(Ok(Ok(mut writer))) => {
                 if let Some(reason) = ended.told {
                     let farewell = farewell(&mut reader, &mut writer, reason);
-                    // Who does not take it in time will find out anyway.
+                    // The reason is a courtesy: a timeout here changes nothing.
                     let _ = timeout(Duration::from_secs(2), farewell).await;
                 }
             }
@@ -198,25 +205,25 @@ pub async fn run<S: AsyncRead + AsyncWrite + Send + 'static>(
     }
 }
 
-/// What is to be written.
+/// The queues of messages to be written.
 struct WriteQueues {
-    outgoing: mpsc::Receiver<Outgoing>,
-    answers: mpsc::Receiver<Outgoing>,
-    state_answers: mpsc::Receiver<states::StateAnswer>,
-    /// Woken when the peer has pinged.
+    outgoing: mpsc::Receiver<OutgoingMessage>,
+    answers: mpsc::Receiver<OutgoingMessage>,
+    state_answers: mpsc::Receiver<state_serving::StateAnswer>,
+    /// Woken when the peer has sent a ping.
     pong: Arc<Notify>,
-    /// Bytes of what is outgoing.
+    /// Bytes of the outgoing messages.
     bytes: Arc<AtomicUsize>,
 }
 
 impl WriteQueues {
-    /// The next message, and what it holds until it is written. Pongs come first, as the peer goes
-    /// without them.
-    async fn next(&mut self) -> (Outgoing, Option<states::AnswerHold>) {
+    /// The next message, and the permits that it holds until it is written. Pongs come first, since
+    /// the peer disconnects without them.
+    async fn next(&mut self) -> (OutgoingMessage, Option<state_serving::AnswerPermits>) {
         tokio::select! {
             biased;
             () = self.pong.notified() => {
-                (Outgoing { id: id::PONG, payload: EMPTY_LIST.to_vec() }, None)
+                (OutgoingMessage { id: id::PONG, payload: EMPTY_LIST.to_vec() }, None)
             }
             Some(next) = self.outgoing.recv() => {
                 self.bytes.fetch_sub(next.payload.len(), Ordering::Relaxed);
@@ -228,16 +235,16 @@ impl WriteQueues {
     }
 }
 
-/// Writes what comes until told to stop; gives the writer back.
+/// Writes messages until it is stopped. Returns the writer.
 async fn write_all<S: AsyncRead + AsyncWrite>(
-    mut writer: Writer<WriteHalf<S>>,
+    mut writer: MessageWriter<WriteHalf<S>>,
     mut queues: WriteQueues,
     mut stop: oneshot::Receiver<()>,
-    timing: Timing,
-    stats: Arc<Stats>,
-) -> Result<Writer<WriteHalf<S>>, RlpxError> {
+    timing: SessionTiming,
+    stats: Arc<NetworkStats>,
+) -> Result<MessageWriter<WriteHalf<S>>, RlpxError> {
     loop {
-        // Given back once it is written.
+        // The permits are released once the message is written.
         let (next, _held) = tokio::select! {
             biased;
             _ = &mut stop => return Ok(writer),
@@ -245,14 +252,19 @@ async fn write_all<S: AsyncRead + AsyncWrite>(
         };
         let bytes = timeout(timing.write, writer.write(next.id, &next.payload))
             .await
-            .map_err(|_| RlpxError::Timeout("it to take a message"))??;
+            .map_err(|_| RlpxError::Timeout("it to read a message"))??;
         add(&stats.messages_out, 1);
         add(&stats.bytes_out, bytes as u64);
     }
 }
 
-/// Pings, and looks for requests whose time is over.
-async fn keep_time(link: &Link, context: &Context, host: &dyn Host, timing: Timing) -> Ended {
+/// Sends pings, and fails requests that have timed out.
+async fn keep_time(
+    link: &SessionHandle,
+    context: &SessionContext,
+    host: &dyn SessionHost,
+    timing: SessionTiming,
+) -> SessionEnd {
     let mut ping = tokio::time::interval(timing.ping);
     ping.reset();
     let pause = (timing.request / 8).max(Duration::from_millis(10));
@@ -261,10 +273,10 @@ async fn keep_time(link: &Link, context: &Context, host: &dyn Host, timing: Timi
     let mut swept = Instant::now();
     loop {
         tokio::select! {
-            // If the queue is full, writing takes too long, and that ends the session.
+            // If the queue is full, the timeout of the current write ends the session.
             _ = ping.tick() => { link.send_base(id::PING, EMPTY_LIST.to_vec()); }
             _ = sweep.tick() => {
-                // If this comes late, nothing was read meanwhile either.
+                // If this tick is late, nothing was read meanwhile either.
                 let late = swept.elapsed().saturating_sub(pause);
                 if late > pause {
                     link.pauses.lock().add(late);
@@ -273,30 +285,30 @@ async fn keep_time(link: &Link, context: &Context, host: &dyn Host, timing: Timi
                 let expired = link.expire();
                 add(&context.stats.timeouts, expired.told as u64);
                 for _ in 0..expired.blamed {
-                    host.offence(link.info().id, Offence::Timeout);
+                    host.offence(link.info().id, PeerOffence::Timeout);
                 }
             }
         }
     }
 }
 
-/// Where requests of a peer go, with their numbers.
+/// The queues of a peer's requests, each with its request id.
 struct RequestQueues {
-    blocks: mpsc::Sender<(u64, Request)>,
-    states: mpsc::Sender<states::NumberedRequest>,
+    blocks: mpsc::Sender<(u64, EthRequest)>,
+    states: mpsc::Sender<state_serving::NumberedRequest>,
 }
 
-/// Answers requests of `eth`, one after the other.
+/// Answers `eth` requests, one after the other.
 async fn serve_all(
-    link: &Link,
-    context: &Context,
-    mut requests: mpsc::Receiver<(u64, Request)>,
-    answers: &mpsc::Sender<Outgoing>,
-) -> Ended {
-    let mut rate = Bucket::new(SERVED_KIB, now());
+    link: &SessionHandle,
+    context: &SessionContext,
+    mut requests: mpsc::Receiver<(u64, EthRequest)>,
+    answers: &mpsc::Sender<OutgoingMessage>,
+) -> SessionEnd {
+    let mut rate = TokenBucket::new(SERVED_KIB, now());
     while let Some((number, request)) = requests.recv().await {
         let (serve, info) = (context.serve.clone(), link.info());
-        // In turn: each peer waits for one place at a time.
+        // The semaphore is fair, and each peer waits for one permit at a time.
         let place = context.answering.clone().acquire_owned().await;
         let answer = tokio::task::spawn_blocking(move || {
             let _place = place;
@@ -311,50 +323,59 @@ async fn serve_all(
         }
         add(&context.stats.served, 1);
     }
-    // Whoever has closed the channel says why; so wait for it.
+    // The task that closed the channel returns the cause.
     std::future::pending().await
 }
 
-/// The clock of tokio, so that tests can set it.
+/// The clock of tokio, which tests can set.
 pub(super) fn now() -> std::time::Instant {
     Instant::now().into_std()
 }
 
-/// KiB of so many bytes, and one.
+/// The bytes in KiB, rounded up; at least 1.
 pub(super) fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes >> 10).unwrap_or(u32::MAX - 1) + 1
 }
 
-fn answer(serve: &dyn Serve, info: &PeerInfo, number: u64, request: Request) -> Option<Outgoing> {
-    let response = Message::Response(number, serve.answer(info, request));
+fn answer(
+    serve: &dyn EthRequestHandler,
+    info: &PeerInfo,
+    number: u64,
+    request: EthRequest,
+) -> Option<OutgoingMessage> {
+    let response = EthMessage::Response(number, serve.answer(info, request));
     let (id, payload) = response.encode(info.version)?;
-    Some(Outgoing { id: BASE_MESSAGES + id, payload })
+    Some(OutgoingMessage { id: BASE_MESSAGES + id, payload })
 }
 
-/// The reading side. It waits for bytes of its own connection, for the decoding of what it has read,
-/// and by the rates at which its peer may send: never for what other peers do, nor for what it has read
-/// to be looked at.
-struct Session<'a> {
-    link: &'a Arc<Link>,
-    context: &'a Context,
-    timing: Timing,
-    messages: Bucket,
-    heard: Bucket,
+/// The reading side of a session. It waits only for bytes of its own connection, for decoding, and
+/// for the rate limits of its peer: never for other peers, and never for the gossip task.
+struct SessionReader<'a> {
+    link: &'a Arc<SessionHandle>,
+    context: &'a SessionContext,
+    timing: SessionTiming,
+    messages: TokenBucket,
+    heard: TokenBucket,
     share: GossipShare,
 }
 
-impl<'a> Session<'a> {
-    fn new(link: &'a Arc<Link>, context: &'a Context, timing: Timing) -> Self {
-        let (messages, heard) = (Bucket::new(MESSAGES, now()), Bucket::new(HEARD_KIB, now()));
+impl<'a> SessionReader<'a> {
+    fn new(
+        link: &'a Arc<SessionHandle>,
+        context: &'a SessionContext,
+        timing: SessionTiming,
+    ) -> Self {
+        let (messages, heard) =
+            (TokenBucket::new(MESSAGES, now()), TokenBucket::new(HEARD_KIB, now()));
         let share = context.heard.share(link.info().id);
         Self { link, context, timing, messages, heard, share }
     }
 
     async fn read_all<S: AsyncRead + AsyncWrite>(
         &mut self,
-        reader: &mut Reader<ReadHalf<S>>,
+        reader: &mut MessageReader<ReadHalf<S>>,
         requests: &RequestQueues,
-    ) -> Ended {
+    ) -> SessionEnd {
         let info = self.link.info();
         let (version, states) = (info.version, info.rchk_base());
         drop(info);
@@ -362,8 +383,8 @@ impl<'a> Session<'a> {
             let read = reader.read(|id| limit(self.link, version, states, id));
             let raw = match timeout(self.timing.idle, read).await {
                 Ok(Ok(raw)) => raw,
-                Ok(Err(error)) => return Ended::rlpx(&error),
-                Err(_) => return Ended::rlpx(&RlpxError::Timeout("its next message")),
+                Ok(Err(error)) => return SessionEnd::rlpx(&error),
+                Err(_) => return SessionEnd::rlpx(&RlpxError::Timeout("its next message")),
             };
             self.link.pauses.lock().begin();
             add(&self.context.stats.messages_in, 1);
@@ -372,7 +393,7 @@ impl<'a> Session<'a> {
                 id::DISCONNECT => {
                     let reason = DisconnectReason::decode(&raw.payload);
                     let why = format!("the peer disconnects: {reason}");
-                    return Ended { told: None, offence: None, why };
+                    return SessionEnd { told: None, offence: None, why };
                 }
                 id::PING => {
                     self.link.pong.notify_one();
@@ -382,7 +403,7 @@ impl<'a> Session<'a> {
                 id => match (states.filter(|base| *base <= id), id) {
                     (Some(base), _) => self.handle_state(base, &raw, &requests.states),
                     (None, BASE_MESSAGES..) => self.handle(version, raw, &requests.blocks).await,
-                    (None, id) => Err(Ended::rlpx(&RlpxError::Unexpected {
+                    (None, id) => Err(SessionEnd::rlpx(&RlpxError::Unexpected {
                         id,
                         expected: "a ping, a pong, a disconnect or a message of a protocol that is \
                                    spoken",
@@ -392,7 +413,8 @@ impl<'a> Session<'a> {
             if let Err(ended) = handled {
                 return ended;
             }
-            // A peer that sends too much is read more slowly. What it has sent is answered before.
+            // A peer that sends too much is read more slowly. The message just read is handled
+            // before that.
             let wait = self.messages.spend(1, now()).max(self.heard.wait(now()));
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
@@ -401,13 +423,13 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A message of `eth`.
+    /// Handles an `eth` message.
     async fn handle(
         &mut self,
-        version: Version,
-        raw: Raw,
-        requests: &mpsc::Sender<(u64, Request)>,
-    ) -> Result<(), Ended> {
+        version: EthVersion,
+        raw: RawMessage,
+        requests: &mpsc::Sender<(u64, EthRequest)>,
+    ) -> Result<(), SessionEnd> {
         let id = raw.id - BASE_MESSAGES;
         let length = raw.payload.len();
         if eth::is_response(id) {
@@ -416,9 +438,11 @@ impl<'a> Session<'a> {
                 .and_then(|number| self.link.requests.lock().is_awaited(number, id));
             match awaited {
                 Ok(true) => {}
-                // Too late, and reported already.
+                // The answer is late, and the timeout is reported already.
                 Ok(false) => return Ok(()),
-                Err(()) => return Err(Ended::breach("it answers what was not asked")),
+                Err(()) => {
+                    return Err(SessionEnd::breach("it answers a request that was not sent"));
+                }
             }
         }
         let room = self.share.room();
@@ -428,29 +452,30 @@ impl<'a> Session<'a> {
             let decode = move || decode(version, id, &raw.payload, room);
             match tokio::task::spawn_blocking(decode).await {
                 Ok(message) => message,
-                Err(error) => return Err(Ended::breach(error)),
+                Err(error) => return Err(SessionEnd::breach(error)),
             }
         };
-        match message.map_err(Ended::breach)? {
-            Message::Status(_) => return Err(Ended::breach("a second status")),
-            Message::BlockRangeUpdate(range) => {
+        match message.map_err(SessionEnd::breach)? {
+            EthMessage::Status(_) => return Err(SessionEnd::breach("a second status")),
+            EthMessage::BlockRangeUpdate(range) => {
                 self.link.set_range(range);
-                self.event(Event::RangeUpdate(self.link.info().id, range));
+                self.event(PeerEvent::RangeUpdate(self.link.info().id, range));
             }
-            Message::Request(number, mut request) => {
+            EthMessage::Request(number, mut request) => {
                 request.truncate(MAX_ITEMS);
-                // Dropped if too many of the peer wait: to wait until they are answered would be to
-                // wait for what other peers have asked.
+                // Dropped if too many requests of the peer wait: waiting here would mean to wait
+                // for the requests of other peers.
                 if requests.try_send((number, request)).is_err() {
                     add(&self.context.stats.unserved, 1);
                 }
             }
-            Message::Response(number, response) => {
+            EthMessage::Response(number, response) => {
                 let items = link::items(&response);
                 let answered = self.link.requests.lock().answer(number, response, items);
-                answered.map_err(|()| Ended::breach("its answer has more than was asked for"))?;
+                answered
+                    .map_err(|()| SessionEnd::breach("its answer has more than was asked for"))?;
             }
-            Message::Gossip(gossip) => {
+            EthMessage::Gossip(gossip) => {
                 self.heard.spend(kib(length), now());
                 self.share.push(gossip);
             }
@@ -458,13 +483,14 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// A message of `rchk`, whose first id is `base`. It is never waited here: other messages follow.
+    /// Handles an `rchk` message; `base` is its first id. It never waits, since other messages
+    /// follow.
     fn handle_state(
         &self,
         base: u8,
-        raw: &Raw,
-        requests: &mpsc::Sender<states::NumberedRequest>,
-    ) -> Result<(), Ended> {
+        raw: &RawMessage,
+        requests: &mpsc::Sender<state_serving::NumberedRequest>,
+    ) -> Result<(), SessionEnd> {
         let (id, payload) = (raw.id - base, &raw.payload);
         if rchk::is_response(id) {
             let number = rchk::request_id(payload);
@@ -473,46 +499,49 @@ impl<'a> Session<'a> {
                 .and_then(|number| self.link.state_requests.lock().is_awaited(number, id));
             match awaited {
                 Ok(true) => {}
-                // Too late, and reported already.
+                // The answer is late, and the timeout is reported already.
                 Ok(false) => return Ok(()),
-                Err(()) => return Err(Ended::breach("it answers what was not asked")),
+                Err(()) => {
+                    return Err(SessionEnd::breach("it answers a request that was not sent"));
+                }
             }
         }
-        match rchk::Message::decode(id, payload).map_err(Ended::breach)? {
-            rchk::Message::Request(number, request) => {
+        match rchk::RchkMessage::decode(id, payload).map_err(SessionEnd::breach)? {
+            rchk::RchkMessage::Request(number, request) => {
                 if let Err(mpsc::error::TrySendError::Full(asked)) =
                     requests.try_send((number, request))
                 {
-                    let (id, payload) = states::refusal(asked);
-                    // If it does not read, it is not told.
+                    let (id, payload) = state_serving::refusal(asked);
+                    // If the queue is full, the peer does not read, and gets no refusal.
                     self.link.send_base(base + id, payload);
                 }
             }
-            rchk::Message::Response(number, response) => {
+            rchk::RchkMessage::Response(number, response) => {
                 let items = response.parts().as_ref().map_or(0, Vec::len);
                 let answered = self.link.state_requests.lock().answer(number, response, items);
-                answered.map_err(|()| Ended::breach("its answer has more than was asked for"))?;
+                answered
+                    .map_err(|()| SessionEnd::breach("its answer has more than was asked for"))?;
             }
         }
         Ok(())
     }
 
-    fn event(&self, event: Event) {
-        // Nobody may be listening.
+    fn event(&self, event: PeerEvent) {
+        // There may be no receiver.
         let _ = self.context.events.send(event);
     }
 }
 
-/// Decodes a message of `eth`; of transactions that are told as many as there is room for. Their hashes
-/// are computed here, and not by the task that looks at those of all peers.
+/// Decodes an `eth` message, but of unrequested transactions only as many as there is room for.
+/// Their hashes are computed here, so that the gossip task does not have to do it for all peers.
 fn decode(
-    version: Version,
+    version: EthVersion,
     id: u8,
     payload: &[u8],
     room: usize,
-) -> Result<Message, eth::DecodeError> {
-    let message = Message::decode_within(version, id, payload, room)?;
-    if let Message::Gossip(Gossip::Transactions(transactions)) = &message {
+) -> Result<EthMessage, eth::EthDecodeError> {
+    let message = EthMessage::decode_within(version, id, payload, room)?;
+    if let EthMessage::Gossip(TxGossip::Transactions(transactions)) = &message {
         transactions.iter().for_each(|transaction| {
             transaction.tx_hash();
         });
@@ -520,8 +549,8 @@ fn decode(
     Ok(message)
 }
 
-/// How long a message may be now; `states` is the first id of `rchk`.
-fn limit(link: &Link, version: Version, states: Option<u8>, id: u8) -> Option<usize> {
+/// The maximum length of a message with this id now; `states` is the first id of `rchk`.
+fn limit(link: &SessionHandle, version: EthVersion, states: Option<u8>, id: u8) -> Option<usize> {
     if let Some(id) = states.and_then(|base| id.checked_sub(base)) {
         let limit = rchk::limit(id)?;
         if rchk::is_response(id) {

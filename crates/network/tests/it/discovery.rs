@@ -2,7 +2,9 @@
 
 use retrie_chainspec::ChainSpec;
 use retrie_network::{
-    discovery::{Bootnode, Config, Discovery, Enode, Forks, Nat, NodeKey, Pace},
+    discovery::{
+        Bootnode, Discovery, DiscoveryConfig, DiscoveryTiming, Enode, ForkTracker, NatMode, NodeKey,
+    },
     eth::PeerId,
     handle::{Candidate, CandidateSource},
 };
@@ -19,7 +21,7 @@ use tokio::{
 
 const LONG: Duration = Duration::from_secs(20);
 
-struct Node {
+struct DiscoveryNode {
     discovery: Discovery,
     candidates: mpsc::Receiver<Candidate>,
     _want: watch::Sender<bool>,
@@ -30,33 +32,33 @@ fn node(
     bootnodes: Vec<Bootnode>,
     versions: (bool, bool),
     file: Option<PathBuf>,
-) -> Node {
+) -> DiscoveryNode {
     let (want, wants) = watch::channel(true);
-    let config = Config {
+    let config = DiscoveryConfig {
         key: NodeKey::random(),
         listen: ([127, 0, 0, 1], 0).into(),
         tcp_port: 30303,
-        nat: Nat::None,
+        nat: NatMode::None,
         bootnodes,
-        forks: Arc::new(Forks::new(spec, 0, 0)),
+        forks: Arc::new(ForkTracker::new(spec, 0, 0)),
         nodes_file: file,
         v4: versions.0,
         v5: versions.1,
         dns: vec![],
         dns_server: None,
         want: wants,
-        pace: Pace::fast(),
+        pace: DiscoveryTiming::fast(),
     };
     let (discovery, candidates) = Discovery::start(config, &Handle::current()).unwrap();
-    Node { discovery, candidates, _want: want }
+    DiscoveryNode { discovery, candidates, _want: want }
 }
 
-impl Node {
+impl DiscoveryNode {
     fn enode(&self) -> Enode {
         self.discovery.local_enode()
     }
 
-    /// Waits until all of these have been offered.
+    /// Waits until all of these nodes have been offered as candidates.
     async fn finds(&mut self, all: &[Enode]) -> HashSet<CandidateSource> {
         let mut missing: HashSet<PeerId> = all.iter().map(|node| node.id).collect();
         missing.remove(&self.enode().id);
@@ -76,15 +78,15 @@ impl Node {
     }
 }
 
-/// Nine nodes, of which eight know one.
-async fn nine(versions: (bool, bool), boot: impl Fn(&Node) -> Bootnode) {
+/// Nine nodes; eight of them know the first one.
+async fn nine(versions: (bool, bool), boot: impl Fn(&DiscoveryNode) -> Bootnode) {
     let spec = ChainSpec::mainnet();
     let mut nodes = vec![node(&spec, vec![], versions, None)];
     let boot = boot(&nodes[0]);
     nodes.extend((0..8).map(|_| node(&spec, vec![boot.clone()], versions, None)));
-    // One of another chain is known to all, and offered to none.
+    // A node of another chain is known to all of them, and is offered to none.
     let other = node(&ChainSpec::sepolia(), vec![boot], versions, None);
-    let all: Vec<_> = nodes.iter().map(Node::enode).collect();
+    let all: Vec<_> = nodes.iter().map(DiscoveryNode::enode).collect();
     let mut sources = HashSet::new();
     for node in &mut nodes {
         sources.extend(node.finds(&all).await);

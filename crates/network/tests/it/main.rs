@@ -1,7 +1,7 @@
-//! Tests of `retrie-network` from outside: a module for each subject, one program for all.
+//! Integration tests of `retrie-network`: one module for each subject, in one program.
 
 mod discovery;
-mod fetch;
 #[path = "common/p2p.rs"]
 mod p2p;
 mod peers;
+mod state_sync;

@@ -1,21 +1,27 @@
-//! Nodes that connect with each other over TCP, and with peers that do not behave.
+//! Connections between nodes over TCP, and with peers that misbehave.
 
 use crate::p2p;
 
 use alloy_eip2124::{ForkHash, ForkId};
 use alloy_eips::BlockHashOrNumber;
 use alloy_primitives::B256;
-use p2p::{Mouth, config, enode, eventually, id_of, node, range};
+use p2p::{ManualPeer, config, enode, eventually, id_of, node, range};
 use parking_lot::{Condvar, Mutex};
 use retrie_chainspec::primitives::Header;
 use retrie_network::{
     discovery::Enode,
-    eth::{self, Gossip, HeadersFrom, Message, NewPooledTransactionHashes, Request, Response},
-    handle::{Event, Offence, PeerInfo, RequestError, Serve, ServeStates, StateAudience},
-    peers::{Config, Manager},
+    eth::{
+        self, EthMessage, EthRequest, EthResponse, GetBlockHeaders, NewPooledTransactionHashes,
+        TxGossip,
+    },
+    handle::{
+        EthRequestHandler, PeerEvent, PeerInfo, PeerOffence, RequestError, StateAudience,
+        StateRequestHandler,
+    },
+    peers::{NetworkConfig, NetworkManager},
     rchk,
     rlpx::{self, BASE_MESSAGES, DisconnectReason},
-    session::Timing,
+    session::SessionTiming,
 };
 use secp256k1::SecretKey;
 use std::{
@@ -28,38 +34,38 @@ use std::{
 };
 use tokio::net::TcpListener;
 
-fn headers(limit: u64) -> Request {
+fn headers(limit: u64) -> EthRequest {
     let start = BlockHashOrNumber::Number(0);
-    Request::Headers(HeadersFrom { start, limit, skip: 0, reverse: false })
+    EthRequest::Headers(GetBlockHeaders { start, limit, skip: 0, reverse: false })
 }
 
-fn hashes(count: usize) -> Gossip {
-    Gossip::Hashes(NewPooledTransactionHashes {
+fn hashes(count: usize) -> TxGossip {
+    TxGossip::Hashes(NewPooledTransactionHashes {
         types: vec![2; count],
         sizes: vec![100; count],
         hashes: vec![B256::repeat_byte(9); count],
     })
 }
 
-/// Waits until the node has read the mouth's status: it has sent its own before.
-fn there(manager: &Manager, mouth: &Mouth) {
+/// Waits until the node has read the peer's status. The node has sent its own status before.
+fn there(manager: &NetworkManager, mouth: &ManualPeer) {
     let id = id_of(&mouth.key);
     eventually("the peer", || manager.peers().connected().iter().any(|peer| peer.id == id));
 }
 
-fn peers(manager: &Manager) -> usize {
+fn peers(manager: &NetworkManager) -> usize {
     manager.peers().connected().len()
 }
 
 #[test]
 fn two_nodes_find_a_way_to_each_other_and_talk() {
     let mut one = node(config());
-    let two = node(Config { fixed: vec![enode(&one.manager)], ..config() });
+    let two = node(NetworkConfig { static_nodes: vec![enode(&one.manager)], ..config() });
     let (a, b) = (one.manager.peers(), two.manager.peers());
     eventually("a connection", || peers(&one.manager) == 1 && peers(&two.manager) == 1);
     let [seen_by_a, seen_by_b] = [a.connected(), b.connected()].map(|mut all| all.pop().unwrap());
     assert!(seen_by_a.inbound && !seen_by_b.inbound && seen_by_b.is_static);
-    assert_eq!(seen_by_b.version, eth::Version::Eth71);
+    assert_eq!(seen_by_b.version, eth::EthVersion::Eth71);
     assert_eq!(seen_by_b.name, "test/v1");
     assert_eq!(seen_by_b.range, range(10));
     assert_eq!((one.manager.slots(), two.manager.slots()), ((1, 0), (0, 0)));
@@ -67,10 +73,10 @@ fn two_nodes_find_a_way_to_each_other_and_talk() {
     let runtime = two.manager.runtime().clone();
     let id = one.manager.id();
     let answer = runtime.block_on(b.request(id, headers(3))).unwrap();
-    let Response::Headers(three) = answer else { panic!("{answer:?}") };
+    let EthResponse::Headers(three) = answer else { panic!("{answer:?}") };
     assert_eq!(three.iter().map(|header| header.number).collect::<Vec<_>>(), [0, 1, 2]);
-    let nothing = runtime.block_on(b.request(id, Request::Bodies(vec![B256::ZERO]))).unwrap();
-    assert_eq!(nothing, Response::Bodies(vec![]));
+    let nothing = runtime.block_on(b.request(id, EthRequest::Bodies(vec![B256::ZERO]))).unwrap();
+    assert_eq!(nothing, EthResponse::Bodies(vec![]));
 
     assert!(b.send(id, hashes(2)));
     let heard = runtime.block_on(one.heard.recv()).unwrap();
@@ -80,25 +86,25 @@ fn two_nodes_find_a_way_to_each_other_and_talk() {
     two.manager.set_range(range(41), 0);
     two.manager.set_range(range(42), 0);
     let event = runtime.block_on(events.recv()).unwrap();
-    assert!(matches!(event, Event::RangeUpdate(_, told) if told == range(42)), "{event:?}");
-    two.manager.stop();
+    assert!(matches!(event, PeerEvent::RangeUpdate(_, told) if told == range(42)), "{event:?}");
+    two.manager.disconnect_all();
     let event = runtime.block_on(events.recv()).unwrap();
-    assert!(matches!(event, Event::Disconnected(id) if id == two.manager.id()), "{event:?}");
+    assert!(matches!(event, PeerEvent::Disconnected(id) if id == two.manager.id()), "{event:?}");
 }
 
 #[test]
 fn a_connection_that_was_lost_is_made_again() {
     let one = node(config());
-    let two = node(Config { fixed: vec![enode(&one.manager)], ..config() });
+    let two = node(NetworkConfig { static_nodes: vec![enode(&one.manager)], ..config() });
     eventually("a connection", || peers(&one.manager) == 1);
     let mut events = one.manager.peers().events();
     assert!(one.manager.remove_peer(&two.manager.id()));
     let runtime = two.manager.runtime();
-    assert!(matches!(runtime.block_on(events.recv()).unwrap(), Event::Disconnected(_)));
-    assert!(matches!(runtime.block_on(events.recv()).unwrap(), Event::Connected(_)));
-    // Who is not to be dialled any more is not.
+    assert!(matches!(runtime.block_on(events.recv()).unwrap(), PeerEvent::Disconnected(_)));
+    assert!(matches!(runtime.block_on(events.recv()).unwrap(), PeerEvent::Connected(_)));
+    // A removed static node is not dialled any more.
     assert!(two.manager.remove_peer(&one.manager.id()));
-    assert!(matches!(runtime.block_on(events.recv()).unwrap(), Event::Disconnected(_)));
+    assert!(matches!(runtime.block_on(events.recv()).unwrap(), PeerEvent::Disconnected(_)));
     assert!(!two.manager.remove_peer(&one.manager.id()));
 }
 
@@ -110,15 +116,15 @@ fn who_is_removed_while_it_is_dialled_does_not_stay() {
     let target = one.manager.local_address().unwrap();
     let way = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
     let enode = Enode { tcp: way.local_addr().unwrap().port(), ..enode(&one.manager) };
-    let two = node(Config { fixed: vec![enode], ..config() });
+    let two = node(NetworkConfig { static_nodes: vec![enode], ..config() });
     runtime.block_on(async {
         let (mut dialled, _) = way.accept().await.unwrap();
         assert!(two.manager.remove_peer(&one.manager.id()));
         let mut target = tokio::net::TcpStream::connect(target).await.unwrap();
         tokio::spawn(async move { tokio::io::copy_bidirectional(&mut dialled, &mut target).await });
-        assert!(matches!(events.recv().await.unwrap(), Event::Connected(_)));
+        assert!(matches!(events.recv().await.unwrap(), PeerEvent::Connected(_)));
         let ended = tokio::time::timeout(Duration::from_secs(20), events.recv()).await;
-        assert!(matches!(ended, Ok(Ok(Event::Disconnected(_)))), "{ended:?}");
+        assert!(matches!(ended, Ok(Ok(PeerEvent::Disconnected(_)))), "{ended:?}");
     });
 }
 
@@ -129,17 +135,17 @@ async fn those_of_other_chains_are_told_that_they_are_of_no_use() {
     let changes: [fn(&mut eth::Status); 2] =
         [|status| status.network = 1, |status| status.genesis = B256::ZERO];
     for change in changes {
-        let mut mouth = Mouth::dial(&one.manager, rlpx::random_key()).await;
+        let mut mouth = ManualPeer::dial(&one.manager, rlpx::random_key()).await;
         mouth.hello(&[69, 71]).await;
         mouth.status(change).await;
         assert_eq!(mouth.end().await, DisconnectReason::UselessPeer);
     }
-    let mut mouth = Mouth::dial(&one.manager, rlpx::random_key()).await;
+    let mut mouth = ManualPeer::dial(&one.manager, rlpx::random_key()).await;
     mouth.hello(&[71]).await;
     mouth.status(|status| status.fork_id = other_fork).await;
     assert_eq!(mouth.end().await, DisconnectReason::UselessPeer);
-    // Who speaks nothing of ours.
-    let mut mouth = Mouth::dial(&one.manager, rlpx::random_key()).await;
+    // A node without a common protocol.
+    let mut mouth = ManualPeer::dial(&one.manager, rlpx::random_key()).await;
     mouth.hello(&[68, 72]).await;
     assert_eq!(mouth.end().await, DisconnectReason::UselessPeer);
     assert_eq!(peers(&one.manager), 0);
@@ -148,21 +154,21 @@ async fn those_of_other_chains_are_told_that_they_are_of_no_use() {
 #[tokio::test]
 async fn slots_are_kept_to_and_the_trusted_need_none() {
     let trusted = rlpx::random_key();
-    let one = node(Config { max_inbound: 1, ..config() });
+    let one = node(NetworkConfig { max_inbound: 1, ..config() });
     let first = rlpx::random_key();
-    let mut there = Mouth::peer(&one.manager, first).await;
-    let mut refused = Mouth::dial(&one.manager, rlpx::random_key()).await;
+    let mut there = ManualPeer::peer(&one.manager, first).await;
+    let mut refused = ManualPeer::dial(&one.manager, rlpx::random_key()).await;
     assert_eq!(refused.end().await, DisconnectReason::TooManyPeers);
-    let mut again = Mouth::dial(&one.manager, first).await;
+    let mut again = ManualPeer::dial(&one.manager, first).await;
     assert_eq!(again.end().await, DisconnectReason::AlreadyConnected);
     let mut nobody = enode(&one.manager);
     (nobody.id, nobody.tcp) = (id_of(&trusted), 1);
     one.manager.add_trusted(nobody);
-    let _trusted = Mouth::peer(&one.manager, trusted).await;
+    let _trusted = ManualPeer::peer(&one.manager, trusted).await;
     eventually("two peers", || peers(&one.manager) == 2);
     assert_eq!(one.manager.slots(), (1, 0));
-    there.say(Message::Request(7, headers(1))).await;
-    assert!(matches!(there.hear().await, Message::Response(7, _)), "nobody else was harmed");
+    there.say(EthMessage::Request(7, headers(1))).await;
+    assert!(matches!(there.hear().await, EthMessage::Response(7, _)), "nobody else was harmed");
 }
 
 #[tokio::test]
@@ -170,11 +176,11 @@ async fn a_node_does_not_connect_with_itself() {
     let config = config();
     let key = config.key;
     let one = node(config);
-    let mut itself = Mouth::dial(&one.manager, key).await;
+    let mut itself = ManualPeer::dial(&one.manager, key).await;
     assert_eq!(itself.end().await, DisconnectReason::ConnectedToSelf);
 }
 
-/// What a peer may not say, and the reason that it is given.
+/// Invalid messages of a peer, and the disconnect reason that each one causes.
 #[tokio::test]
 async fn breaches_end_the_connection_with_their_reason() {
     let one = node(config());
@@ -183,7 +189,8 @@ async fn breaches_end_the_connection_with_their_reason() {
     let status = BASE_MESSAGES + eth::id::STATUS;
     let range_update = BASE_MESSAGES + eth::id::BLOCK_RANGE_UPDATE;
     let hashes = BASE_MESSAGES + eth::id::NEW_POOLED_TRANSACTION_HASHES;
-    let answer = Message::Response(5, Response::Headers(vec![])).encode(eth::Version::Eth71);
+    let answer =
+        EthMessage::Response(5, EthResponse::Headers(vec![])).encode(eth::EthVersion::Eth71);
     let (answer_id, answer) = answer.unwrap();
     for (id, payload, reason) in [
         (0x05, vec![0xc0], breach),
@@ -195,14 +202,14 @@ async fn breaches_end_the_connection_with_their_reason() {
         (hashes, vec![0xff; 100], eth_breach),
         (BASE_MESSAGES + 0x01, vec![0xc0], breach),
         (BASE_MESSAGES + 0x30, vec![0xc0], breach),
-        // What nobody has asked for is not even read.
+        // An answer without a request is not even read.
         (BASE_MESSAGES + answer_id, answer, breach),
     ] {
-        let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+        let mut mouth = ManualPeer::peer(&one.manager, rlpx::random_key()).await;
         mouth.writer.write(id, &payload).await.unwrap();
         assert_eq!(mouth.end().await, reason, "{id:#x} {payload:?}");
-        // He may not come again for an hour.
-        let mut again = Mouth::dial(&one.manager, mouth.key).await;
+        // The peer is banned for an hour.
+        let mut again = ManualPeer::dial(&one.manager, mouth.key).await;
         assert_eq!(again.end().await, DisconnectReason::UselessPeer);
     }
     eventually("the end", || peers(&one.manager) == 0);
@@ -211,41 +218,43 @@ async fn breaches_end_the_connection_with_their_reason() {
 #[tokio::test]
 async fn who_does_not_answer_is_given_up() {
     let one = node(config());
-    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    let mut mouth = ManualPeer::peer(&one.manager, rlpx::random_key()).await;
     let handle = one.manager.peers();
     let id = id_of(&mouth.key);
     eventually("a peer", || peers(&one.manager) == 1);
     let timeout = RequestError::Timeout(Duration::from_millis(200));
     assert_eq!(handle.request(id, headers(2)).await, Err(timeout));
-    // An answer that comes too late is not held against it again.
-    let Message::Request(number, _) = mouth.hear().await else { panic!("no request") };
-    mouth.say(Message::Response(number, Response::Headers(vec![]))).await;
+    // A late answer is no offence.
+    let EthMessage::Request(number, _) = mouth.hear().await else { panic!("no request") };
+    mouth.say(EthMessage::Response(number, EthResponse::Headers(vec![]))).await;
     let (asked, answered) = tokio::join!(handle.request(id, headers(2)), async {
-        let Message::Request(number, request) = mouth.hear().await else { panic!("no request") };
+        let EthMessage::Request(number, request) = mouth.hear().await else { panic!("no request") };
         assert_eq!(request, headers(2));
-        mouth.say(Message::Response(number, Response::Headers(vec![Header::default()]))).await;
+        mouth
+            .say(EthMessage::Response(number, EthResponse::Headers(vec![Header::default()])))
+            .await;
     });
-    assert_eq!((asked, answered), (Ok(Response::Headers(vec![Header::default()])), ()));
+    assert_eq!((asked, answered), (Ok(EthResponse::Headers(vec![Header::default()])), ()));
     for _ in 0..3 {
-        // The last one finds it gone.
+        // The last request finds the peer disconnected.
         let failed = handle.request(id, headers(1)).await.unwrap_err();
-        assert!(failed == timeout || failed == RequestError::Gone, "{failed}");
+        assert!(failed == timeout || failed == RequestError::NotConnected, "{failed}");
     }
     assert_eq!(mouth.end().await, DisconnectReason::Timeout);
-    assert_eq!(handle.request(id, headers(1)).await, Err(RequestError::Gone));
+    assert_eq!(handle.request(id, headers(1)).await, Err(RequestError::NotConnected));
     assert_eq!(one.manager.stats().timeouts.load(Ordering::Relaxed), 4);
 }
 
 #[tokio::test]
 async fn who_answers_more_than_was_asked_is_disconnected() {
     let one = node(config());
-    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    let mut mouth = ManualPeer::peer(&one.manager, rlpx::random_key()).await;
     let handle = one.manager.peers();
     eventually("a peer", || peers(&one.manager) == 1);
     let (asked, ()) = tokio::join!(handle.request(id_of(&mouth.key), headers(1)), async {
-        let Message::Request(number, _) = mouth.hear().await else { panic!("no request") };
+        let EthMessage::Request(number, _) = mouth.hear().await else { panic!("no request") };
         let two = vec![Header::default(), Header::default()];
-        mouth.say(Message::Response(number, Response::Headers(two))).await;
+        mouth.say(EthMessage::Response(number, EthResponse::Headers(two))).await;
     });
     assert_eq!(asked, Err(RequestError::WrongAnswer));
     assert_eq!(mouth.end().await, DisconnectReason::SubprotocolError);
@@ -253,11 +262,11 @@ async fn who_answers_more_than_was_asked_is_disconnected() {
 
 #[tokio::test]
 async fn a_peer_has_sixteen_requests_at_most() {
-    let one = node(Config {
-        timing: Timing { request: Duration::from_secs(20), ..p2p::timing() },
+    let one = node(NetworkConfig {
+        timing: SessionTiming { request: Duration::from_secs(20), ..p2p::timing() },
         ..config()
     });
-    let mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    let mouth = ManualPeer::peer(&one.manager, rlpx::random_key()).await;
     let handle = one.manager.peers();
     eventually("a peer", || peers(&one.manager) == 1);
     let id = id_of(&mouth.key);
@@ -269,7 +278,7 @@ async fn a_peer_has_sixteen_requests_at_most() {
         .collect();
     tokio::task::yield_now().await;
     let busy = loop {
-        // Until all of them have been asked.
+        // Waits until all requests have arrived.
         match tokio::time::timeout(Duration::from_millis(20), handle.request(id, headers(1))).await
         {
             Ok(answer) => break answer,
@@ -280,35 +289,38 @@ async fn a_peer_has_sixteen_requests_at_most() {
     drop(mouth);
     for one in asked {
         let answer = one.await.unwrap();
-        assert!(matches!(answer, Err(RequestError::Gone | RequestError::Busy(_))), "{answer:?}");
+        assert!(
+            matches!(answer, Err(RequestError::NotConnected | RequestError::Busy(_))),
+            "{answer:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn liars_are_disconnected_and_the_honest_are_not() {
     let one = node(config());
-    let mut liar = Mouth::peer(&one.manager, rlpx::random_key()).await;
-    let mut honest = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    let mut liar = ManualPeer::peer(&one.manager, rlpx::random_key()).await;
+    let mut honest = ManualPeer::peer(&one.manager, rlpx::random_key()).await;
     eventually("both", || peers(&one.manager) == 2);
     let handle = one.manager.peers();
-    handle.report(id_of(&liar.key), Offence::WrongData);
+    handle.report(id_of(&liar.key), PeerOffence::WrongData);
     assert_eq!(liar.end().await, DisconnectReason::SubprotocolError);
-    honest.say(Message::Request(1, headers(1))).await;
-    assert!(matches!(honest.hear().await, Message::Response(1, _)));
+    honest.say(EthMessage::Request(1, headers(1))).await;
+    assert!(matches!(honest.hear().await, EthMessage::Response(1, _)));
     assert_eq!(one.manager.stats().banned.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
 async fn who_says_nothing_is_timed_out() {
-    let timing = Timing { idle: Duration::from_millis(150), ..p2p::timing() };
-    let one = node(Config { timing, ..config() });
-    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
-    // Pings come, and are not answered.
+    let timing = SessionTiming { idle: Duration::from_millis(150), ..p2p::timing() };
+    let one = node(NetworkConfig { timing, ..config() });
+    let mut mouth = ManualPeer::peer(&one.manager, rlpx::random_key()).await;
+    // Pings arrive, and are not answered.
     let raw = mouth.read().await.unwrap();
     assert_eq!(raw.id, rlpx::id::PING);
     assert_eq!(mouth.end().await, DisconnectReason::Timeout);
-    // And before there is a peer.
-    let mut silent = Mouth::dial(&one.manager, rlpx::random_key()).await;
+    // The same before hello and status.
+    let mut silent = ManualPeer::dial(&one.manager, rlpx::random_key()).await;
     assert_eq!(silent.end().await, DisconnectReason::Timeout);
 }
 
@@ -319,12 +331,12 @@ fn half_open_connections_keep_nobody_out_for_long() {
     let connect = || TcpStream::connect(address).unwrap();
     let mut silent: Vec<_> = (0..300).map(|_| connect()).collect();
     let stats = one.manager.stats();
-    // On a busy machine the first ones may have been given up before the last ones come.
+    // On a busy machine the first ones may have timed out before the last ones connect.
     eventually("throttling", || {
         silent.push(connect());
         stats.throttled.load(Ordering::Relaxed) > 0
     });
-    let two = node(Config { fixed: vec![enode(&one.manager)], ..config() });
+    let two = node(NetworkConfig { static_nodes: vec![enode(&one.manager)], ..config() });
     eventually("an honest peer", || peers(&two.manager) == 1);
     assert_eq!(one.manager.slots(), (1, 0));
     drop(silent);
@@ -333,10 +345,10 @@ fn half_open_connections_keep_nobody_out_for_long() {
 #[tokio::test]
 async fn a_node_that_is_stopped_says_so() {
     let one = node(config());
-    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    let mut mouth = ManualPeer::peer(&one.manager, rlpx::random_key()).await;
     eventually("a peer", || peers(&one.manager) == 1);
     let stopping = std::thread::spawn(move || {
-        one.manager.stop();
+        one.manager.disconnect_all();
         one
     });
     assert_eq!(mouth.end().await, DisconnectReason::Quitting);
@@ -349,56 +361,60 @@ async fn a_node_that_is_stopped_says_so() {
 fn a_port_that_is_taken_is_an_error_unless_another_will_do() {
     let one = node(config());
     let taken = one.manager.local_address();
-    let busy = Config { listen: taken, ..config() };
-    let error = retrie_network::peers::start(busy, std::sync::Arc::new(p2p::Headers));
+    let busy = NetworkConfig { listen: taken, ..config() };
+    let error = retrie_network::peers::start(busy, std::sync::Arc::new(p2p::HeaderResponder));
     assert!(error.unwrap_err().to_string().contains("127.0.0.1"));
-    let other = node(Config { listen: taken, any_port: true, ..config() });
+    let other = node(NetworkConfig { listen: taken, any_port: true, ..config() });
     assert_ne!(other.manager.local_address(), taken);
 }
 
-/// Times for a test in which answers wait on a busy machine.
-fn patient() -> Timing {
-    Timing { request: Duration::from_secs(30), idle: Duration::from_secs(60), ..p2p::timing() }
+/// Timeouts for a test in which answers wait on a busy machine.
+fn patient() -> SessionTiming {
+    SessionTiming {
+        request: Duration::from_secs(30),
+        idle: Duration::from_secs(60),
+        ..p2p::timing()
+    }
 }
 
-async fn pong(mouth: &mut Mouth) {
+async fn pong(mouth: &mut ManualPeer) {
     mouth.writer.write(rlpx::id::PING, &[0xc0]).await.unwrap();
     while mouth.read().await.unwrap().id != rlpx::id::PONG {}
 }
 
-/// Sessions waited for room for what they had read: then peers got no pongs, their answers were not read,
-/// and they were banned for it.
+/// Regression: sessions waited for room for gossip. Then peers got no pongs, their answers were not
+/// read, and they were banned for that.
 #[tokio::test]
 async fn gossip_that_is_not_looked_at_holds_up_neither_pings_nor_answers() {
-    let one = node(Config { timing: patient(), ..config() });
-    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    let one = node(NetworkConfig { timing: patient(), ..config() });
+    let mut mouth = ManualPeer::peer(&one.manager, rlpx::random_key()).await;
     eventually("a peer", || peers(&one.manager) == 1);
     for _ in 0..600 {
-        mouth.say(Message::Gossip(hashes(100))).await;
+        mouth.say(EthMessage::Gossip(hashes(100))).await;
     }
     pong(&mut mouth).await;
-    mouth.say(Message::Request(1, headers(1))).await;
-    assert!(matches!(mouth.hear().await, Message::Response(1, _)));
+    mouth.say(EthMessage::Request(1, headers(1))).await;
+    assert!(matches!(mouth.hear().await, EthMessage::Response(1, _)));
     let handle = one.manager.peers();
     let (asked, ()) = tokio::join!(handle.request(id_of(&mouth.key), headers(1)), async {
-        let Message::Request(number, _) = mouth.hear().await else { panic!("no request") };
-        mouth.say(Message::Response(number, Response::Headers(vec![]))).await;
+        let EthMessage::Request(number, _) = mouth.hear().await else { panic!("no request") };
+        mouth.say(EthMessage::Response(number, EthResponse::Headers(vec![]))).await;
     });
-    assert_eq!(asked, Ok(Response::Headers(vec![])));
+    assert_eq!(asked, Ok(EthResponse::Headers(vec![])));
     assert_eq!(one.manager.stats().timeouts.load(Ordering::Relaxed), 0);
 }
 
-/// Room was shared by all, first come first served.
+/// Regression: all peers shared the room, first come, first served.
 #[tokio::test]
 async fn no_peer_takes_the_room_of_another() {
-    let mut one = node(Config { timing: patient(), ..config() });
-    let mut flooder = Mouth::peer(&one.manager, rlpx::random_key()).await;
-    let mut honest = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    let mut one = node(NetworkConfig { timing: patient(), ..config() });
+    let mut flooder = ManualPeer::peer(&one.manager, rlpx::random_key()).await;
+    let mut honest = ManualPeer::peer(&one.manager, rlpx::random_key()).await;
     for _ in 0..20 {
-        flooder.say(Message::Gossip(hashes(10_000))).await;
+        flooder.say(EthMessage::Gossip(hashes(10_000))).await;
     }
     pong(&mut flooder).await;
-    honest.say(Message::Gossip(hashes(1))).await;
+    honest.say(EthMessage::Gossip(hashes(1))).await;
     pong(&mut honest).await;
     let mut heard = Vec::new();
     for _ in 0..2 {
@@ -409,56 +425,57 @@ async fn no_peer_takes_the_room_of_another() {
     assert_eq!(heard[0].0, id_of(&flooder.key));
 }
 
-/// Requests are answered once the sender is gone.
+/// Answers requests once the sender is dropped.
 #[derive(Debug)]
-struct Held(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
+struct HeldRequests(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
 
-impl Serve for Held {
-    fn answer(&self, _: &PeerInfo, request: Request) -> Response {
+impl EthRequestHandler for HeldRequests {
+    fn answer(&self, _: &PeerInfo, request: EthRequest) -> EthResponse {
         assert!(self.0.lock().unwrap().recv().is_err());
-        request.nothing()
+        request.empty_response()
     }
 }
 
-/// A session waited for the peer's requests to be answered, and so for those of all other peers.
+/// Regression: a session waited until its peer's requests were answered, and so for the requests of
+/// all other peers.
 #[tokio::test]
 async fn requests_that_wait_hold_up_nothing_else() {
     let (held, wait) = std::sync::mpsc::channel();
-    let config = Config { timing: patient(), ..config() };
-    let one = retrie_network::peers::start(config, Arc::new(Held(wait.into()))).unwrap();
-    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    let config = NetworkConfig { timing: patient(), ..config() };
+    let one = retrie_network::peers::start(config, Arc::new(HeldRequests(wait.into()))).unwrap();
+    let mut mouth = ManualPeer::peer(&one.manager, rlpx::random_key()).await;
     for number in 0..100 {
-        mouth.say(Message::Request(number, headers(1))).await;
+        mouth.say(EthMessage::Request(number, headers(1))).await;
     }
     pong(&mut mouth).await;
     let unserved = one.manager.stats().unserved.load(Ordering::Relaxed);
     assert!((100 - 33..=100 - 32).contains(&unserved), "{unserved}");
     drop(held);
     for _ in 0..100 - unserved {
-        assert!(matches!(mouth.hear().await, Message::Response(number, _) if number < 100));
+        assert!(matches!(mouth.hear().await, EthMessage::Response(number, _) if number < 100));
     }
-    mouth.say(Message::Request(100, headers(1))).await;
-    assert!(matches!(mouth.hear().await, Message::Response(100, _)));
+    mouth.say(EthMessage::Request(100, headers(1))).await;
+    assert!(matches!(mouth.hear().await, EthMessage::Response(100, _)));
 }
 
-/// A short request could be answered with 16 MiB by each peer.
+/// Regression: any peer could answer a short request with 16 MiB.
 #[tokio::test]
 async fn an_answer_longer_than_what_was_asked_for_is_not_read() {
-    let one = node(Config { timing: patient(), ..config() });
-    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    let one = node(NetworkConfig { timing: patient(), ..config() });
+    let mut mouth = ManualPeer::peer(&one.manager, rlpx::random_key()).await;
     eventually("a peer", || peers(&one.manager) == 1);
     let handle = one.manager.peers();
     let request = handle.request_within(id_of(&mouth.key), headers(9), 1_000);
     let (asked, ()) = tokio::join!(request, async {
-        let Message::Request(number, _) = mouth.hear().await else { panic!("no request") };
-        let long = Response::Headers(vec![Header::default(); 9]);
-        mouth.say(Message::Response(number, long)).await;
+        let EthMessage::Request(number, _) = mouth.hear().await else { panic!("no request") };
+        let long = EthResponse::Headers(vec![Header::default(); 9]);
+        mouth.say(EthMessage::Response(number, long)).await;
     });
-    assert_eq!(asked, Err(RequestError::Gone));
+    assert_eq!(asked, Err(RequestError::NotConnected));
     assert_eq!(mouth.end().await, DisconnectReason::ProtocolBreach);
 }
 
-/// Answers requests for parts of states once a gate is open for them, and counts the ones that wait.
+/// Answers `rchk` requests once a gate is open for the peer, and counts waiting ones.
 #[derive(Debug, Default)]
 struct GatedStates {
     waiting: AtomicUsize,
@@ -473,8 +490,8 @@ impl GatedStates {
     }
 }
 
-impl ServeStates for GatedStates {
-    fn answer(&self, peer: &PeerInfo, request: rchk::Request) -> rchk::Response {
+impl StateRequestHandler for GatedStates {
+    fn answer(&self, peer: &PeerInfo, request: rchk::RchkRequest) -> rchk::RchkResponse {
         if !peer.trusted {
             self.waiting.fetch_add(1, Ordering::Relaxed);
             let mut is_open = self.is_open.lock();
@@ -482,31 +499,31 @@ impl ServeStates for GatedStates {
                 self.opened.wait(&mut is_open);
             }
         }
-        request.answer(Err(rchk::Refusal::NoState))
+        request.answer(Err(rchk::RchkRefusal::NoState))
     }
 }
 
-async fn speak_rchk(manager: &Manager, key: SecretKey) -> Mouth {
-    let mut mouth = Mouth::dial(manager, key).await;
+async fn speak_rchk(manager: &NetworkManager, key: SecretKey) -> ManualPeer {
+    let mut mouth = ManualPeer::dial(manager, key).await;
     mouth.hello_as(&[("eth", 71), ("rchk", 1)]).await;
     mouth.status(|_| {}).await;
     mouth
 }
 
-async fn ask_for_state(mouth: &mut Mouth, number: u64) {
-    let request = rchk::Request::Codes(vec![B256::repeat_byte(1)]);
-    let (id, payload) = rchk::Message::Request(number, request).encode();
+async fn ask_for_state(mouth: &mut ManualPeer, number: u64) {
+    let request = rchk::RchkRequest::Codes(vec![B256::repeat_byte(1)]);
+    let (id, payload) = rchk::RchkMessage::Request(number, request).encode();
     mouth.writer.write(RCHK + id, &payload).await.unwrap();
 }
 
-/// The next message of `rchk`, or a message of `eth`.
-async fn hear_either(mouth: &mut Mouth) -> Result<rchk::Message, Message> {
+/// The next message of `rchk`, or else of `eth`.
+async fn hear_either(mouth: &mut ManualPeer) -> Result<rchk::RchkMessage, EthMessage> {
     loop {
         let raw = mouth.read().await.unwrap();
         match (raw.id.checked_sub(RCHK), raw.id.checked_sub(BASE_MESSAGES)) {
-            (Some(id), _) => return Ok(rchk::Message::decode(id, &raw.payload).unwrap()),
+            (Some(id), _) => return Ok(rchk::RchkMessage::decode(id, &raw.payload).unwrap()),
             (None, Some(id)) => {
-                return Err(Message::decode(eth::Version::Eth71, id, &raw.payload).unwrap());
+                return Err(EthMessage::decode(eth::EthVersion::Eth71, id, &raw.payload).unwrap());
             }
             (None, None) if raw.id == rlpx::id::PING => {
                 mouth.writer.write(rlpx::id::PONG, &[0xc0]).await.unwrap();
@@ -516,20 +533,21 @@ async fn hear_either(mouth: &mut Mouth) -> Result<rchk::Message, Message> {
     }
 }
 
-/// Requests for parts of states once took the threads of all others, and the place of the same peer's: an
-/// honest request for a header was answered after 374 s.
+/// Regression: `rchk` requests used the threads of all other requests, and the queue of the same
+/// peer: an honest request for a header was answered after 374 s.
 #[test]
 fn headers_are_served_while_requests_for_states_wait_and_strangers_keep_no_trusted_peer_waiting() {
     let gated = Arc::new(GatedStates::default());
-    let states = Some(gated.clone() as Arc<dyn ServeStates>);
+    let states = Some(gated.clone() as Arc<dyn StateRequestHandler>);
     let key = rlpx::random_key();
     let friend = Enode { id: id_of(&key), ip: Ipv4Addr::LOCALHOST.into(), tcp: 9, udp: 0 };
-    let timing = Timing { idle: Duration::from_secs(30), ..p2p::timing() };
-    let config = Config { states, trusted: vec![friend], max_inbound: 40, timing, ..config() };
+    let timing = SessionTiming { idle: Duration::from_secs(30), ..p2p::timing() };
+    let config =
+        NetworkConfig { states, trusted: vec![friend], max_inbound: 40, timing, ..config() };
     let one = node(config);
     let runtime = one.manager.runtime().clone();
     runtime.block_on(async {
-        // More of them than there are threads, each with more requests than may wait.
+        // More peers than there are threads, each with more requests than may wait.
         let mut hostile = Vec::new();
         for _ in 0..20 {
             let mut mouth = speak_rchk(&one.manager, rlpx::random_key()).await;
@@ -538,22 +556,23 @@ fn headers_are_served_while_requests_for_states_wait_and_strangers_keep_no_trust
             }
             hostile.push(mouth);
         }
-        let mut honest = Mouth::peer(&one.manager, rlpx::random_key()).await;
+        let mut honest = ManualPeer::peer(&one.manager, rlpx::random_key()).await;
         for number in 0..5 {
-            honest.say(Message::Request(number, headers(2))).await;
-            assert!(matches!(honest.hear().await, Message::Response(n, _) if n == number));
+            honest.say(EthMessage::Request(number, headers(2))).await;
+            assert!(matches!(honest.hear().await, EthMessage::Response(n, _) if n == number));
         }
-        // The same of one who asked for states; beyond the queue he is told that we are busy.
+        // The same from a peer that asked for states; requests beyond its queue are refused as
+        // busy.
         let mouth = &mut hostile[3];
-        mouth.say(Message::Request(99, headers(2))).await;
+        mouth.say(EthMessage::Request(99, headers(2))).await;
         let mut refused = 0;
         loop {
             match hear_either(mouth).await {
-                Err(Message::Response(99, Response::Headers(two))) => {
+                Err(EthMessage::Response(99, EthResponse::Headers(two))) => {
                     break assert_eq!(two.len(), 2);
                 }
-                Ok(rchk::Message::Response(_, answer)) => {
-                    assert_eq!(*answer.parts(), Err(rchk::Refusal::Busy));
+                Ok(rchk::RchkMessage::Response(_, answer)) => {
+                    assert_eq!(*answer.parts(), Err(rchk::RchkRefusal::Busy));
                     refused += 1;
                 }
                 Ok(other) => panic!("{other:?}"),
@@ -561,10 +580,10 @@ fn headers_are_served_while_requests_for_states_wait_and_strangers_keep_no_trust
             }
         }
         assert!((5..10).contains(&refused), "{refused} of 40 were refused");
-        // A trusted peer has permits of its own.
+        // Trusted peers have permits of their own.
         let mut trusted = speak_rchk(&one.manager, key).await;
         ask_for_state(&mut trusted, 7).await;
-        let answer = rchk::Response::Codes(Err(rchk::Refusal::NoState));
+        let answer = rchk::RchkResponse::Codes(Err(rchk::RchkRefusal::NoState));
         let heard = async {
             loop {
                 if let Ok(heard) = hear_either(&mut trusted).await {
@@ -572,9 +591,9 @@ fn headers_are_served_while_requests_for_states_wait_and_strangers_keep_no_trust
                 }
             }
         };
-        assert_eq!(heard.await, rchk::Message::Response(7, answer));
+        assert_eq!(heard.await, rchk::RchkMessage::Response(7, answer));
         assert_eq!(gated.waiting.load(Ordering::Relaxed), 2, "as many as there are permits");
-        // Then each is answered what waited, and was refused the rest.
+        // Then each peer gets answers to its waiting requests; the others were refused.
         gated.open();
         let mut answered = 0;
         while answered < 40 {
@@ -583,24 +602,24 @@ fn headers_are_served_while_requests_for_states_wait_and_strangers_keep_no_trust
     });
 }
 
-/// Every stranger once could have the node sort its state.
+/// Regression: any peer could make the node sort its state.
 #[test]
 fn rchk_is_spoken_with_peers_that_the_operator_has_named_and_with_no_other() {
-    let states = Some(Arc::new(GatedStates::default()) as Arc<dyn ServeStates>);
+    let states = Some(Arc::new(GatedStates::default()) as Arc<dyn StateRequestHandler>);
     let [trusted, fixed] = [rlpx::random_key(), rlpx::random_key()];
     let enode = |key| Enode { id: id_of(key), ip: Ipv4Addr::LOCALHOST.into(), tcp: 9, udp: 0 };
-    let config = Config {
+    let config = NetworkConfig {
         states,
-        states_for: StateAudience::Named,
+        state_audience: StateAudience::Named,
         trusted: vec![enode(&trusted)],
-        fixed: vec![enode(&fixed)],
+        static_nodes: vec![enode(&fixed)],
         ..config()
     };
     let one = node(config);
     let runtime = one.manager.runtime().clone();
     runtime.block_on(async {
         for (key, is_named) in [(trusted, true), (fixed, true), (rlpx::random_key(), false)] {
-            let mut mouth = Mouth::dial(&one.manager, key).await;
+            let mut mouth = ManualPeer::dial(&one.manager, key).await;
             let hello = mouth.hello_as(&[("eth", 71), ("rchk", 1)]).await;
             let offers = hello.capabilities.iter().any(|offered| offered.name == rchk::NAME);
             assert_eq!(offers, is_named);
@@ -613,57 +632,58 @@ fn rchk_is_spoken_with_peers_that_the_operator_has_named_and_with_no_other() {
     });
 }
 
-/// Ids of `rchk` follow those of eth/71.
+/// The ids of `rchk` follow those of eth/71.
 const RCHK: u8 = BASE_MESSAGES + 0x14;
 
 #[test]
 fn parts_of_states_are_asked_for_and_nothing_else_of_rchk_is_taken() {
-    let states = Some(Arc::new(retrie_network::serve::Nothing) as _);
-    let one = node(Config { states, ..config() });
+    let states = Some(Arc::new(retrie_network::serve::EmptyRequestHandler) as _);
+    let one = node(NetworkConfig { states, ..config() });
     let runtime = one.manager.runtime().clone();
-    let codes = |count| rchk::Request::Codes(vec![B256::repeat_byte(1); count]);
+    let codes = |count| rchk::RchkRequest::Codes(vec![B256::repeat_byte(1); count]);
     runtime.block_on(async {
         let speak = async || {
-            let mut mouth = Mouth::dial(&one.manager, rlpx::random_key()).await;
+            let mut mouth = ManualPeer::dial(&one.manager, rlpx::random_key()).await;
             mouth.hello_as(&[("eth", 71), ("rchk", 1), ("snap", 1)]).await;
             mouth.status(|_| {}).await;
             there(&one.manager, &mouth);
             mouth
         };
-        let say = async |mouth: &mut Mouth, message: rchk::Message| {
+        let say = async |mouth: &mut ManualPeer, message: rchk::RchkMessage| {
             let (id, payload) = message.encode();
             mouth.writer.write(RCHK + id, &payload).await.unwrap();
         };
-        let hear = async |mouth: &mut Mouth| loop {
+        let hear = async |mouth: &mut ManualPeer| loop {
             let raw = mouth.read().await.unwrap();
             if let Some(id) = raw.id.checked_sub(RCHK) {
-                return rchk::Message::decode(id, &raw.payload).unwrap();
+                return rchk::RchkMessage::decode(id, &raw.payload).unwrap();
             }
         };
-        // It is answered, and asked.
+        // The node answers requests, and sends its own.
         let mut mouth = speak().await;
-        say(&mut mouth, rchk::Message::Request(3, codes(2))).await;
-        let refused = rchk::Response::Codes(Err(rchk::Refusal::NoState));
-        assert_eq!(hear(&mut mouth).await, rchk::Message::Response(3, refused));
+        say(&mut mouth, rchk::RchkMessage::Request(3, codes(2))).await;
+        let refused = rchk::RchkResponse::Codes(Err(rchk::RchkRefusal::NoState));
+        assert_eq!(hear(&mut mouth).await, rchk::RchkMessage::Response(3, refused));
         let peers = one.manager.peers();
         let id = id_of(&mouth.key);
         assert!(peers.connected()[0].speaks_rchk);
         let asked = tokio::spawn(async move { peers.request_state(id, codes(1)).await });
-        let rchk::Message::Request(number, request) = hear(&mut mouth).await else { panic!() };
+        let rchk::RchkMessage::Request(number, request) = hear(&mut mouth).await else { panic!() };
         assert_eq!(request, codes(1));
-        let answer = rchk::Response::Codes(Ok(vec![None]));
-        say(&mut mouth, rchk::Message::Response(number, answer.clone())).await;
+        let answer = rchk::RchkResponse::Codes(Ok(vec![None]));
+        say(&mut mouth, rchk::RchkMessage::Response(number, answer.clone())).await;
         assert_eq!(asked.await.unwrap(), Ok(answer.clone()));
 
-        // What was not asked for, more than was asked for, and what is no message end it.
-        say(&mut mouth, rchk::Message::Response(number, answer)).await;
+        // An answer without a request, an answer with too many items, and an invalid message end
+        // the session.
+        say(&mut mouth, rchk::RchkMessage::Response(number, answer)).await;
         assert_eq!(mouth.end().await, DisconnectReason::ProtocolBreach);
         let mut mouth = speak().await;
         let (peers, id) = (one.manager.peers(), id_of(&mouth.key));
         let asked = tokio::spawn(async move { peers.request_state(id, codes(1)).await });
-        let rchk::Message::Request(number, _) = hear(&mut mouth).await else { panic!() };
-        let answer = rchk::Response::Codes(Ok(vec![None, None]));
-        say(&mut mouth, rchk::Message::Response(number, answer)).await;
+        let rchk::RchkMessage::Request(number, _) = hear(&mut mouth).await else { panic!() };
+        let answer = rchk::RchkResponse::Codes(Ok(vec![None, None]));
+        say(&mut mouth, rchk::RchkMessage::Response(number, answer)).await;
         assert_eq!(mouth.end().await, DisconnectReason::SubprotocolError);
         assert_eq!(asked.await.unwrap(), Err(RequestError::WrongAnswer));
         for (id, payload) in [(0x00, vec![0xc1, 9]), (0x02, vec![0x80]), (0x04, vec![0xc0])] {
@@ -674,12 +694,12 @@ fn parts_of_states_are_asked_for_and_nothing_else_of_rchk_is_taken() {
             assert!(breach.contains(&end), "{id}: {end:?}");
         }
 
-        // Nobody who does not offer it is asked, nor may speak it.
-        let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+        // A peer that does not offer `rchk` is not asked, and may not use it.
+        let mut mouth = ManualPeer::peer(&one.manager, rlpx::random_key()).await;
         there(&one.manager, &mouth);
         let (peers, id) = (one.manager.peers(), id_of(&mouth.key));
         assert_eq!(peers.request_state(id, codes(1)).await, Err(RequestError::NoStates));
-        say(&mut mouth, rchk::Message::Request(3, codes(2))).await;
+        say(&mut mouth, rchk::RchkMessage::Request(3, codes(2))).await;
         assert_eq!(mouth.end().await, DisconnectReason::ProtocolBreach);
     });
 }

@@ -4,7 +4,9 @@ use super::{effects::effects, pad::synthetic_hash};
 use crate::{
     ImportTimes, PipelineError,
     recover::recover_senders,
-    report::{Amplification, Breakdown, BundleOutcome, PartFigures, ReplayResult, peak_rss_bytes},
+    report::{
+        BundleOutcome, IoAmplification, PartFigures, ReplayResult, TimeBreakdown, peak_rss_bytes,
+    },
 };
 use alloy_consensus::{TxReceipt, proofs::calculate_receipt_root};
 use alloy_hardforks::EthereumHardforks;
@@ -19,8 +21,8 @@ use retrie_execution::{
 };
 use retrie_sources::{Bundle, BundleKind, PreState, WitnessBundle};
 use retrie_state::{
-    Account, At, BlockRef, Counts, DeltaBuilder, KvStore, PartialState, PartialTree, StateDelta,
-    StateKey, StateReader, StateStore, Value, encode_slot,
+    Account, BlockRef, CounterSnapshot, DeltaBuilder, KvStore, PartialState, PartialTree,
+    StateDelta, StateId, StateKey, StateReader, StateStore, StateValue, encode_slot,
 };
 use std::{
     collections::BTreeMap,
@@ -28,11 +30,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a replay of bundles needs beside the backend.
+/// Options of a replay of bundles.
 pub struct BundleReplayOptions<'a> {
     /// Rules of the chain.
     pub spec: Arc<ChainSpec>,
-    /// A backend that can open witnesses, to find the pre-state of a bundle that lists none.
+    /// A backend that opens witnesses, to find the pre-state of a bundle that lists none.
     pub witness_opener: Option<&'a dyn PartialState>,
 }
 
@@ -42,21 +44,21 @@ impl std::fmt::Debug for BundleReplayOptions<'_> {
     }
 }
 
-/// Replays bundles on one store and adds up what they cost.
+/// Replays bundles on one store and sums up what they cost.
 pub struct BundleReplay<'a> {
     options: &'a BundleReplayOptions<'a>,
     store: &'a StateStore,
     kv: &'a dyn KvStore,
     base: BlockRef,
     codes: CodeCache,
-    breakdown: Breakdown,
+    breakdown: TimeBreakdown,
     outcomes: Vec<BundleOutcome>,
-    /// Blocks that could not be executed, and why.
-    refused: Vec<(u64, String)>,
+    /// Blocks that could not be executed, and the errors.
+    failed: Vec<(u64, String)>,
     total: Duration,
     key_reads: u64,
     key_writes: u64,
-    counts: Counts,
+    counts: CounterSnapshot,
     root: B256,
 }
 
@@ -66,19 +68,19 @@ impl std::fmt::Debug for BundleReplay<'_> {
     }
 }
 
-/// What became of a bundle that came as a payload does ([`BundleReplay::run_live`]).
+/// The outcome of a bundle that was replayed as a payload ([`BundleReplay::run_live`]).
 #[derive(Clone, Copy, Debug)]
 pub struct LiveBundle<'a> {
-    /// Its checks. Its seconds are those until it was durable.
+    /// Its checks. Its seconds include the commit.
     pub outcome: &'a BundleOutcome,
-    /// Until it was known to be valid.
+    /// Time until the block was known to be valid.
     pub latency: Duration,
 }
 
 /// What a replay has counted so far.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayFigures {
-    /// Where the timed seconds went, sender recovery with execution, reads of the EVM with the
+    /// The timed seconds by kind of work. Sender recovery counts as execution, reads of the EVM as
     /// authentication.
     pub times: ImportTimes,
     /// Keys read by the EVM.
@@ -86,16 +88,16 @@ pub struct ReplayFigures {
     /// Keys changed.
     pub key_writes: u64,
     /// Work at the node interface.
-    pub counts: Counts,
+    pub counts: CounterSnapshot,
 }
 
-/// Where a bundle's blocks find code and ancestors.
-pub(super) struct Surroundings {
+/// Codes and ancestor hashes for the block of a bundle.
+pub(super) struct BundleContext {
     pub(super) codes: HashMap<B256, Bytes>,
     pub(super) hashes: HashMap<u64, B256>,
 }
 
-impl Surroundings {
+impl BundleContext {
     pub(super) fn of(bundle: &Bundle) -> Self {
         Self {
             codes: bundle.codes().into_iter().collect(),
@@ -105,7 +107,8 @@ impl Surroundings {
 }
 
 impl<'a> BundleReplay<'a> {
-    /// A replay on `store`, which is empty or holds a base state, over its own `kv`.
+    /// A replay on `store`, which is empty or holds a base state. `kv` is the key-value store below
+    /// it.
     ///
     /// # Errors
     /// If the base state of an empty store cannot be written.
@@ -131,22 +134,23 @@ impl<'a> BundleReplay<'a> {
             kv,
             base,
             codes: CodeCache::default(),
-            breakdown: Breakdown::default(),
+            breakdown: TimeBreakdown::default(),
             outcomes: Vec::new(),
-            refused: Vec::new(),
+            failed: Vec::new(),
             total: Duration::ZERO,
             key_reads: 0,
             key_writes: 0,
             counts: Default::default(),
-            root: store.root(At::Tip)?,
+            root: store.root(StateId::Tip)?,
         })
     }
 
     /// Replays one bundle.
     ///
     /// # Errors
-    /// When it cannot be executed at all, naming file and block ([`refuse`](Self::refuse) then lets one
-    /// go on); checks that do not hold are in the outcome.
+    /// If the bundle cannot be executed at all; the error names file and block. After
+    /// [`count_failed`](Self::count_failed) the replay can continue. Failed checks are no errors:
+    /// they are in the outcome.
     pub fn run(&mut self, bundle: &Bundle) -> Result<&BundleOutcome, PipelineError> {
         self.prepare_for(bundle);
         let outcome = self.run_bundle(bundle).map_err(|error| error.in_bundle(bundle))?;
@@ -154,52 +158,57 @@ impl<'a> BundleReplay<'a> {
         Ok(&self.outcomes[self.outcomes.len() - 1])
     }
 
-    /// Counts block `number` as failed, because its bundle could not be read or executed, and takes back
-    /// whatever is left of it, so that the next one finds the base state.
+    /// Counts block `number` as failed, because its bundle could not be read or executed, and
+    /// reverts what it has left, so that the next bundle finds the base state.
     ///
     /// # Errors
-    /// If it cannot be taken back: then it is the store that has failed.
-    pub fn refuse(&mut self, number: u64, error: &PipelineError) -> Result<(), PipelineError> {
+    /// If the revert fails: then the store has failed.
+    pub fn count_failed(
+        &mut self,
+        number: u64,
+        error: &PipelineError,
+    ) -> Result<(), PipelineError> {
         if self.store.tip().is_some_and(|tip| tip.block.number > self.base.number) {
-            self.take_back()?;
+            self.revert_to_base()?;
         }
-        self.refused.push((number, error.to_string()));
+        self.failed.push((number, error.to_string()));
         Ok(())
     }
 
-    fn take_back(&self) -> Result<(), PipelineError> {
+    fn revert_to_base(&self) -> Result<(), PipelineError> {
         let mut txn = self.kv.begin_write()?;
         let after = self.store.revert(self.base.number, &mut *txn)?;
         txn.commit()?;
         Ok(after.run()?)
     }
 
-    /// Replays one bundle as a node meets a payload: `receive` gives the block, its senders recovered,
-    /// of whatever it came as; then it is executed, proposed and checked, and only then committed. On
-    /// every backend the bundle is laid down as plain state; that is not timed, nor taking it back.
+    /// Replays one bundle as a node handles a payload: `receive` returns the block with its
+    /// senders, from whatever form it came in; then the block is executed, proposed and checked,
+    /// and only then committed. On every backend the pre-state is written as a plain state. Writing
+    /// it and reverting the block are not timed.
     ///
     /// # Errors
-    /// Those of [`run`](Self::run), and of `receive`.
+    /// Errors of [`run`](Self::run), and of `receive`.
     pub fn run_live(
         &mut self,
         bundle: &Bundle,
         receive: impl FnOnce() -> Result<RecoveredBlock, PipelineError>,
     ) -> Result<LiveBundle<'_>, PipelineError> {
         self.prepare_for(bundle);
-        let ran = self.run_on_store(bundle, &Surroundings::of(bundle), receive, true);
+        let ran = self.run_on_store(bundle, &BundleContext::of(bundle), receive, true);
         let (outcome, latency) = ran.map_err(|error| error.in_bundle(bundle))?;
         self.outcomes.push(outcome);
         Ok(LiveBundle { outcome: &self.outcomes[self.outcomes.len() - 1], latency })
     }
 
-    /// Does, untimed, what the first blocks of blobs would otherwise wait for. Others need not.
+    /// Loads, untimed, the trusted setup for which the first block with blobs would otherwise wait.
     fn prepare_for(&self, bundle: &Bundle) {
         if self.options.spec.is_cancun_active_at_timestamp(bundle.block.header.timestamp) {
             load_trusted_setup();
         }
     }
 
-    /// What it has counted so far.
+    /// The figures so far.
     pub fn figures(&self) -> ReplayFigures {
         let seconds = |seconds: f64| Duration::from_secs_f64(seconds.max(0.0));
         ReplayFigures {
@@ -216,7 +225,7 @@ impl<'a> BundleReplay<'a> {
     }
 
     fn run_bundle(&mut self, bundle: &Bundle) -> Result<BundleOutcome, PipelineError> {
-        let surroundings = Surroundings::of(bundle);
+        let surroundings = BundleContext::of(bundle);
         let partial = self.store.backend().partial_state();
         match (&bundle.kind, partial) {
             (BundleKind::Witness(witness), Some(opener)) => {
@@ -234,13 +243,13 @@ impl<'a> BundleReplay<'a> {
     pub fn result(mut self, disk_bytes: u64) -> ReplayResult {
         let seconds = self.total.as_secs_f64();
         self.breakdown.attribute_reads(self.counts.read_time);
-        self.breakdown.close(seconds);
+        self.breakdown.set_other(seconds);
         let sum = |field: fn(&BundleOutcome) -> u64| self.outcomes.iter().map(field).sum::<u64>();
         let (txs, gas) = (sum(|o| o.txs), sum(|o| o.gas));
         let rate = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
         let failed = self.outcomes.iter().filter(|o| !o.ok()).map(|o| (o.number, o.failure()));
-        let mut failed: Vec<_> = failed.chain(self.refused).collect();
-        // Stable: of one block the checks come first.
+        let mut failed: Vec<_> = failed.chain(self.failed).collect();
+        // The sort is stable: the checks of a block come first.
         failed.sort_by_key(|(number, _)| *number);
         let (failed_blocks, failures): (Vec<_>, Vec<_>) = failed.into_iter().unzip();
         ReplayResult {
@@ -258,7 +267,7 @@ impl<'a> BundleReplay<'a> {
             failures,
             root: self.root,
             breakdown: self.breakdown,
-            amplification: Amplification::new(&self.counts, self.key_reads, self.key_writes),
+            amplification: IoAmplification::new(&self.counts, self.key_reads, self.key_writes),
             disk_bytes,
             peak_rss_bytes: peak_rss_bytes(),
             part: Some(PartFigures {
@@ -271,13 +280,13 @@ impl<'a> BundleReplay<'a> {
         }
     }
 
-    /// Executes on the nodes of a witness alone.
+    /// Executes on the nodes of a witness only.
     fn run_on_witness(
         &mut self,
         bundle: &Bundle,
         witness: &WitnessBundle,
         opener: &dyn PartialState,
-        surroundings: &Surroundings,
+        surroundings: &BundleContext,
     ) -> Result<BundleOutcome, PipelineError> {
         let tree = opener.open_witness(witness.pre_state_root, &witness.state)?;
         let start = Instant::now();
@@ -301,31 +310,32 @@ impl<'a> BundleReplay<'a> {
                     Ok(())
                 },
             )?;
-            Breakdown::add(&mut self.breakdown.authentication, authentication);
+            TimeBreakdown::add(&mut self.breakdown.authentication, authentication);
             let execution = outcome.timing.execution().saturating_sub(authentication);
-            Breakdown::add(&mut self.breakdown.execution, execution);
+            TimeBreakdown::add(&mut self.breakdown.execution, execution);
             (outcome, Some(roots))
         } else {
             let outcome = execute_block(&spec, &block, self.input(&*tree, surroundings))?;
-            Breakdown::add(&mut self.breakdown.execution, outcome.timing.execution());
+            TimeBreakdown::add(&mut self.breakdown.execution, outcome.timing.execution());
             (outcome, None)
         };
-        Breakdown::add(&mut self.breakdown.authentication, outcome.timing.storage);
+        TimeBreakdown::add(&mut self.breakdown.authentication, outcome.timing.storage);
         let proposing = Instant::now();
         let post = tree.apply(&outcome.delta)?;
-        Breakdown::add(&mut self.breakdown.authentication, proposing.elapsed());
+        TimeBreakdown::add(&mut self.breakdown.authentication, proposing.elapsed());
         let seconds = self.stop(start);
         self.root = post.root();
         let root_ok = Some(post.root() == witness.post_state_root);
         Ok(self.check(bundle, &spec, header, &outcome, roots.as_deref(), root_ok, seconds))
     }
 
-    /// Lays the pre-state down on the base state, executes, proposes, commits, and takes it back. Says
-    /// after which time the commit began: the checks come before that, or untimed at the end.
+    /// Writes the pre-state on the base state, executes, proposes, commits, and reverts. Also
+    /// returns the time until the commit began. If `checks_first` is set, the checks are within
+    /// this time; otherwise they come untimed at the end.
     fn run_on_store(
         &mut self,
         bundle: &Bundle,
-        surroundings: &Surroundings,
+        surroundings: &BundleContext,
         receive: impl FnOnce() -> Result<RecoveredBlock, PipelineError>,
         checks_first: bool,
     ) -> Result<(BundleOutcome, Duration), PipelineError> {
@@ -337,16 +347,16 @@ impl<'a> BundleReplay<'a> {
         let block = self.received(receive)?;
         let header = block.header();
         let spec = self.options.spec.for_header(header);
-        let session = self.store.begin(At::Tip)?;
+        let session = self.store.begin(StateId::Tip)?;
         let reader = session.reader();
         let outcome = execute_block(&spec, &block, self.input(&reader, surroundings))?;
         drop(reader);
-        Breakdown::add(&mut self.breakdown.execution, outcome.timing.execution());
-        Breakdown::add(&mut self.breakdown.authentication, outcome.timing.storage);
+        TimeBreakdown::add(&mut self.breakdown.execution, outcome.timing.execution());
+        TimeBreakdown::add(&mut self.breakdown.authentication, outcome.timing.storage);
 
         let proposing = Instant::now();
         let proposal = session.finish(&outcome.delta)?;
-        Breakdown::add(&mut self.breakdown.authentication, proposing.elapsed());
+        TimeBreakdown::add(&mut self.breakdown.authentication, proposing.elapsed());
 
         let check =
             |replay: &mut Self| replay.check(bundle, &spec, header, &outcome, None, None, 0.0);
@@ -359,18 +369,18 @@ impl<'a> BundleReplay<'a> {
         let after = self.store.commit(std::slice::from_ref(&proposal), &mut *txn)?;
         txn.commit()?;
         after.run()?;
-        Breakdown::add(&mut self.breakdown.storage_io, committing.elapsed());
+        TimeBreakdown::add(&mut self.breakdown.storage_io, committing.elapsed());
         let seconds = self.stop(start);
 
         self.root = proposal.root();
         self.counts = &self.counts + &(&self.store.counts() - &counts);
-        self.take_back()?;
+        self.revert_to_base()?;
         let checked = checked.unwrap_or_else(|| check(self));
         Ok((BundleOutcome { seconds, ..checked }, latency))
     }
 
     fn commit(&self, what: &str, number: u64, delta: &StateDelta) -> Result<(), PipelineError> {
-        let proposal = self.store.begin(At::Tip)?.finish(delta)?;
+        let proposal = self.store.begin(StateId::Tip)?.finish(delta)?;
         self.store.seal(&proposal, synthetic_hash(what, number));
         let mut txn = self.kv.begin_write()?;
         let after = self.store.commit(&[proposal], &mut *txn)?;
@@ -384,14 +394,14 @@ impl<'a> BundleReplay<'a> {
     ) -> Result<RecoveredBlock, PipelineError> {
         let start = Instant::now();
         let block = receive()?;
-        Breakdown::add(&mut self.breakdown.execution, start.elapsed());
+        TimeBreakdown::add(&mut self.breakdown.execution, start.elapsed());
         Ok(block)
     }
 
     fn input<'b>(
         &'b self,
         state: &'b dyn StateReader,
-        surroundings: &'b Surroundings,
+        surroundings: &'b BundleContext,
     ) -> ExecutionInput<'b> {
         ExecutionInput::new(state, &surroundings.codes, &surroundings.hashes)
             .with_code_cache(&self.codes)
@@ -443,13 +453,13 @@ impl<'a> BundleReplay<'a> {
         }
     }
 
-    /// The delta that lays down what the bundle touches.
+    /// The delta from the base state to the bundle's pre-state.
     fn pre_state(&self, bundle: &Bundle) -> Result<StateDelta, PipelineError> {
         let wanted = match bundle.pre() {
             Some(pre) => flatten(pre),
             None => effects(bundle, self.options)?.pre,
         };
-        let reader = self.store.at(At::Tip)?;
+        let reader = self.store.at(StateId::Tip)?;
         let mut delta = DeltaBuilder::new();
         for (key, value) in wanted {
             delta.change(key, reader.get(&key)?, value);
@@ -458,13 +468,13 @@ impl<'a> BundleReplay<'a> {
     }
 }
 
-/// Whether the block's receipts hold a state root each (before EIP-658).
+/// Whether each receipt of the block holds a state root (before EIP-658).
 fn needs_intermediate_roots(spec: &ChainSpec, header: &Header) -> bool {
     !spec.is_byzantium_active_at_block(header.number) && header.gas_used > 0
 }
 
-/// A bundle's pre-state as keys and values. Slots of an absent account cannot be.
-pub(super) fn flatten(pre: &PreState) -> BTreeMap<StateKey, Option<Value>> {
+/// A bundle's pre-state as keys and values. Slots of an absent account are left out.
+pub(super) fn flatten(pre: &PreState) -> BTreeMap<StateKey, Option<StateValue>> {
     let mut values = BTreeMap::new();
     for (address, account) in pre {
         let Some(account) = account else {

@@ -1,6 +1,6 @@
-//! What the block of a bundle reads and writes, without a store.
+//! What the block of a bundle reads and writes; needs no store.
 
-use super::bundle::{BundleReplayOptions, Surroundings, flatten};
+use super::bundle::{BundleContext, BundleReplayOptions, flatten};
 use crate::{PipelineError, RootMismatch, outcome::validate_outcome, recover::recover_senders};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256};
@@ -10,27 +10,27 @@ use retrie_execution::{
     load_trusted_setup,
 };
 use retrie_sources::{Bundle, BundleKind};
-use retrie_state::{PartialTree, StateDelta, StateError, StateKey, StateReader, Value};
+use retrie_state::{PartialTree, StateDelta, StateError, StateKey, StateReader, StateValue};
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     sync::Arc,
 };
 
-/// What a block reads and writes.
+/// The reads and writes of a block.
 #[derive(Clone, Debug, Default)]
 pub struct BundleEffects {
-    /// The keys it touches, with their values before it: those of the bundle's `pre`, or what the
-    /// block reads. `None` is an absent key. Every written key is among them, and the account of
-    /// every slot.
-    pub pre: BTreeMap<StateKey, Option<Value>>,
-    /// What it writes, rewards, withdrawals and system calls included.
+    /// The keys that the block touches, with their values before it: the bundle's `pre`, or the
+    /// keys that the block reads. `None` is an absent key. Includes every written key, and the
+    /// account of every slot.
+    pub pre: BTreeMap<StateKey, Option<StateValue>>,
+    /// The writes, with rewards, withdrawals and system calls.
     pub delta: StateDelta,
 }
 
 /// Executes the block of a bundle on the state that the bundle lists, or on its witness.
 ///
 /// # Errors
-/// When it cannot be executed, naming file and block.
+/// If it cannot be executed. The error names file and block.
 pub fn bundle_effects(
     bundle: &Bundle,
     options: &BundleReplayOptions<'_>,
@@ -45,7 +45,7 @@ pub(super) fn effects(
 ) -> Result<BundleEffects, PipelineError> {
     let (mut pre, delta) = match (bundle.pre(), &bundle.kind) {
         (Some(pre), _) => {
-            let state = Listed(flatten(pre));
+            let state = ListedState(flatten(pre));
             let delta = execute(bundle, options, &state)?.1.delta;
             (state.0, delta)
         }
@@ -68,31 +68,31 @@ pub(super) fn effects(
         }
         (None, BundleKind::Prestate(_)) => return Err(PipelineError::MissingPreState),
     };
-    // What is written unread has its previous value in the delta.
+    // The delta has the previous values of keys that are written but not read.
     for change in delta.changes() {
         pre.entry(change.key).or_insert_with(|| change.previous.clone());
     }
     Ok(BundleEffects { pre, delta })
 }
 
-/// The block of a bundle, and what executing it gave.
+/// The block of a bundle, and the outcome of its execution.
 #[derive(Clone, Debug)]
 pub struct ExecutedBundle {
-    /// The block with the senders of its transactions. Without ommers where the bundle does not have
-    /// them.
+    /// The block with the senders of its transactions. It has no ommers if the bundle has none.
     pub block: RecoveredBlock,
     /// Receipts, changes and the rest.
     pub outcome: ExecutionOutcome,
-    /// The state root after each transaction, which receipts before Byzantium hold: of witnesses.
+    /// The state root after each transaction, which receipts before Byzantium hold. Only for
+    /// witness bundles.
     pub roots: Option<Vec<B256>>,
 }
 
-/// Executes the block of a bundle on its witness, or on the state that the bundle lists, and checks
-/// what that gives against the header: gas, receipts, bloom and requests, and of a witness the state
-/// root.
+/// Executes the block of a bundle on its witness, or on the state that the bundle lists. Checks the
+/// outcome against the header: gas, receipts, bloom and requests, and for a witness the state root.
 ///
 /// # Errors
-/// When it cannot be executed, or gives something else than the header says, naming file and block.
+/// If the block cannot be executed, or the outcome differs from the header. The error names file
+/// and block.
 pub fn execute_bundle(
     bundle: &Bundle,
     options: &BundleReplayOptions<'_>,
@@ -103,7 +103,7 @@ pub fn execute_bundle(
             .map_err(PipelineError::from)
             .and_then(|tree| on_witness(bundle, options, tree, witness.post_state_root)),
         (_, _, Some(pre)) => {
-            execute(bundle, options, &Listed(flatten(pre))).and_then(|(block, outcome)| {
+            execute(bundle, options, &ListedState(flatten(pre))).and_then(|(block, outcome)| {
                 checked(options, ExecutedBundle { block, outcome, roots: None })
             })
         }
@@ -118,7 +118,7 @@ fn on_witness(
     tree: Arc<dyn PartialTree>,
     post_state_root: B256,
 ) -> Result<ExecutedBundle, PipelineError> {
-    let surroundings = Surroundings::of(bundle);
+    let surroundings = BundleContext::of(bundle);
     let block = recover_senders(&options.spec, bundle.block.clone())?;
     let number = block.header().number;
     let spec = options.spec.for_header(block.header());
@@ -146,7 +146,7 @@ fn on_witness(
     checked(options, ExecutedBundle { block, outcome, roots })
 }
 
-/// What was executed, if it is what the header says.
+/// Returns the execution if its outcome matches the header.
 fn checked(
     options: &BundleReplayOptions<'_>,
     executed: ExecutedBundle,
@@ -158,13 +158,13 @@ fn checked(
     Ok(executed)
 }
 
-/// Executes the block of a bundle on `state`. Nothing is compared with its header.
+/// Executes the block of a bundle on `state`, without any check against its header.
 fn execute(
     bundle: &Bundle,
     options: &BundleReplayOptions<'_>,
     state: &dyn StateReader,
 ) -> Result<(RecoveredBlock, ExecutionOutcome), PipelineError> {
-    let surroundings = Surroundings::of(bundle);
+    let surroundings = BundleContext::of(bundle);
     let block = recover_senders(&options.spec, bundle.block.clone())?;
     let spec = options.spec.for_header(block.header());
     let input = ExecutionInput::new(state, &surroundings.codes, &surroundings.hashes);
@@ -172,18 +172,18 @@ fn execute(
     Ok((block, outcome))
 }
 
-/// A state of which some keys are listed; all others are absent.
-struct Listed(BTreeMap<StateKey, Option<Value>>);
+/// A state with the listed keys; all other keys are absent.
+struct ListedState(BTreeMap<StateKey, Option<StateValue>>);
 
-impl StateReader for Listed {
-    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+impl StateReader for ListedState {
+    fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
         Ok(self.0.get(key).cloned().flatten())
     }
 
-    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, StateValue)>, StateError> {
         let all = StateKey::Slot(*address, B256::ZERO)
             ..=StateKey::Slot(*address, B256::repeat_byte(0xff));
-        let slot = |(key, value): (&StateKey, &Option<Value>)| match key {
+        let slot = |(key, value): (&StateKey, &Option<StateValue>)| match key {
             StateKey::Slot(_, slot) => Some((*slot, value.clone()?)),
             StateKey::Account(_) => None,
         };

@@ -1,4 +1,4 @@
-//! Making bundles: a block of an archive node, with all the state it reads.
+//! Making bundles: a block of an archive node, with all the state that it reads.
 //!
 //! ```text
 //!  node --block--> execute over RemoteState --accesses--> prestate bundle --> proofs, if offered
@@ -6,11 +6,11 @@
 //!                                              encode, parse, replay offline --> file
 //! ```
 //!
-//! The accesses of the execution are complete by construction: whatever the EVM asked for is in the
-//! bundle. What the node says is believed only as far as it is checked: the bundle as read back from
-//! its JSON must replay to the header's gas, bloom, receipts and requests; and where the node gives
-//! proofs (`eth_getProof`), every account and slot must stand under the state root of the parent,
-//! so that even a wrong value that no check of the block would notice is found.
+//! The accesses are complete: the bundle has every key that the EVM asked for. The node is trusted
+//! only as far as it is checked. The bundle, as read back from its JSON, must replay to the
+//! header's gas, bloom, receipts and requests. If the node gives proofs (`eth_getProof`), every
+//! account and slot must be in the state with the parent's state root; this finds wrong values that
+//! no check of the block would notice.
 
 use super::{BundleReplay, BundleReplayOptions, remote::RemoteState};
 use crate::{PipelineError, recover::recover_senders};
@@ -26,7 +26,7 @@ use retrie_sources::{
 };
 use retrie_state::{
     Account, AnyBackend, MemoryStore, PartialState, StateDelta, StateKey, StateReader, StateStore,
-    StoreOptions, Value, decode_slot,
+    StateValue, StoreOptions, decode_slot,
 };
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -34,15 +34,15 @@ use std::{
     sync::Arc,
 };
 
-/// Makes bundles from one node.
+/// Makes bundles from the blocks of one node.
 pub struct BundleMaker<'a> {
     /// The node, an archive node of the same chain.
     pub client: &'a RpcClient,
     /// Rules of the chain.
     pub spec: Arc<ChainSpec>,
-    /// Any backend: bundles are replayed on it, in memory.
+    /// Any backend. Bundles are replayed on it, in memory.
     pub backend: Arc<dyn AnyBackend>,
-    /// A backend that opens witnesses, to check the node's proofs.
+    /// A backend that opens witnesses. It checks the node's proofs.
     pub opener: Option<&'a dyn PartialState>,
 }
 
@@ -55,26 +55,26 @@ impl std::fmt::Debug for BundleMaker<'_> {
     }
 }
 
-/// A bundle that replays.
+/// A bundle that was made and replays.
 #[derive(Debug)]
 pub struct MadeBundle {
     /// The bundle, as read from `json`.
     pub bundle: Bundle,
-    /// What belongs in its file.
+    /// The content of its file.
     pub json: Vec<u8>,
     /// Whether its state was proved under the parent's state root.
     pub proved: bool,
 }
 
-/// Most slots in one request for a proof.
+/// Slots in one proof request, at most.
 const SLOTS_PER_PROOF: usize = 256;
 
 impl BundleMaker<'_> {
-    /// Makes the bundle of a block, for `file`, which is not written.
+    /// Makes the bundle of a block, to be stored in `file`. Does not write the file.
     ///
     /// # Errors
-    /// If the node does not answer, lacks the state, or what it says does not fit together; names
-    /// node and block.
+    /// If the node does not answer, lacks the state, or its answers contradict each other. The
+    /// error names the node and the block.
     pub fn make(&self, number: u64, file: &Path) -> Result<MadeBundle, PipelineError> {
         let Some(parent) = number.checked_sub(1) else {
             return Err(PipelineError::GenesisBundle);
@@ -99,10 +99,10 @@ impl BundleMaker<'_> {
         })
     }
 
-    /// Whether a bundle replays, offline.
+    /// Replays a bundle offline.
     ///
     /// # Errors
-    /// [`PipelineError::Replay`] names the checks that do not hold.
+    /// [`PipelineError::Replay`] names the failed checks.
     pub fn check(&self, bundle: &Bundle) -> Result<(), PipelineError> {
         let kv = MemoryStore::new();
         let options = StoreOptions::default();
@@ -131,10 +131,10 @@ impl BundleMaker<'_> {
         let (values, proved) = loop {
             let values = self.execute(&spec, &block, &remote)?;
             match self.prove(header.number - 1, parent_root, &values)? {
-                Proof::None => break (values, false),
-                Proof::Holds => break (values, true),
-                // Each round knows more of them, and there are finitely many.
-                Proof::EmptyAccounts(addresses) => {
+                ProofCheck::None => break (values, false),
+                ProofCheck::Holds => break (values, true),
+                // This ends: each round adds at least one of finitely many accounts.
+                ProofCheck::EmptyAccounts(addresses) => {
                     for address in addresses {
                         let empty = Account::default().encode();
                         remote.know(StateKey::Account(address), Some(empty));
@@ -157,13 +157,13 @@ impl BundleMaker<'_> {
         Ok(MadeBundle { bundle, json, proved })
     }
 
-    /// Every key the block reads or writes, with its value before.
+    /// Every key that the block reads or writes, with its value before the block.
     fn execute(
         &self,
         spec: &ChainSpec,
         block: &RecoveredBlock,
         remote: &RemoteState<'_>,
-    ) -> Result<BTreeMap<StateKey, Option<Value>>, PipelineError> {
+    ) -> Result<BTreeMap<StateKey, Option<StateValue>>, PipelineError> {
         let recorder = AccessRecorder::new(remote);
         let input = ExecutionInput::new(&recorder, remote, remote);
         let failed = |error: PipelineError| match remote.take_failure() {
@@ -180,9 +180,9 @@ impl BundleMaker<'_> {
         &self,
         at: u64,
         root: B256,
-        values: &BTreeMap<StateKey, Option<Value>>,
-    ) -> Result<Proof, PipelineError> {
-        let Some(opener) = self.opener else { return Ok(Proof::None) };
+        values: &BTreeMap<StateKey, Option<StateValue>>,
+    ) -> Result<ProofCheck, PipelineError> {
+        let Some(opener) = self.opener else { return Ok(ProofCheck::None) };
         let mut slots: BTreeMap<Address, Vec<B256>> = BTreeMap::new();
         for key in values.keys() {
             let slots = slots.entry(*key.address()).or_default();
@@ -202,12 +202,12 @@ impl BundleMaker<'_> {
             Ok(nodes) => nodes,
             Err(error) if error.kind.is_refusal() => {
                 tracing::debug!("{error}; the state is checked by execution alone");
-                return Ok(Proof::None);
+                return Ok(ProofCheck::None);
             }
             Err(error) => return Err(error.into()),
         };
         if wanted.is_empty() {
-            return Ok(Proof::Holds);
+            return Ok(ProofCheck::Holds);
         }
         let lacking = |source| PipelineError::Proof { source: Box::new(source) };
         let tree = opener.open_witness(root, &nodes).map_err(lacking)?;
@@ -225,7 +225,11 @@ impl BundleMaker<'_> {
                 _ => return Err(PipelineError::NotProved { key: *key, root }),
             }
         }
-        Ok(if found_empty.is_empty() { Proof::Holds } else { Proof::EmptyAccounts(found_empty) })
+        Ok(if found_empty.is_empty() {
+            ProofCheck::Holds
+        } else {
+            ProofCheck::EmptyAccounts(found_empty)
+        })
     }
 
     fn error(&self, method: &'static str, block: u64, kind: RpcErrorKind) -> RpcError {
@@ -238,22 +242,22 @@ impl BundleMaker<'_> {
     }
 }
 
-/// What the node's proofs say.
-enum Proof {
-    /// It gives none.
+/// What the node's proofs show.
+enum ProofCheck {
+    /// The node gives no proofs.
     None,
-    /// All values are those under the root.
+    /// All values are in the state with this root.
     Holds,
-    /// These accounts exist, empty, which matters before EIP-161 and is all that differs.
+    /// All values but these accounts: they exist and are empty, which matters before EIP-161.
     EmptyAccounts(Vec<Address>),
 }
 
-/// The accesses with what is written unread, and with the account of each slot.
+/// The accesses, with the keys that are written but not read, and with the account of each slot.
 fn complete(
     accesses: RecordedAccesses,
     delta: &StateDelta,
     state: &dyn StateReader,
-) -> Result<BTreeMap<StateKey, Option<Value>>, retrie_state::StateError> {
+) -> Result<BTreeMap<StateKey, Option<StateValue>>, retrie_state::StateError> {
     let mut values = accesses.values;
     for change in delta.changes() {
         values.entry(change.key).or_insert_with(|| change.previous.clone());
@@ -268,8 +272,8 @@ fn complete(
     Ok(values)
 }
 
-/// Keys and values as a bundle lists them. Accounts come before their slots.
-fn pre_state(values: BTreeMap<StateKey, Option<Value>>) -> PreState {
+/// Keys and values in the form of a bundle. Accounts come before their slots.
+fn pre_state(values: BTreeMap<StateKey, Option<StateValue>>) -> PreState {
     let mut pre = PreState::new();
     for (key, value) in values {
         match key {

@@ -1,18 +1,19 @@
 //! Replay: real blocks on a fresh store of any backend, measured.
 //!
-//! A *bundle* is one block with the state it touches. It stands on a base state (empty, or padded
-//! with random accounts so that tries have mainnet's depth) and leaves nothing behind:
+//! A *bundle* is one block with the state that it touches. It is executed on a base state (empty,
+//! or padded with random accounts so that tries have mainnet's depth), which is restored
+//! afterwards:
 //!
 //! ```text
-//!  base (block 0) -- lay the pre-state down, untimed --> block 1 -- execute, propose, commit --> 2
-//!     ^----------------------------------- revert ----------------------------------------------'
+//!  base (block 0) -- write the pre-state, untimed --> block 1 -- execute, propose, commit --> 2
+//!     ^---------------------------------- revert -------------------------------------------'
 //! ```
 //!
-//! On a backend that opens partial states, a *witness* bundle is instead executed on exactly the
-//! nodes of its witness, and must reach the post-state root of its header.
+//! On a backend that opens partial states, a *witness* bundle is instead executed on the nodes of
+//! its witness only, and must reach the post-state root of its header.
 //!
-//! Bundles come from files, or are made from an archive node by [`BundleMaker`]. Many processes share a
-//! replay by [`Part`]s.
+//! Bundles come from files, or [`BundleMaker`] makes them from an archive node. Processes share a
+//! replay by [`PartSpec`]s.
 
 mod bundle;
 mod effects;
@@ -25,5 +26,5 @@ pub use crate::report::BundleOutcome;
 pub use bundle::{BundleReplay, BundleReplayOptions, LiveBundle, ReplayFigures};
 pub use effects::{BundleEffects, ExecutedBundle, bundle_effects, execute_bundle};
 pub use make::{BundleMaker, MadeBundle};
-pub use pad::{Padding, SLOTS_PER_CONTRACT};
-pub use part::{NamedBundle, Part, PartError, parse_blocks};
+pub use pad::{SLOTS_PER_CONTRACT, StatePadding};
+pub use part::{NamedBundle, PartError, PartSpec, parse_blocks};

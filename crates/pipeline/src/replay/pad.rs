@@ -2,35 +2,35 @@
 
 use alloy_primitives::{Address, B256, U256, keccak256};
 use rayon::prelude::*;
-use retrie_state::{Account, StateKey, Value, encode_slot};
+use retrie_state::{Account, StateKey, StateValue, encode_slot};
 
-/// How many slots a padded contract has.
+/// Slots of a padded contract.
 pub const SLOTS_PER_CONTRACT: u64 = 100;
 
-/// Random accounts and slots. The same numbers give the same ones.
+/// Random accounts and slots. Equal numbers give equal entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Padding {
-    /// Number of accounts; there are more if the slots need them.
+pub struct StatePadding {
+    /// Number of accounts. There are more if the slots need them.
     pub accounts: u64,
     /// Number of slots, [`SLOTS_PER_CONTRACT`] in each of the first accounts.
     pub slots: u64,
 }
 
-impl Padding {
-    /// Whether there is nothing to pad with.
+impl StatePadding {
+    /// Whether there are no accounts and slots.
     pub const fn is_none(&self) -> bool {
         self.accounts == 0 && self.slots == 0
     }
 
-    /// A name for what it holds, fit for a file name. The number at its end is the version of this
-    /// module's rules.
+    /// A name for these entries, usable in a file name. The number at its end is the version of
+    /// this module's rules.
     pub fn name(&self) -> String {
         format!("{}-accounts-{}-slots-v1", self.accounts, self.slots)
     }
 
-    /// Accounts of random addresses, balances and nonces, and slots of random keys and values,
+    /// Accounts with random addresses, balances and nonces, and slots with random keys and values,
     /// sorted by key.
-    pub fn entries(&self) -> Vec<(StateKey, Value)> {
+    pub fn entries(&self) -> Vec<(StateKey, StateValue)> {
         let accounts = self.accounts.max(self.slots.div_ceil(SLOTS_PER_CONTRACT));
         let mut entries: Vec<_> = (0..accounts).into_par_iter().map(account).collect();
         entries.par_extend((0..self.slots).into_par_iter().map(slot));
@@ -50,7 +50,7 @@ fn random(number: u64) -> B256 {
     keccak256(seed)
 }
 
-fn account(number: u64) -> (StateKey, Value) {
+fn account(number: u64) -> (StateKey, StateValue) {
     let random = random(number);
     let word =
         |at: usize| random[at..at + 8].iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
@@ -62,7 +62,7 @@ fn account(number: u64) -> (StateKey, Value) {
     (StateKey::Account(address(&random)), account.encode())
 }
 
-fn slot(number: u64) -> (StateKey, Value) {
+fn slot(number: u64) -> (StateKey, StateValue) {
     let contract = address(&random(number / SLOTS_PER_CONTRACT));
     let mut seed = *b"retrie padding slot ........";
     seed[20..].copy_from_slice(&number.to_be_bytes());
@@ -72,7 +72,7 @@ fn slot(number: u64) -> (StateKey, Value) {
     (StateKey::Slot(contract, key), encode_slot(value).unwrap_or_default())
 }
 
-/// A block hash for a block that stands outside every chain.
+/// A block hash for a block outside every chain.
 pub(crate) fn synthetic_hash(what: &str, number: u64) -> B256 {
     keccak256(format!("retrie {what} {number}"))
 }
@@ -85,21 +85,21 @@ mod tests {
 
     #[test]
     fn padding_is_sorted_unique_and_stable() {
-        let padding = Padding { accounts: 1000, slots: 0 };
+        let padding = StatePadding { accounts: 1000, slots: 0 };
         let accounts = padding.entries();
         assert_eq!(accounts.len(), 1000);
         assert!(accounts.windows(2).all(|pair| pair[0].0 < pair[1].0));
         assert_eq!(accounts, padding.entries());
         assert!(accounts.iter().all(|(_, value)| Account::decode(value).is_some()));
-        // Slots come on top of the same accounts.
-        let both = Padding { accounts: 1000, slots: 1250 }.entries();
+        // Slots are added to the same accounts.
+        let both = StatePadding { accounts: 1000, slots: 1250 }.entries();
         assert_eq!(both[..1000], accounts);
         assert_eq!(both.len(), 2250);
     }
 
     #[test]
     fn every_contract_exists_and_has_its_share_of_slots() {
-        let entries = Padding { accounts: 5, slots: 1250 }.entries();
+        let entries = StatePadding { accounts: 5, slots: 1250 }.entries();
         assert!(entries.windows(2).all(|pair| pair[0].0 < pair[1].0));
         let mut slots: BTreeMap<_, u64> = BTreeMap::new();
         for (key, value) in &entries {

@@ -1,13 +1,13 @@
-//! Parts of a replay: the same inputs cut into contiguous pieces, for as many processes or machines.
+//! Parts of a replay: the inputs are cut into contiguous pieces, for several processes or machines.
 //!
 //! ```text
 //!  inputs, sorted:   b b b b b b b b b b        blocks FROM..TO
 //!  parts of 4:      |1/4 |  2/4 | 3/4|  4/4 |   |  1/4  |  2/4  |  3/4  |  4/4  |
 //! ```
 //!
-//! A cut depends on the inputs and on the two numbers of the part alone, so whoever runs a part runs
-//! the same blocks. Parts follow on each other without gaps or overlaps, and their sizes differ by one
-//! at most; where there are more parts than inputs, some are empty.
+//! A cut depends only on the inputs and the two numbers of the part, so a part has the same blocks
+//! on every machine. Parts follow each other without gaps or overlaps, and their sizes differ by at
+//! most one. If there are more parts than inputs, some parts are empty.
 
 use alloy_primitives::{B256, Keccak256};
 use retrie_sources::BundleFile;
@@ -18,17 +18,17 @@ use std::{
     str::FromStr,
 };
 
-/// Why a text is no part, or no range of blocks.
+/// Why a text is not a part, or not a range of blocks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartError {
-    /// It is not two numbers.
+    /// The text is not two numbers.
     #[error("`{text}` is not a part such as 3/8: the third of eight")]
     Text {
         /// What was given.
         text: String,
     },
-    /// There is no such part.
+    /// The part's number is 0 or above the number of parts.
     #[error(
         "there is no part {index}/{count}: parts are numbered from 1/{count} to {count}/{count}"
     )]
@@ -38,16 +38,16 @@ pub enum PartError {
         /// Number of parts.
         count: u32,
     },
-    /// There are no parts.
+    /// The number of parts is 0.
     #[error("inputs cannot be cut into 0 parts")]
     Zero,
-    /// It is not two block numbers.
+    /// The text is not two block numbers.
     #[error("`{text}` is not a range of blocks such as 100..199: the first one and the last")]
     Blocks {
         /// What was given.
         text: String,
     },
-    /// The first block comes after the last.
+    /// The first block is above the last.
     #[error("blocks {from}..{to} are none: the first one is above the last")]
     Backwards {
         /// The first block.
@@ -57,19 +57,19 @@ pub enum PartError {
     },
 }
 
-/// A part, written `I/N`: the `I`th of `N`, from 1.
+/// A part of a replay, written `I/N`: the `I`th of `N`, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Part {
+pub struct PartSpec {
     index: u32,
     count: u32,
 }
 
-impl Part {
+impl PartSpec {
     /// Part `index` of `count`.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no such part.
     pub const fn new(index: u32, count: u32) -> Result<Self, PartError> {
         match (index, count) {
             (_, 0) => Err(PartError::Zero),
@@ -93,37 +93,38 @@ impl Part {
         self.count
     }
 
-    /// Whether it begins where the inputs begin.
+    /// Whether the part begins with the first input.
     pub const fn is_first(self) -> bool {
         self.index == 1
     }
 
-    /// Its share of `len` things, as places. `len` is at most 2^64, the number of block numbers.
+    /// The part's share of `len` inputs, as positions. `len` is at most 2^64, the number of block
+    /// numbers.
     pub const fn share(self, len: u128) -> Range<u128> {
         let (index, count) = (self.index as u128, self.count as u128);
         (len * (index - 1) / count)..(len * index / count)
     }
 
-    /// Its share of a list.
+    /// The part's share of a list.
     pub fn of_list<T>(self, list: &[T]) -> &[T] {
         let Range { start, end } = self.share(list.len() as u128);
         // Both are at most the length of the list.
         &list[start as usize..end as usize]
     }
 
-    /// Its share of a range of blocks, both ends included; `None` if it is empty.
+    /// The part's share of a range of blocks, both ends included; `None` if it is empty.
     pub fn of_blocks(self, blocks: &RangeInclusive<u64>) -> Option<RangeInclusive<u64>> {
         if blocks.is_empty() {
             return None;
         }
         let first = u128::from(*blocks.start());
         let Range { start, end } = self.share(u128::from(*blocks.end()) - first + 1);
-        // Both are places within the range, so block numbers of 64 bits.
+        // Both are positions within the range, so they fit 64 bits.
         (start < end).then(|| (first + start) as u64..=(first + end - 1) as u64)
     }
 }
 
-impl FromStr for Part {
+impl FromStr for PartSpec {
     type Err = PartError;
 
     fn from_str(text: &str) -> Result<Self, PartError> {
@@ -134,13 +135,13 @@ impl FromStr for Part {
     }
 }
 
-impl Display for Part {
+impl Display for PartSpec {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.index, self.count)
     }
 }
 
-impl TryFrom<String> for Part {
+impl TryFrom<String> for PartSpec {
     type Error = PartError;
 
     fn try_from(text: String) -> Result<Self, PartError> {
@@ -148,16 +149,16 @@ impl TryFrom<String> for Part {
     }
 }
 
-impl From<Part> for String {
-    fn from(part: Part) -> Self {
+impl From<PartSpec> for String {
+    fn from(part: PartSpec) -> Self {
         part.to_string()
     }
 }
 
-/// Reads `FROM..TO` or `FROM..=TO`: both ends belong to it.
+/// Reads `FROM..TO` or `FROM..=TO`. Both ends are included.
 ///
 /// # Errors
-/// If it is no range, or an empty one.
+/// If the text is not a range, or the range is empty.
 pub fn parse_blocks(text: &str) -> Result<RangeInclusive<u64>, PartError> {
     let wrong = || PartError::Blocks { text: text.into() };
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
@@ -166,12 +167,12 @@ pub fn parse_blocks(text: &str) -> Result<RangeInclusive<u64>, PartError> {
     if from > to { Err(PartError::Backwards { from, to }) } else { Ok(from..=to) }
 }
 
-/// Digits alone: `parse` would take a sign too.
+/// Digits only: `parse` would accept a sign.
 fn decimal(digits: &str) -> Option<u64> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// A bundle as all machines name it, wherever they keep it.
+/// A bundle, named in the same way on all machines, in whatever folder they keep it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NamedBundle {
     /// Number of its block.
@@ -181,12 +182,12 @@ pub struct NamedBundle {
 }
 
 impl NamedBundle {
-    /// The names of a run's bundles, in the order in which they are given.
+    /// The names of the bundles of a run, in the given order.
     pub fn all(bundles: &[BundleFile]) -> Vec<Self> {
         let text = |bundle: &BundleFile| bundle.path.display().to_string();
         let common = bundles.iter().map(text).reduce(|a, b| {
             let alike = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
-            // Never in the middle of a character: what differs may be its second byte.
+            // Cut at a character boundary: two characters may differ only in their second byte.
             (0..=alike).rev().find_map(|end| a.get(..end)).unwrap_or_default().to_owned()
         });
         let folder = common.and_then(|path| Some(path.rfind('/')? + 1)).unwrap_or(0);
@@ -198,8 +199,8 @@ impl NamedBundle {
         bundles.iter().map(named).collect()
     }
 
-    /// What stands for a list of bundles: keccak-256 over number (8 bytes, big endian), length of the
-    /// name (8 bytes, big endian) and name of each.
+    /// Digest of a list of bundles: keccak-256 over, for each bundle, its number (8 bytes, big
+    /// endian), the length of its name (8 bytes, big endian) and its name.
     pub fn digest<'a>(bundles: impl IntoIterator<Item = &'a Self>) -> B256 {
         let mut hasher = Keccak256::new();
         for Self { number, file } in bundles {
@@ -215,7 +216,7 @@ impl NamedBundle {
 mod tests {
     use super::*;
 
-    fn part(text: &str) -> Part {
+    fn part(text: &str) -> PartSpec {
         text.parse().unwrap()
     }
 
@@ -224,7 +225,7 @@ mod tests {
         for len in [0, 1, 2, 5, 68, 1000] {
             let list: Vec<_> = (0..len).collect();
             for count in [1, 2, 3, 7, 68, 69, 1001] {
-                let parts: Vec<_> = Part::all(count).map(|part| part.of_list(&list)).collect();
+                let parts: Vec<_> = PartSpec::all(count).map(|part| part.of_list(&list)).collect();
                 assert_eq!(parts.concat(), list, "{len} in {count}");
                 let sizes = || parts.iter().map(|part| part.len());
                 assert!(sizes().max().unwrap() - sizes().min().unwrap() <= 1, "{len} in {count}");
@@ -239,7 +240,7 @@ mod tests {
             for count in [1, 2, 3, 8, 21_000, 65_537] {
                 let mut next = u128::from(*blocks.start());
                 let mut sizes = Vec::new();
-                for part in Part::all(count) {
+                for part in PartSpec::all(count) {
                     let Some(blocks) = part.of_blocks(&blocks) else {
                         sizes.push(0);
                         continue;
@@ -267,15 +268,15 @@ mod tests {
             assert_eq!(part(text).to_string(), text);
             let json = format!("\"{text}\"");
             assert_eq!(serde_json::to_string(&part(text)).unwrap(), json);
-            assert_eq!(serde_json::from_str::<Part>(&json).unwrap(), part(text));
+            assert_eq!(serde_json::from_str::<PartSpec>(&json).unwrap(), part(text));
         }
         for wrong in ["", "/", "1", "1/", "/1", "+1/2", "1/2/3", "-1/2", "1/4294967296", "a/b"] {
-            assert!(matches!(wrong.parse::<Part>(), Err(PartError::Text { .. })), "{wrong}");
+            assert!(matches!(wrong.parse::<PartSpec>(), Err(PartError::Text { .. })), "{wrong}");
         }
-        assert_eq!("0/4".parse::<Part>(), Err(PartError::None { index: 0, count: 4 }));
-        assert_eq!("5/4".parse::<Part>(), Err(PartError::None { index: 5, count: 4 }));
-        assert_eq!("1/0".parse::<Part>(), Err(PartError::Zero));
-        assert!(serde_json::from_str::<Part>("\"5/4\"").is_err());
+        assert_eq!("0/4".parse::<PartSpec>(), Err(PartError::None { index: 0, count: 4 }));
+        assert_eq!("5/4".parse::<PartSpec>(), Err(PartError::None { index: 5, count: 4 }));
+        assert_eq!("1/0".parse::<PartSpec>(), Err(PartError::Zero));
+        assert!(serde_json::from_str::<PartSpec>("\"5/4\"").is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The state of one block as an RPC node tells it, fetched when it is first asked for.
+//! The state of one block of an RPC node, fetched on demand.
 
 use alloy_consensus::Transaction as _;
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, keccak256, map::HashMap};
@@ -6,28 +6,30 @@ use parking_lot::Mutex;
 use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_execution::{BlockHashes, CodeReader};
 use retrie_sources::{RpcClient, RpcError, rpc::RemoteAccount};
-use retrie_state::{Account, StateError, StateKey, StateReader, StoreError, Value, encode_slot};
+use retrie_state::{
+    Account, StateError, StateKey, StateReader, StateValue, StoreError, encode_slot,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// State after block `at`, codes, and hashes of ancestors, of an archive node. Each is asked for
+/// State after block `at`, codes, and hashes of ancestors, of an archive node. Each is fetched
 /// once.
 ///
-/// An account that has neither nonce, balance nor code counts as absent, as the node's answers do not
-/// tell the difference; see [`know`](Self::know). The storage of an account cannot be listed.
+/// An account without nonce, balance and code counts as absent, as the node's answers do not show
+/// the difference; see [`know`](Self::know). The storage of an account cannot be listed.
 #[derive(Debug)]
 pub(super) struct RemoteState<'a> {
     client: &'a RpcClient,
     at: u64,
-    known: Mutex<Known>,
+    known: Mutex<RemoteCache>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    values: HashMap<StateKey, Option<Value>>,
+struct RemoteCache {
+    values: HashMap<StateKey, Option<StateValue>>,
     codes: HashMap<B256, Bytes>,
-    /// Hashes of ancestors that were asked for.
+    /// Hashes of ancestors that were requested.
     hashes: BTreeMap<u64, B256>,
-    /// Hashes of ancestors from block `at` down, each out of the header of its child.
+    /// Hashes of ancestors from block `at` down, each taken from the header of its child.
     chain: Vec<B256>,
     codes_read: BTreeSet<B256>,
     failure: Option<RpcError>,
@@ -36,12 +38,12 @@ struct Known {
 impl<'a> RemoteState<'a> {
     /// The state after block `at`, whose hash is `hash`.
     pub(super) fn new(client: &'a RpcClient, at: u64, hash: B256) -> Self {
-        let known = Known { chain: vec![hash], ..Known::default() };
+        let known = RemoteCache { chain: vec![hash], ..RemoteCache::default() };
         Self { client, at, known: Mutex::new(known) }
     }
 
-    /// Fetches in few requests what the block will most likely read: what its transactions name, and
-    /// what the node says that each of them would touch.
+    /// Fetches in few requests what the block will most likely read: the keys that its transactions
+    /// name, and the keys that each of them would touch according to the node.
     pub(super) fn prefetch(&self, block: &RecoveredBlock) -> Result<(), RpcError> {
         let touched = self
             .client
@@ -67,19 +69,19 @@ impl<'a> RemoteState<'a> {
         self.fetch_slots(&slots.into_iter().collect::<Vec<_>>())
     }
 
-    /// From now on `key` has this value, whatever the node said.
-    pub(super) fn know(&self, key: StateKey, value: Option<Value>) {
+    /// Sets the value of `key`, whatever the node has answered.
+    pub(super) fn know(&self, key: StateKey, value: Option<StateValue>) {
         self.known.lock().values.insert(key, value);
     }
 
-    /// Why a read failed, if one did.
+    /// The error of the first failed read, if there is one.
     pub(super) fn take_failure(&self) -> Option<RpcError> {
         self.known.lock().failure.take()
     }
 
     /// Codes and ancestor hashes that were read.
     pub(super) fn into_read(self) -> (BTreeMap<B256, Bytes>, BTreeMap<u64, B256>) {
-        let Known { codes, hashes, codes_read, .. } = self.known.into_inner();
+        let RemoteCache { codes, hashes, codes_read, .. } = self.known.into_inner();
         let codes =
             codes_read.into_iter().filter_map(|hash| Some((hash, codes.get(&hash)?.clone())));
         (codes.collect(), hashes)
@@ -109,7 +111,7 @@ impl<'a> RemoteState<'a> {
         Ok(())
     }
 
-    /// Keeps the failure for whoever runs the EVM, which passes on only that there was one.
+    /// Keeps the error for the caller of the EVM, as the EVM returns only a state error.
     fn failed(&self, error: RpcError) -> StateError {
         let message = error.to_string();
         self.known.lock().failure.get_or_insert(error);
@@ -118,7 +120,7 @@ impl<'a> RemoteState<'a> {
 }
 
 impl StateReader for RemoteState<'_> {
-    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+    fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
         if let Some(value) = self.known.lock().values.get(key) {
             return Ok(value.clone());
         }
@@ -130,10 +132,10 @@ impl StateReader for RemoteState<'_> {
         Ok(self.known.lock().values.get(key).cloned().flatten())
     }
 
-    /// Asked for to see whether an account without nonce and code has storage (EIP-7610): a handful
-    /// on mainnet have, from before Spurious Dragon, and none is taken to be one of these. The
-    /// replay of the bundle would tell.
-    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+    /// Called to see whether an account without nonce and code has storage (EIP-7610). A handful of
+    /// such accounts exist on mainnet, from before Spurious Dragon; this method assumes that the
+    /// account is none of them. If it is one, the replay of the bundle fails.
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, StateValue)>, StateError> {
         let is_bare = |account: Account| account.nonce == 0 && account.code_hash == KECCAK256_EMPTY;
         if self.account(address)?.is_none_or(is_bare) {
             return Ok(Vec::new());
@@ -151,7 +153,7 @@ impl CodeReader for RemoteState<'_> {
 }
 
 impl BlockHashes for RemoteState<'_> {
-    /// Follows the headers down from block `at`, so that the node cannot make up a hash.
+    /// Follows the headers down from block `at`, so that the node cannot invent a hash.
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
         let Some(depth) = self.at.checked_sub(number) else { return Ok(None) };
         loop {

@@ -1,27 +1,27 @@
-//! What reports of parts say beside the figures, and what is said of merged ones.
+//! What reports of parts, and merged reports, have beside the figures.
 
-use crate::replay::{NamedBundle, Part};
+use crate::replay::{NamedBundle, PartSpec};
 use alloy_primitives::B256;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Which part of which replay a report is about. Reports in which `inputs`, `options`, the number of
-/// parts, the version and the backends are equal belong together.
+/// Which part of which replay a report is about. Reports belong together if `inputs`, `options`,
+/// the number of parts, the version and the backends are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplayPart {
     /// The part.
-    pub part: Part,
-    /// Name of the machine it was run on.
+    pub part: PartSpec,
+    /// Name of the machine that ran it.
     pub host: String,
-    /// All that is to be replayed, by all parts together.
+    /// The inputs of all parts together.
     pub inputs: PartInputs,
-    /// The flags that results depend on, by name.
+    /// The flags that the results depend on, by name.
     pub options: BTreeMap<String, String>,
-    /// What this part has to replay.
-    pub covered: Covered,
+    /// The inputs of this part.
+    pub covered: PartCoverage,
 }
 
-/// All that is to be replayed, by all parts together.
+/// The inputs of all parts of a replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum PartInputs {
@@ -29,12 +29,12 @@ pub enum PartInputs {
     Bundles {
         /// Hash of the chain's genesis.
         genesis: B256,
-        /// How many.
+        /// Number of bundles.
         count: u64,
-        /// Of all of them in order: [`NamedBundle::digest`].
+        /// Digest of all bundles in order: [`NamedBundle::digest`].
         digest: B256,
     },
-    /// A run of blocks of a chain.
+    /// Consecutive blocks of a chain.
     Blocks {
         /// Hash of the chain's genesis.
         genesis: B256,
@@ -45,13 +45,13 @@ pub enum PartInputs {
     },
 }
 
-/// What one part has to replay.
+/// The inputs of one part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Covered {
-    /// Nothing: there are more parts than inputs.
+pub enum PartCoverage {
+    /// None: there are more parts than inputs.
     Nothing,
-    /// A run of blocks.
+    /// Consecutive blocks.
     Blocks {
         /// First block.
         from: u64,
@@ -62,87 +62,87 @@ pub enum Covered {
     Bundles(Vec<NamedBundle>),
 }
 
-/// What a result has beside its figures where it is a part's, or merged from parts.
+/// What the result of a part, or a merged result, has beside its figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartFigures {
-    /// Keys read by the EVM, by which the amplification of reads is weighed.
+    /// Keys read by the EVM: the weight of the part's read amplification.
     pub key_reads: u64,
-    /// Keys changed, by which that of writes is weighed.
+    /// Keys changed: the weight of the part's write amplification.
     pub key_writes: u64,
-    /// Every block of which a check does not hold, or that could not be executed. Of a chain the first
-    /// one, at which a replay ends.
+    /// Every block with a failed check, or that could not be executed. The replay of a chain ends
+    /// at the first one.
     pub failed_blocks: Vec<u64>,
-    /// Of a chain: hash of the block before the first.
+    /// For a chain: hash of the block before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<B256>,
-    /// Of a chain: hash of the last block.
+    /// For a chain: hash of the last block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tip: Option<B256>,
 }
 
-/// Of which parts a report was merged.
+/// The parts from which a report was merged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Merged {
+pub struct MergeSummary {
     /// Number of parts.
     pub parts: u32,
-    /// Parts without a report, or whose run was stopped before its end.
-    pub missing: Vec<Part>,
-    /// Parts that were given more than once, with the same results; counted once.
-    pub repeated: Vec<Part>,
-    /// Who ran what.
-    pub runs: Vec<PartRun>,
-    /// How fast the machines were: one entry a backend.
-    pub spread: Vec<Spread>,
+    /// Parts without a report, or whose run was stopped.
+    pub missing: Vec<PartSpec>,
+    /// Parts that were given more than once, with the same results. They are counted once.
+    pub repeated: Vec<PartSpec>,
+    /// The machines that ran the parts.
+    pub runs: Vec<PartMachine>,
+    /// Speed of the machines: one entry per backend.
+    pub spread: Vec<MachineSpread>,
 }
 
-/// Who ran a part.
+/// The machine that ran a part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PartRun {
+pub struct PartMachine {
     /// The part.
-    pub part: Part,
+    pub part: PartSpec,
     /// Name of the machine.
     pub host: String,
     /// Processor, cores, memory.
     pub machine: String,
 }
 
-/// How fast a backend was on each machine.
+/// Speed of a backend on the machines.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
+pub struct MachineSpread {
     /// Backend name.
     pub backend: String,
-    /// Transactions a second of the slowest machine.
+    /// Transactions per second of the slowest machine.
     pub tps_min: f64,
-    /// Of the median one.
+    /// Transactions per second of the median machine.
     pub tps_median: f64,
-    /// Of the fastest one.
+    /// Transactions per second of the fastest machine.
     pub tps_max: f64,
-    /// Of all of them together, if each runs one part at a time.
+    /// Transactions per second of all machines together, if each runs one part at a time.
     pub tps_sum: f64,
     /// The machines, by name.
     pub machines: Vec<MachineRate>,
 }
 
-/// What one machine did on one backend.
+/// The work of one machine on one backend.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MachineRate {
     /// Its name.
     pub host: String,
     /// Processor, cores, memory.
     pub machine: String,
-    /// How many parts it ran.
+    /// Number of parts that it ran.
     pub parts: u64,
-    /// Transactions of these.
+    /// Transactions of these parts.
     pub txs: u64,
-    /// Their gas.
+    /// Gas of these parts.
     pub gas: u64,
-    /// Their timed seconds, added up.
+    /// Timed seconds of these parts, summed.
     pub seconds: f64,
-    /// Transactions a second.
+    /// Transactions per second.
     pub tps: f64,
 }
 
-/// The name of this machine, as the system knows it.
+/// The host name of this machine.
 pub fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match name.trim() {

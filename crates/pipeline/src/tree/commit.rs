@@ -1,37 +1,40 @@
 //! The thread that makes imported blocks durable while the next ones execute.
 
-use crate::{BlockWithReceipts, Chain, ExecutedBlock, PipelineError, Proposals, block::InnerBlock};
+use crate::{
+    BlockWithReceipts, ChainStore, ExecutedBlock, PipelineError, ProposalSet, block::InnerBlock,
+};
 use alloy_primitives::{B256, U256};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use retrie_db::{NewBlock, WriteTxn};
 use retrie_telemetry::Metrics;
 use std::{sync::Arc, time::Instant};
 
-/// Canonical blocks or runs, each the child of the one before, the first of the durable tip.
+/// Canonical blocks or batches, each the child of the one before. The first one is the child of the
+/// durable tip.
 #[derive(Debug)]
 pub(super) struct CommitJob {
     pub(super) blocks: Vec<Arc<ExecutedBlock>>,
-    /// Notes to be left with them.
-    pub(super) notes: Vec<Note>,
+    /// Notes to be written with the blocks.
+    pub(super) notes: Vec<NamedNote>,
 }
 
 /// Name and content.
-type Note = (&'static str, Vec<u8>);
+type NamedNote = (&'static str, Vec<u8>);
 
-type Outcome = Result<Vec<B256>, PipelineError>;
+type CommitOutcome = Result<Vec<B256>, PipelineError>;
 
-/// One commit at a time runs in the background; a second one waits for it.
+/// Handle of the commit thread. One commit runs in the background; the next one waits for it.
 #[derive(Debug)]
-pub(super) struct Committer<'a> {
-    chain: &'a Chain,
+pub(super) struct CommitThread<'a> {
+    chain: &'a ChainStore,
     jobs: Sender<CommitJob>,
-    outcomes: Receiver<Outcome>,
+    outcomes: Receiver<CommitOutcome>,
     running: bool,
 }
 
-impl<'a> Committer<'a> {
+impl<'a> CommitThread<'a> {
     pub(super) fn start<'scope>(
-        chain: &'a Chain,
+        chain: &'a ChainStore,
         metrics: Metrics,
         scope: &'scope std::thread::Scope<'scope, 'a>,
     ) -> Result<Self, PipelineError> {
@@ -59,28 +62,28 @@ impl<'a> Committer<'a> {
         Ok(Self { chain, jobs, outcomes, running: false })
     }
 
-    /// Starts a commit; waits for the one before and returns the hashes that it made durable.
-    pub(super) fn send(&mut self, job: CommitJob) -> Outcome {
+    /// Starts a commit. Waits for the commit before, and returns the hashes that it made durable.
+    pub(super) fn send(&mut self, job: CommitJob) -> CommitOutcome {
         let done = self.wait()?;
         self.jobs.send(job).map_err(|_| PipelineError::Thread { thread: "import-commit" })?;
         self.running = true;
         Ok(done)
     }
 
-    /// Whether a commit is under way, or its outcome not taken.
+    /// Whether a commit is running, or its outcome was not taken yet.
     pub(super) const fn is_running(&self) -> bool {
         self.running
     }
 
-    /// Waits for the running commit, if there is one.
-    pub(super) fn wait(&mut self) -> Outcome {
+    /// Waits for the running commit, if there is one. Returns the hashes that it made durable.
+    pub(super) fn wait(&mut self) -> CommitOutcome {
         if !std::mem::take(&mut self.running) {
             return Ok(Vec::new());
         }
         self.outcomes.recv().map_err(|_| PipelineError::Thread { thread: "import-commit" })?
     }
 
-    /// What the running commit has made durable, once it is done.
+    /// The hashes that the running commit made durable, once it is done.
     pub(super) fn poll(&mut self) -> Result<Option<Vec<B256>>, PipelineError> {
         if !self.running {
             return Ok(None);
@@ -94,22 +97,22 @@ impl<'a> Committer<'a> {
     }
 
     /// Stores blocks that are not canonical, at once: they are rare, and must not be lost when the
-    /// tree forgets them.
+    /// tree drops them.
     pub(super) fn side_blocks(&self, blocks: &[Arc<ExecutedBlock>]) -> Result<(), PipelineError> {
         if blocks.is_empty() {
             return Ok(());
         }
         let mut txn = self.chain.db.begin_write()?;
         for block in blocks {
-            write_block(self.chain, &mut txn, block, Place::Side)?;
+            write_block(self.chain, &mut txn, block, BranchKind::Side)?;
         }
         Ok(txn.commit()?)
     }
 
-    /// Leaves notes at once, if there are any.
+    /// Writes notes at once, if there are any.
     pub(super) fn notes(
         &self,
-        notes: impl ExactSizeIterator<Item = Note>,
+        notes: impl ExactSizeIterator<Item = NamedNote>,
     ) -> Result<(), PipelineError> {
         if notes.len() == 0 {
             return Ok(());
@@ -121,25 +124,25 @@ impl<'a> Committer<'a> {
         Ok(txn.commit()?)
     }
 
-    /// Takes the durable chain back to block `number`, and stores `side` blocks with it.
+    /// Reverts the durable chain to block `number`, and stores the blocks `side` with it.
     pub(super) fn revert(
         &self,
         number: u64,
         side: &[Arc<ExecutedBlock>],
     ) -> Result<(), PipelineError> {
         self.chain.revert_with(number, |txn| {
-            side.iter().try_for_each(|block| write_block(self.chain, txn, block, Place::Side))
+            side.iter().try_for_each(|block| write_block(self.chain, txn, block, BranchKind::Side))
         })
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum BranchKind {
     Canonical,
     Side,
 }
 
-fn commit(chain: &Chain, job: &CommitJob) -> Outcome {
+fn commit(chain: &ChainStore, job: &CommitJob) -> CommitOutcome {
     commit_blocks(chain, job).map_err(|source| PipelineError::Commit {
         first: job.blocks.first().map_or(0, |first| first.first().header().number),
         last: job.blocks.last().map_or(0, |last| last.block().header().number),
@@ -147,24 +150,24 @@ fn commit(chain: &Chain, job: &CommitJob) -> Outcome {
     })
 }
 
-fn commit_blocks(chain: &Chain, job: &CommitJob) -> Outcome {
+fn commit_blocks(chain: &ChainStore, job: &CommitJob) -> CommitOutcome {
     let CommitJob { blocks, notes } = job;
-    let proposals: Vec<Proposals> = blocks.iter().map(|block| block.states.clone()).collect();
+    let proposals: Vec<ProposalSet> = blocks.iter().map(|block| block.states.clone()).collect();
     chain.commit(&proposals, |txn| {
         for block in blocks {
-            write_block(chain, txn, block, Place::Canonical)?;
+            write_block(chain, txn, block, BranchKind::Canonical)?;
         }
         notes.iter().try_for_each(|(name, note)| Ok(txn.put_note(name, note)?))
     })?;
     Ok(blocks.iter().map(|block| block.block().hash()).collect())
 }
 
-/// Writes a block, and what was executed as one run with it.
+/// Writes a block, and the blocks that were executed in one batch with it.
 fn write_block(
-    chain: &Chain,
+    chain: &ChainStore,
     txn: &mut WriteTxn,
     block: &ExecutedBlock,
-    place: Place,
+    place: BranchKind,
 ) -> Result<(), PipelineError> {
     for InnerBlock { data, total_difficulty } in &block.inner {
         insert(txn, data, *total_difficulty, place)?;
@@ -184,12 +187,12 @@ fn insert(
     txn: &mut WriteTxn,
     data: &BlockWithReceipts,
     total_difficulty: U256,
-    place: Place,
+    place: BranchKind,
 ) -> Result<(), PipelineError> {
     let new = NewBlock::recovered(&data.block, Some(&data.receipts), total_difficulty);
     match place {
-        Place::Canonical => txn.insert_block(&new)?,
-        Place::Side => txn.insert_side_block(&new)?,
+        BranchKind::Canonical => txn.insert_block(&new)?,
+        BranchKind::Side => txn.insert_side_block(&new)?,
     }
     Ok(())
 }

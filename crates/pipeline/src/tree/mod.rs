@@ -1,58 +1,58 @@
-//! The tree: verified blocks above the durable chain, and which of them are canonical.
+//! The block tree: verified blocks above the durable chain, and which of them are canonical.
 //!
 //! ```text
-//!  block -> parent known? -> header against parent, ommers -> session on the parent -> execute
+//!  block -> parent known? -> header against parent, ommers -> sessions on the parent -> execute
 //!        -> receipts, bloom, gas | -> propose -> root -> a block of the tree, in memory
-//!  head  -> a way through the tree; its blocks are committed in batches, on the thread
+//!  head  -> a path through the tree; its blocks are committed in groups, on the thread
 //!           `import-commit`, while the next ones execute
 //! ```
 //!
-//! Every block is executed on its own parent, whatever branch that is on, as proposals cost nothing
-//! until they are committed. The two halves of a verification, up to the delta and from there on,
-//! follow each other for a block by itself; in a run of blocks the second halves are done beside
-//! the first halves of the next ones, on the thread `import-root` ([`ahead`]). Blocks far below the end of
-//! an import may be verified as [runs] with one root. Who decides which
-//! block is the head is the caller's business: the importer's fork choice, or a consensus client.
+//! Every block is executed on its own parent, on whatever branch, as proposals cost nothing until
+//! they are committed. A verification has two halves: the execution up to the delta, and the root
+//! task. For a block by itself they follow each other. In a stream of blocks, the root tasks run
+//! beside the execution of the next blocks, on the thread `import-root` ([`root_task`]). Blocks far
+//! below the end of an import may be verified in [batches](batch) with one root. The caller decides
+//! which block is the head: the importer's fork choice, or a consensus client.
 
-mod ahead;
+mod bal;
+mod batch;
 mod commit;
-mod hints;
-mod known;
-mod listed;
-mod runs;
+mod prefetch;
+mod root_hints;
+mod root_task;
 mod verify;
 
-use crate::{BlockWithReceipts, Chain, ExecutedBlock, PipelineError};
-use ahead::AheadOfRoots;
+use crate::{BlockWithReceipts, ChainStore, ExecutedBlock, PipelineError};
 use alloy_consensus::BlockHeader;
 use alloy_primitives::{B256, Bytes, map::HashMap};
-use commit::{CommitJob, Committer};
+use commit::{CommitJob, CommitThread};
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_consensus::ChainHead;
 use retrie_db::{ChainRead, ReadTxn};
 use retrie_execution::CodeCache;
 use retrie_state::{BlockRef, StateError};
 use retrie_telemetry::Metrics;
+use root_task::RootTaskQueue;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-pub use ahead::Settled;
-pub use known::COMING;
-pub(crate) use runs::RUN_BLOCKS;
+pub(crate) use batch::MAX_BATCH_BLOCKS;
+pub use prefetch::PREFETCH_BLOCKS;
+pub use root_task::AheadOutcome;
 
 /// The highest canonical block, and the chain that ends with it.
 #[derive(Clone, Debug)]
-pub struct Head {
+pub struct CanonicalHead {
     /// Its header.
     pub header: SealedHeader,
     /// Its height and total difficulty.
     pub chain: ChainHead,
 }
 
-impl Head {
-    fn durable(chain: &Chain, read: &ReadTxn) -> Result<Self, PipelineError> {
+impl CanonicalHead {
+    fn durable(chain: &ChainStore, read: &ReadTxn) -> Result<Self, PipelineError> {
         let tip = chain.tip()?;
         let header = read
             .header(&tip.hash)?
@@ -66,25 +66,25 @@ impl Head {
         Ok(Self { header: SealedHeader::new(header, tip.hash), chain })
     }
 
-    /// Number and hash.
+    /// Its number and hash.
     pub fn block(&self) -> BlockRef {
         BlockRef::new(self.header.number, self.header.hash())
     }
 }
 
-/// What a new head changed.
+/// The changes that a new head has made.
 #[derive(Clone, Debug)]
 pub struct HeadChange {
     /// The new head.
     pub head: SealedHeader,
-    /// The last block that both chains share.
+    /// Number of the last block that both chains share.
     pub ancestor: u64,
-    /// Blocks that are canonical no longer, in ascending order.
+    /// Blocks that are no longer canonical, in ascending order.
     pub reverted: Vec<BlockWithReceipts>,
-    /// Blocks that are now, in ascending order; none if the head went back.
+    /// Blocks that are now canonical, in ascending order; none if the head went back.
     pub committed: Vec<BlockWithReceipts>,
-    /// Whether the reverted blocks were dropped by whoever runs the node: nobody wants their
-    /// transactions again.
+    /// Whether the operator dropped the reverted blocks. Their transactions do not return to the
+    /// pool then.
     pub is_dropped: bool,
 }
 
@@ -95,18 +95,18 @@ pub struct ImportTimes {
     pub execution: Duration,
     /// State reads of the EVM.
     pub reads: Duration,
-    /// Roots and writes, as far as anybody waited for them.
+    /// Roots and proposals, as far as the importing thread waited for them.
     pub authentication: Duration,
-    /// The rest of that time: roots and writes while other blocks were executed.
+    /// The rest of this time: root tasks that ran while other blocks were executed.
     pub roots_aside: Duration,
-    /// Commits, as far as anybody waited for them.
+    /// Commits, as far as the importing thread waited for them.
     pub commit_wait: Duration,
     /// Sender recovery and checks, on other threads.
     pub prepare: Duration,
 }
 
-/// What was verified since the tree was made, without what was lost again. The metrics of blocks,
-/// transactions, gas and seconds are counted beside these, and nowhere else.
+/// What was verified since the tree was made, without blocks that were lost again. The metrics of
+/// blocks, transactions, gas and seconds are counted at the same places, and nowhere else.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TreeCounts {
     pub(crate) blocks: u64,
@@ -117,18 +117,18 @@ pub(crate) struct TreeCounts {
     pub(crate) roots_checked: u64,
 }
 
-/// Canonical blocks, and runs, that no commit has been given yet.
+/// Canonical blocks, and batches, that were not given to a commit yet.
 #[derive(Debug)]
-struct Pending {
+struct PendingBlocks {
     blocks: Vec<Arc<ExecutedBlock>>,
-    /// How many blocks that are.
+    /// Number of these blocks, with all blocks of batches.
     count: usize,
     rows: usize,
     bytes: usize,
     since: Instant,
 }
 
-impl Pending {
+impl PendingBlocks {
     const fn new(since: Instant) -> Self {
         Self { blocks: Vec::new(), count: 0, rows: 0, bytes: 0, since }
     }
@@ -137,17 +137,17 @@ impl Pending {
         if self.blocks.is_empty() {
             self.since = Instant::now();
         }
-        self.count += block.run_len();
+        self.count += block.batch_len();
         self.rows += block.states.rows();
         self.bytes += block.bytes();
         self.blocks.push(block);
     }
 
-    /// Takes the blocks from the `at`-th on.
+    /// Takes the entries from index `at` on.
     fn split_off(&mut self, at: usize) -> Vec<Arc<ExecutedBlock>> {
         let blocks = self.blocks.split_off(at);
         for block in &blocks {
-            self.count -= block.run_len();
+            self.count -= block.batch_len();
             self.rows -= block.states.rows();
             self.bytes -= block.bytes();
         }
@@ -155,9 +155,9 @@ impl Pending {
     }
 }
 
-/// When canonical blocks are handed to a commit.
+/// When canonical blocks are given to a commit.
 #[derive(Clone, Copy, Debug)]
-pub struct BatchLimits {
+pub struct CommitLimits {
     /// Once there are this many ...
     pub blocks: usize,
     /// ... or they write this many rows of state ...
@@ -168,54 +168,53 @@ pub struct BatchLimits {
     pub time: Duration,
 }
 
-/// Verified blocks above the durable tip of one [`Chain`], and a head among them.
-pub struct Tree<'a> {
-    pub(crate) chain: &'a Chain,
-    /// Receipts before Byzantium are checked with a proposal per transaction.
+/// Verified blocks above the durable tip of one [`ChainStore`], and a head among them.
+pub struct BlockTree<'a> {
+    pub(crate) chain: &'a ChainStore,
+    /// Whether receipts before Byzantium are checked, with a proposal per transaction.
     intermediate_roots: bool,
-    /// Threads that execute transactions, where a block's access list is known.
+    /// Threads that execute transactions of blocks with a BAL.
     execution_threads: usize,
     pub(crate) metrics: Metrics,
     codes: Arc<CodeCache>,
-    /// Blocks that are not durable yet, and side blocks not too far below the durable tip. Of a run the
-    /// last one, which is canonical.
+    /// Blocks that are not durable yet, and side blocks not too far below the durable tip. Of a
+    /// batch only the last block; it is canonical.
     blocks: HashMap<B256, Arc<ExecutedBlock>>,
-    /// The others of these runs.
-    in_runs: HashMap<B256, Arc<RecoveredBlock>>,
-    /// Codes that these have created.
+    /// The other blocks of these batches.
+    batch_blocks: HashMap<B256, Arc<RecoveredBlock>>,
+    /// Codes that the blocks of the tree have created.
     block_codes: HashMap<B256, Bytes>,
-    /// Canonical blocks that the commit under way makes durable.
+    /// Canonical blocks of the running commit.
     in_flight: Vec<Arc<ExecutedBlock>>,
-    /// Canonical blocks above those.
-    pending: Pending,
-    /// To be left in the database with the next commit.
+    /// Canonical blocks above these.
+    pending: PendingBlocks,
+    /// Notes to be written with the next commit.
     notes: HashMap<&'static str, Vec<u8>>,
-    committer: Committer<'a>,
-    /// Executed blocks that are not in the tree, as their roots are not known.
-    ahead: AheadOfRoots<'a>,
-    /// Blocks that wait, and whose keys are read.
-    coming: known::Coming,
-    head: Head,
+    committer: CommitThread<'a>,
+    /// Executed blocks that are not in the tree yet, as their roots are not known.
+    ahead: RootTaskQueue<'a>,
+    /// Blocks whose keys are prefetched before they are executed.
+    prefetched: prefetch::PrefetchedBlocks,
+    head: CanonicalHead,
     pub(crate) read: ReadTxn,
     pub(crate) times: ImportTimes,
     pub(crate) counts: TreeCounts,
 }
 
-impl std::fmt::Debug for Tree<'_> {
+impl std::fmt::Debug for BlockTree<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tree").field("head", &self.head).finish_non_exhaustive()
     }
 }
 
-impl<'a> Tree<'a> {
-    /// A tree on the durable head of `chain`. Commits, and roots of blocks ahead, run on threads of
-    /// `scope`.
+impl<'a> BlockTree<'a> {
+    /// A tree on the durable head of `chain`. Commits, and the roots of blocks ahead, run on
+    /// threads of `scope`.
     ///
     /// # Errors
-    /// [`PipelineError::NoHeaderRoot`] if `intermediate_roots` are asked for and nobody computes
-    /// them.
+    /// [`PipelineError::NoHeaderRoot`] if `intermediate_roots` is set and no store computes them.
     pub fn new<'scope>(
-        chain: &'a Chain,
+        chain: &'a ChainStore,
         intermediate_roots: bool,
         codes: Arc<CodeCache>,
         metrics: Metrics,
@@ -226,24 +225,24 @@ impl<'a> Tree<'a> {
             return Err(PipelineError::NoHeaderRoot { backend: own.identity().name });
         }
         let read = chain.db.begin_read()?;
-        let head = Head::durable(chain, &read)?;
+        let head = CanonicalHead::durable(chain, &read)?;
         metrics.head.set(head.chain.number as i64);
         metrics.durable.set(head.chain.number as i64);
         Ok(Self {
             chain,
             intermediate_roots,
             execution_threads: 0,
-            committer: Committer::start(chain, metrics.clone(), scope)?,
-            ahead: AheadOfRoots::start(chain, scope)?,
+            committer: CommitThread::start(chain, metrics.clone(), scope)?,
+            ahead: RootTaskQueue::start(chain, scope)?,
             metrics,
             codes,
             blocks: HashMap::default(),
-            in_runs: HashMap::default(),
+            batch_blocks: HashMap::default(),
             block_codes: HashMap::default(),
             in_flight: Vec::new(),
-            pending: Pending::new(Instant::now()),
+            pending: PendingBlocks::new(Instant::now()),
             notes: HashMap::default(),
-            coming: known::Coming::new(),
+            prefetched: prefetch::PrefetchedBlocks::new(),
             head,
             read,
             times: ImportTimes::default(),
@@ -251,14 +250,14 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// From now on transactions of blocks that come with their access lists (EIP-7928) are executed on
-    /// so many threads in parallel. None at first.
+    /// From now on, transactions of blocks that come with a BAL (EIP-7928) are executed on
+    /// `threads` threads. 0 at first.
     pub const fn execute_on(&mut self, threads: usize) {
         self.execution_threads = threads;
     }
 
     /// The head.
-    pub const fn head(&self) -> &Head {
+    pub const fn head(&self) -> &CanonicalHead {
         &self.head
     }
 
@@ -272,12 +271,12 @@ impl<'a> Tree<'a> {
         self.blocks.values()
     }
 
-    /// Canonical blocks that are not durable as far as this tree knows, in ascending order.
+    /// Canonical blocks that are not durable, as far as this tree knows, in ascending order.
     pub fn canonical(&self) -> impl Iterator<Item = &Arc<ExecutedBlock>> {
         self.in_flight.iter().chain(&self.pending.blocks)
     }
 
-    /// Canonical blocks that no commit has been given yet.
+    /// Number of canonical blocks and batches that were not given to a commit yet.
     pub fn pending(&self) -> usize {
         self.pending.blocks.len()
     }
@@ -305,46 +304,47 @@ impl<'a> Tree<'a> {
         Ok(self.read.header(hash)?.map(|header| SealedHeader::new(header, *hash)))
     }
 
-    /// A block that is not durable, in a run or not.
+    /// A block that is not durable, within a batch or not.
     fn block(&self, hash: &B256) -> Option<&RecoveredBlock> {
-        let in_run = || self.in_runs.get(hash).map(|block| &**block);
+        let in_run = || self.batch_blocks.get(hash).map(|block| &**block);
         self.blocks.get(hash).map(|block| block.block()).or_else(in_run)
     }
 
-    /// Puts a block into the tree that was verified elsewhere: one that was built here.
+    /// Adds a block that was verified elsewhere: a block that was built here.
     pub fn add(&mut self, block: Arc<ExecutedBlock>) -> Arc<ExecutedBlock> {
         let inner = block.inner.iter().map(|inner| &inner.data.block);
-        self.in_runs.extend(inner.map(|block| (block.hash(), block.clone())));
+        self.batch_blocks.extend(inner.map(|block| (block.hash(), block.clone())));
         self.block_codes.extend(block.codes.iter().cloned());
         self.blocks.insert(block.block().hash(), block.clone());
         block
     }
 
-    /// Makes `block`, a child of the head that is in the tree, the head.
+    /// Makes `block` the head. It must be in the tree, and a child of the head.
     pub(crate) fn extend(&mut self, block: Arc<ExecutedBlock>) {
-        self.head = Head { header: block.block().clone_sealed_header(), chain: block.chain };
+        self.head =
+            CanonicalHead { header: block.block().clone_sealed_header(), chain: block.chain };
         self.metrics.head.set(self.head.chain.number as i64);
         self.pending.push(block);
     }
 
-    /// Makes a known block the head. What was canonical above the ancestor of both becomes side
-    /// blocks, which are stored. No change if the block is the head already.
+    /// Makes a known block the head. Blocks above the common ancestor that were canonical become
+    /// side blocks, which are stored. No change if the block is the head already.
     ///
     /// # Errors
-    /// [`StateError::BeyondRetention`] if the ancestor lies too far below the durable tip, before
-    /// anything is changed.
+    /// [`StateError::BeyondRetention`] if the ancestor lies too far below the durable tip; nothing
+    /// is changed then.
     pub fn set_head(&mut self, hash: B256) -> Result<Option<HeadChange>, PipelineError> {
         if self.head.header.hash() == hash {
             return Ok(None);
         }
-        self.flush_runs()?;
+        self.flush_batches()?;
         let header = self.header(&hash)?.ok_or(StateError::UnknownBlock { hash })?;
         self.restore_branch(&header)?;
         let mut branch: Vec<Arc<ExecutedBlock>> = Vec::new();
         let mut at = hash;
         while !self.is_canonical(&at)? {
             let Some(block) = self.blocks.get(&at) else {
-                // Forgotten, as the canonical chain cannot be taken back so far.
+                // It was dropped, as the canonical chain cannot be taken back so far.
                 let above = branch.last().map_or(header.number, |above| above.block().number());
                 return Err(self.beyond_retention(above.saturating_sub(1)));
             };
@@ -354,12 +354,12 @@ impl<'a> Tree<'a> {
         branch.reverse();
         let ancestor = branch.first().map_or(header.number, |block| block.block().number() - 1);
         let chain = self.chain_of(&header)?;
-        let reverted = self.cut(ancestor, &branch)?;
+        let reverted = self.revert_to(ancestor, &branch)?;
         let committed = branch.iter().map(|block| block.data.clone()).collect();
         for block in branch {
             self.extend(block);
         }
-        self.head = Head { header: header.clone(), chain };
+        self.head = CanonicalHead { header: header.clone(), chain };
         self.metrics.head.set(header.number as i64);
         if !reverted.is_empty() {
             self.metrics.reorgs.inc();
@@ -368,8 +368,8 @@ impl<'a> Tree<'a> {
     }
 
     /// Takes the canonical chain back to block `ancestor`, in memory if that is enough. `branch`
-    /// is what follows.
-    fn cut(
+    /// has the blocks that follow it.
+    fn revert_to(
         &mut self,
         ancestor: u64,
         branch: &[Arc<ExecutedBlock>],
@@ -383,11 +383,11 @@ impl<'a> Tree<'a> {
         let first_pending = self.pending.blocks.first().map(|block| block.block().number());
         if let Some(first) = first_pending.filter(|first| *first <= ancestor + 1) {
             let at = (ancestor + 1 - first) as usize;
-            // Memory follows what is stored, and not if that fails.
+            // Store first: if this fails, memory stays as it was.
             self.committer.side_blocks(&self.pending.blocks[at..])?;
             return Ok(data(&self.pending.split_off(at)));
         }
-        self.wait()?;
+        self.wait_for_commit()?;
         if ancestor < self.first_retained() {
             return Err(self.beyond_retention(ancestor));
         }
@@ -395,8 +395,8 @@ impl<'a> Tree<'a> {
         for number in ancestor + 1..=self.chain.tip()?.number {
             reverted.push(self.durable_block(number)?);
         }
-        // Blocks of the tree may stand on blocks that are not canonical any more. All are stored:
-        // should their branch win later, it is executed again.
+        // Other blocks of the tree may have parents that are not canonical any more. They are all
+        // stored; if their branch wins later, it is executed again.
         let kept: HashMap<_, _> =
             branch.iter().map(|block| (block.block().hash(), block.clone())).collect();
         reverted.extend(data(&self.pending.blocks));
@@ -406,7 +406,7 @@ impl<'a> Tree<'a> {
         tracing::debug!(old = %self.head.block(), ancestor, "took the durable chain back");
         self.pending.split_off(0);
         self.blocks = kept;
-        self.forget_codes();
+        self.rebuild_codes();
         self.refresh()?;
         Ok(reverted)
     }
@@ -420,7 +420,7 @@ impl<'a> Tree<'a> {
         Ok(BlockWithReceipts { block: Arc::new(block), receipts: Arc::new(receipts) })
     }
 
-    /// Stores a block that is not canonical, so that it is not lost when the tree forgets it.
+    /// Stores a block that is not canonical, so that it is not lost when the tree drops it.
     pub(crate) fn store_side_block(&self, block: &Arc<ExecutedBlock>) -> Result<(), PipelineError> {
         self.metrics.side_blocks.inc();
         self.committer.side_blocks(std::slice::from_ref(block))
@@ -428,32 +428,34 @@ impl<'a> Tree<'a> {
 
     // -- commits ----------------------------------------------------------------------------------
 
-    /// Hands canonical blocks to a commit if they have reached `limits`; waits for the one before.
-    pub(crate) fn hand_over_full(&mut self, limits: &BatchLimits) -> Result<(), PipelineError> {
-        let Pending { blocks, count, rows, bytes, since } = &self.pending;
+    /// Starts a commit of the canonical blocks if they have reached `limits`. Waits for the commit
+    /// before.
+    pub(crate) fn commit_if_full(&mut self, limits: &CommitLimits) -> Result<(), PipelineError> {
+        let PendingBlocks { blocks, count, rows, bytes, since } = &self.pending;
         let is_full = *count >= limits.blocks
             || *rows >= limits.rows
             || *bytes >= limits.bytes
             || since.elapsed() >= limits.time;
-        if is_full && !blocks.is_empty() { self.hand_over(0) } else { Ok(()) }
+        if is_full && !blocks.is_empty() { self.start_commit(0) } else { Ok(()) }
     }
 
-    /// Hands all canonical blocks but the last `keep` to a commit, unless one is under way.
+    /// Starts a commit of all canonical blocks but the last `keep`, unless a commit is running.
     ///
     /// # Errors
-    /// That of the commit before.
+    /// The error of the commit before.
     pub fn persist(&mut self, keep: usize) -> Result<(), PipelineError> {
         if let Some(done) = self.committer.poll()? {
-            self.forget(done)?;
+            self.drop_durable(done)?;
         }
         if !self.in_flight.is_empty() && !self.committer.is_running() {
-            // Somebody else was told why: nothing above it can be committed any more.
+            // An earlier call has returned the cause. Nothing above the failed commit can be
+            // committed.
             let first = self.in_flight.first().map_or(0, |first| first.first().number());
             let last = self.in_flight.last().map_or(0, |last| last.block().number());
             let source = Box::new(PipelineError::Thread { thread: "import-commit" });
             return Err(PipelineError::Commit { first, last, source });
         }
-        if self.in_flight.is_empty() { self.hand_over(keep) } else { Ok(()) }
+        if self.in_flight.is_empty() { self.start_commit(keep) } else { Ok(()) }
     }
 
     /// The highest block that this tree knows to be durable.
@@ -462,15 +464,15 @@ impl<'a> Tree<'a> {
         first.map_or(self.head.header.number, |first| first - 1)
     }
 
-    /// Whether a commit is under way.
+    /// Whether a commit is running.
     pub fn is_committing(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
-    fn hand_over(&mut self, keep: usize) -> Result<(), PipelineError> {
+    fn start_commit(&mut self, keep: usize) -> Result<(), PipelineError> {
         let kept = self.pending.split_off(self.pending.blocks.len().saturating_sub(keep));
-        let Pending { blocks, .. } =
-            std::mem::replace(&mut self.pending, Pending::new(Instant::now()));
+        let PendingBlocks { blocks, .. } =
+            std::mem::replace(&mut self.pending, PendingBlocks::new(Instant::now()));
         for block in kept {
             self.pending.push(block);
         }
@@ -480,17 +482,18 @@ impl<'a> Tree<'a> {
         let start = Instant::now();
         let notes = self.notes.drain().collect();
         let done = self.committer.send(CommitJob { blocks: blocks.clone(), notes })?;
-        self.waited_for_commit(start);
+        self.record_commit_wait(start);
         self.in_flight = blocks;
-        self.forget(done)
+        self.drop_durable(done)
     }
 
-    /// Leaves a note in the database with the next commit.
+    /// Writes a note to the database with the next commit.
     pub fn put_note(&mut self, name: &'static str, note: Vec<u8>) {
         self.notes.insert(name, note);
     }
 
-    /// The same, at once if the head is durable: what is noted of the head outlives a kill then.
+    /// As [`put_note`](Self::put_note), but at once if the head is durable, so that a note about
+    /// the head survives a kill.
     ///
     /// # Errors
     /// If the database fails.
@@ -506,79 +509,80 @@ impl<'a> Tree<'a> {
         self.committer.notes(self.notes.drain())
     }
 
-    /// Makes everything canonical durable.
+    /// Makes all canonical blocks durable.
     ///
     /// # Errors
-    /// Those of the commits.
+    /// Errors of the commits.
     pub fn flush(&mut self) -> Result<(), PipelineError> {
-        self.hand_over(0)?;
-        self.wait()?;
+        self.start_commit(0)?;
+        self.wait_for_commit()?;
         self.committer.notes(self.notes.drain())
     }
 
-    /// Makes runs durable, if there are any: their blocks are then found one by one, in the database.
+    /// Makes batches durable, if there are any. Their blocks can then be found one by one, in the
+    /// database.
     ///
     /// # Errors
-    /// Those of the commits.
-    pub(crate) fn flush_runs(&mut self) -> Result<(), PipelineError> {
-        if self.in_runs.is_empty() { Ok(()) } else { self.flush() }
+    /// Errors of the commits.
+    pub(crate) fn flush_batches(&mut self) -> Result<(), PipelineError> {
+        if self.batch_blocks.is_empty() { Ok(()) } else { self.flush() }
     }
 
-    /// Waits for the commit under way.
-    fn wait(&mut self) -> Result<(), PipelineError> {
+    /// Waits for the running commit.
+    fn wait_for_commit(&mut self) -> Result<(), PipelineError> {
         let start = Instant::now();
         let done = self.committer.wait()?;
-        self.waited_for_commit(start);
+        self.record_commit_wait(start);
         self.in_flight.clear();
-        self.forget(done)
+        self.drop_durable(done)
     }
 
-    fn waited_for_commit(&mut self, since: Instant) {
+    fn record_commit_wait(&mut self, since: Instant) {
         let waited = since.elapsed();
         self.times.commit_wait += waited;
         self.metrics.commit_wait_seconds.inc_by(waited.as_secs_f64());
     }
 
-    /// Drops durable blocks from the tree, and side blocks that nobody can build on any more.
-    fn forget(&mut self, durable: Vec<B256>) -> Result<(), PipelineError> {
+    /// Drops durable blocks from the tree, and side blocks that cannot be extended any more.
+    fn drop_durable(&mut self, durable: Vec<B256>) -> Result<(), PipelineError> {
         if durable.is_empty() {
             return Ok(());
         }
         for hash in &durable {
             let run = self.blocks.remove(hash);
             for inner in run.iter().flat_map(|run| &run.inner) {
-                self.in_runs.remove(&inner.data.block.hash());
+                self.batch_blocks.remove(&inner.data.block.hash());
             }
         }
         self.in_flight.retain(|block| !durable.contains(&block.block().hash()));
-        // In this order: what lies below is then durable in what `read` sees, though the next commit
-        // may end meanwhile.
+        // In this order: all blocks below `first` are then durable in the snapshot `read`, even if
+        // the next commit ends meanwhile.
         let first = self.first_retained();
         self.refresh()?;
         self.blocks.retain(|_, block| block.block().number() > first);
-        self.forget_codes();
+        self.rebuild_codes();
         Ok(())
     }
 
-    /// Drops the blocks that `keep` does not want. Canonical ones stay.
+    /// Drops the blocks for which `keep` is false. Canonical blocks stay.
     pub fn retain(&mut self, keep: impl Fn(&ExecutedBlock) -> bool) {
         let canonical: Vec<_> = self.canonical().map(|block| block.block().hash()).collect();
         self.blocks.retain(|hash, block| canonical.contains(hash) || keep(block));
-        self.forget_codes();
+        self.rebuild_codes();
     }
 
-    /// Takes head and counts back to what is durable, once a commit has failed.
-    pub(crate) fn give_up(&mut self) -> Result<(), PipelineError> {
+    /// Resets head and counts to the durable chain, after a commit has failed.
+    pub(crate) fn reset_to_durable(&mut self) -> Result<(), PipelineError> {
         self.discard_ahead();
         self.refresh()?;
-        self.head = Head::durable(self.chain, &self.read)?;
+        self.head = CanonicalHead::durable(self.chain, &self.read)?;
         self.in_flight.clear();
-        self.pending = Pending::new(Instant::now());
+        self.pending = PendingBlocks::new(Instant::now());
         self.block_codes.clear();
-        self.in_runs.clear();
+        self.batch_blocks.clear();
         for (hash, lost) in std::mem::take(&mut self.blocks) {
             if self.read.block_number(&hash)?.is_none() {
-                for BlockWithReceipts { block, .. } in lost.run() {
+                for BlockWithReceipts { block, .. } in lost.batch() {
                     self.counts.blocks -= 1;
                     self.counts.txs -= block.transaction_count() as u64;
                     self.counts.gas -= block.gas_used();
@@ -588,8 +592,8 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// To be called once blocks have left the tree.
-    fn forget_codes(&mut self) {
+    /// Must be called when blocks have left the tree.
+    fn rebuild_codes(&mut self) {
         let codes = self.blocks.values().flat_map(|block| block.codes.iter().cloned());
         self.block_codes = codes.collect();
     }

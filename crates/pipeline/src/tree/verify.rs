@@ -1,12 +1,12 @@
-//! The verification of one block on its parent, wherever in the tree or the chain that is.
+//! Verification of one block on its parent, which may be anywhere in the tree or the chain.
 
 use super::{
-    Tree,
-    ahead::{Base, RootHalf, Rooted, Writes},
-    runs::ExecutedRun,
+    BlockTree,
+    batch::BlockBatch,
+    root_task::{BaseStates, BlockWrites, RootOutcome, StateRootTask},
 };
 use crate::{
-    ExecutedBlock, PipelineError, PreparedBlock, StatePatch, StatesAt, StatesSession,
+    ExecutedBlock, PipelineError, PreparedBlock, SessionSet, StatePatch, StoreSetId,
     outcome::validate_outcome,
 };
 use alloy_consensus::BlockHeader;
@@ -17,8 +17,8 @@ use retrie_chainspec::primitives::{Header, RecoveredBlock, SealedHeader};
 use retrie_consensus::{ChainHead, HeaderProvider};
 use retrie_db::ChainRead;
 use retrie_execution::{
-    BlockAccessList, BlockHashes, CodeReader, ExecutionInput, ExecutionOutcome, LayeredState,
-    StateInRun, execute_block, execute_block_with_observer,
+    BatchState, BlockAccessList, BlockHashes, CodeReader, ExecutionInput, ExecutionOutcome,
+    LayeredState, execute_block, execute_block_with_observer,
 };
 use retrie_state::{BlockRef, StateDelta, StateError, StateReader, StoreError};
 use std::{
@@ -26,29 +26,30 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A block after the first half of its verification: whatever needs no root of its state is right.
+/// A block after the first half of its verification: everything that needs no state root is
+/// checked.
 #[derive(Debug)]
-pub(super) struct Executed {
+pub(super) struct CheckedExecution {
     pub(super) block: Arc<RecoveredBlock>,
     pub(super) delta: Arc<StateDelta>,
-    /// The chain that ends with it.
+    /// The chain that ends with the block.
     chain: ChainHead,
-    /// What else it yields.
+    /// Everything else that the execution yields.
     outcome: ExecutionOutcome,
-    /// Time of its execution that went into roots in receipts.
+    /// Execution time that went into the roots in receipts.
     proving: Duration,
 }
 
-impl Executed {
-    /// What is left to do.
-    pub(super) fn root_half<'a>(&self, base: Base<'a>) -> RootHalf<'a> {
-        let (block, writes) = (self.block.clone(), Writes::Block(self.delta.clone()));
-        RootHalf { parent: block.parent_hash(), block, writes, base }
+impl CheckedExecution {
+    /// The second half of the verification.
+    pub(super) fn root_task<'a>(&self, base: BaseStates<'a>) -> StateRootTask<'a> {
+        let (block, writes) = (self.block.clone(), BlockWrites::Block(self.delta.clone()));
+        StateRootTask { parent: block.parent_hash(), block, writes, base }
     }
 }
 
-impl<'a> Tree<'a> {
-    /// The chain that ends with a known block.
+impl<'a> BlockTree<'a> {
+    /// Height and total difficulty of a known block.
     pub(crate) fn chain_of(&self, header: &SealedHeader) -> Result<ChainHead, PipelineError> {
         let hash = header.hash();
         if self.head.header.hash() == hash {
@@ -68,38 +69,39 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Verifies a block whose parent is known and puts it into the tree. The head stays.
+    /// Verifies a block whose parent is known and adds it to the tree. The head stays.
     ///
     /// # Errors
-    /// [`PipelineError::is_invalid_block`] tells verdicts about the block from other failures.
+    /// [`PipelineError::is_invalid_block`] tells invalid blocks from other failures.
     pub fn insert(&mut self, block: PreparedBlock) -> Result<Arc<ExecutedBlock>, PipelineError> {
-        let begun = self.take_up(&block);
+        let begun = self.record_prepare(&block);
         let PreparedBlock { block, access_list, .. } = block;
         let parent = self.parent_of(&block);
         let hash = block.hash();
         let verified =
             parent.and_then(|parent| self.verify(block, access_list.as_deref(), &parent));
         self.no_longer_coming(&hash);
-        self.accepted(verified, begun)
+        self.insert_verified(verified, begun)
     }
 
-    /// Counts what was done to a block before; returns when the rest begins.
-    pub(super) fn take_up(&mut self, block: &PreparedBlock) -> Instant {
+    /// Records the time that the block's preparation took. Returns the time at which its
+    /// verification begins.
+    pub(super) fn record_prepare(&mut self, block: &PreparedBlock) -> Instant {
         self.times.prepare += block.prepare;
         self.metrics.prepare_seconds.observe(block.prepare.as_secs_f64());
         Instant::now()
     }
 
-    /// Counts a verified block and puts it into the tree.
-    pub(super) fn accepted(
+    /// Counts a verified block and adds it to the tree.
+    pub(super) fn insert_verified(
         &mut self,
         verified: Result<ExecutedBlock, PipelineError>,
         begun: Instant,
     ) -> Result<Arc<ExecutedBlock>, PipelineError> {
         match verified {
             Ok(block) => {
-                let took = begun.elapsed() / block.run_len() as u32;
-                block.run().for_each(|of| self.count(&of.block, took));
+                let took = begun.elapsed() / block.batch_len() as u32;
+                block.batch().for_each(|of| self.count(&of.block, took));
                 Ok(self.add(Arc::new(block)))
             }
             Err(error) => {
@@ -122,7 +124,8 @@ impl<'a> Tree<'a> {
         self.metrics.block_seconds.observe(took.as_secs_f64());
     }
 
-    /// The parent of a block, whose state is at hand then, or is to come.
+    /// The parent of a block. Its state is available on return, or will be when the blocks ahead
+    /// are finished.
     pub(super) fn parent_of(
         &mut self,
         block: &RecoveredBlock,
@@ -149,19 +152,19 @@ impl<'a> Tree<'a> {
         parent: &SealedHeader,
     ) -> Result<ExecutedBlock, PipelineError> {
         let (executed, base) = self.execute(block, access_list, parent)?;
-        let rooted = executed.root_half(base).run(&self.chain.states)?;
+        let rooted = executed.root_task(base).run(&self.chain.states)?;
         let waited = rooted.took;
-        Ok(self.conclude(executed.into(), rooted, waited))
+        Ok(self.finish_verification(executed.into(), rooted, waited))
     }
 
-    /// The first half: executes a block on its parent, which may be ahead of its root, and checks all
-    /// but roots of its state. Also returns what the second half stands on.
+    /// The first half: executes a block on its parent, which may be ahead, and checks everything
+    /// but state roots. Also returns the states that the second half needs.
     pub(super) fn execute(
         &self,
         block: Arc<RecoveredBlock>,
         access_list: Option<&BlockAccessList>,
         parent: &SealedHeader,
-    ) -> Result<(Executed, Base<'a>), PipelineError> {
+    ) -> Result<(CheckedExecution, BaseStates<'a>), PipelineError> {
         let chain = self.chain;
         let (number, hash) = (block.number(), block.hash());
         let header = block.header();
@@ -174,26 +177,29 @@ impl<'a> Tree<'a> {
         retrie_consensus::validate_merge(&chain.spec, header, parent_chain.total_difficulty)
             .map_err(invalid)?;
         if !block.body().ommers.is_empty() {
-            retrie_consensus::validate_ommers(&spec, sealed, Ancestors(self)).map_err(invalid)?;
+            retrie_consensus::validate_ommers(&spec, sealed, TreeAncestors(self))
+                .map_err(invalid)?;
         }
 
         let at = self.state_of(self.ahead.floor(parent))?;
         let session = self.begin(at.at())?;
         let _ahead = self.read_ahead_of(&session, &block, access_list);
         let mut below = LayeredState::new(session.own().reader());
-        self.ahead.deltas_below(&parent.hash()).for_each(|delta| below.lay(delta.clone(), []));
-        // Of a block that is stored and executed again.
+        self.ahead
+            .deltas_below(&parent.hash())
+            .for_each(|delta| below.push_delta(delta.clone(), []));
+        // A dev chain's patch, if the block is stored and executed again.
         let patch = StatePatch::stored(&self.read, &hash)?;
-        patch.iter().for_each(|patch| below.lay(patch.delta.clone(), []));
+        patch.iter().for_each(|patch| below.push_delta(patch.delta.clone(), []));
         let in_run;
-        let state: &dyn StateReader = match &self.ahead.run {
+        let state: &dyn StateReader = match &self.ahead.open_batch {
             Some(run) => {
-                in_run = StateInRun::new(below, run.deltas.sum());
+                in_run = BatchState::new(below, run.deltas.sum());
                 &in_run
             }
             None => &below,
         };
-        let surroundings = Surroundings::new(self, parent);
+        let surroundings = ParentContext::new(self, parent);
         let input =
             ExecutionInput::new(state, &surroundings, &surroundings).with_code_cache(&self.codes);
         let (mut outcome, roots, proving) = if self.checks_receipt_roots(number) {
@@ -201,8 +207,10 @@ impl<'a> Tree<'a> {
         } else {
             let outcome = match access_list {
                 Some(list) => self.execute_listed(&spec, &block, list, &session, input),
-                // The other threads are at work on what is below, or will be on all of the run.
-                None if self.ahead.run.is_some() || self.ahead.coming(&parent.hash()).is_some() => {
+                // The other threads work on the blocks below, or will work on the whole batch.
+                None if self.ahead.open_batch.is_some()
+                    || self.ahead.pending_states(&parent.hash()).is_some() =>
+                {
                     execute_block(&spec, &block, input)
                 }
                 None => self.execute_telling(&spec, &block, &session, input),
@@ -218,22 +226,22 @@ impl<'a> Tree<'a> {
             outcome.codes.extend(patch.codes);
         }
         let delta = Arc::new(delta);
-        let base = match self.ahead.coming(&parent.hash()) {
-            Some(states) => Base::Coming(states),
-            None => Base::Ready(Box::new(session)),
+        let base = match self.ahead.pending_states(&parent.hash()) {
+            Some(states) => BaseStates::Pending(states),
+            None => BaseStates::Ready(Box::new(session)),
         };
-        Ok((Executed { block, delta, chain: head, outcome, proving }, base))
+        Ok((CheckedExecution { block, delta, chain: head, outcome, proving }, base))
     }
 
-    /// Puts the halves together, of a block or of all blocks of a run, and counts what they were and
-    /// took; `waited` is how long the second one kept this thread.
-    pub(super) fn conclude(
+    /// Joins the two halves, of one block or of a batch, and counts figures and times. `waited` is
+    /// how long this thread waited for the second half.
+    pub(super) fn finish_verification(
         &mut self,
-        executed: ExecutedRun,
-        rooted: Rooted,
+        executed: BlockBatch,
+        rooted: RootOutcome,
         waited: Duration,
     ) -> ExecutedBlock {
-        let Rooted { states, checked, took } = rooted;
+        let RootOutcome { states, checked, took } = rooted;
         self.counts.roots_checked += checked;
         self.times.authentication += waited;
         self.times.roots_aside += took.saturating_sub(waited);
@@ -241,16 +249,16 @@ impl<'a> Tree<'a> {
         self.metrics.propose_seconds.observe(took.as_secs_f64());
         self.metrics.root_wait_seconds.inc_by(waited.as_secs_f64());
         executed.iter().for_each(|one| self.count_execution(one));
-        let ExecutedRun { inner, last: Executed { block, chain, outcome, .. } } = executed;
+        let BlockBatch { inner, last: CheckedExecution { block, chain, outcome, .. } } = executed;
         let mut whole = ExecutedBlock::new(block, outcome, chain, states);
-        for Executed { block, chain, outcome, .. } in inner {
-            whole.put_inner(block, outcome, chain.total_difficulty);
+        for CheckedExecution { block, chain, outcome, .. } in inner {
+            whole.push_inner(block, outcome, chain.total_difficulty);
         }
         whole
     }
 
-    fn count_execution(&mut self, executed: &Executed) {
-        let Executed { delta, outcome, proving, .. } = executed;
+    fn count_execution(&mut self, executed: &CheckedExecution) {
+        let CheckedExecution { delta, outcome, proving, .. } = executed;
         let (reads, writes) =
             (outcome.accesses.accounts + outcome.accesses.slots, delta.len() as u64);
         self.counts.key_reads += reads;
@@ -264,16 +272,16 @@ impl<'a> Tree<'a> {
         self.metrics.execution_seconds.observe(outcome.timing.total.as_secs_f64());
     }
 
-    /// Whether the receipts of this block hold state roots that are to be checked.
+    /// Whether this block's receipts hold state roots that are checked.
     pub(super) fn checks_receipt_roots(&self, number: u64) -> bool {
         self.intermediate_roots && !self.chain.spec.is_byzantium_active_at_block(number)
     }
 
-    /// Executes, and learns the state roots that receipts before Byzantium hold.
+    /// Executes, and computes the state roots that receipts before Byzantium hold.
     fn execute_with_roots(
         &self,
         block: &RecoveredBlock,
-        at: StatesAt<'_>,
+        at: StoreSetId<'_>,
         input: ExecutionInput<'_>,
     ) -> Result<(ExecutionOutcome, Option<Vec<B256>>, Duration), PipelineError> {
         let spec = self.chain.spec.for_header(block.header());
@@ -284,7 +292,7 @@ impl<'a> Tree<'a> {
         Ok((outcome, Some(roots), proving))
     }
 
-    /// The state of a block of the tree, or of a durable one.
+    /// The state of a block in the tree, or of a durable block.
     pub(super) fn state_of(&self, block: BlockRef) -> Result<ParentState, PipelineError> {
         if let Some(block) = self.blocks.get(&block.hash) {
             return Ok(ParentState::Tree(block.clone()));
@@ -295,9 +303,9 @@ impl<'a> Tree<'a> {
         Ok(ParentState::Durable(block.hash))
     }
 
-    /// A session on a state that was there when [`state_of`](Self::state_of) looked. The commit that
-    /// runs beside us may have moved the retained blocks beyond it.
-    pub(super) fn begin(&self, at: StatesAt<'_>) -> Result<StatesSession<'a>, PipelineError> {
+    /// Sessions on a state that existed when [`state_of`](Self::state_of) returned. A commit that
+    /// runs in parallel may have moved the retained blocks beyond it.
+    pub(super) fn begin(&self, at: StoreSetId<'_>) -> Result<SessionSet<'a>, PipelineError> {
         self.chain.states.begin(at).map_err(|error| match &error {
             StateError::UnknownBlock { hash } => match self.read.block_number(hash) {
                 Ok(Some(number)) if number < self.first_retained() => self.beyond_retention(number),
@@ -307,7 +315,7 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Oldest durable block that can be built on.
+    /// Oldest durable block that can be extended.
     pub fn first_retained(&self) -> u64 {
         self.chain.states.first_retained().unwrap_or(0)
     }
@@ -316,7 +324,7 @@ impl<'a> Tree<'a> {
         self.chain.states.beyond_retention(number).into()
     }
 
-    /// Header of a block that is known, or ahead.
+    /// Header of a block that is known or ahead.
     fn header_or_ahead(&self, hash: &B256) -> Result<Option<SealedHeader>, PipelineError> {
         match self.ahead.get(hash) {
             Some(ahead) => Ok(Some(ahead.block.clone_sealed_header())),
@@ -325,19 +333,19 @@ impl<'a> Tree<'a> {
     }
 
     /// Executes stored side blocks again, from the last canonical block up to `block`, if its state
-    /// is no longer at hand.
+    /// is no longer available.
     pub(super) fn restore_branch(&mut self, block: &SealedHeader) -> Result<(), PipelineError> {
         let first = self.first_retained();
         let mut branch = Vec::new();
         let (mut hash, mut number) = (block.hash(), block.number);
         while hash != self.head.header.hash() && !self.is_canonical(&hash)? {
-            // A block in memory may stand on one that has left the canonical chain since.
+            // A block in memory may have a parent that has since left the canonical chain.
             if let Some(known) = self.blocks.get(&hash) {
                 hash = known.block().parent_hash();
                 number = number.saturating_sub(1);
                 continue;
             }
-            // It may not even be stored: side blocks in memory are forgotten below this.
+            // It may not even be stored: side blocks in memory are dropped below this block.
             if number <= first {
                 return Err(self.beyond_retention(number.saturating_sub(1)));
             }
@@ -357,32 +365,32 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// The state a block stands on.
+/// The state of a block's parent.
 pub(super) enum ParentState {
     Tree(Arc<ExecutedBlock>),
     Durable(B256),
 }
 
 impl ParentState {
-    pub(super) fn at(&self) -> StatesAt<'_> {
+    pub(super) fn at(&self) -> StoreSetId<'_> {
         match self {
-            Self::Tree(block) => StatesAt::Proposals(&block.states),
-            Self::Durable(hash) => StatesAt::Block(*hash),
+            Self::Tree(block) => StoreSetId::Proposals(&block.states),
+            Self::Durable(hash) => StoreSetId::Block(*hash),
         }
     }
 }
 
 /// Codes and ancestor hashes for a block on `parent`.
-struct Surroundings<'a, 'b> {
-    tree: &'b Tree<'a>,
+struct ParentContext<'a, 'b> {
+    tree: &'b BlockTree<'a>,
     parent: &'b SealedHeader,
-    /// Hashes of the ancestors walked so far, `parent`'s first, up to a canonical durable one: a
+    /// Hashes of the ancestors walked so far, `parent`'s first, down to a canonical durable one. A
     /// contract may ask for 255 of them.
     walked: Mutex<Vec<B256>>,
 }
 
-impl<'a, 'b> Surroundings<'a, 'b> {
-    fn new(tree: &'b Tree<'a>, parent: &'b SealedHeader) -> Self {
+impl<'a, 'b> ParentContext<'a, 'b> {
+    fn new(tree: &'b BlockTree<'a>, parent: &'b SealedHeader) -> Self {
         Self { tree, parent, walked: Mutex::new(vec![parent.hash()]) }
     }
 
@@ -404,7 +412,7 @@ impl<'a, 'b> Surroundings<'a, 'b> {
     }
 }
 
-impl CodeReader for Surroundings<'_, '_> {
+impl CodeReader for ParentContext<'_, '_> {
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
         if let Some(code) = self.tree.block_codes.get(hash) {
             return Ok(Some(code.clone()));
@@ -418,7 +426,7 @@ impl CodeReader for Surroundings<'_, '_> {
     }
 }
 
-impl BlockHashes for Surroundings<'_, '_> {
+impl BlockHashes for ParentContext<'_, '_> {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
         self.ancestor(number).map_err(|error| {
             let action = format!("looking for ancestor {number}");
@@ -427,10 +435,10 @@ impl BlockHashes for Surroundings<'_, '_> {
     }
 }
 
-/// Headers and ommers of ancestors, for the rules of ommers.
-struct Ancestors<'a, 'b>(&'b Tree<'a>);
+/// Headers and ommers of ancestors, for the ommer rules.
+struct TreeAncestors<'a, 'b>(&'b BlockTree<'a>);
 
-impl HeaderProvider for Ancestors<'_, '_> {
+impl HeaderProvider for TreeAncestors<'_, '_> {
     type Error = PipelineError;
 
     fn header_and_ommers(

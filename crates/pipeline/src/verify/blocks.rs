@@ -1,6 +1,6 @@
-//! Stored blocks against their headers: bodies, senders, receipts, roots. On all cores.
+//! Checks stored blocks against their headers: bodies, senders, receipts, roots. On all cores.
 
-use super::{Findings, VerifyOptions, VerifyReport};
+use super::{FindingList, VerifyOptions, VerifyReport};
 use crate::{PipelineError, StatePatch, recover_senders};
 use alloy_consensus::{TxReceipt, proofs::calculate_receipt_root};
 use alloy_hardforks::EthereumHardforks;
@@ -11,10 +11,10 @@ use retrie_chainspec::{
     primitives::{Block, Header, Receipt, SealedBlock},
 };
 use retrie_consensus::validate_body;
-use retrie_db::{ChainRead, DbError, Metadata, ReadTxn, StateRootMode, StoredBlock};
+use retrie_db::{ChainRead, DatadirMetadata, DbError, ReadTxn, StateRootMode, StoredBlock};
 use std::{collections::HashMap, sync::Arc};
 
-/// Blocks that are checked at once, and transactions.
+/// Blocks, and transactions, that are checked at a time.
 const BATCH_BLOCKS: usize = 512;
 const BATCH_TXS: usize = 4096;
 
@@ -22,9 +22,9 @@ const BATCH_TXS: usize = 4096;
 pub(super) fn check(
     read: &ReadTxn,
     options: &VerifyOptions<'_>,
-    metadata: &Metadata,
+    metadata: &DatadirMetadata,
     report: &mut VerifyReport,
-    findings: &mut Findings,
+    findings: &mut FindingList,
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<(), PipelineError> {
     let spec = &options.spec;
@@ -36,12 +36,12 @@ pub(super) fn check(
     };
     let pruned = number(read.receipts_pruned_below());
     let anchor = number(read.anchor());
-    // Whose roots are Ethereum's.
+    // Backends by name, and whether their roots are Ethereum's.
     let mut ethereum: HashMap<String, bool> = HashMap::new();
     let mut batch: Vec<StoredBlock> = Vec::new();
     let mut txs_in_batch = 0;
     let mut damage = Vec::new();
-    let mut run = |batch: &mut Vec<StoredBlock>, findings: &mut Findings| {
+    let mut run = |batch: &mut Vec<StoredBlock>, findings: &mut FindingList| {
         for (name, _) in batch.iter().flat_map(|block| &block.roots) {
             if !ethereum.contains_key(name) {
                 let is = if *name == metadata.backend {
@@ -78,11 +78,11 @@ pub(super) fn check(
     Ok(())
 }
 
-/// What is wrong with one block. Those below block `anchor` have no state; those below `pruned` may
-/// lack receipts.
+/// The faults of one block. Blocks below `anchor` have no state; blocks below `pruned` may lack
+/// receipts.
 fn check_block(
     spec: &Arc<ChainSpec>,
-    metadata: &Metadata,
+    metadata: &DatadirMetadata,
     ethereum: &HashMap<String, bool>,
     (anchor, pruned): (u64, u64),
     stored: StoredBlock,
@@ -134,7 +134,8 @@ fn check_block(
     wrong
 }
 
-/// Before Byzantium receipts hold state roots that are not stored; bloom and gas show what they can.
+/// Receipts before Byzantium hold state roots that are not stored; then only bloom and gas are
+/// checked.
 fn wrong_receipts(spec: &ChainSpec, header: &Header, receipts: &[Receipt]) -> Option<String> {
     let with_bloom: Vec<_> = receipts.iter().map(TxReceipt::with_bloom_ref).collect();
     let bloom = with_bloom.iter().fold(Bloom::ZERO, |bloom, receipt| bloom | receipt.logs_bloom);
@@ -143,7 +144,7 @@ fn wrong_receipts(spec: &ChainSpec, header: &Header, receipts: &[Receipt]) -> Op
     }
     let rising = receipts.windows(2).all(|r| r[0].cumulative_gas_used < r[1].cumulative_gas_used);
     let last = receipts.last().map_or(0, |receipt| receipt.cumulative_gas_used);
-    // From Amsterdam on the header counts another gas (EIP-7778).
+    // From Amsterdam on the header counts gas differently (EIP-7778).
     let counts_alike = header.block_access_list_hash.is_none();
     if !rising || (counts_alike && last != header.gas_used) {
         return Some(format!("their gas is {last}, the header's {}", header.gas_used));

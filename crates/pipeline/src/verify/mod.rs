@@ -1,36 +1,37 @@
-//! `retrie db verify`: a whole datadir held against itself.
+//! `retrie db verify`: checks a whole datadir.
 //!
 //! | part | what is checked | by |
 //! |---|---|---|
-//! | pages | B-trees and free list of the file | [`Db::check_pages`] |
+//! | pages | B-trees and free list of the file | [`DatabaseEnv::check_pages`] |
 //! | rows | checksum and order of every row of every table | [`ReadTxn::check_rows`] |
-//! | chain | what its tables say to each other | [`ReadTxn::check_chain`] |
+//! | chain | that the chain's tables agree with each other | [`ReadTxn::check_chain`] |
 //! | blocks | bodies, senders, receipts and roots against headers | `blocks` |
 //! | state | roots from values, undo, flat history, the backend's rows | [`StateStore::check`](retrie_state::StateStore::check) |
 //!
-//! All of it but the pages looks at one snapshot, so it may run beside a process that writes. What
-//! is wrong is collected, not returned as an error; an error means that the check could not go on.
+//! All parts but the pages read one snapshot, so the check may run beside a process that writes.
+//! Damage is collected as findings and is not an error. An error means that the check could not
+//! continue.
 
 mod blocks;
 mod state;
 
 use crate::PipelineError;
 use retrie_chainspec::ChainSpec;
-use retrie_db::{ChainRead, CheckedTable, Db, DbError, Metadata, ReadTxn};
+use retrie_db::{ChainRead, CheckedTable, DatabaseEnv, DatadirMetadata, DbError, ReadTxn};
 use retrie_state::{AnyBackend, StateError};
 use serde::Serialize;
 use std::{collections::HashSet, path::Path, sync::Arc};
 
-/// What `verify` needs beside the datadir.
+/// Options of `verify`.
 pub struct VerifyOptions<'a> {
     /// Rules and genesis of the chain.
     pub spec: Arc<ChainSpec>,
-    /// The backend of a name, if there is one.
+    /// Returns the backend with this name, if there is one.
     pub backend: &'a dyn Fn(&str) -> Option<Arc<dyn AnyBackend>>,
-    /// Findings beyond these are only counted.
+    /// Number of findings that are listed. Further findings are only counted.
     pub max_findings: usize,
-    /// The folder in which a state may be built again for comparison, as large as the one that is
-    /// checked; what is written there goes afterwards.
+    /// A folder in which a state may be rebuilt for comparison. It needs as much space as the
+    /// checked state. What is written there is deleted afterwards.
     pub scratch: &'a Path,
 }
 
@@ -40,20 +41,20 @@ impl std::fmt::Debug for VerifyOptions<'_> {
     }
 }
 
-/// What was checked, and what was found.
+/// What was checked, and the findings.
 #[derive(Debug, Default, Serialize)]
 pub struct VerifyReport {
     /// Rows of each table.
     pub tables: Vec<CheckedTable>,
     /// Stored blocks.
     pub blocks: u64,
-    /// Transactions of these.
+    /// Transactions of these blocks.
     pub txs: u64,
     /// States: name of the backend, entries at the tip, blocks read whole, roots computed.
     pub states: Vec<CheckedState>,
-    /// What is wrong, one line each, with table and key.
+    /// The findings, one line each, with table and key.
     pub findings: Vec<String>,
-    /// All findings, also those beyond the limit.
+    /// Number of all findings, also of those that are not listed.
     pub count: u64,
 }
 
@@ -74,20 +75,20 @@ pub struct CheckedState {
     pub files: u64,
     /// Their bytes.
     pub file_bytes: u64,
-    /// Files beside them that nobody names. They do no harm.
+    /// Files beside them that no block names. They do no harm.
     pub leftover_files: u64,
-    /// Their bytes.
+    /// Bytes of the leftover files.
     pub leftover_bytes: u64,
 }
 
-/// Collects what is wrong; the same line is kept once.
-struct Findings {
+/// Collects findings. Equal lines are kept once.
+struct FindingList {
     lines: Vec<String>,
     seen: HashSet<String>,
     max: usize,
 }
 
-impl Findings {
+impl FindingList {
     fn add(&mut self, line: String) {
         if self.seen.insert(line.clone()) && self.lines.len() < self.max {
             self.lines.push(line);
@@ -119,24 +120,24 @@ fn db_line(error: &DbError) -> String {
     }
 }
 
-/// Checks everything in `db`. `progress` hears what is being looked at, often.
+/// Checks everything in `db`. `progress` is called often, with the name of what is being checked.
 ///
 /// # Errors
 /// If the check itself fails: [`PipelineError::Check`] if it cannot write to its scratch folder.
-/// Damage is no error, but a finding.
+/// Damage is not an error, but a finding.
 pub fn verify(
-    db: &Db,
+    db: &DatabaseEnv,
     options: &VerifyOptions<'_>,
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<VerifyReport, PipelineError> {
     let mut report = VerifyReport::default();
     let mut findings =
-        Findings { lines: Vec::new(), seen: HashSet::new(), max: options.max_findings };
+        FindingList { lines: Vec::new(), seen: HashSet::new(), max: options.max_findings };
     progress("pages", 0);
     for issue in db.check_pages()? {
         findings.add(format!("pages of the database file: {issue}"));
     }
-    // Rows of a file whose pages do not fit together cannot be read safely.
+    // If pages of a file do not fit together, its rows cannot be read safely.
     if findings.lines.is_empty() {
         let read = Arc::new(db.begin_read()?);
         report.tables = read.check_rows(
@@ -154,7 +155,7 @@ fn check_contents(
     read: &Arc<ReadTxn>,
     options: &VerifyOptions<'_>,
     report: &mut VerifyReport,
-    findings: &mut Findings,
+    findings: &mut FindingList,
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<(), PipelineError> {
     let metadata = match read.metadata() {
@@ -202,9 +203,10 @@ fn check_contents(
     Ok(())
 }
 
-/// The referee of the datadir: whoever else gave its tip a root. One without which the datadir has
-/// been used for a while is none any more.
-pub fn referee_name(read: &ReadTxn, metadata: &Metadata) -> Result<Option<String>, DbError> {
+/// Name of the datadir's referee: the other backend with a root for the tip. If the datadir was
+/// used without the referee for a while, the tip has no root of it, and there is no referee any
+/// more.
+pub fn referee_name(read: &ReadTxn, metadata: &DatadirMetadata) -> Result<Option<String>, DbError> {
     let Some(tip) = read.tip()? else { return Ok(None) };
     let mut roots = read.roots(&tip.hash)?.into_iter();
     Ok(roots.find(|(name, _)| *name != metadata.backend).map(|(name, _)| name))
@@ -212,9 +214,9 @@ pub fn referee_name(read: &ReadTxn, metadata: &Metadata) -> Result<Option<String
 
 fn referee_of(
     read: &ReadTxn,
-    metadata: &Metadata,
+    metadata: &DatadirMetadata,
     backend: &dyn Fn(&str) -> Option<Arc<dyn AnyBackend>>,
-    findings: &mut Findings,
+    findings: &mut FindingList,
 ) -> Option<Arc<dyn AnyBackend>> {
     match referee_name(read, metadata) {
         Ok(name) => {

@@ -1,12 +1,12 @@
-//! The state of a datadir, or its referee's, against values, chain and code.
+//! Checks the own state, or the referee's, against its values, the chain and the codes.
 
-use super::Findings;
-use crate::{PipelineError, States};
+use super::FindingList;
+use crate::{PipelineError, StoreSet};
 use alloy_primitives::{B256, KECCAK256_EMPTY};
-use retrie_db::{ChainRead, Db, DbError, OpenOptions, ReadTxn, SyncMode};
+use retrie_db::{ChainRead, DatabaseEnv, DbError, OpenOptions, ReadTxn, SyncMode};
 use retrie_state::{
-    Account, AnyBackend, At, KvStore, MemoryStore, StateCheck, StateCheckSink, StateError,
-    StateKey, StateStore, Value,
+    Account, AnyBackend, KvStore, MemoryStore, StateCheck, StateCheckSink, StateError, StateId,
+    StateKey, StateStore, StateValue,
 };
 use std::{collections::HashSet, path::Path, sync::Arc};
 
@@ -16,11 +16,11 @@ pub(super) fn check(
     backend: Arc<dyn AnyBackend>,
     is_referee: bool,
     scratch: &Path,
-    findings: &mut Findings,
+    findings: &mut FindingList,
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<StateCheck, PipelineError> {
     let name = backend.identity().name;
-    let store = match States::open_one_to_read(read, backend, is_referee) {
+    let store = match StoreSet::open_read_only(read, backend, is_referee) {
         Ok(store) => store,
         Err(error) => {
             findings.state(name, &error);
@@ -38,13 +38,14 @@ pub(super) fn check(
         let made = tempfile::Builder::new().prefix("verify-").tempdir_in(scratch);
         let made = folder.insert(made.map_err(|error| failed(error.into()))?);
         let options = OpenOptions { sync: SyncMode::NoSync, ..OpenOptions::default() };
-        let db = Db::create(made.path(), &options).map_err(|error| failed(error.into()))?;
+        let db =
+            DatabaseEnv::create(made.path(), &options).map_err(|error| failed(error.into()))?;
         db.state_store()
     } else {
         Arc::new(MemoryStore::new())
     };
     let codes = HashSet::new();
-    let mut sink = Sink { name, findings, progress, codes };
+    let mut sink = FindingSink { name, findings, progress, codes };
     let checked = store.check(&rebuilt, &mut sink);
     let checked = checked.map_err(|error| failed(error.into()))?;
     for hash in std::mem::take(&mut sink.codes) {
@@ -57,11 +58,11 @@ pub(super) fn check(
     Ok(checked)
 }
 
-/// Tip and retained blocks of the state are canonical blocks, with the roots recorded there.
+/// Checks that the state's tip and retained blocks are canonical, with the recorded roots.
 fn check_against_chain(
     read: &ReadTxn,
     store: &StateStore,
-    findings: &mut Findings,
+    findings: &mut FindingList,
 ) -> Result<(), PipelineError> {
     let name = store.identity().name;
     let tip = match read.tip() {
@@ -89,7 +90,7 @@ fn check_against_chain(
             Ok(None) => {
                 findings.add(format!("state of {name}: block {number} is not canonical"));
             }
-            Ok(Some((hash, root))) => match store.root(At::Block(hash)) {
+            Ok(Some((hash, root))) => match store.root(StateId::Block(hash)) {
                 Ok(found) if Some(found) == root => {}
                 Ok(found) => findings.add(format!(
                     "state of {name}: block {number} has root {found}, recorded is {}",
@@ -102,19 +103,19 @@ fn check_against_chain(
     Ok(())
 }
 
-struct Sink<'a> {
+struct FindingSink<'a> {
     name: &'static str,
-    findings: &'a mut Findings,
+    findings: &'a mut FindingList,
     progress: &'a mut dyn FnMut(&str, u64),
     codes: HashSet<B256>,
 }
 
-impl StateCheckSink for Sink<'_> {
+impl StateCheckSink for FindingSink<'_> {
     fn fault(&mut self, fault: StateError) {
         self.findings.state(self.name, &fault);
     }
 
-    fn entry(&mut self, key: &StateKey, value: &Value) {
+    fn entry(&mut self, key: &StateKey, value: &StateValue) {
         if let StateKey::Account(_) = key
             && let Some(account) = Account::decode(value)
             && account.code_hash != KECCAK256_EMPTY

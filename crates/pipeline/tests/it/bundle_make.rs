@@ -1,4 +1,4 @@
-//! Bundles made from a node: one that tells the truth about real blocks, and ones that do not.
+//! Bundles made from mock nodes that serve real blocks: an honest node, and nodes that lie.
 
 use alloy_primitives::{Address, B256, Bytes, U256, hex, keccak256};
 use retrie_chainspec::parse_chain;
@@ -7,8 +7,8 @@ use retrie_pipeline::{
     replay::{BundleMaker, MadeBundle},
 };
 use retrie_sources::{
-    Bundle, BundleKind, Http, HttpOptions, RpcClient, WitnessBundle, list_bundles,
-    testkit::{HttpServer, Reply, Request},
+    BlockingClient, Bundle, BundleKind, HttpOptions, RpcClient, WitnessBundle, list_bundles,
+    testkit::{HttpServer, RecordedRequest, ScriptedReply},
 };
 use retrie_state::AnyBackend;
 use retrie_storage_mpt::Mpt;
@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-/// The witness bundles, or `None` after saying so.
+/// The witness bundles; `None`, after a message, if they are missing.
 fn witness_folder() -> Option<PathBuf> {
     let data = std::env::var_os("RETRIE_DATA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
@@ -42,18 +42,18 @@ fn load(number: u64) -> Option<Bundle> {
     Some(Bundle::load(witness_folder()?.join(format!("{number}.json.gz"))).unwrap())
 }
 
-/// An archive node that knows one block, its ancestors, and the state a witness bundle lists.
+/// An archive node with one block, its ancestors, and the state that a witness bundle lists.
 #[derive(Clone)]
-struct Node {
+struct MockArchiveNode {
     bundle: Arc<Bundle>,
     gives_proofs: bool,
-    /// Whether arrays of calls are answered.
+    /// Whether batch requests are answered.
     takes_batches: bool,
 }
 
-type Answer = Result<Value, (i64, &'static str)>;
+type RpcAnswer = Result<Value, (i64, &'static str)>;
 
-impl Node {
+impl MockArchiveNode {
     fn of(bundle: Bundle) -> Self {
         Self { bundle: Arc::new(bundle), gives_proofs: true, takes_batches: true }
     }
@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    fn answer(&self, method: &str, params: &Value) -> Answer {
+    fn answer(&self, method: &str, params: &Value) -> RpcAnswer {
         let address = || -> Address { serde_json::from_value(params[0].clone()).unwrap() };
         let account = || self.bundle.pre().unwrap().get(&address()).cloned().flatten();
         let parent = json!(format!("{:#x}", self.bundle.number - 1));
@@ -140,10 +140,10 @@ impl Node {
         json
     }
 
-    /// Serves what `twist` makes of the true answers.
+    /// Serves the true answers, changed by `twist`.
     fn serve(
         self,
-        twist: impl Fn(&str, &Value, Answer) -> Answer + Send + Sync + 'static,
+        twist: impl Fn(&str, &Value, RpcAnswer) -> RpcAnswer + Send + Sync + 'static,
     ) -> HttpServer {
         let one = move |node: &Self, call: &Value| {
             let method = call["method"].as_str().unwrap();
@@ -160,7 +160,7 @@ impl Node {
             let call: Value = serde_json::from_slice(&request.body).unwrap();
             let answer = match &call {
                 Value::Array(calls) if self.takes_batches => {
-                    // In another order than asked.
+                    // In another order than the requests.
                     calls.iter().rev().map(|call| one(&self, call)).collect()
                 }
                 Value::Array(_) => json!({
@@ -170,7 +170,7 @@ impl Node {
                 }),
                 call => one(&self, call),
             };
-            Reply::new(200, answer.to_string()).with("content-type", "application/json")
+            ScriptedReply::new(200, answer.to_string()).with("content-type", "application/json")
         })
         .unwrap()
     }
@@ -187,7 +187,7 @@ fn client(url: &str) -> RpcClient {
         backoff: Duration::from_millis(1),
         ..HttpOptions::default()
     };
-    RpcClient::new(url, Http::new(options, Arc::default()))
+    RpcClient::new(url, BlockingClient::new(options, Arc::default()))
 }
 
 fn make(server: &HttpServer, number: u64) -> Result<MadeBundle, PipelineError> {
@@ -216,7 +216,7 @@ fn refuses(server: &HttpServer, number: u64, what: &[&str]) {
     }
 }
 
-/// What was made says the same as the bundle it was made from, of everything the block reads.
+/// The bundle has the same content as its source, for everything that the block reads.
 fn assert_same(made: &MadeBundle, source: &Bundle) {
     let number = source.number;
     assert_eq!(made.bundle.block, source.block, "{number}");
@@ -257,7 +257,7 @@ fn real_blocks_of_every_fork_come_out_as_they_went_in() {
         if bundle.pre().is_none() {
             continue;
         }
-        let node = Node::of(bundle);
+        let node = MockArchiveNode::of(bundle);
         let made = make(&node.clone().honest(), file.number).unwrap();
         assert!(made.proved);
         assert_same(&made, &node.bundle);
@@ -279,19 +279,24 @@ fn real_blocks_of_every_fork_come_out_as_they_went_in() {
 #[test]
 fn node_without_batches_and_proofs_will_do() {
     let Some(bundle) = load(18884864) else { return };
-    let node = Node { gives_proofs: false, takes_batches: false, ..Node::of(bundle) };
+    let node = MockArchiveNode {
+        gives_proofs: false,
+        takes_batches: false,
+        ..MockArchiveNode::of(bundle)
+    };
     let server = node.clone().honest();
     let made = make(&server, 18884864).unwrap();
     assert!(!made.proved);
     assert_same(&made, &node.bundle);
-    let batched = make(&Node { takes_batches: true, ..node }.honest(), 18884864).unwrap();
+    let batched =
+        make(&MockArchiveNode { takes_batches: true, ..node }.honest(), 18884864).unwrap();
     assert_eq!(made.json, batched.json, "the same bundle whatever the node offers");
 }
 
 #[test]
 fn access_lists_of_the_node_are_a_hint_only() {
     let Some(bundle) = load(18884864) else { return };
-    let node = Node::of(bundle);
+    let node = MockArchiveNode::of(bundle);
     let plain = make(&node.clone().honest(), 18884864).unwrap();
     let keys: Vec<_> = node
         .bundle
@@ -321,15 +326,15 @@ fn access_lists_of_the_node_are_a_hint_only() {
 #[test]
 fn lies_about_state_are_found() {
     let Some(bundle) = load(18884864) else { return };
-    let sender = make(&Node::of(bundle.clone()).honest(), 18884864).unwrap();
+    let sender = make(&MockArchiveNode::of(bundle.clone()).honest(), 18884864).unwrap();
     let BundleKind::Prestate(state) = &sender.bundle.kind else { panic!("not a prestate bundle") };
     let sender = state.senders[0];
     let is_sender = move |params: &Value| params[0] == json!(sender);
-    let honest = Node::of(bundle);
-    let blind = Node { gives_proofs: false, ..honest.clone() };
+    let honest = MockArchiveNode::of(bundle);
+    let blind = MockArchiveNode { gives_proofs: false, ..honest.clone() };
 
-    // A wei more changes nothing in the block: only a proof tells.
-    let richer = move |method: &str, params: &Value, answer: Answer| match method {
+    // One more wei changes nothing in the block: only a proof finds it.
+    let richer = move |method: &str, params: &Value, answer: RpcAnswer| match method {
         "eth_getBalance" if is_sender(params) => {
             let balance: U256 = serde_json::from_value(answer?).unwrap();
             Ok(json!(balance + U256::from(1)))
@@ -338,21 +343,21 @@ fn lies_about_state_are_found() {
     };
     refuses(&honest.clone().serve(richer), 18884864, &["eth_getProof", "account"]);
 
-    let poorer = move |method: &str, params: &Value, answer: Answer| match method {
+    let poorer = move |method: &str, params: &Value, answer: RpcAnswer| match method {
         "eth_getBalance" if is_sender(params) => Ok(json!("0x1")),
         _ => answer,
     };
     refuses(&blind.clone().serve(poorer), 18884864, &["transaction", "eth_getBalance"]);
 
-    let empty_slots = |method: &str, _: &Value, answer: Answer| match method {
+    let empty_slots = |method: &str, _: &Value, answer: RpcAnswer| match method {
         "eth_getStorageAt" => Ok(json!("0x0")),
         _ => answer,
     };
     refuses(&blind.clone().serve(empty_slots), 18884864, &["receiptsRoot", "eth_getStorageAt"]);
-    // The block takes another way then, to keys of which the bundle has no proof.
+    // The block then takes another path, to keys without a proof in the bundle.
     refuses(&honest.clone().serve(empty_slots), 18884864, &["eth_getProof"]);
 
-    let other_code = |method: &str, _: &Value, answer: Answer| match answer {
+    let other_code = |method: &str, _: &Value, answer: RpcAnswer| match answer {
         Ok(code) if method == "eth_getCode" && code != json!("0x") => Ok(json!("0x00")),
         answer => answer,
     };
@@ -360,7 +365,7 @@ fn lies_about_state_are_found() {
     refuses(&honest.clone().serve(other_code), 18884864, &["eth_getProof"]);
 
     // Proofs of another state.
-    let no_nodes = |method: &str, _: &Value, answer: Answer| match method {
+    let no_nodes = |method: &str, _: &Value, answer: RpcAnswer| match method {
         "eth_getProof" => Ok(json!({"accountProof": [], "storageProof": []})),
         _ => answer,
     };
@@ -370,9 +375,9 @@ fn lies_about_state_are_found() {
 #[test]
 fn lies_about_blocks_are_found() {
     let Some(bundle) = load(18884864) else { return };
-    let node = Node::of(bundle);
+    let node = MockArchiveNode::of(bundle);
     let change = |field: &'static str, value: Value| {
-        move |method: &str, params: &Value, answer: Answer| {
+        move |method: &str, params: &Value, answer: RpcAnswer| {
             let mut answer = answer?;
             if method == "eth_getBlockByNumber" && params[1] == json!(true) {
                 answer[field] = value.clone();
@@ -406,7 +411,8 @@ fn lies_about_blocks_are_found() {
     });
     let line = make(&server, 18884864).unwrap_err().to_string();
     assert!(line.contains("hash of the parent") && line.contains(&hash.to_string()), "{line}");
-    // JSON that lacks something is made good by the block's own bytes, if they are the block's.
+    // Fields that are missing in the JSON are taken from the block's own bytes, if their hash is
+    // right.
     let raw = alloy_primitives::hex::encode_prefixed(alloy_rlp_of(&node.bundle));
     for (bytes, good) in [(json!(raw), true), (json!("0xc0"), false)] {
         let server = node.clone().serve(move |method, params, answer| match method {
@@ -436,9 +442,9 @@ fn alloy_rlp_of(bundle: &Bundle) -> Vec<u8> {
 #[test]
 fn nodes_that_cannot_answer_are_named() {
     let Some(bundle) = load(18884864) else { return };
-    let node = Node::of(bundle);
+    let node = MockArchiveNode::of(bundle);
     let refuse_state = |code, message| {
-        move |method: &str, _: &Value, answer: Answer| match method {
+        move |method: &str, _: &Value, answer: RpcAnswer| match method {
             "eth_getBalance" | "eth_getStorageAt" => Err((code, message)),
             _ => answer,
         }
@@ -465,23 +471,26 @@ fn nodes_that_cannot_answer_are_named() {
     let line = make_from("http://127.0.0.1:9/secret", 7).unwrap_err().to_string();
     assert!(line.contains("http://127.0.0.1:9") && line.contains("cannot connect"), "{line}");
     assert!(!line.contains("secret"), "{line}");
-    type Reaction = fn(&Request) -> Reply;
-    let replies: [(Reaction, &str); 5] = [
-        (|_| Reply::new(200, "<html>hello</html>"), "not JSON-RPC"),
-        (|_| Reply::new(200, "{\"jsonrpc\":\"2.0\",\"id\":77,\"result\":\"0x1\"}"), "not JSON-RPC"),
-        (|_| Reply::new(401, "no"), "401"),
-        (|_| Reply::new(502, "bad gateway"), "502"),
-        (|_| Reply::new(200, "[1,2").cut(2), "broke"),
+    type NodeReaction = fn(&RecordedRequest) -> ScriptedReply;
+    let replies: [(NodeReaction, &str); 5] = [
+        (|_| ScriptedReply::new(200, "<html>hello</html>"), "not JSON-RPC"),
+        (
+            |_| ScriptedReply::new(200, "{\"jsonrpc\":\"2.0\",\"id\":77,\"result\":\"0x1\"}"),
+            "not JSON-RPC",
+        ),
+        (|_| ScriptedReply::new(401, "no"), "401"),
+        (|_| ScriptedReply::new(502, "bad gateway"), "502"),
+        (|_| ScriptedReply::new(200, "[1,2").cut(2), "broke"),
     ];
     for (reply, what) in replies {
         let server = HttpServer::start(reply).unwrap();
         let line = make(&server, 7).unwrap_err().to_string();
         assert!(line.contains(what) && line.contains(&server.url()), "{what}: {line}");
     }
-    let silent = HttpServer::start(|_| Reply::new(200, "{}").cut(0).hanging()).unwrap();
+    let silent = HttpServer::start(|_| ScriptedReply::new(200, "{}").cut(0).hanging()).unwrap();
     let options =
         HttpOptions { timeout: Duration::from_millis(100), retries: 0, ..HttpOptions::default() };
-    let client = RpcClient::new(&silent.url(), Http::new(options, Arc::default()));
+    let client = RpcClient::new(&silent.url(), BlockingClient::new(options, Arc::default()));
     let line = client.block(7).unwrap_err().to_string();
     assert!(line.contains("no answer within 0.1 s") && line.contains("block 7"), "{line}");
 }
@@ -489,9 +498,9 @@ fn nodes_that_cannot_answer_are_named() {
 #[test]
 fn rate_limits_are_waited_for() {
     let Some(bundle) = load(21429992) else { return };
-    let node = Node::of(bundle);
+    let node = MockArchiveNode::of(bundle);
     let asked = AtomicU32::new(0);
-    // Said by one call in forty, alone or within a batch.
+    // The rate limit is returned for one call in forty, alone or within a batch.
     let server =
         node.clone().serve(move |_, _, answer| match asked.fetch_add(1, Ordering::Relaxed) % 40 {
             3 => Err((-32005, "too many requests")),

@@ -1,5 +1,5 @@
-//! Backends that keep every state beside `mpt`, which has the latest one: every old state and its
-//! proofs, against headers.
+//! Backends that keep every state, beside `mpt`, which keeps the latest one: every old state and
+//! its proofs, checked against headers.
 
 use crate::common::{batches, cole_of, import_into, test_chain};
 use alloy_primitives::{Address, B256};
@@ -7,15 +7,15 @@ use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use retrie_chainspec::{ChainSpec, parse_chain, primitives::Block};
 use retrie_db::{ChainRead, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{
-    Chain, ChainOptions, ImportOptions,
-    testkit::{Rules, write_blocks},
+    ChainOptions, ChainStore, ImportOptions,
+    testkit::{TestRules, write_blocks},
 };
 use retrie_sources::BlockSource;
 use retrie_state::{
-    AnyBackend, At, BlockRef, StateAt, StateError, StateKey, StateReader, StateStore, StoreOptions,
-    Value, Version,
+    AnyBackend, BlockRef, StateError, StateId, StateKey, StateProvider, StateReader, StateStore,
+    StateValue, StoreOptions, ValueVersion,
 };
-use retrie_storage_cole::Params;
+use retrie_storage_cole::ColeParams;
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use std::{
     collections::BTreeMap,
@@ -34,12 +34,12 @@ fn archive() -> Arc<dyn AnyBackend> {
     Arc::new(MptArchive::new(TrieHash::Keccak256))
 }
 
-fn open(spec: &Arc<ChainSpec>, datadir: &Path, backend: Arc<dyn AnyBackend>) -> Chain {
+fn open(spec: &Arc<ChainSpec>, datadir: &Path, backend: Arc<dyn AnyBackend>) -> ChainStore {
     let root_mode = match backend.capabilities().ethereum_root {
         true => StateRootMode::Header,
         false => StateRootMode::Shadow,
     };
-    Chain::open(ChainOptions {
+    ChainStore::open(ChainOptions {
         spec: spec.clone(),
         backend,
         referee: None,
@@ -56,15 +56,15 @@ fn open(spec: &Arc<ChainSpec>, datadir: &Path, backend: Arc<dyn AnyBackend>) -> 
     .unwrap()
 }
 
-fn import(chain: &Chain, sources: Vec<BlockSource>, to: u64, options: ImportOptions) {
+fn import(chain: &ChainStore, sources: Vec<BlockSource>, to: u64, options: ImportOptions) {
     import_into(chain, sources, 0..=to, options, &AtomicBool::new(false), &mut |_| {}).unwrap();
 }
 
-/// The latest state of `mpt` by number, as far as its chain has come by.
-type States = BTreeMap<u64, Vec<(StateKey, Value)>>;
+/// States of `mpt` by block number, for the blocks at which its chain was the tip.
+type StatesByNumber = BTreeMap<u64, Vec<(StateKey, StateValue)>>;
 
 /// Compares what the archive says of old blocks with `states` and with the headers of its chain.
-fn check(archive: &Chain, states: &States) {
+fn check(archive: &ChainStore, states: &StatesByNumber) {
     let (read, store) = (archive.db().begin_read().unwrap(), archive.state());
     let tip = archive.tip().unwrap().number;
     assert_eq!(store.history_kept().unwrap(), Some(0..=tip));
@@ -101,14 +101,14 @@ fn check(archive: &Chain, states: &States) {
     assert!(matches!(beyond, Err(StateError::NotInHistory { .. })), "{beyond:?}");
 }
 
-/// Values as proofs show them: under the header's root, or, if the backend proves so, under the root
-/// that the store itself has at its tip.
+/// Values as proofs show them: under the header's root, or, if the backend proves so, under the
+/// store's root at its tip.
 fn proven(
     store: &StateStore,
-    old: &StateAt,
+    old: &StateProvider,
     header: B256,
     asked: &[StateKey],
-) -> Vec<Option<Value>> {
+) -> Vec<Option<StateValue>> {
     let (backend, number) = (store.backend(), old.number().unwrap());
     let proof = old.prove(asked).unwrap();
     if !backend.history().unwrap().proven_by_view() {
@@ -121,7 +121,7 @@ fn proven(
     assert_eq!((old.root(), proof.root), (tip.root, tip.root), "block {number}");
     let provenance = backend.provenance().unwrap();
     let versions = provenance.verify_versions(tip.root, asked, number..=number, &proof.bytes);
-    let value = |versions: Vec<Version>| versions.into_iter().next()?.value;
+    let value = |versions: Vec<ValueVersion>| versions.into_iter().next()?.value;
     versions.unwrap().into_iter().map(value).collect()
 }
 
@@ -142,7 +142,7 @@ fn backends_with_history_keep_storage_of_every_block_through_reorgs_and_reopenin
 }
 
 fn storage_of_every_block_is_kept(backend: &dyn Fn() -> Arc<dyn AnyBackend>) {
-    let mut chain = test_chain(Rules::Byzantium);
+    let mut chain = test_chain(TestRules::Byzantium);
     let genesis = chain.genesis();
     let trunk = *chain.branch(genesis, 40, 12, 0).last().unwrap();
     // The second branch is shorter and heavier; the first one comes back.
@@ -168,16 +168,19 @@ fn storage_of_every_block_is_kept(backend: &dyn Fn() -> Arc<dyn AnyBackend>) {
         canonical.extend(part);
         assert_eq!(archive.tip().unwrap().number, canonical.len() as u64, "the heaviest branch");
 
-        // The same chain on the trie that has the latest state alone, block by block.
+        // The same chain on the trie that has only the latest state, block by block.
         let mpt_dir = dir.path().join(format!("mpt{n}"));
         let mpt = open(&chain.spec, &mpt_dir, mpt());
-        let mut states = States::new();
+        let mut states = StatesByNumber::new();
         write_blocks(&file, canonical.iter().copied());
         for number in 1..=canonical.len() as u64 {
             import(&mpt, source(), number, ImportOptions::default());
             states.insert(
                 number,
-                mpt.state().at(At::Tip).and_then(|state| state.entries(None, usize::MAX)).unwrap(),
+                mpt.state()
+                    .at(StateId::Tip)
+                    .and_then(|state| state.entries(None, usize::MAX))
+                    .unwrap(),
             );
         }
         assert!(states.values().last().unwrap().len() > 20, "contracts with storage");
@@ -187,7 +190,7 @@ fn storage_of_every_block_is_kept(backend: &dyn Fn() -> Arc<dyn AnyBackend>) {
     }
 }
 
-/// Files of mainnet's first 21,000 blocks, or `None` after saying so.
+/// Files of mainnet's first 21,000 blocks; `None`, after a message, if they are missing.
 fn mainnet() -> Option<Vec<PathBuf>> {
     let data = std::env::var_os("RETRIE_DATA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
@@ -214,21 +217,21 @@ fn every_thousandth_state_of_mainnet_is_that_of_mpt_at_its_time() {
     let spec = parse_chain("mainnet").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let sources = || files.iter().map(|file| BlockSource::open(file).unwrap()).collect();
-    let cole = cole_of(Params { memory_pairs: 2000, ..Params::default() });
+    let cole = cole_of(ColeParams { memory_pairs: 2000, ..ColeParams::default() });
     let archives = [("archive", archive()), ("cole", cole)].map(|(name, backend)| {
         let archive = open(&spec, &dir.path().join(name), backend);
         import(&archive, sources(), u64::MAX, ImportOptions::default());
         archive
     });
     let mpt = open(&spec, &dir.path().join("mpt"), mpt());
-    let mut states = States::new();
+    let mut states = StatesByNumber::new();
     for number in (0..21_000).step_by(1000).chain([20_999]) {
         if number > 0 {
             import(&mpt, sources(), number, ImportOptions::default());
         }
         states.insert(
             number,
-            mpt.state().at(At::Tip).and_then(|state| state.entries(None, usize::MAX)).unwrap(),
+            mpt.state().at(StateId::Tip).and_then(|state| state.entries(None, usize::MAX)).unwrap(),
         );
     }
     assert_eq!(states.len(), 22);

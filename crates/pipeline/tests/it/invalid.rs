@@ -1,4 +1,4 @@
-//! Blocks and files that must be refused: the error names the block, everything before it stays.
+//! Invalid blocks and files: the error names the block, and everything before it stays.
 
 use crate::common;
 
@@ -7,17 +7,19 @@ use alloy_consensus::{
     proofs::{calculate_ommers_root, calculate_transaction_root},
 };
 use alloy_primitives::{Address, B256, Bloom, Bytes, Signature, U256};
-use common::{Node, Setup, batches, names_block, test_chain};
+use common::{NodeSetup, TestNode, batches, names_block, test_chain};
 use retrie_chainspec::primitives::{Block, Transaction};
 use retrie_pipeline::{
     PipelineError,
-    testkit::{CHAIN_ID, Call, Plan, Rules, TestChain, Wallet, signed, write_blocks},
+    testkit::{
+        BlockPlan, CHAIN_ID, TestCall, TestChain, TestRules, TestWallet, signed, write_blocks,
+    },
 };
 use retrie_sources::BlockSource;
 use std::sync::atomic::AtomicBool;
 
-/// What to break in a block, and what the error must say about it.
-type Damage = (&'static str, fn(&TestChain, &mut Block), &'static str);
+/// Rules, the change to a block, and a part of the error message.
+type InvalidBlockCase = (&'static str, fn(&TestChain, &mut Block), &'static str);
 
 /// `n` for the order of the curve (SEC 2, secp256k1).
 const CURVE_ORDER: U256 = alloy_primitives::uint!(
@@ -41,7 +43,7 @@ fn legacy(transaction: &Transaction) -> (TxLegacy, Signature) {
     (transaction.tx().clone(), *transaction.signature())
 }
 
-const ANY_FORK: &[Damage] = &[
+const ANY_FORK: &[InvalidBlockCase] = &[
     ("state root", |_, b| b.header.state_root = B256::repeat_byte(1), "state root is"),
     ("gas used", |_, b| b.header.gas_used += 1, "execution used"),
     ("bloom", |_, b| b.header.logs_bloom = Bloom::repeat_byte(1), "bloom"),
@@ -56,8 +58,8 @@ const ANY_FORK: &[Damage] = &[
     (
         "nonce",
         |chain, b| {
-            let call = Call::transfer(0, Address::ZERO, 1);
-            let tx = |_: &_| signed(&Wallet::new(0), &call, 999, b.header.base_fee_per_gas);
+            let call = TestCall::transfer(0, Address::ZERO, 1);
+            let tx = |_: &_| signed(&TestWallet::new(0), &call, 999, b.header.base_fee_per_gas);
             let tx = tx(chain);
             with_transaction(b, |_| tx);
         },
@@ -66,8 +68,9 @@ const ANY_FORK: &[Damage] = &[
     (
         "poor sender",
         |_, b| {
-            let (call, fee) = (Call::transfer(200, Address::ZERO, 1), b.header.base_fee_per_gas);
-            with_transaction(b, |_| signed(&Wallet::new(200), &call, 0, fee));
+            let (call, fee) =
+                (TestCall::transfer(200, Address::ZERO, 1), b.header.base_fee_per_gas);
+            with_transaction(b, |_| signed(&TestWallet::new(200), &call, 0, fee));
         },
         "transaction 0 is invalid",
     ),
@@ -82,7 +85,7 @@ const ANY_FORK: &[Damage] = &[
     ),
 ];
 
-const WORK: &[Damage] = &[
+const WORK: &[InvalidBlockCase] = &[
     ("difficulty", |_, b| b.header.difficulty += U256::ONE, "difficulty is"),
     (
         "unrelated ommer",
@@ -124,20 +127,20 @@ const WORK: &[Damage] = &[
     ),
 ];
 
-const FRONTIER: &[Damage] = &[(
+const FRONTIER: &[InvalidBlockCase] = &[(
     "chain id before Spurious Dragon (EIP-155)",
     |_, b| {
         with_transaction(b, |tx| {
             let (tx, _) = legacy(tx);
             let tx = TxLegacy { chain_id: Some(CHAIN_ID), ..tx };
-            let signature = Wallet::new(0).sign(tx.signature_hash());
+            let signature = TestWallet::new(0).sign(tx.signature_hash());
             tx.into_signed(signature).into()
         });
     },
     "transaction 0 has an invalid signature",
 )];
 
-const BYZANTIUM: &[Damage] = &[
+const BYZANTIUM: &[InvalidBlockCase] = &[
     ("receipts root", |_, b| b.header.receipts_root = B256::repeat_byte(1), "receipts root"),
     ("base fee before London", |_, b| b.header.base_fee_per_gas = Some(7), "baseFeePerGas"),
     (
@@ -145,7 +148,7 @@ const BYZANTIUM: &[Damage] = &[
         |_, b| {
             with_transaction(b, |tx| {
                 let tx = TxLegacy { chain_id: Some(1), ..legacy(tx).0 };
-                let signature = Wallet::new(0).sign(tx.signature_hash());
+                let signature = TestWallet::new(0).sign(tx.signature_hash());
                 tx.into_signed(signature).into()
             });
         },
@@ -153,7 +156,7 @@ const BYZANTIUM: &[Damage] = &[
     ),
 ];
 
-const CANCUN: &[Damage] = &[
+const CANCUN: &[InvalidBlockCase] = &[
     ("receipts root", |_, b| b.header.receipts_root = B256::repeat_byte(1), "receipts root"),
     ("base fee", |_, b| b.header.base_fee_per_gas = Some(8), "base fee"),
     ("difficulty", |_, b| b.header.difficulty = U256::ONE, "block"),
@@ -163,31 +166,31 @@ const CANCUN: &[Damage] = &[
     ("beacon root", |_, b| b.header.parent_beacon_block_root = None, "header field"),
 ];
 
-const PRAGUE: &[Damage] =
+const PRAGUE: &[InvalidBlockCase] =
     &[("requests hash", |_, b| b.header.requests_hash = Some(B256::ZERO), "requests hash")];
 
 #[test]
 fn every_broken_rule_names_the_block_and_keeps_what_was_before() {
     for (rules, damages) in [
-        (Rules::Frontier, [ANY_FORK, WORK, FRONTIER].concat()),
-        (Rules::Byzantium, [ANY_FORK, WORK, BYZANTIUM].concat()),
-        (Rules::Cancun, [ANY_FORK, CANCUN].concat()),
-        (Rules::Prague, [ANY_FORK, CANCUN, PRAGUE].concat()),
+        (TestRules::Frontier, [ANY_FORK, WORK, FRONTIER].concat()),
+        (TestRules::Byzantium, [ANY_FORK, WORK, BYZANTIUM].concat()),
+        (TestRules::Cancun, [ANY_FORK, CANCUN].concat()),
+        (TestRules::Prague, [ANY_FORK, CANCUN, PRAGUE].concat()),
     ] {
         let mut chain = test_chain(rules);
         let genesis = chain.genesis();
         let trunk = *chain.branch(genesis, 4, 12, 0).last().unwrap();
-        let calls = [1, 2, 3].map(|value| Call::transfer(0, Address::repeat_byte(7), value));
-        let victim = chain.extend(trunk, Plan::new(calls));
-        let tip = chain.extend(victim, Plan::new([]));
+        let calls = [1, 2, 3].map(|value| TestCall::transfer(0, Address::repeat_byte(7), value));
+        let victim = chain.extend(trunk, BlockPlan::new(calls));
+        let tip = chain.extend(victim, BlockPlan::new([]));
         let good = chain.path(genesis, tip);
-        let checked = Setup::checked();
+        let checked = NodeSetup::checked();
         for (i, (what, damage, says)) in damages.into_iter().enumerate() {
             let mut bad = good.clone();
             damage(&chain, &mut bad[4]);
             assert_ne!(bad[4], good[4], "{what}");
             let number = bad[4].header.number;
-            let node = Node::new(&chain.spec, checked[i % checked.len()]);
+            let node = TestNode::new(&chain.spec, checked[i % checked.len()]);
             let error = node.import_with(&bad, batches(3)).unwrap_err();
             let text = names_block(&error, number);
             assert!(text.contains(says), "{rules:?} {what}: {text}");
@@ -204,9 +207,10 @@ fn every_broken_rule_names_the_block_and_keeps_what_was_before() {
 
 #[test]
 fn high_s_is_fine_under_frontier() {
-    let mut chain = test_chain(Rules::Frontier);
+    let mut chain = test_chain(TestRules::Frontier);
     let genesis = chain.genesis();
-    let block = chain.extend(genesis, Plan::new([Call::transfer(0, Address::repeat_byte(7), 1)]));
+    let block =
+        chain.extend(genesis, BlockPlan::new([TestCall::transfer(0, Address::repeat_byte(7), 1)]));
     let mut block = chain.block(block).clone();
     with_transaction(&mut block, |tx| {
         let (tx, signature) = legacy(tx);
@@ -215,12 +219,12 @@ fn high_s_is_fine_under_frontier() {
         tx.into_signed(Signature::new(signature.r(), s, !signature.v())).into()
     });
     // The state is the same, as it is the same sender.
-    let node = Node::new(&chain.spec, Setup::MPT);
+    let node = TestNode::new(&chain.spec, NodeSetup::MPT);
     node.import(&[block]).unwrap();
     assert_eq!(node.tip().number, 1);
 }
 
-fn import_file(node: &Node, bytes: &[u8], name: &str) -> Result<u64, String> {
+fn import_file(node: &TestNode, bytes: &[u8], name: &str) -> Result<u64, String> {
     let file = node.dir.path().join(name);
     std::fs::write(&file, bytes).unwrap();
     let source = BlockSource::open(&file).map_err(|error| error.to_string())?;
@@ -238,7 +242,7 @@ fn import_file(node: &Node, bytes: &[u8], name: &str) -> Result<u64, String> {
 
 #[test]
 fn truncated_and_flipped_files_give_one_error_and_keep_whole_blocks() {
-    let mut chain = test_chain(Rules::Byzantium);
+    let mut chain = test_chain(TestRules::Byzantium);
     let genesis = chain.genesis();
     let hashes = chain.branch(genesis, 7, 12, 0);
     let (blocks, tip) = (chain.path(genesis, hashes[5]), hashes[6]);
@@ -264,11 +268,11 @@ fn truncated_and_flipped_files_give_one_error_and_keep_whole_blocks() {
                 } else {
                     damaged.truncate(at);
                 }
-                let node = Node::new(&chain.spec, Setup::MPT);
+                let node = TestNode::new(&chain.spec, NodeSetup::MPT);
                 let what = format!("{name}, byte {at} of {}, flip {flip}", bytes.len());
                 let outcome = import_file(&node, &damaged, name);
                 let kept = node.tip();
-                // No seal and no child vouch for the nonce of the last block of a plain file.
+                // Neither seal nor child protects the nonce of the last block of a plain file.
                 let last = name == "blocks.rlp" && at >= ends[blocks.len() - 2];
                 match &outcome {
                     Ok(_) if flip => assert!(last, "{what} went unnoticed"),

@@ -1,6 +1,6 @@
 //! Tests of `retrie-pipeline` from outside: a module for each subject, one program for all.
 
-mod ahead;
+mod batches;
 mod bundle_make;
 mod common;
 mod flat_history;
@@ -8,7 +8,7 @@ mod history;
 mod imports;
 mod invalid;
 mod migrate;
-mod read_ahead;
+mod prefetch;
 mod reorgs;
-mod runs;
+mod root_task;
 mod verify;

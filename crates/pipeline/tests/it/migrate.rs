@@ -1,19 +1,23 @@
-//! A chain moved from every backend to every other: the new datadir is what an import of the same
-//! blocks leaves, with history, or what a chain is that begins with the latest state, without.
+//! A chain moved from every backend to every other one. With history the new datadir equals an
+//! import of the same blocks; without, it equals a chain that begins with the latest state.
 
-use crate::common::{batches, failing::Failing, import_into, names_block, test_chain};
+use crate::common::{batches, failing::FailingBackend, import_into, names_block, test_chain};
 use alloy_primitives::{Address, B256};
 use retrie_backends::all;
 use retrie_chainspec::{ChainSpec, primitives::Block};
-use retrie_db::{ChainRead, Db, DbError, Kept, KeptBlocks, OpenOptions, StateRootMode, SyncMode};
+use retrie_db::{
+    ChainRead, DatabaseEnv, DbError, HistoryKept, KeptBlocks, OpenOptions, StateRootMode, SyncMode,
+};
 use retrie_pipeline::{
-    AnchorError, Begun, Chain, ChainOptions, End, MigrateError, Migrated, Migration, MigrationStep,
-    PipelineError,
-    testkit::{Rules, TestChain, write_blocks},
+    AnchorError, ChainMigration, ChainOptions, ChainStore, ImportEnd, MigrateError,
+    MigrationOutcome, MigrationStep, PipelineError, UnfinishedMigration,
+    testkit::{TestChain, TestRules, write_blocks},
     verify::{VerifyOptions, verify},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{AnyBackend, At, BlockRef, FlatHistory, StateKey, StoreOptions, Value};
+use retrie_state::{
+    AnyBackend, BlockRef, FlatHistory, StateId, StateKey, StateValue, StoreOptions,
+};
 use retrie_storage_mpt::Mpt;
 use retrie_storage_raw::Raw;
 use retrie_telemetry::Metrics;
@@ -26,7 +30,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Blocks of a chain that is moved, and those that come on top.
+/// Blocks of the moved chain, and blocks that are imported after the move.
 const MOVED: usize = 14;
 const BLOCKS: usize = 20;
 
@@ -34,7 +38,7 @@ fn mpt() -> Arc<dyn AnyBackend> {
     Arc::new(Mpt::default())
 }
 
-fn made(rules: Rules) -> (TestChain, Vec<Block>) {
+fn made(rules: TestRules) -> (TestChain, Vec<Block>) {
     let mut chain = test_chain(rules);
     let genesis = chain.genesis();
     let tip = *chain.branch(genesis, BLOCKS as u64, 12, 0).last().unwrap();
@@ -44,16 +48,16 @@ fn made(rules: Rules) -> (TestChain, Vec<Block>) {
 
 /// A datadir on one backend.
 #[derive(Clone)]
-struct Place {
+struct BackendDatadir {
     datadir: PathBuf,
     spec: Arc<ChainSpec>,
     backend: Arc<dyn AnyBackend>,
     referee: Option<Arc<dyn AnyBackend>>,
-    kept: Kept,
+    kept: HistoryKept,
     retention: u64,
 }
 
-impl Place {
+impl BackendDatadir {
     fn new(
         folder: &TempDir,
         name: &str,
@@ -61,7 +65,7 @@ impl Place {
         backend: &Arc<dyn AnyBackend>,
     ) -> Self {
         let (datadir, spec, backend) = (folder.path().join(name), spec.clone(), backend.clone());
-        Self { datadir, spec, backend, referee: None, kept: Kept::default(), retention: 128 }
+        Self { datadir, spec, backend, referee: None, kept: HistoryKept::default(), retention: 128 }
     }
 
     fn refereed(self) -> Self {
@@ -93,8 +97,8 @@ impl Place {
         }
     }
 
-    fn open(&self) -> Chain {
-        Chain::open(self.options()).unwrap()
+    fn open(&self) -> ChainStore {
+        ChainStore::open(self.options()).unwrap()
     }
 
     fn import(&self, blocks: &[Block]) {
@@ -105,13 +109,13 @@ impl Place {
         import_into(&self.open(), sources, 0..=u64::MAX, batches(3), &stop, &mut |_| {}).unwrap();
     }
 
-    /// Moves the chain of `from` here; `progress` is told the step and the stop signal.
+    /// Moves the chain of `from` here. `progress` gets the step and the stop flag.
     fn migrate_with(
         &self,
         from: &Self,
         history: bool,
         progress: &mut dyn FnMut(MigrationStep<'_>, &AtomicBool),
-    ) -> Result<Migrated, PipelineError> {
+    ) -> Result<MigrationOutcome, PipelineError> {
         self.migrate_under(from, history, &AtomicBool::new(false), progress)
     }
 
@@ -121,23 +125,23 @@ impl Place {
         history: bool,
         stop: &AtomicBool,
         progress: &mut dyn FnMut(MigrationStep<'_>, &AtomicBool),
-    ) -> Result<Migrated, PipelineError> {
-        let db = Db::open(&from.datadir, &OpenOptions::read_only()).unwrap();
+    ) -> Result<MigrationOutcome, PipelineError> {
+        let db = DatabaseEnv::open(&from.datadir, &OpenOptions::read_only()).unwrap();
         let read = Arc::new(db.begin_read().unwrap());
         let (backend, to) = (from.backend.clone(), self.options());
         let mut step = |step: MigrationStep<'_>| progress(step, stop);
-        Migration { from: &read, backend, to, history, until: None }.run(
+        ChainMigration { from: &read, backend, to, history, until: None }.run(
             &Metrics::new().unwrap(),
             stop,
             &mut step,
         )
     }
 
-    fn migrate(&self, from: &Self, history: bool) -> Result<Migrated, PipelineError> {
+    fn migrate(&self, from: &Self, history: bool) -> Result<MigrationOutcome, PipelineError> {
         self.migrate_with(from, history, &mut |_, _| {})
     }
 
-    /// Moves the chain of `from` here with its history, up to block `number` of those executed.
+    /// Moves the chain of `from` here with its history, and stops after `number` executed blocks.
     fn migrate_up_to(&self, from: &Self, number: u64) {
         let migrated = self.migrate_with(from, true, &mut |step, stop| {
             if let MigrationStep::Blocks { report, .. } = step {
@@ -145,13 +149,13 @@ impl Place {
             }
         });
         let migrated = migrated.unwrap();
-        assert_eq!((migrated.end, migrated.tip.number), (End::Stopped, number));
+        assert_eq!((migrated.end, migrated.tip.number), (ImportEnd::Stopped, number));
     }
 
-    /// What a migration of the chain of `from` has left here.
-    fn begun(&self, from: &Self) -> Option<Begun> {
-        let db = Db::open(&from.datadir, &OpenOptions::read_only()).unwrap();
-        Begun::look(&self.datadir, &db.begin_read().unwrap()).unwrap()
+    /// What an unfinished migration of the chain of `from` has left here.
+    fn begun(&self, from: &Self) -> Option<UnfinishedMigration> {
+        let db = DatabaseEnv::open(&from.datadir, &OpenOptions::read_only()).unwrap();
+        UnfinishedMigration::read(&self.datadir, &db.begin_read().unwrap()).unwrap()
     }
 
     fn check(&self, what: &str) {
@@ -160,7 +164,7 @@ impl Place {
             "mpt" => Some(mpt()),
             _ => None,
         };
-        let db = Db::open(&self.datadir, &OpenOptions::read_only()).unwrap();
+        let db = DatabaseEnv::open(&self.datadir, &OpenOptions::read_only()).unwrap();
         let scratch = self.datadir.parent().unwrap();
         let spec = self.spec.clone();
         let options = VerifyOptions { spec, backend: &backend, max_findings: 100, scratch };
@@ -169,12 +173,13 @@ impl Place {
     }
 }
 
-fn entries(chain: &Chain) -> Vec<(StateKey, Value)> {
-    chain.state().at(At::Tip).unwrap().entries(None, 100_000).unwrap()
+fn entries(chain: &ChainStore) -> Vec<(StateKey, StateValue)> {
+    chain.state().at(StateId::Tip).unwrap().entries(None, 100_000).unwrap()
 }
 
-/// Of every block: what is stored of it, but for roots and receipts, which not all datadirs have.
-fn assert_same_blocks(chain: &Chain, expected: &Chain, what: &str) {
+/// Compares the stored content of every block, except roots and receipts, which not all datadirs
+/// have.
+fn assert_same_blocks(chain: &ChainStore, expected: &ChainStore, what: &str) {
     let [read, whole] = [chain, expected].map(|chain| chain.db().begin_read().unwrap());
     assert_eq!(read.tip().unwrap(), whole.tip().unwrap(), "{what}");
     for number in 0..=whole.tip().unwrap().unwrap().number {
@@ -201,22 +206,29 @@ fn assert_same_blocks(chain: &Chain, expected: &Chain, what: &str) {
 }
 
 /// Roots of block `number` in both stores.
-fn roots(chain: &Chain, number: u64) -> Vec<(String, B256)> {
+fn roots(chain: &ChainStore, number: u64) -> Vec<(String, B256)> {
     let read = chain.db().begin_read().unwrap();
     read.roots(&read.canonical_hash(number).unwrap().unwrap()).unwrap()
 }
 
-/// Moves `blocks` from `old` to `new`, holds that against `imported`, the same blocks on the same
-/// backend, and imports more on top of both.
-fn moved(old: &Place, new: &Place, imported: &Place, blocks: &[Block], history: bool, what: &str) {
+/// Moves `blocks` from `old` to `new`, compares the result with `imported` (the same blocks
+/// imported on the same backend), and imports more blocks on top of both.
+fn moved(
+    old: &BackendDatadir,
+    new: &BackendDatadir,
+    imported: &BackendDatadir,
+    blocks: &[Block],
+    history: bool,
+    what: &str,
+) {
     let migrated = new.migrate(old, history).unwrap();
-    assert_eq!(migrated.end, End::Complete, "{what}");
+    assert_eq!(migrated.end, ImportEnd::Complete, "{what}");
     assert_eq!(migrated.tip.number, MOVED as u64, "{what}");
     let first = if history { 0 } else { MOVED as u64 };
     assert_eq!(migrated.first_state.number, first, "{what}");
     assert_eq!(migrated.executed.blocks, MOVED as u64 - first, "{what}");
     new.check(what);
-    // History decides the roots of some.
+    // Some backends' roots depend on history.
     let has_same_roots = history || new.backend.capabilities().state_determined_root;
     let compare = |tip: u64| {
         let (chain, expected) = (new.open(), imported.open());
@@ -237,7 +249,7 @@ fn moved(old: &Place, new: &Place, imported: &Place, blocks: &[Block], history: 
             for number in 0..tip {
                 let read = chain.db().begin_read().unwrap();
                 let block = BlockRef::new(number, read.canonical_hash(number).unwrap().unwrap());
-                let state = |chain: &Chain| {
+                let state = |chain: &ChainStore| {
                     let state = chain.state().history(block).unwrap();
                     state.entries(None, 100_000).unwrap()
                 };
@@ -258,16 +270,16 @@ fn moved(old: &Place, new: &Place, imported: &Place, blocks: &[Block], history: 
 #[test]
 fn every_backend_takes_over_from_every_other() {
     for (n, from) in all().enumerate() {
-        let rules = [Rules::Byzantium, Rules::Prague, Rules::Merge(20_000_000)][n % 3];
+        let rules = [TestRules::Byzantium, TestRules::Prague, TestRules::Merge(20_000_000)][n % 3];
         let (made, blocks) = made(rules);
         let folder = TempDir::new().unwrap();
-        let old = Place::new(&folder, "old", &made.spec, &(from.small)());
+        let old = BackendDatadir::new(&folder, "old", &made.spec, &(from.small)());
         old.import(&blocks[..MOVED]);
         for to in all() {
             for history in [false, true] {
                 let what = format!("{} to {}, history {history}", from.name, to.name);
                 let backend = (to.small)();
-                let place = |name: &str| Place::new(&folder, name, &made.spec, &backend);
+                let place = |name: &str| BackendDatadir::new(&folder, name, &made.spec, &backend);
                 let name = format!("{}-{history}", to.name);
                 moved(&old, &place(&name), &place("imported"), &blocks, history, &what);
             }
@@ -276,20 +288,20 @@ fn every_backend_takes_over_from_every_other() {
     }
 }
 
-/// A chain could be moved whole only, so that a datadir could not be had that ends far below the tip.
+/// Regression: only a whole chain could be moved, so no datadir could end far below the tip.
 #[test]
 fn a_chain_is_moved_up_to_a_block_of_it() {
-    let (made, blocks) = made(Rules::Prague);
+    let (made, blocks) = made(TestRules::Prague);
     let folder = TempDir::new().unwrap();
-    let place = |name: &str| Place::new(&folder, name, &made.spec, &mpt());
+    let place = |name: &str| BackendDatadir::new(&folder, name, &made.spec, &mpt());
     let (old, new, short) = (place("old"), place("new"), place("short"));
     old.import(&blocks);
     short.import(&blocks[..5]);
     let migrate = |history: bool, until: u64| {
-        let db = Db::open(&old.datadir, &OpenOptions::read_only()).unwrap();
+        let db = DatabaseEnv::open(&old.datadir, &OpenOptions::read_only()).unwrap();
         let read = Arc::new(db.begin_read().unwrap());
         let (backend, to, until) = (mpt(), new.options(), Some(until));
-        let migration = Migration { from: &read, backend, to, history, until };
+        let migration = ChainMigration { from: &read, backend, to, history, until };
         migration.run(&Metrics::new().unwrap(), &AtomicBool::new(false), &mut |_| {})
     };
     let beyond = migrate(true, BLOCKS as u64 + 1).unwrap_err();
@@ -298,7 +310,7 @@ fn a_chain_is_moved_up_to_a_block_of_it() {
     assert!(is_typed, "{beyond}");
     for history in [true, false] {
         let migrated = migrate(history, 5).unwrap();
-        assert_eq!((migrated.end, migrated.tip.number), (End::Complete, 5));
+        assert_eq!((migrated.end, migrated.tip.number), (ImportEnd::Complete, 5));
         assert_same_blocks(&new.open(), &short.open(), "up to block 5");
         assert_eq!(entries(&new.open()), entries(&short.open()));
         new.check("up to block 5");
@@ -306,7 +318,7 @@ fn a_chain_is_moved_up_to_a_block_of_it() {
         new.check("with what follows");
         std::fs::remove_dir_all(&new.datadir).unwrap();
     }
-    // One that was stopped above it ends nowhere below.
+    // A migration that was stopped above that block cannot end below.
     new.migrate_up_to(&old, 9);
     let above = migrate(true, 5).unwrap_err();
     assert!(matches!(above, PipelineError::Migrate(MigrateError::PastLast { .. })), "{above}");
@@ -315,13 +327,13 @@ fn a_chain_is_moved_up_to_a_block_of_it() {
 
 #[test]
 fn referee_moves_along_and_keeps_its_roots_of_old_blocks() {
-    let (made, blocks) = made(Rules::Prague);
+    let (made, blocks) = made(TestRules::Prague);
     for to in all().filter(|to| !to.capabilities().ethereum_root) {
         for history in [false, true] {
             let folder = TempDir::new().unwrap();
-            let place = |name: &str| Place::new(&folder, name, &made.spec, &(to.small)());
+            let place = |name: &str| BackendDatadir::new(&folder, name, &made.spec, &(to.small)());
             let raw = (retrie_backends::find("raw").unwrap().small)();
-            let old = Place::new(&folder, "old", &made.spec, &raw).refereed();
+            let old = BackendDatadir::new(&folder, "old", &made.spec, &raw).refereed();
             old.import(&blocks[..MOVED]);
             let (new, imported) = (place("new").refereed(), place("imported").refereed());
             let what = format!("raw+mpt to {}+mpt, history {history}", to.name);
@@ -334,17 +346,17 @@ fn referee_moves_along_and_keeps_its_roots_of_old_blocks() {
     }
 }
 
-/// At every step of the way: stopped there, refused to everybody else, and gone on with.
+/// Stopped at every step: other commands are refused, and the same migration continues.
 #[test]
 fn stopped_anywhere_it_goes_on_and_is_never_taken_for_whole() {
-    let (made, blocks) = made(Rules::Byzantium);
+    let (made, blocks) = made(TestRules::Byzantium);
     let folder = TempDir::new().unwrap();
     let cole = (retrie_backends::find("cole").unwrap().small)();
-    let old = Place::new(&folder, "old", &made.spec, &mpt());
+    let old = BackendDatadir::new(&folder, "old", &made.spec, &mpt());
     old.import(&blocks[..MOVED]);
     for history in [false, true] {
         for every in [1, 4] {
-            let new = Place::new(&folder, "new", &made.spec, &cole).refereed();
+            let new = BackendDatadir::new(&folder, "new", &made.spec, &cole).refereed();
             let mut runs = 0;
             loop {
                 let mut steps = 0;
@@ -355,13 +367,16 @@ fn stopped_anywhere_it_goes_on_and_is_never_taken_for_whole() {
                     })
                     .unwrap();
                 runs += 1;
-                if migrated.end == End::Complete {
+                if migrated.end == ImportEnd::Complete {
                     break;
                 }
                 assert!(runs < 100, "it never ends");
                 for refused in [
-                    Chain::open(new.options()).map(drop).unwrap_err(),
-                    Db::open(&new.datadir, &OpenOptions::read_only()).map(drop).unwrap_err().into(),
+                    ChainStore::open(new.options()).map(drop).unwrap_err(),
+                    DatabaseEnv::open(&new.datadir, &OpenOptions::read_only())
+                        .map(drop)
+                        .unwrap_err()
+                        .into(),
                 ] {
                     assert!(
                         matches!(refused, PipelineError::Db(DbError::Unfinished { .. })),
@@ -383,7 +398,7 @@ fn stopped_anywhere_it_goes_on_and_is_never_taken_for_whole() {
                 "{again:?}"
             );
             new.check("stopped");
-            let expected = Place::new(&folder, "expected", &made.spec, &cole).refereed();
+            let expected = BackendDatadir::new(&folder, "expected", &made.spec, &cole).refereed();
             expected.migrate(&old, history).unwrap();
             assert_same_blocks(&new.open(), &expected.open(), "stopped");
             assert_eq!(entries(&new.open()), entries(&expected.open()));
@@ -397,16 +412,16 @@ fn stopped_anywhere_it_goes_on_and_is_never_taken_for_whole() {
 
 #[test]
 fn branch_that_the_old_chain_has_left_meanwhile_is_left_too() {
-    let mut made = test_chain(Rules::Cancun);
+    let mut made = test_chain(TestRules::Cancun);
     let genesis = made.genesis();
     let trunk = *made.branch(genesis, 4, 12, 0).last().unwrap();
     let left = *made.branch(trunk, 6, 12, 1).last().unwrap();
     let right = *made.branch(trunk, 9, 12, 2).last().unwrap();
     for history in [false, true] {
         let folder = TempDir::new().unwrap();
-        let old = Place::new(&folder, "old", &made.spec, &mpt());
+        let old = BackendDatadir::new(&folder, "old", &made.spec, &mpt());
         old.import(&made.path(genesis, left));
-        let new = Place::new(&folder, "new", &made.spec, &mpt());
+        let new = BackendDatadir::new(&folder, "new", &made.spec, &mpt());
         let stop_at = |at: u32| {
             let mut steps = 0;
             move |_: MigrationStep<'_>, stop: &AtomicBool| {
@@ -415,7 +430,7 @@ fn branch_that_the_old_chain_has_left_meanwhile_is_left_too() {
             }
         };
         let stopped = new.migrate_with(&old, history, &mut stop_at(8)).unwrap();
-        assert_eq!(stopped.end, End::Stopped);
+        assert_eq!(stopped.end, ImportEnd::Stopped);
         old.import(&made.path(trunk, right));
         let migrated = new.migrate(&old, history).unwrap();
         assert_eq!(migrated.tip.hash, right, "history {history}");
@@ -428,15 +443,18 @@ fn branch_that_the_old_chain_has_left_meanwhile_is_left_too() {
 
 #[test]
 fn chain_that_began_with_a_state_is_executed_from_there() {
-    let (made, blocks) = made(Rules::Prague);
+    let (made, blocks) = made(TestRules::Prague);
     let folder = TempDir::new().unwrap();
-    let old = Place::new(&folder, "old", &made.spec, &mpt());
+    let old = BackendDatadir::new(&folder, "old", &made.spec, &mpt());
     old.import(&blocks[..6]);
     // Without history: it begins with the state after block 6.
-    let began = Place { retention: 4, ..Place::new(&folder, "began", &made.spec, &mpt()) };
+    let began = BackendDatadir {
+        retention: 4,
+        ..BackendDatadir::new(&folder, "began", &made.spec, &mpt())
+    };
     began.migrate(&old, false).unwrap();
     began.import(&blocks[6..9]);
-    let again = Place::new(&folder, "again", &made.spec, &mpt());
+    let again = BackendDatadir::new(&folder, "again", &made.spec, &mpt());
     let migrated = again.migrate(&began, true).unwrap();
     assert_eq!((migrated.first_state.number, migrated.executed.blocks), (6, 3));
     again.check("from an anchor");
@@ -445,9 +463,9 @@ fn chain_that_began_with_a_state_is_executed_from_there() {
         let below = AnchorError::Below { number: 5, anchor: 6 };
         below.to_string()
     });
-    // That state goes with time, the way by the latest one stays.
+    // This state is pruned with time; a migration of the latest state stays possible.
     began.import(&blocks[9..MOVED]);
-    let late = Place::new(&folder, "late", &made.spec, &mpt());
+    let late = BackendDatadir::new(&folder, "late", &made.spec, &mpt());
     let error = late.migrate(&began, true).unwrap_err();
     let is_gone =
         matches!(error, PipelineError::Migrate(MigrateError::NoFirstState { number: 6, .. }));
@@ -462,12 +480,12 @@ fn chain_that_began_with_a_state_is_executed_from_there() {
 
 #[test]
 fn what_has_been_moved_may_go_from_the_old_chain() {
-    let (made, blocks) = made(Rules::Prague);
+    let (made, blocks) = made(TestRules::Prague);
     let folder = TempDir::new().unwrap();
-    let place = |name: &str| Place::new(&folder, name, &made.spec, &mpt());
+    let place = |name: &str| BackendDatadir::new(&folder, name, &made.spec, &mpt());
     let old = place("old");
     old.import(&blocks[..6]);
-    let began = Place { retention: 4, ..place("began") };
+    let began = BackendDatadir { retention: 4, ..place("began") };
     began.migrate(&old, false).unwrap();
     began.import(&blocks[6..9]);
     let (new, late) = (place("new"), place("late"));
@@ -478,14 +496,15 @@ fn what_has_been_moved_may_go_from_the_old_chain() {
     }
     // The state after block 6 goes, and all bodies up to block 7.
     let last_6 = KeptBlocks { from: u64::MAX, last: 6 };
-    let began = Place { kept: Kept { bodies: last_6, ..Kept::default() }, ..began };
+    let began =
+        BackendDatadir { kept: HistoryKept { bodies: last_6, ..HistoryKept::default() }, ..began };
     began.import(&blocks[9..MOVED]);
     let migrated = new.migrate(&began, true).unwrap();
-    assert_eq!((migrated.end, migrated.first_state.number), (End::Complete, 6));
+    assert_eq!((migrated.end, migrated.first_state.number), (ImportEnd::Complete, 6));
     assert_eq!(migrated.executed.blocks, 7);
     new.check("the rest");
     assert_eq!(entries(&new.open()), entries(&began.open()));
-    // The body of a block that has not been moved.
+    // The body of a block that has not been moved yet.
     began.import(&blocks[MOVED..=MOVED]);
     let error = late.migrate(&began, true).unwrap_err();
     let is_gone =
@@ -495,14 +514,14 @@ fn what_has_been_moved_may_go_from_the_old_chain() {
 
 #[test]
 fn states_that_were_moved_keep_their_referee() {
-    let (made, blocks) = made(Rules::Prague);
+    let (made, blocks) = made(TestRules::Prague);
     let folder = TempDir::new().unwrap();
     let raw = (retrie_backends::find("raw").unwrap().small)();
-    let old = Place::new(&folder, "old", &made.spec, &raw).refereed();
+    let old = BackendDatadir::new(&folder, "old", &made.spec, &raw).refereed();
     old.import(&blocks[..MOVED]);
     for has_referee in [true, false] {
         let name = if has_referee { "refereed" } else { "alone" };
-        let alone = Place::new(&folder, name, &made.spec, &raw);
+        let alone = BackendDatadir::new(&folder, name, &made.spec, &raw);
         let refereed = alone.clone().refereed();
         let (new, other) = if has_referee { (refereed, alone) } else { (alone, refereed) };
         new.migrate_up_to(&old, 3);
@@ -514,7 +533,7 @@ fn states_that_were_moved_keep_their_referee() {
         assert_eq!((&*found, &*given), expected);
         let referee = has_referee.then(|| "mpt".to_owned());
         assert_eq!(new.begun(&old).unwrap().referee, referee);
-        assert_eq!(new.migrate(&old, true).unwrap().end, End::Complete);
+        assert_eq!(new.migrate(&old, true).unwrap().end, ImportEnd::Complete);
         new.check(name);
         assert_eq!(new.open().states().tip_roots().unwrap().referee.is_some(), has_referee);
     }
@@ -524,26 +543,26 @@ fn states_that_were_moved_keep_their_referee() {
 fn stopped_while_its_referee_is_loaded_it_says_so_and_goes_on() {
     const ACCOUNTS: u64 = 3000;
     let mut genesis: serde_json::Value =
-        serde_json::from_str(&Rules::Cancun.genesis_json()).unwrap();
+        serde_json::from_str(&TestRules::Cancun.genesis_json()).unwrap();
     for n in 1..=ACCOUNTS {
         let address = Address::left_padding_from(&(n << 20).to_be_bytes());
         genesis["alloc"][address.to_string()] = serde_json::json!({ "balance": "0x1" });
     }
     let spec = Arc::new(ChainSpec::from_genesis_json(&genesis.to_string()).unwrap());
     let folder = TempDir::new().unwrap();
-    let old = Place::new(&folder, "old", &spec, &(Arc::new(Raw) as Arc<dyn AnyBackend>));
+    let old = BackendDatadir::new(&folder, "old", &spec, &(Arc::new(Raw) as Arc<dyn AnyBackend>));
     let of_one = entries(&old.open()).len() as u64;
-    let new = Place::new(&folder, "new", &spec, &old.backend).refereed();
+    let new = BackendDatadir::new(&folder, "new", &spec, &old.backend).refereed();
     let mut stopped_at = 0;
     let stopped = new.migrate_with(&old, false, &mut |step, stop| {
         let MigrationStep::Entries { entries } = step else { return };
         stopped_at = entries;
         stop.store(true, Ordering::Relaxed);
     });
-    assert_eq!(stopped.unwrap().end, End::Stopped);
+    assert_eq!(stopped.unwrap().end, ImportEnd::Stopped);
     assert!((of_one + 1..2 * of_one).contains(&stopped_at), "{stopped_at}, twice {of_one}");
     let migrated = new.migrate(&old, false).unwrap();
-    assert_eq!((migrated.end, migrated.entries), (End::Complete, 2 * of_one));
+    assert_eq!((migrated.end, migrated.entries), (ImportEnd::Complete, 2 * of_one));
     new.check("loaded at last");
 }
 
@@ -553,31 +572,36 @@ fn is_gone(error: &PipelineError) -> bool {
 
 #[test]
 fn load_that_fails_is_an_error_though_it_was_stopped_as_well() {
-    let (made, blocks) = made(Rules::Cancun);
+    let (made, blocks) = made(TestRules::Cancun);
     let folder = TempDir::new().unwrap();
-    let old = Place::new(&folder, "old", &made.spec, &mpt());
+    let old = BackendDatadir::new(&folder, "old", &made.spec, &mpt());
     old.import(&blocks[..3]);
     let stop = Arc::new(AtomicBool::new(false));
     let openings = Arc::new(AtomicU32::new(u32::MAX));
-    let failing: Arc<dyn AnyBackend> = Arc::new(Failing { loading: stop.clone(), openings });
-    let new = Place::new(&folder, "new", &made.spec, &failing);
+    let failing: Arc<dyn AnyBackend> = Arc::new(FailingBackend { loading: stop.clone(), openings });
+    let new = BackendDatadir::new(&folder, "new", &made.spec, &failing);
     let error = new.migrate_under(&old, false, &stop, &mut |_, _| {}).unwrap_err();
     assert!(stop.load(Ordering::Relaxed) && is_gone(&error), "{error:?}");
 }
 
 #[test]
 fn branch_that_cannot_be_left_for_now_is_not_one_to_be_deleted() {
-    let mut made = test_chain(Rules::Cancun);
+    let mut made = test_chain(TestRules::Cancun);
     let genesis = made.genesis();
     let trunk = *made.branch(genesis, 4, 12, 0).last().unwrap();
     let left = *made.branch(trunk, 6, 12, 1).last().unwrap();
     let right = *made.branch(trunk, 9, 12, 2).last().unwrap();
     let folder = TempDir::new().unwrap();
-    let old = Place::new(&folder, "old", &made.spec, &mpt());
+    let old = BackendDatadir::new(&folder, "old", &made.spec, &mpt());
     old.import(&made.path(genesis, left));
     let openings = Arc::new(AtomicU32::new(u32::MAX));
-    let failing = Failing { openings: openings.clone(), ..Failing::default() };
-    let new = Place::new(&folder, "new", &made.spec, &(Arc::new(failing) as Arc<dyn AnyBackend>));
+    let failing = FailingBackend { openings: openings.clone(), ..FailingBackend::default() };
+    let new = BackendDatadir::new(
+        &folder,
+        "new",
+        &made.spec,
+        &(Arc::new(failing) as Arc<dyn AnyBackend>),
+    );
     new.migrate_up_to(&old, 8);
     old.import(&made.path(trunk, right));
     // The tip can be opened, not the state to go back to.
@@ -590,16 +614,16 @@ fn branch_that_cannot_be_left_for_now_is_not_one_to_be_deleted() {
 
 #[test]
 fn pruned_bodies_are_missing_to_history_alone() {
-    let (made, blocks) = made(Rules::Prague);
+    let (made, blocks) = made(TestRules::Prague);
     let folder = TempDir::new().unwrap();
     let last_8 = KeptBlocks { from: u64::MAX, last: 8 };
-    let old = Place {
-        kept: Kept { bodies: last_8, ..Kept::default() },
+    let old = BackendDatadir {
+        kept: HistoryKept { bodies: last_8, ..HistoryKept::default() },
         retention: 4,
-        ..Place::new(&folder, "old", &made.spec, &mpt())
+        ..BackendDatadir::new(&folder, "old", &made.spec, &mpt())
     };
     old.import(&blocks[..MOVED]);
-    let new = Place::new(&folder, "new", &made.spec, &mpt());
+    let new = BackendDatadir::new(&folder, "new", &made.spec, &mpt());
     let error = new.migrate(&old, true).unwrap_err();
     assert!(matches!(error, PipelineError::Migrate(MigrateError::NoBodies { .. })), "{error:?}");
     assert!(!new.datadir.exists());
@@ -607,7 +631,7 @@ fn pruned_bodies_are_missing_to_history_alone() {
     new.check("pruned");
     {
         let [read, whole] = [&new, &old].map(|of| {
-            let db = Db::open(&of.datadir, &OpenOptions::read_only()).unwrap();
+            let db = DatabaseEnv::open(&of.datadir, &OpenOptions::read_only()).unwrap();
             db.begin_read().unwrap()
         });
         assert_eq!(read.bodies_pruned_below().unwrap(), whole.bodies_pruned_below().unwrap());
@@ -621,26 +645,28 @@ fn pruned_bodies_are_missing_to_history_alone() {
 #[test]
 fn native_chain_stays_with_its_roots() {
     let backend = mpt();
-    let made = TestChain::native(Rules::Cancun, backend.clone());
+    let made = TestChain::native(TestRules::Cancun, backend.clone());
     let folder = TempDir::new().unwrap();
     let spec = Arc::new(ChainSpec::from_genesis_json(&made.genesis_json).unwrap());
     let lvmt = retrie_backends::find("lvmt").unwrap();
     let native = |name: &str, backend: &Arc<dyn AnyBackend>| {
-        let place = Place::new(&folder, name, &spec, backend);
+        let place = BackendDatadir::new(&folder, name, &spec, backend);
         ChainOptions { root_mode: StateRootMode::Native, ..place.options() }
     };
     let old = native("old", &(lvmt.small)());
     let datadir = old.datadir.clone();
-    drop(Chain::open(old).unwrap());
-    let db = Db::open(&datadir, &OpenOptions::read_only()).unwrap();
+    drop(ChainStore::open(old).unwrap());
+    let db = DatabaseEnv::open(&datadir, &OpenOptions::read_only()).unwrap();
     let read = Arc::new(db.begin_read().unwrap());
     let run = |to: ChainOptions, history| {
         let migration =
-            Migration { from: &read, backend: (lvmt.small)(), to, history, until: None };
+            ChainMigration { from: &read, backend: (lvmt.small)(), to, history, until: None };
         let stop = AtomicBool::new(false);
         migration.run(&Metrics::new().unwrap(), &stop, &mut |_| {})
     };
-    for to in [native("mpt", &backend), Place::new(&folder, "mpt", &spec, &backend).options()] {
+    for to in
+        [native("mpt", &backend), BackendDatadir::new(&folder, "mpt", &spec, &backend).options()]
+    {
         let error = run(to, true).unwrap_err();
         assert!(
             matches!(error, PipelineError::Migrate(MigrateError::OtherGenesis { .. })),
@@ -649,5 +675,5 @@ fn native_chain_stays_with_its_roots() {
         assert!(!Path::new(&folder.path().join("mpt")).exists());
     }
     let same = run(native("lvmt", &(lvmt.small)()), true).unwrap();
-    assert_eq!((same.end, same.tip.number), (End::Complete, 0));
+    assert_eq!((same.end, same.tip.number), (ImportEnd::Complete, 0));
 }

@@ -1,18 +1,18 @@
-//! Side branches, reorgs, and total-difficulty fork choice on import.
+//! Side branches, reorgs, and fork choice by total difficulty during an import.
 
-use crate::common::{Node, Setup, batches, names_block, test_chain};
+use crate::common::{NodeSetup, TestNode, batches, names_block, test_chain};
 use alloy_primitives::{Address, B256};
 use retrie_chainspec::primitives::Block;
 use retrie_db::ChainRead;
 use retrie_pipeline::{
     ImportOptions, PipelineError,
-    testkit::{Call, GENESIS_CONTRACT, Plan, Rules, TestChain},
+    testkit::{BlockPlan, GENESIS_CONTRACT, TestCall, TestChain, TestRules},
 };
 use retrie_state::StateError;
 
-/// A trunk of 4 blocks and two branches of 12 and 7 on it, of which the shorter one is heavier; and
-/// blocks that make the longer one win after all.
-struct Fork {
+/// A trunk of 4 blocks with two branches of 12 and 7 blocks. The shorter one is heavier. `comeback`
+/// extends the longer one so that it wins again.
+struct ForkedChain {
     chain: TestChain,
     trunk: Vec<Block>,
     slow: Vec<Block>,
@@ -21,8 +21,8 @@ struct Fork {
     all: Vec<Block>,
 }
 
-impl Fork {
-    fn new(rules: Rules) -> Self {
+impl ForkedChain {
+    fn new(rules: TestRules) -> Self {
         let mut chain = test_chain(rules);
         let genesis = chain.genesis();
         let trunk = *chain.branch(genesis, 4, 12, 0).last().unwrap();
@@ -49,15 +49,15 @@ fn last(blocks: &[Block]) -> B256 {
 
 #[test]
 fn heavier_branch_of_a_file_becomes_canonical_as_if_imported_straight() {
-    for rules in [Rules::Frontier, Rules::Byzantium] {
-        let fork = Fork::new(rules);
-        for setup in Setup::checked() {
-            let straight = Node::new(&fork.chain.spec, setup);
+    for rules in [TestRules::Frontier, TestRules::Byzantium] {
+        let fork = ForkedChain::new(rules);
+        for setup in NodeSetup::checked() {
+            let straight = TestNode::new(&fork.chain.spec, setup);
             straight.import(&[&fork.trunk[..], &fork.fast].concat()).unwrap();
             let expected = straight.picture(&fork.all);
             assert_eq!(expected.tip.hash, last(&fork.fast));
             for batch in [1, 3, 1000] {
-                let node = Node::new(&fork.chain.spec, setup);
+                let node = TestNode::new(&fork.chain.spec, setup);
                 let file = [&fork.trunk[..], &fork.slow, &fork.fast].concat();
                 let report = node.import_with(&file, batches(batch)).unwrap();
                 assert_eq!(report.tip.number, 11, "the head went from block 12 to 11");
@@ -70,16 +70,16 @@ fn heavier_branch_of_a_file_becomes_canonical_as_if_imported_straight() {
 
 #[test]
 fn abandoned_branch_is_executed_again_when_it_wins_after_all() {
-    for rules in [Rules::Frontier, Rules::Byzantium] {
-        let fork = Fork::new(rules);
-        for setup in Setup::checked() {
-            let straight = Node::new(&fork.chain.spec, setup);
+    for rules in [TestRules::Frontier, TestRules::Byzantium] {
+        let fork = ForkedChain::new(rules);
+        for setup in NodeSetup::checked() {
+            let straight = TestNode::new(&fork.chain.spec, setup);
             straight.import(&[&fork.trunk[..], &fork.slow, &fork.comeback].concat()).unwrap();
             let expected = straight.picture(&fork.all);
             for batch in [1, 1000] {
-                // In one run, and in a run of its own.
+                // In one import, and in two.
                 for cut in [fork.all.len(), 19] {
-                    let node = Node::new(&fork.chain.spec, setup);
+                    let node = TestNode::new(&fork.chain.spec, setup);
                     node.import_with(&fork.all[..cut], batches(batch)).unwrap();
                     if cut < fork.all.len() {
                         assert_eq!(node.tip().hash, last(&fork.fast));
@@ -100,25 +100,27 @@ fn abandoned_branch_is_executed_again_when_it_wins_after_all() {
 
 #[test]
 fn destroyed_contract_comes_back_with_all_its_slots() {
-    let mut chain = test_chain(Rules::Byzantium);
+    let mut chain = test_chain(TestRules::Byzantium);
     let genesis = chain.genesis();
     // One branch destroys a contract whose slots are older than the fork, the other writes to it.
-    let destroyed = chain.extend(genesis, Plan::new([Call::destroy(1, GENESIS_CONTRACT)]));
-    let write = [Call::store(1, GENESIS_CONTRACT, 2, 0), Call::store(1, GENESIS_CONTRACT, 9, 9)];
-    let written = chain.extend(genesis, Plan::new(write).after(5));
-    let again = chain.extend(destroyed, Plan::new([Call::transfer(2, GENESIS_CONTRACT, 7)]));
+    let destroyed = chain.extend(genesis, BlockPlan::new([TestCall::destroy(1, GENESIS_CONTRACT)]));
+    let write =
+        [TestCall::store(1, GENESIS_CONTRACT, 2, 0), TestCall::store(1, GENESIS_CONTRACT, 9, 9)];
+    let written = chain.extend(genesis, BlockPlan::new(write).after(5));
+    let again =
+        chain.extend(destroyed, BlockPlan::new([TestCall::transfer(2, GENESIS_CONTRACT, 7)]));
     let [destroyed, written] = [destroyed, written].map(|hash| chain.block(hash).clone());
     let all = [destroyed.clone(), written.clone(), chain.block(again).clone()];
-    for setup in Setup::checked() {
-        let straight = Node::new(&chain.spec, setup);
+    for setup in NodeSetup::checked() {
+        let straight = TestNode::new(&chain.spec, setup);
         straight.import(std::slice::from_ref(&written)).unwrap();
-        let node = Node::new(&chain.spec, setup);
+        let node = TestNode::new(&chain.spec, setup);
         node.import_with(std::slice::from_ref(&destroyed), batches(1)).unwrap();
         node.import_with(std::slice::from_ref(&written), batches(1)).unwrap();
         assert_eq!(node.picture(&all), straight.picture(&all), "{setup:?}");
         // And back to the branch without it.
         node.import_with(&all, batches(1)).unwrap();
-        let straight = Node::new(&chain.spec, setup);
+        let straight = TestNode::new(&chain.spec, setup);
         straight.import(&chain.path(genesis, again)).unwrap();
         assert_eq!(node.picture(&all), straight.picture(&all), "{setup:?}");
     }
@@ -126,11 +128,11 @@ fn destroyed_contract_comes_back_with_all_its_slots() {
 
 #[test]
 fn first_of_two_equally_heavy_branches_stays_until_one_grows() {
-    let mut chain = test_chain(Rules::Frontier);
+    let mut chain = test_chain(TestRules::Frontier);
     let genesis = chain.genesis();
-    let [first, second] =
-        [1, 2].map(|who| chain.extend(genesis, Plan::new([]).paid_to(Address::repeat_byte(who))));
-    let child = chain.extend(second, Plan::new([]));
+    let [first, second] = [1, 2]
+        .map(|who| chain.extend(genesis, BlockPlan::new([]).paid_to(Address::repeat_byte(who))));
+    let child = chain.extend(second, BlockPlan::new([]));
     let [a, b, c] = [first, second, child].map(|hash| chain.block(hash).clone());
     for (file, expected) in [
         (vec![a.clone(), b.clone()], first),
@@ -138,7 +140,7 @@ fn first_of_two_equally_heavy_branches_stays_until_one_grows() {
         (vec![a.clone(), b.clone(), c.clone()], child),
         (vec![b, a, c], child),
     ] {
-        let node = Node::new(&chain.spec, Setup::MPT);
+        let node = TestNode::new(&chain.spec, NodeSetup::MPT);
         node.import(&file).unwrap();
         assert_eq!(node.tip().hash, expected);
         // Once more: everything is known, and known ties change nothing.
@@ -150,7 +152,7 @@ fn first_of_two_equally_heavy_branches_stays_until_one_grows() {
 
 #[test]
 fn branch_on_a_branch_survives_the_reorg_that_cuts_its_parent_off() {
-    let mut chain = test_chain(Rules::Byzantium);
+    let mut chain = test_chain(TestRules::Byzantium);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 6, 12, 0);
     // Forks off block 5, while that is canonical ...
@@ -160,11 +162,11 @@ fn branch_on_a_branch_survives_the_reorg_that_cuts_its_parent_off() {
     let path = |hashes: &[B256]| hashes.iter().map(|h| chain.block(*h).clone()).collect::<Vec<_>>();
     let file = [&path(&main)[..], &path(&twig[..1]), &path(&other), &path(&twig[1..])].concat();
     let straight = chain.path(genesis, twig[2]);
-    for setup in Setup::checked() {
-        let expected = Node::new(&chain.spec, setup);
+    for setup in NodeSetup::checked() {
+        let expected = TestNode::new(&chain.spec, setup);
         expected.import(&straight).unwrap();
         for batch in [1, 2, 1000] {
-            let node = Node::new(&chain.spec, setup);
+            let node = TestNode::new(&chain.spec, setup);
             let report = node.import_with(&file, batches(batch)).unwrap();
             assert_eq!(report.reorgs, 2, "{setup:?} batch {batch}");
             assert_eq!(node.picture(&file), expected.picture(&file), "{setup:?} batch {batch}");
@@ -175,8 +177,8 @@ fn branch_on_a_branch_survives_the_reorg_that_cuts_its_parent_off() {
 #[test]
 fn contract_of_a_pending_block_is_found_by_both_branches() {
     // Nothing is durable before the end, so codes and ancestors come from blocks in memory.
-    let fork = Fork::new(Rules::Byzantium);
-    let node = Node::new(&fork.chain.spec, Setup::MPT);
+    let fork = ForkedChain::new(TestRules::Byzantium);
+    let node = TestNode::new(&fork.chain.spec, NodeSetup::MPT);
     let mut mixed = fork.trunk.clone();
     for i in 0..8 {
         mixed.extend(fork.slow.get(i).cloned());
@@ -184,7 +186,7 @@ fn contract_of_a_pending_block_is_found_by_both_branches() {
     }
     mixed.extend(fork.comeback.iter().cloned());
     node.import_with(&mixed, batches(1000)).unwrap();
-    let straight = Node::new(&fork.chain.spec, Setup::MPT);
+    let straight = TestNode::new(&fork.chain.spec, NodeSetup::MPT);
     straight.import(&[&fork.trunk[..], &fork.slow, &fork.comeback].concat()).unwrap();
     assert_eq!(node.picture(&fork.all), straight.picture(&fork.all));
 }
@@ -200,7 +202,7 @@ fn is_beyond_retention(error: &PipelineError) -> bool {
 
 #[test]
 fn branch_deeper_than_the_retention_is_refused_and_the_chain_goes_on() {
-    let mut chain = test_chain(Rules::Byzantium);
+    let mut chain = test_chain(TestRules::Byzantium);
     let genesis = chain.genesis();
     let main = *chain.branch(genesis, 20, 12, 0).last().unwrap();
     let main = chain.path(genesis, main);
@@ -209,12 +211,12 @@ fn branch_deeper_than_the_retention_is_refused_and_the_chain_goes_on() {
     let deep = chain.path(fork_at(3), deep);
     let shallow = *chain.branch(fork_at(8), 13, 5, 2).last().unwrap();
     let shallow = chain.path(fork_at(8), shallow);
-    let expected = Node::new(&chain.spec, Setup::MPT);
+    let expected = TestNode::new(&chain.spec, NodeSetup::MPT);
     expected.import(&main).unwrap();
     let expected = expected.picture(&main);
 
-    let refused = |file: &[Block], options: ImportOptions, culprit: &Block, setup: Setup| {
-        let node = Node { retention: 4, ..Node::new(&chain.spec, setup) };
+    let refused = |file: &[Block], options: ImportOptions, culprit: &Block, setup: NodeSetup| {
+        let node = TestNode { retention: 4, ..TestNode::new(&chain.spec, setup) };
         let error = node.import_with(file, options).unwrap_err();
         let text = names_block(&error, culprit.header.number);
         assert!(is_beyond_retention(&error), "{error:?}");
@@ -224,7 +226,7 @@ fn branch_deeper_than_the_retention_is_refused_and_the_chain_goes_on() {
         assert_eq!((picture.tip, &picture.lookup), (expected.tip, &expected.lookup));
         assert_eq!(picture.state, expected.state);
     };
-    for setup in Setup::checked() {
+    for setup in NodeSetup::checked() {
         // The parent of the side block lies too deep.
         let file = [&main[..10], &deep].concat();
         refused(&file, batches(1), &deep[0], setup);
@@ -232,7 +234,7 @@ fn branch_deeper_than_the_retention_is_refused_and_the_chain_goes_on() {
         let file = [&main[..10], &shallow[..1], &main[10..18], &shallow[1..]].concat();
         refused(&file, batches(1), &shallow[1], setup);
         // While nothing is durable, no depth is too much: the switch is made in memory.
-        let node = Node { retention: 4, ..Node::new(&chain.spec, setup) };
+        let node = TestNode { retention: 4, ..TestNode::new(&chain.spec, setup) };
         node.import_with(&[&main[..], &deep].concat(), batches(1000)).unwrap();
         assert_eq!(node.tip().hash, last(&deep));
     }
@@ -240,16 +242,16 @@ fn branch_deeper_than_the_retention_is_refused_and_the_chain_goes_on() {
 
 #[test]
 fn reorg_exactly_as_deep_as_the_retention_is_possible() {
-    let mut chain = test_chain(Rules::Byzantium);
+    let mut chain = test_chain(TestRules::Byzantium);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 6, 12, 0);
     let branch = *chain.branch(main[1], 5, 5, 1).last().unwrap();
     let file = [chain.path(genesis, main[5]), chain.path(main[1], branch)].concat();
-    for setup in Setup::checked() {
-        let node = Node { retention: 4, ..Node::new(&chain.spec, setup) };
+    for setup in NodeSetup::checked() {
+        let node = TestNode { retention: 4, ..TestNode::new(&chain.spec, setup) };
         node.import_with(&file, batches(1)).unwrap();
         assert_eq!(node.tip().hash, branch);
-        let node = Node { retention: 3, ..Node::new(&chain.spec, setup) };
+        let node = TestNode { retention: 3, ..TestNode::new(&chain.spec, setup) };
         let error = node.import_with(&file, batches(1)).unwrap_err();
         assert!(is_beyond_retention(&error), "{error:?}");
     }
@@ -257,7 +259,7 @@ fn reorg_exactly_as_deep_as_the_retention_is_possible() {
 
 #[test]
 fn last_valid_chain_wins_under_proof_of_stake() {
-    for rules in [Rules::Cancun, Rules::Prague] {
+    for rules in [TestRules::Cancun, TestRules::Prague] {
         let mut chain = test_chain(rules);
         let genesis = chain.genesis();
         let trunk = *chain.branch(genesis, 3, 12, 0).last().unwrap();
@@ -266,16 +268,24 @@ fn last_valid_chain_wins_under_proof_of_stake() {
         let file =
             [chain.path(genesis, trunk), chain.path(trunk, long[4]), chain.path(trunk, short[1])]
                 .concat();
-        for setup in Setup::checked() {
+        for setup in NodeSetup::checked() {
             for batch in [1, 1000] {
-                let node = Node::new(&chain.spec, setup);
+                let node = TestNode::new(&chain.spec, setup);
                 node.import_with(&file, batches(batch)).unwrap();
                 assert_eq!(node.tip().hash, short[1], "{rules:?} {setup:?}");
-                let straight = Node::new(&chain.spec, setup);
+                let straight = TestNode::new(&chain.spec, setup);
                 straight.import(&chain.path(genesis, short[1])).unwrap();
                 assert_eq!(node.picture(&file), straight.picture(&file), "{rules:?} {setup:?}");
                 // The same file once more ends on the same branch.
                 node.import_with(&file, batches(batch)).unwrap();
+                assert_eq!(node.picture(&file), straight.picture(&file), "{rules:?} {setup:?}");
+                // So does a file of which the datadir has all but the end of the other branch: the
+                // new blocks become the head, until the file returns to the known ones.
+                let node = TestNode::new(&chain.spec, setup);
+                let part = [chain.path(genesis, long[1]), chain.path(trunk, short[1])].concat();
+                node.import_with(&part, batches(batch)).unwrap();
+                let report = node.import_with(&file, batches(batch)).unwrap();
+                assert_eq!((report.tip.hash, report.reorgs), (short[1], 2), "{rules:?} {setup:?}");
                 assert_eq!(node.picture(&file), straight.picture(&file), "{rules:?} {setup:?}");
             }
         }
@@ -285,7 +295,7 @@ fn last_valid_chain_wins_under_proof_of_stake() {
 #[test]
 fn proof_of_stake_beats_any_work_and_cannot_begin_early_or_late() {
     let terminal = 10_000_000;
-    let mut chain = test_chain(Rules::Merge(terminal));
+    let mut chain = test_chain(TestRules::Merge(terminal));
     let genesis = chain.genesis();
     let work = chain.branch(genesis, 8, 12, 0);
     let is_stake = |hash: &B256| chain.block(*hash).header.difficulty.is_zero();
@@ -295,10 +305,10 @@ fn proof_of_stake_beats_any_work_and_cannot_begin_early_or_late() {
     let terminal_number = chain.block(last_work).header.number;
     // A heavier block of work beside the merged chain.
     let parent = chain.block(last_work).header.parent_hash;
-    let heavier = chain.extend(parent, Plan::new([]).after(1));
+    let heavier = chain.extend(parent, BlockPlan::new([]).after(1));
     assert!(chain.total_difficulty(heavier) > chain.total_difficulty(last_work));
-    for setup in Setup::checked() {
-        let node = Node::new(&chain.spec, setup);
+    for setup in NodeSetup::checked() {
+        let node = TestNode::new(&chain.spec, setup);
         let mut file = chain.path(genesis, stake);
         file.push(chain.block(heavier).clone());
         let report = node.import_with(&file, batches(1)).unwrap();
@@ -315,7 +325,7 @@ fn proof_of_stake_beats_any_work_and_cannot_begin_early_or_late() {
         for (bad, file) in
             [(early, chain.path(genesis, parent)), (late, chain.path(genesis, last_work))]
         {
-            let node = Node::new(&chain.spec, setup);
+            let node = TestNode::new(&chain.spec, setup);
             let number = bad.header.number;
             let error = node.import(&[&file[..], &[bad]].concat()).unwrap_err();
             names_block(&error, number);

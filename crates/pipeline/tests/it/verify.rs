@@ -1,13 +1,13 @@
-//! `verify` finds a flipped byte in every table, folded or not, and nothing where nothing is wrong;
-//! `unwind` and a second import leave the datadir as it was.
+//! `verify` finds a flipped byte in every table, folded or not, and finds nothing in an intact
+//! datadir; `unwind` and a second import leave the datadir as it was.
 
-use crate::common::{Node, Setup, batches, import_into, test_chain};
+use crate::common::{NodeSetup, TestNode, batches, import_into, test_chain};
 use mdbx::{DatabaseFlags, Environment, Geometry, WriteFlags};
 use retrie_chainspec::{ChainSpec, primitives::Block};
-use retrie_db::{Db, LogBounds, OpenOptions};
+use retrie_db::{DatabaseEnv, LogBounds, OpenOptions};
 use retrie_pipeline::{
-    CheckRoots, ImportOptions, PipelineError,
-    testkit::Rules,
+    ImportOptions, PipelineError, RootCheckMode,
+    testkit::TestRules,
     verify::{VerifyOptions, VerifyReport, verify},
 };
 use retrie_sources::BlockSource;
@@ -17,11 +17,11 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-fn data(node: &Node) -> PathBuf {
+fn data(node: &TestNode) -> PathBuf {
     node.dir.path().join("data")
 }
 
-fn check(node: &Node) -> VerifyReport {
+fn check(node: &TestNode) -> VerifyReport {
     let backend = |name: &str| -> Option<Arc<dyn AnyBackend>> {
         let own = node.setup.backend();
         match own.identity().name == name {
@@ -29,7 +29,7 @@ fn check(node: &Node) -> VerifyReport {
             false => Some((retrie_backends::find(name).ok()?.small)()),
         }
     };
-    let db = Db::open(data(node), &OpenOptions::read_only()).unwrap();
+    let db = DatabaseEnv::open(data(node), &OpenOptions::read_only()).unwrap();
     let scratch = data(node);
     let options = VerifyOptions {
         spec: node.spec.clone(),
@@ -41,27 +41,28 @@ fn check(node: &Node) -> VerifyReport {
 }
 
 /// Names of the tables and their rows.
-fn tables(node: &Node) -> Vec<(String, u64)> {
-    let db = Db::open(data(node), &OpenOptions::read_only()).unwrap();
+fn tables(node: &TestNode) -> Vec<(String, u64)> {
+    let db = DatabaseEnv::open(data(node), &OpenOptions::read_only()).unwrap();
     let stats = db.stats().unwrap();
     stats.tables.into_iter().map(|table| (table.name, table.rows)).collect()
 }
 
 /// Indexes all logs, in several segments.
-fn index_logs(node: &Node) {
+fn index_logs(node: &TestNode) {
     let chain = node.open();
     let bounds = LogBounds { postings: 12, behind: 1, ..LogBounds::default() };
     while chain.db().index_logs(&bounds, &AtomicBool::new(false)).unwrap() {}
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Part {
+enum RowPart {
     Key,
     Value,
 }
 
-/// Flips bits of one byte of a row, past this workspace's own code. Twice is as never.
-fn flip(node: &Node, table: &str, row: u64, part: Part, at: usize) {
+/// Flips bits of one byte of a row, bypassing this workspace's own code. A second call restores the
+/// row.
+fn flip(node: &TestNode, table: &str, row: u64, part: RowPart, at: usize) {
     let mut builder = Environment::builder();
     builder
         .set_max_dbs(64)
@@ -79,11 +80,11 @@ fn flip(node: &Node, table: &str, row: u64, part: Part, at: usize) {
     };
     tx.del(db, &key, None).unwrap();
     match part {
-        Part::Key => {
+        RowPart::Key => {
             let at = at % key.len();
             key[at] ^= 0x10;
         }
-        Part::Value => {
+        RowPart::Value => {
             let at = at % value.len();
             value[at] ^= 0x10;
         }
@@ -94,7 +95,7 @@ fn flip(node: &Node, table: &str, row: u64, part: Part, at: usize) {
 }
 
 /// A chain with contracts, logs, ommers of both kinds of branches, and what a file of it holds.
-fn made(rules: Rules) -> (Arc<ChainSpec>, Vec<Block>) {
+fn made(rules: TestRules) -> (Arc<ChainSpec>, Vec<Block>) {
     let mut chain = test_chain(rules);
     let genesis = chain.genesis();
     let trunk = *chain.branch(genesis, 9, 12, 0).last().unwrap();
@@ -107,13 +108,15 @@ fn made(rules: Rules) -> (Arc<ChainSpec>, Vec<Block>) {
 #[test]
 fn flipped_byte_is_found_in_every_table_folded_or_not() {
     let mut seen = std::collections::BTreeSet::new();
-    let rules =
-        [Rules::Prague, Rules::Frontier, Rules::Byzantium, Rules::Cancun].into_iter().cycle();
-    let setups = Setup::all().into_iter().chain([Setup::MPT, Setup::RAW, Setup::REFEREED]);
+    let rules = [TestRules::Prague, TestRules::Frontier, TestRules::Byzantium, TestRules::Cancun]
+        .into_iter()
+        .cycle();
+    let setups =
+        NodeSetup::all().into_iter().chain([NodeSetup::MPT, NodeSetup::RAW, NodeSetup::REFEREED]);
     for (number, (setup, rules)) in setups.zip(rules).enumerate() {
         let fold = number % 3 != 1;
         let (spec, blocks) = made(rules);
-        let node = Node::new(&spec, setup);
+        let node = TestNode::new(&spec, setup);
         node.import(&blocks).unwrap();
         index_logs(&node);
         if fold {
@@ -123,14 +126,18 @@ fn flipped_byte_is_found_in_every_table_folded_or_not() {
         assert_eq!(clean.findings, Vec::<String>::new(), "{setup:?} {rules:?}");
         assert_eq!(clean.states.len(), if setup.has_referee() { 2 } else { 1 });
         let roots = clean.states.last().unwrap().roots;
-        // A root is computed from values if values alone determine it.
+        // A root is rebuilt from values only if it depends on values alone.
         let can = setup.backend().capabilities();
         let is_rebuilt = setup.has_referee() || (can.proofs && can.state_determined_root);
         assert!(if is_rebuilt { roots >= 3 } else { roots == 0 }, "{setup:?}: {roots}");
         let files = clean.states[0].files;
         assert_eq!(files > 0, setup.is_cole(), "{setup:?}: {files} files");
         for (table, rows) in tables(&node).into_iter().filter(|(_, rows)| *rows > 0) {
-            let picks = [(0, Part::Value, 0), (rows / 2, Part::Value, 5), (rows - 1, Part::Key, 3)];
+            let picks = [
+                (0, RowPart::Value, 0),
+                (rows / 2, RowPart::Value, 5),
+                (rows - 1, RowPart::Key, 3),
+            ];
             for (row, part, at) in picks {
                 // The row of a flipped key may sort elsewhere, so the datadir is kept aside.
                 let copy = node.dir.path().join("copy.dat");
@@ -159,16 +166,16 @@ fn flipped_byte_is_found_in_every_table_folded_or_not() {
     assert!(seen.contains("LogSegments") && seen.contains("LogPostings"), "{seen:?}");
 }
 
-/// Rows that are whole, but not those that belong there: checksums do not help.
+/// Rows that are intact but wrong: checksums do not help.
 #[test]
 fn rows_that_contradict_each_other_are_found() {
-    let (spec, blocks) = made(Rules::Prague);
-    for setup in [Setup::MPT, Setup::REFEREED] {
-        let node = Node::new(&spec, setup);
+    let (spec, blocks) = made(TestRules::Prague);
+    for setup in [NodeSetup::MPT, NodeSetup::REFEREED] {
+        let node = TestNode::new(&spec, setup);
         node.import(&blocks).unwrap();
         index_logs(&node);
         node.open().flush().unwrap();
-        let prefix = if setup == Setup::MPT { "State" } else { "StateReferee" };
+        let prefix = if setup == NodeSetup::MPT { "State" } else { "StateReferee" };
         for table in [
             "Headers",
             "BlockIndex",
@@ -199,7 +206,7 @@ fn rows_that_contradict_each_other_are_found() {
             let copy = node.dir.path().join("copy.dat");
             let file = data(&node).join("db/mdbx.dat");
             std::fs::copy(&file, &copy).unwrap();
-            // Of metadata the identity: datadirs of before lack the note of their chain.
+            // Of the metadata only the identity: older datadirs lack the note of their chain.
             remove(&node, &name, if table == "Metadata" { 0 } else { rows / 2 });
             let report = check(&node);
             assert!(report.count > 0, "{name}: a row that is gone is not missed");
@@ -209,20 +216,21 @@ fn rows_that_contradict_each_other_are_found() {
     }
 }
 
-/// A root that was never computed is none that is missing.
+/// A root that was never computed is not reported as missing.
 #[test]
 fn roots_within_runs_are_not_missed_and_any_row_that_is_gone_is() {
-    let mut chain = test_chain(Rules::Byzantium);
+    let mut chain = test_chain(TestRules::Byzantium);
     let genesis = chain.genesis();
     let tip = *chain.branch(genesis, 60, 12, 0).last().unwrap();
-    for setup in [Setup::MPT, Setup::RAW, Setup::REFEREED] {
-        let node = Node { retention: 5, ..Node::new(&chain.spec, setup) };
-        let options = ImportOptions { check_roots: CheckRoots::Batch, ..ImportOptions::default() };
+    for setup in [NodeSetup::MPT, NodeSetup::RAW, NodeSetup::REFEREED] {
+        let node = TestNode { retention: 5, ..TestNode::new(&chain.spec, setup) };
+        let options =
+            ImportOptions { check_roots: RootCheckMode::Batch, ..ImportOptions::default() };
         node.import_with(&chain.path(genesis, tip), options).unwrap();
         node.open().flush().unwrap();
         assert_eq!(check(&node).findings, Vec::<String>::new(), "{setup:?}");
         let stores = if setup.has_referee() { 2 } else { 1 };
-        // In the run, its last block, and one above.
+        // In the batch, its last block, and one block above.
         for number in [20, 55, 57] {
             let copy = node.dir.path().join("copy.dat");
             let file = data(&node).join("db/mdbx.dat");
@@ -242,7 +250,7 @@ fn roots_within_runs_are_not_missed_and_any_row_that_is_gone_is() {
     }
 }
 
-fn remove(node: &Node, table: &str, row: u64) {
+fn remove(node: &TestNode, table: &str, row: u64) {
     let mut builder = Environment::builder();
     builder
         .set_max_dbs(64)
@@ -263,17 +271,17 @@ fn remove(node: &Node, table: &str, row: u64) {
 }
 
 /// Rows of all tables, after folding.
-fn logical(node: &Node) -> Vec<(String, u64)> {
+fn logical(node: &TestNode) -> Vec<(String, u64)> {
     node.open().flush().unwrap();
     tables(node)
 }
 
 #[test]
 fn unwinding_and_importing_again_leaves_the_same_datadir() {
-    let rules = [Rules::Prague, Rules::Frontier, Rules::Byzantium].into_iter().cycle();
-    for (setup, rules) in Setup::all().into_iter().zip(rules) {
+    let rules = [TestRules::Prague, TestRules::Frontier, TestRules::Byzantium].into_iter().cycle();
+    for (setup, rules) in NodeSetup::all().into_iter().zip(rules) {
         let (spec, blocks) = made(rules);
-        let node = Node::new(&spec, setup);
+        let node = TestNode::new(&spec, setup);
         node.import_with(&blocks, batches(4)).unwrap();
         let (before, picture) = (logical(&node), node.picture(&blocks));
         for to in [14, 10, 9, 3, 0] {
@@ -294,8 +302,8 @@ fn unwinding_and_importing_again_leaves_the_same_datadir() {
 
 #[test]
 fn unwinding_below_the_window_is_refused_before_anything_changes() {
-    let (spec, blocks) = made(Rules::Cancun);
-    let mut node = Node::new(&spec, Setup::REFEREED);
+    let (spec, blocks) = made(TestRules::Cancun);
+    let mut node = TestNode::new(&spec, NodeSetup::REFEREED);
     node.retention = 4;
     node.import_with(&blocks, batches(1)).unwrap();
     let before = logical(&node);
@@ -312,10 +320,10 @@ fn unwinding_below_the_window_is_refused_before_anything_changes() {
 #[test]
 fn real_blocks_verify_and_come_back_after_unwinding() {
     let Some(file) = era1() else { return };
-    // One referee stands for all: they are the same store, beside whatever backend.
-    let setups = Setup::all().into_iter().filter(|setup| !setup.has_referee());
-    for setup in setups.chain([Setup::REFEREED]) {
-        let node = Node::new(&ChainSpec::mainnet(), setup);
+    // One referee is enough: all referees are the same store, beside any backend.
+    let setups = NodeSetup::all().into_iter().filter(|setup| !setup.has_referee());
+    for setup in setups.chain([NodeSetup::REFEREED]) {
+        let node = TestNode::new(&ChainSpec::mainnet(), setup);
         let import = |to: u64| {
             let sources = vec![BlockSource::open(&file).unwrap()];
             let chain = node.open();
@@ -335,14 +343,14 @@ fn real_blocks_verify_and_come_back_after_unwinding() {
         assert_eq!(report.blocks, 1001);
         // A byte of the state, deep inside.
         let (table, rows) = largest_of_state(&node);
-        flip(&node, &table, rows / 3, Part::Value, 6);
+        flip(&node, &table, rows / 3, RowPart::Value, 6);
         let found = check(&node).findings;
         assert!(found.iter().any(|line| line.contains(&table)), "{setup:?}, {table}: {found:?}");
     }
 }
 
 /// The backend's own table, or Flat, that has most rows.
-fn largest_of_state(node: &Node) -> (String, u64) {
+fn largest_of_state(node: &TestNode) -> (String, u64) {
     let framework = ["Referee", "Journal", "Undo", "Meta", "Files", "Chang"];
     let is_own = |name: &str| {
         let name = name.strip_prefix("State");
@@ -352,7 +360,7 @@ fn largest_of_state(node: &Node) -> (String, u64) {
     own.max_by_key(|(_, rows)| *rows).filter(|(_, rows)| *rows > 0).expect("rows of the state")
 }
 
-/// The first file of mainnet, or `None` after saying so.
+/// The first file of mainnet; `None`, after a message, if it is missing.
 fn era1() -> Option<PathBuf> {
     let data = std::env::var_os("RETRIE_DATA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),

@@ -1,4 +1,4 @@
-//! Blocks as requests name them.
+//! The block parameter of a request: number, tag, hash, or an EIP-1898 object.
 
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::B256;
@@ -10,11 +10,11 @@ use std::fmt;
 
 /// A block by number or tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BlockNumber(pub(crate) BlockNumberOrTag);
+pub(crate) struct BlockNumberParam(pub(crate) BlockNumberOrTag);
 
-/// A block by number, tag or hash, or as an object that says which it is (EIP-1898).
+/// A block by number, tag, hash, or EIP-1898 object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BlockName(pub(super) BlockId);
+pub(super) struct BlockIdParam(pub(super) BlockId);
 
 fn number_or_tag<E: de::Error>(text: &str) -> Result<BlockNumberOrTag, E> {
     Ok(match text {
@@ -25,7 +25,7 @@ fn number_or_tag<E: de::Error>(text: &str) -> Result<BlockNumberOrTag, E> {
         "finalized" => BlockNumberOrTag::Finalized,
         text => {
             let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
-            // A sign is no digit, though the standard library takes one.
+            // `from_str_radix` accepts a sign; JSON-RPC does not.
             let digits = digits.filter(|digits| digits.bytes().all(|one| one.is_ascii_hexdigit()));
             let none = || {
                 let wrong = de::Unexpected::Str(text);
@@ -40,31 +40,31 @@ fn number_or_tag<E: de::Error>(text: &str) -> Result<BlockNumberOrTag, E> {
     })
 }
 
-impl<'de> Deserialize<'de> for BlockNumber {
+impl<'de> Deserialize<'de> for BlockNumberParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct NumberVisitor;
 
         impl Visitor<'_> for NumberVisitor {
-            type Value = BlockNumber;
+            type Value = BlockNumberParam;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a tag, or a number of a block in hexadecimal with 0x")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<BlockNumber, E> {
-                number_or_tag(text).map(BlockNumber)
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<BlockNumberParam, E> {
+                number_or_tag(text).map(BlockNumberParam)
             }
         }
         deserializer.deserialize_any(NumberVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for BlockName {
+impl<'de> Deserialize<'de> for BlockIdParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NameVisitor;
+        struct BlockIdVisitor;
 
-        impl<'de> Visitor<'de> for NameVisitor {
-            type Value = BlockName;
+        impl<'de> Visitor<'de> for BlockIdVisitor {
+            type Value = BlockIdParam;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(
@@ -72,19 +72,19 @@ impl<'de> Deserialize<'de> for BlockName {
                 )
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<BlockName, E> {
-                // No number has as many digits.
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<BlockIdParam, E> {
+                // No block number has 64 digits.
                 if text.len() == 2 + 2 * B256::len_bytes() {
                     let hash: B256 = text.parse().map_err(|_| {
                         E::invalid_value(de::Unexpected::Str(text), &"a hash of 0x and 32 bytes")
                     })?;
-                    return Ok(BlockName(hash.into()));
+                    return Ok(BlockIdParam(hash.into()));
                 }
-                Ok(BlockName(BlockId::Number(number_or_tag(text)?)))
+                Ok(BlockIdParam(BlockId::Number(number_or_tag(text)?)))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<BlockName, A::Error> {
-                let mut number: Option<BlockNumber> = None;
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<BlockIdParam, A::Error> {
+                let mut number: Option<BlockNumberParam> = None;
                 let mut hash: Option<B256> = None;
                 let mut require_canonical: Option<bool> = None;
                 while let Some(name) = fields.next_key::<String>()? {
@@ -96,8 +96,8 @@ impl<'de> Deserialize<'de> for BlockName {
                     }
                 }
                 match (number, hash) {
-                    (Some(BlockNumber(number)), None) => Ok(BlockName(number.into())),
-                    (None, Some(hash)) => Ok(BlockName((hash, require_canonical).into())),
+                    (Some(BlockNumberParam(number)), None) => Ok(BlockIdParam(number.into())),
+                    (None, Some(hash)) => Ok(BlockIdParam((hash, require_canonical).into())),
                     (Some(_), Some(_)) => Err(de::Error::custom(
                         "cannot specify both blockHash and blockNumber, choose one or the other",
                     )),
@@ -107,7 +107,7 @@ impl<'de> Deserialize<'de> for BlockName {
                 }
             }
         }
-        deserializer.deserialize_any(NameVisitor)
+        deserializer.deserialize_any(BlockIdVisitor)
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
     fn name(value: Value) -> Result<BlockId, String> {
         let text = value.to_string();
         serde_json::from_str(&text)
-            .map(|BlockName(id)| id)
+            .map(|BlockIdParam(id)| id)
             .map_err(|error| super::super::reason(&error))
     }
 

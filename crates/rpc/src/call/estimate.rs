@@ -1,32 +1,36 @@
-//! `eth_estimateGas`: the least gas with which a call succeeds, or slightly more.
+//! `eth_estimateGas`: the least gas with which a call succeeds, within a small error.
 
-use super::{CallRules, Ground, prepare, request::allowance};
+use super::{CallEnvironment, CallRules, prepare, request::allowance};
 use crate::{
-    Args, RpcContext, RpcError, RpcResult,
-    words::{self, TransactFailure},
+    MethodParams, RpcContext, RpcError, RpcResult,
+    geth_errors::{self, TransactFailure},
 };
 use alloy_eips::BlockId;
 use alloy_primitives::{KECCAK256_EMPTY, TxKind, U64};
 use alloy_rpc_types_eth::{BlockOverrides, TransactionRequest, state::StateOverride};
-use retrie_engine::View;
-use retrie_execution::{Simulation, max_tx_gas_limit};
+use retrie_engine::LiveView;
+use retrie_execution::{EvmSimulation, max_tx_gas_limit};
 use revm::context::{
     TxEnv,
     result::{ExecutionResult, HaltReason},
 };
 use std::time::Duration;
 
-/// Gas of a transaction that does nothing.
+/// Gas of a transaction without data to an account without code.
 const PLAIN_TRANSFER: u64 = 21_000;
 /// Gas that a call with value gives its callee for free.
 const CALL_STIPEND: u64 = 2_300;
-/// How far above the least gas an answer may be.
+/// By which ratio the estimate may exceed the least gas (geth's `estimateGasErrorRatio`).
 const ERROR_RATIO: f64 = 0.015;
 
 /// `eth_estimateGas(call, block, stateOverrides, blockOverrides)`.
-pub(super) fn estimate_gas(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<U64> {
+pub(super) fn estimate_gas(
+    rpc: &RpcContext,
+    view: &LiveView,
+    args: &mut MethodParams<'_>,
+) -> RpcResult<U64> {
     let request: TransactionRequest = args.object()?;
-    // The transaction is to stand in the next block, whose number and time may matter.
+    // The transaction will be in the next block, whose number and time may matter.
     let block = match args.optional_block()? {
         None if rpc.dev.is_some() => BlockId::pending(),
         block => block.unwrap_or_default(),
@@ -36,16 +40,16 @@ pub(super) fn estimate_gas(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -
     estimate(rpc, view, request, block, accounts, overrides.as_ref()).map(U64::from)
 }
 
-/// The least gas with which `request` succeeds after the block, or slightly more.
+/// The least gas with which `request` succeeds after the block, within [`ERROR_RATIO`].
 pub(crate) fn estimate(
     rpc: &RpcContext,
-    view: &View,
+    view: &LiveView,
     request: TransactionRequest,
     block: BlockId,
     accounts: Option<StateOverride>,
     overrides: Option<&BlockOverrides>,
 ) -> RpcResult<u64> {
-    let ground = Ground::after(rpc, view, block, overrides)?;
+    let ground = CallEnvironment::after(rpc, view, block, overrides)?;
     let mut simulation = ground.simulation(rpc, overrides, accounts)?;
     let asked = request.gas.filter(|gas| *gas >= PLAIN_TRANSFER);
     let base_fee = simulation.env().block_env.basefee;
@@ -61,17 +65,17 @@ pub(crate) fn estimate(
         most = most.min(rpc.limits.gas_cap);
     }
     let time = rpc.limits.evm_timeout;
-    Estimate { simulation, tx, base_fee, time }.least(most)
+    GasEstimator { simulation, tx, base_fee, time }.least(most)
 }
 
-struct Estimate<'a> {
-    simulation: Simulation<'a>,
+struct GasEstimator<'a> {
+    simulation: EvmSimulation<'a>,
     tx: TxEnv,
     base_fee: u64,
     time: Duration,
 }
 
-impl Estimate<'_> {
+impl GasEstimator<'_> {
     /// The least gas up to `most`, by bisection.
     fn least(&mut self, most: u64) -> RpcResult<u64> {
         if self.is_plain_transfer()?
@@ -87,11 +91,12 @@ impl Estimate<'_> {
             }
             Some(failed) => {
                 let tx = TxEnv { gas_limit: most, ..self.tx.clone() };
-                return words::output(&mut self.simulation, &tx, failed).map(|_| most);
+                return geth_errors::output(&mut self.simulation, &tx, failed).map(|_| most);
             }
         };
         let (mut enough, mut too_little) = (most, gas.tx_gas_used().saturating_sub(1));
-        // What it used before refunds is often right, with what calls keep back (EIP-150) on top.
+        // A good first guess is the gas used before refunds, plus the 1/64 that calls keep back
+        // (EIP-150).
         let used = gas.total_gas_spent().max(gas.floor_gas());
         let likely = (used + CALL_STIPEND).saturating_mul(64) / 63;
         if likely < enough {
@@ -102,7 +107,7 @@ impl Estimate<'_> {
                 break;
             }
             let middle = too_little + (enough - too_little) / 2;
-            // Most need little of what there is.
+            // Most transactions need only a little of the allowance.
             let middle = middle.min(too_little.saturating_mul(2));
             self.bisect(middle, &mut enough, &mut too_little)?;
         }
@@ -126,7 +131,7 @@ impl Estimate<'_> {
         Ok(account.is_none_or(|account| account.code_hash == KECCAK256_EMPTY))
     }
 
-    /// The outcome with so much gas; `None` if it is not enough to begin with.
+    /// Executes with this gas limit; `None` if the limit is below the intrinsic gas.
     fn run(&mut self, gas: u64) -> RpcResult<Option<ExecutionResult<HaltReason>>> {
         let tx = TxEnv { gas_limit: gas, ..self.tx.clone() };
         match self.simulation.transact(tx.clone()) {

@@ -1,34 +1,38 @@
-//! `eth_call`, and many of them one after the other.
+//! `eth_call` and `eth_callMany`.
 
-use super::{CallRules, Ground, call_bundles, prepare};
+use super::{CallEnvironment, CallRules, call_bundles, prepare};
 use crate::{
-    Args, RpcContext, RpcError, RpcResult,
-    words::{self, TransactFailure},
+    MethodParams, RpcContext, RpcError, RpcResult,
+    geth_errors::{self, TransactFailure},
 };
 use alloy_primitives::Bytes;
 use alloy_rpc_types_eth::{
     BlockOverrides, Bundle, EthCallResponse, StateContext, TransactionRequest, state::StateOverride,
 };
-use retrie_engine::View;
-use retrie_execution::Simulation;
+use retrie_engine::LiveView;
+use retrie_execution::EvmSimulation;
 use revm::context::result::ResultAndState;
 
 /// `eth_call(call, block, stateOverrides, blockOverrides)`: what the call returns.
-pub(super) fn call(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<Bytes> {
+pub(super) fn call(
+    rpc: &RpcContext,
+    view: &LiveView,
+    args: &mut MethodParams<'_>,
+) -> RpcResult<Bytes> {
     let request: TransactionRequest = args.object()?;
     let block = args.block_or_latest()?;
     let accounts: Option<StateOverride> = args.optional_object()?;
     let overrides: Option<BlockOverrides> = args.optional_object()?;
 
-    let ground = Ground::after(rpc, view, block, overrides.as_ref())?;
+    let ground = CallEnvironment::after(rpc, view, block, overrides.as_ref())?;
     let mut simulation = ground.simulation(rpc, overrides.as_ref(), accounts)?;
     transact(rpc, &mut simulation, request, false)
 }
 
-/// What a call returns; with `commits`, what comes after it sees its changes.
+/// Executes a call and returns its output. With `commits`, later calls see its changes.
 fn transact(
     rpc: &RpcContext,
-    simulation: &mut Simulation<'_>,
+    simulation: &mut EvmSimulation<'_>,
     request: TransactionRequest,
     commits: bool,
 ) -> RpcResult<Bytes> {
@@ -37,23 +41,23 @@ fn transact(
     let (base_fee, time) = (block_env.basefee, rpc.limits.evm_timeout);
     let output = match simulation.transact(tx.clone()) {
         Ok(ResultAndState { result, state }) => {
-            let output = words::output(simulation, &tx, result);
+            let output = geth_errors::output(simulation, &tx, result);
             let committed = if commits { simulation.commit(state) } else { Ok(()) };
             committed.map_err(TransactFailure::database).and(output)
         }
         Err(error) => Err(TransactFailure::new(error, &tx, base_fee, time).in_call()),
     };
-    // What follows has its own fees, whatever became of this one.
+    // Each call sets its own fees, so the block environment is reset even after a failure.
     simulation.env_mut().block_env = block_env;
     output
 }
 
-/// `eth_callMany(bundles, context, stateOverrides)`: calls that see each other's changes, on the
-/// state within or after a block.
+/// `eth_callMany(bundles, context, stateOverrides)`: calls that see the changes of the calls before
+/// them, on the state after a block or after one of its transactions.
 pub(super) fn call_many(
     rpc: &RpcContext,
-    view: &View,
-    args: &mut Args<'_>,
+    view: &LiveView,
+    args: &mut MethodParams<'_>,
 ) -> RpcResult<Vec<Vec<EthCallResponse>>> {
     let bundles: Vec<Bundle> = args.required()?;
     let context: StateContext = args.optional_object()?.unwrap_or_default();

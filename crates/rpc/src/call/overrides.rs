@@ -1,16 +1,16 @@
-//! What a request changes of blocks and accounts before it is executed.
+//! Block and state overrides of a request.
 
-use crate::{RpcError, RpcResult, words::TransactFailure};
+use crate::{RpcError, RpcResult, geth_errors::TransactFailure};
 use alloy_primitives::U256;
 use alloy_rpc_types_eth::{
     BlockOverrides,
     state::{AccountOverride as RequestedOverride, StateOverride},
 };
 use retrie_chainspec::primitives::Header;
-use retrie_execution::{AccountOverride, Simulation};
+use retrie_execution::{AccountOverride, EvmSimulation};
 
-/// Changes the header that lends a call its environment. What a header does not hold is applied by
-/// [`apply_block_overrides`].
+/// Applies block overrides to the header that provides a call's environment.
+/// [`apply_block_overrides`] applies the rest, which no header field holds.
 pub(super) fn override_header(header: &mut Header, overrides: &BlockOverrides) -> RpcResult<()> {
     if let Some(number) = overrides.number {
         header.number = fits(number, "number")?;
@@ -48,7 +48,7 @@ where
     })
 }
 
-/// The header that lends a call its environment, changed as the request wants it.
+/// The header that provides a call's environment, with the request's overrides.
 pub(crate) fn header_of_call(
     header: &Header,
     overrides: Option<&BlockOverrides>,
@@ -60,9 +60,9 @@ pub(crate) fn header_of_call(
     Ok(header)
 }
 
-/// Applies what a header does not hold: the blob base fee, and block hashes.
+/// Applies the overrides that no header field holds: the blob base fee and block hashes.
 pub(crate) fn apply_block_overrides(
-    simulation: &mut Simulation<'_>,
+    simulation: &mut EvmSimulation<'_>,
     overrides: &BlockOverrides,
 ) -> RpcResult<()> {
     if let Some(fee) = overrides.blob_base_fee
@@ -76,9 +76,10 @@ pub(crate) fn apply_block_overrides(
     Ok(())
 }
 
-/// Changes accounts. A precompile whose address is overridden is gone; it may be moved elsewhere.
+/// Applies state overrides. A precompile whose address is overridden is removed; the request may
+/// move it to another address.
 pub(crate) fn apply_state_overrides(
-    simulation: &mut Simulation<'_>,
+    simulation: &mut EvmSimulation<'_>,
     overrides: StateOverride,
 ) -> RpcResult<()> {
     let refused = |reason: String| Err(RpcError::Rejected(reason));

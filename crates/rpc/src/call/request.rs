@@ -1,31 +1,30 @@
-//! From a request to what the EVM executes.
+//! Converts a request into the EVM's transaction environment.
 
-use crate::{RpcError, RpcResult, words::TransactFailure};
+use crate::{RpcError, RpcResult, geth_errors::TransactFailure};
 use alloy_primitives::{TxKind, U256};
 use alloy_rpc_types_eth::TransactionRequest;
-use retrie_execution::Simulation;
+use retrie_execution::EvmSimulation;
 use revm::{
     context::{TransactionType, TxEnv, either::Either},
     primitives::hardfork::SpecId,
 };
 
-/// What a call may leave aside.
+/// Which checks of a transaction are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallRules {
-    /// A call on its own: no nonce; without fees the block has no base fee either.
+    /// A single call: no nonce check; if the call pays no fee, its block has no base fee.
     Call,
-    /// A transaction of a simulated block that need not be valid: no nonce, and no fees unless it
-    /// names them.
+    /// A transaction of a simulated block that need not be valid: no nonce check, and no fees
+    /// unless the request sets them.
     Lenient,
-    /// A transaction of a simulated block that must be valid, except for its sender, which may have
-    /// code.
+    /// A transaction of a simulated block that must be valid; only its sender may have code.
     Valid,
 }
 
-/// Sets the environment to the rules of calls, and makes of the request what the EVM executes.
-/// `gas_cap` bounds its gas, and is what it has if it names none; 0 is no bound.
+/// Sets the environment to the rules of calls and converts the request. `gas_cap` bounds the gas,
+/// and is the gas limit if the request sets none; 0 means no bound.
 pub(crate) fn prepare(
-    simulation: &mut Simulation<'_>,
+    simulation: &mut EvmSimulation<'_>,
     request: TransactionRequest,
     rules: CallRules,
     gas_cap: u64,
@@ -44,8 +43,8 @@ pub(crate) fn prepare(
     if rules == CallRules::Call && !pays {
         env.block_env.basefee = 0;
     }
-    // As with the base fee, a call that says that it pays nothing for blobs sees no fee for them; one
-    // that does not speak of blobs sees the block's.
+    // As with the base fee: a call with a blob fee of zero sees no blob base fee. A call that does
+    // not mention blobs sees the block's.
     if rules == CallRules::Call
         && names_blob_fee
         && tx.max_fee_per_blob_gas == 0
@@ -57,7 +56,7 @@ pub(crate) fn prepare(
 }
 
 fn tx_env(
-    simulation: &Simulation<'_>,
+    simulation: &EvmSimulation<'_>,
     request: TransactionRequest,
     rules: CallRules,
     gas_cap: u64,
@@ -103,7 +102,8 @@ fn tx_env(
         ),
     };
     let cap = if gas_cap == 0 { u64::MAX / 2 } else { gas_cap };
-    // Nobody looks at the nonce of a call, but the EVM takes none from which there is no next.
+    // Calls skip the nonce check, but the EVM rejects the maximum nonce, which cannot be
+    // incremented.
     let nonce = request.nonce.filter(|_| rules != CallRules::Call).unwrap_or_default();
     let authorizations = request.authorization_list.unwrap_or_default();
     Ok(TxEnv {
@@ -124,7 +124,7 @@ fn tx_env(
     })
 }
 
-/// The least type that has the request's fields.
+/// The lowest transaction type that has all fields of the request.
 pub(super) fn transaction_type(spec: SpecId, request: &TransactionRequest) -> TransactionType {
     if request.authorization_list.is_some() {
         TransactionType::Eip7702
@@ -139,15 +139,14 @@ pub(super) fn transaction_type(spec: SpecId, request: &TransactionRequest) -> Tr
     }
 }
 
-/// Whether a transaction has blobs and says what it pays for them, or has none.
+/// Whether a transaction sets a fee for its blobs, or has no blobs.
 pub(super) const fn pays_blobs(tx: &TxEnv) -> bool {
     tx.blob_hashes.is_empty() || tx.max_fee_per_blob_gas > 0
 }
 
-/// Most gas that the sender can pay for, beyond the value and the blobs.
-///
-/// Without a fee there is no bound.
-pub(super) fn allowance(simulation: &mut Simulation<'_>, tx: &TxEnv) -> RpcResult<Option<u64>> {
+/// The most gas that the sender can pay for after the value and the blob fee; `None`, i.e. no
+/// bound, if the gas price is zero.
+pub(super) fn allowance(simulation: &mut EvmSimulation<'_>, tx: &TxEnv) -> RpcResult<Option<u64>> {
     if tx.gas_price == 0 {
         return Ok(None);
     }

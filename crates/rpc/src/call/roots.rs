@@ -2,24 +2,24 @@
 
 use crate::RpcResult;
 use alloy_primitives::B256;
-use retrie_engine::StateAfter;
-use retrie_state::{At, Proposal, StateDelta};
+use retrie_engine::PostState;
+use retrie_state::{Proposal, StateDelta, StateId};
 use std::borrow::Cow;
 
-/// Roots of the simulated blocks, as long as the store can propose them.
-pub(super) struct Roots<'a> {
-    base: &'a StateAfter,
+/// Computes state roots of simulated blocks, as long as the store can propose on the base state.
+pub(super) struct SimulatedRoots<'a> {
+    base: &'a PostState,
     last: Option<Proposal>,
     is_known: bool,
 }
 
-impl<'a> Roots<'a> {
-    /// On top of a block.
-    pub(super) const fn new(base: &'a StateAfter) -> Self {
+impl<'a> SimulatedRoots<'a> {
+    /// Starts on the state after a block.
+    pub(super) const fn new(base: &'a PostState) -> Self {
         Self { base, last: None, is_known: true }
     }
 
-    /// The root after one more block.
+    /// The root after one more block with these changes; zero if the store cannot compute it.
     pub(super) fn after(&mut self, delta: &StateDelta) -> RpcResult<B256> {
         if !self.is_known {
             return Ok(B256::ZERO);
@@ -27,7 +27,7 @@ impl<'a> Roots<'a> {
         let view = self.base.view();
         let session = match &self.last {
             Some(proposal) => {
-                view.live().chain().state().begin(At::Proposal(proposal)).map_err(Into::into)
+                view.live().chain().state().begin(StateId::Proposal(proposal)).map_err(Into::into)
             }
             None => view.begin(&self.base.header().hash()),
         };
@@ -35,7 +35,7 @@ impl<'a> Roots<'a> {
             self.is_known = false;
             return Ok(B256::ZERO);
         };
-        // The base is the state with what was changed of it by hand.
+        // The base state includes dev-chain overrides that no block has committed yet.
         let delta = match self.base.patch() {
             Some(patch) if self.last.is_none() => Cow::Owned(patch.delta.then(delta)),
             _ => Cow::Borrowed(delta),

@@ -1,23 +1,24 @@
-//! `eth_simulateV1`: blocks on top of a block, made of calls, with what they would yield.
+//! `eth_simulateV1`: simulated blocks of calls on top of a block.
 //!
-//! Each simulated block is a real one but for its seal and signatures: its header commits to its
-//! transactions, receipts, requests and state. The state root is that of the node's own backend,
-//! proposed and dropped; it is zero on a state that can be read but not extended.
+//! A simulated block is complete except for its seal and signatures: its header commits to its
+//! transactions, receipts, requests and state. The state root comes from the node's backend, as a
+//! proposal that is dropped afterwards. It is zero where the base state can be read but not
+//! extended.
 
 use super::{
     CallRules, apply_block_overrides, apply_state_overrides,
     overrides::override_header,
     prepare,
     request::{pays_blobs, transaction_type},
-    roots::Roots,
+    roots::SimulatedRoots,
     transfers::LogCollector,
-    unsigned::{shown, transactions_root, unsigned},
+    unsigned::{block_json, transactions_root, unsigned_transaction},
 };
 use crate::{
-    Args, RpcContext, RpcError, RpcResult,
+    MethodParams, RpcContext, RpcError, RpcResult,
     context::ResolveBlock,
     convert::{self, LogPosition, RpcBlock},
-    words::{TransactFailure, block_failure, codes, halt_words, revert_words},
+    geth_errors::{TransactFailure, block_failure, codes, halt_text, revert_text},
 };
 use alloy_consensus::{
     EMPTY_OMMER_ROOT_HASH, TxReceipt,
@@ -34,8 +35,10 @@ use retrie_chainspec::primitives::{
     Block, BlockBody, Header, Receipt, RecoveredBlock, SealedHeader, Transaction, Withdrawals,
 };
 use retrie_consensus::{next_base_fee, next_excess_blob_gas};
-use retrie_engine::{StateAfter, View};
-use retrie_execution::{BlockEnd, ExecutionInput, LayeredState, Simulation, TransactError};
+use retrie_engine::{LiveView, PostState};
+use retrie_execution::{
+    EvmSimulation, ExecutionInput, LayeredState, SimulatedBlockResult, TransactError,
+};
 use revm::{
     context::{
         TransactionType, TxEnv,
@@ -47,13 +50,13 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use std::{cmp::Ordering, sync::Arc, time::Instant};
 
-/// Seconds between blocks whose time is not said.
+/// Default seconds between blocks.
 const BLOCK_TIME: u64 = 12;
 
-/// What is to be simulated.
+/// The parameter of `eth_simulateV1`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Request {
+struct SimulateRequest {
     block_state_calls: Vec<RequestedBlock>,
     #[serde(default, deserialize_with = "or_default")]
     trace_transfers: bool,
@@ -63,7 +66,7 @@ struct Request {
     return_full_transactions: bool,
 }
 
-/// A field that may be null.
+/// Deserializes a field that may be null.
 fn or_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Default + Deserialize<'de>,
@@ -75,14 +78,14 @@ where
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct RequestedBlock {
-    block_overrides: Option<Overrides>,
+    block_overrides: Option<SimulateBlockOverrides>,
     state_overrides: Option<StateOverride>,
     #[serde(deserialize_with = "or_default")]
     calls: Vec<TransactionRequest>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Overrides {
+struct SimulateBlockOverrides {
     #[serde(flatten)]
     block: BlockOverrides,
     #[serde(default)]
@@ -92,10 +95,10 @@ struct Overrides {
 /// `eth_simulateV1(request, block)`.
 pub(super) fn simulate(
     rpc: &RpcContext,
-    view: &View,
-    args: &mut Args<'_>,
+    view: &LiveView,
+    args: &mut MethodParams<'_>,
 ) -> RpcResult<Vec<Value>> {
-    let request: Request = args.object()?;
+    let request: SimulateRequest = args.object()?;
     let block = args.block_or_latest()?;
     if request.block_state_calls.is_empty() {
         return Err(coded(codes::INVALID_PARAMS, "empty input"));
@@ -107,7 +110,7 @@ pub(super) fn simulate(
     let base = state.header().clone();
     let blocks = complete(request.block_state_calls, &base, rpc.limits.max_simulate_blocks)?;
     let gas = if rpc.limits.gas_cap == 0 { u64::MAX } else { rpc.limits.gas_cap };
-    let mut simulator = Simulator {
+    let mut simulator = BlockSimulator {
         rpc,
         rules: if request.validation { CallRules::Valid } else { CallRules::Lenient },
         with_transfers: request.trace_transfers,
@@ -116,18 +119,18 @@ pub(super) fn simulate(
         gas,
         parent: base.clone(),
         ancestors: vec![(base.number, base.hash())],
-        roots: Roots::new(&state),
+        roots: SimulatedRoots::new(&state),
         state: LayeredState::new(&state),
     };
     let simulated = blocks.into_iter().map(|block| simulator.block(block));
-    simulated.map(|block| shown(block?)).collect()
+    simulated.map(|block| block_json(block?)).collect()
 }
 
 fn coded(code: i32, message: impl Into<String>) -> RpcError {
     RpcError::Coded { code, message: message.into() }
 }
 
-/// Gives every block its number and time, and fills the gaps between them with empty blocks.
+/// Gives every block its number and time, and fills gaps between numbers with empty blocks.
 fn complete(
     requested: Vec<RequestedBlock>,
     base: &Header,
@@ -153,7 +156,7 @@ fn complete(
                 time: Some(time),
                 ..BlockOverrides::default()
             };
-            let block_overrides = Some(Overrides { block, withdrawals: None });
+            let block_overrides = Some(SimulateBlockOverrides { block, withdrawals: None });
             blocks.push(RequestedBlock { block_overrides, ..RequestedBlock::default() });
         }
         number += 1;
@@ -170,25 +173,25 @@ fn complete(
     Ok(blocks)
 }
 
-/// The blocks so far, and what is left to spend.
-struct Simulator<'a> {
+/// The simulated blocks so far, and the gas and time that are left.
+struct BlockSimulator<'a> {
     rpc: &'a RpcContext,
     rules: CallRules,
     with_transfers: bool,
     is_full: bool,
     end: Instant,
-    /// Gas that all calls together may still use.
+    /// Gas that the remaining calls may use together.
     gas: u64,
     parent: SealedHeader,
-    /// Numbers and hashes of the base and of the simulated blocks.
+    /// Numbers and hashes of the base block and of the simulated blocks.
     ancestors: Vec<(u64, B256)>,
-    roots: Roots<'a>,
-    state: LayeredState<&'a StateAfter>,
+    roots: SimulatedRoots<'a>,
+    state: LayeredState<&'a PostState>,
 }
 
-/// The calls of one block, executed.
+/// The results of one block's calls.
 #[derive(Default)]
-struct Executed {
+struct ExecutedCalls {
     transactions: Vec<Transaction>,
     senders: Vec<Address>,
     receipts: Vec<Receipt>,
@@ -198,25 +201,25 @@ struct Executed {
     blob_gas_used: u64,
 }
 
-impl Simulator<'_> {
+impl BlockSimulator<'_> {
     fn block(&mut self, requested: RequestedBlock) -> RpcResult<SimulatedBlock<RpcBlock>> {
-        // The EVM looks at the clock too, but blocks without calls cost time as well.
+        // The EVM checks the deadline too, but blocks without calls also take time.
         if Instant::now() >= self.end {
             let time = self.rpc.limits.evm_timeout;
             return Err(RpcError::Rejected(format!("execution aborted (timeout = {time:?})")));
         }
-        let Overrides { block: overrides, withdrawals } =
+        let SimulateBlockOverrides { block: overrides, withdrawals } =
             requested.block_overrides.unwrap_or_default();
         let header = self.header(&overrides)?;
         let spec = self.rpc.live.spec().for_header(&header);
-        // From Amsterdam on every transfer has a log of its own (EIP-7708).
+        // From Amsterdam on the EVM emits a log for each transfer (EIP-7708).
         let has_transfer_logs = spec.is_amsterdam_active_at_timestamp(header.timestamp);
         let has_withdrawals = spec.is_shanghai_active_at_timestamp(header.timestamp);
         let withdrawals = has_withdrawals.then(|| withdrawals.unwrap_or_default());
 
         let codes = self.state.below().view().live().codes();
         let input = ExecutionInput::new(&self.state, &self.state, &self.state);
-        let mut simulation = Simulation::new(&spec, &header, input.with_code_cache(codes));
+        let mut simulation = EvmSimulation::new(&spec, &header, input.with_code_cache(codes));
         simulation.set_deadline(self.end);
         for (number, hash) in &self.ancestors {
             simulation.set_block_hash(*number, *hash);
@@ -226,13 +229,13 @@ impl Simulator<'_> {
             apply_state_overrides(&mut simulation, accounts)?;
         }
         simulation.before_transactions(&header).map_err(block_failure)?;
-        let calls = Calls {
+        let calls = CallExecutor {
             rpc: self.rpc,
             rules: self.rules,
             header: &header,
             gas: &mut self.gas,
             collector: LogCollector::new(self.with_transfers && !has_transfer_logs),
-            executed: Executed::default(),
+            executed: ExecutedCalls::default(),
         };
         let mut executed = calls.execute(&mut simulation, requested.calls)?;
         let receipts = std::mem::take(&mut executed.receipts);
@@ -247,7 +250,7 @@ impl Simulator<'_> {
         self.seal(header, withdrawals, executed, &receipts, end)
     }
 
-    /// The header before execution.
+    /// The header as it is before execution.
     fn header(&self, overrides: &BlockOverrides) -> RpcResult<Header> {
         let parent = &self.parent;
         let mut header = Header {
@@ -259,7 +262,7 @@ impl Simulator<'_> {
             slot_number: parent.slot_number.map(|slot| slot.saturating_add(1)),
             ..Header::default()
         };
-        // Under proof of stake there is no difficulty, whatever the request says.
+        // Proof of stake has no difficulty, even if the request overrides it.
         let is_merged = |header: &Header| {
             let spec = self.rpc.live.spec();
             parent.difficulty.is_zero()
@@ -277,7 +280,7 @@ impl Simulator<'_> {
         if overrides.base_fee.is_none() && spec.is_london_active_at_block(header.number) {
             header.base_fee_per_gas = match self.rules {
                 CallRules::Valid => next_base_fee(&spec, parent).map_err(refused)?,
-                // Or no transaction without fees could be executed.
+                // A nonzero base fee would reject transactions without fees.
                 _ => Some(0),
             };
         }
@@ -294,9 +297,9 @@ impl Simulator<'_> {
         &mut self,
         mut header: Header,
         withdrawals: Option<Withdrawals>,
-        executed: Executed,
+        executed: ExecutedCalls,
         receipts: &[Receipt],
-        end: BlockEnd,
+        end: SimulatedBlockResult,
     ) -> RpcResult<SimulatedBlock<RpcBlock>> {
         let spec = self.rpc.live.spec().for_header(&header);
         let with_bloom: Vec<_> = receipts.iter().map(TxReceipt::with_bloom_ref).collect();
@@ -336,29 +339,29 @@ impl Simulator<'_> {
                 })
                 .collect();
         }
-        self.state.lay(Arc::new(end.delta), end.codes);
+        self.state.push_delta(Arc::new(end.delta), end.codes);
         self.ancestors.push((header.number, header.hash()));
         self.parent = header;
         Ok(SimulatedBlock { inner: convert::block(&block, self.is_full), calls })
     }
 }
 
-/// The calls of one block, while they are executed.
-struct Calls<'a> {
+/// Executes the calls of one block.
+struct CallExecutor<'a> {
     rpc: &'a RpcContext,
     rules: CallRules,
     header: &'a Header,
     gas: &'a mut u64,
     collector: LogCollector,
-    executed: Executed,
+    executed: ExecutedCalls,
 }
 
-impl Calls<'_> {
+impl CallExecutor<'_> {
     fn execute(
         mut self,
-        simulation: &mut Simulation<'_>,
+        simulation: &mut EvmSimulation<'_>,
         calls: Vec<TransactionRequest>,
-    ) -> RpcResult<Executed> {
+    ) -> RpcResult<ExecutedCalls> {
         let block_env = simulation.env().block_env.clone();
         for (index, mut request) in calls.into_iter().enumerate() {
             let tx = self.prepare(simulation, &mut request)?;
@@ -367,11 +370,11 @@ impl Calls<'_> {
                 self.check_nonce(simulation, &tx)?;
             }
             simulation.begin_transaction(index);
-            // The EVM takes no nonce from which there is no next, even where nobody looks at it.
+            // The EVM rejects the maximum nonce even where nonces are not checked.
             let is_valid = self.rules == CallRules::Valid;
             let mut executed = TxEnv { nonce: if is_valid { tx.nonce } else { 0 }, ..tx.clone() };
             if !is_valid && !pays_blobs(&tx) {
-                // It pays for its blobs all the same, and its code sees the fee.
+                // The sender still pays for its blobs, and its code sees the blob fee.
                 let blob = block_env.blob_excess_gas_and_price.as_ref();
                 executed.max_fee_per_blob_gas = blob.map_or(0, |blob| blob.blob_gasprice);
             }
@@ -389,14 +392,14 @@ impl Calls<'_> {
         Ok(self.executed)
     }
 
-    /// The nonce of an account as it is now.
-    fn nonce(&self, simulation: &mut Simulation<'_>, address: Address) -> RpcResult<u64> {
+    /// The current nonce of an account.
+    fn nonce(&self, simulation: &mut EvmSimulation<'_>, address: Address) -> RpcResult<u64> {
         let account = simulation.account(address).map_err(TransactFailure::database)?;
         Ok(account.unwrap_or_default().nonce)
     }
 
-    /// The EVM checks nonces too, but after fees: the first reason is the one to be told.
-    fn check_nonce(&self, simulation: &mut Simulation<'_>, tx: &TxEnv) -> RpcResult<()> {
+    /// Checks the nonce before the EVM, which checks fees first: geth reports the nonce error.
+    fn check_nonce(&self, simulation: &mut EvmSimulation<'_>, tx: &TxEnv) -> RpcResult<()> {
         let (state, tx_nonce) = (self.nonce(simulation, tx.caller)?, tx.nonce);
         let wrong = match tx_nonce.cmp(&state) {
             Ordering::Less => InvalidTransaction::NonceTooLow { tx: tx_nonce, state },
@@ -410,7 +413,7 @@ impl Calls<'_> {
 
     fn prepare(
         &self,
-        simulation: &mut Simulation<'_>,
+        simulation: &mut EvmSimulation<'_>,
         request: &mut TransactionRequest,
     ) -> RpcResult<TxEnv> {
         if request.nonce.is_none() {
@@ -451,22 +454,22 @@ impl Calls<'_> {
             ExecutionResult::Success { .. } => None,
             ExecutionResult::Revert { output, .. } => Some(SimulateError {
                 code: RpcError::REVERTED,
-                message: revert_words(output),
+                message: revert_text(output),
                 data: Some(output.clone()),
             }),
             ExecutionResult::Halt { reason, .. } => Some(SimulateError {
                 code: codes::VM_ERROR,
-                message: halt_words(reason),
+                message: halt_text(reason),
                 data: None,
             }),
         };
         let return_data = match &result {
-            // What failed returns nothing; the reason is with the error.
+            // A failed call has no return data; the output of a revert is in the error.
             ExecutionResult::Success { output, .. } => output.data().clone(),
             _ => Default::default(),
         };
         let caller = tx.caller;
-        let transaction = unsigned(tx, recorded_type);
+        let transaction = unsigned_transaction(tx, recorded_type);
         executed.receipts.push(Receipt {
             tx_type: transaction.tx_type(),
             success,
@@ -487,8 +490,8 @@ impl Calls<'_> {
     }
 }
 
-/// A creation by an account that has used up its last nonce creates nothing. The EVM calls that a
-/// success, geth a failure.
+/// A creation whose sender has the maximum nonce creates nothing. revm reports success, geth a
+/// failure.
 fn with_nonce_overflow(result: ExecutionResult<HaltReason>) -> ExecutionResult<HaltReason> {
     match result {
         ExecutionResult::Success { gas, logs, output: Output::Create(_, None), .. } => {
@@ -498,9 +501,9 @@ fn with_nonce_overflow(result: ExecutionResult<HaltReason>) -> ExecutionResult<H
     }
 }
 
-/// The type of the transaction that the block shows for a request: one with a gas price is a legacy one,
-/// whatever else it has, and so is each before London.
-fn recorded_type(simulation: &Simulation<'_>, request: &TransactionRequest) -> TransactionType {
+/// The transaction type that the block shows. A request with a gas price is a legacy transaction,
+/// even with an access list; before London every transaction is.
+fn recorded_type(simulation: &EvmSimulation<'_>, request: &TransactionRequest) -> TransactionType {
     let spec = simulation.env().cfg_env.spec;
     if request.gas_price.is_some() || !spec.is_enabled_in(SpecId::LONDON) {
         return TransactionType::Legacy;

@@ -1,4 +1,4 @@
-//! Logs of a simulated transaction, with a log for every transfer of ether if that is asked for.
+//! Logs of a simulated transaction, with an optional log for every ether transfer.
 
 use alloy_primitives::{Address, B256, Log, LogData, U256};
 use revm::{
@@ -13,21 +13,21 @@ use revm::{
 };
 use revm_inspectors::transfer::{TRANSFER_EVENT_TOPIC, TRANSFER_LOG_EMITTER};
 
-/// Collects logs in the order they happen, and forgets those of frames that fail.
+/// Collects logs in order, and drops the logs of failed frames.
 ///
-/// Transfers are logged as an ERC-20 token at `0xeeee..ee` would log them; they are shown, but are
-/// no part of the receipt.
+/// A transfer is logged like an ERC-20 transfer of a token at `0xeeee..ee`. Such logs are in the
+/// response, but not in the receipt.
 #[derive(Debug)]
 pub(super) struct LogCollector {
     with_transfers: bool,
-    /// Logs of each frame that has not ended, the outermost first.
+    /// Logs of each open frame, the outermost frame first.
     frames: Vec<Vec<(usize, Log)>>,
     done: Vec<(usize, Log)>,
-    /// Logs so far in the block, those forgotten included.
+    /// Number of logs so far in the block, dropped ones included.
     count: usize,
-    /// The sender whose nonce begins again at zero with the transaction that comes next.
+    /// The sender whose nonce wraps to zero with the next transaction.
     wrapping: Option<Address>,
-    /// A contract that is about to end, who inherits from it, and how much.
+    /// A contract that executes SELFDESTRUCT, its beneficiary, and its balance.
     inheritance: Option<(Address, Address, U256)>,
 }
 
@@ -44,13 +44,14 @@ impl LogCollector {
         }
     }
 
-    /// Says whose nonce the next transaction, a call, uses up though it is the last: the EVM leaves it
-    /// as it is, but where nobody looks at nonces it goes on from zero, as in geth.
+    /// Sets the sender whose nonce is at its maximum before the next transaction, which is a call.
+    /// The EVM does not increment such a nonce; where nonces are not checked, geth wraps it to
+    /// zero.
     pub(super) const fn wrap_nonce(&mut self, sender: Option<Address>) {
         self.wrapping = sender;
     }
 
-    /// The logs of the transaction that has just ended, each with its index in the block.
+    /// The logs of the last transaction, each with its index in the block.
     pub(super) fn take(&mut self) -> Vec<(usize, Log)> {
         self.frames.clear();
         std::mem::take(&mut self.done)
@@ -85,7 +86,7 @@ impl<C: ContextTr> Inspector<C> for LogCollector {
             return;
         }
         let contract = interp.input.target_address;
-        // A read that fails here fails again where the EVM does it.
+        // If this read fails, the EVM's own read fails too and reports the error.
         if let Ok(heir) = interp.stack.peek(0)
             && let Ok(account) = context.journal_mut().load_account(contract)
         {
@@ -94,8 +95,8 @@ impl<C: ContextTr> Inspector<C> for LogCollector {
         }
     }
 
-    /// As in geth, a contract that ends leaves its balance to its heir even if that is itself: revm tells of
-    /// such an end only where the journal has it.
+    /// As in geth, SELFDESTRUCT transfers the balance even if the beneficiary is the contract
+    /// itself. revm reports that case only where its journal has an entry.
     fn step_end(&mut self, interp: &mut Interpreter, _: &mut C) {
         if let Some((contract, heir, balance)) = self.inheritance.take()
             && interp.bytecode.instruction_result() == Some(InstructionResult::SelfDestruct)
@@ -109,15 +110,15 @@ impl<C: ContextTr> Inspector<C> for LogCollector {
     }
 
     fn call(&mut self, context: &mut C, inputs: &mut CallInputs) -> Option<CallOutcome> {
-        // Before the outermost frame has anything to revert to. A read that fails here fails again
-        // where the EVM does it, and is told there.
+        // Before the outermost frame starts, so that a revert does not undo it. If this read fails,
+        // the EVM's own read fails too and reports the error.
         if let Some(sender) = self.wrapping.take()
             && let Ok(mut sender) = context.journal_mut().load_account_mut(sender)
         {
             sender.data.set_nonce(0);
         }
         self.frames.push(Vec::new());
-        // The value of a CALLCODE stays where it is.
+        // A CALLCODE does not move its value.
         if inputs.scheme == CallScheme::Call {
             let value = inputs.call_value();
             self.transfer(inputs.transfer_from(), inputs.transfer_to(), value);

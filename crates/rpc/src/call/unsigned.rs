@@ -1,4 +1,4 @@
-//! The transactions of simulated blocks, which nobody has signed.
+//! The transactions of simulated blocks, which have no signatures.
 
 use crate::{RpcError, RpcResult, convert::RpcBlock};
 use alloy_consensus::{
@@ -13,8 +13,8 @@ use retrie_chainspec::primitives::Transaction;
 use revm::context::{TransactionType, TxEnv, either::Either};
 use serde_json::{Value, json};
 
-/// The transaction that was executed, as one of this type, with a signature of zeros.
-pub(super) fn unsigned(tx: TxEnv, tx_type: TransactionType) -> Transaction {
+/// The executed transaction as a transaction of this type, with a signature of zeros.
+pub(super) fn unsigned_transaction(tx: TxEnv, tx_type: TransactionType) -> Transaction {
     let TxEnv { nonce, gas_limit, value, data: input, access_list, .. } = tx;
     let chain_id = tx.chain_id.unwrap_or_default();
     let to = tx.kind.to().copied().unwrap_or_default();
@@ -79,7 +79,8 @@ pub(super) fn unsigned(tx: TxEnv, tx_type: TransactionType) -> Transaction {
     }
 }
 
-/// An unsigned legacy transaction. Its `v` is 0, as in geth: what no signature has, whose least is 27.
+/// The encoding of an unsigned legacy transaction. As in geth its `v` is 0; a real signature has at
+/// least 27.
 fn encoded_legacy(tx: &TxLegacy) -> Vec<u8> {
     let TxLegacy { nonce, gas_price, gas_limit, to, value, input, .. } = tx;
     let zero = 0u8;
@@ -90,7 +91,7 @@ fn encoded_legacy(tx: &TxLegacy) -> Vec<u8> {
     encoded
 }
 
-/// The header's transaction root of a block of unsigned transactions.
+/// The transactions root of a header over unsigned transactions.
 pub(super) fn transactions_root(transactions: &[Transaction]) -> B256 {
     ordered_trie_root_with_encoder(transactions, |tx: &Transaction, out| match tx.as_legacy() {
         Some(legacy) => alloy_rlp::BufMut::put_slice(out, &encoded_legacy(legacy.tx())),
@@ -98,9 +99,9 @@ pub(super) fn transactions_root(transactions: &[Transaction]) -> B256 {
     })
 }
 
-/// A block as it is shown: legacy transactions in it have the `v` that they are hashed with, and none costs
-/// more than it pays, though the base fee may be higher.
-pub(super) fn shown(mut block: SimulatedBlock<RpcBlock>) -> RpcResult<Value> {
+/// A block as JSON. A legacy transaction shows the `v` that its hash covers, and no effective gas
+/// price exceeds the transaction's maximum, even if the base fee does.
+pub(super) fn block_json(mut block: SimulatedBlock<RpcBlock>) -> RpcResult<Value> {
     if let BlockTransactions::Full(transactions) = &mut block.inner.transactions {
         for transaction in transactions {
             let most = transaction.inner.max_fee_per_gas();

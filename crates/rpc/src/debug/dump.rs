@@ -1,45 +1,49 @@
 //! `debug_accountRange` and `debug_dumpBlock`: accounts in the order of their hashed addresses.
 //!
-//! No backend keeps a state in that order. Each request walks over all accounts once, in whatever
-//! order they have, and remembers the least hashes: little memory, and time that the clock bounds.
+//! No backend stores a state in that order. Each request reads all accounts once, in the backend's
+//! order, and keeps those with the smallest hashes. It needs little memory; a deadline bounds its
+//! time.
 
 use crate::{
-    Args, RpcContext, RpcError, RpcResult, args::heavy, context::ResolveBlock, replay::Clock,
+    MethodParams, RpcContext, RpcError, RpcResult, args::register_heavy, context::ResolveBlock,
+    replay::ExecutionClock,
 };
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, hex, keccak256};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
-use retrie_engine::View;
-use retrie_state::{Account, StateAt, StateError, StateKey, StateReader, Value, decode_slot};
+use retrie_engine::LiveView;
+use retrie_state::{
+    Account, StateError, StateKey, StateProvider, StateReader, StateValue, decode_slot,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BinaryHeap},
     time::{Duration, Instant},
 };
 
-/// Most accounts of one answer, as in geth.
+/// Most accounts in one response, as in geth.
 const MAX_ACCOUNTS: usize = 256;
-/// Entries of the state that are read at a time.
+/// State entries per read.
 const PAGE: usize = 1 << 14;
-/// What a slot takes in an answer, about, in bytes.
+/// Approximate size of one slot in a response, in bytes.
 const SLOT_BYTES: usize = 140;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    heavy(module, "debug_accountRange", |rpc, view, args| account_range(rpc, &view, args));
-    heavy(module, "debug_dumpBlock", |rpc, view, args| {
+    register_heavy(module, "debug_accountRange", |rpc, view, args| account_range(rpc, &view, args));
+    register_heavy(module, "debug_dumpBlock", |rpc, view, args| {
         let block: BlockNumberOrTag = args.required()?;
-        dump(rpc, &view, block.into(), &Wanted::default())
+        dump(rpc, &view, block.into(), &DumpConfig::default())
     });
 }
 
-/// Accounts of a state, in geth's form.
+/// Accounts of a state in geth's form (`state.Dump`).
 #[derive(Clone, Debug, Serialize)]
-struct Dump {
+struct AccountDump {
     /// Root of this state, without `0x`.
     root: String,
     accounts: BTreeMap<String, DumpedAccount>,
-    /// Hash of the address with which the rest begins, if there is more.
+    /// Hash of the address at which the next page starts; `None` if this is the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<B256>,
 }
@@ -47,16 +51,16 @@ struct Dump {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct DumpedAccount {
-    /// In decimal.
+    /// Decimal.
     balance: String,
     nonce: u64,
-    /// Of the storage, where the backend has one trie an account.
+    /// Storage root, for backends with one trie per account.
     #[serde(skip_serializing_if = "Option::is_none")]
     root: Option<B256>,
     code_hash: B256,
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<Bytes>,
-    /// Values in hexadecimal without `0x` and leading zeros.
+    /// Values in hexadecimal without `0x` and without leading zeros.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     storage: BTreeMap<B256, String>,
     address: Address,
@@ -64,16 +68,16 @@ struct DumpedAccount {
     key: B256,
 }
 
-/// What a dump has.
-struct Wanted {
-    /// The least hash.
+/// Which accounts a dump contains, and which parts of them.
+struct DumpConfig {
+    /// The smallest hash of the dump.
     start: B256,
     count: usize,
     skips_code: bool,
     skips_storage: bool,
 }
 
-impl Default for Wanted {
+impl Default for DumpConfig {
     fn default() -> Self {
         Self { start: B256::ZERO, count: MAX_ACCOUNTS, skips_code: false, skips_storage: false }
     }
@@ -82,13 +86,13 @@ impl Default for Wanted {
 /// A number of accounts, as `-1`, `16` or `"0x10"`.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Count {
+enum AccountCount {
     Number(i64),
     Hex(alloy_primitives::U64),
 }
 
-impl Count {
-    /// What is not positive is as much as may be, as in geth.
+impl AccountCount {
+    /// As in geth, zero and negative numbers mean the maximum.
     fn get(&self) -> usize {
         let count = match self {
             Self::Number(number) => usize::try_from(*number).unwrap_or_default(),
@@ -98,11 +102,15 @@ impl Count {
     }
 }
 
-/// `debug_accountRange(block, start, maxResults, nocode, nostorage, incompletes)`. Every account has
-/// its address here, so none is incomplete.
-fn account_range(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<Dump> {
+/// `debug_accountRange(block, start, maxResults, nocode, nostorage, incompletes)`. Every account is
+/// stored with its address, so no account is incomplete.
+fn account_range(
+    rpc: &RpcContext,
+    view: &LiveView,
+    args: &mut MethodParams<'_>,
+) -> RpcResult<AccountDump> {
     let (id, start): (BlockId, Bytes) = (args.required()?, args.required()?);
-    let count = args.required::<Count>()?.get();
+    let count = args.required::<AccountCount>()?.get();
     let (skips_code, skips_storage) = (args.required()?, args.required()?);
     let _incompletes: bool = args.required()?;
     if start.len() > B256::len_bytes() {
@@ -110,10 +118,15 @@ fn account_range(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResul
         return Err(RpcError::InvalidParams(message));
     }
     let start = B256::left_padding_from(&start);
-    dump(rpc, view, id, &Wanted { start, count, skips_code, skips_storage })
+    dump(rpc, view, id, &DumpConfig { start, count, skips_code, skips_storage })
 }
 
-fn dump(rpc: &RpcContext, view: &View, id: BlockId, wanted: &Wanted) -> RpcResult<Dump> {
+fn dump(
+    rpc: &RpcContext,
+    view: &LiveView,
+    id: BlockId,
+    wanted: &DumpConfig,
+) -> RpcResult<AccountDump> {
     let header = view.find(id)?.ok_or_else(|| {
         RpcError::Rejected(match id {
             BlockId::Number(BlockNumberOrTag::Number(number)) => {
@@ -124,27 +137,27 @@ fn dump(rpc: &RpcContext, view: &View, id: BlockId, wanted: &Wanted) -> RpcResul
         })
     })?;
     let (state, root) = view.listed_state(&header.hash())?;
-    let clock = Clock::new(Duration::MAX);
+    let clock = ExecutionClock::new(Duration::MAX);
     let mut found = least(&state, &header, wanted.start, wanted.count + 1, clock.deadline())?;
     let next = (found.len() > wanted.count).then(|| found.remove(wanted.count).0);
     let mut room = rpc.limits.max_response_size;
     let mut accounts = BTreeMap::new();
     for (key, address, value) in found {
         let account = decode(&address, &value)?;
-        let shown = Shown { view, state: &state, wanted, room: &mut room };
+        let shown = AccountDumper { view, state: &state, wanted, room: &mut room };
         accounts.insert(address.to_checksum(None), shown.account(key, address, &account)?);
     }
-    Ok(Dump { root: hex::encode(root), accounts, next })
+    Ok(AccountDump { root: hex::encode(root), accounts, next })
 }
 
-/// The `count` accounts with the least hashes from `start` on, in that order.
+/// The `count` accounts with the smallest hashes from `start` on, in order.
 fn least(
-    state: &StateAt,
+    state: &StateProvider,
     header: &SealedHeader,
     start: B256,
     count: usize,
     deadline: Instant,
-) -> RpcResult<Vec<(B256, Address, Value)>> {
+) -> RpcResult<Vec<(B256, Address, StateValue)>> {
     let mut kept = BinaryHeap::with_capacity(count + 1);
     let mut from = Some(Address::ZERO);
     while let Some(first) = from {
@@ -161,7 +174,7 @@ fn least(
             _ => None,
         };
         for (key, value) in page {
-            // After the accounts come the slots.
+            // Slots follow after the accounts.
             let StateKey::Account(address) = key else { break };
             let hash = keccak256(address);
             let is_less = kept.len() < count
@@ -177,29 +190,29 @@ fn least(
     Ok(kept.into_sorted_vec())
 }
 
-/// The address that follows, unless it is the last.
+/// The next address; `None` after the last one.
 fn after(address: &Address) -> Option<Address> {
     let word = U256::from_be_bytes(address.into_word().0) + U256::ONE;
     let bytes = word.to_be_bytes::<32>();
     (bytes[..12] == [0; 12]).then(|| Address::from_slice(&bytes[12..]))
 }
 
-fn decode(address: &Address, value: &Value) -> RpcResult<Account> {
+fn decode(address: &Address, value: &StateValue) -> RpcResult<Account> {
     let damaged =
         || StateError::corrupt("state", format!("account {address} is not canonical")).into();
     Account::decode(value).ok_or_else(damaged)
 }
 
-/// Where an account is shown.
-struct Shown<'a> {
-    view: &'a View,
-    state: &'a StateAt,
-    wanted: &'a Wanted,
-    /// Bytes that the answer may still take.
+/// Converts one account to its dumped form.
+struct AccountDumper<'a> {
+    view: &'a LiveView,
+    state: &'a StateProvider,
+    wanted: &'a DumpConfig,
+    /// Bytes left in the response.
     room: &'a mut usize,
 }
 
-impl Shown<'_> {
+impl AccountDumper<'_> {
     fn account(self, key: B256, address: Address, account: &Account) -> RpcResult<DumpedAccount> {
         let Self { view, state, wanted, room } = self;
         let root = match view.live().backend().account_proofs().is_some() {

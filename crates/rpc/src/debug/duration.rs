@@ -1,12 +1,12 @@
-//! Durations as Go writes them: `5s`, `1m30s`, `100ms`.
+//! Durations in Go's notation: `5s`, `1m30s`, `100ms`.
 
 use crate::{RpcError, RpcResult};
 use std::time::Duration;
 
-/// Reads a duration.
+/// Parses a duration.
 ///
 /// # Errors
-/// [`RpcError::Rejected`] if it is none.
+/// [`RpcError::Rejected`] if the text is no duration.
 pub(super) fn parse(text: &str) -> RpcResult<Duration> {
     let invalid = || RpcError::Rejected(format!("invalid duration {text:?}"));
     let mut total = Duration::ZERO;

@@ -1,10 +1,10 @@
-//! Tracers in JavaScript: what they may take, and how they end.
+//! Tracers in JavaScript: their limits and how they end.
 
-use super::tracers::{EventInspector, Trace, TransactionEnd};
-use crate::{RpcError, RpcResult, replay::Recorder};
+use super::tracers::{EventInspector, TraceJson, TransactionEnd};
+use crate::{RpcError, RpcResult, replay::TraceRecorder};
 use alloy_primitives::{Address, Log, U256};
 use alloy_rpc_types_trace::geth::{GethDebugTracerType, GethDebugTracingOptions};
-use retrie_execution::BlockContext;
+use retrie_execution::InspectorContext;
 use revm::{
     inspector::Inspector,
     interpreter::{CallInputs, CallOutcome, CreateInputs, CreateOutcome, Interpreter},
@@ -14,18 +14,18 @@ use serde_json::Value;
 use std::time::Instant;
 
 /// A tracer in JavaScript.
-pub(super) struct Script {
+pub(super) struct TracerScript {
     code: String,
     config: Value,
 }
 
-impl Script {
+impl TracerScript {
     pub(super) fn new(options: GethDebugTracingOptions) -> Self {
         let code = options.tracer.as_ref().map_or("", GethDebugTracerType::as_str);
         Self { code: failing_whole(code), config: options.tracer_config.into_json() }
     }
 
-    /// An inspector for one transaction, which ends at the deadline.
+    /// An inspector for one transaction; it stops at the deadline.
     ///
     /// # Errors
     /// If the script cannot be evaluated.
@@ -36,7 +36,7 @@ impl Script {
     }
 }
 
-/// What looks at a transaction.
+/// The inspector of one transaction: a native tracer or a script.
 pub(super) enum NativeOrScript {
     Native(Box<EventInspector>),
     Script(Box<JsInspector>),
@@ -49,7 +49,7 @@ impl From<EventInspector> for NativeOrScript {
 }
 
 impl NativeOrScript {
-    pub(super) fn trace(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<Trace> {
+    pub(super) fn trace(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<TraceJson> {
         let inspector = match self {
             Self::Native(inspector) => return inspector.trace(end),
             Self::Script(inspector) => inspector,
@@ -63,7 +63,7 @@ impl NativeOrScript {
     }
 }
 
-impl Recorder for NativeOrScript {
+impl TraceRecorder for NativeOrScript {
     fn recorded(&self) -> usize {
         match self {
             Self::Native(inspector) => inspector.recorded(),
@@ -75,36 +75,36 @@ impl Recorder for NativeOrScript {
 macro_rules! delegate {
     ($self:ident.$method:ident($($argument:expr),*)) => {
         match $self {
-            NativeOrScript::Native(inspector) => Inspector::<BlockContext<'a>>::$method(&mut **inspector, $($argument),*),
-            NativeOrScript::Script(inspector) => Inspector::<BlockContext<'a>>::$method(&mut **inspector, $($argument),*),
+            NativeOrScript::Native(inspector) => Inspector::<InspectorContext<'a>>::$method(&mut **inspector, $($argument),*),
+            NativeOrScript::Script(inspector) => Inspector::<InspectorContext<'a>>::$method(&mut **inspector, $($argument),*),
         }
     };
 }
 
-impl<'a> Inspector<BlockContext<'a>> for NativeOrScript {
-    fn initialize_interp(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
+impl<'a> Inspector<InspectorContext<'a>> for NativeOrScript {
+    fn initialize_interp(&mut self, interp: &mut Interpreter, context: &mut InspectorContext<'a>) {
         delegate!(self.initialize_interp(interp, context))
     }
 
-    fn step(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
+    fn step(&mut self, interp: &mut Interpreter, context: &mut InspectorContext<'a>) {
         delegate!(self.step(interp, context))
     }
 
-    fn step_end(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
+    fn step_end(&mut self, interp: &mut Interpreter, context: &mut InspectorContext<'a>) {
         delegate!(self.step_end(interp, context))
     }
 
-    fn log(&mut self, context: &mut BlockContext<'a>, log: Log) {
+    fn log(&mut self, context: &mut InspectorContext<'a>, log: Log) {
         delegate!(self.log(context, log))
     }
 
-    fn log_full(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>, log: Log) {
+    fn log_full(&mut self, interp: &mut Interpreter, context: &mut InspectorContext<'a>, log: Log) {
         delegate!(self.log_full(interp, context, log))
     }
 
     fn call(
         &mut self,
-        context: &mut BlockContext<'a>,
+        context: &mut InspectorContext<'a>,
         inputs: &mut CallInputs,
     ) -> Option<CallOutcome> {
         delegate!(self.call(context, inputs))
@@ -112,7 +112,7 @@ impl<'a> Inspector<BlockContext<'a>> for NativeOrScript {
 
     fn call_end(
         &mut self,
-        context: &mut BlockContext<'a>,
+        context: &mut InspectorContext<'a>,
         inputs: &CallInputs,
         outcome: &mut CallOutcome,
     ) {
@@ -121,7 +121,7 @@ impl<'a> Inspector<BlockContext<'a>> for NativeOrScript {
 
     fn create(
         &mut self,
-        context: &mut BlockContext<'a>,
+        context: &mut InspectorContext<'a>,
         inputs: &mut CreateInputs,
     ) -> Option<CreateOutcome> {
         delegate!(self.create(context, inputs))
@@ -129,7 +129,7 @@ impl<'a> Inspector<BlockContext<'a>> for NativeOrScript {
 
     fn create_end(
         &mut self,
-        context: &mut BlockContext<'a>,
+        context: &mut InspectorContext<'a>,
         inputs: &CreateInputs,
         outcome: &mut CreateOutcome,
     ) {
@@ -141,11 +141,11 @@ impl<'a> Inspector<BlockContext<'a>> for NativeOrScript {
     }
 }
 
-/// A tracer that has no result once one of its functions has failed, as in geth.
+/// Wraps a tracer so that it has no result once one of its functions has failed, as in geth.
 ///
-/// revm-inspectors only reverts the frame in which a function fails, so that an incomplete trace
-/// would follow. That a function exceeded a limit (of iterations, of recursion) no `catch` in
-/// JavaScript sees; so what counts is whether each call came to its end.
+/// revm-inspectors only reverts the frame in which a function fails, which would leave an
+/// incomplete trace. JavaScript cannot catch that a function exceeded a limit of iterations or
+/// recursion. So the wrapper records whether each call returned.
 fn failing_whole(code: &str) -> String {
     format!(
         r#"(function (tracer) {{
@@ -179,8 +179,7 @@ fn failing_whole(code: &str) -> String {
     )
 }
 
-/// Ends a tracer at the deadline of its execution, as the execution itself looks at the clock only
-/// between many steps.
+/// Stops a script at the deadline. The execution itself checks the clock only every few steps.
 fn interrupted_at(deadline: Instant, inspector: JsInspector) -> JsInspector {
     let interrupt = JsInspectorInterrupt::new();
     let late = interrupt.clone();

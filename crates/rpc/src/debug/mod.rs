@@ -1,10 +1,10 @@
-//! The namespace `debug`: raw chain data, whole states, the process, and traces of past and
+//! The namespace `debug`: raw chain data, state dumps, process statistics, and traces of past and
 //! hypothetical transactions.
 //!
-//! Traces are those of the standard tracers (struct logger, `callTracer`, `prestateTracer`,
-//! `4byteTracer`, `flatCallTracer`, `muxTracer`, `noopTracer` and more), which are geth's ([`tracers`]).
-//! Past transactions are replayed on the state before their block, by the rules of that block and
-//! after everything that came before them in it.
+//! The tracers are geth's: struct logger, `callTracer`, `prestateTracer`, `4byteTracer`,
+//! `flatCallTracer`, `muxTracer`, `noopTracer` and more ([`tracers`]). A past transaction is
+//! replayed on the state before its block, by the rules of that block and after the transactions
+//! before it.
 
 mod dump;
 mod duration;
@@ -20,10 +20,10 @@ mod tracer;
 mod tracers;
 mod witness;
 
-use crate::{RpcContext, RpcError, RpcResult, args::quick};
+use crate::{RpcContext, RpcError, RpcResult, args::register_quick};
 use jsonrpsee::{Methods, RpcModule};
 
-/// The chain's forks and parameters, as genesis files have them.
+/// The chain config in the form of a genesis file.
 pub(crate) fn chain_config(rpc: &RpcContext) -> RpcResult<serde_json::Value> {
     rpc.live.spec().config_json().map_err(|error| RpcError::Rejected(error.to_string()))
 }
@@ -31,7 +31,7 @@ pub(crate) fn chain_config(rpc: &RpcContext) -> RpcResult<serde_json::Value> {
 /// The methods of this namespace.
 pub(crate) fn methods(context: &RpcContext) -> Methods {
     let mut module = RpcModule::new(context.clone());
-    quick(&mut module, "debug_chainConfig", |rpc, _| chain_config(rpc));
+    register_quick(&mut module, "debug_chainConfig", |rpc, _| chain_config(rpc));
     dump::register(&mut module);
     process::register(&mut module);
     raw::register(&mut module);

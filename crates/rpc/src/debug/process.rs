@@ -1,20 +1,20 @@
-//! The process: its memory, in the form that geth has of the runtime of Go.
+//! Statistics of the process's memory, in the form of Go's runtime.
 
-use crate::{RpcContext, args::quick};
+use crate::{RpcContext, args::register_quick};
 use jsonrpsee::RpcModule;
 use retrie_engine::HeapStats;
 use serde_json::{Value, json};
 
-/// Pauses that geth's history has.
+/// Length of the pause history in geth's response.
 const PAUSES: usize = 256;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    quick(module, "debug_memStats", |rpc, _| Ok(mem_stats(rpc.node.heap().as_ref())));
-    quick(module, "debug_gcStats", |_, _| Ok(gc_stats()));
+    register_quick(module, "debug_memStats", |rpc, _| Ok(mem_stats(rpc.node.heap().as_ref())));
+    register_quick(module, "debug_gcStats", |_, _| Ok(gc_stats()));
 }
 
-/// Fields that a process of Rust has a value of have it, those of a garbage collector are zero, as
-/// there is none, and what nobody counts is null.
+/// Maps allocator statistics to Go's `MemStats`. Fields of Go's garbage collector are zero, as
+/// there is none; fields that the allocator does not count are null.
 fn mem_stats(heap: Option<&HeapStats>) -> Value {
     let of = |value: fn(&HeapStats) -> u64| heap.map(value);
     let held = of(|heap| heap.mapped + heap.retained);
@@ -57,7 +57,7 @@ fn mem_stats(heap: Option<&HeapStats>) -> Value {
     })
 }
 
-/// What geth answers before the first collection.
+/// What geth returns before its first garbage collection.
 fn gc_stats() -> Value {
     json!({
         "LastGC": "1970-01-01T00:00:00Z",
@@ -69,7 +69,7 @@ fn gc_stats() -> Value {
     })
 }
 
-/// Bytes of address space that the process has, where the system tells (Linux).
+/// Virtual memory size of the process in bytes (Linux only).
 fn virtual_size() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"))?;

@@ -1,9 +1,9 @@
-//! Chain data as it is encoded.
+//! Chain data in its encoded form.
 
-use super::trace_past::existing;
+use super::trace_past::existing_block;
 use crate::{
     RpcContext, RpcError, RpcResult,
-    args::{heavy, quick},
+    args::{register_heavy, register_quick},
     context::ResolveBlock,
     convert::{self, RpcBlock},
     replay::{access_list, intermediate_roots},
@@ -13,38 +13,38 @@ use alloy_eips::{BlockId, eip2718::Encodable2718};
 use alloy_primitives::{B256, Bytes};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::{Receipt, RecoveredBlock};
-use retrie_engine::View;
+use retrie_engine::LiveView;
 use serde::Serialize;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    quick(module, "debug_getRawHeader", |rpc, args| {
+    register_quick(module, "debug_getRawHeader", |rpc, args| {
         let header = rpc.view()?.resolve(args.block()?)?;
         Ok(Bytes::from(alloy_rlp::encode(header.header())))
     });
-    heavy(module, "debug_getRawBlock", |_, view, args| {
-        let block = existing(&view, args.block()?)?;
+    register_heavy(module, "debug_getRawBlock", |_, view, args| {
+        let block = existing_block(&view, args.block()?)?;
         Ok(Bytes::from(alloy_rlp::encode(block.sealed_block())))
     });
-    heavy(module, "debug_getRawReceipts", |rpc, view, args| {
+    register_heavy(module, "debug_getRawReceipts", |rpc, view, args| {
         raw_receipts(rpc, &view, args.block()?)
     });
-    heavy(module, "debug_getRawTransaction", |rpc, view, args| {
+    register_heavy(module, "debug_getRawTransaction", |rpc, view, args| {
         raw_transaction(rpc, &view, args.hash()?)
     });
-    quick(module, "debug_getBadBlocks", |rpc, args| {
-        // geth writes them to the file that may be named here.
+    register_quick(module, "debug_getBadBlocks", |rpc, args| {
+        // In geth this parameter names a file to write the blocks to.
         if args.optional::<String>()?.is_some() {
-            let message = "invalid argument 0: this node writes bad blocks to no file".into();
+            let message = "invalid argument 0: this node writes no bad blocks to files".into();
             return Err(RpcError::InvalidParams(message));
         }
         Ok(rpc.node.bad_blocks().iter().map(|block| BadBlock::new(block)).collect::<Vec<_>>())
     });
-    heavy(module, "debug_getRawBlockAccessList", |rpc, view, args| {
+    register_heavy(module, "debug_getRawBlockAccessList", |rpc, view, args| {
         raw_access_list(rpc, &view, args.block()?)
     });
 }
 
-/// A block that was refused.
+/// A block that the engine rejected.
 #[derive(Clone, Debug, Serialize)]
 struct BadBlock {
     block: RpcBlock,
@@ -59,9 +59,9 @@ impl BadBlock {
     }
 }
 
-/// The receipts of a block, each as EIP-2718 encodes it, with its bloom.
-fn raw_receipts(rpc: &RpcContext, view: &View, id: BlockId) -> RpcResult<Vec<Bytes>> {
-    let block = existing(view, id)?;
+/// The receipts of a block, each in EIP-2718 encoding, with its bloom.
+fn raw_receipts(rpc: &RpcContext, view: &LiveView, id: BlockId) -> RpcResult<Vec<Bytes>> {
+    let block = existing_block(view, id)?;
     let hash = block.hash();
     let pruned = || RpcError::Rejected(format!("the receipts of block {hash} are not kept"));
     let receipts = view.receipts(&hash)?.ok_or_else(pruned)?;
@@ -75,7 +75,7 @@ fn raw_receipts(rpc: &RpcContext, view: &View, id: BlockId) -> RpcResult<Vec<Byt
     Ok(encoded.map(Bytes::from).collect())
 }
 
-/// A receipt with the state root that it holds in place of a status.
+/// Encodes a receipt with the state root that it has in place of a status.
 fn before_byzantium(receipt: &Receipt, root: B256) -> Vec<u8> {
     let with_root = EnvelopeReceipt {
         status: Eip658Value::PostState(root),
@@ -86,7 +86,7 @@ fn before_byzantium(receipt: &Receipt, root: B256) -> Vec<u8> {
 }
 
 /// A transaction of the chain or the pool; empty if there is none, as in geth.
-fn raw_transaction(rpc: &RpcContext, view: &View, hash: B256) -> RpcResult<Bytes> {
+fn raw_transaction(rpc: &RpcContext, view: &LiveView, hash: B256) -> RpcResult<Bytes> {
     if let Some(found) = view.transaction(&hash)? {
         return Ok(found.transaction.encoded_2718().into());
     }
@@ -94,8 +94,8 @@ fn raw_transaction(rpc: &RpcContext, view: &View, hash: B256) -> RpcResult<Bytes
     Ok(waiting.map_or_else(Bytes::new, |waiting| waiting.transaction.encoded_2718().into()))
 }
 
-fn raw_access_list(rpc: &RpcContext, view: &View, id: BlockId) -> RpcResult<Bytes> {
-    let block = existing(view, id)?;
+fn raw_access_list(rpc: &RpcContext, view: &LiveView, id: BlockId) -> RpcResult<Bytes> {
+    let block = existing_block(view, id)?;
     let none = || RpcError::Rejected(format!("block {} has no access list", block.number));
     let list = access_list(rpc, view, &block)?.ok_or_else(none)?;
     Ok(alloy_rlp::encode(&list).into())

@@ -1,45 +1,47 @@
-//! What a contract stores, and which accounts have changed.
+//! Storage ranges of a contract, and the accounts that blocks have changed.
 
-use super::trace_past::existing;
+use super::trace_past::existing_block;
 use crate::{
-    Args, RpcContext, RpcError, RpcResult, args::heavy, context::ResolveBlock,
-    replay::state_before, words::TransactFailure,
+    MethodParams, RpcContext, RpcError, RpcResult, args::register_heavy, context::ResolveBlock,
+    geth_errors::TransactFailure, replay::state_before,
 };
 use alloy_eips::BlockId;
 use alloy_primitives::{Address, B256, Bytes, U64, keccak256};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
-use retrie_engine::{Need, View};
-use retrie_state::{At, StateError, StateKey, StateReader};
+use retrie_engine::{LiveView, StateNeed};
+use retrie_state::{StateError, StateId, StateKey, StateReader};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most slots of a contract whose storage is shown: a state is not stored in the order of hashed keys,
-/// so each request reads all slots.
+/// Most slots of a contract in `debug_storageRangeAt`. Slots are not stored in the order of their
+/// hashed keys, so each request reads all of them.
 const MAX_SLOTS: usize = 1_000_000;
-/// Most blocks whose changes one request may ask for.
+/// Most blocks of one request for modified accounts.
 const MAX_BLOCKS: u64 = 1024;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    heavy(module, "debug_storageRangeAt", |rpc, view, args| storage_range(rpc, &view, args));
-    heavy(module, "debug_getModifiedAccountsByNumber", |rpc, view, args| {
+    register_heavy(module, "debug_storageRangeAt", |rpc, view, args| {
+        storage_range(rpc, &view, args)
+    });
+    register_heavy(module, "debug_getModifiedAccountsByNumber", |rpc, view, args| {
         let number = |number: U64| BlockId::number(number.to());
         let first = number(args.required()?);
         modified_accounts(rpc, &view, first, args.optional::<U64>()?.map(number))
     });
-    heavy(module, "debug_getModifiedAccountsByHash", |rpc, view, args| {
+    register_heavy(module, "debug_getModifiedAccountsByHash", |rpc, view, args| {
         let first = args.hash()?.into();
         modified_accounts(rpc, &view, first, args.optional::<B256>()?.map(Into::into))
     });
 }
 
-/// The answer of `debug_storageRangeAt`.
+/// The response of `debug_storageRangeAt`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct StorageRange {
     /// Slots by the hash of their key.
     storage: BTreeMap<B256, StorageEntry>,
-    /// Hash of the key with which the rest begins, if there is more.
+    /// Hash of the key at which the next page starts; `None` if this is the last page.
     next_key: Option<B256>,
 }
 
@@ -49,9 +51,13 @@ struct StorageEntry {
     value: B256,
 }
 
-/// `debug_storageRangeAt(block, txIndex, contract, keyStart, maxResult)`: slots in the order of their
-/// hashed keys from `keyStart` on, as they are before the transaction.
-fn storage_range(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<StorageRange> {
+/// `debug_storageRangeAt(block, txIndex, contract, keyStart, maxResult)`: slots before the
+/// transaction, in the order of their hashed keys, from `keyStart` on.
+fn storage_range(
+    rpc: &RpcContext,
+    view: &LiveView,
+    args: &mut MethodParams<'_>,
+) -> RpcResult<StorageRange> {
     let (id, index): (_, U64) = (args.block()?, args.required()?);
     let (contract, start): (Address, Bytes) = (args.required()?, args.required()?);
     let count: U64 = args.required()?;
@@ -59,7 +65,7 @@ fn storage_range(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResul
         let message = format!("keyStart has {} bytes, at most 32", start.len());
         return Err(RpcError::InvalidParams(message));
     }
-    let block = existing(view, id)?;
+    let block = existing_block(view, id)?;
     let (index, transactions) = (index.to::<usize>(), block.body().transactions.len());
     if block.number == 0 {
         return Err(RpcError::Rejected("no transaction in genesis".into()));
@@ -91,11 +97,11 @@ fn storage_range(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResul
     Ok(StorageRange { storage, next_key: rest.next().map(|(hash, _)| *hash) })
 }
 
-/// Accounts that are others after block `last` than after `first`, in the order of their hashes;
-/// without `last`, those that `first` has changed.
+/// Accounts that differ between the states after `first` and after `last`, in the order of their
+/// hashes. Without `last`: the accounts that block `first` changes.
 fn modified_accounts(
     rpc: &RpcContext,
-    view: &View,
+    view: &LiveView,
     first: BlockId,
     last: Option<BlockId>,
 ) -> RpcResult<Vec<Address>> {
@@ -123,13 +129,13 @@ fn modified_accounts(
         )));
     }
     let mut keys = BTreeSet::new();
-    // The history of a canonical block is that of the head.
+    // A canonical block has its history under the head.
     let head = if view.is_canonical(&last.hash())? { view.head().hash() } else { last.hash() };
     for number in first.number + 1..=last.number {
-        keys.extend(changed_keys(rpc, At::Block(head), number)?);
+        keys.extend(changed_keys(rpc, StateId::Block(head), number)?);
     }
-    // As their roots have them: what was changed by hand is a change of the next block.
-    let state = |header: &SealedHeader| view.state_at(&header.hash(), Need::Values);
+    // States without dev-chain overrides, which belong to the next block.
+    let state = |header: &SealedHeader| view.state_at(&header.hash(), StateNeed::Values);
     let (before, after) = (state(&first)?, state(&last)?);
     let mut modified = BTreeMap::new();
     for key in keys {
@@ -142,15 +148,15 @@ fn modified_accounts(
     Ok(modified.into_values().collect())
 }
 
-/// The keys that block `number` has changed, by flat history.
-fn changed_keys(rpc: &RpcContext, at: At<'_>, number: u64) -> RpcResult<Vec<StateKey>> {
+/// The keys that block `number` changes, from flat history.
+fn changed_keys(rpc: &RpcContext, at: StateId<'_>, number: u64) -> RpcResult<Vec<StateKey>> {
     let store = rpc.live.chain().state();
     store.changed_keys(at, number).map_err(|error| match error {
         StateError::BeyondHistory { first, .. } if rpc.live.backend().history().is_some() => {
             RpcError::Rejected(format!(
-                "what block {number} has changed is not kept: backend {} has the states of all \
-                 blocks, and lists of changed keys from block {first} on, for blocks imported with \
-                 --prune.state-history.distance",
+                "the keys that block {number} changed are not listed: backend {} has the states of \
+                 all blocks, but lists of changed keys only from block {first} on, for blocks \
+                 imported with --prune.state-history.distance",
                 store.identity().name
             ))
         }

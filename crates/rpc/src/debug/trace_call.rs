@@ -1,76 +1,82 @@
-//! Traces of calls that never happened.
+//! Traces of hypothetical calls.
 
 use super::{
-    trace_past::existing,
-    tracer::Tracer,
-    tracers::{Trace, TransactionEnd},
+    trace_past::existing_block,
+    tracer::TracerFactory,
+    tracers::{TraceJson, TransactionEnd},
 };
 use crate::{
-    Args, RpcContext, RpcError, RpcResult,
-    args::heavy,
-    call::{CallRules, Ground, call_bundles, prepare},
-    replay::Recording,
-    words::TransactFailure,
+    MethodParams, RpcContext, RpcError, RpcResult,
+    args::register_heavy,
+    call::{CallEnvironment, CallRules, call_bundles, prepare},
+    geth_errors::TransactFailure,
+    replay::TraceBudget,
 };
 use alloy_rpc_types_eth::{Bundle, StateContext, TransactionRequest};
 use alloy_rpc_types_trace::geth::GethDebugTracingCallOptions;
 use jsonrpsee::RpcModule;
-use retrie_engine::View;
-use retrie_execution::Simulation;
+use retrie_engine::LiveView;
+use retrie_execution::EvmSimulation;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    heavy(module, "debug_traceCall", |rpc, view, args| trace_call(rpc, &view, args));
-    heavy(module, "debug_traceCallMany", |rpc, view, args| trace_call_many(rpc, &view, args));
+    register_heavy(module, "debug_traceCall", |rpc, view, args| trace_call(rpc, &view, args));
+    register_heavy(module, "debug_traceCallMany", |rpc, view, args| {
+        trace_call_many(rpc, &view, args)
+    });
 }
 
 /// `debug_traceCall(call, block, options)`.
-fn trace_call(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<Trace> {
+fn trace_call(
+    rpc: &RpcContext,
+    view: &LiveView,
+    args: &mut MethodParams<'_>,
+) -> RpcResult<TraceJson> {
     let request: TransactionRequest = args.object()?;
     let block = args.block_or_latest()?;
     let options: GethDebugTracingCallOptions = args.optional_object()?.unwrap_or_default();
-    let tracer = Tracer::new(options.tracing_options, rpc.limits.evm_timeout)?;
+    let tracer = TracerFactory::new(options.tracing_options, rpc.limits.evm_timeout)?;
 
     let overrides = options.block_overrides.as_ref();
     let index = options.tx_index.map(|index| index as usize);
     if let Some(index) = index.filter(|index| *index > 0) {
-        let block = existing(view, block)?;
+        let block = existing_block(view, block)?;
         if index >= block.body().transactions.len() {
             let message =
                 format!("transaction index {index} out of range for block {}", block.hash());
             return Err(RpcError::Rejected(message));
         }
     }
-    let ground = Ground::within(rpc, view, block, index, overrides)?;
+    let ground = CallEnvironment::within(rpc, view, block, index, overrides)?;
     let mut simulation = ground.simulation(rpc, overrides, options.state_overrides)?;
-    let mut recording = Recording::new(rpc.limits.max_response_size);
+    let mut recording = TraceBudget::new(rpc.limits.max_response_size);
     traced(rpc, &mut simulation, request, &tracer, &mut recording)
 }
 
-/// `debug_traceCallMany(bundles, context, options)`: calls that see each other's changes.
+/// `debug_traceCallMany(bundles, context, options)`: calls that see the changes of earlier calls.
 fn trace_call_many(
     rpc: &RpcContext,
-    view: &View,
-    args: &mut Args<'_>,
-) -> RpcResult<Vec<Vec<Trace>>> {
+    view: &LiveView,
+    args: &mut MethodParams<'_>,
+) -> RpcResult<Vec<Vec<TraceJson>>> {
     let bundles: Vec<Bundle> = args.required()?;
     let context: StateContext = args.optional_object()?.unwrap_or_default();
     let options: GethDebugTracingCallOptions = args.optional_object()?.unwrap_or_default();
-    let tracer = Tracer::new(options.tracing_options, rpc.limits.evm_timeout)?;
+    let tracer = TracerFactory::new(options.tracing_options, rpc.limits.evm_timeout)?;
     let accounts = options.state_overrides;
-    let mut recording = Recording::new(rpc.limits.max_response_size);
+    let mut recording = TraceBudget::new(rpc.limits.max_response_size);
     call_bundles(rpc, view, (bundles, context), accounts, |simulation, request| {
         traced(rpc, simulation, request, &tracer, &mut recording)
     })
 }
 
-/// Traces a call; what comes after it sees its changes.
+/// Traces a call and commits its changes for later calls.
 fn traced(
     rpc: &RpcContext,
-    simulation: &mut Simulation<'_>,
+    simulation: &mut EvmSimulation<'_>,
     request: TransactionRequest,
-    tracer: &Tracer,
-    recording: &mut Recording,
-) -> RpcResult<Trace> {
+    tracer: &TracerFactory,
+    recording: &mut TraceBudget,
+) -> RpcResult<TraceJson> {
     let block_env = simulation.env().block_env.clone();
     let tx = prepare(simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
     simulation.set_deadline(tracer.clock.deadline());

@@ -1,47 +1,47 @@
-//! The tracers of `debug_trace*`.
+//! Tracers of `debug_trace*` requests.
 
 use super::{
     duration,
-    tracers::{Trace, TracerConfig, TransactionEnd},
+    tracers::{TraceJson, TracerConfig, TransactionEnd},
 };
 use crate::{
     RpcContext, RpcResult,
-    replay::{Clock, Replayed, Which, replay},
+    replay::{ExecutionClock, ReplayScope, ReplayedTransaction, replay},
 };
 use alloy_primitives::B256;
 use alloy_rpc_types_trace::{common::TraceResult, geth::GethDebugTracingOptions};
 use retrie_chainspec::primitives::RecoveredBlock;
-use retrie_engine::View;
+use retrie_engine::LiveView;
 use revm_inspectors::tracing::TransactionContext;
 use std::time::Duration;
 
-/// The trace of a transaction, and its hash.
-pub(super) type TransactionTrace = TraceResult<Trace, String>;
+/// The trace of a transaction, with its hash.
+pub(super) type TransactionTrace = TraceResult<TraceJson, String>;
 
-/// A tracer as a request describes it: makes an inspector for each transaction.
-pub(super) struct Tracer {
+/// A tracer as a request describes it; makes one inspector for each transaction.
+pub(super) struct TracerFactory {
     kind: TracerKind,
-    pub(super) clock: Clock,
+    pub(super) clock: ExecutionClock,
 }
 
 enum TracerKind {
     Native(TracerConfig),
     #[cfg(feature = "js-tracer")]
-    Script(super::javascript::Script),
+    Script(super::javascript::TracerScript),
 }
 
-/// What looks at one transaction.
+/// The inspector of one transaction.
 #[cfg(not(feature = "js-tracer"))]
 pub(super) type TraceInspector = super::tracers::EventInspector;
 #[cfg(feature = "js-tracer")]
 pub(super) type TraceInspector = super::javascript::NativeOrScript;
 
-impl Tracer {
-    /// The tracer that a request asks for. If it does not say how long an execution may take,
-    /// that is `timeout`.
+impl TracerFactory {
+    /// Parses the tracer options of a request. `timeout` bounds an execution unless the request
+    /// sets its own timeout.
     ///
     /// # Errors
-    /// If there is none of this name, or its configuration is wrong.
+    /// If there is no tracer of this name, or its configuration is invalid.
     pub(super) fn new(options: GethDebugTracingOptions, timeout: Duration) -> RpcResult<Self> {
         let timeout = match &options.timeout {
             Some(text) => duration::parse(text)?,
@@ -50,11 +50,11 @@ impl Tracer {
         let kind = match TracerConfig::new(&options)? {
             Some(config) => TracerKind::Native(config),
             #[cfg(feature = "js-tracer")]
-            None => TracerKind::Script(super::javascript::Script::new(options)),
+            None => TracerKind::Script(super::javascript::TracerScript::new(options)),
             #[cfg(not(feature = "js-tracer"))]
             None => return Err(not_native(options.tracer.as_ref())),
         };
-        let tracer = Self { kind, clock: Clock::new(timeout) };
+        let tracer = Self { kind, clock: ExecutionClock::new(timeout) };
         tracer.inspector()?;
         Ok(tracer)
     }
@@ -87,15 +87,15 @@ fn not_native(
     ))
 }
 
-/// Traces transactions of a past block.
+/// Traces the selected transactions of a past block.
 pub(super) fn trace_block(
     rpc: &RpcContext,
-    view: &View,
+    view: &LiveView,
     block: &RecoveredBlock,
-    which: Which,
+    which: ReplayScope,
     options: GethDebugTracingOptions,
 ) -> RpcResult<Vec<TransactionTrace>> {
-    let tracer = Tracer::new(options, rpc.limits.evm_timeout)?;
+    let tracer = TracerFactory::new(options, rpc.limits.evm_timeout)?;
     replay(
         rpc,
         view,
@@ -104,7 +104,8 @@ pub(super) fn trace_block(
         tracer.clock,
         || tracer.inspector(),
         |replayed| {
-            let Replayed { index, tx, mut inspector, outcome, logs_before, simulation } = replayed;
+            let ReplayedTransaction { index, tx, mut inspector, outcome, logs_before, simulation } =
+                replayed;
             let hash: B256 = *block.body().transactions[index].hash();
             let context = Some(TransactionContext {
                 block_hash: Some(block.hash()),

@@ -1,9 +1,10 @@
-//! `debug_executionWitness`: all that is needed to execute a block and to compute its state root,
-//! without a state.
+//! `debug_executionWitness`: all data for executing a block and computing its state root without a
+//! state.
 
-use super::trace_past::existing;
+use super::trace_past::existing_block;
 use crate::{
-    RpcContext, RpcError, RpcResult, args::heavy, replay::StoredOutcome, words::block_failure,
+    RpcContext, RpcError, RpcResult, args::register_heavy, geth_errors::block_failure,
+    replay::StoredOutcome,
 };
 use alloy_eips::BlockId;
 use alloy_primitives::{Address, B256, Bytes};
@@ -11,33 +12,33 @@ use alloy_rpc_types_debug::ExecutionWitness;
 use jsonrpsee::RpcModule;
 use parking_lot::Mutex;
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
-use retrie_engine::{StateAfter, View};
+use retrie_engine::{LiveView, PostState};
 use retrie_execution::{
     AccessRecorder, BlockHashes, CodeReader, ExecutionInput, RecordedAccesses, execute_block,
 };
-use retrie_state::{StateAt, StateDelta, StateError, StateKey};
+use retrie_state::{StateDelta, StateError, StateKey, StateProvider};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    heavy(module, "debug_executionWitness", |rpc, view, args| {
-        let block = existing(&view, args.block_number()?.into())?;
+    register_heavy(module, "debug_executionWitness", |rpc, view, args| {
+        let block = existing_block(&view, args.block_number()?.into())?;
         witness(rpc, &view, &block)
     });
-    heavy(module, "debug_executionWitnessByBlockHash", |rpc, view, args| {
-        let block = existing(&view, BlockId::from(args.hash()?))?;
+    register_heavy(module, "debug_executionWitnessByBlockHash", |rpc, view, args| {
+        let block = existing_block(&view, BlockId::from(args.hash()?))?;
         witness(rpc, &view, &block)
     });
 }
 
-/// What a block reads besides keys: codes and ancestors. It goes past the cache of codes, which
-/// would hide reads.
-struct Reads<'a> {
-    state: &'a StateAfter,
+/// Records the codes and block hashes that a block reads. It bypasses the code cache, which would
+/// hide reads.
+struct WitnessReads<'a> {
+    state: &'a PostState,
     codes: Mutex<BTreeMap<B256, Bytes>>,
     oldest: Mutex<Option<u64>>,
 }
 
-impl CodeReader for Reads<'_> {
+impl CodeReader for WitnessReads<'_> {
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
         let code = CodeReader::code(self.state, hash)?;
         if let Some(code) = &code {
@@ -47,7 +48,7 @@ impl CodeReader for Reads<'_> {
     }
 }
 
-impl BlockHashes for Reads<'_> {
+impl BlockHashes for WitnessReads<'_> {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
         let mut oldest = self.oldest.lock();
         *oldest = Some(oldest.map_or(number, |oldest| oldest.min(number)));
@@ -55,7 +56,11 @@ impl BlockHashes for Reads<'_> {
     }
 }
 
-fn witness(rpc: &RpcContext, view: &View, block: &RecoveredBlock) -> RpcResult<ExecutionWitness> {
+fn witness(
+    rpc: &RpcContext,
+    view: &LiveView,
+    block: &RecoveredBlock,
+) -> RpcResult<ExecutionWitness> {
     let backend = rpc.live.backend();
     if backend.account_proofs().is_none() {
         return Err(RpcError::Rejected(format!(
@@ -69,7 +74,7 @@ fn witness(rpc: &RpcContext, view: &View, block: &RecoveredBlock) -> RpcResult<E
     let (state, proven) = view.provable_before(block)?;
     let spec = rpc.live.spec().for_header(block.header());
     let recorder = AccessRecorder::new(&state);
-    let reads = Reads { state: &state, codes: Mutex::default(), oldest: Mutex::default() };
+    let reads = WitnessReads { state: &state, codes: Mutex::default(), oldest: Mutex::default() };
     let input = ExecutionInput::new(&recorder, &reads, &reads);
     let outcome = execute_block(&spec, block, input).map_err(block_failure)?;
     StoredOutcome::of(view, block)?.check_block(&outcome)?;
@@ -84,9 +89,9 @@ fn witness(rpc: &RpcContext, view: &View, block: &RecoveredBlock) -> RpcResult<E
     })
 }
 
-/// The trie nodes on the way to every key that is read or changed, and those that removals need.
+/// The trie nodes on the paths of all read or changed keys, and the siblings that removals need.
 fn nodes(
-    parent: &StateAt,
+    parent: &StateProvider,
     accesses: &RecordedAccesses,
     delta: &StateDelta,
 ) -> RpcResult<Vec<Bytes>> {
@@ -99,7 +104,7 @@ fn nodes(
         }
     }
     let mut nodes = BTreeSet::new();
-    // The root is there also for a block that touches nothing: whoever executes it must come to it.
+    // A block that touches nothing still needs the root node, to prove its state root.
     nodes.extend(parent.account_nodes(&Address::ZERO, &[])?.account.into_iter().next());
     for (address, slots) in keys {
         let slots: Vec<B256> = slots.into_iter().collect();
@@ -113,7 +118,7 @@ fn nodes(
     Ok(nodes.into_iter().collect())
 }
 
-/// Addresses and slots, as they are before they are hashed.
+/// The preimages of the hashed keys: addresses and slots.
 fn preimages(accesses: &RecordedAccesses) -> Vec<Bytes> {
     let bytes = |key: &StateKey| match key {
         StateKey::Account(address) => Bytes::copy_from_slice(address.as_slice()),
@@ -123,8 +128,8 @@ fn preimages(accesses: &RecordedAccesses) -> Vec<Bytes> {
     unique.into_iter().collect()
 }
 
-/// Headers from the oldest ancestor that was asked for to the parent.
-fn headers(view: &View, parent: &SealedHeader, oldest: u64) -> RpcResult<Vec<Bytes>> {
+/// The headers from the oldest ancestor that BLOCKHASH reads to the parent.
+fn headers(view: &LiveView, parent: &SealedHeader, oldest: u64) -> RpcResult<Vec<Bytes>> {
     let mut headers = vec![Bytes::from(alloy_rlp::encode(parent.header()))];
     let mut at = parent.clone();
     while at.number > oldest {

@@ -1,24 +1,24 @@
 //! The methods of the dev chain's namespaces.
 
-use crate::{Args, DevNode, RpcContext, RpcError, RpcResult, args::waiting};
+use crate::{DevNode, MethodParams, RpcContext, RpcError, RpcResult, args::register_async};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use jsonrpsee::{Methods, RpcModule};
-use retrie_engine::{DevChain, DevError, Sealing};
+use retrie_engine::{DevChain, DevError, SealingMode};
 use retrie_execution::AccountOverride;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::{future::Future, sync::Arc, time::Duration};
 
-/// What the methods have at hand.
-struct Tools {
+/// What the methods can use.
+struct DevTools {
     rpc: RpcContext,
     dev: Arc<DevNode>,
 }
 
-type Module = RpcModule<Tools>;
+type Module = RpcModule<DevTools>;
 
 pub(super) fn namespaces(context: &RpcContext, dev: &Arc<DevNode>) -> Vec<(&'static str, Methods)> {
-    let module = || RpcModule::new(Tools { rpc: context.clone(), dev: dev.clone() });
+    let module = || RpcModule::new(DevTools { rpc: context.clone(), dev: dev.clone() });
     let (mut evm, mut hardhat, mut anvil) = (module(), module(), module());
     register_evm(&mut evm);
     register_hardhat(&mut hardhat);
@@ -43,13 +43,13 @@ impl From<DevError> for RpcError {
     }
 }
 
-/// A number as tools write it: `"0x10"`, `"16"` or `16`.
-fn number(args: &mut Args<'_>) -> RpcResult<u64> {
+/// A number as tools send it: `"0x10"`, `"16"` or `16`.
+fn number(args: &mut MethodParams<'_>) -> RpcResult<u64> {
     let value: U256 = args.required()?;
     value.try_into().map_err(|_| RpcError::InvalidParams(format!("{value} has more than 64 bits")))
 }
 
-fn optional_number(args: &mut Args<'_>) -> RpcResult<Option<u64>> {
+fn optional_number(args: &mut MethodParams<'_>) -> RpcResult<Option<u64>> {
     let value: Option<U256> = args.optional()?;
     let fits = |value: U256| {
         let failed = |_| RpcError::InvalidParams(format!("{value} has more than 64 bits"));
@@ -58,28 +58,30 @@ fn optional_number(args: &mut Args<'_>) -> RpcResult<Option<u64>> {
     value.map(fits).transpose()
 }
 
-/// A method whose arguments are read at once, and which then may wait.
+/// Registers a method that reads its parameters at once and then may wait.
 fn method<A, T, F>(
     module: &mut Module,
     name: &'static str,
-    read: impl Fn(&mut Args<'_>) -> RpcResult<A> + Clone + Send + Sync + 'static,
+    read: impl Fn(&mut MethodParams<'_>) -> RpcResult<A> + Clone + Send + Sync + 'static,
     work: impl Fn(DevChain, A) -> F + Clone + Send + Sync + 'static,
 ) where
     A: Send + 'static,
     T: Serialize + Clone + Send + 'static,
     F: Future<Output = RpcResult<T>> + Send + 'static,
 {
-    waiting(module, name, read, move |tools: Arc<Tools>, read| work(tools.dev.chain.clone(), read));
+    register_async(module, name, read, move |tools: Arc<DevTools>, read| {
+        work(tools.dev.chain.clone(), read)
+    });
 }
 
-/// A method that is done at once.
+/// Registers a method that runs on the server's own thread.
 fn quick<T: Serialize + Clone + Send + 'static>(
     module: &mut Module,
     name: &'static str,
-    work: impl Fn(&Tools, &mut Args<'_>) -> RpcResult<T> + Send + Sync + 'static,
+    work: impl Fn(&DevTools, &mut MethodParams<'_>) -> RpcResult<T> + Send + Sync + 'static,
 ) {
     let registered = module.register_method(name, move |params, tools, _| {
-        let mut args = Args::new(&params)?;
+        let mut args = MethodParams::new(&params)?;
         let answer = work(tools, &mut args)?;
         args.end().map(|()| answer)
     });
@@ -90,10 +92,10 @@ fn hex(number: u64) -> String {
     format!("{number:#x}")
 }
 
-// -- what both Hardhat and anvil have ---------------------------------------------------------------
+// -- methods of both Hardhat and anvil ------------------------------------------------------------
 
-/// Names of what several namespaces serve.
-struct Names {
+/// Names of the methods that several namespaces have.
+struct MethodNames {
     snapshot: &'static str,
     revert: &'static str,
     increase_time: &'static str,
@@ -102,7 +104,7 @@ struct Names {
     set_gas_limit: &'static str,
 }
 
-fn register_common(module: &mut Module, names: &Names) {
+fn register_common(module: &mut Module, names: &MethodNames) {
     method(
         module,
         names.snapshot,
@@ -121,8 +123,8 @@ fn register_common(module: &mut Module, names: &Names) {
     quick(module, names.set_automine, |tools, args| {
         let chain = &tools.dev.chain;
         match (args.required::<bool>()?, chain.sealing()) {
-            (true, _) => chain.set_sealing(Sealing::Instant),
-            (false, Sealing::Instant) => chain.set_sealing(Sealing::Manual),
+            (true, _) => chain.set_sealing(SealingMode::Instant),
+            (false, SealingMode::Instant) => chain.set_sealing(SealingMode::Manual),
             (false, _) => {}
         }
         Ok(true)
@@ -135,16 +137,16 @@ fn register_common(module: &mut Module, names: &Names) {
 
 fn set_interval(chain: &DevChain, interval: Duration) {
     match (interval.is_zero(), chain.sealing()) {
-        (false, _) => chain.set_sealing(Sealing::Interval(interval)),
-        (true, Sealing::Interval(_)) => chain.set_sealing(Sealing::Manual),
+        (false, _) => chain.set_sealing(SealingMode::Interval(interval)),
+        (true, SealingMode::Interval(_)) => chain.set_sealing(SealingMode::Manual),
         (true, _) => {}
     }
 }
 
-/// Time of the block that is to be mined, alone or among other wishes.
+/// The parameter of `evm_mine`: a timestamp, or an object.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Mine {
+enum MineRequest {
     At(U256),
     Wishes { timestamp: Option<U256>, blocks: Option<U256> },
 }
@@ -152,7 +154,7 @@ enum Mine {
 fn register_evm(module: &mut Module) {
     register_common(
         module,
-        &Names {
+        &MethodNames {
             snapshot: "evm_snapshot",
             revert: "evm_revert",
             increase_time: "evm_increaseTime",
@@ -161,17 +163,17 @@ fn register_evm(module: &mut Module) {
             set_gas_limit: "evm_setBlockGasLimit",
         },
     );
-    let wishes = |args: &mut Args<'_>| {
+    let wishes = |args: &mut MethodParams<'_>| {
         Ok(match args.optional()? {
             None => (None, 1),
-            Some(Mine::At(timestamp)) => (Some(timestamp), 1),
-            Some(Mine::Wishes { timestamp, blocks }) => {
+            Some(MineRequest::At(timestamp)) => (Some(timestamp), 1),
+            Some(MineRequest::Wishes { timestamp, blocks }) => {
                 (timestamp, blocks.map_or(1, |blocks| blocks.saturating_to()))
             }
         })
     };
     method(module, "evm_mine", wishes, |chain, (timestamp, blocks)| async move {
-        // Zero is what tools send that want none.
+        // Tools send zero for no timestamp.
         let timestamp = timestamp.map(|time| time.saturating_to()).filter(|time| *time > 0);
         chain.mine(blocks, None, timestamp).await?;
         Ok("0x0")
@@ -180,14 +182,14 @@ fn register_evm(module: &mut Module) {
         tools.dev.chain.set_time(number(args)?)?;
         Ok(true)
     });
-    // Hardhat counts milliseconds here, and so do most who call it.
+    // Hardhat and most of its callers use milliseconds here.
     quick(module, "evm_setIntervalMining", |tools, args| {
         set_interval(&tools.dev.chain, Duration::from_millis(number(args)?));
         Ok(true)
     });
 }
 
-/// The methods that Hardhat and anvil have under the same names but for what stands before them.
+/// The methods that Hardhat and anvil both have, with different prefixes.
 macro_rules! register_twins {
     ($module:expr, $prefix:literal) => {{
         let module: &mut Module = &mut *$module;
@@ -255,17 +257,17 @@ macro_rules! register_twins {
             Ok(true)
         });
         quick(module, concat!($prefix, "_getAutomine"), |tools, _| {
-            Ok(tools.dev.chain.sealing() == Sealing::Instant)
+            Ok(tools.dev.chain.sealing() == SealingMode::Instant)
         });
         quick(module, concat!($prefix, "_metadata"), |tools, _| Ok(metadata(tools)));
     }};
 }
 
-/// A method that changes an account.
+/// Registers a method that changes an account.
 fn set(
     module: &mut Module,
     name: &'static str,
-    read: impl Fn(&mut Args<'_>) -> RpcResult<(Address, AccountOverride)>
+    read: impl Fn(&mut MethodParams<'_>) -> RpcResult<(Address, AccountOverride)>
     + Clone
     + Send
     + Sync
@@ -277,7 +279,7 @@ fn set(
     });
 }
 
-fn metadata(tools: &Tools) -> Value {
+fn metadata(tools: &DevTools) -> Value {
     let head = tools.rpc.live.head();
     json!({
         "clientVersion": tools.dev.client_version,
@@ -295,7 +297,7 @@ fn register_anvil(module: &mut Module) {
     register_twins!(module, "anvil");
     register_common(
         module,
-        &Names {
+        &MethodNames {
             snapshot: "anvil_snapshot",
             revert: "anvil_revert",
             increase_time: "anvil_increaseTime",

@@ -1,40 +1,40 @@
-//! What blocks access: `eth_getBlockAccessList` (EIP-7928).
+//! `eth_getBlockAccessList` (EIP-7928).
 
 use super::block::find;
-use crate::{RpcContext, args::heavy, replay::access_list};
+use crate::{RpcContext, args::register_heavy, replay::access_list};
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use jsonrpsee::RpcModule;
 use retrie_execution::BlockAccessList;
 use serde::Serialize;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    heavy(module, "eth_getBlockAccessList", |rpc, view, args| {
+    register_heavy(module, "eth_getBlockAccessList", |rpc, view, args| {
         let Some(block) = find(&view, args.block()?)? else { return Ok(None) };
         Ok(access_list(rpc, &view, &block)?.map(shown))
     });
 }
 
-/// Accesses of one account. An index is 0 before the transactions of the block, `i + 1` in
-/// transaction `i`, and one more than their number after them.
+/// The accesses of one account. Index 0 is before the block's transactions, `i + 1` is transaction
+/// `i`, and the transaction count plus one is after the transactions.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct AccountAccess {
     address: Address,
     storage_changes: Vec<SlotChanges>,
     storage_reads: Vec<B256>,
-    balance_changes: Vec<Change<U256>>,
-    nonce_changes: Vec<Change<U64>>,
+    balance_changes: Vec<IndexedChange<U256>>,
+    nonce_changes: Vec<IndexedChange<U64>>,
     code_changes: Vec<CodeChange>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 struct SlotChanges {
     key: B256,
-    changes: Vec<Change<B256>>,
+    changes: Vec<IndexedChange<B256>>,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Change<T> {
+struct IndexedChange<T> {
     index: U64,
     value: T,
 }
@@ -57,7 +57,7 @@ fn shown(list: BlockAccessList) -> Vec<AccountAccess> {
                 changes: slot
                     .changes
                     .into_iter()
-                    .map(|change| Change {
+                    .map(|change| IndexedChange {
                         index: index(change.block_access_index.get()),
                         value: change.new_value.into(),
                     })
@@ -68,7 +68,7 @@ fn shown(list: BlockAccessList) -> Vec<AccountAccess> {
         balance_changes: account
             .balance_changes
             .into_iter()
-            .map(|change| Change {
+            .map(|change| IndexedChange {
                 index: index(change.block_access_index.get()),
                 value: change.post_balance,
             })
@@ -76,7 +76,7 @@ fn shown(list: BlockAccessList) -> Vec<AccountAccess> {
         nonce_changes: account
             .nonce_changes
             .into_iter()
-            .map(|change| Change {
+            .map(|change| IndexedChange {
                 index: index(change.block_access_index.get()),
                 value: U64::from(change.new_nonce),
             })

@@ -1,40 +1,40 @@
-//! What an account has: balance, nonce, code, storage.
+//! Balance, nonce, code and storage of accounts.
 
 use crate::{
-    Args, RpcContext, RpcError, RpcResult,
-    args::{at_block, read},
+    MethodParams, RpcContext, RpcError, RpcResult,
+    args::{register_at_block, register_read},
     context::ResolveBlock,
 };
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U64, U256};
 use alloy_serde::JsonStorageKey;
 use jsonrpsee::RpcModule;
-use retrie_engine::{StateAfter, View};
+use retrie_engine::{LiveView, PostState};
 use retrie_state::{Account, StateReader};
 use serde::{Deserialize, Deserializer, de};
 use std::collections::BTreeMap;
 
-/// Most slots that one request may ask for.
+/// Most slots of one request.
 const MAX_SLOTS: usize = 1024;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    at_block(module, "eth_getBalance", 1, |_, view, args| {
+    register_at_block(module, "eth_getBalance", 1, |_, view, args| {
         let (address, state) = address_and_state(&view, args)?;
         Ok(account(&state, &address)?.balance)
     });
-    at_block(module, "eth_getTransactionCount", 1, |rpc, view, args| {
+    register_at_block(module, "eth_getTransactionCount", 1, |rpc, view, args| {
         transaction_count(rpc, &view, args)
     });
-    at_block(module, "eth_getCode", 1, |_, view, args| {
+    register_at_block(module, "eth_getCode", 1, |_, view, args| {
         let (address, state) = address_and_state(&view, args)?;
         code(&state, &account(&state, &address)?)
     });
-    at_block(module, "eth_getStorageAt", 2, |_, view, args| {
+    register_at_block(module, "eth_getStorageAt", 2, |_, view, args| {
         let (address, StorageKey(key)) = (args.required()?, args.required()?);
         let state = view.state_after(args.block_or_latest()?)?;
         Ok(B256::from(state.slot(&address, &key.as_b256())?))
     });
-    read(module, "eth_getStorageValues", |_, view, args| {
+    register_read(module, "eth_getStorageValues", |_, view, args| {
         let wanted: BTreeMap<Address, Vec<StorageKey>> = args.required()?;
         let count: usize = wanted.values().map(Vec::len).sum();
         match count {
@@ -53,7 +53,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
         };
         wanted.into_iter().map(values).collect::<RpcResult<BTreeMap<_, _>>>()
     });
-    at_block(module, "eth_getAccountInfo", 1, |_, view, args| {
+    register_at_block(module, "eth_getAccountInfo", 1, |_, view, args| {
         let (address, state) = address_and_state(&view, args)?;
         let account = account(&state, &address)?;
         let code = code(&state, &account)?;
@@ -65,16 +65,19 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
 }
 
-fn address_and_state(view: &View, args: &mut Args<'_>) -> RpcResult<(Address, StateAfter)> {
+fn address_and_state(
+    view: &LiveView,
+    args: &mut MethodParams<'_>,
+) -> RpcResult<(Address, PostState)> {
     Ok((args.required()?, view.state_after(args.block_or_latest()?)?))
 }
 
-/// The account at `address`, empty if there is none.
-pub(super) fn account(state: &StateAfter, address: &Address) -> RpcResult<Account> {
+/// The account at `address`; an empty one if it does not exist.
+pub(super) fn account(state: &PostState, address: &Address) -> RpcResult<Account> {
     Ok(state.account(address)?.unwrap_or_default())
 }
 
-fn code(state: &StateAfter, account: &Account) -> RpcResult<Bytes> {
+fn code(state: &PostState, account: &Account) -> RpcResult<Bytes> {
     let hash = account.code_hash;
     if hash == KECCAK256_EMPTY {
         return Ok(Bytes::new());
@@ -83,7 +86,11 @@ fn code(state: &StateAfter, account: &Account) -> RpcResult<Bytes> {
     state.view().code(&hash)?.ok_or_else(lost)
 }
 
-fn transaction_count(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<U64> {
+fn transaction_count(
+    rpc: &RpcContext,
+    view: &LiveView,
+    args: &mut MethodParams<'_>,
+) -> RpcResult<U64> {
     let address = args.required()?;
     let block = args.block_or_latest()?;
     if block == BlockId::Number(BlockNumberOrTag::Pending)
@@ -95,7 +102,7 @@ fn transaction_count(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcR
     Ok(U64::from(account(&view.state_after(block)?, &address)?.nonce))
 }
 
-/// A slot as requests name it: hexadecimal, at most 32 bytes, leading zeros or not.
+/// A slot in a request: hexadecimal, at most 32 bytes, leading zeros allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StorageKey(pub(super) JsonStorageKey);
 
@@ -112,7 +119,7 @@ impl<'de> Deserialize<'de> for StorageKey {
         }
         let key = U256::from_str_radix(digits, 16)
             .map_err(|_| de::Error::custom(format!("unable to decode storage key: {text:?}")))?;
-        // Echoed as it came: in full if it came in full.
+        // The response repeats the key in the request's form: in full, or as a quantity.
         let is_full = digits.len() == 64;
         Ok(Self(if is_full { B256::from(key).into() } else { JsonStorageKey::Number(key) }))
     }

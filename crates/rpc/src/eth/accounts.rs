@@ -1,15 +1,15 @@
-//! Accounts whose keys this node holds: those of a dev chain, and none elsewhere.
+//! Methods of accounts whose keys this node holds: the dev accounts. Other chains have none.
 
 use super::{
     fill, receipt,
-    send::{Watch, check_fee},
+    send::{SealWatch, check_fee},
 };
 use crate::{
-    Args, RpcContext, RpcError, RpcResult,
-    args::{quick, waiting},
+    MethodParams, RpcContext, RpcError, RpcResult,
+    args::{register_async, register_quick},
+    geth_errors::output,
     replay::{StoredOutcome, state_before},
-    wallet::{Wallet, unsigned},
-    words::output,
+    wallet::{DevWallet, impersonated_transaction},
 };
 use alloy_consensus::TypedTransaction;
 use alloy_eips::eip2718::Encodable2718;
@@ -17,33 +17,33 @@ use alloy_primitives::{Address, B256, Bytes};
 use alloy_rpc_types_eth::TransactionRequest;
 use jsonrpsee::{Methods, RpcModule};
 use retrie_engine::{
-    View,
-    pool::{Origin, PooledTransaction},
+    LiveView,
+    pool::{PooledTransaction, TransactionOrigin},
 };
 use revm::inspector::NoOpInspector;
 use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    quick(module, "eth_accounts", |rpc, _| Ok(rpc.accounts.to_vec()));
-    quick(module, "eth_coinbase", |rpc, _| -> RpcResult<Address> {
+    register_quick(module, "eth_accounts", |rpc, _| Ok(rpc.accounts.to_vec()));
+    register_quick(module, "eth_coinbase", |rpc, _| -> RpcResult<Address> {
         let first = rpc.accounts.first().copied();
         first.ok_or_else(|| RpcError::Rejected("etherbase must be explicitly specified".into()))
     });
-    let request = |args: &mut Args<'_>| args.object::<TransactionRequest>();
-    waiting(module, "eth_sendTransaction", request, |rpc, request| async move {
-        send(&rpc, request).await.map_err(|error| rpc.word(error))
+    let request = |args: &mut MethodParams<'_>| args.object::<TransactionRequest>();
+    register_async(module, "eth_sendTransaction", request, |rpc, request| async move {
+        send(&rpc, request).await.map_err(|error| rpc.error_for_client(error))
     });
-    waiting(module, "eth_signTransaction", request, |rpc, request| async move {
+    register_async(module, "eth_signTransaction", request, |rpc, request| async move {
         let context = (*rpc).clone();
-        rpc.run(move |view| sign_transaction(&context, &view, request)).await
+        rpc.run_heavy(move |view| sign_transaction(&context, &view, request)).await
     });
-    quick(module, "eth_sign", |rpc, args| {
+    register_quick(module, "eth_sign", |rpc, args| {
         let (address, message): (Address, Bytes) = (args.required()?, args.required()?);
         wallet(rpc, &address)?.sign_message(&message)
     });
     for name in ["eth_signTypedData", "eth_signTypedData_v4"] {
-        quick(module, name, |rpc, args| {
+        register_quick(module, name, |rpc, args| {
             let (address, data): (Address, &RawValue) = (args.required()?, args.required()?);
             wallet(rpc, &address)?.sign_typed_data(data)
         });
@@ -53,9 +53,9 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
 /// The methods of the namespace `personal` that tools still call.
 pub(crate) fn personal_methods(context: &RpcContext) -> Methods {
     let mut module = RpcModule::new(context.clone());
-    quick(&mut module, "personal_sign", |rpc, args| {
+    register_quick(&mut module, "personal_sign", |rpc, args| {
         let (message, address): (Bytes, Address) = (args.required()?, args.required()?);
-        // A password, which no key here has.
+        // A password; no key of this node has one.
         let _: Option<Value> = args.optional()?;
         wallet(rpc, &address)?.sign_message(&message)
     });
@@ -66,32 +66,32 @@ fn unknown_account() -> RpcError {
     RpcError::Rejected("unknown account: this node holds no keys".into())
 }
 
-/// The key of an account that is unlocked here.
-fn wallet(rpc: &RpcContext, address: &Address) -> RpcResult<Wallet> {
+/// The key of an unlocked account.
+fn wallet(rpc: &RpcContext, address: &Address) -> RpcResult<DevWallet> {
     let is_unlocked = rpc.accounts.contains(address);
-    Wallet::of(address).filter(|_| is_unlocked).ok_or_else(unknown_account)
+    DevWallet::of(address).filter(|_| is_unlocked).ok_or_else(unknown_account)
 }
 
-/// Who signs for an account, or that nobody has to.
-enum Signer {
-    Wallet(Wallet),
-    Nobody,
+/// How transactions of an account are signed; impersonated accounts need no signature.
+enum AccountSigner {
+    Wallet(DevWallet),
+    Impersonated,
 }
 
-fn signer(rpc: &RpcContext, from: &Address) -> RpcResult<Signer> {
+fn signer(rpc: &RpcContext, from: &Address) -> RpcResult<AccountSigner> {
     match wallet(rpc, from) {
-        Ok(wallet) => Ok(Signer::Wallet(wallet)),
+        Ok(wallet) => Ok(AccountSigner::Wallet(wallet)),
         Err(_) if rpc.dev.as_ref().is_some_and(|dev| dev.chain.is_impersonated(from)) => {
-            Ok(Signer::Nobody)
+            Ok(AccountSigner::Impersonated)
         }
         Err(error) => Err(error),
     }
 }
 
-/// The transaction of a request, in which everything is filled.
+/// The transaction of a request, with all open fields filled.
 fn typed(
     rpc: &RpcContext,
-    view: &View,
+    view: &LiveView,
     mut request: TransactionRequest,
 ) -> RpcResult<TypedTransaction> {
     if request.blob_versioned_hashes.is_some() {
@@ -101,7 +101,7 @@ fn typed(
                 .into(),
         ));
     }
-    // What has a type of its own follows from the other fields.
+    // The type follows from the other fields.
     request.transaction_type = None;
     fill::complete(rpc, view, &mut request)?;
     request.chain_id = Some(rpc.live.spec().chain_id());
@@ -111,41 +111,43 @@ fn typed(
     })
 }
 
-/// `eth_sendTransaction`: signs and sends. Where blocks are sealed at once it answers once the
-/// transaction is in one, and a transaction that failed there is an error, as in Hardhat: it is mined
-/// all the same.
+/// `eth_sendTransaction`: signs and sends. With automining it responds once a block has the
+/// transaction. If the transaction failed in that block, the response is an error, as in Hardhat,
+/// although the transaction is mined.
 async fn send(rpc: &RpcContext, request: TransactionRequest) -> RpcResult<B256> {
     let from = request.from.unwrap_or_default();
     let signer = signer(rpc, &from)?;
-    let watch = Watch::start(rpc);
+    let watch = SealWatch::start(rpc);
     let context = rpc.clone();
     let hash = rpc
-        .run(move |view| {
-            // Two transactions that leave their nonce open must not be given the same one.
+        .run_heavy(move |view| {
+            // Two concurrent transactions without a nonce must not get the same one.
             let _one_by_one = context.eth.sending.lock();
             let tx = typed(&context, &view, request)?;
             let pool = context.pool()?;
             match signer {
-                Signer::Wallet(wallet) => {
+                AccountSigner::Wallet(wallet) => {
                     let tx = wallet.sign_transaction(tx)?;
                     check_fee(&tx, context.limits.tx_fee_cap)?;
-                    Ok(pool.add(tx, Origin::Local, &context.live)?)
+                    Ok(pool.add(tx, TransactionOrigin::Local, &context.live)?)
                 }
-                Signer::Nobody => {
-                    Ok(pool.add_unsigned(unsigned(tx, &from)?, from, &context.live)?)
-                }
+                AccountSigner::Impersonated => Ok(pool.add_unsigned(
+                    impersonated_transaction(tx, &from)?,
+                    from,
+                    &context.live,
+                )?),
             }
         })
         .await?;
     if watch.until_sealed(rpc, &hash).await {
         let context = rpc.clone();
-        rpc.run(move |view| failure(&context, &view, &hash)).await?;
+        rpc.run_heavy(move |view| failure(&context, &view, &hash)).await?;
     }
     Ok(hash)
 }
 
-/// How a mined transaction failed, if it did.
-fn failure(rpc: &RpcContext, view: &View, hash: &B256) -> RpcResult<()> {
+/// The error of a mined transaction, if it failed.
+fn failure(rpc: &RpcContext, view: &LiveView, hash: &B256) -> RpcResult<()> {
     let Some(receipt) = receipt::of_transaction(rpc, view, hash)? else { return Ok(()) };
     if receipt.status() {
         return Ok(());
@@ -161,19 +163,19 @@ fn failure(rpc: &RpcContext, view: &View, hash: &B256) -> RpcResult<()> {
     output(&mut simulation, &tx, outcome.result).map(drop)
 }
 
-/// A signed transaction in its EIP-2718 encoding and in JSON, as geth shows it.
+/// A signed transaction in EIP-2718 encoding and in JSON, in geth's form.
 #[derive(Clone, Debug, Serialize)]
-struct Signed {
+struct SignTransactionResult {
     raw: Bytes,
     tx: PooledTransaction,
 }
 
 fn sign_transaction(
     rpc: &RpcContext,
-    view: &View,
+    view: &LiveView,
     request: TransactionRequest,
-) -> RpcResult<Signed> {
+) -> RpcResult<SignTransactionResult> {
     let wallet = wallet(rpc, &request.from.unwrap_or_default())?;
     let tx = wallet.sign_transaction(typed(rpc, view, request)?)?;
-    Ok(Signed { raw: tx.encoded_2718().into(), tx })
+    Ok(SignTransactionResult { raw: tx.encoded_2718().into(), tx })
 }

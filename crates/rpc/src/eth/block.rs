@@ -2,9 +2,9 @@
 
 use super::pending;
 use crate::{
-    Args, RpcContext, RpcError, RpcResult,
+    MethodParams, RpcContext, RpcError, RpcResult,
     admin::network,
-    args::{at_block, quick, read},
+    args::{register_at_block, register_quick, register_read},
     context::ResolveBlock,
     convert::{self, RpcBlock},
 };
@@ -13,49 +13,55 @@ use alloy_primitives::U64;
 use alloy_rpc_types_eth::{Header, SyncInfo, SyncStatus};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
-use retrie_engine::View;
+use retrie_engine::LiveView;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::UNIX_EPOCH};
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    quick(module, "eth_chainId", |rpc, _| Ok(U64::from(rpc.live.spec().chain_id())));
-    quick(module, "eth_blockNumber", |rpc, _| Ok(U64::from(rpc.live.head().number)));
-    quick(module, "eth_syncing", |rpc, _| Ok(syncing_and_wait(rpc)));
-    quick(module, "eth_protocolVersion", |rpc, _| Ok(U64::from(network(rpc)?.protocol_version())));
+    register_quick(module, "eth_chainId", |rpc, _| Ok(U64::from(rpc.live.spec().chain_id())));
+    register_quick(module, "eth_blockNumber", |rpc, _| Ok(U64::from(rpc.live.head().number)));
+    register_quick(module, "eth_syncing", |rpc, _| Ok(syncing_and_wait(rpc)));
+    register_quick(module, "eth_protocolVersion", |rpc, _| {
+        Ok(U64::from(network(rpc)?.protocol_version()))
+    });
 
-    read(module, "eth_getBlockByHash", |rpc, view, args| block(rpc, &view, by_hash(args)?, args));
-    read(module, "eth_getBlockByNumber", |rpc, view, args| {
+    register_read(module, "eth_getBlockByHash", |rpc, view, args| {
+        block(rpc, &view, by_hash(args)?, args)
+    });
+    register_read(module, "eth_getBlockByNumber", |rpc, view, args| {
         block(rpc, &view, by_number(args)?, args)
     });
-    at_block(module, "eth_getHeaderByHash", 0, |_, view, args| header(&view, by_hash(args)?));
-    at_block(module, "eth_getHeaderByNumber", 0, |_, view, args| match by_number(args)? {
-        // As in geth: it has no hash to be known by.
+    register_at_block(module, "eth_getHeaderByHash", 0, |_, view, args| {
+        header(&view, by_hash(args)?)
+    });
+    register_at_block(module, "eth_getHeaderByNumber", 0, |_, view, args| match by_number(args)? {
+        // As in geth: a pending header has no hash, so the response is null.
         id if id.is_pending() => Ok(None),
         id => header(&view, id),
     });
 
-    read(module, "eth_getBlockTransactionCountByHash", |rpc, view, args| {
+    register_read(module, "eth_getBlockTransactionCountByHash", |rpc, view, args| {
         count(rpc, &view, by_hash(args)?, |block| block.body().transactions.len())
     });
-    read(module, "eth_getBlockTransactionCountByNumber", |rpc, view, args| {
+    register_read(module, "eth_getBlockTransactionCountByNumber", |rpc, view, args| {
         count(rpc, &view, by_number(args)?, |block| block.body().transactions.len())
     });
-    read(module, "eth_getUncleCountByBlockHash", |rpc, view, args| {
+    register_read(module, "eth_getUncleCountByBlockHash", |rpc, view, args| {
         count(rpc, &view, by_hash(args)?, |block| block.body().ommers.len())
     });
-    read(module, "eth_getUncleCountByBlockNumber", |rpc, view, args| {
+    register_read(module, "eth_getUncleCountByBlockNumber", |rpc, view, args| {
         count(rpc, &view, by_number(args)?, |block| block.body().ommers.len())
     });
-    read(module, "eth_getUncleByBlockHashAndIndex", |_, view, args| {
+    register_read(module, "eth_getUncleByBlockHashAndIndex", |_, view, args| {
         ommer(&view, by_hash(args)?, args)
     });
-    read(module, "eth_getUncleByBlockNumberAndIndex", |_, view, args| {
+    register_read(module, "eth_getUncleByBlockNumberAndIndex", |_, view, args| {
         ommer(&view, by_number(args)?, args)
     });
 }
 
-/// `false`, or how far the node has come.
+/// The sync status: `false`, or the node's progress.
 pub(super) fn syncing(rpc: &RpcContext) -> SyncStatus {
     match rpc.node.syncing() {
         None => SyncStatus::None,
@@ -68,7 +74,7 @@ pub(super) fn syncing(rpc: &RpcContext) -> SyncStatus {
     }
 }
 
-/// The same with what the node waits for, since when in seconds since 1970, and what ends it.
+/// As [`syncing`], with what the node waits for, since when (seconds since 1970), and the remedy.
 fn syncing_and_wait(rpc: &RpcContext) -> Value {
     let mut answer = json!(syncing(rpc));
     if let (Some(fields), Some(wait)) = (answer.as_object_mut(), rpc.node.waiting()) {
@@ -80,26 +86,26 @@ fn syncing_and_wait(rpc: &RpcContext) -> Value {
     answer
 }
 
-/// A block named by its hash.
-pub(super) fn by_hash(args: &mut Args<'_>) -> RpcResult<BlockId> {
+/// A block parameter that must be a hash.
+pub(super) fn by_hash(args: &mut MethodParams<'_>) -> RpcResult<BlockId> {
     Ok(BlockId::from(args.hash()?))
 }
 
-/// A block named by its number or a tag.
-pub(super) fn by_number(args: &mut Args<'_>) -> RpcResult<BlockId> {
+/// A block parameter that must be a number or a tag.
+pub(super) fn by_number(args: &mut MethodParams<'_>) -> RpcResult<BlockId> {
     Ok(BlockId::Number(args.block_number()?))
 }
 
-/// The block, `None` if there is none.
-pub(super) fn find(view: &View, id: BlockId) -> RpcResult<Option<Arc<RecoveredBlock>>> {
+/// The block; `None` if there is none.
+pub(super) fn find(view: &LiveView, id: BlockId) -> RpcResult<Option<Arc<RecoveredBlock>>> {
     match find_header(view, id)? {
         Some(header) => Ok(view.block(&header.hash())?),
         None => Ok(None),
     }
 }
 
-/// Header of the block. A tag that stands for no block yet is an error, as in geth.
-pub(super) fn find_header(view: &View, id: BlockId) -> RpcResult<Option<SealedHeader>> {
+/// The header of the block. A tag without a block is an error, as in geth.
+pub(super) fn find_header(view: &LiveView, id: BlockId) -> RpcResult<Option<SealedHeader>> {
     let found = view.find(id)?;
     match id {
         BlockId::Number(BlockNumberOrTag::Safe) if found.is_none() => {
@@ -112,10 +118,10 @@ pub(super) fn find_header(view: &View, id: BlockId) -> RpcResult<Option<SealedHe
     }
 }
 
-/// The same; the pending one of a dev chain is the next one, as it would be now.
+/// As [`find`]; on a dev chain `pending` is the next block, built now.
 fn find_or_build(
     rpc: &RpcContext,
-    view: &View,
+    view: &LiveView,
     id: BlockId,
 ) -> RpcResult<Option<Arc<RecoveredBlock>>> {
     match &rpc.dev {
@@ -124,20 +130,20 @@ fn find_or_build(
     }
 }
 
-/// A block as it is shown.
+/// A block in JSON-RPC form.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 enum ShownBlock {
     Whole(Box<RpcBlock>),
-    /// The next one, as far as it is known.
+    /// The next block, as far as it is known.
     Pending(Value),
 }
 
 fn block(
     rpc: &RpcContext,
-    view: &View,
+    view: &LiveView,
     id: BlockId,
-    args: &mut Args<'_>,
+    args: &mut MethodParams<'_>,
 ) -> RpcResult<Option<ShownBlock>> {
     let is_full = args.optional()?.unwrap_or(false);
     if rpc.dev.is_none() && id.is_pending() {
@@ -147,13 +153,13 @@ fn block(
     Ok(found.map(|block| ShownBlock::Whole(Box::new(convert::block(&block, is_full)))))
 }
 
-fn header(view: &View, id: BlockId) -> RpcResult<Option<Header>> {
+fn header(view: &LiveView, id: BlockId) -> RpcResult<Option<Header>> {
     Ok(find_header(view, id)?.map(|header| convert::header(&header, None)))
 }
 
 fn count(
     rpc: &RpcContext,
-    view: &View,
+    view: &LiveView,
     id: BlockId,
     of: impl FnOnce(&RecoveredBlock) -> usize,
 ) -> RpcResult<Option<U64>> {
@@ -163,7 +169,7 @@ fn count(
     Ok(find_or_build(rpc, view, id)?.map(|block| U64::from(of(&block))))
 }
 
-fn ommer(view: &View, id: BlockId, args: &mut Args<'_>) -> RpcResult<Option<RpcBlock>> {
+fn ommer(view: &LiveView, id: BlockId, args: &mut MethodParams<'_>) -> RpcResult<Option<RpcBlock>> {
     let index: U64 = args.required()?;
     let Some(block) = find(view, id)? else { return Ok(None) };
     let ommer = block.body().ommers.get(index.to::<usize>());

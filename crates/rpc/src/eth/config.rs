@@ -1,6 +1,6 @@
-//! The fork schedule as this node has it: `eth_config` (EIP-7910).
+//! `eth_config`: the fork schedule of this node (EIP-7910).
 
-use crate::{RpcContext, RpcError, RpcResult, args::read};
+use crate::{RpcContext, RpcError, RpcResult, args::register_read};
 use alloy_eips::eip7910::{EthConfig, EthForkConfig, SystemContract};
 use alloy_hardforks::{EthereumHardfork, EthereumHardforks, ForkCondition};
 use jsonrpsee::RpcModule;
@@ -9,10 +9,12 @@ use revm::{precompile::Precompiles, primitives::hardfork::SpecId};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    read(module, "eth_config", |rpc, view, _| config(rpc.live.spec(), view.head().header()));
+    register_read(module, "eth_config", |rpc, view, _| {
+        config(rpc.live.spec(), view.head().header())
+    });
 }
 
-/// The fork at `head`, the one after it, and the last one (EIP-7910).
+/// The fork at `head`, the next one, and the last one (EIP-7910).
 fn config(spec: &ChainSpec, head: &Header) -> RpcResult<EthConfig> {
     let genesis = spec.genesis_header().timestamp;
     let is_cancun = |time: &u64| spec.is_cancun_active_at_timestamp(*time);
@@ -27,12 +29,12 @@ fn config(spec: &ChainSpec, head: &Header) -> RpcResult<EthConfig> {
     })?;
     let at = |index: usize| times.get(index).map(|time| fork(spec, *time)).transpose();
     let next = at(active)?;
-    // The furthest one that is planned, if any is.
+    // The last fork of the schedule, if one is scheduled.
     let last = if next.is_some() { at(times.len() - 1)? } else { None };
     Ok(EthConfig { current: fork(spec, times[current])?, next, last })
 }
 
-/// Times in seconds at which rules change, blob parameters included.
+/// Timestamps (seconds) at which rules change, blob parameters included.
 fn fork_times(spec: &ChainSpec) -> BTreeSet<u64> {
     let forks = spec.forks().filter_map(|(_, condition)| match condition {
         ForkCondition::Timestamp(time) => Some(time),
@@ -49,7 +51,7 @@ fn fork(spec: &ChainSpec, time: u64) -> RpcResult<EthForkConfig> {
     let mut rules = SpecId::CANCUN;
     if spec.is_prague_active_at_timestamp(at) {
         let deposit_contract = spec.deposit_contract();
-        // alloy names mainnet's where a chain has none.
+        // alloy uses mainnet's deposit contract for chains without one.
         let is_there = |contract: &SystemContract| {
             deposit_contract.is_some() || *contract != SystemContract::DepositContract
         };
@@ -77,15 +79,15 @@ fn fork(spec: &ChainSpec, time: u64) -> RpcResult<EthForkConfig> {
     })
 }
 
-/// The `FORK_HASH` of EIP-2124 and EIP-6122 at a time: CRC-32 of the genesis hash and of all
-/// activations up to then.
+/// The `FORK_HASH` of EIP-2124 and EIP-6122 at a time: CRC-32 of the genesis hash and of all fork
+/// activations up to that time.
 fn fork_hash(spec: &ChainSpec, time: u64) -> [u8; 4] {
     let genesis = spec.genesis_header();
     let mut blocks = BTreeSet::new();
     for (fork, condition) in spec.forks() {
         match condition {
             ForkCondition::Block(number) => blocks.insert(number),
-            // The merge is known to the fork id only as the block that splits the network.
+            // The fork id contains the merge only as the block at which the network splits.
             ForkCondition::TTD { fork_block: Some(number), .. }
                 if fork == EthereumHardfork::Paris =>
             {

@@ -1,8 +1,8 @@
-//! Fees: what recent blocks took, and what the next one may take.
+//! Fees of recent blocks, and suggestions for the next block.
 
 use crate::{
-    Args, RpcContext, RpcError, RpcResult,
-    args::{heavy, quick, read},
+    MethodParams, RpcContext, RpcError, RpcResult,
+    args::{register_heavy, register_quick, register_read},
     context::ResolveBlock,
 };
 use alloy_consensus::{BlockHeader, Transaction as _};
@@ -14,46 +14,48 @@ use retrie_chainspec::{
     ChainSpec,
     primitives::{Header, SealedHeader},
 };
-use retrie_engine::View;
+use retrie_engine::LiveView;
 use serde::{
     Deserialize, Deserializer,
     de::{self, Visitor},
 };
 use std::{fmt, sync::Arc};
 
-/// Most blocks of one fee history.
+/// Most blocks in one fee history.
 const MAX_BLOCKS: u64 = 1024;
-/// Most percentiles of one fee history.
+/// Most percentiles in one fee history.
 const MAX_PERCENTILES: usize = 100;
-/// Blocks that a suggestion looks at.
+/// Number of blocks that a tip suggestion samples.
 const SAMPLED_BLOCKS: usize = 20;
-/// Transactions that it takes from each: those with the lowest tips.
+/// Number of transactions sampled per block: those with the lowest tips.
 const SAMPLED_TRANSACTIONS: usize = 3;
-/// Which of the tips it takes, in percent.
+/// The percentile of the sampled tips that is suggested.
 const SAMPLED_PERCENTILE: usize = 60;
-/// Tips below this are no bids, in wei.
+/// Tips below this many wei are ignored.
 const IGNORED_TIP: u128 = 2;
-/// Largest suggestion, in wei.
+/// Highest suggestion, in wei.
 const MAX_TIP: u128 = 500_000_000_000;
-/// Suggestion for a chain without transactions, in wei.
+/// Suggestion in wei for a chain without transactions.
 const DEFAULT_TIP: u128 = 1_000_000;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    read(module, "eth_gasPrice", |rpc, view, _| {
+    register_read(module, "eth_gasPrice", |rpc, view, _| {
         let base_fee = view.head().base_fee_per_gas.unwrap_or_default();
         Ok(U256::from(tip(rpc, &view)?) + U256::from(base_fee))
     });
-    read(module, "eth_maxPriorityFeePerGas", |rpc, view, _| tip(rpc, &view).map(U128::from));
-    quick(module, "eth_baseFee", |rpc, _| {
+    register_read(module, "eth_maxPriorityFeePerGas", |rpc, view, _| {
+        tip(rpc, &view).map(U128::from)
+    });
+    register_quick(module, "eth_baseFee", |rpc, _| {
         let set = rpc.dev.as_ref().and_then(|dev| dev.chain.next_block().base_fee);
         let next = next_base_fee(rpc.live.spec(), &rpc.live.head())?;
         Ok(set.or(next).map(U64::from))
     });
-    quick(module, "eth_blobBaseFee", |rpc, _| {
+    register_quick(module, "eth_blobBaseFee", |rpc, _| {
         Ok(blob_fee(rpc.live.spec(), &rpc.live.head()).map(U128::from))
     });
-    // A thousand blocks with their receipts.
-    heavy(module, "eth_feeHistory", |_, view, args| fee_history(&view, args));
+    // Heavy: up to 1,024 blocks with their receipts.
+    register_heavy(module, "eth_feeHistory", |_, view, args| fee_history(&view, args));
 }
 
 /// Base fee of the child of `parent`; `None` before London.
@@ -67,14 +69,13 @@ fn blob_fee(spec: &ChainSpec, header: &Header) -> Option<u128> {
     header.blob_fee(spec.blob_params_at_timestamp(header.timestamp)?)
 }
 
-/// Blob base fee of the child of `parent` if it came at the same time.
+/// Blob base fee of the child of `parent`, under the blob parameters at the parent's time.
 fn next_blob_fee(spec: &ChainSpec, parent: &Header) -> Option<u128> {
     parent.next_block_blob_fee(spec.blob_params_at_timestamp(parent.timestamp)?)
 }
 
-/// A tip in wei with which a transaction will probably be included soon: a percentile of the lowest
-/// tips that recent blocks took.
-pub(super) fn tip(rpc: &RpcContext, view: &View) -> RpcResult<u128> {
+/// A suggested tip in wei: a percentile of the lowest tips in recent blocks, as in geth.
+pub(super) fn tip(rpc: &RpcContext, view: &LiveView) -> RpcResult<u128> {
     let head = view.head().hash();
     let mut last = rpc.eth.tip.lock();
     if let Some((block, tip)) = *last
@@ -86,7 +87,7 @@ pub(super) fn tip(rpc: &RpcContext, view: &View) -> RpcResult<u128> {
     let mut tips = Vec::new();
     let mut at = Some(head);
     let mut sampled = 0;
-    // Blocks without bids say nothing; others are looked at in their place, but not without end.
+    // Blocks without usable tips are replaced by older ones, up to a limit.
     while let Some(hash) = at
         && sampled < 2 * SAMPLED_BLOCKS
         && tips.len() < SAMPLED_BLOCKS * SAMPLED_TRANSACTIONS
@@ -104,7 +105,7 @@ pub(super) fn tip(rpc: &RpcContext, view: &View) -> RpcResult<u128> {
             .collect();
         bids.sort_unstable();
         bids.truncate(SAMPLED_TRANSACTIONS);
-        // An empty block says that there was room for anybody.
+        // An empty block accepted any tip, so the previous suggestion counts as its sample.
         if bids.is_empty() && sampled < SAMPLED_BLOCKS {
             bids.push(before);
         }
@@ -152,7 +153,7 @@ impl<'de> Deserialize<'de> for HexOrDecimal {
     }
 }
 
-fn fee_history(view: &View, args: &mut Args<'_>) -> RpcResult<FeeHistory> {
+fn fee_history(view: &LiveView, args: &mut MethodParams<'_>) -> RpcResult<FeeHistory> {
     let HexOrDecimal(count) = args.required()?;
     let newest = args.block_number()?;
     let percentiles: Vec<f64> = args.optional()?.unwrap_or_default();
@@ -219,8 +220,12 @@ fn ratio(used: u64, limit: u64) -> f64 {
     if limit == 0 { 0.0 } else { used as f64 / limit as f64 }
 }
 
-/// The tips at these percentiles of the gas of one block, lowest first.
-fn block_rewards(view: &View, header: &SealedHeader, percentiles: &[f64]) -> RpcResult<Vec<u128>> {
+/// The tips at these percentiles of the block's gas, lowest first.
+fn block_rewards(
+    view: &LiveView,
+    header: &SealedHeader,
+    percentiles: &[f64],
+) -> RpcResult<Vec<u128>> {
     let hash = header.hash();
     let Some(block) = view.block(&hash)? else { return Err(RpcError::HeaderNotFound) };
     if block.body().transactions.is_empty() {

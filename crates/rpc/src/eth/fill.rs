@@ -1,7 +1,7 @@
-//! `eth_fillTransaction`: a transaction that has only to be signed.
+//! `eth_fillTransaction`: completes a transaction so that it only needs a signature.
 
 use super::fee;
-use crate::{Args, RpcContext, RpcError, RpcResult, args::heavy, call::estimate};
+use crate::{MethodParams, RpcContext, RpcError, RpcResult, args::register_heavy, call::estimate};
 use alloy_consensus::{
     SignableTransaction, TxEip1559, TxEip2930, TxEip4844, TxEip4844WithSidecar, TxEip7702,
     TxLegacy, transaction::RlpEcdsaEncodableTx,
@@ -22,7 +22,7 @@ use alloy_rlp::{BufMut, EMPTY_STRING_CODE, Header};
 use alloy_rpc_types_eth::TransactionRequest;
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
-use retrie_engine::{View, pool::Sidecar};
+use retrie_engine::{LiveView, pool::BlobSidecar};
 use retrie_state::StateReader;
 use serde::{Deserialize, Serialize};
 
@@ -30,12 +30,12 @@ use serde::{Deserialize, Serialize};
 const MAX_BLOBS: usize = MAX_BLOBS_PER_TX_FUSAKA as usize;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    heavy(module, "eth_fillTransaction", |rpc, view, args| fill(rpc, &view, args));
+    register_heavy(module, "eth_fillTransaction", |rpc, view, args| fill(rpc, &view, args));
 }
 
-/// A transaction as a request describes it. Of its sidecar, the blobs alone may be given.
+/// A transaction in a request. The sidecar may consist of blobs only.
 #[derive(Clone, Debug, Deserialize)]
-struct Wanted {
+struct FillRequest {
     blobs: Option<Vec<Bytes>>,
     commitments: Option<Vec<Bytes48>>,
     proofs: Option<Vec<Bytes48>>,
@@ -43,18 +43,18 @@ struct Wanted {
     request: TransactionRequest,
 }
 
-/// The answer: the transaction in its EIP-2718 encoding and in JSON.
+/// The response: the transaction in EIP-2718 encoding and in JSON.
 #[derive(Clone, Debug, Serialize)]
-struct Filled {
+struct FillTransactionResult {
     raw: Bytes,
-    tx: Unsigned,
+    tx: UnsignedTransaction,
 }
 
-/// A transaction with a signature of zeros, as geth shows it: what it does not have is left out, but
-/// for the fees.
+/// A transaction with a signature of zeros, in geth's form: absent fields are omitted, except the
+/// fees.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Unsigned {
+struct UnsignedTransaction {
     r#type: U64,
     #[serde(skip_serializing_if = "Option::is_none")]
     chain_id: Option<U64>,
@@ -92,9 +92,13 @@ fn rejected<T>(message: impl Into<String>) -> RpcResult<T> {
     Err(RpcError::Rejected(message.into()))
 }
 
-/// `eth_fillTransaction(transaction)`. What is looked at first is what geth looks at first.
-fn fill(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<Filled> {
-    let mut wanted: Wanted = args.required()?;
+/// `eth_fillTransaction(transaction)`. Checks run in geth's order.
+fn fill(
+    rpc: &RpcContext,
+    view: &LiveView,
+    args: &mut MethodParams<'_>,
+) -> RpcResult<FillTransactionResult> {
+    let mut wanted: FillRequest = args.required()?;
     let (spec, head) = (rpc.live.spec(), view.head());
     let sidecar = sidecar(&mut wanted, spec.is_osaka_active_at_timestamp(head.timestamp))?;
     let mut request = wanted.request;
@@ -102,10 +106,10 @@ fn fill(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<Filled>
     Ok(assemble(request, spec.chain_id(), sidecar))
 }
 
-/// Fills in what a request leaves open: fees, nonce, gas. Its chain id is checked, and taken out.
+/// Fills open fields: fees, nonce, gas. Checks the chain id and removes it from the request.
 pub(super) fn complete(
     rpc: &RpcContext,
-    view: &View,
+    view: &LiveView,
     request: &mut TransactionRequest,
 ) -> RpcResult<()> {
     let head = view.head();
@@ -123,7 +127,7 @@ pub(super) fn complete(
     check(request)?;
     let chain_id = request.chain_id.take();
     if request.gas.is_none() {
-        // On a dev chain the next block's time may be far from the latest one's.
+        // On a dev chain the next block's time may differ much from the latest block's.
         let at = if rpc.dev.is_some() { BlockId::pending() } else { BlockId::latest() };
         let estimated = estimate(rpc, view, request.clone(), at, None, None)?;
         request.gas = Some(estimated);
@@ -137,7 +141,7 @@ pub(super) fn complete(
     Ok(())
 }
 
-/// What makes no transaction.
+/// Rejects requests that cannot become a transaction.
 fn check(request: &TransactionRequest) -> RpcResult<()> {
     if let (Some(input), Some(data)) = (&request.input.input, &request.input.data)
         && input != data
@@ -180,7 +184,7 @@ fn check_count(have: usize) -> RpcResult<()> {
 
 fn fill_fees(
     rpc: &RpcContext,
-    view: &View,
+    view: &LiveView,
     head: &SealedHeader,
     request: &mut TransactionRequest,
 ) -> RpcResult<()> {
@@ -203,7 +207,7 @@ fn fill_fees(
         if request.authorization_list.is_some() {
             return rejected("both gasPrice and authorizationList specified");
         }
-        // geth makes a transaction without the blobs of it.
+        // geth would build a transaction without the blobs.
         if request.blob_versioned_hashes.is_some() {
             return rejected("both gasPrice and blobs or blobVersionedHashes specified");
         }
@@ -216,7 +220,7 @@ fn fill_fees(
     }
     let is_london = spec.is_london_active_at_block(head.number);
     if let Some(price) = request.gas_price {
-        // On a dev chain the base fee may be zero, too. Where it is not, the pool says so.
+        // A dev chain may have a base fee of zero. If it has not, the pool rejects the price.
         if price == 0 && is_london && rpc.dev.is_none() {
             return rejected("gasPrice must be non-zero after london fork");
         }
@@ -232,7 +236,7 @@ fn fill_fees(
         return Ok(());
     }
     let tip = tip.map_or_else(|| fee::tip(rpc, view), Ok)?;
-    // Room for a base fee that rises, or that the user of a dev chain has set.
+    // Leaves room for a rising base fee, or for one that the dev chain's user has set.
     let set = rpc.dev.as_ref().and_then(|dev| dev.chain.next_block().base_fee);
     let base_fee = u128::from(head.base_fee_per_gas.max(set).unwrap_or_default());
     let max_fee = max_fee.unwrap_or_else(|| base_fee.saturating_mul(2).saturating_add(tip));
@@ -250,10 +254,10 @@ fn check_fees(max_fee: u128, tip: u128) -> RpcResult<()> {
 
 // -- blobs ----------------------------------------------------------------------------------------
 
-/// The sidecar of the blobs that the request has, in the form of the fork; the request then names
-/// their hashes. What is missing of it is computed, what is there is checked.
-fn sidecar(wanted: &mut Wanted, is_osaka: bool) -> RpcResult<Option<Sidecar>> {
-    let Wanted { blobs, commitments, proofs, request } = wanted;
+/// Builds the sidecar from the request's blobs, in the form of the fork, and sets the versioned
+/// hashes in the request. Missing parts are computed, given parts are verified.
+fn sidecar(wanted: &mut FillRequest, is_osaka: bool) -> RpcResult<Option<BlobSidecar>> {
+    let FillRequest { blobs, commitments, proofs, request } = wanted;
     let Some(blobs) = blobs.take() else { return Ok(None) };
     let (commitments, proofs) = (commitments.take(), proofs.take());
     let (count, hashes) = (blobs.len(), request.blob_versioned_hashes.as_ref());
@@ -278,7 +282,7 @@ fn sidecar(wanted: &mut Wanted, is_osaka: bool) -> RpcResult<Option<Sidecar>> {
             "number of blobs and commitments mismatch (have={have}, want={count})"
         ));
     }
-    // Proofs take a while to compute.
+    // Checked first, because computing proofs takes long.
     check_count(count)?;
     let expected = if is_osaka { count * CELLS_PER_EXT_BLOB } else { count };
     let given = match (commitments, proofs) {
@@ -291,7 +295,7 @@ fn sidecar(wanted: &mut Wanted, is_osaka: bool) -> RpcResult<Option<Sidecar>> {
                 "number of blobs and proofs mismatch (have={have}, want={expected})"
             ));
         }
-        // None, or those of the form before Osaka.
+        // No proofs, or proofs in the form before Osaka.
         _ => None,
     };
     let blobs = blobs.iter().enumerate().map(decode_blob).collect::<RpcResult<Vec<_>>>()?;
@@ -325,7 +329,7 @@ fn of_parts(
     commitments: Vec<Bytes48>,
     proofs: Vec<Bytes48>,
     is_osaka: bool,
-) -> Sidecar {
+) -> BlobSidecar {
     if is_osaka {
         BlobTransactionSidecarEip7594 { blobs, commitments, cell_proofs: proofs }.into()
     } else {
@@ -333,7 +337,7 @@ fn of_parts(
     }
 }
 
-fn computed(blobs: Vec<Blob>, is_osaka: bool) -> RpcResult<Sidecar> {
+fn computed(blobs: Vec<Blob>, is_osaka: bool) -> RpcResult<BlobSidecar> {
     let settings = EnvKzgSettings::Default.get();
     let (mut commitments, mut proofs) = (Vec::new(), Vec::new());
     for (index, blob) in blobs.iter().enumerate() {
@@ -356,13 +360,17 @@ fn computed(blobs: Vec<Blob>, is_osaka: bool) -> RpcResult<Sidecar> {
 
 // -- the transaction ------------------------------------------------------------------------------
 
-/// The transaction that `request`, in which everything is filled, describes.
-fn assemble(request: TransactionRequest, chain_id: u64, sidecar: Option<Sidecar>) -> Filled {
+/// Builds the transaction from a request whose fields are all filled.
+fn assemble(
+    request: TransactionRequest,
+    chain_id: u64,
+    sidecar: Option<BlobSidecar>,
+) -> FillTransactionResult {
     let (nonce, gas_limit) = (request.nonce.unwrap_or_default(), request.gas.unwrap_or_default());
     let to = request.to.unwrap_or(TxKind::Create);
     let (value, input) =
         (request.value.unwrap_or_default(), request.input.into_input().unwrap_or_default());
-    let mut tx = Unsigned {
+    let mut tx = UnsignedTransaction {
         nonce: U64::from(nonce),
         to: to.to().copied(),
         gas: U64::from(gas_limit),
@@ -373,11 +381,11 @@ fn assemble(request: TransactionRequest, chain_id: u64, sidecar: Option<Sidecar>
     if let Some(gas_price) = request.gas_price {
         tx.gas_price = Some(U256::from(gas_price));
         let legacy = TxLegacy { chain_id: None, nonce, gas_price, gas_limit, to, value, input };
-        // Where geth forgets the access list.
+        // geth drops the access list here.
         let Some(access_list) = request.access_list else {
             let raw = unsigned_legacy(&legacy);
             tx.hash = keccak256(&raw);
-            return Filled { raw, tx };
+            return FillTransactionResult { raw, tx };
         };
         let TxLegacy { nonce, gas_price, gas_limit, to, value, input, .. } = legacy;
         tx.access_list = Some(access_list.clone());
@@ -428,8 +436,8 @@ fn assemble(request: TransactionRequest, chain_id: u64, sidecar: Option<Sidecar>
         tx.blobs = sidecar.blobs().to_vec();
         tx.commitments = sidecar.commitments().to_vec();
         tx.proofs = match &sidecar {
-            Sidecar::Eip4844(sidecar) => sidecar.proofs.clone(),
-            Sidecar::Eip7594(sidecar) => sidecar.cell_proofs.clone(),
+            BlobSidecar::Eip4844(sidecar) => sidecar.proofs.clone(),
+            BlobSidecar::Eip7594(sidecar) => sidecar.cell_proofs.clone(),
         };
         return tx.of(TxEip4844WithSidecar::from_tx_and_sidecar(typed, sidecar), chain_id);
     }
@@ -447,9 +455,9 @@ fn assemble(request: TransactionRequest, chain_id: u64, sidecar: Option<Sidecar>
     tx.of(typed, chain_id)
 }
 
-impl Unsigned {
-    /// The answer for this transaction of a type of EIP-2718.
-    fn of<T>(self, typed: T, chain_id: u64) -> Filled
+impl UnsignedTransaction {
+    /// The response for this typed transaction.
+    fn of<T>(self, typed: T, chain_id: u64) -> FillTransactionResult
     where
         T: SignableTransaction<Signature> + RlpEcdsaEncodableTx + Typed2718 + Send + Sync,
     {
@@ -458,11 +466,11 @@ impl Unsigned {
         let chain_id = Some(U64::from(chain_id));
         let y_parity = Some(U64::ZERO);
         let tx = Self { r#type, chain_id, y_parity, hash: *signed.hash(), ..self };
-        Filled { raw: signed.encoded_2718().into(), tx }
+        FillTransactionResult { raw: signed.encoded_2718().into(), tx }
     }
 }
 
-/// The encoding with zeros for `v`, `r` and `s`: no chain id shows in it before it is signed.
+/// The encoding with zeros for `v`, `r` and `s`; it has no chain id before it is signed.
 fn unsigned_legacy(legacy: &TxLegacy) -> Bytes {
     let payload_length = legacy.rlp_encoded_fields_length() + 3;
     let mut raw = Vec::with_capacity(payload_length + 9);

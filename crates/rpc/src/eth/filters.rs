@@ -1,67 +1,68 @@
-//! Filters: what has changed since a client last asked.
+//! Filters: what has changed since the client's last poll.
 //!
-//! A filter of blocks or logs is nothing but the block up to which its client knows the chain. What
-//! is new is found by going from there to the head of today, back over blocks that have left the
-//! chain and up again. So a filter costs nothing while nobody asks, and misses nothing.
+//! A filter of blocks or logs only stores the block up to which its client knows the chain. A poll
+//! walks from that block to the current head: back over blocks that were reorganised out, then
+//! forward over the new ones. So a filter costs nothing between polls, and no block is missed.
 
 use super::{
     log_filter::LogFilter,
-    logs::{self, Found},
+    logs::{self, FoundLogs},
 };
 use crate::{
     RpcContext, RpcError, RpcResult,
-    args::{heavy, quick, read},
+    args::{register_heavy, register_quick, register_read},
     convert::{self, RpcTransaction},
-    eth_state::{Kind, Known},
+    eth_state::{ChainCursor, FilterKind},
 };
 use alloy_primitives::B256;
 use alloy_rpc_types_eth::{Filter, FilterBlockOption, FilterChanges, Log};
 use jsonrpsee::RpcModule;
 use parking_lot::Mutex;
-use retrie_engine::{View, pool::PoolTransaction};
+use retrie_engine::{LiveView, pool::PoolTransaction};
 use retrie_pipeline::BlockWithReceipts;
 use retrie_state::BlockRef;
 use std::{ops::RangeInclusive, sync::Arc};
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 
-/// What a filter gives.
-type Changes = FilterChanges<RpcTransaction>;
+/// The response of a poll.
+type RpcFilterChanges = FilterChanges<RpcTransaction>;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    read(module, "eth_newFilter", |rpc, view, args| {
+    register_read(module, "eth_newFilter", |rpc, view, args| {
         let LogFilter(filter) = args.required()?;
         logs::check_future(&filter)?;
         let interest = rpc.eth.filters.admit(rpc.limits.filter_lifetime, Some(&filter))?;
-        let kind = Kind::Chain { known: Known::of(&view)?, logs: Some(Arc::new(filter)) };
+        let kind =
+            FilterKind::Chain { known: ChainCursor::of(&view)?, logs: Some(Arc::new(filter)) };
         Ok(rpc.eth.filters.install(kind, interest))
     });
-    read(module, "eth_newBlockFilter", |rpc, view, _| {
+    register_read(module, "eth_newBlockFilter", |rpc, view, _| {
         let interest = rpc.eth.filters.admit(rpc.limits.filter_lifetime, None)?;
-        let kind = Kind::Chain { known: Known::of(&view)?, logs: None };
+        let kind = FilterKind::Chain { known: ChainCursor::of(&view)?, logs: None };
         Ok(rpc.eth.filters.install(kind, interest))
     });
-    quick(module, "eth_newPendingTransactionFilter", |rpc, args| {
+    register_quick(module, "eth_newPendingTransactionFilter", |rpc, args| {
         let is_full = args.optional()?.unwrap_or(false);
         let interest = rpc.eth.filters.admit(rpc.limits.filter_lifetime, None)?;
         let incoming = rpc.pool()?.subscribe();
-        Ok(rpc.eth.filters.install(Kind::Pending { incoming, is_full }, interest))
+        Ok(rpc.eth.filters.install(FilterKind::Pending { incoming, is_full }, interest))
     });
-    quick(module, "eth_uninstallFilter", |rpc, args| {
+    register_quick(module, "eth_uninstallFilter", |rpc, args| {
         let id: String = args.required()?;
         args.end()?;
         Ok(rpc.eth.filters.remove(&id))
     });
-    heavy(module, "eth_getFilterChanges", |rpc, _, args| {
+    register_heavy(module, "eth_getFilterChanges", |rpc, _, args| {
         let id: String = args.required()?;
-        // What has been told is not told again.
+        // Checked before the poll, because changes are returned only once.
         args.end()?;
         changes(rpc, &*rpc.eth.filters.find(rpc.limits.filter_lifetime, &id)?)
     });
-    heavy(module, "eth_getFilterLogs", |rpc, view, args| {
+    register_heavy(module, "eth_getFilterLogs", |rpc, view, args| {
         let kind = rpc.eth.filters.find(rpc.limits.filter_lifetime, &args.required::<String>()?)?;
         let filter = match &*kind.lock() {
-            Kind::Chain { logs: Some(filter), .. } => filter.clone(),
-            Kind::Chain { logs: None, .. } | Kind::Pending { .. } => {
+            FilterKind::Chain { logs: Some(filter), .. } => filter.clone(),
+            FilterKind::Chain { logs: None, .. } | FilterKind::Pending { .. } => {
                 return Err(RpcError::FilterNotFound);
             }
         };
@@ -69,18 +70,18 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
 }
 
-/// What is new since the last time.
-fn changes(rpc: &RpcContext, kind: &Mutex<Kind>) -> RpcResult<Changes> {
+/// What has changed since the last poll.
+fn changes(rpc: &RpcContext, kind: &Mutex<FilterKind>) -> RpcResult<RpcFilterChanges> {
     loop {
-        // The filter is not held while blocks are searched: requests that wait for it would take the
-        // threads of others.
+        // The lock is not held while blocks are searched: requests that wait for it would occupy
+        // threads.
         let (known, logs) = match &mut *kind.lock() {
-            Kind::Pending { incoming, is_full } => return Ok(pending(incoming, *is_full)),
-            Kind::Chain { known, logs } => (known.clone(), logs.clone()),
+            FilterKind::Pending { incoming, is_full } => return Ok(pending(incoming, *is_full)),
+            FilterKind::Chain { known, logs } => (known.clone(), logs.clone()),
         };
-        // Taken after what is known, so that it is never older.
+        // Taken after the cursor, so that it is never older than the cursor.
         let view = rpc.view()?;
-        let path = Path::from(&view, &known)?;
+        let path = ReorgPath::from(&view, &known)?;
         let changes = match logs {
             Some(filter) => FilterChanges::Logs(new_logs(rpc, &view, &filter, path)?),
             None => {
@@ -88,18 +89,18 @@ fn changes(rpc: &RpcContext, kind: &Mutex<Kind>) -> RpcResult<Changes> {
                 FilterChanges::Hashes(path.added.map(hash).collect::<RpcResult<_>>()?)
             }
         };
-        let next = Known::of(&view)?;
-        if let Kind::Chain { known: now, .. } = &mut *kind.lock()
+        let next = ChainCursor::of(&view)?;
+        if let FilterKind::Chain { known: now, .. } = &mut *kind.lock()
             && *now == known
         {
             *now = next;
             return Ok(changes);
         }
-        // Another request was quicker and has told it: what is new since then?
+        // A concurrent poll has returned these changes: repeat from the new cursor.
     }
 }
 
-fn pending(incoming: &mut Receiver<Arc<PoolTransaction>>, is_full: bool) -> Changes {
+fn pending(incoming: &mut Receiver<Arc<PoolTransaction>>, is_full: bool) -> RpcFilterChanges {
     let mut arrived = Vec::new();
     loop {
         match incoming.try_recv() {
@@ -116,16 +117,16 @@ fn pending(incoming: &mut Receiver<Arc<PoolTransaction>>, is_full: bool) -> Chan
     }
 }
 
-/// The way from a block that once was the head to the head of today.
-struct Path {
-    /// Blocks that have left the chain, the highest first.
+/// The path from a former head to the current head.
+struct ReorgPath {
+    /// Blocks that have left the canonical chain, the highest first.
     removed: Vec<B256>,
-    /// Numbers of the blocks that have come.
+    /// Numbers of the new canonical blocks.
     added: RangeInclusive<u64>,
 }
 
-impl Path {
-    fn from(view: &View, known: &Known) -> RpcResult<Self> {
+impl ReorgPath {
+    fn from(view: &LiveView, known: &ChainCursor) -> RpcResult<Self> {
         let mut at = known.head;
         let mut removed = Vec::new();
         while !view.is_canonical(&at.hash)? {
@@ -139,10 +140,9 @@ impl Path {
         Ok(Self { removed, added: at.number.saturating_add(1)..=view.head().number })
     }
 
-    /// The highest block below `number` that was known and is on the chain. A branch that is forgotten
-    /// takes its logs with it, and nobody can say where it began: some blocks may be told twice, but
-    /// none is missed.
-    fn below_forgotten(view: &View, known: &Known, number: u64) -> RpcResult<BlockRef> {
+    /// The highest canonical block below `number` that the cursor remembers. A pruned branch has
+    /// lost its logs and its fork point. So some blocks may be returned twice, but none is missed.
+    fn below_forgotten(view: &LiveView, known: &ChainCursor, number: u64) -> RpcResult<BlockRef> {
         let mut lowest = known.head;
         for block in known.below.iter().filter(|block| block.number < number) {
             lowest = *block;
@@ -154,8 +154,13 @@ impl Path {
     }
 }
 
-fn new_logs(rpc: &RpcContext, view: &View, filter: &Filter, path: Path) -> RpcResult<Vec<Log>> {
-    let mut found = Found::new(rpc);
+fn new_logs(
+    rpc: &RpcContext,
+    view: &LiveView,
+    filter: &Filter,
+    path: ReorgPath,
+) -> RpcResult<Vec<Log>> {
+    let mut found = FoundLogs::new(rpc);
     for hash in path.removed {
         let block = view.block_with_receipts(&hash)?;
         let Some(block) = block.filter(|block| is_wanted(filter, block)) else { continue };
@@ -177,7 +182,7 @@ fn new_logs(rpc: &RpcContext, view: &View, filter: &Filter, path: Path) -> RpcRe
     Ok(found.logs)
 }
 
-/// Whether the filter is of the range in which this block lies.
+/// Whether the block lies in the filter's range.
 fn is_wanted(filter: &Filter, block: &BlockWithReceipts) -> bool {
     filter.matches_block_range(block.block.number)
 }

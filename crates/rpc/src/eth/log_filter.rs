@@ -1,6 +1,6 @@
-//! Filters of logs as requests write them.
+//! Log filters in requests.
 
-use crate::args::BlockNumber;
+use crate::args::BlockNumberParam;
 use alloy_primitives::{Address, B256};
 use alloy_rpc_types_eth::{Filter, FilterBlockOption};
 use serde::{
@@ -12,16 +12,16 @@ use serde::{
 };
 use std::{fmt, marker::PhantomData};
 
-/// A filter of logs. What it does not know of a request is ignored, as in geth.
+/// A log filter. Unknown fields are ignored, as in geth.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogFilter(pub(super) Filter);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Fields {
+struct FilterFields {
     block_hash: Option<B256>,
-    from_block: Option<BlockNumber>,
-    to_block: Option<BlockNumber>,
+    from_block: Option<BlockNumberParam>,
+    to_block: Option<BlockNumberParam>,
     address: Option<OneOrMany<Address>>,
     topics: Option<Vec<Option<OneOrMany<B256>>>>,
 }
@@ -38,17 +38,19 @@ impl<'de> Deserialize<'de> for LogFilter {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LogFilter, A::Error> {
-                Fields::deserialize(MapAccessDeserializer::new(map))?.into_filter().map(LogFilter)
+                FilterFields::deserialize(MapAccessDeserializer::new(map))?
+                    .into_filter()
+                    .map(LogFilter)
             }
         }
         deserializer.deserialize_any(FilterVisitor)
     }
 }
 
-impl Fields {
+impl FilterFields {
     fn into_filter<E: de::Error>(self) -> Result<Filter, E> {
         let [from_block, to_block] =
-            [self.from_block, self.to_block].map(|tag| tag.map(|BlockNumber(number)| number));
+            [self.from_block, self.to_block].map(|tag| tag.map(|BlockNumberParam(number)| number));
         let block_option = match self.block_hash {
             Some(_) if from_block.is_some() || to_block.is_some() => {
                 return Err(E::custom(
@@ -70,7 +72,7 @@ impl Fields {
         }
         for (place, topic) in filter.topics.iter_mut().zip(topics) {
             let Some(OneOrMany(alternatives)) = topic else { continue };
-            // One that may be anything makes the others idle.
+            // A null in the list matches every topic.
             let named: Option<Vec<B256>> = alternatives.into_iter().collect();
             *place = named.unwrap_or_default().into();
         }

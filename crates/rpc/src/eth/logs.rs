@@ -1,9 +1,9 @@
-//! Logs: searching blocks for them.
+//! Log search.
 
 use super::log_filter::LogFilter;
 use crate::{
     RpcContext, RpcError, RpcResult,
-    args::heavy,
+    args::register_heavy,
     context::ResolveBlock,
     convert::{self, LogPosition},
 };
@@ -13,23 +13,23 @@ use alloy_rpc_types_eth::{Filter, FilterBlockOption, FilterSet, Log};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::{Receipt, SealedHeader};
 use retrie_db::LogQuery;
-use retrie_engine::View;
+use retrie_engine::LiveView;
 use retrie_pipeline::BlockWithReceipts;
 use std::{convert::Infallible, ops::RangeInclusive};
 
-/// Most addresses of one filter.
+/// Most addresses in one filter.
 const MAX_ADDRESSES: usize = 1000;
-/// Most alternatives of one topic.
+/// Most alternatives for one topic.
 const MAX_TOPICS: usize = 1000;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    heavy(module, "eth_getLogs", |rpc, view, args| {
+    register_heavy(module, "eth_getLogs", |rpc, view, args| {
         let LogFilter(filter) = args.required()?;
         search(rpc, &view, &filter)
     });
 }
 
-/// Refuses filters that nobody needs but those who want to cost time.
+/// Rejects filters with too many addresses or topics, which are expensive and have no use.
 pub(super) fn check(filter: &Filter) -> RpcResult<()> {
     let topics = filter.topics.iter().map(|topic| topic.len()).max().unwrap_or_default();
     if filter.address.len() > MAX_ADDRESSES || topics > MAX_TOPICS {
@@ -39,7 +39,7 @@ pub(super) fn check(filter: &Filter) -> RpcResult<()> {
     Ok(())
 }
 
-/// Refuses filters of logs to come in whose range none can come, beside those that cost too much.
+/// As [`check`], and rejects ranges in which no future log can lie.
 pub(super) fn check_future(filter: &Filter) -> RpcResult<()> {
     use BlockNumberOrTag::{Earliest, Latest, Number, Pending};
 
@@ -63,10 +63,11 @@ fn invalid_range() -> RpcError {
     RpcError::InvalidParams("invalid block range params".into())
 }
 
-/// All logs of canonical blocks, or of one named by its hash, that match.
-pub(super) fn search(rpc: &RpcContext, view: &View, filter: &Filter) -> RpcResult<Vec<Log>> {
+/// All matching logs of the canonical blocks in the filter's range, or of one block named by its
+/// hash.
+pub(super) fn search(rpc: &RpcContext, view: &LiveView, filter: &Filter) -> RpcResult<Vec<Log>> {
     check(filter)?;
-    let mut found = Found::new(rpc);
+    let mut found = FoundLogs::new(rpc);
     match filter.block_option {
         FilterBlockOption::AtBlockHash(hash) => {
             let unknown = || RpcError::Rejected("unknown block".into());
@@ -81,9 +82,9 @@ pub(super) fn search(rpc: &RpcContext, view: &View, filter: &Filter) -> RpcResul
     Ok(found.logs)
 }
 
-/// The canonical blocks that a filter names.
+/// The canonical blocks in the filter's range.
 fn range(
-    view: &View,
+    view: &LiveView,
     from: Option<BlockNumberOrTag>,
     to: Option<BlockNumberOrTag>,
 ) -> RpcResult<RangeInclusive<u64>> {
@@ -105,15 +106,15 @@ fn range(
     Ok(from..=to)
 }
 
-/// Logs that were found so far, within the limits of an answer.
+/// The logs found so far, within the limits of one response.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct FoundLogs {
     pub(super) logs: Vec<Log>,
     most_logs: usize,
     most_blocks: u64,
 }
 
-impl Found {
+impl FoundLogs {
     pub(super) fn new(rpc: &RpcContext) -> Self {
         let most = |limit: u64| if limit == 0 { u64::MAX } else { limit };
         Self {
@@ -123,10 +124,10 @@ impl Found {
         }
     }
 
-    /// Adds the matching logs of canonical blocks.
+    /// Adds the matching logs of a range of canonical blocks.
     pub(super) fn search_range(
         &mut self,
-        view: &View,
+        view: &LiveView,
         filter: &Filter,
         range: RangeInclusive<u64>,
     ) -> RpcResult<()> {
@@ -148,7 +149,7 @@ impl Found {
 
     fn search_block(
         &mut self,
-        view: &View,
+        view: &LiveView,
         filter: &Filter,
         header: &SealedHeader,
     ) -> RpcResult<()> {
@@ -157,11 +158,11 @@ impl Found {
         }
         let hash = header.hash();
         let Some(receipts) = view.receipts(&hash)? else {
-            // Nor may its body be, which is an error of its own.
+            // If the body is pruned too, reading it returns the more specific error.
             view.block(&hash)?;
             return Err(RpcError::Rejected(format!("the receipts of block {hash} are not kept")));
         };
-        // Of a block with one log that matches no more than one transaction is read.
+        // Reads only the hashes of transactions that have matching logs.
         let transaction = |index: usize| {
             let found = view.transaction_hash(&hash, index as u32)?;
             found.ok_or_else(|| {
@@ -186,7 +187,7 @@ impl Found {
     fn take(&mut self, mut logs: Vec<Log>) -> RpcResult<()> {
         let is_first = self.logs.is_empty();
         self.logs.append(&mut logs);
-        // The logs of a single block can be asked for in no smaller parts.
+        // A single block cannot be split into smaller requests, so its logs are never too many.
         if self.logs.len() > self.most_logs && !is_first {
             return Err(RpcError::InvalidParams(format!(
                 "query exceeds max results {}, retry with fewer blocks",
@@ -206,7 +207,7 @@ pub(super) fn matching(block: &BlockWithReceipts, filter: &Filter, is_removed: b
     logs
 }
 
-/// The matching logs of the receipts of a block, whose transactions have these hashes.
+/// The matching logs in a block's receipts; `transaction` gives the hash of a transaction.
 fn matching_in<E>(
     header: &SealedHeader,
     receipts: &[Receipt],

@@ -1,6 +1,7 @@
 //! The namespace `eth`: blocks, transactions, receipts, state, fees, logs and subscriptions.
 //!
-//! One file per kind of question. What is needed between requests is in [`EthState`](crate::eth_state::EthState).
+//! One file per kind of method. [`EthState`](crate::eth_state::EthState) holds what they keep
+//! between requests.
 
 mod access_list;
 mod account;

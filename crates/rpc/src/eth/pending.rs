@@ -1,6 +1,6 @@
-//! The pending block of a node that makes blocks only when its consensus client asks for them: the
-//! next block as far as it follows from the head and the clock. Which transactions it takes does not,
-//! so it is shown without any, on the state of the head.
+//! The pending block of a node that builds blocks only on request of its consensus client. It
+//! follows from the head and the clock. Its transactions are not known, so it has none, and its
+//! state is the head's.
 
 use crate::{RpcError, RpcResult, convert};
 use alloy_consensus::constants::{EMPTY_OMMER_ROOT_HASH, EMPTY_ROOT_HASH};
@@ -11,15 +11,15 @@ use retrie_chainspec::{
     ChainSpec,
     primitives::{Block, Header, RecoveredBlock, SealedHeader},
 };
-use retrie_engine::{View, pool::NextBlock};
+use retrie_engine::{LiveView, pool::NextBlock};
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Fields that only a finished block has: `null` in a pending one, as in geth.
+/// Fields that only a sealed block has; `null` in a pending block, as in geth.
 const ABSENT: [&str; 3] = ["hash", "nonce", "miner"];
 
 /// The pending block as JSON.
-pub(super) fn block(view: &View) -> RpcResult<Value> {
+pub(super) fn block(view: &LiveView) -> RpcResult<Value> {
     let (spec, head) = (view.live().spec(), view.head());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let header = header(spec, head, now.max(head.timestamp.saturating_add(1)))?;
@@ -56,7 +56,7 @@ fn header(spec: &ChainSpec, head: &SealedHeader, timestamp: u64) -> RpcResult<He
         excess_blob_gas: excess.filter(|_| cancun),
         parent_beacon_block_root: cancun.then_some(B256::ZERO),
         requests_hash: prague.then_some(EMPTY_REQUESTS_HASH),
-        // Both are the hash of an empty list (EIP-7928).
+        // Both hashes are of an empty RLP list (EIP-7928).
         block_access_list_hash: amsterdam.then_some(EMPTY_OMMER_ROOT_HASH),
         slot_number: amsterdam.then(|| head.slot_number.map_or(0, |slot| slot.saturating_add(1))),
         ..Default::default()

@@ -1,18 +1,18 @@
-//! Proofs of accounts and slots in the form of EIP-1186.
+//! `eth_getProof`: proofs of accounts and slots (EIP-1186).
 
 use super::account::StorageKey;
-use crate::{RpcContext, RpcError, RpcResult, args::read, context::ResolveBlock};
+use crate::{RpcContext, RpcError, RpcResult, args::register_read, context::ResolveBlock};
 use alloy_primitives::{Address, B256};
 use alloy_rpc_types_eth::{EIP1186AccountProofResponse, EIP1186StorageProof};
 use jsonrpsee::RpcModule;
-use retrie_engine::View;
+use retrie_engine::LiveView;
 use retrie_state::StateReader;
 
-/// Most slots that one request may ask for, as in geth.
+/// Most slots of one request, as in geth.
 const MAX_SLOTS: usize = 1024;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    read(module, "eth_getProof", |rpc, view, args| {
+    register_read(module, "eth_getProof", |rpc, view, args| {
         let (address, keys) = (args.required()?, args.required::<Vec<StorageKey>>()?);
         let id = args.block_or_latest()?;
         if keys.len() > MAX_SLOTS {
@@ -25,7 +25,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
 }
 
 fn prove(
-    view: &View,
+    view: &LiveView,
     address: Address,
     keys: &[StorageKey],
     block: B256,
@@ -38,7 +38,7 @@ fn prove(
         )));
     }
     let slots: Vec<B256> = keys.iter().map(|StorageKey(key)| key.as_b256()).collect();
-    // Values and proof are of one state, that of the root.
+    // The values come from the same state as the proof: the state of the root.
     let state = view.provable_state(&block, &address)?;
     let nodes = state.account_nodes(&address, &slots)?;
     let account = state.account(&address)?.unwrap_or_default();

@@ -3,20 +3,20 @@
 use super::block::find;
 use crate::{
     RpcContext, RpcError, RpcResult,
-    args::read,
+    args::register_read,
     convert::{self, RpcReceipt},
     replay::intermediate_roots,
 };
 use alloy_primitives::B256;
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::RecoveredBlock;
-use retrie_engine::View;
+use retrie_engine::LiveView;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    read(module, "eth_getTransactionReceipt", |rpc, view, args| {
+    register_read(module, "eth_getTransactionReceipt", |rpc, view, args| {
         of_transaction(rpc, &view, &args.hash()?)
     });
-    read(module, "eth_getBlockReceipts", |rpc, view, args| {
+    register_read(module, "eth_getBlockReceipts", |rpc, view, args| {
         let id = args.block()?;
         find(&view, id)?.map(|block| of_block(rpc, &view, &block)).transpose()
     });
@@ -25,7 +25,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
 /// The receipt of a canonical transaction.
 pub(super) fn of_transaction(
     rpc: &RpcContext,
-    view: &View,
+    view: &LiveView,
     hash: &B256,
 ) -> RpcResult<Option<RpcReceipt>> {
     let Some(found) = view.transaction(hash)? else { return Ok(None) };
@@ -35,7 +35,11 @@ pub(super) fn of_transaction(
     Ok((index < receipts.len()).then(|| receipts.swap_remove(index)))
 }
 
-fn of_block(rpc: &RpcContext, view: &View, block: &RecoveredBlock) -> RpcResult<Vec<RpcReceipt>> {
+fn of_block(
+    rpc: &RpcContext,
+    view: &LiveView,
+    block: &RecoveredBlock,
+) -> RpcResult<Vec<RpcReceipt>> {
     let hash = block.hash();
     let pruned = || RpcError::Rejected(format!("the receipts of block {hash} are not kept"));
     let receipts = view.receipts(&hash)?.ok_or_else(pruned)?;

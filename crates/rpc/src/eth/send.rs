@@ -1,14 +1,17 @@
-//! Signed transactions that come in.
+//! Receives signed transactions.
 
 use super::receipt;
-use crate::{Args, DevNode, RpcContext, RpcError, RpcResult, args::waiting, convert::RpcReceipt};
+use crate::{
+    DevNode, MethodParams, RpcContext, RpcError, RpcResult, args::register_async,
+    convert::RpcReceipt,
+};
 use alloy_consensus::Transaction as _;
 use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{B256, Bytes, U64, U256};
 use jsonrpsee::RpcModule;
 use retrie_engine::{
-    Sealing,
-    pool::{Origin, PooledTransaction},
+    SealingMode,
+    pool::{PooledTransaction, TransactionOrigin},
 };
 use retrie_pipeline::HeadChange;
 use std::{sync::Arc, time::Duration};
@@ -20,47 +23,55 @@ use tokio::{
     time::Instant,
 };
 
-/// How long `eth_sendRawTransactionSync` waits if it is not told.
+/// Default wait of `eth_sendRawTransactionSync`.
 const DEFAULT_WAIT: Duration = Duration::from_secs(20);
-/// How long it waits at most.
+/// Longest wait of `eth_sendRawTransactionSync`.
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// How long a sender waits at most until its transaction is sealed.
-const SEALING: Duration = Duration::from_secs(10);
+/// Longest wait for an automining chain to seal a transaction.
+const SEAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Wei of an ether.
 const ETHER: u128 = 1_000_000_000_000_000_000;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    let raw = |args: &mut Args<'_>| args.required::<Bytes>();
-    waiting(module, "eth_sendRawTransaction", raw, |rpc, raw| async move {
-        let watch = Watch::start(&rpc);
+    let raw = |args: &mut MethodParams<'_>| args.required::<Bytes>();
+    register_async(module, "eth_sendRawTransaction", raw, |rpc, raw| async move {
+        let watch = SealWatch::start(&rpc);
         let context = (*rpc).clone();
-        let hash = rpc.read(move |_| send(&context, &raw)).await?;
+        let hash = rpc.run_read(move |_| send(&context, &raw)).await?;
         watch.until_sealed(&rpc, &hash).await;
         Ok(hash)
     });
     let raw_and_wait =
-        |args: &mut Args<'_>| Ok((args.required::<Bytes>()?, args.optional::<U64>()?));
-    waiting(module, "eth_sendRawTransactionSync", raw_and_wait, |rpc, (raw, wait)| async move {
-        let wait = wait.filter(|wait| !wait.is_zero());
-        let wait = wait.map_or(DEFAULT_WAIT, |wait| Duration::from_millis(wait.to()));
-        send_and_wait(&rpc, raw, wait.min(MAX_WAIT)).await
-    });
+        |args: &mut MethodParams<'_>| Ok((args.required::<Bytes>()?, args.optional::<U64>()?));
+    register_async(
+        module,
+        "eth_sendRawTransactionSync",
+        raw_and_wait,
+        |rpc, (raw, wait)| async move {
+            let wait = wait.filter(|wait| !wait.is_zero());
+            let wait = wait.map_or(DEFAULT_WAIT, |wait| Duration::from_millis(wait.to()));
+            send_and_wait(&rpc, raw, wait.min(MAX_WAIT)).await
+        },
+    );
 }
 
-/// Watches the chain from before a transaction is sent.
-pub(super) struct Watch(Option<Receiver<Arc<HeadChange>>>);
+/// Watches the chain from before a transaction is sent until it is sealed.
+pub(super) struct SealWatch(Option<Receiver<Arc<HeadChange>>>);
 
-impl Watch {
-    /// Begins, if this is a dev chain that answers once a transaction is sealed.
+impl SealWatch {
+    /// Starts watching, if this is an automining dev chain whose send methods wait for sealing.
     pub(super) fn start(rpc: &RpcContext) -> Self {
-        let seals = |dev: &&Arc<DevNode>| dev.waits && dev.chain.sealing() == Sealing::Instant;
+        let seals = |dev: &&Arc<DevNode>| {
+            dev.waits_for_sealing && dev.chain.sealing() == SealingMode::Instant
+        };
         Self(rpc.dev.as_ref().filter(seals).map(|_| rpc.live.subscribe()))
     }
 
-    /// Waits until the transaction is in a block, or will not be in the next one. Says whether it is.
+    /// Waits until a block has the transaction, or until the next block will not have it. Returns
+    /// whether a block has it.
     pub(super) async fn until_sealed(self, rpc: &RpcContext, hash: &B256) -> bool {
         let Some(mut changes) = self.0 else { return false };
-        let deadline = Instant::now() + SEALING;
+        let deadline = Instant::now() + SEAL_TIMEOUT;
         loop {
             let is_waiting = rpc.pool().is_ok_and(|pool| pool.is_pending(hash));
             let change = if is_waiting {
@@ -69,7 +80,8 @@ impl Watch {
                     Err(_) => return false,
                 }
             } else {
-                // What was to be told of it has been told.
+                // The transaction has left the pool, so the change that contains it is already in
+                // the channel.
                 changes.try_recv().map_err(|error| !matches!(error, TryRecvError::Lagged(_)))
             };
             match change {
@@ -86,7 +98,7 @@ fn has(change: &HeadChange, hash: &B256) -> bool {
     committed.any(|block| block.block.body().transactions.iter().any(|one| one.tx_hash() == hash))
 }
 
-/// Adds a transaction in its EIP-2718 encoding, one with blobs in that of the network, to the pool.
+/// Adds an encoded transaction to the pool: EIP-2718, for blobs in the network form with sidecar.
 fn send(rpc: &RpcContext, raw: &[u8]) -> RpcResult<B256> {
     let pool = rpc.pool()?;
     if raw.is_empty() {
@@ -96,12 +108,12 @@ fn send(rpc: &RpcContext, raw: &[u8]) -> RpcResult<B256> {
         RpcError::Rejected(format!("transaction could not be decoded: {error}"))
     })?;
     check_fee(&transaction, rpc.limits.tx_fee_cap)?;
-    let hash = pool.add(transaction, Origin::Local, &rpc.live)?;
+    let hash = pool.add(transaction, TransactionOrigin::Local, &rpc.live)?;
     tracing::debug!(%hash, "transaction sent by a user");
     Ok(hash)
 }
 
-/// Protects users from fees that are slips.
+/// Rejects transactions whose fee exceeds the cap.
 pub(super) fn check_fee(transaction: &PooledTransaction, cap: u128) -> RpcResult<()> {
     let fee = U256::from(transaction.max_fee_per_gas()) * U256::from(transaction.gas_limit());
     if cap == 0 || fee <= U256::from(cap) {
@@ -117,10 +129,10 @@ pub(super) fn check_fee(transaction: &PooledTransaction, cap: u128) -> RpcResult
 
 async fn send_and_wait(rpc: &RpcContext, raw: Bytes, wait: Duration) -> RpcResult<RpcReceipt> {
     let deadline = Instant::now() + wait;
-    // From before it is sent, so that no block is missed.
+    // Subscribes before sending, so that no block is missed.
     let mut changes = rpc.live.subscribe();
     let context = rpc.clone();
-    let hash = rpc.read(move |_| send(&context, &raw)).await?;
+    let hash = rpc.run_read(move |_| send(&context, &raw)).await?;
     loop {
         let is_mined = match tokio::time::timeout_at(deadline, changes.recv()).await {
             Ok(Ok(change)) => has(&change, &hash),
@@ -132,7 +144,7 @@ async fn send_and_wait(rpc: &RpcContext, raw: Bytes, wait: Duration) -> RpcResul
         if is_mined {
             let context = rpc.clone();
             let found =
-                rpc.read(move |view| receipt::of_transaction(&context, &view, &hash)).await?;
+                rpc.run_read(move |view| receipt::of_transaction(&context, &view, &hash)).await?;
             if let Some(receipt) = found {
                 return Ok(receipt);
             }

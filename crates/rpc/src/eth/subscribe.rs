@@ -1,10 +1,10 @@
-//! Subscriptions, over WebSocket and IPC.
+//! Subscriptions over WebSocket and IPC.
 
 use super::{block::syncing, log_filter::LogFilter, logs};
 use crate::{
-    Args, RpcContext, RpcError, RpcResult,
+    MethodParams, RpcContext, RpcError, RpcResult,
     convert::{self, RpcReceipt},
-    eth_state::Interest,
+    eth_state::QuotaPermit,
 };
 use alloy_primitives::{B256, map::HashSet};
 use alloy_rpc_types_eth::{
@@ -22,12 +22,12 @@ use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
-/// How long a message may wait for a client that does not read.
+/// Longest time to deliver a message to a client that does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often subscribers of `syncing` are told of changes.
+/// How often the sync status is checked for subscribers.
 const SYNCING_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Most transactions whose receipts one subscription waits for.
+/// Most transactions in one `transactionReceipts` subscription.
 const MAX_HASHES: usize = 200;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
@@ -40,29 +40,29 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     registered.expect("a namespace names each of its methods once");
 }
 
-/// What a client wants to hear of.
-enum Topic {
+/// The subject of a subscription.
+enum SubscriptionTopic {
     NewHeads(Receiver<Arc<HeadChange>>),
     Logs(Receiver<Arc<HeadChange>>, Box<Filter>),
     Transactions {
         incoming: Receiver<Arc<PoolTransaction>>,
         is_full: bool,
     },
-    /// Of these transactions; of all if there are none.
+    /// Receipts of these transactions; of all transactions if the set is empty.
     Receipts(Receiver<Arc<HeadChange>>, HashSet<B256>),
     Syncing,
 }
 
-/// Which receipts a client wants.
+/// The option of a `transactionReceipts` subscription.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct WantedReceipts {
+struct ReceiptsOptions {
     transaction_hashes: Option<Vec<B256>>,
 }
 
-impl Topic {
+impl SubscriptionTopic {
     fn new(rpc: &RpcContext, params: &Params<'_>) -> RpcResult<Self> {
-        let mut args = Args::new(params)?;
+        let mut args = MethodParams::new(params)?;
         let kind: String = args.required()?;
         let topic = match kind.as_str() {
             "newHeads" => Self::NewHeads(rpc.live.subscribe()),
@@ -76,7 +76,7 @@ impl Topic {
                 Self::Transactions { incoming: rpc.pool()?.subscribe(), is_full }
             }
             "transactionReceipts" => {
-                let wanted: WantedReceipts = args.optional()?.unwrap_or_default();
+                let wanted: ReceiptsOptions = args.optional()?.unwrap_or_default();
                 let hashes = wanted.transaction_hashes.unwrap_or_default();
                 if hashes.len() > MAX_HASHES {
                     return Err(RpcError::Rejected(
@@ -96,12 +96,12 @@ impl Topic {
         args.end().map(|()| topic)
     }
 
-    /// Leave for one more subscription, to this.
-    fn admit(&self, rpc: &RpcContext) -> RpcResult<Interest> {
+    /// Takes a place for one more subscription.
+    fn admit(&self, rpc: &RpcContext) -> RpcResult<QuotaPermit> {
         let all = &rpc.eth.subscriptions;
         match self {
             Self::Logs(_, filter) => all.admit(Some(filter)),
-            // Half of a hash set is empty.
+            // A hash set is about half empty.
             Self::Receipts(_, hashes) => all.admit_bytes(2 * B256::len_bytes() * hashes.len()),
             Self::NewHeads(_) | Self::Transactions { .. } | Self::Syncing => all.admit(None),
         }
@@ -113,8 +113,9 @@ async fn serve(
     params: Params<'static>,
     pending: PendingSubscriptionSink,
 ) -> Result<(), SubscriptionError> {
-    let admitted = Topic::new(rpc, &params).and_then(|topic| Ok((topic.admit(rpc)?, topic)));
-    // The place is given back when the subscription ends.
+    let admitted =
+        SubscriptionTopic::new(rpc, &params).and_then(|topic| Ok((topic.admit(rpc)?, topic)));
+    // The permit is returned when the subscription ends.
     let (_place, topic) = match admitted {
         Ok(admitted) => admitted,
         Err(error) => {
@@ -124,10 +125,10 @@ async fn serve(
     };
     let sink = pending.accept().await?;
     match topic {
-        Topic::NewHeads(mut changes) => {
+        SubscriptionTopic::NewHeads(mut changes) => {
             while let Some(change) = next(&sink, &mut changes).await? {
                 if change.committed.is_empty() {
-                    // The head went back.
+                    // The head moved back.
                     send(&sink, &convert::header(&change.head, None)).await?;
                 }
                 for block in &change.committed {
@@ -135,14 +136,14 @@ async fn serve(
                 }
             }
         }
-        Topic::Logs(mut changes, filter) => {
+        SubscriptionTopic::Logs(mut changes, filter) => {
             while let Some(change) = next(&sink, &mut changes).await? {
                 for log in logs_of(&change, &filter) {
                     send(&sink, &log).await?;
                 }
             }
         }
-        Topic::Transactions { mut incoming, is_full } => {
+        SubscriptionTopic::Transactions { mut incoming, is_full } => {
             while let Some(transaction) = next(&sink, &mut incoming).await? {
                 if is_full {
                     send(&sink, &convert::pool_transaction(&transaction)).await?;
@@ -151,7 +152,7 @@ async fn serve(
                 }
             }
         }
-        Topic::Receipts(mut changes, hashes) => {
+        SubscriptionTopic::Receipts(mut changes, hashes) => {
             while let Some(change) = next(&sink, &mut changes).await? {
                 for block in &change.committed {
                     let receipts = receipts_of(rpc, block, &hashes);
@@ -161,13 +162,13 @@ async fn serve(
                 }
             }
         }
-        Topic::Syncing => tell_syncing(rpc, &sink).await?,
+        SubscriptionTopic::Syncing => tell_syncing(rpc, &sink).await?,
     }
     Ok(())
 }
 
-/// The next event; `None` when the client or the node has gone. A client that is so slow that
-/// events were lost is told so, and has to subscribe again.
+/// The next event; `None` when the client or the node is gone. A client that is too slow to read
+/// all events gets an error and must subscribe again.
 async fn next<T: Clone>(
     sink: &SubscriptionSink,
     events: &mut Receiver<T>,
@@ -189,7 +190,7 @@ async fn send(sink: &SubscriptionSink, message: &impl Serialize) -> Result<(), S
     Ok(())
 }
 
-/// Matching logs of blocks that went, the latest first, then of blocks that came.
+/// Matching logs of reverted blocks, the latest first, then of new blocks.
 fn logs_of(change: &HeadChange, filter: &Filter) -> Vec<alloy_rpc_types_eth::Log> {
     let mut found = Vec::new();
     for block in &change.reverted {
@@ -218,7 +219,7 @@ fn receipts_of(
     receipts
 }
 
-/// Tells when the node falls behind, how it comes on, and when it is in sync.
+/// Sends the sync status when it changes.
 async fn tell_syncing(rpc: &RpcContext, sink: &SubscriptionSink) -> Result<(), SubscriptionError> {
     let mut last = None;
     let mut ticks = tokio::time::interval(SYNCING_INTERVAL);

@@ -1,37 +1,43 @@
-//! Transactions, mined and waiting.
+//! Mined and pooled transactions.
 
 use super::block::{by_hash, by_number, find};
 use crate::{
-    Args, RpcContext, RpcResult,
-    args::read,
+    MethodParams, RpcContext, RpcResult,
+    args::register_read,
     convert::{self, RpcTransaction},
 };
 use alloy_eips::{BlockId, eip2718::Encodable2718};
 use alloy_primitives::{B256, Bytes, U64};
 use jsonrpsee::RpcModule;
-use retrie_engine::{View, pool::PoolTransaction};
+use retrie_engine::{LiveView, pool::PoolTransaction};
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    read(module, "eth_getTransactionByHash", |rpc, view, args| {
+    register_read(module, "eth_getTransactionByHash", |rpc, view, args| {
         by_own_hash(rpc, &view, &args.hash()?)
     });
-    read(module, "eth_getTransactionByBlockHashAndIndex", |_, view, args| {
+    register_read(module, "eth_getTransactionByBlockHashAndIndex", |_, view, args| {
         by_index(&view, by_hash(args)?, args)
     });
-    read(module, "eth_getTransactionByBlockNumberAndIndex", |_, view, args| {
+    register_read(module, "eth_getTransactionByBlockNumberAndIndex", |_, view, args| {
         by_index(&view, by_number(args)?, args)
     });
-    read(module, "eth_pendingTransactions", |rpc, _, _| own_pending(rpc));
-    read(module, "eth_getRawTransactionByHash", |rpc, view, args| raw(rpc, &view, &args.hash()?));
-    read(module, "eth_getRawTransactionByBlockHashAndIndex", |_, view, args| {
+    register_read(module, "eth_pendingTransactions", |rpc, _, _| own_pending(rpc));
+    register_read(module, "eth_getRawTransactionByHash", |rpc, view, args| {
+        raw(rpc, &view, &args.hash()?)
+    });
+    register_read(module, "eth_getRawTransactionByBlockHashAndIndex", |_, view, args| {
         raw_by_index(&view, by_hash(args)?, args)
     });
-    read(module, "eth_getRawTransactionByBlockNumberAndIndex", |_, view, args| {
+    register_read(module, "eth_getRawTransactionByBlockNumberAndIndex", |_, view, args| {
         raw_by_index(&view, by_number(args)?, args)
     });
 }
 
-fn by_own_hash(rpc: &RpcContext, view: &View, hash: &B256) -> RpcResult<Option<RpcTransaction>> {
+fn by_own_hash(
+    rpc: &RpcContext,
+    view: &LiveView,
+    hash: &B256,
+) -> RpcResult<Option<RpcTransaction>> {
     if let Some(found) = view.transaction(hash)?
         && let Some(header) = view.header(&found.block.hash)?
     {
@@ -43,21 +49,25 @@ fn by_own_hash(rpc: &RpcContext, view: &View, hash: &B256) -> RpcResult<Option<R
     Ok(waiting.map(|waiting| convert::pool_transaction(&waiting)))
 }
 
-fn by_index(view: &View, id: BlockId, args: &mut Args<'_>) -> RpcResult<Option<RpcTransaction>> {
+fn by_index(
+    view: &LiveView,
+    id: BlockId,
+    args: &mut MethodParams<'_>,
+) -> RpcResult<Option<RpcTransaction>> {
     let index: U64 = args.required()?;
     let block = find(view, id)?;
     Ok(block.and_then(|block| convert::transaction(&block, index.to())))
 }
 
-/// What could be in the next block and comes from accounts that this node holds the keys of.
+/// Executable pool transactions of accounts whose keys this node holds.
 fn own_pending(rpc: &RpcContext) -> RpcResult<Vec<RpcTransaction>> {
     let pool = rpc.pool()?;
     let own = rpc.accounts.iter().flat_map(|account| pool.content_from(account).pending);
     Ok(own.map(|(_, waiting)| convert::pool_transaction(&waiting)).collect())
 }
 
-/// The EIP-2718 encoding; with its sidecar if it waits and has blobs, as it was sent.
-fn raw(rpc: &RpcContext, view: &View, hash: &B256) -> RpcResult<Option<Bytes>> {
+/// The EIP-2718 encoding; a pooled blob transaction includes its sidecar.
+fn raw(rpc: &RpcContext, view: &LiveView, hash: &B256) -> RpcResult<Option<Bytes>> {
     if let Some(found) = view.transaction(hash)? {
         return Ok(Some(found.transaction.encoded_2718().into()));
     }
@@ -70,7 +80,11 @@ fn raw_waiting(waiting: &PoolTransaction) -> Bytes {
     pooled.unwrap_or_else(|| waiting.transaction.encoded_2718()).into()
 }
 
-fn raw_by_index(view: &View, id: BlockId, args: &mut Args<'_>) -> RpcResult<Option<Bytes>> {
+fn raw_by_index(
+    view: &LiveView,
+    id: BlockId,
+    args: &mut MethodParams<'_>,
+) -> RpcResult<Option<Bytes>> {
     let index: U64 = args.required()?;
     let Some(block) = find(view, id)? else { return Ok(None) };
     let found = block.body().transactions.get(index.to::<usize>());

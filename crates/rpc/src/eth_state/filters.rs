@@ -1,11 +1,11 @@
-//! The filters that clients have installed.
+//! The installed filters of all clients.
 
-use super::{Interest, Interests};
+use super::{ClientQuota, QuotaPermit};
 use crate::{RpcError, RpcResult};
 use alloy_primitives::map::HashMap;
 use alloy_rpc_types_eth::Filter;
 use parking_lot::Mutex;
-use retrie_engine::{View, pool::PoolTransaction};
+use retrie_engine::{LiveView, pool::PoolTransaction};
 use retrie_state::BlockRef;
 use std::{
     sync::Arc,
@@ -13,60 +13,64 @@ use std::{
 };
 use tokio::sync::broadcast::Receiver;
 
-/// Most filters at once, of all clients.
+/// Most filters of all clients together.
 const MAX_FILTERS: usize = 10_000;
 
-/// Blocks below the head that a filter remembers, by their distance: no reorganisation goes deeper
-/// than the last.
+/// Distances below the head of the blocks that a filter remembers. The last one exceeds any
+/// expected reorganisation.
 const DISTANCES: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
-/// The filters of all clients, by id.
+/// The installed filters of all clients, by id.
 #[derive(Debug)]
-pub(crate) struct Filters {
-    by_id: Mutex<HashMap<String, Installed>>,
-    all: Arc<Interests>,
+pub(crate) struct FilterRegistry {
+    by_id: Mutex<HashMap<String, InstalledFilter>>,
+    all: Arc<ClientQuota>,
 }
 
-impl Default for Filters {
+impl Default for FilterRegistry {
     fn default() -> Self {
-        Self { by_id: Mutex::default(), all: Interests::new("filters", MAX_FILTERS) }
+        Self { by_id: Mutex::default(), all: ClientQuota::new("filters", MAX_FILTERS) }
     }
 }
 
 #[derive(Debug)]
-struct Installed {
+struct InstalledFilter {
     used: Instant,
-    kind: Arc<Mutex<Kind>>,
-    _interest: Interest,
+    kind: Arc<Mutex<FilterKind>>,
+    _interest: QuotaPermit,
 }
 
-/// What a filter is of.
+/// What a filter returns.
 #[derive(Debug)]
-pub(crate) enum Kind {
-    /// Of logs, or of block hashes.
-    Chain { known: Known, logs: Option<Arc<Filter>> },
-    /// Of transactions that became executable, by hash or in full.
+pub(crate) enum FilterKind {
+    /// Logs, or block hashes.
+    Chain { known: ChainCursor, logs: Option<Arc<Filter>> },
+    /// Transactions that became executable, in full or by hash.
     Pending { incoming: Receiver<Arc<PoolTransaction>>, is_full: bool },
 }
 
-impl Filters {
-    /// Leave for one more filter, in place of those that have expired.
-    pub(crate) fn admit(&self, lifetime: Duration, filter: Option<&Filter>) -> RpcResult<Interest> {
+impl FilterRegistry {
+    /// Takes a place for one more filter; drops expired filters first.
+    pub(crate) fn admit(
+        &self,
+        lifetime: Duration,
+        filter: Option<&Filter>,
+    ) -> RpcResult<QuotaPermit> {
         self.by_id.lock().retain(|_, filter| !filter.has_expired(lifetime));
         self.all.admit(filter)
     }
 
-    /// Keeps a filter; its id.
-    pub(crate) fn install(&self, kind: Kind, interest: Interest) -> String {
+    /// Stores a filter and returns its id.
+    pub(crate) fn install(&self, kind: FilterKind, interest: QuotaPermit) -> String {
         let id = format!("{:#x}", rand::random::<u128>());
         let kind = Arc::new(Mutex::new(kind));
-        let installed = Installed { used: Instant::now(), kind, _interest: interest };
+        let installed = InstalledFilter { used: Instant::now(), kind, _interest: interest };
         self.by_id.lock().insert(id.clone(), installed);
         id
     }
 
-    /// The filter of this id, if it was used within its lifetime.
-    pub(crate) fn find(&self, lifetime: Duration, id: &str) -> RpcResult<Arc<Mutex<Kind>>> {
+    /// The filter with this id, if it was polled within its lifetime.
+    pub(crate) fn find(&self, lifetime: Duration, id: &str) -> RpcResult<Arc<Mutex<FilterKind>>> {
         let mut by_id = self.by_id.lock();
         let found = by_id.get_mut(id).ok_or(RpcError::FilterNotFound)?;
         if found.has_expired(lifetime) {
@@ -77,29 +81,29 @@ impl Filters {
         Ok(found.kind.clone())
     }
 
-    /// Forgets a filter; whether there was one.
+    /// Removes a filter; returns whether it existed.
     pub(crate) fn remove(&self, id: &str) -> bool {
         self.by_id.lock().remove(id).is_some()
     }
 }
 
-impl Installed {
+impl InstalledFilter {
     fn has_expired(&self, lifetime: Duration) -> bool {
         self.used.elapsed() >= lifetime
     }
 }
 
-/// How far a client knows the chain.
+/// The chain up to which a client has polled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct ChainCursor {
     pub(crate) head: BlockRef,
-    /// Blocks below it, the highest first: where to go on if the head's branch has been forgotten.
+    /// Blocks below the head, the highest first: where to continue if the head's branch was pruned.
     pub(crate) below: Vec<BlockRef>,
 }
 
-impl Known {
+impl ChainCursor {
     /// The chain up to the head of `view`.
-    pub(crate) fn of(view: &View) -> RpcResult<Self> {
+    pub(crate) fn of(view: &LiveView) -> RpcResult<Self> {
         let head = BlockRef::new(view.head().number, view.head().hash());
         let mut below = Vec::with_capacity(DISTANCES.len());
         for distance in DISTANCES {

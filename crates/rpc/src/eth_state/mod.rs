@@ -1,47 +1,47 @@
-//! What methods of `eth` keep between requests, whatever transport these come by. It knows nothing of
-//! methods, nor of what they have at hand: they share it through their context.
+//! State that methods of `eth` keep between requests, shared by all transports through the context.
+//! This module depends neither on methods nor on the context.
 
 mod filters;
-mod interests;
 mod proofs;
+mod quota;
 
-pub(crate) use filters::{Filters, Kind, Known};
-pub(crate) use interests::{Interest, Interests};
-pub(crate) use proofs::Permits;
+pub(crate) use filters::{ChainCursor, FilterKind, FilterRegistry};
+pub(crate) use proofs::ProofPermits;
+pub(crate) use quota::{ClientQuota, QuotaPermit};
 
 use alloy_primitives::B256;
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use std::{fmt, sync::Arc};
 
-/// Blocks before Byzantium whose intermediate roots are kept.
+/// Number of blocks before Byzantium whose intermediate roots are cached.
 const BLOCKS_KEPT: usize = 256;
-/// Most subscriptions at once, of all clients.
+/// Most subscriptions of all clients together.
 const MAX_SUBSCRIPTIONS: usize = 50_000;
 
-/// What methods of `eth` keep between requests.
+/// State that methods of `eth` keep between requests.
 pub(crate) struct EthState {
-    pub(crate) filters: Filters,
-    /// The block and the wei of the last suggested tip, which holds as long as the block is the head.
+    pub(crate) filters: FilterRegistry,
+    /// The last suggested tip (wei) and its block; valid while that block is the head.
     pub(crate) tip: Mutex<Option<(B256, u128)>>,
-    /// Proofs that are being built.
-    pub(crate) proofs: Permits,
-    /// State roots after each transaction, of blocks before Byzantium, by block hash.
+    /// Permits for building proofs.
+    pub(crate) proofs: ProofPermits,
+    /// Cached state roots after each transaction, for blocks before Byzantium, by block hash.
     pub(crate) roots: Cache<B256, Arc<[B256]>>,
-    /// The subscriptions of all clients.
-    pub(crate) subscriptions: Arc<Interests>,
-    /// Held while a transaction of this node's accounts gets its nonce and goes into the pool.
+    /// The quota of all clients' subscriptions.
+    pub(crate) subscriptions: Arc<ClientQuota>,
+    /// Held while a transaction of this node's accounts gets its nonce and enters the pool.
     pub(crate) sending: Mutex<()>,
 }
 
 impl Default for EthState {
     fn default() -> Self {
         Self {
-            filters: Filters::default(),
+            filters: FilterRegistry::default(),
             tip: Mutex::default(),
-            proofs: Permits::default(),
+            proofs: ProofPermits::default(),
             roots: Cache::new(BLOCKS_KEPT),
-            subscriptions: Interests::new("subscriptions", MAX_SUBSCRIPTIONS),
+            subscriptions: ClientQuota::new("subscriptions", MAX_SUBSCRIPTIONS),
             sending: Mutex::default(),
         }
     }

@@ -1,8 +1,8 @@
-//! Putting one proof together.
+//! Gathers the parts of one proof from peers.
 
 use super::{
-    Set,
-    peer::{Fault, FaultKind, Peer, Standing},
+    PeerSet,
+    peer::{FaultKind, PeerFault, ReplicaStanding, ShardPeer},
 };
 use crate::{RpcError, RpcResult};
 use alloy_primitives::{Address, B256, Bytes};
@@ -21,65 +21,65 @@ use std::{
 };
 use tokio::time::sleep_until;
 
-/// Pause before replicas that have all failed are asked again; doubled each time.
+/// Pause before failed replicas are asked again; doubled each time.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// What is asked of peers.
+/// What peers are asked for.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct PartRequest {
     /// The account.
     pub(crate) address: Address,
     /// Its slots.
     pub(crate) slots: Vec<B256>,
-    /// The block after which they are to be proven, by hash: peers may have another head.
+    /// Hash of the block whose state is proven; peers may have another head.
     pub(crate) block: B256,
 }
 
-/// Judges parts of one proof, of which this node has its own part.
-pub(crate) trait Parts: Send + Sync {
-    /// What this node's part and `others` lack together; an error if they do not fit together.
+/// Checks and combines the parts of one proof, of which this node has its own part.
+pub(crate) trait ProofAssembler: Send + Sync {
+    /// The holes left by this node's part and `others` together; an error if they contradict.
     fn holes(&self, others: &[Bytes]) -> Result<Vec<ProofHole>, ProofError>;
 
-    /// Whether who keeps `shard` is to have what fills the hole.
+    /// Whether the keeper of `shard` must have what fills the hole.
     fn fills(&self, shard: &str, hole: &ProofHole) -> bool;
 
-    /// The whole, once nothing is lacking, verified.
+    /// Combines and verifies the proof, once it has no holes.
     fn finish(&self, others: &[Bytes]) -> Result<Bytes, ProofError>;
 
     /// Checks one part by itself.
     fn check(&self, part: &Bytes) -> RpcResult<Result<(), ProofError>>;
 }
 
-/// Why a proof could not be put together.
+/// Why a proof could not be gathered.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GatherError {
-    /// Nobody has given a part that is needed.
-    #[error("no node gives its part of the proof: {hole} lies in {shards}; {faults}")]
+    /// No peer returned a part that is needed.
+    #[error("no peer returned a part of the proof: {hole} lies in {shards}; {faults}")]
     Missing {
-        /// Where it is kept, as far as peers have said.
+        /// The shards that keep it, as far as peers have reported.
         shards: String,
-        /// What is missing.
+        /// The hole.
         hole: ProofHole,
-        /// What became of asking.
-        faults: Faults,
+        /// The fault of each peer.
+        faults: FaultSummary,
     },
-    /// Each part is right, and the whole is not.
-    #[error("the parts of the proof are right, but not the whole: {0}")]
+    /// Every part is valid, but the combined proof is not.
+    #[error("each part of the proof is valid, but the combined proof is not: {0}")]
     Unsound(ProofError),
     /// This node cannot check parts.
     #[error(transparent)]
     Own(#[from] RpcError),
-    /// A thread has ended.
+    /// A verifying thread has panicked.
     #[error("the thread that verified the proof has ended")]
     Ended,
 }
 
-/// What kept each peer from giving its part, the last thing of each.
+/// The last fault of each peer, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Faults(BTreeMap<String, String>);
+pub(crate) struct FaultSummary(BTreeMap<String, String>);
 
-impl fmt::Display for Faults {
+impl fmt::Display for FaultSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("no peer that could be asked has it");
@@ -91,47 +91,47 @@ impl fmt::Display for Faults {
     }
 }
 
-/// Holes that one shard fills.
+/// The holes of a proof that one shard fills.
 #[derive(Debug)]
-struct Need {
+struct ShardNeed {
     holes: Vec<ProofHole>,
-    /// No peer has said yet that it keeps that shard, so these may lie in several.
+    /// No known peer keeps these holes, so they may belong to several shards.
     is_guess: bool,
 }
 
-/// A part, and who gave it.
-struct Given {
-    peer: Arc<Peer>,
+/// A part, and the peer that returned it.
+struct ReceivedPart {
+    peer: Arc<ShardPeer>,
     part: Bytes,
 }
 
-/// One proof being put together.
-struct Gathering<'a> {
-    set: &'a Arc<Set>,
-    ask: Arc<Ask>,
-    parts: &'a Arc<dyn Parts>,
+/// The gathering of one proof.
+struct ProofGathering<'a> {
+    set: &'a Arc<PeerSet>,
+    ask: Arc<PartRequest>,
+    parts: &'a Arc<dyn ProofAssembler>,
     deadline: Instant,
-    faults: Mutex<Faults>,
+    faults: Mutex<FaultSummary>,
 }
 
 pub(super) async fn gather(
-    set: &Arc<Set>,
-    ask: Ask,
-    parts: Arc<dyn Parts>,
+    set: &Arc<PeerSet>,
+    ask: PartRequest,
+    parts: Arc<dyn ProofAssembler>,
 ) -> Result<Bytes, GatherError> {
     let deadline = Instant::now() + set.config.timeout;
     let ask = Arc::new(ask);
-    let gathering = Gathering { set, ask, parts: &parts, deadline, faults: Mutex::default() };
-    let mut given: Vec<Given> = Vec::new();
-    // Each turn ends with the proof, or with a peer set aside, or it is the last one.
+    let gathering = ProofGathering { set, ask, parts: &parts, deadline, faults: Mutex::default() };
+    let mut given: Vec<ReceivedPart> = Vec::new();
+    // Each round ends with the proof, with a peer set aside, or with an error.
     loop {
         let others: Vec<_> = given.iter().map(|given| given.part.clone()).collect();
         match parts.holes(&others) {
             Ok(holes) if holes.is_empty() => {
-                let finish = { move |parts: &dyn Parts| parts.finish(&others) };
+                let finish = { move |parts: &dyn ProofAssembler| parts.finish(&others) };
                 match gathering.work(finish).await? {
                     Ok(whole) => return Ok(whole),
-                    Err(error) => given = gathering.honest(given, error).await?,
+                    Err(error) => given = gathering.drop_invalid_parts(given, error).await?,
                 }
             }
             Ok(holes) => {
@@ -141,7 +141,7 @@ pub(super) async fn gather(
                 for (need, fetched) in needs.iter().zip(fetched) {
                     match fetched {
                         Some(part) => given.push(part),
-                        // Peers may have said meanwhile what they keep.
+                        // Meanwhile probes may have found which peer keeps the holes.
                         None if need.is_guess && gathering.has_time() => guessed = true,
                         None => return Err(gathering.missing(need)),
                     }
@@ -150,22 +150,22 @@ pub(super) async fn gather(
                     tokio::time::sleep(PAUSE).await;
                 }
             }
-            // Each fits what this node knows: two peers contradict each other.
-            Err(error) => given = gathering.honest(given, error).await?,
+            // Each part fits this node's own, but two peers contradict each other.
+            Err(error) => given = gathering.drop_invalid_parts(given, error).await?,
         }
     }
 }
 
-impl Gathering<'_> {
-    /// Whether there is time for another turn.
+impl ProofGathering<'_> {
+    /// Whether there is time for another round.
     fn has_time(&self) -> bool {
         Instant::now() + LONGEST_PAUSE < self.deadline
     }
 
-    /// Runs what takes a processor for some milliseconds.
+    /// Runs work that takes some milliseconds of processor time, on a blocking thread.
     async fn work<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&dyn Parts) -> T + Send + 'static,
+        work: impl FnOnce(&dyn ProofAssembler) -> T + Send + 'static,
     ) -> Result<T, GatherError> {
         let place = self.set.working.clone().acquire_owned().await;
         let parts = self.parts.clone();
@@ -176,30 +176,31 @@ impl Gathering<'_> {
         task.await.map_err(|_| GatherError::Ended)
     }
 
-    /// The parts that are right by themselves, as not all together are. Who gave others is set aside.
-    async fn honest(
+    /// Checks each part by itself after all parts together failed. Keeps the valid parts; peers
+    /// that returned invalid ones are set aside.
+    async fn drop_invalid_parts(
         &self,
-        given: Vec<Given>,
+        given: Vec<ReceivedPart>,
         error: ProofError,
-    ) -> Result<Vec<Given>, GatherError> {
+    ) -> Result<Vec<ReceivedPart>, GatherError> {
         let mut honest = Vec::with_capacity(given.len());
         let count = given.len();
-        for Given { peer, part } in given {
+        for ReceivedPart { peer, part } in given {
             let of = part.clone();
             match self.work(move |parts| parts.check(&of)).await?? {
-                Ok(()) => honest.push(Given { peer, part }),
-                Err(error) => self.note(&peer, peer.is_wrong(&error.to_string())),
+                Ok(()) => honest.push(ReceivedPart { peer, part }),
+                Err(error) => self.note(&peer, peer.report_wrong(&error.to_string())),
             }
         }
         if honest.len() < count { Ok(honest) } else { Err(GatherError::Unsound(error)) }
     }
 
-    /// Sorts holes by the shards that fill them: few shards, and such that a peer that is well keeps.
-    fn needs(&self, mut holes: Vec<ProofHole>) -> Vec<Need> {
-        let mut shards = BTreeMap::<String, Standing>::new();
+    /// Assigns holes to shards: few shards, and preferably those with a healthy peer.
+    fn needs(&self, mut holes: Vec<ProofHole>) -> Vec<ShardNeed> {
+        let mut shards = BTreeMap::<String, ReplicaStanding>::new();
         for peer in &*self.set.peers.read() {
             let standing = peer.standing();
-            if let Some(shard) = peer.shard().filter(|_| standing != Standing::SetAside) {
+            if let Some(shard) = peer.shard().filter(|_| standing != ReplicaStanding::SetAside) {
                 let best = shards.entry(shard).or_insert(standing);
                 *best = standing.min(*best);
             }
@@ -214,20 +215,20 @@ impl Gathering<'_> {
                 .filter(|(count, ..)| *count > 0)
                 .max_by_key(|(count, standing, _)| (*standing, *count));
             let Some((_, _, shard)) = best else {
-                // Peers that have not said what they keep may have it.
-                needs.push(Need { holes: std::mem::take(&mut holes), is_guess: true });
+                // Peers that have not reported their shard may keep these holes.
+                needs.push(ShardNeed { holes: std::mem::take(&mut holes), is_guess: true });
                 break;
             };
             let (here, rest) = holes.iter().partition(|hole| self.parts.fills(shard, hole));
-            needs.push(Need { holes: here, is_guess: false });
+            needs.push(ShardNeed { holes: here, is_guess: false });
             holes = rest;
         }
         needs
     }
 
-    /// Peers that may fill the holes: those that are well, then the others, those with the least to do
-    /// first.
-    fn replicas(&self, need: &Need) -> (Vec<Arc<Peer>>, Vec<Arc<Peer>>) {
+    /// Peers that may fill the holes: first healthy peers, then doubtful ones, each ordered by
+    /// requests in flight.
+    fn replicas(&self, need: &ShardNeed) -> (Vec<Arc<ShardPeer>>, Vec<Arc<ShardPeer>>) {
         let fills = |shard: &str| need.holes.iter().all(|hole| self.parts.fills(shard, hole));
         let mut replicas: Vec<_> = self
             .set
@@ -235,26 +236,27 @@ impl Gathering<'_> {
             .read()
             .iter()
             .filter_map(|peer| {
-                // Who has said nothing yet may keep anything.
+                // A peer that has not reported its shard may keep any.
                 let standing = match peer.shard() {
                     Some(shard) => fills(&shard).then(|| peer.standing())?,
-                    None => peer.standing().max(Standing::Doubtful),
+                    None => peer.standing().max(ReplicaStanding::Doubtful),
                 };
                 let order = (standing, peer.in_flight(), rand::random::<u32>());
-                (standing != Standing::SetAside).then(|| (order, peer.clone()))
+                (standing != ReplicaStanding::SetAside).then(|| (order, peer.clone()))
             })
             .collect();
         replicas.sort_by_key(|(order, _)| *order);
-        let (well, doubtful): (Vec<_>, Vec<_>) =
-            replicas.into_iter().partition(|((standing, ..), _)| *standing == Standing::Well);
-        let peers = |replicas: Vec<(_, Arc<Peer>)>| -> Vec<_> {
+        let (well, doubtful): (Vec<_>, Vec<_>) = replicas
+            .into_iter()
+            .partition(|((standing, ..), _)| *standing == ReplicaStanding::Healthy);
+        let peers = |replicas: Vec<(_, Arc<ShardPeer>)>| -> Vec<_> {
             replicas.into_iter().map(|(_, peer)| peer).collect()
         };
         (peers(well), peers(doubtful))
     }
 
-    /// A part that fills the holes of `need`; `None` if nobody has given one in time.
-    async fn fetch(&self, need: &Need) -> Option<Given> {
+    /// A part that fills the holes of `need`; `None` if no peer returns one in time.
+    async fn fetch(&self, need: &ShardNeed) -> Option<ReceivedPart> {
         let mut pause = PAUSE;
         loop {
             let (well, doubtful) = self.replicas(need);
@@ -266,7 +268,7 @@ impl Gathering<'_> {
                     return Some(given);
                 }
             }
-            // What is behind catches up, and what is gone may come back.
+            // A lagging peer may catch up, and an unreachable peer may come back.
             if Instant::now() + pause >= self.deadline {
                 return None;
             }
@@ -275,13 +277,17 @@ impl Gathering<'_> {
         }
     }
 
-    /// The first good answer of these replicas. The next one is asked when one has failed, and also when
+    /// The first good part from these replicas. The next replica is asked when one fails, and when
     /// one is slow.
-    async fn first_good(&self, need: &Need, replicas: Vec<Arc<Peer>>) -> Option<Given> {
-        type Answer = (Arc<Peer>, Result<Bytes, Fault>);
-        let mut running = FuturesUnordered::<BoxFuture<'_, Answer>>::new();
+    async fn first_good(
+        &self,
+        need: &ShardNeed,
+        replicas: Vec<Arc<ShardPeer>>,
+    ) -> Option<ReceivedPart> {
+        type PeerAnswer = (Arc<ShardPeer>, Result<Bytes, PeerFault>);
+        let mut running = FuturesUnordered::<BoxFuture<'_, PeerAnswer>>::new();
         let mut replicas = replicas.into_iter();
-        let request = |peer: Arc<Peer>, is_hedge| -> BoxFuture<'_, Answer> {
+        let request = |peer: Arc<ShardPeer>, is_hedge| -> BoxFuture<'_, PeerAnswer> {
             let answer = peer.clone().ask(self.set.clone(), self.ask.clone(), is_hedge);
             Box::pin(async move { (peer, answer.await) })
         };
@@ -293,7 +299,7 @@ impl Gathering<'_> {
                 biased;
                 Some((peer, answer)) = running.next() => {
                     match answer.and_then(|part| self.judge(need, &peer, part)) {
-                        Ok(part) => return Some(Given { peer, part }),
+                        Ok(part) => return Some(ReceivedPart { peer, part }),
                         Err(fault) => self.note(&peer, fault),
                     }
                     match replicas.next() {
@@ -314,27 +320,28 @@ impl Gathering<'_> {
         }
     }
 
-    /// Whether a part fits what this node knows of the proof, and fills what it was asked for, or some of
-    /// it where that was a guess. Whether it is true shows when the whole is verified.
-    fn judge(&self, need: &Need, peer: &Peer, part: Bytes) -> Result<Bytes, Fault> {
+    /// Checks that a part fits this node's own part and fills the holes of `need`, or one of them
+    /// if the shard was a guess. Whether the part is true shows only when the combined proof is
+    /// verified.
+    fn judge(&self, need: &ShardNeed, peer: &ShardPeer, part: Bytes) -> Result<Bytes, PeerFault> {
         let left = match self.parts.holes(std::slice::from_ref(&part)) {
             Ok(left) => left,
-            Err(error) => return Err(peer.is_wrong(&error.to_string())),
+            Err(error) => return Err(peer.report_wrong(&error.to_string())),
         };
         let mut still = need.holes.iter().map(|hole| left.contains(hole));
         let lacks = if need.is_guess { still.all(|lacks| lacks) } else { still.any(|lacks| lacks) };
-        if lacks { Err(peer.lacks()) } else { Ok(part) }
+        if lacks { Err(peer.report_lacking()) } else { Ok(part) }
     }
 
-    fn note(&self, peer: &Peer, fault: Fault) {
-        tracing::debug!(peer = peer.name(), %fault, "a proof peer has not given its part");
+    fn note(&self, peer: &ShardPeer, fault: PeerFault) {
+        tracing::debug!(peer = peer.name(), %fault, "a proof peer did not return its part");
         if fault.kind != FaultKind::Busy || !self.faults.lock().0.contains_key(peer.name()) {
             self.faults.lock().0.insert(peer.name().to_owned(), fault.reason);
         }
     }
 
-    fn missing(&self, need: &Need) -> GatherError {
-        // There is one at least.
+    fn missing(&self, need: &ShardNeed) -> GatherError {
+        // A need has at least one hole.
         let hole = need.holes.first().copied();
         let hole = hole.unwrap_or(ProofHole { what: "part", number: 0 });
         let peers = self.set.peers.read();
@@ -352,8 +359,8 @@ impl Gathering<'_> {
     }
 }
 
-impl Faults {
-    /// Notes that time was up.
+impl FaultSummary {
+    /// Notes that the deadline passed.
     fn late(&mut self) {
         self.0.insert("others".to_owned(), "no answer in time".to_owned());
     }

@@ -1,29 +1,29 @@
-//! How fast peers answer: when a second one is worth asking.
+//! Response times of peers, which decide when to ask a second replica.
 
 use parking_lot::Mutex;
 use std::time::Duration;
 
-/// Times that are remembered.
+/// Number of remembered times.
 const WINDOW: usize = 100;
-/// Before so many are known, [`FIRST`] counts.
+/// With fewer times, [`FIRST`] is used.
 const ENOUGH: usize = 20;
-/// What counts as slow before anything is known.
+/// The initial hedging delay.
 const FIRST: Duration = Duration::from_millis(100);
-/// Hedging sooner than this would double requests because of the scheduler's whims.
+/// A shorter delay would double the requests because of scheduling noise.
 const SHORTEST: Duration = Duration::from_millis(5);
 
-/// The times of the last answers of all peers.
+/// Times of the last responses of all peers.
 #[derive(Debug, Default)]
-pub(super) struct Latencies(Mutex<Ring>);
+pub(super) struct PeerLatencies(Mutex<LatencyRing>);
 
 #[derive(Debug, Default)]
-struct Ring {
+struct LatencyRing {
     times: Vec<Duration>,
     next: usize,
 }
 
-impl Latencies {
-    /// Remembers the time of an answer.
+impl PeerLatencies {
+    /// Adds the time of a response.
     pub(super) fn add(&self, time: Duration) {
         let mut ring = self.0.lock();
         let at = ring.next;
@@ -34,13 +34,13 @@ impl Latencies {
         ring.next = (at + 1) % WINDOW;
     }
 
-    /// The time in which 95 of 100 answers came.
+    /// The 95th percentile of the response times.
     pub(super) fn p95(&self) -> Duration {
         let mut times = self.0.lock().times.clone();
         if times.len() < ENOUGH {
             return FIRST;
         }
-        // Below their number, as that is not zero.
+        // Less than the length, which is not zero.
         let at = times.len() * 95 / 100;
         let (_, time, _) = times.select_nth_unstable(at);
         (*time).max(SHORTEST)
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn the_time_of_most_answers_follows_the_last_ones() {
-        let latencies = Latencies::default();
+        let latencies = PeerLatencies::default();
         assert_eq!(latencies.p95(), FIRST);
         for millis in 0..100 {
             latencies.add(Duration::from_millis(100 + millis));

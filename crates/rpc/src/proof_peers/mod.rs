@@ -1,37 +1,39 @@
-//! Nodes that keep other parts of proofs (`--proof-peers`), as one set.
+//! Nodes that keep the other shards of the proofs (`--proof-peers`), as one set.
 //!
 //! ```text
-//!  URLs --names--> addresses --probe: GET /health--> Peer: shard, head, well or not
+//!  URLs --names--> addresses --probe: GET /health--> ShardPeer: shard, head, healthy or not
 //!                                                      |
-//!  own part --holes--> needs, one a shard --gather: request, retry, hedge--> parts
-//!                        ^                                                    | put together, verified
-//!                        '----- a wrong part: its peer is set aside ----------'--> the whole proof
+//!  own part --holes--> needs, one per shard --gather: request, retry, hedge--> parts
+//!                        ^                                                    | combined, verified
+//!                        '----- wrong part: its peer is set aside ------------'--> the whole proof
 //! ```
 //!
 //! # Vocabulary
-//! * **peer**: one address. A name that has several is as many peers; it is resolved again now and
-//!   then, and peers come and go with its addresses.
-//! * **well**: reachable, in sync, and not more than a few blocks behind this node. Others are asked
-//!   only when no peer that is well has given what is needed.
-//! * **need**: the holes of a proof that one shard fills. Peers that keep it are *replicas*.
-//! * **hedge**: a second replica asked for the same need, as the first has not answered in the time in
-//!   which 95 of 100 requests were (or in `--proof-peers.hedge`). The first good answer counts.
-//! * **set aside**: not asked for minutes, because of a wrong answer.
-//! * **behind**: without the block yet, or without its state. It is asked again, and blamed for nothing.
+//! * **peer**: one address. A name with several addresses is several peers. Names are resolved
+//!   again periodically, and peers come and go with the addresses.
+//! * **healthy**: reachable, in sync, and at most a few blocks behind this node. Other peers are
+//!   asked only when no healthy peer has returned the needed part.
+//! * **need**: the holes of a proof that one shard fills. Peers that keep this shard are
+//!   *replicas*.
+//! * **hedge**: a second replica asked for the same need, when the first has not responded within
+//!   the 95th percentile of response times (or within `--proof-peers.hedge`). The first good
+//!   response wins.
+//! * **set aside**: not asked for some minutes, because of a wrong response.
+//! * **behind**: without the block or its state. Such a peer is asked again and not set aside.
 //!
 //! # Assumptions
 //!
-//! None about peers: a part counts once it fits what this node knows of the proof, and the whole is
-//! verified against this node's root before anybody gets it. Parts are checked one by one only if
-//! that fails. So a peer that lies costs time. This node has the state of the block.
+//! Peers are not trusted. A part is accepted if it fits this node's own part, and the combined
+//! proof is verified against this node's root before it is returned. Only if that fails, each part
+//! is checked by itself. So a lying peer costs time. This node has the state of the block.
 //!
 //! # Tasks
 //!
 //! | task | started by | bounded by | ends |
 //! |---|---|---|---|
-//! | resolving and probing | [`ProofPeers::start`] | one | with the set |
-//! | a request or a probe, on a thread that may block | gathering, probing | 192 at once, 24 a peer | answer, or its time limit |
-//! | putting together and verifying, likewise | gathering | cores | by itself |
+//! | resolving names and probing | [`ProofPeers::start`] | one | with the set |
+//! | a request or a probe, on a thread that may block | gathering, probing | 192 at once, 24 per peer | response, or timeout |
+//! | combining and verifying, on a thread that may block | gathering | cores | by itself |
 
 mod gather;
 mod latency;
@@ -41,12 +43,12 @@ mod probe;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use gather::{Ask, GatherError, Parts};
-pub use names::{BadPeerUrl, PeerUrl, Resolver, system_resolver};
+pub(crate) use gather::{GatherError, PartRequest, ProofAssembler};
+pub use names::{BadPeerUrl, NameResolver, PeerUrl, system_resolver};
 
-use latency::Latencies;
+use latency::PeerLatencies;
 use parking_lot::RwLock;
-use peer::Peer;
+use peer::ShardPeer;
 use retrie_telemetry::proofs::ProofMetrics;
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::{sync::Semaphore, task::AbortHandle};
@@ -56,22 +58,22 @@ const MAX_REQUESTS: usize = 192;
 /// Most peers of one node.
 const MAX_PEERS: usize = 256;
 
-/// Whom to ask, and how patiently. The flags are in brackets.
+/// Which peers to ask, and the timeouts. The flags are in brackets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProofPeersConfig {
-    /// Where they are (`--proof-peers`).
+    /// The peers' URLs (`--proof-peers`).
     pub urls: Vec<PeerUrl>,
-    /// After how long a second replica is asked (`--proof-peers.hedge`); if absent, the time in which 95
-    /// of the last hundred requests were answered.
+    /// Delay before a second replica is asked (`--proof-peers.hedge`); by default the 95th
+    /// percentile of the last hundred response times.
     pub hedge: Option<Duration>,
-    /// How long one proof may take to put together (`--proof-peers.timeout`).
+    /// Longest time for gathering one proof (`--proof-peers.timeout`).
     pub timeout: Duration,
-    /// How often each peer is asked how it is (`--proof-peers.probe`).
+    /// How often each peer is probed (`--proof-peers.probe`).
     pub probe: Duration,
     /// How often names are resolved (`--proof-peers.resolve`).
     pub resolve: Duration,
-    /// How long a peer is set aside for a wrong answer (`--proof-peers.set-aside`); twice as long each
-    /// further time, up to sixteen times.
+    /// How long a peer is set aside for a wrong response (`--proof-peers.set-aside`); doubled each
+    /// time, up to sixteen times as long.
     pub set_aside: Duration,
 }
 
@@ -88,33 +90,33 @@ impl Default for ProofPeersConfig {
     }
 }
 
-/// The set of peers. Clones are the same set; it is watched until the last one is gone.
+/// The set of proof peers. Clones share it; probing ends with the last clone.
 #[derive(Clone)]
-pub struct ProofPeers(Arc<Watched>);
+pub struct ProofPeers(Arc<WatchedPeers>);
 
-/// Ends the watching with the set.
-struct Watched {
-    set: Arc<Set>,
+/// Ends the probing task when the set is dropped.
+struct WatchedPeers {
+    set: Arc<PeerSet>,
     watching: AbortHandle,
 }
 
-impl Drop for Watched {
+impl Drop for WatchedPeers {
     fn drop(&mut self) {
         self.watching.abort();
     }
 }
 
-/// What requests and the watching share.
-struct Set {
+/// The state that requests and the probing task share.
+struct PeerSet {
     config: ProofPeersConfig,
-    resolver: Resolver,
-    /// Number of this node's head.
+    resolver: NameResolver,
+    /// Returns the number of this node's head.
     head: Box<dyn Fn() -> u64 + Send + Sync>,
-    peers: RwLock<Vec<Arc<Peer>>>,
-    latencies: Latencies,
-    /// Places for requests.
+    peers: RwLock<Vec<Arc<ShardPeer>>>,
+    latencies: PeerLatencies,
+    /// Permits for requests.
     requests: Arc<Semaphore>,
-    /// Places for verifying.
+    /// Permits for verifying.
     working: Arc<Semaphore>,
     metrics: ProofMetrics,
 }
@@ -126,36 +128,36 @@ impl fmt::Debug for ProofPeers {
 }
 
 impl ProofPeers {
-    /// The set of the peers at `config`'s URLs, whose names `resolver` resolves. `head` gives the number
-    /// of this node's head, by which peers are found to lag. To be called within a runtime; peers are
-    /// known by and by.
+    /// Starts probing the peers at `config`'s URLs, whose names `resolver` resolves. `head` returns
+    /// the number of this node's head; a peer far below it is not healthy. Call it within a tokio
+    /// runtime. The peers are known only after the first round.
     pub fn start(
         config: ProofPeersConfig,
-        resolver: Resolver,
+        resolver: NameResolver,
         metrics: ProofMetrics,
         head: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Self {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
-        let set = Arc::new(Set {
+        let set = Arc::new(PeerSet {
             config,
             resolver,
             head: Box::new(head),
             peers: RwLock::default(),
-            latencies: Latencies::default(),
+            latencies: PeerLatencies::default(),
             requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
             working: Arc::new(Semaphore::new(cores)),
             metrics,
         });
         let watching = tokio::spawn(probe::watch(Arc::downgrade(&set))).abort_handle();
-        Self(Arc::new(Watched { set, watching }))
+        Self(Arc::new(WatchedPeers { set, watching }))
     }
 
-    /// Puts the proof together that `ask` asks for: the parts that peers give fill the holes of this
-    /// node's own, and `parts` judges them.
+    /// Gathers a proof: the peers' parts fill the holes of this node's own part, and `parts` checks
+    /// and combines them.
     pub(crate) async fn gather(
         &self,
-        ask: Ask,
-        parts: Arc<dyn Parts>,
+        ask: PartRequest,
+        parts: Arc<dyn ProofAssembler>,
     ) -> Result<alloy_primitives::Bytes, GatherError> {
         let set = &self.0.set;
         let gathered = gather::gather(set, ask, parts).await;

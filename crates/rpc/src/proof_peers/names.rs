@@ -1,6 +1,6 @@
-//! Where peers are: URLs, and the addresses behind their names.
+//! URLs of peers, and the addresses of their host names.
 
-use super::{MAX_PEERS, Peer, Set};
+use super::{MAX_PEERS, PeerSet, ShardPeer};
 use http::Uri;
 use std::{
     collections::BTreeMap,
@@ -10,36 +10,36 @@ use std::{
     sync::Arc,
 };
 
-/// Finds the addresses of a host and port. It may block.
-pub type Resolver = Arc<dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync>;
+/// Resolves a host and port to addresses. It may block.
+pub type NameResolver = Arc<dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync>;
 
-/// That of the system.
-pub fn system_resolver() -> Resolver {
+/// The system's resolver.
+pub fn system_resolver() -> NameResolver {
     Arc::new(|host, port| Ok((host, port).to_socket_addrs()?.collect()))
 }
 
 /// A URL of `--proof-peers`: `http://HOST[:PORT][/PATH]`, or with `https`.
 ///
-/// The name of an `http` URL stands for all its addresses, each a peer. That of an `https` URL is one
-/// peer: its certificate is of the name.
+/// The host of an `http` URL stands for all its addresses, each of which is a peer. An `https` URL
+/// is one peer, because the certificate is for the name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PeerUrl {
     whole: String,
     is_secure: bool,
-    /// With `@` at its end if there is any.
+    /// With a trailing `@`, or empty.
     login: String,
     host: String,
     port: u16,
     path: String,
 }
 
-/// A URL that no peer can have.
+/// An invalid URL of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is no URL of a node's JSON-RPC: give http://HOST:PORT")]
 pub struct BadPeerUrl;
 
 impl fmt::Debug for PeerUrl {
-    /// Without what may be secret.
+    /// Leaves out login and path, which may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.host, self.port)
     }
@@ -75,32 +75,32 @@ impl FromStr for PeerUrl {
     }
 }
 
-/// Where one peer is.
+/// The address of one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
-    /// What it is called in logs and metrics: host and port.
+pub(super) struct PeerTarget {
+    /// Name in logs and metrics: host and port.
     pub(super) name: String,
     pub(super) url: String,
 }
 
 impl PeerUrl {
-    /// The one peer that it stands for, if that takes no resolving.
-    fn fixed(&self) -> Option<Target> {
+    /// The peer of a URL that needs no resolving.
+    fn fixed(&self) -> Option<PeerTarget> {
         if self.is_secure {
             let name = format!("{}:{}", self.host, self.port);
-            return Some(Target { name, url: self.whole.clone() });
+            return Some(PeerTarget { name, url: self.whole.clone() });
         }
         let ip: IpAddr = self.host.parse().ok()?;
         Some(self.at(SocketAddr::new(ip, self.port)))
     }
 
-    fn at(&self, address: SocketAddr) -> Target {
+    fn at(&self, address: SocketAddr) -> PeerTarget {
         let Self { login, path, .. } = self;
-        Target { name: address.to_string(), url: format!("http://{login}{address}{path}") }
+        PeerTarget { name: address.to_string(), url: format!("http://{login}{address}{path}") }
     }
 
-    /// The peers that it stands for now.
-    pub(super) fn targets(&self, resolver: &Resolver) -> io::Result<Vec<Target>> {
+    /// The peers at the current addresses of the host.
+    pub(super) fn targets(&self, resolver: &NameResolver) -> io::Result<Vec<PeerTarget>> {
         if let Some(target) = self.fixed() {
             return Ok(vec![target]);
         }
@@ -112,12 +112,12 @@ impl PeerUrl {
     }
 }
 
-impl Set {
-    /// Resolves all names, and makes the set what they lead to. Where a name cannot be resolved, the
-    /// peers that it had stay. It blocks.
+impl PeerSet {
+    /// Resolves all names and updates the set. The peers of a name that cannot be resolved stay. It
+    /// blocks.
     pub(super) fn resolve(&self) {
         let known = self.peers.read().clone();
-        // By URL, as several names may lead to one node.
+        // By URL, as several names may lead to the same node.
         let mut targets = BTreeMap::new();
         for (at, url) in self.config.urls.iter().enumerate() {
             match url.targets(&self.resolver) {
@@ -126,7 +126,7 @@ impl Set {
                     targets.extend(found);
                 }
                 Err(error) => {
-                    tracing::warn!(peer = ?url, %error, "the name of a proof peer has no address");
+                    tracing::warn!(peer = ?url, %error, "cannot resolve the name of a proof peer");
                     let kept = known.iter().filter(|peer| peer.origin() == at);
                     let kept = kept.map(|peer| (peer.url().to_owned(), (at, peer.target())));
                     targets.extend(kept);
@@ -140,15 +140,15 @@ impl Set {
             );
         }
         let targets: Vec<_> = targets.into_values().take(MAX_PEERS).collect();
-        let is_same = |peer: &Peer| targets.iter().any(|(_, target)| target.url == peer.url());
+        let is_same = |peer: &ShardPeer| targets.iter().any(|(_, target)| target.url == peer.url());
         if targets.len() == known.len() && known.iter().all(|peer| is_same(peer)) {
             return;
         }
-        let peer = |(at, target): (usize, Target)| {
+        let peer = |(at, target): (usize, PeerTarget)| {
             let same = known.iter().find(|peer| peer.url() == target.url);
             same.cloned().unwrap_or_else(|| {
-                tracing::info!(peer = target.name, "a proof peer is watched");
-                Arc::new(Peer::new(target, at, &self.config, &self.metrics))
+                tracing::info!(peer = target.name, "a proof peer is added");
+                Arc::new(ShardPeer::new(target, at, &self.config, &self.metrics))
             })
         };
         *self.peers.write() = targets.into_iter().map(peer).collect();
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn urls_are_taken_apart_and_names_stand_for_their_addresses() {
-        let resolver: Resolver = Arc::new(|host, port| match host {
+        let resolver: NameResolver = Arc::new(|host, port| match host {
             "proofs" => Ok([1, 2].map(|last| SocketAddr::from(([10, 0, 0, last], port))).into()),
             "six" => Ok(vec![SocketAddr::new("fd00::1".parse().unwrap(), port)]),
             "empty" => Ok(Vec::new()),

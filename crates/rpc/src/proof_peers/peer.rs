@@ -1,9 +1,11 @@
-//! One peer: what is known of it, and asking it.
+//! One proof peer: its state, and requests to it.
 
-use super::{ProofPeersConfig, Set, gather::Ask, names::Target};
+use super::{PeerSet, ProofPeersConfig, gather::PartRequest, names::PeerTarget};
 use alloy_primitives::Bytes;
 use parking_lot::Mutex;
-use retrie_sources::{Http, HttpFault, HttpOptions, RpcClient, RpcError, rpc::RpcErrorKind};
+use retrie_sources::{
+    BlockingClient, HttpFault, HttpOptions, RpcClient, RpcError, rpc::RpcErrorKind,
+};
 use retrie_telemetry::proofs::{PeerMetrics, ProofMetrics};
 use std::{
     fmt,
@@ -14,86 +16,85 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Most requests to one peer at once: one that hangs holds no more threads.
+/// Most requests to one peer at once; a peer that hangs blocks no more threads than this.
 const MAX_IN_FLIGHT: usize = 24;
-/// Longest time that a peer may take to say how it is.
+/// Longest time for a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Blocks that a peer may be behind and still be well.
+/// Blocks that a healthy peer may be behind.
 const LAG: u64 = 2;
-/// How long a peer rests after its first request that failed though it is there; doubled with each
-/// further one.
+/// How long a reachable peer rests after a failed request; doubled for each further failure.
 const REST: Duration = Duration::from_secs(1);
 const LONGEST_REST: Duration = Duration::from_secs(30);
-/// How soon a peer that is not reached is probed again; doubled with each further time.
+/// How soon an unreachable peer is probed again; doubled for each further failure.
 const SOON: Duration = Duration::from_millis(250);
 
-/// A peer.
-pub(super) struct Peer {
-    target: Target,
-    /// Which URL has led to it.
+/// A proof peer.
+pub(super) struct ShardPeer {
+    target: PeerTarget,
+    /// Index of the URL from which it was resolved.
     origin: usize,
     client: RpcClient,
     prober: RpcClient,
     probe: Duration,
     set_aside: Duration,
     in_flight: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<PeerState>,
     metrics: PeerMetrics,
 }
 
-/// What is known of a peer.
+/// What probes and requests have found out about a peer.
 #[derive(Debug)]
-struct State {
-    /// Its shard, once it has said so.
+struct PeerState {
+    /// Its shard, once reported.
     shard: Option<String>,
-    /// Whether it was reached the last time.
+    /// Whether the last contact reached it.
     is_reached: bool,
-    /// Whether it says that it is in sync and works.
+    /// Whether it reports that it is in sync and works.
     says_well: bool,
-    /// Whether it lagged when it was probed.
+    /// Whether it lagged at the last probe.
     lags: bool,
-    /// Requests that have failed in a row, and until when it rests for them.
+    /// Consecutive failed requests, and until when it rests because of them.
     failures: u32,
     rests_until: Option<Instant>,
-    /// Times that it was set aside, and until when it is.
+    /// How often it was set aside, and until when.
     wrongs: u32,
     aside_until: Option<Instant>,
-    /// Probes that have failed in a row, and when the next one is due.
+    /// Consecutive failed probes, and when the next probe is due.
     unreached: u32,
     probe_at: Instant,
     is_being_probed: bool,
 }
 
-/// How a peer stands, best first.
+/// Whether a peer is asked, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Standing {
-    /// It is asked.
-    Well,
-    /// It is asked if no other is left.
+pub(super) enum ReplicaStanding {
+    /// The peer is healthy: it is asked.
+    Healthy,
+    /// The peer is asked only if no healthy one is left.
     Doubtful,
-    /// It is not asked.
+    /// The peer is not asked.
     SetAside,
 }
 
-/// Why a peer has given nothing.
+/// Why a peer returned no usable part.
 #[derive(Clone, Debug)]
-pub(super) struct Fault {
+pub(super) struct PeerFault {
     pub(super) kind: FaultKind,
     pub(super) reason: String,
 }
 
-/// Kinds of it, as metrics name them.
+/// Kinds of faults; metrics use their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FaultKind {
-    /// It did not answer, or answered that it cannot.
+    /// It did not respond, or responded with an error.
     Failed,
-    /// It does not have the block or its state.
+    /// It does not have the block or the state.
     Behind,
-    /// Its part has holes where it should have none.
+    /// Its part has holes that its shard should fill.
     Lacking,
-    /// It has too much to do.
+    /// It has too many requests.
     Busy,
-    /// Its answer is wrong.
+    /// Its response is wrong.
     Wrong,
 }
 
@@ -109,29 +110,29 @@ impl FaultKind {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for PeerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)
     }
 }
 
-impl Peer {
+impl ShardPeer {
     pub(super) fn new(
-        target: Target,
+        target: PeerTarget,
         origin: usize,
         config: &ProofPeersConfig,
         metrics: &ProofMetrics,
     ) -> Self {
-        // It is not asked twice: another replica is.
+        // No retries: another replica is asked instead.
         let options = HttpOptions {
             timeout: config.timeout,
-            whole: Some(config.timeout),
+            total_timeout: Some(config.timeout),
             retries: 0,
             ..HttpOptions::default()
         };
-        let client = RpcClient::new(&target.url, Http::new(options, Arc::default()));
-        let prober = client.hasty(PROBE_TIMEOUT.min(config.timeout));
-        let state = State {
+        let client = RpcClient::new(&target.url, BlockingClient::new(options, Arc::default()));
+        let prober = client.single_try(PROBE_TIMEOUT.min(config.timeout));
+        let state = PeerState {
             shard: None,
             is_reached: false,
             says_well: false,
@@ -157,7 +158,7 @@ impl Peer {
         }
     }
 
-    /// What it is called.
+    /// Its name in logs and metrics.
     pub(super) fn name(&self) -> &str {
         &self.target.name
     }
@@ -166,16 +167,16 @@ impl Peer {
         &self.target.url
     }
 
-    pub(super) fn target(&self) -> Target {
+    pub(super) fn target(&self) -> PeerTarget {
         self.target.clone()
     }
 
-    /// Which URL has led to it.
+    /// Index of the URL from which it was resolved.
     pub(super) const fn origin(&self) -> usize {
         self.origin
     }
 
-    /// Its shard, if it has said so.
+    /// Its shard, if it has reported one.
     pub(super) fn shard(&self) -> Option<String> {
         self.state.lock().shard.clone()
     }
@@ -184,29 +185,29 @@ impl Peer {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn standing(&self) -> ReplicaStanding {
         self.state.lock().standing(Instant::now())
     }
 
-    /// Asks it for its part of a proof, on a thread that may block. Whoever stops waiting leaves the
-    /// request to end by itself; what it tells of the peer counts all the same.
+    /// Requests its part of a proof, on a thread that may block. If the caller stops waiting, the
+    /// request still completes and updates the peer's state.
     pub(super) async fn ask(
         self: Arc<Self>,
-        set: Arc<Set>,
-        ask: Arc<Ask>,
+        set: Arc<PeerSet>,
+        ask: Arc<PartRequest>,
         is_hedge: bool,
-    ) -> Result<Bytes, Fault> {
+    ) -> Result<Bytes, PeerFault> {
         let busy = |reason: &str| {
-            let fault = Fault { kind: FaultKind::Busy, reason: reason.to_owned() };
+            let fault = PeerFault { kind: FaultKind::Busy, reason: reason.to_owned() };
             self.metrics.failed(fault.kind.name());
             fault
         };
         let Ok(place) = set.requests.clone().try_acquire_owned() else {
-            return Err(busy("this node asks for as many parts as it can"));
+            return Err(busy("this node has too many requests to peers"));
         };
         if self.in_flight.fetch_add(1, Ordering::AcqRel) >= MAX_IN_FLIGHT {
             self.in_flight.fetch_sub(1, Ordering::AcqRel);
-            return Err(busy("it is being asked as often as it may"));
+            return Err(busy("it has too many requests of this node"));
         }
         self.metrics.requests.inc();
         if is_hedge {
@@ -230,7 +231,7 @@ impl Peer {
         });
         task.await.unwrap_or_else(|_| {
             let reason = "the request's thread has ended".to_owned();
-            Err(Fault { kind: FaultKind::Failed, reason })
+            Err(PeerFault { kind: FaultKind::Failed, reason })
         })
     }
 
@@ -240,9 +241,9 @@ impl Peer {
         self.show(&state);
     }
 
-    /// What a failure says of it.
-    fn failed(&self, error: &RpcError) -> Fault {
-        let fault = Fault { kind: kind_of(&error.kind), reason: error.kind.to_string() };
+    /// Updates the state after a failed request.
+    fn failed(&self, error: &RpcError) -> PeerFault {
+        let fault = PeerFault { kind: kind_of(&error.kind), reason: error.kind.to_string() };
         self.metrics.failed(fault.kind.name());
         if fault.kind == FaultKind::Failed {
             let now = Instant::now();
@@ -263,19 +264,19 @@ impl Peer {
         fault
     }
 
-    /// Notes that its part has holes where its shard should have none.
-    pub(super) fn lacks(&self) -> Fault {
-        let reason = "its part lacks that, too".to_owned();
+    /// Records that its part has holes that its shard should fill.
+    pub(super) fn report_lacking(&self) -> PeerFault {
+        let reason = "its part has the same hole".to_owned();
         self.metrics.failed(FaultKind::Lacking.name());
-        Fault { kind: FaultKind::Lacking, reason }
+        PeerFault { kind: FaultKind::Lacking, reason }
     }
 
-    /// Sets it aside for a wrong answer.
-    pub(super) fn is_wrong(&self, reason: &str) -> Fault {
+    /// Sets the peer aside for a wrong response.
+    pub(super) fn report_wrong(&self, reason: &str) -> PeerFault {
         self.metrics.failed(FaultKind::Wrong.name());
         let now = Instant::now();
         let mut state = self.state.lock();
-        // Requests that were under way together are one matter.
+        // Concurrent requests count as one fault.
         if state.aside_until.is_none_or(|until| until <= now) {
             let time = self.set_aside * 2u32.pow(state.wrongs.min(4));
             state.wrongs += 1;
@@ -285,25 +286,25 @@ impl Peer {
                 peer = self.name(),
                 reason,
                 seconds = time.as_secs(),
-                "a proof peer has answered wrongly: it is set aside"
+                "a proof peer returned a wrong response and is set aside"
             );
         }
         self.show(&state);
-        Fault { kind: FaultKind::Wrong, reason: format!("its answer is wrong: {reason}") }
+        PeerFault { kind: FaultKind::Wrong, reason: format!("its answer is wrong: {reason}") }
     }
 
-    /// Begins a probe if one is due.
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    /// Marks a probe as started if one is due; returns whether it is.
+    pub(super) fn begin_probe_if_due(&self, now: Instant) -> bool {
         let mut state = self.state.lock();
         let is_due = state.probe_at <= now && !state.is_being_probed;
         state.is_being_probed |= is_due;
         is_due
     }
 
-    /// Asks it how it is; `head` is this node's. It blocks.
+    /// Probes the peer; `head` is the number of this node's head. It blocks.
     pub(super) fn probe(&self, head: u64) {
         let answer = self.prober.health().map(Some);
-        // A gateway, or an older node, may have no such page.
+        // A gateway or an older node may not have `/health`.
         let answer = answer.or_else(|error| match *error.kind {
             RpcErrorKind::Result(_) | RpcErrorKind::Http(HttpFault::Status { .. }) => Ok(None),
             _ => Err(error),
@@ -344,30 +345,32 @@ impl Peer {
         self.show(&state);
     }
 
-    fn show(&self, state: &State) {
-        self.metrics.healthy.set((state.standing(Instant::now()) == Standing::Well).into());
+    fn show(&self, state: &PeerState) {
+        self.metrics
+            .healthy
+            .set((state.standing(Instant::now()) == ReplicaStanding::Healthy).into());
     }
 }
 
-impl State {
-    fn standing(&self, now: Instant) -> Standing {
+impl PeerState {
+    fn standing(&self, now: Instant) -> ReplicaStanding {
         let lasts = |until: Option<Instant>| until.is_some_and(|until| until > now);
         if lasts(self.aside_until) {
-            Standing::SetAside
+            ReplicaStanding::SetAside
         } else if self.is_reached && self.says_well && !self.lags && !lasts(self.rests_until) {
-            Standing::Well
+            ReplicaStanding::Healthy
         } else {
-            Standing::Doubtful
+            ReplicaStanding::Doubtful
         }
     }
 }
 
-/// A tenth more or less, so that nodes do not probe all at once.
+/// Varies the time by up to a tenth, so that nodes do not probe all at once.
 fn jitter(time: Duration) -> Duration {
     time.mul_f64(rand::random_range(0.9..1.1))
 }
 
-/// What a failed request tells of a peer.
+/// The fault of a failed request.
 fn kind_of(kind: &RpcErrorKind) -> FaultKind {
     match kind {
         RpcErrorKind::Pruned { .. } | RpcErrorKind::NoBlock => FaultKind::Behind,
@@ -382,13 +385,13 @@ fn kind_of(kind: &RpcErrorKind) -> FaultKind {
             }
         }
         RpcErrorKind::Http(HttpFault::Status { code: 429 | 503, .. }) => FaultKind::Busy,
-        // The form of an answer, and not what a proxy says on its way.
+        // An invalid JSON-RPC result; responses of proxies are not counted as wrong.
         RpcErrorKind::Result(_) => FaultKind::Wrong,
         _ => FaultKind::Failed,
     }
 }
 
-/// Whether nobody is there.
+/// Whether the peer is unreachable.
 const fn is_gone(kind: &RpcErrorKind) -> bool {
     matches!(kind, RpcErrorKind::Http(HttpFault::Connect(_) | HttpFault::Broken(_)))
 }

@@ -1,28 +1,28 @@
-//! Watching: names are resolved and peers asked how they are, in the background.
+//! The background task that resolves names and probes peers.
 
-use super::Set;
+use super::PeerSet;
 use std::{
     sync::Weak,
     time::{Duration, Instant},
 };
 
-/// How often it is looked whether a probe is due.
+/// How often the task checks whether a probe is due.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Watches until the set is gone.
-pub(super) async fn watch(set: Weak<Set>) {
+/// Runs until the set is dropped.
+pub(super) async fn watch(set: Weak<PeerSet>) {
     let mut resolve_at = Instant::now();
     while let Some(set) = set.upgrade() {
         let now = Instant::now();
         if resolve_at <= now {
             let of = set.clone();
-            // A panic of a resolver ends its attempt alone.
+            // A panic of the resolver only ends this attempt.
             let _ = tokio::task::spawn_blocking(move || of.resolve()).await;
             resolve_at = now + set.config.resolve;
         }
         let head = (set.head)();
         for peer in &*set.peers.read() {
-            if peer.is_due(now) {
+            if peer.begin_probe_if_due(now) {
                 let peer = peer.clone();
                 tokio::task::spawn_blocking(move || peer.probe(head));
             }

@@ -1,14 +1,14 @@
-//! Peers that are there, gone, slow, behind, and that lie: over HTTP, with proofs of one number for each
+//! Peers that work, are gone, slow, behind, or lie: over HTTP, with proofs of one number for each
 //! of four shards.
 
 use super::{
-    Ask, GatherError, Parts, PeerUrl, ProofPeers, ProofPeersConfig, Resolver, peer::Standing,
-    system_resolver,
+    GatherError, NameResolver, PartRequest, PeerUrl, ProofAssembler, ProofPeers, ProofPeersConfig,
+    peer::ReplicaStanding, system_resolver,
 };
 use crate::RpcResult;
 use alloy_primitives::{Address, B256, Bytes};
 use parking_lot::Mutex;
-use retrie_sources::testkit::{HttpServer, Reply};
+use retrie_sources::testkit::{HttpServer, ScriptedReply};
 use retrie_state::{ProofError, ProofHole};
 use retrie_telemetry::Metrics;
 use serde_json::{Value, json};
@@ -21,17 +21,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a proof holds of each shard. A part has zero where it has a hole.
+/// The true number of each shard. A part has zero in its holes.
 const TRUTH: [u8; 4] = [11, 22, 33, 44];
-/// Long enough for the slowest machine; nothing waits for it to pass.
+/// Long enough for the slowest machine; no test waits for it to pass.
 const PATIENCE: Duration = Duration::from_secs(30);
 const HOLE: &str = "number";
 
 /// A node of shard 0.
-struct OwnPart;
+struct TestProofPart;
 
-impl OwnPart {
-    /// The parts put together with its own.
+impl TestProofPart {
+    /// The parts combined with this node's own.
     fn merged(others: &[Bytes]) -> Result<[u8; 4], ProofError> {
         const ODD: ProofError =
             ProofError::Malformed { what: "its parts belong to different proofs" };
@@ -51,7 +51,7 @@ impl OwnPart {
     }
 }
 
-impl Parts for OwnPart {
+impl ProofAssembler for TestProofPart {
     fn holes(&self, others: &[Bytes]) -> Result<Vec<ProofHole>, ProofError> {
         let holes = (0..).zip(Self::merged(others)?).filter(|(_, number)| *number == 0);
         Ok(holes.map(|(number, _)| ProofHole { what: HOLE, number }).collect())
@@ -73,49 +73,51 @@ impl Parts for OwnPart {
     }
 }
 
-/// What a peer does when it is asked for a part.
+/// How a mock peer responds.
 #[derive(Clone, Copy, PartialEq)]
-enum Mood {
+enum MockBehavior {
     Right,
-    /// After this time.
+    /// After this delay.
     Slow(Duration),
-    /// Another number than the true one.
+    /// A wrong number.
     Lying,
     /// Bytes that are no part.
     Babbling,
-    /// Without the block.
+    /// It lacks the block.
     Behind,
-    /// With holes in its own shard.
+    /// Its part has a hole in its own shard.
     Lacking,
-    /// No answer at all.
+    /// No response at all.
     Gone,
-    /// None to who asks how it is.
+    /// No response to probes.
     Mute,
-    /// Well enough for all but proofs.
+    /// Healthy by its probes, but it fails to prove.
     Failing,
 }
 
-/// A peer of one shard, whose mood may change.
-struct Fake {
+/// A peer of one shard, whose behaviour can change.
+struct MockPeer {
     server: HttpServer,
-    mood: Arc<Mutex<Mood>>,
+    mood: Arc<Mutex<MockBehavior>>,
     head: Arc<AtomicU64>,
 }
 
-impl Fake {
-    fn new(shard: usize, mood: Mood) -> Self {
+impl MockPeer {
+    fn new(shard: usize, mood: MockBehavior) -> Self {
         let (shared, head) = (Arc::new(Mutex::new(mood)), Arc::new(AtomicU64::new(100)));
         let (now, number) = (shared.clone(), head.clone());
         let server = HttpServer::start(move |request| {
             let mood = *now.lock();
-            if mood == Mood::Gone || (mood == Mood::Mute && request.path == "/health") {
-                return Reply::new(200, "gone").cut(0);
+            if mood == MockBehavior::Gone
+                || (mood == MockBehavior::Mute && request.path == "/health")
+            {
+                return ScriptedReply::new(200, "gone").cut(0);
             }
             if request.path == "/health" {
                 let shard = format!("{shard}/4");
                 let head = number.load(Ordering::Relaxed);
                 let health = json!({ "syncing": false, "head": head, "shard": shard });
-                return Reply::new(200, health.to_string());
+                return ScriptedReply::new(200, health.to_string());
             }
             let call: Value = serde_json::from_slice(&request.body).unwrap();
             assert_eq!(call["method"], "state_getProofPart");
@@ -123,22 +125,24 @@ impl Fake {
             let mut part = [TRUTH[0], 0, 0, 0];
             part[shard] = TRUTH[shard];
             match mood {
-                Mood::Slow(time) => std::thread::sleep(time),
-                Mood::Lying => part[shard] ^= 1,
-                Mood::Babbling => part[0] ^= 1,
-                Mood::Lacking => part[shard] = 0,
+                MockBehavior::Slow(time) => std::thread::sleep(time),
+                MockBehavior::Lying => part[shard] ^= 1,
+                MockBehavior::Babbling => part[0] ^= 1,
+                MockBehavior::Lacking => part[shard] = 0,
                 _ => {}
             }
             let answer = match mood {
-                Mood::Behind => {
+                MockBehavior::Behind => {
                     json!({ "error": { "code": -32000, "message": "header not found" } })
                 }
-                Mood::Failing => json!({ "error": { "code": -32603, "message": "out of order" } }),
+                MockBehavior::Failing => {
+                    json!({ "error": { "code": -32603, "message": "out of order" } })
+                }
                 _ => json!({ "result": Bytes::from(part) }),
             };
             let mut answer = answer;
             (answer["jsonrpc"], answer["id"]) = (json!("2.0"), call["id"].clone());
-            Reply::new(200, answer.to_string())
+            ScriptedReply::new(200, answer.to_string())
         });
         Self { server: server.unwrap(), mood: shared, head }
     }
@@ -151,41 +155,42 @@ impl Fake {
         self.server.url().trim_start_matches("http://").parse().unwrap()
     }
 
-    /// How often it was asked for a part.
+    /// Number of part requests to it.
     fn asked(&self) -> usize {
         self.server.requests().iter().filter(|request| request.method == "POST").count()
     }
 
-    fn turns(&self, mood: Mood) {
+    fn turns(&self, mood: MockBehavior) {
         *self.mood.lock() = mood;
     }
 }
 
-/// Two replicas of each of shards 1 to 3, in these moods where they are named by shard and replica.
-fn fleet(moods: &[(usize, usize, Mood)]) -> Vec<[Fake; 2]> {
+/// Two replicas of each of the shards 1 to 3. `moods` lists those that do not work, by shard and
+/// replica.
+fn fleet(moods: &[(usize, usize, MockBehavior)]) -> Vec<[MockPeer; 2]> {
     let mood = |shard, replica| {
         let named = moods.iter().find(|(s, r, _)| (*s, *r) == (shard, replica));
-        named.map_or(Mood::Right, |(.., mood)| *mood)
+        named.map_or(MockBehavior::Right, |(.., mood)| *mood)
     };
-    (1..4).map(|shard| [0, 1].map(|replica| Fake::new(shard, mood(shard, replica)))).collect()
+    (1..4).map(|shard| [0, 1].map(|replica| MockPeer::new(shard, mood(shard, replica)))).collect()
 }
 
-struct Door {
+struct PeersFixture {
     peers: ProofPeers,
     metrics: Metrics,
 }
 
-impl Door {
-    fn new(urls: Vec<PeerUrl>, config: ProofPeersConfig, resolver: Resolver) -> Self {
+impl PeersFixture {
+    fn new(urls: Vec<PeerUrl>, config: ProofPeersConfig, resolver: NameResolver) -> Self {
         let metrics = Metrics::new().unwrap();
         let config = ProofPeersConfig { urls, ..config };
         let peers = ProofPeers::start(config, resolver, metrics.proofs.clone(), || 100);
         Self { peers, metrics }
     }
 
-    /// Of all of a fleet, which it has probed.
-    async fn of(fleet: &[[Fake; 2]], config: ProofPeersConfig) -> Self {
-        let urls: Vec<_> = fleet.iter().flatten().map(Fake::url).collect();
+    /// The set of all peers of a fleet, after all were probed.
+    async fn of(fleet: &[[MockPeer; 2]], config: ProofPeersConfig) -> Self {
+        let urls: Vec<_> = fleet.iter().flatten().map(MockPeer::url).collect();
         let count = urls.len();
         let door = Self::new(urls, config, system_resolver());
         door.until("all are probed", |standings| {
@@ -195,18 +200,22 @@ impl Door {
         door
     }
 
-    fn standings(&self) -> Vec<(Option<String>, Standing)> {
+    fn standings(&self) -> Vec<(Option<String>, ReplicaStanding)> {
         let peers = self.peers.0.set.peers.read();
         peers.iter().map(|peer| (peer.shard(), peer.standing())).collect()
     }
 
-    fn standing_of(&self, fake: &Fake) -> Standing {
+    fn standing_of(&self, fake: &MockPeer) -> ReplicaStanding {
         let name = fake.address().to_string();
         let peers = self.peers.0.set.peers.read();
         peers.iter().find(|peer| peer.name() == name).unwrap().standing()
     }
 
-    async fn until(&self, what: &str, is_so: impl Fn(&[(Option<String>, Standing)]) -> bool) {
+    async fn until(
+        &self,
+        what: &str,
+        is_so: impl Fn(&[(Option<String>, ReplicaStanding)]) -> bool,
+    ) {
         let start = Instant::now();
         while !is_so(&self.standings()) {
             assert!(start.elapsed() < PATIENCE, "{what}: {:?}", self.standings());
@@ -216,8 +225,8 @@ impl Door {
 
     async fn proves(&self) -> Result<Bytes, GatherError> {
         let block = B256::repeat_byte(7);
-        let ask = Ask { address: Address::ZERO, slots: Vec::new(), block };
-        self.peers.gather(ask, Arc::new(OwnPart)).await
+        let ask = PartRequest { address: Address::ZERO, slots: Vec::new(), block };
+        self.peers.gather(ask, Arc::new(TestProofPart)).await
     }
 
     async fn must_prove(&self) {
@@ -232,7 +241,7 @@ impl Door {
     }
 }
 
-/// Without hedges, and so that nothing is probed while a test runs, but at its start.
+/// No hedging, and probes only at the start.
 fn calm() -> ProofPeersConfig {
     ProofPeersConfig {
         hedge: Some(PATIENCE),
@@ -246,7 +255,7 @@ fn calm() -> ProofPeersConfig {
 #[tokio::test]
 async fn one_node_of_each_shard_is_asked_and_the_work_is_spread() {
     let fleet = fleet(&[]);
-    let door = Door::of(&fleet, calm()).await;
+    let door = PeersFixture::of(&fleet, calm()).await;
     for _ in 0..40 {
         door.must_prove().await;
     }
@@ -264,20 +273,20 @@ async fn one_node_of_each_shard_is_asked_and_the_work_is_spread() {
 #[tokio::test]
 async fn who_is_gone_is_not_asked_until_it_is_back() {
     let fleet = fleet(&[]);
-    let door = Door::of(&fleet, calm()).await;
-    fleet[0][0].turns(Mood::Gone);
+    let door = PeersFixture::of(&fleet, calm()).await;
+    fleet[0][0].turns(MockBehavior::Gone);
     for _ in 0..20 {
         door.must_prove().await;
     }
-    // Once perhaps, and then no more.
+    // At most the request that found out.
     assert!(fleet[0][0].asked() <= 1, "{}", fleet[0][0].asked());
-    fleet[0][0].turns(Mood::Right);
+    fleet[0][0].turns(MockBehavior::Right);
     door.until("it is found again", |standings| {
-        standings.iter().all(|(_, standing)| *standing == Standing::Well)
+        standings.iter().all(|(_, standing)| *standing == ReplicaStanding::Healthy)
     })
     .await;
-    // The other one is gone at once, and nobody has noticed.
-    fleet[0][1].turns(Mood::Gone);
+    // The other replica is gone at once, before a probe notices.
+    fleet[0][1].turns(MockBehavior::Gone);
     for _ in 0..5 {
         door.must_prove().await;
     }
@@ -286,37 +295,37 @@ async fn who_is_gone_is_not_asked_until_it_is_back() {
 
 #[tokio::test]
 async fn who_lags_or_cannot_answer_is_not_asked_while_others_can() {
-    let fleet = fleet(&[(2, 0, Mood::Failing)]);
+    let fleet = fleet(&[(2, 0, MockBehavior::Failing)]);
     fleet[0][1].head.store(90, Ordering::Relaxed);
-    let door = Door::of(&fleet, calm()).await;
-    assert_eq!(door.standing_of(&fleet[0][1]), Standing::Doubtful);
+    let door = PeersFixture::of(&fleet, calm()).await;
+    assert_eq!(door.standing_of(&fleet[0][1]), ReplicaStanding::Doubtful);
     for _ in 0..20 {
         door.must_prove().await;
     }
     assert_eq!(fleet[0][1].asked(), 0);
     // It rests after its first failure.
     assert!(fleet[1][0].asked() <= 2, "{}", fleet[1][0].asked());
-    // Better one that lags than none.
-    fleet[0][0].turns(Mood::Gone);
+    // A lagging peer is better than none.
+    fleet[0][0].turns(MockBehavior::Gone);
     door.must_prove().await;
     assert_eq!(fleet[0][1].asked(), 1);
 }
 
-/// As when all have just been started: what each keeps shows in what it gives.
+/// As after a start of all nodes: a peer's shard shows only in its parts.
 #[tokio::test]
 async fn who_has_not_said_what_it_keeps_is_asked_all_the_same() {
-    let all = [1, 2, 3].map(|shard| [0, 1].map(|replica| (shard, replica, Mood::Mute)));
+    let all = [1, 2, 3].map(|shard| [0, 1].map(|replica| (shard, replica, MockBehavior::Mute)));
     let fleet = fleet(all.as_flattened());
-    let urls = fleet.iter().flatten().map(Fake::url).collect();
-    let door = Door::new(urls, calm(), system_resolver());
+    let urls = fleet.iter().flatten().map(MockPeer::url).collect();
+    let door = PeersFixture::new(urls, calm(), system_resolver());
     door.until("all are known", |standings| standings.len() == 6).await;
     for _ in 0..5 {
         door.must_prove().await;
     }
     assert!(door.standings().iter().all(|(shard, _)| shard.is_none()));
     assert_eq!(door.sum("retrie_proof_peer_set_aside_total"), 0);
-    // One says so now.
-    fleet[1][0].turns(Mood::Right);
+    // Now one peer responds to probes.
+    fleet[1][0].turns(MockBehavior::Right);
     door.until("one is probed", |standings| standings.iter().any(|(shard, _)| shard.is_some()))
         .await;
     for _ in 0..5 {
@@ -326,10 +335,10 @@ async fn who_has_not_said_what_it_keeps_is_asked_all_the_same() {
 
 #[tokio::test]
 async fn a_second_replica_is_asked_when_one_is_slow() {
-    let slow = Mood::Slow(Duration::from_secs(2));
+    let slow = MockBehavior::Slow(Duration::from_secs(2));
     let fleet = fleet(&[(1, 0, slow)]);
     let hedge = Some(Duration::from_millis(20));
-    let door = Door::of(&fleet, ProofPeersConfig { hedge, ..calm() }).await;
+    let door = PeersFixture::of(&fleet, ProofPeersConfig { hedge, ..calm() }).await;
     let start = Instant::now();
     for _ in 0..6 {
         door.must_prove().await;
@@ -343,18 +352,18 @@ async fn a_second_replica_is_asked_when_one_is_slow() {
 
 #[tokio::test]
 async fn who_lies_costs_time_and_is_set_aside() {
-    for mood in [Mood::Lying, Mood::Babbling] {
+    for mood in [MockBehavior::Lying, MockBehavior::Babbling] {
         let fleet = fleet(&[(1, 0, mood), (2, 1, mood), (3, 0, mood)]);
-        let door = Door::of(&fleet, calm()).await;
+        let door = PeersFixture::of(&fleet, calm()).await;
         for _ in 0..30 {
             door.must_prove().await;
         }
         for liar in [&fleet[0][0], &fleet[1][1], &fleet[2][0]] {
             assert_eq!(liar.asked(), 1);
-            assert_eq!(door.standing_of(liar), Standing::SetAside);
+            assert_eq!(door.standing_of(liar), ReplicaStanding::SetAside);
         }
         for honest in [&fleet[0][1], &fleet[1][0], &fleet[2][1]] {
-            assert_eq!(door.standing_of(honest), Standing::Well);
+            assert_eq!(door.standing_of(honest), ReplicaStanding::Healthy);
         }
         assert_eq!(door.sum("retrie_proof_peer_set_aside_total"), 3);
         assert_eq!(door.sum("retrie_proof_peer_healthy"), 3);
@@ -363,37 +372,38 @@ async fn who_lies_costs_time_and_is_set_aside() {
 
 #[tokio::test]
 async fn who_was_set_aside_gets_another_chance_and_then_waits_longer() {
-    let fleet = fleet(&[(1, 0, Mood::Lying), (1, 1, Mood::Slow(Duration::from_millis(1)))]);
+    let fleet =
+        fleet(&[(1, 0, MockBehavior::Lying), (1, 1, MockBehavior::Slow(Duration::from_millis(1)))]);
     let set_aside = Duration::from_millis(100);
-    let door = Door::of(&fleet, ProofPeersConfig { set_aside, ..calm() }).await;
+    let door = PeersFixture::of(&fleet, ProofPeersConfig { set_aside, ..calm() }).await;
     let liar = &fleet[0][0];
     let start = Instant::now();
     while liar.asked() < 3 {
         assert!(start.elapsed() < PATIENCE);
         door.must_prove().await;
     }
-    // Aside for 100 ms, then for 200.
+    // Set aside for 100 ms, then for 200 ms.
     assert!(start.elapsed() >= Duration::from_millis(300), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
 async fn who_is_behind_is_asked_again_and_not_blamed() {
-    let fleet = fleet(&[(1, 0, Mood::Behind), (1, 1, Mood::Behind)]);
-    let door = Door::of(&fleet, calm()).await;
+    let fleet = fleet(&[(1, 0, MockBehavior::Behind), (1, 1, MockBehavior::Behind)]);
+    let door = PeersFixture::of(&fleet, calm()).await;
     let catches_up = async {
         tokio::time::sleep(Duration::from_millis(120)).await;
-        fleet[0][1].turns(Mood::Right);
+        fleet[0][1].turns(MockBehavior::Right);
     };
     tokio::join!(door.must_prove(), catches_up);
     assert!(fleet[0][0].asked() > 1);
-    assert!(door.standings().iter().all(|(_, standing)| *standing == Standing::Well));
+    assert!(door.standings().iter().all(|(_, standing)| *standing == ReplicaStanding::Healthy));
     assert_eq!(door.sum("retrie_proof_peer_set_aside_total"), 0);
 }
 
 #[tokio::test]
 async fn a_replica_with_holes_is_passed_over() {
-    let fleet = fleet(&[(3, 0, Mood::Lacking)]);
-    let door = Door::of(&fleet, calm()).await;
+    let fleet = fleet(&[(3, 0, MockBehavior::Lacking)]);
+    let door = PeersFixture::of(&fleet, calm()).await;
     for _ in 0..10 {
         door.must_prove().await;
     }
@@ -405,10 +415,10 @@ async fn a_replica_with_holes_is_passed_over() {
 async fn a_name_stands_for_all_its_addresses_and_follows_them() {
     let fleet = fleet(&[]);
     let addresses = Arc::new(Mutex::new(Vec::new()));
-    let all: Vec<_> = fleet.iter().flatten().map(Fake::address).collect();
+    let all: Vec<_> = fleet.iter().flatten().map(MockPeer::address).collect();
     *addresses.lock() = all[..4].to_vec();
     let known = addresses.clone();
-    let resolver: Resolver = Arc::new(move |host, port| {
+    let resolver: NameResolver = Arc::new(move |host, port| {
         assert_eq!((host, port), ("proofs.svc", 8545));
         Ok(known.lock().clone())
     });
@@ -416,14 +426,14 @@ async fn a_name_stands_for_all_its_addresses_and_follows_them() {
     let timeout = Duration::from_millis(200);
     let config = ProofPeersConfig { resolve, timeout, ..calm() };
     let url = "http://proofs.svc:8545".parse().unwrap();
-    let door = Door::new(vec![url], config, resolver);
+    let door = PeersFixture::new(vec![url], config, resolver);
     let probed = |count| {
-        move |standings: &[(Option<String>, Standing)]| {
+        move |standings: &[(Option<String>, ReplicaStanding)]| {
             standings.len() == count && standings.iter().all(|(shard, _)| shard.is_some())
         }
     };
     door.until("four addresses", probed(4)).await;
-    // Nobody has shard 3 yet.
+    // No peer has shard 3 yet.
     let error = door.proves().await.unwrap_err().to_string();
     assert!(error.contains("no peer keeps") && error.contains("number 3"), "{error}");
     *addresses.lock() = all[2..].to_vec();
@@ -435,7 +445,7 @@ async fn a_name_stands_for_all_its_addresses_and_follows_them() {
     door.until("six addresses", probed(6)).await;
     door.must_prove().await;
     assert_eq!(door.sum("retrie_proof_not_gathered_total"), 2);
-    // An empty answer of the name server takes nobody away.
+    // An empty response of the name server removes no peer.
     addresses.lock().clear();
     tokio::time::sleep(Duration::from_millis(100)).await;
     door.must_prove().await;
@@ -445,8 +455,8 @@ async fn a_name_stands_for_all_its_addresses_and_follows_them() {
 async fn a_shard_without_any_node_is_named() {
     let fleet = fleet(&[]);
     let timeout = Duration::from_millis(400);
-    let door = Door::of(&fleet, ProofPeersConfig { timeout, ..calm() }).await;
-    fleet[1].iter().for_each(|fake| fake.turns(Mood::Gone));
+    let door = PeersFixture::of(&fleet, ProofPeersConfig { timeout, ..calm() }).await;
+    fleet[1].iter().for_each(|fake| fake.turns(MockBehavior::Gone));
     let start = Instant::now();
     let error = door.proves().await.unwrap_err().to_string();
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
@@ -459,10 +469,10 @@ async fn a_shard_without_any_node_is_named() {
 
 #[tokio::test]
 async fn what_is_slow_everywhere_ends_in_time() {
-    let slow = Mood::Slow(Duration::from_millis(1500));
+    let slow = MockBehavior::Slow(Duration::from_millis(1500));
     let fleet = fleet(&[(1, 0, slow), (1, 1, slow)]);
     let timeout = Duration::from_millis(300);
-    let door = Door::of(&fleet, ProofPeersConfig { timeout, ..calm() }).await;
+    let door = PeersFixture::of(&fleet, ProofPeersConfig { timeout, ..calm() }).await;
     let start = Instant::now();
     let error = door.proves().await.unwrap_err().to_string();
     assert!(start.elapsed() < Duration::from_millis(1400), "{:?}", start.elapsed());

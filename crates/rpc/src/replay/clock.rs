@@ -1,29 +1,29 @@
-//! How long a request may execute.
+//! Time limits of replays and traces.
 
 use std::time::{Duration, Instant};
 
-/// However long a caller wants to wait, a request executes no longer.
+/// Upper bound for a request, whatever timeout its client sets.
 const LONGEST: Duration = Duration::from_secs(5 * 60);
 
-/// Bounds the executions of one request: each by itself, and all of them together.
+/// Bounds the executions of one request: each execution, and all of them together.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
+pub(crate) struct ExecutionClock {
     each: Duration,
     end: Instant,
 }
 
-impl Clock {
-    /// Each execution may take so long.
+impl ExecutionClock {
+    /// With this limit for each execution.
     pub(crate) fn new(each: Duration) -> Self {
         Self { each: each.min(LONGEST), end: Instant::now() + LONGEST }
     }
 
-    /// How long each execution may take.
+    /// The limit for each execution.
     pub(crate) const fn each(&self) -> Duration {
         self.each
     }
 
-    /// When an execution that starts now has to end.
+    /// The deadline of an execution that starts now.
     pub(crate) fn deadline(&self) -> Instant {
         self.end.min(Instant::now() + self.each)
     }

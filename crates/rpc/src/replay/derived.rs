@@ -1,20 +1,20 @@
-//! What belongs to a block and is stored nowhere: the block is executed again for it.
+//! Data of blocks that the database does not store: computed by executing the block again.
 
 use super::StoredOutcome;
-use crate::{RpcContext, RpcError, RpcResult, words::block_failure};
+use crate::{RpcContext, RpcError, RpcResult, geth_errors::block_failure};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::B256;
 use retrie_chainspec::primitives::RecoveredBlock;
-use retrie_engine::View;
+use retrie_engine::LiveView;
 use retrie_execution::{BlockAccessList, execute_block, execute_block_with_observer};
-use retrie_state::{At, Proposal};
+use retrie_state::{Proposal, StateId};
 use std::sync::Arc;
 
-/// The block access list (EIP-7928), which blocks do not carry: the block is executed again. `None`
-/// before Amsterdam.
+/// The block access list (EIP-7928). Blocks carry only its hash, so the block is executed again.
+/// `None` before Amsterdam.
 pub(crate) fn access_list(
     rpc: &RpcContext,
-    view: &View,
+    view: &LiveView,
     block: &RecoveredBlock,
 ) -> RpcResult<Option<BlockAccessList>> {
     if block.header().block_access_list_hash.is_none() || block.number == 0 {
@@ -31,13 +31,12 @@ pub(crate) fn access_list(
     Ok(outcome.access_list)
 }
 
-/// The state roots after each transaction, which receipts before Byzantium hold in place of a
-/// status. They are stored nowhere: the block is executed again, with one throw-away proposal per
-/// transaction. `None` from Byzantium on, where the backend has other roots than Ethereum's, and
-/// where the state below the block is no longer kept.
+/// The state roots after each transaction, which receipts before Byzantium have in place of a
+/// status. The block is executed again, with one dropped proposal per transaction. `None` from
+/// Byzantium on, for backends with other roots than Ethereum's, and if the parent's state is gone.
 pub(crate) fn intermediate_roots(
     rpc: &RpcContext,
-    view: &View,
+    view: &LiveView,
     block: &RecoveredBlock,
 ) -> RpcResult<Option<Arc<[B256]>>> {
     let header = block.sealed_header();
@@ -52,7 +51,7 @@ pub(crate) fn intermediate_roots(
         return Ok(Some(roots));
     }
     let parent = header.parent_hash;
-    if store.begin(At::Block(parent)).is_err() {
+    if store.begin(StateId::Block(parent)).is_err() {
         return Ok(None);
     }
     let state = view.state_before(block)?;
@@ -61,7 +60,7 @@ pub(crate) fn intermediate_roots(
     let mut roots = Vec::new();
     let spec = spec.for_header(header.header());
     let executed = execute_block_with_observer(&spec, block, state.input(), &mut |_, delta| {
-        let at = last.as_ref().map_or(At::Block(parent), At::Proposal);
+        let at = last.as_ref().map_or(StateId::Block(parent), StateId::Proposal);
         let delta = match &patch {
             Some(patch) if last.is_none() => patch.then(&delta),
             _ => delta,

@@ -1,22 +1,22 @@
-//! Past blocks, executed again.
+//! Executes past blocks again.
 
 mod clock;
 mod derived;
 mod recording;
 mod stored;
 
-pub(crate) use clock::Clock;
+pub(crate) use clock::ExecutionClock;
 pub(crate) use derived::{access_list, intermediate_roots};
-pub(crate) use recording::{Recorder, Recording};
+pub(crate) use recording::{TraceBudget, TraceRecorder};
 pub(crate) use stored::StoredOutcome;
 
 use crate::{
     RpcContext, RpcError, RpcResult,
-    words::{TransactFailure, block_failure},
+    geth_errors::{TransactFailure, block_failure},
 };
 use retrie_chainspec::{ChainSpec, primitives::RecoveredBlock};
-use retrie_engine::{StateAfter, View};
-use retrie_execution::{BlockContext, Simulation};
+use retrie_engine::{LiveView, PostState};
+use retrie_execution::{EvmSimulation, InspectorContext};
 use revm::{
     context::{
         TxEnv,
@@ -25,44 +25,43 @@ use revm::{
     inspector::{Inspector, NoOpInspector},
 };
 
-/// Which transactions of a block are looked at.
+/// Which transactions of a block are inspected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
+pub(crate) enum ReplayScope {
     /// All of them.
     All,
-    /// The one of this index. Those before it are executed, those after it are not.
+    /// The transaction at this index. Those before it are executed, those after it are not.
     Only(usize),
 }
 
-/// A transaction that was executed again; its changes are not yet part of the state.
-pub(crate) struct Replayed<'r, 'a, I> {
+/// A transaction that was executed again; its changes are not committed yet.
+pub(crate) struct ReplayedTransaction<'r, 'a, I> {
     /// Index in its block.
     pub(crate) index: usize,
-    /// What the EVM was given.
+    /// The transaction as the EVM executed it.
     pub(crate) tx: TxEnv,
-    /// Who looked on.
+    /// The inspector of the execution.
     pub(crate) inspector: I,
-    /// What came out.
+    /// The outcome of the execution.
     pub(crate) outcome: &'r ResultAndState<HaltReason>,
-    /// Logs of the block before it.
+    /// Number of logs of the block before the transaction.
     pub(crate) logs_before: usize,
-    /// The state before it.
-    pub(crate) simulation: &'r mut Simulation<'a>,
+    /// The state before the transaction.
+    pub(crate) simulation: &'r mut EvmSimulation<'a>,
 }
 
-/// Replays transactions of `block`, each before the eyes of an inspector of its own, and gives what
-/// `show` makes of them.
+/// Replays transactions of `block`, each with its own inspector, and returns the results of `show`.
 pub(crate) fn replay<I, T>(
     rpc: &RpcContext,
-    view: &View,
+    view: &LiveView,
     block: &RecoveredBlock,
-    which: Which,
-    clock: Clock,
+    which: ReplayScope,
+    clock: ExecutionClock,
     mut inspector: impl FnMut() -> RpcResult<I>,
-    mut show: impl FnMut(Replayed<'_, '_, I>) -> RpcResult<T>,
+    mut show: impl FnMut(ReplayedTransaction<'_, '_, I>) -> RpcResult<T>,
 ) -> RpcResult<Vec<T>>
 where
-    I: Recorder + for<'a> Inspector<BlockContext<'a>>,
+    I: TraceRecorder + for<'a> Inspector<InspectorContext<'a>>,
 {
     if block.number == 0 {
         return Err(RpcError::Rejected("genesis is not traceable".into()));
@@ -70,13 +69,13 @@ where
     let state = view.state_before(block)?;
     let spec = rpc.live.spec().for_header(block.header());
     let (first, end) = match which {
-        Which::All => (0, block.body().transactions.len()),
-        Which::Only(index) => (index, index + 1),
+        ReplayScope::All => (0, block.body().transactions.len()),
+        ReplayScope::Only(index) => (index, index + 1),
     };
     let mut stored = StoredOutcome::of(view, block)?;
     let (mut simulation, mut logs_before) =
         before(&spec, block, first, &state, clock, &mut stored)?;
-    let mut recording = Recording::new(rpc.limits.max_response_size);
+    let mut recording = TraceBudget::new(rpc.limits.max_response_size);
     let mut shown = Vec::with_capacity(end - first);
     for index in first..end {
         let mut inspector = inspector()?;
@@ -86,7 +85,7 @@ where
         let (tx, outcome) = replayed.map_err(|error| failure(block, index, error, clock))?;
         stored.check(index, &outcome.result)?;
         let simulated = &mut simulation;
-        shown.push(show(Replayed {
+        shown.push(show(ReplayedTransaction {
             index,
             tx,
             inspector,
@@ -103,31 +102,33 @@ where
     Ok(shown)
 }
 
-/// The state before transaction `index` of `block`, in the block's environment, for calls: `state`
-/// is that of the parent.
+/// The state before transaction `index` of `block`, in the block's environment. `state` is that of
+/// the parent.
 pub(crate) fn state_before<'a>(
     rpc: &RpcContext,
     spec: &'a ChainSpec,
     block: &RecoveredBlock,
     index: usize,
-    state: &'a StateAfter,
-) -> RpcResult<Simulation<'a>> {
-    let clock = Clock::new(rpc.limits.evm_timeout);
+    state: &'a PostState,
+) -> RpcResult<EvmSimulation<'a>> {
+    let clock = ExecutionClock::new(rpc.limits.evm_timeout);
     let mut stored = StoredOutcome::of(state.view(), block)?;
     before(spec, block, index, state, clock, &mut stored).map(|(simulation, _)| simulation)
 }
 
-/// The same, and the number of logs before. What the transactions come to must be as `stored`.
+/// As [`state_before`], and the number of logs before the transaction. Checks the outcomes against
+/// `stored`.
 fn before<'a>(
     spec: &'a ChainSpec,
     block: &RecoveredBlock,
     index: usize,
-    state: &'a StateAfter,
-    clock: Clock,
+    state: &'a PostState,
+    clock: ExecutionClock,
     stored: &mut StoredOutcome<'_>,
-) -> RpcResult<(Simulation<'a>, usize)> {
+) -> RpcResult<(EvmSimulation<'a>, usize)> {
     let mut logs = 0;
-    let mut simulation = Simulation::of_block(spec, block, state.input()).map_err(block_failure)?;
+    let mut simulation =
+        EvmSimulation::of_block(spec, block, state.input()).map_err(block_failure)?;
     for index in 0..index {
         simulation.set_deadline(clock.deadline());
         let (_, outcome) = simulation
@@ -149,7 +150,7 @@ fn failure(
     block: &RecoveredBlock,
     index: usize,
     error: retrie_execution::TransactError,
-    clock: Clock,
+    clock: ExecutionClock,
 ) -> RpcError {
     match error {
         retrie_execution::TransactError::TimedOut => {

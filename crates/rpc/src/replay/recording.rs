@@ -1,12 +1,12 @@
-//! How much the traces of one request may hold.
+//! Bounds the size of the traces of one request.
 //!
-//! Loops of cheap instructions make traces of many gigabytes within a few seconds. So what an
-//! inspector records is counted as it goes, and an execution ends when that is more than an answer
-//! may have.
+//! Loops of cheap instructions can make traces of many gigabytes within seconds. So the bytes that
+//! an inspector records are counted during the execution, and the execution ends when they exceed
+//! the limit of a response.
 
 use crate::{RpcError, RpcResult};
 use alloy_primitives::{Address, Log, U256};
-use retrie_execution::BlockContext;
+use retrie_execution::InspectorContext;
 use revm::{
     bytecode::opcode::SELFDESTRUCT,
     context_interface::{ContextTr, context::ContextError},
@@ -20,37 +20,37 @@ use revm::{
 };
 use revm_inspectors::tracing::TracingInspector;
 
-/// Bytes of a step without stack and memory; of a call; of a log without its data.
+/// Approximate bytes of a step without stack and memory, of a call, and of a log without its data.
 const STEP: usize = 128;
 const CALL: usize = 512;
 const LOG: usize = 128;
 
-/// What an inspector records of each step, if it does.
+/// What an inspector records of each step.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Steps {
-    /// So many of them are recorded.
+pub(crate) struct RecordedSteps {
+    /// Number of steps that it still records.
     most: u64,
     has_stack: bool,
     has_memory: bool,
 }
 
-/// An inspector that can tell what it records.
-pub(crate) trait Recorder {
-    /// What it records of each step, if it does not count that itself.
-    fn steps(&self) -> Steps {
-        Steps::default()
+/// An inspector whose recorded bytes can be counted.
+pub(crate) trait TraceRecorder {
+    /// What it records of each step, unless it counts its bytes itself.
+    fn steps(&self) -> RecordedSteps {
+        RecordedSteps::default()
     }
 
-    /// Bytes that it has recorded so far, if it counts them itself.
+    /// Bytes recorded so far, if it counts them itself.
     fn recorded(&self) -> usize {
         0
     }
 }
 
-impl Recorder for TracingInspector {
-    fn steps(&self) -> Steps {
+impl TraceRecorder for TracingInspector {
+    fn steps(&self) -> RecordedSteps {
         let config = self.config();
-        Steps {
+        RecordedSteps {
             most: match config.step_limit {
                 _ if !config.record_steps => 0,
                 Some(limit) => limit.get(),
@@ -63,28 +63,37 @@ impl Recorder for TracingInspector {
     }
 }
 
-/// Bytes that the traces of one request may still come to.
+/// Bytes that the traces of one request may still record.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Recording {
+pub(crate) struct TraceBudget {
     limit: usize,
     recorded: usize,
 }
 
-impl Recording {
+impl TraceBudget {
     /// At most `limit` bytes.
     pub(crate) const fn new(limit: usize) -> Self {
         Self { limit, recorded: 0 }
     }
 
-    /// The same inspector; the execution fails when it records too much.
-    pub(crate) fn watch<'r, I: Recorder>(&'r mut self, inspector: &'r mut I) -> Watched<'r, I> {
-        Watched { steps: inspector.steps(), inspector, recording: self, counted: 0, own_heir: None }
+    /// Wraps an inspector so that the execution fails when it records too much.
+    pub(crate) fn watch<'r, I: TraceRecorder>(
+        &'r mut self,
+        inspector: &'r mut I,
+    ) -> LimitedInspector<'r, I> {
+        LimitedInspector {
+            steps: inspector.steps(),
+            inspector,
+            recording: self,
+            counted: 0,
+            own_heir: None,
+        }
     }
 
     /// Fails if too much was recorded.
     ///
     /// # Errors
-    /// As for answers that turn out too large.
+    /// The error of a response that is too large.
     pub(crate) fn check(&self) -> RpcResult<()> {
         if !self.is_exceeded() {
             return Ok(());
@@ -108,18 +117,18 @@ impl Recording {
     }
 }
 
-/// An inspector that may only record so much.
-pub(crate) struct Watched<'r, I> {
+/// An inspector with a limit on what it records.
+pub(crate) struct LimitedInspector<'r, I> {
     inspector: &'r mut I,
-    recording: &'r mut Recording,
-    steps: Steps,
-    /// Of what the inspector counts itself, so many bytes are part of the recording.
+    recording: &'r mut TraceBudget,
+    steps: RecordedSteps,
+    /// Of the bytes that the inspector counts itself, those already added to the total.
     counted: usize,
-    /// A contract that is about to destroy itself for its own benefit, and its balance.
+    /// A contract that executes SELFDESTRUCT with itself as beneficiary, and its balance.
     own_heir: Option<(Address, U256)>,
 }
 
-impl<I: Recorder> Watched<'_, I> {
+impl<I: TraceRecorder> LimitedInspector<'_, I> {
     fn count_step(&mut self, interp: &Interpreter) {
         let recorded = self.inspector.recorded();
         self.recording.add(recorded.saturating_sub(self.counted));
@@ -138,10 +147,10 @@ impl<I: Recorder> Watched<'_, I> {
         self.recording.add(bytes);
     }
 
-    /// Of a contract that destroys itself for its own benefit the journal says nothing where the
-    /// contract stays (EIP-6780), and no balance where that stays (EIP-8246): the library does not tell
-    /// the inspector, or not all. geth tells always.
-    fn note_own_heir(&mut self, interp: &Interpreter, context: &BlockContext<'_>) {
+    /// Remembers a SELFDESTRUCT whose beneficiary is the contract itself. revm's journal has no
+    /// entry for it if the contract stays (EIP-6780), and no balance if that stays (EIP-8246), so
+    /// revm does not report it to the inspector, or only in part. geth always reports it.
+    fn note_own_heir(&mut self, interp: &Interpreter, context: &InspectorContext<'_>) {
         self.own_heir = None;
         if interp.bytecode.opcode() != SELFDESTRUCT {
             return;
@@ -154,28 +163,28 @@ impl<I: Recorder> Watched<'_, I> {
     }
 }
 
-impl<'a, I> Inspector<BlockContext<'a>> for Watched<'_, I>
+impl<'a, I> Inspector<InspectorContext<'a>> for LimitedInspector<'_, I>
 where
-    I: Recorder + Inspector<BlockContext<'a>>,
+    I: TraceRecorder + Inspector<InspectorContext<'a>>,
 {
-    fn initialize_interp(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
+    fn initialize_interp(&mut self, interp: &mut Interpreter, context: &mut InspectorContext<'a>) {
         self.inspector.initialize_interp(interp, context);
     }
 
-    fn step(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
+    fn step(&mut self, interp: &mut Interpreter, context: &mut InspectorContext<'a>) {
         self.count_step(interp);
         if !self.recording.is_exceeded() {
             self.note_own_heir(interp, context);
             return self.inspector.step(interp, context);
         }
         *context.error() = Err(ContextError::Custom("the trace is too large".into()));
-        // In place of a call or return that may be due.
+        // Replaces a pending call or return.
         interp.bytecode.action().take();
         interp.bytecode.reset_action();
         interp.halt_fatal();
     }
 
-    fn step_end(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
+    fn step_end(&mut self, interp: &mut Interpreter, context: &mut InspectorContext<'a>) {
         self.inspector.step_end(interp, context);
         if let Some((contract, balance)) = self.own_heir.take()
             && interp.bytecode.instruction_result() == Some(InstructionResult::SelfDestruct)
@@ -184,19 +193,19 @@ where
         }
     }
 
-    fn log(&mut self, context: &mut BlockContext<'a>, log: Log) {
+    fn log(&mut self, context: &mut InspectorContext<'a>, log: Log) {
         self.recording.add(LOG + log.data.data.len());
         self.inspector.log(context, log);
     }
 
-    fn log_full(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>, log: Log) {
+    fn log_full(&mut self, interp: &mut Interpreter, context: &mut InspectorContext<'a>, log: Log) {
         self.recording.add(LOG + log.data.data.len());
         self.inspector.log_full(interp, context, log);
     }
 
     fn call(
         &mut self,
-        context: &mut BlockContext<'a>,
+        context: &mut InspectorContext<'a>,
         inputs: &mut CallInputs,
     ) -> Option<CallOutcome> {
         self.recording.add(CALL + inputs.input.len());
@@ -205,7 +214,7 @@ where
 
     fn call_end(
         &mut self,
-        context: &mut BlockContext<'a>,
+        context: &mut InspectorContext<'a>,
         inputs: &CallInputs,
         outcome: &mut CallOutcome,
     ) {
@@ -215,7 +224,7 @@ where
 
     fn create(
         &mut self,
-        context: &mut BlockContext<'a>,
+        context: &mut InspectorContext<'a>,
         inputs: &mut CreateInputs,
     ) -> Option<CreateOutcome> {
         self.recording.add(CALL + inputs.init_code().len());
@@ -224,7 +233,7 @@ where
 
     fn create_end(
         &mut self,
-        context: &mut BlockContext<'a>,
+        context: &mut InspectorContext<'a>,
         inputs: &CreateInputs,
         outcome: &mut CreateOutcome,
     ) {
@@ -233,7 +242,7 @@ where
     }
 
     fn selfdestruct(&mut self, contract: Address, target: Address, value: U256) {
-        // Of the others `step_end` has told.
+        // `step_end` has reported a contract that is its own beneficiary.
         if contract != target {
             self.inspector.selfdestruct(contract, target, value);
         }
@@ -241,7 +250,7 @@ where
 
     fn frame_start(
         &mut self,
-        context: &mut BlockContext<'a>,
+        context: &mut InspectorContext<'a>,
         frame_input: &mut FrameInput,
     ) -> Option<FrameResult> {
         self.inspector.frame_start(context, frame_input)
@@ -249,7 +258,7 @@ where
 
     fn frame_end(
         &mut self,
-        context: &mut BlockContext<'a>,
+        context: &mut InspectorContext<'a>,
         frame_input: &FrameInput,
         frame_result: &mut FrameResult,
     ) {

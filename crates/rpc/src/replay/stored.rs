@@ -1,31 +1,31 @@
-//! What is stored of a block's outcome, held against what executing the block again gives.
+//! Compares a replay with the stored outcome of the block.
 //!
-//! An answer made by executing again is right only if it is the execution that happened. Where the state
-//! below a block is not the one that the block was executed on, or rules have changed, gas, status and
-//! logs show it, and the request is refused.
+//! A response from a replay is right only if the replay repeats the original execution. If the
+//! parent's state or the rules differ from those of the original execution, gas, status and logs
+//! differ, and the request fails.
 
 use crate::{RpcResult, error::ReplayMismatch};
 use alloy_primitives::{Bloom, Log, logs_bloom};
 use retrie_chainspec::primitives::{Receipt, RecoveredBlock};
-use retrie_engine::View;
+use retrie_engine::LiveView;
 use retrie_execution::ExecutionOutcome;
 use revm::context::result::{ExecutionResult, HaltReason};
 use std::{fmt::Display, sync::Arc};
 
-/// What is stored of a block's outcome.
+/// The stored outcome of a block.
 pub(crate) struct StoredOutcome<'a> {
     block: &'a RecoveredBlock,
-    /// Whether it is a block of this node: others are executed as they come.
+    /// Whether this node has the block; other blocks are executed without comparison.
     is_known: bool,
-    /// `None` if they are not kept, or the block is none of this node's.
+    /// `None` if the receipts are not kept, or this node does not have the block.
     receipts: Option<Arc<Vec<Receipt>>>,
-    /// Of the transactions that were executed so far: their number, gas and bloom.
+    /// Number, gas and bloom of the transactions executed so far.
     executed: (usize, u64, Bloom),
 }
 
 impl<'a> StoredOutcome<'a> {
-    /// That of `block`.
-    pub(crate) fn of(view: &View, block: &'a RecoveredBlock) -> RpcResult<Self> {
+    /// The stored outcome of `block`.
+    pub(crate) fn of(view: &LiveView, block: &'a RecoveredBlock) -> RpcResult<Self> {
         let hash = block.hash();
         Ok(Self {
             block,
@@ -35,10 +35,10 @@ impl<'a> StoredOutcome<'a> {
         })
     }
 
-    /// Holds the outcome of transaction `index` against its receipt.
+    /// Compares transaction `index` with its receipt.
     ///
     /// # Errors
-    /// [`ReplayMismatch`]; so for all that follow.
+    /// [`ReplayMismatch`], as for the methods below.
     pub(crate) fn check(
         &mut self,
         index: usize,
@@ -54,8 +54,8 @@ impl<'a> StoredOutcome<'a> {
         self.check_receipt(index, gas, result.is_success(), logs)
     }
 
-    /// Once all transactions were checked: of blocks whose receipts are not kept the header says what
-    /// they came to together.
+    /// Compares all transactions with the header, if the receipts are not kept. Call it after the
+    /// last transaction.
     pub(crate) fn check_sum(&self) -> RpcResult<()> {
         let (count, gas, bloom) = self.executed;
         if self.receipts.is_some() || count != self.block.body().transactions.len() {
@@ -64,7 +64,7 @@ impl<'a> StoredOutcome<'a> {
         self.check_header(gas, bloom)
     }
 
-    /// Holds the outcome of the whole block against what is stored.
+    /// Compares the outcome of the whole block.
     pub(crate) fn check_block(&self, outcome: &ExecutionOutcome) -> RpcResult<()> {
         if self.receipts.is_none() {
             let last = outcome.receipts.last();
@@ -95,10 +95,10 @@ impl<'a> StoredOutcome<'a> {
         if logs == receipt.logs {
             return Ok(());
         }
-        // The blooms are there to name the difference.
+        // The blooms are compared first because their mismatch makes a short error text.
         self.compare(|| of_it("logs bloom"), logs_bloom(logs), logs_bloom(&receipt.logs))?;
         self.compare(|| of_it("number of logs"), logs.len(), receipt.logs.len())?;
-        self.compare(|| format!("the logs of transaction {index} are"), "others", "a list of them")
+        self.compare(|| format!("transaction {index} has"), "different logs", "another list")
     }
 
     fn check_header(&self, gas: u64, bloom: Bloom) -> RpcResult<()> {
@@ -106,14 +106,14 @@ impl<'a> StoredOutcome<'a> {
             return Ok(());
         }
         let header = self.block.header();
-        // From Amsterdam on the header counts another gas than receipts (EIP-7778).
+        // From Amsterdam on the header's gas differs from the sum of the receipts (EIP-7778).
         if header.block_access_list_hash.is_none() {
             self.compare(|| "the gas used is".into(), gas, header.gas_used)?;
         }
         self.compare(|| "the logs bloom is".into(), bloom, header.logs_bloom)
     }
 
-    /// Holds something else that was derived against what the header commits to.
+    /// Compares a derived value with the header's commitment.
     pub(crate) fn compare<T: PartialEq + Display>(
         &self,
         what: impl FnOnce() -> String,

@@ -1,17 +1,17 @@
-//! Who may ask: names under which the server answers, and pages that may connect.
+//! Access checks: allowed names in the header `Host`, and origins of web pages.
 
 use super::ServerError;
 use http::{HeaderMap, HeaderValue, Method, Uri, header};
 use std::net::IpAddr;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-/// The names in the header `Host` under which a server answers. A page that has its own name point
-/// to 127.0.0.1 (DNS rebinding) is refused by them.
+/// The allowed names in the header `Host`. They stop a page whose own name points to 127.0.0.1 (DNS
+/// rebinding).
 #[derive(Clone, Debug)]
-pub(super) struct Hosts(Option<Vec<String>>);
+pub(super) struct AllowedHosts(Option<Vec<String>>);
 
-impl Hosts {
-    /// These names; all if `*` is among them.
+impl AllowedHosts {
+    /// Allows these names; all names if `*` is among them.
     pub(super) fn new(names: &[String]) -> Self {
         let any = names.iter().any(|name| name.trim() == "*");
         Self((!any).then(|| names.iter().map(|name| name.trim().to_lowercase()).collect()))
@@ -21,7 +21,7 @@ impl Hosts {
         Self(None)
     }
 
-    /// Addresses are answered, as is a request without a name.
+    /// Also allows IP addresses, and requests without a name.
     pub(super) fn allow(&self, headers: &HeaderMap) -> bool {
         let Some(names) = &self.0 else { return true };
         let Some(host) = headers.get(header::HOST) else { return true };
@@ -35,7 +35,7 @@ impl Hosts {
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
-            // Not within an IPv6 address.
+            // A colon within an IPv6 address does not start a port.
             if name.contains(':') && !name.ends_with(']') { host } else { name }
         }
         _ => host,
@@ -44,10 +44,10 @@ fn without_port(host: &str) -> &str {
 
 /// The origins whose pages may open WebSockets.
 #[derive(Clone, Debug)]
-pub(super) struct Origins(Option<Vec<String>>);
+pub(super) struct AllowedOrigins(Option<Vec<String>>);
 
-impl Origins {
-    /// These; pages of this machine if there are none, all if `*` is among them.
+impl AllowedOrigins {
+    /// Allows these origins; without any, pages of localhost; all origins if `*` is among them.
     pub(super) fn new(origins: &[String]) -> Self {
         let any = origins.iter().any(|origin| origin.trim() == "*");
         Self((!any).then(|| origins.iter().map(|origin| origin.trim().to_lowercase()).collect()))
@@ -57,7 +57,7 @@ impl Origins {
         Self(None)
     }
 
-    /// What is no browser sends no origin.
+    /// Also allows requests without an origin: only browsers send one.
     pub(super) fn allow(&self, headers: &HeaderMap) -> bool {
         let (Some(allowed), Some(origin)) = (&self.0, headers.get(header::ORIGIN)) else {
             return true;
@@ -73,7 +73,7 @@ impl Origins {
     }
 }
 
-/// What lets pages of these origins read answers; `None` without any.
+/// The CORS layer that lets pages of these origins read responses; `None` without origins.
 pub(super) fn cors(origins: &[String]) -> Result<Option<CorsLayer>, ServerError> {
     if origins.is_empty() {
         return Ok(None);
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn hosts_are_names_of_the_list_and_addresses() {
-        let hosts = Hosts::new(&names(&["localhost", "Node.example"]));
+        let hosts = AllowedHosts::new(&names(&["localhost", "Node.example"]));
         for good in ["localhost", "LOCALHOST:8545", "node.example:1", "127.0.0.1:8545", "[::1]:80"]
         {
             assert!(hosts.allow(&headers(header::HOST, good)), "{good}");
@@ -117,16 +117,16 @@ mod tests {
             assert!(!hosts.allow(&headers(header::HOST, bad)), "{bad}");
         }
         assert!(hosts.allow(&HeaderMap::new()));
-        assert!(Hosts::new(&names(&["*"])).allow(&headers(header::HOST, "evil.example")));
+        assert!(AllowedHosts::new(&names(&["*"])).allow(&headers(header::HOST, "evil.example")));
     }
 
     #[test]
     fn origins_are_those_of_the_list_or_of_this_machine() {
-        let own = Origins::new(&[]);
+        let own = AllowedOrigins::new(&[]);
         assert!(own.allow(&HeaderMap::new()));
         assert!(own.allow(&headers(header::ORIGIN, "http://localhost:3000")));
         assert!(!own.allow(&headers(header::ORIGIN, "https://evil.example")));
-        let listed = Origins::new(&names(&["https://good.example", "other.example"]));
+        let listed = AllowedOrigins::new(&names(&["https://good.example", "other.example"]));
         assert!(listed.allow(&headers(header::ORIGIN, "https://good.example")));
         assert!(listed.allow(&headers(header::ORIGIN, "http://other.example:8080")));
         assert!(!listed.allow(&headers(header::ORIGIN, "http://good.example.evil.example")));

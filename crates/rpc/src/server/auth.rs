@@ -12,12 +12,12 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Seconds that the clocks of the two sides may differ.
+/// Most seconds between the clocks of both sides.
 const MAX_DRIFT: u64 = 60;
 
-/// Why a request is not authentic, as told to the client.
+/// Why a request is not authorized; the text is sent to the client.
 #[derive(Debug, PartialEq, thiserror::Error)]
-pub(super) enum Unauthorized {
+pub(super) enum TokenError {
     #[error("missing token: send the header Authorization: Bearer TOKEN")]
     Missing,
     #[error("malformed token")]
@@ -41,7 +41,7 @@ struct TokenClaims {
     exp: Option<NumericDate>,
 }
 
-/// Seconds since 1970, which may have a fraction (RFC 7519, section 2).
+/// Seconds since 1970, possibly with a fraction (RFC 7519, section 2).
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub(super) struct NumericDate(f64);
 
@@ -51,8 +51,8 @@ impl fmt::Display for NumericDate {
     }
 }
 
-/// A token under `secret` that says it was issued at a time, in seconds since 1970: what a consensus
-/// client sends after `Authorization: Bearer `.
+/// A token under `secret`, issued at `issued_at` (seconds since 1970). A consensus client sends it
+/// after `Authorization: Bearer `.
 pub fn sign_token(secret: &JwtSecret, issued_at: u64) -> String {
     let header = BASE64.encode(r#"{"alg":"HS256","typ":"JWT"}"#);
     let claims = BASE64.encode(format!(r#"{{"iat":{issued_at}}}"#));
@@ -61,39 +61,39 @@ pub fn sign_token(secret: &JwtSecret, issued_at: u64) -> String {
     format!("{message}.{signature}")
 }
 
-/// Whether the request carries a token under `secret` that was issued within the last minute.
-pub(super) fn check(secret: &JwtSecret, headers: &HeaderMap) -> Result<(), Unauthorized> {
+/// Checks that the request has a token under `secret` that was issued within the last minute.
+pub(super) fn check(secret: &JwtSecret, headers: &HeaderMap) -> Result<(), TokenError> {
     let header = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let (scheme, token) =
-        header.and_then(|header| header.split_once(' ')).ok_or(Unauthorized::Missing)?;
+        header.and_then(|header| header.split_once(' ')).ok_or(TokenError::Missing)?;
     if !scheme.eq_ignore_ascii_case("bearer") {
-        return Err(Unauthorized::Missing);
+        return Err(TokenError::Missing);
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     check_token(secret, token.trim(), now)
 }
 
-fn check_token(secret: &JwtSecret, token: &str, now: u64) -> Result<(), Unauthorized> {
-    let (message, signature) = token.rsplit_once('.').ok_or(Unauthorized::Malformed)?;
-    let (header, claims) = message.split_once('.').ok_or(Unauthorized::Malformed)?;
+fn check_token(secret: &JwtSecret, token: &str, now: u64) -> Result<(), TokenError> {
+    let (message, signature) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;
+    let (header, claims) = message.split_once('.').ok_or(TokenError::Malformed)?;
     let header: TokenHeader = part(header)?;
     if header.alg != "HS256" {
-        return Err(Unauthorized::Algorithm);
+        return Err(TokenError::Algorithm);
     }
-    let signature = BASE64.decode(signature).map_err(|_| Unauthorized::Malformed)?;
-    mac(secret, message).verify_slice(&signature).map_err(|_| Unauthorized::Signature)?;
+    let signature = BASE64.decode(signature).map_err(|_| TokenError::Malformed)?;
+    mac(secret, message).verify_slice(&signature).map_err(|_| TokenError::Signature)?;
     let TokenClaims { iat, exp } = part(claims)?;
     let seconds = now as f64;
     let is_stale = (iat.0 - seconds).abs() > MAX_DRIFT as f64;
     if is_stale || exp.is_some_and(|exp| exp.0 < seconds) {
-        return Err(Unauthorized::Stale { iat, now });
+        return Err(TokenError::Stale { iat, now });
     }
     Ok(())
 }
 
-fn part<T: for<'de> Deserialize<'de>>(part: &str) -> Result<T, Unauthorized> {
-    let json = BASE64.decode(part).map_err(|_| Unauthorized::Malformed)?;
-    serde_json::from_slice(&json).map_err(|_| Unauthorized::Malformed)
+fn part<T: for<'de> Deserialize<'de>>(part: &str) -> Result<T, TokenError> {
+    let json = BASE64.decode(part).map_err(|_| TokenError::Malformed)?;
+    serde_json::from_slice(&json).map_err(|_| TokenError::Malformed)
 }
 
 fn mac(secret: &JwtSecret, message: &str) -> Hmac<Sha256> {
@@ -119,11 +119,11 @@ mod tests {
     fn tokens_are_those_of_other_implementations() {
         assert_eq!(sign_token(&secret(), ISSUED), TOKEN);
         assert_eq!(check_token(&secret(), TOKEN, ISSUED + 60), Ok(()));
-        let stale = Unauthorized::Stale { iat: NumericDate(ISSUED as f64), now: ISSUED + 61 };
+        let stale = TokenError::Stale { iat: NumericDate(ISSUED as f64), now: ISSUED + 61 };
         assert_eq!(check_token(&secret(), TOKEN, ISSUED + 61), Err(stale));
     }
 
-    /// Times were read as whole numbers alone; geth takes fractions and exponents too.
+    /// Cause: times were parsed as integers only; geth accepts fractions and exponents too.
     #[test]
     fn times_may_have_fractions() {
         let check = |claims: &str, now| {
@@ -140,14 +140,14 @@ mod tests {
         ] {
             assert_eq!(check(good, ISSUED), Ok(()), "{good}");
         }
-        let is_stale = |claims, now| matches!(check(claims, now), Err(Unauthorized::Stale { .. }));
+        let is_stale = |claims, now| matches!(check(claims, now), Err(TokenError::Stale { .. }));
         assert!(is_stale(r#"{"iat":1700000000.75}"#, ISSUED + 61));
         assert!(!is_stale(r#"{"iat":1700000000.75}"#, ISSUED + 60));
         assert!(is_stale(r#"{"iat":1700000000,"exp":1700000000.5}"#, ISSUED + 1));
         assert!(is_stale(r#"{"iat":-1.5}"#, ISSUED));
         assert!(is_stale(r#"{"iat":1e300}"#, ISSUED));
         for bad in [r#"{"iat":"soon"}"#, r#"{"iat":null}"#, r#"{"iat":1e999}"#, "{}"] {
-            assert_eq!(check(bad, ISSUED), Err(Unauthorized::Malformed), "{bad}");
+            assert_eq!(check(bad, ISSUED), Err(TokenError::Malformed), "{bad}");
         }
     }
 
@@ -159,9 +159,9 @@ mod tests {
             let changed = String::from_utf8(changed).unwrap();
             assert!(check_token(&secret(), &changed, ISSUED).is_err(), "{changed}");
         }
-        // A header that asks for no signature at all.
+        // A header that requests no signature.
         let none =
             format!("{}.{}.", BASE64.encode(r#"{"alg":"none"}"#), BASE64.encode(r#"{"iat":1}"#));
-        assert_eq!(check_token(&secret(), &none, 1), Err(Unauthorized::Algorithm));
+        assert_eq!(check_token(&secret(), &none, 1), Err(TokenError::Algorithm));
     }
 }

@@ -1,11 +1,11 @@
-//! Bytes that clients make the node hold: requests on their way in, answers on their way out.
+//! Bounds the bytes that clients make the node hold: incoming requests and outgoing responses.
 //!
-//! All HTTP and WebSocket connections share one [`Buffered`]. The first [`OWN`] bytes of a connection
-//! do not count, so that small requests are answered whatever others hold; what goes beyond is taken
-//! from what all share, as it comes, and given back when it is dropped, with the connection at the
-//! latest. Who finds nothing left waits for [`PATIENCE`], and is then told that the server is busy.
-//! Nobody holds anything for ever: requests have to come in time, and answers to be taken
-//! ([`writing_time`]).
+//! All HTTP and WebSocket connections share one [`BufferBudget`]. The first [`OWN`] bytes of a
+//! connection are not counted, so small requests are always served. Further bytes are taken from
+//! the shared budget as they arrive, and returned when they are dropped, at the latest with the
+//! connection. A connection that finds no bytes left waits for [`PATIENCE`] and then gets the error
+//! "busy". No client can hold bytes forever: requests must arrive in time, and responses must be
+//! read in time ([`writing_time`]).
 
 use parking_lot::Mutex;
 use std::{
@@ -21,59 +21,60 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-/// Bytes that each connection may hold by itself.
+/// Bytes that each connection may hold without counting.
 pub(super) const OWN: usize = 64 << 10;
-/// How long to wait for others to let go.
+/// Longest wait for bytes of other connections.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes a second that clients have to take of an answer.
+/// Bytes per second that a client must read at least.
 const SLOWEST: u64 = 256 << 10;
 
-/// How long writing an answer of so many bytes may take, where a client may stall for so long:
-/// taking a byte now and then, it would hold them for ever.
+/// Longest time for writing a response of `bytes` bytes to a client that may stall for
+/// `stall_timeout`. A stall timeout alone would let a client that reads single bytes hold a
+/// response for hours.
 pub(super) fn writing_time(stall_timeout: Duration, bytes: usize) -> Duration {
     stall_timeout + Duration::from_millis((bytes as u64).saturating_mul(1000) / SLOWEST)
 }
 
-/// What connections hold together. Cheap to clone; clones are the same.
+/// The bytes that all connections hold together. Cheap to clone; clones share the budget.
 #[derive(Clone, Debug)]
-pub(super) struct Buffered(Arc<Shared>);
+pub(super) struct BufferBudget(Arc<SharedBudget>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedBudget {
     most: usize,
     held: AtomicUsize,
     released: Notify,
 }
 
-/// What one connection holds.
+/// The bytes that one connection holds.
 #[derive(Debug)]
-pub(super) struct Tab {
-    buffered: Buffered,
+pub(super) struct ConnectionBudget {
+    buffered: BufferBudget,
     held: Mutex<usize>,
 }
 
-/// Bytes that a connection holds for one purpose; given back when dropped.
+/// Bytes that a connection holds for one purpose; returned on drop.
 #[derive(Debug)]
-pub(super) struct Held {
-    tab: Arc<Tab>,
+pub(super) struct HeldBytes {
+    tab: Arc<ConnectionBudget>,
     bytes: usize,
 }
 
-impl Buffered {
-    /// At most so many bytes beyond what connections may hold by themselves.
+impl BufferBudget {
+    /// A budget of `most` bytes beyond the connections' own bytes.
     pub(super) fn new(most: usize) -> Self {
         let released = Notify::new();
-        Self(Arc::new(Shared { most, held: AtomicUsize::new(0), released }))
+        Self(Arc::new(SharedBudget { most, held: AtomicUsize::new(0), released }))
     }
 
-    /// Any number of bytes: for those who are trusted.
+    /// Without a limit, for trusted clients.
     pub(super) fn unlimited() -> Self {
         Self::new(usize::MAX)
     }
 
-    /// The tab of a new connection.
-    pub(super) fn open(&self) -> Arc<Tab> {
-        Arc::new(Tab { buffered: self.clone(), held: Mutex::new(0) })
+    /// The budget of a new connection.
+    pub(super) fn open(&self) -> Arc<ConnectionBudget> {
+        Arc::new(ConnectionBudget { buffered: self.clone(), held: Mutex::new(0) })
     }
 
     fn try_take(&self, bytes: usize) -> bool {
@@ -88,21 +89,21 @@ impl Buffered {
         }
     }
 
-    /// How much of what a connection holds counts: not the first bytes, and of what is larger than all
-    /// that there is, no more than that, so that it can be held when nothing else is.
+    /// The counted part of a connection's bytes: without its own bytes, and at most the whole
+    /// budget, so that a message larger than the budget can be held when nothing else is.
     fn counted(&self, held: usize) -> usize {
         held.saturating_sub(OWN).min(self.0.most)
     }
 }
 
-impl Tab {
-    /// Holds nothing yet.
-    pub(super) const fn hold(self: Arc<Self>) -> Held {
-        Held { tab: self, bytes: 0 }
+impl ConnectionBudget {
+    /// Holds no bytes yet.
+    pub(super) const fn hold(self: Arc<Self>) -> HeldBytes {
+        HeldBytes { tab: self, bytes: 0 }
     }
 
-    /// Holds so many bytes, as soon as there is room for them; `None` if there is none for too long.
-    pub(super) async fn take(self: Arc<Self>, bytes: usize) -> Option<Held> {
+    /// Waits for `bytes` bytes; `None` if they are not free within [`PATIENCE`].
+    pub(super) async fn take(self: Arc<Self>, bytes: usize) -> Option<HeldBytes> {
         let mut held = self.hold();
         held.grow(bytes).await.then_some(held)
     }
@@ -111,7 +112,7 @@ impl Tab {
         let mut held = self.held.lock();
         let new = change(*held);
         let (before, after) = (self.buffered.counted(*held), self.buffered.counted(new));
-        // What is larger than all comes first and at once, or not.
+        // A message larger than the budget must be taken first and at once.
         let is_too_much = before > 0 && new.saturating_sub(OWN) > self.buffered.0.most;
         if new > *held && (is_too_much || !self.buffered.try_take(after - before)) {
             return false;
@@ -123,8 +124,8 @@ impl Tab {
     }
 }
 
-impl Held {
-    /// Holds so many bytes more, if there is room for them now.
+impl HeldBytes {
+    /// Takes `bytes` more bytes if they are free now.
     pub(super) fn try_grow(&mut self, bytes: usize) -> bool {
         let is_there = self.tab.try_change(|held| held.saturating_add(bytes));
         if is_there {
@@ -133,14 +134,13 @@ impl Held {
         is_there
     }
 
-    /// Holds so many bytes more, as soon as there is room for them; `false` if there is none for too
-    /// long.
+    /// Waits for `bytes` more bytes; `false` if they are not free within [`PATIENCE`].
     pub(super) async fn grow(&mut self, bytes: usize) -> bool {
         let end = Instant::now() + PATIENCE;
         let buffered = self.tab.buffered.clone();
         loop {
             let mut released = pin!(buffered.0.released.notified());
-            // From before the try, so that nothing is missed.
+            // Registered before the try, so that no release is missed.
             released.as_mut().enable();
             if self.try_grow(bytes) {
                 return true;
@@ -151,26 +151,26 @@ impl Held {
         }
     }
 
-    /// Gives so many bytes back.
+    /// Returns `bytes` bytes.
     pub(super) fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         self.tab.try_change(|held| held.saturating_sub(bytes));
     }
 
-    /// How many bytes are held.
+    /// The number of held bytes.
     #[cfg(test)]
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What is held so far; from here on this holds nothing.
+    /// Moves all held bytes out; this then holds none.
     pub(super) fn split(&mut self) -> Self {
         Self { tab: self.tab.clone(), bytes: std::mem::take(&mut self.bytes) }
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
         self.shrink(self.bytes);
     }
@@ -180,13 +180,13 @@ impl Drop for Held {
 mod tests {
     use super::*;
 
-    fn held(buffered: &Buffered) -> usize {
+    fn held(buffered: &BufferBudget) -> usize {
         buffered.0.held.load(Ordering::Acquire)
     }
 
     #[tokio::test(start_paused = true)]
     async fn connections_share_what_is_beyond_their_own() {
-        let buffered = Buffered::new(1000);
+        let buffered = BufferBudget::new(1000);
         let (one, other) = (buffered.open(), buffered.open());
         let small = one.clone().take(OWN).await.unwrap();
         assert_eq!(held(&buffered), 0, "its own");
@@ -198,7 +198,7 @@ mod tests {
         let start = Instant::now();
         assert!(other.clone().take(OWN + 1).await.is_none());
         assert_eq!(start.elapsed(), PATIENCE);
-        // What is dropped first does not matter.
+        // The order of drops does not matter.
         drop(small);
         assert_eq!(held(&buffered), 0);
         let again = other.clone().take(OWN + 1000).await.unwrap();
@@ -209,7 +209,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_is_served_when_others_let_go() {
-        let buffered = Buffered::new(1000);
+        let buffered = BufferBudget::new(1000);
         let large = buffered.open().take(OWN + 1000).await.unwrap();
         let waiting = tokio::spawn(buffered.open().take(OWN + 500));
         tokio::time::sleep(PATIENCE / 2).await;
@@ -220,7 +220,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_larger_than_all_is_held_alone() {
-        let buffered = Buffered::new(1000);
+        let buffered = BufferBudget::new(1000);
         let mut huge = buffered.open().take(1 << 30).await.unwrap();
         assert_eq!(held(&buffered), 1000);
         assert!(buffered.open().take(OWN + 1).await.is_none());
@@ -229,6 +229,6 @@ mod tests {
         assert_eq!(held(&buffered), 1000);
         drop(moved);
         assert_eq!(held(&buffered), 0);
-        assert!(Buffered::unlimited().open().take(usize::MAX).await.is_some());
+        assert!(BufferBudget::unlimited().open().take(usize::MAX).await.is_some());
     }
 }

@@ -1,6 +1,6 @@
-//! What servers there are, and their limits. The flags are those of reth.
+//! Configuration of the servers and their limits. The flags are reth's.
 
-use crate::Namespace;
+use crate::ApiNamespace;
 use alloy_rpc_types_engine::JwtSecret;
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -10,32 +10,32 @@ use std::{
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Which servers run. None does by default.
+/// Which servers run; none by default.
 #[derive(Clone, Debug, Default)]
 pub struct ServerConfig {
     /// `--http`.
     pub http: Option<HttpConfig>,
     /// `--ws`.
     pub ws: Option<WsConfig>,
-    /// The port of consensus clients.
+    /// The authenticated port for consensus clients.
     pub auth: Option<AuthConfig>,
     /// IPC, unless `--ipcdisable`.
     pub ipc: Option<IpcConfig>,
-    /// What connections may take.
+    /// Limits of connections.
     pub limits: ConnectionLimits,
 }
 
 /// JSON-RPC over HTTP.
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
-    /// `--http.addr`, `--http.port`: 127.0.0.1:8545.
+    /// `--http.addr`, `--http.port`: 127.0.0.1:8545 by default.
     pub addr: SocketAddr,
-    /// `--http.api`: eth, net, web3.
-    pub apis: Vec<Namespace>,
-    /// `--http.corsdomain`: origins whose pages may read answers, `*` for all. None by default.
+    /// `--http.api`: eth, net, web3 by default.
+    pub apis: Vec<ApiNamespace>,
+    /// `--http.corsdomain`: origins whose pages may read responses, `*` for all. None by default.
     pub cors_origins: Vec<String>,
-    /// `--http.vhosts`: names in the header `Host` under which the server answers, `*` for all.
-    /// Addresses always do. `localhost` by default.
+    /// `--http.vhosts`: allowed names in the header `Host`, `*` for all; IP addresses are always
+    /// allowed. `localhost` by default.
     pub vhosts: Vec<String>,
 }
 
@@ -43,22 +43,22 @@ impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             addr: SocketAddr::new(LOOPBACK, 8545),
-            apis: Namespace::DEFAULT.into(),
+            apis: ApiNamespace::DEFAULT.into(),
             cors_origins: Vec::new(),
             vhosts: vec!["localhost".into()],
         }
     }
 }
 
-/// JSON-RPC over WebSocket. On the same port as HTTP, both are served there.
+/// JSON-RPC over WebSocket. If it has the port of HTTP, one server serves both.
 #[derive(Clone, Debug)]
 pub struct WsConfig {
-    /// `--ws.addr`, `--ws.port`: 127.0.0.1:8546.
+    /// `--ws.addr`, `--ws.port`: 127.0.0.1:8546 by default.
     pub addr: SocketAddr,
-    /// `--ws.api`: eth, net, web3.
-    pub apis: Vec<Namespace>,
+    /// `--ws.api`: eth, net, web3 by default.
+    pub apis: Vec<ApiNamespace>,
     /// `--ws.origins`: origins whose pages may connect, `*` for all. Pages of localhost by default;
-    /// what is no browser sends no origin and may always.
+    /// clients that send no origin (no browsers) may always connect.
     pub origins: Vec<String>,
 }
 
@@ -66,20 +66,20 @@ impl Default for WsConfig {
     fn default() -> Self {
         Self {
             addr: SocketAddr::new(LOOPBACK, 8546),
-            apis: Namespace::DEFAULT.into(),
+            apis: ApiNamespace::DEFAULT.into(),
             origins: Vec::new(),
         }
     }
 }
 
-/// The port of consensus clients: HTTP and WebSocket, each request or connection with a token.
+/// The authenticated port: HTTP and WebSocket; each request or connection needs a token.
 #[derive(Clone, Debug)]
 pub struct AuthConfig {
-    /// `--authrpc.addr`, `--authrpc.port`: 127.0.0.1:8551.
+    /// `--authrpc.addr`, `--authrpc.port`: 127.0.0.1:8551 by default.
     pub addr: SocketAddr,
     /// `--authrpc.vhosts`: as for HTTP.
     pub vhosts: Vec<String>,
-    /// `--authrpc.jwtsecret`: the secret under which tokens are signed.
+    /// `--authrpc.jwtsecret`: the secret that signs tokens.
     pub secret: JwtSecret,
 }
 
@@ -91,48 +91,48 @@ impl AuthConfig {
     }
 }
 
-/// JSON-RPC over a Unix socket that only the user of the node may open.
+/// JSON-RPC over a Unix socket that only the node's user may open.
 #[derive(Clone, Debug)]
 pub struct IpcConfig {
     /// `--ipcpath`.
     pub path: PathBuf,
     /// All namespaces by default.
-    pub apis: Vec<Namespace>,
+    pub apis: Vec<ApiNamespace>,
 }
 
 impl IpcConfig {
     /// All namespaces at this path.
     pub fn new(path: PathBuf) -> Self {
-        Self { path, apis: Namespace::ALL.into() }
+        Self { path, apis: ApiNamespace::ALL.into() }
     }
 }
 
-/// What connections may take. Sizes are in bytes.
+/// Limits of connections. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// `--rpc.max-request-size`: 15 MB.
+    /// `--rpc.max-request-size`: 15 MB by default.
     pub max_request_size: u32,
-    /// `--rpc.max-response-size`: 160 MB. Of a batch: all its answers together.
+    /// `--rpc.max-response-size`: 160 MB by default. For a batch: all responses together.
     pub max_response_size: u32,
-    /// `--rpc.max-connections`: 500 per server.
+    /// `--rpc.max-connections`: 500 per server by default.
     pub max_connections: u32,
-    /// `--rpc.max-batch-size`: 1,000 requests.
+    /// `--rpc.max-batch-size`: 1,000 requests by default.
     pub max_batch_size: u32,
-    /// `--rpc.max-subscriptions-per-connection`: 1,024.
+    /// `--rpc.max-subscriptions-per-connection`: 1,024 by default.
     pub max_subscriptions: u32,
-    /// `--rpc.max-buffered-size`: 256 MB of requests and answers that all HTTP and WebSocket
-    /// connections together make the node hold, beyond 64 KiB of each. The port of consensus clients
-    /// and IPC, whose clients are trusted, do not count.
+    /// `--rpc.max-buffered-size`: 256 MB by default. Bytes of requests and responses that all HTTP
+    /// and WebSocket connections hold together, beyond 64 KiB per connection. The authenticated
+    /// port and IPC, whose clients are trusted, are not counted.
     pub max_buffered_size: usize,
-    /// `--rpc.batch-timeout`: how long the requests of one batch may take together, 60 s. Each
-    /// that has no answer then gets an error.
+    /// `--rpc.batch-timeout`: time for all requests of one batch together, 60 s by default.
+    /// Requests without a response then get an error.
     pub batch_timeout: Duration,
-    /// Messages that wait for a client that does not read.
+    /// Queue length for messages to a client that does not read.
     pub message_buffer: u32,
-    /// How long a connection may be idle, and how long a request's header may take.
+    /// Longest time a connection may be idle, and longest time for a request's header.
     pub idle_timeout: Duration,
-    /// How long the body of a request may take, and how long a client may take nothing that an answer
-    /// is written to.
+    /// Longest time for a request's body, and longest time a client may read nothing of its
+    /// response.
     pub stall_timeout: Duration,
 }
 
@@ -154,8 +154,8 @@ impl Default for ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// The same with room for the largest payloads, and without an end to what a consensus client has
-    /// begun.
+    /// The limits of the authenticated port: room for the largest payloads, and no batch timeout in
+    /// practice.
     pub(super) fn for_engine(self) -> Self {
         Self {
             max_request_size: self.max_request_size.max(128 << 20),

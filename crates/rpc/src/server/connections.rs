@@ -1,4 +1,4 @@
-//! How many connections a port has, which of them are idle, and which take their answers too slowly.
+//! Tracks the connections of a port: their number, which are idle, and which read too slowly.
 
 use parking_lot::Mutex;
 use retrie_telemetry::IntCounter;
@@ -10,22 +10,22 @@ use tokio::{
 
 /// The connections of one port, at most `limit`.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(super) struct PortConnections {
     limit: usize,
-    state: Mutex<State>,
-    /// Counts those that found no place or lost theirs.
+    state: Mutex<ConnectionStates>,
+    /// Counts connections that were refused or evicted.
     lost: Option<IntCounter>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ConnectionStates {
     open: usize,
-    /// Idle connections in the order in which they became so.
+    /// Idle connections, the longest idle first.
     idle: BTreeMap<u64, Arc<Notify>>,
     next: u64,
 }
 
-impl State {
+impl ConnectionStates {
     fn set_idle(&mut self, eviction: &Arc<Notify>) -> u64 {
         let order = self.next;
         self.next += 1;
@@ -34,32 +34,32 @@ impl State {
     }
 }
 
-/// One of them; closed when dropped.
+/// An open connection; closed on drop.
 #[derive(Debug)]
-pub(super) struct Connection {
-    connections: Arc<Connections>,
+pub(super) struct OpenConnection {
+    connections: Arc<PortConnections>,
     eviction: Arc<Notify>,
-    /// Its place among the idle ones.
+    /// Its key in the idle connections, if it is idle.
     idle: Mutex<Option<u64>>,
-    writing: watch::Sender<Writing>,
+    writing: watch::Sender<PendingWrites>,
 }
 
-/// The answers that are being written on a connection.
+/// The responses that are being written on a connection.
 #[derive(Debug, Default)]
-struct Writing {
+struct PendingWrites {
     answers: usize,
-    /// When the last of them has to be written.
+    /// The deadline of the last response.
     due: Option<Instant>,
 }
 
-impl Connections {
+impl PortConnections {
     pub(super) fn new(limit: usize, lost: Option<IntCounter>) -> Arc<Self> {
         Arc::new(Self { limit: limit.max(1), state: Mutex::default(), lost })
     }
 
-    /// Leave for one more, in place of the one idle for longest if there are as many as may be;
-    /// `None` if none is idle.
-    pub(super) fn open(self: &Arc<Self>) -> Option<Connection> {
+    /// Opens a connection. At the limit, it evicts the connection that is idle for longest; `None`
+    /// if no connection is idle.
+    pub(super) fn open(self: &Arc<Self>) -> Option<OpenConnection> {
         let mut state = self.state.lock();
         if state.open >= self.limit {
             if let Some(lost) = &self.lost {
@@ -72,41 +72,41 @@ impl Connections {
         let eviction = Arc::new(Notify::new());
         let idle = Mutex::new(Some(state.set_idle(&eviction)));
         let writing = watch::Sender::default();
-        Some(Connection { connections: self.clone(), eviction, idle, writing })
+        Some(OpenConnection { connections: self.clone(), eviction, idle, writing })
     }
 }
 
-impl Connection {
-    /// Returns when the connection has to make room for another one.
+impl OpenConnection {
+    /// Returns when the connection is evicted.
     pub(super) async fn evicted(&self) {
         self.eviction.notified().await;
     }
 
-    /// Says that a request is under way, until what this returns is dropped.
-    pub(super) fn busy(self: &Arc<Self>) -> Busy {
+    /// Marks the connection as busy until the guard is dropped.
+    pub(super) fn mark_busy(self: &Arc<Self>) -> BusyGuard {
         let mut state = self.connections.state.lock();
         if let Some(order) = self.idle.lock().take() {
             state.idle.remove(&order);
         }
-        Busy(self.clone())
+        BusyGuard(self.clone())
     }
 
-    /// Says that an answer is being written, until what this returns is dropped. It may take so much
-    /// time once those before it are written.
-    pub(super) fn answering(self: &Arc<Self>, time: Duration) -> Answering {
+    /// Marks a response as being written until the guard is dropped. It has `time` after the
+    /// responses before it.
+    pub(super) fn mark_writing(self: &Arc<Self>, time: Duration) -> WriteGuard {
         self.writing.send_modify(|writing| {
             writing.answers += 1;
             writing.due = Some(writing.due.unwrap_or_else(Instant::now) + time);
         });
-        Answering(self.clone())
+        WriteGuard(self.clone())
     }
 
-    /// Returns when the answers that are being written have taken too long.
+    /// Returns when the responses are overdue.
     pub(super) async fn overdue(&self) {
         let mut writing = self.writing.subscribe();
         loop {
             let due = writing.borrow_and_update().due;
-            // It never fails: the sender is here.
+            // Never fails, because the sender is a field of `self`.
             let changed = writing.changed();
             match due {
                 None => drop(changed.await),
@@ -117,7 +117,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         let mut state = self.connections.state.lock();
         state.open -= 1;
@@ -127,11 +127,11 @@ impl Drop for Connection {
     }
 }
 
-/// A request of a connection is under way.
+/// Marks a connection as busy.
 #[derive(Debug)]
-pub(super) struct Busy(Arc<Connection>);
+pub(super) struct BusyGuard(Arc<OpenConnection>);
 
-impl Drop for Busy {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
         let mut state = self.0.connections.state.lock();
         let order = state.set_idle(&self.0.eviction);
@@ -139,11 +139,11 @@ impl Drop for Busy {
     }
 }
 
-/// An answer of a connection is being written.
+/// Marks a response as being written.
 #[derive(Debug)]
-pub(super) struct Answering(Arc<Connection>);
+pub(super) struct WriteGuard(Arc<OpenConnection>);
 
-impl Drop for Answering {
+impl Drop for WriteGuard {
     fn drop(&mut self) {
         self.0.writing.send_modify(|writing| {
             writing.answers -= 1;
@@ -160,16 +160,16 @@ mod tests {
     use futures::FutureExt;
     use tokio::time::{sleep, timeout};
 
-    fn is_evicted(connection: &Connection) -> bool {
+    fn is_evicted(connection: &OpenConnection) -> bool {
         connection.evicted().now_or_never().is_some()
     }
 
     #[test]
     fn a_new_connection_replaces_the_one_idle_for_longest() {
-        let connections = Connections::new(2, None);
+        let connections = PortConnections::new(2, None);
         let first = Arc::new(connections.open().unwrap());
         let second = Arc::new(connections.open().unwrap());
-        drop(first.busy());
+        drop(first.mark_busy());
         let _third = connections.open().unwrap();
         assert!(!is_evicted(&first), "it was active after the second one");
         assert!(is_evicted(&second));
@@ -177,9 +177,9 @@ mod tests {
 
     #[test]
     fn connections_at_work_are_not_replaced() {
-        let connections = Connections::new(1, None);
+        let connections = PortConnections::new(1, None);
         let first = Arc::new(connections.open().unwrap());
-        let busy = first.busy();
+        let busy = first.mark_busy();
         assert!(connections.open().is_none());
         drop(busy);
         let second = connections.open().unwrap();
@@ -192,27 +192,27 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn answers_are_overdue_when_their_time_is_up_and_never_once_they_are_written() {
         const TIME: Duration = Duration::from_secs(10);
-        let connections = Connections::new(1, None);
+        let connections = PortConnections::new(1, None);
         let connection = Arc::new(connections.open().unwrap());
         let is_overdue = async |within| timeout(within, connection.overdue()).await.is_ok();
         assert!(!is_overdue(10 * TIME).await, "nothing is written");
-        let first = connection.answering(TIME);
+        let first = connection.mark_writing(TIME);
         sleep(TIME / 2).await;
-        // Two requests that were sent at once: the second answer waits for the first.
-        let second = connection.answering(TIME);
+        // Two concurrent requests: the second response waits for the first.
+        let second = connection.mark_writing(TIME);
         drop(first);
         assert!(!is_overdue(TIME).await);
         assert!(is_overdue(TIME).await);
         drop(second);
         assert!(!is_overdue(10 * TIME).await, "all are written");
-        // What begins while somebody looks.
+        // A response that starts while `overdue` waits.
         let overdue = tokio::spawn({
             let connection = connection.clone();
             async move { connection.overdue().await }
         });
         sleep(TIME).await;
         let start = Instant::now();
-        let _third = connection.answering(TIME);
+        let _third = connection.mark_writing(TIME);
         overdue.await.unwrap();
         assert_eq!(start.elapsed(), TIME);
     }

@@ -1,12 +1,12 @@
-//! The content type of a request over HTTP (RFC 9110, section 8.3.1): of which only the media type counts.
-//! Parameters must be well-formed, whatever they say: a name and a token or a quoted string.
+//! The content type of an HTTP request (RFC 9110, section 8.3.1). Only the media type matters, but
+//! parameters must be well-formed: a name, and a token or a quoted string.
 
 use http::HeaderValue;
 
-/// Media types of JSON-RPC, as geth takes them.
+/// Accepted media types, as in geth.
 const ACCEPTED: [&str; 3] = ["application/json", "application/json-rpc", "application/jsonrequest"];
 
-/// Whether a request with this content type is taken for JSON.
+/// Whether a request with this content type is accepted as JSON.
 pub(super) fn is_json(value: Option<&HeaderValue>) -> bool {
     let Some(text) = value.and_then(|value| value.to_str().ok()) else { return false };
     let (kind, parameters) = match text.find(';') {
@@ -20,7 +20,7 @@ pub(super) fn is_json(value: Option<&HeaderValue>) -> bool {
 
 const BLANK: [char; 2] = [' ', '\t'];
 
-/// Whether this is a list of parameters, each after its semicolon; a last semicolon may end it.
+/// Whether this is a list of parameters, each after a semicolon; a trailing semicolon is allowed.
 fn are_parameters(mut rest: &str) -> bool {
     loop {
         rest = rest.trim_start_matches(BLANK);
@@ -39,7 +39,7 @@ fn are_parameters(mut rest: &str) -> bool {
     }
 }
 
-/// What comes after the parameter with which `text` begins.
+/// The rest after a leading parameter.
 fn parameter(text: &str) -> Option<&str> {
     let value = token(text)?.strip_prefix('=')?;
     match value.strip_prefix('"') {
@@ -48,14 +48,14 @@ fn parameter(text: &str) -> Option<&str> {
     }
 }
 
-/// What comes after the token with which `text` begins.
+/// The rest after a leading token.
 fn token(text: &str) -> Option<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     let rest = text.trim_start_matches(is_part);
     (rest.len() < text.len()).then_some(rest)
 }
 
-/// What comes after a quoted string whose first quote has been read.
+/// The rest after a quoted string whose opening quote was read.
 fn quoted_string(text: &str) -> Option<&str> {
     let mut chars = text.char_indices();
     while let Some((at, c)) = chars.next() {
@@ -72,7 +72,7 @@ fn quoted_string(text: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// What geth 1.17.8 takes and refuses, by Go's `mime.ParseMediaType`.
+    /// Accepted and rejected by geth 1.17.8, i.e. by Go's `mime.ParseMediaType`.
     #[test]
     fn content_types_are_those_that_geth_takes() {
         let taken = |text: &str| is_json(Some(&HeaderValue::from_str(text).unwrap()));

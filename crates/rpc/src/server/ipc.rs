@@ -1,13 +1,13 @@
 //! IPC: JSON-RPC over a Unix socket.
 //!
-//! Requests are JSON values one after the other, with or without newlines between them, as geth
-//! reads them (a number ends with what follows it); each answer ends with a newline.
+//! Requests are JSON values in a row, with or without newlines between them, as in geth; the byte
+//! after a number ends it. Each response ends with a newline.
 
 use super::{
     ServerError,
-    answers::Answers,
-    frames::{Frame, Frames},
-    session::{self, Outbox, Session},
+    json_frames::{JsonFrame, JsonSplitter},
+    service::MethodService,
+    session::{self, ConnectionInbox, ConnectionOutbox},
 };
 use jsonrpsee::{
     server::{ServerHandle, StopHandle, stop_channel},
@@ -33,20 +33,20 @@ use tokio::{
     time::timeout,
 };
 
-/// Bytes read at once.
+/// Bytes per read.
 const READ_SIZE: usize = 64 << 10;
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
-/// Pause after the system could not give a connection, as when files have run out.
+/// Pause after a failed accept, e.g. when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// For the node's user alone.
+/// File mode of the socket: only the node's user.
 const PRIVATE: u32 = 0o600;
 
 /// A running server.
 #[derive(Debug)]
 pub(super) struct IpcServer {
     path: PathBuf,
-    /// Which file it is; another node may have put its own there since.
+    /// Device and inode; another node may have replaced the file.
     file: Option<(u64, u64)>,
     handle: ServerHandle,
     accepting: JoinHandle<()>,
@@ -57,14 +57,14 @@ impl Drop for IpcServer {
         let _ = self.handle.stop();
         self.accepting.abort();
         if identity(&self.path) == self.file {
-            // If it is gone already, so much the better.
+            // The file may already be gone.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
 impl IpcServer {
-    pub(super) async fn start(path: &Path, answers: Answers) -> Result<Self, ServerError> {
+    pub(super) async fn start(path: &Path, answers: MethodService) -> Result<Self, ServerError> {
         let failed = |source| ServerError::Ipc { path: path.into(), source };
         let listener = bind(path).await.map_err(failed)?;
         let (stop, handle) = stop_channel();
@@ -84,7 +84,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((file.dev(), file.ino()))
 }
 
-/// Listens at `path`, in place of a socket that a dead node has left there.
+/// Listens at `path`; replaces the socket of a node that no longer runs.
 async fn bind(path: &Path) -> io::Result<UnixListener> {
     match fs::symlink_metadata(path) {
         Ok(file) if !file.file_type().is_socket() => {
@@ -104,8 +104,8 @@ async fn bind(path: &Path) -> io::Result<UnixListener> {
         fs::create_dir_all(folder)?;
     }
     let socket = UnixSocket::new_stream()?;
-    // Linux gives the file the permissions of the socket, so that it is never open to others. Where
-    // a socket has none, those of the file have to do, before anybody can be accepted.
+    // On Linux the file inherits the socket's permissions, so it is never open to others. On other
+    // systems the file's permissions are set before the first accept.
     let of_socket = File::from(socket.as_fd().try_clone_to_owned()?);
     let _ = of_socket.set_permissions(Permissions::from_mode(PRIVATE));
     socket.bind(path)?;
@@ -113,7 +113,7 @@ async fn bind(path: &Path) -> io::Result<UnixListener> {
     socket.listen(BACKLOG)
 }
 
-async fn accept(listener: UnixListener, answers: Answers, stop: StopHandle) {
+async fn accept(listener: UnixListener, answers: MethodService, stop: StopHandle) {
     let most = answers.limits.max_connections as usize;
     let mut tasks = JoinSet::new();
     let stopped = stop.clone().shutdown();
@@ -126,7 +126,7 @@ async fn accept(listener: UnixListener, answers: Answers, stop: StopHandle) {
                 Ok((stream, _)) if tasks.len() < most => {
                     tasks.spawn(serve(stream, answers.clone(), stop.clone()));
                 }
-                // Closed is better than never answered.
+                // Closing is better than never responding.
                 Ok(_) => answers.metrics.refused.inc(),
                 Err(error) => {
                     tracing::debug!(%error, "a connection could not be accepted");
@@ -139,7 +139,7 @@ async fn accept(listener: UnixListener, answers: Answers, stop: StopHandle) {
 }
 
 /// Serves one connection until the client or the node ends it.
-async fn serve(stream: UnixStream, answers: Answers, stop: StopHandle) {
+async fn serve(stream: UnixStream, answers: MethodService, stop: StopHandle) {
     let _connected = answers.metrics.connected();
     let (reader, writer) = stream.into_split();
     let (session, outbox) = session::open(&answers, answers.buffered.open());
@@ -152,11 +152,11 @@ async fn serve(stream: UnixStream, answers: Answers, stop: StopHandle) {
             tracing::debug!(%error, "an IPC connection has failed");
         },
     }
-    // Ends with the last request under way.
+    // Ends after the last request in progress.
     writing.await;
 }
 
-async fn write(mut writer: OwnedWriteHalf, mut outbox: Outbox, stall_timeout: Duration) {
+async fn write(mut writer: OwnedWriteHalf, mut outbox: ConnectionOutbox, stall_timeout: Duration) {
     while let Some(message) = outbox.next().await {
         let written = timeout(stall_timeout, async {
             writer.write_all(message.text().as_bytes()).await?;
@@ -165,18 +165,18 @@ async fn write(mut writer: OwnedWriteHalf, mut outbox: Outbox, stall_timeout: Du
         if !matches!(written.await, Ok(Ok(()))) {
             return;
         }
-        message.written();
+        message.confirm_written();
     }
 }
 
-async fn read(mut reader: OwnedReadHalf, session: Session) -> io::Result<()> {
-    let mut frames = Frames::default();
+async fn read(mut reader: OwnedReadHalf, session: ConnectionInbox) -> io::Result<()> {
+    let mut frames = JsonSplitter::default();
     let most = session.client().limits().max_request_size;
-    let take = async |message: Vec<u8>| session.take(message.into(), session.hold()).await;
+    let take = async |message: Vec<u8>| session.handle(message.into(), session.hold()).await;
     loop {
         frames.buffer.reserve(READ_SIZE);
         if reader.read_buf(&mut frames.buffer).await? == 0 {
-            // A client that stops within a value is told so, if it still listens.
+            // A client that stops within a value gets an error, if it still reads.
             if let Some(message) = frames.rest() {
                 take(message).await;
             }
@@ -184,14 +184,14 @@ async fn read(mut reader: OwnedReadHalf, session: Session) -> io::Result<()> {
         }
         loop {
             match frames.next(most as usize) {
-                Frame::Incomplete => break,
-                Frame::Whole(message) => take(message).await,
-                // After these nobody knows where the next request begins.
-                Frame::TooLong => {
+                JsonFrame::Incomplete => break,
+                JsonFrame::Whole(message) => take(message).await,
+                // After these the start of the next request is unknown.
+                JsonFrame::TooLong => {
                     session.refuse(reject_too_big_request(most)).await;
                     return Ok(());
                 }
-                Frame::NotJson => {
+                JsonFrame::NotJson => {
                     session.refuse(ErrorCode::ParseError.into()).await;
                     return Ok(());
                 }

@@ -1,53 +1,53 @@
-//! Servers: HTTP, WebSocket and IPC, and the authenticated port of consensus clients.
+//! Servers: HTTP, WebSocket and IPC, and the authenticated port for consensus clients.
 //!
 //! | task | started by | bounded by | ends |
 //! |---|---|---|---|
-//! | one accept loop per port | [`Servers::start`] | | [`Servers::stop`] |
-//! | one per TCP connection | the accept loop | `max_connections` a port; when they are used up, a new one replaces the one idle for longest | client, timeouts, stop |
-//! | one per WebSocket | the upgrade | `max_connections` a port | client, a ping unanswered, stop |
-//! | one accept loop and one per connection of IPC | [`Servers::start`] | `max_connections` | client, stop |
-//! | one per request of a WebSocket or of IPC | the connection | see `session.rs`: then it reads no further | with its answer, or the connection |
+//! | one accept loop per port | [`RunningServers::start`] | | [`RunningServers::stop`] |
+//! | one per TCP connection | the accept loop | `max_connections` per port; at the limit, a new connection evicts the one idle for longest | client, timeouts, stop |
+//! | one per WebSocket | the upgrade | `max_connections` per port | client, a ping unanswered, stop |
+//! | one IPC accept loop, and one per IPC connection | [`RunningServers::start`] | `max_connections` | client, stop |
+//! | one per request of a WebSocket or of IPC | the connection | limits of `session.rs`; at a limit the connection reads no further | with its response, or the connection |
 //!
-//! Clients that are slow bound what they hold: headers and bodies have to come, and answers be
-//! taken, in time; messages of subscriptions wait in queues of fixed length. What strangers hold
-//! together is bounded too, whether it is on its way in or out: see `budget.rs`.
+//! Slow clients hold a bounded amount of memory: headers and bodies must arrive in time, responses
+//! must be read in time, and notifications wait in queues of fixed length. All untrusted clients
+//! together are bounded too, for requests and responses: see `budget.rs`.
 //!
-//! Everything binds to loopback unless told otherwise.
+//! Every server listens on loopback unless configured otherwise.
 
 mod access;
-mod answers;
 mod auth;
 mod budget;
 mod config;
 mod connections;
 mod content_type;
-mod counted;
-mod frames;
+mod counted_stream;
 mod ipc;
+mod json_frames;
 mod port;
 mod request;
+mod service;
 mod session;
 mod ws;
 
 pub use auth::sign_token;
 pub use config::{AuthConfig, ConnectionLimits, HttpConfig, IpcConfig, ServerConfig, WsConfig};
 
-use crate::{Namespace, RpcContext, build_methods};
-use access::{Hosts, Origins};
-use answers::Answers;
-use budget::Buffered;
+use crate::{ApiNamespace, RpcContext, build_methods};
+use access::{AllowedHosts, AllowedOrigins};
+use budget::BufferBudget;
 use jsonrpsee::Methods;
-use port::{Port, PortConfig};
+use port::{PortConfig, PortServer};
+use service::MethodService;
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
-/// How long requests under way may take to end once the servers are told to stop.
+/// Longest time for requests in progress once the servers stop.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Why servers could not be started.
+/// Why servers could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// A port cannot be had.
+    /// The port cannot be bound.
     #[error("the {server} server cannot listen on {addr}: {source}")]
     Bind {
         /// Which server.
@@ -57,7 +57,7 @@ pub enum ServerError {
         /// The cause.
         source: io::Error,
     },
-    /// The socket file cannot be made.
+    /// The socket file cannot be created.
     #[error("the IPC server cannot listen on {}: {source}", path.display())]
     Ipc {
         /// The file.
@@ -73,26 +73,26 @@ pub enum ServerError {
         /// The port.
         addr: SocketAddr,
     },
-    /// An origin that browsers never send.
+    /// Browsers never send such an origin.
     #[error("{0:?} is no origin: it must be * or like https://example.org")]
     Origin(String),
 }
 
 /// Running servers. Dropping them stops them without waiting.
 #[derive(Debug)]
-pub struct Servers {
-    http: Option<Port>,
-    ws: Option<Port>,
-    auth: Option<Port>,
+pub struct RunningServers {
+    http: Option<PortServer>,
+    ws: Option<PortServer>,
+    auth: Option<PortServer>,
     ipc: Option<ipc::IpcServer>,
 }
 
-impl Servers {
-    /// Starts what `config` asks for. `engine` are the methods that consensus clients call; the auth
-    /// port serves them beside `eth`, and no other server does.
+impl RunningServers {
+    /// Starts the servers of `config`. `engine` are the methods for consensus clients; only the
+    /// authenticated port serves them, beside `eth`.
     ///
     /// # Errors
-    /// [`ServerError`]; nothing is left running then.
+    /// [`ServerError`]; then no server runs.
     pub async fn start(
         config: &ServerConfig,
         context: &RpcContext,
@@ -101,7 +101,7 @@ impl Servers {
         let mut servers = Self { http: None, ws: None, auth: None, ipc: None };
         let ServerConfig { http, ws, auth, ipc, limits } = config;
         let shared = http.as_ref().zip(ws.as_ref()).filter(|(http, ws)| {
-            // Port 0 is another one each time.
+            // Port 0 is a different port each time.
             http.addr == ws.addr && http.addr.port() != 0
         });
         let shares_port = shared.is_some();
@@ -110,15 +110,15 @@ impl Servers {
         {
             return Err(ServerError::DifferentApis { addr: http.addr });
         }
-        let buffered = Buffered::new(limits.max_buffered_size);
-        // Who can reach a dev chain's tools owns it: nobody but this machine does.
+        let buffered = BufferBudget::new(limits.max_buffered_size);
+        // A client of the dev chain's tools controls the chain: only this machine may reach them.
         let strangers = context.without_dev();
         let for_addr = |addr: &SocketAddr| {
             let has_tools = addr.ip().is_loopback() || context.dev.is_none();
             if !has_tools {
                 tracing::warn!(
-                    %addr, "the tools of the dev chain and its accounts are not served here, as \
-                    others than this machine may reach it"
+                    %addr, "the dev chain's tools and accounts are not served at this address, \
+                    because other machines can reach it"
                 );
             }
             if has_tools { context } else { &strangers }
@@ -131,14 +131,14 @@ impl Servers {
                 methods: build_methods(for_addr(&http.addr), &http.apis),
                 http: Some("http"),
                 ws: ws.map(|_| "ws"),
-                hosts: Hosts::new(&http.vhosts),
+                hosts: AllowedHosts::new(&http.vhosts),
                 cors: access::cors(&http.cors_origins)?,
-                origins: Origins::new(ws.map_or(&[], |ws| &ws.origins)),
+                origins: AllowedOrigins::new(ws.map_or(&[], |ws| &ws.origins)),
                 secret: None,
                 limits: *limits,
                 buffered: buffered.clone(),
             };
-            servers.http = Some(Port::start(config, context).await?);
+            servers.http = Some(PortServer::start(config, context).await?);
         }
         if let Some(ws) = ws.as_ref().filter(|_| !shares_port) {
             let config = PortConfig {
@@ -147,18 +147,18 @@ impl Servers {
                 methods: build_methods(for_addr(&ws.addr), &ws.apis),
                 http: None,
                 ws: Some("ws"),
-                // Names in browsers are guarded by origins here, as in geth.
-                hosts: Hosts::any(),
+                // As in geth, a WebSocket server checks origins and not names.
+                hosts: AllowedHosts::any(),
                 cors: None,
-                origins: Origins::new(&ws.origins),
+                origins: AllowedOrigins::new(&ws.origins),
                 secret: None,
                 limits: *limits,
                 buffered,
             };
-            servers.ws = Some(Port::start(config, context).await?);
+            servers.ws = Some(PortServer::start(config, context).await?);
         }
         if let Some(auth) = auth {
-            let mut methods = build_methods(for_addr(&auth.addr), &[Namespace::Eth]);
+            let mut methods = build_methods(for_addr(&auth.addr), &[ApiNamespace::Eth]);
             methods.merge(engine).expect("the engine's methods have a namespace of their own");
             let config = PortConfig {
                 server: "Engine API",
@@ -166,46 +166,46 @@ impl Servers {
                 methods,
                 http: Some("engine"),
                 ws: Some("engine"),
-                hosts: Hosts::new(&auth.vhosts),
+                hosts: AllowedHosts::new(&auth.vhosts),
                 cors: None,
-                origins: Origins::any(),
+                origins: AllowedOrigins::any(),
                 secret: Some(auth.secret),
                 limits: limits.for_engine(),
-                // Nobody without the secret sends a body or opens a WebSocket.
-                buffered: Buffered::unlimited(),
+                // A client without the secret cannot send a body or open a WebSocket.
+                buffered: BufferBudget::unlimited(),
             };
-            servers.auth = Some(Port::start(config, context).await?);
+            servers.auth = Some(PortServer::start(config, context).await?);
         }
         if let Some(ipc) = ipc {
             let methods = build_methods(context, &ipc.apis);
             let metrics = context.metrics.server("ipc", methods.method_names());
-            // The socket is open to the node's user alone.
-            let buffered = Buffered::unlimited();
-            let answers = Answers { methods, limits: *limits, metrics, buffered };
+            // Only the node's user can open the socket.
+            let buffered = BufferBudget::unlimited();
+            let answers = MethodService { methods, limits: *limits, metrics, buffered };
             servers.ipc = Some(ipc::IpcServer::start(&ipc.path, answers).await?);
         }
         Ok(servers)
     }
 
-    /// Where HTTP is served.
+    /// The address of the HTTP server.
     pub fn http_addr(&self) -> Option<SocketAddr> {
-        self.http.as_ref().map(Port::addr)
+        self.http.as_ref().map(PortServer::addr)
     }
 
-    /// Where WebSockets are served on a port of their own.
+    /// The address of WebSockets, if they have their own port.
     pub fn ws_addr(&self) -> Option<SocketAddr> {
-        self.ws.as_ref().map(Port::addr)
+        self.ws.as_ref().map(PortServer::addr)
     }
 
-    /// Where consensus clients are served.
+    /// The address of the authenticated port.
     pub fn auth_addr(&self) -> Option<SocketAddr> {
-        self.auth.as_ref().map(Port::addr)
+        self.auth.as_ref().map(PortServer::addr)
     }
 
-    /// Takes no more requests, lets those under way end for a while, and closes all connections.
+    /// Accepts no more requests, waits a while for those in progress, and closes all connections.
     pub async fn stop(self) {
         let Self { http, ws, auth, ipc } = self;
-        let port = |port: Option<Port>| async move {
+        let port = |port: Option<PortServer>| async move {
             if let Some(port) = port {
                 port.stop(GRACE).await;
             }
@@ -219,7 +219,7 @@ impl Servers {
     }
 }
 
-fn same(one: &[Namespace], other: &[Namespace]) -> bool {
-    let within = |a: &[Namespace], b: &[Namespace]| a.iter().all(|api| b.contains(api));
+fn same(one: &[ApiNamespace], other: &[ApiNamespace]) -> bool {
+    let within = |a: &[ApiNamespace], b: &[ApiNamespace]| a.iter().all(|api| b.contains(api));
     within(one, other) && within(other, one)
 }

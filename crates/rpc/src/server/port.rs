@@ -1,14 +1,14 @@
-//! A TCP port: its connections, what is refused on them, and JSON-RPC over HTTP.
+//! A TCP port: its connections, access checks, and JSON-RPC over HTTP.
 
 use super::{
     ServerError,
-    access::{Hosts, Origins},
-    answers::{Answer, Answers, Client, busy},
+    access::{AllowedHosts, AllowedOrigins},
     auth,
-    budget::{Buffered, Held, Tab, writing_time},
+    budget::{BufferBudget, ConnectionBudget, HeldBytes, writing_time},
     config::ConnectionLimits,
-    connections::{Answering, Connection, Connections},
+    connections::{OpenConnection, PortConnections, WriteGuard},
     content_type::is_json,
+    service::{ClientHandler, MethodService, RpcResponse, busy_error},
     ws,
 };
 use crate::{RpcContext, client_version};
@@ -38,16 +38,15 @@ use tokio_io_timeout::TimeoutStream;
 use tower::{Service as _, ServiceBuilder};
 use tower_http::cors::CorsLayer;
 
-/// Bytes that the library reads or writes at once on a connection, and the longest header of a
-/// request.
+/// Size of hyper's read and write buffers of a connection, and the longest header of a request.
 const MAX_BUFFER: usize = 64 << 10;
-/// Pause after the system could not give a connection, as when files have run out.
+/// Pause after a failed accept, e.g. when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// What a connection gets that finds no place.
+/// The response to a connection beyond the limit.
 const NO_PLACE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\n\
     content-type: text/plain\r\ncontent-length: 22\r\n\r\ntoo many connections\r\n";
 
-/// What a port serves.
+/// Configuration of a port.
 pub(super) struct PortConfig {
     pub(super) server: &'static str,
     pub(super) addr: SocketAddr,
@@ -56,32 +55,32 @@ pub(super) struct PortConfig {
     pub(super) http: Option<&'static str>,
     /// Name of WebSockets in metrics, if they are served.
     pub(super) ws: Option<&'static str>,
-    pub(super) hosts: Hosts,
+    pub(super) hosts: AllowedHosts,
     pub(super) cors: Option<CorsLayer>,
-    pub(super) origins: Origins,
+    pub(super) origins: AllowedOrigins,
     pub(super) secret: Option<JwtSecret>,
     pub(super) limits: ConnectionLimits,
-    /// What its connections hold with those of other ports.
-    pub(super) buffered: Buffered,
+    /// Bytes that the connections of this and other ports hold.
+    pub(super) buffered: BufferBudget,
 }
 
-/// A port that is served.
+/// A running server on a TCP port.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(super) struct PortServer {
     addr: SocketAddr,
     handle: ServerHandle,
     accepting: JoinHandle<()>,
 }
 
-impl Drop for Port {
+impl Drop for PortServer {
     fn drop(&mut self) {
-        // An error means that it has stopped already.
+        // An error means that the server has already stopped.
         let _ = self.handle.stop();
         self.accepting.abort();
     }
 }
 
-impl Port {
+impl PortServer {
     pub(super) async fn start(
         config: PortConfig,
         context: &RpcContext,
@@ -91,7 +90,7 @@ impl Port {
         let listener = TcpListener::bind(addr).await.map_err(bind)?;
         let addr = listener.local_addr().map_err(bind)?;
         let (stop, handle) = stop_channel();
-        let port = Arc::new(Service::new(config, context, stop.clone()));
+        let port = Arc::new(PortState::new(config, context, stop.clone()));
         let accepting = tokio::spawn(accept(listener, port, stop));
         tracing::info!(%addr, "{server} server started");
         Ok(Self { addr, handle, accepting })
@@ -106,7 +105,7 @@ impl Port {
         let handle = self.handle.clone();
         let ended = async {
             let _ = (&mut self.accepting).await;
-            // WebSockets have tasks of their own.
+            // WebSockets have their own tasks.
             handle.stopped().await;
         };
         if timeout(grace, ended).await.is_err() {
@@ -115,28 +114,28 @@ impl Port {
     }
 }
 
-/// What the connections of a port share.
-struct Service {
-    http: Option<Answers>,
-    ws: Option<Answers>,
-    /// Places for WebSockets.
+/// State that the connections of a port share.
+struct PortState {
+    http: Option<MethodService>,
+    ws: Option<MethodService>,
+    /// Permits for WebSockets.
     ws_places: Arc<Semaphore>,
-    hosts: Hosts,
+    hosts: AllowedHosts,
     cors: Option<CorsLayer>,
-    origins: Origins,
+    origins: AllowedOrigins,
     secret: Option<JwtSecret>,
     limits: ConnectionLimits,
-    buffered: Buffered,
+    buffered: BufferBudget,
     context: RpcContext,
     stop: StopHandle,
 }
 
-impl Service {
+impl PortState {
     fn new(config: PortConfig, context: &RpcContext, stop: StopHandle) -> Self {
         let PortConfig {
             methods, http, ws, hosts, cors, origins, secret, limits, buffered, ..
         } = config;
-        let answers = |name: &'static str| Answers {
+        let answers = |name: &'static str| MethodService {
             methods: methods.clone(),
             limits,
             metrics: context.metrics.server(name, methods.method_names()),
@@ -157,30 +156,30 @@ impl Service {
         }
     }
 
-    /// Those that count the port's connections.
-    fn answers(&self) -> Option<&Answers> {
+    /// The service whose metrics count the port's connections.
+    fn answers(&self) -> Option<&MethodService> {
         self.http.as_ref().or(self.ws.as_ref())
     }
 }
 
-/// Serves connections until the port is stopped, then until the last one is done.
-async fn accept(listener: TcpListener, port: Arc<Service>, stop: StopHandle) {
+/// Accepts connections until the port is stopped, then waits for the last one.
+async fn accept(listener: TcpListener, port: Arc<PortState>, stop: StopHandle) {
     let refused = port.answers().map(|answers| answers.metrics.refused.clone());
-    let connections = Connections::new(port.limits.max_connections as usize, refused);
+    let connections = PortConnections::new(port.limits.max_connections as usize, refused);
     let mut tasks = JoinSet::new();
     let stopped = stop.shutdown();
     tokio::pin!(stopped);
     loop {
         tokio::select! {
             () = &mut stopped => break,
-            // Takes the finished ones out.
+            // Removes finished tasks.
             Some(_) = tasks.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => match connections.open() {
                     Some(connection) => {
                         tasks.spawn(serve(stream, Arc::new(connection), port.clone()));
                     }
-                    // Whether it still hears of it or not.
+                    // The client may already be gone.
                     None => drop(stream.try_write(NO_PLACE)),
                 },
                 Err(error) => {
@@ -194,7 +193,7 @@ async fn accept(listener: TcpListener, port: Arc<Service>, stop: StopHandle) {
     while tasks.join_next().await.is_some() {}
 }
 
-async fn serve(stream: TcpStream, connection: Arc<Connection>, port: Arc<Service>) {
+async fn serve(stream: TcpStream, connection: Arc<OpenConnection>, port: Arc<PortState>) {
     let _connected = port.http.as_ref().map(|http| http.metrics.connected());
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection is gone");
@@ -203,7 +202,7 @@ async fn serve(stream: TcpStream, connection: Arc<Connection>, port: Arc<Service
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(port.limits.stall_timeout));
     let tab = port.buffered.open();
-    let calls = |port: Arc<Service>, connection: Arc<Connection>| {
+    let calls = |port: Arc<PortState>, connection: Arc<OpenConnection>| {
         tower::service_fn(move |request| {
             let (port, connection, tab) = (port.clone(), connection.clone(), tab.clone());
             async move { Ok::<_, Infallible>(dispatch(&port, &connection, tab, request).await) }
@@ -213,7 +212,7 @@ async fn serve(stream: TcpStream, connection: Arc<Connection>, port: Arc<Service
         .option_layer(port.cors.clone())
         .service(calls(port.clone(), connection.clone()));
     let answer = |request: Request<Incoming>| {
-        let busy = connection.busy();
+        let busy = connection.mark_busy();
         let mut service = service.clone();
         let port = port.clone();
         async move {
@@ -236,7 +235,7 @@ async fn serve(stream: TcpStream, connection: Arc<Connection>, port: Arc<Service
         ended = &mut http => ended,
         () = connection.evicted() => return,
         () = connection.overdue() => {
-            tracing::debug!("a client takes its answer too slowly");
+            tracing::debug!("a client reads its response too slowly");
             return;
         }
         () = &mut stopped => {
@@ -249,8 +248,8 @@ async fn serve(stream: TcpStream, connection: Arc<Connection>, port: Arc<Service
     }
 }
 
-/// The answer to a request that does not come to JSON-RPC, if it does not.
-fn before_rpc(port: &Service, request: &Request<Incoming>) -> Option<Response<HttpBody>> {
+/// The response to a request that JSON-RPC does not handle; `None` for JSON-RPC requests.
+fn before_rpc(port: &PortState, request: &Request<Incoming>) -> Option<Response<HttpBody>> {
     let headers = request.headers();
     let refuse = |status, reason: String| Some(text(status, reason));
     if !port.hosts.allow(headers) {
@@ -271,9 +270,9 @@ fn before_rpc(port: &Service, request: &Request<Incoming>) -> Option<Response<Ht
 }
 
 async fn dispatch(
-    port: &Service,
-    connection: &Arc<Connection>,
-    tab: Arc<Tab>,
+    port: &PortState,
+    connection: &Arc<OpenConnection>,
+    tab: Arc<ConnectionBudget>,
     request: Request<Incoming>,
 ) -> Response<HttpBody> {
     if !is_upgrade_request(&request) {
@@ -294,15 +293,15 @@ async fn dispatch(
     }
 }
 
-/// A request over HTTP. Its body has to come as a whole within the time that a client may stall.
+/// Handles a JSON-RPC request over HTTP. Its whole body must arrive within the stall timeout.
 async fn post(
-    answers: &Answers,
-    connection: &Arc<Connection>,
-    tab: Arc<Tab>,
+    answers: &MethodService,
+    connection: &Arc<OpenConnection>,
+    tab: Arc<ConnectionBudget>,
     request: Request<Incoming>,
 ) -> Response<HttpBody> {
     if request.method() != Method::POST {
-        let reason = "JSON-RPC is spoken by POST".into();
+        let reason = "JSON-RPC requests must use POST".into();
         return text(StatusCode::METHOD_NOT_ALLOWED, reason);
     }
     if !is_json(request.headers().get(header::CONTENT_TYPE)) {
@@ -316,45 +315,45 @@ async fn post(
         Ok(Ok(body)) => body,
         Ok(Err(BodyError::TooLarge)) => {
             let error = reject_too_big_request(limits.max_request_size);
-            return json_body(StatusCode::PAYLOAD_TOO_LARGE, Answer::error(error), None);
+            return json_body(StatusCode::PAYLOAD_TOO_LARGE, RpcResponse::error(error), None);
         }
-        Ok(Err(BodyError::Busy)) => return busy_body(Answer::error(busy())),
+        Ok(Err(BodyError::Busy)) => return busy_body(RpcResponse::error(busy_error())),
         Ok(Err(BodyError::Broken(reason))) => return text(StatusCode::BAD_REQUEST, reason),
         Err(_) => {
-            let reason = "the request did not come in time".into();
+            let reason = "the request was not received in time".into();
             return text(StatusCode::REQUEST_TIMEOUT, reason);
         }
     };
-    let answer = Client::new(answers.clone()).answer(&body).await;
+    let answer = ClientHandler::new(answers.clone()).answer(&body).await;
     drop((body, held));
     let Some(answer) = answer else { return Response::new(HttpBody::empty()) };
     let bytes = answer.json.get().len();
     answers.metrics.sent.inc_by(bytes as u64);
     match tab.take(bytes).await {
         Some(held) => {
-            let answering = connection.answering(writing_time(limits.stall_timeout, bytes));
+            let answering = connection.mark_writing(writing_time(limits.stall_timeout, bytes));
             json_body(StatusCode::OK, answer, Some((held, answering)))
         }
-        None => busy_body(answer.dropped()),
+        None => busy_body(answer.into_busy_error()),
     }
 }
 
-/// Why there is no body.
+/// Why a body was not read.
 enum BodyError {
     TooLarge,
-    /// Others hold what there is to hold.
+    /// Other clients hold all the bytes that the server has.
     Busy,
     Broken(String),
 }
 
-/// A body of at most so many bytes, which are held as they come.
-async fn read_body(body: Incoming, most: u32, held: &mut Held) -> Result<Vec<u8>, BodyError> {
+/// Reads a body of at most `most` bytes, which `held` counts as they arrive.
+async fn read_body(body: Incoming, most: u32, held: &mut HeldBytes) -> Result<Vec<u8>, BodyError> {
     let announced = body.size_hint().lower();
-    // Without reading what it announces to be too long.
+    // Does not read a body that is announced as too long.
     if announced > u64::from(most) {
         return Err(BodyError::TooLarge);
     }
-    // Memory that nothing is written to costs nothing.
+    // Allocated memory costs nothing until it is written.
     let mut read = Vec::with_capacity(announced as usize);
     let mut body = Limited::new(body, most as usize);
     while let Some(frame) = body.frame().await {
@@ -371,7 +370,7 @@ async fn read_body(body: Incoming, most: u32, held: &mut Held) -> Result<Vec<u8>
     Ok(read)
 }
 
-/// Whether the node works and is in sync: 200 if so, 503 if not.
+/// `/health`: 200 if the node works and is in sync, 503 if not.
 fn health(context: &RpcContext) -> Response<HttpBody> {
     let (syncing, failing) = (context.node.syncing(), context.node.failing());
     let status = match syncing.is_none() && failing.is_empty() {
@@ -383,7 +382,7 @@ fn health(context: &RpcContext) -> Response<HttpBody> {
         "syncing": syncing.is_some(),
         "head": head.number,
         "hash": head.hash(),
-        // Whom to ask for which proofs; null where proofs are not spread.
+        // The shard of this node's proofs; null if the backend's proofs have no shards.
         "shard": context.live.backend().proof_shards().map(|shards| shards.shard()),
         "node": client_version(),
     });
@@ -396,27 +395,27 @@ fn health(context: &RpcContext) -> Response<HttpBody> {
     response(status, "application/json", body.to_string().into())
 }
 
-/// An answer, whose bytes are held, and which has to be written in time, until the last of them is.
+/// A response; its bytes and its write guard are held until the last byte is written.
 fn json_body(
     status: StatusCode,
-    answer: Answer,
-    held: Option<(Held, Answering)>,
+    answer: RpcResponse,
+    held: Option<(HeldBytes, WriteGuard)>,
 ) -> Response<HttpBody> {
-    struct Text {
+    struct HeldBody {
         json: Box<str>,
-        _held: Option<(Held, Answering)>,
+        _held: Option<(HeldBytes, WriteGuard)>,
     }
-    impl AsRef<[u8]> for Text {
+    impl AsRef<[u8]> for HeldBody {
         fn as_ref(&self) -> &[u8] {
             self.json.as_bytes()
         }
     }
-    let text = Text { json: Box::<str>::from(answer.json), _held: held };
+    let text = HeldBody { json: Box::<str>::from(answer.json), _held: held };
     response(status, "application/json; charset=utf-8", Bytes::from_owner(text))
 }
 
-/// That there was no room for a request or its answer.
-fn busy_body(answer: Answer) -> Response<HttpBody> {
+/// The response if there was no room for a request or its response.
+fn busy_body(answer: RpcResponse) -> Response<HttpBody> {
     let mut answer = json_body(StatusCode::SERVICE_UNAVAILABLE, answer, None);
     answer.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
     answer

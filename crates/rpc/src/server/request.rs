@@ -1,30 +1,30 @@
-//! What a message asks: a request, a notification, or nothing that is either.
+//! Parses a message: a request, a notification, or neither.
 //!
-//! Ids are any JSON but lists and objects, and are given back as they came, as geth does: numbers with
-//! fractions, beyond 64 bits or below zero are no reason to leave a client without its answer.
+//! An id is any JSON value except lists and objects, and is returned unchanged, as in geth. So
+//! clients may use fractions, negative numbers, and numbers beyond 64 bits.
 
 use jsonrpsee::types::{ErrorObject, Id, error::ErrorCode};
 use serde::{Deserialize, Deserializer, Serialize, de::IgnoredAny};
 use serde_json::value::{RawValue, to_raw_value};
 use std::borrow::Cow;
 
-/// Longest name of a method, in bytes: it is repeated by the error that says that there is none.
+/// Longest method name in bytes: the error for an unknown method repeats it.
 const MAX_METHOD_NAME: usize = 2048;
 
-/// What a message is.
+/// A parsed message.
 #[derive(Debug)]
-pub(super) enum Message<'a> {
-    /// A request, which gets an answer.
+pub(super) enum IncomingMessage<'a> {
+    /// A request, which gets a response.
     Call { id: RequestId<'a>, method: Cow<'a, str>, params: Option<&'a RawValue> },
-    /// A request without an id, which gets none.
+    /// A request without an id, which gets no response.
     Notification,
-    /// Nothing that can be answered but by this error.
+    /// An invalid message, which gets this error.
     Invalid { id: RequestId<'a>, error: ErrorObject<'static> },
 }
 
-/// The fields of a request, each as it came.
+/// The raw fields of a request.
 #[derive(Deserialize)]
-struct Fields<'a> {
+struct RequestFields<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     jsonrpc: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
@@ -35,28 +35,28 @@ struct Fields<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// A field that is there, even if it is null.
+/// Deserializes a field that is present, even if it is null.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     Deserialize::deserialize(deserializer).map(Some)
 }
 
-impl<'a> Message<'a> {
-    /// What `text` is.
+impl<'a> IncomingMessage<'a> {
+    /// Parses `text`.
     pub(super) fn new(text: &'a str) -> Self {
         let refused = |id, code: ErrorCode| Self::Invalid { id, error: code.into() };
-        // A list of these fields would be taken for them too.
+        // serde would also accept a list of these fields.
         let fields = match text.starts_with('{') {
-            true => serde_json::from_str::<Fields<'_>>(text).ok(),
+            true => serde_json::from_str::<RequestFields<'_>>(text).ok(),
             false => None,
         };
-        let Some(Fields { jsonrpc, id, method, params }) = fields else {
+        let Some(RequestFields { jsonrpc, id, method, params }) = fields else {
             let is_json = serde_json::from_str::<IgnoredAny>(text).is_ok();
             let code = if is_json { ErrorCode::InvalidRequest } else { ErrorCode::ParseError };
             return refused(RequestId::NULL, code);
         };
         let is_ours = jsonrpc.is_some_and(|version| version.get() == "\"2.0\"");
         let method: Option<Cow<'_, str>> = method
-            .and_then(|name| serde_json::from_str::<Text<'_>>(name.get()).ok())
+            .and_then(|name| serde_json::from_str::<BorrowedText<'_>>(name.get()).ok())
             .map(|name| name.0);
         let method = method.filter(|name| is_ours && !name.is_empty());
         match (method, id.map(RequestId::new)) {
@@ -72,46 +72,46 @@ impl<'a> Message<'a> {
     }
 }
 
-/// A string that is borrowed where it can be.
+/// A string, borrowed where possible.
 #[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+struct BorrowedText<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// The id of a request.
 #[derive(Clone, Debug)]
 pub(super) struct RequestId<'a> {
-    /// The id as the library has it; null if it has no place for it.
+    /// The id as jsonrpsee represents it; null if it cannot.
     pub(super) known: Id<'a>,
-    /// The id as it came, where that is another one.
-    pub(super) odd: Option<&'a RawValue>,
+    /// The raw id, if jsonrpsee cannot represent it.
+    pub(super) raw: Option<&'a RawValue>,
 }
 
 impl<'a> RequestId<'a> {
-    /// The id of answers to what has none.
-    pub(super) const NULL: Self = Self { known: Id::Null, odd: None };
+    /// The id of responses to messages without a valid id.
+    pub(super) const NULL: Self = Self { known: Id::Null, raw: None };
 
-    /// The id as it came; `None` if none can be like it.
+    /// Parses an id; `None` for lists and objects.
     pub(super) fn new(id: &'a RawValue) -> Option<Self> {
         match id.get().as_bytes().first() {
             Some(b'{' | b'[') => None,
             _ => Some(match serde_json::from_str(id.get()) {
-                Ok(known) => Self { known, odd: None },
-                Err(_) => Self { known: Id::Null, odd: Some(id) },
+                Ok(known) => Self { known, raw: None },
+                Err(_) => Self { known: Id::Null, raw: Some(id) },
             }),
         }
     }
 
-    /// Puts the id as it came into an answer that was made with the one that is known.
+    /// Puts the raw id into a response that was made with the known id.
     pub(super) fn put_into(&self, answer: Box<RawValue>) -> Box<RawValue> {
-        let Some(id) = self.odd else { return answer };
-        let renamed = serde_json::from_str::<Answer<'_>>(answer.get())
-            .and_then(|fields| to_raw_value(&Answer { id, ..fields }));
+        let Some(id) = self.raw else { return answer };
+        let renamed = serde_json::from_str::<ResponseFields<'_>>(answer.get())
+            .and_then(|fields| to_raw_value(&ResponseFields { id, ..fields }));
         renamed.unwrap_or(answer)
     }
 }
 
-/// The fields of an answer.
+/// The raw fields of a response.
 #[derive(Deserialize, Serialize)]
-struct Answer<'a> {
+struct ResponseFields<'a> {
     #[serde(borrow)]
     jsonrpc: &'a RawValue,
     #[serde(borrow)]

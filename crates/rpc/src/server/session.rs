@@ -1,21 +1,20 @@
-//! A connection on which much may be asked at once: WebSocket and IPC.
+//! A connection with several requests in progress: WebSocket and IPC.
 //!
-//! What a client has under way is bounded by not reading on: it waits, as with a node that is slow,
-//! and nothing is refused.
+//! At a limit the connection reads no further, and the client waits. Nothing is refused.
 //!
 //! | what | at most |
 //! |---|---|
-//! | requests of which no answer has been written yet | 64 |
-//! | bytes of requests that are being answered | `max_request_size` |
-//! | bytes of answers not yet written beyond which no request is begun | `max_response_size` |
-//! | notifications not yet written | `message_buffer` |
+//! | requests whose response is not yet written | 64 |
+//! | bytes of requests in progress | `max_request_size` |
+//! | bytes of unwritten responses beyond which no request is started | `max_response_size` |
+//! | unwritten notifications | `message_buffer` |
 //!
-//! All of it also counts towards what connections hold together (`budget.rs`). An answer that finds no
-//! room there becomes an error; a notification waits, and its subscription ends if that takes too long.
+//! All of these bytes also count in the shared budget (`budget.rs`). A response that finds no room
+//! there becomes an error. A notification waits, and its subscription ends if that takes too long.
 
 use super::{
-    answers::{Answer, Answers, Client, PendingNotifications},
-    budget::{Held, Tab},
+    budget::{ConnectionBudget, HeldBytes},
+    service::{ClientHandler, MethodService, PendingNotifications, RpcResponse},
 };
 use hyper::body::Bytes;
 use jsonrpsee::{MethodSink, types::ErrorObject};
@@ -23,99 +22,103 @@ use serde_json::value::RawValue;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Requests of one connection that are under way at once.
+/// Most requests of one connection in progress.
 const MAX_REQUESTS: usize = 64;
-/// Bytes are counted in units of so many.
+/// Bytes per permit of a semaphore.
 const UNIT: usize = 1 << 10;
 
-/// The side of a connection that reads. Requests go on when it is dropped, until the [`Outbox`] is.
+/// The reading side of a connection. After it is dropped, requests go on until the
+/// [`ConnectionOutbox`] is dropped.
 #[derive(Debug)]
-pub(super) struct Session {
-    client: Arc<Client>,
+pub(super) struct ConnectionInbox {
+    client: Arc<ClientHandler>,
     places: Arc<Semaphore>,
-    /// Units of requests.
-    incoming: Arc<Budget>,
-    /// Units of answers.
-    unwritten: Arc<Budget>,
-    outgoing: mpsc::Sender<Outgoing>,
-    tab: Arc<Tab>,
+    /// Permits for bytes of requests.
+    incoming: Arc<ByteBudget>,
+    /// Permits for bytes of unwritten responses.
+    unwritten: Arc<ByteBudget>,
+    outgoing: mpsc::Sender<OutgoingMessage>,
+    tab: Arc<ConnectionBudget>,
 }
 
-/// The side of a connection that writes.
+/// The writing side of a connection.
 #[derive(Debug)]
-pub(super) struct Outbox {
-    answers: mpsc::Receiver<Outgoing>,
-    notifications: mpsc::Receiver<Outgoing>,
-    server: Answers,
+pub(super) struct ConnectionOutbox {
+    answers: mpsc::Receiver<OutgoingMessage>,
+    notifications: mpsc::Receiver<OutgoingMessage>,
+    server: MethodService,
 }
 
-/// A message that is to be written. Its answer counts as unwritten until this is dropped.
+/// A message to be written. It counts as unwritten until it is dropped.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingMessage {
     json: Box<RawValue>,
     subscriptions: Vec<PendingNotifications>,
     _places: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
-    _held: Option<Held>,
+    _held: Option<HeldBytes>,
 }
 
-impl Outgoing {
-    /// What is to be written.
+impl OutgoingMessage {
+    /// The text of the message.
     pub(super) fn text(&self) -> &str {
         self.json.get()
     }
 
-    /// It was written: notifications of subscriptions that it announces may follow.
-    pub(super) fn written(self) {
+    /// Call after writing: starts the notifications of the subscriptions that it announces.
+    pub(super) fn confirm_written(self) {
         self.subscriptions.into_iter().for_each(PendingNotifications::begin);
     }
 }
 
-/// So many bytes, in units.
+/// A number of bytes, counted in units.
 #[derive(Debug)]
-struct Budget {
+struct ByteBudget {
     units: usize,
     left: Arc<Semaphore>,
 }
 
-impl Budget {
+impl ByteBudget {
     fn new(bytes: u32) -> Arc<Self> {
         let units = (bytes as usize).div_ceil(UNIT).max(1);
         Arc::new(Self { units, left: Arc::new(Semaphore::new(units)) })
     }
 
-    /// Waits until so many bytes are free; all are enough for what is larger. `None` never comes:
-    /// nobody closes a budget.
+    /// Waits until `bytes` bytes are free; a larger number than the budget waits for all of it.
+    /// Never `None`, because the semaphore is never closed.
     async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let units = bytes.div_ceil(UNIT).clamp(1, self.units);
         self.left.clone().acquire_many_owned(u32::try_from(units).ok()?).await.ok()
     }
 }
 
-/// Both sides of a new connection, which has this tab.
-pub(super) fn open(answers: &Answers, tab: Arc<Tab>) -> (Session, Outbox) {
+/// Both sides of a new connection with this budget.
+pub(super) fn open(
+    answers: &MethodService,
+    tab: Arc<ConnectionBudget>,
+) -> (ConnectionInbox, ConnectionOutbox) {
     let limits = &answers.limits;
     let (outgoing, from_requests) = mpsc::channel(MAX_REQUESTS);
-    // Nobody but the task behind it waits for a client to read, so it need not hold anything.
+    // Only the task behind this channel waits for a slow client, so the channel can be short.
     let (notify, told) = mpsc::channel(1);
     let (queue, notifications) = mpsc::channel(limits.message_buffer.max(1) as usize);
     tokio::spawn(queue_notifications(told, queue, tab.clone()));
-    let client = Client::new(answers.clone()).with_notifications(MethodSink::new(notify));
-    let session = Session {
+    let client = ClientHandler::new(answers.clone()).with_notifications(MethodSink::new(notify));
+    let session = ConnectionInbox {
         client: Arc::new(client),
         places: Arc::new(Semaphore::new(MAX_REQUESTS)),
-        incoming: Budget::new(limits.max_request_size),
-        unwritten: Budget::new(limits.max_response_size),
+        incoming: ByteBudget::new(limits.max_request_size),
+        unwritten: ByteBudget::new(limits.max_response_size),
         outgoing,
         tab,
     };
-    (session, Outbox { answers: from_requests, notifications, server: answers.clone() })
+    (session, ConnectionOutbox { answers: from_requests, notifications, server: answers.clone() })
 }
 
-/// Takes notifications into account on their way to the connection, until one of its ends is gone.
+/// Counts notifications and forwards them to the connection, until one end is gone.
 async fn queue_notifications(
     mut told: mpsc::Receiver<Box<RawValue>>,
-    queue: mpsc::Sender<Outgoing>,
-    tab: Arc<Tab>,
+    queue: mpsc::Sender<OutgoingMessage>,
+    tab: Arc<ConnectionBudget>,
 ) {
     while let Some(json) = told.recv().await {
         let held = loop {
@@ -127,18 +130,17 @@ async fn queue_notifications(
             }
         };
         let notification =
-            Outgoing { json, subscriptions: Vec::new(), _places: None, _held: Some(held) };
+            OutgoingMessage { json, subscriptions: Vec::new(), _places: None, _held: Some(held) };
         if queue.send(notification).await.is_err() {
             return;
         }
     }
 }
 
-impl Session {
-    /// Begins to answer a message, as soon as the connection has room for it; `held` is what it was
-    /// read into.
-    pub(super) async fn take(&self, message: Bytes, held: Held) {
-        // Room for answers only has to be there; how much of it this one needs, nobody knows yet.
+impl ConnectionInbox {
+    /// Starts answering a message as soon as the connection has room; `held` counts its bytes.
+    pub(super) async fn handle(&self, message: Bytes, held: HeldBytes) {
+        // There must be some room for responses; the size of this response is not known yet.
         drop(self.unwritten.take(1).await);
         let Ok(place) = self.places.clone().acquire_owned().await else { return };
         let Some(room) = self.incoming.take(message.len()).await else { return };
@@ -148,18 +150,18 @@ impl Session {
             let answer = async {
                 let mut answer = client.answer(&message).await?;
                 drop((message, room, held));
-                // First, so that what waits to be written counts too.
+                // Counted before waiting for room, because it is held while it waits.
                 let held = tab.take(answer.json.get().len()).await;
                 if held.is_none() {
-                    answer = answer.dropped();
+                    answer = answer.into_busy_error();
                 }
                 let room = unwritten.take(answer.json.get().len()).await?;
-                let Answer { json, on_close, subscriptions } = answer;
+                let RpcResponse { json, on_close, subscriptions } = answer;
                 let _places = Some((place, room));
-                Some((Outgoing { json, subscriptions, _places, _held: held }, on_close))
+                Some((OutgoingMessage { json, subscriptions, _places, _held: held }, on_close))
             };
             let answer = tokio::select! {
-                // Nobody is left to hear it.
+                // The client is gone.
                 () = outgoing.closed() => None,
                 answer = answer => answer,
             };
@@ -172,27 +174,28 @@ impl Session {
         });
     }
 
-    /// Answers what cannot even be read.
+    /// Responds to a message that cannot be read.
     pub(super) async fn refuse(&self, error: ErrorObject<'_>) {
-        let Answer { json, .. } = Answer::error(error);
-        // If nobody reads it, so be it.
-        let refusal = Outgoing { json, subscriptions: Vec::new(), _places: None, _held: None };
+        let RpcResponse { json, .. } = RpcResponse::error(error);
+        // Fails only if the client is gone.
+        let refusal =
+            OutgoingMessage { json, subscriptions: Vec::new(), _places: None, _held: None };
         let _ = self.outgoing.send(refusal).await;
     }
 
-    /// Holds nothing of the connection's tab yet.
-    pub(super) fn hold(&self) -> Held {
+    /// A counter of held bytes, starting at zero.
+    pub(super) fn hold(&self) -> HeldBytes {
         self.tab.clone().hold()
     }
 
-    pub(super) fn client(&self) -> &Client {
+    pub(super) fn client(&self) -> &ClientHandler {
         &self.client
     }
 }
 
-impl Outbox {
+impl ConnectionOutbox {
     /// The next message; `None` once the session has ended and all its requests are answered.
-    pub(super) async fn next(&mut self) -> Option<Outgoing> {
+    pub(super) async fn next(&mut self) -> Option<OutgoingMessage> {
         let next = tokio::select! {
             answer = self.answers.recv() => answer,
             Some(notification) = self.notifications.recv() => Some(notification),
@@ -208,7 +211,7 @@ impl Outbox {
 mod tests {
     use super::{
         super::{
-            budget::{Buffered, OWN},
+            budget::{BufferBudget, OWN},
             config::ConnectionLimits,
         },
         *,
@@ -217,12 +220,12 @@ mod tests {
     use retrie_telemetry::rpc::RpcMetrics;
     use std::time::Duration;
 
-    /// Bytes of an answer, and a little more.
+    /// Size of a response, and a limit slightly above it.
     const ANSWER: usize = 100 << 10;
     const ROOM: u32 = 110 << 10;
 
-    /// Answers `large` once the semaphore has a permit for it.
-    fn answers(gate: &Arc<Semaphore>, buffered: &Buffered) -> Answers {
+    /// Serves `large`, which responds once the semaphore has a permit.
+    fn answers(gate: &Arc<Semaphore>, buffered: &BufferBudget) -> MethodService {
         let mut module = RpcModule::new(gate.clone());
         module
             .register_async_method("large", async |_, gate, _| {
@@ -230,7 +233,7 @@ mod tests {
                 Ok::<_, ErrorObjectOwned>("x".repeat(ANSWER))
             })
             .unwrap();
-        Answers {
+        MethodService {
             limits: ConnectionLimits { max_response_size: ROOM, ..ConnectionLimits::default() },
             metrics: RpcMetrics::default().server("ws", module.method_names()),
             methods: module.into(),
@@ -240,13 +243,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn answers_that_wait_to_be_written_count() {
-        let (gate, buffered) = (Arc::new(Semaphore::new(0)), Buffered::new(10 * ANSWER));
+        let (gate, buffered) = (Arc::new(Semaphore::new(0)), BufferBudget::new(10 * ANSWER));
         let (session, mut outbox) = open(&answers(&gate, &buffered), buffered.open());
         for id in 0..3 {
             let request = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"large"}}"#);
-            session.take(request.into(), session.hold()).await;
+            session.handle(request.into(), session.hold()).await;
         }
-        // Of the three answers that come at once the connection has room for one.
+        // The connection has room for one of the three responses.
         gate.add_permits(3);
         tokio::time::sleep(Duration::from_secs(1)).await;
         let others = OWN + 8 * ANSWER;

@@ -1,16 +1,17 @@
 //! JSON-RPC over WebSocket (RFC 6455).
 //!
-//! A client costs what it has really sent: room for a frame is reserved once its header is there,
-//! and first touched when its bytes come. They count from then on ([`Counted`]) until their message
-//! is answered. The library's read buffer never shrinks, so it must not see long frames as a whole:
-//! they come to it in fragments. A connection keeps one [`FRAGMENT`] and one [`PIECE`] of an answer.
+//! A connection holds only bytes that the client has really sent: memory for a frame is allocated
+//! when its header arrives, and touched when its bytes arrive. The bytes count ([`CountedStream`])
+//! until their message is answered. The library's read buffer never shrinks, so long frames are
+//! split into fragments before it sees them. An idle connection keeps one [`FRAGMENT`] and one
+//! [`PIECE`] of memory.
 
 use super::{
-    answers::{Answers, busy},
-    budget::{Held, Tab, writing_time},
-    counted::{Counted, FRAGMENT, Heard, is_busy},
+    budget::{ConnectionBudget, HeldBytes, writing_time},
+    counted_stream::{CountedStream, FRAGMENT, LastHeard, is_busy},
     port::text,
-    session::{self, Outbox, Session},
+    service::{MethodService, busy_error},
+    session::{self, ConnectionInbox, ConnectionOutbox},
 };
 use futures::{
     SinkExt, StreamExt,
@@ -45,28 +46,28 @@ use tokio_tungstenite::{
     },
 };
 
-/// Bytes read at once.
+/// Bytes per read.
 const READ_SIZE: usize = 16 << 10;
-/// Bytes of an answer that become one frame. The buffer they are written from never shrinks, so it
-/// must not see answers as a whole.
+/// Bytes of a response per frame. The library's write buffer never shrinks, so long responses are
+/// split into frames.
 const PIECE: usize = 64 << 10;
-/// How often clients are asked whether they are there.
+/// How often clients are pinged.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
-/// How long a client may be silent that is asked.
+/// Longest silence of a client that is pinged.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
-/// How long a client may go on to send after it was told that this is too much. If it were cut off at
-/// once, it would see a reset connection in place of the reason.
+/// How long a client may go on sending after the close frame. Closing at once would reset the
+/// connection, and the client would not see the reason.
 const LINGER: Duration = Duration::from_secs(2);
 
-type Socket = WebSocketStream<Counted<TokioIo<Upgraded>>>;
+type WsSocket = WebSocketStream<CountedStream<TokioIo<Upgraded>>>;
 
-/// Turns the connection of a handshake into a WebSocket that has this place and tab; the answer to
-/// the handshake.
+/// Upgrades a connection to a WebSocket, with this permit and budget; returns the handshake's
+/// response.
 pub(super) fn upgrade(
     request: Request<Body>,
-    answers: Answers,
+    answers: MethodService,
     place: OwnedSemaphorePermit,
-    tab: Arc<Tab>,
+    tab: Arc<ConnectionBudget>,
     stop: StopHandle,
 ) -> Response<HttpBody> {
     let answer = match create_response_with_body(&request, HttpBody::empty) {
@@ -77,17 +78,17 @@ pub(super) fn upgrade(
         let _place = place;
         let io = match hyper::upgrade::on(request).await {
             Ok(upgraded) => TokioIo::new(upgraded),
-            Err(error) => return tracing::debug!(%error, "a connection became no WebSocket"),
+            Err(error) => return tracing::debug!(%error, "the upgrade to a WebSocket failed"),
         };
         let most = answers.limits.max_request_size;
         let incoming = Arc::new(Mutex::new(tab.clone().hold()));
-        let heard: Heard = Arc::new(Mutex::new(Some(Instant::now())));
-        let io = Counted::new(io, incoming.clone(), heard.clone(), most.into());
+        let heard: LastHeard = Arc::new(Mutex::new(Some(Instant::now())));
+        let io = CountedStream::new(io, incoming.clone(), heard.clone(), most.into());
         let most = most as usize;
         let config = WebSocketConfig::default()
             .read_buffer_size(READ_SIZE)
             .write_buffer_size(0)
-            // One piece, and answers to pings.
+            // One piece, and responses to pings.
             .max_write_buffer_size(2 * PIECE)
             .max_frame_size(Some(most))
             .max_message_size(Some(most));
@@ -99,11 +100,11 @@ pub(super) fn upgrade(
 
 /// Serves a connection until the client or the node ends it.
 async fn serve(
-    socket: Socket,
-    answers: &Answers,
-    tab: Arc<Tab>,
-    incoming: &Mutex<Held>,
-    heard: Heard,
+    socket: WsSocket,
+    answers: &MethodService,
+    tab: Arc<ConnectionBudget>,
+    incoming: &Mutex<HeldBytes>,
+    heard: LastHeard,
     stop: StopHandle,
 ) {
     let _connected = answers.metrics.connected();
@@ -111,14 +112,14 @@ async fn serve(
     let (sink, mut stream) = socket.split();
     let writing = write(sink, outbox, heard.clone(), answers.limits.stall_timeout);
     tokio::pin!(writing);
-    // The end, after answers to requests under way.
+    // The close code; responses to requests in progress are sent first.
     let (code, sink) = tokio::select! {
         sink = &mut writing => (CloseCode::Away, sink),
         ended = read(&mut stream, session, incoming, &heard) => match ended {
             Err(Error::Capacity(_)) => (CloseCode::Size, writing.await),
             Err(Error::Io(error)) if is_busy(&error) => (CloseCode::Again, writing.await),
             Err(Error::Utf8(_)) => (CloseCode::Invalid, writing.await),
-            // Nobody is left to hear answers.
+            // The client is gone.
             Err(error) => return tracing::debug!(%error, "a WebSocket has failed"),
             Ok(()) => return,
         },
@@ -127,7 +128,7 @@ async fn serve(
     let Some(mut sink) = sink else { return };
     let close = CloseFrame { code, reason: Default::default() };
     let is_told = sink.send(Message::Close(Some(close))).await.is_ok();
-    // What was read of a message that will never be whole.
+    // Bytes of an incomplete message.
     drop(incoming.lock().split());
     if is_told
         && matches!(code, CloseCode::Size | CloseCode::Again)
@@ -141,20 +142,20 @@ async fn serve(
     }
 }
 
-/// Ends with the connection, or with what is too large, no text, or more than there is room for: where
-/// the next message begins is unknown then.
+/// Reads messages until the connection ends, or a message is too large, not UTF-8, or finds no
+/// room: then the start of the next message is unknown.
 async fn read(
-    stream: &mut SplitStream<Socket>,
-    session: Session,
-    incoming: &Mutex<Held>,
-    heard: &Heard,
+    stream: &mut SplitStream<WsSocket>,
+    session: ConnectionInbox,
+    incoming: &Mutex<HeldBytes>,
+    heard: &LastHeard,
 ) -> Result<(), Error> {
     while let Some(message) = stream.next().await {
         *heard.lock() = None;
         let message = match message {
             Ok(Message::Text(message)) => Bytes::from(message),
             Ok(Message::Binary(message)) => message,
-            // Answering pings and closes is left to the library.
+            // The library responds to pings and closes.
             Ok(_) => {
                 *heard.lock() = Some(Instant::now());
                 continue;
@@ -165,37 +166,37 @@ async fn read(
             }
         };
         let held = incoming.lock().split();
-        // Copied if it is a part of the read buffer, which would be kept with it.
+        // A short message is part of the read buffer; copying it avoids keeping the whole buffer.
         let message =
             if message.len() > FRAGMENT { message } else { Bytes::copy_from_slice(&message) };
-        session.take(message, held).await;
+        session.handle(message, held).await;
         *heard.lock() = Some(Instant::now());
     }
     Ok(())
 }
 
-/// Answers what ends the connection, if it is the client's doing.
-async fn refuse(session: &Session, error: &Error) {
+/// Responds to an error that the client caused.
+async fn refuse(session: &ConnectionInbox, error: &Error) {
     match error {
         Error::Capacity(_) => {
             let most = session.client().limits().max_request_size;
             session.refuse(reject_too_big_request(most)).await;
         }
-        // Text that is none ends a WebSocket (RFC 6455, 8.1).
+        // Invalid UTF-8 in a text message ends a WebSocket (RFC 6455, 8.1).
         Error::Utf8(_) => session.refuse(ErrorCode::ParseError.into()).await,
-        Error::Io(error) if is_busy(error) => session.refuse(busy()).await,
+        Error::Io(error) if is_busy(error) => session.refuse(busy_error()).await,
         _ => {}
     }
 }
 
-/// Ends with the session, or when the client is gone or takes too long for what it is sent; what
-/// there is to say goodbye on, unless that has failed.
+/// Writes until the session ends, or the client is gone or too slow. Returns the sink for the close
+/// frame, unless writing has failed.
 async fn write(
-    mut sink: SplitSink<Socket, Message>,
-    mut outbox: Outbox,
-    heard: Heard,
+    mut sink: SplitSink<WsSocket, Message>,
+    mut outbox: ConnectionOutbox,
+    heard: LastHeard,
     stall_timeout: Duration,
-) -> Option<SplitSink<Socket, Message>> {
+) -> Option<SplitSink<WsSocket, Message>> {
     let mut pings = interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
     loop {
         let sent = tokio::select! {
@@ -203,7 +204,7 @@ async fn write(
                 Some(next) => {
                     let time = writing_time(stall_timeout, next.text().len());
                     let sent = timeout(time, send(&mut sink, next.text())).await;
-                    next.written();
+                    next.confirm_written();
                     sent.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
                 }
                 None => return Some(sink),
@@ -223,8 +224,8 @@ async fn write(
     }
 }
 
-/// Sends a message, in fragments if it is long.
-async fn send(sink: &mut SplitSink<Socket, Message>, text: &str) -> Result<(), Error> {
+/// Sends a message, split into frames if it is long.
+async fn send(sink: &mut SplitSink<WsSocket, Message>, text: &str) -> Result<(), Error> {
     let mut pieces = text.as_bytes().chunks(PIECE).peekable();
     let mut kind = Data::Text;
     while let Some(piece) = pieces.next() {

@@ -1,12 +1,12 @@
-//! Calls that never happened, traced.
+//! Traces of hypothetical calls.
 
 use super::replay::{TraceTypes, inspector, results};
 use crate::{
-    Args, RpcContext, RpcError, RpcResult,
-    args::heavy,
-    call::{CallRules, Ground, prepare},
-    replay::Recording,
-    words::TransactFailure,
+    MethodParams, RpcContext, RpcError, RpcResult,
+    args::register_heavy,
+    call::{CallEnvironment, CallRules, prepare},
+    geth_errors::TransactFailure,
+    replay::TraceBudget,
 };
 use alloy_consensus::transaction::SignerRecoverable;
 use alloy_eips::eip2718::Decodable2718;
@@ -16,44 +16,54 @@ use alloy_rpc_types_eth::{BlockOverrides, TransactionRequest, state::StateOverri
 use alloy_rpc_types_trace::parity::TraceResults;
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::Transaction;
-use retrie_engine::View;
-use retrie_execution::Simulation;
+use retrie_engine::LiveView;
+use retrie_execution::EvmSimulation;
 use revm::context::TxEnv;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    heavy(module, "trace_call", |rpc, view, args| call(rpc, &view, args));
-    heavy(module, "trace_callMany", |rpc, view, args| call_many(rpc, &view, args));
-    heavy(module, "trace_rawTransaction", |rpc, view, args| raw_transaction(rpc, &view, args));
+    register_heavy(module, "trace_call", |rpc, view, args| call(rpc, &view, args));
+    register_heavy(module, "trace_callMany", |rpc, view, args| call_many(rpc, &view, args));
+    register_heavy(module, "trace_rawTransaction", |rpc, view, args| {
+        raw_transaction(rpc, &view, args)
+    });
 }
 
 /// `trace_call(call, types, block, stateOverrides, blockOverrides)`.
-fn call(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<TraceResults> {
+fn call(rpc: &RpcContext, view: &LiveView, args: &mut MethodParams<'_>) -> RpcResult<TraceResults> {
     let request: TransactionRequest = args.object()?;
     let types: TraceTypes = args.required()?;
     let block = args.block_or_latest()?;
     let accounts: Option<StateOverride> = args.optional_object()?;
     let overrides: Option<BlockOverrides> = args.optional_object()?;
 
-    let ground = Ground::after(rpc, view, block, overrides.as_ref())?;
+    let ground = CallEnvironment::after(rpc, view, block, overrides.as_ref())?;
     let mut simulation = ground.simulation(rpc, overrides.as_ref(), accounts)?;
-    let mut recording = Recording::new(rpc.limits.max_response_size);
+    let mut recording = TraceBudget::new(rpc.limits.max_response_size);
     traced_request(rpc, &mut simulation, request, &types, &mut recording)
 }
 
-/// `trace_callMany([[call, types], ...], block)`: calls that see each other's changes.
-fn call_many(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<Vec<TraceResults>> {
+/// `trace_callMany([[call, types], ...], block)`: calls that see the changes of earlier calls.
+fn call_many(
+    rpc: &RpcContext,
+    view: &LiveView,
+    args: &mut MethodParams<'_>,
+) -> RpcResult<Vec<TraceResults>> {
     let calls: Vec<(TransactionRequest, TraceTypes)> = args.required()?;
     let block = args.block_or_latest()?;
-    let ground = Ground::after(rpc, view, block, None)?;
+    let ground = CallEnvironment::after(rpc, view, block, None)?;
     let mut simulation = ground.simulation(rpc, None, None)?;
-    let mut recording = Recording::new(rpc.limits.max_response_size);
+    let mut recording = TraceBudget::new(rpc.limits.max_response_size);
     let traced =
         |(request, types)| traced_request(rpc, &mut simulation, request, &types, &mut recording);
     calls.into_iter().map(traced).collect()
 }
 
-/// `trace_rawTransaction(bytes, types, block)`: a signed transaction, as if it came next.
-fn raw_transaction(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<TraceResults> {
+/// `trace_rawTransaction(bytes, types, block)`: a signed transaction, executed on top of the block.
+fn raw_transaction(
+    rpc: &RpcContext,
+    view: &LiveView,
+    args: &mut MethodParams<'_>,
+) -> RpcResult<TraceResults> {
     let bytes: Bytes = args.required()?;
     let types: TraceTypes = args.required()?;
     let block = args.block_or_latest()?;
@@ -63,19 +73,19 @@ fn raw_transaction(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcRes
         Transaction::decode_2718_exact(&bytes).map_err(|error| invalid(error.to_string()))?;
     let sender = transaction.recover_signer().map_err(|error| invalid(error.to_string()))?;
 
-    let ground = Ground::after(rpc, view, block, None)?;
+    let ground = CallEnvironment::after(rpc, view, block, None)?;
     let mut simulation = ground.simulation(rpc, None, None)?;
     let tx = TxEnv::from_recovered_tx(&transaction, sender);
-    let mut recording = Recording::new(rpc.limits.max_response_size);
+    let mut recording = TraceBudget::new(rpc.limits.max_response_size);
     traced(rpc, &mut simulation, tx, &types, &mut recording)
 }
 
 fn traced_request(
     rpc: &RpcContext,
-    simulation: &mut Simulation<'_>,
+    simulation: &mut EvmSimulation<'_>,
     request: TransactionRequest,
     types: &TraceTypes,
-    recording: &mut Recording,
+    recording: &mut TraceBudget,
 ) -> RpcResult<TraceResults> {
     let block_env = simulation.env().block_env.clone();
     let tx = prepare(simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
@@ -84,13 +94,13 @@ fn traced_request(
     Ok(answer)
 }
 
-/// Traces an execution; what comes after it sees its changes.
+/// Traces an execution and commits its changes for later executions.
 fn traced(
     rpc: &RpcContext,
-    simulation: &mut Simulation<'_>,
+    simulation: &mut EvmSimulation<'_>,
     tx: TxEnv,
     types: &TraceTypes,
-    recording: &mut Recording,
+    recording: &mut TraceBudget,
 ) -> RpcResult<TraceResults> {
     let mut inspector = inspector(types);
     let base_fee = simulation.env().block_env.basefee;

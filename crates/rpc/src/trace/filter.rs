@@ -3,9 +3,9 @@
 use super::past::of_block;
 use crate::{
     RpcContext, RpcError, RpcResult,
-    args::{BlockNumber, heavy},
+    args::{BlockNumberParam, register_heavy},
     context::ResolveBlock,
-    replay::Clock,
+    replay::ExecutionClock,
 };
 use alloy_eips::BlockNumberOrTag;
 use alloy_primitives::{Address, U64};
@@ -14,34 +14,34 @@ use alloy_rpc_types_trace::{
     parity::LocalizedTransactionTrace,
 };
 use jsonrpsee::RpcModule;
-use retrie_engine::View;
+use retrie_engine::LiveView;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
 
-/// A trace has at least so many bytes in an answer.
+/// Least bytes of a trace in a response.
 const LEAST_BYTES: usize = 300;
 
-/// What to search for. Numbers may be of JSON, or strings in hexadecimal or decimal.
+/// The filter. Numbers may be JSON numbers, or strings in hexadecimal or decimal.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FilterRequest {
-    /// First block, by number or tag; the genesis block if there is none.
+    /// First block, by number or tag; genesis by default.
     #[serde(default, deserialize_with = "bound")]
     from_block: Option<BlockNumberOrTag>,
-    /// Last block; the head if there is none.
+    /// Last block; the head by default.
     #[serde(default, deserialize_with = "bound")]
     to_block: Option<BlockNumberOrTag>,
     from_address: Option<Vec<Address>>,
     to_address: Option<Vec<Address>>,
-    /// Whether sender and receiver have both to be among the addresses, or one of them.
+    /// Whether both sender and receiver must match, or one of them.
     mode: Option<TraceFilterMode>,
-    /// Traces that are skipped.
+    /// Number of matching traces to skip.
     after: Option<U64>,
-    /// Traces that are shown at most.
+    /// Most traces in the response.
     count: Option<U64>,
 }
 
-/// A block by number or tag, or none.
+/// Deserializes an optional block number or tag.
 fn bound<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<BlockNumberOrTag>, D::Error> {
     let is_decimal = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     Ok(match Option::<Value>::deserialize(deserializer)? {
@@ -51,19 +51,20 @@ fn bound<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<BlockNumbe
             Some(BlockNumberOrTag::Number(number.to()))
         }
         Some(value) => {
-            let BlockNumber(block) = serde_json::from_value(value).map_err(D::Error::custom)?;
+            let BlockNumberParam(block) =
+                serde_json::from_value(value).map_err(D::Error::custom)?;
             Some(block)
         }
     })
 }
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    heavy(module, "trace_filter", |rpc, view, args| filter(rpc, &view, args.required()?));
+    register_heavy(module, "trace_filter", |rpc, view, args| filter(rpc, &view, args.required()?));
 }
 
 fn filter(
     rpc: &RpcContext,
-    view: &View,
+    view: &LiveView,
     request: FilterRequest,
 ) -> RpcResult<Vec<LocalizedTransactionTrace>> {
     let head = view.head().number;
@@ -100,7 +101,7 @@ fn filter(
     let skipped: usize = request.after.unwrap_or_default().saturating_to();
     let count: usize = request.count.map_or(usize::MAX, |count| count.saturating_to());
     let enough = skipped.saturating_add(count);
-    let clock = Clock::new(rpc.limits.evm_timeout);
+    let clock = ExecutionClock::new(rpc.limits.evm_timeout);
     let mut found = Vec::new();
     for number in first..=last {
         if found.len() >= enough {

@@ -1,4 +1,4 @@
-//! The namespace `trace`: transactions as trees of calls, in the form OpenEthereum gave them.
+//! The namespace `trace`: transactions as trees of calls, in OpenEthereum's form.
 
 mod call;
 mod filter;

@@ -1,4 +1,4 @@
-//! Rewards of proof of work, as traces.
+//! Proof-of-work rewards as traces.
 
 use alloy_eips::BlockNumHash;
 use alloy_evm::block::calc::{base_block_reward, block_reward, ommer_reward};
@@ -6,8 +6,7 @@ use alloy_primitives::U256;
 use alloy_rpc_types_trace::parity::{LocalizedTransactionTrace, RewardAction, RewardType};
 use retrie_chainspec::{ChainSpec, primitives::RecoveredBlock};
 
-/// The rewards of a block: its own, then those of its ommers (yellow paper 11.3). None after the
-/// merge.
+/// The rewards of a block and of its ommers (yellow paper 11.3). None after the merge.
 pub(super) fn rewards(spec: &ChainSpec, block: &RecoveredBlock) -> Vec<LocalizedTransactionTrace> {
     let Some(base) = base_block_reward(spec, block.number) else { return Vec::new() };
     let ommers = &block.body().ommers;

@@ -1,12 +1,12 @@
 //! `eth_call`, `eth_estimateGas`, `eth_createAccessList`, `eth_callMany` and `eth_simulateV1` on
-//! small chains: results, overrides, geth's words for failures, and limits.
+//! small chains: results, overrides, geth's error texts, and limits.
 
-use crate::common::{Node, backends, mpt, test_chain};
+use crate::common::{NodeFixture, backends, mpt, test_chain};
 use alloy_primitives::{Address, B256, Bytes, U256, hex};
 use retrie_pipeline::testkit::{
-    Call, GENESIS_CONTRACT, Plan, Rules, TestChain, Wallet, write_blocks,
+    BlockPlan, GENESIS_CONTRACT, TestCall, TestChain, TestRules, TestWallet, write_blocks,
 };
-use retrie_rpc::Limits;
+use retrie_rpc::RequestLimits;
 use retrie_state::AnyBackend;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -27,27 +27,30 @@ fn address(n: u8) -> Address {
 }
 
 fn wallet(n: u8) -> Address {
-    Wallet::new(n).address
+    TestWallet::new(n).address
 }
 
 /// A node that has imported the chain up to `tip`.
-fn imported(chain: &TestChain, tip: B256, backend: Arc<dyn AnyBackend>) -> Node {
+fn imported(chain: &TestChain, tip: B256, backend: Arc<dyn AnyBackend>) -> NodeFixture {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chain.rlp");
     write_blocks(&file, &chain.path(chain.genesis(), tip));
-    Node::with_file(&chain.spec, backend, Some(&file))
+    NodeFixture::with_file(&chain.spec, backend, Some(&file))
 }
 
 /// A chain of `rules` whose blocks use every kind of call, and a node on it.
-fn node_with(rules: Rules, backend: Arc<dyn AnyBackend>) -> (TestChain, Vec<B256>, Node) {
+fn node_with(
+    rules: TestRules,
+    backend: Arc<dyn AnyBackend>,
+) -> (TestChain, Vec<B256>, NodeFixture) {
     let mut chain = test_chain(rules);
     let hashes = chain.branch(chain.genesis(), 6, 12, 1);
     let node = imported(&chain, hashes[5], backend);
     (chain, hashes, node)
 }
 
-fn node() -> (TestChain, Vec<B256>, Node) {
-    node_with(Rules::Prague, mpt())
+fn node() -> (TestChain, Vec<B256>, NodeFixture) {
+    node_with(TestRules::Prague, mpt())
 }
 
 /// A word as a result.
@@ -58,7 +61,7 @@ fn word(value: u64) -> Value {
 #[tokio::test]
 async fn calls_read_the_state_of_the_block_they_name_on_every_backend() {
     for backend in backends() {
-        let (_, _, node) = node_with(Rules::Prague, backend);
+        let (_, _, node) = node_with(TestRules::Prague, backend);
         let call = json!({ "to": GENESIS_CONTRACT });
         let code = json!({ GENESIS_CONTRACT.to_string(): { "code": READ_SLOT_1 } });
         // The contract of genesis has 0x11 in slot 1; the code reads it.
@@ -202,13 +205,17 @@ async fn failures_have_geths_codes_and_words() {
 #[tokio::test]
 async fn a_call_that_never_ends_is_ended() {
     let (_, _, mut node) = node();
-    let limits = Limits { gas_cap: 0, evm_timeout: Duration::from_millis(50), ..Limits::default() };
+    let limits = RequestLimits {
+        gas_cap: 0,
+        evm_timeout: Duration::from_millis(50),
+        ..RequestLimits::default()
+    };
     node.rpc = node.rpc.clone().with_limits(limits);
     let target = address(0x77);
     let params = json!([{ "to": target }, "latest", { target.to_string(): { "code": LOOP } }]);
     let (code, message) = node.fail("eth_call", params).await;
     assert_eq!((code, message.as_str()), (-32000, "execution aborted (timeout = 50ms)"));
-    // It calls itself twice, without a loop.
+    // Recursion without a loop: the contract calls itself twice.
     let twice = format!("0x{}", "60006000600060006000305af150".repeat(2));
     let params = json!([{ "to": target }, "latest", { target.to_string(): { "code": twice } }]);
     let (_, message) = node.fail("eth_call", params).await;
@@ -217,7 +224,7 @@ async fn a_call_that_never_ends_is_ended() {
 
 #[tokio::test]
 async fn gas_is_estimated_within_the_margin_and_reverts_are_told() {
-    for rules in [Rules::Frontier, Rules::Byzantium, Rules::Cancun, Rules::Prague] {
+    for rules in [TestRules::Frontier, TestRules::Byzantium, TestRules::Cancun, TestRules::Prague] {
         let (_, _, node) = node_with(rules, mpt());
         let transfer = json!([{ "from": wallet(0), "to": address(9), "value": "0x1" }]);
         assert_eq!(node.call("eth_estimateGas", transfer).await, json!("0x5208"), "{rules:?}");
@@ -249,7 +256,7 @@ async fn gas_is_estimated_within_the_margin_and_reverts_are_told() {
 
 #[tokio::test]
 async fn state_gas_is_estimated_beyond_the_cap_of_other_gas() {
-    let (_, _, node) = node_with(Rules::Amsterdam, mpt());
+    let (_, _, node) = node_with(TestRules::Amsterdam, mpt());
     // Returns a code of 12,000 zeros, each of which takes state gas (EIP-8037).
     let creation = json!({ "from": wallet(0), "input": "0x612ee05ff3" });
     let estimate = node.call("eth_estimateGas", json!([creation])).await;
@@ -262,7 +269,7 @@ async fn state_gas_is_estimated_beyond_the_cap_of_other_gas() {
     };
     node.call("eth_call", with(gas)).await;
     node.fail("eth_call", with(gas * 97 / 100)).await;
-    // All other gas has its cap.
+    // The cap on all other gas still holds.
     let looping =
         json!([{ "to": address(0x77) }, "latest", { address(0x77).to_string(): { "code": LOOP } }]);
     let (code, message) = node.fail("eth_estimateGas", looping).await;
@@ -316,7 +323,7 @@ async fn calls_of_a_bundle_see_each_others_changes_and_may_stand_within_a_block(
 #[tokio::test]
 async fn simulated_blocks_follow_each_other_on_every_backend() {
     for backend in backends() {
-        let (_, _, node) = node_with(Rules::Prague, backend);
+        let (_, _, node) = node_with(TestRules::Prague, backend);
         let head = node.call("eth_getBlockByNumber", json!(["latest", false])).await;
         let request = json!({
             "blockStateCalls": [
@@ -342,7 +349,7 @@ async fn simulated_blocks_follow_each_other_on_every_backend() {
         let roots = (&blocks[0]["stateRoot"], &blocks[1]["stateRoot"]);
         let is_raw = node.call("state_backend", json!([])).await.to_string().contains("raw");
         assert!(is_raw || roots.0 != roots.1);
-        // Nothing of it is left.
+        // The simulation left nothing behind.
         let balance = node.call("eth_getBalance", json!([address(3), "latest"])).await;
         assert_eq!(balance, json!("0x0"));
     }
@@ -350,9 +357,9 @@ async fn simulated_blocks_follow_each_other_on_every_backend() {
 
 #[tokio::test]
 async fn a_simulated_block_is_the_block_that_would_be_built() {
-    let mut chain = test_chain(Rules::Cancun);
+    let mut chain = test_chain(TestRules::Cancun);
     let parent = chain.branch(chain.genesis(), 2, 12, 1)[1];
-    let empty = chain.extend(parent, Plan::new(Vec::<Call>::new()));
+    let empty = chain.extend(parent, BlockPlan::new(Vec::<TestCall>::new()));
     let node = imported(&chain, parent, mpt());
     let block = chain.block(empty);
     let overrides = json!({
@@ -367,7 +374,7 @@ async fn a_simulated_block_is_the_block_that_would_be_built() {
     assert_eq!(blocks[0]["hash"], json!(empty), "{}", blocks[0]);
 }
 
-/// Nobody looks at nonces there, so one that was the last is followed by zero, as in geth.
+/// Simulated blocks skip nonce checks, so the maximum nonce wraps to zero, as in geth.
 #[tokio::test]
 async fn the_last_nonce_of_a_simulated_sender_wraps_unless_blocks_must_be_valid() {
     let (_, _, node) = node();
@@ -387,11 +394,11 @@ async fn the_last_nonce_of_a_simulated_sender_wraps_unless_blocks_must_be_valid(
     for at in 0..4 {
         assert_eq!(blocks[0]["calls"][at]["status"], "0x1", "{}", blocks[0]["calls"][at]);
     }
-    // What the sender itself creates, it creates with the nonce that follows.
+    // A contract that the sender creates gets the wrapped nonce.
     let created = address(2).create(0).into_word();
     assert_eq!(blocks[0]["calls"][2]["returnData"], json!(created));
 
-    // A creation has no address to go to.
+    // A creation at the maximum nonce has no address.
     let block = json!({ "stateOverrides": accounts, "calls": [{ "from": address(1) }] });
     let request = json!({ "blockStateCalls": [block] });
     let blocks = node.call("eth_simulateV1", json!([request, "latest"])).await;

@@ -1,12 +1,12 @@
-//! The suite `rpc-compat` of execution-apis: its chain is imported, every `.io` file is replayed.
+//! The suite `rpc-compat` of execution-apis: imports its chain and replays every `.io` file.
 //!
-//! An answer must be the expected one, field by field; of errors the code must be. Files marked
-//! `speconly` ask only that the answer fits the schema of the method in `openrpc.json`; where that has
-//! none for the method, they too are held against the answer in the file.
+//! Each response must equal the expected one, field by field; of errors only the code must be
+//! equal. For files marked `speconly` the response must only fit the method's schema in
+//! `openrpc.json`; without a schema it must equal the response in the file.
 
-use crate::common::{Node, mpt, post};
+use crate::common::{NodeFixture, mpt, post};
 use retrie_chainspec::ChainSpec;
-use retrie_rpc::Namespace;
+use retrie_rpc::ApiNamespace;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -16,11 +16,11 @@ use std::{
     sync::Arc,
 };
 
-/// Files whose answers differ, and why that is right or not yet otherwise.
+/// Files whose responses differ, and the reason.
 const EXCEPTIONS: &[(&str, &str)] = &[];
 
-/// The unpacked suite; `None` where there is no data. `RPC_COMPAT` names another folder than that of
-/// the data, with the archive or the unpacked suite.
+/// The unpacked suite; `None` without test data. `RPC_COMPAT` names another folder that has the
+/// archive or the unpacked suite.
 fn suite(dir: &Path) -> Option<PathBuf> {
     let data = std::env::var_os("RETRIE_DATA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
@@ -43,22 +43,22 @@ fn suite(dir: &Path) -> Option<PathBuf> {
     Some(dir.join("rpc-compat"))
 }
 
-/// One file: requests with the answers they shall have.
+/// One file: requests with their expected responses.
 #[derive(Debug)]
-struct Case {
+struct CompatCase {
     name: String,
     spec_only: bool,
     exchanges: Vec<(Value, Value)>,
 }
 
-impl Case {
+impl CompatCase {
     fn read(root: &Path, path: &Path) -> Self {
         let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
         let text = fs::read_to_string(path).unwrap();
         Self::parse(name, &text).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Every request must be followed by its answer, and every line be one of the format.
+    /// Every request must be followed by its response, and every line must have a known form.
     fn parse(name: String, text: &str) -> Result<Self, String> {
         let (mut exchanges, mut asked, mut spec_only) = (Vec::new(), None, false);
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
@@ -87,7 +87,7 @@ impl Case {
         Ok(Self { name, spec_only, exchanges })
     }
 
-    /// What is wrong with the answers, if something is.
+    /// The first wrong response, if any.
     async fn run(&self, addr: SocketAddr, schemas: &BTreeMap<String, Value>) -> Option<String> {
         for (request, expected) in &self.exchanges {
             let answer = post(addr, &request.to_string()).await.json();
@@ -115,7 +115,7 @@ fn against_schema(answer: &Value, schema: &Value) -> Option<String> {
     validator.iter_errors(result).next().map(|error| format!("{}: {error}", error.instance_path()))
 }
 
-/// The first difference between two answers. Error messages and their data may differ.
+/// The first difference between two responses; error messages and data are ignored.
 fn difference(path: &str, expected: &Value, got: &Value) -> Option<String> {
     match (expected, got) {
         (Value::Object(expected), Value::Object(got)) => {
@@ -146,7 +146,7 @@ fn difference(path: &str, expected: &Value, got: &Value) -> Option<String> {
     }
 }
 
-fn cases(root: &Path) -> Vec<Case> {
+fn cases(root: &Path) -> Vec<CompatCase> {
     let mut files = Vec::new();
     for folder in fs::read_dir(root).unwrap() {
         let folder = folder.unwrap().path();
@@ -154,20 +154,20 @@ fn cases(root: &Path) -> Vec<Case> {
             files.extend(fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()));
         }
     }
-    // What sends transactions changes the pool, so it comes last.
+    // Files that send transactions change the pool, so they come last.
     let is_late = |path: &Path| {
         let path = path.to_string_lossy();
         let groups = ["eth_sendRawTransaction", "txpool_", "testing_"];
         groups.iter().position(|group| path.contains(group))
     };
     files.sort_by_key(|path| (is_late(path), path.clone()));
-    files.iter().map(|path| Case::read(root, path)).collect()
+    files.iter().map(|path| CompatCase::read(root, path)).collect()
 }
 
 #[test]
 fn a_file_whose_requests_and_answers_are_not_paired_is_refused() {
     let (ask, answer) = (">> {\"id\":1}\n", "<< {\"id\":1}\n");
-    let parse = |text: &str| Case::parse("x.io".into(), text);
+    let parse = |text: &str| CompatCase::parse("x.io".into(), text);
     let pairs = parse(&format!("// speconly: yes\n{ask}{answer}\n{ask}{answer}")).unwrap();
     assert_eq!((pairs.exchanges.len(), pairs.spec_only), (2, true));
     let unpaired = [
@@ -188,7 +188,7 @@ fn a_file_whose_requests_and_answers_are_not_paired_is_refused() {
 #[test]
 fn a_method_without_a_schema_is_held_against_the_recorded_answer() {
     let text = "// speconly: yes\n>> {\"method\":\"debug_traceCall\"}\n<< {\"result\":{\"gas\":1}}";
-    let case = Case::parse("x.io".into(), text).unwrap();
+    let case = CompatCase::parse("x.io".into(), text).unwrap();
     let expected = &case.exchanges[0].1;
     let wrong = |schema, answer: Value| case.wrong(schema, expected, &answer);
     assert_eq!(wrong(None, json!({"result": {"gas": 1}})), None);
@@ -204,11 +204,11 @@ async fn every_file_of_rpc_compat_is_answered_as_expected() {
     let Some(root) = suite(dir.path()) else { return };
     let genesis = fs::read_to_string(root.join("genesis.json")).unwrap();
     let spec = Arc::new(ChainSpec::from_genesis_json(&genesis).unwrap());
-    let mut node = Node::with_file(&spec, mpt(), Some(&root.join("chain.rlp")));
+    let mut node = NodeFixture::with_file(&spec, mpt(), Some(&root.join("chain.rlp")));
     let head = node.live().head().hash();
     node.set_head(head, head, head).await;
     let mut config = node.config();
-    config.http.as_mut().unwrap().apis.push(Namespace::Testing);
+    config.http.as_mut().unwrap().apis.push(ApiNamespace::Testing);
     let servers = node.serve(&config).await;
     let addr = servers.http_addr().unwrap();
 

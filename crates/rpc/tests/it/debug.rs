@@ -1,28 +1,31 @@
 //! Raw chain data, and traces in geth's forms, on small chains of every kind of transaction.
 
-use crate::common::{Node, backends, mpt, test_chain};
+use crate::common::{NodeFixture, backends, mpt, test_chain};
 use alloy_primitives::{Address, B256, hex};
 use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_engine::NodeStatus;
-use retrie_pipeline::testkit::{GENESIS_CONTRACT, Rules, TestChain, Wallet, write_blocks};
-use retrie_rpc::Limits;
+use retrie_pipeline::testkit::{GENESIS_CONTRACT, TestChain, TestRules, TestWallet, write_blocks};
+use retrie_rpc::RequestLimits;
 use retrie_state::AnyBackend;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A chain of six blocks that use every kind of call, and a node on it.
-fn node_with(rules: Rules, backend: Arc<dyn AnyBackend>) -> (TestChain, Vec<B256>, Node) {
+fn node_with(
+    rules: TestRules,
+    backend: Arc<dyn AnyBackend>,
+) -> (TestChain, Vec<B256>, NodeFixture) {
     let mut chain = test_chain(rules);
     let hashes = chain.branch(chain.genesis(), 6, 12, 1);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chain.rlp");
     write_blocks(&file, &chain.path(chain.genesis(), hashes[5]));
-    let node = Node::with_file(&chain.spec, backend, Some(&file));
+    let node = NodeFixture::with_file(&chain.spec, backend, Some(&file));
     (chain, hashes, node)
 }
 
-fn node() -> (TestChain, Vec<B256>, Node) {
-    node_with(Rules::Prague, mpt())
+fn node() -> (TestChain, Vec<B256>, NodeFixture) {
+    node_with(TestRules::Prague, mpt())
 }
 
 /// Hash of a transaction of a block.
@@ -36,9 +39,9 @@ fn number(value: &Value) -> u64 {
 
 #[tokio::test]
 async fn what_is_replayed_uses_the_gas_of_its_receipt_under_all_rules_and_on_all_backends() {
-    let rules = [Rules::Frontier, Rules::Byzantium, Rules::Cancun, Rules::Prague];
+    let rules = [TestRules::Frontier, TestRules::Byzantium, TestRules::Cancun, TestRules::Prague];
     let on_mpt = rules.map(|rules| (rules, mpt()));
-    let on_others = backends().into_iter().skip(1).map(|backend| (Rules::Prague, backend));
+    let on_others = backends().into_iter().skip(1).map(|backend| (TestRules::Prague, backend));
     for (rules, backend) in on_mpt.into_iter().chain(on_others) {
         let (chain, hashes, node) = node_with(rules, backend);
         for block in hashes {
@@ -74,7 +77,7 @@ async fn the_struct_logger_shows_what_its_options_ask_for() {
         json!({ "disableStack": true, "disableStorage": true, "enableMemory": true, "limit": 130 });
     let trace = node.call("debug_traceTransaction", json!([hash, options])).await;
     let steps = trace["structLogs"].as_array().unwrap();
-    // The limit is one of bytes, as in geth: of steps of about 60 bytes the third goes beyond it.
+    // As in geth, the limit is in bytes: with steps of about 60 bytes the third one exceeds it.
     assert_eq!(steps.len(), 3);
     assert!(steps.iter().all(|step| step.get("stack").is_none()), "{steps:?}");
     assert!(steps.iter().all(|step| step.get("storage").is_none()), "{steps:?}");
@@ -92,7 +95,7 @@ async fn the_native_tracers_tell_calls_states_and_selectors() {
         trace(store, json!({ "tracer": "callTracer", "tracerConfig": { "withLog": true } })).await;
     assert_eq!(call["type"], "CALL");
     assert_eq!(call["to"], json!(GENESIS_CONTRACT));
-    assert_eq!(call["from"], json!(Wallet::new(2).address));
+    assert_eq!(call["from"], json!(TestWallet::new(2).address));
     assert_eq!(call["logs"][0]["topics"].as_array().unwrap().len(), 1);
 
     let creation = transaction(&chain, hashes[0], 1);
@@ -167,7 +170,8 @@ async fn what_cannot_be_traced_is_refused_in_words() {
     let wrong = json!([hash, { "timeout": "soon" }]);
     assert_eq!(node.fail("debug_traceTransaction", wrong).await.0, -32000);
     let config = json!([hash, { "tracer": "callTracer", "tracerConfig": 5 }]);
-    assert_eq!(node.fail("debug_traceTransaction", config).await.0, -32000);
+    let wrong = "invalid tracer configuration: invalid type: integer `5`, expected an object";
+    assert_eq!(node.fail("debug_traceTransaction", config).await, (-32000, wrong.into()));
     let late = json!([hash, { "timeout": "0s" }]);
     let (_, message) = node.fail("debug_traceTransaction", late).await;
     assert!(message.contains("execution timeout"), "{message}");
@@ -225,7 +229,7 @@ async fn calls_are_traced_after_and_within_blocks() {
 
 #[tokio::test]
 async fn raw_data_hashes_to_what_names_it() {
-    for rules in [Rules::Frontier, Rules::Prague] {
+    for rules in [TestRules::Frontier, TestRules::Prague] {
         let (chain, hashes, node) = node_with(rules, mpt());
         for (number, hash) in (1..).zip(hashes) {
             let at = json!([format!("{number:#x}")]);
@@ -253,15 +257,15 @@ fn alloy_trie_root(items: &[Vec<u8>]) -> B256 {
 
 #[tokio::test]
 async fn bad_blocks_are_shown_as_they_came() {
-    struct Watching(Arc<RecoveredBlock>);
-    impl NodeStatus for Watching {
+    struct MockBadBlockNode(Arc<RecoveredBlock>);
+    impl NodeStatus for MockBadBlockNode {
         fn bad_blocks(&self) -> Vec<Arc<RecoveredBlock>> {
             vec![self.0.clone()]
         }
     }
     let (_, hashes, mut node) = node();
     let block = node.live().view().unwrap().block(&hashes[0]).unwrap().unwrap();
-    node.rpc = node.rpc.clone().with_node(Arc::new(Watching(block)));
+    node.rpc = node.rpc.clone().with_node(Arc::new(MockBadBlockNode(block)));
     let bad = node.call("debug_getBadBlocks", json!([])).await;
     assert_eq!(bad[0]["hash"], json!(hashes[0]));
     assert_eq!(bad[0]["rlp"], node.call("debug_getRawBlock", json!(["0x1"])).await);
@@ -271,7 +275,7 @@ async fn bad_blocks_are_shown_as_they_came() {
 #[tokio::test]
 async fn traces_end_where_no_answer_could_hold_them() {
     let (chain, hashes, mut node) = node();
-    let limits = Limits { max_response_size: 1500, ..Limits::default() };
+    let limits = RequestLimits { max_response_size: 1500, ..RequestLimits::default() };
     node.rpc = node.rpc.clone().with_limits(limits);
     let hash = transaction(&chain, hashes[0], 3);
     let vm = json!([hash, ["vmTrace"]]);
@@ -286,7 +290,7 @@ async fn traces_end_where_no_answer_could_hold_them() {
         assert_eq!(code, -32008, "{method}: {message}");
         assert!(message.contains("--rpc.max-response-size"), "{message}");
     }
-    // What records little may execute much.
+    // Small traces of long executions are allowed.
     let calls = json!([hash, { "tracer": "callTracer" }]);
     node.call("debug_traceTransaction", calls).await;
     node.call("debug_traceTransaction", json!([hash, { "limit": 3 }])).await;

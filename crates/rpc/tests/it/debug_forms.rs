@@ -1,26 +1,28 @@
-//! Traces in geth's form, where the library beneath has another: numbers of logs, words of errors,
-//! refunds, codes of accounts, configurations of tracers.
+//! Details of traces where revm-inspectors differs from geth: log indices, error texts, refunds,
+//! code hashes, tracer configurations.
 
-use crate::common::{Node, mpt, test_chain};
+use crate::common::{NodeFixture, mpt, test_chain};
 use alloy_primitives::{Address, B256, hex, keccak256};
 use retrie_pipeline::testkit::{
-    Call, GENESIS_CONTRACT, Plan, Rules, TestChain, Wallet, write_blocks,
+    BlockPlan, GENESIS_CONTRACT, TestCall, TestChain, TestRules, TestWallet, write_blocks,
 };
 use serde_json::{Value, json};
 
 const FRESH: Address = Address::repeat_byte(0xfa);
 
 /// A chain of two blocks of calls that log, and a third that pays an address for the first time.
-fn node() -> (TestChain, Vec<B256>, Node) {
-    let mut chain = test_chain(Rules::Prague);
-    let store = |wallet, slot| Call::store(wallet, GENESIS_CONTRACT, slot, 7 + slot);
-    let first = chain.extend(chain.genesis(), Plan::new([store(0, 1), store(1, 2), store(2, 3)]));
-    let second = chain.extend(first, Plan::new([Call::deploy(0), store(1, 4), store(2, 5)]));
-    let third = chain.extend(second, Plan::new([Call::transfer(0, FRESH, 5)]));
+fn node() -> (TestChain, Vec<B256>, NodeFixture) {
+    let mut chain = test_chain(TestRules::Prague);
+    let store = |wallet, slot| TestCall::store(wallet, GENESIS_CONTRACT, slot, 7 + slot);
+    let first =
+        chain.extend(chain.genesis(), BlockPlan::new([store(0, 1), store(1, 2), store(2, 3)]));
+    let second =
+        chain.extend(first, BlockPlan::new([TestCall::deploy(0), store(1, 4), store(2, 5)]));
+    let third = chain.extend(second, BlockPlan::new([TestCall::transfer(0, FRESH, 5)]));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chain.rlp");
     write_blocks(&file, &chain.path(chain.genesis(), third));
-    let node = Node::with_file(&chain.spec, mpt(), Some(&file));
+    let node = NodeFixture::with_file(&chain.spec, mpt(), Some(&file));
     (chain, vec![first, second, third], node)
 }
 
@@ -34,7 +36,7 @@ fn call_of(callee: Address) -> String {
 }
 
 /// The trace of a call of `codes[0]`; the codes lie at 0x0101.., 0x0202.. and so on.
-async fn traced(node: &Node, codes: &[String], gas: &str, options: Value) -> Value {
+async fn traced(node: &NodeFixture, codes: &[String], gas: &str, options: Value) -> Value {
     let at = |index: usize| Address::repeat_byte(index as u8 + 1);
     let mut options = options;
     let mut overrides = json!({});
@@ -105,7 +107,7 @@ async fn a_step_that_is_not_executed_says_why() {
         ("50", "0x100000", json!("stack underflow (0 <=> 1)")),
         ("5b6000600056", "0x100000", json!("stack limit reached 1024 (1023)")),
         ("5b600056", "0x5300", json!("out of gas")),
-        // These fail when they are executed, after their gas was taken.
+        // These fail during execution, after their gas was taken.
         ("0c", "0x100000", Value::Null),
         ("600056", "0x100000", Value::Null),
         ("60006000fd", "0x100000", Value::Null),
@@ -122,7 +124,7 @@ async fn a_step_that_is_not_executed_says_why() {
 #[tokio::test]
 async fn refunds_are_counted_through_frames_and_nothing_empty_is_shown() {
     let (_, _, node) = node();
-    // Clears slot 1, calls the second, which clears its own, and goes on.
+    // Clears slot 1, calls the second contract, which clears its own slot 1, and goes on.
     let outer = format!("6000600155{}5b", call_of(Address::repeat_byte(2)));
     let codes = [outer, "6000600155600160005200".to_string()];
     let options = json!({ "enableMemory": true, "enableReturnData": true });
@@ -133,7 +135,7 @@ async fn refunds_are_counted_through_frames_and_nothing_empty_is_shown() {
         of_depth.map(|step| step.get("refund").and_then(Value::as_u64)).collect()
     };
     let (outer, inner) = (refunds(1), refunds(2));
-    // The step itself shows what it adds, as in geth.
+    // As in geth, a step's own refund is included.
     assert_eq!(&outer[..4], &[None, None, Some(4800), Some(4800)]);
     assert_eq!(&inner[..4], &[Some(4800), Some(4800), Some(9600), Some(9600)]);
     assert_eq!(outer.last().unwrap(), &Some(9600));
@@ -157,7 +159,7 @@ async fn accounts_before_and_after_have_the_hash_of_their_code() {
     let before = trace(0, 0, json!({})).await;
     assert_eq!(before[key(GENESIS_CONTRACT)]["codeHash"], json!(hash));
     assert_eq!(before[key(GENESIS_CONTRACT)]["code"], code);
-    assert!(before[key(Wallet::new(0).address)].get("codeHash").is_none());
+    assert!(before[key(TestWallet::new(0).address)].get("codeHash").is_none());
     let bare = trace(0, 0, json!({ "disableCode": true })).await;
     assert_eq!(bare[key(GENESIS_CONTRACT)]["codeHash"], json!(hash));
     assert!(bare[key(GENESIS_CONTRACT)].get("code").is_none());
@@ -173,11 +175,11 @@ async fn accounts_before_and_after_have_the_hash_of_their_code() {
     assert_eq!(created.len(), 1, "{diff}");
     assert_eq!(created[0].1["codeHash"], json!(hash));
     assert!(diff["pre"].get(created[0].0).is_none(), "{diff}");
-    // What has not changed has no hash.
+    // An unchanged code has no hash in the diff.
     let diff = trace(1, 1, json!({ "diffMode": true })).await;
     assert!(diff["post"][key(GENESIS_CONTRACT)].get("codeHash").is_none());
     assert_eq!(diff["pre"][key(GENESIS_CONTRACT)]["codeHash"], json!(hash));
-    // Who is paid for the first time was not there before.
+    // The account that is paid for the first time did not exist before.
     let diff = trace(2, 0, json!({ "diffMode": true })).await;
     assert_eq!(diff["post"][key(FRESH)], json!({ "balance": "0x5" }));
     assert!(diff["pre"].get(key(FRESH)).is_none(), "{diff}");
@@ -208,7 +210,8 @@ async fn tracers_side_by_side_take_any_configuration() {
 async fn contracts_that_destroy_themselves_for_their_own_benefit_are_told_with_their_balance() {
     let (_, _, node) = node();
     let (caller, contract) = (Address::repeat_byte(1), Address::repeat_byte(2));
-    // ADDRESS SELFDESTRUCT: a contract that stays (EIP-6780), and one that is gone as it is made.
+    // ADDRESS SELFDESTRUCT: a contract that stays (EIP-6780), and one that is deleted in its
+    // creation.
     let overrides = json!({
         caller.to_string(): { "balance": "0x64" },
         contract.to_string(): { "code": "0x30ff", "balance": "0x28" },
@@ -236,7 +239,7 @@ async fn contracts_that_destroy_themselves_for_their_own_benefit_are_told_with_t
         assert_eq!(action["refundAddress"], told["to"], "{flat}");
         assert_eq!(action["balance"], "0x2a", "{flat}");
     }
-    // With another heir there is one frame too.
+    // With another beneficiary there is also one frame.
     let overrides = json!({ contract.to_string(): { "code": "0x33ff", "balance": "0x28" } });
     let options = json!({ "tracer": "callTracer", "stateOverrides": overrides });
     let call = json!({ "from": caller, "to": contract, "gas": "0x186a0" });

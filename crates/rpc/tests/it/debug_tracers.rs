@@ -1,12 +1,12 @@
-//! Tracers beside geth's: requests of `scripts/beside-geth-tracers` with the answers that both gave, and what
-//! was other before.
+//! Comparison with geth's tracers: requests of `scripts/beside-geth-tracers` with geth's responses,
+//! and regressions.
 
-use crate::common::{Node, mpt, test_chain};
+use crate::common::{NodeFixture, mpt, test_chain};
 use alloy_eips::eip7702::Authorization;
 use alloy_primitives::{Address, U256, hex};
 use retrie_chainspec::ChainSpec;
-use retrie_pipeline::testkit::{CHAIN_ID, Rules, Wallet};
-use retrie_rpc::Limits;
+use retrie_pipeline::testkit::{CHAIN_ID, TestRules, TestWallet};
+use retrie_rpc::RequestLimits;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ const GOLDEN: &str = include_str!("../data/geth-traces.json");
 const HERE: Address = Address::repeat_byte(0xa1);
 const OTHER: Address = Address::repeat_byte(0xb2);
 
-/// A sample of what `scripts/beside-geth-tracers --golden` compares: every tracer, opcodes alone and programs
-/// that call each other, of each fork since the merge.
+/// A sample of what `scripts/beside-geth-tracers --golden` compares: every tracer on single opcodes
+/// and on programs with calls, for each fork since the merge.
 #[tokio::test]
 async fn the_answers_of_geth_are_ours() {
     let golden: Value = serde_json::from_str(GOLDEN).unwrap();
@@ -23,8 +23,8 @@ async fn the_answers_of_geth_are_ours() {
     let mut asked = 0;
     for (fork, genesis) in golden["genesis"].as_object().unwrap() {
         let spec = Arc::new(ChainSpec::from_genesis_json(&genesis.to_string()).unwrap());
-        let mut node = Node::new(&spec, mpt());
-        let limits = Limits { gas_cap: 0, ..Limits::default() };
+        let mut node = NodeFixture::new(&spec, mpt());
+        let limits = RequestLimits { gas_cap: 0, ..RequestLimits::default() };
         node.rpc = node.rpc.clone().with_limits(limits);
         for request in requests.iter().filter(|request| request["fork"] == json!(fork)) {
             let answer = node.call("debug_traceCall", request["request"].clone()).await;
@@ -37,17 +37,17 @@ async fn the_answers_of_geth_are_ours() {
     assert!(asked > 80, "{asked}");
 }
 
-fn node() -> Node {
-    Node::new(&test_chain(Rules::Prague).spec, mpt())
+fn node() -> NodeFixture {
+    NodeFixture::new(&test_chain(TestRules::Prague).spec, mpt())
 }
 
 fn account(code: &str) -> Value {
     json!({ "code": format!("0x{code}"), "balance": "0x9" })
 }
 
-/// The trace of a call of `code`, beside other accounts.
-async fn traced(node: &Node, code: &str, gas: &str, options: Value, others: Value) -> Value {
-    let call = json!({ "from": Wallet::new(0).address, "to": HERE, "gas": gas });
+/// The trace of a call of `code`, with other accounts overridden.
+async fn traced(node: &NodeFixture, code: &str, gas: &str, options: Value, others: Value) -> Value {
+    let call = json!({ "from": TestWallet::new(0).address, "to": HERE, "gas": gas });
     let mut options = options;
     options["stateOverrides"] = json!({ HERE.to_string(): account(code) });
     let overrides = options["stateOverrides"].as_object_mut().unwrap();
@@ -60,8 +60,8 @@ fn steps<'a>(trace: &'a Value, op: &str) -> Vec<&'a Value> {
     trace["structLogs"].as_array().unwrap().iter().filter(|step| step["op"] == op).collect()
 }
 
-/// CREATE was shown with the gas of the frame that it begins; what failed cost as much as there was, or
-/// nothing; an SSTORE had the refunds before it (erigon#23733).
+/// Cause: the cost of CREATE included its frame's gas; a failed step cost all remaining gas or
+/// nothing; an SSTORE showed the refund counter before it (erigon#23733).
 #[tokio::test]
 async fn a_step_costs_what_geth_says_whether_it_is_executed_or_not() {
     let node = node();
@@ -78,7 +78,7 @@ async fn a_step_costs_what_geth_says_whether_it_is_executed_or_not() {
     let store = steps(&trace, "SSTORE")[0];
     let refused = "out of gas: not enough gas for reentrancy sentry";
     assert_eq!((&store["gasCost"], &store["error"]), (&json!(0), &json!(refused)));
-    // The slot is 1 before.
+    // The slot is 1 before the step.
     let slot = format!("0x{:064x}", 0);
     let set = json!({ "code": "0x5f5f5500", "stateDiff": { slot: format!("0x{:064x}", 1) } });
     let trace = traced(&node, "", "0x60000", none(), json!({ HERE.to_string(): set })).await;
@@ -88,28 +88,28 @@ async fn a_step_costs_what_geth_says_whether_it_is_executed_or_not() {
 fn authorization(wallet: u8, to: Address) -> Value {
     let nonce = 0;
     let unsigned = Authorization { chain_id: U256::from(CHAIN_ID), address: to, nonce };
-    let signature = Wallet::new(wallet).sign(unsigned.signature_hash());
+    let signature = TestWallet::new(wallet).sign(unsigned.signature_hash());
     serde_json::to_value(unsigned.into_signed(signature)).unwrap()
 }
 
-/// What applied authorizations give back was no part of the refund counter; a delegation that is cleared was
-/// missing in the state after (erigon#23733).
+/// Cause: the refund counter lacked the refunds of authorizations, and the post-state lacked a
+/// cleared delegation (erigon#23733).
 #[tokio::test]
 async fn authorizations_are_refunded_before_the_first_step_and_cleared_delegations_shown() {
     let node = node();
-    let authority = Wallet::new(1).address;
+    let authority = TestWallet::new(1).address;
     let delegated = account(&format!("ef0100{}", hex::encode(OTHER)));
     let overrides = json!({ HERE.to_string(): account("5f00"), authority.to_string(): delegated });
     let list = json!([authorization(1, Address::ZERO), authorization(9, OTHER)]);
     let call = json!({
-        "from": Wallet::new(0).address, "to": HERE, "gas": "0x60000", "authorizationList": list,
+        "from": TestWallet::new(0).address, "to": HERE, "gas": "0x60000", "authorizationList": list,
     });
     let ask = async |options: Value| {
         let mut options = options;
         options["stateOverrides"] = overrides.clone();
         node.call("debug_traceCall", json!([call, "latest", options])).await
     };
-    // One of both accounts was there before.
+    // One of the two authorities existed before.
     let trace = ask(json!({})).await;
     assert_eq!(trace["structLogs"][0]["refund"], 12_500);
     let diff = json!({ "tracer": "prestateTracer", "tracerConfig": { "diffMode": true } });
@@ -136,8 +136,8 @@ async fn accounts_that_are_not_there_are_shown_on_request() {
     assert!(node.fail("debug_traceCall", call).await.1.contains("includeEmpty"));
 }
 
-/// Opcodes that are ignored by default were counted, and GAS before a call; sizes of called contracts and the
-/// frames of SELFDESTRUCT were missing (base#2987).
+/// Cause: opcodes ignored by default were counted, and so was GAS before a call; the sizes of
+/// called contracts and the frames of SELFDESTRUCT were missing (base#2987).
 #[tokio::test]
 async fn the_rules_of_erc_7562_get_what_they_ask_for() {
     let node = node();
@@ -146,7 +146,7 @@ async fn the_rules_of_erc_7562_get_what_they_ask_for() {
     let options = json!({ "tracer": "erc7562Tracer" });
     let others = json!({ OTHER.to_string(): account("00") });
     let trace = traced(&node, &code, "0x60000", options, others).await;
-    // CALL, GAS that is no call's, ADDRESS and SELFDESTRUCT.
+    // CALL, a GAS that is not before a call, ADDRESS and SELFDESTRUCT.
     let used = json!({ "0xf1": 1, "0x5a": 1, "0x30": 1, "0xff": 1 });
     assert_eq!(trace["usedOpcodes"], used, "{trace}");
     let size = json!({ OTHER.to_string().to_lowercase(): { "contractSize": 1, "opcode": 0xf1 } });
@@ -156,12 +156,12 @@ async fn the_rules_of_erc_7562_get_what_they_ask_for() {
     assert_eq!(kinds, ["CALL", "SELFDESTRUCT"]);
 }
 
-/// flatCallTracer had OpenEthereum's gas, without what a transaction costs by itself, and calls of precompiles
-/// with a value. The traces of `trace_` keep that gas.
+/// Cause: `flatCallTracer` had OpenEthereum's gas, i.e. without the intrinsic gas, and showed
+/// precompile calls with value. The `trace_` methods keep OpenEthereum's gas.
 #[tokio::test]
 async fn flat_calls_have_the_gas_of_the_transaction_and_no_precompiles() {
     let node = node();
-    // Calls the identity with one wei, then statically.
+    // Calls the identity precompile with one wei, then statically.
     let code = "5f5f5f5f600160045af1505f5f5f5f60045afa00";
     let flat = |config: Value| json!({ "tracer": "flatCallTracer", "tracerConfig": config });
     let trace = traced(&node, code, "0x60000", flat(json!({})), json!({})).await;
@@ -174,7 +174,7 @@ async fn flat_calls_have_the_gas_of_the_transaction_and_no_precompiles() {
     let trace = traced(&node, code, "0x60000", all, json!({})).await;
     assert_eq!(trace.as_array().unwrap().len(), 3, "{trace}");
     let overrides = json!({ HERE.to_string(): account(code) });
-    let call = json!({ "from": Wallet::new(0).address, "to": HERE, "gas": "0x60000" });
+    let call = json!({ "from": TestWallet::new(0).address, "to": HERE, "gas": "0x60000" });
     let parity = node.call("trace_call", json!([call, ["trace"], "latest", overrides])).await;
     assert_eq!(parity["trace"][0]["action"]["gas"], format!("{:#x}", 0x60000 - 21_000));
 }

@@ -1,21 +1,23 @@
-//! `debug_executionWitness`: a block is executed on its witness alone, and comes to its state root.
+//! `debug_executionWitness`: executing a block on its witness alone gives the block's state root.
 
-use crate::common::{Node, backends, lvmt, test_chain};
+use crate::common::{NodeFixture, backends, lvmt, test_chain};
 use alloy_primitives::{B256, Bytes, keccak256, map::HashMap};
 use alloy_rlp::Decodable;
 use alloy_rpc_types_debug::ExecutionWitness;
 use retrie_chainspec::primitives::{Header, RecoveredBlock};
 use retrie_execution::{ExecutionInput, execute_block};
-use retrie_pipeline::testkit::{Call, GENESIS_CONTRACT, Plan, Rules, TestChain, write_blocks};
+use retrie_pipeline::testkit::{
+    BlockPlan, GENESIS_CONTRACT, TestCall, TestChain, TestRules, write_blocks,
+};
 use retrie_state::AnyBackend;
 use retrie_storage_mpt::Mpt;
 use serde_json::json;
 
-fn node_on(chain: &TestChain, tip: B256, backend: std::sync::Arc<dyn AnyBackend>) -> Node {
+fn node_on(chain: &TestChain, tip: B256, backend: std::sync::Arc<dyn AnyBackend>) -> NodeFixture {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chain.rlp");
     write_blocks(&file, &chain.path(chain.genesis(), tip));
-    Node::with_file(&chain.spec, backend, Some(&file))
+    NodeFixture::with_file(&chain.spec, backend, Some(&file))
 }
 
 /// Executes `block` on what `witness` holds.
@@ -36,14 +38,14 @@ fn execute(chain: &TestChain, block: &RecoveredBlock, witness: &ExecutionWitness
 
 #[tokio::test]
 async fn every_block_comes_to_its_root_on_its_witness_alone() {
-    for rules in [Rules::Byzantium, Rules::Cancun, Rules::Prague] {
+    for rules in [TestRules::Byzantium, TestRules::Cancun, TestRules::Prague] {
         let mut chain = test_chain(rules);
         let mut hashes = chain.branch(chain.genesis(), 8, 12, 1);
-        // Slots go one by one, until the trie is one leaf and then nothing: branches merge.
+        // Slots are cleared until the trie is one leaf and then empty: branches merge.
         for slots in [[1, 2], [3, 4]] {
-            let clear = |slot| Call::store(3, GENESIS_CONTRACT, slot, 0);
+            let clear = |slot| TestCall::store(3, GENESIS_CONTRACT, slot, 0);
             let tip = *hashes.last().unwrap();
-            hashes.push(chain.extend(tip, Plan::new(slots.map(clear))));
+            hashes.push(chain.extend(tip, BlockPlan::new(slots.map(clear))));
         }
         for backend in backends() {
             let has_trie = backend.account_proofs().is_some();
@@ -67,12 +69,12 @@ async fn every_block_comes_to_its_root_on_its_witness_alone() {
     assert!(lvmt().account_proofs().is_none());
 }
 
-/// Of a block that touches nothing no node was there, not even the root that it starts from.
+/// Cause: the witness of a block that touches nothing had no node, not even the parent's root.
 #[tokio::test]
 async fn the_witness_of_an_empty_block_has_the_root_of_its_parent() {
-    // Before Cancun no system call touches the state, and proof of stake pays nobody.
-    let mut chain = test_chain(Rules::Merge(1));
-    let (mut tip, plan) = (chain.genesis(), || Plan::new(Vec::new()));
+    // Before Cancun there are no system calls, and proof of stake has no rewards.
+    let mut chain = test_chain(TestRules::Merge(1));
+    let (mut tip, plan) = (chain.genesis(), || BlockPlan::new(Vec::new()));
     for _ in 0..3 {
         tip = chain.extend(tip, plan());
     }

@@ -1,11 +1,11 @@
-//! The tools of dev chains, as Hardhat and anvil users call them.
+//! The tools of dev chains, as users of Hardhat and anvil call them.
 
 use crate::common::*;
 use alloy_consensus::{SignableTransaction, TxEip1559, TxLegacy, crypto::secp256k1::sign_message};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, Bytes, TxKind, U256};
 use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS, DEV_KEYS};
-use retrie_db::{Db, OpenOptions};
+use retrie_db::{DatabaseEnv, OpenOptions};
 use retrie_light_client::StateProofResponse;
 use retrie_pipeline::StatePatch;
 use retrie_rpc::server::HttpConfig;
@@ -24,14 +24,14 @@ fn number(value: &Value) -> u64 {
     u64::from_str_radix(value.as_str().unwrap().trim_start_matches("0x"), 16).unwrap()
 }
 
-async fn height(node: &Node) -> u64 {
+async fn height(node: &NodeFixture) -> u64 {
     number(&node.call("eth_blockNumber", json!([])).await)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unlocked_accounts_send_and_are_answered_once_it_is_mined() {
     for backend in backends() {
-        let node = Node::dev(backend);
+        let node = NodeFixture::dev(backend);
         let accounts = node.call("eth_accounts", json!([])).await;
         assert_eq!(accounts, json!(DEV_ACCOUNTS.map(|one| format!("{one:#x}"))));
         for nonce in 0..20 {
@@ -44,7 +44,7 @@ async fn unlocked_accounts_send_and_are_answered_once_it_is_mined() {
         }
         let balance = node.call("eth_getBalance", json!([SOMEONE, "latest"])).await;
         assert_eq!(balance, "0x14");
-        // Raw ones too.
+        // Raw transactions are awaited too.
         let tx = TxEip1559 {
             chain_id: ChainSpec::dev().chain_id(),
             gas_limit: 21_000,
@@ -57,7 +57,7 @@ async fn unlocked_accounts_send_and_are_answered_once_it_is_mined() {
         let hash = node.call("eth_sendRawTransaction", json!([raw])).await;
         let receipt = node.call("eth_getTransactionReceipt", json!([hash])).await;
         assert_eq!(receipt["blockNumber"], hex(21));
-        // What has to wait is answered at once.
+        // A transaction with a nonce gap is answered at once.
         let request = json!([{"from": DEV_ACCOUNTS[3], "to": SOMEONE, "nonce": "0x9"}]);
         let hash = node.call("eth_sendTransaction", request).await;
         assert!(node.call("eth_getTransactionReceipt", json!([hash])).await.is_null());
@@ -67,7 +67,7 @@ async fn unlocked_accounts_send_and_are_answered_once_it_is_mined() {
 #[tokio::test(flavor = "multi_thread")]
 async fn accounts_are_changed_without_a_block_under_both_names() {
     for (tools, backend) in ["hardhat", "anvil"].into_iter().zip([lvmt(), cole()]) {
-        let node = Node::dev(backend);
+        let node = NodeFixture::dev(backend);
         let set = |what: &str| format!("{tools}_{what}");
         node.call(&set("setBalance"), json!([SOMEONE, "0xde0b6b3a7640000"])).await;
         node.call(&set("setNonce"), json!([SOMEONE, "0x5"])).await;
@@ -86,7 +86,7 @@ async fn accounts_are_changed_without_a_block_under_both_names() {
                 node.call(&set("mine"), json!([])).await;
             }
         }
-        // The root is the backend's own, and proves what was set.
+        // The header has the backend's own root, which proves the override.
         let head = node.live().head();
         let proof = node.call("state_getProof", json!([SOMEONE, ["0x0"], "latest"])).await;
         assert_eq!(proof["root"], json!(head.state_root));
@@ -94,7 +94,7 @@ async fn accounts_are_changed_without_a_block_under_both_names() {
         let (code, message) = node.fail(&set("setNonce"), json!([SOMEONE, "0x4"])).await;
         assert_eq!(code, -32602, "{message}");
 
-        // It has code, and sends all the same.
+        // An impersonated account with code can send.
         let request = json!([{"from": SOMEONE, "to": DEV_ACCOUNTS[0], "value": "0x1"}]);
         assert_eq!(node.fail("eth_sendTransaction", request.clone()).await.0, -32000);
         node.call(&set("impersonateAccount"), json!([SOMEONE])).await;
@@ -110,14 +110,14 @@ async fn accounts_are_changed_without_a_block_under_both_names() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fixtures_are_loaded_by_snapshots() {
-    let node = Node::dev(mpt());
+    let node = NodeFixture::dev(mpt());
     let send = |value: u64| json!([{"from": DEV_ACCOUNTS[0], "to": SOMEONE, "value": hex(value)}]);
     node.call("eth_sendTransaction", send(1)).await;
     let mut last = None;
     for _ in 0..5 {
         let id = node.call("evm_snapshot", json!([])).await;
         assert!(last.replace(number(&id)).is_none_or(|last| last < number(&id)));
-        // The very same transaction each time.
+        // The same transaction, with the same hash, each time.
         let hash = node.call("eth_sendTransaction", send(7)).await;
         node.call("eth_sendTransaction", send(8)).await;
         assert_eq!(height(&node).await, 3);
@@ -136,7 +136,7 @@ async fn fixtures_are_loaded_by_snapshots() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_come_when_they_are_asked_for() {
-    let node = Node::dev(mpt());
+    let node = NodeFixture::dev(mpt());
     node.call("evm_setAutomine", json!([false])).await;
     let send = |from: usize| json!([{"from": DEV_ACCOUNTS[from], "to": SOMEONE, "gas": "0x5208"}]);
     let first = node.call("eth_sendTransaction", send(0)).await;
@@ -147,7 +147,7 @@ async fn blocks_come_when_they_are_asked_for() {
     assert_eq!(node.call("evm_mine", json!([])).await, "0x0");
     let block = node.call("eth_getBlockByNumber", json!(["latest", false])).await;
     assert_eq!(block["transactions"], json!([first, second]));
-    // Ahead of time, in steps, and by the clock.
+    // Mining several blocks, with an interval, and at a set time.
     let now = number(&block["timestamp"]);
     node.call("hardhat_mine", json!(["0x3", "0x3c"])).await;
     let block = node.call("eth_getBlockByNumber", json!(["latest", false])).await;
@@ -156,7 +156,7 @@ async fn blocks_come_when_they_are_asked_for() {
     node.call("evm_setAutomine", json!([true])).await;
     let eta = now + 100_000;
     node.call("evm_setNextBlockTimestamp", json!([eta])).await;
-    // Reverts before that time: an estimate is made as in the next block.
+    // The code reverts before that time: an estimate uses the next block's time.
     let early = format!("0x63{:08x}4210600b57005b5f5ffd", eta);
     node.call("hardhat_setCode", json!([SOMEONE, early])).await;
     let (code, _) = node.fail("eth_call", json!([{"to": SOMEONE}, "latest"])).await;
@@ -184,11 +184,11 @@ async fn blocks_come_when_they_are_asked_for() {
     assert_eq!(block["mixHash"], json!(format!("0x{:064x}", 99)));
 }
 
-/// Cause: the pool judged by the base fee that follows from the head, not by the one that the user has
-/// set, and refused any fee below 7 wei; `eth_sendTransaction` refused a price of zero (foundry#5125).
+/// Cause: the pool used the base fee computed from the head, not the one that the user set, and
+/// refused fees below 7 wei; `eth_sendTransaction` refused a price of zero (foundry#5125).
 #[tokio::test(flavor = "multi_thread")]
 async fn transactions_are_free_where_the_base_fee_is_zero() {
-    let node = Node::dev(mpt());
+    let node = NodeFixture::dev(mpt());
     let send = |fees: Value| {
         let mut request = json!({"from": DEV_ACCOUNTS[0], "to": SOMEONE});
         request.as_object_mut().unwrap().extend(fees.as_object().unwrap().clone());
@@ -214,14 +214,14 @@ async fn transactions_are_free_where_the_base_fee_is_zero() {
     let raw = Bytes::from(tx.into_signed(signature).encoded_2718());
     let hash = node.call("eth_sendRawTransaction", json!([raw])).await;
     assert_eq!(price(hash).await, "0x0", "in a block at once");
-    // From a base fee of zero follows one of zero.
+    // A base fee of zero stays zero in the next block.
     let also_free = json!({"maxFeePerGas": "0x0", "maxPriorityFeePerGas": "0x0"});
     for fees in [free.clone(), also_free] {
         let hash = node.call("eth_sendTransaction", send(fees)).await;
         assert_eq!(price(hash).await, "0x0");
     }
 
-    // What was set holds until the next block, over changes of accounts and snapshots.
+    // The set base fee holds until the next block, across account changes and snapshots.
     set(1000).await;
     let hash =
         node.call("eth_sendTransaction", send(json!({"gasPrice": "0x64", "gas": "0x5208"}))).await;
@@ -240,7 +240,7 @@ async fn transactions_are_free_where_the_base_fee_is_zero() {
     let status = node.call("txpool_status", json!([])).await;
     assert_eq!(status, json!({ "pending": "0x0", "queued": "0x1" }), "as before the snapshot");
     node.call("anvil_dropAllTransactions", json!([])).await;
-    // One without a fee is given enough.
+    // A transaction without a fee gets one that is high enough.
     set(10_000_000_000_000).await;
     let hash = node.call("eth_sendTransaction", send(json!({}))).await;
     assert!(number(&price(hash).await) >= 10_000_000_000_000);
@@ -248,7 +248,7 @@ async fn transactions_are_free_where_the_base_fee_is_zero() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transactions_that_are_sent_at_once_get_nonces_of_their_own() {
-    let node = Node::dev(mpt());
+    let node = NodeFixture::dev(mpt());
     node.call("evm_setAutomine", json!([false])).await;
     let request = json!([{"from": DEV_ACCOUNTS[0], "to": SOMEONE, "gas": "0x5208"}]);
     let sent = (0..20).map(|_| node.call("eth_sendTransaction", request.clone()));
@@ -264,7 +264,7 @@ async fn transactions_that_are_sent_at_once_get_nonces_of_their_own() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_fails_is_mined_and_an_error() {
-    let node = Node::dev(mpt());
+    let node = NodeFixture::dev(mpt());
     node.call("hardhat_setCode", json!([SOMEONE, REVERTS])).await;
     let request = json!([{"from": DEV_ACCOUNTS[0], "to": SOMEONE, "gas": "0x186a0"}]);
     let answer = node.ask("eth_sendTransaction", request).await;
@@ -272,7 +272,7 @@ async fn a_transaction_that_fails_is_mined_and_an_error() {
     assert_eq!(answer["error"]["data"], "0x");
     let block = node.call("eth_getBlockByNumber", json!(["latest", false])).await;
     assert_eq!(block["transactions"].as_array().unwrap().len(), 1);
-    // Tools tell a revert by its data, which is empty where the execution halted.
+    // Tools detect a revert by its data, which is empty if the execution halted.
     node.call("hardhat_setCode", json!([SOMEONE, "0xfe"])).await;
     for method in ["eth_call", "eth_estimateGas"] {
         let answer = node.ask(method, json!([{"to": SOMEONE}])).await;
@@ -282,7 +282,7 @@ async fn a_transaction_that_fails_is_mined_and_an_error() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_and_typed_data_are_signed_by_unlocked_accounts_alone() {
-    let node = Node::dev(raw());
+    let node = NodeFixture::dev(raw());
     let signed = node.call("personal_sign", json!(["0x1234", DEV_ACCOUNTS[0]])).await;
     assert_eq!(signed, node.call("eth_sign", json!([DEV_ACCOUNTS[0], "0x1234"])).await);
     let bytes: Bytes = serde_json::from_value(signed).unwrap();
@@ -304,7 +304,7 @@ async fn messages_and_typed_data_are_signed_by_unlocked_accounts_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_get_neither_tools_nor_accounts() {
-    let node = Node::dev(raw());
+    let node = NodeFixture::dev(raw());
     let mut config = node.config();
     config.ws = None;
     let ask = async |addr: std::net::SocketAddr, method: &str| {
@@ -323,15 +323,15 @@ async fn strangers_get_neither_tools_nor_accounts() {
     assert_eq!(ask(addr, "evm_snapshot").await["error"]["code"], -32601);
     assert_eq!(ask(addr, "eth_accounts").await["result"], json!([]));
     servers.stop().await;
-    // Nor does any other chain have them.
-    let other = Node::new(&ChainSpec::dev(), mpt());
+    // Other chains do not have them either.
+    let other = NodeFixture::new(&ChainSpec::dev(), mpt());
     assert_eq!(other.fail("evm_snapshot", json!([])).await.0, -32601);
     assert_eq!(other.call("eth_accounts", json!([])).await, json!([]));
     let request = json!([{"from": DEV_ACCOUNTS[0], "to": SOMEONE}]);
     assert_eq!(other.fail("eth_sendTransaction", request).await.0, -32000);
 }
 
-/// Whether an answer of `state_getProof` shows under its root what it says.
+/// Verifies a response of `state_getProof` under its root.
 fn proves_itself(backend: &dyn retrie_state::AnyBackend, answer: &Value) {
     let answer: StateProofResponse = serde_json::from_value(answer.clone()).unwrap();
     let proof = answer.to_proof();
@@ -344,12 +344,11 @@ fn proves_itself(backend: &dyn retrie_state::AnyBackend, answer: &Value) {
     }
 }
 
-/// The values came from the state with what was changed by hand, and the proof from the one below, so
-/// that no verifier took it.
+/// Cause: the values included dev-chain overrides and the proof did not, so verification failed.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_changed_by_hand_is_proven_by_the_next_block_and_refused_before() {
     for backend in backends().into_iter().filter(|one| one.capabilities().proofs) {
-        let node = Node::dev(backend.clone());
+        let node = NodeFixture::dev(backend.clone());
         let methods = match backend.account_proofs() {
             Some(_) => vec!["state_getProof", "eth_getProof"],
             None => vec!["state_getProof"],
@@ -370,12 +369,12 @@ async fn what_was_changed_by_hand_is_proven_by_the_next_block_and_refused_before
                         assert!(message.contains(part), "{method}: {message}");
                     }
                 }
-                // Others are as the root has them.
+                // Other accounts are proven.
                 node.call(method, json!([other, ["0x1"], block])).await;
             }
             let proof = json!([DEV_ACCOUNTS[0], [], block]);
             proves_itself(&*backend, &node.call("state_getProof", proof).await);
-            // Then block 0 is below the head.
+            // Next time block 0 is below the head.
             node.call("evm_mine", json!([])).await;
         }
         for (address, balance) in [(SOMEONE, json!("0x1234")), (owner, json!("0x0"))] {
@@ -389,12 +388,12 @@ async fn what_was_changed_by_hand_is_proven_by_the_next_block_and_refused_before
     }
 }
 
-/// Both listed the state below what was changed by hand.
+/// Cause: both methods listed the state without dev-chain overrides.
 #[tokio::test(flavor = "multi_thread")]
 async fn dumps_show_what_was_changed_by_hand_under_a_root_of_that() {
     for backend in backends() {
         let has_root = backend.capabilities().proofs;
-        let node = Node::dev(backend);
+        let node = NodeFixture::dev(backend);
         let word = format!("0x{:064x}", 42);
         let before = node.call("debug_dumpBlock", json!(["latest"])).await;
         node.call("hardhat_setBalance", json!([SOMEONE, "0x1234"])).await;
@@ -419,7 +418,7 @@ async fn dumps_show_what_was_changed_by_hand_under_a_root_of_that() {
             let root = |number| json!(alloy_primitives::hex::encode(header(number).state_root));
             assert_eq!((&roots[0], &roots[2]), (&root(0), &root(1)));
             assert_ne!(roots[1], roots[0], "no header has the root of what is pending");
-            // It is what a simulated block stands on, too.
+            // A simulated block builds on the overridden state too.
             let simulated = json!([{"blockStateCalls": [{}]}, "latest"]);
             let blocks = node.call("eth_simulateV1", simulated.clone()).await;
             node.call("hardhat_setBalance", json!([SOMEONE, "0x1235"])).await;
@@ -429,11 +428,12 @@ async fn dumps_show_what_was_changed_by_hand_under_a_root_of_that() {
     }
 }
 
-/// Returns what it stores: its first slot, and counts that up.
+/// Returns its first slot, after incrementing it.
 const COUNTS: &str = "0x5f545f525f546001015f5560205ff3";
 
-/// A block that begins with changes by hand, and two transactions that need them; the hash of the second.
-async fn changed_block(node: &Node) -> Value {
+/// Mines a block that starts with overrides, and has two transactions that need them; returns the
+/// hash of the second one.
+async fn changed_block(node: &NodeFixture) -> Value {
     let word = format!("0x{:064x}", 7);
     node.call("hardhat_setCode", json!([SOMEONE, COUNTS])).await;
     node.call("hardhat_setStorageAt", json!([SOMEONE, "0x0", word])).await;
@@ -445,7 +445,7 @@ async fn changed_block(node: &Node) -> Value {
     hash
 }
 
-/// All that executes a block again.
+/// All methods that execute a block again.
 fn executed_again(hash: &Value) -> Vec<(&'static str, Value)> {
     vec![
         ("debug_traceTransaction", json!([hash, {"tracer": "callTracer"}])),
@@ -466,12 +466,12 @@ fn executed_again(hash: &Value) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Patches were remembered by the process alone: a balance that was set was lost by a clean stop, and
-/// blocks were traced on a state that was never theirs.
+/// Cause: overrides were kept in memory only. A clean stop lost a set balance, and blocks were
+/// traced on a wrong state.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_changes_no_answer() {
     for backend in [mpt(), lvmt(), cole(), raw()] {
-        let node = Node::dev(backend.clone());
+        let node = NodeFixture::dev(backend.clone());
         let hash = changed_block(&node).await;
         node.call("hardhat_setBalance", json!([SOMEONE, "0x1234"])).await;
         node.call("hardhat_setCode", json!([Address::repeat_byte(3), REVERTS])).await;
@@ -488,13 +488,13 @@ async fn a_restart_changes_no_answer() {
             answers.push(node.call(method, params.clone()).await);
         }
         assert_eq!(answers[0]["output"], json!(format!("0x{:064x}", 8)));
-        let node = Node::dev_in(node.stop().await, backend.clone());
+        let node = NodeFixture::dev_in(node.stop().await, backend.clone());
         for ((method, params), before) in asked.iter().zip(&answers) {
             assert_eq!(node.call(method, params.clone()).await, *before, "{method} {params}");
         }
-        // The next block begins with what was pending, and nothing is pending after it.
+        // The next block includes the pending overrides; then none is pending.
         node.call("evm_mine", json!([])).await;
-        let node = Node::dev_in(node.stop().await, backend);
+        let node = NodeFixture::dev_in(node.stop().await, backend);
         let params = json!([SOMEONE, "latest"]);
         assert_eq!(node.call("eth_getBalance", params).await, "0x1234");
         assert_eq!(node.call("eth_getBalance", json!([SOMEONE, "0x0"])).await, "0x0");
@@ -507,21 +507,21 @@ async fn a_restart_changes_no_answer() {
     }
 }
 
-/// Answers made by executing again were given though the stored receipts contradicted them.
+/// Cause: results of a replay were returned although the stored receipts contradicted them.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_execution_that_contradicts_the_receipts_is_refused() {
-    let node = Node::dev(mpt());
+    let node = NodeFixture::dev(mpt());
     let hash = changed_block(&node).await;
     let block = node.live().head().hash();
     let dir = node.stop().await;
     {
-        // What a datadir of an earlier version lacks.
-        let db = Db::open(dir.path().join("data"), &OpenOptions::default()).unwrap();
+        // As in a datadir of an earlier version, which lacks the overrides.
+        let db = DatabaseEnv::open(dir.path().join("data"), &OpenOptions::default()).unwrap();
         let mut txn = db.begin_write().unwrap();
         txn.insert_patch(&block, &StatePatch::default().encode()).unwrap();
         txn.commit().unwrap();
     }
-    let node = Node::dev_in(dir, mpt());
+    let node = NodeFixture::dev_in(dir, mpt());
     let receipt = node.call("eth_getTransactionReceipt", json!([hash])).await;
     assert_eq!(receipt["status"], "0x1");
     let mut asked = executed_again(&hash);

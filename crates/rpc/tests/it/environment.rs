@@ -1,19 +1,21 @@
-//! What code sees of its transaction and block: in every method that executes a call the same as in a
-//! mined transaction.
+//! What code sees of its transaction and block: every method that executes a call shows the same as
+//! a mined transaction.
 
-use crate::common::{Node, mpt};
+use crate::common::{NodeFixture, mpt};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, U256, hex, keccak256};
-use retrie_pipeline::testkit::{Call, Plan, Rules, TestChain, Wallet, signed, write_blocks};
+use retrie_pipeline::testkit::{
+    BlockPlan, TestCall, TestChain, TestRules, TestWallet, signed, write_blocks,
+};
 use serde_json::{Value, json};
 
 const OBSERVER: Address = Address::repeat_byte(0x0e);
 const VERIFIER: Address = Address::repeat_byte(0x0f);
 const INPUT: [u8; 36] = [0xab; 36];
 
-/// Each opcode of the environment, by which it is evaluated, and its name. Those that copy put a word of
-/// what they copy on the stack.
-fn observations(rules: Rules) -> Vec<(&'static str, &'static str)> {
+/// The name of each environment opcode, and code that evaluates it. Opcodes that copy put one word
+/// of the copied bytes on the stack.
+fn observations(rules: TestRules) -> Vec<(&'static str, &'static str)> {
     let mut all = vec![
         ("ADDRESS", "30"),
         ("BALANCE", "3031"),
@@ -44,92 +46,92 @@ fn observations(rules: Rules) -> Vec<(&'static str, &'static str)> {
         ("BLOBHASH", "5f49"),
         ("BLOBBASEFEE", "4a"),
     ];
-    if rules == Rules::Amsterdam {
+    if rules == TestRules::Amsterdam {
         all.push(("SLOTNUM", "4b"));
     }
     all
 }
 
-/// Called by anybody else it calls itself with value and input, logs what that returns, and returns it;
-/// called by itself it returns a word for each observation.
-fn observer(rules: Rules) -> Vec<u8> {
+/// When another account calls it, the observer calls itself with value and input, logs the output
+/// and returns it. When it calls itself, it returns one word per observation.
+fn observer(rules: TestRules) -> Vec<u8> {
     let observations = observations(rules);
-    // The words lie from 0x40 on; what is below serves the opcodes that copy.
+    // The words start at 0x40; the memory below serves the opcodes that copy.
     let size = 32 * observations.len();
     let mut inner = String::new();
     for (index, (_, code)) in observations.iter().enumerate() {
         inner += &format!("{code}61{:04x}52", 0x40 + 32 * index);
     }
     inner += &format!("61{size:04x}6040f3");
-    // CALLER == ADDRESS: on to the inner part, which begins at byte 30.
+    // If CALLER == ADDRESS, jumps to the inner part at byte 30.
     let head = "333014601e57";
-    // CALL(gas, ADDRESS, 7, input), then LOG0 and RETURN of what it returns.
+    // CALL(gas, ADDRESS, 7, input), then LOG0 and RETURN of the output.
     let outer = "365f5f375f5f365f6007305af1503d5f5f3e3d5fa03d5ff3";
     hex::decode(format!("{head}{outer}5b{inner}")).unwrap()
 }
 
-/// Calls the observer with its own input, and reverts if that returns something else.
+/// Calls the observer with its own input, and reverts if the output is not `expected`.
 fn verifier(expected: &[u8]) -> String {
     let (hash, address) = (hex::encode(keccak256(expected)), hex::encode(OBSERVER));
     let call = format!("365f5f375f5f365f5f73{address}5af1503d5f5f3e3d5f20");
-    // PUSH32, EQ, PUSH1, JUMPI, and the revert lie between.
+    // Behind PUSH32, EQ, PUSH1, JUMPI and the revert.
     let end = call.len() / 2 + 33 + 1 + 2 + 1 + 3;
     format!("0x{call}7f{hash}1460{end:02x}575f5ffd5b00")
 }
 
-struct Mined {
-    node: Node,
+struct MinedFixture {
+    node: NodeFixture,
     chain: TestChain,
     block: B256,
     /// The words that the mined transaction has logged.
     words: Vec<u8>,
 }
 
-async fn mined(rules: Rules) -> Mined {
+async fn mined(rules: TestRules) -> MinedFixture {
     let mut chain = TestChain::with_contract(rules, mpt(), OBSERVER, &observer(rules));
-    let first = chain.extend(chain.genesis(), Plan::new([Call::transfer(1, VERIFIER, 5)]));
-    let call = Call { from: 0, to: OBSERVER.into(), value: 0, input: INPUT.into() };
-    let plan = Plan::new([call]).after(77).paid_to(Address::repeat_byte(0xc0));
+    let first = chain.extend(chain.genesis(), BlockPlan::new([TestCall::transfer(1, VERIFIER, 5)]));
+    let call = TestCall { from: 0, to: OBSERVER.into(), value: 0, input: INPUT.into() };
+    let plan = BlockPlan::new([call]).after(77).paid_to(Address::repeat_byte(0xc0));
     let block = chain.extend(first, plan);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chain.rlp");
     write_blocks(&file, &chain.path(chain.genesis(), block));
-    let node = Node::with_file(&chain.spec, mpt(), Some(&file));
+    let node = NodeFixture::with_file(&chain.spec, mpt(), Some(&file));
     let receipts = node.call("eth_getBlockReceipts", json!([block])).await;
     let words = bytes(&receipts[0]["logs"][0]["data"]);
     assert_eq!(words.len(), 32 * observations(rules).len(), "{receipts}");
-    Mined { node, chain, block, words }
+    MinedFixture { node, chain, block, words }
 }
 
 fn bytes(value: &Value) -> Vec<u8> {
     hex::decode(value.as_str().unwrap_or_else(|| panic!("{value}"))).unwrap()
 }
 
-/// Names of the observations that are not what the mined transaction saw.
-fn differing(rules: Rules, words: &[u8], answer: &Value) -> Vec<&'static str> {
+/// Names of the observations that differ from the mined transaction.
+fn differing(rules: TestRules, words: &[u8], answer: &Value) -> Vec<&'static str> {
     let seen = bytes(answer);
     assert_eq!(seen.len(), words.len(), "{answer}");
     let pairs = words.chunks(32).zip(seen.chunks(32)).zip(observations(rules));
     pairs.filter(|((mined, seen), _)| mined != seen).map(|(_, (name, _))| name).collect()
 }
 
-impl Mined {
+impl MinedFixture {
     /// The mined transaction as a call.
     fn request(&self) -> Value {
         let transaction = &self.chain.block(self.block).body.transactions[0];
         let shown = serde_json::to_value(transaction).unwrap();
         json!({
-            "from": Wallet::new(0).address, "to": OBSERVER, "input": Bytes::from(INPUT),
+            "from": TestWallet::new(0).address, "to": OBSERVER, "input": Bytes::from(INPUT),
             "gas": "0x30d40", "maxFeePerGas": shown["maxFeePerGas"],
             "maxPriorityFeePerGas": shown["maxPriorityFeePerGas"],
         })
     }
 }
 
-/// BLOBBASEFEE was 0 in all of them, whatever the block's fee was, and whatever a block override said.
+/// Cause: BLOBBASEFEE was 0 in every method, even with a block override.
 #[tokio::test]
 async fn every_opcode_of_the_environment_is_in_every_method_that_of_a_mined_transaction() {
-    for rules in [Rules::Prague, Rules::Amsterdam] {
+    for rules in [TestRules::Prague, TestRules::Amsterdam] {
         let mined = mined(rules).await;
         let (node, words, block) = (&mined.node, &mined.words, json!(mined.block));
         let request = mined.request();
@@ -154,10 +156,10 @@ async fn every_opcode_of_the_environment_is_in_every_method_that_of_a_mined_tran
         same("trace_call", &trace["output"]);
         let many = node.call("trace_callMany", json!([[[request, kinds]], block])).await;
         same("trace_callMany", &many[0]["output"]);
-        // The same transaction once more, as it would come next.
+        // The same transaction again, on top of the block.
         let header = &mined.chain.block(mined.block).header;
-        let call = Call { from: 0, to: OBSERVER.into(), value: 0, input: INPUT.into() };
-        let next = signed(&Wallet::new(0), &call, 1, header.base_fee_per_gas);
+        let call = TestCall { from: 0, to: OBSERVER.into(), value: 0, input: INPUT.into() };
+        let next = signed(&TestWallet::new(0), &call, 1, header.base_fee_per_gas);
         let raw = Bytes::from(next.encoded_2718());
         let trace = node.call("trace_rawTransaction", json!([raw, kinds, block])).await;
         same("trace_rawTransaction", &trace["output"]);
@@ -174,7 +176,7 @@ async fn every_opcode_of_the_environment_is_in_every_method_that_of_a_mined_tran
             let simulated = node.call("eth_simulateV1", json!([simulation, "0x1"])).await;
             same("eth_simulateV1", &simulated[0]["calls"][0]["returnData"]);
         }
-        // These two return nothing that the code has seen: it reverts if that is something else.
+        // These two methods return no output, so the code reverts if the output differs.
         let mut request = request;
         request["to"] = json!(VERIFIER);
         for is_same in [true, false] {
@@ -190,10 +192,11 @@ async fn every_opcode_of_the_environment_is_in_every_method_that_of_a_mined_tran
     }
 }
 
-/// As in geth: without a price a call sees no base fee, and with blobs for nothing no blob base fee.
+/// As in geth: a call without a price sees no base fee, and one with a blob fee of zero no blob
+/// base fee.
 #[tokio::test]
 async fn what_is_free_costs_no_fee_of_the_block() {
-    let rules = Rules::Prague;
+    let rules = TestRules::Prague;
     let mined = mined(rules).await;
     let mut request = mined.request();
     for field in ["maxFeePerGas", "maxPriorityFeePerGas"] {
@@ -213,7 +216,7 @@ async fn what_is_free_costs_no_fee_of_the_block() {
     let code = json!({ VERIFIER.to_string(): { "code": "0x4a5f525f4960205260405ff3" } });
     for (max_fee, seen) in [(Value::Null, 0), (json!("0x0"), 0), (json!("0x9"), 5)] {
         let call = json!({
-            "from": Wallet::new(0).address, "to": VERIFIER, "blobVersionedHashes": [hash],
+            "from": TestWallet::new(0).address, "to": VERIFIER, "blobVersionedHashes": [hash],
             "maxFeePerBlobGas": max_fee,
         });
         let params = json!([call, "latest", code, overridden]);
@@ -223,11 +226,11 @@ async fn what_is_free_costs_no_fee_of_the_block() {
     }
 }
 
-/// Estimates were made with the beneficiary and the blob base fee of the head.
+/// Cause: estimates used the beneficiary and the blob base fee of the head.
 #[tokio::test]
 async fn a_dev_chain_shows_the_next_block_as_it_will_be() {
-    let rules = Rules::Prague;
-    let node = Node::dev(mpt());
+    let rules = TestRules::Prague;
+    let node = NodeFixture::dev(mpt());
     let code = Bytes::from(observer(rules));
     node.call("hardhat_setCode", json!([OBSERVER, code])).await;
     node.call("hardhat_setBalance", json!([OBSERVER, "0x64"])).await;

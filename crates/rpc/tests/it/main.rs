@@ -1,4 +1,4 @@
-//! Tests of `retrie-rpc` from outside: a module for each subject, one program for all.
+//! Integration tests of `retrie-rpc`: one module per subject, all in one program.
 
 mod call;
 mod common;

@@ -1,29 +1,29 @@
-//! Methods beside the standard ones that tools of geth and reth expect.
+//! Methods beyond the standard that tools of geth and reth expect.
 
 use crate::common;
 
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, hex, keccak256};
 use alloy_rpc_types_engine::{ExecutionPayloadEnvelopeV6, ForkchoiceState, PayloadStatusEnum};
-use common::{Node, backends, mpt, raw, signed_transfer, test_chain};
+use common::{NodeFixture, backends, mpt, raw, signed_transfer, test_chain};
 use retrie_chainspec::{ChainSpec, primitives::RecoveredBlock};
 use retrie_engine::{BuilderConfig, EngineApi, NodeStatus, PayloadBuilder};
 use retrie_pipeline::testkit::{
-    Call, GENESIS_CONTRACT, Rules, TestChain, Wallet, signed, write_blocks,
+    GENESIS_CONTRACT, TestCall, TestChain, TestRules, TestWallet, signed, write_blocks,
 };
-use retrie_rpc::{Namespace, build_methods};
+use retrie_rpc::{ApiNamespace, build_methods};
 use retrie_state::AnyBackend;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A chain of six blocks that use every kind of call, and a node on it.
-fn node_on(backend: Arc<dyn AnyBackend>) -> (TestChain, Vec<B256>, Node) {
-    let mut chain = test_chain(Rules::Prague);
+fn node_on(backend: Arc<dyn AnyBackend>) -> (TestChain, Vec<B256>, NodeFixture) {
+    let mut chain = test_chain(TestRules::Prague);
     let hashes = chain.branch(chain.genesis(), 6, 12, 1);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chain.rlp");
     write_blocks(&file, &chain.path(chain.genesis(), hashes[5]));
-    let node = Node::with_file(&chain.spec, backend, Some(&file));
+    let node = NodeFixture::with_file(&chain.spec, backend, Some(&file));
     (chain, hashes, node)
 }
 
@@ -39,7 +39,7 @@ async fn the_storage_of_a_contract_is_paged_in_the_order_of_hashes() {
             let params = json!([block, index, GENESIS_CONTRACT, start, count]);
             node.call("debug_storageRangeAt", params).await
         };
-        // Before the transactions of block 1 it is as in genesis.
+        // Before the first transaction of block 1 the storage is that of genesis.
         let whole = range(&hashes[0], 0, json!("0x"), 100).await;
         assert_eq!(whole["nextKey"], Value::Null);
         let storage = whole["storage"].as_object().unwrap();
@@ -79,7 +79,7 @@ async fn the_storage_of_a_contract_is_paged_in_the_order_of_hashes() {
 async fn modified_accounts_are_those_that_blocks_have_changed() {
     let (_, hashes, node) = node_on(mpt());
     let known: Vec<Address> =
-        (0..8).map(|wallet| Wallet::new(wallet).address).chain([GENESIS_CONTRACT]).collect();
+        (0..8).map(|wallet| TestWallet::new(wallet).address).chain([GENESIS_CONTRACT]).collect();
     let account = async |address: &Address, number: u64| {
         let proof = node.call("eth_getProof", json!([address, [], format!("{number:#x}")])).await;
         ["balance", "nonce", "codeHash", "storageHash"].map(|field| proof[field].clone())
@@ -111,15 +111,15 @@ async fn modified_accounts_are_those_that_blocks_have_changed() {
 
 #[tokio::test]
 async fn a_bad_block_is_traced_as_if_it_were_good() {
-    struct Watching(Arc<RecoveredBlock>);
-    impl NodeStatus for Watching {
+    struct MockBadBlocks(Arc<RecoveredBlock>);
+    impl NodeStatus for MockBadBlocks {
         fn bad_blocks(&self) -> Vec<Arc<RecoveredBlock>> {
             vec![self.0.clone()]
         }
     }
     let (_, hashes, mut node) = node_on(mpt());
     let block = node.live().view().unwrap().block(&hashes[0]).unwrap().unwrap();
-    node.rpc = node.rpc.clone().with_node(Arc::new(Watching(block)));
+    node.rpc = node.rpc.clone().with_node(Arc::new(MockBadBlocks(block)));
     let options = json!({ "tracer": "callTracer" });
     assert_eq!(
         node.call("debug_traceBadBlock", json!([hashes[0], options])).await,
@@ -132,7 +132,7 @@ async fn a_bad_block_is_traced_as_if_it_were_good() {
 #[tokio::test]
 async fn wrong_arguments_are_told_in_words_that_are_not_the_decoders() {
     let (_, hashes, node) = node_on(mpt());
-    let account = Wallet::new(1).address;
+    let account = TestWallet::new(1).address;
     let at = |block: Value| json!([account, block]);
     for block in [
         json!({ "blockHash": hashes[1], "more": 1 }),
@@ -181,9 +181,9 @@ async fn wrong_arguments_are_told_in_words_that_are_not_the_decoders() {
     assert_eq!(node.call("debug_getBadBlocks", json!([null])).await, json!([]));
 }
 
-/// Prague's test chain with more forks.
+/// The test chain with Prague, and with more forks.
 fn spec_with(forks: &[(&str, u64)]) -> Arc<ChainSpec> {
-    let mut genesis: Value = serde_json::from_str(&Rules::Prague.genesis_json()).unwrap();
+    let mut genesis: Value = serde_json::from_str(&TestRules::Prague.genesis_json()).unwrap();
     for (fork, time) in forks {
         genesis["config"][*fork] = (*time).into();
     }
@@ -192,24 +192,24 @@ fn spec_with(forks: &[(&str, u64)]) -> Arc<ChainSpec> {
 
 #[tokio::test]
 async fn the_last_fork_is_the_furthest_that_is_planned() {
-    let node = Node::new(&spec_with(&[]), raw());
+    let node = NodeFixture::new(&spec_with(&[]), raw());
     let config = node.call("eth_config", json!([])).await;
     assert!(config["next"].is_null() && config["last"].is_null(), "{config}");
     let config = node.call("debug_chainConfig", json!([])).await;
     assert!(config["chainId"] == 7331 && config["pragueTime"] == 0, "{config}");
 
-    let node = Node::new(&spec_with(&[("osakaTime", 1000), ("amsterdamTime", 2000)]), raw());
+    let node = NodeFixture::new(&spec_with(&[("osakaTime", 1000), ("amsterdamTime", 2000)]), raw());
     let config = node.call("eth_config", json!([])).await;
     assert_eq!(config["current"]["activationTime"], 0);
     assert_eq!(config["next"]["activationTime"], 1000);
     assert_eq!(config["last"]["activationTime"], 2000);
-    let node = Node::new(&spec_with(&[("osakaTime", 1000)]), raw());
+    let node = NodeFixture::new(&spec_with(&[("osakaTime", 1000)]), raw());
     let config = node.call("eth_config", json!([])).await;
     assert!(!config["next"].is_null() && config["next"] == config["last"], "{config}");
 }
 
-/// Asks a method of the namespace `testing` for a block at second `time` on the head.
-async fn built(node: &Node, time: u64, transactions: Value) -> Value {
+/// Builds a block at second `time` on the head, with the namespace `testing`.
+async fn built(node: &NodeFixture, time: u64, transactions: Value) -> Value {
     let head = node.live().head();
     let attributes = json!({
         "timestamp": format!("{time:#x}"),
@@ -219,7 +219,7 @@ async fn built(node: &Node, time: u64, transactions: Value) -> Value {
         "parentBeaconBlockRoot": B256::repeat_byte(1),
         "slotNumber": "0x7",
     });
-    let methods = build_methods(&node.rpc, &[Namespace::Testing]);
+    let methods = build_methods(&node.rpc, &[ApiNamespace::Testing]);
     let params = json!([head.hash(), attributes, transactions, "0x7265"]);
     let request = common::request("testing_buildBlockV1", params);
     let (answer, _) = methods.raw_json_request(&request.to_string(), 1).await.unwrap();
@@ -228,7 +228,7 @@ async fn built(node: &Node, time: u64, transactions: Value) -> Value {
 
 #[tokio::test]
 async fn blocks_are_built_as_a_test_wants_them() {
-    let node = Node::new(&test_chain(Rules::Prague).spec, mpt());
+    let node = NodeFixture::new(&test_chain(TestRules::Prague).spec, mpt());
     let head = node.live().head();
     let (first, second) = (signed_transfer(1, 0), signed_transfer(1, 1));
     let answer = built(&node, 12, json!([first, second])).await;
@@ -238,18 +238,18 @@ async fn blocks_are_built_as_a_test_wants_them() {
     assert_eq!(payload["parentHash"], json!(head.hash()));
     assert_eq!(answer["result"]["executionRequests"], json!([]));
     assert_ne!(answer["result"]["blockValue"], "0x0");
-    // In the wrong order, of no known parent, in the past.
+    // Transactions in the wrong order, an invalid one, a block in the past.
     let answer = built(&node, 12, json!([second, first])).await;
     assert_eq!(answer["error"]["code"], -32000, "{answer}");
     assert_eq!(built(&node, 12, json!(["0x1234"])).await["error"]["code"], -32602);
     assert_eq!(built(&node, 0, json!([])).await["error"]["code"], -32602);
     let empty = built(&node, 12, json!([])).await;
     assert_eq!(empty["result"]["executionPayload"]["transactions"], json!([]));
-    // The chain is as before, and nobody gets this who has not asked for it.
+    // The chain is unchanged, and the namespace is served only if it is named.
     assert_eq!(node.live().head(), head);
     assert_eq!(node.fail("testing_buildBlockV1", json!([])).await.0, -32601);
 
-    let shadow = Node::new(&test_chain(Rules::Prague).spec, raw());
+    let shadow = NodeFixture::new(&test_chain(TestRules::Prague).spec, raw());
     let answer = built(&shadow, 12, json!([])).await;
     assert!(answer["error"]["message"].as_str().unwrap().contains("no referee"), "{answer}");
 }
@@ -257,12 +257,12 @@ async fn blocks_are_built_as_a_test_wants_them() {
 #[tokio::test]
 async fn a_node_says_what_holds_the_writes_of_blocks() {
     for (rules, backend, mode, checked_by) in [
-        (Rules::Prague, mpt(), "header", "stateRoot"),
-        (Rules::Amsterdam, mpt(), "header", "stateRoot"),
-        (Rules::Prague, raw(), "shadow", "nothing"),
-        (Rules::Amsterdam, raw(), "shadow", "blockAccessList"),
+        (TestRules::Prague, mpt(), "header", "stateRoot"),
+        (TestRules::Amsterdam, mpt(), "header", "stateRoot"),
+        (TestRules::Prague, raw(), "shadow", "nothing"),
+        (TestRules::Amsterdam, raw(), "shadow", "blockAccessList"),
     ] {
-        let node = Node::new(&test_chain(rules).spec, backend);
+        let node = NodeFixture::new(&test_chain(rules).spec, backend);
         let answer = node.call("state_backend", json!([])).await;
         assert_eq!(answer["stateRoot"], mode);
         assert_eq!(answer["writesCheckedBy"], checked_by, "{rules:?}: {answer}");
@@ -271,10 +271,10 @@ async fn a_node_says_what_holds_the_writes_of_blocks() {
 
 #[tokio::test]
 async fn accesses_of_a_block_are_shown_from_amsterdam_on() {
-    let mut node = Node::new(&test_chain(Rules::Amsterdam).spec, mpt());
-    // To somebody who is there: to make an account takes more gas from then on (EIP-8037).
-    let payment = Call::transfer(1, Wallet::new(2).address, 1000);
-    let payment = signed(&Wallet::new(1), &payment, 0, Some(1_000_000_000));
+    let mut node = NodeFixture::new(&test_chain(TestRules::Amsterdam).spec, mpt());
+    // To an existing account: creating one takes more gas from Amsterdam on (EIP-8037).
+    let payment = TestCall::transfer(1, TestWallet::new(2).address, 1000);
+    let payment = signed(&TestWallet::new(1), &payment, 0, Some(1_000_000_000));
     let answer = built(&node, 12, json!([Bytes::from(payment.encoded_2718())])).await;
     let envelope: ExecutionPayloadEnvelopeV6 =
         serde_json::from_value(answer["result"].clone()).unwrap_or_else(|_| panic!("{answer}"));
@@ -296,15 +296,15 @@ async fn accesses_of_a_block_are_shown_from_amsterdam_on() {
     assert_eq!(header["blockAccessListHash"], json!(digest));
     let list = node.call("eth_getBlockAccessList", json!([hash])).await;
     let list = list.as_array().unwrap();
-    let receiver = Wallet::new(2).address;
+    let receiver = TestWallet::new(2).address;
     let balance = node.call("eth_getBalance", json!([receiver, "latest"])).await;
     let receiver = receiver.to_string().to_lowercase();
     let received = list.iter().find(|one| one["address"] == json!(receiver)).unwrap();
     assert_eq!(received["balanceChanges"], json!([{ "index": "0x1", "value": balance }]));
-    let sender = Wallet::new(1).address.to_string().to_lowercase();
+    let sender = TestWallet::new(1).address.to_string().to_lowercase();
     let sent = list.iter().find(|one| one["address"] == json!(sender)).unwrap();
     assert_eq!(sent["nonceChanges"], json!([{ "index": "0x1", "value": "0x1" }]));
-    // The beacon roots are written before the transactions.
+    // The beacon root is written before the transactions.
     let written = list.iter().flat_map(|one| one["storageChanges"].as_array().unwrap());
     let written: Vec<_> = written.collect();
     assert!(written.iter().all(|slot| slot["key"].as_str().unwrap().len() == 66), "{written:?}");

@@ -1,18 +1,18 @@
-//! What is told of a node's place among others, and how it is changed.
+//! Methods about the node's peers, and changing them.
 
-use crate::common::{Node, mpt, test_chain};
+use crate::common::{NodeFixture, mpt, test_chain};
 use alloy_primitives::{B256, B512};
 use parking_lot::Mutex;
 use retrie_engine::{NodeAddress, NodeNetwork, NodeStatus, PeerStatus};
-use retrie_pipeline::testkit::Rules;
+use retrie_pipeline::testkit::TestRules;
 use serde_json::json;
 use std::{net::SocketAddr, sync::Arc};
 
-/// A node with one peer, which remembers how it was changed.
+/// A node with one peer; it remembers changes of the peer set.
 #[derive(Clone, Default)]
-struct Network(Arc<Mutex<Vec<String>>>);
+struct MockNetwork(Arc<Mutex<Vec<String>>>);
 
-impl NodeStatus for Network {
+impl NodeStatus for MockNetwork {
     fn network(&self) -> Option<&dyn NodeNetwork> {
         Some(self)
     }
@@ -22,7 +22,7 @@ fn at(port: u16) -> SocketAddr {
     ([10, 0, 0, 1], port).into()
 }
 
-impl NodeNetwork for Network {
+impl NodeNetwork for MockNetwork {
     fn address(&self) -> NodeAddress {
         NodeAddress {
             id: B512::repeat_byte(1),
@@ -73,13 +73,13 @@ impl NodeNetwork for Network {
     }
 }
 
-fn node() -> Node {
-    Node::with_file(&test_chain(Rules::Prague).spec, mpt(), None)
+fn node() -> NodeFixture {
+    NodeFixture::with_file(&test_chain(TestRules::Prague).spec, mpt(), None)
 }
 
 #[tokio::test]
 async fn peers_are_listed_and_changed() {
-    let network = Network::default();
+    let network = MockNetwork::default();
     let mut node = node();
     node.rpc = node.rpc.clone().with_node(Arc::new(network.clone()));
     assert_eq!(node.call("net_peerCount", json!([])).await, json!("0x1"));

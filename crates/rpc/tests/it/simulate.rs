@@ -1,16 +1,17 @@
-//! `eth_simulateV1` beside geth: hashes, types and logs that geth 1.17.8 gave for the same requests.
+//! `eth_simulateV1` compared with geth: hashes, types and logs of geth 1.17.8 for the same
+//! requests.
 
-use crate::common::{Node, mpt, test_chain};
+use crate::common::{NodeFixture, mpt, test_chain};
 use alloy_primitives::{Address, B256, Bytes, U256};
-use retrie_pipeline::testkit::{Rules, Wallet};
+use retrie_pipeline::testkit::{TestRules, TestWallet};
 use serde_json::{Value, json};
 
-fn node() -> Node {
-    Node::new(&test_chain(Rules::Prague).spec, mpt())
+fn node() -> NodeFixture {
+    NodeFixture::new(&test_chain(TestRules::Prague).spec, mpt())
 }
 
-/// Calls of the account with these codes, in one block with transfer logs.
-async fn simulated(node: &Node, block: Value) -> Value {
+/// Simulates one block with transfer logs.
+async fn simulated(node: &NodeFixture, block: Value) -> Value {
     let simulation = json!({
         "blockStateCalls": [block], "traceTransfers": true, "returnFullTransactions": true,
     });
@@ -20,19 +21,19 @@ async fn simulated(node: &Node, block: Value) -> Value {
 const CALLER: Address = Address::repeat_byte(0xca);
 const CALLEE: Address = Address::repeat_byte(0xce);
 
-async fn logs_of(node: &Node, code: &str) -> Vec<Value> {
+async fn logs_of(node: &NodeFixture, code: &str) -> Vec<Value> {
     let accounts = json!({
         CALLER.to_string(): { "code": code, "balance": "0x9" },
         CALLEE.to_string(): { "code": "0x00" },
     });
-    let call = json!({ "from": Wallet::new(0).address, "to": CALLER });
+    let call = json!({ "from": TestWallet::new(0).address, "to": CALLER });
     let block = simulated(node, json!({ "stateOverrides": accounts, "calls": [call] })).await;
     assert_eq!(block["calls"][0]["status"], "0x1", "{block}");
     block["calls"][0]["logs"].as_array().unwrap().clone()
 }
 
-/// A CALLCODE with a value was shown as a transfer to the account whose code it runs, and the end of a
-/// contract that is its own heir as none (revm#3833).
+/// Cause: a CALLCODE with value was shown as a transfer, and a SELFDESTRUCT to the contract itself
+/// was not (revm#3833).
 #[tokio::test]
 async fn only_what_geth_takes_for_a_transfer_has_a_log() {
     let node = node();
@@ -47,13 +48,13 @@ async fn only_what_geth_takes_for_a_transfer_has_a_log() {
     assert_eq!(own_heir[0]["topics"][1], json!(CALLER.into_word()));
     assert_eq!(own_heir[0]["topics"][2], json!(CALLER.into_word()));
     assert_eq!(own_heir[0]["data"], json!(B256::from(U256::from(9))));
-    // One that cannot leave its frame has none.
+    // A transfer that fails has no log.
     let failing = logs_of(&node, &format!("0x5f5f5f5f600a{to}5af15000")).await;
     assert_eq!(failing, Vec::<Value>::new());
 }
 
-/// An unsigned legacy transaction was hashed with the `v` of 27, and one with an access list was shown as
-/// of type 1 (besu#9960).
+/// Cause: an unsigned legacy transaction was hashed with a `v` of 27, and one with an access list
+/// was shown as type 1 (besu#9960).
 #[tokio::test]
 async fn a_gas_price_makes_a_legacy_transaction_without_a_signature() {
     let node = node();
@@ -75,11 +76,11 @@ async fn a_gas_price_makes_a_legacy_transaction_without_a_signature() {
     assert_eq!(block["transactions"][0]["type"], "0x2");
 }
 
-/// A free transaction was shown with the base fee as its price where the request overrides that.
+/// Cause: with an overridden base fee, a free transaction was shown with the base fee as its price.
 #[tokio::test]
 async fn a_free_transaction_costs_nothing_under_a_base_fee() {
     let node = node();
-    let call = json!({ "from": Wallet::new(0).address, "to": CALLER });
+    let call = json!({ "from": TestWallet::new(0).address, "to": CALLER });
     let code = json!({ CALLER.to_string(): { "code": "0x3a5f524860205260405ff3" } });
     let overrides = json!({ "baseFeePerGas": "0x7" });
     let block = json!({ "blockOverrides": overrides, "stateOverrides": code, "calls": [call] });
@@ -89,7 +90,7 @@ async fn a_free_transaction_costs_nothing_under_a_base_fee() {
     assert_eq!(block["calls"][0]["returnData"], json!(Bytes::from(seen)), "GASPRICE, BASEFEE");
 }
 
-/// A block after the merge had the difficulty of the request, and with it another hash.
+/// Cause: a block after the merge had the request's difficulty, and so another hash.
 #[tokio::test]
 async fn after_the_merge_there_is_no_difficulty_to_override() {
     let node = node();

@@ -1,23 +1,26 @@
-//! Traces in the form of OpenEthereum: trees of calls, rewards, replays, and calls.
+//! Traces in OpenEthereum's form: trees of calls, rewards, replays, and calls.
 
-use crate::common::{Node, backends, mpt, test_chain};
+use crate::common::{NodeFixture, backends, mpt, test_chain};
 use alloy_primitives::{Address, B256, U256, hex};
 use retrie_pipeline::testkit::{
-    Call, GENESIS_CONTRACT, Plan, Rules, TestChain, Wallet, write_blocks,
+    BlockPlan, GENESIS_CONTRACT, TestCall, TestChain, TestRules, TestWallet, write_blocks,
 };
-use retrie_rpc::Limits;
+use retrie_rpc::RequestLimits;
 use retrie_state::AnyBackend;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-fn imported(chain: &TestChain, tip: B256, backend: Arc<dyn AnyBackend>) -> Node {
+fn imported(chain: &TestChain, tip: B256, backend: Arc<dyn AnyBackend>) -> NodeFixture {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chain.rlp");
     write_blocks(&file, &chain.path(chain.genesis(), tip));
-    Node::with_file(&chain.spec, backend, Some(&file))
+    NodeFixture::with_file(&chain.spec, backend, Some(&file))
 }
 
-fn node_with(rules: Rules, backend: Arc<dyn AnyBackend>) -> (TestChain, Vec<B256>, Node) {
+fn node_with(
+    rules: TestRules,
+    backend: Arc<dyn AnyBackend>,
+) -> (TestChain, Vec<B256>, NodeFixture) {
     let mut chain = test_chain(rules);
     let hashes = chain.branch(chain.genesis(), 6, 12, 1);
     let node = imported(&chain, hashes[5], backend);
@@ -30,7 +33,7 @@ fn types(traces: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn a_block_shows_its_calls_creations_destructions_and_rewards() {
-    let (_, _, node) = node_with(Rules::Byzantium, mpt());
+    let (_, _, node) = node_with(TestRules::Byzantium, mpt());
     let creation = node.call("trace_block", json!(["0x1"])).await;
     assert_eq!(types(&creation), ["call", "create", "call", "call", "reward"]);
     let reward = &creation[4];
@@ -53,11 +56,13 @@ async fn a_block_shows_its_calls_creations_destructions_and_rewards() {
 
 #[tokio::test]
 async fn ommers_are_rewarded_too() {
-    let mut chain = test_chain(Rules::Byzantium);
-    let a = chain.extend(chain.genesis(), Plan::new(Vec::<Call>::new()));
-    let ommer = chain
-        .extend(chain.genesis(), Plan::new(Vec::<Call>::new()).paid_to(Address::repeat_byte(7)));
-    let plan = Plan::new(Vec::<Call>::new());
+    let mut chain = test_chain(TestRules::Byzantium);
+    let a = chain.extend(chain.genesis(), BlockPlan::new(Vec::<TestCall>::new()));
+    let ommer = chain.extend(
+        chain.genesis(),
+        BlockPlan::new(Vec::<TestCall>::new()).paid_to(Address::repeat_byte(7)),
+    );
+    let plan = BlockPlan::new(Vec::<TestCall>::new());
     let plan = plan.with_ommers(vec![chain.block(ommer).header.clone()]);
     let b = chain.extend(a, plan);
     let node = imported(&chain, b, mpt());
@@ -69,10 +74,10 @@ async fn ommers_are_rewarded_too() {
 
 #[tokio::test]
 async fn a_filter_takes_senders_receivers_and_pages_of_a_bounded_range() {
-    let (_, _, mut node) = node_with(Rules::Cancun, mpt());
+    let (_, _, mut node) = node_with(TestRules::Cancun, mpt());
     let all = node.call("trace_filter", json!([{ "fromBlock": "0x1", "toBlock": "0x6" }])).await;
     let all = all.as_array().unwrap().clone();
-    let from = json!([Wallet::new(0).address]);
+    let from = json!([TestWallet::new(0).address]);
     let sent =
         node.call("trace_filter", json!([{ "fromBlock": "0x1", "fromAddress": from }])).await;
     assert_eq!(sent.as_array().unwrap().len(), 6, "one transfer in each block");
@@ -90,18 +95,19 @@ async fn a_filter_takes_senders_receivers_and_pages_of_a_bounded_range() {
     for params in refused {
         assert_eq!(node.fail("trace_filter", params).await.0, -32602);
     }
-    let (_, _, limited) = node_with(Rules::Cancun, mpt());
+    let (_, _, limited) = node_with(TestRules::Cancun, mpt());
     node = limited;
-    let limits = Limits { max_trace_filter_blocks: 2, ..Limits::default() };
+    let limits = RequestLimits { max_trace_filter_blocks: 2, ..RequestLimits::default() };
     node.rpc = node.rpc.clone().with_limits(limits);
     let (code, message) = node.fail("trace_filter", json!([{ "fromBlock": "0x1" }])).await;
     assert!(code == -32602 && message.contains("block range too large"), "{message}");
 }
 
-/// `earliest` and `latest` were refused, and so were strings for `after` and `count`.
+/// Cause: the tags `earliest` and `latest` were refused, and so were strings for `after` and
+/// `count`.
 #[tokio::test]
 async fn a_filter_takes_tags_and_numbers_of_every_form() {
-    let (_, _, node) = node_with(Rules::Cancun, mpt());
+    let (_, _, node) = node_with(TestRules::Cancun, mpt());
     let all = node.call("trace_filter", json!([{ "fromBlock": "0x0", "toBlock": "0x6" }])).await;
     let all = all.as_array().unwrap();
     for (from, to) in [("earliest", "latest"), ("0x0", "pending"), ("0", "6")] {
@@ -123,8 +129,8 @@ async fn a_filter_takes_tags_and_numbers_of_every_form() {
     ] {
         node.fail("trace_filter", json!([wrong])).await;
     }
-    // Sender and receiver have to match both, unless the request says otherwise.
-    let (from, to) = (json!([Wallet::new(0).address]), json!([GENESIS_CONTRACT]));
+    // By default both sender and receiver must match.
+    let (from, to) = (json!([TestWallet::new(0).address]), json!([GENESIS_CONTRACT]));
     let both = json!({ "fromAddress": from, "toAddress": to });
     assert_eq!(node.call("trace_filter", json!([both])).await, json!([]));
     let mut one = both;
@@ -136,7 +142,7 @@ async fn a_filter_takes_tags_and_numbers_of_every_form() {
 async fn replays_show_steps_and_what_changed_on_every_backend() {
     let mut shown = Vec::new();
     for backend in backends() {
-        let (chain, hashes, node) = node_with(Rules::Prague, backend);
+        let (chain, hashes, node) = node_with(TestRules::Prague, backend);
         let kinds = json!(["trace", "vmTrace", "stateDiff"]);
         let block = node.call("trace_replayBlockTransactions", json!(["0x1", kinds])).await;
         assert_eq!(block.as_array().unwrap().len(), 4);
@@ -158,9 +164,9 @@ async fn replays_show_steps_and_what_changed_on_every_backend() {
 
 #[tokio::test]
 async fn calls_and_signed_transactions_are_traced() {
-    let (chain, hashes, node) = node_with(Rules::Prague, mpt());
+    let (chain, hashes, node) = node_with(TestRules::Prague, mpt());
     let target = Address::repeat_byte(0x77);
-    // Calls itself with too little gas to go deeper: a tree of two, the inner one failing.
+    // Calls itself with too little gas to go deeper: two frames, of which the inner one fails.
     let code = "0x60006000600060006000306064f100";
     let call = json!({ "to": target, "gas": "0x20000" });
     let overrides = json!({ target.to_string(): { "code": code } });
@@ -168,7 +174,7 @@ async fn calls_and_signed_transactions_are_traced() {
     assert_eq!(trace["trace"].as_array().unwrap().len(), 2, "{trace}");
     assert_eq!(trace["trace"][0]["subtraces"], 1);
     assert!(trace["trace"][1]["error"].is_string());
-    let pay = json!({ "from": Wallet::new(0).address, "to": target, "value": "0x7" });
+    let pay = json!({ "from": TestWallet::new(0).address, "to": target, "value": "0x7" });
     let diff = json!(["stateDiff"]);
     let many = node.call("trace_callMany", json!([[[pay, diff], [pay, diff]], "latest"])).await;
     let balance = |at: usize| &many[at]["stateDiff"][target.to_string().to_lowercase()]["balance"];

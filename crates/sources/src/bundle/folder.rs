@@ -1,4 +1,4 @@
-//! A folder that bundles are written to, on disk or in a store.
+//! A folder for writing bundles, on disk or in a store.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,34 +12,34 @@ use sha2::{Digest, Sha256};
 use super::store::write_json_gz;
 use crate::{
     error::SourceError,
-    objects::{Location, ObjectError},
+    objects::{ObjectError, SourceLocation},
 };
 
-/// Where bundles are written to, as `NUMBER.json.gz`.
+/// The folder that bundles are written to, as `NUMBER.json.gz`.
 ///
-/// In a store each is one object, which is there as a whole or not at all. Their checksums are added to
-/// `SHA256SUMS` by [`finish`](Self::finish), so that nothing is lost if several machines write bundles into
-/// one folder at the same time.
+/// In a store each bundle is one object, which is written as a whole or not at all.
+/// [`finish`](Self::finish) adds the checksums to `SHA256SUMS`, in a way that several machines may
+/// write to one folder at the same time.
 #[derive(Debug)]
 pub struct BundleFolder {
-    location: Location,
-    /// Names of what was there, in a store.
-    there: BTreeSet<String>,
-    /// Checksums of what has been written, and of what was there without one.
+    location: SourceLocation,
+    /// Names of the objects that existed before, in a store.
+    existing: BTreeSet<String>,
+    /// Checksums of the bundles written here, and of existing bundles that had none.
     sums: BTreeMap<String, B256>,
 }
 
 impl BundleFolder {
-    /// Makes the folder on disk, or looks at what is in the store's.
+    /// Creates the folder on disk, or lists the folder of the store.
     ///
     /// # Errors
-    /// If it cannot be made or listed, or is on a web server.
-    pub fn open(location: Location) -> Result<Self, SourceError> {
+    /// If it cannot be created or listed, or is on a web server.
+    pub fn open(location: SourceLocation) -> Result<Self, SourceError> {
         let mut there = BTreeSet::new();
         match &location {
-            Location::Path(path) => std::fs::create_dir_all(path)
+            SourceLocation::Path(path) => std::fs::create_dir_all(path)
                 .map_err(|error| SourceError::io(path, "create the folder", error))?,
-            Location::Object(object) => {
+            SourceLocation::Object(object) => {
                 let fail = |error| object.error(error);
                 if object.is_read_only() {
                     return Err(fail(ObjectError::ReadOnly));
@@ -48,34 +48,34 @@ impl BundleFolder {
                 there.extend(entries.iter().map(|entry| entry.file_name().to_owned()));
             }
         }
-        Ok(Self { location, there, sums: BTreeMap::new() })
+        Ok(Self { location, existing: there, sums: BTreeMap::new() })
     }
 
-    /// The bundle of a block, whether it is there or not.
-    pub fn bundle(&self, number: u64) -> Location {
+    /// The location of a block's bundle, which may not exist.
+    pub fn bundle(&self, number: u64) -> SourceLocation {
         let name = name_of(number);
         match &self.location {
-            Location::Path(path) => Location::Path(path.join(name)),
-            Location::Object(object) => Location::Object(object.child(&name)),
+            SourceLocation::Path(path) => SourceLocation::Path(path.join(name)),
+            SourceLocation::Object(object) => SourceLocation::Object(object.child(&name)),
         }
     }
 
-    /// Whether the bundle of a block was there.
+    /// Whether the bundle of a block existed before.
     pub fn has(&self, number: u64) -> bool {
         match &self.location {
-            Location::Path(path) => path.join(name_of(number)).exists(),
-            Location::Object(_) => self.there.contains(&name_of(number)),
+            SourceLocation::Path(path) => path.join(name_of(number)).exists(),
+            SourceLocation::Object(_) => self.existing.contains(&name_of(number)),
         }
     }
 
-    /// Writes the bundle of a block, whose JSON this is.
+    /// Writes the bundle of a block from its JSON.
     ///
     /// # Errors
-    /// If it cannot be written; what was there before is there still.
+    /// If it cannot be written. What existed before is unchanged.
     pub fn write(&mut self, number: u64, json: &[u8]) -> Result<(), SourceError> {
         let object = match self.bundle(number) {
-            Location::Path(path) => return write_json_gz(path, json),
-            Location::Object(object) => object,
+            SourceLocation::Path(path) => return write_json_gz(path, json),
+            SourceLocation::Object(object) => object,
         };
         let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
         let packed = gzip.write_all(json).and_then(|()| gzip.finish());
@@ -86,25 +86,25 @@ impl BundleFolder {
         Ok(())
     }
 
-    /// Takes a bundle that was there and is sound into the list of checksums.
+    /// Adds an existing, intact bundle to the list of checksums.
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn keep(&mut self, number: u64) -> Result<(), SourceError> {
-        let Location::Object(object) = self.bundle(number) else { return Ok(()) };
-        let sum = object.sum_if_unlisted().map_err(|error| object.error(error))?;
+    pub fn add_existing(&mut self, number: u64) -> Result<(), SourceError> {
+        let SourceLocation::Object(object) = self.bundle(number) else { return Ok(()) };
+        let sum = object.unlisted_checksum().map_err(|error| object.error(error))?;
         self.sums.extend(sum.map(|sum| (name_of(number), sum)));
         Ok(())
     }
 
-    /// Writes the checksums. To be called however the run ended: what has been written counts.
+    /// Writes the checksums. Call it also after an error, for the bundles that were written.
     ///
     /// # Errors
-    /// If they cannot be written. Bundles without a checksum are added by the next run.
+    /// If they cannot be written. The next run adds the missing checksums.
     pub fn finish(self) -> Result<(), SourceError> {
         match &self.location {
-            Location::Object(folder) if !self.sums.is_empty() => {
-                folder.add_sums(&self.sums).map_err(|error| folder.error(error))
+            SourceLocation::Object(folder) if !self.sums.is_empty() => {
+                folder.add_checksums(&self.sums).map_err(|error| folder.error(error))
             }
             _ => Ok(()),
         }

@@ -1,5 +1,6 @@
-//! The JSON building blocks of a bundle: members parsed one by one, so that an error can name
-//! which, and stricter readings than serde's defaults (no duplicate keys, quantities in `0x` hex).
+//! The JSON building blocks of a bundle. Members are parsed one by one, so that an error can name
+//! the member, and more strictly than by serde's defaults (no duplicate keys, quantities in `0x`
+//! hex).
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData, path::Path};
 
@@ -11,19 +12,19 @@ use serde::{
 use serde_json::value::RawValue;
 
 use super::{PreAccount, PreState};
-use crate::error::{Place, SourceError, SourceErrorKind};
+use crate::error::{SourceError, SourceErrorKind, SourcePlace};
 
-/// The top level of a bundle, its values not parsed yet.
+/// The top level of a bundle, with unparsed values.
 #[derive(Debug)]
-pub(super) struct Members<'a> {
+pub(super) struct BundleMembers<'a> {
     file: &'a Path,
     values: BTreeMap<String, &'a RawValue>,
 }
 
-impl<'a> Members<'a> {
+impl<'a> BundleMembers<'a> {
     pub(super) fn parse(file: &'a Path, json: &'a [u8]) -> Result<Self, SourceError> {
         let UniqueMap(values) = serde_json::from_slice(json)
-            .map_err(|e| SourceError::new(file, Place::File, SourceErrorKind::Json(e)))?;
+            .map_err(|e| SourceError::new(file, SourcePlace::File, SourceErrorKind::Json(e)))?;
         Ok(Self { file, values })
     }
 
@@ -31,7 +32,7 @@ impl<'a> Members<'a> {
         names.iter().all(|name| self.values.contains_key(*name))
     }
 
-    /// A member that must be there.
+    /// A required member.
     pub(super) fn get<T: DeserializeOwned>(&self, name: &str) -> Result<T, SourceError> {
         let raw =
             self.values.get(name).ok_or_else(|| self.fail(name, SourceErrorKind::MissingMember))?;
@@ -58,7 +59,7 @@ impl<'a> Members<'a> {
     }
 
     pub(super) fn fail(&self, member: impl Into<String>, kind: SourceErrorKind) -> SourceError {
-        SourceError::new(self.file, Place::Member(member.into()), kind)
+        SourceError::new(self.file, SourcePlace::Member(member.into()), kind)
     }
 }
 
@@ -78,9 +79,9 @@ where
     V: Deserialize<'de>,
 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Unique<K, V>(PhantomData<(K, V)>);
+        struct UniqueMapVisitor<K, V>(PhantomData<(K, V)>);
 
-        impl<'de, K, V> Visitor<'de> for Unique<K, V>
+        impl<'de, K, V> Visitor<'de> for UniqueMapVisitor<K, V>
         where
             K: Deserialize<'de> + Ord,
             V: Deserialize<'de>,
@@ -102,15 +103,15 @@ where
             }
         }
 
-        deserializer.deserialize_map(Unique(PhantomData))
+        deserializer.deserialize_map(UniqueMapVisitor(PhantomData))
     }
 }
 
 /// A number of up to 256 bits as `0x` and hexadecimal digits.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Quantity(U256);
+struct HexQuantity(U256);
 
-impl<'de> Deserialize<'de> for Quantity {
+impl<'de> Deserialize<'de> for HexQuantity {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let digits = text.strip_prefix("0x").unwrap_or_default();
@@ -129,11 +130,11 @@ impl<'de> Deserialize<'de> for Quantity {
 #[serde(rename_all = "camelCase")]
 struct RawAccount {
     nonce: u64,
-    balance: Quantity,
+    balance: HexQuantity,
     code_hash: Option<B256>,
     storage_root: Option<B256>,
     #[serde(default)]
-    storage: UniqueMap<Quantity, Quantity>,
+    storage: UniqueMap<HexQuantity, HexQuantity>,
 }
 
 impl From<RawAccount> for PreAccount {
@@ -167,12 +168,15 @@ mod tests {
     #[test]
     fn quantities_must_be_hexadecimal_and_fit() {
         for bad in ["\"\"", "\"0x\"", "\"12\"", "\"0x1_0\"", "\"0x-1\"", "12", "null"] {
-            assert!(serde_json::from_str::<Quantity>(bad).is_err(), "{bad}");
+            assert!(serde_json::from_str::<HexQuantity>(bad).is_err(), "{bad}");
         }
         let too_long = format!("\"0x1{}\"", "0".repeat(64));
-        assert!(serde_json::from_str::<Quantity>(&too_long).is_err());
+        assert!(serde_json::from_str::<HexQuantity>(&too_long).is_err());
         let padded = format!("\"0x{}1f\"", "0".repeat(62));
-        assert_eq!(serde_json::from_str::<Quantity>(&padded).unwrap(), Quantity(U256::from(31)));
+        assert_eq!(
+            serde_json::from_str::<HexQuantity>(&padded).unwrap(),
+            HexQuantity(U256::from(31))
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Reading and checking a bundle.
+//! Reads and checks bundles.
 
 use std::path::Path;
 
@@ -14,13 +14,13 @@ use serde::Deserialize;
 
 use super::{
     Bundle, BundleKind, PrestateBundle, WitnessBundle,
-    json::{Members, UniqueMap},
+    json::{BundleMembers, UniqueMap},
 };
 use crate::{
     check::{self, same_hash, same_number},
-    error::{Place, SourceError, SourceErrorKind},
-    input::Input,
-    objects::Location,
+    error::{SourceError, SourceErrorKind, SourcePlace},
+    input::SourceInput,
+    objects::SourceLocation,
 };
 
 /// Largest bundle accepted, in bytes of JSON (1 GiB; a full 60 Mgas block takes some 20 MB).
@@ -29,32 +29,32 @@ const MAX_JSON_BYTES: u64 = 1 << 30;
 /// How many ancestors the BLOCKHASH opcode reaches (yellow paper, section 9.4 and appendix H).
 const BLOCKHASH_DEPTH: u64 = 256;
 
-pub(super) fn load(location: &Location) -> Result<Bundle, SourceError> {
+pub(super) fn load(location: &SourceLocation) -> Result<Bundle, SourceError> {
     let parsed = read(location).and_then(|json| parse(location.name(), &json));
-    parsed.map_err(|error| location.blame(error))
+    parsed.map_err(|error| location.explain_error(error))
 }
 
-/// The block number of a bundle, nothing else parsed or checked.
-pub(super) fn peek_number(location: &Location) -> Result<u64, SourceError> {
+/// The block number of a bundle. Nothing else is parsed or checked.
+pub(super) fn peek_number(location: &SourceLocation) -> Result<u64, SourceError> {
     let path = location.name();
-    let json = read(location).map_err(|error| location.blame(error))?;
-    let members = Members::parse(path, &json)?;
-    Format::of(path, &members)?;
+    let json = read(location).map_err(|error| location.explain_error(error))?;
+    let members = BundleMembers::parse(path, &json)?;
+    BundleFormat::of(path, &members)?;
     members.get("number")
 }
 
-fn read(location: &Location) -> Result<Vec<u8>, SourceError> {
-    Input::open(location)?.read_whole(MAX_JSON_BYTES, "the bundle")
+fn read(location: &SourceLocation) -> Result<Vec<u8>, SourceError> {
+    SourceInput::open(location)?.read_whole(MAX_JSON_BYTES, "the bundle")
 }
 
 pub(super) fn parse(file: &Path, json: &[u8]) -> Result<Bundle, SourceError> {
-    let members = Members::parse(file, json)?;
-    let (block, ommers_known, kind) = match Format::of(file, &members)? {
-        Format::Witness => {
+    let members = BundleMembers::parse(file, json)?;
+    let (block, ommers_known, kind) = match BundleFormat::of(file, &members)? {
+        BundleFormat::Witness => {
             let (block, witness) = witness(&members)?;
             (block, true, BundleKind::Witness(witness))
         }
-        Format::Prestate => {
+        BundleFormat::Prestate => {
             let (block, ommers_known, prestate) = prestate(&members)?;
             (block, ommers_known, BundleKind::Prestate(prestate))
         }
@@ -85,26 +85,26 @@ pub(super) fn parse(file: &Path, json: &[u8]) -> Result<Bundle, SourceError> {
     Ok(bundle)
 }
 
-/// Which of the two formats a file is in.
+/// The format of a bundle file.
 #[derive(Clone, Copy, Debug)]
-enum Format {
+enum BundleFormat {
     Witness,
     Prestate,
 }
 
-impl Format {
-    fn of(file: &Path, members: &Members<'_>) -> Result<Self, SourceError> {
+impl BundleFormat {
+    fn of(file: &Path, members: &BundleMembers<'_>) -> Result<Self, SourceError> {
         if members.has_all(&["block", "headers", "state", "codes"]) {
             Ok(Self::Witness)
         } else if members.has_all(&["header", "transactions", "blockHashes", "pre", "codes"]) {
             Ok(Self::Prestate)
         } else {
-            Err(SourceError::new(file, Place::File, SourceErrorKind::NotABundle))
+            Err(SourceError::new(file, SourcePlace::File, SourceErrorKind::NotABundle))
         }
     }
 }
 
-fn witness(members: &Members<'_>) -> Result<(Block, WitnessBundle), SourceError> {
+fn witness(members: &BundleMembers<'_>) -> Result<(Block, WitnessBundle), SourceError> {
     let block: Block = rlp(members, "block", &members.get::<Bytes>("block")?)?;
     check_hash(members, "block", &block.header)?;
     check::transactions_and_withdrawals(&block).map_err(|kind| members.fail("block", kind))?;
@@ -128,7 +128,7 @@ fn witness(members: &Members<'_>) -> Result<(Block, WitnessBundle), SourceError>
 }
 
 /// The ancestor headers: linked by parent hash, the last one the block's parent.
-fn ancestors(members: &Members<'_>, block: &Header) -> Result<Vec<Header>, SourceError> {
+fn ancestors(members: &BundleMembers<'_>, block: &Header) -> Result<Vec<Header>, SourceError> {
     let encoded: Vec<Bytes> = members.get("headers")?;
     if encoded.is_empty() {
         let kind = SourceErrorKind::Format("there is no parent header");
@@ -154,7 +154,7 @@ fn ancestors(members: &Members<'_>, block: &Header) -> Result<Vec<Header>, Sourc
     Ok(headers)
 }
 
-fn prestate(members: &Members<'_>) -> Result<(Block, bool, PrestateBundle), SourceError> {
+fn prestate(members: &BundleMembers<'_>) -> Result<(Block, bool, PrestateBundle), SourceError> {
     let header: Header = rlp(members, "header", &members.get::<Bytes>("header")?)?;
     check_hash(members, "header", &header)?;
     let transactions = transactions(members)?;
@@ -222,7 +222,7 @@ fn prestate(members: &Members<'_>) -> Result<(Block, bool, PrestateBundle), Sour
     Ok((block, ommers_known, PrestateBundle { senders, uncle_hashes, block_hashes, pre, codes }))
 }
 
-fn transactions(members: &Members<'_>) -> Result<Vec<Transaction>, SourceError> {
+fn transactions(members: &BundleMembers<'_>) -> Result<Vec<Transaction>, SourceError> {
     let encoded: Vec<Bytes> = members.get("transactions")?;
     encoded
         .iter()
@@ -240,7 +240,7 @@ fn transactions(members: &Members<'_>) -> Result<Vec<Transaction>, SourceError> 
         .collect()
 }
 
-fn withdrawals(members: &Members<'_>) -> Result<Option<Withdrawals>, SourceError> {
+fn withdrawals(members: &BundleMembers<'_>) -> Result<Option<Withdrawals>, SourceError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct RawWithdrawal {
@@ -266,14 +266,18 @@ fn withdrawals(members: &Members<'_>) -> Result<Option<Withdrawals>, SourceError
 
 /// Keccak-256 of the header's RLP against `hash`. The header was decoded strictly, so encoding it
 /// again gives the bytes of the file.
-fn check_hash(members: &Members<'_>, member: &str, header: &Header) -> Result<(), SourceError> {
+fn check_hash(
+    members: &BundleMembers<'_>,
+    member: &str,
+    header: &Header,
+) -> Result<(), SourceError> {
     same_hash("block hash", members.get("hash")?, header.hash_slow())
         .map_err(|kind| members.fail(member, kind))
 }
 
 /// Decodes RLP that must fill the member exactly.
 fn rlp<T: Decodable + Encodable>(
-    members: &Members<'_>,
+    members: &BundleMembers<'_>,
     member: &str,
     bytes: &[u8],
 ) -> Result<T, SourceError> {

@@ -1,7 +1,7 @@
 //! Bundles: one real block with the state it touches, as (gzipped) JSON.
 //!
-//! Two formats, told apart by their members; both are described member by member in the README of
-//! the mainnet data folder.
+//! There are two formats, distinguished by their members. The README of the mainnet data folder
+//! describes both member by member.
 //!
 //! | | witness | prestate |
 //! |---|---|---|
@@ -11,10 +11,11 @@
 //! | post-state root | checkable | not checkable |
 //! | ommers | always | hashes only, when there are any |
 //!
-//! Loading checks everything a bundle says about itself: the block hash over the header's RLP,
-//! transactionsRoot, withdrawalsRoot, ommersHash (where ommers are known), every code against its
+//! Loading checks everything that a bundle says about itself: the block hash over the header's RLP,
+//! transactionsRoot, withdrawalsRoot, ommersHash (if the ommers are known), every code against its
 //! hash, the chain of ancestor headers down to `preStateRoot`, and the summary members. It does not
-//! recover senders, execute, or open the trie: a bundle that loads may still be incomplete state.
+//! recover senders, execute, or open the trie: the state of a loaded bundle may still be
+//! incomplete.
 
 mod folder;
 mod json;
@@ -34,8 +35,8 @@ use retrie_chainspec::primitives::{Block, Header};
 
 use crate::{
     check::same_number,
-    error::{Place, SourceError, SourceErrorKind},
-    objects::Location,
+    error::{SourceError, SourceErrorKind, SourcePlace},
+    objects::SourceLocation,
     origin::file_name,
 };
 
@@ -46,7 +47,7 @@ pub struct Bundle {
     pub number: u64,
     /// Block hash, checked against the header.
     pub hash: B256,
-    /// Name of the rule set, for people; the fork schedule decides.
+    /// Name of the rule set, for people. The fork schedule of the chain counts.
     pub fork: String,
     /// Number of transactions, checked against the block.
     pub tx_count: u64,
@@ -54,10 +55,10 @@ pub struct Bundle {
     pub gas_used: u64,
     /// The block. Without ommers when [`ommers_known`](Self::ommers_known) is false.
     pub block: Block,
-    /// Whether the block's ommers are complete. When false the header commits to ommers that the
+    /// Whether the block's ommers are complete. If false, the header commits to ommers that the
     /// bundle does not hold, so ommersHash cannot be checked and ommer rewards cannot be paid.
     pub ommers_known: bool,
-    /// The file this was read from.
+    /// The file that it was read from.
     pub file: PathBuf,
     /// The state, in one of two forms.
     pub kind: BundleKind,
@@ -94,7 +95,7 @@ pub struct WitnessBundle {
 /// State as plain accounts and slots.
 #[derive(Clone, Debug)]
 pub struct PrestateBundle {
-    /// Sender of each transaction as reported by the source; not recovered here.
+    /// Sender of each transaction as the source reports it; not recovered here.
     pub senders: Vec<Address>,
     /// Hashes of the block's ommers.
     pub uncle_hashes: Vec<B256>,
@@ -116,11 +117,11 @@ pub struct PreAccount {
     pub nonce: u64,
     /// Balance in wei.
     pub balance: U256,
-    /// Keccak-256 of the code; the hash of the empty string where the file names none.
+    /// Keccak-256 of the code; the hash of the empty string if the file names none.
     pub code_hash: B256,
-    /// Root of the account's storage trie, where the file names it (witness bundles).
+    /// Root of the account's storage trie, if the file names it (witness bundles).
     pub storage_root: Option<B256>,
-    /// Touched slots and their values; a zero value says that the slot is empty.
+    /// Touched slots and their values; a zero value is an empty slot.
     pub storage: BTreeMap<B256, U256>,
 }
 
@@ -131,11 +132,11 @@ impl Bundle {
     ///
     /// When the file cannot be read, is not a bundle, or contradicts itself; the error names the
     /// member.
-    pub fn load(source: impl Into<Location>) -> Result<Self, SourceError> {
+    pub fn load(source: impl Into<SourceLocation>) -> Result<Self, SourceError> {
         load::load(&source.into())
     }
 
-    /// Checks and takes apart a bundle that is already in memory. `file` is for error messages.
+    /// Parses and checks a bundle in memory. `file` is for error messages.
     ///
     /// # Errors
     ///
@@ -144,8 +145,8 @@ impl Bundle {
         load::parse(file.as_ref(), json)
     }
 
-    /// Hashes of ancestors by block number, for the BLOCKHASH opcode: all the bundle knows, the
-    /// parent always among them.
+    /// Hashes of ancestors by block number, for the BLOCKHASH opcode: all that the bundle has, and
+    /// always the parent.
     pub fn ancestor_hashes(&self) -> BTreeMap<u64, B256> {
         let header = &self.block.header;
         let parent = header.number.checked_sub(1).map(|number| (number, header.parent_hash));
@@ -173,7 +174,7 @@ impl Bundle {
         }
     }
 
-    /// The plain pre-state, where there is one.
+    /// The plain pre-state, if there is one.
     pub const fn pre(&self) -> Option<&PreState> {
         match &self.kind {
             BundleKind::Witness(witness) => witness.pre.as_ref(),
@@ -182,13 +183,13 @@ impl Bundle {
     }
 }
 
-/// A bundle file that has been found but not read.
+/// A bundle file that was found but not read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BundleFile {
     /// Number of its block.
     pub number: u64,
-    /// Where it is.
-    pub path: Location,
+    /// Its location.
+    pub path: SourceLocation,
 }
 
 impl BundleFile {
@@ -200,23 +201,23 @@ impl BundleFile {
     pub fn load(&self) -> Result<Bundle, SourceError> {
         let bundle = Bundle::load(&self.path)?;
         same_number("block number", self.number, bundle.number).map_err(|kind| {
-            SourceError::new(self.path.name(), Place::Member("number".to_owned()), kind)
+            SourceError::new(self.path.name(), SourcePlace::Member("number".to_owned()), kind)
         })?;
         Ok(bundle)
     }
 }
 
-/// The bundles of a file or folder (of a disk or a store), by ascending block number (then by name).
+/// The bundles of a file or folder, on disk or in a store, by block number (then by name).
 ///
-/// In a folder these are the visible files ending in `.json` or `.json.gz`; files of other names and
-/// subfolders are passed over. The number is taken from a name such as `123.json.gz` (and checked on
-/// loading); a file of any other name is read for it, so one that is not a bundle is an error here
-/// or, at the latest, when it is loaded.
+/// In a folder these are the visible files ending in `.json` or `.json.gz`; other files and
+/// subfolders are skipped. The number comes from a name such as `123.json.gz`, and is checked when
+/// the bundle is loaded. A file with another name is read for its number, so a file that is not a
+/// bundle is an error here or when it is loaded.
 ///
 /// # Errors
 ///
 /// When the path cannot be read, a file is not a bundle, or a folder holds none.
-pub fn list_bundles(source: impl Into<Location>) -> Result<Vec<BundleFile>, SourceError> {
+pub fn list_bundles(source: impl Into<SourceLocation>) -> Result<Vec<BundleFile>, SourceError> {
     let location = source.into();
     let Some(entries) = location.entries()? else {
         return Ok(vec![BundleFile { number: load::peek_number(&location)?, path: location }]);
@@ -233,7 +234,11 @@ pub fn list_bundles(source: impl Into<Location>) -> Result<Vec<BundleFile>, Sour
         })
         .collect::<Result<Vec<_>, SourceError>>()?;
     if files.is_empty() {
-        return Err(SourceError::new(location.name(), Place::File, SourceErrorKind::NoBlocks));
+        return Err(SourceError::new(
+            location.name(),
+            SourcePlace::File,
+            SourceErrorKind::NoBlocks,
+        ));
     }
     files.sort();
     Ok(files)

@@ -1,4 +1,4 @@
-//! Writing a prestate bundle.
+//! Writes a prestate bundle.
 
 use std::{io::Write, path::Path};
 
@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 use super::{PreAccount, PrestateBundle};
 use crate::{error::SourceError, export::AtomicFile};
 
-/// The JSON of a prestate bundle. `fork` names the rule set, for people. Accounts and slots that do
-/// not exist are left out, as the format says; the same bundle gives the same bytes.
+/// The JSON of a prestate bundle. `fork` is the name of the rule set, for people. Accounts and
+/// slots that do not exist are left out, as the format requires. Equal bundles give equal bytes.
 pub fn encode_prestate(block: &Block, fork: &str, state: &PrestateBundle) -> Vec<u8> {
     let Block { header, body } = block;
     let encoded = body.transactions.iter().map(|tx| Bytes::from(tx.encoded_2718()));
@@ -67,10 +67,10 @@ fn encode(account: &PreAccount) -> Value {
     json
 }
 
-/// Writes JSON to a gzipped file that appears under its name only when it is whole and on disk.
+/// Writes JSON to a gzipped file that appears under its name only when it is complete and on disk.
 ///
 /// # Errors
-/// If the file cannot be written; the target is then as it was before.
+/// If the file cannot be written. The target is then unchanged.
 pub fn write_json_gz(target: impl AsRef<Path>, json: &[u8]) -> Result<(), SourceError> {
     let target = target.as_ref();
     let file = AtomicFile::create(target)?;

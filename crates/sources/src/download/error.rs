@@ -1,4 +1,4 @@
-//! Why a download failed: which address, which file, what is wrong.
+//! Why a download failed. Errors name the address, the file and the fault.
 
 use std::{
     fmt, io,
@@ -10,14 +10,14 @@ use alloy_primitives::{B256, hex};
 use super::Era1Name;
 use crate::{error::SourceError, http::HttpFault, objects::error::ObjectError};
 
-/// Why a download failed. Displays as one line; a file under its final name is always whole.
+/// Why a download failed. Displays as one line. A file under its final name is always complete.
 #[derive(Debug)]
 pub struct DownloadError {
-    /// What was fetched, or would have been.
+    /// The address.
     pub url: String,
-    /// The file it was to become.
+    /// The target file.
     pub file: Option<PathBuf>,
-    /// What is wrong.
+    /// The fault.
     pub kind: Box<DownloadErrorKind>,
 }
 
@@ -38,20 +38,20 @@ impl fmt::Display for DownloadError {
     }
 }
 
-// The message says all of the cause already.
+// The message includes the cause.
 impl std::error::Error for DownloadError {}
 
-/// What is wrong with a download.
+/// The fault of a download.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DownloadErrorKind {
     /// The exchange failed.
     #[error(transparent)]
     Http(#[from] HttpFault),
-    /// The store, or the way there.
+    /// An object store, or the connection to it, failed.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// There is no public mirror of this chain that we know of.
+    /// No public mirror of this chain is known.
     #[error("no mirror of era1 files is known for chain {chain}")]
     NoMirror {
         /// Name of the chain.
@@ -66,23 +66,23 @@ pub enum DownloadErrorKind {
     /// The mirror has no such file.
     #[error("the mirror has no file of epoch {epoch}; it has epochs {first} to {last}")]
     NoEpoch {
-        /// The epoch asked for.
+        /// The requested epoch.
         epoch: u64,
-        /// Its first one.
+        /// The mirror's first epoch.
         first: u64,
-        /// Its last one.
+        /// The mirror's last epoch.
         last: u64,
     },
     /// Two names for one epoch.
     #[error("the mirror lists two files of one epoch: {} and {}", .0.0, .0.1)]
     TwoFiles(Box<(Era1Name, Era1Name)>),
-    /// The answer is something else, an error page perhaps.
+    /// The answer is not an era1 file, for example an error page.
     #[error("the server sends {got} instead of an era1 file")]
     NotEra1 {
-        /// What it sends.
+        /// What it is.
         got: String,
     },
-    /// The SHA-256 is not the one the mirror publishes.
+    /// The SHA-256 is not the published one.
     #[error(
         "its SHA-256 is {}, but the mirror's checksum file says {}: nothing was kept; try again, or \
          another mirror",
@@ -90,21 +90,21 @@ pub enum DownloadErrorKind {
         hex::encode(.expected)
     )]
     Checksum {
-        /// The mirror's.
+        /// The published hash.
         expected: B256,
-        /// Computed.
+        /// The computed hash.
         got: B256,
     },
     /// The file contradicts itself.
     #[error("what the server sent is damaged, nothing was kept: {0}")]
     Damaged(SourceError),
-    /// The file is sound, but another one than its name says.
+    /// The file is intact, but is not the named one.
     #[error("the server sent another file ({what}), nothing was kept: try another mirror")]
     Foreign {
-        /// What differs.
+        /// The difference.
         what: String,
     },
-    /// The file does not continue the one before.
+    /// The file does not continue the file of the epoch before.
     #[error(
         "its first block has the parent {got}, but the file of the epoch before ends with {expected}: \
          one of the two is of another chain"
@@ -120,13 +120,13 @@ pub enum DownloadErrorKind {
     Io {
         /// What was attempted.
         action: &'static str,
-        /// Its answer.
+        /// The operating system's error.
         error: io::Error,
     },
     /// Another process writes the same `.part` file.
     #[error("another process is downloading this file")]
     Locked,
-    /// The user stopped it.
+    /// The user has stopped it.
     #[error("stopped; {bytes} bytes are kept in the .part file, run the same command to go on")]
     Stopped {
         /// Bytes fetched so far.

@@ -1,4 +1,4 @@
-//! One file over HTTP into its `.part`, from where an earlier try left off.
+//! Fetches one file over HTTP into its `.part`, resuming an earlier try.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -10,8 +10,8 @@ use ureq::{Body, http::Response};
 
 use super::error::DownloadErrorKind;
 use crate::{
-    http::{Http, HttpFault, header, status_fault},
-    objects::{Object, ObjectError},
+    http::{BlockingClient, HttpFault, header, status_fault},
+    objects::{ObjectError, StoredObject},
 };
 
 /// First entry of every era1 file: the version, empty.
@@ -19,22 +19,22 @@ const MAGIC: [u8; 8] = [0x65, 0x32, 0, 0, 0, 0, 0, 0];
 
 /// A `.part` file, locked against other processes.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct PartFile {
     file: File,
-    /// Bytes that are there.
+    /// Bytes received so far.
     len: u64,
 }
 
-/// What earlier answers said about the file on the server.
+/// Data about the file on the server, from earlier answers.
 #[derive(Debug, Default)]
-struct Remote {
+struct RemoteFile {
     /// Length of the whole file.
     total: Option<u64>,
     /// For `If-Range`: a strong entity tag.
     tag: Option<String>,
 }
 
-impl Part {
+impl PartFile {
     pub(super) fn open(path: &Path) -> Result<Self, DownloadErrorKind> {
         let io = |error| DownloadErrorKind::Io { action: "open the .part file", error };
         let mut options = OpenOptions::new();
@@ -53,7 +53,7 @@ impl Part {
         self.len
     }
 
-    /// Begins anew.
+    /// Empties the file.
     pub(super) fn clear(&mut self) -> Result<(), DownloadErrorKind> {
         let io = |error| DownloadErrorKind::Io { action: "empty the .part file", error };
         self.file.set_len(0).map_err(io)?;
@@ -61,18 +61,18 @@ impl Part {
         Ok(())
     }
 
-    /// Fetches what is missing and makes it durable. `report` is called with the bytes that are
-    /// there and the length of the whole, where known.
+    /// Fetches the rest and makes it durable. `report` is called with the bytes received and the
+    /// length of the whole file, if known.
     pub(super) fn fetch(
         &mut self,
-        http: &Http,
+        http: &BlockingClient,
         url: &str,
         report: &mut dyn FnMut(u64, Option<u64>),
     ) -> Result<(), DownloadErrorKind> {
-        let mut remote = Remote::default();
+        let mut remote = RemoteFile::default();
         let mut backoff = http.backoff();
-        // Only new ground counts as progress, or a server that always breaks at the same place
-        // would be asked for ever.
+        // Only bytes beyond the furthest one count as progress; otherwise a server that always
+        // breaks at the same byte would be retried for ever.
         let mut furthest = self.len;
         loop {
             let fault = match self.round(http, url, &mut remote, report) {
@@ -93,10 +93,10 @@ impl Part {
         self.file.sync_all().map_err(io)
     }
 
-    /// The same from an object store, where the reader sees to broken connections.
+    /// The same from an object store. Its reader handles broken connections.
     pub(super) fn fetch_object(
         &mut self,
-        object: &Object,
+        object: &StoredObject,
         report: &mut dyn FnMut(u64, Option<u64>),
     ) -> Result<(), DownloadErrorKind> {
         let write = |error| DownloadErrorKind::Io { action: "write the .part file", error };
@@ -108,16 +108,16 @@ impl Part {
             Err(error) => DownloadErrorKind::Io { action: "read the object", error },
         };
         let total = object.size()?;
-        // What is there cannot be of this file.
+        // A longer `.part` is not of this file.
         if self.len > total {
             self.clear()?;
         }
-        // The caller compares the checksum of the whole file.
+        // The caller checks the checksum of the whole file.
         let mut reader = object.unchecked_reader().starting_at(self.len);
         self.file.seek(SeekFrom::Start(self.len)).map_err(write)?;
         let mut buffer = vec![0; 64 << 10];
         while self.len < total {
-            object.go_on(self.len).map_err(ObjectError::into_io).map_err(read)?;
+            object.check_stop(self.len).map_err(ObjectError::into_io).map_err(read)?;
             let read = reader.read(&mut buffer).map_err(read)?;
             self.file.write_all(&buffer[..read]).map_err(write)?;
             self.len += read as u64;
@@ -127,15 +127,15 @@ impl Part {
         self.file.sync_all().map_err(io)
     }
 
-    /// One request, and its answer as far as it goes.
+    /// One request, and as much of its answer as can be read.
     fn round(
         &mut self,
-        http: &Http,
+        http: &BlockingClient,
         url: &str,
-        remote: &mut Remote,
+        remote: &mut RemoteFile,
         report: &mut dyn FnMut(u64, Option<u64>),
     ) -> Result<(), DownloadErrorKind> {
-        http.go_on()?;
+        http.check_stop()?;
         let mut headers = vec![("accept-encoding", "identity".to_owned())];
         if self.len > 0 {
             headers.push(("range", format!("bytes={}-", self.len)));
@@ -155,32 +155,32 @@ impl Part {
             }
             206 => match content_range(&answer) {
                 Some((start, total)) if start == self.len => total,
-                _ => return self.anew("the server sent another range than asked for"),
+                _ => return self.restart("the server sent another range than asked for"),
             },
             416 if self.len > 0 => match unsatisfied_range(&answer) {
                 Some(total) if total == self.len => return Ok(()),
-                _ => return self.anew("the file on the server is shorter than the .part file"),
+                _ => return self.restart("the file on the server is shorter than the .part file"),
             },
             _ => return Err(status_fault(&answer).into()),
         };
         if remote.total.is_some_and(|known| total.is_some_and(|total| total != known)) {
-            *remote = Remote::default();
-            return self.anew("the file on the server has changed");
+            *remote = RemoteFile::default();
+            return self.restart("the file on the server has changed");
         }
         remote.total = remote.total.or(total);
         remote.tag = header(&answer, "etag").filter(|tag| tag.starts_with('"')).map(Into::into);
         self.copy(http, answer, remote.total, report)
     }
 
-    /// Drops what is there, so that the next round begins at 0.
-    fn anew(&mut self, reason: &str) -> Result<(), DownloadErrorKind> {
+    /// Empties the file, so that the next request begins at 0.
+    fn restart(&mut self, reason: &str) -> Result<(), DownloadErrorKind> {
         self.clear()?;
         Err(HttpFault::Broken(reason.to_owned()).into())
     }
 
     fn copy(
         &mut self,
-        http: &Http,
+        http: &BlockingClient,
         answer: Response<Body>,
         total: Option<u64>,
         report: &mut dyn FnMut(u64, Option<u64>),
@@ -192,7 +192,7 @@ impl Part {
         let mut body = answer.into_body().into_reader();
         let mut buffer = vec![0; 64 << 10];
         loop {
-            http.go_on()?;
+            http.check_stop()?;
             let read = match body.read(&mut buffer) {
                 Ok(0) => break,
                 Ok(read) => read,
@@ -207,7 +207,7 @@ impl Part {
                 checked = head.len() == MAGIC.len();
             }
             if total.is_some_and(|total| self.len + read as u64 > total) {
-                return self.anew("more bytes than the server announced");
+                return self.restart("more bytes than the server announced");
             }
             self.file.write_all(&buffer[..read]).map_err(write)?;
             self.len += read as u64;
@@ -232,7 +232,7 @@ fn content_range(answer: &Response<Body>) -> Option<(u64, Option<u64>)> {
     Some((start.parse().ok()?, total))
 }
 
-/// `Content-Range: bytes */TOTAL`, of an answer 416.
+/// `Content-Range: bytes */TOTAL` of an answer with status 416.
 fn unsatisfied_range(answer: &Response<Body>) -> Option<u64> {
     header(answer, "content-range")?.strip_prefix("bytes */")?.parse().ok()
 }

@@ -1,17 +1,18 @@
-//! What a mirror offers: names of era1 files, and perhaps their SHA-256.
+//! The listing of a mirror: names of era1 files, and possibly their SHA-256.
 //!
-//! Mirrors list their files in one or both of two places, and name no version of either:
+//! Mirrors list their files in one or both of these, neither of which has a version:
 //!
-//! * `checksums.txt` or `checksums_sha256.txt`, a line per file: `HASH NAME` as `sha256sum` writes
-//!   it, or the bare hashes in the order of the epochs, as `geth export-history` writes them;
-//! * an HTML page, any, in whose text the file names occur.
+//! * `checksums.txt` or `checksums_sha256.txt`, one line per file: `HASH NAME` as `sha256sum`
+//!   writes it, or only the hashes in the order of the epochs, as `geth export-history` writes
+//!   them;
+//! * any HTML page with the file names in its text.
 
 use std::{collections::BTreeMap, fmt};
 
 use alloy_primitives::{B256, hex};
 
-/// The name of an era1 file: `mainnet-00000-5ec1ffb8.era1`, that is chain, epoch, and the first four
-/// bytes of the accumulator root.
+/// The name of an era1 file, `mainnet-00000-5ec1ffb8.era1`: chain, epoch, and the first four bytes
+/// of the accumulator root.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Era1Name {
     /// Name of the chain.
@@ -45,17 +46,17 @@ impl Era1Name {
     }
 }
 
-/// A checksum file, read.
+/// A parsed checksum file.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Checksums {
-    /// Hashes of named files, era1 or not.
+pub(super) struct ChecksumFile {
+    /// Hashes with file names, era1 or not.
     pub(super) named: Vec<(String, B256)>,
     /// Hashes without names, in order.
     pub(super) bare: Vec<B256>,
 }
 
-impl Checksums {
-    /// Reads a checksum file; `None` if any line of it is not one (an error page, say).
+impl ChecksumFile {
+    /// Parses a checksum file; `None` if a line is malformed (in an error page, for example).
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut this = Self::default();
         for line in text.lines().map(str::trim) {
@@ -78,7 +79,7 @@ impl Checksums {
     }
 }
 
-/// Every era1 name of `chain` in a text, by epoch; the two names if an epoch has more than one.
+/// Every era1 name of `chain` in a text, by epoch. If an epoch has two names, they are the error.
 pub(super) fn names_in(
     text: &str,
     chain: &str,
@@ -128,12 +129,13 @@ mod tests {
     fn both_kinds_of_checksum_files_are_read() {
         let hash = B256::repeat_byte(0xab);
         let plain = hex::encode(hash);
-        let named = Checksums::parse(&format!("{plain}  {NAME}\n{plain} *./{NAME}\r\n\n")).unwrap();
+        let named =
+            ChecksumFile::parse(&format!("{plain}  {NAME}\n{plain} *./{NAME}\r\n\n")).unwrap();
         assert_eq!(named.named, vec![(NAME.to_owned(), hash); 2]);
-        let bare = Checksums::parse(&format!("{plain}\n0x{plain}\n")).unwrap();
+        let bare = ChecksumFile::parse(&format!("{plain}\n0x{plain}\n")).unwrap();
         assert_eq!(bare.bare, [hash; 2]);
         for bad in ["<html>", "ab  file", &format!("{plain} a b")] {
-            assert_eq!(Checksums::parse(bad), None, "{bad}");
+            assert_eq!(ChecksumFile::parse(bad), None, "{bad}");
         }
     }
 

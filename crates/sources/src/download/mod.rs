@@ -1,22 +1,23 @@
-//! era1 files from a public mirror or an object store: resumable, and checked before they get their name.
+//! era1 files from a public mirror or an object store. Downloads are resumable, and a file gets its
+//! name only after it was checked.
 //!
 //! ```text
 //!  checksums.txt, index page --> Era1Mirror: name and SHA-256 by epoch
 //!  GET, Range ------------------> NAME.part --checks--> NAME
 //! ```
 //!
-//! While a file is fetched it is called `NAME.part`, and a later run goes on from there. It gets its
-//! name (by one rename, synced) only after all of:
+//! While a file is fetched it is called `NAME.part`; a later run resumes it. It gets its name (by
+//! one rename, synced) only after these checks:
 //!
-//! * its SHA-256 is that of the mirror's checksum file, if the mirror has one;
-//! * everything [`verify_era1`] checks: every block's
-//!   body and receipts against its header, the chain of hashes, the accumulator;
-//! * the accumulator begins as the file name says, the first block is that of the epoch, epoch 0
-//!   begins with the chain's genesis, and every epoch but the mirror's last is full.
+//! * its SHA-256 is the one in the mirror's checksum file, if the mirror has one;
+//! * everything that [`verify_era1`] checks: every block's body and receipts against its header,
+//!   the chain of hashes, the accumulator;
+//! * the accumulator begins as the file name says, the first block is the epoch's, epoch 0 begins
+//!   with the chain's genesis, and every epoch but the mirror's last is full.
 //!
-//! A `.part` that fails any of these is deleted; if it was resumed, the file is fetched once more
-//! from its first byte. **All names come from the mirror, so a mirror can serve a forged chain that
-//! passes.** Importing applies the chain's rules; against forgery below the merge compare the
+//! A `.part` that fails a check is deleted; if it was resumed, the file is fetched once more from
+//! its first byte. **All names come from the mirror, so a mirror can serve a forged chain that
+//! passes.** The import applies the chain's rules; against forgery below the merge, compare the
 //! accumulators with a published list.
 
 mod error;
@@ -41,16 +42,16 @@ pub use index::Era1Name;
 use crate::{
     era1::{Era1Reader, Era1Summary, MAX_BLOCKS, verify_era1},
     export::sync_folder,
-    http::{Http, HttpFault, success},
-    objects::{MANIFEST, Object},
+    http::{BlockingClient, HttpFault, success},
+    objects::{MANIFEST, StoredObject},
 };
-use fetch::Part;
-use index::{Checksums, names_in};
+use fetch::PartFile;
+use index::{ChecksumFile, names_in};
 
-/// Longest index or checksum file that is read, in bytes.
+/// Size limit of an index or checksum file, in bytes.
 const MAX_INDEX_BYTES: u64 = 16 << 20;
 
-/// The public mirror that is used if none is named (of those listed by eth-clients/history-endpoints).
+/// The public mirror that is used by default (from the list of eth-clients/history-endpoints).
 pub fn default_mirror(chain: &str) -> Option<&'static str> {
     match chain {
         "mainnet" => Some("https://data.ethpandaops.io/era1/mainnet/"),
@@ -59,23 +60,23 @@ pub fn default_mirror(chain: &str) -> Option<&'static str> {
     }
 }
 
-/// A folder of era1 files of one chain, on a server or in an object store.
+/// A folder with era1 files of one chain, on a server or in an object store.
 #[derive(Debug)]
 pub struct Era1Mirror {
-    remote: Remote,
+    remote: MirrorLocation,
     spec: Arc<ChainSpec>,
     names: BTreeMap<u64, Era1Name>,
     checksums: BTreeMap<u64, B256>,
 }
 
-/// What is going on with a file.
+/// Progress of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transfer {
-    /// Bytes come in.
+pub enum DownloadProgress {
+    /// Bytes are received.
     Fetching {
-        /// Bytes that are there.
+        /// Bytes received so far.
         bytes: u64,
-        /// Bytes of the whole file, where known.
+        /// Bytes of the whole file, if known.
         total: Option<u64>,
     },
     /// The whole file is being checked.
@@ -85,32 +86,32 @@ pub enum Transfer {
     },
 }
 
-/// A whole file.
+/// A complete file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Downloaded {
+pub struct DownloadedFile {
     /// Its path.
     pub path: PathBuf,
     /// Its length in bytes.
     pub bytes: u64,
-    /// Whether it was there before, and sound.
-    pub was_there: bool,
-    /// Whether the mirror has a SHA-256 of it.
+    /// Whether it existed before and was intact.
+    pub existed: bool,
+    /// Whether the mirror has its SHA-256.
     pub has_checksum: bool,
-    /// What the checks found.
+    /// The result of the checks.
     pub summary: Era1Summary,
 }
 
-/// Where the files are.
+/// Location of the files.
 #[derive(Debug)]
-enum Remote {
+enum MirrorLocation {
     /// Below this URL, which ends with a slash.
-    Server(Http, String),
+    Server(BlockingClient, String),
     /// In this folder of a store.
-    Store(Object),
+    Store(StoredObject),
 }
 
-impl Remote {
-    /// The URL of a file, for messages too.
+impl MirrorLocation {
+    /// The URL of a file. Also used in messages.
     fn url(&self, name: &str) -> String {
         match self {
             Self::Server(_, base) => format!("{base}{name}"),
@@ -118,7 +119,7 @@ impl Remote {
         }
     }
 
-    /// A text, `None` if there is none.
+    /// A text file; `None` if it does not exist.
     fn read_text(&self, name: &str) -> Result<Option<String>, DownloadError> {
         let bytes = match self {
             Self::Server(http, _) => return read_text(http, &self.url(name)),
@@ -130,15 +131,15 @@ impl Remote {
 }
 
 impl Era1Mirror {
-    /// Reads what the mirror at `url` offers of the chain. `url` is a folder or its index page;
-    /// without it the chain's [default](default_mirror) is used.
+    /// Reads the mirror's listing of the chain. `url` is a folder or its index page; without it the
+    /// chain's [default mirror](default_mirror) is used.
     ///
     /// # Errors
     /// If it cannot be reached or lists no file of the chain.
     pub fn open(
         spec: Arc<ChainSpec>,
         url: Option<&str>,
-        http: Http,
+        http: BlockingClient,
     ) -> Result<Self, DownloadError> {
         let chain = spec.name().to_owned();
         let Some(url) = url.or_else(|| default_mirror(&chain)) else {
@@ -146,37 +147,37 @@ impl Era1Mirror {
             return Err(DownloadError::new("era1", None, kind));
         };
         let base = folder_of(url);
-        Self::read(spec, url, Remote::Server(http.clone(), base), || {
+        Self::read(spec, url, MirrorLocation::Server(http.clone(), base), || {
             Ok(read_text(&http, url)?.unwrap_or_default())
         })
     }
 
-    /// Reads what a folder of an object store offers of the chain. A URL of a web server is a
-    /// [mirror](Self::open).
+    /// Reads the listing of a folder in an object store. For a URL of a web server use
+    /// [`open`](Self::open).
     ///
     /// # Errors
     /// If it cannot be listed, or holds no file of the chain.
-    pub fn open_store(spec: Arc<ChainSpec>, folder: &Object) -> Result<Self, DownloadError> {
+    pub fn open_store(spec: Arc<ChainSpec>, folder: &StoredObject) -> Result<Self, DownloadError> {
         let folder = folder.as_folder();
         let url = folder.name().display().to_string();
         let names = folder.entries().map_err(|error| DownloadError::new(&url, None, error))?;
-        let names: Vec<_> = names.iter().flatten().map(Object::file_name).collect();
+        let names: Vec<_> = names.iter().flatten().map(StoredObject::file_name).collect();
         let page = names.join("\n");
-        Self::read(spec, &url, Remote::Store(folder), || Ok(page))
+        Self::read(spec, &url, MirrorLocation::Store(folder), || Ok(page))
     }
 
-    /// `page` is what names the files if no list of checksums does.
+    /// `page` names the files if no list of checksums does.
     fn read(
         spec: Arc<ChainSpec>,
         url: &str,
-        remote: Remote,
+        remote: MirrorLocation,
         page: impl FnOnce() -> Result<String, DownloadError>,
     ) -> Result<Self, DownloadError> {
         let chain = spec.name().to_owned();
-        let mut sums = Checksums::default();
+        let mut sums = ChecksumFile::default();
         for name in ["checksums.txt", "checksums_sha256.txt", MANIFEST] {
             let text = remote.read_text(name)?;
-            if let Some(found) = text.and_then(|text| Checksums::parse(&text)) {
+            if let Some(found) = text.and_then(|text| ChecksumFile::parse(&text)) {
                 sums = found;
                 break;
             }
@@ -199,7 +200,7 @@ impl Era1Mirror {
         } else if sums.bare.len() == names.len() {
             names.keys().copied().zip(sums.bare).collect()
         } else {
-            // The mirror lacks some of the files that its list was made for.
+            // The mirror lacks some of the files for which its list was made.
             (0..).zip(sums.bare).collect()
         };
         Ok(Self { remote, spec, names, checksums })
@@ -221,19 +222,19 @@ impl Era1Mirror {
         })
     }
 
-    /// Fetches the file of `epoch` into `folder`, which must exist, unless it is there and sound.
-    /// `previous` is the hash of the last block of the epoch before, if it is known.
+    /// Fetches the file of `epoch` into `folder`, which must exist, unless the file exists there
+    /// and is intact. `previous` is the hash of the last block of the epoch before, if it is known.
     ///
     /// # Errors
-    /// [`DownloadError`] names address and file. No file of that name appears then, and one that was
-    /// there stays.
+    /// [`DownloadError`] names address and file. After an error no new file has this name, and an
+    /// existing one is unchanged.
     pub fn download(
         &self,
         epoch: u64,
         folder: &Path,
         previous: Option<B256>,
-        progress: &mut dyn FnMut(Transfer),
-    ) -> Result<Downloaded, DownloadError> {
+        progress: &mut dyn FnMut(DownloadProgress),
+    ) -> Result<DownloadedFile, DownloadError> {
         let name = self.name(epoch)?;
         let url = self.remote.url(&name.to_string());
         let path = folder.join(name.to_string());
@@ -255,31 +256,31 @@ impl Era1Mirror {
         url: &str,
         path: &Path,
         part: &Path,
-        progress: &mut dyn FnMut(Transfer),
-    ) -> Result<Downloaded, DownloadErrorKind> {
-        let whole = |bytes, was_there, summary| Downloaded {
+        progress: &mut dyn FnMut(DownloadProgress),
+    ) -> Result<DownloadedFile, DownloadErrorKind> {
+        let whole = |bytes, was_there, summary| DownloadedFile {
             path: path.to_owned(),
             bytes,
-            was_there,
+            existed: was_there,
             has_checksum: self.checksums.contains_key(&name.epoch),
             summary,
         };
         if let Ok(meta) = path.metadata() {
-            progress(Transfer::Checking { bytes: meta.len() });
+            progress(DownloadProgress::Checking { bytes: meta.len() });
             match self.check(name, path) {
                 Ok(summary) => return Ok(whole(meta.len(), true, summary)),
                 Err(io @ DownloadErrorKind::Io { .. }) => return Err(io),
-                // Fetched again, and replaced once the new one is sound.
+                // Fetched again, and replaced once the new file is checked.
                 Err(_) => {}
             }
         }
-        let mut file = Part::open(part)?;
+        let mut file = PartFile::open(part)?;
         let mut resumed = file.len() > 0;
         let summary = loop {
-            let mut report = |bytes, total| progress(Transfer::Fetching { bytes, total });
+            let mut report = |bytes, total| progress(DownloadProgress::Fetching { bytes, total });
             let fetched = match &self.remote {
-                Remote::Server(http, _) => file.fetch(http, url, &mut report),
-                Remote::Store(folder) => {
+                MirrorLocation::Server(http, _) => file.fetch(http, url, &mut report),
+                MirrorLocation::Store(folder) => {
                     file.fetch_object(&folder.child(&name.to_string()), &mut report)
                 }
             };
@@ -287,11 +288,11 @@ impl Era1Mirror {
                 remove(part)?;
             }
             fetched?;
-            progress(Transfer::Checking { bytes: file.len() });
+            progress(DownloadProgress::Checking { bytes: file.len() });
             match self.check(name, part) {
                 Ok(summary) => break summary,
                 Err(io @ DownloadErrorKind::Io { .. }) => return Err(io),
-                // What was there before may be of another file, or of a crash.
+                // An existing `.part` may be of another file, or damaged by a crash.
                 Err(_) if resumed => {
                     resumed = false;
                     file.clear()?;
@@ -309,7 +310,7 @@ impl Era1Mirror {
         Ok(whole(file.len(), false, summary))
     }
 
-    /// Everything a file called `name` must be.
+    /// All checks of a file called `name`.
     fn check(&self, name: &Era1Name, file: &Path) -> Result<Era1Summary, DownloadErrorKind> {
         if let Some(&expected) = self.checksums.get(&name.epoch) {
             let io = |error| DownloadErrorKind::Io { action: "read the file back", error };
@@ -344,7 +345,7 @@ impl Era1Mirror {
     }
 }
 
-/// The folder of an index page, or the folder itself; ends with a slash.
+/// The folder of an index page, or the folder itself. Ends with a slash.
 fn folder_of(url: &str) -> String {
     let path = url.find("://").map_or(0, |at| at + 3);
     match url[path..].rsplit_once('/') {
@@ -354,15 +355,15 @@ fn folder_of(url: &str) -> String {
     }
 }
 
-/// A text, `None` if the server has none there.
-fn read_text(http: &Http, url: &str) -> Result<Option<String>, DownloadError> {
+/// A text file; `None` if the server does not have it.
+fn read_text(http: &BlockingClient, url: &str) -> Result<Option<String>, DownloadError> {
     let text = http.retry(|| {
-        http.go_on()?;
+        http.check_stop()?;
         http.read(success(http.get(url, &[])?)?, MAX_INDEX_BYTES)
     });
     match text {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
-        // Object stores deny what they do not have.
+        // Object stores answer with "denied" for missing files.
         Err(fault) if fault.is_not_found() => Ok(None),
         Err(HttpFault::Status { code: 403, .. }) => Ok(None),
         Err(fault) => Err(DownloadError::new(url, None, fault)),

@@ -4,8 +4,9 @@
 //! * The root of a `HeaderRecord {block_hash: Bytes32, total_difficulty: uint256}` is the hash of
 //!   its two 32-byte leaves; integers are little endian.
 //! * The records' roots are the leaves of a binary tree of depth 13 (8192 leaves). Missing leaves
-//!   are zero, so a missing subtree of height `h` has the fixed root `zero(h)`, where `zero(0)` is 32
-//!   zero bytes and `zero(h + 1) = H(zero(h), zero(h))`; only the occupied left part is computed.
+//!   are zero, so a missing subtree of height `h` has the fixed root `zero(h)`, where `zero(0)` is
+//!   32 zero bytes and `zero(h + 1) = H(zero(h), zero(h))`; only the occupied left part is
+//!   computed.
 //! * A list mixes in its length: the result is `H(tree root, length)`.
 
 use alloy_primitives::{B256, U256};
@@ -15,7 +16,7 @@ use super::MAX_BLOCKS;
 
 const DEPTH: u32 = MAX_BLOCKS.ilog2();
 
-/// What the accumulator holds of each block.
+/// The part of a block that the accumulator covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderRecord {
     /// Keccak-256 of the header's RLP.

@@ -12,7 +12,7 @@ use snap::read::FrameDecoder;
 use super::MAX_BLOCKS;
 use crate::{
     check::same_number,
-    error::{Place, SourceError, SourceErrorKind},
+    error::{SourceError, SourceErrorKind, SourcePlace},
     input::MAX_ITEM_BYTES,
 };
 
@@ -33,9 +33,9 @@ pub(super) mod entry_type {
 /// First chunk of every snappy framed stream.
 const SNAPPY_STREAM_IDENTIFIER: &[u8] = b"\xff\x06\x00\x00sNaPpY";
 
-/// Data and place of one entry.
+/// Position and data of one entry.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct E2Entry {
     pub(super) offset: u64,
     pub(super) kind: u16,
     pub(super) data: Vec<u8>,
@@ -52,19 +52,19 @@ pub(super) struct BlockIndex {
     pub(super) offset: u64,
 }
 
-/// What era1 files are read from.
-pub(super) trait Bytes: Read + Seek + Send {}
+/// The input of an era1 reader.
+pub(super) trait SeekableBytes: Read + Seek + Send {}
 
-impl<T: Read + Seek + Send> Bytes for T {}
+impl<T: Read + Seek + Send> SeekableBytes for T {}
 
 /// Sequential reader of the entries in front of the block index.
 pub(super) struct EntryReader {
     path: PathBuf,
-    file: BufReader<Box<dyn Bytes>>,
+    file: BufReader<Box<dyn SeekableBytes>>,
     position: u64,
     end: u64,
-    /// Kept across entries: each decoder owns 140 KB of buffers. It is used again only after a
-    /// stream ended well.
+    /// Kept across entries, as each decoder owns 140 KB of buffers. It is reused only after a
+    /// stream that ended without an error.
     snappy: FrameDecoder<Cursor<Vec<u8>>>,
 }
 
@@ -78,10 +78,11 @@ impl fmt::Debug for EntryReader {
 }
 
 impl EntryReader {
-    /// Reads version and block index, and stands before the first block. `path` is for messages.
+    /// Reads version and block index, and positions itself before the first block. `path` is for
+    /// messages.
     pub(super) fn new(
         path: &Path,
-        mut file: Box<dyn Bytes>,
+        mut file: Box<dyn SeekableBytes>,
     ) -> Result<(Self, BlockIndex), SourceError> {
         let size = |e| SourceError::io(path, "read the file's size", e);
         let len = file.seek(SeekFrom::End(0)).map_err(size)?;
@@ -107,8 +108,8 @@ impl EntryReader {
         Ok((this, index))
     }
 
-    /// The index is found from the end: its last 8 bytes are the number of blocks, which gives its
-    /// length.
+    /// The index is found from the end of the file: the last 8 bytes are the number of blocks,
+    /// which gives the length of the index.
     fn read_index(&mut self, len: u64) -> Result<BlockIndex, SourceError> {
         const MISSING: SourceErrorKind = SourceErrorKind::Format(
             "the file does not end with a block index: truncated, or not era1; fetch it again",
@@ -141,7 +142,7 @@ impl EntryReader {
             return Err(fail(self, offset, kind));
         }
         // Offsets are signed and relative to the index; a wrapping addition is two's complement.
-        // Wherever they point, they are only ever compared with the position of the entry read.
+        // They are only compared with the position of the entry that is read.
         let offsets =
             words.take(count as usize).map(|relative| offset.wrapping_add(relative)).collect();
         Ok(BlockIndex { start, offsets, offset })
@@ -158,7 +159,7 @@ impl EntryReader {
         block: Option<u64>,
         expected: u16,
         what: &'static str,
-    ) -> Result<Entry, SourceError> {
+    ) -> Result<E2Entry, SourceError> {
         let offset = self.position;
         let (kind, len) = self.entry_header(block, what)?;
         if kind != expected {
@@ -169,7 +170,7 @@ impl EntryReader {
     }
 
     /// The next entry, whatever its type.
-    pub(super) fn next_any(&mut self, what: &'static str) -> Result<Entry, SourceError> {
+    pub(super) fn next_any(&mut self, what: &'static str) -> Result<E2Entry, SourceError> {
         let offset = self.position;
         let (kind, len) = self.entry_header(None, what)?;
         self.entry_data(offset, None, kind, len, what)
@@ -201,7 +202,7 @@ impl EntryReader {
         kind: u16,
         len: u64,
         what: &'static str,
-    ) -> Result<Entry, SourceError> {
+    ) -> Result<E2Entry, SourceError> {
         if len > MAX_ITEM_BYTES {
             let kind = SourceErrorKind::TooLarge { what, claimed: len, limit: MAX_ITEM_BYTES };
             return Err(self.error_at(offset, block, kind));
@@ -209,20 +210,20 @@ impl EntryReader {
         if len > self.end - self.position {
             return Err(self.error_at(offset, block, SourceErrorKind::Truncated { what }));
         }
-        // The bytes are there (the file is longer), so the allocation is bounded by the file.
+        // The file has these bytes, so its size bounds the allocation.
         let mut data = vec![0; len as usize];
         self.read_exact(&mut data)?;
-        Ok(Entry { offset, kind, data })
+        Ok(E2Entry { offset, kind, data })
     }
 
     /// Decompresses a snappy framed entry (with its CRC-32C checks).
     pub(super) fn unpack(
         &mut self,
-        entry: Entry,
+        entry: E2Entry,
         block: u64,
         what: &'static str,
     ) -> Result<Vec<u8>, SourceError> {
-        let Entry { offset, data, .. } = entry;
+        let E2Entry { offset, data, .. } = entry;
         if !data.starts_with(SNAPPY_STREAM_IDENTIFIER) {
             let kind = SourceErrorKind::Format("the entry is not in snappy framed format: damaged");
             return Err(self.error_at(offset, Some(block), kind));
@@ -249,7 +250,7 @@ impl EntryReader {
         block: Option<u64>,
         kind: SourceErrorKind,
     ) -> SourceError {
-        SourceError::new(&self.path, Place::Entry { offset, block }, kind)
+        SourceError::new(&self.path, SourcePlace::Entry { offset, block }, kind)
     }
 
     fn seek(&mut self, position: u64) -> Result<(), SourceError> {
@@ -268,7 +269,7 @@ impl EntryReader {
 
     fn read_exact(&mut self, out: &mut [u8]) -> Result<(), SourceError> {
         self.file.read_exact(out).map_err(|error| match error.kind() {
-            // The size said otherwise when the file was opened.
+            // The file is shorter than its size was when it was opened.
             io::ErrorKind::UnexpectedEof => {
                 self.error_at(self.position, None, SourceErrorKind::Truncated { what: "an entry" })
             }

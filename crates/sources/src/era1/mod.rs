@@ -5,17 +5,17 @@
 //! ```
 //!
 //! Header, body and receipts are RLP in snappy *framed* format, each with CRC-32C; the block index
-//! holds the first block's number and the file offset of every header entry; the accumulator is
-//! the SSZ root in [`accumulator_root`]. The layout is that of the e2store specification of Nimbus
-//! and the era1 specification of the execution clients; the byte-level description is in the data
-//! folder's README.
+//! holds the first block's number and the file offset of every header entry; the accumulator is the
+//! SSZ root in [`accumulator_root`]. The layout follows the e2store specification of Nimbus and the
+//! era1 specification of the execution clients; the byte-level description is in the data folder's
+//! README.
 //!
 //! [`Era1Reader`] checks while it streams: entry order, block numbers, the block index, parent
-//! links, total difficulties, and at the end the accumulator. **Blocks are therefore yielded before
-//! the accumulator that covers them is checked.** Whoever must not see a block of a damaged file
-//! calls [`verify_era1`] first, which makes a pass of its own and also checks bodies and receipts
-//! against the headers. The accumulator stands in the same file: it finds damage; against forgery
-//! compare [`Era1Summary::accumulator`] with a published list.
+//! links, total difficulties, and at the end the accumulator. **So blocks are yielded before the
+//! accumulator that covers them is checked.** A caller that must not see a block of a damaged file
+//! calls [`verify_era1`] first, which makes a separate pass and also checks bodies and receipts
+//! against the headers. The accumulator is in the same file, so it finds damage only; against
+//! forgery compare [`Era1Summary::accumulator`] with a published list.
 
 mod accumulator;
 mod e2store;
@@ -31,30 +31,30 @@ use retrie_chainspec::primitives::{Block, BlockBody, Header};
 
 use crate::{
     check::{self, decode_strictly, same_hash, same_number},
-    error::{Place, SourceError, SourceErrorKind},
-    objects::Location,
-    origin::{Origin, SourceBlock},
+    error::{SourceError, SourceErrorKind, SourcePlace},
+    objects::SourceLocation,
+    origin::{BlockOrigin, SourceBlock},
 };
-use e2store::{BlockIndex, Bytes, EntryReader, entry_type};
+use e2store::{BlockIndex, EntryReader, SeekableBytes, entry_type};
 
-/// Most blocks an era1 file can hold.
+/// Blocks in an era1 file, at most.
 pub const MAX_BLOCKS: u64 = 8192;
 
-/// A block of an era1 file with what the file says about it.
+/// A block of an era1 file, with the file's data about it.
 #[derive(Clone, Debug)]
 pub struct EraBlock {
     /// Header, transactions and ommers.
     pub block: Block,
     /// Keccak-256 of the header as stored.
     pub hash: B256,
-    /// Consensus receipts with their blooms; `None` when the reader was told to skip them. Before
-    /// Byzantium they carry the intermediate state root (EIP-658 replaced it by a status), which is
-    /// why they are envelopes and not the workspace's `Receipt`.
+    /// Consensus receipts with their blooms; `None` if the reader skips them. Before Byzantium they
+    /// carry the intermediate state root (EIP-658 replaced it by a status), so they are envelopes
+    /// and not the workspace's `Receipt`.
     pub receipts: Option<Vec<ReceiptEnvelope>>,
     /// Sum of the difficulties from genesis to this block, inclusive.
     pub total_difficulty: U256,
-    /// Where the header entry of the block stands.
-    pub origin: Origin,
+    /// The position of the block's header entry.
+    pub origin: BlockOrigin,
 }
 
 impl EraBlock {
@@ -76,9 +76,9 @@ impl EraBlock {
             .and_then(|()| check::ommers(&self.block))
             .and_then(|()| receipts())
             .map_err(|kind| {
-                let Origin { file, offset } = &self.origin;
+                let BlockOrigin { file, offset } = &self.origin;
                 let block = Some(self.block.header.number);
-                SourceError::new(file, Place::Entry { offset: *offset, block }, kind)
+                SourceError::new(file, SourcePlace::Entry { offset: *offset, block }, kind)
             })
     }
 }
@@ -97,7 +97,7 @@ pub struct Era1Reader {
     file: Arc<Path>,
     entries: EntryReader,
     index: BlockIndex,
-    /// Of the blocks read so far; 64 bytes each, at most 8192 of them.
+    /// One per block read so far; 64 bytes each, at most 8192.
     records: Vec<HeaderRecord>,
     accumulator: Option<B256>,
     with_receipts: bool,
@@ -106,37 +106,37 @@ pub struct Era1Reader {
 }
 
 impl Era1Reader {
-    /// Opens a file and reads its version and block index. An object goes through a temporary file, which
-    /// nobody else sees.
+    /// Opens a file and reads its version and block index. An object is copied to an unnamed
+    /// temporary file.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read or does not end with a sound block index.
-    pub fn open(source: impl Into<Location>) -> Result<Self, SourceError> {
+    /// If the file cannot be read or does not end with an intact block index.
+    pub fn open(source: impl Into<SourceLocation>) -> Result<Self, SourceError> {
         let location = source.into();
         Self::new(location.name(), Box::new(file_of(&location)?))
     }
 
-    /// Opens a file that [`verify_era1`] finds sound.
-    pub(crate) fn open_verified(location: &Location) -> Result<Self, SourceError> {
+    /// Opens a file after a successful [`verify_era1`].
+    pub(crate) fn open_verified(location: &SourceLocation) -> Result<Self, SourceError> {
         let file = file_of(location)?;
         let again = |e| SourceError::io(location.name(), "open the file", e);
         verify(location.name(), file.try_clone().map_err(again)?)?;
         Self::new(location.name(), Box::new(file))
     }
 
-    /// Opens a file for what its index says. Of an object nothing else is read.
-    pub(crate) fn look_at(location: &Location) -> Result<Self, SourceError> {
+    /// Opens a file only to read its index. Of an object nothing else is read.
+    pub(crate) fn open_index(location: &SourceLocation) -> Result<Self, SourceError> {
         match location {
-            Location::Path(_) => Self::open(location),
-            Location::Object(object) => {
+            SourceLocation::Path(_) => Self::open(location),
+            SourceLocation::Object(object) => {
                 let reader = object.reader().map_err(|error| object.error(error))?;
                 Self::new(location.name(), Box::new(reader))
             }
         }
     }
 
-    fn new(name: &Path, file: Box<dyn Bytes>) -> Result<Self, SourceError> {
+    fn new(name: &Path, file: Box<dyn SeekableBytes>) -> Result<Self, SourceError> {
         let (entries, index) = EntryReader::new(name, file)?;
         Ok(Self {
             file: Arc::from(name),
@@ -167,7 +167,7 @@ impl Era1Reader {
         self.index.offsets.len() as u64
     }
 
-    /// The accumulator root, once the reader has checked it, that is, has ended without an error.
+    /// The accumulator root; `None` until the reader has ended without an error.
     pub const fn accumulator(&self) -> Option<B256> {
         self.accumulator
     }
@@ -220,7 +220,7 @@ impl Era1Reader {
             .map_err(|kind| fail(&self.entries, entry.offset, kind))?;
 
         self.records.push(HeaderRecord { block_hash: hash, total_difficulty });
-        let origin = Origin { file: self.file.clone(), offset };
+        let origin = BlockOrigin { file: self.file.clone(), offset };
         Ok(EraBlock { block: block_read, hash, receipts, total_difficulty, origin })
     }
 
@@ -232,8 +232,8 @@ impl Era1Reader {
         let parent = match self.records.last() {
             Some(parent) => parent.total_difficulty,
             None if header.number == 0 => U256::ZERO,
-            // The parent is in another file: any sum that leaves room for the difficulty will do,
-            // the accumulator has the last word.
+            // The parent is in another file: accept any sum that is at least the difficulty. The
+            // accumulator is checked at the end.
             None => got.saturating_sub(header.difficulty),
         };
         match parent.checked_add(header.difficulty) {
@@ -302,14 +302,14 @@ impl Iterator for Era1Reader {
 
 impl FusedIterator for Era1Reader {}
 
-/// What [`verify_era1`] found in a sound file.
+/// The result of [`verify_era1`] for an intact file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Era1Summary {
     /// Number of the first block.
     pub first_block: u64,
     /// Number of blocks.
     pub block_count: u64,
-    /// Parent hash of the first block: what the file continues.
+    /// Parent hash of the first block.
     pub parent_hash: B256,
     /// Hash of the last block.
     pub last_hash: B256,
@@ -319,23 +319,23 @@ pub struct Era1Summary {
     pub accumulator: B256,
 }
 
-/// Checks a whole era1 file: everything [`Era1Reader`] checks, and every block's transactions,
+/// Checks a whole era1 file: everything that [`Era1Reader`] checks, and every block's transactions,
 /// ommers and receipts against its header.
 ///
 /// # Errors
 ///
-/// The first fault found, naming file, entry offset and block.
-pub fn verify_era1(source: impl Into<Location>) -> Result<Era1Summary, SourceError> {
+/// The first fault, with file, entry offset and block.
+pub fn verify_era1(source: impl Into<SourceLocation>) -> Result<Era1Summary, SourceError> {
     let location = source.into();
     verify(location.name(), file_of(&location)?)
 }
 
-fn file_of(location: &Location) -> Result<File, SourceError> {
+fn file_of(location: &SourceLocation) -> Result<File, SourceError> {
     match location {
-        Location::Path(path) => {
+        SourceLocation::Path(path) => {
             File::open(path).map_err(|e| SourceError::io(path, "open the file", e))
         }
-        Location::Object(object) => object.spool(),
+        SourceLocation::Object(object) => object.spool(),
     }
 }
 
@@ -352,7 +352,7 @@ fn verify(path: &Path, file: File) -> Result<Era1Summary, SourceError> {
     let (Some(parent_hash), Some((last_hash, total_difficulty)), Some(accumulator)) =
         (parent_hash, last, reader.accumulator())
     else {
-        return Err(SourceError::new(path, Place::File, SourceErrorKind::NoBlocks));
+        return Err(SourceError::new(path, SourcePlace::File, SourceErrorKind::NoBlocks));
     };
     Ok(Era1Summary {
         first_block: reader.first_block(),

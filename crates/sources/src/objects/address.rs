@@ -5,42 +5,42 @@ use ureq::http::Uri;
 
 use super::error::ObjectError;
 
-/// What kind of store a URL names.
+/// The kind of store in a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scheme {
+pub(super) enum StoreScheme {
     S3,
     Gs,
     /// Any web server.
     Http,
 }
 
-/// A URL, taken apart.
+/// A parsed URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Address {
-    pub(super) scheme: Scheme,
-    /// The bucket; of a web server its root with the query, which may be a signature.
+pub(super) struct ObjectUrl {
+    pub(super) scheme: StoreScheme,
+    /// The bucket; for a web server its root with the query, which may be a signature.
     pub(super) store: String,
-    /// What its objects' names begin with, to be shown: `s3://bucket/`.
+    /// Prefix of its objects' names in messages: `s3://bucket/`.
     pub(super) root: String,
     pub(super) key: Key,
-    /// Whether the URL says itself that it is a folder.
+    /// Whether the form of the URL shows that it is a folder.
     pub(super) is_folder: bool,
 }
 
-impl Address {
-    /// Takes a URL apart; `None` if it is a path.
+impl ObjectUrl {
+    /// Parses a URL; `None` if the text is a path.
     pub(super) fn parse(text: &str) -> Option<Result<Self, ObjectError>> {
         let (scheme, rest) = text.split_once("://")?;
         Some(match scheme {
-            "s3" => Self::of_bucket(Scheme::S3, text, rest),
-            "gs" => Self::of_bucket(Scheme::Gs, text, rest),
+            "s3" => Self::of_bucket(StoreScheme::S3, text, rest),
+            "gs" => Self::of_bucket(StoreScheme::Gs, text, rest),
             "http" | "https" => Self::of_server(text),
             _ => return None,
         })
     }
 
-    /// Keys stand in URLs of stores as they are, as in every tool of theirs.
-    fn of_bucket(scheme: Scheme, text: &str, rest: &str) -> Result<Self, ObjectError> {
+    /// Keys are not percent-encoded in URLs of stores, as in the stores' own tools.
+    fn of_bucket(scheme: StoreScheme, text: &str, rest: &str) -> Result<Self, ObjectError> {
         let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.is_empty() {
             return Err(ObjectError::Address("it names no bucket".to_owned()));
@@ -60,10 +60,10 @@ impl Address {
         let key = Key::from_url_path(uri.path()).map_err(|error| wrong(&error))?;
         let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
         let host = authority.as_str();
-        // A password is not to be shown.
+        // A password must not be shown.
         let shown = host.rsplit_once('@').map_or(host, |(_, host)| host);
         Ok(Self {
-            scheme: Scheme::Http,
+            scheme: StoreScheme::Http,
             store: format!("{scheme}://{host}/{query}"),
             root: format!("{scheme}://{shown}/"),
             key,
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     fn parts(url: &str) -> (String, String, String, bool) {
-        let Address { store, root, key, is_folder, .. } = Address::parse(url).unwrap().unwrap();
+        let ObjectUrl { store, root, key, is_folder, .. } = ObjectUrl::parse(url).unwrap().unwrap();
         (store, root, key.to_string(), is_folder)
     }
 
@@ -95,10 +95,10 @@ mod tests {
             of("https://me:secret@h:8/?sig=1", "https://h:8/", "a b/x.rlp", false)
         );
         for path in ["/data/s3", "data", "C:/x", "ftp://x/y", "s3:/b"] {
-            assert!(Address::parse(path).is_none(), "{path}");
+            assert!(ObjectUrl::parse(path).is_none(), "{path}");
         }
         for bad in ["s3://", "s3:///key", "http://", "s3://b/a//b", "https:///x"] {
-            assert!(Address::parse(bad).unwrap().is_err(), "{bad}");
+            assert!(ObjectUrl::parse(bad).unwrap().is_err(), "{bad}");
         }
     }
 }

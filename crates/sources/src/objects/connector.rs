@@ -1,12 +1,12 @@
-//! The client below `object_store`: its requests go through the blocking HTTP client that everything
-//! else uses, each on a thread of its own, which hands the answer's body on piece by piece.
+//! The HTTP client below `object_store`. Its requests go through the blocking HTTP client of this
+//! crate, each on its own thread, which passes the body on in pieces.
 //!
 //! | thread | work | bounded by | ends |
 //! |---|---|---|---|
-//! | whoever reads | drives the futures of `object_store` | | |
-//! | one a request | sends it, reads the answer | [`PIECES`] pieces of [`PIECE`] bytes wait | end of the answer, reader gone, time-out |
+//! | the reading thread | drives the futures of `object_store` | | |
+//! | one per request | sends it, reads the answer | [`PIECES`] pieces of [`PIECE`] bytes wait | end of the answer, reader gone, time-out |
 //!
-//! Nothing is tried again here, nor by `object_store`: that is decided where it is known how far an
+//! Neither this client nor `object_store` repeats a request: only the reader knows how far an
 //! object was read.
 
 use std::{
@@ -37,15 +37,15 @@ use tokio::{
 use ureq::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header, response::Parts};
 
 use super::error::ObjectError;
-use crate::http::{Http, HttpFault, HttpOptions, retry_after};
+use crate::http::{BlockingClient, HttpFault, HttpOptions, retry_after};
 
-/// Bytes of a piece of an answer.
+/// Bytes in one piece of a body.
 const PIECE: usize = 64 << 10;
-/// Pieces that wait for the reader.
+/// Pieces that may wait for the reader.
 const PIECES: usize = 4;
-/// Bytes of an error page that are looked at.
+/// Bytes of an error page that are read.
 const ERROR_BYTES: u64 = 64 << 10;
-/// How long a machine's own credential service may take: on other machines there is none.
+/// Time-out for the machine's own credential service: most machines have none.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs a future of `object_store` to its end on this thread.
@@ -62,55 +62,56 @@ pub(super) fn block_on<F: Future>(future: F) -> Result<F::Output, ObjectError> {
     Ok(runtime.block_on(future))
 }
 
-/// An answer that is not success.
+/// An answer with an error status.
 #[derive(Clone, Debug)]
-pub(super) struct Refusal {
+pub(super) struct StoreRefusal {
     pub(super) status: u16,
-    /// `<Code>` of the answer, as S3 and GCS name the reason.
+    /// `<Code>` of the answer, the reason in S3's and GCS's words.
     pub(super) code: Option<String>,
     pub(super) region: Option<String>,
     pub(super) retry_after: Option<Duration>,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for StoreRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the server answers {}", self.status)?;
         self.code.as_ref().map_or(Ok(()), |code| write!(f, " ({code})"))
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for StoreRefusal {}
 
-/// Makes the clients of one store, and is one.
+/// Creates the clients of one store, and is one itself.
 #[derive(Clone, Debug)]
-pub(super) struct Connector {
-    http: Http,
-    /// For the credential services of clouds: no proxy leads there, and nobody waits for them.
-    metadata: Http,
-    /// Whether this is a plain web server: redirects are followed, and ranges may be unknown to it.
+pub(super) struct StoreConnector {
+    http: BlockingClient,
+    /// For the clouds' credential services: without a proxy, and with short time-outs.
+    metadata: BlockingClient,
+    /// Whether this is a plain web server: redirects are followed, and the server may not support
+    /// ranges.
     plain: bool,
 }
 
-impl Connector {
-    pub(super) fn new(http: &Http, plain: bool) -> Self {
+impl StoreConnector {
+    pub(super) fn new(http: &BlockingClient, plain: bool) -> Self {
         let impatient = HttpOptions {
             timeout: METADATA_TIMEOUT,
-            whole: Some(2 * METADATA_TIMEOUT),
+            total_timeout: Some(2 * METADATA_TIMEOUT),
             retries: 0,
             ..HttpOptions::default()
         };
         Self { http: http.clone(), metadata: http.direct(impatient), plain }
     }
 
-    /// One exchange, from a thread that may wait.
-    fn exchange(&self, request: Request<Vec<u8>>) -> Result<(Parts, Incoming), HttpError> {
+    /// One request and its answer. Blocks the calling thread.
+    fn exchange(&self, request: Request<Vec<u8>>) -> Result<(Parts, IncomingBody), HttpError> {
         let host = request.uri().host().unwrap_or_default();
         let link_local = host.parse().is_ok_and(|ip: Ipv4Addr| ip.is_link_local());
         let metadata = link_local || host == "metadata" || host.starts_with("metadata.google.");
         let http = if metadata { &self.metadata } else { &self.http };
-        http.go_on().map_err(failed)?;
+        http.check_stop().map_err(failed)?;
         let from = if self.plain { range_of(request.headers()) } else { None };
-        let answer = http.run(request, self.plain).map_err(failed)?;
+        let answer = http.send(request, self.plain).map_err(failed)?;
         if !answer.status().is_success() {
             let refusal = refusal(http, answer);
             return Err(HttpError::new(HttpErrorKind::Unknown, refusal));
@@ -123,7 +124,8 @@ impl Connector {
             let total = content_length(&parts.headers).ok_or_else(no_length)?;
             let end = last.map_or(total, |last| total.min(last.saturating_add(1)));
             if first >= end {
-                let none = Refusal { status: 416, code: None, region: None, retry_after: None };
+                let none =
+                    StoreRefusal { status: 416, code: None, region: None, retry_after: None };
                 return Err(HttpError::new(HttpErrorKind::Unknown, none));
             }
             let mut before = reader.by_ref().take(first);
@@ -132,17 +134,17 @@ impl Connector {
             reader = Box::new(reader.take(end - first));
             as_partial(&mut parts, first, end, total);
         }
-        Ok((parts, Incoming { http: http.clone(), reader }))
+        Ok((parts, IncomingBody { http: http.clone(), reader }))
     }
 }
 
-impl HttpConnector for Connector {
+impl HttpConnector for StoreConnector {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
         Ok(HttpClient::new(self.clone()))
     }
 }
 
-impl HttpService for Connector {
+impl HttpService for StoreConnector {
     fn call<'a, 'b>(
         &'a self,
         request: HttpRequest,
@@ -163,23 +165,23 @@ impl HttpService for Connector {
                         incoming.pass_on(&pieces);
                     }
                 }
-                // Whoever asked may have gone.
+                // The caller may be gone.
                 Err(error) => drop(head.send(Err(error))),
             });
             let gone = |_| failed(HttpFault::Broken("its thread has ended".to_owned()));
             let parts = answered.await.map_err(gone)??;
-            Ok(Response::from_parts(parts, HttpResponseBody::new(Pieces(body))))
+            Ok(Response::from_parts(parts, HttpResponseBody::new(BodyPieces(body))))
         })
     }
 }
 
-/// A body on its way in.
-struct Incoming {
-    http: Http,
+/// The body of an answer.
+struct IncomingBody {
+    http: BlockingClient,
     reader: Box<dyn Read + Send>,
 }
 
-impl Incoming {
+impl IncomingBody {
     fn pass_on(mut self, pieces: &mpsc::Sender<Result<Bytes, HttpError>>) {
         loop {
             let mut piece = vec![0; PIECE];
@@ -187,7 +189,7 @@ impl Incoming {
                 Ok(0) => return,
                 Ok(read) => read,
                 Err(error) => {
-                    // Nobody to tell if the reader has gone.
+                    // The reader may be gone.
                     let _ = pieces.blocking_send(Err(failed(self.http.read_fault(error))));
                     return;
                 }
@@ -200,9 +202,9 @@ impl Incoming {
     }
 }
 
-struct Pieces(mpsc::Receiver<Result<Bytes, HttpError>>);
+struct BodyPieces(mpsc::Receiver<Result<Bytes, HttpError>>);
 
-impl Body for Pieces {
+impl Body for BodyPieces {
     type Data = Bytes;
     type Error = HttpError;
 
@@ -214,7 +216,7 @@ impl Body for Pieces {
     }
 }
 
-/// With a kind of which `object_store` tries nothing again.
+/// An error of a kind that `object_store` does not retry.
 fn failed(fault: HttpFault) -> HttpError {
     HttpError::new(HttpErrorKind::Unknown, fault)
 }
@@ -223,16 +225,16 @@ fn no_length() -> HttpError {
     failed(HttpFault::Broken("the server does not say how long the file is".to_owned()))
 }
 
-fn refusal(http: &Http, answer: Response<ureq::Body>) -> Refusal {
+fn refusal(http: &BlockingClient, answer: Response<ureq::Body>) -> StoreRefusal {
     let text = |name| Some(answer.headers().get(name)?.to_str().ok()?.to_owned());
     let (status, region) = (answer.status().as_u16(), text("x-amz-bucket-region"));
     let retry_after = retry_after(&answer);
-    // The status says enough if the page does not come.
+    // The status is enough if the page cannot be read.
     let page = http.read(answer, ERROR_BYTES).unwrap_or_default();
     let page = String::from_utf8_lossy(&page);
     let code = page.split_once("<Code>").and_then(|(_, rest)| Some(rest.split_once('<')?.0));
     let code = code.filter(|code| code.len() <= 64).map(str::to_owned);
-    Refusal { status, code, region, retry_after }
+    StoreRefusal { status, code, region, retry_after }
 }
 
 /// First and last byte of a request's `Range` (RFC 9110, 14.2).
@@ -247,7 +249,7 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// The head of the answer that a server which knows ranges had given.
+/// Changes the head of the answer to what a server with range support sends.
 fn as_partial(parts: &mut Parts, first: u64, end: u64, total: u64) {
     parts.status = StatusCode::PARTIAL_CONTENT;
     let range = format!("bytes {first}-{}/{total}", end - 1);

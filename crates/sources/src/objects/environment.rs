@@ -1,5 +1,5 @@
-//! What the environment says of stores: endpoints, regions and credentials, by the names that every
-//! tool of theirs takes.
+//! Settings of stores from the environment: endpoints, regions and credentials, in the variables
+//! that the stores' own tools use.
 
 use std::{
     collections::BTreeMap,
@@ -7,28 +7,28 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Variables and files that say how stores are reached, and as whom.
+/// Environment variables and files with the endpoints and credentials of stores.
 #[derive(Clone, Default)]
-pub struct Environment {
+pub struct StoreEnvironment {
     vars: BTreeMap<String, String>,
 }
 
-/// Names alone: values are secrets.
-impl fmt::Debug for Environment {
+/// Only names: values are secrets.
+impl fmt::Debug for StoreEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.vars.keys()).finish()
     }
 }
 
-impl Environment {
-    /// That of this process.
-    pub fn of_process() -> Self {
+impl StoreEnvironment {
+    /// The environment of this process.
+    pub fn from_process() -> Self {
         std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect()
     }
 
-    /// Variables of this prefix, as `object_store` names what they set.
+    /// Variables with this prefix, under the names that `object_store` uses.
     pub(super) fn settings<'a>(
         &'a self,
         prefix: &'a str,
@@ -43,27 +43,27 @@ impl Environment {
         self.vars.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Whether a variable says yes.
-    pub(super) fn says(&self, name: &str) -> bool {
+    /// Whether a variable is `1`, `true` or `yes`.
+    pub(super) fn is_true(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| ["1", "true", "yes"].contains(&&*value.to_lowercase()))
     }
 
-    /// The profile of AWS's files that is to be used.
-    pub(super) fn profile(&self) -> Profile {
+    /// The selected profile of AWS's files.
+    pub(super) fn profile(&self) -> AwsProfile {
         let asked = self.get("AWS_PROFILE");
         let name = asked.unwrap_or("default");
         let file = |variable, usual: &str| {
             let given = self.get(variable).map(PathBuf::from);
             given.or_else(|| Some(Path::new(self.get("HOME")?).join(usual)))
         };
-        let mut profile = Profile { asked: asked.map(str::to_owned), ..Profile::default() };
-        // The file of credentials goes first.
+        let mut profile = AwsProfile { asked: asked.map(str::to_owned), ..AwsProfile::default() };
+        // The credentials file has precedence.
         let headings = [name.to_owned(), format!("profile {name}")];
         for file in [
             file("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials"),
             file("AWS_CONFIG_FILE", ".aws/config"),
         ] {
-            // Who needs what is not there is told so when it is missed.
+            // A missing file is reported later, when its values are needed.
             let text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
             for heading in &headings {
                 profile.take_in(&text, heading);
@@ -73,7 +73,7 @@ impl Environment {
     }
 }
 
-impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
+impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for StoreEnvironment {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(vars: I) -> Self {
         Self { vars: vars.into_iter().map(|(name, value)| (name.into(), value.into())).collect() }
     }
@@ -81,23 +81,23 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
 
 /// A profile of `~/.aws/credentials` and `~/.aws/config`.
 #[derive(Clone, Default)]
-pub(super) struct Profile {
-    /// Its name, if somebody asked for it.
+pub(super) struct AwsProfile {
+    /// Its name, if the environment names one.
     pub(super) asked: Option<String>,
     values: BTreeMap<String, String>,
 }
 
-impl Profile {
+impl AwsProfile {
     pub(super) fn get(&self, key: &str) -> Option<&str> {
         self.values.get(key).map(String::as_str)
     }
 
-    /// Key and secret.
+    /// Whether it has key and secret.
     pub(super) fn has_keys(&self) -> bool {
         ["aws_access_key_id", "aws_secret_access_key"].iter().all(|key| self.get(key).is_some())
     }
 
-    /// The `key = value` lines below `[heading]`; indented ones belong to tools.
+    /// Reads the `key = value` lines below `[heading]`. Indented lines belong to other tools.
     fn take_in(&mut self, text: &str, heading: &str) {
         let mut is_it = false;
         for line in text.lines() {
@@ -130,14 +130,14 @@ mod tests {
                       region = no\n[default]\nregion = us-west-2\n";
         std::fs::write(aws.join("config"), config).unwrap();
         let home = folder.path().to_str().unwrap();
-        let environment: Environment =
+        let environment: StoreEnvironment =
             [("HOME", home), ("AWS_PROFILE", "lab")].into_iter().collect();
         let profile = environment.profile();
         assert!(profile.has_keys());
         assert_eq!(profile.get("aws_access_key_id"), Some("k"));
         assert_eq!(profile.get("aws_secret_access_key"), Some("a=b/c"));
         assert_eq!(profile.get("region"), Some("eu-west-1"));
-        let environment: Environment = [("HOME", home)].into_iter().collect();
+        let environment: StoreEnvironment = [("HOME", home)].into_iter().collect();
         let profile = environment.profile();
         assert!(!profile.has_keys());
         assert_eq!(profile.get("region"), Some("us-west-2"));

@@ -1,23 +1,23 @@
-//! Why an object could not be read or written, and which failures are worth another try.
+//! Why an object could not be read or written, and which failures are retried.
 
 use std::{error::Error, io};
 
 use alloy_primitives::{B256, hex};
 
-use super::connector::Refusal;
+use super::connector::StoreRefusal;
 use crate::http::HttpFault;
 
-/// Why an object could not be read or written. It names no object: the error around it does.
+/// Why an object could not be read or written. The enclosing error names the object.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {
-    /// The URL cannot be one of an object.
+    /// The URL is not a valid object URL.
     #[error("not a usable address: {0}")]
     Address(String),
-    /// What the environment says of the store cannot be.
+    /// The environment's settings of the store are invalid.
     #[error("the store cannot be used with these settings of the environment: {0}")]
     Settings(String),
-    /// Nobody says who asks.
+    /// There are no credentials.
     #[error("no credentials ({why}): set {variables}")]
     NoCredentials {
         /// What was tried.
@@ -25,7 +25,7 @@ pub enum ObjectError {
         /// What can be set.
         variables: &'static str,
     },
-    /// The store does not let us.
+    /// The store denies access.
     #[error("access denied ({status}{}): check the credentials and what they may do", code_of(.code))]
     Denied {
         /// Status of the answer.
@@ -39,10 +39,10 @@ pub enum ObjectError {
     /// There is no such object.
     #[error("there is no such object")]
     NotFound,
-    /// The bucket is served elsewhere.
+    /// The bucket is in another region.
     #[error("the bucket is in another region{}: set AWS_REGION", code_of(.region))]
     Region {
-        /// Which one, if the store says so.
+        /// The region, if the store names it.
         region: Option<String>,
     },
     /// A request failed, or the answer broke off.
@@ -50,7 +50,7 @@ pub enum ObjectError {
     Broken {
         /// How far it was read.
         offset: u64,
-        /// What happened at last.
+        /// The last failure.
         fault: HttpFault,
     },
     /// A request that reads no content failed.
@@ -58,7 +58,7 @@ pub enum ObjectError {
     Request {
         /// What was attempted.
         action: &'static str,
-        /// What happened at last.
+        /// The last failure.
         fault: HttpFault,
     },
     /// The object is not as long as the listing says.
@@ -68,16 +68,16 @@ pub enum ObjectError {
     Truncated {
         /// Bytes listed.
         expected: u64,
-        /// Bytes that there are.
+        /// Real length in bytes.
         got: u64,
     },
-    /// It became another object while it was read.
+    /// The object was replaced while it was read.
     #[error("the object was replaced while it was read, at byte {offset}: read it again")]
     Replaced {
         /// How far the old one was read.
         offset: u64,
     },
-    /// The content is not that of its checksum.
+    /// The content does not have the listed checksum.
     #[error(
         "its SHA-256 is {}, but SHA256SUMS beside it says {}: the object is damaged or replaced; copy \
          it there again, or make SHA256SUMS anew",
@@ -85,41 +85,41 @@ pub enum ObjectError {
         hex::encode(.expected)
     )]
     Checksum {
-        /// That of the list.
+        /// The listed checksum.
         expected: B256,
         /// Computed.
         got: B256,
     },
-    /// The list of checksums is none.
+    /// The list of checksums is malformed.
     #[error("line {line} is not `HASH  NAME` as sha256sum writes it")]
     NotAManifest {
-        /// Which line, from 1.
+        /// Number of the line, from 1.
         line: usize,
     },
-    /// A folder on a web server that has no list.
+    /// A folder on a web server without a list.
     #[error(
         "a folder over http(s) is read by the list SHA256SUMS in it, and there is none: make it with \
          `sha256sum * > SHA256SUMS`, or name single files"
     )]
     NoList,
-    /// Only stores are written to.
+    /// Web servers are read-only.
     #[error("nothing is written over http(s): name an s3:// or gs:// prefix, or a folder")]
     ReadOnly,
-    /// Somebody else wrote it at the same time.
+    /// Another writer has written the object at the same time.
     #[error(
         "others write the object at the same time, again and again: run the same command again"
     )]
     Conflict,
-    /// The store cannot write on a condition.
+    /// The store does not support conditional writes.
     #[error("the store does not know conditions of writes")]
     NotImplemented,
-    /// The content goes through a file, which could not be written.
+    /// The temporary file for the content could not be written.
     #[error("cannot write it to a temporary file, which needs as much space as the object: {0}")]
     Spool(io::Error),
-    /// No thread or timer.
+    /// The operating system has refused a thread or timer.
     #[error("the operating system refuses what requests need: {0}")]
     Runtime(io::Error),
-    /// The store says something else.
+    /// Another error of the store.
     #[error("{0}")]
     Store(String),
 }
@@ -129,50 +129,50 @@ fn code_of(code: &Option<String>) -> String {
 }
 
 impl ObjectError {
-    /// Whether the store says that there is no such thing, or hides whether there is.
+    /// Whether the object does not exist, or the store does not tell.
     pub(crate) const fn is_absence(&self) -> bool {
         matches!(self, Self::NotFound | Self::Denied { status: 403, .. })
     }
 
-    /// As an error of a reader.
+    /// Wraps the error for an `io::Read`.
     pub(crate) fn into_io(self) -> io::Error {
-        io::Error::other(Carried(self))
+        io::Error::other(CarriedError(self))
     }
 
-    /// The error that a reader has passed on, or the reader's own.
+    /// Unwraps an error of [`into_io`](Self::into_io); otherwise the reader's own error.
     pub(crate) fn of_io(error: io::Error) -> Result<Self, io::Error> {
-        error.downcast::<Carried>().map(|Carried(error)| error)
+        error.downcast::<CarriedError>().map(|CarriedError(error)| error)
     }
 }
 
-/// An error on its way through a reader, distinct from what decoders make themselves.
+/// An object error inside an `io::Error`, distinct from errors of decoders.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-struct Carried(ObjectError);
+struct CarriedError(ObjectError);
 
-/// A failed try.
+/// Why one try failed.
 #[derive(Debug)]
-pub(super) enum Fault {
-    /// Of the exchange; whether it is worth another try is the client's to say.
+pub(super) enum ObjectFault {
+    /// The exchange failed. The client decides whether to retry.
     Exchange(HttpFault),
     /// The object has another length than its listing.
     Truncated { expected: u64, got: u64 },
-    /// Nothing that another try changes.
+    /// A retry cannot help.
     Final(ObjectError),
 }
 
-impl From<ObjectError> for Fault {
+impl From<ObjectError> for ObjectFault {
     fn from(error: ObjectError) -> Self {
         Self::Final(error)
     }
 }
 
-/// What an error of the library comes from. `offset` is how far the object was read.
-pub(super) fn classify(error: &object_store::Error, offset: u64) -> Fault {
+/// Classifies an error of `object_store`. `offset` is how far the object was read.
+pub(super) fn classify(error: &object_store::Error, offset: u64) -> ObjectFault {
     if let Some(fault) = find::<HttpFault>(error) {
-        return Fault::Exchange(fault.clone());
+        return ObjectFault::Exchange(fault.clone());
     }
-    let Some(refusal) = find::<Refusal>(error) else {
+    let Some(refusal) = find::<StoreRefusal>(error) else {
         return match error {
             object_store::Error::NotImplemented { .. } => ObjectError::NotImplemented,
             _ => ObjectError::Store(innermost(error)),
@@ -198,7 +198,7 @@ pub(super) fn classify(error: &object_store::Error, offset: u64) -> Fault {
         412 | 416 => ObjectError::Replaced { offset },
         code => {
             let fault = HttpFault::Status { code, retry_after: refusal.retry_after };
-            return Fault::Exchange(fault);
+            return ObjectFault::Exchange(fault);
         }
     }
     .into()
@@ -216,7 +216,7 @@ pub(super) fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> 
     None
 }
 
-/// What the last cause says: those around it repeat it.
+/// The text of the innermost cause: the outer ones repeat it.
 pub(super) fn innermost(error: &(dyn Error + 'static)) -> String {
     let mut last = error;
     while let Some(cause) = last.source() {

@@ -1,42 +1,42 @@
-//! Where a file or folder is: on disk, or in an object store.
+//! The location of a file or folder: on disk, or in an object store.
 
 use std::{
     cmp::Ordering,
     path::{self, Path, PathBuf},
 };
 
-use super::{Object, ObjectError};
+use super::{ObjectError, StoredObject};
 use crate::{
-    error::{Place, SourceError, SourceErrorKind},
+    error::{SourceError, SourceErrorKind, SourcePlace},
     origin::folder_entries,
 };
 
-/// A path, or an object or prefix of objects of a store.
+/// A path, or an object or folder of a store.
 ///
-/// Everything that is a path is one by `into`; what may be a URL goes through
-/// [`Stores::locate`](super::Stores::locate), which knows credentials and endpoints.
+/// `into` makes a location of any path. A text that may be a URL goes through
+/// [`StoreRegistry::locate`](super::StoreRegistry::locate), which has credentials and endpoints.
 #[derive(Clone, Debug)]
-pub enum Location {
+pub enum SourceLocation {
     /// A file or folder.
     Path(PathBuf),
-    /// An object, or what all objects of a folder begin with.
-    Object(Object),
+    /// An object, or the common prefix of the objects of a folder.
+    Object(StoredObject),
 }
 
-impl<P: AsRef<Path>> From<P> for Location {
+impl<P: AsRef<Path>> From<P> for SourceLocation {
     fn from(path: P) -> Self {
         Self::Path(path.as_ref().to_owned())
     }
 }
 
-impl From<&Self> for Location {
+impl From<&Self> for SourceLocation {
     fn from(location: &Self) -> Self {
         location.clone()
     }
 }
 
-impl Location {
-    /// What it is called in messages: the path, or the URL without what may be secret in it.
+impl SourceLocation {
+    /// Its name in messages: the path, or the URL without secrets.
     pub fn name(&self) -> &Path {
         match self {
             Self::Path(path) => path,
@@ -49,7 +49,7 @@ impl Location {
         self.name().display()
     }
 
-    /// A path whose last component is that of the file, for its extension.
+    /// A path with the same last component, for its extension.
     pub(crate) fn key(&self) -> &Path {
         match self {
             Self::Path(path) => path,
@@ -57,8 +57,8 @@ impl Location {
         }
     }
 
-    /// The visible files of a folder in name order; `None` if it is none. Subfolders are left out,
-    /// links are followed.
+    /// The visible files of a folder in name order; `None` if it is not a folder. Subfolders are
+    /// left out, links are followed.
     pub(crate) fn entries(&self) -> Result<Option<Vec<Self>>, SourceError> {
         match self {
             Self::Path(path) => {
@@ -75,10 +75,10 @@ impl Location {
         }
     }
 
-    /// Whether it gives its bytes once, and cannot be opened again: a pipe, a terminal, a socket.
+    /// Whether it can be read only once: a pipe, a terminal, a socket.
     pub fn is_stream(&self) -> bool {
         let Self::Path(path) = self else { return false };
-        // What cannot be looked at cannot be opened either: that says why.
+        // A path without metadata cannot be opened either; opening it returns the error.
         path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir())
     }
 
@@ -93,13 +93,14 @@ impl Location {
         }
     }
 
-    /// The cause of a failure: that an object is not the one of its checksum explains any other.
-    pub(crate) fn blame(&self, error: SourceError) -> SourceError {
+    /// Returns a checksum error of the object instead of `error`, if the object has one: it
+    /// explains any other failure.
+    pub(crate) fn explain_error(&self, error: SourceError) -> SourceError {
         match (self, &*error.kind) {
             (_, SourceErrorKind::Object(_)) | (Self::Path(_), _) => error,
-            (Self::Object(object), _) => match object.check_sum() {
+            (Self::Object(object), _) => match object.verify_checksum() {
                 Err(sum @ ObjectError::Checksum { .. }) => {
-                    SourceError::new(object.name(), Place::File, sum.into())
+                    SourceError::new(object.name(), SourcePlace::File, sum.into())
                 }
                 _ => error,
             },
@@ -107,21 +108,21 @@ impl Location {
     }
 }
 
-impl PartialEq for Location {
+impl PartialEq for SourceLocation {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Location {}
+impl Eq for SourceLocation {}
 
-impl PartialOrd for Location {
+impl PartialOrd for SourceLocation {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Location {
+impl Ord for SourceLocation {
     fn cmp(&self, other: &Self) -> Ordering {
         self.name().cmp(other.name())
     }

@@ -1,8 +1,8 @@
 //! `SHA256SUMS`: the checksums of the objects beside it, as `sha256sum` writes and checks them.
 //!
-//! A line an object: 64 hexadecimal digits, a space, a space or `*`, the name. Names in subfolders are
-//! passed over: they are not beside the list. On a plain web server the list is also what a folder
-//! holds.
+//! One line per object: 64 hexadecimal digits, a space, a space or `*`, the name. Names in
+//! subfolders are skipped, as they are not beside the list. For a plain web server the list is also
+//! the listing of the folder.
 
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -13,14 +13,14 @@ use super::error::ObjectError;
 /// Name of the list.
 pub(crate) const MANIFEST: &str = "SHA256SUMS";
 
-/// Longest list that is read, in bytes.
+/// Size limit of a list, in bytes.
 pub(super) const MAX_BYTES: u64 = 64 << 20;
 
-/// A list, read.
+/// A parsed list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Manifest(BTreeMap<String, B256>);
+pub(super) struct ChecksumManifest(BTreeMap<String, B256>);
 
-impl Manifest {
+impl ChecksumManifest {
     pub(super) fn parse(text: &[u8]) -> Result<Self, ObjectError> {
         let mut sums = BTreeMap::new();
         for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
@@ -44,7 +44,7 @@ impl Manifest {
         self.0.keys().map(String::as_str)
     }
 
-    /// Takes in the sums of objects that have been written; whether that changes anything.
+    /// Adds the sums of objects that were written. Returns whether that changes the list.
     pub(super) fn extend(&mut self, sums: &BTreeMap<String, B256>) -> bool {
         let before = self.clone();
         self.0.extend(sums.iter().map(|(name, sum)| (name.clone(), *sum)));
@@ -82,11 +82,11 @@ mod tests {
         let sum = B256::repeat_byte(0xab);
         let hex = hex::encode(sum);
         let text = format!("{hex}  1.json.gz\n{hex} *./with space\r\n\n{hex}  below/2.json.gz\n");
-        let list = Manifest::parse(text.as_bytes()).unwrap();
+        let list = ChecksumManifest::parse(text.as_bytes()).unwrap();
         assert_eq!(list.names().collect::<Vec<_>>(), ["1.json.gz", "with space"]);
         assert_eq!(list.get("1.json.gz"), Some(sum));
         assert_eq!(list.get("2.json.gz"), None);
-        assert_eq!(Manifest::parse(&list.encode()).unwrap(), list);
+        assert_eq!(ChecksumManifest::parse(&list.encode()).unwrap(), list);
     }
 
     #[test]
@@ -94,7 +94,7 @@ mod tests {
         let hex = "ab".repeat(32);
         for bad in ["<html>", "ab  name", &format!("{hex} name"), &format!("{hex}  "), &hex] {
             let text = format!("{hex}  name\n{bad}\n");
-            let error = Manifest::parse(text.as_bytes()).unwrap_err();
+            let error = ChecksumManifest::parse(text.as_bytes()).unwrap_err();
             assert!(matches!(error, ObjectError::NotAManifest { line: 2 }), "{bad}: {error}");
         }
     }

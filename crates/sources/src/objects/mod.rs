@@ -1,22 +1,26 @@
-//! Files in object stores, and on web servers: `s3://bucket/key`, `gs://bucket/key`, `http(s)://...`.
+//! Files in object stores and on web servers: `s3://bucket/key`, `gs://bucket/key`,
+//! `http(s)://...`.
 //!
 //! ```text
-//!  URL --> Stores::locate --> Location::Object --> ObjectReader: Read + Seek --> the readers of files
-//!                                  |                    |  GET, Range, If-Match
-//!                                  |                    '--> object_store --> connector --> ureq
-//!                                  '-- entries: ListObjectsV2, or SHA256SUMS of a web server
+//!  URL --> StoreRegistry::locate --> SourceLocation::Object --> ObjectReader --> file readers
+//!                                    |                         |  GET, Range, If-Match
+//!                                    |                         '--> object_store --> connector
+//!                                    '-- entries: ListObjectsV2, or SHA256SUMS of a web server
 //! ```
 //!
-//! * A URL that ends in `/`, and a bucket alone, is a **folder**: the objects whose keys begin so, up to
-//!   the next slash. A URL with an extension that block files or bundles have is an object. Any other is
-//!   a folder if there is something in it, else an object.
-//! * **Streaming**: what is read goes by in pieces; a bundle is held as a whole as it is from disk. An
-//!   era1 file, which is read twice and from its end, goes through an unnamed temporary file.
-//! * **Retried**: as [`HttpOptions`](crate::HttpOptions) say, from the byte that was reached.
-//! * **Checked**: length against listing; against `SHA256SUMS` beside the object, where that is. Blocks of
-//!   RLP files have been handed out by the time their file's sum is known, as with gzip's own.
-//! * **Credentials** come from the [`Environment`]. Without any, this machine's own service of its cloud
-//!   is asked, for a second or two.
+//! * **Folder**: a URL that ends in `/`, or a bucket without a key. It has the objects whose keys
+//!   begin with this prefix, up to the next slash. A URL with the extension of a block file or
+//!   bundle is an object. Any other URL is a folder if there is something in it, otherwise an
+//!   object.
+//! * **Streaming**: objects are read in pieces. A bundle is held in memory as a whole, as it is
+//!   from disk. An era1 file, which is read twice and from its end, is copied to an unnamed
+//!   temporary file.
+//! * **Retries**: as in [`HttpOptions`](crate::HttpOptions), from the last byte that was read.
+//! * **Checks**: the length against the listing; the content against `SHA256SUMS` beside the
+//!   object, if there is one. Blocks of RLP files are yielded before the sum of their file is
+//!   complete, as with gzip's own checksum.
+//! * **Credentials** come from the [`StoreEnvironment`]. If it has none, the credential service of
+//!   the machine's cloud is asked, for a second or two.
 
 mod address;
 mod connector;
@@ -27,9 +31,9 @@ mod manifest;
 mod reader;
 mod store;
 
-pub use environment::Environment;
+pub use environment::StoreEnvironment;
 pub use error::ObjectError;
-pub use location::Location;
+pub use location::SourceLocation;
 pub(crate) use manifest::MANIFEST;
 pub(crate) use reader::ObjectReader;
 
@@ -46,79 +50,84 @@ use object_store::{ObjectMeta, PutMode, PutOptions, PutPayload, UpdateVersion, p
 use sha2::{Digest, Sha256};
 
 use crate::{
-    error::{Place, SourceError},
-    http::Http,
+    error::{SourceError, SourcePlace},
+    http::BlockingClient,
     origin::has_known_extension,
 };
-use address::{Address, Scheme};
-use manifest::Manifest;
-use store::Store;
+use address::{ObjectUrl, StoreScheme};
+use manifest::ChecksumManifest;
+use store::RemoteStore;
 
-/// How often the list of checksums is made anew because others wrote it meanwhile.
+/// How often the list of checksums is written again after a conflict with another writer.
 const WRITE_TRIES: usize = 20;
 
-/// Finds what paths and URLs name. Clones share connections, credentials and lists of checksums.
+/// Resolves paths and URLs to locations. Clones share connections, credentials and lists of
+/// checksums.
 #[derive(Clone, Debug)]
-pub struct Stores {
-    environment: Environment,
-    http: Http,
-    open: Arc<Mutex<BTreeMap<String, Arc<Store>>>>,
+pub struct StoreRegistry {
+    environment: StoreEnvironment,
+    http: BlockingClient,
+    open: Arc<Mutex<BTreeMap<String, Arc<RemoteStore>>>>,
 }
 
-impl Stores {
-    /// With these credentials and endpoints, over this client.
-    pub fn new(environment: Environment, http: Http) -> Self {
+impl StoreRegistry {
+    /// A registry with these credentials and endpoints, over this client.
+    pub fn new(environment: StoreEnvironment, http: BlockingClient) -> Self {
         Self { environment, http, open: Arc::default() }
     }
 
-    /// What `path` names: an object if it begins with `s3://`, `gs://`, `http://` or `https://`. Nothing
-    /// is asked of a store yet.
+    /// The location of `path`: an object if it begins with `s3://`, `gs://`, `http://` or
+    /// `https://`. Sends no request yet.
     ///
     /// # Errors
-    /// If it cannot be a URL, or the environment contradicts itself.
-    pub fn locate(&self, path: impl AsRef<Path>) -> Result<Location, SourceError> {
+    /// If the URL is invalid, or the environment contradicts itself.
+    pub fn locate(&self, path: impl AsRef<Path>) -> Result<SourceLocation, SourceError> {
         let path = path.as_ref();
-        let Some(address) = path.to_str().and_then(Address::parse) else {
-            return Ok(Location::Path(path.to_owned()));
+        let Some(address) = path.to_str().and_then(ObjectUrl::parse) else {
+            return Ok(SourceLocation::Path(path.to_owned()));
         };
-        let fail = |error: ObjectError| SourceError::new(path, Place::File, error.into());
+        let fail = |error: ObjectError| SourceError::new(path, SourcePlace::File, error.into());
         let address = address.map_err(fail)?;
         let place = format!("{}{}", address.root, address.store);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let store = match open.get(&place) {
             Some(store) => store.clone(),
             None => {
-                let made = Store::open(&address, &self.environment, &self.http).map_err(fail)?;
+                let made =
+                    RemoteStore::open(&address, &self.environment, &self.http).map_err(fail)?;
                 open.entry(place).or_insert_with(|| Arc::new(made)).clone()
             }
         };
-        Ok(Location::Object(Object::new(&store, address.key, address.is_folder, None)))
+        Ok(SourceLocation::Object(StoredObject::new(&store, address.key, address.is_folder, None)))
     }
 
-    /// What each of these names.
+    /// The locations of all `paths`.
     ///
     /// # Errors
     /// As [`locate`](Self::locate).
-    pub fn locate_all<P: AsRef<Path>>(&self, paths: &[P]) -> Result<Vec<Location>, SourceError> {
+    pub fn locate_all<P: AsRef<Path>>(
+        &self,
+        paths: &[P],
+    ) -> Result<Vec<SourceLocation>, SourceError> {
         paths.iter().map(|path| self.locate(path)).collect()
     }
 }
 
-/// An object of a store, or what the keys of a folder begin with.
+/// An object of a store, or the common key prefix of a folder.
 #[derive(Clone, Debug)]
-pub struct Object {
-    store: Arc<Store>,
+pub struct StoredObject {
+    store: Arc<RemoteStore>,
     key: Key,
-    /// Whether its URL says that it is a folder.
+    /// Whether the URL shows that it is a folder.
     is_folder: bool,
-    /// Length that a listing gave, in bytes.
+    /// Length in bytes, if a listing has given it.
     listed: Option<u64>,
-    /// The URL, without what may be secret in it.
+    /// The URL without secrets.
     name: Arc<Path>,
 }
 
-impl Object {
-    fn new(store: &Arc<Store>, key: Key, is_folder: bool, listed: Option<u64>) -> Self {
+impl StoredObject {
+    fn new(store: &Arc<RemoteStore>, key: Key, is_folder: bool, listed: Option<u64>) -> Self {
         let slash = if is_folder && !key.as_ref().is_empty() { "/" } else { "" };
         let name = format!("{}{key}{slash}", store.root);
         let name = Arc::from(Path::new(&name));
@@ -133,12 +142,12 @@ impl Object {
         self.key.as_ref()
     }
 
-    /// An error about it.
+    /// An error about this object.
     pub(crate) fn error(&self, error: ObjectError) -> SourceError {
-        SourceError::new(&self.name, Place::File, error.into())
+        SourceError::new(&self.name, SourcePlace::File, error.into())
     }
 
-    /// One below it, which is a folder.
+    /// An object in this folder.
     pub(crate) fn child(&self, name: &str) -> Self {
         Self::new(&self.store, self.key.clone().join(name), false, None)
     }
@@ -153,24 +162,25 @@ impl Object {
         self.key.filename().unwrap_or_default()
     }
 
-    /// What is in it, in the order of names; `None` if it is no folder.
+    /// The objects in this folder, in name order; `None` if it is not a folder.
     pub(crate) fn entries(&self) -> Result<Option<Vec<Self>>, ObjectError> {
         if !self.is_folder && has_known_extension(Path::new(self.key())) {
             return Ok(None);
         }
         let listed = match self.store.scheme {
-            Scheme::Http => None,
-            Scheme::S3 | Scheme::Gs => {
+            StoreScheme::Http => None,
+            StoreScheme::S3 | StoreScheme::Gs => {
                 let prefix = (!self.key().is_empty()).then_some(&self.key);
-                let list =
-                    self.store.ask("list the folder", |store| store.list_with_delimiter(prefix))?;
+                let list = self
+                    .store
+                    .request("list the folder", |store| store.list_with_delimiter(prefix))?;
                 Some(list.objects)
             }
         };
         if !self.is_folder && listed.as_ref().is_some_and(Vec::is_empty) {
             return Ok(None);
         }
-        // Without a list of checksums in the listing, its absence needs no request.
+        // If the listing has no list of checksums, no request for it is needed.
         let named = |meta: &ObjectMeta| meta.location.filename() == Some(MANIFEST);
         let has_manifest = listed.as_ref().is_none_or(|objects| objects.iter().any(named));
         let manifest = if has_manifest { self.manifest()? } else { self.no_manifest()? };
@@ -184,7 +194,7 @@ impl Object {
         for ObjectMeta { location, size, .. } in listed {
             found.insert(location.filename().unwrap_or_default().to_owned(), Some(size));
         }
-        // What the list of checksums names is to be there: reading it says so if it is not.
+        // An object that the list of checksums names must exist: reading it fails if it does not.
         let names: BTreeSet<_> = manifest.iter().flat_map(|list| list.names()).collect();
         for name in names.into_iter().filter(|name| has_known_extension(Path::new(name))) {
             found.entry(name.to_owned()).or_insert(None);
@@ -208,12 +218,12 @@ impl Object {
         ObjectReader::open(self)
     }
 
-    /// The same, whatever its checksum.
+    /// The same without a check of the checksum.
     pub(crate) fn unchecked_reader(&self) -> ObjectReader {
         ObjectReader::unchecked(self)
     }
 
-    /// All of a small object, and which version of it; `None` if there is none.
+    /// The content and version of a small object; `None` if it does not exist.
     pub(crate) fn read_small(
         &self,
         limit: u64,
@@ -227,14 +237,14 @@ impl Object {
                 Err(ObjectError::Store(format!("it has {size} bytes, at most {limit} are read")))
             }
             Ok(_) => Ok(Some((content, reader.version()))),
-            // Stores hide what is not there from those who may not list.
+            // Without the right to list, stores answer with "denied" for a missing object.
             Err(Ok(error)) if error.is_absence() => Ok(None),
             Err(Ok(error)) => Err(error),
             Err(Err(other)) => Err(ObjectError::Store(other.to_string())),
         }
     }
 
-    /// All of it in an unnamed file, at its first byte.
+    /// The whole content in an unnamed file, positioned at its first byte.
     pub(crate) fn spool(&self) -> Result<File, SourceError> {
         let fail = |error| self.error(error);
         let mut file = tempfile::tempfile().map_err(ObjectError::Spool).map_err(fail)?;
@@ -243,17 +253,17 @@ impl Object {
         Ok(file)
     }
 
-    /// Reads it to its end for nothing but its checksum.
-    pub(crate) fn check_sum(&self) -> Result<(), ObjectError> {
-        match self.expected_sum()? {
+    /// Reads the whole object only to check its checksum.
+    pub(crate) fn verify_checksum(&self) -> Result<(), ObjectError> {
+        match self.expected_checksum()? {
             Some(_) => self.copy(&mut |_| Ok(())),
             None => Ok(()),
         }
     }
 
-    /// Its checksum, if no list names it.
-    pub(crate) fn sum_if_unlisted(&self) -> Result<Option<B256>, ObjectError> {
-        if self.expected_sum()?.is_some() {
+    /// Its computed checksum, if no list has it.
+    pub(crate) fn unlisted_checksum(&self) -> Result<Option<B256>, ObjectError> {
+        if self.expected_checksum()?.is_some() {
             return Ok(None);
         }
         let mut hasher = Sha256::new();
@@ -282,8 +292,8 @@ impl Object {
         }
     }
 
-    /// What `SHA256SUMS` beside it says, where there is one that names it.
-    fn expected_sum(&self) -> Result<Option<B256>, ObjectError> {
+    /// The checksum in `SHA256SUMS` beside it, if there is one.
+    fn expected_checksum(&self) -> Result<Option<B256>, ObjectError> {
         if self.file_name() == MANIFEST {
             return Ok(None);
         }
@@ -291,12 +301,12 @@ impl Object {
     }
 
     /// The list of checksums in this folder.
-    fn manifest(&self) -> Result<Option<Arc<Manifest>>, ObjectError> {
+    fn manifest(&self) -> Result<Option<Arc<ChecksumManifest>>, ObjectError> {
         self.store.manifest(self.key(), || {
             let found = self.child(MANIFEST).read_small(manifest::MAX_BYTES)?;
-            match found.map(|(content, _)| Manifest::parse(&content)).transpose() {
-                // A web server may answer anything with a page.
-                Err(ObjectError::NotAManifest { .. }) if self.store.scheme == Scheme::Http => {
+            match found.map(|(content, _)| ChecksumManifest::parse(&content)).transpose() {
+                // A web server may answer any request with a page.
+                Err(ObjectError::NotAManifest { .. }) if self.store.scheme == StoreScheme::Http => {
                     Ok(None)
                 }
                 parsed => parsed,
@@ -304,12 +314,12 @@ impl Object {
         })
     }
 
-    /// The same, of a folder in which none was listed.
-    fn no_manifest(&self) -> Result<Option<Arc<Manifest>>, ObjectError> {
+    /// The same for a folder whose listing has no list of checksums.
+    fn no_manifest(&self) -> Result<Option<Arc<ChecksumManifest>>, ObjectError> {
         self.store.manifest(self.key(), || Ok(None))
     }
 
-    /// Writes all of it.
+    /// Writes the whole object.
     pub(crate) fn write(&self, content: Vec<u8>) -> Result<(), ObjectError> {
         self.put(content, PutMode::Overwrite)
     }
@@ -320,7 +330,7 @@ impl Object {
         }
         let payload = PutPayload::from(content);
         let options = PutOptions { mode, ..PutOptions::default() };
-        let put = self.store.ask("write the object", |store| {
+        let put = self.store.request("write the object", |store| {
             store.put_opts(&self.key, payload.clone(), options.clone())
         });
         put.map(drop)
@@ -328,34 +338,37 @@ impl Object {
 
     /// Whether it is on a web server.
     pub(crate) fn is_read_only(&self) -> bool {
-        self.store.scheme == Scheme::Http
+        self.store.scheme == StoreScheme::Http
     }
 
-    /// Fails once the user wants to stop, who has read it as far as `offset`.
-    pub(crate) fn go_on(&self, offset: u64) -> Result<(), ObjectError> {
-        self.store.http.go_on().map_err(|fault| ObjectError::Broken { offset, fault })
+    /// Fails if the user wants to stop. `offset` is how far the object was read.
+    pub(crate) fn check_stop(&self, offset: u64) -> Result<(), ObjectError> {
+        self.store.http.check_stop().map_err(|fault| ObjectError::Broken { offset, fault })
     }
 
-    /// It as a folder, whatever its URL says.
+    /// The same as a folder, whatever its URL shows.
     pub(crate) fn as_folder(&self) -> Self {
         Self { is_folder: true, ..self.clone() }
     }
 
-    /// Adds checksums to the list in this folder, on the condition that nobody else has written it since
-    /// it was read.
-    pub(crate) fn add_sums(&self, sums: &BTreeMap<String, B256>) -> Result<(), ObjectError> {
+    /// Adds checksums to the list in this folder. The write has the condition that the list is
+    /// still the one that was read.
+    pub(crate) fn add_checksums(&self, sums: &BTreeMap<String, B256>) -> Result<(), ObjectError> {
         let list = self.child(MANIFEST);
         self.store.forget_manifest(self.key());
         for _ in 0..WRITE_TRIES {
             let (mut manifest, mode) = match list.read_small(manifest::MAX_BYTES)? {
-                Some((content, version)) => (Manifest::parse(&content)?, PutMode::Update(version)),
-                None => (Manifest::default(), PutMode::Create),
+                Some((content, version)) => {
+                    (ChecksumManifest::parse(&content)?, PutMode::Update(version))
+                }
+                None => (ChecksumManifest::default(), PutMode::Create),
             };
             if !manifest.extend(sums) {
                 return Ok(());
             }
             match list.put(manifest.encode(), mode) {
-                // A put that was repeated finds its own list, if the first answer was lost.
+                // A repeated write conflicts with its own first try, if only the answer of that was
+                // lost.
                 Err(ObjectError::Conflict | ObjectError::Replaced { .. }) => {}
                 Err(ObjectError::NotImplemented) => return list.write(manifest.encode()),
                 outcome => return outcome,

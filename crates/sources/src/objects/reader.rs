@@ -1,4 +1,4 @@
-//! An object as a stream that outlives cut connections.
+//! An object as a stream that survives broken connections.
 
 use std::{
     fmt,
@@ -12,23 +12,24 @@ use object_store::{GetOptions, GetRange, ObjectMeta, UpdateVersion};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Object,
+    StoredObject,
     connector::block_on,
-    error::{Fault, ObjectError, classify},
+    error::{ObjectError, ObjectFault, classify},
 };
 use crate::http::HttpFault;
 
-/// Reads an object from its first byte, or from wherever it is sent.
+/// Reads an object from its first byte, or from another position.
 ///
-/// A connection that breaks is made again, and reading goes on from the byte where it broke, on the
-/// condition (`If-Match`, and a comparison of tag and length) that the object is still the same. Tries
-/// count as long as no byte comes in between. An object whose `SHA256SUMS` is known is summed as it goes
-/// by, if it is read in order from the beginning; the sum is compared when its last byte is read.
+/// After a broken connection the reader connects again and continues from the last byte, provided
+/// (`If-Match`, and a comparison of tag and length) that the object is unchanged. Only tries
+/// without any progress count. If the SHA-256 of the object is known from `SHA256SUMS` and the
+/// object is read in order from the beginning, the sum is computed while reading, and compared when
+/// the last byte is read.
 pub(crate) struct ObjectReader {
-    object: Object,
+    object: StoredObject,
     position: u64,
-    /// What the first answer said of the object.
-    version: Option<Version>,
+    /// Length and tags of the object in the first answer.
+    version: Option<ObjectVersion>,
     body: Option<BoxStream<'static, object_store::Result<Bytes>>>,
     piece: Bytes,
     sum: Option<(B256, Sha256)>,
@@ -44,22 +45,22 @@ impl fmt::Debug for ObjectReader {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Version {
+struct ObjectVersion {
     size: u64,
     tag: Option<String>,
-    /// What GCS calls generation.
+    /// GCS calls it generation.
     number: Option<String>,
 }
 
 impl ObjectReader {
-    /// Reads from the first byte on. Nothing is asked for yet but the list of checksums.
-    pub(super) fn open(object: &Object) -> Result<Self, ObjectError> {
-        let sum = object.expected_sum()?.map(|sum| (sum, Sha256::new()));
+    /// Reads from the first byte on. Only the list of checksums is requested here.
+    pub(super) fn open(object: &StoredObject) -> Result<Self, ObjectError> {
+        let sum = object.expected_checksum()?.map(|sum| (sum, Sha256::new()));
         Ok(Self { sum, ..Self::unchecked(object) })
     }
 
-    /// The same, whatever its checksum.
-    pub(super) fn unchecked(object: &Object) -> Self {
+    /// The same without a check of the checksum.
+    pub(super) fn unchecked(object: &StoredObject) -> Self {
         Self {
             object: object.clone(),
             position: 0,
@@ -70,7 +71,7 @@ impl ObjectReader {
         }
     }
 
-    /// Begins at this byte; the checksum is not compared then.
+    /// Begins at this byte. The checksum is then not compared.
     pub(crate) fn starting_at(mut self, position: u64) -> Self {
         self.go_to(position);
         self
@@ -84,7 +85,7 @@ impl ObjectReader {
         Ok(self.version.as_ref().map_or(0, |version| version.size))
     }
 
-    /// Which version it reads. Known once something was read.
+    /// The version that it reads, known after the first read.
     pub(super) fn version(&self) -> UpdateVersion {
         let version = self.version.as_ref();
         UpdateVersion {
@@ -93,20 +94,20 @@ impl ObjectReader {
         }
     }
 
-    /// The next bytes in `piece`, none at the end.
+    /// Puts the next bytes into `piece`; none at the end.
     fn fill(&mut self) -> Result<(), ObjectError> {
         let store = self.object.store.clone();
         let mut backoff = store.http.backoff();
         while self.piece.is_empty() && !self.is_at_end() {
             let offset = self.position;
             match self.step() {
-                // The connection is of no use for another try.
-                Err(Fault::Exchange(fault)) => {
+                // A connection that has failed is not used again.
+                Err(ObjectFault::Exchange(fault)) => {
                     self.body = None;
                     let broken = |fault| ObjectError::Broken { offset, fault };
                     backoff.wait(fault).map_err(broken)?;
                 }
-                Err(Fault::Truncated { expected, got }) => {
+                Err(ObjectFault::Truncated { expected, got }) => {
                     self.body = None;
                     let fault = HttpFault::Broken(String::new());
                     backoff.wait(fault).map_err(|fault| match fault {
@@ -114,7 +115,7 @@ impl ObjectReader {
                         _ => ObjectError::Truncated { expected, got },
                     })?;
                 }
-                Err(Fault::Final(error)) => return Err(error),
+                Err(ObjectFault::Final(error)) => return Err(error),
                 Ok(piece) => self.piece = piece,
             }
         }
@@ -125,12 +126,12 @@ impl ObjectReader {
         self.version.as_ref().is_some_and(|version| self.position >= version.size)
     }
 
-    /// What the connection brings next, which is made if there is none.
-    fn step(&mut self) -> Result<Bytes, Fault> {
+    /// The next bytes of the connection. Connects if there is none.
+    fn step(&mut self) -> Result<Bytes, ObjectFault> {
         if self.body.is_none() {
             self.connect()?;
         }
-        let (Some(body), Some(Version { size, .. })) = (&mut self.body, &self.version) else {
+        let (Some(body), Some(ObjectVersion { size, .. })) = (&mut self.body, &self.version) else {
             return Ok(Bytes::new());
         };
         let left = size - self.position;
@@ -143,29 +144,30 @@ impl ObjectReader {
             None if left == 0 => Ok(Bytes::new()),
             None => {
                 let end = format!("it ended after {} of {size} bytes", self.position);
-                Err(Fault::Exchange(HttpFault::Broken(end)))
+                Err(ObjectFault::Exchange(HttpFault::Broken(end)))
             }
         }
     }
 
-    fn connect(&mut self) -> Result<(), Fault> {
+    fn connect(&mut self) -> Result<(), ObjectFault> {
         let tag = self.version.as_ref().and_then(|version| version.tag.clone());
         let options = GetOptions {
             range: (self.position > 0).then_some(GetRange::Offset(self.position)),
-            // Tags that do not promise equal bytes are no condition (RFC 9110, 13.1.1).
+            // Weak tags do not promise equal bytes, so they cannot be a condition (RFC 9110,
+            // 13.1.1).
             if_match: tag.filter(|tag| !tag.starts_with("W/")),
             ..GetOptions::default()
         };
         let key = &self.object.key;
-        let answer = self.object.store.once(|store| store.get_opts(key, options))?;
+        let answer = self.object.store.request_once(|store| store.get_opts(key, options))?;
         let answer = answer.map_err(|error| classify(&error, self.position))?;
         let ObjectMeta { size, e_tag: tag, version: number, .. } = answer.meta.clone();
         if let Some(expected) = self.object.listed
             && expected != size
         {
-            return Err(Fault::Truncated { expected, got: size });
+            return Err(ObjectFault::Truncated { expected, got: size });
         }
-        let version = Version { size, tag, number };
+        let version = ObjectVersion { size, tag, number };
         if self.version.get_or_insert_with(|| version.clone()) != &version {
             return Err(ObjectError::Replaced { offset: self.position }.into());
         }
@@ -208,7 +210,7 @@ impl Read for ObjectReader {
         }
         self.piece.advance(read);
         self.position += read as u64;
-        // Before the last byte is given away: who has read all asks for no more.
+        // Before the last byte is returned: a caller that has all bytes does not read again.
         if self.is_at_end() {
             self.compare_sum().map_err(ObjectError::into_io)?;
         }

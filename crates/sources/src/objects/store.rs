@@ -1,5 +1,4 @@
-//! One bucket or web server: the store of `object_store` for it, who we are there, and requests that
-//! are tried again.
+//! One bucket or web server: its store of `object_store`, its credentials, and retried requests.
 
 use std::{
     collections::BTreeMap,
@@ -16,67 +15,67 @@ use object_store::{
 };
 
 use super::{
-    address::{Address, Scheme},
-    connector::{Connector, Refusal, block_on},
-    environment::Environment,
-    error::{Fault, ObjectError, classify, find, innermost},
-    manifest::Manifest,
+    address::{ObjectUrl, StoreScheme},
+    connector::{StoreConnector, StoreRefusal, block_on},
+    environment::StoreEnvironment,
+    error::{ObjectError, ObjectFault, classify, find, innermost},
+    manifest::ChecksumManifest,
 };
-use crate::http::{Http, HttpFault};
+use crate::http::{BlockingClient, HttpFault};
 
-/// What says who we are to S3.
+/// Variables with credentials for S3.
 const AWS_VARIABLES: &str = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN, if \
                              they came with one), or AWS_PROFILE, or AWS_SKIP_SIGNATURE=true for a \
                              public bucket";
-/// And to GCS.
+/// Variables with credentials for GCS.
 const GCS_VARIABLES: &str = "GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT (the path of a \
                              JSON key), or GOOGLE_SKIP_SIGNATURE=true for a public bucket";
 
-/// Lists of checksums by folder, `None` where there is none.
-type Manifests = BTreeMap<String, Option<Arc<Manifest>>>;
+/// Lists of checksums by folder; `None` if a folder has no list.
+type ManifestCache = BTreeMap<String, Option<Arc<ChecksumManifest>>>;
 
 /// A bucket or web server.
-pub(super) struct Store {
+pub(super) struct RemoteStore {
     pub(super) inner: Arc<dyn ObjectStore>,
-    pub(super) scheme: Scheme,
-    /// What its objects' names begin with.
+    pub(super) scheme: StoreScheme,
+    /// Prefix of its objects' names in messages.
     pub(super) root: String,
-    pub(super) http: Http,
-    login: Login,
-    /// Set once there were credentials.
+    pub(super) http: BlockingClient,
+    login: StoreCredentials,
+    /// Set once credentials were obtained.
     is_known: OnceLock<()>,
-    manifests: Mutex<Manifests>,
+    manifests: Mutex<ManifestCache>,
 }
 
-impl fmt::Debug for Store {
+impl fmt::Debug for RemoteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store").field("root", &self.root).finish_non_exhaustive()
     }
 }
 
-/// Where credentials come from.
-enum Login {
-    Nobody,
+/// The source of credentials.
+enum StoreCredentials {
+    Anonymous,
     Aws(AwsCredentialProvider),
     Gcs(GcpCredentialProvider),
 }
 
-impl Store {
+impl RemoteStore {
     pub(super) fn open(
-        address: &Address,
-        environment: &Environment,
-        http: &Http,
+        address: &ObjectUrl,
+        environment: &StoreEnvironment,
+        http: &BlockingClient,
     ) -> Result<Self, ObjectError> {
         let (inner, login) = match address.scheme {
-            Scheme::S3 => s3(&address.store, environment, http)?,
-            Scheme::Gs => gcs(&address.store, environment, http)?,
-            Scheme::Http => {
+            StoreScheme::S3 => s3(&address.store, environment, http)?,
+            StoreScheme::Gs => gcs(&address.store, environment, http)?,
+            StoreScheme::Http => {
                 let builder = HttpBuilder::new()
                     .with_url(&address.store)
                     .with_retry(no_retries())
-                    .with_http_connector(Connector::new(http, true));
+                    .with_http_connector(StoreConnector::new(http, true));
                 let store = builder.build().map_err(settings)?;
-                (Arc::new(store) as Arc<dyn ObjectStore>, Login::Nobody)
+                (Arc::new(store) as Arc<dyn ObjectStore>, StoreCredentials::Anonymous)
             }
         };
         Ok(Self {
@@ -90,22 +89,22 @@ impl Store {
         })
     }
 
-    /// Makes a request that can be repeated, as often as the client's patience allows.
-    pub(super) fn ask<'a, T>(
+    /// Makes a repeatable request, with the client's retries.
+    pub(super) fn request<'a, T>(
         &'a self,
         action: &'static str,
         request: impl Fn(&'a dyn ObjectStore) -> BoxFuture<'a, object_store::Result<T>>,
     ) -> Result<T, ObjectError> {
         let mut backoff = self.http.backoff();
         loop {
-            let fault = match self.once(|store| request(store))? {
+            let fault = match self.request_once(|store| request(store))? {
                 Ok(value) => return Ok(value),
                 Err(error) => match classify(&error, 0) {
-                    Fault::Exchange(fault) => fault,
-                    Fault::Truncated { expected, got } => {
+                    ObjectFault::Exchange(fault) => fault,
+                    ObjectFault::Truncated { expected, got } => {
                         return Err(ObjectError::Truncated { expected, got });
                     }
-                    Fault::Final(error) => return Err(error),
+                    ObjectFault::Final(error) => return Err(error),
                 },
             };
             backoff.wait(fault).map_err(|fault| ObjectError::Request { action, fault })?;
@@ -113,7 +112,7 @@ impl Store {
     }
 
     /// Makes a request once.
-    pub(super) fn once<'a, T>(
+    pub(super) fn request_once<'a, T>(
         &'a self,
         request: impl FnOnce(&'a dyn ObjectStore) -> BoxFuture<'a, object_store::Result<T>>,
     ) -> Result<object_store::Result<T>, ObjectError> {
@@ -121,18 +120,23 @@ impl Store {
         block_on(request(&*self.inner))
     }
 
-    /// Sees to credentials first, so that their lack is told from failures of requests.
+    /// Obtains credentials first, so that missing credentials are not mistaken for a failed
+    /// request.
     fn log_in(&self) -> Result<(), ObjectError> {
         if self.is_known.get().is_some() {
             return Ok(());
         }
         let (known, variables) = match &self.login {
-            Login::Nobody => return Ok(()),
-            Login::Aws(login) => (block_on(login.get_credential())?.map(drop), AWS_VARIABLES),
-            Login::Gcs(login) => (block_on(login.get_credential())?.map(drop), GCS_VARIABLES),
+            StoreCredentials::Anonymous => return Ok(()),
+            StoreCredentials::Aws(login) => {
+                (block_on(login.get_credential())?.map(drop), AWS_VARIABLES)
+            }
+            StoreCredentials::Gcs(login) => {
+                (block_on(login.get_credential())?.map(drop), GCS_VARIABLES)
+            }
         };
         known.map_err(|error| {
-            let why = match (find::<HttpFault>(&error), find::<Refusal>(&error)) {
+            let why = match (find::<HttpFault>(&error), find::<StoreRefusal>(&error)) {
                 (Some(HttpFault::Stopped), _) => {
                     let action = "ask for credentials";
                     return ObjectError::Request { action, fault: HttpFault::Stopped };
@@ -147,12 +151,12 @@ impl Store {
         Ok(())
     }
 
-    /// The list of checksums of a folder, if there is one; read by `read` the first time.
+    /// The list of checksums of a folder, if it has one. `read` is called the first time.
     pub(super) fn manifest(
         &self,
         folder: &str,
-        read: impl FnOnce() -> Result<Option<Manifest>, ObjectError>,
-    ) -> Result<Option<Arc<Manifest>>, ObjectError> {
+        read: impl FnOnce() -> Result<Option<ChecksumManifest>, ObjectError>,
+    ) -> Result<Option<Arc<ChecksumManifest>>, ObjectError> {
         let lock = || self.manifests.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lock().get(folder) {
             return Ok(known.clone());
@@ -161,13 +165,13 @@ impl Store {
         Ok(lock().entry(folder.to_owned()).or_insert(found).clone())
     }
 
-    /// Forgets the list of a folder, which has been written anew.
+    /// Drops the cached list of a folder, which has been rewritten.
     pub(super) fn forget_manifest(&self, folder: &str) {
         self.manifests.lock().unwrap_or_else(PoisonError::into_inner).remove(folder);
     }
 }
 
-/// All retries are ours: only the reader knows how far it got.
+/// `object_store` must not retry: only the reader knows how far an object was read.
 fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
@@ -179,12 +183,12 @@ fn settings(error: object_store::Error) -> ObjectError {
 
 fn s3(
     bucket: &str,
-    environment: &Environment,
-    http: &Http,
-) -> Result<(Arc<dyn ObjectStore>, Login), ObjectError> {
+    environment: &StoreEnvironment,
+    http: &BlockingClient,
+) -> Result<(Arc<dyn ObjectStore>, StoreCredentials), ObjectError> {
     let mut builder = AmazonS3Builder::new();
     for (name, value) in environment.settings("AWS_") {
-        // Variables of other tools are none of ours.
+        // Variables of other AWS tools are ignored.
         if let Ok(key) = name.parse() {
             builder = builder.with_config(key, value);
         }
@@ -192,7 +196,7 @@ fn s3(
     let profile = environment.profile();
     let no_credentials = |why| ObjectError::NoCredentials { why, variables: AWS_VARIABLES };
     let names = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
-    let anonymous = environment.says("AWS_SKIP_SIGNATURE");
+    let anonymous = environment.is_true("AWS_SKIP_SIGNATURE");
     let service = [
         "AWS_WEB_IDENTITY_TOKEN_FILE",
         "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -200,7 +204,7 @@ fn s3(
     ];
     let has = |name: &&str| environment.get(name).is_some();
     if anonymous || names.iter().all(has) {
-        // The variables say all.
+        // The variables are complete.
     } else if let Some(missing) = names.iter().find(|name| !has(name))
         && names.iter().any(has)
     {
@@ -216,7 +220,7 @@ fn s3(
             "profile {name} of ~/.aws has no aws_access_key_id and aws_secret_access_key; roles and \
              SSO are not read, `aws configure export-credentials --format env` gives their keys"
         )));
-    } else if environment.says("AWS_EC2_METADATA_DISABLED") && !service.iter().any(has) {
+    } else if environment.is_true("AWS_EC2_METADATA_DISABLED") && !service.iter().any(has) {
         return Err(no_credentials("AWS_EC2_METADATA_DISABLED is set".to_owned()));
     }
     if !["AWS_REGION", "AWS_DEFAULT_REGION"].iter().any(has)
@@ -232,27 +236,27 @@ fn s3(
     let builder = builder
         .with_bucket_name(bucket)
         .with_retry(no_retries())
-        .with_http_connector(Connector::new(http, false));
+        .with_http_connector(StoreConnector::new(http, false));
     let store = builder.build().map_err(settings)?;
     let login = match anonymous {
-        true => Login::Nobody,
-        false => Login::Aws(store.credentials().clone()),
+        true => StoreCredentials::Anonymous,
+        false => StoreCredentials::Aws(store.credentials().clone()),
     };
     Ok((Arc::new(store), login))
 }
 
 fn gcs(
     bucket: &str,
-    environment: &Environment,
-    http: &Http,
-) -> Result<(Arc<dyn ObjectStore>, Login), ObjectError> {
+    environment: &StoreEnvironment,
+    http: &BlockingClient,
+) -> Result<(Arc<dyn ObjectStore>, StoreCredentials), ObjectError> {
     let mut builder = GoogleCloudStorageBuilder::new();
     for (name, value) in environment.settings("GOOGLE_") {
         if let Ok(key) = name.parse() {
             builder = builder.with_config(key, value);
         }
     }
-    let mut anonymous = environment.says("GOOGLE_SKIP_SIGNATURE");
+    let mut anonymous = environment.is_true("GOOGLE_SKIP_SIGNATURE");
     if let Some(host) = environment.get("STORAGE_EMULATOR_HOST") {
         let url = if host.contains("://") { host.to_owned() } else { format!("http://{host}") };
         builder = builder.with_base_url(url.trim_end_matches('/')).with_skip_signature(true);
@@ -261,11 +265,11 @@ fn gcs(
     let builder = builder
         .with_bucket_name(bucket)
         .with_retry(no_retries())
-        .with_http_connector(Connector::new(http, false));
+        .with_http_connector(StoreConnector::new(http, false));
     let store = builder.build().map_err(settings)?;
     let login = match anonymous {
-        true => Login::Nobody,
-        false => Login::Gcs(store.credentials().clone()),
+        true => StoreCredentials::Anonymous,
+        false => StoreCredentials::Gcs(store.credentials().clone()),
     };
     Ok((Arc::new(store), login))
 }

@@ -1,4 +1,5 @@
-//! A block from a node: its JSON turned back into the very block, which its hash proves.
+//! A block of a node: rebuilds the exact block from its JSON. The block hash proves that it is the
+//! same.
 
 use alloy_eips::eip4895::Withdrawals;
 use alloy_primitives::{B256, Bytes};
@@ -6,7 +7,7 @@ use retrie_chainspec::primitives::{Block, BlockBody, Header, Transaction};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{RpcClient, RpcError, RpcErrorKind, quantity, wire::Call};
+use super::{RpcClient, RpcError, RpcErrorKind, quantity, wire::RpcCall};
 use crate::{
     check::{self, decode_strictly, same_hash, same_number},
     error::SourceErrorKind,
@@ -15,9 +16,9 @@ use crate::{
 /// Most ommers that a block may have, by the rules of every chain.
 const MAX_OMMERS: usize = 2;
 
-/// A block as `eth_getBlockByNumber` gives it, beside its header.
+/// The members of `eth_getBlockByNumber` that are not in the header.
 #[derive(Deserialize)]
-struct Members {
+struct BlockMembers {
     hash: B256,
     transactions: Value,
     #[serde(default)]
@@ -51,13 +52,14 @@ pub(super) fn fetch_header_by_hash(client: &RpcClient, hash: B256) -> Result<Hea
 
 fn complete(
     client: &RpcClient,
-    call: &Call,
+    call: &RpcCall,
     number: u64,
-    members: &Members,
+    members: &BlockMembers,
     header: Header,
 ) -> Result<Block, RpcError> {
     match rebuild(client, call, number, members, header) {
-        // The node's JSON may lack a field that its header has, or know a type that we do not.
+        // The node's JSON may lack a field of the header, or have a transaction type that is
+        // unknown here.
         Err(error) if matches!(*error.kind, RpcErrorKind::Result(_) | RpcErrorKind::Block(_)) => {
             raw(client, number, members.hash)?.ok_or(error)
         }
@@ -66,7 +68,7 @@ fn complete(
 }
 
 pub(super) fn fetch_tag(client: &RpcClient, tag: &str) -> Result<(B256, Header), RpcError> {
-    let call = Call::of_block("eth_getBlockByNumber", json!([tag, false]), None);
+    let call = RpcCall::of_block("eth_getBlockByNumber", json!([tag, false]), None);
     let (members, header) = header(client, &call)?;
     check_header(&members, &header, header.number)
         .map_err(|kind| client.error(&call, RpcErrorKind::Block(kind)))?;
@@ -81,17 +83,17 @@ pub(super) fn fetch_header(client: &RpcClient, number: u64) -> Result<(B256, Hea
     Ok((members.hash, header))
 }
 
-fn by_number(number: u64, transactions: bool) -> Call {
+fn by_number(number: u64, transactions: bool) -> RpcCall {
     let params = json!([quantity(number), transactions]);
-    Call::of_block("eth_getBlockByNumber", params, Some(number))
+    RpcCall::of_block("eth_getBlockByNumber", params, Some(number))
 }
 
-fn by_hash(hash: B256, transactions: bool) -> Call {
-    Call::of_block("eth_getBlockByHash", json!([hash, transactions]), None)
+fn by_hash(hash: B256, transactions: bool) -> RpcCall {
+    RpcCall::of_block("eth_getBlockByHash", json!([hash, transactions]), None)
 }
 
-/// The parts of the answer, nothing checked.
-fn header(client: &RpcClient, call: &Call) -> Result<(Members, Header), RpcError> {
+/// The parts of the answer, without checks.
+fn header(client: &RpcClient, call: &RpcCall) -> Result<(BlockMembers, Header), RpcError> {
     let value: Value = client.one(call)?;
     if value.is_null() {
         return Err(client.error(call, RpcErrorKind::NoBlock));
@@ -99,16 +101,20 @@ fn header(client: &RpcClient, call: &Call) -> Result<(Members, Header), RpcError
     Ok((client.parse_part(call, &value)?, client.parse(call, value)?))
 }
 
-fn check_header(members: &Members, header: &Header, number: u64) -> Result<(), SourceErrorKind> {
+fn check_header(
+    members: &BlockMembers,
+    header: &Header,
+    number: u64,
+) -> Result<(), SourceErrorKind> {
     same_number("block number", number, header.number)?;
     same_hash("block hash", members.hash, header.hash_slow())
 }
 
 fn rebuild(
     client: &RpcClient,
-    call: &Call,
+    call: &RpcCall,
     number: u64,
-    members: &Members,
+    members: &BlockMembers,
     header: Header,
 ) -> Result<Block, RpcError> {
     let fail = |kind| client.error(call, RpcErrorKind::Block(kind));
@@ -123,7 +129,11 @@ fn rebuild(
     Ok(block)
 }
 
-fn ommers(client: &RpcClient, number: u64, members: &Members) -> Result<Vec<Header>, RpcError> {
+fn ommers(
+    client: &RpcClient,
+    number: u64,
+    members: &BlockMembers,
+) -> Result<Vec<Header>, RpcError> {
     let count = members.uncles.len();
     if count > MAX_OMMERS {
         let call = by_hash(members.hash, true);
@@ -132,16 +142,16 @@ fn ommers(client: &RpcClient, number: u64, members: &Members) -> Result<Vec<Head
     let calls: Vec<_> = (0..count as u64)
         .map(|index| {
             let params = json!([members.hash, quantity(index)]);
-            Call::new("eth_getUncleByBlockHashAndIndex", params, Some(number))
+            RpcCall::new("eth_getUncleByBlockHashAndIndex", params, Some(number))
         })
         .collect();
     let values = client.all(&calls)?;
     calls.iter().zip(values).map(|(call, value)| client.parse(call, value)).collect()
 }
 
-/// The block's own bytes; `None` if the node does not offer them.
+/// The block's RLP; `None` if the node does not offer it.
 fn raw(client: &RpcClient, number: u64, hash: B256) -> Result<Option<Block>, RpcError> {
-    let call = Call::of_block("debug_getRawBlock", json!([hash]), Some(number));
+    let call = RpcCall::of_block("debug_getRawBlock", json!([hash]), Some(number));
     let bytes: Bytes = match client.one(&call) {
         Ok(bytes) => bytes,
         Err(error) if error.kind.is_refusal() => return Ok(None),

@@ -1,4 +1,4 @@
-//! Why an RPC endpoint gave no usable answer: which endpoint, method and block.
+//! Why an RPC endpoint gave no usable answer. Errors name the endpoint, the method and the block.
 
 use std::fmt;
 
@@ -18,9 +18,9 @@ pub struct RpcError {
     pub endpoint: String,
     /// The method.
     pub method: &'static str,
-    /// The block that was asked about, if one was.
+    /// The block that the request was about.
     pub block: Option<u64>,
-    /// What is wrong.
+    /// The failure.
     pub kind: Box<RpcErrorKind>,
 }
 
@@ -35,17 +35,17 @@ impl fmt::Display for RpcError {
     }
 }
 
-// The message says all of the cause already.
+// The message includes the cause.
 impl std::error::Error for RpcError {}
 
-/// What is wrong with an answer.
+/// The failure of a request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RpcErrorKind {
     /// The exchange failed.
     #[error(transparent)]
     Http(#[from] HttpFault),
-    /// The answer is no JSON-RPC.
+    /// The answer is not JSON-RPC.
     #[error("the answer is not JSON-RPC 2.0 ({0}): is this an RPC endpoint?")]
     NotJsonRpc(String),
     /// The node refused the request.
@@ -61,23 +61,23 @@ pub enum RpcErrorKind {
         "the node does not have the state of that block ({message}): an archive node is needed"
     )]
     Pruned {
-        /// What it said.
+        /// The node's message.
         message: String,
     },
-    /// The node knows no such block.
+    /// The node does not have the block.
     #[error("the node has no such block; is it synced that far?")]
     NoBlock,
-    /// A result in another shape than the method's.
+    /// The result has another shape than the method's.
     #[error("the result is not what the method gives: {0}")]
     Result(serde_json::Error),
     /// The node is on another chain.
     #[error("the node is on chain id {got}, but {chain} has {expected}")]
     WrongChain {
-        /// Name of the chain asked for.
+        /// Name of the expected chain.
         chain: String,
-        /// Its id.
+        /// Its chain id.
         expected: u64,
-        /// The node's.
+        /// The node's chain id.
         got: u64,
     },
     /// The block contradicts itself.
@@ -86,25 +86,25 @@ pub enum RpcErrorKind {
     /// More ommers than a block may have.
     #[error("the node's block names {count} ommers, and no block has more than {most}")]
     TooManyOmmers {
-        /// How many.
+        /// Number of ommers.
         count: usize,
-        /// How many there may be.
+        /// The maximum.
         most: usize,
     },
     /// The node's answers contradict each other.
     #[error("{what} is {got}, expected {expected}: the node's answers contradict each other")]
     Mismatch {
-        /// What differs.
+        /// The value that differs.
         what: &'static str,
-        /// What another answer says.
+        /// The value in another answer.
         expected: B256,
-        /// What this one says.
+        /// The value in this answer.
         got: B256,
     },
 }
 
 impl RpcErrorKind {
-    /// The refusal of a node, as what it means.
+    /// Classifies the refusal of a node.
     pub(super) fn refusal(code: i64, message: String) -> Self {
         const PRUNED: [&str; 9] = [
             "missing trie node",
@@ -119,7 +119,7 @@ impl RpcErrorKind {
         ];
         let lower = message.to_ascii_lowercase();
         let message = message.replace('\n', " ");
-        // "The method does not exist/is not available" is about something else.
+        // "The method does not exist/is not available" is not about the state.
         if code != NO_SUCH_METHOD && PRUNED.iter().any(|sign| lower.contains(sign)) {
             Self::Pruned { message }
         } else {
@@ -127,7 +127,7 @@ impl RpcErrorKind {
         }
     }
 
-    /// Whether the node refused, so that asking otherwise may help.
+    /// Whether the node refused the request, so that another method may succeed.
     pub const fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::Pruned { .. })
     }

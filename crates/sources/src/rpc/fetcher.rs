@@ -1,4 +1,4 @@
-//! A node that is followed over its JSON-RPC.
+//! [`BlockFetcher`] over a node's JSON-RPC.
 
 use super::{RpcClient, RpcError};
 use crate::fetch::{BlockFetcher, BlockTag, FetchError};
@@ -22,7 +22,7 @@ impl BlockFetcher for RpcClient {
 
     fn check_chain(&self, spec: &ChainSpec, patience: Option<Duration>) -> Result<(), FetchError> {
         let checked = match patience {
-            Some(patience) => self.hasty(patience).check_chain(spec),
+            Some(patience) => self.single_try(patience).check_chain(spec),
             None => Self::check_chain(self, spec),
         };
         Ok(checked?)

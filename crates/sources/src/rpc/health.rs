@@ -1,12 +1,12 @@
-//! What a node of ours says of itself to whoever wants to send it work.
+//! `GET /health` of a retrie node: whether it can take requests.
 
-use super::{RpcClient, RpcError, RpcErrorKind, wire::Call};
+use super::{RpcClient, RpcError, RpcErrorKind, wire::RpcCall};
 use crate::http::success;
 use alloy_primitives::B256;
 use serde::Deserialize;
 use serde_json::json;
 
-/// Longest answer that is read (64 KiB).
+/// Size limit of an answer (64 KiB).
 const MAX_BYTES: u64 = 64 << 10;
 
 /// The answer to `GET /health`, whatever its status (`docs/operations.md`).
@@ -19,37 +19,36 @@ pub struct NodeHealth {
     /// Hash of its head.
     #[serde(default)]
     pub hash: Option<B256>,
-    /// The part of proofs that it keeps, if its backend spreads them.
+    /// The part of proofs that it keeps, if its backend distributes them.
     #[serde(default)]
     pub shard: Option<String>,
     /// Its name and version.
     #[serde(default)]
     pub node: Option<String>,
-    /// Parts of it that do not work.
+    /// Failed parts of the node.
     #[serde(default)]
     pub failing: Vec<String>,
 }
 
 impl NodeHealth {
-    /// Whether it is in sync and works.
+    /// Whether it is in sync and no part has failed.
     pub const fn is_well(&self) -> bool {
         !self.syncing && self.failing.is_empty()
     }
 }
 
 impl RpcClient {
-    /// What the node says of itself (`GET /health` below the endpoint's path).
+    /// The health of the node (`GET /health` below the endpoint's path).
     ///
     /// # Errors
-    /// What kept it from answering. [`RpcErrorKind::Result`] if the answer is not that of a node of
-    /// ours.
+    /// Why it did not answer. [`RpcErrorKind::Result`] if it is not a retrie node.
     pub fn health(&self) -> Result<NodeHealth, RpcError> {
-        let call = Call::new("GET /health", json!([]), None);
+        let call = RpcCall::new("GET /health", json!([]), None);
         let url = self.url.split(['?', '#']).next().unwrap_or_default();
         let url = format!("{}/health", url.trim_end_matches('/'));
         let body = || {
             let answer = self.http.get(&url, &[])?;
-            // A node that is behind says so with 503.
+            // A node that is behind answers with 503.
             let answer = if answer.status() == 503 { answer } else { success(answer)? };
             self.http.read(answer, MAX_BYTES)
         };
@@ -60,8 +59,8 @@ impl RpcClient {
     /// The part of proofs that the node keeps (`state_proofShard`).
     ///
     /// # Errors
-    /// What kept the node from answering.
+    /// Why the node did not answer.
     pub fn proof_shard(&self) -> Result<String, RpcError> {
-        self.one(&Call::new("state_proofShard", json!([]), None).at_most(MAX_BYTES))
+        self.one(&RpcCall::new("state_proofShard", json!([]), None).at_most(MAX_BYTES))
     }
 }

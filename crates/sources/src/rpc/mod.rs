@@ -4,23 +4,23 @@
 //!  block(n), accounts, slots, proofs --> calls --> batches --> POST --> typed results
 //! ```
 //!
-//! Only methods of the execution API specification are used, all of them `eth_*`, with one exception:
-//! if a block's JSON cannot be turned into the block (its hash tells), `debug_getRawBlock` is asked.
-//! An answer that holds one block is read up to 96 MiB and refused beyond, any other up to 1 GiB.
+//! Only `eth_*` methods of the execution API specification are used, with one exception: if a block
+//! cannot be rebuilt from its JSON (its hash differs), `debug_getRawBlock` is called. An answer
+//! with one block is limited to 96 MiB, any other answer to 1 GiB.
 //!
-//! **What a node says is not trusted**: a [block](RpcClient::block) is whole only if everything in it
-//! hashes to its header; state is for the caller to check, by execution or by
+//! **The node is not trusted**: a [block](RpcClient::block) is returned only if everything in it
+//! hashes to its header; the caller has to check state, by execution or by
 //! [proof](RpcClient::proofs).
 //!
-//! Requests are repeated after failures that may pass (connection, timeout, 429 with its
-//! `Retry-After`, 5xx). A node that refuses a batch gets smaller ones, at last single calls.
+//! Requests are repeated after transient failures (connection, timeout, 429 with its `Retry-After`,
+//! 5xx). If a node refuses a batch, smaller batches and finally single calls are sent.
 
 mod block;
 mod error;
 mod fetcher;
 mod health;
 mod proof;
-mod sync;
+mod state_sync;
 mod wire;
 
 use std::{
@@ -38,27 +38,27 @@ use serde_json::{Value, json};
 
 pub use error::{RpcError, RpcErrorKind};
 pub use health::NodeHealth;
-pub use sync::SyncStatus;
+pub use state_sync::StateSyncOffer;
 
-use crate::http::{Http, HttpOptions};
-use wire::Call;
+use crate::http::{BlockingClient, HttpOptions};
+use wire::RpcCall;
 
-/// How many calls a batch has at most, unless the node wants fewer.
+/// Calls in a batch, at most.
 const BATCH: usize = 100;
 
 /// A node's JSON-RPC endpoint.
 #[derive(Debug)]
 pub struct RpcClient {
-    http: Http,
+    http: BlockingClient,
     url: String,
-    /// The address without what may be secret.
+    /// The address without secrets.
     endpoint: String,
     /// Calls in a batch; 1 means no batches.
     batch: AtomicUsize,
     next_id: AtomicU64,
 }
 
-/// An account as a node gives it.
+/// An account of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteAccount {
     /// Nonce.
@@ -69,12 +69,12 @@ pub struct RemoteAccount {
     pub code: Bytes,
 }
 
-/// What a transaction touches, according to `eth_createAccessList`.
+/// The keys that a transaction touches, according to `eth_createAccessList`.
 pub type TouchedKeys = Vec<(Address, Vec<B256>)>;
 
 impl RpcClient {
     /// A client of the endpoint at `url`. Connects with the first request.
-    pub fn new(url: &str, http: Http) -> Self {
+    pub fn new(url: &str, http: BlockingClient) -> Self {
         Self {
             http,
             url: url.to_owned(),
@@ -84,11 +84,11 @@ impl RpcClient {
         }
     }
 
-    /// A client of the same endpoint that waits no longer than `timeout` for it, and asks once.
-    pub fn hasty(&self, timeout: Duration) -> Self {
+    /// A client of the same endpoint with another time-out and without retries.
+    pub fn single_try(&self, timeout: Duration) -> Self {
         Self::new(
             &self.url,
-            self.http.with(HttpOptions { timeout, retries: 0, ..HttpOptions::default() }),
+            self.http.with_options(HttpOptions { timeout, retries: 0, ..HttpOptions::default() }),
         )
     }
 
@@ -100,9 +100,9 @@ impl RpcClient {
     /// Fails unless the node is on this chain (`eth_chainId`).
     ///
     /// # Errors
-    /// [`RpcErrorKind::WrongChain`], or what kept the node from answering.
+    /// [`RpcErrorKind::WrongChain`], or why the node did not answer.
     pub fn check_chain(&self, spec: &ChainSpec) -> Result<(), RpcError> {
-        let call = Call::new("eth_chainId", json!([]), None);
+        let call = RpcCall::new("eth_chainId", json!([]), None);
         let got: U64 = self.one(&call)?;
         if got.to::<u64>() == spec.chain_id() {
             return Ok(());
@@ -112,16 +112,16 @@ impl RpcClient {
         Err(self.error(&call, RpcErrorKind::WrongChain { chain, expected, got }))
     }
 
-    /// The block of this number on the node's canonical chain, complete; its hash is checked against
-    /// what the node says, its body against its header.
+    /// The block with this number on the node's canonical chain. Its hash is checked against the
+    /// node's answer, its body against its header.
     ///
     /// # Errors
-    /// [`RpcErrorKind::NoBlock`], [`RpcErrorKind::Block`], or what kept the node from answering.
+    /// [`RpcErrorKind::NoBlock`], [`RpcErrorKind::Block`], or why the node did not answer.
     pub fn block(&self, number: u64) -> Result<Block, RpcError> {
         block::fetch(self, number)
     }
 
-    /// The header of this number on the node's canonical chain, and its hash, which is checked.
+    /// The header with this number on the node's canonical chain, and its hash, which is checked.
     ///
     /// # Errors
     /// As [`block`](Self::block).
@@ -129,7 +129,7 @@ impl RpcClient {
         block::fetch_header(self, number)
     }
 
-    /// A block of this hash, complete and checked, canonical or not.
+    /// The block with this hash, complete and checked, canonical or not.
     ///
     /// # Errors
     /// As [`block`](Self::block).
@@ -137,7 +137,7 @@ impl RpcClient {
         block::fetch_by_hash(self, hash)
     }
 
-    /// The header of the block of this hash, which is checked.
+    /// The header of the block with this hash, which is checked.
     ///
     /// # Errors
     /// As [`block`](Self::block).
@@ -153,11 +153,11 @@ impl RpcClient {
         block::fetch_tag(self, tag)
     }
 
-    /// The part of a proof that a node of the same backend has (`state_getProofPart`): of the account
-    /// and its slots, after the block of this hash. It is for the caller to check.
+    /// The part of a proof that a retrie node of the same backend keeps (`state_getProofPart`), for
+    /// the account and its slots, after the block with this hash. The caller has to check it.
     ///
     /// # Errors
-    /// What kept the node from answering.
+    /// Why the node did not answer.
     pub fn proof_part(
         &self,
         address: Address,
@@ -165,20 +165,20 @@ impl RpcClient {
         block: B256,
     ) -> Result<Bytes, RpcError> {
         let params = json!([address, slots, { "blockHash": block }]);
-        self.one(&Call::new("state_getProofPart", params, None))
+        self.one(&RpcCall::new("state_getProofPart", params, None))
     }
 
     /// Accounts after block `at`; those that do not exist are empty (`eth_getBalance`,
     /// `eth_getTransactionCount`, `eth_getCode`).
     ///
     /// # Errors
-    /// [`RpcErrorKind::Pruned`] if the node has dropped that state, or what kept it from answering.
+    /// [`RpcErrorKind::Pruned`] if the node has dropped this state, or why it did not answer.
     pub fn accounts(&self, addresses: &[Address], at: u64) -> Result<Vec<RemoteAccount>, RpcError> {
         let calls: Vec<_> = addresses
             .iter()
             .flat_map(|address| {
                 ["eth_getBalance", "eth_getTransactionCount", "eth_getCode"]
-                    .map(|method| Call::new(method, json!([address, quantity(at)]), Some(at)))
+                    .map(|method| RpcCall::new(method, json!([address, quantity(at)]), Some(at)))
             })
             .collect();
         let mut results = calls.iter().zip(self.all(&calls)?);
@@ -201,15 +201,15 @@ impl RpcClient {
     /// As [`accounts`](Self::accounts).
     pub fn slots(&self, keys: &[(Address, B256)], at: u64) -> Result<Vec<U256>, RpcError> {
         let slot = |(address, slot): &(Address, B256)| {
-            Call::new("eth_getStorageAt", json!([address, slot, quantity(at)]), Some(at))
+            RpcCall::new("eth_getStorageAt", json!([address, slot, quantity(at)]), Some(at))
         };
         let calls: Vec<_> = keys.iter().map(slot).collect();
         let values = self.all(&calls)?;
         calls.iter().zip(values).map(|(call, value)| self.parse(call, value)).collect()
     }
 
-    /// The nodes that prove accounts and slots after block `at` under its state root
-    /// (`eth_getProof`), all in one heap.
+    /// The trie nodes that prove accounts and slots after block `at` under its state root
+    /// (`eth_getProof`), in one list.
     ///
     /// # Errors
     /// As [`accounts`](Self::accounts). Many nodes offer this method for recent blocks only, or not
@@ -217,7 +217,7 @@ impl RpcClient {
     pub fn proofs(&self, keys: &[(Address, Vec<B256>)], at: u64) -> Result<Vec<Bytes>, RpcError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Proof {
+        struct EthProof {
             account_proof: Vec<Bytes>,
             #[serde(default)]
             storage_proof: Vec<SlotProof>,
@@ -227,12 +227,12 @@ impl RpcClient {
             proof: Vec<Bytes>,
         }
         let proof = |(address, slots): &(Address, Vec<B256>)| {
-            Call::new("eth_getProof", json!([address, slots, quantity(at)]), Some(at))
+            RpcCall::new("eth_getProof", json!([address, slots, quantity(at)]), Some(at))
         };
         let calls: Vec<_> = keys.iter().map(proof).collect();
         let mut nodes = Vec::new();
         for (call, value) in calls.iter().zip(self.all(&calls)?) {
-            let proof: Proof = self.parse(call, value)?;
+            let proof: EthProof = self.parse(call, value)?;
             nodes.extend(proof.account_proof);
             nodes.extend(proof.storage_proof.into_iter().flat_map(|slot| slot.proof));
         }
@@ -241,11 +241,11 @@ impl RpcClient {
         Ok(nodes)
     }
 
-    /// What each transaction would touch, run alone on the state after block `at`
-    /// (`eth_createAccessList`): a hint, and empty where the node gives none.
+    /// The keys that each transaction would touch, executed alone on the state after block `at`
+    /// (`eth_createAccessList`). A hint: empty if the node gives none.
     ///
     /// # Errors
-    /// What kept the node from answering at all.
+    /// Why the node did not answer at all.
     pub fn touched<'t>(
         &self,
         transactions: impl IntoIterator<Item = (Address, &'t Transaction)>,
@@ -255,12 +255,12 @@ impl RpcClient {
 
         #[derive(Default, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
-        struct Created {
-            access_list: Vec<Item>,
+        struct CreatedAccessList {
+            access_list: Vec<TouchedItem>,
         }
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Item {
+        struct TouchedItem {
             address: Address,
             #[serde(default)]
             storage_keys: Vec<B256>,
@@ -275,12 +275,13 @@ impl RpcClient {
             if let TxKind::Call(to) = tx.kind() {
                 request["to"] = json!(to);
             }
-            Call::new("eth_createAccessList", json!([request, quantity(at)]), Some(at))
+            RpcCall::new("eth_createAccessList", json!([request, quantity(at)]), Some(at))
         };
         let calls: Vec<_> = transactions.into_iter().map(call).collect();
         let results = self.each(&calls)?;
         let hint = |value: Value| {
-            let Created { access_list } = serde_json::from_value(value).unwrap_or_default();
+            let CreatedAccessList { access_list } =
+                serde_json::from_value(value).unwrap_or_default();
             access_list.into_iter().map(|item| (item.address, item.storage_keys)).collect()
         };
         Ok(results.into_iter().map(|result| result.map(hint).unwrap_or_default()).collect())

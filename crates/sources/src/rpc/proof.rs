@@ -1,6 +1,6 @@
-//! Proofs of any backend from a node of ours.
+//! Proofs of any backend, from a retrie node.
 
-use super::{RpcClient, RpcError, quantity, wire::Call};
+use super::{RpcClient, RpcError, quantity, wire::RpcCall};
 use alloy_primitives::{Address, B256};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -8,11 +8,11 @@ use std::ops::RangeInclusive;
 
 impl RpcClient {
     /// The answer to `state_getProof` (`docs/formats/proofs.md`): an account and some of its slots
-    /// after block `at`, with their proof, none of it checked. `T` is how the caller reads it.
+    /// after block `at`, with their proof. Nothing is checked. `T` is the type of the answer.
     ///
     /// # Errors
-    /// [`RpcErrorKind::Pruned`](super::RpcErrorKind::Pruned) if the node has dropped that state, or
-    /// what kept it from answering. Only nodes of this program know the method.
+    /// [`RpcErrorKind::Pruned`](super::RpcErrorKind::Pruned) if the node has dropped this state, or
+    /// why the node did not answer. Only retrie nodes have the method.
     pub fn state_proof<T: DeserializeOwned>(
         &self,
         address: &Address,
@@ -20,14 +20,14 @@ impl RpcClient {
         at: u64,
     ) -> Result<T, RpcError> {
         let params = json!([address, slots, quantity(at)]);
-        self.one(&Call::new("state_getProof", params, Some(at)))
+        self.one(&RpcCall::new("state_getProof", params, Some(at)))
     }
 
-    /// What an account, or a slot of it, was over a range of blocks, with the proof
-    /// (`state_getProvenance`), as `T` reads it.
+    /// The values of an account, or of one of its slots, over a range of blocks, with the proof
+    /// (`state_getProvenance`). `T` is the type of the answer.
     ///
     /// # Errors
-    /// What kept the node from answering. Only nodes of this program know the method.
+    /// Why the node did not answer. Only retrie nodes have the method.
     pub fn provenance<T: DeserializeOwned>(
         &self,
         address: &Address,
@@ -35,6 +35,6 @@ impl RpcClient {
         blocks: &RangeInclusive<u64>,
     ) -> Result<T, RpcError> {
         let (from, to) = (quantity(*blocks.start()), quantity(*blocks.end()));
-        self.one(&Call::new("state_getProvenance", json!([address, slot, from, to]), None))
+        self.one(&RpcCall::new("state_getProvenance", json!([address, slot, from, to]), None))
     }
 }

@@ -1,4 +1,4 @@
-//! The headers that say which block a dump is of.
+//! The headers of the block of a state dump and of its ancestors.
 
 use std::path::Path;
 
@@ -8,18 +8,18 @@ use retrie_chainspec::primitives::{Block, Header};
 
 use crate::{
     check::decode_strictly,
-    error::{Place, SourceError, SourceErrorKind},
-    input::Input,
+    error::{SourceError, SourceErrorKind, SourcePlace},
+    input::SourceInput,
 };
 
 /// Largest file of headers accepted, in bytes after decompression: 256 full blocks fit.
 const MAX_BYTES: u64 = 2 << 30;
 
-/// A header, or a whole block if the file has it.
+/// A header, or a whole block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)]
 pub enum HeaderItem {
-    /// A header alone.
+    /// A header without its body.
     Header(Header),
     /// A block.
     Block(Block),
@@ -30,25 +30,25 @@ pub enum HeaderItem {
 /// one item.
 ///
 /// # Errors
-/// Names the item that is neither.
+/// Names the item that is neither a header nor a block.
 pub fn read_headers(path: impl AsRef<Path>) -> Result<Vec<HeaderItem>, SourceError> {
     let path = path.as_ref();
-    let bytes = Input::open(&path.into())?.read_whole(MAX_BYTES, "the file of headers")?;
+    let bytes = SourceInput::open(&path.into())?.read_whole(MAX_BYTES, "the file of headers")?;
     let fail = |place, kind| SourceError::new(path, place, kind);
     // No hex digit, `0x` or blank starts a list.
     let bytes = match bytes.first() {
-        None => return Err(fail(Place::File, SourceErrorKind::NoBlocks)),
+        None => return Err(fail(SourcePlace::File, SourceErrorKind::NoBlocks)),
         Some(first) if *first >= EMPTY_LIST_CODE => bytes,
         Some(_) => from_hex(&bytes).ok_or_else(|| {
             let what = "neither RLP of headers or blocks, nor hex of it";
-            fail(Place::File, SourceErrorKind::Format(what))
+            fail(SourcePlace::File, SourceErrorKind::Format(what))
         })?,
     };
     let (mut rest, mut items, mut scratch) = (&bytes[..], Vec::new(), Vec::new());
     while !rest.is_empty() {
         let offset = (bytes.len() - rest.len()) as u64;
         let item = next_item(&mut rest, &mut scratch);
-        let place = Place::Item { offset, index: items.len() as u64 };
+        let place = SourcePlace::Item { offset, index: items.len() as u64 };
         items.push(item.map_err(|kind| fail(place, kind))?);
     }
     Ok(items)

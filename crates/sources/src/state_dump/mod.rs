@@ -1,5 +1,5 @@
-//! State dumps: the whole state after one block as JSON lines, as `geth dump --iterative` writes it
-//! and `reth init-state` reads it.
+//! State dumps: the whole state after one block as JSON lines, as `geth dump --iterative` writes
+//! them and `reth init-state` reads them.
 //!
 //! ```text
 //! {"root":"0xd7f8974f.."}
@@ -9,12 +9,12 @@
 //!
 //! The first line has the state root of the block's header. Each line after it is an account, in
 //! any order. Balance and nonce are numbers, decimal strings or `0x` hex; slots and values are hex
-//! of at most 32 bytes, the values with or without `0x`; a slot of zero counts as absent. Members
-//! that are not known are ignored.
+//! of at most 32 bytes, the values with or without `0x`; a slot of zero counts as absent. Unknown
+//! members are ignored.
 //!
-//! Two members that geth adds are checked: `codeHash` against the code, and `root`, that of the
-//! account's storage trie, against the slots. geth writes what it has: without the preimage of a
-//! hashed address a line has no `address`, and without that of a slot its key is lost. Both are
+//! Two members that geth adds are checked: `codeHash` against the code, and `root`, the root of the
+//! account's storage trie, against the slots. If geth lacks the preimage of a hashed address, the
+//! line has no `address`; if it lacks the preimage of a slot key, the slot is missing. Both are
 //! refused.
 
 mod headers;

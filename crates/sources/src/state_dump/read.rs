@@ -1,4 +1,4 @@
-//! Reading dumps, one account at a time.
+//! Reads state dumps, one account at a time.
 
 use std::{fmt, path::Path};
 
@@ -11,8 +11,8 @@ use serde::{
 
 use crate::{
     check::same_hash,
-    error::{Place, SourceError, SourceErrorKind},
-    input::Input,
+    error::{SourceError, SourceErrorKind, SourcePlace},
+    input::SourceInput,
 };
 
 /// Longest line accepted, in bytes: an account of more than 50 million slots.
@@ -21,23 +21,23 @@ const MAX_LINE_BYTES: u64 = 8 << 30;
 /// An account of a dump.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DumpedAccount {
-    /// Where it is.
+    /// Its address.
     pub address: Address,
     /// Its nonce.
     pub nonce: u64,
     /// Its balance in wei.
     pub balance: U256,
-    /// Its code, empty without.
+    /// Its code, empty if it has none.
     pub code: Bytes,
-    /// Its slots that are not zero, in the order of the file.
+    /// Its non-zero slots, in the order of the file.
     pub storage: Vec<(B256, U256)>,
 }
 
-/// Reader of a [state dump](super), plain or gzipped. Yields accounts in the order of the file;
-/// after an error, which names the line, it ends.
+/// Reader of a [state dump](super), plain or gzipped. Yields accounts in the order of the file. It
+/// ends after an error, which names the line.
 #[derive(Debug)]
 pub struct StateDump {
-    input: Input,
+    input: SourceInput,
     root: B256,
     /// Lines read so far.
     line: u64,
@@ -51,13 +51,13 @@ impl StateDump {
     /// # Errors
     /// If the file cannot be read, or does not begin with a state root.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SourceError> {
-        let input = Input::open(&path.into())?;
+        let input = SourceInput::open(&path.into())?;
         let mut dump = Self { input, root: B256::ZERO, line: 0, text: Vec::new(), ended: false };
         let first = dump.next_line().and_then(|line| match line {
-            Some(Line { root: Some(root), accounts: None, address: None, key: None, .. }) => {
+            Some(DumpLine { root: Some(root), accounts: None, address: None, key: None, .. }) => {
                 Ok(root)
             }
-            Some(Line { accounts: Some(_), .. }) => Err(SourceErrorKind::Format(
+            Some(DumpLine { accounts: Some(_), .. }) => Err(SourceErrorKind::Format(
                 "this is a dump in one piece: dump line by line, geth dump --iterative",
             )),
             _ => Err(SourceErrorKind::Format(
@@ -68,17 +68,17 @@ impl StateDump {
         Ok(dump)
     }
 
-    /// The state root that the dump says it has.
+    /// The state root in the first line.
     pub const fn root(&self) -> B256 {
         self.root
     }
 
     fn failed(&self, kind: SourceErrorKind) -> SourceError {
-        SourceError::new(self.input.path(), Place::Line(self.line), kind)
+        SourceError::new(self.input.path(), SourcePlace::Line(self.line), kind)
     }
 
-    /// The next line that is not blank.
-    fn next_line(&mut self) -> Result<Option<Line>, SourceErrorKind> {
+    /// The next non-blank line.
+    fn next_line(&mut self) -> Result<Option<DumpLine>, SourceErrorKind> {
         loop {
             self.text.clear();
             self.line += 1;
@@ -93,7 +93,7 @@ impl StateDump {
     }
 
     fn next_account(&mut self) -> Result<Option<DumpedAccount>, SourceErrorKind> {
-        self.next_line()?.map(Line::account).transpose()
+        self.next_line()?.map(DumpLine::account).transpose()
     }
 }
 
@@ -112,23 +112,23 @@ impl Iterator for StateDump {
 
 impl std::iter::FusedIterator for StateDump {}
 
-/// A line, of the state or of an account.
+/// A line: the first one, or an account.
 #[derive(Deserialize)]
-struct Line {
+struct DumpLine {
     root: Option<B256>,
     accounts: Option<IgnoredAny>,
     address: Option<Address>,
     /// keccak-256 of the address.
     key: Option<String>,
-    balance: Option<Quantity>,
-    nonce: Option<Quantity>,
+    balance: Option<DumpQuantity>,
+    nonce: Option<DumpQuantity>,
     #[serde(rename = "codeHash")]
     code_hash: Option<B256>,
     code: Option<Bytes>,
-    storage: Option<Storage>,
+    storage: Option<DumpStorage>,
 }
 
-impl Line {
+impl DumpLine {
     fn account(self) -> Result<DumpedAccount, SourceErrorKind> {
         let Some(address) = self.address else {
             return Err(match self.key {
@@ -159,89 +159,89 @@ impl Line {
     }
 }
 
-/// A number: as such, as a decimal string, or in `0x` hex.
-struct Quantity(U256);
+/// A JSON number, a decimal string, or `0x` hex.
+struct DumpQuantity(U256);
 
-impl<'de> Deserialize<'de> for Quantity {
+impl<'de> Deserialize<'de> for DumpQuantity {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Number;
+        struct QuantityVisitor;
 
-        impl Visitor<'_> for Number {
-            type Value = Quantity;
+        impl Visitor<'_> for QuantityVisitor {
+            type Value = DumpQuantity;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a number of at most 256 bits, beyond 64 bits as a string")
             }
 
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Quantity, E> {
-                Ok(Quantity(U256::from(number)))
+            fn visit_u64<E: Error>(self, number: u64) -> Result<DumpQuantity, E> {
+                Ok(DumpQuantity(U256::from(number)))
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Quantity, E> {
+            fn visit_str<E: Error>(self, text: &str) -> Result<DumpQuantity, E> {
                 let (digits, radix) =
                     text.strip_prefix("0x").map_or((text, 10), |digits| (digits, 16));
                 number(digits, radix)
-                    .map(Quantity)
+                    .map(DumpQuantity)
                     .ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(text), &self))
             }
         }
 
-        deserializer.deserialize_any(Number)
+        deserializer.deserialize_any(QuantityVisitor)
     }
 }
 
-/// Slots that are not zero.
+/// Non-zero slots.
 #[derive(Default)]
-struct Storage(Vec<(B256, U256)>);
+struct DumpStorage(Vec<(B256, U256)>);
 
-impl<'de> Deserialize<'de> for Storage {
+impl<'de> Deserialize<'de> for DumpStorage {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Slots;
+        struct StorageVisitor;
 
-        impl<'de> Visitor<'de> for Slots {
-            type Value = Storage;
+        impl<'de> Visitor<'de> for StorageVisitor {
+            type Value = DumpStorage;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of slots and values in hex")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Storage, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<DumpStorage, A::Error> {
                 let mut slots = Vec::new();
-                while let Some((Word(slot), Word(value))) = map.next_entry()? {
+                while let Some((HexWord(slot), HexWord(value))) = map.next_entry()? {
                     if !value.is_zero() {
                         slots.push((slot.into(), value));
                     }
                 }
-                Ok(Storage(slots))
+                Ok(DumpStorage(slots))
             }
         }
 
-        deserializer.deserialize_map(Slots)
+        deserializer.deserialize_map(StorageVisitor)
     }
 }
 
 /// At most 32 bytes in hex, with or without `0x`.
-struct Word(U256);
+struct HexWord(U256);
 
-impl<'de> Deserialize<'de> for Word {
+impl<'de> Deserialize<'de> for HexWord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Hex;
+        struct WordVisitor;
 
-        impl Visitor<'_> for Hex {
-            type Value = Word;
+        impl Visitor<'_> for WordVisitor {
+            type Value = HexWord;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("at most 32 bytes in hex")
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Word, E> {
+            fn visit_str<E: Error>(self, text: &str) -> Result<HexWord, E> {
                 number(text.strip_prefix("0x").unwrap_or(text), 16)
-                    .map(Word)
+                    .map(HexWord)
                     .ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(text), &self))
             }
         }
 
-        deserializer.deserialize_str(Hex)
+        deserializer.deserialize_str(WordVisitor)
     }
 }
 

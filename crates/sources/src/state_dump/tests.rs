@@ -7,9 +7,9 @@ use retrie_chainspec::primitives::{Block, Header};
 use super::*;
 use crate::SourceError;
 
-struct Folder(tempfile::TempDir);
+struct DumpFolder(tempfile::TempDir);
 
-impl Folder {
+impl DumpFolder {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -35,7 +35,7 @@ fn slot(n: u64) -> B256 {
 
 #[test]
 fn what_is_written_is_read_back_plain_and_gzipped() {
-    let folder = Folder::new();
+    let folder = DumpFolder::new();
     let code = Bytes::from_static(&[0x60, 0x01]);
     for name in ["dump.jsonl", "dump.jsonl.gz"] {
         let path = folder.0.path().join(name);
@@ -72,7 +72,7 @@ fn what_is_written_is_read_back_plain_and_gzipped() {
 /// A line as geth 1.17 writes it, and one as reth documents it.
 #[test]
 fn lines_of_geth_and_reth_are_understood() {
-    let folder = Folder::new();
+    let folder = DumpFolder::new();
     let geth = r#"{"balance":"1000000000000000000000","nonce":1,"root":"0x821e2556a290c86405f8160a2d662042a431ba456b9db265c79bb837c04be5f0","codeHash":"0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470","storage":{"0x0000000000000000000000000000000000000000000000000000000000000000":"01"},"address":"0x00000000000000000000000000000000000000aa","key":"0x01"}"#;
     let reth = r#"{"balance":"0x10","nonce":"0x2","code":"0x00","storage":{"0x0000000000000000000000000000000000000000000000000000000000000009":"0x0000000000000000000000000000000000000000000000000000000000000a0b","0x8":"0x0"},"address":"0x00000000000000000000000000000000000000bb"}"#;
     let expected = alloy_trie::root::storage_root_unhashed([(B256::ZERO, U256::from(1))]);
@@ -94,7 +94,7 @@ fn lines_of_geth_and_reth_are_understood() {
 
 #[test]
 fn every_wrong_line_is_named_with_the_reason() {
-    let folder = Folder::new();
+    let folder = DumpFolder::new();
     let account = |more: &str| format!("{ROOT}\n{{\"address\":\"{ADDRESS}\"{more}}}");
     let root_of_one = r#","balance":"1","root":"0x821e2556a290c86405f8160a2d662042a431ba456b9db265c79bb837c04be5f0""#;
     let code_hash = format!(r#","balance":"1","codeHash":"{}""#, B256::repeat_byte(1));
@@ -131,7 +131,7 @@ fn every_wrong_line_is_named_with_the_reason() {
 
 #[test]
 fn headers_are_read_from_binary_hex_and_blocks() {
-    let folder = Folder::new();
+    let folder = DumpFolder::new();
     let header = |number| Header { number, ..Header::default() };
     let block = Block { header: header(7), ..Block::default() };
     let mut bytes = Vec::new();

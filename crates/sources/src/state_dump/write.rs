@@ -1,4 +1,4 @@
-//! Writing dumps, in the form that reth reads too.
+//! Writes state dumps, in a form that reth reads, too.
 
 use std::{
     io::{self, Write},
@@ -7,37 +7,37 @@ use std::{
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 
-use crate::{error::SourceError, export::Sink};
+use crate::{error::SourceError, export::FileSink};
 
-/// Writes a [state dump](super) to a file that appears under its name only when it is complete; a
-/// name ending in `.gz` selects gzip. Accounts should come in the order of their addresses, slots in
-/// their own: the same state then gives the same bytes.
+/// Writes a [state dump](super) to a file that appears under its name only when it is complete. A
+/// name ending in `.gz` selects gzip. Accounts should come in the order of their addresses, slots
+/// in the order of their keys: then equal states give equal bytes.
 #[derive(Debug)]
 pub struct StateDumpWriter {
     target: PathBuf,
-    sink: Sink,
+    sink: FileSink,
     line: Vec<u8>,
-    /// Whether the line of an account has been begun, and its storage.
+    /// `Some` within an account; true if its storage was begun.
     begun: Option<bool>,
 }
 
 impl StateDumpWriter {
-    /// Starts the dump of the state under `root`, which is that of the block's header.
+    /// Starts the dump of the state with this root, which is in the block's header.
     ///
     /// # Errors
     /// If no file can be created in the folder.
     pub fn create(target: impl AsRef<Path>, root: B256) -> Result<Self, SourceError> {
         let target = target.as_ref().to_owned();
-        let sink = Sink::create(&target)?;
+        let sink = FileSink::create(&target)?;
         let mut writer = Self { target, sink, line: Vec::new(), begun: None };
         writer.write(|line| writeln!(line, "{{\"root\":\"{root}\"}}"))?;
         Ok(writer)
     }
 
-    /// Begins an account; the slots that follow are its own.
+    /// Begins an account. The following slots belong to it.
     ///
     /// # Errors
-    /// If the file cannot be written; the writer is then of no further use.
+    /// If the file cannot be written. The writer cannot be used any more.
     pub fn account(
         &mut self,
         address: &Address,
@@ -56,7 +56,7 @@ impl StateDumpWriter {
         })
     }
 
-    /// Adds a slot to the account begun last.
+    /// Adds a slot to the last account.
     ///
     /// # Errors
     /// As [`account`](Self::account).
@@ -88,7 +88,7 @@ impl StateDumpWriter {
     /// Makes the file durable and gives it its name.
     ///
     /// # Errors
-    /// When writing, syncing or renaming fails; the target is then as it was before.
+    /// If writing, syncing or renaming fails. The target is then unchanged.
     pub fn finish(mut self) -> Result<(), SourceError> {
         self.end_account()?;
         self.sink.finish(&self.target)

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use crate::common::{Era1File, Rng, chain, encode_all, gunzip, gzip, mainnet_data};
+use crate::common::{Era1File, Xorshift64, chain, encode_all, gunzip, gzip, mainnet_data};
 use alloy_primitives::U256;
 use retrie_chainspec::primitives::Block;
 use retrie_sources::{
@@ -18,7 +18,7 @@ fn read(dir: &Path, bytes: &[u8]) -> Result<Vec<Block>, SourceError> {
     RlpReader::open(path)?.map(|item| item.map(|b| b.block)).collect()
 }
 
-/// Some real blocks where the data is there, else synthetic ones.
+/// Some real blocks if the data is available, otherwise synthetic ones.
 fn blocks() -> Vec<Block> {
     match mainnet_data() {
         Some(data) => RlpReader::open(data.join("chain/mainnet-16384-20999.rlp.gz"))
@@ -56,7 +56,7 @@ fn plain_rlp_cut_anywhere_is_truncated_or_shorter_by_whole_blocks() {
 fn mutated_plain_rlp_is_an_error_or_decodes_to_exactly_its_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let bytes = encode_all(&blocks());
-    let mut rng = Rng(0x1234_5678_9abc_def1);
+    let mut rng = Xorshift64(0x1234_5678_9abc_def1);
     let mut errors = 0;
     for _ in 0..MUTATIONS {
         let mutated = rng.mutate(&bytes);
@@ -83,10 +83,10 @@ fn gzipped_rlp_cut_or_mutated_anywhere_is_noticed() {
             matches!(*error.kind, Kind::Truncated { .. } | Kind::NoBlocks | Kind::NotABlock { .. });
         assert!(typed, "{cut}: {error}");
     }
-    let mut rng = Rng(77);
+    let mut rng = Xorshift64(77);
     for i in 0..MUTATIONS {
         let mutated = rng.mutate(&bytes);
-        // Only fields of the gzip header that carry no content (time, system, hints) may pass.
+        // Only changes of gzip header fields without content (time, system, hints) may pass.
         match read(dir.path(), &mutated) {
             Ok(read) => assert!(read == blocks, "mutation {i} changed a block unnoticed"),
             Err(error) => assert!(!matches!(*error.kind, Kind::Io { .. }), "{error}"),
@@ -123,12 +123,12 @@ fn era1_cut_or_mutated_anywhere_is_noticed() {
         let error = read().unwrap_err();
         assert!(!matches!(*error.kind, Kind::Io { .. }), "{cut}: {error}");
     }
-    let mut rng = Rng(4242);
+    let mut rng = Xorshift64(4242);
     for i in 0..MUTATIONS {
         let mutated = rng.mutate(&bytes);
         fs::write(&path, &mutated).unwrap();
         match read() {
-            // Snappy can say the same thing in two ways (a copy within a run of zeros).
+            // Snappy can encode the same bytes in two ways (a copy within a sequence of zeros).
             Ok(read) => assert!(read == original, "mutation {i} changed a block unnoticed"),
             Err(error) => assert!(!matches!(*error.kind, Kind::Io { .. }), "{error}"),
         }
@@ -148,7 +148,7 @@ fn mutated_bundles_give_typed_errors() {
     ] {
         let json = gunzip(&fs::read(data.join(name)).unwrap());
         Bundle::parse(name, &json).unwrap();
-        let mut rng = Rng(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
+        let mut rng = Xorshift64(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
         let mut errors = 0;
         for _ in 0..MUTATIONS / 4 {
             if let Err(error) = Bundle::parse(name, &rng.mutate(&json)) {
@@ -157,7 +157,7 @@ fn mutated_bundles_give_typed_errors() {
                 assert!(!matches!(*error.kind, Kind::Io { .. }), "{error}");
             }
         }
-        // Trie nodes and plain state are not covered by a hash inside the bundle; the rest is.
+        // No hash inside the bundle covers trie nodes and plain state; everything else is covered.
         assert!(errors > MUTATIONS / 16, "{name}: only {errors} mutations were noticed");
         for cut in (0..json.len()).step_by(json.len() / 40) {
             assert!(Bundle::parse(name, &json[..cut]).is_err());
@@ -167,7 +167,7 @@ fn mutated_bundles_give_typed_errors() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("1.json.gz");
     let packed = fs::read(data.join("witness/1.json.gz")).unwrap();
-    let mut rng = Rng(99);
+    let mut rng = Xorshift64(99);
     for _ in 0..MUTATIONS / 4 {
         fs::write(&path, rng.mutate(&packed)).unwrap();
         if let Ok(bundle) = Bundle::load(&path) {

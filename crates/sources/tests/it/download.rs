@@ -1,5 +1,5 @@
-//! Downloads from a server that behaves, and from servers that do not: whatever is under a final
-//! name is whole and checked.
+//! Downloads from servers that work, and from servers that do not: a file under its final name is
+//! always complete and checked.
 
 use crate::common;
 
@@ -17,17 +17,18 @@ use alloy_primitives::{B256, U256, hex};
 use common::{Era1File, chain, mainnet_data};
 use retrie_chainspec::parse_chain;
 use retrie_sources::{
-    DownloadError, Downloaded, Era1Mirror, Http, HttpOptions, Transfer,
+    BlockingClient, DownloadError, DownloadProgress, DownloadedFile, Era1Mirror, HttpOptions,
     era1::accumulator_root,
-    testkit::{HttpServer, Reply, Request},
+    testkit::{HttpServer, RecordedRequest, ScriptedReply},
 };
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-/// Far beyond the merge, so that nobody mistakes it for a real one. Its first block is 81,920,000.
+/// Far beyond the merge, so that it cannot be mistaken for a real epoch. Its first block is
+/// 81,920,000.
 pub(crate) const EPOCH: u64 = 10_000;
 
-/// A short file: sound as the last one of a mirror.
+/// A short file, which is valid only as the last one of a mirror.
 pub(crate) fn short_file(epoch: u64) -> (String, Vec<u8>) {
     named(epoch, 40)
 }
@@ -51,8 +52,8 @@ fn serve(files: impl IntoIterator<Item = (impl ToString, Vec<u8>)>) -> HttpServe
     let files: BTreeMap<_, _> =
         files.into_iter().map(|(name, bytes)| (format!("/{}", name.to_string()), bytes)).collect();
     HttpServer::start(move |request| match files.get(&request.path) {
-        Some(bytes) => Reply::file(request, bytes).with("etag", "\"one\""),
-        None => Reply::new(404, "nothing here"),
+        Some(bytes) => ScriptedReply::file(request, bytes).with("etag", "\"one\""),
+        None => ScriptedReply::new(404, "nothing here"),
     })
     .unwrap()
 }
@@ -61,38 +62,38 @@ fn serve(files: impl IntoIterator<Item = (impl ToString, Vec<u8>)>) -> HttpServe
 fn serve_one(
     name: &str,
     sum: &str,
-    answer: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+    answer: impl Fn(&RecordedRequest) -> ScriptedReply + Send + Sync + 'static,
 ) -> HttpServer {
     let list = format!("{sum}  {name}\n");
     HttpServer::start(move |request| match request.path.as_str() {
-        "/checksums.txt" => Reply::new(200, list.as_str()),
+        "/checksums.txt" => ScriptedReply::new(200, list.as_str()),
         _ => answer(request),
     })
     .unwrap()
 }
 
-fn http() -> Http {
+fn http() -> BlockingClient {
     http_with(Arc::default())
 }
 
-fn http_with(stop: Arc<AtomicBool>) -> Http {
+fn http_with(stop: Arc<AtomicBool>) -> BlockingClient {
     let options = HttpOptions {
         timeout: Duration::from_secs(10),
         retries: 2,
         backoff: Duration::from_millis(1),
         ..HttpOptions::default()
     };
-    Http::new(options, stop)
+    BlockingClient::new(options, stop)
 }
 
-fn open(server: &HttpServer, http: Http) -> Result<Era1Mirror, DownloadError> {
+fn open(server: &HttpServer, http: BlockingClient) -> Result<Era1Mirror, DownloadError> {
     Era1Mirror::open(parse_chain("mainnet").unwrap(), Some(&server.url()), http)
 }
 
-/// A folder, and what is in it.
-struct Folder(TempDir);
+/// A folder and its contents.
+struct DownloadFolder(TempDir);
 
-impl Folder {
+impl DownloadFolder {
     fn new() -> Self {
         Self(TempDir::new().unwrap())
     }
@@ -118,12 +119,12 @@ impl Folder {
         names
     }
 
-    fn fetch(&self, server: &HttpServer, epoch: u64) -> Result<Downloaded, DownloadError> {
+    fn fetch(&self, server: &HttpServer, epoch: u64) -> Result<DownloadedFile, DownloadError> {
         open(server, http())?.download(epoch, self.path(), None, &mut |_| {})
     }
 }
 
-fn gets(server: &HttpServer, name: &str) -> Vec<Request> {
+fn gets(server: &HttpServer, name: &str) -> Vec<RecordedRequest> {
     let path = format!("/{name}");
     server.requests().into_iter().filter(|request| request.path == path).collect()
 }
@@ -132,7 +133,7 @@ fn part(name: &str) -> String {
     format!("{name}.part")
 }
 
-fn fails(outcome: Result<Downloaded, DownloadError>, what: &[&str]) {
+fn fails(outcome: Result<DownloadedFile, DownloadError>, what: &[&str]) {
     let line = outcome.unwrap_err().to_string();
     assert!(!line.contains('\n'), "{line}");
     for part in what {
@@ -152,9 +153,9 @@ fn every_kind_of_index_leads_to_the_file() {
         ("", page.clone(), false),
     ] {
         let server = serve([(index, text.into_bytes()), (name.as_str(), bytes.clone())]);
-        let folder = Folder::new();
+        let folder = DownloadFolder::new();
         let file = folder.fetch(&server, EPOCH).unwrap();
-        assert_eq!((file.has_checksum, file.was_there), (has_checksum, false), "{index}");
+        assert_eq!((file.has_checksum, file.existed), (has_checksum, false), "{index}");
         assert_eq!(file.summary.first_block, EPOCH * 8192);
         assert_eq!(folder.names(), [PathBuf::from(&name)]);
         assert_eq!(folder.read(&name), bytes);
@@ -162,7 +163,7 @@ fn every_kind_of_index_leads_to_the_file() {
     // Hashes without names: in the order of the files on the page.
     let files = [("", page.into_bytes()), ("checksums.txt", format!("0x{sum}\n").into_bytes())];
     let files = files.into_iter().chain([(name.as_str(), bytes)]);
-    let file = Folder::new().fetch(&serve(files), EPOCH).unwrap();
+    let file = DownloadFolder::new().fetch(&serve(files), EPOCH).unwrap();
     assert!(file.has_checksum);
 }
 
@@ -170,18 +171,18 @@ fn every_kind_of_index_leads_to_the_file() {
 fn file_that_is_there_is_checked_and_not_fetched() {
     let (name, bytes) = short_file(EPOCH);
     let server = serve([(name.as_str(), bytes.clone()), ("", name.clone().into_bytes())]);
-    let folder = Folder::new();
+    let folder = DownloadFolder::new();
     folder.write(&name, &bytes);
-    assert!(folder.fetch(&server, EPOCH).unwrap().was_there);
+    assert!(folder.fetch(&server, EPOCH).unwrap().existed);
     assert!(gets(&server, &name).is_empty());
-    // A damaged one is replaced, but only by a sound one.
+    // A damaged file is replaced, but only by an intact one.
     let mut damaged = bytes.clone();
     damaged[3000] ^= 1;
     folder.write(&name, &damaged);
     let broken = serve([("", name.clone().into_bytes())]);
     fails(folder.fetch(&broken, EPOCH), &[&broken.url(), &name, "404"]);
     assert_eq!(folder.read(&name), damaged);
-    assert!(!folder.fetch(&server, EPOCH).unwrap().was_there);
+    assert!(!folder.fetch(&server, EPOCH).unwrap().existed);
     assert_eq!(folder.read(&name), bytes);
     assert_eq!(folder.names(), [PathBuf::from(&name)]);
 }
@@ -191,10 +192,10 @@ fn partial_file_is_continued() {
     let (name, bytes) = short_file(EPOCH);
     let server = serve([(name.as_str(), bytes.clone()), ("", name.clone().into_bytes())]);
     for there in [1, 7, 8, 1000, bytes.len() - 1, bytes.len()] {
-        let folder = Folder::new();
+        let folder = DownloadFolder::new();
         folder.write(part(&name), &bytes[..there]);
         let before = gets(&server, &name).len();
-        assert!(!folder.fetch(&server, EPOCH).unwrap().was_there);
+        assert!(!folder.fetch(&server, EPOCH).unwrap().existed);
         assert_eq!(folder.read(&name), bytes);
         assert_eq!(folder.names(), [PathBuf::from(&name)]);
         let requests = gets(&server, &name).split_off(before);
@@ -207,8 +208,9 @@ fn partial_file_is_continued() {
 fn server_without_ranges_sends_the_whole_file_again() {
     let (name, bytes) = short_file(EPOCH);
     let content = bytes.clone();
-    let server = serve_one(&name, &sha256(&bytes), move |_| Reply::new(200, content.clone()));
-    let folder = Folder::new();
+    let server =
+        serve_one(&name, &sha256(&bytes), move |_| ScriptedReply::new(200, content.clone()));
+    let folder = DownloadFolder::new();
     folder.write(part(&name), &bytes[..777]);
     folder.fetch(&server, EPOCH).unwrap();
     assert_eq!(folder.read(&name), bytes);
@@ -218,11 +220,11 @@ fn server_without_ranges_sends_the_whole_file_again() {
 fn broken_connections_are_resumed() {
     let (name, bytes) = short_file(EPOCH);
     let content = bytes.clone();
-    // More breaks than retries: progress in between makes up for them.
+    // More breaks than retries, but with progress in between.
     let server = serve_one(&name, &sha256(&bytes), move |request| {
-        Reply::file(request, &content).with("etag", "\"v1\"").cut(content.len() / 6)
+        ScriptedReply::file(request, &content).with("etag", "\"v1\"").cut(content.len() / 6)
     });
-    let folder = Folder::new();
+    let folder = DownloadFolder::new();
     folder.fetch(&server, EPOCH).unwrap();
     assert_eq!(folder.read(&name), bytes);
     let requests = gets(&server, &name);
@@ -236,7 +238,7 @@ fn part_of_something_else_is_fetched_afresh() {
     let server = serve([(name.as_str(), bytes.clone()), ("", name.clone().into_bytes())]);
     let longer = [&bytes[..], b"tail"].concat();
     for garbage in [vec![0x65; 900], vec![7; bytes.len()], longer] {
-        let folder = Folder::new();
+        let folder = DownloadFolder::new();
         folder.write(part(&name), &garbage);
         folder.fetch(&server, EPOCH).unwrap();
         assert_eq!(folder.read(&name), bytes);
@@ -250,11 +252,13 @@ fn wrong_range_is_not_appended() {
     let content = bytes.clone();
     let server = serve_one(&name, &sha256(&bytes), move |request| {
         match request.headers.contains_key("range") {
-            true => Reply::new(206, &content[5..]).with("content-range", "bytes 5-9/999999"),
-            false => Reply::new(200, content.clone()),
+            true => {
+                ScriptedReply::new(206, &content[5..]).with("content-range", "bytes 5-9/999999")
+            }
+            false => ScriptedReply::new(200, content.clone()),
         }
     });
-    let folder = Folder::new();
+    let folder = DownloadFolder::new();
     folder.write(part(&name), &bytes[..100]);
     folder.fetch(&server, EPOCH).unwrap();
     assert_eq!(folder.read(&name), bytes);
@@ -266,12 +270,12 @@ fn error_pages_are_not_era1_files() {
     let page = "<html>please log in</html>";
     for (content_type, what) in [("text/html; charset=utf-8", "text/html"), ("x/y", "other data")] {
         let server = serve_one(&name, &sha256(&bytes), move |_| {
-            Reply::new(200, page).with("content-type", content_type)
+            ScriptedReply::new(200, page).with("content-type", content_type)
         });
-        let folder = Folder::new();
+        let folder = DownloadFolder::new();
         fails(folder.fetch(&server, EPOCH), &[&server.url(), &name, what, "instead of an era1"]);
         assert!(folder.names().is_empty());
-        // What an earlier run has fetched is not lost to a captive portal.
+        // A captive portal does not destroy what an earlier run has fetched.
         if content_type.starts_with("text") {
             folder.write(part(&name), &bytes[..500]);
             folder.fetch(&server, EPOCH).unwrap_err();
@@ -298,9 +302,9 @@ fn lies_about_content_leave_nothing() {
         (&wrong_epoch, sum, &bytes, "its first block is 81920000"),
     ] {
         let content = content.clone();
-        let server = serve_one(listed, &sum, move |request| Reply::file(request, &content));
+        let server = serve_one(listed, &sum, move |request| ScriptedReply::file(request, &content));
         let epoch = if listed == &wrong_epoch { EPOCH + 1 } else { EPOCH };
-        let folder = Folder::new();
+        let folder = DownloadFolder::new();
         fails(folder.fetch(&server, epoch), &[&server.url(), listed, what, "kept"]);
         assert!(folder.names().is_empty(), "{what}");
         // Resumed or not.
@@ -313,7 +317,7 @@ fn lies_about_content_leave_nothing() {
     let (next_name, next) = short_file(EPOCH + 1);
     let list = format!("{name} {next_name}").into_bytes();
     let server = serve([("", list), (name.as_str(), bytes), (next_name.as_str(), next)]);
-    let folder = Folder::new();
+    let folder = DownloadFolder::new();
     fails(folder.fetch(&server, EPOCH), &["40 blocks, not 8192"]);
     folder.fetch(&server, EPOCH + 1).unwrap();
 }
@@ -323,15 +327,15 @@ fn truncated_file_stays_partial() {
     let (name, bytes) = short_file(EPOCH);
     let content = bytes.clone();
     let server = serve_one(&name, &sha256(&bytes), move |_| {
-        Reply::new(200, content.clone()).cut(content.len() - 9)
+        ScriptedReply::new(200, content.clone()).cut(content.len() - 9)
     });
-    let folder = Folder::new();
+    let folder = DownloadFolder::new();
     fails(folder.fetch(&server, EPOCH), &[&server.url(), &name, "3 times in a row"]);
     assert_eq!(folder.names(), [PathBuf::from(part(&name))]);
-    // A shorter file that claims to be whole is found by what it lacks.
+    // A shorter file that claims to be complete is detected by its missing blocks.
     let content = bytes[..bytes.len() - 9].to_vec();
     let server = serve([("", name.clone().into_bytes()), (name.as_str(), content)]);
-    fails(Folder::new().fetch(&server, EPOCH), &["damaged", "truncated"]);
+    fails(DownloadFolder::new().fetch(&server, EPOCH), &["damaged", "truncated"]);
 }
 
 #[test]
@@ -339,7 +343,7 @@ fn hanging_server_times_out() {
     let (name, bytes) = short_file(EPOCH);
     let content = bytes.clone();
     let server = serve_one(&name, &sha256(&bytes), move |_| {
-        Reply::new(200, content.clone()).cut(1234).hanging()
+        ScriptedReply::new(200, content.clone()).cut(1234).hanging()
     });
     let options = HttpOptions {
         timeout: Duration::from_millis(200),
@@ -347,8 +351,8 @@ fn hanging_server_times_out() {
         backoff: Duration::from_millis(1),
         ..HttpOptions::default()
     };
-    let folder = Folder::new();
-    let mirror = open(&server, Http::new(options, Arc::default())).unwrap();
+    let folder = DownloadFolder::new();
+    let mirror = open(&server, BlockingClient::new(options, Arc::default())).unwrap();
     let outcome = mirror.download(EPOCH, folder.path(), None, &mut |_| {});
     fails(outcome, &[&server.url(), &name, "no answer within 0.2 s"]);
     assert_eq!(folder.read(part(&name)), &bytes[..1234]);
@@ -362,11 +366,11 @@ fn redirects_and_pauses_are_followed() {
     let asked = AtomicU32::new(0);
     let server =
         serve_one(&name, &sha256(&bytes), move |_| match asked.fetch_add(1, Ordering::Relaxed) {
-            0 => Reply::new(429, "").with("retry-after", 0),
-            1 => Reply::new(503, ""),
-            _ => Reply::new(302, "").with("location", &location),
+            0 => ScriptedReply::new(429, "").with("retry-after", 0),
+            1 => ScriptedReply::new(503, ""),
+            _ => ScriptedReply::new(302, "").with("location", &location),
         });
-    let folder = Folder::new();
+    let folder = DownloadFolder::new();
     folder.fetch(&server, EPOCH).unwrap();
     assert_eq!(folder.read(&name), bytes);
 }
@@ -376,14 +380,14 @@ fn stopping_keeps_the_part() {
     let (name, bytes) = short_file(EPOCH);
     let content = bytes.clone();
     let server = serve_one(&name, &sha256(&bytes), move |request| {
-        // Nothing but stopping keeps the next round from happening.
-        Reply::file(request, &content).cut(600)
+        // Only stopping prevents the next round.
+        ScriptedReply::file(request, &content).cut(600)
     });
     let stop = Arc::new(AtomicBool::new(false));
-    let folder = Folder::new();
+    let folder = DownloadFolder::new();
     let mirror = open(&server, http_with(stop.clone())).unwrap();
     let outcome = mirror.download(EPOCH, folder.path(), None, &mut |transfer| {
-        assert!(matches!(transfer, Transfer::Fetching { .. }));
+        assert!(matches!(transfer, DownloadProgress::Fetching { .. }));
         stop.store(true, Ordering::Relaxed);
     });
     fails(outcome, &["stopped", "600 bytes are kept"]);
@@ -394,7 +398,7 @@ fn stopping_keeps_the_part() {
 fn part_of_a_running_download_is_left_alone() {
     let (name, bytes) = short_file(EPOCH);
     let server = serve([("", name.clone().into_bytes()), (name.as_str(), bytes.clone())]);
-    let folder = Folder::new();
+    let folder = DownloadFolder::new();
     folder.write(part(&name), &bytes[..10]);
     let other = std::fs::File::open(folder.path().join(part(&name))).unwrap();
     other.lock().unwrap();
@@ -415,8 +419,8 @@ fn indexes_that_do_not_help_say_so() {
     let line = open_line(&serve([("", two.into_bytes())]));
     assert!(line.contains("two files of one epoch") && line.contains(&name), "{line}");
     let server = serve([("", name.clone().into_bytes()), (name.as_str(), bytes)]);
-    fails(Folder::new().fetch(&server, 3), &["no file of epoch 3", "10000 to 10000"]);
-    let missing = Folder::new().path().join("missing");
+    fails(DownloadFolder::new().fetch(&server, 3), &["no file of epoch 3", "10000 to 10000"]);
+    let missing = DownloadFolder::new().path().join("missing");
     let mirror = open(&server, http()).unwrap();
     fails(mirror.download(EPOCH, &missing, None, &mut |_| {}), &["missing", "cannot open"]);
     let unreachable =
@@ -435,7 +439,7 @@ fn real_files_are_linked_and_begin_with_genesis() {
     let list = names.join("\n").into_bytes();
     let files = [("", list), (names[0], first.clone()), (names[1], second)];
     let server = serve(files.clone());
-    let folder = Folder::new();
+    let folder = DownloadFolder::new();
     let mirror = open(&server, http()).unwrap();
     let zero = mirror.download(0, folder.path(), None, &mut |_| {}).unwrap();
     let last = zero.summary.last_hash;
@@ -450,6 +454,6 @@ fn real_files_are_linked_and_begin_with_genesis() {
     let server = serve(files.into_iter().chain([(renamed, first)]));
     let spec = parse_chain("sepolia").unwrap();
     let mirror = Era1Mirror::open(spec, Some(&server.url()), http()).unwrap();
-    let outcome = mirror.download(0, Folder::new().path(), None, &mut |_| {});
+    let outcome = mirror.download(0, DownloadFolder::new().path(), None, &mut |_| {});
     fails(outcome, &["not the genesis of sepolia"]);
 }

@@ -1,12 +1,12 @@
-//! Round trips, detection, order and refusals on files the tests make themselves.
+//! Round trips, detection, order and rejections, on files that the tests create.
 
 use std::{fs, path::Path};
 
 use crate::common::{Era1File, chain, encode_all, gzip, receipts, snappy};
 use alloy_primitives::U256;
 use retrie_sources::{
-    BlockSource, BlockWriter, Era1Reader, MAX_ITEM_BYTES, Place, RlpReader, SourceError,
-    SourceErrorKind as Kind, SourceKind, detect, list_bundles, open, verify_era1,
+    BlockSource, BlockWriter, Era1Reader, MAX_ITEM_BYTES, RlpReader, SourceError,
+    SourceErrorKind as Kind, SourceKind, SourcePlace, detect, list_bundles, open, verify_era1,
 };
 
 fn write(dir: &Path, name: &str, bytes: &[u8]) -> std::path::PathBuf {
@@ -126,7 +126,7 @@ fn rlp_header_claiming_a_terabyte_is_refused_without_reading_on() {
                 if limit == MAX_ITEM_BYTES),
             "{error}"
         );
-        assert_eq!(error.place, Place::Item { offset: good.len() as u64, index: 1 });
+        assert_eq!(error.place, SourcePlace::Item { offset: good.len() as u64, index: 1 });
         assert!(error.to_string().contains("a.rlp, block index 1 at byte"), "{error}");
     }
     // All eight length bytes set, and a claim within the limit that is not backed by bytes.
@@ -181,7 +181,7 @@ fn era1_round_trip_keeps_bodies_receipts_and_difficulty() {
         assert_eq!(era.total_difficulty, total);
         era.check_body().unwrap();
     }
-    // The zip above stops with the shorter side: the end still has to be reached.
+    // The zip above stops with the shorter side, so read to the end here.
     assert!(reader.next().is_none());
     assert!(reader.accumulator().is_some());
     let summary = verify_era1(&path).unwrap();
@@ -222,7 +222,7 @@ fn era1_lies_are_found_and_placed() {
     file.block(&blocks[5], &receipts(5));
     let error = verify(&file.finish()).unwrap_err();
     assert!(matches!(*error.kind, Kind::TotalDifficulty { .. }), "{error}");
-    assert!(matches!(error.place, Place::Entry { block: Some(5), .. }));
+    assert!(matches!(error.place, SourcePlace::Entry { block: Some(5), .. }));
 
     let mut file = honest(4);
     file.block(&blocks[5], &receipts(5));
@@ -252,7 +252,7 @@ fn era1_lies_are_found_and_placed() {
     let error = verify(&file.finish()).unwrap_err();
     assert!(error.to_string().contains("not in the block index"), "{error}");
 
-    // Bodies and receipts that the headers do not commit to: only the full check looks.
+    // Bodies and receipts that do not match the headers: only the full check finds them.
     let mut file = honest(5);
     let mut wrong = receipts(5);
     wrong.reverse();

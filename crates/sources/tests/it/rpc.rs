@@ -14,9 +14,9 @@ use crate::common::mainnet_data;
 use alloy_primitives::{Address, B256, U256};
 use retrie_chainspec::primitives::{Block, Header};
 use retrie_sources::{
-    Http, HttpFault, HttpOptions, RpcClient, RpcError,
+    BlockingClient, HttpFault, HttpOptions, RpcClient, RpcError,
     rpc::{RemoteAccount, RpcErrorKind},
-    testkit::{HttpServer, Reply},
+    testkit::{HttpServer, ScriptedReply},
 };
 use serde_json::{Value, json};
 
@@ -27,10 +27,10 @@ fn client(server: &HttpServer) -> RpcClient {
         backoff: Duration::from_millis(1),
         ..HttpOptions::default()
     };
-    RpcClient::new(&server.url(), Http::new(options, Arc::default()))
+    RpcClient::new(&server.url(), BlockingClient::new(options, Arc::default()))
 }
 
-/// A node that takes single calls and batches of up to `limit`.
+/// A node that accepts single calls and batches of up to `limit` calls.
 fn node(
     limit: usize,
     answer: impl Fn(&str, &Value) -> Value + Send + Sync + 'static,
@@ -44,12 +44,12 @@ fn node(
         };
         let reply = match &call {
             Value::Array(calls) if calls.len() > limit => {
-                return Reply::new(413, "too large");
+                return ScriptedReply::new(413, "too large");
             }
             Value::Array(calls) => calls.iter().map(one).collect(),
             call => one(call),
         };
-        Reply::new(200, reply.to_string())
+        ScriptedReply::new(200, reply.to_string())
     })
     .unwrap()
 }
@@ -58,7 +58,7 @@ fn result(value: Value) -> Value {
     json!({"jsonrpc": "2.0", "result": value})
 }
 
-/// Files of the rpc-compat suite, by path; `None` if there is none.
+/// Files of the rpc-compat suite, by path; `None` if it is missing.
 fn rpc_compat() -> Option<BTreeMap<String, Vec<u8>>> {
     let archive = mainnet_data()?.join("../conformance/rpc-compat.tar.zst");
     let Ok(file) = std::fs::File::open(&archive) else {
@@ -149,7 +149,7 @@ fn batches_shrink_to_what_the_node_takes() {
             .map(|r| serde_json::from_slice::<Value>(&r.body).unwrap())
             .map(|call| call.as_array().map_or(1, Vec::len))
             .collect();
-        // Refused sizes are not tried again.
+        // Refused batch sizes are not tried again.
         assert!(sizes.windows(2).filter(|pair| pair[0] < pair[1]).count() == 0, "{sizes:?}");
     }
 }
@@ -185,7 +185,7 @@ fn odd_results_are_named() {
         let calls: Value = serde_json::from_slice(&request.body).unwrap();
         let mut reply = result(json!("0x1"));
         reply["id"] = calls[0]["id"].clone();
-        Reply::new(200, json!([reply]).to_string())
+        ScriptedReply::new(200, json!([reply]).to_string())
     })
     .unwrap();
     let line = client(&half).slots(&[(Address::ZERO, B256::ZERO); 2], 7).unwrap_err().to_string();
@@ -198,24 +198,24 @@ fn server_that_asks_to_wait_is_asked_again() {
     let server = HttpServer::start(move |request| {
         let call: Value = serde_json::from_slice(&request.body).unwrap();
         match asked.fetch_add(1, Ordering::Relaxed) {
-            0 => Reply::new(429, "slow down").with("retry-after", "0"),
-            1 => Reply::new(503, ""),
+            0 => ScriptedReply::new(429, "slow down").with("retry-after", "0"),
+            1 => ScriptedReply::new(503, ""),
             _ => {
                 let mut reply = result(json!(B256::with_last_byte(5)));
                 reply["id"] = call["id"].clone();
-                Reply::new(200, reply.to_string())
+                ScriptedReply::new(200, reply.to_string())
             }
         }
     })
     .unwrap();
     let values = client(&server).slots(&[(Address::ZERO, B256::ZERO)], 7).unwrap();
     assert_eq!(values, [U256::from(5)]);
-    let busy = HttpServer::start(|_| Reply::new(429, "")).unwrap();
+    let busy = HttpServer::start(|_| ScriptedReply::new(429, "")).unwrap();
     let line = client(&busy).block(7).unwrap_err().to_string();
     assert!(line.contains("429") && line.contains("3 times in a row"), "{line}");
 }
 
-/// A node that is followed may lie, and no answer of it may take all memory.
+/// A followed node may lie, and no answer may fill the memory.
 #[test]
 fn answers_that_hold_one_block_are_bounded() {
     let header = Header { number: 7, ..Header::default() };
@@ -230,7 +230,7 @@ fn answers_that_hold_one_block_are_bounded() {
     let other = client(&server).header_by_hash(B256::ZERO).unwrap_err();
     assert!(matches!(*other.kind, RpcErrorKind::Block(_)), "{other}");
 
-    // Each ommer would be asked for.
+    // Each ommer would cause a request.
     block["uncles"] = json!(vec![B256::ZERO; 1000]);
     let answer = result(block);
     let server = node(100, move |_, _| answer.clone());
@@ -239,7 +239,7 @@ fn answers_that_hold_one_block_are_bounded() {
     assert_eq!(server.requests().len(), 1);
 
     let long = format!("{}{{}}", " ".repeat(97 << 20));
-    let server = HttpServer::start(move |_| Reply::new(200, long.clone())).unwrap();
+    let server = HttpServer::start(move |_| ScriptedReply::new(200, long.clone())).unwrap();
     let error = client(&server).block(7).unwrap_err();
     let RpcErrorKind::Http(fault) = &*error.kind else { panic!("{error}") };
     assert!(matches!(fault, HttpFault::TooLong(_)), "{error}");

@@ -1,21 +1,21 @@
-//! [`Chunks`]: a whole state in parts that prove themselves, for nodes that get it from peers whom
-//! they do not trust.
+//! [`StateChunks`]: a whole state in parts that prove themselves, for nodes that fetch it from
+//! untrusted peers (state sync).
 
 use super::{BulkSink, NodeRead};
-use crate::{ProofError, StateError, StateKey, Value};
+use crate::{ProofError, StateError, StateKey, StateValue};
 use alloy_primitives::{B256, Bytes, hex};
 use std::{fmt, path::Path, sync::Arc};
 
-/// What to ask for: the place of a node in the structure under the root, and that node's hash. In
-/// the bytes of its backend; ids of chunks of one state sort by place.
+/// Identifies a chunk: the position of a node in the structure under the root, and the node's hash.
+/// The backend defines the bytes. Ids of chunks of one state sort by position.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChunkId(Bytes);
 
 impl ChunkId {
-    /// Most bytes of an id.
+    /// Maximum length of an id in bytes.
     pub const MAX_LEN: usize = 256;
 
-    /// The id with these bytes; `None` if no id is as long.
+    /// The id with these bytes; `None` if they are more than [`MAX_LEN`](Self::MAX_LEN).
     pub fn new(bytes: impl Into<Bytes>) -> Option<Self> {
         let bytes = bytes.into();
         (bytes.len() <= Self::MAX_LEN).then_some(Self(bytes))
@@ -39,27 +39,28 @@ impl fmt::Debug for ChunkId {
     }
 }
 
-/// What an answer shows.
+/// The checked content of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Opened {
-    /// All that is below the node.
+pub enum OpenedChunk {
+    /// All entries below the node.
     Entries {
-        /// Its entries.
-        entries: Vec<(StateKey, Value)>,
-        /// Other structures that these entries name, each to be asked for on its own.
+        /// The entries.
+        entries: Vec<(StateKey, StateValue)>,
+        /// Chunks of other structures that these entries name (such as storage tries), to be
+        /// requested separately.
         further: Vec<ChunkId>,
     },
-    /// The nodes below it, as there is too much for one answer.
+    /// The node has too many entries for one answer: it is split into child chunks.
     Split {
-        /// Each to be asked for on its own. Together they are all that is below.
+        /// The chunks to request instead. Together they hold all that is below the node.
         below: Vec<ChunkId>,
-        /// An honest server splits only what has so many entries at least, those of
-        /// [`further`](Self::Entries::further) structures not counted.
+        /// An honest server splits only nodes with at least this many entries, without the entries
+        /// of [`further`](Self::Entries::further) structures.
         least: u64,
     },
 }
 
-/// The optional faculty to hand a state out in parts, each of which a receiver can check by itself
+/// Optional extension: serves a state in chunks, each of which a receiver can check on its own
 /// (B+AVL section IV; snap sync needs a healing phase instead).
 ///
 /// ```text
@@ -69,18 +70,19 @@ pub enum Opened {
 ///  all parts, entries sorted by key ------------------------------> load --> root
 /// ```
 ///
-/// An id holds the hash that its answer must have, which comes from an answer that was checked itself,
-/// in the end from the root. So it does not matter who answers, nor when: whatever
-/// [`open`](Self::open) accepts is the state's own, and once all ids are answered nothing is missing.
-pub trait Chunks<C: ?Sized>: Send + Sync {
-    /// Names how ids and answers look, in at most 32 bytes of ASCII: backends of one name understand each
-    /// other.
+/// An id holds the hash that its answer must have. That hash comes from an answer that was checked
+/// before, and in the end from the root. So it does not matter which peer answers, nor when: all
+/// that [`open`](Self::open) accepts belongs to the state, and once all ids are answered the state
+/// is complete.
+pub trait StateChunks<C: ?Sized>: Send + Sync {
+    /// Name of the format of ids and answers, at most 32 bytes of ASCII. Backends with the same
+    /// name can read each other's chunks.
     fn format(&self) -> &'static str;
 
-    /// Begins to serve the state that `view` and `cache` show, and holds the view until it is dropped.
-    /// What answers need beyond the rows of the state, such as keys in another order, is made once it is
-    /// needed, in nameless files of the folder `scratch` (the system's one for temporary files if that is
-    /// `None`), and never as a whole in memory.
+    /// Starts to serve the state that `view` and `cache` show; the server holds the view until it
+    /// is dropped. Answers may need more than the rows of the state, such as keys in another order.
+    /// The server builds this when it is first needed, in unnamed files of the directory `scratch`
+    /// (`None`: the system's directory for temporary files), and never as a whole in memory.
     fn serve(
         &self,
         view: Arc<dyn NodeRead>,
@@ -88,52 +90,53 @@ pub trait Chunks<C: ?Sized>: Send + Sync {
         scratch: Option<&Path>,
     ) -> Result<Box<dyn ChunkServer>, StateError>;
 
-    /// What to ask for first; `None` if the state under `root` is the empty one.
-    fn whole(&self, root: B256) -> Option<ChunkId>;
+    /// The chunk to request first; `None` if `root` is the root of the empty state.
+    fn root_chunk(&self, root: B256) -> Option<ChunkId>;
 
-    /// Checks the answer to `id`: pure, and its work and memory are bounded by the length of `answer`.
+    /// Checks the answer to `id`. It is pure, and its work and memory are bounded by the length of
+    /// `answer`.
     ///
     /// # Errors
-    /// [`ProofError`] if it is not what the id names, or in a form that no honest server sends.
-    fn open(&self, id: &ChunkId, answer: &[u8]) -> Result<Opened, ProofError>;
+    /// [`ProofError`] if it is not the chunk that the id names, or in a form that no honest server
+    /// sends.
+    fn open(&self, id: &ChunkId, answer: &[u8]) -> Result<OpenedChunk, ProofError>;
 
-    /// Whether [`load`](Self::load) needs to know the parts, and not the entries alone.
-    fn loads_by_parts(&self) -> bool;
+    /// Whether [`load`](Self::load) needs `parts` beside the entries.
+    fn load_needs_parts(&self) -> bool;
 
-    /// Loads a state as block `number`, and returns its root. `parts` are the ids that were answered
-    /// with entries, with the number of these, sorted, if [needed](Self::loads_by_parts); `entries` are
-    /// all of them, sorted by key.
+    /// Loads a state as block `number`, and returns its root. `entries` are all entries, sorted by
+    /// key. `parts` are the ids that were answered with entries, sorted, each with its number of
+    /// entries; they are given if the backend [needs](Self::load_needs_parts) them.
     ///
     /// # Errors
-    /// As [`Backend::bulk_load`](super::Backend::bulk_load); [`StateError::Corrupt`] for parts that
-    /// are not those of one state.
+    /// As [`Backend::bulk_load`](super::Backend::bulk_load); [`StateError::Corrupt`] if the parts
+    /// do not belong to one state.
     fn load(
         &self,
         number: u64,
         parts: &[(ChunkId, u64)],
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError>;
 }
 
-/// Serves one state.
+/// Serves the chunks of one state.
 pub trait ChunkServer: Send + Sync {
-    /// The answer to `id`. Anybody may ask, for anything: work and memory are bounded by the length of
-    /// the answer, and what has to be done once for many of them is left to another thread if it takes
-    /// long.
+    /// The answer to `id`. Any peer may ask for any id, so work and memory are bounded by the
+    /// length of the answer. Long work that many answers share runs on another thread.
     ///
     /// # Errors
     /// If rows cannot be read, or are damaged, or files cannot be written.
     fn chunk(&self, id: &ChunkId) -> Result<ChunkAnswer, StateError>;
 }
 
-/// What a server has for an id.
+/// What a server returns for an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChunkAnswer {
     /// The chunk.
     Chunk(Bytes),
     /// The state has no such node.
     NoNode,
-    /// The state has this node; what its answer needs is being made ready.
+    /// The state has this node, but the server is still preparing its answers. Ask again later.
     NotReady,
 }

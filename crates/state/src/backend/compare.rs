@@ -1,21 +1,21 @@
-//! Rows held against each other.
+//! Comparison of all rows of a table.
 
-use super::{Direction, KeyRange, NodeRead, Row, Table};
+use super::{KeyRange, NodeRead, RowTable, ScanDirection, TableRow};
 use crate::StateError;
 
 #[cfg(doc)]
 use super::Backend;
 
-/// Compares all rows of one table: `found` must have those of `expected` and no others. For
-/// [`Backend::check`] of backends whose rows follow from the values.
+/// Compares all rows of one table: `found` must have the rows of `expected` and no others. For
+/// [`Backend::check`] of backends whose rows depend on the values alone.
 pub fn compare_rows(
-    table: Table,
+    table: RowTable,
     found: &dyn NodeRead,
     expected: &dyn NodeRead,
     report: &mut dyn FnMut(StateError),
 ) -> Result<(), StateError> {
-    let mut found = found.scan(table, KeyRange::ALL, Direction::Forward)?;
-    let mut expected = expected.scan(table, KeyRange::ALL, Direction::Forward)?;
+    let mut found = found.scan(table, KeyRange::ALL, ScanDirection::Forward)?;
+    let mut expected = expected.scan(table, KeyRange::ALL, ScanDirection::Forward)?;
     let (mut left, mut right) = (found.next().transpose()?, expected.next().transpose()?);
     loop {
         let order = match (&left, &right) {
@@ -24,7 +24,7 @@ pub fn compare_rows(
             (None, Some(_)) => std::cmp::Ordering::Greater,
             (Some((left, _)), Some((right, _))) => left.cmp(right),
         };
-        let mut bad = |row: &Option<Row>, what: &str| {
+        let mut bad = |row: &Option<TableRow>, what: &str| {
             let key = row.as_ref().map(|(key, _)| key.to_string()).unwrap_or_default();
             report(StateError::corrupt(table.name, format!("key {key}: {what}")));
         };

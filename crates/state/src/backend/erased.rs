@@ -1,45 +1,48 @@
-//! Backends behind one type, whatever their caches: what the framework and its clients hold.
+//! Backends behind one type, with their cache types erased. The framework and its clients hold
+//! these.
 
 use super::{
-    AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink,
-    Capabilities, ChunkId, ChunkServer, Chunks, History, NodeRead, NodeWrite, Opened, PartialState,
-    ProofHole, ProofShards, Provenance, Table, Thinned,
+    AccountNodes, AccountProofs, ApplyContext, ApplyOutput, Backend, BackendCapabilities,
+    BackendStats, BulkSink, ChunkId, ChunkServer, CompactedCache, NodeRead, NodeWrite, OpenedChunk,
+    PartialState, ProofHole, ProofShards, ProvenanceQueries, RowTable, StateChunks, StateHistory,
 };
-use crate::{Identity, ProofError, StateDelta, StateError, StateKey, Value, Version};
+use crate::{
+    BackendIdentity, ProofError, StateDelta, StateError, StateKey, StateValue, ValueVersion,
+};
 use alloy_primitives::{Address, B256, Bytes};
 use std::{any::Any, ops::RangeInclusive, path::Path, sync::Arc};
 
 /// A [cache](Backend::Cache) of any backend.
-pub type AnyCache = Arc<Erased>;
-/// What lies in it.
-type Erased = dyn Any + Send + Sync;
+pub type AnyCache = Arc<ErasedCache>;
+/// What an [`AnyCache`] points to.
+type ErasedCache = dyn Any + Send + Sync;
 
-/// A [`Backend`] of any kind: all backends are, and nothing else implements this.
+/// A [`Backend`] with its cache type erased. Every backend implements it, and nothing else does.
 ///
-/// Methods are those of [`Backend`], with caches that must come from this very backend; one that
-/// does not is reported as [`StateError::Corrupt`].
+/// The methods are those of [`Backend`]. Caches must come from this very backend; any other cache
+/// is reported as [`StateError::Corrupt`].
 #[expect(missing_docs, reason = "each method is the one of `Backend` that has its name")]
 pub trait AnyBackend: Send + Sync + 'static {
-    fn identity(&self) -> &Identity;
-    fn capabilities(&self) -> Capabilities;
-    fn tables(&self) -> Vec<Table>;
+    fn identity(&self) -> &BackendIdentity;
+    fn capabilities(&self) -> BackendCapabilities;
+    fn tables(&self) -> Vec<RowTable>;
     fn empty_root(&self) -> B256;
     fn ethereum_state_only(&self) -> bool;
     fn cache_bytes(&self) -> u64;
-    fn caches_kept(&self) -> usize;
-    fn thinned(&self, cache: &AnyCache) -> Option<Thinned<AnyCache>>;
-    fn thinned_bytes(&self) -> u64;
+    fn retained_caches(&self) -> usize;
+    fn compact_cache(&self, cache: &AnyCache) -> Option<CompactedCache<AnyCache>>;
+    fn compacted_cache_bytes(&self) -> u64;
     fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<AnyCache, StateError>;
-    fn files_under_way(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError>;
+    fn pending_files(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError>;
     fn apply(
         &self,
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         cache: &AnyCache,
         delta: &StateDelta,
-    ) -> Result<Applied<AnyCache>, StateError>;
-    fn applies_runs(&self) -> bool;
-    fn settle(
+    ) -> Result<ApplyOutput<AnyCache>, StateError>;
+    fn applies_batches(&self) -> bool;
+    fn maintain(
         &self,
         view: &mut dyn NodeWrite,
         cache: &AnyCache,
@@ -55,25 +58,25 @@ pub trait AnyBackend: Send + Sync + 'static {
         view: &dyn NodeRead,
         cache: &AnyCache,
         key: &StateKey,
-    ) -> Result<Option<Value>, StateError>;
+    ) -> Result<Option<StateValue>, StateError>;
     fn slots_of(
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
         address: &Address,
         limit: usize,
-    ) -> Result<Vec<(B256, Value)>, StateError>;
+    ) -> Result<Vec<(B256, StateValue)>, StateError>;
     fn entries(
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
         start: Option<&StateKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, Value)>, StateError>;
+    ) -> Result<Vec<(StateKey, StateValue)>, StateError>;
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError>;
     fn prove(
@@ -87,7 +90,7 @@ pub trait AnyBackend: Send + Sync + 'static {
         root: B256,
         keys: &[StateKey],
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError>;
+    ) -> Result<Vec<Option<StateValue>>, ProofError>;
     fn stats(&self, view: &dyn NodeRead, cache: &AnyCache) -> Result<BackendStats, StateError>;
     fn check(
         &self,
@@ -98,15 +101,15 @@ pub trait AnyBackend: Send + Sync + 'static {
         rebuilt: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError>;
-    fn history(&self) -> Option<Box<dyn History<Erased> + '_>>;
-    fn proof_shards(&self) -> Option<Box<dyn ProofShards<Erased> + '_>>;
-    fn provenance(&self) -> Option<Box<dyn Provenance<Erased> + '_>>;
-    fn account_proofs(&self) -> Option<Box<dyn AccountProofs<Erased> + '_>>;
-    fn chunks(&self) -> Option<Box<dyn Chunks<Erased> + '_>>;
+    fn history(&self) -> Option<Box<dyn StateHistory<ErasedCache> + '_>>;
+    fn proof_shards(&self) -> Option<Box<dyn ProofShards<ErasedCache> + '_>>;
+    fn provenance(&self) -> Option<Box<dyn ProvenanceQueries<ErasedCache> + '_>>;
+    fn account_proofs(&self) -> Option<Box<dyn AccountProofs<ErasedCache> + '_>>;
+    fn chunks(&self) -> Option<Box<dyn StateChunks<ErasedCache> + '_>>;
     fn partial_state(&self) -> Option<&dyn PartialState>;
 }
 
-fn of<C: 'static>(cache: &Erased) -> Result<&C, StateError> {
+fn of<C: 'static>(cache: &ErasedCache) -> Result<&C, StateError> {
     cache.downcast_ref().ok_or_else(foreign::<C>)
 }
 
@@ -116,15 +119,15 @@ fn foreign<C>() -> StateError {
 }
 
 impl<B: Backend> AnyBackend for B {
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &BackendIdentity {
         Backend::identity(self)
     }
 
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities(&self) -> BackendCapabilities {
         Backend::capabilities(self)
     }
 
-    fn tables(&self) -> Vec<Table> {
+    fn tables(&self) -> Vec<RowTable> {
         Backend::tables(self)
     }
 
@@ -140,25 +143,25 @@ impl<B: Backend> AnyBackend for B {
         Backend::cache_bytes(self)
     }
 
-    fn caches_kept(&self) -> usize {
-        Backend::caches_kept(self)
+    fn retained_caches(&self) -> usize {
+        Backend::retained_caches(self)
     }
 
-    fn thinned(&self, cache: &AnyCache) -> Option<Thinned<AnyCache>> {
-        let Thinned { cache, bytes } = Backend::thinned(self, of(&**cache).ok()?)?;
-        Some(Thinned { cache: Arc::new(cache), bytes })
+    fn compact_cache(&self, cache: &AnyCache) -> Option<CompactedCache<AnyCache>> {
+        let CompactedCache { cache, bytes } = Backend::compact_cache(self, of(&**cache).ok()?)?;
+        Some(CompactedCache { cache: Arc::new(cache), bytes })
     }
 
-    fn thinned_bytes(&self) -> u64 {
-        Backend::thinned_bytes(self)
+    fn compacted_cache_bytes(&self) -> u64 {
+        Backend::compacted_cache_bytes(self)
     }
 
     fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<AnyCache, StateError> {
         Ok(Arc::new(Backend::open(self, view, dir)?))
     }
 
-    fn files_under_way(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
-        Backend::files_under_way(self, view)
+    fn pending_files(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
+        Backend::pending_files(self, view)
     }
 
     fn apply(
@@ -167,23 +170,24 @@ impl<B: Backend> AnyBackend for B {
         view: &mut dyn NodeWrite,
         cache: &AnyCache,
         delta: &StateDelta,
-    ) -> Result<Applied<AnyCache>, StateError> {
-        let Applied { root, cache } = Backend::apply(self, context, view, of(&**cache)?, delta)?;
-        Ok(Applied { root, cache: Arc::new(cache) })
+    ) -> Result<ApplyOutput<AnyCache>, StateError> {
+        let ApplyOutput { root, cache } =
+            Backend::apply(self, context, view, of(&**cache)?, delta)?;
+        Ok(ApplyOutput { root, cache: Arc::new(cache) })
     }
 
-    fn applies_runs(&self) -> bool {
-        Backend::applies_runs(self)
+    fn applies_batches(&self) -> bool {
+        Backend::applies_batches(self)
     }
 
-    fn settle(
+    fn maintain(
         &self,
         view: &mut dyn NodeWrite,
         cache: &AnyCache,
         first_retained: u64,
         budget: usize,
     ) -> Result<(), StateError> {
-        Backend::settle(self, view, of(&**cache)?, first_retained, budget)
+        Backend::maintain(self, view, of(&**cache)?, first_retained, budget)
     }
 
     fn hint(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[StateKey]) {
@@ -211,7 +215,7 @@ impl<B: Backend> AnyBackend for B {
         view: &dyn NodeRead,
         cache: &AnyCache,
         key: &StateKey,
-    ) -> Result<Option<Value>, StateError> {
+    ) -> Result<Option<StateValue>, StateError> {
         Backend::read(self, view, of(&**cache)?, key)
     }
 
@@ -221,7 +225,7 @@ impl<B: Backend> AnyBackend for B {
         cache: &AnyCache,
         address: &Address,
         limit: usize,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
+    ) -> Result<Vec<(B256, StateValue)>, StateError> {
         Backend::slots_of(self, view, of(&**cache)?, address, limit)
     }
 
@@ -231,14 +235,14 @@ impl<B: Backend> AnyBackend for B {
         cache: &AnyCache,
         start: Option<&StateKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
         Backend::entries(self, view, of(&**cache)?, start, limit)
     }
 
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         Backend::bulk_load(self, number, entries, sink)
@@ -258,7 +262,7 @@ impl<B: Backend> AnyBackend for B {
         root: B256,
         keys: &[StateKey],
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         Backend::verify(self, root, keys, proof)
     }
 
@@ -278,25 +282,29 @@ impl<B: Backend> AnyBackend for B {
         Backend::check(self, view, of(&**cache)?, root, is_tip, rebuilt, report)
     }
 
-    fn history(&self) -> Option<Box<dyn History<Erased> + '_>> {
-        Backend::history(self).map(|it| Box::new(Faculty(it)) as Box<dyn History<Erased>>)
+    fn history(&self) -> Option<Box<dyn StateHistory<ErasedCache> + '_>> {
+        Backend::history(self)
+            .map(|it| Box::new(ErasedExtension(it)) as Box<dyn StateHistory<ErasedCache>>)
     }
 
-    fn proof_shards(&self) -> Option<Box<dyn ProofShards<Erased> + '_>> {
-        Backend::proof_shards(self).map(|it| Box::new(Faculty(it)) as Box<dyn ProofShards<Erased>>)
+    fn proof_shards(&self) -> Option<Box<dyn ProofShards<ErasedCache> + '_>> {
+        Backend::proof_shards(self)
+            .map(|it| Box::new(ErasedExtension(it)) as Box<dyn ProofShards<ErasedCache>>)
     }
 
-    fn provenance(&self) -> Option<Box<dyn Provenance<Erased> + '_>> {
-        Backend::provenance(self).map(|it| Box::new(Faculty(it)) as Box<dyn Provenance<Erased>>)
+    fn provenance(&self) -> Option<Box<dyn ProvenanceQueries<ErasedCache> + '_>> {
+        Backend::provenance(self)
+            .map(|it| Box::new(ErasedExtension(it)) as Box<dyn ProvenanceQueries<ErasedCache>>)
     }
 
-    fn account_proofs(&self) -> Option<Box<dyn AccountProofs<Erased> + '_>> {
+    fn account_proofs(&self) -> Option<Box<dyn AccountProofs<ErasedCache> + '_>> {
         Backend::account_proofs(self)
-            .map(|it| Box::new(Faculty(it)) as Box<dyn AccountProofs<Erased>>)
+            .map(|it| Box::new(ErasedExtension(it)) as Box<dyn AccountProofs<ErasedCache>>)
     }
 
-    fn chunks(&self) -> Option<Box<dyn Chunks<Erased> + '_>> {
-        Backend::chunks(self).map(|it| Box::new(Faculty(it)) as Box<dyn Chunks<Erased>>)
+    fn chunks(&self) -> Option<Box<dyn StateChunks<ErasedCache> + '_>> {
+        Backend::chunks(self)
+            .map(|it| Box::new(ErasedExtension(it)) as Box<dyn StateChunks<ErasedCache>>)
     }
 
     fn partial_state(&self) -> Option<&dyn PartialState> {
@@ -304,10 +312,12 @@ impl<B: Backend> AnyBackend for B {
     }
 }
 
-/// A faculty whose caches are erased.
-struct Faculty<'a, T: ?Sized>(&'a T);
+/// An extension with its cache type erased.
+struct ErasedExtension<'a, T: ?Sized>(&'a T);
 
-impl<C: 'static + Send + Sync> History<Erased> for Faculty<'_, dyn History<C> + '_> {
+impl<C: 'static + Send + Sync> StateHistory<ErasedCache>
+    for ErasedExtension<'_, dyn StateHistory<C> + '_>
+{
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {
         self.0.kept(view)
     }
@@ -323,7 +333,7 @@ impl<C: 'static + Send + Sync> History<Erased> for Faculty<'_, dyn History<C> + 
     fn open_at(
         &self,
         view: &dyn NodeRead,
-        cache: &Erased,
+        cache: &ErasedCache,
         number: u64,
     ) -> Result<(B256, AnyCache), StateError> {
         let (root, cache) = self.0.open_at(view, of(cache)?, number)?;
@@ -331,14 +341,16 @@ impl<C: 'static + Send + Sync> History<Erased> for Faculty<'_, dyn History<C> + 
     }
 }
 
-impl<C: 'static> Provenance<Erased> for Faculty<'_, dyn Provenance<C> + '_> {
+impl<C: 'static> ProvenanceQueries<ErasedCache>
+    for ErasedExtension<'_, dyn ProvenanceQueries<C> + '_>
+{
     fn versions(
         &self,
         view: &dyn NodeRead,
-        cache: &Erased,
+        cache: &ErasedCache,
         keys: &[StateKey],
         blocks: RangeInclusive<u64>,
-    ) -> Result<(Vec<Vec<Version>>, Bytes), StateError> {
+    ) -> Result<(Vec<Vec<ValueVersion>>, Bytes), StateError> {
         self.0.versions(view, of(cache)?, keys, blocks)
     }
 
@@ -348,12 +360,12 @@ impl<C: 'static> Provenance<Erased> for Faculty<'_, dyn Provenance<C> + '_> {
         keys: &[StateKey],
         blocks: RangeInclusive<u64>,
         proof: &[u8],
-    ) -> Result<Vec<Vec<Version>>, ProofError> {
+    ) -> Result<Vec<Vec<ValueVersion>>, ProofError> {
         self.0.verify_versions(root, keys, blocks, proof)
     }
 }
 
-impl<C: 'static> ProofShards<Erased> for Faculty<'_, dyn ProofShards<C> + '_> {
+impl<C: 'static> ProofShards<ErasedCache> for ErasedExtension<'_, dyn ProofShards<C> + '_> {
     fn shard(&self) -> String {
         self.0.shard()
     }
@@ -361,7 +373,7 @@ impl<C: 'static> ProofShards<Erased> for Faculty<'_, dyn ProofShards<C> + '_> {
     fn prove_part(
         &self,
         view: &dyn NodeRead,
-        cache: &Erased,
+        cache: &ErasedCache,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
         self.0.prove_part(view, of(cache)?, keys)
@@ -378,7 +390,7 @@ impl<C: 'static> ProofShards<Erased> for Faculty<'_, dyn ProofShards<C> + '_> {
     fn check_part(
         &self,
         view: &dyn NodeRead,
-        cache: &Erased,
+        cache: &ErasedCache,
         keys: &[StateKey],
         own: &Bytes,
         part: &Bytes,
@@ -391,11 +403,11 @@ impl<C: 'static> ProofShards<Erased> for Faculty<'_, dyn ProofShards<C> + '_> {
     }
 }
 
-impl<C: 'static> AccountProofs<Erased> for Faculty<'_, dyn AccountProofs<C> + '_> {
+impl<C: 'static> AccountProofs<ErasedCache> for ErasedExtension<'_, dyn AccountProofs<C> + '_> {
     fn account_nodes(
         &self,
         view: &dyn NodeRead,
-        cache: &Erased,
+        cache: &ErasedCache,
         address: &Address,
         slots: &[B256],
     ) -> Result<AccountNodes, StateError> {
@@ -405,14 +417,16 @@ impl<C: 'static> AccountProofs<Erased> for Faculty<'_, dyn AccountProofs<C> + '_
     fn merge_nodes(
         &self,
         view: &dyn NodeRead,
-        cache: &Erased,
+        cache: &ErasedCache,
         removed: &[StateKey],
     ) -> Result<Vec<Bytes>, StateError> {
         self.0.merge_nodes(view, of(cache)?, removed)
     }
 }
 
-impl<C: 'static + Send + Sync> Chunks<Erased> for Faculty<'_, dyn Chunks<C> + '_> {
+impl<C: 'static + Send + Sync> StateChunks<ErasedCache>
+    for ErasedExtension<'_, dyn StateChunks<C> + '_>
+{
     fn format(&self) -> &'static str {
         self.0.format()
     }
@@ -426,23 +440,23 @@ impl<C: 'static + Send + Sync> Chunks<Erased> for Faculty<'_, dyn Chunks<C> + '_
         self.0.serve(view, cache.downcast().map_err(|_| foreign::<C>())?, scratch)
     }
 
-    fn whole(&self, root: B256) -> Option<ChunkId> {
-        self.0.whole(root)
+    fn root_chunk(&self, root: B256) -> Option<ChunkId> {
+        self.0.root_chunk(root)
     }
 
-    fn open(&self, id: &ChunkId, answer: &[u8]) -> Result<Opened, ProofError> {
+    fn open(&self, id: &ChunkId, answer: &[u8]) -> Result<OpenedChunk, ProofError> {
         self.0.open(id, answer)
     }
 
-    fn loads_by_parts(&self) -> bool {
-        self.0.loads_by_parts()
+    fn load_needs_parts(&self) -> bool {
+        self.0.load_needs_parts()
     }
 
     fn load(
         &self,
         number: u64,
         parts: &[(ChunkId, u64)],
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         self.0.load(number, parts, entries, sink)

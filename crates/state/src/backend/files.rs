@@ -1,22 +1,22 @@
-//! Files opened while descriptors may have run out.
+//! Opening files while file descriptors may have run out.
 
 use std::{
     io, thread,
     time::{Duration, Instant},
 };
 
-/// How long descriptors are waited for.
+/// How long to wait for a descriptor.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The first pause between two tries, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(500)];
 
-/// Opens a file or a folder. While the process or the system has as many open as it may have (`EMFILE`,
-/// `ENFILE`), which connections of others can bring about and which passes, it is tried again, for half a
-/// minute: what a store cannot open ends the node.
+/// Opens a file or a directory, and tries again for 30 seconds while the process or the system has
+/// no free descriptor (`EMFILE`, `ENFILE`). Many inbound connections can use up the descriptors for
+/// a while, and a file that a store cannot open ends the node.
 ///
 /// # Errors
-/// What `open` fails with.
-pub fn open_patiently<T>(open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+/// The error of `open`.
+pub fn open_with_retry<T>(open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     open_within(PATIENCE, open)
 }
 
@@ -40,9 +40,9 @@ fn open_within<T>(patience: Duration, mut open: impl FnMut() -> io::Result<T>) -
     }
 }
 
-/// Whether the process (`EMFILE`) or the system (`ENFILE`) has as many files open as it may have.
+/// Whether the process (`EMFILE`) or the system (`ENFILE`) has no free file descriptor.
 pub fn is_out_of_descriptors(error: &io::Error) -> bool {
-    // The same numbers on all systems of Unix.
+    // The numbers are the same on all Unix systems.
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;
     cfg!(unix) && matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
@@ -57,14 +57,14 @@ mod tests {
     fn what_finds_no_descriptor_is_tried_again_and_other_errors_are_not() {
         for code in [23, 24] {
             let mut left = 4;
-            let opened = open_patiently(|| {
+            let opened = open_with_retry(|| {
                 left -= 1;
                 if left > 0 { Err(io::Error::from_raw_os_error(code)) } else { Ok(left) }
             });
             assert_eq!(opened.unwrap(), 0);
         }
         let mut tries = 0;
-        let missing = open_patiently(|| {
+        let missing = open_with_retry(|| {
             tries += 1;
             Err::<(), _>(io::Error::from(io::ErrorKind::NotFound))
         });

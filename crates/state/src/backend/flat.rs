@@ -1,19 +1,19 @@
 //! The flat state: one row a key, `StateKey` bytes to value bytes.
 //!
-//! Backends that authenticate values but do not hold them share this one store. Its rows are part
-//! of the same view, overlay, undo and journal as the backend's own.
+//! Backends that authenticate values but do not store them share this table. Its rows are part of
+//! the same view, overlay, undo and journal as the backend's own rows.
 
 use crate::{
-    BulkSink, Direction, KeyRange, NodeRead, NodeWrite, StateDelta, StateError, StateKey, Table,
-    Value, prefix_end,
+    BulkSink, KeyRange, NodeRead, NodeWrite, RowTable, ScanDirection, StateDelta, StateError,
+    StateKey, StateValue, prefix_end,
 };
 use alloy_primitives::{Address, B256, Bytes};
 
 /// The table of the flat state: key [`StateKey::encode`], value as given.
-pub const TABLE: Table = Table::framework(0xf0, "Flat");
+pub const TABLE: RowTable = RowTable::framework(0xf0, "Flat");
 
 /// The value of `key`.
-pub fn get(view: &dyn NodeRead, key: &StateKey) -> Result<Option<Value>, StateError> {
+pub fn get(view: &dyn NodeRead, key: &StateKey) -> Result<Option<StateValue>, StateError> {
     view.get(TABLE, &key.encode())
 }
 
@@ -26,7 +26,7 @@ pub fn apply(view: &mut dyn NodeWrite, delta: &StateDelta) -> Result<(), StateEr
 }
 
 /// Writes one row of a bulk load.
-pub fn put(sink: &mut dyn BulkSink, key: &StateKey, value: &Value) -> Result<(), StateError> {
+pub fn put(sink: &mut dyn BulkSink, key: &StateKey, value: &StateValue) -> Result<(), StateError> {
     sink.put(TABLE, &key.encode(), value)
 }
 
@@ -39,7 +39,7 @@ pub fn slots<'a>(
     start.extend_from_slice(address.as_slice());
     let end = prefix_end(&start);
     let range = KeyRange { start: &start, end: end.as_deref() };
-    let rows = view.scan(TABLE, range, Direction::Forward)?;
+    let rows = view.scan(TABLE, range, ScanDirection::Forward)?;
     Ok(rows.map(|row| match decode(row?)?.0 {
         StateKey::Slot(_, slot) => Ok(slot),
         key => Err(StateError::corrupt(TABLE.name, format!("{key} among slots"))),
@@ -51,12 +51,12 @@ pub fn slots_of(
     view: &dyn NodeRead,
     address: &Address,
     limit: usize,
-) -> Result<Vec<(B256, Value)>, StateError> {
+) -> Result<Vec<(B256, StateValue)>, StateError> {
     let mut start = vec![1u8];
     start.extend_from_slice(address.as_slice());
     let end = prefix_end(&start);
     let range = KeyRange { start: &start, end: end.as_deref() };
-    view.scan(TABLE, range, Direction::Forward)?
+    view.scan(TABLE, range, ScanDirection::Forward)?
         .take(limit)
         .map(|row| match decode(row?)? {
             (StateKey::Slot(_, slot), value) => Ok((slot, value)),
@@ -70,7 +70,7 @@ pub fn accounts(
     view: &dyn NodeRead,
 ) -> Result<impl Iterator<Item = Result<Address, StateError>>, StateError> {
     // Keys of slots begin with 1.
-    let rows = view.scan(TABLE, KeyRange::new(&[], &[1]), Direction::Forward)?;
+    let rows = view.scan(TABLE, KeyRange::new(&[], &[1]), ScanDirection::Forward)?;
     Ok(rows.map(|row| Ok(*decode(row?)?.0.address())))
 }
 
@@ -79,13 +79,13 @@ pub fn entries(
     view: &dyn NodeRead,
     start: Option<&StateKey>,
     limit: usize,
-) -> Result<Vec<(StateKey, Value)>, StateError> {
+) -> Result<Vec<(StateKey, StateValue)>, StateError> {
     let start = start.map(StateKey::encode);
     let range = KeyRange::from(start.as_deref().unwrap_or(&[]));
-    view.scan(TABLE, range, Direction::Forward)?.take(limit).map(|row| decode(row?)).collect()
+    view.scan(TABLE, range, ScanDirection::Forward)?.take(limit).map(|row| decode(row?)).collect()
 }
 
-fn decode((key, value): (Bytes, Bytes)) -> Result<(StateKey, Value), StateError> {
+fn decode((key, value): (Bytes, Bytes)) -> Result<(StateKey, StateValue), StateError> {
     let key = StateKey::decode(&key)
         .ok_or_else(|| StateError::corrupt(TABLE.name, format!("row {key} is not a state key")))?;
     Ok((key, value))

@@ -2,19 +2,19 @@
 //!
 //! | thread | started by | runs | ends |
 //! |---|---|---|---|
-//! | `state-job-N`, N below 4 | a job that no other is free for | jobs in the order of their start, one at a time each, behind other threads | with the [`Jobs`] handle |
+//! | `state-job-N`, N below 4 | a new job, if all other workers are busy | jobs in the order of their start, one at a time each, at a lower priority than other threads | with the [`JobRunner`] |
 //! | any thread in `apply` | a job that is due and not yet started | that job, in place | with the job |
 //!
-//! A job is named by the digest of its immutable inputs: siblings that need the same work share one
-//! run, and a repeated run (after a reopen, a revert, or because nobody held the first) gives the
-//! same output. A job may write files of the state directory under names that nobody knows yet; a
-//! block makes them known with [`publish_file`](crate::NodeWrite::publish_file). What no block names
-//! goes at the next opening, except the files that the backend says are
-//! [under way](crate::Backend::files_under_way): a job that finds its own output whole need not make
+//! A job is named by the digest of its immutable inputs. Siblings that need the same work share one
+//! execution, and a repeated execution (after a reopen, a revert, or because the first handle was
+//! dropped) gives the same output. A job may write files of the state directory that no block names
+//! yet; a block names them with [`publish_file`](crate::NodeWrite::publish_file). The next opening
+//! removes all files that no block names, except the backend's [pending
+//! files](crate::Backend::pending_files): a job that finds its own output complete need not produce
 //! it again.
 
-use super::{check_file_name, open_patiently};
-use crate::{StateError, durable::Counters};
+use super::{check_file_name, open_with_retry};
+use crate::{StateError, durable::NodeCounters};
 
 use alloy_primitives::B256;
 use parking_lot::{Condvar, Mutex};
@@ -31,29 +31,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Most jobs that run at once: a long merge does not hold up short ones.
+/// Maximum number of jobs that run at once, so that a long merge does not delay short jobs.
 const THREADS: usize = 4;
-/// How far jobs stand behind other threads, in steps of `nice`: blocks are executed meanwhile.
+/// The `nice` value of job threads: execution of blocks goes first.
 #[cfg(target_os = "linux")]
 const NICE: libc::c_int = 10;
 
-/// What a job leaves: anything its backend knows how to read.
+/// The output of a job, of a type that its backend defines.
 pub type JobOutput = Arc<dyn Any + Send + Sync>;
 
-type Work = Box<dyn Fn(&JobContext) -> Result<JobOutput, StateError> + Send>;
+type JobWork = Box<dyn Fn(&JobContext) -> Result<JobOutput, StateError> + Send>;
 
 /// A piece of background work, not yet started.
-pub struct Job {
+pub struct BackgroundJob {
     /// Digest of the immutable inputs.
     pub id: B256,
     /// What it does, for messages and metrics.
     pub name: &'static str,
-    /// The work. It should call [`JobContext::pause_point`] every few milliseconds, and is run
-    /// again if it failed and its output is asked for.
-    pub work: Work,
+    /// The work. It should call [`JobContext::pause_point`] every few milliseconds. It runs again
+    /// if it failed and its output is needed.
+    pub work: JobWork,
 }
 
-impl Job {
+impl BackgroundJob {
     /// A job of identity `id`.
     pub fn new(
         id: B256,
@@ -64,18 +64,18 @@ impl Job {
     }
 }
 
-impl fmt::Debug for Job {
+impl fmt::Debug for BackgroundJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Job").field("name", &self.name).field("id", &self.id).finish()
+        f.debug_struct("BackgroundJob").field("name", &self.name).field("id", &self.id).finish()
     }
 }
 
-/// What a running job sees of the world.
+/// What a running job gets from its runner.
 #[derive(Debug)]
 pub struct JobContext {
     name: &'static str,
     dir: Option<PathBuf>,
-    /// Nobody holds a handle any more.
+    /// The last handle was dropped.
     cancelled: Arc<AtomicBool>,
     /// The store is being closed.
     closing: Arc<AtomicBool>,
@@ -88,7 +88,7 @@ impl JobContext {
         self.dir.as_deref()
     }
 
-    /// To be called between bounded slices of work: fails once nobody waits for the job any more.
+    /// Call it between bounded slices of work: it fails once the job is cancelled.
     pub fn pause_point(&self) -> Result<(), StateError> {
         if let Some(delay) = self.delay {
             std::thread::sleep(delay);
@@ -100,29 +100,29 @@ impl JobContext {
     }
 }
 
-struct Slot {
+struct JobSlot {
     id: B256,
     name: &'static str,
-    state: Mutex<Progress>,
+    state: Mutex<JobProgress>,
     done: Condvar,
     cancelled: Arc<AtomicBool>,
 }
 
-enum Progress {
-    Waiting(Work),
+enum JobProgress {
+    Waiting(JobWork),
     Running,
     Done(JobOutput),
-    /// Kept to be tried again by whoever asks for the output.
-    Failed(Work),
+    /// Runs again if its output is needed.
+    Failed(JobWork),
 }
 
-impl Slot {
-    /// Runs the work unless somebody else has taken it. `again`: even if it has failed before.
+impl JobSlot {
+    /// Runs the work unless another thread has taken it. `again`: even if it has failed before.
     fn run(&self, context: &JobContext, again: bool) -> Result<(), String> {
         let mut state = self.state.lock();
-        let work = match std::mem::replace(&mut *state, Progress::Running) {
-            Progress::Waiting(work) => work,
-            Progress::Failed(work) if again => work,
+        let work = match std::mem::replace(&mut *state, JobProgress::Running) {
+            JobProgress::Waiting(work) => work,
+            JobProgress::Failed(work) if again => work,
             other => {
                 *state = other;
                 return Ok(());
@@ -136,8 +136,8 @@ impl Slot {
             Err(format!("it panicked: {}", text.unwrap_or("no message")))
         });
         let (progress, outcome) = match outcome {
-            Ok(output) => (Progress::Done(output), Ok(())),
-            Err(reason) => (Progress::Failed(work), Err(reason)),
+            Ok(output) => (JobProgress::Done(output), Ok(())),
+            Err(reason) => (JobProgress::Failed(work), Err(reason)),
         };
         *self.state.lock() = progress;
         self.done.notify_all();
@@ -147,13 +147,13 @@ impl Slot {
 
 /// Keeps a job alive; the last handle dropped cancels it.
 #[derive(Clone)]
-pub struct JobHandle(Arc<Held>);
+pub struct JobHandle(Arc<HandleGuard>);
 
-struct Held {
-    slot: Arc<Slot>,
+struct HandleGuard {
+    slot: Arc<JobSlot>,
 }
 
-impl Drop for Held {
+impl Drop for HandleGuard {
     fn drop(&mut self) {
         self.slot.cancelled.store(true, Ordering::Relaxed);
     }
@@ -165,19 +165,19 @@ impl JobHandle {
         self.0.slot.id
     }
 
-    /// The output, if the job is done. For work on which no root depends: that of a block at which
-    /// output is due is asked for with [`Jobs::wait`].
+    /// The output, if the job is done. Only for work on which no root depends: a block at which the
+    /// output is due calls [`JobRunner::wait`].
     pub fn output(&self) -> Option<JobOutput> {
         match &*self.0.slot.state.lock() {
-            Progress::Done(output) => Some(output.clone()),
+            JobProgress::Done(output) => Some(output.clone()),
             _ => None,
         }
     }
 
-    /// Whether it was tried and has failed. Whoever does not [wait](Jobs::wait) for it then lets it
-    /// go, as it holds on to its inputs.
+    /// Whether its last execution has failed. A holder that does not [wait](JobRunner::wait) for it
+    /// should then drop it, as it keeps its inputs in memory.
     pub fn has_failed(&self) -> bool {
-        matches!(*self.0.slot.state.lock(), Progress::Failed(_))
+        matches!(*self.0.slot.state.lock(), JobProgress::Failed(_))
     }
 }
 
@@ -188,27 +188,27 @@ impl fmt::Debug for JobHandle {
 }
 
 /// Runs jobs for one state store. Dropping it cancels them and waits for their threads.
-pub struct Jobs {
+pub struct JobRunner {
     dir: Option<PathBuf>,
-    known: Mutex<HashMap<B256, Weak<Held>>>,
-    workers: Mutex<Workers>,
-    /// Most threads of [`Workers`].
+    known: Mutex<HashMap<B256, Weak<HandleGuard>>>,
+    workers: Mutex<WorkerPool>,
+    /// Maximum number of threads.
     limit: usize,
     closing: Arc<AtomicBool>,
-    /// Jobs given to workers that have not been dealt with.
-    outstanding: Arc<Outstanding>,
+    /// Jobs that workers have not finished yet.
+    outstanding: Arc<OutstandingJobs>,
     /// Microseconds each pause point sleeps: the test-kit's slow node.
     delay_us: AtomicU64,
-    counters: Arc<Counters>,
+    counters: Arc<NodeCounters>,
 }
 
 #[derive(Default)]
-struct Outstanding {
+struct OutstandingJobs {
     count: Mutex<usize>,
     none: Condvar,
 }
 
-impl Outstanding {
+impl OutstandingJobs {
     fn done(&self) {
         let mut count = self.count.lock();
         *count -= 1;
@@ -218,20 +218,20 @@ impl Outstanding {
     }
 }
 
-/// What waits in the queue: the job may have been dropped meanwhile.
-type Queued = (Weak<Held>, JobContext);
+/// A queued job, whose handles may have been dropped meanwhile.
+type QueuedJob = (Weak<HandleGuard>, JobContext);
 
 #[derive(Default)]
-struct Workers {
-    /// Both ends, the second for threads yet to come; there once a job was started.
-    queue: Option<(crossbeam_channel::Sender<Queued>, crossbeam_channel::Receiver<Queued>)>,
+struct WorkerPool {
+    /// Both ends (the receiver is for later threads); `None` before the first job.
+    queue: Option<(crossbeam_channel::Sender<QueuedJob>, crossbeam_channel::Receiver<QueuedJob>)>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
-impl Drop for Jobs {
+impl Drop for JobRunner {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::Relaxed);
-        let Workers { queue, threads } = std::mem::take(self.workers.get_mut());
+        let WorkerPool { queue, threads } = std::mem::take(self.workers.get_mut());
         drop(queue);
         for thread in threads {
             // Panics of jobs are caught; nothing else can end a worker early.
@@ -240,14 +240,14 @@ impl Drop for Jobs {
     }
 }
 
-impl fmt::Debug for Jobs {
+impl fmt::Debug for JobRunner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Jobs").field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("JobRunner").field("dir", &self.dir).finish_non_exhaustive()
     }
 }
 
-impl Jobs {
-    /// A runner that gives jobs `dir` for their files.
+impl JobRunner {
+    /// A runner whose jobs write their files into `dir`.
     pub fn new(dir: Option<PathBuf>) -> Self {
         Self {
             dir,
@@ -261,14 +261,14 @@ impl Jobs {
         }
     }
 
-    /// It, counting how long blocks wait.
-    pub(crate) fn counted_by(mut self, counters: Arc<Counters>) -> Self {
+    /// Makes `counters` count how long blocks wait for jobs.
+    pub(crate) fn with_counters(mut self, counters: Arc<NodeCounters>) -> Self {
         self.counters = counters;
         self
     }
 
-    /// A runner that starts nothing by itself: a job runs where it is waited for.
-    pub(crate) fn at_rest(dir: Option<PathBuf>) -> Self {
+    /// A runner without threads: a job runs on the thread that waits for it.
+    pub(crate) fn without_threads(dir: Option<PathBuf>) -> Self {
         let mut jobs = Self::new(dir);
         jobs.limit = 0;
         jobs
@@ -279,7 +279,7 @@ impl Jobs {
         self.dir.as_deref()
     }
 
-    /// Makes every pause point sleep, to act as a slow node. For the test-kit.
+    /// Makes every pause point sleep, to simulate a slow node. For the test-kit.
     pub fn set_delay(&self, delay: Duration) {
         self.delay_us.store(delay.as_micros() as u64, Ordering::Relaxed);
     }
@@ -289,18 +289,18 @@ impl Jobs {
         (us > 0).then(|| Duration::from_micros(us))
     }
 
-    /// Starts `job` in the background, or joins the one of the same identity that is under way.
-    pub fn start(&self, job: Job) -> JobHandle {
+    /// Starts `job` in the background, or returns a handle of the running job with the same id.
+    pub fn start(&self, job: BackgroundJob) -> JobHandle {
         let mut known = self.known.lock();
         if let Some(held) = known.get(&job.id).and_then(Weak::upgrade) {
             return JobHandle(held);
         }
         known.retain(|_, held| held.strong_count() > 0);
-        let handle = JobHandle(Arc::new(Held {
-            slot: Arc::new(Slot {
+        let handle = JobHandle(Arc::new(HandleGuard {
+            slot: Arc::new(JobSlot {
                 id: job.id,
                 name: job.name,
-                state: Mutex::new(Progress::Waiting(job.work)),
+                state: Mutex::new(JobProgress::Waiting(job.work)),
                 done: Condvar::new(),
                 cancelled: Arc::default(),
             }),
@@ -311,11 +311,11 @@ impl Jobs {
         handle
     }
 
-    /// The output of `handle`'s job; runs it in place if no worker has taken it yet, or if it has
-    /// failed.
+    /// The output of `handle`'s job. If no worker has taken the job yet, or if it has failed, it
+    /// runs on this thread.
     ///
     /// # Errors
-    /// [`StateError::Job`] if it fails here and now. The next call tries again.
+    /// [`StateError::Job`] if it fails on this thread. The next call tries again.
     pub fn wait(&self, handle: &JobHandle) -> Result<JobOutput, StateError> {
         let begun = Instant::now();
         let output = self.wait_for(handle);
@@ -330,24 +330,24 @@ impl Jobs {
             slot.run(&self.context(slot), true).map_err(failed)?;
             let mut state = slot.state.lock();
             match &*state {
-                Progress::Done(output) => return Ok(output.clone()),
-                Progress::Running => slot.done.wait(&mut state),
-                // Somebody else's attempt has just failed.
-                Progress::Waiting(_) | Progress::Failed(_) => {}
+                JobProgress::Done(output) => return Ok(output.clone()),
+                JobProgress::Running => slot.done.wait(&mut state),
+                // Another thread's attempt has just failed.
+                JobProgress::Waiting(_) | JobProgress::Failed(_) => {}
             }
         }
     }
 
-    /// Waits until the workers have nothing left to do.
-    pub fn settle(&self) {
+    /// Waits until no job is queued or running.
+    pub fn wait_idle(&self) {
         let mut count = self.outstanding.count.lock();
         while *count > 0 {
             self.outstanding.none.wait(&mut count);
         }
     }
 
-    /// Writes a file of the state directory whole and fsynced: it appears under `name` complete or
-    /// not at all.
+    /// Writes and fsyncs a file of the state directory. It appears under `name` complete or not at
+    /// all.
     pub fn write_file(dir: &Path, name: &str, content: &[u8]) -> Result<(), StateError> {
         use std::io::Write;
         let fail = |error: std::io::Error| {
@@ -363,15 +363,15 @@ impl Jobs {
             .and_then(|()| file.sync_all())
             .and_then(|()| fs::rename(&path, dir.join(name)));
         if let Err(error) = written {
-            // It would be removed at the next open, but a full disk is better served now.
+            // The next opening would remove it, but the disk may be full now.
             let _ = fs::remove_file(&path);
             return Err(fail(error).into());
         }
-        open_patiently(|| fs::File::open(dir)).and_then(|dir| dir.sync_all()).map_err(fail)?;
+        open_with_retry(|| fs::File::open(dir)).and_then(|dir| dir.sync_all()).map_err(fail)?;
         Ok(())
     }
 
-    fn context(&self, slot: &Slot) -> JobContext {
+    fn context(&self, slot: &JobSlot) -> JobContext {
         JobContext {
             name: slot.name,
             dir: self.dir.clone(),
@@ -381,7 +381,8 @@ impl Jobs {
         }
     }
 
-    /// Leaves a job to the workers, one more of them if all are busy and there may be.
+    /// Queues a job for the workers, and starts one more worker if all are busy and the limit
+    /// allows.
     fn enqueue(&self, handle: &JobHandle) {
         let mut workers = self.workers.lock();
         let outstanding = *self.outstanding.count.lock() + 1;
@@ -390,12 +391,13 @@ impl Jobs {
         if started < outstanding.min(self.limit) {
             let settled = self.outstanding.clone();
             let name = format!("state-job-{started}");
-            match std::thread::Builder::new().name(name).spawn(move || work_off(&jobs, &settled)) {
+            match std::thread::Builder::new().name(name).spawn(move || run_worker(&jobs, &settled))
+            {
                 Ok(thread) => workers.threads.push(thread),
                 Err(error) => tracing::debug!(%error, "no thread for a job"),
             }
         }
-        // Without any worker that is no failure: the job then runs where it is due.
+        // If no worker can start, the job runs on the thread that waits for it.
         if !workers.threads.is_empty() {
             *self.outstanding.count.lock() += 1;
             if queue.send((Arc::downgrade(&handle.0), self.context(&handle.0.slot))).is_err() {
@@ -405,36 +407,36 @@ impl Jobs {
     }
 }
 
-/// The life of a worker: until the queue is closed.
-fn work_off(jobs: &crossbeam_channel::Receiver<Queued>, outstanding: &Outstanding) {
+/// A worker thread: runs jobs until the queue is closed.
+fn run_worker(jobs: &crossbeam_channel::Receiver<QueuedJob>, outstanding: &OutstandingJobs) {
     #[cfg(target_os = "linux")]
-    // SAFETY: it takes numbers alone. On Linux a thread has a priority of its own, and 0 is the one
-    // that calls; if it is refused, jobs run like all others.
+    // SAFETY: the call takes only numbers. On Linux each thread has its own priority, and 0 means
+    // the calling thread. If the call fails, jobs run at normal priority.
     unsafe {
         libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
     }
     for (held, context) in jobs {
-        // The slot alone is kept, so that dropping the handles cancels the job.
+        // Only the slot is kept, so that dropping the handles cancels the job.
         let slot = held.upgrade().map(|held| held.slot.clone());
         if let Some(slot) = slot
             && !context.closing.load(Ordering::Relaxed)
             && let Err(reason) = slot.run(&context, false)
         {
-            tell_failure(slot.name, &reason, &context);
+            log_failure(slot.name, &reason, &context);
         }
         outstanding.done();
     }
 }
 
-/// A failure is told when it happens: the block that needs the job may be thousands of blocks away.
-fn tell_failure(job: &str, reason: &str, context: &JobContext) {
+/// Logs a failure when it happens: the block that needs the job may be thousands of blocks away.
+fn log_failure(job: &str, reason: &str, context: &JobContext) {
     if context.cancelled.load(Ordering::Relaxed) || context.closing.load(Ordering::Relaxed) {
         tracing::debug!(job, "job cancelled");
     } else {
         tracing::warn!(
             job,
-            "background job {job} failed: {reason}; blocks go on until one needs it, which runs it again; \
-             check the disk, and run `db verify` on the datadir"
+            "background job {job} failed: {reason}; import continues until a block needs the job, \
+             and then the job runs again; check the disk, and run `db verify` on the datadir"
         );
     }
 }
@@ -442,7 +444,7 @@ fn tell_failure(job: &str, reason: &str, context: &JobContext) {
 fn tempfile_in(dir: &Path, name: &str) -> std::io::Result<(PathBuf, fs::File)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let path = dir.join(format!("{name}.{}.tmp", NEXT.fetch_add(1, Ordering::Relaxed)));
-    let file = open_patiently(|| fs::File::create(&path))?;
+    let file = open_with_retry(|| fs::File::create(&path))?;
     Ok((path, file))
 }
 

@@ -2,40 +2,42 @@
 //!
 //! ```text
 //!  Backend --NodeRead, NodeWrite--> rows of one state     (view)
-//!          --flat-----------------> values of all keys    (flat), where it holds none itself
-//!          --Jobs-----------------> work that outlives a block, and its files
-//!  Backend::history() and others -> what only some can do (faculties)
-//!  AnyBackend                       the same for the framework, whatever its cache (erased)
+//!          --flat-----------------> values of all keys    (flat), if it holds no values itself
+//!          --JobRunner------------> work that outlives a block, and its files
+//!  Backend::history() and others -> optional extensions   (extensions)
+//!  AnyBackend                       a backend with its cache type erased (erased)
 //! ```
 
 mod chunks;
 mod compare;
 mod erased;
-mod faculties;
+mod extensions;
 mod files;
 pub mod flat;
 mod jobs;
 mod view;
 
-pub use chunks::{ChunkAnswer, ChunkId, ChunkServer, Chunks, Opened};
+pub use chunks::{ChunkAnswer, ChunkId, ChunkServer, OpenedChunk, StateChunks};
 pub use compare::compare_rows;
 pub use erased::{AnyBackend, AnyCache};
-pub use faculties::{
-    AccountNodes, AccountProofs, History, PartialState, PartialTree, ProofHole, ProofShards,
-    Provenance,
+pub use extensions::{
+    AccountNodes, AccountProofs, PartialState, PartialTree, ProofHole, ProofShards,
+    ProvenanceQueries, StateHistory,
 };
-pub use files::{is_out_of_descriptors, open_patiently};
-pub use jobs::{Job, JobContext, JobHandle, JobOutput, Jobs};
+pub use files::{is_out_of_descriptors, open_with_retry};
+pub use jobs::{BackgroundJob, JobContext, JobHandle, JobOutput, JobRunner};
 pub(crate) use view::check_file_name;
-pub use view::{BulkSink, Direction, KeyRange, NodeRead, NodeWrite, Row, Rows, Table, prefix_end};
+pub use view::{
+    BulkSink, KeyRange, NodeRead, NodeWrite, RowScan, RowTable, ScanDirection, TableRow, prefix_end,
+};
 
-use crate::{Identity, ProofError, StateDelta, StateError, StateKey, Value};
+use crate::{BackendIdentity, ProofError, StateDelta, StateError, StateKey, StateValue};
 use alloy_primitives::{Address, B256, Bytes};
 use std::path::Path;
 
 /// What a backend can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capabilities {
+pub struct BackendCapabilities {
     /// Whether the state is authenticated at all: a root and proofs.
     pub proofs: bool,
     /// Whether absence can be proven.
@@ -46,7 +48,7 @@ pub struct Capabilities {
     pub ethereum_root: bool,
 }
 
-/// What `apply` is told beside the view.
+/// What `apply` gets beside the view.
 #[derive(Debug)]
 pub struct ApplyContext<'a> {
     /// Number of the block that is applied.
@@ -54,36 +56,37 @@ pub struct ApplyContext<'a> {
     /// Root of its parent ([`B256::ZERO`] for the first block).
     pub parent_root: B256,
     /// Background work.
-    pub jobs: &'a Jobs,
+    pub jobs: &'a JobRunner,
 }
 
 /// What `apply` returns.
 #[derive(Clone)]
-pub struct Applied<C> {
+pub struct ApplyOutput<C> {
     /// Root of the new state.
     pub root: B256,
     /// Decoded structure of the new state.
     pub cache: C,
 }
 
-impl<C> core::fmt::Debug for Applied<C> {
+impl<C> core::fmt::Debug for ApplyOutput<C> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Applied").field("root", &self.root).finish_non_exhaustive()
+        f.debug_struct("ApplyOutput").field("root", &self.root).finish_non_exhaustive()
     }
 }
 
-/// What is kept of the structure of an older block ([`Backend::thinned`]).
+/// The part of an older block's cache that stays in memory ([`Backend::compact_cache`]).
 #[derive(Clone)]
-pub struct Thinned<C> {
-    /// A structure of the same block.
+pub struct CompactedCache<C> {
+    /// A cache of the same block.
     pub cache: C,
-    /// About how many bytes it takes beside what it shares with those of its neighbours.
+    /// About how many bytes it takes, without what it shares with the caches of neighbouring
+    /// blocks.
     pub bytes: u64,
 }
 
-impl<C> core::fmt::Debug for Thinned<C> {
+impl<C> core::fmt::Debug for CompactedCache<C> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Thinned").field("bytes", &self.bytes).finish_non_exhaustive()
+        f.debug_struct("CompactedCache").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 
@@ -103,9 +106,9 @@ impl BackendStats {
     ///
     /// # Errors
     /// If a row cannot be read.
-    pub fn count(view: &dyn NodeRead, tables: &[Table]) -> Result<Self, StateError> {
-        let count = |table: &Table| {
-            let rows = view.scan(*table, KeyRange::ALL, Direction::Forward)?;
+    pub fn count(view: &dyn NodeRead, tables: &[RowTable]) -> Result<Self, StateError> {
+        let count = |table: &RowTable| {
+            let rows = view.scan(*table, KeyRange::ALL, ScanDirection::Forward)?;
             Ok((table.name, rows.map(|row| row.map(|_| 1u64)).sum::<Result<u64, _>>()?))
         };
         let tables = tables.iter().map(count).collect::<Result<_, StateError>>()?;
@@ -113,33 +116,34 @@ impl BackendStats {
     }
 
     /// Rows of a table that has been counted; 0 if it has not.
-    pub fn rows(&self, table: Table) -> u64 {
+    pub fn rows(&self, table: RowTable) -> u64 {
         self.tables.iter().find(|(name, _)| *name == table.name).map_or(0, |(_, rows)| *rows)
     }
 }
 
 /// A state store's algorithm: plain code over a key-value view.
 ///
-/// A backend never opens a transaction, never thinks about forks, undo, crashes or the journal: the
+/// A backend never opens a transaction and does not handle forks, undo, crashes or the journal: the
 /// framework ([`StateStore`](crate::StateStore)) gives it a view of the parent's state, takes its
-/// writes, and does the rest for every backend alike. What a backend must keep (the
-/// `testkit` tries hard to catch it failing):
+/// writes, and does the rest for every backend alike. A backend must keep these rules (the
+/// `testkit` checks them):
 ///
-/// 1. **Purity.** `apply` depends on the view, the parent's cache, the block number and the delta
-///    alone: never on time, thread scheduling, hash-map order or earlier calls. Rows on which no
-///    root, value or proof depends may come and go when work in the background allows (clean-up).
+/// 1. **Purity.** `apply` depends on nothing but the view, the parent's cache, the block number and
+///    the delta: never on time, thread scheduling, hash-map order or earlier calls. The exceptions
+///    are rows on which no root, value or proof depends: background work may add and remove them at
+///    any block (clean-up).
 /// 2. **Caches belong to a block.** [`Cache`](Self::Cache) is the decoded in-memory structure of
 ///    one block's state. `open` rebuilds it from the view alone; `apply` returns the child's cache
-///    and leaves the parent's as it was.
-/// 3. **Persisted shape.** If the root depends on more than the logical state, whatever it depends
-///    on is in the view.
-/// 4. **Jobs publish at blocks.** The outcome of background work enters the state only at the block
-///    that the backend's own rules name, never when a thread happens to finish, but for such rows. The handle of a job
-///    under way lives in the cache, and what is needed to start it again in the view: the first `apply`
-///    after an opening does so.
+///    and leaves the parent's unchanged.
+/// 3. **Persisted inputs.** If the root depends on more than the logical state, the view holds all
+///    that it depends on.
+/// 4. **Jobs publish at blocks.** The output of background work enters the state only at the block
+///    that the backend's own rules name, never when a thread happens to finish (except for the rows
+///    of rule 1). The cache holds the handle of a job under way. The view holds what is needed to
+///    start the job again, and the first `apply` after an opening does so.
 /// 5. **Files are immutable.** A file is whole and fsynced before the block that names it is
-///    finished ([`Jobs::write_file`]); a cache that reads a file keeps it open, or its content, as
-///    readers may outlive it.
+///    finished ([`JobRunner::write_file`]). A cache that reads a file keeps the file open, or its
+///    content in memory, as readers may outlive the file.
 pub trait Backend: Send + Sync + 'static {
     /// The decoded in-memory structure of one block's state; `()` for backends that need none.
     ///
@@ -148,47 +152,50 @@ pub trait Backend: Send + Sync + 'static {
     type Cache: Send + Sync + 'static;
 
     /// Name, format version, hash function and parameters.
-    fn identity(&self) -> &Identity;
+    fn identity(&self) -> &BackendIdentity;
 
     /// What it can do.
-    fn capabilities(&self) -> Capabilities;
+    fn capabilities(&self) -> BackendCapabilities;
 
-    /// Its tables, those of shared parts (the [flat state](crate::flat)) included.
-    fn tables(&self) -> Vec<Table>;
+    /// Its tables, including shared ones (the [flat state](crate::flat)).
+    fn tables(&self) -> Vec<RowTable>;
 
     /// Root of the empty state.
     fn empty_root(&self) -> B256;
 
-    /// Rebuilds the in-memory structure of the state that `view` shows, which may be empty; `dir`
-    /// has the files that it names. It starts no work: readers of old blocks open states too.
+    /// Rebuilds the cache of the state that `view` shows, which may be empty; `dir` has the files
+    /// that the state names. It starts no jobs: readers of old blocks open states too.
     fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<Self::Cache, StateError>;
 
-    /// How many structures of durable blocks at and below the tip are worth keeping, beside those of
-    /// proposals. More are kept where a structure shares most of what it holds with its parent's, so
-    /// that reads and proofs below the tip need not open one.
-    fn caches_kept(&self) -> usize {
+    /// How many caches of durable blocks, at and below the tip, the framework keeps beside the
+    /// caches of proposals, so that reads and proofs below the tip need not open one. A backend
+    /// whose cache shares most of its content with the parent's cache names a larger number.
+    fn retained_caches(&self) -> usize {
         8
     }
 
-    /// What is kept of a structure that is older than [`caches_kept`](Self::caches_kept), so that proofs
-    /// of its block take no longer than those of the tip: as long as the block can be read, and as far
-    /// as all of them fit into [`thinned_bytes`](Self::thinned_bytes). It serves wherever the whole one
-    /// does, though a block on it, in a deep reorganisation, may take longer. It holds no job. `None` if
-    /// [`open`](Self::open) is as good.
-    fn thinned(&self, cache: &Self::Cache) -> Option<Thinned<Self::Cache>> {
+    /// Compacts a cache that is older than [`retained_caches`](Self::retained_caches), so that
+    /// proofs of its block take no longer than proofs of the tip. The framework keeps it as long as
+    /// the block can be read, and as far as all compacted caches fit into
+    /// [`compacted_cache_bytes`](Self::compacted_cache_bytes). It works wherever the full cache
+    /// does, though a block on top of it, in a deep reorganisation, may take longer. It holds no
+    /// job. `None` if [`open`](Self::open) is as good.
+    fn compact_cache(&self, cache: &Self::Cache) -> Option<CompactedCache<Self::Cache>> {
         let _ = cache;
         None
     }
 
-    /// Bytes for [thinned](Self::thinned) structures, those that they share not counted twice.
-    fn thinned_bytes(&self) -> u64 {
+    /// Memory limit in bytes for all [compacted](Self::compact_cache) caches; shared parts count
+    /// once.
+    fn compacted_cache_bytes(&self) -> u64 {
         0
     }
 
-    /// Files that jobs under way in the state that `view` shows may have finished already, though
-    /// no block names them yet. They outlive a reopening. Their names must tell what they are made
-    /// of, by the digest of the inputs, and a job that takes one over first checks that it is whole.
-    fn files_under_way(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
+    /// Names of files that the jobs under way in the state that `view` shows may have finished
+    /// already, though no block names them yet. The framework keeps these files at a reopening.
+    /// Their names must contain the digest of the job's inputs. A job that finds such a file checks
+    /// that it is complete before it uses it.
+    fn pending_files(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
         let _ = view;
         Ok(Vec::new())
     }
@@ -200,36 +207,36 @@ pub trait Backend: Send + Sync + 'static {
         view: &mut dyn NodeWrite,
         cache: &Self::Cache,
         delta: &StateDelta,
-    ) -> Result<Applied<Self::Cache>, StateError>;
+    ) -> Result<ApplyOutput<Self::Cache>, StateError>;
 
-    /// Whether [`apply`](Self::apply) of the sum of what consecutive blocks change, as the last of
-    /// them, is as good as applying them one by one: the same root, the same values, the same proofs
-    /// and the same future. So it is where the root follows from the state alone, and nothing is kept
-    /// of the states between.
-    fn applies_runs(&self) -> bool {
+    /// Whether [`apply`](Self::apply) of the sum of consecutive deltas, under the number of the
+    /// last block, has the same effect as applying the blocks one by one: the same root, values,
+    /// proofs and later blocks. This is so if the root depends on the state alone, and the backend
+    /// keeps nothing of the states between.
+    fn applies_batches(&self) -> bool {
         self.capabilities().state_determined_root
             && self.history().is_none()
             && self.provenance().is_none()
     }
 
-    /// Told that `keys` will probably be in the delta, by any number of threads at once. Their values
-    /// have been read of this state, or are left to others: what the root needs beside them may be
-    /// fetched into caches. Must not change anything.
+    /// Hints that `keys` will probably be in the delta; any number of threads may call it at once.
+    /// The caller has read the values of `keys` in this state, or does not need them. The backend
+    /// may load into its caches what the root needs beside the values. It must not change anything.
     fn hint(&self, view: &dyn NodeRead, cache: &Self::Cache, keys: &[StateKey]) {
         let _ = (view, cache, keys);
     }
 
-    /// Whether [`hint`](Self::hint) fetches more than [`read`](Self::read) of the same keys does. Only
-    /// then is it told of keys that have just been read.
+    /// Whether [`hint`](Self::hint) loads more than [`read`](Self::read) of the same keys does. If
+    /// not, callers do not pass keys to it that they have just read.
     fn heeds_reads(&self) -> bool {
         false
     }
 
-    /// Told what the block that is executed on this state has written since it was last told, by one
-    /// thread at a time for each block: what [`apply`](Self::apply) would make of it may be made now.
-    /// It may not be all that the block writes, later writes may replace it, and there may be no such
-    /// block in the end, or another one: [`apply`](Self::apply) does the same with or without. Must not
-    /// change anything.
+    /// Passes on what the block that is executed on this state has written since the last call, so
+    /// that the backend may prepare parts of the work of [`apply`](Self::apply) now. One thread at
+    /// a time calls it for each block. The writes may be incomplete, later writes may replace them,
+    /// and the block may never be applied: [`apply`](Self::apply) has the same result with and
+    /// without these calls. It must not change anything.
     fn foretell(&self, view: &dyn NodeRead, cache: &Self::Cache, writes: &StateDelta) {
         let _ = (view, cache, writes);
     }
@@ -239,16 +246,18 @@ pub trait Backend: Send + Sync + 'static {
         false
     }
 
-    /// Removes rows that no state from block `first_retained` on can see: what older states alone
-    /// needed, or what work in the background has put elsewhere. It may also write rows ahead that a later
-    /// block will publish, and no state reads before. `view` shows the state of the new
-    /// durable tip, with `cache`. What is written here joins the commit's journal but has no undo, so
-    /// it must not change what any retained state reads, proves, or grows into. It publishes and
-    /// retires no files. About `budget` rows
-    /// are to be written at most; the rest waits for the next commit. Every commit calls it once. If it
-    /// fails, nothing of it is written; the commit comes about all the same, unless the error is of the
-    /// store underneath ([`StateError::Store`]).
-    fn settle(
+    /// Does the backend's maintenance beside the blocks. It removes rows that no state from block
+    /// `first_retained` on can see: rows that only older states needed, or that a background job
+    /// has moved. It may also write rows in advance that a later block will publish, and that no
+    /// state reads before that block.
+    ///
+    /// Every commit calls it once. `view` and `cache` are those of the new durable tip. The writes
+    /// join the commit's journal but have no undo, so they must not change what any retained state
+    /// reads or proves, nor the root of a later block. It publishes and retires no files. It writes
+    /// about `budget` rows at most; the rest waits for the next commit. If it fails, none of its
+    /// writes is kept, and the commit goes on, unless the error comes from the store underneath
+    /// ([`StateError::Store`]).
+    fn maintain(
         &self,
         view: &mut dyn NodeWrite,
         cache: &Self::Cache,
@@ -265,20 +274,20 @@ pub trait Backend: Send + Sync + 'static {
         view: &dyn NodeRead,
         cache: &Self::Cache,
         key: &StateKey,
-    ) -> Result<Option<Value>, StateError> {
+    ) -> Result<Option<StateValue>, StateError> {
         let _ = cache;
         flat::get(view, key)
     }
 
-    /// The slots of `address` that are set, in slot order, at most `limit`. It reads no more than it
-    /// needs: who asks whether an account has storage at all asks for one.
+    /// The slots of `address` that are set, in slot order, at most `limit`. It reads no more than
+    /// `limit` requires: a caller asks for one slot to learn whether an account has storage.
     fn slots_of(
         &self,
         view: &dyn NodeRead,
         cache: &Self::Cache,
         address: &Address,
         limit: usize,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
+    ) -> Result<Vec<(B256, StateValue)>, StateError> {
         let _ = cache;
         flat::slots_of(view, address, limit)
     }
@@ -291,7 +300,7 @@ pub trait Backend: Send + Sync + 'static {
         cache: &Self::Cache,
         start: Option<&StateKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
         let _ = cache;
         flat::entries(view, start, limit)
     }
@@ -301,7 +310,7 @@ pub trait Backend: Send + Sync + 'static {
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError>;
 
@@ -319,28 +328,28 @@ pub trait Backend: Send + Sync + 'static {
         root: B256,
         keys: &[StateKey],
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError>;
+    ) -> Result<Vec<Option<StateValue>>, ProofError>;
 
     /// Counts its content.
     fn stats(&self, view: &dyn NodeRead, cache: &Self::Cache) -> Result<BackendStats, StateError>;
 
-    /// Whether it holds canonical accounts and slots alone, and slots only below accounts, rather
+    /// Whether it holds only canonical accounts and slots, and slots only below accounts, rather
     /// than any bytes under any key.
     fn ethereum_state_only(&self) -> bool {
         self.capabilities().ethereum_root
     }
 
-    /// The faculty to read and prove the state of any old block, where it exists.
-    fn history(&self) -> Option<&dyn History<Self::Cache>> {
+    /// The extension that reads and proves the state of any old block, if the backend has it.
+    fn history(&self) -> Option<&dyn StateHistory<Self::Cache>> {
         None
     }
 
-    /// Checks the backend's own rows against each other, against `root`, the one recorded of this
-    /// state, and, where they follow from the values, against those of `rebuilt`: the same state,
-    /// loaded from nothing but its values (given if the root is
-    /// [state-determined](Capabilities::state_determined_root); that the root fits the values has
-    /// then been checked). Below the tip (`is_tip` is false) what this state shares with all others need not be
-    /// checked again. What is wrong goes to `report`; an error ends the check.
+    /// Checks the backend's own rows against each other, against `root`, the recorded root of this
+    /// state, and, where they depend on the values alone, against the rows of `rebuilt`. `rebuilt`
+    /// is the same state, loaded from its values; it is given if the root is
+    /// [state-determined](BackendCapabilities::state_determined_root), and then the caller has
+    /// already compared its root. Below the tip (`is_tip` is false) the backend need not check
+    /// again what all states share. Faults go to `report`; an error ends the check.
     fn check(
         &self,
         view: &dyn NodeRead,
@@ -354,33 +363,35 @@ pub trait Backend: Send + Sync + 'static {
         Ok(())
     }
 
-    /// How large its caches may become, in bytes: what it holds beside the rows that the framework
-    /// bounds. Whoever caps memory has to leave room for it.
+    /// How large its caches may become, in bytes, without the rows that the framework bounds. A
+    /// limit on the process's memory must leave room for them.
     fn cache_bytes(&self) -> u64 {
         0
     }
 
-    /// The faculty to keep a part only of what proofs need, where it exists.
+    /// The extension for nodes that keep only a part of what proofs need, if the backend has it.
     fn proof_shards(&self) -> Option<&dyn ProofShards<Self::Cache>> {
         None
     }
 
-    /// The faculty to show and prove what keys were over a range of blocks, where it exists.
-    fn provenance(&self) -> Option<&dyn Provenance<Self::Cache>> {
+    /// The extension that shows and proves the values of keys over a range of blocks, if the
+    /// backend has it.
+    fn provenance(&self) -> Option<&dyn ProvenanceQueries<Self::Cache>> {
         None
     }
 
-    /// The faculty to prove accounts in the form of EIP-1186, where it exists.
+    /// The extension that proves accounts in the form of EIP-1186, if the backend has it.
     fn account_proofs(&self) -> Option<&dyn AccountProofs<Self::Cache>> {
         None
     }
 
-    /// The faculty to hand a whole state out in parts that prove themselves, where it exists.
-    fn chunks(&self) -> Option<&dyn Chunks<Self::Cache>> {
+    /// The extension that serves a whole state in chunks that prove themselves, if the backend has
+    /// it.
+    fn chunks(&self) -> Option<&dyn StateChunks<Self::Cache>> {
         None
     }
 
-    /// The faculty to open a state from the few nodes of a witness, where it exists.
+    /// The extension that opens a partial state from the nodes of a witness, if the backend has it.
     fn partial_state(&self) -> Option<&dyn PartialState> {
         None
     }

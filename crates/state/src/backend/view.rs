@@ -1,4 +1,4 @@
-//! The key-value view backends are written against, and the durable store underneath.
+//! The key-value view that backends use, and the durable store underneath.
 //!
 //! ```text
 //!  backend  --NodeRead/NodeWrite-->  overlay of proposals
@@ -12,17 +12,17 @@ use crate::{StateError, StoreError};
 use alloy_primitives::Bytes;
 use std::{path::Path, sync::Arc};
 
-/// A named table. Ids are unique within one store; ids from [`Table::FRAMEWORK`] up belong to the
-/// framework.
+/// A named table of rows. Ids are unique within one store; ids from [`RowTable::FRAMEWORK`] up
+/// belong to the framework.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Table {
+pub struct RowTable {
     /// Small number that stands for the table in journal and undo rows.
     pub id: u8,
     /// Name on disk and in messages.
     pub name: &'static str,
 }
 
-impl Table {
+impl RowTable {
     /// First id of the framework's own tables.
     pub const FRAMEWORK: u8 = 0xf0;
 
@@ -43,7 +43,7 @@ impl Table {
 
 /// Direction of a range read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum ScanDirection {
     /// Ascending keys.
     Forward,
     /// Descending keys.
@@ -88,29 +88,29 @@ pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// One row of a range read.
-pub type Row = (Bytes, Bytes);
+pub type TableRow = (Bytes, Bytes);
 
-/// Rows of a range read, lazily.
-pub type Rows<'a> = Box<dyn Iterator<Item = Result<Row, StateError>> + 'a>;
+/// The rows of a range read, read lazily.
+pub type RowScan<'a> = Box<dyn Iterator<Item = Result<TableRow, StateError>> + 'a>;
 
 /// Reads of one consistent state of all tables.
 pub trait NodeRead: Send + Sync {
     /// The value of `key`.
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError>;
+    fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError>;
 
     /// The rows of `range` in `direction`.
     fn scan<'a>(
         &'a self,
-        table: Table,
+        table: RowTable,
         range: KeyRange<'_>,
-        direction: Direction,
-    ) -> Result<Rows<'a>, StateError>;
+        direction: ScanDirection,
+    ) -> Result<RowScan<'a>, StateError>;
 
-    /// The same state on its own, for a [job](crate::Job) that outlives this call; on a view that
-    /// is being written, the state of the parent. `None` if the view has no life of its own, which
-    /// the framework's views always have.
+    /// The same state as an owned view, for a [job](crate::BackgroundJob) that outlives this call;
+    /// on a view that is being written, the state of the parent. `None` if the view cannot be
+    /// detached; the framework's views always can.
     ///
-    /// It holds a snapshot of the store, and a snapshot held for long keeps MDBX from reusing pages.
+    /// It holds a snapshot of the store. A snapshot held for long keeps MDBX from reusing pages.
     fn detach(&self) -> Option<Arc<dyn NodeRead>> {
         None
     }
@@ -119,45 +119,50 @@ pub trait NodeRead: Send + Sync {
 /// Writes of one block onto a [`NodeRead`]; reads see them at once.
 pub trait NodeWrite: NodeRead {
     /// Sets `key`, which has at most 1,024 bytes. The framework reads the value it had, for undo.
-    fn put(&mut self, table: Table, key: &[u8], value: Bytes) -> Result<(), StateError>;
+    fn put(&mut self, table: RowTable, key: &[u8], value: Bytes) -> Result<(), StateError>;
 
-    /// Removes `key`; removing an absent key is allowed and leaves no trace.
-    fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), StateError>;
+    /// Removes `key`; removing an absent key is allowed and changes nothing.
+    fn delete(&mut self, table: RowTable, key: &[u8]) -> Result<(), StateError>;
 
     /// As [`put`](Self::put) (or [`delete`](Self::delete) for `next = None`) when the caller has
-    /// just read `previous` from this view: saves the framework that read.
+    /// just read `previous` from this view: it saves the framework a read.
     fn replace(
         &mut self,
-        table: Table,
+        table: RowTable,
         key: &[u8],
         previous: Option<Bytes>,
         next: Option<Bytes>,
     ) -> Result<(), StateError>;
 
-    /// Names an immutable file of the state directory as belonging to the state from this block on.
-    /// It must be complete and fsynced when the block is committed (commit refuses it if it is not
-    /// there), and its content follow from its name: siblings and repeated blocks share it. Name
-    /// it after the digest of its content and the block that publishes it: a name that was retired
-    /// must not come back.
+    /// Makes an immutable file of the state directory part of the state from this block on. The
+    /// file must be complete and fsynced when the block is committed (commit fails if it is
+    /// missing). Its content must follow from its name, as sibling and repeated blocks share the
+    /// file. Name it after the digest of its content and the block that publishes it: a retired
+    /// name must not be used again.
     fn publish_file(&mut self, name: &str) -> Result<(), StateError>;
 
-    /// Ends the life of a file at this block. It is deleted once no retained block can need it; a
-    /// cache that reads it keeps it open, as readers may live longer than that.
+    /// Ends the life of a file at this block. It is deleted once no retained block can need it. A
+    /// cache that reads it keeps it open, as readers may live longer.
     fn retire_file(&mut self, name: &str) -> Result<(), StateError>;
 
-    /// Access for reading alone.
+    /// The view for reading only.
     fn as_read(&self) -> &dyn NodeRead;
 }
 
-/// Takes the initial state, straight into the tables.
+/// Writes the initial state straight into the tables.
 pub trait BulkSink {
     /// Adds a row. Keys of one table must come in ascending order.
-    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError>;
+    fn put(&mut self, table: RowTable, key: &[u8], value: &[u8]) -> Result<(), StateError>;
 
-    /// Adds a row of a table whose keys come in any order; that table takes no rows by
-    /// [`put`](Self::put). The same row may come twice. Rows beyond a bounded amount of memory wait
-    /// in temporary files for the end of the load.
-    fn put_unordered(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError>;
+    /// Adds a row of a table whose keys come in any order; such a table takes no rows by
+    /// [`put`](Self::put). The same row may come twice. Rows beyond a bounded amount of memory are
+    /// kept in temporary files until the end of the load.
+    fn put_unordered(
+        &mut self,
+        table: RowTable,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), StateError>;
 
     /// The state directory, for files that the load itself writes; `None` without one.
     fn dir(&self) -> Option<&Path> {

@@ -1,103 +1,104 @@
-//! One backend as lists of backends have it.
+//! [`BackendDescriptor`]: one entry in the list of backends.
 
-use super::{Flag, Flags, MakeError, ProofVerifier};
-use crate::{AnyBackend, Capabilities, HashId};
+use super::{BackendFlag, FlagValues, MakeError, ProofVerifier};
+use crate::{AnyBackend, BackendCapabilities, HashId};
 use alloy_primitives::B256;
 use std::{path::Path, sync::Arc};
 
-/// Makes a backend.
-pub type Make = fn(&Making<'_>) -> Result<Arc<dyn AnyBackend>, MakeError>;
+/// Creates a backend.
+pub type BackendConstructor = fn(&ConstructorInput<'_>) -> Result<Arc<dyn AnyBackend>, MakeError>;
 
-/// Makes what checks proofs under the parameters that flags name.
-pub type Pin = fn(&Flags) -> Result<Vec<Arc<dyn ProofVerifier>>, MakeError>;
+/// Creates the verifiers of proofs under the parameters that flags name.
+pub type VerifierConstructor = fn(&FlagValues) -> Result<Vec<Arc<dyn ProofVerifier>>, MakeError>;
 
-/// A backend: its name, and how to make it.
+/// A backend: its name, its flags, and how to create it.
 #[derive(Clone, Copy, Debug)]
-pub struct Descriptor {
-    /// Name, as in `--state-backend`. What datadirs store is the name in its
-    /// [`Identity`](crate::Identity), which several may share.
+pub struct BackendDescriptor {
+    /// Name, as in `--state-backend`. Datadirs store the name in its
+    /// [`BackendIdentity`](crate::BackendIdentity) instead, which several descriptors may share.
     pub name: &'static str,
     /// One line for `--help`: what it is.
     pub about: &'static str,
-    /// Its flags, which several may share.
-    pub flags: &'static [Flag],
+    /// Its flags; several descriptors may share a flag.
+    pub flags: &'static [BackendFlag],
     /// Name of the flag that `name@SHARD` sets in races, if there are proof shards.
     pub shard_flag: Option<&'static str>,
-    /// Makes it.
-    pub make: Make,
-    /// Makes it with parameters so small that a few blocks meet everything it does: for tests, and to
-    /// ask what it can do.
+    /// Creates the backend.
+    pub make: BackendConstructor,
+    /// Creates the backend with parameters so small that a few blocks exercise all of its code: for
+    /// tests, and to ask for its capabilities.
     pub small: fn() -> Arc<dyn AnyBackend>,
-    /// Flags with values that make it nearly as small, for tests of whole programs.
+    /// Flags and values that make it nearly as small, for tests of whole programs.
     pub small_flags: &'static [(&'static str, &'static str)],
-    /// The same with another hash function under the root, for comparison only.
-    pub hashes: &'static [OtherHash],
-    /// What a verifier of its proofs must be given; `None` if nothing.
-    pub pins: Option<&'static Pins>,
-    /// What to do about an error, in terms of flags.
+    /// The same backend with other hash functions under the root, only for comparison.
+    pub hashes: &'static [HashVariant],
+    /// The parameters that a verifier of its proofs must trust; `None` if there are none.
+    pub trusted_params: Option<&'static TrustedParams>,
+    /// What the user should do about an error, in terms of flags.
     pub advice: fn(&MakeError) -> Option<&'static str>,
-    /// Its colour in plots on light and on dark paper, `#rrggbb`.
+    /// Its colours in plots on light and on dark background, `#rrggbb`.
     pub colours: [&'static str; 2],
 }
 
-/// A backend with another hash function than its own.
+/// A backend with another hash function than its default.
 #[derive(Clone, Copy, Debug)]
-pub struct OtherHash {
+pub struct HashVariant {
     /// The hash function.
     pub hash: HashId,
-    /// Makes it.
+    /// Creates the backend.
     pub make: fn() -> Arc<dyn AnyBackend>,
 }
 
-/// Parameters that whoever verifies proofs has to trust.
+/// Parameters that a verifier of proofs has to trust.
 #[derive(Clone, Copy, Debug)]
-pub struct Pins {
-    /// Flags that name them, the one that errors name first.
-    pub flags: &'static [Flag],
-    /// What checks proofs under the parameters that the flags name.
-    pub verifiers: Pin,
+pub struct TrustedParams {
+    /// Flags that name the parameters; errors name the first of them.
+    pub flags: &'static [BackendFlag],
+    /// Creates the verifiers of proofs under the parameters that the flags name.
+    pub verifiers: VerifierConstructor,
 }
 
-/// What a backend is made from.
+/// The input of a [`BackendConstructor`].
 #[derive(Clone, Copy, Debug)]
-pub struct Making<'a> {
-    /// Its flags, perhaps among those of others.
-    pub flags: &'a Flags,
-    /// What it is made for.
-    pub purpose: Purpose<'a>,
-    /// A folder for what takes long to make and may go at any time; `None` to keep nothing.
+pub struct ConstructorInput<'a> {
+    /// Values of flags; flags of other backends may be among them.
+    pub flags: &'a FlagValues,
+    /// The kind of store that the backend is for.
+    pub purpose: StorePurpose<'a>,
+    /// A directory for files that take long to compute and may be deleted at any time; `None` to
+    /// keep nothing.
     pub cache: Option<&'a Path>,
 }
 
-/// What a backend is made for.
+/// The kind of store that a backend is created for.
 #[derive(Clone, Copy, Debug)]
-pub enum Purpose<'a> {
-    /// A store that goes when the program ends.
-    Trial,
+pub enum StorePurpose<'a> {
+    /// A store that ends with the program.
+    Temporary,
     /// A new datadir.
     New {
         /// Name of its chain.
         chain: &'a str,
-        /// Whether others run that chain, too.
+        /// Whether it is a public network.
         is_public: bool,
     },
-    /// A datadir that there is.
+    /// A datadir that exists already.
     Existing {
-        /// Its folder.
+        /// Its directory.
         datadir: &'a Path,
-        /// Digest of the parameters that its backend was made with.
+        /// Digest of the parameters that its backend was created with.
         params: B256,
-        /// How its rows are laid out, as in its [`Identity`](crate::Identity).
+        /// How its rows are laid out, as in its [`BackendIdentity`](crate::BackendIdentity).
         layout: &'a str,
     },
 }
 
-impl Descriptor {
-    /// One without flags, for `..` in others: made by `small` whatever it is made for.
+impl BackendDescriptor {
+    /// A descriptor without flags, for `..` in others; `small` creates its small variant.
     pub const fn plain(
         name: &'static str,
         about: &'static str,
-        make: Make,
+        make: BackendConstructor,
         small: fn() -> Arc<dyn AnyBackend>,
         colours: [&'static str; 2],
     ) -> Self {
@@ -110,35 +111,40 @@ impl Descriptor {
             small,
             small_flags: &[],
             hashes: &[],
-            pins: None,
+            trusted_params: None,
             advice: |_| None,
             colours,
         }
     }
 
-    /// What it can do.
-    pub fn capabilities(&self) -> Capabilities {
+    /// The capabilities of the backend.
+    pub fn capabilities(&self) -> BackendCapabilities {
         (self.small)().capabilities()
     }
 
-    /// What its datadirs say they hold.
+    /// The backend name that its datadirs store.
     pub fn stored_name(&self) -> &'static str {
         (self.small)().identity().name
     }
 
-    /// It for a store that goes when the program ends, with no flag set.
+    /// Creates the backend, with no flag set, for a store that ends with the program.
     ///
     /// # Errors
     /// As [`make`](Self::make).
-    pub fn trial(&self) -> Result<Arc<dyn AnyBackend>, MakeError> {
-        let flags = Flags::default();
-        (self.make)(&Making { flags: &flags, purpose: Purpose::Trial, cache: None })
+    pub fn make_temporary(&self) -> Result<Arc<dyn AnyBackend>, MakeError> {
+        let flags = FlagValues::default();
+        (self.make)(&ConstructorInput {
+            flags: &flags,
+            purpose: StorePurpose::Temporary,
+            cache: None,
+        })
     }
 
-    /// It, small, with its own hash function and with every other one, each with a name for messages.
-    pub fn small_ones(&self) -> Vec<(String, Arc<dyn AnyBackend>)> {
+    /// Creates its small variants, with its default and with each other hash function; each has a
+    /// name for messages.
+    pub fn small_variants(&self) -> Vec<(String, Arc<dyn AnyBackend>)> {
         let mut all = vec![(self.name.to_owned(), (self.small)())];
-        let named = |other: &OtherHash| {
+        let named = |other: &HashVariant| {
             (format!("{} with {}", self.name, other.hash.name()), (other.make)())
         };
         all.extend(self.hashes.iter().map(named));

@@ -1,24 +1,25 @@
-//! Why a backend could not be made.
+//! Errors of creating backends.
 
 use alloy_primitives::B256;
 use std::{ffi::OsStr, path::PathBuf};
 
-/// Why a backend, or what checks its proofs, could not be made: facts. What to do about it is in
-/// [`Descriptor::advice`](super::Descriptor::advice).
+/// Why a backend, or a verifier of its proofs, could not be created. It states facts only;
+/// [`BackendDescriptor::advice`](super::BackendDescriptor::advice) says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MakeError {
-    /// A flag has a value that it does not take.
+    /// A flag has an invalid value.
     #[error("invalid value '{value}' for '--{flag}': {why}")]
     Flag {
         /// Name of the flag.
         flag: &'static str,
-        /// What it was given.
+        /// The given value.
         value: String,
-        /// What is wrong with that.
+        /// Why it is invalid.
         why: String,
     },
-    /// A store on a public network needs parameters that nobody can forge proofs under.
+    /// A store on a public network needs parameters whose secret is unknown, so that no one can
+    /// forge proofs.
     #[error("backend {backend} on {chain} needs public parameters")]
     NoParams {
         /// The backend.
@@ -38,7 +39,7 @@ pub enum MakeError {
         /// The network.
         chain: String,
     },
-    /// The datadir was made with other parameters than those at hand.
+    /// The datadir was created with other parameters than the given ones.
     #[error(
         "datadir {} holds state under the {backend} parameters {expected}{}",
         datadir.display(),
@@ -51,12 +52,12 @@ pub enum MakeError {
         backend: &'static str,
         /// The datadir.
         datadir: PathBuf,
-        /// Digest of the parameters it was made with.
+        /// Digest of the parameters that it was created with.
         expected: B256,
-        /// The file that was given, and the digest of what is in it.
+        /// The given file, and the digest of its parameters.
         found: Option<Box<(PathBuf, B256)>>,
     },
-    /// The datadir was made with parameters that this program cannot read.
+    /// The datadir was created with parameters that this program does not have.
     #[error(
         "datadir {} was made with the {backend} parameters {params}, which this program does not know",
         datadir.display()
@@ -69,7 +70,7 @@ pub enum MakeError {
         /// Digest of its parameters.
         params: B256,
     },
-    /// The datadir was made with another layout of rows than the one asked for, or with one that
+    /// The datadir was created with another row layout than the requested one, or with one that
     /// this program does not know.
     #[error("datadir {} holds {backend} rows of layout `{found}`, not `{expected}`", datadir.display())]
     OtherLayout {
@@ -79,21 +80,21 @@ pub enum MakeError {
         datadir: PathBuf,
         /// Its layout.
         found: String,
-        /// The one asked for.
+        /// The requested layout.
         expected: String,
     },
-    /// What the backend itself says.
+    /// An error of the backend itself.
     #[error(transparent)]
     Backend(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl MakeError {
-    /// What the backend itself says.
+    /// Wraps an error of the backend itself.
     pub fn backend(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Backend(error.into())
     }
 
-    /// A flag that does not take its value.
+    /// The error of a flag with an invalid value.
     pub(super) fn flag(flag: &'static str, value: &OsStr, why: String) -> Self {
         Self::Flag { flag, value: value.to_string_lossy().into_owned(), why }
     }

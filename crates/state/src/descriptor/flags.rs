@@ -1,4 +1,4 @@
-//! Flags of backends as data, and the values that they have got.
+//! Flags of backends as data, and their values.
 
 use super::MakeError;
 use std::{
@@ -11,72 +11,72 @@ use std::{
 
 /// A flag of a backend.
 #[derive(Clone, Copy, Debug)]
-pub struct Flag {
-    /// Its name without dashes, which begins with that of the backend: `cole.size-ratio`.
+pub struct BackendFlag {
+    /// Its name without dashes; it begins with the backend's name: `cole.size-ratio`.
     pub long: &'static str,
-    /// What its value is called; unused if it [takes](Takes) none.
+    /// The placeholder of its value in `--help`; unused if it [takes](FlagArgument) none.
     pub value_name: &'static str,
-    /// What `--help` says of it.
+    /// Its text in `--help`.
     pub help: &'static str,
     /// Its value if it is not given.
     pub default: Option<&'static str>,
-    /// What may be given.
-    pub takes: Takes,
+    /// The kind of value it takes.
+    pub takes: FlagArgument,
 }
 
-/// What a flag takes.
+/// The kind of value that a flag takes.
 #[derive(Clone, Copy, Debug)]
-pub enum Takes {
+pub enum FlagArgument {
     /// No value: it is given or not.
     Nothing,
     /// A path.
     Path,
-    /// A text that passes this check, as [`is`] makes one.
+    /// A text that passes this check, such as [`parses_as`].
     Text(fn(&str) -> Result<(), String>),
-    /// The same, and so much if the flag stands alone.
+    /// The same; the second field is the value if the flag is given without one.
     TextOr(fn(&str) -> Result<(), String>, &'static str),
 }
 
-/// Whether `text` is a `T`: a check for [`Takes::Text`].
+/// Whether `text` parses as a `T`: a check for [`FlagArgument::Text`].
 ///
 /// # Errors
-/// Why it is none.
-pub fn is<T: FromStr<Err: Display>>(text: &str) -> Result<(), String> {
+/// Why it does not parse.
+pub fn parses_as<T: FromStr<Err: Display>>(text: &str) -> Result<(), String> {
     text.parse::<T>().map(drop).map_err(|error| error.to_string())
 }
 
-impl Flag {
-    /// Whether `value` may be given.
+impl BackendFlag {
+    /// Whether `value` is valid for this flag.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it is invalid.
     pub fn check(&self, value: &OsStr) -> Result<(), String> {
         match self.takes {
-            Takes::Nothing if value.is_empty() => Ok(()),
-            Takes::Nothing => Err("it takes no value".into()),
-            Takes::Path => Ok(()),
-            Takes::Text(check) | Takes::TextOr(check, _) => {
+            FlagArgument::Nothing if value.is_empty() => Ok(()),
+            FlagArgument::Nothing => Err("it takes no value".into()),
+            FlagArgument::Path => Ok(()),
+            FlagArgument::Text(check) | FlagArgument::TextOr(check, _) => {
                 check(value.to_str().ok_or("it is not UTF-8")?)
             }
         }
     }
 
-    /// Its name without that of the backend: `size-ratio`.
+    /// Its name without the backend's name: `size-ratio`.
     pub fn short(&self) -> &'static str {
         self.long.split_once('.').map_or(self.long, |(_, short)| short)
     }
 }
 
-/// The flags that are set, of any number of backends, with their values.
+/// The flags that are set, of any number of backends, and their values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Flags(BTreeMap<&'static str, OsString>);
+pub struct FlagValues(BTreeMap<&'static str, OsString>);
 
-impl Flags {
-    /// Sets a flag; one that takes nothing with an empty value.
+impl FlagValues {
+    /// Sets a flag. The value of a flag that takes none is empty.
     ///
     /// # Errors
-    /// [`MakeError::Flag`] if it does not take the value.
-    pub fn set(&mut self, flag: &Flag, value: impl Into<OsString>) -> Result<(), MakeError> {
+    /// [`MakeError::Flag`] if the value is invalid.
+    pub fn set(&mut self, flag: &BackendFlag, value: impl Into<OsString>) -> Result<(), MakeError> {
         let value = value.into();
         match flag.check(&value) {
             Ok(()) => {
@@ -87,20 +87,20 @@ impl Flags {
         }
     }
 
-    /// Whether the flag of this name is set.
+    /// Whether the flag with this name is set.
     pub fn has(&self, long: &str) -> bool {
         self.0.contains_key(long)
     }
 
-    /// The path that the flag of this name is set to.
+    /// The path that the flag with this name is set to.
     pub fn path(&self, long: &str) -> Option<&Path> {
         self.0.get(long).map(Path::new)
     }
 
-    /// The value that the flag of this name is set to.
+    /// The value that the flag with this name is set to.
     ///
     /// # Errors
-    /// [`MakeError::Flag`] if it is no `T`.
+    /// [`MakeError::Flag`] if it does not parse as a `T`.
     pub fn get<T: FromStr<Err: Display>>(
         &self,
         long: &'static str,
@@ -116,18 +116,19 @@ impl Flags {
 mod tests {
     use super::*;
 
-    const SIZE: Flag = Flag {
+    const SIZE: BackendFlag = BackendFlag {
         long: "store.size",
         value_name: "N",
         help: "How large",
         default: None,
-        takes: Takes::Text(is::<u8>),
+        takes: FlagArgument::Text(parses_as::<u8>),
     };
-    const DEV: Flag = Flag { long: "store.dev", takes: Takes::Nothing, ..SIZE };
+    const DEV: BackendFlag =
+        BackendFlag { long: "store.dev", takes: FlagArgument::Nothing, ..SIZE };
 
     #[test]
     fn a_flag_takes_what_it_says_and_nothing_else() {
-        let mut flags = Flags::default();
+        let mut flags = FlagValues::default();
         flags.set(&SIZE, "7").unwrap();
         flags.set(&DEV, "").unwrap();
         assert_eq!(flags.get::<u8>("store.size").unwrap(), Some(7));

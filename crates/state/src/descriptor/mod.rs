@@ -1,15 +1,15 @@
-//! What a storage crate says of itself, so that nobody has to list backends by hand.
+//! Self-description of storage crates: all lists of backends are made from it.
 //!
 //! ```text
-//!  storage crate                                   crates/backends      who loops over it
-//!  -------------                                   ---------------      -----------------
-//!  PROOF_FORMATS: what its proofs are, who checks -> proof_formats() -> light clients (`no_std`)
-//!  BACKENDS: names, flags, how each is made -------> all() -----------> command line, races, tests
+//!  storage crate                                   crates/backends      users
+//!  -------------                                   ---------------      -----
+//!  PROOF_FORMATS: proof formats and verifiers -----> proof_formats() -> light clients (`no_std`)
+//!  BACKENDS: names, flags, constructors -----------> all() -----------> command line, races, tests
 //! ```
 //!
 //! A storage crate exports two statics: `PROOF_FORMATS`, a slice of [`ProofFormat`], and, with the
-//! feature `std`, `BACKENDS`, a slice of [`Descriptor`]. Flags are data, not code of a command line:
-//! whoever has a command line makes its own of them.
+//! feature `std`, `BACKENDS`, a slice of [`BackendDescriptor`]. Flags are data, not code of a
+//! command line: a program with a command line makes its own arguments from them.
 
 mod verifier;
 
@@ -23,8 +23,11 @@ mod error;
 mod flags;
 
 #[cfg(feature = "std")]
-pub use entry::{Descriptor, Make, Making, OtherHash, Pin, Pins, Purpose};
+pub use entry::{
+    BackendConstructor, BackendDescriptor, ConstructorInput, HashVariant, StorePurpose,
+    TrustedParams, VerifierConstructor,
+};
 #[cfg(feature = "std")]
 pub use error::MakeError;
 #[cfg(feature = "std")]
-pub use flags::{Flag, Flags, Takes, is};
+pub use flags::{BackendFlag, FlagArgument, FlagValues, parses_as};

@@ -1,22 +1,22 @@
-//! Proofs seen from outside: their formats, and what checks them without a store.
+//! Proofs without a store: their formats and verifiers.
 
-use crate::{HashId, ProofError, StateKey, Value, Version};
+use crate::{HashId, ProofError, StateKey, StateValue, ValueVersion};
 use alloc::vec::Vec;
 use alloy_primitives::B256;
 use core::{fmt, ops::RangeInclusive};
 
-/// A format of proofs. Envelopes name it ([`StateProof`](crate::StateProof)).
+/// A format of proofs. [`StateProof`](crate::StateProof) names it.
 #[derive(Clone, Copy, Debug)]
 pub struct ProofFormat {
-    /// Name of the backend as in its [`Identity`](crate::Identity).
+    /// Name of the backend as in its [`BackendIdentity`](crate::BackendIdentity).
     pub backend: &'static str,
     /// Version of the format.
     pub version: u32,
     /// Hash function under the root.
     pub hash: HashId,
-    /// Whether its proofs show older states than that of their root, and ranges of blocks.
+    /// Whether its proofs show older states than the state of their root, and ranges of blocks.
     pub shows_history: bool,
-    /// What checks its proofs; `None` if that takes parameters, which a caller has to trust.
+    /// The verifier of its proofs; `None` if it takes parameters, which a caller has to trust.
     pub verifier: Option<&'static dyn ProofVerifier>,
 }
 
@@ -25,52 +25,53 @@ pub struct ProofFormat {
 pub struct ParamsFacts {
     /// The backend they belong to, as in [`ProofFormat::backend`].
     pub backend: &'static str,
-    /// Their digest, which envelopes name.
+    /// Their digest, as in [`StateProof::params`](crate::StateProof::params).
     pub digest: B256,
-    /// Whether there is a secret behind them that nobody may know.
+    /// Whether they were made from a secret that must stay unknown (a trusted setup).
     pub has_secret: bool,
-    /// Whether everybody knows their secret, and can forge proofs.
+    /// Whether the secret is publicly known, so that anyone can forge proofs.
     pub insecure: bool,
 }
 
-/// Checks proofs of one backend under one set of parameters, without a store: pure, whatever the
-/// bytes are.
+/// Checks proofs of one backend under one set of parameters, without a store. It is pure, and safe
+/// for any bytes.
 pub trait ProofVerifier: fmt::Debug + Send + Sync {
     /// The parameters; `None` if the backend has none.
     fn params(&self) -> Option<ParamsFacts>;
 
-    /// The values of `keys` (`None`: absent) in the state of `root`, or in that after the older block
-    /// `as_of`.
+    /// The values of `keys` (`None`: absent) in the state of `root`, or in the state after the
+    /// older block `as_of`.
     ///
     /// # Errors
-    /// A [`ProofError`] if the proof is not canonical, or does not show exactly this.
+    /// A [`ProofError`] if the proof is not canonical, or does not show exactly these values.
     fn values(
         &self,
         root: B256,
         keys: &[StateKey],
         as_of: Option<u64>,
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError>;
+    ) -> Result<Vec<Option<StateValue>>, ProofError>;
 
-    /// The versions of each of `keys` in `blocks`, newest first: those that were set in the range but
-    /// at its first block, and the one in force at that.
+    /// The versions of each of `keys` in `blocks`, newest first: the values set after the first
+    /// block of the range, and the value in force at the first block.
     ///
     /// # Errors
-    /// As [`values`](Self::values); [`ProofError::WrongKind`] if no proof of this format shows that.
+    /// As [`values`](Self::values); [`ProofError::WrongKind`] if proofs of this format show no
+    /// versions.
     fn versions(
         &self,
         root: B256,
         keys: &[StateKey],
         blocks: RangeInclusive<u64>,
         proof: &[u8],
-    ) -> Result<Vec<Vec<Version>>, ProofError> {
+    ) -> Result<Vec<Vec<ValueVersion>>, ProofError> {
         let _ = (root, keys, blocks, proof);
         Err(ProofFormat::NO_HISTORY)
     }
 }
 
 impl ProofFormat {
-    /// A proof of another state than that of its root, of a format that shows none.
+    /// The error for a format whose proofs show only the state of their root.
     pub const NO_HISTORY: ProofError =
         ProofError::WrongKind { what: "it cannot show older states" };
 }

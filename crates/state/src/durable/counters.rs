@@ -1,19 +1,21 @@
-//! Counts at the key-value interface: the papers' read and write amplification.
+//! Counters at the node interface: the read and write amplification that the papers measure.
 
-use crate::Table;
+use crate::RowTable;
 use std::{
     ops::{Add, Sub},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
-/// One in so many reads is timed. A prime, so that no rhythm of a backend falls in with it.
+/// One in this many reads is timed. A prime, so that it does not align with a backend's access
+/// pattern.
 const TIMED: u64 = 13;
 
-/// Reads and writes of backends at the node interface since the store was opened, table by table.
-/// Undo, journal and [flat history](crate::FlatHistory) are the framework's and counted apart.
+/// Counts a backend's reads and writes at the node interface since the store was opened, for each
+/// table. The framework's undo, journal and [flat history](crate::FlatHistory) are counted
+/// separately.
 #[derive(Debug)]
-pub struct Counters {
+pub struct NodeCounters {
     /// By the id of the table.
     tables: Box<[TableCounters; 256]>,
     read_nanos: AtomicU64,
@@ -32,9 +34,9 @@ struct TableCounters {
     write_bytes: AtomicU64,
 }
 
-/// The counts at one moment.
+/// The values of [`NodeCounters`] at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct CounterSnapshot {
     /// Rows read, range rows included.
     pub reads: u64,
     /// Bytes of the values read, and of the keys of range rows.
@@ -43,20 +45,19 @@ pub struct Counts {
     pub writes: u64,
     /// Bytes of keys and values written.
     pub write_bytes: u64,
-    /// Time in reads of single rows, on all threads together: an estimate, as one in 13 is timed.
+    /// Total time in reads of single rows, on all threads: an estimate, as one read in 13 is timed.
     pub read_time: Duration,
-    /// Reads, writes and their bytes of each table that was touched, by its name, in the order of
-    /// ids.
+    /// Counts of each used table, by name, in the order of ids.
     pub tables: Vec<(&'static str, TableCounts)>,
     /// Bytes of journal rows.
     pub journal_bytes: u64,
     /// Bytes of undo rows.
     pub undo_bytes: u64,
-    /// Bytes of keys and values of [flat history](crate::FlatHistory), written or deleted.
+    /// Bytes of keys and values of [flat history](crate::FlatHistory) that were written or deleted.
     pub history_bytes: u64,
     /// Rows folded from the journal into the tables.
     pub folded_rows: u64,
-    /// Time that blocks waited for [jobs](crate::Jobs), or ran them themselves.
+    /// Time that blocks waited for [jobs](crate::JobRunner), or ran them on their own thread.
     pub job_wait: Duration,
 }
 
@@ -73,9 +74,9 @@ pub struct TableCounts {
     pub write_bytes: u64,
 }
 
-type Named = (&'static str, TableCounts);
+type NamedCounts = (&'static str, TableCounts);
 
-impl Default for Counters {
+impl Default for NodeCounters {
     fn default() -> Self {
         Self {
             tables: Box::new(std::array::from_fn(|_| TableCounters::default())),
@@ -89,14 +90,14 @@ impl Default for Counters {
     }
 }
 
-impl Counters {
-    /// When the next read of `table` begins, if it is one to be timed.
-    pub(crate) fn begin_read(&self, table: Table) -> Option<Instant> {
+impl NodeCounters {
+    /// Starts the next read of `table`; returns the time if the read is to be timed.
+    pub(crate) fn begin_read(&self, table: RowTable) -> Option<Instant> {
         let reads = self.tables[usize::from(table.id)].reads.load(Relaxed);
         reads.is_multiple_of(TIMED).then(Instant::now)
     }
 
-    /// A read that was to be timed has ended.
+    /// Ends a read that [`begin_read`](Self::begin_read) has started.
     pub(crate) fn end_read(&self, begun: Option<Instant>) {
         if let Some(begun) = begun {
             let nanos = begun.elapsed().as_nanos() as u64;
@@ -104,13 +105,13 @@ impl Counters {
         }
     }
 
-    pub(crate) fn read(&self, table: Table, bytes: usize) {
+    pub(crate) fn read(&self, table: RowTable, bytes: usize) {
         let counters = &self.tables[usize::from(table.id)];
         counters.reads.fetch_add(1, Relaxed);
         counters.read_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    pub(crate) fn write(&self, table: Table, bytes: usize) {
+    pub(crate) fn write(&self, table: RowTable, bytes: usize) {
         let counters = &self.tables[usize::from(table.id)];
         counters.writes.fetch_add(1, Relaxed);
         counters.write_bytes.fetch_add(bytes as u64, Relaxed);
@@ -136,13 +137,13 @@ impl Counters {
         self.job_wait_nanos.fetch_add(time.as_nanos() as u64, Relaxed);
     }
 
-    /// The counts so far, of all `tables` of the store.
-    pub(crate) fn counts(&self, tables: &[Table]) -> Counts {
-        let of = |table: &Table| (table.name, self.tables[usize::from(table.id)].counts());
-        let touched = |(_, counts): &Named| *counts != TableCounts::default();
+    /// The counts of `tables` so far.
+    pub(crate) fn counts(&self, tables: &[RowTable]) -> CounterSnapshot {
+        let of = |table: &RowTable| (table.name, self.tables[usize::from(table.id)].counts());
+        let touched = |(_, counts): &NamedCounts| *counts != TableCounts::default();
         let tables: Vec<_> = tables.iter().map(of).filter(touched).collect();
         let sum = |count: fn(&TableCounts) -> u64| tables.iter().map(|(_, of)| count(of)).sum();
-        Counts {
+        CounterSnapshot {
             reads: sum(|of| of.reads),
             read_bytes: sum(|of| of.read_bytes),
             writes: sum(|of| of.writes),
@@ -169,20 +170,20 @@ impl TableCounters {
     }
 }
 
-impl Counts {
-    /// The counts of the table called `name`: zero if there is none.
+impl CounterSnapshot {
+    /// The counts of the table `name`; zero if it was not used.
     pub fn table(&self, name: &str) -> TableCounts {
         let of = self.tables.iter().find(|(table, _)| *table == name);
         of.map_or_else(TableCounts::default, |(_, counts)| *counts)
     }
 }
 
-impl Sub for &Counts {
-    type Output = Counts;
+impl Sub for &CounterSnapshot {
+    type Output = CounterSnapshot;
 
-    fn sub(self, earlier: Self) -> Counts {
-        let table = |(name, of): &Named| (*name, *of - earlier.table(name));
-        Counts {
+    fn sub(self, earlier: Self) -> CounterSnapshot {
+        let table = |(name, of): &NamedCounts| (*name, *of - earlier.table(name));
+        CounterSnapshot {
             reads: self.reads - earlier.reads,
             read_bytes: self.read_bytes - earlier.read_bytes,
             writes: self.writes - earlier.writes,
@@ -198,14 +199,14 @@ impl Sub for &Counts {
     }
 }
 
-impl Add for &Counts {
-    type Output = Counts;
+impl Add for &CounterSnapshot {
+    type Output = CounterSnapshot;
 
-    fn add(self, more: Self) -> Counts {
-        let table = |(name, of): &Named| (*name, *of + more.table(name));
-        let is_new = |(name, _): &&Named| self.tables.iter().all(|(known, _)| known != name);
+    fn add(self, more: Self) -> CounterSnapshot {
+        let table = |(name, of): &NamedCounts| (*name, *of + more.table(name));
+        let is_new = |(name, _): &&NamedCounts| self.tables.iter().all(|(known, _)| known != name);
         let known = self.tables.iter().map(table);
-        Counts {
+        CounterSnapshot {
             reads: self.reads + more.reads,
             read_bytes: self.read_bytes + more.read_bytes,
             writes: self.writes + more.writes,
@@ -251,12 +252,12 @@ impl Add for TableCounts {
 mod tests {
     use super::*;
 
-    const ONE: Table = Table::new(3, "One");
-    const TWO: Table = Table::new(4, "Two");
+    const ONE: RowTable = RowTable::new(3, "One");
+    const TWO: RowTable = RowTable::new(4, "Two");
 
     #[test]
     fn totals_are_the_sums_of_the_tables() {
-        let counters = Counters::default();
+        let counters = NodeCounters::default();
         counters.read(ONE, 10);
         counters.read(TWO, 0);
         counters.read(TWO, 5);
@@ -274,7 +275,7 @@ mod tests {
 
     #[test]
     fn one_in_thirteen_reads_is_timed_for_all() {
-        let counters = Counters::default();
+        let counters = NodeCounters::default();
         let timed = (0..26).filter(|_| {
             let begun = counters.begin_read(ONE);
             counters.end_read(begun.map(|begun| begun - Duration::from_millis(1)));
@@ -288,7 +289,7 @@ mod tests {
 
     #[test]
     fn differences_and_sums_are_taken_table_by_table() {
-        let counters = Counters::default();
+        let counters = NodeCounters::default();
         counters.read(ONE, 10);
         let earlier = counters.counts(&[ONE, TWO]);
         counters.read(ONE, 1);
@@ -308,8 +309,8 @@ mod tests {
         assert_eq!((between.reads, between.writes, between.undo_bytes), (1, 1, 3));
         assert_eq!((between.history_bytes, between.job_wait), (4, Duration::from_millis(5)));
         assert_eq!(&earlier + &between, counters.counts(&[ONE, TWO]));
-        // A sum may begin with nothing.
-        assert_eq!(&Counts::default() + &earlier, earlier);
-        assert_eq!(&earlier - &Counts::default(), earlier);
+        // The default value is neutral.
+        assert_eq!(&CounterSnapshot::default() + &earlier, earlier);
+        assert_eq!(&earlier - &CounterSnapshot::default(), earlier);
     }
 }

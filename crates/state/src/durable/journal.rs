@@ -1,5 +1,5 @@
-//! How writes reach the disk: one sequential journal record a commit, an index in memory that
-//! serves reads, and a background fold into the tables.
+//! How writes reach the disk: one sequential journal record for each commit, an index in memory for
+//! reads, and a background fold into the tables.
 //!
 //! ```text
 //!  commit --append--> journal rows (in the chain's own transaction: durable at once)
@@ -9,16 +9,17 @@
 //!                        | all slices committed: journal rows deleted, generation dropped
 //! ```
 //!
-//! A reader holds the generations and a snapshot of the store, both taken at once: what a slice has
-//! folded meanwhile is still shadowed by its generation. Reopening replays the journal rows that no
-//! finished fold covers; a fold that was cut short is simply done again.
+//! A reader takes the generations and a snapshot of the store at the same moment. Rows that a slice
+//! folds later stay shadowed by their generation. Reopening replays the journal rows that no
+//! finished fold covers; an interrupted fold is simply repeated.
 
 use super::{
-    overlay::{Key, Layer},
-    scan::Batch,
+    overlay::{DiffLayer, RowKey},
+    scan::ScanBatch,
 };
 use crate::{
-    Direction, KeyRange, KvRead, KvStore, KvTxn, KvWrite, Snapshot, StateError, StoreError, Table,
+    KeyRange, KvRead, KvSnapshot, KvStore, KvTxn, KvWrite, RowTable, ScanDirection, StateError,
+    StoreError,
 };
 use alloy_primitives::Bytes;
 use hashbrown::{DefaultHashBuilder, HashTable, hash_table::Entry};
@@ -37,13 +38,13 @@ use std::{
 };
 
 /// Journal rows: key = sequence number (8 bytes, big-endian) || piece (4 bytes, big-endian).
-pub(crate) const JOURNAL: Table = Table::framework(0xf1, "Journal");
+pub(crate) const JOURNAL: RowTable = RowTable::framework(0xf1, "Journal");
 
-/// Largest piece of a record in bytes: with MDBX's node header two pieces fill two pages less often
-/// than not (ANCHORS: 4,096 plus header takes two pages).
+/// Largest piece of a record in bytes: with MDBX's node header a piece still fits into one page,
+/// while a value of 4,096 bytes takes two.
 pub(crate) const PIECE: usize = 4030;
 
-/// Rough memory cost of a generation entry beside its key and value.
+/// Approximate memory of a generation entry beside its key and value, in bytes.
 const ENTRY_OVERHEAD: usize = 96;
 
 // ---------------------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ impl RecordWriter {
         Self(bytes)
     }
 
-    pub(crate) fn push(&mut self, table: Table, key: &[u8], value: Option<&[u8]>) {
+    pub(crate) fn push(&mut self, table: RowTable, key: &[u8], value: Option<&[u8]>) {
         self.0.push(table.id);
         self.0.extend_from_slice(&(key.len() as u16).to_le_bytes());
         self.0.extend_from_slice(key);
@@ -81,7 +82,7 @@ impl RecordWriter {
     pub(crate) fn write(
         mut self,
         txn: &mut dyn KvWrite,
-        table: Table,
+        table: RowTable,
         id: u64,
     ) -> Result<usize, StoreError> {
         let len = u32::try_from(self.0.len() - 8).map_err(|_| {
@@ -107,24 +108,24 @@ pub(crate) fn record_key(id: u64, piece: u32) -> [u8; 12] {
     key
 }
 
-/// Id of a record row's key.
-pub(crate) fn record_id(table: Table, key: &[u8]) -> Result<u64, StateError> {
+/// The record id in the key of a row.
+pub(crate) fn record_id(table: RowTable, key: &[u8]) -> Result<u64, StateError> {
     match key.first_chunk::<8>() {
         Some(id) if key.len() == 12 => Ok(u64::from_be_bytes(*id)),
         _ => Err(StateError::corrupt(table.name, "a row key is not 12 bytes long")),
     }
 }
 
-/// Reads the record `id` whole and checks it; `None` if there is none.
+/// Reads and checks the whole record `id`; `None` if there is none.
 pub(crate) fn read_record(
     kv: &dyn KvRead,
-    table: Table,
+    table: RowTable,
     id: u64,
 ) -> Result<Option<Vec<u8>>, StateError> {
     let (start, end) = (record_key(id, 0), record_key(id, u32::MAX));
     let range = KeyRange::new(&start, &end);
     let bad = |what: &str| StateError::corrupt(table.name, format!("record {id}: {what}"));
-    let pieces = kv.scan(table, range, Direction::Forward, usize::MAX)?;
+    let pieces = kv.scan(table, range, ScanDirection::Forward, usize::MAX)?;
     if pieces.is_empty() {
         return Ok(None);
     }
@@ -149,10 +150,10 @@ pub(crate) fn read_record(
 
 /// The row changes of a record after its header.
 pub(crate) fn decode_rows(
-    source: Table,
-    tables: &[Table],
+    source: RowTable,
+    tables: &[RowTable],
     mut bytes: &[u8],
-    mut row: impl FnMut(Table, &[u8], Option<Bytes>),
+    mut row: impl FnMut(RowTable, &[u8], Option<Bytes>),
 ) -> Result<(), StateError> {
     let bad = |what: &str| StateError::corrupt(source.name, what.to_owned());
     while let Some((&id, rest)) = bytes.split_first() {
@@ -179,17 +180,17 @@ pub(crate) fn decode_rows(
     Ok(())
 }
 
-/// Deletes the records `from..to`; returns how many rows.
+/// Deletes the records `from..to`; returns the number of deleted rows.
 pub(crate) fn delete_records(
     txn: &mut dyn KvWrite,
-    table: Table,
+    table: RowTable,
     from: u64,
     to: u64,
 ) -> Result<usize, StoreError> {
     let (start, end) = (record_key(from, 0), record_key(to, 0));
     let mut deleted = 0;
     loop {
-        let rows = txn.scan(table, KeyRange::new(&start, &end), Direction::Forward, 512)?;
+        let rows = txn.scan(table, KeyRange::new(&start, &end), ScanDirection::Forward, 512)?;
         for (key, _) in &rows {
             txn.delete(table, key)?;
         }
@@ -205,53 +206,54 @@ pub(crate) fn delete_records(
 // ---------------------------------------------------------------------------------------------
 
 /// Versions of one row, oldest first: (sequence number of the commit, value).
-type Versions = SmallVec<[(u64, Option<Bytes>); 1]>;
+type RowVersions = SmallVec<[(u64, Option<Bytes>); 1]>;
 
-/// A table grows by moving all it holds, which must not stall a commit: so the rows of a generation
-/// are spread over this many by their hash.
+/// A hash table moves all its rows when it grows, which would stall a commit. So the rows of a
+/// generation are spread over this many hash tables.
 const SHARDS: usize = 64;
 
 #[derive(Debug)]
 struct GenerationTable {
     hasher: DefaultHashBuilder,
-    shards: [Shard; SHARDS],
-    sorted: BTreeSet<Key>,
+    shards: [GenerationShard; SHARDS],
+    sorted: BTreeSet<RowKey>,
 }
 
 #[derive(Debug, Default)]
-struct Shard {
-    rows: HashTable<(Key, Versions)>,
-    /// Keys not yet in `sorted`; most tables are never read by range, so sorting waits.
-    unsorted: Vec<Key>,
+struct GenerationShard {
+    rows: HashTable<(RowKey, RowVersions)>,
+    /// Keys that are not in `sorted` yet. Sorting is lazy, as most tables are never read by range.
+    unsorted: Vec<RowKey>,
 }
 
 impl Default for GenerationTable {
     fn default() -> Self {
         Self {
             hasher: DefaultHashBuilder::default(),
-            shards: array::from_fn(|_| Shard::default()),
+            shards: array::from_fn(|_| GenerationShard::default()),
             sorted: BTreeSet::new(),
         }
     }
 }
 
 impl GenerationTable {
-    /// Hash of a key, and the shard it belongs to. The table within takes other bits.
+    /// Hash of a key, and the index of its shard. The shard's hash table uses other bits of the
+    /// hash.
     fn place(&self, key: &[u8]) -> (u64, usize) {
         let hash = self.hasher.hash_one(key);
         (hash, (hash >> 32) as usize % SHARDS)
     }
 
-    fn versions(&self, key: &[u8]) -> Option<&Versions> {
+    fn versions(&self, key: &[u8]) -> Option<&RowVersions> {
         let (hash, shard) = self.place(key);
         let row = self.shards[shard].rows.find(hash, |(at, _)| at[..] == *key);
         row.map(|(_, versions)| versions)
     }
 
-    fn entry(&mut self, key: &Key) -> (Entry<'_, (Key, Versions)>, &mut Vec<Key>) {
+    fn entry(&mut self, key: &RowKey) -> (Entry<'_, (RowKey, RowVersions)>, &mut Vec<RowKey>) {
         let (hash, shard) = self.place(key);
         let Self { hasher, shards, .. } = self;
-        let Shard { rows, unsorted } = &mut shards[shard];
+        let GenerationShard { rows, unsorted } = &mut shards[shard];
         (rows.entry(hash, |(at, _)| at == key, |(at, _)| hasher.hash_one(&at[..])), unsorted)
     }
 
@@ -262,17 +264,17 @@ impl GenerationTable {
     }
 }
 
-/// Committed rows that are in the journal but not yet in the tables.
+/// Rows of consecutive commits that are in the journal but not yet in the tables.
 #[derive(Debug)]
-pub(crate) struct Generation {
-    tables: Vec<(Table, RwLock<GenerationTable>)>,
+pub(crate) struct RowGeneration {
+    tables: Vec<(RowTable, RwLock<GenerationTable>)>,
     bytes: AtomicUsize,
     commits: AtomicUsize,
     last_seq: AtomicU64,
 }
 
-impl Generation {
-    pub(crate) fn new(tables: &[Table]) -> Self {
+impl RowGeneration {
+    pub(crate) fn new(tables: &[RowTable]) -> Self {
         Self {
             tables: tables.iter().map(|table| (*table, RwLock::default())).collect(),
             bytes: AtomicUsize::new(0),
@@ -297,12 +299,12 @@ impl Generation {
         self.commits() == 0
     }
 
-    fn table(&self, table: Table) -> Option<&RwLock<GenerationTable>> {
+    fn table(&self, table: RowTable) -> Option<&RwLock<GenerationTable>> {
         self.tables.iter().find(|(t, _)| t.id == table.id).map(|(_, slot)| slot)
     }
 
     /// The newest version of a row at or before commit `seq`.
-    fn get(&self, table: Table, key: &[u8], seq: u64) -> Option<Option<Bytes>> {
+    fn get(&self, table: RowTable, key: &[u8], seq: u64) -> Option<Option<Bytes>> {
         let slot = self.table(table)?.read();
         let versions = slot.versions(key)?;
         versions.iter().rev().find(|(at, _)| *at <= seq).map(|(_, value)| value.clone())
@@ -310,7 +312,7 @@ impl Generation {
 
     /// Adds the rows of commit `seq`. Versions that no reader at `oldest_reader` or later can see
     /// are dropped.
-    pub(crate) fn insert(&self, seq: u64, layer: &Layer, oldest_reader: u64) {
+    pub(crate) fn insert(&self, seq: u64, layer: &DiffLayer, oldest_reader: u64) {
         let mut added = 0isize;
         for (table, slot) in &self.tables {
             let mut slot = slot.write();
@@ -347,23 +349,23 @@ impl Generation {
     /// Up to `limit` keys of a range that is not empty, in `direction`, as of commit `seq`.
     pub(crate) fn batch(
         &self,
-        table: Table,
+        table: RowTable,
         range: KeyRange<'_>,
-        direction: Direction,
+        direction: ScanDirection,
         seq: u64,
         limit: usize,
-    ) -> Batch {
-        let Some(slot) = self.table(table) else { return Batch::default() };
+    ) -> ScanBatch {
+        let Some(slot) = self.table(table) else { return ScanBatch::default() };
         if slot.read().shards.iter().any(|shard| !shard.unsorted.is_empty()) {
             slot.write().sort();
         }
         let slot = slot.read();
-        // Keys added since the sort belong to later commits than any reader of this range knows.
+        // Keys added since the sort belong to later commits, which no reader of this range sees.
         let end = range.end.map_or(Bound::Unbounded, Bound::Excluded);
         let keys = slot.sorted.range::<[u8], _>((Bound::Included(range.start), end));
-        let keys: &mut dyn Iterator<Item = &Key> = match direction {
-            Direction::Forward => &mut { keys },
-            Direction::Backward => &mut keys.rev(),
+        let keys: &mut dyn Iterator<Item = &RowKey> = match direction {
+            ScanDirection::Forward => &mut { keys },
+            ScanDirection::Backward => &mut keys.rev(),
         };
         let (mut rows, mut last, mut seen) = (Vec::new(), None, 0);
         for key in keys.take(limit) {
@@ -380,7 +382,7 @@ impl Generation {
     }
 
     /// The final value of every row of one table, in key order.
-    fn final_rows(&self, table: Table) -> Vec<(Key, Option<Bytes>)> {
+    fn final_rows(&self, table: RowTable) -> Vec<(RowKey, Option<Bytes>)> {
         let Some(slot) = self.table(table) else { return Vec::new() };
         let slot = slot.read();
         let mut rows: Vec<_> = slot
@@ -398,29 +400,29 @@ impl Generation {
 // Readers
 // ---------------------------------------------------------------------------------------------
 
-/// Commits that live readers look at, so that their versions stay.
+/// The commits that live readers see, so that the versions of these commits stay.
 #[derive(Debug, Default)]
-pub(crate) struct Leases(Mutex<BTreeMap<u64, usize>>);
+pub(crate) struct LeaseTable(Mutex<BTreeMap<u64, usize>>);
 
-impl Leases {
-    fn add(self: &Arc<Self>, seq: u64) -> Lease {
+impl LeaseTable {
+    fn add(self: &Arc<Self>, seq: u64) -> ReaderLease {
         *self.0.lock().entry(seq).or_default() += 1;
-        Lease { leases: self.clone(), seq }
+        ReaderLease { leases: self.clone(), seq }
     }
 
-    /// The oldest commit that a reader looks at, or `tip`.
+    /// The oldest commit that a reader sees, or `tip`.
     pub(crate) fn oldest(&self, tip: u64) -> u64 {
         self.0.lock().first_key_value().map_or(tip, |(seq, _)| (*seq).min(tip))
     }
 }
 
 #[derive(Debug)]
-struct Lease {
-    leases: Arc<Leases>,
+struct ReaderLease {
+    leases: Arc<LeaseTable>,
     seq: u64,
 }
 
-impl Drop for Lease {
+impl Drop for ReaderLease {
     fn drop(&mut self) {
         let mut leases = self.leases.0.lock();
         if let Some(count) = leases.get_mut(&self.seq) {
@@ -435,23 +437,23 @@ impl Drop for Lease {
 /// The durable state right after one commit.
 pub(crate) struct DurableRows {
     /// Oldest first.
-    pub(crate) generations: Vec<Arc<Generation>>,
+    pub(crate) generations: Vec<Arc<RowGeneration>>,
     pub(crate) seq: u64,
-    pub(crate) snapshot: Snapshot,
-    _lease: Lease,
+    pub(crate) snapshot: KvSnapshot,
+    _lease: ReaderLease,
 }
 
 impl DurableRows {
     pub(crate) fn new(
-        generations: Vec<Arc<Generation>>,
+        generations: Vec<Arc<RowGeneration>>,
         seq: u64,
-        snapshot: Snapshot,
-        leases: &Arc<Leases>,
+        snapshot: KvSnapshot,
+        leases: &Arc<LeaseTable>,
     ) -> Self {
         Self { generations, seq, snapshot, _lease: leases.add(seq) }
     }
 
-    pub(crate) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+    pub(crate) fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
         for generation in self.generations.iter().rev() {
             if let Some(value) = generation.get(table, key, self.seq) {
                 return Ok(value);
@@ -468,17 +470,17 @@ impl DurableRows {
 /// Reads the journal records after commit `folded` into one generation.
 pub(crate) fn replay(
     kv: &dyn KvRead,
-    tables: &[Table],
+    tables: &[RowTable],
     folded: u64,
     tip: u64,
-) -> Result<Generation, StateError> {
-    let generation = Generation::new(tables);
+) -> Result<RowGeneration, StateError> {
+    let generation = RowGeneration::new(tables);
     for seq in folded + 1..=tip {
         let record = read_record(kv, JOURNAL, seq)?
             .ok_or_else(|| StateError::corrupt(JOURNAL.name, format!("record {seq} is missing")))?;
-        let mut layer = Layer::default();
+        let mut layer = DiffLayer::default();
         decode_rows(JOURNAL, tables, &record, |table, key, value| {
-            layer.overwrite(table, Key::from_slice(key), value);
+            layer.overwrite(table, RowKey::from_slice(key), value);
         })?;
         generation.insert(seq, &layer, seq);
     }
@@ -487,11 +489,11 @@ pub(crate) fn replay(
 
 /// How long one slice of a fold may hold the write transaction.
 const SLICE: Duration = Duration::from_millis(8);
-/// How long at least: a slice that a commit waits for ends here.
+/// The same if a commit waits for the transaction.
 const SHORT_SLICE: Duration = Duration::from_millis(1);
 
-/// A write transaction that is committed and begun anew whenever it has lasted long enough.
-struct Slices<'a, P> {
+/// A write transaction that is committed and reopened whenever it has been open long enough.
+struct SlicedTxn<'a, P> {
     kv: &'a dyn KvStore,
     txn: Box<dyn KvTxn + 'a>,
     opened: Instant,
@@ -499,7 +501,7 @@ struct Slices<'a, P> {
     pause: P,
 }
 
-impl<'a, P: Fn()> Slices<'a, P> {
+impl<'a, P: Fn()> SlicedTxn<'a, P> {
     fn begin(kv: &'a dyn KvStore, pause: P) -> Result<Self, StoreError> {
         Ok(Self { kv, txn: kv.begin_write()?, opened: Instant::now(), pause })
     }
@@ -516,22 +518,23 @@ impl<'a, P: Fn()> Slices<'a, P> {
     }
 }
 
-/// Writes a frozen generation into the tables in slices, then calls `retire`, which forgets one of
-/// its journal records, until that says that there are no more. Returns the number of rows.
+/// Writes a frozen generation into the tables in slices. Then it calls `retire`, which deletes one
+/// of the generation's journal records and returns whether more are left, until none is. Returns
+/// the number of rows.
 pub(crate) fn fold(
     kv: &dyn KvStore,
-    generation: &Generation,
+    generation: &RowGeneration,
     pause: impl Fn(),
     mut retire: impl FnMut(&mut dyn KvWrite) -> Result<bool, StoreError>,
 ) -> Result<usize, StoreError> {
     let mut folded = 0;
     for (table, _) in &generation.tables {
-        // Sorting them takes long: no commit must wait for it.
+        // Sorting takes long, so no transaction is open: a commit must not wait for it.
         let rows = generation.final_rows(*table);
         if rows.is_empty() {
             continue;
         }
-        let mut slices = Slices::begin(kv, &pause)?;
+        let mut slices = SlicedTxn::begin(kv, &pause)?;
         for (n, (key, value)) in rows.into_iter().enumerate() {
             match value {
                 Some(value) => slices.txn.put(*table, &key, &value)?,
@@ -544,7 +547,7 @@ pub(crate) fn fold(
         }
         slices.txn.commit()?;
     }
-    let mut slices = Slices::begin(kv, &pause)?;
+    let mut slices = SlicedTxn::begin(kv, &pause)?;
     while retire(&mut *slices.txn)? {
         slices = slices.next_if_due()?;
     }

@@ -1,22 +1,23 @@
-//! A [`KvStore`] in memory, for tests and throw-away stores. Same isolation and atomicity as MDBX:
-//! snapshots stay as they were, an uncommitted transaction leaves nothing.
+//! A [`KvStore`] in memory, for tests and temporary stores. It has MDBX's isolation and atomicity:
+//! snapshots do not change, and an uncommitted transaction leaves nothing.
 
 use crate::{
-    Direction, KeyRange, KvRead, KvStore, KvTxn, KvWrite, Row, Snapshot, StoreError, Table,
+    KeyRange, KvRead, KvSnapshot, KvStore, KvTxn, KvWrite, RowTable, ScanDirection, StoreError,
+    TableRow,
 };
 use alloy_primitives::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
-type Rows = BTreeMap<Bytes, Bytes>;
+type MemoryRows = BTreeMap<Bytes, Bytes>;
 
 #[derive(Clone, Debug, Default)]
-struct Tables(BTreeMap<Table, Arc<Rows>>);
+struct MemoryTables(BTreeMap<RowTable, Arc<MemoryRows>>);
 
 /// A transactional key-value store in memory. Clones share their content.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
-    committed: Arc<Mutex<Arc<Tables>>>,
+    committed: Arc<Mutex<Arc<MemoryTables>>>,
     writer: Arc<Mutex<()>>,
 }
 
@@ -28,13 +29,13 @@ impl MemoryStore {
 }
 
 impl KvStore for MemoryStore {
-    fn snapshot(&self) -> Result<Snapshot, StoreError> {
+    fn snapshot(&self) -> Result<KvSnapshot, StoreError> {
         Ok(self.committed.lock().clone())
     }
 
     fn begin_write(&self) -> Result<Box<dyn KvTxn + '_>, StoreError> {
         let guard = self.writer.lock();
-        let tables = Tables::clone(&self.committed.lock());
+        let tables = MemoryTables::clone(&self.committed.lock());
         Ok(Box::new(MemoryTxn { store: self, tables, _guard: guard }))
     }
 
@@ -45,37 +46,37 @@ impl KvStore for MemoryStore {
     }
 }
 
-impl KvRead for Tables {
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+impl KvRead for MemoryTables {
+    fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         Ok(self.0.get(&table).and_then(|rows| rows.get(key).cloned()))
     }
 
     fn seek(
         &self,
-        table: Table,
+        table: RowTable,
         key: Option<&[u8]>,
-        direction: Direction,
-    ) -> Result<Option<Row>, StoreError> {
+        direction: ScanDirection,
+    ) -> Result<Option<TableRow>, StoreError> {
         let Some(rows) = self.0.get(&table) else { return Ok(None) };
         let row = match (direction, key) {
-            (Direction::Forward, key) => rows
+            (ScanDirection::Forward, key) => rows
                 .range::<[u8], _>((Bound::Included(key.unwrap_or(&[])), Bound::Unbounded))
                 .next(),
-            (Direction::Backward, Some(key)) => {
+            (ScanDirection::Backward, Some(key)) => {
                 rows.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()
             }
-            (Direction::Backward, None) => rows.iter().next_back(),
+            (ScanDirection::Backward, None) => rows.iter().next_back(),
         };
         Ok(row.map(|(key, value)| (key.clone(), value.clone())))
     }
 
     fn scan(
         &self,
-        table: Table,
+        table: RowTable,
         range: KeyRange<'_>,
-        direction: Direction,
+        direction: ScanDirection,
         limit: usize,
-    ) -> Result<Vec<Row>, StoreError> {
+    ) -> Result<Vec<TableRow>, StoreError> {
         let Some(rows) = self.0.get(&table) else { return Ok(Vec::new()) };
         if range.end.is_some_and(|end| end <= range.start) {
             return Ok(Vec::new());
@@ -84,64 +85,64 @@ impl KvRead for Tables {
         let rows = rows.range::<[u8], _>((Bound::Included(range.start), end));
         let own = |(key, value): (&Bytes, &Bytes)| (key.clone(), value.clone());
         Ok(match direction {
-            Direction::Forward => rows.take(limit).map(own).collect(),
-            Direction::Backward => rows.rev().take(limit).map(own).collect(),
+            ScanDirection::Forward => rows.take(limit).map(own).collect(),
+            ScanDirection::Backward => rows.rev().take(limit).map(own).collect(),
         })
     }
 
-    fn count(&self, table: Table) -> Result<u64, StoreError> {
+    fn count(&self, table: RowTable) -> Result<u64, StoreError> {
         Ok(self.0.get(&table).map_or(0, |rows| rows.len() as u64))
     }
 }
 
 struct MemoryTxn<'a> {
     store: &'a MemoryStore,
-    tables: Tables,
+    tables: MemoryTables,
     _guard: MutexGuard<'a, ()>,
 }
 
 impl MemoryTxn<'_> {
-    fn rows(&mut self, table: Table) -> &mut Rows {
+    fn rows(&mut self, table: RowTable) -> &mut MemoryRows {
         Arc::make_mut(self.tables.0.entry(table).or_default())
     }
 }
 
 impl KvRead for MemoryTxn<'_> {
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+    fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         self.tables.get(table, key)
     }
 
     fn seek(
         &self,
-        table: Table,
+        table: RowTable,
         key: Option<&[u8]>,
-        direction: Direction,
-    ) -> Result<Option<Row>, StoreError> {
+        direction: ScanDirection,
+    ) -> Result<Option<TableRow>, StoreError> {
         self.tables.seek(table, key, direction)
     }
 
     fn scan(
         &self,
-        table: Table,
+        table: RowTable,
         range: KeyRange<'_>,
-        direction: Direction,
+        direction: ScanDirection,
         limit: usize,
-    ) -> Result<Vec<Row>, StoreError> {
+    ) -> Result<Vec<TableRow>, StoreError> {
         self.tables.scan(table, range, direction, limit)
     }
 
-    fn count(&self, table: Table) -> Result<u64, StoreError> {
+    fn count(&self, table: RowTable) -> Result<u64, StoreError> {
         self.tables.count(table)
     }
 }
 
 impl KvWrite for MemoryTxn<'_> {
-    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+    fn put(&mut self, table: RowTable, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         self.rows(table).insert(Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
         Ok(())
     }
 
-    fn append(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+    fn append(&mut self, table: RowTable, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         if self.rows(table).last_key_value().is_some_and(|(last, _)| last[..] >= *key) {
             return Err(StoreError::new(
                 format!("appending to table {}", table.name),
@@ -151,11 +152,11 @@ impl KvWrite for MemoryTxn<'_> {
         self.put(table, key, value)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8]) -> Result<bool, StoreError> {
+    fn delete(&mut self, table: RowTable, key: &[u8]) -> Result<bool, StoreError> {
         Ok(self.rows(table).remove(key).is_some())
     }
 
-    fn clear(&mut self, table: Table) -> Result<(), StoreError> {
+    fn clear(&mut self, table: RowTable) -> Result<(), StoreError> {
         self.rows(table).clear();
         Ok(())
     }

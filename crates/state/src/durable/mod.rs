@@ -1,5 +1,5 @@
-//! What makes states durable, the same for every backend: layers of writes in memory, the journal,
-//! generations and their fold, undo, flat history.
+//! Durability, the same for every backend: diff layers in memory, the journal, generations and
+//! their fold, undo, flat history.
 //!
 //! ```text
 //!  NodeRead, NodeWrite      overlay of proposals            (proposal, overlay, scan)
@@ -9,6 +9,7 @@
 //!                           KvStore: MDBX or memory         (kv, memory, namespace, spill)
 //! ```
 
+pub(crate) mod block_caches;
 pub(crate) mod counters;
 pub(crate) mod flat_history;
 pub(crate) mod journal;
@@ -20,14 +21,13 @@ pub(crate) mod proposal;
 mod scan;
 pub(crate) mod spill;
 pub(crate) mod state;
-pub(crate) mod structures;
 pub(crate) mod undo;
 
-pub use counters::{Counters, Counts, TableCounts};
+pub use counters::{CounterSnapshot, NodeCounters, TableCounts};
 pub use flat_history::FlatHistory;
-pub use kv::{KvRead, KvStore, KvTxn, KvWrite, Snapshot};
+pub use kv::{KvRead, KvSnapshot, KvStore, KvTxn, KvWrite};
 pub use memory::MemoryStore;
-pub use namespace::Namespace;
+pub use namespace::TableNamespace;
 pub use proposal::Proposal;
 pub use spill::EntrySorter;
-pub use state::Tip;
+pub use state::DurableTip;

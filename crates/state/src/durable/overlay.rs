@@ -1,16 +1,19 @@
-//! Writes in memory over a durable state: what makes proposing pure.
+//! The overlay: writes in memory over a durable state, so that proposing changes nothing on disk.
 //!
-//! A [`Layer`] holds the writes of one block (or of several, merged). A [`LayerStack`] is a chain
-//! of layers whose sizes fall geometrically, so that a read through n blocks asks O(log n) of them.
-//! A [`RowView`] reads a stack over a durable state; a [`RowWriter`] adds the layer being written.
+//! A [`DiffLayer`] holds the writes of one block (or of several, merged). A [`LayerStack`] is a
+//! chain of layers whose sizes fall geometrically, so that a read through n blocks visits O(log n)
+//! layers. A [`RowView`] reads a stack over a durable state; a [`RowWriter`] adds the layer being
+//! written.
 
 use super::{
-    counters::Counters,
+    counters::NodeCounters,
     journal::DurableRows,
-    scan::{Merge, merge, scan},
+    scan::{MergedScan, merge, scan},
 };
 use crate::backend::check_file_name;
-use crate::{Direction, KeyRange, NodeRead, NodeWrite, Rows, StateError, StoreError, Table};
+use crate::{
+    KeyRange, NodeRead, NodeWrite, RowScan, RowTable, ScanDirection, StateError, StoreError,
+};
 use alloy_primitives::Bytes;
 use hashbrown::{HashMap, hash_map::EntryRef};
 use smallvec::SmallVec;
@@ -20,19 +23,18 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// A key of a table. All keys of today's backends and of [changes](crate::changes) fit without a
-/// heap allocation.
-pub(crate) type Key = SmallVec<[u8; 64]>;
+/// A key of a row. Nearly all keys fit without a heap allocation.
+pub(crate) type RowKey = SmallVec<[u8; 64]>;
 
-/// Table that names the immutable files of the state: key = file name, value empty.
-pub(crate) const FILES: Table = Table::framework(0xf4, "Files");
+/// Table of the names of the state's immutable files: key = file name, value empty.
+pub(crate) const FILES: RowTable = RowTable::framework(0xf4, "Files");
 
-/// Longest key of a row in bytes: within MDBX's limit at every page size we use. Checked when the
-/// row is written, as the fold comes too late to refuse it.
+/// Longest key of a row in bytes: within MDBX's limit at every page size we use. It is checked when
+/// the row is written, as a fold cannot refuse a committed row.
 const MAX_KEY: usize = 1024;
 
 /// Refuses keys that the store underneath could not hold.
-pub(crate) fn check_key(table: Table, key: &[u8]) -> Result<(), StateError> {
+pub(crate) fn check_key(table: RowTable, key: &[u8]) -> Result<(), StateError> {
     if key.len() > MAX_KEY {
         let action = format!("writing a row of table {}", table.name);
         let what = format!("its key has {} bytes, at most {MAX_KEY} are possible", key.len());
@@ -43,8 +45,8 @@ pub(crate) fn check_key(table: Table, key: &[u8]) -> Result<(), StateError> {
 
 /// One written row.
 #[derive(Clone, Debug)]
-pub(crate) struct Written {
-    /// Value below this layer; meaningful only in the layer of a single block with undo on.
+pub(crate) struct WrittenRow {
+    /// Value below this layer; valid only in the layer of a single block with undo on.
     pub(crate) previous: Option<Bytes>,
     /// Value from this layer on; `None` = deleted.
     pub(crate) next: Option<Bytes>,
@@ -52,20 +54,20 @@ pub(crate) struct Written {
 
 #[derive(Debug, Default)]
 struct LayerTable {
-    rows: HashMap<Key, Written>,
-    /// Keys in order, made at the first range read and kept up to date from then on.
-    sorted: OnceLock<BTreeSet<Key>>,
+    rows: HashMap<RowKey, WrittenRow>,
+    /// Keys in order; built at the first range read and maintained from then on.
+    sorted: OnceLock<BTreeSet<RowKey>>,
 }
 
 /// The writes of one block.
 #[derive(Debug, Default)]
-pub(crate) struct Layer {
-    tables: SmallVec<[(Table, LayerTable); 4]>,
+pub(crate) struct DiffLayer {
+    tables: SmallVec<[(RowTable, LayerTable); 4]>,
     len: usize,
 }
 
-impl Layer {
-    pub(crate) fn get(&self, table: Table, key: &[u8]) -> Option<&Written> {
+impl DiffLayer {
+    pub(crate) fn get(&self, table: RowTable, key: &[u8]) -> Option<&WrittenRow> {
         self.tables.iter().find(|(t, _)| t.id == table.id)?.1.rows.get(key)
     }
 
@@ -73,17 +75,19 @@ impl Layer {
         self.len
     }
 
-    /// About as many bytes of memory as it takes.
+    /// About how many bytes of memory it takes.
     pub(crate) fn bytes(&self) -> usize {
-        let row = |(_, key, row): (Table, &Key, &Written)| {
+        let row = |(_, key, row): (RowTable, &RowKey, &WrittenRow)| {
             let values = [&row.previous, &row.next].into_iter().flatten();
             let beyond = if key.spilled() { key.len() } else { 0 };
-            size_of::<(Key, Written)>() + beyond + values.map(|value| value.len()).sum::<usize>()
+            size_of::<(RowKey, WrittenRow)>()
+                + beyond
+                + values.map(|value| value.len()).sum::<usize>()
         };
         self.iter().map(row).sum()
     }
 
-    fn table_mut(&mut self, table: Table) -> &mut LayerTable {
+    fn table_mut(&mut self, table: RowTable) -> &mut LayerTable {
         let at = self.tables.iter().position(|(t, _)| t.id == table.id).unwrap_or_else(|| {
             self.tables.push((table, LayerTable::default()));
             self.tables.len() - 1
@@ -91,10 +95,10 @@ impl Layer {
         &mut self.tables[at].1
     }
 
-    /// Sets a row; `previous` is asked only when this layer has not written the key yet.
+    /// Sets a row; calls `previous` only if this layer has not written the key yet.
     fn set(
         &mut self,
-        table: Table,
+        table: RowTable,
         key: &[u8],
         next: Option<Bytes>,
         previous: impl FnOnce() -> Result<Option<Bytes>, StateError>,
@@ -104,35 +108,35 @@ impl Layer {
             EntryRef::Occupied(mut entry) => entry.get_mut().next = next,
             EntryRef::Vacant(entry) => {
                 let previous = previous()?;
-                let key = Key::from_slice(key);
+                let key = RowKey::from_slice(key);
                 if let Some(sorted) = slot.sorted.get_mut() {
                     sorted.insert(key.clone());
                 }
-                entry.insert_with_key(key, Written { previous, next });
+                entry.insert_with_key(key, WrittenRow { previous, next });
                 self.len += 1;
             }
         }
         Ok(())
     }
 
-    /// Sets a row without regard to what was below.
-    pub(crate) fn overwrite(&mut self, table: Table, key: Key, next: Option<Bytes>) {
+    /// Sets a row without its previous value.
+    pub(crate) fn overwrite(&mut self, table: RowTable, key: RowKey, next: Option<Bytes>) {
         let slot = self.table_mut(table);
         slot.sorted.take();
-        if slot.rows.insert(key, Written { previous: None, next }).is_none() {
+        if slot.rows.insert(key, WrittenRow { previous: None, next }).is_none() {
             self.len += 1;
         }
     }
 
     /// All rows, in no particular order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Table, &Key, &Written)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (RowTable, &RowKey, &WrittenRow)> {
         self.tables
             .iter()
             .flat_map(|(table, slot)| slot.rows.iter().map(|(key, row)| (*table, key, row)))
     }
 
     /// Calls `row` for each row of one table.
-    pub(crate) fn for_table(&self, table: Table, mut row: impl FnMut(&Key, &Option<Bytes>)) {
+    pub(crate) fn for_table(&self, table: RowTable, mut row: impl FnMut(&RowKey, &Option<Bytes>)) {
         if let Some((_, slot)) = self.tables.iter().find(|(t, _)| t.id == table.id) {
             for (key, written) in &slot.rows {
                 row(key, &written.next);
@@ -140,7 +144,7 @@ impl Layer {
         }
     }
 
-    /// Forgets rows that end as they began.
+    /// Drops rows whose value has not changed.
     fn drop_noops(&mut self) {
         let mut dropped = 0;
         for (_, slot) in &mut self.tables {
@@ -168,9 +172,9 @@ impl Layer {
     /// The rows of a range that is not empty, in `direction`.
     pub(crate) fn range<'a>(
         &'a self,
-        table: Table,
+        table: RowTable,
         range: KeyRange<'_>,
-        direction: Direction,
+        direction: ScanDirection,
     ) -> Box<dyn Iterator<Item = (&'a [u8], Option<Bytes>)> + 'a> {
         let Some((_, slot)) = self.tables.iter().find(|(t, _)| t.id == table.id) else {
             return Box::new(std::iter::empty());
@@ -178,29 +182,30 @@ impl Layer {
         let sorted = slot.sorted.get_or_init(|| slot.rows.keys().cloned().collect());
         let end = range.end.map_or(Bound::Unbounded, Bound::Excluded);
         let keys = sorted.range::<[u8], _>((Bound::Included(range.start), end));
-        let row =
-            |key: &'a Key| slot.rows.get(&key[..]).map(|written| (&key[..], written.next.clone()));
+        let row = |key: &'a RowKey| {
+            slot.rows.get(&key[..]).map(|written| (&key[..], written.next.clone()))
+        };
         match direction {
-            Direction::Forward => Box::new(keys.filter_map(row)),
-            Direction::Backward => Box::new(keys.rev().filter_map(row)),
+            ScanDirection::Forward => Box::new(keys.filter_map(row)),
+            ScanDirection::Backward => Box::new(keys.rev().filter_map(row)),
         }
     }
 }
 
 /// Layers, oldest first.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LayerStack(Vec<Arc<Layer>>);
+pub(crate) struct LayerStack(Vec<Arc<DiffLayer>>);
 
 impl LayerStack {
-    /// The stack with `layer` on top; neighbours of like size are merged.
-    pub(crate) fn pushed(&self, layer: Arc<Layer>) -> Self {
+    /// The stack with `layer` on top; neighbours of similar size are merged.
+    pub(crate) fn pushed(&self, layer: Arc<DiffLayer>) -> Self {
         let mut layers = self.0.clone();
         layers.push(layer);
         while let [.., below, top] = &layers[..] {
             if below.len() > 2 * top.len().max(32) {
                 break;
             }
-            let merged = Arc::new(Layer::merged(&[below.clone(), top.clone()]));
+            let merged = Arc::new(DiffLayer::merged(&[below.clone(), top.clone()]));
             layers.truncate(layers.len() - 2);
             layers.push(merged);
         }
@@ -213,24 +218,24 @@ impl LayerStack {
 pub(crate) struct RowView {
     /// Proposals above the durable state.
     pub(crate) stack: LayerStack,
-    /// Undo of durable blocks above the one that is viewed, the oldest first.
-    pub(crate) reverse: Vec<Arc<Layer>>,
+    /// Undo layers of the durable blocks above the viewed block, oldest first.
+    pub(crate) reverse: Vec<Arc<DiffLayer>>,
     /// The durable tip when the view was taken.
     pub(crate) durable: Arc<DurableRows>,
-    /// Where reads are counted.
-    pub(crate) counters: Arc<Counters>,
-    /// Whether somebody waits for them, so that their time counts too.
+    /// Counts the reads.
+    pub(crate) counters: Arc<NodeCounters>,
+    /// Whether the time of reads counts too; false for prefetches, which no thread waits for.
     pub(crate) is_timed: bool,
 }
 
 impl RowView {
     /// The layers over the durable state, newest first.
-    pub(crate) fn layers(&self) -> impl Iterator<Item = &Layer> {
+    pub(crate) fn layers(&self) -> impl Iterator<Item = &DiffLayer> {
         self.stack.0.iter().rev().chain(&self.reverse).map(|layer| &**layer)
     }
 
     /// The value of a row, uncounted.
-    pub(crate) fn lookup(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+    pub(crate) fn lookup(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
         for layer in self.layers() {
             if let Some(row) = layer.get(table, key) {
                 return Ok(row.next.clone());
@@ -239,14 +244,19 @@ impl RowView {
         self.durable.get(table, key)
     }
 
-    /// The rows of a range in key order, uncounted; about `batch` of them are wanted.
-    pub(crate) fn rows(&self, table: Table, range: KeyRange<'_>, batch: usize) -> Merge<'_> {
-        merge(self, None, table, range, Direction::Forward, batch.saturating_add(1))
+    /// The rows of a range in key order, uncounted; the caller wants about `batch` of them.
+    pub(crate) fn rows(
+        &self,
+        table: RowTable,
+        range: KeyRange<'_>,
+        batch: usize,
+    ) -> MergedScan<'_> {
+        merge(self, None, table, range, ScanDirection::Forward, batch.saturating_add(1))
     }
 }
 
 impl NodeRead for RowView {
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+    fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
         let begun = if self.is_timed { self.counters.begin_read(table) } else { None };
         let value = self.lookup(table, key)?;
         self.counters.end_read(begun);
@@ -256,10 +266,10 @@ impl NodeRead for RowView {
 
     fn scan<'a>(
         &'a self,
-        table: Table,
+        table: RowTable,
         range: KeyRange<'_>,
-        direction: Direction,
-    ) -> Result<Rows<'a>, StateError> {
+        direction: ScanDirection,
+    ) -> Result<RowScan<'a>, StateError> {
         Ok(scan(self, None, table, range, direction))
     }
 
@@ -271,18 +281,18 @@ impl NodeRead for RowView {
 /// A view with the layer of the block that is being applied on top.
 pub(crate) struct RowWriter {
     base: RowView,
-    layer: Layer,
-    /// Whether values below are kept for undo.
+    layer: DiffLayer,
+    /// Whether to keep previous values for undo.
     undo: bool,
 }
 
 impl RowWriter {
     pub(crate) fn new(base: RowView, undo: bool) -> Self {
-        Self { base, layer: Layer::default(), undo }
+        Self { base, layer: DiffLayer::default(), undo }
     }
 
     /// The value of a row, uncounted.
-    fn current(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+    fn current(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
         match self.layer.get(table, key) {
             Some(row) => Ok(row.next.clone()),
             None => self.base.lookup(table, key),
@@ -294,8 +304,13 @@ impl RowWriter {
         &self.base
     }
 
-    /// Adds a row of the framework's own, uncounted. No state below may have it.
-    pub(crate) fn add(&mut self, table: Table, key: &[u8], value: Bytes) -> Result<(), StateError> {
+    /// Adds one of the framework's own rows, uncounted. The state below must not have the row.
+    pub(crate) fn add(
+        &mut self,
+        table: RowTable,
+        key: &[u8],
+        value: Bytes,
+    ) -> Result<(), StateError> {
         debug_assert_eq!(
             self.current(table, key).ok(),
             Some(None),
@@ -305,8 +320,8 @@ impl RowWriter {
         self.layer.set(table, key, Some(value), || Ok(None))
     }
 
-    /// The writes, and the view they stand on.
-    pub(crate) fn finish(mut self) -> (Layer, RowView) {
+    /// The writes, and the view below them.
+    pub(crate) fn finish(mut self) -> (DiffLayer, RowView) {
         if self.undo {
             self.layer.drop_noops();
         }
@@ -315,7 +330,7 @@ impl RowWriter {
 }
 
 impl NodeRead for RowWriter {
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+    fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
         match self.layer.get(table, key) {
             Some(row) => {
                 self.base.counters.read(table, row.next.as_ref().map_or(0, |value| value.len()));
@@ -327,10 +342,10 @@ impl NodeRead for RowWriter {
 
     fn scan<'a>(
         &'a self,
-        table: Table,
+        table: RowTable,
         range: KeyRange<'_>,
-        direction: Direction,
-    ) -> Result<Rows<'a>, StateError> {
+        direction: ScanDirection,
+    ) -> Result<RowScan<'a>, StateError> {
         Ok(scan(&self.base, Some(&self.layer), table, range, direction))
     }
 
@@ -340,7 +355,7 @@ impl NodeRead for RowWriter {
 }
 
 impl NodeWrite for RowWriter {
-    fn put(&mut self, table: Table, key: &[u8], value: Bytes) -> Result<(), StateError> {
+    fn put(&mut self, table: RowTable, key: &[u8], value: Bytes) -> Result<(), StateError> {
         check_key(table, key)?;
         let (base, undo) = (&self.base, self.undo);
         base.counters.write(table, key.len() + value.len());
@@ -348,7 +363,7 @@ impl NodeWrite for RowWriter {
             .set(table, key, Some(value), || if undo { base.lookup(table, key) } else { Ok(None) })
     }
 
-    fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), StateError> {
+    fn delete(&mut self, table: RowTable, key: &[u8]) -> Result<(), StateError> {
         check_key(table, key)?;
         let (base, undo) = (&self.base, self.undo);
         base.counters.write(table, key.len());
@@ -357,7 +372,7 @@ impl NodeWrite for RowWriter {
 
     fn replace(
         &mut self,
-        table: Table,
+        table: RowTable,
         key: &[u8],
         previous: Option<Bytes>,
         next: Option<Bytes>,

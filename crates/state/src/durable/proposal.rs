@@ -1,6 +1,6 @@
-//! Proposals: the outcome of a block in memory, before and beside the durable chain.
+//! Proposals: results of blocks in memory, on top of and beside the durable chain.
 
-use super::overlay::{Layer, LayerStack};
+use super::overlay::{DiffLayer, LayerStack};
 use crate::{AnyCache, BlockRef};
 use alloy_primitives::B256;
 use parking_lot::Mutex;
@@ -9,34 +9,34 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// The outcome of one block, or of a [run](crate::Run) of them, in memory: its root and its writes.
-/// Cheap to clone; dropping the last clone leaves no trace.
+/// The result of one block, or of a [batch](crate::DeltaBatch) of blocks, in memory: its root and
+/// its writes. Cheap to clone; dropping the last clone discards it.
 #[derive(Clone)]
 pub struct Proposal(pub(crate) Arc<ProposedBlock>);
 
 pub(crate) struct ProposedBlock {
     pub(crate) number: u64,
-    /// Number of the first block of the run; the same if it is one block.
+    /// Number of the first block of the batch; equal to `number` for a single block.
     pub(crate) first: u64,
     pub(crate) hash: OnceLock<B256>,
     pub(crate) root: B256,
-    pub(crate) parent: Mutex<Parent>,
-    pub(crate) layer: Arc<Layer>,
-    /// This layer and those of its ancestors above `base`.
+    pub(crate) parent: Mutex<ProposalParent>,
+    pub(crate) layer: Arc<DiffLayer>,
+    /// This layer and the layers of its ancestors above `base`.
     pub(crate) stack: LayerStack,
     pub(crate) base: Option<BlockRef>,
     pub(crate) cache: AnyCache,
 }
 
 #[derive(Clone)]
-pub(crate) enum Parent {
+pub(crate) enum ProposalParent {
     /// A durable block; `None` is the empty state.
     Durable(Option<BlockRef>),
     Proposal(Proposal),
 }
 
 impl Proposal {
-    /// Number of the block, the last one of a run.
+    /// Number of the block; of a batch, its last block.
     pub fn number(&self) -> u64 {
         self.0.number
     }
@@ -56,8 +56,8 @@ impl Proposal {
         self.0.layer.len()
     }
 
-    /// Whether it is the outcome of several blocks.
-    pub(crate) fn is_run(&self) -> bool {
+    /// Whether it is the result of several blocks.
+    pub(crate) fn is_batch(&self) -> bool {
         self.0.first < self.0.number
     }
 
@@ -78,38 +78,38 @@ impl fmt::Debug for Proposal {
 
 impl Drop for ProposedBlock {
     fn drop(&mut self) {
-        // A long chain must not unwind by recursion.
-        let mut parent = std::mem::replace(self.parent.get_mut(), Parent::Durable(None));
-        while let Parent::Proposal(Proposal(inner)) = parent {
+        // A loop, as dropping a long chain recursively would overflow the stack.
+        let mut parent = std::mem::replace(self.parent.get_mut(), ProposalParent::Durable(None));
+        while let ProposalParent::Proposal(Proposal(inner)) = parent {
             let Ok(mut inner) = Arc::try_unwrap(inner) else { break };
-            parent = std::mem::replace(inner.parent.get_mut(), Parent::Durable(None));
+            parent = std::mem::replace(inner.parent.get_mut(), ProposalParent::Durable(None));
         }
     }
 }
 
 impl ProposedBlock {
-    /// The parent as it is known now.
-    pub(crate) fn parent(&self) -> Parent {
+    /// The parent now; it changes when the parent becomes durable.
+    pub(crate) fn parent(&self) -> ProposalParent {
         self.parent.lock().clone()
     }
 
     /// Whether the parent is this block (`None`: the empty state).
     pub(crate) fn stands_on(&self, block: Option<BlockRef>) -> bool {
         match &*self.parent.lock() {
-            Parent::Durable(parent) => *parent == block,
-            Parent::Proposal(parent) => block.is_some() && parent.block() == block,
+            ProposalParent::Durable(parent) => *parent == block,
+            ProposalParent::Proposal(parent) => block.is_some() && parent.block() == block,
         }
     }
 
-    /// Lets go of the parent proposal, whose block has become durable.
+    /// Drops the reference to the parent proposal, whose block has become durable.
     pub(crate) fn rest_on_durable(&self) {
         let mut parent = self.parent.lock();
         let block = match &*parent {
-            Parent::Proposal(proposal) => proposal.block(),
-            Parent::Durable(_) => None,
+            ProposalParent::Proposal(proposal) => proposal.block(),
+            ProposalParent::Durable(_) => None,
         };
         if block.is_some() {
-            let old = std::mem::replace(&mut *parent, Parent::Durable(block));
+            let old = std::mem::replace(&mut *parent, ProposalParent::Durable(block));
             drop(parent);
             drop(old);
         }

@@ -1,28 +1,28 @@
-//! Range reads through all levels of a view: layers, the reverse overlay, generations, the store.
+//! Range reads through all levels of a view: diff layers, undo layers, generations, the store.
 //!
-//! Each level is a sorted source, read lazily; the newest source that has a key decides, and its
-//! deletions hide what lies below.
+//! Each level is a sorted source, read lazily. The newest source that has a key decides its value,
+//! and a deletion there hides the older levels.
 
 use super::{
-    journal::{DurableRows, Generation},
-    overlay::{Layer, RowView},
+    journal::{DurableRows, RowGeneration},
+    overlay::{DiffLayer, RowView},
 };
-use crate::{Direction, KeyRange, Row, Rows, StateError, Table};
+use crate::{KeyRange, RowScan, RowTable, ScanDirection, StateError, TableRow};
 use alloy_primitives::Bytes;
 use smallvec::SmallVec;
 use std::{cmp::Ordering, ops::Deref};
 
-/// Rows that a range read fetches at first from a level that is not in memory.
+/// Rows of the first batch that a range read fetches from a generation or from the store.
 const FIRST_BATCH: usize = 16;
 
-/// The rows of `range` in `view`, under the writes of `top`.
+/// The rows of `range` in `view` with the writes of `top` on top.
 pub(crate) fn scan<'a>(
     view: &'a RowView,
-    top: Option<&'a Layer>,
-    table: Table,
+    top: Option<&'a DiffLayer>,
+    table: RowTable,
     range: KeyRange<'_>,
-    direction: Direction,
-) -> Rows<'a> {
+    direction: ScanDirection,
+) -> RowScan<'a> {
     let counters = &view.counters;
     let rows = merge(view, top, table, range, direction, FIRST_BATCH);
     Box::new(rows.inspect(move |row| {
@@ -32,37 +32,38 @@ pub(crate) fn scan<'a>(
     }))
 }
 
-/// The same, uncounted. `batch` rows are fetched at first; one more than are wanted is best.
+/// The same, uncounted. The first batch has `batch` rows; the best value is one more than the
+/// caller wants.
 pub(crate) fn merge<'a>(
     view: &'a RowView,
-    top: Option<&'a Layer>,
-    table: Table,
+    top: Option<&'a DiffLayer>,
+    table: RowTable,
     range: KeyRange<'_>,
-    direction: Direction,
+    direction: ScanDirection,
     batch: usize,
-) -> Merge<'a> {
-    let window = || Window::new(table, range, direction, batch);
-    let mut merge = Merge { cursors: SmallVec::new(), direction, failed: false };
+) -> MergedScan<'a> {
+    let window = || ScanWindow::new(table, range, direction, batch);
+    let mut merge = MergedScan { cursors: SmallVec::new(), direction, failed: false };
     if range.end.is_none_or(|end| range.start < end) {
         for layer in top.into_iter().chain(view.layers()) {
-            merge.push(Source::Layer(layer.range(table, range, direction)));
+            merge.push(ScanSource::Layer(layer.range(table, range, direction)));
         }
         let durable = &*view.durable;
         for generation in durable.generations.iter().rev() {
-            merge.push(Source::Generation { generation, seq: durable.seq, window: window() });
+            merge.push(ScanSource::Generation { generation, seq: durable.seq, window: window() });
         }
-        merge.push(Source::Store { durable, window: window() });
+        merge.push(ScanSource::Store { durable, window: window() });
     }
     merge
 }
 
-/// A key, borrowed where a layer holds it for as long as the read lasts.
-enum RowKey<'a> {
+/// A key, borrowed if a layer holds it for as long as the read lasts.
+enum ScanKey<'a> {
     Borrowed(&'a [u8]),
     Owned(Bytes),
 }
 
-impl Deref for RowKey<'_> {
+impl Deref for ScanKey<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -73,7 +74,7 @@ impl Deref for RowKey<'_> {
     }
 }
 
-impl RowKey<'_> {
+impl ScanKey<'_> {
     fn into_bytes(self) -> Bytes {
         match self {
             Self::Borrowed(key) => Bytes::copy_from_slice(key),
@@ -82,47 +83,47 @@ impl RowKey<'_> {
     }
 }
 
-/// A key and what one level says of it; `None` is a deletion.
-type Entry<'a> = (RowKey<'a>, Option<Bytes>);
+/// A key and its value in one level; `None` is a deletion.
+type ScanEntry<'a> = (ScanKey<'a>, Option<Bytes>);
 
 /// Sorted sources, newest first.
-pub(crate) struct Merge<'a> {
-    cursors: SmallVec<[Cursor<'a>; 8]>,
-    direction: Direction,
+pub(crate) struct MergedScan<'a> {
+    cursors: SmallVec<[ScanCursor<'a>; 8]>,
+    direction: ScanDirection,
     failed: bool,
 }
 
-struct Cursor<'a> {
-    head: Entry<'a>,
-    source: Source<'a>,
+struct ScanCursor<'a> {
+    head: ScanEntry<'a>,
+    source: ScanSource<'a>,
 }
 
-impl<'a> Merge<'a> {
-    /// Adds a source that is older than those before it.
-    fn push(&mut self, mut source: Source<'a>) {
+impl<'a> MergedScan<'a> {
+    /// Adds a source that is older than all sources so far.
+    fn push(&mut self, mut source: ScanSource<'a>) {
         if self.failed {
             return;
         }
         match source.next() {
             None => {}
-            Some(Ok(head)) => self.cursors.push(Cursor { head, source }),
+            Some(Ok(head)) => self.cursors.push(ScanCursor { head, source }),
             Some(Err(error)) => {
-                // The first row asked for reports it.
-                let error = Source::Failed(Some(error));
-                let head = (RowKey::Borrowed(&[]), None);
+                // The first row that the caller reads returns the error.
+                let error = ScanSource::Failed(Some(error));
+                let head = (ScanKey::Borrowed(&[]), None);
                 self.cursors.clear();
-                self.cursors.push(Cursor { head, source: error });
+                self.cursors.push(ScanCursor { head, source: error });
                 self.failed = true;
             }
         }
     }
 
-    /// Position of the cursor whose head comes first; the newest of those that agree.
+    /// Index of the cursor whose head comes first; the newest if several have the same key.
     fn first(&self) -> Option<usize> {
         let mut best = 0;
         for at in 1..self.cursors.len() {
             let mut order = (*self.cursors[at].head.0).cmp(&*self.cursors[best].head.0);
-            if self.direction == Direction::Backward {
+            if self.direction == ScanDirection::Backward {
                 order = order.reverse();
             }
             if order == Ordering::Less {
@@ -132,8 +133,9 @@ impl<'a> Merge<'a> {
         (!self.cursors.is_empty()).then_some(best)
     }
 
-    /// Moves cursor `at` on; says whether it is exhausted, and then removes it.
-    fn advance(&mut self, at: usize) -> Result<(Entry<'a>, bool), StateError> {
+    /// Advances cursor `at`. Returns the old head, and whether the cursor was exhausted and
+    /// removed.
+    fn advance(&mut self, at: usize) -> Result<(ScanEntry<'a>, bool), StateError> {
         match self.cursors[at].source.next() {
             None => Ok((self.cursors.remove(at).head, true)),
             Some(Ok(next)) => Ok((std::mem::replace(&mut self.cursors[at].head, next), false)),
@@ -141,7 +143,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    fn step(&mut self) -> Result<Option<Row>, StateError> {
+    fn step(&mut self) -> Result<Option<TableRow>, StateError> {
         loop {
             let Some(first) = self.first() else { return Ok(None) };
             let ((key, value), gone) = self.advance(first)?;
@@ -159,8 +161,8 @@ impl<'a> Merge<'a> {
     }
 }
 
-impl Iterator for Merge<'_> {
-    type Item = Result<Row, StateError>;
+impl Iterator for MergedScan<'_> {
+    type Item = Result<TableRow, StateError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let row = self.step();
@@ -172,17 +174,17 @@ impl Iterator for Merge<'_> {
 }
 
 /// One level of a view.
-enum Source<'a> {
+enum ScanSource<'a> {
     Layer(Box<dyn Iterator<Item = (&'a [u8], Option<Bytes>)> + 'a>),
-    Generation { generation: &'a Generation, seq: u64, window: Window },
-    Store { durable: &'a DurableRows, window: Window },
+    Generation { generation: &'a RowGeneration, seq: u64, window: ScanWindow },
+    Store { durable: &'a DurableRows, window: ScanWindow },
     Failed(Option<StateError>),
 }
 
-impl<'a> Source<'a> {
-    fn next(&mut self) -> Option<Result<Entry<'a>, StateError>> {
+impl<'a> ScanSource<'a> {
+    fn next(&mut self) -> Option<Result<ScanEntry<'a>, StateError>> {
         match self {
-            Self::Layer(rows) => rows.next().map(|(key, row)| Ok((RowKey::Borrowed(key), row))),
+            Self::Layer(rows) => rows.next().map(|(key, row)| Ok((ScanKey::Borrowed(key), row))),
             Self::Generation { generation, seq, window } => window.next(|window, limit| {
                 Ok(generation.batch(window.table, window.range(), window.direction, *seq, limit))
             }),
@@ -200,22 +202,22 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Rows of a batch, and the last key it covers if there may be more beyond.
-pub(crate) type Batch = (Vec<(Bytes, Option<Bytes>)>, Option<Bytes>);
+/// Rows of a batch, and the last key it covers if there may be more rows after it.
+pub(crate) type ScanBatch = (Vec<(Bytes, Option<Bytes>)>, Option<Bytes>);
 
-/// What remains of a range, fetched in growing batches.
-struct Window {
-    table: Table,
+/// The rest of a range, fetched in growing batches.
+struct ScanWindow {
+    table: RowTable,
     start: Vec<u8>,
     end: Option<Vec<u8>>,
-    direction: Direction,
+    direction: ScanDirection,
     batch: std::vec::IntoIter<(Bytes, Option<Bytes>)>,
     limit: usize,
     done: bool,
 }
 
-impl Window {
-    fn new(table: Table, range: KeyRange<'_>, direction: Direction, batch: usize) -> Self {
+impl ScanWindow {
+    fn new(table: RowTable, range: KeyRange<'_>, direction: ScanDirection, batch: usize) -> Self {
         Self {
             table,
             start: range.start.to_vec(),
@@ -233,11 +235,11 @@ impl Window {
 
     fn next<'a>(
         &mut self,
-        mut fetch: impl FnMut(&Self, usize) -> Result<Batch, StateError>,
-    ) -> Option<Result<Entry<'a>, StateError>> {
+        mut fetch: impl FnMut(&Self, usize) -> Result<ScanBatch, StateError>,
+    ) -> Option<Result<ScanEntry<'a>, StateError>> {
         loop {
             if let Some((key, row)) = self.batch.next() {
-                return Some(Ok((RowKey::Owned(key), row)));
+                return Some(Ok((ScanKey::Owned(key), row)));
             }
             if self.done {
                 return None;
@@ -253,11 +255,11 @@ impl Window {
             match (last, self.direction) {
                 (None, _) => self.done = true,
                 // The next key after `last` is `last` with a zero byte.
-                (Some(last), Direction::Forward) => {
+                (Some(last), ScanDirection::Forward) => {
                     self.start = [&last[..], &[0]].concat();
                     self.done = self.end.as_ref().is_some_and(|end| *end <= self.start);
                 }
-                (Some(last), Direction::Backward) => {
+                (Some(last), ScanDirection::Backward) => {
                     self.done = last[..] <= self.start[..];
                     self.end = Some(last.to_vec());
                 }

@@ -1,6 +1,6 @@
-//! Rows and entries in any order: sorted in pieces, spilled to temporary files, merged at last.
+//! External sort of rows and entries: sorted in pieces, spilled to temporary files, and merged.
 
-use crate::{KvWrite, StateError, StateKey, StoreError, Table, Value, open_patiently};
+use crate::{KvWrite, RowTable, StateError, StateKey, StateValue, StoreError, open_with_retry};
 use alloy_primitives::hex;
 use std::{
     cmp::Reverse,
@@ -10,38 +10,38 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Memory of a piece, in bytes.
+/// Memory limit of a piece, in bytes.
 const PIECE: usize = 256 << 20;
 
-/// Entries of a state that come in any order, for [`StateStore::bulk_load`], which wants them
-/// sorted. At most 256 MiB of them are in memory, the rest in nameless temporary files, which go
-/// with the process.
+/// Sorts the entries of a state for [`StateStore::bulk_load`]. At most 256 MiB of them are in
+/// memory, the rest in unnamed temporary files, which end with the process.
 ///
 /// [`StateStore::bulk_load`]: crate::StateStore::bulk_load
 #[derive(Debug)]
-pub struct EntrySorter(Sorter);
+pub struct EntrySorter(ExternalSorter);
 
 impl EntrySorter {
-    /// Sorts in files of the folder `dir`.
+    /// A sorter with temporary files in the directory `dir`.
     pub fn new(dir: &Path) -> Self {
-        Self(Sorter::new(Some(dir)))
+        Self(ExternalSorter::new(Some(dir)))
     }
 
     /// Adds an entry.
     ///
     /// # Errors
-    /// If the folder takes no files.
+    /// If no file can be written into the directory.
     pub fn put(&mut self, key: &StateKey, value: &[u8]) -> Result<(), StateError> {
         self.0.put(0, &key.encode(), value)
     }
 
-    /// All entries in order; of one that came twice, one. May be asked for again.
+    /// All entries in order; an entry that came twice is returned once. It may be called again.
     ///
     /// # Errors
-    /// Of the iterator too: if a file cannot be read, or a key came with two values.
+    /// If a file cannot be read, or a key came with two values. The iterator may fail for the same
+    /// reasons.
     pub fn entries(
         &mut self,
-    ) -> Result<impl Iterator<Item = Result<(StateKey, Value), StateError>>, StateError> {
+    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>>, StateError> {
         let mut rows = self.0.merged()?;
         Ok(std::iter::from_fn(move || {
             let row = match rows.next() {
@@ -51,35 +51,40 @@ impl EntrySorter {
             let (_, key, value) = parts(row);
             let what = "a row that was sorted is not an entry";
             let key = StateKey::decode(key).ok_or_else(|| StoreError::new(SORTING, what).into());
-            Some(key.map(|key| (key, Value::copy_from_slice(value))))
+            Some(key.map(|key| (key, StateValue::copy_from_slice(value))))
         }))
     }
 }
 
 const SORTING: &str = "loading rows in bulk";
 
-/// Rows of any tables in any order, of which at most one piece is in memory.
+/// Sorts rows of any tables, with at most one piece in memory.
 #[derive(Debug)]
-pub(crate) struct Spill {
-    sorter: Sorter,
-    tables: Vec<Table>,
+pub(crate) struct RowSorter {
+    sorter: ExternalSorter,
+    tables: Vec<RowTable>,
 }
 
-impl Spill {
-    /// Spills into files of `dir`, or of the system's folder for temporary files.
+impl RowSorter {
+    /// A sorter with temporary files in `dir`, or in the system's directory for temporary files.
     pub(crate) fn new(dir: Option<&Path>) -> Self {
-        Self { sorter: Sorter::new(dir), tables: Vec::new() }
+        Self { sorter: ExternalSorter::new(dir), tables: Vec::new() }
     }
 
     /// Adds a row, whose key has been [checked](crate::durable::overlay::check_key).
-    pub(crate) fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+    pub(crate) fn put(
+        &mut self,
+        table: RowTable,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), StateError> {
         if !self.tables.contains(&table) {
             self.tables.push(table);
         }
         self.sorter.put(table.id, key, value)
     }
 
-    /// Appends all rows to their tables, in order; of rows that came twice, one.
+    /// Appends all rows to their tables, in order; a row that came twice is appended once.
     pub(crate) fn append_to(mut self, txn: &mut dyn KvWrite) -> Result<(), StateError> {
         let mut rows = self.sorter.merged()?;
         while let Some(row) = rows.next()? {
@@ -94,10 +99,10 @@ impl Spill {
 
 /// Sorts rows by tag and key.
 ///
-/// A piece is a run of rows, each `tag || key length (2, LE) || value length (4, LE) || key ||
-/// value`. The files have no names and go with the process.
+/// A piece is a sequence of rows, each `tag || key length (2, LE) || value length (4, LE) || key ||
+/// value`. The files have no names and end with the process.
 #[derive(Debug)]
-struct Sorter {
+struct ExternalSorter {
     dir: Option<PathBuf>,
     limit: usize,
     rows: Vec<u8>,
@@ -108,7 +113,7 @@ struct Sorter {
 
 const HEAD: usize = 1 + 2 + 4;
 
-impl Sorter {
+impl ExternalSorter {
     fn new(dir: Option<&Path>) -> Self {
         let dir = dir.map(Path::to_owned);
         Self { dir, limit: PIECE, rows: Vec::new(), starts: Vec::new(), runs: Vec::new() }
@@ -146,7 +151,7 @@ impl Sorter {
     fn spill(&mut self) -> Result<(), StateError> {
         self.sort();
         let write = || {
-            let file = open_patiently(|| match &self.dir {
+            let file = open_with_retry(|| match &self.dir {
                 Some(dir) => tempfile::tempfile_in(dir),
                 None => tempfile::tempfile(),
             })?;
@@ -169,7 +174,7 @@ impl Sorter {
     }
 
     /// All rows in order.
-    fn merged(&mut self) -> Result<Merged<'_>, StateError> {
+    fn merged(&mut self) -> Result<MergedRows<'_>, StateError> {
         if !self.runs.is_empty() && !self.starts.is_empty() {
             self.spill()?;
         }
@@ -179,23 +184,23 @@ impl Sorter {
         let mut heads = BinaryHeap::new();
         for (n, mut file) in sorter.runs.iter().enumerate() {
             file.rewind().map_err(|error| sorter.failed(error))?;
-            let mut run = Run(BufReader::with_capacity(1 << 20, file));
+            let mut run = SpillFile(BufReader::with_capacity(1 << 20, file));
             if let Some(row) = run.next().map_err(|error| sorter.failed(error))? {
-                heads.push(Reverse((Sorted(row), n)));
+                heads.push(Reverse((SortedRow(row), n)));
             }
             runs.push(run);
         }
-        Ok(Merged { sorter, memory: sorter.starts.iter(), runs, heads, last: Vec::new() })
+        Ok(MergedRows { sorter, memory: sorter.starts.iter(), runs, heads, last: Vec::new() })
     }
 }
 
-/// The row that `rows` starts with.
+/// The first row in `rows`.
 fn first_row(rows: &[u8]) -> &[u8] {
     let (key, value) = lengths(rows);
     &rows[..HEAD + key + value]
 }
 
-/// Lengths of the key and the value of the row at the head of `row`.
+/// Lengths of the key and the value of the first row in `row`.
 fn lengths(row: &[u8]) -> (usize, usize) {
     let key = u16::from_le_bytes([row[1], row[2]]);
     let value = u32::from_le_bytes([row[3], row[4], row[5], row[6]]);
@@ -208,31 +213,31 @@ fn parts(row: &[u8]) -> (u8, &[u8], &[u8]) {
     (row[0], key, value)
 }
 
-/// What the row at the head of `row` is sorted by.
+/// The sort key of the first row in `row`: tag and key.
 fn order(row: &[u8]) -> (u8, &[u8]) {
     (row[0], &row[HEAD..HEAD + lengths(row).0])
 }
 
-/// A row in the order of tags and keys.
+/// A row, ordered by tag and key.
 #[derive(PartialEq, Eq)]
-struct Sorted(Vec<u8>);
+struct SortedRow(Vec<u8>);
 
-impl Ord for Sorted {
+impl Ord for SortedRow {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         order(&self.0).cmp(&order(&other.0))
     }
 }
 
-impl PartialOrd for Sorted {
+impl PartialOrd for SortedRow {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-/// The rows of one file.
-struct Run<R>(R);
+/// Reads the rows of one spilled file.
+struct SpillFile<R>(R);
 
-impl<R: Read> Run<R> {
+impl<R: Read> SpillFile<R> {
     fn next(&mut self) -> std::io::Result<Option<Vec<u8>>> {
         let mut head = [0; HEAD];
         if self.0.read(&mut head[..1])? == 0 {
@@ -247,17 +252,17 @@ impl<R: Read> Run<R> {
     }
 }
 
-/// All rows of a sorter, which are either in memory or in files.
-struct Merged<'a> {
-    sorter: &'a Sorter,
+/// All rows of a sorter in order; they are either all in memory or all in files.
+struct MergedRows<'a> {
+    sorter: &'a ExternalSorter,
     memory: std::slice::Iter<'a, usize>,
-    runs: Vec<Run<BufReader<&'a File>>>,
-    heads: BinaryHeap<Reverse<(Sorted, usize)>>,
-    /// The row given last.
+    runs: Vec<SpillFile<BufReader<&'a File>>>,
+    heads: BinaryHeap<Reverse<(SortedRow, usize)>>,
+    /// The row returned last.
     last: Vec<u8>,
 }
 
-impl Merged<'_> {
+impl MergedRows<'_> {
     fn next(&mut self) -> Result<Option<&[u8]>, StateError> {
         loop {
             if let Some(start) = self.memory.next() {
@@ -267,10 +272,10 @@ impl Merged<'_> {
                     self.last.extend_from_slice(row);
                     return Ok(Some(&self.last));
                 }
-            } else if let Some(Reverse((Sorted(row), n))) = self.heads.pop() {
+            } else if let Some(Reverse((SortedRow(row), n))) = self.heads.pop() {
                 let next = self.runs[n].next().map_err(|error| self.sorter.failed(error))?;
                 if let Some(next) = next {
-                    self.heads.push(Reverse((Sorted(next), n)));
+                    self.heads.push(Reverse((SortedRow(next), n)));
                 }
                 if self.is_new(&row)? {
                     self.last = row;
@@ -282,7 +287,7 @@ impl Merged<'_> {
         }
     }
 
-    /// Whether `row` is another one than the last.
+    /// Whether `row` differs from the last row.
     fn is_new(&self, row: &[u8]) -> Result<bool, StateError> {
         if self.last.is_empty() || order(&self.last) != order(row) {
             return Ok(true);
@@ -299,19 +304,19 @@ impl Merged<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Direction, KeyRange, KvStore, MemoryStore};
+    use crate::{KeyRange, KvStore, MemoryStore, ScanDirection};
     use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
     use std::collections::BTreeMap;
 
-    const TABLES: [Table; 2] = [Table::new(3, "A"), Table::new(1, "B")];
+    const TABLES: [RowTable; 2] = [RowTable::new(3, "A"), RowTable::new(1, "B")];
 
-    fn with_limit(dir: Option<&Path>, limit: usize) -> Spill {
-        let mut spill = Spill::new(dir);
+    fn with_limit(dir: Option<&Path>, limit: usize) -> RowSorter {
+        let mut spill = RowSorter::new(dir);
         spill.sorter.limit = limit;
         spill
     }
 
-    fn random_rows(random: &mut StdRng) -> BTreeMap<(Table, Vec<u8>), Vec<u8>> {
+    fn random_rows(random: &mut StdRng) -> BTreeMap<(RowTable, Vec<u8>), Vec<u8>> {
         let row = |_| {
             let mut bytes = |max: usize| {
                 let len = random.random_range(0..max);
@@ -335,7 +340,7 @@ mod tests {
             shuffled.extend(rows.iter().take(200));
             shuffled.shuffle(&mut random);
             if limit == 1 {
-                // Each row is a piece of its own, and an open file.
+                // Each row is one piece, and so one open file.
                 shuffled.truncate(100);
             }
             for ((table, key), value) in &shuffled {
@@ -348,7 +353,8 @@ mod tests {
             spill.append_to(&mut *txn).unwrap();
             let expected: BTreeMap<_, _> = shuffled.into_iter().collect();
             for table in TABLES {
-                let got = txn.scan(table, KeyRange::ALL, Direction::Forward, usize::MAX).unwrap();
+                let got =
+                    txn.scan(table, KeyRange::ALL, ScanDirection::Forward, usize::MAX).unwrap();
                 let expected = expected.iter().filter(|((of, _), _)| *of == table);
                 let got = got.iter().map(|(key, value)| (&key[..], &value[..]));
                 assert!(got.eq(expected.map(|((_, key), value)| (&key[..], &value[..]))));
@@ -389,7 +395,7 @@ mod tests {
             }
         };
         let entries: BTreeMap<_, _> =
-            (0..500_u32).map(|n| (key(), Value::copy_from_slice(&n.to_be_bytes()))).collect();
+            (0..500_u32).map(|n| (key(), StateValue::copy_from_slice(&n.to_be_bytes()))).collect();
         let dir = tempfile::tempdir().unwrap();
         for limit in [2_000, PIECE] {
             let mut sorter = EntrySorter::new(dir.path());

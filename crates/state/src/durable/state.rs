@@ -1,17 +1,18 @@
-//! The durable state as the store, its states and its folder share it: what is in memory of it.
+//! [`DurableState`]: what the store, its state providers and its fold thread share of the durable
+//! state in memory.
 
 use super::{
-    counters::Counters,
-    journal::{self, DurableRows, Generation, JOURNAL, Leases},
+    block_caches::BlockCaches,
+    counters::NodeCounters,
+    journal::{self, DurableRows, JOURNAL, LeaseTable, RowGeneration},
     kv::{KvRead, KvStore, KvWrite},
     overlay::{FILES, LayerStack, RowView},
     proposal::{Proposal, ProposedBlock},
-    structures::Structures,
     undo::{self, UndoLayers},
 };
 use crate::{
-    AnyBackend, AnyCache, BlockRef, Direction, KeyRange, NodeRead, Row, StateError, StoreError,
-    Table, Thinned, open_patiently,
+    AnyBackend, AnyCache, BlockRef, CompactedCache, KeyRange, NodeRead, RowTable, ScanDirection,
+    StateError, StoreError, TableRow, open_with_retry,
 };
 use alloy_primitives::B256;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -28,7 +29,7 @@ use std::{
 };
 
 /// Rows of the framework itself: `tip` and `folded`.
-pub(crate) const META: Table = Table::framework(0xf3, "Meta");
+pub(crate) const META: RowTable = RowTable::framework(0xf3, "Meta");
 /// Row of [`META`]: [`encode_tip`].
 pub(crate) const TIP: &[u8] = b"tip";
 /// Row of [`META`]: sequence number (8 bytes, big-endian) of the last commit whose rows are all in
@@ -39,117 +40,122 @@ pub(crate) const FOLDED: &[u8] = b"folded";
 /// folded, and one more.
 pub(crate) const MAX_GENERATIONS: usize = 3;
 
-/// Doomed files wait so long, unless they are waited for: before they go the disk is synced, which
-/// holds up commits.
+/// How often doomed files are deleted, unless a thread waits for it: before each deletion the disk
+/// is synced, which delays commits.
 const CLEAR_EVERY: Duration = Duration::from_secs(10);
 
-/// The durable tip.
+/// The durable tip: the last committed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tip {
+pub struct DurableTip {
     /// Its block.
     pub block: BlockRef,
     /// Its root.
     pub root: B256,
 }
 
-/// The durable state, and what is in memory of it.
+/// The durable state, and its part in memory.
 pub(crate) struct DurableState {
     pub(crate) backend: Arc<dyn AnyBackend>,
     pub(crate) kv: Arc<dyn KvStore>,
-    pub(crate) tables: Vec<Table>,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) leases: Arc<Leases>,
+    pub(crate) tables: Vec<RowTable>,
+    pub(crate) counters: Arc<NodeCounters>,
+    pub(crate) leases: Arc<LeaseTable>,
     pub(crate) poisoned: AtomicBool,
     pub(crate) undo: UndoLayers,
-    pub(crate) memory: Mutex<InMemory>,
-    /// Signalled whenever the folder should look, or has finished a generation.
+    pub(crate) memory: Mutex<MemoryState>,
+    /// Signalled when the fold thread has work, and when it has finished some.
     pub(crate) folding: Condvar,
     /// [`StoreOptions::fold_bytes`](crate::StoreOptions::fold_bytes).
     pub(crate) fold_bytes: usize,
-    /// The size at which the active generation is frozen now.
+    /// The current size at which the active generation is frozen.
     pub(crate) fold_at: AtomicUsize,
-    /// The folder of the backend's files.
+    /// The directory of the backend's files.
     pub(crate) dir: Option<PathBuf>,
 }
 
-pub(crate) struct InMemory {
+pub(crate) struct MemoryState {
     pub(crate) tip: Option<TipState>,
     /// Sequence number of the last commit; never reused, a revert counts as one.
     pub(crate) seq: u64,
     /// Oldest first; the last one is active, those before it are frozen.
-    pub(crate) generations: Vec<Arc<Generation>>,
+    pub(crate) generations: Vec<Arc<RowGeneration>>,
     /// Durable blocks that can be read and extended: number to (hash, root).
     pub(crate) blocks: BTreeMap<u64, (B256, B256)>,
-    /// Files that retained blocks alone still name, by the block that retired them.
+    /// Files that only retained blocks still name, by the block that retired them.
     pub(crate) retired: BTreeMap<u64, Vec<String>>,
     /// Files that no block names any more, to be deleted once the commits so far are on disk. A
-    /// commit that names one anew takes it off.
+    /// commit that names one of them again removes it from the set.
     pub(crate) doomed: BTreeSet<String>,
-    /// Those of them that are being deleted.
-    pub(crate) going: BTreeSet<String>,
-    /// Somebody waits for that.
+    /// Doomed files that the fold thread is deleting now.
+    pub(crate) deleting: BTreeSet<String>,
+    /// Whether a thread waits for the deletion.
     pub(crate) clear_now: bool,
-    /// Sealed proposals by block hash, as long as somebody holds them.
+    /// Sealed proposals by block hash, as long as a caller holds them.
     pub(crate) proposals: HashMap<B256, Weak<ProposedBlock>>,
-    /// In-memory structures of durable blocks.
-    pub(crate) structures: Structures,
-    /// Why the last fold failed. The folder rests until somebody takes it.
+    /// Caches of durable blocks below the tip.
+    pub(crate) caches: BlockCaches,
+    /// Why the last fold failed. The fold thread pauses until a caller has taken the error.
     pub(crate) fold_error: Option<String>,
     pub(crate) closing: bool,
 }
 
 #[derive(Clone)]
 pub(crate) struct TipState {
-    pub(crate) tip: Tip,
+    pub(crate) tip: DurableTip,
     pub(crate) cache: AnyCache,
 }
 
-impl InMemory {
-    /// Keeps a file that a block is to name anew from being deleted.
+impl MemoryState {
+    /// Keeps a file that a block names again from being deleted.
     pub(crate) fn spare(&mut self, file: &str) -> bool {
-        self.doomed.remove(file) | self.going.remove(file)
+        self.doomed.remove(file) | self.deleting.remove(file)
     }
 
-    /// Files that only states below the durable tip name, or may name: some may have come back.
+    /// Files that states below the durable tip name. The tip may name some of them again.
     pub(crate) fn retired_files(&self) -> BTreeSet<String> {
         self.retired.values().flatten().cloned().collect()
     }
 
-    /// Memory of rows that are committed but not folded.
+    /// Memory of rows that are committed but not folded, in bytes.
     pub(crate) fn pending_bytes(&self) -> u64 {
         self.generations.iter().map(|generation| generation.bytes() as u64).sum()
     }
 
-    /// Keeps the structure of a durable block below the tip at hand; of older ones what the backend
-    /// says, which the folder makes out.
+    /// Keeps the full cache of a durable block below the tip. The oldest full cache is queued for
+    /// compaction on the fold thread.
     pub(crate) fn remember(&mut self, hash: B256, cache: AnyCache, backend: &dyn AnyBackend) {
-        let oldest = self.structures.remember(hash, cache, backend.caches_kept());
+        let oldest = self.caches.remember(hash, cache, backend.retained_caches());
         if let Some((hash, cache)) = oldest
-            && backend.thinned_bytes() > 0
-            && let Some(cache) = self.structures.leave(hash, cache)
+            && backend.compacted_cache_bytes() > 0
+            && let Some(cache) = self.caches.queue_compaction(hash, cache)
         {
-            let thinned = backend.thinned(&cache);
-            self.keep_thinned(hash, thinned, backend.thinned_bytes());
+            let thinned = backend.compact_cache(&cache);
+            self.keep_compacted(hash, thinned, backend.compacted_cache_bytes());
         }
     }
 
-    fn keep_thinned(&mut self, hash: B256, thinned: Option<Thinned<AnyCache>>, bytes: u64) {
-        // Of a batch of many blocks some are not retained.
+    fn keep_compacted(
+        &mut self,
+        hash: B256,
+        thinned: Option<CompactedCache<AnyCache>>,
+        bytes: u64,
+    ) {
+        // Some blocks of a large commit are not retained.
         if let Some((block, _)) = self.durable(hash)
             && let Some(thinned) = thinned
         {
-            self.structures.keep(block, thinned, bytes);
+            self.caches.keep_compacted(block, thinned, bytes);
         }
     }
 
-    /// The structure of a durable block, if it is at hand.
+    /// The cache of a durable block, if it is in memory.
     pub(crate) fn cache_of(&self, block: BlockRef) -> Option<AnyCache> {
         if let Some(state) = &self.tip
             && state.tip.block == block
         {
             return Some(state.cache.clone());
         }
-        self.structures.get(block).filter(|_| self.is_durable(block))
+        self.caches.get(block).filter(|_| self.is_durable(block))
     }
 
     pub(crate) fn tip_block(&self) -> Option<BlockRef> {
@@ -172,15 +178,15 @@ impl InMemory {
 }
 
 impl DurableState {
-    /// The error for what the backend cannot do.
+    /// The error for an operation that the backend does not support.
     pub(crate) fn unsupported(&self, what: &'static str) -> StateError {
         StateError::Unsupported { backend: self.backend.identity().name, what }
     }
 
-    /// The durable state right now. Holding the lock on `memory` makes it whole: a generation is
-    /// dropped only after its fold has committed, so a snapshot taken now has all that these
-    /// generations lack.
-    pub(crate) fn durable_view(&self, memory: &InMemory) -> Result<RowView, StateError> {
+    /// The durable state now. The caller holds the lock on `memory`, which makes the view complete:
+    /// a generation is dropped only after its fold has committed, so a snapshot taken under the
+    /// lock has all rows that the generations lack.
+    pub(crate) fn durable_view(&self, memory: &MemoryState) -> Result<RowView, StateError> {
         let snapshot = self.kv.snapshot()?;
         let generations = memory.generations.iter().filter(|g| !g.is_empty()).cloned().collect();
         let durable = DurableRows::new(generations, memory.seq, snapshot, &self.leases);
@@ -193,8 +199,8 @@ impl DurableState {
         })
     }
 
-    /// Bytes of the files that `view`, the durable tip, names, and of those that retained blocks
-    /// below it alone still name.
+    /// Bytes of the files that `view`, the durable tip, names, and of the files that only retained
+    /// blocks below it still name.
     pub(crate) fn file_bytes(
         &self,
         dir: Option<&Path>,
@@ -206,26 +212,26 @@ impl DurableState {
         Ok((bytes_of(dir, named.iter()), bytes_of(dir, retired.difference(&named))))
     }
 
-    /// Fits the size of generations to that of the tables.
+    /// Sets the size at which generations are frozen from the size of the tables.
     pub(crate) fn set_fold_at(&self) -> Result<(), StoreError> {
         let share = usize::try_from(self.kv.disk_bytes()? / 4).unwrap_or(usize::MAX);
         self.fold_at.store(share.max(64 << 20).min(self.fold_bytes), Ordering::Relaxed);
         Ok(())
     }
 
-    /// Hands the active generation to the folder.
-    pub(crate) fn freeze(&self, memory: &mut InMemory) {
+    /// Hands the active generation to the fold thread.
+    pub(crate) fn freeze(&self, memory: &mut MemoryState) {
         if memory.generations.last().is_some_and(|active| !active.is_empty()) {
-            memory.generations.push(Arc::new(Generation::new(&self.tables)));
+            memory.generations.push(Arc::new(RowGeneration::new(&self.tables)));
             self.folding.notify_all();
         }
     }
 
-    /// Waits for the folder until `done`, or until it has failed.
+    /// Waits until `done`, or until the fold thread has failed.
     pub(crate) fn await_fold(
         &self,
-        mut memory: MutexGuard<'_, InMemory>,
-        done: impl Fn(&InMemory) -> bool,
+        mut memory: MutexGuard<'_, MemoryState>,
+        done: impl Fn(&MemoryState) -> bool,
     ) -> Result<(), StateError> {
         while !done(&memory) {
             if let Some(error) = &memory.fold_error {
@@ -236,12 +242,12 @@ impl DurableState {
         Ok(())
     }
 
-    /// Thread `state-fold`: folds frozen generations, oldest first, and thins the structures of blocks that
-    /// are no longer among the latest, until the store closes.
+    /// Thread `state-fold`: folds frozen generations, oldest first, compacts caches of older
+    /// blocks, and deletes doomed files, until the store closes.
     pub(crate) fn fold_loop(&self) {
-        // Folded generations that readers still hold. To free a million rows takes long, so it is
-        // done here, whoever lets go of them last, and without the lock.
-        let mut folded: Vec<Arc<Generation>> = Vec::new();
+        // Folded generations that readers still hold. Freeing a million rows takes long, so this
+        // thread holds the last reference and frees them without the lock.
+        let mut folded: Vec<Arc<RowGeneration>> = Vec::new();
         let mut cleared = Instant::now();
         let mut memory = self.memory.lock();
         loop {
@@ -255,15 +261,19 @@ impl DurableState {
             if memory.closing {
                 return;
             }
-            if let Some((hash, cache)) = memory.structures.leaving() {
-                let thin = || catch_unwind(AssertUnwindSafe(|| self.backend.thinned(&cache)));
+            if let Some((hash, cache)) = memory.caches.next_to_compact() {
+                let thin = || catch_unwind(AssertUnwindSafe(|| self.backend.compact_cache(&cache)));
                 let thinned = MutexGuard::unlocked(&mut memory, thin);
                 if thinned.is_err() {
-                    tracing::error!("thinning the structure of a block panicked; nothing is lost");
+                    tracing::error!("compacting the cache of a block panicked; no data is lost");
                 }
-                memory.keep_thinned(hash, thinned.ok().flatten(), self.backend.thinned_bytes());
-                let left = memory.structures.left();
-                // Of all that is freed now nobody should wait for the lock.
+                memory.keep_compacted(
+                    hash,
+                    thinned.ok().flatten(),
+                    self.backend.compacted_cache_bytes(),
+                );
+                let left = memory.caches.pop_compacted();
+                // Freeing the full cache takes long: do it without the lock.
                 MutexGuard::unlocked(&mut memory, || drop((cache, left)));
                 self.folding.notify_all();
                 continue;
@@ -293,8 +303,8 @@ impl DurableState {
             // A panic here would leave commits waiting for ever.
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 journal::fold(&*self.kv, &generation, std::thread::yield_now, |txn| {
-                    // The oldest record goes together with the mark that says so.
-                    let first = txn.seek(JOURNAL, Some(&[]), Direction::Forward)?;
+                    // The oldest record and the row `folded` change in one transaction.
+                    let first = txn.seek(JOURNAL, Some(&[]), ScanDirection::Forward)?;
                     let first = first.and_then(|(key, _)| journal::record_id(JOURNAL, &key).ok());
                     let first = first.unwrap_or(last).min(last);
                     journal::delete_records(txn, JOURNAL, first, first + 1)?;
@@ -309,12 +319,12 @@ impl DurableState {
                 Ok(rows) => {
                     self.counters.folded(rows);
                     if let Err(error) = self.set_fold_at() {
-                        tracing::warn!(%error, "generations keep the size they had");
+                        tracing::warn!(%error, "disk use unknown; generations keep their size");
                     }
                     folded.push(memory.generations.remove(0));
                 }
                 Err(error) => {
-                    tracing::error!(%error, "folding the state journal failed; nothing is lost");
+                    tracing::error!(%error, "folding the state journal failed; no data is lost");
                     memory.fold_error = Some(error);
                 }
             }
@@ -322,9 +332,9 @@ impl DurableState {
         }
     }
 
-    /// Deletes what is doomed. What cannot be deleted now is removed at the next opening.
-    fn delete_doomed(&self, memory: &mut MutexGuard<'_, InMemory>) {
-        memory.going = std::mem::take(&mut memory.doomed);
+    /// Deletes the doomed files. The next opening removes files that cannot be deleted now.
+    fn delete_doomed(&self, memory: &mut MutexGuard<'_, MemoryState>) {
+        memory.deleting = std::mem::take(&mut memory.doomed);
         // A power failure must not lead back to a commit that names them.
         let synced = MutexGuard::unlocked(memory, || {
             catch_unwind(AssertUnwindSafe(|| self.kv.sync().map_err(|error| error.to_string())))
@@ -333,11 +343,11 @@ impl DurableState {
         if let Err(error) = &synced {
             tracing::warn!(error, "retired state files stay until the next opening");
         }
-        while let Some(name) = memory.going.pop_first() {
+        while let Some(name) = memory.deleting.pop_first() {
             let Some(dir) = self.dir.as_deref().filter(|_| synced.is_ok()) else { continue };
             let (path, gone) = (dir.join(&name), dir.join(format!("{name}.gone")));
-            // It loses its name under the lock, so that no commit finds it in between. To free a
-            // large file takes longer.
+            // Renamed under the lock, so that no commit finds it in between; deleted without the
+            // lock, as freeing a large file takes long.
             let renamed = fs::rename(path, &gone);
             let removed =
                 MutexGuard::unlocked(memory, || renamed.and_then(|()| fs::remove_file(gone)));
@@ -356,8 +366,8 @@ pub(crate) fn fold_failed(error: String) -> StateError {
 // Opening
 // ---------------------------------------------------------------------------------------------
 
-/// Where the commits of a store stand: the tip, the last commit, and the last one folded.
-pub(crate) fn read_meta(kv: &dyn KvRead) -> Result<(Option<Tip>, u64, u64), StateError> {
+/// Reads the tip, the sequence number of the last commit, and that of the last folded commit.
+pub(crate) fn read_meta(kv: &dyn KvRead) -> Result<(Option<DurableTip>, u64, u64), StateError> {
     let meta = kv.get(META, TIP)?.map(|row| decode_tip(&row)).transpose()?;
     let folded = match kv.get(META, FOLDED)? {
         None => 0,
@@ -367,35 +377,36 @@ pub(crate) fn read_meta(kv: &dyn KvRead) -> Result<(Option<Tip>, u64, u64), Stat
     };
     let (tip, seq) = meta.map_or((None, 0), |(tip, seq)| (Some(tip), seq));
     // The end of a fold deletes the records it covers in the transaction that moves `folded`.
-    let id = |row: Option<Row>| row.map(|(key, _)| journal::record_id(JOURNAL, &key)).transpose();
-    let first = id(kv.seek(JOURNAL, Some(&[]), Direction::Forward)?)?;
-    let last = id(kv.seek(JOURNAL, None, Direction::Backward)?)?;
+    let id =
+        |row: Option<TableRow>| row.map(|(key, _)| journal::record_id(JOURNAL, &key)).transpose();
+    let first = id(kv.seek(JOURNAL, Some(&[]), ScanDirection::Forward)?)?;
+    let last = id(kv.seek(JOURNAL, None, ScanDirection::Backward)?)?;
     let journalled = first.zip(last).unwrap_or((seq + 1, seq));
     if folded > seq || journalled != (folded + 1, seq) {
         let what = format!(
-            "commits up to {folded} of {seq} are said to be in the tables, which the journal does \
-             not bear out"
+            "the row `folded` says that commits up to {folded} of {seq} are in the tables, but the \
+             journal does not continue from there"
         );
         return Err(StateError::corrupt(META.name, what));
     }
     Ok((tip, seq, folded))
 }
 
-/// What undo records say about the retained blocks, and which files only they still name.
+/// The retained blocks, read from undo records, and the files that only they still name.
 #[derive(Debug, Default)]
-pub(crate) struct Retained {
-    /// Number to (hash, root), the oldest block that can be reverted to included.
+pub(crate) struct RetainedBlocks {
+    /// Number to (hash, root), including the oldest block that can be reverted to.
     pub(crate) blocks: BTreeMap<u64, (B256, B256)>,
-    /// The files that each block has retired.
+    /// The files that each block retired.
     pub(crate) retired: BTreeMap<u64, Vec<String>>,
 }
 
-impl Retained {
+impl RetainedBlocks {
     /// Reads all undo records, which must lead to `tip`.
     pub(crate) fn read(
         kv: &dyn KvRead,
-        tables: &[Table],
-        tip: Option<Tip>,
+        tables: &[RowTable],
+        tip: Option<DurableTip>,
     ) -> Result<Self, StateError> {
         let mut retained = Self::default();
         let bad = |number: u64| {
@@ -432,7 +443,7 @@ impl Retained {
 
 /// Names of the files that belong to the state of `view`.
 pub(crate) fn named_files(view: &dyn NodeRead) -> Result<BTreeSet<String>, StateError> {
-    view.scan(FILES, KeyRange::ALL, Direction::Forward)?
+    view.scan(FILES, KeyRange::ALL, ScanDirection::Forward)?
         .map(|row| Ok(String::from_utf8_lossy(&row?.0).into_owned()))
         .collect()
 }
@@ -443,7 +454,7 @@ pub(crate) fn unnamed_files(
     named: &BTreeSet<String>,
 ) -> std::io::Result<Vec<(String, u64)>> {
     let mut files = Vec::new();
-    for entry in open_patiently(|| fs::read_dir(dir))? {
+    for entry in open_with_retry(|| fs::read_dir(dir))? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if !named.contains(&name)
@@ -456,7 +467,8 @@ pub(crate) fn unnamed_files(
     Ok(files)
 }
 
-/// Deletes the files of `dir` that are not in `named`, which the last commit of `kv` names.
+/// Deletes the files of `dir` that are not in `named`, the files that the last commit of `kv`
+/// names.
 pub(crate) fn remove_unnamed_files(
     kv: &dyn KvStore,
     dir: &Path,
@@ -474,7 +486,7 @@ pub(crate) fn remove_unnamed_files(
     Ok(())
 }
 
-/// Bytes of those `files` of `dir` that are there.
+/// Total bytes of the `files` that exist in `dir`.
 pub(crate) fn bytes_of<'a>(dir: &Path, files: impl Iterator<Item = &'a String>) -> u64 {
     files.map(|name| fs::metadata(dir.join(name)).map_or(0, |about| about.len())).sum()
 }
@@ -484,7 +496,7 @@ pub(crate) fn bytes_of<'a>(dir: &Path, files: impl Iterator<Item = &'a String>) 
 // ---------------------------------------------------------------------------------------------
 
 /// `number (8, BE) || hash || root || seq (8, BE)`.
-fn encode_tip(tip: Tip, seq: u64) -> [u8; 80] {
+fn encode_tip(tip: DurableTip, seq: u64) -> [u8; 80] {
     let mut row = [0; 80];
     row[..8].copy_from_slice(&tip.block.number.to_be_bytes());
     row[8..40].copy_from_slice(tip.block.hash.as_slice());
@@ -493,13 +505,13 @@ fn encode_tip(tip: Tip, seq: u64) -> [u8; 80] {
     row
 }
 
-fn decode_tip(row: &[u8]) -> Result<(Tip, u64), StateError> {
+fn decode_tip(row: &[u8]) -> Result<(DurableTip, u64), StateError> {
     let row: &[u8; 80] = row
         .try_into()
         .map_err(|_| StateError::corrupt(META.name, "the row `tip` is not 80 bytes long"))?;
     let word =
         |at: usize| row[at..at + 8].iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
-    let tip = Tip {
+    let tip = DurableTip {
         block: BlockRef::new(word(0), B256::from_slice(&row[8..40])),
         root: B256::from_slice(&row[40..72]),
     };
@@ -510,6 +522,10 @@ fn decode_tip(row: &[u8]) -> Result<(Tip, u64), StateError> {
 }
 
 /// Writes the tip as of commit `seq`.
-pub(crate) fn write_tip(txn: &mut dyn KvWrite, tip: Tip, seq: u64) -> Result<(), StoreError> {
+pub(crate) fn write_tip(
+    txn: &mut dyn KvWrite,
+    tip: DurableTip,
+    seq: u64,
+) -> Result<(), StoreError> {
     txn.put(META, TIP, &encode_tip(tip, seq))
 }

@@ -1,18 +1,19 @@
-//! Undo records: what each durable block changed, turned round. They serve `revert`, and the
-//! reverse overlays through which a durable block below the tip is read and extended.
+//! Undo records: the previous values of the rows that each durable block changed. `revert` uses
+//! them, and so do the reverse layers through which durable blocks below the tip are read and
+//! extended.
 
 use super::{
     journal::{RecordWriter, decode_rows, delete_records, read_record, record_id},
-    overlay::{FILES, Key, Layer},
+    overlay::{DiffLayer, FILES, RowKey},
 };
-use crate::{Direction, KvRead, KvWrite, StateError, StoreError, Table};
+use crate::{KvRead, KvWrite, RowTable, ScanDirection, StateError, StoreError};
 use alloy_primitives::{B256, Bytes};
 use quick_cache::{Weighter, sync::Cache};
 use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
 
 /// Undo rows: key = block number (8 bytes, big-endian) || piece (4 bytes, big-endian). A record
 /// starts with hash and root of the block, then hash and root of its parent (32 bytes each).
-pub(crate) const UNDO: Table = Table::framework(0xf2, "Undo");
+pub(crate) const UNDO: RowTable = RowTable::framework(0xf2, "Undo");
 
 /// Head of an undo record.
 #[derive(Clone, Copy, Debug)]
@@ -26,14 +27,14 @@ pub(crate) struct UndoHead {
 const HEAD: usize = 128;
 
 /// A row as it was before the block.
-pub(crate) type UndoRow = (Table, Key, Option<Bytes>);
+pub(crate) type UndoRow = (RowTable, RowKey, Option<Bytes>);
 
 /// Writes the undo record of block `number`; returns its bytes.
 pub(crate) fn write(
     txn: &mut dyn KvWrite,
     number: u64,
     head: UndoHead,
-    layer: &Layer,
+    layer: &DiffLayer,
 ) -> Result<usize, StoreError> {
     let mut header = [0; HEAD];
     let fields = [head.hash, head.root, head.parent_hash, head.parent_root];
@@ -50,7 +51,7 @@ pub(crate) fn write(
 /// The undo record of block `number`: its head, and the rows as they were before.
 pub(crate) fn read(
     kv: &dyn KvRead,
-    tables: &[Table],
+    tables: &[RowTable],
     number: u64,
 ) -> Result<(UndoHead, Vec<UndoRow>), StateError> {
     let record = read_record(kv, UNDO, number)?.ok_or_else(|| {
@@ -64,15 +65,15 @@ pub(crate) fn read(
         UndoHead { hash: field(0), root: field(1), parent_hash: field(2), parent_root: field(3) };
     let mut rows = Vec::new();
     decode_rows(UNDO, tables, rest, |table, key, value| {
-        rows.push((table, Key::from_slice(key), value));
+        rows.push((table, RowKey::from_slice(key), value));
     })?;
     Ok((head, rows))
 }
 
 /// Numbers of the oldest and the newest block with an undo record.
 pub(crate) fn span(kv: &dyn KvRead) -> Result<Option<(u64, u64)>, StateError> {
-    let first = kv.seek(UNDO, Some(&[]), Direction::Forward)?;
-    let last = kv.seek(UNDO, None, Direction::Backward)?;
+    let first = kv.seek(UNDO, Some(&[]), ScanDirection::Forward)?;
+    let last = kv.seek(UNDO, None, ScanDirection::Backward)?;
     match (first, last) {
         (Some((first, _)), Some((last, _))) => {
             Ok(Some((record_id(UNDO, &first)?, record_id(UNDO, &last)?)))
@@ -81,14 +82,15 @@ pub(crate) fn span(kv: &dyn KvRead) -> Result<Option<(u64, u64)>, StateError> {
     }
 }
 
-/// Lays the states that the records `numbers` lead back to onto `layer`.
-pub(crate) fn onto(
+/// Adds the previous values in the records of blocks `numbers` to `layer`, which then leads back to
+/// the state before the first of them.
+pub(crate) fn apply_onto(
     kv: &dyn KvRead,
-    tables: &[Table],
+    tables: &[RowTable],
     numbers: RangeInclusive<u64>,
-    layer: &mut Layer,
+    layer: &mut DiffLayer,
 ) -> Result<(), StateError> {
-    // The oldest record has the last word.
+    // Newest first, so that the oldest record wins.
     for number in numbers.rev() {
         let (_, rows) = read(kv, tables, number)?;
         for (table, key, previous) in rows {
@@ -98,27 +100,27 @@ pub(crate) fn onto(
     Ok(())
 }
 
-/// Sizes of spans, in blocks. A state is as many layers deep as it takes spans to get there, each of which
-/// a read may have to ask: ten on average at a depth of 128, 18 at most.
+/// Sizes of spans, in blocks. A read of an old state visits one layer for each span on the way
+/// there: 10 layers on average at a depth of 128, and at most 18.
 const SPANS: [u64; 5] = [256, 64, 16, 4, 1];
-/// Memory for layers of undo that have been asked for, in bytes: 128 blocks of some thousand rows each, of
-/// which some have a kilobyte. With less, layers of one old state push each other out.
+/// Memory for undo layers in bytes: enough for 128 blocks of a few thousand rows each, some of
+/// which have a kilobyte. With less, the layers of one old state evict each other.
 const LAYERS_BYTES: u64 = 512 << 20;
 
-/// Undo as layers, one for each span of blocks that was asked for lately, so that whoever asks for old
-/// states again and again, of one block or of many, does not read the records of all blocks above it
-/// each time. Spans begin at multiples of their size, so that neighbouring states share them.
+/// Cache of undo records as layers, one for each recently used span of blocks, so that repeated
+/// reads of old states do not read the records of all blocks above them each time. Spans begin at
+/// multiples of their size, so that neighbouring states share them.
 #[derive(Debug)]
-pub(crate) struct UndoLayers(Cache<SpanOf, Arc<Layer>, ByBytes>);
+pub(crate) struct UndoLayers(Cache<UndoSpan, Arc<DiffLayer>, LayerWeighter>);
 
-/// A span by its first block and the hash of its last one, with which the others are given.
-type SpanOf = (u64, B256);
+/// A span: its first block, and the hash of its last block, which implies the other blocks.
+type UndoSpan = (u64, B256);
 
 #[derive(Clone, Debug)]
-struct ByBytes;
+struct LayerWeighter;
 
-impl Weighter<SpanOf, Arc<Layer>> for ByBytes {
-    fn weight(&self, _: &SpanOf, layer: &Arc<Layer>) -> u64 {
+impl Weighter<UndoSpan, Arc<DiffLayer>> for LayerWeighter {
+    fn weight(&self, _: &UndoSpan, layer: &Arc<DiffLayer>) -> u64 {
         layer.bytes() as u64
     }
 }
@@ -130,24 +132,25 @@ impl Default for UndoLayers {
 }
 
 impl UndoLayers {
-    /// For so few items the cache has one shard. With more of them it would refuse a layer larger than
-    /// its share of the memory, and give up others while there is room.
+    /// The small item estimate gives the cache one shard. With more shards it would refuse a layer
+    /// larger than one shard, and evict layers while others have room.
     fn of_bytes(bytes: u64) -> Self {
-        Self(Cache::with_weighter(32, bytes, ByBytes))
+        Self(Cache::with_weighter(32, bytes, LayerWeighter))
     }
 
-    /// The layers that lead from the state of block `to` down to the one before `from`, the oldest block
-    /// first: what it says of a row hides what the others say. `blocks` has hash and root of each.
+    /// The layers that lead from the state of block `to` back to the state before block `from`,
+    /// oldest block first: a row in an earlier layer hides the same row in later ones. `blocks` has
+    /// hash and root of each block.
     ///
     /// # Errors
     /// If a record, or a block of `blocks`, is missing or damaged.
-    pub(crate) fn down(
+    pub(crate) fn reverse_layers(
         &self,
         kv: &dyn KvRead,
-        tables: &[Table],
+        tables: &[RowTable],
         (from, to): (u64, u64),
         blocks: &BTreeMap<u64, (B256, B256)>,
-    ) -> Result<Vec<Arc<Layer>>, StateError> {
+    ) -> Result<Vec<Arc<DiffLayer>>, StateError> {
         let mut layers = Vec::new();
         for span in spans(from, to) {
             let (hash, _) = blocks.get(span.end()).ok_or_else(|| {
@@ -155,8 +158,8 @@ impl UndoLayers {
                 StateError::corrupt(UNDO.name, what)
             })?;
             let layer = self.0.get_or_insert_with(&(*span.start(), *hash), || {
-                let mut layer = Layer::default();
-                onto(kv, tables, span.clone(), &mut layer)?;
+                let mut layer = DiffLayer::default();
+                apply_onto(kv, tables, span.clone(), &mut layer)?;
                 Ok::<_, StateError>(Arc::new(layer))
             })?;
             layers.push(layer);
@@ -165,7 +168,7 @@ impl UndoLayers {
     }
 }
 
-/// The spans that together are `from..=to`, in this order.
+/// Splits `from..=to` into spans, in ascending order.
 fn spans(mut from: u64, to: u64) -> impl Iterator<Item = RangeInclusive<u64>> {
     std::iter::from_fn(move || {
         let fits = |size: &&u64| from.is_multiple_of(**size) && from + **size - 1 <= to;
@@ -176,15 +179,15 @@ fn spans(mut from: u64, to: u64) -> impl Iterator<Item = RangeInclusive<u64>> {
     })
 }
 
-/// The files that a block retired: only the states below it name them.
+/// The files that a block retired: only states below the block name them.
 pub(crate) fn retired_files(rows: &[UndoRow]) -> impl Iterator<Item = String> {
     rows.iter()
         .filter(|(table, _, previous)| *table == FILES && previous.is_some())
         .map(|(_, key, _)| String::from_utf8_lossy(key).into_owned())
 }
 
-/// Forgets the records of block `number` and of those below it: it can be reverted to, and they
-/// cannot.
+/// Deletes the records of block `number` and of all blocks below. Block `number` is then the oldest
+/// that can be reverted to.
 pub(crate) fn forget(txn: &mut dyn KvWrite, number: u64) -> Result<(), StateError> {
     if let Some((first, last)) = span(txn)?
         && first <= number
@@ -200,20 +203,21 @@ mod tests {
     use crate::{KvStore, MemoryStore};
     use std::cell::Cell;
 
-    const TABLE: Table = Table::new(7, "Test");
+    const TABLE: RowTable = RowTable::new(7, "Test");
 
     fn hash(number: u64) -> B256 {
         B256::with_last_byte(number as u8)
     }
 
-    /// Records of blocks 1 to `last`: block n wrote the rows n and n mod 7, which had n - 1 in them.
+    /// Records of blocks 1 to `last`: block n wrote the rows n and n mod 7, whose old value is n -
+    /// 1.
     fn records(last: u64) -> (MemoryStore, BTreeMap<u64, (B256, B256)>) {
         let kv = MemoryStore::new();
         let mut txn = kv.begin_write().unwrap();
         for n in 1..=last {
             let mut record = RecordWriter::new(&[0; HEAD]);
             for key in [n, n % 7] {
-                let key = Key::from_slice(&key.to_be_bytes());
+                let key = RowKey::from_slice(&key.to_be_bytes());
                 record.push(TABLE, &key, Some(&(n - 1).to_be_bytes()));
             }
             record.write(&mut *txn, UNDO, n).unwrap();
@@ -222,32 +226,32 @@ mod tests {
         (kv, (1..=last).map(|n| (n, (hash(n), B256::ZERO))).collect())
     }
 
-    /// Counts the records that are read.
-    struct Counting<'a>(&'a dyn KvRead, Cell<u64>);
+    /// Counts the records that the test reads.
+    struct CountingReader<'a>(&'a dyn KvRead, Cell<u64>);
 
-    impl KvRead for Counting<'_> {
-        fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+    impl KvRead for CountingReader<'_> {
+        fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
             self.0.get(table, key)
         }
         fn seek(
             &self,
-            table: Table,
+            table: RowTable,
             from: Option<&[u8]>,
-            direction: Direction,
-        ) -> Result<Option<crate::Row>, StoreError> {
+            direction: ScanDirection,
+        ) -> Result<Option<crate::TableRow>, StoreError> {
             self.0.seek(table, from, direction)
         }
         fn scan(
             &self,
-            table: Table,
+            table: RowTable,
             range: crate::KeyRange<'_>,
-            direction: Direction,
+            direction: ScanDirection,
             limit: usize,
-        ) -> Result<Vec<crate::Row>, StoreError> {
+        ) -> Result<Vec<crate::TableRow>, StoreError> {
             self.1.set(self.1.get() + 1);
             self.0.scan(table, range, direction, limit)
         }
-        fn count(&self, table: Table) -> Result<u64, StoreError> {
+        fn count(&self, table: RowTable) -> Result<u64, StoreError> {
             self.0.count(table)
         }
     }
@@ -272,9 +276,9 @@ mod tests {
         let (kv, blocks) = records(200);
         let (snapshot, layers) = (kv.snapshot().unwrap(), UndoLayers::default());
         for (from, to) in [(1, 200), (150, 200), (16, 31), (3, 40), (200, 200), (17, 199)] {
-            let down = layers.down(&*snapshot, &[TABLE], (from, to), &blocks).unwrap();
-            let mut expected = Layer::default();
-            onto(&*snapshot, &[TABLE], from..=to, &mut expected).unwrap();
+            let down = layers.reverse_layers(&*snapshot, &[TABLE], (from, to), &blocks).unwrap();
+            let mut expected = DiffLayer::default();
+            apply_onto(&*snapshot, &[TABLE], from..=to, &mut expected).unwrap();
             for (table, key, row) in expected.iter() {
                 let found = down.iter().find_map(|layer| layer.get(table, key)).unwrap();
                 assert_eq!(found.next, row.next, "{from}..={to}");
@@ -289,8 +293,9 @@ mod tests {
     fn layers_are_kept_as_long_as_there_is_room_whatever_their_sizes() {
         let (kv, blocks) = records(143);
         let snapshot = kv.snapshot().unwrap();
-        let kv = Counting(&*snapshot, Cell::new(0));
-        let down = |layers: &UndoLayers| layers.down(&kv, &[TABLE], (16, 143), &blocks).unwrap();
+        let kv = CountingReader(&*snapshot, Cell::new(0));
+        let down =
+            |layers: &UndoLayers| layers.reverse_layers(&kv, &[TABLE], (16, 143), &blocks).unwrap();
         let all: usize = down(&UndoLayers::default()).iter().map(|layer| layer.bytes()).sum();
         let layers = UndoLayers::of_bytes(all as u64 + 1);
         for reads in [128, 0, 0] {
@@ -304,10 +309,10 @@ mod tests {
     fn records_are_read_once_while_nothing_changes_and_anew_on_another_branch() {
         let (kv, mut blocks) = records(200);
         let (snapshot, layers) = (kv.snapshot().unwrap(), UndoLayers::default());
-        let kv = Counting(&*snapshot, Cell::new(0));
+        let kv = CountingReader(&*snapshot, Cell::new(0));
         let reads = |range: (u64, u64), blocks: &_| {
             kv.1.set(0);
-            layers.down(&kv, &[TABLE], range, blocks).unwrap();
+            layers.reverse_layers(&kv, &[TABLE], range, blocks).unwrap();
             kv.1.get()
         };
         assert_eq!(reads((73, 199), &blocks), 127);
@@ -315,10 +320,10 @@ mod tests {
         // A block above, and a state one block higher.
         assert_eq!(reads((73, 200), &blocks), 1);
         assert_eq!(reads((74, 200), &blocks), 0);
-        // The last span that was whole ends in another block now.
+        // The last complete span now ends in another block.
         blocks.insert(191, (hash(250), B256::ZERO));
         assert_eq!(reads((73, 200), &blocks), 64);
         blocks.remove(&200);
-        assert!(layers.down(&kv, &[TABLE], (73, 200), &blocks).is_err());
+        assert!(layers.reverse_layers(&kv, &[TABLE], (73, 200), &blocks).is_err());
     }
 }

@@ -1,10 +1,10 @@
-//! Checks of a whole durable state, for `retrie db verify`: what the values say is what roots, undo
-//! and the backend's own rows say.
+//! Checks of a whole durable state, for `retrie db verify`: roots, undo and the backend's own rows
+//! must agree with the values.
 
-use super::{At, StateAt, StateStore, StoreOptions};
+use super::{StateId, StateProvider, StateStore, StoreOptions};
 use crate::{
     Account, AnyBackend, BlockRef, KeyRange, KvStore, NodeRead, StateError, StateKey, StateReader,
-    StoreError, Value, decode_slot,
+    StateValue, StoreError, decode_slot,
     durable::{
         flat_history::{self, CHANGED_KEYS, CHANGES},
         overlay::RowView,
@@ -16,18 +16,18 @@ use std::sync::Arc;
 
 /// Entries read at a time.
 const PAGE: usize = 4096;
-/// Blocks below the tip are rebuilt as long as it takes no more entries than these, but two of them
-/// in any case: the lowest one, and one half-way.
+/// Blocks below the tip are rebuilt as long as all of them have no more entries than this, but at
+/// least two: the lowest block, and one half-way.
 const ENTRIES: u64 = 100_000;
 
-/// What [`StateStore::check`] has looked at.
+/// What [`StateStore::check`] has checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateCheck {
     /// Entries of the tip.
     pub entries: u64,
-    /// Blocks whose state was read whole, the tip included.
+    /// Blocks whose whole state was read, including the tip.
     pub blocks: u64,
-    /// Of these, blocks whose root was computed again from all values.
+    /// Blocks among them whose root was computed again from all values.
     pub roots: u64,
     /// Changes of [flat history](crate::FlatHistory).
     pub changes: u64,
@@ -35,49 +35,52 @@ pub struct StateCheck {
     pub files: u64,
     /// Their bytes.
     pub file_bytes: u64,
-    /// Files of the state directory that nobody names: what was being written, or could not be
-    /// deleted. They do no harm, and go at the next opening.
+    /// Files of the state directory that no block names: unfinished files, or files that could not
+    /// be deleted. They are harmless, and the next opening removes them.
     pub leftover_files: u64,
     /// Their bytes.
     pub leftover_bytes: u64,
 }
 
-/// Why a check went no further.
-enum Stop {
-    /// Something in the state.
+/// Why a check ended early.
+enum CheckStop {
+    /// A fault of the state.
     Fault(StateError),
-    /// Something in the scratch store.
+    /// A failure of the scratch store.
     Scratch(StateError),
 }
 
-impl From<StateError> for Stop {
+impl From<StateError> for CheckStop {
     fn from(fault: StateError) -> Self {
         Self::Fault(fault)
     }
 }
 
-/// Where a check of the state reports.
+/// Receives the reports of a state check.
 pub trait StateCheckSink {
-    /// Something that cannot be right.
+    /// Reports a fault of the state.
     fn fault(&mut self, fault: StateError);
-    /// An entry of the tip.
-    fn entry(&mut self, key: &StateKey, value: &Value);
-    /// So many entries of the state of `block` have been read.
+    /// Passes on an entry of the tip.
+    fn entry(&mut self, key: &StateKey, value: &StateValue);
+    /// Reports that `entries` entries of the state of `block` have been read.
     fn progress(&mut self, block: u64, entries: u64);
 }
 
 impl StateStore {
     /// Checks the state of the durable tip and of some retained blocks below it, read through undo:
-    /// every entry decodes and comes in order; if the root follows from the values, a state loaded
-    /// from nothing but these values has the recorded root, and the backend compares the rows
-    /// ([`Backend::check`](crate::Backend::check)); the files that the tip and retained blocks name are there. The two tables of flat history
-    /// agree, and it leads to the same state of the lowest retained block as undo does.
     ///
-    /// `scratch` holds one such state at a time, if any are [loaded](Self::rebuilds); what it holds
-    /// before is lost.
+    /// * every entry decodes, and entries come in order;
+    /// * if the root depends on the values alone, a state loaded from these values has the recorded
+    ///   root, and the backend compares the rows ([`Backend::check`](crate::Backend::check));
+    /// * the files that the tip and retained blocks name exist;
+    /// * the two tables of flat history agree, and flat history and undo lead to the same state of
+    ///   the lowest retained block.
+    ///
+    /// `scratch` holds one rebuilt state at a time, if states are [rebuilt](Self::rebuilds); its
+    /// previous content is lost.
     ///
     /// # Errors
-    /// If `scratch` fails. What is found goes to `sink`, and so does what cannot be read.
+    /// If `scratch` fails. Faults and read errors of the state go to `sink`.
     pub fn check(
         &self,
         scratch: &Arc<dyn KvStore>,
@@ -86,13 +89,13 @@ impl StateStore {
         let mut done = StateCheck::default();
         match self.check_all(scratch, sink, &mut done) {
             Ok(()) => {}
-            Err(Stop::Fault(fault)) => sink.fault(fault),
-            Err(Stop::Scratch(error)) => return Err(error),
+            Err(CheckStop::Fault(fault)) => sink.fault(fault),
+            Err(CheckStop::Scratch(error)) => return Err(error),
         }
         Ok(done)
     }
 
-    /// Whether a check loads states anew to compare them.
+    /// Whether a check rebuilds states to compare them.
     pub fn rebuilds(&self) -> bool {
         let capabilities = self.durable.backend.capabilities();
         // Without a root there is nothing to compare a rebuilt state with.
@@ -104,7 +107,7 @@ impl StateStore {
         scratch: &Arc<dyn KvStore>,
         sink: &mut dyn StateCheckSink,
         done: &mut StateCheck,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), CheckStop> {
         self.check_folder(sink, done)?;
         let (Some(tip), Some(retained)) = (self.tip(), self.retained()) else { return Ok(()) };
         done.entries = self.check_block(tip.block, tip.root, true, scratch, sink, done)?;
@@ -116,7 +119,7 @@ impl StateStore {
         let below = retained.end() - retained.start();
         let count = (ENTRIES / done.entries.max(1)).clamp(2, below.max(2)).min(below);
         for n in 1..=count {
-            // Evenly, down to the lowest one.
+            // At even distances, down to the lowest block.
             let number = retained.end() - below * n / count;
             let block = self.durable.memory.lock().blocks.get(&number).copied();
             let Some((hash, root)) = block else { continue };
@@ -135,10 +138,10 @@ impl StateStore {
         scratch: &Arc<dyn KvStore>,
         sink: &mut dyn StateCheckSink,
         done: &mut StateCheck,
-    ) -> Result<u64, Stop> {
+    ) -> Result<u64, CheckStop> {
         done.blocks += 1;
         let backend = &self.durable.backend;
-        let state = match self.at(At::Block(block.hash)) {
+        let state = match self.at(StateId::Block(block.hash)) {
             Ok(state) => state,
             Err(error) => {
                 sink.fault(error);
@@ -149,14 +152,14 @@ impl StateStore {
             let mut report = |fault| sink.fault(fault);
             backend.check(&state.view, &state.cache, root, is_tip, rebuilt, &mut report)
         };
-        let mut walk = Walk::new(&state, block, is_tip, sink);
+        let mut walk = EntryWalk::new(&state, block, is_tip, sink);
         if !self.rebuilds() {
             while walk.next_entry()?.is_some() {}
             let entries = walk.read;
             rows(None, sink)?;
             return Ok(entries);
         }
-        let rebuilt = Rebuilt::new(backend, scratch).map_err(Stop::Scratch)?;
+        let rebuilt = RebuiltState::new(backend, scratch).map_err(CheckStop::Scratch)?;
         let loaded = rebuilt.load(block, &mut walk)?;
         let entries = walk.read;
         let Some(loaded) = loaded else { return Ok(entries) };
@@ -167,20 +170,20 @@ impl StateStore {
                 format!("the values of block {block} have the root {loaded}, recorded is {root}"),
             ));
         }
-        let view = rebuilt.store.at(At::Tip).map_err(Stop::Scratch)?.view;
+        let view = rebuilt.store.at(StateId::Tip).map_err(CheckStop::Scratch)?.view;
         rows(Some(&view), sink)?;
         Ok(entries)
     }
 
-    /// Holds the tables of flat history against each other, and against undo; returns the number of
-    /// changes. Damage that hides what follows is an error.
+    /// Compares the tables of flat history with each other and with undo; returns the number of
+    /// changes. Damage that hides the rows after it is an error.
     fn check_changes(
         &self,
         tip: BlockRef,
         lowest: u64,
         sink: &mut dyn StateCheckSink,
     ) -> Result<u64, StateError> {
-        let view = self.at(At::Tip)?.view;
+        let view = self.at(StateId::Tip)?.view;
         let (mut listed, mut there) = (0, 0);
         let mut below: Option<(u64, u64)> = None;
         for block in flat_history::blocks(&view, 0, u64::MAX) {
@@ -188,7 +191,7 @@ impl StateStore {
             let number = block.number;
             let is_next = |(last, run)| (last + 1, run) == (number, block.first);
             if number > tip.number || !(block.first == number || below.is_none_or(is_next)) {
-                let what = format!("block {number} is above the tip, or does not continue its run");
+                let what = format!("block {number} is above the tip, or does not extend its range");
                 sink.fault(StateError::corrupt(CHANGED_KEYS.name, what));
             }
             below = Some((number, block.first));
@@ -212,21 +215,21 @@ impl StateStore {
         Ok(listed)
     }
 
-    /// Compares what history and undo say of the block `lowest`.
+    /// Compares the state of block `lowest` by flat history and by undo.
     fn check_changes_by_undo(
         &self,
         tip: BlockRef,
         lowest: u64,
         sink: &mut dyn StateCheckSink,
     ) -> Result<(), StateError> {
-        let kept = self.flat_history_kept(At::Tip)?;
+        let kept = self.flat_history_kept(StateId::Tip)?;
         let Some(from) = kept.map(|kept| lowest.max(*kept.start())) else { return Ok(()) };
         let block = self.durable.memory.lock().blocks.get(&from).copied();
         let Some((hash, _)) = block.filter(|_| from < tip.number) else { return Ok(()) };
-        let by_undo = self.at(At::Block(hash))?;
-        let by_history = self.flat_history(At::Tip, from)?;
+        let by_undo = self.at(StateId::Block(hash))?;
+        let by_history = self.flat_history(StateId::Tip, from)?;
         for number in from + 1..=tip.number {
-            for key in self.changed_keys(At::Tip, number)? {
+            for key in self.changed_keys(StateId::Tip, number)? {
                 if by_history.get(&key)? != by_undo.get(&key)? {
                     let what = format!("{key}: history and undo differ on its value at {from}");
                     sink.fault(StateError::corrupt(CHANGES.name, what));
@@ -236,7 +239,7 @@ impl StateStore {
         Ok(())
     }
 
-    /// The files of the state directory, as far as their names go.
+    /// Checks the names of the files in the state directory.
     fn check_folder(
         &self,
         sink: &mut dyn StateCheckSink,
@@ -270,7 +273,7 @@ impl StateStore {
     }
 }
 
-/// Reports the changes that no block lists, `listed` being those that one does.
+/// Reports the changes that no block lists; `listed` is the number of changes that a block lists.
 fn check_no_others(
     view: &RowView,
     listed: u64,
@@ -300,23 +303,23 @@ fn check_no_others(
     Ok(())
 }
 
-/// All entries of one block, a page at a time.
-struct Walk<'a> {
-    state: &'a StateAt,
+/// Reads all entries of one block, a page at a time.
+struct EntryWalk<'a> {
+    state: &'a StateProvider,
     block: BlockRef,
     is_tip: bool,
     sink: &'a mut dyn StateCheckSink,
     next: Option<StateKey>,
     last: Option<StateKey>,
     /// In reverse order.
-    page: Vec<(StateKey, Value)>,
+    page: Vec<(StateKey, StateValue)>,
     read: u64,
     end: bool,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> EntryWalk<'a> {
     fn new(
-        state: &'a StateAt,
+        state: &'a StateProvider,
         block: BlockRef,
         is_tip: bool,
         sink: &'a mut dyn StateCheckSink,
@@ -325,7 +328,7 @@ impl<'a> Walk<'a> {
         Self { state, block, is_tip, sink, next, last, page, read, end }
     }
 
-    fn next_entry(&mut self) -> Result<Option<(StateKey, Value)>, StateError> {
+    fn next_entry(&mut self) -> Result<Option<(StateKey, StateValue)>, StateError> {
         if self.page.is_empty() && !self.end {
             let mut page = self.state.entries(self.next.as_ref(), PAGE + 1)?;
             self.end = page.len() <= PAGE;
@@ -355,13 +358,13 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A state made of nothing but values.
-struct Rebuilt {
+/// A store whose state is rebuilt from values alone.
+struct RebuiltState {
     store: StateStore,
     kv: Arc<dyn KvStore>,
 }
 
-impl Rebuilt {
+impl RebuiltState {
     fn new(backend: &Arc<dyn AnyBackend>, scratch: &Arc<dyn KvStore>) -> Result<Self, StateError> {
         let mut txn = scratch.begin_write()?;
         for table in StateStore::tables(&**backend) {
@@ -373,9 +376,9 @@ impl Rebuilt {
         Ok(Self { store, kv: scratch.clone() })
     }
 
-    /// Loads the entries of a walk; `None` if they cannot make up a state, which is reported.
-    fn load(&self, block: BlockRef, walk: &mut Walk<'_>) -> Result<Option<B256>, Stop> {
-        let scratch = |error: StoreError| Stop::Scratch(error.into());
+    /// Loads the entries of `walk`; reports and returns `None` if they do not form a state.
+    fn load(&self, block: BlockRef, walk: &mut EntryWalk<'_>) -> Result<Option<B256>, CheckStop> {
+        let scratch = |error: StoreError| CheckStop::Scratch(error.into());
         let mut txn = self.kv.begin_write().map_err(scratch)?;
         let mut unreadable = false;
         let mut entries = std::iter::from_fn(|| {
@@ -386,11 +389,11 @@ impl Rebuilt {
         match self.store.bulk_load(block, &mut entries, &mut *txn) {
             Ok((root, after)) => {
                 txn.commit().map_err(scratch)?;
-                after.run().map_err(Stop::Scratch)?;
+                after.run().map_err(CheckStop::Scratch)?;
                 Ok(Some(root))
             }
-            // The entries are read well, and in order: it is the scratch store that does not take them.
-            Err(error @ StateError::Store(_)) if !unreadable => Err(Stop::Scratch(error)),
+            // The entries were read without an error, so the scratch store has failed.
+            Err(error @ StateError::Store(_)) if !unreadable => Err(CheckStop::Scratch(error)),
             Err(fault) => {
                 walk.sink.fault(fault);
                 Ok(None)

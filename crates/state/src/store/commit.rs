@@ -1,18 +1,19 @@
-//! The one way in which anything becomes durable: commit, revert, prune and bulk load inside the
-//! chain's own transaction, and the [`AfterCommit`] step that lets memory follow.
+//! All that changes the durable state: commit, revert, prune and bulk load inside the chain's own
+//! transaction, and the [`AfterCommit`] step that updates memory.
 
 use super::StateStore;
 use crate::{
-    AnyBackend, AnyCache, BlockRef, BulkSink, ChunkId, FlatHistory, KvWrite, Proposal, StateError,
-    StateKey, StoreError, Table, Tip, Value,
+    AnyBackend, AnyCache, BlockRef, BulkSink, ChunkId, DurableTip, FlatHistory, KvWrite, Proposal,
+    RowTable, StateError, StateKey, StateValue, StoreError,
     backend::check_file_name,
     durable::{
         flat_history,
         journal::{DurableRows, JOURNAL, RecordWriter, delete_records},
-        overlay::{FILES, Layer, LayerStack, RowView, RowWriter, check_key},
-        spill::Spill,
+        overlay::{DiffLayer, FILES, LayerStack, RowView, RowWriter, check_key},
+        spill::RowSorter,
         state::{
-            FOLDED, InMemory, MAX_GENERATIONS, META, TipState, fold_failed, named_files, write_tip,
+            FOLDED, MAX_GENERATIONS, META, MemoryState, TipState, fold_failed, named_files,
+            write_tip,
         },
         undo::{self, UNDO, UndoHead},
     },
@@ -26,13 +27,15 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-/// A commit settles about as many rows as its blocks write, and so many more to catch up.
-const SETTLED_BEYOND: usize = 4096;
+/// The backend's maintenance in a commit may write about as many rows as the commit's blocks, and
+/// this many more to catch up.
+const MAINTENANCE_BEYOND: usize = 4096;
 
 impl StateStore {
     /// Makes a chain of sealed proposals durable inside `txn`, the chain's own transaction: the
     /// first extends the durable tip, each of the others its predecessor. After an error `txn` must
-    /// be aborted. A [run](crate::Run) among them is the oldest that can be reverted to from then on.
+    /// be aborted. If a [batch](crate::DeltaBatch) is among them, its last block is the oldest
+    /// block that can be reverted to from then on.
     ///
     /// Nothing changes in memory until [`AfterCommit::run`], to be called once `txn` has committed.
     /// Dropping the returned value instead poisons the store. Until then this thread must not start
@@ -57,7 +60,7 @@ impl StateStore {
         let outdated = self.outdated_changes(parent, tip.block.number, &layers)?;
         layers.extend((outdated.len() > 0).then(|| Arc::new(outdated)));
         let first_kept = self.first_kept(proposals, tip);
-        let layer = self.settled(first, first_kept, &last.0.cache, &layers)?;
+        let layer = self.with_maintenance(first, first_kept, &last.0.cache, &layers)?;
         proposals.iter().for_each(|proposal| self.spare_files(&proposal.0.layer));
         self.check_files(&layer)?;
         undo::forget(txn, first_kept)?;
@@ -68,7 +71,7 @@ impl StateStore {
             if !files.is_empty() {
                 retired.insert(block.block.number, files);
             }
-            // The first block of all has no state below it to return to.
+            // The very first block has no state below it to revert to.
             if let Some(below) = below
                 && block.block.number > first_kept
             {
@@ -89,7 +92,7 @@ impl StateStore {
             store: self,
             guard: Some(guard),
             transition: None,
-            change: Some(Installation {
+            change: Some(MemoryUpdate {
                 seq,
                 layer: Some(layer),
                 tip: TipState { tip, cache: last.0.cache.clone() },
@@ -125,20 +128,20 @@ impl StateStore {
             return Err(StateError::AboveTip { number: to, tip: tip.block });
         }
         let Some((hash, root)) = target else { return Err(self.beyond_retention(to)) };
-        // Blocks above it come anew, with history of their own.
+        // New blocks above it will have their own history.
         self.pruned.fetch_min(to + 1, Ordering::Relaxed);
-        let mut layer = Layer::default();
-        undo::onto(&*txn, &self.durable.tables, to + 1..=tip.block.number, &mut layer)?;
+        let mut layer = DiffLayer::default();
+        undo::apply_onto(&*txn, &self.durable.tables, to + 1..=tip.block.number, &mut layer)?;
         delete_records(txn, UNDO, to + 1, tip.block.number + 1)?;
         let layer = Arc::new(layer);
         self.write_journal(txn, &layer, seq)?;
-        let tip = Tip { block: BlockRef::new(to, hash), root };
+        let tip = DurableTip { block: BlockRef::new(to, hash), root };
         write_tip(txn, tip, seq)?;
 
-        // The target's in-memory structure is rebuilt before anything becomes true.
+        // The target's cache is rebuilt before the transaction commits, as this may fail.
         let mut view = self.durable.durable_view(&self.durable.memory.lock())?;
         view.stack = view.stack.pushed(layer.clone());
-        let known = self.durable.memory.lock().structures.whole(tip.block);
+        let known = self.durable.memory.lock().caches.get_full(tip.block);
         let cache = match known {
             Some(cache) => cache,
             None => self.durable.backend.open(&view, self.options.dir.as_deref())?,
@@ -147,7 +150,7 @@ impl StateStore {
             store: self,
             guard: Some(guard),
             transition: Some(transition),
-            change: Some(Installation {
+            change: Some(MemoryUpdate {
                 seq,
                 layer: Some(layer),
                 tip: TipState { tip, cache },
@@ -161,7 +164,7 @@ impl StateStore {
         })
     }
 
-    /// Forgets the undo of all but the last `keep` blocks inside `txn`.
+    /// Deletes the undo of all but the last `keep` blocks inside `txn`.
     pub fn prune<'a>(
         &'a self,
         keep: u64,
@@ -179,7 +182,7 @@ impl StateStore {
             store: self,
             guard: Some(guard),
             transition: None,
-            change: Some(Installation {
+            change: Some(MemoryUpdate {
                 seq,
                 layer: None,
                 tip,
@@ -199,14 +202,15 @@ impl StateStore {
     pub fn bulk_load<'a>(
         &'a self,
         block: BlockRef,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         txn: &mut dyn KvWrite,
     ) -> Result<(B256, AfterCommit<'a>), StateError> {
         self.load(block, txn, |backend, sink| backend.bulk_load(block.number, entries, sink))
     }
 
-    /// As [`bulk_load`](Self::bulk_load) of a state that came in [chunks](crate::Chunks): `parts` are
-    /// those that were answered with entries, and with how many, sorted.
+    /// As [`bulk_load`](Self::bulk_load) for a state that came in [chunks](crate::StateChunks):
+    /// `parts` are the chunks that were answered with entries, sorted, each with its number of
+    /// entries.
     ///
     /// # Errors
     /// [`StateError::Unsupported`] if the backend has no chunks.
@@ -214,7 +218,7 @@ impl StateStore {
         &'a self,
         block: BlockRef,
         parts: &[(ChunkId, u64)],
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         txn: &mut dyn KvWrite,
     ) -> Result<(B256, AfterCommit<'a>), StateError> {
         self.load(block, txn, |backend, sink| {
@@ -238,19 +242,19 @@ impl StateStore {
             memory.seq + 1
         };
         let dir = self.options.dir.as_deref();
-        let mut sink = Sink { txn: &mut *txn, dir, spill: Spill::new(dir) };
+        let mut sink = TxnSink { txn: &mut *txn, dir, spill: RowSorter::new(dir) };
         let root = rows(&*self.durable.backend, &mut sink)?;
         let spill = sink.spill;
         spill.append_to(txn)?;
-        let tip = Tip { block, root };
+        let tip = DurableTip { block, root };
         write_tip(txn, tip, seq)?;
-        // The rows went past the journal, so the journal counts as folded up to here.
+        // The rows bypassed the journal, so all commits up to this one count as folded.
         txn.put(META, FOLDED, &seq.to_be_bytes())?;
         let after = AfterCommit {
             store: self,
             guard: Some(guard),
             transition: None,
-            change: Some(Installation {
+            change: Some(MemoryUpdate {
                 seq,
                 layer: None,
                 // Opened by `run`, from the committed rows.
@@ -273,16 +277,16 @@ impl StateStore {
         let mut memory = self.durable.memory.lock();
         self.durable.freeze(&mut memory);
         let seq = memory.seq;
-        // Not while waiting: the folder needs the write transaction, which may belong to a thread
-        // that waits to commit.
+        // Not held while waiting: the fold thread needs the write transaction, and a thread that
+        // waits for this lock may hold it.
         drop(guard);
-        let is_folded = |memory: &InMemory| {
+        let is_folded = |memory: &MemoryState| {
             !memory.generations.iter().any(|g| !g.is_empty() && g.last_seq() <= seq)
         };
         memory.fold_error = None;
         self.durable.folding.notify_all();
         self.durable.await_fold(memory, is_folded).or_else(|_| {
-            // That attempt may have begun before this call, and failed for reasons that are gone.
+            // That attempt may have begun before this call, for a reason that no longer exists.
             let mut memory = self.durable.memory.lock();
             memory.fold_error = None;
             self.durable.folding.notify_all();
@@ -290,18 +294,17 @@ impl StateStore {
         })
     }
 
-    /// Waits until no fold and no job of the backend is under way, retired files are gone, and structures of
-    /// older blocks are thinned. Unlike
-    /// [`flush`](Self::flush) it folds nothing before its time. The caller must not hold a write
-    /// transaction.
-    pub fn settle(&self) -> Result<(), StateError> {
-        self.jobs.settle();
+    /// Waits until no fold and no job of the backend is under way, retired files are deleted, and
+    /// caches of older blocks are compacted. Unlike [`flush`](Self::flush) it does not fold the
+    /// active generation. The caller must not hold a write transaction.
+    pub fn wait_idle(&self) -> Result<(), StateError> {
+        self.jobs.wait_idle();
         let mut memory = self.durable.memory.lock();
         memory.clear_now = true;
         self.durable.folding.notify_all();
         self.durable.await_fold(memory, |memory| {
-            let is_cleared = memory.doomed.is_empty() && memory.going.is_empty();
-            memory.generations.len() < 2 && is_cleared && memory.structures.leaving().is_none()
+            let is_cleared = memory.doomed.is_empty() && memory.deleting.is_empty();
+            memory.generations.len() < 2 && is_cleared && memory.caches.next_to_compact().is_none()
         })
     }
 
@@ -318,7 +321,7 @@ impl StateStore {
 
     fn lock_commit(&self) -> Result<MutexGuard<'_, ()>, StateError> {
         let guard = self.lock_unpoisoned()?;
-        // A commit that would add to what cannot be folded is refused, and the fold tried again.
+        // After a failed fold, one commit is refused, and the fold is tried again.
         if let Some(error) = self.durable.memory.lock().fold_error.take() {
             self.durable.folding.notify_all();
             return Err(fold_failed(error));
@@ -339,7 +342,7 @@ impl StateStore {
     fn write_journal(
         &self,
         txn: &mut dyn KvWrite,
-        layer: &Layer,
+        layer: &DiffLayer,
         seq: u64,
     ) -> Result<(), StateError> {
         let mut record = RecordWriter::new(&[]);
@@ -350,30 +353,30 @@ impl StateStore {
         Ok(())
     }
 
-    /// The oldest block that is retained once `proposals`, which end with `tip`, are durable. A run
-    /// leads back to its end alone.
-    fn first_kept(&self, proposals: &[Proposal], tip: Tip) -> u64 {
-        let last_run = proposals.iter().rev().find(|proposal| proposal.is_run());
+    /// The oldest block that is retained once `proposals`, which end with `tip`, are durable.
+    /// Blocks below the end of a batch are not retained.
+    fn first_kept(&self, proposals: &[Proposal], tip: DurableTip) -> u64 {
+        let last_run = proposals.iter().rev().find(|proposal| proposal.is_batch());
         let by_depth = tip.block.number.saturating_sub(self.options.retention);
         last_run.map_or(by_depth, |run| by_depth.max(run.number()))
     }
 
-    /// The net effect of `layers`, those of the blocks from `first` on, with what the backend no longer
-    /// needs once `first_kept` is the oldest that is retained.
-    fn settled(
+    /// The net effect of `layers` (of the blocks from `first` on) and of the backend's maintenance,
+    /// with `first_kept` as the oldest retained block.
+    fn with_maintenance(
         &self,
-        first: Tip,
+        first: DurableTip,
         first_kept: u64,
         cache: &AnyCache,
-        layers: &[Arc<Layer>],
-    ) -> Result<Arc<Layer>, StateError> {
+        layers: &[Arc<DiffLayer>],
+    ) -> Result<Arc<DiffLayer>, StateError> {
         let layer = match layers {
             [one] => one.clone(),
-            many => Arc::new(Layer::merged(many)),
+            many => Arc::new(DiffLayer::merged(many)),
         };
         let first_retained = {
             let memory = self.durable.memory.lock();
-            // The first commit of all retains its own blocks alone.
+            // The very first commit retains only its own blocks.
             let oldest = memory.blocks.first_key_value().map(|(number, _)| *number);
             let first = oldest.unwrap_or(first.block.number);
             first.max(first_kept)
@@ -381,14 +384,14 @@ impl StateStore {
         let mut view = self.durable.durable_view(&self.durable.memory.lock())?;
         view.stack = view.stack.pushed(layer.clone());
         let mut writer = RowWriter::new(view, false);
-        let budget = layer.len().saturating_add(SETTLED_BEYOND);
-        let settled = self.durable.backend.settle(&mut writer, cache, first_retained, budget);
+        let budget = layer.len().saturating_add(MAINTENANCE_BEYOND);
+        let settled = self.durable.backend.maintain(&mut writer, cache, first_retained, budget);
         match settled {
-            Ok(()) => self.settling_fails.store(false, Ordering::Relaxed),
-            // The store underneath has failed, so what the blocks wrote is in danger.
+            Ok(()) => self.maintenance_fails.store(false, Ordering::Relaxed),
+            // The store underneath has failed, so the blocks' own rows may be lost too.
             Err(error @ StateError::Store(_)) => return Err(error),
             Err(error) => {
-                self.tell_unsettled(&error);
+                self.log_maintenance_failure(&error);
                 return Ok(layer);
             }
         }
@@ -396,32 +399,32 @@ impl StateStore {
         if rows.len() == 0 {
             return Ok(layer);
         }
-        Ok(Arc::new(Layer::merged(&[layer, Arc::new(rows)])))
+        Ok(Arc::new(DiffLayer::merged(&[layer, Arc::new(rows)])))
     }
 
-    /// What a backend does beside its blocks can wait, and no block shall. Commits that follow try again.
-    fn tell_unsettled(&self, error: &StateError) {
+    /// Logs that maintenance failed. No block waits for maintenance; the next commit tries again.
+    fn log_maintenance_failure(&self, error: &StateError) {
         let backend = self.identity().name;
-        if self.settling_fails.swap(true, Ordering::Relaxed) {
-            tracing::debug!(%error, "{backend} still cannot clean up");
+        if self.maintenance_fails.swap(true, Ordering::Relaxed) {
+            tracing::debug!(%error, "maintenance of {backend} still fails");
         } else {
             tracing::error!(
-                "{backend} cannot write ahead or clean up beside its blocks: {error}; blocks are committed \
-                 without, so the datadir grows: run `db verify` on it"
+                "maintenance of {backend} fails: {error}; blocks are committed without it, so the \
+                 datadir grows: run `db verify` on it"
             );
         }
     }
 
-    /// What a commit of `layers`, those of the blocks from `parent` to `tip`, deletes of the flat
-    /// history up to `parent`.
+    /// The deletions of old flat history, up to `parent`, that belong to a commit of `layers` (of
+    /// the blocks above `parent` up to `tip`).
     fn outdated_changes(
         &self,
-        parent: Option<Tip>,
+        parent: Option<DurableTip>,
         tip: u64,
-        layers: &[Arc<Layer>],
-    ) -> Result<Layer, StateError> {
+        layers: &[Arc<DiffLayer>],
+    ) -> Result<DiffLayer, StateError> {
         let (Some(parent), Some(last), true) = (parent, layers.last(), self.prunes) else {
-            return Ok(Layer::default());
+            return Ok(DiffLayer::default());
         };
         let keep = match self.options.flat_history {
             FlatHistory::Last(blocks) => FlatHistory::Last(blocks.max(self.options.retention)),
@@ -436,8 +439,8 @@ impl StateStore {
         Ok(rows)
     }
 
-    /// Keeps files that are named anew. If the commit fails they stay until the next opening.
-    fn spare_files(&self, layer: &Layer) {
+    /// Keeps files that `layer` names again. If the commit fails, they stay until the next opening.
+    fn spare_files(&self, layer: &DiffLayer) {
         layer.for_table(FILES, |name, next| {
             if next.is_some() && self.durable.memory.lock().spare(&String::from_utf8_lossy(name)) {
                 self.durable.folding.notify_all();
@@ -445,8 +448,8 @@ impl StateStore {
         });
     }
 
-    /// Refuses to name files that are not there.
-    fn check_files(&self, layer: &Layer) -> Result<(), StateError> {
+    /// Fails if a file that `layer` names does not exist.
+    fn check_files(&self, layer: &DiffLayer) -> Result<(), StateError> {
         let mut missing = None;
         layer.for_table(FILES, |name, next| {
             let name = String::from_utf8_lossy(name);
@@ -461,7 +464,7 @@ impl StateStore {
         })
     }
 
-    /// Those of `files`, which no retained block names, that the durable tip does not name either.
+    /// The `files`, which no retained block names, that the durable tip does not name either.
     fn unnamed(&self, files: BTreeSet<String>) -> Result<BTreeSet<String>, StateError> {
         if files.is_empty() {
             return Ok(files);
@@ -472,7 +475,7 @@ impl StateStore {
 }
 
 /// The files that the block of `layer` retires.
-fn retired_by(layer: &Layer) -> Vec<String> {
+fn retired_by(layer: &DiffLayer) -> Vec<String> {
     let mut files = Vec::new();
     layer.for_table(FILES, |name, next| {
         if next.is_none() {
@@ -483,7 +486,10 @@ fn retired_by(layer: &Layer) -> Vec<String> {
 }
 
 /// The blocks of `proposals`, if they extend `tip` one after the other.
-fn chain_of(proposals: &[Proposal], mut tip: Option<Tip>) -> Result<Vec<Tip>, StateError> {
+fn chain_of(
+    proposals: &[Proposal],
+    mut tip: Option<DurableTip>,
+) -> Result<Vec<DurableTip>, StateError> {
     let mut blocks = Vec::with_capacity(proposals.len());
     for proposal in proposals {
         let number = proposal.number();
@@ -492,7 +498,7 @@ fn chain_of(proposals: &[Proposal], mut tip: Option<Tip>) -> Result<Vec<Tip>, St
             let tip = tip.map_or_else(BlockRef::default, |tip| tip.block);
             return Err(StateError::NotOnTip { number, tip });
         }
-        let new = Tip { block, root: proposal.root() };
+        let new = DurableTip { block, root: proposal.root() };
         blocks.push(new);
         tip = Some(new);
     }
@@ -503,29 +509,29 @@ fn chain_of(proposals: &[Proposal], mut tip: Option<Tip>) -> Result<Vec<Tip>, St
 // After the commit
 // ---------------------------------------------------------------------------------------------
 
-/// What remains to be done once the chain's transaction has committed: memory follows disk, files
-/// go. Dropped without [`run`](Self::run), it poisons the store, as the transaction's fate is then
-/// unknown.
+/// The step after the chain's transaction has committed: it updates memory and lets retired files
+/// be deleted. If it is dropped without [`run`](Self::run), the store is poisoned, as it does not
+/// know whether the transaction committed.
 #[must_use = "run it once the transaction has committed"]
 pub struct AfterCommit<'a> {
     store: &'a StateStore,
     guard: Option<MutexGuard<'a, ()>>,
     transition: Option<RwLockWriteGuard<'a, ()>>,
-    change: Option<Installation>,
+    change: Option<MemoryUpdate>,
 }
 
-struct Installation {
+struct MemoryUpdate {
     seq: u64,
-    layer: Option<Arc<Layer>>,
+    layer: Option<Arc<DiffLayer>>,
     tip: TipState,
-    blocks: Vec<Tip>,
+    blocks: Vec<DurableTip>,
     reverted_above: Option<u64>,
-    /// Durable blocks below this one are out of reach from now on.
+    /// Durable blocks below this one are no longer retained.
     first_kept: u64,
-    /// A bulk load leaves rows but no in-memory structure.
+    /// Whether it is a bulk load, which leaves rows but no cache.
     is_bulk: bool,
     proposals: Vec<Proposal>,
-    /// Files that each of the blocks retires.
+    /// Files that each block retires.
     retired: BTreeMap<u64, Vec<String>>,
 }
 
@@ -540,11 +546,12 @@ impl<'a> AfterCommit<'a> {
         Self { store, guard: Some(guard), transition: None, change: None }
     }
 
-    /// Installs the committed state in memory. Waits only when folding lags far behind, so the
-    /// caller must not hold a write transaction.
+    /// Installs the committed state in memory. It waits if folding lags far behind, so the caller
+    /// must not hold a write transaction.
     ///
     /// # Errors
-    /// If the state that a bulk load has left cannot be opened: it is durable, the store poisoned.
+    /// If the state of a bulk load cannot be opened: the state is durable, but the store is
+    /// poisoned.
     pub fn run(mut self) -> Result<(), StateError> {
         let (store, durable) = (self.store, &self.store.durable);
         if let Some(change) = &mut self.change
@@ -584,13 +591,13 @@ impl<'a> AfterCommit<'a> {
         let mut files: BTreeSet<String> = let_go.into_values().flatten().collect();
         files.retain(|file| !memory.retired.values().flatten().any(|retained| retained == file));
         let last = change.tip.tip.block.number;
-        memory.structures.retain(change.first_kept, last);
+        memory.caches.retain(change.first_kept, last);
         let backend = &*durable.backend;
         if let Some(left) = memory.tip.replace(change.tip) {
             memory.remember(left.tip.block.hash, left.cache, backend);
         }
         for proposal in &change.proposals {
-            // The chain below need not be kept for their sake.
+            // So that live proposals do not keep the chain below in memory.
             proposal.0.rest_on_durable();
             if let Some(hash) = proposal.hash() {
                 memory.remember(hash, proposal.0.cache.clone(), backend);
@@ -603,7 +610,7 @@ impl<'a> AfterCommit<'a> {
         }) {
             durable.freeze(&mut memory);
         }
-        let is_leaving = memory.structures.leaving().is_some();
+        let is_leaving = memory.caches.next_to_compact().is_some();
         drop(memory);
         if is_leaving {
             durable.folding.notify_all();
@@ -620,7 +627,7 @@ impl<'a> AfterCommit<'a> {
         }
         drop(self.transition.take());
         drop(self.guard.take());
-        // This commit is durable and installed whatever the folder says; the next one is told.
+        // This commit is durable and installed even if the fold fails; the next commit reports it.
         let _ = durable.await_fold(durable.memory.lock(), |memory| {
             memory.generations.len() <= MAX_GENERATIONS
         });
@@ -636,20 +643,25 @@ impl Drop for AfterCommit<'_> {
     }
 }
 
-/// Bulk rows straight into a transaction.
-struct Sink<'a> {
+/// Writes the rows of a bulk load straight into a transaction.
+struct TxnSink<'a> {
     txn: &'a mut dyn KvWrite,
     dir: Option<&'a Path>,
-    spill: Spill,
+    spill: RowSorter,
 }
 
-impl BulkSink for Sink<'_> {
-    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+impl BulkSink for TxnSink<'_> {
+    fn put(&mut self, table: RowTable, key: &[u8], value: &[u8]) -> Result<(), StateError> {
         check_key(table, key)?;
         Ok(self.txn.append(table, key, value)?)
     }
 
-    fn put_unordered(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+    fn put_unordered(
+        &mut self,
+        table: RowTable,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), StateError> {
         check_key(table, key)?;
         self.spill.put(table, key, value)
     }

@@ -1,11 +1,11 @@
 //! Old states: by the backend's own history, and by flat history.
 
 use super::{
-    At, StateStore,
-    at::{BlockAt, Kind, StateAt},
+    StateId, StateStore,
+    provider::{ProviderBlock, StateOrigin, StateProvider},
 };
 use crate::{
-    BlockRef, History, StateError, StateKey,
+    BlockRef, StateError, StateHistory, StateKey,
     durable::flat_history::{self, CHANGED_KEYS},
 };
 use alloy_primitives::B256;
@@ -15,21 +15,22 @@ use std::{any::Any, ops::RangeInclusive, sync::atomic::Ordering};
 use crate::FlatHistory;
 
 impl StateStore {
-    /// The state of `block` of the durable chain, however old, by the backend's own [`History`].
+    /// The state of `block` of the durable chain, however old, by the backend's own
+    /// [`StateHistory`].
     ///
-    /// The store knows hashes of retained blocks alone, so that of `block` is the caller's word: it
-    /// goes into proofs, whose verifier checks the root against a header.
+    /// The store knows only the hashes of retained blocks, so it does not check the hash of
+    /// `block`. The hash goes into proofs, whose verifier checks the root against a header.
     ///
     /// # Errors
-    /// [`StateError::Unsupported`] if the backend has no [`History`],
-    /// [`StateError::NotInHistory`] if the block lies above the tip or before the first one kept.
-    pub fn history(&self, block: BlockRef) -> Result<StateAt, StateError> {
+    /// [`StateError::Unsupported`] if the backend has no [`StateHistory`],
+    /// [`StateError::NotInHistory`] if the block lies above the tip or before the first kept block.
+    pub fn history(&self, block: BlockRef) -> Result<StateProvider, StateError> {
         let history = self.own_history()?;
-        let mut state = self.at(At::Tip)?;
+        let mut state = self.at(StateId::Tip)?;
         let kept = history.kept(&state.view)?;
         let number = block.number;
         let tip = match (state.block, &kept) {
-            (Some(BlockAt { number: tip, hash: Some(hash), .. }), Some(kept))
+            (Some(ProviderBlock { number: tip, hash: Some(hash), .. }), Some(kept))
                 if kept.contains(&number) =>
             {
                 BlockRef::new(tip, hash)
@@ -44,58 +45,61 @@ impl StateStore {
                 root = of_block;
             }
         }
-        state.block = Some(BlockAt { number, hash: Some(block.hash), root });
-        state.kind = Kind::History { tip };
+        state.block = Some(ProviderBlock { number, hash: Some(block.hash), root });
+        state.kind = StateOrigin::History { tip };
         Ok(state)
     }
 
     /// Numbers of the blocks that [`history`](Self::history) has; `None` while the state is empty.
     ///
     /// # Errors
-    /// [`StateError::Unsupported`] if the backend has no [`History`].
+    /// [`StateError::Unsupported`] if the backend has no [`StateHistory`].
     pub fn history_kept(&self) -> Result<Option<RangeInclusive<u64>>, StateError> {
-        self.own_history()?.kept(&self.at(At::Tip)?.view)
+        self.own_history()?.kept(&self.at(StateId::Tip)?.view)
     }
 
-    fn own_history(&self) -> Result<Box<dyn History<dyn Any + Send + Sync> + '_>, StateError> {
+    fn own_history(&self) -> Result<Box<dyn StateHistory<dyn Any + Send + Sync> + '_>, StateError> {
         self.backend().history().ok_or_else(|| self.durable.unsupported("history"))
     }
 
-    /// The state after block `number`, an ancestor of `at` or `at` itself, by
-    /// [flat history](FlatHistory). It reads values alone; entries and proofs of old states are a
-    /// matter of [`history`](Self::history).
+    /// The state after block `number`, an ancestor of `at` or `at` itself, by [flat
+    /// history](FlatHistory). It reads values only; for entries and proofs of old states use
+    /// [`history`](Self::history).
     ///
     /// # Errors
     /// [`StateError::BeyondHistory`] if flat history does not reach back to the block,
     /// [`StateError::NotInHistory`] if the block lies above `at`.
-    pub fn flat_history(&self, at: At<'_>, number: u64) -> Result<StateAt, StateError> {
+    pub fn flat_history(&self, at: StateId<'_>, number: u64) -> Result<StateProvider, StateError> {
         let state = self.at(at)?;
         match self.kept(&state)? {
             Some(kept) if number < *kept.start() => {
                 Err(StateError::BeyondHistory { number, first: *kept.start() })
             }
             Some(kept) if number <= *kept.end() => {
-                let block = Some(BlockAt { number, hash: None, root: B256::ZERO });
-                Ok(StateAt { block, kind: Kind::FlatHistory, ..state })
+                let block = Some(ProviderBlock { number, hash: None, root: B256::ZERO });
+                Ok(StateProvider { block, kind: StateOrigin::FlatHistory, ..state })
             }
             kept => Err(StateError::NotInHistory { number, kept }),
         }
     }
 
-    /// Numbers of the blocks that [`flat_history`](Self::flat_history) reads, `at` itself included;
-    /// `None` on the empty state.
-    pub fn flat_history_kept(&self, at: At<'_>) -> Result<Option<RangeInclusive<u64>>, StateError> {
+    /// Numbers of the blocks that [`flat_history`](Self::flat_history) reads, including `at`
+    /// itself; `None` on the empty state.
+    pub fn flat_history_kept(
+        &self,
+        at: StateId<'_>,
+    ) -> Result<Option<RangeInclusive<u64>>, StateError> {
         self.kept(&self.at(at)?)
     }
 
     /// The keys that block `number`, an ancestor of `at` or `at` itself, has changed, in order.
-    /// Slots that a SELFDESTRUCT cleared and the same block set again to the value they had are
-    /// among them.
+    /// This includes slots that a SELFDESTRUCT cleared and the same block set again to the value
+    /// they had.
     ///
     /// # Errors
-    /// As [`flat_history`](Self::flat_history), which has no changes of the first block that it
-    /// reads.
-    pub fn changed_keys(&self, at: At<'_>, number: u64) -> Result<Vec<StateKey>, StateError> {
+    /// As [`flat_history`](Self::flat_history). The changes of the first block that it reads are
+    /// not kept either.
+    pub fn changed_keys(&self, at: StateId<'_>, number: u64) -> Result<Vec<StateKey>, StateError> {
         let state = self.at(at)?;
         match self.kept(&state)? {
             Some(kept) if number <= *kept.start() => {
@@ -115,7 +119,7 @@ impl StateStore {
     }
 
     /// Blocks whose state flat history reads from `state`.
-    fn kept(&self, state: &StateAt) -> Result<Option<RangeInclusive<u64>>, StateError> {
+    fn kept(&self, state: &StateProvider) -> Result<Option<RangeInclusive<u64>>, StateError> {
         let pruned = self.pruned.load(Ordering::Relaxed);
         let number = state.number();
         number.map(|number| flat_history::kept(&state.view, number, pruned)).transpose()

@@ -1,40 +1,40 @@
 //! [`StateStore`]: the contract that the client sees, the same for every backend.
 
-mod ahead;
-mod at;
 mod check;
 mod commit;
 mod history;
+mod prefetch;
+mod provider;
 mod session;
 
-pub use ahead::{OnRead, ReadAhead};
-pub use at::StateAt;
 pub use check::{StateCheck, StateCheckSink};
 pub use commit::AfterCommit;
-pub use session::Session;
+pub use prefetch::{PrefetchHandle, PrefetchObserver};
+pub use provider::StateProvider;
+pub use session::StateSession;
 
 use crate::{
-    AnyBackend, AnyCache, BackendStats, BlockRef, FlatHistory, Identity, Jobs, KvStore, Proposal,
-    StateError, StoreError, Table,
+    AnyBackend, AnyCache, BackendIdentity, BackendStats, BlockRef, FlatHistory, JobRunner, KvStore,
+    Proposal, RowTable, StateError, StoreError,
     backend::flat,
     durable::{
-        counters::{Counters, Counts},
+        block_caches::BlockCaches,
+        counters::{CounterSnapshot, NodeCounters},
         flat_history::{self, CHANGED_KEYS, CHANGES},
-        journal::{self, DurableRows, JOURNAL, Leases},
+        journal::{self, DurableRows, JOURNAL, LeaseTable},
         overlay::{FILES, LayerStack, RowView},
-        proposal::Parent,
+        proposal::ProposalParent,
         state::{
-            DurableState, InMemory, META, Retained, Tip, TipState, named_files, read_meta,
-            remove_unnamed_files,
+            DurableState, DurableTip, META, MemoryState, RetainedBlocks, TipState, named_files,
+            read_meta, remove_unnamed_files,
         },
-        structures::Structures,
         undo::{self, UNDO, UndoLayers},
     },
 };
-use ahead::Readers;
 use alloy_primitives::B256;
-use at::{BlockAt, Kind};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use prefetch::PrefetchPool;
+use provider::{ProviderBlock, StateOrigin};
 use std::{
     collections::{BTreeSet, HashMap},
     fmt, fs,
@@ -45,28 +45,29 @@ use std::{
     },
 };
 
-/// How a state store behaves; none of it changes a root.
+/// Settings of a state store; none of them changes a root.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// How many blocks can be reverted. 0 keeps no undo at all.
     pub retention: u64,
-    /// How much flat history is kept: by it the state of old blocks is read, see
-    /// [`StateStore::flat_history`]. It may change from one opening to the next.
+    /// How much flat history is kept; [`StateStore::flat_history`] reads old blocks with it. It may
+    /// change from one opening to the next.
     pub flat_history: FlatHistory,
-    /// The active generation is folded once it takes this much memory, in bytes; or earlier in a
-    /// store that is small on disk: at a quarter of its size, but not below 64 MiB. A fold rewrites
-    /// whole pages, so the denser its rows lie the less each of them costs. Two more generations
-    /// may wait in memory meanwhile.
+    /// The active generation is folded once it takes this much memory, in bytes; in a store that is
+    /// small on disk already at a quarter of the store's size, but not below 64 MiB. A fold
+    /// rewrites whole pages, so it costs less per row the more rows share a page. Two more
+    /// generations may wait in memory meanwhile.
     pub fold_bytes: usize,
     /// The active generation is folded after this many commits, which bounds replay on reopening.
     pub fold_commits: usize,
     /// Directory for the backend's immutable files; needed by backends that write any.
     pub dir: Option<PathBuf>,
-    /// How many threads may [read ahead](Session::read_ahead), while that waits for the disk; none if
-    /// 0. They read as many keys at once, so it is a matter of the disk, not of cores.
+    /// Maximum number of threads that [prefetch](StateSession::read_ahead) keys while reads wait
+    /// for the disk; 0 switches prefetching off. Each thread reads one key at a time, so the best
+    /// number depends on the disk, not on the cores.
     pub read_threads: usize,
-    /// For reading alone: no thread is started, nothing is folded, no file removed, and commits are
-    /// refused. The store underneath must not move: give one that stays at a snapshot.
+    /// Opens the store for reading only: it starts no thread, folds nothing, removes no file, and
+    /// refuses commits. The store underneath must not change: use one that stays at a snapshot.
     pub read_only: bool,
 }
 
@@ -84,16 +85,16 @@ impl Default for StoreOptions {
     }
 }
 
-/// A state, and what a block on top of it stands on.
-pub(crate) struct Resolved {
-    state: StateAt,
-    parent: Parent,
+/// A state, and the parent of a block on top of it.
+pub(crate) struct ResolvedState {
+    state: StateProvider,
+    parent: ProposalParent,
     base: Option<BlockRef>,
 }
 
-/// Which state is meant.
+/// Names a state of a store.
 #[derive(Clone, Copy, Debug)]
-pub enum At<'a> {
+pub enum StateId<'a> {
     /// The durable tip.
     Tip,
     /// The state after the block of this hash: a sealed live proposal, or a durable block within
@@ -110,30 +111,30 @@ pub struct StoreStats {
     pub backend: BackendStats,
     /// Rows committed but not yet folded into the tables, in bytes of memory.
     pub pending_bytes: u64,
-    /// Rows of the journal.
+    /// Number of journal rows.
     pub journal_rows: u64,
-    /// Rows of undo.
+    /// Number of undo rows.
     pub undo_rows: u64,
     /// Bytes of the immutable files of the durable tip.
     pub file_bytes: u64,
-    /// Bytes of those that retained blocks below it alone still need.
+    /// Bytes of the immutable files that only retained blocks below the tip still need.
     pub retained_file_bytes: u64,
     /// Oldest durable block that can be read, extended or reverted to.
     pub first_retained: Option<u64>,
 }
 
-/// Reads the gauges of a [`StateStore`] for as long as it is open.
+/// Reads the gauges of a [`StateStore`] as long as the store is open.
 #[derive(Clone, Debug)]
 pub struct StoreWatch {
     durable: Weak<DurableState>,
     dir: Option<PathBuf>,
 }
 
-/// What a [`StoreWatch`] reads.
+/// Gauges of a store, as a [`StoreWatch`] reads them.
 #[derive(Clone, Debug)]
 pub struct StoreGauges {
     /// Counts at the node interface since opening.
-    pub counts: Counts,
+    pub counts: CounterSnapshot,
     /// Bytes of memory of rows that are committed but not yet folded into the tables.
     pub pending_bytes: u64,
     /// Bytes of live pages; immutable files are not counted.
@@ -174,28 +175,28 @@ impl StoreWatch {
 /// | `begin`, reads, `finish` | any, several at once | returns |
 /// | `commit`, `revert`, `prune`, `bulk_load` | one at a time | the caller's transaction commits, then [`AfterCommit::run`](crate::AfterCommit::run) |
 /// | fold of a frozen generation | `state-fold` | its last slice commits |
-/// | thinning of the structure of a block that leaves the latest | `state-fold` | it is thinned; the whole one serves until then |
-/// | deletion of retired files | `state-fold` | [`settle`](Self::settle), at the latest the next opening |
-/// | reads of keys that a block will need | `state-read-N` | none: whoever needs a key reads it again |
-/// | jobs | `state-job-N` | [`Jobs::wait`] at the block that needs the output |
+/// | compaction of the cache of an older block | `state-fold` | it is compacted; the full cache serves until then |
+/// | deletion of retired files | `state-fold` | [`wait_idle`](Self::wait_idle), at the latest the next opening |
+/// | prefetch of keys that a block will need | `state-read-N` | none: the block reads each key again |
+/// | jobs | `state-job-N` | [`JobRunner::wait`] at the block that needs the output |
 ///
-/// Dropping it waits for a fold or a deletion under way, so not while this thread has a write
-/// transaction of the same database.
+/// Dropping it waits for a fold or a deletion under way, so do not drop it while this thread has a
+/// write transaction of the same database.
 pub struct StateStore {
     pub(crate) durable: Arc<DurableState>,
     pub(crate) options: StoreOptions,
-    /// Whether there is or will be flat history, of which commits delete what is not kept.
+    /// Whether there is or will be flat history that commits must prune.
     pub(crate) prunes: bool,
-    /// No block below this one has flat history; a search that starts here need not pass by what
-    /// was deleted.
+    /// No block below this one has flat history; a search that starts here does not scan deleted
+    /// rows.
     pub(crate) pruned: AtomicU64,
-    /// Whether the last commit left out what the backend does beside its blocks.
-    pub(crate) settling_fails: AtomicBool,
-    pub(crate) jobs: Arc<Jobs>,
-    readers: Readers,
+    /// Whether the backend's maintenance failed in the last commit.
+    pub(crate) maintenance_fails: AtomicBool,
+    pub(crate) jobs: Arc<JobRunner>,
+    readers: PrefetchPool,
     pub(crate) commit: Mutex<()>,
-    /// Held for writing while a revert is between its transaction and memory, as readers of blocks
-    /// below the tip read undo rows from the tables.
+    /// Held for writing from the start of a revert's transaction until memory is updated, as
+    /// readers of blocks below the tip read undo rows from the tables.
     pub(crate) transition: RwLock<()>,
     folder: Option<std::thread::JoinHandle<()>>,
 }
@@ -210,8 +211,8 @@ impl fmt::Debug for StateStore {
 }
 
 impl StateStore {
-    /// All tables that a store of `backend` needs: the backend's and the framework's.
-    pub fn tables(backend: &dyn AnyBackend) -> Vec<Table> {
+    /// All tables that a store of `backend` needs: the backend's and the framework's tables.
+    pub fn tables(backend: &dyn AnyBackend) -> Vec<RowTable> {
         let mut tables = backend.tables();
         tables.extend([flat::TABLE, JOURNAL, UNDO, META, FILES, CHANGES, CHANGED_KEYS]);
         tables.sort_unstable();
@@ -219,8 +220,8 @@ impl StateStore {
         tables
     }
 
-    /// Opens the state in `kv`: replays the journal, removes files that no block names, rebuilds
-    /// the backend's in-memory structure of the durable tip.
+    /// Opens the state in `kv`: replays the journal, removes files that no block names, and
+    /// rebuilds the backend's cache of the durable tip.
     pub fn open(
         backend: Arc<dyn AnyBackend>,
         kv: Arc<dyn KvStore>,
@@ -231,14 +232,14 @@ impl StateStore {
             let action = format!("opening the tables {} and {}", pair[0].name, pair[1].name);
             return Err(StoreError::new(action, "both have the same id").into());
         }
-        let jobs = if options.read_only { Jobs::at_rest } else { Jobs::new };
-        let counters = Arc::new(Counters::default());
-        let jobs = Arc::new(jobs(options.dir.clone()).counted_by(counters.clone()));
-        let leases = Arc::new(Leases::default());
+        let jobs = if options.read_only { JobRunner::without_threads } else { JobRunner::new };
+        let counters = Arc::new(NodeCounters::default());
+        let jobs = Arc::new(jobs(options.dir.clone()).with_counters(counters.clone()));
+        let leases = Arc::new(LeaseTable::default());
         let snapshot = kv.snapshot()?;
         let (tip, seq, folded) = read_meta(&*snapshot)?;
         let replayed = Arc::new(journal::replay(&*snapshot, &tables, folded, seq)?);
-        let Retained { blocks, retired } = Retained::read(&*snapshot, &tables, tip)?;
+        let RetainedBlocks { blocks, retired } = RetainedBlocks::read(&*snapshot, &tables, tip)?;
         let view = RowView {
             stack: LayerStack::default(),
             reverse: Vec::new(),
@@ -252,7 +253,7 @@ impl StateStore {
             // Before the backend restarts its jobs, which write files of their own.
             let mut files = named_files(&view)?;
             files.extend(retired.values().flatten().cloned());
-            files.extend(backend.files_under_way(&view)?);
+            files.extend(backend.pending_files(&view)?);
             remove_unnamed_files(&*kv, dir, &files)?;
         }
         let first_kept = flat_history::first_block(&view, 0)?;
@@ -270,17 +271,17 @@ impl StateStore {
             leases,
             poisoned: AtomicBool::new(false),
             undo: UndoLayers::default(),
-            memory: Mutex::new(InMemory {
+            memory: Mutex::new(MemoryState {
                 tip,
                 seq,
                 generations: vec![replayed],
                 blocks,
                 retired,
                 doomed: BTreeSet::new(),
-                going: BTreeSet::new(),
+                deleting: BTreeSet::new(),
                 clear_now: false,
                 proposals: HashMap::new(),
-                structures: Structures::default(),
+                caches: BlockCaches::default(),
                 fold_error: None,
                 closing: false,
             }),
@@ -301,9 +302,9 @@ impl StateStore {
         Ok(Self {
             durable,
             pruned: AtomicU64::new(first_kept.unwrap_or(0)),
-            settling_fails: AtomicBool::new(false),
+            maintenance_fails: AtomicBool::new(false),
             prunes: first_kept.is_some() || options.flat_history != FlatHistory::Off,
-            readers: Readers::new(options.read_threads),
+            readers: PrefetchPool::new(options.read_threads),
             options,
             jobs,
             commit: Mutex::new(()),
@@ -312,22 +313,22 @@ impl StateStore {
         })
     }
 
-    /// What the backend is.
-    pub fn identity(&self) -> &Identity {
+    /// The backend's identity.
+    pub fn identity(&self) -> &BackendIdentity {
         self.durable.backend.identity()
     }
 
-    /// The backend's algorithm: its capabilities and optional faculties.
+    /// The backend, with its capabilities and extensions.
     pub fn backend(&self) -> &dyn AnyBackend {
         &*self.durable.backend
     }
 
     /// The durable tip; `None` while the state is empty.
-    pub fn tip(&self) -> Option<Tip> {
+    pub fn tip(&self) -> Option<DurableTip> {
         self.durable.memory.lock().tip.as_ref().map(|state| state.tip)
     }
 
-    /// How many blocks below the tip can be reverted, once there are so many.
+    /// How many blocks can be reverted, once the chain has that many.
     pub const fn retention(&self) -> u64 {
         self.options.retention
     }
@@ -340,8 +341,8 @@ impl StateStore {
         Some(*first..=*memory.blocks.last_key_value()?.0)
     }
 
-    /// Counts at the node interface since opening, in all and table by table.
-    pub fn counts(&self) -> Counts {
+    /// Counts at the node interface since opening, in total and for each table.
+    pub fn counts(&self) -> CounterSnapshot {
         self.durable.counters.counts(&self.durable.tables)
     }
 
@@ -352,37 +353,37 @@ impl StateStore {
     }
 
     /// The job runner (the test-kit slows it down).
-    pub fn jobs(&self) -> &Jobs {
+    pub fn jobs(&self) -> &JobRunner {
         &self.jobs
     }
 
-    /// From now on all that is [read ahead](Session::read_ahead) counts as read from disk (for the
+    /// From now on every [prefetch](StateSession::read_ahead) counts as a read from disk (for the
     /// test-kit, whose states are in memory).
     pub fn read_ahead_as_from_disk(&self) {
         self.readers.wait_always();
     }
 
     /// Opens a session whose parent is `at`.
-    pub fn begin(&self, at: At<'_>) -> Result<Session<'_>, StateError> {
-        Ok(Session { store: self, parent: self.resolve(at)? })
+    pub fn begin(&self, at: StateId<'_>) -> Result<StateSession<'_>, StateError> {
+        Ok(StateSession { store: self, parent: self.resolve(at)? })
     }
 
     /// The state `at`.
-    pub fn at(&self, at: At<'_>) -> Result<StateAt, StateError> {
+    pub fn at(&self, at: StateId<'_>) -> Result<StateProvider, StateError> {
         Ok(self.resolve(at)?.state)
     }
 
     /// Root of the state `at`.
-    pub fn root(&self, at: At<'_>) -> Result<B256, StateError> {
+    pub fn root(&self, at: StateId<'_>) -> Result<B256, StateError> {
         self.refuse_if_poisoned()?;
         let memory = self.durable.memory.lock();
         match at {
-            At::Tip => Ok(memory
+            StateId::Tip => Ok(memory
                 .tip
                 .as_ref()
                 .map_or_else(|| self.durable.backend.empty_root(), |state| state.tip.root)),
-            At::Proposal(proposal) => Ok(proposal.root()),
-            At::Block(hash) => memory
+            StateId::Proposal(proposal) => Ok(proposal.root()),
+            StateId::Block(hash) => memory
                 .durable(hash)
                 .map(|(_, root)| root)
                 .or_else(|| memory.live_proposal(hash).map(|proposal| proposal.root()))
@@ -390,16 +391,16 @@ impl StateStore {
         }
     }
 
-    /// Gives a proposal its block hash, under which [`At::Block`] finds it as long as somebody
-    /// holds it. A proposal keeps the first hash it was given.
+    /// Gives a proposal its block hash. [`StateId::Block`] finds the proposal by it as long as a
+    /// caller holds the proposal. A proposal keeps the first hash it gets.
     pub fn seal(&self, proposal: &Proposal, hash: B256) {
         if proposal.0.hash.set(hash).is_ok() {
             let mut memory = self.durable.memory.lock();
             if memory.proposals.len() >= 64 && memory.proposals.len().is_power_of_two() {
                 memory.proposals.retain(|_, proposal| proposal.strong_count() > 0);
             }
-            // The same block proposed twice: either serves, but the map must not lose the one that
-            // lives longer.
+            // If a block is proposed twice, the map must keep a live proposal; which one does not
+            // matter.
             if memory.live_proposal(hash).is_none() {
                 memory.proposals.insert(hash, Arc::downgrade(&proposal.0));
             }
@@ -408,7 +409,7 @@ impl StateStore {
 
     /// What the store holds at its durable tip.
     pub fn stats(&self) -> Result<StoreStats, StateError> {
-        let state = self.at(At::Tip)?;
+        let state = self.at(StateId::Tip)?;
         let snapshot = &state.view.durable.snapshot;
         let (file_bytes, retained_file_bytes) =
             self.durable.file_bytes(self.options.dir.as_deref(), &state.view)?;
@@ -435,24 +436,25 @@ impl StateStore {
         Ok(())
     }
 
-    fn resolve(&self, at: At<'_>) -> Result<Resolved, StateError> {
+    fn resolve(&self, at: StateId<'_>) -> Result<ResolvedState, StateError> {
         let _still = self.transition.read();
         self.refuse_if_poisoned()?;
         let memory = self.durable.memory.lock();
         let proposal = match at {
-            At::Tip => {
+            StateId::Tip => {
                 let tip = memory.tip_block();
                 return self.resolve_durable(memory, tip);
             }
-            At::Proposal(proposal) => proposal.clone(),
-            At::Block(hash) => {
+            StateId::Proposal(proposal) => proposal.clone(),
+            StateId::Block(hash) => {
                 if let Some((block, _)) = memory.durable(hash) {
                     return self.resolve_durable(memory, Some(block));
                 }
                 memory.live_proposal(hash).ok_or(StateError::UnknownBlock { hash })?
             }
         };
-        // While the tip that it was made on is the tip, that is its nearest durable ancestor.
+        // If the tip has not changed since the proposal was made, its base is still its nearest
+        // durable ancestor.
         let (base, stack) = if proposal.0.base == memory.tip_block() {
             (proposal.0.base, proposal.0.stack.clone())
         } else {
@@ -460,17 +462,20 @@ impl StateStore {
         };
         let mut view = self.view_of_durable(memory, base)?;
         view.stack = stack;
-        let block =
-            BlockAt { number: proposal.0.number, hash: proposal.hash(), root: proposal.0.root };
+        let block = ProviderBlock {
+            number: proposal.0.number,
+            hash: proposal.hash(),
+            root: proposal.0.root,
+        };
         let state = self.state(view, proposal.0.cache.clone(), Some(block));
-        Ok(Resolved { state, parent: Parent::Proposal(proposal), base })
+        Ok(ResolvedState { state, parent: ProposalParent::Proposal(proposal), base })
     }
 
     fn resolve_durable(
         &self,
-        memory: MutexGuard<'_, InMemory>,
+        memory: MutexGuard<'_, MemoryState>,
         block: Option<BlockRef>,
-    ) -> Result<Resolved, StateError> {
+    ) -> Result<ResolvedState, StateError> {
         let root = block.and_then(|block| memory.blocks.get(&block.number)).map(|(_, root)| *root);
         let known = block.and_then(|block| memory.cache_of(block));
         let view = self.view_of_durable(memory, block)?;
@@ -480,28 +485,28 @@ impl StateStore {
                 let cache = self.durable.backend.open(&view, self.options.dir.as_deref())?;
                 if let Some(block) = block {
                     let mut memory = self.durable.memory.lock();
-                    memory.structures.remember_opened(block.hash, cache.clone());
+                    memory.caches.remember_opened(block.hash, cache.clone());
                 }
                 cache
             }
         };
-        let at = block.zip(root).map(|(block, root)| BlockAt {
+        let at = block.zip(root).map(|(block, root)| ProviderBlock {
             number: block.number,
             hash: Some(block.hash),
             root,
         });
         let state = self.state(view, cache, at);
-        Ok(Resolved { state, parent: Parent::Durable(block), base: block })
+        Ok(ResolvedState { state, parent: ProposalParent::Durable(block), base: block })
     }
 
-    fn state(&self, view: RowView, cache: AnyCache, block: Option<BlockAt>) -> StateAt {
-        StateAt { durable: self.durable.clone(), view, cache, block, kind: Kind::Own }
+    fn state(&self, view: RowView, cache: AnyCache, block: Option<ProviderBlock>) -> StateProvider {
+        StateProvider { durable: self.durable.clone(), view, cache, block, kind: StateOrigin::Own }
     }
 
     /// The durable state of `block`, through undo if it lies below the tip.
     fn view_of_durable(
         &self,
-        memory: MutexGuard<'_, InMemory>,
+        memory: MutexGuard<'_, MemoryState>,
         block: Option<BlockRef>,
     ) -> Result<RowView, StateError> {
         let mut view = self.durable.durable_view(&memory)?;
@@ -525,29 +530,29 @@ impl StateStore {
             return Err(self.beyond_retention(at.number));
         }
         let (tables, span) = (&self.durable.tables, (at.number + 1, tip.number));
-        view.reverse = self.durable.undo.down(snapshot, tables, span, &blocks)?;
+        view.reverse = self.durable.undo.reverse_layers(snapshot, tables, span, &blocks)?;
         Ok(view)
     }
 }
 
 /// The nearest durable ancestor of a proposal, and the layers above it.
 fn above_durable(
-    memory: &InMemory,
+    memory: &MemoryState,
     proposal: &Proposal,
 ) -> Result<(Option<BlockRef>, LayerStack), StateError> {
     let mut layers = Vec::new();
-    let mut at = Parent::Proposal(proposal.clone());
+    let mut at = ProposalParent::Proposal(proposal.clone());
     let base = loop {
         at = match at {
-            Parent::Durable(Some(block)) if !memory.is_durable(block) => {
-                // It was durable when the child was committed, and reverted since.
+            ProposalParent::Durable(Some(block)) if !memory.is_durable(block) => {
+                // The parent was durable when the child was proposed, and has been reverted since.
                 match memory.live_proposal(block.hash) {
-                    Some(proposal) => Parent::Proposal(proposal),
+                    Some(proposal) => ProposalParent::Proposal(proposal),
                     None => return Err(StateError::UnknownBlock { hash: block.hash }),
                 }
             }
-            Parent::Durable(block) => break block,
-            Parent::Proposal(proposal) => match proposal.block() {
+            ProposalParent::Durable(block) => break block,
+            ProposalParent::Proposal(proposal) => match proposal.block() {
                 Some(block) if memory.is_durable(block) => break Some(block),
                 _ => {
                     layers.push(proposal.0.layer.clone());
@@ -571,7 +576,7 @@ impl Drop for StateStore {
         self.durable.memory.lock().closing = true;
         self.durable.folding.notify_all();
         if let Some(folder) = self.folder.take() {
-            // A panic of the folder has already been reported; what it left is in the journal.
+            // A panic of the fold thread has been reported already; the rows are in the journal.
             let _ = folder.join();
         }
     }

@@ -1,12 +1,13 @@
 //! Sessions: the work on one block.
 
 use super::{
-    Resolved, StateStore,
-    ahead::{OnRead, ReadAhead},
-    at::{BlockAt, StateAt},
+    ResolvedState, StateStore,
+    prefetch::{PrefetchHandle, PrefetchObserver},
+    provider::{ProviderBlock, StateProvider},
 };
 use crate::{
-    Applied, ApplyContext, BlockRef, FlatHistory, Proposal, Run, StateDelta, StateError, StateKey,
+    ApplyContext, ApplyOutput, BlockRef, DeltaBatch, FlatHistory, Proposal, StateDelta, StateError,
+    StateKey,
     durable::{flat_history, overlay::RowWriter, proposal::ProposedBlock},
 };
 use alloy_primitives::B256;
@@ -17,20 +18,20 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// The life of one block on top of its parent: reads, hints, then one delta. Or that of a
-/// [run](Run) of blocks.
-pub struct Session<'a> {
+/// The work on one block, or on a [batch](DeltaBatch) of blocks, on top of its parent: reads,
+/// hints, then one delta.
+pub struct StateSession<'a> {
     pub(super) store: &'a StateStore,
-    pub(super) parent: Resolved,
+    pub(super) parent: ResolvedState,
 }
 
-impl fmt::Debug for Session<'_> {
+impl fmt::Debug for StateSession<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("number", &self.number()).finish_non_exhaustive()
+        f.debug_struct("StateSession").field("number", &self.number()).finish_non_exhaustive()
     }
 }
 
-impl Session<'_> {
+impl StateSession<'_> {
     /// Number of the block that this session builds.
     pub fn number(&self) -> u64 {
         self.parent.state.number().map_or(0, |number| number + 1)
@@ -42,41 +43,42 @@ impl Session<'_> {
     }
 
     /// The parent's state.
-    pub fn reader(&self) -> StateAt {
+    pub fn reader(&self) -> StateProvider {
         self.parent.state.clone()
     }
 
-    /// Begins to read `keys`, which the block will probably ask for, and what its root will need of
-    /// them, on other threads, and goes on with that as long as the handle is held. Nobody has to
-    /// wait for it, and nothing of it is seen.
-    pub fn read_ahead(&self, keys: Vec<StateKey>) -> ReadAhead {
+    /// Prefetches `keys`, which the block will probably read: other threads read the values and
+    /// what the block's root will need beside them, as long as the caller holds the handle. It
+    /// returns at once, and has no visible effect but faster reads.
+    pub fn read_ahead(&self, keys: Vec<StateKey>) -> PrefetchHandle {
         self.read_ahead_and(keys, Arc::new(|_, _| ()))
     }
 
-    /// The same, and calls `on_read` with each key that has a value.
-    pub fn read_ahead_and(&self, keys: Vec<StateKey>, on_read: OnRead) -> ReadAhead {
+    /// The same; also calls `on_read` with each key that has a value.
+    pub fn read_ahead_and(&self, keys: Vec<StateKey>, on_read: PrefetchObserver) -> PrefetchHandle {
         self.store.readers.read(&self.parent.state, keys, on_read)
     }
 
-    /// Says that `keys`, which were read, will probably be written: what the root needs beside their
-    /// values may be fetched. Returns when that is done, or other threads are about to end it.
+    /// Hints that `keys`, which the caller has read, will probably be written, so that the backend
+    /// may load what the root needs beside their values. Returns when that is done, or when
+    /// prefetch threads are working on the last keys.
     pub fn hint(&self, keys: &[StateKey]) {
         self.store.readers.hint(&self.parent.state, keys);
     }
 
-    /// Whether it is of use to [hint](Self::hint) at keys that have just been read.
+    /// Whether a [hint](Self::hint) of keys that have just been read is of use.
     pub fn heeds_reads(&self) -> bool {
         self.parent.state.durable.backend.heeds_reads()
     }
 
-    /// Says what the block has written since this was last called: parts of what its root needs are made
-    /// of it now, on this thread. Whatever is said, the block's own delta decides.
+    /// Passes on what the block has written since the last call. The backend prepares parts of the
+    /// root from it now, on this thread. The result of the block depends on its delta alone.
     pub fn foretell(&self, writes: &StateDelta) {
-        let StateAt { durable, view, cache, .. } = &self.parent.state;
+        let StateProvider { durable, view, cache, .. } = &self.parent.state;
         durable.backend.foretell(view, cache, writes);
     }
 
-    /// Whether it is of use to [foretell](Self::foretell).
+    /// Whether [`foretell`](Self::foretell) is of use.
     pub fn heeds_writes(&self) -> bool {
         self.parent.state.durable.backend.heeds_writes()
     }
@@ -93,16 +95,16 @@ impl Session<'_> {
         self.apply(number..=number, delta, [delta])
     }
 
-    /// Applies consecutive blocks at once: the proposal is that of the last one, and no state between
-    /// can be read by its hash, extended or reverted to. Once it is durable, its parent cannot
-    /// either. Flat history is kept block by block.
+    /// Applies consecutive blocks at once. The proposal belongs to the last block: the states
+    /// between cannot be read by hash, extended or reverted to. Once it is durable, the same holds
+    /// for its parent. Flat history is kept block by block.
     ///
     /// # Errors
     /// [`StateError::Unsupported`] if the backend does not [apply
-    /// runs](crate::Backend::applies_runs), or there is no parent.
-    pub fn finish_run(self, run: &Run) -> Result<Proposal, StateError> {
+    /// batches](crate::Backend::applies_batches), or there is no parent.
+    pub fn finish_batch(self, run: &DeltaBatch) -> Result<Proposal, StateError> {
         let durable = &self.store.durable;
-        if !durable.backend.applies_runs() {
+        if !durable.backend.applies_batches() {
             return Err(durable.unsupported("applying blocks at once"));
         }
         let Some(below) = self.parent.state.number() else {
@@ -112,7 +114,7 @@ impl Session<'_> {
         self.apply(below + 1..=below + deltas.len() as u64, run.sum(), deltas)
     }
 
-    /// Applies `sum`, which is that of the deltas of the blocks `numbers`.
+    /// Applies `sum`, the sum of the deltas of the blocks `numbers`.
     fn apply<'d>(
         self,
         numbers: RangeInclusive<u64>,
@@ -120,9 +122,9 @@ impl Session<'_> {
         deltas: impl IntoIterator<Item = &'d StateDelta>,
     ) -> Result<Proposal, StateError> {
         let (first, number) = (*numbers.start(), *numbers.end());
-        let Self { store, parent: Resolved { state, parent, base } } = self;
-        let StateAt { durable, view, cache, block, .. } = state;
-        if let Some(BlockAt { number: below, hash, .. }) = block
+        let Self { store, parent: ResolvedState { state, parent, base } } = self;
+        let StateProvider { durable, view, cache, block, .. } = state;
+        if let Some(ProviderBlock { number: below, hash, .. }) = block
             && first != below + 1
         {
             let tip = BlockRef::new(below, hash.unwrap_or_default());
@@ -130,11 +132,12 @@ impl Session<'_> {
         }
         let parent_root = block.map_or(B256::ZERO, |block| block.root);
         let context = ApplyContext { number, parent_root, jobs: &store.jobs };
-        // A run is not reverted.
+        // A batch cannot be reverted.
         let undo = store.options.retention > 0 && first == number;
         let mut view = RowWriter::new(view, undo);
-        let Applied { root, cache } = durable.backend.apply(&context, &mut view, &cache, sum)?;
-        // The state after the first block of all is what lies before every change.
+        let ApplyOutput { root, cache } =
+            durable.backend.apply(&context, &mut view, &cache, sum)?;
+        // The very first block has no state below it, so it has no history.
         if block.is_some() && store.options.flat_history != FlatHistory::Off {
             flat_history::record(&mut view, first, deltas)?;
         }

@@ -1,59 +1,59 @@
-//! The check of a whole state finds nothing wrong with a state that is right, and what is wrong with
-//! one that is not.
+//! The check of a whole state reports no fault in a correct state, and finds a damaged one.
 
 use super::{
-    Kit,
-    model::{Flavour, Miner, Size},
-    node::{Node, Roots, options},
+    TestKit,
+    model::{BlockMiner, BlockSize, ValueFlavour},
+    node::{KnownRoots, TestNode, options},
 };
 use crate::backend::flat;
 use crate::{
-    Direction, FlatHistory, KvStore, MemoryStore, StateCheckSink, StateError, StateKey,
-    StoreOptions, Value,
+    FlatHistory, KvStore, MemoryStore, ScanDirection, StateCheckSink, StateError, StateKey,
+    StateValue, StoreOptions,
 };
 use std::sync::Arc;
 
 #[derive(Default)]
-struct Seen {
+struct CheckReport {
     faults: Vec<StateError>,
     entries: u64,
 }
 
-impl StateCheckSink for Seen {
+impl StateCheckSink for CheckReport {
     fn fault(&mut self, fault: StateError) {
         self.faults.push(fault);
     }
 
-    fn entry(&mut self, _: &StateKey, _: &Value) {
+    fn entry(&mut self, _: &StateKey, _: &StateValue) {
         self.entries += 1;
     }
 
     fn progress(&mut self, _: u64, _: u64) {}
 }
 
-/// A chain with reverts, folded and not, is checked. Then a row of the flat state is deleted past
-/// the framework: a backend with a root that follows from the values and values in the flat state
-/// has to notice.
+/// Checks a chain with reverts, folded and not. Then a row of the flat state is deleted behind the
+/// framework's back: the check must notice it if the backend's root depends on the values alone and
+/// its values are in the flat state.
 ///
 /// # Panics
-/// If something right is called wrong, or something wrong goes unnoticed.
-pub fn a_whole_state_is_checked(kit: &Kit<'_>) {
+/// If a correct state has faults, or the damage goes unnoticed.
+pub fn a_whole_state_is_checked(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
         for fold_often in [false, true] {
-            let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
-            let roots = Arc::new(Roots::default());
+            let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+            let roots = Arc::new(KnownRoots::default());
             let settings =
                 StoreOptions { flat_history: FlatHistory::All, ..options(6, fold_often) };
-            let node = Node::new(kit, &roots, settings);
-            let chain = miner.chain(None, kit.scale.blocks.max(8), Size::Any);
+            let node = TestNode::new(kit, &roots, settings);
+            let chain = miner.chain(None, kit.scale.blocks.max(8), BlockSize::Any);
             node.extend_each(&chain);
             let below = chain[chain.len() - 3].number;
             node.revert(below);
-            let side = miner.chain(chain.iter().find(|block| block.number == below), 2, Size::Any);
+            let side =
+                miner.chain(chain.iter().find(|block| block.number == below), 2, BlockSize::Any);
             node.extend_each(&side);
 
-            let check = |node: &Node<'_>| {
-                let mut seen = Seen::default();
+            let check = |node: &TestNode<'_>| {
+                let mut seen = CheckReport::default();
                 let scratch: Arc<dyn KvStore> = Arc::new(MemoryStore::new());
                 let done = node.store().check(&scratch, &mut seen).expect("the check goes on");
                 (seen, done)
@@ -72,7 +72,7 @@ pub fn a_whole_state_is_checked(kit: &Kit<'_>) {
             }
             node.store().flush().expect("nothing hinders the fold");
             let mut txn = node.kv.begin_write().expect("a store");
-            let last = txn.seek(flat::TABLE, None, Direction::Backward).expect("a store");
+            let last = txn.seek(flat::TABLE, None, ScanDirection::Backward).expect("a store");
             let Some((key, _)) = last else { continue };
             txn.delete(flat::TABLE, &key).expect("a store");
             txn.commit().expect("a store");

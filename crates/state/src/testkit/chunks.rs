@@ -1,25 +1,25 @@
-//! States handed out in chunks: all of them is the state, and nothing else passes for one.
+//! States served in chunks: all chunks together are the state, and forged chunks are refused.
 
 use super::{
-    Kit,
-    model::{Block, BlockPtr, Entries, Flavour, Miner, Size, block_to},
-    node::{Node, Roots, options},
+    TestKit,
+    model::{BlockMiner, BlockPtr, BlockSize, StateEntries, TestBlock, ValueFlavour, block_to},
+    node::{KnownRoots, TestNode, options},
     proofs::refuses_mutations,
     roots::bulk_load,
 };
 use crate::{
-    Account, At, BlockRef, ChunkAnswer, ChunkId, ChunkServer, Opened, StateError, StateKey, Value,
-    encode_slot,
+    Account, BlockRef, ChunkAnswer, ChunkId, ChunkServer, OpenedChunk, StateError, StateId,
+    StateKey, StateValue, encode_slot,
 };
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256};
 use rand::{Rng, rngs::StdRng};
 use std::{sync::Arc, time::Duration};
 
-/// How many blocks a state goes on for after it was handed over.
+/// Number of blocks that are added to a state after the transfer.
 const FURTHER: usize = 1000;
 
-/// Whether there are chunks to test; says so if not.
-fn has_chunks(kit: &Kit<'_>) -> bool {
+/// Whether the backend has chunks; prints a note if not.
+fn has_chunks(kit: &TestKit<'_>) -> bool {
     let has = kit.backend().chunks().is_some();
     if !has {
         eprintln!("skipped: this backend has no chunks");
@@ -27,17 +27,17 @@ fn has_chunks(kit: &Kit<'_>) -> bool {
     has
 }
 
-/// A state, as it was fetched.
+/// A fetched state.
 #[derive(Debug, Default)]
-struct Fetched {
-    /// Every id that was asked for, with its answer.
+struct FetchedState {
+    /// Every requested id, with its answer.
     answers: Vec<(ChunkId, Bytes)>,
-    /// Those that were answered with entries, and with how many.
+    /// The ids that were answered with entries, and the number of entries.
     parts: Vec<(ChunkId, u64)>,
-    entries: Entries,
+    entries: StateEntries,
 }
 
-/// What a server has for an id, once that is ready.
+/// The server's chunk for an id; waits until it is ready.
 fn chunk(server: &dyn ChunkServer, id: &ChunkId) -> Option<Bytes> {
     loop {
         match server.chunk(id).expect("rows") {
@@ -49,24 +49,29 @@ fn chunk(server: &dyn ChunkServer, id: &ChunkId) -> Option<Bytes> {
 }
 
 /// Fetches the state of `block`, chunk by chunk in random order.
-fn fetch(node: &Node<'_>, server: &dyn ChunkServer, block: &Block, rng: &mut StdRng) -> Fetched {
+fn fetch(
+    node: &TestNode<'_>,
+    server: &dyn ChunkServer,
+    block: &TestBlock,
+    rng: &mut StdRng,
+) -> FetchedState {
     let backend = node.store().backend();
     let chunks = backend.chunks().expect("chunks");
     let root = node.roots.of(block).expect("a root");
-    let mut wanted: Vec<_> = chunks.whole(root).into_iter().collect();
-    let mut fetched = Fetched::default();
+    let mut wanted: Vec<_> = chunks.root_chunk(root).into_iter().collect();
+    let mut fetched = FetchedState::default();
     while !wanted.is_empty() {
         let id = wanted.swap_remove(rng.random_range(0..wanted.len()));
         let answer = chunk(server, &id).expect("the state has its own chunks");
         match chunks.open(&id, &answer).expect("the answer is the chunk") {
-            Opened::Entries { entries, further } => {
+            OpenedChunk::Entries { entries, further } => {
                 fetched.parts.push((id.clone(), entries.len() as u64));
                 for (key, value) in entries {
                     assert_eq!(fetched.entries.insert(key, value), None, "{key} comes twice");
                 }
                 wanted.extend(further);
             }
-            Opened::Split { below, .. } => {
+            OpenedChunk::Split { below, .. } => {
                 assert!(below.len() > 1, "a split into {}", below.len());
                 wanted.extend(below);
             }
@@ -77,7 +82,11 @@ fn fetch(node: &Node<'_>, server: &dyn ChunkServer, block: &Block, rng: &mut Std
     fetched
 }
 
-fn load(node: &Node<'_>, block: &Block, fetched: &Fetched) -> Result<B256, StateError> {
+fn load(
+    node: &TestNode<'_>,
+    block: &TestBlock,
+    fetched: &FetchedState,
+) -> Result<B256, StateError> {
     let mut txn = node.kv.begin_write()?;
     let at = BlockRef::new(block.number, block.hash);
     let mut entries = fetched.entries.iter().map(|(key, value)| Ok((*key, value.clone())));
@@ -88,8 +97,8 @@ fn load(node: &Node<'_>, block: &Block, fetched: &Fetched) -> Result<B256, State
 }
 
 /// More entries than one answer holds, of accounts and of one account's storage.
-fn large(rng: &mut StdRng) -> Entries {
-    let mut entries = Entries::new();
+fn large(rng: &mut StdRng) -> StateEntries {
+    let mut entries = StateEntries::new();
     let mut account = |address: Address, rng: &mut StdRng| {
         let balance = U256::from(rng.random::<u64>());
         let account = Account { nonce: 1, balance, code_hash: KECCAK256_EMPTY };
@@ -107,22 +116,23 @@ fn large(rng: &mut StdRng) -> Entries {
     entries
 }
 
-/// The chunks of a state are all of its entries, whatever its origin does meanwhile; the state that
-/// they are loaded as has the root of its origin, and so have the next thousand blocks on both.
+/// The chunks of a state hold all of its entries, whatever its origin does meanwhile. The state
+/// that is loaded from them has the root of its origin, and the next thousand blocks have the same
+/// roots on both.
 ///
 /// # Panics
-/// If not.
-pub fn a_state_in_chunks_goes_on_as_its_origin(kit: &Kit<'_>) {
+/// If entries or roots differ.
+pub fn a_state_in_chunks_goes_on_as_its_origin(kit: &TestKit<'_>) {
     if !has_chunks(kit) {
         return;
     }
     kit.each_seed(|seed| {
-        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
-        let roots = Arc::new(Roots::default());
+        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(KnownRoots::default());
         let large = Arc::new(large(&mut miner.rng));
-        // States that grew, nothing, and one that is split often.
+        // An empty state, a grown one, and one that is split often.
         for (blocks, first, further) in [(kit.scale.blocks, None, FURTHER), (1, Some(large), 10)] {
-            let origin = Node::new(kit, &roots, options(8, true));
+            let origin = TestNode::new(kit, &roots, options(8, true));
             let mut chain: Vec<BlockPtr> = Vec::new();
             match first {
                 Some(entries) => {
@@ -132,38 +142,44 @@ pub fn a_state_in_chunks_goes_on_as_its_origin(kit: &Kit<'_>) {
                     chain.push(block);
                 }
                 None => {
-                    chain.push(miner.block(None, Size::EraseAll));
+                    chain.push(miner.block(None, BlockSize::EraseAll));
                     origin.extend(&chain);
                     hand_over(kit, &origin, &chain[0], &[], &mut miner.rng);
                 }
             }
             let tip = chain.last().cloned();
-            chain.extend(miner.chain(tip.as_ref(), blocks, Size::Any));
+            chain.extend(miner.chain(tip.as_ref(), blocks, BlockSize::Any));
             origin.extend_each(&chain[1..]);
             let tip = chain.last().expect("there are blocks");
-            let rest = miner.chain(Some(tip), further, Size::Any);
+            let rest = miner.chain(Some(tip), further, BlockSize::Any);
             hand_over(kit, &origin, tip, &rest, &mut miner.rng);
         }
     });
 }
 
-/// Hands the state of `origin`'s tip over, and takes both through the blocks behind it.
-fn hand_over(kit: &Kit<'_>, origin: &Node<'_>, tip: &Block, rest: &[BlockPtr], rng: &mut StdRng) {
-    let server = origin.store().at(At::Tip).and_then(|state| state.serve_chunks(None));
+/// Transfers the state of `origin`'s tip to a new node, and applies the blocks `rest` on both.
+fn hand_over(
+    kit: &TestKit<'_>,
+    origin: &TestNode<'_>,
+    tip: &TestBlock,
+    rest: &[BlockPtr],
+    rng: &mut StdRng,
+) {
+    let server = origin.store().at(StateId::Tip).and_then(|state| state.serve_chunks(None));
     let server = server.expect("a server");
-    // The origin goes on.
+    // The origin goes on while the state is transferred.
     origin.extend_each(rest);
     let fetched = fetch(origin, &*server, tip, rng);
     drop(server);
     assert!(fetched.entries == *tip.entries, "chunks of block {} are not all of it", tip.number);
 
-    let mut synced = Node::new(kit, &origin.roots, options(8, true));
+    let mut synced = TestNode::new(kit, &origin.roots, options(8, true));
     let root = load(&synced, tip, &fetched).expect("the chunks load");
     origin.roots.note(tip, root);
     synced.check_tip(tip);
     synced.reopen();
     synced.check_tip(tip);
-    // Each of these has the root that it has at its origin.
+    // Each of these blocks has the same root as at the origin.
     for blocks in rest.chunks(7) {
         synced.extend(blocks);
     }
@@ -172,7 +188,7 @@ fn hand_over(kit: &Kit<'_>, origin: &Node<'_>, tip: &Block, rest: &[BlockPtr], r
         origin.check_tip(last);
     }
 
-    // Loaded without a part it is nothing, or another state.
+    // Loading without one part fails, or gives another root.
     let Some(part) = (!fetched.parts.is_empty()).then(|| rng.random_range(0..fetched.parts.len()))
     else {
         return;
@@ -182,38 +198,38 @@ fn hand_over(kit: &Kit<'_>, origin: &Node<'_>, tip: &Block, rest: &[BlockPtr], r
     let chunks = origin.store().backend();
     let chunks = chunks.chunks().expect("chunks");
     let answer = broken.answers.iter().find(|(own, _)| *own == id).expect("it was asked for");
-    if let Ok(Opened::Entries { entries, .. }) = chunks.open(&id, &answer.1) {
+    if let Ok(OpenedChunk::Entries { entries, .. }) = chunks.open(&id, &answer.1) {
         broken.entries.retain(|key, _| entries.iter().all(|(own, _)| own != key));
     }
-    let node = Node::new(kit, &Arc::default(), options(8, true));
-    assert!(load(&node, tip, &broken).ok() != Some(root), "nobody misses {id}");
+    let node = TestNode::new(kit, &Arc::default(), options(8, true));
+    assert!(load(&node, tip, &broken).ok() != Some(root), "{id} is not needed");
 }
 
-/// An answer that is mutated in any way is refused, and so is one under another id, or one that a
-/// server of another state gives; servers know no ids but their own.
+/// An answer that is mutated in any way is refused, and so is an answer to another id, or of a
+/// server of another state. Servers answer only the ids of their own state.
 ///
 /// # Panics
-/// If one passes.
-pub fn mutated_chunks_are_refused(kit: &Kit<'_>) {
+/// If a wrong answer is accepted.
+pub fn mutated_chunks_are_refused(kit: &TestKit<'_>) {
     if !has_chunks(kit) {
         return;
     }
     kit.each_seed(|seed| {
-        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes.min(8));
-        let roots = Arc::new(Roots::default());
-        let node = Node::new(kit, &roots, options(5, true));
+        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes.min(8));
+        let roots = Arc::new(KnownRoots::default());
+        let node = TestNode::new(kit, &roots, options(5, true));
         let backend = node.store().backend();
         let chunks = backend.chunks().expect("chunks");
         let mut chain = vec![block_to(None, 0, &Arc::new(large(&mut miner.rng)))];
         node.extend(&chain);
-        chain.extend(miner.chain(None, 1, Size::Operations(40)));
+        chain.extend(miner.chain(None, 1, BlockSize::Operations(40)));
         let last = block_to(Some(&chain[0]), 0, &chain[1].entries);
         chain[1] = last;
-        chain.extend(miner.chain(Some(&chain[1].clone()), 1, Size::Tiny));
+        chain.extend(miner.chain(Some(&chain[1].clone()), 1, BlockSize::Tiny));
         node.extend_each(&chain[1..]);
 
-        let server = |block: &Block| {
-            let state = node.store().at(At::Block(block.hash));
+        let server = |block: &TestBlock| {
+            let state = node.store().at(StateId::Block(block.hash));
             state.and_then(|state| state.serve_chunks(None)).expect("a server")
         };
         let servers: Vec<_> = chain.iter().map(|block| server(block)).collect();
@@ -232,14 +248,15 @@ pub fn mutated_chunks_are_refused(kit: &Kit<'_>) {
                 for _ in 0..20 {
                     let (other, foreign) = all[miner.rng.random_range(0..all.len())];
                     if foreign != answer {
-                        assert!(!open(foreign), "{id} is answered by that of {other}");
+                        assert!(!open(foreign), "{id} is answered by {other}'s chunk");
                     }
-                    // One that many states have may be served by each of them, and is the same.
+                    // A chunk that several states share is the same from each server.
                     if let Some(own) = chunk(&*servers[(at + 1) % servers.len()], other) {
                         assert!(chunks.open(other, &own).is_ok(), "{other} is served wrongly");
                     }
                 }
-                // Ids end with a hash; of the place before it only their own answers show that it is right.
+                // An id ends with a hash. A wrong position before the hash is noticed only if the
+                // chunk's own answer is checked.
                 let bits = id.bytes().len() * 8;
                 for bit in
                     [miner.rng.random_range(0..bits), miner.rng.random_range(bits - 64..bits)]
@@ -258,7 +275,7 @@ pub fn mutated_chunks_are_refused(kit: &Kit<'_>) {
             assert_eq!(chunk(&*servers[0], &id), None);
             assert!(chunks.open(&id, &[]).is_err());
         }
-        let empty: Value = Bytes::new();
+        let empty: StateValue = Bytes::new();
         assert!(chunks.open(&all[0].0, &empty).is_err());
     });
 }

@@ -1,25 +1,25 @@
 //! Reopening, reverting, pruning, refusals, kills and leftover files.
 
 use super::{
-    FaultStore, Faults, Kit,
-    changes::KeptChain,
-    model::{BlockPtr, Flavour, Miner, Size},
-    node::{Node, Roots, options, temp_dir},
+    FaultPlan, FaultStore, TestKit,
+    flat_history::KeptChain,
+    model::{BlockMiner, BlockPtr, BlockSize, ValueFlavour},
+    node::{KnownRoots, TestNode, options, temp_dir},
 };
-use crate::{At, BlockRef, FlatHistory, StateError, StateReader, StoreOptions};
+use crate::{BlockRef, FlatHistory, StateError, StateId, StateReader, StoreOptions};
 use alloy_primitives::B256;
 use rand::Rng;
 use std::{collections::BTreeMap, fs, sync::Arc};
 
-/// The store is dropped and opened again at random moments, with folds running all the time, never
-/// (the journal is replayed), or now and then.
+/// The store is dropped and reopened at random moments. Folds run all the time, never (the journal
+/// is replayed), or sometimes.
 ///
 /// # Panics
-/// If anything committed is lost, or anything else appears.
-pub fn reopening_loses_nothing(kit: &Kit<'_>) {
+/// If committed data is lost, or other data appears.
+pub fn reopening_loses_nothing(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
-        let roots = Arc::new(Roots::default());
+        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(KnownRoots::default());
         let settings = [
             options(5, true),
             options(5, false),
@@ -27,15 +27,15 @@ pub fn reopening_loses_nothing(kit: &Kit<'_>) {
             StoreOptions { fold_bytes: 4096, ..options(5, false) },
         ];
         for setting in settings {
-            let mut node = Node::new(kit, &roots, setting);
+            let mut node = TestNode::new(kit, &roots, setting);
             node.reopen();
             assert_eq!(node.store().tip(), None);
             let mut chain: Vec<BlockPtr> = Vec::new();
             for _ in 0..kit.scale.blocks {
                 let batch = miner.rng.random_range(1..3);
-                let blocks = miner.chain(chain.last(), batch, Size::Any);
-                // Proposals that are not committed go with the process.
-                let _lost = node.propose_chain(At::Tip, &blocks[..1]);
+                let blocks = miner.chain(chain.last(), batch, BlockSize::Any);
+                // Proposals that are not committed end with the process.
+                let _lost = node.propose_chain(StateId::Tip, &blocks[..1]);
                 node.extend(&blocks);
                 chain.extend(blocks);
                 if miner.rng.random_bool(0.2) {
@@ -49,7 +49,7 @@ pub fn reopening_loses_nothing(kit: &Kit<'_>) {
                     node.check_tip(tip);
                     let first = node.first_retained() as usize;
                     let old = &chain[miner.rng.random_range(first..chain.len())];
-                    node.check(At::Block(old.hash), old);
+                    node.check(StateId::Block(old.hash), old);
                 }
             }
             node.reopen();
@@ -58,19 +58,20 @@ pub fn reopening_loses_nothing(kit: &Kit<'_>) {
     });
 }
 
-/// The first commit of all may be of many blocks: each of them within retention is read, reverted to
-/// and grown from, by the store that has committed it and by one that is opened later.
+/// The very first commit may have many blocks: each of them within retention can be read, reverted
+/// to and extended, by the store that has committed it and after reopening.
 ///
 /// # Panics
-/// If a state is lost, or not the one that the block has left.
-pub fn a_first_commit_of_many_blocks_keeps_them(kit: &Kit<'_>) {
+/// If a state is lost or wrong.
+pub fn a_first_commit_of_many_blocks_keeps_them(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
-        let roots = Arc::new(Roots::default());
-        let chain = miner.chain(None, kit.scale.blocks, Size::Any);
+        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(KnownRoots::default());
+        let chain = miner.chain(None, kit.scale.blocks, BlockSize::Any);
         let tip = chain.len() - 1;
         for (depth, reopen) in [(tip + 1, false), (tip, true), (tip / 2, true)] {
-            let mut node = Node::new(kit, &roots, options(depth as u64, seed.is_multiple_of(2)));
+            let mut node =
+                TestNode::new(kit, &roots, options(depth as u64, seed.is_multiple_of(2)));
             node.extend(&chain);
             if reopen {
                 node.reopen();
@@ -78,7 +79,7 @@ pub fn a_first_commit_of_many_blocks_keeps_them(kit: &Kit<'_>) {
             let first = tip.saturating_sub(depth);
             assert_eq!(node.first_retained(), first as u64);
             for block in &chain[first..] {
-                node.check(At::Block(block.hash), block);
+                node.check(StateId::Block(block.hash), block);
             }
             for block in chain[first..].iter().rev() {
                 node.revert(block.number);
@@ -90,18 +91,19 @@ pub fn a_first_commit_of_many_blocks_keeps_them(kit: &Kit<'_>) {
     });
 }
 
-/// From the same tip the chain goes back to each depth within retention, gets the same blocks
-/// again, then others in their place.
+/// From the same tip, the chain is reverted to each depth within retention, extended with other
+/// blocks, reverted again, and extended with the same blocks as before.
 ///
 /// # Panics
-/// If a revert does not restore the state and its structure, or goes too far without saying so.
-pub fn reverting_to_every_depth_restores_the_state(kit: &Kit<'_>) {
+/// If a revert does not restore the state and its cache, or a revert beyond retention does not
+/// fail.
+pub fn reverting_to_every_depth_restores_the_state(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
-        let roots = Arc::new(Roots::default());
+        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(KnownRoots::default());
         let retention = 10;
-        let mut node = Node::new(kit, &roots, options(retention, seed.is_multiple_of(2)));
-        let chain = miner.chain(None, retention as usize + 4, Size::Any);
+        let mut node = TestNode::new(kit, &roots, options(retention, seed.is_multiple_of(2)));
+        let chain = miner.chain(None, retention as usize + 4, BlockSize::Any);
         node.extend(&chain[..3]);
         node.extend_each(&chain[3..]);
         let (tip, blocks) = (chain.last().expect("there are blocks"), chain.len());
@@ -113,13 +115,13 @@ pub fn reverting_to_every_depth_restores_the_state(kit: &Kit<'_>) {
                 node.reopen();
                 node.check_tip(target);
             }
-            // Others in their place, then away with them.
-            let others = miner.chain(Some(target), depth.min(3), Size::Any);
+            // Other blocks in their place, which are reverted again.
+            let others = miner.chain(Some(target), depth.min(3), BlockSize::Any);
             node.extend_each(&others);
             node.check_tip(others.last().unwrap_or(target));
             node.revert(target.number);
             node.check_tip(target);
-            // The same again, one by one or all at once.
+            // The same blocks again, in one commit for each or in one for all.
             match depth % 2 {
                 0 => node.extend_each(&chain[blocks - depth..]),
                 _ => node.extend(&chain[blocks - depth..]),
@@ -134,7 +136,7 @@ pub fn reverting_to_every_depth_restores_the_state(kit: &Kit<'_>) {
             other => panic!("BeyondRetention expected, not {other:?}"),
         }
         node.check_tip(tip);
-        // A shorter way back each time, as reverts leave fewer blocks to go back to.
+        // Reverts do not extend the retained blocks.
         for number in [first + 2, first + 1, first] {
             node.revert(number);
         }
@@ -144,18 +146,18 @@ pub fn reverting_to_every_depth_restores_the_state(kit: &Kit<'_>) {
     });
 }
 
-/// `prune` forgets the undo of older blocks at once, and nothing else.
+/// `prune` deletes the undo of older blocks at once, and nothing else.
 ///
 /// # Panics
-/// If older blocks can still be reached, or younger ones cannot.
-pub fn pruning_shortens_the_way_back(kit: &Kit<'_>) {
+/// If older blocks can still be reverted to, or newer ones cannot.
+pub fn pruning_shortens_the_way_back(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
-        let roots = Arc::new(Roots::default());
-        let mut node = Node::new(kit, &roots, options(20, true));
-        let chain = miner.chain(None, 10, Size::Any);
+        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(KnownRoots::default());
+        let mut node = TestNode::new(kit, &roots, options(20, true));
+        let chain = miner.chain(None, 10, BlockSize::Any);
         node.extend_each(&chain);
-        let prune = |node: &Node<'_>, keep| {
+        let prune = |node: &TestNode<'_>, keep| {
             let mut txn = node.kv.begin_write().expect("transaction");
             let after = node.store().prune(keep, &mut *txn).expect("prune");
             txn.commit().expect("commit");
@@ -172,9 +174,9 @@ pub fn pruning_shortens_the_way_back(kit: &Kit<'_>) {
                 matches!(beyond, Err(StateError::BeyondRetention { first: 6, .. })),
                 "{beyond:?}"
             );
-            let unknown = node.store().at(At::Block(chain[5].hash)).map(drop);
+            let unknown = node.store().at(StateId::Block(chain[5].hash)).map(drop);
             assert!(matches!(unknown, Err(StateError::UnknownBlock { .. })), "{unknown:?}");
-            node.check(At::Block(chain[6].hash), &chain[6]);
+            node.check(StateId::Block(chain[6].hash), &chain[6]);
             if round == 0 {
                 node.reopen();
             }
@@ -189,21 +191,21 @@ pub fn pruning_shortens_the_way_back(kit: &Kit<'_>) {
     });
 }
 
-/// With retention 0 there are no undo rows and no way back, forks on the tip still work, and files
-/// go as soon as they are retired. The depth can change from one opening to the next.
+/// With retention 0 there are no undo rows and no reverts; forks on the tip still work, and files
+/// are deleted as soon as they are retired. The depth can change from one opening to the next.
 ///
 /// # Panics
 /// If undo is kept, or a state is lost.
-pub fn retention_zero_keeps_no_undo_and_no_old_files(kit: &Kit<'_>) {
+pub fn retention_zero_keeps_no_undo_and_no_old_files(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
-        let roots = Arc::new(Roots::default());
-        let mut node = Node::new(kit, &roots, options(0, seed.is_multiple_of(2)));
+        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(KnownRoots::default());
+        let mut node = TestNode::new(kit, &roots, options(0, seed.is_multiple_of(2)));
         let blocks = kit.scale.blocks.max(10);
-        let chain = miner.chain(None, blocks, Size::Any);
+        let chain = miner.chain(None, blocks, BlockSize::Any);
         let (first, rest) = chain.split_at(blocks / 2);
         for pair in first.chunks(2) {
-            let side = node.propose(At::Tip, &pair[0]);
+            let side = node.propose(StateId::Tip, &pair[0]);
             node.extend(pair);
             node.check_tip(pair.last().expect("not empty"));
             drop(side);
@@ -215,7 +217,7 @@ pub fn retention_zero_keeps_no_undo_and_no_old_files(kit: &Kit<'_>) {
                 assert!(matches!(error, Err(StateError::BeyondRetention { .. })), "{error:?}");
             }
         }
-        // From here on with undo, then again without.
+        // Reopened with undo, then without it again.
         node.reopen_with(options(4, true));
         node.check_tip(first.last().expect("not empty"));
         node.extend_each(&rest[..3]);
@@ -232,34 +234,34 @@ pub fn retention_zero_keeps_no_undo_and_no_old_files(kit: &Kit<'_>) {
     });
 }
 
-/// What cannot be done is refused with an error that says why, and changes nothing.
+/// An invalid request fails with an error that says why, and changes nothing.
 ///
 /// # Panics
-/// If it is done, or refused for another reason.
-pub fn refused_requests_have_typed_errors(kit: &Kit<'_>) {
+/// If it succeeds, or fails for another reason.
+pub fn refused_requests_have_typed_errors(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
-        let roots = Arc::new(Roots::default());
-        let node = Node::new(kit, &roots, options(4, true));
+        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(KnownRoots::default());
+        let node = TestNode::new(kit, &roots, options(4, true));
         let store = node.store();
         let nowhere = B256::repeat_byte(0x77);
         let beyond = node.try_revert(0);
         assert!(matches!(beyond, Err(StateError::BeyondRetention { .. })), "{beyond:?}");
 
         // On an empty store, a child of an unsealed proposal is not the first block.
-        let chain = miner.chain(None, 8, Size::Operations(3));
-        let first = store.begin(At::Tip).expect("session").finish(&chain[0].delta);
+        let chain = miner.chain(None, 8, BlockSize::Operations(3));
+        let first = store.begin(StateId::Tip).expect("session").finish(&chain[0].delta);
         let first = first.expect("proposal");
-        let second = node.propose(At::Proposal(&first), &chain[1]);
+        let second = node.propose(StateId::Proposal(&first), &chain[1]);
         let error = node.try_commit(&[second]);
         assert!(matches!(error, Err(StateError::NotOnTip { number: 1, .. })), "{error:?}");
         let error = node.try_commit(std::slice::from_ref(&first));
         assert!(matches!(error, Err(StateError::Unsealed { number: 0 })), "{error:?}");
         if store.backend().capabilities().proofs {
-            let error = store.at(At::Proposal(&first)).and_then(|state| state.prove(&[]));
+            let error = store.at(StateId::Proposal(&first)).and_then(|state| state.prove(&[]));
             assert!(matches!(error, Err(StateError::Unsealed { number: 0 })), "{error:?}");
         } else {
-            let error = store.at(At::Tip).and_then(|state| state.prove(&[]));
+            let error = store.at(StateId::Tip).and_then(|state| state.prove(&[]));
             assert!(matches!(error, Err(StateError::Unsupported { .. })), "{error:?}");
             assert!(store.backend().verify(B256::ZERO, &[], &[]).is_err());
         }
@@ -268,35 +270,37 @@ pub fn refused_requests_have_typed_errors(kit: &Kit<'_>) {
         node.extend_each(&chain[..6]);
 
         for error in [
-            store.begin(At::Block(nowhere)).map(drop),
-            store.at(At::Block(nowhere)).map(drop),
-            store.root(At::Block(nowhere)).map(drop),
-            store.at(At::Block(nowhere)).and_then(|state| state.entries(None, 1)).map(drop),
+            store.begin(StateId::Block(nowhere)).map(drop),
+            store.at(StateId::Block(nowhere)).map(drop),
+            store.root(StateId::Block(nowhere)).map(drop),
+            store.at(StateId::Block(nowhere)).and_then(|state| state.entries(None, 1)).map(drop),
         ] {
             let is_unknown =
                 matches!(error, Err(StateError::UnknownBlock { hash }) if hash == nowhere);
             assert!(is_unknown, "{error:?}");
         }
-        let too_old = store.begin(At::Block(chain[0].hash)).map(drop);
+        let too_old = store.begin(StateId::Block(chain[0].hash)).map(drop);
         assert!(matches!(too_old, Err(StateError::UnknownBlock { .. })), "{too_old:?}");
         let above = node.try_revert(6);
         assert!(matches!(above, Err(StateError::AboveTip { number: 6, .. })), "{above:?}");
         node.revert(5);
 
-        let (sibling, next) =
-            (miner.block(Some(&chain[4]), Size::Any), miner.block(Some(&chain[5]), Size::Any));
-        let beside = node.propose(At::Block(chain[4].hash), &sibling);
+        let (sibling, next) = (
+            miner.block(Some(&chain[4]), BlockSize::Any),
+            miner.block(Some(&chain[5]), BlockSize::Any),
+        );
+        let beside = node.propose(StateId::Block(chain[4].hash), &sibling);
         let error = node.try_commit(&[beside]);
         assert!(matches!(error, Err(StateError::NotOnTip { number: 5, .. })), "{error:?}");
-        let proposals = node.propose_chain(At::Tip, &chain[6..]);
+        let proposals = node.propose_chain(StateId::Tip, &chain[6..]);
         let gap = node.try_commit(&proposals[1..]);
         assert!(matches!(gap, Err(StateError::NotOnTip { number: 7, .. })), "{gap:?}");
         let twice = node.try_commit(&[proposals[0].clone(), proposals[0].clone()]);
         assert!(matches!(twice, Err(StateError::NotOnTip { number: 6, .. })), "{twice:?}");
-        let rival = node.propose(At::Tip, &next);
+        let rival = node.propose(StateId::Tip, &next);
         let mixed = node.try_commit(&[rival, proposals[1].clone()]);
         assert!(matches!(mixed, Err(StateError::NotOnTip { number: 7, .. })), "{mixed:?}");
-        let wrong = store.begin(At::Tip).expect("session").finish_as(9, &chain[6].delta);
+        let wrong = store.begin(StateId::Tip).expect("session").finish_as(9, &chain[6].delta);
         assert!(matches!(wrong, Err(StateError::NotOnTip { number: 9, .. })), "{wrong:?}");
         let mut txn = node.kv.begin_write().expect("transaction");
         let block = BlockRef::new(0, nowhere);
@@ -304,7 +308,7 @@ pub fn refused_requests_have_typed_errors(kit: &Kit<'_>) {
         assert!(matches!(loaded, Err(StateError::NotEmpty { .. })), "{loaded:?}");
         drop(txn);
 
-        // None of it did any harm.
+        // The failed requests changed nothing.
         node.check_tip(&chain[5]);
         node.commit(&proposals);
         node.check_tip(&chain[7]);
@@ -315,29 +319,29 @@ pub fn refused_requests_have_typed_errors(kit: &Kit<'_>) {
 }
 
 /// An [`AfterCommit`](crate::AfterCommit) that is dropped leaves the store poisoned, whether its
-/// transaction committed or not; opened again, the store has what was committed.
+/// transaction committed or not. After reopening, the store has all that was committed.
 ///
 /// # Panics
-/// If a poisoned store goes on, or something is lost.
-pub fn a_dropped_after_commit_poisons_until_reopened(kit: &Kit<'_>) {
+/// If a poisoned store still works, or data is lost.
+pub fn a_dropped_after_commit_poisons_until_reopened(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
-        let roots = Arc::new(Roots::default());
-        let mut node = Node::new(kit, &roots, options(6, seed.is_multiple_of(2)));
-        let mut chain = miner.chain(None, 4, Size::Any);
+        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(KnownRoots::default());
+        let mut node = TestNode::new(kit, &roots, options(6, seed.is_multiple_of(2)));
+        let mut chain = miner.chain(None, 4, BlockSize::Any);
         node.extend_each(&chain);
         for (is_revert, becomes_durable) in
             [(false, false), (false, true), (true, false), (true, true)]
         {
             let tip = chain[chain.len() - 1].clone();
-            let old_reader = node.store().at(At::Tip).expect("reader");
+            let old_reader = node.store().at(StateId::Tip).expect("reader");
             let mut txn = node.kv.begin_write().expect("transaction");
             let target = if is_revert {
                 drop(node.store().revert(tip.number - 2, &mut *txn).expect("revert"));
                 chain[chain.len() - 3].clone()
             } else {
-                let block = miner.block(Some(&tip), Size::Any);
-                let proposals = node.propose_chain(At::Tip, std::slice::from_ref(&block));
+                let block = miner.block(Some(&tip), BlockSize::Any);
+                let proposals = node.propose_chain(StateId::Tip, std::slice::from_ref(&block));
                 drop(node.store().commit(&proposals, &mut *txn).expect("commit"));
                 block
             };
@@ -348,9 +352,9 @@ pub fn a_dropped_after_commit_poisons_until_reopened(kit: &Kit<'_>) {
             }
             let store = node.store();
             for error in [
-                store.begin(At::Tip).map(drop),
-                store.at(At::Block(tip.hash)).map(drop),
-                store.root(At::Tip).map(drop),
+                store.begin(StateId::Tip).map(drop),
+                store.at(StateId::Block(tip.hash)).map(drop),
+                store.root(StateId::Tip).map(drop),
                 store.stats().map(drop),
                 store.flush(),
                 node.try_commit(&[]),
@@ -358,8 +362,8 @@ pub fn a_dropped_after_commit_poisons_until_reopened(kit: &Kit<'_>) {
             ] {
                 assert!(matches!(error, Err(StateError::Poisoned)), "{error:?}");
             }
-            // What was opened before still reads its own block.
-            super::node::check_reader(&old_reader, &tip, Flavour::Ethereum);
+            // A reader that was opened before still reads its own block.
+            super::node::check_reader(&old_reader, &tip, ValueFlavour::Ethereum);
             drop(old_reader);
             node.reopen();
             if becomes_durable {
@@ -370,7 +374,7 @@ pub fn a_dropped_after_commit_poisons_until_reopened(kit: &Kit<'_>) {
                 }
             }
             node.check_tip(chain.last().expect("there are blocks"));
-            let next = miner.block(chain.last().map(|block| &**block), Size::Any);
+            let next = miner.block(chain.last().map(|block| &**block), BlockSize::Any);
             node.extend(std::slice::from_ref(&next));
             chain.push(next);
             node.check_tip(chain.last().expect("there are blocks"));
@@ -382,27 +386,27 @@ pub fn a_dropped_after_commit_poisons_until_reopened(kit: &Kit<'_>) {
 // Kills
 // ---------------------------------------------------------------------------------------------
 
-/// One thing a node does.
+/// One step of a script that a node executes.
 #[derive(Clone, Debug)]
-enum Step {
+enum ScriptStep {
     /// Commits blocks, all at once.
     Commit(Vec<BlockPtr>),
-    /// Commits a run, and blocks above it.
-    Run(Vec<BlockPtr>, Vec<BlockPtr>),
+    /// Commits a batch, and blocks above it.
+    Batch(Vec<BlockPtr>, Vec<BlockPtr>),
     /// Reverts to a block.
     Revert(BlockPtr),
     /// Waits for the fold.
     Flush,
 }
 
-/// A script that grows, folds, forks and reverts, with the chain after each step.
+/// A random script of steps, with the chain after each step.
 fn script(
-    kit: &Kit<'_>,
-    miner: &mut Miner,
+    kit: &TestKit<'_>,
+    miner: &mut BlockMiner,
     steps: usize,
     settings: &StoreOptions,
-) -> Vec<(Step, KeptChain)> {
-    let has_runs = kit.backend().applies_runs();
+) -> Vec<(ScriptStep, KeptChain)> {
+    let has_runs = kit.backend().applies_batches();
     let (mut script, mut first) = (Vec::new(), 0);
     let retention = settings.retention;
     let mut chain = KeptChain::new(settings.flat_history, retention, 0);
@@ -410,24 +414,24 @@ fn script(
         let blocks = &mut chain.blocks;
         first = first.max(blocks.len().saturating_sub(retention as usize + 1));
         let step = match miner.rng.random_range(0..8) {
-            0 => Step::Flush,
+            0 => ScriptStep::Flush,
             1 if blocks.len() > first + 1 => {
                 blocks.truncate(miner.rng.random_range(first + 1..blocks.len()));
-                Step::Revert(blocks[blocks.len() - 1].clone())
+                ScriptStep::Revert(blocks[blocks.len() - 1].clone())
             }
             2 if has_runs && !blocks.is_empty() => {
                 let (count, more) = (miner.rng.random_range(2..4), miner.rng.random_range(0..2));
-                let run = miner.chain(blocks.last(), count, Size::Any);
-                let above = miner.chain(run.last(), more, Size::Any);
+                let run = miner.chain(blocks.last(), count, BlockSize::Any);
+                let above = miner.chain(run.last(), more, BlockSize::Any);
                 first = blocks.len() + run.len() - 1;
                 chain.extend(run.iter().chain(&above).cloned());
-                Step::Run(run, above)
+                ScriptStep::Batch(run, above)
             }
             _ => {
                 let count = miner.rng.random_range(1..4);
-                let batch = miner.chain(blocks.last(), count, Size::Any);
+                let batch = miner.chain(blocks.last(), count, BlockSize::Any);
                 chain.extend(batch.iter().cloned());
-                Step::Commit(batch)
+                ScriptStep::Commit(batch)
             }
         };
         script.push((step, chain.clone()));
@@ -435,30 +439,34 @@ fn script(
     script
 }
 
-fn take(node: &Node<'_>, step: &Step) -> Result<(), StateError> {
+fn take(node: &TestNode<'_>, step: &ScriptStep) -> Result<(), StateError> {
     match step {
-        Step::Commit(blocks) => node.try_commit(&node.try_propose_chain(At::Tip, blocks)?),
-        Step::Run(run, above) => {
-            let run = node.try_propose_run(At::Tip, run)?;
-            let above = node.try_propose_chain(At::Proposal(&run), above)?;
+        ScriptStep::Commit(blocks) => {
+            node.try_commit(&node.try_propose_chain(StateId::Tip, blocks)?)
+        }
+        ScriptStep::Batch(run, above) => {
+            let run = node.try_propose_batch(StateId::Tip, run)?;
+            let above = node.try_propose_chain(StateId::Proposal(&run), above)?;
             node.try_commit(&[vec![run], above].concat())
         }
-        Step::Revert(block) => node.try_revert(block.number),
-        Step::Flush => node.store().flush(),
+        ScriptStep::Revert(block) => node.try_revert(block.number),
+        ScriptStep::Flush => node.store().flush(),
     }
 }
 
-/// A run is killed at each of its writes, those of the background fold included: what is found
-/// afterwards is the state after the last commit that was reported, or after the one under way if
-/// its fate was open, with its history. From there the run goes on to the same end.
+/// A process is killed at each of its writes, including the background fold's writes. After
+/// reopening, the store has the state after the last reported commit, or after the commit under way
+/// if it may have become durable, with its history. From there the script continues to the same
+/// end.
 ///
 /// # Panics
-/// If anything committed is lost, or half a commit appears.
-pub fn a_kill_at_any_write_loses_nothing_committed(kit: &Kit<'_>) {
+/// If committed data is lost, or half a commit appears.
+pub fn a_kill_at_any_write_loses_nothing_committed(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let roots = Arc::new(Roots::default());
+        let roots = Arc::new(KnownRoots::default());
         for fold_often in [true, false] {
-            let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes.min(10));
+            let mut miner =
+                BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes.min(10));
             let changes = if fold_often { FlatHistory::Last(6) } else { FlatHistory::All };
             let settings = StoreOptions { flat_history: changes, ..options(5, fold_often) };
             let steps = script(kit, &mut miner, kit.scale.blocks.min(12), &settings);
@@ -466,7 +474,7 @@ pub fn a_kill_at_any_write_loses_nothing_committed(kit: &Kit<'_>) {
                 run_killed(kit, &roots, &settings, &steps, fatal, survives, names)
             };
             let (writes, names) = killed(0, false, &[]);
-            // The first writes one by one, then samples of all.
+            // Each of the first writes, then samples of the others.
             let dense = (kit.scale.kills / 4) as u64;
             let mut fatal = 1;
             while fatal <= writes {
@@ -480,20 +488,20 @@ pub fn a_kill_at_any_write_loses_nothing_committed(kit: &Kit<'_>) {
     });
 }
 
-/// Runs `steps`, killed at write `fatal`; returns the writes it took and the files it left.
+/// Runs `steps`, killed at write `fatal`; returns the number of writes and the files it left.
 fn run_killed(
-    kit: &Kit<'_>,
-    roots: &Arc<Roots>,
+    kit: &TestKit<'_>,
+    roots: &Arc<KnownRoots>,
     settings: &StoreOptions,
-    steps: &[(Step, KeptChain)],
+    steps: &[(ScriptStep, KeptChain)],
     fatal: u64,
     survives: bool,
     plant: &[String],
 ) -> (u64, Vec<String>) {
     let (kv, dir) = (kit.key_value_store(), temp_dir());
-    let faults = Faults::new(fatal, survives);
+    let faults = FaultPlan::new(fatal, survives);
     let faulty = Arc::new(FaultStore::new(kv.clone(), faults.clone()));
-    let node = Node::on(kit, roots, settings.clone(), faulty, dir.clone());
+    let node = TestNode::on(kit, roots, settings.clone(), faulty, dir.clone());
     let mut done = 0;
     for (step, _) in steps {
         match take(&node, step) {
@@ -507,7 +515,7 @@ fn run_killed(
     let ended_alive = !faults.is_dead();
     drop(node);
 
-    // What the process may have been writing when it died.
+    // Files that the process may have been writing when it died.
     for (n, name) in plant.iter().enumerate() {
         let path = dir.path().join(name);
         if !path.exists() {
@@ -515,7 +523,7 @@ fn run_killed(
         }
         fs::write(dir.path().join(format!("{name}.{n}.tmp")), b"half").expect("planted file");
     }
-    let mut node = Node::on(kit, roots, settings.clone(), kv, dir);
+    let mut node = TestNode::on(kit, roots, settings.clone(), kv, dir);
     let nothing = KeptChain::new(settings.flat_history, settings.retention, 0);
     let chain_after = |done: usize| done.checked_sub(1).map_or(&nothing, |n| &steps[n].1);
     let found = node.store().tip().map(|tip| tip.block.hash);
@@ -529,16 +537,19 @@ fn run_killed(
         .unwrap_or_else(|| {
             panic!("killed at write {fatal} in step {done}: the tip found is neither the last nor the next")
         });
-    let mut miner = Miner::new(fatal, Flavour::Ethereum, 1);
+    let mut miner = BlockMiner::new(fatal, ValueFlavour::Ethereum, 1);
     match candidates[at].blocks.last() {
         Some(block) => node.check_tip(block),
         None => assert_eq!(
-            node.store().at(At::Tip).and_then(|state| state.entries(None, 1)).expect("entries"),
+            node.store()
+                .at(StateId::Tip)
+                .and_then(|state| state.entries(None, 1))
+                .expect("entries"),
             []
         ),
     }
-    candidates[at].check(&node, At::Tip, &mut miner, 1);
-    // A step that left the tip as it was (a flush, say) may be repeated.
+    candidates[at].check(&node, StateId::Tip, &mut miner, 1);
+    // A step that does not change the tip (such as a flush) may be repeated.
     for (step, _) in &steps[done + at..] {
         take(&node, step).expect("the run goes on after a kill");
     }
@@ -547,7 +558,7 @@ fn run_killed(
     node.check_tip(end);
     node.reopen();
     node.check_tip(end);
-    chain.check(&node, At::Tip, &mut miner, 1);
+    chain.check(&node, StateId::Tip, &mut miner, 1);
     let names = if ended_alive {
         node.files().iter().filter_map(|path| Some(path.file_name()?.to_str()?.into())).collect()
     } else {
@@ -556,24 +567,24 @@ fn run_killed(
     (faults.writes(), names)
 }
 
-/// Files that nobody names (half-written, or published by a block that was never committed) are
-/// gone after opening; those that a retained block needs are there, as they were.
+/// Files that no block names (unfinished, or published by a block that was never committed) are
+/// removed at opening; files that a retained block needs are kept unchanged.
 ///
 /// # Panics
-/// If one is left, or one that is needed goes.
-pub fn leftover_files_are_removed_on_open(kit: &Kit<'_>) {
+/// If an unneeded file is left, or a needed file is removed or changed.
+pub fn leftover_files_are_removed_on_open(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
-        let roots = Arc::new(Roots::default());
-        let mut node = Node::new(kit, &roots, options(6, true));
+        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(KnownRoots::default());
+        let mut node = TestNode::new(kit, &roots, options(6, true));
         let mut chain: Vec<BlockPtr> = Vec::new();
         for _ in 0..kit.scale.blocks / 2 {
-            let blocks = miner.chain(chain.last(), 2, Size::Operations(kit.scale.changes));
+            let blocks = miner.chain(chain.last(), 2, BlockSize::Operations(kit.scale.changes));
             node.extend_each(&blocks);
             chain.extend(blocks);
             // A branch that never becomes durable, and one that is reverted, leave files.
-            let lost = miner.chain(chain.last(), 4, Size::Operations(kit.scale.changes));
-            drop(node.propose_chain(At::Tip, &lost));
+            let lost = miner.chain(chain.last(), 4, BlockSize::Operations(kit.scale.changes));
+            drop(node.propose_chain(StateId::Tip, &lost));
             node.extend_each(&lost);
             node.revert(lost[0].number - 1);
             let needed = node.needed_files();
@@ -590,22 +601,22 @@ pub fn leftover_files_are_removed_on_open(kit: &Kit<'_>) {
             }
             let leftover =
                 |name: &str| name == "x" || name.ends_with(".tmp") || name.ends_with(".partial");
-            // A job that was restarted may be writing a temporary file of its own.
+            // A restarted job may be writing its own temporary file.
             for (name, content) in after {
                 let is_planted = leftover(&name) && content == b"half";
                 assert!(!is_planted, "{name} survived the opening");
             }
             let first = node.first_retained();
             for block in chain.iter().filter(|block| block.number >= first) {
-                node.check(At::Block(block.hash), block);
+                node.check(StateId::Block(block.hash), block);
             }
         }
         let key = miner.any_key(&chain[0].entries);
-        node.store().at(At::Tip).expect("reader").get(&key).expect("get");
+        node.store().at(StateId::Tip).expect("reader").get(&key).expect("get");
     });
 }
 
-fn contents(node: &Node<'_>) -> BTreeMap<String, Vec<u8>> {
+fn contents(node: &TestNode<'_>) -> BTreeMap<String, Vec<u8>> {
     // Jobs rename and remove files meanwhile.
     let read = |path: &std::path::PathBuf| {
         let name = path.file_name()?.to_str()?.to_owned();

@@ -1,7 +1,8 @@
-//! A store that dies at a chosen write.
+//! A store that fails from a chosen write on.
 
 use crate::{
-    Direction, KeyRange, KvRead, KvStore, KvTxn, KvWrite, Row, Snapshot, StoreError, Table,
+    KeyRange, KvRead, KvSnapshot, KvStore, KvTxn, KvWrite, RowTable, ScanDirection, StoreError,
+    TableRow,
 };
 use alloy_primitives::Bytes;
 use std::sync::{
@@ -9,19 +10,19 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
 };
 
-/// When a [`FaultStore`] dies: at its n-th write (rows put, appended or deleted, tables cleared,
-/// transactions committed, of all threads). From then on every write fails.
+/// Decides when a [`FaultStore`] dies: at its n-th write (rows put, appended or deleted, tables
+/// cleared, transactions committed, on all threads). From then on every write fails.
 #[derive(Debug)]
-pub struct Faults {
+pub struct FaultPlan {
     fatal: u64,
     survives: bool,
     writes: AtomicU64,
     dead: AtomicBool,
 }
 
-impl Faults {
-    /// Dies at write `fatal`, counted from 1; with 0 never. If that write is a commit, `survives`
-    /// says whether it has become durable before the caller is told that it failed.
+impl FaultPlan {
+    /// Dies at write `fatal`, counted from 1; never if it is 0. If that write is a commit,
+    /// `survives` says whether the commit becomes durable before the caller gets the error.
     pub fn new(fatal: u64, survives: bool) -> Arc<Self> {
         Arc::new(Self { fatal, survives, writes: AtomicU64::new(0), dead: AtomicBool::new(false) })
     }
@@ -31,12 +32,12 @@ impl Faults {
         self.writes.load(SeqCst)
     }
 
-    /// Whether the fatal write has come.
+    /// Whether the fatal write has happened.
     pub fn is_dead(&self) -> bool {
         self.dead.load(SeqCst)
     }
 
-    /// Counts a write; true if it is the fatal one.
+    /// Counts a write; true if it is the fatal write.
     fn strike(&self, action: &str) -> Result<bool, StoreError> {
         let dead = || StoreError::new(action, "the store was killed by the test");
         if self.is_dead() {
@@ -58,12 +59,12 @@ impl Faults {
     }
 }
 
-/// A [`KvStore`] that passes everything on until its [`Faults`] strike. What it leaves underneath
-/// is what a killed process leaves: the commits before, and nothing of the open transaction.
+/// A [`KvStore`] that forwards all calls until its [`FaultPlan`] makes it die. It leaves what a
+/// killed process leaves: the commits before, and nothing of the open transaction.
 #[derive(Clone)]
 pub struct FaultStore {
     inner: Arc<dyn KvStore>,
-    faults: Arc<Faults>,
+    faults: Arc<FaultPlan>,
 }
 
 impl std::fmt::Debug for FaultStore {
@@ -73,14 +74,14 @@ impl std::fmt::Debug for FaultStore {
 }
 
 impl FaultStore {
-    /// Lets `faults` loose on `inner`.
-    pub const fn new(inner: Arc<dyn KvStore>, faults: Arc<Faults>) -> Self {
+    /// Wraps `inner`, with `faults`.
+    pub const fn new(inner: Arc<dyn KvStore>, faults: Arc<FaultPlan>) -> Self {
         Self { inner, faults }
     }
 }
 
 impl KvStore for FaultStore {
-    fn snapshot(&self) -> Result<Snapshot, StoreError> {
+    fn snapshot(&self) -> Result<KvSnapshot, StoreError> {
         self.inner.snapshot()
     }
 
@@ -100,55 +101,55 @@ impl KvStore for FaultStore {
 
 struct FaultTxn<'a> {
     inner: Box<dyn KvTxn + 'a>,
-    faults: &'a Faults,
+    faults: &'a FaultPlan,
 }
 
 impl KvRead for FaultTxn<'_> {
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+    fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
         self.inner.get(table, key)
     }
 
     fn seek(
         &self,
-        table: Table,
+        table: RowTable,
         key: Option<&[u8]>,
-        direction: Direction,
-    ) -> Result<Option<Row>, StoreError> {
+        direction: ScanDirection,
+    ) -> Result<Option<TableRow>, StoreError> {
         self.inner.seek(table, key, direction)
     }
 
     fn scan(
         &self,
-        table: Table,
+        table: RowTable,
         range: KeyRange<'_>,
-        direction: Direction,
+        direction: ScanDirection,
         limit: usize,
-    ) -> Result<Vec<Row>, StoreError> {
+    ) -> Result<Vec<TableRow>, StoreError> {
         self.inner.scan(table, range, direction, limit)
     }
 
-    fn count(&self, table: Table) -> Result<u64, StoreError> {
+    fn count(&self, table: RowTable) -> Result<u64, StoreError> {
         self.inner.count(table)
     }
 }
 
 impl KvWrite for FaultTxn<'_> {
-    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+    fn put(&mut self, table: RowTable, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         self.faults.write("put")?;
         self.inner.put(table, key, value)
     }
 
-    fn append(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+    fn append(&mut self, table: RowTable, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         self.faults.write("append")?;
         self.inner.append(table, key, value)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8]) -> Result<bool, StoreError> {
+    fn delete(&mut self, table: RowTable, key: &[u8]) -> Result<bool, StoreError> {
         self.faults.write("delete")?;
         self.inner.delete(table, key)
     }
 
-    fn clear(&mut self, table: Table) -> Result<(), StoreError> {
+    fn clear(&mut self, table: RowTable) -> Result<(), StoreError> {
         self.faults.write("clear")?;
         self.inner.clear(table)
     }

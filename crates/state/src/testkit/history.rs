@@ -1,26 +1,26 @@
 //! Old states: read and proven at every block, far beyond the retention depth.
 
 use super::{
-    Kit,
-    model::{Block, BlockPtr, Flavour, Miner, Size, block_to},
-    node::{Node, Roots, check_reader, options},
+    TestKit,
+    model::{BlockMiner, BlockPtr, BlockSize, TestBlock, ValueFlavour, block_to},
+    node::{KnownRoots, TestNode, check_reader, options},
     roots::bulk_load,
 };
-use crate::{At, BlockRef, StateAt, StateError, Version};
+use crate::{BlockRef, StateError, StateId, StateProvider, ValueVersion};
 use rand::{Rng, seq::IndexedRandom};
 use std::{ops::RangeInclusive, sync::Arc};
 
-/// Where the capabilities say so, the state of every block of the durable chain (that the backend does
-/// not forget) can be read, listed and proven, however old: beyond retention, after reverts and other blocks in their place, after
-/// reopening, above a bulk load. Old states that were opened before stay as they are. Blocks that
-/// are not there are refused.
+/// If the backend has [`StateHistory`](crate::StateHistory), the state of every block of the
+/// durable chain that the backend has not forgotten can be read, listed and proven, however old:
+/// beyond retention, after reverts and replaced blocks, after reopening, above a bulk load. Old
+/// states that were opened before do not change. Blocks that do not exist are refused.
 ///
 /// # Panics
-/// If an old state differs from the model, or one is shown that is not there.
-pub fn every_old_state_can_be_read_and_proven(kit: &Kit<'_>) {
+/// If an old state differs from the model, or a block that does not exist can be read.
+pub fn every_old_state_can_be_read_and_proven(kit: &TestKit<'_>) {
     let backend = kit.backend();
     if backend.history().is_none() {
-        let node = Node::new(kit, &Arc::default(), options(3, true));
+        let node = TestNode::new(kit, &Arc::default(), options(3, true));
         for error in [
             node.store().history(BlockRef::default()).map(drop),
             node.store().history_kept().map(drop),
@@ -34,7 +34,7 @@ pub fn every_old_state_can_be_read_and_proven(kit: &Kit<'_>) {
         for (first, bulk) in [(0, false), (0, true), (700, true), (20, false)] {
             old_states(
                 kit,
-                Miner::new(seed + first, Flavour::Ethereum, kit.scale.changes),
+                BlockMiner::new(seed + first, ValueFlavour::Ethereum, kit.scale.changes),
                 first,
                 bulk,
             );
@@ -42,29 +42,29 @@ pub fn every_old_state_can_be_read_and_proven(kit: &Kit<'_>) {
     });
 }
 
-fn old_states(kit: &Kit<'_>, miner: Miner, first: u64, bulk: bool) {
+fn old_states(kit: &TestKit<'_>, miner: BlockMiner, first: u64, bulk: bool) {
     let mut miner = miner.starting_at(first);
-    let roots = Arc::new(Roots::default());
+    let roots = Arc::new(KnownRoots::default());
     let retention = 3;
-    let mut node = Node::new(kit, &roots, options(retention, bulk));
+    let mut node = TestNode::new(kit, &roots, options(retention, bulk));
     assert_eq!(node.store().history_kept().expect("kept"), None);
     is_refused(&node, first, None);
 
     let mut chain: Vec<BlockPtr> = Vec::new();
     if bulk {
-        let grown = miner.chain(None, 5, Size::Operations(kit.scale.changes));
+        let grown = miner.chain(None, 5, BlockSize::Operations(kit.scale.changes));
         let start = block_to(None, first, &grown[4].entries);
         let entries = start.entries.iter().map(|(key, value)| Ok((*key, value.clone())));
         let root = bulk_load(&node, &start, entries).expect("bulk load");
         roots.note(&start, root);
         chain.push(start);
     }
-    let mut held: Vec<(StateAt, BlockPtr)> = Vec::new();
+    let mut held: Vec<(StateProvider, BlockPtr)> = Vec::new();
     for n in 0..2 * kit.scale.blocks {
-        let size = if n == kit.scale.blocks { Size::EraseAll } else { Size::Any };
+        let size = if n == kit.scale.blocks { BlockSize::EraseAll } else { BlockSize::Any };
         let block = miner.block(chain.last().map(|block| &**block), size);
-        let proposal = node.propose(At::Tip, &block);
-        // What is only proposed is no history.
+        let proposal = node.propose(StateId::Tip, &block);
+        // A proposal is not part of the history.
         let kept = (!chain.is_empty()).then(|| first..=first + chain.len() as u64 - 1);
         is_refused(&node, block.number, kept);
         node.commit(&[proposal]);
@@ -82,7 +82,7 @@ fn old_states(kit: &Kit<'_>, miner: Miner, first: u64, bulk: bool) {
             0 => node.reopen(),
             1 => node.store().flush().expect("fold"),
             2 | 3 => {
-                // Other blocks take the place of the last ones.
+                // Other blocks will replace the last ones.
                 let depth = chain.len().min(1 + retention as usize);
                 let depth =
                     depth.min((chain.len() as u64 + first - node.first_retained()) as usize);
@@ -118,15 +118,18 @@ fn old_states(kit: &Kit<'_>, miner: Miner, first: u64, bulk: bool) {
             is_refused(&node, beyond, Some(first..=last));
         }
     }
-    // Whatever has become of their blocks.
+    // Old readers still show their blocks, even reverted ones.
     for (past, block) in &held {
-        check_reader(past, block, Flavour::Ethereum);
+        check_reader(past, block, ValueFlavour::Ethereum);
     }
 }
 
-/// The blocks that history keeps: all of `blocks`, or the last of them if the backend says that it
-/// forgets old ones.
-fn kept_of(node: &Node<'_>, blocks: Option<RangeInclusive<u64>>) -> Option<RangeInclusive<u64>> {
+/// The blocks that the history keeps: all of `blocks`, or the last of them if the backend forgets
+/// old ones.
+fn kept_of(
+    node: &TestNode<'_>,
+    blocks: Option<RangeInclusive<u64>>,
+) -> Option<RangeInclusive<u64>> {
     let kept = node.store().history_kept().expect("kept");
     match (&kept, &blocks) {
         (Some(kept), Some(blocks))
@@ -140,7 +143,7 @@ fn kept_of(node: &Node<'_>, blocks: Option<RangeInclusive<u64>>) -> Option<Range
     kept
 }
 
-fn is_refused(node: &Node<'_>, number: u64, blocks: Option<RangeInclusive<u64>>) {
+fn is_refused(node: &TestNode<'_>, number: u64, blocks: Option<RangeInclusive<u64>>) {
     let expected = kept_of(node, blocks);
     match node.store().history(BlockRef { number, ..BlockRef::default() }) {
         Err(StateError::NotInHistory { number: asked, kept }) => {
@@ -150,13 +153,19 @@ fn is_refused(node: &Node<'_>, number: u64, blocks: Option<RangeInclusive<u64>>)
     }
 }
 
-/// Compares an old state, just opened, with `block`, whole.
-fn check(kit: &Kit<'_>, node: &Node<'_>, miner: &mut Miner, past: &StateAt, block: &Block) {
+/// Compares an old state, just opened, with the whole `block`.
+fn check(
+    kit: &TestKit<'_>,
+    node: &TestNode<'_>,
+    miner: &mut BlockMiner,
+    past: &StateProvider,
+    block: &TestBlock,
+) {
     let backend = node.store().backend();
     let tip = node.store().tip().expect("there are blocks");
     let by_tip = backend.history().is_some_and(|history| history.proven_by_view());
     let root = if by_tip { Some(tip.root) } else { node.roots.of(block) };
-    let seen = (past.number(), past.seen_from(), Some(past.root()));
+    let seen = (past.number(), past.opened_from(), Some(past.root()));
     assert_eq!(seen, (Some(block.number), Some(tip.block), root));
     let entries = past.entries(None, usize::MAX).expect("entries");
     assert!(
@@ -169,7 +178,7 @@ fn check(kit: &Kit<'_>, node: &Node<'_>, miner: &mut Miner, past: &StateAt, bloc
         let expected = block.entries.range(start..).take(5);
         assert!(page.iter().map(|(k, v)| (k, v)).eq(expected), "old page from {start}");
     }
-    check_reader(past, block, Flavour::Ethereum);
+    check_reader(past, block, ValueFlavour::Ethereum);
     let capabilities = kit.backend().capabilities();
     if capabilities.proofs {
         let mut keys = miner.keys(&block.entries, 5);
@@ -185,7 +194,7 @@ fn check(kit: &Kit<'_>, node: &Node<'_>, miner: &mut Miner, past: &StateAt, bloc
                 let provenance = backend.provenance().expect("what verifies such proofs");
                 let shown =
                     provenance.verify_versions(proof.root, &keys, number..=number, &proof.bytes);
-                let value = |of: Vec<Version>| of.into_iter().next()?.value;
+                let value = |of: Vec<ValueVersion>| of.into_iter().next()?.value;
                 shown.expect("the proof holds").into_iter().map(value).collect()
             }
         };

@@ -7,23 +7,24 @@
 //!
 //! # Vocabulary
 //!
-//! * **Block**: a random delta with the state it leads to, known from a `BTreeMap` model alone. Its
-//!   hash stands for its whole history.
-//! * **Node**: a [`StateStore`](crate::StateStore) under test, on a store in memory and a temporary
-//!   directory for files.
-//! * **Roots**: every root a node computes is noted under its block's hash; the same block must have
-//!   the same root in every node, by whatever way the node came there.
+//! * **Block** (`TestBlock`): a random delta with the state it leads to, which a `BTreeMap` model
+//!   computes. Its hash depends on its whole history.
+//! * **Node** (`TestNode`): a [`StateStore`](crate::StateStore) under test, on a store in memory
+//!   and a temporary directory for files.
+//! * **Roots** (`KnownRoots`): every root that a node computes is recorded under its block's hash.
+//!   The same block must have the same root in every node, whatever the node did before.
 //!
 //! # Scale
 //!
-//! A check takes a fraction of a second for a plain backend. `RETRIE_TESTKIT_SCALE=n` runs n seeds
-//! of each, `RETRIE_TESTKIT_SEED=s` starts at another one. A failing test prints its seed.
+//! A check takes a fraction of a second for a plain backend. `RETRIE_TESTKIT_SCALE=n` runs each
+//! check with n seeds, `RETRIE_TESTKIT_SEED=s` sets the first seed. A failing test prints its seed.
 
-mod changes;
+mod batches;
 mod check;
 mod chunks;
 mod durability;
 mod fault;
+mod flat_history;
 mod forks;
 mod history;
 mod model;
@@ -31,14 +32,13 @@ mod node;
 mod proofs;
 mod provenance;
 mod roots;
-mod runs;
 mod states;
 mod store;
 
 use crate::{AnyBackend, KvStore, MemoryStore};
 use std::sync::Arc;
 
-pub use changes::every_kept_state_is_read_by_changes;
+pub use batches::a_run_equals_its_blocks;
 pub use check::a_whole_state_is_checked;
 pub use chunks::{a_state_in_chunks_goes_on_as_its_origin, mutated_chunks_are_refused};
 pub use durability::{
@@ -47,7 +47,8 @@ pub use durability::{
     pruning_shortens_the_way_back, refused_requests_have_typed_errors, reopening_loses_nothing,
     retention_zero_keeps_no_undo_and_no_old_files, reverting_to_every_depth_restores_the_state,
 };
-pub use fault::{FaultStore, Faults};
+pub use fault::{FaultPlan, FaultStore};
+pub use flat_history::every_kept_state_is_read_by_changes;
 pub use forks::{
     batches_commit_while_later_proposals_live_on, deep_chains_of_proposals_read_through,
     deep_forks_replace_the_whole_retained_chain, dropped_proposals_leave_no_trace,
@@ -63,17 +64,16 @@ pub use roots::{
     a_bulk_load_equals_the_first_block, equal_states_have_equal_roots,
     roots_do_not_depend_on_the_way_there, slow_jobs_change_nothing,
 };
-pub use runs::a_run_equals_its_blocks;
 pub use states::{opaque_values_match_a_model, values_listings_and_counts_match_a_model};
 pub use store::a_key_value_store_matches_a_model;
 
-/// Makes a backend without content, the same each time.
-pub type Factory<'a> = dyn Fn() -> Arc<dyn AnyBackend> + 'a;
+/// Creates an empty backend, the same each time.
+pub type BackendFactory<'a> = dyn Fn() -> Arc<dyn AnyBackend> + 'a;
 
-/// How much the checks do. Backends with costly cryptography take less.
+/// How much work the checks do. Backends with costly cryptography use a smaller scale.
 #[derive(Clone, Copy, Debug)]
-pub struct Scale {
-    /// Seeds each check runs with.
+pub struct TestScale {
+    /// Number of seeds that each check runs with.
     pub rounds: u64,
     /// Blocks of a usual chain.
     pub blocks: usize,
@@ -81,13 +81,13 @@ pub struct Scale {
     pub changes: usize,
     /// Proposals on top of each other in the deep checks.
     pub depth: usize,
-    /// Writes at which a run is killed.
+    /// Number of writes at which a process is killed.
     pub kills: usize,
     /// Mutations tried on each proof; a proof with no more bits than this has each of them flipped.
     pub mutations: usize,
 }
 
-impl Default for Scale {
+impl Default for TestScale {
     fn default() -> Self {
         Self {
             rounds: env("RETRIE_TESTKIT_SCALE").unwrap_or(1).max(1),
@@ -100,8 +100,8 @@ impl Default for Scale {
     }
 }
 
-impl Scale {
-    /// For backends that take milliseconds for a changed key.
+impl TestScale {
+    /// A small scale, for backends that take milliseconds for a changed key.
     pub fn small() -> Self {
         Self { blocks: 10, changes: 6, depth: 40, kills: 25, mutations: 100, ..Self::default() }
     }
@@ -114,26 +114,26 @@ fn env(name: &str) -> Option<u64> {
 /// Makes an empty key-value store.
 pub type StoreFactory<'a> = dyn Fn() -> Arc<dyn KvStore> + 'a;
 
-/// A backend under test, and how hard it is tested.
-pub struct Kit<'a> {
-    factory: &'a Factory<'a>,
-    scale: Scale,
+/// A backend under test, and the scale of its test.
+pub struct TestKit<'a> {
+    factory: &'a BackendFactory<'a>,
+    scale: TestScale,
     stores: Option<&'a StoreFactory<'a>>,
 }
 
-impl std::fmt::Debug for Kit<'_> {
+impl std::fmt::Debug for TestKit<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Kit").field("scale", &self.scale).finish_non_exhaustive()
+        f.debug_struct("TestKit").field("scale", &self.scale).finish_non_exhaustive()
     }
 }
 
-impl<'a> Kit<'a> {
-    /// Tests what `factory` makes.
-    pub const fn new(factory: &'a Factory<'a>, scale: Scale) -> Self {
+impl<'a> TestKit<'a> {
+    /// Tests the backend that `factory` creates.
+    pub const fn new(factory: &'a BackendFactory<'a>, scale: TestScale) -> Self {
         Self { factory, scale, stores: None }
     }
 
-    /// Uses key-value stores of this make, in place of the one in memory.
+    /// Uses key-value stores that `stores` creates, in place of the one in memory.
     pub const fn on(self, stores: &'a StoreFactory<'a>) -> Self {
         Self { stores: Some(stores), ..self }
     }
@@ -204,7 +204,7 @@ macro_rules! __backend_tests {
     ([$factory:expr, $scale:expr] $($check:ident)*) => {$(
         #[test]
         fn $check() {
-            $crate::testkit::$check(&$crate::testkit::Kit::new(&$factory, $scale));
+            $crate::testkit::$check(&$crate::testkit::TestKit::new(&$factory, $scale));
         }
     )*};
 }
@@ -218,12 +218,12 @@ macro_rules! __backend_run_all {
     )*};
 }
 
-/// One `#[test]` for each check of the [test-kit](crate::testkit), each named for what would break:
-/// `backend_tests!(factory)` or `backend_tests!(factory, scale)`.
+/// Makes one `#[test]` of each check of the [test-kit](crate::testkit): `backend_tests!(factory)`
+/// or `backend_tests!(factory, scale)`.
 #[macro_export]
 macro_rules! backend_tests {
     ($factory:expr) => {
-        $crate::backend_tests!($factory, $crate::testkit::Scale::default());
+        $crate::backend_tests!($factory, $crate::testkit::TestScale::default());
     };
     ($factory:expr, $scale:expr) => {
         $crate::__all_backend_checks!($crate::__backend_tests, $factory, $scale);
@@ -234,14 +234,14 @@ macro_rules! backend_tests {
 ///
 /// # Panics
 /// At the first one that fails.
-pub fn run_all(factory: &Factory<'_>) {
-    run_all_of(&Kit::new(factory, Scale::default()));
+pub fn run_all(factory: &BackendFactory<'_>) {
+    run_all_of(&TestKit::new(factory, TestScale::default()));
 }
 
 /// Runs every check of `kit` in turn.
 ///
 /// # Panics
 /// At the first one that fails.
-pub fn run_all_of(kit: &Kit<'_>) {
+pub fn run_all_of(kit: &TestKit<'_>) {
     crate::__all_backend_checks!(crate::__backend_run_all, kit);
 }

@@ -1,6 +1,6 @@
 //! Random blocks with the states they lead to.
 
-use crate::{Account, DeltaBuilder, StateDelta, StateKey, Value, encode_slot};
+use crate::{Account, DeltaBuilder, StateDelta, StateKey, StateValue, encode_slot};
 use alloy_primitives::{Address, B256, KECCAK256_EMPTY, Keccak256, U256};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::{
@@ -9,25 +9,25 @@ use std::{
 };
 
 /// The whole logical state.
-pub(super) type Entries = BTreeMap<StateKey, Value>;
+pub(super) type StateEntries = BTreeMap<StateKey, StateValue>;
 
 /// A random block.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct TestBlock {
     pub(super) number: u64,
     /// Depends on everything that led here.
     pub(super) hash: B256,
     pub(super) delta: StateDelta,
     /// The state after it.
-    pub(super) entries: Arc<Entries>,
+    pub(super) entries: Arc<StateEntries>,
 }
 
-pub(super) type BlockPtr = Arc<Block>;
+pub(super) type BlockPtr = Arc<TestBlock>;
 
 /// What keys and values look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flavour {
-    /// Canonical accounts and slots, slots under accounts alone: what the client writes.
+pub(super) enum ValueFlavour {
+    /// Canonical accounts and slots, slots only under accounts: what the client writes.
     Ethereum,
     /// Any bytes under any key: what the contract allows.
     Opaque,
@@ -35,31 +35,31 @@ pub(super) enum Flavour {
 
 /// How much a block changes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Size {
-    /// Mostly usual, now and then empty, tiny or big.
+pub(super) enum BlockSize {
+    /// Mostly usual, sometimes empty, tiny or big.
     Any,
     /// One to three operations.
     Tiny,
-    /// Everything goes.
+    /// Deletes all entries.
     EraseAll,
     /// This many operations.
     Operations(usize),
 }
 
-/// Makes blocks.
-pub(super) struct Miner {
+/// Creates random blocks.
+pub(super) struct BlockMiner {
     pub(super) rng: StdRng,
-    flavour: Flavour,
+    flavour: ValueFlavour,
     usual: usize,
     addresses: Vec<Address>,
     slots: Vec<B256>,
     first: u64,
 }
 
-impl Miner {
-    pub(super) fn new(seed: u64, flavour: Flavour, usual: usize) -> Self {
+impl BlockMiner {
+    pub(super) fn new(seed: u64, flavour: ValueFlavour, usual: usize) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
-        // Some addresses and slots differ in their last bytes alone.
+        // Some addresses and slots differ only in their last bytes.
         let base: [u8; 20] = rng.random();
         let addresses = (0..40u8)
             .map(|n| match n % 3 {
@@ -80,20 +80,20 @@ impl Miner {
         Self { rng, flavour, usual, addresses, slots, first: 0 }
     }
 
-    /// Lets the first block have another number than 0.
+    /// Sets the number of the first block (0 otherwise).
     pub(super) const fn starting_at(mut self, number: u64) -> Self {
         self.first = number;
         self
     }
 
     /// A child of `parent`; `None` is the empty state.
-    pub(super) fn block(&mut self, parent: Option<&Block>, size: Size) -> BlockPtr {
-        let empty = Entries::new();
+    pub(super) fn block(&mut self, parent: Option<&TestBlock>, size: BlockSize) -> BlockPtr {
+        let empty = StateEntries::new();
         let before = parent.map_or(&empty, |parent| &*parent.entries);
         let (delta, entries) = self.delta(before, size);
         let number = parent.map_or(self.first, |parent| parent.number + 1);
         let hash = block_hash(parent.map_or(B256::ZERO, |parent| parent.hash), number, &delta);
-        Arc::new(Block { number, hash, delta, entries: Arc::new(entries) })
+        Arc::new(TestBlock { number, hash, delta, entries: Arc::new(entries) })
     }
 
     /// A chain of `len` blocks on `parent`, which it does not include.
@@ -101,7 +101,7 @@ impl Miner {
         &mut self,
         parent: Option<&BlockPtr>,
         len: usize,
-        size: Size,
+        size: BlockSize,
     ) -> Vec<BlockPtr> {
         let mut chain: Vec<BlockPtr> = Vec::with_capacity(len);
         for _ in 0..len {
@@ -111,8 +111,8 @@ impl Miner {
         chain
     }
 
-    /// Some keys that `entries` has and some that it has not.
-    pub(super) fn keys(&mut self, entries: &Entries, count: usize) -> Vec<StateKey> {
+    /// Random keys, some of them in `entries`.
+    pub(super) fn keys(&mut self, entries: &StateEntries, count: usize) -> Vec<StateKey> {
         let present: Vec<_> = entries.keys().copied().collect();
         (0..count)
             .map(|_| match present.choose(&mut self.rng) {
@@ -122,8 +122,8 @@ impl Miner {
             .collect()
     }
 
-    /// A key that may or may not be there, often close to one that is.
-    pub(super) fn any_key(&mut self, entries: &Entries) -> StateKey {
+    /// A key that may or may not exist, often close to one that does.
+    pub(super) fn any_key(&mut self, entries: &StateEntries) -> StateKey {
         let address = match entries.keys().next() {
             Some(key) if self.rng.random_bool(0.2) => *key.address(),
             _ => self.address(),
@@ -151,8 +151,8 @@ impl Miner {
         }
     }
 
-    fn account(&mut self) -> Value {
-        if self.flavour == Flavour::Opaque {
+    fn account(&mut self) -> StateValue {
+        if self.flavour == ValueFlavour::Opaque {
             return self.bytes();
         }
         let nonce = match self.rng.random_range(0..4) {
@@ -173,8 +173,8 @@ impl Miner {
         Account { nonce, balance, code_hash }.encode()
     }
 
-    fn slot_value(&mut self) -> Value {
-        if self.flavour == Flavour::Opaque {
+    fn slot_value(&mut self) -> StateValue {
+        if self.flavour == ValueFlavour::Opaque {
             return self.bytes();
         }
         let value = match self.rng.random_range(0..3) {
@@ -185,7 +185,7 @@ impl Miner {
         encode_slot(value).expect("it is not zero")
     }
 
-    fn bytes(&mut self) -> Value {
+    fn bytes(&mut self) -> StateValue {
         let len = match self.rng.random_range(0..20) {
             0 => self.rng.random_range(100..400),
             1 => 1,
@@ -194,20 +194,20 @@ impl Miner {
         (0..len).map(|_| self.rng.random::<u8>()).collect::<Vec<_>>().into()
     }
 
-    fn delta(&mut self, before: &Entries, size: Size) -> (StateDelta, Entries) {
+    fn delta(&mut self, before: &StateEntries, size: BlockSize) -> (StateDelta, StateEntries) {
         let operations = match size {
-            Size::Any => match self.rng.random_range(0..20) {
+            BlockSize::Any => match self.rng.random_range(0..20) {
                 0 => 0,
                 1..6 => self.rng.random_range(1..4),
                 6 => self.usual * 10,
                 _ => self.rng.random_range(1..self.usual * 2),
             },
-            Size::Tiny => self.rng.random_range(1..4),
-            Size::EraseAll => 0,
-            Size::Operations(count) => count,
+            BlockSize::Tiny => self.rng.random_range(1..4),
+            BlockSize::EraseAll => 0,
+            BlockSize::Operations(count) => count,
         };
-        let mut draft = Draft { entries: before.clone(), ..Draft::default() };
-        if let Size::EraseAll = size {
+        let mut draft = StateDraft { entries: before.clone(), ..StateDraft::default() };
+        if let BlockSize::EraseAll = size {
             let all: BTreeSet<Address> = before.keys().map(|key| *key.address()).collect();
             for address in all {
                 draft.wipe(&address);
@@ -227,7 +227,7 @@ impl Miner {
         (builder.build(), draft.entries)
     }
 
-    fn operation(&mut self, before: &Entries, draft: &mut Draft) {
+    fn operation(&mut self, before: &StateEntries, draft: &mut StateDraft) {
         // States stay small enough to be compared whole after each block.
         let full = draft.entries.len() > 40 * self.usual;
         match self.rng.random_range(0..100) {
@@ -238,7 +238,7 @@ impl Miner {
             25..70 if !full => {
                 let address = self.address();
                 let account = StateKey::Account(address);
-                if self.flavour == Flavour::Ethereum && !draft.entries.contains_key(&account) {
+                if self.flavour == ValueFlavour::Ethereum && !draft.entries.contains_key(&account) {
                     let value = self.account();
                     draft.set(account, Some(value));
                 }
@@ -246,7 +246,7 @@ impl Miner {
                 draft.set(StateKey::Slot(address, slot), Some(value));
             }
             25..82 => {
-                // A slot goes.
+                // Deletes a slot.
                 let slots: Vec<_> =
                     draft.entries.keys().filter(|key| matches!(key, StateKey::Slot(..))).collect();
                 if let Some(key) = slots.choose(&mut self.rng).copied().copied() {
@@ -254,7 +254,7 @@ impl Miner {
                 }
             }
             82..92 => {
-                // An account goes, and its storage with it.
+                // Deletes an account and its storage.
                 if let Some(address) = self.present_address(draft) {
                     let has_slots = draft.slots(&address).next().is_some();
                     if has_slots || self.rng.random_bool(0.5) {
@@ -264,7 +264,8 @@ impl Miner {
                 }
             }
             92..97 => {
-                // Destroyed and created again within the block; some slots as they were.
+                // Destroys an account and creates it again in the same block; some slots get the
+                // value that they had.
                 if let Some(address) = self.present_address(draft) {
                     draft.wipe(&address);
                     let value = self.account();
@@ -284,8 +285,8 @@ impl Miner {
                 }
             }
             _ => {
-                // Something is set and taken back within the block.
-                if self.flavour == Flavour::Opaque {
+                // Sets a value and restores the old one in the same block.
+                if self.flavour == ValueFlavour::Opaque {
                     let (key, value) = (self.any_key(before), self.bytes());
                     let old = draft.entries.get(&key).cloned();
                     draft.set(key, Some(value));
@@ -295,23 +296,23 @@ impl Miner {
         }
     }
 
-    fn present_address(&mut self, draft: &Draft) -> Option<Address> {
+    fn present_address(&mut self, draft: &StateDraft) -> Option<Address> {
         let accounts: Vec<_> =
             draft.entries.keys().filter(|key| matches!(key, StateKey::Account(_))).collect();
         accounts.choose(&mut self.rng).map(|key| *key.address())
     }
 }
 
-/// A block's state under way.
+/// The state of a block while it is created.
 #[derive(Default)]
-struct Draft {
-    entries: Entries,
+struct StateDraft {
+    entries: StateEntries,
     touched: BTreeSet<StateKey>,
     wiped: BTreeSet<Address>,
 }
 
-impl Draft {
-    fn set(&mut self, key: StateKey, value: Option<Value>) {
+impl StateDraft {
+    fn set(&mut self, key: StateKey, value: Option<StateValue>) {
         self.touched.insert(key);
         match value {
             Some(value) => drop(self.entries.insert(key, value)),
@@ -334,9 +335,9 @@ impl Draft {
 
 /// The slots of one account in slot order.
 pub(super) fn slots_of<'a>(
-    entries: &'a Entries,
+    entries: &'a StateEntries,
     address: &Address,
-) -> impl Iterator<Item = (B256, &'a Value)> {
+) -> impl Iterator<Item = (B256, &'a StateValue)> {
     let range =
         StateKey::Slot(*address, B256::ZERO)..=StateKey::Slot(*address, B256::repeat_byte(0xff));
     entries.range(range).filter_map(|(key, value)| match key {
@@ -345,8 +346,8 @@ pub(super) fn slots_of<'a>(
     })
 }
 
-/// The delta that turns `before` into `after`, accounts that go taking their storage along.
-pub(super) fn delta_between(before: &Entries, after: &Entries) -> StateDelta {
+/// The delta that turns `before` into `after`; deleted accounts are wiped.
+pub(super) fn delta_between(before: &StateEntries, after: &StateEntries) -> StateDelta {
     let mut builder = DeltaBuilder::new();
     for key in before.keys().chain(after.keys()) {
         builder.change(*key, before.get(key).cloned(), after.get(key).cloned());
@@ -360,12 +361,16 @@ pub(super) fn delta_between(before: &Entries, after: &Entries) -> StateDelta {
 }
 
 /// A block that turns `parent`'s state into `entries`.
-pub(super) fn block_to(parent: Option<&Block>, first: u64, entries: &Arc<Entries>) -> BlockPtr {
-    let empty = Entries::new();
+pub(super) fn block_to(
+    parent: Option<&TestBlock>,
+    first: u64,
+    entries: &Arc<StateEntries>,
+) -> BlockPtr {
+    let empty = StateEntries::new();
     let delta = delta_between(parent.map_or(&empty, |parent| &*parent.entries), entries);
     let number = parent.map_or(first, |parent| parent.number + 1);
     let hash = block_hash(parent.map_or(B256::ZERO, |parent| parent.hash), number, &delta);
-    Arc::new(Block { number, hash, delta, entries: entries.clone() })
+    Arc::new(TestBlock { number, hash, delta, entries: entries.clone() })
 }
 
 fn block_hash(parent: B256, number: u64, delta: &StateDelta) -> B256 {
@@ -391,13 +396,13 @@ mod tests {
 
     #[test]
     fn deltas_lead_from_state_to_state_and_slots_stand_under_accounts() {
-        for flavour in [Flavour::Ethereum, Flavour::Opaque] {
-            let mut miner = Miner::new(3, flavour, 20);
-            let mut state = Entries::new();
+        for flavour in [ValueFlavour::Ethereum, ValueFlavour::Opaque] {
+            let mut miner = BlockMiner::new(3, flavour, 20);
+            let mut state = StateEntries::new();
             let (mut deletions, mut wipes, mut rewritten, mut empty) = (0, 0, 0, 0);
             let mut parent: Option<BlockPtr> = None;
             for _ in 0..200 {
-                let block = miner.block(parent.as_deref(), Size::Any);
+                let block = miner.block(parent.as_deref(), BlockSize::Any);
                 empty += usize::from(block.delta.is_empty());
                 wipes += block.delta.wiped().len();
                 for change in block.delta.changes() {
@@ -412,7 +417,7 @@ mod tests {
                 assert_eq!(state, *block.entries);
                 for (key, value) in &state {
                     match (flavour, key) {
-                        (Flavour::Opaque, _) => assert!(!value.is_empty()),
+                        (ValueFlavour::Opaque, _) => assert!(!value.is_empty()),
                         (_, StateKey::Account(_)) => assert!(Account::decode(value).is_some()),
                         (_, StateKey::Slot(address, _)) => {
                             assert!(decode_slot(value).is_some());

@@ -1,13 +1,13 @@
 //! A store under test and its comparison with the model.
 
 use super::{
-    Kit,
-    model::{Block, BlockPtr, Flavour, slots_of},
+    TestKit,
+    model::{BlockPtr, TestBlock, ValueFlavour, slots_of},
 };
-use crate::durable::state::{Retained, named_files};
+use crate::durable::state::{RetainedBlocks, named_files};
 use crate::{
-    At, Change, DeltaBuilder, KvStore, Proposal, RunBuilder, Session, StateError, StateKey,
-    StateReader, StateStore, StoreOptions,
+    DeltaBatchBuilder, DeltaBuilder, KvStore, Proposal, StateChange, StateError, StateId, StateKey,
+    StateReader, StateSession, StateStore, StoreOptions,
 };
 use alloy_primitives::{Address, B256};
 use parking_lot::Mutex;
@@ -19,13 +19,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Roots by block hash, shared by the nodes of a check.
+/// Known roots by block hash, shared by the nodes of a check.
 #[derive(Debug, Default)]
-pub(super) struct Roots(Mutex<HashMap<B256, B256>>);
+pub(super) struct KnownRoots(Mutex<HashMap<B256, B256>>);
 
-impl Roots {
-    /// Notes a root, or compares it with the one noted before.
-    pub(super) fn note(&self, block: &Block, root: B256) {
+impl KnownRoots {
+    /// Records the root of a block, or compares it with the recorded one.
+    pub(super) fn note(&self, block: &TestBlock, root: B256) {
         let known = *self.0.lock().entry(block.hash).or_insert(root);
         assert_eq!(
             known, root,
@@ -34,45 +34,49 @@ impl Roots {
         );
     }
 
-    pub(super) fn of(&self, block: &Block) -> Option<B256> {
+    pub(super) fn of(&self, block: &TestBlock) -> Option<B256> {
         self.0.lock().get(&block.hash).copied()
     }
 }
 
-/// Settings under which folds never run, or run all the time.
+/// Options with which folds never run, or run all the time.
 pub(super) fn options(retention: u64, fold_often: bool) -> StoreOptions {
     let (fold_bytes, fold_commits) = if fold_often { (1, 1) } else { (1 << 30, usize::MAX) };
     StoreOptions { retention, fold_bytes, fold_commits, read_threads: 3, ..StoreOptions::default() }
 }
 
-/// A temporary directory, shared with the nodes that are opened on it again.
+/// A temporary directory, shared with nodes that reopen it.
 pub(super) fn temp_dir() -> Arc<tempfile::TempDir> {
-    // Files are fsynced; memory is as good for tests, and faster.
+    // The store fsyncs its files, which is faster in memory.
     let memory = Path::new("/dev/shm");
     let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
     Arc::new(dir.or_else(|_| tempfile::tempdir()).expect("temporary directory"))
 }
 
 /// A store under test.
-pub(super) struct Node<'k> {
-    kit: &'k Kit<'k>,
+pub(super) struct TestNode<'k> {
+    kit: &'k TestKit<'k>,
     pub(super) kv: Arc<dyn KvStore>,
     dir: Arc<tempfile::TempDir>,
     options: StoreOptions,
     store: Option<StateStore>,
-    pub(super) roots: Arc<Roots>,
+    pub(super) roots: Arc<KnownRoots>,
 }
 
-impl<'k> Node<'k> {
+impl<'k> TestNode<'k> {
     /// An empty node.
-    pub(super) fn new(kit: &'k Kit<'k>, roots: &Arc<Roots>, options: StoreOptions) -> Self {
+    pub(super) fn new(
+        kit: &'k TestKit<'k>,
+        roots: &Arc<KnownRoots>,
+        options: StoreOptions,
+    ) -> Self {
         Self::on(kit, roots, options, kit.key_value_store(), temp_dir())
     }
 
-    /// A node on what `kv` and `dir` hold.
+    /// A node on the content of `kv` and `dir`.
     pub(super) fn on(
-        kit: &'k Kit<'k>,
-        roots: &Arc<Roots>,
+        kit: &'k TestKit<'k>,
+        roots: &Arc<KnownRoots>,
         options: StoreOptions,
         kv: Arc<dyn KvStore>,
         dir: Arc<tempfile::TempDir>,
@@ -105,12 +109,12 @@ impl<'k> Node<'k> {
         store.read_ahead_as_from_disk();
         self.store = Some(store);
         let mut needed = self.needed_files();
-        needed.extend(self.files_under_way());
+        needed.extend(self.pending_files());
         for path in self.files() {
-            // Jobs that the backend has restarted may have written new ones.
+            // Jobs that the backend has restarted may have written new files.
             let is_old = fs::metadata(&path).is_ok_and(|meta| meta.modified().ok() == Some(past));
             let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-            assert!(!is_old || needed.contains(&name), "nobody names {name}, yet open left it");
+            assert!(!is_old || needed.contains(&name), "no block names {name}, yet open left it");
         }
     }
 
@@ -130,12 +134,13 @@ impl<'k> Node<'k> {
         entries.map(|entry| entry.expect("state directory").path()).collect()
     }
 
-    /// Names of the files that the tip or a retained block needs; all of them must be there.
+    /// Names of the files that the tip or a retained block needs; all of them must exist.
     pub(super) fn needed_files(&self) -> BTreeSet<String> {
         let store = self.store();
         let view = store.durable.durable_view(&store.durable.memory.lock()).expect("snapshot");
         let mut needed = named_files(&view).expect("names of files");
-        let retained = Retained::read(&*view.durable.snapshot, &store.durable.tables, store.tip());
+        let retained =
+            RetainedBlocks::read(&*view.durable.snapshot, &store.durable.tables, store.tip());
         needed.extend(retained.expect("undo records").retired.into_values().flatten());
         for name in &needed {
             assert!(self.dir().join(name).is_file(), "{name} is gone, yet needed");
@@ -143,19 +148,23 @@ impl<'k> Node<'k> {
         needed
     }
 
-    /// Names of the files that jobs of the durable tip may have left.
-    pub(super) fn files_under_way(&self) -> Vec<String> {
+    /// Names of the files that unfinished merges of the durable tip may have written.
+    pub(super) fn pending_files(&self) -> Vec<String> {
         let store = self.store();
         let view = store.durable.durable_view(&store.durable.memory.lock()).expect("snapshot");
-        store.backend().files_under_way(&view).expect("names of files")
+        store.backend().pending_files(&view).expect("names of files")
     }
 
     /// Proposes `block` on `at` and seals it.
-    pub(super) fn propose(&self, at: At<'_>, block: &Block) -> Proposal {
+    pub(super) fn propose(&self, at: StateId<'_>, block: &TestBlock) -> Proposal {
         self.try_propose(at, block).expect("proposing is possible")
     }
 
-    pub(super) fn try_propose(&self, at: At<'_>, block: &Block) -> Result<Proposal, StateError> {
+    pub(super) fn try_propose(
+        &self,
+        at: StateId<'_>,
+        block: &TestBlock,
+    ) -> Result<Proposal, StateError> {
         let session = self.store().begin(at)?;
         let keys: Vec<_> = block.delta.changes().iter().map(|change| change.key).collect();
         session.hint(&keys[..keys.len().min(5)]);
@@ -173,33 +182,33 @@ impl<'k> Node<'k> {
     }
 
     /// Proposes a chain on `at`.
-    pub(super) fn propose_chain(&self, at: At<'_>, blocks: &[BlockPtr]) -> Vec<Proposal> {
+    pub(super) fn propose_chain(&self, at: StateId<'_>, blocks: &[BlockPtr]) -> Vec<Proposal> {
         self.try_propose_chain(at, blocks).expect("proposing is possible")
     }
 
     pub(super) fn try_propose_chain(
         &self,
-        at: At<'_>,
+        at: StateId<'_>,
         blocks: &[BlockPtr],
     ) -> Result<Vec<Proposal>, StateError> {
         let mut proposals: Vec<Proposal> = Vec::with_capacity(blocks.len());
         for block in blocks {
-            let at = proposals.last().map_or(at, At::Proposal);
+            let at = proposals.last().map_or(at, StateId::Proposal);
             proposals.push(self.try_propose(at, block)?);
         }
         Ok(proposals)
     }
 
-    /// Proposes consecutive blocks as one.
-    pub(super) fn try_propose_run(
+    /// Proposes consecutive blocks as one batch.
+    pub(super) fn try_propose_batch(
         &self,
-        at: At<'_>,
+        at: StateId<'_>,
         blocks: &[BlockPtr],
     ) -> Result<Proposal, StateError> {
         let (first, above) = blocks.split_first().expect("it has blocks");
-        let mut run = RunBuilder::new(Arc::new(first.delta.clone()));
+        let mut run = DeltaBatchBuilder::new(Arc::new(first.delta.clone()));
         above.iter().for_each(|block| run.push(Arc::new(block.delta.clone())));
-        let proposal = self.store().begin(at)?.finish_run(&run.build())?;
+        let proposal = self.store().begin(at)?.finish_batch(&run.build())?;
         let last = above.last().unwrap_or(first);
         self.roots.note(last, proposal.root());
         assert_eq!(proposal.number(), last.number);
@@ -218,12 +227,12 @@ impl<'k> Node<'k> {
         after.run()
     }
 
-    /// Proposes and commits on the tip, one commit for all of `blocks`.
+    /// Proposes and commits `blocks` on the tip, in one commit.
     pub(super) fn extend(&self, blocks: &[BlockPtr]) {
-        self.commit(&self.propose_chain(At::Tip, blocks));
+        self.commit(&self.propose_chain(StateId::Tip, blocks));
     }
 
-    /// As [`extend`](Self::extend), one commit for each.
+    /// As [`extend`](Self::extend), with one commit for each block.
     pub(super) fn extend_each(&self, blocks: &[BlockPtr]) {
         for block in blocks {
             self.extend(std::slice::from_ref(block));
@@ -241,18 +250,18 @@ impl<'k> Node<'k> {
         after.run()
     }
 
-    /// Compares the durable tip with `block`, whole, and the files with what is needed.
-    pub(super) fn check_tip(&self, block: &Block) {
+    /// Compares the whole durable tip with `block`, and the files with the needed ones.
+    pub(super) fn check_tip(&self, block: &TestBlock) {
         let tip = self.store().tip().expect("there are blocks");
         assert_eq!((tip.block.number, tip.block.hash), (block.number, block.hash), "the tip");
-        self.check(At::Tip, block);
+        self.check(StateId::Tip, block);
         self.needed_files();
         let live = self.store().stats().expect("stats").backend.live_keys;
         assert_eq!(live, block.entries.len() as u64, "stats count other keys than there are");
     }
 
-    /// Compares the state `at` with `block`, whole.
-    pub(super) fn check(&self, at: At<'_>, block: &Block) {
+    /// Compares the whole state `at` with `block`.
+    pub(super) fn check(&self, at: StateId<'_>, block: &TestBlock) {
         let store = self.store();
         let root = store.root(at).expect("root");
         assert_eq!(Some(root), self.roots.of(block), "root of block {}", block.number);
@@ -265,11 +274,11 @@ impl<'k> Node<'k> {
             entries.len(),
             block.entries.len()
         );
-        check_reader(&store.at(at).expect("reader"), block, Flavour::Opaque);
+        check_reader(&store.at(at).expect("reader"), block, ValueFlavour::Opaque);
     }
 
-    /// Compares some listings `at` with `block`: pages of entries from keys that are there or not.
-    pub(super) fn check_pages(&self, at: At<'_>, block: &Block, starts: &[StateKey]) {
+    /// Compares pages of entries `at` with `block`; `starts` may or may not exist.
+    pub(super) fn check_pages(&self, at: StateId<'_>, block: &TestBlock, starts: &[StateKey]) {
         for (n, start) in starts.iter().enumerate() {
             let limit = [0, 1, 7, 40][n % 4];
             let page = self
@@ -284,12 +293,12 @@ impl<'k> Node<'k> {
 }
 
 /// Compares a reader with `block`: every key, some that are absent, and the slots of every address.
-pub(super) fn check_reader(reader: &impl StateReader, block: &Block, flavour: Flavour) {
+pub(super) fn check_reader(reader: &impl StateReader, block: &TestBlock, flavour: ValueFlavour) {
     let mut addresses = BTreeSet::new();
     for (key, value) in &*block.entries {
         assert_eq!(reader.get(key).expect("get").as_ref(), Some(value), "{key}");
         addresses.insert(*key.address());
-        // Close to keys that are there, so that prefixes and neighbours are mixed up if they can be.
+        // Keys close to present ones, to find confused prefixes and neighbours.
         for absent in neighbours(key) {
             let expected = block.entries.get(&absent);
             assert_eq!(reader.get(&absent).expect("get").as_ref(), expected, "{absent}");
@@ -312,7 +321,7 @@ pub(super) fn check_reader(reader: &impl StateReader, block: &Block, flavour: Fl
             assert_eq!(some.len(), few.min(slots.len()), "{few} slots of {address}");
             assert!(some.iter().all(|slot| slots.contains(slot)), "{few} slots of {address}");
         }
-        if flavour == Flavour::Ethereum {
+        if flavour == ValueFlavour::Ethereum {
             let account = reader.account(&address).expect("canonical account");
             let key = StateKey::Account(address);
             assert_eq!(account.map(|a| a.encode()).as_ref(), block.entries.get(&key));
@@ -342,13 +351,13 @@ fn neighbours(key: &StateKey) -> [StateKey; 2] {
     }
 }
 
-/// Tells of what `block` writes: in two of four blocks nothing, in one its changes piece by piece, in
-/// one some of them, and others with values that they will not have.
-fn foretell(session: &Session<'_>, block: &Block) {
+/// Calls [`StateSession::foretell`] with the writes of `block`: not at all in two of four blocks,
+/// in pieces in one, and in one incompletely and with wrong values.
+fn foretell(session: &StateSession<'_>, block: &TestBlock) {
     let changes = block.delta.changes();
-    let tell = |some: &[Change]| {
+    let tell = |some: &[StateChange]| {
         let mut told = DeltaBuilder::new();
-        for Change { key, previous, next } in some {
+        for StateChange { key, previous, next } in some {
             told.change(*key, previous.clone(), next.clone());
         }
         session.foretell(&told.build());

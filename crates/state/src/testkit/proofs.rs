@@ -1,17 +1,17 @@
-//! Proofs: what they show, and what they must not.
+//! Proofs show the right values, and forged proofs are refused.
 
 use super::{
-    Kit,
-    model::{Block, BlockPtr, Flavour, Miner, Size},
-    node::{Node, Roots, options},
+    TestKit,
+    model::{BlockMiner, BlockPtr, BlockSize, TestBlock, ValueFlavour},
+    node::{KnownRoots, TestNode, options},
 };
-use crate::{At, StateKey, StateProof, Value};
+use crate::{StateId, StateKey, StateProof, StateValue};
 use alloy_primitives::B256;
 use rand::{Rng, rngs::StdRng, seq::SliceRandom};
 use std::sync::Arc;
 
-/// Whether there are proofs to test; says so if not.
-fn has_proofs(kit: &Kit<'_>) -> bool {
+/// Whether the backend has proofs; prints a note if not.
+fn has_proofs(kit: &TestKit<'_>) -> bool {
     let has = kit.backend().capabilities().proofs;
     if !has {
         eprintln!("skipped: this backend has no proofs");
@@ -19,19 +19,24 @@ fn has_proofs(kit: &Kit<'_>) -> bool {
     has
 }
 
-/// Keys to prove: present ones, and absent ones if those can be proven.
-fn keys_for(kit: &Kit<'_>, miner: &mut Miner, block: &Block, count: usize) -> Vec<StateKey> {
+/// Keys to prove: present keys, and absent ones if the backend can prove absence.
+fn keys_for(
+    kit: &TestKit<'_>,
+    miner: &mut BlockMiner,
+    block: &TestBlock,
+    count: usize,
+) -> Vec<StateKey> {
     let absence = kit.backend().capabilities().absence_proofs;
     let mut keys = miner.keys(&block.entries, count);
     keys.retain(|key| absence || block.entries.contains_key(key));
     keys
 }
 
-fn values(block: &Block, keys: &[StateKey]) -> Vec<Option<Value>> {
+fn values(block: &TestBlock, keys: &[StateKey]) -> Vec<Option<StateValue>> {
     keys.iter().map(|key| block.entries.get(key).cloned()).collect()
 }
 
-fn prove(node: &Node<'_>, at: At<'_>, block: &Block, keys: &[StateKey]) -> StateProof {
+fn prove(node: &TestNode<'_>, at: StateId<'_>, block: &TestBlock, keys: &[StateKey]) -> StateProof {
     let store = node.store();
     let proof = store.at(at).and_then(|state| state.prove(keys)).expect("a proof");
     proof.check_kind(store.identity()).expect("its own kind");
@@ -42,45 +47,45 @@ fn prove(node: &Node<'_>, at: At<'_>, block: &Block, keys: &[StateKey]) -> State
     proof
 }
 
-/// Proofs of present and absent keys hold at the tip, on sealed proposals and at every durable block
-/// that is retained; for one key, many, the same key twice, and none.
+/// Proofs of present and absent keys verify at the tip, on sealed proposals and at every retained
+/// block; for one key, many keys, the same key twice, and no key.
 ///
 /// # Panics
-/// If one does not, or shows another value than the model.
-pub fn proofs_show_presence_and_absence_at_every_retained_block(kit: &Kit<'_>) {
+/// If a proof does not verify, or shows another value than the model.
+pub fn proofs_show_presence_and_absence_at_every_retained_block(kit: &TestKit<'_>) {
     if !has_proofs(kit) {
         return;
     }
     kit.each_seed(|seed| {
-        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
-        let roots = Arc::new(Roots::default());
-        let mut node = Node::new(kit, &roots, options(5, true));
+        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(KnownRoots::default());
+        let mut node = TestNode::new(kit, &roots, options(5, true));
         let mut chain: Vec<BlockPtr> = Vec::new();
-        // The first state has nothing in it, and so has one in the middle.
-        let empty = miner.block(None, Size::EraseAll);
+        // The first state is empty, and so is one in the middle.
+        let empty = miner.block(None, BlockSize::EraseAll);
         node.extend(std::slice::from_ref(&empty));
         chain.push(empty);
         for n in 0..kit.scale.blocks {
-            let size = if n == kit.scale.blocks / 2 { Size::EraseAll } else { Size::Any };
+            let size = if n == kit.scale.blocks / 2 { BlockSize::EraseAll } else { BlockSize::Any };
             let block = miner.block(chain.last().map(|block| &**block), size);
             let parent = &chain[chain.len() - 1];
             for count in [0, 1, 1, 2, 12] {
                 let mut keys = keys_for(kit, &mut miner, parent, count);
-                prove(&node, At::Tip, parent, &keys);
+                prove(&node, StateId::Tip, parent, &keys);
                 if let Some(first) = keys.first().copied() {
                     keys.push(first);
-                    prove(&node, At::Tip, parent, &keys);
+                    prove(&node, StateId::Tip, parent, &keys);
                 }
             }
-            let proposal = node.propose(At::Tip, &block);
+            let proposal = node.propose(StateId::Tip, &block);
             let keys = keys_for(kit, &mut miner, &block, 6);
-            prove(&node, At::Proposal(&proposal), &block, &keys);
-            prove(&node, At::Block(block.hash), &block, &keys);
+            prove(&node, StateId::Proposal(&proposal), &block, &keys);
+            prove(&node, StateId::Block(block.hash), &block, &keys);
             node.commit(&[proposal]);
             chain.push(block);
             for old in chain.iter().rev().take(6) {
                 let keys = keys_for(kit, &mut miner, old, 4);
-                prove(&node, At::Block(old.hash), old, &keys);
+                prove(&node, StateId::Block(old.hash), old, &keys);
             }
             if n % 5 == 4 {
                 node.reopen();
@@ -90,42 +95,42 @@ pub fn proofs_show_presence_and_absence_at_every_retained_block(kit: &Kit<'_>) {
         let tip = &chain[chain.len() - 1];
         let mut keys: Vec<_> = tip.entries.keys().copied().collect();
         keys.shuffle(&mut miner.rng);
-        prove(&node, At::Tip, tip, &keys);
+        prove(&node, StateId::Tip, tip, &keys);
     });
 }
 
-/// Proofs of every retained block are, byte for byte, what they were when it was the tip: while its
-/// structure is in memory, whole or thinned, when it is opened from rows, after reverts, and for blocks
-/// of another branch on it.
+/// Proofs of every retained block are, byte for byte, what they were when the block was the tip:
+/// while its cache is in memory, full or compacted, when it is opened from rows, after reverts, and
+/// for blocks of another branch on top.
 ///
 /// # Panics
-/// If one is not.
-pub fn proofs_of_old_blocks_are_those_they_had_at_the_tip(kit: &Kit<'_>) {
+/// If a proof differs.
+pub fn proofs_of_old_blocks_are_those_they_had_at_the_tip(kit: &TestKit<'_>) {
     if !has_proofs(kit) {
         return;
     }
     const RETENTION: usize = 30;
     kit.each_seed(|seed| {
-        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
-        let roots = Arc::new(Roots::default());
-        let mut node = Node::new(kit, &roots, options(RETENTION as u64, false));
-        // The chain, and of each block keys with their proof.
+        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(KnownRoots::default());
+        let mut node = TestNode::new(kit, &roots, options(RETENTION as u64, false));
+        // The blocks of the chain, each with some keys and their proof.
         let mut chain: Vec<(BlockPtr, Vec<StateKey>, StateProof)> = Vec::new();
-        let mut extend = |node: &Node<'_>, chain: &mut Vec<_>, blocks: usize| {
+        let mut extend = |node: &TestNode<'_>, chain: &mut Vec<_>, blocks: usize| {
             for _ in 0..blocks {
                 let parent = chain.last().map(|(block, ..): &(BlockPtr, _, _)| &**block);
-                let block = miner.block(parent, Size::Any);
+                let block = miner.block(parent, BlockSize::Any);
                 node.extend(std::slice::from_ref(&block));
                 let keys = keys_for(kit, &mut miner, &block, 5);
-                let proof = prove(node, At::Tip, &block, &keys);
+                let proof = prove(node, StateId::Tip, &block, &keys);
                 chain.push((block, keys, proof));
             }
         };
-        let check = |node: &Node<'_>, chain: &[(BlockPtr, Vec<StateKey>, StateProof)]| {
+        let check = |node: &TestNode<'_>, chain: &[(BlockPtr, Vec<StateKey>, StateProof)]| {
             let first = node.first_retained();
             let retained = chain.iter().rev().take_while(|(block, ..)| block.number >= first);
             for (block, keys, at_tip) in retained {
-                let now = prove(node, At::Block(block.hash), block, keys);
+                let now = prove(node, StateId::Block(block.hash), block, keys);
                 assert_eq!(now.bytes, at_tip.bytes, "block {} for {keys:?}", block.number);
             }
         };
@@ -146,21 +151,21 @@ pub fn proofs_of_old_blocks_are_those_they_had_at_the_tip(kit: &Kit<'_>) {
 }
 
 /// A proof with any bit flipped, cut, extended, with parts dropped, doubled, swapped or zeroed is
-/// refused; so is one held against another root. Asked about other keys than it was made for, it
-/// is refused or shows their true values.
+/// refused, and so is a proof under another root. For other keys than it was made for, a proof is
+/// refused or shows their true values.
 ///
 /// # Panics
-/// If a verifier is fooled, or accepts two encodings of one proof.
-pub fn mutated_proofs_are_refused(kit: &Kit<'_>) {
+/// If a verifier accepts something false, or two encodings of one proof.
+pub fn mutated_proofs_are_refused(kit: &TestKit<'_>) {
     if !has_proofs(kit) {
         return;
     }
     kit.each_seed(|seed| {
-        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes.min(8));
-        let roots = Arc::new(Roots::default());
-        let node = Node::new(kit, &roots, options(5, true));
+        let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes.min(8));
+        let roots = Arc::new(KnownRoots::default());
+        let node = TestNode::new(kit, &roots, options(5, true));
         let backend = node.store().backend();
-        let chain = miner.chain(None, 12, Size::Any);
+        let chain = miner.chain(None, 12, BlockSize::Any);
         node.extend(&chain);
         let others: Vec<B256> = chain.iter().filter_map(|block| roots.of(block)).collect();
         for block in &chain[7..] {
@@ -169,7 +174,7 @@ pub fn mutated_proofs_are_refused(kit: &Kit<'_>) {
                 if keys.is_empty() {
                     continue;
                 }
-                let proof = prove(&node, At::Block(block.hash), block, &keys);
+                let proof = prove(&node, StateId::Block(block.hash), block, &keys);
                 let accepts = |bytes: &[u8]| backend.verify(proof.root, &keys, bytes).is_ok();
                 let (what, mutations) = (format!("{keys:?}"), kit.scale.mutations);
                 refuses_mutations(&mut miner.rng, &proof.bytes, mutations, &what, &accepts);
@@ -198,7 +203,7 @@ pub fn mutated_proofs_are_refused(kit: &Kit<'_>) {
     });
 }
 
-/// Tries `mutations` on the `bytes` of a proof of `what`, none of which the verifier may accept.
+/// Tries `mutations` mutations of `bytes`, a proof of `what`; the verifier must refuse all of them.
 pub(super) fn refuses_mutations(
     rng: &mut StdRng,
     bytes: &[u8],
@@ -220,7 +225,7 @@ pub(super) fn refuses_mutations(
     if bits <= mutations {
         (0..bits).for_each(&mut flip);
     } else {
-        // The first bytes, where counts and tags are, and samples of the rest.
+        // The first bits, where counts and tags are, and samples of the rest.
         (0..64.min(mutations / 4)).for_each(&mut flip);
         for _ in 0..mutations / 8 {
             flip(rng.random_range(0..bits));

@@ -1,58 +1,60 @@
-//! Versions of keys over ranges of blocks, and proofs of them.
+//! Versions of keys over ranges of blocks, and their proofs.
 
 use super::{
-    Kit,
-    model::{Block, BlockPtr, Flavour, Miner, Size, block_to},
-    node::{Node, Roots, options},
+    TestKit,
+    model::{BlockMiner, BlockPtr, BlockSize, TestBlock, ValueFlavour, block_to},
+    node::{KnownRoots, TestNode, options},
     proofs::refuses_mutations,
     roots::bulk_load,
 };
-use crate::{At, StateError, StateKey, Version};
+use crate::{StateError, StateId, StateKey, ValueVersion};
 use alloy_primitives::B256;
 use rand::Rng;
 use std::{ops::RangeInclusive, sync::Arc};
 
-/// Where there is [`Provenance`](crate::Provenance), the versions of present, absent, deleted and
-/// wiped keys over any range of blocks are those of the model, and proven: on proposals, at the tip
-/// and at retained blocks, after reverts and other blocks in their place, after reopening, above a
-/// bulk load. Mutated proofs are refused, those of another root too; a proof of one range shows
-/// nothing wrong of another. Ranges that are not there are refused.
+/// If the backend has [`ProvenanceQueries`](crate::ProvenanceQueries), the versions of present,
+/// absent, deleted and wiped keys over any range of blocks equal the model and are proven: on
+/// proposals, at the tip and at retained blocks, after reverts and replaced blocks, after
+/// reopening, above a bulk load. Mutated proofs are refused, and so are proofs under another root.
+/// A proof of one range shows nothing false about another range. Ranges that do not exist are
+/// refused.
 ///
 /// # Panics
-/// If versions differ from the model, or a verifier is fooled.
-pub fn versions_are_those_of_the_model_and_proven(kit: &Kit<'_>) {
+/// If versions differ from the model, or the verifier accepts something false.
+pub fn versions_are_those_of_the_model_and_proven(kit: &TestKit<'_>) {
     if kit.backend().provenance().is_none() {
-        let node = Node::new(kit, &Arc::default(), options(3, true));
-        let error = node.store().at(At::Tip).and_then(|state| state.versions(&[], 0..=0)).map(drop);
+        let node = TestNode::new(kit, &Arc::default(), options(3, true));
+        let error =
+            node.store().at(StateId::Tip).and_then(|state| state.versions(&[], 0..=0)).map(drop);
         assert!(matches!(error, Err(StateError::Unsupported { .. })), "{error:?}");
         eprintln!("skipped: this backend has no provenance");
         return;
     }
     kit.each_seed(|seed| {
         for (first, bulk) in [(0, false), (0, true), (700, true), (20, false)] {
-            let miner = Miner::new(seed + first, Flavour::Ethereum, kit.scale.changes);
-            Walk::begin(kit, miner.starting_at(first), first, bulk).run();
+            let miner = BlockMiner::new(seed + first, ValueFlavour::Ethereum, kit.scale.changes);
+            ProvenanceTest::begin(kit, miner.starting_at(first), first, bulk).run();
         }
     });
 }
 
-/// A chain under way.
-struct Walk<'k> {
-    kit: &'k Kit<'k>,
-    miner: Miner,
-    node: Node<'k>,
+/// A node, its chain, and the checks on them.
+struct ProvenanceTest<'k> {
+    kit: &'k TestKit<'k>,
+    miner: BlockMiner,
+    node: TestNode<'k>,
     first: u64,
     chain: Vec<BlockPtr>,
 }
 
 const RETENTION: u64 = 3;
 
-impl<'k> Walk<'k> {
-    fn begin(kit: &'k Kit<'k>, mut miner: Miner, first: u64, bulk: bool) -> Self {
-        let node = Node::new(kit, &Arc::new(Roots::default()), options(RETENTION, bulk));
+impl<'k> ProvenanceTest<'k> {
+    fn begin(kit: &'k TestKit<'k>, mut miner: BlockMiner, first: u64, bulk: bool) -> Self {
+        let node = TestNode::new(kit, &Arc::new(KnownRoots::default()), options(RETENTION, bulk));
         let mut chain: Vec<BlockPtr> = Vec::new();
         if bulk {
-            let grown = miner.chain(None, 5, Size::Operations(kit.scale.changes));
+            let grown = miner.chain(None, 5, BlockSize::Operations(kit.scale.changes));
             let start = block_to(None, first, &grown[4].entries);
             let entries = start.entries.iter().map(|(key, value)| Ok((*key, value.clone())));
             let root = bulk_load(&node, &start, entries).expect("bulk load");
@@ -64,19 +66,20 @@ impl<'k> Walk<'k> {
 
     fn run(mut self) {
         for n in 0..2 * self.kit.scale.blocks {
-            let size = if n == self.kit.scale.blocks { Size::EraseAll } else { Size::Any };
+            let size =
+                if n == self.kit.scale.blocks { BlockSize::EraseAll } else { BlockSize::Any };
             let block = self.miner.block(self.chain.last().map(|block| &**block), size);
-            let proposal = self.node.propose(At::Tip, &block);
+            let proposal = self.node.propose(StateId::Tip, &block);
             self.chain.push(block.clone());
-            self.check(At::Proposal(&proposal), &block, 3);
-            self.check(At::Block(block.hash), &block, 1);
+            self.check(StateId::Proposal(&proposal), &block, 3);
+            self.check(StateId::Block(block.hash), &block, 1);
             self.node.commit(&[proposal]);
             for count in [0, 1, 2, 8] {
-                self.check(At::Tip, &block, count);
+                self.check(StateId::Tip, &block, count);
             }
             for old in self.chain.clone().iter().rev().take(1 + RETENTION as usize) {
                 if old.number >= self.node.first_retained() {
-                    self.check(At::Block(old.hash), old, 2);
+                    self.check(StateId::Block(old.hash), old, 2);
                 }
             }
             self.refuses(&block);
@@ -92,11 +95,11 @@ impl<'k> Walk<'k> {
         }
         self.node.reopen();
         let tip = self.chain[self.chain.len() - 1].clone();
-        self.check(At::Tip, &tip, 20);
+        self.check(StateId::Tip, &tip, 20);
         self.forge(&tip);
     }
 
-    /// Other blocks will take the place of the last ones.
+    /// Reverts some blocks, which other blocks will replace.
     fn turn_back(&mut self) {
         let last = self.first + self.chain.len() as u64 - 1;
         let depth = (last - self.node.first_retained()).min(RETENTION);
@@ -105,8 +108,8 @@ impl<'k> Walk<'k> {
         self.node.revert(to);
     }
 
-    /// Keys that are there, were there, or never were.
-    fn keys(&mut self, block: &Block, count: usize) -> Vec<StateKey> {
+    /// Keys that exist, existed, or never existed.
+    fn keys(&mut self, block: &TestBlock, count: usize) -> Vec<StateKey> {
         let mut keys = self.miner.keys(&block.entries, count);
         for key in &mut keys {
             let of = &self.chain[self.miner.rng.random_range(0..self.chain.len())].delta;
@@ -117,8 +120,8 @@ impl<'k> Walk<'k> {
         keys
     }
 
-    /// Blocks up to `block`, often few of them.
-    fn range(&mut self, from: u64, block: &Block) -> RangeInclusive<u64> {
+    /// A range of blocks up to `block`, often a short one.
+    fn range(&mut self, from: u64, block: &TestBlock) -> RangeInclusive<u64> {
         let rng = &mut self.miner.rng;
         let lo = rng.random_range(from..=block.number);
         let most = if rng.random_bool(0.5) { (lo + 3).min(block.number) } else { block.number };
@@ -129,8 +132,8 @@ impl<'k> Walk<'k> {
         self.node.store().backend().history().is_some_and(|history| history.prunes())
     }
 
-    /// First block that is kept in the state `at`.
-    fn first_kept(&self, at: At<'_>) -> u64 {
+    /// First block that the state `at` keeps.
+    fn first_kept(&self, at: StateId<'_>) -> u64 {
         if !self.prunes() {
             return self.first;
         }
@@ -146,27 +149,28 @@ impl<'k> Walk<'k> {
         }
     }
 
-    /// What the blocks say.
-    fn expected(&self, key: &StateKey, blocks: &RangeInclusive<u64>) -> Vec<Version> {
-        let mut versions: Vec<Version> = Vec::new();
+    /// The versions according to the model.
+    fn expected(&self, key: &StateKey, blocks: &RangeInclusive<u64>) -> Vec<ValueVersion> {
+        let mut versions: Vec<ValueVersion> = Vec::new();
         for block in self.chain.iter().take_while(|block| block.number <= *blocks.end()) {
             let changes = block.delta.changes();
             if let Ok(at) = changes.binary_search_by_key(key, |change| change.key) {
                 if block.number <= *blocks.start() {
                     versions.clear();
                 }
-                versions.push(Version { block: block.number, value: changes[at].next.clone() });
+                versions
+                    .push(ValueVersion { block: block.number, value: changes[at].next.clone() });
             }
         }
         versions.reverse();
         versions
     }
 
-    /// Compares with the blocks, of which those from `kept` on are kept: a deletion there or below
-    /// it, which nothing lies under, may be gone.
+    /// Compares `shown` with the model. Blocks from `kept` on are kept: an oldest version that is a
+    /// deletion at `kept` or below may be forgotten.
     fn assert_true(
         &self,
-        shown: &[Vec<Version>],
+        shown: &[Vec<ValueVersion>],
         keys: &[StateKey],
         blocks: &RangeInclusive<u64>,
         kept: u64,
@@ -174,7 +178,7 @@ impl<'k> Walk<'k> {
         assert_eq!(shown.len(), keys.len());
         for (key, shown) in keys.iter().zip(shown) {
             let mut expected = self.expected(key, blocks);
-            let is_bare = |of: &Version| of.value.is_none() && of.block <= kept;
+            let is_bare = |of: &ValueVersion| of.value.is_none() && of.block <= kept;
             if self.prunes() && shown.len() < expected.len() && expected.last().is_some_and(is_bare)
             {
                 expected.pop();
@@ -183,8 +187,8 @@ impl<'k> Walk<'k> {
         }
     }
 
-    /// Asks for `count` keys over a range and checks answer and proof, which are returned.
-    fn check(&mut self, at: At<'_>, block: &Block, count: usize) -> Proven {
+    /// Asks for `count` keys over a range, checks versions and proof, and returns them.
+    fn check(&mut self, at: StateId<'_>, block: &TestBlock, count: usize) -> ProvenVersions {
         let kept = self.first_kept(at);
         let (keys, blocks) = (self.keys(block, count), self.range(kept, block));
         let store = self.node.store();
@@ -194,8 +198,13 @@ impl<'k> Walk<'k> {
         proof.check_kind(store.identity()).expect("its own kind");
         assert_eq!((proof.block.number, proof.block.hash), (block.number, block.hash));
         assert_eq!((Some(proof.root), proof.as_of), (self.node.roots.of(block), None));
-        let proven =
-            Proven { keys, blocks, root: proof.root, bytes: proof.bytes.to_vec(), versions };
+        let proven = ProvenVersions {
+            keys,
+            blocks,
+            root: proof.root,
+            bytes: proof.bytes.to_vec(),
+            versions,
+        };
         let shown = self.verify(proven.root, &proven.keys, &proven.blocks, &proven.bytes);
         assert_eq!(shown, Some(proven.versions.clone()), "what the proof shows");
         proven
@@ -207,17 +216,17 @@ impl<'k> Walk<'k> {
         keys: &[StateKey],
         blocks: &RangeInclusive<u64>,
         bytes: &[u8],
-    ) -> Option<Vec<Vec<Version>>> {
+    ) -> Option<Vec<Vec<ValueVersion>>> {
         let provenance = self.node.store().backend().provenance().expect("it has it");
         provenance.verify_versions(root, keys, blocks.clone(), bytes).ok()
     }
 
-    /// Nothing but what is true is accepted at the tip `block`.
-    fn forge(&mut self, block: &Block) {
-        let kept = self.first_kept(At::Tip);
+    /// The verifier accepts nothing false at the tip `block`.
+    fn forge(&mut self, block: &TestBlock) {
+        let kept = self.first_kept(StateId::Tip);
         for count in [1, 1, 4] {
-            let proven = self.check(At::Tip, block, count);
-            let Proven { keys, blocks, root, bytes, .. } = &proven;
+            let proven = self.check(StateId::Tip, block, count);
+            let ProvenVersions { keys, blocks, root, bytes, .. } = &proven;
             let mut rng = self.miner.rng.clone();
             let accepts = |bytes: &[u8]| self.verify(*root, keys, blocks, bytes).is_some();
             let what = format!("{keys:?} in blocks {blocks:?}");
@@ -245,18 +254,18 @@ impl<'k> Walk<'k> {
         }
     }
 
-    /// Ranges that are empty, end above the tip `block`, or begin too early.
-    fn refuses(&self, block: &Block) {
+    /// Ranges that are empty, end above the tip `block`, or begin too early are refused.
+    fn refuses(&self, block: &TestBlock) {
         let store = self.node.store();
-        let (number, kept) = (block.number, self.first_kept(At::Tip));
+        let (number, kept) = (block.number, self.first_kept(StateId::Tip));
         let empty = store
-            .at(At::Tip)
+            .at(StateId::Tip)
             .and_then(|state| state.versions(&[], RangeInclusive::new(number + 1, number)));
         assert!(matches!(empty, Err(StateError::NoBlocks { .. })), "{empty:?}");
         let before = kept.checked_sub(1).map(|before| (before, before..=number));
         let beyond = [(number + 1, number..=number + 1), (u64::MAX, u64::MAX..=u64::MAX)];
         for (outside, range) in beyond.into_iter().chain(before) {
-            match store.at(At::Tip).and_then(|state| state.versions(&[], range.clone())) {
+            match store.at(StateId::Tip).and_then(|state| state.versions(&[], range.clone())) {
                 Err(StateError::NotInHistory { number: asked, kept: Some(blocks) }) => {
                     assert_eq!((asked, blocks), (outside, kept..=number));
                 }
@@ -267,10 +276,10 @@ impl<'k> Walk<'k> {
 }
 
 /// Versions and their proof.
-struct Proven {
+struct ProvenVersions {
     keys: Vec<StateKey>,
     blocks: RangeInclusive<u64>,
     root: B256,
     bytes: Vec<u8>,
-    versions: Vec<Vec<Version>>,
+    versions: Vec<Vec<ValueVersion>>,
 }

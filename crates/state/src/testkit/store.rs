@@ -1,26 +1,26 @@
-//! What the framework expects of a key-value store.
+//! Conformance test of key-value stores.
 
 use super::{StoreFactory, env};
-use crate::{Direction, KeyRange, KvRead, KvWrite, Row, Table};
+use crate::{KeyRange, KvRead, KvWrite, RowTable, ScanDirection, TableRow};
 use alloy_primitives::Bytes;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
 
-type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
-type Model = BTreeMap<Table, Rows>;
+type ModelRows = BTreeMap<Vec<u8>, Vec<u8>>;
+type StoreModel = BTreeMap<RowTable, ModelRows>;
 
-/// A key-value store reads, scans, counts and writes as a `BTreeMap` does; a transaction sees its own
-/// writes, nobody else does before it commits, and one that is dropped leaves nothing; snapshots do
-/// not move. `tables` are those that the store was made for.
+/// A key-value store reads, scans, counts and writes as a `BTreeMap` does. A transaction sees its
+/// own writes, and other readers do not before it commits; a dropped transaction leaves nothing;
+/// snapshots do not change. `tables` are the tables of the store.
 ///
 /// # Panics
-/// If not.
-pub fn a_key_value_store_matches_a_model(stores: &StoreFactory<'_>, tables: &[Table]) {
+/// If the store differs from the model.
+pub fn a_key_value_store_matches_a_model(stores: &StoreFactory<'_>, tables: &[RowTable]) {
     let seed = env("RETRIE_TESTKIT_SEED").unwrap_or(1);
     eprintln!("seed {seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let kv = stores();
-    let mut model: Model = tables.iter().map(|table| (*table, Rows::new())).collect();
+    let mut model: StoreModel = tables.iter().map(|table| (*table, ModelRows::new())).collect();
     let mut snapshots = vec![(kv.snapshot().expect("snapshot"), model.clone())];
     for round in 0..40 {
         let mut txn = kv.begin_write().expect("transaction");
@@ -48,13 +48,13 @@ pub fn a_key_value_store_matches_a_model(stores: &StoreFactory<'_>, tables: &[Ta
     kv.disk_bytes().expect("bytes on disk");
 }
 
-/// A short key of few letters, so that keys collide, neighbour and prefix each other.
+/// A short key from few byte values, so that keys often collide or are prefixes of each other.
 fn key(rng: &mut StdRng) -> Vec<u8> {
     let len = rng.random_range(1..5);
     (0..len).map(|_| [0, 1, 0x7f, 0xff][rng.random_range(0..4)]).collect()
 }
 
-fn write(rng: &mut StdRng, txn: &mut dyn KvWrite, draft: &mut Model, tables: &[Table]) {
+fn write(rng: &mut StdRng, txn: &mut dyn KvWrite, draft: &mut StoreModel, tables: &[RowTable]) {
     let table = tables[rng.random_range(0..tables.len())];
     let rows = draft.entry(table).or_default();
     match rng.random_range(0..20) {
@@ -85,8 +85,8 @@ fn write(rng: &mut StdRng, txn: &mut dyn KvWrite, draft: &mut Model, tables: &[T
     }
 }
 
-fn compare(rng: &mut StdRng, read: &(impl KvRead + ?Sized), model: &Model) {
-    let own = |(key, value): (&Vec<u8>, &Vec<u8>)| -> Row {
+fn compare(rng: &mut StdRng, read: &(impl KvRead + ?Sized), model: &StoreModel) {
+    let own = |(key, value): (&Vec<u8>, &Vec<u8>)| -> TableRow {
         (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value))
     };
     for (&table, rows) in model {
@@ -96,28 +96,29 @@ fn compare(rng: &mut StdRng, read: &(impl KvRead + ?Sized), model: &Model) {
             let value = read.get(table, &a).expect("get");
             assert_eq!(value, rows.get(&a).map(|value| Bytes::copy_from_slice(value)), "get");
 
-            let forward = read.seek(table, Some(&a), Direction::Forward).expect("seek");
+            let forward = read.seek(table, Some(&a), ScanDirection::Forward).expect("seek");
             assert_eq!(forward, rows.range(a.clone()..).next().map(own), "seek to {a:?}");
-            let backward = read.seek(table, Some(&a), Direction::Backward).expect("seek");
+            let backward = read.seek(table, Some(&a), ScanDirection::Backward).expect("seek");
             assert_eq!(backward, rows.range(..=a.clone()).next_back().map(own), "back to {a:?}");
 
             let limit = [0, 1, 3, 1000, usize::MAX][rng.random_range(0..5)];
             let end = rng.random_bool(0.7).then_some(&b[..]);
             let range = KeyRange { start: &a, end };
-            let inside: Vec<Row> =
+            let inside: Vec<TableRow> =
                 rows.iter().filter(|(k, _)| range.contains(k)).map(own).collect();
-            let forward = read.scan(table, range, Direction::Forward, limit).expect("scan");
+            let forward = read.scan(table, range, ScanDirection::Forward, limit).expect("scan");
             assert!(forward.iter().eq(inside.iter().take(limit)), "scan of {range:?}");
-            let backward = read.scan(table, range, Direction::Backward, limit).expect("scan");
+            let backward = read.scan(table, range, ScanDirection::Backward, limit).expect("scan");
             assert!(backward.iter().eq(inside.iter().rev().take(limit)), "back scan of {range:?}");
         }
-        let first = read.seek(table, None, Direction::Forward).expect("seek");
+        let first = read.seek(table, None, ScanDirection::Forward).expect("seek");
         assert_eq!(first, rows.iter().next().map(own), "first row");
-        let first = read.seek(table, Some(&[]), Direction::Forward).expect("seek");
+        let first = read.seek(table, Some(&[]), ScanDirection::Forward).expect("seek");
         assert_eq!(first, rows.iter().next().map(own), "first row, from the empty key");
-        let last = read.seek(table, None, Direction::Backward).expect("seek");
+        let last = read.seek(table, None, ScanDirection::Backward).expect("seek");
         assert_eq!(last, rows.iter().next_back().map(own), "last row");
-        let all = read.scan(table, KeyRange::ALL, Direction::Forward, usize::MAX).expect("scan");
+        let all =
+            read.scan(table, KeyRange::ALL, ScanDirection::Forward, usize::MAX).expect("scan");
         assert!(all.into_iter().eq(rows.iter().map(own)), "all of {}", table.name);
     }
 }

@@ -1,19 +1,20 @@
-//! BLAKE2b-256, the hash of backends that are free to choose one: of parts, and of many inputs at once.
+//! BLAKE2b-256, for backends that are free to choose a hash function: of parts, and of many inputs
+//! at once.
 
 use alloy_primitives::B256;
 use blake2b_simd::{Params, State};
 
-/// A digest in the making.
+/// Hashes bytes that come in parts.
 #[derive(Clone, Debug)]
-pub struct Hasher(State);
+pub struct Blake2bHasher(State);
 
-impl Default for Hasher {
+impl Default for Blake2bHasher {
     fn default() -> Self {
         Self(params().to_state())
     }
 }
 
-impl Hasher {
+impl Blake2bHasher {
     /// Adds bytes.
     pub fn update(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.update(bytes);
@@ -32,22 +33,22 @@ fn params() -> Params {
     params
 }
 
-/// The digest of some parts, one after the other.
+/// The digest of the concatenated parts.
 pub fn hash(parts: &[&[u8]]) -> B256 {
-    let mut hasher = Hasher::default();
+    let mut hasher = Blake2bHasher::default();
     for part in parts {
         hasher.update(part);
     }
     hasher.finish()
 }
 
-/// Appends the digests of `inputs`, hashed together: four at a time where the CPU can, which is more
-/// than twice as fast as one by one.
+/// Appends the digests of `inputs`. It hashes four at a time where the CPU can, which is more than
+/// twice as fast as one by one.
 #[cfg(feature = "std")]
 pub fn hash_many<'a>(inputs: impl ExactSizeIterator<Item = &'a [u8]>, digests: &mut Vec<B256>) {
     use blake2b_simd::many::{HashManyJob, hash_many};
     let params = params();
-    // Jobs are large: a few at a time stay in the nearest cache.
+    // `HashManyJob` is large: only a few fit into the L1 cache.
     const AT_ONCE: usize = 16;
     let mut jobs = Vec::with_capacity(inputs.len().min(AT_ONCE));
     digests.reserve(inputs.len());
@@ -60,22 +61,22 @@ pub fn hash_many<'a>(inputs: impl ExactSizeIterator<Item = &'a [u8]>, digests: &
     }
 }
 
-/// Inputs that are collected, to be hashed [together](hash_many).
+/// Collects inputs, to hash them [together](hash_many).
 #[cfg(feature = "std")]
 #[derive(Debug, Default)]
-pub struct Batch {
+pub struct Blake2bBatch {
     inputs: Vec<u8>,
     ends: Vec<usize>,
 }
 
 #[cfg(feature = "std")]
-impl Batch {
-    /// An empty one with room for `count` inputs of some `bytes` bytes each.
+impl Blake2bBatch {
+    /// An empty batch with room for `count` inputs of about `bytes` bytes each.
     pub fn with_capacity(count: usize, bytes: usize) -> Self {
         Self { inputs: Vec::with_capacity(count * bytes), ends: Vec::with_capacity(count) }
     }
 
-    /// Adds an input, which `write` appends.
+    /// Adds an input: `write` appends its bytes.
     #[inline]
     pub fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.inputs);
@@ -92,7 +93,7 @@ impl Batch {
         self.ends.is_empty()
     }
 
-    /// Appends the digests in the order of adding; the batch is empty afterwards.
+    /// Appends the digests in the order in which inputs were added, and empties the batch.
     pub fn finish_into(&mut self, digests: &mut Vec<B256>) {
         let mut start = 0;
         let inputs = self.ends.iter().map(|end| {
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!((hash(&[b"abc"]), hash(&[b"a", b"", b"bc"])), (abc, abc));
         for count in [0, 1, 2, 3, 4, 5, 15, 16, 17, 100] {
             let input = |n: usize| vec![n as u8; n * 7];
-            let mut batch = Batch::with_capacity(count, 64);
+            let mut batch = Blake2bBatch::with_capacity(count, 64);
             (0..count).for_each(|n| batch.push(|out| out.extend(input(n))));
             assert_eq!((batch.len(), batch.is_empty()), (count, count == 0));
             let mut digests = vec![abc];

@@ -1,45 +1,45 @@
-//! What one block changes: the only thing that ever flows from the client into a backend.
+//! What one block changes: the only data that flows from the client into a backend.
 
-use crate::{StateKey, Value};
+use crate::{StateKey, StateValue};
 use alloc::{collections::BTreeMap, vec::Vec};
 use alloy_primitives::{Address, B256};
 
 /// One changed key of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct StateChange {
     /// The key.
     pub key: StateKey,
     /// Value before the block; `None` if absent.
-    pub previous: Option<Value>,
+    pub previous: Option<StateValue>,
     /// Value after the block; `None` if absent.
-    pub next: Option<Value>,
+    pub next: Option<StateValue>,
 }
 
 /// The net effect of one block on the state, complete with rewards, withdrawals and system calls.
 ///
-/// Invariants, kept by [`DeltaBuilder`]: sorted by key, one entry a key, and no entry whose
-/// `previous` equals its `next`, except for slots of a [wiped](Self::wiped) account that were set
-/// again to the value they had.
+/// [`DeltaBuilder`] keeps these invariants: sorted by key, one entry a key, and no entry whose
+/// `previous` equals its `next`, except slots of a [wiped](Self::wiped) account that were set again
+/// to the value they had.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateDelta {
-    changes: Vec<Change>,
+    changes: Vec<StateChange>,
     wiped: Vec<Address>,
 }
 
 impl StateDelta {
     /// The changes in key order.
-    pub fn changes(&self) -> &[Change] {
+    pub fn changes(&self) -> &[StateChange] {
         &self.changes
     }
 
     /// The change of `key`, if it changes.
-    pub fn change(&self, key: &StateKey) -> Option<&Change> {
+    pub fn change(&self, key: &StateKey) -> Option<&StateChange> {
         let at = self.changes.binary_search_by(|change| change.key.cmp(key)).ok()?;
         self.changes.get(at)
     }
 
     /// The changes of slots of `address`, in slot order.
-    pub fn slots_of(&self, address: &Address) -> &[Change] {
+    pub fn slots_of(&self, address: &Address) -> &[StateChange] {
         let first = StateKey::Slot(*address, B256::ZERO);
         let from = self.changes.partition_point(|change| change.key < first);
         let rest = self.changes.get(from..).unwrap_or_default();
@@ -48,9 +48,9 @@ impl StateDelta {
     }
 
     /// Accounts, in order, whose whole storage was wiped by SELFDESTRUCT before slots (if any) were
-    /// written again in the same block. Each known slot also has its own [`Change`]; on a full
-    /// state these are all, on a partial state (a witness) this marker decides. Either way a slot
-    /// that is set after the block is listed.
+    /// written again in the same block. Each known slot also has its own [`StateChange`]: on a full
+    /// state these are all slots, on a partial state (a witness) this list decides. Either way the
+    /// changes include each slot that is set after the block.
     pub fn wiped(&self) -> &[Address] {
         &self.wiped
     }
@@ -60,7 +60,8 @@ impl StateDelta {
         self.changes.is_empty() && self.wiped.is_empty()
     }
 
-    /// This delta and then `later`, whose previous values are those after this one, as one.
+    /// This delta followed by `later`, as one delta. The previous values of `later` must be the
+    /// values after this delta.
     #[must_use]
     pub fn then(&self, later: &Self) -> Self {
         let mut both = DeltaBuilder::new();
@@ -78,7 +79,7 @@ impl StateDelta {
 /// Collects changes in any order into a [`StateDelta`].
 #[derive(Clone, Debug, Default)]
 pub struct DeltaBuilder {
-    changes: BTreeMap<StateKey, (Option<Value>, Option<Value>)>,
+    changes: BTreeMap<StateKey, (Option<StateValue>, Option<StateValue>)>,
     wiped: Vec<Address>,
 }
 
@@ -90,7 +91,12 @@ impl DeltaBuilder {
 
     /// Records that `key` went from `previous` to `next`. A second record of the same key keeps the
     /// first `previous` and takes the new `next`.
-    pub fn change(&mut self, key: StateKey, previous: Option<Value>, next: Option<Value>) {
+    pub fn change(
+        &mut self,
+        key: StateKey,
+        previous: Option<StateValue>,
+        next: Option<StateValue>,
+    ) {
         match self.changes.entry(key) {
             alloc::collections::btree_map::Entry::Vacant(entry) => {
                 entry.insert((previous, next));
@@ -104,9 +110,9 @@ impl DeltaBuilder {
         self.wiped.push(address);
     }
 
-    /// Records all that `delta` does, on top of what is here.
+    /// Adds all changes of `delta` on top.
     pub fn add(&mut self, delta: &StateDelta) {
-        for Change { key, previous, next } in &delta.changes {
+        for StateChange { key, previous, next } in &delta.changes {
             self.change(*key, previous.clone(), next.clone());
         }
         self.wiped.extend(&delta.wiped);
@@ -122,13 +128,16 @@ impl DeltaBuilder {
         self.changes.is_empty()
     }
 
-    /// What `key` has come to, if it is recorded; the inner `None` is its absence.
-    pub fn next(&self, key: &StateKey) -> Option<Option<&Value>> {
+    /// The newest value of `key`, if it is recorded; the inner `None` means that it is absent.
+    pub fn next(&self, key: &StateKey) -> Option<Option<&StateValue>> {
         self.changes.get(key).map(|(_, next)| next.as_ref())
     }
 
-    /// What the recorded slots of `address` have come to, in slot order.
-    pub fn next_slots(&self, address: &Address) -> impl Iterator<Item = (B256, Option<&Value>)> {
+    /// The newest values of the recorded slots of `address`, in slot order.
+    pub fn next_slots(
+        &self,
+        address: &Address,
+    ) -> impl Iterator<Item = (B256, Option<&StateValue>)> {
         let slot = |slot| StateKey::Slot(*address, slot);
         let slots = self.changes.range(slot(B256::ZERO)..=slot(B256::repeat_byte(0xff)));
         slots.filter_map(|(key, (_, next))| match key {
@@ -137,12 +146,12 @@ impl DeltaBuilder {
         })
     }
 
-    /// The delta: sorted, unique, without no-ops.
+    /// Builds the delta: sorted, unique, without no-ops.
     pub fn build(mut self) -> StateDelta {
         self.wiped.sort_unstable();
         self.wiped.dedup();
         // A slot that was wiped and set again to its old value must survive the wipe.
-        let is_rewritten = |key: &StateKey, next: &Option<Value>| match key {
+        let is_rewritten = |key: &StateKey, next: &Option<StateValue>| match key {
             StateKey::Slot(address, _) => {
                 next.is_some() && self.wiped.binary_search(address).is_ok()
             }
@@ -152,7 +161,7 @@ impl DeltaBuilder {
             .changes
             .into_iter()
             .filter(|(key, (previous, next))| previous != next || is_rewritten(key, next))
-            .map(|(key, (previous, next))| Change { key, previous, next })
+            .map(|(key, (previous, next))| StateChange { key, previous, next })
             .collect();
         StateDelta { changes, wiped: self.wiped }
     }
@@ -203,7 +212,7 @@ mod tests {
     fn one_delta_after_another_is_their_net_effect() {
         let a = Address::repeat_byte(1);
         let slot = |n| StateKey::Slot(a, B256::with_last_byte(n));
-        let delta = |changes: &[(u8, Option<Value>, Option<Value>)]| {
+        let delta = |changes: &[(u8, Option<StateValue>, Option<StateValue>)]| {
             let mut builder = DeltaBuilder::new();
             for (n, previous, next) in changes {
                 builder.change(slot(*n), previous.clone(), next.clone());
@@ -229,8 +238,8 @@ mod tests {
         assert_eq!(
             delta.changes(),
             [
-                Change { key: StateKey::Account(b), previous: None, next: Some(bytes!("05")) },
-                Change {
+                StateChange { key: StateKey::Account(b), previous: None, next: Some(bytes!("05")) },
+                StateChange {
                     key: StateKey::Slot(a, B256::ZERO),
                     previous: None,
                     next: Some(bytes!("01"))

@@ -18,7 +18,7 @@ pub enum StateError {
         /// Hash asked for.
         hash: B256,
     },
-    /// A block below the undo window was asked for.
+    /// The block asked for lies below the undo window.
     #[error(
         "block {number} lies below the retention window, which starts at block {first} (depth \
          {retention})"
@@ -31,7 +31,7 @@ pub enum StateError {
         /// Configured depth in blocks.
         retention: u64,
     },
-    /// A block whose state the history does not have was asked for.
+    /// The history does not have the state of the block asked for.
     #[error("the history has no state of block {number}: it has {}", blocks(kept))]
     NotInHistory {
         /// Block asked for.
@@ -39,7 +39,7 @@ pub enum StateError {
         /// The blocks it has; `None` while the state is empty.
         kept: Option<RangeInclusive<u64>>,
     },
-    /// A range of blocks without any was asked for.
+    /// The range of blocks asked for is empty.
     #[error("there is no block from {from} to {to}: the first must not be above the last")]
     NoBlocks {
         /// First block asked for.
@@ -47,7 +47,7 @@ pub enum StateError {
         /// Last block asked for.
         to: u64,
     },
-    /// A block before the flat history was asked for.
+    /// The block asked for lies before the flat history.
     #[error(
         "block {number} lies before the history of states that is kept, which begins at block \
          {first}"
@@ -58,7 +58,7 @@ pub enum StateError {
         /// First block that can be asked for.
         first: u64,
     },
-    /// A block above the tip was asked for, to revert to.
+    /// The block to revert to lies above the tip.
     #[error("cannot revert to block {number}: it lies above the durable tip {tip}")]
     AboveTip {
         /// Block asked for.
@@ -74,7 +74,7 @@ pub enum StateError {
         /// The durable tip, or the proposal before it.
         tip: BlockRef,
     },
-    /// A proposal without a block hash was given to commit.
+    /// A proposal given to commit has no block hash.
     #[error(
         "proposal of block {number} was never sealed with a block hash, so it cannot be committed"
     )]
@@ -107,12 +107,12 @@ pub enum StateError {
         /// Which node or value.
         what: String,
     },
-    /// The backend has no such faculty.
+    /// The backend does not have this extension.
     #[error("backend {backend} does not support {what}")]
     Unsupported {
         /// Backend name.
         backend: &'static str,
-        /// The faculty.
+        /// The extension.
         what: &'static str,
     },
     /// A proof needs parts that this node does not keep.
@@ -122,19 +122,19 @@ pub enum StateError {
     OutsideShard {
         /// The part of the proof that is needed.
         what: String,
-        /// The shard it lies in.
+        /// The shard that holds the part.
         needed: String,
-        /// The shard that is kept.
+        /// The shard that this node keeps.
         kept: String,
     },
-    /// A number of the format has reached its end.
+    /// A counter of the backend's format has reached its largest value.
     #[error("{what} has reached {limit}, the largest number that backend {backend} can hold")]
     Exhausted {
         /// Backend name.
         backend: &'static str,
         /// What was counted, with the key.
         what: String,
-        /// Its end.
+        /// The largest value.
         limit: u64,
     },
     /// A background job failed.
@@ -145,7 +145,7 @@ pub enum StateError {
     Job {
         /// Job name.
         job: String,
-        /// What it said.
+        /// The job's error.
         reason: String,
     },
     /// The store underneath failed.
@@ -161,7 +161,7 @@ fn blocks(kept: &Option<RangeInclusive<u64>>) -> Cow<'static, str> {
 }
 
 impl StateError {
-    /// Persisted content of `table` that cannot be right.
+    /// The error for persisted content of `table` that cannot be right.
     pub fn corrupt(table: impl Into<String>, what: impl Into<String>) -> Self {
         Self::Corrupt { table: table.into(), what: what.into() }
     }
@@ -200,7 +200,7 @@ pub enum ProofError {
     /// The bytes do not parse canonically.
     #[error("the proof is malformed: {what}")]
     Malformed {
-        /// Where.
+        /// Which part.
         what: &'static str,
     },
     /// The proof does not lead to the root.
@@ -212,7 +212,7 @@ pub enum ProofError {
         /// For what.
         what: &'static str,
     },
-    /// A part is not needed for the asked keys.
+    /// The proof has a part that the asked keys do not need.
     #[error("the proof holds parts that the asked keys do not need")]
     Unused,
 }

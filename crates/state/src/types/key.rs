@@ -7,7 +7,7 @@ use core::fmt;
 
 /// A key of the logical state.
 ///
-/// Accounts and slots are domains apart: no account key can equal a slot key, in any encoding. The
+/// Accounts and slots are separate domains: no account key equals a slot key, in any encoding. The
 /// order is the order of deltas: all accounts by address, then all slots by address and slot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StateKey {
@@ -48,7 +48,7 @@ impl StateKey {
         EncodedKey { bytes, len }
     }
 
-    /// Reads the canonical bytes at the front of what comes; `None` if no key does.
+    /// Reads the canonical bytes of a key from the front of `reader`; `None` if there is no key.
     pub fn read(reader: &mut WireReader<'_>) -> Option<Self> {
         let len = match reader.rest().first()? {
             0 => 21,

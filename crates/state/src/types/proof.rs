@@ -54,7 +54,7 @@ impl HashId {
 
 /// What a backend is: stamped into the datadir, where it wins over flags, and into every proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct BackendIdentity {
     /// Name as in `--state-backend`.
     pub name: &'static str,
     /// Version of its persisted format and of its proofs.
@@ -63,14 +63,14 @@ pub struct Identity {
     pub hash: HashId,
     /// Digest of its parameters (zero if it has none).
     pub params: B256,
-    /// What else was settled when its datadir was made, such as how rows are laid out; empty if there
-    /// was no choice. Stamped into the datadir, but not into proofs: whoever checks them need not know
-    /// it, though roots may depend on it (as those of `lmpt` on when it merges).
+    /// Other choices that were fixed when the datadir was created, such as how rows are laid out;
+    /// empty if there was no choice. Stamped into the datadir, but not into proofs: a verifier does
+    /// not need it, though roots may depend on it (the roots of `lmpt` depend on when it merges).
     pub layout: &'static str,
 }
 
-impl Identity {
-    /// One without parameters and with one layout.
+impl BackendIdentity {
+    /// An identity without parameters and with one layout.
     pub const fn plain(name: &'static str, version: u32, hash: HashId) -> Self {
         Self { name, version, hash, params: B256::ZERO, layout: "" }
     }
@@ -78,7 +78,7 @@ impl Identity {
 
 /// A proof of the values of some keys, with all a verifier needs to choose how to check it.
 ///
-/// That `root` belongs to `block` is not part of the proof: a header or a checkpoint shows it.
+/// The proof does not show that `root` belongs to `block`: a header or a checkpoint does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateProof {
     /// Backend name.
@@ -91,8 +91,8 @@ pub struct StateProof {
     pub params: B256,
     /// The block whose state is proven.
     pub block: BlockRef,
-    /// The block whose state is shown, if that is an older one than `block`, whose root the proof
-    /// leads to.
+    /// The older block whose state is shown; `None` if it is `block` itself. The proof always leads
+    /// to the root of `block`.
     pub as_of: Option<u64>,
     /// The root the proof leads to.
     pub root: B256,
@@ -101,8 +101,8 @@ pub struct StateProof {
 }
 
 impl StateProof {
-    /// Puts the proof `bytes` of a backend into their envelope.
-    pub fn of(identity: &Identity, block: BlockRef, root: B256, bytes: Bytes) -> Self {
+    /// Wraps the proof `bytes` of a backend.
+    pub fn of(identity: &BackendIdentity, block: BlockRef, root: B256, bytes: Bytes) -> Self {
         Self {
             backend: identity.name.into(),
             version: identity.version,
@@ -115,14 +115,14 @@ impl StateProof {
         }
     }
 
-    /// The same as a proof of the state of the older block `number`.
+    /// Marks the proof as one of the state of the older block `number`.
     #[must_use]
     pub fn as_of(self, number: u64) -> Self {
         Self { as_of: Some(number), ..self }
     }
 
-    /// Fails unless this proof was made by a backend of identity `identity`.
-    pub fn check_kind(&self, identity: &Identity) -> Result<(), crate::ProofError> {
+    /// Fails unless a backend with `identity` made this proof.
+    pub fn check_kind(&self, identity: &BackendIdentity) -> Result<(), crate::ProofError> {
         let what = if self.backend != identity.name {
             "backend"
         } else if self.version != identity.version {

@@ -1,21 +1,22 @@
 //! Keyed reads of one state.
 
-use crate::{Account, StateError, StateKey, Value, decode_slot};
+use crate::{Account, StateError, StateKey, StateValue, decode_slot};
 use alloc::{boxed::Box, format, vec::Vec};
 use alloy_primitives::{Address, B256, U256};
 
-/// Reads the state of one block. Every reader stays at its block, whatever is committed meanwhile.
+/// Reads the state of one block. A reader keeps showing this block whatever is committed meanwhile.
 pub trait StateReader: Send + Sync {
     /// The value of `key`, `None` if absent.
-    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError>;
+    fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError>;
 
     /// All slots of `address` that are set, in slot order.
     ///
     /// On a partial state this fails with [`StateError::MissingWitness`], as the set is not known.
-    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError>;
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, StateValue)>, StateError>;
 
-    /// Slots of `address` that are set, at most `limit`; fewer only if there are no more. For whoever
-    /// wants to know whether there are any, and must not read a large storage to its end.
+    /// Slots of `address` that are set, at most `limit`; fewer only if there are no more. It does
+    /// not read a large storage to its end: a caller may ask for one slot to learn whether there
+    /// are any.
     ///
     /// # Errors
     /// As [`slots_of`](Self::slots_of).
@@ -23,7 +24,7 @@ pub trait StateReader: Send + Sync {
         &self,
         address: &Address,
         limit: usize,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
+    ) -> Result<Vec<(B256, StateValue)>, StateError> {
         let mut slots = self.slots_of(address)?;
         slots.truncate(limit);
         Ok(slots)
@@ -53,11 +54,11 @@ pub trait StateReader: Send + Sync {
 }
 
 impl<T: StateReader + ?Sized> StateReader for &T {
-    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+    fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
         (**self).get(key)
     }
 
-    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, StateValue)>, StateError> {
         (**self).slots_of(address)
     }
 
@@ -65,17 +66,17 @@ impl<T: StateReader + ?Sized> StateReader for &T {
         &self,
         address: &Address,
         limit: usize,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
+    ) -> Result<Vec<(B256, StateValue)>, StateError> {
         (**self).some_slots(address, limit)
     }
 }
 
 impl<T: StateReader + ?Sized> StateReader for Box<T> {
-    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+    fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
         (**self).get(key)
     }
 
-    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, StateValue)>, StateError> {
         (**self).slots_of(address)
     }
 
@@ -83,7 +84,7 @@ impl<T: StateReader + ?Sized> StateReader for Box<T> {
         &self,
         address: &Address,
         limit: usize,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
+    ) -> Result<Vec<(B256, StateValue)>, StateError> {
         (**self).some_slots(address, limit)
     }
 }

@@ -1,14 +1,14 @@
-//! Values and their canonical encodings. The contract treats values as opaque bytes; these are the
-//! two encodings the client uses.
+//! Values and their canonical encodings. The contract treats values as opaque bytes; the client
+//! uses these two encodings.
 
 use alloc::vec::Vec;
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, U256};
 
 /// A state value: opaque bytes to a backend. Absence is `None`, never an empty value.
-pub type Value = Bytes;
+pub type StateValue = Bytes;
 
-/// An account as the state stores it (yellow paper 4.1 without the storage root, which is a matter
-/// of the MPT and of no other backend).
+/// An account as the state stores it (yellow paper 4.1 without the storage root, which only the MPT
+/// has).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
     /// Number of transactions sent, or of contracts created.
@@ -34,12 +34,12 @@ impl Account {
         self.nonce == 0 && self.balance.is_zero() && self.code_hash == KECCAK256_EMPTY
     }
 
-    /// Canonical bytes: one byte `has_code << 7 | balance_len` (balance length 0..=32 in the low six
-    /// bits), one byte nonce length (0..=8), nonce and balance big-endian without leading zeros,
-    /// then the code hash if it is not that of empty code.
+    /// Canonical bytes: one byte `has_code << 7 | balance_len` (balance length 0..=32 in the low
+    /// six bits), one byte nonce length (0..=8), nonce and balance big-endian without leading
+    /// zeros, then the code hash unless the code is empty.
     ///
     /// Every account has exactly one encoding, and no encoding is empty.
-    pub fn encode(&self) -> Value {
+    pub fn encode(&self) -> StateValue {
         let nonce = self.nonce.to_be_bytes();
         let nonce = &nonce[(self.nonce.leading_zeros() / 8) as usize..];
         let balance: [u8; 32] = self.balance.to_be_bytes();
@@ -85,7 +85,7 @@ impl Account {
 
 /// Canonical bytes of a storage slot: big-endian without leading zeros. `None` for zero, which is
 /// absence (yellow paper 4.1).
-pub fn encode_slot(value: U256) -> Option<Value> {
+pub fn encode_slot(value: U256) -> Option<StateValue> {
     if value.is_zero() {
         return None;
     }

@@ -1,12 +1,12 @@
-//! What a key was over a range of blocks.
+//! Values of a key over a range of blocks.
 
-use crate::Value;
+use crate::StateValue;
 
 /// A key's value from one block on, up to its next version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version {
+pub struct ValueVersion {
     /// The block that set it.
     pub block: u64,
     /// The value; `None` = deleted.
-    pub value: Option<Value>,
+    pub value: Option<StateValue>,
 }

@@ -1,32 +1,32 @@
-//! Bytes that others made: one strict reader, and the writer that goes with it, for the rows, files
-//! and proofs of all backends.
+//! Decoding of untrusted bytes: one strict reader, and its writer, for the rows, files and proofs
+//! of all backends.
 //!
 //! Every number has one form only: fixed widths are big-endian, a *varint* is LEB128 (seven bits a
 //! byte, the lowest first) in its shortest form and at most 2^64 - 1. So two different byte strings
-//! never mean the same, and whatever is read allocates no more than it has bytes.
+//! never mean the same. Reading allocates no more memory than the input has bytes.
 
 use alloc::vec::Vec;
 use alloy_primitives::B256;
 use core::fmt;
 
-/// Why bytes cannot be read. Whoever reads adds of what they are: a row, a file, a proof.
+/// Why bytes cannot be read. The caller adds what the bytes are: a row, a file, a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
-    /// They end before what is asked for.
-    Short,
-    /// A varint of more than 64 bits, or one that is longer than need be.
-    Varint,
-    /// Something comes after the end.
-    Left,
+    /// The bytes end too early.
+    UnexpectedEnd,
+    /// A varint has more than 64 bits, or is not in its shortest form.
+    BadVarint,
+    /// Bytes follow the end.
+    TrailingBytes,
 }
 
 impl WireError {
     /// What is wrong, for messages.
     pub const fn what(self) -> &'static str {
         match self {
-            Self::Short => "it ends early",
-            Self::Varint => "a number is too large, or not in its shortest form",
-            Self::Left => "bytes after the end",
+            Self::UnexpectedEnd => "it ends early",
+            Self::BadVarint => "a number is too large, or not in its shortest form",
+            Self::TrailingBytes => "bytes after the end",
         }
     }
 }
@@ -57,7 +57,7 @@ impl<'a> WireReader<'a> {
         Self { rest: bytes }
     }
 
-    /// What is still to be read.
+    /// The bytes that are not read yet.
     pub const fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -70,22 +70,22 @@ impl<'a> WireReader<'a> {
     /// Checks that all is read.
     ///
     /// # Errors
-    /// [`WireError::Left`].
+    /// [`WireError::TrailingBytes`].
     pub const fn finish(self) -> Result<(), WireError> {
-        if self.rest.is_empty() { Ok(()) } else { Err(WireError::Left) }
+        if self.rest.is_empty() { Ok(()) } else { Err(WireError::TrailingBytes) }
     }
 
     /// The next `len` bytes.
     ///
     /// # Errors
-    /// [`WireError::Short`]; so for all fixed widths.
+    /// [`WireError::UnexpectedEnd`]; so for all fixed widths.
     pub const fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
         match self.rest.split_at_checked(len) {
             Some((head, rest)) => {
                 self.rest = rest;
                 Ok(head)
             }
-            None => Err(WireError::Short),
+            None => Err(WireError::UnexpectedEnd),
         }
     }
 
@@ -96,7 +96,7 @@ impl<'a> WireReader<'a> {
                 self.rest = rest;
                 Ok(head)
             }
-            None => Err(WireError::Short),
+            None => Err(WireError::UnexpectedEnd),
         }
     }
 
@@ -131,7 +131,7 @@ impl<'a> WireReader<'a> {
     /// A varint.
     ///
     /// # Errors
-    /// [`WireError::Short`], [`WireError::Varint`].
+    /// [`WireError::UnexpectedEnd`], [`WireError::BadVarint`].
     pub const fn varint(&mut self) -> Result<u64, WireError> {
         let (mut number, mut shift) = (0, 0);
         while shift < 64 {
@@ -140,9 +140,9 @@ impl<'a> WireReader<'a> {
                 Err(error) => return Err(error),
             };
             let bits = (byte & 0x7f) as u64;
-            // Neither bits that do not fit, nor a last byte without any.
+            // Refuses bits beyond 64, and a last byte of zero bits.
             if bits << shift >> shift != bits || (byte == 0 && shift > 0) {
-                return Err(WireError::Varint);
+                return Err(WireError::BadVarint);
             }
             number |= bits << shift;
             if byte < 0x80 {
@@ -150,26 +150,26 @@ impl<'a> WireReader<'a> {
             }
             shift += 7;
         }
-        Err(WireError::Varint)
+        Err(WireError::BadVarint)
     }
 
-    /// A varint that counts what comes, each of which takes `size` bytes or more.
+    /// A varint that counts the items that follow, each of `size` bytes or more.
     ///
     /// # Errors
-    /// [`WireError::Short`] if so many do not come.
+    /// [`WireError::UnexpectedEnd`] if fewer bytes follow.
     pub const fn count(&mut self, size: usize) -> Result<usize, WireError> {
         match self.varint() {
             Err(error) => Err(error),
-            Ok(count) if count > self.rest.len() as u64 => Err(WireError::Short),
+            Ok(count) if count > self.rest.len() as u64 => Err(WireError::UnexpectedEnd),
             Ok(count) => match (count as usize).checked_mul(size) {
                 Some(bytes) if bytes <= self.rest.len() => Ok(count as usize),
-                _ => Err(WireError::Short),
+                _ => Err(WireError::UnexpectedEnd),
             },
         }
     }
 }
 
-/// What the reader reads is appended by plain `extend`; a varint by this.
+/// Appends a varint. All other fields are appended with `extend_from_slice`.
 pub fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -203,23 +203,23 @@ mod tests {
             assert_eq!(varint(&bytes), Ok(number));
             assert_eq!(varint_len(number), bytes.len(), "{number}");
             // A byte more or less is another number or none.
-            assert_eq!(varint(&bytes[..bytes.len() - 1]), Err(WireError::Short));
+            assert_eq!(varint(&bytes[..bytes.len() - 1]), Err(WireError::UnexpectedEnd));
             bytes.push(0);
-            assert_eq!(varint(&bytes), Err(WireError::Left));
+            assert_eq!(varint(&bytes), Err(WireError::TrailingBytes));
         }
     }
 
     #[test]
     fn a_number_has_no_second_form() {
         for bytes in [&[0x80, 0][..], &[0xff, 0], &[0x80, 0x80, 0], &[0x81, 0x80, 0]] {
-            assert_eq!(varint(bytes), Err(WireError::Varint), "{bytes:02x?}");
+            assert_eq!(varint(bytes), Err(WireError::BadVarint), "{bytes:02x?}");
         }
         let mut beyond = [0xff; 10];
         beyond[9] = 1;
         assert_eq!(varint(&beyond), Ok(u64::MAX));
         beyond[9] = 2;
-        assert_eq!(varint(&beyond), Err(WireError::Varint));
-        assert_eq!(varint(&[0x80; 11]), Err(WireError::Varint));
+        assert_eq!(varint(&beyond), Err(WireError::BadVarint));
+        assert_eq!(varint(&[0x80; 11]), Err(WireError::BadVarint));
     }
 
     #[test]
@@ -228,9 +228,9 @@ mod tests {
         put_varint(&mut bytes, 3);
         bytes.extend([0; 96]);
         assert_eq!(WireReader::new(&bytes).count(32), Ok(3));
-        assert_eq!(WireReader::new(&bytes).count(33), Err(WireError::Short));
+        assert_eq!(WireReader::new(&bytes).count(33), Err(WireError::UnexpectedEnd));
         bytes.clear();
         put_varint(&mut bytes, u64::MAX);
-        assert_eq!(WireReader::new(&bytes).count(usize::MAX), Err(WireError::Short));
+        assert_eq!(WireReader::new(&bytes).count(usize::MAX), Err(WireError::UnexpectedEnd));
     }
 }

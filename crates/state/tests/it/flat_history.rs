@@ -1,14 +1,14 @@
-//! Flat history where the test-kit does not reach: options that change between openings, pruning
-//! that has to catch up, long blocks, damaged rows, and the bytes on disk.
+//! Tests of flat history beyond the test-kit: options that change between openings, pruning that
+//! has to catch up, large blocks, damaged rows, and the bytes on disk.
 
 use crate::common;
 
 use alloy_primitives::{Address, B256, Bytes, U256, hex};
-use common::{commit, hash, hashed::Hashed, propose, revert, slot_key};
+use common::{commit, hash, hashed::MockHash, propose, revert, slot_key};
 use retrie_state::{
-    At, Direction, FlatHistory, KeyRange, KvStore, KvTxn, MemoryStore, Proposal, StateCheck,
-    StateCheckSink, StateError, StateKey, StateReader, StateStore, StoreOptions, Table, Value,
-    encode_slot,
+    FlatHistory, KeyRange, KvStore, KvTxn, MemoryStore, Proposal, RowTable, ScanDirection,
+    StateCheck, StateCheckSink, StateError, StateId, StateKey, StateReader, StateStore, StateValue,
+    StoreOptions, encode_slot,
 };
 use std::{ops::RangeInclusive, sync::Arc};
 
@@ -19,11 +19,11 @@ fn open(kv: &MemoryStore, changes: FlatHistory) -> StateStore {
         fold_commits: 7,
         ..StoreOptions::default()
     };
-    common::open(Arc::new(Hashed), kv, None, options).unwrap()
+    common::open(Arc::new(MockHash), kv, None, options).unwrap()
 }
 
 /// Two bytes, another one for each block.
-fn value(n: u64) -> Value {
+fn value(n: u64) -> StateValue {
     encode_slot(U256::from(n + 1000)).unwrap()
 }
 
@@ -31,30 +31,30 @@ fn value(n: u64) -> Value {
 fn extend(store: &StateStore, kv: &MemoryStore, numbers: RangeInclusive<u64>, keys: u64) {
     for number in numbers {
         let changes: Vec<_> = (0..keys).map(|n| (slot_key(n), Some(value(number)))).collect();
-        let proposal = propose(store, At::Tip, hash(0, number), &changes).unwrap();
+        let proposal = propose(store, StateId::Tip, hash(0, number), &changes).unwrap();
         commit(store, kv, &[proposal]).unwrap();
     }
 }
 
 /// Checks what is kept, and the state of each kept block.
 fn assert_kept(store: &StateStore, expected: RangeInclusive<u64>) {
-    assert_eq!(store.flat_history_kept(At::Tip).unwrap(), Some(expected.clone()));
+    assert_eq!(store.flat_history_kept(StateId::Tip).unwrap(), Some(expected.clone()));
     for number in expected {
-        let past = store.flat_history(At::Tip, number).unwrap();
+        let past = store.flat_history(StateId::Tip, number).unwrap();
         for n in [0, 3] {
             assert_eq!(past.get(&slot_key(n)).unwrap(), Some(value(number)), "block {number}");
         }
     }
 }
 
-fn table(name: &str) -> Table {
-    let tables = StateStore::tables(&Hashed);
+fn table(name: &str) -> RowTable {
+    let tables = StateStore::tables(&MockHash);
     tables.into_iter().find(|table| table.name == name).unwrap()
 }
 
 fn rows(kv: &MemoryStore, name: &str) -> Vec<(Bytes, Bytes)> {
     let snapshot = kv.snapshot().unwrap();
-    snapshot.scan(table(name), KeyRange::ALL, Direction::Forward, usize::MAX).unwrap()
+    snapshot.scan(table(name), KeyRange::ALL, ScanDirection::Forward, usize::MAX).unwrap()
 }
 
 #[test]
@@ -65,13 +65,13 @@ fn a_gap_hides_what_lies_before_it_and_is_cleared_away() {
     assert_kept(&store, 0..=5);
     drop(store);
 
-    // What is only proposed ends no run.
+    // A proposal does not end a range.
     let store = open(&kv, FlatHistory::Off);
-    propose(&store, At::Tip, hash(1, 6), &[]).unwrap();
+    propose(&store, StateId::Tip, hash(1, 6), &[]).unwrap();
     assert_kept(&store, 0..=5);
     extend(&store, &kv, 6..=7, 4);
     assert_kept(&store, 7..=7);
-    let error = store.flat_history(At::Tip, 6).unwrap_err();
+    let error = store.flat_history(StateId::Tip, 6).unwrap_err();
     assert!(matches!(error, StateError::BeyondHistory { number: 6, first: 7 }), "{error}");
     for part in ["block 6", "block 7", "history of states"] {
         assert!(error.to_string().contains(part), "`{part}` is not in: {error}");
@@ -84,9 +84,9 @@ fn a_gap_hides_what_lies_before_it_and_is_cleared_away() {
     assert_kept(&store, 7..=7);
     extend(&store, &kv, 8..=9, 4);
     assert_kept(&store, 7..=9);
-    let error = store.flat_history(At::Tip, 6).unwrap_err();
+    let error = store.flat_history(StateId::Tip, 6).unwrap_err();
     assert!(matches!(error, StateError::BeyondHistory { number: 6, first: 7 }), "{error}");
-    // Into the gap, and on from there.
+    // Reverts into the gap, and continues from there.
     revert(&store, &kv, 6).unwrap();
     assert_kept(&store, 6..=6);
     extend(&store, &kv, 7..=12, 4);
@@ -96,13 +96,13 @@ fn a_gap_hides_what_lies_before_it_and_is_cleared_away() {
 #[test]
 fn a_gap_that_is_reverted_leaves_the_history_before_it() {
     let kv = MemoryStore::new();
-    // More than one commit clears away.
+    // More history than one commit deletes.
     extend(&open(&kv, FlatHistory::All), &kv, 0..=400, 25);
     let store = open(&kv, FlatHistory::Off);
     extend(&store, &kv, 401..=401, 4);
     assert_kept(&store, 401..=401);
     revert(&store, &kv, 400).unwrap();
-    let kept = store.flat_history_kept(At::Tip).unwrap().unwrap();
+    let kept = store.flat_history_kept(StateId::Tip).unwrap().unwrap();
     assert!((1..400).contains(kept.start()), "{kept:?}");
     assert_kept(&store, kept);
 }
@@ -117,7 +117,7 @@ fn pruning_changes_its_mind_and_catches_up_in_bounded_steps() {
     let mut start = 0;
     for number in 501..600 {
         extend(&store, &kv, number..=number, 4);
-        let kept = store.flat_history_kept(At::Tip).unwrap().unwrap();
+        let kept = store.flat_history_kept(StateId::Tip).unwrap().unwrap();
         let pruned = kept.start() - start;
         assert!(pruned * 26 <= 4096 + 200, "{pruned} blocks at once");
         assert_kept(&store, kept.clone());
@@ -139,7 +139,7 @@ fn pruning_changes_its_mind_and_catches_up_in_bounded_steps() {
     assert_eq!(rows(&kv, "ChangedKeys").len(), 50);
     assert_eq!(rows(&kv, "Changes").len(), 50 * 4);
     drop(store);
-    // Never less than can be reverted.
+    // History is never shorter than the retention.
     let store = open(&kv, FlatHistory::Last(0));
     extend(&store, &kv, tip + 61..=tip + 61, 4);
     assert_kept(&store, tip + 58..=tip + 61);
@@ -153,7 +153,7 @@ fn a_commit_of_more_blocks_than_are_kept_is_pruned_by_the_next_one() {
     let mut proposals: Vec<Proposal> = Vec::new();
     for number in 1..=20 {
         let changes: Vec<_> = (0..4).map(|n| (slot_key(n), Some(value(number)))).collect();
-        let at = proposals.last().map_or(At::Tip, At::Proposal);
+        let at = proposals.last().map_or(StateId::Tip, StateId::Proposal);
         proposals.push(propose(&store, at, hash(0, number), &changes).unwrap());
     }
     commit(&store, &kv, &proposals).unwrap();
@@ -171,7 +171,7 @@ fn history_is_counted_apart() {
         let store = open(&kv, changes);
         extend(&store, &kv, 0..=20, 9);
         if changes != FlatHistory::Off {
-            let past = store.flat_history(At::Tip, 16).unwrap();
+            let past = store.flat_history(StateId::Tip, 16).unwrap();
             let before = store.counts();
             past.get(&slot_key(3)).unwrap();
             assert_eq!((&store.counts() - &before).reads, 0, "the value is in the history");
@@ -204,19 +204,19 @@ fn a_block_with_many_keys_takes_several_rows() {
     };
     for number in 0..8 {
         let changes: Vec<_> = (0..1000).map(|n| (key(n), Some(value(number)))).collect();
-        let proposal = propose(&store, At::Tip, hash(0, number), &changes).unwrap();
+        let proposal = propose(&store, StateId::Tip, hash(0, number), &changes).unwrap();
         commit(&store, &kv, &[proposal]).unwrap();
         let mut keys: Vec<_> = (0..1000).map(key).collect();
         keys.sort();
         if number > 0 {
-            assert_eq!(store.changed_keys(At::Tip, number).unwrap(), keys);
+            assert_eq!(store.changed_keys(StateId::Tip, number).unwrap(), keys);
         }
     }
     store.flush().unwrap();
     let lists = rows(&kv, "ChangedKeys");
     assert!(lists.len() > 3 * 8 && lists.iter().all(|(_, row)| row.len() <= 4030));
     assert_eq!(rows(&kv, "Changes").len(), 3 * 1000, "three blocks are kept");
-    let past = store.flat_history(At::Tip, 4).unwrap();
+    let past = store.flat_history(StateId::Tip, 4).unwrap();
     for n in 0..1000 {
         assert_eq!(past.get(&key(n)).unwrap(), Some(value(4)));
     }
@@ -226,23 +226,23 @@ fn a_block_with_many_keys_takes_several_rows() {
 // -- damage ---------------------------------------------------------------------------------------
 
 #[derive(Default)]
-struct Faults(Vec<String>);
+struct HistoryFaults(Vec<String>);
 
-impl StateCheckSink for Faults {
+impl StateCheckSink for HistoryFaults {
     fn fault(&mut self, fault: StateError) {
         self.0.push(fault.to_string());
     }
 
-    fn entry(&mut self, _: &StateKey, _: &Value) {}
+    fn entry(&mut self, _: &StateKey, _: &StateValue) {}
 
     fn progress(&mut self, _: u64, _: u64) {}
 }
 
-/// Checks a copy of `kv` in which `change` was made.
+/// Checks a copy of `kv` after `change`.
 fn check(kv: &MemoryStore, change: impl FnOnce(&mut dyn KvTxn)) -> (StateCheck, Vec<String>) {
     let copy = MemoryStore::new();
     let mut txn = copy.begin_write().unwrap();
-    for table in StateStore::tables(&Hashed) {
+    for table in StateStore::tables(&MockHash) {
         for (key, value) in rows(kv, table.name) {
             txn.put(table, &key, &value).unwrap();
         }
@@ -251,12 +251,12 @@ fn check(kv: &MemoryStore, change: impl FnOnce(&mut dyn KvTxn)) -> (StateCheck, 
     txn.commit().unwrap();
     let store = open(&copy, FlatHistory::Off);
     let scratch: Arc<dyn KvStore> = Arc::new(MemoryStore::new());
-    let mut faults = Faults::default();
+    let mut faults = HistoryFaults::default();
     let done = store.check(&scratch, &mut faults).unwrap();
     // Whatever is damaged: an answer or an error, never a panic.
     for number in 0..12 {
-        let _ = store.changed_keys(At::Tip, number);
-        if let Ok(past) = store.flat_history(At::Tip, number) {
+        let _ = store.changed_keys(StateId::Tip, number);
+        if let Ok(past) = store.flat_history(StateId::Tip, number) {
             let _ = (past.get(&slot_key(0)), past.slots_of(slot_key(0).address()));
         }
     }
@@ -283,7 +283,7 @@ fn damaged_history_is_found_and_never_a_panic() {
         finds("is missing", &|txn| assert!(txn.delete(of_changes, key).unwrap()));
         finds("neither 0 nor 1", &|txn| txn.put(of_changes, key, &[2]).unwrap());
     }
-    // The oldest list may have been pruned with its run; those after it not.
+    // The oldest list may be missing, as if pruned with its range; later ones may not.
     for (key, _) in &lists[1..] {
         finds("does not list", &|txn| assert!(txn.delete(of_lists, key).unwrap()));
     }
@@ -325,7 +325,7 @@ fn golden_bytes_of_history() {
     ];
     for (number, changes) in blocks.iter().enumerate() {
         let number = number as u64;
-        let proposal = propose(&store, At::Tip, hash(0, number), changes).unwrap();
+        let proposal = propose(&store, StateId::Tip, hash(0, number), changes).unwrap();
         commit(&store, &kv, &[proposal]).unwrap();
     }
     store.flush().unwrap();

@@ -1,15 +1,15 @@
-//! The framework where the test-kit does not reach: threads, damaged rows, failing folds, shared
-//! stores.
+//! Tests of the framework beyond the test-kit: threads, damaged rows, failing folds, shared stores.
 
 use crate::common;
 
 use alloy_primitives::Bytes;
-use common::{commit, hash, hashed::Hashed, propose, revert, slot_key};
+use common::{commit, hash, hashed::MockHash, propose, revert, slot_key};
 use parking_lot::Mutex;
 use retrie_state::{
-    AnyBackend, At, Direction, KeyRange, KvStore, KvTxn, MemoryStore, Namespace, Snapshot,
-    StateError, StateKey, StateReader, StateStore, StoreError, StoreOptions, Table, Value,
-    testkit::{Kit, Scale, a_key_value_store_matches_a_model, run_all_of},
+    AnyBackend, KeyRange, KvSnapshot, KvStore, KvTxn, MemoryStore, RowTable, ScanDirection,
+    StateError, StateId, StateKey, StateReader, StateStore, StateValue, StoreError, StoreOptions,
+    TableNamespace,
+    testkit::{TestKit, TestScale, a_key_value_store_matches_a_model, run_all_of},
 };
 use std::{
     sync::{
@@ -26,11 +26,11 @@ fn options(retention: u64) -> StoreOptions {
 }
 
 fn open(kv: &MemoryStore, options: StoreOptions) -> Result<StateStore, StateError> {
-    common::open(Arc::new(Hashed), kv, None, options)
+    common::open(Arc::new(MockHash), kv, None, options)
 }
 
 /// Every key set to `n`.
-fn all_set_to(n: u64) -> Vec<(StateKey, Option<Value>)> {
+fn all_set_to(n: u64) -> Vec<(StateKey, Option<StateValue>)> {
     let value = Bytes::copy_from_slice(&n.to_be_bytes());
     (0..KEYS).map(|k| (slot_key(k), Some(value.clone()))).collect()
 }
@@ -39,7 +39,7 @@ fn all_set_to(n: u64) -> Vec<(StateKey, Option<Value>)> {
 fn readers_in_other_threads_see_whole_blocks_while_commits_folds_and_reverts_go_on() {
     let kv = MemoryStore::new();
     let store = open(&kv, options(20)).unwrap();
-    let proposal = propose(&store, At::Tip, hash(0, 0), &all_set_to(0)).unwrap();
+    let proposal = propose(&store, StateId::Tip, hash(0, 0), &all_set_to(0)).unwrap();
     commit(&store, &kv, &[proposal]).unwrap();
     let (done, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     // Blocks on the chain, oldest first: hash and value of all keys.
@@ -61,12 +61,12 @@ fn readers_in_other_threads_see_whole_blocks_while_commits_folds_and_reverts_go_
                         }
                     };
                     let reader = match at {
-                        None => store.at(At::Tip),
-                        Some((hash, _)) => store.at(At::Block(hash)),
+                        None => store.at(StateId::Tip),
+                        Some((hash, _)) => store.at(StateId::Block(hash)),
                     };
                     let reader = match reader {
                         Ok(reader) => reader,
-                        // Reverted or pruned since it was chosen.
+                        // The block was reverted or pruned after it was chosen.
                         Err(
                             StateError::UnknownBlock { .. } | StateError::BeyondRetention { .. },
                         ) if at.is_some() => continue,
@@ -98,7 +98,7 @@ fn readers_in_other_threads_see_whole_blocks_while_commits_folds_and_reverts_go_
             round += 1;
             let number = chain.lock().len() as u64;
             let block = hash(7, number << 32 | round);
-            let proposal = propose(&store, At::Tip, block, &all_set_to(round)).unwrap();
+            let proposal = propose(&store, StateId::Tip, block, &all_set_to(round)).unwrap();
             commit(&store, &kv, &[proposal]).unwrap();
             chain.lock().push((block, round));
             if round % 17 == 0 {
@@ -117,18 +117,18 @@ fn readers_in_other_threads_see_whole_blocks_while_commits_folds_and_reverts_go_
     assert_eq!(store.tip().unwrap().block.hash, block);
     drop(store);
     let store = open(&kv, options(20)).unwrap();
-    let reader = store.at(At::Tip).unwrap();
+    let reader = store.at(StateId::Tip).unwrap();
     assert_eq!(reader.get(&slot_key(3)).unwrap().unwrap()[..], value.to_be_bytes());
 }
 
-/// A store with undo and journal rows; the journal holds some blocks, the tables the others.
+/// A store with undo and journal rows: some blocks are in the journal, the others in the tables.
 fn used_store() -> MemoryStore {
     let kv = MemoryStore::new();
     let rarely = StoreOptions { fold_commits: 100, ..StoreOptions::default() };
     let store = open(&kv, StoreOptions { retention: 3, ..rarely }).unwrap();
     for number in 0..8 {
         let changes: Vec<_> = all_set_to(number).into_iter().take(4).collect();
-        let proposal = propose(&store, At::Tip, hash(0, number), &changes).unwrap();
+        let proposal = propose(&store, StateId::Tip, hash(0, number), &changes).unwrap();
         commit(&store, &kv, &[proposal]).unwrap();
         if number == 4 {
             store.flush().unwrap();
@@ -137,19 +137,21 @@ fn used_store() -> MemoryStore {
     kv
 }
 
-fn table(name: &str) -> Table {
-    let tables = StateStore::tables(&Hashed);
+fn table(name: &str) -> RowTable {
+    let tables = StateStore::tables(&MockHash);
     tables.into_iter().find(|table| table.name == name).unwrap()
 }
 
-/// Opens a copy of `kv` in which `change` was made, and reads what can be read.
+/// Opens a copy of `kv` after `change`, and reads what can be read.
 fn open_damaged(kv: &MemoryStore, change: impl FnOnce(&mut dyn KvTxn)) -> Result<(), StateError> {
     // The transaction is never committed elsewhere: each copy starts from the same rows.
     let copy = MemoryStore::new();
     let mut txn = copy.begin_write()?;
     let snapshot = kv.snapshot()?;
-    for table in StateStore::tables(&Hashed) {
-        for (key, value) in snapshot.scan(table, KeyRange::ALL, Direction::Forward, usize::MAX)? {
+    for table in StateStore::tables(&MockHash) {
+        for (key, value) in
+            snapshot.scan(table, KeyRange::ALL, ScanDirection::Forward, usize::MAX)?
+        {
             txn.put(table, &key, &value)?;
         }
     }
@@ -157,7 +159,7 @@ fn open_damaged(kv: &MemoryStore, change: impl FnOnce(&mut dyn KvTxn)) -> Result
     txn.commit()?;
     let store = open(&copy, StoreOptions { retention: 3, ..StoreOptions::default() })?;
     for number in 4..8 {
-        store.at(At::Block(hash(0, number)))?.get(&slot_key(1))?;
+        store.at(StateId::Block(hash(0, number)))?.get(&slot_key(1))?;
     }
     revert(&store, &copy, 4)
 }
@@ -170,7 +172,7 @@ fn a_flipped_bit_in_journal_undo_or_meta_rows_is_corruption_and_never_a_panic() 
     for name in ["Journal", "Undo", "Meta"] {
         let table = table(name);
         let snapshot = kv.snapshot().unwrap();
-        let rows = snapshot.scan(table, KeyRange::ALL, Direction::Forward, usize::MAX).unwrap();
+        let rows = snapshot.scan(table, KeyRange::ALL, ScanDirection::Forward, usize::MAX).unwrap();
         assert!(rows.len() >= 2, "{name} has rows");
         for (key, value) in rows {
             for bit in 0..value.len() * 8 {
@@ -212,7 +214,7 @@ fn a_flipped_bit_in_journal_undo_or_meta_rows_is_corruption_and_never_a_panic() 
     assert!(flips > 2000);
 }
 
-/// A store whose folder cannot write for a while.
+/// A store whose fold thread cannot write while the disk is full.
 #[derive(Clone)]
 struct FullDisk {
     inner: MemoryStore,
@@ -220,7 +222,7 @@ struct FullDisk {
 }
 
 impl KvStore for FullDisk {
-    fn snapshot(&self) -> Result<Snapshot, StoreError> {
+    fn snapshot(&self) -> Result<KvSnapshot, StoreError> {
         self.inner.snapshot()
     }
 
@@ -240,11 +242,12 @@ impl KvStore for FullDisk {
 #[test]
 fn a_fold_that_fails_loses_nothing_is_reported_and_heals() {
     let kv = FullDisk { inner: MemoryStore::new(), is_full: Arc::new(AtomicBool::new(true)) };
-    let store = StateStore::open(Arc::new(Hashed), Arc::new(kv.clone()), options(5)).unwrap();
+    let store = StateStore::open(Arc::new(MockHash), Arc::new(kv.clone()), options(5)).unwrap();
     let mut committed = 0;
     let mut refused = 0;
     while refused < 3 {
-        let next = propose(&store, At::Tip, hash(0, committed), &all_set_to(committed)).unwrap();
+        let next =
+            propose(&store, StateId::Tip, hash(0, committed), &all_set_to(committed)).unwrap();
         match commit(&store, &kv, &[next]) {
             Ok(()) => committed += 1,
             Err(error) => {
@@ -261,7 +264,7 @@ fn a_fold_that_fails_loses_nothing_is_reported_and_heals() {
     store.flush().unwrap();
     assert_eq!(store.stats().unwrap().journal_rows, 0);
     for number in committed..committed + 3 {
-        let next = propose(&store, At::Tip, hash(0, number), &all_set_to(number)).unwrap();
+        let next = propose(&store, StateId::Tip, hash(0, number), &all_set_to(number)).unwrap();
         commit(&store, &kv, &[next]).unwrap();
     }
     drop(store);
@@ -270,7 +273,7 @@ fn a_fold_that_fails_loses_nothing_is_reported_and_heals() {
     // The last block that was committed while nothing could be folded.
     let last = committed - 1;
     revert(&store, &kv, last).unwrap();
-    let value = store.at(At::Tip).unwrap().get(&slot_key(2)).unwrap().unwrap();
+    let value = store.at(StateId::Tip).unwrap().get(&slot_key(2)).unwrap().unwrap();
     assert_eq!(value[..], last.to_be_bytes());
 }
 
@@ -282,13 +285,13 @@ fn folds_leave_the_tables_with_the_live_rows_alone_and_the_journal_empty() {
         let changes: Vec<_> = (0..KEYS)
             .map(|k| (slot_key(k), ((k + number) % 3 > 0).then(|| Bytes::from(vec![9; 30]))))
             .collect();
-        let proposal = propose(&store, At::Tip, hash(0, number), &changes).unwrap();
+        let proposal = propose(&store, StateId::Tip, hash(0, number), &changes).unwrap();
         commit(&store, &kv, &[proposal]).unwrap();
     }
     assert!(store.stats().unwrap().pending_bytes > 0);
     assert_eq!(kv.snapshot().unwrap().count(table("Flat")).unwrap(), 0);
     store.flush().unwrap();
-    let live = store.at(At::Tip).and_then(|state| state.entries(None, usize::MAX)).unwrap();
+    let live = store.at(StateId::Tip).and_then(|state| state.entries(None, usize::MAX)).unwrap();
     let snapshot = kv.snapshot().unwrap();
     assert_eq!(snapshot.count(table("Flat")).unwrap(), live.len() as u64);
     assert_eq!(snapshot.count(table("Journal")).unwrap(), 0);
@@ -302,24 +305,25 @@ fn folds_leave_the_tables_with_the_live_rows_alone_and_the_journal_empty() {
 
 #[test]
 fn the_store_in_memory_is_one() {
-    let tables = [Table::new(1, "One"), Table::new(2, "Two")];
+    let tables = [RowTable::new(1, "One"), RowTable::new(2, "Two")];
     a_key_value_store_matches_a_model(&|| Arc::new(MemoryStore::new()), &tables);
-    let namespace = Namespace::new("Shadow", 0x40, &tables);
+    let namespace = TableNamespace::new("Shadow", 0x40, &tables);
     a_key_value_store_matches_a_model(&|| namespace.store(Arc::new(MemoryStore::new())), &tables);
 }
 
 #[test]
 fn a_backend_in_a_namespace_beside_another_passes_the_kit() {
-    let namespace = Namespace::new("Referee", 0x40, &StateStore::tables(&Hashed));
+    let namespace = TableNamespace::new("Referee", 0x40, &StateStore::tables(&MockHash));
     let stores = || {
         let shared = MemoryStore::new();
         // The other state is there first, under the same names.
         let other = open(&shared, options(3)).unwrap();
-        let proposal = propose(&other, At::Tip, hash(0, 0), &all_set_to(1)).unwrap();
+        let proposal = propose(&other, StateId::Tip, hash(0, 0), &all_set_to(1)).unwrap();
         commit(&other, &shared, &[proposal]).unwrap();
         namespace.store(Arc::new(shared))
     };
-    let factory = || Arc::new(Hashed) as Arc<dyn AnyBackend>;
-    let scale = Scale { blocks: 6, depth: 20, kills: 10, mutations: 50, ..Scale::default() };
-    run_all_of(&Kit::new(&factory, scale).on(&stores));
+    let factory = || Arc::new(MockHash) as Arc<dyn AnyBackend>;
+    let scale =
+        TestScale { blocks: 6, depth: 20, kills: 10, mutations: 50, ..TestScale::default() };
+    run_all_of(&TestKit::new(&factory, scale).on(&stores));
 }

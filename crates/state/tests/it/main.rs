@@ -6,4 +6,4 @@ mod framework;
 mod mock_column;
 mod mock_hash;
 mod mock_layers;
-mod read_ahead;
+mod prefetch;

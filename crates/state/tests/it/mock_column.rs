@@ -1,13 +1,13 @@
-//! The [mock of COLE's shape](common::column) on the test-kit, and what it shows of files and jobs.
+//! The [mock of COLE](common::column) on the test-kit, and tests of files and jobs with it.
 
 use crate::common;
 
 use alloy_primitives::Bytes;
-use common::{column::Column, propose, slot_key};
+use common::{column::MockColumn, propose, slot_key};
 use parking_lot::Mutex;
 use retrie_state::{
-    AnyBackend, At, KvStore, KvTxn, MemoryStore, Snapshot, StateCheckSink, StateError, StateKey,
-    StateStore, StoreError, StoreOptions, Value,
+    AnyBackend, KvSnapshot, KvStore, KvTxn, MemoryStore, StateCheckSink, StateError, StateId,
+    StateKey, StateStore, StateValue, StoreError, StoreOptions,
 };
 use std::{
     collections::BTreeSet,
@@ -19,19 +19,19 @@ use std::{
     },
 };
 
-// What it is the shape of runs the whole scale.
+// COLE itself runs the whole scale.
 retrie_state::backend_tests!(
-    || Arc::new(Column::default()) as Arc<dyn AnyBackend>,
-    retrie_state::testkit::Scale::small()
+    || Arc::new(MockColumn::default()) as Arc<dyn AnyBackend>,
+    retrie_state::testkit::TestScale::small()
 );
 
-/// The same with merges that forget.
+/// The same with merges that prune old versions.
 mod pruned {
     use super::*;
 
     retrie_state::backend_tests!(
-        || Arc::new(Column { keep: Some(5), ..Column::default() }) as Arc<dyn AnyBackend>,
-        retrie_state::testkit::Scale::small()
+        || Arc::new(MockColumn { keep: Some(5), ..MockColumn::default() }) as Arc<dyn AnyBackend>,
+        retrie_state::testkit::TestScale::small()
     );
 }
 
@@ -39,7 +39,7 @@ mod pruned {
 fn retired_files_live_as_long_as_a_retained_block_needs_them_and_no_longer() {
     for retention in [0, 1, 5] {
         let (kv, dir) = (MemoryStore::new(), tempfile::tempdir().unwrap());
-        let column = Arc::new(Column::default());
+        let column = Arc::new(MockColumn::default());
         let lives = column.lives.clone();
         let options = StoreOptions { retention, fold_commits: 2, ..StoreOptions::default() };
         let store = common::open(column, &kv, Some(dir.path()), options.clone()).unwrap();
@@ -51,9 +51,10 @@ fn retired_files_live_as_long_as_a_retained_block_needs_them_and_no_longer() {
                     (key, (n > 0).then(|| Bytes::from(format!("{number}-{n}").into_bytes())))
                 })
                 .collect();
-            let proposal = propose(&store, At::Tip, common::hash(0, number), &changes).unwrap();
+            let proposal =
+                propose(&store, StateId::Tip, common::hash(0, number), &changes).unwrap();
             common::commit(&store, &kv, &[proposal]).unwrap();
-            store.settle().unwrap();
+            store.wait_idle().unwrap();
             for (name, (published, retired)) in lives.lock().iter() {
                 let is_there = dir.path().join(name).is_file();
                 match retired {
@@ -66,7 +67,7 @@ fn retired_files_live_as_long_as_a_retained_block_needs_them_and_no_longer() {
             }
             // A read of a retained block opens its files and checks their digests.
             for old in number.saturating_sub(retention)..=number {
-                store.at(At::Block(common::hash(0, old))).unwrap();
+                store.at(StateId::Block(common::hash(0, old))).unwrap();
             }
         }
         assert!(seen_retired > 10, "there were merges");
@@ -81,7 +82,7 @@ fn retired_files_live_as_long_as_a_retained_block_needs_them_and_no_longer() {
             .collect();
         fs::write(dir.path().join("run-0-60-half"), b"half").unwrap();
         let store =
-            common::open(Arc::new(Column::default()), &kv, Some(dir.path()), options).unwrap();
+            common::open(Arc::new(MockColumn::default()), &kv, Some(dir.path()), options).unwrap();
         drop(store);
         let left: BTreeSet<String> = fs::read_dir(dir.path())
             .unwrap()
@@ -96,10 +97,10 @@ fn retired_files_live_as_long_as_a_retained_block_needs_them_and_no_longer() {
 #[test]
 fn a_block_that_names_a_file_nobody_wrote_is_refused() {
     let (kv, dir) = (MemoryStore::new(), tempfile::tempdir().unwrap());
-    let column = Arc::new(Column::default());
+    let column = Arc::new(MockColumn::default());
     let store = common::open(column, &kv, Some(dir.path()), StoreOptions::default()).unwrap();
     let changes = [(slot_key(1), Some(Bytes::from_static(b"1")))];
-    let proposal = propose(&store, At::Tip, common::hash(0, 0), &changes).unwrap();
+    let proposal = propose(&store, StateId::Tip, common::hash(0, 0), &changes).unwrap();
     for entry in fs::read_dir(dir.path()).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
     }
@@ -107,7 +108,7 @@ fn a_block_that_names_a_file_nobody_wrote_is_refused() {
     assert!(error.to_string().contains("run-0-0-"), "{error}");
     assert_eq!(store.tip(), None);
     // Proposing again writes it again.
-    let proposal = propose(&store, At::Tip, common::hash(0, 0), &changes).unwrap();
+    let proposal = propose(&store, StateId::Tip, common::hash(0, 0), &changes).unwrap();
     common::commit(&store, &kv, &[proposal]).unwrap();
     assert_eq!(store.tip().unwrap().block.number, 0);
     assert!(store.stats().unwrap().file_bytes > 0);
@@ -117,12 +118,12 @@ fn a_block_that_names_a_file_nobody_wrote_is_refused() {
 fn a_damaged_file_is_an_error_that_names_it() {
     let (kv, dir) = (MemoryStore::new(), tempfile::tempdir().unwrap());
     let store = |kv: &MemoryStore| {
-        let column = Arc::new(Column::default());
+        let column = Arc::new(MockColumn::default());
         common::open(column, kv, Some(dir.path()), StoreOptions::default())
     };
     let first = store(&kv).unwrap();
     let changes = [(slot_key(1), Some(Bytes::from_static(b"1")))];
-    let proposal = propose(&first, At::Tip, common::hash(0, 0), &changes).unwrap();
+    let proposal = propose(&first, StateId::Tip, common::hash(0, 0), &changes).unwrap();
     common::commit(&first, &kv, &[proposal]).unwrap();
     drop(first);
     let file = fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
@@ -134,8 +135,8 @@ fn a_damaged_file_is_an_error_that_names_it() {
     assert!(error.to_string().contains(name), "{error}");
 }
 
-/// A store that counts what is synced, and can be told to fail.
-struct Synced {
+/// A store that records each sync, and whose syncs can be made to fail.
+struct SyncRecorder {
     inner: MemoryStore,
     dir: PathBuf,
     fails: AtomicBool,
@@ -143,8 +144,8 @@ struct Synced {
     seen: Mutex<Vec<BTreeSet<String>>>,
 }
 
-impl KvStore for Synced {
-    fn snapshot(&self) -> Result<Snapshot, StoreError> {
+impl KvStore for SyncRecorder {
+    fn snapshot(&self) -> Result<KvSnapshot, StoreError> {
         self.inner.snapshot()
     }
 
@@ -170,7 +171,7 @@ fn files(dir: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-fn some_changes(number: u64) -> Vec<(StateKey, Option<Value>)> {
+fn some_changes(number: u64) -> Vec<(StateKey, Option<StateValue>)> {
     (0..4)
         .map(|n| (slot_key(number + n), Some(format!("{number}-{n}").into_bytes().into())))
         .collect()
@@ -180,13 +181,13 @@ fn some_changes(number: u64) -> Vec<(StateKey, Option<Value>)> {
 #[test]
 fn retired_files_are_deleted_only_once_the_commit_that_let_them_go_is_synced() {
     let dir = tempfile::tempdir().unwrap();
-    let kv = Arc::new(Synced {
+    let kv = Arc::new(SyncRecorder {
         inner: MemoryStore::new(),
         dir: dir.path().to_owned(),
         fails: AtomicBool::new(false),
         seen: Mutex::default(),
     });
-    let column = Arc::new(Column::default());
+    let column = Arc::new(MockColumn::default());
     let lives = column.lives.clone();
     let options =
         StoreOptions { retention: 1, dir: Some(dir.path().to_owned()), ..StoreOptions::default() };
@@ -195,11 +196,11 @@ fn retired_files_are_deleted_only_once_the_commit_that_let_them_go_is_synced() {
     let mut synced = 0;
     for number in 0..40 {
         let proposal =
-            propose(&store, At::Tip, common::hash(0, number), &some_changes(number)).unwrap();
+            propose(&store, StateId::Tip, common::hash(0, number), &some_changes(number)).unwrap();
         kv.fails.store(number >= 30, Ordering::Relaxed);
         let before = files(dir.path());
         common::commit(&store, &*kv, &[proposal]).unwrap();
-        store.settle().unwrap();
+        store.wait_idle().unwrap();
         let retired: BTreeSet<String> = lives
             .lock()
             .iter()
@@ -227,7 +228,7 @@ fn retired_files_are_deleted_only_once_the_commit_that_let_them_go_is_synced() {
         .map(|(name, _)| name.clone())
         .collect();
     assert!(!gone.is_empty() && gone.is_subset(&left));
-    drop(open(Arc::new(Column::default())));
+    drop(open(Arc::new(MockColumn::default())));
     assert!(gone.is_disjoint(&files(dir.path())), "the next opening removes them");
     assert!(gone.is_subset(&kv.seen.lock()[0]), "after a sync");
 }
@@ -235,30 +236,30 @@ fn retired_files_are_deleted_only_once_the_commit_that_let_them_go_is_synced() {
 #[test]
 fn a_merge_that_was_finished_before_closing_is_not_run_again() {
     let (kv, dir) = (MemoryStore::new(), tempfile::tempdir().unwrap());
-    let open = |column: &Arc<Column>| {
+    let open = |column: &Arc<MockColumn>| {
         common::open(column.clone(), &kv, Some(dir.path()), StoreOptions::default()).unwrap()
     };
-    let column = Arc::new(Column::default());
+    let column = Arc::new(MockColumn::default());
     let store = open(&column);
     let extend = |store: &StateStore, number: u64| {
         let changes = some_changes(number);
-        let proposal = propose(store, At::Tip, common::hash(0, number), &changes).unwrap();
+        let proposal = propose(store, StateId::Tip, common::hash(0, number), &changes).unwrap();
         common::commit(store, &kv, &[proposal]).unwrap();
     };
     let mut number = 0;
     while column.merges.load(Ordering::Relaxed) == 0 {
         extend(&store, number);
         number += 1;
-        store.settle().unwrap();
+        store.wait_idle().unwrap();
     }
     drop(store);
     let before = files(dir.path());
-    let column = Arc::new(Column::default());
+    let column = Arc::new(MockColumn::default());
     let store = open(&column);
-    store.settle().unwrap();
+    store.wait_idle().unwrap();
     assert_eq!(files(dir.path()), before);
     let published =
-        |column: &Column| column.lives.lock().keys().any(|name| name.starts_with("run-1-"));
+        |column: &MockColumn| column.lives.lock().keys().any(|name| name.starts_with("run-1-"));
     while !published(&column) {
         extend(&store, number);
         number += 1;
@@ -269,7 +270,7 @@ fn a_merge_that_was_finished_before_closing_is_not_run_again() {
 #[test]
 fn sizes_tell_the_files_of_the_tip_from_those_kept_for_retained_blocks() {
     let (kv, dir) = (MemoryStore::new(), tempfile::tempdir().unwrap());
-    let column = Arc::new(Column::default());
+    let column = Arc::new(MockColumn::default());
     let lives = column.lives.clone();
     let options = StoreOptions { retention: 5, ..StoreOptions::default() };
     let mut store = common::open(column, &kv, Some(dir.path()), options.clone()).unwrap();
@@ -281,11 +282,11 @@ fn sizes_tell_the_files_of_the_tip_from_those_kept_for_retained_blocks() {
     let mut retained = 0;
     for number in 0..50 {
         let proposal =
-            propose(&store, At::Tip, common::hash(0, number), &some_changes(number)).unwrap();
+            propose(&store, StateId::Tip, common::hash(0, number), &some_changes(number)).unwrap();
         common::commit(&store, &kv, &[proposal]).unwrap();
         if number == 40 {
             drop(store);
-            let again = Arc::new(Column { lives: lives.clone(), ..Column::default() });
+            let again = Arc::new(MockColumn { lives: lives.clone(), ..MockColumn::default() });
             store = common::open(again, &kv, Some(dir.path()), options.clone()).unwrap();
         }
         let stats = store.stats().unwrap();
@@ -303,14 +304,14 @@ fn sizes_tell_the_files_of_the_tip_from_those_kept_for_retained_blocks() {
 }
 
 #[derive(Default)]
-struct Faults(Vec<String>);
+struct FileFaults(Vec<String>);
 
-impl StateCheckSink for Faults {
+impl StateCheckSink for FileFaults {
     fn fault(&mut self, fault: StateError) {
         self.0.push(fault.to_string());
     }
 
-    fn entry(&mut self, _: &StateKey, _: &Value) {}
+    fn entry(&mut self, _: &StateKey, _: &StateValue) {}
 
     fn progress(&mut self, _: u64, _: u64) {}
 }
@@ -318,7 +319,7 @@ impl StateCheckSink for Faults {
 #[test]
 fn a_check_counts_files_and_names_one_that_is_gone() {
     let (kv, dir) = (MemoryStore::new(), tempfile::tempdir().unwrap());
-    let column = Arc::new(Column::default());
+    let column = Arc::new(MockColumn::default());
     let lives = column.lives.clone();
     let options = StoreOptions { retention: 5, ..StoreOptions::default() };
     let store = common::open(column, &kv, Some(dir.path()), options).unwrap();
@@ -330,14 +331,14 @@ fn a_check_counts_files_and_names_one_that_is_gone() {
     let mut number = 0;
     while retired().is_empty() {
         let proposal =
-            propose(&store, At::Tip, common::hash(0, number), &some_changes(number)).unwrap();
+            propose(&store, StateId::Tip, common::hash(0, number), &some_changes(number)).unwrap();
         common::commit(&store, &kv, &[proposal]).unwrap();
         number += 1;
     }
-    store.settle().unwrap();
+    store.wait_idle().unwrap();
     fs::write(dir.path().join("half"), [0; 9]).unwrap();
     let scratch: Arc<dyn KvStore> = Arc::new(MemoryStore::new());
-    let mut faults = Faults::default();
+    let mut faults = FileFaults::default();
     let done = store.check(&scratch, &mut faults).unwrap();
     assert_eq!(faults.0, Vec::<String>::new());
     let stats = store.stats().unwrap();
@@ -348,7 +349,7 @@ fn a_check_counts_files_and_names_one_that_is_gone() {
     // Only a retained block needs it.
     let gone = retired().pop_first().unwrap();
     fs::remove_file(dir.path().join(&gone)).unwrap();
-    let mut faults = Faults::default();
+    let mut faults = FileFaults::default();
     store.check(&scratch, &mut faults).unwrap();
     assert!(faults.0.iter().any(|fault| fault.contains(&gone)), "{:?}", faults.0);
 }

@@ -1,39 +1,40 @@
-//! The test-kit on the plainest backend, and on backends that cheat: the kit must find them.
+//! The test-kit on the simplest backend, and on faulty backends, whose faults it must find.
 
 use crate::common;
 
 use alloy_primitives::{B256, Bytes, keccak256};
 use common::{
     decode_level, digest,
-    hashed::{Hashed, IDENTITY, whole},
+    hashed::{IDENTITY, MockHash, whole},
 };
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Identity, NodeRead,
-    NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
+    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
+    BulkSink, NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey,
+    StateValue, flat,
 };
 use std::{path::Path, sync::Arc};
 
-retrie_state::backend_tests!(|| Arc::new(Hashed) as Arc<dyn retrie_state::AnyBackend>);
+retrie_state::backend_tests!(|| Arc::new(MockHash) as Arc<dyn retrie_state::AnyBackend>);
 
 #[test]
 fn run_all_runs_every_check_too() {
     if std::env::var_os("RETRIE_TESTKIT_SCALE").is_some() {
-        retrie_state::testkit::run_all(&|| Arc::new(Hashed));
+        retrie_state::testkit::run_all(&|| Arc::new(MockHash));
     }
 }
 
-/// A backend that cheats: what the kit is there to find.
-mod cheats {
+/// Faulty backends, which the test-kit must find.
+mod faults {
     use super::*;
     use retrie_state::{
         MemoryStore, StoreOptions,
-        testkit::{self, Kit, Scale},
+        testkit::{self, TestKit, TestScale},
     };
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// How it cheats.
+    /// The fault of a backend.
     #[derive(Clone, Copy)]
-    enum Cheat {
+    enum BackendFault {
         /// The root depends on the number of calls.
         Impure,
         /// Deletions are forgotten.
@@ -50,28 +51,28 @@ mod cheats {
         Clash,
     }
 
-    struct Cheater(Cheat, std::sync::atomic::AtomicU64);
+    struct FaultyBackend(BackendFault, std::sync::atomic::AtomicU64);
 
-    impl Backend for Cheater {
+    impl Backend for FaultyBackend {
         type Cache = ();
 
-        fn identity(&self) -> &Identity {
+        fn identity(&self) -> &BackendIdentity {
             &IDENTITY
         }
-        fn capabilities(&self) -> Capabilities {
-            Hashed.capabilities()
+        fn capabilities(&self) -> BackendCapabilities {
+            MockHash.capabilities()
         }
-        fn tables(&self) -> Vec<Table> {
+        fn tables(&self) -> Vec<RowTable> {
             match self.0 {
-                Cheat::Clash => vec![Table::new(1, "One"), Table::new(1, "Other")],
-                _ => Hashed.tables(),
+                BackendFault::Clash => vec![RowTable::new(1, "One"), RowTable::new(1, "Other")],
+                _ => MockHash.tables(),
             }
         }
         fn empty_root(&self) -> B256 {
-            Hashed.empty_root()
+            MockHash.empty_root()
         }
         fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<(), StateError> {
-            Hashed.open(view, dir)
+            MockHash.open(view, dir)
         }
         fn apply(
             &self,
@@ -79,17 +80,17 @@ mod cheats {
             view: &mut dyn NodeWrite,
             cache: &(),
             delta: &StateDelta,
-        ) -> Result<Applied<Self::Cache>, StateError> {
-            if let Cheat::KeepsDeleted = self.0 {
+        ) -> Result<ApplyOutput<Self::Cache>, StateError> {
+            if let BackendFault::KeepsDeleted = self.0 {
                 for change in delta.changes() {
                     if let Some(next) = &change.next {
                         view.put(flat::TABLE, &change.key.encode(), next.clone())?;
                     }
                 }
-                return Ok(Applied { root: digest(&whole(view.as_read())?), cache: () });
+                return Ok(ApplyOutput { root: digest(&whole(view.as_read())?), cache: () });
             }
-            let mut applied = Hashed.apply(context, view, cache, delta)?;
-            if let Cheat::Impure = self.0 {
+            let mut applied = MockHash.apply(context, view, cache, delta)?;
+            if let BackendFault::Impure = self.0 {
                 let calls = self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 applied.root = keccak256([applied.root.as_slice(), &calls.to_be_bytes()].concat());
             }
@@ -98,13 +99,13 @@ mod cheats {
         fn bulk_load(
             &self,
             number: u64,
-            entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+            entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
             sink: &mut dyn BulkSink,
         ) -> Result<B256, StateError> {
-            if let Cheat::LosesFirst = self.0 {
+            if let BackendFault::LosesFirst = self.0 {
                 entries.next().transpose()?;
             }
-            Hashed.bulk_load(number, entries, sink)
+            MockHash.bulk_load(number, entries, sink)
         }
         fn prove(
             &self,
@@ -112,57 +113,64 @@ mod cheats {
             cache: &(),
             keys: &[StateKey],
         ) -> Result<Bytes, StateError> {
-            Hashed.prove(view, cache, keys)
+            MockHash.prove(view, cache, keys)
         }
         fn verify(
             &self,
             root: B256,
             keys: &[StateKey],
             proof: &[u8],
-        ) -> Result<Vec<Option<Value>>, ProofError> {
+        ) -> Result<Vec<Option<StateValue>>, ProofError> {
             let mut rest = proof;
             match self.0 {
-                Cheat::Credulous => {
+                BackendFault::Credulous => {
                     let level = decode_level(&mut rest)
                         .ok_or(ProofError::Malformed { what: "the entries" })?;
                     Ok(keys.iter().map(|key| level.get(key).cloned().flatten()).collect())
                 }
-                Cheat::IgnoresTail => {
+                BackendFault::IgnoresTail => {
                     decode_level(&mut rest);
-                    Hashed.verify(root, keys, &proof[..proof.len() - rest.len()])
+                    MockHash.verify(root, keys, &proof[..proof.len() - rest.len()])
                 }
-                _ => Hashed.verify(root, keys, proof),
+                _ => MockHash.verify(root, keys, proof),
             }
         }
         fn stats(&self, view: &dyn NodeRead, cache: &()) -> Result<BackendStats, StateError> {
-            let mut stats = Hashed.stats(view, cache)?;
-            stats.live_keys += u64::from(matches!(self.0, Cheat::Miscounts));
+            let mut stats = MockHash.stats(view, cache)?;
+            stats.live_keys += u64::from(matches!(self.0, BackendFault::Miscounts));
             Ok(stats)
         }
     }
 
-    fn is_caught(cheat: Cheat, check: fn(&Kit<'_>)) -> bool {
+    fn is_caught(cheat: BackendFault, check: fn(&TestKit<'_>)) -> bool {
         let make = move || {
-            Arc::new(Cheater(cheat, Default::default())) as Arc<dyn retrie_state::AnyBackend>
+            Arc::new(FaultyBackend(cheat, Default::default())) as Arc<dyn retrie_state::AnyBackend>
         };
-        let scale = Scale { blocks: 12, ..Scale::default() };
-        catch_unwind(AssertUnwindSafe(|| check(&Kit::new(&make, scale)))).is_err()
+        let scale = TestScale { blocks: 12, ..TestScale::default() };
+        catch_unwind(AssertUnwindSafe(|| check(&TestKit::new(&make, scale)))).is_err()
     }
 
     #[test]
     fn the_kit_finds_them() {
-        assert!(is_caught(Cheat::Impure, testkit::roots_do_not_depend_on_the_way_there));
-        assert!(is_caught(Cheat::Impure, testkit::siblings_do_not_see_each_other));
-        assert!(is_caught(Cheat::KeepsDeleted, testkit::values_listings_and_counts_match_a_model));
-        assert!(is_caught(Cheat::Credulous, testkit::mutated_proofs_are_refused));
-        assert!(is_caught(Cheat::IgnoresTail, testkit::mutated_proofs_are_refused));
-        assert!(is_caught(Cheat::LosesFirst, testkit::a_bulk_load_equals_the_first_block));
-        assert!(is_caught(Cheat::Miscounts, testkit::values_listings_and_counts_match_a_model));
+        assert!(is_caught(BackendFault::Impure, testkit::roots_do_not_depend_on_the_way_there));
+        assert!(is_caught(BackendFault::Impure, testkit::siblings_do_not_see_each_other));
+        assert!(is_caught(
+            BackendFault::KeepsDeleted,
+            testkit::values_listings_and_counts_match_a_model
+        ));
+        assert!(is_caught(BackendFault::Credulous, testkit::mutated_proofs_are_refused));
+        assert!(is_caught(BackendFault::IgnoresTail, testkit::mutated_proofs_are_refused));
+        assert!(is_caught(BackendFault::LosesFirst, testkit::a_bulk_load_equals_the_first_block));
+        assert!(is_caught(
+            BackendFault::Miscounts,
+            testkit::values_listings_and_counts_match_a_model
+        ));
     }
 
     #[test]
     fn two_tables_with_one_id_are_refused() {
-        let (kv, clash) = (MemoryStore::new(), Arc::new(Cheater(Cheat::Clash, Default::default())));
+        let (kv, clash) =
+            (MemoryStore::new(), Arc::new(FaultyBackend(BackendFault::Clash, Default::default())));
         let error = common::open(clash, &kv, None, StoreOptions::default()).unwrap_err();
         assert!(error.to_string().contains("One and Other"), "{error}");
     }

@@ -5,10 +5,10 @@
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
 use retrie_state::{
-    ApplyContext, Backend, BulkSink, DeltaBuilder, Direction, Jobs, KeyRange, NodeRead, NodeWrite,
-    Rows, StateDelta, StateError, StateKey, Table, Value, blake2b,
+    ApplyContext, Backend, BulkSink, DeltaBuilder, JobRunner, KeyRange, NodeRead, NodeWrite,
+    RowScan, RowTable, ScanDirection, StateDelta, StateError, StateKey, StateValue, blake2b,
 };
-use retrie_storage_bavl::{Bavl, ChunkEntries, State};
+use retrie_storage_bavl::{Bavl, BavlState, ChunkEntries};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -16,23 +16,23 @@ use std::{
 
 /// Rows in memory. It insists on right previous values, and counts reads and writes of a table.
 #[derive(Debug, Default)]
-pub struct View {
-    pub tables: BTreeMap<Table, BTreeMap<Vec<u8>, Bytes>>,
+pub struct MeteredView {
+    pub tables: BTreeMap<RowTable, BTreeMap<Vec<u8>, Bytes>>,
     /// Rows that `get` was asked for, by table id.
     pub gets: [AtomicU64; 3],
     pub scans: [AtomicU64; 3],
     pub writes: [u64; 3],
-    /// Whether previous values may be wrong, as those of damaged rows are.
+    /// Whether previous values may be wrong, as they are for damaged rows.
     pub lenient: bool,
 }
 
-impl Clone for View {
+impl Clone for MeteredView {
     fn clone(&self) -> Self {
         Self { tables: self.tables.clone(), ..Self::default() }
     }
 }
 
-fn counter(table: Table) -> usize {
+fn counter(table: RowTable) -> usize {
     match table.id {
         0x70 => 1,
         0x71 => 2,
@@ -40,8 +40,8 @@ fn counter(table: Table) -> usize {
     }
 }
 
-impl View {
-    fn set(&mut self, table: Table, key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
+impl MeteredView {
+    fn set(&mut self, table: RowTable, key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
         self.writes[counter(table)] += 1;
         let rows = self.tables.entry(table).or_default();
         match value {
@@ -51,23 +51,23 @@ impl View {
     }
 
     /// Without the tables that are empty.
-    pub fn filled(&self) -> BTreeMap<Table, BTreeMap<Vec<u8>, Bytes>> {
+    pub fn filled(&self) -> BTreeMap<RowTable, BTreeMap<Vec<u8>, Bytes>> {
         self.tables.clone().into_iter().filter(|(_, rows)| !rows.is_empty()).collect()
     }
 }
 
-impl NodeRead for View {
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+impl NodeRead for MeteredView {
+    fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
         self.gets[counter(table)].fetch_add(1, Relaxed);
         Ok(self.tables.get(&table).and_then(|rows| rows.get(key).cloned()))
     }
 
     fn scan<'a>(
         &'a self,
-        table: Table,
+        table: RowTable,
         range: KeyRange<'_>,
-        direction: Direction,
-    ) -> Result<Rows<'a>, StateError> {
+        direction: ScanDirection,
+    ) -> Result<RowScan<'a>, StateError> {
         self.scans[counter(table)].fetch_add(1, Relaxed);
         let Some(rows) = self.tables.get(&table) else { return Ok(Box::new(std::iter::empty())) };
         let start = range.start.to_vec();
@@ -77,26 +77,26 @@ impl NodeRead for View {
         };
         let row = |(key, value): (&Vec<u8>, &Bytes)| Ok((key.clone().into(), value.clone()));
         Ok(match direction {
-            Direction::Forward => Box::new(rows.map(row)),
-            Direction::Backward => Box::new(rows.rev().map(row)),
+            ScanDirection::Forward => Box::new(rows.map(row)),
+            ScanDirection::Backward => Box::new(rows.rev().map(row)),
         })
     }
 }
 
-impl NodeWrite for View {
-    fn put(&mut self, table: Table, key: &[u8], value: Bytes) -> Result<(), StateError> {
+impl NodeWrite for MeteredView {
+    fn put(&mut self, table: RowTable, key: &[u8], value: Bytes) -> Result<(), StateError> {
         self.set(table, key, Some(value));
         Ok(())
     }
 
-    fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), StateError> {
+    fn delete(&mut self, table: RowTable, key: &[u8]) -> Result<(), StateError> {
         self.set(table, key, None);
         Ok(())
     }
 
     fn replace(
         &mut self,
-        table: Table,
+        table: RowTable,
         key: &[u8],
         previous: Option<Bytes>,
         next: Option<Bytes>,
@@ -120,40 +120,45 @@ impl NodeWrite for View {
     }
 }
 
-impl BulkSink for View {
-    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+impl BulkSink for MeteredView {
+    fn put(&mut self, table: RowTable, key: &[u8], value: &[u8]) -> Result<(), StateError> {
         let rows = self.tables.entry(table).or_default();
         assert!(rows.last_key_value().is_none_or(|(last, _)| &last[..] < key), "out of order");
         rows.insert(key.to_vec(), Bytes::copy_from_slice(value));
         Ok(())
     }
 
-    fn put_unordered(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+    fn put_unordered(
+        &mut self,
+        table: RowTable,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), StateError> {
         let stored = self.set(table, key, Some(Bytes::copy_from_slice(value)));
         assert_eq!(stored, None, "a row comes twice: {key:02x?}");
         Ok(())
     }
 }
 
-pub type Values = BTreeMap<StateKey, Value>;
+pub type ValueMap = BTreeMap<StateKey, StateValue>;
 
 /// The tree by its definition: `docs/formats/bavl.md`, in the simplest words.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub struct BavlModel {
     pub most: usize,
-    pub tree: Option<Tree>,
-    pub values: Values,
+    pub tree: Option<ModelTree>,
+    pub values: ValueMap,
 }
 
-type Entries = Vec<(StateKey, Value)>;
+type EntryList = Vec<(StateKey, StateValue)>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tree {
-    Chunk(Entries),
+pub enum ModelTree {
+    Chunk(EntryList),
     Inner(Box<Self>, Box<Self>),
 }
 
-use Tree::{Chunk, Inner};
+use ModelTree::{Chunk, Inner};
 
 pub fn hash(parts: &[&[u8]]) -> B256 {
     blake2b::hash(parts)
@@ -172,7 +177,7 @@ pub fn varint(mut number: u64) -> Vec<u8> {
     }
 }
 
-pub fn entry_hash((key, value): &(StateKey, Value)) -> B256 {
+pub fn entry_hash((key, value): &(StateKey, StateValue)) -> B256 {
     hash(&[&[0], &key.encode(), value])
 }
 
@@ -185,12 +190,12 @@ pub fn within(entries: &[B256]) -> B256 {
     hash(&[&[1], &within(&entries[..left])[..], &within(&entries[left..])[..]])
 }
 
-pub fn chunk_hash(entries: &[(StateKey, Value)]) -> B256 {
+pub fn chunk_hash(entries: &[(StateKey, StateValue)]) -> B256 {
     let hashes: Vec<_> = entries.iter().map(entry_hash).collect();
     hash(&[&[2], &(entries.len() as u32).to_be_bytes(), &within(&hashes)[..]])
 }
 
-impl Tree {
+impl ModelTree {
     pub fn height(&self) -> u8 {
         match self {
             Chunk(_) => 0,
@@ -205,7 +210,7 @@ impl Tree {
         }
     }
 
-    pub fn chunks(&self) -> Vec<&Entries> {
+    pub fn chunks(&self) -> Vec<&EntryList> {
         match self {
             Chunk(entries) => vec![entries],
             Inner(left, right) => [left.chunks(), right.chunks()].concat(),
@@ -248,24 +253,24 @@ impl Tree {
     }
 }
 
-fn inner(left: Tree, right: Tree) -> Tree {
+fn inner(left: ModelTree, right: ModelTree) -> ModelTree {
     Inner(Box::new(left), Box::new(right))
 }
 
-fn rotated_left(tree: Tree) -> Tree {
+fn rotated_left(tree: ModelTree) -> ModelTree {
     let Inner(a, right) = tree else { unreachable!() };
     let Inner(b, c) = *right else { unreachable!() };
     inner(inner(*a, *b), *c)
 }
 
-fn rotated_right(tree: Tree) -> Tree {
+fn rotated_right(tree: ModelTree) -> ModelTree {
     let Inner(left, c) = tree else { unreachable!() };
     let Inner(a, b) = *left else { unreachable!() };
     inner(*a, inner(*b, *c))
 }
 
-/// What textbooks do to a node that leans by 2.
-fn balanced(tree: Tree) -> Tree {
+/// The textbook rotation of a node that leans by 2.
+fn balanced(tree: ModelTree) -> ModelTree {
     match (tree.leans(), tree) {
         (2, Inner(left, right)) => {
             let right = if right.leans() < 0 { rotated_right(*right) } else { *right };
@@ -279,7 +284,7 @@ fn balanced(tree: Tree) -> Tree {
     }
 }
 
-fn join(left: Tree, right: Tree) -> Tree {
+fn join(left: ModelTree, right: ModelTree) -> ModelTree {
     let (l, r) = (left.height(), right.height());
     match (left, right) {
         (Inner(a, b), right) if l >= r + 2 => balanced(inner(*a, join(*b, right))),
@@ -288,7 +293,7 @@ fn join(left: Tree, right: Tree) -> Tree {
     }
 }
 
-fn halved(mut chunks: Vec<Entries>) -> Option<Tree> {
+fn halved(mut chunks: Vec<EntryList>) -> Option<ModelTree> {
     if chunks.len() < 2 {
         return chunks.pop().map(Chunk);
     }
@@ -297,7 +302,7 @@ fn halved(mut chunks: Vec<Entries>) -> Option<Tree> {
 }
 
 /// The tree with chunks in place of those that begin with the keys given.
-fn replaced(tree: Tree, new: &BTreeMap<StateKey, Vec<Entries>>) -> Option<Tree> {
+fn replaced(tree: ModelTree, new: &BTreeMap<StateKey, Vec<EntryList>>) -> Option<ModelTree> {
     match tree {
         Chunk(entries) => halved(new[&entries[0].0].clone()),
         Inner(left, right) => match (replaced(*left, new), replaced(*right, new)) {
@@ -307,13 +312,13 @@ fn replaced(tree: Tree, new: &BTreeMap<StateKey, Vec<Entries>>) -> Option<Tree> 
     }
 }
 
-impl Model {
+impl BavlModel {
     pub fn new(most: u32) -> Self {
-        Self { most: most as usize, tree: None, values: Values::new() }
+        Self { most: most as usize, tree: None, values: ValueMap::new() }
     }
 
     /// Sizes of the chunks that a run is cut into.
-    fn cut(&self, mut run: Entries) -> Vec<Entries> {
+    fn cut(&self, mut run: EntryList) -> Vec<EntryList> {
         let usual = self.most - self.most / 4;
         let mut chunks = Vec::new();
         while !run.is_empty() {
@@ -342,17 +347,17 @@ impl Model {
             self.tree = halved(self.cut(all));
             return;
         };
-        // What is in the range of each chunk now, and then regrouped.
+        // The entries in the range of each chunk after the block, which are then regrouped.
         let firsts: Vec<StateKey> = tree.chunks().iter().map(|chunk| chunk[0].0).collect();
-        let mut new: Vec<Entries> = Vec::new();
-        let holds = |run: &Entries| (self.most / 2..=self.most).contains(&run.len());
+        let mut new: Vec<EntryList> = Vec::new();
+        let holds = |run: &EntryList| (self.most / 2..=self.most).contains(&run.len());
         for at in 0..firsts.len() {
             let next = firsts.get(at + 1);
             let is_own = |key: &StateKey| {
                 (at == 0 || *key >= firsts[at]) && next.is_none_or(|next| key < next)
             };
             let own = self.values.iter().filter(|(key, _)| is_own(key));
-            let run: Entries = own.map(|(key, value)| (*key, value.clone())).collect();
+            let run: EntryList = own.map(|(key, value)| (*key, value.clone())).collect();
             let waits = new.len() == 1 && !holds(&new[0]);
             if run.is_empty() {
                 continue;
@@ -364,12 +369,12 @@ impl Model {
                 new.push(run);
             }
         }
-        // The last one may have waited in vain.
+        // The last chunk may still wait for a neighbour.
         let new = match &new[..] {
             [only] => self.cut(only.clone()),
             _ => new,
         };
-        let mut places: BTreeMap<StateKey, Vec<Entries>> =
+        let mut places: BTreeMap<StateKey, Vec<EntryList>> =
             firsts.iter().map(|first| (*first, Vec::new())).collect();
         for chunk in new {
             let place = firsts.iter().rev().find(|first| **first <= chunk[0].0);
@@ -379,7 +384,7 @@ impl Model {
     }
 
     pub fn top(&self) -> B256 {
-        self.tree.as_ref().map_or_else(|| hash(&[&[2, 0, 0, 0, 0]]), Tree::hash)
+        self.tree.as_ref().map_or_else(|| hash(&[&[2, 0, 0, 0, 0]]), ModelTree::hash)
     }
 
     pub fn root(&self) -> B256 {
@@ -388,7 +393,7 @@ impl Model {
 
     /// Chunks with their key-heights, in order.
     pub fn key_heights(&self) -> Vec<(StateKey, u8)> {
-        fn walk(tree: &Tree, own: u8, all: &mut Vec<(StateKey, u8)>) {
+        fn walk(tree: &ModelTree, own: u8, all: &mut Vec<(StateKey, u8)>) {
             match tree {
                 Chunk(entries) => all.push((entries[0].0, own)),
                 Inner(left, right) => {
@@ -419,38 +424,38 @@ impl Model {
     }
 
     /// The one proof of `keys`.
-    pub fn proof(&self, keys: &[StateKey]) -> Parts {
+    pub fn proof(&self, keys: &[StateKey]) -> ProofParts {
         let shown = self.shown(keys);
         let node = match &self.tree {
-            None if keys.is_empty() => Part::Hidden(self.top()),
-            None => Part::Chunk { count: 0, entries: Vec::new(), hashes: Vec::new() },
+            None if keys.is_empty() => NodePart::Hidden(self.top()),
+            None => NodePart::Chunk { count: 0, entries: Vec::new(), hashes: Vec::new() },
             Some(tree) => part(tree, &shown),
         };
-        Parts { most: self.most as u64, node }
+        ProofParts { most: self.most as u64, node }
     }
 }
 
 /// A proof in parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parts {
+pub struct ProofParts {
     pub most: u64,
-    pub node: Part,
+    pub node: NodePart,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum NodePart {
     Hidden(B256),
     Inner(Box<Self>, Box<Self>),
     Chunk { count: u64, entries: Vec<(u64, Vec<u8>, Vec<u8>)>, hashes: Vec<B256> },
 }
 
-fn part(tree: &Tree, shown: &BTreeSet<StateKey>) -> Part {
+fn part(tree: &ModelTree, shown: &BTreeSet<StateKey>) -> NodePart {
     match tree {
         _ if !tree.chunks().into_iter().flatten().any(|(key, _)| shown.contains(key)) => {
-            Part::Hidden(tree.hash())
+            NodePart::Hidden(tree.hash())
         }
         Inner(left, right) => {
-            Part::Inner(Box::new(part(left, shown)), Box::new(part(right, shown)))
+            NodePart::Inner(Box::new(part(left, shown)), Box::new(part(right, shown)))
         }
         Chunk(all) => {
             let mut entries = Vec::new();
@@ -463,13 +468,13 @@ fn part(tree: &Tree, shown: &BTreeSet<StateKey>) -> Part {
             }
             let mut hashes = Vec::new();
             beside(all, shown, &mut hashes);
-            Part::Chunk { count: all.len() as u64, entries, hashes }
+            NodePart::Chunk { count: all.len() as u64, entries, hashes }
         }
     }
 }
 
-/// The hashes beside what is shown, from left to right.
-fn beside(all: &[(StateKey, Value)], shown: &BTreeSet<StateKey>, hashes: &mut Vec<B256>) {
+/// The hashes beside the shown entries, from left to right.
+fn beside(all: &[(StateKey, StateValue)], shown: &BTreeSet<StateKey>, hashes: &mut Vec<B256>) {
     if !all.iter().any(|(key, _)| shown.contains(key)) {
         hashes.push(within(&all.iter().map(entry_hash).collect::<Vec<_>>()));
     } else if all.len() > 1 {
@@ -479,7 +484,7 @@ fn beside(all: &[(StateKey, Value)], shown: &BTreeSet<StateKey>, hashes: &mut Ve
     }
 }
 
-impl Parts {
+impl ProofParts {
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = varint(self.most);
         self.node.write(&mut out);
@@ -487,7 +492,7 @@ impl Parts {
     }
 }
 
-impl Part {
+impl NodePart {
     fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Hidden(hash) => {
@@ -525,10 +530,10 @@ impl Part {
 }
 
 /// A backend with its state.
-pub struct Store {
+pub struct BavlStore {
     pub backend: Bavl,
-    pub view: View,
-    pub cache: State,
+    pub view: MeteredView,
+    pub cache: BavlState,
     pub root: B256,
     pub number: u64,
 }
@@ -537,9 +542,9 @@ pub fn bavl(most: u32) -> Bavl {
     Bavl::new(ChunkEntries::new(most).unwrap())
 }
 
-impl Store {
+impl BavlStore {
     pub fn new(most: u32) -> Self {
-        let (backend, view) = (bavl(most), View::default());
+        let (backend, view) = (bavl(most), MeteredView::default());
         let cache = backend.open(&view, None).unwrap();
         let root = backend.empty_root();
         Self { backend, view, cache, root, number: 0 }
@@ -550,7 +555,7 @@ impl Store {
     }
 
     pub fn apply(&mut self, delta: &StateDelta) -> Result<(), StateError> {
-        let jobs = Jobs::new(None);
+        let jobs = JobRunner::new(None);
         let context = ApplyContext { number: self.number, parent_root: self.root, jobs: &jobs };
         let applied = self.backend.apply(&context, &mut self.view, &self.cache, delta)?;
         (self.root, self.cache) = (applied.root, applied.cache);
@@ -566,7 +571,7 @@ impl Store {
         self.backend.prove(&self.view, &self.cache, keys).unwrap()
     }
 
-    /// What its check finds wrong.
+    /// The faults that its check finds.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let report = &mut |fault: StateError| faults.push(fault.to_string());
@@ -585,15 +590,15 @@ pub fn key(n: u64) -> StateKey {
     }
 }
 
-pub fn value(random: &mut StdRng) -> Value {
+pub fn value(random: &mut StdRng) -> StateValue {
     let len = random.random_range(0..80);
     (0..len).map(|_| random.random::<u8>()).collect()
 }
 
 /// The delta that sets (or deletes) these keys.
 pub fn delta(
-    before: &Values,
-    changes: impl IntoIterator<Item = (StateKey, Option<Value>)>,
+    before: &ValueMap,
+    changes: impl IntoIterator<Item = (StateKey, Option<StateValue>)>,
 ) -> StateDelta {
     let mut builder = DeltaBuilder::new();
     for (key, next) in changes {
@@ -603,7 +608,12 @@ pub fn delta(
 }
 
 /// Some of the first `keys` keys, set or deleted.
-pub fn random_delta(random: &mut StdRng, before: &Values, keys: u64, changes: usize) -> StateDelta {
+pub fn random_delta(
+    random: &mut StdRng,
+    before: &ValueMap,
+    keys: u64,
+    changes: usize,
+) -> StateDelta {
     let changes: Vec<_> = (0..changes)
         .map(|_| {
             let key = key(random.random_range(0..keys));

@@ -1,13 +1,13 @@
-//! Damaged files are noticed, by name, without a panic.
+//! Damaged files are detected and named, without a panic.
 
 use super::{super::file::PAGE, *};
 use retrie_state::StateError;
 use std::fs;
 
-/// Opens a run, reads all of it in every way, checks it: everything that was said.
-fn read_all(dir: &Path, info: &RunInfo, pairs: &Pairs) -> Vec<String> {
+/// Opens a run, reads all of it in every way, checks it, and returns all errors.
+fn read_all(dir: &Path, info: &RunDescription, pairs: &PairMap) -> Vec<String> {
     let mut said = Vec::new();
-    if let Err(error) = RunInfo::read(dir, &info.stem) {
+    if let Err(error) = RunDescription::read(dir, &info.stem) {
         said.push(error.to_string());
     }
     let run = match Run::open(dir, info.clone()) {
@@ -46,8 +46,8 @@ fn read_all(dir: &Path, info: &RunInfo, pairs: &Pairs) -> Vec<String> {
 #[test]
 fn any_byte_changed_in_any_file_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
-    let pairs = pairs(Keys::Random, 1_500, 9);
-    let info = write(dir.path(), "run", &Params::default(), &pairs);
+    let pairs = pairs(KeyPattern::Random, 1_500, 9);
+    let info = write(dir.path(), "run", &ColeParams::default(), &pairs);
     assert_eq!(read_all(dir.path(), &info, &pairs), Vec::<String>::new());
     let mut rng = StdRng::seed_from_u64(1);
     for name in info.file_names() {
@@ -55,7 +55,7 @@ fn any_byte_changed_in_any_file_is_noticed() {
         let whole = fs::read(&path).unwrap();
         let pages = whole.len() / PAGE;
         for n in 0..60 {
-            // The first bytes, the last ones, and any.
+            // The first bytes, the last bytes, and random ones.
             let at = match n {
                 0..8 => n,
                 8..16 => whole.len() - 1 - (n - 8),
@@ -75,8 +75,8 @@ fn any_byte_changed_in_any_file_is_noticed() {
     }
 }
 
-fn walk(run: &Run) -> Pairs {
-    let mut pairs = Pairs::new();
+fn walk(run: &Run) -> PairMap {
+    let mut pairs = PairMap::new();
     let mut cursor = run.cursor_from_start();
     while let Some(pair) = cursor.next().unwrap() {
         pairs.insert((pair.key.to_vec(), pair.block), pair.value.map(<[u8]>::to_vec));
@@ -84,12 +84,12 @@ fn walk(run: &Run) -> Pairs {
     pairs
 }
 
-/// With checksums made to fit, nothing panics, and the check still says what is wrong.
+/// With correct checksums nothing panics, and the check still finds the fault.
 #[test]
 fn forged_pages_are_noticed_too() {
     let dir = tempfile::tempdir().unwrap();
-    let pairs = pairs(Keys::Near, 900, 4);
-    let info = write(dir.path(), "run", &Params::default(), &pairs);
+    let pairs = pairs(KeyPattern::Near, 900, 4);
+    let info = write(dir.path(), "run", &ColeParams::default(), &pairs);
     let mut rng = StdRng::seed_from_u64(2);
     for name in info.file_names() {
         let path = dir.path().join(&name);
@@ -110,7 +110,7 @@ fn forged_pages_are_noticed_too() {
             bytes[PAGE - 4..].copy_from_slice(&hasher.finalize().to_be_bytes());
             fs::write(&path, &damaged).unwrap();
             if read_all(dir.path(), &info, &pairs).is_empty() {
-                // Then it was padding, or a line that is as good.
+                // The change hit padding, or gave a line that is as good.
                 let run = Run::open(dir.path(), info.clone()).unwrap();
                 assert!(walk(&run) == pairs, "{name}, page {page}, byte {at}");
                 for ((key, block), value) in &pairs {
@@ -137,8 +137,8 @@ fn forged_pages_are_noticed_too() {
 #[test]
 fn a_forged_value_does_not_pass_for_the_true_one() {
     let dir = tempfile::tempdir().unwrap();
-    let params = Params::default();
-    let honest = pairs(Keys::Consecutive, 2_000, 4);
+    let params = ColeParams::default();
+    let honest = pairs(KeyPattern::Consecutive, 2_000, 4);
     let mut forged = honest.clone();
     *forged.values_mut().nth(1_000).unwrap() = Some(b"much more".to_vec());
     let info = write(dir.path(), "run", &params, &honest);
@@ -151,7 +151,7 @@ fn a_forged_value_does_not_pass_for_the_true_one() {
     fs::write(&values, &foreign).unwrap();
     let error = Run::open(dir.path(), info.clone()).unwrap_err().to_string();
     assert!(error.contains("run.values"), "{error}");
-    // With the honest description before the forged pairs.
+    // The honest description before the forged pairs.
     let mut mixed = foreign;
     mixed[..PAGE].copy_from_slice(&whole[..PAGE]);
     if other_info.value_pages == info.value_pages {
@@ -166,8 +166,8 @@ fn a_forged_value_does_not_pass_for_the_true_one() {
 #[test]
 fn missing_and_cut_files_are_named() {
     let dir = tempfile::tempdir().unwrap();
-    let pairs = pairs(Keys::Random, 3_000, 2);
-    let info = write(dir.path(), "run", &Params::default(), &pairs);
+    let pairs = pairs(KeyPattern::Random, 3_000, 2);
+    let info = write(dir.path(), "run", &ColeParams::default(), &pairs);
     for name in info.file_names() {
         let path = dir.path().join(&name);
         let whole = fs::read(&path).unwrap();
@@ -178,7 +178,7 @@ fn missing_and_cut_files_are_named() {
             let error = Run::open(dir.path(), info.clone()).unwrap_err().to_string();
             assert!(error.contains(&name) && error.contains("bytes"), "{error}");
             if name.ends_with(".values") && len < PAGE {
-                assert!(RunInfo::read(dir.path(), "run").is_err());
+                assert!(RunDescription::read(dir.path(), "run").is_err());
             }
         }
         fs::remove_file(&path).unwrap();

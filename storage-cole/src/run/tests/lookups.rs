@@ -1,12 +1,12 @@
-//! Searches and walks.
+//! Searches and cursors.
 
 use super::*;
 use crate::hash;
 use retrie_state::wire::WireReader;
 use std::sync::atomic::Ordering;
 
-/// Keys and blocks around pairs, and some anywhere.
-fn targets(pairs: &Pairs, keys: Keys, rng: &mut StdRng) -> Vec<(Vec<u8>, u64)> {
+/// Keys and blocks near pairs, and some random ones.
+fn targets(pairs: &PairMap, keys: KeyPattern, rng: &mut StdRng) -> Vec<(Vec<u8>, u64)> {
     let all: Vec<_> = pairs.keys().collect();
     let mut targets = Vec::new();
     for n in 0..150 {
@@ -33,7 +33,7 @@ fn targets(pairs: &Pairs, keys: Keys, rng: &mut StdRng) -> Vec<(Vec<u8>, u64)> {
     targets
 }
 
-fn compare(pairs: &Pairs, run: &Run, keys: Keys, seed: u64) {
+fn compare(pairs: &PairMap, run: &Run, keys: KeyPattern, seed: u64) {
     let positions: BTreeMap<_, _> = pairs.keys().zip(0u64..).collect();
     let mut rng = StdRng::seed_from_u64(seed);
     let reads = &run.values.reads;
@@ -70,16 +70,16 @@ fn compare(pairs: &Pairs, run: &Run, keys: Keys, seed: u64) {
     }
 }
 
-fn all_is_well(pairs: &Pairs, keys: Keys, params: &Params, seed: u64) {
+fn all_is_well(pairs: &PairMap, keys: KeyPattern, params: &ColeParams, seed: u64) {
     let dir = tempfile::tempdir().unwrap();
     let run = build(dir.path(), params, pairs);
-    let info = run.info();
+    let info = run.description();
     let source = &info.source;
     assert_eq!(source.pairs, pairs.len() as u64);
     assert_eq!(source.first_block, pairs.keys().map(|(_, block)| *block).min().unwrap());
     assert_eq!(source.last_block, pairs.keys().map(|(_, block)| *block).max().unwrap());
 
-    let mut walked = Pairs::new();
+    let mut walked = PairMap::new();
     let mut cursor = run.cursor_from_start();
     while let Some(pair) = cursor.next().unwrap() {
         assert_eq!(pair.position, walked.len() as u64);
@@ -103,12 +103,12 @@ fn all_is_well(pairs: &Pairs, keys: Keys, params: &Params, seed: u64) {
     let mut bytes = Vec::new();
     info.encode(&mut bytes);
     let mut rest = WireReader::new(&bytes);
-    assert_eq!(RunInfo::decode(&mut rest).as_ref(), Some(info));
+    assert_eq!(RunDescription::decode(&mut rest).as_ref(), Some(info));
     assert!(rest.is_empty());
     for len in 0..bytes.len() {
-        assert_eq!(RunInfo::decode(&mut WireReader::new(&bytes[..len])), None);
+        assert_eq!(RunDescription::decode(&mut WireReader::new(&bytes[..len])), None);
     }
-    assert_eq!(RunInfo::read(dir.path(), "run").unwrap().as_ref(), Some(info));
+    assert_eq!(RunDescription::read(dir.path(), "run").unwrap().as_ref(), Some(info));
     let names = info.file_names();
     let len = |name: &String| std::fs::metadata(dir.path().join(name)).unwrap().len();
     assert!(names.iter().all(|name| len(name).is_multiple_of(4096)));
@@ -131,27 +131,33 @@ proptest! {
 
 #[test]
 fn many_pairs_of_every_kind() {
-    for keys in [Keys::Random, Keys::Consecutive, Keys::Near, Keys::Exponential, Keys::One] {
-        let params = Params { epsilon: 32, ..Params::default() };
+    for keys in [
+        KeyPattern::Random,
+        KeyPattern::Consecutive,
+        KeyPattern::Near,
+        KeyPattern::Exponential,
+        KeyPattern::One,
+    ] {
+        let params = ColeParams { epsilon: 32, ..ColeParams::default() };
         all_is_well(&pairs(keys, 40_000, 7), keys, &params, 7);
     }
 }
 
 #[test]
 fn a_key_with_a_hundred_thousand_versions() {
-    let key = Keys::One.key(0, &mut StdRng::seed_from_u64(0));
-    let pairs: Pairs =
+    let key = KeyPattern::One.key(0, &mut StdRng::seed_from_u64(0));
+    let pairs: PairMap =
         (0..100_000u64).map(|n| ((key.clone(), 3 * n), Some(n.to_be_bytes().to_vec()))).collect();
-    all_is_well(&pairs, Keys::One, &Params { epsilon: 8, ..Params::default() }, 0);
+    all_is_well(&pairs, KeyPattern::One, &ColeParams { epsilon: 8, ..ColeParams::default() }, 0);
 }
 
 #[test]
 fn few_absent_keys_pass_the_filter() {
     let dir = tempfile::tempdir().unwrap();
-    let keys = Keys::Consecutive;
+    let keys = KeyPattern::Consecutive;
     let mut rng = StdRng::seed_from_u64(0);
     let pairs = (0..20_000).map(|n| ((keys.key(n, &mut rng), 1), Some(vec![1]))).collect();
-    let run = build(dir.path(), &Params::default(), &pairs);
+    let run = build(dir.path(), &ColeParams::default(), &pairs);
     let passes = |n| run.may_hold(hash::filter_key(&keys.key(n, &mut rng))).unwrap();
     let passed = (20_000..120_000).map(passes).filter(|passed| *passed).count();
     // An unblocked filter lets 0.8% pass.
@@ -161,7 +167,7 @@ fn few_absent_keys_pass_the_filter() {
 #[test]
 fn pairs_out_of_order_and_odd_names_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let params = Params::default();
+    let params = ColeParams::default();
     assert!(RunBuilder::new(dir.path(), "../run", &params).is_err());
     assert!(RunBuilder::new(&dir.path().join("absent"), "run", &params).is_err());
     let mut run = RunBuilder::new(dir.path(), "run", &params).unwrap();
@@ -176,5 +182,5 @@ fn pairs_out_of_order_and_odd_names_are_refused() {
     let empty = RunBuilder::new(dir.path(), "run", &params).unwrap();
     assert!(empty.finish().unwrap_err().to_string().contains("no pairs"));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-    assert_eq!(RunInfo::read(dir.path(), "run").unwrap(), None);
+    assert_eq!(RunDescription::read(dir.path(), "run").unwrap(), None);
 }

@@ -1,16 +1,16 @@
-//! Merges against merges of maps.
+//! Merges of runs compared with merges of maps.
 
 use super::{
-    super::{Cutoff, merge},
+    super::{MergeCutoff, merge},
     *,
 };
 use retrie_state::StateError;
 use std::sync::Arc;
 
-/// What a merge should leave.
-fn expected(all: &Pairs, cutoff: Option<Cutoff>) -> Pairs {
+/// The pairs that a merge must keep.
+fn expected(all: &PairMap, cutoff: Option<MergeCutoff>) -> PairMap {
     let mut kept = all.clone();
-    if let Some(Cutoff { block: cutoff, is_deepest }) = cutoff {
+    if let Some(MergeCutoff { block: cutoff, is_deepest }) = cutoff {
         kept.retain(|(key, block), value| {
             let newest = all.range(..=(key.clone(), cutoff)).next_back();
             *block > cutoff
@@ -39,7 +39,7 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let mut rng = StdRng::seed_from_u64(seed);
         let all = pairs(keys, count, seed);
-        let mut parts = vec![Pairs::new(); inputs];
+        let mut parts = vec![PairMap::new(); inputs];
         for (pair, value) in &all {
             parts[rng.random_range(0..inputs)].insert(pair.clone(), value.clone());
         }
@@ -48,16 +48,16 @@ proptest! {
             let info = write(dir.path(), &format!("run-{n}"), &params, part);
             Arc::new(Run::open(dir.path(), info).unwrap())
         }).collect();
-        let cutoff = cutoff.map(|(block, is_deepest)| Cutoff { block, is_deepest });
+        let cutoff = cutoff.map(|(block, is_deepest)| MergeCutoff { block, is_deepest });
         let expected = expected(&all, cutoff);
         let out = RunBuilder::new(dir.path(), "merged", &params).unwrap();
         let merged = merge(&runs, cutoff, out, &|| Ok(())).unwrap();
         let Some(merged) = merged else {
             prop_assert!(expected.is_empty());
-            prop_assert_eq!(RunInfo::read(dir.path(), "merged").unwrap(), None);
+            prop_assert_eq!(RunDescription::read(dir.path(), "merged").unwrap(), None);
             return Ok(());
         };
-        // The very run that is made of these pairs at once.
+        // The merged run equals the run that is built from these pairs directly.
         let direct = write(dir.path(), "direct", &params, &expected);
         prop_assert_eq!(&merged.source, &direct.source);
         for (a, b) in merged.file_names().iter().zip(&direct.file_names()).skip(1) {
@@ -72,8 +72,8 @@ proptest! {
 #[test]
 fn a_merge_that_is_stopped_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let params = Params::default();
-    let info = write(dir.path(), "a", &params, &pairs(Keys::Random, 5_000, 1));
+    let params = ColeParams::default();
+    let info = write(dir.path(), "a", &params, &pairs(KeyPattern::Random, 5_000, 1));
     let run = Arc::new(Run::open(dir.path(), info).unwrap());
     for calls in [0, 1, 3, 5, 9] {
         let left = std::cell::Cell::new(calls);
@@ -103,8 +103,8 @@ fn a_merge_that_is_stopped_leaves_nothing() {
 #[test]
 fn a_pair_in_two_runs_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let params = Params::default();
-    let pairs = pairs(Keys::Random, 50, 1);
+    let params = ColeParams::default();
+    let pairs = pairs(KeyPattern::Random, 50, 1);
     let open = |stem| {
         let info = write(dir.path(), stem, &params, &pairs);
         Arc::new(Run::open(dir.path(), info).unwrap())

@@ -1,6 +1,6 @@
-//! Runs against plain maps.
+//! Runs compared with plain maps.
 
-// One range is what is meant.
+// A single range is intended.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod damage;
@@ -10,20 +10,20 @@ mod models;
 mod speed;
 mod trees;
 
-use super::{Run, RunBuilder, RunInfo};
-use crate::Params;
+use super::{Run, RunBuilder, RunDescription};
+use crate::ColeParams;
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeMap, path::Path};
 
-pub(super) type Pairs = BTreeMap<(Vec<u8>, u64), Option<Vec<u8>>>;
+pub(super) type PairMap = BTreeMap<(Vec<u8>, u64), Option<Vec<u8>>>;
 
-/// What the keys of a test look like.
+/// The pattern of the keys of a test.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Keys {
-    /// Accounts and slots at random.
+pub(super) enum KeyPattern {
+    /// Random accounts and slots.
     Random,
-    /// Accounts one after the other.
+    /// Consecutive accounts.
     Consecutive,
     /// Slots of one account, some close together and some far apart.
     Near,
@@ -33,18 +33,22 @@ pub(super) enum Keys {
     One,
 }
 
-pub(super) fn any_keys() -> impl Strategy<Value = Keys> {
-    use Keys::*;
+pub(super) fn any_keys() -> impl Strategy<Value = KeyPattern> {
+    use KeyPattern::*;
     prop_oneof![Just(Random), Just(Consecutive), Just(Near), Just(Exponential), Just(One)]
 }
 
-pub(super) fn any_params() -> impl Strategy<Value = Params> {
+pub(super) fn any_params() -> impl Strategy<Value = ColeParams> {
     let fanout = prop_oneof![2u8..=64, Just(2), Just(3), Just(4), Just(15), Just(16), Just(64)];
     let epsilon = prop_oneof![1u8..=32, Just(1), Just(32)];
-    (fanout, epsilon).prop_map(|(fanout, epsilon)| Params { fanout, epsilon, ..Params::default() })
+    (fanout, epsilon).prop_map(|(fanout, epsilon)| ColeParams {
+        fanout,
+        epsilon,
+        ..ColeParams::default()
+    })
 }
 
-impl Keys {
+impl KeyPattern {
     pub(super) fn key(self, n: u64, rng: &mut StdRng) -> Vec<u8> {
         let slot = |tail: &[u8]| {
             let mut key = vec![1; 53];
@@ -75,7 +79,7 @@ impl Keys {
     }
 }
 
-/// Values as a chain has them, and some that are long.
+/// Values as on a chain, and some long ones.
 pub(super) fn value(before: Option<&Vec<u8>>, rng: &mut StdRng) -> Option<Vec<u8>> {
     let len = match rng.random_range(0..400) {
         0 => rng.random_range(3_000..70_000),
@@ -96,16 +100,16 @@ pub(super) fn value(before: Option<&Vec<u8>>, rng: &mut StdRng) -> Option<Vec<u8
     }
 }
 
-/// So many pairs, or fewer if some draws fall together.
-pub(super) fn pairs(keys: Keys, count: usize, seed: u64) -> Pairs {
+/// `count` pairs, or fewer if random keys coincide.
+pub(super) fn pairs(keys: KeyPattern, count: usize, seed: u64) -> PairMap {
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut pairs = Pairs::new();
+    let mut pairs = PairMap::new();
     let mut n = rng.random_range(0..1 << 40);
     while pairs.len() < count {
         n += 1;
         let key = keys.key(n, &mut rng);
         let versions = match keys {
-            Keys::One => count,
+            KeyPattern::One => count,
             _ if rng.random_bool(0.8) => 1,
             _ => rng.random_range(1..100),
         };
@@ -124,19 +128,24 @@ pub(super) fn pairs(keys: Keys, count: usize, seed: u64) -> Pairs {
                 _ => 1,
             });
         }
-        if matches!(keys, Keys::Exponential) && n % 416 == 0 && rng.random_bool(0.1) {
+        if matches!(keys, KeyPattern::Exponential) && n % 416 == 0 && rng.random_bool(0.1) {
             break;
         }
     }
     pairs
 }
 
-pub(super) fn build(dir: &Path, params: &Params, pairs: &Pairs) -> Run {
+pub(super) fn build(dir: &Path, params: &ColeParams, pairs: &PairMap) -> Run {
     let info = write(dir, "run", params, pairs);
     Run::open(dir, info).unwrap()
 }
 
-pub(super) fn write(dir: &Path, stem: &str, params: &Params, pairs: &Pairs) -> RunInfo {
+pub(super) fn write(
+    dir: &Path,
+    stem: &str,
+    params: &ColeParams,
+    pairs: &PairMap,
+) -> RunDescription {
     let mut run = RunBuilder::new(dir, stem, params).unwrap();
     for (n, ((key, block), value)) in pairs.iter().enumerate() {
         let value = value.as_deref();

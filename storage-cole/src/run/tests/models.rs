@@ -1,17 +1,17 @@
-//! Models keep their bound, whatever the keys.
+//! Models keep their error bound, for all kinds of keys.
 
 use super::{
     super::{
         file::PageWriter,
         index::{self, IndexBuilder},
-        model::{Learner, MODEL, Model, NUMBER, PARTS, number},
+        model::{LearnedModel, MODEL, ModelLearner, NUMBER, PARTS, number},
     },
     *,
 };
 
-/// Models of these keys, on pages that step by one or more, with all bounds asserted.
-fn models(keys: &[[u8; NUMBER]], epsilon: u8, rng: &mut StdRng) -> Vec<Model> {
-    let mut learner = Learner::new(epsilon);
+/// The models of these keys, on pages that increase by one or more. Checks all bounds.
+fn models(keys: &[[u8; NUMBER]], epsilon: u8, rng: &mut StdRng) -> Vec<LearnedModel> {
+    let mut learner = ModelLearner::new(epsilon);
     let mut page = rng.random_range(1..1u64 << 20);
     let mut points = Vec::new();
     let mut models = Vec::new();
@@ -25,7 +25,7 @@ fn models(keys: &[[u8; NUMBER]], epsilon: u8, rng: &mut StdRng) -> Vec<Model> {
         let mut bytes = Vec::new();
         model.encode(&mut bytes);
         let bytes: [u8; MODEL] = bytes.try_into().unwrap();
-        assert_eq!(Model::decode(&bytes), Some(*model));
+        assert_eq!(LearnedModel::decode(&bytes), Some(*model));
     }
     let mut last = 0;
     let bound = i128::from(epsilon) * i128::from(PARTS) / 64;
@@ -39,7 +39,7 @@ fn models(keys: &[[u8; NUMBER]], epsilon: u8, rng: &mut StdRng) -> Vec<Model> {
         assert!(guess >= last, "not monotone");
         last = guess;
     }
-    // Far behind the last key nothing overflows.
+    // Far above the last key nothing overflows.
     let (end, last) = (models.last().unwrap().page(&[255; NUMBER]), points.last().unwrap().1);
     assert!(end == last || end + 1 == last);
     models
@@ -72,7 +72,7 @@ proptest! {
         let mut key = [0; NUMBER];
         let mut keys = vec![key];
         for (at, by) in steps {
-            // Add, with the carry.
+            // Add with carry.
             let mut carry = u16::from(by);
             for byte in key[..=at].iter_mut().rev() {
                 carry += u16::from(*byte);
@@ -91,16 +91,18 @@ proptest! {
 #[test]
 fn keys_on_a_line_need_one_model_and_others_few() {
     let mut rng = StdRng::seed_from_u64(1);
-    let line: Vec<_> =
-        (0..50_000u64).map(|n| number(&Keys::Consecutive.key(n * 101, &mut rng), 0)).collect();
-    let mut learner = Learner::new(1);
+    let line: Vec<_> = (0..50_000u64)
+        .map(|n| number(&KeyPattern::Consecutive.key(n * 101, &mut rng), 0))
+        .collect();
+    let mut learner = ModelLearner::new(1);
     for (key, page) in line.iter().zip(1..) {
         assert_eq!(learner.push(key, page), None);
     }
     assert!(learner.finish().is_some());
-    // Page starts of random keys are spread by about the root of the number of keys in a page.
+    // The first keys of pages of random keys vary by about the root of the number of keys in a
+    // page.
     let random: Vec<_> =
-        (0..1_000_000).map(|_| number(&Keys::Random.key(0, &mut rng), 0)).collect();
+        (0..1_000_000).map(|_| number(&KeyPattern::Random.key(0, &mut rng), 0)).collect();
     let random: Vec<_> = sorted(random).into_iter().step_by(100).collect();
     let count = models(&random, 32, &mut rng).len();
     assert!(count * 10 < random.len(), "{count} models for {} pages", random.len());
@@ -111,7 +113,7 @@ fn curves_are_followed() {
     let mut rng = StdRng::seed_from_u64(2);
     for power in 1..=6u32 {
         for epsilon in [1, 8, 32] {
-            let curve = |n: u64| number(&Keys::Consecutive.key(n.pow(power), &mut rng), 0);
+            let curve = |n: u64| number(&KeyPattern::Consecutive.key(n.pow(power), &mut rng), 0);
             let keys: Vec<_> = (1..1_500).map(curve).collect();
             let falling: Vec<_> = keys.iter().rev().map(|key| key.map(|byte| !byte)).collect();
             models(&keys, epsilon, &mut StdRng::seed_from_u64(3));
@@ -124,7 +126,7 @@ fn curves_are_followed() {
 fn an_index_of_several_layers_finds_every_page() {
     let dir = tempfile::tempdir().unwrap();
     let mut rng = StdRng::seed_from_u64(5);
-    for keys in [Keys::Random, Keys::Near, Keys::Consecutive] {
+    for keys in [KeyPattern::Random, KeyPattern::Near, KeyPattern::Consecutive] {
         let firsts = (0..40_000u64).map(|n| number(&keys.key(n * n, &mut rng), n));
         let firsts = sorted(firsts.collect());
         let file = PageWriter::new(dir.path(), "index").unwrap();
@@ -138,7 +140,7 @@ fn an_index_of_several_layers_finds_every_page() {
         }
         let (mut file, layers) = builder.finish().unwrap();
         assert!(layers.is_sorted_by(|a, b| a > b), "{layers:?}");
-        assert!(layers.len() >= 3 || !matches!(keys, Keys::Random), "{layers:?}");
+        assert!(layers.len() >= 3 || !matches!(keys, KeyPattern::Random), "{layers:?}");
         assert_eq!(layers.last(), Some(&1));
         let file = file.map().unwrap();
         assert_eq!(layers.iter().sum::<u64>(), file.pages());
@@ -148,7 +150,7 @@ fn an_index_of_several_layers_finds_every_page() {
             let guess = search(key);
             assert!(guess == *page || guess + 1 == *page, "{guess} for {page}");
             assert!(guess >= last, "not monotone");
-            // Just below the next page's first key.
+            // Just below the first key of the next page.
             let Some(next) = firsts.get(n + 1) else { continue };
             let mut below = *next;
             let at = below.iter().rposition(|byte| *byte > 0).unwrap();

@@ -1,16 +1,16 @@
-//! Figures, to be read rather than asserted.
+//! Prints speeds and sizes; asserts none of them.
 
 use super::{
-    super::entry::{Current, Entry},
+    super::pair::{CurrentPair, EncodedPair},
     *,
 };
 use crate::hash;
 use std::hint::black_box;
 
-/// Time of this thread on a processor: other processes hardly matter.
-struct Timer(u64);
+/// CPU time of this thread, so that other processes hardly matter.
+struct CpuTimer(u64);
 
-impl Timer {
+impl CpuTimer {
     fn start() -> Self {
         Self(Self::now())
     }
@@ -25,8 +25,8 @@ impl Timer {
     }
 }
 
-/// Slots and accounts of a chain: 4 of 5 keys are slots, values of slots are short, a tenth of the
-/// keys has many versions.
+/// Slots and accounts as on a chain: 4 of 5 keys are slots, values of slots are short, a tenth of
+/// the keys has many versions.
 fn chain_like(count: usize) -> Vec<(Vec<u8>, u64, Option<Vec<u8>>)> {
     let mut rng = StdRng::seed_from_u64(1);
     let mut keys: Vec<Vec<u8>> = Vec::new();
@@ -66,8 +66,8 @@ fn speeds_and_sizes() {
     let dir = tempfile::tempdir().unwrap();
     let pairs = chain_like(2_000_000);
     let count = pairs.len() as f64;
-    let start = Timer::start();
-    let mut run = RunBuilder::new(dir.path(), "run", &Params::default()).unwrap();
+    let start = CpuTimer::start();
+    let mut run = RunBuilder::new(dir.path(), "run", &ColeParams::default()).unwrap();
     for (key, block, value) in &pairs {
         run.push(key, *block, value.as_deref(), None).unwrap();
     }
@@ -80,21 +80,23 @@ fn speeds_and_sizes() {
         .iter()
         .map(|(key, _, value)| key.len() + 8 + value.as_ref().map_or(0, Vec::len))
         .sum();
-    // What further versions take, and would as if they had another key and value.
-    let (mut close, mut alone, mut before) = (Vec::new(), 0, Current::default());
+    // The size of further versions, and their size if they had another key and value.
+    let (mut close, mut alone, mut before) = (Vec::new(), 0, CurrentPair::default());
     for pair in pairs.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
         let value = pair[1].2.as_deref();
         before.set(&pair[0].0, pair[0].1, pair[0].2.as_deref());
-        Entry::write(&mut close, &before, &pair[1].0, pair[1].1, value);
+        EncodedPair::write(&mut close, &before, &pair[1].0, pair[1].1, value);
         let mut whole = Vec::new();
         before.set(&[&pair[0].0[..], &[0]].concat(), pair[0].1, None);
-        Entry::write(&mut whole, &before, &pair[1].0, pair[1].1, value);
+        EncodedPair::write(&mut whole, &before, &pair[1].0, pair[1].1, value);
         alone += whole.len();
     }
     let versions = pairs.windows(2).filter(|pair| pair[0].0 == pair[1].0).count();
     println!("{} pairs, {versions} of them further versions", pairs.len());
     println!("plain: {:.1} bytes/pair", raw as f64 / count);
-    for (name, pages) in ["values", "index", "merkle", "filter"].iter().zip(run.info().pages()) {
+    for (name, pages) in
+        ["values", "index", "merkle", "filter"].iter().zip(run.description().pages())
+    {
         println!("{name}: {:.2} bytes/pair", (pages * 4096) as f64 / count);
     }
     println!(
@@ -107,7 +109,7 @@ fn speeds_and_sizes() {
     let picks: Vec<_> = (0..400_000).map(|_| &pairs[rng.random_range(0..pairs.len())]).collect();
     for round in ["first", "second"] {
         run.values.reads.store(0, std::sync::atomic::Ordering::Relaxed);
-        let start = Timer::start();
+        let start = CpuTimer::start();
         for (key, ..) in &picks {
             black_box(run.get(key, u64::MAX).unwrap().unwrap());
         }
@@ -118,33 +120,33 @@ fn speeds_and_sizes() {
             reads as f64 / picks.len() as f64
         );
     }
-    let start = Timer::start();
+    let start = CpuTimer::start();
     for (key, ..) in &picks {
         black_box(super::super::model::number(key, u64::MAX));
         black_box(run.guess(key, u64::MAX).unwrap());
     }
     println!("  of it the index: {:.0} ns", 1e9 * start.seconds() / picks.len() as f64);
-    let start = Timer::start();
+    let start = CpuTimer::start();
     let hashes: Vec<_> = picks.iter().map(|(key, ..)| hash::filter_key(key)).collect();
     println!("hash: {:.0} ns", 1e9 * start.seconds() / picks.len() as f64);
-    let start = Timer::start();
+    let start = CpuTimer::start();
     for hash in &hashes {
         black_box(run.may_hold(*hash).unwrap());
     }
     println!("filter: {:.0} ns", 1e9 * start.seconds() / picks.len() as f64);
-    let start = Timer::start();
+    let start = CpuTimer::start();
     let mut cursor = run.cursor_from_start();
     while cursor.advance().unwrap() {
         black_box(cursor.pair());
     }
     println!("cursor: {:.1} M pairs/s", count / start.seconds() / 1e6);
-    let start = Timer::start();
+    let start = CpuTimer::start();
     for _ in 0..1000 {
         let at = rng.random_range(0..pairs.len() as u64 - 2);
         black_box(run.show(&[at..at + 2]).unwrap());
     }
     println!("show: {:.1} us", 1e3 * start.seconds());
-    let start = Timer::start();
+    let start = CpuTimer::start();
     assert_eq!(faults(&run), Vec::<String>::new());
     println!("check: {:.1} s", start.seconds());
 }

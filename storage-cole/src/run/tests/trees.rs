@@ -1,14 +1,14 @@
-//! Trees and their parts against plain ones.
+//! Trees and their parts compared with plain trees.
 
 use super::*;
 use crate::{
     hash,
-    tree::{Node, Pair},
+    shown_tree::{CompoundPair, ShownNode},
 };
 use alloy_primitives::B256;
 use std::ops::Range;
 
-type Entry<'a> = (&'a (Vec<u8>, u64), &'a Option<Vec<u8>>);
+type PairEntry<'a> = (&'a (Vec<u8>, u64), &'a Option<Vec<u8>>);
 
 fn layers(leaves: Vec<B256>, fanout: u8) -> Vec<Vec<B256>> {
     let mut layers = vec![leaves];
@@ -20,36 +20,36 @@ fn layers(leaves: Vec<B256>, fanout: u8) -> Vec<Vec<B256>> {
 }
 
 fn plain(
-    pairs: &[Entry<'_>],
+    pairs: &[PairEntry<'_>],
     tree: &[Vec<B256>],
     fanout: usize,
     shown: &[Range<u64>],
     (layer, index): (usize, usize),
-) -> Node {
+) -> ShownNode {
     let width = fanout.pow(layer as u32);
     let leaves = (index * width) as u64..((index + 1) * width) as u64;
     if !shown.iter().any(|range| range.start < leaves.end && leaves.start < range.end) {
-        return Node::Hidden(tree[layer][index]);
+        return ShownNode::Hidden(tree[layer][index]);
     }
     if layer == 0 {
         let ((key, block), value) = pairs[index];
         let value = value.clone().map(Into::into);
-        return Node::Pair(Pair { key: key.clone(), block: *block, value });
+        return ShownNode::Pair(CompoundPair { key: key.clone(), block: *block, value });
     }
     let children = index * fanout..((index + 1) * fanout).min(tree[layer - 1].len());
-    Node::Inner(
+    ShownNode::Inner(
         children.map(|child| plain(pairs, tree, fanout, shown, (layer - 1, child))).collect(),
     )
 }
 
-fn compare(pairs: &Pairs, params: &Params, seed: u64) {
+fn compare(pairs: &PairMap, params: &ColeParams, seed: u64) {
     let dir = tempfile::tempdir().unwrap();
     let run = build(dir.path(), params, pairs);
     let mut rng = StdRng::seed_from_u64(seed);
     let all: Vec<_> = pairs.iter().collect();
     let leaves = all.iter().map(|((key, block), value)| hash::pair(key, *block, value.as_deref()));
     let tree = layers(leaves.collect(), params.fanout);
-    assert_eq!(run.info().source.top, tree.last().unwrap()[0]);
+    assert_eq!(run.description().source.top, tree.last().unwrap()[0]);
     for parts in [0, 1, 2, 5, 40] {
         let mut shown = Vec::new();
         let mut at = 0;
@@ -66,11 +66,11 @@ fn compare(pairs: &Pairs, params: &Params, seed: u64) {
         assert!(run.show(&shown).unwrap() == expected, "{shown:?}");
     }
 
-    let count = run.info().source.filter_blocks;
+    let count = run.description().source.filter_blocks;
     let block = |n| *super::super::filter::block(&run.filter, n).unwrap();
     let blocks = (0..count).map(|n| hash::filter_block(&block(n)));
     let tree = layers(blocks.collect(), params.fanout);
-    assert_eq!(run.info().source.filter_top, tree.last().unwrap()[0]);
+    assert_eq!(run.description().source.filter_top, tree.last().unwrap()[0]);
     for _ in 0..6 {
         let mut shown: Vec<_> =
             (0..rng.random_range(1..30)).map(|_| rng.random_range(0..count)).collect();
@@ -113,11 +113,11 @@ proptest! {
 fn trees_of_every_small_size() {
     for fanout in [2, 3, 4, 16] {
         for count in 1..90 {
-            let mut pairs = pairs(Keys::Near, 90, 3);
+            let mut pairs = pairs(KeyPattern::Near, 90, 3);
             while pairs.len() > count {
                 pairs.pop_last();
             }
-            compare(&pairs, &Params { fanout, ..Params::default() }, 3);
+            compare(&pairs, &ColeParams { fanout, ..ColeParams::default() }, 3);
         }
     }
 }
@@ -125,7 +125,7 @@ fn trees_of_every_small_size() {
 #[test]
 fn the_trees_of_a_large_run() {
     for fanout in [2, 4, 64] {
-        let pairs = pairs(Keys::Random, 60_000, 5);
-        compare(&pairs, &Params { fanout, ..Params::default() }, 5);
+        let pairs = pairs(KeyPattern::Random, 60_000, 5);
+        compare(&pairs, &ColeParams { fanout, ..ColeParams::default() }, 5);
     }
 }

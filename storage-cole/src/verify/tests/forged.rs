@@ -1,26 +1,27 @@
-//! Proofs forged by somebody who knows the whole store, down to the one check that must stop them.
+//! Proofs forged by an attacker who knows the whole store. For each forgery exactly one check must
+//! reject it.
 
 use super::{
-    model::{Group, Model, Tree, some_keys},
+    model::{ModelSource, ModelTree, StoreModel, some_keys},
     *,
 };
-use crate::wire::{FilterProof, Proof};
+use crate::wire::{ColeProof, FilterProof};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All classes but that of another kind.
+/// All error classes except that of another kind.
 const ANY: [&str; 4] = ["malformed", "missing", "unused", "root"];
 
-/// A question, and how often which forged answer to it got which verdict.
-struct Scene {
-    state: Model,
+/// A question, and the number of verdicts on each kind of forged answer.
+struct ForgeryScene {
+    state: StoreModel,
     root: B256,
     keys: Vec<StateKey>,
-    asked: Asked,
+    asked: AskedKeys,
     blocks: RangeInclusive<u64>,
     verdicts: BTreeMap<(&'static str, &'static str), u32>,
 }
 
-impl Scene {
+impl ForgeryScene {
     fn verdict(&self, root: B256, bytes: &[u8]) -> &'static str {
         let (params, blocks) = (&self.state.params, self.blocks.clone());
         match verify_versions(params, root, &self.keys, blocks, bytes) {
@@ -29,26 +30,27 @@ impl Scene {
         }
     }
 
-    /// These bytes must be refused, in one of these classes.
+    /// Asserts that the verifier rejects these bytes with an error of one of these classes.
     fn refuse_bytes(&mut self, how: &'static str, classes: &[&str], bytes: &[u8]) {
         let verdict = self.verdict(self.root, bytes);
         assert!(classes.contains(&verdict), "{how}: {verdict}: {}", hex::encode(bytes));
         *self.verdicts.entry((how, verdict)).or_default() += 1;
     }
 
-    fn refuse_proof(&mut self, how: &'static str, classes: &[&str], proof: &Proof) {
+    fn refuse_proof(&mut self, how: &'static str, classes: &[&str], proof: &ColeProof) {
         let bytes = proof.encode(&self.asked);
         self.refuse_bytes(how, classes, &bytes);
     }
 
-    /// The same of a proof of these sources.
+    /// The same for a proof of these sources.
     fn refuse(&mut self, how: &'static str, classes: &[&str], sources: &[SourceProof]) {
         let proof = self.state.proof(sources.to_vec());
         self.refuse_proof(how, classes, &proof);
     }
 
-    /// An honest proof of another store, which that store's root accepts, and this one's does not.
-    fn refuse_other(&mut self, how: &'static str, other: &Model) {
+    /// An honest proof of another store: valid under that store's root, and rejected under this
+    /// one's.
+    fn refuse_other(&mut self, how: &'static str, other: &StoreModel) {
         let bytes = other.prove(&self.keys, &self.blocks);
         if other.root() != self.root && *self.blocks.start() >= other.horizon {
             assert_eq!(self.verdict(other.root(), &bytes), "ok", "{how}");
@@ -57,19 +59,20 @@ impl Scene {
     }
 }
 
-/// Every forgery at every source of some hundred proofs; checks at the end that each was possible.
+/// Every forgery at every source of some hundred proofs. At the end, checks that each forgery was
+/// possible.
 #[test]
 fn whoever_knows_everything_still_cannot_lie() {
     let rng = &mut StdRng::seed_from_u64(4);
     let mut verdicts = BTreeMap::new();
     for _ in 0..250 {
         let count = [2, 6, 30][rng.random_range(0..3)];
-        let state = Model::random(rng, count);
+        let state = StoreModel::random(rng, count);
         let asked = rng.random_range(1..4);
         let keys = some_keys(rng, count * 3 / 2, asked);
         let blocks = state.range(rng);
-        let (root, asked) = (state.root(), Asked::new(&keys));
-        let mut scene = Scene { state, root, keys, asked, blocks, verdicts };
+        let (root, asked) = (state.root(), AskedKeys::new(&keys));
+        let mut scene = ForgeryScene { state, root, keys, asked, blocks, verdicts };
         other_stores(&mut scene);
         heads(&mut scene);
         for at in 0..scene.state.sources.len() {
@@ -86,30 +89,31 @@ fn whoever_knows_everything_still_cannot_lie() {
     assert!(by_kind.len() == 36 && by_kind.values().all(|count| *count > 5), "{by_kind:?}");
 }
 
-/// Stores that differ in one thing: what they prove is consistent in itself.
-fn other_stores(scene: &mut Scene) {
+/// Stores that differ in one thing. Their proofs are consistent in themselves.
+fn other_stores(scene: &mut ForgeryScene) {
     let state = scene.state.clone();
     for (at, source) in state.sources.iter().enumerate() {
         for (number, pair) in source.pairs.iter().enumerate() {
             if !scene.keys.iter().any(|key| key.encode()[..] == pair.key) {
                 continue;
             }
-            let change = |how, change: &dyn Fn(&mut Group), scene: &mut Scene| {
+            let change = |how, change: &dyn Fn(&mut ModelSource), scene: &mut ForgeryScene| {
                 let mut other = state.clone();
                 change(&mut other.sources[at]);
                 scene.refuse_other(how, &other);
             };
-            if source.pairs.len() > 1 && matches!(source.tree, Tree::Inner(_)) {
-                let drop = |group: &mut Group| group.without(number);
+            if source.pairs.len() > 1 && matches!(source.tree, ModelTree::Inner(_)) {
+                let drop = |group: &mut ModelSource| group.without(number);
                 change("a store without a version", &drop, scene);
             }
-            let value = |group: &mut Group| group.pairs[number].value = Some(vec![1, 2].into());
+            let value =
+                |group: &mut ModelSource| group.pairs[number].value = Some(vec![1, 2].into());
             change("a store with another value", &value, scene);
-            let deleted = |group: &mut Group| group.pairs[number].value = None;
+            let deleted = |group: &mut ModelSource| group.pairs[number].value = None;
             change("a store with a key deleted", &deleted, scene);
             let mut other = pair.key.clone();
             *other.last_mut().unwrap() ^= 0x40;
-            let moved = |group: &mut Group| group.pairs[number].key = other.clone();
+            let moved = |group: &mut ModelSource| group.pairs[number].key = other.clone();
             let mut keys = source.pairs.clone();
             keys[number].key = other.clone();
             if keys.is_sorted_by(|a, b| (&a.key, a.block) < (&b.key, b.block)) {
@@ -134,10 +138,10 @@ fn other_stores(scene: &mut Scene) {
     }
 }
 
-/// What is not in a source.
-fn heads(scene: &mut Scene) {
+/// Forgeries outside of the sources.
+fn heads(scene: &mut ForgeryScene) {
     let honest = scene.state.proof(scene.state.show(&scene.asked, &scene.blocks));
-    let with = |change: &dyn Fn(&mut Proof)| {
+    let with = |change: &dyn Fn(&mut ColeProof)| {
         let mut proof = honest.clone();
         change(&mut proof);
         proof
@@ -155,15 +159,15 @@ fn heads(scene: &mut Scene) {
     scene.refuse_proof("an empty level at the end", &["malformed"], &proof);
     let bytes = honest.encode(&scene.asked);
     scene.refuse_bytes("a byte more", &["malformed"], &[&bytes[..], &[0]].concat());
-    // Asked keys written out: as if others had been asked for.
-    let bytes = honest.encode(&Asked::new(&[]));
+    // Requested keys are written out, as if other keys had been requested.
+    let bytes = honest.encode(&AskedKeys::new(&[]));
     if bytes != honest.encode(&scene.asked) {
         scene.refuse_bytes("an asked key written out", &["malformed"], &bytes);
     }
 }
 
-/// A source that is said to have nothing to say.
-fn source(scene: &mut Scene, at: usize) {
+/// Forgeries in which a source claims that it has nothing to show.
+fn source(scene: &mut ForgeryScene, at: usize) {
     let honest = scene.state.show(&scene.asked, &scene.blocks);
     let group = &scene.state.sources[at];
     let SourceProof::Searched { .. } = honest[at] else {
@@ -187,23 +191,26 @@ fn source(scene: &mut Scene, at: usize) {
     scene.refuse("young by its tag alone", &["malformed"], &proof);
     if let Some(first_block) = scene.blocks.end().checked_add(1) {
         let last_block = first_block.max(description.last_block);
-        proof[at] = SourceProof::Young(Source { first_block, last_block, ..description });
+        proof[at] = SourceProof::Young(SourceHeader { first_block, last_block, ..description });
         scene.refuse("young by a false first block", &["root"], &proof);
     }
-    for change in [Source { pairs: 0, ..description }, Source { filter_blocks: 7, ..description }] {
+    for change in
+        [SourceHeader { pairs: 0, ..description }, SourceHeader { filter_blocks: 7, ..description }]
+    {
         let mut proof = honest.clone();
         let SourceProof::Searched { source, .. } = &mut proof[at] else { unreachable!() };
         *source = change;
         if change != description {
-            // A filter of another size takes other hashes: what follows is read at another place.
+            // A filter of another size needs other hashes, so all that follows is read at another
+            // place.
             let classes = if at < 2 || change.pairs == 0 { &["malformed"][..] } else { &ANY };
             scene.refuse("another description", classes, &proof);
         }
     }
 }
 
-/// A key is said to be excluded by a filter that lets it pass.
-fn filter(scene: &mut Scene, at: usize) {
+/// Forgeries in which a filter that lets a key pass is said to exclude it.
+fn filter(scene: &mut ForgeryScene, at: usize) {
     let silent = scene.state.show_without(&scene.asked, &scene.blocks, Some(at));
     let SourceProof::Searched { excluded, .. } = &silent[at] else { return };
     let group = scene.state.sources[at].clone();
@@ -222,7 +229,7 @@ fn filter(scene: &mut Scene, at: usize) {
             source: description,
             excluded: vec![true; open.len()],
             filter,
-            tree: Node::Hidden(description.top),
+            tree: ShownNode::Hidden(description.top),
         };
         proof
     };
@@ -233,7 +240,7 @@ fn filter(scene: &mut Scene, at: usize) {
     let blocks = vec![[0; 64]; all.len()];
     let made_up = lie(FilterProof::Blocks { blocks, hashes });
     proofs.push(("excluded by made up blocks", &["root"], made_up));
-    // One key alone: show another block with the hashes of its own place.
+    // A single key: show another block with the hashes of that block's own place.
     let number = open[0];
     let (_, place) = group.passes(scene.asked.key(number));
     let (_, b) = hash::filter_key(scene.asked.key(number));
@@ -241,13 +248,13 @@ fn filter(scene: &mut Scene, at: usize) {
         (0..group.filter.len()).find(|at| *at != place && !filter::may_hold(&group.filter[*at], b));
     if let (Some(other), [_]) = (other, &open[..]) {
         let filter = group.show_filter(fanout, &BTreeSet::from([other]));
-        // Its hashes may be more or fewer.
+        // The number of hashes may differ.
         proofs.push(("excluded by a block of another place", &ANY, lie(filter)));
     }
     for (how, classes, proof) in proofs {
         scene.refuse(how, classes, &proof);
     }
-    // Said to pass where a block is shown that says otherwise.
+    // A key is said to pass although a block shown excludes it.
     let honest = scene.state.show(&scene.asked, &scene.blocks);
     let SourceProof::Searched { excluded: excluded_keys, .. } = &honest[at] else { return };
     let turned = excluded_keys.iter().enumerate().position(|(key, excluded)| {
@@ -258,7 +265,7 @@ fn filter(scene: &mut Scene, at: usize) {
         let mut proof = honest.clone();
         if let SourceProof::Searched { excluded, tree, .. } = &mut proof[at] {
             excluded[turned] = false;
-            if matches!(tree, Node::Pair(_) | Node::Inner(_)) {
+            if matches!(tree, ShownNode::Pair(_) | ShownNode::Inner(_)) {
                 let keys = open.iter().zip(&*excluded).filter(|(_, excluded)| !**excluded);
                 let keys: Vec<_> = keys.map(|(number, _)| scene.asked.key(*number)).collect();
                 *tree = group.show_tree(&group.tree, &group.needed(&keys, &scene.blocks));
@@ -268,21 +275,21 @@ fn filter(scene: &mut Scene, at: usize) {
     }
 }
 
-/// Other parts of a tree than are needed.
-fn tree(scene: &mut Scene, at: usize) {
+/// Forgeries that show other parts of a tree than needed.
+fn tree(scene: &mut ForgeryScene, at: usize) {
     let honest = scene.state.show(&scene.asked, &scene.blocks);
     let SourceProof::Searched { excluded, tree, .. } = &honest[at] else { return };
     if excluded.iter().all(|excluded| *excluded) {
         return;
     }
     let group = scene.state.sources[at].clone();
-    let with = |tree: Node| {
+    let with = |tree: ShownNode| {
         let mut proof = honest.clone();
         let SourceProof::Searched { tree: old, .. } = &mut proof[at] else { unreachable!() };
         *old = tree;
         proof
     };
-    let shown: BTreeSet<_> = Shown::of(tree)
+    let shown: BTreeSet<_> = ShownPairs::of(tree)
         .pairs
         .iter()
         .map(|pair| group.pairs.iter().position(|other| other == *pair).unwrap())
@@ -313,55 +320,56 @@ fn tree(scene: &mut Scene, at: usize) {
     }
     for path in paths(tree) {
         let (node, real) = (node_at(tree, &path), group.tree_at(&path));
-        let edited = |edit: &dyn Fn(&mut Node)| {
+        let edited = |edit: &dyn Fn(&mut ShownNode)| {
             let mut tree = tree.clone();
             edit(path.iter().fold(&mut tree, |node, child| match node {
-                Node::Inner(children) => &mut children[*child],
+                ShownNode::Inner(children) => &mut children[*child],
                 _ => unreachable!(),
             }));
             with(tree)
         };
         let digest = group.node_digest(real);
         match node {
-            Node::Hidden(_) => {
-                if let Tree::Inner(children) = real {
-                    let hidden = |tree| Node::Hidden(group.node_digest(tree));
-                    let open = Node::Inner(children.iter().map(hidden).collect());
+            ShownNode::Hidden(_) => {
+                if let ModelTree::Inner(children) = real {
+                    let hidden = |tree| ShownNode::Hidden(group.node_digest(tree));
+                    let open = ShownNode::Inner(children.iter().map(hidden).collect());
                     let proof = edited(&|node| *node = open.clone());
                     scene.refuse("a node shown for nothing", &["unused"], &proof);
                 }
                 let pair = group.pairs[0].clone();
-                let proof = edited(&|node| *node = Node::Pair(pair.clone()));
+                let proof = edited(&|node| *node = ShownNode::Pair(pair.clone()));
                 scene.refuse("a pair in place of a node", &ANY, &proof);
             }
-            Node::Inner(_) => {
-                let proof = edited(&|node| *node = Node::Hidden(digest));
+            ShownNode::Inner(_) => {
+                let proof = edited(&|node| *node = ShownNode::Hidden(digest));
                 scene.refuse("a node hidden", &["missing"], &proof);
                 let proof = edited(&|node| {
-                    let Node::Inner(children) = node else { unreachable!() };
+                    let ShownNode::Inner(children) = node else { unreachable!() };
                     children.pop();
                 });
                 scene.refuse("a child dropped", &ANY, &proof);
                 let proof = edited(&|node| {
-                    let Node::Inner(children) = node else { unreachable!() };
+                    let ShownNode::Inner(children) = node else { unreachable!() };
                     children.reverse();
-                    children.push(Node::Hidden(digest));
+                    children.push(ShownNode::Hidden(digest));
                 });
                 scene.refuse("children turned around", &ANY, &proof);
-                let proof = edited(&|node| *node = Node::Inner(vec![node.clone()]));
+                let proof = edited(&|node| *node = ShownNode::Inner(vec![node.clone()]));
                 scene.refuse("a node below another one", &["root"], &proof);
-                let deep = |node: &mut Node| {
+                let deep = |node: &mut ShownNode| {
                     for _ in 0..=64 {
-                        *node = Node::Inner(vec![node.clone()]);
+                        *node = ShownNode::Inner(vec![node.clone()]);
                     }
                 };
                 scene.refuse("nested too deep", &["malformed"], &edited(&deep));
             }
-            Node::Pair(pair) => {
-                let proof = edited(&|node| *node = Node::Inner(vec![Node::Hidden(digest)]));
+            ShownNode::Pair(pair) => {
+                let proof =
+                    edited(&|node| *node = ShownNode::Inner(vec![ShownNode::Hidden(digest)]));
                 scene.refuse("a node in place of a pair", &["missing"], &proof);
                 for (how, change) in changes(scene, pair) {
-                    let proof = edited(&|node| *node = Node::Pair(change.clone()));
+                    let proof = edited(&|node| *node = ShownNode::Pair(change.clone()));
                     scene.refuse(how, &ANY, &proof);
                 }
             }
@@ -369,24 +377,24 @@ fn tree(scene: &mut Scene, at: usize) {
     }
 }
 
-fn changes(scene: &Scene, pair: &Pair) -> Vec<(&'static str, Pair)> {
+fn changes(scene: &ForgeryScene, pair: &CompoundPair) -> Vec<(&'static str, CompoundPair)> {
     let key = scene.keys.iter().map(|key| key.encode().to_vec()).find(|key| *key != pair.key);
     let value = match &pair.value {
-        None => Some(Value::new()),
+        None => Some(StateValue::new()),
         Some(_) => None,
     };
     let mut changes = vec![
-        ("another value", Pair { value, ..pair.clone() }),
-        ("another block", Pair { block: pair.block ^ 1, ..pair.clone() }),
+        ("another value", CompoundPair { value, ..pair.clone() }),
+        ("another block", CompoundPair { block: pair.block ^ 1, ..pair.clone() }),
     ];
-    changes.extend(key.map(|key| ("another key", Pair { key, ..pair.clone() })));
+    changes.extend(key.map(|key| ("another key", CompoundPair { key, ..pair.clone() })));
     changes
 }
 
-/// The ways to all nodes shown.
-fn paths(node: &Node) -> Vec<Vec<usize>> {
+/// The paths to all nodes shown.
+fn paths(node: &ShownNode) -> Vec<Vec<usize>> {
     let mut all = vec![Vec::new()];
-    if let Node::Inner(children) = node {
+    if let ShownNode::Inner(children) = node {
         for (at, child) in children.iter().enumerate() {
             all.extend(paths(child).into_iter().map(|path| [&[at], &path[..]].concat()));
         }
@@ -394,31 +402,31 @@ fn paths(node: &Node) -> Vec<Vec<usize>> {
     all
 }
 
-fn node_at<'a>(node: &'a Node, path: &[usize]) -> &'a Node {
+fn node_at<'a>(node: &'a ShownNode, path: &[usize]) -> &'a ShownNode {
     path.iter().fold(node, |node, child| match node {
-        Node::Inner(children) => &children[*child],
+        ShownNode::Inner(children) => &children[*child],
         _ => unreachable!(),
     })
 }
 
-impl Group {
-    fn tree_at(&self, path: &[usize]) -> &Tree {
+impl ModelSource {
+    fn tree_at(&self, path: &[usize]) -> &ModelTree {
         path.iter().fold(&self.tree, |tree, child| match tree {
-            Tree::Inner(children) => &children[*child],
-            Tree::Leaf(_) => unreachable!(),
+            ModelTree::Inner(children) => &children[*child],
+            ModelTree::Leaf(_) => unreachable!(),
         })
     }
 
-    /// Takes a pair out of pairs and tree.
+    /// Removes a pair from pairs and tree.
     fn without(&mut self, number: usize) {
-        fn prune(tree: &Tree, number: usize) -> Option<Tree> {
+        fn prune(tree: &ModelTree, number: usize) -> Option<ModelTree> {
             match tree {
-                Tree::Leaf(at) if *at == number => None,
-                Tree::Leaf(at) => Some(Tree::Leaf(at - usize::from(*at > number))),
-                Tree::Inner(children) => {
+                ModelTree::Leaf(at) if *at == number => None,
+                ModelTree::Leaf(at) => Some(ModelTree::Leaf(at - usize::from(*at > number))),
+                ModelTree::Inner(children) => {
                     let rest: Vec<_> =
                         children.iter().filter_map(|child| prune(child, number)).collect();
-                    (!rest.is_empty()).then_some(Tree::Inner(rest))
+                    (!rest.is_empty()).then_some(ModelTree::Inner(rest))
                 }
             }
         }

@@ -1,46 +1,46 @@
-//! A store with everything in it, and a prover that looks at all of it.
+//! A store with all its data, and a prover that looks at all of it.
 
 use crate::{
-    Params, filter,
-    hash::{self, LevelDigests, Source},
-    tree::{Node, Pair},
-    wire::{Asked, FilterProof, Proof, SourceProof},
+    ColeParams, filter,
+    hash::{self, LevelDigests, SourceHeader},
+    shown_tree::{CompoundPair, ShownNode},
+    wire::{AskedKeys, ColeProof, FilterProof, SourceProof},
 };
 use alloy_primitives::{Address, B256, U256};
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
-use retrie_state::{Account, StateKey, Value, Version, encode_slot};
+use retrie_state::{Account, StateKey, StateValue, ValueVersion, encode_slot};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,
 };
 
-/// A source's tree over the numbers of its pairs.
+/// The tree of a source, over the numbers of its pairs.
 #[derive(Clone, Debug)]
-pub(super) enum Tree {
+pub(super) enum ModelTree {
     Leaf(usize),
     Inner(Vec<Self>),
 }
 
 /// A group in memory, empty or not, or a run.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
-    pub(super) pairs: Vec<Pair>,
-    pub(super) tree: Tree,
-    /// In memory there is none.
+pub(super) struct ModelSource {
+    pub(super) pairs: Vec<CompoundPair>,
+    pub(super) tree: ModelTree,
+    /// Empty for a group in memory.
     pub(super) filter: Vec<[u8; 64]>,
 }
 
-/// A store: its sources, and what they should show.
+/// A store: its sources, and its true history.
 #[derive(Clone, Debug)]
-pub(super) struct Model {
-    pub(super) params: Params,
+pub(super) struct StoreModel {
+    pub(super) params: ColeParams,
     pub(super) horizon: u64,
-    /// Two groups in memory, then runs, newest first.
-    pub(super) sources: Vec<Group>,
+    /// The two groups in memory, then the runs, newest first.
+    pub(super) sources: Vec<ModelSource>,
     /// By level, the number of runs in its two groups.
     pub(super) levels: Vec<[usize; 2]>,
     /// All versions of each key, oldest first.
-    pub(super) history: BTreeMap<StateKey, Vec<Version>>,
+    pub(super) history: BTreeMap<StateKey, Vec<ValueVersion>>,
 }
 
 pub(super) fn key(number: u32) -> StateKey {
@@ -55,7 +55,7 @@ pub(super) fn some_keys(rng: &mut StdRng, below: u32, count: usize) -> Vec<State
     (0..count).map(|_| key(rng.random_range(0..below))).collect()
 }
 
-fn value(rng: &mut StdRng, key: &StateKey) -> Value {
+fn value(rng: &mut StdRng, key: &StateKey) -> StateValue {
     let number = U256::from(rng.random::<u128>() >> rng.random_range(0..120)) + U256::ONE;
     match key {
         StateKey::Slot(..) => encode_slot(number).unwrap(),
@@ -66,11 +66,11 @@ fn value(rng: &mut StdRng, key: &StateKey) -> Value {
     }
 }
 
-impl Model {
-    /// A store with `keys` keys at most, of any shape.
+impl StoreModel {
+    /// A store of random shape with at most `keys` keys.
     pub(super) fn random(rng: &mut StdRng, keys: u32) -> Self {
         let fanout = [2, 3, 4, 7, 64][rng.random_range(0..5)];
-        let params = Params { fanout, async_merge: rng.random(), ..Params::default() };
+        let params = ColeParams { fanout, async_merge: rng.random(), ..ColeParams::default() };
         let mut levels: Vec<_> = (0..rng.random_range(0..4))
             .map(|_| [rng.random_range(0..3), rng.random_range(0..3)])
             .collect();
@@ -80,7 +80,7 @@ impl Model {
         let runs: usize = levels.iter().flatten().sum();
         let mut history = BTreeMap::<_, Vec<_>>::new();
         let mut block = [0, 1, 1000, 1 << 60][rng.random_range(0..4)];
-        // Oldest first, that is: in the end the writing group in memory.
+        // Oldest first; the last part is the writing group in memory.
         let mut parts = Vec::new();
         for part in 0..runs + 2 {
             let is_run = part < runs;
@@ -97,14 +97,14 @@ impl Model {
                 history
                     .entry(*key)
                     .or_default()
-                    .push(Version { block: *block, value: value.clone() });
+                    .push(ValueVersion { block: *block, value: value.clone() });
             }
             parts.push(pairs);
         }
-        // A block's pairs are in order of keys: of each key by block, as parts follow each other.
+        // Merges drop a version if a newer one of its key exists at the horizon.
         let horizon = if rng.random_bool(0.2) { rng.random_range(0..=block) } else { 0 };
         let lives = |key: &StateKey, block: u64| {
-            let newer = |version: &Version| version.block > block && version.block <= horizon;
+            let newer = |version: &ValueVersion| version.block > block && version.block <= horizon;
             !history[key].iter().any(newer)
         };
         let mut sources = Vec::new();
@@ -114,9 +114,13 @@ impl Model {
             }
             let pairs: Vec<_> = pairs
                 .into_iter()
-                .map(|((key, block), value)| Pair { key: key.encode().to_vec(), block, value })
+                .map(|((key, block), value)| CompoundPair {
+                    key: key.encode().to_vec(),
+                    block,
+                    value,
+                })
                 .collect();
-            sources.push(Group::new(pairs, (part < runs).then_some(fanout), rng));
+            sources.push(ModelSource::new(pairs, (part < runs).then_some(fanout), rng));
         }
         sources.reverse();
         Self { params, horizon, sources, levels, history }
@@ -137,7 +141,7 @@ impl Model {
         &self,
         keys: &[StateKey],
         blocks: &RangeInclusive<u64>,
-    ) -> Vec<Vec<Version>> {
+    ) -> Vec<Vec<ValueVersion>> {
         let versions = |key: &StateKey| {
             let mut shown = Vec::new();
             for version in self.history.get(key).into_iter().flatten().rev() {
@@ -153,15 +157,16 @@ impl Model {
         keys.iter().map(versions).collect()
     }
 
-    /// Keys that nothing above source `at` shows at or below `lo`. Of one source, nothing is said.
+    /// The keys for which no source before source `at` shows a pair at or below `lo`. The source
+    /// `silent` is ignored.
     pub(super) fn open_at(
         &self,
         at: usize,
-        asked: &Asked,
+        asked: &AskedKeys,
         lo: u64,
         silent: Option<usize>,
     ) -> Vec<usize> {
-        let is_shown = |key: &[u8], source: &Group| {
+        let is_shown = |key: &[u8], source: &ModelSource| {
             source.pairs.iter().any(|pair| pair.key == key && pair.block <= lo)
         };
         let above = || (0..at).filter(|other| Some(*other) != silent);
@@ -172,26 +177,26 @@ impl Model {
     }
 
     /// The sources of an honest proof.
-    pub(super) fn show(&self, asked: &Asked, blocks: &RangeInclusive<u64>) -> Vec<SourceProof> {
+    pub(super) fn show(&self, asked: &AskedKeys, blocks: &RangeInclusive<u64>) -> Vec<SourceProof> {
         self.show_without(asked, blocks, None)
     }
 
-    /// The same, with one source taken to say nothing of any key: what it shows is for the forger to
-    /// replace.
+    /// The sources of a proof in which one source shows nothing about any key. The forger replaces
+    /// that source.
     pub(super) fn show_without(
         &self,
-        asked: &Asked,
+        asked: &AskedKeys,
         blocks: &RangeInclusive<u64>,
         silent: Option<usize>,
     ) -> Vec<SourceProof> {
-        let show = |(at, source): (usize, &Group)| {
+        let show = |(at, source): (usize, &ModelSource)| {
             source.show(self, asked, &self.open_at(at, asked, *blocks.start(), silent), blocks)
         };
         self.sources.iter().enumerate().map(show).collect()
     }
 
     /// A proof of these sources.
-    pub(super) fn proof(&self, sources: Vec<SourceProof>) -> Proof {
+    pub(super) fn proof(&self, sources: Vec<SourceProof>) -> ColeProof {
         let mut sources = sources.into_iter();
         let memory = [sources.next().unwrap(), sources.next().unwrap()];
         let levels = self.levels.iter().map(|[writing, merging]| {
@@ -199,15 +204,15 @@ impl Model {
             (writing, sources.by_ref().take(*merging).collect())
         });
         let levels = levels.collect();
-        Proof { horizon: self.horizon, memory, levels }
+        ColeProof { horizon: self.horizon, memory, levels }
     }
 
     pub(super) fn prove(&self, keys: &[StateKey], blocks: &RangeInclusive<u64>) -> Vec<u8> {
-        let asked = Asked::new(keys);
+        let asked = AskedKeys::new(keys);
         self.proof(self.show(&asked, blocks)).encode(&asked)
     }
 
-    /// A range at or near blocks that there are, not below the horizon.
+    /// A range at or near existing blocks, not below the horizon.
     pub(super) fn range(&self, rng: &mut StdRng) -> RangeInclusive<u64> {
         let blocks: BTreeSet<_> =
             self.history.values().flatten().map(|version| version.block).collect();
@@ -226,26 +231,26 @@ impl Model {
     }
 }
 
-impl Group {
-    fn new(pairs: Vec<Pair>, fanout: Option<u8>, rng: &mut StdRng) -> Self {
-        let mut layer: Vec<_> = (0..pairs.len()).map(Tree::Leaf).collect();
-        // In memory there is a node at least, also over one pair.
+impl ModelSource {
+    fn new(pairs: Vec<CompoundPair>, fanout: Option<u8>, rng: &mut StdRng) -> Self {
+        let mut layer: Vec<_> = (0..pairs.len()).map(ModelTree::Leaf).collect();
+        // In memory there is at least one node, even over one pair.
         let mut is_leaf = fanout.is_none();
         while layer.len() > 1 || is_leaf && !layer.is_empty() {
             let mut rest = layer.into_iter().peekable();
             let mut above = Vec::new();
             while rest.peek().is_some() {
                 let count = fanout.map_or_else(|| rng.random_range(1..=5), usize::from);
-                above.push(Tree::Inner(rest.by_ref().take(count).collect()));
+                above.push(ModelTree::Inner(rest.by_ref().take(count).collect()));
             }
             (layer, is_leaf) = (above, false);
         }
-        let tree = layer.pop().unwrap_or(Tree::Inner(Vec::new()));
+        let tree = layer.pop().unwrap_or(ModelTree::Inner(Vec::new()));
         let mut filter = Vec::new();
         if fanout.is_some() {
             let keys: BTreeSet<_> = pairs.iter().map(|pair| &pair.key).collect();
             filter = vec![[0; 64]; (10 * keys.len()).div_ceil(512)];
-            // Now and then one of more blocks than it takes: filters of few keys have one.
+            // Sometimes more blocks than needed: filters of few keys have one.
             if rng.random() {
                 filter.resize(rng.random_range(1..12), [0; 64]);
             }
@@ -261,10 +266,10 @@ impl Group {
         Self { pairs, tree, filter }
     }
 
-    /// What the root says of it.
-    pub(super) fn source(&self, model: &Model) -> Source {
+    /// What the root says about it.
+    pub(super) fn source(&self, model: &StoreModel) -> SourceHeader {
         let blocks = || self.pairs.iter().map(|pair| pair.block);
-        Source {
+        SourceHeader {
             pairs: self.pairs.len() as u64,
             first_block: blocks().min().unwrap(),
             last_block: blocks().max().unwrap(),
@@ -277,17 +282,17 @@ impl Group {
         }
     }
 
-    fn digest(&self, model: &Model) -> B256 {
+    fn digest(&self, model: &StoreModel) -> B256 {
         if self.pairs.is_empty() { B256::ZERO } else { self.source(model).digest() }
     }
 
-    pub(super) fn node_digest(&self, tree: &Tree) -> B256 {
+    pub(super) fn node_digest(&self, tree: &ModelTree) -> B256 {
         match tree {
-            Tree::Leaf(at) => {
+            ModelTree::Leaf(at) => {
                 let pair = &self.pairs[*at];
                 hash::pair(&pair.key, pair.block, pair.value.as_ref().map(|value| &value[..]))
             }
-            Tree::Inner(children) => {
+            ModelTree::Inner(children) => {
                 let digests: Vec<_> =
                     children.iter().map(|child| self.node_digest(child)).collect();
                 hash::node(&digests)
@@ -324,14 +329,14 @@ impl Group {
         FilterProof::Blocks { blocks: blocks.iter().map(|at| self.filter[*at]).collect(), hashes }
     }
 
-    /// Whether the filter lets a key pass, and the block that says so.
+    /// Whether the filter lets a key pass, and the block that decides it.
     pub(super) fn passes(&self, key: &[u8]) -> (bool, usize) {
         let (a, b) = hash::filter_key(key);
         let at = filter::block_of(a, self.filter.len() as u64) as usize;
         (filter::may_hold(&self.filter[at], b), at)
     }
 
-    /// The numbers of the pairs that a proof of these keys has to show.
+    /// The numbers of the pairs that a proof of these keys must show.
     pub(super) fn needed(&self, keys: &[&[u8]], blocks: &RangeInclusive<u64>) -> BTreeSet<usize> {
         let mut needed = BTreeSet::new();
         for key in keys {
@@ -347,8 +352,8 @@ impl Group {
 
     pub(super) fn show(
         &self,
-        model: &Model,
-        asked: &Asked,
+        model: &StoreModel,
+        asked: &AskedKeys,
         open: &[usize],
         blocks: &RangeInclusive<u64>,
     ) -> SourceProof {
@@ -382,20 +387,20 @@ impl Group {
         SourceProof::Searched { source, excluded, filter, tree }
     }
 
-    /// The tree with exactly these pairs.
-    pub(super) fn show_tree(&self, tree: &Tree, needed: &BTreeSet<usize>) -> Node {
-        fn has(tree: &Tree, needed: &BTreeSet<usize>) -> bool {
+    /// The tree that shows exactly these pairs.
+    pub(super) fn show_tree(&self, tree: &ModelTree, needed: &BTreeSet<usize>) -> ShownNode {
+        fn has(tree: &ModelTree, needed: &BTreeSet<usize>) -> bool {
             match tree {
-                Tree::Leaf(at) => needed.contains(at),
-                Tree::Inner(children) => children.iter().any(|child| has(child, needed)),
+                ModelTree::Leaf(at) => needed.contains(at),
+                ModelTree::Inner(children) => children.iter().any(|child| has(child, needed)),
             }
         }
         match tree {
-            tree if !has(tree, needed) => Node::Hidden(self.node_digest(tree)),
-            Tree::Leaf(at) => Node::Pair(self.pairs[*at].clone()),
-            Tree::Inner(children) => {
-                Node::Inner(children.iter().map(|child| self.show_tree(child, needed)).collect())
-            }
+            tree if !has(tree, needed) => ShownNode::Hidden(self.node_digest(tree)),
+            ModelTree::Leaf(at) => ShownNode::Pair(self.pairs[*at].clone()),
+            ModelTree::Inner(children) => ShownNode::Inner(
+                children.iter().map(|child| self.show_tree(child, needed)).collect(),
+            ),
         }
     }
 }

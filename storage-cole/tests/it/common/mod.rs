@@ -1,28 +1,28 @@
-//! A chain on a store in memory and a directory of its own, with every state it should have.
+//! A chain on a store in memory with a directory, and every state that it should have.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
 use retrie_state::{
-    At, BlockRef, DeltaBuilder, KvStore, MemoryStore, StateAt, StateCheckSink, StateError,
-    StateKey, StateStore, StoreOptions, Value, Version,
+    BlockRef, DeltaBuilder, KvStore, MemoryStore, StateCheckSink, StateError, StateId, StateKey,
+    StateProvider, StateStore, StateValue, StoreOptions, ValueVersion,
 };
-use retrie_storage_cole::{Cole, Params};
+use retrie_storage_cole::{Cole, ColeParams};
 use std::{collections::BTreeMap, sync::Arc};
 use tempfile::TempDir;
 
-/// What keys were set to, by block.
-pub(crate) type Model = BTreeMap<StateKey, BTreeMap<u64, Option<Value>>>;
+/// The values of each key, by the block that set them.
+pub(crate) type VersionModel = BTreeMap<StateKey, BTreeMap<u64, Option<StateValue>>>;
 
-pub(crate) struct Chain {
-    pub(crate) params: Params,
+pub(crate) struct TestChain {
+    pub(crate) params: ColeParams,
     pub(crate) kv: MemoryStore,
     pub(crate) dir: TempDir,
     /// `None` only within [`reopen`](Self::reopen).
     store: Option<StateStore>,
     pub(crate) retention: u64,
-    pub(crate) model: Model,
+    pub(crate) model: VersionModel,
     pub(crate) number: u64,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn key(n: u64) -> StateKey {
 }
 
 pub(crate) fn open(
-    params: Params,
+    params: ColeParams,
     kv: &MemoryStore,
     dir: &TempDir,
     retention: u64,
@@ -46,11 +46,11 @@ pub(crate) fn open(
     StateStore::open(backend, Arc::new(kv.clone()), options)
 }
 
-impl Chain {
-    pub(crate) fn new(params: Params, retention: u64) -> Self {
+impl TestChain {
+    pub(crate) fn new(params: ColeParams, retention: u64) -> Self {
         let (kv, dir) = (MemoryStore::new(), tempfile::tempdir().unwrap());
         let store = Some(open(params, &kv, &dir, retention).unwrap());
-        Self { params, kv, dir, store, retention, model: Model::new(), number: 0 }
+        Self { params, kv, dir, store, retention, model: VersionModel::new(), number: 0 }
     }
 
     pub(crate) fn store(&self) -> &StateStore {
@@ -58,12 +58,12 @@ impl Chain {
     }
 
     /// The state of the tip.
-    pub(crate) fn tip(&self) -> StateAt {
-        self.store().at(At::Tip).unwrap()
+    pub(crate) fn tip(&self) -> StateProvider {
+        self.store().at(StateId::Tip).unwrap()
     }
 
-    /// The state of an older block, by the backend's history.
-    pub(crate) fn past(&self, number: u64) -> Result<StateAt, StateError> {
+    /// The state of an older block, from the backend's history.
+    pub(crate) fn past(&self, number: u64) -> Result<StateProvider, StateError> {
         self.store().history(BlockRef::new(number, Self::hash(number)))
     }
 
@@ -81,32 +81,34 @@ impl Chain {
     }
 
     /// The value of `key` after block `number`.
-    pub(crate) fn value(&self, key: &StateKey, number: u64) -> Option<Value> {
+    pub(crate) fn value(&self, key: &StateKey, number: u64) -> Option<StateValue> {
         let (_, value) = self.model.get(key)?.range(..=number).next_back()?;
         value.clone()
     }
 
     /// The versions of `key` in a range of blocks.
-    pub(crate) fn versions(&self, key: &StateKey, from: u64, to: u64) -> Vec<Version> {
+    pub(crate) fn versions(&self, key: &StateKey, from: u64, to: u64) -> Vec<ValueVersion> {
         let Some(all) = self.model.get(key) else { return Vec::new() };
         let base = all.range(..=from).next_back();
         let later = all.range(from..=to).filter(|(block, _)| **block > from);
         let all = base.into_iter().chain(later);
-        let mut versions: Vec<_> =
-            all.map(|(block, value)| Version { block: *block, value: value.clone() }).collect();
+        let mut versions: Vec<_> = all
+            .map(|(block, value)| ValueVersion { block: *block, value: value.clone() })
+            .collect();
         versions.reverse();
         versions
     }
 
     /// Commits a block that sets (or deletes) these keys.
-    pub(crate) fn block(&mut self, changes: &[(StateKey, Option<Value>)]) -> B256 {
+    pub(crate) fn block(&mut self, changes: &[(StateKey, Option<StateValue>)]) -> B256 {
         let mut delta = DeltaBuilder::new();
         for (key, next) in changes {
             let previous = self.number.checked_sub(1).and_then(|last| self.value(key, last));
             delta.change(*key, previous, next.clone());
         }
         let delta = delta.build();
-        let proposal = self.store().begin(At::Tip).unwrap().finish_as(self.number, &delta).unwrap();
+        let proposal =
+            self.store().begin(StateId::Tip).unwrap().finish_as(self.number, &delta).unwrap();
         self.store().seal(&proposal, Self::hash(self.number));
         let root = proposal.root();
         let mut txn = self.kv.begin_write().unwrap();
@@ -143,7 +145,7 @@ impl Chain {
         }
     }
 
-    /// What the check of the whole state finds wrong.
+    /// The faults that the check of the whole state finds.
     pub(crate) fn faults(&self) -> Vec<String> {
         faults(self.store())
     }
@@ -160,20 +162,20 @@ impl Chain {
 
 pub(crate) fn faults(store: &StateStore) -> Vec<String> {
     #[derive(Default)]
-    struct Faults(Vec<String>);
-    impl StateCheckSink for Faults {
+    struct FaultList(Vec<String>);
+    impl StateCheckSink for FaultList {
         fn fault(&mut self, fault: StateError) {
             self.0.push(fault.to_string());
         }
-        fn entry(&mut self, _: &StateKey, _: &Value) {}
+        fn entry(&mut self, _: &StateKey, _: &StateValue) {}
         fn progress(&mut self, _: u64, _: u64) {}
     }
-    let mut faults = Faults::default();
+    let mut faults = FaultList::default();
     let scratch: Arc<dyn KvStore> = Arc::new(MemoryStore::new());
     if let Err(end) = store.check(&scratch, &mut faults) {
         faults.0.push(end.to_string());
     }
-    // The values of these tests are no accounts and words.
+    // The values of these tests are not canonical accounts and storage words.
     faults.0.retain(|fault| !fault.contains("does not decode"));
     faults.0
 }

@@ -5,19 +5,20 @@
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use rand::{Rng, rngs::StdRng};
 use retrie_state::{
-    At, DeltaBuilder, Direction, KeyRange, KvStore, MemoryStore, Proposal, StateCheckSink,
-    StateDelta, StateError, StateKey, StateReader, StateStore, StoreOptions, Table, Value,
+    DeltaBuilder, KeyRange, KvStore, MemoryStore, Proposal, RowTable, ScanDirection,
+    StateCheckSink, StateDelta, StateError, StateId, StateKey, StateReader, StateStore, StateValue,
+    StoreOptions,
 };
-use retrie_storage_lmpt::{Lmpt, Params};
+use retrie_storage_lmpt::{Lmpt, LmptParams};
 use std::{collections::BTreeMap, sync::Arc};
 
-pub(crate) type Entries = BTreeMap<StateKey, Value>;
-pub(crate) type Changes = Vec<(StateKey, Option<Value>)>;
+pub(crate) type StateEntries = BTreeMap<StateKey, StateValue>;
+pub(crate) type BlockChanges = Vec<(StateKey, Option<StateValue>)>;
 
 pub(crate) const NEVER: u64 = 1 << 40;
 
-pub(crate) const fn every(interval: u64) -> Params {
-    Params { interval, keys: NEVER, least: 1 }
+pub(crate) const fn every(interval: u64) -> LmptParams {
+    LmptParams { interval, keys: NEVER, least: 1 }
 }
 
 /// Accounts and slots of a few contracts.
@@ -28,34 +29,34 @@ pub(crate) fn key(n: u64) -> StateKey {
     }
 }
 
-pub(crate) struct Chain {
-    pub(crate) params: Params,
+pub(crate) struct TestChain {
+    pub(crate) params: LmptParams,
     pub(crate) kv: MemoryStore,
     /// `None` only within [`reopen`](Self::reopen).
     store: Option<StateStore>,
     pub(crate) options: StoreOptions,
     /// The state after each block.
-    pub(crate) states: Vec<Entries>,
+    pub(crate) states: Vec<StateEntries>,
     /// Roots and hashes of the blocks.
     pub(crate) roots: Vec<B256>,
     pub(crate) hashes: Vec<B256>,
     pub(crate) branch: u64,
 }
 
-pub(crate) fn open(params: Params, kv: &MemoryStore, options: &StoreOptions) -> StateStore {
+pub(crate) fn open(params: LmptParams, kv: &MemoryStore, options: &StoreOptions) -> StateStore {
     try_open(params, kv, options).unwrap()
 }
 
 pub(crate) fn try_open(
-    params: Params,
+    params: LmptParams,
     kv: &MemoryStore,
     options: &StoreOptions,
 ) -> Result<StateStore, StateError> {
     StateStore::open(Arc::new(Lmpt::new(params).unwrap()), Arc::new(kv.clone()), options.clone())
 }
 
-impl Chain {
-    pub(crate) fn new(params: Params, retention: u64) -> Self {
+impl TestChain {
+    pub(crate) fn new(params: LmptParams, retention: u64) -> Self {
         let kv = MemoryStore::new();
         let options = StoreOptions { retention, ..StoreOptions::default() };
         let store = Some(open(params, &kv, &options));
@@ -80,12 +81,12 @@ impl Chain {
         self.store = Some(open(self.params, &self.kv, &self.options));
     }
 
-    /// The chain on a store that was opened elsewhere.
+    /// Uses a store that was opened elsewhere.
     pub(crate) fn replace_store(&mut self, store: StateStore) {
         self.store = Some(store);
     }
 
-    pub(crate) fn delta(before: &Entries, changes: &Changes) -> StateDelta {
+    pub(crate) fn delta(before: &StateEntries, changes: &BlockChanges) -> StateDelta {
         let mut delta = DeltaBuilder::new();
         for (key, next) in changes {
             delta.change(*key, before.get(key).cloned(), next.clone());
@@ -93,14 +94,14 @@ impl Chain {
         delta.build()
     }
 
-    /// A proposal of block `number`, which turns `before` into something else.
+    /// A proposal of block `number`, which applies `changes` to `before`.
     pub(crate) fn propose(
         &self,
-        at: At<'_>,
+        at: StateId<'_>,
         number: u64,
-        before: &Entries,
-        changes: &Changes,
-    ) -> Result<(Proposal, Entries), StateError> {
+        before: &StateEntries,
+        changes: &BlockChanges,
+    ) -> Result<(Proposal, StateEntries), StateError> {
         let delta = Self::delta(before, changes);
         let proposal = self.store().begin(at)?.finish_as(number, &delta)?;
         let hash = keccak256([number.to_be_bytes(), self.branch.to_be_bytes()].concat());
@@ -115,7 +116,7 @@ impl Chain {
         Ok((proposal, after))
     }
 
-    pub(crate) fn commit(&mut self, proposal: &Proposal, after: Entries) {
+    pub(crate) fn commit(&mut self, proposal: &Proposal, after: StateEntries) {
         let mut txn = self.kv.begin_write().unwrap();
         let run = self.store().commit(std::slice::from_ref(proposal), &mut *txn).unwrap();
         txn.commit().unwrap();
@@ -125,13 +126,13 @@ impl Chain {
         self.hashes.push(proposal.hash().unwrap());
     }
 
-    pub(crate) fn tip_entries(&self) -> Entries {
+    pub(crate) fn tip_entries(&self) -> StateEntries {
         self.states.last().cloned().unwrap_or_default()
     }
 
-    pub(crate) fn block(&mut self, changes: &Changes) -> B256 {
+    pub(crate) fn block(&mut self, changes: &BlockChanges) -> B256 {
         let before = self.tip_entries();
-        let made = self.propose(At::Tip, self.number(), &before, changes);
+        let made = self.propose(StateId::Tip, self.number(), &before, changes);
         let (proposal, after) = made.unwrap();
         self.commit(&proposal, after);
         proposal.root()
@@ -150,13 +151,13 @@ impl Chain {
     }
 
     /// Waits until no job is under way.
-    pub(crate) fn settle(&self) {
-        self.store().settle().unwrap();
+    pub(crate) fn wait_idle(&self) {
+        self.store().wait_idle().unwrap();
     }
 
-    /// Values and proofs of a retained block are those of the model.
+    /// Checks that values and proofs of a retained block are those of the model.
     pub(crate) fn check_block(&self, number: u64, keys: &[StateKey]) {
-        let state = self.store().at(At::Block(self.hashes[number as usize])).unwrap();
+        let state = self.store().at(StateId::Block(self.hashes[number as usize])).unwrap();
         let entries = &self.states[number as usize];
         assert_eq!(state.root(), self.roots[number as usize]);
         let expected: Vec<_> = keys.iter().map(|key| entries.get(key).cloned()).collect();
@@ -168,37 +169,37 @@ impl Chain {
         assert_eq!(shown.unwrap(), expected, "block {number}");
     }
 
-    /// What the check of the whole state finds wrong.
+    /// The faults that the check of the whole state finds.
     pub(crate) fn faults(&self) -> Vec<String> {
         #[derive(Default)]
-        struct Faults(Vec<String>);
-        impl StateCheckSink for Faults {
+        struct FaultList(Vec<String>);
+        impl StateCheckSink for FaultList {
             fn fault(&mut self, fault: StateError) {
                 self.0.push(fault.to_string());
             }
-            fn entry(&mut self, _: &StateKey, _: &Value) {}
+            fn entry(&mut self, _: &StateKey, _: &StateValue) {}
             fn progress(&mut self, _: u64, _: u64) {}
         }
-        let mut faults = Faults::default();
+        let mut faults = FaultList::default();
         let scratch: Arc<dyn KvStore> = Arc::new(MemoryStore::new());
         if let Err(end) = self.store().check(&scratch, &mut faults) {
             faults.0.push(end.to_string());
         }
-        // The values of these tests are no accounts and words.
+        // The values of these tests are not canonical accounts and storage words.
         faults.0.retain(|fault| !fault.contains("does not decode"));
         faults.0
     }
 
-    /// Rows of a table on disk.
-    pub(crate) fn rows(&self, table: Table) -> Vec<(Bytes, Bytes)> {
+    /// The rows of a table on disk.
+    pub(crate) fn rows(&self, table: RowTable) -> Vec<(Bytes, Bytes)> {
         self.store().flush().unwrap();
         let snapshot = self.kv.snapshot().unwrap();
-        let rows = snapshot.scan(table, KeyRange::ALL, Direction::Forward, usize::MAX).unwrap();
+        let rows = snapshot.scan(table, KeyRange::ALL, ScanDirection::Forward, usize::MAX).unwrap();
         rows.into_iter().collect()
     }
 }
 
-pub(crate) fn changes(random: &mut StdRng, keys: u64, most: usize) -> Changes {
+pub(crate) fn changes(random: &mut StdRng, keys: u64, most: usize) -> BlockChanges {
     (0..random.random_range(0..=most))
         .map(|_| {
             let value = Bytes::from(random.random::<[u8; 8]>().to_vec());

@@ -1,7 +1,7 @@
 //! Parameter files: written, read back, and damaged in every way.
 
 use super::{assert_same, of_tau};
-use crate::params::{FileFault, Params, ParamsError, tables::Table};
+use crate::params::{FileFault, LvmtParams, ParamsError, tables::PointTable};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -11,13 +11,13 @@ fn path_in(folder: &TempDir) -> PathBuf {
 }
 
 fn fault(path: &Path) -> FileFault {
-    match Params::load(path) {
+    match LvmtParams::load(path) {
         Err(ParamsError::File { fault, .. }) => fault,
         other => panic!("{other:?}"),
     }
 }
 
-/// Sets the header's own checksum right.
+/// Corrects the header's own checksum.
 fn reseal(bytes: &mut [u8]) {
     let sum = crc32fast::hash(&bytes[..4092]);
     bytes[4092..4096].copy_from_slice(&sum.to_le_bytes());
@@ -30,12 +30,12 @@ fn what_is_written_is_read_back() {
     for height in [1, 2, 5] {
         for with_quotients in [false, true] {
             let params = of_tau(height, 4711, with_quotients);
-            // The file of before is replaced.
+            // The file of the round before is replaced.
             params.write(&path).unwrap();
-            let loaded = Params::load(&path).unwrap();
+            let loaded = LvmtParams::load(&path).unwrap();
             assert_same(&loaded, &params);
             assert_eq!(loaded.has_quotients(), with_quotients);
-            let verifier = Params::load_verifier(&path).unwrap();
+            let verifier = LvmtParams::load_verifier(&path).unwrap();
             assert_eq!(verifier.to_bytes(), params.verifier().to_bytes());
         }
     }
@@ -59,7 +59,7 @@ fn the_file_is_laid_out_as_documented() {
     assert_eq!(bytes[64..321], params.verifier().to_bytes());
     assert!(bytes[321..4092].iter().all(|byte| *byte == 0));
     // Limbs in Montgomery form, little-endian.
-    let limbs = |point: crate::Point| {
+    let limbs = |point: crate::G1Point| {
         [point.x(), point.y()].map(|c| c.0.0.map(u64::to_le_bytes)).as_flattened().concat()
     };
     for entry in 0..4 {
@@ -83,9 +83,9 @@ fn every_changed_byte_and_every_length_is_refused() {
     let bytes = std::fs::read(&path).unwrap();
     let refused = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
-        assert!(matches!(Params::load(&path), Err(ParamsError::File { .. })));
+        assert!(matches!(LvmtParams::load(&path), Err(ParamsError::File { .. })));
         // Without the tables only the header counts.
-        let verifier = Params::load_verifier(&path);
+        let verifier = LvmtParams::load_verifier(&path);
         assert!(verifier.is_err() || bytes.len() >= 4096);
     };
     for at in (0..bytes.len()).filter(|at| *at < 512 || *at > 4000 || at % 211 == 0) {
@@ -142,8 +142,8 @@ fn faults_are_told_apart() {
     std::fs::write(&path, &bytes[..last]).unwrap();
     let (have, want) = (last as u64, bytes.len() as u64);
     assert_eq!(fault(&path), FileFault::Length { have, want });
-    assert!(matches!(Params::load(folder.path()), Err(ParamsError::Io { .. })));
-    assert!(matches!(Params::load(&path.join("none")), Err(ParamsError::Io { .. })));
+    assert!(matches!(LvmtParams::load(folder.path()), Err(ParamsError::Io { .. })));
+    assert!(matches!(LvmtParams::load(&path.join("none")), Err(ParamsError::Io { .. })));
     assert!(matches!(params.write(&path.join("none")), Err(ParamsError::Io { .. })));
 }
 
@@ -151,9 +151,9 @@ fn faults_are_told_apart() {
 fn insecure_parameters_cannot_be_passed_off_as_others() {
     let folder = TempDir::new().unwrap();
     let path = path_in(&folder);
-    let params = Params::insecure_dev(2, false, super::QUIET).unwrap();
+    let params = LvmtParams::insecure_dev(2, false, super::QUIET).unwrap();
     params.write(&path).unwrap();
-    assert!(Params::load(&path).unwrap().is_insecure());
+    assert!(LvmtParams::load(&path).unwrap().is_insecure());
     let mut bytes = std::fs::read(&path).unwrap();
     assert_eq!(bytes[12], 1);
     bytes[12] = 0;
@@ -171,25 +171,26 @@ fn tables_of_another_tau_are_foreign_although_all_checksums_are_right() {
     let (increments, quotients) = params.tables();
     let (increments, quotients) = (increments.to_vec(), quotients.unwrap().to_vec());
     let (other_increments, other_quotients) = other.tables();
-    let loaded = |increments: &[crate::Point], quotients: &[crate::Point]| {
-        let [increments, quotients] = [increments, quotients].map(|t| Table::Owned(t.to_vec()));
+    let loaded = |increments: &[crate::G1Point], quotients: &[crate::G1Point]| {
+        let [increments, quotients] =
+            [increments, quotients].map(|t| PointTable::Owned(t.to_vec()));
         let verifier = params.verifier().clone();
-        Params::from_tables(verifier, increments, Some(quotients)).write(&path).unwrap();
-        Params::load(&path)
+        LvmtParams::from_tables(verifier, increments, Some(quotients)).write(&path).unwrap();
+        LvmtParams::load(&path)
     };
     assert!(loaded(&increments, &quotients).is_ok());
-    let foreign = |result: Result<Params, ParamsError>, name: &str| match result {
+    let foreign = |result: Result<LvmtParams, ParamsError>, name: &str| match result {
         Err(ParamsError::File { fault: FileFault::Foreign(table), .. }) => assert_eq!(table, name),
         other => panic!("{other:?}"),
     };
-    let table = |result: Result<Params, ParamsError>, name: &str| match result {
+    let table = |result: Result<LvmtParams, ParamsError>, name: &str| match result {
         Err(ParamsError::File { fault: FileFault::Table(table), .. }) => assert_eq!(table, name),
         other => panic!("{other:?}"),
     };
     foreign(loaded(other_increments, &quotients), "commitments");
     foreign(loaded(&increments, other_quotients.unwrap()), "quotients");
-    // Two entries changed places: the sum is as before. And a slot that is not 2^40 times the one
-    // before.
+    // Two entries swapped: the sum is the same. And a slot that is not 2^40 times the slot before
+    // it.
     for (a, b) in [(0, 6), (1, 2), (47, 41)] {
         let mut swapped = increments.clone();
         swapped.swap(a, b);
@@ -201,9 +202,9 @@ fn tables_of_another_tau_are_foreign_although_all_checksums_are_right() {
         foreign(loaded(&increments, &swapped), "quotients");
     }
     let generator = crate::amt::model::point(1u64.into());
-    let off = crate::Point::from_xy(generator.x(), generator.x());
-    // Wherever it is, and (x, 0) above all, which no doubling can take.
-    let flat = crate::Point::from_xy(generator.x(), ark_bn254::Fq::from(0u64));
+    let off = crate::G1Point::from_xy(generator.x(), generator.x());
+    // At any place; and above all (x, 0), which no doubling can handle.
+    let flat = crate::G1Point::from_xy(generator.x(), ark_bn254::Fq::from(0u64));
     for point in [off, flat] {
         for at in (0..increments.len()).step_by(5) {
             let mut spoilt = increments.clone();

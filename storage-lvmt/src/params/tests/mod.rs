@@ -1,22 +1,22 @@
-//! Parameters from a known tau, from a ceremony, and from a file are the same; damage is found.
+//! Parameters from a known tau, from a ceremony and from a file are equal; damage is detected.
 
 mod file;
 mod ptau;
 
-use super::{Params, ParamsError, Phase, Progress, VerifierParams};
+use super::{LvmtParams, ParamsError, SetupPhase, SetupProgress, VerifierParams};
 use crate::amt::SLOTS;
 use ark_bn254::{Fq, Fq2, Fr, G2Affine};
 use ark_ec::AffineRepr;
 use ark_ff::{BigInteger, PrimeField, Zero};
 use std::{ops::ControlFlow, sync::Mutex};
 
-const QUIET: Progress<'_> = &|_, _, _| ControlFlow::Continue(());
+const QUIET: SetupProgress<'_> = &|_, _, _| ControlFlow::Continue(());
 
-fn of_tau(height: u8, tau: u64, with_quotients: bool) -> Params {
-    Params::of_tau(height, Fr::from(tau), with_quotients, QUIET).unwrap()
+fn of_tau(height: u8, tau: u64, with_quotients: bool) -> LvmtParams {
+    LvmtParams::of_tau(height, Fr::from(tau), with_quotients, QUIET).unwrap()
 }
 
-fn assert_same(a: &Params, b: &Params) {
+fn assert_same(a: &LvmtParams, b: &LvmtParams) {
     assert_eq!(a.digest(), b.digest());
     assert_eq!(a.verifier().to_bytes(), b.verifier().to_bytes());
     assert_eq!(a.tables(), b.tables());
@@ -25,20 +25,20 @@ fn assert_same(a: &Params, b: &Params) {
 
 #[test]
 fn development_parameters_are_known_as_such_and_never_change() {
-    let params = Params::insecure_dev(4, true, QUIET).unwrap();
+    let params = LvmtParams::insecure_dev(4, true, QUIET).unwrap();
     assert!(params.is_insecure() && params.has_quotients());
     assert_eq!(
         params.digest().to_string(),
         "0xfe9899348618f72817825a8a640dc3bc3638a573e943a903d6cc8edc72282d26"
     );
     assert!(!of_tau(4, 5, false).is_insecure() && !of_tau(4, 5, false).has_quotients());
-    assert_ne!(params.digest(), Params::insecure_dev(3, true, QUIET).unwrap().digest());
+    assert_ne!(params.digest(), LvmtParams::insecure_dev(3, true, QUIET).unwrap().digest());
 }
 
 #[test]
 fn heights_out_of_range_are_refused() {
     for height in [0, 17, 255] {
-        let result = Params::insecure_dev(height, false, QUIET);
+        let result = LvmtParams::insecure_dev(height, false, QUIET);
         assert!(matches!(result, Err(ParamsError::Height(h)) if h == height));
     }
     assert!(VerifierParams::new(vec![]).is_none());
@@ -52,14 +52,14 @@ fn progress_counts_up_to_its_total_and_can_stop_the_work() {
         heard.lock().unwrap().push((phase, done, total));
         ControlFlow::Continue(())
     };
-    Params::insecure_dev(6, true, &listen).unwrap();
-    for phase in [Phase::Commitments, Phase::Quotients] {
+    LvmtParams::insecure_dev(6, true, &listen).unwrap();
+    for phase in [SetupPhase::Commitments, SetupPhase::Quotients] {
         let heard = heard.lock().unwrap();
         let steps = heard.iter().filter(|step| step.0 == phase);
         let (most, total) = steps.map(|step| (step.1, step.2)).max().unwrap();
         assert_eq!(most, total, "{phase:?}");
     }
-    let stopped = Params::insecure_dev(6, true, &|_, _, _| ControlFlow::Break(()));
+    let stopped = LvmtParams::insecure_dev(6, true, &|_, _, _| ControlFlow::Break(()));
     assert!(matches!(stopped, Err(ParamsError::Stopped)));
 }
 

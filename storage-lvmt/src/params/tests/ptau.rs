@@ -1,7 +1,7 @@
 //! Ceremonies with a known tau, in the file format of snarkjs.
 
 use super::{QUIET, assert_same, of_tau};
-use crate::params::{Params, ParamsError, PtauFault};
+use crate::params::{LvmtParams, ParamsError, PtauFault};
 use ark_bn254::{Fq, Fr, G1Affine, G2Affine};
 use ark_ec::{AffineRepr, CurveGroup};
 use ark_ff::{BigInteger, FftField, Field, PrimeField};
@@ -12,19 +12,19 @@ use tempfile::TempDir;
 const POWER: u32 = 4;
 const TAU: u64 = 987_654_321;
 
-/// The parts of a file, and the ways to spoil them.
-struct Ceremony {
+/// The parts of a file; tests damage them one by one.
+struct TestCeremony {
     magic: [u8; 4],
     version: u32,
     prime: Vec<u8>,
     power: u32,
     g1: Vec<G1Affine>,
     g2: Vec<G2Affine>,
-    /// Sections after the third one, of phase 2 or so.
+    /// Sections after the third one, such as those of phase 2.
     more: Vec<(u32, Vec<u8>)>,
 }
 
-impl Ceremony {
+impl TestCeremony {
     fn new(tau: Fr) -> Self {
         let powers = |count: usize| (0..count).map(move |i| tau.pow([i as u64]));
         Self {
@@ -49,7 +49,7 @@ impl Ceremony {
         header.extend(POWER.to_le_bytes());
         let g1 = self.g1.iter().flat_map(|point| [point.x, point.y]);
         let g2 = self.g2.iter().flat_map(|p| [p.x.c0, p.x.c1, p.y.c0, p.y.c1]);
-        // Montgomery form is what field elements are kept in.
+        // Field elements are in Montgomery form in memory.
         let bytes = |coordinate: Fq| coordinate.0.to_bytes_le();
         let g1 = g1.flat_map(bytes).collect();
         let mut sections = vec![(1, header), (2, g1), (3, g2.flat_map(bytes).collect())];
@@ -74,9 +74,9 @@ impl Ceremony {
     }
 }
 
-struct Folder(TempDir);
+struct TestFolder(TempDir);
 
-impl Folder {
+impl TestFolder {
     fn new() -> Self {
         Self(TempDir::new().unwrap())
     }
@@ -87,8 +87,8 @@ impl Folder {
         path
     }
 
-    fn derive(&self, bytes: &[u8]) -> Result<Params, ParamsError> {
-        Params::from_ptau(&self.write(bytes), POWER as u8, false, QUIET)
+    fn derive(&self, bytes: &[u8]) -> Result<LvmtParams, ParamsError> {
+        LvmtParams::from_ptau(&self.write(bytes), POWER as u8, false, QUIET)
     }
 
     fn fault(&self, bytes: &[u8]) -> PtauFault {
@@ -104,12 +104,12 @@ impl Folder {
 
 #[test]
 fn a_ceremony_gives_the_tables_of_its_tau() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     for tau in [TAU, 3, u64::MAX] {
-        let path = folder.write(&Ceremony::new(Fr::from(tau)).bytes());
+        let path = folder.write(&TestCeremony::new(Fr::from(tau)).bytes());
         for height in 1..=POWER as u8 {
             for with_quotients in [false, true] {
-                let derived = Params::from_ptau(&path, height, with_quotients, QUIET).unwrap();
+                let derived = LvmtParams::from_ptau(&path, height, with_quotients, QUIET).unwrap();
                 assert_same(&derived, &of_tau(height, tau, with_quotients));
             }
         }
@@ -118,18 +118,18 @@ fn a_ceremony_gives_the_tables_of_its_tau() {
 
 #[test]
 fn sections_may_come_in_any_order() {
-    let ceremony = Ceremony::new(Fr::from(TAU));
+    let ceremony = TestCeremony::new(Fr::from(TAU));
     let mut sections = ceremony.sections();
     sections.reverse();
-    let derived = Folder::new().derive(&ceremony.file(&sections)).unwrap();
+    let derived = TestFolder::new().derive(&ceremony.file(&sections)).unwrap();
     assert_same(&derived, &of_tau(POWER as u8, TAU, false));
 }
 
 #[test]
 fn every_check_has_its_error() {
-    let folder = Folder::new();
-    let fault = |spoil: &dyn Fn(&mut Ceremony)| {
-        let mut ceremony = Ceremony::new(Fr::from(TAU));
+    let folder = TestFolder::new();
+    let fault = |spoil: &dyn Fn(&mut TestCeremony)| {
+        let mut ceremony = TestCeremony::new(Fr::from(TAU));
         spoil(&mut ceremony);
         folder.fault(&ceremony.bytes())
     };
@@ -170,26 +170,26 @@ fn every_check_has_its_error() {
     for index in [2, 4, 8] {
         assert_eq!(fault(&|c| c.g2[index] = point2(77)), PtauFault::PowersG2, "{index}");
     }
-    // Nobody has contributed: tau is one. And other roots of unity.
+    // A ceremony without a contribution: tau is one. And other roots of unity.
     let root = Fr::get_root_of_unity(16).unwrap();
     for tau in [Fr::ONE, -Fr::ONE, root, root.square()] {
-        assert_eq!(folder.fault(&Ceremony::new(tau).bytes()), PtauFault::Degenerate);
+        assert_eq!(folder.fault(&TestCeremony::new(tau).bytes()), PtauFault::Degenerate);
     }
-    let path = folder.write(&Ceremony::new(Fr::from(TAU)).bytes());
-    let result = Params::from_ptau(&path, 5, false, QUIET);
+    let path = folder.write(&TestCeremony::new(Fr::from(TAU)).bytes());
+    let result = LvmtParams::from_ptau(&path, 5, false, QUIET);
     assert!(matches!(
         result,
         Err(ParamsError::Ptau { fault: PtauFault::TooSmall { power: POWER, height: 5 }, .. })
     ));
-    let missing = Params::from_ptau(&path.with_extension("none"), 4, false, QUIET);
+    let missing = LvmtParams::from_ptau(&path.with_extension("none"), 4, false, QUIET);
     assert!(matches!(missing, Err(ParamsError::Io { .. })));
-    assert!(matches!(Params::from_ptau(&path, 0, false, QUIET), Err(ParamsError::Height(0))));
+    assert!(matches!(LvmtParams::from_ptau(&path, 0, false, QUIET), Err(ParamsError::Height(0))));
 }
 
 #[test]
 fn sections_missing_cut_off_or_longer_than_the_file_are_errors() {
-    let folder = Folder::new();
-    let ceremony = Ceremony::new(Fr::from(TAU));
+    let folder = TestFolder::new();
+    let ceremony = TestCeremony::new(Fr::from(TAU));
     let sections = ceremony.sections();
     for missing in 1..=3 {
         let rest: Vec<_> = sections.iter().filter(|s| s.0 != missing).cloned().collect();
@@ -210,8 +210,8 @@ fn sections_missing_cut_off_or_longer_than_the_file_are_errors() {
 
 #[test]
 fn random_damage_is_found_or_harmless() {
-    let folder = Folder::new();
-    let ceremony = Ceremony::new(Fr::from(TAU));
+    let folder = TestFolder::new();
+    let ceremony = TestCeremony::new(Fr::from(TAU));
     let bytes = ceremony.bytes();
     let right = of_tau(POWER as u8, TAU, false);
     let mut rng = StdRng::seed_from_u64(1);
@@ -222,7 +222,7 @@ fn random_damage_is_found_or_harmless() {
             damaged[at] ^= 1 << rng.random_range(0..8);
         }
         if let Ok(params) = folder.derive(&damaged) {
-            // It hit what is not needed: higher powers, sections of phase 2.
+            // The damage hit parts that are not needed: higher powers, sections of phase 2.
             assert_same(&params, &right);
         }
     }

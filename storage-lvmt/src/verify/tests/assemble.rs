@@ -3,41 +3,47 @@
 use crate::{
     SLOTS,
     proof::{
-        asked::Asked,
-        wire::{Amt, Compressed, Entry, Occupant, Place, Proof, Tree, Tuple},
+        asked_keys::AskedKeys,
+        wire::{
+            CompressedPoint, EntryProof, LvmtProof, ProvenAmt, ProvenPosition, ProvenTuple,
+            SlotOccupant, TreeProof,
+        },
     },
 };
 use alloy_primitives::B256;
-use retrie_state::{StateError, StateKey, Value};
+use retrie_state::{StateError, StateKey, StateValue};
 
-/// What there is to prove from: one state.
-pub(super) trait Source {
+/// The source of a proof: one state.
+pub(super) trait ProofSource {
     /// Height of the AMTs, commitment of the root AMT, first block, number of blocks.
-    fn state(&self) -> (u8, Compressed, u64, u64);
+    fn state(&self) -> (u8, CompressedPoint, u64, u64);
     /// The level and slot that a key has, if it ever had a value.
     fn find(&mut self, key: &StateKey) -> Result<Option<(u8, u8)>, StateError>;
-    /// The versions of the entry at the end of `way`.
+    /// The versions of the entry at the path `way`.
     fn versions(&mut self, way: &[u16]) -> Result<[u64; SLOTS], StateError>;
-    /// The key in an occupied slot (1 to 5), its value and where its tuple is.
+    /// The key in an occupied slot (1 to 5), its value and the position of its tuple.
     fn occupant(
         &mut self,
         way: &[u16],
         slot: u8,
-    ) -> Result<(StateKey, Option<Value>, Place), StateError>;
-    /// The sub-AMT at the end of `way`.
-    fn amt(&mut self, way: &[u16]) -> Result<Amt, StateError>;
-    /// The quotients above the entry at the end of `way`, root first; `None` leaves a hole.
-    fn quotients(&mut self, way: &[u16]) -> Result<Option<Vec<Compressed>>, StateError>;
+    ) -> Result<(StateKey, Option<StateValue>, ProvenPosition), StateError>;
+    /// The sub-AMT at the path `way`.
+    fn amt(&mut self, way: &[u16]) -> Result<ProvenAmt, StateError>;
+    /// The quotients above the entry at the path `way`, root first; `None` leaves a hole.
+    fn quotients(&mut self, way: &[u16]) -> Result<Option<Vec<CompressedPoint>>, StateError>;
     /// The multi-proof of leaves (by position, ascending) of a block's tree.
-    fn tree(&mut self, block: u64, shown: &[u64]) -> Result<Tree, StateError>;
-    /// The multi-proof of blocks (by number less the first one, ascending) in the range.
+    fn tree(&mut self, block: u64, shown: &[u64]) -> Result<TreeProof, StateError>;
+    /// The multi-proof of blocks (by number minus the first one, ascending) in the range.
     fn range(&mut self, shown: &[u64]) -> Result<Vec<B256>, StateError>;
 }
 
 /// The proof of `keys`, with holes where `source` leaves them.
-pub(super) fn assemble(keys: &[StateKey], source: &mut dyn Source) -> Result<Proof, StateError> {
+pub(super) fn assemble(
+    keys: &[StateKey],
+    source: &mut dyn ProofSource,
+) -> Result<LvmtProof, StateError> {
     let (height, commitment, first, blocks) = source.state();
-    let asked = Asked::new(keys, height);
+    let asked = AskedKeys::new(keys, height);
     let mut slots = Vec::with_capacity(asked.len());
     for number in 0..asked.len() {
         slots.push(source.find(asked.key(number))?);
@@ -50,12 +56,13 @@ pub(super) fn assemble(keys: &[StateKey], source: &mut dyn Source) -> Result<Pro
         }
         let mut deeper = Vec::new();
         for run in asked.by_entry(&pending, level) {
-            // Keys get no slots where their hash does not lead.
-            let way = asked.way(run[0], level).unwrap_or_default();
+            // No key has a slot at a level that its hash does not reach.
+            let way = asked.path(run[0], level).unwrap_or_default();
             let versions = source.versions(&way)?;
             let quotients = source.quotients(&way)?;
-            let mut entry = Entry { versions, quotients, tuples: Default::default(), amt: None };
-            // A key that has no slot is absent here, and so are all others shown to be.
+            let mut entry =
+                EntryProof { versions, quotients, tuples: Default::default(), amt: None };
+            // A key without a slot is absent here; then all occupants are shown.
             let full = run.iter().any(|number| slots[*number].is_none());
             let here = |slot| Some((level as u8, slot));
             for slot in 1..=entry.occupied() as u8 {
@@ -64,9 +71,9 @@ pub(super) fn assemble(keys: &[StateKey], source: &mut dyn Source) -> Result<Pro
                     continue;
                 }
                 let (key, value, place) = source.occupant(&way, slot)?;
-                let occupant =
-                    asked.map_or(Occupant::Other(key), |number| Occupant::Asked(number as u32));
-                entry.tuples[usize::from(slot) - 1] = Some(Tuple { occupant, value, place });
+                let occupant = asked
+                    .map_or(SlotOccupant::Other(key), |number| SlotOccupant::Asked(number as u32));
+                entry.tuples[usize::from(slot) - 1] = Some(ProvenTuple { occupant, value, place });
             }
             if entry.versions[0] > 0 {
                 let before = deeper.len();
@@ -80,8 +87,15 @@ pub(super) fn assemble(keys: &[StateKey], source: &mut dyn Source) -> Result<Pro
         }
         pending = deeper;
     }
-    let mut proof =
-        Proof { height, commitment, first, blocks, entries, trees: Vec::new(), range: Vec::new() };
+    let mut proof = LvmtProof {
+        height,
+        commitment,
+        first,
+        blocks,
+        entries,
+        trees: Vec::new(),
+        range: Vec::new(),
+    };
     let mut shown = Vec::new();
     for (block, positions) in proof.positions() {
         proof.trees.push(source.tree(block, &positions)?);

@@ -1,21 +1,21 @@
-//! A model of the whole structure, slow and obviously right: maps, polynomials evaluated at a known
-//! tau, trees hashed from their leaves. It shares hashes and encodings with the crate, no more.
+//! A model of the whole structure, slow and simple: maps, polynomials evaluated at a known tau,
+//! trees hashed from their leaves. It shares only hashes and encodings with the crate.
 
-use super::assemble::Source;
+use super::assemble::ProofSource;
 use crate::{
-    Point, SLOTS, VerifierParams, hash, merkle,
-    proof::wire::{Amt, Compressed, Place, Tree},
+    G1Point, SLOTS, VerifierParams, hash, merkle,
+    proof::wire::{CompressedPoint, ProvenAmt, ProvenPosition, TreeProof},
 };
 use alloy_primitives::B256;
 use ark_bn254::{Fr, G1Affine, G2Affine};
 use ark_ec::{AffineRepr, CurveGroup};
 use ark_ff::{FftField, Field, Zero};
-use retrie_state::{StateError, StateKey, Value};
+use retrie_state::{StateError, StateKey, StateValue};
 use std::collections::{BTreeMap, BTreeSet};
 
 const TAU: u64 = 0x5eed_0000_1234_5678;
 
-pub(super) type Way = Vec<u16>;
+pub(super) type ModelPath = Vec<u16>;
 
 pub(super) fn params(height: u8) -> VerifierParams {
     let powers = std::iter::successors(Some(Fr::from(TAU)), |power| Some(power.square()));
@@ -26,32 +26,32 @@ pub(super) fn params(height: u8) -> VerifierParams {
 
 /// A state with its whole history.
 #[derive(Clone, Default)]
-pub(super) struct Model {
+pub(super) struct LvmtModel {
     pub height: u8,
     pub first: u64,
     /// Leaves of each block's tree.
     pub blocks: Vec<Vec<B256>>,
-    /// Way of its entry, slot, value and place of each key.
-    pub keys: BTreeMap<StateKey, (Way, u8, Option<Value>, Place)>,
-    pub occupants: BTreeMap<(Way, u8), StateKey>,
-    /// By way of the entry.
-    pub versions: BTreeMap<Way, [u64; SLOTS]>,
-    /// By way of the AMT, the root AMT without place.
-    pub amts: BTreeMap<Way, (Point, Option<Place>)>,
+    /// Of each key: the path of its entry, slot, value and position.
+    pub keys: BTreeMap<StateKey, (ModelPath, u8, Option<StateValue>, ProvenPosition)>,
+    pub occupants: BTreeMap<(ModelPath, u8), StateKey>,
+    /// By path of the entry.
+    pub versions: BTreeMap<ModelPath, [u64; SLOTS]>,
+    /// By path of the AMT. The root AMT has no position.
+    pub amts: BTreeMap<ModelPath, (G1Point, Option<ProvenPosition>)>,
 }
 
-impl Model {
+impl LvmtModel {
     pub(super) fn new(height: u8, first: u64) -> Self {
         Self { height, first, ..Default::default() }
     }
 
     /// Applies a block and returns the root.
-    pub(super) fn block(&mut self, changes: &BTreeMap<StateKey, Option<Value>>) -> B256 {
+    pub(super) fn block(&mut self, changes: &BTreeMap<StateKey, Option<StateValue>>) -> B256 {
         let number = self.first + self.blocks.len() as u64;
         let mut leaves = Vec::new();
         let mut changed = BTreeSet::new();
         for (key, value) in changes {
-            let place = Place { block: number, position: leaves.len() as u32 };
+            let place = ProvenPosition { block: number, position: leaves.len() as u32 };
             let (way, slot) = match self.keys.get(key) {
                 Some((way, slot, ..)) => (way.clone(), *slot),
                 None => self.allocate(key),
@@ -76,7 +76,7 @@ impl Model {
         deepest_first.sort_by_key(|way| (std::cmp::Reverse(way.len()), way.clone()));
         for way in deepest_first {
             let commitment = self.commitment(&way);
-            let place = Place { block: number, position: leaves.len() as u32 };
+            let place = ProvenPosition { block: number, position: leaves.len() as u32 };
             if !way.is_empty() {
                 let version = self.versions[&way][0];
                 leaves.push(hash::amt_tuple(&way, version, &commitment.to_bytes()));
@@ -94,8 +94,8 @@ impl Model {
         hash::root(&commitment, first, self.blocks.len() as u64, &range)
     }
 
-    fn root_amt(&self) -> Point {
-        self.amts.get(&vec![]).map_or(Point::INFINITY, |(point, _)| *point)
+    fn root_amt(&self) -> G1Point {
+        self.amts.get(&vec![]).map_or(G1Point::INFINITY, |(point, _)| *point)
     }
 
     fn range_leaves(&self) -> Vec<B256> {
@@ -105,9 +105,9 @@ impl Model {
         (self.first..).zip(&self.blocks).map(leaf).collect()
     }
 
-    fn allocate(&self, key: &StateKey) -> (Way, u8) {
+    fn allocate(&self, key: &StateKey) -> (ModelPath, u8) {
         let location = hash::location(&key.encode());
-        let mut way = Way::new();
+        let mut way = ModelPath::new();
         loop {
             way.push(hash::entry_of(&location, self.height, way.len()).unwrap() as u16);
             let free = |slot: &u8| !self.occupants.contains_key(&(way.clone(), *slot));
@@ -117,7 +117,7 @@ impl Model {
         }
     }
 
-    /// The number a_e of each entry of an AMT that has one, with its domain point x_e.
+    /// The number a_e of each entry of an AMT that has versions, with its domain point x_e.
     fn vector(&self, way: &[u16]) -> Vec<(u32, Fr, Fr)> {
         let n = 1u64 << self.height;
         let w = Fr::get_root_of_unity(n).unwrap();
@@ -136,7 +136,7 @@ impl Model {
             .collect()
     }
 
-    fn commitment(&self, way: &[u16]) -> Point {
+    fn commitment(&self, way: &[u16]) -> G1Point {
         let n = 1u64 << self.height;
         let mut value = Fr::zero();
         for (_, a, x) in self.vector(way) {
@@ -147,7 +147,7 @@ impl Model {
         point(value)
     }
 
-    fn quotient(&self, way: &[u16], depth: u8, entry: u32) -> Point {
+    fn quotient(&self, way: &[u16], depth: u8, entry: u32) -> G1Point {
         let m = (1u64 << self.height) >> (depth + 1);
         let node = |entry: u32| entry >> (self.height - depth);
         let mut value = Fr::zero();
@@ -161,11 +161,11 @@ impl Model {
     }
 }
 
-fn point(scalar: Fr) -> Point {
+fn point(scalar: Fr) -> G1Point {
     (G1Affine::generator() * scalar).into_affine().into()
 }
 
-/// The multi-proof, straight from its definition.
+/// The multi-proof, directly from its definition.
 fn multi_proof(leaves: &[B256], start: u64, shown: &[u64], siblings: &mut Vec<B256>) {
     let inside = shown.iter().any(|at| (start..start + leaves.len() as u64).contains(at));
     match leaves.len() {
@@ -180,8 +180,8 @@ fn multi_proof(leaves: &[B256], start: u64, shown: &[u64], siblings: &mut Vec<B2
     }
 }
 
-impl Source for &Model {
-    fn state(&self) -> (u8, Compressed, u64, u64) {
+impl ProofSource for &LvmtModel {
+    fn state(&self) -> (u8, CompressedPoint, u64, u64) {
         let first = if self.blocks.is_empty() { 0 } else { self.first };
         (self.height, self.root_amt().to_compressed(), first, self.blocks.len() as u64)
     }
@@ -198,28 +198,28 @@ impl Source for &Model {
         &mut self,
         way: &[u16],
         slot: u8,
-    ) -> Result<(StateKey, Option<Value>, Place), StateError> {
+    ) -> Result<(StateKey, Option<StateValue>, ProvenPosition), StateError> {
         let key = self.occupants[&(way.to_vec(), slot)];
         let (_, _, value, place) = &self.keys[&key];
         Ok((key, value.clone(), *place))
     }
 
-    fn amt(&mut self, way: &[u16]) -> Result<Amt, StateError> {
+    fn amt(&mut self, way: &[u16]) -> Result<ProvenAmt, StateError> {
         let (commitment, place) = self.amts[way];
-        Ok(Amt { commitment: commitment.to_compressed(), place: place.unwrap() })
+        Ok(ProvenAmt { commitment: commitment.to_compressed(), place: place.unwrap() })
     }
 
-    fn quotients(&mut self, way: &[u16]) -> Result<Option<Vec<Compressed>>, StateError> {
+    fn quotients(&mut self, way: &[u16]) -> Result<Option<Vec<CompressedPoint>>, StateError> {
         let (entry, above) = way.split_last().unwrap();
         let quotient = |depth| self.quotient(above, depth, (*entry).into()).to_compressed();
         Ok(Some((0..self.height).map(quotient).collect()))
     }
 
-    fn tree(&mut self, block: u64, shown: &[u64]) -> Result<Tree, StateError> {
+    fn tree(&mut self, block: u64, shown: &[u64]) -> Result<TreeProof, StateError> {
         let leaves = &self.blocks[(block - self.first) as usize];
         let mut siblings = Vec::new();
         multi_proof(leaves, 0, shown, &mut siblings);
-        Ok(Tree { leaves: leaves.len() as u32, siblings: Some(siblings) })
+        Ok(TreeProof { leaves: leaves.len() as u32, siblings: Some(siblings) })
     }
 
     fn range(&mut self, shown: &[u64]) -> Result<Vec<B256>, StateError> {

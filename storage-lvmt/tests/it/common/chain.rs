@@ -1,20 +1,20 @@
-//! A chain on a store in memory, and the values it should have.
+//! A chain on a store in memory, and the values that it should have.
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
 use retrie_state::{
-    At, DeltaBuilder, KvStore, MemoryStore, ProofError, StateAt, StateCheckSink, StateError,
-    StateKey, StateProof, StateStore, StoreOptions, Value,
+    DeltaBuilder, KvStore, MemoryStore, ProofError, StateCheckSink, StateError, StateId, StateKey,
+    StateProof, StateProvider, StateStore, StateValue, StoreOptions,
 };
 use retrie_storage_lvmt::Lvmt;
 use std::{collections::BTreeMap, sync::Arc};
 
-pub(crate) type Values = BTreeMap<StateKey, Value>;
+pub(crate) type ExpectedValues = BTreeMap<StateKey, StateValue>;
 
-pub(crate) struct Chain {
+pub(crate) struct TestChain {
     pub(crate) kv: MemoryStore,
     pub(crate) store: StateStore,
-    pub(crate) values: Values,
+    pub(crate) values: ExpectedValues,
     pub(crate) number: u64,
 }
 
@@ -22,17 +22,17 @@ pub(crate) fn key(n: u64) -> StateKey {
     StateKey::Slot(Address::repeat_byte(7), B256::from(U256::from(n)))
 }
 
-impl Chain {
+impl TestChain {
     pub(crate) fn new(backend: Lvmt, retention: u64) -> Self {
         Self::on(MemoryStore::new(), backend, retention)
     }
 
-    /// Opens what another backend has left; `values` and `number` are to be set.
+    /// Opens the store that another backend has left. The caller sets `values` and `number`.
     pub(crate) fn on(kv: MemoryStore, backend: Lvmt, retention: u64) -> Self {
         let options = StoreOptions { retention, ..StoreOptions::default() };
         let store = StateStore::open(Arc::new(backend), Arc::new(kv.clone()), options).unwrap();
         let number = store.tip().map_or(0, |tip| tip.block.number + 1);
-        Self { kv, store, values: Values::new(), number }
+        Self { kv, store, values: ExpectedValues::new(), number }
     }
 
     pub(crate) fn hash(number: u64) -> B256 {
@@ -40,19 +40,19 @@ impl Chain {
     }
 
     /// Commits a block that sets (or deletes) these keys.
-    pub(crate) fn block(&mut self, changes: &[(StateKey, Option<Value>)]) -> B256 {
+    pub(crate) fn block(&mut self, changes: &[(StateKey, Option<StateValue>)]) -> B256 {
         self.try_block(changes).unwrap()
     }
 
     pub(crate) fn try_block(
         &mut self,
-        changes: &[(StateKey, Option<Value>)],
+        changes: &[(StateKey, Option<StateValue>)],
     ) -> Result<B256, StateError> {
         let mut delta = DeltaBuilder::new();
         for (key, next) in changes {
             delta.change(*key, self.values.get(key).cloned(), next.clone());
         }
-        let proposal = self.store.begin(At::Tip)?.finish_as(self.number, &delta.build())?;
+        let proposal = self.store.begin(StateId::Tip)?.finish_as(self.number, &delta.build())?;
         self.store.seal(&proposal, Self::hash(self.number));
         let root = proposal.root();
         let mut txn = self.kv.begin_write().unwrap();
@@ -69,7 +69,8 @@ impl Chain {
         Ok(root)
     }
 
-    /// A block of `changes` random changes among the first `keys` keys, one in `deletes` a deletion.
+    /// A block of `changes` random changes among the first `keys` keys. One in `deletes` is a
+    /// deletion.
     pub(crate) fn random_block(
         &mut self,
         random: &mut StdRng,
@@ -87,7 +88,7 @@ impl Chain {
         self.block(&changes)
     }
 
-    pub(crate) fn revert(&mut self, number: u64, values: Values) {
+    pub(crate) fn revert(&mut self, number: u64, values: ExpectedValues) {
         let mut txn = self.kv.begin_write().unwrap();
         let after = self.store.revert(number, &mut *txn).unwrap();
         txn.commit().unwrap();
@@ -96,8 +97,8 @@ impl Chain {
     }
 
     /// The state of the tip.
-    pub(crate) fn tip(&self) -> StateAt {
-        self.store.at(At::Tip).unwrap()
+    pub(crate) fn tip(&self) -> StateProvider {
+        self.store.at(StateId::Tip).unwrap()
     }
 
     /// Proves `keys` at the tip and checks what the proof shows.
@@ -119,29 +120,29 @@ impl Chain {
         Ok(())
     }
 
-    /// Rows of a table.
+    /// The number of rows of a table.
     pub(crate) fn rows(&self, table: &str) -> u64 {
         let stats = self.store.stats().unwrap().backend;
         stats.tables.iter().find(|(name, _)| *name == table).unwrap().1
     }
 
-    /// What the check of the whole state finds wrong.
+    /// The faults that the check of the whole state finds.
     pub(crate) fn faults(&self) -> Vec<String> {
         #[derive(Default)]
-        struct Faults(Vec<String>);
-        impl StateCheckSink for Faults {
+        struct FaultList(Vec<String>);
+        impl StateCheckSink for FaultList {
             fn fault(&mut self, fault: StateError) {
                 self.0.push(fault.to_string());
             }
-            fn entry(&mut self, _: &StateKey, _: &Value) {}
+            fn entry(&mut self, _: &StateKey, _: &StateValue) {}
             fn progress(&mut self, _: u64, _: u64) {}
         }
-        let mut faults = Faults::default();
+        let mut faults = FaultList::default();
         let scratch: Arc<dyn KvStore> = Arc::new(MemoryStore::new());
         if let Err(end) = self.store.check(&scratch, &mut faults) {
             faults.0.push(end.to_string());
         }
-        // The values of these tests are no words.
+        // The values of these tests are not canonical storage words.
         faults.0.retain(|fault| !fault.contains("does not decode"));
         faults.0
     }

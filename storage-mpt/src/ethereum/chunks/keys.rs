@@ -1,12 +1,13 @@
-//! The plain keys of one state, in the order of its tries.
+//! The plain keys of one state, in the order of its tries: sorted by hash.
 //!
 //! | keys | sorted | kept |
 //! |---|---|---|
 //! | up to [`MAX_ENTRIES`], as many as one answer may have | by the answer that needs them | no |
-//! | up to [`INLINE`] | by the first answer that needs them | on disk |
+//! | up to [`MAX_INLINE`] | by the first answer that needs them | on disk |
 //! | more | by a thread, one set at a time in the whole process | on disk |
 //!
-//! While a thread sorts, answers that need its keys are [not ready](retrie_state::ChunkAnswer::NotReady).
+//! While a thread sorts keys, answers that need them are [not
+//! ready](retrie_state::ChunkAnswer::NotReady).
 
 use super::{
     MAX_ENTRIES,
@@ -28,16 +29,18 @@ use std::{
     time::Duration,
 };
 
-/// Keys that an answer sorts itself, at most: some 50 ms.
-const INLINE: usize = 1 << 16;
-/// Sorts that wait for the thread, at most.
+/// Upper bound of keys that an answer sorts itself, in about 50 ms.
+const MAX_INLINE: usize = 1 << 16;
+/// Upper bound of sorts that wait for the thread.
 const MAX_QUEUED: usize = 64;
-/// Bytes of slots on disk behind which all contracts but the next are sorted anew.
+/// Bytes of sorted slots on disk. When they are used up, the file is dropped and the slots of all
+/// contracts have to be sorted again.
 const MAX_SLOT_BYTES: u64 = 8 << 30;
-/// Keys between two looks whether the server is still there.
-const LOOK: usize = 4096;
+/// Number of keys after which a sort checks again whether the server was dropped.
+const CHECK_INTERVAL: usize = 4096;
 
-/// Sorts of whole states and large contracts: one at a time, whatever number of states is served.
+/// Held while a thread sorts the keys of a whole state or of a large contract: one sort at a time
+/// in the process, however many states are served.
 static SORTING: Mutex<()> = Mutex::new(());
 
 /// The plain keys of one state.
@@ -46,14 +49,14 @@ pub struct PlainKeys(Arc<KeyStore>);
 struct KeyStore {
     with: TrieHash,
     view: Arc<dyn NodeRead>,
-    /// Where files go.
+    /// The folder for files.
     dir: Option<PathBuf>,
-    /// The server is gone.
+    /// The server was dropped.
     stopped: AtomicBool,
-    orders: Mutex<KeyOrders>,
+    orders: Mutex<KeyOrderCache>,
 }
 
-/// Keys of which there is an order.
+/// A set of keys that is sorted as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum KeySet {
     Accounts,
@@ -61,16 +64,17 @@ enum KeySet {
 }
 
 #[derive(Default)]
-struct KeyOrders {
+struct KeyOrderCache {
     accounts: Option<Arc<KeyOrder<20>>>,
     slots: HashMap<Address, Arc<KeyOrder<32>>>,
     /// The file of the slots.
     slots_file: Option<Arc<ScratchFile>>,
-    /// What is being sorted, or waits for it.
+    /// Sets that are being sorted, or wait for it.
     busy: HashSet<KeySet>,
     queue: VecDeque<KeySet>,
     has_thread: bool,
-    /// Told to the next one who asks, who then may try again.
+    /// Failed sorts. The next answer that needs the set returns the error; the one after it tries
+    /// again.
     failed: HashMap<KeySet, StateError>,
 }
 
@@ -87,7 +91,7 @@ impl<const N: usize> OrderedKeys<N> {
         Self::Few(keys)
     }
 
-    /// Whether more than so many keys are below a slot.
+    /// Whether more than `than` keys are below a slot.
     pub(super) fn has_more(&self, slot: &Nibbles, than: usize) -> Result<bool, StateError> {
         match self {
             Self::Few(keys) => Ok(below(keys, slot).len() > than),
@@ -124,8 +128,8 @@ impl Drop for PlainKeys {
 }
 
 impl PlainKeys {
-    /// Of the flat state that `view` shows, whose tries are hashed `with` this function; files go to
-    /// the folder `dir`. Nothing is read yet.
+    /// The keys of the flat state in `view`, whose tries are hashed `with` this function. Files go
+    /// to the folder `dir`. Nothing is read yet.
     pub(super) fn new(with: TrieHash, view: Arc<dyn NodeRead>, dir: Option<&Path>) -> Self {
         Self(Arc::new(KeyStore {
             with,
@@ -136,7 +140,7 @@ impl PlainKeys {
         }))
     }
 
-    /// The state that it is of.
+    /// The view of the state that the keys belong to.
     pub fn view(&self) -> &dyn NodeRead {
         &*self.0.view
     }
@@ -154,20 +158,20 @@ impl PlainKeys {
 
 type KeyScan<'a, const N: usize> = Box<dyn Iterator<Item = Result<[u8; N], StateError>> + 'a>;
 
-/// Keys of one length, of which there may be an order.
-trait Sortable<const N: usize>: Copy {
+/// A key set with keys of `N` bytes.
+trait SortableKeys<const N: usize>: Copy {
     fn name(self) -> KeySet;
     fn scan(self, view: &dyn NodeRead) -> Result<KeyScan<'_, N>, StateError>;
-    fn find(self, orders: &KeyOrders) -> Option<Arc<KeyOrder<N>>>;
-    fn keep(self, orders: &mut KeyOrders, order: Arc<KeyOrder<N>>);
-    /// Where the order is to be written.
+    fn find(self, orders: &KeyOrderCache) -> Option<Arc<KeyOrder<N>>>;
+    fn keep(self, orders: &mut KeyOrderCache, order: Arc<KeyOrder<N>>);
+    /// The file for the sorted keys.
     fn file(self, store: &KeyStore) -> Result<Arc<ScratchFile>, StateError>;
 }
 
 #[derive(Clone, Copy)]
 struct AccountSet;
 
-impl Sortable<20> for AccountSet {
+impl SortableKeys<20> for AccountSet {
     fn name(self) -> KeySet {
         KeySet::Accounts
     }
@@ -176,11 +180,11 @@ impl Sortable<20> for AccountSet {
         Ok(Box::new(flat::accounts(view)?.map(|key| Ok(key?.0.0))))
     }
 
-    fn find(self, orders: &KeyOrders) -> Option<Arc<KeyOrder<20>>> {
+    fn find(self, orders: &KeyOrderCache) -> Option<Arc<KeyOrder<20>>> {
         orders.accounts.clone()
     }
 
-    fn keep(self, orders: &mut KeyOrders, order: Arc<KeyOrder<20>>) {
+    fn keep(self, orders: &mut KeyOrderCache, order: Arc<KeyOrder<20>>) {
         orders.accounts = Some(order);
     }
 
@@ -192,7 +196,7 @@ impl Sortable<20> for AccountSet {
 #[derive(Clone, Copy)]
 struct SlotSet(Address);
 
-impl Sortable<32> for SlotSet {
+impl SortableKeys<32> for SlotSet {
     fn name(self) -> KeySet {
         KeySet::Slots(self.0)
     }
@@ -201,22 +205,22 @@ impl Sortable<32> for SlotSet {
         Ok(Box::new(flat::slots(view, &self.0)?.map(|slot| Ok(slot?.0))))
     }
 
-    fn find(self, orders: &KeyOrders) -> Option<Arc<KeyOrder<32>>> {
+    fn find(self, orders: &KeyOrderCache) -> Option<Arc<KeyOrder<32>>> {
         orders.slots.get(&self.0).cloned()
     }
 
-    fn keep(self, orders: &mut KeyOrders, order: Arc<KeyOrder<32>>) {
+    fn keep(self, orders: &mut KeyOrderCache, order: Arc<KeyOrder<32>>) {
         orders.slots.insert(self.0, order);
     }
 
-    /// One for all contracts. When it is full it is given up, with what is in it.
+    /// One file for all contracts. When it is full, it is dropped with its content.
     fn file(self, store: &KeyStore) -> Result<Arc<ScratchFile>, StateError> {
         if let Some(file) = &store.orders.lock().slots_file
             && file.len() < MAX_SLOT_BYTES
         {
             return Ok(file.clone());
         }
-        // Without the lock: it may have to wait for a descriptor.
+        // Without the lock, since it may wait for a file descriptor.
         let file = Arc::new(ScratchFile::new(store.dir.as_deref())?);
         let mut orders = store.orders.lock();
         orders.slots.clear();
@@ -228,7 +232,7 @@ impl Sortable<32> for SlotSet {
 impl KeyStore {
     fn get<const N: usize>(
         self: &Arc<Self>,
-        set: impl Sortable<N>,
+        set: impl SortableKeys<N>,
     ) -> Result<Option<OrderedKeys<N>>, StateError> {
         {
             let mut orders = self.orders.lock();
@@ -253,16 +257,16 @@ impl KeyStore {
             if let Some(order) = set.find(&orders) {
                 return Ok(Some(OrderedKeys::Many(order)));
             }
-            // One sort of a set, however many ask for it.
+            // A set is sorted once, however many answers need it.
             if !orders.busy.insert(set.name()) {
                 return Ok(None);
             }
         }
-        let read = keys.take(INLINE + 1 - first.len()).try_for_each(|key| {
+        let read = keys.take(MAX_INLINE + 1 - first.len()).try_for_each(|key| {
             first.push(key?);
             Ok::<_, StateError>(())
         });
-        if read.is_ok() && first.len() > INLINE {
+        if read.is_ok() && first.len() > MAX_INLINE {
             return self.enqueue(set.name()).map(|()| None);
         }
         let sorted = read.and_then(|()| self.sort(set, first.into_iter().map(Ok)));
@@ -275,23 +279,23 @@ impl KeyStore {
 
     fn sort<const N: usize>(
         &self,
-        set: impl Sortable<N>,
+        set: impl SortableKeys<N>,
         keys: impl Iterator<Item = Result<[u8; N], StateError>>,
     ) -> Result<KeyOrder<N>, StateError> {
         let dir = self.dir.as_deref();
         let mut sorter = KeySorter::new(self.with);
         for (at, key) in keys.enumerate() {
-            if at.is_multiple_of(LOOK) {
-                self.go_on()?;
+            if at.is_multiple_of(CHECK_INTERVAL) {
+                self.check_stopped()?;
             }
             sorter.put(key?, dir)?;
         }
         let file = set.file(self)?;
-        sorter.finish(file, dir, &|| self.go_on())
+        sorter.finish(file, dir, &|| self.check_stopped())
     }
 
-    /// Fails once the server is gone.
-    fn go_on(&self) -> Result<(), StateError> {
+    /// Fails once the server was dropped.
+    fn check_stopped(&self) -> Result<(), StateError> {
         if self.stopped.load(Ordering::Relaxed) {
             let job = "sorting the keys of a state".to_owned();
             return Err(StateError::Job { job, reason: "cancelled".to_owned() });
@@ -299,11 +303,11 @@ impl KeyStore {
         Ok(())
     }
 
-    /// Leaves a sort to the thread, which is started if there is none.
+    /// Queues a set for the sorting thread, and starts the thread if there is none.
     fn enqueue(self: &Arc<Self>, set: KeySet) -> Result<(), StateError> {
         let mut orders = self.orders.lock();
         if orders.queue.len() >= MAX_QUEUED {
-            // Who asks again may find room.
+            // A later request may find room.
             orders.busy.remove(&set);
             return Ok(());
         }
@@ -326,7 +330,7 @@ impl KeyStore {
         Ok(())
     }
 
-    /// The life of the thread: until nothing waits.
+    /// The loop of the sorting thread, until the queue is empty.
     fn work(&self) {
         loop {
             let next = {
@@ -343,10 +347,10 @@ impl KeyStore {
         }
     }
 
-    fn sort_behind<const N: usize>(&self, set: impl Sortable<N>) {
+    fn sort_behind<const N: usize>(&self, set: impl SortableKeys<N>) {
         let sort = || {
             let _alone = loop {
-                self.go_on()?;
+                self.check_stopped()?;
                 if let Some(alone) = SORTING.try_lock_for(Duration::from_millis(100)) {
                     break alone;
                 }

@@ -1,7 +1,7 @@
-//! A state in [chunks](retrie_state::Chunks): everything below a slot of the account trie, or of a
-//! storage trie, with keys as they are and not as they are hashed.
+//! A state in [chunks](retrie_state::StateChunks), for state sync. A chunk has all entries below a
+//! slot of the account trie or of a storage trie, with plain keys.
 //!
-//! `docs/state-sync.md` has the bytes one by one.
+//! `docs/state-sync.md` documents the bytes.
 
 mod keys;
 mod open;
@@ -17,28 +17,28 @@ use alloy_primitives::{Address, B256};
 use alloy_trie::{Nibbles, nodes::RlpNode};
 use retrie_state::ChunkId;
 
-/// What [`Chunks::format`](retrie_state::Chunks::format) says of them.
+/// The name of this [chunk format](retrie_state::StateChunks::format).
 pub const FORMAT: &str = "mpt";
 
-/// Entries of a chunk at most. A slot with more below it is split.
+/// Upper bound of entries in a chunk. A slot with more entries below it is split.
 pub const MAX_ENTRIES: usize = 4096;
-/// Branches that one answer is split by at most.
+/// Upper bound of branches in a split answer.
 const MAX_BRANCHES: usize = 1024;
 
-/// What an answer begins with.
+/// First byte of an answer.
 const ENTRIES: u8 = 0;
 const SPLIT: u8 = 1;
 
 /// A slot of a trie, and the reference of the node that hangs there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Slot {
-    /// Whose storage trie it is; `None` for the account trie.
+struct ChunkSlot {
+    /// The account whose storage trie it is in; `None` for the account trie.
     trie: Option<Address>,
     path: Nibbles,
     reference: RlpNode,
 }
 
-impl Slot {
+impl ChunkSlot {
     /// `00`, or `01` and the address; number of nibbles (1), each of them (1); the reference.
     fn id(&self) -> Option<ChunkId> {
         let mut id = vec![self.trie.is_some().into()];
@@ -70,9 +70,9 @@ impl Slot {
     }
 }
 
-/// The id of all accounts under `root`, in a state whose tries are hashed `with` this function; `None`
-/// if there are none.
+/// The id of the chunk of all accounts under `root`, in a state whose tries are hashed `with` this
+/// function; `None` if the state is empty.
 pub fn whole(with: TrieHash, root: B256) -> Option<ChunkId> {
-    let slot = Slot { trie: None, path: Nibbles::new(), reference: RlpNode::word_rlp(&root) };
+    let slot = ChunkSlot { trie: None, path: Nibbles::new(), reference: RlpNode::word_rlp(&root) };
     slot.id().filter(|_| root != with.empty_root())
 }

@@ -1,9 +1,9 @@
-//! Checking answers: pure, and bounded by their length.
+//! Checks answers. Pure; the work is bounded by the length of the answer.
 
-use super::{ENTRIES, MAX_BRANCHES, MAX_ENTRIES, SPLIT, Slot};
+use super::{ChunkSlot, ENTRIES, MAX_BRANCHES, MAX_ENTRIES, SPLIT};
 use crate::{
     TrieHash, leaf,
-    trie::{Encoder, Item, Part, Unkept, child_slot},
+    trie::{BuildSource, BuiltSubtrie, LeafUpdate, NodeEncoder, child_slot},
     verify::decode_node,
 };
 use alloy_primitives::Address;
@@ -12,26 +12,27 @@ use alloy_trie::{
     nodes::{RlpNode, TrieNode},
 };
 use retrie_state::{
-    Account, ChunkId, Opened, ProofError, StateKey, Value,
+    Account, ChunkId, OpenedChunk, ProofError, StateKey, StateValue,
     wire::{WireError, WireReader},
 };
 
-/// What the answer to `id` shows, in a state whose tries are hashed `with` this function.
+/// Checks the answer to `id`, in a state whose tries are hashed `with` this function, and returns
+/// its content.
 ///
 /// # Errors
-/// [`ProofError::RootMismatch`] if nodes do not have the references that name them,
-/// [`ProofError::Malformed`] for any other form than that of a server.
-pub fn open(with: TrieHash, id: &ChunkId, answer: &[u8]) -> Result<Opened, ProofError> {
-    let slot = Slot::of(id).ok_or_else(|| malformed("id of a chunk"))?;
+/// [`ProofError::RootMismatch`] if a node does not have the reference by which it is named,
+/// [`ProofError::Malformed`] if the answer is not in the canonical form.
+pub fn open(with: TrieHash, id: &ChunkId, answer: &[u8]) -> Result<OpenedChunk, ProofError> {
+    let slot = ChunkSlot::of(id).ok_or_else(|| malformed("id of a chunk"))?;
     let mut reader = WireReader::new(answer);
     let opened = match reader.u8()? {
         ENTRIES => entries(with, &slot, &mut reader)?,
         SPLIT => {
-            let Slot { trie, path, reference } = slot;
-            let mut split = Split { with, trie, reader, below: Vec::new(), branches: 0 };
+            let ChunkSlot { trie, path, reference } = slot;
+            let mut split = SplitReader { with, trie, reader, below: Vec::new(), branches: 0 };
             split.node(&path, &reference)?;
             reader = split.reader;
-            Opened::Split { below: split.below, least: MAX_ENTRIES as u64 + 1 }
+            OpenedChunk::Split { below: split.below, least: MAX_ENTRIES as u64 + 1 }
         }
         _ => return Err(malformed("tag of an answer")),
     };
@@ -43,9 +44,13 @@ const fn malformed(what: &'static str) -> ProofError {
     ProofError::Malformed { what }
 }
 
-/// All entries below a slot: with their leaves the trie must have the reference that names it.
-fn entries(with: TrieHash, slot: &Slot, reader: &mut WireReader<'_>) -> Result<Opened, ProofError> {
-    // A slot, or an address and a flag, and a value of one byte or more.
+/// Reads all entries below a slot. The subtrie of their leaves must have the slot's reference.
+fn entries(
+    with: TrieHash,
+    slot: &ChunkSlot,
+    reader: &mut WireReader<'_>,
+) -> Result<OpenedChunk, ProofError> {
+    // Minimal size: a slot, or an address and a flag, and a value of one byte.
     let count = reader.count(if slot.trie.is_some() { 34 } else { 23 })?;
     if count == 0 || count > MAX_ENTRIES {
         return Err(malformed("number of entries"));
@@ -59,31 +64,31 @@ fn entries(with: TrieHash, slot: &Slot, reader: &mut WireReader<'_>) -> Result<O
         if !Nibbles::unpack_array(&item.key.0).starts_with(&slot.path) {
             return Err(malformed("a key that is not below the slot"));
         }
-        if items.last().is_some_and(|last: &Item| last.key >= item.key) {
+        if items.last().is_some_and(|last: &LeafUpdate| last.key >= item.key) {
             return Err(malformed("keys are out of order"));
         }
         entries.push((key, value));
         items.push(item);
     }
-    let part = Part::build(with, &Unkept::default(), &slot.path, &items, &mut ());
-    let reference = part.map(|part| part.reference(&slot.path, &mut Encoder::new(with)));
+    let part = BuiltSubtrie::build(with, &BuildSource::default(), &slot.path, &items, &mut ());
+    let reference = part.map(|part| part.reference(&slot.path, &mut NodeEncoder::new(with)));
     if reference.as_ref() == Some(&slot.reference) {
-        Ok(Opened::Entries { entries, further })
+        Ok(OpenedChunk::Entries { entries, further })
     } else {
         Err(ProofError::RootMismatch)
     }
 }
 
-fn value(reader: &mut WireReader<'_>) -> Result<Value, WireError> {
+fn value(reader: &mut WireReader<'_>) -> Result<StateValue, WireError> {
     let len = reader.count(1)?;
-    Ok(Value::copy_from_slice(reader.take(len)?))
+    Ok(StateValue::copy_from_slice(reader.take(len)?))
 }
 
 fn account(
     with: TrieHash,
     reader: &mut WireReader<'_>,
     further: &mut Vec<ChunkId>,
-) -> Result<(StateKey, Value, Item), ProofError> {
+) -> Result<(StateKey, StateValue, LeafUpdate), ProofError> {
     let address = Address::from(*reader.array::<20>()?);
     let value = value(reader)?;
     let account = Account::decode(&value).ok_or_else(|| malformed("account"))?;
@@ -95,29 +100,29 @@ fn account(
                 return Err(malformed("an empty storage"));
             }
             let reference = RlpNode::word_rlp(&root);
-            let slot = Slot { trie: Some(address), path: Nibbles::new(), reference };
+            let slot = ChunkSlot { trie: Some(address), path: Nibbles::new(), reference };
             further.extend(slot.id());
             root
         }
         _ => return Err(malformed("flag of a storage")),
     };
     let leaf = leaf::encode_account(&account, storage_root);
-    Ok((StateKey::Account(address), value, Item::new(with.hash(address), Some(leaf))))
+    Ok((StateKey::Account(address), value, LeafUpdate::new(with.hash(address), Some(leaf))))
 }
 
 fn storage(
     with: TrieHash,
     address: Address,
     reader: &mut WireReader<'_>,
-) -> Result<(StateKey, Value, Item), ProofError> {
+) -> Result<(StateKey, StateValue, LeafUpdate), ProofError> {
     let slot = reader.hash()?;
     let value = value(reader)?;
     let leaf = leaf::encode_slot_value(&value).ok_or_else(|| malformed("value of a slot"))?;
-    Ok((StateKey::Slot(address, slot), value, Item::new(with.hash(slot), Some(leaf))))
+    Ok((StateKey::Slot(address, slot), value, LeafUpdate::new(with.hash(slot), Some(leaf))))
 }
 
-/// Branches of one trie.
-struct Split<'a> {
+/// Reads a split answer: branches of one trie.
+struct SplitReader<'a> {
     with: TrieHash,
     trie: Option<Address>,
     reader: WireReader<'a>,
@@ -125,8 +130,8 @@ struct Split<'a> {
     branches: usize,
 }
 
-impl<'a> Split<'a> {
-    /// The branch, and the extension above it if there is one, that hang at `slot`.
+impl<'a> SplitReader<'a> {
+    /// Reads the branch at `slot`, and the extension above it if there is one.
     fn node(&mut self, slot: &Nibbles, reference: &RlpNode) -> Result<(), ProofError> {
         let node = self.referred(reference)?;
         match node {
@@ -147,7 +152,7 @@ impl<'a> Split<'a> {
         }
     }
 
-    /// The next node, which has this reference.
+    /// Reads the next node, which must have this reference.
     fn referred(&mut self, reference: &RlpNode) -> Result<TrieNode, ProofError> {
         let len = self.reader.count(1)?;
         let rlp: &'a [u8] = self.reader.take(len)?;
@@ -177,7 +182,7 @@ impl<'a> Split<'a> {
             if follow & (1 << nibble) != 0 {
                 followed.push((slot, child));
             } else {
-                let slot = Slot { trie: self.trie, path: slot, reference: child.clone() };
+                let slot = ChunkSlot { trie: self.trie, path: slot, reference: child.clone() };
                 self.below.extend(slot.id());
             }
         }

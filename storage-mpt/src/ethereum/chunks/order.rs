@@ -1,9 +1,9 @@
-//! Keys in the order of tries: sorted once in bounded memory, kept on disk.
+//! Sorts keys by their hashes, in bounded memory, and keeps them on disk.
 
 use crate::TrieHash;
 use alloy_primitives::B256;
 use alloy_trie::Nibbles;
-use retrie_state::{StateError, StoreError, open_patiently};
+use retrie_state::{StateError, StoreError, open_with_retry};
 use std::{
     cmp::{Ordering, Reverse},
     collections::BinaryHeap,
@@ -18,16 +18,17 @@ use std::{
     },
 };
 
-/// Records between two fences. A search reads so many.
-const BLOCK: u64 = if cfg!(test) { 16 } else { 512 };
-/// Records that are sorted in memory at once.
-const PIECE: usize = 1 << 19;
+/// Records between two fences. A search reads one such block.
+const BLOCK_RECORDS: u64 = if cfg!(test) { 16 } else { 512 };
+/// Records of a piece: this many are sorted in memory at once.
+const PIECE_RECORDS: usize = 1 << 19;
 /// Bytes that are read or written at once.
 const BUFFER: usize = 64 << 10;
-/// Bytes of a hash that a record begins with.
+/// Bytes of the key's hash at the head of a record.
 const HEAD: usize = 8;
 
-/// A nameless file to which orders are appended. It goes with the last of them, or with the process.
+/// A nameless file to which sorted keys are appended. The system deletes it when the last
+/// [`KeyOrder`] in it is dropped, or when the process ends.
 #[derive(Debug)]
 pub(super) struct ScratchFile {
     file: File,
@@ -35,12 +36,12 @@ pub(super) struct ScratchFile {
 }
 
 impl ScratchFile {
-    /// In the folder `dir`, or in the system's one for temporary files.
+    /// Makes a file in the folder `dir`, or in the system's folder for temporary files.
     ///
     /// # Errors
     /// If the folder takes no files.
     pub(super) fn new(dir: Option<&Path>) -> Result<Self, StateError> {
-        let made = open_patiently(|| match dir {
+        let made = open_with_retry(|| match dir {
             Some(dir) => tempfile::tempfile_in(dir),
             None => tempfile::tempfile(),
         });
@@ -51,7 +52,7 @@ impl ScratchFile {
         Ok(Self { file, end: AtomicU64::new(0) })
     }
 
-    /// How many bytes are taken.
+    /// Number of bytes in use.
     pub(super) fn len(&self) -> u64 {
         self.end.load(Relaxed)
     }
@@ -75,7 +76,7 @@ impl<const N: usize> KeyRecord<N> {
         Self { head: head(&with.hash(key)), key }
     }
 
-    /// By whole hashes, which are made only if the first bytes are the same.
+    /// Compares the hashes. The whole hash is computed only if the first bytes are equal.
     fn order(&self, other: &Self, with: TrieHash) -> Ordering {
         let heads = self.head.cmp(&other.head);
         heads.then_with(|| with.hash(self.key).cmp(&with.hash(other.key)))
@@ -105,27 +106,27 @@ fn head(hash: &B256) -> u64 {
     hash.first_chunk().copied().map_or(0, u64::from_be_bytes)
 }
 
-/// Keys that come in any order. At most [`PIECE`] of them are in memory.
+/// Sorts keys that come in any order. At most [`PIECE_RECORDS`] of them are in memory.
 pub(super) struct KeySorter<const N: usize> {
     with: TrieHash,
     piece: Vec<KeyRecord<N>>,
     most: usize,
     /// Sorted pieces, one after the other.
-    runs: Option<ScratchFile>,
-    /// How many records each of them has.
+    spilled: Option<ScratchFile>,
+    /// Number of records of each sorted piece.
     lens: Vec<u64>,
 }
 
 impl<const N: usize> KeySorter<N> {
     pub(super) const fn new(with: TrieHash) -> Self {
-        Self::with_pieces_of(with, PIECE)
+        Self::with_pieces_of(with, PIECE_RECORDS)
     }
 
     const fn with_pieces_of(with: TrieHash, most: usize) -> Self {
-        Self { with, piece: Vec::new(), most, runs: None, lens: Vec::new() }
+        Self { with, piece: Vec::new(), most, spilled: None, lens: Vec::new() }
     }
 
-    /// Adds a key. What does not fit into memory goes to a file in `dir`.
+    /// Adds a key. Pieces that do not fit into memory go to a file in `dir`.
     pub(super) fn put(&mut self, key: [u8; N], dir: Option<&Path>) -> Result<(), StateError> {
         if self.piece.len() >= self.most {
             self.spill(dir)?;
@@ -141,7 +142,7 @@ impl<const N: usize> KeySorter<N> {
 
     fn spill(&mut self, dir: Option<&Path>) -> Result<(), StateError> {
         self.sort();
-        let runs = match &mut self.runs {
+        let runs = match &mut self.spilled {
             Some(runs) => runs,
             none => none.insert(ScratchFile::new(dir)?),
         };
@@ -155,10 +156,10 @@ impl<const N: usize> KeySorter<N> {
         Ok(())
     }
 
-    /// All keys in order, appended to `scratch`. `go_on` is asked now and then.
+    /// Appends all keys in order to `scratch`. Calls `go_on` regularly; its error ends the sort.
     ///
     /// # Errors
-    /// If files cannot be written, and what `go_on` fails with.
+    /// If files cannot be written, and errors of `go_on`.
     pub(super) fn finish(
         mut self,
         scratch: Arc<ScratchFile>,
@@ -166,28 +167,28 @@ impl<const N: usize> KeySorter<N> {
         go_on: &dyn Fn() -> Result<(), StateError>,
     ) -> Result<KeyOrder<N>, StateError> {
         let with = self.with;
-        if self.runs.is_some() && !self.piece.is_empty() {
+        if self.spilled.is_some() && !self.piece.is_empty() {
             self.spill(dir)?;
         }
         self.sort();
         let len = self.lens.iter().sum::<u64>() + self.piece.len() as u64;
         let mut out = RecordWriter::new(&scratch, len * KeyRecord::<N>::LEN as u64);
-        let (start, mut fences) = (out.at, Vec::with_capacity((len / BLOCK) as usize + 1));
+        let (start, mut fences) = (out.at, Vec::with_capacity((len / BLOCK_RECORDS) as usize + 1));
         let mut put = |at: u64, record: &KeyRecord<N>| {
-            if at.is_multiple_of(BLOCK) {
+            if at.is_multiple_of(BLOCK_RECORDS) {
                 fences.push(record.head);
                 go_on()?;
             }
             out.put(record)
         };
-        match &self.runs {
+        match &self.spilled {
             None => {
                 for (at, record) in (0..).zip(&self.piece) {
                     put(at, record)?;
                 }
             }
             Some(runs) => {
-                let mut merge = RunMerge::new(with, runs, &self.lens)?;
+                let mut merge = PieceMerge::new(with, runs, &self.lens)?;
                 let mut at = 0;
                 while let Some(record) = merge.next()? {
                     put(at, &record)?;
@@ -200,7 +201,7 @@ impl<const N: usize> KeySorter<N> {
     }
 }
 
-/// Writes records into a part of a file that is theirs.
+/// Writes records into a reserved part of a file.
 struct RecordWriter<'a> {
     scratch: &'a ScratchFile,
     at: u64,
@@ -226,16 +227,16 @@ impl<'a> RecordWriter<'a> {
     }
 }
 
-/// One sorted piece, read from its front.
-struct SortedRun<const N: usize> {
-    /// The next byte of it, and where it ends.
+/// Reads one sorted piece from its front.
+struct SortedPiece<const N: usize> {
+    /// The part of the file that is not read yet.
     rest: Range<u64>,
     buffer: Vec<u8>,
-    /// The first byte of `buffer` that was not taken.
+    /// Number of bytes of `buffer` that were taken.
     taken: usize,
 }
 
-impl<const N: usize> SortedRun<N> {
+impl<const N: usize> SortedPiece<N> {
     fn next(&mut self, file: &File) -> io::Result<Option<KeyRecord<N>>> {
         let len = KeyRecord::<N>::LEN;
         if self.taken == self.buffer.len() {
@@ -252,70 +253,73 @@ impl<const N: usize> SortedRun<N> {
     }
 }
 
-/// All pieces, merged.
-struct RunMerge<'a, const N: usize> {
+/// Merges all sorted pieces.
+struct PieceMerge<'a, const N: usize> {
     with: TrieHash,
     file: &'a File,
-    runs: Vec<SortedRun<N>>,
-    heads: BinaryHeap<Reverse<RunFront<N>>>,
+    pieces: Vec<SortedPiece<N>>,
+    heads: BinaryHeap<Reverse<PieceFront<N>>>,
 }
 
-/// The first record of a run that was not taken.
-struct RunFront<const N: usize> {
+/// The next record of a piece.
+struct PieceFront<const N: usize> {
     with: TrieHash,
     record: KeyRecord<N>,
-    run: usize,
+    piece: usize,
 }
 
-impl<const N: usize> Ord for RunFront<N> {
+impl<const N: usize> Ord for PieceFront<N> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.record.order(&other.record, self.with)
     }
 }
 
-impl<const N: usize> PartialOrd for RunFront<N> {
+impl<const N: usize> PartialOrd for PieceFront<N> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<const N: usize> PartialEq for RunFront<N> {
+impl<const N: usize> PartialEq for PieceFront<N> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl<const N: usize> Eq for RunFront<N> {}
+impl<const N: usize> Eq for PieceFront<N> {}
 
-impl<'a, const N: usize> RunMerge<'a, N> {
+impl<'a, const N: usize> PieceMerge<'a, N> {
     fn new(with: TrieHash, scratch: &'a ScratchFile, lens: &[u64]) -> Result<Self, StateError> {
         let mut merge =
-            Self { with, file: &scratch.file, runs: Vec::new(), heads: BinaryHeap::new() };
+            Self { with, file: &scratch.file, pieces: Vec::new(), heads: BinaryHeap::new() };
         let mut start = 0;
         for len in lens {
             let end = start + len * KeyRecord::<N>::LEN as u64;
-            merge.runs.push(SortedRun { rest: start..end, buffer: Vec::new(), taken: 0 });
-            merge.advance(merge.runs.len() - 1)?;
+            merge.pieces.push(SortedPiece { rest: start..end, buffer: Vec::new(), taken: 0 });
+            merge.advance(merge.pieces.len() - 1)?;
             start = end;
         }
         Ok(merge)
     }
 
     fn advance(&mut self, run: usize) -> Result<(), StateError> {
-        if let Some(record) = self.runs[run].next(self.file).map_err(failed)? {
-            self.heads.push(Reverse(RunFront { with: self.with, record, run }));
+        if let Some(record) = self.pieces[run].next(self.file).map_err(failed)? {
+            self.heads.push(Reverse(PieceFront { with: self.with, record, piece: run }));
         }
         Ok(())
     }
 
     fn next(&mut self) -> Result<Option<KeyRecord<N>>, StateError> {
-        let Some(Reverse(RunFront { record, run, .. })) = self.heads.pop() else { return Ok(None) };
+        let Some(Reverse(PieceFront { record, piece: run, .. })) = self.heads.pop() else {
+            return Ok(None);
+        };
         self.advance(run)?;
         Ok(Some(record))
     }
 }
 
-/// Keys sorted by their hashes, in a file; 8 bytes of each [`BLOCK`] of them are in memory.
+/// Keys sorted by their hashes, in a file. Memory holds 8 bytes for each block of [`BLOCK_RECORDS`]
+/// keys.
 #[derive(Debug)]
 pub(super) struct KeyOrder<const N: usize> {
     with: TrieHash,
@@ -323,7 +327,7 @@ pub(super) struct KeyOrder<const N: usize> {
     /// Its first byte there.
     start: u64,
     len: u64,
-    /// Of the first record of each block, the first bytes of the hash.
+    /// The first bytes of the hash of each block's first record.
     fences: Vec<u64>,
 }
 
@@ -339,10 +343,10 @@ impl<const N: usize> KeyOrder<N> {
         Ok(keys)
     }
 
-    /// Whether more than so many keys are below a slot.
+    /// Whether more than `than` keys are below a slot.
     pub(super) fn has_more(&self, slot: &Nibbles, than: u64) -> Result<bool, StateError> {
         let [first, last] = bounds(slot).map(|bound| self.around(&bound));
-        // The fences alone tell it of most slots.
+        // For most slots the fences alone decide.
         if last.start.saturating_sub(first.end) > than {
             return Ok(true);
         }
@@ -362,15 +366,16 @@ impl<const N: usize> KeyOrder<N> {
         Ok(start..end.max(start))
     }
 
-    /// Where `bound` lies, by the fences.
+    /// The range of records in which `bound` lies, by the fences.
     fn around(&self, bound: &B256) -> Range<u64> {
         let head = head(bound);
         let before = self.fences.partition_point(|fence| *fence < head) as u64;
         let behind = self.fences.partition_point(|fence| *fence <= head) as u64;
-        (before.saturating_sub(1) * BLOCK).min(self.len)..(behind * BLOCK).min(self.len)
+        (before.saturating_sub(1) * BLOCK_RECORDS).min(self.len)
+            ..(behind * BLOCK_RECORDS).min(self.len)
     }
 
-    /// How many records come first that are `before` the bound.
+    /// Number of records at the front for which `before` is true.
     fn position(
         &self,
         bound: &B256,
@@ -388,7 +393,7 @@ impl<const N: usize> KeyOrder<N> {
         Ok(position)
     }
 
-    /// Gives records with their numbers to `take`, until it returns false.
+    /// Calls `take` with each record and its number, until it returns false.
     fn read(
         &self,
         range: Range<u64>,
@@ -398,7 +403,7 @@ impl<const N: usize> KeyOrder<N> {
         let mut buffer = Vec::new();
         let mut at = range.start;
         while at < range.end {
-            let count = (range.end - at).min(BLOCK);
+            let count = (range.end - at).min(BLOCK_RECORDS);
             buffer.resize(count as usize * len, 0);
             let from = self.start + at * len as u64;
             self.scratch.file.read_exact_at(&mut buffer, from).map_err(failed)?;
@@ -430,8 +435,7 @@ mod tests {
     use super::*;
     use alloy_primitives::Address;
 
-    /// Of accounts once all were sorted in memory, 61 bytes each: however many come, so many as one
-    /// piece has are there at a time.
+    /// All accounts were once sorted in memory, 61 bytes each. Now at most one piece is in memory.
     #[test]
     fn keys_sorted_in_pieces_on_disk_are_found_below_every_slot() {
         for with in [TrieHash::Keccak256, TrieHash::Blake2b256] {
@@ -441,15 +445,15 @@ mod tests {
             let mut sorted: Vec<_> =
                 addresses.iter().map(|address| (with.hash(address), address.0.0)).collect();
             sorted.sort_unstable();
-            for most in [1, 100, 2999, PIECE] {
+            for most in [1, 100, 2999, PIECE_RECORDS] {
                 let mut sorter = KeySorter::with_pieces_of(with, most);
                 for address in &addresses {
                     sorter.put(address.0.0, None).unwrap();
                     assert!(sorter.piece.len() <= most);
                 }
-                assert_eq!(sorter.runs.is_some(), most != PIECE);
+                assert_eq!(sorter.spilled.is_some(), most != PIECE_RECORDS);
                 let scratch = Arc::new(ScratchFile::new(None).unwrap());
-                // Another order before it in the same file.
+                // Another key order lies before it in the same file.
                 let mut other = KeySorter::with_pieces_of(with, 2);
                 other.put([7; 32], None).unwrap();
                 let other = other.finish(scratch.clone(), None, &|| Ok(())).unwrap();

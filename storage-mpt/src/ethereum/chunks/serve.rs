@@ -1,13 +1,13 @@
-//! Answering from the tries of one state.
+//! Answers requests for chunks from the tries of one state.
 
 use super::{
-    super::Tries,
-    ENTRIES, MAX_BRANCHES, MAX_ENTRIES, SPLIT, Slot,
+    super::StateTries,
+    ChunkSlot, ENTRIES, MAX_BRANCHES, MAX_ENTRIES, SPLIT,
     keys::{OrderedKeys, PlainKeys},
 };
 use crate::{
     TrieHash, leaf,
-    trie::{Encoder, Leaf, Link, NodeSource, Trie, child_slot, loaded, resolved},
+    trie::{Leaf, NodeEncoder, NodeLink, NodeSource, Trie, child_slot, loaded, resolved},
 };
 use alloy_primitives::{Address, B256};
 use alloy_trie::Nibbles;
@@ -16,8 +16,9 @@ use retrie_state::{
 };
 use std::{path::Path, sync::Arc};
 
-/// Serves the flat state that `view` shows, whose tries are hashed `with` this function, by `answer`
-/// (see [`answer()`]). Keys are sorted in files of the folder `scratch`, once an answer needs them.
+/// A server of the flat state in `view`, whose tries are hashed `with` this function. It calls
+/// `answer` for each request (see [`answer()`]). Keys are sorted into files of the folder `scratch`
+/// when an answer first needs them.
 pub fn server<A>(
     with: TrieHash,
     view: Arc<dyn NodeRead>,
@@ -27,15 +28,15 @@ pub fn server<A>(
 where
     A: Fn(&PlainKeys, &ChunkId) -> Result<ChunkAnswer, StateError> + Send + Sync + 'static,
 {
-    Box::new(Server { keys: PlainKeys::new(with, view, scratch), answer })
+    Box::new(TrieChunkServer { keys: PlainKeys::new(with, view, scratch), answer })
 }
 
-struct Server<A> {
+struct TrieChunkServer<A> {
     keys: PlainKeys,
     answer: A,
 }
 
-impl<A> ChunkServer for Server<A>
+impl<A> ChunkServer for TrieChunkServer<A>
 where
     A: Fn(&PlainKeys, &ChunkId) -> Result<ChunkAnswer, StateError> + Send + Sync,
 {
@@ -44,27 +45,27 @@ where
     }
 }
 
-/// The answer to `id` in the state of these tries and keys. An id of no node is told from the tries
-/// alone, before any key is looked at.
+/// The answer to `id` in the state of these tries and keys. An id that names no node is rejected by
+/// the tries alone, before any key is read.
 ///
 /// # Errors
-/// Those of the tries' source, and [`StateError::Corrupt`] if tries and flat state differ.
+/// Errors of the tries' source, and [`StateError::Corrupt`] if tries and flat state differ.
 pub fn answer(
-    tries: &impl Tries,
+    tries: &impl StateTries,
     keys: &PlainKeys,
     id: &ChunkId,
 ) -> Result<ChunkAnswer, StateError> {
-    Serving { tries, keys }.answer(id)
+    ServedTries { tries, keys }.answer(id)
 }
 
-struct Serving<'a, T> {
+struct ServedTries<'a, T> {
     tries: &'a T,
     keys: &'a PlainKeys,
 }
 
-impl<T: Tries> Serving<'_, T> {
+impl<T: StateTries> ServedTries<'_, T> {
     fn answer(&self, id: &ChunkId) -> Result<ChunkAnswer, StateError> {
-        let Some(slot) = Slot::of(id) else { return Ok(ChunkAnswer::NoNode) };
+        let Some(slot) = ChunkSlot::of(id) else { return Ok(ChunkAnswer::NoNode) };
         let Some(address) = slot.trie else {
             let (trie, source) = self.tries.accounts();
             let Some(link) = self.named(&trie, &source, &slot)? else {
@@ -94,15 +95,15 @@ impl<T: Tries> Serving<'_, T> {
         })
     }
 
-    /// What hangs at the slot, if it is what the slot names.
+    /// What hangs at the slot, if it has the slot's reference.
     fn named(
         &self,
         trie: &Trie<T::Stamp>,
         source: &T::Source,
-        slot: &Slot,
-    ) -> Result<Option<Link<T::Stamp>>, StateError> {
-        let link = hanging(trie, source, &slot.path)?;
-        let mut encoder = Encoder::new(self.tries.hash());
+        slot: &ChunkSlot,
+    ) -> Result<Option<NodeLink<T::Stamp>>, StateError> {
+        let link = link_at(trie, source, &slot.path)?;
+        let mut encoder = NodeEncoder::new(self.tries.hash());
         Ok(link.filter(|link| link.reference(slot.path.len(), &mut encoder) == slot.reference))
     }
 
@@ -125,15 +126,16 @@ impl<T: Tries> Serving<'_, T> {
     fn below<const N: usize>(
         &self,
         source: &T::Source,
-        slot: &Slot,
-        link: Link<T::Stamp>,
+        slot: &ChunkSlot,
+        link: NodeLink<T::Stamp>,
         keys: &OrderedKeys<N>,
         value: impl Fn(&mut Vec<u8>, &[u8; N], &Leaf<T::Stamp>) -> Result<(), StateError>,
     ) -> Result<ChunkAnswer, StateError> {
         let with = self.tries.hash();
         if keys.has_more(&slot.path, MAX_ENTRIES)? {
-            let encoder = Encoder::new(with);
-            let mut split = Split { source, keys, encoder, out: vec![SPLIT], left: MAX_BRANCHES };
+            let encoder = NodeEncoder::new(with);
+            let mut split =
+                SplitWriter { source, keys, encoder, out: vec![SPLIT], left: MAX_BRANCHES };
             split.node(&slot.path, link)?;
             return Ok(ChunkAnswer::Chunk(split.out.into()));
         }
@@ -164,12 +166,12 @@ fn malformed(key: &StateKey) -> StateError {
     StateError::corrupt("trie", format!("the leaf of {key} is malformed"))
 }
 
-/// What hangs at the slot `path`, which must be the root or that of a child.
-fn hanging<N: NodeSource>(
+/// What hangs at the slot `path`, if there is such a slot.
+fn link_at<N: NodeSource>(
     trie: &Trie<N::Stamp>,
     source: &N,
     path: &Nibbles,
-) -> Result<Option<Link<N::Stamp>>, StateError> {
+) -> Result<Option<NodeLink<N::Stamp>>, StateError> {
     let mut slot = Nibbles::new();
     let mut next = trie.root().cloned();
     while let Some(link) = next.take() {
@@ -177,7 +179,7 @@ fn hanging<N: NodeSource>(
         if slot == *path {
             return Ok(Some(link));
         }
-        let Link::Branch(link) = link else { return Ok(None) };
+        let NodeLink::Branch(link) = link else { return Ok(None) };
         let own = link.path(&slot);
         let Some(nibble) = path.get(own.len()).filter(|_| path.starts_with(&own)) else {
             return Ok(None);
@@ -192,12 +194,12 @@ fn hanging<N: NodeSource>(
 fn collect<N: NodeSource>(
     source: &N,
     slot: &Nibbles,
-    link: Link<N::Stamp>,
+    link: NodeLink<N::Stamp>,
     leaves: &mut Vec<Arc<Leaf<N::Stamp>>>,
 ) -> Result<(), StateError> {
     match resolved(source, slot, link)? {
-        Link::Leaf(leaf) => leaves.push(leaf),
-        Link::Branch(link) => {
+        NodeLink::Leaf(leaf) => leaves.push(leaf),
+        NodeLink::Branch(link) => {
             let path = link.path(slot);
             let branch = loaded(source, &path, &link)?;
             for (nibble, child) in (0u8..).zip(branch.children()) {
@@ -206,32 +208,32 @@ fn collect<N: NodeSource>(
                 }
             }
         }
-        Link::Unresolved(_) => {
+        NodeLink::Unresolved(_) => {
             return Err(StateError::corrupt("trie", format!("no node hangs at {slot:?}")));
         }
     }
     Ok(())
 }
 
-/// An answer of branches.
-struct Split<'a, S, const N: usize> {
+/// Writes a split answer.
+struct SplitWriter<'a, S, const N: usize> {
     source: &'a S,
     keys: &'a OrderedKeys<N>,
-    encoder: Encoder,
+    encoder: NodeEncoder,
     out: Vec<u8>,
-    /// Branches that it may still have.
+    /// Number of branches that may still be added.
     left: usize,
 }
 
-impl<S: NodeSource, const N: usize> Split<'_, S, N> {
-    /// A slot with too much below it: the RLP of the extension, if there is one, and of the branch,
-    /// which of its children follow (2), and those.
-    fn node(&mut self, slot: &Nibbles, link: Link<S::Stamp>) -> Result<(), StateError> {
+impl<S: NodeSource, const N: usize> SplitWriter<'_, S, N> {
+    /// Appends a slot with too many entries below it: the RLP of the extension, if there is one,
+    /// the RLP of the branch, a mask (2) of the children that follow, and these children.
+    fn node(&mut self, slot: &Nibbles, link: NodeLink<S::Stamp>) -> Result<(), StateError> {
         let link = resolved(self.source, slot, link)?;
         if link.encode_short(slot.len(), &mut self.encoder) {
             put_value(&mut self.out, &self.encoder.rlp);
         }
-        let Link::Branch(link) = link else {
+        let NodeLink::Branch(link) = link else {
             return Err(StateError::corrupt(
                 "trie",
                 format!("many keys, but one leaf at {slot:?}"),
@@ -255,7 +257,7 @@ impl<S: NodeSource, const N: usize> Split<'_, S, N> {
             }
         }
         self.out.extend(mask.to_be_bytes());
-        // What they take is theirs before any of them splits further.
+        // Reserves one branch for each of these children before any of them splits further.
         self.left -= follow.len();
         for (slot, child) in follow {
             self.left += 1;

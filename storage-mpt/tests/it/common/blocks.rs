@@ -1,6 +1,6 @@
 //! Random blocks.
 
-use super::{Model, random_address, random_word};
+use super::{StateModel, random_address, random_word};
 use alloy_primitives::{Address, B256, U256, keccak256};
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 use retrie_state::{Account, StateKey, encode_slot};
@@ -45,7 +45,7 @@ pub fn keys(random: &mut StdRng) -> (Vec<Address>, Vec<B256>) {
     (addresses, slots)
 }
 
-pub fn slots_of(model: &Model, address: Address) -> BTreeSet<StateKey> {
+pub fn slots_of(model: &StateModel, address: Address) -> BTreeSet<StateKey> {
     let from = StateKey::Slot(address, B256::ZERO);
     let to = StateKey::Slot(address, B256::repeat_byte(0xff));
     model.range(from..=to).map(|(key, _)| *key).collect()
@@ -54,11 +54,11 @@ pub fn slots_of(model: &Model, address: Address) -> BTreeSet<StateKey> {
 /// One random block: the state after it and the wiped accounts.
 pub fn random_block(
     random: &mut StdRng,
-    before: &Model,
+    before: &StateModel,
     addresses: &[Address],
     slots: &[B256],
     shrink: f64,
-) -> (Model, Vec<Address>) {
+) -> (StateModel, Vec<Address>) {
     let mut after = before.clone();
     let mut wiped = Vec::new();
     for _ in 0..random.random_range(1..12) {

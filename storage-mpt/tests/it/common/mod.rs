@@ -7,8 +7,8 @@ use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use alloy_trie::{HashBuilder, Nibbles, TrieAccount};
 use rand::Rng;
 use retrie_state::{
-    Account, ApplyContext, Backend, BulkSink, DeltaBuilder, Direction, Jobs, KeyRange, NodeRead,
-    NodeWrite, Rows, StateDelta, StateError, StateKey, Table, Value,
+    Account, ApplyContext, Backend, BulkSink, DeltaBuilder, JobRunner, KeyRange, NodeRead,
+    NodeWrite, RowScan, RowTable, ScanDirection, StateDelta, StateError, StateKey, StateValue,
 };
 use retrie_storage_mpt::{Mpt, TrieHash};
 use std::{
@@ -17,16 +17,16 @@ use std::{
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct View {
-    pub tables: BTreeMap<Table, BTreeMap<Vec<u8>, Bytes>>,
+pub struct MemoryView {
+    pub tables: BTreeMap<RowTable, BTreeMap<Vec<u8>, Bytes>>,
 }
 
-impl View {
+impl MemoryView {
     pub fn rows(&self) -> usize {
         self.tables.values().map(BTreeMap::len).sum()
     }
 
-    fn set(&mut self, table: Table, key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
+    fn set(&mut self, table: RowTable, key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
         let rows = self.tables.entry(table).or_default();
         match value {
             Some(value) => rows.insert(key.to_vec(), value),
@@ -35,17 +35,17 @@ impl View {
     }
 }
 
-impl NodeRead for View {
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+impl NodeRead for MemoryView {
+    fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
         Ok(self.tables.get(&table).and_then(|rows| rows.get(key).cloned()))
     }
 
     fn scan<'a>(
         &'a self,
-        table: Table,
+        table: RowTable,
         range: KeyRange<'_>,
-        direction: Direction,
-    ) -> Result<Rows<'a>, StateError> {
+        direction: ScanDirection,
+    ) -> Result<RowScan<'a>, StateError> {
         let mut rows: Vec<_> = self
             .tables
             .get(&table)
@@ -54,27 +54,27 @@ impl NodeRead for View {
             .filter(|(key, _)| range.contains(key))
             .map(|(key, value)| Ok((key.clone().into(), value.clone())))
             .collect();
-        if direction == Direction::Backward {
+        if direction == ScanDirection::Backward {
             rows.reverse();
         }
         Ok(Box::new(rows.into_iter()))
     }
 }
 
-impl NodeWrite for View {
-    fn put(&mut self, table: Table, key: &[u8], value: Bytes) -> Result<(), StateError> {
+impl NodeWrite for MemoryView {
+    fn put(&mut self, table: RowTable, key: &[u8], value: Bytes) -> Result<(), StateError> {
         self.set(table, key, Some(value));
         Ok(())
     }
 
-    fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), StateError> {
+    fn delete(&mut self, table: RowTable, key: &[u8]) -> Result<(), StateError> {
         self.set(table, key, None);
         Ok(())
     }
 
     fn replace(
         &mut self,
-        table: Table,
+        table: RowTable,
         key: &[u8],
         previous: Option<Bytes>,
         next: Option<Bytes>,
@@ -97,15 +97,20 @@ impl NodeWrite for View {
     }
 }
 
-impl BulkSink for View {
-    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+impl BulkSink for MemoryView {
+    fn put(&mut self, table: RowTable, key: &[u8], value: &[u8]) -> Result<(), StateError> {
         let rows = self.tables.entry(table).or_default();
         assert!(rows.last_key_value().is_none_or(|(last, _)| &last[..] < key), "out of order");
         rows.insert(key.to_vec(), Bytes::copy_from_slice(value));
         Ok(())
     }
 
-    fn put_unordered(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+    fn put_unordered(
+        &mut self,
+        table: RowTable,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), StateError> {
         let stored = self.set(table, key, Some(Bytes::copy_from_slice(value)));
         assert!(stored.is_none_or(|stored| stored[..] == *value), "two values of {key:02x?}");
         Ok(())
@@ -120,10 +125,10 @@ pub fn random_word(random: &mut impl Rng) -> B256 {
     B256::from(random.random::<[u8; 32]>())
 }
 
-pub type Model = BTreeMap<StateKey, Value>;
+pub type StateModel = BTreeMap<StateKey, StateValue>;
 
 /// The delta from `before` to `after`.
-pub fn delta(before: &Model, after: &Model, wiped: &[Address]) -> StateDelta {
+pub fn delta(before: &StateModel, after: &StateModel, wiped: &[Address]) -> StateDelta {
     let mut builder = DeltaBuilder::new();
     for key in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
         builder.change(*key, before.get(key).cloned(), after.get(key).cloned());
@@ -180,7 +185,7 @@ pub fn root_by_definition(with: TrieHash, leaves: &BTreeMap<B256, Vec<u8>>) -> B
 }
 
 /// State root by definition.
-pub fn state_root_by_definition(with: TrieHash, model: &Model) -> B256 {
+pub fn state_root_by_definition(with: TrieHash, model: &StateModel) -> B256 {
     let mut storages: BTreeMap<Address, BTreeMap<B256, Vec<u8>>> = BTreeMap::new();
     for (key, value) in model {
         if let StateKey::Slot(address, slot) = key {
@@ -188,7 +193,7 @@ pub fn state_root_by_definition(with: TrieHash, model: &Model) -> B256 {
             storages.entry(*address).or_default().insert(with.hash(slot), leaf);
         }
     }
-    let leaf = |(key, value): (&StateKey, &Value)| {
+    let leaf = |(key, value): (&StateKey, &StateValue)| {
         let StateKey::Account(address) = key else { return None };
         let Account { nonce, balance, code_hash } = Account::decode(value).unwrap();
         let slots = storages.get(address).cloned().unwrap_or_default();
@@ -208,10 +213,10 @@ fn trie_root(leaves: BTreeMap<B256, Vec<u8>>) -> B256 {
 }
 
 /// Storage root of `address` by alloy's builder.
-pub fn storage_root(model: &Model, address: &Address) -> B256 {
+pub fn storage_root(model: &StateModel, address: &Address) -> B256 {
     let from = StateKey::Slot(*address, B256::ZERO);
     let to = StateKey::Slot(*address, B256::repeat_byte(0xff));
-    let leaf = |(key, value): (&StateKey, &Value)| match key {
+    let leaf = |(key, value): (&StateKey, &StateValue)| match key {
         StateKey::Slot(_, slot) => (keccak256(slot), alloy_rlp::encode(U256::from_be_slice(value))),
         StateKey::Account(_) => unreachable!(),
     };
@@ -219,8 +224,8 @@ pub fn storage_root(model: &Model, address: &Address) -> B256 {
 }
 
 /// State root by alloy's builder.
-pub fn state_root(model: &Model) -> B256 {
-    let leaf = |(key, value): (&StateKey, &Value)| match key {
+pub fn state_root(model: &StateModel) -> B256 {
+    let leaf = |(key, value): (&StateKey, &StateValue)| match key {
         StateKey::Account(address) => {
             let Account { nonce, balance, code_hash } = Account::decode(value).unwrap();
             let storage_root = storage_root(model, address);
@@ -233,32 +238,32 @@ pub fn state_root(model: &Model) -> B256 {
 }
 
 /// A backend with its state.
-pub struct Store<B: Backend = Mpt> {
+pub struct TestStore<B: Backend = Mpt> {
     pub mpt: B,
-    pub view: View,
+    pub view: MemoryView,
     pub cache: B::Cache,
-    pub model: Model,
+    pub model: StateModel,
     pub root: B256,
     number: u64,
-    jobs: Jobs,
+    jobs: JobRunner,
 }
 
-impl Store {
+impl TestStore {
     pub fn new() -> Self {
         Self::of(Mpt::new())
     }
 }
 
-impl<B: Backend> Store<B> {
+impl<B: Backend> TestStore<B> {
     pub fn of(mpt: B) -> Self {
-        let (view, jobs) = (View::default(), Jobs::new(None));
+        let (view, jobs) = (MemoryView::default(), JobRunner::new(None));
         let cache = mpt.open(&view, None).unwrap();
         let root = mpt.empty_root();
-        Self { mpt, view, cache, model: Model::new(), root, number: 0, jobs }
+        Self { mpt, view, cache, model: StateModel::new(), root, number: 0, jobs }
     }
 
     /// Moves on to the state `after`.
-    pub fn block(&mut self, after: Model, wiped: &[Address]) {
+    pub fn block(&mut self, after: StateModel, wiped: &[Address]) {
         let delta = delta(&self.model, &after, wiped);
         self.apply(&delta).unwrap();
         self.model = after;
@@ -278,16 +283,16 @@ impl<B: Backend> Store<B> {
     }
 
     /// The view that loading the state at once gives, and the root.
-    pub fn bulk_loaded(&self) -> (View, B256) {
-        let mut view = View::default();
+    pub fn bulk_loaded(&self) -> (MemoryView, B256) {
+        let mut view = MemoryView::default();
         let mut entries = self.model.iter().map(|(key, value)| Ok((*key, value.clone())));
         let root = self.mpt.bulk_load(0, &mut entries, &mut view).unwrap();
         (view, root)
     }
 }
 
-/// Without the tables that have become empty.
-pub fn filled(view: &View) -> BTreeMap<Table, BTreeMap<Vec<u8>, Bytes>> {
+/// The non-empty tables.
+pub fn filled(view: &MemoryView) -> BTreeMap<RowTable, BTreeMap<Vec<u8>, Bytes>> {
     view.tables.clone().into_iter().filter(|(_, rows)| !rows.is_empty()).collect()
 }
 

@@ -1,21 +1,21 @@
-//! `blocked`: a row holds the bottoms of a subtree that are not empty, 1 to 32 hashes.
+//! `blocked`: a row holds the non-empty bottoms of a subtree, 1 to 32 hashes.
 //!
-//! What is above them is hashed again when the row is loaded. Kept in the row it would save 26 of
-//! 31 hashes where one bottom changes, some microseconds, but would double the row, and with it
-//! what is read, journalled and kept for undo.
+//! The nodes above them are hashed again when the row is loaded. Storing them in the row would save
+//! 26 of 31 hashes when one bottom changes, a few microseconds, but would double the row, and so
+//! the bytes that are read, journalled and kept for undo.
 
-use super::{Previous, RowChange, Step, hashes, joined, reported, row, row_key};
+use super::{PreviousRow, RowChange, SubtreeChange, hashes, joined, reported, row, row_key};
 use crate::duptree::{
-    shape::Place,
+    shape::SubtreePlace,
     subtree::{BOTTOM, Subtree},
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{NodeRead, StateError};
 
-/// Loads the bottoms, if they are not known.
+/// Loads the bottoms, unless they are known.
 pub(super) fn load(
     view: &dyn NodeRead,
-    place: Place,
+    place: SubtreePlace,
     subtree: &mut Subtree,
 ) -> Result<(), StateError> {
     let filled = usize::from(subtree.filled());
@@ -37,16 +37,16 @@ fn encode(subtree: &Subtree) -> Result<Option<Bytes>, StateError> {
     Ok((filled > 0).then(|| joined(bottoms.into_iter())))
 }
 
-pub(super) fn rows(step: &Step<'_>, rows: &mut Vec<RowChange>) -> Result<(), StateError> {
+pub(super) fn rows(step: &SubtreeChange<'_>, rows: &mut Vec<RowChange>) -> Result<(), StateError> {
     let key = row_key(step.place.layer, step.place.index);
-    let previous = Previous::Row(encode(step.before)?);
+    let previous = PreviousRow::Row(encode(step.before)?);
     rows.extend(encode(step.after)?.map(|next| RowChange { key, previous, next }));
     Ok(())
 }
 
 pub(super) fn check(
     view: &dyn NodeRead,
-    place: Place,
+    place: SubtreePlace,
     mut subtree: Subtree,
     report: &mut dyn FnMut(StateError),
 ) -> Result<Option<Subtree>, StateError> {

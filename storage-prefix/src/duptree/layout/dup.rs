@@ -1,32 +1,34 @@
-//! `dup`: a row for each bottom holds the five siblings that a path from there meets in the
-//! subtree, from below. One row so is all that a path needs of a subtree; the paper's own layout
-//! (sections 4.1.2 and 5.1.1), where each node above the bottoms is in many rows.
+//! `dup`: the row of a bottom holds the five siblings on the path from this bottom to the subtree's
+//! root, from below. So a path needs only one row of a subtree. This is the paper's own layout
+//! (sections 4.1.2 and 5.1.1); each node above the bottoms is in many rows.
 //!
-//! A bottom that is empty has a row if its sibling is not: that sibling is in no other row.
+//! An empty bottom has a row if its sibling is not empty, because this sibling is in no other row.
 
-use super::{Previous, RowChange, RowKey, Step, corrupt, hashes, joined, reported, row, row_key};
+use super::{
+    PreviousRow, RowChange, RowKey, SubtreeChange, corrupt, hashes, joined, reported, row, row_key,
+};
 use crate::duptree::{
-    shape::{LEVELS, Place, WIDTH},
-    subtree::{BOTTOM, NODES, Nodes, Subtree, level_of, node_at, number_of},
+    shape::{LEVELS, SubtreePlace, WIDTH},
+    subtree::{BOTTOM, NODES, NodeSet, Subtree, level_of, node_at, number_of},
 };
 use alloy_primitives::{B256, Bytes, hex};
-use retrie_state::{Direction, KeyRange, NodeRead, StateError};
+use retrie_state::{KeyRange, NodeRead, ScanDirection, StateError};
 
-/// Rows of a subtree.
+/// Number of rows of a subtree.
 fn count(subtree: &Subtree) -> usize {
     usize::from(subtree.filled()).next_multiple_of(2)
 }
 
-fn key(place: Place, position: usize) -> RowKey {
+fn key(place: SubtreePlace, position: usize) -> RowKey {
     row_key(place.layer, place.index * WIDTH + position as u64)
 }
 
-/// The nodes that the row of a bottom holds, from below.
+/// The nodes in the row of a bottom, from below.
 fn shown(position: usize) -> [usize; LEVELS as usize] {
     std::array::from_fn(|level| node_at(level as u8, position >> level ^ 1))
 }
 
-/// Takes the nodes of a row that are not known, empty ones aside.
+/// Takes unknown nodes from a row, except empty ones.
 fn take(key: RowKey, row: &[u8], position: usize, subtree: &mut Subtree) -> Result<(), StateError> {
     for (node, hash) in shown(position).into_iter().zip(hashes(key, row, LEVELS.into())?) {
         if subtree.get(node).is_none() {
@@ -38,8 +40,8 @@ fn take(key: RowKey, row: &[u8], position: usize, subtree: &mut Subtree) -> Resu
 
 pub(super) fn load_siblings(
     view: &dyn NodeRead,
-    place: Place,
-    paths: Nodes,
+    place: SubtreePlace,
+    paths: NodeSet,
     subtree: &mut Subtree,
 ) -> Result<(), StateError> {
     let siblings = paths.siblings();
@@ -53,10 +55,10 @@ pub(super) fn load_siblings(
     Ok(())
 }
 
-/// Loads all that rows show, which follows from one range of them, if it is not known.
+/// Loads all nodes in the subtree's rows, with one scan, unless they are known.
 pub(super) fn load(
     view: &dyn NodeRead,
-    place: Place,
+    place: SubtreePlace,
     subtree: &mut Subtree,
 ) -> Result<(), StateError> {
     let count = count(subtree);
@@ -65,7 +67,7 @@ pub(super) fn load(
         return Ok(());
     }
     let (start, end) = (key(place, 0), key(place, count));
-    let mut rows = view.scan(NODES, KeyRange::new(&start, &end), Direction::Forward)?;
+    let mut rows = view.scan(NODES, KeyRange::new(&start, &end), ScanDirection::Forward)?;
     for position in 0..count {
         let key = key(place, position);
         match rows.next().transpose()? {
@@ -82,7 +84,7 @@ fn encode(subtree: &Subtree, position: usize) -> Result<Bytes, StateError> {
     Ok(joined(nodes.into_iter()))
 }
 
-pub(super) fn rows(step: &Step<'_>, rows: &mut Vec<RowChange>) -> Result<(), StateError> {
+pub(super) fn rows(step: &SubtreeChange<'_>, rows: &mut Vec<RowChange>) -> Result<(), StateError> {
     for position in 0..count(step.after) {
         let previous =
             (position < count(step.before)).then(|| encode(step.before, position)).transpose()?;
@@ -91,21 +93,21 @@ pub(super) fn rows(step: &Step<'_>, rows: &mut Vec<RowChange>) -> Result<(), Sta
         }
         let next = encode(step.after, position)?;
         if previous.as_ref() != Some(&next) {
-            let previous = Previous::Row(previous);
+            let previous = PreviousRow::Row(previous);
             rows.push(RowChange { key: key(step.place, position), previous, next });
         }
     }
     Ok(())
 }
 
-/// Copies of a node must agree, and be what the bottoms make it.
+/// Checks that all copies of a node agree, and equal the hash that follows from the bottoms.
 pub(super) fn check(
     view: &dyn NodeRead,
-    place: Place,
+    place: SubtreePlace,
     mut subtree: Subtree,
     report: &mut dyn FnMut(StateError),
 ) -> Result<Option<Subtree>, StateError> {
-    // Of each node the row that shows it first, and how.
+    // For each node the first row that holds it, and the hash in this row.
     let mut copies: Vec<Option<(RowKey, B256)>> = vec![None; 2 * BOTTOM];
     let mut is_whole = true;
     for position in 0..count(&subtree) {
@@ -147,7 +149,7 @@ pub(super) fn check(
         let Some((key, hash)) = copy else { continue };
         if subtree.need(node)? != &hash {
             let (level, number) = (place.level() + level_of(node), number_of(place.index, node));
-            let what = format!("has a node {number} of level {level} that is not what is below it");
+            let what = format!("has a wrong node {number} of level {level}");
             report(corrupt(key, &what));
         }
     }

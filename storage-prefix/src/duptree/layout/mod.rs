@@ -1,9 +1,9 @@
-//! The rows of subtrees, in three ways.
+//! The rows of subtrees, in three layouts.
 //!
 //! | layout | a row | read for a path of height h | written for a leaf |
 //! |---|---|---|---|
 //! | `naive` | a node | h, level by level | h |
-//! | `dup` | what a path through a subtree needs: five nodes | h / 5 | up to 32 a subtree |
+//! | `dup` | the siblings on a path through a subtree: five nodes | h / 5 | up to 32 a subtree |
 //! | `blocked` | a subtree: its bottoms | h / 5 | h / 5 |
 //!
 //! Rows are keyed by layer (`naive`: level), one byte, and number, eight bytes, big-endian. Empty
@@ -14,8 +14,8 @@ mod dup;
 mod naive;
 
 use super::{
-    shape::{Place, Shape},
-    subtree::{NODES, Nodes, Subtree},
+    shape::{SubtreePlace, TreeShape},
+    subtree::{NODES, NodeSet, Subtree},
 };
 use alloy_primitives::{B256, Bytes, hex};
 use core::{fmt, str::FromStr};
@@ -23,27 +23,27 @@ use retrie_state::{NodeRead, NodeWrite, StateError};
 
 /// Which rows hold a subtree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Layout {
-    /// A row for each node: the textbook's tree, level by level, which the paper compares with.
+pub enum DupTreeLayout {
+    /// A row for each node: the textbook tree, the baseline of the paper.
     Naive,
-    /// A row for each bottom, with the five nodes that a path from there needs (sections 4.1.2 and
-    /// 5.1.1): the paper's own, with many copies of each node.
+    /// A row for each bottom, with the five siblings on its path (sections 4.1.2 and 5.1.1): the
+    /// paper's own layout, with many copies of each node.
     Dup,
-    /// A row for each subtree: its bottoms. As few reads as with copies, and no copies.
+    /// A row for each subtree, with its bottoms. As few reads as `Dup`, without copies.
     #[default]
     Blocked,
 }
 
-/// There is no layout of this name.
+/// The error for an unknown layout name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no layout '{0}': naive, dup and blocked are")]
 pub struct UnknownLayout(pub String);
 
-impl Layout {
-    /// All of them.
+impl DupTreeLayout {
+    /// All layouts.
     pub const ALL: [Self; 3] = [Self::Naive, Self::Dup, Self::Blocked];
 
-    /// Its name, as in `--duptree.layout` and in datadirs.
+    /// The name, as in `--duptree.layout` and in datadirs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Naive => "naive",
@@ -53,13 +53,13 @@ impl Layout {
     }
 }
 
-impl fmt::Display for Layout {
+impl fmt::Display for DupTreeLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Layout {
+impl FromStr for DupTreeLayout {
     type Err = UnknownLayout;
 
     fn from_str(name: &str) -> Result<Self, UnknownLayout> {
@@ -71,62 +71,62 @@ impl FromStr for Layout {
 /// The key of a row.
 pub(crate) type RowKey = [u8; 9];
 
-/// The key of the row of this number in a layer, or a level.
+/// The key of the row with this number in a layer (`naive`: level).
 pub(crate) fn row_key(layer: u8, number: u64) -> RowKey {
     let mut key = [layer; 9];
     key[1..].copy_from_slice(&number.to_be_bytes());
     key
 }
 
-/// What a row was before a block.
+/// The row before a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Previous {
-    /// Nobody has read it.
+pub(crate) enum PreviousRow {
+    /// The block did not read it.
     Unread,
-    /// This, or nothing.
+    /// The bytes; `None` if there was no row.
     Row(Option<Bytes>),
 }
 
-/// A row that a block writes. None goes: trees only grow.
+/// A row that a block writes. Rows are never deleted, because trees only grow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RowChange {
     pub(crate) key: RowKey,
-    pub(crate) previous: Previous,
+    pub(crate) previous: PreviousRow,
     pub(crate) next: Bytes,
 }
 
 impl RowChange {
-    /// Writes it.
+    /// Writes the row.
     pub(crate) fn write(self, view: &mut dyn NodeWrite) -> Result<(), StateError> {
         match self.previous {
-            Previous::Unread => view.put(NODES, &self.key, self.next),
-            Previous::Row(previous) => view.replace(NODES, &self.key, previous, Some(self.next)),
+            PreviousRow::Unread => view.put(NODES, &self.key, self.next),
+            PreviousRow::Row(previous) => view.replace(NODES, &self.key, previous, Some(self.next)),
         }
     }
 }
 
 /// A subtree before and after a block.
 #[derive(Debug)]
-pub(crate) struct Step<'a> {
-    pub(crate) place: Place,
+pub(crate) struct SubtreeChange<'a> {
+    pub(crate) place: SubtreePlace,
     /// The tree before and after.
-    pub(crate) shapes: [Shape; 2],
+    pub(crate) shapes: [TreeShape; 2],
     pub(crate) before: &'a Subtree,
     pub(crate) after: &'a Subtree,
-    /// Nodes that the block has changed.
-    pub(crate) changed: Nodes,
+    /// Nodes that the block changed.
+    pub(crate) changed: NodeSet,
 }
 
-impl Layout {
-    /// Loads what proofs of `paths` need: the siblings, as far as `subtree` does not know them.
+impl DupTreeLayout {
+    /// Loads the siblings of `paths`, which proofs need, unless `subtree` has them.
     ///
     /// # Errors
-    /// [`StateError::Corrupt`] if a row is missing or malformed; so for all that loads.
+    /// [`StateError::Corrupt`] if a row is missing or malformed, as in all functions that load.
     pub(crate) fn load_siblings(
         self,
         view: &dyn NodeRead,
-        place: Place,
-        paths: Nodes,
+        place: SubtreePlace,
+        paths: NodeSet,
         subtree: &mut Subtree,
     ) -> Result<(), StateError> {
         if subtree.knows(paths.siblings()) {
@@ -142,12 +142,13 @@ impl Layout {
         }
     }
 
-    /// Loads what a change along `paths` needs, to hash the subtree and to write its rows.
+    /// Loads the nodes that a change along `paths` needs: to hash the subtree and to write its
+    /// rows.
     pub(crate) fn load_for_change(
         self,
         view: &dyn NodeRead,
-        place: Place,
-        paths: Nodes,
+        place: SubtreePlace,
+        paths: NodeSet,
         subtree: &mut Subtree,
     ) -> Result<(), StateError> {
         match self {
@@ -157,8 +158,12 @@ impl Layout {
         }
     }
 
-    /// The rows that a block changes.
-    pub(crate) fn rows(self, step: &Step<'_>, rows: &mut Vec<RowChange>) -> Result<(), StateError> {
+    /// Appends the rows that a block changes.
+    pub(crate) fn rows(
+        self,
+        step: &SubtreeChange<'_>,
+        rows: &mut Vec<RowChange>,
+    ) -> Result<(), StateError> {
         match self {
             Self::Naive => naive::rows(step, rows),
             Self::Dup => dup::rows(step, rows),
@@ -166,13 +171,13 @@ impl Layout {
         }
     }
 
-    /// Checks the rows of a subtree against each other; the subtree as its bottoms have it, or
-    /// `None` if these cannot be read.
+    /// Checks the rows of a subtree against each other; returns the subtree that follows from its
+    /// bottoms, or `None` if these cannot be read.
     pub(crate) fn check(
         self,
         view: &dyn NodeRead,
-        shape: Shape,
-        place: Place,
+        shape: TreeShape,
+        place: SubtreePlace,
         report: &mut dyn FnMut(StateError),
     ) -> Result<Option<Subtree>, StateError> {
         let subtree = Subtree::new(place.level(), shape.filled(place));
@@ -183,12 +188,12 @@ impl Layout {
         }
     }
 
-    /// Number of rows that a tree has in a layer (`naive`: level).
-    pub(crate) fn count(self, shape: Shape, layer: u8) -> u64 {
+    /// Number of rows of a tree in a layer (`naive`: level).
+    pub(crate) fn count(self, shape: TreeShape, layer: u8) -> u64 {
         match self {
             Self::Naive if layer < shape.height() => shape.nodes(layer),
             Self::Dup if layer < shape.layers() => {
-                shape.nodes(Place { layer, index: 0 }.level()).next_multiple_of(2)
+                shape.nodes(SubtreePlace { layer, index: 0 }.level()).next_multiple_of(2)
             }
             Self::Blocked => shape.subtrees(layer),
             Self::Naive | Self::Dup => 0,
@@ -196,12 +201,12 @@ impl Layout {
     }
 }
 
-/// The row of this key, which must be there.
+/// Reads the row of this key, which must exist.
 fn row(view: &dyn NodeRead, key: RowKey) -> Result<Bytes, StateError> {
     view.get(NODES, &key)?.ok_or_else(|| corrupt(key, "is missing"))
 }
 
-/// The nodes in a row, which must be `count`.
+/// The hashes in a row, which must be `count`.
 fn hashes(key: RowKey, row: &[u8], count: usize) -> Result<&[[u8; 32]], StateError> {
     match row.as_chunks::<32>() {
         (hashes, []) if hashes.len() == count => Ok(hashes),
@@ -223,7 +228,7 @@ fn corrupt(key: RowKey, what: &str) -> StateError {
     StateError::corrupt(NODES.name, format!("row {} {what}", hex::encode(key)))
 }
 
-/// Passes on an error that is about rows, so that a check goes on.
+/// Reports a corrupt row and returns `None`, so that the check goes on; returns other errors.
 fn reported<T>(
     read: Result<T, StateError>,
     report: &mut dyn FnMut(StateError),

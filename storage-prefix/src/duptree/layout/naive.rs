@@ -1,18 +1,20 @@
 //! `naive`: a row for each node below the top, keyed by its level.
 
-use super::{Previous, RowChange, RowKey, Step, corrupt, hashes, reported, row, row_key};
+use super::{
+    PreviousRow, RowChange, RowKey, SubtreeChange, corrupt, hashes, reported, row, row_key,
+};
 use crate::duptree::{
-    shape::{Place, Shape},
-    subtree::{BOTTOM, Nodes, Subtree, level_of, number_of},
+    shape::{SubtreePlace, TreeShape},
+    subtree::{BOTTOM, NodeSet, Subtree, level_of, number_of},
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{NodeRead, StateError};
 
-fn key(place: Place, node: usize) -> RowKey {
+fn key(place: SubtreePlace, node: usize) -> RowKey {
     row_key(place.level() + level_of(node), number_of(place.index, node))
 }
 
-fn read(view: &dyn NodeRead, place: Place, node: usize) -> Result<B256, StateError> {
+fn read(view: &dyn NodeRead, place: SubtreePlace, node: usize) -> Result<B256, StateError> {
     let key = key(place, node);
     let row = row(view, key)?;
     match hashes(key, &row, 1)? {
@@ -23,8 +25,8 @@ fn read(view: &dyn NodeRead, place: Place, node: usize) -> Result<B256, StateErr
 
 pub(super) fn load_siblings(
     view: &dyn NodeRead,
-    place: Place,
-    paths: Nodes,
+    place: SubtreePlace,
+    paths: NodeSet,
     subtree: &mut Subtree,
 ) -> Result<(), StateError> {
     for node in paths.siblings().iter() {
@@ -36,22 +38,22 @@ pub(super) fn load_siblings(
     Ok(())
 }
 
-/// The nodes of a subtree that have rows: all below the top, the subtree's root aside, which is a
-/// bottom of the layer above.
-fn stored(shape: Shape, place: Place, subtree: &Subtree) -> impl Iterator<Item = usize> {
+/// The nodes of a subtree that have rows: all nodes below the top, except the subtree's root, which
+/// is a bottom of the layer above.
+fn stored(shape: TreeShape, place: SubtreePlace, subtree: &Subtree) -> impl Iterator<Item = usize> {
     let is_below_top = move |node| place.level() + level_of(node) < shape.height();
     (2..2 * BOTTOM).filter(move |node| !subtree.is_empty(*node) && is_below_top(*node))
 }
 
-pub(super) fn rows(step: &Step<'_>, rows: &mut Vec<RowChange>) -> Result<(), StateError> {
+pub(super) fn rows(step: &SubtreeChange<'_>, rows: &mut Vec<RowChange>) -> Result<(), StateError> {
     let [shape_before, shape] = step.shapes;
     for node in stored(shape, step.place, step.after).filter(|node| step.changed.has(*node)) {
         let was_stored = !step.before.is_empty(node)
             && step.place.level() + level_of(node) < shape_before.height();
         let previous = match (was_stored, step.before.get(node)) {
-            (false, _) => Previous::Row(None),
-            (true, Some(hash)) => Previous::Row(Some(Bytes::copy_from_slice(&hash[..]))),
-            (true, None) => Previous::Unread,
+            (false, _) => PreviousRow::Row(None),
+            (true, Some(hash)) => PreviousRow::Row(Some(Bytes::copy_from_slice(&hash[..]))),
+            (true, None) => PreviousRow::Unread,
         };
         let next = Bytes::copy_from_slice(&step.after.need(node)?[..]);
         rows.push(RowChange { key: key(step.place, node), previous, next });
@@ -61,8 +63,8 @@ pub(super) fn rows(step: &Step<'_>, rows: &mut Vec<RowChange>) -> Result<(), Sta
 
 pub(super) fn check(
     view: &dyn NodeRead,
-    shape: Shape,
-    place: Place,
+    shape: TreeShape,
+    place: SubtreePlace,
     mut subtree: Subtree,
     report: &mut dyn FnMut(StateError),
 ) -> Result<Option<Subtree>, StateError> {

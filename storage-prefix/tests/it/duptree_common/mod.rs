@@ -5,10 +5,10 @@
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
 use retrie_state::{
-    ApplyContext, Backend, BulkSink, DeltaBuilder, Direction, Jobs, KeyRange, NodeRead, NodeWrite,
-    Rows, StateDelta, StateError, StateKey, Table, Value, blake2b,
+    ApplyContext, Backend, BulkSink, DeltaBuilder, JobRunner, KeyRange, NodeRead, NodeWrite,
+    RowScan, RowTable, ScanDirection, StateDelta, StateError, StateKey, StateValue, blake2b,
 };
-use retrie_storage_prefix::duptree::{DupTree, DupTreeCache, Layout};
+use retrie_storage_prefix::duptree::{DupTree, DupTreeCache, DupTreeLayout};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -16,23 +16,23 @@ use std::{
 
 /// Rows in memory. It insists on right previous values, and counts reads and writes of a table.
 #[derive(Debug, Default)]
-pub struct View {
-    pub tables: BTreeMap<Table, BTreeMap<Vec<u8>, Bytes>>,
+pub struct MeteredView {
+    pub tables: BTreeMap<RowTable, BTreeMap<Vec<u8>, Bytes>>,
     /// Rows that `get` was asked for, by table id.
     pub gets: [AtomicU64; 3],
     pub scans: [AtomicU64; 3],
     pub writes: [u64; 3],
-    /// Whether previous values may be wrong, as those of damaged rows are.
+    /// Whether previous values may be wrong, as they are for damaged rows.
     pub lenient: bool,
 }
 
-impl Clone for View {
+impl Clone for MeteredView {
     fn clone(&self) -> Self {
         Self { tables: self.tables.clone(), ..Self::default() }
     }
 }
 
-fn counter(table: Table) -> usize {
+fn counter(table: RowTable) -> usize {
     match table.id {
         0x50 => 1,
         0x51 => 2,
@@ -40,8 +40,8 @@ fn counter(table: Table) -> usize {
     }
 }
 
-impl View {
-    fn set(&mut self, table: Table, key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
+impl MeteredView {
+    fn set(&mut self, table: RowTable, key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
         self.writes[counter(table)] += 1;
         let rows = self.tables.entry(table).or_default();
         match value {
@@ -51,23 +51,23 @@ impl View {
     }
 
     /// Without the tables that are empty.
-    pub fn filled(&self) -> BTreeMap<Table, BTreeMap<Vec<u8>, Bytes>> {
+    pub fn filled(&self) -> BTreeMap<RowTable, BTreeMap<Vec<u8>, Bytes>> {
         self.tables.clone().into_iter().filter(|(_, rows)| !rows.is_empty()).collect()
     }
 }
 
-impl NodeRead for View {
-    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+impl NodeRead for MeteredView {
+    fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
         self.gets[counter(table)].fetch_add(1, Relaxed);
         Ok(self.tables.get(&table).and_then(|rows| rows.get(key).cloned()))
     }
 
     fn scan<'a>(
         &'a self,
-        table: Table,
+        table: RowTable,
         range: KeyRange<'_>,
-        direction: Direction,
-    ) -> Result<Rows<'a>, StateError> {
+        direction: ScanDirection,
+    ) -> Result<RowScan<'a>, StateError> {
         self.scans[counter(table)].fetch_add(1, Relaxed);
         let Some(rows) = self.tables.get(&table) else { return Ok(Box::new(std::iter::empty())) };
         let start = range.start.to_vec();
@@ -77,26 +77,26 @@ impl NodeRead for View {
         };
         let row = |(key, value): (&Vec<u8>, &Bytes)| Ok((key.clone().into(), value.clone()));
         Ok(match direction {
-            Direction::Forward => Box::new(rows.map(row)),
-            Direction::Backward => Box::new(rows.rev().map(row)),
+            ScanDirection::Forward => Box::new(rows.map(row)),
+            ScanDirection::Backward => Box::new(rows.rev().map(row)),
         })
     }
 }
 
-impl NodeWrite for View {
-    fn put(&mut self, table: Table, key: &[u8], value: Bytes) -> Result<(), StateError> {
+impl NodeWrite for MeteredView {
+    fn put(&mut self, table: RowTable, key: &[u8], value: Bytes) -> Result<(), StateError> {
         self.set(table, key, Some(value));
         Ok(())
     }
 
-    fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), StateError> {
+    fn delete(&mut self, table: RowTable, key: &[u8]) -> Result<(), StateError> {
         self.set(table, key, None);
         Ok(())
     }
 
     fn replace(
         &mut self,
-        table: Table,
+        table: RowTable,
         key: &[u8],
         previous: Option<Bytes>,
         next: Option<Bytes>,
@@ -120,34 +120,39 @@ impl NodeWrite for View {
     }
 }
 
-impl BulkSink for View {
-    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+impl BulkSink for MeteredView {
+    fn put(&mut self, table: RowTable, key: &[u8], value: &[u8]) -> Result<(), StateError> {
         let rows = self.tables.entry(table).or_default();
         assert!(rows.last_key_value().is_none_or(|(last, _)| &last[..] < key), "out of order");
         rows.insert(key.to_vec(), Bytes::copy_from_slice(value));
         Ok(())
     }
 
-    fn put_unordered(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+    fn put_unordered(
+        &mut self,
+        table: RowTable,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), StateError> {
         let stored = self.set(table, key, Some(Bytes::copy_from_slice(value)));
         assert_eq!(stored, None, "a row comes twice: {key:02x?}");
         Ok(())
     }
 }
 
-pub type Values = BTreeMap<StateKey, Value>;
+pub type ValueMap = BTreeMap<StateKey, StateValue>;
 
 /// The tree by its definition.
 #[derive(Clone, Debug, Default)]
-pub struct Model {
+pub struct DupTreeModel {
     /// Keys by number of their leaf, from 1 on.
     pub keys: Vec<StateKey>,
-    pub values: Values,
+    pub values: ValueMap,
 }
 
-/// A leaf, or what passes for one.
+/// A leaf in a proof, perhaps forged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct ShownLeaf {
     pub number: u64,
     /// `None`: the first.
     pub key: Option<Vec<u8>>,
@@ -173,7 +178,7 @@ pub fn varint(mut number: u64) -> Vec<u8> {
     }
 }
 
-impl Shown {
+impl ShownLeaf {
     /// The bytes that are hashed.
     pub fn bytes(&self) -> Vec<u8> {
         let key = |key: &Option<Vec<u8>>| key.clone().unwrap_or_else(|| vec![2]);
@@ -187,13 +192,13 @@ impl Shown {
 
 /// A proof in parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parts {
+pub struct ProofParts {
     pub height: u8,
-    pub leaves: Vec<Shown>,
+    pub leaves: Vec<ShownLeaf>,
     pub hashes: Vec<B256>,
 }
 
-impl Parts {
+impl ProofParts {
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = vec![self.height];
         out.extend(varint(self.leaves.len() as u64));
@@ -206,7 +211,7 @@ impl Parts {
     }
 }
 
-impl Model {
+impl DupTreeModel {
     pub fn apply(&mut self, delta: &StateDelta) {
         for change in delta.changes() {
             match &change.next {
@@ -230,12 +235,12 @@ impl Model {
     }
 
     /// The leaf of this number.
-    pub fn leaf(&self, number: u64) -> Shown {
+    pub fn leaf(&self, number: u64) -> ShownLeaf {
         let key = number.checked_sub(1).map(|at| self.keys[at as usize]);
         let next = self.keys.iter().filter(|other| key.is_none_or(|key| **other > key)).min();
         let bytes = |key: StateKey| key.encode().to_vec();
         let value = key.and_then(|key| self.values.get(&key)).map(|value| value.to_vec());
-        Shown { number, key: key.map(bytes), value, next: next.copied().map(bytes) }
+        ShownLeaf { number, key: key.map(bytes), value, next: next.copied().map(bytes) }
     }
 
     pub fn node(&self, leaves: &[B256], level: u8, index: u64) -> B256 {
@@ -258,7 +263,7 @@ impl Model {
             .map(|number| {
                 let key = number.checked_sub(1).map(|at| self.keys[at as usize]);
                 let next = sorted.partition_point(|other| key.is_some_and(|key| **other <= key));
-                let shown = Shown {
+                let shown = ShownLeaf {
                     number,
                     key: key.map(|key| key.encode().to_vec()),
                     value: key.and_then(|key| self.values.get(&key)).map(|value| value.to_vec()),
@@ -276,7 +281,7 @@ impl Model {
     }
 
     /// The one proof of `keys`.
-    pub fn proof(&self, keys: &[StateKey]) -> Parts {
+    pub fn proof(&self, keys: &[StateKey]) -> ProofParts {
         let numbers: BTreeSet<u64> = keys
             .iter()
             .map(|key| {
@@ -298,34 +303,34 @@ impl Model {
             }
         }
         let leaves = numbers.into_iter().map(|number| self.leaf(number)).collect();
-        Parts { height, leaves, hashes }
+        ProofParts { height, leaves, hashes }
     }
 }
 
 /// A backend with its state.
-pub struct Store {
-    pub layout: Layout,
+pub struct DupTreeStore {
+    pub layout: DupTreeLayout,
     pub backend: DupTree,
-    pub view: View,
+    pub view: MeteredView,
     pub cache: DupTreeCache,
     pub root: B256,
     pub number: u64,
 }
 
-impl Store {
-    pub fn new(layout: Layout) -> Self {
+impl DupTreeStore {
+    pub fn new(layout: DupTreeLayout) -> Self {
         Self::of(layout, DupTree::new(layout))
     }
 
-    pub fn of(layout: Layout, backend: DupTree) -> Self {
-        let view = View::default();
+    pub fn of(layout: DupTreeLayout, backend: DupTree) -> Self {
+        let view = MeteredView::default();
         let cache = backend.open(&view, None).unwrap();
         let root = backend.empty_root();
         Self { layout, backend, view, cache, root, number: 0 }
     }
 
     pub fn apply(&mut self, delta: &StateDelta) -> Result<(), StateError> {
-        let jobs = Jobs::new(None);
+        let jobs = JobRunner::new(None);
         let context = ApplyContext { number: self.number, parent_root: self.root, jobs: &jobs };
         let applied = self.backend.apply(&context, &mut self.view, &self.cache, delta)?;
         (self.root, self.cache) = (applied.root, applied.cache);
@@ -341,7 +346,7 @@ impl Store {
         self.backend.prove(&self.view, &self.cache, keys).unwrap()
     }
 
-    /// What its check finds wrong.
+    /// The faults that its check finds.
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let report = &mut |fault: StateError| faults.push(fault.to_string());
@@ -360,15 +365,15 @@ pub fn key(n: u64) -> StateKey {
     }
 }
 
-pub fn value(random: &mut StdRng) -> Value {
+pub fn value(random: &mut StdRng) -> StateValue {
     let len = random.random_range(0..80);
     (0..len).map(|_| random.random::<u8>()).collect()
 }
 
 /// The delta that sets (or deletes) these keys.
 pub fn delta(
-    before: &Values,
-    changes: impl IntoIterator<Item = (StateKey, Option<Value>)>,
+    before: &ValueMap,
+    changes: impl IntoIterator<Item = (StateKey, Option<StateValue>)>,
 ) -> StateDelta {
     let mut builder = DeltaBuilder::new();
     for (key, next) in changes {
@@ -378,7 +383,12 @@ pub fn delta(
 }
 
 /// Some of the first `keys` keys, set or deleted.
-pub fn random_delta(random: &mut StdRng, before: &Values, keys: u64, changes: usize) -> StateDelta {
+pub fn random_delta(
+    random: &mut StdRng,
+    before: &ValueMap,
+    keys: u64,
+    changes: usize,
+) -> StateDelta {
     let changes: Vec<_> = (0..changes)
         .map(|_| {
             let key = key(random.random_range(0..keys));

@@ -1,59 +1,64 @@
-//! `retrie bench adversary`: state stores raced on what somebody does to slow them down, each beside
-//! itself on a plain baseline.
+//! `retrie bench adversary`: races state stores under attacks that slow them down, each attack
+//! beside a plain baseline.
 
 use super::{
-    measured::Measured,
+    measurement::RaceMeasurement,
     state::table::{print, print_equal_terms, remarks},
     stores::StoreArgs,
 };
 use crate::{
     args::parse_count,
-    output::{Output, grouped, say},
+    output::{CommandOutput, grouped, say},
     progress::RaceProgress,
 };
 use eyre::{WrapErr, bail};
 use retrie_bench::{
     cache::StateCache,
-    state::{Attack, Attacked, Outcome, Race, Raced, Siege, Terms, Workload, of_baseline},
+    state::{
+        AttackConfig, AttackKind, AttackPair, RaceResult, RaceTerms, StoreOutcome, StoreRace,
+        StoreWorkload, baseline_ratio,
+    },
 };
 use std::sync::atomic::AtomicBool;
 
 /// Arguments of `retrie bench adversary`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
-    /// What is done to the stores, separated by commas: ground-keys (accounts and slots whose paths in
-    /// Ethereum's trie are long, found by hashing --grind of each), big-contract (pairs on the --slots
-    /// slots of one contract), tiny-blocks (--tiny operations a commit), empty-blocks (ten empty commits
-    /// after each), one-slot (every operation on the same slot, --tiny a commit), churn (neighbouring
-    /// slots removed and set again, values and commits of all sizes). All by default.
+pub(crate) struct AdversaryArgs {
+    /// The attacks, separated by commas [default: all]. ground-keys: accounts and slots with long
+    /// paths in Ethereum's trie, found by hashing --grind of each. big-contract: pairs on the
+    /// --slots slots of one contract. tiny-blocks: --tiny operations in each commit. empty-blocks:
+    /// ten empty commits after each commit. one-slot: every operation on the same slot, --tiny in
+    /// each commit. churn: adjacent slots removed and set again, with values and commits of all
+    /// sizes.
     #[arg(long, value_name = "ATTACKS", value_delimiter = ',', value_parser = parse_attack)]
-    attacks: Vec<Attack>,
-    /// Keys of the plain state, half accounts and half slots of one contract; a race for each number.
+    attacks: Vec<AttackKind>,
+    /// Keys of the plain state, half accounts and half slots of one contract. One race for each
+    /// number.
     #[arg(long, value_name = "N", default_value = "1m", value_delimiter = ',', value_parser = parse_count)]
     keys: Vec<u64>,
-    /// Operations measured, pairs of a read and a write: so many of each attack, and as many plain ones
-    /// beside it.
+    /// Operations measured, pairs of a read and a write: this many for each attack, and as many
+    /// plain ones beside it.
     #[arg(long, value_name = "N", default_value = "100k", value_parser = parse_count)]
     pairs: u64,
-    /// Operations a commit.
+    /// Operations in each commit.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = parse_count)]
     commit_every: u64,
-    /// Operations a commit of tiny-blocks, and of one-slot and its baseline.
+    /// Operations in each commit of tiny-blocks, and of one-slot and its baseline.
     #[arg(long, value_name = "N", default_value = "10", value_parser = parse_count)]
     tiny: u64,
     /// Slots of the big contract.
     #[arg(long, value_name = "N", default_value = "2m", value_parser = parse_count)]
     slots: u64,
-    /// Addresses that are hashed to find those of ground-keys, and as many slots: 16 bytes of memory
-    /// each. 16 times as many make paths longer by one branch. What was found is kept beside the loaded
-    /// states.
+    /// Number of addresses and of slots that are hashed to find the keys of ground-keys; each takes
+    /// 16 bytes of memory. A number 16 times larger makes paths one branch longer. The keys found
+    /// are cached with the loaded states.
     #[arg(long, value_name = "N", default_value = "16m", value_parser = parse_count)]
     grind: u64,
-    /// Operations before the measured ones; a tenth of them by default.
+    /// Operations before the measured ones [default: a tenth of them].
     #[arg(long, value_name = "N", value_parser = parse_count)]
     warmup: Option<u64>,
-    /// Turns each store gets, and its twin on the baseline; 25 by default, or one a commit if these are
-    /// fewer.
+    /// Turns for each store, and for its twin on the baseline [default: 25, or the number of
+    /// commits if that is smaller].
     #[arg(long, value_name = "N")]
     slices: Option<u64>,
     /// Seed of keys, values and choices.
@@ -63,41 +68,45 @@ pub(crate) struct Args {
     pub(super) stores: StoreArgs,
 }
 
-fn parse_attack(text: &str) -> Result<Attack, String> {
-    let names = || Attack::ALL.map(Attack::name).join(", ");
-    Attack::named(text).ok_or_else(|| format!("it is one of {}", names()))
+fn parse_attack(text: &str) -> Result<AttackKind, String> {
+    let names = || AttackKind::ALL.map(AttackKind::name).join(", ");
+    AttackKind::named(text).ok_or_else(|| format!("it is one of {}", names()))
 }
 
-impl Args {
-    /// Races the stores, for every attack.
-    pub(super) fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+impl AdversaryArgs {
+    /// Races the stores under every attack.
+    pub(super) fn measure(
+        self,
+        out: &CommandOutput,
+        stop: &AtomicBool,
+    ) -> eyre::Result<RaceMeasurement> {
         let names = self.stores.names()?;
-        // Each store and its twin.
+        // Both a store and its twin are open.
         let terms = self.stores.terms(&names, 2)?;
         let attacks = self.attacks()?;
-        let sieges: Vec<_> = self.keys.iter().map(|keys| self.siege(*keys)).collect();
+        let sieges: Vec<_> = self.keys.iter().map(|keys| self.attack_config(*keys)).collect();
         sieges.iter().try_for_each(|siege| siege.check(attacks))?;
         let cache = self.stores.cache();
-        let mut measured = Measured::on("adversary");
+        let mut measured = RaceMeasurement::on("adversary");
         let mut all = sieges.iter().flat_map(|siege| attacks.iter().map(move |one| (siege, *one)));
         measured.ended = all.try_for_each(|(siege, attack)| {
-            let run = Run { args: &self, names: &names, terms: &terms, cache: &cache, stop };
+            let run = AttackRace { args: &self, names: &names, terms: &terms, cache: &cache, stop };
             run.attack(siege, attack, out, &mut measured)
         });
         Ok(measured)
     }
 
-    fn attacks(&self) -> eyre::Result<&[Attack]> {
-        let twice = |(n, attack): &(usize, &Attack)| self.attacks[..*n].contains(attack);
+    fn attacks(&self) -> eyre::Result<&[AttackKind]> {
+        let twice = |(n, attack): &(usize, &AttackKind)| self.attacks[..*n].contains(attack);
         match self.attacks.iter().enumerate().find(twice) {
             Some((_, attack)) => bail!("--attacks names `{attack}` twice"),
-            None if self.attacks.is_empty() => Ok(&Attack::ALL),
+            None if self.attacks.is_empty() => Ok(&AttackKind::ALL),
             None => Ok(&self.attacks),
         }
     }
 
-    fn siege(&self, keys: u64) -> Siege {
-        Siege {
+    fn attack_config(&self, keys: u64) -> AttackConfig {
+        AttackConfig {
             keys,
             pairs: self.pairs,
             warmup: self.warmup.unwrap_or(self.pairs / 10),
@@ -111,23 +120,23 @@ impl Args {
     }
 }
 
-/// What all attacks have in common.
-struct Run<'a> {
-    args: &'a Args,
+/// The settings that all attacks share.
+struct AttackRace<'a> {
+    args: &'a AdversaryArgs,
     names: &'a [String],
-    terms: &'a Terms,
+    terms: &'a RaceTerms,
     cache: &'a StateCache,
     stop: &'a AtomicBool,
 }
 
-impl Run<'_> {
-    /// Runs one attack and its baseline, adds what was measured to `measured`, and prints it.
+impl AttackRace<'_> {
+    /// Runs one attack with its baseline, adds the results to `measured`, and prints them.
     fn attack(
         &self,
-        siege: &Siege,
-        attack: Attack,
-        out: &Output,
-        measured: &mut Measured,
+        siege: &AttackConfig,
+        attack: AttackKind,
+        out: &CommandOutput,
+        measured: &mut RaceMeasurement,
     ) -> eyre::Result<()> {
         let Self { terms, cache, stop, .. } = *self;
         let StoreArgs { proofs, memory_limit, proof_depths, .. } = &self.args.stores;
@@ -137,15 +146,15 @@ impl Run<'_> {
         let attacked = attacked.inspect_err(|_| progress.finish())?;
         let [entrants, twins] =
             [self.args.stores.entrants(self.names)?, self.args.stores.entrants(self.names)?];
-        print_siege(out, siege, &attacked)?;
+        print_attack(out, siege, &attacked)?;
         print_equal_terms(out, terms, memory_limit, &entrants, 2)?;
         let workload = &attacked.workload;
-        let race = Race { workload, terms, cache, proofs, proof_depths, memory_limit, stop };
+        let race = StoreRace { workload, terms, cache, proofs, proof_depths, memory_limit, stop };
         let raced = race
             .run_beside(&attacked.baseline, &entrants, &twins, &mut |step| progress.update(step));
         progress.finish();
         let (baseline, raced) = raced?;
-        // Before anything is printed, which may fail.
+        // Before the output, which can fail.
         measured.results.extend(attacked.results(&baseline, &raced, terms));
         for note in attacked.note.iter().cloned().chain(remarks(&entrants)) {
             if !measured.notes.contains(&note) {
@@ -157,8 +166,12 @@ impl Run<'_> {
     }
 }
 
-/// What is done, and what stands beside it.
-fn print_siege(out: &Output, siege: &Siege, attacked: &Attacked) -> eyre::Result<()> {
+/// Prints the attack and its baseline's settings.
+fn print_attack(
+    out: &CommandOutput,
+    siege: &AttackConfig,
+    attacked: &AttackPair,
+) -> eyre::Result<()> {
     for (workload, who) in [(&attacked.workload, "adversary"), (&attacked.baseline, "beside it")] {
         let Some(scene) = workload.scene() else { continue };
         let empty = match scene.empty_blocks() {
@@ -186,12 +199,12 @@ fn print_siege(out: &Output, siege: &Siege, attacked: &Attacked) -> eyre::Result
     Ok(())
 }
 
-/// The baseline's table, the attack's, and how they compare.
+/// Prints the tables of the baseline and of the attack, and their comparison.
 fn print_outcomes(
-    out: &Output,
-    attack: Attack,
-    baseline: &[Outcome],
-    raced: &Raced,
+    out: &CommandOutput,
+    attack: AttackKind,
+    baseline: &[StoreOutcome],
+    raced: &RaceResult,
 ) -> eyre::Result<()> {
     say!(out, "\n{attack}: baseline");
     print(out, baseline, raced.memory)?;
@@ -208,9 +221,9 @@ fn print_outcomes(
         "free MiB, before"
     );
     for (attacked, plain) in raced.outcomes.iter().zip(baseline) {
-        let of = of_baseline(attacked, plain);
-        let millis = |one: &Outcome| format!("{:.2}", one.latency.micros(0.99) as f64 / 1e3);
-        let free = |one: &Outcome| {
+        let of = baseline_ratio(attacked, plain);
+        let millis = |one: &StoreOutcome| format!("{:.2}", one.latency.micros(0.99) as f64 / 1e3);
+        let free = |one: &StoreOutcome| {
             one.free_bytes.map_or_else(
                 || "-".into(),
                 |free| format!("{:.1}", free as f64 / f64::from(1 << 20)),
@@ -232,8 +245,8 @@ fn print_outcomes(
     Ok(())
 }
 
-/// Why a race was cut short, if it was.
-fn ended(workload: &Workload, raced: Raced) -> eyre::Result<()> {
+/// The reason why a race was cut short, if it was.
+fn ended(workload: &StoreWorkload, raced: RaceResult) -> eyre::Result<()> {
     let done = raced.outcomes.first().map_or(0, |outcome| outcome.series.len());
     let of = workload.slices;
     raced.ended.wrap_err_with(|| format!("{}: {done} of {of} slices were measured", workload.keys))

@@ -1,12 +1,13 @@
-//! What flags may be changed after an error of a measurement: the library's errors state facts alone.
+//! Advice about errors of a measurement: which flags to change. The library's errors state facts
+//! only.
 
 use retrie_bench::{
-    BenchError, Setting, cache::CacheError, chain::MakeChainError, locality::LocalityError,
+    BenchError, RaceSetting, cache::CacheError, chain::MakeChainError, locality::LocalityError,
     state::TraceError,
 };
 use std::error::Error;
 
-/// Advice about one error of a chain of causes; nothing if there is none to give.
+/// The advice about one error of a chain of causes; `None` if there is none.
 pub(crate) fn of(error: &(dyn Error + 'static)) -> Option<String> {
     let advice = match error.downcast_ref::<BenchError>() {
         Some(BenchError::Setting { setting, .. }) => return Some(about(*setting)),
@@ -36,28 +37,28 @@ const STATES: &str = "--state-cache names another folder, TMPDIR where that is `
 const FOLDERS: &str = "--state-cache names another folder for states, TMPDIR for temporary ones";
 const OWN_CONTRACTS: &str = "`--contracts own` takes contracts of this program";
 
-/// Which flag a setting comes from, and what is to be known of it.
-fn about(setting: Setting) -> String {
+/// The flag of a setting, and advice about it.
+fn about(setting: RaceSetting) -> String {
     let words = match setting {
-        Setting::Keys => "--keys takes their number; that of bench state `fresh` or `real` too",
-        Setting::Pairs => "change --pairs",
-        Setting::CommitEvery => "change --commit-every, or leave it out",
-        Setting::Reads => "change --reads",
-        Setting::Choice => {
+        RaceSetting::Keys => "--keys takes their number; that of bench state `fresh` or `real` too",
+        RaceSetting::Pairs => "change --pairs",
+        RaceSetting::CommitEvery => "change --commit-every, or leave it out",
+        RaceSetting::Reads => "change --reads",
+        RaceSetting::Choice => {
             "--reads and --keys-by do not go with --keys fresh, nor with --keys real"
         }
-        Setting::Warmup => "change --warmup",
-        Setting::Slices => "change --slices",
-        Setting::Slots => "change --slots",
-        Setting::Grind => "change --grind, or leave ground-keys out of --attacks",
-        Setting::Tiny => "change --tiny",
-        Setting::Blocks => "change --blocks",
-        Setting::Queries => "change --queries",
-        Setting::Retention => "change --retention",
-        Setting::Range(range) => {
+        RaceSetting::Warmup => "change --warmup",
+        RaceSetting::Slices => "change --slices",
+        RaceSetting::Slots => "change --slots",
+        RaceSetting::Grind => "change --grind, or leave ground-keys out of --attacks",
+        RaceSetting::Tiny => "change --tiny",
+        RaceSetting::Blocks => "change --blocks",
+        RaceSetting::Queries => "change --queries",
+        RaceSetting::Retention => "change --retention",
+        RaceSetting::Range(range) => {
             return format!("--range {range} needs at least as many --blocks");
         }
-        Setting::Backends => "leave it out of --backends",
+        RaceSetting::Backends => "leave it out of --backends",
         _ => "see --help",
     };
     words.into()

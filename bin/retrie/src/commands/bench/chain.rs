@@ -1,4 +1,5 @@
-//! `retrie bench transfers|erc20|uniswap|new-payload|smallbank|kvstore`: whole clients raced on the same blocks.
+//! `retrie bench transfers|erc20|uniswap|new-payload|smallbank|kvstore`: races whole clients on the
+//! same blocks.
 
 mod payloads;
 mod table;
@@ -6,22 +7,25 @@ mod table;
 pub(crate) use payloads::PayloadArgs;
 
 use super::{
-    lanes,
-    measured::{Measured, print_memory_limit},
+    contenders,
+    measurement::{RaceMeasurement, print_memory_limit},
     stores::state_cache,
 };
 use crate::{
-    args::{BackendArgs, Hash, parse_count, parse_sync, root_maker},
-    output::{Output, ReportArgs},
+    args::{BackendArgs, HashChoice, parse_count, parse_sync, root_backend},
+    output::{CommandOutput, ReportArgs},
     progress::RaceProgress,
 };
 use eyre::{bail, eyre};
 use retrie_bench::{
     BenchError,
-    chain::{ContractSet, Fill, KeyChoice, Mix, Preload, Recipe},
-    clients::{ClientRace, Entrant, Raced, Senders, Via, Workload},
+    chain::{BlockFill, ChainRecipe, ContractSet, GenesisPreload, KeyChoice, TransactionMix},
+    clients::{
+        BlockDelivery, ClientContender, ClientRace, ClientRaceResult, ClientWorkload,
+        SenderRecovery,
+    },
     memory::parse_size,
-    state::Terms,
+    state::RaceTerms,
 };
 use retrie_db::SyncMode;
 use std::{
@@ -29,151 +33,155 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-/// Where real data is looked for, unless `RETRIE_DATA` says.
+/// Folder of real data without the environment variable `RETRIE_DATA`.
 const DATA: &str = "../shared/data";
 
-/// What all these workloads take.
+/// Flags of all these workloads.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
-    /// The state backends, separated by commas; all by default. `lvmt@3/16` is `lvmt` with that proof
-    /// shard, `cole:size-ratio=6:fanout=8` is `cole` with --cole.size-ratio 6 and --cole.fanout 8.
+pub(crate) struct ChainRaceArgs {
+    /// The state backends, separated by commas [default: all]. `lvmt@3/16` is `lvmt` with that
+    /// proof shard, `cole:size-ratio=6:fanout=8` is `cole` with --cole.size-ratio 6 and
+    /// --cole.fanout 8.
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
     backends: Vec<String>,
-    /// Hash function of the backends that have the choice (`mpt-archive`), for comparison only.
+    /// Hash function of the backends that support another one (`mpt-archive`), for comparison only.
     #[arg(long, value_name = "HASH")]
-    hash: Option<Hash>,
+    hash: Option<HashChoice>,
     #[command(flatten)]
     backend_args: BackendArgs,
-    /// Accounts in the state from the start, one race for each number (1000, 50k, 1m): receivers;
-    /// customers of the banks; keys of the store. 1m by default, 100k for banks and store.
+    /// Accounts in the initial state, one race for each number (1000, 50k, 1m): receivers;
+    /// customers of smallbank; keys of kvstore [default: 1m, 100k for smallbank and kvstore].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_count)]
     accounts: Vec<u64>,
-    /// Accounts that sign: 20,000 by default, 1,000 for banks and store.
+    /// Accounts that sign [default: 20,000, 1,000 for smallbank and kvstore].
     #[arg(long, value_name = "N", value_parser = parse_count)]
     signers: Option<u64>,
-    /// Blocks that are measured: 300 by default, 200 for new-payload, 1,000 for banks and store.
+    /// Blocks measured [default: 300, 200 for new-payload, 1,000 for smallbank and kvstore].
     #[arg(long, value_name = "N", value_parser = parse_count)]
     blocks: Option<u64>,
-    /// Transactions a block, as far as they take less than 30 Mgas: 500 by default, 200 swaps, 100 for
-    /// banks and store, as many as fit for new-payload.
+    /// Transactions in each block, as long as they take less than 30 Mgas [default: 500, 200 swaps,
+    /// 100 for smallbank and kvstore, as many as fit for new-payload].
     #[arg(long, value_name = "N", value_parser = parse_count)]
     txs: Option<u64>,
-    /// Blocks before the measured ones; a tenth of them by default.
+    /// Blocks before the measured ones [default: a tenth of them].
     #[arg(long, value_name = "BLOCKS", value_parser = parse_count)]
     warmup: Option<u64>,
-    /// Turns each client gets: 10 by default, 25 for banks and store, or one a block if these are
-    /// fewer. A turn starts with nothing prepared and ends with a commit: short ones make all slower.
+    /// Turns for each client [default: 10, 25 for smallbank and kvstore, or the number of blocks if
+    /// that is smaller]. A turn starts with nothing prepared and ends with a commit, so short turns
+    /// make all clients slower.
     #[arg(long, value_name = "N")]
     slices: Option<u64>,
-    /// Blocks a commit. By default the import decides; banks and store commit every block. What a
-    /// slice has imported is durable at its end in any case.
+    /// Blocks in each commit. By default the import decides; smallbank and kvstore commit every
+    /// block. At the end of a slice all its blocks are durable in any case.
     #[arg(long, value_name = "BLOCKS", value_parser = parse_count)]
     commit_every: Option<u64>,
-    /// When the senders of transactions are recovered. `recovered`: before the clock starts, as by a
-    /// node that has had the transactions in its pool. `unrecovered`: on the clock, as in an import.
-    /// `both`: one race each; the default, but for new-payload, which knows `unrecovered` only.
+    /// When the senders of transactions are recovered. `recovered`: before the clock starts, as in
+    /// a node that had the transactions in its pool. `unrecovered`: while the clock runs, as in an
+    /// import. `both`: one race each [default: both; new-payload supports only `unrecovered`].
     #[arg(long, value_name = "WHEN", value_parser = parse_senders)]
     senders: Option<SenderRaces>,
-    /// Choose receivers, or keys of the store, by YCSB's Zipf distribution with this constant (0.99)
-    /// instead of all alike.
+    /// Choose receivers, or keys of kvstore, by YCSB's Zipf distribution with this constant (0.99)
+    /// instead of uniformly.
     #[arg(long, value_name = "THETA")]
     zipf: Option<f64>,
-    /// Whence everything random comes.
+    /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// `durable`: each commit is on disk when it returns. `none`: that is left to the system.
+    /// `durable`: a commit is on disk when it returns. `none`: the operating system decides.
     #[arg(long, value_name = "MODE", default_value = "durable", value_parser = parse_sync)]
     sync: SyncMode,
     /// Memory in MiB for rows that are committed but not yet folded into the tables; the caches of
-    /// `mpt` (about 128 MiB) and `mpt-archive` (192 MiB) come on top. 1024 by default; under
-    /// --memory-limit the clients share half of it, less these fixed caches.
+    /// `mpt` (about 128 MiB) and `mpt-archive` (192 MiB) come on top [default: 1024; with
+    /// --memory-limit the clients share half of it, less these fixed caches].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cache_mb: Option<u32>,
-    /// Cap memory at this size (512MB, 2GB) while the clients race, the page cache included, so that
-    /// the state can be larger than memory. By cgroup, or by locking the rest of the machine's memory.
+    /// Cap memory at this size (512MB, 2GB) during the race, with the page cache, so that the state
+    /// can be larger than memory. The cap uses a cgroup, or locks the rest of the machine's memory.
     /// All clients of a race are open at once and share it: a client raced alone has more.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory_limit: Option<u64>,
-    /// How many blocks can be reverted; 0 switches undo off.
+    /// How many blocks can be reverted; 0 disables undo.
     #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
     retention: u64,
-    /// Threads with which each client may read ahead what the next blocks name; 0: it does not. More than
-    /// a few serve only while reads wait for the disk.
+    /// Threads for each client's prefetch of the state that the next blocks name; 0 disables it.
+    /// More than a few help only while reads wait for the disk.
     #[arg(long, value_name = "THREADS", default_value_t = 16)]
     read_ahead: usize,
-    /// Where made blocks and loaded states are kept between runs, or `none`; by default retrie/bench
-    /// in the user's cache directory.
+    /// Cache of generated blocks and loaded states between runs, or `none` [default: retrie/bench
+    /// in the user's cache directory].
     #[arg(long, value_name = "DIR")]
     state_cache: Option<PathBuf>,
-    /// Gas that blocks aim at, a race for each; in place of `txs`. `bench new-payload` sets it.
+    /// Gas target of blocks, one race for each, instead of `txs`. Set by `bench new-payload`.
     #[arg(skip)]
     gas: Vec<u64>,
     #[command(flatten)]
     pub(super) report: ReportArgs,
 }
 
-/// The same, of banks.
+/// Flags of smallbank.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct BankArgs {
     #[command(flatten)]
-    pub(super) args: Args,
-    /// Banks hold nothing at first: accounts come into being as calls name them.
+    pub(super) args: ChainRaceArgs,
+    /// Start with empty banks: calls create the accounts that they name.
     #[arg(long)]
     fresh: bool,
 }
 
-/// The same, of a workload of tokens.
+/// Flags of the token workloads.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct TokenArgs {
     #[command(flatten)]
-    pub(super) args: Args,
+    pub(super) args: ChainRaceArgs,
     #[command(flatten)]
     contracts: ContractArgs,
 }
 
-/// Which contracts a preloaded state holds.
+/// The contracts in a preloaded state.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct ContractArgs {
-    /// The token and the market of two tokens. `mainnet`: the real codes in RETRIE_DATA
-    /// (`../shared/data` by default); the default. `own`: contracts of this program.
+    /// The token, and the market of two tokens. `mainnet`: the real codes in RETRIE_DATA
+    /// (`../shared/data` by default). `own`: contracts of this program [default: mainnet].
     #[arg(long, value_name = "SET", value_parser = parse_contracts)]
-    contracts: Option<Contracts>,
+    contracts: Option<ContractChoice>,
 }
 
-/// The same, of the key-value store.
+/// Flags of kvstore.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct KvArgs {
     #[command(flatten)]
-    pub(super) args: Args,
-    /// Reads and writes, one race for each: `read-only`, `read-write` (half of each), `write-only`.
+    pub(super) args: ChainRaceArgs,
+    /// Mixes of reads and writes, one race for each: `read-only`, `read-write` (half of each),
+    /// `write-only`.
     #[arg(long, value_name = "RATIO", default_value = "read-write", value_delimiter = ',', value_parser = parse_ratio)]
     ratio: Vec<u32>,
-    /// How many of 100 writes insert a new key instead of writing one that there is; YCSB's inserts.
+    /// How many of 100 writes insert a new key instead of writing an existing one, as YCSB's
+    /// inserts.
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100))]
     inserts: u32,
-    /// The store is empty at first.
+    /// Start with an empty store.
     #[arg(long)]
     fresh: bool,
 }
 
-/// What `--contracts` names.
+/// Values of `--contracts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Contracts {
+enum ContractChoice {
     Mainnet,
     Own,
 }
 
 impl ContractArgs {
-    /// Whether the flag was given.
+    /// Whether the flag is set.
     pub(crate) const fn is_given(self) -> bool {
         self.contracts.is_some()
     }
 
-    /// The contracts asked for.
+    /// The contracts for the flag.
     pub(crate) fn set(self) -> eyre::Result<ContractSet> {
         match self.contracts {
-            Some(Contracts::Own) => Ok(ContractSet::own()),
-            Some(Contracts::Mainnet) | None => {
+            Some(ContractChoice::Own) => Ok(ContractSet::own()),
+            Some(ContractChoice::Mainnet) | None => {
                 let data = std::env::var_os("RETRIE_DATA").unwrap_or_else(|| DATA.into());
                 Ok(ContractSet::mainnet(&PathBuf::from(data))?)
             }
@@ -181,21 +189,21 @@ impl ContractArgs {
     }
 }
 
-/// The races that `--senders` asks for.
+/// The races for `--senders`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SenderRaces(&'static [Senders]);
+struct SenderRaces(&'static [SenderRecovery]);
 
 impl SenderRaces {
-    const RECOVERED: Self = Self(&[Senders::Recovered]);
-    const UNRECOVERED: Self = Self(&[Senders::Unrecovered]);
-    const BOTH: Self = Self(&[Senders::Recovered, Senders::Unrecovered]);
+    const RECOVERED: Self = Self(&[SenderRecovery::Recovered]);
+    const UNRECOVERED: Self = Self(&[SenderRecovery::Unrecovered]);
+    const BOTH: Self = Self(&[SenderRecovery::Recovered, SenderRecovery::Unrecovered]);
 
-    /// Those that are asked for, if blocks come `via` this.
-    fn choose(asked: Option<Self>, via: Via) -> eyre::Result<Self> {
+    /// The races for `--senders` if blocks are delivered `via` this.
+    fn choose(asked: Option<Self>, via: BlockDelivery) -> eyre::Result<Self> {
         match (via, asked) {
-            (Via::Import, asked) => Ok(asked.unwrap_or(Self::BOTH)),
-            (Via::EngineApi, None | Some(Self::UNRECOVERED)) => Ok(Self::UNRECOVERED),
-            (Via::EngineApi, Some(_)) => {
+            (BlockDelivery::Import, asked) => Ok(asked.unwrap_or(Self::BOTH)),
+            (BlockDelivery::EngineApi, None | Some(Self::UNRECOVERED)) => Ok(Self::UNRECOVERED),
+            (BlockDelivery::EngineApi, Some(_)) => {
                 bail!("payloads come without senders: leave out --senders")
             }
         }
@@ -211,15 +219,15 @@ fn parse_senders(text: &str) -> Result<SenderRaces, String> {
     }
 }
 
-fn parse_contracts(text: &str) -> Result<Contracts, String> {
+fn parse_contracts(text: &str) -> Result<ContractChoice, String> {
     match text {
-        "mainnet" => Ok(Contracts::Mainnet),
-        "own" => Ok(Contracts::Own),
+        "mainnet" => Ok(ContractChoice::Mainnet),
+        "own" => Ok(ContractChoice::Own),
         _ => Err("it is `mainnet` or `own`".into()),
     }
 }
 
-/// Of 100 calls, those that read.
+/// How many of 100 calls read.
 fn parse_ratio(text: &str) -> Result<u32, String> {
     match text {
         "read-only" => Ok(100),
@@ -229,70 +237,80 @@ fn parse_ratio(text: &str) -> Result<u32, String> {
     }
 }
 
-/// What a workload is unless flags say otherwise.
-struct Defaults {
+/// Defaults of a workload's flags.
+struct WorkloadDefaults {
     name: &'static str,
-    mix: Mix,
+    mix: TransactionMix,
     accounts: u64,
     signers: u64,
     blocks: u64,
     txs: u64,
-    /// Unless there are fewer blocks.
+    /// The number of blocks if that is smaller.
     slices: u64,
     commit_every: Option<u64>,
-    via: Via,
+    via: BlockDelivery,
 }
 
-/// Payments, of the LVMT and LMPT papers.
-const TRANSFERS: Defaults = Defaults {
+/// Payments, as in the LVMT and LMPT papers.
+const TRANSFERS: WorkloadDefaults = WorkloadDefaults {
     name: "transfers",
-    mix: Mix { transfers: 1, ..Mix::NOTHING },
+    mix: TransactionMix { transfers: 1, ..TransactionMix::NOTHING },
     accounts: 1_000_000,
     signers: 20_000,
     blocks: 300,
     txs: 500,
     slices: 10,
     commit_every: None,
-    via: Via::Import,
+    via: BlockDelivery::Import,
 };
-const ERC20: Defaults =
-    Defaults { name: "erc20", mix: Mix { erc20: 1, ..Mix::NOTHING }, ..TRANSFERS };
-const UNISWAP: Defaults =
-    Defaults { name: "uniswap", mix: Mix { swaps: 1, ..Mix::NOTHING }, txs: 200, ..TRANSFERS };
-/// Blocks of 100 transactions, of the COLE paper.
-const SMALLBANK: Defaults = Defaults {
+const ERC20: WorkloadDefaults = WorkloadDefaults {
+    name: "erc20",
+    mix: TransactionMix { erc20: 1, ..TransactionMix::NOTHING },
+    ..TRANSFERS
+};
+const UNISWAP: WorkloadDefaults = WorkloadDefaults {
+    name: "uniswap",
+    mix: TransactionMix { swaps: 1, ..TransactionMix::NOTHING },
+    txs: 200,
+    ..TRANSFERS
+};
+/// Blocks of 100 transactions, as in the COLE paper.
+const SMALLBANK: WorkloadDefaults = WorkloadDefaults {
     name: "smallbank",
-    mix: Mix { smallbank: 1, ..Mix::NOTHING },
+    mix: TransactionMix { smallbank: 1, ..TransactionMix::NOTHING },
     accounts: 100_000,
     signers: 1_000,
     blocks: 1_000,
     txs: 100,
     slices: 25,
     commit_every: Some(1),
-    via: Via::Import,
+    via: BlockDelivery::Import,
 };
-const KVSTORE: Defaults =
-    Defaults { name: "kvstore", mix: Mix { kvstore: 1, ..Mix::NOTHING }, ..SMALLBANK };
-/// Blocks as full as mainnet's, of what fills those.
-const NEW_PAYLOAD: Defaults = Defaults {
+const KVSTORE: WorkloadDefaults = WorkloadDefaults {
+    name: "kvstore",
+    mix: TransactionMix { kvstore: 1, ..TransactionMix::NOTHING },
+    ..SMALLBANK
+};
+/// Blocks as full as mainnet's, with a similar mix.
+const NEW_PAYLOAD: WorkloadDefaults = WorkloadDefaults {
     name: "new-payload",
-    mix: Recipe::BUILT_IN.mix,
+    mix: ChainRecipe::BUILT_IN.mix,
     blocks: 200,
-    // More than fit.
+    // More than fit into a block.
     txs: 2_000,
     commit_every: Some(1),
-    via: Via::EngineApi,
+    via: BlockDelivery::EngineApi,
     ..TRANSFERS
 };
 
-/// What the chain starts from.
-struct Genesis {
+/// The initial state of the chain.
+struct GenesisSetup {
     contracts: ContractSet,
-    /// Banks and store hold nothing.
+    /// Whether smallbank and kvstore start empty.
     empty_ledgers: bool,
 }
 
-impl Genesis {
+impl GenesisSetup {
     const fn with(contracts: ContractSet) -> Self {
         Self { contracts, empty_ledgers: false }
     }
@@ -302,43 +320,43 @@ impl Genesis {
     }
 }
 
-impl Args {
-    /// The choice of receivers, where there are no keys.
+impl ChainRaceArgs {
+    /// The choice of receivers, for workloads without keys.
     const fn receivers(&self) -> [KeyChoice; 1] {
         [KeyChoice { reads: 50, inserts: 0, zipf: self.zipf }]
     }
 
-    /// The same, where nobody receives.
+    /// Rejects `--zipf`, for workloads without receivers.
     fn no_receivers(&self, name: &str) -> eyre::Result<[KeyChoice; 1]> {
         if self.zipf.is_some() {
-            bail!("nobody receives anything in {name}: leave out --zipf");
+            bail!("{name} has no receivers: leave out --zipf");
         }
         Ok(self.receivers())
     }
 
     fn race(
         self,
-        defaults: &Defaults,
-        genesis: Genesis,
+        defaults: &WorkloadDefaults,
+        genesis: GenesisSetup,
         keys: &[KeyChoice],
-        out: &Output,
+        out: &CommandOutput,
         stop: &AtomicBool,
-    ) -> eyre::Result<Measured> {
-        let names = lanes::names(&self.backends, self.hash, |_| false)?;
+    ) -> eyre::Result<RaceMeasurement> {
+        let names = contenders::names(&self.backends, self.hash, |_| false)?;
         let senders = SenderRaces::choose(self.senders, defaults.via)?;
         let workloads = self.workloads(defaults, genesis, keys);
-        workloads.iter().try_for_each(Workload::check)?;
+        workloads.iter().try_for_each(ClientWorkload::check)?;
         let terms = self.terms(&names)?;
         let cache = state_cache(self.state_cache.clone());
-        let mut measured = Measured::on(defaults.name);
+        let mut measured = RaceMeasurement::on(defaults.name);
         let mut variants = workloads
             .iter()
             .flat_map(|workload| senders.0.iter().map(move |senders| (workload, *senders)));
         let results = &mut measured.results;
-        let mut run = |workload: &Workload, senders: Senders| -> eyre::Result<()> {
+        let mut run = |workload: &ClientWorkload, senders: SenderRecovery| -> eyre::Result<()> {
             let entrants = self.entrants(&names)?;
             table::print_terms(out, workload, senders, &terms, &entrants)?;
-            let root_maker = root_maker()?;
+            let root_maker = root_backend()?;
             let memory_limit = self.memory_limit;
             if let Some(limit) = memory_limit {
                 print_memory_limit(out, limit, entrants.len())?;
@@ -356,7 +374,7 @@ impl Args {
             let raced = race.run(&entrants, &mut |step| progress.update_clients(step));
             progress.finish();
             let raced = raced?;
-            // First, so that no closed pipe loses them.
+            // Before the output, so that a closed pipe loses no results.
             results.extend(raced.outcomes.iter().map(|one| one.result(workload, &terms)));
             let printed = table::print(out, workload.name, workload.via, &raced.outcomes);
             let what = format!("{}, senders {senders}", workload.name);
@@ -366,12 +384,12 @@ impl Args {
         Ok(measured)
     }
 
-    fn terms(&self, names: &[String]) -> eyre::Result<Terms> {
+    fn terms(&self, names: &[String]) -> eyre::Result<RaceTerms> {
         let fixed = self.entrants(names)?.into_iter().map(|one| one.backend.cache_bytes());
         let fixed: Vec<_> = fixed.collect();
-        let cache_mb = lanes::cache_mb(self.cache_mb, self.memory_limit, &fixed);
+        let cache_mb = contenders::cache_mb(self.cache_mb, self.memory_limit, &fixed);
         let cache_bytes = (cache_mb as usize) << 20;
-        Ok(Terms {
+        Ok(RaceTerms {
             sync: self.sync,
             cache_bytes,
             retention: self.retention,
@@ -379,39 +397,39 @@ impl Args {
         })
     }
 
-    /// The clients, made anew for each race: a backend may have cached nodes of the one before.
-    fn entrants(&self, names: &[String]) -> eyre::Result<Vec<Entrant>> {
+    /// The clients, made anew for each race: a backend may cache nodes of the race before.
+    fn entrants(&self, names: &[String]) -> eyre::Result<Vec<ClientContender>> {
         let entrant = |name: &String| {
-            let backend = lanes::backend(name, self.hash, &self.backend_args)?;
-            Ok(Entrant { name: name.clone(), backend })
+            let backend = contenders::backend(name, self.hash, &self.backend_args)?;
+            Ok(ClientContender { name: name.clone(), backend })
         };
         names.iter().map(entrant).collect()
     }
 
     fn workloads(
         &self,
-        defaults: &Defaults,
-        genesis: Genesis,
+        defaults: &WorkloadDefaults,
+        genesis: GenesisSetup,
         keys: &[KeyChoice],
-    ) -> Vec<Workload> {
-        let Genesis { contracts, empty_ledgers } = genesis;
+    ) -> Vec<ClientWorkload> {
+        let GenesisSetup { contracts, empty_ledgers } = genesis;
         let contracts = Arc::new(contracts);
         let blocks = self.blocks.unwrap_or(defaults.blocks);
         let one = [defaults.accounts];
         let accounts = if self.accounts.is_empty() { &one[..] } else { &self.accounts };
         let fills = match self.gas.is_empty() {
-            true => vec![Fill::Transactions(self.txs.unwrap_or(defaults.txs))],
-            false => self.gas.iter().copied().map(Fill::Gas).collect(),
+            true => vec![BlockFill::Transactions(self.txs.unwrap_or(defaults.txs))],
+            false => self.gas.iter().copied().map(BlockFill::Gas).collect(),
         };
-        let workload = |accounts: u64, keys: KeyChoice, fill: Fill| Workload {
+        let workload = |accounts: u64, keys: KeyChoice, fill: BlockFill| ClientWorkload {
             name: defaults.name,
-            recipe: Recipe {
+            recipe: ChainRecipe {
                 seed: self.seed,
                 fill,
                 mix: defaults.mix,
                 accounts,
                 keys,
-                preload: Some(Preload {
+                preload: Some(GenesisPreload {
                     senders: self.signers.unwrap_or(defaults.signers),
                     contracts: contracts.clone(),
                     empty_ledgers,
@@ -430,48 +448,68 @@ impl Args {
     }
 }
 
-impl Args {
+impl ChainRaceArgs {
     /// `bench transfers`.
-    pub(super) fn transfers(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+    pub(super) fn transfers(
+        self,
+        out: &CommandOutput,
+        stop: &AtomicBool,
+    ) -> eyre::Result<RaceMeasurement> {
         let keys = self.receivers();
-        self.race(&TRANSFERS, Genesis::with(ContractSet::own()), &keys, out, stop)
+        self.race(&TRANSFERS, GenesisSetup::with(ContractSet::own()), &keys, out, stop)
     }
 }
 
 impl BankArgs {
     /// `bench smallbank`.
-    pub(super) fn smallbank(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+    pub(super) fn smallbank(
+        self,
+        out: &CommandOutput,
+        stop: &AtomicBool,
+    ) -> eyre::Result<RaceMeasurement> {
         let keys = self.args.no_receivers(SMALLBANK.name)?;
-        self.args.race(&SMALLBANK, Genesis::of_ledgers(self.fresh), &keys, out, stop)
+        self.args.race(&SMALLBANK, GenesisSetup::of_ledgers(self.fresh), &keys, out, stop)
     }
 }
 
 impl TokenArgs {
     /// `bench erc20`.
-    pub(super) fn erc20(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+    pub(super) fn erc20(
+        self,
+        out: &CommandOutput,
+        stop: &AtomicBool,
+    ) -> eyre::Result<RaceMeasurement> {
         let keys = self.args.receivers();
-        self.args.race(&ERC20, Genesis::with(self.contracts.set()?), &keys, out, stop)
+        self.args.race(&ERC20, GenesisSetup::with(self.contracts.set()?), &keys, out, stop)
     }
 
     /// `bench uniswap`.
-    pub(super) fn uniswap(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+    pub(super) fn uniswap(
+        self,
+        out: &CommandOutput,
+        stop: &AtomicBool,
+    ) -> eyre::Result<RaceMeasurement> {
         let keys = self.args.no_receivers(UNISWAP.name)?;
-        self.args.race(&UNISWAP, Genesis::with(self.contracts.set()?), &keys, out, stop)
+        self.args.race(&UNISWAP, GenesisSetup::with(self.contracts.set()?), &keys, out, stop)
     }
 }
 
 impl KvArgs {
     /// `bench kvstore`.
-    pub(super) fn kvstore(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+    pub(super) fn kvstore(
+        self,
+        out: &CommandOutput,
+        stop: &AtomicBool,
+    ) -> eyre::Result<RaceMeasurement> {
         let (inserts, zipf) = (self.inserts, self.args.zipf);
         let keys = |reads: &u32| KeyChoice { reads: *reads, inserts, zipf };
         let keys: Vec<_> = self.ratio.iter().map(keys).collect();
-        self.args.race(&KVSTORE, Genesis::of_ledgers(self.fresh), &keys, out, stop)
+        self.args.race(&KVSTORE, GenesisSetup::of_ledgers(self.fresh), &keys, out, stop)
     }
 }
 
 /// An error if a race was stopped before its end.
-fn stopped(what: &str, slices: u64, raced: &Raced) -> eyre::Result<()> {
+fn stopped(what: &str, slices: u64, raced: &ClientRaceResult) -> eyre::Result<()> {
     if raced.complete {
         return Ok(());
     }

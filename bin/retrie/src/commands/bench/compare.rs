@@ -1,42 +1,42 @@
-//! `retrie bench compare`: what has become slower or larger between two JSON reports.
+//! `retrie bench compare`: shows what became slower or larger between two JSON reports.
 
-use crate::output::{Output, grouped, say};
+use crate::output::{CommandOutput, grouped, say};
 use eyre::bail;
 use retrie_bench::report::{
-    Document,
-    compare::{Change, Verdict, compare},
+    ReportDocument,
+    compare::{ChangeVerdict, FigureChange, compare},
     percent,
 };
 use std::path::PathBuf;
 
-/// What the figures of the table mean, below `--help`.
+/// The meaning of the table's figures, for the end of `--help`.
 const HELP: &str = "Results are matched by backend, workload and params. A figure that depends on time \
 is judged relative to a yardstick of its own run (`raw`, or else the first backend that both files have), \
-so a machine that is slower as a whole is no regression. It is called worse only if it is so by more than \
-the threshold, and if the 99 % interval that the slices show (rank test of Mann and Whitney) lies below 0. \
-Disk and amplification have no noise; changes of them below 1 % are not shown, and those between a \
-stopped and a complete run, or between other params, are not judged. Nor is a figure that a run has but \
-one of: the sustained rate, with its stalls and final flush, and tail latency.";
+so a machine that is slower as a whole does not count as a regression. A figure is worse only if the change \
+exceeds the threshold and its 99 % interval over the slices (rank test of Mann and Whitney) lies below 0. \
+Disk and amplification have no noise: changes below 1 % are not shown, and changes between a stopped and a \
+complete run, or between different params, are not judged. Figures with a single value in each run are not \
+judged either: the sustained rate with its stalls and final flush, and tail latency.";
 
 /// Arguments of `retrie bench compare`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub(crate) struct Args {
-    /// The JSON report before.
+pub(crate) struct CompareArgs {
+    /// The older JSON report.
     #[arg(value_name = "OLD.json")]
     old: PathBuf,
-    /// The JSON report after.
+    /// The newer JSON report.
     #[arg(value_name = "NEW.json")]
     new: PathBuf,
-    /// Changes up to this are none.
+    /// Changes up to this threshold do not count.
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_percent)]
     threshold: f64,
-    /// End with exit code 1 if something is worse.
+    /// Exit with code 1 if a figure is worse.
     #[arg(long)]
     fail: bool,
 }
 
-/// `5%`, `2.5 %` or `5`, as a fraction.
+/// Parses `5%`, `2.5 %` or `5` as a fraction.
 fn parse_percent(text: &str) -> Result<f64, String> {
     let number = text.trim().trim_end_matches('%').trim_end();
     match number.parse::<f64>() {
@@ -45,12 +45,12 @@ fn parse_percent(text: &str) -> Result<f64, String> {
     }
 }
 
-impl Args {
+impl CompareArgs {
     /// Runs the command.
     pub(crate) fn run(self) -> eyre::Result<()> {
-        let (old, new) = (Document::read(&self.old)?, Document::read(&self.new)?);
+        let (old, new) = (ReportDocument::read(&self.old)?, ReportDocument::read(&self.new)?);
         let comparison = compare(&old, &new, self.threshold)?;
-        let out = Output::default();
+        let out = CommandOutput::default();
         say!(out, "old: {} ({})", old.name, old.report.command);
         say!(out, "new: {} ({})", new.name, new.report.command);
         for remark in &comparison.remarks {
@@ -95,18 +95,18 @@ impl Args {
     }
 }
 
-fn print_change(out: &Output, change: &Change) -> eyre::Result<()> {
+fn print_change(out: &CommandOutput, change: &FigureChange) -> eyre::Result<()> {
     let figure = |value: f64| match value {
         value if value >= 1000.0 => grouped(value.round() as u64),
         value => format!("{value:.2}"),
     };
     let interval = |(low, high): (f64, f64)| format!("{} to {}", percent(low), percent(high));
     let verdict = match change.verdict {
-        Verdict::Better => "better",
-        Verdict::Worse => "WORSE",
-        Verdict::Same => "same",
-        Verdict::Yardstick => "yardstick",
-        Verdict::Unknown => "not judged",
+        ChangeVerdict::Better => "better",
+        ChangeVerdict::Worse => "WORSE",
+        ChangeVerdict::Same => "same",
+        ChangeVerdict::Yardstick => "yardstick",
+        ChangeVerdict::Unknown => "not judged",
     };
     say!(
         out,

@@ -1,55 +1,56 @@
-//! `retrie bench locality`: Merkle trees in flat files, their locality counted exactly and timed.
+//! `retrie bench locality`: counts and times the locality of Merkle trees in flat files.
 
-use super::measured::Measured;
+use super::measurement::RaceMeasurement;
 use crate::{
     args::parse_count,
-    output::{Output, ReportArgs, command_line, grouped, say},
+    output::{CommandOutput, ReportArgs, command_line, grouped, say},
 };
 use eyre::{WrapErr, bail};
 use retrie_bench::{
     locality::{
-        Layout, MAX_HEIGHT,
-        report::{Figures, LocalityReport, TreeFigures},
+        MAX_HEIGHT, TreeLayout,
+        report::{AccessFigures, LocalityReport, TreeFigures},
         rows::rows,
-        sparse::{Arity, TrieCounts, random_trie},
-        timing::{Operation, Pages, Timed},
+        sparse::{TrieArity, TrieCounts, random_trie},
+        timing::{LeafOperation, PageState, TimingConfig},
     },
     report::{BenchReport, BenchResult},
 };
 use std::{path::PathBuf, str::FromStr, sync::atomic::AtomicBool};
 
-/// Tries are made of 2^26 keys at most, which lie in memory.
+/// Tries have at most 2^26 keys, which are kept in memory.
 const HIGHEST_TRIE: u32 = 26;
 
-/// What the figures mean, below `--help`.
-const HELP: &str = "Counts are exact: over all leaves, or over the number of them that is named. \
-Regions are maximal runs of adjacent slots of 32 bytes, pages have 4096 bytes. Each count is held \
-against theory, and another one is an error. Layouts are measured one after the other, each with a \
+/// The meaning of the figures, for the end of `--help`.
+const HELP: &str = "Counts are exact: over all leaves, or over the stated number of leaves. \
+Regions are maximal sequences of adjacent slots of 32 bytes; pages have 4096 bytes. Each count is checked \
+against theory, and a difference is an error. Layouts are measured one after the other, each with a \
 file of its own; times are those of the median batch. All layouts at height 24 take up to 3 GB, one \
 at a time.";
 
 /// Arguments of `retrie bench locality`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub(crate) struct Args {
+pub(crate) struct LocalityArgs {
     /// Heights of the trees, which have 2^height leaves: `18-24`, or `18,20,24`.
     #[arg(long, value_name = "HEIGHTS", default_value = "18-24")]
-    heights: Heights,
-    /// Layouts, separated by commas: naive, third, duptree, duptree-plus, duptree-plus-plus, blocked;
-    /// all by default.
+    heights: TreeHeights,
+    /// Layouts, separated by commas: naive, third, duptree, duptree-plus, duptree-plus-plus,
+    /// blocked [default: all].
     #[arg(long, value_name = "LAYOUTS", value_delimiter = ',')]
-    layouts: Vec<Layout>,
-    /// Leaves that are read for the times, in ten batches; writes come in three batches of as many, up
-    /// to 10,000 (fewer where each changes very much). 0 counts only, and makes no files.
+    layouts: Vec<TreeLayout>,
+    /// Leaves read to measure the times, in ten batches. Writes use three batches of this size, up
+    /// to 10,000 (fewer if each write changes many nodes). 0 counts only, and writes no files.
     #[arg(long, value_name = "N", default_value = "20k", value_parser = parse_count)]
     samples: u64,
-    /// Time batches also with none of the file's pages in the page cache at first.
+    /// Also time batches that start with none of the file's pages in the page cache.
     #[arg(long)]
     cold: bool,
     /// Also write and read this many rows of MDBX, in order and at random (Table 1 of the paper).
     #[arg(long, value_name = "N", default_value = "0", value_parser = parse_rows)]
     rows: u32,
-    /// Folder for the files, which are gone afterwards; the system's for temporary files by default.
+    /// Folder for the files, which are removed afterwards [default: the system's folder for
+    /// temporary files].
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Seed of leaves and keys.
@@ -64,11 +65,11 @@ fn parse_rows(text: &str) -> Result<u32, String> {
     count.try_into().map_err(|_| format!("`{text}` rows are too many: {} are the most", u32::MAX))
 }
 
-/// Heights of trees, in the order given.
+/// Heights of trees, in the given order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Heights(Vec<u32>);
+struct TreeHeights(Vec<u32>);
 
-impl FromStr for Heights {
+impl FromStr for TreeHeights {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -92,7 +93,7 @@ impl FromStr for Heights {
     }
 }
 
-impl Args {
+impl LocalityArgs {
     /// Runs the command.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         if let Some((n, twice)) =
@@ -100,33 +101,37 @@ impl Args {
         {
             bail!("--layouts names `{twice}` twice (place {})", n + 1);
         }
-        let out = Output::open(&self.report)?;
+        let out = CommandOutput::open(&self.report)?;
         let mut report = LocalityReport::new(BenchReport::new(command_line(), Vec::new()));
         say!(out, "{}", report.bench.machine);
         let ended = self.measure(&out, stop, &mut report);
-        // What was measured is not lost with what was not.
+        // The results measured before an error are kept.
         report.bench.complete = ended.is_ok();
         out.report(&report)?;
         ended
     }
 
-    /// Measures, and leaves the report to the caller. The counts are in its notes.
-    pub(super) fn measured(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+    /// Measures, and returns the report with the counts in its notes.
+    pub(super) fn measured(
+        self,
+        out: &CommandOutput,
+        stop: &AtomicBool,
+    ) -> eyre::Result<RaceMeasurement> {
         let mut report = LocalityReport::new(BenchReport::new(String::new(), Vec::new()));
         let ended = self.measure(out, stop, &mut report);
         let BenchReport { results, notes, .. } = report.bench;
-        Ok(Measured { results, notes, references: Vec::new(), ended })
+        Ok(RaceMeasurement { results, notes, references: Vec::new(), ended })
     }
 
     fn measure(
         &self,
-        out: &Output,
+        out: &CommandOutput,
         stop: &AtomicBool,
         report: &mut LocalityReport,
     ) -> eyre::Result<()> {
         let folder = self.dir.clone().unwrap_or_else(std::env::temp_dir);
-        let layouts = if self.layouts.is_empty() { &Layout::ALL[..] } else { &self.layouts };
-        let timed = Timed {
+        let layouts = if self.layouts.is_empty() { &TreeLayout::ALL[..] } else { &self.layouts };
+        let timed = TimingConfig {
             samples: self.samples,
             cold: self.cold,
             folder: folder.clone(),
@@ -144,7 +149,7 @@ impl Args {
         }
         print_trie_head(out)?;
         for height in self.heights.0.iter().filter(|height| **height <= HIGHEST_TRIE) {
-            for arity in [Arity::Two, Arity::Sixteen] {
+            for arity in [TrieArity::Two, TrieArity::Sixteen] {
                 let trie = random_trie(arity, 1 << height, self.seed, stop)?;
                 print_trie(out, &trie)?;
                 report.tries.push(trie);
@@ -173,7 +178,7 @@ impl Args {
     }
 }
 
-fn print_head(out: &Output) -> eyre::Result<()> {
+fn print_head(out: &CommandOutput) -> eyre::Result<()> {
     say!(
         out,
         "\n{:>6} {:<17} {:>8} | {:>7} {:>4} {:>6} {:>5} | {:>9} {:>9} {:>9} | {:>19} | {:>19}",
@@ -211,8 +216,8 @@ fn print_head(out: &Output) -> eyre::Result<()> {
     Ok(())
 }
 
-fn print_tree(out: &Output, tree: &TreeFigures) -> eyre::Result<()> {
-    let Figures { regions, pages, slots, .. } = &tree.read;
+fn print_tree(out: &CommandOutput, tree: &TreeFigures) -> eyre::Result<()> {
+    let AccessFigures { regions, pages, slots, .. } = &tree.read;
     let written = &tree.write;
     let micros = |operation, pages| match timing(&tree.results, operation, pages) {
         Some(rate) if rate > 0.0 => format!("{:.2}", 1e6 / rate),
@@ -236,16 +241,16 @@ fn print_tree(out: &Output, tree: &TreeFigures) -> eyre::Result<()> {
         written.regions.mean,
         written.pages.mean,
         written.slots.mean,
-        micros(Operation::Read, Pages::Cached),
-        micros(Operation::Read, Pages::Cold),
-        micros(Operation::Write, Pages::Cached),
-        micros(Operation::Write, Pages::Cold),
+        micros(LeafOperation::Read, PageState::Cached),
+        micros(LeafOperation::Read, PageState::Cold),
+        micros(LeafOperation::Write, PageState::Cached),
+        micros(LeafOperation::Write, PageState::Cold),
     );
     Ok(())
 }
 
-/// Operations a second of one kind, if they were timed.
-fn timing(results: &[BenchResult], operation: Operation, pages: Pages) -> Option<f64> {
+/// Operations per second of one kind, if they were timed.
+fn timing(results: &[BenchResult], operation: LeafOperation, pages: PageState) -> Option<f64> {
     let is = |result: &&BenchResult, name: &str, value: &str| {
         result.params.get(name).is_some_and(|param| param == value)
     };
@@ -255,7 +260,7 @@ fn timing(results: &[BenchResult], operation: Operation, pages: Pages) -> Option
     found.map(|result| result.ops_per_s)
 }
 
-fn print_trie_head(out: &Output) -> eyre::Result<()> {
+fn print_trie_head(out: &CommandOutput) -> eyre::Result<()> {
     say!(out, "\ntries of random keys, depth first; in brackets the worst leaf");
     say!(
         out,
@@ -271,7 +276,7 @@ fn print_trie_head(out: &Output) -> eyre::Result<()> {
     Ok(())
 }
 
-fn print_trie(out: &Output, trie: &TrieCounts) -> eyre::Result<()> {
+fn print_trie(out: &CommandOutput, trie: &TrieCounts) -> eyre::Result<()> {
     let leaves = trie.leaves.max(1) as f64;
     let of = |total: u64, max: u64| format!("{:.2} ({max})", total as f64 / leaves);
     say!(
@@ -294,7 +299,7 @@ mod tests {
 
     #[test]
     fn heights_are_a_range_or_a_list() {
-        let parsed = |text: &str| text.parse::<Heights>().map(|heights| heights.0);
+        let parsed = |text: &str| text.parse::<TreeHeights>().map(|heights| heights.0);
         assert_eq!(parsed("18-20"), Ok(vec![18, 19, 20]));
         assert_eq!(parsed("0,7, 9-10"), Ok(vec![0, 7, 9, 10]));
         for wrong in ["", "a", "5-", "-5", "9-8", "1,,2", "37", "0-4000000000"] {

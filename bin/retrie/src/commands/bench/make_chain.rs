@@ -1,16 +1,16 @@
-//! `retrie bench make-chain`: a chain from a seed, in files that any client imports.
+//! `retrie bench make-chain`: generates a chain from a seed, in files that any client can import.
 
 use super::chain::ContractArgs;
 use crate::{
-    args::{parse_count, root_maker},
-    output::{Output, grouped, say},
-    progress::{Progress, RaceProgress},
+    args::{parse_count, root_backend},
+    output::{CommandOutput, grouped, say},
+    progress::{ImportProgress, RaceProgress},
 };
 use eyre::bail;
 use retrie_bench::{
     chain::{
-        CHAIN_FILE, ChainMaker, ContractSet, Fill, GENESIS_FILE, KeyChoice, MadeChain, Mix,
-        Preload, Recipe, write_chain, write_chain_with_branches,
+        BlockFill, CHAIN_FILE, ChainMaker, ChainRecipe, ContractSet, GENESIS_FILE, GenesisPreload,
+        KeyChoice, MadeChain, TransactionMix, write_chain, write_chain_with_branches,
     },
     clients,
 };
@@ -19,59 +19,60 @@ use std::{path::PathBuf, sync::atomic::AtomicBool};
 
 /// Arguments of `retrie bench make-chain`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Number of blocks after genesis. The first few set contracts up.
+pub(crate) struct MakeChainArgs {
+    /// Number of blocks after genesis. The first few deploy contracts.
     #[arg(long, value_name = "N", default_value_t = 300)]
     blocks: u64,
-    /// Transactions a block, as far as they take less than 30 Mgas.
+    /// Transactions in each block, as long as they take less than 30 Mgas.
     #[arg(long, value_name = "N", default_value_t = 120, conflicts_with = "gas_target")]
     txs: u64,
-    /// Fill blocks to about this much gas instead, at most 1000000000. Beyond 30000000 their gas limit
-    /// grows with it, to twice as much.
+    /// Fill blocks to about this much gas instead, at most 1000000000. Above 30000000 the gas limit
+    /// is twice this target.
     #[arg(long, value_name = "GAS")]
     gas_target: Option<u64>,
-    /// Whence everything random comes.
+    /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Shares of the kinds of transactions.
-    #[arg(long, value_name = "SHARES", default_value_t = Mix::default())]
-    mix: Mix,
-    /// Number of accounts that ether and tokens are sent to, of customers of the banks, of keys of the
-    /// key-value store.
+    #[arg(long, value_name = "SHARES", default_value_t = TransactionMix::default())]
+    mix: TransactionMix,
+    /// Number of accounts that receive ether and tokens, of customers of smallbank, and of keys of
+    /// kvstore.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = parse_count)]
     accounts: u64,
-    /// How many of 100 calls of the key-value store read.
+    /// How many of 100 calls of kvstore read.
     #[arg(long, value_name = "PERCENT", default_value_t = 50)]
     reads: u32,
-    /// Choose the keys of the store, and with a preload who receives, by YCSB's Zipf distribution with
-    /// this constant (0.99).
+    /// Choose the keys of kvstore, and with --preload the receivers, by YCSB's Zipf distribution
+    /// with this constant (0.99).
     #[arg(long, value_name = "THETA")]
     zipf: Option<f64>,
-    /// How many of 100 writes of the store insert a new key.
+    /// How many of 100 writes of kvstore insert a new key.
     #[arg(long, value_name = "PERCENT", default_value_t = 0)]
     inserts: u32,
-    /// Put accounts, balances and contracts into genesis, as the races do (`bench transfers` and so
-    /// on): no block sets anything up, nothing reverts. With their flags, the blocks are the same.
+    /// Put accounts, balances and contracts into genesis, as the races do (`bench transfers` and
+    /// the others): no block deploys anything, and nothing reverts. With the flags of a race, the
+    /// blocks are those of the race.
     #[arg(long)]
     preload: bool,
-    /// With a preload: accounts that sign.
+    /// With --preload: accounts that sign.
     #[arg(long, value_name = "N", default_value = "20k", value_parser = parse_count, requires = "preload")]
     signers: u64,
-    /// With a preload: banks and store are empty at first.
+    /// With --preload: smallbank and kvstore start empty.
     #[arg(long, requires = "preload")]
     fresh: bool,
     #[command(flatten)]
     contracts: ContractArgs,
-    /// Write `branches.rlp`, too: the same blocks, and after about every N of them a side branch of up to
-    /// 16, which an import goes along and leaves again.
+    /// Also write `branches.rlp`: the same blocks, and after about every N of them a side branch of
+    /// up to 16 blocks. An import follows the branch and reorgs back.
     #[arg(long, value_name = "N")]
     side_branches: Option<u64>,
-    /// Folder for `genesis.json` and `chain.rlp`; nothing in it is overwritten.
+    /// Folder for `genesis.json` and `chain.rlp`. Existing files are not overwritten.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }
 
-impl Args {
+impl MakeChainArgs {
     /// Runs the command.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         if self.blocks == 0 {
@@ -80,7 +81,7 @@ impl Args {
         if self.contracts.is_given() && !self.preload {
             bail!("--contracts needs --preload: other chains deploy contracts of this program");
         }
-        let fill = self.gas_target.map_or(Fill::Transactions(self.txs), Fill::Gas);
+        let fill = self.gas_target.map_or(BlockFill::Transactions(self.txs), BlockFill::Gas);
         let preload = match self.preload {
             false => None,
             true => {
@@ -88,14 +89,14 @@ impl Args {
                     true => self.contracts.set()?,
                     false => ContractSet::own(),
                 };
-                Some(Preload {
+                Some(GenesisPreload {
                     senders: self.signers,
                     contracts: set.into(),
                     empty_ledgers: self.fresh,
                 })
             }
         };
-        let recipe = Recipe {
+        let recipe = ChainRecipe {
             seed: self.seed,
             fill,
             mix: self.mix,
@@ -103,15 +104,15 @@ impl Args {
             keys: KeyChoice { reads: self.reads, inserts: self.inserts, zipf: self.zipf },
             preload,
         };
-        let backend = root_maker()?;
+        let backend = root_backend()?;
         let mut loading = RaceProgress::default();
         let maker = ChainMaker::start(recipe, backend, stop, &mut |done, total| {
             let backend = "genesis";
-            loading.update_clients(clients::Progress::Loading { backend, done, total });
+            loading.update_clients(clients::ClientRaceProgress::Loading { backend, done, total });
         });
         loading.finish();
         let mut maker = maker?;
-        let mut progress = Progress::new(Some(self.blocks));
+        let mut progress = ImportProgress::new(Some(self.blocks));
         let mut show = |made: &MadeChain| progress.update(&as_report(made));
         let made = match self.side_branches {
             None => write_chain(&mut maker, self.blocks, &self.dir, stop, &mut show),
@@ -126,7 +127,7 @@ impl Args {
         };
         progress.finish();
         let made = made?;
-        let out = Output::default();
+        let out = CommandOutput::default();
         let [genesis, chain] = [GENESIS_FILE, CHAIN_FILE].map(|name| self.dir.join(name));
         say!(
             out,
@@ -143,7 +144,7 @@ impl Args {
     }
 }
 
-/// What was made so far, as the progress line shows it.
+/// The progress so far, in the form of an import report.
 pub(crate) fn as_report(made: &MadeChain) -> ImportReport {
     let tip = TipReport { number: made.blocks, hash: made.head, state_root: made.state_root };
     ImportReport {

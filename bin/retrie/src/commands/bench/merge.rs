@@ -1,39 +1,39 @@
-//! `retrie bench merge`: the reports of parts of a replay as one.
+//! `retrie bench merge`: merges the reports of a replay's parts.
 
 use crate::{
     commands::replay::table::print_summary,
-    output::{Output, ReportArgs, command_line, say},
+    output::{CommandOutput, ReportArgs, command_line, say},
 };
 use eyre::bail;
 use retrie_bench::report::merge::{PartReport, merge};
 use retrie_pipeline::{
-    replay::Part,
-    report::{Merged, ReplayReport},
+    replay::PartSpec,
+    report::{MergeSummary, ReplayReport},
 };
 use std::path::PathBuf;
 
 /// Arguments of `retrie bench merge`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Write the report of the whole replay as JSON to this file, or `-` for stdout.
+pub(crate) struct MergeArgs {
+    /// Write the merged report as JSON to this file, or `-` for stdout.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write it as one HTML page with plots to this file, or `-` for stdout.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// What `retrie replay --part I/N --json` wrote, in any order. A part that was run twice with the same
-    /// results counts once.
+    /// Files written by `retrie replay --part I/N --json`, in any order. A part given twice with
+    /// the same results counts once.
     #[arg(value_name = "JSON", required = true)]
     reports: Vec<PathBuf>,
 }
 
-impl Args {
+impl MergeArgs {
     /// Runs the command.
     pub(crate) fn run(self) -> eyre::Result<()> {
         let reports = self.reports.iter().map(|path| PartReport::read(path));
         let reports = reports.collect::<Result<Vec<_>, _>>()?;
         let report = merge(&reports, command_line())?;
-        let out = Output::open(&ReportArgs::of_files(self.json, self.report))?;
+        let out = CommandOutput::open(&ReportArgs::files_only(self.json, self.report))?;
         if let Some(merged) = &report.merged {
             print_merged(&out, merged)?;
         }
@@ -44,11 +44,11 @@ impl Args {
     }
 }
 
-fn list(parts: &[Part]) -> String {
+fn list(parts: &[PartSpec]) -> String {
     parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn print_merged(out: &Output, merged: &Merged) -> eyre::Result<()> {
+fn print_merged(out: &CommandOutput, merged: &MergeSummary) -> eyre::Result<()> {
     say!(out, "{} of {} parts", merged.runs.len(), merged.parts);
     if !merged.repeated.is_empty() {
         say!(
@@ -82,7 +82,7 @@ fn print_merged(out: &Output, merged: &Merged) -> eyre::Result<()> {
     Ok(())
 }
 
-fn print_failed(out: &Output, report: &ReplayReport) -> eyre::Result<()> {
+fn print_failed(out: &CommandOutput, report: &ReplayReport) -> eyre::Result<()> {
     for result in &report.results {
         let failed = result.part.iter().flat_map(|part| &part.failed_blocks);
         let failed: Vec<_> = failed.map(ToString::to_string).collect();
@@ -93,7 +93,7 @@ fn print_failed(out: &Output, report: &ReplayReport) -> eyre::Result<()> {
     Ok(())
 }
 
-/// An error if parts are missing, or a check does not hold.
+/// An error if parts are missing, or a check has failed.
 fn verdict(report: &ReplayReport) -> eyre::Result<()> {
     let missing = report.merged.as_ref().map_or(&[][..], |merged| &merged.missing);
     let mut failures = report.results.iter().flat_map(|result| &result.failures);

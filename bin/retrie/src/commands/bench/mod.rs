@@ -4,77 +4,77 @@ mod adversary;
 pub(crate) mod advice;
 pub(crate) mod chain;
 pub(crate) mod compare;
-mod lanes;
+mod contenders;
 mod locality;
 pub(crate) mod make_chain;
-mod measured;
+mod measurement;
 mod merge;
 pub(crate) mod page;
 mod paper;
 pub(crate) mod provenance;
 pub(crate) mod state;
 pub(crate) mod stores;
-mod sync;
+mod tree_sync;
 mod trees;
 
-use crate::output::{Output, ReportArgs, command_line, say};
-use measured::Measured;
+use crate::output::{CommandOutput, ReportArgs, command_line, say};
+use measurement::RaceMeasurement;
 use retrie_bench::report::BenchReport;
 use std::sync::atomic::AtomicBool;
 
-/// What to measure, or to make for measuring.
+/// Measurements, and tools to prepare or compare them.
 #[derive(Clone, Debug, clap::Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum BenchCommand {
     #[command(flatten)]
-    Race(Box<Race>),
-    /// Count what Merkle paths touch in flat files, exactly, and time it (The Locality of Memory
-    /// Checking).
-    Locality(locality::Args),
+    Race(Box<BenchRace>),
+    /// Count which slots Merkle paths touch in flat files, exactly, and time them (The Locality of
+    /// Memory Checking).
+    Locality(locality::LocalityArgs),
     /// Race search trees with Merkle hashes in memory (B+AVL section V).
-    Trees(trees::Args),
-    /// Race ways to fetch a tree from peers, some of which lie (B+AVL section V).
-    Sync(sync::Args),
-    /// Serve a tree to `bench sync`, which starts this.
+    Trees(trees::TreesArgs),
+    /// Race methods to fetch a tree from peers, some of which lie (B+AVL section V).
+    Sync(tree_sync::TreeFetchArgs),
+    /// Serve a tree to `bench sync`, which starts this command.
     #[command(hide = true)]
-    SyncPeer(sync::PeerArgs),
-    /// Run the experiments of a paper at a scale that fits the machine, beside its own figures.
-    Paper(paper::Args),
-    /// Make a chain from a seed: `genesis.json` and `chain.rlp`, for any client.
-    MakeChain(make_chain::Args),
-    /// Compare two JSON reports: what has become slower or larger, and what is noise.
-    Compare(compare::Args),
-    /// Make one report of those of all parts of a replay (`retrie replay --part`), from whatever machines.
-    Merge(merge::Args),
-    /// Make one HTML page of JSON reports.
-    Page(page::Args),
+    SyncPeer(tree_sync::PeerArgs),
+    /// Run a paper's experiments, scaled to fit this machine, beside the paper's own figures.
+    Paper(paper::PaperArgs),
+    /// Generate a chain from a seed: `genesis.json` and `chain.rlp`, for any client.
+    MakeChain(make_chain::MakeChainArgs),
+    /// Compare two JSON reports: what became slower or larger, and what is noise.
+    Compare(compare::CompareArgs),
+    /// Merge the reports of all parts of a replay (`retrie replay --part`), from any machines.
+    Merge(merge::MergeArgs),
+    /// Make one HTML page from JSON reports.
+    Page(page::PageArgs),
 }
 
-/// A workload that backends are raced on.
+/// A workload that backends race on.
 #[derive(Clone, Debug, clap::Subcommand)]
-pub(crate) enum Race {
+pub(crate) enum BenchRace {
     /// Race state stores on random reads and writes (the LVMT paper's stand-alone workload).
-    State(state::Args),
-    /// Race state stores on what slows them down: keys ground to deepen tries, a huge contract, tiny and
+    State(state::StateRaceArgs),
+    /// Race state stores under attacks: keys ground to deepen tries, a huge contract, tiny and
     /// empty blocks, storms on one slot, churn; each beside a plain baseline.
-    Adversary(adversary::Args),
+    Adversary(adversary::AdversaryArgs),
     /// Race whole clients on payments to many accounts (LVMT section 6, LMPT section V).
-    Transfers(chain::Args),
-    /// Race whole clients on transfers of a token, mainnet's USDT by default.
+    Transfers(chain::ChainRaceArgs),
+    /// Race whole clients on token transfers; the token is mainnet's USDT by default.
     Erc20(chain::TokenArgs),
-    /// Race whole clients on swaps through a router, Uniswap's by default (LMPT section V).
+    /// Race whole clients on swaps through a router, by default Uniswap's (LMPT section V).
     Uniswap(chain::TokenArgs),
-    /// Race live nodes on blocks that come one by one through the Engine API: made ones of transfers,
-    /// tokens and swaps, and mainnet's own; the latency is that of engine_newPayload.
+    /// Race live nodes on blocks delivered one by one through the Engine API: generated ones with
+    /// transfers, tokens and swaps, and mainnet's; latency is that of engine_newPayload.
     NewPayload(chain::PayloadArgs),
     /// Race whole clients on SmallBank, block by block (COLE section 8).
     Smallbank(chain::BankArgs),
-    /// Race whole clients on a key-value store, with the mixes of YCSB (COLE section 8).
+    /// Race whole clients on a key-value store, with YCSB's mixes (COLE section 8).
     Kvstore(chain::KvArgs),
-    /// Ask what keys were over the latest blocks, with proofs (COLE section 8).
-    Provenance(provenance::Args),
+    /// Query what keys were over the latest blocks, with proofs (COLE section 8).
+    Provenance(provenance::ProvenanceRaceArgs),
 }
 
-impl Command {
+impl BenchCommand {
     /// Runs the command.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         match self {
@@ -92,13 +92,13 @@ impl Command {
     }
 }
 
-impl Race {
-    /// Races, and writes the report wherever the flags say.
+impl BenchRace {
+    /// Runs the race, and writes the report as the flags say.
     fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
-        let out = Output::open(self.report_args())?;
+        let out = CommandOutput::open(self.report_args())?;
         let mut report = BenchReport::new(command_line(), Vec::new());
         say!(out, "{}", report.machine);
-        let Measured { results, notes, references, ended } = self.measure(&out, stop)?;
+        let RaceMeasurement { results, notes, references, ended } = self.measure(&out, stop)?;
         report.results = results;
         report.notes = notes;
         report.references = references;
@@ -107,8 +107,8 @@ impl Race {
         ended
     }
 
-    /// Races, and leaves the report to the caller.
-    fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+    /// Runs the race, and returns the results.
+    fn measure(self, out: &CommandOutput, stop: &AtomicBool) -> eyre::Result<RaceMeasurement> {
         match self {
             Self::State(args) => args.measure(out, stop),
             Self::Adversary(args) => args.measure(out, stop),

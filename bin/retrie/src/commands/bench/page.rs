@@ -1,28 +1,28 @@
-//! `retrie bench page`: one HTML page of several JSON reports.
+//! `retrie bench page`: makes one HTML page from several JSON reports.
 
-use crate::output::Target;
-use retrie_bench::report::{Document, page};
+use crate::output::OutputTarget;
+use retrie_bench::report::{ReportDocument, page};
 use std::path::PathBuf;
 
 /// Arguments of `retrie bench page`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Where the page goes, or `-` for stdout.
+pub(crate) struct PageArgs {
+    /// Output file, or `-` for stdout.
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
-    /// The page's title.
+    /// Title of the page.
     #[arg(long, value_name = "TEXT", default_value = "retrie: measured")]
     title: String,
-    /// What `--json` of `retrie bench` or `retrie replay` wrote.
+    /// Files written by `--json` of `retrie bench` or `retrie replay`.
     #[arg(value_name = "JSON", required = true)]
     reports: Vec<PathBuf>,
 }
 
-impl Args {
+impl PageArgs {
     /// Runs the command.
     pub(crate) fn run(self) -> eyre::Result<()> {
-        let documents = self.reports.iter().map(|path| Document::read(path));
+        let documents = self.reports.iter().map(|path| ReportDocument::read(path));
         let documents = documents.collect::<Result<Vec<_>, _>>()?;
-        Target::open(&self.output)?.write(&page(&self.title, &documents))
+        OutputTarget::open(&self.output)?.write(&page(&self.title, &documents))
     }
 }

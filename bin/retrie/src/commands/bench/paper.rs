@@ -1,35 +1,35 @@
-//! `retrie bench paper`: the experiments of a paper at a scale that fits the machine, beside the
-//! figures that the paper states.
+//! `retrie bench paper`: runs a paper's experiments, scaled to fit this machine, beside the paper's
+//! own figures.
 //!
-//! Each experiment is an ordinary `retrie bench` command, which is printed: what is run here can be
-//! run alone, and varied.
+//! Each experiment is an ordinary `retrie bench` command, which is printed, so that it can be run
+//! alone and varied.
 
-use super::{Race, locality, measured::Measured, sync, trees};
-use crate::output::{Output, ReportArgs, command_line, say};
+use super::{BenchRace, locality, measurement::RaceMeasurement, tree_sync, trees};
+use crate::output::{CommandOutput, ReportArgs, command_line, say};
 use clap::Parser;
 use eyre::{Context, bail, eyre};
 use retrie_bench::{
-    paper::{Experiment, KvMix, Paper, Setup, experiments, references},
+    paper::{ExperimentSetup, KvMix, Paper, PaperExperiment, experiments, references},
     report::BenchReport,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Blocks of this many transactions, where a paper does not say.
+/// Transactions in each block, if the paper does not say.
 const TXS_PER_BLOCK: u64 = 500;
 
 /// Arguments of `retrie bench paper`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
-    /// lvmt, cole, lmpt, locality or bavl.
+pub(crate) struct PaperArgs {
+    /// The paper: lvmt, cole, lmpt, locality or bavl.
     #[arg(value_name = "PAPER")]
     paper: Paper,
-    /// Size of states and length of runs, 1 being the paper's own.
+    /// Scale of state sizes and run lengths; 1 is the paper's own.
     #[arg(long, value_name = "FACTOR", default_value_t = 0.01, value_parser = parse_scale)]
     scale: f64,
     /// Only the figures whose name contains this text (`Fig. 2a`, `4`).
     #[arg(long, value_name = "TEXT")]
     figure: Option<String>,
-    /// Print the commands, run none.
+    /// Print the commands without running them.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -45,29 +45,29 @@ fn parse_scale(text: &str) -> Result<f64, String> {
     if fits { Ok(scale) } else { Err("it lies above 0, and is 1 at most".into()) }
 }
 
-/// Parses what follows `retrie bench`.
+/// Parses the command line after `retrie bench`.
 #[derive(Debug, clap::Parser)]
 #[command(no_binary_name = true)]
-struct Line {
+struct BenchCli {
     #[command(subcommand)]
-    work: Work,
+    work: ExperimentWork,
 }
 
-/// What an experiment runs.
+/// The command of an experiment.
 #[derive(Debug, clap::Subcommand)]
-enum Work {
+enum ExperimentWork {
     #[command(flatten)]
-    Race(Box<Race>),
+    Race(Box<BenchRace>),
     /// Counts in flat files, without a backend.
-    Locality(locality::Args),
+    Locality(locality::LocalityArgs),
     /// Trees in memory.
-    Trees(trees::Args),
-    /// Such trees from peers.
-    Sync(sync::Args),
+    Trees(trees::TreesArgs),
+    /// The same trees, fetched from peers.
+    Sync(tree_sync::TreeFetchArgs),
 }
 
-impl Work {
-    fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+impl ExperimentWork {
+    fn measure(self, out: &CommandOutput, stop: &AtomicBool) -> eyre::Result<RaceMeasurement> {
         match self {
             Self::Race(race) => race.measure(out, stop),
             Self::Locality(args) => args.measured(out, stop),
@@ -77,7 +77,7 @@ impl Work {
     }
 }
 
-impl Args {
+impl PaperArgs {
     /// Runs the command.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         let mut experiments = experiments(self.paper, self.scale);
@@ -87,12 +87,12 @@ impl Args {
                 bail!("the paper `{}` has no experiment for --figure {text}", self.paper);
             }
         }
-        // Bad flags are found before anything is run.
+        // Invalid flags are found before the first run.
         let plan: Vec<_> = experiments
             .iter()
             .map(|experiment| Ok((experiment, self.step(experiment)?)))
             .collect::<eyre::Result<_>>()?;
-        let out = Output::open(&self.report)?;
+        let out = CommandOutput::open(&self.report)?;
         let mut report = BenchReport::new(command_line(), Vec::new());
         report.references = references(self.paper);
         report.notes.push(format!("{}, at {} of its size", self.paper.citation(), self.scale));
@@ -119,7 +119,7 @@ impl Args {
             if self.dry_run {
                 continue;
             }
-            // What was measured is not lost with what was not.
+            // The results measured before an error are kept.
             ended = step.work.measure(&out, stop).and_then(|mut measured| {
                 for result in &mut measured.results {
                     result.params.insert("figure".into(), experiment.figure.into());
@@ -139,36 +139,36 @@ impl Args {
         ended
     }
 
-    /// What is to be run of an experiment.
-    fn step(&self, experiment: &Experiment) -> eyre::Result<Step> {
+    /// The step for an experiment.
+    fn step(&self, experiment: &PaperExperiment) -> eyre::Result<ExperimentStep> {
         let mut words = words(&experiment.setup);
-        // The flags are for stores.
+        // The extra flags are only for stores.
         if !experiment.backends.is_empty() {
             words.extend(["--backends".into(), experiment.backends.join(",")]);
             words.extend_from_slice(&self.flags);
         }
-        let line = Line::try_parse_from(&words);
+        let line = BenchCli::try_parse_from(&words);
         let line = line.wrap_err_with(|| format!("retrie bench {}", words.join(" ")))?;
-        Ok(Step { words, work: line.work })
+        Ok(ExperimentStep { words, work: line.work })
     }
 }
 
-/// What is to be run of an experiment.
-struct Step {
-    /// The command after `retrie bench`.
+/// An experiment's command, ready to run.
+struct ExperimentStep {
+    /// The words after `retrie bench`.
     words: Vec<String>,
-    work: Work,
+    work: ExperimentWork,
 }
 
-fn title(experiment: &Experiment) -> String {
+fn title(experiment: &PaperExperiment) -> String {
     format!("{}, {}", experiment.figure, experiment.title)
 }
 
-/// What follows `retrie bench`.
-fn words(setup: &Setup) -> Vec<String> {
+/// The words after `retrie bench`.
+fn words(setup: &ExperimentSetup) -> Vec<String> {
     let command = match setup {
-        // The blocks that papers have replayed are not at hand; those of the corpus are.
-        Setup::Replay { .. } => "state",
+        // The blocks that the papers replayed are not available; the corpus has others.
+        ExperimentSetup::Replay { .. } => "state",
         _ => setup.workload(),
     };
     let mut words = vec![command.to_owned()];
@@ -176,7 +176,7 @@ fn words(setup: &Setup) -> Vec<String> {
         words.extend([format!("--{name}"), value.to_string()]);
     };
     match *setup {
-        Setup::State { keys, pairs, commit_every, cache_mb, proofs, memory_limit_mb } => {
+        ExperimentSetup::State { keys, pairs, commit_every, cache_mb, proofs, memory_limit_mb } => {
             flag("keys", &keys.map_or_else(|| "fresh".into(), |keys| keys.to_string()));
             flag("pairs", &pairs);
             flag("commit-every", &commit_every);
@@ -190,7 +190,7 @@ fn words(setup: &Setup) -> Vec<String> {
                 flag("memory-limit", &format!("{limit}MB"));
             }
         }
-        Setup::Chain {
+        ExperimentSetup::Chain {
             accounts,
             senders,
             txs,
@@ -205,7 +205,7 @@ fn words(setup: &Setup) -> Vec<String> {
             flag("signers", &senders);
             flag("txs", &a_block);
             flag("blocks", &txs.div_ceil(a_block));
-            // Their blocks' transactions had been in the pool.
+            // The papers' nodes had these transactions in their pool.
             flag("senders", &"recovered");
             if skewed {
                 flag("zipf", &0.99);
@@ -217,15 +217,15 @@ fn words(setup: &Setup) -> Vec<String> {
                 flag("lmpt.merge-interval", &blocks);
             }
         }
-        Setup::SmallBank { blocks, txs_per_block, cache_mb, memory_pairs } => {
+        ExperimentSetup::SmallBank { blocks, txs_per_block, cache_mb, memory_pairs } => {
             flag("blocks", &blocks);
             flag("txs", &txs_per_block);
-            // In the authors' program as many accounts may be named as there are transactions.
+            // In the authors' program up to as many accounts are named as there are transactions.
             flag("accounts", &(blocks * txs_per_block));
             of_cole(&mut flag, cache_mb, memory_pairs);
             words.push("--fresh".into());
         }
-        Setup::KvStore { base, blocks, txs_per_block, mix, cache_mb, memory_pairs } => {
+        ExperimentSetup::KvStore { base, blocks, txs_per_block, mix, cache_mb, memory_pairs } => {
             flag("accounts", &base);
             flag("inserts", &50);
             of_cole(&mut flag, cache_mb, memory_pairs);
@@ -240,7 +240,7 @@ fn words(setup: &Setup) -> Vec<String> {
                 },
             );
         }
-        Setup::Replay { pad_accounts, memory_limit_mb, .. } => {
+        ExperimentSetup::Replay { pad_accounts, memory_limit_mb, .. } => {
             flag("keys", &"real");
             if let Some(accounts) = pad_accounts {
                 flag("pad-accounts", &accounts);
@@ -249,14 +249,14 @@ fn words(setup: &Setup) -> Vec<String> {
                 flag("memory-limit", &format!("{limit}MB"));
             }
         }
-        Setup::Provenance { states, blocks, txs_per_block, ranges, memory_pairs } => {
+        ExperimentSetup::Provenance { states, blocks, txs_per_block, ranges, memory_pairs } => {
             flag("states", &states);
             flag("blocks", &blocks);
             flag("txs", &txs_per_block);
             flag("cole.memory-pairs", &memory_pairs);
             flag("range", &ranges.iter().map(u64::to_string).collect::<Vec<_>>().join(","));
         }
-        Setup::Locality { heights: (low, high), samples, rows } => {
+        ExperimentSetup::Locality { heights: (low, high), samples, rows } => {
             flag("heights", &format!("{low}-{high}"));
             flag("samples", &samples);
             flag("rows", &rows);
@@ -264,14 +264,14 @@ fn words(setup: &Setup) -> Vec<String> {
                 words.push("--cold".into());
             }
         }
-        Setup::Trees { elements, hash_every, shapes } => {
+        ExperimentSetup::Trees { elements, hash_every, shapes } => {
             flag("elements", &elements);
             flag("hash-every", &hash_every);
             if !shapes.is_empty() {
                 flag("shapes", &shapes.iter().map(u64::to_string).collect::<Vec<_>>().join(","));
             }
         }
-        Setup::Sync { elements, chunk, peers, byzantine } => {
+        ExperimentSetup::Sync { elements, chunk, peers, byzantine } => {
             flag("elements", &elements);
             flag("chunk", &chunk);
             flag("peers", &peers);
@@ -281,8 +281,8 @@ fn words(setup: &Setup) -> Vec<String> {
     words
 }
 
-/// What the COLE authors' program is like: one caller, nothing signed, every block from the first one
-/// on is measured.
+/// Flags that match the COLE authors' program: one caller, nothing signed, and every block is
+/// measured, from the first one on.
 fn of_cole(flag: &mut dyn FnMut(&str, &dyn ToString), cache_mb: Option<u64>, memory_pairs: u64) {
     flag("signers", &1);
     flag("senders", &"recovered");
@@ -303,7 +303,7 @@ mod tests {
             for scale in [1.0, 0.01, 1e-6] {
                 for experiment in experiments(paper, scale) {
                     let words = words(&experiment.setup);
-                    let line = Line::try_parse_from(&words);
+                    let line = BenchCli::try_parse_from(&words);
                     assert!(line.is_ok(), "{paper}: {words:?}: {}", line.unwrap_err());
                 }
             }

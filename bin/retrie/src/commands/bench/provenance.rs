@@ -1,76 +1,84 @@
-//! `retrie bench provenance`: what keys were over the latest blocks, with proofs (COLE 8.2.5).
+//! `retrie bench provenance`: queries what keys were over the latest blocks, with proofs (COLE
+//! 8.2.5).
 
-use super::{lanes, measured::Measured, stores::state_cache};
+use super::{contenders, measurement::RaceMeasurement, stores::state_cache};
 use crate::{
-    args::{BackendArgs, Hash, parse_count, parse_sync, root_maker},
-    output::{Output, ReportArgs, grouped, say},
+    args::{BackendArgs, HashChoice, parse_count, parse_sync, root_backend},
+    output::{CommandOutput, ReportArgs, grouped, say},
     progress::RaceProgress,
 };
 use eyre::bail;
 use retrie_bench::{
-    chain::{ContractSet, Fill, KeyChoice, Mix, Preload, Recipe},
-    clients::{Answers, ClientRace, Entrant, Queries, Senders, Via, Workload, proves_the_past},
-    state::Terms,
+    chain::{BlockFill, ChainRecipe, ContractSet, GenesisPreload, KeyChoice, TransactionMix},
+    clients::{
+        BlockDelivery, ClientContender, ClientRace, ClientWorkload, ProvenanceOutcome, QueryConfig,
+        SenderRecovery, can_prove_history,
+    },
+    state::RaceTerms,
 };
 use retrie_db::SyncMode;
 use std::{path::PathBuf, sync::atomic::AtomicBool};
 
 /// Arguments of `retrie bench provenance`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
-    /// The state backends, separated by commas; by default all that can prove the past.
+pub(crate) struct ProvenanceRaceArgs {
+    /// The state backends, separated by commas [default: all that can prove old states].
     /// `cole:fanout=8` is `cole` with --cole.fanout 8.
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
     backends: Vec<String>,
-    /// Hash function of the backends that have the choice (`mpt-archive`), for comparison only.
+    /// Hash function of the backends that support another one (`mpt-archive`), for comparison only.
     #[arg(long, value_name = "HASH")]
-    hash: Option<Hash>,
+    hash: Option<HashChoice>,
     #[command(flatten)]
     backend_args: BackendArgs,
-    /// States that all transactions write, again and again.
+    /// Number of states, which the transactions write repeatedly.
     #[arg(long, value_name = "N", default_value = "100", value_parser = parse_count)]
     states: u64,
     /// Blocks of the chain.
     #[arg(long, value_name = "N", default_value = "10k", value_parser = parse_count)]
     blocks: u64,
-    /// Transactions a block.
+    /// Transactions in each block.
     #[arg(long, value_name = "N", default_value = "100", value_parser = parse_count)]
     txs: u64,
-    /// How many of the latest blocks a query is about, one set of queries for each number.
+    /// How many of the latest blocks a query covers; one set of queries for each number.
     #[arg(long, value_name = "BLOCKS", value_delimiter = ',', default_values_t = [2, 4, 8, 16, 32, 64, 128])]
     range: Vec<u64>,
-    /// Queries of a range, each about one random key.
+    /// Queries for each range, each about one random key.
     #[arg(long, value_name = "N", default_value = "2000", value_parser = parse_count)]
     queries: u64,
     /// Accounts that sign.
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_count)]
     signers: u64,
-    /// Whence everything random comes.
+    /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// `durable`: each commit is on disk when it returns. `none`: that is left to the system.
+    /// `durable`: a commit is on disk when it returns. `none`: the operating system decides.
     #[arg(long, value_name = "MODE", default_value = "none", value_parser = parse_sync)]
     sync: SyncMode,
     /// Memory in MiB for rows that are committed but not yet folded into the tables.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     cache_mb: u32,
-    /// How many blocks can be reverted; 0 switches undo off.
+    /// How many blocks can be reverted; 0 disables undo.
     #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
     retention: u64,
-    /// Where made blocks and loaded states are kept between runs, or `none`; by default retrie/bench
-    /// in the user's cache directory.
+    /// Cache of generated blocks and loaded states between runs, or `none` [default: retrie/bench
+    /// in the user's cache directory].
     #[arg(long, value_name = "DIR")]
     state_cache: Option<PathBuf>,
     #[command(flatten)]
     pub(super) report: ReportArgs,
 }
 
-impl Args {
-    /// Measures.
-    pub(super) fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+impl ProvenanceRaceArgs {
+    /// Runs the measurement.
+    pub(super) fn measure(
+        self,
+        out: &CommandOutput,
+        stop: &AtomicBool,
+    ) -> eyre::Result<RaceMeasurement> {
         let entrants = self.entrants()?;
         let (workload, terms) = (self.workload(), self.terms());
-        let queries = Queries { ranges: self.range.clone(), count: self.queries };
+        let queries = QueryConfig { ranges: self.range.clone(), count: self.queries };
         say!(
             out,
             "\nprovenance, {} states; {} blocks of {} txs; {} queries of a range",
@@ -82,9 +90,9 @@ impl Args {
         let cache = state_cache(self.state_cache);
         let race = ClientRace {
             workload: &workload,
-            senders: Senders::Unrecovered,
+            senders: SenderRecovery::Unrecovered,
             terms: &terms,
-            root_maker: root_maker()?,
+            root_maker: root_backend()?,
             cache: &cache,
             memory_limit: None,
             stop,
@@ -94,20 +102,20 @@ impl Args {
             race.provenance(&entrants, &queries, &mut |step| progress.update_clients(step));
         progress.finish();
         let answers = answers?;
-        let mut measured = Measured::on(workload.name);
+        let mut measured = RaceMeasurement::on(workload.name);
         measured.results.extend(answers.iter().map(|one| one.result(&workload, &terms)));
         measured.ended = print(out, &answers);
         Ok(measured)
     }
 
-    fn entrants(&self) -> eyre::Result<Vec<Entrant>> {
-        let names = lanes::names(&self.backends, self.hash, |_| false)?;
+    fn entrants(&self) -> eyre::Result<Vec<ClientContender>> {
+        let names = contenders::names(&self.backends, self.hash, |_| false)?;
         let mut entrants = Vec::new();
         for name in names {
-            let backend = lanes::backend(&name, self.hash, &self.backend_args)?;
-            // One that was asked for is refused later on, with the reason.
-            if !self.backends.is_empty() || proves_the_past(&*backend) {
-                entrants.push(Entrant { name, backend });
+            let backend = contenders::backend(&name, self.hash, &self.backend_args)?;
+            // A backend named in the flags is rejected later, with the reason.
+            if !self.backends.is_empty() || can_prove_history(&*backend) {
+                entrants.push(ClientContender { name, backend });
             }
         }
         if entrants.is_empty() {
@@ -116,16 +124,16 @@ impl Args {
         Ok(entrants)
     }
 
-    fn workload(&self) -> Workload {
-        Workload {
+    fn workload(&self) -> ClientWorkload {
+        ClientWorkload {
             name: "provenance",
-            recipe: Recipe {
+            recipe: ChainRecipe {
                 seed: self.seed,
-                fill: Fill::Transactions(self.txs),
-                mix: Mix { kvstore: 1, ..Mix::NOTHING },
+                fill: BlockFill::Transactions(self.txs),
+                mix: TransactionMix { kvstore: 1, ..TransactionMix::NOTHING },
                 accounts: self.states,
                 keys: KeyChoice { reads: 0, inserts: 0, zipf: None },
-                preload: Some(Preload {
+                preload: Some(GenesisPreload {
                     senders: self.signers,
                     contracts: ContractSet::own().into(),
                     empty_ledgers: false,
@@ -135,12 +143,12 @@ impl Args {
             warmup: 0,
             slices: self.blocks.min(1),
             commit_every: None,
-            via: Via::Import,
+            via: BlockDelivery::Import,
         }
     }
 
-    const fn terms(&self) -> Terms {
-        Terms {
+    const fn terms(&self) -> RaceTerms {
+        RaceTerms {
             sync: self.sync,
             cache_bytes: (self.cache_mb as usize) << 20,
             retention: self.retention,
@@ -149,8 +157,8 @@ impl Args {
     }
 }
 
-/// One line a range and backend.
-fn print(out: &Output, answers: &[Answers]) -> eyre::Result<()> {
+/// Prints one line for each range and backend.
+fn print(out: &CommandOutput, answers: &[ProvenanceOutcome]) -> eyre::Result<()> {
     say!(
         out,
         "\n{:>6} {:<20} {:>10} {:>10} {:>10} {:>10} {:>10} {:>12} {:>12} {:>9}",

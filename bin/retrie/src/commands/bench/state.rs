@@ -1,59 +1,64 @@
-//! `retrie bench state`: state stores raced on the same reads and writes, without a chain.
+//! `retrie bench state`: races state stores on the same reads and writes, without a chain.
 
 pub(crate) mod table;
 
-use super::{measured::Measured, stores::StoreArgs};
+use super::{measurement::RaceMeasurement, stores::StoreArgs};
 use crate::{
     args::{parse_count, witness_opener},
-    output::Output,
+    output::CommandOutput,
     progress::RaceProgress,
 };
 use eyre::WrapErr;
-use retrie_bench::state::{Choice, Corpus, Keys, Layout, Race, Raced, Trace, Workload};
+use retrie_bench::state::{
+    AccessTrace, BlockCorpus, InitialKeys, KeyDistribution, KeyLayout, RaceResult, StoreRace,
+    StoreWorkload,
+};
 use retrie_chainspec::ChainSpec;
-use retrie_pipeline::replay::{BundleReplayOptions, Padding};
+use retrie_pipeline::replay::{BundleReplayOptions, StatePadding};
 use std::sync::{Arc, atomic::AtomicBool};
 
-/// Slices, unless there are fewer commits.
+/// Number of slices, or the number of commits if that is smaller.
 const SLICES: u64 = 25;
 
 /// Arguments of `retrie bench state`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Keys preloaded, one race for each: numbers (1000, 50k, 1m), `fresh` to insert new keys into an
-    /// empty state, or `real` for the accesses of the mainnet blocks in RETRIE_DATA (`../shared/data`
-    /// by default), a block a commit.
+pub(crate) struct StateRaceArgs {
+    /// Preloaded keys, one race for each value: numbers (1000, 50k, 1m); `fresh` inserts new keys
+    /// into an empty state; `real` uses the accesses of the mainnet blocks in RETRIE_DATA
+    /// (`../shared/data` by default), one commit for each block.
     #[arg(long, value_name = "N", default_value = "1m", value_delimiter = ',', value_parser = parse_keys)]
     keys: Vec<KeysArg>,
-    /// Operations that are measured: pairs of a read and a write, or reads alone (--reads). Real
-    /// blocks are run forth and back until they have read as many keys.
+    /// Operations measured: pairs of a read and a write, or single reads (--reads). Real blocks are
+    /// run forth and back until they have read this many keys.
     #[arg(long, value_name = "N", default_value = "250k", value_parser = parse_count)]
     pairs: u64,
-    /// The part of the operations that only read, 0 to 1. The others read a key, then write it, as all
-    /// do at 0: 0.5 is YCSB's workload F, 1 its C (its A and B write without reading).
+    /// Share of operations that only read, 0 to 1. The others read a key and then write it; at 0
+    /// all operations do. 0.5 is YCSB's workload F, 1 its workload C (A and B write without
+    /// reading).
     #[arg(long, value_name = "PART", default_value_t = 0.0)]
     reads: f64,
-    /// Which keys: `uniform`, or `zipf`, where few are hot (YCSB's scrambled distribution, 0.99).
+    /// Choice of keys: `uniform`, or `zipf` with few hot keys (YCSB's scrambled distribution,
+    /// 0.99).
     #[arg(long, value_name = "CHOICE", default_value = "uniform", value_parser = parse_choice)]
-    keys_by: Choice,
-    /// Put random accounts beside those of `--keys real`, so that tries have depth.
+    keys_by: KeyDistribution,
+    /// Add random accounts to those of `--keys real`, so that tries have depth.
     #[arg(long, value_name = "N", default_value = "1m", value_parser = parse_count)]
     pad_accounts: u64,
-    /// The same with slots, 100 in each of the first random accounts.
+    /// Also add random slots, 100 in each of the first random accounts.
     #[arg(long, value_name = "N", default_value = "0", value_parser = parse_count)]
     pad_slots: u64,
-    /// Operations a commit.
+    /// Operations in each commit.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = parse_count)]
     commit_every: u64,
-    /// Operations before the measured ones; a tenth of them by default.
+    /// Operations before the measured ones [default: a tenth of them].
     #[arg(long, value_name = "N", value_parser = parse_count)]
     warmup: Option<u64>,
-    /// Turns each store gets; 25 by default, or one a commit if these are fewer.
+    /// Turns for each store [default: 25, or the number of commits if that is smaller].
     #[arg(long, value_name = "N")]
     slices: Option<u64>,
-    /// `one-contract`: all keys are slots of one contract. `accounts`: 100 slots a contract.
+    /// `one-contract`: all keys are slots of one contract. `accounts`: 100 slots in each contract.
     #[arg(long, value_name = "LAYOUT", default_value = "one-contract", value_parser = parse_layout)]
-    layout: Layout,
+    layout: KeyLayout,
     /// Seed of keys, values and choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -61,7 +66,7 @@ pub(crate) struct Args {
     pub(super) stores: StoreArgs,
 }
 
-/// What `--keys` names.
+/// Values of `--keys`.
 #[derive(Clone, Copy, Debug)]
 enum KeysArg {
     Preloaded(u64),
@@ -77,36 +82,41 @@ fn parse_keys(text: &str) -> Result<KeysArg, String> {
     }
 }
 
-fn parse_choice(text: &str) -> Result<Choice, String> {
+fn parse_choice(text: &str) -> Result<KeyDistribution, String> {
     match text {
-        "uniform" => Ok(Choice::Uniform),
-        "zipf" => Ok(Choice::Zipf),
+        "uniform" => Ok(KeyDistribution::Uniform),
+        "zipf" => Ok(KeyDistribution::Zipf),
         _ => Err("it is `uniform` or `zipf`".into()),
     }
 }
 
-fn parse_layout(text: &str) -> Result<Layout, String> {
+fn parse_layout(text: &str) -> Result<KeyLayout, String> {
     match text {
-        "one-contract" => Ok(Layout::OneContract),
-        "accounts" => Ok(Layout::Accounts),
+        "one-contract" => Ok(KeyLayout::OneContract),
+        "accounts" => Ok(KeyLayout::Accounts),
         _ => Err("it is `one-contract` or `accounts`".into()),
     }
 }
 
-impl Args {
-    /// Races the stores, for every variant of the workload.
-    pub(super) fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+impl StateRaceArgs {
+    /// Races the stores on every variant of the workload.
+    pub(super) fn measure(
+        self,
+        out: &CommandOutput,
+        stop: &AtomicBool,
+    ) -> eyre::Result<RaceMeasurement> {
         let names = self.stores.names()?;
         let terms = self.stores.terms(&names, 1)?;
         let workloads = self.workloads(stop)?;
-        workloads.iter().try_for_each(Workload::check)?;
+        workloads.iter().try_for_each(StoreWorkload::check)?;
         let cache = self.stores.cache();
-        let mut measured = Measured::on("state");
+        let mut measured = RaceMeasurement::on("state");
         for workload in &workloads {
             let StoreArgs { proofs, memory_limit, proof_depths, .. } = &self.stores;
             let (proofs, memory_limit) = (*proofs, *memory_limit);
             let (terms, cache) = (&terms, &cache);
-            let race = Race { workload, terms, cache, proofs, proof_depths, memory_limit, stop };
+            let race =
+                StoreRace { workload, terms, cache, proofs, proof_depths, memory_limit, stop };
             measured.ended = self.race(&race, &names, out, &mut measured);
             if measured.ended.is_err() {
                 break;
@@ -115,13 +125,13 @@ impl Args {
         Ok(measured)
     }
 
-    /// Runs one race, adds what it has measured to `measured`, and prints it.
+    /// Runs one race, adds its results to `measured`, and prints them.
     fn race(
         &self,
-        race: &Race<'_>,
+        race: &StoreRace<'_>,
         names: &[String],
-        out: &Output,
-        measured: &mut Measured,
+        out: &CommandOutput,
+        measured: &mut RaceMeasurement,
     ) -> eyre::Result<()> {
         let entrants = self.stores.entrants(names)?;
         table::print_terms(out, race, &entrants)?;
@@ -129,7 +139,7 @@ impl Args {
         let raced = race.run(&entrants, &mut |step| progress.update(step));
         progress.finish();
         let raced = raced?;
-        // Before anything is printed, which may fail.
+        // Before the output, which can fail.
         measured.results.extend(raced.results(race.workload, race.terms));
         for note in table::remarks(&entrants) {
             if !measured.notes.contains(&note) {
@@ -140,12 +150,12 @@ impl Args {
         ended(race.workload, raced).and(printed)
     }
 
-    fn workloads(&self, stop: &AtomicBool) -> eyre::Result<Vec<Workload>> {
+    fn workloads(&self, stop: &AtomicBool) -> eyre::Result<Vec<StoreWorkload>> {
         let workload = |keys: &KeysArg| {
             let keys = match keys {
-                KeysArg::Preloaded(keys) => Keys::Preloaded(*keys),
-                KeysArg::Fresh => Keys::Fresh,
-                KeysArg::Real => Keys::Real(Arc::new(self.trace(stop)?)),
+                KeysArg::Preloaded(keys) => InitialKeys::Preloaded(*keys),
+                KeysArg::Fresh => InitialKeys::Fresh,
+                KeysArg::Real => InitialKeys::Real(Arc::new(self.trace(stop)?)),
             };
             Ok(self.workload(keys))
         };
@@ -153,18 +163,18 @@ impl Args {
     }
 
     /// The accesses of real blocks.
-    fn trace(&self, stop: &AtomicBool) -> eyre::Result<Trace> {
+    fn trace(&self, stop: &AtomicBool) -> eyre::Result<AccessTrace> {
         let opener = witness_opener()?;
         let options = BundleReplayOptions {
             spec: ChainSpec::mainnet(),
             witness_opener: opener.as_ref().and_then(|backend| backend.partial_state()),
         };
-        let padding = Padding { accounts: self.pad_accounts, slots: self.pad_slots };
-        Ok(Corpus::user_default().trace(&options, padding, stop)?)
+        let padding = StatePadding { accounts: self.pad_accounts, slots: self.pad_slots };
+        Ok(BlockCorpus::user_default().trace(&options, padding, stop)?)
     }
 
-    fn workload(&self, keys: Keys) -> Workload {
-        let mut workload = Workload {
+    fn workload(&self, keys: InitialKeys) -> StoreWorkload {
+        let mut workload = StoreWorkload {
             keys,
             pairs: self.pairs,
             commit_every: self.commit_every,
@@ -180,8 +190,8 @@ impl Args {
     }
 }
 
-/// Why a race was cut short, if it was.
-fn ended(workload: &Workload, raced: Raced) -> eyre::Result<()> {
+/// The reason why a race was cut short, if it was.
+fn ended(workload: &StoreWorkload, raced: RaceResult) -> eyre::Result<()> {
     let done = raced.outcomes.first().map_or(0, |outcome| outcome.series.len());
     let of = workload.slices;
     raced

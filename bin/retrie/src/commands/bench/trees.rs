@@ -1,33 +1,34 @@
-//! `retrie bench trees`: search trees with Merkle hashes in memory, raced as the B+AVL paper does.
+//! `retrie bench trees`: races search trees with Merkle hashes in memory, as in the B+AVL paper.
 
-use super::measured::Measured;
+use super::measurement::RaceMeasurement;
 use crate::{
     args::parse_count,
-    output::{Output, ReportArgs, command_line, grouped, say},
+    output::{CommandOutput, ReportArgs, command_line, grouped, say},
 };
 use eyre::{WrapErr, bail};
 use retrie_bench::{
     paper::{Paper, references},
     report::BenchReport,
     trees::{
-        Structure,
-        measure::{self, Setting, Times},
-        report::{Operation, TreesReport, faster, median_ns},
+        TreeStructure,
+        measure::{self, TreeBenchConfig, TreeTimes},
+        report::{TreeOperation, TreesReport, faster, median_ns},
     },
 };
 use std::sync::atomic::AtomicBool;
 
-/// What the figures mean, below `--help`.
-const HELP: &str = "avlplus is the AVL+ tree of Tendermint, the paper's baseline: an element a leaf. bplus \
-is a Merkle B+tree, bavl the B+AVL tree with the shape and the roots of the backend of that name. All lie \
-in memory, use one thread and hash the same way, as often as --hash-every says. Elements have keys of 4 \
-bytes and come in random order. Each turn builds and searches all trees, one after the other; times are \
-medians over turns, ratios medians of the ratios within a turn. Small trees get more turns.";
+/// The meaning of the figures, for the end of `--help`.
+const HELP: &str = "avlplus is the AVL+ tree of Tendermint, the paper's baseline, with one element in each leaf. \
+bplus is a Merkle B+tree; bavl is the B+AVL tree with the shape and the roots of the backend of that name. All \
+are in memory, use one thread and the same hash function, and compute the root as often as --hash-every \
+says. Elements have keys of 4 bytes and come in random order. Each turn builds and searches all trees, one \
+after the other. Times are medians over turns, ratios are medians of the ratios within a turn. Small trees \
+get more turns.";
 
 /// Arguments of `retrie bench trees`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub(crate) struct Args {
+pub(crate) struct TreesArgs {
     /// Numbers of elements: Fig. 5 of the paper.
     #[arg(
         long,
@@ -40,21 +41,22 @@ pub(crate) struct Args {
     /// Bytes of each value.
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     bytes: u32,
-    /// Elements of a chunk, or of a cell, at most.
+    /// Most elements in a chunk, or in a cell.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(4..=4096))]
     chunk: u32,
-    /// Inserts between two calculations of the root: 0 for one at the end, 1 as the paper's authors, 1000
-    /// as blocks would.
+    /// Inserts between two computations of the root: 0 computes it once at the end, 1 is the
+    /// paper's choice, 1000 is like blocks.
     #[arg(long, value_name = "N", default_value = "0", value_parser = parse_count)]
     hash_every: u64,
-    /// Trees, separated by commas: avlplus, bplus, bavl; all by default.
+    /// Trees, separated by commas: avlplus, bplus, bavl [default: all].
     #[arg(long, value_name = "TREES", value_delimiter = ',')]
-    trees: Vec<Structure>,
-    /// Turns, at least.
+    trees: Vec<TreeStructure>,
+    /// Least number of turns.
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: u64,
-    /// Also the lengths of proofs, the numbers of chunks and the times of bytes, with chunks of so many
-    /// elements: Figs. 1, 6, 7, Table II. The tree has the last of --elements.
+    /// Also measure the lengths of proofs, the numbers of chunks and the times to serialize, with
+    /// chunks of this many elements: Figs. 1, 6, 7, Table II. The tree has the last number of
+    /// --elements.
     #[arg(
         long,
         value_name = "N,N,..",
@@ -79,31 +81,35 @@ fn parse_elements(text: &str) -> Result<u64, String> {
     }
 }
 
-impl Args {
+impl TreesArgs {
     /// Runs the command.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
-        let out = Output::open(&self.report)?;
+        let out = CommandOutput::open(&self.report)?;
         let mut report = TreesReport::new(BenchReport::new(command_line(), Vec::new()));
         report.bench.references = references(Paper::Bavl);
         report.bench.references.retain(|figure| figure.workload == "trees");
         say!(out, "{}", report.bench.machine);
         let ended = self.measure(&out, stop, &mut report);
-        // What was measured is not lost with what was not.
+        // The results measured before an error are kept.
         report.bench.complete = ended.is_ok();
         out.report(&report)?;
         ended
     }
 
-    /// Measures, and leaves the report to the caller. Shapes are in its notes.
-    pub(super) fn measured(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+    /// Measures, and returns the results with the shapes in their notes.
+    pub(super) fn measured(
+        self,
+        out: &CommandOutput,
+        stop: &AtomicBool,
+    ) -> eyre::Result<RaceMeasurement> {
         let mut report = TreesReport::new(BenchReport::new(String::new(), Vec::new()));
         let ended = self.measure(out, stop, &mut report);
         let BenchReport { results, notes, .. } = report.bench;
-        Ok(Measured { results, notes, references: Vec::new(), ended })
+        Ok(RaceMeasurement { results, notes, references: Vec::new(), ended })
     }
 
-    fn setting(&self, elements: u64, chunk: u32) -> Setting {
-        Setting {
+    fn setting(&self, elements: u64, chunk: u32) -> TreeBenchConfig {
+        TreeBenchConfig {
             elements,
             bytes: self.bytes as usize,
             chunk: chunk as usize,
@@ -114,11 +120,11 @@ impl Args {
 
     fn measure(
         &self,
-        out: &Output,
+        out: &CommandOutput,
         stop: &AtomicBool,
         report: &mut TreesReport,
     ) -> eyre::Result<()> {
-        let trees = if self.trees.is_empty() { &Structure::ALL[..] } else { &self.trees };
+        let trees = if self.trees.is_empty() { &TreeStructure::ALL[..] } else { &self.trees };
         if let Some(twice) =
             trees.iter().enumerate().find(|(n, tree)| trees[..*n].contains(tree)).map(|(_, t)| t)
         {
@@ -157,8 +163,8 @@ impl Args {
 
     fn measure_shapes(
         &self,
-        out: &Output,
-        trees: &[Structure],
+        out: &CommandOutput,
+        trees: &[TreeStructure],
         stop: &AtomicBool,
         report: &mut TreesReport,
     ) -> eyre::Result<()> {
@@ -179,8 +185,8 @@ impl Args {
         );
         for (n, chunk) in self.shapes.iter().enumerate() {
             for tree in trees {
-                // It has no chunks, so one size of them is enough.
-                if *tree == Structure::AvlPlus && n > 0 {
+                // It has no chunks, so one chunk size is enough.
+                if *tree == TreeStructure::AvlPlus && n > 0 {
                     continue;
                 }
                 let shape = measure::shape(*tree, &self.setting(*elements, *chunk), stop)
@@ -233,8 +239,12 @@ impl Args {
     }
 }
 
-fn print_times(out: &Output, setting: &Setting, all: &[Times]) -> eyre::Result<()> {
-    let baseline = all.iter().find(|times| times.structure == Structure::AvlPlus);
+fn print_times(
+    out: &CommandOutput,
+    setting: &TreeBenchConfig,
+    all: &[TreeTimes],
+) -> eyre::Result<()> {
+    let baseline = all.iter().find(|times| times.structure == TreeStructure::AvlPlus);
     for times in all {
         let ratio = |operation| match baseline {
             Some(other) => format!("{:.2}x", faster(setting, times, other, operation).median),
@@ -245,10 +255,10 @@ fn print_times(out: &Output, setting: &Setting, all: &[Times]) -> eyre::Result<(
             "{:>10} {:<8} {:>10.0} {:>8} {:>10.1} {:>8}",
             grouped(setting.elements),
             times.structure,
-            median_ns(setting, times, Operation::Insert),
-            ratio(Operation::Insert),
-            median_ns(setting, times, Operation::Search),
-            ratio(Operation::Search),
+            median_ns(setting, times, TreeOperation::Insert),
+            ratio(TreeOperation::Insert),
+            median_ns(setting, times, TreeOperation::Search),
+            ratio(TreeOperation::Search),
         );
     }
     Ok(())

@@ -1,15 +1,18 @@
-//! `retrie db migrate`: the chain of a datadir into a new one, on another backend.
+//! `retrie db migrate`: copies the chain of a datadir into a new one on another backend.
 
 use crate::{
-    args::{self, BackendArgs, ChainArgs, DEFAULT_RETENTION, DbArgs, Hash, PruneArgs, StateArgs},
-    commands::existing::Existing,
-    output::{Output, grouped, say},
-    progress::{LINE_EVERY, Progress},
+    args::{
+        self, BackendArgs, ChainArgs, DEFAULT_RETENTION, DbArgs, HashChoice, PruneArgs, StateArgs,
+    },
+    commands::existing::ExistingDatadir,
+    output::{CommandOutput, grouped, say},
+    progress::{ImportProgress, LINE_EVERY},
 };
 use eyre::{Context, bail};
 use retrie_db::StateRootMode;
 use retrie_pipeline::{
-    Begun, ChainOptions, End, Migrated, Migration, MigrationStep, verify::referee_name,
+    ChainMigration, ChainOptions, ImportEnd, MigrationOutcome, MigrationStep, UnfinishedMigration,
+    verify::referee_name,
 };
 use retrie_telemetry::{Metrics, MetricsServer};
 use std::{
@@ -19,35 +22,36 @@ use std::{
     time::Instant,
 };
 
-/// `--referee` of a new datadir without one.
+/// Value of `--referee` for a new datadir without a referee.
 const NO_REFEREE: &str = "none";
 
 /// Arguments of `retrie db migrate`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct MigrateArgs {
     #[command(flatten)]
     chain: ChainArgs,
     /// The state store of the new datadir; `retrie import --help` lists them.
     #[arg(long, value_name = "BACKEND")]
     to: String,
-    /// Execute all blocks again, so that the new datadir has every state that an import would leave.
-    /// Without it the latest state alone is moved, and the new chain cannot go back below it.
+    /// Execute all blocks again, so that the new datadir has the same states as after an import.
+    /// Without this flag only the latest state is copied, and the new chain cannot be reverted
+    /// below it.
     #[arg(long)]
     history: bool,
-    /// The block that the new chain ends with; the head if absent. With --history a node that its
-    /// consensus client leads to a branch further down than --retention gets there so.
+    /// Last block of the new chain [default: the head]. With --history this helps a node whose
+    /// consensus client has chosen a branch that forks off deeper than --retention.
     #[arg(long, value_name = "NUMBER")]
     until: Option<u64>,
     /// Hash function of the new state store, for comparison only; `mpt-archive` has the choice.
     #[arg(long, value_name = "HASH")]
-    hash: Option<Hash>,
-    /// What header state roots mean in the new datadir. [default: `native` of a native chain, `header`
-    /// with backends that have Ethereum's roots, else `shadow`]
+    hash: Option<HashChoice>,
+    /// What header state roots mean in the new datadir [default: `native` for a native chain,
+    /// `header` for backends with Ethereum's roots, else `shadow`].
     #[arg(long, value_name = "MODE")]
     state_root: Option<StateRootMode>,
-    /// The backend that checks header state roots in the new datadir, or `none`. [default: that of
-    /// the old one, unless the new backend has Ethereum's roots itself; where states were moved
-    /// already, theirs]
+    /// The backend that checks header state roots in the new datadir, or `none` [default: the old
+    /// datadir's, unless the new backend has Ethereum's roots itself; a continued migration keeps
+    /// its own].
     #[arg(long, value_name = "BACKEND")]
     referee: Option<String>,
     /// How many blocks can be reverted in the new datadir [default: 128].
@@ -67,9 +71,9 @@ pub(crate) struct Args {
     new: PathBuf,
 }
 
-impl Args {
-    /// Runs the command. The old datadir is read only; the new one is whole when this returns, or
-    /// says of itself that it is not.
+impl MigrateArgs {
+    /// Runs the command. The old datadir is only read. If the command is interrupted, the new
+    /// datadir is marked as incomplete.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         let start = Instant::now();
         let metrics = Metrics::new().wrap_err("registering the metrics")?;
@@ -77,21 +81,21 @@ impl Args {
             .metrics
             .map(|address| MetricsServer::start(address, metrics.clone()))
             .transpose()?;
-        let old = Existing::open(&self.chain)?;
+        let old = ExistingDatadir::open(&self.chain)?;
         let metadata = old.db.metadata()?;
         let from = Arc::new(old.db.begin_read()?);
         let backend = old.backend(&metadata, &self.backends)?;
         let had = referee_name(&from, &metadata)?;
-        let begun = if self.history { Begun::look(&self.new, &from)? } else { None };
+        let begun = if self.history { UnfinishedMigration::read(&self.new, &from)? } else { None };
         let to = self.options(&old, metadata.state_root, had, begun)?;
         let (checks, name) = (to.referee.is_some(), to.backend.identity().name);
         let (history, until) = (self.history, self.until);
-        let migration = Migration { from: &from, backend, to, history, until };
-        let mut shown = Shown::default();
+        let migration = ChainMigration { from: &from, backend, to, history, until };
+        let mut shown = MigrateProgress::default();
         let migrated = migration.run(&metrics, stop, &mut |step| shown.update(step));
         shown.finish();
         let migrated = migrated?;
-        if migrated.end == End::Stopped {
+        if migrated.end == ImportEnd::Stopped {
             bail!(
                 "stopped; {} is not whole yet: run the same command again to go on",
                 self.new.display()
@@ -106,14 +110,14 @@ impl Args {
         Ok(())
     }
 
-    /// How the new datadir is opened: as the flags say, else as it was `begun`, and else as the old
-    /// one, whose referee `had` names.
+    /// Options of the new datadir: the flags, else those of the migration that was `begun`, else
+    /// those of the old datadir, whose referee is `had`.
     fn options(
         &self,
-        old: &Existing,
+        old: &ExistingDatadir,
         old_mode: StateRootMode,
         had: Option<String>,
-        begun: Option<Begun>,
+        begun: Option<UnfinishedMigration>,
     ) -> eyre::Result<ChainOptions> {
         let is_given = self.referee.is_some();
         let native = (old_mode == StateRootMode::Native).then_some(StateRootMode::Native);
@@ -140,9 +144,10 @@ impl Args {
     }
 }
 
-fn report(new: &Path, name: &str, migrated: &Migrated, start: Instant) -> eyre::Result<()> {
-    let out = Output::default();
-    let Migrated { first_state, entries, roots_checked, executed, tip, roots, .. } = migrated;
+fn report(new: &Path, name: &str, migrated: &MigrationOutcome, start: Instant) -> eyre::Result<()> {
+    let out = CommandOutput::default();
+    let MigrationOutcome { first_state, entries, roots_checked, executed, tip, roots, .. } =
+        migrated;
     let root = roots.map(|roots| roots.own).unwrap_or_default();
     say!(
         out,
@@ -158,20 +163,20 @@ fn report(new: &Path, name: &str, migrated: &Migrated, start: Instant) -> eyre::
     Ok(())
 }
 
-/// Shows how far it is.
+/// Shows the progress.
 #[derive(Default)]
-struct Shown {
-    blocks: Option<Progress>,
+struct MigrateProgress {
+    blocks: Option<ImportProgress>,
     told: Option<Instant>,
 }
 
-impl Shown {
+impl MigrateProgress {
     fn update(&mut self, step: MigrationStep<'_>) {
         let line = match step {
             MigrationStep::Blocks { report, total } => {
                 return self
                     .blocks
-                    .get_or_insert_with(|| Progress::new(Some(total)))
+                    .get_or_insert_with(|| ImportProgress::new(Some(total)))
                     .update(report);
             }
             MigrationStep::Rows { done, total } => {

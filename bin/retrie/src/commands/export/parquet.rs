@@ -1,16 +1,16 @@
 //! `retrie export --format parquet`.
 
-use super::{Args, Existing};
+use super::{ExistingDatadir, ExportArgs};
 use crate::{
     args::witness_opener,
-    meter::Meter,
-    output::{Output, grouped, say},
+    meter::TransferMeter,
+    output::{CommandOutput, grouped, say},
 };
 use eyre::{OptionExt, bail};
 use retrie_chainspec::parse_chain;
 use retrie_db::ChainRead;
 use retrie_export::{
-    BlockSource, BundleSource, ChainSource, Export, Exported, Table, export_reports,
+    BlockExport, BlockSource, BundleSource, ChainSource, ExportOutcome, ExportTable, export_reports,
 };
 use retrie_pipeline::replay::BundleReplayOptions;
 use retrie_sources::{detect, list_bundles};
@@ -23,21 +23,21 @@ use std::{
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Parquet")]
 pub(super) struct ParquetArgs {
-    /// Which tables, separated by commas: blocks, transactions, receipts, logs, balance_diffs,
-    /// nonce_diffs, code_diffs, storage_diffs, which are all if absent; or results, result_blocks.
+    /// Tables, separated by commas: blocks, transactions, receipts, logs, balance_diffs,
+    /// nonce_diffs, code_diffs, storage_diffs [default: all of these]; or results, result_blocks.
     #[arg(long, value_name = "TABLES", value_delimiter = ',')]
-    tables: Vec<Table>,
-    /// Blocks of a file; 1000 if absent. Files of a chain begin at its multiples.
+    tables: Vec<ExportTable>,
+    /// Blocks in a file [default: 1000]. Files of a chain start at multiples of it.
     #[arg(long, value_name = "BLOCKS", value_parser = clap::value_parser!(u64).range(1..))]
     chunk_size: Option<u64>,
-    /// Write files anew that are there. Without, whole ones with the same blocks are kept, and others
-    /// are an error.
+    /// Overwrite existing files. Without this flag complete files with the same blocks are kept,
+    /// and other existing files are an error.
     #[arg(long)]
     overwrite: bool,
 }
 
 impl ParquetArgs {
-    /// Refuses flags that say nothing of another format.
+    /// Rejects these flags with other formats.
     pub(super) fn refuse(&self) -> eyre::Result<()> {
         let Self { tables, chunk_size, overwrite } = self;
         for (flag, given) in [
@@ -53,15 +53,16 @@ impl ParquetArgs {
     }
 }
 
-/// cryo's.
+/// As in cryo.
 const CHUNK_SIZE: u64 = 1000;
 
-impl Args {
+impl ExportArgs {
     pub(super) fn run_parquet(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         let mut tables = self.parquet.tables.clone();
         tables.sort_unstable();
         tables.dedup();
-        let of_reports = tables.iter().filter(|table| Table::OF_REPORTS.contains(table)).count();
+        let of_reports =
+            tables.iter().filter(|table| ExportTable::OF_REPORTS.contains(table)).count();
         if of_reports > 0 {
             if of_reports < tables.len() {
                 bail!("results are made of reports, and other tables of blocks: export them apart");
@@ -75,9 +76,9 @@ impl Args {
             return print(&exported, &self.target, "results");
         }
         if tables.is_empty() {
-            tables = Table::OF_BLOCKS.to_vec();
+            tables = ExportTable::OF_BLOCKS.to_vec();
         }
-        let export = Export {
+        let export = BlockExport {
             out: &self.target,
             tables: &tables,
             chunk_size: self.parquet.chunk_size.unwrap_or(CHUNK_SIZE),
@@ -90,8 +91,8 @@ impl Args {
         }
     }
 
-    fn of_chain(&self, export: &Export<'_>, stop: &AtomicBool) -> eyre::Result<()> {
-        let found = Existing::open(&self.chain)?;
+    fn of_chain(&self, export: &BlockExport<'_>, stop: &AtomicBool) -> eyre::Result<()> {
+        let found = ExistingDatadir::open(&self.chain)?;
         let read = Arc::new(found.db.begin_read()?);
         read.tip()?.ok_or_eyre("the datadir holds no blocks; import some first")?;
         let backend = found.backend(&found.db.metadata()?, &self.backends)?;
@@ -102,7 +103,7 @@ impl Args {
         print(&exported, export.out, &what)
     }
 
-    fn of_bundles(&self, export: &Export<'_>, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
+    fn of_bundles(&self, export: &BlockExport<'_>, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         let mut bundles = Vec::new();
         let stores = self.http.stores(stop);
         for path in &self.paths {
@@ -135,7 +136,7 @@ impl Args {
         let exported = run(export, &mut source, total, stop)?;
         if source.repeated() > 0 {
             say!(
-                Output::default(),
+                CommandOutput::default(),
                 "{} blocks are in several bundles; each is in the files once",
                 source.repeated()
             );
@@ -143,7 +144,7 @@ impl Args {
         if !source.without_ommers().is_empty() {
             let numbers: Vec<_> = source.without_ommers().iter().map(u64::to_string).collect();
             say!(
-                Output::default(),
+                CommandOutput::default(),
                 "left out what blocks changed whose bundles lack ommers that they pay: {}",
                 numbers.join(", ")
             );
@@ -153,12 +154,12 @@ impl Args {
 }
 
 fn run(
-    export: &Export<'_>,
+    export: &BlockExport<'_>,
     source: &mut dyn BlockSource,
     total: u64,
     stop: &AtomicBool,
-) -> eyre::Result<Exported> {
-    let mut meter = Meter::blocks(total);
+) -> eyre::Result<ExportOutcome> {
+    let mut meter = TransferMeter::blocks(total);
     let exported = export.run(source, stop, &mut |exported| {
         meter.update(exported.blocks, Some(total));
     });
@@ -166,8 +167,8 @@ fn run(
     Ok(exported?)
 }
 
-fn print(exported: &Exported, out: &Path, what: &str) -> eyre::Result<()> {
-    let output = Output::default();
+fn print(exported: &ExportOutcome, out: &Path, what: &str) -> eyre::Result<()> {
+    let output = CommandOutput::default();
     for (table, rows) in &exported.rows {
         say!(output, "{table:<14} {:>12} rows", grouped(*rows));
     }

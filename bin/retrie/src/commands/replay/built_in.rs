@@ -1,41 +1,41 @@
-//! The built-in chain: what `retrie replay` runs when it is given no path.
+//! The built-in chain, which `retrie replay` runs without any path.
 
 use super::{fresh_folder, part::PartArgs};
 use crate::{
-    args::root_maker,
+    args::root_backend,
     commands::bench::make_chain::as_report,
-    output::{Output, grouped, say},
-    progress::Progress,
+    output::{CommandOutput, grouped, say},
+    progress::ImportProgress,
 };
 use eyre::{OptionExt, bail};
-use retrie_bench::chain::{CHAIN_FILE, ChainMaker, GENESIS_FILE, Recipe, write_chain};
+use retrie_bench::chain::{CHAIN_FILE, ChainMaker, ChainRecipe, GENESIS_FILE, write_chain};
 use std::{ops::RangeInclusive, path::PathBuf, sync::atomic::AtomicBool};
 use tempfile::TempDir;
 
-/// Its length, unless `--to` asks for another.
+/// Its length without `--to`.
 const BLOCKS: u64 = 300;
 
-/// The chain in files, which go with it.
-pub(super) struct BuiltIn {
+/// The chain in files, which are removed on drop.
+pub(super) struct BuiltInChain {
     /// The genesis file.
     pub(super) genesis: String,
     /// The block file.
     pub(super) file: PathBuf,
-    /// The blocks that all parts together replay; the file may end with those of one part.
+    /// The blocks that all parts together replay. The file may end with the blocks of one part.
     pub(super) blocks: RangeInclusive<u64>,
     _folder: TempDir,
 }
 
-/// How much of the chain is needed.
-pub(super) struct Wanted {
+/// The blocks needed of the built-in chain.
+pub(super) struct BuiltInRange {
     /// The blocks that all parts together replay.
     all: RangeInclusive<u64>,
-    /// Those of this part; none if it is empty.
+    /// The blocks of this part; `None` if it is empty.
     mine: Option<RangeInclusive<u64>>,
 }
 
-impl Wanted {
-    /// What the flags say.
+impl BuiltInRange {
+    /// The blocks that the flags request.
     ///
     /// # Errors
     /// If the chain has no such block.
@@ -52,15 +52,15 @@ impl Wanted {
         Ok(Self { mine: part.cut(&all), all })
     }
 
-    /// Makes the chain up to the last block of the part; no figure counts that time.
-    pub(super) fn make(self, out: &Output, stop: &AtomicBool) -> eyre::Result<BuiltIn> {
-        let recipe = Recipe::default();
-        let backend = root_maker()?;
+    /// Generates the chain up to the last block of the part. This time is not measured.
+    pub(super) fn make(self, out: &CommandOutput, stop: &AtomicBool) -> eyre::Result<BuiltInChain> {
+        let recipe = ChainRecipe::default();
+        let backend = root_backend()?;
         let mut maker = ChainMaker::new(recipe.clone(), backend)?;
         let folder = fresh_folder()?;
-        // Of an empty part only the genesis is needed.
+        // An empty part needs only the genesis.
         let last = self.mine.as_ref().map_or(1, |mine| *mine.end());
-        let mut progress = Progress::new(Some(last));
+        let mut progress = ImportProgress::new(Some(last));
         let made = write_chain(&mut maker, last, folder.path(), stop, &mut |made| {
             progress.update(&as_report(made));
         });
@@ -82,6 +82,6 @@ impl Wanted {
         let genesis =
             genesis.to_str().ok_or_eyre("the path of the temporary folder is not UTF-8")?;
         let genesis = genesis.to_owned();
-        Ok(BuiltIn { genesis, file, blocks: self.all, _folder: folder })
+        Ok(BuiltInChain { genesis, file, blocks: self.all, _folder: folder })
     }
 }

@@ -1,6 +1,6 @@
-//! What a replay prints.
+//! The tables that a replay prints.
 
-use crate::output::{Output, grouped, say};
+use crate::output::{CommandOutput, grouped, say};
 use retrie_pipeline::{replay::BundleOutcome, report::ReplayResult};
 
 const fn mark(check: Option<bool>) -> &'static str {
@@ -11,7 +11,7 @@ const fn mark(check: Option<bool>) -> &'static str {
     }
 }
 
-pub(super) fn print_header(out: &Output, backend: &str) -> eyre::Result<()> {
+pub(super) fn print_header(out: &CommandOutput, backend: &str) -> eyre::Result<()> {
     say!(
         out,
         "\n{backend}\n{:>10} {:<18} {:<9} {:>5} {:>10} {:>9}  {:<4} {:<6} {:<9} {:<9} {:<5}",
@@ -30,7 +30,7 @@ pub(super) fn print_header(out: &Output, backend: &str) -> eyre::Result<()> {
     Ok(())
 }
 
-pub(super) fn print_outcome(out: &Output, outcome: &BundleOutcome) -> eyre::Result<()> {
+pub(super) fn print_outcome(out: &CommandOutput, outcome: &BundleOutcome) -> eyre::Result<()> {
     say!(
         out,
         "{:>10} {:<18} {:<9} {:>5} {:>10} {:>9.2}  {:<4} {:<6} {:<9} {:<9} {:<5}",
@@ -49,7 +49,7 @@ pub(super) fn print_outcome(out: &Output, outcome: &BundleOutcome) -> eyre::Resu
     Ok(())
 }
 
-pub(crate) fn print_summary(out: &Output, results: &[ReplayResult]) -> eyre::Result<()> {
+pub(crate) fn print_summary(out: &CommandOutput, results: &[ReplayResult]) -> eyre::Result<()> {
     say!(
         out,
         "\n{:<12} {:>8} {:>9} {:>9} {:>9} {:>9} {:>10} | {:>9} {:>9} {:>9} {:>9} | {:>6}",
@@ -92,9 +92,9 @@ pub(crate) fn print_summary(out: &Output, results: &[ReplayResult]) -> eyre::Res
     Ok(())
 }
 
-/// The two kinds of bundles apart: a backend that opens witnesses executes them in memory and
-/// commits nothing, so only prestate bundles compare backends.
-fn print_kinds(out: &Output, result: &ReplayResult) -> eyre::Result<()> {
+/// Prints both kinds of bundles separately. A backend that opens witnesses executes them in memory
+/// and commits nothing, so only prestate bundles compare backends.
+fn print_kinds(out: &CommandOutput, result: &ReplayResult) -> eyre::Result<()> {
     for kind in ["witness", "prestate"] {
         let of_kind = || result.bundles.iter().filter(|bundle| bundle.kind == kind);
         let (blocks, txs): (usize, u64) = (of_kind().count(), of_kind().map(|b| b.txs).sum());

@@ -1,6 +1,6 @@
-//! The node's chain and pool, as its answers to peers read them.
+//! The node's chain, pool and states, as requests of peers read them.
 
-use super::txpool::may_be_told;
+use super::txpool::may_be_announced;
 use alloy_consensus::Receipt as WireReceipt;
 use alloy_primitives::{B256, Bytes};
 use retrie_chainspec::{
@@ -8,47 +8,49 @@ use retrie_chainspec::{
     primitives::{BlockBody, Header, Receipt},
 };
 use retrie_db::{ChainRead, DbError};
-use retrie_engine::{LiveChain, StateClient, StateServer, StatesError, View, pool::Pool};
+use retrie_engine::{
+    LiveChain, LiveView, StateClient, StateServeError, StateServer, pool::TransactionPool,
+};
 use retrie_network::{
     eth::{BlockRange, BlockReceipt, PooledTransaction},
-    handle::{PeerInfo, ServeStates, StateAudience},
-    rchk::{self, Refusal},
-    serve::{Chain, ChainError, ChainView},
+    handle::{PeerInfo, StateAudience, StateRequestHandler},
+    rchk::{self, RchkRefusal},
+    serve::{ChainError, ChainReader, ChainView},
 };
 use retrie_pipeline::PipelineError;
 use std::sync::Arc;
 
-/// The chain that the engine moves, and its pool.
+/// The engine's chain and the transaction pool.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeChain {
     live: LiveChain,
-    pool: Pool,
+    pool: TransactionPool,
 }
 
 impl NodeChain {
-    pub(crate) const fn new(live: LiveChain, pool: Pool) -> Self {
+    pub(crate) const fn new(live: LiveChain, pool: TransactionPool) -> Self {
         Self { live, pool }
     }
 }
 
-impl Chain for NodeChain {
+impl ChainReader for NodeChain {
     fn view(&self) -> Result<Box<dyn ChainView + '_>, ChainError> {
         Ok(Box::new(NodeView(self.live.view().map_err(ChainError::new)?)))
     }
 
     fn pooled(&self, hash: &B256) -> Option<PooledTransaction> {
-        self.pool.get(hash).filter(|tx| may_be_told(tx))?.to_pooled()
+        self.pool.get(hash).filter(|tx| may_be_announced(tx))?.to_pooled()
     }
 }
 
-/// The states of that chain, in chunks.
+/// The states of that chain, served in chunks.
 #[derive(Debug)]
-pub(crate) struct NodeStates {
+pub(crate) struct NodeStateHandler {
     live: LiveChain,
     server: StateServer,
 }
 
-impl NodeStates {
+impl NodeStateHandler {
     pub(crate) const fn new(live: LiveChain, server: StateServer) -> Self {
         Self { live, server }
     }
@@ -56,37 +58,37 @@ impl NodeStates {
     fn parts(
         &self,
         client: StateClient,
-        request: &rchk::Request,
-    ) -> Result<Vec<Option<Bytes>>, Refusal> {
-        let view = self.live.view().map_err(StatesError::from);
+        request: &rchk::RchkRequest,
+    ) -> Result<Vec<Option<Bytes>>, RchkRefusal> {
+        let view = self.live.view().map_err(StateServeError::from);
         let parts = view.and_then(|view| match request {
-            rchk::Request::Chunks { block, ids, .. } => {
+            rchk::RchkRequest::Chunks { block, ids, .. } => {
                 self.server.chunks(&view, client, *block, ids)
             }
-            rchk::Request::Codes(hashes) => self.server.codes(&view, hashes),
+            rchk::RchkRequest::Codes(hashes) => self.server.codes(&view, hashes),
         });
         parts.map_err(|error| match error {
-            error if error.is_busy() => Refusal::Busy,
-            error if error.is_no_state() => Refusal::NoState,
+            error if error.is_busy() => RchkRefusal::Busy,
+            error if error.is_no_state() => RchkRefusal::NoState,
             error => {
                 tracing::warn!(%error, "a part of a state cannot be read for a peer");
-                Refusal::Failed
+                RchkRefusal::Failed
             }
         })
     }
 }
 
-impl ServeStates for NodeStates {
-    fn answer(&self, peer: &PeerInfo, request: rchk::Request) -> rchk::Response {
+impl StateRequestHandler for NodeStateHandler {
+    fn answer(&self, peer: &PeerInfo, request: rchk::RchkRequest) -> rchk::RchkResponse {
         let client = match StateAudience::Named.includes(peer.trusted, peer.is_static) {
             true => StateClient::Trusted,
             false => StateClient::Stranger,
         };
         let parts = match &request {
-            rchk::Request::Chunks { format, .. }
+            rchk::RchkRequest::Chunks { format, .. }
                 if self.live.backend().chunks().is_none_or(|ours| ours.format() != format) =>
             {
-                Err(Refusal::Format)
+                Err(RchkRefusal::Format)
             }
             request => self.parts(client, request),
         };
@@ -94,7 +96,7 @@ impl ServeStates for NodeStates {
     }
 }
 
-struct NodeView(View);
+struct NodeView(LiveView);
 
 impl ChainView for NodeView {
     fn range(&self) -> Result<BlockRange, ChainError> {
@@ -124,7 +126,7 @@ impl ChainView for NodeView {
         let Some(header) = self.0.header(hash).map_err(ChainError::new)? else { return Ok(None) };
         let receipts = kept(self.0.receipts(hash))?;
         let has_status = self.0.live().spec().is_byzantium_active_at_block(header.number);
-        // Those of earlier blocks have a state root each, which is not kept.
+        // Earlier receipts have a state root each, which is not stored.
         let receipts = receipts.filter(|receipts| has_status || receipts.is_empty());
         Ok(receipts.map(|receipts| Arc::unwrap_or_clone(receipts).into_iter().map(wire).collect()))
     }
@@ -140,7 +142,7 @@ fn wire(receipt: Receipt) -> BlockReceipt {
     BlockReceipt { tx_type, receipt }
 }
 
-/// What is pruned is not here.
+/// Treats pruned rows as missing.
 fn kept<T>(read: Result<Option<T>, PipelineError>) -> Result<Option<T>, ChainError> {
     match read {
         Err(PipelineError::Db(DbError::Pruned { .. })) => Ok(None),

@@ -1,20 +1,20 @@
-//! What peers see of this node, and what it does with what they send.
+//! The node's peer-to-peer side: what it serves to peers, and what it does with their messages.
 
 mod chain;
 mod start;
 mod txpool;
 
-pub(super) use chain::{NodeChain, NodeStates};
-pub(super) use start::{NodePeers, Visitor};
+pub(super) use chain::{NodeChain, NodeStateHandler};
+pub(super) use start::{NodePeers, StateSyncPeers};
 pub(super) use txpool::NodePool;
 
 use super::services::{FollowService, TaskService};
 use alloy_primitives::B256;
-use retrie_engine::{EngineHandle, FollowConfig, Follower, Leader, pool::Pool};
+use retrie_engine::{ChainFollower, EngineHandle, FollowConfig, HeadSource, pool::TransactionPool};
 use retrie_network::{
-    gossip::{GossipFigures, GossipOptions, Gossiper},
-    peers::{GossipReceiver, Peers},
-    sync::{PeerBlocks, SyncFigures, SyncOptions},
+    block_sync::{BlockSyncFigures, BlockSyncOptions, PeerBlocks},
+    gossip::{GossipFigures, GossipOptions, TxGossiper},
+    peers::{GossipReceiver, NetworkHandle},
 };
 use retrie_telemetry::Metrics;
 use std::{
@@ -26,18 +26,18 @@ use std::{
 };
 use tokio::runtime::Handle;
 
-/// How often it is looked whether a head is wanted that is not here.
-const LOOK: Duration = Duration::from_millis(250);
+/// Interval between checks for a wanted head that is missing here.
+const HEAD_POLL: Duration = Duration::from_millis(250);
 
-/// Figures of what comes from peers, for the metrics.
+/// Figures of block sync and gossip, for the metrics.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Traffic {
-    sync: Option<Arc<SyncFigures>>,
+pub(super) struct PeerTraffic {
+    sync: Option<Arc<BlockSyncFigures>>,
     gossip: Option<Arc<GossipFigures>>,
 }
 
-impl Traffic {
-    /// Shows them.
+impl PeerTraffic {
+    /// Copies the figures into the metrics.
     pub(super) fn show_in(&self, metrics: &Metrics) {
         let get = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         if let Some(sync) = &self.sync {
@@ -64,37 +64,38 @@ impl Traffic {
     }
 }
 
-/// Fetches from peers what is missing below the head that a consensus client names, or below `head`
-/// and that one.
-pub(super) fn follow_peers(
+/// Starts block sync: fetches from peers the blocks missing below the consensus client's head, and
+/// below `head` if given.
+pub(super) fn start_block_sync(
     engine: &EngineHandle,
-    peers: Peers,
+    peers: NetworkHandle,
     head: Option<B256>,
     runtime: &Handle,
-    traffic: &mut Traffic,
+    traffic: &mut PeerTraffic,
 ) -> eyre::Result<FollowService> {
-    let leader = head.map_or(Leader::ConsensusClient, Leader::Named);
+    let leader = head.map_or(HeadSource::ConsensusClient, HeadSource::Named);
     let stop = Arc::<AtomicBool>::default();
-    let options = SyncOptions::default();
+    let options = BlockSyncOptions::default();
     let from_peers = PeerBlocks::new(peers, options, runtime.clone(), stop.clone());
     traffic.sync = Some(from_peers.figures());
-    let config = FollowConfig { leader, interval: LOOK };
+    let config = FollowConfig { head_source: leader, interval: HEAD_POLL };
     let (engine, runtime) = (engine.clone(), runtime.clone());
-    let following = Follower::new(engine, from_peers, config, runtime, stop.clone()).start()?;
+    let following =
+        ChainFollower::new(engine, from_peers, config, runtime, stop.clone()).start()?;
     Ok(FollowService { following, stop })
 }
 
-/// Passes transactions on between peers and the pool.
-pub(super) fn gossip(
+/// Starts the gossip of transactions between peers and the pool.
+pub(super) fn start_gossip(
     engine: &EngineHandle,
-    pool: &Pool,
-    peers: Peers,
+    pool: &TransactionPool,
+    peers: NetworkHandle,
     heard: GossipReceiver,
     runtime: &Handle,
-    traffic: &mut Traffic,
+    traffic: &mut PeerTraffic,
 ) -> TaskService<std::io::Error> {
     let pool = Arc::new(NodePool::new(engine.clone(), pool.clone()));
-    let gossiper = Gossiper::new(peers, heard, pool, GossipOptions::default());
+    let gossiper = TxGossiper::new(peers, heard, pool, GossipOptions::default());
     traffic.gossip = Some(gossiper.figures());
     TaskService { name: "gossip", task: runtime.spawn(gossiper.run()), threads: runtime.clone() }
 }

@@ -1,22 +1,27 @@
-//! The node among other nodes: the manager of peers, discovery, and what is told of both.
+//! Starts the peer manager and discovery, and reports on both.
 
-use super::{NodeChain, NodeStates, Traffic};
-use crate::node::{args::NetworkArgs, secret::warn_if_shared, services::Service};
+use super::{NodeChain, NodeStateHandler, PeerTraffic};
+use crate::node::{args::NetworkArgs, secret::warn_if_shared, services::NodeService};
 use eyre::{Context, eyre};
 use parking_lot::Mutex;
 use retrie_chainspec::ChainSpec;
 use retrie_engine::{
-    EngineHandle, LiveChain, NodeAddress, NodeNetwork, PeerStatus, StateServer, pool::Pool,
+    EngineHandle, LiveChain, NodeAddress, NodeNetwork, PeerStatus, StateServer,
+    pool::TransactionPool,
 };
 use retrie_network::{
-    discovery::{self, Discovery, DiscoveryError, Enode, Forks, KEY_FILE, NODES_FILE, NodeKey},
-    eth::{BlockRange, Version},
-    handle::{GossipReceiver, Peers, Serve, ServeStates, StateAudience},
+    discovery::{
+        self, Discovery, DiscoveryError, Enode, ForkTracker, KEY_FILE, NODES_FILE, NodeKey,
+    },
+    eth::{BlockRange, EthVersion},
+    handle::{
+        EthRequestHandler, GossipReceiver, NetworkHandle, StateAudience, StateRequestHandler,
+    },
     networks,
-    peers::{Config, Manager, Started, start},
+    peers::{NetworkConfig, NetworkManager, StartedNetwork, start},
     rchk,
-    serve::{Answers, Chain as _, Nothing},
-    session::{Chain, Timing},
+    serve::{ChainReader as _, ChainRequestHandler, EmptyRequestHandler},
+    session::{LocalChain, SessionTiming},
 };
 use retrie_telemetry::Metrics;
 use std::{
@@ -27,30 +32,30 @@ use std::{
 };
 use tokio::{runtime::Handle, sync::broadcast::error::RecvError};
 
-/// Where nodes listen, if nothing else is said.
+/// Default listening port.
 const DEFAULT_PORT: u16 = 30303;
-/// Heads that follow each other faster are not told one by one.
+/// Shortest interval between two announcements of a new head.
 const HEAD_PAUSE: Duration = Duration::from_millis(100);
 
-/// A node's peers. Cheap to clone; clones are the same.
+/// A node's peers. Cheap to clone; all clones share one network.
 #[derive(Clone)]
-pub(crate) struct NodePeers(Arc<Parts>);
+pub(crate) struct NodePeers(Arc<PeersInner>);
 
-struct Parts {
-    manager: Manager,
+struct PeersInner {
+    manager: NetworkManager,
     discovery: Mutex<Option<Discovery>>,
     discovery_port: u16,
 }
 
 impl NodePeers {
-    /// Starts to listen, to dial and to look for nodes. `None` on a dev chain, unless a port is given.
-    /// States are handed out by `states`.
+    /// Starts listening, dialling and discovery. `None` on a dev chain, unless a port is given.
+    /// `states` serves state chunks.
     pub(crate) fn start(
         args: &NetworkArgs,
         is_dev: bool,
         datadir: &Path,
         engine: &EngineHandle,
-        pool: &Pool,
+        pool: &TransactionPool,
         states: &StateServer,
     ) -> eyre::Result<Option<(Self, GossipReceiver)>> {
         if is_dev && args.port.is_none() {
@@ -58,35 +63,35 @@ impl NodePeers {
         }
         let live = engine.live();
         let chain = Arc::new(NodeChain::new(live.clone(), pool.clone()));
-        let (range, timestamp) = served(&chain, live).map_err(|error| eyre!(error))?;
-        let answers = Arc::new(Answers::new(chain.clone()));
-        let audience = args.states_for().filter(|_| live.backend().chunks().is_some());
+        let (range, timestamp) = served_range(&chain, live).map_err(|error| eyre!(error))?;
+        let answers = Arc::new(ChainRequestHandler::new(chain.clone()));
+        let audience = args.state_audience().filter(|_| live.backend().chunks().is_some());
         let states = audience.map(|audience| {
-            let states = NodeStates::new(live.clone(), states.clone());
-            (Arc::new(states) as Arc<dyn ServeStates>, audience)
+            let states = NodeStateHandler::new(live.clone(), states.clone());
+            (Arc::new(states) as Arc<dyn StateRequestHandler>, audience)
         });
-        let shown = Shown { spec: live.spec(), range, timestamp };
+        let shown = AnnouncedChain { spec: live.spec(), range, timestamp };
         let (peers, heard) = Self::open(args, is_dev, datadir, shown, answers, states)?;
-        peers.0.manager.runtime().spawn(tell_heads(peers.clone(), live.clone(), chain));
+        peers.0.manager.runtime().spawn(announce_heads(peers.clone(), live.clone(), chain));
         Ok(Some((peers, heard)))
     }
 
-    /// The same with answers from elsewhere.
+    /// The same, with other request handlers.
     fn open(
         args: &NetworkArgs,
         is_dev: bool,
         datadir: &Path,
-        shown: Shown<'_>,
-        answers: Arc<dyn Serve>,
-        states: Option<(Arc<dyn ServeStates>, StateAudience)>,
+        shown: AnnouncedChain<'_>,
+        answers: Arc<dyn EthRequestHandler>,
+        states: Option<(Arc<dyn StateRequestHandler>, StateAudience)>,
     ) -> eyre::Result<(Self, GossipReceiver)> {
-        let Shown { spec, range, timestamp } = shown;
+        let AnnouncedChain { spec, range, timestamp } = shown;
         let key_file = args.secret_key.clone().unwrap_or_else(|| datadir.join(KEY_FILE));
         let key = NodeKey::load_or_create(&key_file)?;
         warn_if_shared(&key_file, "the node key");
-        let forks = Arc::new(Forks::new(spec, range.latest, timestamp));
+        let forks = Arc::new(ForkTracker::new(spec, range.latest, timestamp));
         let (states, states_for) = states.unzip();
-        let config = Config {
+        let config = NetworkConfig {
             key: *key.secret(),
             client: client_name(),
             listen: Some(SocketAddr::new(args.addr, args.port.unwrap_or(DEFAULT_PORT))),
@@ -94,15 +99,15 @@ impl NodePeers {
             max_inbound: args.max_inbound,
             max_outbound: args.max_outbound,
             trusted: args.trusted_peers.clone(),
-            fixed: Vec::new(),
-            chain: Chain::new(spec.chain_id(), spec.genesis_hash(), forks.clone(), range),
+            static_nodes: Vec::new(),
+            chain: LocalChain::new(spec.chain_id(), spec.genesis_hash(), forks.clone(), range),
             half_open: args.half_open,
-            inbound_of: args.inbound_of(),
+            inbound_of: args.inbound_limits(),
             states,
-            states_for: states_for.unwrap_or_default(),
-            timing: Timing::default(),
+            state_audience: states_for.unwrap_or_default(),
+            timing: SessionTiming::default(),
         };
-        let Started { manager, heard } =
+        let StartedNetwork { manager, heard } =
             start(config, answers).wrap_err("starting to listen for peers")?;
         let discovers = !args.disable_discovery && !is_dev;
         let discovery = if discovers {
@@ -111,7 +116,7 @@ impl NodePeers {
             None
         };
         let discovery_port = discovery.as_ref().map_or(0, |discovery| discovery.local_enode().udp);
-        let parts = Parts { manager, discovery: Mutex::new(discovery), discovery_port };
+        let parts = PeersInner { manager, discovery: Mutex::new(discovery), discovery_port };
         let peers = Self(Arc::new(parts));
         tracing::info!(
             listens = %peers.address().listens.map(|on| on.to_string()).unwrap_or_default(),
@@ -123,18 +128,18 @@ impl NodePeers {
         Ok((peers, heard))
     }
 
-    /// For whoever talks to them.
-    pub(crate) fn peers(&self) -> Peers {
+    /// The connected peers, for code that sends requests to them.
+    pub(crate) fn peers(&self) -> NetworkHandle {
         self.0.manager.peers()
     }
 
-    /// Where what talks to peers should run.
+    /// The runtime for tasks that talk to peers.
     pub(crate) fn runtime(&self) -> &Handle {
         self.0.manager.runtime()
     }
 
-    /// Shows how many there are, and what goes over the connections.
-    pub(crate) fn show_in(&self, metrics: &Metrics, traffic: &Traffic) {
+    /// Updates the metrics of peers and traffic.
+    pub(crate) fn show_in(&self, metrics: &Metrics, traffic: &PeerTraffic) {
         traffic.show_in(metrics);
         let all = self.peers().connected();
         let inbound = all.iter().filter(|peer| peer.inbound).count();
@@ -157,19 +162,19 @@ impl NodePeers {
     }
 }
 
-/// What peers are told of the chain at first.
-struct Shown<'a> {
+/// The chain that the first handshakes announce.
+struct AnnouncedChain<'a> {
     spec: &'a ChainSpec,
     range: BlockRange,
-    /// Of the head, in seconds.
+    /// Timestamp of the head, in seconds.
     timestamp: u64,
 }
 
-/// A node that has nothing yet, among those from whom it gets its state.
-pub(crate) struct Visitor(NodePeers);
+/// A node without a chain, connected to the peers that serve it the state.
+pub(crate) struct StateSyncPeers(NodePeers);
 
-impl Visitor {
-    /// Starts to listen, to dial and to look for nodes, as [`NodePeers::start`] does.
+impl StateSyncPeers {
+    /// Starts listening, dialling and discovery, as [`NodePeers::start`] does.
     pub(crate) fn start(
         args: &NetworkArgs,
         datadir: &Path,
@@ -177,24 +182,24 @@ impl Visitor {
     ) -> eyre::Result<Self> {
         let range = BlockRange { earliest: 0, latest: 0, latest_hash: spec.genesis_hash() };
         let timestamp = spec.genesis_header().timestamp;
-        let shown = Shown { spec, range, timestamp };
-        let nothing = Arc::new(Nothing);
-        // It asks every peer that speaks it.
-        let states = Some((nothing.clone() as Arc<dyn ServeStates>, StateAudience::All));
-        // Transactions that are told are of no use yet.
+        let shown = AnnouncedChain { spec, range, timestamp };
+        let nothing = Arc::new(EmptyRequestHandler);
+        // This node asks every peer that speaks `rchk`.
+        let states = Some((nothing.clone() as Arc<dyn StateRequestHandler>, StateAudience::All));
+        // A node without a state cannot check gossiped transactions.
         let (peers, _) = NodePeers::open(args, false, datadir, shown, nothing, states)?;
         Ok(Self(peers))
     }
 
-    /// Those of its peers that hand out states in chunks of this format.
+    /// The peers that serve states in chunks of this format.
     pub(crate) fn peers(&self, format: &str) -> rchk::ConnectedPeers {
         rchk::ConnectedPeers::new(self.0.peers(), format, self.0.runtime().clone())
     }
 
-    /// Ends all connections, so that the ports can be had again.
-    pub(crate) fn leave(self) -> eyre::Result<()> {
+    /// Closes all connections, so that the ports are free again.
+    pub(crate) fn close(self) -> eyre::Result<()> {
         Box::new(self.0.clone()).stop()?;
-        self.0.0.manager.end();
+        self.0.0.manager.shutdown();
         Ok(())
     }
 }
@@ -207,8 +212,8 @@ fn client_name() -> String {
 fn discover(
     args: &NetworkArgs,
     key: NodeKey,
-    manager: &Manager,
-    forks: Arc<Forks>,
+    manager: &NetworkManager,
+    forks: Arc<ForkTracker>,
     chain_id: u64,
     datadir: &Path,
 ) -> eyre::Result<Discovery> {
@@ -219,11 +224,11 @@ fn discover(
     let dns = if args.disable_dns {
         Vec::new()
     } else {
-        // Who enters by nodes of his own is in a network of his own.
+        // A node with its own bootnodes is in a network of its own.
         let default = if args.bootnodes.is_some() { None } else { list() };
         args.dns.clone().unwrap_or_else(|| default.into_iter().collect())
     };
-    let config = discovery::Config {
+    let config = discovery::DiscoveryConfig {
         key,
         listen: SocketAddr::new(args.addr, args.discovery_port.unwrap_or(tcp_port)),
         tcp_port,
@@ -235,7 +240,7 @@ fn discover(
         v5: !args.disable_v5,
         dns,
         dns_server: args.dns_server,
-        want: manager.wants(),
+        want: manager.wants_candidates(),
         pace: Default::default(),
     };
     let any_port = args.port.is_none() && args.discovery_port.is_none();
@@ -243,7 +248,7 @@ fn discover(
         Err(DiscoveryError::Listen { address, error }) if any_port => {
             tracing::warn!(%error, "the port {address} is taken, discovery uses another one");
             let listen = SocketAddr::new(args.addr, 0);
-            Discovery::start(discovery::Config { listen, ..config }, manager.runtime())?
+            Discovery::start(discovery::DiscoveryConfig { listen, ..config }, manager.runtime())?
         }
         other => other?,
     };
@@ -251,8 +256,8 @@ fn discover(
     Ok(discovery)
 }
 
-/// What peers can have, and the time of the head.
-fn served(
+/// The range of blocks that peers can request, and the timestamp of the head.
+fn served_range(
     chain: &NodeChain,
     live: &LiveChain,
 ) -> Result<(BlockRange, u64), retrie_network::serve::ChainError> {
@@ -260,17 +265,17 @@ fn served(
     Ok((range, live.head().timestamp))
 }
 
-/// Tells peers and discovery of heads until the node ends.
-async fn tell_heads(peers: NodePeers, live: LiveChain, chain: Arc<NodeChain>) {
+/// Announces new heads to peers and discovery until the node ends.
+async fn announce_heads(peers: NodePeers, live: LiveChain, chain: Arc<NodeChain>) {
     let mut changes = live.subscribe();
     while !matches!(changes.recv().await, Err(RecvError::Closed)) {
         tokio::time::sleep(HEAD_PAUSE).await;
         changes = changes.resubscribe();
         let (live, chain) = (live.clone(), chain.clone());
-        let range = tokio::task::spawn_blocking(move || served(&chain, &live)).await;
+        let range = tokio::task::spawn_blocking(move || served_range(&chain, &live)).await;
         match range {
             Ok(Ok((range, timestamp))) => peers.0.manager.set_range(range, timestamp),
-            Ok(Err(error)) => tracing::warn!(%error, "peers are not told of the head"),
+            Ok(Err(error)) => tracing::warn!(%error, "the new head cannot be announced to peers"),
             Err(_) => return,
         }
     }
@@ -301,7 +306,7 @@ impl NodeNetwork for NodePeers {
     }
 
     fn protocol_version(&self) -> u64 {
-        Version::ALL[0].number().into()
+        EthVersion::ALL[0].number().into()
     }
 
     fn peer_count(&self) -> usize {
@@ -346,13 +351,13 @@ impl NodeNetwork for NodePeers {
     }
 }
 
-impl Service for NodePeers {
+impl NodeService for NodePeers {
     fn name(&self) -> &'static str {
         "peers"
     }
 
     fn stop(self: Box<Self>) -> eyre::Result<()> {
-        self.0.manager.stop();
+        self.0.manager.disconnect_all();
         if let Some(discovery) = self.0.discovery.lock().take() {
             self.0.manager.runtime().block_on(discovery.shutdown());
         }

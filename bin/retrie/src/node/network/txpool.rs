@@ -1,14 +1,14 @@
-//! The node's pool, as gossip reads and fills it.
+//! The node's transaction pool, as gossip reads and fills it.
 
 use alloy_consensus::TxType;
 use alloy_primitives::B256;
 use retrie_engine::{
     EngineHandle,
-    pool::{Origin, Pool, PoolError, PoolTransaction},
+    pool::{PoolError, PoolTransaction, TransactionOrigin, TransactionPool},
 };
 use retrie_network::{
     eth::PooledTransaction,
-    gossip::{Announced, Fresh, FreshFuture, FreshTransactions, TxPool, Verdict},
+    gossip::{FreshFuture, FreshTransactions, FreshUpdate, PoolVerdict, TxAnnouncement, TxPool},
 };
 use std::{
     cmp::Reverse,
@@ -17,19 +17,20 @@ use std::{
 };
 use tokio::sync::broadcast::{self, error::RecvError};
 
-/// The pool, and the engine by whose heads it judges.
+/// The pool, and the engine whose head it checks transactions against.
 #[derive(Clone, Debug)]
 pub(crate) struct NodePool {
     engine: EngineHandle,
-    pool: Pool,
+    pool: TransactionPool,
 }
 
 impl NodePool {
-    pub(crate) const fn new(engine: EngineHandle, pool: Pool) -> Self {
+    pub(crate) const fn new(engine: EngineHandle, pool: TransactionPool) -> Self {
         Self { engine, pool }
     }
 
-    /// Blobs of a transaction, at most: by the rules of now, or of the next block if the chain is behind.
+    /// Most blobs in a transaction, by the rules of now, or of the next block if the chain is
+    /// behind.
     fn max_blobs(&self) -> u64 {
         let live = self.engine.live();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -39,12 +40,12 @@ impl NodePool {
     }
 }
 
-/// Bytes of the longest transaction of a type, where one has so many bytes without its sidecar and so
-/// many blobs at most.
+/// Bytes of the longest pooled transaction of type `ty`: at most `max_plain` bytes without its
+/// sidecar, and at most `max_blobs` blobs.
 fn max_pooled_bytes(ty: u8, max_plain: u64, max_blobs: u64) -> u64 {
     /// A blob (EIP-4844), its commitment and its 128 cell proofs (EIP-7594) in RLP.
     const PER_BLOB: u64 = (4 + 131_072) + 49 + 128 * 49;
-    /// Lists around the fields, and a length of which other clients count a byte more or less.
+    /// The lists around the fields, and lengths that other clients count a byte more or less.
     const MARGIN: u64 = 64;
     let plain = max_plain.saturating_add(MARGIN);
     match TxType::try_from(ty) {
@@ -54,14 +55,14 @@ fn max_pooled_bytes(ty: u8, max_plain: u64, max_blobs: u64) -> u64 {
     }
 }
 
-/// Whether others may know of it.
-pub(super) fn may_be_told(tx: &PoolTransaction) -> bool {
-    tx.origin != Origin::Private && !tx.is_unsigned
+/// Whether peers may learn of the transaction.
+pub(super) fn may_be_announced(tx: &PoolTransaction) -> bool {
+    tx.origin != TransactionOrigin::Private && !tx.is_unsigned
 }
 
-fn announced(tx: &PoolTransaction) -> Announced {
+fn announced(tx: &PoolTransaction) -> TxAnnouncement {
     let ty = tx.transaction.tx_type() as u8;
-    Announced { hash: *tx.hash(), ty, size: tx.pooled_length() as u64 }
+    TxAnnouncement { hash: *tx.hash(), ty, size: tx.pooled_length() as u64 }
 }
 
 impl TxPool for NodePool {
@@ -79,40 +80,40 @@ impl TxPool for NodePool {
     }
 
     fn pooled(&self, hash: &B256) -> Option<PooledTransaction> {
-        self.pool.get(hash).filter(|tx| may_be_told(tx))?.to_pooled()
+        self.pool.get(hash).filter(|tx| may_be_announced(tx))?.to_pooled()
     }
 
-    fn newest(&self, most: usize) -> Vec<Announced> {
+    fn newest(&self, most: usize) -> Vec<TxAnnouncement> {
         let mut all = self.pool.executable();
-        all.retain(|tx| may_be_told(tx));
+        all.retain(|tx| may_be_announced(tx));
         all.sort_by_key(|tx| Reverse(tx.arrived));
         all.truncate(most);
         all.iter().map(|tx| announced(tx)).collect()
     }
 
     fn fresh(&self) -> Box<dyn FreshTransactions> {
-        Box::new(Subscription(self.pool.subscribe()))
+        Box::new(PoolSubscription(self.pool.subscribe()))
     }
 
-    fn add(&self, transaction: PooledTransaction) -> Verdict {
-        match self.pool.add(transaction, Origin::External, self.engine.live()) {
-            Ok(_) => Verdict::Taken,
+    fn add(&self, transaction: PooledTransaction) -> PoolVerdict {
+        match self.pool.add(transaction, TransactionOrigin::External, self.engine.live()) {
+            Ok(_) => PoolVerdict::Taken,
             Err(error) => verdict(&error),
         }
     }
 }
 
 #[derive(Debug)]
-struct Subscription(broadcast::Receiver<Arc<PoolTransaction>>);
+struct PoolSubscription(broadcast::Receiver<Arc<PoolTransaction>>);
 
-impl FreshTransactions for Subscription {
+impl FreshTransactions for PoolSubscription {
     fn next(&mut self) -> FreshFuture<'_> {
         Box::pin(async {
             loop {
                 return Some(match self.0.recv().await {
-                    Ok(tx) if may_be_told(&tx) => Fresh::One(announced(&tx)),
+                    Ok(tx) if may_be_announced(&tx) => FreshUpdate::One(announced(&tx)),
                     Ok(_) => continue,
-                    Err(RecvError::Lagged(_)) => Fresh::Missed,
+                    Err(RecvError::Lagged(_)) => FreshUpdate::Missed,
                     Err(RecvError::Closed) => return None,
                 });
             }
@@ -120,27 +121,27 @@ impl FreshTransactions for Subscription {
     }
 }
 
-/// What a refusal says of the transaction, and of whoever has sent it.
-fn verdict(error: &PoolError) -> Verdict {
+/// What a pool error says about the transaction, and about the peer that sent it.
+fn verdict(error: &PoolError) -> PoolVerdict {
     match error {
-        PoolError::AlreadyKnown => Verdict::Known,
-        // Not under any state, and nobody can have made it so on the way but its sender.
+        PoolError::AlreadyKnown => PoolVerdict::Known,
+        // Invalid under any state, and only its sender can have made it so.
         PoolError::InvalidSignature
         | PoolError::TipAboveFeeCap { .. }
         | PoolError::NonceMax
         | PoolError::EmptyAuthorizations
-        | PoolError::NoBlobs => Verdict::Invalid,
-        // The hash says nothing of the sidecar: others may have the right one.
+        | PoolError::NoBlobs => PoolVerdict::Invalid,
+        // The hash does not cover the sidecar: another peer may have the right one.
         PoolError::MissingSidecar | PoolError::BlobCount { .. } | PoolError::Sidecar(_) => {
-            Verdict::BadSidecar
+            PoolVerdict::BadSidecar
         }
-        // Around Osaka honest peers send both forms; others may have the other one.
-        PoolError::SidecarVersion { .. } => Verdict::SidecarForm,
-        // Others of the sender, which may be on their way, go before it; or the node itself has failed.
+        // Around Osaka honest peers send both forms; another peer may have the other one.
+        PoolError::SidecarVersion { .. } => PoolVerdict::SidecarForm,
+        // Transactions of the same sender come first and may be on their way; or this node failed.
         PoolError::NonceTooHigh { .. } | PoolError::OutOfOrderDelegated | PoolError::State(_) => {
-            Verdict::TooEarly
+            PoolVerdict::TooEarly
         }
-        // Of no use for as long as anybody can tell.
+        // Useless for the foreseeable future.
         PoolError::ChainId { .. }
         | PoolError::TypeNotActive { .. }
         | PoolError::BlobsDisabled
@@ -154,7 +155,7 @@ fn verdict(error: &PoolError) -> Verdict {
         | PoolError::BlobFeeTooLow { .. }
         | PoolError::NonceTooLow { .. }
         | PoolError::ReplacementUnderpriced
-        | PoolError::TooManyBlobs { .. } => Verdict::Refused { for_good: true },
+        | PoolError::TooManyBlobs { .. } => PoolVerdict::Refused { for_good: true },
         // Another state, or an emptier pool, may take it.
         PoolError::SenderNotEoa { .. }
         | PoolError::ExceedsBlockGasLimit
@@ -165,7 +166,7 @@ fn verdict(error: &PoolError) -> Verdict {
         | PoolError::PoolFull
         | PoolError::AddressReserved
         | PoolError::InFlightLimitReached
-        | PoolError::AuthorityReserved => Verdict::Refused { for_good: false },
+        | PoolError::AuthorityReserved => PoolVerdict::Refused { for_good: false },
     }
 }
 
@@ -180,8 +181,8 @@ mod tests {
     };
     use alloy_primitives::{Bytes, Signature, U256};
 
-    /// The refusal of one peer's sidecar was taken for one of the transaction, which was then asked of
-    /// nobody else.
+    /// The rejection of one peer's sidecar was once taken for a rejection of the transaction, and
+    /// the node asked no other peer for it.
     #[test]
     fn no_refusal_of_a_sidecar_is_one_of_the_transaction() {
         let verdicts = [
@@ -189,9 +190,9 @@ mod tests {
             verdict(&PoolError::MissingSidecar),
             verdict(&PoolError::BlobCount { blobs: 1, hashes: 2 }),
         ];
-        let bad = Verdict::BadSidecar;
-        assert_eq!(verdicts, [Verdict::SidecarForm, bad, bad]);
-        assert_eq!(verdict(&PoolError::NonceTooHigh { got: 2, next: 1 }), Verdict::TooEarly);
+        let bad = PoolVerdict::BadSidecar;
+        assert_eq!(verdicts, [PoolVerdict::SidecarForm, bad, bad]);
+        assert_eq!(verdict(&PoolError::NonceTooHigh { got: 2, next: 1 }), PoolVerdict::TooEarly);
     }
 
     #[test]

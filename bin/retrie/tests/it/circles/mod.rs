@@ -1,38 +1,40 @@
-//! Imports between the files of a crate, read from their text.
+//! Finds cycles of imports between the files of a crate, from their text.
 //!
-//! A file imports another if it names something of it by `crate::`, `super::` or the name of a module
-//! of its own. What `lib.rs` and `mod.rs` pass on (`pub use`) leads to the file that has it. A module
-//! `foo` of `foo.rs` and `foo/` is one folder, if there is more in it than tests, which are left out.
+//! A file imports another if it names one of its items by `crate::`, `super::` or the name of a
+//! child module. A re-export (`pub use`) in `lib.rs` or `mod.rs` leads to the file that defines the
+//! item. `foo.rs` and the folder `foo/` of a module count as one folder, if the folder has more
+//! than tests. Tests are left out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
 };
 
-/// A module by its path from the crate's root.
-type Module = Vec<String>;
+/// The path of a module from the crate's root.
+type ModulePath = Vec<String>;
 
 #[derive(Default)]
-struct Source {
+struct SourceFile {
     /// Path of the file from `src`.
     file: String,
-    /// The folder that it counts to.
+    /// The folder that the file belongs to.
     folder: String,
-    /// Paths that it names.
+    /// Paths that the file names.
     names: Vec<Vec<String>>,
-    /// What it passes on, by name, and what it passes on as a whole.
+    /// Its re-exports: by name, and of whole modules.
     passes_on: BTreeMap<String, Vec<String>>,
     passes_on_all: Vec<Vec<String>>,
 }
 
-/// The circles of the crate with this `src` that span more than one folder: their files.
+/// The import cycles of the crate with this `src` that span more than one folder, as lists of
+/// files.
 pub(crate) fn of(src: &Path) -> Vec<Vec<String>> {
     let mut sources = BTreeMap::new();
     let root = ["lib.rs", "main.rs"].into_iter().find(|name| src.join(name).is_file());
     if let Some(root) = root {
         load(src, root, Vec::new(), &mut sources);
     }
-    let imports: BTreeMap<&Module, BTreeSet<&Module>> = sources
+    let imports: BTreeMap<&ModulePath, BTreeSet<&ModulePath>> = sources
         .iter()
         .map(|(module, source)| (module, imports(module, source, &sources)))
         .collect();
@@ -53,9 +55,9 @@ pub(crate) fn of(src: &Path) -> Vec<Vec<String>> {
 }
 
 fn reachable<'a>(
-    imports: &BTreeMap<&'a Module, BTreeSet<&'a Module>>,
-    from: &'a Module,
-) -> BTreeSet<&'a Module> {
+    imports: &BTreeMap<&'a ModulePath, BTreeSet<&'a ModulePath>>,
+    from: &'a ModulePath,
+) -> BTreeSet<&'a ModulePath> {
     let mut all = BTreeSet::new();
     let mut next = vec![from];
     while let Some(at) = next.pop() {
@@ -64,8 +66,13 @@ fn reachable<'a>(
     all
 }
 
-/// Reads a file and those of its modules.
-fn load(src: &Path, file: &str, module: Module, sources: &mut BTreeMap<Module, Source>) {
+/// Reads a file and the files of its modules.
+fn load(
+    src: &Path,
+    file: &str,
+    module: ModulePath,
+    sources: &mut BTreeMap<ModulePath, SourceFile>,
+) {
     let text = std::fs::read_to_string(src.join(file)).unwrap();
     let text = without_tests(&without_comments(&text));
     let dir = module.join("/");
@@ -82,7 +89,7 @@ fn load(src: &Path, file: &str, module: Module, sources: &mut BTreeMap<Module, S
     }
     let is_folder = module.is_empty() || sources.len() > known;
     let folder = if is_folder { dir } else { module[..module.len() - 1].join("/") };
-    let mut source = Source { file: file.to_owned(), folder, ..Source::default() };
+    let mut source = SourceFile { file: file.to_owned(), folder, ..SourceFile::default() };
     let (uses, rest) = split_uses(&text);
     for (is_public, tree) in uses {
         for path in flat(&tree) {
@@ -110,7 +117,7 @@ fn without_comments(text: &str) -> String {
     text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
 }
 
-/// The text without what stands under `#[cfg(test)]` or `#[cfg(all(test, ..))]`.
+/// The text without items under `#[cfg(test)]` or `#[cfg(all(test, ..))]`.
 fn without_tests(text: &str) -> String {
     let text = text.replace("#[cfg(all(test,", "#[cfg(test)] ");
     let mut rest = &text[..];
@@ -149,7 +156,7 @@ fn split_uses(text: &str) -> (Vec<(bool, String)>, String) {
     (uses, rest)
 }
 
-/// The paths of a tree: `a::{b, c::d}` has two.
+/// The paths of a use tree: `a::{b, c::d}` has two.
 fn flat(tree: &str) -> Vec<Vec<String>> {
     let tree = tree.trim();
     let segments = |path: &str| -> Vec<String> {
@@ -175,7 +182,7 @@ fn flat(tree: &str) -> Vec<Vec<String>> {
     all
 }
 
-/// What a path is called where it is passed on, and the path.
+/// The name under which a path is re-exported, and the path.
 fn named(mut path: Vec<String>) -> Option<(String, Vec<String>)> {
     let last = path.pop()?;
     let (own, name) = last.split_once(" as ").unwrap_or((&last, &last));
@@ -186,7 +193,7 @@ fn named(mut path: Vec<String>) -> Option<(String, Vec<String>)> {
     Some((name, path))
 }
 
-/// Paths within the text; what they name outside of the crate is found to be nothing of it.
+/// Paths within the text. Paths out of the crate are sorted out later.
 fn paths_in(text: &str) -> Vec<Vec<String>> {
     let words = text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
     let path = |word: &str| -> Vec<String> {
@@ -197,21 +204,21 @@ fn paths_in(text: &str) -> Vec<Vec<String>> {
 
 /// The modules that `source` imports.
 fn imports<'a>(
-    module: &Module,
-    source: &Source,
-    sources: &'a BTreeMap<Module, Source>,
-) -> BTreeSet<&'a Module> {
+    module: &ModulePath,
+    source: &SourceFile,
+    sources: &'a BTreeMap<ModulePath, SourceFile>,
+) -> BTreeSet<&'a ModulePath> {
     let found = source.names.iter().filter_map(|path| resolve(module, path, sources, 8));
     found.filter(|found| *found != module).collect()
 }
 
-/// The module that has what `path` names in `module`.
+/// The module that defines what `path` names in `module`.
 fn resolve<'a>(
-    module: &Module,
+    module: &ModulePath,
     path: &[String],
-    sources: &'a BTreeMap<Module, Source>,
+    sources: &'a BTreeMap<ModulePath, SourceFile>,
     depth: u32,
-) -> Option<&'a Module> {
+) -> Option<&'a ModulePath> {
     let mut at = module.clone();
     let mut rest = path;
     match path.first()?.as_str() {
@@ -223,7 +230,7 @@ fn resolve<'a>(
                 rest = &rest[1..];
             }
         }
-        // Of this crate only if it is a module of this one.
+        // A path of this crate starts with one of its modules.
         first if !sources.contains_key(&[&at[..], &[first.to_owned()]].concat()) => return None,
         _ => {}
     }
@@ -239,7 +246,7 @@ fn resolve<'a>(
             let path = [&path[..], &rest[1..]].concat();
             return resolve(&at, &path, sources, further);
         }
-        // Something passed on with all that a module has.
+        // A glob re-export.
         let has = |path: &&Vec<String>| {
             let found = resolve(&at, path, sources, further);
             found.is_some_and(|found| sources[found].passes_on.contains_key(next))
@@ -268,7 +275,7 @@ fn circles_are_found_through_what_is_passed_on_and_tests_are_left_out() {
     assert!(of(src.path()).is_empty());
     write("b.rs", "use crate::{\n    Thing,\n};\npub struct Other;\n");
     assert_eq!(of(src.path()), [["a/inner.rs", "b.rs"]]);
-    // In one folder it is no matter.
+    // A cycle within one folder is allowed.
     write("b.rs", "use super::c::three;\npub struct Other;\n");
     assert!(of(src.path()).is_empty());
     write("b.rs", "pub struct Other;\nfn f() { crate::a::inner::g() }\n");

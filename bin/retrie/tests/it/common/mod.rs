@@ -1,9 +1,9 @@
-//! What the tests share: running the program, and data to run it on.
+//! Shared by the tests: running the program, and its test data.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 use retrie_chainspec::primitives::Block;
-use retrie_db::{ChainRead, Db, OpenOptions};
-use retrie_pipeline::testkit::{Rules, TestChain, write_blocks};
+use retrie_db::{ChainRead, DatabaseEnv, OpenOptions};
+use retrie_pipeline::testkit::{TestChain, TestRules, write_blocks};
 use serde_json::Value;
 use std::{
     ffi::OsStr,
@@ -20,7 +20,7 @@ pub const MAINNET_600: &str = "0x2b24005caaa44c607ac59ae72da2d5ce6aac2eda821f730
 pub const MAINNET_20999: &str =
     "0x6e8f7e79e57d9664121a72b6481cc7c6cf0e47e98753a2a0740d4aec9733494a";
 
-/// The program under test: that of this build, or another one.
+/// The program under test: this build, or the one that `RETRIE_BIN` names.
 pub fn program() -> PathBuf {
     let other = std::env::var_os("RETRIE_BIN").map(PathBuf::from);
     other.unwrap_or_else(|| env!("CARGO_BIN_EXE_retrie").into())
@@ -33,7 +33,7 @@ pub fn retrie<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     command
 }
 
-/// Flags that make the backend of this name small: every few blocks it does everything it can do.
+/// Flags with small limits for this backend, so that it flushes, folds and merges every few blocks.
 pub fn small_flags(name: &str) -> Vec<String> {
     let word = |(long, value): &(&str, &str)| match value.is_empty() {
         true => format!("--{long}"),
@@ -42,15 +42,15 @@ pub fn small_flags(name: &str) -> Vec<String> {
     retrie_backends::find(name).unwrap().small_flags.iter().map(word).collect()
 }
 
-/// Every backend with the flags that make it small, as `--state-backend` takes it.
+/// Every backend with these flags, in the form of `--state-backend`.
 pub fn backends() -> Vec<String> {
     let with_flags = |name| [vec![String::from(name)], small_flags(name)].concat().join(" ");
     retrie_backends::names().into_iter().map(with_flags).collect()
 }
 
-/// The same, each with `--referee mpt` if it has not Ethereum's roots.
+/// The same, with `--referee mpt` for backends without Ethereum's roots.
 pub fn checked_backends() -> Vec<String> {
-    let refereed = |(backend, line): (&retrie_backends::Descriptor, String)| {
+    let refereed = |(backend, line): (&retrie_backends::BackendDescriptor, String)| {
         let has_root = backend.capabilities().ethereum_root;
         if has_root { line } else { format!("{line} --referee mpt") }
     };
@@ -82,7 +82,7 @@ pub fn fails(command: &mut Command) -> String {
     line.strip_prefix("error: ").unwrap_or_else(|| panic!("{line}")).to_owned()
 }
 
-/// The same, saying all of `what`.
+/// The same; the line must contain every text of `what`.
 pub fn fails_saying(command: &mut Command, what: &[&str]) -> String {
     let line = fails(command);
     for part in what {
@@ -91,12 +91,12 @@ pub fn fails_saying(command: &mut Command, what: &[&str]) -> String {
     line
 }
 
-/// A folder for one test, with the files of a small chain if it wants one.
-pub struct Scene {
+/// A temporary folder for one test, with the files of a small chain if needed.
+pub struct TestFolder {
     pub dir: TempDir,
 }
 
-impl Scene {
+impl TestFolder {
     pub fn new() -> Self {
         Self { dir: TempDir::new().unwrap() }
     }
@@ -105,7 +105,7 @@ impl Scene {
         self.dir.path().join(name)
     }
 
-    /// A path in the folder, as a word of a command line.
+    /// A path in the folder, as an argument.
     pub fn at(&self, name: &str) -> String {
         let path = self.path(name).into_os_string().into_string().unwrap();
         assert!(!path.contains(' '), "{path}");
@@ -122,7 +122,7 @@ impl Scene {
     }
 
     /// Writes `genesis.json` and `chain.rlp` of a straight chain.
-    pub fn with_chain(rules: Rules, blocks: u64) -> (Self, Vec<Block>) {
+    pub fn with_chain(rules: TestRules, blocks: u64) -> (Self, Vec<Block>) {
         let scene = Self::new();
         let mut chain = test_chain(rules);
         let genesis = chain.genesis();
@@ -133,7 +133,7 @@ impl Scene {
         (scene, blocks)
     }
 
-    /// `retrie import` of files of the scene into its datadir `data`, with more arguments.
+    /// Runs `retrie import` of files in the folder into its datadir `data`, with more arguments.
     pub fn import(&self, files: &str, more: &str) -> Command {
         let mut command = retrie(["import", "--chain", &self.at("genesis.json")]);
         command.args(["--datadir", &self.at("data")]).args(words(more));
@@ -141,7 +141,7 @@ impl Scene {
         command
     }
 
-    /// Number and root of the state of a datadir, whatever was last done to it.
+    /// Number and root of the datadir's latest state, after any command.
     pub fn head(&self, data: &str) -> (u64, String) {
         self.head_of(data, "")
     }
@@ -155,18 +155,18 @@ impl Scene {
         (state["block"].as_u64().unwrap(), state["root"].as_str().unwrap().to_owned())
     }
 
-    /// Number of the head beside a process that writes to the datadir, or is just creating it.
+    /// Number of the head, read while another process creates the datadir or writes to it.
     pub fn head_beside(&self, data: &str) -> Option<u64> {
-        let db = Db::open(self.path(data), &OpenOptions::read_only()).ok()?;
+        let db = DatabaseEnv::open(self.path(data), &OpenOptions::read_only()).ok()?;
         Some(db.begin_read().ok()?.tip().ok()??.number)
     }
 }
 
-pub fn test_chain(rules: Rules) -> TestChain {
+pub fn test_chain(rules: TestRules) -> TestChain {
     TestChain::new(rules, Arc::new(retrie_storage_mpt::Mpt::default()))
 }
 
-/// The mainnet data, or `None` after saying so.
+/// The mainnet data; if it is missing, prints that and returns `None`.
 pub fn mainnet() -> Option<PathBuf> {
     let data = std::env::var_os("RETRIE_DATA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),

@@ -1,7 +1,7 @@
-//! Tables of real blocks out of bundles, and of reports.
+//! Tables from bundles of real blocks, and from reports.
 
-use super::{Row, bytes, files, flag, number, rows, text};
-use crate::common::{Scene, fails_saying, mainnet, retrie, succeeds};
+use super::{ParquetRow, bytes, files, flag, number, rows, text};
+use crate::common::{TestFolder, fails_saying, mainnet, retrie, succeeds};
 use retrie_sources::{Bundle, BundleKind};
 use std::{
     collections::BTreeSet,
@@ -9,20 +9,20 @@ use std::{
     process::Command,
 };
 
-fn export(scene: &Scene, more: &[&str], paths: &[PathBuf]) -> Command {
+fn export(scene: &TestFolder, more: &[&str], paths: &[PathBuf]) -> Command {
     let mut command = retrie(["export", "--format", "parquet"]);
     command.args(more).arg(scene.at("out")).args(paths);
     command
 }
 
-/// Bundles of all kinds of transactions, before and after Byzantium.
+/// Bundles with all kinds of transactions, before and after Byzantium.
 fn bundles(mainnet: &Path) -> Vec<PathBuf> {
     [
         "witness/1150001",
         "witness/1150000",
         "prestate/1150000",
         "prestate/46147",
-        // Without the ommer that it pays.
+        // Without the ommer that the block rewards.
         "prestate/1796867",
         "witness/21077746",
         "witness/24647140",
@@ -31,14 +31,14 @@ fn bundles(mainnet: &Path) -> Vec<PathBuf> {
     .to_vec()
 }
 
-fn of_block(rows: &[Row], block: u64) -> impl Iterator<Item = &Row> {
+fn of_block(rows: &[ParquetRow], block: u64) -> impl Iterator<Item = &ParquetRow> {
     rows.iter().filter(move |row| number(row, "block_number") == Some(block))
 }
 
 #[test]
 fn real_blocks_of_bundles_are_exported() {
     let Some(mainnet) = mainnet() else { return };
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let (out, paths) = (scene.path("out"), bundles(&mainnet));
     let printed = succeeds(&mut export(&scene, &["--chunk-size", "4"], &paths));
     assert!(printed.contains("1 blocks are in several bundles"), "{printed}");
@@ -53,7 +53,7 @@ fn real_blocks_of_bundles_are_exported() {
     let mut seen = BTreeSet::new();
     let mut types = BTreeSet::new();
     for bundle in loaded.filter(|bundle| seen.insert(bundle.number)) {
-        let number_of = |row: &Row, column| number(row, column).unwrap();
+        let number_of = |row: &ParquetRow, column| number(row, column).unwrap();
         let row = of_block(&blocks, bundle.number).next().unwrap();
         assert_eq!(bytes(row, "block_hash"), Some(&bundle.hash[..]));
         assert_eq!(number(row, "size").is_some(), bundle.ommers_known);
@@ -87,7 +87,7 @@ fn real_blocks_of_bundles_are_exported() {
     }
     assert_eq!(blocks.len(), seen.len());
     assert_eq!(types, BTreeSet::from([0, 2, 3, 4]));
-    // The same again are kept; another set has some of these blocks.
+    // The same files are kept; another set of bundles shares some blocks with them.
     let printed = succeeds(&mut export(&scene, &["--chunk-size", "4"], &paths));
     assert!(printed.contains("0 files written, 16 were there"), "{printed}");
     fails_saying(&mut export(&scene, &[], &paths[..1]), &["00046147_to_01796867", "twice"]);
@@ -96,7 +96,7 @@ fn real_blocks_of_bundles_are_exported() {
 #[test]
 fn results_of_reports_are_exported() {
     let Some(mainnet) = mainnet() else { return };
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let mut replay = retrie(["replay", "--state-backend", "raw,mpt", "--sync", "none"]);
     replay.args(["--json", &scene.at("night.json")]).args(&bundles(&mainnet)[..3]);
     succeeds(&mut replay);
@@ -128,7 +128,7 @@ fn results_of_reports_are_exported() {
 
     let printed = succeeds(&mut export(&scene, &tables, &reports));
     assert!(printed.contains("0 files written, 4 were there"), "{printed}");
-    // Another report of this name.
+    // Another report with this name.
     std::fs::copy(scene.path("race.json"), scene.path("night.json")).unwrap();
     let other = &["results__night.parquet", "holds something else", "--overwrite"];
     fails_saying(&mut export(&scene, &tables, &reports), other);

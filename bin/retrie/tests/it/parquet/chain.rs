@@ -1,37 +1,37 @@
-//! Tables of a datadir, held against its database and against a dump of its state.
+//! Tables of a datadir, checked against its database and against a dump of its state.
 
-use super::{Row, bytes, export, files, flag, number, rows, text};
-use crate::common::{MAINNET_600, Scene, mainnet, mainnet_blocks, retrie, succeeds, words};
+use super::{ParquetRow, bytes, export, files, flag, number, rows, text};
+use crate::common::{MAINNET_600, TestFolder, mainnet, mainnet_blocks, retrie, succeeds, words};
 use ::parquet::record::Field;
 use alloy_consensus::{Transaction as _, TxReceipt};
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, U256};
-use retrie_db::{ChainRead, Db, OpenOptions};
-use retrie_pipeline::testkit::Rules;
+use retrie_db::{ChainRead, DatabaseEnv, OpenOptions};
+use retrie_pipeline::testkit::TestRules;
 use serde_json::Value;
 use std::{collections::BTreeMap, path::Path};
 
 /// What an account has.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Account {
+struct DumpedAccount {
     balance: U256,
     nonce: u64,
     code: Bytes,
     slots: BTreeMap<B256, B256>,
 }
 
-type State = BTreeMap<Address, Account>;
+type DumpedState = BTreeMap<Address, DumpedAccount>;
 
-/// The state of the head, as `dump-state` writes it, without the empty accounts of Frontier.
-fn dumped(scene: &Scene) -> State {
+/// The state of the head as `dump-state` writes it, without Frontier's empty accounts.
+fn dumped(scene: &TestFolder) -> DumpedState {
     let file = scene.at("state.jsonl");
     succeeds(&mut retrie(["dump-state", "--datadir", &scene.at("data"), &file]));
     let text = std::fs::read_to_string(file).unwrap();
-    let account = |line: &str| -> Option<(Address, Account)> {
+    let account = |line: &str| -> Option<(Address, DumpedAccount)> {
         let line: Value = serde_json::from_str(line).unwrap();
         let parse = |value: &Value| value.as_str().unwrap().parse().unwrap();
         let slots = line["storage"].as_object().into_iter().flatten();
-        let account = Account {
+        let account = DumpedAccount {
             balance: line["balance"].as_str()?.parse().unwrap(),
             nonce: line["nonce"].as_u64().unwrap(),
             code: line["code"].as_str().unwrap_or("0x").parse().unwrap(),
@@ -39,13 +39,17 @@ fn dumped(scene: &Scene) -> State {
         };
         Some((line["address"].as_str()?.parse().unwrap(), account))
     };
-    text.lines().filter_map(account).filter(|(_, account)| *account != Account::default()).collect()
+    text.lines()
+        .filter_map(account)
+        .filter(|(_, account)| *account != DumpedAccount::default())
+        .collect()
 }
 
-/// The state that all changes in the files lead to, each of which must begin where the one before ended.
-fn replayed(out: &Path) -> State {
-    let mut state = State::new();
-    let address = |row: &Row| {
+/// Applies all changes in the files to an empty state. Each change must start from the value
+/// before.
+fn replayed(out: &Path) -> DumpedState {
+    let mut state = DumpedState::new();
+    let address = |row: &ParquetRow| {
         assert_eq!(row["transaction_index"], Field::Null);
         assert_eq!(row["transaction_hash"], Field::Null);
         Address::from_slice(bytes(row, "address").unwrap())
@@ -81,14 +85,14 @@ fn replayed(out: &Path) -> State {
             slots.remove(&slot);
         }
     }
-    state.retain(|_, account| *account != Account::default());
+    state.retain(|_, account| *account != DumpedAccount::default());
     state
 }
 
-/// The files have exactly the rows that the database gives.
-fn compare(scene: &Scene, has_status: bool) {
+/// The files have exactly the rows of the database.
+fn compare(scene: &TestFolder, has_status: bool) {
     let out = scene.path("out");
-    let db = Db::open(scene.path("data"), &OpenOptions::read_only()).unwrap();
+    let db = DatabaseEnv::open(scene.path("data"), &OpenOptions::read_only()).unwrap();
     let read = db.begin_read().unwrap();
     let tip = read.tip().unwrap().unwrap().number;
     let table = |name| rows(&out, name);
@@ -189,18 +193,18 @@ fn compare(scene: &Scene, has_status: bool) {
 #[test]
 fn parquet_files_have_every_row_of_the_database() {
     for (rules, backend) in [
-        (Rules::Amsterdam, "mpt"),
-        (Rules::Merge(30_000_000), "raw --referee mpt"),
+        (TestRules::Amsterdam, "mpt"),
+        (TestRules::Merge(30_000_000), "raw --referee mpt"),
         // Old states come from the backend's own history.
-        (Rules::Cancun, "cole --referee mpt"),
-        (Rules::Frontier, "mpt-archive"),
+        (TestRules::Cancun, "cole --referee mpt"),
+        (TestRules::Frontier, "mpt-archive"),
     ] {
-        let (scene, _) = Scene::with_chain(rules, 24);
+        let (scene, _) = TestFolder::with_chain(rules, 24);
         succeeds(&mut scene.import("chain.rlp", &format!("--state-backend {backend}")));
         let printed = succeeds(&mut export(&scene, "--chunk-size 10"));
         assert!(printed.contains("blocks 0 to 24"), "{printed}");
         assert!(printed.contains("24 files written, 0 were there"), "{printed}");
-        compare(&scene, rules != Rules::Frontier);
+        compare(&scene, rules != TestRules::Frontier);
         let names = files(&scene.path("out"), "logs");
         let name =
             |path: &std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -218,12 +222,12 @@ fn parquet_files_have_every_row_of_the_database() {
 
 #[test]
 fn receipts_that_are_not_kept_are_made_again() {
-    let (scene, _) = Scene::with_chain(Rules::Byzantium, 20);
+    let (scene, _) = TestFolder::with_chain(TestRules::Byzantium, 20);
     for to in [10, 20] {
         let flags = format!("--to {to} --retention 3 --prune.receipts.full");
         succeeds(&mut scene.import("chain.rlp", &flags));
     }
-    let (other, _) = Scene::with_chain(Rules::Byzantium, 20);
+    let (other, _) = TestFolder::with_chain(TestRules::Byzantium, 20);
     succeeds(&mut other.import("chain.rlp", ""));
     for scene in [&scene, &other] {
         succeeds(&mut export(scene, "--tables txs,receipts,logs"));
@@ -238,7 +242,7 @@ fn receipts_that_are_not_kept_are_made_again() {
 #[test]
 fn first_mainnet_blocks_are_what_the_database_has() {
     let Some(mainnet) = mainnet() else { return };
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let era1 = mainnet_blocks(&mainnet)[0].to_str().unwrap().to_owned();
     let line = format!("import --datadir {} --to 600 {era1}", scene.at("data"));
     succeeds(&mut retrie(words(&line)));
@@ -251,5 +255,5 @@ fn first_mainnet_blocks_are_what_the_database_has() {
     let hash: B256 = MAINNET_600.parse().unwrap();
     assert_eq!(bytes(&last, "block_hash"), Some(&hash[..]));
     assert_eq!(number(&last, "chain_id"), Some(1));
-    assert_eq!(rows(&out, "transactions"), [] as [Row; 0]);
+    assert_eq!(rows(&out, "transactions"), [] as [ParquetRow; 0]);
 }

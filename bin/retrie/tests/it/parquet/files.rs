@@ -1,10 +1,10 @@
-//! Files that are there already: kept, refused, written anew; exports that were stopped.
+//! Existing files: kept, refused, overwritten; and exports that were stopped.
 
 use super::{export, files, number, rows};
-use crate::common::{Scene, fails_saying, retrie, succeeds};
-use retrie_db::{Db, OpenOptions};
-use retrie_export::{ChainSource, Export, ExportError, Table};
-use retrie_pipeline::testkit::Rules;
+use crate::common::{TestFolder, fails_saying, retrie, succeeds};
+use retrie_db::{DatabaseEnv, OpenOptions};
+use retrie_export::{BlockExport, ChainSource, ExportError, ExportTable};
+use retrie_pipeline::testkit::TestRules;
 use std::{
     path::Path,
     sync::{
@@ -13,8 +13,8 @@ use std::{
     },
 };
 
-fn scene() -> Scene {
-    let (scene, _) = Scene::with_chain(Rules::Cancun, 24);
+fn scene() -> TestFolder {
+    let (scene, _) = TestFolder::with_chain(TestRules::Cancun, 24);
     succeeds(&mut scene.import("chain.rlp", ""));
     scene
 }
@@ -32,13 +32,13 @@ fn partial(out: &Path) -> usize {
 fn stopped_export_leaves_whole_files_and_goes_on() {
     let scene = scene();
     let out = scene.path("out");
-    let db = Db::open(scene.path("data"), &OpenOptions::read_only()).unwrap();
+    let db = DatabaseEnv::open(scene.path("data"), &OpenOptions::read_only()).unwrap();
     let read = Arc::new(db.begin_read().unwrap());
     let spec = read.spec().unwrap();
     let backend = Arc::new(retrie_storage_mpt::Mpt::default());
     let mut source = ChainSource::new(read, spec, backend, None, None).unwrap();
-    let (tables, stop) = ([Table::Blocks, Table::BalanceDiffs], AtomicBool::new(false));
-    let one = Export { out: &out, tables: &tables, chunk_size: 10, overwrite: false };
+    let (tables, stop) = ([ExportTable::Blocks, ExportTable::BalanceDiffs], AtomicBool::new(false));
+    let one = BlockExport { out: &out, tables: &tables, chunk_size: 10, overwrite: false };
     let stopped = one.run(&mut source, &stop, &mut |exported| {
         stop.store(exported.blocks == 14, Ordering::Relaxed);
     });
@@ -47,7 +47,7 @@ fn stopped_export_leaves_whole_files_and_goes_on() {
     assert_eq!((numbers(&out), partial(&out)), ((0..10).collect(), 0));
     drop((source, db));
 
-    // A killed one leaves what it was writing, under another name.
+    // A killed export leaves an unfinished file under a temporary name.
     std::fs::write(out.join(".network_7331__blocks__00000010_to_00000019.parquet.partial"), "PAR1")
         .unwrap();
     let command = || export(&scene, "--tables balance_diffs,blocks --chunk-size 10");
@@ -96,8 +96,8 @@ fn files_of_other_blocks_are_not_taken_for_these() {
     let scene = scene();
     succeeds(&mut export(&scene, "--tables blocks --chunk-size 10"));
     // The same genesis, another branch.
-    let (other, _) = Scene::with_chain(Rules::Cancun, 1);
-    let mut chain = crate::common::test_chain(Rules::Cancun);
+    let (other, _) = TestFolder::with_chain(TestRules::Cancun, 1);
+    let mut chain = crate::common::test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let tip = *chain.branch(genesis, 24, 12, 1).last().unwrap();
     retrie_pipeline::testkit::write_blocks(&other.path("chain.rlp"), &chain.path(genesis, tip));
@@ -105,7 +105,7 @@ fn files_of_other_blocks_are_not_taken_for_these() {
     let mut command = retrie(["export", "--format", "parquet", "--datadir", &other.at("data")]);
     command.args(["--chunk-size", "10", "--tables", "blocks", &scene.at("out")]);
     fails_saying(&mut command, &["00000000_to_00000009", "another branch", "--overwrite"]);
-    // Files of another size of chunks have the same blocks.
+    // Files of another chunk size have the same blocks.
     let overlap = &["00000000_to_00000009", "blocks 0 to 6", "twice", "--chunk-size"];
     fails_saying(&mut export(&scene, "--tables blocks --chunk-size 7"), overlap);
     succeeds(&mut export(&scene, "--tables logs --chunk-size 7"));
@@ -113,7 +113,7 @@ fn files_of_other_blocks_are_not_taken_for_these() {
 
 #[test]
 fn last_file_grows_with_the_chain() {
-    let (scene, _) = Scene::with_chain(Rules::Byzantium, 24);
+    let (scene, _) = TestFolder::with_chain(TestRules::Byzantium, 24);
     let out = scene.path("out");
     for (to, count) in [(13, 2), (17, 2), (24, 3)] {
         succeeds(&mut scene.import("chain.rlp", &format!("--to {to}")));
@@ -150,7 +150,7 @@ fn what_cannot_be_exported_is_refused() {
     let mut rlp = retrie(["export", "--datadir", &scene.at("data"), "--overwrite", "a.rlp"]);
     fails_saying(&mut rlp, &["--overwrite is a flag of --format parquet"]);
 
-    // Genesis alone: no transaction, and every account comes from nothing.
+    // Genesis alone: no transaction, and every account is new.
     succeeds(&mut export(&scene, "--to 0"));
     let out = scene.path("out");
     assert_eq!(numbers(&out), [0]);
@@ -158,8 +158,8 @@ fn what_cannot_be_exported_is_refused() {
     assert!(rows(&out, "balance_diffs").len() > 8);
     assert!(rows(&out, "storage_diffs").len() >= 3);
 
-    // States below are not kept.
-    let (pruned, _) = Scene::with_chain(Rules::Byzantium, 20);
+    // States below are pruned.
+    let (pruned, _) = TestFolder::with_chain(TestRules::Byzantium, 20);
     for to in [10, 15, 20] {
         let flags = format!("--retention 3 --to {to} --prune.state-history.distance 5");
         succeeds(&mut pruned.import("chain.rlp", &flags));

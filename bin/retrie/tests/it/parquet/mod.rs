@@ -1,10 +1,10 @@
-//! `export --format parquet`: what is in the files, and what becomes of files that are there.
+//! `export --format parquet`: the contents of the files, and the treatment of existing files.
 
 mod bundles;
 mod chain;
 mod files;
 
-use crate::common::{Scene, retrie, words};
+use crate::common::{TestFolder, retrie, words};
 use ::parquet::{
     file::reader::{FileReader, SerializedFileReader},
     record::Field,
@@ -17,10 +17,10 @@ use std::{
 };
 
 /// A row, by column.
-type Row = BTreeMap<String, Field>;
+type ParquetRow = BTreeMap<String, Field>;
 
-/// `retrie export --format parquet` of the datadir of a scene into its folder `out`.
-fn export(scene: &Scene, more: &str) -> Command {
+/// `retrie export --format parquet` of the test's datadir into its folder `out`.
+fn export(scene: &TestFolder, more: &str) -> Command {
     let mut command = retrie(["export", "--format", "parquet", "--datadir", &scene.at("data")]);
     command.args(words(more)).arg(scene.at("out"));
     command
@@ -41,7 +41,7 @@ fn files(folder: &Path, table: &str) -> Vec<PathBuf> {
 }
 
 /// All rows of a table, in the order of its files.
-fn rows(folder: &Path, table: &str) -> Vec<Row> {
+fn rows(folder: &Path, table: &str) -> Vec<ParquetRow> {
     let mut rows = Vec::new();
     for file in files(folder, table) {
         let reader = SerializedFileReader::new(File::open(&file).unwrap()).unwrap();
@@ -55,7 +55,7 @@ fn rows(folder: &Path, table: &str) -> Vec<Row> {
 }
 
 /// An unsigned number of a row; `None` where it is null.
-fn number(row: &Row, column: &str) -> Option<u64> {
+fn number(row: &ParquetRow, column: &str) -> Option<u64> {
     match &row[column] {
         Field::UInt(value) => Some((*value).into()),
         Field::ULong(value) => Some(*value),
@@ -64,7 +64,7 @@ fn number(row: &Row, column: &str) -> Option<u64> {
     }
 }
 
-fn bytes<'a>(row: &'a Row, column: &str) -> Option<&'a [u8]> {
+fn bytes<'a>(row: &'a ParquetRow, column: &str) -> Option<&'a [u8]> {
     match &row[column] {
         Field::Bytes(value) => Some(value.data()),
         Field::Null => None,
@@ -72,7 +72,7 @@ fn bytes<'a>(row: &'a Row, column: &str) -> Option<&'a [u8]> {
     }
 }
 
-fn text<'a>(row: &'a Row, column: &str) -> Option<&'a str> {
+fn text<'a>(row: &'a ParquetRow, column: &str) -> Option<&'a str> {
     match &row[column] {
         Field::Str(value) => Some(value),
         Field::Null => None,
@@ -80,7 +80,7 @@ fn text<'a>(row: &'a Row, column: &str) -> Option<&'a str> {
     }
 }
 
-fn flag(row: &Row, column: &str) -> Option<bool> {
+fn flag(row: &ParquetRow, column: &str) -> Option<bool> {
     match &row[column] {
         Field::Bool(value) => Some(*value),
         Field::Null => None,

@@ -1,16 +1,16 @@
 //! Replays in parts, and their reports merged: the same as the whole run.
 
 use crate::{
-    common::{Scene, fails_saying, gunzip, gzip, mainnet, retrie, succeeds, words},
+    common::{TestFolder, fails_saying, gunzip, gzip, mainnet, retrie, succeeds, words},
     replay::{bundle, replay, results},
 };
-use retrie_pipeline::testkit::Rules;
+use retrie_pipeline::testkit::TestRules;
 use serde_json::{Value, json};
 use std::path::Path;
 
 /// Runs all parts of a replay, each into a report of its own; returns their paths.
 fn replay_parts(
-    scene: &Scene,
+    scene: &TestFolder,
     name: &str,
     count: u32,
     more: &str,
@@ -26,13 +26,13 @@ fn replay_parts(
     (1..=count).map(part).collect()
 }
 
-fn merge(scene: &Scene, reports: &[String]) -> std::process::Command {
+fn merge(scene: &TestFolder, reports: &[String]) -> std::process::Command {
     let mut command = retrie(["bench", "merge", "--json", &scene.at("merged.json")]);
     command.args(reports);
     command
 }
 
-/// What of a result is the same on every machine.
+/// The fields of a result that are the same on every machine.
 fn facts(result: &Value) -> Value {
     let names =
         ["backend", "chain", "from", "to", "blocks", "txs", "gas", "ok", "failures", "root"];
@@ -46,8 +46,8 @@ fn facts(result: &Value) -> Value {
     facts.into()
 }
 
-/// Holds the results of `merged.json` against those of `report.json`, and sums against parts.
-fn is_the_whole_run(scene: &Scene, parts: &[String]) -> Value {
+/// Compares the results of `merged.json` with `report.json`, and sums with the parts.
+fn is_the_whole_run(scene: &TestFolder, parts: &[String]) -> Value {
     let (whole, merged) = (scene.json("report.json"), scene.json("merged.json"));
     let facts_of = |report: &Value| {
         report["results"].as_array().unwrap().iter().map(facts).collect::<Vec<_>>()
@@ -63,7 +63,7 @@ fn is_the_whole_run(scene: &Scene, parts: &[String]) -> Value {
         assert!((result["seconds"].as_f64().unwrap() - seconds).abs() < 1e-9);
         let tps = result["txs"].as_f64().unwrap() / seconds;
         assert!((result["tps"].as_f64().unwrap() - tps).abs() <= tps * 1e-9);
-        // Means, weighed by keys: caches that outlive a block save one process some reads.
+        // Means weighted by keys: caches that outlive a block save a single process some reads.
         for (name, mean) in result["amplification"].as_object().unwrap() {
             let by = if name.starts_with("write") { "key_writes" } else { "key_reads" };
             let (mut sum, mut weight) = (0.0, 0.0);
@@ -84,9 +84,10 @@ fn is_the_whole_run(scene: &Scene, parts: &[String]) -> Value {
 #[test]
 fn merged_parts_of_real_bundles_are_the_whole_run() {
     let Some(mainnet) = mainnet() else { return };
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let paths = ["witness", "prestate"].map(|name| mainnet.join(name).to_str().unwrap().to_owned());
-    // 12 bundles, two numbers of which are in both folders; a cut falls between two of one number.
+    // 12 bundles; two block numbers are in both folders. The split falls between two bundles of one
+    // number.
     let more = "--state-backend mpt,raw --blocks 46147..2690000";
     succeeds(&mut replay(&scene, more, &paths));
     let parts = replay_parts(&scene, "part", 4, more, &paths);
@@ -99,13 +100,13 @@ fn merged_parts_of_real_bundles_are_the_whole_run() {
     assert_eq!(merged["merged"]["spread"][0]["machines"][0]["parts"], 4);
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("Merged from 4 of 4 parts") && page.contains("data-backend=\"mpt\""));
-    // A part that was run again changes nothing, nor does the order.
+    // A repeated part and another order change nothing.
     let again = replay_parts(&scene, "again", 4, more, &paths);
     let mixed = [&again[3], &parts[0], &again[1], &parts[3], &parts[2]].map(String::clone);
     let printed = succeeds(&mut merge(&scene, &mixed));
     assert!(printed.contains("counted once: 4/4"), "{printed}");
     is_the_whole_run(&scene, &[&parts[0], &again[1], &parts[2], &again[3]].map(String::clone));
-    // One that is missing is named, and what is there is written.
+    // A missing part is named; the other parts are written.
     let line = fails_saying(&mut merge(&scene, &parts[..2]), &["parts are missing: 3/4, 4/4"]);
     assert!(!line.contains("checks"), "{line}");
     let merged = scene.json("merged.json");
@@ -129,7 +130,7 @@ fn merged_parts_of_real_bundles_are_the_whole_run() {
 #[test]
 fn parts_beyond_the_bundles_are_empty_and_merge() {
     let Some(mainnet) = mainnet() else { return };
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let paths = ["witness/1", "witness/1150001"].map(|name| bundle(&mainnet, name));
     succeeds(&mut replay(&scene, "--state-backend mpt", &paths));
     let parts = replay_parts(&scene, "part", 3, "--state-backend mpt", &paths);
@@ -141,7 +142,7 @@ fn parts_beyond_the_bundles_are_empty_and_merge() {
     );
     succeeds(&mut merge(&scene, &parts));
     is_the_whole_run(&scene, &parts);
-    // A page of nothing is a page all the same.
+    // A page without results is still a page.
     let page = scene.at("empty.html");
     let printed = succeeds(
         replay(&scene, "--state-backend mpt --part 1/3", &paths).args(["--report", &page]),
@@ -163,7 +164,7 @@ fn parts_beyond_the_bundles_are_empty_and_merge() {
 
 #[test]
 fn merged_parts_of_a_chain_are_the_whole_run() {
-    let (scene, blocks) = Scene::with_chain(Rules::Byzantium, 7);
+    let (scene, blocks) = TestFolder::with_chain(TestRules::Byzantium, 7);
     // The roots of `bavl` depend on the whole history.
     let chain = format!("--chain {} --state-backend mpt,bavl,raw", scene.at("genesis.json"));
     let file = [scene.at("chain.rlp")];
@@ -174,7 +175,8 @@ fn merged_parts_of_a_chain_are_the_whole_run() {
     is_the_whole_run(&scene, &parts);
     let more = format!("{chain} --part 1/3");
     fails_saying(&mut replay(&scene, &more, &file), &["chain.rlp", "give --blocks FROM..TO"]);
-    // A block that is not valid: its part and those behind it fail at it, and it is named once.
+    // An invalid block: its part and all later parts fail at it, and the merged report names it
+    // once.
     let mut wrong = blocks;
     wrong[3].header.gas_used -= 1;
     retrie_pipeline::testkit::write_blocks(&scene.path("wrong.rlp"), &wrong);
@@ -199,7 +201,7 @@ fn merged_parts_of_a_chain_are_the_whole_run() {
 
 #[test]
 fn parts_of_the_built_in_chain_are_the_whole_run() {
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let more = "--state-backend mpt --blocks 1..7";
     succeeds(&mut replay(&scene, more, &[]));
     let parts = replay_parts(&scene, "part", 2, more, &[]);
@@ -210,10 +212,10 @@ fn parts_of_the_built_in_chain_are_the_whole_run() {
 #[test]
 fn a_bundle_that_cannot_be_executed_does_not_keep_the_others_from_it() {
     let Some(mainnet) = mainnet() else { return };
-    let scene = Scene::new();
+    let scene = TestFolder::new();
     let path = bundle(&mainnet, "witness/1150001");
     let mut lacking: Value = serde_json::from_slice(&gunzip(Path::new(&path))).unwrap();
-    // Too few nodes for the witness, and for the plain state that is made of it.
+    // Too few nodes for the witness, and for the plain state made from it.
     lacking["state"].as_array_mut().unwrap().truncate(3);
     lacking.as_object_mut().unwrap().remove("pre");
     let broken = scene.write("1150001.json.gz", gzip(lacking.to_string().as_bytes()));

@@ -1,50 +1,52 @@
-//! Layers from the top, in each a block for every subtree of 32 leaves; a block is laid out layer by
-//! layer and read and written whole.
+//! Layers from the top, with a block for every subtree of 32 leaves. Within a block the nodes lie
+//! level by level; a block is read and written as a whole.
 //!
-//! A block has 64 slots, so that none crosses a page: node `i` of a subtree, counted level by level
-//! from its root, which is 1, stands in slot `i` of its block. Slot 1 holds the root of the whole tree
-//! in the topmost block, and is empty in the others, whose root is a node of the block above. Slot 0
-//! is always empty. The topmost block has as many levels as are left, and uses fewer slots.
+//! A block has 64 slots, so that no block crosses a page. The nodes of a subtree are numbered level
+//! by level from its root, which is 1; node `i` lies in slot `i` of the block. Slot 1 holds the
+//! root of the whole tree in the topmost block, and is empty in the others, whose root is a node of
+//! the block above. Slot 0 is always empty. The topmost block has the remaining levels, and uses
+//! fewer slots.
 
-use super::{Arrange, EachSlot, LEVELS, LocalityError, Node, Region, layers};
+use super::{LEVELS, LayoutNode, LayoutRules, LocalityError, Region, SlotVisitor, layers};
 
-pub(super) struct Blocked;
+pub(super) struct BlockedLayout;
 
-/// Slots of a block: nodes of a subtree, and one.
+/// Slots of a block: one more than a subtree has nodes.
 const SLOTS: u64 = 2 << LEVELS;
 
-/// A layer: its blocks' roots, their lowest level, and the number of blocks above.
-struct Layer {
+/// A layer: height of its lowest level, height of its blocks' roots, and number of blocks in the
+/// layers above.
+struct BlockLayer {
     low: u32,
     root: u32,
     above: u64,
 }
 
-/// From the top. A single leaf is a block of its own.
-fn placed(height: u32) -> impl Iterator<Item = Layer> {
+/// The layers from the top. A single leaf is one block.
+fn placed(height: u32) -> impl Iterator<Item = BlockLayer> {
     let single = (height == 0).then_some((0, 0));
     let mut next = 0;
     single.into_iter().chain(layers(height)).map(move |(low, root)| {
         let above = next;
         next += 1 << (height - root);
-        Layer { low, root, above }
+        BlockLayer { low, root, above }
     })
 }
 
-impl Layer {
+impl BlockLayer {
     /// The first slot of the block above `leaf`.
     const fn block(&self, leaf: u64) -> u64 {
         (self.above + (leaf >> self.root)) * SLOTS
     }
 
-    /// The first slot of a block that is in use, and the one behind the last.
+    /// The first used slot of a block, and the slot after the last used one.
     const fn used(&self, height: u32) -> (u64, u64) {
         let first = if self.root == height { 1 } else { 2 };
         (first, 2 << (self.root - self.low))
     }
 }
 
-impl Arrange for Blocked {
+impl LayoutRules for BlockedLayout {
     fn slots(&self, height: u32) -> u64 {
         placed(height).map(|layer| SLOTS << (height - layer.root)).sum()
     }
@@ -52,7 +54,7 @@ impl Arrange for Blocked {
     fn path(&self, height: u32, leaf: u64, start: u64, each: &mut dyn FnMut(u32, u64)) {
         for layer in placed(height) {
             let block = start + layer.block(leaf);
-            // The root of the whole tree is a node of the topmost block, other roots are not.
+            // Only the topmost block holds its root.
             let highest = if layer.root == height { height } else { layer.root - 1 };
             for at in (layer.low..=highest).rev() {
                 let level = 1 << (layer.root - at);
@@ -61,7 +63,8 @@ impl Arrange for Blocked {
         }
     }
 
-    /// As read: whoever changes a node hashes its sibling too, so he has the block.
+    /// The same regions as a read: a writer needs the siblings to hash a changed node, so it has
+    /// read the block.
     fn write(&self, height: u32, leaf: u64, start: u64, out: &mut Vec<Region>) {
         for layer in placed(height) {
             let block = start + layer.block(leaf);
@@ -74,7 +77,7 @@ impl Arrange for Blocked {
         self.write(height, leaf, 0, out);
     }
 
-    fn nodes(&self, height: u32, _: u64, each: EachSlot<'_>) -> Result<(), LocalityError> {
+    fn nodes(&self, height: u32, _: u64, each: SlotVisitor<'_>) -> Result<(), LocalityError> {
         for layer in placed(height) {
             let (first, end) = layer.used(height);
             for block in 0..1_u64 << (height - layer.root) {
@@ -82,7 +85,7 @@ impl Arrange for Blocked {
                     let node = (first..end).contains(&slot).then(|| {
                         let depth = slot.ilog2();
                         let index = (block << depth) + (slot - (1 << depth));
-                        Node { height: layer.root - depth, index }
+                        LayoutNode { height: layer.root - depth, index }
                     });
                     each(node)?;
                 }

@@ -6,13 +6,13 @@
 //! ```
 //!
 //! The paper (Fig. 11) has b = log log n; here it is log2 h rounded up, so that a subtree has at
-//! least log n leaves. Below, DupTree is naive, and DupTree+ is made in the same way down to single
-//! leaves (the paper's constant, below which trees are naive, is 1).
+//! least log n leaves. The subtrees of DupTree are naive. The subtrees of DupTree+ are DupTree+
+//! again, down to single leaves (the paper's constant, below which trees are naive, is 1 here).
 
-use super::{Arrange, EachSlot, LocalityError, Node, Region, naive::Naive};
+use super::{LayoutNode, LayoutRules, LocalityError, Region, SlotVisitor, naive::NaiveLayout};
 
 /// DupTree, or DupTree+ if it is recursive.
-pub(super) struct DupTree {
+pub(super) struct DupTreeLayout {
     is_recursive: bool,
 }
 
@@ -24,32 +24,32 @@ pub(in crate::locality) const fn lower(height: u32) -> Option<u32> {
     }
 }
 
-/// A unit of a tree of height `height`.
-struct Unit {
+/// The shape of a unit.
+struct DupTreeUnit {
     /// Height of its subtree.
     below: u32,
-    /// Slots of the subtree: where the ancestors begin.
+    /// Slots of the subtree, which is the offset of the ancestors.
     inner: u64,
-    /// Slots of all of it.
+    /// Slots of the whole unit.
     slots: u64,
 }
 
-impl DupTree {
+impl DupTreeLayout {
     pub(super) const ONCE: Self = Self { is_recursive: false };
     pub(super) const RECURSIVE: Self = Self { is_recursive: true };
 
-    fn unit(&self, height: u32) -> Option<Unit> {
+    fn unit(&self, height: u32) -> Option<DupTreeUnit> {
         let below = lower(height)?;
         let inner = self.lower_rules().slots(below);
-        Some(Unit { below, inner, slots: inner + u64::from(height - below) })
+        Some(DupTreeUnit { below, inner, slots: inner + u64::from(height - below) })
     }
 
-    fn lower_rules(&self) -> &dyn Arrange {
-        if self.is_recursive { self } else { &Naive }
+    fn lower_rules(&self) -> &dyn LayoutRules {
+        if self.is_recursive { self } else { &NaiveLayout }
     }
 }
 
-impl Arrange for DupTree {
+impl LayoutRules for DupTreeLayout {
     fn slots(&self, height: u32) -> u64 {
         self.unit(height).map_or(1, |unit| unit.slots << (height - unit.below))
     }
@@ -64,8 +64,8 @@ impl Arrange for DupTree {
         }
     }
 
-    /// Every unit has copies of the ancestors that it shares with the leaf: those above the lowest
-    /// common one, to the end of the unit.
+    /// Every unit has copies of the ancestors that it shares with the leaf: from the lowest common
+    /// ancestor to the end of the unit.
     fn write(&self, height: u32, leaf: u64, start: u64, out: &mut Vec<Region>) {
         let leaf = leaf & ((1 << height) - 1);
         let Some(unit) = self.unit(height) else { return out.push(Region::slot(start)) };
@@ -83,13 +83,13 @@ impl Arrange for DupTree {
         }
     }
 
-    fn nodes(&self, height: u32, leaf: u64, each: EachSlot<'_>) -> Result<(), LocalityError> {
-        let Some(Unit { below, .. }) = self.unit(height) else {
-            return each(Some(Node::above(leaf, 0)));
+    fn nodes(&self, height: u32, leaf: u64, each: SlotVisitor<'_>) -> Result<(), LocalityError> {
+        let Some(DupTreeUnit { below, .. }) = self.unit(height) else {
+            return each(Some(LayoutNode::above(leaf, 0)));
         };
         for first in (leaf..leaf + (1 << height)).step_by(1 << below) {
             self.lower_rules().nodes(below, first, each)?;
-            (below + 1..=height).try_for_each(|at| each(Some(Node::above(first, at))))?;
+            (below + 1..=height).try_for_each(|at| each(Some(LayoutNode::above(first, at))))?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Layouts: which node of a tree stands in which slot of a file.
+//! Layouts: the assignment of a tree's nodes to the slots of a file.
 
 mod blocked;
 mod duplicated;
@@ -14,34 +14,34 @@ use std::{fmt, str::FromStr};
 
 pub(super) use duplicated::lower;
 
-/// Trees are no higher than this: all slots of every layout then fit into 2^46 bytes.
+/// Largest height of a tree. All slots of every layout then fit into 2^46 bytes.
 pub const MAX_HEIGHT: u32 = 36;
 /// Levels that a record or block covers: log P for P = 32 (section 5.1.1).
 pub(super) const LEVELS: u32 = 5;
 
 /// How a tree is laid out in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Layout {
+pub enum TreeLayout {
     /// Level by level, the root first (section 1: textbook; the identity permutation of 3.2).
     Naive,
-    /// The best there is without duplicates: a root stands between its children wherever that can
-    /// be (Lemmas 3.5 and 3.6).
+    /// The best layout without duplicates: a root lies between its children wherever possible
+    /// (Lemmas 3.5 and 3.6).
     Third,
     /// The upper part of each path is duplicated, the lower log n leaves are naive (Fig. 11).
     DupTree,
-    /// The same again in each of the lower trees, down to single leaves (Fig. 4).
+    /// Like `DupTree`, recursively in each of the lower trees, down to single leaves (Fig. 4).
     DupTreePlus,
-    /// Layers of five levels; for each place at a layer's bottom a record of the five nodes on its
-    /// path (Fig. 12 with P = 32, as in 5.1.1). The root is not in the file: it is the digest that
-    /// whoever checks the memory keeps.
+    /// Layers of five levels. For each node at the bottom of a layer there is a record of the five
+    /// nodes on its path (Fig. 12 with P = 32, as in 5.1.1). The root is not in the file: it is the
+    /// digest that the verifier keeps.
     DupTreePlusPlus,
-    /// The same layers without duplicates: a block of all nodes of a subtree of 32 leaves, read and
-    /// written whole. Not in the paper.
+    /// The same layers without duplicates: a block holds all nodes of a subtree of 32 leaves and is
+    /// read and written as a whole. Not in the paper.
     Blocked,
 }
 
-impl Layout {
-    /// All of them.
+impl TreeLayout {
+    /// All layouts.
     pub const ALL: [Self; 6] = [
         Self::Naive,
         Self::Third,
@@ -63,25 +63,25 @@ impl Layout {
         }
     }
 
-    fn rules(self) -> &'static dyn Arrange {
+    fn rules(self) -> &'static dyn LayoutRules {
         match self {
-            Self::Naive => &naive::Naive,
-            Self::Third => &third::Third,
-            Self::DupTree => &duplicated::DupTree::ONCE,
-            Self::DupTreePlus => &duplicated::DupTree::RECURSIVE,
-            Self::DupTreePlusPlus => &records::Records,
-            Self::Blocked => &blocked::Blocked,
+            Self::Naive => &naive::NaiveLayout,
+            Self::Third => &third::ThirdLayout,
+            Self::DupTree => &duplicated::DupTreeLayout::ONCE,
+            Self::DupTreePlus => &duplicated::DupTreeLayout::RECURSIVE,
+            Self::DupTreePlusPlus => &records::RecordLayout,
+            Self::Blocked => &blocked::BlockedLayout,
         }
     }
 }
 
-impl fmt::Display for Layout {
+impl fmt::Display for TreeLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-/// There is no layout of that name.
+/// No layout has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no layout `{0}`: it is naive, third, duptree, duptree-plus, duptree-plus-plus or \
@@ -89,7 +89,7 @@ impl fmt::Display for Layout {
 )]
 pub struct UnknownLayout(String);
 
-impl FromStr for Layout {
+impl FromStr for TreeLayout {
     type Err = UnknownLayout;
 
     fn from_str(text: &str) -> Result<Self, UnknownLayout> {
@@ -100,69 +100,72 @@ impl FromStr for Layout {
 
 /// A node of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Node {
+pub struct LayoutNode {
     /// Height above the leaves, which have 0.
     pub height: u32,
-    /// Place among the nodes of that height, from the left.
+    /// Index among the nodes of that height, from the left.
     pub index: u64,
 }
 
-impl Node {
+impl LayoutNode {
     /// The ancestor of `leaf` at `height`.
     pub(super) const fn above(leaf: u64, height: u32) -> Self {
         Self { height, index: leaf >> height }
     }
 }
 
-/// A node of a path, and the copy of it that a read takes.
+/// A node of a path, and the slot from which a read takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct NodePlace {
     /// The node.
-    pub node: Node,
+    pub node: LayoutNode,
     /// Its slot.
     pub slot: u64,
 }
 
-/// What takes the nodes of a file in the order of its slots; `None` is a slot that stays empty. An
-/// error ends the walk.
-pub(super) type EachSlot<'a> = &'a mut dyn FnMut(Option<Node>) -> Result<(), LocalityError>;
+/// Called with the node of each slot, in slot order; `None` is an empty slot. An error ends the
+/// walk.
+pub(super) type SlotVisitor<'a> =
+    &'a mut dyn FnMut(Option<LayoutNode>) -> Result<(), LocalityError>;
 
-/// The rules of a layout. Heights are at most [`MAX_HEIGHT`], leaves below 2^height; `start` is added
-/// to every slot.
-trait Arrange: Sync {
-    /// Slots of the whole file.
+/// The rules of a layout. Heights are at most [`MAX_HEIGHT`], leaves are below 2^height; `start` is
+/// added to every slot.
+trait LayoutRules: Sync {
+    /// Number of slots of the file.
     fn slots(&self, height: u32) -> u64;
 
-    /// The path of `leaf`: height and slot of each of its nodes that is stored, in any order.
+    /// The path of `leaf`: calls `each` with height and slot of each of its stored nodes, in any
+    /// order.
     fn path(&self, height: u32, leaf: u64, start: u64, each: &mut dyn FnMut(u32, u64));
 
-    /// What a write of `leaf` changes, in any order.
+    /// Adds the regions that a write of `leaf` changes, in any order.
     fn write(&self, height: u32, leaf: u64, start: u64, out: &mut Vec<Region>) {
         self.path(height, leaf, start, &mut |_, slot| out.push(Region::slot(slot)));
     }
 
-    /// What a read of `leaf` takes, in any order; covers the path.
+    /// Adds the regions that a read of `leaf` takes, in any order. They cover the path.
     fn read(&self, height: u32, leaf: u64, out: &mut Vec<Region>) {
         self.path(height, leaf, 0, &mut |_, slot| out.push(Region::slot(slot)));
     }
 
-    /// All nodes of the tree above the 2^height leaves from `leaf` on, in the order of slots.
-    fn nodes(&self, height: u32, leaf: u64, each: EachSlot<'_>) -> Result<(), LocalityError>;
+    /// Calls `each` with all nodes of the tree above the 2^height leaves from `leaf` on, in slot
+    /// order.
+    fn nodes(&self, height: u32, leaf: u64, each: SlotVisitor<'_>) -> Result<(), LocalityError>;
 }
 
-/// A dense tree in a file.
+/// A dense tree in a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tree {
-    layout: Layout,
+pub struct DenseTree {
+    layout: TreeLayout,
     height: u32,
 }
 
-impl Tree {
+impl DenseTree {
     /// A tree of 2^`height` leaves.
     ///
     /// # Errors
-    /// If it is higher than [`MAX_HEIGHT`].
-    pub const fn new(layout: Layout, height: u32) -> Result<Self, LocalityError> {
+    /// If `height` exceeds [`MAX_HEIGHT`].
+    pub const fn new(layout: TreeLayout, height: u32) -> Result<Self, LocalityError> {
         if height > MAX_HEIGHT {
             return Err(LocalityError::Height { height, most: MAX_HEIGHT });
         }
@@ -170,7 +173,7 @@ impl Tree {
     }
 
     /// Its layout.
-    pub const fn layout(self) -> Layout {
+    pub const fn layout(self) -> TreeLayout {
         self.layout
     }
 
@@ -189,54 +192,55 @@ impl Tree {
         self.layout.rules().slots(self.height)
     }
 
-    /// The nodes on the path of `leaf`, and where a read finds them, in any order. All h + 1 of them,
-    /// but for [`Layout::DupTreePlusPlus`], which does not store the root.
-    pub fn path(self, leaf: u64, mut each: impl FnMut(Place)) {
+    /// Calls `each` with the nodes on the path of `leaf` and the slots from which a read takes
+    /// them, in any order. These are all h + 1 nodes, except in [`TreeLayout::DupTreePlusPlus`],
+    /// which does not store the root.
+    pub fn path(self, leaf: u64, mut each: impl FnMut(NodePlace)) {
         let leaf = self.within(leaf);
         self.layout.rules().path(self.height, leaf, 0, &mut |height, slot| {
-            each(Place { node: Node::above(leaf, height), slot });
+            each(NodePlace { node: LayoutNode::above(leaf, height), slot });
         });
     }
 
-    /// What a read of `leaf` takes from the file: maximal regions in rising order.
+    /// Sets `out` to the regions that a read of `leaf` takes: maximal regions in rising order.
     pub fn read(self, leaf: u64, out: &mut Vec<Region>) {
         out.clear();
         self.layout.rules().read(self.height, self.within(leaf), out);
         merge(out);
     }
 
-    /// What a write of `leaf` changes in the file, all copies of the path's nodes: maximal regions in
-    /// rising order.
+    /// Sets `out` to the regions that a write of `leaf` changes, with all copies of the path's
+    /// nodes: maximal regions in rising order.
     pub fn write(self, leaf: u64, out: &mut Vec<Region>) {
         out.clear();
         self.layout.rules().write(self.height, self.within(leaf), 0, out);
         merge(out);
     }
 
-    /// All slots of the file in order, and the node in each; `None` where a slot stays empty.
+    /// Calls `each` with the node of each slot, in slot order; `None` for an empty slot.
     ///
     /// # Errors
-    /// The first one of `each`.
+    /// The first error of `each`.
     pub(super) fn nodes(
         self,
-        mut each: impl FnMut(Option<Node>) -> Result<(), LocalityError>,
+        mut each: impl FnMut(Option<LayoutNode>) -> Result<(), LocalityError>,
     ) -> Result<(), LocalityError> {
         self.layout.rules().nodes(self.height, 0, &mut each)
     }
 
-    /// Leaves are numbered round and round.
+    /// Wraps a leaf number around.
     const fn within(self, leaf: u64) -> u64 {
         leaf & (self.leaves() - 1)
     }
 }
 
-/// All nodes of a tree that stand on the path of at least one leaf: of `height` up to the root.
+/// Number of nodes of a full tree of `height`.
 const fn perfect(height: u32) -> u64 {
     (2 << height) - 1
 }
 
-/// Heights of the layers of [`LEVELS`] levels, from the top: the lowest one of each and the one above
-/// its highest. The topmost layer has as many levels as are left.
+/// The layers of [`LEVELS`] levels, from the top: the height of the lowest level of each, and the
+/// height above its highest level. The topmost layer has the remaining levels.
 fn layers(height: u32) -> impl Iterator<Item = (u32, u32)> {
     let count = height.div_ceil(LEVELS);
     (0..count).rev().map(move |layer| (layer * LEVELS, ((layer + 1) * LEVELS).min(height)))

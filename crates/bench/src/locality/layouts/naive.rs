@@ -1,11 +1,11 @@
 //! The textbook layout: level by level, the root first.
 
-use super::{Arrange, EachSlot, LocalityError, Node, perfect};
+use super::{LayoutNode, LayoutRules, LocalityError, SlotVisitor, perfect};
 
 /// Slot 2^d - 1 + i holds node i of depth d.
-pub(super) struct Naive;
+pub(super) struct NaiveLayout;
 
-impl Arrange for Naive {
+impl LayoutRules for NaiveLayout {
     fn slots(&self, height: u32) -> u64 {
         perfect(height)
     }
@@ -18,11 +18,11 @@ impl Arrange for Naive {
         }
     }
 
-    fn nodes(&self, height: u32, leaf: u64, each: EachSlot<'_>) -> Result<(), LocalityError> {
+    fn nodes(&self, height: u32, leaf: u64, each: SlotVisitor<'_>) -> Result<(), LocalityError> {
         for at in (0..=height).rev() {
             let first = leaf >> at;
             for index in first..first + (1 << (height - at)) {
-                each(Some(Node { height: at, index }))?;
+                each(Some(LayoutNode { height: at, index }))?;
             }
         }
         Ok(())

@@ -1,14 +1,15 @@
-//! DupTree++ with P = 32: layers from the top, in each a record for every place at its bottom.
+//! DupTree++ with P = 32: layers from the top, with a record for every node at the bottom of a
+//! layer.
 //!
-//! A record holds the nodes on the path from its place upwards, as far as the layer goes, without the
+//! A record holds the nodes on the path from its bottom node upwards within the layer, without the
 //! root of the subtree, which the layer above holds. So a path is one record of each layer, and the
-//! root of the whole tree stands nowhere.
+//! root of the whole tree is not stored.
 
-use super::{Arrange, EachSlot, LocalityError, Node, Region, layers};
+use super::{LayoutNode, LayoutRules, LocalityError, Region, SlotVisitor, layers};
 
-pub(super) struct Records;
+pub(super) struct RecordLayout;
 
-/// Layers of a tree with the slot that each begins at.
+/// The layers of a tree, with the first slot of each.
 fn placed(height: u32) -> impl Iterator<Item = (u32, u32, u64)> {
     let mut next = 0;
     layers(height).map(move |(low, top)| {
@@ -18,7 +19,7 @@ fn placed(height: u32) -> impl Iterator<Item = (u32, u32, u64)> {
     })
 }
 
-impl Arrange for Records {
+impl LayoutRules for RecordLayout {
     fn slots(&self, height: u32) -> u64 {
         layers(height).map(|(low, top)| u64::from(top - low) << (height - low)).sum()
     }
@@ -32,7 +33,7 @@ impl Arrange for Records {
         }
     }
 
-    /// In each layer a changed node is shown by all records below it: by their ends.
+    /// In each layer all records below a changed node contain it, in their last slots.
     fn write(&self, height: u32, leaf: u64, start: u64, out: &mut Vec<Region>) {
         for (low, top, layer) in placed(height) {
             let (own, width) = (leaf >> low, u64::from(top - low));
@@ -46,10 +47,10 @@ impl Arrange for Records {
         }
     }
 
-    fn nodes(&self, height: u32, _: u64, each: EachSlot<'_>) -> Result<(), LocalityError> {
+    fn nodes(&self, height: u32, _: u64, each: SlotVisitor<'_>) -> Result<(), LocalityError> {
         for (low, top) in layers(height) {
             for record in 0..1_u64 << (height - low) {
-                (low..top).try_for_each(|at| each(Some(Node::above(record << low, at))))?;
+                (low..top).try_for_each(|at| each(Some(LayoutNode::above(record << low, at))))?;
             }
         }
         Ok(())

@@ -1,22 +1,22 @@
-//! Layouts against the whole permutation, by the definitions.
+//! Checks layouts against the whole permutation and the paper's definitions.
 
 use super::{duplicated::lower, *};
 use crate::locality::{
-    count::{Counts, Tally},
-    theory::Theory,
+    count::{AccessCounts, LeafTally},
+    theory::ExpectedCounts,
 };
 use std::collections::{BTreeSet, HashMap};
 
 /// Up to three layers of blocks and records, and three steps of DupTree+.
 const HEIGHTS: std::ops::RangeInclusive<u32> = 0..=12;
 
-fn trees() -> impl Iterator<Item = Tree> {
-    let of = |layout| HEIGHTS.map(move |height| Tree::new(layout, height).unwrap());
-    Layout::ALL.into_iter().flat_map(of)
+fn trees() -> impl Iterator<Item = DenseTree> {
+    let of = |layout| HEIGHTS.map(move |height| DenseTree::new(layout, height).unwrap());
+    TreeLayout::ALL.into_iter().flat_map(of)
 }
 
-/// What stands in each slot.
-fn permutation(tree: Tree) -> Vec<Option<Node>> {
+/// The node in each slot.
+fn permutation(tree: DenseTree) -> Vec<Option<LayoutNode>> {
     let mut slots = Vec::new();
     tree.nodes(|node| {
         slots.push(node);
@@ -27,12 +27,12 @@ fn permutation(tree: Tree) -> Vec<Option<Node>> {
     slots
 }
 
-fn is_above(node: Node, leaf: u64) -> bool {
+fn is_above(node: LayoutNode, leaf: u64) -> bool {
     leaf >> node.height == node.index
 }
 
-/// Number of maximal runs of adjacent slots, by the definition: slots whose neighbour before is not
-/// there.
+/// Number of maximal runs of adjacent slots, by the definition: the slots whose predecessor is
+/// missing.
 fn runs(slots: &BTreeSet<u64>) -> u64 {
     let begins = |slot: &&u64| slot.checked_sub(1).is_none_or(|before| !slots.contains(&before));
     slots.iter().filter(begins).count() as u64
@@ -42,41 +42,41 @@ fn covered(regions: &[Region]) -> BTreeSet<u64> {
     regions.iter().flat_map(|region| region.start..region.end).collect()
 }
 
-/// In how many slots a node is to stand.
-fn copies(tree: Tree, node: Node) -> u64 {
+/// Expected number of copies of a node.
+fn copies(tree: DenseTree, node: LayoutNode) -> u64 {
     let height = tree.height();
-    // Of an ancestor above trees of height `below`, one in each of these.
+    // One copy of an ancestor in each of the trees of height `below`.
     let above = |below: u32| 1 << (node.height - below);
     match tree.layout() {
-        Layout::Naive | Layout::Third | Layout::Blocked => 1,
-        Layout::DupTree => match lower(height) {
+        TreeLayout::Naive | TreeLayout::Third | TreeLayout::Blocked => 1,
+        TreeLayout::DupTree => match lower(height) {
             Some(below) if node.height > below => above(below),
             _ => 1,
         },
-        Layout::DupTreePlus => {
+        TreeLayout::DupTreePlus => {
             let steps = std::iter::successors(lower(height), |height| lower(*height));
             steps.into_iter().find(|below| node.height > *below).map_or(1, above)
         }
-        Layout::DupTreePlusPlus if node.height == height => 0,
-        Layout::DupTreePlusPlus => above(node.height / LEVELS * LEVELS),
+        TreeLayout::DupTreePlusPlus if node.height == height => 0,
+        TreeLayout::DupTreePlusPlus => above(node.height / LEVELS * LEVELS),
     }
 }
 
 #[test]
 fn every_node_stands_in_as_many_slots_as_it_should() {
     for tree in trees() {
-        let mut found: HashMap<Node, u64> = HashMap::new();
+        let mut found: HashMap<LayoutNode, u64> = HashMap::new();
         let permutation = permutation(tree);
         permutation.iter().flatten().for_each(|node| *found.entry(*node).or_default() += 1);
         for height in 0..=tree.height() {
             for index in 0..1 << (tree.height() - height) {
-                let node = Node { height, index };
+                let node = LayoutNode { height, index };
                 let counted = found.remove(&node).unwrap_or(0);
                 assert_eq!(counted, copies(tree, node), "{tree:?}: {node:?}");
             }
         }
         assert_eq!(found.len(), 0, "{tree:?} has nodes that are none of the tree");
-        let may_have_gaps = tree.layout() == Layout::Blocked;
+        let may_have_gaps = tree.layout() == TreeLayout::Blocked;
         assert!(may_have_gaps || permutation.iter().all(Option::is_some), "{tree:?}");
     }
 }
@@ -89,20 +89,20 @@ fn a_path_is_all_ancestors_in_slots_that_hold_them_and_a_read_covers_it() {
         for leaf in 0..tree.leaves() {
             let mut heights = BTreeSet::new();
             let mut slots = BTreeSet::new();
-            tree.path(leaf, |Place { node, slot }| {
+            tree.path(leaf, |NodePlace { node, slot }| {
                 assert!(is_above(node, leaf), "{tree:?}, leaf {leaf}: {node:?}");
                 assert_eq!(permutation[slot as usize], Some(node), "{tree:?}, leaf {leaf}");
                 assert!(heights.insert(node.height) && slots.insert(slot));
             });
             let stored = match tree.layout() {
-                Layout::DupTreePlusPlus => tree.height(),
+                TreeLayout::DupTreePlusPlus => tree.height(),
                 _ => tree.height() + 1,
             };
             assert_eq!(heights, (0..stored).collect(), "{tree:?}, leaf {leaf}");
             tree.read(leaf, &mut regions);
             let read = covered(&regions);
             match tree.layout() {
-                Layout::Blocked => {
+                TreeLayout::Blocked => {
                     assert!(slots.is_subset(&read));
                     assert!(read.iter().all(|slot| permutation[*slot as usize].is_some()));
                 }
@@ -122,70 +122,75 @@ fn a_write_changes_every_copy_of_an_ancestor_and_nothing_else() {
         for leaf in 0..tree.leaves() {
             tree.write(leaf, &mut regions);
             let written = covered(&regions);
-            let shows = |(_, node): &(u64, &Option<Node>)| node.is_some_and(|n| is_above(n, leaf));
+            let shows =
+                |(_, node): &(u64, &Option<LayoutNode>)| node.is_some_and(|n| is_above(n, leaf));
             let changed: BTreeSet<u64> =
                 (0..).zip(&permutation).filter(shows).map(|(slot, _)| slot).collect();
             match tree.layout() {
-                Layout::Blocked => {
+                TreeLayout::Blocked => {
                     tree.read(leaf, &mut regions);
                     assert!(changed.is_subset(&written) && written == covered(&regions));
                 }
                 _ => assert_eq!(written, changed, "{tree:?}, leaf {leaf}"),
             }
-            assert_eq!(written.len() as u64, Theory::of(tree).write_slots, "{tree:?}");
+            assert_eq!(written.len() as u64, ExpectedCounts::of(tree).write_slots, "{tree:?}");
         }
     }
 }
 
-/// Counts over the whole permutation, for layouts without duplicates: theory is met by the layout
-/// itself, whatever the arithmetic of paths says.
+/// Counts over the whole permutation, for layouts without duplicates: these do not depend on the
+/// arithmetic of paths.
 #[test]
 fn permutations_have_the_locality_of_the_theorems() {
-    for tree in trees().filter(|t| matches!(t.layout(), Layout::Naive | Layout::Third)) {
+    for tree in trees().filter(|t| matches!(t.layout(), TreeLayout::Naive | TreeLayout::Third)) {
         let permutation = permutation(tree);
-        let places: HashMap<Node, u64> =
+        let places: HashMap<LayoutNode, u64> =
             (0..).zip(&permutation).filter_map(|(slot, node)| Some(((*node)?, slot))).collect();
-        let mut counted = Tally::default();
+        let mut counted = LeafTally::default();
         for leaf in 0..tree.leaves() {
-            let path = (0..=tree.height()).map(|height| places[&Node::above(leaf, height)]);
+            let path = (0..=tree.height()).map(|height| places[&LayoutNode::above(leaf, height)]);
             counted.add(runs(&path.collect()));
         }
-        assert_eq!(counted, Theory::of(tree).read_regions, "{tree:?}");
+        assert_eq!(counted, ExpectedCounts::of(tree).read_regions, "{tree:?}");
     }
 }
 
 #[test]
 fn theory_is_that_of_the_paper_in_words() {
     for height in HEIGHTS {
-        let theory = |layout| Theory::of(Tree::new(layout, height).unwrap()).read_regions;
+        let theory =
+            |layout| ExpectedCounts::of(DenseTree::new(layout, height).unwrap()).read_regions;
         let (h, n) = (f64::from(height), f64::from(1 << height));
         let mean = |layout| theory(layout).total as f64 / n;
         let sign = if height % 2 == 0 { 1.0 } else { -1.0 };
         let third = (h + 1.0) / 3.0 + 4.0 / 9.0 + 2.0 / 9.0 * sign / n;
-        assert!((mean(Layout::Third) - third).abs() < 1e-9, "height {height}");
+        assert!((mean(TreeLayout::Third) - third).abs() < 1e-9, "height {height}");
         // The recurrences (1) and (2) of the proof of Theorem 3.4.
         let (mut middle, mut end) = (1, 1);
         for below in 0..height {
             (middle, end) = (2 * end, end + middle + (1 << below));
         }
-        assert_eq!(theory(Layout::Third).total, middle, "height {height}");
-        assert_eq!(theory(Layout::Naive).max, u64::from(height) + 1);
-        assert_eq!(mean(Layout::DupTreePlusPlus), (h / 5.0).ceil());
-        assert_eq!(mean(Layout::Blocked), (h / 5.0).ceil().max(1.0));
+        assert_eq!(theory(TreeLayout::Third).total, middle, "height {height}");
+        assert_eq!(theory(TreeLayout::Naive).max, u64::from(height) + 1);
+        assert_eq!(mean(TreeLayout::DupTreePlusPlus), (h / 5.0).ceil());
+        assert_eq!(mean(TreeLayout::Blocked), (h / 5.0).ceil().max(1.0));
         let log_star = std::iter::successors(Some(height), |height| lower(*height)).count() - 1;
-        assert_eq!(theory(Layout::DupTreePlus).max, (log_star as u64).max(1));
+        assert_eq!(theory(TreeLayout::DupTreePlus).max, (log_star as u64).max(1));
     }
 }
 
-/// No permutation of 3, 7 or 15 nodes has less than Delta(h): an ordering of all nodes that gains most
-/// from neighbours, found by trying all sets (Held and Karp).
+/// No permutation of 3, 7 or 15 nodes has less than Delta(h). The best order is found by dynamic
+/// programming over all sets of nodes (Held and Karp).
 #[test]
 fn nothing_without_duplicates_is_better_than_third() {
     for height in 1..=3 {
-        let nodes: Vec<Node> =
-            permutation(Tree::new(Layout::Naive, height).unwrap()).into_iter().flatten().collect();
+        let nodes: Vec<LayoutNode> =
+            permutation(DenseTree::new(TreeLayout::Naive, height).unwrap())
+                .into_iter()
+                .flatten()
+                .collect();
         // What two neighbours save: one region for every leaf below both.
-        let saved = |a: Node, b: Node| {
+        let saved = |a: LayoutNode, b: LayoutNode| {
             let (high, low) = if a.height > b.height { (a, b) } else { (b, a) };
             let related = low.index >> (high.height - low.height) == high.index;
             if related { 1_u64 << low.height } else { 0 }
@@ -204,8 +209,8 @@ fn nothing_without_duplicates_is_better_than_third() {
         }
         let most = best[(1 << count) - 1].iter().flatten().max().unwrap();
         let least = ((u64::from(height) + 1) << height) - most;
-        let tree = Tree::new(Layout::Third, height).unwrap();
-        assert_eq!(least, Theory::of(tree).read_regions.total, "height {height}");
+        let tree = DenseTree::new(TreeLayout::Third, height).unwrap();
+        assert_eq!(least, ExpectedCounts::of(tree).read_regions.total, "height {height}");
     }
 }
 
@@ -217,29 +222,30 @@ fn counts_meet_theory_and_a_wrong_one_is_an_error() {
         assert!(counts.read.all && counts.read.leaves == tree.leaves(), "{tree:?}");
         // A region has one page at least.
         assert!(counts.read.slots.total >= counts.read.regions.total);
-        let wrong = Counts {
-            regions: Tally { total: counts.read.regions.total + 1, ..counts.read.regions },
+        let wrong = AccessCounts {
+            regions: LeafTally { total: counts.read.regions.total + 1, ..counts.read.regions },
             ..counts.read
         };
-        let error = Theory::of(tree).check(tree, &wrong, &counts.write).unwrap_err().to_string();
+        let error =
+            ExpectedCounts::of(tree).check(tree, &wrong, &counts.write).unwrap_err().to_string();
         assert!(error.contains(tree.layout().name()) && error.contains("regions"), "{error}");
         let mut wrong = counts.write;
         wrong.slots.max += 1;
-        assert!(Theory::of(tree).check(tree, &counts.read, &wrong).is_err());
+        assert!(ExpectedCounts::of(tree).check(tree, &counts.read, &wrong).is_err());
     }
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    let tree = Tree::new(Layout::Naive, 4).unwrap();
+    let tree = DenseTree::new(TreeLayout::Naive, 4).unwrap();
     let stopped = crate::locality::count::count(tree, &stop);
     assert!(matches!(stopped, Err(LocalityError::Stopped)));
 }
 
 #[test]
 fn names_lead_back_and_trees_have_an_end() {
-    for layout in Layout::ALL {
+    for layout in TreeLayout::ALL {
         assert_eq!(layout.name().parse(), Ok(layout));
-        assert!(Tree::new(layout, MAX_HEIGHT).unwrap().slots() < 1 << 41);
-        assert!(Tree::new(layout, MAX_HEIGHT + 1).is_err());
+        assert!(DenseTree::new(layout, MAX_HEIGHT).unwrap().slots() < 1 << 41);
+        assert!(DenseTree::new(layout, MAX_HEIGHT + 1).is_err());
     }
-    let error = "textbook".parse::<Layout>().unwrap_err().to_string();
-    assert!(Layout::ALL.iter().all(|layout| error.contains(layout.name())), "{error}");
+    let error = "textbook".parse::<TreeLayout>().unwrap_err().to_string();
+    assert!(TreeLayout::ALL.iter().all(|layout| error.contains(layout.name())), "{error}");
 }

@@ -6,21 +6,21 @@
 //!  First(h)   =  [ r  First(h - 1)  Middle(h - 1) ]
 //! ```
 
-use super::{Arrange, EachSlot, LocalityError, Node, perfect};
+use super::{LayoutNode, LayoutRules, LocalityError, SlotVisitor, perfect};
 
-/// The whole tree is a [`Root::Middle`].
-pub(super) struct Third;
+/// The whole tree is a [`RootPosition::Middle`].
+pub(super) struct ThirdLayout;
 
-/// Where the root of a subtree stands among its nodes.
+/// The position of a subtree's root among its nodes.
 #[derive(Clone, Copy)]
-enum Root {
+enum RootPosition {
     First,
     Middle,
     Last,
 }
 
-impl Root {
-    /// Where it stands, and the two subtrees, of `half` slots each: their slot and their kind.
+impl RootPosition {
+    /// The slot of the root, and slot and kind of the two subtrees, which have `half` slots each.
     const fn split(self, half: u64) -> (u64, [(u64, Self); 2]) {
         match self {
             Self::First => (0, [(1, Self::First), (1 + half, Self::Middle)]),
@@ -29,8 +29,8 @@ impl Root {
         }
     }
 
-    fn nodes(self, height: u32, leaf: u64, each: EachSlot<'_>) -> Result<(), LocalityError> {
-        let root = Some(Node::above(leaf, height));
+    fn nodes(self, height: u32, leaf: u64, each: SlotVisitor<'_>) -> Result<(), LocalityError> {
+        let root = Some(LayoutNode::above(leaf, height));
         let Some(below) = height.checked_sub(1) else { return each(root) };
         let right = leaf + (1 << below);
         let [left_kind, right_kind] = self.split(0).1.map(|(_, kind)| kind);
@@ -49,13 +49,13 @@ impl Root {
     }
 }
 
-impl Arrange for Third {
+impl LayoutRules for ThirdLayout {
     fn slots(&self, height: u32) -> u64 {
         perfect(height)
     }
 
     fn path(&self, height: u32, leaf: u64, start: u64, each: &mut dyn FnMut(u32, u64)) {
-        let (mut start, mut kind) = (start, Root::Middle);
+        let (mut start, mut kind) = (start, RootPosition::Middle);
         for at in (1..=height).rev() {
             let (root, [left, right]) = kind.split(perfect(at - 1));
             each(at, start + root);
@@ -66,7 +66,7 @@ impl Arrange for Third {
         each(0, start);
     }
 
-    fn nodes(&self, height: u32, leaf: u64, each: EachSlot<'_>) -> Result<(), LocalityError> {
-        Root::Middle.nodes(height, leaf, each)
+    fn nodes(&self, height: u32, leaf: u64, each: SlotVisitor<'_>) -> Result<(), LocalityError> {
+        RootPosition::Middle.nodes(height, leaf, each)
     }
 }

@@ -1,50 +1,55 @@
-//! Which results of two documents belong together.
+//! Matches the results of two documents.
 
 use super::{CompareError, name};
 use crate::report::{
-    BenchResult, Document,
-    variant::{Variant, differing},
+    BenchResult, ReportDocument,
+    variant::{WorkloadVariant, differing},
 };
 
-/// The results of two documents, matched.
-pub(super) struct Matched<'d> {
-    pub(super) pairs: Vec<Pair<'d>>,
+/// The matched results of two documents.
+pub(super) struct MatchedResults<'d> {
+    pub(super) pairs: Vec<ResultPair<'d>>,
     pub(super) only_old: Vec<String>,
     pub(super) only_new: Vec<String>,
     pub(super) remarks: Vec<String>,
 }
 
-/// One backend on one variant of a workload, old and new.
-pub(super) struct Pair<'d> {
+/// The old and the new result of one backend on one variant of a workload.
+pub(super) struct ResultPair<'d> {
     pub(super) old: &'d BenchResult,
     pub(super) new: &'d BenchResult,
-    /// Backend, workload and the params that tell it apart.
+    /// Backend, workload and the params that identify the variant.
     pub(super) what: String,
 }
 
-impl Pair<'_> {
-    /// Whether the two raced against each other in both documents, or are the same.
-    pub(super) fn races_with(&self, other: &Pair<'_>) -> bool {
-        let same = |a, b| Variant::of(a) == Variant::of(b);
+impl ResultPair<'_> {
+    /// Whether the two pairs raced against each other in both documents, or are the same.
+    pub(super) fn races_with(&self, other: &ResultPair<'_>) -> bool {
+        let same = |a, b| WorkloadVariant::of(a) == WorkloadVariant::of(b);
         same(self.old, other.old) && same(self.new, other.new)
     }
 
-    /// Whether old and new ran with the same params.
+    /// Whether both results have the same params.
     pub(super) fn same_work(&self) -> bool {
-        Variant::of(self.old) == Variant::of(self.new)
+        WorkloadVariant::of(self.old) == WorkloadVariant::of(self.new)
     }
 }
 
-/// Matches by backend, workload and params; where no params agree, by backend and workload alone, if
-/// that is unambiguous.
-pub(super) fn pairs<'d>(old: &'d Document, new: &'d Document) -> Result<Matched<'d>, CompareError> {
+/// Matches by backend, workload and params. If no params are equal, it matches by backend and
+/// workload alone, if that is unambiguous.
+pub(super) fn pairs<'d>(
+    old: &'d ReportDocument,
+    new: &'d ReportDocument,
+) -> Result<MatchedResults<'d>, CompareError> {
     refuse_twins(old)?;
     refuse_twins(new)?;
     let (olds, news) = (&old.report.results, &new.report.results);
     let kin = |a: &BenchResult, b: &BenchResult| a.backend == b.backend && a.workload == b.workload;
-    let same = |a: &BenchResult, b: &BenchResult| kin(a, b) && Variant::of(a) == Variant::of(b);
-    let variants: Vec<_> = olds.iter().chain(news).map(Variant::of).collect();
-    let mut matched = Matched {
+    let same = |a: &BenchResult, b: &BenchResult| {
+        kin(a, b) && WorkloadVariant::of(a) == WorkloadVariant::of(b)
+    };
+    let variants: Vec<_> = olds.iter().chain(news).map(WorkloadVariant::of).collect();
+    let mut matched = MatchedResults {
         pairs: Vec::new(),
         only_old: Vec::new(),
         only_new: Vec::new(),
@@ -88,13 +93,13 @@ pub(super) fn pairs<'d>(old: &'d Document, new: &'d Document) -> Result<Matched<
         };
         let of_workload: Vec<_> =
             variants.iter().filter(|variant| variant.workload == result.workload).collect();
-        let variant = Variant::of(result);
+        let variant = WorkloadVariant::of(result);
         let words = variant.words(&differing(&of_workload));
         let what = match words.as_str() {
             "" => format!("{} on {}", result.backend, result.workload),
             words => format!("{} on {} ({words})", result.backend, result.workload),
         };
-        matched.pairs.push(Pair { old: result, new: partner, what });
+        matched.pairs.push(ResultPair { old: result, new: partner, what });
     }
     let lonely =
         news.iter().filter(|new| !matched.pairs.iter().any(|pair| std::ptr::eq(pair.new, *new)));
@@ -105,11 +110,12 @@ pub(super) fn pairs<'d>(old: &'d Document, new: &'d Document) -> Result<Matched<
     Ok(matched)
 }
 
-fn refuse_twins(document: &Document) -> Result<(), CompareError> {
+fn refuse_twins(document: &ReportDocument) -> Result<(), CompareError> {
     let results = &document.report.results;
     let twin = results.iter().enumerate().find(|(n, result)| {
         results[..*n].iter().any(|other| {
-            other.backend == result.backend && Variant::of(other) == Variant::of(result)
+            other.backend == result.backend
+                && WorkloadVariant::of(other) == WorkloadVariant::of(result)
         })
     });
     match twin {
@@ -126,8 +132,8 @@ fn names(results: &[&BenchResult]) -> String {
 
 /// `keys 1m and 2m`, for each param that differs.
 fn differences(old: &BenchResult, new: &BenchResult) -> String {
-    let (old, new) = (Variant::of(old), Variant::of(new));
-    let side = |variant: &Variant, name| match variant.words(&[name]) {
+    let (old, new) = (WorkloadVariant::of(old), WorkloadVariant::of(new));
+    let side = |variant: &WorkloadVariant, name| match variant.words(&[name]) {
         words if words.is_empty() => format!("no {}", name.replace('_', " ")),
         words => words,
     };

@@ -1,22 +1,23 @@
-//! What has become slower or larger between two documents, and what is noise.
+//! Finds figures that have become worse between two documents, and separates them from noise.
 //!
-//! Two runs of one machine differ as a whole: its neighbours, its clock, its disk. So each figure
-//! that depends on time is also taken relative to a *yardstick* of its own run (`raw`, or else the
-//! first backend that both runs have), slice by slice, as the slices of a race alternate. A figure is
-//! called better or worse only if that relative change is larger than the threshold and outside the
-//! noise that the slices show. The slices of a replay are its blocks, the same ones in both runs: they are
-//! held against each other block by block. The price: a change of the yardstick itself shows as the machine's, or as
-//! one of all others the other way round. Amplification and disk depend on no clock: they are compared as
-//! they are, if both runs did all of the same work.
+//! Two measurements on one machine differ as a whole, by its neighbours, its clock, its disk. So
+//! each figure that depends on time is also taken relative to a *yardstick* of the same document
+//! (`raw`, otherwise the first backend that both documents have), slice by slice, as the slices of
+//! a race alternate. A figure is better or worse only if this relative change is larger than the
+//! threshold and outside the noise of the slices. The slices of a replay are its blocks, which are
+//! the same in both documents, so they are compared block by block. The limit of the method: a
+//! change of the yardstick itself looks like a change of the machine, or like the opposite change
+//! of all others. Amplification and disk usage do not depend on time: they are compared directly,
+//! if both documents measured the same work completely.
 
 mod matching;
 mod noise;
 
-use super::{BenchResult, Document, variant::Variant};
-use matching::{Pair, pairs};
-use noise::{Shift, paired_shift, shift};
+use super::{BenchResult, ReportDocument, variant::WorkloadVariant};
+use matching::{ResultPair, pairs};
+use noise::{SeriesShift, paired_shift, shift};
 
-/// Changes of figures without noise below this are not shown.
+/// Smaller changes of figures without noise are not shown.
 const SHOWN: f64 = 0.01;
 
 /// Why two documents cannot be compared.
@@ -31,7 +32,7 @@ pub enum CompareError {
         /// Backend, workload and params.
         what: String,
     },
-    /// Params differ, and there are several results that could be meant.
+    /// Params differ, and several results could be the counterpart.
     #[error(
         "{what} is in both files with other params, and it is not clear which belong together: old \
          {old}; new {new}"
@@ -44,7 +45,7 @@ pub enum CompareError {
         /// Params of the candidates in the new document.
         new: String,
     },
-    /// The documents share no result.
+    /// The documents have no result in common.
     #[error("{old} and {new} have no backend and workload in common")]
     NothingInCommon {
         /// The old document.
@@ -54,115 +55,121 @@ pub enum CompareError {
     },
 }
 
-/// Two documents compared.
+/// The comparison of two documents.
 #[derive(Clone, Debug)]
-pub struct Comparison {
-    /// What makes the runs incomparable to a degree: another machine, version, params; a run that was
-    /// stopped early.
+pub struct ReportComparison {
+    /// Differences that limit the comparison: another machine, version or params; a command that
+    /// was stopped early.
     pub remarks: Vec<String>,
-    /// One a backend and variant that both have.
-    pub pairs: Vec<Compared>,
-    /// What only the old document has.
+    /// One entry for each backend and variant that both documents have.
+    pub pairs: Vec<ComparedResult>,
+    /// Results that only the old document has.
     pub only_old: Vec<String>,
-    /// What only the new document has.
+    /// Results that only the new document has.
     pub only_new: Vec<String>,
 }
 
-impl Comparison {
-    /// The figures that have become worse, with backend and workload.
+impl ReportComparison {
+    /// The figures that are worse, with backend and workload, one line each.
     pub fn regressions(&self) -> Vec<String> {
-        let line = |pair: &Compared, change: &Change| {
+        let line = |pair: &ComparedResult, change: &FigureChange| {
             format!("{}: {} {}", pair.what, change.metric, super::percent(change.judged()))
         };
-        let worse = |pair: &Compared| -> Vec<String> {
-            let worse = pair.changes.iter().filter(|change| change.verdict == Verdict::Worse);
+        let worse = |pair: &ComparedResult| -> Vec<String> {
+            let worse = pair.changes.iter().filter(|change| change.verdict == ChangeVerdict::Worse);
             worse.map(|change| line(pair, change)).collect()
         };
         self.pairs.iter().flat_map(worse).collect()
     }
 }
 
-/// One backend on one variant of a workload, old and new.
+/// The comparison of one backend on one variant of a workload.
 #[derive(Clone, Debug)]
-pub struct Compared {
-    /// Backend, workload and the params that tell it apart.
+pub struct ComparedResult {
+    /// Backend, workload and the params that identify the variant.
     pub what: String,
-    /// The backend that is held beside it; `None` if there is no other one, or if it is that one.
+    /// The yardstick; `None` if there is no other backend, or if this backend is the yardstick.
     pub yardstick: Option<String>,
-    /// Its figures.
-    pub changes: Vec<Change>,
+    /// The changes of its figures.
+    pub changes: Vec<FigureChange>,
 }
 
-/// One figure, old and new.
+/// The change of one figure.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
-    /// What it is, with its unit.
+pub struct FigureChange {
+    /// Name of the figure, with its unit.
     pub metric: &'static str,
-    /// The old figure.
+    /// The old value.
     pub old: f64,
-    /// The new one.
+    /// The new value.
     pub new: f64,
-    /// `new / old - 1`; infinite if the old figure is 0.
+    /// `new / old - 1`; infinite if the old value is 0.
     pub change: f64,
-    /// The same relative to the yardstick in its own run.
+    /// The change relative to the yardstick of the same document.
     pub relative: Option<f64>,
-    /// Where the change that is judged lies in 99 of 100 cases, as far as slices tell.
+    /// The 99 % interval of the judged change, estimated from the slices.
     pub interval: Option<(f64, f64)>,
-    /// What to make of it.
-    pub verdict: Verdict,
+    /// The verdict.
+    pub verdict: ChangeVerdict,
 }
 
-impl Change {
-    /// The change that the verdict is about: relative to the yardstick where there is one.
+impl FigureChange {
+    /// The change on which the verdict is based: relative to the yardstick if there is one.
     pub fn judged(&self) -> f64 {
         self.relative.unwrap_or(self.change)
     }
 }
 
-/// What to make of a change.
+/// The verdict about a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ChangeVerdict {
     /// Better, by more than the threshold and than noise.
     Better,
     /// Worse, by more than the threshold and than noise: a regression.
     Worse,
     /// Not larger than the threshold, or within the noise.
     Same,
-    /// It is the yardstick of its race: its change is the machine's.
+    /// The backend is the yardstick: its change counts as the machine's.
     Yardstick,
-    /// Nothing tells a change from noise (one figure a run), or the runs did not do the same work.
+    /// The noise is unknown (one value per document), or the documents did not measure the same
+    /// work.
     Unknown,
 }
 
-/// How a figure is judged.
+/// The source of a figure's noise.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Noise {
-    /// By the slices.
+enum NoiseModel {
+    /// The noise is estimated from the slices.
     Slices,
-    /// There is none.
+    /// There is no noise.
     Exact,
-    /// Nobody knows.
+    /// The noise is unknown.
     Unknown,
 }
 
-type Figure = (&'static str, bool, Noise, fn(&BenchResult) -> Option<f64>);
+type ComparedFigure = (&'static str, bool, NoiseModel, fn(&BenchResult) -> Option<f64>);
 
-/// Every figure that is compared: its name, whether more of it is better, and its noise. What slices
-/// wander tells nothing of stalls between them and of the final flush, so nothing of sustained rates.
-const FIGURES: [Figure; 9] = [
-    ("tx/s", true, Noise::Slices, |r| r.tps),
-    ("ops/s", true, Noise::Slices, |r| r.tps.is_none().then_some(r.ops_per_s)),
-    ("sustained ops/s", true, Noise::Unknown, |r| r.sustained_ops_per_s),
-    ("p99 us", false, Noise::Unknown, |r| Some(r.p99_us? as f64)),
-    ("disk bytes", false, Noise::Exact, |r| (r.disk_bytes > 0).then_some(r.disk_bytes as f64)),
-    ("rows read/op", false, Noise::Exact, |r| r.reads_per_op),
-    ("rows written/op", false, Noise::Exact, |r| r.writes_per_op),
-    ("bytes read/op", false, Noise::Exact, |r| r.read_bytes_per_op),
-    ("bytes written/op", false, Noise::Exact, |r| r.write_bytes_per_op),
+/// All compared figures: name, whether larger is better, and noise. The noise of slices says
+/// nothing about stalls between slices and about the final flush, so it does not apply to sustained
+/// rates.
+const FIGURES: [ComparedFigure; 9] = [
+    ("tx/s", true, NoiseModel::Slices, |r| r.tps),
+    ("ops/s", true, NoiseModel::Slices, |r| r.tps.is_none().then_some(r.ops_per_s)),
+    ("sustained ops/s", true, NoiseModel::Unknown, |r| r.sustained_ops_per_s),
+    ("p99 us", false, NoiseModel::Unknown, |r| Some(r.p99_us? as f64)),
+    ("disk bytes", false, NoiseModel::Exact, |r| (r.disk_bytes > 0).then_some(r.disk_bytes as f64)),
+    ("rows read/op", false, NoiseModel::Exact, |r| r.reads_per_op),
+    ("rows written/op", false, NoiseModel::Exact, |r| r.writes_per_op),
+    ("bytes read/op", false, NoiseModel::Exact, |r| r.read_bytes_per_op),
+    ("bytes written/op", false, NoiseModel::Exact, |r| r.write_bytes_per_op),
 ];
 
-/// Compares two documents. `threshold` is the change below which nobody cares: 0.05 is 5 %.
-pub fn compare(old: &Document, new: &Document, threshold: f64) -> Result<Comparison, CompareError> {
+/// Compares two documents. Changes up to `threshold` do not count: 0.05 is 5 %.
+pub fn compare(
+    old: &ReportDocument,
+    new: &ReportDocument,
+    threshold: f64,
+) -> Result<ReportComparison, CompareError> {
     let matched = pairs(old, new)?;
     let mut remarks = remarks(old, new);
     remarks.extend(matched.remarks);
@@ -184,19 +191,19 @@ pub fn compare(old: &Document, new: &Document, threshold: f64) -> Result<Compari
         let changes = FIGURES.iter().filter_map(|figure| {
             let change = change(*figure, pair, beside, threshold)?;
             let verdict = match figure.2 {
-                Noise::Slices if is_yardstick => Verdict::Yardstick,
-                Noise::Exact if !complete || !pair.same_work() => Verdict::Unknown,
+                NoiseModel::Slices if is_yardstick => ChangeVerdict::Yardstick,
+                NoiseModel::Exact if !complete || !pair.same_work() => ChangeVerdict::Unknown,
                 _ => change.verdict,
             };
-            Some(Change { verdict, ..change })
+            Some(FigureChange { verdict, ..change })
         });
-        compared.push(Compared {
+        compared.push(ComparedResult {
             what: pair.what.clone(),
             yardstick: beside.map(|beside| beside.old.backend.clone()),
             changes: changes.collect(),
         });
     }
-    Ok(Comparison {
+    Ok(ReportComparison {
         remarks,
         pairs: compared,
         only_old: matched.only_old,
@@ -205,22 +212,22 @@ pub fn compare(old: &Document, new: &Document, threshold: f64) -> Result<Compari
 }
 
 fn change(
-    (metric, more_is_better, noise, figure): Figure,
-    pair: &Pair<'_>,
-    beside: Option<&Pair<'_>>,
+    (metric, more_is_better, noise, figure): ComparedFigure,
+    pair: &ResultPair<'_>,
+    beside: Option<&ResultPair<'_>>,
     threshold: f64,
-) -> Option<Change> {
+) -> Option<FigureChange> {
     let (old, new) = (figure(pair.old)?, figure(pair.new)?);
     let (change, known) = (new / old - 1.0, old.is_finite() && new.is_finite());
     if !known || old == new && old == 0.0 {
         return None;
     }
     let is_zero = old == 0.0 || new == 0.0;
-    if noise == Noise::Exact || noise == Noise::Slices && is_zero {
-        // From nothing to something, or back, is more than noise.
+    if noise == NoiseModel::Exact || noise == NoiseModel::Slices && is_zero {
+        // A change from or to zero is larger than any noise.
         let verdict = verdict(change.abs() > threshold, change > 0.0, more_is_better);
         let (relative, interval) = (None, None);
-        return (change.abs() > SHOWN).then_some(Change {
+        return (change.abs() > SHOWN).then_some(FigureChange {
             metric,
             old,
             new,
@@ -233,46 +240,58 @@ fn change(
     let drift = beside.and_then(|beside| Some(figure(beside.new)? / figure(beside.old)?));
     let drift = drift.filter(|drift| drift.is_finite() && *drift > 0.0);
     let relative = drift.map(|drift| (1.0 + change) / drift - 1.0);
-    let unjudged =
-        Change { metric, old, new, change, relative, interval: None, verdict: Verdict::Unknown };
-    let Some(shift) = shift_of(pair, beside, drift).filter(|_| noise == Noise::Slices) else {
+    let unjudged = FigureChange {
+        metric,
+        old,
+        new,
+        change,
+        relative,
+        interval: None,
+        verdict: ChangeVerdict::Unknown,
+    };
+    let Some(shift) = shift_of(pair, beside, drift).filter(|_| noise == NoiseModel::Slices) else {
         return Some(unjudged);
     };
-    // Both have to say so: the figure, which may hang on one stall, and what most slices show.
+    // Both must show the change: the figure, which may depend on one stall, and most of the slices.
     let judged = relative.unwrap_or(change);
     let (low, high) = (shift.interval.0 - 1.0, shift.interval.1 - 1.0);
     let outside = if judged > 0.0 { low > 0.0 } else { high < 0.0 };
     let verdict = verdict(outside && judged.abs() > threshold, judged > 0.0, more_is_better);
-    Some(Change { interval: Some((low, high)), verdict, ..unjudged })
+    Some(FigureChange { interval: Some((low, high)), verdict, ..unjudged })
 }
 
-/// By which factor the slices of `pair` have changed, relative to those of the yardstick: slice by
-/// slice if it has as many in both runs, or else by its `drift` as a whole.
-fn shift_of(pair: &Pair<'_>, beside: Option<&Pair<'_>>, drift: Option<f64>) -> Option<Shift> {
+/// The factor by which the slices of `pair` have changed, relative to those of the yardstick: slice
+/// by slice if both have the same number of slices, otherwise by `drift`, the change of the
+/// yardstick as a whole.
+fn shift_of(
+    pair: &ResultPair<'_>,
+    beside: Option<&ResultPair<'_>>,
+    drift: Option<f64>,
+) -> Option<SeriesShift> {
     let alike = |a: &BenchResult, b: &BenchResult| a.slices.len() == b.slices.len();
     let close = beside.filter(|b| alike(pair.old, b.old) && alike(pair.new, b.new));
     let old = rates(pair.old, close.map(|beside| beside.old));
     let new = rates(pair.new, close.map(|beside| beside.new));
-    // The same blocks: as many transactions up to the end of each.
+    // Blocks are the same if the cumulative numbers of transactions are equal.
     let ends = |result: &BenchResult| result.slices.iter().map(|s| s.ops).collect::<Vec<_>>();
     let blocks = pair.old.workload == "replay" && ends(pair.old) == ends(pair.new);
     let shift = if blocks { paired_shift(&old, &new) } else { shift(&old, &new) }?;
     let rest = if close.is_some() { 1.0 } else { drift.unwrap_or(1.0) };
-    Some(Shift {
+    Some(SeriesShift {
         factor: shift.factor / rest,
         interval: (shift.interval.0 / rest, shift.interval.1 / rest),
     })
 }
 
-const fn verdict(changed: bool, more: bool, more_is_better: bool) -> Verdict {
+const fn verdict(changed: bool, more: bool, more_is_better: bool) -> ChangeVerdict {
     match (changed, more == more_is_better) {
-        (false, _) => Verdict::Same,
-        (true, true) => Verdict::Better,
-        (true, false) => Verdict::Worse,
+        (false, _) => ChangeVerdict::Same,
+        (true, true) => ChangeVerdict::Better,
+        (true, false) => ChangeVerdict::Worse,
     }
 }
 
-/// The rates of the slices; divided by those of the yardstick's slice of the same place.
+/// The rates of the slices, divided by the rates of the yardstick's slices if `beside` is given.
 fn rates(result: &BenchResult, beside: Option<&BenchResult>) -> Vec<f64> {
     let own = result.slices.iter().map(|slice| slice.ops_per_s);
     match beside {
@@ -283,7 +302,7 @@ fn rates(result: &BenchResult, beside: Option<&BenchResult>) -> Vec<f64> {
     }
 }
 
-fn remarks(old: &Document, new: &Document) -> Vec<String> {
+fn remarks(old: &ReportDocument, new: &ReportDocument) -> Vec<String> {
     let mut remarks = Vec::new();
     let (a, b) = (&old.report, &new.report);
     if a.machine != b.machine {
@@ -310,7 +329,7 @@ fn remarks(old: &Document, new: &Document) -> Vec<String> {
 
 /// Backend, workload and params in one line.
 fn name(result: &BenchResult) -> String {
-    let variant = Variant::of(result);
+    let variant = WorkloadVariant::of(result);
     let names: Vec<_> = variant.params.keys().map(String::as_str).collect();
     format!("{} on {} ({})", result.backend, result.workload, variant.words(&names))
 }

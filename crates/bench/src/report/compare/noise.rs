@@ -1,34 +1,36 @@
-//! Whether two series of slices differ by more than their noise.
+//! Decides whether two series of slices differ by more than their noise.
 //!
-//! Rates are skewed and have stalls among them, so ranks decide: the shift between two series is the
-//! median of all pairwise ratios (Hodges and Lehmann, Ann. Math. Stat. 34, 1963), and its interval is
-//! cut from the same ratios where the test of Mann and Whitney (Ann. Math. Stat. 18, 1947) would
-//! begin to reject. Slices of a run follow each other and share its luck, so two runs can differ by
-//! more than their slices tell: that is what the threshold is for.
+//! Rates are skewed and contain stalls, so ranks decide. The shift between two series is the median
+//! of all pairwise ratios (Hodges and Lehmann, Ann. Math. Stat. 34, 1963). Its interval is cut from
+//! the same ratios where the test of Mann and Whitney (Ann. Math. Stat. 18, 1947) begins to reject.
+//! Slices of one measurement are not independent, so two measurements can differ by more than their
+//! slices show; the threshold of the comparison covers that.
 //!
-//! Where slices of the same place did the same work (blocks of a replay), each pair gives a ratio. The
-//! shift is then their median, and its interval is cut where the sign test would begin to reject.
+//! If the slices with the same number did the same work (blocks of a replay), each pair gives a
+//! ratio. The shift is then the median of these ratios, and its interval is cut where the sign test
+//! begins to reject.
 
-/// How many standard deviations of U the interval spans to each side: 99 % of a normal distribution.
+/// Standard deviations of U on each side of the interval: 99 % of a normal distribution.
 const Z: f64 = 2.576;
 
-/// Fewer slices than this a side say nothing.
+/// Smallest number of slices per series for an estimate.
 const FEWEST: usize = 5;
 
-/// Fewer pairs than this say nothing: all of 8 lie on one side by chance in 1 of 128 cases.
+/// Smallest number of pairs for an estimate: all of 8 pairs lie on one side by chance in 1 of 128
+/// cases.
 const FEWEST_PAIRS: usize = 8;
 
-/// By which factor one series lies above another.
+/// The factor between two series, with its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Shift {
+pub(super) struct SeriesShift {
     /// The factor.
     pub(super) factor: f64,
-    /// Between these it lies, in 99 of 100 cases.
+    /// The 99 % interval of the factor.
     pub(super) interval: (f64, f64),
 }
 
-/// The factor from `old` to `new`; nothing with fewer than [`FEWEST`] positive figures a side.
-pub(super) fn shift(old: &[f64], new: &[f64]) -> Option<Shift> {
+/// The factor from `old` to `new`; `None` if a series has fewer than [`FEWEST`] positive values.
+pub(super) fn shift(old: &[f64], new: &[f64]) -> Option<SeriesShift> {
     let usable = |series: &[f64]| -> Vec<f64> {
         series.iter().copied().filter(|rate| rate.is_finite() && *rate > 0.0).collect()
     };
@@ -41,15 +43,15 @@ pub(super) fn shift(old: &[f64], new: &[f64]) -> Option<Shift> {
     ratios.sort_by(f64::total_cmp);
     let (n, m) = (old.len() as f64, new.len() as f64);
     let deviation = (n * m * (n + m + 1.0) / 12.0).sqrt();
-    // So many of the smallest and of the largest ratios lie outside.
+    // Number of the smallest ratios, and of the largest, outside the interval.
     let outside = (n * m / 2.0 - Z * deviation).max(0.0) as usize;
     let interval = (ratios[outside], ratios[ratios.len() - 1 - outside]);
-    Some(Shift { factor: median(&ratios), interval })
+    Some(SeriesShift { factor: median(&ratios), interval })
 }
 
-/// The factor from each of `old` to the one of `new` at the same place; nothing with fewer than
-/// [`FEWEST_PAIRS`] pairs of positive figures, or if there are not as many in both.
-pub(super) fn paired_shift(old: &[f64], new: &[f64]) -> Option<Shift> {
+/// The median factor from each value of `old` to the value of `new` with the same index; `None`
+/// with fewer than [`FEWEST_PAIRS`] pairs of positive values, or if the lengths differ.
+pub(super) fn paired_shift(old: &[f64], new: &[f64]) -> Option<SeriesShift> {
     let ratios = old.iter().zip(new).map(|(old, new)| new / old);
     let mut ratios: Vec<f64> = ratios.filter(|r| r.is_finite() && *r > 0.0).collect();
     if old.len() != new.len() || ratios.len() < FEWEST_PAIRS {
@@ -57,13 +59,14 @@ pub(super) fn paired_shift(old: &[f64], new: &[f64]) -> Option<Shift> {
     }
     ratios.sort_by(f64::total_cmp);
     let count = ratios.len() as f64;
-    // So many of the smallest and of the largest ratios lie outside; half a one for continuity.
+    // Number of the smallest ratios, and of the largest, outside the interval, with a continuity
+    // correction of a half.
     let outside = ((count - 1.0) / 2.0 - Z * count.sqrt() / 2.0).max(0.0) as usize;
     let interval = (ratios[outside], ratios[ratios.len() - 1 - outside]);
-    Some(Shift { factor: median(&ratios), interval })
+    Some(SeriesShift { factor: median(&ratios), interval })
 }
 
-/// The median of a sorted series, which is not empty.
+/// The median of a sorted series, which must not be empty.
 fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 {

@@ -1,19 +1,19 @@
-//! Why reports do not merge.
+//! Errors of merging reports.
 
 use crate::report::ReportError;
-use retrie_pipeline::replay::Part;
+use retrie_pipeline::replay::PartSpec;
 
-/// Why reports of parts do not make one.
+/// Why reports of parts cannot be merged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MergeError {
-    /// A file is no report.
+    /// A file is not a report.
     #[error(transparent)]
     Report(Box<ReportError>),
-    /// There is nothing to merge.
+    /// There are no reports.
     #[error("there are no reports to merge")]
     Nothing,
-    /// A report is not that of a part.
+    /// A report is not the report of a part.
     #[error(
         "{file} is not the report of a part: those that `retrie replay --part I/N --json FILE` writes \
          can be merged"
@@ -22,18 +22,18 @@ pub enum MergeError {
         /// The file.
         file: Box<str>,
     },
-    /// Two reports are of different runs.
+    /// Two reports belong to different replays.
     #[error("{file} does not belong to {other}: {what} is {here}, there {there}")]
     Foreign {
         /// The file.
         file: Box<str>,
-        /// The one that it is held against.
+        /// The file with which it was compared.
         other: Box<str>,
         /// What differs.
         what: Box<str>,
-        /// What it is in `file`.
+        /// The value in `file`.
         here: Box<str>,
-        /// What it is in `other`.
+        /// The value in `other`.
         there: Box<str>,
     },
     /// A report contradicts itself.
@@ -41,9 +41,9 @@ pub enum MergeError {
     Contradiction {
         /// The file.
         file: Box<str>,
-        /// The part it is about.
-        part: Part,
-        /// What does not fit.
+        /// The part.
+        part: PartSpec,
+        /// The contradiction.
         why: Box<str>,
     },
     /// Two reports of one part have different results.
@@ -53,7 +53,7 @@ pub enum MergeError {
     )]
     Differs {
         /// The part.
-        part: Part,
+        part: PartSpec,
         /// The first block that differs.
         block: u64,
         /// Name of the backend.
@@ -62,14 +62,14 @@ pub enum MergeError {
         what: &'static str,
         /// The second report.
         file: Box<str>,
-        /// What it is in `file`.
+        /// The value in `file`.
         here: Box<str>,
         /// The first report.
         other: Box<str>,
-        /// What it is in `other`.
+        /// The value in `other`.
         there: Box<str>,
     },
-    /// Two parts of a chain do not follow on each other.
+    /// The first block of a part does not have the last block of the part before as its parent.
     #[error(
         "block {block} of {file} on {backend} has the parent {parent}, but {other} ends with block {tip}: \
          they are parts of different chains"
@@ -88,19 +88,19 @@ pub enum MergeError {
         /// Hash of its last block.
         tip: Box<str>,
     },
-    /// The bundles of all parts are not those that were cut.
+    /// The bundles of all parts together are not the list that was cut into parts.
     #[error(
         "the bundles of all parts together are not those of the run: their digest is {got}, and should \
          be {expected}; parts {first} to {last} were not cut from one list"
     )]
     OtherBundles {
         /// First part.
-        first: Part,
+        first: PartSpec,
         /// Last part.
-        last: Part,
-        /// Digest of what was replayed.
+        last: PartSpec,
+        /// Digest of the replayed bundles.
         got: Box<str>,
-        /// Digest of what all parts say they were cut from.
+        /// Digest of the list, as all parts state it.
         expected: Box<str>,
     },
 }

@@ -1,31 +1,31 @@
-//! Many reports of parts as one report of the whole replay.
+//! Merges the reports of the parts of a replay into one report.
 //!
 //! ```text
 //!  a.json (1/3) --.
-//!  b.json (2/3) --+--> each alone: does it fit itself?  --> together: one run, linked, --> sums, spread,
-//!  c.json (3/3) --'    (alone.rs)                            nothing twice (together.rs)   gaps (sum.rs)
+//!  b.json (2/3) --+--> is each consistent? --> one replay, linked, no part --> sums, spread, gaps
+//!  c.json (3/3) --'    (single_check.rs)        twice? (cross_check.rs)       (sum.rs)
 //! ```
 //!
-//! Nothing is believed twice: sums are held against the outcomes they are of, the bundles of all parts
-//! against the digest of the list they were cut from, and parts of a chain are linked by hash.
+//! Every value is checked where possible: sums against their outcomes, the bundles of all parts
+//! against the digest of the list they were cut from, and the parts of a chain by parent hash.
 
-mod alone;
+mod cross_check;
 mod error;
+mod single_check;
 mod sum;
 #[cfg(test)]
 mod tests;
-mod together;
 
 pub use error::MergeError;
 
 use super::ReportError;
 use retrie_pipeline::{
-    replay::Part,
+    replay::PartSpec,
     report::{ReplayPart, ReplayReport},
 };
 use std::{collections::BTreeMap, path::Path};
 
-/// The report of a part, and where it comes from.
+/// The report of a part, and its file name.
 #[derive(Clone, Debug)]
 pub struct PartReport {
     file: String,
@@ -37,7 +37,7 @@ impl PartReport {
     /// Reads a report from a file.
     ///
     /// # Errors
-    /// If it cannot be read, is no report, or not that of a part.
+    /// If the file cannot be read, is not a report, or not the report of a part.
     pub fn read(path: &Path) -> Result<Self, MergeError> {
         let file = path.display().to_string();
         let text = std::fs::read_to_string(path)
@@ -45,7 +45,7 @@ impl PartReport {
         Self::parse(&file, &text)
     }
 
-    /// Takes the text of a report; `file` is its name in errors.
+    /// Parses the text of a report; `file` is its name in errors.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -58,32 +58,32 @@ impl PartReport {
         }
     }
 
-    const fn part(&self) -> Part {
+    const fn part(&self) -> PartSpec {
         self.part.part
     }
 }
 
-/// Makes one report of those of parts, whatever their order; `command` is said to have made it. Parts that
-/// are missing make it incomplete. A part that was run twice with the same results counts once.
+/// Merges the reports of parts, in any order; `command` goes into the merged report. If parts are
+/// missing, the merged report is incomplete. A part with two equal reports counts once.
 ///
 /// # Errors
-/// If they do not belong together, or one of them cannot be true.
+/// If the reports do not belong together, or one of them is inconsistent.
 pub fn merge(reports: &[PartReport], command: String) -> Result<ReplayReport, MergeError> {
     let Some((first, others)) = reports.split_first() else { return Err(MergeError::Nothing) };
     for other in others {
-        together::same_run(first, other)?;
+        cross_check::same_run(first, other)?;
     }
     let mut parts = BTreeMap::new();
     let mut repeated = Vec::new();
-    // One that was stopped has nothing to say of what it has not come to.
+    // The report of a stopped part counts as missing.
     for report in reports.iter().filter(|report| report.report.complete) {
-        alone::check(report)?;
+        single_check::check(report)?;
         match parts.get(&report.part()) {
             None => {
                 parts.insert(report.part(), report);
             }
             Some(earlier) => {
-                together::same_results(earlier, report)?;
+                cross_check::same_results(earlier, report)?;
                 repeated.push(report.part());
             }
         }
@@ -91,6 +91,6 @@ pub fn merge(reports: &[PartReport], command: String) -> Result<ReplayReport, Me
     repeated.sort_unstable();
     repeated.dedup();
     let parts: Vec<_> = parts.into_values().collect();
-    together::follow(&parts)?;
+    cross_check::check_continuity(&parts)?;
     Ok(sum::sum(first, &parts, repeated, command))
 }

@@ -1,21 +1,21 @@
-//! The figures of parts added up.
+//! Adds up the figures of parts.
 
-use super::{PartReport, together::missing};
-use crate::figures::quantile;
+use super::{PartReport, cross_check::missing};
+use crate::stats::quantile;
 use retrie_pipeline::{
-    replay::Part,
+    replay::PartSpec,
     report::{
-        Amplification, Breakdown, MachineRate, Merged, PartFigures, PartInputs, PartRun,
-        ReplayReport, ReplayResult, Spread,
+        IoAmplification, MachineRate, MachineSpread, MergeSummary, PartFigures, PartInputs,
+        PartMachine, ReplayReport, ReplayResult, TimeBreakdown,
     },
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The report of all `parts`, which are sorted; `first` is any report of the run.
+/// The report of all `parts`, which are sorted. `first` is any report of the replay.
 pub(super) fn sum(
     first: &PartReport,
     parts: &[&PartReport],
-    repeated: Vec<Part>,
+    repeated: Vec<PartSpec>,
     command: String,
 ) -> ReplayReport {
     let count = first.part().count();
@@ -26,12 +26,12 @@ pub(super) fn sum(
         parts.iter().map(move |report| &report.report.results[place]).collect::<Vec<_>>()
     };
     let is_chain = matches!(first.part.inputs, PartInputs::Blocks { .. });
-    let run = |report: &&PartReport| PartRun {
+    let run = |report: &&PartReport| PartMachine {
         part: report.part(),
         host: report.part.host.clone(),
         machine: report.report.machine.clone(),
     };
-    let merged = Merged {
+    let merged = MergeSummary {
         parts: count,
         missing,
         repeated,
@@ -60,7 +60,7 @@ fn machines(parts: &[&PartReport]) -> String {
     }
 }
 
-/// The results of one backend as one.
+/// The sum of the results of one backend.
 fn add(results: &[&ReplayResult], is_chain: bool) -> ReplayResult {
     let total = |field: fn(&ReplayResult) -> u64| {
         results.iter().map(|result| field(result)).fold(0_u64, u64::saturating_add)
@@ -68,7 +68,8 @@ fn add(results: &[&ReplayResult], is_chain: bool) -> ReplayResult {
     let seconds: f64 = results.iter().map(|result| result.seconds).sum();
     let (blocks, txs, gas) = (total(|it| it.blocks), total(|it| it.txs), total(|it| it.gas));
     let rate = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
-    // A part that came to no block says nothing of where the run began and ended, if another does.
+    // A part without blocks does not determine the first and last block, if another part has
+    // blocks.
     let ran: Vec<_> = match results.iter().filter(|result| result.blocks > 0).collect::<Vec<_>>() {
         none if none.is_empty() => results.iter().take(1).collect(),
         some => some,
@@ -93,7 +94,8 @@ fn add(results: &[&ReplayResult], is_chain: bool) -> ReplayResult {
         root: last.map(|result| result.root).unwrap_or_default(),
         breakdown: breakdown(results),
         amplification: amplification(results),
-        // A chain grows up to its last block; stores of bundles stand beside each other.
+        // For a chain, the disk usage after its last block; for bundles, the largest one, since
+        // each part has its own store.
         disk_bytes: last.filter(|_| is_chain).map_or(disk, |result| result.disk_bytes),
         peak_rss_bytes: results
             .iter()
@@ -111,7 +113,8 @@ fn add(results: &[&ReplayResult], is_chain: bool) -> ReplayResult {
     }
 }
 
-/// Numbers and lines. Parts of a chain behind a block that fails all fail at it: that is said once.
+/// Failed blocks and their messages. All later parts of a chain fail at the same block, which is
+/// listed once.
 fn failures(results: &[&ReplayResult], is_chain: bool) -> (Vec<u64>, Vec<String>) {
     let mut numbers = Vec::new();
     let mut lines = Vec::new();
@@ -127,9 +130,9 @@ fn failures(results: &[&ReplayResult], is_chain: bool) -> (Vec<u64>, Vec<String>
     (numbers, lines)
 }
 
-fn breakdown(results: &[&ReplayResult]) -> Breakdown {
-    results.iter().map(|result| &result.breakdown).fold(Breakdown::default(), |sum, one| {
-        Breakdown {
+fn breakdown(results: &[&ReplayResult]) -> TimeBreakdown {
+    results.iter().map(|result| &result.breakdown).fold(TimeBreakdown::default(), |sum, one| {
+        TimeBreakdown {
             execution: sum.execution + one.execution,
             authentication: sum.authentication + one.authentication,
             storage_io: sum.storage_io + one.storage_io,
@@ -138,16 +141,16 @@ fn breakdown(results: &[&ReplayResult]) -> Breakdown {
     })
 }
 
-/// The means, weighed by the keys that were read and written.
-fn amplification(results: &[&ReplayResult]) -> Amplification {
-    let mean = |figure: fn(&Amplification) -> f64, weight: fn(&PartFigures) -> u64| {
+/// The means, weighted by the numbers of keys read and written.
+fn amplification(results: &[&ReplayResult]) -> IoAmplification {
+    let mean = |figure: fn(&IoAmplification) -> f64, weight: fn(&PartFigures) -> u64| {
         let weights = results.iter().map(|it| it.part.as_ref().map_or(0, weight) as f64);
         let total: f64 = weights.clone().sum();
         let figures = results.iter().map(|result| figure(&result.amplification));
         let sum: f64 = figures.zip(weights).map(|(figure, weight)| figure * weight).sum();
         if total > 0.0 { sum / total } else { 0.0 }
     };
-    Amplification {
+    IoAmplification {
         reads_per_op: mean(|it| it.reads_per_op, |part| part.key_reads),
         writes_per_op: mean(|it| it.writes_per_op, |part| part.key_writes),
         read_bytes_per_op: mean(|it| it.read_bytes_per_op, |part| part.key_reads),
@@ -155,8 +158,9 @@ fn amplification(results: &[&ReplayResult]) -> Amplification {
     }
 }
 
-/// How fast the machines were on the backend in this place. One that ran empty parts alone has no rate.
-fn spread(parts: &[&PartReport], place: usize) -> Spread {
+/// The rates of the machines on the backend with index `place`. A machine that ran empty parts
+/// alone has no rate.
+fn spread(parts: &[&PartReport], place: usize) -> MachineSpread {
     let mut machines: BTreeMap<_, MachineRate> = BTreeMap::new();
     let mut backend = String::new();
     for report in parts {
@@ -181,7 +185,7 @@ fn spread(parts: &[&PartReport], place: usize) -> Spread {
     let timed = machines.iter().filter(|machine| machine.seconds > 0.0);
     let rates: Vec<_> = timed.map(|machine| machine.tps).collect();
     let at = |fraction| quantile(rates.iter().copied(), fraction);
-    Spread {
+    MachineSpread {
         backend,
         tps_min: at(0.0),
         tps_median: at(0.5),

@@ -1,10 +1,10 @@
-//! Merging on small reports made by hand: forged, missing, double and foreign ones.
+//! Merges small hand-made reports: forged, missing, double and foreign ones.
 
 use super::*;
 use alloy_primitives::B256;
 use retrie_pipeline::{
     replay::NamedBundle,
-    report::{BundleOutcome, Covered, PartFigures, PartInputs, ReplayResult},
+    report::{BundleOutcome, PartCoverage, PartFigures, PartInputs, ReplayResult},
 };
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ fn outcome(number: u64) -> BundleOutcome {
 
 /// The report of a part of five bundles on `mpt` and `raw`, made on `host`.
 fn bundles(part: &str, host: &str) -> ReplayReport {
-    let part: Part = part.parse().unwrap();
+    let part: PartSpec = part.parse().unwrap();
     let all = all_bundles();
     let mine = part.of_list(&all).to_vec();
     let outcomes: Vec<_> = mine.iter().map(|bundle| outcome(bundle.number)).collect();
@@ -56,14 +56,14 @@ fn bundles(part: &str, host: &str) -> ReplayReport {
         part,
         host,
         PartInputs::Bundles { genesis: GENESIS, count: 5, digest: NamedBundle::digest(&all) },
-        if mine.is_empty() { Covered::Nothing } else { Covered::Bundles(mine.clone()) },
+        if mine.is_empty() { PartCoverage::Nothing } else { PartCoverage::Bundles(mine.clone()) },
         vec![result("mpt"), result("raw")],
     )
 }
 
 /// The report of a part of blocks 0 to 8 of a chain whose block N has the hash NNNN...
 fn chain(part: &str) -> ReplayReport {
-    let part: Part = part.parse().unwrap();
+    let part: PartSpec = part.parse().unwrap();
     let blocks = part.of_blocks(&(0..=8)).unwrap();
     let (from, to) = (*blocks.start(), *blocks.end());
     let hash =
@@ -87,14 +87,14 @@ fn chain(part: &str) -> ReplayReport {
         ..ReplayResult::default()
     };
     let inputs = PartInputs::Blocks { genesis: GENESIS, from: 0, to: 8 };
-    report(part, "a", inputs, Covered::Blocks { from, to }, vec![result])
+    report(part, "a", inputs, PartCoverage::Blocks { from, to }, vec![result])
 }
 
 fn report(
-    part: Part,
+    part: PartSpec,
     host: &str,
     inputs: PartInputs,
-    covered: Covered,
+    covered: PartCoverage,
     results: Vec<ReplayResult>,
 ) -> ReplayReport {
     let options = [("sync".to_owned(), "none".to_owned())].into();
@@ -109,7 +109,7 @@ fn report(
     }
 }
 
-/// Merges them as they come from files called by their places: `0.json` and so on.
+/// Merges `reports` as if read from files named by their indexes: `0.json` and so on.
 fn merged(reports: &[ReplayReport]) -> Result<ReplayReport, MergeError> {
     let read = |(place, report): (usize, &ReplayReport)| {
         PartReport::parse(&format!("{place}.json"), &json!(report).to_string())
@@ -175,7 +175,7 @@ fn what_is_missing_is_said_and_what_was_stopped_is_missing() {
     let report = merged(&parts[1..2]).unwrap();
     assert_eq!((missing(&report).len(), report.results.len()), (3, 0));
     assert!(matches!(merged(&[]), Err(MergeError::Nothing)));
-    // Run again to its end it is there, once.
+    // A second, complete report of the part counts once.
     parts.push(bundles("2/3", "c"));
     let report = merged(&parts).unwrap();
     assert!(report.complete && report.merged.unwrap().repeated.is_empty());
@@ -191,7 +191,7 @@ fn a_part_that_came_twice_counts_once_or_names_the_block_that_differs() {
     let report = merged(&parts).unwrap();
     assert_eq!(report.results[0].blocks, 5);
     assert_eq!(report.merged.unwrap().repeated, ["3/3".parse().unwrap()]);
-    // Another machine has used other gas in block 50, and says so consistently.
+    // Another machine has used a different amount of gas in block 50, and its report is consistent.
     again.results[1].bundles[1].gas += 1;
     again.results[1].gas += 1;
     let error =
@@ -205,7 +205,7 @@ fn a_part_that_came_twice_counts_once_or_names_the_block_that_differs() {
     failing.results[0].part.as_mut().unwrap().failed_blocks = vec![40];
     let error = refused(&[parts[2].clone(), failing.clone()], &["block 40 on mpt"]);
     assert!(matches!(error, MergeError::Differs { block: 40, .. }), "{error:?}");
-    // By itself the failure is merged by its number.
+    // Without a second report, the failure is merged with its block number.
     parts.truncate(2);
     parts.push(failing);
     let report = merged(&parts).unwrap();
@@ -299,7 +299,7 @@ fn forged_reports_contradict_themselves() {
         let error = refused(&[changed(&part, pointer, value)], &["0.json", says]);
         assert!(matches!(error, MergeError::Contradiction { .. }), "{error:?}");
     }
-    // A block of another list, with outcomes that fit: only all parts together show it.
+    // A block of another list, with consistent outcomes: only all parts together show it.
     let mut parts = three();
     let forged = changed(&parts[1], "/part/covered/bundles/1/file", "31.json.gz");
     parts[1] = forged;
@@ -322,7 +322,7 @@ fn parts_of_a_chain_are_linked_by_hash() {
     assert!(matches!(error, MergeError::Unlinked { block: 3, .. }), "{error:?}");
     let unrooted = changed(&parts[1], "/results/0/part/parent", json!(B256::ZERO));
     refused(&[unrooted], &["not the genesis"]);
-    // Behind a block that is not valid every part fails at it: it is named once.
+    // All later parts fail at the same invalid block, which is listed once.
     let failing = |part: &str, tip: u64, blocks: u64| {
         let mut report = chain(part);
         let result = &mut report.results[0];

@@ -1,15 +1,15 @@
-//! What an attack makes of each store: how fast it is beside itself on the baseline.
+//! The figure of attacks: the rate of each store relative to its own baseline.
 
 use super::{
-    bars::{Row, bar, key, mark},
-    scale::Scale,
-    story::Story,
+    bars::{BarRow, bar, key, mark},
+    scale::AxisScale,
+    sections::WorkloadSection,
 };
-use crate::report::{BenchResult, OfBaseline};
+use crate::report::{BaselineRatio, BenchResult};
 use maud::{Markup, html};
 
-/// The figure; nothing if nobody was attacked.
-pub(super) fn attacks(story: &Story<'_>) -> Option<Markup> {
+/// The figure; `None` if no result has a baseline.
+pub(super) fn attacks(story: &WorkloadSection<'_>) -> Option<Markup> {
     let races =
         story.races.iter().filter(|race| race.results.iter().any(|one| one.of_baseline.is_some()));
     let races: Vec<_> = races.collect();
@@ -17,9 +17,9 @@ pub(super) fn attacks(story: &Story<'_>) -> Option<Markup> {
         return None;
     }
     let all = races.iter().flat_map(|race| &race.results).filter_map(|result| result.of_baseline);
-    // The baseline is on the scale in any case.
-    let scale = Scale::linear(all.flat_map(|of| [of.median, of.sustained]).chain([1.0]));
-    let unit = Scale::Linear { max: 1.0 };
+    // The scale always includes the baseline.
+    let scale = AxisScale::linear(all.flat_map(|of| [of.median, of.sustained]).chain([1.0]));
+    let unit = AxisScale::Linear { max: 1.0 };
     let entries = [
         (html! { rect fill="var(--soft)" width="100%" height="100%" {} }, "median"),
         (mark(&unit, 0.5, "strong", ""), "sustained, with all deferred work and the final flush"),
@@ -29,7 +29,7 @@ pub(super) fn attacks(story: &Story<'_>) -> Option<Markup> {
         figure id={ (story.workload) "-attacks" } {
             h3 { "Beside its own baseline" }
             figcaption {
-                "Operations a second of each store under an attack, as a part of what it does without: \
+                "Operations a second of each store under an attack, relative to its baseline: \
                  shorter is worse."
             }
             (key(&entries))
@@ -43,7 +43,7 @@ pub(super) fn attacks(story: &Story<'_>) -> Option<Markup> {
     })
 }
 
-fn row(scale: &Scale, result: &BenchResult, of: OfBaseline) -> Markup {
+fn row(scale: &AxisScale, result: &BenchResult, of: BaselineRatio) -> Markup {
     let name = &result.backend;
     let track = html! {
         (bar(scale, of.median, "ours", &format!("{name}: {} of its baseline", percent(of.median))))
@@ -53,12 +53,12 @@ fn row(scale: &Scale, result: &BenchResult, of: OfBaseline) -> Markup {
         )))
     };
     let note = format!("spread {}; sustained {}", percent(of.spread), percent(of.sustained));
-    Row { name, label: None, track, figure: percent(of.median), note: Some(note), other: false }
+    BarRow { name, label: None, track, figure: percent(of.median), note: Some(note), other: false }
         .html()
 }
 
-/// The first thing to know: which attack costs which store the most.
-pub(super) fn worst(story: &Story<'_>) -> Option<Markup> {
+/// The main result: the attack and store with the lowest rate relative to the baseline.
+pub(super) fn worst(story: &WorkloadSection<'_>) -> Option<Markup> {
     let results =
         story.races.iter().flat_map(|race| race.results.iter().map(move |one| (race, one)));
     let attacked = results.filter_map(|(race, result)| Some((race, result, result.of_baseline?)));
@@ -70,7 +70,7 @@ pub(super) fn worst(story: &Story<'_>) -> Option<Markup> {
     })
 }
 
-/// A part as a percentage.
+/// A fraction as a percentage.
 fn percent(part: f64) -> String {
     let points = part * 100.0;
     let digits = usize::from(points < 9.95);

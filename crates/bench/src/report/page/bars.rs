@@ -1,26 +1,26 @@
-//! Rows of bars. A row is a name, a track and a figure; the track is an SVG whose places are
-//! percentages, so that it follows the width of the page while its lines keep their thickness.
+//! Rows of bars. A row has a name, a track and a value. The track is an SVG with percentages as
+//! coordinates, so that it follows the width of the page while its lines keep their thickness.
 
-use super::scale::Scale;
+use super::scale::AxisScale;
 use maud::{Markup, html};
 
 /// One row.
-pub(super) struct Row<'a> {
-    /// Whose it is; sets the colour.
+pub(super) struct BarRow<'a> {
+    /// The backend or system; determines the colour.
     pub(super) name: &'a str,
-    /// What stands before the track, where that is not the name.
+    /// The text before the track, if it differs from the name.
     pub(super) label: Option<String>,
-    /// What is drawn.
+    /// The content of the track.
     pub(super) track: Markup,
-    /// The figure in words.
+    /// The value in words.
     pub(super) figure: String,
-    /// What it means, in words; `None` if rows of this kind have none.
+    /// A comparison in words; `None` if rows of this kind have none.
     pub(super) note: Option<String>,
-    /// Whether it is a figure of others.
+    /// Whether it is a reference figure.
     pub(super) other: bool,
 }
 
-impl Row<'_> {
+impl BarRow<'_> {
     pub(super) fn html(&self) -> Markup {
         let label = self.label.as_deref().unwrap_or(self.name);
         let class = match (self.note.is_some(), self.other) {
@@ -54,14 +54,14 @@ pub(super) fn class_of(name: &str) -> String {
 }
 
 /// A bar from 0 to `value`.
-pub(super) fn bar(scale: &Scale, value: f64, class: &str, title: &str) -> Markup {
+pub(super) fn bar(scale: &AxisScale, value: f64, class: &str, title: &str) -> Markup {
     html! {
         rect class=(class) x="0" y="15%" height="70%" width={ (scale.at(value)) "%" } { (hint(title)) }
     }
 }
 
-/// Parts of a bar, one after the other: class, value and title of each.
-pub(super) fn stack(scale: &Scale, parts: &[(String, f64, String)]) -> Markup {
+/// A bar of consecutive parts: class, value and title of each.
+pub(super) fn stack(scale: &AxisScale, parts: &[(String, f64, String)]) -> Markup {
     let mut sum = 0.0;
     let places: Vec<_> = parts
         .iter()
@@ -78,7 +78,7 @@ pub(super) fn stack(scale: &Scale, parts: &[(String, f64, String)]) -> Markup {
             }
         }
         @for (_, start, end, _) in places.iter().skip(1) {
-            // A cut between two parts, where there is room for one.
+            // A line between two parts, if there is room for it.
             @if end - start > 0.5 {
                 line class="cut" x1={ (start) "%" } x2={ (start) "%" } y1="15%" y2="85%" {}
             }
@@ -87,7 +87,7 @@ pub(super) fn stack(scale: &Scale, parts: &[(String, f64, String)]) -> Markup {
 }
 
 /// A horizontal line from `low` to `high` with ends.
-pub(super) fn whisker(scale: &Scale, low: f64, high: f64, class: &str, title: &str) -> Markup {
+pub(super) fn whisker(scale: &AxisScale, low: f64, high: f64, class: &str, title: &str) -> Markup {
     let (low, high) = (scale.at(low), scale.at(high));
     html! {
         g {
@@ -101,7 +101,7 @@ pub(super) fn whisker(scale: &Scale, low: f64, high: f64, class: &str, title: &s
 }
 
 /// A vertical line at `value`.
-pub(super) fn mark(scale: &Scale, value: f64, class: &str, title: &str) -> Markup {
+pub(super) fn mark(scale: &AxisScale, value: f64, class: &str, title: &str) -> Markup {
     let at = scale.at(value);
     html! {
         line class=(class) x1={ (at) "%" } x2={ (at) "%" } y1="5%" y2="95%" { (hint(title)) }
@@ -109,12 +109,12 @@ pub(super) fn mark(scale: &Scale, value: f64, class: &str, title: &str) -> Marku
 }
 
 /// A dot at `value`.
-pub(super) fn dot(scale: &Scale, value: f64, class: &str, title: &str) -> Markup {
+pub(super) fn dot(scale: &AxisScale, value: f64, class: &str, title: &str) -> Markup {
     html! { circle class=(class) cx={ (scale.at(value)) "%" } cy="50%" r="4" { (hint(title)) } }
 }
 
-/// Lines at the ticks, to be drawn below everything else.
-pub(super) fn grid(scale: &Scale) -> Markup {
+/// Lines at the ticks. Draw them before everything else.
+pub(super) fn grid(scale: &AxisScale) -> Markup {
     html! {
         @for tick in scale.ticks() {
             @let at = scale.at(tick);
@@ -123,12 +123,11 @@ pub(super) fn grid(scale: &Scale) -> Markup {
     }
 }
 
-/// A row that holds the ticks' figures.
-/// Its columns are those of rows with notes.
-pub(super) fn axis(scale: &Scale, words: impl Fn(f64) -> String) -> Markup {
+/// A row with the numbers at the ticks. Its columns are those of rows with notes.
+pub(super) fn axis(scale: &AxisScale, words: impl Fn(f64) -> String) -> Markup {
     let ticks = scale.ticks();
     let last = ticks.len().saturating_sub(1);
-    // Where there is little room, the powers of ten have to do.
+    // On narrow screens only the powers of ten are shown.
     let minor = |tick: f64| ticks.len() > 5 && (tick.log10() - tick.log10().round()).abs() > 1e-6;
     html! {
         div class="row axis" aria-hidden="true" {
@@ -147,7 +146,7 @@ pub(super) fn axis(scale: &Scale, words: impl Fn(f64) -> String) -> Markup {
     }
 }
 
-/// What a mark says when pointed at; marks of a key say nothing.
+/// The tooltip of a mark; marks in a key have none.
 fn hint(title: &str) -> Markup {
     html! { @if !title.is_empty() { title { (title) } } }
 }
@@ -156,7 +155,7 @@ fn round(place: f64) -> f64 {
     (place * 100.0).round() / 100.0
 }
 
-/// Entries of a key: a small picture and words.
+/// The key of a figure: a small picture and words for each entry.
 pub(super) fn key(entries: &[(Markup, &str)]) -> Markup {
     html! {
         ul class="key" {

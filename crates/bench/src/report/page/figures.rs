@@ -1,9 +1,9 @@
-//! Where the time goes, what is read and written, what stays on disk, and what proofs cost.
+//! The figures of time, amplification, space and proofs.
 
 use super::{
-    bars::{Row, bar, key, stack, whisker},
-    scale::Scale,
-    story::{Race, Story, micros_per_op},
+    bars::{BarRow, bar, key, stack, whisker},
+    scale::AxisScale,
+    sections::{VariantRace, WorkloadSection, micros_per_op},
 };
 use crate::report::{
     BenchResult, ProofResult, TableResult,
@@ -11,7 +11,7 @@ use crate::report::{
 };
 use maud::{Markup, html};
 
-/// Parts of the time, in the LVMT paper's order: style class and name.
+/// The parts of the time, in the LVMT paper's order: CSS class and name.
 const PARTS: [(&str, &str); 4] = [
     ("p0", "execution engine"),
     ("p1", "authenticated structure"),
@@ -19,14 +19,14 @@ const PARTS: [(&str, &str); 4] = [
     ("p3", "other"),
 ];
 
-/// Where the time of an operation or transaction goes; nothing if nobody has looked.
-pub(super) fn breakdown(story: &Story<'_>) -> Option<Markup> {
+/// The time per operation or transaction, by part; `None` if no result has a breakdown.
+pub(super) fn breakdown(story: &WorkloadSection<'_>) -> Option<Markup> {
     let races = with(story, |result| micros_per_op(result).is_some());
     let first = races.first()?.results.first()?;
     let unit = if first.tps.is_some() { "transaction" } else { "operation" };
     let all =
         races.iter().flat_map(|race| &race.results).filter_map(|result| micros_per_op(result));
-    let scale = Scale::linear(all.map(|parts| parts.iter().sum()));
+    let scale = AxisScale::linear(all.map(|parts| parts.iter().sum()));
     let entries = PARTS
         .map(|(class, name)| (html! { rect class=(class) width="100%" height="100%" {} }, name));
     Some(html! {
@@ -46,7 +46,7 @@ pub(super) fn breakdown(story: &Story<'_>) -> Option<Markup> {
     })
 }
 
-fn breakdown_row(scale: &Scale, result: &BenchResult, parts: [f64; 4]) -> Markup {
+fn breakdown_row(scale: &AxisScale, result: &BenchResult, parts: [f64; 4]) -> Markup {
     let sum: f64 = parts.iter().sum();
     let shares: Vec<_> = PARTS
         .iter()
@@ -64,21 +64,21 @@ fn breakdown_row(scale: &Scale, result: &BenchResult, parts: [f64; 4]) -> Markup
         .collect();
     let note = format!("{:.0} % for the authenticated structure", parts[1] / sum * 100.0);
     let (name, track) = (&*result.backend, stack(scale, &shares));
-    Row { name, label: None, track, figure: micros(sum), note: Some(note), other: false }.html()
+    BarRow { name, label: None, track, figure: micros(sum), note: Some(note), other: false }.html()
 }
 
-type Count =
+type AmplificationCount =
     (&'static str, fn(&BenchResult) -> Option<f64>, fn(&TableResult) -> f64, fn(f64) -> String);
 
-const COUNTS: [Count; 4] = [
+const COUNTS: [AmplificationCount; 4] = [
     ("Rows read per key read", |r| r.reads_per_op, |t| t.reads_per_op, number),
     ("Rows written per key written", |r| r.writes_per_op, |t| t.writes_per_op, number),
     ("Bytes read per key read", |r| r.read_bytes_per_op, |t| t.read_bytes_per_op, bytes),
     ("Bytes written per key written", |r| r.write_bytes_per_op, |t| t.write_bytes_per_op, bytes),
 ];
 
-/// Rows and bytes at the interface of the key-value store per operation.
-pub(super) fn amplification(story: &Story<'_>) -> Option<Markup> {
+/// Rows and bytes at the interface of the key-value store, per operation.
+pub(super) fn amplification(story: &WorkloadSection<'_>) -> Option<Markup> {
     let counted = |result: &BenchResult| COUNTS.iter().any(|count| count.1(result).is_some());
     let races = with(story, counted);
     if races.is_empty() {
@@ -103,12 +103,12 @@ pub(super) fn amplification(story: &Story<'_>) -> Option<Markup> {
 }
 
 fn amplification_panel(
-    all: &[&Race<'_>],
-    race: &Race<'_>,
-    (title, of, of_table, words): &Count,
+    all: &[&VariantRace<'_>],
+    race: &VariantRace<'_>,
+    (title, of, of_table, words): &AmplificationCount,
 ) -> Markup {
     let values = all.iter().flat_map(|race| &race.results).filter_map(|result| of(result));
-    let scale = Scale::linear(values);
+    let scale = AxisScale::linear(values);
     html! {
         div class="panel" {
             h4 { (title) }
@@ -122,15 +122,15 @@ fn amplification_panel(
                     @let track = if parts.len() > 1 { stack(&scale, &parts) } else {
                         bar(&scale, value, "ours", &format!("{}: {}", result.backend, words(value)))
                     };
-                    (Row { name: &result.backend, label: None, track, figure: words(value), note: None, other: false }.html())
+                    (BarRow { name: &result.backend, label: None, track, figure: words(value), note: None, other: false }.html())
                 }
             }
         }
     }
 }
 
-/// The same figures by table, for those that have several.
-fn tables(race: &Race<'_>) -> Markup {
+/// The same counts by table, for backends with several tables.
+fn tables(race: &VariantRace<'_>) -> Markup {
     let several =
         |result: &&&BenchResult| result.tables.as_ref().is_some_and(|tables| tables.len() > 1);
     let results: Vec<_> = race.results.iter().filter(several).collect();
@@ -161,10 +161,10 @@ fn tables(race: &Race<'_>) -> Markup {
     }
 }
 
-/// What is on disk at the end, and by how much memory has grown.
-pub(super) fn space(story: &Story<'_>) -> Option<Markup> {
+/// Disk usage at the end, and growth of memory.
+pub(super) fn space(story: &WorkloadSection<'_>) -> Option<Markup> {
     let disk = |result: &BenchResult| Some(result.disk_bytes as f64).filter(|bytes| *bytes > 0.0);
-    // It may have shrunk: then there is a figure and no bar.
+    // Memory may have shrunk. Then there is a number without a bar.
     let memory =
         |result: &BenchResult| Some(result.memory_bytes? as f64).filter(|bytes| *bytes != 0.0);
     let races = with(story, |result| disk(result).is_some());
@@ -172,12 +172,14 @@ pub(super) fn space(story: &Story<'_>) -> Option<Markup> {
         return None;
     }
     let scale_of = |of: &dyn Fn(&BenchResult) -> Option<f64>| {
-        Scale::linear(races.iter().flat_map(|race| &race.results).filter_map(|result| of(result)))
+        AxisScale::linear(
+            races.iter().flat_map(|race| &race.results).filter_map(|result| of(result)),
+        )
     };
     let (disks, memories) = (scale_of(&disk), scale_of(&memory));
-    let panel = |race: &Race<'_>,
+    let panel = |race: &VariantRace<'_>,
                  title: &str,
-                 scale: &Scale,
+                 scale: &AxisScale,
                  of: &dyn Fn(&BenchResult) -> Option<f64>| {
         html! {
             @if race.results.iter().any(|result| of(result).is_some()) {
@@ -187,7 +189,7 @@ pub(super) fn space(story: &Story<'_>) -> Option<Markup> {
                         @if let Some(value) = of(result) {
                             @let said = format!("{}: {}", result.backend, bytes(value));
                             @let track = bar(scale, value, "ours", &said);
-                            (Row { name: &result.backend, label: None, track, figure: bytes(value), note: None, other: false }.html())
+                            (BarRow { name: &result.backend, label: None, track, figure: bytes(value), note: None, other: false }.html())
                         }
                     }
                 }
@@ -215,19 +217,20 @@ pub(super) fn space(story: &Story<'_>) -> Option<Markup> {
     })
 }
 
-/// Sizes of proofs, and times to make and to check them.
-pub(super) fn proofs(story: &Story<'_>) -> Option<Markup> {
+/// Sizes of proofs, and times to make and verify them.
+pub(super) fn proofs(story: &WorkloadSection<'_>) -> Option<Markup> {
     let races = with(story, |result| result.proofs.iter().any(|proof| proof.count > 0));
     if races.is_empty() {
         return None;
     }
     let all = || races.iter().flat_map(|race| &race.results).flat_map(|result| &result.proofs);
-    let sizes = Scale::linear(all().map(|proof| proof.bytes.max as f64));
-    let times =
-        Scale::linear(all().flat_map(|p| [p.made.p99_us, p.verified.p99_us]).map(|us| us as f64));
-    let panel = |race: &Race<'_>,
+    let sizes = AxisScale::linear(all().map(|proof| proof.bytes.max as f64));
+    let times = AxisScale::linear(
+        all().flat_map(|p| [p.made.p99_us, p.verified.p99_us]).map(|us| us as f64),
+    );
+    let panel = |race: &VariantRace<'_>,
                  title: &str,
-                 scale: &Scale,
+                 scale: &AxisScale,
                  of: &dyn Fn(&ProofResult) -> (f64, f64, f64),
                  words: fn(f64) -> String| {
         html! {
@@ -244,7 +247,7 @@ pub(super) fn proofs(story: &Story<'_>) -> Option<Markup> {
                             (whisker(scale, low, high, "spread", &range))
                         };
                         @let label = Some(format!("{}, {kind}", result.backend));
-                        (Row { name: &result.backend, label, track, figure: words(middle), note: None, other: false }.html())
+                        (BarRow { name: &result.backend, label, track, figure: words(middle), note: None, other: false }.html())
                     }
                 }
             }
@@ -262,9 +265,10 @@ pub(super) fn proofs(story: &Story<'_>) -> Option<Markup> {
         figure id={ (story.workload) "-proofs" } {
             h3 { "Proofs" }
             figcaption {
-                "Of one key each, up to " (grouped(count)) " of a kind: keys that have a value, keys that have \
-                 none, and keys in states so many blocks below the tip. Bars are medians; whiskers reach from the smallest to the largest size, \
-                 and to the 99th percentile of times. Shorter is better."
+                "Of one key each, up to " (grouped(count)) " of a kind: keys with a value, keys \
+                 without, and keys in old states, labelled with their depth below the tip. Bars \
+                 are medians; whiskers reach from the smallest to the largest size, and to the \
+                 99th percentile of times. Shorter is better."
             }
             @for race in &races {
                 (race.heading())
@@ -286,7 +290,10 @@ fn kind_of(proof: &ProofResult) -> String {
     }
 }
 
-/// The races in which some result has what `has` looks for.
-fn with<'s, 'd>(story: &'s Story<'d>, has: impl Fn(&BenchResult) -> bool) -> Vec<&'s Race<'d>> {
+/// The races in which `has` holds for at least one result.
+fn with<'s, 'd>(
+    story: &'s WorkloadSection<'d>,
+    has: impl Fn(&BenchResult) -> bool,
+) -> Vec<&'s VariantRace<'d>> {
     story.races.iter().filter(|race| race.results.iter().any(|result| has(result))).collect()
 }

@@ -1,36 +1,37 @@
-//! How long a commit or block takes, and how much longer the slowest take (COLE, Fig. 11).
+//! The latency of commits or blocks, and its tail (COLE, Fig. 11).
 
 use super::{
-    bars::{Row, axis, dot, grid, key, mark, whisker},
-    scale::Scale,
-    story::Story,
+    bars::{BarRow, axis, dot, grid, key, mark, whisker},
+    scale::AxisScale,
+    sections::WorkloadSection,
 };
 use crate::report::{BenchResult, words::micros};
 use maud::{Markup, html};
 
-/// What is known of a distribution, in microseconds.
-struct Tail {
-    /// Smallest, or the smallest fraction that is known.
+/// The known quantiles of a latency distribution, in microseconds.
+struct LatencyTail {
+    /// The smallest latency, or the smallest known quantile.
     low: f64,
     quartiles: Option<(f64, f64)>,
     median: f64,
     p99: Option<f64>,
     p999: Option<f64>,
-    /// The largest that is known, and what it is: `longest`, `p99.9`.
+    /// The largest known value, and its name: `longest`, `p99.9`.
     max: f64,
     max_name: &'static str,
 }
 
-/// The 99.9th percentile of fewer commits or blocks than this is their longest.
+/// With fewer commits or blocks than this, the 99.9th percentile is the longest latency, and is not
+/// shown.
 const FEWEST_FOR_P999: u64 = 1000;
 
-/// How many commits or blocks there were, where params say so.
+/// Number of commits or blocks, if the params state it.
 fn count(result: &BenchResult) -> Option<u64> {
     let param = |name: &str| result.params.get(name)?.as_u64();
     param("blocks").or_else(|| Some(param("pairs")?.div_ceil(param("commit_every")?.max(1))))
 }
 
-impl Tail {
+impl LatencyTail {
     fn of(result: &BenchResult) -> Option<Self> {
         let at = |quantile: f64| {
             let point =
@@ -58,16 +59,17 @@ impl Tail {
     }
 }
 
-/// The figure; nothing if nobody has measured latencies.
-pub(super) fn latency(story: &Story<'_>) -> Option<Markup> {
-    let tails = || story.races.iter().flat_map(|race| &race.results).filter_map(|r| Tail::of(r));
+/// The figure; `None` if no result has latencies.
+pub(super) fn latency(story: &WorkloadSection<'_>) -> Option<Markup> {
+    let tails =
+        || story.races.iter().flat_map(|race| &race.results).filter_map(|r| LatencyTail::of(r));
     tails().next()?;
-    let scale = Scale::log(tails().flat_map(|tail| [tail.low, tail.max]));
+    let scale = AxisScale::log(tails().flat_map(|tail| [tail.low, tail.max]));
     let of = match story.workload {
         "state" | "adversary" => "a commit",
         _ => "a block",
     };
-    let unit = Scale::Linear { max: 1.0 };
+    let unit = AxisScale::Linear { max: 1.0 };
     let mut entries = vec![
         (mark(&unit, 0.5, "strong", ""), "median"),
         (html! { g class="b-other" { (dot(&unit, 0.5, "dot", "")) } }, "p99"),
@@ -90,10 +92,10 @@ pub(super) fn latency(story: &Story<'_>) -> Option<Markup> {
             figcaption { "Of " (of) ", on a scale of powers of ten; further left is better." }
             (key(&entries))
             @for race in &story.races {
-                @if race.results.iter().any(|result| Tail::of(result).is_some()) {
+                @if race.results.iter().any(|result| LatencyTail::of(result).is_some()) {
                     (race.heading())
                     @for result in &race.results {
-                        @if let Some(tail) = Tail::of(result) { (row(&scale, &result.backend, &tail)) }
+                        @if let Some(tail) = LatencyTail::of(result) { (row(&scale, &result.backend, &tail)) }
                     }
                 }
             }
@@ -102,7 +104,7 @@ pub(super) fn latency(story: &Story<'_>) -> Option<Markup> {
     })
 }
 
-fn row(scale: &Scale, name: &str, tail: &Tail) -> Markup {
+fn row(scale: &AxisScale, name: &str, tail: &LatencyTail) -> Markup {
     let said = |what: &str, us: f64| format!("{name}, {what}: {}", micros(us));
     let range = format!("{name}: {} to {}", micros(tail.low), micros(tail.max));
     let track = html! {
@@ -123,5 +125,5 @@ fn row(scale: &Scale, name: &str, tail: &Tail) -> Markup {
     let stall = tail.max / tail.median;
     let times = if stall < 9.95 { format!("{stall:.1}") } else { format!("{stall:.0}") };
     let note = Some(format!("{} {} ({times} × median)", tail.max_name, micros(tail.max)));
-    Row { name, label: None, track, figure, note, other: false }.html()
+    BarRow { name, label: None, track, figure, note, other: false }.html()
 }

@@ -1,12 +1,12 @@
-//! Documents as one self-contained HTML page: plots that a person would rather look at than read, and
-//! below them what is needed to do it again.
+//! Writes documents as one self-contained HTML page: plots, and below them everything needed to
+//! repeat the measurement.
 //!
 //! ```text
-//!  documents --story--> workloads, variants, races --> figures (SVG rows, lines, tables) --> page
+//!  documents --> sections (workload, variants, races) --> figures (SVG, tables) --> page
 //! ```
 //!
-//! There is no script on the page, and nothing that is fetched. Every mark carries its exact number
-//! as a title. A figure whose fields are absent is left out.
+//! The page has no script and loads nothing. Every mark has its exact value as a title. A figure
+//! whose fields are absent is left out.
 
 mod attacks;
 mod bars;
@@ -17,20 +17,20 @@ mod palette;
 mod raw;
 mod references;
 mod scale;
-mod story;
+mod sections;
 mod throughput;
 
-use super::{Document, words::number};
+use super::{ReportDocument, words::number};
 use bars::class_of;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use sections::{VariantRace, WorkloadSection, rate, sustained, unit};
 use std::{collections::BTreeSet, fmt::Write};
-use story::{Race, Story, rate, sustained, unit};
 
-/// A figure of a workload, if there is what it needs.
-type Figure = fn(&Story<'_>) -> Option<Markup>;
+/// Draws a figure of a workload; `None` if its fields are absent.
+type FigureFn = fn(&WorkloadSection<'_>) -> Option<Markup>;
 
-/// What a section can show, in order: plots, then the table of what others state.
-const FIGURES: [Figure; 9] = [
+/// The figures of a section, in order: plots, then the table of reference figures.
+const FIGURES: [FigureFn; 9] = [
     attacks::attacks,
     throughput::throughput,
     figures::breakdown,
@@ -43,8 +43,8 @@ const FIGURES: [Figure; 9] = [
 ];
 
 /// Documents as one self-contained HTML page called `title`.
-pub fn page(title: &str, documents: &[Document]) -> String {
-    let stories = Story::all(documents);
+pub fn page(title: &str, documents: &[ReportDocument]) -> String {
+    let stories = WorkloadSection::all(documents);
     let markup = html! {
         (DOCTYPE)
         html lang="en" {
@@ -63,7 +63,7 @@ pub fn page(title: &str, documents: &[Document]) -> String {
                     (lede(&stories))
                     (warnings(documents))
                     @if stories.is_empty() {
-                        p class="note" role="note" { "Nothing was measured: these reports hold figures of others alone." }
+                        p class="note" role="note" { "Nothing was measured: these reports hold reference figures only." }
                     }
                     @if stories.len() > 1 { (contents(&stories)) }
                 }
@@ -84,7 +84,7 @@ pub fn page(title: &str, documents: &[Document]) -> String {
     markup.into_string()
 }
 
-fn section(story: &Story<'_>) -> Markup {
+fn section(story: &WorkloadSection<'_>) -> Markup {
     html! {
         section id=(story.workload) {
             h2 { (story.title()) }
@@ -95,19 +95,19 @@ fn section(story: &Story<'_>) -> Markup {
     }
 }
 
-/// The first thing to know of each workload: the fastest store beside the ceiling, on its largest
+/// The main result of each workload: the fastest store compared with the yardstick, on the largest
 /// variant.
-fn lede(stories: &[Story<'_>]) -> Markup {
+fn lede(stories: &[WorkloadSection<'_>]) -> Markup {
     let lines: Vec<_> = stories.iter().filter_map(finding).collect();
     html! { @if !lines.is_empty() { div class="lede" { ul { @for line in lines { li { (line) } } } } } }
 }
 
-fn finding(story: &Story<'_>) -> Option<Markup> {
+fn finding(story: &WorkloadSection<'_>) -> Option<Markup> {
     if let Some(worst) = attacks::worst(story) {
         return Some(worst);
     }
-    // Of equally large ones the first.
-    let race: &Race<'_> = story.races.iter().rev().max_by_key(|race| race.size())?;
+    // The first of equally large variants.
+    let race: &VariantRace<'_> = story.races.iter().rev().max_by_key(|race| race.size())?;
     let stores = race.results.iter().filter(|result| result.backend != "raw" && rate(result) > 0.0);
     let best = stores.max_by(|a, b| rate(a).total_cmp(&rate(b)))?;
     let (standing, lasting) = (race.standing(best, false), race.sustained_standing(best));
@@ -122,8 +122,8 @@ fn finding(story: &Story<'_>) -> Option<Markup> {
     })
 }
 
-/// What must not be missed: runs that were stopped, checks that failed.
-fn warnings(documents: &[Document]) -> Markup {
+/// Warnings: commands that were stopped, checks that failed.
+fn warnings(documents: &[ReportDocument]) -> Markup {
     html! {
         @for document in documents {
             @let of = if documents.len() > 1 { format!("{}: ", document.name) } else { String::new() };
@@ -140,7 +140,7 @@ fn warnings(documents: &[Document]) -> Markup {
     }
 }
 
-fn contents(stories: &[Story<'_>]) -> Markup {
+fn contents(stories: &[WorkloadSection<'_>]) -> Markup {
     html! {
         nav aria-label="Contents" {
             ul {
@@ -152,7 +152,7 @@ fn contents(stories: &[Story<'_>]) -> Markup {
     }
 }
 
-fn method(documents: &[Document]) -> Markup {
+fn method(documents: &[ReportDocument]) -> Markup {
     html! {
         section id="method" {
             h2 { "How this was measured" }
@@ -170,7 +170,7 @@ fn method(documents: &[Document]) -> Markup {
     }
 }
 
-/// The pattern of bars that are not ours.
+/// The fill pattern of bars of reference figures.
 fn hatch() -> Markup {
     html! {
         svg class="defs" aria-hidden="true" {
@@ -183,8 +183,8 @@ fn hatch() -> Markup {
     }
 }
 
-/// Style rules that give each name its colour.
-fn colours(documents: &[Document]) -> String {
+/// CSS rules with the colour of each backend.
+fn colours(documents: &[ReportDocument]) -> String {
     let reports = || documents.iter().map(|document| &document.report);
     let backends = reports().flat_map(|report| report.results.iter().map(|r| r.backend.as_str()));
     let systems = reports().flat_map(|report| report.references.iter().map(|r| r.system.as_str()));

@@ -1,19 +1,19 @@
-//! One colour a backend, the same on every page.
+//! One colour per backend, the same on every page.
 //!
-//! The named ones are those of Okabe and Ito (Color Universal Design, 2008), which stay apart for
-//! colour-blind eyes, and some more that lie between them in hue and brightness; light ones are
-//! darkened, so that each stands out from the paper 3 to 1 at least (WCAG 2.1, 1.4.11). Colour never
-//! stands alone: every mark has its name beside it.
+//! The named colours are those of Okabe and Ito (Color Universal Design, 2008), which can be
+//! distinguished with colour-blind eyes, and some others between them in hue and brightness. Light
+//! colours are darkened, so that each has a contrast of at least 3 to 1 with the page (WCAG 2.1,
+//! 1.4.11). Colour is never the only mark: every bar and line has its name beside it.
 
-/// A name's colour on light and on dark paper.
-pub(super) struct Colour {
+/// The colour of a name on light and on dark pages.
+pub(super) struct BackendColour {
     pub(super) light: &'static str,
     pub(super) dark: &'static str,
-    /// How much of it there is; the rest is ink.
+    /// Percentage of this colour; the rest is the text colour.
     pub(super) strength: u8,
 }
 
-/// Colours of what is no backend of ours, or not yet. Backends bring their own.
+/// Colours of systems that are not backends here. Each backend declares its own colours.
 const NAMED: [(&str, &str, &str); 5] = [
     ("avlplus", "#8f7bbd", "#c9bdea"),
     ("nomt", "#2b2b2b", "#e6e2da"),
@@ -22,7 +22,7 @@ const NAMED: [(&str, &str, &str); 5] = [
     ("reth", "#b2182b", "#ef6f6c"),
 ];
 
-/// For names that nobody foresaw.
+/// Colours of all other names.
 const OTHERS: [(&str, &str); 6] = [
     ("#318f80", "#76d0c0"),
     ("#85852b", "#c7c76a"),
@@ -32,8 +32,9 @@ const OTHERS: [(&str, &str); 6] = [
     ("#607080", "#9fb0c0"),
 ];
 
-/// The colour of `name`. What follows an `@` or a `:` is a variety: a shade of the same colour.
-pub(super) fn colour(name: &str) -> Colour {
+/// The colour of `name`. The text after an `@` or a `:` is a variant of the backend, and selects a
+/// shade of the same colour.
+pub(super) fn colour(name: &str) -> BackendColour {
     let (base, variety) =
         name.split_once(['@', ':']).map_or((name, None), |(base, v)| (base, Some(v)));
     let known = |wanted: &str| named().find(|(known, ..)| *known == wanted);
@@ -43,7 +44,7 @@ pub(super) fn colour(name: &str) -> Colour {
         None => OTHERS[place(base) % OTHERS.len()],
     };
     let strength = variety.map_or(100, |variety| [82, 66, 50][place(variety) % 3]);
-    Colour { light, dark, strength }
+    BackendColour { light, dark, strength }
 }
 
 /// All names with a colour of their own.
@@ -55,7 +56,7 @@ fn named() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     ours.chain(NAMED)
 }
 
-/// A number that belongs to a name in every version of this program (FNV-1a).
+/// The FNV-1a hash of a name. It must not change between versions.
 fn place(name: &str) -> usize {
     let hash = name
         .bytes()
@@ -80,7 +81,7 @@ mod tests {
         (a.max(b) + 0.05) / (a.min(b) + 0.05)
     }
 
-    /// What `--name:` is on light and on dark paper.
+    /// The value of the CSS variable `name` on light and on dark pages.
     fn of_style(name: &str) -> Vec<&'static str> {
         let style = include_str!("style.css");
         let found = style.match_indices(name).map(|(at, _)| &style[at + name.len()..][..7]);

@@ -1,13 +1,13 @@
-//! The numbers themselves: a table, and the reports as they were written.
+//! The raw numbers: a table, and the embedded reports.
 
-use super::story::Story;
-use crate::report::{BenchResult, Document, words::grouped};
+use super::sections::WorkloadSection;
+use crate::report::{BenchResult, ReportDocument, words::grouped};
 use maud::{Markup, PreEscaped, html};
 
-type Column = (&'static str, fn(&BenchResult) -> Option<f64>, usize);
+type RawColumn = (&'static str, fn(&BenchResult) -> Option<f64>, usize);
 
 /// Title, figure and number of decimals.
-const COLUMNS: [Column; 22] = [
+const COLUMNS: [RawColumn; 22] = [
     ("operations", |r| Some(r.ops as f64), 0),
     ("seconds", |r| Some(r.seconds), 3),
     ("ops/s", |r| Some(r.ops_per_s), 0),
@@ -32,13 +32,13 @@ const COLUMNS: [Column; 22] = [
     ("peak RSS bytes", |r| known(r.peak_rss_bytes), 0),
 ];
 
-/// Bytes, where somebody has looked.
+/// Bytes, if they were measured.
 fn known(bytes: u64) -> Option<f64> {
     (bytes > 0).then_some(bytes as f64)
 }
 
-/// All results in one table; columns that nobody fills are left out.
-pub(super) fn table(stories: &[Story<'_>]) -> Markup {
+/// A table of all results. Columns without values are left out.
+pub(super) fn table(stories: &[WorkloadSection<'_>]) -> Markup {
     let rows = || {
         stories.iter().flat_map(|story| {
             story
@@ -47,7 +47,7 @@ pub(super) fn table(stories: &[Story<'_>]) -> Markup {
                 .flat_map(move |race| race.results.iter().map(move |result| (story, race, *result)))
         })
     };
-    let filled = |column: &&Column| {
+    let filled = |column: &&RawColumn| {
         rows().any(|(.., result)| column.1(result).is_some_and(|value| value != 0.0))
     };
     let columns: Vec<_> = COLUMNS.iter().filter(filled).collect();
@@ -84,9 +84,9 @@ fn exact(value: f64, decimals: usize) -> String {
     }
 }
 
-/// A report for programs that read the page. `<` is written as JSON may write it, so that no text in
-/// it can end the element.
-pub(super) fn embedded(document: &Document) -> Markup {
+/// An embedded report for programs that read the page. `<` is escaped as JSON allows, so that no
+/// text in it can end the element.
+pub(super) fn embedded(document: &ReportDocument) -> Markup {
     let json = document.json.to_string().replace('<', "\\u003c");
     html! {
         script type="application/json" class="report" data-name=(document.name) { (PreEscaped(json)) }

@@ -1,11 +1,11 @@
-//! What papers and their authors' programs reach, beside what was measured here.
+//! Reference figures beside the values measured here.
 
-use super::story::{Race, Story, micros_per_op, ratio_to, sustained};
-use crate::report::{BenchResult, Reference, variant::sizes_of, words::number};
+use super::sections::{VariantRace, WorkloadSection, micros_per_op, ratio_to, sustained};
+use crate::report::{BenchResult, ReferenceFigure, variant::sizes_of, words::number};
 use maud::{Markup, html};
 
-/// A table of those figures that were measured here too; nothing if none was.
-pub(super) fn references(story: &Story<'_>) -> Option<Markup> {
+/// A table of the reference figures that were measured here too; `None` if there are none.
+pub(super) fn references(story: &WorkloadSection<'_>) -> Option<Markup> {
     let references = story.references.iter().copied();
     let rows: Vec<_> = references.filter_map(|r| Some((r, ours(story, r)?))).collect();
     if rows.is_empty() {
@@ -52,13 +52,15 @@ fn metric(metric: &str) -> String {
     }
 }
 
-/// The same figure as measured here, if it was. A setting that names a size is answered by variants of that size
-/// alone; one that names none by all of them, each with its own size.
-fn ours(story: &Story<'_>, reference: &Reference) -> Option<String> {
+/// The same figure as measured here; `None` if it was not measured. A setting with a size is
+/// matched by variants of that size alone; a setting without a size by all variants, each with its
+/// own size.
+fn ours(story: &WorkloadSection<'_>, reference: &ReferenceFigure) -> Option<String> {
     let setting = reference.setting.as_str();
     let sized = sizes_of(setting).next().is_some();
-    let fits =
-        |race: &&Race<'_>| does_the_same(race, setting) && (!sized || race.is_setting(setting));
+    let fits = |race: &&VariantRace<'_>| {
+        does_the_same(race, setting) && (!sized || race.is_setting(setting))
+    };
     let figures: Vec<_> = story
         .races
         .iter()
@@ -66,7 +68,7 @@ fn ours(story: &Story<'_>, reference: &Reference) -> Option<String> {
         .filter_map(|race| Some((race, measured(race, reference)?)))
         .collect();
     if figures.len() > 3 {
-        // Many variants: their range.
+        // More than three variants: show their range.
         let values = || figures.iter().map(|(_, value)| *value);
         let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(0.0, f64::max));
         return Some(format!("{} to {}", number(low), number(high)));
@@ -84,13 +86,13 @@ fn ours(story: &Story<'_>, reference: &Reference) -> Option<String> {
     (!words.is_empty()).then_some(words)
 }
 
-/// Whether `race` did what `setting` says of the operations, and synced as it says.
-fn does_the_same(race: &Race<'_>, setting: &str) -> bool {
+/// Whether the operations and the sync mode of `race` are those of `setting`.
+fn does_the_same(race: &VariantRace<'_>, setting: &str) -> bool {
     let is = |name: &str, value: &str| race.param(name).is_some_and(|own| own == value);
     let reads_alone = race.param("reads").and_then(|part| part.as_f64()) == Some(1.0);
     setting.split(", ").all(|words| match words {
         "searches" | "reads" => reads_alone,
-        // There is always a read before a write here.
+        // Here every write has a read before it.
         "inserts" | "writes" => false,
         "durable" => is("sync", "durable"),
         "not synced" | "in memory" => is("sync", "none"),
@@ -98,8 +100,8 @@ fn does_the_same(race: &Race<'_>, setting: &str) -> bool {
     })
 }
 
-/// The figure that `reference` is about; nothing if it was not measured.
-fn measured(race: &Race<'_>, reference: &Reference) -> Option<f64> {
+/// The value measured here for the metric of `reference`; `None` if it was not measured.
+fn measured(race: &VariantRace<'_>, reference: &ReferenceFigure) -> Option<f64> {
     let own = race.of(&reference.system)?;
     let over = |of: fn(&BenchResult) -> f64, other: &str| {
         let other = of(race.of(other)?);
@@ -107,7 +109,7 @@ fn measured(race: &Race<'_>, reference: &Reference) -> Option<f64> {
     };
     let part = |place: usize| Some(micros_per_op(own)?[place]);
     match reference.metric.as_str() {
-        // Theirs are totals.
+        // Reference figures are totals over the whole time.
         "tps" => own.tps.map(|median| sustained(own).unwrap_or(median)),
         "ops_per_s" if own.tps.is_none() => Some(sustained(own).unwrap_or(own.ops_per_s)),
         "read amplification" => own.reads_per_op,
@@ -119,7 +121,7 @@ fn measured(race: &Race<'_>, reference: &Reference) -> Option<f64> {
         "max ms" => Some(own.max_us? as f64 / 1e3),
         "disk MiB" => Some(own.disk_bytes as f64 / f64::from(1 << 20)),
         other => {
-            // A figure of the system over the same of another.
+            // A ratio of two systems.
             let after = |words: &str| other.strip_prefix(words);
             if let Some(name) = after("ratio to ") {
                 Some(ratio_to(own, race.of(name)?)?.0)

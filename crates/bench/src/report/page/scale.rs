@@ -1,22 +1,22 @@
-//! From figures to places on a track, in percent of its width.
+//! Maps values to positions on a track, in percent of its width.
 
-/// A scale. Places are rounded to a hundredth of a percent.
+/// A scale. Positions are rounded to a hundredth of a percent.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Scale {
-    /// From 0 to this.
+pub(super) enum AxisScale {
+    /// Linear from 0 to `max`.
     Linear { max: f64 },
-    /// From the first to the second, both above 0, by factors.
+    /// Logarithmic from `min` to `max`, both above 0.
     Log { min: f64, max: f64 },
 }
 
-impl Scale {
-    /// From 0 to the largest of `values`, with some air.
+impl AxisScale {
+    /// Linear from 0 to a little above the largest of `values`.
     pub(super) fn linear(values: impl Iterator<Item = f64>) -> Self {
         let max = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
         Self::Linear { max: if max > 0.0 { max * 1.02 } else { 1.0 } }
     }
 
-    /// From 0 to the end of a round step beyond the largest of `values`.
+    /// Linear from 0 to the first round step at or above the largest of `values`.
     pub(super) fn round(values: impl Iterator<Item = f64>) -> Self {
         let max = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
         let max = if max > 0.0 { max } else { 1.0 };
@@ -24,7 +24,8 @@ impl Scale {
         Self::Linear { max: (max / step).ceil() * step }
     }
 
-    /// 1, 2 or 5 times a power of ten on both sides of `values`, as far as these are above 0.
+    /// Logarithmic between two of the numbers 1, 2, 5 times a power of ten, around the positive
+    /// `values`.
     pub(super) fn log(values: impl Iterator<Item = f64>) -> Self {
         let values = values.filter(|value| value.is_finite() && *value > 0.0);
         let (low, high) = values.fold((f64::MAX, 0.0), |(low, high): (f64, f64), value| {
@@ -39,7 +40,7 @@ impl Scale {
         Self::Log { min, max: if max > min { max } else { min * 10.0 } }
     }
 
-    /// The place of `value`.
+    /// The position of `value`.
     pub(super) fn at(&self, value: f64) -> f64 {
         let part = match *self {
             Self::Linear { max } => value / max,
@@ -48,12 +49,12 @@ impl Scale {
         (part.clamp(0.0, 1.0) * 10_000.0).round() / 100.0
     }
 
-    /// The place of `value` where the scale stands upright: from the top.
+    /// The position of `value` on a vertical scale, from the top.
     pub(super) fn down_to(&self, value: f64) -> f64 {
         ((100.0 - self.at(value)) * 100.0).round() / 100.0
     }
 
-    /// Round figures along it.
+    /// Round numbers along the scale.
     pub(super) fn ticks(&self) -> Vec<f64> {
         match *self {
             Self::Linear { max } => {
@@ -64,7 +65,7 @@ impl Scale {
             Self::Log { min, max } => {
                 let powers = min.log10().floor() as i32..=max.log10().ceil() as i32;
                 let all = powers.flat_map(|power| [1.0, 2.0, 5.0].map(|n| n * 10_f64.powi(power)));
-                // Over a long way the powers of ten are enough.
+                // For a large range only the powers of ten.
                 let far = max / min > 300.0;
                 let within = (min * (1.0 - 1e-9))..=(max * (1.0 + 1e-9));
                 let ticks = all
@@ -84,7 +85,7 @@ fn one_two_five(value: f64) -> Vec<f64> {
         .collect()
 }
 
-/// A round step (1, 2 or 5 times a power of ten) that cuts 0 to `max` into three to seven.
+/// A round step (1, 2 or 5 times a power of ten) that divides 0 to `max` into three to seven parts.
 fn step(max: f64) -> f64 {
     let rough = max / 5.0;
     let power = 10_f64.powf(rough.log10().floor());
@@ -103,17 +104,17 @@ mod tests {
 
     #[test]
     fn places_and_ticks() {
-        let scale = Scale::round([330_000.0, 12.0].into_iter());
+        let scale = AxisScale::round([330_000.0, 12.0].into_iter());
         assert_eq!(scale.ticks(), [0.0, 50e3, 100e3, 150e3, 200e3, 250e3, 300e3, 350e3]);
         assert_eq!(scale.at(175_000.0), 50.0);
-        let scale = Scale::log([13.0, 90_000.0, 0.0].into_iter());
+        let scale = AxisScale::log([13.0, 90_000.0, 0.0].into_iter());
         assert_eq!(scale.ticks(), [10.0, 100.0, 1000.0, 10_000.0, 100_000.0]);
         assert_eq!((scale.at(10.0), scale.at(1000.0), scale.at(0.0)), (0.0, 50.0, 0.0));
-        let near = Scale::log([3.7, 41.0].into_iter());
+        let near = AxisScale::log([3.7, 41.0].into_iter());
         assert_eq!(near.ticks(), [2.0, 5.0, 10.0, 20.0, 50.0]);
-        let nothing = Scale::linear(std::iter::empty());
+        let nothing = AxisScale::linear(std::iter::empty());
         assert_eq!((nothing.at(0.0), nothing.at(5.0)), (0.0, 100.0));
-        let one = Scale::log([100.0].into_iter());
+        let one = AxisScale::log([100.0].into_iter());
         assert_eq!(one.ticks(), [100.0, 200.0, 500.0, 1000.0]);
     }
 }

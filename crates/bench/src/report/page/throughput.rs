@@ -1,15 +1,15 @@
-//! How fast each backend is, how much it wavers, and what others have published.
+//! The throughput of each backend, its spread, and reference figures.
 
 use super::{
-    bars::{Row, bar, key, mark, whisker},
-    scale::Scale,
-    story::{Race, Story, rate, sustained, unit},
+    bars::{BarRow, bar, key, mark, whisker},
+    scale::AxisScale,
+    sections::{VariantRace, WorkloadSection, rate, sustained, unit},
 };
-use crate::report::{BenchResult, Reference, words::number};
+use crate::report::{BenchResult, ReferenceFigure, words::number};
 use maud::{Markup, html};
 
-/// The figure; nothing if no result has a rate.
-pub(super) fn throughput(story: &Story<'_>) -> Option<Markup> {
+/// The figure; `None` if no result has a rate.
+pub(super) fn throughput(story: &WorkloadSection<'_>) -> Option<Markup> {
     let results = || story.races.iter().flat_map(|race| &race.results).copied();
     let unit = results().find(|result| rate(result) > 0.0).map(unit)?;
     let values = results().flat_map(|result| {
@@ -17,21 +17,21 @@ pub(super) fn throughput(story: &Story<'_>) -> Option<Markup> {
         [rate(result), high, sustained(result).unwrap_or_default()]
     });
     let shown = story.races.iter().flat_map(|race| theirs(story, race));
-    let scale = Scale::linear(values.chain(shown.map(|reference| reference.value)));
+    let scale = AxisScale::linear(values.chain(shown.map(|reference| reference.value)));
     let whiskers = results().any(|result| quartiles(result).is_some());
     let marks = results().any(|result| sustained(result).is_some());
     let others = story.races.iter().any(|race| !theirs(story, race).is_empty());
     let mut entries =
         vec![(html! { rect fill="var(--soft)" width="100%" height="100%" {} }, "median")];
     if whiskers {
-        let picture = whisker(&Scale::Linear { max: 1.0 }, 0.1, 0.9, "spread", "");
+        let picture = whisker(&AxisScale::Linear { max: 1.0 }, 0.1, 0.9, "spread", "");
         entries.push((picture, "half of the slices lie within"));
     }
     if marks {
-        let picture = mark(&Scale::Linear { max: 1.0 }, 0.5, "strong", "");
+        let picture = mark(&AxisScale::Linear { max: 1.0 }, 0.5, "strong", "");
         entries.push((
             picture,
-            match story.races.iter().all(Race::is_complete) {
+            match story.races.iter().all(VariantRace::is_complete) {
                 true => "sustained, with all deferred work and the final flush",
                 false => "sustained, with all deferred work and, unless stopped, the final flush",
             },
@@ -39,7 +39,7 @@ pub(super) fn throughput(story: &Story<'_>) -> Option<Markup> {
     }
     if others {
         let picture = html! { rect class="theirs b-other" width="100%" height="100%" {} };
-        entries.push((picture, "figure of others: another machine or program"));
+        entries.push((picture, "reference figure: another machine or program"));
     }
     Some(html! {
         figure id={ (story.workload) "-throughput" } {
@@ -55,7 +55,7 @@ pub(super) fn throughput(story: &Story<'_>) -> Option<Markup> {
     })
 }
 
-fn row(scale: &Scale, race: &Race<'_>, result: &BenchResult) -> Markup {
+fn row(scale: &AxisScale, race: &VariantRace<'_>, result: &BenchResult) -> Markup {
     let (name, unit) = (&result.backend, unit(result));
     let said = format!("{name}: {} {unit} a second", number(rate(result)));
     let track = html! {
@@ -77,17 +77,17 @@ fn row(scale: &Scale, race: &Race<'_>, result: &BenchResult) -> Markup {
         "" => standing,
         lasting => format!("{standing}; sustained {lasting}"),
     });
-    Row { name, label: None, track, figure, note, other: false }.html()
+    BarRow { name, label: None, track, figure, note, other: false }.html()
 }
 
-fn their_row(scale: &Scale, race: &Race<'_>, reference: &Reference) -> Markup {
+fn their_row(scale: &AxisScale, race: &VariantRace<'_>, reference: &ReferenceFigure) -> Markup {
     let (system, source) = (&reference.system, &reference.source);
     let said = format!("{system}, {source}; {}: {}", reference.setting, number(reference.value));
-    // The size stands above the bars already.
+    // The heading already has the size.
     let known = |words: &&str| race.is_setting(words);
     let words = reference.setting.split(", ").filter(|words| !known(words));
     let note: Vec<_> = source.split(", measured").take(1).chain(words).collect();
-    Row {
+    BarRow {
         name: &reference.system,
         label: None,
         track: bar(scale, reference.value, "theirs", &said),
@@ -98,12 +98,12 @@ fn their_row(scale: &Scale, race: &Race<'_>, reference: &Reference) -> Markup {
     .html()
 }
 
-/// Figures of others that belong beside the bars of `race`: of a system that has run in it, in the same
-/// unit, of the same size.
-fn theirs<'d>(story: &Story<'d>, race: &Race<'_>) -> Vec<&'d Reference> {
+/// Reference figures to show beside the bars of `race`: of a system that took part, in the same
+/// unit and of the same size.
+fn theirs<'d>(story: &WorkloadSection<'d>, race: &VariantRace<'_>) -> Vec<&'d ReferenceFigure> {
     let unit =
         race.results.first().map(|result| if result.tps.is_some() { "tps" } else { "ops_per_s" });
-    let fits = |reference: &&&Reference| {
+    let fits = |reference: &&&ReferenceFigure| {
         race.of(&reference.system).is_some()
             && Some(reference.metric.as_str()) == unit
             && race.is_setting(&reference.setting)
@@ -111,12 +111,11 @@ fn theirs<'d>(story: &Story<'d>, race: &Race<'_>) -> Vec<&'d Reference> {
     story.references.iter().filter(fits).copied().collect()
 }
 
-/// Between which rates half of the slices lie: cut from the slices, or from the spread around the
-/// median.
+/// The quartiles of the slices' rates, from the slices or from the spread around the median.
 fn quartiles(result: &BenchResult) -> Option<(f64, f64)> {
     let scale = rate(result) / result.ops_per_s;
     let mut rates: Vec<f64> = result.slices.iter().map(|slice| slice.ops_per_s * scale).collect();
-    // The slices of a replay are its blocks: they differ because blocks do.
+    // The slices of a replay are its blocks, which differ by themselves.
     if result.workload == "replay" || !scale.is_finite() {
         return None;
     }

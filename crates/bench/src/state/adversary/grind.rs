@@ -1,14 +1,13 @@
-//! Keys whose paths in Ethereum's trie are long.
+//! Finds keys with long paths in Ethereum's trie.
 //!
-//! A path is as long as there are branches on it, and there is a branch wherever another key shares
-//! the nibbles of the hash so far and no more. So many keys are hashed, and sorted: in the trie of all
-//! of them the paths are about as long as the logarithm of their number to base 16, and those of a few
-//! are longer by chance. These few are the *victims*; and for each branch on their paths one other key,
-//! a *sibling*, is enough to have it in any state. All other keys are thrown away.
+//! The length of a path is its number of branches. There is a branch wherever another key shares
+//! exactly the nibbles of the hash so far. Grinding hashes a large number of keys and sorts them.
+//! In the trie of n keys a path has about log16(n) branches; a few paths are longer by chance. The
+//! keys of these paths are the *victims*. For each branch on their paths one other key, a
+//! *sibling*, is enough to create the branch in any state. All other keys are dropped.
 //!
-//! Whoever sends one wei to an address makes an account there, and a contract of the attacker's own
-//! writes whatever slot it is told to: keys cost a hash each to find, and one write each to put there
-//! (He et al., Nurgle, S&P 2024).
+//! Sending one wei to an address creates its account, and a contract of the attacker writes any
+//! slot. So a key costs some hashes to find, and one write to create (He et al., Nurgle, S&P 2024).
 
 use crate::{BenchError, cache::StateCache};
 use alloy_primitives::{Address, B256, keccak256};
@@ -24,58 +23,58 @@ use std::{
     time::Instant,
 };
 
-/// Nibbles of a hash that are looked at. Among 2^32 keys no two share as many, but by a chance of one
-/// in two.
+/// Number of compared nibbles of a hash. With 2^32 keys, two of them share this many nibbles with a
+/// probability of one half.
 const NIBBLES: u32 = 16;
-/// Keys hashed until the user is asked whether to go on.
+/// Keys hashed between two checks of the stop flag.
 const BATCH: u32 = 1 << 18;
 const FILE: &str = "ground.json";
 
-/// Which keys are ground.
+/// The kind of keys to grind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::state) enum Kind {
+pub(in crate::state) enum GroundKeyKind {
     Accounts,
     /// Slots of this contract.
     Slots(Address),
 }
 
-/// What is to be found, and with how much work.
+/// The parameters of grinding.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::state) struct Grinding {
-    pub(in crate::state) kind: Kind,
-    /// Keys hashed.
+pub(in crate::state) struct KeyGrinding {
+    pub(in crate::state) kind: GroundKeyKind,
+    /// Number of keys to hash.
     pub(in crate::state) effort: u32,
-    /// Keys wanted.
+    /// Number of victims to find.
     pub(in crate::state) victims: u32,
     pub(in crate::state) seed: u64,
 }
 
-/// Keys that were found, as what was counted up to get them.
+/// The found keys, by their numbers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(in crate::state) struct Ground {
-    /// Those with the longest paths, these first.
+pub(in crate::state) struct GroundNumbers {
+    /// Keys with the longest paths, longest first.
     pub(in crate::state) victims: Vec<u32>,
-    /// Those that make the branches on these paths.
+    /// Keys that make the branches on these paths.
     pub(in crate::state) siblings: Vec<u32>,
-    /// How long it took.
+    /// Time that grinding took, in seconds.
     pub(in crate::state) seconds: f64,
 }
 
-/// The first nibbles of a key's hash, and what was counted up to get it.
-type Candidate = (u64, u32);
+/// The first nibbles of a key's hash, and the key's number.
+type HashCandidate = (u64, u32);
 
-impl Grinding {
+impl KeyGrinding {
     /// The key of number `n`.
     pub(in crate::state) fn key(&self, n: u32) -> StateKey {
         match self.kind {
-            Kind::Accounts => {
+            GroundKeyKind::Accounts => {
                 let mut address = Address::ZERO;
                 address[..8].copy_from_slice(&self.seed.to_be_bytes());
                 address[8..16].copy_from_slice(b"ground-a");
                 address[16..].copy_from_slice(&n.to_be_bytes());
                 StateKey::Account(address)
             }
-            Kind::Slots(contract) => {
+            GroundKeyKind::Slots(contract) => {
                 let mut slot = B256::ZERO;
                 slot[..8].copy_from_slice(&self.seed.to_be_bytes());
                 slot[28..].copy_from_slice(&n.to_be_bytes());
@@ -84,20 +83,20 @@ impl Grinding {
         }
     }
 
-    /// Finds them, or takes those that were found before.
+    /// Finds the keys, or takes them from `cache` if they were found before.
     ///
     /// # Errors
-    /// [`BenchError::Stopped`], and whatever the cache meets.
+    /// [`BenchError::Stopped`], and errors of the cache.
     pub(in crate::state) fn run(
         &self,
         cache: &StateCache,
         stop: &AtomicBool,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Ground, BenchError> {
+    ) -> Result<GroundNumbers, BenchError> {
         let Self { effort, victims, seed, .. } = self;
         let kind = match self.kind {
-            Kind::Accounts => "accounts",
-            Kind::Slots(_) => "slots",
+            GroundKeyKind::Accounts => "accounts",
+            GroundKeyKind::Slots(_) => "slots",
         };
         let name = format!("ground-{kind}-{victims}-of-{effort}-seed-{seed}-v1");
         let folder = cache.checkout(&name, |folder| {
@@ -113,9 +112,9 @@ impl Grinding {
         &self,
         stop: &AtomicBool,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Ground, BenchError> {
+    ) -> Result<GroundNumbers, BenchError> {
         let start = Instant::now();
-        let mut sorted: Vec<Candidate> = Vec::with_capacity(self.effort as usize);
+        let mut sorted: Vec<HashCandidate> = Vec::with_capacity(self.effort as usize);
         for first in (0..self.effort).step_by(BATCH as usize) {
             if stop.load(Ordering::Relaxed) {
                 return Err(BenchError::Stopped);
@@ -136,16 +135,16 @@ impl Grinding {
             siblings.remove(victim);
         });
         let siblings = siblings.into_iter().collect();
-        Ok(Ground { victims, siblings, seconds: start.elapsed().as_secs_f64() })
+        Ok(GroundNumbers { victims, siblings, seconds: start.elapsed().as_secs_f64() })
     }
 }
 
-fn read(path: &Path) -> Result<Ground, BenchError> {
+fn read(path: &Path) -> Result<GroundNumbers, BenchError> {
     let json = fs::read(path).and_then(|json| Ok(serde_json::from_slice(&json)?));
     json.map_err(|source| BenchError::Io { action: "reading", path: path.into(), source })
 }
 
-/// The first nibbles of what Ethereum's trie has a key under.
+/// The first nibbles of a key's hash in Ethereum's trie.
 fn prefix(key: &StateKey) -> u64 {
     let hash = match key {
         StateKey::Account(address) => keccak256(address),
@@ -157,8 +156,8 @@ fn prefix(key: &StateKey) -> u64 {
 }
 
 /// The `count` candidates with the most branches on their paths.
-fn longest(sorted: &[Candidate], count: usize) -> Vec<Candidate> {
-    // Of so many keys the two uppermost levels are full: every thread takes parts of the third.
+fn longest(sorted: &[HashCandidate], count: usize) -> Vec<HashCandidate> {
+    // With so many keys the two top levels are full. Every thread takes subtrees of the third.
     let parts = || sorted.par_chunk_by(|a, b| a.0 >> 56 == b.0 >> 56);
     let lengths = parts().map(|part| {
         let mut lengths = [0_usize; NIBBLES as usize + 3];
@@ -189,14 +188,19 @@ fn longest(sorted: &[Candidate], count: usize) -> Vec<Candidate> {
     long.into_iter().take(count).map(|(_, candidate)| candidate).collect()
 }
 
-/// Calls `visit` with each of the candidates, which share `nibble` nibbles, and the number of branches
-/// on its path, of which `branches` lie above.
-fn walk(sorted: &[Candidate], nibble: u32, branches: u32, visit: &mut impl FnMut(Candidate, u32)) {
+/// Calls `visit` with each candidate and the number of branches on its path. The candidates share
+/// `nibble` nibbles; `branches` is the number of branches above.
+fn walk(
+    sorted: &[HashCandidate],
+    nibble: u32,
+    branches: u32,
+    visit: &mut impl FnMut(HashCandidate, u32),
+) {
     if sorted.len() <= 1 || nibble == NIBBLES {
         sorted.iter().for_each(|candidate| visit(*candidate, branches));
         return;
     }
-    let digits = |candidate: &Candidate| candidate.0 >> (60 - 4 * nibble);
+    let digits = |candidate: &HashCandidate| candidate.0 >> (60 - 4 * nibble);
     let differ = sorted.first().map(digits) != sorted.last().map(digits);
     let branches = branches + u32::from(differ);
     for child in sorted.chunk_by(|a, b| digits(a) == digits(b)) {
@@ -204,8 +208,8 @@ fn walk(sorted: &[Candidate], nibble: u32, branches: u32, visit: &mut impl FnMut
     }
 }
 
-/// The branches on the path of the key with this prefix among sorted ones: how many nibbles lead there,
-/// and one other key below.
+/// The branches on the path of a key with hash `prefix` among sorted keys: for each branch, the
+/// number of nibbles above it, and one other key below it.
 fn branches<T: Copy>(sorted: &[T], prefix: u64, of: impl Fn(&T) -> u64) -> Vec<(u32, T)> {
     let mut found = Vec::new();
     let mut same = sorted;
@@ -223,28 +227,28 @@ fn branches<T: Copy>(sorted: &[T], prefix: u64, of: impl Fn(&T) -> u64) -> Vec<(
     found
 }
 
-/// How long the paths of some keys are in Ethereum's trie.
+/// Lengths of the paths of some keys in Ethereum's trie.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Depth {
-    /// Branches on a path, on average.
+pub struct PathDepth {
+    /// Mean number of branches on a path.
     pub mean: f64,
-    /// Branches on the longest path.
+    /// Largest number of branches on a path.
     pub most: u32,
-    /// Nibbles that lead to the lowest branch of a path, on average.
+    /// Mean number of nibbles above the lowest branch of a path.
     pub mean_nibbles: f64,
-    /// The most of these.
+    /// Largest number of nibbles above the lowest branch of a path.
     pub most_nibbles: u32,
 }
 
 /// The hashes of a state: accounts, and the slots of one contract.
 #[derive(Debug, Default)]
-pub(super) struct Paths {
+pub(super) struct HashPaths {
     accounts: Vec<u64>,
     slots: Vec<u64>,
 }
 
-impl Paths {
-    /// Those of `keys`, whose slots are of one contract.
+impl HashPaths {
+    /// The hashes of `keys`. All slots must be in one contract.
     pub(super) fn of(keys: &[(StateKey, u32)]) -> Self {
         let sorted = |accounts: bool| {
             let these = keys.par_iter().map(|(key, _)| key);
@@ -256,8 +260,8 @@ impl Paths {
         Self { accounts: sorted(true), slots: sorted(false) }
     }
 
-    /// How long the paths of `keys` are, each in its own trie.
-    pub(super) fn depth(&self, keys: &[StateKey]) -> Depth {
+    /// Lengths of the paths of `keys`, each in its own trie.
+    pub(super) fn depth(&self, keys: &[StateKey]) -> PathDepth {
         let paths = keys.par_iter().map(|key| {
             let all = match key {
                 StateKey::Account(_) => &self.accounts,
@@ -271,7 +275,7 @@ impl Paths {
             paths.iter().map(of).map(f64::from).sum::<f64>() / paths.len().max(1) as f64
         };
         let most = |of: fn(&(u32, u32)) -> u32| paths.iter().map(of).max().unwrap_or(0);
-        Depth {
+        PathDepth {
             mean: mean(|path| path.0),
             most: most(|path| path.0),
             mean_nibbles: mean(|path| path.1),
@@ -284,17 +288,18 @@ impl Paths {
 mod tests {
     use super::*;
 
-    const SLOTS: Kind = Kind::Slots(Address::repeat_byte(7));
+    const SLOTS: GroundKeyKind = GroundKeyKind::Slots(Address::repeat_byte(7));
 
-    fn grinding(kind: Kind) -> Grinding {
-        Grinding { kind, effort: 40_000, victims: 50, seed: 3 }
+    fn grinding(kind: GroundKeyKind) -> KeyGrinding {
+        KeyGrinding { kind, effort: 40_000, victims: 50, seed: 3 }
     }
 
-    fn ground(grinding: &Grinding) -> Ground {
+    fn ground(grinding: &KeyGrinding) -> GroundNumbers {
         grinding.grind(&AtomicBool::new(false), &mut |_| ()).unwrap()
     }
 
-    /// The branches on a path by the definition: how many nibbles other keys share with this one.
+    /// The branches on a path by the definition: the numbers of nibbles that other keys share with
+    /// this one.
     fn branches_by_definition(all: &[u64], prefix: u64) -> BTreeSet<u32> {
         let others = all.iter().filter(|other| **other != prefix);
         others.map(|other| (other ^ prefix).leading_zeros() / 4).collect()
@@ -317,10 +322,10 @@ mod tests {
         }
     }
 
-    /// Siblings alone, without all the other keys that were tried, hold the paths as long.
+    /// The siblings keep the paths as long as all the hashed keys do.
     #[test]
     fn victims_and_siblings_keep_the_longest_paths_of_all_keys_tried() {
-        for kind in [Kind::Accounts, SLOTS] {
+        for kind in [GroundKeyKind::Accounts, SLOTS] {
             let grinding = grinding(kind);
             let found = ground(&grinding);
             assert_eq!(found.victims.len(), 50);
@@ -333,15 +338,15 @@ mod tests {
                 keys(&[&found.victims[..], &found.siblings].concat()),
             );
             let victims: Vec<_> = found.victims.iter().map(|n| grinding.key(*n)).collect();
-            let paths = Paths::of(&all);
+            let paths = HashPaths::of(&all);
             let depth = paths.depth(&victims);
-            assert_eq!(Paths::of(&few).depth(&victims), depth);
-            // Of so many keys four levels are full, and nearly a half of the fifth.
+            assert_eq!(HashPaths::of(&few).depth(&victims), depth);
+            // With so many keys four levels are full, and nearly half of the fifth.
             let usual: Vec<_> = all.iter().step_by(400).map(|(key, _)| *key).collect();
             let usual = paths.depth(&usual);
             assert!((4.2..4.8).contains(&usual.mean), "{usual:?}");
             assert!(depth.mean > usual.mean + 1.0 && depth.most >= 6, "{depth:?}");
-            // None of the others has a longer one.
+            // No other key has a longer path.
             let lengths = |key: &StateKey| paths.depth(&[*key]).most;
             let least = victims.iter().map(lengths).min();
             let others = all.iter().step_by(1999).map(|(key, _)| key);
@@ -356,7 +361,7 @@ mod tests {
     fn what_was_ground_is_kept_and_a_stop_leaves_nothing() {
         let home = tempfile::tempdir().unwrap();
         let cache = StateCache::at(home.path().to_owned());
-        let grinding = grinding(Kind::Accounts);
+        let grinding = grinding(GroundKeyKind::Accounts);
         let stopped = grinding.run(&cache, &AtomicBool::new(true), &mut |_| ());
         assert!(matches!(stopped, Err(BenchError::Stopped)));
         let go = AtomicBool::new(false);

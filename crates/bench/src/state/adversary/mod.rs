@@ -1,49 +1,52 @@
-//! Attacks on state stores: what somebody writes, or makes others write, to slow a node down.
+//! Attacks on state stores: keys and commits that an attacker can write, or make others write, to
+//! slow a node down.
 //!
-//! Each [`Attack`] is a workload, and beside it runs a *baseline*: as many operations of the plain kind
-//! on the plain state. So a report says of every store what the attack costs it, whatever the machine.
+//! Each [`AttackKind`] is a workload. Beside it runs a *baseline*: the same number of plain
+//! operations on the plain state. So a report states for every store the cost of the attack,
+//! independent of the machine.
 //!
-//! * **The plain state** has as many accounts as it has slots, and the slots are those of one contract:
-//!   people, and a token. The plain operation reads a random one of them and writes it.
-//! * An attack changes one thing: which keys are there beside these, which are written, how long their
-//!   values are, or how the operations are cut into commits. Whatever else it is, its baseline is too:
-//!   where few keys are attacked, equally few are written in the baseline.
-//! * Keys are ground against **Ethereum's trie**, whose hashes are public and have no salt. Every store
-//!   gets the same keys, whatever it hashes.
+//! * **The plain state** has the same number of accounts and slots; all slots are in one contract.
+//!   It models users and a token. The plain operation reads and writes a random key of it.
+//! * An attack changes one thing: the additional keys, the written keys, the lengths of their
+//!   values, or the division of operations into commits. In everything else its baseline is equal:
+//!   if an attack is on few keys, the baseline writes equally few.
+//! * Keys are ground for **Ethereum's trie**, whose hashes are public and have no salt. Every store
+//!   gets the same keys, whichever hash function it uses.
 
 mod grind;
-mod scene;
+mod scenario;
 
-pub use grind::Depth;
-pub(super) use grind::{Grinding, Kind};
-pub use scene::Scene;
-pub(super) use scene::TOKEN;
+pub use grind::PathDepth;
+pub(super) use grind::{GroundKeyKind, KeyGrinding};
+pub use scenario::AttackScenario;
+pub(super) use scenario::TOKEN;
 
 use std::fmt;
 
-/// What is done to the stores.
+/// The kind of an attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attack {
-    /// Accounts and slots whose hashes share long prefixes, with others that make a branch at every
-    /// nibble of them: paths in Ethereum's trie as long as so much grinding makes them.
+pub enum AttackKind {
+    /// Accounts and slots whose hashes share long prefixes with other keys, which make a branch at
+    /// every nibble. So their paths in Ethereum's trie are as long as the given amount of grinding
+    /// allows.
     GroundKeys,
-    /// A contract of very many slots.
+    /// A contract with very many slots.
     BigContract,
     /// Commits of a few operations.
     TinyBlocks,
-    /// Ten commits that change nothing after each that does.
+    /// Ten empty commits after each commit with operations.
     EmptyBlocks,
-    /// One slot written again and again, in commits of a few operations, so that it has a version in
+    /// One slot is written repeatedly, in commits of a few operations, so that it has a version in
     /// each.
     OneSlot,
-    /// Runs of neighbouring slots removed and set again, with values of 1 to 32 bytes, in commits of
-    /// very different sizes: pages empty, and what is written into freed pages never has the size of
-    /// what was there.
+    /// Ranges of neighbouring slots are removed and set again, with values of 1 to 32 bytes, in
+    /// commits of very different sizes. So pages become empty, and new data rarely fits freed
+    /// pages.
     Churn,
 }
 
-impl Attack {
-    /// All of them.
+impl AttackKind {
+    /// All attacks.
     pub const ALL: [Self; 6] = [
         Self::GroundKeys,
         Self::BigContract,
@@ -65,13 +68,13 @@ impl Attack {
         }
     }
 
-    /// The one called so.
+    /// The attack with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|attack| attack.name() == name)
     }
 }
 
-impl fmt::Display for Attack {
+impl fmt::Display for AttackKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

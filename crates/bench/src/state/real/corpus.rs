@@ -1,15 +1,15 @@
-//! The corpus of real blocks: bundles, which are executed, and net writes of neighbouring blocks.
+//! The corpus of real blocks: bundles, which are executed, and state diffs of consecutive blocks.
 
 use super::{
-    diffs::Diff,
-    trace::{Trace, TraceBuilder},
+    diffs::BlockDiff,
+    trace::{AccessTrace, TraceBuilder},
 };
 use flate2::read::MultiGzDecoder;
 use retrie_pipeline::{
     PipelineError,
-    replay::{BundleReplayOptions, Padding, bundle_effects},
+    replay::{BundleReplayOptions, StatePadding, bundle_effects},
 };
-use retrie_sources::{Bundle, Location, SourceError, list_bundles};
+use retrie_sources::{Bundle, SourceError, SourceLocation, list_bundles};
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -18,32 +18,32 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// Folders of bundles, and the one of net writes. A block that is in several is taken from the
-/// first.
+/// Folders of bundles, and the folder of state diffs. A block that is in several folders is taken
+/// from the first.
 const BUNDLES: [&str; 2] = ["witness", PRESTATE];
 const PRESTATE: &str = "prestate";
 const DIFFS: &str = "diffs";
 
-/// Real blocks on disk: a folder `mainnet` as RETRIE_DATA has it.
+/// Real blocks on disk: the folder `mainnet` of `RETRIE_DATA`.
 #[derive(Clone, Debug)]
-pub struct Corpus {
+pub struct BlockCorpus {
     folder: PathBuf,
 }
 
-/// Why no trace could be made.
+/// Why real blocks could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// There are no real blocks.
+    /// Real blocks are missing.
     #[error(
         "real blocks are read from {}/{{witness,prestate,diffs}}, and there is no {}: \
          RETRIE_DATA names the folder above `mainnet`",
         folder.display(), missing
     )]
     NoData {
-        /// Where they were looked for.
+        /// The searched folder.
         folder: PathBuf,
-        /// What is not there.
+        /// The missing part.
         missing: &'static str,
     },
     /// A bundle cannot be read.
@@ -52,12 +52,12 @@ pub enum TraceError {
     /// A bundle cannot be executed.
     #[error(transparent)]
     Execution(Box<PipelineError>),
-    /// A file of net writes cannot be read.
+    /// A file with a state diff cannot be read.
     #[error("{}: {source}", file.display())]
     Diff {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: io::Error,
     },
     /// The user asked to stop.
@@ -66,43 +66,43 @@ pub enum TraceError {
 }
 
 /// A file of the corpus.
-enum Found {
-    Bundle(Location),
+enum CorpusFile {
+    Bundle(SourceLocation),
     Diff(PathBuf),
 }
 
-impl Corpus {
+impl BlockCorpus {
     /// The corpus in a folder.
     pub const fn at(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// The folder `mainnet` of RETRIE_DATA, or of `../shared/data`.
+    /// The folder `mainnet` of `RETRIE_DATA`, or of `../shared/data`.
     pub fn user_default() -> Self {
         let data = std::env::var_os("RETRIE_DATA").filter(|value| !value.is_empty());
         let data = data.map_or_else(|| PathBuf::from("../shared/data"), PathBuf::from);
         Self::at(data.join("mainnet"))
     }
 
-    /// Reads all blocks in the order of their numbers and executes those that come as bundles. Takes
-    /// some seconds.
+    /// Reads all blocks in the order of their numbers, and executes the bundles. This takes some
+    /// seconds.
     ///
     /// # Errors
     /// If data is missing or wrong, or `stop` was set.
     pub fn trace(
         &self,
         options: &BundleReplayOptions<'_>,
-        padding: Padding,
+        padding: StatePadding,
         stop: &AtomicBool,
-    ) -> Result<Trace, TraceError> {
+    ) -> Result<AccessTrace, TraceError> {
         let mut trace = TraceBuilder::default();
         for file in self.files()?.into_values() {
             if stop.load(Ordering::Relaxed) {
                 return Err(TraceError::Stopped);
             }
             match file {
-                Found::Diff(path) => read_diff(&path)?.push(&mut trace),
-                Found::Bundle(path) => {
+                CorpusFile::Diff(path) => read_diff(&path)?.push(&mut trace),
+                CorpusFile::Bundle(path) => {
                     let bundle =
                         Bundle::load(&path).map_err(|e| TraceError::Source(Box::new(e)))?;
                     let effects = bundle_effects(&bundle, options)
@@ -139,12 +139,12 @@ impl Corpus {
     }
 
     /// The file of each block.
-    fn files(&self) -> Result<BTreeMap<u64, Found>, TraceError> {
+    fn files(&self) -> Result<BTreeMap<u64, CorpusFile>, TraceError> {
         let mut files = BTreeMap::new();
         for name in BUNDLES {
             let bundles = list_bundles(self.folder_of(name)?);
             for bundle in bundles.map_err(|e| TraceError::Source(Box::new(e)))? {
-                files.entry(bundle.number).or_insert(Found::Bundle(bundle.path));
+                files.entry(bundle.number).or_insert(CorpusFile::Bundle(bundle.path));
             }
         }
         let folder = self.folder_of(DIFFS)?;
@@ -154,17 +154,17 @@ impl Corpus {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let number = name.strip_suffix(".json.gz").and_then(|number| number.parse().ok());
             if let Some(number) = number {
-                files.entry(number).or_insert(Found::Diff(path));
+                files.entry(number).or_insert(CorpusFile::Diff(path));
             }
         }
         Ok(files)
     }
 }
 
-fn read_diff(file: &Path) -> Result<Diff, TraceError> {
+fn read_diff(file: &Path) -> Result<BlockDiff, TraceError> {
     let failed = |source| TraceError::Diff { file: file.to_owned(), source };
     let reader = MultiGzDecoder::new(File::open(file).map_err(failed)?);
-    let diff: Diff =
+    let diff: BlockDiff =
         serde_json::from_reader(io::BufReader::new(reader)).map_err(|e| failed(e.into()))?;
     let named = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if named.split('.').next() != Some(diff.number.to_string().as_str()) {

@@ -1,15 +1,15 @@
-//! Net writes of blocks (`diffs/NUMBER.json.gz`): the keys that a block has changed, with the values
-//! before and after.
+//! State diffs of blocks (`diffs/NUMBER.json.gz`): the keys that a block has changed, with the
+//! values before and after.
 
 use super::trace::TraceBuilder;
 use alloy_primitives::{Address, Bytes, U256, keccak256};
-use retrie_state::{Account, StateKey, Value, encode_slot};
+use retrie_state::{Account, StateKey, StateValue, encode_slot};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The members of a file that matter here: maps of `[old, new]`.
+/// The used fields of a file: maps of `[old, new]`.
 #[derive(Debug, Deserialize)]
-pub(super) struct Diff {
+pub(super) struct BlockDiff {
     pub(super) number: u64,
     storage: BTreeMap<Address, BTreeMap<U256, (U256, U256)>>,
     balances: BTreeMap<Address, (U256, U256)>,
@@ -17,10 +17,10 @@ pub(super) struct Diff {
     codes: BTreeMap<Address, (Bytes, Bytes)>,
 }
 
-impl Diff {
-    /// Adds the block to a trace. What the files leave out of an account is taken from the blocks
-    /// before; where these do not have it either, a contract has nonce 1 and the hash of its address
-    /// for the hash of its code.
+impl BlockDiff {
+    /// Adds the block to a trace. Fields of an account that the file does not have are taken from
+    /// earlier blocks. If these do not have them either, a contract has nonce 1 and the hash of its
+    /// address as code hash.
     pub(super) fn push(&self, trace: &mut TraceBuilder) {
         let mut pre = BTreeMap::new();
         let mut writes = BTreeMap::new();
@@ -49,8 +49,8 @@ impl Diff {
         trace.push(pre, writes);
     }
 
-    /// An account before the block, as far as the block tells; `None` if nothing says that it was
-    /// there.
+    /// The account before the block, as far as the diff contains it; `None` if the diff does not
+    /// show that it existed.
     fn first_seen(&self, address: &Address) -> Option<Account> {
         let old_code = self.codes.get(address).map(|(old, _)| old);
         let is_created = old_code.is_some_and(|code| code.is_empty());
@@ -66,8 +66,8 @@ impl Diff {
         Some(Account { nonce, balance, code_hash }).filter(|account| !account.is_empty())
     }
 
-    /// The account after the block. One that is empty and keeps no slot is gone (EIP-161).
-    fn after(&self, address: &Address, before: Option<&Value>) -> Option<Value> {
+    /// The account after the block. An empty account without slots is removed (EIP-161).
+    fn after(&self, address: &Address, before: Option<&StateValue>) -> Option<StateValue> {
         let mut account = before.and_then(|value| Account::decode(value)).unwrap_or_default();
         if let Some((_, new)) = self.nonces.get(address) {
             account.nonce = *new;

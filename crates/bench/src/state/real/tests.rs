@@ -1,10 +1,10 @@
-//! Traces of made-up blocks. Those of real ones are raced in `tests/it/race.rs`.
+//! Traces of artificial blocks. Traces of real blocks are raced in `tests/it/race.rs`.
 
-use super::trace::{Trace, TraceBuilder};
-use crate::state::{Block, Op, Reads};
+use super::trace::{AccessTrace, TraceBuilder};
+use crate::state::{CommitBlock, KeyOp, ReadDigest};
 use alloy_primitives::{Address, B256, Bytes};
-use retrie_pipeline::replay::Padding;
-use retrie_state::{Account, StateKey, Value};
+use retrie_pipeline::replay::StatePadding;
+use retrie_state::{Account, StateKey, StateValue};
 use std::collections::BTreeMap;
 
 fn account(n: u8) -> StateKey {
@@ -15,52 +15,52 @@ fn slot(n: u8, slot: u8) -> StateKey {
     StateKey::Slot(Address::repeat_byte(n), B256::with_last_byte(slot))
 }
 
-fn value(n: u8) -> Option<Value> {
+fn value(n: u8) -> Option<StateValue> {
     Some(Bytes::copy_from_slice(&[n]))
 }
 
-fn holder(nonce: u64) -> Option<Value> {
+fn holder(nonce: u64) -> Option<StateValue> {
     Some(Account { nonce, ..Default::default() }.encode())
 }
 
-type Values = Vec<(StateKey, Option<Value>)>;
+type KeyValues = Vec<(StateKey, Option<StateValue>)>;
 
-fn trace(blocks: Vec<(Values, Values)>) -> Trace {
+fn trace(blocks: Vec<(KeyValues, KeyValues)>) -> AccessTrace {
     let mut builder = TraceBuilder::default();
     for (pre, writes) in blocks {
         builder.push(pre.into_iter().collect(), writes.into_iter().collect());
     }
-    builder.build(Padding::default())
+    builder.build(StatePadding::default())
 }
 
-/// Runs `blocks` of a trace on its state, checking what each finds.
-fn run(trace: &Trace, blocks: u64) -> Vec<BTreeMap<StateKey, Value>> {
+/// Runs `blocks` of a trace on its state, and checks the values that each block reads.
+fn run(trace: &AccessTrace, blocks: u64) -> Vec<BTreeMap<StateKey, StateValue>> {
     let mut state: BTreeMap<_, _> = trace.base_entries().into_iter().collect();
     let mut states = vec![state.clone()];
     for number in 0..blocks {
-        let Block { ops, expected } = trace.block(number);
+        let CommitBlock { ops, expected } = trace.block(number);
         assert_eq!(reads(&state, &ops), expected, "block {number}");
         for op in ops {
             match op {
-                Op::Read(_) => {}
-                Op::Write(key, value) => {
+                KeyOp::Read(_) => {}
+                KeyOp::Write(key, value) => {
                     assert_ne!(state.insert(key, value.clone()), Some(value), "{key}: no change");
                 }
-                Op::Delete(key) => assert!(state.remove(&key).is_some(), "{key}: no change"),
+                KeyOp::Delete(key) => assert!(state.remove(&key).is_some(), "{key}: no change"),
             }
         }
         for key in state.keys() {
             assert!(state.contains_key(&StateKey::Account(*key.address())), "{key}: no account");
         }
-        let Block { ops, expected } = trace.read_back(number);
+        let CommitBlock { ops, expected } = trace.read_back(number);
         assert_eq!(reads(&state, &ops), expected, "after block {number}");
         states.push(state.clone());
     }
     states
 }
 
-fn reads(state: &BTreeMap<StateKey, Value>, ops: &[Op]) -> Reads {
-    let mut reads = Reads::default();
+fn reads(state: &BTreeMap<StateKey, StateValue>, ops: &[KeyOp]) -> ReadDigest {
+    let mut reads = ReadDigest::default();
     ops.iter().for_each(|op| reads.note(state.get(op.key()).map(|value| &value[..])));
     reads
 }
@@ -82,7 +82,7 @@ fn way_back_restores_what_the_way_forth_has_changed() {
     assert_eq!((figures.deletes, figures.keys), (1, 4));
     let states = run(&trace, 8);
     assert_eq!(states[0].keys().copied().collect::<Vec<_>>(), [account(1), slot(1, 1)]);
-    // The account keeps the value that was first seen.
+    // The account keeps its first observed value.
     assert_eq!(states[2].get(&account(1)), holder(1).as_ref());
     assert_eq!(states[2].get(&slot(1, 2)), value(3).as_ref());
     assert_eq!(states[4], states[0]);
@@ -104,7 +104,8 @@ fn account_that_is_removed_takes_all_its_slots_along() {
             vec![(account(1), holder(1)), (slot(1, 1), value(1))],
             vec![(account(1), None), (slot(1, 1), None)],
         ),
-        // Later it is there again, in reality: made when a slot is written, not when one is read.
+        // On mainnet it exists again later: it is created when a slot is written, not when one is
+        // read.
         (vec![(account(1), holder(5)), (slot(1, 3), value(3))], vec![]),
         (vec![(account(1), holder(5)), (slot(1, 4), value(3))], vec![(slot(1, 4), value(4))]),
     ]);

@@ -1,71 +1,71 @@
-//! The trace: blocks of keys read and written, and the state they stand on.
+//! The trace: blocks of keys read and written, and their state.
 
-use crate::state::block::{Block, Op, Reads};
+use crate::state::block::{CommitBlock, KeyOp, ReadDigest};
 use alloy_primitives::{B256, Keccak256};
-use retrie_pipeline::replay::Padding;
-use retrie_state::{Account, StateKey, Value};
+use retrie_pipeline::replay::StatePadding;
+use retrie_state::{Account, StateKey, StateValue};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
 };
 
-/// Blocks of real accesses on a state that they fit.
+/// Blocks of real accesses, and a matching state.
 #[derive(Clone)]
-pub struct Trace {
+pub struct AccessTrace {
     /// In key order.
-    base: Vec<(StateKey, Value)>,
-    padding: Padding,
+    base: Vec<(StateKey, StateValue)>,
+    padding: StatePadding,
     blocks: Vec<TraceBlock>,
 }
 
-/// How large a trace is.
+/// The size of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceFigures {
     /// Number of blocks.
     pub blocks: u64,
-    /// Keys read, block by block.
+    /// Number of keys read, summed over blocks.
     pub reads: u64,
-    /// Keys written, removed ones included.
+    /// Number of keys written or removed.
     pub writes: u64,
-    /// Keys removed.
+    /// Number of keys removed.
     pub deletes: u64,
-    /// Different keys.
+    /// Number of distinct keys.
     pub keys: u64,
 }
 
 /// One block, its keys in order.
 #[derive(Clone, Debug)]
 struct TraceBlock {
-    touches: Vec<Touch>,
+    touches: Vec<KeyTouch>,
 }
 
-/// A key that a block reads, and what it leaves there.
+/// A key that a block reads, and its values before and after the block.
 #[derive(Clone, Debug)]
-struct Touch {
+struct KeyTouch {
     key: StateKey,
-    before: Option<Value>,
-    after: Option<Value>,
+    before: Option<StateValue>,
+    after: Option<StateValue>,
 }
 
-impl Touch {
-    fn op(&self, back: bool) -> Op {
+impl KeyTouch {
+    fn op(&self, back: bool) -> KeyOp {
         let next = if back { &self.before } else { &self.after };
         match next {
-            _ if self.before == self.after => Op::Read(self.key),
-            Some(value) => Op::Write(self.key, value.clone()),
-            None => Op::Delete(self.key),
+            _ if self.before == self.after => KeyOp::Read(self.key),
+            Some(value) => KeyOp::Write(self.key, value.clone()),
+            None => KeyOp::Delete(self.key),
         }
     }
 }
 
-impl fmt::Debug for Trace {
+impl fmt::Debug for AccessTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trace").field("figures", &self.figures()).finish_non_exhaustive()
+        f.debug_struct("AccessTrace").field("figures", &self.figures()).finish_non_exhaustive()
     }
 }
 
-impl Trace {
-    /// Number, size and kinds of its accesses, on the way forth.
+impl AccessTrace {
+    /// The size of the trace, in the forward direction.
     pub fn figures(&self) -> TraceFigures {
         let touches = || self.blocks.iter().flat_map(|block| &block.touches);
         let writes = || touches().filter(|touch| touch.before != touch.after);
@@ -78,12 +78,12 @@ impl Trace {
         }
     }
 
-    /// The padding of its state.
-    pub const fn padding(&self) -> &Padding {
+    /// The padding of the state.
+    pub const fn padding(&self) -> &StatePadding {
         &self.padding
     }
 
-    /// A name for its state, fit for a file name.
+    /// A name for the state, valid as a file name.
     pub(crate) fn base_name(&self) -> String {
         let mut hasher = Keccak256::new();
         for (key, value) in &self.base {
@@ -95,11 +95,11 @@ impl Trace {
         format!("real-{}-{}-v1", &digest[2..18], self.padding.name())
     }
 
-    /// Its state: what the blocks find, and padding.
-    pub(crate) fn base_entries(&self) -> Vec<(StateKey, Value)> {
+    /// The state: the keys that the blocks read, and padding.
+    pub(crate) fn base_entries(&self) -> Vec<(StateKey, StateValue)> {
         let mut entries = self.base.clone();
         entries.extend(self.padding.entries());
-        // Stable: a key of both keeps the value that the blocks know.
+        // A stable sort, so a key of both keeps the value of the blocks.
         entries.sort_by_key(|(key, _)| *key);
         entries.dedup_by_key(|(key, _)| *key);
         entries
@@ -113,21 +113,21 @@ impl Trace {
         self.base.iter().map(|(key, _)| *key).filter(|key| !gone.contains(key)).collect()
     }
 
-    /// The `number`th block of the endless way forth and back.
-    pub(crate) fn block(&self, number: u64) -> Block {
+    /// The `number`th block of the endless sequence forward and backward.
+    pub(crate) fn block(&self, number: u64) -> CommitBlock {
         let (touches, back) = self.at(number);
         let ops = touches.iter().map(|touch| touch.op(back)).collect();
-        Block { ops, expected: read(touches, back) }
+        CommitBlock { ops, expected: read(touches, back) }
     }
 
-    /// A block that only reads what the `number`th block has left.
-    pub(crate) fn read_back(&self, number: u64) -> Block {
+    /// A read-only block of the keys of the `number`th block, with the values after it.
+    pub(crate) fn read_back(&self, number: u64) -> CommitBlock {
         let (touches, back) = self.at(number);
-        let ops = touches.iter().map(|touch| Op::Read(touch.key)).collect();
-        Block { ops, expected: read(touches, !back) }
+        let ops = touches.iter().map(|touch| KeyOp::Read(touch.key)).collect();
+        CommitBlock { ops, expected: read(touches, !back) }
     }
 
-    fn at(&self, number: u64) -> (&[Touch], bool) {
+    fn at(&self, number: u64) -> (&[KeyTouch], bool) {
         let len = self.blocks.len() as u64;
         let place = number % len;
         let back = number / len % 2 == 1;
@@ -135,7 +135,7 @@ impl Trace {
         (&self.blocks[place as usize].touches, back)
     }
 
-    /// How many blocks from the `first`th on have `accesses` keys read, at least.
+    /// Number of blocks from the `first`th on that together read at least `accesses` keys.
     pub(crate) fn blocks_for(&self, first: u64, accesses: u64) -> u64 {
         let mut left = accesses;
         let mut number = first;
@@ -147,9 +147,9 @@ impl Trace {
     }
 }
 
-/// What the keys of a block hold before it on the way forth, or before it on the way back.
-fn read(touches: &[Touch], back: bool) -> Reads {
-    let mut reads = Reads::default();
+/// The values of a block's keys before it, in the forward or backward direction.
+fn read(touches: &[KeyTouch], back: bool) -> ReadDigest {
+    let mut reads = ReadDigest::default();
     for touch in touches {
         let value = if back { &touch.after } else { &touch.before };
         reads.note(value.as_ref().map(|value| &value[..]));
@@ -157,29 +157,29 @@ fn read(touches: &[Touch], back: bool) -> Reads {
     reads
 }
 
-/// Puts blocks together, in the order they come.
+/// Builds a trace from blocks in order.
 #[derive(Debug, Default)]
 pub(super) struct TraceBuilder {
-    /// The first value seen of each key.
-    base: BTreeMap<StateKey, Option<Value>>,
+    /// The first observed value of each key.
+    base: BTreeMap<StateKey, Option<StateValue>>,
     /// The state after the blocks so far.
-    now: BTreeMap<StateKey, Value>,
-    /// Accounts that were removed at some time.
+    now: BTreeMap<StateKey, StateValue>,
+    /// Accounts that a block has removed.
     removed: BTreeSet<StateKey>,
     blocks: Vec<TraceBlock>,
 }
 
 impl TraceBuilder {
-    /// The value that a key has after the blocks so far; `None` if no block has touched it.
-    pub(super) fn get(&self, key: &StateKey) -> Option<Option<Value>> {
+    /// The value of a key after the blocks so far; `None` if no block has accessed it.
+    pub(super) fn get(&self, key: &StateKey) -> Option<Option<StateValue>> {
         self.base.contains_key(key).then(|| self.now.get(key).cloned())
     }
 
-    /// Adds a block that finds `pre` and leaves `writes`.
+    /// Adds a block with the values `pre` before it, and `writes`.
     pub(super) fn push(
         &mut self,
-        pre: BTreeMap<StateKey, Option<Value>>,
-        mut writes: BTreeMap<StateKey, Option<Value>>,
+        pre: BTreeMap<StateKey, Option<StateValue>>,
+        mut writes: BTreeMap<StateKey, Option<StateValue>>,
     ) {
         // Accounts come before slots.
         for (key, value) in &pre {
@@ -188,7 +188,7 @@ impl TraceBuilder {
         for key in writes.keys() {
             self.see(*key, None);
         }
-        self.settle_accounts(&pre, &mut writes);
+        self.reconcile_accounts(&pre, &mut writes);
         let mut keys: BTreeSet<_> = pre.into_keys().collect();
         keys.extend(writes.keys());
         let touches = keys.into_iter().map(|key| {
@@ -198,7 +198,7 @@ impl TraceBuilder {
                 Some(value) => self.now.insert(key, value.clone()),
                 None => self.now.remove(&key),
             };
-            Touch { key, before, after }
+            KeyTouch { key, before, after }
         });
         let touches: Vec<_> = touches.collect();
         let gone = touches.iter().filter(|touch| touch.before.is_some() && touch.after.is_none());
@@ -208,9 +208,9 @@ impl TraceBuilder {
         }
     }
 
-    /// Takes note of the first value of a key. A slot is only there with its account, all the time
-    /// that is to come.
-    fn see(&mut self, key: StateKey, value: Option<Value>) {
+    /// Records the first value of a key. A slot exists only if its account existed at that time and
+    /// was not removed before.
+    fn see(&mut self, key: StateKey, value: Option<StateValue>) {
         if self.base.contains_key(&key) {
             return;
         }
@@ -228,12 +228,12 @@ impl TraceBuilder {
         self.base.insert(key, value);
     }
 
-    /// Keeps slots and accounts together: an account that goes takes its slots with it, and one that
-    /// came to be in a gap between two blocks is made when a slot of it is first written.
-    fn settle_accounts(
+    /// Keeps slots and accounts consistent: removing an account removes its slots. An account that
+    /// was created in a gap between two blocks is created when one of its slots is first written.
+    fn reconcile_accounts(
         &self,
-        pre: &BTreeMap<StateKey, Option<Value>>,
-        writes: &mut BTreeMap<StateKey, Option<Value>>,
+        pre: &BTreeMap<StateKey, Option<StateValue>>,
+        writes: &mut BTreeMap<StateKey, Option<StateValue>>,
     ) {
         let written: Vec<_> = writes.iter().map(|(key, value)| (*key, value.is_some())).collect();
         for (key, is_set) in written {
@@ -261,10 +261,10 @@ impl TraceBuilder {
         }
     }
 
-    /// The trace, on a padded state.
-    pub(super) fn build(self, padding: Padding) -> Trace {
-        let entry = |(key, value): (StateKey, Option<Value>)| Some((key, value?));
+    /// The trace, with a padded state.
+    pub(super) fn build(self, padding: StatePadding) -> AccessTrace {
+        let entry = |(key, value): (StateKey, Option<StateValue>)| Some((key, value?));
         let base = self.base.into_iter().filter_map(entry).collect();
-        Trace { base, padding, blocks: self.blocks }
+        AccessTrace { base, padding, blocks: self.blocks }
     }
 }

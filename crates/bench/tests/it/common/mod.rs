@@ -2,9 +2,9 @@
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 use alloy_primitives::B256;
-use retrie_bench::state::{Corpus, Op, Trace, Workload};
+use retrie_bench::state::{AccessTrace, BlockCorpus, KeyOp, StoreWorkload};
 use retrie_chainspec::ChainSpec;
-use retrie_pipeline::replay::{BundleReplayOptions, Padding};
+use retrie_pipeline::replay::{BundleReplayOptions, StatePadding};
 use retrie_state::{AnyBackend, BlockRef, KvStore, MemoryStore, StateStore, StoreOptions};
 use retrie_storage_mpt::Mpt;
 use std::{
@@ -13,24 +13,25 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-/// The accesses of all real blocks on a little padding, or `None` after saying that there are none.
-pub fn real_trace() -> Option<Trace> {
+/// The accesses of all real blocks with a little padding; `None`, with a message, if the data is
+/// missing.
+pub fn real_trace() -> Option<AccessTrace> {
     let mpt = Mpt::new();
     let options =
         BundleReplayOptions { spec: ChainSpec::mainnet(), witness_opener: mpt.partial_state() };
-    let padding = Padding { accounts: 2000, slots: 500 };
-    let corpus = Corpus::at(mainnet()?);
+    let padding = StatePadding { accounts: 2000, slots: 500 };
+    let corpus = BlockCorpus::at(mainnet()?);
     Some(corpus.trace(&options, padding, &AtomicBool::new(false)).unwrap())
 }
 
-/// Root of what the workload leaves, by a plain map and a bulk load.
-pub fn root_by_a_plain_loop(workload: &Workload) -> B256 {
+/// State root after the workload, computed with a plain map and a bulk load.
+pub fn root_by_a_plain_loop(workload: &StoreWorkload) -> B256 {
     let mut state: BTreeMap<_, _> = workload.base().entries().iter().collect();
     for op in workload.stream().flat_map(|block| block.ops) {
         match op {
-            Op::Read(_) => {}
-            Op::Write(key, next) => drop(state.insert(key, next)),
-            Op::Delete(key) => drop(state.remove(&key)),
+            KeyOp::Read(_) => {}
+            KeyOp::Write(key, next) => drop(state.insert(key, next)),
+            KeyOp::Delete(key) => drop(state.remove(&key)),
         }
     }
     let kv = Arc::new(MemoryStore::new());
@@ -44,7 +45,7 @@ pub fn root_by_a_plain_loop(workload: &Workload) -> B256 {
     root
 }
 
-/// The mainnet data, or `None` after saying so.
+/// The folder of mainnet data; `None`, with a message, if it is missing.
 pub fn mainnet() -> Option<PathBuf> {
     let data = std::env::var_os("RETRIE_DATA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),

@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Shared by the tests of this crate.
 #![allow(dead_code, unreachable_pub)] // each test binary uses a part
 
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEip2930, TxEip4844, TxEip7702, TxLegacy};
@@ -44,12 +44,12 @@ pub fn blocks(rlp: &[u8], limit: usize) -> Vec<Block> {
     blocks
 }
 
-/// A made-up sender per transaction: the database stores what it is told.
+/// A made-up sender for each transaction: the database does not check senders.
 pub fn senders(block: &Block) -> Vec<Address> {
     block.body.transactions.iter().map(|tx| Address::from_slice(&tx.tx_hash()[12..])).collect()
 }
 
-/// A made-up receipt per transaction, with logs of all shapes.
+/// A made-up receipt for each transaction, with logs of all shapes.
 pub fn receipts(block: &Block) -> Vec<Receipt> {
     let receipt = |(i, tx): (usize, &Transaction)| {
         let log = |n: usize| Log {
@@ -71,7 +71,7 @@ pub fn receipts(block: &Block) -> Vec<Receipt> {
 
 /// A block with all its parts, owned.
 #[derive(Clone, Debug)]
-pub struct Full {
+pub struct FullBlock {
     pub hash: B256,
     pub block: Block,
     pub senders: Vec<Address>,
@@ -79,7 +79,7 @@ pub struct Full {
     pub total_difficulty: U256,
 }
 
-impl Full {
+impl FullBlock {
     pub fn of(block: Block, total_difficulty: U256) -> Self {
         let (senders, receipts) = (senders(&block), receipts(&block));
         Self { hash: block.header.hash_slow(), block, senders, receipts, total_difficulty }
@@ -149,8 +149,8 @@ pub fn transactions(seed: u64) -> Vec<Transaction> {
     ]
 }
 
-/// A made-up block on `parent`; `salt` tells siblings apart.
-pub fn child(parent: Option<&Full>, salt: u64, transactions: Vec<Transaction>) -> Full {
+/// A made-up block on `parent`; siblings differ by `salt`.
+pub fn child(parent: Option<&FullBlock>, salt: u64, transactions: Vec<Transaction>) -> FullBlock {
     let header = Header {
         parent_hash: parent.map_or(B256::ZERO, |p| p.hash),
         number: parent.map_or(0, |p| p.block.header.number + 1),
@@ -170,7 +170,7 @@ pub fn child(parent: Option<&Full>, salt: u64, transactions: Vec<Transaction>) -
         }]));
     }
     let parent_difficulty = parent.map_or(U256::ZERO, |p| p.total_difficulty);
-    Full::of(block, parent_difficulty + U256::from(10))
+    FullBlock::of(block, parent_difficulty + U256::from(10))
 }
 
 pub const ALL_TYPES: [TxType; 5] =

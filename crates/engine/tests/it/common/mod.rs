@@ -1,4 +1,4 @@
-//! What the tests share: nodes on every backend, and a consensus client's calls.
+//! Shared by the tests: nodes on every backend, and a consensus client's calls.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use alloy_primitives::{Address, B256, Bytes};
@@ -6,17 +6,17 @@ use alloy_rpc_types_engine::{
     ExecutionPayload, ExecutionPayloadInputV2, ForkchoiceState, ForkchoiceUpdated,
     PayloadAttributes, PayloadStatus, PayloadStatusEnum,
 };
-use retrie_backends::Descriptor;
+use retrie_backends::BackendDescriptor;
 use retrie_chainspec::{ChainSpec, primitives::Block};
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
 use retrie_engine::{
     BuilderConfig, Engine, EngineApi, EngineApiError, EngineConfig, LiveChain, PayloadBuilder,
     PoolMaintainer,
-    pool::{Pool, PoolConfig},
+    pool::{PoolConfig, TransactionPool},
 };
 use retrie_pipeline::{
-    Chain, ChainOptions, prepare,
-    testkit::{Rules, TestChain},
+    ChainOptions, ChainStore, prepare,
+    testkit::{TestChain, TestRules},
 };
 use retrie_state::{AnyBackend, StoreOptions};
 use retrie_storage_mpt::Mpt;
@@ -32,14 +32,14 @@ use tokio::runtime::Runtime;
 /// Backend and root mode of a node. The backend is small, so that every few blocks something is
 /// flushed, merged or collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Setup {
+pub(crate) struct NodeSetup {
     backend: &'static str,
     root_mode: StateRootMode,
     /// Whether the MPT runs beside it.
     has_referee: bool,
 }
 
-impl Setup {
+impl NodeSetup {
     pub(crate) const MPT: Self = Self::of("mpt", StateRootMode::Header);
     pub(crate) const ARCHIVE: Self = Self::of("mpt-archive", StateRootMode::Header);
     pub(crate) const RAW: Self = Self::of("raw", StateRootMode::Shadow);
@@ -52,15 +52,15 @@ impl Setup {
         Self { backend, root_mode, has_referee: false }
     }
 
-    /// All that there are: every backend with the header's roots or in their shadow, there also with
-    /// a referee, and with roots of its own.
+    /// All setups: every backend in root mode header or shadow, shadow also with a referee, and in
+    /// root mode native.
     pub(crate) fn all() -> Vec<Self> {
         [Self::on_headers(), Self::refereed(), Self::native()].concat()
     }
 
     /// Every backend on blocks with Ethereum's roots.
     pub(crate) fn on_headers() -> Vec<Self> {
-        let modes = |backend: &'static Descriptor| {
+        let modes = |backend: &'static BackendDescriptor| {
             let shadow = Self::of(backend.name, StateRootMode::Shadow);
             let header = Self::of(backend.name, StateRootMode::Header);
             let has_root = backend.capabilities().ethereum_root;
@@ -82,19 +82,19 @@ impl Setup {
         retrie_backends::names().into_iter().map(of).collect()
     }
 
-    /// Those that know what the header's state root should be.
+    /// Setups that check the header's state root.
     pub(crate) fn checked() -> Vec<Self> {
         let mut all = Self::on_headers();
         all.retain(|setup| setup.root_mode == StateRootMode::Header);
         [all, Self::refereed()].concat()
     }
 
-    /// The same with the header's roots left unchecked.
+    /// The same setup without checks of the header's roots.
     pub(crate) const fn shadow(self) -> Self {
         Self { root_mode: StateRootMode::Shadow, ..self }
     }
 
-    fn descriptor(self) -> &'static Descriptor {
+    fn descriptor(self) -> &'static BackendDescriptor {
         retrie_backends::find(self.backend).unwrap()
     }
 
@@ -110,8 +110,8 @@ impl Setup {
         self.root_mode
     }
 
-    /// A maker of blocks for this node.
-    pub(crate) fn test_chain(self, rules: Rules) -> TestChain {
+    /// A chain that builds blocks for this node.
+    pub(crate) fn test_chain(self, rules: TestRules) -> TestChain {
         match self.root_mode() {
             StateRootMode::Native => TestChain::native(rules, self.backend()),
             _ => TestChain::new(rules, Arc::new(Mpt::default())),
@@ -120,16 +120,16 @@ impl Setup {
 }
 
 /// A datadir.
-pub(crate) struct Node {
+pub(crate) struct TestNode {
     pub(crate) dir: Arc<TempDir>,
     pub(crate) spec: Arc<ChainSpec>,
-    pub(crate) setup: Setup,
+    pub(crate) setup: NodeSetup,
     pub(crate) retention: u64,
     pub(crate) config: EngineConfig,
 }
 
-impl Node {
-    pub(crate) fn new(spec: &Arc<ChainSpec>, setup: Setup) -> Self {
+impl TestNode {
+    pub(crate) fn new(spec: &Arc<ChainSpec>, setup: NodeSetup) -> Self {
         Self {
             dir: Arc::new(TempDir::new().unwrap()),
             spec: spec.clone(),
@@ -139,13 +139,13 @@ impl Node {
         }
     }
 
-    pub(crate) fn open(&self) -> Chain {
+    pub(crate) fn open(&self) -> ChainStore {
         self.open_at(self.dir.path())
     }
 
-    pub(crate) fn open_at(&self, datadir: &Path) -> Chain {
-        let referee = self.setup.has_referee.then(|| Setup::MPT.backend());
-        Chain::open(ChainOptions {
+    pub(crate) fn open_at(&self, datadir: &Path) -> ChainStore {
+        let referee = self.setup.has_referee.then(|| NodeSetup::MPT.backend());
+        ChainStore::open(ChainOptions {
             spec: self.spec.clone(),
             backend: self.setup.backend(),
             referee,
@@ -162,30 +162,30 @@ impl Node {
         .unwrap()
     }
 
-    pub(crate) fn start(&self) -> Running {
-        Running::on(Arc::new(self.open()), self.config, self.dir.clone())
+    pub(crate) fn start(&self) -> RunningNode {
+        RunningNode::on(Arc::new(self.open()), self.config, self.dir.clone())
     }
 }
 
-/// A node at work, and its consensus client. Dropping it stops it.
-pub(crate) struct Running {
+/// A running node, and its consensus client. Dropping it stops the node.
+pub(crate) struct RunningNode {
     pub(crate) api: EngineApi,
     pub(crate) live: LiveChain,
-    pub(crate) pool: Pool,
+    pub(crate) pool: TransactionPool,
     pub(crate) payloads: PayloadBuilder,
     pub(crate) engine: Engine,
     pub(crate) metrics: Metrics,
     pub(crate) runtime: Runtime,
-    /// The datadir, which may have no other owner.
+    /// Keeps the datadir, which may have no other owner.
     dir: Arc<TempDir>,
 }
 
-impl Running {
-    pub(crate) fn on(chain: Arc<Chain>, config: EngineConfig, dir: Arc<TempDir>) -> Self {
+impl RunningNode {
+    pub(crate) fn on(chain: Arc<ChainStore>, config: EngineConfig, dir: Arc<TempDir>) -> Self {
         let metrics = Metrics::new().unwrap();
         let engine = Engine::start(chain, config, metrics.clone()).unwrap();
         let live = engine.handle().live().clone();
-        let pool = Pool::new(PoolConfig::default(), live.spec().clone());
+        let pool = TransactionPool::new(PoolConfig::default(), live.spec().clone());
         let payloads = PayloadBuilder::new(live.clone(), pool.clone(), BuilderConfig::default());
         let api = EngineApi::new(engine.handle().clone(), payloads.clone(), pool.clone());
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -205,12 +205,12 @@ impl Running {
         self.live.head().hash()
     }
 
-    /// `engine_newPayload` of the version that the block's fork demands, without requests.
+    /// `engine_newPayload` in the version of the block's fork, without requests.
     pub(crate) fn send(&self, block: &Block) -> PayloadStatus {
         self.send_as(hash(block), block)
     }
 
-    /// The same of a block that may not be verified.
+    /// The same for a block whose verification may fail.
     pub(crate) fn try_to_send(&self, block: &Block) -> Result<PayloadStatus, EngineApiError> {
         self.send_payload_of(hash(block), block)
     }
@@ -227,7 +227,7 @@ impl Running {
         self.send_payload(payload, Vec::new(), root, requests)
     }
 
-    /// A payload with what goes beside it.
+    /// Sends a payload with the parameters beside it.
     pub(crate) fn send_payload(
         &self,
         payload: ExecutionPayload,
@@ -259,7 +259,7 @@ impl Running {
         })
     }
 
-    /// Gives a block to the engine as it is, whatever payloads can say.
+    /// Sends a block to the engine directly, also one that no payload can carry.
     pub(crate) fn insert(&self, block: &Block) -> PayloadStatus {
         let block = prepare(self.live.spec(), block.clone()).unwrap();
         self.runtime.block_on(self.engine.handle().new_block(block)).unwrap()
@@ -274,7 +274,7 @@ impl Running {
         self.runtime.block_on(self.api.fork_choice_updated(version, state, attributes))
     }
 
-    /// Makes a block the head, which must succeed. Nothing becomes safe or final.
+    /// Makes a block the head, which must succeed. Safe and finalized stay unset.
     pub(crate) fn lead(&self, hash: B256) {
         let updated = self.fcu(3, only_head(hash), None).unwrap();
         assert_eq!(updated.payload_status, valid(hash));
@@ -300,10 +300,10 @@ impl Running {
         let chain = Arc::downgrade(live.chain());
         engine.stop().unwrap();
         drop((api, live, pool, payloads, metrics, runtime));
-        // Threads that build or follow notice it soon.
+        // Builder and follower threads end soon.
         let start = Instant::now();
         while chain.strong_count() > 0 {
-            assert!(start.elapsed() < Duration::from_secs(20), "somebody keeps the datadir open");
+            assert!(start.elapsed() < Duration::from_secs(20), "the datadir is still open");
             std::thread::yield_now();
         }
     }
@@ -330,12 +330,12 @@ pub(crate) fn invalid(status: PayloadStatus, latest_valid: Option<B256>) -> Stri
     }
 }
 
-/// The head alone; nothing safe, nothing final.
+/// Only a head, without safe and finalized.
 pub(crate) fn only_head(head: B256) -> ForkchoiceState {
     ForkchoiceState { head_block_hash: head, ..Default::default() }
 }
 
-/// Attributes of a payload so many seconds after `parent`, with what each fork adds up to Prague.
+/// Attributes of a payload at `timestamp`, with the fields that each fork adds up to Prague.
 pub(crate) fn attributes(live: &LiveChain, timestamp: u64) -> PayloadAttributes {
     use alloy_hardforks::EthereumHardforks;
     let spec = live.spec();
@@ -352,8 +352,8 @@ pub(crate) fn attributes(live: &LiveChain, timestamp: u64) -> PayloadAttributes 
     }
 }
 
-/// A chain of `count` blocks, and those.
-pub(crate) fn line(setup: Setup, rules: Rules, count: u64) -> (TestChain, Vec<Block>) {
+/// A chain of `count` blocks, and the blocks.
+pub(crate) fn line(setup: NodeSetup, rules: TestRules, count: u64) -> (TestChain, Vec<Block>) {
     let mut chain = setup.test_chain(rules);
     let genesis = chain.genesis();
     let tip = *chain.branch(genesis, count, 12, 1).last().unwrap();
@@ -361,7 +361,7 @@ pub(crate) fn line(setup: Setup, rules: Rules, count: u64) -> (TestChain, Vec<Bl
     (chain, blocks)
 }
 
-/// The block with another header.
+/// A changed copy of the block.
 pub(crate) fn with(block: &Block, change: impl FnOnce(&mut Block)) -> Block {
     let mut block = block.clone();
     change(&mut block);

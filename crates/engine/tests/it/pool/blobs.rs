@@ -1,14 +1,14 @@
-//! Blob transactions, with true proofs.
+//! Blob transactions, with valid proofs.
 
-use super::world::*;
+use super::fixtures::*;
 use alloy_consensus::TxEip4844WithSidecar;
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::B256;
-use retrie_engine::pool::{Origin, PoolConfig, PooledTransaction, Sidecar};
+use retrie_engine::pool::{BlobSidecar, PoolConfig, PooledTransaction, TransactionOrigin};
 
 #[test]
 fn wrong_blobs_are_refused() {
-    let world = World::new("prague");
+    let world = HeadFixture::new("prague");
     let pool = world.pool(PoolConfig::default());
     let t = transfer(0, 0);
     let good = true_sidecar(&[1, 2]);
@@ -28,8 +28,9 @@ fn wrong_blobs_are_refused() {
     assert!(message.starts_with("KZG verification error: wrong versioned hash"), "{message}");
     assert_eq!(status(&pool), (0, 0));
 
-    // Blobs and other transactions of one sender do not mix, and blobs leave no gaps and no debts.
-    pool.add(t.blobs(GWEI, good.clone()), Origin::External, &world).unwrap();
+    // One sender cannot mix blob transactions with others, and blob transactions need all nonces
+    // and funds.
+    pool.add(t.blobs(GWEI, good.clone()), TransactionOrigin::External, &world).unwrap();
     assert_eq!(refusal(&pool, &world, transfer(0, 1).signed()), "address already reserved");
     let message = refusal(&pool, &world, transfer(0, 2).blobs(GWEI, good.clone()));
     assert_eq!(message, "nonce too high: tx nonce 2, gapped nonce 1");
@@ -43,19 +44,19 @@ fn wrong_blobs_are_refused() {
     let dearer = |blob_fee| t.fee(40 * GWEI, 4 * GWEI).blobs(blob_fee, good.clone());
     let message = refusal(&pool, &world, dearer(2 * GWEI - 1));
     assert_eq!(message, "replacement transaction underpriced");
-    pool.add(dearer(2 * GWEI), Origin::External, &world).unwrap();
+    pool.add(dearer(2 * GWEI), TransactionOrigin::External, &world).unwrap();
     assert_eq!(status(&pool), (1, 0));
 }
 
 #[test]
 fn blobs_are_served_while_pooled_and_after() {
-    let mut world = World::new("prague");
+    let mut world = HeadFixture::new("prague");
     let before = world.clone();
     let pool = world.pool(PoolConfig::default());
     let sidecar = true_sidecar(&[1, 2]);
     let versioned: Vec<B256> = sidecar.versioned_hashes().collect();
     let tx = transfer(0, 0).blobs(2 * GWEI, sidecar.clone());
-    let hash = pool.add(tx.clone(), Origin::External, &world).unwrap();
+    let hash = pool.add(tx.clone(), TransactionOrigin::External, &world).unwrap();
     assert_eq!(status(&pool), (1, 0));
     assert_eq!(pool.stats().blob.txs, 1);
     assert_eq!(pool.get(&hash).unwrap().to_pooled(), Some(tx.clone()));
@@ -67,7 +68,7 @@ fn blobs_are_served_while_pooled_and_after() {
     assert_eq!((*v1.blob, v1.proof), (sidecar.blobs[1], sidecar.proofs[1]));
     // Another transaction with the same blobs.
     let twin = transfer(1, 0).blobs(2 * GWEI, sidecar);
-    let twin = pool.add(twin, Origin::External, &world).unwrap();
+    let twin = pool.add(twin, TransactionOrigin::External, &world).unwrap();
 
     // They wait for lower blob fees, and a builder without room for blobs skips them.
     world.next.blob_base_fee = Some(3 * GWEI);
@@ -98,12 +99,12 @@ fn blobs_are_served_while_pooled_and_after() {
 
 #[test]
 fn mined_blobs_are_kept_within_their_budget() {
-    let mut world = World::new("prague");
+    let mut world = HeadFixture::new("prague");
     let before = world.clone();
     let pool = world.pool(PoolConfig { mined_blobs_max_size: 200_000, ..Default::default() });
     let txs = [0, 1].map(|n| transfer(n, 0).blobs(GWEI, true_sidecar(&[1 + n])));
     for tx in &txs {
-        pool.add(tx.clone(), Origin::External, &world).unwrap();
+        pool.add(tx.clone(), TransactionOrigin::External, &world).unwrap();
     }
     let hashes = world.mine(&txs.each_ref().map(|tx| pool.get(tx.tx_hash()).unwrap()));
     world.go(&pool, &hashes, vec![]);
@@ -116,20 +117,20 @@ fn mined_blobs_are_kept_within_their_budget() {
 
 #[test]
 fn cell_proofs_are_taken_from_osaka_on() {
-    let world = World::new("osaka");
+    let world = HeadFixture::new("osaka");
     let pool = world.pool(PoolConfig::default());
     let t = transfer(0, 0);
     let old = true_sidecar(&[9]);
     let message = refusal(&pool, &world, t.blobs(GWEI, old.clone()));
     assert_eq!(message, "Wrong sidecar format: unexpected sidecar version, want: 1, got: 0");
-    let new = Sidecar::from(old).try_into_eip7594().unwrap();
+    let new = BlobSidecar::from(old).try_into_eip7594().unwrap();
     let mut bad = new.clone();
     bad.cell_proofs.swap(3, 4);
     let message = refusal(&pool, &world, t.blobs(GWEI, bad));
     assert_eq!(message, "KZG verification error: invalid KZG proof");
     let message = refusal(&pool, &world, t.blobs(GWEI, fake_cell_sidecar(7)));
     assert_eq!(message, "transaction blob limit exceeded: blob count 7, limit 6");
-    pool.add(t.blobs(GWEI, new.clone()), Origin::External, &world).unwrap();
+    pool.add(t.blobs(GWEI, new.clone()), TransactionOrigin::External, &world).unwrap();
     let versioned: Vec<B256> = new.versioned_hashes().collect();
     let served = pool.blobs(&versioned);
     let blob = served[0].as_ref().unwrap();

@@ -1,11 +1,11 @@
-//! The journal: what was accepted outlives the process.
+//! The journal: accepted transactions survive a restart.
 
-use super::world::*;
-use crate::common::{Node, Setup};
+use super::fixtures::*;
+use crate::common::{NodeSetup, TestNode};
 use alloy_consensus::TxEip1559;
 use alloy_eips::eip2718::Encodable2718;
-use retrie_engine::pool::{JournalError, Origin, Pool, PoolConfig};
-use retrie_pipeline::testkit::{Rules, TestChain};
+use retrie_engine::pool::{JournalError, PoolConfig, TransactionOrigin, TransactionPool};
+use retrie_pipeline::testkit::{TestChain, TestRules};
 use retrie_storage_mpt::Mpt;
 use std::{
     io::Write,
@@ -14,8 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A pool as after a start, with what its journal held.
-fn restarted(world: &World, journal: &Path) -> (Pool, usize) {
+/// A pool as after a start, restored from its journal.
+fn restarted(world: &HeadFixture, journal: &Path) -> (TransactionPool, usize) {
     let pool = world.pool(PoolConfig::default());
     let restored = pool.keep_journal(journal, world).unwrap();
     pool.check_invariants().unwrap();
@@ -24,20 +24,22 @@ fn restarted(world: &World, journal: &Path) -> (Pool, usize) {
 
 #[test]
 fn accepted_transactions_come_back_with_their_origin() {
-    let (folder, world) = (tempfile::tempdir().unwrap(), World::new("prague"));
+    let (folder, world) = (tempfile::tempdir().unwrap(), HeadFixture::new("prague"));
     let journal = folder.path().join("deep/txpool.journal");
     let (pool, restored) = restarted(&world, &journal);
     assert_eq!(restored, 0);
-    let local = pool.add(transfer(0, 0).signed(), Origin::Local, &world).unwrap();
-    let remote = pool.add(transfer(1, 0).signed(), Origin::External, &world).unwrap();
-    let gapped = pool.add(transfer(2, 7).signed(), Origin::Local, &world).unwrap();
-    let replaced = pool.add(transfer(3, 0).signed(), Origin::Local, &world).unwrap();
+    let local = pool.add(transfer(0, 0).signed(), TransactionOrigin::Local, &world).unwrap();
+    let remote = pool.add(transfer(1, 0).signed(), TransactionOrigin::External, &world).unwrap();
+    let gapped = pool.add(transfer(2, 7).signed(), TransactionOrigin::Local, &world).unwrap();
+    let replaced = pool.add(transfer(3, 0).signed(), TransactionOrigin::Local, &world).unwrap();
     let dearer = transfer(3, 0).fee(40 * GWEI, 4 * GWEI);
-    let replacement = pool.add(dearer.signed(), Origin::Local, &world).unwrap();
+    let replacement = pool.add(dearer.signed(), TransactionOrigin::Local, &world).unwrap();
     let sidecar = true_sidecar(&[1, 2]);
-    let blobs = pool.add(transfer(4, 0).blobs(10, sidecar), Origin::External, &world).unwrap();
-    pool.add(transfer(5, 0).value(100 * ETHER).signed(), Origin::Local, &world).unwrap_err();
-    // Killed: nothing is said to anybody.
+    let blobs =
+        pool.add(transfer(4, 0).blobs(10, sidecar), TransactionOrigin::External, &world).unwrap();
+    pool.add(transfer(5, 0).value(100 * ETHER).signed(), TransactionOrigin::Local, &world)
+        .unwrap_err();
+    // A kill: no shutdown code runs.
     drop(pool);
 
     let (pool, restored) = restarted(&world, &journal);
@@ -47,7 +49,7 @@ fn accepted_transactions_come_back_with_their_origin() {
     assert!(is_local(local) && !is_local(remote) && is_local(gapped) && is_local(replacement));
     assert!(pool.get(&replaced).is_none());
     assert_eq!(pool.get(&blobs).unwrap().sidecar.as_ref().unwrap().blobs().len(), 2);
-    // And again, from the journal that was written anew.
+    // And again, from the rewritten journal.
     drop(pool);
     let (pool, restored) = restarted(&world, &journal);
     assert_eq!((restored, status(&pool)), (5, (4, 1)));
@@ -55,17 +57,17 @@ fn accepted_transactions_come_back_with_their_origin() {
 
 #[test]
 fn what_is_mined_does_not_come_back_and_what_a_lost_block_paid_for_waits() {
-    let (folder, mut world) = (tempfile::tempdir().unwrap(), World::new("prague"));
+    let (folder, mut world) = (tempfile::tempdir().unwrap(), HeadFixture::new("prague"));
     let before = world.clone();
     let journal = folder.path().join("txpool.journal");
     let (pool, _) = restarted(&world, &journal);
-    let first = pool.add(transfer(0, 0).signed(), Origin::Local, &world).unwrap();
+    let first = pool.add(transfer(0, 0).signed(), TransactionOrigin::Local, &world).unwrap();
     let hashes = world.mine(&[pool.get(&first).unwrap()]);
-    // Somebody without funds gets them by this block.
+    // A sender without funds gets them in this block.
     world.account_mut(9).balance = alloy_primitives::U256::from(5 * ETHER);
     world.go(&pool, &hashes, vec![]);
-    pool.add(transfer(0, 1).signed(), Origin::Local, &world).unwrap();
-    pool.add(transfer(9, 0).value(2 * ETHER).signed(), Origin::Local, &world).unwrap();
+    pool.add(transfer(0, 1).signed(), TransactionOrigin::Local, &world).unwrap();
+    pool.add(transfer(9, 0).value(2 * ETHER).signed(), TransactionOrigin::Local, &world).unwrap();
     drop(pool);
 
     let (pool, _) = restarted(&world, &journal);
@@ -75,9 +77,9 @@ fn what_is_mined_does_not_come_back_and_what_a_lost_block_paid_for_waits() {
     let mut poor = before;
     poor.account_mut(9).balance = alloy_primitives::U256::ZERO;
     let pool = poor.pool(PoolConfig::default());
-    pool.add(transfer(0, 0).signed(), Origin::Local, &poor).unwrap();
+    pool.add(transfer(0, 0).signed(), TransactionOrigin::Local, &poor).unwrap();
     pool.keep_journal(&journal, &poor).unwrap();
-    assert_eq!(status(&pool), (2, 1), "nobody's transaction is lost for lack of funds");
+    assert_eq!(status(&pool), (2, 1), "no transaction is lost for lack of funds");
     let hashes = poor.mine(&[pool.get(&first).unwrap()]);
     poor.account_mut(9).balance = alloy_primitives::U256::from(5 * ETHER);
     poor.go(&pool, &hashes, vec![]);
@@ -86,7 +88,7 @@ fn what_is_mined_does_not_come_back_and_what_a_lost_block_paid_for_waits() {
 
 #[test]
 fn what_a_reorg_puts_back_is_in_the_journal() {
-    let (folder, world) = (tempfile::tempdir().unwrap(), World::new("prague"));
+    let (folder, world) = (tempfile::tempdir().unwrap(), HeadFixture::new("prague"));
     let journal = folder.path().join("txpool.journal");
     let (pool, _) = restarted(&world, &journal);
     let stranger = transfer(5, 0).signed();
@@ -99,12 +101,12 @@ fn what_a_reorg_puts_back_is_in_the_journal() {
 
 #[test]
 fn a_torn_or_damaged_end_costs_only_itself() {
-    let (folder, world) = (tempfile::tempdir().unwrap(), World::new("prague"));
+    let (folder, world) = (tempfile::tempdir().unwrap(), HeadFixture::new("prague"));
     let journal = folder.path().join("txpool.journal");
     let (pool, _) = restarted(&world, &journal);
     let mut lengths = vec![std::fs::metadata(&journal).unwrap().len()];
     for nonce in 0..5 {
-        pool.add(transfer(0, nonce).signed(), Origin::Local, &world).unwrap();
+        pool.add(transfer(0, nonce).signed(), TransactionOrigin::Local, &world).unwrap();
         lengths.push(std::fs::metadata(&journal).unwrap().len());
     }
     drop(pool);
@@ -114,8 +116,8 @@ fn a_torn_or_damaged_end_costs_only_itself() {
         let expected = lengths.iter().skip(1).filter(|length| **length <= end as u64).count();
         let (pool, restored) = restarted(&world, &journal);
         assert_eq!(restored, expected, "cut at {end}");
-        // It goes on from there.
-        pool.add(transfer(1, 0).signed(), Origin::Local, &world).unwrap();
+        // The journal continues from there.
+        pool.add(transfer(1, 0).signed(), TransactionOrigin::Local, &world).unwrap();
         drop(pool);
         assert_eq!(restarted(&world, &journal).1, expected + 1, "cut at {end}");
     }
@@ -127,7 +129,7 @@ fn a_torn_or_damaged_end_costs_only_itself() {
 
 #[test]
 fn another_file_is_left_alone() {
-    let (folder, world) = (tempfile::tempdir().unwrap(), World::new("prague"));
+    let (folder, world) = (tempfile::tempdir().unwrap(), HeadFixture::new("prague"));
     let file = folder.path().join("letters.txt");
     std::fs::File::create(&file).unwrap().write_all(b"Dear all, this is no journal").unwrap();
     let pool = world.pool(PoolConfig::default());
@@ -136,13 +138,13 @@ fn another_file_is_left_alone() {
     assert!(std::fs::read(&file).unwrap().starts_with(b"Dear all"));
 }
 
-/// Cause: the file was made with the modes that the process gives to any file, so that others on the
-/// machine could read private transactions, and which ones were sent from here.
+/// Cause: the file was created with the process's default mode, so that other users of the machine
+/// could read private transactions, and see which ones were sent from this node.
 #[cfg(unix)]
 #[test]
 fn only_the_user_of_the_node_reads_it() {
     use std::{fs::Permissions, os::unix::fs::PermissionsExt};
-    let (folder, world) = (tempfile::tempdir().unwrap(), World::new("prague"));
+    let (folder, world) = (tempfile::tempdir().unwrap(), HeadFixture::new("prague"));
     let journal = folder.path().join("txpool.journal");
     let mode = || std::fs::metadata(&journal).unwrap().permissions().mode() & 0o777;
     let open_to_all = |path: &Path| {
@@ -150,9 +152,9 @@ fn only_the_user_of_the_node_reads_it() {
     };
     let (pool, _) = restarted(&world, &journal);
     assert_eq!(mode(), 0o600, "a new one");
-    pool.add(transfer(0, 0).signed(), Origin::Private, &world).unwrap();
+    pool.add(transfer(0, 0).signed(), TransactionOrigin::Private, &world).unwrap();
     drop(pool);
-    // One from before, and what a process that was killed left of a new one.
+    // A file of an old version, and a partial new file of a killed process.
     open_to_all(&journal);
     let next = folder.path().join("txpool.journal.next");
     std::fs::write(&next, "half of it").unwrap();
@@ -161,28 +163,29 @@ fn only_the_user_of_the_node_reads_it() {
     assert_eq!((mode(), next.exists()), (0o600, false), "written anew");
     assert_eq!(restarted(&world, &journal).1, 1);
 
-    // Of another file not even the mode is changed.
+    // For a foreign file, not even the mode is changed.
     std::fs::write(&journal, "Dear all, this is no journal").unwrap();
     open_to_all(&journal);
     world.pool(PoolConfig::default()).keep_journal(&journal, &world).unwrap_err();
     assert_eq!(mode(), 0o644);
 }
 
-/// Cause: the file was written anew with a new head alone. Until then it took whatever strangers replaced.
+/// Cause: the file was only rewritten at a new head, and grew without limit by replacements until
+/// then.
 #[test]
 fn it_does_not_grow_without_bound_between_two_heads() {
-    let chain = TestChain::new(Rules::Cancun, Arc::new(Mpt::default()));
-    let node = Node::new(&chain.spec, Setup::MPT).start();
+    let chain = TestChain::new(TestRules::Cancun, Arc::new(Mpt::default()));
+    let node = TestNode::new(&chain.spec, NodeSetup::MPT).start();
     let _maintainer = node.maintainer();
     let folder = tempfile::tempdir().unwrap();
     let journal = folder.path().join("txpool.journal");
     node.pool.keep_journal(&journal, &node.live).unwrap();
     let (input, mut fee, mut written) = (vec![0; 120_000], 10, 0);
-    // As large as a file may be that is never written anew.
+    // The largest file that is never rewritten.
     while written <= 16 << 20 {
         let transfer = transfer(0, 0).gas(2_000_000).fee(fee, fee).value(0);
         let tx = sign(0, TxEip1559 { input: input.clone().into(), ..transfer.tx() });
-        node.pool.add(tx, Origin::External, &node.live).unwrap();
+        node.pool.add(tx, TransactionOrigin::External, &node.live).unwrap();
         fee += fee / 10 + 1;
         written += input.len();
     }
@@ -197,13 +200,13 @@ fn it_does_not_grow_without_bound_between_two_heads() {
 /// docs/formats/txpool-journal.md.
 #[test]
 fn the_file_is_as_documented() {
-    let (folder, world) = (tempfile::tempdir().unwrap(), World::new("prague"));
+    let (folder, world) = (tempfile::tempdir().unwrap(), HeadFixture::new("prague"));
     let journal = folder.path().join("txpool.journal");
     let (pool, _) = restarted(&world, &journal);
     let (local, remote) = (transfer(0, 0).signed(), transfer(1, 0).signed());
     let unsigned = transfer(2, 0).signed();
-    pool.add(local.clone(), Origin::Local, &world).unwrap();
-    pool.add(remote.clone(), Origin::External, &world).unwrap();
+    pool.add(local.clone(), TransactionOrigin::Local, &world).unwrap();
+    pool.add(remote.clone(), TransactionOrigin::External, &world).unwrap();
     pool.add_unsigned(unsigned.clone(), address(9), &world).unwrap();
     let mut expected = b"retrie-txpool-1\n".to_vec();
     let sender = address(9);

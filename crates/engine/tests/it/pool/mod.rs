@@ -1,8 +1,9 @@
-//! The transaction pool against its contract: what it refuses and in which words, where transactions
-//! wait, in which order they leave, what heads and reorgs do to them; and, step by step, against a
-//! model that looks at everything anew.
+//! The transaction pool: what it refuses and with which messages, where transactions wait, in which
+//! order they are executed and evicted, the effect of heads and reorgs; and, step by step, against
+//! a model that recomputes everything.
 
 mod blobs;
+mod fixtures;
 mod heads;
 mod journal;
 mod model;
@@ -11,4 +12,3 @@ mod races;
 mod refusals;
 mod strangers;
 mod waiting;
-mod world;

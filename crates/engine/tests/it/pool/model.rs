@@ -1,10 +1,11 @@
-//! The pool, step by step, against a model that looks at everything anew.
+//! The pool, step by step, against a model that recomputes everything.
 
-use super::world::*;
+use super::fixtures::*;
 use alloy_primitives::{Address, B256, U256};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use retrie_engine::pool::{
-    HeadState, Heads, Origin, Pool, PoolConfig, PoolTransaction, SubPoolLimit,
+    HeadState, HeadStateProvider, PoolConfig, PoolTransaction, SubPoolLimit, TransactionOrigin,
+    TransactionPool,
 };
 use retrie_state::StateError;
 use std::{
@@ -13,15 +14,16 @@ use std::{
     sync::Arc,
 };
 
-/// What the pool should hold, and nothing clever: arrival, transaction and hash by sender and nonce.
+/// The expected content of the pool, kept in a simple way: arrival, transaction and hash by sender
+/// and nonce.
 #[derive(Default)]
-struct Model {
-    txs: BTreeMap<(Address, u64), (usize, Transfer, B256)>,
+struct PoolModel {
+    txs: BTreeMap<(Address, u64), (usize, TestTransfer, B256)>,
     arrivals: usize,
 }
 
-impl Model {
-    fn add(&mut self, world: &World, tx: Transfer, hash: B256) -> bool {
+impl PoolModel {
+    fn add(&mut self, world: &HeadFixture, tx: TestTransfer, hash: B256) -> bool {
         let sender = address(tx.from);
         let account = world.accounts[&sender];
         let pooled = self.txs.range((sender, 0)..=(sender, u64::MAX)).count();
@@ -41,7 +43,7 @@ impl Model {
     }
 
     /// Hashes of the executable ones in the order of a block, and of all others.
-    fn split(&self, world: &World) -> (Vec<B256>, BTreeSet<B256>) {
+    fn split(&self, world: &HeadFixture) -> (Vec<B256>, BTreeSet<B256>) {
         let base_fee = u128::from(world.next.base_fee.unwrap());
         let mut rest: BTreeSet<B256> = self.txs.values().map(|(_, _, hash)| *hash).collect();
         let mut chains = vec![];
@@ -70,14 +72,14 @@ impl Model {
     }
 }
 
-/// A block: the state after it, and what it holds.
-struct Block {
-    world: World,
-    txs: Vec<Transfer>,
+/// A block: the state after it, and its transactions.
+struct ModelBlock {
+    world: HeadFixture,
+    txs: Vec<TestTransfer>,
 }
 
 /// A random child of `parent` with some of the transactions that are offered.
-fn random_block(rng: &mut StdRng, parent: &World, offered: &[Transfer]) -> Block {
+fn random_block(rng: &mut StdRng, parent: &HeadFixture, offered: &[TestTransfer]) -> ModelBlock {
     let mut world = parent.clone();
     let mut txs = vec![];
     for tx in offered.iter().take(rng.random_range(0..12)) {
@@ -95,10 +97,10 @@ fn random_block(rng: &mut StdRng, parent: &World, offered: &[Transfer]) -> Block
     }
     world.next.base_fee = [8, 10, 12, 20].choose(rng).map(|fee| fee * GWEI as u64);
     world.next.number += 1;
-    Block { world, txs }
+    ModelBlock { world, txs }
 }
 
-fn random_transfer(rng: &mut StdRng, world: &World) -> Transfer {
+fn random_transfer(rng: &mut StdRng, world: &HeadFixture) -> TestTransfer {
     let from = rng.random_range(0..6);
     let nonce = world.accounts[&address(from)].nonce + rng.random_range(0..20);
     let fee = GWEI * rng.random_range(5..40);
@@ -107,28 +109,32 @@ fn random_transfer(rng: &mut StdRng, world: &World) -> Transfer {
     transfer(from, nonce.saturating_sub(2)).fee(fee, tip).value(value)
 }
 
-/// Gives an old state first, as to a thread that was slow, and the present one when asked again.
-struct Stale<'a> {
-    first: Cell<Option<&'a World>>,
-    now: &'a World,
+/// Gives an old state first, as a slow thread would see it, and the present one at the next call.
+struct StaleHeads<'a> {
+    first: Cell<Option<&'a HeadFixture>>,
+    now: &'a HeadFixture,
 }
 
-impl Heads for Stale<'_> {
+impl HeadStateProvider for StaleHeads<'_> {
     fn latest(&self) -> Result<Box<dyn HeadState + '_>, StateError> {
         Ok(Box::new(self.first.take().unwrap_or(self.now)))
     }
 }
 
-/// Random transactions, blocks and reorgs; `each` sees pool and model after every step. The model has
-/// no limits.
-fn storm(seed: u64, config: PoolConfig, mut each: impl FnMut(&Pool, &World, &Model)) {
+/// Random transactions, blocks and reorgs; `each` gets pool and model after every step. The model
+/// has no limits.
+fn storm(
+    seed: u64,
+    config: PoolConfig,
+    mut each: impl FnMut(&TransactionPool, &HeadFixture, &PoolModel),
+) {
     let mut rng = StdRng::seed_from_u64(seed);
-    let world = World::new("prague");
+    let world = HeadFixture::new("prague");
     let pool = world.pool(config);
-    let mut model = Model::default();
+    let mut model = PoolModel::default();
     let mut seen = vec![world.clone()];
-    let mut chain = vec![Block { world, txs: vec![] }];
-    let mut known: HashMap<B256, Transfer> = HashMap::new();
+    let mut chain = vec![ModelBlock { world, txs: vec![] }];
+    let mut known: HashMap<B256, TestTransfer> = HashMap::new();
     for _ in 0..400 {
         if rng.random_bool(0.85) {
             let world = &chain.last().unwrap().world;
@@ -137,20 +143,20 @@ fn storm(seed: u64, config: PoolConfig, mut each: impl FnMut(&Pool, &World, &Mod
             let hash = *signed.tx_hash();
             let is_known = known.insert(hash, tx).is_some() && pool.get(&hash).is_some();
             let allowed = !is_known && model.add(world, tx, hash);
-            // What is read first may be the state of any head before, of a branch that is gone too.
+            // The first state may be of any earlier head, also of a reverted branch.
             let stale = &seen[rng.random_range(0..seen.len())];
-            let heads = Stale { first: Cell::new(Some(stale)), now: world };
-            let result = pool.add(signed, Origin::External, &heads);
+            let heads = StaleHeads { first: Cell::new(Some(stale)), now: world };
+            let result = pool.add(signed, TransactionOrigin::External, &heads);
             if pool.stats().counters.evicted == 0 {
                 assert_eq!(result.is_ok(), allowed, "{tx:?}: {result:?}");
             }
         } else {
-            // Some blocks go, and at least one more comes than went.
+            // Reverts some blocks, and commits at least one more than that.
             let depth = if rng.random_bool(0.4) { rng.random_range(1..4) } else { 0 };
             let keep = chain.len().saturating_sub(depth).max(1);
-            let gone: Vec<Block> = chain.drain(keep..).collect();
+            let gone: Vec<ModelBlock> = chain.drain(keep..).collect();
             let blocks = gone.len() + 1;
-            let gone: Vec<Transfer> = gone.into_iter().flat_map(|block| block.txs).collect();
+            let gone: Vec<TestTransfer> = gone.into_iter().flat_map(|block| block.txs).collect();
             let mut hashes = vec![];
             for _ in 0..blocks {
                 let mut offered: Vec<_> = pool.best(0, None).map(|tx| known[tx.hash()]).collect();
@@ -229,7 +235,7 @@ fn a_small_pool_stays_within_its_limits() {
 
 #[test]
 fn many_threads_may_use_it() {
-    let world = World::new("prague");
+    let world = HeadFixture::new("prague");
     let pool = world.pool(PoolConfig::default());
     let signed = |from| (0..16).rev().map(move |nonce| transfer(from, nonce).signed());
     let txs: Vec<Vec<_>> = (0..4).map(|from| signed(from).collect()).collect();
@@ -238,7 +244,7 @@ fn many_threads_may_use_it() {
             let (pool, world) = (&pool, &world);
             scope.spawn(move || {
                 for tx in txs {
-                    pool.add(tx.clone(), Origin::External, world).unwrap();
+                    pool.add(tx.clone(), TransactionOrigin::External, world).unwrap();
                 }
             });
         }

@@ -1,57 +1,59 @@
-//! The order of checks: what takes long comes after whatever else can refuse a transaction.
+//! The order of checks: expensive checks come after all cheap checks that can refuse a transaction.
 
-use super::world::*;
+use super::fixtures::*;
 use alloy_consensus::TxEip7702;
 use alloy_primitives::{B256, U256};
-use retrie_engine::pool::{Origin, Pool, PoolConfig, PooledTransaction, SubPoolLimit};
+use retrie_engine::pool::{
+    PoolConfig, PooledTransaction, SubPoolLimit, TransactionOrigin, TransactionPool,
+};
 
-/// What was done so far that takes long: authorizations recovered, blobs proven.
-fn costly(pool: &Pool) -> (u64, u64) {
+/// Number of expensive checks so far: recovered authorizations, checked blob proofs.
+fn costly(pool: &TransactionPool) -> (u64, u64) {
     let counters = pool.stats().counters;
     (counters.authorizations_recovered, counters.blobs_proven)
 }
 
-fn set_code(tx: Transfer) -> PooledTransaction {
+fn set_code(tx: TestTransfer) -> PooledTransaction {
     let authorities: Vec<u8> = (6..12).collect();
     sign(tx.from, TxEip7702 { value: U256::from(tx.value), ..tx.delegating(&authorities) })
 }
 
-/// Cause: proofs were checked of transactions for which a full pool had no room (50 to 105 ms each, in
-/// one thread for all peers), and signers of 600 authorizations recovered before a replacement was
-/// found to pay too little.
+/// Cause: proofs were checked of transactions for which a full pool had no room (50 to 105 ms each,
+/// in one thread for all peers), and signers of 600 authorizations recovered before a replacement
+/// was found to pay too little.
 #[test]
 fn a_refusal_for_cheap_reasons_costs_no_proofs_and_no_signatures() {
-    let mut world = World::new("osaka");
+    let mut world = HeadFixture::new("osaka");
     world.account_mut(1).nonce = 5;
     let one = SubPoolLimit { max_txs: 1, ..Default::default() };
     let (pending, blob) = (SubPoolLimit { max_txs: 2, ..one }, one);
     let pool = world.pool(PoolConfig { pending, blob, ..Default::default() });
     let t = transfer(0, 0).fee(100 * GWEI, 10 * GWEI);
     let sidecar = cell_sidecar(&[1]);
-    let add = |tx: PooledTransaction| pool.add(tx, Origin::External, &world);
+    let add = |tx: PooledTransaction| pool.add(tx, TransactionOrigin::External, &world);
     add(t.blobs(GWEI, sidecar)).unwrap();
-    add(set_code(Transfer { from: 2, ..t })).unwrap();
-    add(Transfer { from: 3, ..t }.signed()).unwrap();
+    add(set_code(TestTransfer { from: 2, ..t })).unwrap();
+    add(TestTransfer { from: 3, ..t }.signed()).unwrap();
     assert_eq!(costly(&pool), (6, 1));
 
-    // Proofs that are made up: a pool that looked at them would say so.
-    let fake = |tx: Transfer| tx.blobs(GWEI, fake_cell_sidecar(6));
-    let poor = Transfer { from: 4, ..t }.value(11 * ETHER);
-    let past = Transfer { from: 1, ..t };
-    let low = Transfer { from: 5, ..t }.fee(50 * GWEI, GWEI);
-    let other = |tx: Transfer| tx.blobs(GWEI, fake_sidecar(1));
+    // The proofs are invalid: a pool that checked them would refuse with another message.
+    let fake = |tx: TestTransfer| tx.blobs(GWEI, fake_cell_sidecar(6));
+    let poor = TestTransfer { from: 4, ..t }.value(11 * ETHER);
+    let past = TestTransfer { from: 1, ..t };
+    let low = TestTransfer { from: 5, ..t }.fee(50 * GWEI, GWEI);
+    let other = |tx: TestTransfer| tx.blobs(GWEI, fake_sidecar(1));
     let cases = [
         (fake(past), "nonce too low"),
         (fake(poor), "insufficient funds"),
-        (fake(Transfer { nonce: 1, from: 4, ..t }), "nonce too high"),
-        (fake(Transfer { from: 3, nonce: 1, ..t }), "address already reserved"),
+        (fake(TestTransfer { nonce: 1, from: 4, ..t }), "nonce too high"),
+        (fake(TestTransfer { from: 3, nonce: 1, ..t }), "address already reserved"),
         (fake(t.fee(120 * GWEI, 12 * GWEI)), "replacement transaction underpriced"),
         (fake(low), "txpool is full"),
-        (fake(Transfer { from: 4, ..t }.fee(6, 6)), "transaction underpriced"),
-        (other(Transfer { from: 4, ..t }), "Wrong sidecar format"),
+        (fake(TestTransfer { from: 4, ..t }.fee(6, 6)), "transaction underpriced"),
+        (other(TestTransfer { from: 4, ..t }), "Wrong sidecar format"),
         (set_code(past), "nonce too low"),
         (set_code(poor), "insufficient funds"),
-        (set_code(Transfer { from: 2, ..t }.fee(101 * GWEI, GWEI)), "replacement transaction"),
+        (set_code(TestTransfer { from: 2, ..t }.fee(101 * GWEI, GWEI)), "replacement transaction"),
         (set_code(low), "txpool is full"),
         (
             sign(5, TxEip7702 { gas_limit: 100_000, ..t.delegating(&[6; 6]) }),
@@ -63,9 +65,9 @@ fn a_refusal_for_cheap_reasons_costs_no_proofs_and_no_signatures() {
         assert!(message.starts_with(words), "{message}, not {words}");
         assert_eq!(costly(&pool), (6, 1), "{message}");
     }
-    // What would push the other out is looked at.
+    // A transaction that would evict the other is checked.
     let message =
-        refusal(&pool, &world, fake(Transfer { from: 5, ..t }.fee(200 * GWEI, 20 * GWEI)));
+        refusal(&pool, &world, fake(TestTransfer { from: 5, ..t }.fee(200 * GWEI, 20 * GWEI)));
     assert!(message.starts_with("KZG verification error"), "{message}");
     assert_eq!(costly(&pool), (6, 7));
 }
@@ -73,10 +75,10 @@ fn a_refusal_for_cheap_reasons_costs_no_proofs_and_no_signatures() {
 /// Room in bytes: the worst are counted together with what follows them.
 #[test]
 fn room_is_told_as_it_turns_out() {
-    let world = World::new("prague");
+    let world = HeadFixture::new("prague");
     let sidecars = [1, 2, 3].map(|count| true_sidecar(&(1..=count).collect::<Vec<u8>>()));
     let blobs = |from, nonce, tip, count: usize| {
-        let tx = Transfer { nonce, ..transfer(from, 0) }.fee(100 * GWEI, tip * GWEI);
+        let tx = TestTransfer { nonce, ..transfer(from, 0) }.fee(100 * GWEI, tip * GWEI);
         tx.blobs(GWEI, sidecars[count - 1].clone())
     };
     // Room for five blobs or so.
@@ -84,7 +86,8 @@ fn room_is_told_as_it_turns_out() {
     let pool = world.pool(PoolConfig { blob, ..Default::default() });
     let add = |tx| {
         let before = costly(&pool).1;
-        let added = pool.add(tx, Origin::External, &world).map_err(|error| error.to_string());
+        let added =
+            pool.add(tx, TransactionOrigin::External, &world).map_err(|error| error.to_string());
         pool.check_invariants().unwrap();
         (added, costly(&pool).1 - before)
     };

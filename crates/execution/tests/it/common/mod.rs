@@ -1,7 +1,7 @@
 //! What the tests share: a state in a map, and real blocks with the state they touch.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
-pub mod world;
+pub mod fixtures;
 
 use alloy_consensus::BlockBody;
 use alloy_eips::{
@@ -12,7 +12,7 @@ use alloy_primitives::{Address, B256, Bytes, U256, keccak256, map::HashMap};
 use alloy_rlp::Decodable;
 use retrie_chainspec::primitives::{Block, Header, RecoveredBlock, Transaction};
 use retrie_state::{
-    Account, StateDelta, StateError, StateKey, StateReader, Value, decode_slot, encode_slot,
+    Account, StateDelta, StateError, StateKey, StateReader, StateValue, decode_slot, encode_slot,
 };
 use serde::Deserialize;
 use std::{
@@ -23,17 +23,17 @@ use std::{
 /// A whole state in a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MapState {
-    pub values: BTreeMap<StateKey, Value>,
-    /// Refuses to list storage, as a witness does.
+    pub values: BTreeMap<StateKey, StateValue>,
+    /// Refuses to list storage, as a witness must.
     pub partial: bool,
 }
 
 impl StateReader for MapState {
-    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+    fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
         Ok(self.values.get(key).cloned())
     }
 
-    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, StateValue)>, StateError> {
         if self.partial {
             return Err(StateError::MissingWitness { what: format!("storage of {address}") });
         }
@@ -104,7 +104,7 @@ pub struct RealBlock {
     pub block: RecoveredBlock,
     pub state: MapState,
     /// Values after the block of some keys, where known; `None` if absent then.
-    pub post: Option<BTreeMap<StateKey, Option<Value>>>,
+    pub post: Option<BTreeMap<StateKey, Option<StateValue>>>,
     pub codes: HashMap<B256, Bytes>,
     pub hashes: HashMap<u64, B256>,
     /// The block has ommers, which are not part of the data.
@@ -159,7 +159,7 @@ fn map_state(raw: &RawState) -> MapState {
     MapState { values: values.collect(), partial: false }
 }
 
-fn key_values(raw: &RawState) -> BTreeMap<StateKey, Option<Value>> {
+fn key_values(raw: &RawState) -> BTreeMap<StateKey, Option<StateValue>> {
     let mut values = BTreeMap::new();
     for (address, account) in raw {
         let Some(raw) = account else {
@@ -178,7 +178,7 @@ fn key_values(raw: &RawState) -> BTreeMap<StateKey, Option<Value>> {
     values
 }
 
-/// The folder of real data, or `None` after saying so.
+/// The folder of real data, or `None` after a note that the test is skipped.
 pub fn data() -> Option<PathBuf> {
     let dir = std::env::var_os("RETRIE_DATA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),

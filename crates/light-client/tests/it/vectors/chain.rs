@@ -3,28 +3,28 @@
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
-use retrie_light_client::{Account, StateKey, StateProof, Value};
+use retrie_light_client::{Account, StateKey, StateProof, StateValue};
 use retrie_state::{
-    At, Backend, BlockRef, DeltaBuilder, KvStore, MemoryStore, StateStore, StoreOptions, Version,
-    encode_slot,
+    Backend, BlockRef, DeltaBuilder, KvStore, MemoryStore, StateId, StateStore, StoreOptions,
+    ValueVersion, encode_slot,
 };
 use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
 use tempfile::TempDir;
 
-pub(crate) type Values = BTreeMap<StateKey, Value>;
+pub(crate) type ValueMap = BTreeMap<StateKey, StateValue>;
 
-pub(crate) struct Chain {
+pub(crate) struct TestChain {
     kv: MemoryStore,
     pub(crate) store: StateStore,
-    /// Of files that the backend has; removed after the store is closed.
+    /// Folder of the backend's files; removed after the store is closed.
     _dir: TempDir,
     /// The values after each block.
-    pub(crate) states: Vec<Values>,
+    pub(crate) states: Vec<ValueMap>,
     /// Headers with the backend's roots.
     pub(crate) headers: Vec<Header>,
 }
 
-impl Chain {
+impl TestChain {
     pub(crate) fn new(backend: impl Backend) -> Self {
         let (kv, dir) = (MemoryStore::new(), tempfile::tempdir().unwrap());
         let options = StoreOptions { dir: Some(dir.path().to_owned()), ..StoreOptions::default() };
@@ -34,7 +34,7 @@ impl Chain {
     }
 
     /// Commits a block that sets (or deletes) these keys.
-    pub(crate) fn block(&mut self, changes: &BTreeMap<StateKey, Option<Value>>) {
+    pub(crate) fn block(&mut self, changes: &BTreeMap<StateKey, Option<StateValue>>) {
         let number = self.headers.len() as u64;
         let mut values = self.states.last().cloned().unwrap_or_default();
         let mut delta = DeltaBuilder::new();
@@ -45,7 +45,7 @@ impl Chain {
                 None => values.remove(key),
             };
         }
-        let session = self.store.begin(At::Tip).unwrap();
+        let session = self.store.begin(StateId::Tip).unwrap();
         let proposal = session.finish_as(number, &delta.build()).unwrap();
         let header = Header {
             parent_hash: self.headers.last().map(Header::hash_slow).unwrap_or_default(),
@@ -53,7 +53,7 @@ impl Chain {
             number,
             gas_limit: 30_000_000,
             timestamp: 1_700_000_000 + 12 * number,
-            // Of one fork or a later one: their headers differ in length.
+            // Headers with and without the fields of a later fork, which differ in length.
             base_fee_per_gas: (number % 2 == 1).then_some(7),
             ..Header::default()
         };
@@ -76,24 +76,28 @@ impl Chain {
 
     /// A proof under the block's own root.
     pub(crate) fn prove(&self, number: u64, keys: &[StateKey]) -> StateProof {
-        // Archives have history; what others retain is reached by hash.
+        // Archives have history; other backends find retained states by hash.
         match self.store.backend().history().is_some_and(|history| !history.proven_by_view()) {
             true => self.prove_past(number, keys),
             false => {
-                let state = self.store.at(At::Block(self.hash(number))).unwrap();
+                let state = self.store.at(StateId::Block(self.hash(number))).unwrap();
                 state.prove(keys).unwrap()
             }
         }
     }
 
-    /// A proof by the history of the backend: under the root that this takes.
+    /// A proof by the backend's history, under the root that the backend chooses.
     pub(crate) fn prove_past(&self, number: u64, keys: &[StateKey]) -> StateProof {
         self.store.history(BlockRef::new(number, self.hash(number))).unwrap().prove(keys).unwrap()
     }
 
     /// The versions of `key` in a range of blocks, newest first.
-    pub(crate) fn versions(&self, key: &StateKey, blocks: &RangeInclusive<u64>) -> Vec<Version> {
-        let mut versions: Vec<Version> = Vec::new();
+    pub(crate) fn versions(
+        &self,
+        key: &StateKey,
+        blocks: &RangeInclusive<u64>,
+    ) -> Vec<ValueVersion> {
+        let mut versions: Vec<ValueVersion> = Vec::new();
         let mut value = None;
         for (state, block) in self.states.iter().zip(0..=*blocks.end()) {
             let next = state.get(key);
@@ -101,7 +105,7 @@ impl Chain {
                 if block <= *blocks.start() {
                     versions.clear();
                 }
-                versions.push(Version { block, value: next.cloned() });
+                versions.push(ValueVersion { block, value: next.cloned() });
                 value = next;
             }
         }
@@ -109,7 +113,7 @@ impl Chain {
         versions
     }
 
-    pub(crate) fn truth(&self, number: u64, keys: &[StateKey]) -> Vec<Option<Value>> {
+    pub(crate) fn truth(&self, number: u64, keys: &[StateKey]) -> Vec<Option<StateValue>> {
         keys.iter().map(|key| self.states[number as usize].get(key).cloned()).collect()
     }
 }
@@ -123,7 +127,7 @@ pub(crate) fn word(random: &mut StdRng) -> B256 {
 }
 
 /// An account of any kind: with code or without, with nothing at all.
-pub(crate) fn account(random: &mut StdRng) -> Value {
+pub(crate) fn account(random: &mut StdRng) -> StateValue {
     let mut account = Account::default();
     if random.random_ratio(9, 10) {
         account.nonce = random.random::<u64>() >> random.random_range(8..64);
@@ -135,17 +139,17 @@ pub(crate) fn account(random: &mut StdRng) -> Value {
     account.encode()
 }
 
-pub(crate) fn slot_value(random: &mut StdRng) -> Value {
+pub(crate) fn slot_value(random: &mut StdRng) -> StateValue {
     let bytes: Bytes = random.random::<[u8; 32]>().into();
     let shift = random.random_range(0..31) * 8;
     encode_slot((U256::from_be_slice(&bytes) >> shift) | U256::from(1)).unwrap()
 }
 
-/// Some accounts with so many slots each, all as changes.
+/// Random accounts as changes; `slots` are the numbers of their slots.
 pub(crate) fn accounts(
     random: &mut StdRng,
     slots: impl IntoIterator<Item = usize>,
-) -> BTreeMap<StateKey, Option<Value>> {
+) -> BTreeMap<StateKey, Option<StateValue>> {
     let mut all = BTreeMap::new();
     for slots in slots {
         let address = address(random);
@@ -157,12 +161,12 @@ pub(crate) fn accounts(
     all
 }
 
-/// Changes of some of the keys that a state has: other values, and slots that go.
+/// Changes of one in `one_in` keys of a state: new values, and deleted slots.
 pub(crate) fn changes(
     random: &mut StdRng,
-    state: &Values,
+    state: &ValueMap,
     one_in: u32,
-) -> BTreeMap<StateKey, Option<Value>> {
+) -> BTreeMap<StateKey, Option<StateValue>> {
     let mut changed = BTreeMap::new();
     for key in state.keys() {
         if random.random_ratio(1, one_in) {

@@ -2,59 +2,58 @@
 
 use alloy_primitives::{B256, Bytes, U64, hex};
 use retrie_light_client::{
-    BlockRef, EthProofResponse, LightClientError, ProvenanceResponse, Shown, StateKey, StateProof,
-    StateProofResponse, TrustedRoot, Value, Verified, Verifier,
+    BlockRef, EthProofResponse, LightClientError, ProvenValue, ProvenanceResponse, StateKey,
+    StateProof, StateProofResponse, StateValue, StateVerifier, TrustedRoot, VerifiedState,
 };
-use retrie_storage_cole::Params as ColeParams;
+use retrie_storage_cole::ColeParams;
 use retrie_storage_lvmt::VerifierParams;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct File {
+pub(crate) struct VectorFile {
     pub(crate) about: String,
-    /// Parameters that are trusted: of `lvmt` the verifier's part, of `cole` their 32 bytes.
+    /// Trusted parameters: for `lvmt` the verifier's part, for `cole` their 32 bytes.
     pub(crate) pinned: Vec<Bytes>,
-    pub(crate) cases: Vec<Case>,
+    pub(crate) cases: Vec<VectorCase>,
 }
 
-/// What is asked of a verifier. With `of`, all that is not said is as in that case, which comes
-/// before.
+/// One question to a verifier. With `of`, missing fields are taken from that earlier case.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Case {
+pub(crate) struct VectorCase {
     pub(crate) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) of: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) trusted: Option<Trusted>,
+    pub(crate) trusted: Option<VectorTrust>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) keys: Option<Vec<Bytes>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) question: Option<Question>,
+    pub(crate) question: Option<VectorQuestion>,
     /// Fields of the question that are replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) with: Option<BTreeMap<String, Json>>,
-    /// Edits of its proof bytes, one after the other: at, how many go, what comes.
+    /// Edits of the proof bytes, in order: offset, number of removed bytes, inserted bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) edit: Option<Vec<(usize, usize, Bytes)>>,
-    pub(crate) expect: Expect,
+    pub(crate) expect: ExpectedVerdict,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Trusted {
+pub(crate) enum VectorTrust {
     Root(B256),
     Checkpoint { block: U64, root: B256 },
     Header { hash: B256, rlp: Bytes },
 }
 
-/// JSON of an envelope (of `keys`), of the answer of `state_getProof`, of those of `eth_getProof` and
-/// of `state_getProvenance`.
+/// JSON of a proof envelope (for `keys`), or of an answer of `state_getProof`, `eth_getProof` or
+/// `state_getProvenance`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Question {
+pub(crate) enum VectorQuestion {
     Proof(Json),
     Answer(Json),
     EthProof(Json),
@@ -63,31 +62,31 @@ pub(crate) enum Question {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Expect {
+pub(crate) enum ExpectedVerdict {
     /// The canonical values, in the order asked.
     Values(Vec<Option<Bytes>>),
-    /// Of provenance, newest first.
-    Versions(Vec<Version>),
+    /// The versions of a provenance, newest first.
+    Versions(Vec<ExpectedVersion>),
     /// The class of the error.
     Error(String),
 }
 
 /// A canonical value and the block that set it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Version {
+pub(crate) struct ExpectedVersion {
     pub(crate) block: U64,
     pub(crate) value: Option<Bytes>,
 }
 
-impl Version {
-    pub(crate) fn new(block: u64, value: Option<Value>) -> Self {
+impl ExpectedVersion {
+    pub(crate) fn new(block: u64, value: Option<StateValue>) -> Self {
         Self { block: U64::from(block), value }
     }
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Envelope {
+struct ProofEnvelope {
     backend: String,
     version: u32,
     hash: String,
@@ -100,30 +99,32 @@ struct Envelope {
     proof: Bytes,
 }
 
-impl Default for Expect {
+impl Default for ExpectedVerdict {
     fn default() -> Self {
         Self::Values(Vec::new())
     }
 }
 
-impl From<&Trusted> for TrustedRoot {
-    fn from(trusted: &Trusted) -> Self {
+impl From<&VectorTrust> for TrustedRoot {
+    fn from(trusted: &VectorTrust) -> Self {
         match trusted.clone() {
-            Trusted::Root(root) => Self::Root(root),
-            Trusted::Checkpoint { block, root } => Self::Checkpoint { number: block.to(), root },
-            Trusted::Header { hash, rlp } => Self::Header { hash, rlp },
+            VectorTrust::Root(root) => Self::Root(root),
+            VectorTrust::Checkpoint { block, root } => {
+                Self::Checkpoint { number: block.to(), root }
+            }
+            VectorTrust::Header { hash, rlp } => Self::Header { hash, rlp },
         }
     }
 }
 
-impl Question {
+impl VectorQuestion {
     pub(crate) fn proof(proof: &StateProof) -> Self {
         let StateProof { backend, version, hash, params, block, as_of, root, bytes: proof } =
             proof.clone();
         let (block, block_hash) = (U64::from(block.number), block.hash);
         let as_of = as_of.map(U64::from);
         let envelope =
-            Envelope { backend, version, hash, params, block, block_hash, as_of, root, proof };
+            ProofEnvelope { backend, version, hash, params, block, block_hash, as_of, root, proof };
         Self::Proof(serde_json::to_value(envelope).unwrap())
     }
 
@@ -137,7 +138,7 @@ impl Question {
     }
 }
 
-impl File {
+impl VectorFile {
     pub(crate) fn path(name: &str) -> PathBuf {
         [env!("CARGO_MANIFEST_DIR"), "vectors", name].iter().collect()
     }
@@ -161,20 +162,20 @@ impl File {
         )
     }
 
-    pub(crate) fn verifier(&self) -> Verifier {
-        let pin = |verifier: Verifier, bytes: &Bytes| match B256::try_from(&bytes[..]) {
+    pub(crate) fn verifier(&self) -> StateVerifier {
+        let pin = |verifier: StateVerifier, bytes: &Bytes| match B256::try_from(&bytes[..]) {
             Ok(digest) => verifier.pin(Arc::new(ColeParams::from_digest(&digest).unwrap())),
             Err(_) => verifier.pin(Arc::new(VerifierParams::from_bytes(bytes).unwrap())),
         };
-        self.pinned.iter().fold(Verifier::new(), pin)
+        self.pinned.iter().fold(StateVerifier::new(), pin)
     }
 
-    /// The case with everything that it takes from others.
-    pub(crate) fn resolve(&self, case: &Case) -> Case {
+    /// The case, with the fields that it takes from other cases.
+    pub(crate) fn resolve(&self, case: &VectorCase) -> VectorCase {
         let Some(of) = &case.of else { return case.clone().applied() };
         let base = self.cases.iter().find(|base| base.name == *of);
         let base = self.resolve(base.unwrap_or_else(|| panic!("{}: no case {of}", case.name)));
-        Case {
+        VectorCase {
             trusted: case.trusted.clone().or(base.trusted),
             keys: case.keys.clone().or(base.keys),
             question: case.question.clone().or(base.question),
@@ -184,7 +185,7 @@ impl File {
     }
 }
 
-impl Case {
+impl VectorCase {
     fn applied(mut self) -> Self {
         let json = self.question.as_mut().unwrap().json();
         for (field, value) in self.with.take().unwrap_or_default() {
@@ -199,40 +200,43 @@ impl Case {
     }
 
     /// The verdict on a resolved case.
-    pub(crate) fn run(&self, verifier: &Verifier) -> Expect {
-        self.shown(verifier).unwrap_or_else(|error| Expect::Error(error.class().into()))
+    pub(crate) fn run(&self, verifier: &StateVerifier) -> ExpectedVerdict {
+        self.shown(verifier).unwrap_or_else(|error| ExpectedVerdict::Error(error.class().into()))
     }
 
-    fn shown(&self, verifier: &Verifier) -> Result<Expect, LightClientError> {
+    fn shown(&self, verifier: &StateVerifier) -> Result<ExpectedVerdict, LightClientError> {
         let trusted = self.trusted.as_ref().unwrap().into();
         match self.question.as_ref().unwrap() {
-            Question::Proof(json) => {
-                let envelope: Envelope = serde_json::from_value(json.clone()).unwrap();
+            VectorQuestion::Proof(json) => {
+                let envelope: ProofEnvelope = serde_json::from_value(json.clone()).unwrap();
                 let keys = self.keys.iter().flatten();
                 let keys: Vec<_> = keys.map(|key| StateKey::decode(key).unwrap()).collect();
                 let proof = envelope.into_proof();
-                verifier.values(&proof, &keys, &trusted).map(|(values, _)| Expect::Values(values))
+                verifier
+                    .values(&proof, &keys, &trusted)
+                    .map(|(values, _)| ExpectedVerdict::Values(values))
             }
-            Question::Answer(json) => {
+            VectorQuestion::Answer(json) => {
                 let answer: StateProofResponse = serde_json::from_value(json.clone()).unwrap();
                 verifier.verify_response(&answer, &trusted).map(canonical)
             }
-            Question::EthProof(json) => {
+            VectorQuestion::EthProof(json) => {
                 let answer: EthProofResponse = serde_json::from_value(json.clone()).unwrap();
                 verifier.verify_eth_proof(&answer, &trusted).map(canonical)
             }
-            Question::Provenance(json) => {
+            VectorQuestion::Provenance(json) => {
                 let answer: ProvenanceResponse = serde_json::from_value(json.clone()).unwrap();
                 let verified = verifier.verify_provenance(&answer, &trusted)?;
                 let shown = verified.versions.iter();
-                let versions = shown.map(|(block, shown)| Version::new(*block, value(shown)));
-                Ok(Expect::Versions(versions.collect()))
+                let versions =
+                    shown.map(|(block, shown)| ExpectedVersion::new(*block, value(shown)));
+                Ok(ExpectedVerdict::Versions(versions.collect()))
             }
         }
     }
 }
 
-impl Envelope {
+impl ProofEnvelope {
     fn into_proof(self) -> StateProof {
         StateProof {
             backend: self.backend,
@@ -247,13 +251,13 @@ impl Envelope {
     }
 }
 
-fn canonical(verified: Verified) -> Expect {
-    Expect::Values(verified.shown.iter().map(value).collect())
+fn canonical(verified: VerifiedState) -> ExpectedVerdict {
+    ExpectedVerdict::Values(verified.shown.iter().map(value).collect())
 }
 
-fn value(shown: &Shown) -> Option<Value> {
+fn value(shown: &ProvenValue) -> Option<StateValue> {
     match shown {
-        Shown::Account { account, .. } => account.map(|account| account.encode()),
-        Shown::Slot { value, .. } => retrie_state::encode_slot(*value),
+        ProvenValue::Account { account, .. } => account.map(|account| account.encode()),
+        ProvenValue::Slot { value, .. } => retrie_state::encode_slot(*value),
     }
 }

@@ -1,92 +1,98 @@
-//! Puts cases into a file, each checked as it comes.
+//! Adds cases to a file, and checks each one.
 
 use super::{
-    chain::Chain,
-    format::{Case, Expect, File, Question, Trusted},
+    chain::TestChain,
+    format::{ExpectedVerdict, VectorCase, VectorFile, VectorQuestion, VectorTrust},
 };
 use alloy_primitives::{B256, Bytes};
-use retrie_light_client::{StateKey, Value, Verifier};
+use retrie_light_client::{StateKey, StateValue, StateVerifier};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
-pub(crate) struct Maker {
-    pub(crate) file: File,
-    verifier: Verifier,
+pub(crate) struct VectorMaker {
+    pub(crate) file: VectorFile,
+    verifier: StateVerifier,
 }
 
 pub(crate) fn encoded(keys: &[StateKey]) -> Vec<Bytes> {
     keys.iter().map(|key| key.encode().to_vec().into()).collect()
 }
 
-impl Maker {
-    /// `pinned`: as [`File::pinned`].
+impl VectorMaker {
+    /// `pinned`: as [`VectorFile::pinned`].
     pub(crate) fn new(about: &str, pinned: Vec<Bytes>) -> Self {
-        let file = File { about: about.into(), pinned, cases: Vec::new() };
+        let file = VectorFile { about: about.into(), pinned, cases: Vec::new() };
         let verifier = file.verifier();
         Self { file, verifier }
     }
 
-    /// A case that shows the truth.
+    /// A case with a valid proof of `truth`.
     pub(crate) fn valid(
         &mut self,
         name: &str,
-        trusted: Trusted,
+        trusted: VectorTrust,
         keys: Option<&[StateKey]>,
-        question: Question,
-        truth: Vec<Option<Value>>,
+        question: VectorQuestion,
+        truth: Vec<Option<StateValue>>,
     ) {
-        self.shows(name, trusted, keys, question, Expect::Values(truth));
+        self.shows(name, trusted, keys, question, ExpectedVerdict::Values(truth));
     }
 
-    /// A case that shows this.
+    /// A case with this verdict.
     pub(crate) fn shows(
         &mut self,
         name: &str,
-        trusted: Trusted,
+        trusted: VectorTrust,
         keys: Option<&[StateKey]>,
-        question: Question,
-        expect: Expect,
+        question: VectorQuestion,
+        expect: ExpectedVerdict,
     ) {
-        let case = Case {
+        let case = VectorCase {
             name: name.into(),
             trusted: Some(trusted),
             keys: keys.map(encoded),
             question: Some(question),
             expect,
-            ..Case::default()
+            ..VectorCase::default()
         };
         assert_eq!(case.run(&self.verifier), case.expect, "{name}");
         self.add(case);
     }
 
     /// The proof of `keys` in the state of a block.
-    pub(crate) fn proof(&mut self, name: &str, chain: &Chain, number: u64, keys: &[StateKey]) {
+    pub(crate) fn proof(&mut self, name: &str, chain: &TestChain, number: u64, keys: &[StateKey]) {
         let proof = chain.prove(number, keys);
-        let trusted = Trusted::Root(proof.root);
+        let trusted = VectorTrust::Root(proof.root);
         let truth = chain.truth(number, keys);
-        self.valid(name, trusted, Some(keys), Question::proof(&proof), truth);
+        self.valid(name, trusted, Some(keys), VectorQuestion::proof(&proof), truth);
     }
 
-    /// A case that has to be refused, and how if that is known beforehand.
-    pub(crate) fn forged(&mut self, of: &str, how: &str, class: Option<&str>, change: Case) {
+    /// A case that must be refused; with the error `class`, if it is known in advance.
+    pub(crate) fn forged(&mut self, of: &str, how: &str, class: Option<&str>, change: VectorCase) {
         let name = format!("{of}: {how}");
-        let mut case = Case { name, of: Some(of.into()), ..change };
-        let Expect::Error(got) = self.file.resolve(&case).run(&self.verifier) else {
+        let mut case = VectorCase { name, of: Some(of.into()), ..change };
+        let ExpectedVerdict::Error(got) = self.file.resolve(&case).run(&self.verifier) else {
             panic!("{} is accepted", case.name)
         };
         assert!(class.is_none_or(|class| class == got), "{}: {got}", case.name);
-        case.expect = Expect::Error(got);
+        case.expect = ExpectedVerdict::Error(got);
         self.add(case);
     }
 
-    /// A case that shows either this or nothing.
-    pub(crate) fn true_or_forged(&mut self, of: &str, how: &str, change: Case, truth: Expect) {
-        let case = Case { of: Some(of.into()), ..change.clone() };
+    /// A case that must either be refused, or show `truth`.
+    pub(crate) fn true_or_forged(
+        &mut self,
+        of: &str,
+        how: &str,
+        change: VectorCase,
+        truth: ExpectedVerdict,
+    ) {
+        let case = VectorCase { of: Some(of.into()), ..change.clone() };
         match self.file.resolve(&case).run(&self.verifier) {
-            Expect::Error(class) => self.forged(of, how, Some(&class), change),
+            ExpectedVerdict::Error(class) => self.forged(of, how, Some(&class), change),
             shown => {
                 assert_eq!(shown, truth, "{of}: {how}");
-                self.add(Case {
+                self.add(VectorCase {
                     name: format!("{of}: {how}, which is true"),
                     expect: shown,
                     ..case
@@ -102,10 +108,10 @@ impl Maker {
         class: Option<&str>,
         edit: (usize, usize, Bytes),
     ) {
-        self.forged(of, how, class, Case { edit: Some(vec![edit]), ..Case::default() });
+        self.forged(of, how, class, VectorCase { edit: Some(vec![edit]), ..VectorCase::default() });
     }
 
-    /// The varint of one byte at `at` in two: numbers have one form.
+    /// Writes the one-byte varint at `at` in two bytes, which is not canonical.
     pub(crate) fn longer_number(&mut self, of: &str, bytes: &[u8], at: usize) {
         assert!(bytes[at] < 0x80, "{of}: no number of one byte at {at}");
         let edit = (at, 1, Bytes::from([bytes[at] | 0x80, 0]));
@@ -125,14 +131,14 @@ impl Maker {
         value: Json,
     ) {
         let with = Some(BTreeMap::from([(field.to_owned(), value)]));
-        self.forged(of, how, Some(class), Case { with, ..Case::default() });
+        self.forged(of, how, Some(class), VectorCase { with, ..VectorCase::default() });
     }
 
-    /// What can be done to any proof of `keys`, which are more than one, in the state of a block.
+    /// Forgeries that apply to any proof of `keys`, at least two, in the state of a block.
     pub(crate) fn anyhow_forged(
         &mut self,
         of: &str,
-        chain: &Chain,
+        chain: &TestChain,
         number: u64,
         keys: &[StateKey],
         flips: usize,
@@ -168,7 +174,8 @@ impl Maker {
             self.forged_bytes(of, &how, Some("malformed"), (len, 0, more.into()));
         }
 
-        let keys_of = |keys: &[StateKey]| Case { keys: Some(encoded(keys)), ..Case::default() };
+        let keys_of =
+            |keys: &[StateKey]| VectorCase { keys: Some(encoded(keys)), ..VectorCase::default() };
         self.forged(of, "the first key not asked for", None, keys_of(&keys[1..]));
         self.forged(of, "the last key not asked for", None, keys_of(&keys[..keys.len() - 1]));
         let mut more = keys.to_vec();
@@ -177,14 +184,15 @@ impl Maker {
         *more.first_mut().unwrap() = more.pop().unwrap();
         self.forged(of, "another key", None, keys_of(&more));
 
-        let trusted = |root| Case { trusted: Some(Trusted::Root(root)), ..Case::default() };
+        let trusted =
+            |root| VectorCase { trusted: Some(VectorTrust::Root(root)), ..VectorCase::default() };
         self.forged(of, "another root trusted", Some("root"), trusted(other));
         self.forged_field(of, "root", "root", other.to_string().into());
         let with = Some(BTreeMap::from([("root".to_owned(), other.to_string().into())]));
-        let both = Case { with, ..trusted(other) };
+        let both = VectorCase { with, ..trusted(other) };
         self.forged(of, "another root, trusted and named", Some("root"), both);
 
-        // An old block's proof for a new one, and the other way round.
+        // The proof of an older block for this one, and of a later block.
         for (how, at) in [("before", number - 1), ("after", number + 1)] {
             let replayed = chain.prove(at, keys);
             assert_ne!(replayed.root, proof.root);
@@ -198,8 +206,8 @@ impl Maker {
         self.forged_field(of, "params", "kind", other.to_string().into());
     }
 
-    /// A case that is already judged, if there is none of its name.
-    pub(crate) fn add(&mut self, case: Case) {
+    /// Adds a case that has its verdict; its name must be new.
+    pub(crate) fn add(&mut self, case: VectorCase) {
         assert!(self.file.cases.iter().all(|other| other.name != case.name), "{}", case.name);
         self.file.cases.push(case);
     }

@@ -2,9 +2,9 @@
 //! blocks.
 
 use super::{
-    chain::{Chain, accounts, address, changes, slot_value, word},
-    format::{Case, File, Question, Trusted},
-    make::Maker,
+    chain::{TestChain, accounts, address, changes, slot_value, word},
+    format::{VectorCase, VectorFile, VectorQuestion, VectorTrust},
+    make::VectorMaker,
     make_mpt::answer_by,
 };
 use alloy_primitives::{B256, Bytes, U64, keccak256};
@@ -16,16 +16,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const BLOCKS: u64 = 9;
 
-struct Scene {
-    chain: Chain,
+struct BavlScene {
+    chain: TestChain,
     present: Vec<StateKey>,
     deleted: Vec<StateKey>,
     absent: Vec<StateKey>,
 }
 
-fn scene() -> Scene {
+fn scene() -> BavlScene {
     let random = &mut StdRng::seed_from_u64(13);
-    let mut chain = Chain::new(Bavl::new(ChunkEntries::new(20).unwrap()));
+    let mut chain = TestChain::new(Bavl::new(ChunkEntries::new(20).unwrap()));
     chain.block(&BTreeMap::new());
     chain.block(&accounts(random, [0]));
     chain.block(&accounts(random, (0..60).map(|n| n % 4)));
@@ -57,13 +57,13 @@ fn scene() -> Scene {
         StateKey::Slot(address(random), word(random)),
         StateKey::Slot(*present[0].address(), word(random)),
     ];
-    Scene { chain, present, deleted, absent }
+    BavlScene { chain, present, deleted, absent }
 }
 
-pub(crate) fn bavl() -> File {
-    let mut make = Maker::new("Proofs of bavl, valid and forged.", Vec::new());
+pub(crate) fn bavl() -> VectorFile {
+    let mut make = VectorMaker::new("Proofs of bavl, valid and forged.", Vec::new());
     let scene = scene();
-    let Scene { chain, present, deleted, absent } = &scene;
+    let BavlScene { chain, present, deleted, absent } = &scene;
     for (what, key) in [
         ("an account", present[0]),
         ("a slot", present[7]),
@@ -97,9 +97,9 @@ pub(crate) fn bavl() -> File {
     make.file
 }
 
-/// Tags, counts and hashes that are not the tree's. Byte 0 says how many entries chunks hold; then come
-/// inner nodes, down to the first thing that is none.
-fn forged_parts(make: &mut Maker, of: &str, proof: &[u8]) {
+/// Wrong tags, counts and hashes. Byte 0 is the number of entries per chunk; then inner nodes
+/// follow, down to the first node of another kind.
+fn forged_parts(make: &mut VectorMaker, of: &str, proof: &[u8]) {
     let len = proof.len();
     assert_eq!(proof[..3], [20, 1, 1], "a tree of some height");
     make.longer_number(of, proof, 0);
@@ -142,8 +142,8 @@ fn forged_parts(make: &mut Maker, of: &str, proof: &[u8]) {
     make.forged_bytes(of, "all of it twice", Some("malformed"), (1, 0, twice.into()));
 }
 
-fn answers(make: &mut Maker, scene: &Scene) {
-    let Scene { chain, present, absent, .. } = scene;
+fn answers(make: &mut VectorMaker, scene: &BavlScene) {
+    let BavlScene { chain, present, absent, .. } = scene;
     let tip = chain.tip();
     let slot = present.iter().rev().find_map(|key| match key {
         StateKey::Slot(address, slot) => Some((*address, *slot)),
@@ -153,8 +153,8 @@ fn answers(make: &mut Maker, scene: &Scene) {
     let nothing = B256::repeat_byte(0x3c);
     let header = &chain.headers[tip as usize];
     let rlp = Bytes::from(alloy_rlp::encode(header));
-    let by_header = Trusted::Header { hash: keccak256(&rlp), rlp };
-    let pinned = Trusted::Checkpoint { block: U64::from(tip), root: header.state_root };
+    let by_header = VectorTrust::Header { hash: keccak256(&rlp), rlp };
+    let pinned = VectorTrust::Checkpoint { block: U64::from(tip), root: header.state_root };
     for (name, address, slots, trusted) in [
         ("an answer under a header", address, vec![slot, nothing], by_header),
         ("an answer under a checkpoint", address, vec![slot], pinned.clone()),
@@ -163,7 +163,7 @@ fn answers(make: &mut Maker, scene: &Scene) {
         let keys = StateProofResponse::keys_of(address, slots.clone());
         let (proof, truth) = (chain.prove(tip, &keys), chain.truth(tip, &keys));
         let (json, truth) = answer_by(proof, truth, address, &slots);
-        make.valid(name, trusted, None, Question::Answer(json), truth);
+        make.valid(name, trusted, None, VectorQuestion::Answer(json), truth);
     }
     let of = "an answer under a checkpoint";
     let storage = json!([{"key": slot, "value": "0x1"}]);
@@ -171,5 +171,5 @@ fn answers(make: &mut Maker, scene: &Scene) {
     make.forged_field_as(of, "an older state", "asOf", "kind", json!("0x1"));
     make.forged_field_as(of, "said to be of mpt", "backend", "kind", json!("mpt"));
     let with = Some(BTreeMap::from([("address".to_owned(), json!(absent[0].address()))]));
-    make.forged(of, "of another account", None, Case { with, ..Case::default() });
+    make.forged(of, "of another account", None, VectorCase { with, ..VectorCase::default() });
 }

@@ -2,16 +2,18 @@
 //! once, read at the tip, as of older blocks, and over ranges of blocks.
 
 use super::{
-    chain::{Chain, accounts, address, changes, slot_value, word},
-    format::{Case, Expect, File, Question, Trusted, Version},
-    make::Maker,
+    chain::{TestChain, accounts, address, changes, slot_value, word},
+    format::{
+        ExpectedVerdict, ExpectedVersion, VectorCase, VectorFile, VectorQuestion, VectorTrust,
+    },
+    make::VectorMaker,
     make_mpt::answer_by,
 };
 use alloy_primitives::{B256, Bytes, U64, keccak256};
 use rand::{SeedableRng, rngs::StdRng, seq::IteratorRandom};
 use retrie_light_client::{ProvenanceResponse, StateKey, StateProofResponse};
-use retrie_state::{At, BlockRef};
-use retrie_storage_cole::{Cole, Params as ColeParams};
+use retrie_state::{BlockRef, StateId};
+use retrie_storage_cole::{Cole, ColeParams};
 use serde_json::{Value as Json, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,9 +23,9 @@ use std::{
 const BLOCKS: u64 = 70;
 
 /// Blocks of random changes, the first one empty or large; some keys of them.
-struct Scene {
+struct ColeScene {
     name: &'static str,
-    chain: Chain,
+    chain: TestChain,
     present: Vec<StateKey>,
     /// Those that were never set again.
     deleted: Vec<StateKey>,
@@ -47,10 +49,10 @@ fn stores() -> [(&'static str, ColeParams, usize); 4] {
     ]
 }
 
-impl Scene {
+impl ColeScene {
     fn new(name: &'static str, params: ColeParams, first: usize) -> Self {
         let random = &mut StdRng::seed_from_u64(7);
-        let mut chain = Chain::new(Cole::new(params).unwrap());
+        let mut chain = TestChain::new(Cole::new(params).unwrap());
         chain.block(&accounts(random, std::iter::repeat_n(first, first)));
         chain.block(&accounts(random, (0..9).map(|n| n % 4)));
         while chain.tip() < BLOCKS {
@@ -82,7 +84,8 @@ impl Scene {
             StateKey::Account(address(random)),
             StateKey::Slot(*present[0].address(), word(random)),
         ];
-        // Of so many keys some filter lets one through: its neighbours take more than a filter's block.
+        // Among this many keys a filter lets one through; its neighbours take more than a filter
+        // block.
         let longest = (0..400).map(|_| StateKey::Slot(address(random), word(random)));
         absent.extend(longest.max_by_key(|key| chain.prove(chain.tip(), &[*key]).bytes.len()));
         let horizon = *chain.store.history_kept().unwrap().unwrap().start();
@@ -113,23 +116,28 @@ impl Scene {
     }
 
     /// The answer of `state_getProvenance` at the tip.
-    fn provenance(&self, key: StateKey, blocks: RangeInclusive<u64>) -> (Json, Vec<Version>) {
-        let tip = self.chain.store.at(At::Tip).unwrap();
+    fn provenance(
+        &self,
+        key: StateKey,
+        blocks: RangeInclusive<u64>,
+    ) -> (Json, Vec<ExpectedVersion>) {
+        let tip = self.chain.store.at(StateId::Tip).unwrap();
         let (versions, proof) = tip.versions(&[key], blocks.clone()).unwrap();
         let versions = versions.into_iter().flatten().collect::<Vec<_>>();
-        let shown = versions.iter().map(|of| Version::new(of.block, of.value.clone())).collect();
+        let shown =
+            versions.iter().map(|of| ExpectedVersion::new(of.block, of.value.clone())).collect();
         let answer = ProvenanceResponse::new(proof, key, blocks, versions).unwrap();
         (serde_json::to_value(answer).unwrap(), shown)
     }
 }
 
-pub(crate) fn cole() -> File {
+pub(crate) fn cole() -> VectorFile {
     let about = "Proofs of cole in stores with levels of a few pairs, at the latest block, as of \
                  older ones, and over ranges of blocks: valid and forged.";
     let pinned = stores().map(|(_, params, _)| Bytes::from(params.digest().0));
-    let mut make = Maker::new(about, pinned.to_vec());
+    let mut make = VectorMaker::new(about, pinned.to_vec());
     for (name, params, first) in stores() {
-        let scene = Scene::new(name, params, first);
+        let scene = ColeScene::new(name, params, first);
         proofs(&mut make, &scene);
         as_of(&mut make, &scene);
         answers(&mut make, &scene);
@@ -142,8 +150,8 @@ pub(crate) fn cole() -> File {
 }
 
 /// Of the latest state.
-fn proofs(make: &mut Maker, scene: &Scene) {
-    let Scene { chain, present, deleted, absent, .. } = scene;
+fn proofs(make: &mut VectorMaker, scene: &ColeScene) {
+    let ColeScene { chain, present, deleted, absent, .. } = scene;
     let tip = chain.tip();
     let mut prove = |what: &str, number, keys: &[StateKey]| {
         make.proof(&scene.named(what), chain, number, keys);
@@ -187,18 +195,18 @@ fn proofs(make: &mut Maker, scene: &Scene) {
 }
 
 /// Of older states, under the root of the tip.
-fn as_of(make: &mut Maker, scene: &Scene) {
-    let Scene { chain, present, deleted, absent, .. } = scene;
+fn as_of(make: &mut VectorMaker, scene: &ColeScene) {
+    let ColeScene { chain, present, deleted, absent, .. } = scene;
     let asked = [present[1], deleted[0], absent[0]];
     let tip = chain.tip();
     let first = scene.horizon;
     for number in [first, (first + tip) / 2, tip - 1] {
         let proof = chain.prove_past(number, &asked);
         assert_eq!((proof.as_of, proof.root), (Some(number), scene.root()));
-        let trusted = Trusted::Checkpoint { block: U64::from(tip), root: proof.root };
+        let trusted = VectorTrust::Checkpoint { block: U64::from(tip), root: proof.root };
         let truth = chain.truth(number, &asked);
         let name = scene.named(&format!("as of block {number}"));
-        make.valid(&name, trusted, Some(&asked), Question::proof(&proof), truth);
+        make.valid(&name, trusted, Some(&asked), VectorQuestion::proof(&proof), truth);
     }
     let number = (first + tip) / 2;
     let of = scene.named(&format!("as of block {number}"));
@@ -216,27 +224,27 @@ fn as_of(make: &mut Maker, scene: &Scene) {
         let how = other
             .map_or_else(|| "said to be of the tip".into(), |n| format!("said to be of block {n}"));
         let with = Some(BTreeMap::from([("asOf".to_owned(), value)]));
-        let case = Case { with, ..Case::default() };
-        let truth = Expect::Values(chain.truth(other.unwrap_or(tip), &asked));
+        let case = VectorCase { with, ..VectorCase::default() };
+        let truth = ExpectedVerdict::Values(chain.truth(other.unwrap_or(tip), &asked));
         make.true_or_forged(&of, &how, case, truth);
     }
     let bytes = chain.prove_past(number - 9, &asked).bytes;
     let edit = (0, chain.prove_past(number, &asked).bytes.len(), bytes);
-    let case = Case { edit: Some(vec![edit]), ..Case::default() };
-    let truth = Expect::Values(chain.truth(number, &asked));
+    let case = VectorCase { edit: Some(vec![edit]), ..VectorCase::default() };
+    let truth = ExpectedVerdict::Values(chain.truth(number, &asked));
     make.true_or_forged(&of, "the proof of an earlier block", case, truth);
 }
 
 /// As a node answers, on a chain of its own.
-fn answers(make: &mut Maker, scene: &Scene) {
-    let Scene { chain, present, absent, .. } = scene;
+fn answers(make: &mut VectorMaker, scene: &ColeScene) {
+    let ColeScene { chain, present, absent, .. } = scene;
     let tip = chain.tip();
     let StateKey::Slot(address, slot) = present[1] else { unreachable!() };
     let StateKey::Slot(_, nothing) = absent[1] else { unreachable!() };
     let header = &chain.headers[tip as usize];
     let rlp = Bytes::from(alloy_rlp::encode(header));
-    let by_header = Trusted::Header { hash: keccak256(&rlp), rlp };
-    let pinned = Trusted::Checkpoint { block: U64::from(tip), root: header.state_root };
+    let by_header = VectorTrust::Header { hash: keccak256(&rlp), rlp };
+    let pinned = VectorTrust::Checkpoint { block: U64::from(tip), root: header.state_root };
     let answered = |number, slots: &[B256]| {
         let keys = StateProofResponse::keys_of(address, slots.to_vec());
         answer_by(chain.prove_past(number, &keys), chain.truth(number, &keys), address, slots)
@@ -247,34 +255,37 @@ fn answers(make: &mut Maker, scene: &Scene) {
     {
         let (json, truth) = answered(number, &[]);
         let name = scene.named(what);
-        make.valid(&name, pinned.clone(), None, Question::Answer(json), truth);
+        make.valid(&name, pinned.clone(), None, VectorQuestion::Answer(json), truth);
     }
     let slots = [slot, nothing];
     let (json, truth) = answered(tip, &slots);
-    let question = Question::Answer(json);
+    let question = VectorQuestion::Answer(json);
     let name = scene.named("an answer under a checkpoint");
     make.valid(&name, pinned, None, question.clone(), truth.clone());
     let name = scene.named("an answer under a header of its own chain");
     make.valid(&name, by_header.clone(), None, question, truth);
     let (json, truth) = answered(old, &slots);
     let of = scene.named("an answer of an old block under a later header");
-    make.valid(&of, by_header, None, Question::Answer(json), truth);
+    make.valid(&of, by_header, None, VectorQuestion::Answer(json), truth);
     make.forged_field(&of, "account", "claim", made_up(scene));
     make.forged_field(&of, "block", "block", quantity(old));
     let before = &chain.headers[old as usize];
     let rlp = Bytes::from(alloy_rlp::encode(before));
-    let trusted = Some(Trusted::Header { hash: keccak256(&rlp), rlp });
-    let case = Case { trusted, ..Case::default() };
+    let trusted = Some(VectorTrust::Header { hash: keccak256(&rlp), rlp });
+    let case = VectorCase { trusted, ..VectorCase::default() };
     make.forged(&of, "under the header of the old block", Some("block"), case);
-    let case = Case {
-        trusted: Some(Trusted::Checkpoint { block: U64::from(tip - 1), root: header.state_root }),
-        ..Case::default()
+    let case = VectorCase {
+        trusted: Some(VectorTrust::Checkpoint {
+            block: U64::from(tip - 1),
+            root: header.state_root,
+        }),
+        ..VectorCase::default()
     };
     make.forged(&of, "under a checkpoint of the block before", Some("block"), case);
 }
 
-/// An account that nobody has.
-fn made_up(scene: &Scene) -> Json {
+/// An account that no state contains.
+fn made_up(scene: &ColeScene) -> Json {
     let balance = quantity(1_000_000 + scene.chain.tip());
     json!({ "nonce": "0x7", "balance": balance, "codeHash": B256::repeat_byte(7) })
 }
@@ -284,8 +295,8 @@ fn quantity(number: u64) -> Json {
 }
 
 /// What keys were over ranges of blocks.
-fn provenance(make: &mut Maker, scene: &Scene) {
-    let Scene { chain, deleted, absent, horizon, .. } = scene;
+fn provenance(make: &mut VectorMaker, scene: &ColeScene) {
+    let ColeScene { chain, deleted, absent, horizon, .. } = scene;
     let tip = chain.tip();
     let (horizon, middle) = (*horizon, (*horizon + tip) / 2);
     let live = chain.states[tip as usize].keys();
@@ -295,17 +306,17 @@ fn provenance(make: &mut Maker, scene: &Scene) {
         live.partition(|key| matches!(key, StateKey::Slot(..)));
     let account = *accounts.into_iter().max_by_key(count).unwrap();
     let slot = *slots.into_iter().max_by_key(count).unwrap();
-    let pinned = Trusted::Checkpoint { block: U64::from(tip), root: scene.root() };
+    let pinned = VectorTrust::Checkpoint { block: U64::from(tip), root: scene.root() };
     let mut add = |what: &str, key: StateKey, blocks: RangeInclusive<u64>| {
         let (json, shown) = scene.provenance(key, blocks.clone());
         let truth = chain.versions(&key, &blocks).into_iter();
-        let truth: Vec<_> = truth.map(|of| Version::new(of.block, of.value)).collect();
+        let truth: Vec<_> = truth.map(|of| ExpectedVersion::new(of.block, of.value)).collect();
         // A pruned store may have dropped a deletion that nothing lies under.
         let is_bare = truth.last().is_some_and(|of| of.value.is_none()) && horizon > 0;
         assert!(shown == truth || is_bare && shown == truth[..truth.len() - 1], "{what}");
         let name = scene.named(what);
-        let question = Question::Provenance(json);
-        make.shows(&name, pinned.clone(), None, question, Expect::Versions(shown.clone()));
+        let question = VectorQuestion::Provenance(json);
+        make.shows(&name, pinned.clone(), None, question, ExpectedVerdict::Versions(shown.clone()));
         shown
     };
     let versions = add("an account over all blocks", account, horizon..=tip);
@@ -350,7 +361,7 @@ fn provenance(make: &mut Maker, scene: &Scene) {
     }
     let mut field = |how: &str, field: &str, class: Option<&str>, value: Json| {
         let with = Some(BTreeMap::from([(field.to_owned(), value)]));
-        make.forged(&of, how, class, Case { with, ..Case::default() });
+        make.forged(&of, how, class, VectorCase { with, ..VectorCase::default() });
     };
     field("a range beyond the root's block", "to", Some("block"), quantity(tip + 1));
     field("an empty range", "from", Some("malformed"), quantity(tip + 1));
@@ -375,8 +386,8 @@ fn provenance(make: &mut Maker, scene: &Scene) {
 }
 
 /// Of a store that has dropped old versions: nothing below the horizon.
-fn pruned(make: &mut Maker, scene: &Scene) {
-    let Scene { chain, deleted, horizon, .. } = scene;
+fn pruned(make: &mut VectorMaker, scene: &ColeScene) {
+    let ColeScene { chain, deleted, horizon, .. } = scene;
     let before = quantity(horizon - 1);
     let tip = chain.tip();
     assert!(chain.store.history(BlockRef::new(horizon - 1, B256::ZERO)).is_err());
@@ -388,9 +399,10 @@ fn pruned(make: &mut Maker, scene: &Scene) {
     }
     let of = scene.named("an account over all blocks");
     make.forged_field_as(&of, "from before the horizon", "from", "missing", before.clone());
-    // Who says that the horizon is lower has another root.
+    // A lower horizon gives another root.
     let with = Some(BTreeMap::from([("from".to_owned(), before)]));
-    let case = Case { with, edit: Some(vec![(1, 1, Bytes::from([0]))]), ..Case::default() };
+    let case =
+        VectorCase { with, edit: Some(vec![(1, 1, Bytes::from([0]))]), ..VectorCase::default() };
     make.forged(&of, "from before the horizon, which is said to be none", Some("root"), case);
     let dropped = deleted.iter().find(|key| {
         let is_gone =
@@ -399,6 +411,12 @@ fn pruned(make: &mut Maker, scene: &Scene) {
     });
     let (json, shown) = scene.provenance(*dropped.unwrap(), *horizon..=tip);
     let name = scene.named("a slot whose deletion was dropped");
-    let pinned = Trusted::Checkpoint { block: U64::from(tip), root: scene.root() };
-    make.shows(&name, pinned, None, Question::Provenance(json), Expect::Versions(shown));
+    let pinned = VectorTrust::Checkpoint { block: U64::from(tip), root: scene.root() };
+    make.shows(
+        &name,
+        pinned,
+        None,
+        VectorQuestion::Provenance(json),
+        ExpectedVerdict::Versions(shown),
+    );
 }

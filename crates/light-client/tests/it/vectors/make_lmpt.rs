@@ -1,15 +1,15 @@
 //! Proofs of `lmpt`: keys whose newest leaf is in each of the three tries, values and tombstones.
 
 use super::{
-    chain::{Chain, accounts, address, changes, word},
-    format::{Case, File, Question, Trusted},
-    make::Maker,
+    chain::{TestChain, accounts, address, changes, word},
+    format::{VectorCase, VectorFile, VectorQuestion, VectorTrust},
+    make::VectorMaker,
     make_mpt::answer_by,
 };
 use alloy_primitives::{B256, Bytes, U64, keccak256};
 use rand::{SeedableRng, rngs::StdRng};
 use retrie_light_client::{StateKey, StateProofResponse};
-use retrie_storage_lmpt::{Lmpt, Params};
+use retrie_storage_lmpt::{Lmpt, LmptParams};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,8 +20,8 @@ const BLOCKS: u64 = 12;
 const FIRST_OF_INTERMEDIATE: usize = 7;
 const FIRST_OF_DELTA: usize = 10;
 
-struct Scene {
-    chain: Chain,
+struct LmptScene {
+    chain: TestChain,
     /// Keys that were last changed in the delta, in the intermediate trie and before: each with a
     /// value, and without.
     set: [StateKey; 3],
@@ -29,10 +29,10 @@ struct Scene {
     absent: Vec<StateKey>,
 }
 
-fn scene() -> Scene {
+fn scene() -> LmptScene {
     let random = &mut StdRng::seed_from_u64(12);
-    let params = Params { interval: INTERVAL, ..Params::default() };
-    let mut chain = Chain::new(Lmpt::new(params).expect("an interval"));
+    let params = LmptParams { interval: INTERVAL, ..LmptParams::default() };
+    let mut chain = TestChain::new(Lmpt::new(params).expect("an interval"));
     chain.block(&BTreeMap::new());
     chain.block(&accounts(random, [0]));
     chain.block(&accounts(random, (0..60).map(|n| n % 4)));
@@ -63,13 +63,13 @@ fn scene() -> Scene {
         StateKey::Slot(address(random), word(random)),
         StateKey::Slot(*set[0].address(), word(random)),
     ];
-    Scene { chain, set, gone, absent }
+    LmptScene { chain, set, gone, absent }
 }
 
-pub(crate) fn lmpt() -> File {
-    let mut make = Maker::new("Proofs of lmpt, valid and forged.", Vec::new());
+pub(crate) fn lmpt() -> VectorFile {
+    let mut make = VectorMaker::new("Proofs of lmpt, valid and forged.", Vec::new());
     let scene = scene();
-    let Scene { chain, set, gone, absent } = &scene;
+    let LmptScene { chain, set, gone, absent } = &scene;
     for (at, layer) in ["the delta", "the intermediate trie", "the snapshot"].iter().enumerate() {
         make.proof(&format!("set in {layer}"), chain, BLOCKS, &[set[at]]);
         make.proof(&format!("gone in {layer}"), chain, BLOCKS, &[gone[at]]);
@@ -129,8 +129,8 @@ fn parts(proof: &[u8]) -> [usize; 4] {
     })
 }
 
-/// Counts, lengths, and whole parts that are not the proof's.
-fn forged_parts(make: &mut Maker, of: &str, proof: &[u8]) {
+/// Wrong counts, lengths and whole parts.
+fn forged_parts(make: &mut VectorMaker, of: &str, proof: &[u8]) {
     let at = parts(proof);
     assert_eq!(at[3], proof.len());
     let part = |n: usize| Bytes::copy_from_slice(&proof[at[n]..at[n + 1]]);
@@ -171,9 +171,14 @@ fn forged_parts(make: &mut Maker, of: &str, proof: &[u8]) {
     }
 }
 
-/// What hides something newer: of a key that was set or deleted in a newer layer, the way to an older
-/// leaf. Of another block: a layer that has been merged since.
-fn forged_layers(make: &mut Maker, chain: &Chain, set: &[StateKey; 3], gone: &[StateKey; 3]) {
+/// Proofs that hide a newer value: for a key that was set or deleted in a newer layer, the path to
+/// an older leaf; and a layer of another block that has been merged since.
+fn forged_layers(
+    make: &mut VectorMaker,
+    chain: &TestChain,
+    set: &[StateKey; 3],
+    gone: &[StateKey; 3],
+) {
     for (name, key) in [
         ("set in the delta", set[0]),
         ("gone in the delta", gone[0]),
@@ -197,8 +202,8 @@ fn forged_layers(make: &mut Maker, chain: &Chain, set: &[StateKey; 3], gone: &[S
     }
 }
 
-fn answers(make: &mut Maker, scene: &Scene) {
-    let Scene { chain, set, gone, absent } = scene;
+fn answers(make: &mut VectorMaker, scene: &LmptScene) {
+    let LmptScene { chain, set, gone, absent } = scene;
     let tip = chain.tip();
     let slot = set.iter().chain(gone).find_map(|key| match key {
         StateKey::Slot(address, slot) => Some((*address, *slot)),
@@ -208,8 +213,8 @@ fn answers(make: &mut Maker, scene: &Scene) {
     let nothing = B256::repeat_byte(0x3c);
     let header = &chain.headers[tip as usize];
     let rlp = Bytes::from(alloy_rlp::encode(header));
-    let by_header = Trusted::Header { hash: keccak256(&rlp), rlp };
-    let pinned = Trusted::Checkpoint { block: U64::from(tip), root: header.state_root };
+    let by_header = VectorTrust::Header { hash: keccak256(&rlp), rlp };
+    let pinned = VectorTrust::Checkpoint { block: U64::from(tip), root: header.state_root };
     for (name, address, slots, trusted) in [
         ("an answer under a header", address, vec![slot, nothing], by_header),
         ("an answer under a checkpoint", address, vec![slot], pinned.clone()),
@@ -218,7 +223,7 @@ fn answers(make: &mut Maker, scene: &Scene) {
         let keys = StateProofResponse::keys_of(address, slots.clone());
         let (proof, truth) = (chain.prove(tip, &keys), chain.truth(tip, &keys));
         let (json, truth) = answer_by(proof, truth, address, &slots);
-        make.valid(name, trusted, None, Question::Answer(json), truth);
+        make.valid(name, trusted, None, VectorQuestion::Answer(json), truth);
     }
     let of = "an answer under a checkpoint";
     let storage = json!([{"key": slot, "value": "0x1"}]);
@@ -228,5 +233,5 @@ fn answers(make: &mut Maker, scene: &Scene) {
     make.forged_field_as(of, "said to be of duptree", "backend", "kind", json!("duptree"));
     make.forged_field_as(of, "of other parameters", "params", "kind", json!(B256::repeat_byte(1)));
     let with = Some(BTreeMap::from([("address".to_owned(), json!(absent[0].address()))]));
-    make.forged(of, "of another account", None, Case { with, ..Case::default() });
+    make.forged(of, "of another account", None, VectorCase { with, ..VectorCase::default() });
 }

@@ -1,16 +1,16 @@
 //! Proofs of `lvmt`: small heights, so that ways are long; parts of several nodes put together.
 
 use super::{
-    chain::{Chain, accounts, address, changes, word},
-    format::{Case, Expect, File, Question, Trusted},
-    make::Maker,
+    chain::{TestChain, accounts, address, changes, word},
+    format::{ExpectedVerdict, VectorCase, VectorFile, VectorQuestion, VectorTrust},
+    make::VectorMaker,
     make_mpt::answer,
 };
 use alloy_primitives::{Bytes, U64, keccak256};
 use rand::{SeedableRng, rngs::StdRng, seq::IteratorRandom};
-use retrie_light_client::{StateKey, Value};
-use retrie_state::At;
-use retrie_storage_lvmt::{Lvmt, Params, ProofShard, VerifierParams};
+use retrie_light_client::{StateKey, StateValue};
+use retrie_state::StateId;
+use retrie_storage_lvmt::{Lvmt, LvmtParams, ProofShard, VerifierParams};
 use serde_json::json;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,24 +19,24 @@ use std::{
 };
 
 /// Blocks of random changes, the first one empty; some keys of them, and some that were deleted.
-struct Scene {
-    chain: Chain,
+struct LvmtScene {
+    chain: TestChain,
     present: Vec<StateKey>,
     deleted: Vec<StateKey>,
     absent: Vec<StateKey>,
 }
 
-pub(crate) fn params(height: u8) -> Arc<Params> {
-    Arc::new(Params::insecure_dev(height, true, &|_, _, _| ControlFlow::Continue(())).unwrap())
+pub(crate) fn params(height: u8) -> Arc<LvmtParams> {
+    Arc::new(LvmtParams::insecure_dev(height, true, &|_, _, _| ControlFlow::Continue(())).unwrap())
 }
 
-fn pin(params: &Params) -> Bytes {
+fn pin(params: &LvmtParams) -> Bytes {
     params.verifier().to_bytes().into()
 }
 
-fn scene(params: &Arc<Params>, shard: ProofShard, keys: usize, blocks: u64) -> Scene {
+fn scene(params: &Arc<LvmtParams>, shard: ProofShard, keys: usize, blocks: u64) -> LvmtScene {
     let random = &mut StdRng::seed_from_u64(2);
-    let mut chain = Chain::new(Lvmt::new(params.clone(), shard).unwrap());
+    let mut chain = TestChain::new(Lvmt::new(params.clone(), shard).unwrap());
     chain.block(&BTreeMap::new());
     chain.block(&accounts(random, [0]));
     chain.block(&accounts(random, (0..keys).map(|n| n % 4)));
@@ -60,14 +60,14 @@ fn scene(params: &Arc<Params>, shard: ProofShard, keys: usize, blocks: u64) -> S
         _ => StateKey::Slot(*present[0].address(), word(random)),
     });
     let absent = absent.collect();
-    Scene { chain, present, deleted, absent }
+    LvmtScene { chain, present, deleted, absent }
 }
 
-pub(crate) fn lvmt() -> File {
+pub(crate) fn lvmt() -> VectorFile {
     let about = "Proofs of lvmt under development parameters of heights 1, 2, 3 and 8, valid and \
                  forged; parts of four proof shards put together.";
     let all: Vec<_> = [1, 2, 3, 8].into_iter().map(params).collect();
-    let mut make = Maker::new(about, all.iter().map(|params| pin(params)).collect());
+    let mut make = VectorMaker::new(about, all.iter().map(|params| pin(params)).collect());
     for params in &all {
         let height = params.height();
         let scene = scene(params, ProofShard::All, 10 << height.min(4), 9);
@@ -79,8 +79,8 @@ pub(crate) fn lvmt() -> File {
     make.file
 }
 
-fn of_height(make: &mut Maker, height: u8, scene: &Scene) {
-    let Scene { chain, present, deleted, absent } = scene;
+fn of_height(make: &mut VectorMaker, height: u8, scene: &LvmtScene) {
+    let LvmtScene { chain, present, deleted, absent } = scene;
     let tip = chain.tip();
     let prefix = format!("height {height}: ");
     let mut prove = |what: &str, number, keys: &[StateKey]| {
@@ -116,18 +116,18 @@ fn of_height(make: &mut Maker, height: u8, scene: &Scene) {
         json!(other.digest()),
     );
     let turned: Vec<_> = asked.iter().rev().copied().collect();
-    let expect = Expect::Values(chain.truth(tip - 1, &turned));
-    make.add(Case {
+    let expect = ExpectedVerdict::Values(chain.truth(tip - 1, &turned));
+    make.add(VectorCase {
         name: format!("{of}: in another order, which does not matter"),
         of: Some(of.clone()),
         keys: Some(super::make::encoded(&turned)),
         expect,
-        ..Case::default()
+        ..VectorCase::default()
     });
 
     // Values: replaced where they stand.
     let bytes = chain.prove(tip - 1, &asked).bytes;
-    let value: Value = chain.truth(tip - 1, &asked[..1])[0].clone().unwrap();
+    let value: StateValue = chain.truth(tip - 1, &asked[..1])[0].clone().unwrap();
     let at = bytes.windows(value.len()).position(|window| window == &value[..]).unwrap();
     let mut other = value.to_vec();
     *other.last_mut().unwrap() ^= 1;
@@ -143,27 +143,31 @@ fn of_height(make: &mut Maker, height: u8, scene: &Scene) {
     let header = &chain.headers[tip as usize];
     let rlp = Bytes::from(alloy_rlp::encode(header));
     let hash = keccak256(&rlp);
-    let pinned = Trusted::Checkpoint { block: U64::from(tip), root: header.state_root };
+    let pinned = VectorTrust::Checkpoint { block: U64::from(tip), root: header.state_root };
     let (alone, truth_alone) = answer(chain, tip, of_address, &[]);
     let of = format!("{prefix}an account under a checkpoint");
-    make.valid(&of, pinned.clone(), None, Question::Answer(alone), truth_alone);
-    let question = Question::Answer(json);
+    make.valid(&of, pinned.clone(), None, VectorQuestion::Answer(alone), truth_alone);
+    let question = VectorQuestion::Answer(json);
     let of = format!("{prefix}an answer under a checkpoint");
     make.valid(&of, pinned, None, question.clone(), truth.clone());
     let name = format!("{prefix}an answer under a header of its own chain");
-    make.valid(&name, Trusted::Header { hash, rlp }, None, question, truth);
+    make.valid(&name, VectorTrust::Header { hash, rlp }, None, question, truth);
     let mut foreign = header.clone();
     foreign.state_root = keccak256(b"the root of another store");
     let rlp = Bytes::from(alloy_rlp::encode(&foreign));
     let hash = keccak256(&rlp);
     let with = Some(BTreeMap::from([("blockHash".to_owned(), json!(hash))]));
-    let case = Case { trusted: Some(Trusted::Header { hash, rlp }), with, ..Case::default() };
+    let case = VectorCase {
+        trusted: Some(VectorTrust::Header { hash, rlp }),
+        with,
+        ..VectorCase::default()
+    };
     make.forged(&of, "under a header with the root of another store", Some("root"), case);
     make.forged_field(&of, "account", "claim", json!(null));
 }
 
 /// Four nodes with a part of the proof each.
-fn shards(make: &mut Maker, params: &Arc<Params>) {
+fn shards(make: &mut VectorMaker, params: &Arc<LvmtParams>) {
     let nodes: Vec<_> =
         (0..4).map(|index| scene(params, format!("{index}/4").parse().unwrap(), 80, 9)).collect();
     let whole = scene(params, ProofShard::All, 80, 9);
@@ -173,7 +177,7 @@ fn shards(make: &mut Maker, params: &Arc<Params>) {
     let parts: Vec<_> = nodes
         .iter()
         .map(|node| {
-            let state = node.chain.store.at(At::Block(hash)).unwrap();
+            let state = node.chain.store.at(StateId::Block(hash)).unwrap();
             state.prove_part(&keys).unwrap()
         })
         .collect();
@@ -183,8 +187,8 @@ fn shards(make: &mut Maker, params: &Arc<Params>) {
     assert_eq!(combined, whole.chain.prove(at, &keys));
     let of = "shards: four parts put together";
     let truth = whole.chain.truth(at, &keys);
-    let trusted = Trusted::Root(combined.root);
-    make.valid(of, trusted, Some(&keys), Question::proof(&combined), truth);
+    let trusted = VectorTrust::Root(combined.root);
+    make.valid(of, trusted, Some(&keys), VectorQuestion::proof(&combined), truth);
     for (n, part) in parts.iter().enumerate() {
         let edit = (0, combined.bytes.len(), part.bytes.clone());
         make.forged_bytes(of, &format!("part {n} alone"), Some("missing"), edit);
@@ -196,10 +200,10 @@ fn shards(make: &mut Maker, params: &Arc<Params>) {
 }
 
 /// A proof of full height. Its tables take 400 MB, so it is not made again in every test.
-pub(crate) fn full_height() -> File {
+pub(crate) fn full_height() -> VectorFile {
     let about = "Proofs of lvmt under development parameters of height 16.";
     let params = params(16);
-    let mut make = Maker::new(about, vec![pin(&params)]);
+    let mut make = VectorMaker::new(about, vec![pin(&params)]);
     let scene = scene(&params, ProofShard::All, 400, 5);
     let tip = scene.chain.tip();
     make.proof("a present key", &scene.chain, tip, &scene.present[..1]);

@@ -2,15 +2,15 @@
 //! trusted for.
 
 use super::{
-    chain::{Chain, accounts, address, changes, word},
-    format::{Case, File, Question, Trusted},
-    make::Maker,
+    chain::{TestChain, accounts, address, changes, word},
+    format::{VectorCase, VectorFile, VectorQuestion, VectorTrust},
+    make::VectorMaker,
 };
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U64, U256, keccak256};
 use alloy_rlp::{Decodable, Encodable};
 use rand::{SeedableRng, rngs::StdRng};
 use retrie_light_client::{
-    Account, EthProofResponse, EthSlotProof, StateKey, StateProof, StateProofResponse, Value,
+    Account, EthProofResponse, EthSlotProof, StateKey, StateProof, StateProofResponse, StateValue,
 };
 use retrie_state::{Backend, decode_slot};
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
@@ -19,22 +19,22 @@ use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 
 /// A chain: the empty state, one account, then many, some with storage, which then change.
-struct Scene {
-    chain: Chain,
+struct MptScene {
+    chain: TestChain,
     /// Accounts and slots that are there from block 2 on: without storage, with one slot, with
     /// many, and one of the slots of each of the latter two.
     plain: Address,
     single: (Address, B256),
     large: (Address, B256),
-    /// What is nowhere.
+    /// An absent account, and an absent slot.
     absent: (Address, B256),
 }
 
 const BLOCKS: u64 = 6;
 
-fn scene(backend: impl Backend, count: usize) -> Scene {
+fn scene(backend: impl Backend, count: usize) -> MptScene {
     let random = &mut StdRng::seed_from_u64(1);
-    let mut chain = Chain::new(backend);
+    let mut chain = TestChain::new(backend);
     chain.block(&BTreeMap::new());
     chain.block(&accounts(random, [0]));
     let large = accounts(random, [200]);
@@ -62,10 +62,10 @@ fn scene(backend: impl Backend, count: usize) -> Scene {
         chain.block(&changed);
     }
     let absent = (address(random), word(random));
-    Scene { chain, plain, single: single_slot, large: large_slot, absent }
+    MptScene { chain, plain, single: single_slot, large: large_slot, absent }
 }
 
-impl Scene {
+impl MptScene {
     fn some_keys(&self) -> Vec<StateKey> {
         vec![
             StateKey::Slot(self.large.0, self.large.1),
@@ -76,7 +76,7 @@ impl Scene {
         ]
     }
 
-    fn valid(&self, make: &mut Maker, blocks: &[u64], prefix: &str) {
+    fn valid(&self, make: &mut VectorMaker, blocks: &[u64], prefix: &str) {
         let account = StateKey::Account;
         let Self { plain, single, large, absent, .. } = *self;
         let slot = |(address, slot): (Address, B256)| StateKey::Slot(address, slot);
@@ -106,8 +106,8 @@ impl Scene {
 }
 
 /// Proofs of the same nodes, under another name.
-pub(crate) fn prefix() -> File {
-    let mut make = Maker::new("Proofs of prefix, valid and forged.", Vec::new());
+pub(crate) fn prefix() -> VectorFile {
+    let mut make = VectorMaker::new("Proofs of prefix, valid and forged.", Vec::new());
     let scene = scene(Prefix::default(), 100);
     scene.valid(&mut make, &[BLOCKS], "");
     let (of, number, keys) = ("several keys", BLOCKS - 1, scene.some_keys());
@@ -116,8 +116,8 @@ pub(crate) fn prefix() -> File {
     make.file
 }
 
-pub(crate) fn mpt() -> File {
-    let mut make = Maker::new("Proofs of mpt, valid and forged.", Vec::new());
+pub(crate) fn mpt() -> VectorFile {
+    let mut make = VectorMaker::new("Proofs of mpt, valid and forged.", Vec::new());
     let scene = scene(Mpt::new(), 700);
     scene.valid(&mut make, &[BLOCKS], "");
     let (of, number, keys) = ("several keys", BLOCKS - 1, scene.some_keys());
@@ -125,11 +125,11 @@ pub(crate) fn mpt() -> File {
     make.anyhow_forged(of, &scene.chain, number, &keys, 60);
     forged_nodes(&mut make, of, &scene.chain, number, &keys);
     let turned: Vec<_> = keys.iter().rev().copied().collect();
-    let turned = Case { keys: Some(super::make::encoded(&turned)), ..Case::default() };
+    let turned = VectorCase { keys: Some(super::make::encoded(&turned)), ..VectorCase::default() };
     make.forged(of, "the keys in another order", Some("kind"), turned);
     // Both backends make the same proofs.
     let archive = Some(BTreeMap::from([("backend".to_owned(), "mpt-archive".into())]));
-    let mut case = Case { with: archive, ..make.file.cases[0].clone() };
+    let mut case = VectorCase { with: archive, ..make.file.cases[0].clone() };
     (case.name, case.of) = ("an account, as mpt-archive".into(), Some(case.name));
     (case.trusted, case.keys, case.question) = (None, None, None);
     make.add(case);
@@ -138,16 +138,16 @@ pub(crate) fn mpt() -> File {
     make.file
 }
 
-/// Short tries by hand, and the same with something in the padding of a path of even length (yellow
-/// paper, appendix C), which their roots name: the hashes fit, the nodes are none.
-fn padded(make: &mut Maker, scene: &Scene) {
+/// Short tries made by hand, and the same tries with a nonzero padding in a path of even length
+/// (yellow paper, appendix C). All hashes fit, but the nodes are invalid.
+fn padded(make: &mut VectorMaker, scene: &MptScene) {
     let keys = [StateKey::Account(scene.plain)];
     let truth = scene.chain.truth(BLOCKS, &keys);
     let mut proof = scene.chain.prove(BLOCKS, &keys);
     let (digest, nodes) = parts(&proof.bytes);
     let [_, leaf] = <[Bytes; 2]>::try_from(items(nodes.last().unwrap())).unwrap();
     let path: Vec<u8> = keccak256(scene.plain).iter().flat_map(|b| [b >> 4, b & 15]).collect();
-    // The nodes of a trie: an extension of so many nibbles, a branch, the leaf; or the leaf alone.
+    // The nodes of a trie: an extension, a branch and the leaf; or the leaf alone.
     let trie = |along: Option<usize>, [of_extension, of_leaf]: [u8; 2]| {
         let Some(along) = along else { return vec![short(&path, 2, of_leaf, &leaf)] };
         let leaf = short(&path[along + 1..], 2, of_leaf, &leaf);
@@ -158,8 +158,8 @@ fn padded(make: &mut Maker, scene: &Scene) {
         let child = alloy_rlp::encode(keccak256(&branch)).into();
         vec![short(&path[..along], 0, of_extension, &child), branch, leaf]
     };
-    type Forged = &'static [(&'static str, [u8; 2])];
-    let cases: [(&str, Option<usize>, Forged); 3] = [
+    type ForgedPaddings = &'static [(&'static str, [u8; 2])];
+    let cases: [(&str, Option<usize>, ForgedPaddings); 3] = [
         ("a leaf alone", None, &[("of the leaf", [0, 1]), ("of the leaf, all bits", [0, 15])]),
         ("an even extension", Some(2), &[("of the extension", [1, 0]), ("its high bit", [8, 0])]),
         ("an odd extension", Some(3), &[("of the leaf", [0, 5])]),
@@ -167,16 +167,16 @@ fn padded(make: &mut Maker, scene: &Scene) {
     for (name, along, forged) in cases {
         let nodes = trie(along, [0, 0]);
         (proof.root, proof.bytes) = (keccak256(&nodes[0]), joined(digest, &nodes));
-        let trusted = Trusted::Root(proof.root);
-        make.valid(name, trusted, Some(&keys), Question::proof(&proof), truth.clone());
+        let trusted = VectorTrust::Root(proof.root);
+        make.valid(name, trusted, Some(&keys), VectorQuestion::proof(&proof), truth.clone());
         for (of, padding) in forged {
             let nodes = trie(along, *padding);
             let root = keccak256(&nodes[0]);
-            let case = Case {
-                trusted: Some(Trusted::Root(root)),
+            let case = VectorCase {
+                trusted: Some(VectorTrust::Root(root)),
                 with: Some(BTreeMap::from([("root".to_owned(), json!(root))])),
                 edit: Some(vec![(0, proof.bytes.len(), joined(digest, &nodes))]),
-                ..Case::default()
+                ..VectorCase::default()
             };
             make.forged(name, &format!("padding {of}"), Some("malformed"), case);
         }
@@ -215,9 +215,9 @@ fn short(path: &[u8], flags: u8, padding: u8, item: &Bytes) -> Bytes {
     list(&[alloy_rlp::encode(&bytes[..]).into(), item.clone()])
 }
 
-pub(crate) fn archive() -> File {
+pub(crate) fn archive() -> VectorFile {
     let about = "Proofs of mpt-archive at old blocks, with keccak-256 and with BLAKE2b-256.";
-    let mut make = Maker::new(about, Vec::new());
+    let mut make = VectorMaker::new(about, Vec::new());
     for (hash, name) in [(TrieHash::Keccak256, "keccak"), (TrieHash::Blake2b256, "blake2b")] {
         let scene = scene(MptArchive::new(hash), 120);
         let prefix = format!("{name}: ");
@@ -251,7 +251,13 @@ fn joined(digest: B256, nodes: &[Bytes]) -> Bytes {
 }
 
 /// Whole nodes dropped, doubled, swapped, foreign.
-fn forged_nodes(make: &mut Maker, of: &str, chain: &Chain, number: u64, keys: &[StateKey]) {
+fn forged_nodes(
+    make: &mut VectorMaker,
+    of: &str,
+    chain: &TestChain,
+    number: u64,
+    keys: &[StateKey],
+) {
     let bytes = chain.prove(number, keys).bytes;
     let (digest, nodes) = parts(&bytes);
     let whole = nodes.clone();
@@ -271,7 +277,7 @@ fn forged_nodes(make: &mut Maker, of: &str, chain: &Chain, number: u64, keys: &[
             (lead.len() + head, old.len() - tail - head, put),
             (0, lead.len(), Bytes::copy_from_slice(new_lead)),
         ];
-        make.forged(of, &how, class, Case { edit: Some(edits), ..Case::default() });
+        make.forged(of, &how, class, VectorCase { edit: Some(edits), ..VectorCase::default() });
     };
     for at in 0..nodes.len() {
         let mut forged = nodes.clone();
@@ -297,10 +303,10 @@ fn forged_nodes(make: &mut Maker, of: &str, chain: &Chain, number: u64, keys: &[
     forge("an empty first node".into(), Some("root"), forged);
 }
 
-pub(crate) fn eip1186() -> File {
-    let mut make = Maker::new("Answers of eth_getProof (EIP-1186).", Vec::new());
+pub(crate) fn eip1186() -> VectorFile {
+    let mut make = VectorMaker::new("Answers of eth_getProof (EIP-1186).", Vec::new());
     let scene = scene(Mpt::new(), 700);
-    let Scene { chain, plain, single, large, absent } = &scene;
+    let MptScene { chain, plain, single, large, absent } = &scene;
     let (plain, single, large, absent) = (*plain, *single, *large, *absent);
     let root = chain.headers[BLOCKS as usize].state_root;
     let asked = [
@@ -314,20 +320,21 @@ pub(crate) fn eip1186() -> File {
     for (name, number, address, slots) in &asked {
         let answer = eth_answer(chain, *number, *address, slots);
         let header = &chain.headers[*number as usize];
-        let trusted = Trusted::Root(header.state_root);
+        let trusted = VectorTrust::Root(header.state_root);
         let truth = chain.truth(*number, &StateProofResponse::keys_of(*address, slots.clone()));
-        let question = Question::EthProof(serde_json::to_value(answer).unwrap());
+        let question = VectorQuestion::EthProof(serde_json::to_value(answer).unwrap());
         make.valid(name, trusted, None, question, truth);
     }
     let (of, of_slots) = ("an account without slots", "slots, one absent");
     let header = alloy_rlp::encode(&chain.headers[BLOCKS as usize]);
-    let trusted = Trusted::Header { hash: keccak256(&header), rlp: header.into() };
+    let trusted = VectorTrust::Header { hash: keccak256(&header), rlp: header.into() };
     let mut case = make.file.cases[0].clone();
     (case.name, case.of) = ("an account under a header".into(), Some(case.name));
     (case.trusted, case.question) = (Some(trusted), None);
     make.add(case);
 
-    let trusted = |root| Case { trusted: Some(Trusted::Root(root)), ..Case::default() };
+    let trusted =
+        |root| VectorCase { trusted: Some(VectorTrust::Root(root)), ..VectorCase::default() };
     make.forged(of, "another root", Some("root"), trusted(B256::repeat_byte(1)));
     let before = chain.headers[BLOCKS as usize - 1].state_root;
     make.forged(of, "the root of the block before", Some("root"), trusted(before));
@@ -338,7 +345,7 @@ pub(crate) fn eip1186() -> File {
     make.forged_field(of, "storageHash", "claim", json!(root));
     let nodes = eth_answer(chain, BLOCKS, plain, &[]).account_proof;
     make.forged_field(of, "accountProof", "missing", json!(nodes[..nodes.len() - 1]));
-    let mut case = Case::default();
+    let mut case = VectorCase::default();
     let mut with = |how: &str, class: &str, field: &str, value: Json, of: &str| {
         case.with = Some(BTreeMap::from([(field.to_owned(), value)]));
         make.forged(of, how, Some(class), case.clone());
@@ -401,13 +408,18 @@ impl SwapProofs for Vec<EthSlotProof> {
 }
 
 /// The answer of `eth_getProof`, its nodes taken from proofs of single keys.
-fn eth_answer(chain: &Chain, number: u64, address: Address, slots: &[B256]) -> EthProofResponse {
+fn eth_answer(
+    chain: &TestChain,
+    number: u64,
+    address: Address,
+    slots: &[B256],
+) -> EthProofResponse {
     let nodes = |keys: &[StateKey]| parts(&chain.prove(number, keys).bytes).1;
     let account_proof = nodes(&[StateKey::Account(address)]);
     let values = chain.truth(number, &StateProofResponse::keys_of(address, slots.to_vec()));
     let account = values[0].as_ref().map(|value| Account::decode(value).unwrap());
     let number_of =
-        |value: &Option<Value>| value.as_ref().map_or(U256::ZERO, |v| decode_slot(v).unwrap());
+        |value: &Option<StateValue>| value.as_ref().map_or(U256::ZERO, |v| decode_slot(v).unwrap());
     let storage_proof = slots.iter().zip(&values[1..]).map(|(slot, value)| EthSlotProof {
         key: (*slot).into(),
         value: number_of(value),
@@ -433,11 +445,11 @@ fn eth_answer(chain: &Chain, number: u64, address: Address, slots: &[B256]) -> E
 
 /// The answer of `state_getProof`.
 pub(crate) fn answer(
-    chain: &Chain,
+    chain: &TestChain,
     number: u64,
     address: Address,
     slots: &[B256],
-) -> (Json, Vec<Option<Value>>) {
+) -> (Json, Vec<Option<StateValue>>) {
     let keys = StateProofResponse::keys_of(address, slots.to_vec());
     answer_by(chain.prove(number, &keys), chain.truth(number, &keys), address, slots)
 }
@@ -445,49 +457,49 @@ pub(crate) fn answer(
 /// The same with this proof of these values, the account's first.
 pub(crate) fn answer_by(
     proof: StateProof,
-    truth: Vec<Option<Value>>,
+    truth: Vec<Option<StateValue>>,
     address: Address,
     slots: &[B256],
-) -> (Json, Vec<Option<Value>>) {
+) -> (Json, Vec<Option<StateValue>>) {
     let account = truth[0].as_ref().map(|value| Account::decode(value).unwrap());
     let value =
-        |value: &Option<Value>| value.as_ref().map_or(U256::ZERO, |v| decode_slot(v).unwrap());
+        |value: &Option<StateValue>| value.as_ref().map_or(U256::ZERO, |v| decode_slot(v).unwrap());
     let storage = slots.iter().copied().zip(truth[1..].iter().map(value));
     let answer = StateProofResponse::new(proof, address, account, storage);
     (serde_json::to_value(answer).unwrap(), truth)
 }
 
 /// Answers of `state_getProof`, and every way to trust a root.
-pub(crate) fn answers() -> File {
+pub(crate) fn answers() -> VectorFile {
     let about = "Answers of state_getProof under a header, a checkpoint and a root.";
-    let mut make = Maker::new(about, Vec::new());
+    let mut make = VectorMaker::new(about, Vec::new());
     let scene = scene(Mpt::new(), 700);
-    let Scene { chain, plain, large, absent, .. } = &scene;
+    let MptScene { chain, plain, large, absent, .. } = &scene;
     let (plain, large, absent) = (*plain, *large, *absent);
     let number = BLOCKS - 1;
     let header = &chain.headers[number as usize];
     let rlp = Bytes::from(alloy_rlp::encode(header));
     let hash = keccak256(&rlp);
-    let root = Trusted::Root(header.state_root);
-    let by_header = Trusted::Header { hash, rlp: rlp.clone() };
-    let pinned = Trusted::Checkpoint { block: U64::from(number), root: header.state_root };
+    let root = VectorTrust::Root(header.state_root);
+    let by_header = VectorTrust::Header { hash, rlp: rlp.clone() };
+    let pinned = VectorTrust::Checkpoint { block: U64::from(number), root: header.state_root };
     let (json_plain, truth) = answer(chain, number, plain, &[]);
-    let question = Question::Answer(json_plain);
+    let question = VectorQuestion::Answer(json_plain);
     make.valid("under a root", root.clone(), None, question.clone(), truth.clone());
     make.valid("under a checkpoint", pinned, None, question.clone(), truth.clone());
     make.valid("under a header", by_header, None, question, truth);
     let (json_slots, truth) = answer(chain, number, large.0, &[large.1, absent.1]);
-    make.valid("with slots", root.clone(), None, Question::Answer(json_slots.clone()), truth);
+    make.valid("with slots", root.clone(), None, VectorQuestion::Answer(json_slots.clone()), truth);
     let (json_absent, truth) = answer(chain, number, absent.0, &[absent.1]);
-    make.valid("of an absent account", root, None, Question::Answer(json_absent), truth);
+    make.valid("of an absent account", root, None, VectorQuestion::Answer(json_absent), truth);
 
-    let trusted = |trusted| Case { trusted: Some(trusted), ..Case::default() };
+    let trusted = |trusted| VectorCase { trusted: Some(trusted), ..VectorCase::default() };
     let of = "under a header";
     let mut other = rlp.to_vec();
     other[100] ^= 1;
-    let forged = Trusted::Header { hash, rlp: other.clone().into() };
+    let forged = VectorTrust::Header { hash, rlp: other.clone().into() };
     make.forged(of, "a header that was changed", Some("header"), trusted(forged));
-    let forged = Trusted::Header { hash: keccak256(&other), rlp: other.into() };
+    let forged = VectorTrust::Header { hash: keccak256(&other), rlp: other.into() };
     make.forged(of, "a header of another root", None, trusted(forged));
     for (how, bytes) in [
         ("no header", vec![]),
@@ -496,20 +508,20 @@ pub(crate) fn answers() -> File {
         ("a list of one field", vec![0xc1, 0x80]),
         ("a string", vec![0x83, 1, 2, 3]),
     ] {
-        let forged = Trusted::Header { hash: keccak256(&bytes), rlp: bytes.into() };
+        let forged = VectorTrust::Header { hash: keccak256(&bytes), rlp: bytes.into() };
         make.forged(of, how, Some("header"), trusted(forged));
     }
     let before = alloy_rlp::encode(&chain.headers[number as usize - 1]);
-    let forged = Trusted::Header { hash: keccak256(&before), rlp: before.into() };
+    let forged = VectorTrust::Header { hash: keccak256(&before), rlp: before.into() };
     make.forged(of, "the header of the block before", Some("block"), trusted(forged));
     make.forged_field(of, "block", "block", json!("0x1"));
     make.forged_field(of, "blockHash", "block", json!(B256::repeat_byte(3)));
 
     let of = "under a checkpoint";
     let (block, root) = (U64::from(number), header.state_root);
-    let forged = Trusted::Checkpoint { block: block + U64::from(1), root };
+    let forged = VectorTrust::Checkpoint { block: block + U64::from(1), root };
     make.forged(of, "of another block", Some("block"), trusted(forged));
-    let forged = Trusted::Checkpoint { block, root: B256::repeat_byte(4) };
+    let forged = VectorTrust::Checkpoint { block, root: B256::repeat_byte(4) };
     make.forged(of, "of another root", Some("root"), trusted(forged));
 
     let of = "under a root";
@@ -518,7 +530,7 @@ pub(crate) fn answers() -> File {
     make.forged_field(of, "address", "kind", json!(large.0));
     let mut with = |of: &str, how: &str, class: &str, field: &str, value: Json| {
         let with = Some(BTreeMap::from([(field.to_owned(), value)]));
-        make.forged(of, how, Some(class), Case { with, ..Case::default() });
+        make.forged(of, how, Some(class), VectorCase { with, ..VectorCase::default() });
     };
     with(of, "the account of another address", "claim", "account", account.clone());
     with(of, "another kind", "kind", "backend", "cole".into());

@@ -1,5 +1,5 @@
-//! The golden vectors in `vectors/`: proofs, valid and forged, each with the verdict that every
-//! verifier has to reach. The TypeScript verifier runs the same files.
+//! The golden vectors in `vectors/`: valid and forged proofs, each with the verdict that every
+//! verifier must reach. The TypeScript verifier runs the same files.
 //!
 //! `RETRIE_WRITE_VECTORS=1 cargo test -p retrie-light-client --test it vectors::` writes them anew.
 
@@ -14,12 +14,12 @@ mod make_lvmt;
 mod make_mpt;
 mod recorded;
 
-use format::File;
+use format::VectorFile;
 
-type Make = fn() -> File;
+type MakeVectors = fn() -> VectorFile;
 
-/// What is made in a second or two.
-const MADE: [(&str, Make); 10] = [
+/// Files that are made in one or two seconds.
+const MADE: [(&str, MakeVectors); 10] = [
     ("mpt.json", make_mpt::mpt),
     ("mpt-archive.json", make_mpt::archive),
     ("eip1186.json", make_mpt::eip1186),
@@ -32,7 +32,7 @@ const MADE: [(&str, Make); 10] = [
     ("bavl.json", make_bavl::bavl),
 ];
 
-/// What takes more.
+/// Files that take longer, and are only read.
 const KEPT: [&str; 3] = ["lvmt-16.json", "lvmt-forged.json", "cole-forged.json"];
 
 fn writes() -> bool {
@@ -44,9 +44,9 @@ fn backends_make_the_very_proofs_of_the_vectors() {
     for (name, make) in MADE {
         let text = make().to_text();
         if writes() {
-            std::fs::write(File::path(name), &text).unwrap();
+            std::fs::write(VectorFile::path(name), &text).unwrap();
         }
-        let kept = std::fs::read_to_string(File::path(name)).unwrap();
+        let kept = std::fs::read_to_string(VectorFile::path(name)).unwrap();
         let differs = text.lines().zip(kept.lines()).find(|(made, kept)| made != kept);
         assert_eq!(differs, None, "{name}");
         assert_eq!(text.len(), kept.len(), "{name}");
@@ -56,7 +56,7 @@ fn backends_make_the_very_proofs_of_the_vectors() {
 #[test]
 fn every_vector_gets_its_verdict() {
     for name in MADE.map(|(name, _)| name).into_iter().chain(KEPT) {
-        let file = File::read(name);
+        let file = VectorFile::read(name);
         let verifier = file.verifier();
         for case in &file.cases {
             assert_eq!(file.resolve(case).run(&verifier), case.expect, "{name}: {}", case.name);
@@ -70,9 +70,9 @@ fn every_vector_gets_its_verdict() {
 fn full_height() {
     let text = make_lvmt::full_height().to_text();
     if writes() {
-        std::fs::write(File::path("lvmt-16.json"), &text).unwrap();
+        std::fs::write(VectorFile::path("lvmt-16.json"), &text).unwrap();
     }
-    assert_eq!(text, std::fs::read_to_string(File::path("lvmt-16.json")).unwrap());
+    assert_eq!(text, std::fs::read_to_string(VectorFile::path("lvmt-16.json")).unwrap());
 }
 
 /// `RETRIE_RECORD_PROOFS=FILE cargo test -p retrie-storage-lvmt --lib verify::tests::forged`, then
@@ -90,8 +90,8 @@ fn recorded_of_cole() {
     write_recorded("cole-forged.json", recorded::cole);
 }
 
-fn write_recorded(name: &str, choose: fn(&str) -> File) {
+fn write_recorded(name: &str, choose: fn(&str) -> VectorFile) {
     let record = std::env::var_os("RETRIE_RECORD_PROOFS").expect("RETRIE_RECORD_PROOFS=FILE");
     let file = choose(&std::fs::read_to_string(record).unwrap());
-    std::fs::write(File::path(name), file.to_text()).unwrap();
+    std::fs::write(VectorFile::path(name), file.to_text()).unwrap();
 }

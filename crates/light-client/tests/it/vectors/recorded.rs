@@ -1,23 +1,25 @@
-//! What the tests of the verifiers of `lvmt` and `cole` ask them, forged with all means: a choice of
-//! it as vectors.
+//! Recorded from the tests of the verifiers of `lvmt` and `cole`, with elaborate forgeries: a
+//! choice of it as vectors.
 
-use super::format::{Case, Expect, File, Question, Trusted, Version};
+use super::format::{
+    ExpectedVerdict, ExpectedVersion, VectorCase, VectorFile, VectorQuestion, VectorTrust,
+};
 use alloy_primitives::{B256, Bytes, hex};
 use retrie_light_client::{
-    BlockRef, ProvenanceResponse, StateKey, StateProof, Version as Recorded,
+    BlockRef, ProvenanceResponse, StateKey, StateProof, ValueVersion as Recorded,
 };
 use retrie_storage_lvmt::VerifierParams;
 use std::collections::BTreeMap;
 
-/// A choice of the lines of a record of `lvmt`, some of each test with each verdict.
-pub(crate) fn lvmt(record: &str) -> File {
+/// Selects lines of a record of `lvmt`: some of each test and verdict.
+pub(crate) fn lvmt(record: &str) -> VectorFile {
     let about = "Proofs of lvmt whose Merkle proofs fit what is shown, made by somebody who knows \
                  the whole history: recorded from the tests of the verifier in storage-lvmt.";
     choose(about, record, 4, case_of_lvmt)
 }
 
 /// The same of `cole`.
-pub(crate) fn cole(record: &str) -> File {
+pub(crate) fn cole(record: &str) -> VectorFile {
     let about = "Proofs of cole, valid and forged by somebody who knows the whole store, at the \
                  latest block, as of older ones, and over ranges of blocks: recorded from the tests \
                  of the verifier in storage-cole.";
@@ -28,14 +30,14 @@ fn choose(
     about: &str,
     record: &str,
     of_a_kind: usize,
-    case: fn(String, &[&str], &mut Vec<Bytes>) -> Option<Case>,
-) -> File {
+    case: fn(String, &[&str], &mut Vec<Bytes>) -> Option<VectorCase>,
+) -> VectorFile {
     let mut kinds = BTreeMap::<_, Vec<Vec<&str>>>::new();
     for line in record.lines() {
         let fields: Vec<_> = line.split(' ').collect();
         kinds.entry((fields[0], fields[1])).or_default().push(fields);
     }
-    let mut file = File { about: about.into(), ..File::default() };
+    let mut file = VectorFile { about: about.into(), ..VectorFile::default() };
     for ((test, class), lines) in &mut kinds {
         lines.sort_by_key(|fields| (fields[4].len(), fields[4], fields[5]));
         lines.dedup_by_key(|fields| (fields[4], fields[5]));
@@ -65,7 +67,7 @@ fn pin(pinned: &mut Vec<Bytes>, params: &str) -> Bytes {
     params
 }
 
-fn case_of_lvmt(name: String, fields: &[&str], pinned: &mut Vec<Bytes>) -> Option<Case> {
+fn case_of_lvmt(name: String, fields: &[&str], pinned: &mut Vec<Bytes>) -> Option<VectorCase> {
     let [_, class, params, root, proof, keys, values] = fields else { panic!("{fields:?}") };
     let params = pin(pinned, params);
     let proof = StateProof {
@@ -79,21 +81,23 @@ fn case_of_lvmt(name: String, fields: &[&str], pinned: &mut Vec<Bytes>) -> Optio
         bytes: bytes(proof),
     };
     let expect = match *class {
-        "ok" => Expect::Values(list(values, ',', |value| (value != "-").then(|| bytes(value)))),
-        class => Expect::Error(class.into()),
+        "ok" => {
+            ExpectedVerdict::Values(list(values, ',', |value| (value != "-").then(|| bytes(value))))
+        }
+        class => ExpectedVerdict::Error(class.into()),
     };
-    Some(Case {
+    Some(VectorCase {
         name,
-        trusted: Some(Trusted::Root(proof.root)),
+        trusted: Some(VectorTrust::Root(proof.root)),
         keys: Some(list(keys, ',', bytes)),
-        question: Some(Question::proof(&proof)),
+        question: Some(VectorQuestion::proof(&proof)),
         expect,
-        ..Case::default()
+        ..VectorCase::default()
     })
 }
 
 /// Ranges of one block are asked as proofs, of more blocks as provenance, which is of one key.
-fn case_of_cole(name: String, fields: &[&str], pinned: &mut Vec<Bytes>) -> Option<Case> {
+fn case_of_cole(name: String, fields: &[&str], pinned: &mut Vec<Bytes>) -> Option<VectorCase> {
     let [_, class, params, root, proof, keys, from, to, answer] = fields else {
         panic!("{fields:?}")
     };
@@ -114,25 +118,26 @@ fn case_of_cole(name: String, fields: &[&str], pinned: &mut Vec<Bytes>) -> Optio
         Recorded { block: block.parse().unwrap(), value: (value != "-").then(|| bytes(value)) }
     };
     let versions = || answer.split(',').map(|all| list(all, ';', version));
-    let mut case = Case { name, trusted: Some(Trusted::Root(proof.root)), ..Case::default() };
+    let mut case =
+        VectorCase { name, trusted: Some(VectorTrust::Root(proof.root)), ..VectorCase::default() };
     if from == to {
         let newest = |all: Vec<Recorded>| all.into_iter().next()?.value;
         let values = versions().map(newest).take(keys.len()).collect();
         case.keys = Some(keys);
-        case.question = Some(Question::proof(&proof));
-        case.expect = Expect::Values(values);
+        case.question = Some(VectorQuestion::proof(&proof));
+        case.expect = ExpectedVerdict::Values(values);
     } else if let [key] = &keys[..] {
         let key = StateKey::decode(key).unwrap();
         let versions = versions().next().unwrap_or_default();
-        let shown = versions.iter().map(|of| Version::new(of.block, of.value.clone()));
-        case.expect = Expect::Versions(shown.collect());
+        let shown = versions.iter().map(|of| ExpectedVersion::new(of.block, of.value.clone()));
+        case.expect = ExpectedVerdict::Versions(shown.collect());
         let answer = ProvenanceResponse::new(proof, key, from..=to, versions).unwrap();
-        case.question = Some(Question::Provenance(serde_json::to_value(answer).unwrap()));
+        case.question = Some(VectorQuestion::Provenance(serde_json::to_value(answer).unwrap()));
     } else {
         return None;
     }
     if *class != "ok" {
-        case.expect = Expect::Error((*class).into());
+        case.expect = ExpectedVerdict::Error((*class).into());
     }
     Some(case)
 }

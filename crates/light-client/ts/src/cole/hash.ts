@@ -17,7 +17,7 @@ export function nodeHash(children: readonly Uint8Array[]): Uint8Array {
   return hash(1, ...children);
 }
 
-/** Which block of a filter a key is in (as a share of 2^64), and the bits that are set there. */
+/** The filter block of a key (as a share of 2^64), and the bits that the key sets there. */
 export function filterPlace(key: Uint8Array): { share: bigint; bits: number[] } {
   const digest = hash(2, key);
   const b = toNumber(digest.subarray(8, 16));
@@ -29,7 +29,7 @@ export function filterBlockHash(block: Uint8Array): Uint8Array {
   return hash(3, block);
 }
 
-/** What the root says of a source. */
+/** The description of a source, which the root binds. */
 export interface Description {
   pairs: bigint;
   firstBlock: bigint;

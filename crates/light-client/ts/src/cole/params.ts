@@ -1,11 +1,11 @@
 // The parameters of a store (docs/formats/cole.md, "Parameters"): they are their own digest.
 import { type Hex, fromHex, toHex, toNumber } from '../bytes.js';
 
-/** Parameters of `cole`. They have no secret, but a proof under others than the store's may lie. */
+/** Parameters of `cole`. They have no secret, but a proof under other parameters than the store's may be forged. */
 export class ColeParams {
   private constructor(
     readonly digest: Hex,
-    /** Of the Merkle trees of runs and filters. */
+    /** Fanout of the Merkle trees of runs and filters. */
     readonly fanout: number,
   ) {}
 

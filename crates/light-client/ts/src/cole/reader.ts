@@ -1,7 +1,7 @@
-// What a proof is made of (docs/formats/cole.md, "Proof bytes").
+// Reads the bytes of a proof (docs/formats/cole.md, "Proof bytes").
 import { malformed } from '../errors.js';
 
-/** Bytes of a proof that are still to be read. */
+/** The bytes of a proof that are not read yet. */
 export class Reader {
   private at = 0;
 

@@ -13,19 +13,19 @@ export interface Pair {
   value: Uint8Array | null;
 }
 
-/** What is shown of a tree over pairs, from left to right. */
+/** The shown part of a tree over pairs, from left to right. */
 export interface Shown {
   top: Uint8Array;
   pairs: Pair[];
   /** Numbers of the pairs before which something is hidden; after the last one: their count. */
   gaps: Set<number>;
-  /** A node is shown by its children, and none of its pairs is. */
+  /** The children of a node are shown, but none of its pairs. */
   hasIdleNode: boolean;
 }
 
 const MAX_DEPTH = 64;
 
-/** Reads a tree in which the keys of `asked` go by their numbers. */
+/** Reads a tree in which the keys of `asked` are named by their numbers. */
 export function readTree(reader: Reader, asked: readonly Uint8Array[]): Shown {
   const texts: KeyText[] = asked.map(toHex);
   const known = new Set(texts);
@@ -80,7 +80,7 @@ export function readTree(reader: Reader, asked: readonly Uint8Array[]): Shown {
 }
 
 /**
- * The top of a complete tree of so many leaves, over some of them (ascending, each once), with the
+ * The top of a complete tree, from some of its leaves (ascending, each once), with the
  * hashes that are read for the others.
  */
 export function completeTop(

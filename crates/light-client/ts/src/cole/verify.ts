@@ -31,7 +31,7 @@ export interface BlockRange {
 export const LATEST: BlockRange = { from: (1n << 64n) - 1n, to: (1n << 64n) - 1n };
 
 /**
- * Of each key: the versions set in the range but at its first block, and the one in force at that,
+ * For each key: the version in force at the first block of the range, and all versions set later,
  * newest first.
  */
 export function verifyCole(
@@ -94,7 +94,7 @@ class Search {
     return digests;
   }
 
-  /** The digest of the next source; what it shows is noted. */
+  /** The digest of the next source; records what the source shows. */
   private source(isRun: boolean): Uint8Array {
     const tag = this.reader.byte();
     const isClosed = this.open.length === 0;
@@ -135,7 +135,7 @@ class Search {
     return sourceHash(of, shown.top, filter.top);
   }
 
-  /** Reads which keys are excluded and what shows it; to be checked when the source has been read. */
+  /** Reads which keys are excluded, and the evidence; it is checked when the source has been read. */
   private filter(blocks: bigint): { top: Uint8Array; excluded: Set<Asked>; check?: () => void } {
     const bits = this.reader.take(Math.ceil(this.open.length / 8));
     const isSet = (at: number) => ((bits[at >> 3]! >> (at & 7)) & 1) === 1;
@@ -161,7 +161,7 @@ class Search {
     return { top, excluded, check };
   }
 
-  /** What the pairs say of some keys, and nothing else. The keys whose search is over. */
+  /** Takes the versions of some keys from the pairs, which show nothing else. Returns the keys whose search is over. */
   private note({ pairs, gaps, hasIdleNode }: Shown, keys: readonly Asked[]): Set<Asked> {
     const needed = new Set<number>();
     const closed = new Set<Asked>();

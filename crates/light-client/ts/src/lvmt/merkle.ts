@@ -8,13 +8,13 @@ export interface Leaf {
   hash: Uint8Array;
 }
 
-/** A subtree: what stands at `from` up to `to`. */
+/** A subtree: the leaves from `from` up to `to`. */
 interface Span {
   from: bigint;
   to: bigint;
 }
 
-/** How many hashes the multi-proof of the leaves at these positions (ascending) has. */
+/** Number of hashes in the multi-proof of the leaves at these positions (ascending). */
 export function proofLength(count: bigint, positions: readonly bigint[]): number {
   if (count === 0n) return 0;
   const below = (span: Span, shown: readonly bigint[]): number => {
@@ -29,7 +29,7 @@ export function proofLength(count: bigint, positions: readonly bigint[]): number
   return below({ from: 0n, to: count }, positions);
 }
 
-/** The top of a tree of so many leaves, from some of them (by position) and their multi-proof. */
+/** The top of a tree, from some of its leaves (by position) and their multi-proof. */
 export function topOf(count: bigint, leaves: readonly Leaf[], proof: readonly Uint8Array[]): Uint8Array {
   if (count === 0n) return new Uint8Array(32);
   let used = 0;

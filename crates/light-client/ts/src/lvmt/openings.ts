@@ -11,18 +11,18 @@ export interface Opening {
   commitment: PointG1;
   entry: number;
   versions: readonly number[];
-  /** Of the nodes above the entry, the root's first. */
+  /** One for each node above the entry, the root first. */
   quotients: readonly PointG1[];
 }
 
-/** Are all of them true? `seed` is a hash of everything that they follow from. */
+/** Whether all claims are true. `seed` is a hash of everything that determines them. */
 export function openingsHold(
   params: LvmtParams,
   openings: readonly Opening[],
   seed: Uint8Array,
 ): boolean {
   const coefficients = openings.map((_, i) => (i === 0 ? 1n : coefficient(seed, i)));
-  // What goes with the generator of G2: a sum over the claims, term by term.
+  // The factor that is paired with the generator of G2: a sum over the claims, term by term.
   const terms: [PointG1, bigint][] = [];
   let generators = 0n;
   openings.forEach(({ commitment, entry, versions, quotients }, i) => {
@@ -70,7 +70,7 @@ function constantsOf(height: number, entry: number): bigint[] {
   return constants;
 }
 
-/** Points times numbers, added up. */
+/** The sum of points times numbers. */
 function sum(terms: readonly [PointG1, bigint][]): PointG1 {
   const needed = terms.filter(([point, factor]) => !point.is0() && factor !== 0n);
   if (needed.length === 0) return G1.ZERO;

@@ -8,9 +8,9 @@ const text = (ascii: string) => new TextEncoder().encode(ascii);
 /** Where the verifier's part begins in a parameter file. */
 const IN_FILE = 64;
 
-/** What a verifier has to know of the ceremony: [tau^(2^k)] of G2 for k below the height. */
+/** The verifier's part of the ceremony: [tau^(2^k)] of G2 for k below the height. */
 export class LvmtParams {
-  /** Names the parameters; whoever trusts them knows it. */
+  /** Digest that identifies the parameters; a caller who trusts them pins it. */
   readonly digest: Hex;
 
   private constructor(
@@ -48,7 +48,7 @@ export class LvmtParams {
     return params;
   }
 
-  /** INSECURE parameters for development: everybody knows their tau and can forge proofs. */
+  /** INSECURE parameters for development: their tau is public, so anyone can forge proofs. */
   static insecureDev(height: number): LvmtParams {
     if (!Number.isInteger(height) || height < 1 || height > 16) {
       throw new RangeError(`AMTs have no height ${height}: choose 1 to 16`);
@@ -62,7 +62,7 @@ export class LvmtParams {
     return new LvmtParams(height, powers);
   }
 
-  /** Whether everybody knows their tau. */
+  /** Whether their tau is public. */
   isInsecure(): boolean {
     return this.powers[0]!.equals(G2.BASE.multiply(publicTau()));
   }

@@ -1,4 +1,4 @@
-// Checking proofs of lvmt, step by step as docs/formats/lvmt-proofs.md has it ("Checking").
+// Checks proofs of lvmt, in the steps of docs/formats/lvmt-proofs.md ("Checking").
 import { concat, equal, fromHex, numberBytes, toHex, toNumber } from '../bytes.js';
 import { Refused, malformed, missing, otherRoot, unused } from '../errors.js';
 import { type StateKey, encodeKey } from '../state.js';
@@ -9,14 +9,14 @@ import type { LvmtParams } from './params.js';
 import { type PointG1, decompress, pointBytes } from './points.js';
 import { type Entry, type Place, type Proof, SLOTS, ascending, decode } from './wire.js';
 
-/** An asked key. */
+/** A requested key. */
 interface Asked {
   key: Uint8Array;
   location: bigint;
   value: Uint8Array | null;
 }
 
-/** Keys that share an entry, and where its AMT hangs. */
+/** Keys that share an entry, and the location of its AMT. */
 interface Group {
   level: number;
   keys: Asked[];
@@ -25,7 +25,7 @@ interface Group {
   above: Visit | null;
 }
 
-/** An entry that asked keys came by. */
+/** An entry on the path of requested keys. */
 interface Visit {
   entry: Entry;
   number: number;
@@ -52,7 +52,7 @@ export function verifyLvmt(
   return keys.map((key) => walk.asked.get(toHex(encodeKey(key)))!.value);
 }
 
-/** The ways of all asked keys, level by level. */
+/** The paths of all requested keys, level by level. */
 class Walk {
   /** By encoded key. */
   readonly asked = new Map<string, Asked>();
@@ -101,7 +101,7 @@ class Walk {
     return groups;
   }
 
-  /** Takes an entry; returns the groups of those that go on below it. */
+  /** Takes an entry; returns the groups of keys whose path goes on below it. */
   private visit({ level, keys, commitment, above }: Group, entry: Entry): Group[] {
     const [{ location }] = keys as [Asked];
     const way = this.way(location, level);
@@ -153,7 +153,7 @@ class Walk {
     return Array.from({ length: level + 1 }, (_, at) => Number(this.prefix(location, at + 1) & mask));
   }
 
-  /** The bits of so many levels. */
+  /** The bits of a number of levels. */
   private prefix(location: bigint, levels: number): bigint {
     return location >> BigInt(Math.max(0, 256 - levels * this.height));
   }
@@ -163,7 +163,7 @@ function locate(key: Uint8Array): bigint {
   return toNumber(locationHash(key));
 }
 
-/** All occupants where an absent key came by, elsewhere the asked ones alone. */
+/** All occupants, if the entry is on the path of an absent key; otherwise only the requested ones. */
 function checkDisplay(visits: readonly Visit[]): void {
   for (const visit of visits) {
     for (let above = visit.above; visit.absent && above !== null; above = above.above) {

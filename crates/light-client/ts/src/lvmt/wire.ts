@@ -12,10 +12,10 @@ export interface Place {
   position: bigint;
 }
 
-/** The key in a slot and what it holds. */
+/** The key in a slot and its value. */
 export interface Occupant {
   slot: number;
-  /** Number among the asked keys that come by, or a key that is not asked for. */
+  /** The index among the requested keys on this path, or a key that is not requested. */
   key: { asked: number } | { other: StateKey };
   value: Uint8Array | null;
   place: Place;

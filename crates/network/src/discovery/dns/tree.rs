@@ -1,16 +1,16 @@
-//! Entries of a tree of nodes in DNS (EIP-1459), as text.
+//! The entries of a DNS tree of nodes (EIP-1459), as text.
 //!
 //! ```text
 //!  enrtree-root:v1 e=<label> l=<label> seq=<number> sig=<base64, 65 bytes>
 //!  enrtree-branch:<label>,<label>,..
 //!  enrtree://<base32 of the public key, 33 bytes>@<domain>
-//!  enr:<base64 of a record>
+//!  enr:<base64 of a node record>
 //!
-//!  label = base32 of the first 16 bytes of the keccak256 of the entry's text, which is found under
-//!          <label>.<domain>
+//!  label = base32 of the first 16 bytes of the keccak256 of the entry's text; the entry is found
+//!          under <label>.<domain>
 //! ```
 
-use super::super::record::{self, Record};
+use super::super::record::{self, Enr};
 use alloy_primitives::{B256, keccak256};
 use data_encoding::{BASE32_NOPAD, BASE64URL_NOPAD};
 use secp256k1::{
@@ -19,30 +19,30 @@ use secp256k1::{
 };
 use std::{fmt, str::FromStr};
 
-/// Bytes of an entry's text at most. Packets of DNS without extensions have 512.
+/// Maximum bytes of an entry's text. DNS packets without extensions have 512.
 const MAX_ENTRY_BYTES: usize = 4096;
-/// Bytes of a domain name at most, so that a label and a dot have room before it.
+/// Maximum bytes of a domain name, so that a label and a dot fit before it.
 const MAX_DOMAIN_BYTES: usize = 200;
-/// Bytes of a hash that a label has: no fewer than cannot be found again, no more than there are.
+/// Bytes of a hash in a label: at least enough to resist forged entries, at most a whole hash.
 const LABEL_BYTES: std::ops::RangeInclusive<usize> = 12..=32;
 
-/// A tree of nodes: `enrtree://KEY@DOMAIN`. Its root must be signed by the key.
+/// The URL of a tree of nodes: `enrtree://KEY@DOMAIN`. The key must sign the root.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TreeUrl {
     pub(super) key: PublicKey,
     pub(super) domain: String,
 }
 
-/// Why a text does not name a tree.
+/// Why a text is no URL of a tree.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TreeUrlError {
-    /// It begins otherwise.
+    /// It has another scheme.
     #[error("`{0}` does not begin with `enrtree://`")]
     Scheme(String),
-    /// The key is not one, or there is no `@`.
+    /// The key is invalid, or there is no `@`.
     #[error("`{0}` has no public key of secp256k1 (33 bytes in base32) before an `@`")]
     Key(String),
-    /// What follows cannot be a domain.
+    /// The rest is no domain name.
     #[error("`{0}` has no domain name of at most 200 letters, digits, dots and hyphens")]
     Domain(String),
 }
@@ -73,50 +73,50 @@ impl fmt::Display for TreeUrl {
     }
 }
 
-/// The hash of an entry, as far as its label has it.
+/// The front of an entry's hash, as its label has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Label(Vec<u8>);
+pub(super) struct EntryLabel(Vec<u8>);
 
-impl Label {
+impl EntryLabel {
     fn parse(text: &str) -> Result<Self, EntryError> {
-        // Labels of DNS are the same in both cases.
+        // DNS names are not case sensitive.
         let bytes = BASE32_NOPAD.decode(text.to_ascii_uppercase().as_bytes());
         let bytes = bytes.map_err(|_| EntryError::Label)?;
         if LABEL_BYTES.contains(&bytes.len()) { Ok(Self(bytes)) } else { Err(EntryError::Label) }
     }
 
-    /// Whether this is the label of an entry with this text.
-    pub(super) fn is_of(&self, text: &str) -> bool {
+    /// Whether this is the label of the entry with this text.
+    pub(super) fn matches(&self, text: &str) -> bool {
         keccak256(text).starts_with(&self.0)
     }
 }
 
-impl fmt::Display for Label {
+impl fmt::Display for EntryLabel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&BASE32_NOPAD.encode(&self.0))
     }
 }
 
-/// The root of a tree. One that exists has been signed by the tree's key.
+/// The root of a tree. Parsing checks the signature of the tree's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Root {
-    /// Where records are.
-    pub(super) records: Label,
-    /// Where links to other trees are.
-    pub(super) links: Label,
-    /// Grows with each version of the tree.
+pub(super) struct TreeRootEntry {
+    /// Label of the subtree of node records.
+    pub(super) records: EntryLabel,
+    /// Label of the subtree of links to other trees.
+    pub(super) links: EntryLabel,
+    /// Sequence number: it grows with each version of the tree.
     pub(super) seq: u64,
 }
 
-/// Any entry but the root.
+/// Any entry except the root.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Entry {
-    Branch(Vec<Label>),
+pub(super) enum DnsEntry {
+    Branch(Vec<EntryLabel>),
     Link(TreeUrl),
-    Record(Box<Record>),
+    Record(Box<Enr>),
 }
 
-/// Why a text is no entry of a tree.
+/// Why a text is no valid entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum EntryError {
     #[error("an entry has {0} bytes; at most 4096 are allowed")]
@@ -135,7 +135,7 @@ pub(super) enum EntryError {
     Unknown,
 }
 
-impl Root {
+impl TreeRootEntry {
     pub(super) fn parse(text: &str, key: &PublicKey) -> Result<Self, EntryError> {
         check_length(text)?;
         let (signed, signature) = text.rsplit_once(" sig=").ok_or(EntryError::Root)?;
@@ -151,7 +151,7 @@ impl Root {
         if !is_signed(keccak256(signed), signature, key) {
             return Err(EntryError::Signature);
         }
-        Ok(Self { records: Label::parse(&records)?, links: Label::parse(&links)?, seq })
+        Ok(Self { records: EntryLabel::parse(&records)?, links: EntryLabel::parse(&links)?, seq })
     }
 }
 
@@ -169,14 +169,18 @@ fn check_length(text: &str) -> Result<(), EntryError> {
     if text.len() > MAX_ENTRY_BYTES { Err(EntryError::Length(text.len())) } else { Ok(()) }
 }
 
-impl Entry {
+impl DnsEntry {
     pub(super) fn parse(text: &str) -> Result<Self, EntryError> {
         check_length(text)?;
         if let Some(labels) = text.strip_prefix("enrtree-branch:") {
             if labels.is_empty() {
                 return Ok(Self::Branch(Vec::new()));
             }
-            return labels.split(',').map(Label::parse).collect::<Result<_, _>>().map(Self::Branch);
+            return labels
+                .split(',')
+                .map(EntryLabel::parse)
+                .collect::<Result<_, _>>()
+                .map(Self::Branch);
         }
         if text.starts_with("enrtree://") {
             return text.parse().map(Self::Link).map_err(|_| EntryError::Link);
@@ -189,9 +193,9 @@ impl Entry {
     }
 }
 
-/// Makes trees, for tests.
+/// Builds trees, for tests.
 #[cfg(test)]
-pub(super) mod made {
+pub(super) mod tree_builder {
     use super::{super::super::key::NodeKey, *};
     use std::collections::BTreeMap;
 
@@ -213,7 +217,7 @@ pub(super) mod made {
         TreeUrl { key: key.secret().public_key(SECP256K1), domain: domain.into() }
     }
 
-    /// Puts leaves under branches of `width`, up to one entry, whose label is returned.
+    /// Puts leaves under branches of `width` children. Returns the label of the topmost entry.
     pub(crate) fn grow(
         zone: &mut BTreeMap<String, String>,
         domain: &str,
@@ -245,7 +249,7 @@ pub(super) mod made {
 mod tests {
     use super::{super::super::key::NodeKey, *};
 
-    /// The tree of EIP-1459's example.
+    /// The tree in the example of EIP-1459.
     #[test]
     fn the_entries_of_the_eip_are_read() {
         let link: TreeUrl =
@@ -255,32 +259,32 @@ mod tests {
         assert_eq!(link.domain, "morenodes.example.org");
         let branch = "enrtree-branch:2XS2367YHAXJFGLZHVAWLQD4ZY,H4FHT4B454P6UXFD7JCYQ5PWDY,\
                       MHTDO6TMUBRIA2XWG5LUDACK24";
-        let Entry::Branch(labels) = Entry::parse(branch).unwrap() else { panic!("a branch") };
+        let DnsEntry::Branch(labels) = DnsEntry::parse(branch).unwrap() else { panic!("a branch") };
         assert_eq!(labels.len(), 3);
         assert_eq!(labels[1].to_string(), "H4FHT4B454P6UXFD7JCYQ5PWDY");
-        assert_eq!(Entry::parse(&link.to_string()), Ok(Entry::Link(link)));
+        assert_eq!(DnsEntry::parse(&link.to_string()), Ok(DnsEntry::Link(link)));
         let record = "enr:-HW4QOFzoVLaFJnNhbgMoDXPnOvcdVuj7pDpqRvh6BRDO68aVi5ZcjB3vzQRZH2IcLBGHzo8\
                       uUN3snqmgTiE56CH3AMBgmlkgnY0iXNlY3AyNTZrMaECC2_24YYkYHEgdzxlSNKQEnHhuNAbNlMl\
                       WJxrJxbAFvA";
-        assert!(matches!(Entry::parse(record), Ok(Entry::Record(_))));
-        assert!(labels[0].is_of(record));
+        assert!(matches!(DnsEntry::parse(record), Ok(DnsEntry::Record(_))));
+        assert!(labels[0].matches(record));
     }
 
     #[test]
     fn a_root_is_taken_from_its_key_alone() {
         let (key, other) = (NodeKey::random(), NodeKey::random());
-        let label = made::label("x");
-        let text = made::root(&key, &label, &label, 3);
+        let label = tree_builder::label("x");
+        let text = tree_builder::root(&key, &label, &label, 3);
         let public = key.secret().public_key(SECP256K1);
-        assert_eq!(Root::parse(&text, &public).unwrap().seq, 3);
-        let wrong = made::root(&other, &label, &label, 3);
-        assert_eq!(Root::parse(&wrong, &public), Err(EntryError::Signature));
+        assert_eq!(TreeRootEntry::parse(&text, &public).unwrap().seq, 3);
+        let wrong = tree_builder::root(&other, &label, &label, 3);
+        assert_eq!(TreeRootEntry::parse(&wrong, &public), Err(EntryError::Signature));
         for at in 0..text.len() {
             let mut bytes = text.clone().into_bytes();
             bytes[at] ^= 2;
             let changed = String::from_utf8(bytes).unwrap();
-            assert!(Root::parse(&changed, &public).is_err(), "{changed}");
-            assert!(Root::parse(&text[..at], &public).is_err());
+            assert!(TreeRootEntry::parse(&changed, &public).is_err(), "{changed}");
+            assert!(TreeRootEntry::parse(&text[..at], &public).is_err());
         }
     }
 
@@ -296,14 +300,14 @@ mod tests {
             ("enr:-HW4", EntryError::Record),
             ("enr:", EntryError::Record),
         ] {
-            assert_eq!(Entry::parse(text), Err(error), "{text}");
+            assert_eq!(DnsEntry::parse(text), Err(error), "{text}");
         }
         let long = format!("enrtree-branch:{}", "A".repeat(5000));
-        assert!(matches!(Entry::parse(&long), Err(EntryError::Length(_))));
+        assert!(matches!(DnsEntry::parse(&long), Err(EntryError::Length(_))));
         for url in ["http://x", "enrtree://x", "enrtree://AAAA@x"] {
             assert!(url.parse::<TreeUrl>().is_err());
         }
-        let key = made::url(&NodeKey::random(), "x").to_string();
+        let key = tree_builder::url(&NodeKey::random(), "x").to_string();
         assert!(key.parse::<TreeUrl>().is_ok());
         for domain in ["", "a b", &"a".repeat(201)] {
             let url = format!("{}{domain}", key.trim_end_matches('x'));

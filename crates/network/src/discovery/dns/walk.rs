@@ -1,10 +1,10 @@
-//! Walks through trees: which entry comes next, and when it is enough.
+//! The walk through DNS trees: which entry is read next, and when the walk ends.
 
 use super::{
-    Dns,
-    tree::{Entry, Label, Root, TreeUrl},
+    DnsResolver,
+    tree::{DnsEntry, EntryLabel, TreeRootEntry, TreeUrl},
 };
-use crate::discovery::record::Record;
+use crate::discovery::record::Enr;
 use rand::Rng;
 use std::{
     collections::HashSet,
@@ -12,53 +12,54 @@ use std::{
 };
 use tracing::debug;
 
-/// Trees that are walked, with those that others link to.
+/// Maximum number of trees, with the ones that others link to.
 const MAX_TREES: usize = 16;
-/// Entries of a tree that are read before its next version. The largest known one has some 6,000.
+/// Maximum number of entries that are read of one version of a tree. The largest known tree has
+/// about 6,000.
 const MAX_ENTRIES: usize = 20_000;
-/// Entries of a tree that wait to be read.
+/// Maximum number of entries of a tree that wait to be read.
 const MAX_WAITING: usize = 4096;
 
-/// All trees.
+/// The walk through all trees.
 #[derive(Debug)]
-pub(super) struct Walk {
-    trees: Vec<Tree>,
-    /// All that have been walked ever, so that two trees that link to each other are walked once.
+pub(super) struct DnsTreeWalk {
+    trees: Vec<DnsTree>,
+    /// All trees that were ever added: trees that link to each other are walked once.
     known: HashSet<TreeUrl>,
     next: usize,
-    /// How long a root is good.
+    /// How long a root is valid.
     root_life: Duration,
 }
 
 #[derive(Debug)]
-struct Tree {
+struct DnsTree {
     url: TreeUrl,
     seq: Option<u64>,
-    /// When the root was asked for.
+    /// When the root was read last.
     asked: Option<Instant>,
-    waiting: Vec<(Label, Kind)>,
-    seen: HashSet<Label>,
+    waiting: Vec<(EntryLabel, SubtreeKind)>,
+    seen: HashSet<EntryLabel>,
 }
 
-/// What the part of a tree has besides branches.
+/// What the leaves of a subtree are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum SubtreeKind {
     Records,
     Links,
 }
 
-/// What became of a step.
+/// The result of a step.
 #[derive(Debug)]
-pub(super) enum Step {
-    Record(Box<Record>),
-    /// Something else was read.
+pub(super) enum DnsWalkStep {
+    Record(Box<Enr>),
+    /// Something else than a record was read.
     Walked,
     Failed(String),
-    /// Nothing is left until then.
+    /// There is nothing to read for this long.
     Done(Duration),
 }
 
-impl Walk {
+impl DnsTreeWalk {
     pub(super) fn new(trees: Vec<TreeUrl>, root_life: Duration) -> Self {
         let mut walk = Self { trees: Vec::new(), known: HashSet::new(), next: 0, root_life };
         trees.into_iter().for_each(|url| walk.add(url));
@@ -67,7 +68,7 @@ impl Walk {
 
     fn add(&mut self, url: TreeUrl) {
         if self.trees.len() < MAX_TREES && self.known.insert(url.clone()) {
-            self.trees.push(Tree {
+            self.trees.push(DnsTree {
                 url,
                 seq: None,
                 asked: None,
@@ -77,14 +78,14 @@ impl Walk {
         }
     }
 
-    /// Reads one entry: of the next tree that has one, or a root that is due.
-    pub(super) async fn step(&mut self, dns: &Dns) -> Step {
+    /// Reads one entry: the next one of a tree, or a root that is due.
+    pub(super) async fn step(&mut self, dns: &DnsResolver) -> DnsWalkStep {
         let now = Instant::now();
         for _ in 0..self.trees.len() {
             self.next = (self.next + 1) % self.trees.len();
             let tree = &mut self.trees[self.next];
             let age = tree.asked.map(|asked| now.saturating_duration_since(asked));
-            // A root that is due is read once the version before it has been walked.
+            // A due root is read only when its previous version has been walked.
             if tree.waiting.is_empty() && age.is_none_or(|age| age >= self.root_life) {
                 return tree.read_root(dns, now).await;
             }
@@ -94,90 +95,89 @@ impl Walk {
             let at = rand::rng().random_range(0..tree.waiting.len());
             let (label, kind) = tree.waiting.swap_remove(at);
             return match tree.read(dns, &label, kind).await {
-                Ok(Some(Entry::Record(record))) => Step::Record(record),
-                Ok(Some(Entry::Link(url))) => {
+                Ok(Some(DnsEntry::Record(record))) => DnsWalkStep::Record(record),
+                Ok(Some(DnsEntry::Link(url))) => {
                     self.add(url);
-                    Step::Walked
+                    DnsWalkStep::Walked
                 }
-                Ok(_) => Step::Walked,
-                Err(error) => Step::Failed(error),
+                Ok(_) => DnsWalkStep::Walked,
+                Err(error) => DnsWalkStep::Failed(error),
             };
         }
         let until = self.trees.iter().filter_map(|tree| tree.asked).min();
         let until = until.map_or(self.root_life, |asked| asked + self.root_life - now);
-        Step::Done(until.max(Duration::from_millis(1)))
+        DnsWalkStep::Done(until.max(Duration::from_millis(1)))
     }
 }
 
-impl Tree {
-    async fn read_root(&mut self, dns: &Dns, now: Instant) -> Step {
+impl DnsTree {
+    async fn read_root(&mut self, dns: &DnsResolver, now: Instant) -> DnsWalkStep {
         self.asked = Some(now);
         let root = dns.text(&self.url.domain).await;
         let root = root.and_then(|text| {
-            Root::parse(&text, &self.url.key)
+            TreeRootEntry::parse(&text, &self.url.key)
                 .map_err(|error| format!("the root of {}: {error}", self.url))
         });
         let root = match root {
             Ok(root) => root,
-            Err(error) => return Step::Failed(error),
+            Err(error) => return DnsWalkStep::Failed(error),
         };
         if self.seq.is_some_and(|seq| root.seq < seq) {
-            return Step::Failed(format!("the root of {} is older than the last", self.url));
+            return DnsWalkStep::Failed(format!("the root of {} is older than the last", self.url));
         }
-        debug!(target: "retrie::network", tree = %self.url, seq = root.seq, "a list in DNS");
+        debug!(target: "retrie::network", tree = %self.url, seq = root.seq, "reading a DNS list");
         self.seq = Some(root.seq);
         self.seen.clear();
-        self.put(root.records, Kind::Records);
-        self.put(root.links, Kind::Links);
-        Step::Walked
+        self.put(root.records, SubtreeKind::Records);
+        self.put(root.links, SubtreeKind::Links);
+        DnsWalkStep::Walked
     }
 
-    fn put(&mut self, label: Label, kind: Kind) {
+    fn put(&mut self, label: EntryLabel, kind: SubtreeKind) {
         let room = self.seen.len() < MAX_ENTRIES && self.waiting.len() < MAX_WAITING;
         if room && self.seen.insert(label.clone()) {
             self.waiting.push((label, kind));
         }
     }
 
-    /// The entry of a label, if it may be in this part of the tree.
+    /// Reads the entry of a label, if its kind is allowed in this subtree.
     async fn read(
         &mut self,
-        dns: &Dns,
-        label: &Label,
-        kind: Kind,
-    ) -> Result<Option<Entry>, String> {
+        dns: &DnsResolver,
+        label: &EntryLabel,
+        kind: SubtreeKind,
+    ) -> Result<Option<DnsEntry>, String> {
         let name = format!("{label}.{}", self.url.domain);
         let text = dns.text(&name).await?;
-        if !label.is_of(&text) {
-            return Err(format!("{name} has not the entry of this hash"));
+        if !label.matches(&text) {
+            return Err(format!("the entry of {name} does not match its hash"));
         }
-        let entry = Entry::parse(&text).map_err(|error| format!("{name}: {error}"))?;
+        let entry = DnsEntry::parse(&text).map_err(|error| format!("{name}: {error}"))?;
         match (entry, kind) {
-            (Entry::Branch(labels), _) => {
+            (DnsEntry::Branch(labels), _) => {
                 labels.into_iter().for_each(|label| self.put(label, kind));
                 Ok(None)
             }
-            (entry @ Entry::Record(_), Kind::Records) | (entry @ Entry::Link(_), Kind::Links) => {
-                Ok(Some(entry))
-            }
-            _ => Err(format!("{name} has an entry that does not belong there")),
+            (entry @ DnsEntry::Record(_), SubtreeKind::Records)
+            | (entry @ DnsEntry::Link(_), SubtreeKind::Links) => Ok(Some(entry)),
+            _ => Err(format!("the entry of {name} is not allowed in its subtree")),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tree::made, *};
-    use crate::discovery::{key::NodeKey, record::LocalRecord};
+    use super::{super::tree::tree_builder, *};
+    use crate::discovery::{key::NodeKey, record::LocalEnr};
     use alloy_eip2124::{ForkHash, ForkId};
     use parking_lot::Mutex;
     use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
     use tokio::net::UdpSocket;
 
-    type Zone = BTreeMap<String, String>;
+    type DnsZone = BTreeMap<String, String>;
 
-    /// A name server that answers with texts; what it does not know does not exist.
-    async fn serve(zone: Arc<Mutex<Zone>>, asked: Arc<Mutex<Vec<String>>>) -> SocketAddr {
+    /// A name server for these TXT records. Other names do not exist.
+    async fn serve(zone: Arc<Mutex<DnsZone>>, asked: Arc<Mutex<Vec<String>>>) -> SocketAddr {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap();
         tokio::spawn(async move {
@@ -192,7 +192,7 @@ mod tests {
         address
     }
 
-    /// The name that is asked for, and where the question ends.
+    /// The name in a question, and where the question ends.
     fn question(packet: &[u8]) -> (String, usize) {
         let (mut at, mut labels) = (12, Vec::new());
         while packet[at] != 0 {
@@ -206,7 +206,7 @@ mod tests {
 
     fn answer(question: &[u8], text: Option<String>) -> Vec<u8> {
         let mut packet = question.to_vec();
-        // An answer, with recursion; three is `does not exist`.
+        // An answer with recursion; code 3 is `does not exist`.
         packet[2] = 0x85;
         packet[3] = if text.is_some() { 0x80 } else { 0x83 };
         packet[4..12].copy_from_slice(&[0, 1, 0, u8::from(text.is_some()), 0, 0, 0, 0]);
@@ -228,34 +228,34 @@ mod tests {
         let record = |_| {
             let udp = ([1, 2, 3, 4], 5).into();
             let key = NodeKey::random();
-            LocalRecord::new(&key, Some([1, 2, 3, 4].into()), 6, udp, fork).unwrap()
+            LocalEnr::new(&key, Some([1, 2, 3, 4].into()), 6, udp, fork).unwrap()
         };
         (0..count).map(record).map(|record| record.get().to_base64()).collect()
     }
 
-    struct Server {
-        zone: Arc<Mutex<Zone>>,
+    struct MockDnsServer {
+        zone: Arc<Mutex<DnsZone>>,
         asked: Arc<Mutex<Vec<String>>>,
-        dns: Dns,
+        dns: DnsResolver,
     }
 
-    impl Server {
-        async fn start(zone: Zone) -> Self {
+    impl MockDnsServer {
+        async fn start(zone: DnsZone) -> Self {
             let (zone, asked) = (Arc::new(Mutex::new(zone)), Arc::default());
             let address = serve(Arc::clone(&zone), Arc::clone(&asked)).await;
-            let dns = Dns::new(Some(address), Duration::from_secs(2)).unwrap();
+            let dns = DnsResolver::new(Some(address), Duration::from_secs(2)).unwrap();
             Self { zone, asked, dns }
         }
 
-        /// Walks until nothing is left: records, and failures.
-        async fn walk(&self, walk: &mut Walk) -> (Vec<String>, Vec<String>) {
+        /// Walks until nothing is left. Returns the records and the failures.
+        async fn walk(&self, walk: &mut DnsTreeWalk) -> (Vec<String>, Vec<String>) {
             let (mut found, mut failed) = (Vec::new(), Vec::new());
             for _ in 0..10_000 {
                 match walk.step(&self.dns).await {
-                    Step::Record(record) => found.push(record.to_base64()),
-                    Step::Walked => {}
-                    Step::Failed(error) => failed.push(error),
-                    Step::Done(_) => {
+                    DnsWalkStep::Record(record) => found.push(record.to_base64()),
+                    DnsWalkStep::Walked => {}
+                    DnsWalkStep::Failed(error) => failed.push(error),
+                    DnsWalkStep::Done(_) => {
                         found.sort();
                         return (found, failed);
                     }
@@ -267,22 +267,28 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    fn tree(zone: &mut Zone, key: &NodeKey, domain: &str, leaves: Vec<String>, links: Vec<String>) {
-        let records = made::grow(zone, domain, leaves, 4);
-        let links = made::grow(zone, domain, links, 4);
-        zone.insert(domain.into(), made::root(key, &records, &links, 1));
+    fn tree(
+        zone: &mut DnsZone,
+        key: &NodeKey,
+        domain: &str,
+        leaves: Vec<String>,
+        links: Vec<String>,
+    ) {
+        let records = tree_builder::grow(zone, domain, leaves, 4);
+        let links = tree_builder::grow(zone, domain, links, 4);
+        zone.insert(domain.into(), tree_builder::root(key, &records, &links, 1));
     }
 
     #[tokio::test]
     async fn all_records_of_trees_that_link_to_each_other_are_found_once() {
         let (a, b) = (NodeKey::random(), NodeKey::random());
         let mut all = records(30);
-        let mut zone = Zone::new();
-        let links = |key, domain| vec![made::url(key, domain).to_string()];
+        let mut zone = DnsZone::new();
+        let links = |key, domain| vec![tree_builder::url(key, domain).to_string()];
         tree(&mut zone, &a, "a.test", all[..20].to_vec(), links(&b, "b.test"));
         tree(&mut zone, &b, "b.test", all[20..].to_vec(), links(&a, "a.test"));
-        let server = Server::start(zone).await;
-        let mut walk = Walk::new(vec![made::url(&a, "a.test")], HOUR);
+        let server = MockDnsServer::start(zone).await;
+        let mut walk = DnsTreeWalk::new(vec![tree_builder::url(&a, "a.test")], HOUR);
         let (found, failed) = server.walk(&mut walk).await;
         all.sort();
         assert_eq!((found, failed), (all, vec![]));
@@ -296,24 +302,26 @@ mod tests {
     #[tokio::test]
     async fn a_root_of_another_key_and_an_older_one_lead_nowhere() {
         let (key, other) = (NodeKey::random(), NodeKey::random());
-        let mut zone = Zone::new();
+        let mut zone = DnsZone::new();
         tree(&mut zone, &other, "a.test", records(3), vec![]);
-        let server = Server::start(zone).await;
-        let mut walk = Walk::new(vec![made::url(&key, "a.test")], HOUR);
+        let server = MockDnsServer::start(zone).await;
+        let mut walk = DnsTreeWalk::new(vec![tree_builder::url(&key, "a.test")], HOUR);
         let (found, failed) = server.walk(&mut walk).await;
         assert!(found.is_empty());
         assert!(failed.len() == 1 && failed[0].contains("not signed"), "{failed:?}");
 
-        // Version 5, then version 4.
-        let label = made::grow(&mut server.zone.lock(), "b.test", records(2), 4);
-        let root = |seq| made::root(&key, &label, &label, seq);
+        // Sequence number 5, then 4.
+        let label = tree_builder::grow(&mut server.zone.lock(), "b.test", records(2), 4);
+        let root = |seq| tree_builder::root(&key, &label, &label, seq);
         server.zone.lock().insert("b.test".into(), root(5));
-        let mut walk = Walk::new(vec![made::url(&key, "b.test")], Duration::ZERO);
+        let mut walk = DnsTreeWalk::new(vec![tree_builder::url(&key, "b.test")], Duration::ZERO);
         for _ in 0..4 {
-            assert!(!matches!(walk.step(&server.dns).await, Step::Failed(_)));
+            assert!(!matches!(walk.step(&server.dns).await, DnsWalkStep::Failed(_)));
         }
         server.zone.lock().insert("b.test".into(), root(4));
-        let Step::Failed(error) = walk.step(&server.dns).await else { panic!("an older root") };
+        let DnsWalkStep::Failed(error) = walk.step(&server.dns).await else {
+            panic!("an older root")
+        };
         assert!(error.contains("older"), "{error}");
     }
 
@@ -321,19 +329,19 @@ mod tests {
     async fn entries_that_are_changed_missing_or_out_of_place_are_left_out() {
         let key = NodeKey::random();
         let all = records(9);
-        let link = made::url(&NodeKey::random(), "c.test").to_string();
-        let mut zone = Zone::new();
+        let link = tree_builder::url(&NodeKey::random(), "c.test").to_string();
+        let mut zone = DnsZone::new();
         let mut leaves = all.clone();
-        // A link among records, and a record that is none.
+        // A link in the subtree of records, and an invalid record.
         leaves.extend([link, "enr:AAAA".into()]);
         tree(&mut zone, &key, "a.test", leaves, vec![all[0].clone()]);
-        let name = |text: &str| format!("{}.a.test", made::label(text).to_lowercase());
+        let name = |text: &str| format!("{}.a.test", tree_builder::label(text).to_lowercase());
         zone.insert(name(&all[1]), all[2].clone());
         zone.remove(&name(&all[3]));
-        let server = Server::start(zone).await;
-        let mut walk = Walk::new(vec![made::url(&key, "a.test")], HOUR);
+        let server = MockDnsServer::start(zone).await;
+        let mut walk = DnsTreeWalk::new(vec![tree_builder::url(&key, "a.test")], HOUR);
         let (found, failed) = server.walk(&mut walk).await;
-        // The first is seen as a link first or as a record first: its label is read once.
+        // The entry is read once, either as a link or as a record.
         let mut good: Vec<_> = all[4..].to_vec();
         good.extend([all[2].clone()]);
         good.extend(found.contains(&all[0]).then(|| all[0].clone()));
@@ -346,46 +354,47 @@ mod tests {
     async fn a_tree_without_end_is_left_after_so_many_entries() {
         let key = NodeKey::random();
         let domain = "a.test";
-        let mut zone = Zone::new();
-        // A branch that doubles at each level: 2^40 ways to few entries.
-        let mut label = made::grow(&mut zone, domain, records(1), 4);
+        let mut zone = DnsZone::new();
+        // A branch that doubles at each level: 2^40 paths to a few entries.
+        let mut label = tree_builder::grow(&mut zone, domain, records(1), 4);
         for _ in 0..40 {
             let text = format!("enrtree-branch:{label},{label}");
-            label = made::label(&text);
+            label = tree_builder::label(&text);
             zone.insert(format!("{}.{domain}", label.to_lowercase()), text);
         }
-        zone.insert(domain.into(), made::root(&key, &label, &label, 1));
-        let server = Server::start(zone).await;
-        let mut walk = Walk::new(vec![made::url(&key, domain)], HOUR);
+        zone.insert(domain.into(), tree_builder::root(&key, &label, &label, 1));
+        let server = MockDnsServer::start(zone).await;
+        let mut walk = DnsTreeWalk::new(vec![tree_builder::url(&key, domain)], HOUR);
         server.walk(&mut walk).await;
         assert!(server.asked.lock().len() < 50);
 
-        // A tree that is as wide as it likes.
-        let mut tree = Tree {
-            url: made::url(&key, domain),
+        // A tree of unlimited width.
+        let mut tree = DnsTree {
+            url: tree_builder::url(&key, domain),
             seq: None,
             asked: None,
             waiting: Vec::new(),
             seen: HashSet::new(),
         };
-        let Entry::Branch(labels) = Entry::parse(&format!(
+        let DnsEntry::Branch(labels) = DnsEntry::parse(&format!(
             "enrtree-branch:{}",
-            (0..100).map(|at| made::label(&at.to_string())).collect::<Vec<_>>().join(",")
+            (0..100).map(|at| tree_builder::label(&at.to_string())).collect::<Vec<_>>().join(",")
         ))
         .unwrap() else {
             panic!("a branch")
         };
         for _ in 0..100 {
-            labels.iter().for_each(|label| tree.put(label.clone(), Kind::Records));
+            labels.iter().for_each(|label| tree.put(label.clone(), SubtreeKind::Records));
         }
         assert_eq!((tree.waiting.len(), tree.seen.len()), (100, 100));
         for at in 0..MAX_ENTRIES * 2 {
-            let Ok(Entry::Branch(mut labels)) =
-                Entry::parse(&format!("enrtree-branch:{}", made::label(&format!("more {at}"))))
-            else {
+            let Ok(DnsEntry::Branch(mut labels)) = DnsEntry::parse(&format!(
+                "enrtree-branch:{}",
+                tree_builder::label(&format!("more {at}"))
+            )) else {
                 panic!("a branch")
             };
-            tree.put(labels.remove(0), Kind::Records);
+            tree.put(labels.remove(0), SubtreeKind::Records);
             if at % 3 == 0 {
                 tree.waiting.pop();
             }
@@ -395,16 +404,17 @@ mod tests {
 
     #[tokio::test]
     async fn links_without_end_lead_to_so_many_trees() {
-        let mut zone = Zone::new();
+        let mut zone = DnsZone::new();
         let keys: Vec<_> = (0..40).map(|_| NodeKey::random()).collect();
         for (at, key) in keys.iter().enumerate() {
             let next = keys.get(at + 1);
-            let next = next.map(|next| made::url(next, &format!("t{}.test", at + 1)).to_string());
+            let next =
+                next.map(|next| tree_builder::url(next, &format!("t{}.test", at + 1)).to_string());
             let links = next.into_iter().collect();
             tree(&mut zone, key, &format!("t{at}.test"), records(1), links);
         }
-        let server = Server::start(zone).await;
-        let mut walk = Walk::new(vec![made::url(&keys[0], "t0.test")], HOUR);
+        let server = MockDnsServer::start(zone).await;
+        let mut walk = DnsTreeWalk::new(vec![tree_builder::url(&keys[0], "t0.test")], HOUR);
         let (found, failed) = server.walk(&mut walk).await;
         assert_eq!((found.len(), failed.len()), (MAX_TREES, 0));
     }

@@ -1,6 +1,6 @@
-//! Looking for nodes: asking those nearest to a target for nearer ones.
+//! Lookups: asking the nodes closest to a target for closer ones.
 
-use super::{NoAnswer, V4};
+use super::{Discv4Service, NoAnswer};
 use crate::{
     discovery::{enode::Enode, table::BUCKET_NODES},
     eth::PeerId,
@@ -15,19 +15,19 @@ use std::{
 use tokio::{sync::mpsc, task::JoinSet};
 use tracing::{info, warn};
 
-/// Nodes that a lookup asks at once.
+/// How many nodes a lookup asks at once.
 const PARALLEL: usize = 3;
-/// Tries of all boot nodes without an answer before the log says so.
+/// Number of failed rounds over all boot nodes before a warning is logged.
 const WARN_AFTER: u32 = 5;
-/// Nodes that one lookup asks at most. It ends by itself far before, unless nodes lie.
+/// Maximum number of nodes that one lookup asks. Without lying nodes it ends far before.
 const MAX_ASKED: usize = 128;
 
-impl V4 {
-    /// Looks for nodes near to a target, and hands on all that are told of. Those who answer are in the
-    /// table afterwards.
+impl Discv4Service {
+    /// Looks for nodes close to a target, and sends all that are found to `found`. The ones that
+    /// answer are in the table afterwards.
     ///
-    /// Whoever is found is asked in turn while it is among the nearest: so an answer that leads away
-    /// costs one question.
+    /// A found node is asked only while it is among the closest: an answer that leads away costs
+    /// one request.
     pub(in crate::discovery) async fn lookup(
         self: &Arc<Self>,
         target: PeerId,
@@ -42,7 +42,7 @@ impl V4 {
         loop {
             for node in news.drain(..) {
                 if seen.insert(node.id) {
-                    // Nobody waits for a reader that is slow: it has enough.
+                    // If the reader is slow, the node is dropped: the reader has enough nodes then.
                     let _ = found.try_send(node);
                     nearest.insert(node.hash() ^ hash, (node, false));
                 }
@@ -73,26 +73,23 @@ impl V4 {
                 Some(Ok((node, Err(NoAnswer)))) => {
                     nearest.remove(&(node.hash() ^ hash));
                 }
-                // Aborted: discovery ends.
+                // The task was aborted: discovery ends.
                 Some(Err(_)) => break,
             }
         }
     }
 
-    /// A lookup for a target that nobody can foresee.
-    pub(in crate::discovery) async fn lookup_anywhere(
-        self: &Arc<Self>,
-        found: &mpsc::Sender<Enode>,
-    ) {
-        // It needs not be a key: nodes hash it.
+    /// Looks up a random target.
+    pub(in crate::discovery) async fn lookup_random(self: &Arc<Self>, found: &mpsc::Sender<Enode>) {
+        // It need not be a valid key: nodes hash it.
         let mut target = PeerId::ZERO;
         rand::rng().fill_bytes(target.as_mut_slice());
         self.lookup(target, found).await;
     }
 
-    /// Enters the network by way of the boot nodes and those of earlier runs, and keeps at it while
-    /// nobody is there; then fills the table from near to us, and again from time to time.
-    pub(in crate::discovery) async fn enter(
+    /// Bootstraps the table from the boot nodes and the nodes of earlier runs, and repeats that
+    /// while no node answers. Then looks up this node itself, and again at intervals.
+    pub(in crate::discovery) async fn bootstrap(
         self: Arc<Self>,
         saved: Vec<Enode>,
         found: mpsc::Sender<Enode>,

@@ -12,13 +12,13 @@
 //!  6 record       [hash of request, record]
 //! ```
 //!
-//! More elements than these, and bytes after the list, are let pass (EIP-8). What is cheap is checked
-//! first: the public key, which is recovered from the signature, comes last.
+//! Additional elements, and bytes after the list, are ignored (EIP-8). Cheap checks come first: the
+//! recovery of the public key from the signature is last.
 
 use super::super::{
     enode::{Enode, is_key},
     key::{NodeKey, id_of},
-    record::{self, MAX_RECORD_BYTES, Record},
+    record::{self, Enr, MAX_RECORD_BYTES},
 };
 use crate::eth::PeerId;
 use alloy_primitives::{B256, keccak256};
@@ -32,35 +32,35 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Bytes of a packet at most.
+/// Maximum bytes of a packet.
 pub(crate) const MAX_PACKET_BYTES: usize = 1280;
-/// Hash and signature.
+/// Bytes of hash and signature.
 const PREFIX: usize = 32 + 65;
-/// Nodes of a packet of neighbours: what is within the limit if all have IPv6.
+/// Number of nodes in a neighbours packet: what fits if all have IPv6 addresses.
 pub(super) const NEIGHBOURS: usize = 12;
-/// How long a packet of ours is good, in seconds.
+/// How long a packet of this node is valid, in seconds.
 const LIFE: u64 = 20;
 
-/// An address as packets have it. What they say of their sender is not used, and may be anything.
+/// An address in a packet. What a packet says about its sender is not used, and may be anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Endpoint {
-    /// None if it is of no length that addresses have.
+pub(crate) struct NodeEndpoint {
+    /// `None` if its length is that of no address.
     pub(crate) ip: Option<IpAddr>,
     pub(crate) udp: u16,
     pub(crate) tcp: u16,
 }
 
-/// See the module.
+/// A packet of discovery version 4.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Packet {
+pub(crate) enum Discv4Packet {
     Ping {
-        from: Endpoint,
-        to: Endpoint,
+        from: NodeEndpoint,
+        to: NodeEndpoint,
         expiration: u64,
         seq: Option<u64>,
     },
     Pong {
-        to: Endpoint,
+        to: NodeEndpoint,
         ping: B256,
         expiration: u64,
         seq: Option<u64>,
@@ -69,21 +69,21 @@ pub(crate) enum Packet {
         target: PeerId,
         expiration: u64,
     },
-    /// Those that are no nodes are left out.
+    /// Entries that are no valid nodes are skipped.
     Neighbours {
         nodes: Vec<Enode>,
         expiration: u64,
     },
-    AskRecord {
+    EnrRequest {
         expiration: u64,
     },
-    Record {
+    EnrResponse {
         request: B256,
-        record: Box<Record>,
+        record: Box<Enr>,
     },
 }
 
-/// Why bytes are no packet.
+/// Why bytes are no valid packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PacketError {
     #[error("a packet of {0} bytes; 98 to 1280 are allowed")]
@@ -100,13 +100,13 @@ pub(crate) enum PacketError {
     Signature,
 }
 
-impl Endpoint {
+impl NodeEndpoint {
     pub(crate) const fn new(address: SocketAddr, tcp: u16) -> Self {
         Self { ip: Some(address.ip()), udp: address.port(), tcp }
     }
 }
 
-/// When a packet that is made now expires, in seconds since 1970.
+/// The expiration of a packet that is made now, in seconds since 1970.
 pub(crate) fn expiration() -> u64 {
     now() + LIFE
 }
@@ -115,8 +115,8 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-impl Packet {
-    /// The packet in bytes, and its hash.
+impl Discv4Packet {
+    /// Encodes and signs the packet. Returns its bytes and its hash.
     pub(crate) fn encode(&self, key: &NodeKey) -> (Vec<u8>, B256) {
         let mut fields = Vec::new();
         let kind = match self {
@@ -144,7 +144,7 @@ impl Packet {
                 let mut list = Vec::new();
                 for node in nodes {
                     let mut fields = Vec::new();
-                    let address = Endpoint::new(node.udp_address(), node.tcp);
+                    let address = NodeEndpoint::new(node.udp_address(), node.tcp);
                     put_address(&address, &mut fields);
                     node.id.encode(&mut fields);
                     put_list(&fields, &mut list);
@@ -153,11 +153,11 @@ impl Packet {
                 expiration.encode(&mut fields);
                 4
             }
-            Self::AskRecord { expiration } => {
+            Self::EnrRequest { expiration } => {
                 expiration.encode(&mut fields);
                 5
             }
-            Self::Record { request, record } => {
+            Self::EnrResponse { request, record } => {
                 request.encode(&mut fields);
                 record.encode(&mut fields);
                 6
@@ -177,7 +177,7 @@ impl Packet {
         (packet, hash)
     }
 
-    /// A packet that has not expired, who has signed it, and its hash.
+    /// Decodes a packet and checks its expiration. Returns the packet, its signer, and its hash.
     pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, PeerId, B256), PacketError> {
         Self::decode_at(now(), bytes)
     }
@@ -192,7 +192,7 @@ impl Packet {
         }
         let packet = Self::decode_content(bytes[PREFIX], &bytes[PREFIX + 1..])?;
         if let Some(expiration) = packet.expiration()
-            // Some write times before 1970 as what is left of 2^64.
+            // Some clients encode times before 1970 as numbers close to 2^64.
             && (expiration < now || i64::try_from(expiration).is_err())
         {
             return Err(PacketError::Expired(expiration));
@@ -208,19 +208,20 @@ impl Packet {
         Ok((packet, id_of(&signer), hash))
     }
 
-    /// When it ends, in seconds since 1970; an answer with a record names its question instead.
+    /// The expiration, in seconds since 1970. A record answer has none; it names its request
+    /// instead.
     const fn expiration(&self) -> Option<u64> {
         match self {
             Self::Ping { expiration, .. }
             | Self::Pong { expiration, .. }
             | Self::FindNode { expiration, .. }
             | Self::Neighbours { expiration, .. }
-            | Self::AskRecord { expiration } => Some(*expiration),
-            Self::Record { .. } => None,
+            | Self::EnrRequest { expiration } => Some(*expiration),
+            Self::EnrResponse { .. } => None,
         }
     }
 
-    /// The content of a packet of type `kind`, from the list on.
+    /// Decodes the content of a packet of type `kind`, from the list on.
     fn decode_content(kind: u8, mut bytes: &[u8]) -> Result<Self, PacketError> {
         if !(1..=6).contains(&kind) {
             return Err(PacketError::Type(kind));
@@ -229,7 +230,7 @@ impl Packet {
         let fields = &mut fields;
         let packet = match kind {
             1 => {
-                // The version: others than 4 are let pass (EIP-8).
+                // The version: others than 4 are accepted (EIP-8).
                 skip(fields)?;
                 let (from, to) = (get_endpoint(fields)?, get_endpoint(fields)?);
                 let expiration = u64::decode(fields)?;
@@ -257,11 +258,11 @@ impl Packet {
                 }
                 Self::Neighbours { nodes, expiration: u64::decode(fields)? }
             }
-            5 => Self::AskRecord { expiration: u64::decode(fields)? },
+            5 => Self::EnrRequest { expiration: u64::decode(fields)? },
             _ => {
                 let request = B256::decode(fields)?;
                 let record = record::decode(element(fields)?)?;
-                Self::Record { request, record: Box::new(record) }
+                Self::EnrResponse { request, record: Box::new(record) }
             }
         };
         Ok(packet)
@@ -273,7 +274,7 @@ fn put_list(content: &[u8], to: &mut Vec<u8>) {
     to.extend_from_slice(content);
 }
 
-fn put_address(endpoint: &Endpoint, to: &mut Vec<u8>) {
+fn put_address(endpoint: &NodeEndpoint, to: &mut Vec<u8>) {
     match endpoint.ip {
         Some(IpAddr::V4(ip)) => ip.octets().as_slice().encode(to),
         Some(IpAddr::V6(ip)) => ip.octets().as_slice().encode(to),
@@ -283,30 +284,30 @@ fn put_address(endpoint: &Endpoint, to: &mut Vec<u8>) {
     endpoint.tcp.encode(to);
 }
 
-fn put_endpoint(endpoint: &Endpoint, to: &mut Vec<u8>) {
+fn put_endpoint(endpoint: &NodeEndpoint, to: &mut Vec<u8>) {
     let mut fields = Vec::new();
     put_address(endpoint, &mut fields);
     put_list(&fields, to);
 }
 
-fn get_address(fields: &mut &[u8]) -> alloy_rlp::Result<Endpoint> {
+fn get_address(fields: &mut &[u8]) -> alloy_rlp::Result<NodeEndpoint> {
     let bytes = Header::decode_bytes(fields, false)?;
     let ip = <[u8; 4]>::try_from(bytes).map(IpAddr::from).ok();
     let ip = ip.or_else(|| <[u8; 16]>::try_from(bytes).map(IpAddr::from).ok());
     let (udp, tcp) = (u16::decode(fields)?, u16::decode(fields)?);
-    Ok(Endpoint { ip: ip.map(|ip| ip.to_canonical()), udp, tcp })
+    Ok(NodeEndpoint { ip: ip.map(|ip| ip.to_canonical()), udp, tcp })
 }
 
-fn get_endpoint(fields: &mut &[u8]) -> alloy_rlp::Result<Endpoint> {
+fn get_endpoint(fields: &mut &[u8]) -> alloy_rlp::Result<NodeEndpoint> {
     get_address(&mut Header::decode_bytes(fields, true)?)
 }
 
-/// What comes after the fields of before EIP-868: a sequence number, or whatever else there is.
+/// The optional field after the fields from before EIP-868: a sequence number, or something else.
 fn get_seq(fields: &mut &[u8]) -> Option<u64> {
     u64::decode(fields).ok()
 }
 
-/// The next element, with its header.
+/// The next element, with its RLP header.
 fn element<'a>(fields: &mut &'a [u8]) -> alloy_rlp::Result<&'a [u8]> {
     let all = *fields;
     skip(fields)?;
@@ -320,52 +321,60 @@ fn skip(fields: &mut &[u8]) -> alloy_rlp::Result<()> {
     Ok(())
 }
 
-// An answer with a record is within the limit: hash, header and prefix need less than 140 bytes.
+// A record answer fits: hash, header and prefix need less than 140 bytes.
 const _: () = assert!(PREFIX + 1 + 3 + 33 + MAX_RECORD_BYTES <= MAX_PACKET_BYTES);
 
-/// Content as it is behind the signature: the type, and the list.
+/// The content after the signature: the type, and the list.
 #[cfg(test)]
-pub(in crate::discovery) fn fuzz() -> crate::fuzz::Decoder {
-    crate::fuzz::Decoder {
+pub(in crate::discovery) fn fuzz() -> crate::fuzz::FuzzDecoder {
+    crate::fuzz::FuzzDecoder {
         name: "discv4",
         seeds: tests::fuzz_seeds(),
         run: |bytes| {
             let content = bytes.split_first();
-            content.is_some_and(|(kind, rest)| Packet::decode_content(*kind, rest).is_ok())
+            content.is_some_and(|(kind, rest)| Discv4Packet::decode_content(*kind, rest).is_ok())
         },
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::super::record::LocalRecord, *};
+    use super::{super::super::record::LocalEnr, *};
     use crate::vectors::vectors;
     use alloy_eip2124::{ForkHash, ForkId};
     use alloy_primitives::hex;
 
-    fn endpoint(ip: [u8; 4]) -> Endpoint {
-        Endpoint { ip: Some(ip.into()), udp: 30303, tcp: 30304 }
+    fn endpoint(ip: [u8; 4]) -> NodeEndpoint {
+        NodeEndpoint { ip: Some(ip.into()), udp: 30303, tcp: 30304 }
     }
 
-    fn all_kinds(key: &NodeKey) -> Vec<Packet> {
+    fn all_kinds(key: &NodeKey) -> Vec<Discv4Packet> {
         let id = key.id();
         let fork = ForkId { hash: ForkHash([1; 4]), next: 0 };
         let udp = ([1, 2, 3, 4], 5).into();
-        let record = LocalRecord::new(key, Some([1, 2, 3, 4].into()), 6, udp, fork).unwrap();
+        let record = LocalEnr::new(key, Some([1, 2, 3, 4].into()), 6, udp, fork).unwrap();
         let node = |ip: &str| Enode { id, ip: ip.parse().unwrap(), tcp: 1, udp: 2 };
         let v6 = node("2001:db8::1");
         let (from, to) = (endpoint([1, 2, 3, 4]), endpoint([5, 6, 7, 8]));
         let expiration = expiration();
         vec![
-            Packet::Ping { from, to, expiration, seq: Some(7) },
-            Packet::Ping { from: Endpoint { ip: None, ..from }, to, expiration, seq: None },
-            Packet::Pong { to, ping: B256::repeat_byte(3), expiration, seq: Some(u64::MAX) },
-            Packet::FindNode { target: id, expiration },
-            Packet::Neighbours { nodes: vec![], expiration },
-            Packet::Neighbours { nodes: vec![node("1.2.3.4"), v6], expiration },
-            Packet::Neighbours { nodes: vec![v6; NEIGHBOURS], expiration },
-            Packet::AskRecord { expiration },
-            Packet::Record { request: B256::repeat_byte(4), record: Box::new(record.get()) },
+            Discv4Packet::Ping { from, to, expiration, seq: Some(7) },
+            Discv4Packet::Ping {
+                from: NodeEndpoint { ip: None, ..from },
+                to,
+                expiration,
+                seq: None,
+            },
+            Discv4Packet::Pong { to, ping: B256::repeat_byte(3), expiration, seq: Some(u64::MAX) },
+            Discv4Packet::FindNode { target: id, expiration },
+            Discv4Packet::Neighbours { nodes: vec![], expiration },
+            Discv4Packet::Neighbours { nodes: vec![node("1.2.3.4"), v6], expiration },
+            Discv4Packet::Neighbours { nodes: vec![v6; NEIGHBOURS], expiration },
+            Discv4Packet::EnrRequest { expiration },
+            Discv4Packet::EnrResponse {
+                request: B256::repeat_byte(4),
+                record: Box::new(record.get()),
+            },
         ]
     }
 
@@ -381,11 +390,11 @@ mod tests {
         for packet in all_kinds(&key) {
             let (bytes, hash) = packet.encode(&key);
             assert!(bytes.len() <= MAX_PACKET_BYTES, "{} bytes", bytes.len());
-            assert_eq!(Packet::decode(&bytes), Ok((packet, key.id(), hash)));
+            assert_eq!(Discv4Packet::decode(&bytes), Ok((packet, key.id(), hash)));
         }
     }
 
-    /// The vectors of EIP-8: more elements, more bytes. They have expired in 2006.
+    /// The vectors of EIP-8: additional elements and bytes. They expired in 2006.
     #[test]
     fn packets_with_more_than_is_known_are_read() {
         let Some(vectors) = vectors("discv4-eip8.json") else { return };
@@ -394,26 +403,28 @@ mod tests {
         assert!(packets.len() >= 3);
         for packet in packets {
             let bytes = hex::decode(packet["packet"].as_str().unwrap()).unwrap();
-            let (decoded, id, _) = Packet::decode_at(1_136_239_445, &bytes).unwrap();
+            let (decoded, id, _) = Discv4Packet::decode_at(1_136_239_445, &bytes).unwrap();
             assert_eq!(id, signer.id());
             let kind = match decoded {
-                Packet::Ping { seq, .. } => {
+                Discv4Packet::Ping { seq, .. } => {
                     assert!(seq.is_some());
                     "ping"
                 }
-                Packet::Pong { .. } => "pong",
-                Packet::FindNode { .. } => "findnode",
-                Packet::Neighbours { nodes, .. } => {
+                Discv4Packet::Pong { .. } => "pong",
+                Discv4Packet::FindNode { .. } => "findnode",
+                Discv4Packet::Neighbours { nodes, .. } => {
                     assert_eq!(nodes.len(), 4);
                     "neighbours"
                 }
-                Packet::AskRecord { .. } | Packet::Record { .. } => unreachable!(),
+                Discv4Packet::EnrRequest { .. } | Discv4Packet::EnrResponse { .. } => {
+                    unreachable!()
+                }
             };
             assert_eq!(packet["type"].as_str().unwrap().replace("neighbors", "neighbours"), kind);
         }
     }
 
-    /// Signs whatever content there is.
+    /// Signs any content.
     fn sign(content: &[u8], key: &NodeKey) -> Vec<u8> {
         let mut packet = vec![0; PREFIX];
         packet.extend_from_slice(content);
@@ -436,23 +447,25 @@ mod tests {
             for at in 0..bytes.len() {
                 let mut forged = bytes.clone();
                 forged[at] ^= 0x10;
-                assert_eq!(Packet::decode(&forged), Err(PacketError::Hash), "byte {at}");
-                // With a right hash the signature is another's, or none.
+                assert_eq!(Discv4Packet::decode(&forged), Err(PacketError::Hash), "byte {at}");
+                // With a correct hash, the signature is of another key, or invalid.
                 let hash = keccak256(&forged[32..]);
                 forged[..32].copy_from_slice(hash.as_slice());
                 if at >= 32 {
-                    assert!(Packet::decode(&forged).map_or(true, |(_, id, _)| id != key.id()));
+                    assert!(
+                        Discv4Packet::decode(&forged).map_or(true, |(_, id, _)| id != key.id())
+                    );
                 }
             }
         }
-        assert_eq!(Packet::decode(&[0; PREFIX]), Err(PacketError::Size(PREFIX)));
-        assert_eq!(Packet::decode(&[0; 1281]), Err(PacketError::Size(1281)));
+        assert_eq!(Discv4Packet::decode(&[0; PREFIX]), Err(PacketError::Size(PREFIX)));
+        assert_eq!(Discv4Packet::decode(&[0; 1281]), Err(PacketError::Size(1281)));
         let wrong = |kind| sign(&[kind, 0xc0], &key);
-        assert_eq!(Packet::decode(&wrong(0)), Err(PacketError::Type(0)));
-        assert_eq!(Packet::decode(&wrong(66)), Err(PacketError::Type(66)));
+        assert_eq!(Discv4Packet::decode(&wrong(0)), Err(PacketError::Type(0)));
+        assert_eq!(Discv4Packet::decode(&wrong(66)), Err(PacketError::Type(66)));
         let mut recovery = wrong(5);
         recovery[96] = 4;
-        assert!(Packet::decode(&recovery).is_err());
+        assert!(Discv4Packet::decode(&recovery).is_err());
     }
 
     #[test]
@@ -461,14 +474,14 @@ mod tests {
         for expiration in [0, 1, now() - 1, u64::MAX, 1 << 63, now().wrapping_neg()] {
             let (from, to) = (endpoint([1; 4]), endpoint([2; 4]));
             for packet in [
-                Packet::Ping { from, to, expiration, seq: None },
-                Packet::Pong { to, ping: B256::ZERO, expiration, seq: None },
-                Packet::FindNode { target: key.id(), expiration },
-                Packet::Neighbours { nodes: vec![], expiration },
-                Packet::AskRecord { expiration },
+                Discv4Packet::Ping { from, to, expiration, seq: None },
+                Discv4Packet::Pong { to, ping: B256::ZERO, expiration, seq: None },
+                Discv4Packet::FindNode { target: key.id(), expiration },
+                Discv4Packet::Neighbours { nodes: vec![], expiration },
+                Discv4Packet::EnrRequest { expiration },
             ] {
                 let (bytes, _) = packet.encode(&key);
-                assert_eq!(Packet::decode(&bytes), Err(PacketError::Expired(expiration)));
+                assert_eq!(Discv4Packet::decode(&bytes), Err(PacketError::Expired(expiration)));
             }
         }
     }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    discovery::{Bootnode, Config, Discovery, Forks},
+    discovery::{Bootnode, Discovery, DiscoveryConfig, ForkTracker},
     handle::Candidate,
 };
 use alloy_primitives::keccak256;
@@ -8,30 +8,30 @@ use retrie_chainspec::ChainSpec;
 use tokio::{runtime::Handle, sync::watch};
 
 /// A node with version 4 alone, or with both versions on one port.
-struct Node {
+struct TestNode {
     discovery: Discovery,
     candidates: mpsc::Receiver<Candidate>,
     want: watch::Sender<bool>,
-    forks: Arc<Forks>,
+    forks: Arc<ForkTracker>,
 }
 
-/// Nobody on a machine takes this long to answer, and nothing happens by itself meanwhile.
+/// Longer than any answer on one machine takes. With it, nothing happens by a timer.
 const LONG: Duration = Duration::from_secs(20);
 
-fn quiet() -> Pace {
-    let pace = Pace::default();
-    Pace { reply: LONG, check_new: LONG, check: LONG, ..pace }
+fn quiet() -> DiscoveryTiming {
+    let pace = DiscoveryTiming::default();
+    DiscoveryTiming { reply: LONG, check_new: LONG, check: LONG, ..pace }
 }
 
-impl Node {
-    fn start(pace: Pace, v5: bool, bootnodes: Vec<Bootnode>) -> Self {
-        let forks = Arc::new(Forks::new(&ChainSpec::mainnet(), 0, 0));
+impl TestNode {
+    fn start(pace: DiscoveryTiming, v5: bool, bootnodes: Vec<Bootnode>) -> Self {
+        let forks = Arc::new(ForkTracker::new(&ChainSpec::mainnet(), 0, 0));
         let (want, wants) = watch::channel(false);
-        let config = Config {
+        let config = DiscoveryConfig {
             key: NodeKey::random(),
             listen: ([127, 0, 0, 1], 0).into(),
             tcp_port: 30303,
-            nat: Nat::None,
+            nat: NatMode::None,
             bootnodes,
             forks: Arc::clone(&forks),
             nodes_file: None,
@@ -51,15 +51,15 @@ impl Node {
     }
 }
 
-/// Somebody who speaks as he likes.
-struct Asker {
+/// A remote node that sends packets by hand.
+struct ManualNode {
     key: NodeKey,
     socket: UdpSocket,
     node: Enode,
 }
 
-impl Asker {
-    async fn new(node: &Node) -> Self {
+impl ManualNode {
+    async fn new(node: &TestNode) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let asker = Self { key: NodeKey::random(), socket, node: node.discovery.local_enode() };
         asker.met().await;
@@ -75,61 +75,61 @@ impl Asker {
         self.socket.send_to(bytes, self.node.udp_address()).await.unwrap();
     }
 
-    async fn send(&self, packet: &Packet) -> (B256, usize) {
+    async fn send(&self, packet: &Discv4Packet) -> (B256, usize) {
         let (bytes, hash) = packet.encode(&self.key);
         self.send_bytes(&bytes).await;
         (hash, bytes.len())
     }
 
-    async fn read(&self) -> (Packet, B256, usize) {
+    async fn read(&self) -> (Discv4Packet, B256, usize) {
         self.read_within(LONG).await.unwrap()
     }
 
-    async fn read_within(&self, wait: Duration) -> Option<(Packet, B256, usize)> {
+    async fn read_within(&self, wait: Duration) -> Option<(Discv4Packet, B256, usize)> {
         let mut buffer = [0; 2048];
         let (length, from) = timeout(wait, self.socket.recv_from(&mut buffer)).await.ok()?.unwrap();
         assert_eq!(from, self.node.udp_address());
         assert!(length <= MAX_PACKET_BYTES);
-        let (packet, id, hash) = Packet::decode(&buffer[..length]).unwrap();
+        let (packet, id, hash) = Discv4Packet::decode(&buffer[..length]).unwrap();
         assert_eq!(id, self.node.id);
         Some((packet, hash, length))
     }
 
-    fn a_ping(&self) -> Packet {
-        // Another sequence number each time, so that no two are the same.
-        let from = Endpoint::new(self.enode().udp_address(), 7);
-        let to = Endpoint::new(self.node.udp_address(), 0);
-        Packet::Ping { from, to, expiration: expiration(), seq: Some(rand::random()) }
+    fn a_ping(&self) -> Discv4Packet {
+        // Another sequence number each time, so that no two pings are the same.
+        let from = NodeEndpoint::new(self.enode().udp_address(), 7);
+        let to = NodeEndpoint::new(self.node.udp_address(), 0);
+        Discv4Packet::Ping { from, to, expiration: expiration(), seq: Some(rand::random()) }
     }
 
-    /// All that has come until the node answers a ping, which it does after all that was sent before.
-    async fn all_until_pong(&self) -> Vec<(Packet, B256, usize)> {
+    /// All packets until the node answers a ping. It answers that after all earlier packets.
+    async fn all_until_pong(&self) -> Vec<(Discv4Packet, B256, usize)> {
         let (ping, _) = self.send(&self.a_ping()).await;
         let mut all = Vec::new();
         loop {
             match self.read().await {
-                (Packet::Pong { ping: of, .. }, ..) if of == ping => return all,
+                (Discv4Packet::Pong { ping: of, .. }, ..) if of == ping => return all,
                 other => all.push(other),
             }
         }
     }
 
     async fn pong(&self, ping: B256) {
-        let to = Endpoint::new(self.node.udp_address(), 0);
-        self.send(&Packet::Pong { to, ping, expiration: expiration(), seq: None }).await;
+        let to = NodeEndpoint::new(self.node.udp_address(), 0);
+        self.send(&Discv4Packet::Pong { to, ping, expiration: expiration(), seq: None }).await;
     }
 
-    /// Proves where it is.
+    /// Proves the endpoint.
     async fn bond(&self) {
         let (ours, _) = self.send(&self.a_ping()).await;
         let (mut pinged, mut ponged) = (false, false);
         while !(pinged && ponged) {
             match self.read().await {
-                (Packet::Ping { .. }, hash, _) => {
+                (Discv4Packet::Ping { .. }, hash, _) => {
                     self.pong(hash).await;
                     pinged = true;
                 }
-                (Packet::Pong { ping, to, .. }, ..) => {
+                (Discv4Packet::Pong { ping, to, .. }, ..) => {
                     assert_eq!(ping, ours);
                     let own = self.enode();
                     assert_eq!((to.ip, to.udp), (Some(own.ip), own.udp));
@@ -141,8 +141,8 @@ impl Asker {
         assert_eq!(self.all_until_pong().await, vec![]);
     }
 
-    /// Waits until the node listens. What comes while version 5 starts is lost, as it may be on its
-    /// way: so somebody else, under a key of his own, pings until he is answered.
+    /// Waits until the node listens. Packets are lost while version 5 starts, so another key pings
+    /// until it gets an answer.
     async fn met(&self) {
         let somebody = Self {
             key: NodeKey::random(),
@@ -158,15 +158,15 @@ impl Asker {
         panic!("the node does not answer");
     }
 
-    fn find(&self, target: PeerId) -> Packet {
-        Packet::FindNode { target, expiration: expiration() }
+    fn find(&self, target: PeerId) -> Discv4Packet {
+        Discv4Packet::FindNode { target, expiration: expiration() }
     }
 
     async fn neighbours(&self, target: PeerId) -> Vec<Vec<Enode>> {
         self.send(&self.find(target)).await;
         let all = self.all_until_pong().await.into_iter();
         all.map(|(packet, ..)| match packet {
-            Packet::Neighbours { nodes, .. } => nodes,
+            Discv4Packet::Neighbours { nodes, .. } => nodes,
             other => panic!("{other:?}"),
         })
         .collect()
@@ -176,15 +176,15 @@ impl Asker {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_not_proven_where_he_is_gets_nothing_larger_than_his_question() {
     for v5 in [false, true] {
-        let node = Node::start(quiet(), v5, vec![]);
-        let asker = Asker::new(&node).await;
+        let node = TestNode::start(quiet(), v5, vec![]);
+        let asker = ManualNode::new(&node).await;
         let mut pings = 0;
         for question in [
             asker.find(asker.key.id()),
-            Packet::AskRecord { expiration: expiration() },
-            Packet::Neighbours { nodes: vec![asker.enode(); 12], expiration: expiration() },
-            Packet::Pong {
-                to: Endpoint::new(asker.node.udp_address(), 0),
+            Discv4Packet::EnrRequest { expiration: expiration() },
+            Discv4Packet::Neighbours { nodes: vec![asker.enode(); 12], expiration: expiration() },
+            Discv4Packet::Pong {
+                to: NodeEndpoint::new(asker.node.udp_address(), 0),
                 ping: B256::ZERO,
                 expiration: expiration(),
                 seq: None,
@@ -192,9 +192,9 @@ async fn who_has_not_proven_where_he_is_gets_nothing_larger_than_his_question() 
         ] {
             asker.send(&question).await;
             let answers = asker.all_until_pong().await;
-            // The node pings whoever pings it, as `all_until_pong` does: once.
+            // The node pings a node that pings it, once; `all_until_pong` pings it.
             pings += answers.len();
-            assert!(answers.iter().all(|(packet, ..)| matches!(packet, Packet::Ping { .. })));
+            assert!(answers.iter().all(|(packet, ..)| matches!(packet, Discv4Packet::Ping { .. })));
         }
         assert!(pings <= 1);
         let (mut asked, mut got) = (0, 0);
@@ -205,57 +205,57 @@ async fn who_has_not_proven_where_he_is_gets_nothing_larger_than_his_question() 
                 let (packet, _, length) = asker.read().await;
                 got += length;
                 match packet {
-                    Packet::Pong { ping: of, .. } => {
+                    Discv4Packet::Pong { ping: of, .. } => {
                         assert_eq!(of, ping);
                         break;
                     }
-                    Packet::Ping { .. } => pings += 1,
+                    Discv4Packet::Ping { .. } => pings += 1,
                     other => panic!("{other:?}"),
                 }
             }
         }
         assert_eq!(pings, 1, "it is pinged once, while it does not answer");
-        // A pong has the hash of the ping: no more than a fifth above it.
+        // A pong has the hash of the ping: it is at most a fifth longer.
         assert!(got * 5 <= asked * 6 + 5 * 200, "{got} bytes for {asked}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_proven_it_gets_nodes_and_the_record() {
-    let node = Node::start(quiet(), false, vec![]);
-    let asker = Asker::new(&node).await;
+    let node = TestNode::start(quiet(), false, vec![]);
+    let asker = ManualNode::new(&node).await;
     asker.bond().await;
-    // The only node there is is the asker himself.
+    // The only known node is the asker itself.
     assert_eq!(asker.neighbours(PeerId::ZERO).await, vec![vec![asker.enode()]]);
-    let (request, _) = asker.send(&Packet::AskRecord { expiration: expiration() }).await;
-    let (Packet::Record { request: of, record }, ..) = asker.read().await else {
+    let (request, _) = asker.send(&Discv4Packet::EnrRequest { expiration: expiration() }).await;
+    let (Discv4Packet::EnrResponse { request: of, record }, ..) = asker.read().await else {
         panic!("a record")
     };
     assert_eq!((of, *record), (request, node.discovery.local_record()));
-    // The same key elsewhere proves itself anew; another key here too.
-    let other = Asker::new(&node).await;
+    // The same key at another address needs a new proof; so does another key at this address.
+    let other = ManualNode::new(&node).await;
     other.send(&other.find(PeerId::ZERO)).await;
     let answers = other.all_until_pong().await;
-    assert!(answers.iter().all(|(packet, ..)| matches!(packet, Packet::Ping { .. })));
+    assert!(answers.iter().all(|(packet, ..)| matches!(packet, Discv4Packet::Ping { .. })));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pong_that_answers_another_ping_proves_nothing() {
-    let node = Node::start(quiet(), false, vec![]);
-    let (asker, thief) = (Asker::new(&node).await, Asker::new(&node).await);
+    let node = TestNode::start(quiet(), false, vec![]);
+    let (asker, thief) = (ManualNode::new(&node).await, ManualNode::new(&node).await);
     asker.send(&asker.a_ping()).await;
     asker.pong(B256::ZERO).await;
     let ping = loop {
         match asker.read().await {
-            (Packet::Ping { .. }, hash, _) => break hash,
-            (Packet::Pong { .. }, ..) => {}
+            (Discv4Packet::Ping { .. }, hash, _) => break hash,
+            (Discv4Packet::Pong { .. }, ..) => {}
             other => panic!("{other:?}"),
         }
     };
     asker.send(&asker.find(PeerId::ZERO)).await;
     let answers = asker.all_until_pong().await;
-    assert!(answers.iter().all(|(packet, ..)| matches!(packet, Packet::Pong { .. })));
-    // The answer to it by another key is none either.
+    assert!(answers.iter().all(|(packet, ..)| matches!(packet, Discv4Packet::Pong { .. })));
+    // An answer by another key proves nothing either.
     thief.pong(ping).await;
     assert_eq!(thief.all_until_pong().await.len() + node.table().len(), 0);
     asker.send(&asker.find(PeerId::ZERO)).await;
@@ -267,8 +267,8 @@ async fn a_pong_that_answers_another_ping_proves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn forged_and_expired_packets_and_garbage_are_as_if_they_had_not_come() {
     for v5 in [false, true] {
-        let node = Node::start(quiet(), v5, vec![]);
-        let asker = Asker::new(&node).await;
+        let node = TestNode::start(quiet(), v5, vec![]);
+        let asker = ManualNode::new(&node).await;
         asker.bond().await;
         let (good, _) = asker.find(PeerId::ZERO).encode(&asker.key);
         for at in [0, 31, 32, 95, 96, 97, 98, good.len() - 1] {
@@ -277,13 +277,13 @@ async fn forged_and_expired_packets_and_garbage_are_as_if_they_had_not_come() {
             asker.send_bytes(&forged).await;
             let hash = keccak256(&forged[32..]);
             forged[..32].copy_from_slice(hash.as_slice());
-            // Under a right hash it is signed by somebody who has proven nothing.
+            // With a correct hash, the packet is signed by a key without a proof.
             if at >= 32 {
                 asker.send_bytes(&forged).await;
             }
         }
-        asker.send(&Packet::FindNode { target: PeerId::ZERO, expiration: 1 }).await;
-        asker.send(&Packet::AskRecord { expiration: u64::MAX }).await;
+        asker.send(&Discv4Packet::FindNode { target: PeerId::ZERO, expiration: 1 }).await;
+        asker.send(&Discv4Packet::EnrRequest { expiration: u64::MAX }).await;
         for length in [0, 1, 62, 63, 97, 98, 1280, 1281, 1500] {
             asker.send_bytes(&vec![0x5a; length]).await;
         }
@@ -294,19 +294,21 @@ async fn forged_and_expired_packets_and_garbage_are_as_if_they_had_not_come() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_nobody_has_asked_for_are_not_told_to_others() {
-    let node = Node::start(quiet(), false, vec![]);
-    let (asker, fake) = (Asker::new(&node).await, Asker::new(&node).await);
+    let node = TestNode::start(quiet(), false, vec![]);
+    let (asker, fake) = (ManualNode::new(&node).await, ManualNode::new(&node).await);
     asker.bond().await;
-    asker.send(&Packet::Neighbours { nodes: vec![fake.enode()], expiration: expiration() }).await;
+    asker
+        .send(&Discv4Packet::Neighbours { nodes: vec![fake.enode()], expiration: expiration() })
+        .await;
     assert_eq!(asker.neighbours(fake.key.id()).await, vec![vec![asker.enode()]]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sixteen_nodes_come_in_two_packets() {
-    let node = Node::start(quiet(), false, vec![]);
+    let node = TestNode::start(quiet(), false, vec![]);
     let mut askers = Vec::new();
     for _ in 0..24 {
-        let asker = Asker::new(&node).await;
+        let asker = ManualNode::new(&node).await;
         asker.bond().await;
         askers.push(asker);
     }
@@ -323,43 +325,43 @@ async fn sixteen_nodes_come_in_two_packets() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_looked_for_while_nobody_wants_candidates() {
-    let mut node = Node::start(
-        Pace { lookup: Duration::ZERO, reply: Duration::from_secs(1), ..quiet() },
+    let mut node = TestNode::start(
+        DiscoveryTiming { lookup: Duration::ZERO, reply: Duration::from_secs(1), ..quiet() },
         false,
         vec![],
     );
-    let asker = Asker::new(&node).await;
+    let asker = ManualNode::new(&node).await;
     asker.bond().await;
     assert_eq!(asker.all_until_pong().await, vec![]);
     node.want.send_replace(true);
-    // It is asked for its record too.
+    // It is asked for its record, too.
     while let (packet, ..) = asker.read().await
-        && !matches!(packet, Packet::FindNode { .. })
+        && !matches!(packet, Discv4Packet::FindNode { .. })
     {
-        assert!(matches!(packet, Packet::AskRecord { .. }), "{packet:?}");
+        assert!(matches!(packet, Discv4Packet::EnrRequest { .. }), "{packet:?}");
     }
-    // Of two others one is of our chain. The node learns that from themselves.
-    let (friend, stranger) = (Asker::new(&node).await, Asker::new(&node).await);
+    // One of two others is on our chain. The node learns that from their own records.
+    let (friend, stranger) = (ManualNode::new(&node).await, ManualNode::new(&node).await);
     asker
-        .send(&Packet::Neighbours {
+        .send(&Discv4Packet::Neighbours {
             nodes: vec![friend.enode(), stranger.enode()],
             expiration: expiration(),
         })
         .await;
     let ours = node.forks.current();
-    let other = Forks::new(&ChainSpec::sepolia(), 0, 0).current();
-    let serve = |asker: Asker, fork| async move {
+    let other = ForkTracker::new(&ChainSpec::sepolia(), 0, 0).current();
+    let serve = |asker: ManualNode, fork| async move {
         let udp = asker.enode().udp_address();
-        let record = LocalRecord::new(&asker.key, None, 7, udp, fork).unwrap();
+        let record = LocalEnr::new(&asker.key, None, 7, udp, fork).unwrap();
         loop {
             match asker.read().await {
-                (Packet::Ping { .. }, hash, _) => {
+                (Discv4Packet::Ping { .. }, hash, _) => {
                     asker.pong(hash).await;
                     asker.send(&asker.a_ping()).await;
                 }
-                (Packet::AskRecord { .. }, request, _) => {
+                (Discv4Packet::EnrRequest { .. }, request, _) => {
                     let record = Box::new(record.get());
-                    asker.send(&Packet::Record { request, record }).await;
+                    asker.send(&Discv4Packet::EnrResponse { request, record }).await;
                 }
                 _ => {}
             }
@@ -376,8 +378,8 @@ async fn nothing_is_looked_for_while_nobody_wants_candidates() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_record_follows_the_head_past_a_fork() {
-    let node = Node::start(quiet(), false, vec![]);
-    let asker = Asker::new(&node).await;
+    let node = TestNode::start(quiet(), false, vec![]);
+    let asker = ManualNode::new(&node).await;
     asker.bond().await;
     let before = node.discovery.local_record();
     assert_eq!(record::fork_id(&before), Some(node.forks.current()));
@@ -387,7 +389,9 @@ async fn the_record_follows_the_head_past_a_fork() {
     assert_ne!(record::fork_id(&before), Some(homestead));
     let mut changes = node.discovery.local.watch();
     changes.wait_for(|record| record::fork_id(record) == Some(homestead)).await.unwrap();
-    asker.send(&Packet::AskRecord { expiration: expiration() }).await;
-    let (Packet::Record { record, .. }, ..) = asker.read().await else { panic!("a record") };
+    asker.send(&Discv4Packet::EnrRequest { expiration: expiration() }).await;
+    let (Discv4Packet::EnrResponse { record, .. }, ..) = asker.read().await else {
+        panic!("a record")
+    };
     assert_eq!((record.seq(), record::fork_id(&record)), (before.seq() + 1, Some(homestead)));
 }

@@ -1,17 +1,17 @@
-//! Nodes of a made-up chain on this machine, and a peer that says whatever a test wants.
+//! Nodes of a test chain on this machine, and a peer that sends messages by hand.
 
 use alloy_primitives::B256;
 use retrie_chainspec::{ChainSpec, MAINNET_GENESIS_HASH, primitives::Header};
 use retrie_network::{
-    discovery::{Enode, Forks},
-    eth::{self, BlockRange, Message, PeerId, Request, Response, Status, Version},
-    handle::{PeerInfo, Serve, StateAudience},
-    peers::{Config, Manager, NetworkShare, Started, start},
+    discovery::{Enode, ForkTracker},
+    eth::{self, BlockRange, EthMessage, EthRequest, EthResponse, EthVersion, PeerId, Status},
+    handle::{EthRequestHandler, PeerInfo, StateAudience},
+    peers::{NetworkConfig, NetworkManager, StartedNetwork, SubnetLimits, start},
     rlpx::{
-        self, BASE_MESSAGES, Capability, DisconnectReason, Hello, Raw, Reader, RlpxError, Writer,
-        id,
+        self, BASE_MESSAGES, Capability, DisconnectReason, Hello, MessageReader, MessageWriter,
+        RawMessage, RlpxError, id,
     },
-    session::{Chain, Timing},
+    session::{LocalChain, SessionTiming},
 };
 use secp256k1::{PublicKey, SecretKey};
 use std::{
@@ -27,17 +27,17 @@ use tokio::{
 pub(crate) const GENESIS: B256 = MAINNET_GENESIS_HASH;
 pub(crate) const NETWORK: u64 = 1337;
 
-pub(crate) fn forks() -> Forks {
-    Forks::new(&ChainSpec::mainnet(), 10, 0)
+pub(crate) fn forks() -> ForkTracker {
+    ForkTracker::new(&ChainSpec::mainnet(), 10, 0)
 }
 
 pub(crate) fn range(latest: u64) -> BlockRange {
     BlockRange { earliest: 0, latest, latest_hash: B256::with_last_byte(1) }
 }
 
-/// Times short enough for a test.
-pub(crate) fn timing() -> Timing {
-    Timing {
+/// Timeouts that are short enough for a test.
+pub(crate) fn timing() -> SessionTiming {
+    SessionTiming {
         handshake: Duration::from_millis(500),
         request: Duration::from_millis(200),
         ping: Duration::from_millis(100),
@@ -46,24 +46,25 @@ pub(crate) fn timing() -> Timing {
     }
 }
 
-/// Answers requests for headers with as many as are asked for, numbered from 0, and knows nothing else.
+/// Answers requests for headers with as many as are asked for, numbered from 0, and all others with
+/// nothing.
 #[derive(Debug)]
-pub(crate) struct Headers;
+pub(crate) struct HeaderResponder;
 
-impl Serve for Headers {
-    fn answer(&self, _: &PeerInfo, request: Request) -> Response {
+impl EthRequestHandler for HeaderResponder {
+    fn answer(&self, _: &PeerInfo, request: EthRequest) -> EthResponse {
         match request {
-            Request::Headers(from) => {
+            EthRequest::Headers(from) => {
                 let header = |number| Header { number, ..Header::default() };
-                Response::Headers((0..from.limit).map(header).collect())
+                EthResponse::Headers((0..from.limit).map(header).collect())
             }
-            other => other.nothing(),
+            other => other.empty_response(),
         }
     }
 }
 
-pub(crate) fn config() -> Config {
-    Config {
+pub(crate) fn config() -> NetworkConfig {
+    NetworkConfig {
         key: rlpx::random_key(),
         client: "test/v1".to_owned(),
         listen: Some((Ipv4Addr::LOCALHOST, 0).into()),
@@ -71,21 +72,21 @@ pub(crate) fn config() -> Config {
         max_inbound: 10,
         max_outbound: 10,
         trusted: Vec::new(),
-        fixed: Vec::new(),
-        chain: Chain::new(NETWORK, GENESIS, Arc::new(forks()), range(10)),
+        static_nodes: Vec::new(),
+        chain: LocalChain::new(NETWORK, GENESIS, Arc::new(forks()), range(10)),
         half_open: 64,
-        inbound_of: NetworkShare::default(),
+        inbound_of: SubnetLimits::default(),
         states: None,
-        states_for: StateAudience::All,
+        state_audience: StateAudience::All,
         timing: timing(),
     }
 }
 
-pub(crate) fn node(config: Config) -> Started {
-    start(config, Arc::new(Headers)).unwrap()
+pub(crate) fn node(config: NetworkConfig) -> StartedNetwork {
+    start(config, Arc::new(HeaderResponder)).unwrap()
 }
 
-pub(crate) fn enode(manager: &Manager) -> Enode {
+pub(crate) fn enode(manager: &NetworkManager) -> Enode {
     let address = manager.local_address().unwrap();
     let (ip, port) = (address.ip(), address.port());
     Enode { id: manager.id(), ip, tcp: port, udp: 0 }
@@ -95,7 +96,7 @@ pub(crate) fn id_of(key: &SecretKey) -> PeerId {
     rlpx::node_id(&PublicKey::from_secret_key_global(key))
 }
 
-/// Waits until something holds, however busy the machine is.
+/// Waits until a condition holds, however busy the machine is.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
@@ -104,16 +105,16 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A peer by hand.
-pub(crate) struct Mouth {
+/// A peer whose messages a test sends by hand.
+pub(crate) struct ManualPeer {
     pub(crate) key: SecretKey,
-    pub(crate) reader: Reader<ReadHalf<TcpStream>>,
-    pub(crate) writer: Writer<WriteHalf<TcpStream>>,
+    pub(crate) reader: MessageReader<ReadHalf<TcpStream>>,
+    pub(crate) writer: MessageWriter<WriteHalf<TcpStream>>,
 }
 
-impl Mouth {
-    /// Dials a node and shakes hands.
-    pub(crate) async fn dial(manager: &Manager, key: SecretKey) -> Self {
+impl ManualPeer {
+    /// Dials a node, and runs the RLPx handshake.
+    pub(crate) async fn dial(manager: &NetworkManager, key: SecretKey) -> Self {
         let address: SocketAddr = manager.local_address().unwrap();
         let mut stream = TcpStream::connect(address).await.unwrap();
         let secrets = rlpx::initiate(&mut stream, &key, &manager.id()).await.unwrap();
@@ -122,8 +123,8 @@ impl Mouth {
         Self { key, reader, writer }
     }
 
-    /// Becomes a peer.
-    pub(crate) async fn peer(manager: &Manager, key: SecretKey) -> Self {
+    /// Connects as a peer: handshake, hello and status.
+    pub(crate) async fn peer(manager: &NetworkManager, key: SecretKey) -> Self {
         let mut mouth = Self::dial(manager, key).await;
         mouth.hello(&[71]).await;
         mouth.status(|_| {}).await;
@@ -135,7 +136,7 @@ impl Mouth {
         self.hello_as(&all).await;
     }
 
-    /// The same with these capabilities; what the node says.
+    /// Exchanges hellos with these capabilities. Returns the hello of the node.
     pub(crate) async fn hello_as(&mut self, capabilities: &[(&str, u64)]) -> Hello {
         let capability =
             |&(name, version): &(&str, u64)| Capability { name: name.to_owned(), version };
@@ -154,34 +155,34 @@ impl Mouth {
         Hello::decode(&raw.payload).unwrap()
     }
 
-    /// Exchanges statuses; ours is changed by `change`.
+    /// Exchanges statuses; `change` changes the one that is sent.
     pub(crate) async fn status(&mut self, change: impl FnOnce(&mut Status)) {
         let mut status = Status {
-            version: Version::Eth71,
+            version: EthVersion::Eth71,
             network: NETWORK,
             genesis: GENESIS,
             fork_id: forks().current(),
             range: range(5),
         };
         change(&mut status);
-        self.say(Message::Status(status)).await;
+        self.say(EthMessage::Status(status)).await;
         let raw = self.read().await.unwrap();
         assert_eq!(raw.id, BASE_MESSAGES + eth::id::STATUS, "{raw:?}");
     }
 
-    pub(crate) async fn say(&mut self, message: Message) {
-        let (id, payload) = message.encode(Version::Eth71).unwrap();
+    pub(crate) async fn say(&mut self, message: EthMessage) {
+        let (id, payload) = message.encode(EthVersion::Eth71).unwrap();
         self.writer.write(BASE_MESSAGES + id, &payload).await.unwrap();
     }
 
-    pub(crate) async fn read(&mut self) -> Result<Raw, RlpxError> {
+    pub(crate) async fn read(&mut self) -> Result<RawMessage, RlpxError> {
         tokio::time::timeout(Duration::from_secs(60), self.reader.read(|_| Some(16 << 20)))
             .await
             .expect("nothing has come")
     }
 
-    /// The next message of `eth`; pings are answered.
-    pub(crate) async fn hear(&mut self) -> Message {
+    /// The next message of `eth`. Pings are answered.
+    pub(crate) async fn hear(&mut self) -> EthMessage {
         loop {
             let raw = self.read().await.unwrap();
             match raw.id {
@@ -191,13 +192,13 @@ impl Mouth {
                 id::PONG => {}
                 id => {
                     let id = id.checked_sub(BASE_MESSAGES).unwrap_or_else(|| panic!("{raw:?}"));
-                    return Message::decode(Version::Eth71, id, &raw.payload).unwrap();
+                    return EthMessage::decode(EthVersion::Eth71, id, &raw.payload).unwrap();
                 }
             }
         }
     }
 
-    /// Reads until it is told why the connection ends.
+    /// Reads until the node sends the reason for a disconnect.
     pub(crate) async fn end(&mut self) -> DisconnectReason {
         loop {
             let raw = self.read().await.expect("an end without a word");

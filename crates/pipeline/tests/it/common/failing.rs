@@ -1,9 +1,10 @@
-//! A backend whose disk fails when a test wants it to.
+//! A backend whose disk fails when a test wants it.
 
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Identity, NodeRead,
-    NodeWrite, ProofError, StateDelta, StateError, StateKey, StoreError, Table, Value,
+    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
+    BulkSink, NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey,
+    StateValue, StoreError,
 };
 use retrie_storage_raw::Raw;
 use std::{
@@ -14,12 +15,12 @@ use std::{
     },
 };
 
-/// `raw`, on a disk that fails.
+/// `raw` on a failing disk.
 #[derive(Default)]
-pub struct Failing {
-    /// Set when a load begins, which then fails.
+pub struct FailingBackend {
+    /// Set when a load begins. The load then fails.
     pub loading: Arc<AtomicBool>,
-    /// How often it can be opened before that fails.
+    /// How many times it can be opened before opening fails.
     pub openings: Arc<AtomicU32>,
 }
 
@@ -27,18 +28,18 @@ fn disk_is_gone() -> StateError {
     StoreError::new("reading", "the disk is gone, says the test").into()
 }
 
-impl Backend for Failing {
+impl Backend for FailingBackend {
     type Cache = ();
 
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &BackendIdentity {
         Raw.identity()
     }
 
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities(&self) -> BackendCapabilities {
         Raw.capabilities()
     }
 
-    fn tables(&self) -> Vec<Table> {
+    fn tables(&self) -> Vec<RowTable> {
         Raw.tables()
     }
 
@@ -58,14 +59,14 @@ impl Backend for Failing {
         view: &mut dyn NodeWrite,
         cache: &(),
         delta: &StateDelta,
-    ) -> Result<Applied<()>, StateError> {
+    ) -> Result<ApplyOutput<()>, StateError> {
         Raw.apply(context, view, cache, delta)
     }
 
     fn bulk_load(
         &self,
         _: u64,
-        _: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        _: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         _: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         self.loading.store(true, Ordering::Relaxed);
@@ -86,7 +87,7 @@ impl Backend for Failing {
         root: B256,
         keys: &[StateKey],
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         Raw.verify(root, keys, proof)
     }
 

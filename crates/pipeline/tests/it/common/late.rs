@@ -1,10 +1,11 @@
-//! Any backend, with roots that come late, so that blocks are executed ahead of them.
+//! A wrapper of any backend that delays the roots, so that blocks are executed ahead of them.
 
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
-    AccountProofs, AnyBackend, AnyCache, Applied, ApplyContext, BackendStats, BulkSink,
-    Capabilities, Chunks, History, Identity, NodeRead, NodeWrite, PartialState, ProofError,
-    ProofShards, Provenance, StateDelta, StateError, StateKey, StoreError, Table, Thinned, Value,
+    AccountProofs, AnyBackend, AnyCache, ApplyContext, ApplyOutput, BackendCapabilities,
+    BackendIdentity, BackendStats, BulkSink, CompactedCache, NodeRead, NodeWrite, PartialState,
+    ProofError, ProofShards, ProvenanceQueries, RowTable, StateChunks, StateDelta, StateError,
+    StateHistory, StateKey, StateValue, StoreError,
 };
 use std::{
     any::Any,
@@ -16,28 +17,28 @@ use std::{
     time::Duration,
 };
 
-/// How late.
+/// The delay of a root.
 pub const LATE: Duration = Duration::from_millis(2);
 
-/// What a [`Late`] backend has seen, and shall do.
+/// What a [`LateRootBackend`] records, and when it fails.
 #[derive(Debug)]
-pub struct Watch {
-    /// Roots under way.
+pub struct RootWatch {
+    /// Roots that are being computed.
     under_way: AtomicUsize,
-    /// Keys that were read of a state meanwhile.
+    /// Keys that were read from a state meanwhile.
     pub reads_beside: AtomicUsize,
-    /// How many commits succeed before they fail.
+    /// Number of commits that succeed before they fail.
     pub commits: AtomicU32,
 }
 
-pub struct Late {
+pub struct LateRootBackend {
     backend: Arc<dyn AnyBackend>,
-    watch: Arc<Watch>,
+    watch: Arc<RootWatch>,
 }
 
-impl Late {
-    pub fn watched(backend: Arc<dyn AnyBackend>) -> (Arc<dyn AnyBackend>, Arc<Watch>) {
-        let watch = Watch {
+impl LateRootBackend {
+    pub fn watched(backend: Arc<dyn AnyBackend>) -> (Arc<dyn AnyBackend>, Arc<RootWatch>) {
+        let watch = RootWatch {
             under_way: AtomicUsize::new(0),
             reads_beside: AtomicUsize::new(0),
             commits: AtomicU32::new(u32::MAX),
@@ -47,18 +48,18 @@ impl Late {
     }
 }
 
-type Erased = dyn Any + Send + Sync;
+type ErasedCache = dyn Any + Send + Sync;
 
-impl AnyBackend for Late {
-    fn identity(&self) -> &Identity {
+impl AnyBackend for LateRootBackend {
+    fn identity(&self) -> &BackendIdentity {
         self.backend.identity()
     }
 
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities(&self) -> BackendCapabilities {
         self.backend.capabilities()
     }
 
-    fn tables(&self) -> Vec<Table> {
+    fn tables(&self) -> Vec<RowTable> {
         self.backend.tables()
     }
 
@@ -74,16 +75,16 @@ impl AnyBackend for Late {
         self.backend.cache_bytes()
     }
 
-    fn caches_kept(&self) -> usize {
-        self.backend.caches_kept()
+    fn retained_caches(&self) -> usize {
+        self.backend.retained_caches()
     }
 
-    fn thinned(&self, cache: &AnyCache) -> Option<Thinned<AnyCache>> {
-        self.backend.thinned(cache)
+    fn compact_cache(&self, cache: &AnyCache) -> Option<CompactedCache<AnyCache>> {
+        self.backend.compact_cache(cache)
     }
 
-    fn thinned_bytes(&self) -> u64 {
-        self.backend.thinned_bytes()
+    fn compacted_cache_bytes(&self) -> u64 {
+        self.backend.compacted_cache_bytes()
     }
 
     fn heeds_reads(&self) -> bool {
@@ -94,8 +95,8 @@ impl AnyBackend for Late {
         self.backend.open(view, dir)
     }
 
-    fn files_under_way(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
-        self.backend.files_under_way(view)
+    fn pending_files(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
+        self.backend.pending_files(view)
     }
 
     fn apply(
@@ -104,7 +105,7 @@ impl AnyBackend for Late {
         view: &mut dyn NodeWrite,
         cache: &AnyCache,
         delta: &StateDelta,
-    ) -> Result<Applied<AnyCache>, StateError> {
+    ) -> Result<ApplyOutput<AnyCache>, StateError> {
         self.watch.under_way.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(LATE);
         let applied = self.backend.apply(context, view, cache, delta);
@@ -112,8 +113,8 @@ impl AnyBackend for Late {
         applied
     }
 
-    /// Every commit calls it once.
-    fn settle(
+    /// Each commit calls it once.
+    fn maintain(
         &self,
         view: &mut dyn NodeWrite,
         cache: &AnyCache,
@@ -123,11 +124,11 @@ impl AnyBackend for Late {
         let one_less = |left: u32| left.checked_sub(1);
         let left = self.watch.commits.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
         left.map_err(|_| StoreError::new("writing", "the disk is full, says the test"))?;
-        self.backend.settle(view, cache, first_retained, budget)
+        self.backend.maintain(view, cache, first_retained, budget)
     }
 
-    fn applies_runs(&self) -> bool {
-        self.backend.applies_runs()
+    fn applies_batches(&self) -> bool {
+        self.backend.applies_batches()
     }
 
     fn hint(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[StateKey]) {
@@ -147,7 +148,7 @@ impl AnyBackend for Late {
         view: &dyn NodeRead,
         cache: &AnyCache,
         key: &StateKey,
-    ) -> Result<Option<Value>, StateError> {
+    ) -> Result<Option<StateValue>, StateError> {
         let beside = self.watch.under_way.load(Ordering::SeqCst).min(1);
         self.watch.reads_beside.fetch_add(beside, Ordering::SeqCst);
         self.backend.read(view, cache, key)
@@ -159,7 +160,7 @@ impl AnyBackend for Late {
         cache: &AnyCache,
         address: &Address,
         limit: usize,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
+    ) -> Result<Vec<(B256, StateValue)>, StateError> {
         self.backend.slots_of(view, cache, address, limit)
     }
 
@@ -169,14 +170,14 @@ impl AnyBackend for Late {
         cache: &AnyCache,
         start: Option<&StateKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
         self.backend.entries(view, cache, start, limit)
     }
 
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         self.backend.bulk_load(number, entries, sink)
@@ -196,7 +197,7 @@ impl AnyBackend for Late {
         root: B256,
         keys: &[StateKey],
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         self.backend.verify(root, keys, proof)
     }
 
@@ -216,23 +217,23 @@ impl AnyBackend for Late {
         self.backend.check(view, cache, root, is_tip, rebuilt, report)
     }
 
-    fn history(&self) -> Option<Box<dyn History<Erased> + '_>> {
+    fn history(&self) -> Option<Box<dyn StateHistory<ErasedCache> + '_>> {
         self.backend.history()
     }
 
-    fn proof_shards(&self) -> Option<Box<dyn ProofShards<Erased> + '_>> {
+    fn proof_shards(&self) -> Option<Box<dyn ProofShards<ErasedCache> + '_>> {
         self.backend.proof_shards()
     }
 
-    fn provenance(&self) -> Option<Box<dyn Provenance<Erased> + '_>> {
+    fn provenance(&self) -> Option<Box<dyn ProvenanceQueries<ErasedCache> + '_>> {
         self.backend.provenance()
     }
 
-    fn account_proofs(&self) -> Option<Box<dyn AccountProofs<Erased> + '_>> {
+    fn account_proofs(&self) -> Option<Box<dyn AccountProofs<ErasedCache> + '_>> {
         self.backend.account_proofs()
     }
 
-    fn chunks(&self) -> Option<Box<dyn Chunks<Erased> + '_>> {
+    fn chunks(&self) -> Option<Box<dyn StateChunks<ErasedCache> + '_>> {
         self.backend.chunks()
     }
 

@@ -1,26 +1,27 @@
-//! What the tests share: datadirs to import into, and pictures of what they hold.
+//! Shared by the tests: datadirs to import into, and the comparison of their contents.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 pub mod failing;
 pub mod late;
 
 use alloy_primitives::{B256, Bytes, U256};
-use retrie_backends::Descriptor;
+use retrie_backends::BackendDescriptor;
 use retrie_chainspec::{
     ChainSpec,
     primitives::{Block, Receipt},
 };
 use retrie_db::{ChainRead, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{
-    BatchLimits, Chain, ChainOptions, ImportOptions, PipelineError, import,
+    ChainOptions, ChainStore, CommitLimits, ImportOptions, PipelineError, import,
     report::ImportReport,
-    testkit::{Rules, TestChain, write_blocks},
+    testkit::{TestChain, TestRules, write_blocks},
 };
 use retrie_sources::BlockSource;
 use retrie_state::{
-    AnyBackend, At, BlockRef, Direction, KeyRange, StateKey, StateStore, StoreOptions, Value,
+    AnyBackend, BlockRef, KeyRange, ScanDirection, StateId, StateKey, StateStore, StateValue,
+    StoreOptions,
 };
-use retrie_storage_cole::{Cole, Params};
+use retrie_storage_cole::{Cole, ColeParams};
 use retrie_storage_mpt::Mpt;
 use retrie_telemetry::Metrics;
 use std::{
@@ -31,21 +32,21 @@ use std::{
 };
 use tempfile::TempDir;
 
-pub fn test_chain(rules: Rules) -> TestChain {
+pub fn test_chain(rules: TestRules) -> TestChain {
     TestChain::new(rules, Arc::new(Mpt::default()))
 }
 
-/// Backend and checks of a datadir. The backend is small, so that every few blocks something is
-/// flushed, merged or collected.
+/// Backend and checks of a datadir. The backend has small parameters, so that it flushes, merges or
+/// collects every few blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Setup {
+pub struct NodeSetup {
     backend: &'static str,
     root_mode: StateRootMode,
     /// `--referee mpt`.
     has_referee: bool,
 }
 
-impl Setup {
+impl NodeSetup {
     pub const MPT: Self = Self::of("mpt", StateRootMode::Header);
     pub const MPT_SHADOW: Self = Self::of("mpt", StateRootMode::Shadow);
     pub const RAW: Self = Self::of("raw", StateRootMode::Shadow);
@@ -55,19 +56,20 @@ impl Setup {
         Self { backend, root_mode, has_referee: false }
     }
 
-    /// Every backend alone, and with a referee if it has not Ethereum's roots.
+    /// Every backend alone, and with a referee if its roots are not Ethereum's.
     pub fn all() -> Vec<Self> {
-        let setups = |backend: &'static Descriptor| match backend.capabilities().ethereum_root {
-            true => vec![Self::of(backend.name, StateRootMode::Header)],
-            false => {
-                let alone = Self::of(backend.name, StateRootMode::Shadow);
-                vec![alone, Self { has_referee: true, ..alone }]
-            }
-        };
+        let setups =
+            |backend: &'static BackendDescriptor| match backend.capabilities().ethereum_root {
+                true => vec![Self::of(backend.name, StateRootMode::Header)],
+                false => {
+                    let alone = Self::of(backend.name, StateRootMode::Shadow);
+                    vec![alone, Self { has_referee: true, ..alone }]
+                }
+            };
         retrie_backends::all().flat_map(setups).collect()
     }
 
-    /// Those that check header roots.
+    /// The setups that check header roots.
     pub fn checked() -> Vec<Self> {
         Self::all().into_iter().filter(|setup| setup.checks_roots()).collect()
     }
@@ -76,7 +78,7 @@ impl Setup {
         self.has_referee || self.root_mode == StateRootMode::Header
     }
 
-    fn descriptor(self) -> &'static Descriptor {
+    fn descriptor(self) -> &'static BackendDescriptor {
         retrie_backends::find(self.backend).unwrap()
     }
 
@@ -93,30 +95,30 @@ impl Setup {
     }
 }
 
-/// COLE* with other parameters, but for the size ratio.
-pub fn cole_of(params: Params) -> Arc<dyn AnyBackend> {
-    Arc::new(Cole::new(Params { size_ratio: 2, ..params }).unwrap())
+/// COLE* with other parameters, but the same size ratio.
+pub fn cole_of(params: ColeParams) -> Arc<dyn AnyBackend> {
+    Arc::new(Cole::new(ColeParams { size_ratio: 2, ..params }).unwrap())
 }
 
 /// A datadir.
-pub struct Node {
+pub struct TestNode {
     pub dir: TempDir,
     pub spec: Arc<ChainSpec>,
-    pub setup: Setup,
+    pub setup: NodeSetup,
     pub retention: u64,
 }
 
-impl Node {
-    pub fn new(spec: &Arc<ChainSpec>, setup: Setup) -> Self {
+impl TestNode {
+    pub fn new(spec: &Arc<ChainSpec>, setup: NodeSetup) -> Self {
         Self { dir: TempDir::new().unwrap(), spec: spec.clone(), setup, retention: 128 }
     }
 
-    pub fn try_open(&self, setup: Setup) -> Result<Chain, PipelineError> {
-        Chain::open(self.options(setup))
+    pub fn try_open(&self, setup: NodeSetup) -> Result<ChainStore, PipelineError> {
+        ChainStore::open(self.options(setup))
     }
 
-    pub fn options(&self, setup: Setup) -> ChainOptions {
-        let referee = setup.has_referee.then(|| Setup::MPT.backend());
+    pub fn options(&self, setup: NodeSetup) -> ChainOptions {
+        let referee = setup.has_referee.then(|| NodeSetup::MPT.backend());
         ChainOptions {
             spec: self.spec.clone(),
             backend: setup.backend(),
@@ -133,7 +135,7 @@ impl Node {
         }
     }
 
-    pub fn open(&self) -> Chain {
+    pub fn open(&self) -> ChainStore {
         self.try_open(self.setup).unwrap()
     }
 
@@ -166,15 +168,14 @@ impl Node {
         self.open().tip().unwrap()
     }
 
-    /// What the datadir says about its canonical chain, with the places of all transactions of
-    /// `known` blocks.
-    pub fn picture(&self, known: &[Block]) -> Picture {
-        Picture::of(&self.open(), known)
+    /// The canonical chain of the datadir, with the lookup of all transactions of `known` blocks.
+    pub fn picture(&self, known: &[Block]) -> DatadirContents {
+        DatadirContents::of(&self.open(), known)
     }
 }
 
 pub fn import_into(
-    chain: &Chain,
+    chain: &ChainStore,
     sources: Vec<BlockSource>,
     range: RangeInclusive<u64>,
     options: ImportOptions,
@@ -187,22 +188,22 @@ pub fn import_into(
     outcome.end.map(|_| outcome.report)
 }
 
-/// Batches of so many blocks, whatever time they take.
+/// Commits of `blocks` blocks each, whatever time they take.
 pub fn batches(blocks: usize) -> ImportOptions {
     let options = ImportOptions::default();
-    let batch = BatchLimits { blocks, time: Duration::from_secs(3600), ..options.batch };
-    ImportOptions { batch, ..options }
+    let batch = CommitLimits { blocks, time: Duration::from_secs(3600), ..options.commit_limits };
+    ImportOptions { commit_limits: batch, ..options }
 }
 
-/// All that is canonical in a datadir, and the whole state at its tip.
+/// The canonical chain of a datadir, and the whole state at its tip.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Picture {
+pub struct DatadirContents {
     pub tip: BlockRef,
     pub blocks: Vec<CanonicalBlock>,
-    /// Block and index by hash, of the transactions that the caller knows.
+    /// Block number and index by hash, of the transactions that the caller knows.
     pub lookup: BTreeMap<B256, Option<(u64, u32)>>,
     pub root: B256,
-    pub state: Vec<(StateKey, Value)>,
+    pub state: Vec<(StateKey, StateValue)>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -213,8 +214,8 @@ pub struct CanonicalBlock {
     pub roots: Vec<(String, B256)>,
 }
 
-impl Picture {
-    pub fn of(chain: &Chain, known: &[Block]) -> Self {
+impl DatadirContents {
+    pub fn of(chain: &ChainStore, known: &[Block]) -> Self {
         let read = chain.db().begin_read().unwrap();
         let tip = chain.tip().unwrap();
         assert_eq!(chain.state().tip().unwrap().block, tip, "state and chain have one tip");
@@ -239,10 +240,10 @@ impl Picture {
             tip,
             blocks: (0..=tip.number).map(block).collect(),
             lookup: transactions.map(|tx| (*tx.tx_hash(), place(tx.tx_hash()))).collect(),
-            root: chain.state().root(At::Tip).unwrap(),
+            root: chain.state().root(StateId::Tip).unwrap(),
             state: chain
                 .state()
-                .at(At::Tip)
+                .at(StateId::Tip)
                 .and_then(|state| state.entries(None, 100_000))
                 .unwrap(),
         }
@@ -251,13 +252,14 @@ impl Picture {
 
 pub type StoredRows = BTreeMap<(&'static str, Bytes), Bytes>;
 
-/// All rows of the backend's state and its history, folded. Undo records hold rows in any order: of
-/// them the lengths.
-pub fn rows(chain: &Chain) -> StoredRows {
+/// All rows of the backend's state and its history, folded. Undo records have no fixed order, so
+/// only their lengths are compared.
+pub fn rows(chain: &ChainStore) -> StoredRows {
     chain.flush().unwrap();
     let snapshot = chain.db().state_store().snapshot().unwrap();
     let tables = StateStore::tables(chain.state().backend());
-    let of = |table| snapshot.scan(table, KeyRange::ALL, Direction::Forward, usize::MAX).unwrap();
+    let of =
+        |table| snapshot.scan(table, KeyRange::ALL, ScanDirection::Forward, usize::MAX).unwrap();
     let rows = tables.into_iter().flat_map(|table| {
         of(table).into_iter().map(move |(key, value)| {
             let value = match table.name {
@@ -270,14 +272,14 @@ pub fn rows(chain: &Chain) -> StoredRows {
     rows.collect()
 }
 
-/// Makes each block the child of the one before again.
+/// Restores the parent hashes of consecutive blocks.
 pub fn link(blocks: &mut [Block]) {
     for at in 1..blocks.len() {
         blocks[at].header.parent_hash = blocks[at - 1].header.hash_slow();
     }
 }
 
-/// Initialisation code that leaves `runtime`.
+/// Initialisation code that deploys `runtime`.
 pub fn init_code(runtime: &[u8]) -> Vec<u8> {
     let len = runtime.len() as u8;
     // CODECOPY(0, 12, len), RETURN(0, len)

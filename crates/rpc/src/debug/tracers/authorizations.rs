@@ -1,7 +1,7 @@
-//! Authorizations of a transaction (EIP-7702), as far as tracers have to know of them.
+//! EIP-7702 authorizations of a transaction, as far as tracers need them.
 
 use alloy_primitives::{Address, U256, map::HashMap};
-use retrie_execution::BlockContext;
+use retrie_execution::InspectorContext;
 use revm::{
     Database,
     context::{TransactionType, TxEnv},
@@ -11,21 +11,21 @@ use revm::{
     },
 };
 
-/// Who has signed authorizations, in their order; those whose signature is none are left out.
+/// The authorities of the authorizations, in order; invalid signatures are skipped.
 pub(super) fn authorities(tx: &TxEnv) -> impl Iterator<Item = Address> {
     tx.authorization_list().filter_map(|authorization| authorization.authority())
 }
 
-/// What the applied authorizations give back, for accounts that were there before. In revm that comes in at
-/// the end; in geth it is part of the refund counter from the first step on. A read that fails makes the
-/// execution fail.
-pub(super) fn authorization_refund(context: &mut BlockContext<'_>) -> u64 {
+/// The refund for applied authorizations of existing accounts. revm adds it after the execution; in
+/// geth the refund counter includes it from the first step on. If a read fails, the execution fails
+/// too.
+pub(super) fn authorization_refund(context: &mut InspectorContext<'_>) -> u64 {
     let tx = context.tx().clone();
     if tx.tx_type() != TransactionType::Eip7702 || context.cfg().is_amsterdam_eip2780_enabled() {
         return 0;
     }
     let chain_id = U256::from(context.cfg().chain_id());
-    let mut signers: HashMap<Address, Signer> = HashMap::default();
+    let mut signers: HashMap<Address, AuthorityState> = HashMap::default();
     let mut refunded = 0;
     for authorization in tx.authorization_list() {
         let of = authorization.chain_id();
@@ -36,29 +36,30 @@ pub(super) fn authorization_refund(context: &mut BlockContext<'_>) -> u64 {
         let is_sender = authority == tx.caller();
         let signer = *signers
             .entry(authority)
-            .or_insert_with(|| Signer::before(context, authority, is_sender));
+            .or_insert_with(|| AuthorityState::before(context, authority, is_sender));
         if signer.has_code || signer.nonce != authorization.nonce() {
             continue;
         }
         refunded += u64::from(signer.exists);
-        let applied = Signer { exists: true, nonce: signer.nonce + 1, has_code: false };
+        let applied = AuthorityState { exists: true, nonce: signer.nonce + 1, has_code: false };
         signers.insert(authority, applied);
     }
     context.cfg().gas_params().tx_eip7702_auth_refund_regular().saturating_mul(refunded)
 }
 
-/// An account that signs, while authorizations are applied.
+/// State of an authority while authorizations are applied.
 #[derive(Clone, Copy)]
-struct Signer {
+struct AuthorityState {
     exists: bool,
     nonce: u64,
-    /// Code that is no delegation.
+    /// Whether it has code that is no delegation.
     has_code: bool,
 }
 
-impl Signer {
-    /// Before the first authorization. The nonce of the transaction's sender is already used up.
-    fn before(context: &mut BlockContext<'_>, address: Address, is_sender: bool) -> Self {
+impl AuthorityState {
+    /// The state before the first authorization. The nonce of the transaction's sender is already
+    /// incremented.
+    fn before(context: &mut InspectorContext<'_>, address: Address, is_sender: bool) -> Self {
         let db = context.journal_mut().db_mut();
         let info = db.basic(address).ok().flatten();
         let exists = info.is_some();

@@ -1,20 +1,20 @@
 //! `callTracer`: the tree of calls.
 
 use super::{
-    Entry, Exit, Hooks, Needs, Trace, TransactionEnd,
+    FrameEnd, FrameStart, TraceJson, TracerHooks, TracerNeeds, TransactionEnd,
     events::json,
     tree::{CallTree, joined},
 };
 use crate::RpcResult;
 use alloy_primitives::Log;
-use retrie_execution::Simulation;
+use retrie_execution::EvmSimulation;
 use revm::{
     context::result::{ExecutionResult, HaltReason},
     primitives::hardfork::SpecId,
 };
 use serde::{Deserialize, Serialize};
 
-/// Its configuration.
+/// Configuration in the request.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct CallTracerConfig {
@@ -40,19 +40,19 @@ impl CallTracer {
     }
 }
 
-impl Hooks for CallTracer {
-    fn needs(&self) -> Needs {
-        Needs { failures: true, ..Needs::default() }
+impl TracerHooks for CallTracer {
+    fn needs(&self) -> TracerNeeds {
+        TracerNeeds { failures: true, ..TracerNeeds::default() }
     }
 
-    fn on_enter(&mut self, entry: &Entry) {
+    fn on_enter(&mut self, entry: &FrameStart) {
         self.depth = entry.depth;
         if !self.only_top_call || entry.depth == 0 {
             self.tree.enter(entry);
         }
     }
 
-    fn on_exit(&mut self, exit: &Exit) {
+    fn on_exit(&mut self, exit: &FrameEnd) {
         self.depth = exit.depth.saturating_sub(1);
         if !self.only_top_call || exit.depth == 0 {
             self.tree.exit(exit);
@@ -65,11 +65,11 @@ impl Hooks for CallTracer {
         }
     }
 
-    fn result(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<Trace> {
+    fn result(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<TraceJson> {
         let result = &end.outcome.result;
         self.tree.end(end.tx.gas_limit, result.tx_gas_used());
         if self.with_log {
-            self.tree.settle_logs(end.logs_before);
+            self.tree.finalize_logs(end.logs_before);
         }
         let dimensions = GasDimensions::of(end.simulation, result);
         self.tree.json(|node| match (&dimensions, node.parent) {
@@ -79,7 +79,7 @@ impl Hooks for CallTracer {
     }
 }
 
-/// The gas of a transaction in its two dimensions, from Amsterdam on (EIP-8037).
+/// Gas of a transaction in two dimensions, from Amsterdam on (EIP-8037).
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct GasDimensions {
@@ -94,7 +94,7 @@ pub(super) struct GasDimensions {
 impl GasDimensions {
     /// `None` before Amsterdam.
     pub(super) fn of(
-        simulation: &Simulation<'_>,
+        simulation: &EvmSimulation<'_>,
         result: &ExecutionResult<HaltReason>,
     ) -> Option<Self> {
         let gas = result.gas();

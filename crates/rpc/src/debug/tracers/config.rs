@@ -1,11 +1,11 @@
-//! Which tracer a request asks for.
+//! Parses which tracer a request selects.
 
 use super::{
-    EventInspector, Hooks, Needs, Trace, TransactionEnd, calls::CallTracer, erc7562::Erc7562Tracer,
-    events::json, flat::FlatCallTracer, four_byte::FourByteTracer, preimages::PreimageTracer,
-    prestate::PrestateTracer, struct_logger::StructLogger,
+    EventInspector, TraceJson, TracerHooks, TracerNeeds, TransactionEnd, calls::CallTracer,
+    erc7562::Erc7562Tracer, events::json, flat::FlatCallTracer, four_byte::FourByteTracer,
+    preimages::PreimageTracer, prestate::PrestateTracer, struct_logger::StructLogger,
 };
-use crate::{RpcError, RpcResult};
+use crate::{RpcError, RpcResult, args::reason};
 use alloy_rpc_types_trace::geth::{
     GethDebugBuiltInTracerType, GethDebugTracerType, GethDebugTracingOptions,
     GethDefaultTracingOptions, StateGasTrace,
@@ -23,14 +23,14 @@ pub(crate) enum TracerConfig {
     Mux(Vec<(String, Self)>),
 }
 
-/// A tracer of geth that the types of requests do not know.
+/// A tracer of geth that alloy's request types lack.
 const PREIMAGE_TRACER: &str = "keccak256PreimageTracer";
 
 impl TracerConfig {
-    /// The tracer of these options; `None` if it is one in JavaScript.
+    /// Parses tracer options; `None` for a tracer in JavaScript.
     ///
     /// # Errors
-    /// If its configuration is wrong.
+    /// If the configuration is invalid.
     pub(crate) fn new(options: &GethDebugTracingOptions) -> RpcResult<Option<Self>> {
         let config = options.tracer_config.0.clone();
         match &options.tracer {
@@ -69,7 +69,7 @@ impl TracerConfig {
     /// An inspector for one transaction.
     ///
     /// # Errors
-    /// If a configuration is wrong.
+    /// If a configuration is invalid.
     pub(crate) fn inspector(&self) -> RpcResult<EventInspector> {
         Ok(match self {
             Self::Mux(tracers) => {
@@ -81,13 +81,13 @@ impl TracerConfig {
         })
     }
 
-    fn hooks(&self) -> RpcResult<Box<dyn Hooks>> {
+    fn hooks(&self) -> RpcResult<Box<dyn TracerHooks>> {
         use GethDebugBuiltInTracerType as BuiltIn;
         let (kind, config) = match self {
             Self::Steps(options) => return Ok(Box::new(StructLogger::new(*options))),
             Self::Preimages => return Ok(Box::new(PreimageTracer::default())),
             Self::Mux(_) => {
-                return Err(RpcError::Rejected("a mux cannot stand within another one".into()));
+                return Err(RpcError::Rejected("a mux cannot contain another mux".into()));
             }
             Self::BuiltIn(kind, config) => (kind, config.clone()),
         };
@@ -104,35 +104,36 @@ impl TracerConfig {
     }
 }
 
-/// A tracer's configuration; none is an empty one.
+/// Parses a tracer's configuration; null is the default configuration.
 fn parsed<T: DeserializeOwned>(config: Value) -> RpcResult<T> {
     let config = if config.is_null() { value!({}) } else { config };
-    serde_json::from_value(config)
-        .map_err(|error| RpcError::Rejected(format!("invalid tracer configuration: {error}")))
+    serde_json::from_value(config).map_err(|error| {
+        RpcError::Rejected(format!("invalid tracer configuration: {}", reason(&error)))
+    })
 }
 
-/// `noopTracer`: nothing.
+/// `noopTracer`: an empty trace.
 struct NoopTracer;
 
-impl Hooks for NoopTracer {
-    fn needs(&self) -> Needs {
-        Needs::default()
+impl TracerHooks for NoopTracer {
+    fn needs(&self) -> TracerNeeds {
+        TracerNeeds::default()
     }
 
-    fn result(&mut self, _: &TransactionEnd<'_, '_>) -> RpcResult<Trace> {
+    fn result(&mut self, _: &TransactionEnd<'_, '_>) -> RpcResult<TraceJson> {
         json(&value!({}))
     }
 }
 
-/// `stateGasTracer`, which is reth's: gas in its two dimensions (EIP-8037).
+/// reth's `stateGasTracer`: gas in two dimensions (EIP-8037).
 struct StateGasTracer;
 
-impl Hooks for StateGasTracer {
-    fn needs(&self) -> Needs {
-        Needs::default()
+impl TracerHooks for StateGasTracer {
+    fn needs(&self) -> TracerNeeds {
+        TracerNeeds::default()
     }
 
-    fn result(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<Trace> {
+    fn result(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<TraceJson> {
         let gas = end.outcome.result.gas();
         json(&StateGasTrace {
             gas_used: gas.tx_gas_used(),

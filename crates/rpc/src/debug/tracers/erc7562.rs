@@ -1,10 +1,10 @@
-//! `erc7562Tracer`: what the rules of ERC-7562 ask of the validation of a user operation.
+//! `erc7562Tracer`: what bundlers need to check the validation rules of ERC-7562.
 
 use super::{
-    Entry, Exit, Hooks, Needs, Step, Trace, TransactionEnd,
+    FrameEnd, FrameStart, OpcodeStep, TraceJson, TracerHooks, TracerNeeds, TransactionEnd,
     state::CurrentState,
+    step_errors::NO_GAS_FOR_CODE,
     tree::{CallTree, joined},
-    words::NO_GAS_FOR_CODE,
 };
 use crate::RpcResult;
 use alloy_primitives::{Address, B256, Bytes, Log, U64, U256};
@@ -12,7 +12,7 @@ use revm::bytecode::opcode;
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Its configuration.
+/// Configuration in the request.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Erc7562Config {
@@ -25,24 +25,24 @@ pub(super) struct Erc7562Config {
 pub(super) struct Erc7562Tracer {
     ignored: BTreeSet<u8>,
     with_log: bool,
-    tree: CallTree<Accesses>,
-    /// The opcode before, in whatever frame, and the top of the stack that it found.
+    tree: CallTree<FrameAccesses>,
+    /// The previous opcode in any frame, and the top of the stack before it.
     last: Option<(u8, Option<U256>)>,
     preimages: BTreeSet<Bytes>,
     recorded: usize,
 }
 
-/// What the code of one frame has looked at.
+/// What the code of one frame accesses.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Accesses {
+struct FrameAccesses {
     accessed_slots: AccessedSlots,
     ext_code_access_info: Vec<Address>,
     #[serde(serialize_with = "by_hex")]
     used_opcodes: BTreeMap<u8, u64>,
     contract_size: BTreeMap<Address, ContractSize>,
     out_of_gas: bool,
-    /// Of the outermost frame: all inputs of KECCAK256.
+    /// All inputs of KECCAK256; only in the outermost frame.
     #[serde(rename = "keccak", skip_serializing_if = "Vec::is_empty")]
     preimages: Vec<Bytes>,
 }
@@ -81,7 +81,7 @@ impl Erc7562Tracer {
     }
 }
 
-/// Pushes, copies and swaps of stack items, and plain arithmetic.
+/// Stack operations and plain arithmetic.
 fn ignored_by_default() -> impl Iterator<Item = u8> {
     use opcode::*;
     (PUSH0..=SWAP16)
@@ -98,16 +98,21 @@ const fn looks_at_code(op: u8) -> bool {
     matches!(op, EXTCODEHASH | EXTCODESIZE | EXTCODECOPY)
 }
 
-impl Accesses {
-    fn step(&mut self, step: &Step<'_>, last: Option<(u8, Option<U256>)>, ignored: &BTreeSet<u8>) {
+impl FrameAccesses {
+    fn step(
+        &mut self,
+        step: &OpcodeStep<'_>,
+        last: Option<(u8, Option<U256>)>,
+        ignored: &BTreeSet<u8>,
+    ) {
         let op = step.op;
         if let Some((before, top)) = last {
-            // A size that is only compared with zero is allowed (OP-051).
+            // EXTCODESIZE followed by ISZERO is allowed (OP-051).
             let is_allowed = before == opcode::EXTCODESIZE && op == opcode::ISZERO;
             if let Some(top) = top.filter(|_| looks_at_code(before) && !is_allowed) {
                 self.ext_code_access_info.push(Address::from_word(top.into()));
             }
-            // GAS is allowed right before a call (OP-012).
+            // GAS directly before a call is allowed (OP-012).
             if before == opcode::GAS && !is_call(op) {
                 *self.used_opcodes.entry(opcode::GAS).or_default() += 1;
             }
@@ -117,7 +122,7 @@ impl Accesses {
         }
     }
 
-    fn look(&mut self, step: &Step<'_>, state: &mut dyn CurrentState) {
+    fn look(&mut self, step: &OpcodeStep<'_>, state: &mut dyn CurrentState) {
         let op = step.op;
         if looks_at_code(op) || is_call(op) {
             let Some(address) = step.item_address(is_call(op).into()) else { return };
@@ -143,12 +148,12 @@ impl Accesses {
     }
 }
 
-impl Hooks for Erc7562Tracer {
-    fn needs(&self) -> Needs {
-        Needs { steps: true, failures: true, ..Needs::default() }
+impl TracerHooks for Erc7562Tracer {
+    fn needs(&self) -> TracerNeeds {
+        TracerNeeds { steps: true, failures: true, ..TracerNeeds::default() }
     }
 
-    fn on_step(&mut self, step: &Step<'_>, state: &mut dyn CurrentState) {
+    fn on_step(&mut self, step: &OpcodeStep<'_>, state: &mut dyn CurrentState) {
         if matches!(step.op, opcode::REVERT | opcode::RETURN) {
             self.last = None;
         }
@@ -167,13 +172,13 @@ impl Hooks for Erc7562Tracer {
         self.last = Some((step.op, step.item(0)));
     }
 
-    fn on_enter(&mut self, entry: &Entry) {
+    fn on_enter(&mut self, entry: &FrameStart) {
         self.tree.enter(entry);
     }
 
-    fn on_exit(&mut self, exit: &Exit) {
+    fn on_exit(&mut self, exit: &FrameEnd) {
         let Some(node) = self.tree.exit(exit) else { return };
-        // Of the outermost frame geth says it never.
+        // geth never sets it for the outermost frame.
         node.more.out_of_gas = exit.depth > 0
             && exit
                 .error
@@ -191,10 +196,10 @@ impl Hooks for Erc7562Tracer {
         self.recorded
     }
 
-    fn result(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<Trace> {
+    fn result(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<TraceJson> {
         self.tree.end(end.tx.gas_limit, end.outcome.result.tx_gas_used());
         if self.with_log {
-            self.tree.settle_logs(end.logs_before);
+            self.tree.finalize_logs(end.logs_before);
         }
         let preimages = std::mem::take(&mut self.preimages);
         if let Some(root) = self.tree.root() {

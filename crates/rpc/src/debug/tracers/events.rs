@@ -1,15 +1,15 @@
-//! From what revm tells an inspector to what geth tells a tracer.
+//! [`EventInspector`]: converts revm's inspector calls to geth's tracer hooks.
 
 use super::{
-    Entry, Exit, Hooks, Needs, Step, Trace, TransactionEnd,
+    FrameEnd, FrameStart, OpcodeStep, TraceJson, TracerHooks, TracerNeeds, TransactionEnd,
     authorizations::authorization_refund,
-    quote::{StepQuote, is_defined, quote},
+    gas_cost::{StepCost, is_defined, step_cost},
     state::CurrentState,
-    words,
+    step_errors,
 };
-use crate::{RpcError, RpcResult, replay::Recorder};
+use crate::{RpcError, RpcResult, replay::TraceRecorder};
 use alloy_primitives::{Address, Bytes, Log, TxKind, U256};
-use retrie_execution::BlockContext;
+use retrie_execution::InspectorContext;
 use revm::{
     bytecode::opcode,
     context_interface::{ContextTr, CreateScheme},
@@ -23,22 +23,22 @@ use revm::{
 };
 use std::collections::BTreeMap;
 
-/// Items of a stack that any opcode but those with an operand takes.
+/// Most stack items that an opcode without an immediate operand reads.
 const MOST_ITEMS: usize = 7;
 
-/// Tells tracers of one transaction.
+/// Calls the hooks of the tracers of one transaction.
 pub(crate) struct EventInspector {
-    tracers: Vec<Box<dyn Hooks>>,
-    /// The names of the tracers of a mux.
+    tracers: Vec<Box<dyn TracerHooks>>,
+    /// The tracers' names, for a mux.
     names: Option<Vec<String>>,
-    needs: Needs,
+    needs: TracerNeeds,
     frames: Vec<OpenFrame>,
-    /// Whether a frame was ever entered.
+    /// Whether a first frame was entered.
     has_begun: bool,
-    step: StepBefore,
-    /// Refunds of authorizations (EIP-7702), which come before the first step.
+    step: PendingStep,
+    /// Refunds of authorizations (EIP-7702), which count from the first step on.
     first_refund: Option<u64>,
-    /// Logs that are not reverted.
+    /// Number of logs that are not reverted.
     logs: usize,
     recorded: usize,
 }
@@ -46,16 +46,16 @@ pub(crate) struct EventInspector {
 /// A frame that has not ended.
 struct OpenFrame {
     gas_limit: u64,
-    /// Refunds of its own and of frames within it that have succeeded.
+    /// Refunds of this frame and of its successful inner frames.
     refunded: i64,
-    /// How it failed, if a step has made it fail.
+    /// The error, if a step has failed.
     error: Option<String>,
     logs_before: usize,
 }
 
-/// What is kept of a step until it is known what became of it.
+/// A step before its execution, kept until its result is known.
 #[derive(Default)]
-struct StepBefore {
+struct PendingStep {
     is_set: bool,
     pc: usize,
     op: u8,
@@ -65,32 +65,32 @@ struct StepBefore {
     memory: Vec<u8>,
     memory_size: usize,
     return_data: Vec<u8>,
-    quote: StepQuote,
-    /// Of SELFDESTRUCT: who inherits how much.
+    quote: StepCost,
+    /// The beneficiary and the balance of a SELFDESTRUCT.
     inheritance: Option<(Address, U256)>,
 }
 
 impl EventInspector {
-    pub(super) fn new(tracers: Vec<Box<dyn Hooks>>, names: Option<Vec<String>>) -> Self {
-        let needs = tracers.iter().fold(Needs::default(), |all, one| all.and(one.needs()));
+    pub(super) fn new(tracers: Vec<Box<dyn TracerHooks>>, names: Option<Vec<String>>) -> Self {
+        let needs = tracers.iter().fold(TracerNeeds::default(), |all, one| all.and(one.needs()));
         Self {
             tracers,
             names,
             needs,
             frames: Vec::new(),
             has_begun: false,
-            step: StepBefore::default(),
+            step: PendingStep::default(),
             first_refund: None,
             logs: 0,
             recorded: 0,
         }
     }
 
-    /// The trace of the transaction that was executed; of a mux, one of each tracer by its name.
+    /// The trace of the executed transaction. A mux gives one trace per tracer, by name.
     ///
     /// # Errors
     /// If the state before the transaction cannot be read.
-    pub(crate) fn trace(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<Trace> {
+    pub(crate) fn trace(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<TraceJson> {
         if !self.has_begun {
             self.start(end.simulation.env().cfg_env.spec);
             self.halt_at_once(end);
@@ -105,7 +105,8 @@ impl EventInspector {
         }
     }
 
-    /// From Amsterdam on a transaction may run out of gas before its first frame (EIP-2780).
+    /// Reports a transaction that ran out of gas before its first frame, possible from Amsterdam on
+    /// (EIP-2780).
     fn halt_at_once(&mut self, end: &TransactionEnd<'_, '_>) {
         let tx = end.tx;
         let (kind, to) = match tx.kind {
@@ -113,26 +114,27 @@ impl EventInspector {
             TxKind::Create => (opcode::CREATE, tx.caller.create(tx.nonce)),
         };
         let (input, value) = (tx.data.clone(), Some(tx.value));
-        let entry = Entry { kind, from: tx.caller, to, input, gas: tx.gas_limit, value, depth: 0 };
+        let entry =
+            FrameStart { kind, from: tx.caller, to, input, gas: tx.gas_limit, value, depth: 0 };
         let error = Some("out of gas".into());
-        let exit = Exit { output: Bytes::new(), gas_used: tx.gas_limit, error, depth: 0 };
-        self.tell(|tracer| tracer.on_enter(&entry));
-        self.tell(|tracer| tracer.on_exit(&exit));
+        let exit = FrameEnd { output: Bytes::new(), gas_used: tx.gas_limit, error, depth: 0 };
+        self.emit(|tracer| tracer.on_enter(&entry));
+        self.emit(|tracer| tracer.on_exit(&exit));
     }
 
-    fn tell(&mut self, mut event: impl FnMut(&mut dyn Hooks)) {
+    fn emit(&mut self, mut event: impl FnMut(&mut dyn TracerHooks)) {
         self.tracers.iter_mut().for_each(|tracer| event(tracer.as_mut()));
         self.recorded = self.tracers.iter().map(|tracer| tracer.recorded()).sum();
     }
 
     fn start(&mut self, spec: SpecId) {
         if !std::mem::replace(&mut self.has_begun, true) {
-            self.tell(|tracer| tracer.on_start(spec));
+            self.emit(|tracer| tracer.on_start(spec));
         }
     }
 
-    fn enter(&mut self, entry: &Entry) {
-        self.tell(|tracer| tracer.on_enter(entry));
+    fn enter(&mut self, entry: &FrameStart) {
+        self.emit(|tracer| tracer.on_enter(entry));
         let (gas_limit, logs_before) = (entry.gas, self.logs);
         self.frames.push(OpenFrame { gas_limit, refunded: 0, error: None, logs_before });
     }
@@ -148,18 +150,18 @@ impl EventInspector {
             self.logs = frame.logs_before;
         }
         let left = if result.is_halt() { 0 } else { result.gas.remaining() };
-        let exit = Exit {
+        let exit = FrameEnd {
             output: result.output.clone(),
             gas_used: frame.gas_limit.saturating_sub(left),
             error,
             depth: self.frames.len(),
         };
-        self.tell(|tracer| tracer.on_exit(&exit));
+        self.emit(|tracer| tracer.on_exit(&exit));
     }
 
-    /// What the step that was just executed cost, beyond the gas of a frame that a creation begins.
+    /// The cost of the step just executed, without the gas that a creation passes to its frame.
     fn cost(&self, interp: &mut Interpreter) -> u64 {
-        // State gas (EIP-8037) is not part of the cost, but may be paid from the same gas.
+        // State gas (EIP-8037) may be paid from the same gas but is not part of the cost.
         if interp.runtime_flag.spec_id().is_enabled_in(SpecId::AMSTERDAM) {
             return self.step.quote.cost;
         }
@@ -170,8 +172,13 @@ impl EventInspector {
         self.step.gas.saturating_sub(interp.gas.remaining()).saturating_sub(child)
     }
 
-    /// The transaction's refund counter, with what the last step has added.
-    fn refund(&mut self, interp: &Interpreter, context: &mut BlockContext<'_>, own: i64) -> u64 {
+    /// The transaction's refund counter, including the last step.
+    fn refund(
+        &mut self,
+        interp: &Interpreter,
+        context: &mut InspectorContext<'_>,
+        own: i64,
+    ) -> u64 {
         let first = *self.first_refund.get_or_insert_with(|| authorization_refund(context));
         if let Some(frame) = self.frames.last_mut() {
             frame.refunded = interp.gas.refunded();
@@ -181,18 +188,18 @@ impl EventInspector {
     }
 }
 
-/// What becomes of a step.
+/// Results of steps.
 impl EventInspector {
-    /// Keeps why the frame fails with this step, and gives why the step was not executed, if it was not.
+    /// Stores the frame's error, and returns the step's error if the step was not executed.
     fn fail_step(&mut self, failure: InstructionResult, interp: &Interpreter) -> Option<String> {
         let op = self.step.op;
         let mut error = self.step.quote.error.take();
-        // Of opcodes that the fork does not have revm may take gas first.
+        // For an opcode that the fork does not have, revm may take gas first.
         let is_defined = is_defined(op, interp.runtime_flag.spec_id());
-        if error.is_none() && is_defined && words::is_lack_of_gas(failure) {
+        if error.is_none() && is_defined && step_errors::is_lack_of_gas(failure) {
             error = Some("out of gas".into());
         }
-        let executed = || words::of_step(failure, op, self.step.height, interp);
+        let executed = || step_errors::step_error(failure, op, self.step.height, interp);
         let words = error.clone().unwrap_or_else(executed);
         if let Some(frame) = self.frames.last_mut() {
             frame.error = Some(words);
@@ -200,12 +207,12 @@ impl EventInspector {
         error
     }
 
-    fn tell_step(
+    fn emit_step(
         &mut self,
         has_failed: bool,
         error: Option<&str>,
         interp: &mut Interpreter,
-        context: &mut BlockContext<'_>,
+        context: &mut InspectorContext<'_>,
     ) {
         let quoted = &self.step.quote;
         let (cost, own_refund) = match has_failed {
@@ -214,7 +221,7 @@ impl EventInspector {
         };
         let refund = self.refund(interp, context, own_refund);
         let before = &self.step;
-        let step = Step {
+        let step = OpcodeStep {
             pc: before.pc,
             op: before.op,
             gas: before.gas,
@@ -235,23 +242,23 @@ impl EventInspector {
         self.recorded = self.tracers.iter().map(|tracer| tracer.recorded()).sum();
     }
 
-    /// A contract ends, which geth shows as a frame.
+    /// Reports a SELFDESTRUCT as a frame, as geth does.
     fn end_contract(&mut self, from: Address, (to, balance): (Address, U256)) {
         let (kind, depth) = (opcode::SELFDESTRUCT, self.frames.len());
         let (input, value) = (Bytes::new(), Some(balance));
-        let entry = Entry { kind, from, to, input, gas: 0, value, depth };
-        let exit = Exit { output: Bytes::new(), gas_used: 0, error: None, depth };
-        self.tell(|tracer| tracer.on_enter(&entry));
-        self.tell(|tracer| tracer.on_exit(&exit));
+        let entry = FrameStart { kind, from, to, input, gas: 0, value, depth };
+        let exit = FrameEnd { output: Bytes::new(), gas_used: 0, error: None, depth };
+        self.emit(|tracer| tracer.on_enter(&entry));
+        self.emit(|tracer| tracer.on_exit(&exit));
     }
 }
 
-impl<'a> Inspector<BlockContext<'a>> for EventInspector {
-    fn step(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
+impl<'a> Inspector<InspectorContext<'a>> for EventInspector {
+    fn step(&mut self, interp: &mut Interpreter, context: &mut InspectorContext<'a>) {
         let op = interp.bytecode.opcode();
         let needs = self.needs;
         let is_wanted = needs.steps || needs.failures || op == opcode::SELFDESTRUCT;
-        // revm lets code of no bytes stop, which geth does not begin with.
+        // revm executes a STOP for empty code; geth executes nothing.
         if !is_wanted || interp.bytecode.bytecode_len() == 0 {
             return;
         }
@@ -261,12 +268,12 @@ impl<'a> Inspector<BlockContext<'a>> for EventInspector {
             (Address::from_word(heir.into()), balance)
         });
         let quote = match needs.steps || needs.failures {
-            true => quote(interp, context),
-            false => StepQuote::default(),
+            true => step_cost(interp, context),
+            false => StepCost::default(),
         };
         let (pc, gas, height) = (interp.bytecode.pc(), interp.gas.remaining(), interp.stack.len());
         let step = &mut self.step;
-        let StepBefore { mut stack, mut memory, mut return_data, .. } = std::mem::take(step);
+        let PendingStep { mut stack, mut memory, mut return_data, .. } = std::mem::take(step);
         let items = interp.stack.data();
         let least = if needs.stack { 0 } else { height.saturating_sub(MOST_ITEMS) };
         stack.clear();
@@ -280,7 +287,7 @@ impl<'a> Inspector<BlockContext<'a>> for EventInspector {
             return_data.extend_from_slice(interp.return_data.buffer());
         }
         let is_set = true;
-        *step = StepBefore {
+        *step = PendingStep {
             is_set,
             pc,
             op,
@@ -295,7 +302,7 @@ impl<'a> Inspector<BlockContext<'a>> for EventInspector {
         };
     }
 
-    fn step_end(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
+    fn step_end(&mut self, interp: &mut Interpreter, context: &mut InspectorContext<'a>) {
         if !std::mem::take(&mut self.step.is_set) {
             return;
         }
@@ -304,7 +311,7 @@ impl<'a> Inspector<BlockContext<'a>> for EventInspector {
             result.filter(|result| !result.is_ok() && *result != InstructionResult::Revert);
         let error = failure.and_then(|failure| self.fail_step(failure, interp));
         if self.needs.steps {
-            self.tell_step(failure.is_some(), error.as_deref(), interp, context);
+            self.emit_step(failure.is_some(), error.as_deref(), interp, context);
         }
         if let Some(inheritance) = self.step.inheritance.take()
             && result == Some(InstructionResult::SelfDestruct)
@@ -313,15 +320,15 @@ impl<'a> Inspector<BlockContext<'a>> for EventInspector {
         }
     }
 
-    fn log(&mut self, _: &mut BlockContext<'a>, log: Log) {
+    fn log(&mut self, _: &mut InspectorContext<'a>, log: Log) {
         let index = self.logs;
         self.logs += 1;
-        self.tell(|tracer| tracer.on_log(&log, index));
+        self.emit(|tracer| tracer.on_log(&log, index));
     }
 
     fn call(
         &mut self,
-        context: &mut BlockContext<'a>,
+        context: &mut InspectorContext<'a>,
         inputs: &mut CallInputs,
     ) -> Option<CallOutcome> {
         self.start(context.cfg().spec);
@@ -337,23 +344,23 @@ impl<'a> Inspector<BlockContext<'a>> for EventInspector {
         };
         let input = inputs.input.bytes(context);
         let (gas, depth) = (inputs.gas_limit, self.frames.len());
-        self.enter(&Entry { kind, from, to, input, gas, value, depth });
+        self.enter(&FrameStart { kind, from, to, input, gas, value, depth });
         None
     }
 
     fn call_end(
         &mut self,
-        context: &mut BlockContext<'a>,
+        context: &mut InspectorContext<'a>,
         inputs: &CallInputs,
         outcome: &mut CallOutcome,
     ) {
         let result = &outcome.result;
-        self.exit(result, || words::of_call(context, inputs, result.result));
+        self.exit(result, || step_errors::call_error(context, inputs, result.result));
     }
 
     fn create(
         &mut self,
-        context: &mut BlockContext<'a>,
+        context: &mut InspectorContext<'a>,
         inputs: &mut CreateInputs,
     ) -> Option<CreateOutcome> {
         self.start(context.cfg().spec);
@@ -365,28 +372,28 @@ impl<'a> Inspector<BlockContext<'a>> for EventInspector {
         let to = inputs.created_address(context.nonce(from));
         let (input, value) = (inputs.init_code().clone(), Some(inputs.value()));
         let (gas, depth) = (inputs.gas_limit(), self.frames.len());
-        self.enter(&Entry { kind, from, to, input, gas, value, depth });
+        self.enter(&FrameStart { kind, from, to, input, gas, value, depth });
         None
     }
 
     fn create_end(
         &mut self,
-        context: &mut BlockContext<'a>,
+        context: &mut InspectorContext<'a>,
         _: &CreateInputs,
         outcome: &mut CreateOutcome,
     ) {
         let (result, has_address) = (&outcome.result, outcome.address.is_some());
-        self.exit(result, || words::of_creation(context, result, has_address));
+        self.exit(result, || step_errors::creation_error(context, result, has_address));
     }
 }
 
-impl Recorder for EventInspector {
+impl TraceRecorder for EventInspector {
     fn recorded(&self) -> usize {
         self.recorded
     }
 }
 
-/// Any value as a trace.
-pub(super) fn json(value: &impl serde::Serialize) -> RpcResult<Trace> {
+/// Serializes a trace.
+pub(super) fn json(value: &impl serde::Serialize) -> RpcResult<TraceJson> {
     serde_json::value::to_raw_value(value).map_err(|error| RpcError::Internal(error.to_string()))
 }

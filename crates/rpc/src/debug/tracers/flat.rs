@@ -1,13 +1,13 @@
-//! `flatCallTracer`: the calls in a row, in the form of OpenEthereum's traces, with geth's gas: that of the
-//! outermost call is the transaction's.
+//! `flatCallTracer`: a flat list of calls in OpenEthereum's form, with geth's gas: the outermost
+//! call has the gas of the transaction.
 
 use super::{
-    Entry, Exit, Hooks, Needs, Trace, TransactionEnd,
+    FrameEnd, FrameStart, TraceJson, TracerHooks, TracerNeeds, TransactionEnd,
     events::json,
+    step_errors::NO_GAS_FOR_CODE,
     tree::{CallFrame, CallNode, CallTree, REVERTED},
-    words::NO_GAS_FOR_CODE,
 };
-use crate::{RpcResult, words::opcode_name};
+use crate::{RpcResult, geth_errors::opcode_name};
 use alloy_primitives::{Address, B256, Bytes, U256, map::HashSet};
 use revm::{
     bytecode::opcode,
@@ -16,7 +16,7 @@ use revm::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Its configuration.
+/// Configuration in the request.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct FlatCallTracerConfig {
@@ -27,12 +27,12 @@ pub(super) struct FlatCallTracerConfig {
 pub(super) struct FlatCallTracer {
     converts_errors: bool,
     includes_precompiles: bool,
-    /// Calls of these are left out.
+    /// Precompiles, whose calls are left out.
     left_out: HashSet<Address>,
     tree: CallTree<()>,
 }
 
-/// The precompiles of a fork, wherever a request has moved them.
+/// The precompiles of a fork at their original addresses.
 pub(super) fn precompiles(spec: SpecId) -> HashSet<Address> {
     Precompiles::new(PrecompileSpecId::from_spec_id(spec)).addresses().copied().collect()
 }
@@ -47,7 +47,12 @@ impl FlatCallTracer {
         }
     }
 
-    fn shown<'a>(&self, node: &'a CallNode<()>, address: &'a [usize], at: &Place) -> FlatFrame<'a> {
+    fn shown<'a>(
+        &self,
+        node: &'a CallNode<()>,
+        address: &'a [usize],
+        at: &TracePosition,
+    ) -> FlatFrame<'a> {
         let frame = &node.frame;
         let error = frame.error.as_deref();
         let has_result = error.is_none_or(|error| error == REVERTED);
@@ -57,7 +62,7 @@ impl FlatCallTracer {
             block_hash: at.block_hash,
             block_number: at.block_number,
             error: error.map(|error| match self.converts_errors {
-                true => parity_words(error),
+                true => parity_error(error),
                 false => error,
             }),
             result: result.filter(|_| has_result),
@@ -70,9 +75,9 @@ impl FlatCallTracer {
     }
 }
 
-impl Hooks for FlatCallTracer {
-    fn needs(&self) -> Needs {
-        Needs { failures: true, ..Needs::default() }
+impl TracerHooks for FlatCallTracer {
+    fn needs(&self) -> TracerNeeds {
+        TracerNeeds { failures: true, ..TracerNeeds::default() }
     }
 
     fn on_start(&mut self, spec: SpecId) {
@@ -81,25 +86,25 @@ impl Hooks for FlatCallTracer {
         }
     }
 
-    fn on_enter(&mut self, entry: &Entry) {
+    fn on_enter(&mut self, entry: &FrameStart) {
         self.tree.enter(entry);
         if let Some(node) = self.tree.current().filter(|_| entry.depth > 0) {
             node.frame.value.get_or_insert_default();
         }
     }
 
-    fn on_exit(&mut self, exit: &Exit) {
+    fn on_exit(&mut self, exit: &FrameEnd) {
         let Some(node) = self.tree.exit(exit) else { return };
         let is_call = matches!(node.frame.kind, opcode::CALL | opcode::STATICCALL);
         let to = node.frame.to.unwrap_or_default();
         if exit.depth > 0 && is_call && self.left_out.contains(&to) {
-            self.tree.take_back();
+            self.tree.remove_last();
         }
     }
 
-    fn result(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<Trace> {
+    fn result(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<TraceJson> {
         self.tree.end(end.tx.gas_limit, end.outcome.result.tx_gas_used());
-        let place = Place::of(end);
+        let place = TracePosition::of(end);
         let mut addresses: Vec<Vec<usize>> = vec![Vec::new(); self.tree.nodes().len()];
         for (at, node) in self.tree.nodes().iter().enumerate() {
             for (index, child) in node.children.iter().enumerate() {
@@ -111,16 +116,16 @@ impl Hooks for FlatCallTracer {
     }
 }
 
-/// Where the transaction stands; of one that never was, nowhere.
+/// The position of the transaction; empty for a hypothetical call.
 #[derive(Default)]
-struct Place {
+struct TracePosition {
     block_hash: Option<B256>,
     block_number: u64,
     transaction_hash: Option<B256>,
     transaction_position: u64,
 }
 
-impl Place {
+impl TracePosition {
     fn of(end: &TransactionEnd<'_, '_>) -> Self {
         let Some(context) = &end.context else { return Self::default() };
         Self {
@@ -217,8 +222,8 @@ fn parts(frame: &CallFrame) -> (&'static str, FlatAction<'_>, Option<FlatResult<
     }
 }
 
-/// OpenEthereum's words for a failure, where it had others.
-fn parity_words(error: &str) -> &str {
+/// OpenEthereum's text for an error, where it differs from geth's.
+fn parity_error(error: &str) -> &str {
     match error {
         NO_GAS_FOR_CODE | "out of gas" | "gas uint64 overflow" | "max code size exceeded" => {
             "Out of gas"

@@ -1,6 +1,9 @@
-//! `4byteTracer`: how often which function was called, by selector and size of the arguments.
+//! `4byteTracer`: counts calls by function selector and size of the arguments.
 
-use super::{Entry, Hooks, Needs, Trace, TransactionEnd, events::json, flat::precompiles};
+use super::{
+    FrameStart, TraceJson, TracerHooks, TracerNeeds, TransactionEnd, events::json,
+    flat::precompiles,
+};
 use crate::RpcResult;
 use alloy_primitives::{Address, hex, map::HashSet};
 use revm::{bytecode::opcode, primitives::hardfork::SpecId};
@@ -12,16 +15,16 @@ pub(super) struct FourByteTracer {
     counts: BTreeMap<String, u64>,
 }
 
-impl Hooks for FourByteTracer {
-    fn needs(&self) -> Needs {
-        Needs::default()
+impl TracerHooks for FourByteTracer {
+    fn needs(&self) -> TracerNeeds {
+        TracerNeeds::default()
     }
 
     fn on_start(&mut self, spec: SpecId) {
         self.precompiles = precompiles(spec);
     }
 
-    fn on_enter(&mut self, entry: &Entry) {
+    fn on_enter(&mut self, entry: &FrameStart) {
         use opcode::{CALL, CALLCODE, DELEGATECALL, STATICCALL};
         let Some((selector, arguments)) = entry.input.split_at_checked(4) else { return };
         let is_call = matches!(entry.kind, CALL | CALLCODE | DELEGATECALL | STATICCALL);
@@ -31,7 +34,7 @@ impl Hooks for FourByteTracer {
         }
     }
 
-    fn result(&mut self, _: &TransactionEnd<'_, '_>) -> RpcResult<Trace> {
+    fn result(&mut self, _: &TransactionEnd<'_, '_>) -> RpcResult<TraceJson> {
         json(&self.counts)
     }
 }

@@ -1,14 +1,14 @@
 //! geth's tracers.
 //!
 //! ```text
-//!  revm --Inspector--> EventInspector --Hooks--> struct logger, call tracers, prestate, ERC-7562 ..
-//!                       |  quote: what geth says that a step costs
+//!  revm --Inspector--> EventInspector --TracerHooks--> struct logger, call tracers, prestate, ..
+//!                       |  gas_cost: the cost of a step as geth computes it
 //!                       '- one for all tracers of a mux
 //! ```
 //!
-//! geth tells a tracer of a step once its gas was added up and before it is executed, and of a frame when it
-//! is called, whether it comes to be or not. [`EventInspector`] makes these events, with geth's numbers and
-//! words, of what revm tells an inspector; a tracer is what it makes of them.
+//! geth calls a tracer's step hook after adding up the gas and before executing the step, and its
+//! frame hook for every call, even if the call fails before it starts. [`EventInspector`] produces
+//! these events, with geth's numbers and error texts, from revm's inspector calls.
 
 mod authorizations;
 mod calls;
@@ -17,20 +17,20 @@ mod erc7562;
 mod events;
 mod flat;
 mod four_byte;
+mod gas_cost;
 mod preimages;
 mod prestate;
-mod quote;
 mod state;
+mod step_errors;
 mod struct_logger;
 mod tree;
-mod words;
 
 pub(super) use config::TracerConfig;
 pub(super) use events::EventInspector;
 
 use crate::RpcResult;
 use alloy_primitives::{Address, Bytes, Log, U256};
-use retrie_execution::Simulation;
+use retrie_execution::EvmSimulation;
 use revm::{
     context::{
         TxEnv,
@@ -43,25 +43,25 @@ use revm_inspectors::tracing::TransactionContext;
 use serde_json::value::RawValue;
 use state::CurrentState;
 
-/// A trace, as JSON.
-pub(super) type Trace = Box<RawValue>;
+/// A trace in JSON.
+pub(super) type TraceJson = Box<RawValue>;
 
-/// What a tracer wants to be told.
+/// Which events and data a tracer needs.
 #[derive(Clone, Copy, Debug, Default)]
-struct Needs {
-    /// Steps.
+struct TracerNeeds {
+    /// Step events.
     steps: bool,
-    /// Of steps the whole stack, not its seven upper items alone.
+    /// The whole stack in steps, not only its top seven items.
     stack: bool,
-    /// Of steps the memory before them.
+    /// The memory before each step.
     memory: bool,
-    /// Of steps what the last call returned.
+    /// The return data of the last call in each step.
     return_data: bool,
-    /// Why frames fail.
+    /// Error texts of frames.
     failures: bool,
 }
 
-impl Needs {
+impl TracerNeeds {
     const fn and(self, other: Self) -> Self {
         Self {
             steps: self.steps || other.steps,
@@ -73,33 +73,33 @@ impl Needs {
     }
 }
 
-/// A step, as it was before it was executed.
-struct Step<'s> {
+/// A step, with the values before its execution.
+struct OpcodeStep<'s> {
     pc: usize,
     op: u8,
     gas: u64,
     cost: u64,
     /// 1 for the outermost frame.
     depth: usize,
-    /// The refund counter of the transaction, what this step adds included.
+    /// The transaction's refund counter, including this step.
     refund: u64,
     /// Why the step was not executed.
     error: Option<&'s str>,
-    /// The account whose storage the code works on.
+    /// The account whose storage the code uses.
     address: Address,
-    /// The stack, or its upper items, the top last.
+    /// The stack or its top items, the top last.
     stack: &'s [U256],
     memory: &'s [u8],
-    /// Bytes of memory before the step.
+    /// Memory size in bytes before the step.
     memory_size: usize,
     return_data: &'s [u8],
-    /// The interpreter after the step; of a step that was executed, its memory holds all that the step has
-    /// read.
+    /// The interpreter after the step. If the step was executed, the memory contains all bytes that
+    /// it read.
     after: &'s Interpreter,
 }
 
-impl Step<'_> {
-    /// The item that had `below` others above it.
+impl OpcodeStep<'_> {
+    /// The stack item with `below` items above it.
     fn item(&self, below: usize) -> Option<U256> {
         let at = self.stack.len().checked_sub(below + 1)?;
         self.stack.get(at).copied()
@@ -109,11 +109,11 @@ impl Step<'_> {
         self.item(below).map(|item| Address::from_word(item.into()))
     }
 
-    /// A range of memory that the step reads, with zeros behind its end; `None` if more than a mebibyte of it
-    /// was no memory before, as geth's tracers leave that out.
+    /// A range of memory that the step reads, zero-padded. `None` if more than 1 MiB of it lies
+    /// beyond the memory before the step: geth's tracers skip such ranges.
     fn memory_range(&self, offset: usize, len: usize) -> Option<Vec<u8>> {
         const MOST: usize = 1 << 20;
-        // geth looks at the lower 64 bits, of steps that fail for the others.
+        // As geth, uses the lower 64 bits; a larger offset or size makes the step fail.
         let at = |below: usize| usize::try_from(self.item(below)?.as_limbs()[0]).ok();
         let (offset, len) = (at(offset)?, at(len)?);
         let memory = self.after.memory.context_memory();
@@ -129,46 +129,46 @@ impl Step<'_> {
     }
 }
 
-/// A frame that begins: a call, a creation, or the end of a contract.
-struct Entry {
+/// The start of a frame: a call, a creation, or a SELFDESTRUCT.
+struct FrameStart {
     /// The opcode.
     kind: u8,
     from: Address,
     to: Address,
     input: Bytes,
     gas: u64,
-    /// None of a STATICCALL.
+    /// `None` for a STATICCALL.
     value: Option<U256>,
-    /// 0 for the outermost.
+    /// 0 for the outermost frame.
     depth: usize,
 }
 
 /// The end of a frame.
-struct Exit {
+struct FrameEnd {
     output: Bytes,
     gas_used: u64,
-    /// Why it failed.
+    /// The error text, if the frame failed.
     error: Option<String>,
     depth: usize,
 }
 
-/// A tracer, as geth has it.
-trait Hooks: Send {
-    fn needs(&self) -> Needs;
+/// The hooks of a tracer, as geth calls them.
+trait TracerHooks: Send {
+    fn needs(&self) -> TracerNeeds;
 
-    /// The transaction begins, by the rules of this fork.
+    /// The transaction starts, under the rules of this fork.
     fn on_start(&mut self, _: SpecId) {}
 
-    fn on_step(&mut self, _: &Step<'_>, _: &mut dyn CurrentState) {}
+    fn on_step(&mut self, _: &OpcodeStep<'_>, _: &mut dyn CurrentState) {}
 
-    fn on_enter(&mut self, _: &Entry) {}
+    fn on_enter(&mut self, _: &FrameStart) {}
 
-    fn on_exit(&mut self, _: &Exit) {}
+    fn on_exit(&mut self, _: &FrameEnd) {}
 
-    /// `index` counts the logs of the transaction that are not reverted at this time.
+    /// `index` is the number of logs before it in the transaction that are not reverted so far.
     fn on_log(&mut self, _log: &Log, _index: usize) {}
 
-    /// Bytes that it has recorded.
+    /// Bytes recorded so far.
     fn recorded(&self) -> usize {
         0
     }
@@ -177,16 +177,16 @@ trait Hooks: Send {
     ///
     /// # Errors
     /// If the state before the transaction cannot be read.
-    fn result(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<Trace>;
+    fn result(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<TraceJson>;
 }
 
-/// A transaction that was executed; its changes are not yet part of the state.
+/// An executed transaction, whose changes are not committed yet.
 pub(super) struct TransactionEnd<'e, 'a> {
     pub(super) context: Option<TransactionContext>,
     pub(super) tx: &'e TxEnv,
     pub(super) outcome: &'e ResultAndState<HaltReason>,
-    /// The state before it.
-    pub(super) simulation: &'e Simulation<'a>,
-    /// Logs of its block before it.
+    /// The state before the transaction.
+    pub(super) simulation: &'e EvmSimulation<'a>,
+    /// Number of logs of the block before the transaction.
     pub(super) logs_before: usize,
 }

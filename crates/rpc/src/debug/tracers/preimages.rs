@@ -1,6 +1,9 @@
-//! `keccak256PreimageTracer`: what was hashed, by its hash.
+//! `keccak256PreimageTracer`: the inputs of KECCAK256, by their hash.
 
-use super::{Hooks, Needs, Step, Trace, TransactionEnd, events::json, state::CurrentState};
+use super::{
+    OpcodeStep, TraceJson, TracerHooks, TracerNeeds, TransactionEnd, events::json,
+    state::CurrentState,
+};
 use crate::RpcResult;
 use alloy_primitives::{B256, Bytes, keccak256};
 use revm::bytecode::opcode;
@@ -12,12 +15,12 @@ pub(super) struct PreimageTracer {
     recorded: usize,
 }
 
-impl Hooks for PreimageTracer {
-    fn needs(&self) -> Needs {
-        Needs { steps: true, ..Needs::default() }
+impl TracerHooks for PreimageTracer {
+    fn needs(&self) -> TracerNeeds {
+        TracerNeeds { steps: true, ..TracerNeeds::default() }
     }
 
-    fn on_step(&mut self, step: &Step<'_>, _: &mut dyn CurrentState) {
+    fn on_step(&mut self, step: &OpcodeStep<'_>, _: &mut dyn CurrentState) {
         if step.op != opcode::KECCAK256 {
             return;
         }
@@ -33,7 +36,7 @@ impl Hooks for PreimageTracer {
         self.recorded
     }
 
-    fn result(&mut self, _: &TransactionEnd<'_, '_>) -> RpcResult<Trace> {
+    fn result(&mut self, _: &TransactionEnd<'_, '_>) -> RpcResult<TraceJson> {
         json(&self.preimages)
     }
 }

@@ -1,18 +1,18 @@
-//! `prestateTracer`: the accounts that a transaction looks at, as they were before it, or what it changes of
-//! them.
+//! `prestateTracer`: the accounts that a transaction accesses, as they were before it, or the
+//! changes that it makes to them.
 
 use super::{
-    Entry, Hooks, Needs, Step, Trace, TransactionEnd,
+    FrameStart, OpcodeStep, TraceJson, TracerHooks, TracerNeeds, TransactionEnd,
     authorizations::authorities,
     events::json,
     state::{CurrentState, delegation},
 };
-use crate::{RpcError, RpcResult, words::TransactFailure};
+use crate::{RpcError, RpcResult, geth_errors::TransactFailure};
 use alloy_primitives::{
     Address, B256, Bytes, KECCAK256_EMPTY, TxKind, U256, keccak256,
     map::{HashMap, HashSet},
 };
-use retrie_execution::Simulation;
+use retrie_execution::EvmSimulation;
 use revm::{
     DatabaseRef,
     bytecode::opcode,
@@ -22,7 +22,7 @@ use revm::{
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Its configuration.
+/// Configuration in the request.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct PrestateConfig {
@@ -39,11 +39,11 @@ pub(super) struct PrestateTracer {
     has_storage: bool,
     has_empty: bool,
     spec: SpecId,
-    /// Accounts that were looked at, and their slots.
+    /// Accessed accounts and slots.
     seen: HashMap<Address, BTreeSet<U256>>,
-    /// Contracts that the transaction creates, or tries to.
+    /// Contracts that the transaction creates or tries to create.
     created: HashSet<Address>,
-    /// Contracts that end with the transaction.
+    /// Contracts that are deleted at the end of the transaction.
     deleted: HashSet<Address>,
 }
 
@@ -68,7 +68,7 @@ impl PrestateTracer {
         self.seen.entry(address).or_default();
     }
 
-    /// Also at the account whose code it has (EIP-7702).
+    /// Records the account, and the account that its code delegates to (EIP-7702).
     fn look_at_called(&mut self, address: Address, state: &mut dyn CurrentState) {
         self.look_at(address);
         if self.spec.is_enabled_in(SpecId::PRAGUE)
@@ -84,23 +84,23 @@ impl PrestateTracer {
     }
 }
 
-impl Hooks for PrestateTracer {
-    fn needs(&self) -> Needs {
-        Needs { steps: true, ..Needs::default() }
+impl TracerHooks for PrestateTracer {
+    fn needs(&self) -> TracerNeeds {
+        TracerNeeds { steps: true, ..TracerNeeds::default() }
     }
 
     fn on_start(&mut self, spec: SpecId) {
         self.spec = spec;
     }
 
-    fn on_enter(&mut self, entry: &Entry) {
-        // Whom else the transaction itself touches is known at its end.
+    fn on_enter(&mut self, entry: &FrameStart) {
+        // The transaction's other accounts are added at its end.
         if entry.depth == 0 && matches!(entry.kind, opcode::CREATE | opcode::CREATE2) {
             self.look_at_created(entry.to);
         }
     }
 
-    fn on_step(&mut self, step: &Step<'_>, state: &mut dyn CurrentState) {
+    fn on_step(&mut self, step: &OpcodeStep<'_>, state: &mut dyn CurrentState) {
         use opcode::*;
         if step.error.is_some() {
             return;
@@ -139,8 +139,8 @@ impl Hooks for PrestateTracer {
         }
     }
 
-    fn result(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<Trace> {
-        let before = Before { simulation: end.simulation };
+    fn result(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<TraceJson> {
+        let before = StateBefore { simulation: end.simulation };
         if let TxKind::Call(to) = end.tx.kind {
             self.look_at(to);
             let code = before.code(&before.account(to)?)?;
@@ -169,7 +169,7 @@ impl Hooks for PrestateTracer {
             }
             let there = info.clone().unwrap_or_default();
             let is_empty = there.nonce == 0 && code.is_empty() && there.balance.is_zero();
-            let mut shown = ShownAccount {
+            let mut shown = PrestateAccount {
                 balance: Some(there.balance),
                 code: Some(code).filter(|code| self.has_code && !code.is_empty()),
                 code_hash: hash,
@@ -177,7 +177,7 @@ impl Hooks for PrestateTracer {
                 storage,
             };
             if self.is_diff && !self.deleted.contains(&address) {
-                let after = After::of(address, &info, &end.outcome.state);
+                let after = AccountAfter::of(address, &info, &end.outcome.state);
                 match self.changed(address, &mut shown, &after, &before)? {
                     Some(changed) => post.insert(address, changed),
                     None => continue,
@@ -195,22 +195,22 @@ impl Hooks for PrestateTracer {
 }
 
 impl PrestateTracer {
-    /// What of an account is other than before; takes out of `shown` the slots that are not.
+    /// The changes of an account; `None` if it is unchanged. Removes unchanged slots from `shown`.
     fn changed(
         &self,
         address: Address,
-        shown: &mut ShownAccount,
-        after: &After<'_>,
-        before: &Before<'_, '_>,
-    ) -> RpcResult<Option<ShownAccount>> {
+        shown: &mut PrestateAccount,
+        after: &AccountAfter<'_>,
+        before: &StateBefore<'_, '_>,
+    ) -> RpcResult<Option<PrestateAccount>> {
         let now = after.info.clone().unwrap_or_default();
         let balance = Some(now.balance).filter(|now| Some(*now) != shown.balance);
-        let mut changed = ShownAccount { balance, ..ShownAccount::default() };
+        let mut changed = PrestateAccount { balance, ..PrestateAccount::default() };
         let has_other_nonce = now.nonce != shown.nonce;
         if has_other_nonce {
             changed.nonce = now.nonce;
         }
-        // An account that is gone has no hash of its code, one without code that of no bytes.
+        // A deleted account has no code hash; an account without code has the hash of empty code.
         let hash = code_hash(&after.info).unwrap_or_default();
         if hash != shown.code_hash.unwrap_or(KECCAK256_EMPTY) {
             changed.code_hash = Some(hash);
@@ -245,10 +245,10 @@ impl PrestateTracer {
     }
 }
 
-/// An account, or what has changed of one.
+/// An account before the transaction, or its changes.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ShownAccount {
+struct PrestateAccount {
     #[serde(skip_serializing_if = "Option::is_none")]
     balance: Option<U256>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -265,7 +265,7 @@ const fn is_zero(nonce: &u64) -> bool {
     *nonce == 0
 }
 
-/// The hash of an account's code; `None` if there is no account.
+/// The code hash of an account; `None` if there is no account.
 fn code_hash(info: &Option<AccountInfo>) -> Option<B256> {
     info.as_ref().map(|info| match info.code_hash.is_zero() {
         true => KECCAK256_EMPTY,
@@ -273,17 +273,17 @@ fn code_hash(info: &Option<AccountInfo>) -> Option<B256> {
     })
 }
 
-/// The state before the transaction.
-struct Before<'s, 'a> {
-    simulation: &'s Simulation<'a>,
+/// Reads the state before the transaction.
+struct StateBefore<'s, 'a> {
+    simulation: &'s EvmSimulation<'a>,
 }
 
-impl Before<'_, '_> {
+impl StateBefore<'_, '_> {
     fn account(&self, address: Address) -> RpcResult<Option<AccountInfo>> {
         self.simulation.basic_ref(address).map_err(TransactFailure::database)
     }
 
-    /// The code of an account, of now too.
+    /// The code of an account before or after the transaction.
     fn code(&self, info: &Option<AccountInfo>) -> RpcResult<Bytes> {
         let Some(info) = info.as_ref().filter(|info| !info.is_code_hash_empty_or_zero()) else {
             return Ok(Bytes::new());
@@ -305,14 +305,14 @@ impl Before<'_, '_> {
 }
 
 /// An account after the transaction.
-struct After<'s> {
+struct AccountAfter<'s> {
     info: Option<AccountInfo>,
-    /// The account as the transaction has left it, unless that is gone.
+    /// The account in the transaction's changes; `None` if unchanged or deleted.
     account: Option<&'s revm::state::Account>,
     has_no_other_slots: bool,
 }
 
-impl<'s> After<'s> {
+impl<'s> AccountAfter<'s> {
     fn of(address: Address, before: &Option<AccountInfo>, changes: &'s EvmState) -> Self {
         let Some(account) = changes.get(&address) else {
             return Self { info: before.clone(), account: None, has_no_other_slots: false };
@@ -329,7 +329,7 @@ impl<'s> After<'s> {
         }
     }
 
-    /// The value of a slot, if it is not what it was before.
+    /// The value of a slot; `None` if it is unchanged.
     fn slot(&self, slot: U256) -> Option<B256> {
         let known = self.account.and_then(|account| account.storage.get(&slot));
         match known {

@@ -1,31 +1,32 @@
-//! The state as it is while a transaction executes.
+//! The state during the execution of a transaction.
 
 use alloy_primitives::{Address, Bytes, U256};
-use retrie_execution::BlockContext;
+use retrie_execution::InspectorContext;
 use revm::{
     Database,
     context_interface::{ContextTr, JournalTr},
     state::AccountInfo,
 };
 
-/// Reads of what the journal holds, or else of the state before the transaction. They warm nothing. A read
-/// that fails gives nothing: the execution fails with its reason.
+/// Reads the journal, or the state before the transaction if the journal lacks the value. A read
+/// does not warm anything. A failed read returns the default value; the execution then fails with
+/// the error.
 pub(super) trait CurrentState {
-    /// The account, with its code if that is at hand.
+    /// The account, with its code if that is loaded.
     fn account(&mut self, address: Address) -> Option<AccountInfo>;
 
     /// The account's code.
     fn code(&mut self, address: Address) -> Bytes;
 
-    /// The value of a slot before the transaction, and now.
+    /// The value of a slot before the transaction, and its present value.
     fn original_and_present(&mut self, address: Address, slot: U256) -> (U256, U256);
 
-    /// The account that code was delegated to (EIP-7702).
+    /// The account that the code delegates to (EIP-7702).
     fn delegation(&mut self, address: Address) -> Option<Address> {
         delegation(&self.code(address))
     }
 
-    /// Whether there is no such account, or an empty one (EIP-161).
+    /// Whether the account does not exist or is empty (EIP-161).
     fn is_empty(&mut self, address: Address) -> bool {
         self.account(address).is_none_or(|info| info.is_empty())
     }
@@ -47,13 +48,13 @@ pub(super) trait CurrentState {
     }
 }
 
-/// The account that code delegates to (EIP-7702).
+/// The account that the code delegates to (EIP-7702).
 pub(super) fn delegation(code: &[u8]) -> Option<Address> {
     let target = code.strip_prefix(&[0xef, 0x01, 0x00])?;
     Address::try_from(target).ok()
 }
 
-impl CurrentState for BlockContext<'_> {
+impl CurrentState for InspectorContext<'_> {
     fn account(&mut self, address: Address) -> Option<AccountInfo> {
         let (db, state) = self.journal_mut().db_and_state_mut();
         match state.get(&address) {

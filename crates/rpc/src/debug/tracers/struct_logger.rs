@@ -1,10 +1,10 @@
-//! The struct logger: every step.
+//! The struct logger: records every step.
 
 use super::{
-    Hooks, Needs, Step, Trace, TransactionEnd, calls::GasDimensions, events::json,
-    state::CurrentState,
+    OpcodeStep, TraceJson, TracerHooks, TracerNeeds, TransactionEnd, calls::GasDimensions,
+    events::json, state::CurrentState,
 };
-use crate::{RpcError, RpcResult, words::opcode_name};
+use crate::{RpcError, RpcResult, geth_errors::opcode_name};
 use alloy_primitives::{Address, B256, Bytes, U256, hex, map::HashMap};
 use alloy_rpc_types_trace::geth::GethDefaultTracingOptions;
 use revm::bytecode::opcode;
@@ -16,15 +16,15 @@ pub(super) struct StructLogger {
     options: GethDefaultTracingOptions,
     /// Slots of each contract that were read or written so far.
     storage: HashMap<Address, BTreeMap<B256, B256>>,
-    /// The steps so far, each as JSON.
+    /// The steps so far in JSON, comma-separated.
     steps: String,
-    /// Their size as geth counts it, which its limit is for.
+    /// Their size as geth counts it, for the option `limit`.
     size: u64,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ShownStep<'s> {
+struct StructLogEntry<'s> {
     pc: usize,
     op: Cow<'static, str>,
     gas: u64,
@@ -49,10 +49,10 @@ impl StructLogger {
         Self { options, storage: HashMap::default(), steps: String::new(), size: 0 }
     }
 
-    /// What is known of the contract's storage, if the step reads or writes a slot.
+    /// The known slots of the contract, if the step reads or writes a slot.
     fn storage(
         &mut self,
-        step: &Step<'_>,
+        step: &OpcodeStep<'_>,
         state: &mut dyn CurrentState,
     ) -> Option<&BTreeMap<B256, B256>> {
         if !self.options.is_storage_enabled() {
@@ -70,9 +70,9 @@ impl StructLogger {
     }
 }
 
-impl Hooks for StructLogger {
-    fn needs(&self) -> Needs {
-        Needs {
+impl TracerHooks for StructLogger {
+    fn needs(&self) -> TracerNeeds {
+        TracerNeeds {
             steps: true,
             stack: self.options.is_stack_enabled(),
             memory: self.options.is_memory_enabled(),
@@ -81,7 +81,7 @@ impl Hooks for StructLogger {
         }
     }
 
-    fn on_step(&mut self, step: &Step<'_>, state: &mut dyn CurrentState) {
+    fn on_step(&mut self, step: &OpcodeStep<'_>, state: &mut dyn CurrentState) {
         let limit = self.options.limit.unwrap_or_default();
         if limit != 0 && self.size > limit {
             return;
@@ -92,7 +92,7 @@ impl Hooks for StructLogger {
             self.options.is_return_data_enabled() && !step.return_data.is_empty(),
         );
         let storage = self.storage(step, state);
-        let shown = ShownStep {
+        let shown = StructLogEntry {
             pc: step.pc,
             op: opcode_name(step.op),
             gas: step.gas,
@@ -108,9 +108,9 @@ impl Hooks for StructLogger {
             storage,
             refund: (step.refund != 0).then_some(step.refund),
         };
-        // Of plain numbers and text nothing fails.
+        // Serializing numbers and text cannot fail.
         let text = serde_json::to_string(&shown).unwrap_or_default();
-        // geth's JSON has these characters of errors as six.
+        // Go's JSON encoder escapes each of these characters to six.
         let escaped = text.bytes().filter(|byte| matches!(byte, b'<' | b'>' | b'&')).count();
         self.size += (text.len() + 5 * escaped) as u64;
         if !self.steps.is_empty() {
@@ -123,9 +123,9 @@ impl Hooks for StructLogger {
         self.steps.len()
     }
 
-    fn result(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<Trace> {
+    fn result(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<TraceJson> {
         let result = &end.outcome.result;
-        let head = Head {
+        let head = StructLogSummary {
             gas: result.tx_gas_used(),
             failed: !result.is_success(),
             dimensions: GasDimensions::of(end.simulation, result),
@@ -142,7 +142,7 @@ impl Hooks for StructLogger {
 /// The trace without its steps.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Head {
+struct StructLogSummary {
     gas: u64,
     failed: bool,
     #[serde(flatten)]

@@ -1,16 +1,16 @@
-//! Calls within calls.
+//! The tree of calls.
 
-use super::{Entry, Exit, events::json};
+use super::{FrameEnd, FrameStart, events::json};
 use crate::{
     RpcError, RpcResult,
-    words::{opcode_name, revert_reason},
+    geth_errors::{opcode_name, revert_reason},
 };
 use alloy_primitives::{Address, B256, Bytes, Log, U256};
 use revm::bytecode::opcode;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// A frame, as `callTracer` shows it.
+/// A frame in the form of `callTracer`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CallFrame {
@@ -53,13 +53,13 @@ pub(super) struct CallLog {
     /// Index in the block.
     #[serde(with = "alloy_serde::quantity")]
     pub(super) index: u64,
-    /// How many calls of its frame came before.
+    /// Number of calls of its frame before it.
     #[serde(with = "alloy_serde::quantity")]
     pub(super) position: u64,
 }
 
 impl CallFrame {
-    fn new(entry: &Entry) -> Self {
+    fn new(entry: &FrameStart) -> Self {
         Self {
             from: entry.from,
             gas: entry.gas,
@@ -75,7 +75,7 @@ impl CallFrame {
         }
     }
 
-    fn end(&mut self, exit: &Exit) {
+    fn end(&mut self, exit: &FrameEnd) {
         self.gas_used = exit.gas_used;
         let Some(error) = &exit.error else {
             self.output = exit.output.clone();
@@ -92,7 +92,7 @@ impl CallFrame {
     }
 }
 
-/// The error of a frame that has reverted by itself.
+/// The error of a frame that executed REVERT.
 pub(super) const REVERTED: &str = "execution reverted";
 
 /// A frame in a [`CallTree`].
@@ -104,7 +104,7 @@ pub(super) struct CallNode<T> {
     pub(super) children: Vec<usize>,
 }
 
-/// The frames of a transaction, in the order in which they began. `T` is what else a tracer keeps of each.
+/// The frames of a transaction in the order of their start. `T` is a tracer's own data per frame.
 #[derive(Debug)]
 pub(super) struct CallTree<T> {
     nodes: Vec<CallNode<T>>,
@@ -118,7 +118,7 @@ impl<T> Default for CallTree<T> {
 }
 
 impl<T: Default> CallTree<T> {
-    pub(super) fn enter(&mut self, entry: &Entry) {
+    pub(super) fn enter(&mut self, entry: &FrameStart) {
         let (at, parent) = (self.nodes.len(), self.open.last().copied());
         if let Some(parent) = parent.and_then(|parent| self.nodes.get_mut(parent)) {
             parent.children.push(at);
@@ -130,8 +130,8 @@ impl<T: Default> CallTree<T> {
 }
 
 impl<T> CallTree<T> {
-    /// Ends the innermost open frame, and gives it.
-    pub(super) fn exit(&mut self, exit: &Exit) -> Option<&mut CallNode<T>> {
+    /// Ends the innermost open frame and returns it.
+    pub(super) fn exit(&mut self, exit: &FrameEnd) -> Option<&mut CallNode<T>> {
         let node = self.nodes.get_mut(self.open.pop()?)?;
         node.frame.end(exit);
         Some(node)
@@ -142,8 +142,8 @@ impl<T> CallTree<T> {
         self.nodes.get_mut(*self.open.last()?)
     }
 
-    /// Takes the last frame out again, one without frames within it.
-    pub(super) fn take_back(&mut self) {
+    /// Removes the last frame, which must have no inner frames.
+    pub(super) fn remove_last(&mut self) {
         let taken = self.nodes.pop();
         if let Some(parent) = taken.and_then(|node| node.parent) {
             self.nodes[parent].children.pop();
@@ -159,7 +159,7 @@ impl<T> CallTree<T> {
         &self.nodes
     }
 
-    /// Keeps a log of the innermost open frame.
+    /// Adds a log to the innermost open frame.
     pub(super) fn log(&mut self, log: &Log, index: usize) {
         if let Some(node) = self.current() {
             let position = node.children.len() as u64;
@@ -169,7 +169,7 @@ impl<T> CallTree<T> {
         }
     }
 
-    /// Gives the outermost frame what belongs to the transaction: its gas.
+    /// Sets the gas of the outermost frame to that of the transaction.
     pub(super) fn end(&mut self, gas_limit: u64, gas_used: u64) {
         if let Some(root) = self.nodes.first_mut() {
             root.frame.gas = gas_limit;
@@ -177,9 +177,9 @@ impl<T> CallTree<T> {
         }
     }
 
-    /// Drops the logs of frames that have failed, and of those within them; counts the others on from
-    /// `logs_before`.
-    pub(super) fn settle_logs(&mut self, logs_before: usize) {
+    /// Drops the logs of failed frames and of their inner frames, and adds `logs_before` to the
+    /// index of each remaining log.
+    pub(super) fn finalize_logs(&mut self, logs_before: usize) {
         let mut has_failed = Vec::with_capacity(self.nodes.len());
         for node in &mut self.nodes {
             let parent_failed = node.parent.is_some_and(|parent| has_failed[parent]);
@@ -192,17 +192,17 @@ impl<T> CallTree<T> {
         }
     }
 
-    /// The tree as JSON, each frame with those within it as `calls`. Not by recursion, as frames may lie
-    /// 1,024 deep.
+    /// The tree in JSON; each frame has its inner frames as `calls`. It is built without recursion,
+    /// because frames may be 1,024 deep.
     ///
     /// # Errors
-    /// If `own` fails, which gives the fields of a frame as an object.
+    /// If `own` fails, which returns the fields of a frame as an object.
     pub(super) fn json(
         &self,
         mut own: impl FnMut(&CallNode<T>) -> RpcResult<Box<RawValue>>,
     ) -> RpcResult<Box<RawValue>> {
         let mut text = String::new();
-        // Frames that are not written to their end, and how many of their calls are.
+        // Frames that are not fully written, and the number of their calls that are.
         let mut open: Vec<(usize, usize)> = Vec::new();
         if let Some(root) = self.nodes.first() {
             begin(&mut text, &own(root)?);
@@ -224,20 +224,20 @@ impl<T> CallTree<T> {
     }
 }
 
-/// Writes an object without its last brace.
+/// Writes an object without its closing brace.
 fn begin(text: &mut String, object: &RawValue) {
     let object = object.get();
     text.push_str(object.strip_suffix('}').unwrap_or(object));
 }
 
-/// The fields of a frame and of something else as one object.
+/// The fields of a frame and of `more` in one object.
 pub(super) fn joined(frame: &CallFrame, more: &impl Serialize) -> RpcResult<Box<RawValue>> {
     #[derive(Serialize)]
-    struct Joined<'a, T> {
+    struct JoinedFrame<'a, T> {
         #[serde(flatten)]
         frame: &'a CallFrame,
         #[serde(flatten)]
         more: &'a T,
     }
-    json(&Joined { frame, more })
+    json(&JoinedFrame { frame, more })
 }

@@ -1,4 +1,4 @@
-//! What the tests share: nodes on test chains, and clients of their servers.
+//! Shared by the tests: nodes on test chains, and clients of their servers.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 use alloy_eips::eip2718::Encodable2718;
@@ -11,16 +11,16 @@ use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS, primitives::Block};
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
 use retrie_engine::{
     BuilderConfig, DevChain, Engine, EngineConfig, LiveChain, PayloadBuilder, PoolMaintainer,
-    Sealing,
-    pool::{Pool, PoolConfig},
+    SealingMode,
+    pool::{PoolConfig, TransactionPool},
 };
 use retrie_pipeline::{
-    Chain, ChainOptions, ImportOptions, import, prepare,
-    testkit::{Call, Rules, TestChain, Wallet, signed},
+    ChainOptions, ChainStore, ImportOptions, import, prepare,
+    testkit::{TestCall, TestChain, TestRules, TestWallet, signed},
 };
 use retrie_rpc::{
-    DevNode, Namespace, RpcContext, build_methods,
-    server::{ConnectionLimits, HttpConfig, ServerConfig, Servers, WsConfig},
+    ApiNamespace, DevNode, RpcContext, build_methods,
+    server::{ConnectionLimits, HttpConfig, RunningServers, ServerConfig, WsConfig},
 };
 use retrie_sources::BlockSource;
 use retrie_state::{AnyBackend, FlatHistory, StoreOptions};
@@ -39,11 +39,11 @@ use tokio::{net::TcpStream, task::JoinHandle};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
 /// A test chain whose headers carry Ethereum's roots.
-pub fn test_chain(rules: Rules) -> TestChain {
+pub fn test_chain(rules: TestRules) -> TestChain {
     TestChain::new(rules, Arc::new(Mpt::default()))
 }
 
-/// The backend of this name, small: every few blocks something is flushed, merged or collected.
+/// The backend of this name with small limits: it flushes, merges or collects every few blocks.
 fn small(name: &str) -> Arc<dyn AnyBackend> {
     (retrie_backends::find(name).unwrap().small)()
 }
@@ -68,7 +68,7 @@ pub fn mpt_archive() -> Arc<dyn AnyBackend> {
     small("mpt-archive")
 }
 
-/// All, small.
+/// All backends, with small limits.
 pub fn backends() -> Vec<Arc<dyn AnyBackend>> {
     retrie_backends::all().map(|backend| (backend.small)()).collect()
 }
@@ -79,8 +79,8 @@ fn open(
     backend: Arc<dyn AnyBackend>,
     store: StoreOptions,
     root_mode: StateRootMode,
-) -> Chain {
-    Chain::open(ChainOptions {
+) -> ChainStore {
+    ChainStore::open(ChainOptions {
         spec: spec.clone(),
         backend,
         referee: None,
@@ -98,9 +98,9 @@ fn open(
 }
 
 /// A running node without servers.
-pub struct Node {
+pub struct NodeFixture {
     pub engine: Engine,
-    pub pool: Pool,
+    pub pool: TransactionPool,
     pub maintainer: PoolMaintainer,
     pub rpc: RpcContext,
     pub dir: TempDir,
@@ -109,7 +109,7 @@ pub struct Node {
     methods: OnceCell<Methods>,
 }
 
-impl Node {
+impl NodeFixture {
     pub fn new(spec: &Arc<ChainSpec>, backend: Arc<dyn AnyBackend>) -> Self {
         Self::with_file(spec, backend, None)
     }
@@ -124,7 +124,7 @@ impl Node {
         Self::with_store(spec, backend, blocks, store)
     }
 
-    /// The same on a state store with these options.
+    /// As [`Self::with_file`], with these options of the state store.
     pub fn with_store(
         spec: &Arc<ChainSpec>,
         backend: Arc<dyn AnyBackend>,
@@ -138,13 +138,13 @@ impl Node {
         Self::with_root_mode(spec, backend, blocks, store, root_mode)
     }
 
-    /// A dev chain that seals at once, with its tools; the backend's own roots stand in its headers.
-    /// To be called within a runtime.
+    /// An automining dev chain with its tools; its headers have the backend's own roots. Call it
+    /// within a tokio runtime.
     pub fn dev(backend: Arc<dyn AnyBackend>) -> Self {
         Self::dev_in(TempDir::new().unwrap(), backend)
     }
 
-    /// The same in a folder where there may be one already.
+    /// As [`Self::dev`], in a folder that may contain a dev chain.
     pub fn dev_in(dir: TempDir, backend: Arc<dyn AnyBackend>) -> Self {
         let chain =
             open(&dir, &ChainSpec::dev(), backend, StoreOptions::default(), StateRootMode::Native);
@@ -157,12 +157,16 @@ impl Node {
             payloads,
             node.pool.clone(),
             node.maintainer.clone(),
-            Sealing::Instant,
+            SealingMode::Instant,
             DEV_ACCOUNTS[0],
         );
         let sealing = chain.clone().run();
         node.sealing = Some(tokio::spawn(async { sealing.await.unwrap() }));
-        let dev = DevNode { chain, client_version: "HardhatNetwork/test".into(), waits: true };
+        let dev = DevNode {
+            chain,
+            client_version: "HardhatNetwork/test".into(),
+            waits_for_sealing: true,
+        };
         node.rpc = node.rpc.clone().with_dev(dev);
         node
     }
@@ -189,17 +193,17 @@ impl Node {
         Self::on(dir, chain, EngineConfig::default())
     }
 
-    fn on(dir: TempDir, chain: Chain, config: EngineConfig) -> Self {
+    fn on(dir: TempDir, chain: ChainStore, config: EngineConfig) -> Self {
         let spec = chain.spec().clone();
         let engine = Engine::start(Arc::new(chain), config, Metrics::new().unwrap()).unwrap();
         let live = engine.handle().live().clone();
-        let pool = Pool::new(PoolConfig::default(), spec);
+        let pool = TransactionPool::new(PoolConfig::default(), spec);
         let maintainer = PoolMaintainer::start(&live, pool.clone()).unwrap();
         let rpc = RpcContext::new(live, 4).with_pool(pool.clone());
         Self { engine, pool, maintainer, rpc, dir, sealing: None, methods: OnceCell::new() }
     }
 
-    /// Stops it as a user does; its folder, which nobody holds any more.
+    /// Stops the node as a user does; returns its folder, which no thread uses any more.
     pub async fn stop(self) -> TempDir {
         let Self { engine, dir, sealing, rpc, methods, pool, maintainer } = self;
         let held = Arc::downgrade(rpc.live.chain());
@@ -219,7 +223,7 @@ impl Node {
         self.engine.handle().live()
     }
 
-    /// Gives blocks to the engine, as a consensus client does.
+    /// Sends blocks to the engine, as a consensus client does.
     pub async fn add(&self, blocks: &[Block]) {
         for block in blocks {
             let prepared = prepare(self.live().spec(), block.clone()).unwrap();
@@ -231,7 +235,7 @@ impl Node {
         }
     }
 
-    /// Makes a block the head, safe and final if told.
+    /// Sets the head, the safe and the finalized block.
     pub async fn set_head(&mut self, head: B256, safe: B256, finalized: B256) {
         let state = ForkchoiceState {
             head_block_hash: head,
@@ -244,25 +248,29 @@ impl Node {
     }
 }
 
-impl Node {
-    /// Servers on free ports of loopback, with all namespaces.
+impl NodeFixture {
+    /// Configuration of servers on free loopback ports, with all namespaces.
     pub fn config(&self) -> ServerConfig {
         let free = "127.0.0.1:0".parse().unwrap();
         ServerConfig {
             http: Some(HttpConfig {
                 addr: free,
-                apis: Namespace::ALL.into(),
+                apis: ApiNamespace::ALL.into(),
                 ..HttpConfig::default()
             }),
-            ws: Some(WsConfig { addr: free, apis: Namespace::ALL.into(), ..WsConfig::default() }),
+            ws: Some(WsConfig {
+                addr: free,
+                apis: ApiNamespace::ALL.into(),
+                ..WsConfig::default()
+            }),
             auth: None,
             ipc: None,
             limits: ConnectionLimits::default(),
         }
     }
 
-    pub async fn serve(&self, config: &ServerConfig) -> Servers {
-        Servers::start(config, &self.rpc, Methods::new()).await.unwrap()
+    pub async fn serve(&self, config: &ServerConfig) -> RunningServers {
+        RunningServers::start(config, &self.rpc, Methods::new()).await.unwrap()
     }
 
     /// The result of a call; panics on an error.
@@ -279,24 +287,24 @@ impl Node {
         (error["code"].as_i64().unwrap(), error["message"].as_str().unwrap().into())
     }
 
-    /// The whole answer.
+    /// The whole response.
     pub async fn ask(&self, method: &str, params: Value) -> Value {
-        let methods = self.methods.get_or_init(|| build_methods(&self.rpc, &Namespace::ALL));
+        let methods = self.methods.get_or_init(|| build_methods(&self.rpc, &ApiNamespace::ALL));
         let request = request(method, params).to_string();
         let (answer, _) = methods.raw_json_request(&request, 1).await.unwrap();
         serde_json::from_str(answer.get()).unwrap()
     }
 }
 
-/// What an HTTP server answered.
+/// The response of an HTTP server.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpAnswer {
     pub status: u16,
     pub headers: http::HeaderMap,
     pub body: String,
 }
 
-impl Answer {
+impl HttpAnswer {
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
     }
@@ -307,14 +315,14 @@ impl Answer {
     }
 }
 
-/// Sends one HTTP request on a connection of its own.
+/// Sends one HTTP request on its own connection.
 pub async fn http(
     addr: SocketAddr,
     method: &str,
     path: &str,
     headers: &[(&str, &str)],
     body: &str,
-) -> Answer {
+) -> HttpAnswer {
     let stream = TcpStream::connect(addr).await.unwrap();
     let (mut client, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -330,7 +338,7 @@ pub async fn http(
     let answer = client.send_request(request).await.unwrap();
     let (parts, body) = answer.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
-    Answer {
+    HttpAnswer {
         status: parts.status.as_u16(),
         headers: parts.headers,
         body: String::from_utf8(body.to_vec()).unwrap(),
@@ -338,18 +346,18 @@ pub async fn http(
 }
 
 /// Posts JSON.
-pub async fn post(addr: SocketAddr, body: &str) -> Answer {
+pub async fn post(addr: SocketAddr, body: &str) -> HttpAnswer {
     http(addr, "POST", "/", &[("content-type", "application/json")], body).await
 }
 
 /// A WebSocket client.
-pub struct Ws {
+pub struct WsClient {
     sender: soketto::Sender<Compat<TcpStream>>,
     receiver: soketto::Receiver<Compat<TcpStream>>,
 }
 
-impl Ws {
-    /// Connects; the status of the refusal if it is refused.
+impl WsClient {
+    /// Connects; the HTTP status if the server refuses.
     pub async fn connect(addr: SocketAddr, headers: &[(&str, &str)]) -> Result<Self, u16> {
         let stream = TcpStream::connect(addr).await.unwrap();
         let host = addr.to_string();
@@ -371,7 +379,7 @@ impl Ws {
         self.sender.flush().await.unwrap();
     }
 
-    /// Both sides, to be used at once.
+    /// Both sides, for concurrent use.
     pub const fn split(
         &mut self,
     ) -> (&mut soketto::Sender<Compat<TcpStream>>, &mut soketto::Receiver<Compat<TcpStream>>) {
@@ -385,7 +393,7 @@ impl Ws {
         serde_json::from_slice(&data).unwrap()
     }
 
-    /// The answer to a call; no notifications may be due.
+    /// The response to a call; no notification may arrive before it.
     pub async fn call(&mut self, method: &str, params: Value) -> Value {
         self.send(&request(method, params).to_string()).await;
         self.next().await
@@ -400,10 +408,10 @@ impl Ws {
     }
 }
 
-/// A transfer that a wallet of the test-kit has signed for the block after genesis, in hexadecimal.
+/// A transfer signed by a test-kit wallet for the first block, in hexadecimal.
 pub fn signed_transfer(wallet: u8, nonce: u64) -> Bytes {
-    let call = Call::transfer(wallet, Address::with_last_byte(0xaa), 1000 + nonce);
-    signed(&Wallet::new(wallet), &call, nonce, Some(1_000_000_000)).encoded_2718().into()
+    let call = TestCall::transfer(wallet, Address::with_last_byte(0xaa), 1000 + nonce);
+    signed(&TestWallet::new(wallet), &call, nonce, Some(1_000_000_000)).encoded_2718().into()
 }
 
 /// A request in JSON.

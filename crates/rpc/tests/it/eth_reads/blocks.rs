@@ -1,17 +1,17 @@
 //! Blocks, transactions and receipts.
 
-use crate::common::{Node, backends, mpt, test_chain};
+use crate::common::{NodeFixture, backends, mpt, test_chain};
 use alloy_consensus::constants::EMPTY_OMMER_ROOT_HASH;
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, U64};
-use retrie_pipeline::testkit::{Plan, Rules};
+use retrie_pipeline::testkit::{BlockPlan, TestRules};
 use serde_json::{Value, json};
 
 #[tokio::test]
 async fn blocks_transactions_and_receipts_fit_together() {
     for backend in backends() {
-        let mut chain = test_chain(Rules::Prague);
-        let mut node = Node::new(&chain.spec, backend);
+        let mut chain = test_chain(TestRules::Prague);
+        let mut node = NodeFixture::new(&chain.spec, backend);
         let genesis = chain.genesis();
         let blocks = chain.branch(genesis, 5, 12, 2);
         let head = *blocks.last().unwrap();
@@ -65,12 +65,12 @@ async fn blocks_transactions_and_receipts_fit_together() {
     }
 }
 
-/// Cause: `pending` was the head, so that tools reckoned by a base fee that is one block old.
+/// Cause: `pending` was the head, so tools computed fees from a base fee that was one block old.
 #[tokio::test]
 async fn the_pending_block_is_the_next_one_without_transactions() {
-    for rules in [Rules::Frontier, Rules::Cancun, Rules::Prague] {
+    for rules in [TestRules::Frontier, TestRules::Cancun, TestRules::Prague] {
         let mut chain = test_chain(rules);
-        let mut node = Node::new(&chain.spec, mpt());
+        let mut node = NodeFixture::new(&chain.spec, mpt());
         let genesis = chain.genesis();
         let head = *chain.branch(genesis, 3, 12, 1).last().unwrap();
         node.add(&chain.path(genesis, head)).await;
@@ -101,8 +101,8 @@ async fn the_pending_block_is_the_next_one_without_transactions() {
 
 #[tokio::test]
 async fn receipts_before_byzantium_hold_the_root_after_their_transaction() {
-    let mut chain = test_chain(Rules::Frontier);
-    let mut node = Node::new(&chain.spec, mpt());
+    let mut chain = test_chain(TestRules::Frontier);
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     let genesis = chain.genesis();
     let blocks = chain.branch(genesis, 4, 12, 1);
     node.add(&chain.path(genesis, blocks[3])).await;
@@ -126,13 +126,13 @@ async fn receipts_before_byzantium_hold_the_root_after_their_transaction() {
 
 #[tokio::test]
 async fn ommers_are_shown_as_headers() {
-    let mut chain = test_chain(Rules::Byzantium);
-    let mut node = Node::new(&chain.spec, mpt());
+    let mut chain = test_chain(TestRules::Byzantium);
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     let genesis = chain.genesis();
-    let a = chain.extend(genesis, Plan::new([]));
-    let side = chain.extend(genesis, Plan::new([]).paid_to(Address::repeat_byte(7)));
+    let a = chain.extend(genesis, BlockPlan::new([]));
+    let side = chain.extend(genesis, BlockPlan::new([]).paid_to(Address::repeat_byte(7)));
     let ommer = chain.block(side).header.clone();
-    let head = chain.extend(a, Plan::new([]).with_ommers([ommer.clone()]));
+    let head = chain.extend(a, BlockPlan::new([]).with_ommers([ommer.clone()]));
     node.add(&chain.path(genesis, head)).await;
     node.set_head(head, B256::ZERO, B256::ZERO).await;
     let block = node.call("eth_getBlockByHash", json!([head, false])).await;
@@ -149,7 +149,7 @@ async fn ommers_are_shown_as_headers() {
 
 #[tokio::test]
 async fn what_is_not_there_is_null() {
-    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let node = NodeFixture::new(&test_chain(TestRules::Cancun).spec, mpt());
     let nowhere = B256::repeat_byte(1);
     for (method, params) in [
         ("eth_getBlockByHash", json!([nowhere, true])),

@@ -1,14 +1,14 @@
-//! Fees of past blocks, and what they suggest.
+//! Fees of past blocks, and suggestions.
 
-use crate::common::{Node, mpt, raw, test_chain};
+use crate::common::{NodeFixture, mpt, raw, test_chain};
 use alloy_primitives::{B256, U64};
-use retrie_pipeline::testkit::Rules;
+use retrie_pipeline::testkit::TestRules;
 use serde_json::{Value, json};
 use std::{sync::mpsc, time::Duration};
 
-async fn node(rules: Rules) -> (Node, Vec<B256>) {
+async fn node(rules: TestRules) -> (NodeFixture, Vec<B256>) {
     let mut chain = test_chain(rules);
-    let mut node = Node::new(&chain.spec, mpt());
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     let genesis = chain.genesis();
     let blocks = chain.branch(genesis, 6, 12, 1);
     node.add(&chain.path(genesis, blocks[5])).await;
@@ -22,7 +22,7 @@ fn number(value: &Value) -> u64 {
 
 #[tokio::test]
 async fn the_fee_history_agrees_with_the_blocks() {
-    let (node, _) = node(Rules::Cancun).await;
+    let (node, _) = node(TestRules::Cancun).await;
     let history = node.call("eth_feeHistory", json!(["0x3", "0x5", [0, 50, 100]])).await;
     assert_eq!(history["oldestBlock"], "0x3");
     for at in 0..3 {
@@ -59,11 +59,11 @@ async fn the_fee_history_agrees_with_the_blocks() {
     }
 }
 
-/// A history of 1,024 blocks and 100 percentiles reads the receipts of them all. It once had the permits of
-/// short reads, 64 at once, and parts of states had the permits of executions.
+/// A history of 1,024 blocks and 100 percentiles reads all their receipts. Cause: it took a read
+/// permit, of which there are 64, and requests for state chunks took heavy permits.
 #[tokio::test]
 async fn histories_wait_for_permits_of_heavy_requests_and_parts_of_states_do_not() {
-    let (node, blocks) = node(Rules::Cancun).await;
+    let (node, blocks) = node(TestRules::Cancun).await;
     let heavy: Vec<_> = (0..4)
         .map(|_| {
             let (release, gate) = mpsc::channel::<()>();
@@ -73,7 +73,7 @@ async fn histories_wait_for_permits_of_heavy_requests_and_parts_of_states_do_not
                 let _ = gate.recv();
                 Ok(())
             };
-            (release, tokio::spawn(async move { rpc.run(work).await.unwrap() }))
+            (release, tokio::spawn(async move { rpc.run_heavy(work).await.unwrap() }))
         })
         .collect();
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -101,7 +101,7 @@ async fn histories_wait_for_permits_of_heavy_requests_and_parts_of_states_do_not
 
 #[tokio::test]
 async fn suggestions_follow_the_tips_of_recent_blocks() {
-    let (node, _) = node(Rules::Cancun).await;
+    let (node, _) = node(TestRules::Cancun).await;
     let head = node.call("eth_getBlockByNumber", json!(["latest", false])).await;
     let tip = node.call("eth_maxPriorityFeePerGas", json!([])).await;
     assert_eq!(tip, "0x3b9aca00", "everybody pays a gwei");
@@ -115,18 +115,18 @@ async fn suggestions_follow_the_tips_of_recent_blocks() {
 
 #[tokio::test]
 async fn chains_without_these_fees_say_so() {
-    let (node, _) = node(Rules::Byzantium).await;
+    let (node, _) = node(TestRules::Byzantium).await;
     assert_eq!(node.call("eth_blobBaseFee", json!([])).await, Value::Null);
     assert_eq!(node.call("eth_baseFee", json!([])).await, Value::Null);
     let history = node.call("eth_feeHistory", json!(["0x2", "latest", [50]])).await;
     assert_eq!(history["baseFeePerGas"], json!(["0x0", "0x0", "0x0"]));
     let price = node.call("eth_gasPrice", json!([])).await;
     assert_eq!(price, "0x3b9aca00");
-    let empty = Node::new(&test_chain(Rules::Cancun).spec, raw());
+    let empty = NodeFixture::new(&test_chain(TestRules::Cancun).spec, raw());
     let tip = node_tip(&empty).await;
     assert_eq!(tip, "0xf4240", "nobody has bid yet");
 }
 
-async fn node_tip(node: &Node) -> Value {
+async fn node_tip(node: &NodeFixture) -> Value {
     node.call("eth_maxPriorityFeePerGas", json!([])).await
 }

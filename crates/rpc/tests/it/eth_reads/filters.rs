@@ -1,25 +1,25 @@
 //! Logs, and filters over reorganisations.
 
-use crate::common::{Node, backends, mpt, signed_transfer, test_chain};
+use crate::common::{NodeFixture, backends, mpt, signed_transfer, test_chain};
 use alloy_primitives::{B256, U256};
-use retrie_pipeline::testkit::{Call, GENESIS_CONTRACT, Plan, Rules, TestChain};
-use retrie_rpc::{Limits, RpcContext};
+use retrie_pipeline::testkit::{BlockPlan, GENESIS_CONTRACT, TestCall, TestChain, TestRules};
+use retrie_rpc::{RequestLimits, RpcContext};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Stores one value in a slot of the contract of genesis, which logs it.
-fn store(wallet: u8, slot: u64) -> Plan {
-    Plan::new([Call::store(wallet, GENESIS_CONTRACT, slot, 7)])
+fn store(wallet: u8, slot: u64) -> BlockPlan {
+    BlockPlan::new([TestCall::store(wallet, GENESIS_CONTRACT, slot, 7)])
 }
 
-/// Genesis, a branch of two blocks and one of three, all of them with one log but the second of
-/// the longer.
+/// Genesis, a branch of two blocks and a branch of three. All blocks have one log, except the
+/// second block of the longer branch.
 fn two_branches(chain: &mut TestChain) -> ([B256; 2], [B256; 3]) {
     let genesis = chain.genesis();
     let a1 = chain.extend(genesis, store(1, 1));
     let a2 = chain.extend(a1, store(1, 2));
     let b1 = chain.extend(genesis, store(2, 3).after(13));
-    let b2 = chain.extend(b1, Plan::new([]));
+    let b2 = chain.extend(b1, BlockPlan::new([]));
     let b3 = chain.extend(b2, store(2, 4));
     ([a1, a2], [b1, b2, b3])
 }
@@ -33,8 +33,8 @@ fn blocks_of(logs: &Value) -> Vec<(Value, bool)> {
 async fn filters_tell_what_came_and_what_was_taken_back() {
     for backend in backends() {
         let name = backend.identity().name;
-        let mut chain = test_chain(Rules::Cancun);
-        let mut node = Node::new(&chain.spec, backend);
+        let mut chain = test_chain(TestRules::Cancun);
+        let mut node = NodeFixture::new(&chain.spec, backend);
         let genesis = chain.genesis();
         let ([a1, a2], [b1, b2, b3]) = two_branches(&mut chain);
         node.add(&chain.path(genesis, a2)).await;
@@ -68,7 +68,7 @@ async fn filters_tell_what_came_and_what_was_taken_back() {
 }
 
 /// Moves the head without waiting for the pool.
-struct NodeHead<'a>(&'a Node);
+struct NodeHead<'a>(&'a NodeFixture);
 
 impl NodeHead<'_> {
     async fn set(&mut self, head: B256) {
@@ -83,8 +83,8 @@ impl NodeHead<'_> {
 
 #[tokio::test]
 async fn logs_are_found_by_address_topic_and_block() {
-    let mut chain = test_chain(Rules::Cancun);
-    let mut node = Node::new(&chain.spec, mpt());
+    let mut chain = test_chain(TestRules::Cancun);
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     let genesis = chain.genesis();
     let ([a1, _], [b1, b2, b3]) = two_branches(&mut chain);
     node.add(&chain.path(genesis, a1)).await;
@@ -119,7 +119,7 @@ async fn logs_are_found_by_address_topic_and_block() {
         assert_eq!(code, -32602, "{message}");
         assert!(message.to_lowercase().contains(&words.to_lowercase()), "{message}");
     }
-    // What a filter does not know is ignored, and one topic of a list that may be anything is all.
+    // Unknown fields are ignored, and a null in a topic list matches every topic.
     let more = json!({ "fromBlock": "0x0", "more": [{}], "limit": 1, "blockHash": null });
     assert_eq!(search(more).await, found(&[b1, b3]));
     assert_eq!(topics(json!([[topic(3), null]])).await, found(&[b1, b3]));
@@ -145,8 +145,8 @@ async fn logs_are_found_by_address_topic_and_block() {
 
 #[tokio::test]
 async fn a_filter_is_of_a_range_in_which_logs_can_come() {
-    let mut chain = test_chain(Rules::Cancun);
-    let mut node = Node::new(&chain.spec, mpt());
+    let mut chain = test_chain(TestRules::Cancun);
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     let genesis = chain.genesis();
     let (_, [_, _, b3]) = two_branches(&mut chain);
     node.add(&chain.path(genesis, b3)).await;
@@ -180,13 +180,13 @@ async fn a_filter_is_of_a_range_in_which_logs_can_come() {
 
 #[tokio::test]
 async fn searches_and_filters_have_limits() {
-    let mut chain = test_chain(Rules::Cancun);
-    let mut node = Node::new(&chain.spec, mpt());
-    let limits = Limits {
+    let mut chain = test_chain(TestRules::Cancun);
+    let mut node = NodeFixture::new(&chain.spec, mpt());
+    let limits = RequestLimits {
         max_blocks_per_filter: 3,
         max_logs_per_response: 1,
         filter_lifetime: Duration::ZERO,
-        ..Limits::default()
+        ..RequestLimits::default()
     };
     node.rpc = RpcContext::clone(&node.rpc).with_limits(limits);
     let genesis = chain.genesis();
@@ -212,8 +212,8 @@ async fn searches_and_filters_have_limits() {
 
 #[tokio::test]
 async fn filters_tell_of_transactions_that_wait() {
-    let chain = test_chain(Rules::Cancun);
-    let mut node = Node::new(&chain.spec, mpt());
+    let chain = test_chain(TestRules::Cancun);
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     node.set_head(chain.genesis(), B256::ZERO, B256::ZERO).await;
     let hashes = node.call("eth_newPendingTransactionFilter", json!([])).await;
     let full = node.call("eth_newPendingTransactionFilter", json!([true])).await;
@@ -226,15 +226,15 @@ async fn filters_tell_of_transactions_that_wait() {
 
 #[tokio::test]
 async fn a_filter_goes_on_where_its_branch_was_forgotten() {
-    let mut chain = test_chain(Rules::Cancun);
-    let mut node = Node::new(&chain.spec, mpt());
+    let mut chain = test_chain(TestRules::Cancun);
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     let genesis = chain.genesis();
     let ([_, a2], [b1, b2, b3]) = two_branches(&mut chain);
     node.add(&chain.path(genesis, a2)).await;
     node.add(&chain.path(genesis, b3)).await;
     node.set_head(a2, B256::ZERO, B256::ZERO).await;
     let heads = node.call("eth_newBlockFilter", json!([])).await;
-    // What is not on the way to a final block is dropped.
+    // Branches off the finalized chain are pruned.
     node.set_head(b3, b3, b3).await;
     let changes = node.call("eth_getFilterChanges", json!([heads])).await;
     assert_eq!(changes, json!([b1, b2, b3]));
@@ -243,12 +243,12 @@ async fn a_filter_goes_on_where_its_branch_was_forgotten() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_at_once_are_told_each_block_once() {
-    let mut chain = test_chain(Rules::Cancun);
-    let mut node = Node::new(&chain.spec, mpt());
+    let mut chain = test_chain(TestRules::Cancun);
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     let mut blocks = vec![chain.genesis()];
     for _ in 0..20 {
         let last = *blocks.last().unwrap();
-        blocks.push(chain.extend(last, Plan::new([])));
+        blocks.push(chain.extend(last, BlockPlan::new([])));
     }
     node.add(&chain.path(blocks[0], blocks[20])).await;
     let id = node.call("eth_newBlockFilter", json!([])).await;

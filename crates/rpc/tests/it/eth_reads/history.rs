@@ -1,11 +1,11 @@
-//! Old states of backends that keep them themselves, and provenance.
+//! Old states from backends that keep them themselves, and provenance.
 
-use crate::common::{Node, cole, mpt_archive, test_chain};
+use crate::common::{NodeFixture, cole, mpt_archive, test_chain};
 use alloy_primitives::{Address, B256, U64};
-use retrie_engine::Need;
+use retrie_engine::StateNeed;
 use retrie_light_client::{ProvenanceResponse, StateProofResponse, VersionValue};
-use retrie_pipeline::testkit::{GENESIS_CONTRACT, Rules, TestChain, Wallet, write_blocks};
-use retrie_state::{Account, StateReader, StoreOptions, Version};
+use retrie_pipeline::testkit::{GENESIS_CONTRACT, TestChain, TestRules, TestWallet, write_blocks};
+use retrie_state::{Account, StateReader, StoreOptions, ValueVersion};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -17,14 +17,14 @@ const RETENTION: usize = 16;
 
 /// A node on `cole` without flat history, on a chain of 30 blocks of which five are in memory; all
 /// hashes.
-async fn node(chain: &mut TestChain) -> (Node, Vec<B256>) {
+async fn node(chain: &mut TestChain) -> (NodeFixture, Vec<B256>) {
     let genesis = chain.genesis();
     let blocks = [vec![genesis], chain.branch(genesis, HEAD as u64, 12, 1)].concat();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("blocks.rlp");
     write_blocks(&file, &chain.path(genesis, blocks[TIP]));
     let options = StoreOptions { retention: RETENTION as u64, ..StoreOptions::default() };
-    let mut node = Node::with_store(&chain.spec, cole(), Some(&file), options);
+    let mut node = NodeFixture::with_store(&chain.spec, cole(), Some(&file), options);
     node.add(&chain.path(blocks[TIP], blocks[HEAD])).await;
     node.set_head(blocks[HEAD], B256::ZERO, B256::ZERO).await;
     assert!(node.live().chain().tip().unwrap().number >= TIP as u64);
@@ -39,9 +39,9 @@ fn parse<T: serde::de::DeserializeOwned>(value: &Value) -> T {
 
 #[tokio::test]
 async fn states_of_all_blocks_come_from_the_backend() {
-    let mut chain = test_chain(Rules::Cancun);
+    let mut chain = test_chain(TestRules::Cancun);
     let (node, blocks) = node(&mut chain).await;
-    let wallet = Wallet::new(0).address;
+    let wallet = TestWallet::new(0).address;
     for (number, block) in blocks.iter().enumerate() {
         let account = chain.account(*block, wallet).unwrap();
         for at in [json!(U64::from(number)), json!(block)] {
@@ -49,7 +49,7 @@ async fn states_of_all_blocks_come_from_the_backend() {
             assert_eq!(got, json!(account.balance), "block {number}");
         }
     }
-    // What only flat history knows is refused in words that say so.
+    // A method that needs flat history says so.
     let (_, words) = node.fail("debug_getModifiedAccountsByNumber", json!(["0x5", "0x7"])).await;
     let says = words.contains("backend cole") && words.contains("--prune.state-history.distance");
     assert!(says, "{words}");
@@ -58,12 +58,13 @@ async fn states_of_all_blocks_come_from_the_backend() {
     assert_eq!(kept["stateproofs"]["oldestBlock"], "0x0", "{kept}");
 }
 
-/// `eth_` calls that read accounts, code and slots of every block, against the archive of tries.
+/// Reads accounts, code and slots of every block, and compares with an archive of tries.
 #[tokio::test]
 async fn calls_at_every_block_see_what_the_archive_sees() {
-    let mut chain = test_chain(Rules::Cancun);
+    let mut chain = test_chain(TestRules::Cancun);
     let (node, blocks) = node(&mut chain).await;
-    let archive = Node::with_store(&chain.spec, mpt_archive(), None, StoreOptions::default());
+    let archive =
+        NodeFixture::with_store(&chain.spec, mpt_archive(), None, StoreOptions::default());
     archive.add(&chain.path(blocks[0], blocks[HEAD])).await;
     let mut archive = archive;
     archive.set_head(blocks[HEAD], B256::ZERO, B256::ZERO).await;
@@ -74,7 +75,7 @@ async fn calls_at_every_block_see_what_the_archive_sees() {
             // Returns the sum of slots 1 to 3 and of the balance of wallet 0.
             let code = format!(
                 "0x73{}316001540160025401600354015f5260205ff3",
-                alloy_primitives::hex::encode(Wallet::new(0).address)
+                alloy_primitives::hex::encode(TestWallet::new(0).address)
             );
             let with_code = json!({ address.to_string(): { "code": code } });
             let call = json!({ "to": address, "gas": "0x186a0" });
@@ -97,7 +98,7 @@ async fn calls_at_every_block_see_what_the_archive_sees() {
 
 #[tokio::test]
 async fn states_beyond_retention_are_proven_by_the_durable_tip() {
-    let mut chain = test_chain(Rules::Cancun);
+    let mut chain = test_chain(TestRules::Cancun);
     let (node, blocks) = node(&mut chain).await;
     let verifier = cole();
     let provenance = verifier.provenance().unwrap();
@@ -129,7 +130,7 @@ async fn states_beyond_retention_are_proven_by_the_durable_tip() {
 
 #[tokio::test]
 async fn versions_of_an_account_are_those_of_the_chain() {
-    let mut chain = test_chain(Rules::Cancun);
+    let mut chain = test_chain(TestRules::Cancun);
     let (node, blocks) = node(&mut chain).await;
     let verifier = cole();
     let state = node.call("state_backend", json!([])).await;
@@ -138,7 +139,7 @@ async fn versions_of_an_account_are_those_of_the_chain() {
         let params = json!([address, slot, U64::from(from), to]);
         node.call("state_getProvenance", params)
     };
-    let wallet = Wallet::new(0).address;
+    let wallet = TestWallet::new(0).address;
     let mut seen = BTreeSet::new();
     for (from, to) in [(0, HEAD), (3, 3), (7, 20), (TIP, HEAD), (HEAD, HEAD), (0, 0)] {
         let answer = ask(wallet, Value::Null, from, json!(U64::from(to))).await;
@@ -164,7 +165,7 @@ async fn versions_of_an_account_are_those_of_the_chain() {
         let provenance = verifier.provenance().unwrap();
         let (keys, range) = ([answer.key()], answer.blocks());
         let proven = provenance.verify_versions(answer.root, &keys, range, &answer.proof).unwrap();
-        let decode = |Version { block, value }: &Version| {
+        let decode = |ValueVersion { block, value }: &ValueVersion| {
             let account = value.as_ref().map(|value| Account::decode(value).unwrap());
             (*block, VersionValue::Account(account.map(Into::into)))
         };
@@ -183,14 +184,14 @@ async fn versions_of_an_account_are_those_of_the_chain() {
     assert_eq!(fail("0x0", "0x1f").await, (-32000, "header not found".into()));
 }
 
-/// A view that was taken before durable blocks were replaced must not show those in their place.
+/// A stale view must not show blocks of the new chain in place of reverted durable blocks.
 #[tokio::test]
 async fn a_replaced_block_is_not_read_from_the_chain_that_took_its_place() {
-    let mut chain = test_chain(Rules::Cancun);
+    let mut chain = test_chain(TestRules::Cancun);
     let (mut node, blocks) = node(&mut chain).await;
     let side = chain.branch(blocks[20], 15, 12, 7);
     let stale = node.live().view().unwrap();
-    let wallet = Wallet::new(0).address;
+    let wallet = TestWallet::new(0).address;
     node.add(&chain.path(blocks[20], *side.last().unwrap())).await;
     node.set_head(*side.last().unwrap(), B256::ZERO, B256::ZERO).await;
     let tip = node.live().chain().tip().unwrap();
@@ -198,15 +199,15 @@ async fn a_replaced_block_is_not_read_from_the_chain_that_took_its_place() {
     let mut read = 0;
     for view in [&stale, &node.live().view().unwrap()] {
         for block in blocks.iter().chain(&side) {
-            // What is no longer there is an error; what is read is right.
+            // A missing state is an error; a read that succeeds must be right.
             if let Ok(state) = view.state(block) {
                 assert_eq!(state.account(&wallet).unwrap(), chain.account(*block, wallet));
                 read += 1;
             }
             if let Ok(proof) =
-                view.state_at(block, Need::Proofs).and_then(|state| Ok(state.prove(&[])?))
+                view.state_at(block, StateNeed::Proofs).and_then(|state| Ok(state.prove(&[])?))
             {
-                // Under the root of the tip of now, which a stale view does not know.
+                // The proof is under the root of the current tip, which a stale view does not know.
                 let now = node.live().view().unwrap();
                 let number = now.block_number(block).unwrap();
                 assert_eq!(proof.as_of.or(Some(proof.block.number)), number);

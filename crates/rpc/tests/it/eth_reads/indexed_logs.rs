@@ -1,28 +1,28 @@
 //! Logs of an indexed chain.
 
-use crate::common::{Node, mpt, test_chain};
+use crate::common::{NodeFixture, mpt, test_chain};
 use alloy_primitives::{Address, B256, U256};
 use alloy_rpc_types_engine::ForkchoiceState;
 use retrie_db::{LogBounds, LogQuery};
 use retrie_engine::LogIndexer;
-use retrie_pipeline::testkit::{Call, GENESIS_CONTRACT, Plan, Rules, TestChain};
+use retrie_pipeline::testkit::{BlockPlan, GENESIS_CONTRACT, TestCall, TestChain, TestRules};
 use serde_json::{Value, json};
 use std::{sync::atomic::AtomicBool, time::Duration};
 
 const BOUNDS: LogBounds = LogBounds { postings: 30, blocks: 9, behind: 1 };
 
-/// Blocks on `parent`, of which some have logs, of few topics.
+/// Extends `parent` with blocks, some of which have logs with a few topics.
 fn grow(chain: &mut TestChain, parent: B256, count: u64, wallet: u8) -> Vec<B256> {
     let mut at = parent;
     (0..count)
         .map(|number| {
-            let store = |slot| Call::store(wallet, GENESIS_CONTRACT, slot, 7 + number);
+            let store = |slot| TestCall::store(wallet, GENESIS_CONTRACT, slot, 7 + number);
             at = chain.extend(
                 at,
                 match number % 4 {
-                    0 => Plan::new([store(number % 5)]),
-                    1 => Plan::new([store(20 + number), store(3)]),
-                    _ => Plan::new([]),
+                    0 => BlockPlan::new([store(number % 5)]),
+                    1 => BlockPlan::new([store(20 + number), store(3)]),
+                    _ => BlockPlan::new([]),
                 },
             );
             at
@@ -57,8 +57,8 @@ fn filters() -> Vec<Value> {
     filters
 }
 
-/// Both answer alike, errors too, by searches and by filters.
-async fn assert_alike(indexed: &Node, plain: &Node) -> usize {
+/// Both nodes respond alike, errors included, to searches and to filters.
+async fn assert_alike(indexed: &NodeFixture, plain: &NodeFixture) -> usize {
     let mut logs = 0;
     for filter in filters() {
         let [left, right] = [indexed, plain].map(|node| node.ask("eth_getLogs", json!([filter])));
@@ -72,8 +72,8 @@ async fn assert_alike(indexed: &Node, plain: &Node) -> usize {
     logs
 }
 
-/// Makes a block the head, and all of its chain durable.
-async fn set_head(node: &Node, head: B256) {
+/// Makes a block the head, and its whole chain durable.
+async fn set_head(node: &NodeFixture, head: B256) {
     let engine = node.engine.handle();
     let state = ForkchoiceState {
         head_block_hash: head,
@@ -84,8 +84,8 @@ async fn set_head(node: &Node, head: B256) {
     engine.flush().await.unwrap();
 }
 
-/// How many of the first blocks have to be looked at one by one.
-fn looked_at(node: &Node, blocks: u64) -> usize {
+/// How many of the first blocks a search must look at one by one.
+fn looked_at(node: &NodeFixture, blocks: u64) -> usize {
     let view = node.rpc.view().unwrap();
     let nobody = LogQuery::new(&[Address::repeat_byte(0x99)], [[].as_slice(); 4]);
     view.log_candidates(&nobody, 0..=blocks - 1).unwrap().map(Result::unwrap).count()
@@ -93,12 +93,12 @@ fn looked_at(node: &Node, blocks: u64) -> usize {
 
 #[tokio::test]
 async fn indexed_logs_are_those_of_a_look_at_every_block() {
-    let mut chain = test_chain(Rules::Cancun);
+    let mut chain = test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = grow(&mut chain, genesis, 40, 1);
     let branch = grow(&mut chain, main[29], 16, 2);
     let (tip, other) = (main[39], branch[15]);
-    let nodes = [(); 2].map(|()| Node::new(&chain.spec, mpt()));
+    let nodes = [(); 2].map(|()| NodeFixture::new(&chain.spec, mpt()));
     let set_heads = async |head: B256| {
         for node in &nodes {
             set_head(node, head).await;
@@ -130,11 +130,11 @@ async fn indexed_logs_are_those_of_a_look_at_every_block() {
 
 #[tokio::test]
 async fn the_index_follows_a_node_by_itself() {
-    let mut chain = test_chain(Rules::Cancun);
+    let mut chain = test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let blocks = grow(&mut chain, genesis, 60, 1);
-    let node = Node::new(&chain.spec, mpt());
-    let plain = Node::new(&chain.spec, mpt());
+    let node = NodeFixture::new(&chain.spec, mpt());
+    let plain = NodeFixture::new(&chain.spec, mpt());
     plain.add(&chain.path(genesis, blocks[59])).await;
     let indexer = LogIndexer::start(node.live().chain().clone(), BOUNDS).unwrap();
     for (from, to) in [(genesis, 29), (blocks[29], 59)] {
@@ -143,14 +143,14 @@ async fn the_index_follows_a_node_by_itself() {
         let mut tries = 0;
         while looked_at(&node, to as u64 + 1) > 3 {
             tries += 1;
-            assert!(tries < 1000, "{:?}", indexer.trouble());
+            assert!(tries < 1000, "{:?}", indexer.last_error());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
-    assert!(indexer.is_running() && indexer.trouble().is_none());
+    assert!(indexer.is_running() && indexer.last_error().is_none());
     set_head(&plain, blocks[59]).await;
     assert_alike(&node, &plain).await;
-    // A step under way does not keep the datadir open.
+    // An indexing step in progress does not keep the datadir open.
     drop(indexer);
     node.engine.stop().unwrap();
 }

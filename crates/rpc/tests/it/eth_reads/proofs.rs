@@ -1,20 +1,20 @@
 //! Proofs, in Ethereum's form and in each backend's own.
 
-use crate::common::{Node, backends, raw, test_chain};
+use crate::common::{NodeFixture, backends, raw, test_chain};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use retrie_light_client::StateProofResponse;
-use retrie_pipeline::testkit::{Call, GENESIS_CONTRACT, Plan, Rules};
+use retrie_pipeline::testkit::{BlockPlan, GENESIS_CONTRACT, TestCall, TestRules};
 use retrie_state::{Account, decode_slot, encode_slot};
 use retrie_storage_mpt::verify::{AccountProof, SlotProof};
 use serde_json::{Value, json};
 
 /// A node on a few blocks, the last of which clears a slot.
-async fn node(backend: std::sync::Arc<dyn retrie_state::AnyBackend>) -> (Node, Vec<B256>) {
-    let mut chain = test_chain(Rules::Cancun);
-    let mut node = Node::new(&chain.spec, backend);
+async fn node(backend: std::sync::Arc<dyn retrie_state::AnyBackend>) -> (NodeFixture, Vec<B256>) {
+    let mut chain = test_chain(TestRules::Cancun);
+    let mut node = NodeFixture::new(&chain.spec, backend);
     let genesis = chain.genesis();
-    let a = chain.extend(genesis, Plan::new([Call::store(1, GENESIS_CONTRACT, 300, 5)]));
-    let b = chain.extend(a, Plan::new([Call::store(1, GENESIS_CONTRACT, 2, 0)]));
+    let a = chain.extend(genesis, BlockPlan::new([TestCall::store(1, GENESIS_CONTRACT, 300, 5)]));
+    let b = chain.extend(a, BlockPlan::new([TestCall::store(1, GENESIS_CONTRACT, 2, 0)]));
     node.add(&chain.path(genesis, b)).await;
     node.set_head(b, B256::ZERO, B256::ZERO).await;
     (node, vec![genesis, a, b])

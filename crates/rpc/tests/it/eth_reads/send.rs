@@ -1,14 +1,14 @@
-//! Transactions that come in, and what else a node tells of itself.
+//! Sending transactions, and methods about the node itself.
 
-use crate::common::{Node, mpt, raw, signed_transfer, test_chain};
+use crate::common::{NodeFixture, mpt, raw, signed_transfer, test_chain};
 use alloy_primitives::{B256, Bytes};
-use retrie_pipeline::testkit::{Call, Plan, Rules, Wallet, signed};
-use retrie_rpc::{Limits, RpcContext};
+use retrie_pipeline::testkit::{BlockPlan, TestCall, TestRules, TestWallet, signed};
+use retrie_rpc::{RequestLimits, RpcContext};
 use serde_json::{Value, json};
 
-async fn node() -> Node {
-    let chain = test_chain(Rules::Cancun);
-    let mut node = Node::new(&chain.spec, raw());
+async fn node() -> NodeFixture {
+    let chain = test_chain(TestRules::Cancun);
+    let mut node = NodeFixture::new(&chain.spec, raw());
     node.set_head(chain.genesis(), B256::ZERO, B256::ZERO).await;
     node
 }
@@ -16,7 +16,7 @@ async fn node() -> Node {
 #[tokio::test]
 async fn a_transaction_that_is_sent_waits_where_everybody_sees_it() {
     let node = node().await;
-    let sender = Wallet::new(0).address;
+    let sender = TestWallet::new(0).address;
     let first = node.call("eth_sendRawTransaction", json!([signed_transfer(0, 0)])).await;
     let gap = node.call("eth_sendRawTransaction", json!([signed_transfer(0, 2)])).await;
     let shown = node.call("eth_getTransactionByHash", json!([first])).await;
@@ -54,9 +54,9 @@ async fn what_is_sent_with_more_than_it_takes_is_not_sent() {
 async fn what_the_pool_refuses_is_told_in_geths_words() {
     let mut node = node().await;
     node.rpc = RpcContext::clone(&node.rpc)
-        .with_limits(Limits { tx_fee_cap: 10_u128.pow(15), ..Limits::default() });
+        .with_limits(RequestLimits { tx_fee_cap: 10_u128.pow(15), ..RequestLimits::default() });
     node.call("eth_sendRawTransaction", json!([signed_transfer(0, 0)])).await;
-    let (wallet, call) = (Wallet::new(3), Call::transfer(3, Wallet::new(1).address, 1));
+    let (wallet, call) = (TestWallet::new(3), TestCall::transfer(3, TestWallet::new(1).address, 1));
     let dear = signed(&wallet, &call, 0, Some(10_u64.pow(13)));
     let dear = Bytes::from(alloy_eips::eip2718::Encodable2718::encoded_2718(&dear));
     for (raw, words) in [
@@ -75,21 +75,22 @@ async fn what_the_pool_refuses_is_told_in_geths_words() {
 
 #[tokio::test]
 async fn sending_can_wait_for_the_receipt() {
-    let mut chain = test_chain(Rules::Cancun);
-    let mut node = Node::new(&chain.spec, mpt());
+    let mut chain = test_chain(TestRules::Cancun);
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     let genesis = chain.genesis();
     node.set_head(genesis, B256::ZERO, B256::ZERO).await;
     let recipient = alloy_primitives::Address::with_last_byte(0xaa);
-    let block = chain.extend(genesis, Plan::new([Call::transfer(0, recipient, 1000)]));
+    let block = chain.extend(genesis, BlockPlan::new([TestCall::transfer(0, recipient, 1000)]));
     node.add(&chain.path(genesis, block)).await;
     let transaction = chain.block(block).body.transactions[0].clone();
     let raw = Bytes::from(alloy_eips::eip2718::Encodable2718::encoded_2718(&transaction));
-    // Cause of `data`: a client has the transaction's hash from there (EIP-7966), not from the message.
+    // Cause of `data`: a client needs the transaction's hash (EIP-7966), and the message is no
+    // place for it.
     let early = node.ask("eth_sendRawTransactionSync", json!([raw, "0x1"])).await;
     assert_eq!(early["error"]["code"], 4, "{early}");
     assert_eq!(early["error"]["data"], json!(transaction.hash()), "{early}");
     node.pool.remove(transaction.hash());
-    // No time is the time of the node, as in geth.
+    // As in geth, zero means the default timeout.
     let waiting = node.call("eth_sendRawTransactionSync", json!([raw, "0x0"]));
     let mined = async {
         while node.pool.get(transaction.hash()).is_none() {

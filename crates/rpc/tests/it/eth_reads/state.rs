@@ -1,23 +1,23 @@
 //! Accounts and slots at every block.
 
-use crate::common::{Node, backends, mpt, test_chain};
+use crate::common::{NodeFixture, backends, mpt, test_chain};
 use alloy_primitives::{Address, B256, U64, U256, keccak256};
-use retrie_pipeline::testkit::{Call, GENESIS_CONTRACT, Plan, Rules, Wallet};
+use retrie_pipeline::testkit::{BlockPlan, GENESIS_CONTRACT, TestCall, TestRules, TestWallet};
 use serde_json::{Value, json};
 
 #[tokio::test]
 async fn accounts_are_as_each_block_left_them() {
     for backend in backends() {
         let name = backend.identity().name;
-        let mut chain = test_chain(Rules::Cancun);
-        let mut node = Node::new(&chain.spec, backend);
+        let mut chain = test_chain(TestRules::Cancun);
+        let mut node = NodeFixture::new(&chain.spec, backend);
         let genesis = chain.genesis();
         let blocks = chain.branch(genesis, 9, 12, 1);
         let head = *blocks.last().unwrap();
         node.add(&chain.path(genesis, head)).await;
         node.set_head(head, blocks[3], blocks[1]).await;
 
-        let wallet = Wallet::new(0).address;
+        let wallet = TestWallet::new(0).address;
         for (number, block) in [genesis].iter().chain(&blocks).enumerate() {
             let account = chain.account(*block, wallet).unwrap();
             let by_number = json!(U64::from(number));
@@ -42,12 +42,12 @@ async fn accounts_are_as_each_block_left_them() {
 #[tokio::test]
 async fn code_and_slots_are_read_by_any_form_of_key() {
     for backend in backends() {
-        let mut chain = test_chain(Rules::Cancun);
-        let mut node = Node::new(&chain.spec, backend);
+        let mut chain = test_chain(TestRules::Cancun);
+        let mut node = NodeFixture::new(&chain.spec, backend);
         let genesis = chain.genesis();
-        let plan = Plan::new([
-            Call::store(1, GENESIS_CONTRACT, 2, 0),
-            Call::store(1, GENESIS_CONTRACT, 300, 5),
+        let plan = BlockPlan::new([
+            TestCall::store(1, GENESIS_CONTRACT, 2, 0),
+            TestCall::store(1, GENESIS_CONTRACT, 300, 5),
         ]);
         let block = chain.extend(genesis, plan);
         node.add(&chain.path(genesis, block)).await;
@@ -77,15 +77,15 @@ async fn code_and_slots_are_read_by_any_form_of_key() {
 
 #[tokio::test]
 async fn a_block_that_is_not_there_is_an_error_that_says_so() {
-    let mut chain = test_chain(Rules::Cancun);
-    let mut node = Node::new(&chain.spec, mpt());
+    let mut chain = test_chain(TestRules::Cancun);
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     let genesis = chain.genesis();
-    let a = chain.extend(genesis, Plan::new([]));
-    let b = chain.extend(genesis, Plan::new([]).after(13));
+    let a = chain.extend(genesis, BlockPlan::new([]));
+    let b = chain.extend(genesis, BlockPlan::new([]).after(13));
     node.add(&chain.path(genesis, a)).await;
     node.add(&chain.path(genesis, b)).await;
     node.set_head(a, B256::ZERO, B256::ZERO).await;
-    let wallet = Wallet::new(0).address;
+    let wallet = TestWallet::new(0).address;
     let fail = async |at: Value| node.fail("eth_getBalance", json!([wallet, at])).await;
     assert_eq!(fail(json!("0x9")).await, (-32000, "header not found".into()));
     assert_eq!(fail(json!(B256::repeat_byte(9))).await.0, -32000);
@@ -93,7 +93,7 @@ async fn a_block_that_is_not_there_is_an_error_that_says_so() {
     assert_eq!(fail(json!("finalized")).await.1, "finalized block not found");
     let side = json!({ "blockHash": b, "requireCanonical": true });
     assert_eq!(fail(side).await, (-32000, "hash is not currently canonical".into()));
-    // The state of a side block can be read all the same.
+    // The state of a side block can still be read.
     let side = json!({ "blockHash": b });
     assert!(node.call("eth_getBalance", json!([wallet, side])).await.is_string());
     let long = format!("0x{}", "0".repeat(65));

@@ -1,27 +1,30 @@
 //! `debug_accountRange` and `debug_dumpBlock`.
 
-use crate::common::{Node, backends, mpt, raw, test_chain};
+use crate::common::{NodeFixture, backends, mpt, raw, test_chain};
 use alloy_primitives::{Address, B256, hex, keccak256};
-use retrie_pipeline::testkit::{GENESIS_CONTRACT, Rules, TestChain, write_blocks};
-use retrie_rpc::{Limits, RpcContext};
+use retrie_pipeline::testkit::{GENESIS_CONTRACT, TestChain, TestRules, write_blocks};
+use retrie_rpc::{RequestLimits, RpcContext};
 use retrie_state::{AnyBackend, FlatHistory, StateReader, StoreOptions};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
 
 const BLOCKS: u64 = 6;
 
-fn node_on(backend: Arc<dyn AnyBackend>, store: StoreOptions) -> (TestChain, Vec<B256>, Node) {
-    let mut chain = test_chain(Rules::Prague);
+fn node_on(
+    backend: Arc<dyn AnyBackend>,
+    store: StoreOptions,
+) -> (TestChain, Vec<B256>, NodeFixture) {
+    let mut chain = test_chain(TestRules::Prague);
     let hashes = chain.branch(chain.genesis(), BLOCKS, 12, 1);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chain.rlp");
     write_blocks(&file, &chain.path(chain.genesis(), hashes[5]));
-    let node = Node::with_store(&chain.spec, backend, Some(&file), store);
+    let node = NodeFixture::with_store(&chain.spec, backend, Some(&file), store);
     (chain, hashes, node)
 }
 
-/// Accounts by hash, of all pages of `count`.
-async fn pages(node: &Node, block: &Value, count: u64) -> BTreeMap<B256, Value> {
+/// All accounts by hash, read in pages of `count`.
+async fn pages(node: &NodeFixture, block: &Value, count: u64) -> BTreeMap<B256, Value> {
     let mut all = BTreeMap::new();
     let mut start = json!("0x");
     loop {
@@ -68,7 +71,7 @@ async fn accounts_come_in_the_order_of_their_hashes_as_they_are_on_every_backend
             let dumped = dump["accounts"].as_object().unwrap();
             assert_eq!(dumped.len(), all.len(), "{name}");
 
-            // The state says the same, one by one.
+            // Each account equals the one in the state.
             let view = node.live().view().unwrap();
             let state = view.state(&hash).unwrap();
             for account in all.values() {
@@ -132,7 +135,7 @@ async fn what_is_not_wanted_is_left_out_and_what_is_wrong_is_told() {
         assert_eq!(refused.0, code, "{refused:?}");
         assert!(refused.1.contains(words), "{refused:?}");
     }
-    let limits = Limits { max_response_size: 200, ..Limits::default() };
+    let limits = RequestLimits { max_response_size: 200, ..RequestLimits::default() };
     let (_, _, mut node) = node_on(mpt(), StoreOptions::default());
     node.rpc = RpcContext::clone(&node.rpc).with_limits(limits);
     let (_, message) = node.fail("debug_dumpBlock", json!(["latest"])).await;
@@ -143,7 +146,7 @@ async fn what_is_not_wanted_is_left_out_and_what_is_wrong_is_told() {
 
 #[tokio::test]
 async fn a_state_that_is_not_kept_whole_is_an_error_that_names_the_limit() {
-    // Flat history finds the values of old keys, but lists none.
+    // Flat history finds old values by key, but cannot list keys.
     for backend in [mpt(), raw()] {
         let store = StoreOptions {
             retention: 2,

@@ -1,19 +1,19 @@
 //! `eth_fillTransaction`.
 
-use crate::common::{Node, mpt, raw, signed_transfer, test_chain};
+use crate::common::{NodeFixture, mpt, raw, signed_transfer, test_chain};
 use alloy_eips::eip4844::BYTES_PER_BLOB;
 use alloy_primitives::{Address, B256, Bytes, hex, keccak256};
 use retrie_chainspec::ChainSpec;
 use retrie_engine::pool::PooledTransaction;
-use retrie_pipeline::testkit::{CHAIN_ID, GENESIS_CONTRACT, Rules, Wallet};
+use retrie_pipeline::testkit::{CHAIN_ID, GENESIS_CONTRACT, TestRules, TestWallet};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 const GWEI: u128 = 1_000_000_000;
 
-async fn node(rules: Rules) -> Node {
+async fn node(rules: TestRules) -> NodeFixture {
     let chain = test_chain(rules);
-    let mut node = Node::new(&chain.spec, mpt());
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     node.set_head(chain.genesis(), B256::ZERO, B256::ZERO).await;
     node
 }
@@ -21,7 +21,7 @@ async fn node(rules: Rules) -> Node {
 /// The request of a transfer with other fields.
 fn transfer(change: Value) -> Value {
     let mut request = json!({
-        "from": Wallet::new(0).address,
+        "from": TestWallet::new(0).address,
         "to": Address::repeat_byte(0xee),
         "value": "0x1",
     });
@@ -41,7 +41,7 @@ fn raw_of(filled: &Value) -> Vec<u8> {
 
 #[tokio::test]
 async fn what_is_missing_is_filled_in() {
-    let node = node(Rules::Cancun).await;
+    let node = node(TestRules::Cancun).await;
     let filled = node.call("eth_fillTransaction", transfer(json!({}))).await;
     let tx = &filled["tx"];
     let tip = node.call("eth_maxPriorityFeePerGas", json!([])).await;
@@ -73,7 +73,7 @@ async fn what_is_missing_is_filled_in() {
     let raw = raw_of(&filled);
     assert_eq!((raw[0], &raw[raw.len() - 3..]), (2, &[0x80; 3][..]));
 
-    // What waits counts, and a contract is called with what it takes.
+    // Pooled transactions count for the nonce, and a call gets its estimated gas.
     node.call("eth_sendRawTransaction", json!([signed_transfer(0, 0)])).await;
     let input = format!("0x{:064x}{:064x}", 9, 7);
     let call = json!({ "to": GENESIS_CONTRACT, "input": input, "value": "0x0" });
@@ -86,7 +86,7 @@ async fn what_is_missing_is_filled_in() {
 
 #[tokio::test]
 async fn what_is_given_stays() {
-    let node = node(Rules::Prague).await;
+    let node = node(TestRules::Prague).await;
     let authority = json!({
         "chainId": "0x0",
         "address": GENESIS_CONTRACT,
@@ -127,7 +127,7 @@ async fn what_is_given_stays() {
         let tx = &filled["tx"];
         assert_eq!(tx["type"], json!(format!("{kind:#x}")), "{tx}");
         for (name, value) in request.as_object().unwrap() {
-            // The form before EIP-2930 names its chain in the signature alone.
+            // A legacy transaction has its chain id only in the signature.
             let expected = if kind == 0 && name == "chainId" { &Value::Null } else { value };
             assert_eq!(&tx[name], expected, "{name} of {tx}");
         }
@@ -135,7 +135,7 @@ async fn what_is_given_stays() {
         assert_eq!(tx["hash"], json!(keccak256(raw_of(&filled))));
         assert_eq!(tx.get("yParity").is_some(), kind > 0);
     }
-    // An unsigned one of the first form: nine fields, the last three of which are empty.
+    // An unsigned legacy transaction has nine fields; the last three are empty.
     let request = transfer(json!({ "gasPrice": "0x1", "gas": "0x5208", "nonce": "0x0" }));
     let filled = node.call("eth_fillTransaction", request).await;
     let expected = "df8001825208".to_owned() + "94" + &"ee".repeat(20) + "0180808080";
@@ -149,12 +149,12 @@ async fn blobs_get_their_proofs_and_hashes() {
         blob[1] = 42;
         blob
     });
-    let mut osaka: Value = serde_json::from_str(&Rules::Prague.genesis_json()).unwrap();
+    let mut osaka: Value = serde_json::from_str(&TestRules::Prague.genesis_json()).unwrap();
     osaka["config"]["osakaTime"] = json!(0);
     let osaka = Arc::new(ChainSpec::from_genesis_json(&osaka.to_string()).unwrap());
-    let cases = [(test_chain(Rules::Cancun).spec, 1), (osaka, 128)];
+    let cases = [(test_chain(TestRules::Cancun).spec, 1), (osaka, 128)];
     for (spec, proofs) in cases {
-        let node = Node::new(&spec, raw());
+        let node = NodeFixture::new(&spec, raw());
         let request = json!({ "blobs": [blob, blob] });
         let filled = node.call("eth_fillTransaction", transfer(request)).await;
         let tx = &filled["tx"];
@@ -165,13 +165,13 @@ async fn blobs_get_their_proofs_and_hashes() {
         assert_eq!(tx["blobs"][1], json!(blob));
         let hashes = tx["blobVersionedHashes"].clone();
         assert!(hashes[0].as_str().unwrap().starts_with("0x01"), "{hashes}");
-        // With its signature it is what the network sends.
+        // With a signature it has the network's form.
         let pooled = <PooledTransaction as alloy_eips::eip2718::Decodable2718>::decode_2718_exact(
             &raw_of(&filled),
         );
         assert_eq!(json!(pooled.unwrap().hash()), tx["hash"]);
 
-        // The same with what has been computed.
+        // The same request with the computed sidecar.
         let whole = json!({
             "blobs": tx["blobs"],
             "commitments": tx["commitments"],
@@ -229,7 +229,7 @@ async fn blobs_get_their_proofs_and_hashes() {
 
 #[tokio::test]
 async fn what_makes_no_transaction_is_refused_in_geths_words() {
-    let cancun = node(Rules::Cancun).await;
+    let cancun = node(TestRules::Cancun).await;
     let hashes = |count: usize| json!(vec![B256::repeat_byte(1); count]);
     let dear = format!("{:#x}", 100 * GWEI);
     for (change, words) in [
@@ -283,11 +283,11 @@ async fn what_makes_no_transaction_is_refused_in_geths_words() {
     }
     assert_eq!(cancun.fail("eth_fillTransaction", json!([])).await.0, -32602);
     assert_eq!(cancun.fail("eth_fillTransaction", json!([7])).await.0, -32602);
-    // What reverts cannot be estimated.
+    // The gas of a call that reverts cannot be estimated.
     let revert = json!({ "to": null, "input": "0x60006000fd" });
     assert_eq!(cancun.fail("eth_fillTransaction", transfer(revert)).await.0, 3);
 
-    let byzantium = node(Rules::Byzantium).await;
+    let byzantium = node(TestRules::Byzantium).await;
     let filled = byzantium.call("eth_fillTransaction", transfer(json!({}))).await;
     assert_eq!(filled["tx"]["type"], "0x0");
     assert!(number(&filled["tx"]["gasPrice"]) > 0);

@@ -1,5 +1,5 @@
-//! What whoever runs or develops against a node asks of it: transactions to sign, whole states, the
-//! chain taken back, receipts as they come.
+//! Methods for operators and developers: transactions to sign, state dumps, rewinding the chain,
+//! receipts of new blocks.
 
 mod dump;
 mod fill;

@@ -1,18 +1,18 @@
 //! The subscription `transactionReceipts`, and `eth_pendingTransactions`.
 
-use crate::common::{Node, Ws, mpt, signed_transfer, test_chain};
+use crate::common::{NodeFixture, WsClient, mpt, signed_transfer, test_chain};
 use alloy_primitives::B256;
-use retrie_pipeline::testkit::{Rules, Wallet};
+use retrie_pipeline::testkit::{TestRules, TestWallet};
 use retrie_rpc::{RpcContext, server::ServerConfig};
 use serde_json::{Value, json};
 
 #[tokio::test]
 async fn subscribers_hear_of_the_receipts_of_each_new_block() {
-    let mut chain = test_chain(Rules::Cancun);
+    let mut chain = test_chain(TestRules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 3, 12, 1);
     let side = chain.branch(main[0], 3, 12, 2);
-    let mut node = Node::new(&chain.spec, mpt());
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     let servers = node.serve(&ServerConfig { http: None, ..node.config() }).await;
     let addr = servers.ws_addr().unwrap();
     let hash = |block: B256, index: usize| *chain.block(block).body.transactions[index].hash();
@@ -27,7 +27,7 @@ async fn subscribers_hear_of_the_receipts_of_each_new_block() {
         json!(["transactionReceipts", { "transactionHashes": [] }]),
         json!(["transactionReceipts", wanted]),
     ] {
-        let mut client = Ws::connect(addr, &[]).await.unwrap();
+        let mut client = WsClient::connect(addr, &[]).await.unwrap();
         let answer = client.call("eth_subscribe", params).await;
         assert!(answer["result"].is_string(), "{answer}");
         clients.push((client, answer["result"].clone()));
@@ -38,7 +38,7 @@ async fn subscribers_hear_of_the_receipts_of_each_new_block() {
     node.set_head(side[2], B256::ZERO, B256::ZERO).await;
     let (mut filtered, filtered_id) = clients.pop().unwrap();
     for (mut client, id) in clients {
-        // What a reorganisation takes back is not told; what comes is.
+        // Receipts of reverted blocks are not sent; those of new blocks are.
         for block in main.iter().chain(&side) {
             let shown = client.event(&id).await;
             let told = node.call("eth_getBlockReceipts", json!([block])).await;
@@ -49,7 +49,7 @@ async fn subscribers_hear_of_the_receipts_of_each_new_block() {
             );
         }
     }
-    // One array with one receipt, and nothing of blocks without it.
+    // One array with one receipt, and no message for other blocks.
     let shown = filtered.event(&filtered_id).await;
     assert_eq!((shown.as_array().unwrap().len(), &shown[0]["transactionHash"]), (1, &json!(own)));
     assert_eq!(shown[0]["blockHash"], json!(main[1]));
@@ -59,9 +59,9 @@ async fn subscribers_hear_of_the_receipts_of_each_new_block() {
 
 #[tokio::test]
 async fn receipts_are_asked_for_by_no_more_than_200_hashes() {
-    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let node = NodeFixture::new(&test_chain(TestRules::Cancun).spec, mpt());
     let servers = node.serve(&ServerConfig { http: None, ..node.config() }).await;
-    let mut client = Ws::connect(servers.ws_addr().unwrap(), &[]).await.unwrap();
+    let mut client = WsClient::connect(servers.ws_addr().unwrap(), &[]).await.unwrap();
     let hashes = |count: usize| -> Value {
         let hashes: Vec<_> = (0..count).map(|n| B256::with_last_byte(n as u8)).collect();
         json!(["transactionReceipts", { "transactionHashes": hashes }])
@@ -78,10 +78,10 @@ async fn receipts_are_asked_for_by_no_more_than_200_hashes() {
 
 #[tokio::test]
 async fn pending_transactions_are_those_of_the_accounts_of_the_node() {
-    let chain = test_chain(Rules::Cancun);
-    let mut node = Node::new(&chain.spec, mpt());
+    let chain = test_chain(TestRules::Cancun);
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     node.set_head(chain.genesis(), B256::ZERO, B256::ZERO).await;
-    let own = [0, 2, 3].map(|wallet| Wallet::new(wallet).address).to_vec();
+    let own = [0, 2, 3].map(|wallet| TestWallet::new(wallet).address).to_vec();
     node.rpc = RpcContext::clone(&node.rpc).with_accounts(own);
     assert_eq!(node.call("eth_pendingTransactions", json!([])).await, json!([]));
     let mut hashes = Vec::new();
@@ -89,7 +89,7 @@ async fn pending_transactions_are_those_of_the_accounts_of_the_node() {
         let sent = node.call("eth_sendRawTransaction", json!([signed_transfer(wallet, nonce)]));
         hashes.push(sent.await);
     }
-    // Not that of a stranger, nor one that waits for another.
+    // Not the transaction of another account, nor the one with a nonce gap.
     let shown = node.call("eth_pendingTransactions", json!([])).await;
     let shown: Vec<_> = shown.as_array().unwrap().iter().map(|one| one["hash"].clone()).collect();
     assert_eq!(shown, [hashes[0].clone(), hashes[1].clone(), hashes[3].clone()]);

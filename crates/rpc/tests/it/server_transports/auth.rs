@@ -1,12 +1,12 @@
-//! The port of consensus clients: who is let in, and what is served there.
+//! The authenticated port: access, and what it serves.
 
-use crate::common::{Node, Ws, http, mpt, request, test_chain};
+use crate::common::{NodeFixture, WsClient, http, mpt, request, test_chain};
 use alloy_rpc_types_engine::{ExecutionPayload, JwtSecret};
 use retrie_engine::{BuilderConfig, EngineApi, PayloadBuilder};
-use retrie_pipeline::testkit::{Plan, Rules};
+use retrie_pipeline::testkit::{BlockPlan, TestRules};
 use retrie_rpc::{
     engine_methods,
-    server::{AuthConfig, ServerConfig, Servers, sign_token},
+    server::{AuthConfig, RunningServers, ServerConfig, sign_token},
 };
 use serde_json::{Value, json};
 use std::{
@@ -14,18 +14,18 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-async fn serve(node: &Node, secret: JwtSecret) -> (Servers, SocketAddr) {
+async fn serve(node: &NodeFixture, secret: JwtSecret) -> (RunningServers, SocketAddr) {
     let auth = AuthConfig { addr: "127.0.0.1:0".parse().unwrap(), ..AuthConfig::new(secret) };
     let config = ServerConfig { auth: Some(auth), ..ServerConfig::default() };
     let payloads =
         PayloadBuilder::new(node.live().clone(), node.pool.clone(), BuilderConfig::default());
     let api = EngineApi::new(node.engine.handle().clone(), payloads, node.pool.clone());
-    let servers = Servers::start(&config, &node.rpc, engine_methods(api)).await.unwrap();
+    let servers = RunningServers::start(&config, &node.rpc, engine_methods(api)).await.unwrap();
     let addr = servers.auth_addr().unwrap();
     (servers, addr)
 }
 
-/// A token that was issued so many seconds from now.
+/// A token issued `seconds` seconds from now.
 fn token(secret: &JwtSecret, seconds: i64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     format!("Bearer {}", sign_token(secret, now.saturating_add_signed(seconds)))
@@ -33,7 +33,7 @@ fn token(secret: &JwtSecret, seconds: i64) -> String {
 
 #[tokio::test]
 async fn only_fresh_tokens_under_the_secret_are_let_in() {
-    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let node = NodeFixture::new(&test_chain(TestRules::Cancun).spec, mpt());
     let secret = JwtSecret::random();
     let (_servers, addr) = serve(&node, secret).await;
     let body = request("eth_chainId", json!([])).to_string();
@@ -69,20 +69,20 @@ async fn only_fresh_tokens_under_the_secret_are_let_in() {
 
 #[tokio::test]
 async fn websockets_need_a_token_too() {
-    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let node = NodeFixture::new(&test_chain(TestRules::Cancun).spec, mpt());
     let secret = JwtSecret::random();
     let (_servers, addr) = serve(&node, secret).await;
-    assert_eq!(Ws::connect(addr, &[]).await.err(), Some(401));
+    assert_eq!(WsClient::connect(addr, &[]).await.err(), Some(401));
     let bad = token(&JwtSecret::random(), 0);
-    assert_eq!(Ws::connect(addr, &[("authorization", &bad)]).await.err(), Some(401));
+    assert_eq!(WsClient::connect(addr, &[("authorization", &bad)]).await.err(), Some(401));
     let good = token(&secret, 0);
-    let mut ws = Ws::connect(addr, &[("authorization", &good)]).await.unwrap();
+    let mut ws = WsClient::connect(addr, &[("authorization", &good)]).await.unwrap();
     assert_eq!(ws.call("eth_blockNumber", json!([])).await["result"], "0x0");
 }
 
 #[tokio::test]
 async fn consensus_clients_find_engine_and_eth_and_nothing_else() {
-    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let node = NodeFixture::new(&test_chain(TestRules::Cancun).spec, mpt());
     let secret = JwtSecret::random();
     let (_servers, addr) = serve(&node, secret).await;
     let ask = async |method: &str, params: Value| -> Value {
@@ -96,7 +96,7 @@ async fn consensus_clients_find_engine_and_eth_and_nothing_else() {
     assert!(served.contains(&"engine_newPayloadV4".into()));
     for method in &served {
         let answer = ask(method, json!([])).await;
-        // Parameters are missing, but the method is there.
+        // The method exists: only its parameters are missing.
         assert_eq!(answer["error"]["code"], -32602, "{method}: {answer}");
     }
     let head = node.live().head().hash();
@@ -120,11 +120,11 @@ async fn consensus_clients_find_engine_and_eth_and_nothing_else() {
     assert_eq!(unknown["error"]["code"], -38001, "{unknown}");
 }
 
-/// Consensus clients in Go write null where a payload has no such field; that was refused.
+/// Cause: null in an absent field of a payload was refused; consensus clients in Go write it.
 #[tokio::test]
 async fn a_payload_may_have_null_where_it_has_nothing() {
-    let mut chain = test_chain(Rules::Merge(1));
-    let node = Node::new(&chain.spec, mpt());
+    let mut chain = test_chain(TestRules::Merge(1));
+    let node = NodeFixture::new(&chain.spec, mpt());
     let secret = JwtSecret::random();
     let (_servers, addr) = serve(&node, secret).await;
     let ask = async |method: &str, params: Value| -> Value {
@@ -135,7 +135,7 @@ async fn a_payload_may_have_null_where_it_has_nothing() {
     };
     let (genesis, mut tip) = (chain.genesis(), chain.genesis());
     while tip == genesis || !chain.block(tip).header.difficulty.is_zero() {
-        tip = chain.extend(tip, Plan::new(Vec::new()));
+        tip = chain.extend(tip, BlockPlan::new(Vec::new()));
     }
     let below = chain.path(genesis, chain.block(tip).header.parent_hash);
     node.add(&below).await;
@@ -148,7 +148,7 @@ async fn a_payload_may_have_null_where_it_has_nothing() {
         let status = ask(method, json!([payload])).await;
         assert_eq!(status["result"]["status"], "VALID", "{method}: {status}");
     }
-    // What has to be there is missing all the same, and what may not be there is no null.
+    // A required field must not be null, and a forbidden field must be null or absent.
     let beside = json!([payload, [], tip]);
     assert_eq!(ask("engine_newPayloadV3", beside).await["error"]["code"], -32602);
     payload["blobGasUsed"] = json!("0x0");

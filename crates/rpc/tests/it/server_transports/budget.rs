@@ -1,10 +1,10 @@
-//! What clients make the node hold, all together: 500 connections with a request of 15 MB each, sent
-//! but for its last byte, were 7.5 GB.
+//! Bounds on what all clients make the node hold. Cause: 500 connections that each sent a request
+//! of 15 MB except its last byte held 7.5 GB.
 
-use crate::common::{Node, Ws, http, mpt, post, request, test_chain};
+use crate::common::{NodeFixture, WsClient, http, mpt, post, request, test_chain};
 use futures::{SinkExt, StreamExt};
-use retrie_pipeline::testkit::Rules;
-use retrie_rpc::server::{ConnectionLimits, ServerConfig, Servers};
+use retrie_pipeline::testkit::TestRules;
+use retrie_rpc::server::{ConnectionLimits, RunningServers, ServerConfig};
 use serde_json::{Value, json};
 use soketto::Incoming;
 use std::{net::SocketAddr, time::Duration};
@@ -17,22 +17,22 @@ use tokio_tungstenite::tungstenite::Message;
 
 /// Bytes of a large request.
 const LARGE: usize = 900_000;
-/// What the server has for all its clients: one large request and not another.
+/// Budget of the server: room for one large request, not for two.
 const ALL: usize = 1 << 20;
-/// Time in which the server reads what was sent: who comes after that finds it held.
+/// Time in which the server reads the sent bytes, so that later requests find them held.
 const READING: Duration = Duration::from_millis(500);
-/// Longer than the server lets anybody wait for room.
+/// Longer than the server lets a client wait for room.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-struct Served {
-    _node: Node,
-    _servers: Servers,
+struct ServedNode {
+    _node: NodeFixture,
+    _servers: RunningServers,
     http: SocketAddr,
     ws: SocketAddr,
 }
 
-async fn served() -> Served {
-    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+async fn served() -> ServedNode {
+    let node = NodeFixture::new(&test_chain(TestRules::Cancun).spec, mpt());
     let limits = ConnectionLimits {
         max_request_size: 2 << 20,
         max_buffered_size: ALL,
@@ -40,16 +40,16 @@ async fn served() -> Served {
     };
     let servers = node.serve(&ServerConfig { limits, ..node.config() }).await;
     let (http, ws) = (servers.http_addr().unwrap(), servers.ws_addr().unwrap());
-    Served { _node: node, _servers: servers, http, ws }
+    ServedNode { _node: node, _servers: servers, http, ws }
 }
 
-/// A request of so many bytes, and an answer that repeats most of it.
+/// A request with a key of this many bytes; the response repeats most of it.
 fn large(bytes: usize) -> String {
     request("eth_getStorageAt", json!([format!("0x{}", "0".repeat(40)), "1".repeat(bytes), null]))
         .to_string()
 }
 
-/// Sends this much of a body of so many bytes.
+/// Sends `body` as the start of a body of `bytes` bytes.
 async fn send_body(stream: &mut TcpStream, bytes: usize, body: &[u8]) {
     let head = format!(
         "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
@@ -59,7 +59,7 @@ async fn send_body(stream: &mut TcpStream, bytes: usize, body: &[u8]) {
     stream.write_all(body).await.unwrap();
 }
 
-/// Sends this much of a frame of so many bytes over a new WebSocket.
+/// Sends `payload` as the start of a frame of `bytes` bytes, over a new WebSocket.
 async fn send_frame(stream: &mut TcpStream, bytes: usize, payload: &[u8]) {
     let addr = stream.peer_addr().unwrap();
     let handshake = format!(
@@ -78,7 +78,7 @@ async fn send_frame(stream: &mut TcpStream, bytes: usize, payload: &[u8]) {
     stream.write_all(&frame).await.unwrap();
 }
 
-/// A body of so many bytes but for the last one, on a connection of its own.
+/// Sends a body of this many bytes except its last byte, on a new connection.
 async fn half_sent(addr: SocketAddr, bytes: usize) -> TcpStream {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     send_body(&mut stream, bytes, &vec![b' '; bytes - 1]).await;
@@ -86,7 +86,7 @@ async fn half_sent(addr: SocketAddr, bytes: usize) -> TcpStream {
     stream
 }
 
-/// A frame of so many bytes but for the last one, on a WebSocket of its own.
+/// Sends a frame of this many bytes except its last byte, on a new WebSocket.
 async fn half_a_frame(addr: SocketAddr, bytes: usize) -> TcpStream {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     send_frame(&mut stream, bytes, &vec![b' '; bytes - 1]).await;
@@ -94,7 +94,7 @@ async fn half_a_frame(addr: SocketAddr, bytes: usize) -> TcpStream {
     stream
 }
 
-/// Waits until a large request over HTTP is answered with this status.
+/// Repeats a large HTTP request until its response has this status.
 async fn until(addr: SocketAddr, status: u16) -> Value {
     let start = Instant::now();
     loop {
@@ -107,7 +107,7 @@ async fn until(addr: SocketAddr, status: u16) -> Value {
 }
 
 fn is_answered(answer: &Value) -> bool {
-    // The key is no number, and the error says so.
+    // The key is no number, so the response is this error.
     answer["error"]["code"] == -32602
 }
 
@@ -121,14 +121,14 @@ async fn half_sent_bodies_count_as_they_come_and_others_are_told_to_try_again() 
     let (json_type, body) = ([("content-type", "application/json")], large(LARGE));
     let answer = http(served.http, "POST", "/", &json_type, &body).await;
     assert_eq!((answer.status, answer.headers["retry-after"].to_str().unwrap()), (503, "1"));
-    // Small ones need no room, over whatever they come.
+    // Small requests need no room, over any transport.
     let start = Instant::now();
     let small = request("eth_chainId", json!([]));
     assert_eq!(post(served.http, &small.to_string()).await.json()["result"], "0x1ca3");
-    let mut ws = Ws::connect(served.ws, &[]).await.unwrap();
+    let mut ws = WsClient::connect(served.ws, &[]).await.unwrap();
     assert_eq!(ws.call("eth_chainId", json!([])).await["result"], "0x1ca3");
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
-    // The room is there again as soon as its holder has gone.
+    // The room is free as soon as the holder is gone.
     drop(first);
     assert!(is_answered(&until(served.http, 200).await));
 }
@@ -136,10 +136,10 @@ async fn half_sent_bodies_count_as_they_come_and_others_are_told_to_try_again() 
 #[tokio::test]
 async fn half_sent_frames_count_as_they_come_over_all_servers() {
     let served = served().await;
-    let mut patient = Ws::connect(served.ws, &[]).await.unwrap();
+    let mut patient = WsClient::connect(served.ws, &[]).await.unwrap();
     patient.send(&large(LARGE)).await;
     assert!(is_answered(&patient.next().await));
-    // What was answered is held no longer, though the connection is there.
+    // After the response nothing is held, although the connection is open.
     let first = half_a_frame(served.ws, LARGE).await;
     until(served.http, 503).await;
     patient.send(&large(LARGE)).await;
@@ -150,7 +150,7 @@ async fn half_sent_frames_count_as_they_come_over_all_servers() {
     }
     drop(first);
     assert!(is_answered(&until(served.http, 200).await));
-    let mut ws = Ws::connect(served.ws, &[]).await.unwrap();
+    let mut ws = WsClient::connect(served.ws, &[]).await.unwrap();
     for _ in 0..3 {
         ws.send(&large(LARGE)).await;
         assert!(is_answered(&ws.next().await));
@@ -174,7 +174,7 @@ async fn who_waits_for_room_is_answered_when_there_is_some() {
 #[tokio::test]
 async fn an_answer_for_which_there_is_no_room_is_an_error_with_its_id() {
     let served = served().await;
-    // Requests that fit into what is each connection's own, and answers that do not.
+    // Requests within each connection's own bytes, with larger responses.
     let call = request("eth_getHeaderByNumber", json!(["0x0"]));
     let batch = json!(vec![call; 400]).to_string();
     let size = post(served.http, &batch).await.body.len();
@@ -197,13 +197,13 @@ async fn an_answer_for_which_there_is_no_room_is_an_error_with_its_id() {
     assert!(answer.contains("0x1ca3"), "{answer}");
 }
 
-/// A client that goes on to take a little of its answer never stalls, and would hold it for hours.
+/// A client that keeps reading a little of its response never stalls, and would hold it for hours.
 #[tokio::test]
 async fn an_answer_that_is_taken_too_slowly_is_given_up() {
-    // More than the system holds of a connection.
+    // More than the system's socket buffers.
     const HUGE: usize = 12 << 20;
     const STALL: Duration = Duration::from_secs(1000);
-    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let node = NodeFixture::new(&test_chain(TestRules::Cancun).spec, mpt());
     let limits = ConnectionLimits { stall_timeout: STALL, ..ConnectionLimits::default() };
     let servers = node.serve(&ServerConfig { limits, ..node.config() }).await;
     let request = large(HUGE);
@@ -218,7 +218,7 @@ async fn an_answer_that_is_taken_too_slowly_is_given_up() {
         stream.read_u8().await.unwrap();
         tokio::time::pause();
         let (mut came, mut piece) = (1, vec![0; 64 << 10]);
-        // What the system holds still comes afterwards.
+        // The bytes in the system's buffers still arrive afterwards.
         while let Ok(bytes @ 1..) = stream.read(&mut piece).await {
             came += bytes;
             tokio::time::sleep(STALL / 10).await;

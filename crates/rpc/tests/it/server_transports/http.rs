@@ -1,11 +1,13 @@
-//! HTTP: what is answered, what is refused, and in which words.
+//! HTTP: responses, refusals, and their texts.
 
-use crate::common::{Answer, Node, Ws, http, lvmt, mpt, post, request, test_chain};
+use crate::common::{
+    HttpAnswer, NodeFixture, WsClient, http, lvmt, mpt, post, request, test_chain,
+};
 use retrie_engine::{NodeStatus, NodeWait, SyncProgress};
-use retrie_pipeline::testkit::Rules;
+use retrie_pipeline::testkit::TestRules;
 use retrie_rpc::{
-    Namespace,
-    server::{ConnectionLimits, ServerConfig, ServerError, Servers, WsConfig},
+    ApiNamespace,
+    server::{ConnectionLimits, RunningServers, ServerConfig, ServerError, WsConfig},
 };
 use retrie_telemetry::Metrics;
 use serde_json::{Value, json};
@@ -22,16 +24,16 @@ use tokio::{
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-fn node() -> Node {
-    Node::new(&test_chain(Rules::Cancun).spec, mpt())
+fn node() -> NodeFixture {
+    NodeFixture::new(&test_chain(TestRules::Cancun).spec, mpt())
 }
 
-fn only_http(node: &Node) -> ServerConfig {
+fn only_http(node: &NodeFixture) -> ServerConfig {
     ServerConfig { ws: None, ..node.config() }
 }
 
-/// What `/health` says of a node at its genesis.
-fn told(node: &Node, shard: Value) -> Value {
+/// The response of `/health` at genesis.
+fn told(node: &NodeFixture, shard: Value) -> Value {
     json!({
         "syncing": false,
         "head": 0,
@@ -41,7 +43,7 @@ fn told(node: &Node, shard: Value) -> Value {
     })
 }
 
-async fn served(node: &Node, config: &ServerConfig) -> (Servers, SocketAddr) {
+async fn served(node: &NodeFixture, config: &ServerConfig) -> (RunningServers, SocketAddr) {
     let servers = node.serve(config).await;
     let addr = servers.http_addr().unwrap();
     (servers, addr)
@@ -65,8 +67,8 @@ async fn requests_are_answered_and_health_is_told() {
 
 #[tokio::test]
 async fn a_node_that_is_behind_is_not_healthy() {
-    struct Behind;
-    impl NodeStatus for Behind {
+    struct MockLaggingNode;
+    impl NodeStatus for MockLaggingNode {
         fn syncing(&self) -> Option<SyncProgress> {
             Some(SyncProgress { starting: 1, current: 2, highest: 16 })
         }
@@ -77,14 +79,14 @@ async fn a_node_that_is_behind_is_not_healthy() {
         }
     }
     let mut node = node();
-    node.rpc = node.rpc.clone().with_node(Arc::new(Behind));
+    node.rpc = node.rpc.clone().with_node(Arc::new(MockLaggingNode));
     let (_servers, addr) = served(&node, &only_http(&node)).await;
     let health = http(addr, "GET", "/health", &[], "").await;
     assert_eq!((health.status, &health.json()["waitingFor"]), (503, &json!("peers")));
     let answer = post(addr, &request("eth_syncing", json!([])).to_string()).await.json();
     let answer = &answer["result"];
     assert_eq!(answer["highestBlock"], "0x10");
-    // It did not say what it waits for.
+    // Cause: the response did not include what the node waits for.
     assert_eq!(answer["waitingFor"], "peers");
     assert_eq!(
         (&answer["waitingSince"], &answer["remedy"]),
@@ -94,14 +96,14 @@ async fn a_node_that_is_behind_is_not_healthy() {
 
 #[tokio::test]
 async fn a_node_of_which_a_part_does_not_work_is_not_healthy() {
-    struct Lame;
-    impl NodeStatus for Lame {
+    struct MockFailingNode;
+    impl NodeStatus for MockFailingNode {
         fn failing(&self) -> Vec<&'static str> {
             vec!["follower"]
         }
     }
     let mut node = node();
-    node.rpc = node.rpc.clone().with_node(Arc::new(Lame));
+    node.rpc = node.rpc.clone().with_node(Arc::new(MockFailingNode));
     let (_servers, addr) = served(&node, &only_http(&node)).await;
     let health = http(addr, "GET", "/health", &[], "").await;
     let mut body = told(&node, json!(null));
@@ -111,7 +113,7 @@ async fn a_node_of_which_a_part_does_not_work_is_not_healthy() {
 
 #[tokio::test]
 async fn health_tells_which_proofs_a_node_has() {
-    let node = Node::new(&test_chain(Rules::Cancun).spec, lvmt());
+    let node = NodeFixture::new(&test_chain(TestRules::Cancun).spec, lvmt());
     let (_servers, addr) = served(&node, &only_http(&node)).await;
     let health = http(addr, "GET", "/health", &[], "").await;
     assert_eq!((health.status, health.json()), (200, told(&node, json!("all"))));
@@ -144,7 +146,7 @@ async fn what_is_wrong_with_a_request_is_told_by_its_code() {
     }
     assert_eq!(http(addr, "PUT", "/", &[JSON], "{}").await.status, 405);
     assert_eq!(http(addr, "POST", "/", &[("content-type", "text/plain")], "{}").await.status, 415);
-    // Parameters are no reason to refuse a request; all but two of them were.
+    // Cause: content types with parameters were refused, except for two forms.
     for parameter in
         [";charset=utf-8", "; charset=\"utf-8\"", ";", "; charset=utf-8; q=1", " ; a=b"]
     {
@@ -199,7 +201,7 @@ async fn requests_errors_and_connections_are_counted() {
     let call = |method: &str| request(method, json!(["0x1"]));
     let batch = json!([call("eth_chainId"), call("eth_nope"), call("eth_nopes")]);
     let size = post(addr, &batch.to_string()).await.body.len();
-    let mut ws = Ws::connect(servers.ws_addr().unwrap(), &[]).await.unwrap();
+    let mut ws = WsClient::connect(servers.ws_addr().unwrap(), &[]).await.unwrap();
     ws.call("eth_chainId", json!([])).await;
     let text = || String::from_utf8(metrics.encode().unwrap()).unwrap();
     for line in [
@@ -241,7 +243,7 @@ async fn bodies_that_trickle_are_let_go() {
 async fn only_chosen_namespaces_are_served() {
     let node = node();
     let mut config = only_http(&node);
-    config.http.as_mut().unwrap().apis = vec![Namespace::Net];
+    config.http.as_mut().unwrap().apis = vec![ApiNamespace::Net];
     let (_servers, addr) = served(&node, &config).await;
     let ask = async |method| post(addr, &request(method, json!([])).to_string()).await.json();
     assert_eq!(ask("net_version").await["result"], "7331");
@@ -254,7 +256,7 @@ async fn pages_of_strangers_are_kept_out() {
     let node = node();
     let mut config = only_http(&node);
     let body = request("eth_chainId", json!([])).to_string();
-    let ask = async |addr, headers: &[(&str, &str)]| -> Answer {
+    let ask = async |addr, headers: &[(&str, &str)]| -> HttpAnswer {
         let headers: Vec<_> = [&[JSON], headers].concat();
         http(addr, "POST", "/", &headers, &body).await
     };
@@ -292,7 +294,7 @@ async fn idle_connections_do_not_keep_others_out() {
     let mut idle = Vec::new();
     for _ in 0..50 {
         let mut stream = TcpStream::connect(addr).await.unwrap();
-        // Half of them have begun a request that will never end.
+        // Half of them start a request and never finish it.
         if idle.len() % 2 == 0 {
             stream.write_all(b"POST / HTTP/1.1\r\nhost: loc").await.unwrap();
         }
@@ -318,7 +320,7 @@ async fn clients_that_stall_are_let_go() {
         let mut stream = TcpStream::connect(addr).await.unwrap();
         stream.write_all(beginning).await.unwrap();
         let mut rest = Vec::new();
-        // Time goes on by itself here, whenever nobody has anything to do.
+        // The paused clock advances whenever all tasks are idle.
         let closed = timeout(Duration::from_secs(3600), stream.read_to_end(&mut rest)).await;
         closed.expect("the server ends it").ok();
     }
@@ -337,7 +339,7 @@ async fn clients_that_do_not_read_are_let_go() {
          content-length: {}\r\n\r\n",
         batch.len()
     );
-    // More answers than the system keeps for a client.
+    // More responses than the system buffers for a client.
     const COUNT: usize = 40;
     let writing = tokio::spawn(async move {
         for _ in 0..COUNT {
@@ -363,13 +365,13 @@ async fn http_and_websocket_share_a_port_only_with_the_same_namespaces() {
     let addr = free.local_addr().unwrap();
     drop(free);
     config.http.as_mut().unwrap().addr = addr;
-    config.ws = Some(WsConfig { addr, apis: vec![Namespace::Eth], ..WsConfig::default() });
-    let refused = Servers::start(&config, &node.rpc, jsonrpsee::Methods::new()).await;
+    config.ws = Some(WsConfig { addr, apis: vec![ApiNamespace::Eth], ..WsConfig::default() });
+    let refused = RunningServers::start(&config, &node.rpc, jsonrpsee::Methods::new()).await;
     assert!(matches!(refused, Err(ServerError::DifferentApis { .. })));
-    config.ws.as_mut().unwrap().apis = Namespace::ALL.into();
+    config.ws.as_mut().unwrap().apis = ApiNamespace::ALL.into();
     let (_servers, addr) = served(&node, &config).await;
     let body = request("eth_chainId", json!([]));
     assert_eq!(post(addr, &body.to_string()).await.json()["result"], "0x1ca3");
-    let mut ws = Ws::connect(addr, &[]).await.unwrap();
+    let mut ws = WsClient::connect(addr, &[]).await.unwrap();
     assert_eq!(ws.call("eth_chainId", json!([])).await["result"], "0x1ca3");
 }

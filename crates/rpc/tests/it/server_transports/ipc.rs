@@ -1,9 +1,9 @@
 //! IPC: the same methods over a Unix socket.
 
-use crate::common::{Node, mpt, request, test_chain};
+use crate::common::{NodeFixture, mpt, request, test_chain};
 use alloy_primitives::B256;
-use retrie_pipeline::testkit::{Call, Plan, Rules};
-use retrie_rpc::server::{ConnectionLimits, IpcConfig, ServerConfig, ServerError, Servers};
+use retrie_pipeline::testkit::{BlockPlan, TestCall, TestRules};
+use retrie_rpc::server::{ConnectionLimits, IpcConfig, RunningServers, ServerConfig, ServerError};
 use serde_json::{Value, json};
 use std::{os::unix::fs::PermissionsExt, path::Path};
 use tokio::{
@@ -14,12 +14,12 @@ use tokio::{
     },
 };
 
-struct Client {
+struct IpcClient {
     reader: Lines<BufReader<OwnedReadHalf>>,
     writer: OwnedWriteHalf,
 }
 
-impl Client {
+impl IpcClient {
     async fn connect(path: &Path) -> Self {
         let (reader, writer) = UnixStream::connect(path).await.unwrap().into_split();
         Self { reader: BufReader::new(reader).lines(), writer }
@@ -51,19 +51,19 @@ fn config(path: &Path) -> ServerConfig {
     ServerConfig { ipc: Some(IpcConfig::new(path.into())), limits, ..ServerConfig::default() }
 }
 
-async fn served(node: &Node, path: &Path) -> Result<Servers, ServerError> {
-    Servers::start(&config(path), &node.rpc, jsonrpsee::Methods::new()).await
+async fn served(node: &NodeFixture, path: &Path) -> Result<RunningServers, ServerError> {
+    RunningServers::start(&config(path), &node.rpc, jsonrpsee::Methods::new()).await
 }
 
 #[tokio::test]
 async fn calls_batches_and_subscriptions_are_served() {
-    let mut chain = test_chain(Rules::Cancun);
-    let mut node = Node::new(&chain.spec, mpt());
+    let mut chain = test_chain(TestRules::Cancun);
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     let path = node.dir.path().join("retrie.ipc");
     let servers = served(&node, &path).await.unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 
-    let mut client = Client::connect(&path).await;
+    let mut client = IpcClient::connect(&path).await;
     assert_eq!(client.call("eth_chainId", json!([])).await["result"], "0x1ca3");
     assert_eq!(client.call("eth_nope", json!([])).await["error"]["code"], -32601);
     let call = |id: u64| json!({ "jsonrpc": "2.0", "id": id, "method": "net_version" });
@@ -74,7 +74,7 @@ async fn calls_batches_and_subscriptions_are_served() {
     client.send(&json!(vec![call(1); 4]).to_string()).await;
     assert!(client.next().await.unwrap()["error"].is_object(), "the batch is too long");
     client.send(r#"{"jsonrpc":"2.0","method":"net_version"}"#).await;
-    // Two requests in one piece, after a notification that has no answer.
+    // Two requests in one write, after a notification, which has no response.
     client.send(&format!("{}\n{}", call(8), call(9))).await;
     let mut ids = [client.next().await.unwrap(), client.next().await.unwrap()]
         .map(|answer| answer["id"].as_u64().unwrap());
@@ -86,7 +86,7 @@ async fn calls_batches_and_subscriptions_are_served() {
     assert!(second["error"].is_object(), "one is the limit: {second}");
     let genesis = chain.genesis();
     let recipient = alloy_primitives::Address::with_last_byte(9);
-    let block = chain.extend(genesis, Plan::new([Call::transfer(0, recipient, 1)]));
+    let block = chain.extend(genesis, BlockPlan::new([TestCall::transfer(0, recipient, 1)]));
     node.add(&chain.path(genesis, block)).await;
     node.set_head(block, B256::ZERO, B256::ZERO).await;
     let event = client.next().await.unwrap();
@@ -100,18 +100,18 @@ async fn calls_batches_and_subscriptions_are_served() {
 
 #[tokio::test]
 async fn garbage_ends_a_connection_and_no_other() {
-    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let node = NodeFixture::new(&test_chain(TestRules::Cancun).spec, mpt());
     let path = node.dir.path().join("retrie.ipc");
     let _servers = served(&node, &path).await.unwrap();
-    let mut good = Client::connect(&path).await;
+    let mut good = IpcClient::connect(&path).await;
     for garbage in ["hello", "}", &"[".repeat(200_000)] {
-        let mut client = Client::connect(&path).await;
-        // The server may close before it has read everything.
+        let mut client = IpcClient::connect(&path).await;
+        // The server may close the connection before it has read everything.
         let _ = client.writer.write_all(garbage.as_bytes()).await;
         assert!(client.next().await.unwrap()["error"].is_object());
         assert!(!matches!(client.reader.next_line().await, Ok(Some(_))));
     }
-    let mut client = Client::connect(&path).await;
+    let mut client = IpcClient::connect(&path).await;
     client.send(r#"{"id":7}"#).await;
     let answer = client.next().await.unwrap();
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(7), &json!(-32600)));
@@ -120,15 +120,21 @@ async fn garbage_ends_a_connection_and_no_other() {
 
 #[tokio::test]
 async fn a_socket_in_use_is_left_alone_and_a_dead_one_replaced() {
-    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let node = NodeFixture::new(&test_chain(TestRules::Cancun).spec, mpt());
     let path = node.dir.path().join("sockets/retrie.ipc");
     let first = served(&node, &path).await.unwrap();
     assert!(matches!(served(&node, &path).await, Err(ServerError::Ipc { .. })));
-    assert_eq!(Client::connect(&path).await.call("net_version", json!([])).await["result"], "7331");
+    assert_eq!(
+        IpcClient::connect(&path).await.call("net_version", json!([])).await["result"],
+        "7331"
+    );
     first.stop().await;
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let second = served(&node, &path).await.unwrap();
-    assert_eq!(Client::connect(&path).await.call("net_version", json!([])).await["result"], "7331");
+    assert_eq!(
+        IpcClient::connect(&path).await.call("net_version", json!([])).await["result"],
+        "7331"
+    );
     second.stop().await;
 
     std::fs::write(&path, "precious").unwrap();

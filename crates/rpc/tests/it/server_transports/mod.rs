@@ -4,5 +4,5 @@ mod auth;
 mod budget;
 mod http;
 mod ipc;
-mod odd;
+mod odd_messages;
 mod ws;

@@ -1,10 +1,10 @@
 //! WebSocket: calls and subscriptions, over reorganisations and limits.
 
-use crate::common::{Node, Ws, backends, mpt, request, test_chain};
+use crate::common::{NodeFixture, WsClient, backends, mpt, request, test_chain};
 use alloy_primitives::{Address, B256};
 use futures::{SinkExt, StreamExt};
-use retrie_pipeline::testkit::{Call, GENESIS_CONTRACT, Plan, Rules, Wallet};
-use retrie_rpc::server::{ConnectionLimits, ServerConfig, Servers};
+use retrie_pipeline::testkit::{BlockPlan, GENESIS_CONTRACT, TestCall, TestRules, TestWallet};
+use retrie_rpc::server::{ConnectionLimits, RunningServers, ServerConfig};
 use serde_json::{Value, json};
 use soketto::Incoming;
 use std::{cell::Cell, net::SocketAddr, time::Duration};
@@ -20,13 +20,13 @@ use tokio_tungstenite::tungstenite::{
     },
 };
 
-async fn served(node: &Node, config: &ServerConfig) -> (Servers, SocketAddr) {
+async fn served(node: &NodeFixture, config: &ServerConfig) -> (RunningServers, SocketAddr) {
     let servers = node.serve(&ServerConfig { http: None, ..config.clone() }).await;
     let addr = servers.ws_addr().unwrap();
     (servers, addr)
 }
 
-async fn subscribe(ws: &mut Ws, params: Value) -> Value {
+async fn subscribe(ws: &mut WsClient, params: Value) -> Value {
     let answer = ws.call("eth_subscribe", params).await;
     assert!(answer["result"].is_string(), "{answer}");
     answer["result"].clone()
@@ -36,20 +36,21 @@ async fn subscribe(ws: &mut Ws, params: Value) -> Value {
 async fn subscribers_hear_of_heads_and_logs_and_of_what_a_reorg_takes_back() {
     for backend in backends() {
         let name = backend.identity().name;
-        let mut chain = test_chain(Rules::Cancun);
-        let mut node = Node::new(&chain.spec, backend);
+        let mut chain = test_chain(TestRules::Cancun);
+        let mut node = NodeFixture::new(&chain.spec, backend);
         let (_servers, addr) = served(&node, &node.config()).await;
-        let mut heads = Ws::connect(addr, &[]).await.unwrap();
-        let mut logs = Ws::connect(addr, &[]).await.unwrap();
+        let mut heads = WsClient::connect(addr, &[]).await.unwrap();
+        let mut logs = WsClient::connect(addr, &[]).await.unwrap();
         let heads_id = subscribe(&mut heads, json!(["newHeads"])).await;
         let logs_id = subscribe(&mut logs, json!(["logs", { "address": GENESIS_CONTRACT }])).await;
 
         let genesis = chain.genesis();
-        let store = |wallet, slot| Plan::new([Call::store(wallet, GENESIS_CONTRACT, slot, 7)]);
+        let store =
+            |wallet, slot| BlockPlan::new([TestCall::store(wallet, GENESIS_CONTRACT, slot, 7)]);
         let a1 = chain.extend(genesis, store(1, 1));
         let a2 = chain.extend(a1, store(1, 2));
         let b1 = chain.extend(genesis, store(2, 3).after(13));
-        let b2 = chain.extend(b1, Plan::new([]));
+        let b2 = chain.extend(b1, BlockPlan::new([]));
         let b3 = chain.extend(b2, store(2, 4));
         for (from, to) in [(genesis, a2), (genesis, b3)] {
             node.add(&chain.path(from, to)).await;
@@ -78,20 +79,20 @@ async fn subscribers_hear_of_heads_and_logs_and_of_what_a_reorg_takes_back() {
     }
 }
 
-/// Subscriptions of a batch once answered beside its array, in messages of their own
-/// (jsonrpsee#806).
+/// Cause: the responses of a batch's subscriptions were messages of their own, beside the batch's
+/// array (jsonrpsee#806).
 #[tokio::test]
 async fn a_batch_with_subscriptions_has_one_answer() {
-    let mut chain = test_chain(Rules::Cancun);
-    let mut node = Node::new(&chain.spec, mpt());
+    let mut chain = test_chain(TestRules::Cancun);
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     let (_servers, addr) = served(&node, &node.config()).await;
-    let mut ws = Ws::connect(addr, &[]).await.unwrap();
+    let mut ws = WsClient::connect(addr, &[]).await.unwrap();
     let request = |id: Value, method: &str, params: Value| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
     let batch = json!([
         request(json!(1), "eth_chainId", json!([])),
         request(json!(2), "eth_subscribe", json!(["newHeads"])),
         request(json!(3), "eth_subscribe", json!(["newHats"])),
-        // An id that the library has no place for.
+        // An id that jsonrpsee cannot represent.
         request(json!(4.5), "eth_subscribe", json!(["newHeads"])),
         request(json!("five"), "eth_blockNumber", json!([])),
     ]);
@@ -105,7 +106,7 @@ async fn a_batch_with_subscriptions_has_one_answer() {
     assert!(subscriptions.iter().all(|id| id.is_string()), "{answers:?}");
 
     let genesis = chain.genesis();
-    let block = chain.extend(genesis, Plan::new([]));
+    let block = chain.extend(genesis, BlockPlan::new([]));
     node.add(&chain.path(genesis, block)).await;
     node.set_head(block, B256::ZERO, B256::ZERO).await;
     let mut told = Vec::new();
@@ -121,13 +122,13 @@ async fn a_batch_with_subscriptions_has_one_answer() {
 
 #[tokio::test]
 async fn subscribers_hear_of_transactions_that_wait() {
-    let chain = test_chain(Rules::Cancun);
-    let mut node = Node::new(&chain.spec, mpt());
+    let chain = test_chain(TestRules::Cancun);
+    let mut node = NodeFixture::new(&chain.spec, mpt());
     let genesis = chain.genesis();
     node.set_head(genesis, B256::ZERO, B256::ZERO).await;
     let (_servers, addr) = served(&node, &node.config()).await;
-    let mut hashes = Ws::connect(addr, &[]).await.unwrap();
-    let mut full = Ws::connect(addr, &[]).await.unwrap();
+    let mut hashes = WsClient::connect(addr, &[]).await.unwrap();
+    let mut full = WsClient::connect(addr, &[]).await.unwrap();
     let hashes_id = subscribe(&mut hashes, json!(["newPendingTransactions"])).await;
     let full_id = subscribe(&mut full, json!(["newPendingTransactions", true])).await;
     let raw = crate::common::signed_transfer(0, 0);
@@ -135,16 +136,16 @@ async fn subscribers_hear_of_transactions_that_wait() {
     assert_eq!(hashes.event(&hashes_id).await, hash);
     let event = full.event(&full_id).await;
     assert_eq!((&event["hash"], &event["blockHash"]), (&hash, &Value::Null));
-    let sender = json!(Wallet::new(0).address.to_string().to_lowercase());
+    let sender = json!(TestWallet::new(0).address.to_string().to_lowercase());
     assert_eq!(event["from"], sender);
 }
 
 #[tokio::test]
 async fn subscriptions_have_limits_and_names() {
-    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let node = NodeFixture::new(&test_chain(TestRules::Cancun).spec, mpt());
     let limits = ConnectionLimits { max_subscriptions: 2, ..ConnectionLimits::default() };
     let (servers, addr) = served(&node, &ServerConfig { limits, ..node.config() }).await;
-    let mut ws = Ws::connect(addr, &[]).await.unwrap();
+    let mut ws = WsClient::connect(addr, &[]).await.unwrap();
     let unknown = ws.call("eth_subscribe", json!(["newHats"])).await;
     assert_eq!(unknown["error"]["code"], -32601, "{unknown}");
     let bad = ws.call("eth_subscribe", json!(["logs", { "address": 7 }])).await;
@@ -159,8 +160,11 @@ async fn subscriptions_have_limits_and_names() {
     ws.send("hello").await;
     assert_eq!(ws.next().await["error"]["code"], -32700);
 
-    assert_eq!(Ws::connect(addr, &[("origin", "https://evil.example")]).await.err(), Some(403));
-    assert!(Ws::connect(addr, &[("origin", "http://localhost:3000")]).await.is_ok());
+    assert_eq!(
+        WsClient::connect(addr, &[("origin", "https://evil.example")]).await.err(),
+        Some(403)
+    );
+    assert!(WsClient::connect(addr, &[("origin", "http://localhost:3000")]).await.is_ok());
     let post = crate::common::post(addr, "{}").await;
     assert_eq!(post.status, 403, "there is no HTTP here");
     servers.stop().await;
@@ -169,11 +173,11 @@ async fn subscriptions_have_limits_and_names() {
 #[tokio::test]
 async fn a_client_that_does_not_read_is_not_read() {
     const COUNT: usize = 1500;
-    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let node = NodeFixture::new(&test_chain(TestRules::Cancun).spec, mpt());
     let limits = ConnectionLimits { max_response_size: 1 << 20, ..ConnectionLimits::default() };
     let (_servers, addr) = served(&node, &ServerConfig { limits, ..node.config() }).await;
-    let mut ws = Ws::connect(addr, &[]).await.unwrap();
-    // The error repeats the key: what comes in goes out.
+    let mut ws = WsClient::connect(addr, &[]).await.unwrap();
+    // The error repeats the key, so the response is as large as the request.
     let params = json!([Address::ZERO, "1".repeat(100_000), "latest"]);
     let request = request("eth_getStorageAt", params).to_string();
     let sent = Cell::new(0);
@@ -201,12 +205,12 @@ async fn a_client_that_does_not_read_is_not_read() {
 
 #[tokio::test]
 async fn a_client_hears_that_its_request_is_too_large_before_it_is_let_go() {
-    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let node = NodeFixture::new(&test_chain(TestRules::Cancun).spec, mpt());
     let limits = ConnectionLimits { max_request_size: 100_000, ..ConnectionLimits::default() };
     let (_servers, addr) = served(&node, &ServerConfig { limits, ..node.config() }).await;
-    // The larger one is still being sent when the node has seen enough.
+    // The larger message is still being sent when the node refuses it.
     for size in [100_001, 20 << 20] {
-        let mut ws = Ws::connect(addr, &[]).await.unwrap();
+        let mut ws = WsClient::connect(addr, &[]).await.unwrap();
         assert!(ws.call("eth_chainId", json!([])).await["result"].is_string());
         ws.send(&"x".repeat(size)).await;
         assert_eq!(ws.next().await["error"]["code"], -32007, "{size} bytes");
@@ -219,7 +223,7 @@ async fn a_client_hears_that_its_request_is_too_large_before_it_is_let_go() {
 
 #[tokio::test]
 async fn fragments_are_one_message_and_bounded_as_one() {
-    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let node = NodeFixture::new(&test_chain(TestRules::Cancun).spec, mpt());
     let limits = ConnectionLimits { max_request_size: 500_000, ..ConnectionLimits::default() };
     let (_servers, addr) = served(&node, &ServerConfig { limits, ..node.config() }).await;
     let stream = TcpStream::connect(addr).await.unwrap();
@@ -255,7 +259,7 @@ async fn fragments_are_one_message_and_bounded_as_one() {
 
 #[tokio::test]
 async fn a_client_that_answers_no_pings_is_let_go() {
-    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let node = NodeFixture::new(&test_chain(TestRules::Cancun).spec, mpt());
     let (_servers, addr) = served(&node, &node.config()).await;
     let mut stream = TcpStream::connect(addr).await.unwrap();
     let handshake = format!(
@@ -272,7 +276,7 @@ async fn a_client_that_answers_no_pings_is_let_go() {
     let mut rest = Vec::new();
     let ended = tokio::time::timeout(Duration::from_secs(120), stream.read_to_end(&mut rest)).await;
     ended.expect("the server ends it").unwrap();
-    // Code 1001 comes with the second ping that is due, or the third: they are 30 s apart.
+    // Code 1001 comes with the second or third ping; pings are 30 s apart.
     let pings = rest.strip_suffix(&[0x88, 2, 0x03, 0xe9]).unwrap();
     assert!(pings == [0x89, 0] || pings == [0x89, 0, 0x89, 0], "{pings:?}");
 }

@@ -1,5 +1,4 @@
-//! What the tests of this crate share: the mainnet data, a synthetic chain, an era1 writer, and
-//! damage.
+//! Shared by the tests: the mainnet data, a synthetic chain, an era1 writer, and damage.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 use std::path::{Path, PathBuf};
@@ -15,7 +14,7 @@ use alloy_rlp::Encodable;
 use retrie_chainspec::primitives::{Block, BlockBody, Header, Transaction};
 use retrie_sources::era1::{HeaderRecord, accumulator_root};
 
-/// The mainnet data, or `None` with a visible line when it is not there and not required.
+/// The mainnet data; `None`, after a message, if it is missing and not required.
 pub fn mainnet_data() -> Option<PathBuf> {
     let base = std::env::var_os("RETRIE_DATA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
@@ -91,7 +90,7 @@ fn transaction(number: u64, i: u64) -> Transaction {
     }
 }
 
-/// One receipt per transaction of [`chain`]: the legacy one as before Byzantium.
+/// One receipt per transaction of [`chain`]; the one of the legacy transaction as before Byzantium.
 pub fn receipts(number: u64) -> Vec<ReceiptEnvelope> {
     (0..number % 4)
         .map(|i| {
@@ -113,7 +112,7 @@ pub fn receipts(number: u64) -> Vec<ReceiptEnvelope> {
         .collect()
 }
 
-/// Writes era1 files, honest or with a lie in one place.
+/// Writes era1 files, valid or with one fault.
 #[derive(Debug, Default, Clone)]
 pub struct Era1File {
     pub bytes: Vec<u8>,
@@ -130,7 +129,7 @@ impl Era1File {
         this
     }
 
-    /// All blocks, honestly.
+    /// All blocks, without a fault.
     pub fn of(blocks: &[Block], parent_difficulty: U256) -> Vec<u8> {
         let mut this = Self::new(parent_difficulty);
         for block in blocks {
@@ -215,9 +214,9 @@ pub fn encode_all(blocks: &[Block]) -> Vec<u8> {
 
 /// A small deterministic generator (xorshift64), so that a failing mutation can be repeated.
 #[derive(Debug)]
-pub struct Rng(pub u64);
+pub struct Xorshift64(pub u64);
 
-impl Rng {
+impl Xorshift64 {
     pub fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

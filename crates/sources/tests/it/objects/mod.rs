@@ -1,5 +1,5 @@
-//! Blocks and bundles in object stores and on web servers: what is read is what a folder holds, and a
-//! store that misbehaves is noticed, by the object's name.
+//! Blocks and bundles in object stores and on web servers: they yield the same content as a folder,
+//! and a misbehaving store causes an error that names the object.
 
 mod server;
 
@@ -8,11 +8,11 @@ use std::{collections::BTreeMap, time::Instant};
 use alloy_primitives::{Address, U256};
 use retrie_chainspec::{parse_chain, primitives::Block};
 use retrie_sources::{
-    BlockFileKind, BundleFolder, BundleKind, Era1Mirror, Location, ObjectError, PrestateBundle,
-    SourceError, SourceErrorKind, SourceKind, bundle::encode_prestate, detect, list_bundles, open,
-    verify_era1,
+    BlockFileKind, BundleFolder, BundleKind, Era1Mirror, ObjectError, PrestateBundle, SourceError,
+    SourceErrorKind, SourceKind, SourceLocation, bundle::encode_prestate, detect, list_bundles,
+    open, verify_era1,
 };
-use server::{BUCKET, Fault, Server, sha256, stores, sums};
+use server::{BUCKET, BucketFault, MockS3Server, sha256, stores, sums};
 
 use crate::common::{Era1File, chain, encode_all, gzip};
 
@@ -39,11 +39,11 @@ fn bundle_json(number: u64) -> Vec<u8> {
     encode_prestate(&block, "test", &state)
 }
 
-fn read_all(source: &Location) -> Result<Vec<Block>, SourceError> {
+fn read_all(source: &SourceLocation) -> Result<Vec<Block>, SourceError> {
     open(source)?.map(|block| block.map(|block| block.block)).collect()
 }
 
-/// What is wrong with an object, and that the message says which one it is, in one line.
+/// The fault of an object. Asserts that the message is one line and names the object.
 fn fault<'a>(error: &'a SourceError, key: &str) -> &'a ObjectError {
     let line = error.to_string();
     assert!(line.starts_with(&format!("s3://{BUCKET}/{key}")), "{line}");
@@ -58,7 +58,7 @@ fn fault<'a>(error: &'a SourceError, key: &str) -> &'a ObjectError {
 fn stores_and_servers_give_what_a_folder_gives() {
     let (blocks, files) = block_files();
     let named = || files.iter().map(|(key, bytes)| (&key["blocks/".len()..], bytes.as_slice()));
-    let server = Server::start(files.clone());
+    let server = MockS3Server::start(files.clone());
     for key in ["blocks/README.md", "blocks/.hidden.rlp", "blocks/below/x.rlp", "blocksbeside.rlp"]
     {
         server.bucket().objects.insert(key.to_owned(), b"no block".to_vec());
@@ -67,7 +67,7 @@ fn stores_and_servers_give_what_a_folder_gives() {
         let key = format!("blocks{slash}");
         [server.s3(&key), server.gs(&key), server.web(&key)]
     };
-    // Without a list a web server's folder is unknown, and a store's is not.
+    // Without a list, a web server's folder cannot be listed, but a store's can.
     assert_eq!(detect(&folders("/")[0]).unwrap(), SourceKind::BlockFolder);
     let error = detect(&folders("/")[2]).unwrap_err();
     assert!(matches!(*error.kind, SourceErrorKind::Object(ObjectError::NoList)), "{error}");
@@ -86,7 +86,9 @@ fn stores_and_servers_give_what_a_folder_gives() {
     let tokens = server.http.requests();
     let pages = tokens.iter().filter(|request| request.path.contains("continuation-token"));
     assert!(pages.count() > 3);
-    for (place, (key, _)) in [Server::s3, Server::gs, Server::web].into_iter().zip(&files) {
+    for (place, (key, _)) in
+        [MockS3Server::s3, MockS3Server::gs, MockS3Server::web].into_iter().zip(&files)
+    {
         let file = place(&server, key);
         let known = files.iter().position(|(other, _)| other == key).unwrap() * 20;
         assert_eq!(read_all(&file).unwrap(), blocks[known..known + 20], "{key}");
@@ -97,7 +99,7 @@ fn stores_and_servers_give_what_a_folder_gives() {
 #[test]
 fn bundles_are_listed_and_loaded_by_number() {
     let json: Vec<_> = [7, 12, 30].map(bundle_json).into();
-    let server = Server::start([
+    let server = MockS3Server::start([
         ("b/12.json.gz", gzip(&json[1])),
         ("b/7.json", json[0].clone()),
         ("b/named.json.gz", gzip(&json[2])),
@@ -116,7 +118,7 @@ fn bundles_are_listed_and_loaded_by_number() {
     }
     let one = list_bundles(server.web("b/7.json")).unwrap();
     assert_eq!(one[0].load().unwrap().number, 7);
-    // What the list names is to be there.
+    // Objects in the list must exist.
     let list = sums([("12.json.gz", &gzip(&json[1])[..]), ("99.json.gz", b"lost")]);
     server.bucket().objects.insert("b/SHA256SUMS".to_owned(), list);
     let bundles = list_bundles(server.s3("b/")).unwrap();
@@ -127,11 +129,11 @@ fn bundles_are_listed_and_loaded_by_number() {
 #[test]
 fn cut_connections_are_resumed_where_they_broke() {
     let (blocks, files) = block_files();
-    let server = Server::start(files.clone());
+    let server = MockS3Server::start(files.clone());
     for ((key, bytes), from) in files.iter().zip([0, 20, 40]) {
-        // More often in all than in a row: every cut is behind some progress.
+        // More breaks in all than retries in a row: there is progress between them.
         for cut in [1, bytes.len() / 3, bytes.len() - 1] {
-            server.fail(key, Fault::CutAt(cut), 1);
+            server.fail(key, BucketFault::CutAt(cut), 1);
             assert_eq!(read_all(&server.s3(key)).unwrap(), blocks[from..from + 20], "{key} {cut}");
         }
     }
@@ -139,16 +141,16 @@ fn cut_connections_are_resumed_where_they_broke() {
     let resumed = asked.iter().find(|request| request.headers.contains_key("range")).unwrap();
     assert!(resumed.headers["range"].starts_with("bytes="), "{resumed:?}");
     assert!(resumed.headers["if-match"].starts_with('"'), "{resumed:?}");
-    // Faults of the server pass too.
-    server.fail("blocks/b.rlp", Fault::Status(503, "SlowDown"), 2);
+    // Server errors are retried, too.
+    server.fail("blocks/b.rlp", BucketFault::Status(503, "SlowDown"), 2);
     assert_eq!(read_all(&server.s3("blocks/b.rlp")).unwrap(), blocks[20..40]);
 }
 
 #[test]
 fn connections_that_are_always_cut_end_with_the_object_and_the_byte() {
     let json = bundle_json(7);
-    let server = Server::start([("7.json", json)]);
-    server.fail("7.json", Fault::CutAt(500), usize::MAX);
+    let server = MockS3Server::start([("7.json", json)]);
+    server.fail("7.json", BucketFault::CutAt(500), usize::MAX);
     let error = list_bundles(server.s3("7.json")).unwrap_err();
     let ObjectError::Broken { offset, .. } = fault(&error, "7.json") else { panic!("{error}") };
     assert_eq!(*offset, 500);
@@ -161,9 +163,9 @@ fn connections_that_are_always_cut_end_with_the_object_and_the_byte() {
 fn an_object_that_is_replaced_while_it_is_read_is_noticed() {
     let (_, files) = block_files();
     let (key, bytes) = &files[1];
-    let server = Server::start(files.clone());
+    let server = MockS3Server::start(files.clone());
     let mut source = open(server.s3(key)).unwrap();
-    server.fail(key, Fault::CutAt(bytes.len() - 20), 1);
+    server.fail(key, BucketFault::CutAt(bytes.len() - 20), 1);
     assert!(source.next().unwrap().is_ok());
     server.bucket().objects.insert(key.clone(), vec![0xc0; bytes.len()]);
     let error = source.find_map(Result::err).unwrap();
@@ -175,7 +177,7 @@ fn an_object_that_is_replaced_while_it_is_read_is_noticed() {
 fn objects_shorter_than_their_listing_are_truncated() {
     let json = gzip(&bundle_json(7));
     let len = json.len();
-    let server = Server::start([("b/7.json.gz", json)]);
+    let server = MockS3Server::start([("b/7.json.gz", json)]);
     server.bucket().listed.insert("b/7.json.gz".to_owned(), len + 10);
     let bundles = list_bundles(server.s3("b/")).unwrap();
     let error = bundles[0].load().unwrap_err();
@@ -183,7 +185,7 @@ fn objects_shorter_than_their_listing_are_truncated() {
         panic!("{error}")
     };
     assert_eq!((*expected, *got), (len as u64 + 10, len as u64));
-    // Tried again, as listings may be old.
+    // Retried, as listings may be stale.
     assert_eq!(server.requests("b/7.json.gz").len(), 3);
 }
 
@@ -191,7 +193,7 @@ fn objects_shorter_than_their_listing_are_truncated() {
 fn wrong_checksums_name_the_object() {
     let (_, files) = block_files();
     let bundle = gzip(&bundle_json(7));
-    let server = Server::start(files.clone());
+    let server = MockS3Server::start(files.clone());
     server.bucket().objects.insert("blocks/7.json.gz".to_owned(), bundle.clone());
     let listed = files.iter().map(|(key, bytes)| (&key["blocks/".len()..], bytes.as_slice()));
     let list = sums(listed.chain([("7.json.gz", bundle.as_slice())]));
@@ -200,7 +202,7 @@ fn wrong_checksums_name_the_object() {
     for key in names {
         let sound = server.bucket().objects[key].clone();
         let mut other = sound.clone();
-        // In the middle, where decoders stumble over it before the sum is known.
+        // In the middle, where decoders fail before the sum is known.
         other[sound.len() / 2] ^= 0x40;
         server.bucket().objects.insert(key.to_owned(), other.clone());
         let place = server.s3(key);
@@ -213,7 +215,7 @@ fn wrong_checksums_name_the_object() {
         assert_eq!(format!("{got:x}"), sha256(&other));
         server.bucket().objects.insert(key.to_owned(), sound);
     }
-    // A list that is none is no reason to go on unchecked.
+    // A malformed list does not switch the checks off.
     server.bucket().objects.insert("blocks/SHA256SUMS".to_owned(), b"<html>".to_vec());
     let error = read_all(&server.s3("blocks/b.rlp")).unwrap_err();
     assert!(error.to_string().contains("line 1 is not"), "{error}");
@@ -222,15 +224,15 @@ fn wrong_checksums_name_the_object() {
 #[test]
 fn refusals_say_what_is_wrong_with_the_object() {
     let (_, files) = block_files();
-    let server = Server::start(files);
+    let server = MockS3Server::start(files);
     let key = "blocks/b.rlp";
-    let fails = |place: &Location| read_all(place).unwrap_err();
-    server.fail(key, Fault::Status(403, "AccessDenied"), usize::MAX);
+    let fails = |place: &SourceLocation| read_all(place).unwrap_err();
+    server.fail(key, BucketFault::Status(403, "AccessDenied"), usize::MAX);
     let error = fails(&server.s3(key));
     let ObjectError::Denied { status: 403, code } = fault(&error, key) else { panic!("{error}") };
     assert_eq!(code.as_deref(), Some("AccessDenied"));
     assert_eq!(server.requests(key).len(), 1, "asked again");
-    server.fail(key, Fault::Status(301, "PermanentRedirect"), 1);
+    server.fail(key, BucketFault::Status(301, "PermanentRedirect"), 1);
     let error = fails(&server.s3(key));
     let ObjectError::Region { region } = fault(&error, key) else { panic!("{error}") };
     assert_eq!(region.as_deref(), Some("eu-west-1"));
@@ -255,7 +257,7 @@ fn refusals_say_what_is_wrong_with_the_object() {
 #[test]
 fn without_credentials_the_variables_are_named_at_once() {
     let (blocks, files) = block_files();
-    let server = Server::start(files);
+    let server = MockS3Server::start(files);
     let (url, key) = (server.http.url(), "blocks/b.rlp");
     let place = format!("s3://{BUCKET}/{key}");
     let start = Instant::now();
@@ -263,7 +265,7 @@ fn without_credentials_the_variables_are_named_at_once() {
         ("AWS_EC2_METADATA_DISABLED", "true"),
         ("AWS_ACCESS_KEY_ID", "half"),
         ("AWS_PROFILE", "none"),
-        // The service of a machine, which this server is not.
+        // The machine's credential service, which this server is not.
         ("AWS_METADATA_ENDPOINT", &url),
     ] {
         let stores = stores([("AWS_ENDPOINT_URL", &*url), (name, value)]);
@@ -285,23 +287,23 @@ fn without_credentials_the_variables_are_named_at_once() {
 #[test]
 fn web_servers_that_know_no_ranges_serve_files_that_are_read_from_their_end() {
     let (blocks, files) = block_files();
-    let server = Server::start(files);
+    let server = MockS3Server::start(files);
     server.bucket().plain = true;
     assert_eq!(read_all(&server.web("blocks/z.era1")).unwrap(), blocks[..20]);
-    server.fail("blocks/b.rlp", Fault::CutAt(300), 1);
+    server.fail("blocks/b.rlp", BucketFault::CutAt(300), 1);
     assert_eq!(read_all(&server.web("blocks/b.rlp")).unwrap(), blocks[20..40]);
 }
 
 #[test]
 fn bundles_are_written_with_their_checksums_though_others_write_too() {
-    let server = Server::start([("b/5.json.gz", gzip(&bundle_json(5)))]);
-    let list = |server: &Server| {
+    let server = MockS3Server::start([("b/5.json.gz", gzip(&bundle_json(5)))]);
+    let list = |server: &MockS3Server| {
         String::from_utf8(server.bucket().objects["b/SHA256SUMS"].clone()).unwrap()
     };
     let mut folder = BundleFolder::open(server.s3("b")).unwrap();
     assert!(folder.has(5) && !folder.has(7));
     folder.write(7, &bundle_json(7)).unwrap();
-    folder.keep(5).unwrap();
+    folder.add_existing(5).unwrap();
     // Another machine is faster.
     let other = b"ab".repeat(32);
     let other = [&other[..], b"  9.json.gz\n"].concat();
@@ -314,9 +316,9 @@ fn bundles_are_written_with_their_checksums_though_others_write_too() {
     assert!(written.contains(&format!("{seven}  7.json.gz\n")), "{written}");
     let loaded = list_bundles(server.s3("b/7.json.gz")).unwrap()[0].load().unwrap();
     assert_eq!(loaded.number, 7);
-    // With nothing new nothing is written.
+    // If nothing is new, nothing is written.
     let mut folder = BundleFolder::open(server.s3("b/")).unwrap();
-    folder.keep(7).unwrap();
+    folder.add_existing(7).unwrap();
     let before = server.http.requests().len();
     folder.finish().unwrap();
     assert_eq!(server.http.requests().len(), before);
@@ -328,17 +330,17 @@ fn bundles_are_written_with_their_checksums_though_others_write_too() {
 fn era1_files_are_downloaded_from_a_store() {
     let (name, bytes) = crate::download::short_file(crate::download::EPOCH);
     let key = format!("era1/{name}");
-    let server = Server::start([(key.clone(), bytes.clone())]);
-    let Location::Object(folder) = server.s3("era1") else { panic!() };
+    let server = MockS3Server::start([(key.clone(), bytes.clone())]);
+    let SourceLocation::Object(folder) = server.s3("era1") else { panic!() };
     let mirror = || Era1Mirror::open_store(parse_chain("mainnet").unwrap(), &folder).unwrap();
     let target = tempfile::tempdir().unwrap();
     let download = || mirror().download(crate::download::EPOCH, target.path(), None, &mut |_| ());
-    server.fail(&key, Fault::CutAt(bytes.len() / 2), 1);
+    server.fail(&key, BucketFault::CutAt(bytes.len() / 2), 1);
     let file = download().unwrap();
     assert_eq!(std::fs::read(&file.path).unwrap(), bytes);
-    assert!(!file.has_checksum && !file.was_there);
+    assert!(!file.has_checksum && !file.existed);
     std::fs::remove_file(&file.path).unwrap();
-    // An earlier run was cut off.
+    // An earlier run was interrupted.
     std::fs::write(target.path().join(format!("{name}.part")), &bytes[..100]).unwrap();
     let list = sums([(name.as_str(), bytes.as_slice())]);
     server.bucket().objects.insert("era1/SHA256SUMS".to_owned(), list);

@@ -1,5 +1,5 @@
-//! A server that speaks enough of S3 (and of GCS's XML) for reading, listing by pages and writing, and
-//! misbehaves as told.
+//! A server with enough of S3 (and of GCS's XML) for reading, paged listing and writing. It
+//! misbehaves as the test wants.
 
 use std::{
     collections::BTreeMap,
@@ -10,96 +10,99 @@ use std::{
 
 use alloy_primitives::hex;
 use retrie_sources::{
-    Environment, Http, HttpOptions, Location, Stores,
-    testkit::{HttpServer, Reply, Request},
+    BlockingClient, HttpOptions, SourceLocation, StoreEnvironment, StoreRegistry,
+    testkit::{HttpServer, RecordedRequest, ScriptedReply},
 };
 use sha2::{Digest, Sha256};
 
-/// Keys of a page of a listing.
+/// Keys per page of a listing.
 const PAGE: usize = 2;
 pub(super) const BUCKET: &str = "real-blocks";
 pub(super) const KEY: &str = "AKIDTEST";
 
-/// What is in the bucket, and how the server fails.
+/// The content of the bucket, and how the server fails.
 #[derive(Default)]
-pub(super) struct Bucket {
+pub(super) struct MockBucket {
     pub(super) objects: BTreeMap<String, Vec<u8>>,
-    /// Lengths that listings give in place of the true ones.
+    /// Lengths in listings that differ from the real ones.
     pub(super) listed: BTreeMap<String, usize>,
-    /// Answers by key and how often they are given.
-    pub(super) faults: BTreeMap<String, (Fault, usize)>,
-    /// Whether ranges and conditions are unknown to it.
+    /// Answers by key, and how many times each is given.
+    pub(super) faults: BTreeMap<String, (BucketFault, usize)>,
+    /// Whether the server ignores ranges and conditions.
     pub(super) plain: bool,
-    /// What is put there just before a write with a condition.
+    /// Content that is written just before a conditional write.
     pub(super) intruder: Option<(String, Vec<u8>)>,
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Fault {
-    /// The connection breaks at this byte of the object, or at once if it is behind.
+pub(super) enum BucketFault {
+    /// The connection breaks at this byte of the object, or at once if the read starts behind it.
     CutAt(usize),
-    /// An answer of this status and code.
+    /// An answer with this status and code.
     Status(u16, &'static str),
 }
 
 /// A running server.
-pub(super) struct Server {
+pub(super) struct MockS3Server {
     pub(super) http: HttpServer,
-    bucket: Arc<Mutex<Bucket>>,
+    bucket: Arc<Mutex<MockBucket>>,
 }
 
-impl Server {
+impl MockS3Server {
     pub(super) fn start(objects: impl IntoIterator<Item = (impl ToString, Vec<u8>)>) -> Self {
         let objects = objects.into_iter().map(|(key, bytes)| (key.to_string(), bytes)).collect();
-        let bucket = Arc::new(Mutex::new(Bucket { objects, ..Bucket::default() }));
+        let bucket = Arc::new(Mutex::new(MockBucket { objects, ..MockBucket::default() }));
         let shared = bucket.clone();
         let http = HttpServer::start(move |request| answer(&mut shared.lock().unwrap(), request));
         Self { http: http.unwrap(), bucket }
     }
 
-    pub(super) fn bucket(&self) -> MutexGuard<'_, Bucket> {
+    pub(super) fn bucket(&self) -> MutexGuard<'_, MockBucket> {
         self.bucket.lock().unwrap()
     }
 
-    pub(super) fn fail(&self, key: &str, fault: Fault, times: usize) {
+    pub(super) fn fail(&self, key: &str, fault: BucketFault, times: usize) {
         self.bucket().faults.insert(key.to_owned(), (fault, times));
     }
 
     /// With credentials for S3, none for GCS, and this server as the endpoint of both.
-    pub(super) fn stores(&self) -> Stores {
+    pub(super) fn stores(&self) -> StoreRegistry {
         let url = self.http.url();
         let keys = [("AWS_ACCESS_KEY_ID", KEY), ("AWS_SECRET_ACCESS_KEY", "secret")];
         let ends = [("AWS_ENDPOINT_URL", &*url), ("STORAGE_EMULATOR_HOST", &*url)];
         stores(keys.into_iter().chain(ends))
     }
 
-    pub(super) fn s3(&self, key: &str) -> Location {
+    pub(super) fn s3(&self, key: &str) -> SourceLocation {
         self.stores().locate(format!("s3://{BUCKET}/{key}")).unwrap()
     }
 
-    pub(super) fn gs(&self, key: &str) -> Location {
+    pub(super) fn gs(&self, key: &str) -> SourceLocation {
         self.stores().locate(format!("gs://{BUCKET}/{key}")).unwrap()
     }
 
-    pub(super) fn web(&self, key: &str) -> Location {
+    pub(super) fn web(&self, key: &str) -> SourceLocation {
         self.stores().locate(format!("{}/{BUCKET}/{key}", self.http.url())).unwrap()
     }
 
     /// Requests for an object.
-    pub(super) fn requests(&self, key: &str) -> Vec<Request> {
+    pub(super) fn requests(&self, key: &str) -> Vec<RecordedRequest> {
         let path = format!("/{BUCKET}/{key}");
         self.http.requests().into_iter().filter(|request| request.path == path).collect()
     }
 }
 
-pub(super) fn stores<'a>(vars: impl IntoIterator<Item = (&'a str, &'a str)>) -> Stores {
+pub(super) fn stores<'a>(vars: impl IntoIterator<Item = (&'a str, &'a str)>) -> StoreRegistry {
     let options = HttpOptions {
         timeout: Duration::from_secs(10),
         retries: 2,
         backoff: Duration::from_millis(1),
         ..HttpOptions::default()
     };
-    Stores::new(vars.into_iter().collect::<Environment>(), Http::new(options, Arc::default()))
+    StoreRegistry::new(
+        vars.into_iter().collect::<StoreEnvironment>(),
+        BlockingClient::new(options, Arc::default()),
+    )
 }
 
 pub(super) fn sha256(bytes: &[u8]) -> String {
@@ -121,12 +124,12 @@ fn tag(bytes: &[u8]) -> String {
     format!("\"{}\"", &sha256(bytes)[..32])
 }
 
-fn error(status: u16, code: &str) -> Reply {
+fn error(status: u16, code: &str) -> ScriptedReply {
     let page = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>");
-    Reply::new(status, page).with("x-amz-bucket-region", "eu-west-1")
+    ScriptedReply::new(status, page).with("x-amz-bucket-region", "eu-west-1")
 }
 
-fn answer(bucket: &mut Bucket, request: &Request) -> Reply {
+fn answer(bucket: &mut MockBucket, request: &RecordedRequest) -> ScriptedReply {
     let signature = request.headers.get("authorization");
     if signature.is_some_and(|signature| !signature.contains(&format!("Credential={KEY}/"))) {
         return error(403, "InvalidAccessKeyId");
@@ -146,7 +149,7 @@ fn answer(bucket: &mut Bucket, request: &Request) -> Reply {
     }
 }
 
-/// Without percent-encoding, of which GCS's client uses a lot.
+/// Removes percent-encoding, which GCS's client uses a lot.
 fn decoded(text: &str) -> String {
     let mut parts = text.split('%');
     let first = parts.next().unwrap_or_default().to_owned();
@@ -156,12 +159,12 @@ fn decoded(text: &str) -> String {
     })
 }
 
-fn get(bucket: &mut Bucket, request: &Request, key: &str) -> Reply {
+fn get(bucket: &mut MockBucket, request: &RecordedRequest, key: &str) -> ScriptedReply {
     let fault = bucket.faults.get_mut(key).filter(|(_, times)| *times > 0).map(|(fault, times)| {
         *times -= 1;
         *fault
     });
-    if let Some(Fault::Status(status, code)) = fault {
+    if let Some(BucketFault::Status(status, code)) = fault {
         return error(status, code);
     }
     let Some(bytes) = bucket.objects.get(key) else { return error(404, "NoSuchKey") };
@@ -170,18 +173,18 @@ fn get(bucket: &mut Bucket, request: &Request, key: &str) -> Reply {
         return error(412, "PreconditionFailed");
     }
     let reply = match bucket.plain {
-        true => Reply::new(200, bytes.as_slice()),
-        false => Reply::file(request, bytes).with("etag", tag(bytes)),
+        true => ScriptedReply::new(200, bytes.as_slice()),
+        false => ScriptedReply::file(request, bytes).with("etag", tag(bytes)),
     };
     let start = bytes.len() - reply.body.len();
     let reply = reply.with("last-modified", "Thu, 01 Oct 2026 10:00:00 GMT");
     match fault {
-        Some(Fault::CutAt(at)) => reply.cut(at.saturating_sub(start)),
+        Some(BucketFault::CutAt(at)) => reply.cut(at.saturating_sub(start)),
         _ => reply,
     }
 }
 
-fn put(bucket: &mut Bucket, request: &Request, key: String) -> Reply {
+fn put(bucket: &mut MockBucket, request: &RecordedRequest, key: String) -> ScriptedReply {
     let (matches, absent) = (request.headers.get("if-match"), request.headers.get("if-none-match"));
     if matches.is_some() || absent.is_some() {
         bucket.objects.extend(bucket.intruder.take());
@@ -192,13 +195,13 @@ fn put(bucket: &mut Bucket, request: &Request, key: String) -> Reply {
     {
         return error(412, "PreconditionFailed");
     }
-    let reply = Reply::new(200, "").with("etag", tag(&request.body));
+    let reply = ScriptedReply::new(200, "").with("etag", tag(&request.body));
     bucket.objects.insert(key, request.body.clone());
     reply
 }
 
 /// ListObjectsV2.
-fn list(bucket: &Bucket, query: &str) -> Reply {
+fn list(bucket: &MockBucket, query: &str) -> ScriptedReply {
     let of = |name: &str| {
         let value = query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
         decoded(value.unwrap_or_default())
@@ -229,5 +232,5 @@ fn list(bucket: &Bucket, query: &str) -> Reply {
         .unwrap();
     }
     xml.push_str("</ListBucketResult>");
-    Reply::new(200, xml).with("content-type", "application/xml")
+    ScriptedReply::new(200, xml).with("content-type", "application/xml")
 }

@@ -12,12 +12,14 @@ fn id(n: u8) -> B256 {
 }
 
 /// A job that counts its runs and returns their number.
-fn counting(n: u8, runs: &Arc<AtomicUsize>) -> Job {
+fn counting(n: u8, runs: &Arc<AtomicUsize>) -> BackgroundJob {
     let runs = runs.clone();
-    Job::new(id(n), "counting", move |_| Ok(Arc::new(runs.fetch_add(1, Ordering::SeqCst) + 1)))
+    BackgroundJob::new(id(n), "counting", move |_| {
+        Ok(Arc::new(runs.fetch_add(1, Ordering::SeqCst) + 1))
+    })
 }
 
-fn output(jobs: &Jobs, handle: &JobHandle) -> usize {
+fn output(jobs: &JobRunner, handle: &JobHandle) -> usize {
     *jobs.wait(handle).unwrap().downcast::<usize>().unwrap()
 }
 
@@ -31,7 +33,7 @@ fn eventually(what: &str, done: impl Fn() -> bool) {
 
 #[test]
 fn jobs_of_one_identity_run_once_while_somebody_holds_them() {
-    let (jobs, runs) = (Jobs::new(None), Arc::default());
+    let (jobs, runs) = (JobRunner::new(None), Arc::default());
     let first = jobs.start(counting(1, &runs));
     let second = jobs.start(counting(1, &runs));
     let other = jobs.start(counting(2, &runs));
@@ -46,15 +48,15 @@ fn jobs_of_one_identity_run_once_while_somebody_holds_them() {
     drop((second, third));
     let again = jobs.start(counting(1, &runs));
     output(&jobs, &again);
-    assert_eq!(runs.load(Ordering::SeqCst), 3, "nobody held it, so it runs again");
+    assert_eq!(runs.load(Ordering::SeqCst), 3, "all handles were dropped, so it runs again");
 }
 
 #[test]
 fn the_last_handle_dropped_cancels_a_running_job_at_its_next_pause_point() {
-    let jobs = Jobs::new(None);
+    let jobs = JobRunner::new(None);
     let (started, start) = mpsc::channel();
     let (ended, end) = mpsc::channel();
-    let handle = jobs.start(Job::new(id(1), "endless", move |context| {
+    let handle = jobs.start(BackgroundJob::new(id(1), "endless", move |context| {
         started.send(()).unwrap();
         loop {
             std::thread::sleep(Duration::from_millis(1));
@@ -75,7 +77,7 @@ fn the_last_handle_dropped_cancels_a_running_job_at_its_next_pause_point() {
 
 #[test]
 fn a_job_dropped_before_its_turn_never_runs_and_one_that_is_due_overtakes_the_queue() {
-    let (jobs, runs) = (Jobs::new(None), Arc::default());
+    let (jobs, runs) = (JobRunner::new(None), Arc::default());
     let busy: Vec<_> = (0..THREADS).map(|n| busy(&jobs, 10 + n as u8)).collect();
     let queued = jobs.start(counting(2, &runs));
     let due = jobs.start(counting(3, &runs));
@@ -89,12 +91,12 @@ fn a_job_dropped_before_its_turn_never_runs_and_one_that_is_due_overtakes_the_qu
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-/// A job that a worker has taken, and that runs until it is told to end.
-fn busy(jobs: &Jobs, n: u8) -> (JobHandle, mpsc::Sender<()>) {
+/// A job that a worker has taken, and that runs until the sender releases it.
+fn busy(jobs: &JobRunner, n: u8) -> (JobHandle, mpsc::Sender<()>) {
     let (release, released) = mpsc::channel::<()>();
     let (started, start) = mpsc::channel();
     let released = Mutex::new(released);
-    let handle = jobs.start(Job::new(id(n), "busy", move |_| {
+    let handle = jobs.start(BackgroundJob::new(id(n), "busy", move |_| {
         let _ = started.send(());
         let _ = released.lock().recv();
         Ok(Arc::new(()))
@@ -105,11 +107,11 @@ fn busy(jobs: &Jobs, n: u8) -> (JobHandle, mpsc::Sender<()>) {
 
 #[test]
 fn long_jobs_do_not_hold_up_a_short_one_and_threads_come_only_as_they_are_needed() {
-    let (jobs, runs) = (Jobs::new(None), Arc::default());
+    let (jobs, runs) = (JobRunner::new(None), Arc::default());
     let threads = || jobs.workers.lock().threads.len();
     for n in 0..5 {
         let one = jobs.start(counting(n, &runs));
-        jobs.settle();
+        jobs.wait_idle();
         assert!(one.output().is_some());
     }
     assert_eq!(threads(), 1, "one after the other needs one");
@@ -120,19 +122,19 @@ fn long_jobs_do_not_hold_up_a_short_one_and_threads_come_only_as_they_are_needed
     for (_, release) in long {
         release.send(()).unwrap();
     }
-    jobs.settle();
+    jobs.wait_idle();
     let many: Vec<_> = (30..60).map(|n| jobs.start(counting(n, &runs))).collect();
-    jobs.settle();
+    jobs.wait_idle();
     assert!(many.iter().all(|handle| handle.output().is_some()));
     assert_eq!(threads(), THREADS);
 }
 
 #[test]
 fn all_who_wait_get_the_one_output() {
-    let (jobs, runs) = (Jobs::new(None), Arc::new(AtomicUsize::new(0)));
+    let (jobs, runs) = (JobRunner::new(None), Arc::new(AtomicUsize::new(0)));
     jobs.set_delay(Duration::from_millis(5));
     let counter = runs.clone();
-    let handle = jobs.start(Job::new(id(1), "slow", move |context| {
+    let handle = jobs.start(BackgroundJob::new(id(1), "slow", move |context| {
         context.pause_point()?;
         Ok(Arc::new(counter.fetch_add(1, Ordering::SeqCst)))
     }));
@@ -146,9 +148,9 @@ fn all_who_wait_get_the_one_output() {
 
 #[test]
 fn a_failed_job_is_tried_again_by_each_who_needs_it_until_it_works() {
-    let (jobs, runs) = (Jobs::new(None), Arc::new(AtomicUsize::new(0)));
+    let (jobs, runs) = (JobRunner::new(None), Arc::new(AtomicUsize::new(0)));
     let counter = runs.clone();
-    let handle = jobs.start(Job::new(id(1), "flaky", move |_| {
+    let handle = jobs.start(BackgroundJob::new(id(1), "flaky", move |_| {
         if counter.fetch_add(1, Ordering::SeqCst) < 3 {
             return Err(StoreError::new("writing", "no space").into());
         }
@@ -167,18 +169,18 @@ fn a_failed_job_is_tried_again_by_each_who_needs_it_until_it_works() {
 
 #[test]
 fn a_job_that_panics_fails_and_leaves_the_worker_alive() {
-    let (jobs, runs) = (Jobs::new(None), Arc::new(AtomicUsize::new(0)));
+    let (jobs, runs) = (JobRunner::new(None), Arc::new(AtomicUsize::new(0)));
     let counter = runs.clone();
-    let handle = jobs.start(Job::new(id(1), "careless", move |_| {
+    let handle = jobs.start(BackgroundJob::new(id(1), "careless", move |_| {
         counter.fetch_add(1, Ordering::SeqCst);
         panic!("index out of bounds")
     }));
     eventually("the run in the background", || runs.load(Ordering::SeqCst) == 1);
     let error = jobs.wait(&handle).map(drop).unwrap_err().to_string();
     assert!(error.contains("careless") && error.contains("index out of bounds"), "{error}");
-    jobs.settle();
+    jobs.wait_idle();
     let (done, is_done) = mpsc::channel();
-    let _next = jobs.start(Job::new(id(2), "next", move |_| {
+    let _next = jobs.start(BackgroundJob::new(id(2), "next", move |_| {
         done.send(std::thread::current().name().map(str::to_owned)).unwrap();
         Ok(Arc::new(()))
     }));
@@ -188,11 +190,11 @@ fn a_job_that_panics_fails_and_leaves_the_worker_alive() {
 
 #[test]
 fn dropping_the_runner_ends_its_threads_even_if_handles_are_left() {
-    let jobs = Jobs::new(None);
+    let jobs = JobRunner::new(None);
     let alive = Arc::new(());
     let held = alive.clone();
     let (started, start) = mpsc::channel();
-    let handle = jobs.start(Job::new(id(1), "endless", move |context| {
+    let handle = jobs.start(BackgroundJob::new(id(1), "endless", move |context| {
         let _held = &held;
         let _ = started.send(());
         loop {
@@ -209,16 +211,16 @@ fn dropping_the_runner_ends_its_threads_even_if_handles_are_left() {
 #[test]
 fn files_appear_complete_or_not_at_all() {
     let dir = tempfile::tempdir().unwrap();
-    Jobs::write_file(dir.path(), "run-1", b"content").unwrap();
-    Jobs::write_file(dir.path(), "run-1", b"content").unwrap();
+    JobRunner::write_file(dir.path(), "run-1", b"content").unwrap();
+    JobRunner::write_file(dir.path(), "run-1", b"content").unwrap();
     assert_eq!(fs::read(dir.path().join("run-1")).unwrap(), b"content");
     for name in ["../run", "", "a/b"] {
-        assert!(Jobs::write_file(dir.path(), name, b"x").is_err(), "{name:?}");
+        assert!(JobRunner::write_file(dir.path(), name, b"x").is_err(), "{name:?}");
     }
     fs::create_dir(dir.path().join("taken")).unwrap();
-    let error = Jobs::write_file(dir.path(), "taken", b"x").unwrap_err().to_string();
+    let error = JobRunner::write_file(dir.path(), "taken", b"x").unwrap_err().to_string();
     assert!(error.contains("taken"), "{error}");
-    let missing = Jobs::write_file(&dir.path().join("no"), "run-2", b"x").unwrap_err();
+    let missing = JobRunner::write_file(&dir.path().join("no"), "run-2", b"x").unwrap_err();
     assert!(missing.to_string().contains("run-2"), "{missing}");
     let left = fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(left, 2, "no temporary file is left");

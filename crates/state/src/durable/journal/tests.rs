@@ -4,24 +4,24 @@ use super::*;
 use crate::MemoryStore;
 use proptest::prelude::*;
 
-const TABLE: Table = Table::new(7, "Test");
-const OTHER: Table = Table::new(9, "Other");
-const TABLES: [Table; 2] = [TABLE, OTHER];
+const TABLE: RowTable = RowTable::new(7, "Test");
+const OTHER: RowTable = RowTable::new(9, "Other");
+const TABLES: [RowTable; 2] = [TABLE, OTHER];
 
-type Change = (bool, Vec<u8>, Option<Vec<u8>>);
+type RowChange = (bool, Vec<u8>, Option<Vec<u8>>);
 
-fn changes() -> impl Strategy<Value = Vec<Change>> {
+fn changes() -> impl Strategy<Value = Vec<RowChange>> {
     let small = prop::collection::vec(any::<u8>(), 0..40);
     let value = prop_oneof![9 => small, 1 => prop::collection::vec(any::<u8>(), 3000..9000)];
     let key = prop::collection::vec(any::<u8>(), 0..60);
     prop::collection::vec((any::<bool>(), key, prop::option::of(value)), 0..30)
 }
 
-fn table(is_other: bool) -> Table {
+fn table(is_other: bool) -> RowTable {
     TABLES[usize::from(is_other)]
 }
 
-fn record(changes: &[Change]) -> RecordWriter {
+fn record(changes: &[RowChange]) -> RecordWriter {
     let mut record = RecordWriter::new(b"head");
     for (other, key, value) in changes {
         record.push(table(*other), key, value.as_deref());
@@ -29,13 +29,13 @@ fn record(changes: &[Change]) -> RecordWriter {
     record
 }
 
-fn write_record(kv: &MemoryStore, id: u64, changes: &[Change]) {
+fn write_record(kv: &MemoryStore, id: u64, changes: &[RowChange]) {
     let mut txn = kv.begin_write().unwrap();
     record(changes).write(&mut *txn, JOURNAL, id).unwrap();
     txn.commit().unwrap();
 }
 
-fn read(kv: &MemoryStore, id: u64) -> Result<Option<Vec<Change>>, StateError> {
+fn read(kv: &MemoryStore, id: u64) -> Result<Option<Vec<RowChange>>, StateError> {
     let Some(record) = read_record(&*kv.snapshot()?, JOURNAL, id)? else { return Ok(None) };
     let rest = record.strip_prefix(b"head").ok_or_else(|| StateError::corrupt("test", "head"))?;
     let mut rows = Vec::new();
@@ -57,7 +57,7 @@ proptest! {
         prop_assert_eq!(read(&kv, 6).unwrap(), Some(second.clone()));
         prop_assert_eq!(read(&kv, 4).unwrap(), None);
         prop_assert_eq!(read(&kv, 7).unwrap(), None);
-        let pieces = kv.snapshot().unwrap().scan(JOURNAL, KeyRange::ALL, Direction::Forward, 99);
+        let pieces = kv.snapshot().unwrap().scan(JOURNAL, KeyRange::ALL, ScanDirection::Forward, 99);
         prop_assert!(pieces.unwrap().iter().all(|(_, piece)| piece.len() <= PIECE));
         let mut txn = kv.begin_write().unwrap();
         delete_records(&mut *txn, JOURNAL, 0, 6).unwrap();
@@ -73,7 +73,7 @@ proptest! {
     ) {
         let kv = MemoryStore::new();
         write_record(&kv, 1, &changes);
-        let rows = kv.snapshot().unwrap().scan(JOURNAL, KeyRange::ALL, Direction::Forward, 99);
+        let rows = kv.snapshot().unwrap().scan(JOURNAL, KeyRange::ALL, ScanDirection::Forward, 99);
         let rows = rows.unwrap();
         let total: usize = rows.iter().map(|(_, piece)| piece.len()).sum();
         for (at, bit) in flips {
@@ -135,23 +135,27 @@ fn a_record_that_names_an_unknown_table_is_corruption() {
     assert!(error.to_string().contains("unknown table 0x55"), "{error}");
 }
 
-fn layer(rows: &[(u8, Option<u8>)]) -> Layer {
-    let mut layer = Layer::default();
+fn layer(rows: &[(u8, Option<u8>)]) -> DiffLayer {
+    let mut layer = DiffLayer::default();
     for (key, value) in rows {
-        layer.overwrite(TABLE, Key::from_slice(&[*key]), value.map(|v| Bytes::from(vec![v; 10])));
+        layer.overwrite(
+            TABLE,
+            RowKey::from_slice(&[*key]),
+            value.map(|v| Bytes::from(vec![v; 10])),
+        );
     }
     layer
 }
 
-fn versions(generation: &Generation, key: u8) -> usize {
+fn versions(generation: &RowGeneration, key: u8) -> usize {
     generation.table(TABLE).unwrap().read().versions(&[key]).map_or(0, |v| v.len())
 }
 
 #[test]
 fn versions_stay_as_long_as_a_reader_can_see_them_and_no_longer() {
-    let leases = Arc::new(Leases::default());
+    let leases = Arc::new(LeaseTable::default());
     let snapshot = MemoryStore::new().snapshot().unwrap();
-    let generation = Arc::new(Generation::new(&TABLES));
+    let generation = Arc::new(RowGeneration::new(&TABLES));
     let commit = |seq: u64| {
         let rows = layer(&[(1, Some(seq as u8)), (2, seq.is_multiple_of(2).then_some(seq as u8))]);
         generation.insert(seq, &rows, leases.oldest(seq - 1));
@@ -222,7 +226,8 @@ fn replay_and_fold_end_in_the_same_rows() {
     }
     let slices = std::cell::Cell::new(0);
     fold(&kv, &replayed, || slices.set(slices.get() + 1), |_| Ok(false)).unwrap();
-    let rows = kv.snapshot().unwrap().scan(TABLE, KeyRange::ALL, Direction::Forward, 999).unwrap();
+    let rows =
+        kv.snapshot().unwrap().scan(TABLE, KeyRange::ALL, ScanDirection::Forward, 999).unwrap();
     assert!(rows.iter().map(|(key, _)| key[0]).eq(model.keys().copied()));
     let missing = replay(&*kv.snapshot().unwrap(), &TABLES, 0, 31).unwrap_err();
     assert!(missing.to_string().contains("record 31 is missing"), "{missing}");

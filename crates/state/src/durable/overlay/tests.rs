@@ -1,17 +1,17 @@
 //! Reads through all levels against a `BTreeMap`, and the shape of layer stacks.
 
 use super::*;
-use crate::durable::journal::{Generation, Leases};
+use crate::durable::journal::{LeaseTable, RowGeneration};
 use crate::{KvStore, MemoryStore};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-const TABLE: Table = Table::new(7, "Test");
-const OTHER: Table = Table::new(8, "Other");
+const TABLE: RowTable = RowTable::new(7, "Test");
+const OTHER: RowTable = RowTable::new(8, "Other");
 
-type Model = BTreeMap<Vec<u8>, Bytes>;
+type RowModel = BTreeMap<Vec<u8>, Bytes>;
 /// Keys and what becomes of them.
-type Writes = Vec<(u8, Option<u8>)>;
+type TestWrites = Vec<(u8, Option<u8>)>;
 
 /// Keys of one to three bytes: some are prefixes of others.
 fn key(n: u8) -> Vec<u8> {
@@ -26,7 +26,7 @@ fn value(n: u8) -> Bytes {
     vec![n; 1 + n as usize % 3].into()
 }
 
-fn write(model: &mut Model, writes: &Writes) {
+fn write(model: &mut RowModel, writes: &TestWrites) {
     for (k, v) in writes {
         match v {
             Some(v) => drop(model.insert(key(*k), value(*v))),
@@ -35,35 +35,35 @@ fn write(model: &mut Model, writes: &Writes) {
     }
 }
 
-fn layer(writes: &Writes) -> Layer {
-    let mut layer = Layer::default();
+fn layer(writes: &TestWrites) -> DiffLayer {
+    let mut layer = DiffLayer::default();
     for (k, v) in writes {
-        layer.overwrite(TABLE, Key::from_slice(&key(*k)), v.map(value));
+        layer.overwrite(TABLE, RowKey::from_slice(&key(*k)), v.map(value));
         // Another table must not shine through.
-        layer.overwrite(OTHER, Key::from_slice(&key(k ^ 1)), Some(value(1)));
+        layer.overwrite(OTHER, RowKey::from_slice(&key(k ^ 1)), Some(value(1)));
     }
     layer
 }
 
 /// What the levels hold, oldest first.
 #[derive(Clone, Debug)]
-struct Levels {
-    tables: Writes,
+struct ViewLevels {
+    tables: TestWrites,
     /// Commits of each generation.
-    generations: Vec<Vec<Writes>>,
+    generations: Vec<Vec<TestWrites>>,
     /// Commits after the reader was opened, in the last generation.
-    later: Vec<Writes>,
+    later: Vec<TestWrites>,
     /// The newest first, as in a view.
-    reverse: Vec<Writes>,
-    stack: Vec<Writes>,
-    top: Writes,
+    reverse: Vec<TestWrites>,
+    stack: Vec<TestWrites>,
+    top: TestWrites,
 }
 
-fn writes(max: usize) -> impl Strategy<Value = Writes> {
+fn writes(max: usize) -> impl Strategy<Value = TestWrites> {
     prop::collection::vec((any::<u8>(), prop::option::weighted(0.6, any::<u8>())), 0..max)
 }
 
-fn levels() -> impl Strategy<Value = Levels> {
+fn levels() -> impl Strategy<Value = ViewLevels> {
     (
         writes(300),
         prop::collection::vec(prop::collection::vec(writes(60), 0..4), 1..4),
@@ -72,7 +72,7 @@ fn levels() -> impl Strategy<Value = Levels> {
         prop::collection::vec(writes(60), 0..5),
         writes(40),
     )
-        .prop_map(|(tables, generations, later, reverse, stack, top)| Levels {
+        .prop_map(|(tables, generations, later, reverse, stack, top)| ViewLevels {
             tables,
             generations,
             later,
@@ -82,10 +82,10 @@ fn levels() -> impl Strategy<Value = Levels> {
         })
 }
 
-impl Levels {
+impl ViewLevels {
     /// A view of all of it, and its model, without `top`.
-    fn view(&self) -> (RowView, Model) {
-        let mut model = Model::new();
+    fn view(&self) -> (RowView, RowModel) {
+        let mut model = RowModel::new();
         let kv = MemoryStore::new();
         let mut txn = kv.begin_write().unwrap();
         for (k, v) in &self.tables {
@@ -96,7 +96,7 @@ impl Levels {
         let mut seq = 0;
         let mut generations = Vec::new();
         for commits in &self.generations {
-            let generation = Generation::new(&[TABLE, OTHER]);
+            let generation = RowGeneration::new(&[TABLE, OTHER]);
             for commit in commits {
                 seq += 1;
                 generation.insert(seq, &layer(commit), seq - 1);
@@ -104,7 +104,7 @@ impl Levels {
             }
             generations.push(Arc::new(generation));
         }
-        let leases = Arc::new(Leases::default());
+        let leases = Arc::new(LeaseTable::default());
         let active = generations[generations.len() - 1].clone();
         let durable = DurableRows::new(generations, seq, kv.snapshot().unwrap(), &leases);
         for (n, commit) in self.later.iter().enumerate() {
@@ -123,7 +123,7 @@ impl Levels {
     }
 }
 
-fn compare(view: &dyn NodeRead, model: &Model, range: (&[u8], Option<&[u8]>), take: usize) {
+fn compare(view: &dyn NodeRead, model: &RowModel, range: (&[u8], Option<&[u8]>), take: usize) {
     for n in 0..=u8::MAX {
         assert_eq!(view.get(TABLE, &key(n)).unwrap().as_ref(), model.get(&key(n)), "{n}");
     }
@@ -134,12 +134,12 @@ fn compare(view: &dyn NodeRead, model: &Model, range: (&[u8], Option<&[u8]>), ta
         let rows = view.scan(TABLE, range, direction).unwrap();
         rows.take(take).collect::<Result<_, _>>().unwrap()
     };
-    assert_eq!(rows(Direction::Forward, usize::MAX), expected);
+    assert_eq!(rows(ScanDirection::Forward, usize::MAX), expected);
     let count = take.min(expected.len());
-    assert_eq!(rows(Direction::Forward, take), expected[..count]);
+    assert_eq!(rows(ScanDirection::Forward, take), expected[..count]);
     let backward: Vec<_> = expected.into_iter().rev().collect();
-    assert_eq!(rows(Direction::Backward, usize::MAX), backward);
-    assert_eq!(rows(Direction::Backward, take), backward[..count]);
+    assert_eq!(rows(ScanDirection::Backward, usize::MAX), backward);
+    assert_eq!(rows(ScanDirection::Backward, take), backward[..count]);
 }
 
 proptest! {
@@ -177,7 +177,7 @@ proptest! {
 
         // The layer is the difference, and its previous values lead back.
         let (layer, view) = write_view.finish();
-        let changed: Model = model
+        let changed: RowModel = model
             .iter()
             .filter(|(key, value)| before.get(*key) != Some(value))
             .map(|(key, value)| (key.clone(), value.clone()))
@@ -201,11 +201,11 @@ proptest! {
         let mut model = BTreeMap::new();
         let mut total = 0;
         for (n, size) in sizes.iter().enumerate() {
-            let mut layer = Layer::default();
+            let mut layer = DiffLayer::default();
             for k in 0..*size {
                 // Half the keys recur.
                 let key = if k % 2 == 0 { k } else { n * 1000 + k };
-                let key = Key::from_slice(&key.to_be_bytes());
+                let key = RowKey::from_slice(&key.to_be_bytes());
                 layer.overwrite(TABLE, key.clone(), Some(value(n as u8)));
                 model.insert(key, value(n as u8));
             }
@@ -224,7 +224,7 @@ proptest! {
 
 #[test]
 fn keys_and_names_that_the_store_cannot_hold_are_refused_when_written() {
-    let empty = Levels {
+    let empty = ViewLevels {
         tables: Vec::new(),
         generations: vec![Vec::new()],
         later: Vec::new(),
@@ -249,38 +249,38 @@ fn keys_and_names_that_the_store_cannot_hold_are_refused_when_written() {
 
 #[test]
 fn a_failing_store_fails_the_range_read_once_and_ends_it() {
-    struct Broken;
-    impl crate::KvRead for Broken {
-        fn get(&self, _: Table, _: &[u8]) -> Result<Option<Bytes>, StoreError> {
+    struct BrokenStore;
+    impl crate::KvRead for BrokenStore {
+        fn get(&self, _: RowTable, _: &[u8]) -> Result<Option<Bytes>, StoreError> {
             Err(StoreError::new("reading", "broken"))
         }
         fn seek(
             &self,
-            _: Table,
+            _: RowTable,
             _: Option<&[u8]>,
-            _: Direction,
-        ) -> Result<Option<crate::Row>, StoreError> {
+            _: ScanDirection,
+        ) -> Result<Option<crate::TableRow>, StoreError> {
             Err(StoreError::new("reading", "broken"))
         }
         fn scan(
             &self,
-            _: Table,
+            _: RowTable,
             range: KeyRange<'_>,
-            _: Direction,
+            _: ScanDirection,
             limit: usize,
-        ) -> Result<Vec<crate::Row>, StoreError> {
+        ) -> Result<Vec<crate::TableRow>, StoreError> {
             // The first batch is whole, the second one fails.
             if !range.start.is_empty() {
                 return Err(StoreError::new("reading", "broken"));
             }
             Ok((0..limit).map(|n| (Bytes::from(vec![n as u8]), Bytes::new())).collect())
         }
-        fn count(&self, _: Table) -> Result<u64, StoreError> {
+        fn count(&self, _: RowTable) -> Result<u64, StoreError> {
             Ok(0)
         }
     }
-    let leases = Arc::new(Leases::default());
-    let durable = Arc::new(DurableRows::new(Vec::new(), 0, Arc::new(Broken), &leases));
+    let leases = Arc::new(LeaseTable::default());
+    let durable = Arc::new(DurableRows::new(Vec::new(), 0, Arc::new(BrokenStore), &leases));
     let mut view = RowView {
         stack: LayerStack::default(),
         reverse: Vec::new(),
@@ -290,10 +290,10 @@ fn a_failing_store_fails_the_range_read_once_and_ends_it() {
     };
     view.stack = view.stack.pushed(Arc::new(layer(&vec![(3, None), (255, Some(1))])));
     assert!(view.get(TABLE, &[9]).is_err());
-    let rows: Vec<_> = view.scan(TABLE, KeyRange::ALL, Direction::Forward).unwrap().collect();
+    let rows: Vec<_> = view.scan(TABLE, KeyRange::ALL, ScanDirection::Forward).unwrap().collect();
     assert_eq!(rows.iter().filter(|row| row.is_err()).count(), 1);
     assert!(rows.last().is_some_and(Result::is_err));
     let rows: Vec<_> =
-        view.scan(TABLE, KeyRange::from(&[1]), Direction::Forward).unwrap().collect();
+        view.scan(TABLE, KeyRange::from(&[1]), ScanDirection::Forward).unwrap().collect();
     assert!(matches!(rows[..], [Err(_)]));
 }

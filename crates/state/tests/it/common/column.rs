@@ -1,16 +1,17 @@
-//! A mock of COLE's shape: all versions of all keys, in a level in memory that is flushed into
-//! immutable files every few blocks, and in merges of files that run as background jobs between a
-//! start block and a publish block. Old states are read from the latest one, and proven by it.
+//! A mock of COLE: all versions of all keys, in a level in memory that is flushed into immutable
+//! files every few blocks. Background jobs merge files between a start block and a publish block.
+//! Old states are read from the latest state, and proven by it.
 //!
 //! The root hashes the levels in order, so it depends on history. Every file is needed by reads.
 
-use super::{Level, decode_row, encode_row, page, slots_of};
+use super::{EntryLevel, decode_row, encode_row, page, slots_of};
 use alloy_primitives::{Address, B256, Bytes, keccak256};
 use parking_lot::Mutex;
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
-    History, Identity, Job, JobHandle, Jobs, KeyRange, NodeRead, NodeWrite, ProofError, Provenance,
-    StateDelta, StateError, StateKey, Table, Value, Version,
+    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
+    BackgroundJob, BulkSink, HashId, JobHandle, JobRunner, KeyRange, NodeRead, NodeWrite,
+    ProofError, ProvenanceQueries, RowTable, ScanDirection, StateDelta, StateError, StateHistory,
+    StateKey, StateValue, ValueVersion,
 };
 use std::{
     collections::BTreeMap,
@@ -23,12 +24,12 @@ use std::{
     },
 };
 
-static IDENTITY: Identity = Identity::plain("mock-column", 1, HashId::Keccak256);
+static IDENTITY: BackendIdentity = BackendIdentity::plain("mock-column", 1, HashId::Keccak256);
 
 /// The level in memory: state key and block (8, BE) to [`encode_row`].
-const MEMORY: Table = Table::new(0x01, "MockMemory");
+const MEMORY: RowTable = RowTable::new(0x01, "MockMemory");
 /// Two rows: the manifest, under [`RUNS`], and the first and the last block, under [`BLOCKS`].
-const MANIFEST: Table = Table::new(0x02, "MockManifest");
+const MANIFEST: RowTable = RowTable::new(0x02, "MockManifest");
 const RUNS: &[u8] = &[];
 const BLOCKS: &[u8] = &[1];
 
@@ -43,23 +44,23 @@ const MERGE: u64 = 4;
 type MergeRow = (u8, usize, u64);
 
 /// When each file was published and retired, on the last chain that was applied.
-pub(crate) type Lives = Arc<Mutex<BTreeMap<String, (u64, Option<u64>)>>>;
+pub(crate) type FileLives = Arc<Mutex<BTreeMap<String, (u64, Option<u64>)>>>;
 
 #[derive(Default)]
-pub(crate) struct Column {
-    pub(crate) lives: Lives,
+pub(crate) struct MockColumn {
+    pub(crate) lives: FileLives,
     /// Blocks of history that merges of all files keep; all of them without.
     pub(crate) keep: Option<u64>,
-    /// Merges that were run, and not found done.
+    /// Merges that were run, without those whose output file existed already.
     pub(crate) merges: Arc<AtomicUsize>,
 }
 
 /// Versions by key and block; `None` is a tombstone.
-type Pairs = BTreeMap<(StateKey, u64), Option<Value>>;
+type VersionMap = BTreeMap<(StateKey, u64), Option<StateValue>>;
 
 /// `count (4, BE)`, then for each pair `key length (1) || key || block (8, BE) || row length (4, BE)
 /// || row`, as in [`encode_row`].
-fn encode_pairs(pairs: &Pairs) -> Vec<u8> {
+fn encode_pairs(pairs: &VersionMap) -> Vec<u8> {
     let mut out = (pairs.len() as u32).to_be_bytes().to_vec();
     for ((key, block), value) in pairs {
         let (key, row) = (key.encode(), encode_row(value));
@@ -73,8 +74,8 @@ fn encode_pairs(pairs: &Pairs) -> Vec<u8> {
 }
 
 /// Reads pairs off the front of `bytes`; `None` unless that is the canonical encoding.
-fn decode_pairs(bytes: &mut &[u8]) -> Option<Pairs> {
-    let mut pairs = Pairs::new();
+fn decode_pairs(bytes: &mut &[u8]) -> Option<VersionMap> {
+    let mut pairs = VersionMap::new();
     for _ in 0..number(cut(bytes, 4)?) {
         let len = cut(bytes, 1)?[0] as usize;
         let key = StateKey::decode(cut(bytes, len)?)?;
@@ -99,21 +100,21 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-fn digest(pairs: &Pairs) -> B256 {
+fn digest(pairs: &VersionMap) -> B256 {
     keccak256(encode_pairs(pairs))
 }
 
 /// An immutable file.
-struct Run {
+struct ColumnRun {
     level: u8,
     name: String,
     digest: B256,
-    pairs: Pairs,
+    pairs: VersionMap,
 }
 
 /// A merge under way.
 #[derive(Clone)]
-struct Merge {
+struct ColumnMerge {
     level: u8,
     /// Positions of its inputs among the runs end here and start [`FANOUT`] before.
     end: usize,
@@ -122,27 +123,27 @@ struct Merge {
     handle: Option<JobHandle>,
 }
 
-/// The decoded structure of one block.
+/// The cache of one block.
 #[derive(Clone)]
-pub(crate) struct Levels {
-    memory: Pairs,
+pub(crate) struct ColumnCache {
+    memory: VersionMap,
     /// Newest first.
-    runs: Vec<Arc<Run>>,
-    merge: Option<Merge>,
+    runs: Vec<Arc<ColumnRun>>,
+    merge: Option<ColumnMerge>,
     /// States of older blocks cannot be read.
     horizon: u64,
     /// The block whose state is read; the largest number for the newest.
     as_of: u64,
 }
 
-impl Default for Levels {
+impl Default for ColumnCache {
     fn default() -> Self {
         let (memory, runs) = Default::default();
         Self { memory, runs, merge: None, horizon: 0, as_of: u64::MAX }
     }
 }
 
-impl Levels {
+impl ColumnCache {
     fn manifest(&self) -> Vec<u8> {
         let mut out = self.horizon.to_be_bytes().to_vec();
         out.push(self.runs.len() as u8);
@@ -163,18 +164,18 @@ impl Levels {
         root_of(self.horizon, digest(&self.memory), self.runs.iter().map(|run| run.digest))
     }
 
-    fn levels(&self) -> impl Iterator<Item = &Pairs> {
+    fn levels(&self) -> impl Iterator<Item = &VersionMap> {
         [&self.memory].into_iter().chain(self.runs.iter().map(|run| &run.pairs))
     }
 
-    fn get(&self, key: &StateKey) -> Option<Value> {
+    fn get(&self, key: &StateKey) -> Option<StateValue> {
         let newest = versions_in(self.levels(), key, self.as_of..=self.as_of).into_iter().next();
         newest.and_then(|version| version.value)
     }
 
     /// The state, tombstones included.
-    fn merged(&self) -> Level {
-        let mut all = Pairs::new();
+    fn merged(&self) -> EntryLevel {
+        let mut all = VersionMap::new();
         self.levels().for_each(|level| all.extend(level.clone()));
         let seen = all.into_iter().filter(|((_, block), _)| *block <= self.as_of);
         seen.map(|((key, _), value)| (key, value)).collect()
@@ -197,14 +198,20 @@ impl Levels {
         })
     }
 
-    /// The merge of the runs before `end` as a job. Its output is the new [`Run`], in a file.
-    fn merge_job(&self, column: &Column, level: u8, end: usize, publish_at: u64) -> Job {
+    /// The merge of the runs before `end` as a job. Its output is the new [`ColumnRun`], in a file.
+    fn merge_job(
+        &self,
+        column: &MockColumn,
+        level: u8,
+        end: usize,
+        publish_at: u64,
+    ) -> BackgroundJob {
         let inputs: Vec<_> = self.runs[end - FANOUT..end].to_vec();
         let is_last = end == self.runs.len();
         let horizon = self.horizon_of(column, end, publish_at);
         let digests: Vec<_> = inputs.iter().map(|run| run.digest).collect();
         let (id, merges) = (merge_id(&digests, publish_at), column.merges.clone());
-        Job::new(id, "mock merge", move |context| {
+        BackgroundJob::new(id, "mock merge", move |context| {
             let dir = context.dir().ok_or_else(no_dir)?;
             let name = merge_name(level, publish_at, id);
             if let Ok(run) = read_run(dir, level + 1, &name, None) {
@@ -212,7 +219,7 @@ impl Levels {
                 return Ok(Arc::new(run));
             }
             merges.fetch_add(1, Ordering::Relaxed);
-            let mut pairs = Pairs::new();
+            let mut pairs = VersionMap::new();
             for run in inputs.iter().rev() {
                 for (n, (pair, value)) in run.pairs.iter().enumerate() {
                     if n % 16 == 0 {
@@ -228,16 +235,16 @@ impl Levels {
         })
     }
 
-    /// Starts the merge that an opening has found under way.
-    fn resume(&mut self, column: &Column, jobs: &Jobs) {
-        if let Some(Merge { level, end, publish_at, handle: None }) = self.merge {
+    /// Restarts the merge that was under way at the opening.
+    fn resume(&mut self, column: &MockColumn, jobs: &JobRunner) {
+        if let Some(ColumnMerge { level, end, publish_at, handle: None }) = self.merge {
             let handle = Some(jobs.start(self.merge_job(column, level, end, publish_at)));
-            self.merge = Some(Merge { level, end, publish_at, handle });
+            self.merge = Some(ColumnMerge { level, end, publish_at, handle });
         }
     }
 
-    /// The horizon after a merge that ends at `end`: one of the oldest runs may forget.
-    fn horizon_of(&self, column: &Column, end: usize, publish_at: u64) -> u64 {
+    /// The horizon after a merge that ends at `end`: only a merge of the oldest runs may forget.
+    fn horizon_of(&self, column: &MockColumn, end: usize, publish_at: u64) -> u64 {
         let keep = column.keep.filter(|_| end == self.runs.len());
         keep.map_or(0, |keep| publish_at.saturating_sub(keep)).max(self.horizon)
     }
@@ -251,8 +258,8 @@ fn merge_name(level: u8, publish_at: u64, id: B256) -> String {
     format!("run-{}-{publish_at}-{id:x}", level + 1)
 }
 
-/// Drops the versions that no state from `horizon` on has, and tombstones that nothing lies under.
-fn forget(pairs: &mut Pairs, horizon: u64) {
+/// Drops the versions that no state from `horizon` on has, and tombstones that hide nothing.
+fn forget(pairs: &mut VersionMap, horizon: u64) {
     let mut newer: Option<(StateKey, u64)> = None;
     let mut gone = Vec::new();
     for (pair, value) in pairs.iter().rev() {
@@ -273,18 +280,20 @@ fn root_of(horizon: u64, memory: B256, runs: impl Iterator<Item = B256>) -> B256
 
 /// The versions of `key` in `blocks`, newest first.
 fn versions_in<'a>(
-    levels: impl Iterator<Item = &'a Pairs>,
+    levels: impl Iterator<Item = &'a VersionMap>,
     key: &StateKey,
     blocks: RangeInclusive<u64>,
-) -> Vec<Version> {
+) -> Vec<ValueVersion> {
     let mut all = BTreeMap::new();
     for level in levels {
         let found = level.range((*key, 0)..=(*key, *blocks.end()));
         all.extend(found.map(|((_, block), value)| (*block, value.clone())));
     }
     let in_force = all.range(..=blocks.start()).next_back().map_or(0, |(block, _)| *block);
-    let version =
-        |(block, value): (&u64, &Option<Value>)| Version { block: *block, value: value.clone() };
+    let version = |(block, value): (&u64, &Option<StateValue>)| ValueVersion {
+        block: *block,
+        value: value.clone(),
+    };
     all.range(in_force..).rev().map(version).collect()
 }
 
@@ -292,17 +301,27 @@ fn no_dir() -> StateError {
     StateError::Unsupported { backend: IDENTITY.name, what: "stores without a directory" }
 }
 
-fn write_run(dir: &Path, level: u8, name: String, pairs: Pairs) -> Result<Run, StateError> {
+fn write_run(
+    dir: &Path,
+    level: u8,
+    name: String,
+    pairs: VersionMap,
+) -> Result<ColumnRun, StateError> {
     let content = encode_pairs(&pairs);
-    Jobs::write_file(dir, &name, &content)?;
-    Ok(Run { level, name, digest: keccak256(&content), pairs })
+    JobRunner::write_file(dir, &name, &content)?;
+    Ok(ColumnRun { level, name, digest: keccak256(&content), pairs })
 }
 
-fn flush_run(dir: &Path, block: u64, pairs: Pairs) -> Result<Run, StateError> {
+fn flush_run(dir: &Path, block: u64, pairs: VersionMap) -> Result<ColumnRun, StateError> {
     write_run(dir, 0, format!("run-0-{block}-{:x}", digest(&pairs)), pairs)
 }
 
-fn read_run(dir: &Path, level: u8, name: &str, digest: Option<B256>) -> Result<Run, StateError> {
+fn read_run(
+    dir: &Path,
+    level: u8,
+    name: &str,
+    digest: Option<B256>,
+) -> Result<ColumnRun, StateError> {
     let corrupt = |what: &str| StateError::corrupt(name, what);
     let content = fs::read(dir.join(name)).map_err(|error| corrupt(&error.to_string()))?;
     let found = keccak256(&content);
@@ -312,7 +331,7 @@ fn read_run(dir: &Path, level: u8, name: &str, digest: Option<B256>) -> Result<R
     let mut bytes = &content[..];
     match decode_pairs(&mut bytes) {
         Some(pairs) if bytes.is_empty() => {
-            Ok(Run { level, name: name.into(), digest: found, pairs })
+            Ok(ColumnRun { level, name: name.into(), digest: found, pairs })
         }
         _ => Err(corrupt("malformed")),
     }
@@ -320,14 +339,14 @@ fn read_run(dir: &Path, level: u8, name: &str, digest: Option<B256>) -> Result<R
 
 /// The manifest as a row.
 #[derive(Default)]
-struct Manifest {
+struct ColumnManifest {
     horizon: u64,
     /// Level, digest and name of each run.
     runs: Vec<(u8, B256, String)>,
     merge: Option<MergeRow>,
 }
 
-impl Manifest {
+impl ColumnManifest {
     fn read(view: &dyn NodeRead) -> Result<Self, StateError> {
         let Some(row) = view.get(MANIFEST, RUNS)? else { return Ok(Self::default()) };
         let bad = || StateError::corrupt(MANIFEST.name, "cut short");
@@ -356,12 +375,12 @@ fn memory_key(key: &StateKey, block: u64) -> Vec<u8> {
     [&key.encode()[..], &block.to_be_bytes()].concat()
 }
 
-impl History<Levels> for Column {
+impl StateHistory<ColumnCache> for MockColumn {
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {
         let Some(row) = view.get(MANIFEST, BLOCKS)? else { return Ok(None) };
         let corrupt = || StateError::corrupt(MANIFEST.name, "the row of blocks is malformed");
         let (first, last) = row.split_at_checked(8).ok_or_else(corrupt)?;
-        Ok(Some(number(first).max(Manifest::read(view)?.horizon)..=number(last)))
+        Ok(Some(number(first).max(ColumnManifest::read(view)?.horizon)..=number(last)))
     }
 
     fn prunes(&self) -> bool {
@@ -375,17 +394,17 @@ impl History<Levels> for Column {
     fn open_at(
         &self,
         _: &dyn NodeRead,
-        cache: &Levels,
+        cache: &ColumnCache,
         number: u64,
-    ) -> Result<(B256, Arc<Levels>), StateError> {
-        let levels = Levels { as_of: number, ..cache.clone() };
+    ) -> Result<(B256, Arc<ColumnCache>), StateError> {
+        let levels = ColumnCache { as_of: number, ..cache.clone() };
         Ok((levels.root(), Arc::new(levels)))
     }
 }
 
-fn read_memory(view: &dyn NodeRead) -> Result<Pairs, StateError> {
-    let mut pairs = Pairs::new();
-    for row in view.scan(MEMORY, KeyRange::ALL, Direction::Forward)? {
+fn read_memory(view: &dyn NodeRead) -> Result<VersionMap, StateError> {
+    let mut pairs = VersionMap::new();
+    for row in view.scan(MEMORY, KeyRange::ALL, ScanDirection::Forward)? {
         let (key, row) = row?;
         let corrupt = || StateError::corrupt(MEMORY.name, format!("row {key} is malformed"));
         let (state_key, block) = key.split_last_chunk::<8>().ok_or_else(corrupt)?;
@@ -396,14 +415,14 @@ fn read_memory(view: &dyn NodeRead) -> Result<Pairs, StateError> {
     Ok(pairs)
 }
 
-impl Provenance<Levels> for Column {
+impl ProvenanceQueries<ColumnCache> for MockColumn {
     fn versions(
         &self,
         _: &dyn NodeRead,
-        cache: &Levels,
+        cache: &ColumnCache,
         keys: &[StateKey],
         blocks: RangeInclusive<u64>,
-    ) -> Result<(Vec<Vec<Version>>, Bytes), StateError> {
+    ) -> Result<(Vec<Vec<ValueVersion>>, Bytes), StateError> {
         let versions = keys.iter().map(|key| versions_in(cache.levels(), key, blocks.clone()));
         Ok((versions.collect(), cache.proof()))
     }
@@ -414,7 +433,7 @@ impl Provenance<Levels> for Column {
         keys: &[StateKey],
         blocks: RangeInclusive<u64>,
         mut proof: &[u8],
-    ) -> Result<Vec<Vec<Version>>, ProofError> {
+    ) -> Result<Vec<Vec<ValueVersion>>, ProofError> {
         let malformed = |what| ProofError::Malformed { what };
         let horizon;
         (horizon, proof) =
@@ -434,15 +453,15 @@ impl Provenance<Levels> for Column {
     }
 }
 
-impl Backend for Column {
-    type Cache = Levels;
+impl Backend for MockColumn {
+    type Cache = ColumnCache;
 
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &BackendIdentity {
         &IDENTITY
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities {
             proofs: true,
             absence_proofs: true,
             state_determined_root: false,
@@ -450,28 +469,33 @@ impl Backend for Column {
         }
     }
 
-    fn tables(&self) -> Vec<Table> {
+    fn tables(&self) -> Vec<RowTable> {
         vec![MEMORY, MANIFEST]
     }
 
     fn empty_root(&self) -> B256 {
-        Levels::default().root()
+        ColumnCache::default().root()
     }
 
-    fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<Levels, StateError> {
-        let Manifest { horizon, runs, merge } = Manifest::read(view)?;
-        let mut levels = Levels { memory: read_memory(view)?, horizon, ..Levels::default() };
+    fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<ColumnCache, StateError> {
+        let ColumnManifest { horizon, runs, merge } = ColumnManifest::read(view)?;
+        let mut levels =
+            ColumnCache { memory: read_memory(view)?, horizon, ..ColumnCache::default() };
         for (level, digest, name) in runs {
             let dir = dir.ok_or_else(no_dir)?;
             levels.runs.push(Arc::new(read_run(dir, level, &name, Some(digest))?));
         }
-        levels.merge =
-            merge.map(|(level, end, publish_at)| Merge { level, end, publish_at, handle: None });
+        levels.merge = merge.map(|(level, end, publish_at)| ColumnMerge {
+            level,
+            end,
+            publish_at,
+            handle: None,
+        });
         Ok(levels)
     }
 
-    fn files_under_way(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
-        let Manifest { runs, merge, .. } = Manifest::read(view)?;
+    fn pending_files(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
+        let ColumnManifest { runs, merge, .. } = ColumnManifest::read(view)?;
         let digests: Vec<_> = runs.into_iter().map(|(_, digest, _)| digest).collect();
         let name = |(level, end, publish_at): MergeRow| {
             merge_name(level, publish_at, merge_id(&digests[end - FANOUT..end], publish_at))
@@ -483,9 +507,9 @@ impl Backend for Column {
         &self,
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
-        cache: &Levels,
+        cache: &ColumnCache,
         delta: &StateDelta,
-    ) -> Result<Applied<Levels>, StateError> {
+    ) -> Result<ApplyOutput<ColumnCache>, StateError> {
         let (number, jobs) = (context.number, context.jobs);
         let mut levels = cache.clone();
         levels.resume(self, jobs);
@@ -493,12 +517,12 @@ impl Backend for Column {
             view.put(MEMORY, &memory_key(&change.key, number), encode_row(&change.next))?;
             levels.memory.insert((change.key, number), change.next.clone());
         }
-        // What is due is published before anything new starts.
+        // A due merge is published before a new one starts.
         if levels.merge.as_ref().is_some_and(|merge| merge.publish_at == number)
             && let Some(merge) = levels.merge.take()
         {
             let handle = merge.handle.as_ref().expect("it was resumed");
-            let run = jobs.wait(handle)?.downcast::<Run>().expect("a run");
+            let run = jobs.wait(handle)?.downcast::<ColumnRun>().expect("a run");
             view.publish_file(&run.name)?;
             self.lives.lock().insert(run.name.clone(), (number, None));
             levels.horizon = levels.horizon_of(self, merge.end, number);
@@ -526,52 +550,52 @@ impl Backend for Column {
             && let Some((level, end)) = levels.due_merge()
         {
             let publish_at = number + MERGE;
-            levels.merge = Some(Merge { level, end, publish_at, handle: None });
+            levels.merge = Some(ColumnMerge { level, end, publish_at, handle: None });
             levels.resume(self, jobs);
         }
         view.put(MANIFEST, RUNS, levels.manifest().into())?;
         let first = view.get(MANIFEST, BLOCKS)?.and_then(|row| Some(*row.first_chunk::<8>()?));
         let blocks = [first.unwrap_or_else(|| number.to_be_bytes()), number.to_be_bytes()].concat();
         view.put(MANIFEST, BLOCKS, blocks.into())?;
-        Ok(Applied { root: levels.root(), cache: levels })
+        Ok(ApplyOutput { root: levels.root(), cache: levels })
     }
 
     fn read(
         &self,
         _: &dyn NodeRead,
-        cache: &Levels,
+        cache: &ColumnCache,
         key: &StateKey,
-    ) -> Result<Option<Value>, StateError> {
+    ) -> Result<Option<StateValue>, StateError> {
         Ok(cache.get(key))
     }
 
     fn slots_of(
         &self,
         _: &dyn NodeRead,
-        cache: &Levels,
+        cache: &ColumnCache,
         address: &Address,
         limit: usize,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
+    ) -> Result<Vec<(B256, StateValue)>, StateError> {
         Ok(slots_of(&cache.merged(), address, limit))
     }
 
     fn entries(
         &self,
         _: &dyn NodeRead,
-        cache: &Levels,
+        cache: &ColumnCache,
         start: Option<&StateKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
         Ok(page(&cache.merged(), start, limit))
     }
 
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
-        let mut levels = Levels::default();
+        let mut levels = ColumnCache::default();
         for entry in entries {
             let (key, value) = entry?;
             levels.memory.insert((key, number), Some(value));
@@ -590,7 +614,12 @@ impl Backend for Column {
         Ok(levels.root())
     }
 
-    fn prove(&self, _: &dyn NodeRead, cache: &Levels, _: &[StateKey]) -> Result<Bytes, StateError> {
+    fn prove(
+        &self,
+        _: &dyn NodeRead,
+        cache: &ColumnCache,
+        _: &[StateKey],
+    ) -> Result<Bytes, StateError> {
         Ok(cache.proof())
     }
 
@@ -599,23 +628,23 @@ impl Backend for Column {
         root: B256,
         keys: &[StateKey],
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         let versions = self.verify_versions(root, keys, u64::MAX..=u64::MAX, proof)?;
         Ok(versions.into_iter().map(|of| of.into_iter().next()?.value).collect())
     }
 
-    fn history(&self) -> Option<&dyn History<Levels>> {
+    fn history(&self) -> Option<&dyn StateHistory<ColumnCache>> {
         Some(self)
     }
 
-    fn provenance(&self) -> Option<&dyn Provenance<Levels>> {
+    fn provenance(&self) -> Option<&dyn ProvenanceQueries<ColumnCache>> {
         Some(self)
     }
 
-    fn stats(&self, view: &dyn NodeRead, cache: &Levels) -> Result<BackendStats, StateError> {
+    fn stats(&self, view: &dyn NodeRead, cache: &ColumnCache) -> Result<BackendStats, StateError> {
         let merged = cache.merged();
         let live_keys = merged.values().flatten().count() as u64;
-        let memory = view.scan(MEMORY, KeyRange::ALL, Direction::Forward)?.count() as u64;
+        let memory = view.scan(MEMORY, KeyRange::ALL, ScanDirection::Forward)?.count() as u64;
         Ok(BackendStats {
             tables: vec![(MEMORY.name, memory), (MANIFEST.name, 2)],
             live_keys,

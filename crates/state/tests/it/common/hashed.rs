@@ -1,32 +1,34 @@
 //! A mock backend whose root is the hash of the whole sorted state, and whose proof is the whole
-//! state: the plainest backend with a state-determined root and real proofs.
+//! state: the simplest backend with a state-determined root and real proofs.
 
-use super::{Level, decode_level, digest, encode_level};
+use super::{EntryLevel, decode_level, digest, encode_level};
 use alloy_primitives::{B256, Bytes, keccak256};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, HashId, Identity,
-    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
+    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
+    BulkSink, HashId, NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey,
+    StateValue, flat,
 };
 use std::path::Path;
 
-pub(crate) static IDENTITY: Identity = Identity::plain("mock-hash", 1, HashId::Keccak256);
+pub(crate) static IDENTITY: BackendIdentity =
+    BackendIdentity::plain("mock-hash", 1, HashId::Keccak256);
 
-pub(crate) struct Hashed;
+pub(crate) struct MockHash;
 
-pub(crate) fn whole(view: &dyn NodeRead) -> Result<Level, StateError> {
+pub(crate) fn whole(view: &dyn NodeRead) -> Result<EntryLevel, StateError> {
     let entries = flat::entries(view, None, usize::MAX)?;
     Ok(entries.into_iter().map(|(key, value)| (key, Some(value))).collect())
 }
 
-impl Backend for Hashed {
+impl Backend for MockHash {
     type Cache = ();
 
-    fn identity(&self) -> &Identity {
+    fn identity(&self) -> &BackendIdentity {
         &IDENTITY
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
+    fn capabilities(&self) -> BackendCapabilities {
+        BackendCapabilities {
             proofs: true,
             absence_proofs: true,
             state_determined_root: true,
@@ -34,12 +36,12 @@ impl Backend for Hashed {
         }
     }
 
-    fn tables(&self) -> Vec<Table> {
+    fn tables(&self) -> Vec<RowTable> {
         vec![flat::TABLE]
     }
 
     fn empty_root(&self) -> B256 {
-        digest(&Level::new())
+        digest(&EntryLevel::new())
     }
 
     fn open(&self, _: &dyn NodeRead, _: Option<&Path>) -> Result<(), StateError> {
@@ -52,18 +54,18 @@ impl Backend for Hashed {
         view: &mut dyn NodeWrite,
         (): &(),
         delta: &StateDelta,
-    ) -> Result<Applied<Self::Cache>, StateError> {
+    ) -> Result<ApplyOutput<Self::Cache>, StateError> {
         flat::apply(view, delta)?;
-        Ok(Applied { root: digest(&whole(view.as_read())?), cache: () })
+        Ok(ApplyOutput { root: digest(&whole(view.as_read())?), cache: () })
     }
 
     fn bulk_load(
         &self,
         _: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
-        let mut level = Level::new();
+        let mut level = EntryLevel::new();
         for entry in entries {
             let (key, value) = entry?;
             flat::put(sink, &key, &value)?;
@@ -81,7 +83,7 @@ impl Backend for Hashed {
         root: B256,
         keys: &[StateKey],
         mut proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    ) -> Result<Vec<Option<StateValue>>, ProofError> {
         if keccak256(proof) != root {
             return Err(ProofError::RootMismatch);
         }

@@ -1,4 +1,4 @@
-//! What the mock backends share: sorted levels of entries with one encoding, and small helpers.
+//! Shared by the mock backends: sorted levels of entries with one encoding, and helpers.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -7,17 +7,17 @@ pub(crate) mod hashed;
 
 use alloy_primitives::{Address, B256, Bytes, keccak256};
 use retrie_state::{
-    AnyBackend, At, DeltaBuilder, KvStore, MemoryStore, Proposal, StateDelta, StateError, StateKey,
-    StateStore, StoreOptions, Value,
+    AnyBackend, DeltaBuilder, KvStore, MemoryStore, Proposal, StateDelta, StateError, StateId,
+    StateKey, StateStore, StateValue, StoreOptions,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 /// Entries in key order; `None` is a tombstone.
-pub(crate) type Level = BTreeMap<StateKey, Option<Value>>;
+pub(crate) type EntryLevel = BTreeMap<StateKey, Option<StateValue>>;
 
 /// `count (4, BE)`, then for each entry `key length (1) || key || 0`, or `... || 1 || value length
 /// (4, BE) || value`.
-pub(crate) fn encode_level(level: &Level) -> Vec<u8> {
+pub(crate) fn encode_level(level: &EntryLevel) -> Vec<u8> {
     let mut out = (level.len() as u32).to_be_bytes().to_vec();
     for (key, value) in level {
         let key = key.encode();
@@ -36,13 +36,13 @@ pub(crate) fn encode_level(level: &Level) -> Vec<u8> {
 }
 
 /// Reads one level off the front of `bytes`; `None` unless it is the canonical encoding.
-pub(crate) fn decode_level(bytes: &mut &[u8]) -> Option<Level> {
+pub(crate) fn decode_level(bytes: &mut &[u8]) -> Option<EntryLevel> {
     let word = |bytes: &mut &[u8]| {
         let (word, rest) = bytes.split_first_chunk::<4>()?;
         *bytes = rest;
         Some(u32::from_be_bytes(*word) as usize)
     };
-    let mut level = Level::new();
+    let mut level = EntryLevel::new();
     for _ in 0..word(bytes)? {
         let (len, rest) = bytes.split_first()?;
         let (key, rest) = rest.split_at_checked(*len as usize)?;
@@ -67,16 +67,16 @@ pub(crate) fn decode_level(bytes: &mut &[u8]) -> Option<Level> {
     Some(level)
 }
 
-pub(crate) fn digest(level: &Level) -> B256 {
+pub(crate) fn digest(level: &EntryLevel) -> B256 {
     keccak256(encode_level(level))
 }
 
 /// A row for a value or a tombstone.
-pub(crate) fn encode_row(value: &Option<Value>) -> Bytes {
+pub(crate) fn encode_row(value: &Option<StateValue>) -> Bytes {
     value.as_ref().map_or_else(|| Bytes::from_static(&[0]), |v| [&[1], &v[..]].concat().into())
 }
 
-pub(crate) fn decode_row(row: &[u8]) -> Option<Option<Value>> {
+pub(crate) fn decode_row(row: &[u8]) -> Option<Option<StateValue>> {
     match row.split_first()? {
         (0, []) => Some(None),
         (1, value) => Some(Some(Bytes::copy_from_slice(value))),
@@ -85,7 +85,11 @@ pub(crate) fn decode_row(row: &[u8]) -> Option<Option<Value>> {
 }
 
 /// The first `limit` slots of `address` in a merged state.
-pub(crate) fn slots_of(entries: &Level, address: &Address, limit: usize) -> Vec<(B256, Value)> {
+pub(crate) fn slots_of(
+    entries: &EntryLevel,
+    address: &Address,
+    limit: usize,
+) -> Vec<(B256, StateValue)> {
     let slots = entries.iter().filter_map(|(key, value)| match key {
         StateKey::Slot(a, slot) if a == address => Some((*slot, value.clone()?)),
         _ => None,
@@ -95,10 +99,10 @@ pub(crate) fn slots_of(entries: &Level, address: &Address, limit: usize) -> Vec<
 
 /// Entries from `start` on.
 pub(crate) fn page(
-    entries: &Level,
+    entries: &EntryLevel,
     start: Option<&StateKey>,
     limit: usize,
-) -> Vec<(StateKey, Value)> {
+) -> Vec<(StateKey, StateValue)> {
     entries
         .iter()
         .filter(|(key, _)| start.is_none_or(|start| *key >= start))
@@ -113,10 +117,10 @@ pub(crate) fn slot_key(n: u64) -> StateKey {
     StateKey::Slot(Address::with_last_byte((n % 5) as u8), B256::with_last_byte((n / 5) as u8))
 }
 
-/// A delta of `changes`, given what the keys were.
+/// A delta of `changes`, with the previous value of each key.
 pub(crate) fn delta(
-    previous: impl Fn(&StateKey) -> Option<Value>,
-    changes: &[(StateKey, Option<Value>)],
+    previous: impl Fn(&StateKey) -> Option<StateValue>,
+    changes: &[(StateKey, Option<StateValue>)],
 ) -> StateDelta {
     let mut builder = DeltaBuilder::new();
     for (key, next) in changes {
@@ -163,9 +167,9 @@ pub(crate) fn revert(store: &StateStore, kv: &dyn KvStore, to: u64) -> Result<()
 /// Proposes a block on `at`, which sets `changes`, and seals it with `hash`.
 pub(crate) fn propose(
     store: &StateStore,
-    at: At<'_>,
+    at: StateId<'_>,
     hash: B256,
-    changes: &[(StateKey, Option<Value>)],
+    changes: &[(StateKey, Option<StateValue>)],
 ) -> Result<Proposal, StateError> {
     use retrie_state::StateReader;
     let session = store.begin(at)?;

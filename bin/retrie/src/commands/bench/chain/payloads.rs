@@ -1,25 +1,26 @@
-//! `retrie bench new-payload`: blocks one by one, as a live node gets them; made ones, and real ones.
+//! `retrie bench new-payload`: delivers blocks one by one, as a live node gets them; generated
+//! blocks and real ones.
 
-use super::{Genesis, NEW_PAYLOAD, SenderRaces, TokenArgs, stopped, table};
+use super::{GenesisSetup, NEW_PAYLOAD, SenderRaces, TokenArgs, stopped, table};
 use crate::{
     args::parse_count,
     commands::bench::{
-        lanes,
-        measured::{Measured, print_memory_limit},
+        contenders,
+        measurement::{RaceMeasurement, print_memory_limit},
         stores::state_cache,
     },
-    output::{Output, grouped, say},
+    output::{CommandOutput, grouped, say},
     progress::RaceProgress,
 };
 use eyre::bail;
 use retrie_bench::{
-    clients::{RealBlocks, RealRace, Via},
-    state::Corpus,
+    clients::{BlockDelivery, RealBlockSet, RealRace},
+    state::BlockCorpus,
 };
-use retrie_pipeline::replay::Padding;
+use retrie_pipeline::replay::StatePadding;
 use std::sync::atomic::AtomicBool;
 
-/// How often all real blocks are run, unless flags say otherwise.
+/// How often all real blocks are run without `--slices`.
 const PASSES: u64 = 10;
 
 /// Arguments of `retrie bench new-payload`.
@@ -27,55 +28,59 @@ const PASSES: u64 = 10;
 pub(crate) struct PayloadArgs {
     #[command(flatten)]
     pub(crate) tokens: TokenArgs,
-    /// Whose blocks, one race after the other. `made`: of a chain made for this. `real`: mainnet's own
-    /// in RETRIE_DATA (`../shared/data` by default), each with the state it touches on a padded one;
-    /// --slices is then how often all are run (10 by default), after one time that is not measured, and
-    /// flags of made chains do not matter.
+    /// Source of the blocks, one race for each. `made`: a chain generated for the race. `real`:
+    /// mainnet blocks in RETRIE_DATA (`../shared/data` by default), each with the state it touches
+    /// on a padded state. For real blocks --slices is the number of measured runs over all of them
+    /// [default: 10], after one run that is not measured; flags of generated chains have no effect.
     #[arg(long, value_name = "WHOSE", default_value = "made", value_delimiter = ',', value_parser = parse_whose)]
-    blocks_from: Vec<Whose>,
-    /// Gas that made blocks aim at, one race for each (1m, 30m, 150m); by default 30m, or as many --txs
-    /// as it holds. Their limit is twice that, but no less than 60m.
+    blocks_from: Vec<BlockOrigin>,
+    /// Gas target of generated blocks, one race for each (1m, 30m, 150m) [default: 30m, or as many
+    /// --txs as fit]. The gas limit is twice the target, and at least 60m.
     #[arg(long, value_name = "GAS", value_delimiter = ',', value_parser = parse_count)]
     gas: Vec<u64>,
-    /// Put real blocks on a state of this many random accounts.
+    /// Run real blocks on a state of this many random accounts.
     #[arg(long, value_name = "N", default_value = "1m", value_parser = parse_count)]
     pad_accounts: u64,
-    /// And of this many random slots, 100 in each of the first of these accounts.
+    /// Also put this many random slots into the state, 100 in each of the first of these accounts.
     #[arg(long, value_name = "N", default_value = "0", value_parser = parse_count)]
     pad_slots: u64,
 }
 
-/// Whose blocks are raced on.
+/// Source of the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
+enum BlockOrigin {
     Made,
     Real,
 }
 
-fn parse_whose(text: &str) -> Result<Whose, String> {
+fn parse_whose(text: &str) -> Result<BlockOrigin, String> {
     match text {
-        "made" => Ok(Whose::Made),
-        "real" => Ok(Whose::Real),
+        "made" => Ok(BlockOrigin::Made),
+        "real" => Ok(BlockOrigin::Real),
         _ => Err("it is `made` or `real`".into()),
     }
 }
 
 impl PayloadArgs {
-    /// Races on made blocks, then on real ones, as far as they are asked for.
-    pub(crate) fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+    /// Runs the races on generated blocks, then those on real ones, as requested.
+    pub(crate) fn measure(
+        self,
+        out: &CommandOutput,
+        stop: &AtomicBool,
+    ) -> eyre::Result<RaceMeasurement> {
         let asked_for = |whose| self.blocks_from.contains(&whose);
-        let (made, real) = (asked_for(Whose::Made), asked_for(Whose::Real));
+        let (made, real) = (asked_for(BlockOrigin::Made), asked_for(BlockOrigin::Real));
         if !made && !self.gas.is_empty() {
             bail!("--gas is of made blocks: leave it out, or add them (--blocks-from made,real)");
         }
         if !self.gas.is_empty() && self.tokens.args.txs.is_some() {
             bail!("--gas and --txs both say how full blocks are: leave out one of them");
         }
-        // Found missing now, not after the first race.
+        // A missing file is found now, and not after the first race.
         let blocks = real.then(|| self.load()).transpose()?;
         let mut measured = match made {
             true => self.made(out, stop)?,
-            false => Measured::on(NEW_PAYLOAD.name),
+            false => RaceMeasurement::on(NEW_PAYLOAD.name),
         };
         if let (Some(blocks), true) = (blocks, measured.ended.is_ok()) {
             measured.ended = self.real(&blocks, out, stop, &mut measured);
@@ -83,29 +88,29 @@ impl PayloadArgs {
         Ok(measured)
     }
 
-    fn made(&self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+    fn made(&self, out: &CommandOutput, stop: &AtomicBool) -> eyre::Result<RaceMeasurement> {
         let mut args = self.tokens.args.clone();
         args.gas.clone_from(&self.gas);
-        let (keys, genesis) = (args.receivers(), Genesis::with(self.tokens.contracts.set()?));
+        let (keys, genesis) = (args.receivers(), GenesisSetup::with(self.tokens.contracts.set()?));
         args.race(&NEW_PAYLOAD, genesis, &keys, out, stop)
     }
 
-    fn load(&self) -> eyre::Result<RealBlocks> {
-        let padding = Padding { accounts: self.pad_accounts, slots: self.pad_slots };
-        Ok(RealBlocks::load(&Corpus::user_default(), padding)?)
+    fn load(&self) -> eyre::Result<RealBlockSet> {
+        let padding = StatePadding { accounts: self.pad_accounts, slots: self.pad_slots };
+        Ok(RealBlockSet::load(&BlockCorpus::user_default(), padding)?)
     }
 
-    /// Runs the race on real blocks, adds what it has measured to `measured`, and prints it.
+    /// Runs the race on real blocks, adds its results to `measured`, and prints them.
     fn real(
         &self,
-        blocks: &RealBlocks,
-        out: &Output,
+        blocks: &RealBlockSet,
+        out: &CommandOutput,
         stop: &AtomicBool,
-        measured: &mut Measured,
+        measured: &mut RaceMeasurement,
     ) -> eyre::Result<()> {
         let args = &self.tokens.args;
-        SenderRaces::choose(args.senders, Via::EngineApi)?;
-        let names = lanes::names(&args.backends, args.hash, |_| false)?;
+        SenderRaces::choose(args.senders, BlockDelivery::EngineApi)?;
+        let names = contenders::names(&args.backends, args.hash, |_| false)?;
         let (terms, entrants) = (args.terms(&names)?, args.entrants(&names)?);
         let slices = args.slices.unwrap_or(PASSES);
         say!(
@@ -132,9 +137,10 @@ impl PayloadArgs {
         let raced = race.run(&entrants, &mut |step| progress.update_clients(step));
         progress.finish();
         let raced = raced?;
-        // First, so that no closed pipe loses them.
+        // Before the output, so that a closed pipe loses no results.
         measured.results.extend(race.results(&raced));
-        let printed = table::print(out, NEW_PAYLOAD.name, Via::EngineApi, &raced.outcomes);
+        let printed =
+            table::print(out, NEW_PAYLOAD.name, BlockDelivery::EngineApi, &raced.outcomes);
         stopped("new-payload, real", slices, &raced).and(printed)
     }
 }

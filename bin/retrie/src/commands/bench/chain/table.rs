@@ -1,17 +1,17 @@
-//! What a race of clients prints.
+//! The tables that a race of clients prints.
 
 use crate::{
-    commands::bench::measured::print_job_wait,
-    output::{Output, grouped, say},
+    commands::bench::measurement::print_job_wait,
+    output::{CommandOutput, grouped, say},
 };
 use retrie_bench::{
-    chain::Fill,
-    clients::{Entrant, Outcome, Senders, Via, Workload},
-    state::Terms,
+    chain::BlockFill,
+    clients::{BlockDelivery, ClientContender, ClientOutcome, ClientWorkload, SenderRecovery},
+    state::RaceTerms,
 };
 use retrie_db::SyncMode;
 
-/// The backend that others are held against, if it takes part.
+/// The backend that others are compared with, if it takes part.
 const YARDSTICK: &str = "raw";
 /// The papers' baseline.
 const BASELINE: &str = "mpt-archive";
@@ -19,16 +19,16 @@ const BASELINE: &str = "mpt-archive";
 const LVMT_PAPER: [(&str, &str); 2] = [("transfers", "3.1"), ("erc20", "2.7")];
 
 pub(super) fn print_terms(
-    out: &Output,
-    workload: &Workload,
-    senders: Senders,
-    terms: &Terms,
-    entrants: &[Entrant],
+    out: &CommandOutput,
+    workload: &ClientWorkload,
+    senders: SenderRecovery,
+    terms: &RaceTerms,
+    entrants: &[ClientContender],
 ) -> eyre::Result<()> {
     let recipe = &workload.recipe;
     let fill = match recipe.fill {
-        Fill::Transactions(txs) => format!("{} txs", grouped(txs)),
-        Fill::Gas(gas) => format!("{} gas", grouped(gas)),
+        BlockFill::Transactions(txs) => format!("{} txs", grouped(txs)),
+        BlockFill::Gas(gas) => format!("{} gas", grouped(gas)),
     };
     let keys = match (recipe.mix.kvstore, recipe.keys.zipf) {
         (0, None) => String::new(),
@@ -66,13 +66,14 @@ pub(super) fn print_terms(
     print_equal_terms(out, terms, entrants)
 }
 
-/// What is equal for all clients.
+/// Prints the settings that are equal for all clients.
 pub(super) fn print_equal_terms(
-    out: &Output,
-    terms: &Terms,
-    entrants: &[Entrant],
+    out: &CommandOutput,
+    terms: &RaceTerms,
+    entrants: &[ClientContender],
 ) -> eyre::Result<()> {
-    let hash = |one: &Entrant| format!("{} {}", one.name, one.backend.identity().hash.name());
+    let hash =
+        |one: &ClientContender| format!("{} {}", one.name, one.backend.identity().hash.name());
     say!(
         out,
         "equal terms: sync {}; memory for unfolded rows {} MiB; retention {}; up to {} threads read \
@@ -89,12 +90,13 @@ pub(super) fn print_equal_terms(
     Ok(())
 }
 
-/// One line a client, held against `raw` if it takes part, else against the first.
+/// Prints one line for each client, compared with `raw` if it takes part, else with the first
+/// client.
 pub(super) fn print(
-    out: &Output,
+    out: &CommandOutput,
     workload: &str,
-    via: Via,
-    outcomes: &[Outcome],
+    via: BlockDelivery,
+    outcomes: &[ClientOutcome],
 ) -> eyre::Result<()> {
     let yardstick = outcomes.iter().find(|outcome| outcome.backend == YARDSTICK);
     let Some(yardstick) = yardstick.or_else(|| outcomes.first()) else { return Ok(()) };
@@ -166,21 +168,25 @@ pub(super) fn print(
     );
     let kept: Vec<_> = outcomes.iter().filter(|one| one.kept_file_bytes > 0).collect();
     if !kept.is_empty() {
-        let mib = |one: &&Outcome| {
+        let mib = |one: &&ClientOutcome| {
             format!("{} {:.1}", one.backend, one.kept_file_bytes as f64 / f64::from(1 << 20))
         };
         let kept = kept.iter().map(mib).collect::<Vec<_>>().join(", ");
         say!(out, "files beside those, kept for reverts or made ahead, MiB: {kept}");
     }
-    if via == Via::EngineApi {
+    if via == BlockDelivery::EngineApi {
         print_payloads(out, yardstick, outcomes)?;
     }
     print_baseline(out, workload, outcomes)
 }
 
-/// How long a payload takes, block by block against the yardstick.
-fn print_payloads(out: &Output, yardstick: &Outcome, outcomes: &[Outcome]) -> eyre::Result<()> {
-    let times = |one: &Outcome| {
+/// Prints the duration of engine_newPayload, block by block relative to the yardstick.
+fn print_payloads(
+    out: &CommandOutput,
+    yardstick: &ClientOutcome,
+    outcomes: &[ClientOutcome],
+) -> eyre::Result<()> {
+    let times = |one: &ClientOutcome| {
         let ratio = one.latency_ratio_to(yardstick);
         let (median, spread) = (ratio.median, ratio.spread() * 100.0);
         format!("{} {median:.3} (spread {spread:.0}%)", one.backend)
@@ -194,11 +200,15 @@ fn print_payloads(out: &Output, yardstick: &Outcome, outcomes: &[Outcome]) -> ey
     Ok(())
 }
 
-/// The ratios that the papers give.
-fn print_baseline(out: &Output, workload: &str, outcomes: &[Outcome]) -> eyre::Result<()> {
+/// Prints the ratios to the papers' baseline.
+fn print_baseline(
+    out: &CommandOutput,
+    workload: &str,
+    outcomes: &[ClientOutcome],
+) -> eyre::Result<()> {
     let baseline = outcomes.iter().find(|outcome| outcome.backend == BASELINE);
     let Some(baseline) = baseline else { return Ok(()) };
-    let ratio = |one: &Outcome| {
+    let ratio = |one: &ClientOutcome| {
         let (tps, sustained) =
             (one.ratio_to(baseline), one.sustained_tps() / baseline.sustained_tps());
         let (median, spread) = (tps.median, tps.spread() * 100.0);

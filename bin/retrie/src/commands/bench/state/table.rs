@@ -1,25 +1,28 @@
-//! What `bench state` prints, and `bench adversary` in part.
+//! The tables of `bench state`, some of which `bench adversary` prints too.
 
 use crate::{
-    commands::bench::measured::{print_job_wait, print_memory_limit},
-    output::{Output, grouped, say},
+    commands::bench::measurement::{print_job_wait, print_memory_limit},
+    output::{CommandOutput, grouped, say},
 };
 use retrie_bench::{
-    latency::Latency,
-    state::{Choice, Entrant, Keys, Layout, Outcome, Race, Terms},
+    latency::LatencyHistogram,
+    state::{
+        ContenderFactory, InitialKeys, KeyDistribution, KeyLayout, RaceTerms, StoreOutcome,
+        StoreRace,
+    },
 };
 use retrie_db::SyncMode;
-use retrie_state::Counts;
+use retrie_state::CounterSnapshot;
 
-/// What the race is on, and what is equal for all.
+/// Prints the workload, and the settings that are equal for all stores.
 pub(super) fn print_terms(
-    out: &Output,
-    race: &Race<'_>,
-    entrants: &[Box<dyn Entrant>],
+    out: &CommandOutput,
+    race: &StoreRace<'_>,
+    entrants: &[Box<dyn ContenderFactory>],
 ) -> eyre::Result<()> {
-    let Race { workload, terms, memory_limit, .. } = race;
+    let StoreRace { workload, terms, memory_limit, .. } = race;
     match &workload.keys {
-        Keys::Real(trace) => {
+        InitialKeys::Real(trace) => {
             let figures = trace.figures();
             say!(
                 out,
@@ -36,29 +39,29 @@ pub(super) fn print_terms(
         }
         keys => {
             let keys = match keys {
-                Keys::Preloaded(keys) => format!("{} keys", grouped(*keys)),
+                InitialKeys::Preloaded(keys) => format!("{} keys", grouped(*keys)),
                 _ => "fresh keys".into(),
             };
             let layout = match workload.layout {
-                Layout::OneContract => "slots of one contract",
-                Layout::Accounts => "100 slots a contract",
+                KeyLayout::OneContract => "slots of one contract",
+                KeyLayout::Accounts => "100 slots a contract",
             };
             say!(out, "\nstate, {keys} ({layout})");
         }
     }
     let ops = match workload.reads {
-        _ if matches!(workload.keys, Keys::Real(_)) => "keys read".into(),
+        _ if matches!(workload.keys, InitialKeys::Real(_)) => "keys read".into(),
         0.0 => "pairs (a read, a write)".into(),
         part => {
             format!("operations ({:.0}% reads, else pairs of a read and a write)", part * 100.0)
         }
     };
     let choice = match workload.choice {
-        Choice::Uniform => "",
-        Choice::Zipf => " of keys by Zipf's law",
+        KeyDistribution::Uniform => "",
+        KeyDistribution::Zipf => " of keys by Zipf's law",
     };
     let commit = match workload.keys {
-        Keys::Real(_) => "a block a commit".into(),
+        InitialKeys::Real(_) => "a block a commit".into(),
         _ => format!("{} a commit", grouped(workload.commit_every)),
     };
     let (pairs, warmup) = (grouped(workload.pairs), grouped(workload.warmup));
@@ -70,12 +73,12 @@ pub(super) fn print_terms(
     print_equal_terms(out, terms, *memory_limit, entrants, 1)
 }
 
-/// What is equal for all stores, each of which is open so many `times`.
+/// Prints the settings that are equal for all stores. Each store is open `times` times.
 pub(crate) fn print_equal_terms(
-    out: &Output,
-    terms: &Terms,
+    out: &CommandOutput,
+    terms: &RaceTerms,
     memory_limit: Option<u64>,
-    entrants: &[Box<dyn Entrant>],
+    entrants: &[Box<dyn ContenderFactory>],
     times: usize,
 ) -> eyre::Result<()> {
     let hashes: Vec<_> =
@@ -102,16 +105,16 @@ pub(crate) fn print_equal_terms(
     Ok(())
 }
 
-/// What stores make of the terms, where that needs saying.
-pub(crate) fn remarks(entrants: &[Box<dyn Entrant>]) -> impl Iterator<Item = String> {
+/// Remarks of stores about the settings.
+pub(crate) fn remarks(entrants: &[Box<dyn ContenderFactory>]) -> impl Iterator<Item = String> {
     entrants.iter().filter_map(|entrant| Some(format!("{}: {}", entrant.name(), entrant.remark()?)))
 }
 
-/// One line a store, held against `raw` if it takes part, else against the first; then the details.
-/// `memory` is to what it was capped, if it was, and by what means.
+/// Prints one line for each store, compared with `raw` if it takes part, else with the first store;
+/// then the details. `memory` is the memory limit and its means, if there is one.
 pub(crate) fn print(
-    out: &Output,
-    outcomes: &[Outcome],
+    out: &CommandOutput,
+    outcomes: &[StoreOutcome],
     memory: Option<(u64, &'static str, usize)>,
 ) -> eyre::Result<()> {
     let raw = outcomes.iter().find(|outcome| outcome.backend == "raw");
@@ -147,8 +150,10 @@ pub(crate) fn print(
         let shown = |digits: usize, count: Option<f64>| {
             count.map_or_else(|| "-".into(), |n| format!("{n:.digits$}"))
         };
-        let read = |digits, count: fn(&Counts) -> u64| shown(digits, outcome.per_read(count));
-        let written = |digits, count: fn(&Counts) -> u64| shown(digits, outcome.per_write(count));
+        let read =
+            |digits, count: fn(&CounterSnapshot) -> u64| shown(digits, outcome.per_read(count));
+        let written =
+            |digits, count: fn(&CounterSnapshot) -> u64| shown(digits, outcome.per_write(count));
         let ratio = outcome.ratio_to(yardstick);
         say!(
             out,
@@ -202,8 +207,8 @@ pub(crate) fn print(
     Ok(())
 }
 
-/// Where the timed work went, of those who can tell.
-fn print_breakdowns(out: &Output, outcomes: &[Outcome]) -> eyre::Result<()> {
+/// Prints which part of the time went where, for stores that measure it.
+fn print_breakdowns(out: &CommandOutput, outcomes: &[StoreOutcome]) -> eyre::Result<()> {
     for outcome in outcomes {
         let Some(spent) = outcome.breakdown else { continue };
         let part = |seconds: f64| 100.0 * seconds / outcome.total().as_secs_f64().max(1e-9);
@@ -219,8 +224,8 @@ fn print_breakdowns(out: &Output, outcomes: &[Outcome]) -> eyre::Result<()> {
     Ok(())
 }
 
-/// What each store did on which table, of those that have several.
-fn print_tables(out: &Output, outcomes: &[Outcome]) -> eyre::Result<()> {
+/// Prints each store's work by table, for stores with several tables.
+fn print_tables(out: &CommandOutput, outcomes: &[StoreOutcome]) -> eyre::Result<()> {
     for outcome in outcomes {
         let tables = outcome.tables().unwrap_or_default();
         if tables.len() < 2 {
@@ -242,11 +247,11 @@ fn print_tables(out: &Output, outcomes: &[Outcome]) -> eyre::Result<()> {
     Ok(())
 }
 
-/// What proofs cost each store that makes them.
-fn print_proofs(out: &Output, outcomes: &[Outcome]) -> eyre::Result<()> {
+/// Prints the cost of proofs, for stores that make them.
+fn print_proofs(out: &CommandOutput, outcomes: &[StoreOutcome]) -> eyre::Result<()> {
     for outcome in outcomes {
         for proofs in outcome.proofs.iter().filter(|proofs| proofs.count() > 0) {
-            let micros = |latency: &Latency| {
+            let micros = |latency: &LatencyHistogram| {
                 format!(
                     "{} us (p99 {})",
                     grouped(latency.micros(0.5)),

@@ -1,0 +1,58 @@
+//! The backends that take part in a race, with their own flags ([`lane`](retrie_backends::lane())).
+
+use crate::args::{BackendArgs, HashChoice, check_names, make};
+use eyre::bail;
+use retrie_backends::{BackendLane, StorePurpose, kind, lane};
+use retrie_state::AnyBackend;
+use std::sync::Arc;
+
+/// Default memory for unfolded rows of each contender, in MiB.
+const CACHE_MB: u64 = 1024;
+
+/// Memory for unfolded rows of each contender, in MiB: as requested, or under a memory limit (in
+/// bytes) an equal share of half of it, less the `fixed` caches of all contenders.
+pub(crate) fn cache_mb(asked: Option<u32>, limit: Option<u64>, fixed: &[u64]) -> u64 {
+    match (asked, limit) {
+        (Some(asked), _) => asked.into(),
+        (None, None) => CACHE_MB,
+        (None, Some(limit)) => {
+            let rest = (limit / 2).saturating_sub(fixed.iter().sum());
+            ((rest >> 20) / fixed.len().max(1) as u64).clamp(1, CACHE_MB)
+        }
+    }
+}
+
+/// The given names, or those of all our backends. `is_foreign` recognises stores of other projects.
+///
+/// # Errors
+///
+/// If a name is given twice or is unknown, or if no backend supports `hash`.
+pub(crate) fn names(
+    given: &[String],
+    hash: Option<HashChoice>,
+    is_foreign: impl Fn(&str) -> bool,
+) -> eyre::Result<Vec<String>> {
+    let names = match given {
+        [] => retrie_backends::names().into_iter().map(str::to_owned).collect(),
+        given => given.to_vec(),
+    };
+    if let Some((n, twice)) = names.iter().enumerate().find(|(n, name)| names[..*n].contains(name))
+    {
+        bail!("--backends names `{twice}` twice (place {})", n + 1);
+    }
+    let ours = names.iter().filter(|name| !is_foreign(name));
+    let kinds: Vec<_> = ours.map(|name| kind(name)).collect();
+    check_names(&kinds, hash)?;
+    Ok(names)
+}
+
+/// The backend `name`, for a store that is removed after the race. Flags missing in the name come
+/// from the command line.
+pub(crate) fn backend(
+    name: &str,
+    hash: Option<HashChoice>,
+    args: &BackendArgs,
+) -> eyre::Result<Arc<dyn AnyBackend>> {
+    let BackendLane { backend, flags } = lane(name, args.flags())?;
+    make(backend, hash, &flags, StorePurpose::Temporary)
+}

@@ -1,0 +1,53 @@
+//! The results of a race, complete or not.
+
+use crate::output::{CommandOutput, say};
+use retrie_bench::{
+    paper::{Paper, references},
+    report::{BenchResult, ReferenceFigure},
+};
+use std::time::Duration;
+
+/// The results of a race. Results measured before an error are kept.
+#[derive(Debug)]
+pub(crate) struct RaceMeasurement {
+    pub(super) results: Vec<BenchResult>,
+    /// Notes for the reader of the results.
+    pub(super) notes: Vec<String>,
+    /// Figures of papers to show beside the results.
+    pub(super) references: Vec<ReferenceFigure>,
+    /// How the race ended.
+    pub(super) ended: eyre::Result<()>,
+}
+
+impl RaceMeasurement {
+    /// No results yet; with the figures of all papers that ran this workload.
+    pub(super) fn on(workload: &str) -> Self {
+        let mut references: Vec<_> = Paper::ALL.into_iter().flat_map(references).collect();
+        references.retain(|figure| figure.workload == workload);
+        Self { results: Vec::new(), notes: Vec::new(), references, ended: Ok(()) }
+    }
+}
+
+/// Prints the memory limit in bytes, and the number of stores that share it.
+pub(super) fn print_memory_limit(
+    out: &CommandOutput,
+    limit: u64,
+    sharers: usize,
+) -> eyre::Result<()> {
+    say!(
+        out,
+        "memory limit {} MiB, shared by {sharers} stores that are all open while one runs; the page \
+         cache included, which is empty at first",
+        limit >> 20
+    );
+    Ok(())
+}
+
+/// Prints how long a store waited for its background jobs, if it did.
+pub(super) fn print_job_wait(out: &CommandOutput, name: &str, wait: Duration) -> eyre::Result<()> {
+    if !wait.is_zero() {
+        let seconds = wait.as_secs_f64();
+        say!(out, "  {name}: {seconds:.2} s of waiting for work in the background");
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! State sync of a new datadir: which root is trusted, and the steps from there to the datadir.
+
+use super::{
+    args::{NetworkArgs, SyncArgs},
+    network::StateSyncPeers,
+};
+use crate::{args::open_to_read, output::grouped, progress::FetchProgress};
+use alloy_primitives::B256;
+use eyre::bail;
+use retrie_db::{ChainRead, DbError, StateRootMode};
+use retrie_network::{
+    FetchedState, HttpPeer, PeerSource, StatePeer, StateSyncError, StateSyncOptions,
+    StateSyncProgress, SyncTarget, SyncTargetError, fetch_state,
+};
+use retrie_pipeline::{ChainAnchor, ChainOptions, ChainStore, ChunkedState};
+use retrie_sources::HeaderItem;
+use std::{
+    io,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Pause between two requests to peers for the sync target (the pivot block).
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Creates the datadir of `options` by state sync, unless it has a chain.
+pub(super) fn run(
+    args: &SyncArgs,
+    network: &NetworkArgs,
+    options: ChainOptions,
+    stop: &Arc<AtomicBool>,
+) -> eyre::Result<()> {
+    let datadir = options.datadir.clone();
+    if has_chain(&datadir)? {
+        tracing::info!("{} has a chain: the flags of state sync are ignored", datadir.display());
+        return Ok(());
+    }
+    let unsupported = || StateSyncError::Unsupported { backend: options.backend.identity().name };
+    let format = options.backend.chunks().ok_or_else(unsupported)?.format();
+    if args.from.is_empty() {
+        let Some(hash) = args.checkpoint else {
+            bail!(
+                "peers are not asked which block has a root: name the block too (--checkpoint), or \
+                 nodes that are asked (--sync.from)"
+            );
+        };
+        std::fs::create_dir_all(&datadir)?;
+        let spec = options.own_spec()?;
+        let visitor = StateSyncPeers::start(network, &datadir, &spec)?;
+        let peers = visitor.peers(format);
+        let begun = find_target(&peers, hash, args.patience, stop)
+            .and_then(|origin| sync_state(args, options, origin, &peers, stop));
+        visitor.close()?;
+        return begun;
+    }
+    let peer = |url: &String| Arc::new(HttpPeer::new(url, stop.clone())) as Arc<dyn StatePeer>;
+    let peers: Vec<_> = args.from.iter().map(peer).collect();
+    let origin = match (args.checkpoint, args.root) {
+        (Some(hash), _) => SyncTarget::of_block(&peers, hash)?,
+        (None, Some(root)) => SyncTarget::of_root(&peers, root)?,
+        (None, None) => bail!(
+            "--sync.from needs to know what to trust: the hash of a block (--checkpoint) or the root \
+             of its state (--sync.trusted-root)"
+        ),
+    };
+    sync_state(args, options, origin, &peers, stop)
+}
+
+/// The sync target of block `hash`, as soon as a peer has it.
+fn find_target(
+    peers: &dyn PeerSource,
+    hash: B256,
+    patience: Duration,
+    stop: &AtomicBool,
+) -> eyre::Result<SyncTarget> {
+    tracing::info!("looking for peers that serve the state of block {hash}");
+    let begun = Instant::now();
+    loop {
+        match SyncTarget::of_block(&peers.peers(), hash) {
+            Err(SyncTargetError::NoHeaders { .. }) if stop.load(Ordering::Relaxed) => {
+                return Err(StateSyncError::Stopped.into());
+            }
+            Err(SyncTargetError::NoHeaders { .. }) if begun.elapsed() < patience => {
+                std::thread::sleep(PAUSE);
+            }
+            origin => return Ok(origin?),
+        }
+    }
+}
+
+/// Creates the datadir with the state of this block.
+fn sync_state(
+    args: &SyncArgs,
+    options: ChainOptions,
+    origin: SyncTarget,
+    peers: &dyn PeerSource,
+    stop: &AtomicBool,
+) -> eyre::Result<()> {
+    let datadir = options.datadir.clone();
+    let backend = options.backend.identity().name;
+    let hash = origin.hash;
+    let items = origin.headers.into_iter().map(HeaderItem::Header).collect();
+    let anchor = ChainAnchor::new(&options, items, Some(hash), args.total_difficulty)?;
+    let root = trusted_root(args, &options, &anchor)?;
+    let number = anchor.header().number;
+    tracing::info!(
+        "fetching the state of block {number} ({hash}), root {root} of {backend}, from {} nodes",
+        peers.peers().len()
+    );
+    let start = Instant::now();
+    let mut shown = FetchProgress::default();
+    let patience = StateSyncOptions { patience: args.patience };
+    let wanted = (hash, root);
+    let fetched =
+        fetch_state(&options.backend, wanted, peers, &datadir, patience, stop, &mut |progress| {
+            shown.update(progress);
+        })?;
+    shown.finish();
+    let fetched_in = start.elapsed();
+    let StateSyncProgress { entries, codes, bytes, resumed, banned, .. } = fetched.progress;
+    tracing::info!(
+        "fetched {} entries and {} codes in {:.1} s, {:.1} MiB{}{}; loading them",
+        grouped(entries),
+        grouped(codes),
+        fetched_in.as_secs_f64(),
+        bytes as f64 / f64::from(1 << 20),
+        if resumed > 0 {
+            format!(", {} responses of them from an earlier run", grouped(resumed))
+        } else {
+            String::new()
+        },
+        if banned > 0 { format!("; {banned} nodes lied") } else { String::new() },
+    );
+    load(options, &anchor, root, fetched)?;
+    retrie_network::state_sync::remove_sync_dir(&datadir)?;
+    tracing::info!(
+        "the state of block {number} has the root {root}; begun in {:.1} s",
+        start.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+fn has_chain(datadir: &Path) -> eyre::Result<bool> {
+    let db = match open_to_read(datadir) {
+        Err(DbError::NoDatadir { .. } | DbError::NotADatabase { .. }) => return Ok(false),
+        db => db?,
+    };
+    let read = db.begin_read()?;
+    Ok(read.metadata()?.is_some() && read.tip()?.is_some())
+}
+
+/// The backend's own root that the fetched state must have.
+fn trusted_root(
+    args: &SyncArgs,
+    options: &ChainOptions,
+    anchor: &ChainAnchor,
+) -> eyre::Result<B256> {
+    let header = anchor.header();
+    let backend = options.backend.identity().name;
+    match (options.root_mode, args.root) {
+        (StateRootMode::Shadow, Some(root)) => Ok(root),
+        (StateRootMode::Shadow, None) => bail!(
+            "headers do not have the root of {backend}: pass it too, as a node that you trust has it \
+             (--sync.trusted-root; state_getRoot answers it)"
+        ),
+        (_, Some(root)) if root != header.state_root => bail!(
+            "block {} ({}) has the root {}, not {root}: --checkpoint and --sync.trusted-root \
+             contradict each other",
+            header.number,
+            header.hash(),
+            header.state_root
+        ),
+        _ => Ok(header.state_root),
+    }
+}
+
+fn load(
+    options: ChainOptions,
+    anchor: &ChainAnchor,
+    root: B256,
+    fetched: FetchedState,
+) -> eyre::Result<()> {
+    let FetchedState { entries, parts, mut codes, .. } = fetched;
+    let mut codes = codes.iter().map(|code| code.map_err(io::Error::other));
+    let state = ChunkedState { root, parts: &parts, entries, codes: &mut codes };
+    let (chain, _) = ChainStore::create_synced(options, anchor, state)?;
+    chain.flush()?;
+    Ok(())
+}

@@ -1,0 +1,306 @@
+//! The sections of a page: workloads, their variants, the races of each, and comparisons in words.
+
+use crate::report::{
+    BenchResult, ReferenceFigure, ReportDocument,
+    variant::{WorkloadVariant, differing},
+    words::number,
+};
+use crate::stats::PairedRatio;
+use maud::{Markup, html};
+
+/// The section of one workload: all its variants, of all documents.
+pub(super) struct WorkloadSection<'d> {
+    pub(super) workload: &'d str,
+    /// Params that all variants share, in words.
+    pub(super) terms: String,
+    pub(super) races: Vec<VariantRace<'d>>,
+    /// Reference figures for this workload.
+    pub(super) references: Vec<&'d ReferenceFigure>,
+}
+
+/// One variant in one document: results that were raced against each other.
+pub(super) struct VariantRace<'d> {
+    /// The params that identify the variant, in words; empty if there is only one variant.
+    pub(super) label: String,
+    /// All params that differ between variants, in words.
+    pub(super) params: String,
+    pub(super) results: Vec<&'d BenchResult>,
+    variant: WorkloadVariant,
+    document: &'d ReportDocument,
+}
+
+impl<'d> WorkloadSection<'d> {
+    /// All sections, in the order of the workloads in the documents.
+    pub(super) fn all(documents: &'d [ReportDocument]) -> Vec<Self> {
+        let mut stories: Vec<Self> = Vec::new();
+        for document in documents {
+            for result in &document.report.results {
+                Self::named(&mut stories, &result.workload).add(document, result);
+            }
+        }
+        for reference in documents.iter().flat_map(|document| &document.report.references) {
+            // Reference figures of a workload that was not measured are left out.
+            let story = stories.iter_mut().find(|story| story.workload == reference.workload);
+            if let Some(story) = story
+                && !story.references.contains(&reference)
+            {
+                story.references.push(reference);
+            }
+        }
+        stories.iter_mut().for_each(Self::name_races);
+        stories
+    }
+
+    fn named<'s>(stories: &'s mut Vec<Self>, workload: &'d str) -> &'s mut Self {
+        let place = stories.iter().position(|story| story.workload == workload);
+        let place = place.unwrap_or_else(|| {
+            let (terms, races, references) = (String::new(), Vec::new(), Vec::new());
+            stories.push(Self { workload, terms, races, references });
+            stories.len() - 1
+        });
+        &mut stories[place]
+    }
+
+    fn add(&mut self, document: &'d ReportDocument, result: &'d BenchResult) {
+        let variant = WorkloadVariant::of(result);
+        let same = |race: &&mut VariantRace<'_>| {
+            std::ptr::eq(race.document, document) && race.variant == variant
+        };
+        match self.races.iter_mut().find(same) {
+            Some(race) => race.results.push(result),
+            None => self.races.push(VariantRace {
+                label: String::new(),
+                params: String::new(),
+                results: vec![result],
+                variant,
+                document,
+            }),
+        }
+    }
+
+    fn name_races(&mut self) {
+        let variants: Vec<_> = self.races.iter().map(|race| &race.variant).collect();
+        let differing = differing(&variants);
+        if let Some(first) = variants.first() {
+            let names = first.params.keys().map(String::as_str);
+            let shared: Vec<_> = names.filter(|name| !differing.contains(name)).collect();
+            self.terms = first.words(&shared);
+        }
+        let distinct = |names: &[&str]| {
+            let labels: Vec<_> = variants.iter().map(|variant| variant.words(names)).collect();
+            let unlike = |(n, label): (usize, &String)| !labels[..n].contains(label);
+            labels.iter().enumerate().all(unlike).then_some(labels)
+        };
+        // The smallest set of params that identifies each variant, counts first.
+        let count = (0..=differing.len()).find(|count| distinct(&differing[..*count]).is_some());
+        let mut names = differing[..count.unwrap_or(0)].to_vec();
+        for name in names.clone() {
+            let others: Vec<_> = names.iter().copied().filter(|other| *other != name).collect();
+            if !others.is_empty() && distinct(&others).is_some() {
+                names = others;
+            }
+        }
+        let labels = count.and_then(|_| distinct(&names));
+        let wordy: Vec<_> = variants.iter().map(|variant| variant.words(&differing)).collect();
+        let labels = labels.unwrap_or_else(|| {
+            let documents = self.races.iter().map(|race| &race.document.name);
+            let both = wordy.iter().zip(documents).map(|(words, document)| match words.as_str() {
+                "" => document.clone(),
+                words => format!("{words}; {document}"),
+            });
+            both.collect()
+        });
+        for ((race, label), params) in self.races.iter_mut().zip(labels).zip(wordy) {
+            (race.label, race.params) = (label, params);
+        }
+    }
+
+    /// The heading.
+    pub(super) fn title(&self) -> String {
+        match self.workload {
+            "state" => "State stores alone".into(),
+            "adversary" => "State stores under attack".into(),
+            "transfers" => "Transfers of ether".into(),
+            "erc20" => "Token transfers".into(),
+            "uniswap" => "Swaps on Uniswap".into(),
+            "new-payload" => "Blocks through the Engine API".into(),
+            "smallbank" => "SmallBank".into(),
+            "kvstore" => "Key-value store (YCSB)".into(),
+            "provenance" => "Provenance queries".into(),
+            "sync" => "State synchronisation".into(),
+            "replay" => "Blocks replayed".into(),
+            other => other.into(),
+        }
+    }
+
+    /// A description of the workload.
+    pub(super) fn about(&self) -> &'static str {
+        match self.workload {
+            "state" => {
+                "Random pairs, a read and then a write of the same key, without a chain around \
+                 them: the stand-alone workload of the LVMT paper."
+            }
+            "adversary" => {
+                "Writes with which an attacker tries to slow a node down. Next to each attack runs \
+                 a baseline: the same number of plain pairs of a read and a write on the plain \
+                 state, in turns with it."
+            }
+            "transfers" => {
+                "Signed transfers of ether to random receivers, through the whole import of blocks."
+            }
+            "erc20" => "Signed token transfers (ERC-20), through the whole import of blocks.",
+            "uniswap" => {
+                "Swaps through a Uniswap v2 router, in both directions, through the whole import of \
+                 blocks."
+            }
+            "new-payload" => {
+                "Blocks of transfers, tokens and swaps, or mainnet's own, one by one. Each \
+                 engine_newPayload counts as one latency; throughput includes making the block durable."
+            }
+            "smallbank" => "Transfers between accounts that contracts keep, as in Blockbench.",
+            "kvstore" => "Reads and writes of a contract's storage, as YCSB makes them.",
+            "provenance" => "All values that a key had in the latest blocks, with proofs.",
+            "sync" => "A new peer fetches the state from others, some of which may lie.",
+            "replay" => {
+                "Blocks executed, committed and checked on a fresh store of each backend. Each block \
+                 counts as one latency."
+            }
+            _ => "",
+        }
+    }
+}
+
+impl<'d> VariantRace<'d> {
+    /// The heading above the rows; empty if there is only one variant.
+    pub(super) fn heading(&self) -> Markup {
+        html! { @if !self.label.is_empty() { h4 title=(self.params) { (self.label) } } }
+    }
+
+    /// The result of `backend`.
+    pub(super) fn of(&self, backend: &str) -> Option<&'d BenchResult> {
+        self.results.iter().copied().find(|result| result.backend == backend)
+    }
+
+    /// Whether `setting` names counts that this variant has: `5m receivers` and accounts 5m.
+    pub(super) fn is_setting(&self, setting: &str) -> bool {
+        self.variant.is_setting(setting)
+    }
+
+    /// The size of the variant, and the other params that identify it, in words.
+    pub(super) fn size_and_label(&self) -> String {
+        match self.variant.size_words() {
+            size if size.is_empty() || self.label.contains(&size) => self.label.clone(),
+            size if self.label.is_empty() => size,
+            size => format!("{size}, {}", self.label),
+        }
+    }
+
+    /// The value of a param.
+    pub(super) fn param(&self, name: &str) -> Option<&serde_json::Value> {
+        self.variant.params.get(name)
+    }
+
+    /// Whether the document is complete.
+    pub(super) const fn is_complete(&self) -> bool {
+        self.document.report.complete
+    }
+
+    /// The size of the variant.
+    pub(super) fn size(&self) -> u64 {
+        self.variant.size()
+    }
+
+    /// The rate of `result` compared with `raw` and `mpt-archive`:
+    /// `49 % of raw, 5.5 times mpt-archive`. If both are missing, with the first result.
+    /// `with_spread` adds the interquartile range of the slices' ratios.
+    pub(super) fn standing(&self, result: &BenchResult, with_spread: bool) -> String {
+        self.beside_others(result, |other| {
+            let (factor, spread) = ratio_to(result, other)?;
+            let words = ratio(factor, &other.backend);
+            Some(match spread.filter(|_| with_spread) {
+                Some(spread) => format!("{words} (spread {:.0} %)", spread * 100.0),
+                None => words,
+            })
+        })
+    }
+
+    /// The same comparison of the sustained rates; empty if they were not measured.
+    pub(super) fn sustained_standing(&self, result: &BenchResult) -> String {
+        self.beside_others(result, |other| {
+            let factor = sustained(result)? / sustained(other)?;
+            let known = factor.is_finite() && factor > 0.0;
+            known.then(|| ratio(factor, &other.backend))
+        })
+    }
+
+    fn beside_others(
+        &self,
+        result: &BenchResult,
+        beside: impl Fn(&BenchResult) -> Option<String>,
+    ) -> String {
+        let mut others: Vec<_> =
+            ["raw", "mpt-archive"].iter().filter_map(|name| self.of(name)).collect();
+        if others.is_empty() {
+            others.extend(self.results.first());
+        }
+        let others = others.into_iter().filter(|other| other.backend != result.backend);
+        others.filter_map(beside).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The rate of `result` divided by the rate of `other`, and its spread: the median of the ratios of
+/// slices that ran next to each other, as the command prints it. Without such slices (the slices of
+/// a replay are its blocks), the ratio of the rates.
+pub(super) fn ratio_to(result: &BenchResult, other: &BenchResult) -> Option<(f64, Option<f64>)> {
+    let is_race = result.workload != "replay" && !result.slices.is_empty();
+    let (factor, spread) = if is_race && result.slices.len() == other.slices.len() {
+        let rates = |of: &BenchResult| of.slices.clone().into_iter().map(|s| s.ops_per_s);
+        let found = PairedRatio::of(rates(result), rates(other));
+        (found.median, Some(found.spread()))
+    } else {
+        (rate(result) / rate(other), None)
+    };
+    (factor.is_finite() && factor > 0.0).then_some((factor, spread))
+}
+
+/// Transactions per second if the result has them, otherwise operations per second.
+pub(super) fn rate(result: &BenchResult) -> f64 {
+    result.tps.unwrap_or(result.ops_per_s)
+}
+
+/// The sustained rate, in the unit of [`rate`].
+pub(super) fn sustained(result: &BenchResult) -> Option<f64> {
+    let scale = rate(result) / result.ops_per_s;
+    result.sustained_ops_per_s.map(|rate| rate * scale).filter(|rate| rate.is_finite())
+}
+
+/// The unit of [`rate`].
+pub(super) fn unit(result: &BenchResult) -> &'static str {
+    if result.tps.is_some() { "transactions" } else { "operations" }
+}
+
+/// Microseconds per operation or transaction: execution engine, authenticated structure, key-value
+/// store, other. `None` if the result has no breakdown.
+pub(super) fn micros_per_op(result: &BenchResult) -> Option<[f64; 4]> {
+    let parts = result.breakdown?;
+    let parts = [parts.execution, parts.authentication, parts.storage_io, parts.other];
+    // The number of transactions, if the rate counts transactions.
+    let count = result.ops as f64 * rate(result) / result.ops_per_s;
+    let known = count > 0.0 && parts.iter().sum::<f64>() > 0.0;
+    known.then(|| parts.map(|part| part * 1e6 / count))
+}
+
+/// `49 % of raw`, `5.5 times mpt`, `as fast as mpt`.
+pub(super) fn ratio(factor: f64, other: &str) -> String {
+    match factor {
+        _ if (0.99..1.01).contains(&factor) => format!("as fast as {other}"),
+        _ if factor < 0.995 => format!("{} % of {other}", whole_or_tenths(factor * 100.0)),
+        _ if factor >= 9.95 => format!("{factor:.0} times {other}"),
+        _ if factor >= 2.0 => format!("{factor:.1} times {other}"),
+        _ => format!("{} times {other}", number(factor)),
+    }
+}
+
+fn whole_or_tenths(percent: f64) -> String {
+    if percent < 9.95 { format!("{percent:.1}") } else { format!("{percent:.0}") }
+}

@@ -1,0 +1,617 @@
+//! The states of one chain: the own backend's and, if there is one, the referee's, whose roots are
+//! Ethereum's. Both change together or not at all.
+//!
+//! ```text
+//!  begin(id) -> SessionSet --finish(delta)--> ProposalSet --seal(hash)-->
+//!     StoreSetTxn: rows of the chain, commit | revert | load of each state --finish--> one commit
+//! ```
+//!
+//! # Locks
+//!
+//! Every change of the states takes these locks in this order: the *turn* of the store set, the
+//! write transaction of the database, the own store, the referee's store. The turn ends when the
+//! memory of both stores has been updated. Without the turn there is a deadlock: the transaction is
+//! free once it is committed; a second thread takes it and waits for the referee's store, while the
+//! first thread holds that store and waits for a fold of its own state, which needs the
+//! transaction.
+
+use crate::{PipelineError, RootMismatch};
+use alloy_primitives::B256;
+use parking_lot::{Mutex, MutexGuard};
+use retrie_chainspec::primitives::SealedHeader;
+use retrie_db::{ChainRead, DatabaseEnv, ReadTxn, StateRootMode, WriteTxn};
+use retrie_state::{
+    AfterCommit, AnyBackend, BlockRef, ChunkId, DeltaBatch, FlatHistory, KvStore, Proposal,
+    RowTable, StateDelta, StateError, StateId, StateKey, StateSession, StateStore, StateValue,
+    StoreOptions, TableNamespace,
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Names of the referee's tables start with this.
+const REFEREE_PREFIX: &str = "Referee";
+/// First table id of the referee; the ids of backends lie below.
+const REFEREE_FIRST_ID: u8 = 0x80;
+/// The state directory within the datadir, for files of backends. Files there that no block names
+/// are deleted, so nothing else may use this folder.
+const STATE_FOLDER: &str = "db/state-files";
+
+/// Names one state in each store, as [`StateId`] does for one store.
+#[derive(Clone, Copy, Debug)]
+pub enum StoreSetId<'a> {
+    /// The states of the durable tip.
+    Tip,
+    /// The states after the block with this hash, as in [`StateId::Block`].
+    Block(B256),
+    /// The states after a block that is not committed.
+    Proposals(&'a ProposalSet),
+}
+
+impl<'a> StoreSetId<'a> {
+    /// The state in the own store.
+    pub const fn own(self) -> StateId<'a> {
+        match self {
+            Self::Tip => StateId::Tip,
+            Self::Block(hash) => StateId::Block(hash),
+            Self::Proposals(proposals) => StateId::Proposal(&proposals.own),
+        }
+    }
+
+    fn referee(self) -> Result<StateId<'a>, StateError> {
+        match self {
+            Self::Proposals(proposals) => match &proposals.referee {
+                Some(proposal) => Ok(StateId::Proposal(proposal)),
+                // The proposal was made without a referee.
+                None => {
+                    Err(StateError::UnknownBlock { hash: proposals.own.hash().unwrap_or_default() })
+                }
+            },
+            at => Ok(at.own()),
+        }
+    }
+}
+
+/// One block's state in each store, in memory. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ProposalSet {
+    /// The own backend's proposal.
+    pub own: Proposal,
+    /// The referee's proposal, if there is a referee.
+    pub referee: Option<Proposal>,
+}
+
+impl ProposalSet {
+    /// The roots of the proposals.
+    pub fn roots(&self) -> RootSet {
+        RootSet { own: self.own.root(), referee: self.referee.as_ref().map(Proposal::root) }
+    }
+
+    /// Number of rows that the proposals write.
+    pub fn rows(&self) -> usize {
+        self.own.rows() + self.referee.as_ref().map_or(0, Proposal::rows)
+    }
+}
+
+/// The root of one block's state in each store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootSet {
+    /// The own backend's root.
+    pub own: B256,
+    /// The referee's root.
+    pub referee: Option<B256>,
+}
+
+impl RootSet {
+    /// The root that the header of a block built on these states has.
+    pub fn header(&self) -> B256 {
+        self.referee.unwrap_or(self.own)
+    }
+}
+
+#[derive(Debug)]
+struct RefereeStore {
+    store: StateStore,
+    names: TableNamespace,
+}
+
+/// The state stores of one chain.
+#[derive(Debug)]
+pub struct StoreSet {
+    own: StateStore,
+    referee: Option<RefereeStore>,
+    root_mode: StateRootMode,
+    turn: Mutex<()>,
+}
+
+/// The backends of a store set.
+pub(crate) struct StateBackends {
+    pub(crate) own: Arc<dyn AnyBackend>,
+    pub(crate) referee: Option<Arc<dyn AnyBackend>>,
+    pub(crate) root_mode: StateRootMode,
+}
+
+impl StateBackends {
+    /// Refuses backends without Ethereum's roots if they have to check header roots.
+    pub(crate) fn check(&self) -> Result<(), PipelineError> {
+        let own = (self.root_mode == StateRootMode::Header).then_some(&self.own);
+        for backend in own.into_iter().chain(&self.referee) {
+            if !backend.capabilities().ethereum_root {
+                return Err(PipelineError::NoHeaderRoot { backend: backend.identity().name });
+            }
+        }
+        Ok(())
+    }
+
+    /// The tables that the backends need.
+    pub(crate) fn tables(&self) -> Vec<RowTable> {
+        let mut tables = StateStore::tables(&*self.own);
+        tables.extend(self.referee.iter().flat_map(|referee| referee_names(&**referee).tables()));
+        tables
+    }
+}
+
+impl StoreSet {
+    /// Opens the stores of a datadir. Creates missing folders for files.
+    pub(crate) fn open(
+        db: &DatabaseEnv,
+        backends: StateBackends,
+        options: StoreOptions,
+    ) -> Result<Self, PipelineError> {
+        let StateBackends { own, referee, root_mode } = backends;
+        let dir = |is_referee| make_state_folder(db.datadir(), is_referee).map(Some);
+        let kv = db.state_store();
+        let own = StateStore::open(own, kv.clone(), StoreOptions { dir: dir(false)?, ..options })?;
+        let referee = match referee {
+            None => None,
+            Some(backend) => {
+                // Old states are read from the own store only.
+                let options =
+                    StoreOptions { dir: dir(true)?, flat_history: FlatHistory::Off, ..options };
+                let names = referee_names(&*backend);
+                let store = StateStore::open(backend, names.store(kv), options)?;
+                Some(RefereeStore { store, names })
+            }
+        };
+        Ok(Self { own, referee, root_mode, turn: Mutex::new(()) })
+    }
+
+    /// One of the states in a snapshot, made by `backend`, opened to be read only.
+    ///
+    /// # Errors
+    /// If the store cannot be opened.
+    pub fn open_read_only(
+        read: &Arc<ReadTxn>,
+        backend: Arc<dyn AnyBackend>,
+        is_referee: bool,
+    ) -> Result<StateStore, StateError> {
+        let mut kv: Arc<dyn KvStore> = read.state_store();
+        if is_referee {
+            kv = referee_names(&*backend).store(kv);
+        }
+        let dir = Some(state_folder(read.datadir(), is_referee));
+        StateStore::open(
+            backend,
+            kv,
+            StoreOptions { dir, read_only: true, ..StoreOptions::default() },
+        )
+    }
+
+    /// A store without a referee, whose roots are those of the headers: for blocks that are built
+    /// outside a datadir.
+    pub const fn single(own: StateStore) -> Self {
+        Self { own, referee: None, root_mode: StateRootMode::Native, turn: Mutex::new(()) }
+    }
+
+    /// The backend's own state.
+    pub const fn own(&self) -> &StateStore {
+        &self.own
+    }
+
+    /// The referee's state.
+    pub fn referee(&self) -> Option<&StateStore> {
+        self.referee.as_ref().map(|referee| &referee.store)
+    }
+
+    /// What header state roots mean for these stores.
+    pub const fn root_mode(&self) -> StateRootMode {
+        self.root_mode
+    }
+
+    /// The stores, the own one first. The flag tells whether it is the referee's.
+    pub fn stores(&self) -> impl Iterator<Item = (&StateStore, bool)> {
+        [(&self.own, false)].into_iter().chain(self.referee().map(|store| (store, true)))
+    }
+
+    /// The store whose roots are in the headers of blocks built on these states, and the state `at`
+    /// in it.
+    fn header_store<'a>(
+        &self,
+        at: StoreSetId<'a>,
+    ) -> Result<(&StateStore, StateId<'a>), StateError> {
+        match &self.referee {
+            Some(referee) => Ok((&referee.store, at.referee()?)),
+            None => Ok((&self.own, at.own())),
+        }
+    }
+
+    /// Oldest durable block that can be read, extended and reverted to in every store.
+    pub fn first_retained(&self) -> Option<u64> {
+        let mut first = 0;
+        for (store, _) in self.stores() {
+            first = first.max(*store.retained()?.start());
+        }
+        Some(first)
+    }
+
+    /// The error for a block below [`first_retained`](Self::first_retained).
+    pub fn beyond_retention(&self, number: u64) -> StateError {
+        let is_kept =
+            |store: &StateStore| store.retained().is_some_and(|kept| number >= *kept.start());
+        let store = self.stores().map(|(store, _)| store).find(|store| !is_kept(store));
+        store.unwrap_or(&self.own).beyond_retention(number)
+    }
+
+    // -- blocks -----------------------------------------------------------------------------------
+
+    /// Begins a block on the states `at`.
+    ///
+    /// # Errors
+    /// As [`StateStore::begin`].
+    pub fn begin(&self, at: StoreSetId<'_>) -> Result<SessionSet<'_>, StateError> {
+        let own = self.own.begin(at.own())?;
+        let referee = match &self.referee {
+            Some(referee) => Some(referee.store.begin(at.referee()?)?),
+            None => None,
+        };
+        Ok(SessionSet { own, referee })
+    }
+
+    /// Computes the roots in receipts before Byzantium, for a block on the states `at`.
+    pub(crate) fn receipt_roots<'a>(
+        &'a self,
+        at: StoreSetId<'a>,
+    ) -> Result<ReceiptRoots<'a>, StateError> {
+        let (store, at) = self.header_store(at)?;
+        Ok(ReceiptRoots { store, at, last: None, roots: Vec::new(), time: Duration::ZERO })
+    }
+
+    /// Whether all stores can apply the blocks of a batch at once.
+    pub fn applies_batches(&self) -> bool {
+        self.stores().all(|(store, _)| store.backend().applies_batches())
+    }
+
+    /// Names the block whose states the proposals are.
+    pub fn seal(&self, proposals: &ProposalSet, hash: B256) {
+        self.own.seal(&proposals.own, hash);
+        if let (Some(referee), Some(proposal)) = (&self.referee, &proposals.referee) {
+            referee.store.seal(proposal, hash);
+        }
+    }
+
+    // -- roots ------------------------------------------------------------------------------------
+
+    /// Compares computed roots with the header's root, where the root mode allows it. Returns how
+    /// many header roots were compared: 0 or 1.
+    ///
+    /// # Errors
+    /// [`PipelineError::StateRoot`] for the first root that differs.
+    pub fn check_roots(&self, header: &SealedHeader, roots: RootSet) -> Result<u64, PipelineError> {
+        let own = (self.root_mode != StateRootMode::Shadow).then_some((&self.own, roots.own));
+        let refereed = self.referee().zip(roots.referee);
+        let mut checked = 0;
+        for (store, got) in own.into_iter().chain(refereed) {
+            let expected = header.state_root;
+            if got != expected {
+                let backend = store.identity().name;
+                let source = Box::new(RootMismatch { expected, got, backend });
+                let (number, hash) = (header.number, header.hash());
+                return Err(PipelineError::StateRoot { number, hash, source });
+            }
+            checked = 1;
+        }
+        Ok(checked)
+    }
+
+    /// Records the roots for the stored block `hash`.
+    pub(crate) fn write_roots(
+        &self,
+        txn: &mut WriteTxn,
+        hash: B256,
+        roots: RootSet,
+    ) -> Result<(), PipelineError> {
+        txn.insert_root(&hash, self.own.identity().name, &roots.own)?;
+        if let Some((store, root)) = self.referee().zip(roots.referee) {
+            txn.insert_root(&hash, store.identity().name, &root)?;
+        }
+        Ok(())
+    }
+
+    /// Records for the stored block `hash` that its root was not computed, as it is within a batch.
+    pub(crate) fn defer_roots(&self, txn: &mut WriteTxn, hash: B256) -> Result<(), PipelineError> {
+        for (store, _) in self.stores() {
+            txn.defer_root(&hash, store.identity().name)?;
+        }
+        Ok(())
+    }
+
+    /// The roots at the durable tip; `None` if there is no tip.
+    pub fn tip_roots(&self) -> Option<RootSet> {
+        let root = |store: &StateStore| store.tip().map(|tip| tip.root);
+        Some(RootSet { own: root(&self.own)?, referee: self.referee().and_then(root) })
+    }
+
+    /// Fails unless all stores are at the tip of the chain.
+    pub(crate) fn check_tips(&self, db: &DatabaseEnv) -> Result<(), PipelineError> {
+        let tip = |store: &StateStore| store.tip().map(|tip| tip.block);
+        let show =
+            |block: Option<BlockRef>| block.map_or_else(|| "nothing".into(), |at| at.to_string());
+        let (chain, own) = (db.begin_read()?.tip()?, tip(&self.own));
+        if chain != own {
+            let what = format!("the state is at {}, the chain at {}", show(own), show(chain));
+            return Err(StateError::corrupt("Meta", what).into());
+        }
+        match self.referee().map(tip) {
+            Some(referee) if referee != own => {
+                Err(PipelineError::RefereeBehind { referee: show(referee), backend: show(own) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    // -- what changes them ------------------------------------------------------------------------
+
+    /// Begins a transaction that changes the states, once the transaction before has ended. The
+    /// calling thread must not hold a write transaction.
+    pub(crate) fn begin_write<'a>(
+        &'a self,
+        db: &DatabaseEnv,
+    ) -> Result<StoreSetTxn<'a>, PipelineError> {
+        let turn = self.turn.lock();
+        Ok(StoreSetTxn { states: self, after: Vec::new(), txn: db.begin_write()?, _turn: turn })
+    }
+
+    /// Folds everything that is committed into the tables.
+    pub(crate) fn flush(&self) -> Result<(), StateError> {
+        self.stores().try_for_each(|(store, _)| store.flush())
+    }
+
+    /// Bytes of the files of all stores.
+    pub(crate) fn file_bytes(&self) -> Result<u64, StateError> {
+        self.stores().map(|(store, _)| Ok(store.stats()?.file_bytes)).sum()
+    }
+}
+
+/// The sessions on one block, on top of its parent's states.
+#[derive(Debug)]
+pub struct SessionSet<'a> {
+    own: StateSession<'a>,
+    referee: Option<StateSession<'a>>,
+}
+
+impl<'a> SessionSet<'a> {
+    /// The session on the own store. The block reads from it.
+    pub const fn own(&self) -> &StateSession<'a> {
+        &self.own
+    }
+
+    /// Says that `keys` will probably be written.
+    pub fn hint(&self, keys: &[StateKey]) {
+        self.own.hint(keys);
+        if let Some(referee) = &self.referee {
+            referee.hint(keys);
+        }
+    }
+
+    /// As [`hint`](Self::hint) for `keys` that were read, to the sessions that use reads as hints.
+    pub(crate) fn hint_read(&self, keys: &[StateKey]) {
+        self.all().filter(|session| session.heeds_reads()).for_each(|session| session.hint(keys));
+    }
+
+    /// Whether a session uses reads as hints.
+    pub(crate) fn heeds_reads(&self) -> bool {
+        self.all().any(StateSession::heeds_reads)
+    }
+
+    /// Tells the sessions that use it what the block has written since the last call.
+    pub(crate) fn foretell(&self, writes: &StateDelta) {
+        let heeding = self.all().filter(|session| session.heeds_writes());
+        heeding.for_each(|session| session.foretell(writes));
+    }
+
+    /// Whether a session uses writes before the block is finished.
+    pub(crate) fn heeds_writes(&self) -> bool {
+        self.all().any(StateSession::heeds_writes)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &StateSession<'a>> {
+        std::iter::once(&self.own).chain(&self.referee)
+    }
+
+    /// Applies the block's delta in memory. Also returns how long the own store took.
+    ///
+    /// # Errors
+    /// As [`StateSession::finish`].
+    pub fn finish(self, delta: &StateDelta) -> Result<(ProposalSet, Duration), StateError> {
+        let number = self.own.number();
+        self.finish_as(number, delta)
+    }
+
+    /// The same as block `number`, as [`StateSession::finish_as`].
+    ///
+    /// # Errors
+    /// As [`StateSession::finish_as`].
+    pub fn finish_as(
+        self,
+        number: u64,
+        delta: &StateDelta,
+    ) -> Result<(ProposalSet, Duration), StateError> {
+        self.finish_each(|session| session.finish_as(number, delta))
+    }
+
+    /// Applies a batch of blocks in memory, at once.
+    ///
+    /// # Errors
+    /// As [`StateSession::finish_batch`].
+    pub fn finish_batch(self, run: &DeltaBatch) -> Result<(ProposalSet, Duration), StateError> {
+        self.finish_each(|session| session.finish_batch(run))
+    }
+
+    fn finish_each(
+        self,
+        finish: impl Fn(StateSession<'a>) -> Result<Proposal, StateError>,
+    ) -> Result<(ProposalSet, Duration), StateError> {
+        let start = Instant::now();
+        let own = finish(self.own)?;
+        let took = start.elapsed();
+        let referee = self.referee.map(finish).transpose()?;
+        Ok((ProposalSet { own, referee }, took))
+    }
+}
+
+/// The state roots in receipts before Byzantium (EIP-658): one temporary proposal per transaction.
+pub(crate) struct ReceiptRoots<'a> {
+    store: &'a StateStore,
+    at: StateId<'a>,
+    last: Option<Proposal>,
+    roots: Vec<B256>,
+    time: Duration,
+}
+
+impl ReceiptRoots<'_> {
+    /// Adds the delta of the next transaction.
+    pub(crate) fn push(&mut self, delta: &StateDelta) -> Result<(), StateError> {
+        let start = Instant::now();
+        let at = self.last.as_ref().map_or(self.at, StateId::Proposal);
+        let proposal = self.store.begin(at)?.finish(delta)?;
+        self.roots.push(proposal.root());
+        self.last = Some(proposal);
+        self.time += start.elapsed();
+        Ok(())
+    }
+
+    /// The roots, and how long their computation took.
+    pub(crate) fn finish(self) -> (Vec<B256>, Duration) {
+        (self.roots, self.time)
+    }
+}
+
+/// All entries of a state in key order. They are read once for each store.
+pub(crate) trait EntrySource {
+    /// Starts from the first entry.
+    fn entries(
+        &mut self,
+    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>>, PipelineError>;
+}
+
+/// A write transaction of the database that changes the states. Dropping it aborts; stores that
+/// have already been told to change are then unusable.
+pub(crate) struct StoreSetTxn<'a> {
+    states: &'a StoreSet,
+    after: Vec<AfterCommit<'a>>,
+    txn: WriteTxn,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl StoreSetTxn<'_> {
+    /// The transaction, for the rows of the chain.
+    pub(crate) const fn rows(&mut self) -> &mut WriteTxn {
+        &mut self.txn
+    }
+
+    /// Makes sealed proposals durable. Each is the child of the one before.
+    pub(crate) fn commit(&mut self, proposals: &[ProposalSet]) -> Result<(), StateError> {
+        let own: Vec<Proposal> = proposals.iter().map(|of| of.own.clone()).collect();
+        self.after.push(self.states.own.commit(&own, &mut self.txn)?);
+        if let Some(RefereeStore { store, names }) = &self.states.referee {
+            let of: Vec<Proposal> = proposals.iter().filter_map(|of| of.referee.clone()).collect();
+            self.after.push(store.commit(&of, &mut names.txn(&mut self.txn))?);
+        }
+        Ok(())
+    }
+
+    /// Reverts the durable states to block `number`.
+    pub(crate) fn revert(&mut self, number: u64) -> Result<(), StateError> {
+        self.after.push(self.states.own.revert(number, &mut self.txn)?);
+        if let Some(RefereeStore { store, names }) = &self.states.referee {
+            self.after.push(store.revert(number, &mut names.txn(&mut self.txn))?);
+        }
+        Ok(())
+    }
+
+    /// Loads the states of `block`. The stores must be empty.
+    pub(crate) fn load(
+        &mut self,
+        block: BlockRef,
+        source: &mut impl EntrySource,
+    ) -> Result<RootSet, PipelineError> {
+        let (own, after) =
+            self.states.own.bulk_load(block, &mut source.entries()?, &mut self.txn)?;
+        self.after.push(after);
+        self.load_referee(block, own, source)
+    }
+
+    /// As [`load`](Self::load) for a state whose entries came in these chunks.
+    pub(crate) fn load_chunks(
+        &mut self,
+        block: BlockRef,
+        parts: &[(ChunkId, u64)],
+        source: &mut impl EntrySource,
+    ) -> Result<RootSet, PipelineError> {
+        let (own, after) = {
+            let mut entries = source.entries()?;
+            self.states.own.load_chunks(block, parts, &mut entries, &mut self.txn)?
+        };
+        self.after.push(after);
+        self.load_referee(block, own, source)
+    }
+
+    fn load_referee(
+        &mut self,
+        block: BlockRef,
+        own: B256,
+        source: &mut impl EntrySource,
+    ) -> Result<RootSet, PipelineError> {
+        let mut referee = None;
+        if let Some(RefereeStore { store, names }) = &self.states.referee {
+            let mut txn = names.txn(&mut self.txn);
+            let (root, after) = store.bulk_load(block, &mut source.entries()?, &mut txn)?;
+            referee = Some(root);
+            self.after.push(after);
+        }
+        Ok(RootSet { own, referee })
+    }
+
+    /// Commits, and then updates the memory of the stores.
+    pub(crate) fn finish(self) -> Result<(), PipelineError> {
+        let Self { _turn, after, txn, .. } = self;
+        txn.commit()?;
+        for after in after {
+            after.run()?;
+        }
+        Ok(())
+    }
+}
+
+/// The table namespace of a referee.
+fn referee_names(referee: &dyn AnyBackend) -> TableNamespace {
+    TableNamespace::new(REFEREE_PREFIX, REFEREE_FIRST_ID, &StateStore::tables(referee))
+}
+
+/// The folder for the files of the own state, or of the referee's.
+pub fn state_folder(datadir: &Path, is_referee: bool) -> PathBuf {
+    let mut folder = datadir.join(STATE_FOLDER);
+    folder.extend(is_referee.then(|| REFEREE_PREFIX.to_lowercase()));
+    folder
+}
+
+fn make_state_folder(datadir: &Path, is_referee: bool) -> Result<PathBuf, PipelineError> {
+    let folder = state_folder(datadir, is_referee);
+    std::fs::create_dir_all(&folder).map_err(|source| PipelineError::Io {
+        action: format!("creating folder {}", folder.display()),
+        source,
+    })?;
+    Ok(folder)
+}

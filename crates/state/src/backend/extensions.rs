@@ -1,0 +1,196 @@
+//! Optional extensions: what only some backends can do.
+//!
+//! `C` is the backend's [`Cache`](Backend::Cache) of the state that a method works on.
+
+use super::NodeRead;
+use crate::{ProofError, StateDelta, StateError, StateKey, StateReader, ValueVersion};
+use alloy_primitives::{Address, B256, Bytes};
+use std::{fmt, ops::RangeInclusive, sync::Arc};
+
+#[cfg(doc)]
+use super::Backend;
+
+/// Optional extension of a backend that keeps the state of every block.
+///
+/// Its methods work on the view of a later block, usually the durable tip. Rows that lead to old
+/// states belong to the block that wrote them, like all rows: a revert removes them, and a view
+/// shows the history of its own chain.
+pub trait StateHistory<C: ?Sized>: Send + Sync {
+    /// Numbers of the blocks whose state `view` has, including its own block; `None` on the empty
+    /// state.
+    fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError>;
+
+    /// Whether the backend forgets old blocks as new ones come, so that the first
+    /// [kept](Self::kept) block moves. If it returns false, earlier openings may still have
+    /// forgotten some.
+    fn prunes(&self) -> bool {
+        false
+    }
+
+    /// Whether old states are proven under the root of the view that they are opened from, instead
+    /// of under their own root. [`ProvenanceQueries`], which such a backend also has, verifies
+    /// these proofs.
+    fn proven_by_view(&self) -> bool {
+        false
+    }
+
+    /// Root and cache of the state of block `number`, which must be [kept](Self::kept). `cache` is
+    /// the cache of `view`. The root is also that of `view` if old states are [proven by
+    /// it](Self::proven_by_view). With the returned cache and the same `view`,
+    /// [`read`](crate::Backend::read), [`slots_of`](crate::Backend::slots_of),
+    /// [`entries`](crate::Backend::entries) and [`prove`](crate::Backend::prove) answer for that
+    /// block.
+    fn open_at(
+        &self,
+        view: &dyn NodeRead,
+        cache: &C,
+        number: u64,
+    ) -> Result<(B256, Arc<C>), StateError>;
+}
+
+/// Optional extension of a backend that shows, under one root, the values of keys over a range of
+/// older blocks (provenance queries, COLE 6.2).
+///
+/// The *versions* of a key in a range of blocks are the values set after the range's first block,
+/// and the value in force at the first block, if the key ever had one up to there; newest first.
+/// Each [change](crate::StateChange) of a block sets a version. The range `n..=n` gives the state
+/// after block n.
+pub trait ProvenanceQueries<C: ?Sized>: Send + Sync {
+    /// The versions of each of `keys` in `blocks`, and the proof of all of them together. The
+    /// proof leads to the root of the state that `view` and `cache` show.
+    fn versions(
+        &self,
+        view: &dyn NodeRead,
+        cache: &C,
+        keys: &[StateKey],
+        blocks: RangeInclusive<u64>,
+    ) -> Result<(Vec<Vec<ValueVersion>>, Bytes), StateError>;
+
+    /// The pure verifier: the versions of each of `keys` in `blocks` under `root`. `root` must
+    /// belong to a block at or after the end of the range.
+    fn verify_versions(
+        &self,
+        root: B256,
+        keys: &[StateKey],
+        blocks: RangeInclusive<u64>,
+        proof: &[u8],
+    ) -> Result<Vec<Vec<ValueVersion>>, ProofError>;
+}
+
+/// Optional extension: proofs whose parts come from many nodes. Each node has the whole state but
+/// keeps only one shard of the data that proofs need (LVMT 3.3). [`Backend::prove`] gives only
+/// complete proofs, and fails with [`StateError::OutsideShard`] if this node lacks a part.
+pub trait ProofShards<C: ?Sized>: Send + Sync {
+    /// The shard that this node keeps, as on the command line.
+    fn shard(&self) -> String;
+
+    /// As much of the proof of `keys` as this node has. Parts for the same keys in the same state
+    /// fit together.
+    fn prove_part(
+        &self,
+        view: &dyn NodeRead,
+        cache: &C,
+        keys: &[StateKey],
+    ) -> Result<Bytes, StateError>;
+
+    /// What the given parts of the proof of `keys`, in any order, still lack together; empty if the
+    /// proof is complete.
+    ///
+    /// # Errors
+    /// A [`ProofError`] if they are not canonical, or do not belong together.
+    fn holes(&self, keys: &[StateKey], parts: &[Bytes]) -> Result<Vec<ProofHole>, ProofError>;
+
+    /// Whether a node that keeps `shard` (a name as of [`shard`](Self::shard)) should be able to
+    /// fill `hole`. It may still lack the part if it has kept that shard for a short time only.
+    fn fills(&self, shard: &str, hole: &ProofHole) -> bool;
+
+    /// Checks one `part` of the proof of `keys` from another node, against the state that `view`
+    /// and `cache` show, and against `own`, this node's result of [`prove_part`](Self::prove_part).
+    /// An accepted part is, byte for byte, what an honest node with these holes gives.
+    ///
+    /// It costs about as much as [`verify`](crate::Backend::verify). If the combined parts do not
+    /// verify, it shows which node's part is wrong.
+    ///
+    /// # Errors
+    /// [`StateError`] if the state cannot be read; within, a [`ProofError`] if the part is wrong.
+    fn check_part(
+        &self,
+        view: &dyn NodeRead,
+        cache: &C,
+        keys: &[StateKey],
+        own: &Bytes,
+        part: &Bytes,
+    ) -> Result<Result<(), ProofError>, StateError>;
+
+    /// Combines the parts of one proof, given in any order.
+    ///
+    /// # Errors
+    /// [`ProofError::Missing`] if the proof is incomplete, [`ProofError::Malformed`] if the parts
+    /// do not belong together.
+    fn combine(&self, parts: &[Bytes]) -> Result<Bytes, ProofError>;
+}
+
+/// An item that a part of a proof lacks. The backend defines what it is and which shard has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProofHole {
+    /// Its kind, for messages.
+    pub what: &'static str,
+    /// Its number within this kind.
+    pub number: u64,
+}
+
+impl fmt::Display for ProofHole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.what, self.number)
+    }
+}
+
+/// Optional extension of backends with Ethereum's root: proofs of single accounts for
+/// `eth_getProof` (EIP-1186).
+pub trait AccountProofs<C: ?Sized>: Send + Sync {
+    /// The trie nodes that prove the account at `address` and its `slots`, present or absent.
+    fn account_nodes(
+        &self,
+        view: &dyn NodeRead,
+        cache: &C,
+        address: &Address,
+        slots: &[B256],
+    ) -> Result<AccountNodes, StateError>;
+
+    /// The trie nodes that branches may merge with when the keys `removed` are removed together.
+    /// Computing the root after the removal needs them beside the proofs of the removed keys.
+    fn merge_nodes(
+        &self,
+        view: &dyn NodeRead,
+        cache: &C,
+        removed: &[StateKey],
+    ) -> Result<Vec<Bytes>, StateError>;
+}
+
+/// The trie nodes of an EIP-1186 proof, in RLP, each list from its root down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountNodes {
+    /// Root of the account's storage trie; the empty trie's root if there is no account.
+    pub storage_root: B256,
+    /// From the state root to the account, or to the node that proves its absence.
+    pub account: Vec<Bytes>,
+    /// For each slot, in the order asked for, from the storage root to the slot, or to the node
+    /// that proves its absence; no nodes if the storage is empty.
+    pub storage: Vec<Vec<Bytes>>,
+}
+
+/// Optional extension: opens a partial state from the nodes of a witness (MPT family).
+pub trait PartialState: Send + Sync {
+    /// The part of the state under `root` that `nodes` (any order, duplicates allowed) show.
+    fn open_witness(&self, root: B256, nodes: &[Bytes])
+    -> Result<Arc<dyn PartialTree>, StateError>;
+}
+
+/// A partial state in memory. Reads outside it fail with [`StateError::MissingWitness`].
+pub trait PartialTree: StateReader {
+    /// Its root.
+    fn root(&self) -> B256;
+
+    /// The state after `delta`; `self` does not change.
+    fn apply(&self, delta: &StateDelta) -> Result<Arc<dyn PartialTree>, StateError>;
+}

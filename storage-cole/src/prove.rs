@@ -1,0 +1,205 @@
+//! Making proofs: the versions of keys in a range of blocks (Algorithm 8), for many keys at once.
+//!
+//! The parts of a proof: `docs/formats/cole.md`. Latest and old values are proven as ranges of one
+//! block.
+
+use crate::{
+    filter, hash,
+    levels::{LsmLevels, StoredRun},
+    memory::{CompoundKey, MemoryGroup, MemoryPair},
+    wire::{self, ColeProof, FilterProof, SourceProof},
+};
+use alloy_primitives::Bytes;
+use retrie_state::{StateError, StateKey, StateValue, ValueVersion};
+use std::ops::{Range, RangeInclusive};
+
+/// The versions of each of `keys` in `blocks`, and their proof.
+pub(crate) fn prove(
+    levels: &LsmLevels,
+    keys: &[StateKey],
+    blocks: RangeInclusive<u64>,
+) -> Result<(Vec<Vec<ValueVersion>>, Bytes), StateError> {
+    let mut search = ProofSearch::new(keys, *blocks.start(), *blocks.end());
+    let memory = levels.memory().map(|group| search.group(group));
+    let mut on_disk = Vec::new();
+    let used = levels.disk.iter().rposition(|level| !level.is_empty()).map_or(0, |last| last + 1);
+    for level in &levels.disk[..used] {
+        let mut group = |runs: &[std::sync::Arc<StoredRun>]| -> Result<Vec<_>, StateError> {
+            runs.iter().map(|stored| search.run(stored)).collect()
+        };
+        on_disk.push((group(&level.writing)?, group(&level.merging)?));
+    }
+    let proof = ColeProof { horizon: levels.horizon, memory, levels: on_disk };
+    Ok((search.answers(keys), proof.encode(&wire::AskedKeys::new(keys)).into()))
+}
+
+struct KeyQuery {
+    key: StateKey,
+    /// Newest first.
+    versions: Vec<ValueVersion>,
+    is_open: bool,
+}
+
+struct ProofSearch {
+    /// Distinct, in key order.
+    asked: Vec<KeyQuery>,
+    from: u64,
+    to: u64,
+}
+
+impl ProofSearch {
+    fn new(keys: &[StateKey], from: u64, to: u64) -> Self {
+        let mut keys = keys.to_vec();
+        keys.sort_unstable();
+        keys.dedup();
+        let asked = |key| KeyQuery { key, versions: Vec::new(), is_open: true };
+        Self { asked: keys.into_iter().map(asked).collect(), from, to }
+    }
+
+    fn answers(&self, keys: &[StateKey]) -> Vec<Vec<ValueVersion>> {
+        let answer = |key: &StateKey| {
+            let at = self.asked.binary_search_by_key(key, |asked| asked.key);
+            at.map_or_else(|_| Vec::new(), |at| self.asked[at].versions.clone())
+        };
+        keys.iter().map(answer).collect()
+    }
+
+    fn is_any_open(&self) -> bool {
+        self.asked.iter().any(|asked| asked.is_open)
+    }
+
+    fn group<'a>(&mut self, group: &'a MemoryGroup) -> SourceProof {
+        if !self.is_any_open() {
+            return SourceProof::Closed(group.digest());
+        }
+        let Some(source) = group.source() else { return SourceProof::Empty };
+        if source.first_block > self.to {
+            return SourceProof::Young(source);
+        }
+        let mut wanted: Vec<(CompoundKey, CompoundKey)> = Vec::new();
+        for asked in self.asked.iter_mut().filter(|asked| asked.is_open) {
+            let start = (asked.key, self.from);
+            let pair = |entry: &'a MemoryPair| (entry.key(), entry.block(), entry.value());
+            let below = group.floor(&start).map(pair);
+            let above = group.from(&start);
+            let above = above.map(|(entry, _)| pair(entry));
+            wanted.extend(asked.take(below, above, self.from, self.to));
+        }
+        let tree = group.show(&wanted).unwrap_or(crate::shown_tree::ShownNode::Hidden(source.top));
+        SourceProof::Searched { source, excluded: Vec::new(), filter: FilterProof::None, tree }
+    }
+
+    fn run(&mut self, stored: &StoredRun) -> Result<SourceProof, StateError> {
+        if !self.is_any_open() {
+            return Ok(SourceProof::Closed(stored.digest));
+        }
+        let source = *stored.source();
+        if source.first_block > self.to {
+            return Ok(SourceProof::Young(source));
+        }
+        let (mut excluded, mut filter_blocks) = (Vec::new(), Vec::new());
+        let mut wanted: Vec<Range<u64>> = Vec::new();
+        for asked in self.asked.iter_mut().filter(|asked| asked.is_open) {
+            let encoded = asked.key.encode();
+            let filter_key = hash::filter_key(&encoded);
+            let is_excluded = !stored.run.may_hold(filter_key)?;
+            excluded.push(is_excluded);
+            if is_excluded {
+                filter_blocks.push(filter::block_of(filter_key.0, source.filter_blocks));
+                continue;
+            }
+            let (from, to) = (self.from, self.to);
+            let below = stored.run.floor(&encoded, from)?;
+            let mut first = below.as_ref().map(|(position, _)| *position);
+            let mut last = first;
+            if let Some((_, pair)) = &below
+                && pair.key[..] == encoded[..]
+            {
+                asked.is_open = false;
+            }
+            let mut found = Vec::new();
+            let mut cursor = stored.run.cursor(&encoded, from)?;
+            while let Some(pair) = cursor.next()? {
+                if Some(pair.position) == first && pair.block == from && *pair.key == encoded[..] {
+                    continue;
+                }
+                first = first.or(Some(pair.position));
+                last = Some(pair.position);
+                if *pair.key != encoded[..] || pair.block > to {
+                    break;
+                }
+                let value = pair.value.map(StateValue::copy_from_slice);
+                found.push(ValueVersion { block: pair.block, value });
+            }
+            asked.versions.extend(found.into_iter().rev());
+            if let Some((_, pair)) = below.filter(|_| !asked.is_open) {
+                asked.versions.push(ValueVersion { block: pair.block, value: pair.value });
+            }
+            wanted.extend(first.zip(last).map(|(first, last)| first..last + 1));
+        }
+        filter_blocks.sort_unstable();
+        filter_blocks.dedup();
+        let filter = match filter_blocks.is_empty() {
+            true => FilterProof::Top(source.filter_top),
+            false => {
+                let (blocks, hashes) = stored.run.show_filter(&filter_blocks)?;
+                FilterProof::Blocks { blocks, hashes }
+            }
+        };
+        let tree = match wanted.is_empty() {
+            true => crate::shown_tree::ShownNode::Hidden(source.top),
+            false => stored.run.show(&joined(wanted))?,
+        };
+        Ok(SourceProof::Searched { source, excluded, filter, tree })
+    }
+}
+
+impl KeyQuery {
+    /// Takes over the versions that a group in memory has of this key. Returns the first and the
+    /// last pair that the tree must show. `below` is the last pair at or before (key, `from`);
+    /// `above` are the pairs from there on.
+    fn take<'a>(
+        &mut self,
+        below: Option<(StateKey, u64, Option<&'a [u8]>)>,
+        above: impl Iterator<Item = (StateKey, u64, Option<&'a [u8]>)>,
+        from: u64,
+        to: u64,
+    ) -> Option<(CompoundKey, CompoundKey)> {
+        let mut first = below.map(|(key, block, _)| (key, block));
+        let mut last = first;
+        let mut found = Vec::new();
+        for (key, block, value) in above {
+            if (key, block) == (self.key, from) {
+                continue;
+            }
+            first = first.or(Some((key, block)));
+            last = Some((key, block));
+            if key != self.key || block > to {
+                break;
+            }
+            found.push(ValueVersion { block, value: value.map(StateValue::copy_from_slice) });
+        }
+        self.versions.extend(found.into_iter().rev());
+        if let Some((key, block, value)) = below
+            && key == self.key
+        {
+            self.versions
+                .push(ValueVersion { block, value: value.map(StateValue::copy_from_slice) });
+            self.is_open = false;
+        }
+        first.zip(last)
+    }
+}
+
+/// The ranges in order; ranges that touch are joined.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}

@@ -1,0 +1,164 @@
+//! Prefetched branches: they are loaded before a block's changes are known, so the computation of
+//! its root finds them in memory.
+//!
+//! Hints come while the block executes, from other threads. The prefetched branches belong to the
+//! parent state of the block, and are dropped when a block is applied on this state.
+
+use super::StateTries;
+use crate::{
+    leaf,
+    trie::{Branch, BranchLink, NodeLink, NodeSource, RowStamp, Trie},
+};
+use alloy_primitives::{Address, B256, map::HashMap};
+use alloy_trie::{Nibbles, nodes::RlpNode};
+use parking_lot::Mutex;
+use retrie_state::{StateError, StateKey};
+use std::{fmt, sync::Arc};
+
+/// Upper bound of prefetched branches, at about 1 KiB each.
+const MAX_PREFETCHED: usize = 1 << 15;
+
+/// The prefetched branches of one state's tries.
+pub struct TriePrefetch<S = ()>(Mutex<PrefetchedNodes<S>>);
+
+struct PrefetchedNodes<S> {
+    /// By reference, which binds everything in a branch except its path and stamps.
+    branches: HashMap<B256, (Nibbles, Arc<Branch<S>>)>,
+    storages: HashMap<Address, Trie<S>>,
+    /// A block was applied on this state: nothing more is kept.
+    is_closed: bool,
+}
+
+impl<S> Default for PrefetchedNodes<S> {
+    fn default() -> Self {
+        Self { branches: HashMap::default(), storages: HashMap::default(), is_closed: false }
+    }
+}
+
+impl<S> Default for TriePrefetch<S> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<S> fmt::Debug for TriePrefetch<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TriePrefetch").field("branches", &self.0.lock().branches.len()).finish()
+    }
+}
+
+impl<S: RowStamp> TriePrefetch<S> {
+    /// A source that returns prefetched branches, and loads others from `source`.
+    pub const fn over<N: NodeSource<Stamp = S>>(&self, source: N) -> PrefetchedSource<'_, N> {
+        PrefetchedSource { ahead: self, source, keeps: false }
+    }
+
+    /// The storage trie of `address`, if a prefetch opened it.
+    pub fn storage(&self, address: &Address) -> Option<Trie<S>> {
+        self.0.lock().storages.get(address).cloned()
+    }
+
+    /// Fetches the branches on the paths of `keys` in `tries`, while there is room.
+    ///
+    /// # Errors
+    /// Errors of the tries' source. The update that needs the branch meets the same error again.
+    pub fn fetch(
+        &self,
+        tries: &impl StateTries<Stamp = S>,
+        keys: &[StateKey],
+    ) -> Result<(), StateError> {
+        let with = tries.hash();
+        let (accounts, source) = tries.accounts();
+        let source = PrefetchedSource { ahead: self, source, keeps: true };
+        for key in keys {
+            if self.0.lock().branches.len() >= MAX_PREFETCHED {
+                break;
+            }
+            let address = key.address();
+            let account = accounts.leaf(&source, &with.hash(address))?;
+            let (root, stamp) = match &account {
+                None => (with.empty_root(), S::default()),
+                Some(account) => match leaf::decode_account(account.value()) {
+                    Some((_, root)) => (root, account.stamp()),
+                    None => continue,
+                },
+            };
+            let keep = |trie: Trie<S>| {
+                let mut fetched = self.0.lock();
+                if !fetched.is_closed {
+                    fetched.storages.entry(*address).or_insert(trie);
+                }
+            };
+            if root == with.empty_root() {
+                // This saves the lookup of its root row.
+                keep(Trie::empty(with));
+                continue;
+            }
+            let StateKey::Slot(_, slot) = key else { continue };
+            let (trie, source) = tries.storage(address, root, stamp)?;
+            keep(trie.clone());
+            trie.leaf(&PrefetchedSource { ahead: self, source, keeps: true }, &with.hash(slot))?;
+        }
+        Ok(())
+    }
+
+    /// Drops everything, since a block was applied on this state. Hints may still come, because the
+    /// hinting threads do not wait for the block.
+    pub(super) fn close(&self) {
+        let closed = PrefetchedNodes { is_closed: true, ..PrefetchedNodes::default() };
+        drop(std::mem::replace(&mut *self.0.lock(), closed));
+    }
+
+    fn get(&self, path: &Nibbles, link: &BranchLink<S>) -> Option<Arc<Branch<S>>> {
+        let fetched = self.0.lock();
+        let (at, branch) = fetched.branches.get(&link.reference().as_hash()?)?;
+        (at == path && branch.stamp() == link.stamp()).then(|| branch.clone())
+    }
+}
+
+/// A source that looks among the prefetched branches first.
+#[derive(Debug)]
+pub struct PrefetchedSource<'a, N: NodeSource> {
+    ahead: &'a TriePrefetch<N::Stamp>,
+    source: N,
+    /// Whether loaded branches are added to the prefetched ones.
+    keeps: bool,
+}
+
+impl<N: NodeSource> NodeSource for PrefetchedSource<'_, N> {
+    type Stamp = N::Stamp;
+
+    const PARALLEL: bool = N::PARALLEL;
+
+    fn load(
+        &self,
+        path: &Nibbles,
+        link: &BranchLink<N::Stamp>,
+    ) -> Result<Arc<Branch<N::Stamp>>, StateError> {
+        if let Some(branch) = self.ahead.get(path, link) {
+            return Ok(branch);
+        }
+        let branch = self.source.load(path, link)?;
+        if self.keeps
+            && let Some(hash) = link.reference().as_hash()
+        {
+            let mut fetched = self.ahead.0.lock();
+            if !fetched.is_closed {
+                fetched.branches.insert(hash, (*path, branch.clone()));
+            }
+        }
+        Ok(branch)
+    }
+
+    fn resolve(
+        &self,
+        path: &Nibbles,
+        reference: &RlpNode,
+    ) -> Result<NodeLink<N::Stamp>, StateError> {
+        self.source.resolve(path, reference)
+    }
+
+    fn keep(&self, path: &Nibbles, branch: &Branch<N::Stamp>) -> bool {
+        self.source.keep(path, branch)
+    }
+}
