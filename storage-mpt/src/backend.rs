@@ -17,9 +17,9 @@ use rayon::prelude::*;
 use retrie_state::{
     AccountNodes, AccountProofs, ApplyContext, ApplyOutput, Backend, BackendCapabilities,
     BackendIdentity, BackendStats, BulkSink, ChunkId, ChunkServer, HashId, KeyRange, NodeRead,
-    NodeWrite, OpenedChunk, PartialState, PartialTree, ProofError, RowTable, ScanDirection,
-    StateChange, StateChunks, StateDelta, StateError, StateKey, StateValue, compare_rows, flat,
-    prefix_end,
+    NodeWrite, OpenedChunk, PartialState, PartialTree, Prefetcher, ProofError, RowTable,
+    ScanDirection, StateChange, StateChunks, StateDelta, StateError, StateKey, StateValue,
+    compare_rows, flat, prefix_end,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -133,7 +133,7 @@ struct UpdatedAccount {
 fn update_storage(
     view: &dyn NodeRead,
     parent: &MptCache,
-    told: &EarlyTries,
+    early: &EarlyTries,
     touched: &AccountDelta<'_>,
 ) -> Result<UpdatedAccount, StateError> {
     let AccountDelta { address, account, slots, .. } = touched;
@@ -154,9 +154,9 @@ fn update_storage(
         before.clone()
     } else {
         let items = slot_items(TrieHash::Keccak256, slots, true)?;
-        let source = parent.ahead().over(storage(view, address));
+        let source = parent.prefetch().over(storage(view, address));
         // The early subtries are of the old storage.
-        let early = told.storages.get(address).filter(|_| !reset);
+        let early = early.storages.get(address).filter(|_| !reset);
         before.update_after(early, &source, &items, &mut recorder)?
     };
     recorder.root(&before, &after);
@@ -174,24 +174,24 @@ fn update_storage(
 }
 
 /// Updates the subtries that contain the keys written so far.
-fn foretell(
+fn prepare_root(
     view: &dyn NodeRead,
     cache: &MptCache,
     writes: &StateDelta,
-    told: &mut EarlyTries,
+    early: &mut EarlyTries,
 ) -> Result<(), StateError> {
     let mut items = Vec::new();
     for AccountDelta { address, account, slots, .. } in by_account(writes) {
         if !slots.is_empty() {
             let slots = slot_items(TrieHash::Keccak256, slots, false)?;
-            let source = cache.ahead().over(storage(view, &address));
+            let source = cache.prefetch().over(storage(view, &address));
             let recorder = RowRecorder::new(place(Some(address)), ());
-            let early = told.storages.entry(address).or_default();
+            let early = early.storages.entry(address).or_default();
             early.update(&cached_storage(cache, view, &address)?, &source, &slots, &recorder)?;
         }
         // If the storage changes, its root is known only at the end. Deletions are rare.
         if let Some(StateChange { next: Some(next), .. }) = account
-            && !told.storages.contains_key(&address)
+            && !early.storages.contains_key(&address)
         {
             let root = cached_storage(cache, view, &address)?.hash();
             let leaf = leaf::encode_account(&decode_account(&address, next)?, root);
@@ -199,8 +199,8 @@ fn foretell(
         }
     }
     items.sort_unstable_by_key(|item| item.key);
-    let source = cache.ahead().over(accounts(view));
-    told.accounts.update(cache.accounts(), &source, &items, &RowRecorder::new(place(None), ()))
+    let source = cache.prefetch().over(accounts(view));
+    early.accounts.update(cache.accounts(), &source, &items, &RowRecorder::new(place(None), ()))
 }
 
 /// Turns the rows of a new storage trie of `address` into changes that replace all rows of the old
@@ -308,19 +308,19 @@ impl Backend for Mpt {
         parent: &MptCache,
         delta: &StateDelta,
     ) -> Result<ApplyOutput<MptCache>, StateError> {
-        let told = parent.foretold().take();
+        let early = parent.root_task().take();
         flat::apply(view, delta)?;
         let read = view.as_read();
         let done = by_account(delta)
             .par_iter()
             .with_min_len(4)
-            .map(|touched| update_storage(read, parent, &told, touched))
+            .map(|touched| update_storage(read, parent, &early, touched))
             .collect::<Result<Vec<_>, _>>()?;
         let mut items: Vec<LeafUpdate> = done.iter().map(|done| done.item.clone()).collect();
         items.sort_unstable_by_key(|item| item.key);
         let mut recorder = RowRecorder::new(place(None), ());
-        let source = parent.ahead().over(accounts(read));
-        let early = Some(&told.accounts);
+        let source = parent.prefetch().over(accounts(read));
+        let early = Some(&early.accounts);
         let accounts = parent.accounts().update_after(early, &source, &items, &mut recorder)?;
         recorder.root(parent.accounts(), &accounts);
 
@@ -334,22 +334,8 @@ impl Backend for Mpt {
         Ok(ApplyOutput { root, cache: parent.child(context.number, accounts, changed) })
     }
 
-    fn hint(&self, view: &dyn NodeRead, cache: &MptCache, keys: &[StateKey]) {
-        // An error is reported again when the branch is needed.
-        drop(cache.ahead().fetch(&MptTries { view, cache }, keys));
-    }
-
-    fn heeds_reads(&self) -> bool {
-        true
-    }
-
-    fn foretell(&self, view: &dyn NodeRead, cache: &MptCache, writes: &StateDelta) {
-        // As above.
-        drop(cache.foretold().tell(|told| foretell(view, cache, writes, told)));
-    }
-
-    fn heeds_writes(&self) -> bool {
-        true
+    fn prefetcher(&self) -> Option<&dyn Prefetcher<MptCache>> {
+        Some(self)
     }
 
     fn bulk_load(
@@ -480,5 +466,21 @@ impl StateChunks<MptCache> for Mpt {
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         self.bulk_load(number, entries, sink)
+    }
+}
+
+impl Prefetcher<MptCache> for Mpt {
+    fn prefetch(&self, view: &dyn NodeRead, cache: &MptCache, keys: &[StateKey]) {
+        // An error is reported again when the branch is needed.
+        drop(cache.prefetch().fetch(&MptTries { view, cache }, keys));
+    }
+
+    fn prepare_root(&self, view: &dyn NodeRead, cache: &MptCache, writes: &StateDelta) {
+        // As above.
+        drop(cache.root_task().update(|early| prepare_root(view, cache, writes, early)));
+    }
+
+    fn prepares_root(&self) -> bool {
+        true
     }
 }

@@ -224,8 +224,8 @@ impl<'a> BlockImporter<'a> {
 
     /// Starts to read the keys that the next blocks will access, as far as they are known before
     /// execution.
-    pub fn read_ahead<'b>(&mut self, coming: impl IntoIterator<Item = &'b PreparedBlock>) {
-        self.tree.read_ahead(coming);
+    pub fn prefetch<'b>(&mut self, coming: impl IntoIterator<Item = &'b PreparedBlock>) {
+        self.tree.prefetch(coming);
     }
 
     /// Whether [`start_block`](Self::start_block) is possible now. If not, blocks that are ahead
@@ -434,7 +434,7 @@ fn feed(
             // Blocks before an error, or before the end, are good.
             None => false,
         };
-        importer.read_ahead(stream.coming(PREFETCH_BLOCKS));
+        importer.prefetch(stream.coming(PREFETCH_BLOCKS));
         if let Some(settled) = importer.tree.finish_ahead(!has_room) {
             match &settled.outcome {
                 Err(error) if settled.is_batch => {

@@ -77,7 +77,9 @@ pub use migrate::{ChainMigration, MigrationOutcome, MigrationStep, UnfinishedMig
 pub use outcome::validate_outcome;
 pub use patch::StatePatch;
 pub use recover::recover_senders;
-pub use store_set::{ProposalSet, RootSet, SessionSet, StoreSet, StoreSetId, state_folder};
+pub use store_set::{
+    ProposalSet, RootSet, RootTaskSet, SessionSet, StoreSet, StoreSetId, state_folder,
+};
 pub use stream::{BlockStream, PreparedBlock, prepare};
 pub use tree::{
     AheadOutcome, BlockTree, CanonicalHead, CommitLimits, HeadChange, ImportTimes, PREFETCH_BLOCKS,

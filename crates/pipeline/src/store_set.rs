@@ -22,8 +22,8 @@ use retrie_chainspec::primitives::SealedHeader;
 use retrie_db::{ChainRead, DatabaseEnv, ReadTxn, StateRootMode, WriteTxn};
 use retrie_state::{
     AfterCommit, AnyBackend, BlockRef, ChunkId, DeltaBatch, FlatHistory, KvStore, Proposal,
-    RowTable, StateDelta, StateError, StateId, StateKey, StateSession, StateStore, StateValue,
-    StoreOptions, TableNamespace,
+    RootTask, RowTable, StateDelta, StateError, StateId, StateKey, StateSession, StateStore,
+    StateValue, StoreOptions, TableNamespace,
 };
 use std::{
     path::{Path, PathBuf},
@@ -384,6 +384,35 @@ impl StoreSet {
     }
 }
 
+/// The state root tasks of one block, one for each store that has one.
+#[derive(Debug)]
+pub struct RootTaskSet<'s>(Vec<RootTask<'s>>);
+
+impl RootTaskSet<'_> {
+    /// Whether no store prepares its root.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As [`RootTask::prefetch`].
+    pub fn prefetch(&self, keys: &[StateKey]) {
+        self.0.iter().for_each(|task| task.prefetch(keys));
+    }
+
+    /// As [`RootTask::prepare_root`].
+    pub fn prepare_root(&self, writes: &StateDelta) {
+        self.0
+            .iter()
+            .filter(|task| task.prepares_root())
+            .for_each(|task| task.prepare_root(writes));
+    }
+
+    /// Whether a task of the set [prepares its root](RootTask::prepares_root) from writes.
+    pub fn prepares_root(&self) -> bool {
+        self.0.iter().any(RootTask::prepares_root)
+    }
+}
+
 /// The sessions on one block, on top of its parent's states.
 #[derive(Debug)]
 pub struct SessionSet<'a> {
@@ -397,33 +426,9 @@ impl<'a> SessionSet<'a> {
         &self.own
     }
 
-    /// Says that `keys` will probably be written.
-    pub fn hint(&self, keys: &[StateKey]) {
-        self.own.hint(keys);
-        if let Some(referee) = &self.referee {
-            referee.hint(keys);
-        }
-    }
-
-    /// As [`hint`](Self::hint) for `keys` that were read, to the sessions that use reads as hints.
-    pub(crate) fn hint_read(&self, keys: &[StateKey]) {
-        self.all().filter(|session| session.heeds_reads()).for_each(|session| session.hint(keys));
-    }
-
-    /// Whether a session uses reads as hints.
-    pub(crate) fn heeds_reads(&self) -> bool {
-        self.all().any(StateSession::heeds_reads)
-    }
-
-    /// Tells the sessions that use it what the block has written since the last call.
-    pub(crate) fn foretell(&self, writes: &StateDelta) {
-        let heeding = self.all().filter(|session| session.heeds_writes());
-        heeding.for_each(|session| session.foretell(writes));
-    }
-
-    /// Whether a session uses writes before the block is finished.
-    pub(crate) fn heeds_writes(&self) -> bool {
-        self.all().any(StateSession::heeds_writes)
+    /// The state root tasks of the stores whose backends prepare roots ahead of the delta.
+    pub fn root_tasks(&self) -> RootTaskSet<'_> {
+        RootTaskSet(self.all().filter_map(StateSession::root_task).collect())
     }
 
     fn all(&self) -> impl Iterator<Item = &StateSession<'a>> {

@@ -74,17 +74,19 @@ pub use crate::{
         AccountNodes, AccountProofs, AnyBackend, AnyCache, ApplyContext, ApplyOutput, Backend,
         BackendCapabilities, BackendStats, BackgroundJob, BulkSink, ChunkAnswer, ChunkId,
         ChunkServer, CompactedCache, JobContext, JobHandle, JobOutput, JobRunner, KeyRange,
-        NodeRead, NodeWrite, OpenedChunk, PartialState, PartialTree, ProofHole, ProofShards,
-        ProvenanceQueries, RowScan, RowTable, ScanDirection, StateChunks, StateHistory, TableRow,
-        compare_rows, flat, is_out_of_descriptors, open_with_retry, prefix_end,
+        NodeRead, NodeWrite, OpenedChunk, PartialState, PartialTree, Prefetcher, ProofHole,
+        ProofShards, ProvenanceQueries, RowScan, RowTable, ScanDirection, StateChunks,
+        StateHistory, TableRow, compare_rows, flat, is_out_of_descriptors, open_with_retry,
+        prefix_end,
     },
     durable::{
         CounterSnapshot, DurableTip, EntrySorter, FlatHistory, KvRead, KvSnapshot, KvStore, KvTxn,
         KvWrite, MemoryStore, NodeCounters, Proposal, TableCounts, TableNamespace,
     },
     store::{
-        AfterCommit, PrefetchHandle, PrefetchObserver, StateCheck, StateCheckSink, StateId,
-        StateProvider, StateSession, StateStore, StoreGauges, StoreOptions, StoreStats, StoreWatch,
+        AfterCommit, PrefetchHandle, PrefetchObserver, RootTask, StateCheck, StateCheckSink,
+        StateId, StateProvider, StateSession, StateStore, StoreGauges, StoreOptions, StoreStats,
+        StoreWatch,
     },
 };
 

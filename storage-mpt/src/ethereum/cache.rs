@@ -14,8 +14,8 @@ pub const MAX_CACHED_BRANCHES: usize = 1 << 17;
 pub struct TrieCache<S: RowStamp = ()> {
     accounts: Trie<S>,
     storages: Arc<HashMap<Address, CachedTrie<S>>>,
-    ahead: Arc<TriePrefetch<S>>,
-    foretold: Arc<RootTask<S>>,
+    prefetch: Arc<TriePrefetch<S>>,
+    root_task: Arc<RootTask<S>>,
 }
 
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl<S: RowStamp> TrieCache<S> {
     }
 
     fn over(accounts: Trie<S>, storages: Arc<HashMap<Address, CachedTrie<S>>>) -> Self {
-        Self { accounts, storages, ahead: Arc::default(), foretold: Arc::default() }
+        Self { accounts, storages, prefetch: Arc::default(), root_task: Arc::default() }
     }
 
     /// The account trie.
@@ -48,18 +48,18 @@ impl<S: RowStamp> TrieCache<S> {
     pub fn storage(&self, address: &Address) -> Option<Trie<S>> {
         match self.storages.get(address) {
             Some(cached) => Some(cached.trie.clone()),
-            None => self.ahead.storage(address),
+            None => self.prefetch.storage(address),
         }
     }
 
     /// The branches prefetched for the next block.
-    pub fn ahead(&self) -> &TriePrefetch<S> {
-        &self.ahead
+    pub fn prefetch(&self) -> &TriePrefetch<S> {
+        &self.prefetch
     }
 
     /// The state root task of the next block.
-    pub fn foretold(&self) -> &RootTask<S> {
-        &self.foretold
+    pub fn root_task(&self) -> &RootTask<S> {
+        &self.root_task
     }
 
     /// The cache after block `block`, with the new account trie `accounts` and the `changed`
@@ -67,7 +67,7 @@ impl<S: RowStamp> TrieCache<S> {
     /// longest are dropped.
     #[must_use]
     pub fn child(&self, block: u64, accounts: Trie<S>, changed: Vec<(Address, Trie<S>)>) -> Self {
-        self.ahead.close();
+        self.prefetch.close();
         // Opening a trie without branches in memory from its root row is as fast.
         let gone = |trie: &Trie<S>| trie.cached() == 0;
         if changed.iter().all(|(address, trie)| gone(trie) && !self.storages.contains_key(address))

@@ -50,7 +50,7 @@ impl<S> fmt::Debug for TriePrefetch<S> {
 impl<S: RowStamp> TriePrefetch<S> {
     /// A source that returns prefetched branches, and loads others from `source`.
     pub const fn over<N: NodeSource<Stamp = S>>(&self, source: N) -> PrefetchedSource<'_, N> {
-        PrefetchedSource { ahead: self, source, keeps: false }
+        PrefetchedSource { prefetch: self, source, keeps: false }
     }
 
     /// The storage trie of `address`, if a prefetch opened it.
@@ -69,7 +69,7 @@ impl<S: RowStamp> TriePrefetch<S> {
     ) -> Result<(), StateError> {
         let with = tries.hash();
         let (accounts, source) = tries.accounts();
-        let source = PrefetchedSource { ahead: self, source, keeps: true };
+        let source = PrefetchedSource { prefetch: self, source, keeps: true };
         for key in keys {
             if self.0.lock().branches.len() >= MAX_PREFETCHED {
                 break;
@@ -97,7 +97,7 @@ impl<S: RowStamp> TriePrefetch<S> {
             let StateKey::Slot(_, slot) = key else { continue };
             let (trie, source) = tries.storage(address, root, stamp)?;
             keep(trie.clone());
-            trie.leaf(&PrefetchedSource { ahead: self, source, keeps: true }, &with.hash(slot))?;
+            trie.leaf(&PrefetchedSource { prefetch: self, source, keeps: true }, &with.hash(slot))?;
         }
         Ok(())
     }
@@ -119,7 +119,7 @@ impl<S: RowStamp> TriePrefetch<S> {
 /// A source that looks among the prefetched branches first.
 #[derive(Debug)]
 pub struct PrefetchedSource<'a, N: NodeSource> {
-    ahead: &'a TriePrefetch<N::Stamp>,
+    prefetch: &'a TriePrefetch<N::Stamp>,
     source: N,
     /// Whether loaded branches are added to the prefetched ones.
     keeps: bool,
@@ -135,14 +135,14 @@ impl<N: NodeSource> NodeSource for PrefetchedSource<'_, N> {
         path: &Nibbles,
         link: &BranchLink<N::Stamp>,
     ) -> Result<Arc<Branch<N::Stamp>>, StateError> {
-        if let Some(branch) = self.ahead.get(path, link) {
+        if let Some(branch) = self.prefetch.get(path, link) {
             return Ok(branch);
         }
         let branch = self.source.load(path, link)?;
         if self.keeps
             && let Some(hash) = link.reference().as_hash()
         {
-            let mut fetched = self.ahead.0.lock();
+            let mut fetched = self.prefetch.0.lock();
             if !fetched.is_closed {
                 fetched.branches.insert(hash, (*path, branch.clone()));
             }

@@ -36,15 +36,15 @@ impl<S: RowStamp> fmt::Debug for RootTask<S> {
 }
 
 impl<S: RowStamp> RootTask<S> {
-    /// Calls `tell` to update further subtries.
+    /// Calls `update` to update further subtries.
     ///
     /// # Errors
-    /// Errors of `tell`. The final update of the tries meets the same error again.
-    pub fn tell(
+    /// Errors of `update`. The final update of the tries meets the same error again.
+    pub fn update(
         &self,
-        tell: impl FnOnce(&mut EarlyTries<S>) -> Result<(), StateError>,
+        update: impl FnOnce(&mut EarlyTries<S>) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
-        tell(&mut self.0.lock())
+        update(&mut self.0.lock())
     }
 
     /// Takes all subtries, for the block that is applied now.

@@ -9,8 +9,8 @@ use alloy_primitives::{Address, B256, U256};
 use alloy_trie::EMPTY_ROOT_HASH;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use retrie_state::{
-    Account, Backend, BlockRef, DeltaBuilder, KvStore, MemoryStore, StateChange, StateError,
-    StateId, StateKey, StateSession, StateStore, StoreOptions, encode_slot,
+    Account, Backend, BlockRef, DeltaBuilder, KvStore, MemoryStore, Prefetcher, StateChange,
+    StateError, StateId, StateKey, StateSession, StateStore, StoreOptions, encode_slot,
 };
 use retrie_storage_mpt::Mpt;
 use std::sync::Arc;
@@ -159,18 +159,18 @@ fn a_block_does_not_read_what_was_hinted_at() {
         branches_read() - read
     };
     // Builds for tests read each row that is replaced once more, to check it.
-    let hinted = read_by_a_block(&|session| session.hint(&keys));
+    let hinted = read_by_a_block(&|session| session.root_task().unwrap().prefetch(&keys));
     // The prefetched branches are dropped, because a block was applied on the state.
     let plain = read_by_a_block(&|_| ());
     assert!(hinted * 4 < plain, "{hinted}, {plain}");
-    let foretold = read_by_a_block(&|session| session.foretell(&changes));
+    let prepared = read_by_a_block(&|session| session.root_task().unwrap().prepare_root(&changes));
     // Most reads are of branches near the roots, which no block has kept in memory yet. Each key
     // also has at least one branch below them.
-    assert!(foretold + keys.len() as u64 <= plain, "{foretold}, {plain}");
+    assert!(prepared + keys.len() as u64 <= plain, "{prepared}, {plain}");
 }
 
 #[test]
-fn what_is_foretold_is_not_done_again_and_changes_nothing() {
+fn what_is_prepared_is_not_done_again_and_changes_nothing() {
     let random = &mut StdRng::seed_from_u64(8);
     let mut store = TestStore::new();
     let big = Address::repeat_byte(1);
@@ -206,7 +206,7 @@ fn what_is_foretold_is_not_done_again_and_changes_nothing() {
             for StateChange { key, previous, next } in changes {
                 told.change(*key, previous.clone(), next.clone());
             }
-            store.mpt.foretell(&store.view, &store.cache, &told.build());
+            store.mpt.prepare_root(&store.view, &store.cache, &told.build());
         };
         let changes = delta.changes();
         match block % 4 {

@@ -63,8 +63,9 @@ use record::{
 use retrie_state::{
     AccountNodes, AccountProofs, ApplyContext, ApplyOutput, Backend, BackendCapabilities,
     BackendIdentity, BackendStats, BulkSink, ChunkId, ChunkServer, HashId, KeyRange, NodeRead,
-    NodeWrite, OpenedChunk, PartialState, ProofError, RowTable, ScanDirection, StateChange,
-    StateChunks, StateDelta, StateError, StateHistory, StateKey, StateValue, flat, prefix_end,
+    NodeWrite, OpenedChunk, PartialState, Prefetcher, ProofError, RowTable, ScanDirection,
+    StateChange, StateChunks, StateDelta, StateError, StateHistory, StateKey, StateValue, flat,
+    prefix_end,
 };
 use retrie_storage_mpt::{
     LeafUpdate, Mpt, Trie, TrieHash,
@@ -143,7 +144,7 @@ impl Prefix {
                 let root = before.map_or(KECCAK.empty_root(), |found| found.storage_root);
                 let before = tries.storage_of(&address, root, version)?;
                 let items = slot_items(KECCAK, slots, true)?;
-                let source = parent.tries.ahead().over(tries.source(Some(address)));
+                let source = parent.tries.prefetch().over(tries.source(Some(address)));
                 let after = before.update(&source, &items, &mut versions)?;
                 // Rows may be rewritten while the hash stays the same.
                 if after.hash() != before.hash() || !versions.is_empty() {
@@ -296,7 +297,7 @@ impl Backend for Prefix {
         let mut items: Vec<_> = done.iter().map(|done| done.item.clone()).collect();
         items.sort_unstable_by_key(|item| item.key);
         let mut versions = VersionRecorder::new(None, block);
-        let source = parent.tries.ahead().over(parent.on(read, self.layout).source(None));
+        let source = parent.tries.prefetch().over(parent.on(read, self.layout).source(None));
         let accounts = parent.tries.accounts().update(&source, &items, &mut versions)?;
 
         flat::apply(view, delta)?;
@@ -322,13 +323,8 @@ impl Backend for Prefix {
         Ok(ApplyOutput { root, cache: PrefixState { block, is_old: false, tries } })
     }
 
-    fn hint(&self, view: &dyn NodeRead, state: &PrefixState, keys: &[StateKey]) {
-        // An error is reported again when the branch is needed.
-        drop(state.tries.ahead().fetch(&state.on(view, self.layout), keys));
-    }
-
-    fn heeds_reads(&self) -> bool {
-        true
+    fn prefetcher(&self) -> Option<&dyn Prefetcher<PrefixState>> {
+        Some(self)
     }
 
     fn maintain(
@@ -454,6 +450,13 @@ impl Backend for Prefix {
 
     fn partial_state(&self) -> Option<&dyn PartialState> {
         self.witnesses.partial_state()
+    }
+}
+
+impl Prefetcher<PrefixState> for Prefix {
+    fn prefetch(&self, view: &dyn NodeRead, state: &PrefixState, keys: &[StateKey]) {
+        // An error is reported again when the branch is needed.
+        drop(state.tries.prefetch().fetch(&state.on(view, self.layout), keys));
     }
 }
 

@@ -132,7 +132,7 @@ impl<'a> PrefixTries<'a> {
     /// The account at `address`.
     pub(super) fn account(&self, address: &Address) -> Result<Option<FoundAccount>, StateError> {
         let key = TrieHash::Keccak256.hash(address);
-        let source = self.state.tries.ahead().over(self.source(None));
+        let source = self.state.tries.prefetch().over(self.source(None));
         let leaf = self.state.tries.accounts().leaf(&source, &key)?;
         let Some(leaf) = leaf else { return Ok(None) };
         let decoded = leaf::decode_account(leaf.value());

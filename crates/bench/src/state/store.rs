@@ -160,7 +160,7 @@ impl BackendContender {
     fn step(&mut self, block: &[KeyOp]) -> Result<ReadDigest, StateError> {
         let session = self.store.begin(StateId::Tip)?;
         let start = Instant::now();
-        let _ahead = session.read_ahead(block.iter().map(|op| *op.key()).collect());
+        let _ahead = session.prefetch(block.iter().map(|op| *op.key()).collect());
         let reader = session.reader();
         let mut reads = ReadDigest::default();
         let mut delta = DeltaBuilder::new();

@@ -64,7 +64,7 @@ impl EngineLoop<'_> {
                 statuses.push(status);
                 continue;
             }
-            self.tree.read_ahead(&blocks);
+            self.tree.prefetch(&blocks);
             match blocks.pop_front() {
                 None => break,
                 Some(block) if self.can_run_ahead(&block)? => self.tree.execute_ahead(block),

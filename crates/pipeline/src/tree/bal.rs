@@ -43,13 +43,13 @@ impl BlockTree<'_> {
         input: ExecutionInput<'_>,
     ) -> Result<ExecutionOutcome, ExecutionError> {
         let warm = PrefetchedState::new(input.state, list, block.gas_limit);
-        let is_executed = AtomicBool::new(false);
+        let (tasks, is_executed) = (session.root_tasks(), AtomicBool::new(false));
         let hint = || {
             for keys in written(list).chunks(HINTED) {
                 if is_executed.load(Relaxed) {
                     return;
                 }
-                session.hint(keys);
+                tasks.prefetch(keys);
             }
         };
         let outcome = thread::scope(|scope| {

@@ -26,7 +26,7 @@
 
 use super::{
     BlockTree, HeadChange,
-    root_task::{BaseStates, BlockWrites, PendingRoot, StateRootTask},
+    root_task::{BaseStates, BlockWrites, PendingRoot, RootComputation},
     verify::CheckedExecution,
 };
 use crate::{PipelineError, PreparedBlock};
@@ -85,7 +85,7 @@ impl<'a> BlockTree<'a> {
         let floor = BlockRef::new(first.number().saturating_sub(1), first.parent_hash());
         let (mut taken, mut last, mut executed) = (0, first, Ok(()));
         for block in blocks {
-            self.read_ahead(&blocks[taken..]);
+            self.prefetch(&blocks[taken..]);
             (taken, last) = (taken + 1, block);
             executed = self.execute_in_batch(block, floor);
             self.no_longer_coming(&block.hash());
@@ -100,7 +100,8 @@ impl<'a> BlockTree<'a> {
             (Ok(()), None) => return 0,
             (Ok(()), Some(OpenBatch { base, executed, deltas, .. })) => {
                 let writes = BlockWrites::Batch(deltas.build());
-                let half = StateRootTask { block: block.clone(), parent: floor.hash, writes, base };
+                let half =
+                    RootComputation { block: block.clone(), parent: floor.hash, writes, base };
                 self.ahead.send(executed, half)
             }
         };

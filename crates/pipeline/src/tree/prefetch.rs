@@ -5,7 +5,7 @@
 //! head's state, which has the same value for most of them. A wrong value does no harm, as
 //! prefetched values are not returned to the execution: they only warm the caches. The stores read
 //! on their own threads, and only as far as reads wait for the disk
-//! ([`StateSession::read_ahead`](retrie_state::StateSession::read_ahead)).
+//! ([`StateSession::prefetch`](retrie_state::StateSession::prefetch)).
 
 use super::BlockTree;
 use crate::{PreparedBlock, SessionSet};
@@ -36,15 +36,15 @@ fn known_keys(block: &RecoveredBlock, list: Option<&BlockAccessList>) -> Option<
 impl BlockTree<'_> {
     /// Starts to read the keys that the blocks `coming`, which wait to be executed, will access.
     /// Calling it again for the same blocks costs nothing.
-    pub fn read_ahead<'b>(&mut self, coming: impl IntoIterator<Item = &'b PreparedBlock>) {
+    pub fn prefetch<'b>(&mut self, coming: impl IntoIterator<Item = &'b PreparedBlock>) {
         for block in coming.into_iter().take(PREFETCH_BLOCKS) {
-            if !self.is_read_ahead(&block.hash()) {
+            if !self.is_prefetched(&block.hash()) {
                 let keys = known_keys(&block.block, block.access_list.as_deref());
                 let ahead = keys.and_then(|keys| {
                     // If this state is gone, the execution will return the error.
                     let state = self.state_of(self.head.block()).ok()?;
                     let session = self.begin(state.at()).ok()?;
-                    Some(session.own().read_ahead_and(keys, self.reads_codes()))
+                    Some(session.own().prefetch_and(keys, self.reads_codes()))
                 });
                 self.prefetched.push_back((block.hash(), ahead));
             }
@@ -60,23 +60,23 @@ impl BlockTree<'_> {
     }
 
     /// Whether a block was prefetched while it waited.
-    fn is_read_ahead(&self, hash: &B256) -> bool {
+    fn is_prefetched(&self, hash: &B256) -> bool {
         self.prefetched.iter().any(|(of, _)| of == hash)
     }
 
     /// Starts to read the keys of a block from the states of `session`, unless the block was
     /// prefetched while it waited.
-    pub(super) fn read_ahead_of(
+    pub(super) fn prefetch_block(
         &self,
         session: &SessionSet<'_>,
         block: &RecoveredBlock,
         list: Option<&BlockAccessList>,
     ) -> Option<PrefetchHandle> {
-        if self.is_read_ahead(&block.hash()) {
+        if self.is_prefetched(&block.hash()) {
             return None;
         }
         let keys = known_keys(block, list)?;
-        Some(session.own().read_ahead_and(keys, self.reads_codes()))
+        Some(session.own().prefetch_and(keys, self.reads_codes()))
     }
 
     /// An observer that reads the code of a contract once its account was read.

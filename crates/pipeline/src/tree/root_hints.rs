@@ -7,7 +7,7 @@
 //! | `root-hint` | tells the stores which keys were read: most of them are also written, so the stores can fetch the nodes that the root needs; and what each transaction wrote, so that they can compute parts of the root | [`WAITING`] keys and transactions; more are dropped | the block is executed |
 
 use super::BlockTree;
-use crate::SessionSet;
+use crate::{RootTaskSet, SessionSet};
 use alloy_primitives::{Address, B256};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use retrie_chainspec::{ChainSpec, primitives::RecoveredBlock};
@@ -44,21 +44,21 @@ impl BlockTree<'_> {
         session: &SessionSet<'_>,
         input: ExecutionInput<'_>,
     ) -> Result<ExecutionOutcome, ExecutionError> {
-        let (reads, writes) = (session.heeds_reads(), session.heeds_writes());
-        if block.transaction_count() < FEWEST || !(reads || writes) {
+        let tasks = session.root_tasks();
+        if block.transaction_count() < FEWEST || tasks.is_empty() {
             return execute_block(spec, block, input);
         }
         let (tell, told) = bounded(WAITING);
         let is_executed = AtomicBool::new(false);
         thread::scope(|scope| {
-            let hint = || pass_on(session, &told, &is_executed);
+            let hint = || pass_on(&tasks, &told, &is_executed);
             let thread = thread::Builder::new().name("root-hint".into()).spawn_scoped(scope, hint);
             if thread.is_err() {
                 return execute_block(spec, block, input);
             }
-            let state = HintingState { below: input.state, tell: reads.then(|| tell.clone()) };
+            let state = HintingState { below: input.state, tell: tell.clone() };
             let input = ExecutionInput { state: &state, ..input };
-            let outcome = if writes {
+            let outcome = if tasks.prepares_root() {
                 let mut observer = |_, delta| {
                     // A full channel drops the hint.
                     let _ = tell.try_send(RootHint::Wrote(delta));
@@ -77,7 +77,7 @@ impl BlockTree<'_> {
 }
 
 /// Passes hints to the stores until the block is executed.
-fn pass_on(session: &SessionSet<'_>, told: &Receiver<RootHint>, is_executed: &AtomicBool) {
+fn pass_on(tasks: &RootTaskSet<'_>, told: &Receiver<RootHint>, is_executed: &AtomicBool) {
     while let Ok(first) = told.recv() {
         let (mut read, mut wrote) = (Vec::new(), Vec::new());
         for one in std::iter::once(first).chain(told.try_iter().take(HINTED - 1)) {
@@ -90,13 +90,13 @@ fn pass_on(session: &SessionSet<'_>, told: &Receiver<RootHint>, is_executed: &At
             return;
         }
         if !read.is_empty() {
-            session.hint_read(&read);
+            tasks.prefetch(&read);
         }
         for delta in wrote {
             if is_executed.load(Relaxed) {
                 return;
             }
-            session.foretell(&delta);
+            tasks.prepare_root(&delta);
         }
     }
 }
@@ -104,16 +104,14 @@ fn pass_on(session: &SessionSet<'_>, told: &Receiver<RootHint>, is_executed: &At
 /// A state that sends a hint for every key that is read.
 struct HintingState<'a> {
     below: &'a dyn StateReader,
-    tell: Option<Sender<RootHint>>,
+    tell: Sender<RootHint>,
 }
 
 impl StateReader for HintingState<'_> {
     fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
         let value = self.below.get(key)?;
-        if let Some(tell) = &self.tell {
-            // A full channel drops the hint.
-            let _ = tell.try_send(RootHint::Read(*key));
-        }
+        // A full channel drops the hint.
+        let _ = self.tell.try_send(RootHint::Read(*key));
         Ok(value)
     }
 

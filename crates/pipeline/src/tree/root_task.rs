@@ -10,7 +10,7 @@
 //! | half of a verification | thread | stands on | checks |
 //! |---|---|---|---|
 //! | [execution](BlockTree::execute) | the tree's | the newest state that has a root, with the deltas of the blocks ahead laid above | headers, ommers, transactions, gas, receipts, bloom, requests, BAL |
-//! | [root task](StateRootTask::run) | `import-root`; for a block by itself the tree's | the proposal of its parent | state roots |
+//! | [root task](RootComputation::run) | `import-root`; for a block by itself the tree's | the proposal of its parent | state roots |
 //!
 //! A [batch](super::batch) of blocks is ahead as one: it has one delta, the sum of its blocks'
 //! deltas, and one root.
@@ -79,7 +79,7 @@ impl BlockWrites {
 
 /// The second half of a verification: computes the state root and checks it.
 #[derive(Debug)]
-pub(super) struct StateRootTask<'a> {
+pub(super) struct RootComputation<'a> {
     /// The block, or the last block of a batch.
     pub(super) block: Arc<RecoveredBlock>,
     /// Hash of the block below.
@@ -90,7 +90,7 @@ pub(super) struct StateRootTask<'a> {
 
 /// The result of a root task.
 #[derive(Debug)]
-pub(super) struct RootOutcome {
+pub(super) struct ComputedRoot {
     pub(super) states: ProposalSet,
     /// Number of header roots that were compared.
     pub(super) checked: u64,
@@ -98,8 +98,8 @@ pub(super) struct RootOutcome {
     pub(super) took: Duration,
 }
 
-impl<'a> StateRootTask<'a> {
-    pub(super) fn run(self, states: &'a StoreSet) -> Result<RootOutcome, PipelineError> {
+impl<'a> RootComputation<'a> {
+    pub(super) fn run(self, states: &'a StoreSet) -> Result<ComputedRoot, PipelineError> {
         let Self { block, parent, writes, base } = self;
         let session = match base {
             BaseStates::Ready(session) => *session,
@@ -115,15 +115,15 @@ impl<'a> StateRootTask<'a> {
         }?;
         let checked = states.check_roots(block.sealed_header(), proposals.roots())?;
         states.seal(&proposals, block.hash());
-        Ok(RootOutcome { states: proposals, checked, took })
+        Ok(ComputedRoot { states: proposals, checked, took })
     }
 }
 
 struct QueuedRootTask<'a> {
-    task: StateRootTask<'a>,
+    task: RootComputation<'a>,
     /// Receives the states, for the block above.
     states: PendingStates,
-    reply: Sender<Result<RootOutcome, PipelineError>>,
+    reply: Sender<Result<ComputedRoot, PipelineError>>,
 }
 
 /// Blocks that are ahead, and the thread that runs their root tasks in order.
@@ -151,7 +151,7 @@ pub(super) struct RootTaskHandle {
     /// The changes of the block or batch.
     delta: Arc<StateDelta>,
     states: PendingStates,
-    result: Receiver<Result<RootOutcome, PipelineError>>,
+    result: Receiver<Result<ComputedRoot, PipelineError>>,
 }
 
 /// The outcome of a block, or a batch, that was ahead.
@@ -241,7 +241,7 @@ impl<'a> RootTaskQueue<'a> {
     pub(super) fn send(
         &self,
         executed: BlockBatch,
-        half: StateRootTask<'a>,
+        half: RootComputation<'a>,
     ) -> Result<RootTaskHandle, PipelineError> {
         let states = PendingStates::default();
         let (reply, rooted) = bounded(1);

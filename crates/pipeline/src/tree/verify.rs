@@ -3,7 +3,7 @@
 use super::{
     BlockTree,
     batch::BlockBatch,
-    root_task::{BaseStates, BlockWrites, RootOutcome, StateRootTask},
+    root_task::{BaseStates, BlockWrites, ComputedRoot, RootComputation},
 };
 use crate::{
     ExecutedBlock, PipelineError, PreparedBlock, SessionSet, StatePatch, StoreSetId,
@@ -42,9 +42,9 @@ pub(super) struct CheckedExecution {
 
 impl CheckedExecution {
     /// The second half of the verification.
-    pub(super) fn root_task<'a>(&self, base: BaseStates<'a>) -> StateRootTask<'a> {
+    pub(super) fn root_task<'a>(&self, base: BaseStates<'a>) -> RootComputation<'a> {
         let (block, writes) = (self.block.clone(), BlockWrites::Block(self.delta.clone()));
-        StateRootTask { parent: block.parent_hash(), block, writes, base }
+        RootComputation { parent: block.parent_hash(), block, writes, base }
     }
 }
 
@@ -183,7 +183,7 @@ impl<'a> BlockTree<'a> {
 
         let at = self.state_of(self.ahead.floor(parent))?;
         let session = self.begin(at.at())?;
-        let _ahead = self.read_ahead_of(&session, &block, access_list);
+        let _ahead = self.prefetch_block(&session, &block, access_list);
         let mut below = LayeredState::new(session.own().reader());
         self.ahead
             .deltas_below(&parent.hash())
@@ -238,10 +238,10 @@ impl<'a> BlockTree<'a> {
     pub(super) fn finish_verification(
         &mut self,
         executed: BlockBatch,
-        rooted: RootOutcome,
+        rooted: ComputedRoot,
         waited: Duration,
     ) -> ExecutedBlock {
-        let RootOutcome { states, checked, took } = rooted;
+        let ComputedRoot { states, checked, took } = rooted;
         self.counts.roots_checked += checked;
         self.times.authentication += waited;
         self.times.roots_aside += took.saturating_sub(waited);

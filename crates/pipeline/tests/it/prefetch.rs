@@ -32,7 +32,7 @@ fn open(node: &TestNode, read_threads: usize) -> ChainStore {
     let options = node.options(node.setup);
     let store = StoreOptions { read_threads, ..options.store };
     let chain = ChainStore::open(ChainOptions { store, ..options }).unwrap();
-    chain.state().read_ahead_as_from_disk();
+    chain.state().prefetch_as_from_disk();
     chain
 }
 

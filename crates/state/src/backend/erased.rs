@@ -4,7 +4,8 @@
 use super::{
     AccountNodes, AccountProofs, ApplyContext, ApplyOutput, Backend, BackendCapabilities,
     BackendStats, BulkSink, ChunkId, ChunkServer, CompactedCache, NodeRead, NodeWrite, OpenedChunk,
-    PartialState, ProofHole, ProofShards, ProvenanceQueries, RowTable, StateChunks, StateHistory,
+    PartialState, Prefetcher, ProofHole, ProofShards, ProvenanceQueries, RowTable, StateChunks,
+    StateHistory,
 };
 use crate::{
     BackendIdentity, ProofError, StateDelta, StateError, StateKey, StateValue, ValueVersion,
@@ -49,10 +50,6 @@ pub trait AnyBackend: Send + Sync + 'static {
         first_retained: u64,
         budget: usize,
     ) -> Result<(), StateError>;
-    fn hint(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[StateKey]);
-    fn heeds_reads(&self) -> bool;
-    fn foretell(&self, view: &dyn NodeRead, cache: &AnyCache, writes: &StateDelta);
-    fn heeds_writes(&self) -> bool;
     fn read(
         &self,
         view: &dyn NodeRead,
@@ -101,6 +98,7 @@ pub trait AnyBackend: Send + Sync + 'static {
         rebuilt: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError>;
+    fn prefetcher(&self) -> Option<Box<dyn Prefetcher<ErasedCache> + '_>>;
     fn history(&self) -> Option<Box<dyn StateHistory<ErasedCache> + '_>>;
     fn proof_shards(&self) -> Option<Box<dyn ProofShards<ErasedCache> + '_>>;
     fn provenance(&self) -> Option<Box<dyn ProvenanceQueries<ErasedCache> + '_>>;
@@ -190,26 +188,6 @@ impl<B: Backend> AnyBackend for B {
         Backend::maintain(self, view, of(&**cache)?, first_retained, budget)
     }
 
-    fn hint(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[StateKey]) {
-        if let Ok(cache) = of(&**cache) {
-            Backend::hint(self, view, cache, keys);
-        }
-    }
-
-    fn heeds_reads(&self) -> bool {
-        Backend::heeds_reads(self)
-    }
-
-    fn foretell(&self, view: &dyn NodeRead, cache: &AnyCache, writes: &StateDelta) {
-        if let Ok(cache) = of(&**cache) {
-            Backend::foretell(self, view, cache, writes);
-        }
-    }
-
-    fn heeds_writes(&self) -> bool {
-        Backend::heeds_writes(self)
-    }
-
     fn read(
         &self,
         view: &dyn NodeRead,
@@ -282,6 +260,11 @@ impl<B: Backend> AnyBackend for B {
         Backend::check(self, view, of(&**cache)?, root, is_tip, rebuilt, report)
     }
 
+    fn prefetcher(&self) -> Option<Box<dyn Prefetcher<ErasedCache> + '_>> {
+        Backend::prefetcher(self)
+            .map(|it| Box::new(ErasedExtension(it)) as Box<dyn Prefetcher<ErasedCache>>)
+    }
+
     fn history(&self) -> Option<Box<dyn StateHistory<ErasedCache> + '_>> {
         Backend::history(self)
             .map(|it| Box::new(ErasedExtension(it)) as Box<dyn StateHistory<ErasedCache>>)
@@ -314,6 +297,24 @@ impl<B: Backend> AnyBackend for B {
 
 /// An extension with its cache type erased.
 struct ErasedExtension<'a, T: ?Sized>(&'a T);
+
+impl<C: 'static> Prefetcher<ErasedCache> for ErasedExtension<'_, dyn Prefetcher<C> + '_> {
+    fn prefetch(&self, view: &dyn NodeRead, cache: &ErasedCache, keys: &[StateKey]) {
+        if let Ok(cache) = of(cache) {
+            self.0.prefetch(view, cache, keys);
+        }
+    }
+
+    fn prepare_root(&self, view: &dyn NodeRead, cache: &ErasedCache, writes: &StateDelta) {
+        if let Ok(cache) = of(cache) {
+            self.0.prepare_root(view, cache, writes);
+        }
+    }
+
+    fn prepares_root(&self) -> bool {
+        self.0.prepares_root()
+    }
+}
 
 impl<C: 'static + Send + Sync> StateHistory<ErasedCache>
     for ErasedExtension<'_, dyn StateHistory<C> + '_>

@@ -10,6 +10,30 @@ use std::{fmt, ops::RangeInclusive, sync::Arc};
 #[cfg(doc)]
 use super::Backend;
 
+/// Optional extension of a backend that prepares a block's root before the block's delta is there: it
+/// prefetches what the root needs beside values, and computes parts of the root.
+///
+/// Its methods work on the state of the block's parent and change nothing but caches.
+/// [`apply`](Backend::apply) has the same result with and without them, so they report no errors.
+pub trait Prefetcher<C: ?Sized>: Send + Sync {
+    /// Loads into the caches what the root needs if the block writes `keys`. The caller has read the
+    /// values of `keys` in this state, or does not need them. Any number of threads may call it at
+    /// once.
+    fn prefetch(&self, view: &dyn NodeRead, cache: &C, keys: &[StateKey]);
+
+    /// Prepares parts of the root from `writes`, which the block has made since the last call. One
+    /// thread at a time calls it for each block. The writes may be incomplete, later writes may
+    /// replace them, and the block may never be applied.
+    fn prepare_root(&self, view: &dyn NodeRead, cache: &C, writes: &StateDelta) {
+        let _ = (view, cache, writes);
+    }
+
+    /// Whether [`prepare_root`](Self::prepare_root) does anything. Only then is it called.
+    fn prepares_root(&self) -> bool {
+        false
+    }
+}
+
 /// Optional extension of a backend that keeps the state of every block.
 ///
 /// Its methods work on the view of a later block, usually the durable tip. Rows that lead to old

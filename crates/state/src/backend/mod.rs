@@ -21,7 +21,7 @@ pub use chunks::{ChunkAnswer, ChunkId, ChunkServer, OpenedChunk, StateChunks};
 pub use compare::compare_rows;
 pub use erased::{AnyBackend, AnyCache};
 pub use extensions::{
-    AccountNodes, AccountProofs, PartialState, PartialTree, ProofHole, ProofShards,
+    AccountNodes, AccountProofs, PartialState, PartialTree, Prefetcher, ProofHole, ProofShards,
     ProvenanceQueries, StateHistory,
 };
 pub use files::{is_out_of_descriptors, open_with_retry};
@@ -219,33 +219,6 @@ pub trait Backend: Send + Sync + 'static {
             && self.provenance().is_none()
     }
 
-    /// Hints that `keys` will probably be in the delta; any number of threads may call it at once.
-    /// The caller has read the values of `keys` in this state, or does not need them. The backend
-    /// may load into its caches what the root needs beside the values. It must not change anything.
-    fn hint(&self, view: &dyn NodeRead, cache: &Self::Cache, keys: &[StateKey]) {
-        let _ = (view, cache, keys);
-    }
-
-    /// Whether [`hint`](Self::hint) loads more than [`read`](Self::read) of the same keys does. If
-    /// not, callers do not pass keys to it that they have just read.
-    fn heeds_reads(&self) -> bool {
-        false
-    }
-
-    /// Passes on what the block that is executed on this state has written since the last call, so
-    /// that the backend may prepare parts of the work of [`apply`](Self::apply) now. One thread at
-    /// a time calls it for each block. The writes may be incomplete, later writes may replace them,
-    /// and the block may never be applied: [`apply`](Self::apply) has the same result with and
-    /// without these calls. It must not change anything.
-    fn foretell(&self, view: &dyn NodeRead, cache: &Self::Cache, writes: &StateDelta) {
-        let _ = (view, cache, writes);
-    }
-
-    /// Whether [`foretell`](Self::foretell) does anything. Only then is it called.
-    fn heeds_writes(&self) -> bool {
-        false
-    }
-
     /// Does the backend's maintenance beside the blocks. It removes rows that no state from block
     /// `first_retained` on can see: rows that only older states needed, or that a background job
     /// has moved. It may also write rows in advance that a later block will publish, and that no
@@ -337,6 +310,12 @@ pub trait Backend: Send + Sync + 'static {
     /// than any bytes under any key.
     fn ethereum_state_only(&self) -> bool {
         self.capabilities().ethereum_root
+    }
+
+    /// The extension that prepares roots ahead of the delta, if the backend has it. A backend that would
+    /// prefetch no more than [`read`](Self::read) of the same keys does has none.
+    fn prefetcher(&self) -> Option<&dyn Prefetcher<Self::Cache>> {
+        None
     }
 
     /// The extension that reads and proves the state of any old block, if the backend has it.

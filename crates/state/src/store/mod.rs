@@ -11,7 +11,7 @@ pub use check::{StateCheck, StateCheckSink};
 pub use commit::AfterCommit;
 pub use prefetch::{PrefetchHandle, PrefetchObserver};
 pub use provider::StateProvider;
-pub use session::StateSession;
+pub use session::{RootTask, StateSession};
 
 use crate::{
     AnyBackend, AnyCache, BackendIdentity, BackendStats, BlockRef, FlatHistory, JobRunner, KvStore,
@@ -62,7 +62,7 @@ pub struct StoreOptions {
     pub fold_commits: usize,
     /// Directory for the backend's immutable files; needed by backends that write any.
     pub dir: Option<PathBuf>,
-    /// Maximum number of threads that [prefetch](StateSession::read_ahead) keys while reads wait
+    /// Maximum number of threads that [prefetch](StateSession::prefetch) keys while reads wait
     /// for the disk; 0 switches prefetching off. Each thread reads one key at a time, so the best
     /// number depends on the disk, not on the cores.
     pub read_threads: usize,
@@ -357,9 +357,9 @@ impl StateStore {
         &self.jobs
     }
 
-    /// From now on every [prefetch](StateSession::read_ahead) counts as a read from disk (for the
+    /// From now on every [prefetch](StateSession::prefetch) counts as a read from disk (for the
     /// test-kit, whose states are in memory).
-    pub fn read_ahead_as_from_disk(&self) {
+    pub fn prefetch_as_from_disk(&self) {
         self.readers.wait_always();
     }
 

@@ -8,7 +8,7 @@
 //!
 //! | thread | started by | work | bounded by | ends |
 //! |---|---|---|---|---|
-//! | `state-read-N` | the first job starts one; a read that waits for the disk starts another | keys of the oldest job, a few at a time: the value, then what the backend's root needs ([`Backend::hint`](crate::Backend::hint)) | [`StoreOptions::read_threads`](crate::StoreOptions::read_threads); at most [`JOBS`] jobs of [`KEYS`] keys wait, more are dropped | with the store |
+//! | `state-read-N` | the first job starts one; a read that waits for the disk starts another | keys of the oldest job, a few at a time: the value, then what the backend's root needs ([`Prefetcher`](crate::Prefetcher)) | [`StoreOptions::read_threads`](crate::StoreOptions::read_threads); at most [`JOBS`] jobs of [`KEYS`] keys wait, more are dropped | with the store |
 //!
 //! The number of active threads adapts to the disk. One thread begins. A thread that has waited for
 //! the disk wakes one more; a thread that did not wait several times in a row sleeps again. If the
@@ -112,7 +112,9 @@ impl PrefetchJob {
             }
         }
         let StateProvider { durable, view, cache, .. } = &self.state;
-        durable.backend.hint(view, cache, keys);
+        if let Some(prefetcher) = durable.backend.prefetcher() {
+            prefetcher.prefetch(view, &**cache, keys);
+        }
         if disk_waits() == before {
             return PrefetchStep::InMemory;
         }
@@ -178,8 +180,8 @@ impl PrefetchPool {
         self.shared.waits_always.store(true, Relaxed);
     }
 
-    /// Starts to read `keys` of `state`, and passes them to
-    /// [`Backend::hint`](crate::Backend::hint).
+    /// Starts to read `keys` of `state`, and passes them to the backend's
+    /// [`Prefetcher`](crate::Prefetcher).
     pub(super) fn read(
         &self,
         state: &StateProvider,
@@ -192,9 +194,9 @@ impl PrefetchPool {
         handle
     }
 
-    /// Passes `keys` of `state` to [`Backend::hint`](crate::Backend::hint) on this thread, and also
-    /// on prefetch threads if that waits for the disk.
-    pub(super) fn hint(&self, state: &StateProvider, keys: &[StateKey]) {
+    /// Passes `keys` of `state` to the backend's [`Prefetcher`](crate::Prefetcher) on this thread,
+    /// and also on prefetch threads if that waits for the disk.
+    pub(super) fn prefetch_nodes(&self, state: &StateProvider, keys: &[StateKey]) {
         let job = Arc::new(PrefetchJob::new(state, keys.to_vec(), None));
         let mut is_shared = false;
         loop {

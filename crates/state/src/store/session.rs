@@ -2,24 +2,25 @@
 
 use super::{
     ResolvedState, StateStore,
-    prefetch::{PrefetchHandle, PrefetchObserver},
+    prefetch::{PrefetchHandle, PrefetchObserver, PrefetchPool},
     provider::{ProviderBlock, StateProvider},
 };
 use crate::{
-    ApplyContext, ApplyOutput, BlockRef, DeltaBatch, FlatHistory, Proposal, StateDelta, StateError,
-    StateKey,
+    ApplyContext, ApplyOutput, BlockRef, DeltaBatch, FlatHistory, Prefetcher, Proposal, StateDelta,
+    StateError, StateKey,
     durable::{flat_history, overlay::RowWriter, proposal::ProposedBlock},
 };
 use alloy_primitives::B256;
 use parking_lot::Mutex;
 use std::{
+    any::Any,
     fmt,
     ops::RangeInclusive,
     sync::{Arc, OnceLock},
 };
 
 /// The work on one block, or on a [batch](DeltaBatch) of blocks, on top of its parent: reads,
-/// hints, then one delta.
+/// prefetches, then one delta.
 pub struct StateSession<'a> {
     pub(super) store: &'a StateStore,
     pub(super) parent: ResolvedState,
@@ -50,37 +51,21 @@ impl StateSession<'_> {
     /// Prefetches `keys`, which the block will probably read: other threads read the values and
     /// what the block's root will need beside them, as long as the caller holds the handle. It
     /// returns at once, and has no visible effect but faster reads.
-    pub fn read_ahead(&self, keys: Vec<StateKey>) -> PrefetchHandle {
-        self.read_ahead_and(keys, Arc::new(|_, _| ()))
+    pub fn prefetch(&self, keys: Vec<StateKey>) -> PrefetchHandle {
+        self.prefetch_and(keys, Arc::new(|_, _| ()))
     }
 
     /// The same; also calls `on_read` with each key that has a value.
-    pub fn read_ahead_and(&self, keys: Vec<StateKey>, on_read: PrefetchObserver) -> PrefetchHandle {
+    pub fn prefetch_and(&self, keys: Vec<StateKey>, on_read: PrefetchObserver) -> PrefetchHandle {
         self.store.readers.read(&self.parent.state, keys, on_read)
     }
 
-    /// Hints that `keys`, which the caller has read, will probably be written, so that the backend
-    /// may load what the root needs beside their values. Returns when that is done, or when
-    /// prefetch threads are working on the last keys.
-    pub fn hint(&self, keys: &[StateKey]) {
-        self.store.readers.hint(&self.parent.state, keys);
-    }
-
-    /// Whether a [hint](Self::hint) of keys that have just been read is of use.
-    pub fn heeds_reads(&self) -> bool {
-        self.parent.state.durable.backend.heeds_reads()
-    }
-
-    /// Passes on what the block has written since the last call. The backend prepares parts of the
-    /// root from it now, on this thread. The result of the block depends on its delta alone.
-    pub fn foretell(&self, writes: &StateDelta) {
-        let StateProvider { durable, view, cache, .. } = &self.parent.state;
-        durable.backend.foretell(view, cache, writes);
-    }
-
-    /// Whether [`foretell`](Self::foretell) is of use.
-    pub fn heeds_writes(&self) -> bool {
-        self.parent.state.durable.backend.heeds_writes()
+    /// The state root task of the block; `None` if the backend has no [`Prefetcher`], so that there is
+    /// nothing to do before the delta.
+    pub fn root_task(&self) -> Option<RootTask<'_>> {
+        let StateProvider { durable, .. } = &self.parent.state;
+        let prefetcher = durable.backend.prefetcher()?;
+        Some(RootTask { pool: &self.store.readers, state: &self.parent.state, prefetcher })
     }
 
     /// Applies the block's delta in memory.
@@ -154,5 +139,39 @@ impl StateSession<'_> {
             base,
             cache,
         })))
+    }
+}
+
+/// Prepares the root of a block while the block is executed. What it is told decides nothing: the
+/// block's root depends on its delta alone.
+pub struct RootTask<'s> {
+    pool: &'s PrefetchPool,
+    state: &'s StateProvider,
+    prefetcher: Box<dyn Prefetcher<dyn Any + Send + Sync> + 's>,
+}
+
+impl fmt::Debug for RootTask<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RootTask").field("number", &self.state.number()).finish_non_exhaustive()
+    }
+}
+
+impl RootTask<'_> {
+    /// Prefetches what the root needs if the block writes `keys`, whose values the caller has read.
+    /// Returns when that is done, or when prefetch threads are working on the last keys.
+    pub fn prefetch(&self, keys: &[StateKey]) {
+        self.pool.prefetch_nodes(self.state, keys);
+    }
+
+    /// Prepares parts of the root, on this thread, from what the block has written since the last
+    /// call.
+    pub fn prepare_root(&self, writes: &StateDelta) {
+        let StateProvider { view, cache, .. } = self.state;
+        self.prefetcher.prepare_root(view, &**cache, writes);
+    }
+
+    /// Whether [`prepare_root`](Self::prepare_root) does anything.
+    pub fn prepares_root(&self) -> bool {
+        self.prefetcher.prepares_root()
     }
 }

@@ -106,7 +106,7 @@ impl<'k> TestNode<'k> {
         let backend = self.kit.backend();
         let store = StateStore::open(backend, self.kv.clone(), self.options.clone())
             .expect("what was committed opens");
-        store.read_ahead_as_from_disk();
+        store.prefetch_as_from_disk();
         self.store = Some(store);
         let mut needed = self.needed_files();
         needed.extend(self.pending_files());
@@ -167,13 +167,15 @@ impl<'k> TestNode<'k> {
     ) -> Result<Proposal, StateError> {
         let session = self.store().begin(at)?;
         let keys: Vec<_> = block.delta.changes().iter().map(|change| change.key).collect();
-        session.hint(&keys[..keys.len().min(5)]);
-        let _ahead = session.read_ahead(keys);
+        if let Some(task) = session.root_task() {
+            task.prefetch(&keys[..keys.len().min(5)]);
+        }
+        let _ahead = session.prefetch(keys);
         let reader = session.reader();
         for change in block.delta.changes() {
             assert_eq!(reader.get(&change.key)?, change.previous, "{} before", change.key);
         }
-        foretell(&session, block);
+        prepare_root(&session, block);
         let proposal = session.finish_as(block.number, &block.delta)?;
         self.roots.note(block, proposal.root());
         assert_eq!(proposal.number(), block.number);
@@ -351,16 +353,17 @@ fn neighbours(key: &StateKey) -> [StateKey; 2] {
     }
 }
 
-/// Calls [`StateSession::foretell`] with the writes of `block`: not at all in two of four blocks,
+/// Calls [`RootTask::prepare_root`](crate::RootTask::prepare_root) with the writes of `block`: not at all in two of four blocks,
 /// in pieces in one, and in one incompletely and with wrong values.
-fn foretell(session: &StateSession<'_>, block: &TestBlock) {
+fn prepare_root(session: &StateSession<'_>, block: &TestBlock) {
+    let Some(task) = session.root_task() else { return };
     let changes = block.delta.changes();
     let tell = |some: &[StateChange]| {
         let mut told = DeltaBuilder::new();
         for StateChange { key, previous, next } in some {
             told.change(*key, previous.clone(), next.clone());
         }
-        session.foretell(&told.build());
+        task.prepare_root(&told.build());
     };
     match block.number % 4 {
         1 => changes.chunks(3).for_each(tell),

@@ -170,13 +170,13 @@ fn check(store: &StateStore, n: u64) {
 #[test]
 fn all_keys_are_read_by_many_threads_while_they_wait_for_the_disk() {
     let (store, watch, _) = store(THREADS);
-    store.read_ahead_as_from_disk();
+    store.prefetch_as_from_disk();
     let session = store.begin(StateId::Tip).unwrap();
     let read = Arc::new(Mutex::new(BTreeMap::new()));
     let shut = ReadBarrier::now(&watch);
     let kept = read.clone();
     let absent = (KEYS..KEYS + 9).map(slot_key);
-    let ahead = session.read_ahead_and(
+    let ahead = session.prefetch_and(
         keys().into_iter().chain(absent).collect(),
         Arc::new(move |key, value| {
             let before = kept.lock().insert(*key, value.clone());
@@ -207,7 +207,7 @@ fn rest_of_the_keys_is_left_alone_if_the_first_are_in_memory() {
     // This program's own pages may come from disk: then all keys are read.
     let round = || {
         let before = watch.reads.load(SeqCst);
-        let _ahead = session.read_ahead(keys());
+        let _ahead = session.prefetch(keys());
         eventually("no thread reads", || watch.reads.load(SeqCst) >= before + 32);
         thread::sleep(Duration::from_millis(20));
         watch.reads.load(SeqCst) - before
@@ -220,12 +220,12 @@ fn rest_of_the_keys_is_left_alone_if_the_first_are_in_memory() {
 #[test]
 fn what_cannot_be_read_is_told_to_whoever_needs_it_and_nobody_else() {
     let (store, watch, _) = store(THREADS);
-    store.read_ahead_as_from_disk();
+    store.prefetch_as_from_disk();
     let bad: Vec<_> = (0..KEYS).filter(|k| k % 100 == 3).collect();
     watch.broken.lock().extend(bad.iter().map(|k| slot_key(*k).encode().to_vec()));
     let session = store.begin(StateId::Tip).unwrap();
-    let _ahead = session.read_ahead(keys());
-    session.hint(&keys());
+    let _ahead = session.prefetch(keys());
+    session.root_task().unwrap().prefetch(&keys());
     eventually("keys are left", || watch.reads.load(SeqCst) == KEYS as usize);
     let reader = session.reader();
     for k in 0..KEYS {
@@ -242,12 +242,12 @@ fn what_cannot_be_read_is_told_to_whoever_needs_it_and_nobody_else() {
 #[test]
 fn thread_that_panics_takes_nothing_with_it() {
     let (store, watch, _) = store(THREADS);
-    store.read_ahead_as_from_disk();
+    store.prefetch_as_from_disk();
     let session = store.begin(StateId::Tip).unwrap();
-    let _panics = session.read_ahead_and(keys(), Arc::new(|_, _| panic!("as told")));
+    let _panics = session.prefetch_and(keys(), Arc::new(|_, _| panic!("as told")));
     eventually("no thread reads", || watch.reads.load(SeqCst) > 0);
     let before = watch.reads.load(SeqCst);
-    let _ahead = session.read_ahead(keys());
+    let _ahead = session.prefetch(keys());
     eventually("keys are left", || watch.reads.load(SeqCst) >= before + KEYS as usize);
     check(&store, 1);
 }
@@ -255,22 +255,22 @@ fn thread_that_panics_takes_nothing_with_it() {
 #[test]
 fn dropping_the_handle_ends_the_reads_and_closing_the_store_the_threads() {
     let (store, watch, _) = store(THREADS);
-    store.read_ahead_as_from_disk();
+    store.prefetch_as_from_disk();
     let session = store.begin(StateId::Tip).unwrap();
     let shut = ReadBarrier::now(&watch);
-    let ahead = session.read_ahead(keys());
-    let waits: Vec<_> = (0..200).map(|_| session.read_ahead(keys())).collect();
+    let ahead = session.prefetch(keys());
+    let waits: Vec<_> = (0..200).map(|_| session.prefetch(keys())).collect();
     eventually("no thread reads", || watch.reads.load(SeqCst) == 1);
     drop((ahead, waits));
     drop(shut);
-    let last = session.read_ahead(keys());
+    let last = session.prefetch(keys());
     eventually("keys are left", || watch.reads.load(SeqCst) >= KEYS as usize);
     assert!(watch.reads.load(SeqCst) <= KEYS as usize + 4, "{}", watch.reads.load(SeqCst));
     drop((session, last));
     // The store is closed while reads are queued, and a handle outlives it.
     let shut = ReadBarrier::now(&watch);
     let reads = watch.reads.load(SeqCst);
-    let outlives = store.begin(StateId::Tip).unwrap().read_ahead(keys());
+    let outlives = store.begin(StateId::Tip).unwrap().prefetch(keys());
     eventually("no thread reads", || watch.reads.load(SeqCst) > reads);
     let opener = thread::spawn(move || {
         thread::sleep(Duration::from_millis(20));
@@ -286,10 +286,10 @@ fn dropping_the_handle_ends_the_reads_and_closing_the_store_the_threads() {
 fn nothing_is_read_without_keys_or_without_threads() {
     for (threads, keys) in [(0, keys()), (THREADS, Vec::new())] {
         let (store, watch, _) = store(threads);
-        store.read_ahead_as_from_disk();
+        store.prefetch_as_from_disk();
         let session = store.begin(StateId::Tip).unwrap();
-        let _ahead = session.read_ahead(keys.clone());
-        session.hint(&keys);
+        let _ahead = session.prefetch(keys.clone());
+        session.root_task().unwrap().prefetch(&keys);
         thread::sleep(Duration::from_millis(5));
         assert_eq!(watch.reads.load(SeqCst), 0);
         check(&store, 1);

@@ -4,8 +4,8 @@ use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
     AccountProofs, AnyBackend, AnyCache, ApplyContext, ApplyOutput, BackendCapabilities,
     BackendIdentity, BackendStats, BulkSink, CompactedCache, NodeRead, NodeWrite, PartialState,
-    ProofError, ProofShards, ProvenanceQueries, RowTable, StateChunks, StateDelta, StateError,
-    StateHistory, StateKey, StateValue, StoreError,
+    Prefetcher, ProofError, ProofShards, ProvenanceQueries, RowTable, StateChunks, StateDelta,
+    StateError, StateHistory, StateKey, StateValue, StoreError,
 };
 use std::{
     any::Any,
@@ -87,10 +87,6 @@ impl AnyBackend for LateRootBackend {
         self.backend.compacted_cache_bytes()
     }
 
-    fn heeds_reads(&self) -> bool {
-        self.backend.heeds_reads()
-    }
-
     fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<AnyCache, StateError> {
         self.backend.open(view, dir)
     }
@@ -131,16 +127,8 @@ impl AnyBackend for LateRootBackend {
         self.backend.applies_batches()
     }
 
-    fn hint(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[StateKey]) {
-        self.backend.hint(view, cache, keys);
-    }
-
-    fn foretell(&self, view: &dyn NodeRead, cache: &AnyCache, writes: &StateDelta) {
-        self.backend.foretell(view, cache, writes);
-    }
-
-    fn heeds_writes(&self) -> bool {
-        self.backend.heeds_writes()
+    fn prefetcher(&self) -> Option<Box<dyn Prefetcher<ErasedCache> + '_>> {
+        self.backend.prefetcher()
     }
 
     fn read(
