@@ -15,7 +15,7 @@ from eth_account.typed_transactions.base import TRUSTED_SETUP
 from eth_hash.auto import keccak
 from eth_keys import keys
 
-CONTRACTS = Path(__file__).resolve().parent.parent.parent / "crates" / "bench" / "contracts"
+CONTRACTS = Path(__file__).resolve().parent.parent.parent / "crates" / "lab" / "bench" / "contracts"
 # Most pending transactions of one sender; pools allow 16.
 IN_FLIGHT = 8
 WITHDRAWAL_REQUESTS = bytes.fromhex("00000961ef480eb55e80d19ad83579a64c007002")

@@ -5,7 +5,7 @@
 //!                                       | undo (reverse overlay), counters
 //!                                    journalled generations in memory
 //!                                       | background fold
-//!                                    KvStore: MDBX (crates/db) or memory
+//!                                    KvStore: MDBX (crates/chain/db) or memory
 //! ```
 
 use crate::{StateError, StoreError};

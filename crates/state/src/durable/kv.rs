@@ -1,10 +1,10 @@
-//! The durable, transactional store underneath: MDBX (`crates/db`) or [memory](crate::MemoryStore).
+//! The durable, transactional store underneath: MDBX (`crates/chain/db`) or [memory](crate::MemoryStore).
 
 use crate::{KeyRange, RowTable, ScanDirection, StoreError, TableRow};
 use alloy_primitives::Bytes;
 use std::sync::Arc;
 
-/// A durable, transactional key-value store with named tables: MDBX in `crates/db`, or memory.
+/// A durable, transactional key-value store with named tables: MDBX in `crates/chain/db`, or memory.
 pub trait KvStore: Send + Sync + 'static {
     /// A consistent view of the last commit. Cheap: one is taken for each reader.
     fn snapshot(&self) -> Result<KvSnapshot, StoreError>;

@@ -1,0 +1,122 @@
+//! Reference figures: values that the papers state, and values of their authors' programs on our
+//! machine. The tables lie in `figures/`.
+
+use super::Paper;
+use crate::report::ReferenceFigure;
+
+/// A line of a table.
+struct ReferenceLine {
+    reference: ReferenceFigure,
+    /// The words of the paper that contain the value; `None` if it was measured here.
+    #[cfg_attr(not(test), expect(dead_code, reason = "evidence, for tests and readers"))]
+    quote: Option<&'static str>,
+}
+
+/// Figures that `paper` states in its text and tables, and figures of its authors' programs and of
+/// other stores on our machine. In ratios, `mpt-archive` stands for the paper's MPT, which keeps
+/// every node by hash; `lvmt@0/64` for LVMT with one of 64 proof shards; `avlplus` for the baseline
+/// of B+AVL.
+pub fn references(paper: Paper) -> Vec<ReferenceFigure> {
+    lines(paper).map(|line| line.reference).collect()
+}
+
+fn table(paper: Paper) -> &'static str {
+    match paper {
+        Paper::Lvmt => include_str!("figures/lvmt.txt"),
+        Paper::Cole => include_str!("figures/cole.txt"),
+        Paper::Lmpt => include_str!("figures/lmpt.txt"),
+        Paper::Locality => include_str!("figures/locality.txt"),
+        Paper::Bavl => include_str!("figures/bavl.txt"),
+    }
+}
+
+/// The lines of a table. A line that cannot be parsed is left out; a test checks that there is
+/// none.
+fn lines(paper: Paper) -> impl Iterator<Item = ReferenceLine> {
+    rows(paper).filter_map(move |row| line(paper, row))
+}
+
+fn rows(paper: Paper) -> impl Iterator<Item = &'static str> {
+    table(paper).lines().filter(|row| !row.is_empty() && !row.starts_with('#'))
+}
+
+fn line(paper: Paper, row: &'static str) -> Option<ReferenceLine> {
+    let mut cells = row.split(" | ");
+    let mut cell = || cells.next();
+    let (system, workload, setting) = (cell()?, cell()?, cell()?);
+    let (metric, value, place) = (cell()?, cell()?.parse().ok()?, cell()?);
+    let quote = cell().filter(|quote| *quote != "-");
+    let source = match quote {
+        Some(_) => format!("{}, {place}", paper.short_title()),
+        None => format!("{place}, measured on a machine of ours"),
+    };
+    let [system, workload, setting, metric] =
+        [system, workload, setting, metric].map(str::to_owned);
+    Some(ReferenceLine {
+        reference: ReferenceFigure { source, system, workload, setting, metric, value },
+        quote,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::{Path, PathBuf};
+
+    #[test]
+    fn every_line_is_read_and_every_field_filled() {
+        for paper in Paper::ALL {
+            assert_eq!(lines(paper).count(), rows(paper).count(), "{paper} has a line of nonsense");
+            assert!(rows(paper).count() >= 9, "{paper} has hardly any figures");
+            for reference in references(paper) {
+                let ReferenceFigure { source, system, workload, setting, metric, value } =
+                    &reference;
+                let texts = [source, system, workload, setting, metric];
+                assert!(texts.iter().all(|text| !text.trim().is_empty()), "{reference:?}");
+                assert!(value.is_finite() && *value > 0.0, "{reference:?}");
+                let known = [
+                    "transfers",
+                    "erc20",
+                    "uniswap",
+                    "smallbank",
+                    "kvstore",
+                    "state",
+                    "provenance",
+                    "trees",
+                    "sync",
+                    "replay",
+                ];
+                assert!(known.contains(&workload.as_str()), "{reference:?}");
+            }
+        }
+    }
+
+    /// The folder of the papers' texts, which lies beside the data folder.
+    fn papers() -> Option<PathBuf> {
+        let data = std::env::var_os("RETRIE_DATA").map(PathBuf::from);
+        let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data");
+        let papers = data.unwrap_or(beside).parent()?.join("papers");
+        papers.is_dir().then_some(papers)
+    }
+
+    #[test]
+    fn the_papers_say_what_is_quoted() {
+        let Some(folder) = papers() else {
+            let required = std::env::var_os("RETRIE_REQUIRE_DATA").is_some();
+            assert!(!required, "the papers' texts are not beside the data");
+            eprintln!("the papers' texts are not here: nothing was compared");
+            return;
+        };
+        for paper in Paper::ALL {
+            let file = match paper {
+                Paper::Locality => "locality-of-memory-checking.txt".to_owned(),
+                paper => format!("{paper}.txt"),
+            };
+            let text = std::fs::read_to_string(folder.join(file)).unwrap();
+            for line in lines(paper) {
+                let quoted = line.quote.is_none_or(|quote| text.contains(quote));
+                assert!(quoted, "{paper} does not say {:?}: {:?}", line.quote, line.reference);
+            }
+        }
+    }
+}
