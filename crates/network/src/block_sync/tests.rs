@@ -179,7 +179,7 @@ fn what_nobody_has_is_said() {
     world.peers.behave(id(1), PeerBehaviour::Empty);
     // The headers of the last 64 blocks are in memory.
     let said = world.from_peers.block_by_number(50).unwrap_err().to_string();
-    assert_eq!(said, "nothing has come of block 50 and those above it for 0 s");
+    assert_eq!(said, "no peer has sent block 50 or a later one for 0 s");
     // A number above the head, and a number before a head is known.
     let said = world.from_peers.block_by_number(101).unwrap_err().to_string();
     assert_eq!(said, "block 101 was asked for before a head at or above it");

@@ -19,7 +19,7 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 struct DiscoveryNode {
     discovery: Discovery,
@@ -130,6 +130,12 @@ async fn a_restart_finds_its_way_without_boot_nodes() {
     let boot = vec![first.enode().into()];
     let mut second = node(&spec, boot, (true, false), Some(file.clone()));
     second.finds(&[first.enode()]).await;
+    // A node is offered once it has answered, and saved once it has answered a check too.
+    let start = Instant::now();
+    while !file.exists() {
+        assert!(start.elapsed() < LONG, "no node was saved");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     second.discovery.shutdown().await;
     let mut third = node(&spec, vec![], (true, false), Some(file));
     third.finds(&[first.enode()]).await;

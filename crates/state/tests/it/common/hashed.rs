@@ -5,8 +5,8 @@ use super::{EntryLevel, decode_level, digest, encode_level};
 use alloy_primitives::{B256, Bytes, keccak256};
 use retrie_state::{
     ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
-    BulkSink, HashId, NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey,
-    StateValue, flat,
+    BulkSink, HashId, NodeRead, NodeWrite, Prefetcher, ProofError, RowTable, StateDelta,
+    StateError, StateKey, StateValue, flat,
 };
 use std::path::Path;
 
@@ -59,6 +59,10 @@ impl Backend for MockHash {
         Ok(ApplyOutput { root: digest(&whole(view.as_read())?), cache: () })
     }
 
+    fn prefetcher(&self) -> Option<&dyn Prefetcher<()>> {
+        Some(self)
+    }
+
     fn bulk_load(
         &self,
         _: u64,
@@ -96,4 +100,9 @@ impl Backend for MockHash {
         let live_keys = whole(view)?.len() as u64;
         Ok(BackendStats { tables: vec![(flat::TABLE.name, live_keys)], live_keys, dead_keys: 0 })
     }
+}
+
+/// The root needs nothing beside the values, which the framework reads.
+impl Prefetcher<()> for MockHash {
+    fn prefetch(&self, _: &dyn NodeRead, (): &(), _: &[StateKey]) {}
 }
