@@ -1,4 +1,4 @@
-//! The JSON of `--json`: the figures of a run, in the shapes that DESIGN fixes.
+//! The JSON of `--json`: the figures of an import or a replay. Other programs read these fields.
 
 mod part;
 

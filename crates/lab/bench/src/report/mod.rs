@@ -1,5 +1,5 @@
-//! The `--json` reports of `retrie bench`, written and read: the shape that DESIGN section 6 fixes
-//! for every workload, and additional fields.
+//! The `--json` reports of `retrie bench`, written and read: fields that every workload has, which
+//! other programs read, and additional ones.
 //!
 //! * [`ReportDocument`]: a report of any command, read from a file or new.
 //! * [`page()`]: writes documents as one HTML page.
