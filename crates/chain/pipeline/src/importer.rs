@@ -14,7 +14,7 @@ use crate::{
     lookahead::LookaheadStream,
     report::{ImportReport, TipReport},
     stream::{BlockStream, PreparedBlock, prepare},
-    tree::{AheadOutcome, BlockTree, CommitLimits, ImportTimes, PREFETCH_BLOCKS},
+    tree::{AheadOutcome, BlockTree, CommitLimits, DriverStep, ImportTimes, TreeDriver, TreeOwner},
 };
 use alloy_consensus::BlockHeader;
 use alloy_primitives::B256;
@@ -215,58 +215,17 @@ impl<'a> BlockImporter<'a> {
     /// # Errors
     /// As [`import`](Self::import).
     pub fn import_ahead(&mut self, block: PreparedBlock) -> Result<(), PipelineError> {
-        while !self.has_room_for(&block)? {
-            self.accept_next_ahead(true)?;
+        let (mut driver, mut queue) = (TreeDriver::default(), VecDeque::from([block]));
+        while !queue.is_empty() {
+            driver.step(self, &mut queue)?;
         }
-        while self.accept_next_ahead(false)?.is_some() {}
-        self.start_block(block).map(drop)
+        Ok(())
     }
 
     /// Starts to read the keys that the next blocks will access, as far as they are known before
     /// execution.
     pub fn prefetch<'b>(&mut self, coming: impl IntoIterator<Item = &'b PreparedBlock>) {
         self.tree.prefetch(coming);
-    }
-
-    /// Whether [`start_block`](Self::start_block) is possible now. If not, blocks that are ahead
-    /// have to be finished first.
-    fn has_room_for(&self, block: &PreparedBlock) -> Result<bool, PipelineError> {
-        Ok(self.tree.has_none_ahead() || self.can_run_ahead(block)?)
-    }
-
-    /// Starts a block. If it is executed ahead, [`accept_next_ahead`](Self::accept_next_ahead)
-    /// returns its status later.
-    fn start_block(&mut self, block: PreparedBlock) -> Result<Option<BlockStatus>, PipelineError> {
-        if self.can_run_ahead(&block)? {
-            self.tree.execute_ahead(block);
-            return Ok(None);
-        }
-        self.import_prepared(block).map(Some)
-    }
-
-    /// Starts the next blocks of `stream` as a batch. Returns their number, 0 if they cannot be a
-    /// batch.
-    fn start_batch(&mut self, stream: &mut LookaheadStream) -> Result<usize, PipelineError> {
-        let Some(behind) = self.batch_depth else { return Ok(0) };
-        // The children of an unknown block are unknown, too: checking the first one is enough.
-        let begins = match stream.peek() {
-            Some(first) => self.can_run_ahead(first)?,
-            None => false,
-        };
-        Ok(if begins { self.tree.execute_batch_ahead(stream.batch(behind)) } else { 0 })
-    }
-
-    /// Whether the block extends the chain above the last started block, and can be executed ahead.
-    fn can_run_ahead(&self, block: &PreparedBlock) -> Result<bool, PipelineError> {
-        let (number, hash, head) = (block.number(), block.hash(), &self.tree.head().header);
-        let extends = !self.tree.has_none_ahead() || block.parent_hash() == head.hash();
-        if !extends || number <= head.number || !self.tree.can_execute_ahead(block) {
-            return Ok(false);
-        }
-        // A known block may be known as a side block.
-        let stored = self.tree.read.block_number(&hash);
-        let stored = stored.map_err(|error| PipelineError::from(error).in_block(number, hash))?;
-        Ok(stored.is_none() && self.tree.get(&hash).is_none())
     }
 
     /// Takes the lowest block that is ahead into the chain. `None` if no block is ahead, or if its
@@ -389,6 +348,34 @@ impl<'a> BlockImporter<'a> {
     }
 }
 
+impl<'a> TreeOwner<'a> for BlockImporter<'a> {
+    type Error = PipelineError;
+
+    fn tree(&mut self) -> &mut BlockTree<'a> {
+        &mut self.tree
+    }
+
+    fn extends(&self, block: &PreparedBlock) -> Result<bool, PipelineError> {
+        let (number, hash, head) = (block.number(), block.hash(), &self.tree.head().header);
+        let extends = !self.tree.has_none_ahead() || block.parent_hash() == head.hash();
+        if !extends || number <= head.number {
+            return Ok(false);
+        }
+        // A known block may be known as a side block.
+        let stored = self.tree.read.block_number(&hash);
+        let stored = stored.map_err(|error| PipelineError::from(error).in_block(number, hash))?;
+        Ok(stored.is_none() && self.tree.get(&hash).is_none())
+    }
+
+    fn accept_ahead(&mut self, outcome: AheadOutcome) -> Result<(), PipelineError> {
+        self.accept_outcome(outcome).map(drop)
+    }
+
+    fn import_alone(&mut self, block: PreparedBlock) -> Result<(), PipelineError> {
+        self.import_prepared(block).map(drop)
+    }
+}
+
 /// Imports all blocks of `stream`, and calls `progress` after each one, until `stop` is set.
 ///
 /// On an error, everything before the block that the error names is made durable first.
@@ -420,54 +407,14 @@ fn feed(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&ImportReport),
 ) -> Result<ImportEnd, PipelineError> {
-    let mut stream = LookaheadStream::new(stream);
-    // The blocks that are ahead, one entry per block or batch.
-    let mut ahead: VecDeque<Vec<PreparedBlock>> = VecDeque::new();
-    // Number of blocks that failed as a batch and now come one by one.
-    let mut singly = 0;
-    loop {
-        if stop.load(Ordering::Relaxed) {
-            return Ok(ImportEnd::Stopped);
-        }
-        let has_room = match stream.peek() {
-            Some(block) => importer.has_room_for(block)?,
-            // Blocks before an error, or before the end, are good.
-            None => false,
-        };
-        importer.prefetch(stream.coming(PREFETCH_BLOCKS));
-        if let Some(settled) = importer.tree.finish_ahead(!has_room) {
-            match &settled.outcome {
-                Err(error) if settled.is_batch => {
-                    tracing::debug!(%error, "a batch of blocks failed; its blocks come one by one");
-                    singly = ahead.front().map_or(0, Vec::len);
-                    stream.put_back(ahead.drain(..).flatten());
-                }
-                _ => {
-                    ahead.pop_front();
-                    importer.accept_outcome(settled)?;
-                    progress(&importer.report());
-                }
-            }
-            continue;
-        }
-        if singly == 0 {
-            let taken = importer.start_batch(&mut stream)?;
-            if taken > 0 {
-                ahead.push_back(stream.take(taken));
-                continue;
-            }
-        }
-        match stream.next() {
-            None => return Ok(ImportEnd::Complete),
-            Some(block) => {
-                singly = singly.saturating_sub(1);
-                let block = block?;
-                let again = block.clone();
-                match importer.start_block(block)? {
-                    Some(_) => progress(&importer.report()),
-                    None => ahead.push_back(vec![again]),
-                }
-            }
+    let mut queue = LookaheadStream::new(stream, importer.batch_depth);
+    let mut driver = TreeDriver::default();
+    while !stop.load(Ordering::Relaxed) {
+        match driver.step(importer, &mut queue)? {
+            DriverStep::Started => {}
+            DriverStep::Finished => progress(&importer.report()),
+            DriverStep::Complete => return Ok(ImportEnd::Complete),
         }
     }
+    Ok(ImportEnd::Stopped)
 }

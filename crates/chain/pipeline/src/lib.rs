@@ -82,5 +82,6 @@ pub use store_set::{
 };
 pub use stream::{BlockStream, PreparedBlock, prepare};
 pub use tree::{
-    AheadOutcome, BlockTree, CanonicalHead, CommitLimits, HeadChange, ImportTimes, PREFETCH_BLOCKS,
+    AheadOutcome, BlockQueue, BlockTree, CanonicalHead, CommitLimits, DriverStep, HeadChange,
+    ImportTimes, PREFETCH_BLOCKS, TreeDriver, TreeOwner,
 };

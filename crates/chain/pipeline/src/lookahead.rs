@@ -1,6 +1,6 @@
 //! A stream of blocks that is read ahead, to see how many blocks follow the next ones.
 
-use crate::{BlockStream, PipelineError, PreparedBlock, tree::MAX_BATCH_BLOCKS};
+use crate::{BlockQueue, BlockStream, PipelineError, PreparedBlock, tree::MAX_BATCH_BLOCKS};
 use retrie_chainspec::primitives::Block;
 use std::{collections::VecDeque, time::Duration};
 
@@ -11,6 +11,7 @@ const MAX_BYTES: usize = 256 << 20;
 /// A stream of blocks with the blocks that were read ahead.
 pub(crate) struct LookaheadStream {
     stream: BlockStream,
+    batch_depth: Option<u64>,
     blocks: VecDeque<PreparedBlock>,
     bytes: usize,
     /// What follows the blocks, once known: an error or the end of the stream.
@@ -18,8 +19,9 @@ pub(crate) struct LookaheadStream {
 }
 
 impl LookaheadStream {
-    pub(crate) const fn new(stream: BlockStream) -> Self {
-        Self { stream, blocks: VecDeque::new(), bytes: 0, end: None }
+    /// `batch_depth`: number of blocks that must follow a batch; `None` if there are no batches.
+    pub(crate) const fn new(stream: BlockStream, batch_depth: Option<u64>) -> Self {
+        Self { stream, batch_depth, blocks: VecDeque::new(), bytes: 0, end: None }
     }
 
     fn fill(&mut self, count: usize) {
@@ -34,21 +36,20 @@ impl LookaheadStream {
             }
         }
     }
+}
 
-    /// The next block; `None` if an error or the end comes first.
-    pub(crate) fn peek(&mut self) -> Option<&PreparedBlock> {
+impl BlockQueue for LookaheadStream {
+    fn peek(&mut self) -> Option<&PreparedBlock> {
         self.fill(1);
         self.blocks.front()
     }
 
-    /// The next blocks that are prepared already, at most `most`.
-    pub(crate) fn coming(&mut self, most: usize) -> impl Iterator<Item = &PreparedBlock> {
-        let looked_at = self.blocks.len().min(most);
-        self.blocks.iter().take(looked_at).chain(self.stream.coming(most - looked_at))
+    fn upcoming(&mut self, max: usize) -> impl Iterator<Item = &PreparedBlock> {
+        let looked_at = self.blocks.len().min(max);
+        self.blocks.iter().take(looked_at).chain(self.stream.coming(max - looked_at))
     }
 
-    /// The next block or error.
-    pub(crate) fn next(&mut self) -> Option<Result<PreparedBlock, PipelineError>> {
+    fn pop(&mut self) -> Option<Result<PreparedBlock, PipelineError>> {
         self.fill(1);
         if let Some(block) = self.blocks.pop_front() {
             self.bytes -= bytes(&block);
@@ -58,8 +59,9 @@ impl LookaheadStream {
     }
 
     /// The next blocks that may form one batch: each is the child of the one before, and at least
-    /// `behind` more blocks follow the last one. Empty if only a single block qualifies.
-    pub(crate) fn batch(&mut self, behind: u64) -> &[PreparedBlock] {
+    /// `batch_depth` more blocks follow the last one. Empty if only a single block qualifies.
+    fn batch(&mut self) -> &[PreparedBlock] {
+        let Some(behind) = self.batch_depth else { return &[] };
         let behind = usize::try_from(behind).unwrap_or(usize::MAX);
         self.fill(behind.saturating_add(MAX_BATCH_BLOCKS));
         let blocks = &*self.blocks.make_contiguous();
@@ -71,16 +73,15 @@ impl LookaheadStream {
         }
     }
 
-    /// Takes the next `count` blocks, which have been peeked at.
-    pub(crate) fn take(&mut self, count: usize) -> Vec<PreparedBlock> {
+    fn take(&mut self, count: usize) -> Vec<PreparedBlock> {
         let taken: Vec<_> = self.blocks.drain(..count.min(self.blocks.len())).collect();
         self.bytes -= taken.iter().map(bytes).sum::<usize>();
         taken
     }
 
-    /// Puts blocks back in front of all others. Their preparation time has been counted.
-    pub(crate) fn put_back(&mut self, blocks: impl DoubleEndedIterator<Item = PreparedBlock>) {
-        for block in blocks.rev() {
+    /// Their preparation time has been counted.
+    fn put_back(&mut self, blocks: Vec<PreparedBlock>) {
+        for block in blocks.into_iter().rev() {
             self.bytes += bytes(&block);
             self.blocks.push_front(PreparedBlock { prepare: Duration::ZERO, ..block });
         }

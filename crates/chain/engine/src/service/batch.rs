@@ -2,8 +2,9 @@
 
 use super::{EngineLoop, valid};
 use crate::EngineError;
+use alloy_primitives::B256;
 use alloy_rpc_types_engine::PayloadStatus;
-use retrie_pipeline::{AheadOutcome, PreparedBlock};
+use retrie_pipeline::{AheadOutcome, BlockTree, DriverStep, PreparedBlock, TreeDriver, TreeOwner};
 use std::collections::VecDeque;
 
 impl EngineLoop<'_> {
@@ -50,40 +51,53 @@ impl EngineLoop<'_> {
         &mut self,
         blocks: Vec<PreparedBlock>,
     ) -> Result<Vec<PayloadStatus>, EngineError> {
-        let mut statuses: Vec<PayloadStatus> = Vec::with_capacity(blocks.len());
-        let mut valid = Vec::with_capacity(blocks.len());
-        let mut blocks = VecDeque::from(blocks);
-        while statuses.last().is_none_or(PayloadStatus::is_valid) {
-            let has_room = match blocks.front() {
-                Some(block) => self.tree.has_none_ahead() || self.can_run_ahead(block)?,
-                None => false,
-            };
-            if let Some(AheadOutcome { block, outcome, .. }) = self.tree.finish_ahead(!has_room) {
-                let status = self.record_outcome(&block, outcome)?;
-                valid.extend(status.is_valid().then(|| block.hash()));
-                statuses.push(status);
-                continue;
-            }
-            self.tree.prefetch(&blocks);
-            match blocks.pop_front() {
-                None => break,
-                Some(block) if self.can_run_ahead(&block)? => self.tree.execute_ahead(block),
-                Some(block) => statuses.push(self.new_block(block)?),
-            }
-        }
+        let statuses = Vec::with_capacity(blocks.len());
+        let mut verification = BatchVerification { engine: self, statuses, valid: Vec::new() };
+        let (mut driver, mut queue) = (TreeDriver::default(), VecDeque::from(blocks));
+        while verification.statuses.last().is_none_or(PayloadStatus::is_valid)
+            && driver.step(&mut verification, &mut queue)? != DriverStep::Complete
+        {}
+        let BatchVerification { statuses, valid, .. } = verification;
         for hash in valid {
             self.insert_orphans_of(hash)?;
         }
         Ok(statuses)
     }
+}
 
-    /// Whether a block can be executed before the root of its parent is computed, and is not known
-    /// yet.
-    fn can_run_ahead(&self, block: &PreparedBlock) -> Result<bool, EngineError> {
-        let (hash, parent) = (block.hash(), block.parent_hash());
-        Ok(self.tree.can_execute_ahead(block)
-            && (!self.tree.has_none_ahead() || self.is_verified(&parent)?)
-            && !self.is_verified(&hash)?
-            && [hash, parent].iter().all(|hash| self.rejected.status(hash).is_none()))
+/// The blocks of a batch on their way through the tree.
+struct BatchVerification<'s, 'a> {
+    engine: &'s mut EngineLoop<'a>,
+    statuses: Vec<PayloadStatus>,
+    /// Hashes of the blocks that were valid ahead.
+    valid: Vec<B256>,
+}
+
+impl<'a> TreeOwner<'a> for BatchVerification<'_, 'a> {
+    type Error = EngineError;
+
+    fn tree(&mut self) -> &mut BlockTree<'a> {
+        &mut self.engine.tree
+    }
+
+    fn extends(&self, block: &PreparedBlock) -> Result<bool, EngineError> {
+        let (engine, hash, parent) = (&*self.engine, block.hash(), block.parent_hash());
+        Ok((!engine.tree.has_none_ahead() || engine.is_verified(&parent)?)
+            && !engine.is_verified(&hash)?
+            && [hash, parent].iter().all(|hash| engine.rejected.status(hash).is_none()))
+    }
+
+    fn accept_ahead(&mut self, outcome: AheadOutcome) -> Result<(), EngineError> {
+        let AheadOutcome { block, outcome, .. } = outcome;
+        let status = self.engine.record_outcome(&block, outcome)?;
+        self.valid.extend(status.is_valid().then(|| block.hash()));
+        self.statuses.push(status);
+        Ok(())
+    }
+
+    fn import_alone(&mut self, block: PreparedBlock) -> Result<(), EngineError> {
+        let status = self.engine.new_block(block)?;
+        self.statuses.push(status);
+        Ok(())
     }
 }

@@ -17,6 +17,7 @@
 mod bal;
 mod batch;
 mod commit;
+mod driver;
 mod prefetch;
 mod root_hints;
 mod root_task;
@@ -39,6 +40,7 @@ use std::{
 };
 
 pub(crate) use batch::MAX_BATCH_BLOCKS;
+pub use driver::{BlockQueue, DriverStep, TreeDriver, TreeOwner};
 pub use prefetch::PREFETCH_BLOCKS;
 pub use root_task::AheadOutcome;
 
