@@ -2,7 +2,7 @@
 //! other programs read, and additional ones.
 //!
 //! * [`ReportDocument`]: a report of any command, read from a file or new.
-//! * [`page()`]: writes documents as one HTML page.
+//! * [`page()`]: writes documents as one HTML page; [`picture`] writes them as one SVG.
 //! * [`compare`]: finds regressions between two documents, and separates them from noise.
 //! * [`merge`]: combines the reports of the parts of a replay.
 
@@ -14,7 +14,7 @@ mod variant;
 mod words;
 
 pub use document::{ReportDocument, ReportError};
-pub use page::page;
+pub use page::{page, picture};
 pub use words::percent;
 
 use crate::latency::LatencyHistogram;

@@ -6,7 +6,7 @@ use retrie_bench::{
         BenchReport, BenchResult, LatencyPoint, ProofBytes, ProofResult, ProofTime,
         ReferenceFigure, ReportDocument, SliceResult, TableResult,
         compare::{ChangeVerdict, CompareError, ReportComparison, compare},
-        page,
+        page, picture,
     },
 };
 use scraper::{Html, Selector};
@@ -148,6 +148,35 @@ fn no_text_of_a_report_can_break_out() {
     assert_eq!(scripts[0].attr("type"), Some("application/json"));
     let read: Value = serde_json::from_str(&scripts[0].text().collect::<String>()).unwrap();
     assert_eq!(read, json!(report), "the embedded report is the one that was written");
+}
+
+#[test]
+fn a_picture_shows_the_largest_variant_with_the_lower_rate_and_the_best_store_first() {
+    let stores = vec![
+        result("mpt", 10, 9.0, 0),
+        result("mpt", 1_000_000, 1000.0, 0),
+        result("raw", 1_000_000, 4000.0, 1),
+        result("x<y", 1_000_000, 2000.0, 2),
+    ];
+    let mut payloads = [result("lvmt", 10, 1.0, 0), result("raw", 10, 2.0, 0)];
+    for (result, us) in payloads.iter_mut().zip([1500, 3000]) {
+        (result.workload, result.p50_us) = ("new-payload".into(), Some(us));
+    }
+    let picture = picture(&[document(stores), document(payloads.to_vec())]);
+    let html = parsed(&format!(
+        "<!doctype html><html><head><title>t</title></head><body>{picture}</body></html>"
+    ));
+    let names = texts(&html, "text.n");
+    assert_eq!(names, ["raw", "x<y", "mpt", "lvmt", "raw"]);
+    let all = texts(&html, "text").join("|");
+    for figure in ["3,200", "1,600", "800", "1.50 ms", "3.00 ms", "1m keys", "a machine"] {
+        assert!(all.contains(figure), "{figure}: {all}");
+    }
+    let widths = select(&html, "rect[height='16']");
+    let widths: Vec<f64> =
+        widths.iter().map(|bar| bar.attr("width").unwrap().parse().unwrap()).collect();
+    assert!((widths[0] / widths[2] - 4.0).abs() < 0.01, "{widths:?}");
+    assert!(!picture.contains("href") && !picture.contains("<script"), "{picture}");
 }
 
 #[test]

@@ -14,11 +14,14 @@ mod figures;
 mod latency;
 mod lines;
 mod palette;
+mod picture;
 mod raw;
 mod references;
 mod scale;
 mod sections;
 mod throughput;
+
+pub use picture::picture;
 
 use super::{ReportDocument, words::number};
 use bars::class_of;

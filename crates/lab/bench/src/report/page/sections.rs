@@ -200,6 +200,11 @@ impl<'d> VariantRace<'d> {
         self.variant.params.get(name)
     }
 
+    /// The document that has it.
+    pub(super) const fn document(&self) -> &'d ReportDocument {
+        self.document
+    }
+
     /// Whether the document is complete.
     pub(super) const fn is_complete(&self) -> bool {
         self.document.report.complete
