@@ -1,7 +1,7 @@
 //! Feeds every decoder of the crate with mutations of valid input. A decoder may refuse an input,
 //! but it must neither panic nor allocate more memory than the input accounts for.
 //!
-//! As a test, each decoder gets a few thousand inputs. `scripts/fuzz-network` runs them for a
+//! As a test, each decoder gets a few thousand inputs. `scripts/network/fuzz` runs them for a
 //! chosen time, in a release build and under a memory limit.
 
 use crate::{discovery, eth, rchk, rlpx};
@@ -190,7 +190,7 @@ fn no_decoder_panics() {
 /// Environment: `RETRIE_FUZZ_DECODER` (default: all), `RETRIE_FUZZ_SECONDS` for each decoder
 /// (default: 10) and `RETRIE_FUZZ_SEED` (default: 1).
 #[test]
-#[ignore = "as long as one likes: scripts/fuzz-network"]
+#[ignore = "as long as one likes: scripts/network/fuzz"]
 fn fuzz() {
     let var = |name: &str| std::env::var(name).ok();
     let number = |name: &str, default: u64| {

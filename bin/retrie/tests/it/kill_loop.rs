@@ -1,10 +1,10 @@
 //! `kill -9` at random moments of imports and unwinds, many times: after every kill the datadir
 //! verifies, and at the end it equals one of an import without kills.
 //!
-//! The test run has a few kills for each backend; `scripts/kill-loop` runs hundreds. Environment:
-//! `RETRIE_KILLS` (total kills), `RETRIE_KILL_BACKENDS` (comma-separated; `raw+mpt` is raw with the
-//! referee mpt), `RETRIE_KILL_SEED`, `RETRIE_KILL_BLOCKS` (real blocks), `RETRIE_BIN` (the
-//! program).
+//! The test run has a few kills for each backend; `scripts/soak/kill-loop` runs hundreds.
+//! Environment: `RETRIE_KILLS` (total kills), `RETRIE_KILL_BACKENDS` (comma-separated; `raw+mpt` is
+//! raw with the referee mpt), `RETRIE_KILL_SEED`, `RETRIE_KILL_BLOCKS` (real blocks), `RETRIE_BIN`
+//! (the program).
 
 use crate::common::{
     mainnet, mainnet_blocks, program, retrie, signal, small_flags, succeeds, test_chain, words,

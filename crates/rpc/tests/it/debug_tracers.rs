@@ -1,4 +1,4 @@
-//! Comparison with geth's tracers: requests of `scripts/beside-geth-tracers` with geth's responses,
+//! Comparison with geth's tracers: requests of `scripts/compare/geth-tracers` with geth's responses,
 //! and regressions.
 
 use crate::common::{NodeFixture, mpt, test_chain};
@@ -14,7 +14,7 @@ const GOLDEN: &str = include_str!("../data/geth-traces.json");
 const HERE: Address = Address::repeat_byte(0xa1);
 const OTHER: Address = Address::repeat_byte(0xb2);
 
-/// A sample of what `scripts/beside-geth-tracers --golden` compares: every tracer on single opcodes
+/// A sample of what `scripts/compare/geth-tracers --golden` compares: every tracer on single opcodes
 /// and on programs with calls, for each fork since the merge.
 #[tokio::test]
 async fn the_answers_of_geth_are_ours() {

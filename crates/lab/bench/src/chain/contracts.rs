@@ -1,7 +1,7 @@
 //! The contracts of generated chains: their code, and how they are called.
 //!
-//! Sources and artifacts are in `crates/lab/bench/contracts`; `scripts/compile-contracts` compiles the
-//! sources.
+//! Sources and artifacts are in `crates/lab/bench/contracts`; `scripts/check/compile-contracts`
+//! compiles the sources.
 
 use alloy_primitives::{B256, Bytes};
 use serde::Deserialize;

@@ -108,7 +108,7 @@ fn cole() -> Vec<PaperExperiment> {
     const HEIGHTS: [u64; 4] = [100, 1000, 10_000, 100_000];
     const NOTE: &str = "One caller and empty banks, as in the authors' program; `cole-sync` is COLE, `cole` COLE*. At \
          10^4 and 10^5 blocks also Fig. 11: latencies. LIPP and CMI are not built here: \
-         scripts/beside-cole runs the authors'.";
+         scripts/compare/cole runs the authors'.";
     const KV_NOTE: &str = "As the authors' YCSB files have it, half of the writes insert new keys. Figs. 8 and 11 alike.";
     let txs_per_block = 100;
     // The authors' program has 64 MB for either store, which is this number of pairs in memory.

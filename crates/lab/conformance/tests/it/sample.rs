@@ -1,4 +1,4 @@
-//! A fixed sample of every suite, from the archives. `scripts/conformance` runs everything.
+//! A fixed sample of every suite, from the archives. `scripts/check/conformance` runs everything.
 
 use retrie_conformance::{ExceptionList, SUITES, SuiteGate, SuiteRunner, TestSuite, find, names};
 use std::path::{Path, PathBuf};
