@@ -1,5 +1,5 @@
 """A devp2p client that sends what its caller wants: RLPx (EIP-8, EIP-706), hello, and the status of
-eth/69 to eth/71; rchk/1 on request. See docs/network.md for the bytes.
+eth/69 to eth/71; rchk/1 on request (its bytes: docs/network.md).
 """
 
 import hashlib
