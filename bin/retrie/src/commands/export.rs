@@ -1,13 +1,17 @@
 //! `retrie export`: writes canonical blocks to a file, or chain data and results as Parquet files.
 
+#[cfg(feature = "lab")]
 mod parquet;
 
 use super::existing::ExistingDatadir;
+#[cfg(feature = "lab")]
+use crate::args::{BackendArgs, HttpArgs};
 use crate::{
-    args::{BackendArgs, ChainArgs, HttpArgs},
+    args::ChainArgs,
     output::{CommandOutput, say},
 };
 use eyre::{OptionExt, bail};
+#[cfg(feature = "lab")]
 use parquet::ParquetArgs;
 use retrie_db::ChainRead;
 use retrie_sources::BlockWriter;
@@ -33,16 +37,20 @@ pub(crate) struct ExportArgs {
     /// Last block [default: the head].
     #[arg(long, value_name = "NUMBER")]
     to: Option<u64>,
+    #[cfg(feature = "lab")]
     #[command(flatten)]
     parquet: ParquetArgs,
+    #[cfg(feature = "lab")]
     #[command(flatten)]
     backends: BackendArgs,
+    #[cfg(feature = "lab")]
     #[command(flatten)]
     http: HttpArgs,
     /// Output file: concatenated RLP of the blocks, gzipped if its name ends in .gz. With --format
     /// parquet, the folder of the files.
     #[arg(value_name = "FILE_OR_FOLDER")]
     target: PathBuf,
+    #[cfg(feature = "lab")]
     /// With --format parquet: bundles or folders of bundles to export instead of the datadir's
     /// chain; object stores and http(s) URLs are allowed. With --tables results or result_blocks:
     /// reports written by `retrie replay --json` or `retrie bench --json`.
@@ -55,6 +63,7 @@ pub(crate) struct ExportArgs {
 enum ExportFormat {
     /// Blocks, as `retrie import`, `geth import` and `reth import` read them.
     Rlp,
+    #[cfg(feature = "lab")]
     /// Tables of blocks, transactions, receipts, logs and state changes, in columns.
     Parquet,
 }
@@ -63,16 +72,15 @@ impl ExportArgs {
     /// Runs the command. A file is complete or missing.
     pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         match self.format {
+            #[cfg(feature = "lab")]
             ExportFormat::Parquet => self.run_parquet(stop),
             ExportFormat::Rlp => self.run_rlp(stop),
         }
     }
 
     fn run_rlp(self, stop: &AtomicBool) -> eyre::Result<()> {
-        if let Some(path) = self.paths.first() {
-            bail!("{path}: blocks are written to one file; or give --format parquet");
-        }
-        self.parquet.refuse()?;
+        #[cfg(feature = "lab")]
+        self.refuse_parquet()?;
         let read = ExistingDatadir::open(&self.chain)?.db.begin_read()?;
         let tip = read.tip()?.ok_or_eyre("the datadir holds no blocks; import some first")?;
         let (from, to) = (self.from.unwrap_or(0), self.to.unwrap_or(tip.number));

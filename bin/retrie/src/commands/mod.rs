@@ -1,6 +1,8 @@
 //! The subcommands.
 
+#[cfg(feature = "lab")]
 pub(crate) mod bench;
+#[cfg(feature = "lab")]
 pub(crate) mod bundle;
 pub(crate) mod config;
 pub(crate) mod db;
@@ -15,6 +17,7 @@ pub(crate) mod init_state;
 pub(crate) mod params;
 pub(crate) mod proof;
 pub(crate) mod re_execute;
+#[cfg(feature = "lab")]
 pub(crate) mod replay;
 pub(crate) mod stage;
 pub(crate) mod verify;

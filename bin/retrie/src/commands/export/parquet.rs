@@ -36,10 +36,16 @@ pub(super) struct ParquetArgs {
     overwrite: bool,
 }
 
-impl ParquetArgs {
-    /// Rejects these flags with other formats.
-    pub(super) fn refuse(&self) -> eyre::Result<()> {
-        let Self { tables, chunk_size, overwrite } = self;
+/// As in cryo.
+const CHUNK_SIZE: u64 = 1000;
+
+impl ExportArgs {
+    /// Rejects the flags of `--format parquet` with other formats.
+    pub(super) fn refuse_parquet(&self) -> eyre::Result<()> {
+        if let Some(path) = self.paths.first() {
+            bail!("{path}: blocks are written to one file; or give --format parquet");
+        }
+        let ParquetArgs { tables, chunk_size, overwrite } = &self.parquet;
         for (flag, given) in [
             ("--tables", !tables.is_empty()),
             ("--chunk-size", chunk_size.is_some()),
@@ -51,12 +57,7 @@ impl ParquetArgs {
         }
         Ok(())
     }
-}
 
-/// As in cryo.
-const CHUNK_SIZE: u64 = 1000;
-
-impl ExportArgs {
     pub(super) fn run_parquet(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         let mut tables = self.parquet.tables.clone();
         tables.sort_unstable();
