@@ -9,6 +9,8 @@
 #[cfg(feature = "lab")]
 mod lab;
 
+#[cfg(feature = "lab")]
+use lab::about as of_lab;
 use retrie_db::DbError;
 use retrie_engine::{DevError, EngineApiError, EngineError, pool::JournalError};
 use retrie_network::{StateSyncError, SyncTargetError};
@@ -45,9 +47,6 @@ fn about(error: &(dyn Error + 'static)) -> AdviceText {
         .or_else(|| typed::<StateSyncError>(error, fetch))
         .or_else(|| of_lab(error))
 }
-
-#[cfg(feature = "lab")]
-use lab::about as of_lab;
 
 /// Without the feature `lab` nothing is measured.
 #[cfg(not(feature = "lab"))]

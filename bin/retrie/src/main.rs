@@ -2,7 +2,7 @@
 //!
 //! This crate is the command line only: one file for each command in [`commands`]. The node, and the
 //! groups of flags that commands share, are in [`retrie_node`]; everything else is in libraries too.
-//! Commands that measure are behind the feature `lab`.
+//! Commands that need the crates of `crates/lab` are behind the feature `lab`.
 
 mod advice;
 mod commands;
@@ -10,11 +10,13 @@ mod meter;
 mod output;
 mod progress;
 
+pub(crate) use retrie_node::args;
+
 use args::VerbosityArgs;
 use clap::{Parser, Subcommand};
 use eyre::Context;
 use output::ClosedPipe;
-use retrie_node::{NodeCommand, args, config, raise_limit};
+use retrie_node::{NodeCommand, config, raise_limit};
 use std::{
     io::Write,
     process::ExitCode,
@@ -59,7 +61,6 @@ enum CliCommand {
     #[cfg(feature = "lab")]
     /// Run real blocks on a fresh temporary store of each backend and measure.
     Replay(commands::replay::ReplayArgs),
-    #[cfg(feature = "lab")]
     /// Make bundles: real blocks with the state they touch.
     #[command(subcommand)]
     Bundle(commands::bundle::BundleCommand),
@@ -132,7 +133,6 @@ fn main() -> ExitCode {
         CliCommand::DumpGenesis(args) => args.run(),
         #[cfg(feature = "lab")]
         CliCommand::Replay(args) => args.run(&stop),
-        #[cfg(feature = "lab")]
         CliCommand::Bundle(command) => command.run(&stop),
         CliCommand::Download(command) => command.run(&stop),
         CliCommand::Export(args) => args.run(&stop),

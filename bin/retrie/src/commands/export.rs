@@ -4,15 +4,11 @@
 mod parquet;
 
 use super::existing::ExistingDatadir;
-#[cfg(feature = "lab")]
-use crate::args::{BackendArgs, HttpArgs};
 use crate::{
     args::ChainArgs,
     output::{CommandOutput, say},
 };
 use eyre::{OptionExt, bail};
-#[cfg(feature = "lab")]
-use parquet::ParquetArgs;
 use retrie_db::ChainRead;
 use retrie_sources::BlockWriter;
 use std::{
@@ -37,25 +33,13 @@ pub(crate) struct ExportArgs {
     /// Last block [default: the head].
     #[arg(long, value_name = "NUMBER")]
     to: Option<u64>,
-    #[cfg(feature = "lab")]
-    #[command(flatten)]
-    parquet: ParquetArgs,
-    #[cfg(feature = "lab")]
-    #[command(flatten)]
-    backends: BackendArgs,
-    #[cfg(feature = "lab")]
-    #[command(flatten)]
-    http: HttpArgs,
     /// Output file: concatenated RLP of the blocks, gzipped if its name ends in .gz. With --format
     /// parquet, the folder of the files.
     #[arg(value_name = "FILE_OR_FOLDER")]
     target: PathBuf,
     #[cfg(feature = "lab")]
-    /// With --format parquet: bundles or folders of bundles to export instead of the datadir's
-    /// chain; object stores and http(s) URLs are allowed. With --tables results or result_blocks:
-    /// reports written by `retrie replay --json` or `retrie bench --json`.
-    #[arg(value_name = "PATH_OR_URL")]
-    paths: Vec<String>,
+    #[command(flatten)]
+    parquet: parquet::ParquetArgs,
 }
 
 /// Format of the output.
@@ -80,7 +64,7 @@ impl ExportArgs {
 
     fn run_rlp(self, stop: &AtomicBool) -> eyre::Result<()> {
         #[cfg(feature = "lab")]
-        self.refuse_parquet()?;
+        self.parquet.refuse()?;
         let read = ExistingDatadir::open(&self.chain)?.db.begin_read()?;
         let tip = read.tip()?.ok_or_eyre("the datadir holds no blocks; import some first")?;
         let (from, to) = (self.from.unwrap_or(0), self.to.unwrap_or(tip.number));

@@ -2,7 +2,6 @@
 
 #[cfg(feature = "lab")]
 pub(crate) mod bench;
-#[cfg(feature = "lab")]
 pub(crate) mod bundle;
 pub(crate) mod config;
 pub(crate) mod db;
