@@ -5,10 +5,7 @@ use eyre::{WrapErr, bail, eyre};
 use retrie_bench::report::{ReportDocument, page};
 use retrie_telemetry::{Metrics, MetricsServer};
 use serde::Serialize;
-use std::{
-    net::SocketAddr,
-    path::{Path, PathBuf},
-};
+use std::{net::SocketAddr, path::PathBuf};
 
 /// Where the figures of a measurement go. Every command that measures includes these flags.
 #[derive(Clone, Debug, Default, clap::Args)]
