@@ -1,17 +1,18 @@
 //! Advice for errors: which flags and commands of this program help.
 //!
 //! The libraries' errors state facts only, since a library does not know the program that uses it.
-//! The advice for this command line stands in this file, with three exceptions, whose flags are
-//! defined elsewhere: the configuration of a race ([`bench::advice`]), a backend's flags (its
+//! The advice for this command line stands here (in `lab` that for measurements), with four
+//! exceptions, whose flags are defined elsewhere: the configuration of a race
+//! (`commands::bench::advice`), what a node waits for ([`retrie_node`]), a backend's flags (its
 //! descriptor), and the checks in the commands themselves.
 
-use crate::commands::bench;
-use retrie_bench::{BenchError, chain::MakeChainError};
+#[cfg(feature = "lab")]
+mod lab;
+
+#[cfg(feature = "lab")]
+use lab::about as of_lab;
 use retrie_db::DbError;
-use retrie_engine::{
-    DeepBranch, DevError, EngineApiError, EngineError, WaitReason, pool::JournalError,
-};
-use retrie_export::ExportError;
+use retrie_engine::{DevError, EngineApiError, EngineError, pool::JournalError};
 use retrie_network::{StateSyncError, SyncTargetError};
 use retrie_pipeline::{AnchorError, MigrateError, PipelineError};
 use retrie_sources::{
@@ -44,9 +45,13 @@ fn about(error: &(dyn Error + 'static)) -> AdviceText {
         .or_else(|| typed::<LogError>(error, |_| say("choose another --log.file.directory")))
         .or_else(|| typed::<SyncTargetError>(error, origin))
         .or_else(|| typed::<StateSyncError>(error, fetch))
-        .or_else(|| typed::<BenchError>(error, race))
-        .or_else(|| typed::<ExportError>(error, export))
-        .or_else(|| bench::advice::of(error).map(Cow::Owned))
+        .or_else(|| of_lab(error))
+}
+
+/// Without the feature `lab` nothing is measured.
+#[cfg(not(feature = "lab"))]
+fn of_lab(_: &(dyn Error + 'static)) -> AdviceText {
+    None
 }
 
 /// Applies `advise` if the error is an `E`, also where it is kept in a box.
@@ -148,28 +153,6 @@ fn state(error: &StateError) -> AdviceText {
              answers all that reads",
         ),
         _ => None,
-    }
-}
-
-/// What ends a wait of the node.
-pub(crate) fn for_wait(reason: &WaitReason) -> Cow<'static, str> {
-    match reason {
-        WaitReason::NoSource => "its consensus client sends the blocks in between, or the node is started \
-             with peers or --follow URL"
-            .into(),
-        WaitReason::NoPeers => "peers that have the blocks (--bootnodes, --trusted-peers), or \
-             --follow URL"
-            .into(),
-        WaitReason::Blocks(_) => "the blocks, once they have come".into(),
-        WaitReason::Failing(_) => "it is tried again; other peers, or another --follow URL".into(),
-        WaitReason::TooDeepReorg(_, DeepBranch { fork, .. }) => format!(
-            "nothing by itself: the branch forks off deeper than --retention. If the consensus client is \
-             right, make a datadir that ends below the branch with `retrie db migrate --history --until \
-             {fork} --retention N --to BACKEND NEW`, which executes the stored blocks again, or start a \
-             new datadir from the state of peers (--checkpoint HASH); then start the node on it"
-        )
-        .into(),
-        _ => "it is not known".into(),
     }
 }
 
@@ -286,38 +269,11 @@ fn object(error: &ObjectError) -> AdviceText {
     }
 }
 
-fn race(error: &BenchError) -> AdviceText {
-    match error {
-        BenchError::MakeChain(MakeChainError::Pipeline(error)) => pipeline(error),
-        _ => None,
-    }
-}
-
-fn export(error: &ExportError) -> AdviceText {
-    match error {
-        ExportError::Damaged { .. } => say("delete it, or write all files anew (--overwrite)"),
-        ExportError::OtherContent { .. } => {
-            say("export into another folder, or write all files anew (--overwrite)")
-        }
-        ExportError::Overlap { .. } => {
-            say("export into another folder, delete the file, or give the --chunk-size of before")
-        }
-        ExportError::NoState { .. } => {
-            say("begin with a later block (--from), or leave out the tables that end with _diffs")
-        }
-        ExportError::Db(error) => db(error),
-        ExportError::Source(error) => self::source(error),
-        ExportError::Bundle(error) => pipeline(error),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use alloy_primitives::B256;
     use eyre::{Report, WrapErr};
-    use retrie_bench::RaceSetting;
     use retrie_sources::SourcePlace;
     use retrie_state::StoreError;
     use retrie_telemetry::{LogFiles, Metrics, MetricsServer};
@@ -514,31 +470,22 @@ mod tests {
     fn causes_are_found_however_they_are_wrapped() {
         let boxed = |error| Box::new(PipelineError::from(error));
         let store = |error: DbError| StateError::from(StoreError::new("opening a snapshot", error));
-        let race = || BenchError::State { backend: "mpt".into(), source: beyond_retention() };
         let deep = EngineError::TooDeepReorg { number: 3, hash: HASH, source: beyond_retention() };
-        let reports: [Report; 9] = [
+        let reports: [Report; 6] = [
             PipelineError::Commit { first: 1, last: 3, source: boxed(beyond_retention()) }.into(),
             PipelineError::Proof { source: Box::new(beyond_retention()) }.into(),
             EngineError::from(PipelineError::from(beyond_retention())).into(),
             EngineApiError::from(deep).into(),
             DevError::from(EngineError::from(PipelineError::from(beyond_retention()))).into(),
-            race().into(),
-            BenchError::DiskFull { folder: "/data".into(), source: Box::new(race()) }.into(),
-            BenchError::from(MakeChainError::from(PipelineError::from(beyond_retention()))).into(),
             Err::<(), _>(beyond_retention()).wrap_err("unwinding").unwrap_err(),
         ];
-        for (index, report) in reports.iter().enumerate() {
-            let advice = for_error(report).unwrap_or_else(|| panic!("no advice: {report:#}"));
-            // The advice about a full disk comes before the advice about the command that filled
-            // it.
-            let flag = if index == 6 { "--state-cache" } else { "--retention" };
-            assert!(advice.contains(flag), "{report:#}: {advice}");
+        for report in reports {
+            let advice = for_error(&report).unwrap_or_else(|| panic!("no advice: {report:#}"));
+            assert!(advice.contains("--retention"), "{report:#}: {advice}");
         }
         let found = DbError::NoDatadir { path: "/data".into() };
         let report = Report::new(PipelineError::from(store(found)));
         assert!(for_error(&report).unwrap().contains("`retrie init`"), "{report:#}");
-        let setting = BenchError::Setting { setting: RaceSetting::Blocks, what: "none".into() };
-        assert_eq!(for_error(&setting.into()).unwrap(), "change --blocks");
     }
 
     #[test]

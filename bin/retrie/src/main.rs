@@ -1,21 +1,22 @@
 //! `retrie`: an Ethereum execution client whose state store is swappable.
 //!
-//! This crate is the command line only: groups of flags in [`args`], one file for each command in
-//! [`commands`], and the [`node`], which starts and stops the parts. Everything else is in
-//! libraries.
+//! This crate is the command line only: one file for each command in [`commands`]. The node, and the
+//! groups of flags that commands share, are in [`retrie_node`]; everything else is in libraries too.
+//! Commands that need the crates of `crates/lab` are behind the feature `lab`.
 
 mod advice;
-mod args;
 mod commands;
 mod meter;
-mod node;
 mod output;
 mod progress;
+
+pub(crate) use retrie_node::args;
 
 use args::VerbosityArgs;
 use clap::{Parser, Subcommand};
 use eyre::Context;
 use output::ClosedPipe;
+use retrie_node::{NodeCommand, config, raise_limit};
 use std::{
     io::Write,
     process::ExitCode,
@@ -42,7 +43,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum CliCommand {
     /// Run a node.
-    Node(Box<node::NodeCommand>),
+    Node(Box<NodeCommand>),
     /// Show or check the configuration file of a node.
     Config(commands::config::ConfigArgs),
     /// Create a datadir with the genesis block.
@@ -57,6 +58,7 @@ enum CliCommand {
     ReExecute(commands::re_execute::ReExecuteArgs),
     /// Print the genesis of a chain as JSON.
     DumpGenesis(commands::dump_genesis::DumpGenesisArgs),
+    #[cfg(feature = "lab")]
     /// Run real blocks on a fresh temporary store of each backend and measure.
     Replay(commands::replay::ReplayArgs),
     /// Make bundles: real blocks with the state they touch.
@@ -67,6 +69,7 @@ enum CliCommand {
     Download(commands::download::DownloadCommand),
     /// Write blocks of a datadir to a file.
     Export(commands::export::ExportArgs),
+    #[cfg(feature = "lab")]
     /// Measure state stores, and generate chains to measure with.
     #[command(subcommand)]
     Bench(commands::bench::BenchCommand),
@@ -90,14 +93,10 @@ impl CliCommand {
     const fn only_prints(&self) -> bool {
         match self {
             Self::Db(command) => command.only_prints(),
-            _ => matches!(
-                self,
-                Self::Config(_)
-                    | Self::DumpGenesis(_)
-                    | Self::Proof(_)
-                    | Self::ReExecute(_)
-                    | Self::Replay(_)
-            ),
+            Self::Config(_) | Self::DumpGenesis(_) | Self::Proof(_) | Self::ReExecute(_) => true,
+            #[cfg(feature = "lab")]
+            Self::Replay(_) => true,
+            _ => false,
         }
     }
 }
@@ -115,7 +114,7 @@ fn main() -> ExitCode {
         return fail(&error.into());
     }
     ignore_file_size_signal();
-    if let Err(error) = node::raise_limit() {
+    if let Err(error) = raise_limit() {
         tracing::debug!(%error, "the limit of open files could not be raised");
     }
     let stop = match stop_signal() {
@@ -132,10 +131,12 @@ fn main() -> ExitCode {
         CliCommand::Import(args) => args.run(&stop),
         CliCommand::ReExecute(args) => args.run(&stop),
         CliCommand::DumpGenesis(args) => args.run(),
+        #[cfg(feature = "lab")]
         CliCommand::Replay(args) => args.run(&stop),
         CliCommand::Bundle(command) => command.run(&stop),
         CliCommand::Download(command) => command.run(&stop),
         CliCommand::Export(args) => args.run(&stop),
+        #[cfg(feature = "lab")]
         CliCommand::Bench(command) => command.run(&stop),
         CliCommand::Params(command) => command.run(&stop),
         CliCommand::Proof(command) => command.run(&stop),
@@ -170,8 +171,8 @@ fn parse() -> eyre::Result<Cli> {
     let cli = Cli::parse();
     let CliCommand::Node(node) = &cli.command else { return Ok(cli) };
     let Some(file) = node.config_file()? else { return Ok(cli) };
-    let flags = node::config::flags_of(&file)?;
-    node::config::check(&file, &flags)?;
+    let flags = config::flags_of(&file)?;
+    config::check(&file, &flags)?;
     let mut line: Vec<_> = std::env::args_os().collect();
     if let Some(at) = line.iter().position(|arg| arg == "node") {
         line.splice(at + 1..at + 1, flags);

@@ -1,10 +1,13 @@
 //! Progress of long work: a bar on a terminal, plain lines otherwise.
 
-use crate::output::grouped;
+#[cfg(feature = "lab")]
+mod race;
+
+#[cfg(feature = "lab")]
+pub(crate) use race::RaceProgress;
+
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use retrie_bench::{clients, state};
 use retrie_pipeline::report::ImportReport;
-use retrie_telemetry::Metrics;
 use std::{
     io::IsTerminal,
     time::{Duration, Instant},
@@ -76,168 +79,6 @@ impl ImportProgress {
                 });
                 tracing::info!("{done}{of} blocks  {rates}{left}");
             }
-        }
-    }
-
-    /// Removes the bar.
-    pub(crate) fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-/// Shows the progress of a race between state stores.
-#[derive(Debug)]
-pub(crate) struct RaceProgress {
-    bar: Option<ProgressBar>,
-    shown: Instant,
-    /// The metrics that count turns, and the workload's label.
-    metrics: Option<(Metrics, &'static str)>,
-}
-
-impl Default for RaceProgress {
-    fn default() -> Self {
-        let shown = tracing::enabled!(tracing::Level::INFO);
-        let bar = (shown && std::io::stderr().is_terminal()).then(|| {
-            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-            if let Ok(style) = ProgressStyle::with_template("{bar:30} {msg}  ETA {eta}") {
-                bar.set_style(style);
-            }
-            bar
-        });
-        Self { bar, shown: Instant::now(), metrics: None }
-    }
-}
-
-impl RaceProgress {
-    /// Counts turns in `metrics`, if given.
-    pub(crate) fn counting(metrics: Option<&Metrics>, workload: &'static str) -> Self {
-        let metrics = metrics.map(|metrics| (metrics.clone(), workload));
-        Self { metrics, ..Self::default() }
-    }
-
-    /// Shows a step.
-    pub(crate) fn update(&mut self, step: state::StoreRaceProgress<'_>) {
-        match step {
-            state::StoreRaceProgress::Loading { backend, done, total } => {
-                let (count, of) = (grouped(done), grouped(total));
-                self.show(done, total, || format!("{backend}: loading, {count}/{of} entries"));
-            }
-            state::StoreRaceProgress::Grinding { done, total } => self.show(done, total, || {
-                format!("grinding, {}/{} keys hashed", grouped(done), grouped(total))
-            }),
-            state::StoreRaceProgress::Racing { done, total } => self.slices(done, total),
-            state::StoreRaceProgress::Turn(done) => self.turn(&done),
-        }
-    }
-
-    /// Shows a step of a race between clients.
-    pub(crate) fn update_clients(&mut self, step: clients::ClientRaceProgress<'_>) {
-        match step {
-            clients::ClientRaceProgress::Loading { backend, done, total } => {
-                self.update(state::StoreRaceProgress::Loading { backend, done, total });
-            }
-            clients::ClientRaceProgress::Making { done, total } => {
-                self.show(done, total, || format!("making blocks, {done}/{total}"));
-            }
-            clients::ClientRaceProgress::Importing { backend, done, total } => {
-                self.show(done, total, || format!("{backend}: importing, {done}/{total} blocks"));
-            }
-            clients::ClientRaceProgress::Racing { done, total } => self.slices(done, total),
-            clients::ClientRaceProgress::Turn(done) => self.turn(&done),
-        }
-    }
-
-    /// Counts a turn in the metrics.
-    fn turn(&self, done: &state::TurnSummary<'_>) {
-        let Some((metrics, workload)) = &self.metrics else { return };
-        let labels = [done.backend, *workload];
-        metrics.bench_operations.with_label_values(&labels).inc_by(done.ops);
-        metrics.bench_disk_bytes.with_label_values(&labels).set(done.disk_bytes as i64);
-        let seconds = metrics.bench_commit_seconds.with_label_values(&labels);
-        done.latencies.iter().for_each(|latency| seconds.observe(latency.as_secs_f64()));
-    }
-
-    fn slices(&mut self, done: u64, total: u64) {
-        self.show(done, total, || format!("{}/{} slices", grouped(done), grouped(total)));
-    }
-
-    fn show(&mut self, done: u64, total: u64, line: impl FnOnce() -> String) {
-        let is_new = done == 0;
-        let every = if self.bar.is_some() { BAR_EVERY } else { LINE_EVERY };
-        if !is_new && self.shown.elapsed() < every {
-            return;
-        }
-        self.shown = Instant::now();
-        let line = line();
-        match &self.bar {
-            Some(bar) => {
-                if is_new {
-                    bar.reset();
-                    bar.set_length(total);
-                }
-                bar.set_position(done);
-                bar.set_message(line);
-            }
-            None => tracing::info!("{line}"),
-        }
-    }
-
-    /// Removes the bar.
-    pub(crate) fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-/// Shows the progress of a state sync.
-#[derive(Debug)]
-pub(crate) struct FetchProgress {
-    bar: Option<ProgressBar>,
-    started: Instant,
-    shown: Instant,
-}
-
-impl Default for FetchProgress {
-    fn default() -> Self {
-        let shown = tracing::enabled!(tracing::Level::INFO);
-        let bar = (shown && std::io::stderr().is_terminal()).then(|| {
-            let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
-            let template = "{bar:30} {percent}% of the state  {msg}  ETA {eta}";
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style);
-            }
-            bar
-        });
-        let now = Instant::now();
-        Self { bar, started: now, shown: now }
-    }
-}
-
-impl FetchProgress {
-    /// Shows the figures so far.
-    pub(crate) fn update(&mut self, progress: &retrie_network::StateSyncProgress) {
-        let every = if self.bar.is_some() { BAR_EVERY } else { LINE_EVERY };
-        if self.shown.elapsed() < every {
-            return;
-        }
-        self.shown = Instant::now();
-        let seconds = self.started.elapsed().as_secs_f64().max(1e-9);
-        let rates = format!(
-            "{} entries  {} codes  {:.1} MiB/s  {} nodes banned",
-            grouped(progress.entries),
-            grouped(progress.codes),
-            progress.bytes as f64 / f64::from(1 << 20) / seconds,
-            progress.banned,
-        );
-        match &self.bar {
-            Some(bar) => {
-                bar.set_position((progress.share * 1000.0) as u64);
-                bar.set_message(rates);
-            }
-            None => tracing::info!("{:.1} % of the state  {rates}", progress.share * 100.0),
         }
     }
 

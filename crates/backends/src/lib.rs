@@ -58,6 +58,7 @@ pub use list::*;
 #[cfg(feature = "std")]
 mod list {
     use super::{BackendDescriptor, BackendFlag, FAMILIES};
+    use std::path::PathBuf;
 
     /// No backend has this name.
     #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,5 +115,15 @@ mod list {
             }
         }
         all
+    }
+
+    /// The folder for what this program can make again: `$XDG_CACHE_HOME/retrie` or `~/.cache/retrie`.
+    /// `None` if there is no home.
+    pub fn user_cache() -> Option<PathBuf> {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let base = variable("XDG_CACHE_HOME")
+            .map(PathBuf::from)
+            .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache")));
+        base.map(|base| base.join("retrie"))
     }
 }

@@ -90,3 +90,26 @@ fn open_log_files(files: &LogFiles) -> io::Result<BasicRollingFileAppender> {
     let kept = files.max_files.saturating_sub(1);
     BasicRollingFileAppender::new(files.directory.join(LOG_FILE), condition, kept)
 }
+
+/// `1234567` as `1,234,567`, for lines that people read.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn thousands_are_grouped() {
+        assert_eq!(super::grouped(7), "7");
+        assert_eq!(super::grouped(1234), "1,234");
+        assert_eq!(super::grouped(1234567), "1,234,567");
+    }
+}

@@ -1,9 +1,7 @@
 //! `retrie config`: the configuration file of a node.
 
-use crate::{
-    node,
-    output::{CommandOutput, say},
-};
+use crate::output::{CommandOutput, say};
+use retrie_node::config;
 use std::path::PathBuf;
 
 /// Arguments of `retrie config`.
@@ -22,11 +20,11 @@ impl ConfigArgs {
     pub(crate) fn run(self) -> eyre::Result<()> {
         let out = CommandOutput::default();
         let Some(file) = self.file else {
-            say!(out, "{}", node::config::defaults().trim_end());
+            say!(out, "{}", config::defaults().trim_end());
             return Ok(());
         };
-        let flags = node::config::flags_of(&file)?;
-        node::config::check(&file, &flags)?;
+        let flags = config::flags_of(&file)?;
+        config::check(&file, &flags)?;
         for flag in flags {
             say!(out, "{}", flag.to_string_lossy());
         }

@@ -1,14 +1,14 @@
 //! `retrie export`: writes canonical blocks to a file, or chain data and results as Parquet files.
 
+#[cfg(feature = "lab")]
 mod parquet;
 
 use super::existing::ExistingDatadir;
 use crate::{
-    args::{BackendArgs, ChainArgs, HttpArgs},
+    args::ChainArgs,
     output::{CommandOutput, say},
 };
 use eyre::{OptionExt, bail};
-use parquet::ParquetArgs;
 use retrie_db::ChainRead;
 use retrie_sources::BlockWriter;
 use std::{
@@ -33,21 +33,13 @@ pub(crate) struct ExportArgs {
     /// Last block [default: the head].
     #[arg(long, value_name = "NUMBER")]
     to: Option<u64>,
-    #[command(flatten)]
-    parquet: ParquetArgs,
-    #[command(flatten)]
-    backends: BackendArgs,
-    #[command(flatten)]
-    http: HttpArgs,
     /// Output file: concatenated RLP of the blocks, gzipped if its name ends in .gz. With --format
     /// parquet, the folder of the files.
     #[arg(value_name = "FILE_OR_FOLDER")]
     target: PathBuf,
-    /// With --format parquet: bundles or folders of bundles to export instead of the datadir's
-    /// chain; object stores and http(s) URLs are allowed. With --tables results or result_blocks:
-    /// reports written by `retrie replay --json` or `retrie bench --json`.
-    #[arg(value_name = "PATH_OR_URL")]
-    paths: Vec<String>,
+    #[cfg(feature = "lab")]
+    #[command(flatten)]
+    parquet: parquet::ParquetArgs,
 }
 
 /// Format of the output.
@@ -55,6 +47,7 @@ pub(crate) struct ExportArgs {
 enum ExportFormat {
     /// Blocks, as `retrie import`, `geth import` and `reth import` read them.
     Rlp,
+    #[cfg(feature = "lab")]
     /// Tables of blocks, transactions, receipts, logs and state changes, in columns.
     Parquet,
 }
@@ -63,15 +56,14 @@ impl ExportArgs {
     /// Runs the command. A file is complete or missing.
     pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         match self.format {
+            #[cfg(feature = "lab")]
             ExportFormat::Parquet => self.run_parquet(stop),
             ExportFormat::Rlp => self.run_rlp(stop),
         }
     }
 
     fn run_rlp(self, stop: &AtomicBool) -> eyre::Result<()> {
-        if let Some(path) = self.paths.first() {
-            bail!("{path}: blocks are written to one file; or give --format parquet");
-        }
+        #[cfg(feature = "lab")]
         self.parquet.refuse()?;
         let read = ExistingDatadir::open(&self.chain)?.db.begin_read()?;
         let tip = read.tip()?.ok_or_eyre("the datadir holds no blocks; import some first")?;

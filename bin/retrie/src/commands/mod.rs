@@ -1,5 +1,6 @@
 //! The subcommands.
 
+#[cfg(feature = "lab")]
 pub(crate) mod bench;
 pub(crate) mod bundle;
 pub(crate) mod config;
@@ -15,6 +16,7 @@ pub(crate) mod init_state;
 pub(crate) mod params;
 pub(crate) mod proof;
 pub(crate) mod re_execute;
+#[cfg(feature = "lab")]
 pub(crate) mod replay;
 pub(crate) mod stage;
 pub(crate) mod verify;

@@ -11,6 +11,7 @@
 //! command removes the folders of a command that was killed.
 
 use crate::sparse::{self, FileDigest};
+use retrie_backends::user_cache;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -65,15 +66,6 @@ struct FileEntry {
 enum CacheMiss {
     Absent,
     Damaged(String),
-}
-
-/// `$XDG_CACHE_HOME/retrie` or `~/.cache/retrie`; `None` if there is no home.
-pub fn user_cache() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    let base = variable("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache")));
-    base.map(|base| base.join("retrie"))
 }
 
 impl StateCache {

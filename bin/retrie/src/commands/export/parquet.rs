@@ -2,7 +2,7 @@
 
 use super::{ExistingDatadir, ExportArgs};
 use crate::{
-    args::witness_opener,
+    args::{BackendArgs, HttpArgs, witness_opener},
     meter::TransferMeter,
     output::{CommandOutput, grouped, say},
 };
@@ -34,16 +34,27 @@ pub(super) struct ParquetArgs {
     /// and other existing files are an error.
     #[arg(long)]
     overwrite: bool,
+    #[command(flatten)]
+    backends: BackendArgs,
+    #[command(flatten)]
+    http: HttpArgs,
+    /// With --format parquet: bundles or folders of bundles to export instead of the datadir's
+    /// chain; object stores and http(s) URLs are allowed. With --tables results or result_blocks:
+    /// reports written by `retrie replay --json` or `retrie bench --json`.
+    #[arg(value_name = "PATH_OR_URL", help_heading = None::<&'static str>)]
+    paths: Vec<String>,
 }
 
 impl ParquetArgs {
     /// Rejects these flags with other formats.
     pub(super) fn refuse(&self) -> eyre::Result<()> {
-        let Self { tables, chunk_size, overwrite } = self;
+        if let Some(path) = self.paths.first() {
+            bail!("{path}: blocks are written to one file; or give --format parquet");
+        }
         for (flag, given) in [
-            ("--tables", !tables.is_empty()),
-            ("--chunk-size", chunk_size.is_some()),
-            ("--overwrite", *overwrite),
+            ("--tables", !self.tables.is_empty()),
+            ("--chunk-size", self.chunk_size.is_some()),
+            ("--overwrite", self.overwrite),
         ] {
             if given {
                 bail!("{flag} is a flag of --format parquet");
@@ -67,11 +78,11 @@ impl ExportArgs {
             if of_reports < tables.len() {
                 bail!("results are made of reports, and other tables of blocks: export them apart");
             }
-            if self.paths.is_empty() {
+            if self.parquet.paths.is_empty() {
                 bail!("name the reports that the results are in");
             }
             let overwrite = self.parquet.overwrite;
-            let reports: Vec<_> = self.paths.iter().map(PathBuf::from).collect();
+            let reports: Vec<_> = self.parquet.paths.iter().map(PathBuf::from).collect();
             let exported = export_reports(&self.target, &tables, &reports, overwrite)?;
             return print(&exported, &self.target, "results");
         }
@@ -84,7 +95,7 @@ impl ExportArgs {
             chunk_size: self.parquet.chunk_size.unwrap_or(CHUNK_SIZE),
             overwrite: self.parquet.overwrite,
         };
-        if self.paths.is_empty() {
+        if self.parquet.paths.is_empty() {
             self.of_chain(&export, stop)
         } else {
             self.of_bundles(&export, stop)
@@ -95,7 +106,7 @@ impl ExportArgs {
         let found = ExistingDatadir::open(&self.chain)?;
         let read = Arc::new(found.db.begin_read()?);
         read.tip()?.ok_or_eyre("the datadir holds no blocks; import some first")?;
-        let backend = found.backend(&found.db.metadata()?, &self.backends)?;
+        let backend = found.backend(&found.db.metadata()?, &self.parquet.backends)?;
         let mut source = ChainSource::new(read, found.spec()?, backend, self.from, self.to)?;
         let range = source.range();
         let exported = run(export, &mut source, range.end() - range.start() + 1, stop)?;
@@ -105,8 +116,8 @@ impl ExportArgs {
 
     fn of_bundles(&self, export: &BlockExport<'_>, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         let mut bundles = Vec::new();
-        let stores = self.http.stores(stop);
-        for path in &self.paths {
+        let stores = self.parquet.http.stores(stop);
+        for path in &self.parquet.paths {
             let place = stores.locate(path)?;
             if detect(&place)?.has_blocks() {
                 bail!(

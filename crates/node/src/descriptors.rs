@@ -16,7 +16,7 @@ const MIN_CONNECTIONS: u32 = 8;
 /// # Errors
 /// If the system refuses. The limit is then unchanged.
 #[cfg(unix)]
-pub(crate) fn raise_limit() -> io::Result<Option<usize>> {
+pub fn raise_limit() -> io::Result<Option<usize>> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a complete `rlimit` that outlives the call, and nothing else is accessed.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
@@ -39,8 +39,12 @@ const MAX_DESCRIPTORS: libc::rlim_t = 1 << 20;
 #[cfg(target_os = "macos")]
 const MAX_DESCRIPTORS: libc::rlim_t = 10_240;
 
+/// There is no limit.
+///
+/// # Errors
+/// Never.
 #[cfg(not(unix))]
-pub(crate) fn raise_limit() -> io::Result<Option<usize>> {
+pub fn raise_limit() -> io::Result<Option<usize>> {
     Ok(None)
 }
 

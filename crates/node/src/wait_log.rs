@@ -1,8 +1,8 @@
 //! Logs what the node waits for: since when, and what ends the wait.
 
-use crate::advice;
-use retrie_engine::{BlockSyncWait, WaitReason};
+use retrie_engine::{BlockSyncWait, DeepBranch, WaitReason};
 use std::{
+    borrow::Cow,
     mem::{Discriminant, discriminant},
     time::{Duration, Instant, SystemTime},
 };
@@ -47,7 +47,7 @@ impl WaitLog {
             return;
         }
         let Some(BlockSyncWait { reason, since, .. }) = wait else { return };
-        let remedy = advice::for_wait(reason);
+        let remedy = remedy_of(reason);
         let seconds = SystemTime::now().duration_since(*since).unwrap_or_default().as_secs();
         if matches!(reason, WaitReason::Blocks(_)) {
             tracing::info!("behind, and waiting for {reason}, for {seconds} s now");
@@ -101,10 +101,31 @@ impl WaitLog {
     }
 }
 
+/// What ends a wait of the node. It names flags of `retrie node`.
+pub(super) fn remedy_of(reason: &WaitReason) -> Cow<'static, str> {
+    match reason {
+        WaitReason::NoSource => "its consensus client sends the blocks in between, or the node is started \
+             with peers or --follow URL"
+            .into(),
+        WaitReason::NoPeers => "peers that have the blocks (--bootnodes, --trusted-peers), or \
+             --follow URL"
+            .into(),
+        WaitReason::Blocks(_) => "the blocks, once they have come".into(),
+        WaitReason::Failing(_) => "it is tried again; other peers, or another --follow URL".into(),
+        WaitReason::TooDeepReorg(_, DeepBranch { fork, .. }) => format!(
+            "nothing by itself: the branch forks off deeper than --retention. If the consensus client is \
+             right, make a datadir that ends below the branch with `retrie db migrate --history --until \
+             {fork} --retention N --to BACKEND NEW`, which executes the stored blocks again, or start a \
+             new datadir from the state of peers (--checkpoint HASH); then start the node on it"
+        )
+        .into(),
+        _ => "it is not known".into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use retrie_engine::DeepBranch;
 
     fn wait(reason: WaitReason) -> BlockSyncWait {
         BlockSyncWait { head: None, reason, since: SystemTime::now() }
@@ -147,7 +168,7 @@ mod tests {
     fn a_reorganisation_that_is_too_deep_is_told_with_its_flag_and_the_way_out() {
         let branch = DeepBranch { fork: 700, first_retained: 772, retention: 128 };
         let reason = WaitReason::TooDeepReorg(900, branch);
-        let text = format!("{reason}; {}", advice::for_wait(&reason));
+        let text = format!("{reason}; {}", remedy_of(&reason));
         for part in ["900", "700", "772", "128", "--retention", "--until 700", "--checkpoint"] {
             assert!(text.contains(part), "{part}: {text}");
         }

@@ -2,9 +2,8 @@
 
 use super::{
     args::AuthArgs, descriptors::ServerConnections, heap, network::NodePeers,
-    proof_peers::ProofPeersArgs, services::ServiceList,
+    proof_peers::ProofPeersArgs, services::ServiceList, wait_log::remedy_of,
 };
-use crate::advice;
 use alloy_rpc_types_engine::JwtSecret;
 use clap::{ArgAction, Args};
 use eyre::Context;
@@ -223,7 +222,7 @@ impl NodeStatus for LocalNodeStatus {
 
     fn waiting(&self) -> Option<NodeWait> {
         let BlockSyncWait { reason, since, .. } = self.engine.waiting()?;
-        let remedy = advice::for_wait(&reason).into_owned();
+        let remedy = remedy_of(&reason).into_owned();
         Some(NodeWait { reason: reason.to_string(), since, remedy })
     }
 

@@ -13,7 +13,7 @@ const FULL_NODE_DISTANCE: u64 = 10_064;
 /// `--retention` are never pruned.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Pruning")]
-pub(crate) struct PruneArgs {
+pub struct PruneArgs {
     /// Prune like a full node: keep the state history and the receipts of the last 10,064 blocks,
     /// and no bodies from before the merge. Without this flag everything is kept. The other pruning
     /// flags override it.

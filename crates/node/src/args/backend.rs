@@ -5,9 +5,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser, error::Err
 use eyre::{OptionExt, bail, eyre};
 use retrie_backends::{
     BackendDescriptor, BackendFlag, ConstructorInput, FlagArgument, FlagValues, MakeError,
-    StorePurpose, all, find, flags, trusted_param_flags, with_ethereum_root, witness_openers,
+    StorePurpose, all, find, flags, trusted_param_flags, user_cache, with_ethereum_root,
+    witness_openers,
 };
-use retrie_bench::cache::user_cache;
 use retrie_db::DatadirMetadata;
 use retrie_light_client::StateVerifier;
 use retrie_state::{AnyBackend, HashId};
@@ -15,15 +15,15 @@ use std::{ffi::OsString, fmt::Write, path::Path, sync::Arc};
 
 /// The flags of all backends. A backend ignores the flags of the others.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct BackendArgs(FlagValues);
+pub struct BackendArgs(FlagValues);
 
 /// Flags for the parameters that a proof verifier trusts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PinArgs(FlagValues);
+pub struct PinArgs(FlagValues);
 
 /// A hash function on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum HashChoice {
+pub enum HashChoice {
     /// keccak-256, as in Ethereum
     Keccak,
     /// BLAKE2b-256
@@ -31,7 +31,8 @@ pub(crate) enum HashChoice {
 }
 
 impl HashChoice {
-    pub(crate) const fn name(self) -> &'static str {
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Keccak => "keccak",
             Self::Blake2b => "blake2b",
@@ -114,13 +115,13 @@ fn given(flags: &[&'static BackendFlag], matches: &ArgMatches) -> Result<FlagVal
 
 impl BackendArgs {
     /// The flags with their values.
-    pub(crate) const fn flags(&self) -> &FlagValues {
+    pub const fn flags(&self) -> &FlagValues {
         &self.0
     }
 
     /// The flags that are set, with their values as text. Of a path only the file name is given,
     /// since every machine may keep the file in another folder.
-    pub(crate) fn flag_pairs(&self) -> impl Iterator<Item = (String, String)> {
+    pub fn flag_pairs(&self) -> impl Iterator<Item = (String, String)> {
         flags().into_iter().filter_map(|flag| {
             let value = self.0.path(flag.long)?;
             let value = match flag.takes {
@@ -134,7 +135,10 @@ impl BackendArgs {
 
 impl PinArgs {
     /// A verifier that trusts the given parameters.
-    pub(crate) fn verifier(&self) -> eyre::Result<StateVerifier> {
+    ///
+    /// # Errors
+    /// If parameters cannot be read.
+    pub fn verifier(&self) -> eyre::Result<StateVerifier> {
         let mut verifier = StateVerifier::new();
         for backend in all() {
             let Some(pins) = backend.trusted_params else { continue };
@@ -146,7 +150,7 @@ impl PinArgs {
     }
 
     /// The flag for the trusted parameters of `backend`.
-    pub(crate) fn flag_of(backend: &str) -> Option<&'static str> {
+    pub fn flag_of(backend: &str) -> Option<&'static str> {
         Some(find(backend).ok()?.trusted_params?.flags.first()?.long)
     }
 }
@@ -163,7 +167,10 @@ pub(super) fn help(what: &str) -> String {
 }
 
 /// Rejects unknown backend names, and a `hash` that none of the backends supports.
-pub(crate) fn check_names(names: &[&str], hash: Option<HashChoice>) -> eyre::Result<()> {
+///
+/// # Errors
+/// These two.
+pub fn check_names(names: &[&str], hash: Option<HashChoice>) -> eyre::Result<()> {
     let has_choice = |backend: &&BackendDescriptor| !backend.hashes.is_empty();
     let chosen = || all().filter(|backend| names.contains(&backend.name));
     if let Some(hash) = hash
@@ -181,7 +188,10 @@ pub(crate) fn check_names(names: &[&str], hash: Option<HashChoice>) -> eyre::Res
 }
 
 /// Makes the backend, with `hash` in place of its own hash function if it supports that.
-pub(crate) fn make(
+///
+/// # Errors
+/// If its parameters are missing or wrong; with the advice of its descriptor.
+pub fn make(
     backend: &BackendDescriptor,
     hash: Option<HashChoice>,
     flags: &FlagValues,
@@ -198,7 +208,10 @@ pub(crate) fn make(
 }
 
 /// The backend of the datadir with this metadata.
-pub(crate) fn backend_of(
+///
+/// # Errors
+/// If no backend has its name, or as [`make`].
+pub fn backend_of(
     metadata: &DatadirMetadata,
     args: &BackendArgs,
     datadir: &Path,
@@ -232,7 +245,10 @@ fn advised(backend: &BackendDescriptor, error: MakeError) -> eyre::Report {
 }
 
 /// The backend `name` for `--referee`; it must have Ethereum's roots.
-pub(crate) fn referee(name: &str) -> eyre::Result<Arc<dyn AnyBackend>> {
+///
+/// # Errors
+/// If there is no such backend, or its roots are others.
+pub fn referee(name: &str) -> eyre::Result<Arc<dyn AnyBackend>> {
     let backend = find(name)?;
     if !backend.capabilities().ethereum_root {
         bail!("backend `{name}` cannot be the referee: its roots are not Ethereum's");
@@ -241,12 +257,18 @@ pub(crate) fn referee(name: &str) -> eyre::Result<Arc<dyn AnyBackend>> {
 }
 
 /// A backend that can open witnesses.
-pub(crate) fn witness_opener() -> eyre::Result<Option<Arc<dyn AnyBackend>>> {
+///
+/// # Errors
+/// If it cannot be made.
+pub fn witness_opener() -> eyre::Result<Option<Arc<dyn AnyBackend>>> {
     Ok(witness_openers().next().map(BackendDescriptor::make_temporary).transpose()?)
 }
 
 /// A backend with Ethereum's roots, for the headers of generated blocks.
-pub(crate) fn root_backend() -> eyre::Result<Arc<dyn AnyBackend>> {
+///
+/// # Errors
+/// If there is none, or it cannot be made.
+pub fn root_backend() -> eyre::Result<Arc<dyn AnyBackend>> {
     let backend = with_ethereum_root().next();
     Ok(backend.ok_or_eyre("no backend computes Ethereum's roots")?.make_temporary()?)
 }

@@ -1,4 +1,4 @@
-//! Heap statistics of jemalloc, the allocator of this binary.
+//! Heap statistics of jemalloc. A program that runs a node has it as its allocator.
 
 use retrie_engine::{HeapStats, SizeClass};
 use tikv_jemalloc_ctl::{epoch, raw, stats};
@@ -62,6 +62,9 @@ fn read<T: Copy>(name: &str) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[global_allocator]
+    static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
     #[test]
     fn what_is_allocated_is_counted() {

@@ -5,7 +5,7 @@ use clap::ArgAction;
 /// Levels of the log.
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[command(next_help_heading = "Logging")]
-pub(crate) struct VerbosityArgs {
+pub struct VerbosityArgs {
     /// Log level: -v errors, -vv warnings, -vvv info, -vvvv debug, -vvvvv trace. `RUST_LOG` wins.
     #[arg(short, long = "verbosity", action = ArgAction::Count, global = true)]
     verbosity: u8,
@@ -16,7 +16,7 @@ pub(crate) struct VerbosityArgs {
 
 impl VerbosityArgs {
     /// The level, 1 (errors) to 5 (trace).
-    pub(crate) const fn level(self) -> u8 {
+    pub const fn level(self) -> u8 {
         match (self.quiet, self.verbosity) {
             (true, _) => 1,
             (false, 0) => 3,

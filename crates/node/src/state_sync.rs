@@ -1,10 +1,10 @@
 //! State sync of a new datadir: which root is trusted, and the steps from there to the datadir.
 
 use super::{
-    args::{NetworkArgs, SyncArgs},
+    args::{NetworkArgs, SyncArgs, open_to_read},
     network::StateSyncPeers,
+    progress::FetchProgress,
 };
-use crate::{args::open_to_read, output::grouped, progress::FetchProgress};
 use alloy_primitives::B256;
 use eyre::bail;
 use retrie_db::{ChainRead, DbError, StateRootMode};
@@ -14,6 +14,7 @@ use retrie_network::{
 };
 use retrie_pipeline::{ChainAnchor, ChainOptions, ChainStore, ChunkedState};
 use retrie_sources::HeaderItem;
+use retrie_telemetry::grouped;
 use std::{
     io,
     path::Path,

@@ -1,7 +1,7 @@
 //! Starts the peer manager and discovery, and reports on both.
 
 use super::{NodeChain, NodeStateHandler, PeerTraffic};
-use crate::node::{args::NetworkArgs, secret::warn_if_shared, services::NodeService};
+use crate::{args::NetworkArgs, secret::warn_if_shared, services::NodeService};
 use eyre::{Context, eyre};
 use parking_lot::Mutex;
 use retrie_chainspec::ChainSpec;

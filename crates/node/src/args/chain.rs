@@ -11,7 +11,7 @@ use std::{
 /// Chain and datadir.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Chain and datadir")]
-pub(crate) struct ChainArgs {
+pub struct ChainArgs {
     /// The chain: mainnet, sepolia, holesky, hoodi, dev, or a genesis JSON file. The default is the
     /// chain of the datadir; for a new one mainnet.
     #[arg(long, value_name = "CHAIN_OR_PATH")]
@@ -22,16 +22,22 @@ pub(crate) struct ChainArgs {
 }
 
 /// The chain of a new datadir without `--chain`.
-pub(crate) const DEFAULT_CHAIN: &str = "mainnet";
+pub const DEFAULT_CHAIN: &str = "mainnet";
 
 impl ChainArgs {
     /// The chain that `--chain` names.
-    pub(crate) fn given(&self) -> eyre::Result<Option<Arc<ChainSpec>>> {
+    ///
+    /// # Errors
+    /// If there is no such chain, or its genesis file cannot be read.
+    pub fn given(&self) -> eyre::Result<Option<Arc<ChainSpec>>> {
         Ok(self.chain.as_deref().map(parse_chain).transpose()?)
     }
 
     /// The chain and the datadir, for a command that creates a missing datadir.
-    pub(crate) fn resolve(&self) -> eyre::Result<(Arc<ChainSpec>, PathBuf)> {
+    ///
+    /// # Errors
+    /// As [`given`](Self::given) and [`datadir`](Self::datadir), and if an existing datadir cannot be read.
+    pub fn resolve(&self) -> eyre::Result<(Arc<ChainSpec>, PathBuf)> {
         self.resolve_or(DEFAULT_CHAIN)
     }
 
@@ -49,7 +55,10 @@ impl ChainArgs {
     }
 
     /// The datadir: as given, or the folder of the chain in the user's data directory.
-    pub(crate) fn datadir(&self) -> eyre::Result<PathBuf> {
+    ///
+    /// # Errors
+    /// If it is not given and there is no home directory, or the chain is not known.
+    pub fn datadir(&self) -> eyre::Result<PathBuf> {
         self.datadir_or(DEFAULT_CHAIN)
     }
 
@@ -70,7 +79,10 @@ impl ChainArgs {
 }
 
 /// Opens a datadir to read, also while another process writes to it.
-pub(crate) fn open_to_read(datadir: &Path) -> Result<DatabaseEnv, DbError> {
+///
+/// # Errors
+/// [`DbError`] if there is none, or it cannot be opened.
+pub fn open_to_read(datadir: &Path) -> Result<DatabaseEnv, DbError> {
     DatabaseEnv::open(datadir, &OpenOptions::read_only()).or_else(|error| match error {
         // After a kill with `--db.sync-mode none` only a writer can recover the database.
         DbError::Mdbx { .. } | DbError::System { .. } => {

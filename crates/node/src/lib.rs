@@ -1,4 +1,4 @@
-//! `retrie node`: starts the parts of a node and runs them until a stop signal.
+//! A node: starts its parts, runs them until a stop signal, and stops them in reverse.
 //!
 //! ```text
 //!  datadir -> Chain -> Engine (thread) -> LiveChain --+--> JSON-RPC servers
@@ -6,13 +6,20 @@
 //!   Engine API, dev miner, follower     pool <--------'
 //! ```
 //!
-//! The running parts are a list of [`services`], in the order of their start.
+//! # Vocabulary
+//!
+//! * **Command**: the flags of a node, and what runs them. [`NodeCommand`].
+//! * **Group of flags**: flags of one subject, under one heading of `--help`; other commands have the
+//!   same groups. [`args`].
+//! * **Configuration file**: the same flags as TOML. [`config`].
+//! * **Service**: a running part of the node. They are a list, in the order of their start.
 
-mod args;
-pub(crate) mod config;
+pub mod args;
+pub mod config;
 mod descriptors;
 mod heap;
 mod network;
+mod progress;
 mod proof_peers;
 mod secret;
 mod servers;
@@ -20,13 +27,12 @@ mod services;
 mod state_sync;
 mod wait_log;
 
-pub(crate) use descriptors::raise_limit;
+pub use descriptors::raise_limit;
 
-use crate::args::{ChainArgs, DEFAULT_CHAIN, DbArgs, StateArgs};
 use alloy_primitives::Address;
 use args::{
-    AuthArgs, BuilderArgs, DevArgs, EngineArgs, FollowArgs, LogArgs, NetworkArgs, SyncArgs,
-    TxPoolArgs,
+    AuthArgs, BuilderArgs, ChainArgs, DEFAULT_CHAIN, DbArgs, DevArgs, EngineArgs, FollowArgs,
+    LogArgs, NetworkArgs, StateArgs, SyncArgs, TxPoolArgs,
 };
 use eyre::{Context, bail};
 use network::{NodePeers, PeerTraffic, start_block_sync, start_gossip};
@@ -60,7 +66,7 @@ use wait_log::WaitLog;
 /// Flags of `retrie node`.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "node", args_override_self = true)]
-pub(crate) struct NodeCommand {
+pub struct NodeCommand {
     #[command(flatten)]
     chain: ChainArgs,
     #[command(flatten)]
@@ -70,7 +76,7 @@ pub(crate) struct NodeCommand {
     /// Read flags from this file (see `retrie config`) [default: `retrie.toml` in the datadir, if
     /// it exists].
     #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
+    config: Option<PathBuf>,
     /// Serve Prometheus metrics on this address.
     #[arg(long, value_name = "ADDR:PORT", help_heading = "Metrics")]
     metrics: Option<SocketAddr>,
@@ -103,7 +109,10 @@ const POLL: Duration = Duration::from_millis(100);
 
 impl NodeCommand {
     /// The configuration file to read, if any.
-    pub(crate) fn config_file(&self) -> eyre::Result<Option<PathBuf>> {
+    ///
+    /// # Errors
+    /// If no datadir is given and there is no home directory, or the chain is not known.
+    pub fn config_file(&self) -> eyre::Result<Option<PathBuf>> {
         if let Some(file) = &self.config {
             return Ok(Some(file.clone()));
         }
@@ -112,7 +121,7 @@ impl NodeCommand {
     }
 
     /// The log files that the flags request.
-    pub(crate) fn log_files(&self) -> Option<LogFiles> {
+    pub fn log_files(&self) -> Option<LogFiles> {
         let LogArgs { directory, max_size, max_files } = &self.log;
         directory.clone().map(|directory| LogFiles {
             directory,
@@ -139,7 +148,10 @@ impl NodeCommand {
     }
 
     /// Runs the node until `stop` is set or one of its services ends.
-    pub(crate) fn run(mut self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
+    ///
+    /// # Errors
+    /// If a part cannot start, fails, or cannot stop in order.
+    pub fn run(mut self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         self.fit_into_descriptors();
         let (spec, datadir) = self.chain_and_datadir()?;
         if self.dev.dev && self.state.state_root.is_none() {

@@ -17,41 +17,43 @@ use std::{path::Path, sync::Arc};
 /// Flags of the state backend and of the checks beside it.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "State backend")]
-pub(crate) struct StateArgs {
-    // The help text: a sentence and a line for each backend.
+pub struct StateArgs {
+    /// Name of the state backend. The help text is a sentence and a line for each backend.
     #[arg(
         long,
         value_name = "BACKEND",
         help = help("The state store [default: that of the datadir; of a new one mpt]:")
     )]
-    pub(crate) state_backend: Option<String>,
+    pub state_backend: Option<String>,
     /// Hash function of the state store, for comparison only; `mpt-archive` has the choice.
     #[arg(long, value_name = "HASH")]
-    pub(crate) hash: Option<HashChoice>,
+    pub hash: Option<HashChoice>,
     /// What header state roots mean. `header`: each must equal the backend's root; only for
     /// backends with Ethereum's roots, and their default. `shadow`: they are roots of another
     /// backend; ours is stored beside them.
     #[arg(long, value_name = "MODE")]
-    pub(crate) state_root: Option<StateRootMode>,
+    pub state_root: Option<StateRootMode>,
     /// Run this backend beside the state backend on the same deltas, and check header state roots
     /// with it.
     #[arg(long, value_name = "BACKEND")]
-    pub(crate) referee: Option<String>,
+    pub referee: Option<String>,
     /// How many blocks can be reverted [default: the datadir's; for a new one 128].
     #[arg(long, value_name = "BLOCKS")]
-    pub(crate) retention: Option<u64>,
+    pub retention: Option<u64>,
     /// Retention of a new datadir without `--retention`.
     #[arg(skip = DEFAULT_RETENTION)]
-    pub(crate) default_retention: u64,
+    pub default_retention: u64,
+    /// What is pruned.
     #[command(flatten)]
-    pub(crate) prune: PruneArgs,
+    pub prune: PruneArgs,
+    /// The flags of the backends.
     #[command(flatten)]
-    pub(crate) backends: BackendArgs,
+    pub backends: BackendArgs,
 }
 
 /// For crash tests: the environment variable `RETRIE_FOLD_BYTES` sets how many pending bytes
 /// trigger a fold of the state.
-pub(crate) fn fold_bytes_of(mut options: StoreOptions) -> StoreOptions {
+pub fn fold_bytes_of(mut options: StoreOptions) -> StoreOptions {
     let bytes = std::env::var("RETRIE_FOLD_BYTES").ok().and_then(|bytes| bytes.parse().ok());
     options.fold_bytes = bytes.unwrap_or(options.fold_bytes);
     options
@@ -60,7 +62,7 @@ pub(crate) fn fold_bytes_of(mut options: StoreOptions) -> StoreOptions {
 /// The backend of a new datadir without `--state-backend`.
 const DEFAULT_BACKEND: &str = "mpt";
 /// Retention of a new datadir.
-pub(crate) const DEFAULT_RETENTION: u64 = 128;
+pub const DEFAULT_RETENTION: u64 = 128;
 
 /// The settings stored in a datadir, which are the defaults of the flags.
 struct DatadirSettings {
@@ -70,7 +72,10 @@ struct DatadirSettings {
 
 impl StateArgs {
     /// All options needed to open a chain in `datadir`.
-    pub(crate) fn chain_options(
+    ///
+    /// # Errors
+    /// If the flags contradict each other or an existing datadir, or a backend cannot be made.
+    pub fn chain_options(
         &self,
         spec: Arc<ChainSpec>,
         datadir: &Path,

@@ -9,7 +9,7 @@ use std::{
 /// Flags of HTTP clients. Proxies come from the environment (`HTTPS_PROXY`, `ALL_PROXY`).
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Server")]
-pub(crate) struct HttpArgs {
+pub struct HttpArgs {
     /// Seconds to wait for a connection, for the start of a response, and for each further byte.
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
@@ -20,7 +20,7 @@ pub(crate) struct HttpArgs {
 
 impl HttpArgs {
     /// The HTTP client; `stop` cancels its requests.
-    pub(crate) fn client(&self, stop: &Arc<AtomicBool>) -> BlockingClient {
+    pub fn client(&self, stop: &Arc<AtomicBool>) -> BlockingClient {
         let options = HttpOptions {
             timeout: Duration::from_secs(self.timeout),
             retries: self.retries,
@@ -30,7 +30,7 @@ impl HttpArgs {
     }
 
     /// Opens paths and URLs, with credentials and endpoints from the environment.
-    pub(crate) fn stores(&self, stop: &Arc<AtomicBool>) -> StoreRegistry {
+    pub fn stores(&self, stop: &Arc<AtomicBool>) -> StoreRegistry {
         StoreRegistry::new(StoreEnvironment::from_process(), self.client(stop))
     }
 }

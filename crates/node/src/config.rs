@@ -7,13 +7,17 @@
 //! max-account-slots = 32      # --txpool.max-account-slots 32
 //! ```
 
+use crate::NodeCommand;
 use clap::{Arg, ArgAction, Command, CommandFactory, Parser};
 use eyre::{Context, bail};
 use std::{ffi::OsString, fmt::Write, path::Path};
 use toml::{Table, Value};
 
 /// The flags set in the file, in the form of the command line.
-pub(crate) fn flags_of(file: &Path) -> eyre::Result<Vec<OsString>> {
+///
+/// # Errors
+/// If the file cannot be read, is not TOML, or sets what is no flag or not of its kind.
+pub fn flags_of(file: &Path) -> eyre::Result<Vec<OsString>> {
     let text = std::fs::read_to_string(file)
         .wrap_err_with(|| format!("reading the configuration {}", file.display()))?;
     let table: Table = text
@@ -25,10 +29,13 @@ pub(crate) fn flags_of(file: &Path) -> eyre::Result<Vec<OsString>> {
     Ok(flags)
 }
 
-/// Fails unless the flags of `file` form a valid command line.
-pub(crate) fn check(file: &Path, flags: &[OsString]) -> eyre::Result<()> {
+/// Checks the flags of `file`.
+///
+/// # Errors
+/// Unless they form a valid command line.
+pub fn check(file: &Path, flags: &[OsString]) -> eyre::Result<()> {
     let all = std::iter::once("node".into()).chain(flags.iter().cloned());
-    super::NodeCommand::try_parse_from(all).map(drop).map_err(|error| {
+    NodeCommand::try_parse_from(all).map(drop).map_err(|error| {
         let text = error.to_string();
         let first = text.lines().next().unwrap_or_default();
         eyre::eyre!("{}: {}", file.display(), first.trim_start_matches("error: "))
@@ -36,7 +43,7 @@ pub(crate) fn check(file: &Path, flags: &[OsString]) -> eyre::Result<()> {
 }
 
 fn node_command() -> Command {
-    super::NodeCommand::command()
+    NodeCommand::command()
 }
 
 fn add(
@@ -92,7 +99,7 @@ fn plain(value: &Value) -> Option<String> {
 }
 
 /// All flags of `retrie node` with their defaults, as a configuration file in comments.
-pub(crate) fn defaults() -> String {
+pub fn defaults() -> String {
     let command = node_command();
     let mut text = String::from(
         "# Configuration of `retrie node --config FILE`. Flags on the command line win.\n",
@@ -145,8 +152,8 @@ mod tests {
             .collect();
         let mut line = vec![OsString::from("node")];
         line.extend(flags(&set).unwrap());
-        let given = super::super::NodeCommand::try_parse_from(&line).unwrap();
-        let none = super::super::NodeCommand::try_parse_from(["node"]).unwrap();
+        let given = NodeCommand::try_parse_from(&line).unwrap();
+        let none = NodeCommand::try_parse_from(["node"]).unwrap();
         assert_eq!(format!("{given:?}"), format!("{none:?}"));
     }
 

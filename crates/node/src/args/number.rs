@@ -1,7 +1,10 @@
 //! Parsers of numbers with units.
 
-/// `10`, `50k`, `1m`.
-pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
+/// Parses `10`, `50k`, `1m`.
+///
+/// # Errors
+/// If it is no such count, or above 2^64; the text is for the command line.
+pub fn parse_count(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.to_ascii_lowercase().strip_suffix(['k', 'm']) {
         Some(digits) if text.ends_with(['k', 'K']) => (digits.to_owned(), 1000),
         Some(digits) => (digits.to_owned(), 1_000_000),

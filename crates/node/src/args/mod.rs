@@ -1,0 +1,29 @@
+//! Groups of flags, each under a heading of `--help`: those of a node alone (`node`), and those that
+//! several commands share, a file for each.
+
+mod backend;
+mod chain;
+mod database;
+mod http;
+mod logging;
+mod node;
+mod number;
+mod prune;
+mod state;
+
+pub use backend::{
+    BackendArgs, HashChoice, PinArgs, backend_of, check_names, make, referee, root_backend,
+    witness_opener,
+};
+pub use chain::{ChainArgs, DEFAULT_CHAIN, open_to_read};
+pub use database::{DbArgs, parse_sync};
+pub use http::HttpArgs;
+pub use logging::VerbosityArgs;
+pub use number::parse_count;
+pub use prune::PruneArgs;
+pub use state::{DEFAULT_RETENTION, StateArgs, fold_bytes_of};
+
+pub(crate) use node::{
+    AuthArgs, BuilderArgs, DevArgs, EngineArgs, FollowArgs, LogArgs, NetworkArgs, SyncArgs,
+    TxPoolArgs, parse_duration, parse_interval,
+};
