@@ -49,7 +49,8 @@ fn replay(
     let store = StateStore::open(backend, kv.clone(), StoreOptions::default())?;
     // Opens the pre-state in a witness, for every backend.
     let mpt = Mpt::new();
-    let options = BundleReplayOptions { spec: spec.clone(), witness_opener: mpt.partial_state() };
+    let options =
+        BundleReplayOptions { spec: spec.clone(), witness_opener: mpt.extensions().partial_state };
     let mut replay = BundleReplay::new(&options, &store, &*kv)?;
     for file in files {
         let outcome = replay.run(&file.load()?)?;

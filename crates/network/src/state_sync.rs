@@ -216,7 +216,8 @@ pub fn fetch_state(
     tell: &mut dyn FnMut(&StateSyncProgress),
 ) -> Result<FetchedState, StateSyncError> {
     let name = backend.identity().name;
-    let chunks = backend.chunks().ok_or(StateSyncError::Unsupported { backend: name })?;
+    let chunks =
+        backend.extensions().chunks.ok_or(StateSyncError::Unsupported { backend: name })?;
     let folder = sync_dir(datadir);
     fs::create_dir_all(&folder).map_err(|source| {
         let action = format!("creating folder {}", folder.display());
@@ -398,7 +399,7 @@ impl StateSyncShared {
     fn open(&self, item: &StateItem, answer: &[u8]) -> Result<CheckedAnswer, ProofError> {
         match item {
             StateItem::Chunk(id) => {
-                let chunks = self.backend.chunks();
+                let chunks = self.backend.extensions().chunks;
                 let chunks = chunks.ok_or(ProofError::Malformed { what: "no chunks" })?;
                 Ok(CheckedAnswer::Chunk(chunks.open(id, answer)?))
             }

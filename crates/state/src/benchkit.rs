@@ -115,7 +115,7 @@ fn bench(
     apply()?;
     group.bench_function("apply", |bencher| bencher.iter(|| apply().map(|block| block.root())));
 
-    if bed.store.backend().capabilities().proofs {
+    if bed.store.backend().profile().proofs {
         group.throughput(Throughput::Elements(1));
         let key = [key(7)];
         let proof = bed.store.at(StateId::Tip).and_then(|state| state.prove(&key))?;

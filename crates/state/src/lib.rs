@@ -32,8 +32,7 @@
 //! * **History**: the states of all old blocks with their proofs, where a backend itself keeps
 //!   them. [`StateHistory`], [`StateStore::history`].
 //! * **Backend**: a plain algorithm over a key-value view. [`Backend`]; the rules are in its docs.
-//! * **Extension**: an optional ability of a backend, as a trait: [`StateHistory`],
-//!   [`ProvenanceQueries`], [`ProofShards`], [`AccountProofs`], [`StateChunks`], [`PartialState`].
+//! * **Extension**: an optional ability of a backend, as a trait. [`BackendExtensions`] lists them.
 //! * **Cache**: the decoded structure of one block's state in memory. It belongs to that block.
 //!   Caches of older blocks may be [compacted](CompactedCache).
 //! * **Diff layer**: the rows that one block writes, in memory.
@@ -72,12 +71,12 @@ mod store;
 pub use crate::{
     backend::{
         AccountNodes, AccountProofs, AnyBackend, AnyCache, ApplyContext, ApplyOutput, Backend,
-        BackendCapabilities, BackendStats, BackgroundJob, BulkSink, ChunkAnswer, ChunkId,
-        ChunkServer, CompactedCache, JobContext, JobHandle, JobOutput, JobRunner, KeyRange,
-        NodeRead, NodeWrite, OpenedChunk, PartialState, PartialTree, Prefetcher, ProofHole,
-        ProofShards, ProvenanceQueries, RowScan, RowTable, ScanDirection, StateChunks,
-        StateHistory, TableRow, compare_rows, flat, is_out_of_descriptors, open_with_retry,
-        prefix_end,
+        BackendExtensions, BackendProfile, BackendStats, BackgroundJob, BulkSink, CacheCompaction,
+        ChunkAnswer, ChunkId, ChunkServer, CompactedCache, JobContext, JobFiles, JobHandle,
+        JobOutput, JobRunner, KeyRange, Maintenance, NodeRead, NodeWrite, OpenedChunk,
+        PartialState, PartialTree, Prefetcher, ProofHole, ProofShards, ProvenanceQueries, RowScan,
+        RowTable, ScanDirection, StateChunks, StateHistory, TableRow, compare_rows, flat,
+        is_out_of_descriptors, open_with_retry, prefix_end,
     },
     durable::{
         CounterSnapshot, DurableTip, EntrySorter, FlatHistory, KvRead, KvSnapshot, KvStore, KvTxn,

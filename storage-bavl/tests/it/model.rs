@@ -79,7 +79,7 @@ fn random_histories_have_the_roots_shapes_and_proofs_of_the_definition() {
         store.apply(&all).unwrap();
         model.apply(&all);
         same(&store, &model, random);
-        assert_eq!(store.root, store.backend.empty_root());
+        assert_eq!(store.root, store.backend.profile().empty_root);
         assert!(store.view.filled().is_empty());
     }
 }

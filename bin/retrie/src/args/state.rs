@@ -82,12 +82,12 @@ impl StateArgs {
         let root_mode = match (self.state_root, &settled) {
             (Some(mode), _) => mode,
             (None, Some(settled)) => settled.metadata.state_root,
-            (None, None) if backend.capabilities().ethereum_root => StateRootMode::Header,
+            (None, None) if backend.profile().ethereum_root => StateRootMode::Header,
             (None, None) => StateRootMode::Shadow,
         };
         let retention = self.retention(datadir, settled.as_ref())?;
         let kept = self.prune.kept(&spec, retention.blocks)?;
-        let flat_history = self.prune.flat_history(backend.history().is_some());
+        let flat_history = self.prune.flat_history(backend.extensions().history.is_some());
         Ok(ChainOptions {
             spec,
             backend,

@@ -128,7 +128,7 @@ impl StatsArgs {
 
 fn first_readable(store: &StateStore) -> Result<Option<u64>, StateError> {
     let flat = store.flat_history_kept(StateId::Tip)?;
-    let own = match store.backend().history() {
+    let own = match store.backend().extensions().history {
         Some(_) => store.history_kept()?,
         None => None,
     };

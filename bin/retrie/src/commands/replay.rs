@@ -284,7 +284,7 @@ impl ReplayArgs {
         let opener = witness_opener()?;
         let options = BundleReplayOptions {
             spec: spec.clone(),
-            witness_opener: opener.as_ref().and_then(|backend| backend.partial_state()),
+            witness_opener: opener.as_ref().and_then(|backend| backend.extensions().partial_state),
         };
         let mut replay = BundleReplay::new(&options, &store, &*kv)?;
         let mut unread = None;
@@ -318,7 +318,7 @@ impl ReplayArgs {
         sync: SyncMode,
         stop: &AtomicBool,
     ) -> eyre::Result<ReplayResult> {
-        let root_mode = if backend.capabilities().ethereum_root {
+        let root_mode = if backend.profile().ethereum_root {
             StateRootMode::Header
         } else {
             StateRootMode::Shadow

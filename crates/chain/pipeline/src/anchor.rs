@@ -81,7 +81,7 @@ impl AnchorBlock {
 
 /// Refuses header roots of a backend that cannot compute its root from a dump.
 fn refuse_history_root(options: &ChainOptions) -> Result<(), PipelineError> {
-    let needs_history = !options.backend.capabilities().state_determined_root;
+    let needs_history = !options.backend.profile().state_determined_root;
     if options.root_mode == StateRootMode::Native && needs_history {
         return Err(AnchorError::HistoryRoot { backend: options.backend.identity().name }.into());
     }

@@ -18,7 +18,7 @@ pub(crate) fn listed_state(
     if store.retained().is_some_and(|kept| kept.contains(&block.number)) {
         return store.at(StateId::Block(block.hash));
     }
-    if store.backend().history().is_some() {
+    if store.backend().extensions().history.is_some() {
         return store.history(block);
     }
     Err(store.beyond_retention(block.number))

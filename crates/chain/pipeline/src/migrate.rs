@@ -434,7 +434,7 @@ impl MigrationTask<'_> {
         for (store, _) in self.chain.states.stores() {
             let name = store.identity().name;
             let is_same = |(of, root): &&(String, B256)| of == name && *root == header.state_root;
-            if store.backend().capabilities().ethereum_root
+            if store.backend().profile().ethereum_root
                 && let Some((_, root)) = roots.iter().find(is_same)
             {
                 txn.insert_root(&hash, name, root)?;

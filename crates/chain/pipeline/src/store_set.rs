@@ -138,7 +138,7 @@ impl StateBackends {
     pub(crate) fn check(&self) -> Result<(), PipelineError> {
         let own = (self.root_mode == StateRootMode::Header).then_some(&self.own);
         for backend in own.into_iter().chain(&self.referee) {
-            if !backend.capabilities().ethereum_root {
+            if !backend.profile().ethereum_root {
                 return Err(PipelineError::NoHeaderRoot { backend: backend.identity().name });
             }
         }

@@ -277,7 +277,7 @@ impl std::fmt::Debug for TestChain {
 impl TestChain {
     /// A chain of genesis alone. `backend` must compute Ethereum's state roots.
     pub fn new(rules: TestRules, backend: Arc<dyn AnyBackend>) -> Self {
-        assert!(backend.capabilities().ethereum_root, "headers need Ethereum's state roots");
+        assert!(backend.profile().ethereum_root, "headers need Ethereum's state roots");
         let genesis_json = rules.genesis_json();
         let spec = Arc::new(ChainSpec::from_genesis_json(&genesis_json).expect("a genesis file"));
         Self::with(genesis_json, spec, backend)

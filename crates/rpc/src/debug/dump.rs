@@ -215,7 +215,7 @@ struct AccountDumper<'a> {
 impl AccountDumper<'_> {
     fn account(self, key: B256, address: Address, account: &Account) -> RpcResult<DumpedAccount> {
         let Self { view, state, wanted, room } = self;
-        let root = match view.live().backend().account_proofs().is_some() {
+        let root = match view.live().backend().extensions().account_proofs.is_some() {
             true => Some(state.account_nodes(&address, &[])?.storage_root),
             false => None,
         };

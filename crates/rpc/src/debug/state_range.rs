@@ -152,7 +152,9 @@ fn modified_accounts(
 fn changed_keys(rpc: &RpcContext, at: StateId<'_>, number: u64) -> RpcResult<Vec<StateKey>> {
     let store = rpc.live.chain().state();
     store.changed_keys(at, number).map_err(|error| match error {
-        StateError::BeyondHistory { first, .. } if rpc.live.backend().history().is_some() => {
+        StateError::BeyondHistory { first, .. }
+            if rpc.live.backend().extensions().history.is_some() =>
+        {
             RpcError::Rejected(format!(
                 "the keys that block {number} changed are not listed: backend {} has the states of \
                  all blocks, but lists of changed keys only from block {first} on, for blocks \

@@ -62,7 +62,7 @@ fn witness(
     block: &RecoveredBlock,
 ) -> RpcResult<ExecutionWitness> {
     let backend = rpc.live.backend();
-    if backend.account_proofs().is_none() {
+    if backend.extensions().account_proofs.is_none() {
         return Err(RpcError::Rejected(format!(
             "backend {} has no witnesses of Ethereum's trie",
             backend.identity().name

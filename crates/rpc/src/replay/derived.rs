@@ -42,7 +42,7 @@ pub(crate) fn intermediate_roots(
     let header = block.sealed_header();
     let spec = rpc.live.spec();
     let store = rpc.live.chain().state();
-    let has_roots = store.backend().capabilities().ethereum_root;
+    let has_roots = store.backend().profile().ethereum_root;
     if spec.is_byzantium_active_at_block(header.number) || header.number == 0 || !has_roots {
         return Ok(None);
     }

@@ -1,7 +1,7 @@
 //! [`StateChunks`]: a whole state in parts that prove themselves, for nodes that fetch it from
 //! untrusted peers (state sync).
 
-use super::{BulkSink, NodeRead};
+use super::{AnyCache, BulkSink, NodeRead};
 use crate::{ProofError, StateError, StateKey, StateValue};
 use alloy_primitives::{B256, Bytes, hex};
 use std::{fmt, path::Path, sync::Arc};
@@ -74,7 +74,7 @@ pub enum OpenedChunk {
 /// before, and in the end from the root. So it does not matter which peer answers, nor when: all
 /// that [`open`](Self::open) accepts belongs to the state, and once all ids are answered the state
 /// is complete.
-pub trait StateChunks<C: ?Sized>: Send + Sync {
+pub trait StateChunks: Send + Sync {
     /// Name of the format of ids and answers, at most 32 bytes of ASCII. Backends with the same
     /// name can read each other's chunks.
     fn format(&self) -> &'static str;
@@ -86,7 +86,7 @@ pub trait StateChunks<C: ?Sized>: Send + Sync {
     fn serve(
         &self,
         view: Arc<dyn NodeRead>,
-        cache: Arc<C>,
+        cache: AnyCache,
         scratch: Option<&Path>,
     ) -> Result<Box<dyn ChunkServer>, StateError>;
 

@@ -1,30 +1,125 @@
 //! Optional extensions: what only some backends can do.
 //!
-//! `C` is the backend's [`Cache`](Backend::Cache) of the state that a method works on.
+//! An extension works on caches of its own backend, which it gets as [`AnyCache`];
+//! [`AnyCache::get`] gives such a cache its type.
 
-use super::NodeRead;
+use super::{AnyCache, NodeRead, NodeWrite, StateChunks};
 use crate::{ProofError, StateDelta, StateError, StateKey, StateReader, ValueVersion};
 use alloy_primitives::{Address, B256, Bytes};
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
 #[cfg(doc)]
-use super::Backend;
+use super::{Backend, JobRunner};
+
+/// The extensions of a backend. `Default` is none.
+#[derive(Clone, Copy, Default)]
+pub struct BackendExtensions<'a> {
+    /// Prepares roots ahead of the delta. A backend that would prefetch no more than
+    /// [`read`](Backend::read) of the same keys does has none.
+    pub prefetcher: Option<&'a dyn Prefetcher>,
+    /// Removes and writes rows beside the blocks.
+    pub maintenance: Option<&'a dyn Maintenance>,
+    /// Compacts the caches of older blocks.
+    pub cache_compaction: Option<&'a dyn CacheCompaction>,
+    /// Names the files of unfinished jobs.
+    pub job_files: Option<&'a dyn JobFiles>,
+    /// Reads and proves the state of any old block.
+    pub history: Option<&'a dyn StateHistory>,
+    /// Shows and proves the values of keys over a range of blocks.
+    pub provenance: Option<&'a dyn ProvenanceQueries>,
+    /// Keeps only a part of what proofs need.
+    pub proof_shards: Option<&'a dyn ProofShards>,
+    /// Proves accounts in the form of EIP-1186.
+    pub account_proofs: Option<&'a dyn AccountProofs>,
+    /// Serves a whole state in chunks that prove themselves.
+    pub chunks: Option<&'a dyn StateChunks>,
+    /// Opens a partial state from the nodes of a witness.
+    pub partial_state: Option<&'a dyn PartialState>,
+}
+
+impl fmt::Debug for BackendExtensions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BackendExtensions").finish_non_exhaustive()
+    }
+}
+
+/// Optional extension of a backend with work beside the blocks.
+pub trait Maintenance: Send + Sync {
+    /// Does the backend's maintenance. It removes rows that no state from block `first_retained` on
+    /// can see: rows that only older states needed, or that a background job has moved. It may also
+    /// write rows in advance that a later block will publish, and that no state reads before that
+    /// block.
+    ///
+    /// Every commit calls it once. `view` and `cache` are those of the new durable tip. The writes
+    /// join the commit's journal but have no undo, so they must not change what any retained state
+    /// reads or proves, nor the root of a later block. It publishes and retires no files. It writes
+    /// about `budget` rows at most; the rest waits for the next commit. If it fails, none of its
+    /// writes is kept, and the commit goes on, unless the error comes from the store underneath
+    /// ([`StateError::Store`]).
+    fn maintain(
+        &self,
+        view: &mut dyn NodeWrite,
+        cache: &AnyCache,
+        first_retained: u64,
+        budget: usize,
+    ) -> Result<(), StateError>;
+}
+
+/// Optional extension of a backend that can make the caches of older blocks small.
+pub trait CacheCompaction: Send + Sync {
+    /// How many caches of durable blocks, at and below the tip, the framework keeps whole beside
+    /// the caches of proposals (8 without this extension), so that reads and proofs below the tip
+    /// need not open one. A backend whose cache shares most of its content with the parent's cache
+    /// names a larger number.
+    fn retained_caches(&self) -> usize;
+
+    /// Compacts a cache that is older than [`retained_caches`](Self::retained_caches), so that
+    /// proofs of its block take no longer than proofs of the tip. The framework keeps it as long as
+    /// the block can be read, and as far as all compacted caches fit into
+    /// [`compacted_cache_bytes`](Self::compacted_cache_bytes). It works wherever the full cache
+    /// does, though a block on top of it, in a deep reorganisation, may take longer. It holds no
+    /// job. `None` if [`open`](Backend::open) is as good.
+    fn compact_cache(&self, cache: &AnyCache) -> Option<CompactedCache>;
+
+    /// Memory limit in bytes for all [compacted](Self::compact_cache) caches; shared parts count
+    /// once.
+    fn compacted_cache_bytes(&self) -> u64;
+}
+
+/// The part of an older block's cache that stays in memory ([`CacheCompaction`]).
+#[derive(Clone, Debug)]
+pub struct CompactedCache {
+    /// A cache of the same block.
+    pub cache: AnyCache,
+    /// About how many bytes it takes, without what it shares with the caches of neighbouring
+    /// blocks.
+    pub bytes: u64,
+}
+
+/// Optional extension of a backend whose jobs write files.
+pub trait JobFiles: Send + Sync {
+    /// Names of files that the jobs under way in the state that `view` shows may have finished
+    /// already, though no block names them yet. The framework keeps these files at a reopening.
+    /// Their names must contain the digest of the job's inputs. A job that finds such a file checks
+    /// that it is complete before it uses it.
+    fn pending_files(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError>;
+}
 
 /// Optional extension of a backend that prepares a block's root before the block's delta is there: it
 /// prefetches what the root needs beside values, and computes parts of the root.
 ///
 /// Its methods work on the state of the block's parent and change nothing but caches.
 /// [`apply`](Backend::apply) has the same result with and without them, so they report no errors.
-pub trait Prefetcher<C: ?Sized>: Send + Sync {
+pub trait Prefetcher: Send + Sync {
     /// Loads into the caches what the root needs if the block writes `keys`. The caller has read the
     /// values of `keys` in this state, or does not need them. Any number of threads may call it at
     /// once.
-    fn prefetch(&self, view: &dyn NodeRead, cache: &C, keys: &[StateKey]);
+    fn prefetch(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[StateKey]);
 
     /// Prepares parts of the root from `writes`, which the block has made since the last call. One
     /// thread at a time calls it for each block. The writes may be incomplete, later writes may
     /// replace them, and the block may never be applied.
-    fn prepare_root(&self, view: &dyn NodeRead, cache: &C, writes: &StateDelta) {
+    fn prepare_root(&self, view: &dyn NodeRead, cache: &AnyCache, writes: &StateDelta) {
         let _ = (view, cache, writes);
     }
 
@@ -39,7 +134,7 @@ pub trait Prefetcher<C: ?Sized>: Send + Sync {
 /// Its methods work on the view of a later block, usually the durable tip. Rows that lead to old
 /// states belong to the block that wrote them, like all rows: a revert removes them, and a view
 /// shows the history of its own chain.
-pub trait StateHistory<C: ?Sized>: Send + Sync {
+pub trait StateHistory: Send + Sync {
     /// Numbers of the blocks whose state `view` has, including its own block; `None` on the empty
     /// state.
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError>;
@@ -67,9 +162,9 @@ pub trait StateHistory<C: ?Sized>: Send + Sync {
     fn open_at(
         &self,
         view: &dyn NodeRead,
-        cache: &C,
+        cache: &AnyCache,
         number: u64,
-    ) -> Result<(B256, Arc<C>), StateError>;
+    ) -> Result<(B256, AnyCache), StateError>;
 }
 
 /// Optional extension of a backend that shows, under one root, the values of keys over a range of
@@ -79,13 +174,13 @@ pub trait StateHistory<C: ?Sized>: Send + Sync {
 /// and the value in force at the first block, if the key ever had one up to there; newest first.
 /// Each [change](crate::StateChange) of a block sets a version. The range `n..=n` gives the state
 /// after block n.
-pub trait ProvenanceQueries<C: ?Sized>: Send + Sync {
+pub trait ProvenanceQueries: Send + Sync {
     /// The versions of each of `keys` in `blocks`, and the proof of all of them together. The
     /// proof leads to the root of the state that `view` and `cache` show.
     fn versions(
         &self,
         view: &dyn NodeRead,
-        cache: &C,
+        cache: &AnyCache,
         keys: &[StateKey],
         blocks: RangeInclusive<u64>,
     ) -> Result<(Vec<Vec<ValueVersion>>, Bytes), StateError>;
@@ -104,7 +199,7 @@ pub trait ProvenanceQueries<C: ?Sized>: Send + Sync {
 /// Optional extension: proofs whose parts come from many nodes. Each node has the whole state but
 /// keeps only one shard of the data that proofs need (LVMT 3.3). [`Backend::prove`] gives only
 /// complete proofs, and fails with [`StateError::OutsideShard`] if this node lacks a part.
-pub trait ProofShards<C: ?Sized>: Send + Sync {
+pub trait ProofShards: Send + Sync {
     /// The shard that this node keeps, as on the command line.
     fn shard(&self) -> String;
 
@@ -113,7 +208,7 @@ pub trait ProofShards<C: ?Sized>: Send + Sync {
     fn prove_part(
         &self,
         view: &dyn NodeRead,
-        cache: &C,
+        cache: &AnyCache,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError>;
 
@@ -140,7 +235,7 @@ pub trait ProofShards<C: ?Sized>: Send + Sync {
     fn check_part(
         &self,
         view: &dyn NodeRead,
-        cache: &C,
+        cache: &AnyCache,
         keys: &[StateKey],
         own: &Bytes,
         part: &Bytes,
@@ -171,12 +266,12 @@ impl fmt::Display for ProofHole {
 
 /// Optional extension of backends with Ethereum's root: proofs of single accounts for
 /// `eth_getProof` (EIP-1186).
-pub trait AccountProofs<C: ?Sized>: Send + Sync {
+pub trait AccountProofs: Send + Sync {
     /// The trie nodes that prove the account at `address` and its `slots`, present or absent.
     fn account_nodes(
         &self,
         view: &dyn NodeRead,
-        cache: &C,
+        cache: &AnyCache,
         address: &Address,
         slots: &[B256],
     ) -> Result<AccountNodes, StateError>;
@@ -186,7 +281,7 @@ pub trait AccountProofs<C: ?Sized>: Send + Sync {
     fn merge_nodes(
         &self,
         view: &dyn NodeRead,
-        cache: &C,
+        cache: &AnyCache,
         removed: &[StateKey],
     ) -> Result<Vec<Bytes>, StateError>;
 }

@@ -10,10 +10,9 @@
 //! dropped) gives the same output. A job may write files of the state directory that no block names
 //! yet; a block names them with [`publish_file`](crate::NodeWrite::publish_file). The next opening
 //! removes all files that no block names, except the backend's [pending
-//! files](crate::Backend::pending_files): a job that finds its own output complete need not produce
+//! files](crate::JobFiles::pending_files): a job that finds its own output complete need not produce
 //! it again.
 
-use super::{check_file_name, open_with_retry};
 use crate::{StateError, durable::NodeCounters};
 
 use alloy_primitives::B256;
@@ -21,7 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use std::{
     any::Any,
     collections::HashMap,
-    fmt, fs,
+    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
@@ -346,31 +345,6 @@ impl JobRunner {
         }
     }
 
-    /// Writes and fsyncs a file of the state directory. It appears under `name` complete or not at
-    /// all.
-    pub fn write_file(dir: &Path, name: &str, content: &[u8]) -> Result<(), StateError> {
-        use std::io::Write;
-        let fail = |error: std::io::Error| {
-            crate::StoreError::new(
-                format!("writing state file {}", dir.join(name).display()),
-                error,
-            )
-        };
-        check_file_name(name)?;
-        let (path, mut file) = tempfile_in(dir, name).map_err(fail)?;
-        let written = file
-            .write_all(content)
-            .and_then(|()| file.sync_all())
-            .and_then(|()| fs::rename(&path, dir.join(name)));
-        if let Err(error) = written {
-            // The next opening would remove it, but the disk may be full now.
-            let _ = fs::remove_file(&path);
-            return Err(fail(error).into());
-        }
-        open_with_retry(|| fs::File::open(dir)).and_then(|dir| dir.sync_all()).map_err(fail)?;
-        Ok(())
-    }
-
     fn context(&self, slot: &JobSlot) -> JobContext {
         JobContext {
             name: slot.name,
@@ -439,13 +413,6 @@ fn log_failure(job: &str, reason: &str, context: &JobContext) {
              and then the job runs again; check the disk, and run `db verify` on the datadir"
         );
     }
-}
-
-fn tempfile_in(dir: &Path, name: &str) -> std::io::Result<(PathBuf, fs::File)> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let path = dir.join(format!("{name}.{}.tmp", NEXT.fetch_add(1, Ordering::Relaxed)));
-    let file = open_with_retry(|| fs::File::create(&path))?;
-    Ok((path, file))
 }
 
 #[cfg(test)]

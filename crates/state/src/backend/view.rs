@@ -174,16 +174,3 @@ pub trait BulkSink {
         Err(StoreError::new(format!("publishing the state file {name}"), "no files here").into())
     }
 }
-
-/// Refuses names that could lead out of the state directory.
-pub(crate) fn check_file_name(name: &str) -> Result<(), StateError> {
-    let plain = !name.is_empty()
-        && name.len() <= 200
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
-        && !name.starts_with('.');
-    if plain {
-        return Ok(());
-    }
-    let what = "file names are 1 to 200 letters, digits, '.', '_' or '-', and start with no '.'";
-    Err(StoreError::new(format!("naming the state file {name:?}"), what).into())
-}

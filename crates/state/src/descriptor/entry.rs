@@ -1,7 +1,7 @@
 //! [`BackendDescriptor`]: one entry in the list of backends.
 
 use super::{BackendFlag, FlagValues, MakeError, ProofVerifier};
-use crate::{AnyBackend, BackendCapabilities, HashId};
+use crate::{AnyBackend, BackendProfile, HashId};
 use alloy_primitives::B256;
 use std::{path::Path, sync::Arc};
 
@@ -117,9 +117,9 @@ impl BackendDescriptor {
         }
     }
 
-    /// The capabilities of the backend.
-    pub fn capabilities(&self) -> BackendCapabilities {
-        (self.small)().capabilities()
+    /// The constant facts of the backend with small parameters.
+    pub fn profile(&self) -> BackendProfile {
+        (self.small)().profile()
     }
 
     /// The backend name that its datadirs store.

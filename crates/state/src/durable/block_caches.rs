@@ -16,7 +16,7 @@ pub(crate) struct BlockCaches {
     /// Full caches of the last blocks below the tip, newest last.
     recent: VecDeque<(B256, AnyCache)>,
     /// Compacted caches of older blocks, by number.
-    compacted: BTreeMap<u64, (B256, CompactedCache<AnyCache>)>,
+    compacted: BTreeMap<u64, (B256, CompactedCache)>,
     /// Bytes of the compacted caches.
     bytes: u64,
     /// Full caches of older blocks that a reader has opened.
@@ -70,12 +70,7 @@ impl BlockCaches {
 
     /// Adds the compacted cache of an older block, and drops the oldest ones while all together
     /// take more than `bytes`.
-    pub(crate) fn keep_compacted(
-        &mut self,
-        block: BlockRef,
-        thinned: CompactedCache<AnyCache>,
-        bytes: u64,
-    ) {
+    pub(crate) fn keep_compacted(&mut self, block: BlockRef, thinned: CompactedCache, bytes: u64) {
         self.bytes += thinned.bytes;
         if let Some((_, before)) = self.compacted.insert(block.number, (block.hash, thinned)) {
             self.bytes -= before.bytes;
@@ -123,7 +118,7 @@ mod tests {
         BlockRef::new(number, B256::with_last_byte(number as u8))
     }
 
-    fn thinned(bytes: u64) -> CompactedCache<AnyCache> {
+    fn thinned(bytes: u64) -> CompactedCache {
         CompactedCache { cache: Arc::new(bytes), bytes }
     }
 
@@ -182,7 +177,7 @@ mod tests {
     fn the_last_ones_are_whole_and_the_next_one_is_handed_back() {
         let mut structures = BlockCaches::default();
         let mut remember = |number: u64| {
-            let cache: AnyCache = Arc::new(number);
+            let cache = AnyCache::new(number);
             structures.remember(block(number).hash, cache, 2).map(|(hash, _)| hash)
         };
         assert_eq!([1, 2, 2].map(&mut remember), [None; 3]);

@@ -5,13 +5,14 @@
 //!  NodeRead, NodeWrite      overlay of proposals            (proposal, overlay, scan)
 //!                              | undo, flat history         (undo, flat_history)
 //!                           journalled generations          (journal, state)
-//!                              | background fold
+//!                              | background fold            (fold_thread)
 //!                           KvStore: MDBX or memory         (kv, memory, namespace, spill)
 //! ```
 
 pub(crate) mod block_caches;
 pub(crate) mod counters;
 pub(crate) mod flat_history;
+pub(crate) mod fold_thread;
 pub(crate) mod journal;
 pub(crate) mod kv;
 mod memory;

@@ -10,7 +10,6 @@ use super::{
     journal::DurableRows,
     scan::{MergedScan, merge, scan},
 };
-use crate::backend::check_file_name;
 use crate::{
     KeyRange, NodeRead, NodeWrite, RowScan, RowTable, ScanDirection, StateError, StoreError,
 };
@@ -400,6 +399,19 @@ impl NodeWrite for RowWriter {
     fn as_read(&self) -> &dyn NodeRead {
         self
     }
+}
+
+/// Refuses names that could lead out of the state directory.
+pub(crate) fn check_file_name(name: &str) -> Result<(), StateError> {
+    let plain = !name.is_empty()
+        && name.len() <= 200
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+        && !name.starts_with('.');
+    if plain {
+        return Ok(());
+    }
+    let what = "file names are 1 to 200 letters, digits, '.', '_' or '-', and start with no '.'";
+    Err(StoreError::new(format!("naming the state file {name:?}"), what).into())
 }
 
 #[cfg(test)]

@@ -19,13 +19,11 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fs,
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
 };
 
 /// Rows of the framework itself: `tip` and `folded`.
@@ -40,9 +38,9 @@ pub(crate) const FOLDED: &[u8] = b"folded";
 /// folded, and one more.
 pub(crate) const MAX_GENERATIONS: usize = 3;
 
-/// How often doomed files are deleted, unless a thread waits for it: before each deletion the disk
-/// is synced, which delays commits.
-const CLEAR_EVERY: Duration = Duration::from_secs(10);
+/// Full caches of durable blocks of a backend without
+/// [`CacheCompaction`](crate::CacheCompaction).
+const RETAINED_CACHES: usize = 8;
 
 /// The durable tip: the last committed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,20 +122,22 @@ impl MemoryState {
     /// Keeps the full cache of a durable block below the tip. The oldest full cache is queued for
     /// compaction on the fold thread.
     pub(crate) fn remember(&mut self, hash: B256, cache: AnyCache, backend: &dyn AnyBackend) {
-        let oldest = self.caches.remember(hash, cache, backend.retained_caches());
+        let compaction = backend.extensions().cache_compaction;
+        let retained = compaction.map_or(RETAINED_CACHES, |by| by.retained_caches());
+        let oldest = self.caches.remember(hash, cache, retained);
         if let Some((hash, cache)) = oldest
-            && backend.compacted_cache_bytes() > 0
+            && let Some(by) = compaction
+            && by.compacted_cache_bytes() > 0
             && let Some(cache) = self.caches.queue_compaction(hash, cache)
         {
-            let thinned = backend.compact_cache(&cache);
-            self.keep_compacted(hash, thinned, backend.compacted_cache_bytes());
+            self.keep_compacted(hash, by.compact_cache(&cache), by.compacted_cache_bytes());
         }
     }
 
-    fn keep_compacted(
+    pub(crate) fn keep_compacted(
         &mut self,
         hash: B256,
-        thinned: Option<CompactedCache<AnyCache>>,
+        thinned: Option<CompactedCache>,
         bytes: u64,
     ) {
         // Some blocks of a large commit are not retained.
@@ -240,121 +240,6 @@ impl DurableState {
             self.folding.wait(&mut memory);
         }
         Ok(())
-    }
-
-    /// Thread `state-fold`: folds frozen generations, oldest first, compacts caches of older
-    /// blocks, and deletes doomed files, until the store closes.
-    pub(crate) fn fold_loop(&self) {
-        // Folded generations that readers still hold. Freeing a million rows takes long, so this
-        // thread holds the last reference and frees them without the lock.
-        let mut folded: Vec<Arc<RowGeneration>> = Vec::new();
-        let mut cleared = Instant::now();
-        let mut memory = self.memory.lock();
-        loop {
-            let is_due = memory.clear_now || memory.closing || cleared.elapsed() >= CLEAR_EVERY;
-            if is_due && !memory.doomed.is_empty() {
-                self.delete_doomed(&mut memory);
-                cleared = Instant::now();
-                self.folding.notify_all();
-                continue;
-            }
-            if memory.closing {
-                return;
-            }
-            if let Some((hash, cache)) = memory.caches.next_to_compact() {
-                let thin = || catch_unwind(AssertUnwindSafe(|| self.backend.compact_cache(&cache)));
-                let thinned = MutexGuard::unlocked(&mut memory, thin);
-                if thinned.is_err() {
-                    tracing::error!("compacting the cache of a block panicked; no data is lost");
-                }
-                memory.keep_compacted(
-                    hash,
-                    thinned.ok().flatten(),
-                    self.backend.compacted_cache_bytes(),
-                );
-                let left = memory.caches.pop_compacted();
-                // Freeing the full cache takes long: do it without the lock.
-                MutexGuard::unlocked(&mut memory, || drop((cache, left)));
-                self.folding.notify_all();
-                continue;
-            }
-            if memory.generations.len() < 2 || memory.fold_error.is_some() {
-                memory.clear_now = false;
-                if folded.is_empty() {
-                    match memory.doomed.is_empty() {
-                        true => self.folding.wait(&mut memory),
-                        false => {
-                            let left = CLEAR_EVERY.saturating_sub(cleared.elapsed());
-                            self.folding.wait_for(&mut memory, left);
-                        }
-                    }
-                } else {
-                    self.folding.wait_for(&mut memory, Duration::from_millis(50));
-                    MutexGuard::unlocked(&mut memory, || {
-                        folded.retain(|generation| Arc::strong_count(generation) > 1);
-                    });
-                }
-                continue;
-            }
-            let generation = memory.generations[0].clone();
-            drop(memory);
-            folded.retain(|generation| Arc::strong_count(generation) > 1);
-            let last = generation.last_seq();
-            // A panic here would leave commits waiting for ever.
-            let outcome = catch_unwind(AssertUnwindSafe(|| {
-                journal::fold(&*self.kv, &generation, std::thread::yield_now, |txn| {
-                    // The oldest record and the row `folded` change in one transaction.
-                    let first = txn.seek(JOURNAL, Some(&[]), ScanDirection::Forward)?;
-                    let first = first.and_then(|(key, _)| journal::record_id(JOURNAL, &key).ok());
-                    let first = first.unwrap_or(last).min(last);
-                    journal::delete_records(txn, JOURNAL, first, first + 1)?;
-                    txn.put(META, FOLDED, &first.to_be_bytes())?;
-                    Ok(first < last)
-                })
-                .map_err(|error| error.to_string())
-            }))
-            .unwrap_or_else(|_| Err("it panicked".into()));
-            memory = self.memory.lock();
-            match outcome {
-                Ok(rows) => {
-                    self.counters.folded(rows);
-                    if let Err(error) = self.set_fold_at() {
-                        tracing::warn!(%error, "disk use unknown; generations keep their size");
-                    }
-                    folded.push(memory.generations.remove(0));
-                }
-                Err(error) => {
-                    tracing::error!(%error, "folding the state journal failed; no data is lost");
-                    memory.fold_error = Some(error);
-                }
-            }
-            self.folding.notify_all();
-        }
-    }
-
-    /// Deletes the doomed files. The next opening removes files that cannot be deleted now.
-    fn delete_doomed(&self, memory: &mut MutexGuard<'_, MemoryState>) {
-        memory.deleting = std::mem::take(&mut memory.doomed);
-        // A power failure must not lead back to a commit that names them.
-        let synced = MutexGuard::unlocked(memory, || {
-            catch_unwind(AssertUnwindSafe(|| self.kv.sync().map_err(|error| error.to_string())))
-                .unwrap_or_else(|_| Err("it panicked".into()))
-        });
-        if let Err(error) = &synced {
-            tracing::warn!(error, "retired state files stay until the next opening");
-        }
-        while let Some(name) = memory.deleting.pop_first() {
-            let Some(dir) = self.dir.as_deref().filter(|_| synced.is_ok()) else { continue };
-            let (path, gone) = (dir.join(&name), dir.join(format!("{name}.gone")));
-            // Renamed under the lock, so that no commit finds it in between; deleted without the
-            // lock, as freeing a large file takes long.
-            let renamed = fs::rename(path, &gone);
-            let removed =
-                MutexGuard::unlocked(memory, || renamed.and_then(|()| fs::remove_file(gone)));
-            if let Err(error) = removed {
-                tracing::debug!(file = name, %error, "state file not removed");
-            }
-        }
     }
 }
 

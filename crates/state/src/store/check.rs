@@ -97,7 +97,7 @@ impl StateStore {
 
     /// Whether a check rebuilds states to compare them.
     pub fn rebuilds(&self) -> bool {
-        let capabilities = self.durable.backend.capabilities();
+        let capabilities = self.durable.backend.profile();
         // Without a root there is nothing to compare a rebuilt state with.
         capabilities.state_determined_root && capabilities.proofs
     }

@@ -5,11 +5,10 @@ use super::StateStore;
 use crate::{
     AnyBackend, AnyCache, BlockRef, BulkSink, ChunkId, DurableTip, FlatHistory, KvWrite, Proposal,
     RowTable, StateError, StateKey, StateValue, StoreError,
-    backend::check_file_name,
     durable::{
         flat_history,
         journal::{DurableRows, JOURNAL, RecordWriter, delete_records},
-        overlay::{DiffLayer, FILES, LayerStack, RowView, RowWriter, check_key},
+        overlay::{DiffLayer, FILES, LayerStack, RowView, RowWriter, check_file_name, check_key},
         spill::RowSorter,
         state::{
             FOLDED, MAX_GENERATIONS, META, MemoryState, TipState, fold_failed, named_files,
@@ -222,7 +221,8 @@ impl StateStore {
         txn: &mut dyn KvWrite,
     ) -> Result<(B256, AfterCommit<'a>), StateError> {
         self.load(block, txn, |backend, sink| {
-            let chunks = backend.chunks().ok_or_else(|| self.durable.unsupported("chunks"))?;
+            let chunks =
+                backend.extensions().chunks.ok_or_else(|| self.durable.unsupported("chunks"))?;
             chunks.load(block.number, parts, entries, sink)
         })
     }
@@ -374,6 +374,9 @@ impl StateStore {
             [one] => one.clone(),
             many => Arc::new(DiffLayer::merged(many)),
         };
+        let Some(maintenance) = self.durable.backend.extensions().maintenance else {
+            return Ok(layer);
+        };
         let first_retained = {
             let memory = self.durable.memory.lock();
             // The very first commit retains only its own blocks.
@@ -385,8 +388,7 @@ impl StateStore {
         view.stack = view.stack.pushed(layer.clone());
         let mut writer = RowWriter::new(view, false);
         let budget = layer.len().saturating_add(MAINTENANCE_BEYOND);
-        let settled = self.durable.backend.maintain(&mut writer, cache, first_retained, budget);
-        match settled {
+        match maintenance.maintain(&mut writer, cache, first_retained, budget) {
             Ok(()) => self.maintenance_fails.store(false, Ordering::Relaxed),
             // The store underneath has failed, so the blocks' own rows may be lost too.
             Err(error @ StateError::Store(_)) => return Err(error),

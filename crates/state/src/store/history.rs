@@ -9,7 +9,7 @@ use crate::{
     durable::flat_history::{self, CHANGED_KEYS},
 };
 use alloy_primitives::B256;
-use std::{any::Any, ops::RangeInclusive, sync::atomic::Ordering};
+use std::{ops::RangeInclusive, sync::atomic::Ordering};
 
 #[cfg(doc)]
 use crate::FlatHistory;
@@ -39,7 +39,7 @@ impl StateStore {
         };
         let mut root = state.root();
         if !(history.proven_by_view() && number == tip.number) {
-            let (of_block, cache) = history.open_at(&state.view, &*state.cache, number)?;
+            let (of_block, cache) = history.open_at(&state.view, &state.cache, number)?;
             state.cache = cache;
             if !history.proven_by_view() {
                 root = of_block;
@@ -58,8 +58,8 @@ impl StateStore {
         self.own_history()?.kept(&self.at(StateId::Tip)?.view)
     }
 
-    fn own_history(&self) -> Result<Box<dyn StateHistory<dyn Any + Send + Sync> + '_>, StateError> {
-        self.backend().history().ok_or_else(|| self.durable.unsupported("history"))
+    fn own_history(&self) -> Result<&dyn StateHistory, StateError> {
+        self.backend().extensions().history.ok_or_else(|| self.durable.unsupported("history"))
     }
 
     /// The state after block `number`, an ancestor of `at` or `at` itself, by [flat

@@ -213,7 +213,7 @@ impl fmt::Debug for StateStore {
 impl StateStore {
     /// All tables that a store of `backend` needs: the backend's and the framework's tables.
     pub fn tables(backend: &dyn AnyBackend) -> Vec<RowTable> {
-        let mut tables = backend.tables();
+        let mut tables = backend.profile().tables.to_vec();
         tables.extend([flat::TABLE, JOURNAL, UNDO, META, FILES, CHANGES, CHANGED_KEYS]);
         tables.sort_unstable();
         tables.dedup();
@@ -253,7 +253,9 @@ impl StateStore {
             // Before the backend restarts its jobs, which write files of their own.
             let mut files = named_files(&view)?;
             files.extend(retired.values().flatten().cloned());
-            files.extend(backend.pending_files(&view)?);
+            if let Some(job_files) = backend.extensions().job_files {
+                files.extend(job_files.pending_files(&view)?);
+            }
             remove_unnamed_files(&*kv, dir, &files)?;
         }
         let first_kept = flat_history::first_block(&view, 0)?;
@@ -295,7 +297,7 @@ impl StateStore {
             let durable = durable.clone();
             std::thread::Builder::new()
                 .name("state-fold".into())
-                .spawn(move || durable.fold_loop())
+                .spawn(move || FoldThread::new(&durable).run())
                 .map_err(|error| StoreError::new("starting the thread state-fold", error))
         };
         let folder = (!options.read_only).then(start_folder).transpose()?;
@@ -381,7 +383,7 @@ impl StateStore {
             StateId::Tip => Ok(memory
                 .tip
                 .as_ref()
-                .map_or_else(|| self.durable.backend.empty_root(), |state| state.tip.root)),
+                .map_or_else(|| self.durable.backend.profile().empty_root, |state| state.tip.root)),
             StateId::Proposal(proposal) => Ok(proposal.root()),
             StateId::Block(hash) => memory
                 .durable(hash)

@@ -112,8 +112,8 @@ impl PrefetchJob {
             }
         }
         let StateProvider { durable, view, cache, .. } = &self.state;
-        if let Some(prefetcher) = durable.backend.prefetcher() {
-            prefetcher.prefetch(view, &**cache, keys);
+        if let Some(prefetcher) = durable.backend.extensions().prefetcher {
+            prefetcher.prefetch(view, cache, keys);
         }
         if disk_waits() == before {
             return PrefetchStep::InMemory;

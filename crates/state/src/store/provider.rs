@@ -63,7 +63,7 @@ impl StateProvider {
     /// [proves old states by the view](crate::StateHistory::proven_by_view), the root of
     /// [`opened_from`](Self::opened_from).
     pub fn root(&self) -> B256 {
-        self.block.map_or_else(|| self.durable.backend.empty_root(), |block| block.root)
+        self.block.map_or_else(|| self.durable.backend.profile().empty_root, |block| block.root)
     }
 
     /// For a state by the backend's history: the durable tip from which it was opened, a descendant
@@ -107,10 +107,10 @@ impl StateProvider {
     /// # Errors
     /// [`StateError::Unsupported`] if the backend has no [`ProofShards`](crate::ProofShards).
     pub fn prove_part(&self, keys: &[StateKey]) -> Result<StateProof, StateError> {
-        let shards = self.durable.backend.proof_shards();
+        let shards = self.durable.backend.extensions().proof_shards;
         let shards = shards.ok_or_else(|| self.durable.unsupported("proof shards"))?;
         let block = self.provable()?;
-        self.proof(block, shards.prove_part(&self.view, &*self.cache, keys)?)
+        self.proof(block, shards.prove_part(&self.view, &self.cache, keys)?)
     }
 
     /// Checks one `part` of the proof of `keys` from another node, against this state and against
@@ -126,10 +126,10 @@ impl StateProvider {
         own: &Bytes,
         part: &Bytes,
     ) -> Result<Result<(), ProofError>, StateError> {
-        let shards = self.durable.backend.proof_shards();
+        let shards = self.durable.backend.extensions().proof_shards;
         let shards = shards.ok_or_else(|| self.durable.unsupported("proof shards"))?;
         self.provable()?;
-        shards.check_part(&self.view, &*self.cache, keys, own, part)
+        shards.check_part(&self.view, &self.cache, keys, own, part)
     }
 
     /// The versions of each of `keys` over `blocks`, newest first, as this state shows them, and
@@ -147,13 +147,13 @@ impl StateProvider {
     ) -> Result<(Vec<Vec<ValueVersion>>, StateProof), StateError> {
         let backend = &self.durable.backend;
         let unsupported = || self.durable.unsupported("provenance");
-        let provenance = backend.provenance().ok_or_else(unsupported)?;
+        let provenance = backend.extensions().provenance.ok_or_else(unsupported)?;
         let (from, to) = blocks.into_inner();
         if from > to {
             return Err(StateError::NoBlocks { from, to });
         }
         let block = self.provable()?;
-        let kept = match backend.history() {
+        let kept = match backend.extensions().history {
             Some(history) => history.kept(&self.view)?,
             None => Some(0..=block.number),
         };
@@ -161,7 +161,7 @@ impl StateProvider {
         if let Some(number) = [to, from].into_iter().find(|number| !is_kept(*number)) {
             return Err(StateError::NotInHistory { number, kept });
         }
-        let (versions, bytes) = provenance.versions(&self.view, &*self.cache, keys, from..=to)?;
+        let (versions, bytes) = provenance.versions(&self.view, &self.cache, keys, from..=to)?;
         Ok((versions, self.proof(block, bytes)?))
     }
 
@@ -177,9 +177,9 @@ impl StateProvider {
         slots: &[B256],
     ) -> Result<AccountNodes, StateError> {
         self.refuse_flat_history(EIP1186)?;
-        let proofs = self.durable.backend.account_proofs();
+        let proofs = self.durable.backend.extensions().account_proofs;
         let proofs = proofs.ok_or_else(|| self.durable.unsupported(EIP1186))?;
-        proofs.account_nodes(&self.view, &*self.cache, address, slots)
+        proofs.account_nodes(&self.view, &self.cache, address, slots)
     }
 
     /// The trie nodes that removing `removed` may merge, for execution witnesses.
@@ -188,9 +188,9 @@ impl StateProvider {
     /// As [`account_nodes`](Self::account_nodes).
     pub fn merge_nodes(&self, removed: &[StateKey]) -> Result<Vec<Bytes>, StateError> {
         self.refuse_flat_history(EIP1186)?;
-        let proofs = self.durable.backend.account_proofs();
+        let proofs = self.durable.backend.extensions().account_proofs;
         let proofs = proofs.ok_or_else(|| self.durable.unsupported(EIP1186))?;
-        proofs.merge_nodes(&self.view, &*self.cache, removed)
+        proofs.merge_nodes(&self.view, &self.cache, removed)
     }
 
     /// Starts to serve this state in [chunks](crate::StateChunks); temporary files go into the
@@ -205,7 +205,7 @@ impl StateProvider {
             StateOrigin::Own => {}
             StateOrigin::History { .. } | StateOrigin::FlatHistory => return Err(unsupported()),
         }
-        let chunks = self.durable.backend.chunks().ok_or_else(unsupported)?;
+        let chunks = self.durable.backend.extensions().chunks.ok_or_else(unsupported)?;
         chunks.serve(Arc::new(self.view.clone()), self.cache.clone(), scratch)
     }
 
@@ -219,7 +219,7 @@ impl StateProvider {
 
     /// The block whose root proofs lead to.
     fn provable(&self) -> Result<BlockRef, StateError> {
-        if !self.durable.backend.capabilities().proofs {
+        if !self.durable.backend.profile().proofs {
             return Err(self.durable.unsupported("proofs"));
         }
         self.refuse_flat_history("proofs of states by flat history")?;
@@ -236,7 +236,7 @@ impl StateProvider {
     }
 
     fn is_proven_by_view(&self) -> bool {
-        self.durable.backend.history().is_some_and(|history| history.proven_by_view())
+        self.durable.backend.extensions().history.is_some_and(|history| history.proven_by_view())
     }
 
     fn proof(&self, block: BlockRef, bytes: Bytes) -> Result<StateProof, StateError> {

@@ -13,7 +13,6 @@ use crate::{
 use alloy_primitives::B256;
 use parking_lot::Mutex;
 use std::{
-    any::Any,
     fmt,
     ops::RangeInclusive,
     sync::{Arc, OnceLock},
@@ -64,7 +63,7 @@ impl StateSession<'_> {
     /// nothing to do before the delta.
     pub fn root_task(&self) -> Option<RootTask<'_>> {
         let StateProvider { durable, .. } = &self.parent.state;
-        let prefetcher = durable.backend.prefetcher()?;
+        let prefetcher = durable.backend.extensions().prefetcher?;
         Some(RootTask { pool: &self.store.readers, state: &self.parent.state, prefetcher })
     }
 
@@ -86,7 +85,7 @@ impl StateSession<'_> {
     ///
     /// # Errors
     /// [`StateError::Unsupported`] if the backend does not [apply
-    /// batches](crate::Backend::applies_batches), or there is no parent.
+    /// batches](crate::AnyBackend::applies_batches), or there is no parent.
     pub fn finish_batch(self, run: &DeltaBatch) -> Result<Proposal, StateError> {
         let durable = &self.store.durable;
         if !durable.backend.applies_batches() {
@@ -147,7 +146,7 @@ impl StateSession<'_> {
 pub struct RootTask<'s> {
     pool: &'s PrefetchPool,
     state: &'s StateProvider,
-    prefetcher: Box<dyn Prefetcher<dyn Any + Send + Sync> + 's>,
+    prefetcher: &'s dyn Prefetcher,
 }
 
 impl fmt::Debug for RootTask<'_> {
@@ -167,7 +166,7 @@ impl RootTask<'_> {
     /// call.
     pub fn prepare_root(&self, writes: &StateDelta) {
         let StateProvider { view, cache, .. } = self.state;
-        self.prefetcher.prepare_root(view, &**cache, writes);
+        self.prefetcher.prepare_root(view, cache, writes);
     }
 
     /// Whether [`prepare_root`](Self::prepare_root) does anything.

@@ -116,7 +116,7 @@ fn in_runs(kit: &TestKit<'_>, miner: &mut BlockMiner, chain: &[BlockPtr], settin
         }
     }
     let tip = &chain[chain.len() - 1];
-    if node.store().backend().capabilities().proofs {
+    if node.store().backend().profile().proofs {
         let keys = miner.keys(&tip.entries, 12);
         let proof = |node: &TestNode<'_>| {
             node.store().at(StateId::Tip).and_then(|state| state.prove(&keys))

@@ -64,10 +64,10 @@ pub fn a_whole_state_is_checked(kit: &TestKit<'_>) {
             let changed = chain[1..].iter().filter(|block| block.number <= below).chain(&side);
             assert_eq!(done.changes, changed.map(|block| block.delta.len() as u64).sum::<u64>());
             assert!(done.blocks >= 3, "{done:?}");
-            let capabilities = kit.backend().capabilities();
+            let capabilities = kit.backend().profile();
             let rebuilt = capabilities.state_determined_root && capabilities.proofs;
             assert_eq!(done.roots, if rebuilt { done.blocks } else { 0 });
-            if !rebuilt || !kit.backend().tables().contains(&flat::TABLE) {
+            if !rebuilt || !kit.backend().profile().tables.contains(&flat::TABLE) {
                 continue;
             }
             node.store().flush().expect("nothing hinders the fold");

@@ -20,7 +20,7 @@ const FURTHER: usize = 1000;
 
 /// Whether the backend has chunks; prints a note if not.
 fn has_chunks(kit: &TestKit<'_>) -> bool {
-    let has = kit.backend().chunks().is_some();
+    let has = kit.backend().extensions().chunks.is_some();
     if !has {
         eprintln!("skipped: this backend has no chunks");
     }
@@ -56,7 +56,7 @@ fn fetch(
     rng: &mut StdRng,
 ) -> FetchedState {
     let backend = node.store().backend();
-    let chunks = backend.chunks().expect("chunks");
+    let chunks = backend.extensions().chunks.expect("chunks");
     let root = node.roots.of(block).expect("a root");
     let mut wanted: Vec<_> = chunks.root_chunk(root).into_iter().collect();
     let mut fetched = FetchedState::default();
@@ -196,7 +196,7 @@ fn hand_over(
     let mut broken = fetched;
     let (id, _) = broken.parts.remove(part);
     let chunks = origin.store().backend();
-    let chunks = chunks.chunks().expect("chunks");
+    let chunks = chunks.extensions().chunks.expect("chunks");
     let answer = broken.answers.iter().find(|(own, _)| *own == id).expect("it was asked for");
     if let Ok(OpenedChunk::Entries { entries, .. }) = chunks.open(&id, &answer.1) {
         broken.entries.retain(|key, _| entries.iter().all(|(own, _)| own != key));
@@ -219,7 +219,7 @@ pub fn mutated_chunks_are_refused(kit: &TestKit<'_>) {
         let roots = Arc::new(KnownRoots::default());
         let node = TestNode::new(kit, &roots, options(5, true));
         let backend = node.store().backend();
-        let chunks = backend.chunks().expect("chunks");
+        let chunks = backend.extensions().chunks.expect("chunks");
         let mut chain = vec![block_to(None, 0, &Arc::new(large(&mut miner.rng)))];
         node.extend(&chain);
         chain.extend(miner.chain(None, 1, BlockSize::Operations(40)));

@@ -257,7 +257,7 @@ pub fn refused_requests_have_typed_errors(kit: &TestKit<'_>) {
         assert!(matches!(error, Err(StateError::NotOnTip { number: 1, .. })), "{error:?}");
         let error = node.try_commit(std::slice::from_ref(&first));
         assert!(matches!(error, Err(StateError::Unsealed { number: 0 })), "{error:?}");
-        if store.backend().capabilities().proofs {
+        if store.backend().profile().proofs {
             let error = store.at(StateId::Proposal(&first)).and_then(|state| state.prove(&[]));
             assert!(matches!(error, Err(StateError::Unsealed { number: 0 })), "{error:?}");
         } else {

@@ -19,7 +19,7 @@ use std::{ops::RangeInclusive, sync::Arc};
 /// If an old state differs from the model, or a block that does not exist can be read.
 pub fn every_old_state_can_be_read_and_proven(kit: &TestKit<'_>) {
     let backend = kit.backend();
-    if backend.history().is_none() {
+    if backend.extensions().history.is_none() {
         let node = TestNode::new(kit, &Arc::default(), options(3, true));
         for error in [
             node.store().history(BlockRef::default()).map(drop),
@@ -133,7 +133,12 @@ fn kept_of(
     let kept = node.store().history_kept().expect("kept");
     match (&kept, &blocks) {
         (Some(kept), Some(blocks))
-            if node.store().backend().history().is_some_and(|history| history.prunes()) =>
+            if node
+                .store()
+                .backend()
+                .extensions()
+                .history
+                .is_some_and(|history| history.prunes()) =>
         {
             assert_eq!(kept.end(), blocks.end(), "the tip is kept");
             assert!(blocks.contains(kept.start()), "{kept:?} of {blocks:?}");
@@ -163,7 +168,7 @@ fn check(
 ) {
     let backend = node.store().backend();
     let tip = node.store().tip().expect("there are blocks");
-    let by_tip = backend.history().is_some_and(|history| history.proven_by_view());
+    let by_tip = backend.extensions().history.is_some_and(|history| history.proven_by_view());
     let root = if by_tip { Some(tip.root) } else { node.roots.of(block) };
     let seen = (past.number(), past.opened_from(), Some(past.root()));
     assert_eq!(seen, (Some(block.number), Some(tip.block), root));
@@ -179,7 +184,7 @@ fn check(
         assert!(page.iter().map(|(k, v)| (k, v)).eq(expected), "old page from {start}");
     }
     check_reader(past, block, ValueFlavour::Ethereum);
-    let capabilities = kit.backend().capabilities();
+    let capabilities = kit.backend().profile();
     if capabilities.proofs {
         let mut keys = miner.keys(&block.entries, 5);
         keys.retain(|key| capabilities.absence_proofs || block.entries.contains_key(key));
@@ -191,7 +196,8 @@ fn check(
         let shown = match as_of {
             None => backend.verify(proof.root, &keys, &proof.bytes).expect("the proof holds"),
             Some(number) => {
-                let provenance = backend.provenance().expect("what verifies such proofs");
+                let provenance =
+                    backend.extensions().provenance.expect("what verifies such proofs");
                 let shown =
                     provenance.verify_versions(proof.root, &keys, number..=number, &proof.bytes);
                 let value = |of: Vec<ValueVersion>| of.into_iter().next()?.value;

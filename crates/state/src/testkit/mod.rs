@@ -34,6 +34,7 @@ mod provenance;
 mod roots;
 mod states;
 mod store;
+mod wrapper;
 
 use crate::{AnyBackend, KvStore, MemoryStore};
 use std::sync::Arc;
@@ -66,6 +67,7 @@ pub use roots::{
 };
 pub use states::{opaque_values_match_a_model, values_listings_and_counts_match_a_model};
 pub use store::a_key_value_store_matches_a_model;
+pub use wrapper::{BackendWrapper, Wrapped};
 
 /// Creates an empty backend, the same each time.
 pub type BackendFactory<'a> = dyn Fn() -> Arc<dyn AnyBackend> + 'a;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Whether the backend has proofs; prints a note if not.
 fn has_proofs(kit: &TestKit<'_>) -> bool {
-    let has = kit.backend().capabilities().proofs;
+    let has = kit.backend().profile().proofs;
     if !has {
         eprintln!("skipped: this backend has no proofs");
     }
@@ -26,7 +26,7 @@ fn keys_for(
     block: &TestBlock,
     count: usize,
 ) -> Vec<StateKey> {
-    let absence = kit.backend().capabilities().absence_proofs;
+    let absence = kit.backend().profile().absence_proofs;
     let mut keys = miner.keys(&block.entries, count);
     keys.retain(|key| absence || block.entries.contains_key(key));
     keys

@@ -22,7 +22,7 @@ use std::{ops::RangeInclusive, sync::Arc};
 /// # Panics
 /// If versions differ from the model, or the verifier accepts something false.
 pub fn versions_are_those_of_the_model_and_proven(kit: &TestKit<'_>) {
-    if kit.backend().provenance().is_none() {
+    if kit.backend().extensions().provenance.is_none() {
         let node = TestNode::new(kit, &Arc::default(), options(3, true));
         let error =
             node.store().at(StateId::Tip).and_then(|state| state.versions(&[], 0..=0)).map(drop);
@@ -129,7 +129,7 @@ impl<'k> ProvenanceTest<'k> {
     }
 
     fn prunes(&self) -> bool {
-        self.node.store().backend().history().is_some_and(|history| history.prunes())
+        self.node.store().backend().extensions().history.is_some_and(|history| history.prunes())
     }
 
     /// First block that the state `at` keeps.
@@ -217,7 +217,7 @@ impl<'k> ProvenanceTest<'k> {
         blocks: &RangeInclusive<u64>,
         bytes: &[u8],
     ) -> Option<Vec<Vec<ValueVersion>>> {
-        let provenance = self.node.store().backend().provenance().expect("it has it");
+        let provenance = self.node.store().backend().extensions().provenance.expect("it has it");
         provenance.verify_versions(root, keys, blocks.clone(), bytes).ok()
     }
 

@@ -70,7 +70,7 @@ pub fn roots_do_not_depend_on_the_way_there(kit: &TestKit<'_>) {
 pub fn a_bulk_load_equals_the_first_block(kit: &TestKit<'_>) {
     kit.each_seed(|seed| {
         let roots = Arc::new(KnownRoots::default());
-        let is_ethereum = kit.backend().ethereum_state_only();
+        let is_ethereum = kit.backend().profile().ethereum_state_only;
         let other = if is_ethereum { ValueFlavour::Ethereum } else { ValueFlavour::Opaque };
         let cases =
             [(0, ValueFlavour::Ethereum, 0), (0, other, 4), (700, ValueFlavour::Ethereum, 12)];
@@ -136,7 +136,7 @@ pub(super) fn bulk_load(
 /// # Panics
 /// If two histories of one state have two roots.
 pub fn equal_states_have_equal_roots(kit: &TestKit<'_>) {
-    if !kit.backend().capabilities().state_determined_root {
+    if !kit.backend().profile().state_determined_root {
         eprintln!("skipped: the root of this backend depends on history");
         return;
     }
@@ -180,7 +180,7 @@ pub fn equal_states_have_equal_roots(kit: &TestKit<'_>) {
 
         let nothing = miner.block(Some(tip), BlockSize::EraseAll);
         node.extend(std::slice::from_ref(&nothing));
-        let empty_root = node.store().backend().empty_root();
+        let empty_root = node.store().backend().profile().empty_root;
         assert_eq!(roots.of(&nothing), Some(empty_root), "nothing is left");
         node.check_tip(&nothing);
         let again = block_to(Some(&nothing), 0, &tip.entries);

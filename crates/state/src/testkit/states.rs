@@ -25,7 +25,7 @@ pub fn values_listings_and_counts_match_a_model(kit: &TestKit<'_>) {
 /// # Panics
 /// If they differ.
 pub fn opaque_values_match_a_model(kit: &TestKit<'_>) {
-    if kit.backend().ethereum_state_only() {
+    if kit.backend().profile().ethereum_state_only {
         eprintln!("skipped: this backend holds only Ethereum's accounts and slots");
         return;
     }
@@ -38,7 +38,7 @@ fn match_a_model(kit: &TestKit<'_>, seed: u64, flavour: ValueFlavour) {
     let node = TestNode::new(kit, &roots, options(4, seed.is_multiple_of(2)));
     assert_eq!(node.store().tip(), None);
     let empty_root = node.store().root(StateId::Tip).expect("root of the empty state");
-    assert_eq!(empty_root, node.store().backend().empty_root());
+    assert_eq!(empty_root, node.store().backend().profile().empty_root);
     assert_eq!(
         node.store().at(StateId::Tip).and_then(|state| state.entries(None, 10)).expect("entries"),
         []

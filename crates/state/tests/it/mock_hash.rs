@@ -5,16 +5,15 @@ use crate::common;
 use alloy_primitives::{B256, Bytes, keccak256};
 use common::{
     decode_level, digest,
-    hashed::{IDENTITY, MockHash, whole},
+    hashed::{MockHash, whole},
 };
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
-    BulkSink, NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey,
-    StateValue, flat,
+    AnyBackend, AnyCache, ApplyContext, ApplyOutput, BackendProfile, BackendStats, BulkSink,
+    NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey, StateValue, flat,
 };
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
-retrie_state::backend_tests!(|| Arc::new(MockHash) as Arc<dyn retrie_state::AnyBackend>);
+retrie_state::backend_tests!(|| Arc::new(MockHash) as Arc<dyn AnyBackend>);
 
 #[test]
 fn run_all_runs_every_check_too() {
@@ -28,7 +27,7 @@ mod faults {
     use super::*;
     use retrie_state::{
         MemoryStore, StoreOptions,
-        testkit::{self, TestKit, TestScale},
+        testkit::{self, BackendWrapper, TestKit, TestScale, Wrapped},
     };
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -53,49 +52,43 @@ mod faults {
 
     struct FaultyBackend(BackendFault, std::sync::atomic::AtomicU64);
 
-    impl Backend for FaultyBackend {
-        type Cache = ();
+    impl BackendWrapper for FaultyBackend {
+        fn inner(&self) -> &dyn AnyBackend {
+            &MockHash
+        }
 
-        fn identity(&self) -> &BackendIdentity {
-            &IDENTITY
-        }
-        fn capabilities(&self) -> BackendCapabilities {
-            MockHash.capabilities()
-        }
-        fn tables(&self) -> Vec<RowTable> {
-            match self.0 {
-                BackendFault::Clash => vec![RowTable::new(1, "One"), RowTable::new(1, "Other")],
-                _ => MockHash.tables(),
+        fn profile(&self) -> BackendProfile {
+            let mut profile = self.inner().profile();
+            if let BackendFault::Clash = self.0 {
+                profile.tables = &[RowTable::new(1, "One"), RowTable::new(1, "Other")];
             }
+            profile
         }
-        fn empty_root(&self) -> B256 {
-            MockHash.empty_root()
-        }
-        fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<(), StateError> {
-            MockHash.open(view, dir)
-        }
+
         fn apply(
             &self,
             context: &ApplyContext<'_>,
             view: &mut dyn NodeWrite,
-            cache: &(),
+            cache: &AnyCache,
             delta: &StateDelta,
-        ) -> Result<ApplyOutput<Self::Cache>, StateError> {
+        ) -> Result<ApplyOutput<AnyCache>, StateError> {
             if let BackendFault::KeepsDeleted = self.0 {
                 for change in delta.changes() {
                     if let Some(next) = &change.next {
                         view.put(flat::TABLE, &change.key.encode(), next.clone())?;
                     }
                 }
-                return Ok(ApplyOutput { root: digest(&whole(view.as_read())?), cache: () });
+                let root = digest(&whole(view.as_read())?);
+                return Ok(ApplyOutput { root, cache: AnyCache::new(()) });
             }
-            let mut applied = MockHash.apply(context, view, cache, delta)?;
+            let mut applied = self.inner().apply(context, view, cache, delta)?;
             if let BackendFault::Impure = self.0 {
                 let calls = self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 applied.root = keccak256([applied.root.as_slice(), &calls.to_be_bytes()].concat());
             }
             Ok(applied)
         }
+
         fn bulk_load(
             &self,
             number: u64,
@@ -105,16 +98,9 @@ mod faults {
             if let BackendFault::LosesFirst = self.0 {
                 entries.next().transpose()?;
             }
-            MockHash.bulk_load(number, entries, sink)
+            self.inner().bulk_load(number, entries, sink)
         }
-        fn prove(
-            &self,
-            view: &dyn NodeRead,
-            cache: &(),
-            keys: &[StateKey],
-        ) -> Result<Bytes, StateError> {
-            MockHash.prove(view, cache, keys)
-        }
+
         fn verify(
             &self,
             root: B256,
@@ -130,13 +116,14 @@ mod faults {
                 }
                 BackendFault::IgnoresTail => {
                     decode_level(&mut rest);
-                    MockHash.verify(root, keys, &proof[..proof.len() - rest.len()])
+                    self.inner().verify(root, keys, &proof[..proof.len() - rest.len()])
                 }
-                _ => MockHash.verify(root, keys, proof),
+                _ => self.inner().verify(root, keys, proof),
             }
         }
-        fn stats(&self, view: &dyn NodeRead, cache: &()) -> Result<BackendStats, StateError> {
-            let mut stats = MockHash.stats(view, cache)?;
+
+        fn stats(&self, view: &dyn NodeRead, cache: &AnyCache) -> Result<BackendStats, StateError> {
+            let mut stats = self.inner().stats(view, cache)?;
             stats.live_keys += u64::from(matches!(self.0, BackendFault::Miscounts));
             Ok(stats)
         }
@@ -144,7 +131,7 @@ mod faults {
 
     fn is_caught(cheat: BackendFault, check: fn(&TestKit<'_>)) -> bool {
         let make = move || {
-            Arc::new(FaultyBackend(cheat, Default::default())) as Arc<dyn retrie_state::AnyBackend>
+            Arc::new(Wrapped(FaultyBackend(cheat, Default::default()))) as Arc<dyn AnyBackend>
         };
         let scale = TestScale { blocks: 12, ..TestScale::default() };
         catch_unwind(AssertUnwindSafe(|| check(&TestKit::new(&make, scale)))).is_err()
@@ -169,8 +156,10 @@ mod faults {
 
     #[test]
     fn two_tables_with_one_id_are_refused() {
-        let (kv, clash) =
-            (MemoryStore::new(), Arc::new(FaultyBackend(BackendFault::Clash, Default::default())));
+        let (kv, clash) = (
+            MemoryStore::new(),
+            Arc::new(Wrapped(FaultyBackend(BackendFault::Clash, Default::default()))),
+        );
         let error = common::open(clash, &kv, None, StoreOptions::default()).unwrap_err();
         assert!(error.to_string().contains("One and Other"), "{error}");
     }

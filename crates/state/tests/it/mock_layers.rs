@@ -12,10 +12,10 @@ use common::{
     slot_key, slots_of,
 };
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
-    BackgroundJob, BulkSink, HashId, JobHandle, JobRunner, KeyRange, MemoryStore, NodeRead,
-    NodeWrite, ProofError, RowTable, ScanDirection, StateDelta, StateError, StateId, StateKey,
-    StateReader, StateStore, StateValue, StoreError, StoreOptions,
+    AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
+    BackendProfile, BackendStats, BackgroundJob, BulkSink, HashId, JobHandle, JobRunner, KeyRange,
+    Maintenance, MemoryStore, NodeRead, NodeWrite, ProofError, RowTable, ScanDirection, StateDelta,
+    StateError, StateId, StateKey, StateReader, StateStore, StateValue, StoreError, StoreOptions,
 };
 use std::{
     collections::BTreeSet,
@@ -205,21 +205,14 @@ impl Backend for MockLayers {
         &IDENTITY
     }
 
-    fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities {
+    fn profile(&self) -> BackendProfile {
+        BackendProfile {
+            tables: &[BASE, LAYERS, STATE],
+            empty_root: LayersCache::new().root(),
             proofs: true,
             absence_proofs: true,
-            state_determined_root: false,
-            ethereum_root: false,
+            ..BackendProfile::default()
         }
-    }
-
-    fn tables(&self) -> Vec<RowTable> {
-        vec![BASE, LAYERS, STATE]
-    }
-
-    fn empty_root(&self) -> B256 {
-        LayersCache::new().root()
     }
 
     fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<LayersCache, StateError> {
@@ -281,24 +274,6 @@ impl Backend for MockLayers {
         }
         view.put(STATE, &[], tries.encode())?;
         Ok(ApplyOutput { root: tries.root(), cache: tries })
-    }
-
-    fn maintain(
-        &self,
-        view: &mut dyn NodeWrite,
-        tries: &LayersCache,
-        first_retained: u64,
-        mut budget: usize,
-    ) -> Result<(), StateError> {
-        for (generation, _) in tries.merged.iter().filter(|(_, from)| *from <= first_retained) {
-            for key in layer(view.as_read(), *generation)?.keys() {
-                let Some(left) = budget.checked_sub(1) else { return Ok(()) };
-                budget = left;
-                view.delete(LAYERS, &layer_key(*generation, key))?;
-                self.removed.fetch_add(1, Ordering::SeqCst);
-            }
-        }
-        Ok(())
     }
 
     fn read(
@@ -394,6 +369,31 @@ impl Backend for MockLayers {
         };
         let tables = vec![(BASE.name, count(BASE)?), (LAYERS.name, count(LAYERS)?)];
         Ok(BackendStats { tables, live_keys, dead_keys: 0 })
+    }
+
+    fn extensions(&self) -> BackendExtensions<'_> {
+        BackendExtensions { maintenance: Some(self), ..BackendExtensions::default() }
+    }
+}
+
+impl Maintenance for MockLayers {
+    fn maintain(
+        &self,
+        view: &mut dyn NodeWrite,
+        cache: &AnyCache,
+        first_retained: u64,
+        mut budget: usize,
+    ) -> Result<(), StateError> {
+        let tries: &LayersCache = cache.get()?;
+        for (generation, _) in tries.merged.iter().filter(|(_, from)| *from <= first_retained) {
+            for key in layer(view.as_read(), *generation)?.keys() {
+                let Some(left) = budget.checked_sub(1) else { return Ok(()) };
+                budget = left;
+                view.delete(LAYERS, &layer_key(*generation, key))?;
+                self.removed.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -258,7 +258,7 @@ impl<B: Backend> TestStore<B> {
     pub fn of(mpt: B) -> Self {
         let (view, jobs) = (MemoryView::default(), JobRunner::new(None));
         let cache = mpt.open(&view, None).unwrap();
-        let root = mpt.empty_root();
+        let root = mpt.profile().empty_root;
         Self { mpt, view, cache, model: StateModel::new(), root, number: 0, jobs }
     }
 

@@ -325,7 +325,7 @@ impl DupTreeStore {
     pub fn of(layout: DupTreeLayout, backend: DupTree) -> Self {
         let view = MeteredView::default();
         let cache = backend.open(&view, None).unwrap();
-        let root = backend.empty_root();
+        let root = backend.profile().empty_root;
         Self { layout, backend, view, cache, root, number: 0 }
     }
 

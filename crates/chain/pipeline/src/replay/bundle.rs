@@ -226,7 +226,7 @@ impl<'a> BundleReplay<'a> {
 
     fn run_bundle(&mut self, bundle: &Bundle) -> Result<BundleOutcome, PipelineError> {
         let surroundings = BundleContext::of(bundle);
-        let partial = self.store.backend().partial_state();
+        let partial = self.store.backend().extensions().partial_state;
         match (&bundle.kind, partial) {
             (BundleKind::Witness(witness), Some(opener)) => {
                 self.run_on_witness(bundle, witness, opener, &surroundings)

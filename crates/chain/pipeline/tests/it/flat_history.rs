@@ -26,11 +26,8 @@ use std::{
 const RETENTION: u64 = 20;
 
 fn options(spec: &Arc<ChainSpec>, datadir: &Path, backend: impl Backend) -> ChainOptions {
-    let root_mode = if backend.capabilities().ethereum_root {
-        StateRootMode::Header
-    } else {
-        StateRootMode::Shadow
-    };
+    let root_mode =
+        if backend.profile().ethereum_root { StateRootMode::Header } else { StateRootMode::Shadow };
     ChainOptions {
         spec: spec.clone(),
         backend: Arc::new(backend),

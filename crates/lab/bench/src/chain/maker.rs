@@ -134,7 +134,7 @@ impl ChainMaker {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, MakeChainError> {
         recipe.check()?;
-        if !backend.capabilities().ethereum_root {
+        if !backend.profile().ethereum_root {
             let backend = backend.identity().name;
             return Err(PipelineError::NoHeaderRoot { backend }.into());
         }

@@ -122,7 +122,7 @@ impl ClientRace<'_> {
         folder: &Path,
         sync: SyncMode,
     ) -> ChainOptions {
-        let root_mode = match entrant.backend.capabilities().ethereum_root {
+        let root_mode = match entrant.backend.profile().ethereum_root {
             true => StateRootMode::Header,
             false => StateRootMode::Shadow,
         };

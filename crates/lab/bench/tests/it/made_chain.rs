@@ -25,7 +25,7 @@ fn open(
     datadir: &Path,
 ) -> ChainStore {
     let genesis = folder.join(GENESIS_FILE);
-    let root_mode = match backend.capabilities().ethereum_root {
+    let root_mode = match backend.profile().ethereum_root {
         true => StateRootMode::Header,
         false => StateRootMode::Shadow,
     };

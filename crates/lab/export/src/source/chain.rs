@@ -153,7 +153,7 @@ fn state_after(store: &StateStore, block: BlockRef) -> Result<StateProvider, Sta
     if store.tip().is_some_and(|tip| tip.block == block) {
         return store.at(StateId::Tip);
     }
-    if store.backend().history().is_some() {
+    if store.backend().extensions().history.is_some() {
         match store.history(block) {
             Err(StateError::NotInHistory { .. }) => {}
             state => return state,

@@ -77,7 +77,13 @@ impl TestChain {
     /// A proof under the block's own root.
     pub(crate) fn prove(&self, number: u64, keys: &[StateKey]) -> StateProof {
         // Archives have history; other backends find retained states by hash.
-        match self.store.backend().history().is_some_and(|history| !history.proven_by_view()) {
+        match self
+            .store
+            .backend()
+            .extensions()
+            .history
+            .is_some_and(|history| !history.proven_by_view())
+        {
             true => self.prove_past(number, keys),
             false => {
                 let state = self.store.at(StateId::Block(self.hash(number))).unwrap();

@@ -131,7 +131,7 @@ impl NodeFixture {
         blocks: Option<&Path>,
         store: StoreOptions,
     ) -> Self {
-        let root_mode = match backend.capabilities().ethereum_root {
+        let root_mode = match backend.profile().ethereum_root {
             true => StateRootMode::Header,
             false => StateRootMode::Shadow,
         };

@@ -54,7 +54,7 @@ async fn pages(node: &NodeFixture, block: &Value, count: u64) -> BTreeMap<B256, 
 async fn accounts_come_in_the_order_of_their_hashes_as_they_are_on_every_backend() {
     for backend in backends() {
         let name = backend.identity().name;
-        let has_tries = backend.account_proofs().is_some();
+        let has_tries = backend.extensions().account_proofs.is_some();
         let (chain, hashes, node) = node_on(backend, StoreOptions::default());
         for number in 0..=BLOCKS {
             let hash = match number {

@@ -207,21 +207,3 @@ fn dropping_the_runner_ends_its_threads_even_if_handles_are_left() {
     drop(handle);
     assert_eq!(Arc::strong_count(&alive), 1, "the thread and the job are gone");
 }
-
-#[test]
-fn files_appear_complete_or_not_at_all() {
-    let dir = tempfile::tempdir().unwrap();
-    JobRunner::write_file(dir.path(), "run-1", b"content").unwrap();
-    JobRunner::write_file(dir.path(), "run-1", b"content").unwrap();
-    assert_eq!(fs::read(dir.path().join("run-1")).unwrap(), b"content");
-    for name in ["../run", "", "a/b"] {
-        assert!(JobRunner::write_file(dir.path(), name, b"x").is_err(), "{name:?}");
-    }
-    fs::create_dir(dir.path().join("taken")).unwrap();
-    let error = JobRunner::write_file(dir.path(), "taken", b"x").unwrap_err().to_string();
-    assert!(error.contains("taken"), "{error}");
-    let missing = JobRunner::write_file(&dir.path().join("no"), "run-2", b"x").unwrap_err();
-    assert!(missing.to_string().contains("run-2"), "{missing}");
-    let left = fs::read_dir(dir.path()).unwrap().count();
-    assert_eq!(left, 2, "no temporary file is left");
-}

@@ -8,14 +8,15 @@ use super::{EntryLevel, decode_row, encode_row, page, slots_of};
 use alloy_primitives::{Address, B256, Bytes, keccak256};
 use parking_lot::Mutex;
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
-    BackgroundJob, BulkSink, HashId, JobHandle, JobRunner, KeyRange, NodeRead, NodeWrite,
-    ProofError, ProvenanceQueries, RowTable, ScanDirection, StateDelta, StateError, StateHistory,
-    StateKey, StateValue, ValueVersion,
+    AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
+    BackendProfile, BackendStats, BackgroundJob, BulkSink, HashId, JobFiles, JobHandle, JobRunner,
+    KeyRange, NodeRead, NodeWrite, ProofError, ProvenanceQueries, RowTable, ScanDirection,
+    StateDelta, StateError, StateHistory, StateKey, StateValue, StoreError, ValueVersion,
 };
 use std::{
     collections::BTreeMap,
     fs,
+    io::{self, Write},
     ops::RangeInclusive,
     path::Path,
     sync::{
@@ -301,6 +302,22 @@ fn no_dir() -> StateError {
     StateError::Unsupported { backend: IDENTITY.name, what: "stores without a directory" }
 }
 
+/// Writes and fsyncs a file. It appears under `name` complete or not at all.
+fn write_file(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
+    static WRITERS: AtomicUsize = AtomicUsize::new(0);
+    let path = dir.join(format!("{name}.{}.tmp", WRITERS.fetch_add(1, Ordering::Relaxed)));
+    let written = fs::File::create(&path).and_then(|mut file| {
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&path, dir.join(name))
+    });
+    if let Err(error) = written {
+        let _ = fs::remove_file(&path);
+        return Err(error);
+    }
+    fs::File::open(dir)?.sync_all()
+}
+
 fn write_run(
     dir: &Path,
     level: u8,
@@ -308,7 +325,8 @@ fn write_run(
     pairs: VersionMap,
 ) -> Result<ColumnRun, StateError> {
     let content = encode_pairs(&pairs);
-    JobRunner::write_file(dir, &name, &content)?;
+    let fail = |error| StoreError::new(format!("writing state file {name}"), error);
+    write_file(dir, &name, &content).map_err(fail)?;
     Ok(ColumnRun { level, name, digest: keccak256(&content), pairs })
 }
 
@@ -375,7 +393,7 @@ fn memory_key(key: &StateKey, block: u64) -> Vec<u8> {
     [&key.encode()[..], &block.to_be_bytes()].concat()
 }
 
-impl StateHistory<ColumnCache> for MockColumn {
+impl StateHistory for MockColumn {
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {
         let Some(row) = view.get(MANIFEST, BLOCKS)? else { return Ok(None) };
         let corrupt = || StateError::corrupt(MANIFEST.name, "the row of blocks is malformed");
@@ -394,11 +412,12 @@ impl StateHistory<ColumnCache> for MockColumn {
     fn open_at(
         &self,
         _: &dyn NodeRead,
-        cache: &ColumnCache,
+        cache: &AnyCache,
         number: u64,
-    ) -> Result<(B256, Arc<ColumnCache>), StateError> {
+    ) -> Result<(B256, AnyCache), StateError> {
+        let cache: &ColumnCache = cache.get()?;
         let levels = ColumnCache { as_of: number, ..cache.clone() };
-        Ok((levels.root(), Arc::new(levels)))
+        Ok((levels.root(), AnyCache::new(levels)))
     }
 }
 
@@ -415,14 +434,15 @@ fn read_memory(view: &dyn NodeRead) -> Result<VersionMap, StateError> {
     Ok(pairs)
 }
 
-impl ProvenanceQueries<ColumnCache> for MockColumn {
+impl ProvenanceQueries for MockColumn {
     fn versions(
         &self,
         _: &dyn NodeRead,
-        cache: &ColumnCache,
+        cache: &AnyCache,
         keys: &[StateKey],
         blocks: RangeInclusive<u64>,
     ) -> Result<(Vec<Vec<ValueVersion>>, Bytes), StateError> {
+        let cache: &ColumnCache = cache.get()?;
         let versions = keys.iter().map(|key| versions_in(cache.levels(), key, blocks.clone()));
         Ok((versions.collect(), cache.proof()))
     }
@@ -460,21 +480,14 @@ impl Backend for MockColumn {
         &IDENTITY
     }
 
-    fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities {
+    fn profile(&self) -> BackendProfile {
+        BackendProfile {
+            tables: &[MEMORY, MANIFEST],
+            empty_root: ColumnCache::default().root(),
             proofs: true,
             absence_proofs: true,
-            state_determined_root: false,
-            ethereum_root: false,
+            ..BackendProfile::default()
         }
-    }
-
-    fn tables(&self) -> Vec<RowTable> {
-        vec![MEMORY, MANIFEST]
-    }
-
-    fn empty_root(&self) -> B256 {
-        ColumnCache::default().root()
     }
 
     fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<ColumnCache, StateError> {
@@ -492,15 +505,6 @@ impl Backend for MockColumn {
             handle: None,
         });
         Ok(levels)
-    }
-
-    fn pending_files(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
-        let ColumnManifest { runs, merge, .. } = ColumnManifest::read(view)?;
-        let digests: Vec<_> = runs.into_iter().map(|(_, digest, _)| digest).collect();
-        let name = |(level, end, publish_at): MergeRow| {
-            merge_name(level, publish_at, merge_id(&digests[end - FANOUT..end], publish_at))
-        };
-        Ok(merge.map(name).into_iter().collect())
     }
 
     fn apply(
@@ -633,14 +637,6 @@ impl Backend for MockColumn {
         Ok(versions.into_iter().map(|of| of.into_iter().next()?.value).collect())
     }
 
-    fn history(&self) -> Option<&dyn StateHistory<ColumnCache>> {
-        Some(self)
-    }
-
-    fn provenance(&self) -> Option<&dyn ProvenanceQueries<ColumnCache>> {
-        Some(self)
-    }
-
     fn stats(&self, view: &dyn NodeRead, cache: &ColumnCache) -> Result<BackendStats, StateError> {
         let merged = cache.merged();
         let live_keys = merged.values().flatten().count() as u64;
@@ -651,4 +647,37 @@ impl Backend for MockColumn {
             dead_keys: merged.len() as u64 - live_keys,
         })
     }
+
+    fn extensions(&self) -> BackendExtensions<'_> {
+        BackendExtensions {
+            history: Some(self),
+            provenance: Some(self),
+            job_files: Some(self),
+            ..BackendExtensions::default()
+        }
+    }
+}
+
+impl JobFiles for MockColumn {
+    fn pending_files(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
+        let ColumnManifest { runs, merge, .. } = ColumnManifest::read(view)?;
+        let digests: Vec<_> = runs.into_iter().map(|(_, digest, _)| digest).collect();
+        let name = |(level, end, publish_at): MergeRow| {
+            merge_name(level, publish_at, merge_id(&digests[end - FANOUT..end], publish_at))
+        };
+        Ok(merge.map(name).into_iter().collect())
+    }
+}
+
+#[test]
+fn files_appear_complete_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    write_file(dir.path(), "run-1", b"content").unwrap();
+    write_file(dir.path(), "run-1", b"content").unwrap();
+    assert_eq!(fs::read(dir.path().join("run-1")).unwrap(), b"content");
+    fs::create_dir(dir.path().join("taken")).unwrap();
+    assert!(write_file(dir.path(), "taken", b"x").is_err());
+    assert!(write_file(&dir.path().join("no"), "run-2", b"x").is_err());
+    let left = fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(left, 2, "no temporary file is left");
 }

@@ -4,9 +4,9 @@
 use super::{EntryLevel, decode_level, digest, encode_level};
 use alloy_primitives::{B256, Bytes, keccak256};
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
-    BulkSink, HashId, NodeRead, NodeWrite, Prefetcher, ProofError, RowTable, StateDelta,
-    StateError, StateKey, StateValue, flat,
+    ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity, BackendProfile,
+    BackendStats, BulkSink, HashId, NodeRead, NodeWrite, Prefetcher, ProofError, RowTable,
+    StateDelta, StateError, StateKey, StateValue, flat,
 };
 use std::path::Path;
 
@@ -27,21 +27,15 @@ impl Backend for MockHash {
         &IDENTITY
     }
 
-    fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities {
+    fn profile(&self) -> BackendProfile {
+        BackendProfile {
+            tables: &[flat::TABLE],
+            empty_root: digest(&EntryLevel::new()),
             proofs: true,
             absence_proofs: true,
             state_determined_root: true,
-            ethereum_root: false,
+            ..BackendProfile::default()
         }
-    }
-
-    fn tables(&self) -> Vec<RowTable> {
-        vec![flat::TABLE]
-    }
-
-    fn empty_root(&self) -> B256 {
-        digest(&EntryLevel::new())
     }
 
     fn open(&self, _: &dyn NodeRead, _: Option<&Path>) -> Result<(), StateError> {
@@ -57,10 +51,6 @@ impl Backend for MockHash {
     ) -> Result<ApplyOutput<Self::Cache>, StateError> {
         flat::apply(view, delta)?;
         Ok(ApplyOutput { root: digest(&whole(view.as_read())?), cache: () })
-    }
-
-    fn prefetcher(&self) -> Option<&dyn Prefetcher<()>> {
-        Some(self)
     }
 
     fn bulk_load(
@@ -96,13 +86,12 @@ impl Backend for MockHash {
         Ok(keys.iter().map(|key| level.get(key).cloned().flatten()).collect())
     }
 
-    fn stats(&self, view: &dyn NodeRead, (): &()) -> Result<BackendStats, StateError> {
-        let live_keys = whole(view)?.len() as u64;
-        Ok(BackendStats { tables: vec![(flat::TABLE.name, live_keys)], live_keys, dead_keys: 0 })
+    fn extensions(&self) -> BackendExtensions<'_> {
+        BackendExtensions { prefetcher: Some(self), ..BackendExtensions::default() }
     }
 }
 
 /// The root needs nothing beside the values, which the framework reads.
-impl Prefetcher<()> for MockHash {
+impl Prefetcher for MockHash {
     fn prefetch(&self, _: &dyn NodeRead, (): &(), _: &[StateKey]) {}
 }

@@ -63,7 +63,7 @@ impl NodeSetup {
         let modes = |backend: &'static BackendDescriptor| {
             let shadow = Self::of(backend.name, StateRootMode::Shadow);
             let header = Self::of(backend.name, StateRootMode::Header);
-            let has_root = backend.capabilities().ethereum_root;
+            let has_root = backend.profile().ethereum_root;
             [has_root.then_some(header), (!has_root).then_some(shadow)].into_iter().flatten()
         };
         retrie_backends::all().flat_map(modes).collect()

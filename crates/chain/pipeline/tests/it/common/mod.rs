@@ -58,14 +58,13 @@ impl NodeSetup {
 
     /// Every backend alone, and with a referee if its roots are not Ethereum's.
     pub fn all() -> Vec<Self> {
-        let setups =
-            |backend: &'static BackendDescriptor| match backend.capabilities().ethereum_root {
-                true => vec![Self::of(backend.name, StateRootMode::Header)],
-                false => {
-                    let alone = Self::of(backend.name, StateRootMode::Shadow);
-                    vec![alone, Self { has_referee: true, ..alone }]
-                }
-            };
+        let setups = |backend: &'static BackendDescriptor| match backend.profile().ethereum_root {
+            true => vec![Self::of(backend.name, StateRootMode::Header)],
+            false => {
+                let alone = Self::of(backend.name, StateRootMode::Shadow);
+                vec![alone, Self { has_referee: true, ..alone }]
+            }
+        };
         retrie_backends::all().flat_map(setups).collect()
     }
 

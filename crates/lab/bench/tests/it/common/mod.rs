@@ -17,8 +17,10 @@ use std::{
 /// missing.
 pub fn real_trace() -> Option<AccessTrace> {
     let mpt = Mpt::new();
-    let options =
-        BundleReplayOptions { spec: ChainSpec::mainnet(), witness_opener: mpt.partial_state() };
+    let options = BundleReplayOptions {
+        spec: ChainSpec::mainnet(),
+        witness_opener: mpt.extensions().partial_state,
+    };
     let padding = StatePadding { accounts: 2000, slots: 500 };
     let corpus = BlockCorpus::at(mainnet()?);
     Some(corpus.trace(&options, padding, &AtomicBool::new(false)).unwrap())
