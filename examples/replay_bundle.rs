@@ -16,7 +16,8 @@ use retrie_sources::{
     bundle::{encode_prestate, write_json_gz},
     list_bundles,
 };
-use retrie_state::{AnyBackend, MemoryStore, StateStore, StoreOptions};
+use retrie_state::AnyBackend;
+use retrie_state_store::{MemoryStore, StateStore, StoreOptions};
 use retrie_storage_mpt::Mpt;
 use smallest_backend::HashChain;
 use std::{

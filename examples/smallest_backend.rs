@@ -4,9 +4,8 @@
 
 use alloy_primitives::{B256, Bytes, Keccak256};
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendIdentity, BackendProfile, BackendStats, BulkSink,
-    HashId, NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey,
-    StateValue, flat,
+    ApplyContext, ApplyOutput, Backend, BackendIdentity, BackendProfile, BulkSink, HashId,
+    NodeRead, NodeWrite, RowTable, StateDelta, StateError, StateKey, StateValue, flat,
 };
 
 static IDENTITY: BackendIdentity = BackendIdentity::plain("hash-chain", 1, HashId::Keccak256);

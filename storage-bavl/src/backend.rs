@@ -12,9 +12,8 @@ use crate::{
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
     AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
-    BackendProfile, BackendStats, BulkSink, CacheCompaction, CompactedCache, HashId, NodeRead,
-    NodeWrite, ProofError, RowTable, StateChunks, StateDelta, StateError, StateKey, StateValue,
-    flat,
+    BackendProfile, BulkSink, CacheCompaction, CompactedCache, HashId, NodeRead, NodeWrite,
+    ProofError, StateChunks, StateDelta, StateError, StateKey, StateValue, flat,
 };
 use std::path::Path;
 

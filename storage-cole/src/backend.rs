@@ -14,10 +14,10 @@ use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
     AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
     BackendProfile, BackendStats, BulkSink, CacheCompaction, CompactedCache, HashId, JobFiles,
-    Maintenance, NodeRead, NodeWrite, ProofError, ProvenanceQueries, RowTable, StateDelta,
-    StateError, StateHistory, StateKey, StateValue, ValueVersion,
+    Maintenance, NodeRead, NodeWrite, ProofError, ProvenanceQueries, StateDelta, StateError,
+    StateHistory, StateKey, StateValue, ValueVersion,
 };
-use std::{ops::RangeInclusive, path::Path, sync::Arc};
+use std::{ops::RangeInclusive, path::Path};
 
 /// COLE, or COLE* with asynchronous merges, under given [`ColeParams`].
 #[derive(Debug)]

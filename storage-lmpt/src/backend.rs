@@ -15,7 +15,7 @@ use alloy_primitives::{B256, Bytes};
 use retrie_state::{
     AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
     BackendProfile, BackendStats, BulkSink, CacheCompaction, CompactedCache, HashId, Maintenance,
-    NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey, StateValue, flat,
+    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, StateValue, flat,
 };
 use retrie_storage_mpt::MemorySource;
 use std::path::Path;

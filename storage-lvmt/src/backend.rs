@@ -17,8 +17,8 @@ use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
     AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
     BackendProfile, BackendStats, BulkSink, CacheCompaction, CompactedCache, HashId, KeyRange,
-    NodeRead, NodeWrite, ProofError, ProofHole, ProofShards, RowTable, ScanDirection, StateDelta,
-    StateError, StateKey, StateValue, prefix_end,
+    NodeRead, NodeWrite, ProofError, ProofHole, ProofShards, ScanDirection, StateDelta, StateError,
+    StateKey, StateValue, prefix_end,
 };
 use std::{fmt, path::Path, sync::Arc};
 

@@ -16,10 +16,10 @@ use alloy_trie::EMPTY_ROOT_HASH;
 use rayon::prelude::*;
 use retrie_state::{
     AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions,
-    BackendIdentity, BackendProfile, BackendStats, BulkSink, ChunkId, ChunkServer, HashId,
-    KeyRange, NodeRead, NodeWrite, OpenedChunk, PartialState, PartialTree, Prefetcher, ProofError,
-    RowTable, ScanDirection, StateChange, StateChunks, StateDelta, StateError, StateKey,
-    StateValue, compare_rows, flat, prefix_end,
+    BackendIdentity, BackendProfile, BulkSink, ChunkId, ChunkServer, HashId, KeyRange, NodeRead,
+    NodeWrite, OpenedChunk, PartialState, PartialTree, Prefetcher, ProofError, RowTable,
+    ScanDirection, StateChange, StateChunks, StateDelta, StateError, StateKey, StateValue,
+    compare_rows, flat, prefix_end,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 

@@ -1,10 +1,9 @@
 //! The `Backend` implementation over the flat state.
 
-use alloy_primitives::{B256, Bytes};
+use alloy_primitives::B256;
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendIdentity, BackendProfile, BackendStats, BulkSink,
-    HashId, NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey,
-    StateValue, flat,
+    ApplyContext, ApplyOutput, Backend, BackendIdentity, BackendProfile, BulkSink, HashId,
+    NodeRead, NodeWrite, StateDelta, StateError, StateKey, StateValue, flat,
 };
 use std::path::Path;
 

@@ -16,7 +16,8 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes, keccak256};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use retrie_state::{AnyBackend, ChunkId, EntrySorter, ProofError, StateError};
+use retrie_state::{AnyBackend, ChunkId, ProofError, StateError};
+use retrie_state_store::EntrySorter;
 use std::{
     fs, io,
     path::{Path, PathBuf},

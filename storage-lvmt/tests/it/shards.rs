@@ -5,7 +5,8 @@ use crate::common;
 
 use common::chain::{TestChain, key};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{Backend, ProofError, StateError, StateId};
+use retrie_state::{Backend, ProofError, StateError};
+use retrie_state_store::StateId;
 use retrie_storage_lvmt::{Lvmt, LvmtError, ProofShard};
 use std::time::Duration;
 

@@ -32,7 +32,7 @@ use retrie_state::{
     ProofError, RowTable, ScanDirection, StateChange, StateDelta, StateError, StateHistory,
     StateKey, StateValue, prefix_end,
 };
-use std::{fmt, ops::RangeInclusive, path::Path, sync::Arc};
+use std::{fmt, ops::RangeInclusive, path::Path};
 
 /// Every key that ever had a value, since the trie contains only hashes of keys; and the number of
 /// keys that have a value.

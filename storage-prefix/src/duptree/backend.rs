@@ -15,8 +15,7 @@ use crate::duptree::hash;
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
     ApplyContext, ApplyOutput, Backend, BackendIdentity, BackendProfile, BackendStats, BulkSink,
-    HashId, NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey,
-    StateValue, flat,
+    HashId, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, StateValue, flat,
 };
 use std::path::Path;
 

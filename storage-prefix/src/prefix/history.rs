@@ -11,7 +11,7 @@ use retrie_state::{
     flat,
 };
 use retrie_storage_mpt::ethereum::TrieCache;
-use std::{iter::Peekable, ops::RangeInclusive, sync::Arc};
+use std::{iter::Peekable, ops::RangeInclusive};
 
 impl StateHistory for Prefix {
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {

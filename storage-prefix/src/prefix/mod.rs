@@ -63,9 +63,8 @@ use record::{
 use retrie_state::{
     AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions,
     BackendIdentity, BackendProfile, BackendStats, BulkSink, ChunkId, ChunkServer, HashId,
-    KeyRange, Maintenance, NodeRead, NodeWrite, OpenedChunk, PartialState, Prefetcher, ProofError,
-    RowTable, ScanDirection, StateChange, StateChunks, StateDelta, StateError, StateHistory,
-    StateKey, StateValue, flat, prefix_end,
+    KeyRange, Maintenance, NodeRead, NodeWrite, OpenedChunk, Prefetcher, ProofError, ScanDirection,
+    StateChange, StateChunks, StateDelta, StateError, StateKey, StateValue, flat, prefix_end,
 };
 use retrie_storage_mpt::{
     LeafUpdate, Mpt, Trie, TrieHash,

@@ -11,7 +11,8 @@ use retrie_db::{
     ChainRead, DatadirMetadata, DbError, OpenOptions, RetentionSetting, StateRootMode,
 };
 use retrie_pipeline::ChainOptions;
-use retrie_state::{AnyBackend, StoreOptions};
+use retrie_state::AnyBackend;
+use retrie_state_store::StoreOptions;
 use std::{path::Path, sync::Arc};
 
 /// Flags of the state backend and of the checks beside it.

@@ -9,7 +9,8 @@ use crate::{
 };
 use retrie_db::DbStats;
 use retrie_pipeline::StoreSet;
-use retrie_state::{StateError, StateId, StateStore};
+use retrie_state::StateError;
+use retrie_state_store::{StateId, StateStore};
 use serde::Serialize;
 use std::{
     path::PathBuf,

@@ -23,7 +23,8 @@ use retrie_pipeline::{
     report::{PartFigures, ReplayReport, ReplayResult, machine},
 };
 use retrie_sources::{BundleFile, SourceLocation, detect, list_bundles};
-use retrie_state::{AnyBackend, StateStore, StoreOptions};
+use retrie_state::AnyBackend;
+use retrie_state_store::{StateStore, StoreOptions};
 use retrie_telemetry::Metrics;
 use std::{
     collections::BTreeMap,

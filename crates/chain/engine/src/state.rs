@@ -10,10 +10,8 @@ use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_db::ChainRead;
 use retrie_execution::{BlockHashes, CodeReader, ExecutionInput, LayeredState};
 use retrie_pipeline::{PipelineError, StatePatch};
-use retrie_state::{
-    BlockRef, StateError, StateId, StateKey, StateProvider, StateReader, StateSession, StateValue,
-    StoreError,
-};
+use retrie_state::{BlockRef, StateError, StateKey, StateReader, StateValue, StoreError};
+use retrie_state_store::{StateId, StateProvider, StateSession};
 use std::{fmt, sync::Arc};
 
 /// What a caller needs from a state.

@@ -24,9 +24,8 @@ use retrie_chainspec::{
 use retrie_consensus::ConsensusError;
 use retrie_db::{ChainRead, NewBlock, StateRootMode, WriteTxn};
 use retrie_sources::{DumpedAccount, HeaderItem, StateDump};
-use retrie_state::{
-    Account, BlockRef, ChunkId, EntrySorter, StateError, StateKey, StateValue, encode_slot,
-};
+use retrie_state::{Account, BlockRef, ChunkId, StateError, StateKey, StateValue, encode_slot};
+use retrie_state_store::EntrySorter;
 use std::{
     io,
     sync::{

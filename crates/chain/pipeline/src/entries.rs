@@ -1,8 +1,7 @@
 //! All entries of one state, page by page.
 
-use retrie_state::{
-    BlockRef, StateError, StateId, StateKey, StateProvider, StateStore, StateValue,
-};
+use retrie_state::{BlockRef, StateError, StateKey, StateValue};
+use retrie_state_store::{StateId, StateProvider, StateStore};
 
 /// Entries read at a time.
 const PAGE: usize = 1 << 16;

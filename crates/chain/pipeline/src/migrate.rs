@@ -33,10 +33,8 @@ use crate::{
 use alloy_primitives::{B256, KECCAK256_EMPTY};
 use retrie_chainspec::primitives::{Block, BlockBody, SealedHeader};
 use retrie_db::{ChainRead, DatabaseEnv, DbError, NewBlock, OpenOptions, ReadTxn, WriteTxn};
-use retrie_state::{
-    Account, AnyBackend, BlockRef, StateError, StateKey, StateProvider, StateStore, StateValue,
-    StoreError,
-};
+use retrie_state::{Account, AnyBackend, BlockRef, StateError, StateKey, StateValue, StoreError};
+use retrie_state_store::{StateProvider, StateStore};
 use retrie_telemetry::Metrics;
 use std::{
     collections::BTreeSet,

@@ -21,9 +21,12 @@ use parking_lot::{Mutex, MutexGuard};
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_db::{ChainRead, DatabaseEnv, ReadTxn, StateRootMode, WriteTxn};
 use retrie_state::{
-    AfterCommit, AnyBackend, BlockRef, ChunkId, DeltaBatch, FlatHistory, KvStore, Proposal,
-    RootTask, RowTable, StateDelta, StateError, StateId, StateKey, StateSession, StateStore,
-    StateValue, StoreOptions, TableNamespace,
+    AnyBackend, BlockRef, ChunkId, DeltaBatch, RowTable, StateDelta, StateError, StateKey,
+    StateValue,
+};
+use retrie_state_store::{
+    AfterCommit, FlatHistory, KvStore, Proposal, RootTask, StateId, StateSession, StateStore,
+    StoreOptions, TableNamespace,
 };
 use std::{
     path::{Path, PathBuf},

@@ -21,9 +21,8 @@ use retrie_chainspec::{
 };
 use retrie_execution::{BlockAccessList, CodeCache};
 use retrie_sources::BlockWriter;
-use retrie_state::{
-    Account, AnyBackend, MemoryStore, StateId, StateKey, StateReader, StateStore, StoreOptions,
-};
+use retrie_state::{Account, AnyBackend, StateKey, StateReader};
+use retrie_state_store::{MemoryStore, StateId, StateStore, StoreOptions};
 use serde_json::json;
 use std::{path::Path, sync::Arc};
 use tempfile::TempDir;

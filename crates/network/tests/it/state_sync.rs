@@ -13,9 +13,10 @@ use retrie_network::{
     state_sync::fetch_state,
 };
 use retrie_state::{
-    Account, AnyBackend, BlockRef, ChunkAnswer, ChunkId, ChunkServer, KvStore, MemoryStore,
-    OpenedChunk, StateId, StateKey, StateStore, StateValue, StoreOptions, encode_slot,
+    Account, AnyBackend, BlockRef, ChunkAnswer, ChunkId, ChunkServer, OpenedChunk, StateKey,
+    StateValue, encode_slot,
 };
+use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
 use retrie_storage_bavl::{Bavl, ChunkEntries};
 use retrie_storage_mpt::Mpt;
 use std::{

@@ -13,9 +13,8 @@ use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, hex, keccak2
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_engine::LiveView;
-use retrie_state::{
-    Account, StateError, StateKey, StateProvider, StateReader, StateValue, decode_slot,
-};
+use retrie_state::{Account, StateError, StateKey, StateReader, StateValue, decode_slot};
+use retrie_state_store::StateProvider;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BinaryHeap},

@@ -10,7 +10,8 @@ use alloy_primitives::{Address, B256, Bytes, U64, keccak256};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_engine::{LiveView, StateNeed};
-use retrie_state::{StateError, StateId, StateKey, StateReader};
+use retrie_state::{StateError, StateKey, StateReader};
+use retrie_state_store::StateId;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 

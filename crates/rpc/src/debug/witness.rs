@@ -16,7 +16,8 @@ use retrie_engine::{LiveView, PostState};
 use retrie_execution::{
     AccessRecorder, BlockHashes, CodeReader, ExecutionInput, RecordedAccesses, execute_block,
 };
-use retrie_state::{StateDelta, StateError, StateKey, StateProvider};
+use retrie_state::{StateDelta, StateError, StateKey};
+use retrie_state_store::StateProvider;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {

@@ -5,7 +5,7 @@ use alloy_primitives::{B256, U64};
 use jsonrpsee::RpcModule;
 use retrie_db::ChainRead;
 use retrie_engine::LiveView;
-use retrie_state::StateId;
+use retrie_state_store::StateId;
 use serde::Serialize;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {

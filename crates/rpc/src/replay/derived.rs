@@ -7,7 +7,7 @@ use alloy_primitives::B256;
 use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_engine::LiveView;
 use retrie_execution::{BlockAccessList, execute_block, execute_block_with_observer};
-use retrie_state::{Proposal, StateId};
+use retrie_state_store::{Proposal, StateId};
 use std::sync::Arc;
 
 /// The block access list (EIP-7928). Blocks carry only its hash, so the block is executed again.

@@ -21,9 +21,10 @@ use retrie_execution::{
 };
 use retrie_sources::{Bundle, BundleKind, PreState, WitnessBundle};
 use retrie_state::{
-    Account, BlockRef, CounterSnapshot, DeltaBuilder, KvStore, PartialState, PartialTree,
-    StateDelta, StateId, StateKey, StateReader, StateStore, StateValue, encode_slot,
+    Account, BlockRef, DeltaBuilder, PartialState, PartialTree, StateDelta, StateKey, StateReader,
+    StateValue, encode_slot,
 };
+use retrie_state_store::{CounterSnapshot, KvStore, StateId, StateStore};
 use std::{
     collections::BTreeMap,
     sync::Arc,

@@ -11,10 +11,8 @@ use retrie_pipeline::{
     verify::{VerifyOptions, verify},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{
-    AnyBackend, Backend, BlockRef, FlatHistory, StateError, StateId, StateKey, StateReader,
-    StoreOptions,
-};
+use retrie_state::{AnyBackend, Backend, BlockRef, StateError, StateKey, StateReader};
+use retrie_state_store::{FlatHistory, StateId, StoreOptions};
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use retrie_storage_raw::Raw;
 use std::{

@@ -12,9 +12,9 @@ use retrie_pipeline::{
 };
 use retrie_sources::BlockSource;
 use retrie_state::{
-    AnyBackend, BlockRef, StateError, StateId, StateKey, StateProvider, StateReader, StateStore,
-    StateValue, StoreOptions, ValueVersion,
+    AnyBackend, BlockRef, StateError, StateKey, StateReader, StateValue, ValueVersion,
 };
+use retrie_state_store::{StateId, StateProvider, StateStore, StoreOptions};
 use retrie_storage_cole::ColeParams;
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use std::{

@@ -15,10 +15,9 @@ use retrie_pipeline::{
     verify::{VerifyOptions, verify},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{
-    AnyBackend, BlockRef, FlatHistory, StateId, StateKey, StateValue, StoreOptions,
-    testkit::Wrapped,
-};
+use retrie_state::{AnyBackend, BlockRef, StateKey, StateValue};
+use retrie_state_store::{FlatHistory, StateId, StoreOptions};
+use retrie_state_testkit::WrappedBackend;
 use retrie_storage_mpt::Mpt;
 use retrie_storage_raw::Raw;
 use retrie_telemetry::Metrics;
@@ -580,7 +579,7 @@ fn load_that_fails_is_an_error_though_it_was_stopped_as_well() {
     let stop = Arc::new(AtomicBool::new(false));
     let openings = Arc::new(AtomicU32::new(u32::MAX));
     let failing: Arc<dyn AnyBackend> =
-        Arc::new(Wrapped(FailingBackend { loading: stop.clone(), openings }));
+        Arc::new(WrappedBackend(FailingBackend { loading: stop.clone(), openings }));
     let new = BackendDatadir::new(&folder, "new", &made.spec, &failing);
     let error = new.migrate_under(&old, false, &stop, &mut |_, _| {}).unwrap_err();
     assert!(stop.load(Ordering::Relaxed) && is_gone(&error), "{error:?}");
@@ -602,7 +601,7 @@ fn branch_that_cannot_be_left_for_now_is_not_one_to_be_deleted() {
         &folder,
         "new",
         &made.spec,
-        &(Arc::new(Wrapped(failing)) as Arc<dyn AnyBackend>),
+        &(Arc::new(WrappedBackend(failing)) as Arc<dyn AnyBackend>),
     );
     new.migrate_up_to(&old, 8);
     old.import(&made.path(trunk, right));

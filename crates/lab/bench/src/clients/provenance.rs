@@ -31,9 +31,9 @@ use retrie_chainspec::ChainSpec;
 use retrie_pipeline::{ChainStore, ImportOptions, PipelineError, import, report::peak_rss_bytes};
 use retrie_sources::BlockSource;
 use retrie_state::{
-    AnyBackend, BlockRef, StateError, StateId, StateKey, StateProof, StateReader, StateStore,
-    StateValue, ValueVersion,
+    AnyBackend, BlockRef, StateError, StateKey, StateProof, StateReader, StateValue, ValueVersion,
 };
+use retrie_state_store::{StateId, StateStore};
 use retrie_telemetry::Metrics;
 use serde_json::{Map, Value as Json, json};
 use std::{

@@ -47,7 +47,7 @@ use retrie_pipeline::{
     report::peak_rss_bytes,
 };
 use retrie_sources::Bundle;
-use retrie_state::{KvStore, StateStore, StoreOptions};
+use retrie_state_store::{KvStore, StateStore, StoreOptions};
 use serde_json::{Map, Value, json};
 use std::{
     path::{Path, PathBuf},

@@ -10,8 +10,11 @@ use alloy_primitives::{B256, keccak256};
 use retrie_db::{DatabaseEnv, OpenOptions, SCHEMA_VERSION, SyncMode};
 use retrie_pipeline::report::TimeBreakdown;
 use retrie_state::{
-    AnyBackend, BlockRef, CounterSnapshot, DeltaBuilder, KvStore, StateError, StateId, StateKey,
-    StateProof, StateProvider, StateReader, StateStore, StateValue, StoreError, StoreOptions,
+    AnyBackend, BlockRef, DeltaBuilder, StateError, StateKey, StateProof, StateReader, StateValue,
+    StoreError,
+};
+use retrie_state_store::{
+    CounterSnapshot, KvStore, StateId, StateProvider, StateStore, StoreOptions,
 };
 use std::{
     fs,

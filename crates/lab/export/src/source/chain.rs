@@ -15,9 +15,9 @@ use retrie_execution::{
 };
 use retrie_pipeline::{StatePatch, StoreSet, genesis_delta, validate_outcome};
 use retrie_state::{
-    Account, AnyBackend, BlockRef, StateDelta, StateError, StateId, StateKey, StateProvider,
-    StateStore, StateValue, StoreError,
+    Account, AnyBackend, BlockRef, StateDelta, StateError, StateKey, StateValue, StoreError,
 };
+use retrie_state_store::{StateId, StateProvider, StateStore};
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
 /// Canonical blocks of a datadir.

@@ -4,10 +4,8 @@ use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
 use retrie_light_client::{Account, StateKey, StateProof, StateValue};
-use retrie_state::{
-    Backend, BlockRef, DeltaBuilder, KvStore, MemoryStore, StateId, StateStore, StoreOptions,
-    ValueVersion, encode_slot,
-};
+use retrie_state::{Backend, BlockRef, DeltaBuilder, ValueVersion, encode_slot};
+use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
 use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
 use tempfile::TempDir;
 

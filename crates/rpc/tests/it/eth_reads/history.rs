@@ -5,7 +5,8 @@ use alloy_primitives::{Address, B256, U64};
 use retrie_engine::StateNeed;
 use retrie_light_client::{ProvenanceResponse, StateProofResponse, VersionValue};
 use retrie_pipeline::testkit::{GENESIS_CONTRACT, TestChain, TestRules, TestWallet, write_blocks};
-use retrie_state::{Account, StateReader, StoreOptions, ValueVersion};
+use retrie_state::{Account, StateReader, ValueVersion};
+use retrie_state_store::StoreOptions;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 

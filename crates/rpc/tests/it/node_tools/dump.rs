@@ -4,7 +4,8 @@ use crate::common::{NodeFixture, backends, mpt, raw, test_chain};
 use alloy_primitives::{Address, B256, hex, keccak256};
 use retrie_pipeline::testkit::{GENESIS_CONTRACT, TestChain, TestRules, write_blocks};
 use retrie_rpc::{RequestLimits, RpcContext};
-use retrie_state::{AnyBackend, FlatHistory, StateReader, StoreOptions};
+use retrie_state::{AnyBackend, StateReader};
+use retrie_state_store::{FlatHistory, StoreOptions};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -18,7 +18,8 @@ use retrie_pipeline::{
     ChainOptions, ChainStore, prepare,
     testkit::{TestChain, TestRules},
 };
-use retrie_state::{AnyBackend, StoreOptions};
+use retrie_state::AnyBackend;
+use retrie_state_store::StoreOptions;
 use retrie_storage_mpt::Mpt;
 use retrie_telemetry::Metrics;
 use std::{

@@ -3,8 +3,8 @@
 use alloy_primitives::B256;
 use retrie_state::{
     AnyBackend, AnyCache, BulkSink, NodeRead, StateError, StateKey, StateValue, StoreError,
-    testkit::BackendWrapper,
 };
+use retrie_state_testkit::BackendWrapper;
 use retrie_storage_raw::Raw;
 use std::{
     path::Path,

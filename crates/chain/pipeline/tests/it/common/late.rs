@@ -3,8 +3,8 @@
 use retrie_state::{
     AnyBackend, AnyCache, ApplyContext, ApplyOutput, BackendExtensions, Maintenance, NodeRead,
     NodeWrite, StateDelta, StateError, StateKey, StateValue, StoreError,
-    testkit::{BackendWrapper, Wrapped},
 };
+use retrie_state_testkit::{BackendWrapper, WrappedBackend};
 use std::{
     sync::{
         Arc,
@@ -40,7 +40,7 @@ impl LateRootBackend {
             commits: AtomicU32::new(u32::MAX),
         };
         let watch = Arc::new(watch);
-        (Arc::new(Wrapped(Self { backend, watch: watch.clone() })), watch)
+        (Arc::new(WrappedBackend(Self { backend, watch: watch.clone() })), watch)
     }
 }
 

@@ -17,10 +17,8 @@ use retrie_pipeline::{
     testkit::{TestChain, TestRules, write_blocks},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{
-    AnyBackend, BlockRef, KeyRange, ScanDirection, StateId, StateKey, StateStore, StateValue,
-    StoreOptions,
-};
+use retrie_state::{AnyBackend, BlockRef, KeyRange, ScanDirection, StateKey, StateValue};
+use retrie_state_store::{StateId, StateStore, StoreOptions};
 use retrie_storage_cole::{Cole, ColeParams};
 use retrie_storage_mpt::Mpt;
 use retrie_telemetry::Metrics;

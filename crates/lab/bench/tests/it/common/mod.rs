@@ -5,7 +5,8 @@ use alloy_primitives::B256;
 use retrie_bench::state::{AccessTrace, BlockCorpus, KeyOp, StoreWorkload};
 use retrie_chainspec::ChainSpec;
 use retrie_pipeline::replay::{BundleReplayOptions, StatePadding};
-use retrie_state::{AnyBackend, BlockRef, KvStore, MemoryStore, StateStore, StoreOptions};
+use retrie_state::{AnyBackend, BlockRef};
+use retrie_state_store::{KvStore, MemoryStore, StateStore, StoreOptions};
 use retrie_storage_mpt::Mpt;
 use std::{
     collections::BTreeMap,
