@@ -42,7 +42,7 @@ pub const ROOTS: RowTable = RowTable::new(0x14, "MptArchiveRoots");
 
 /// Default memory of the node cache, in bytes; see [`MptArchive::with_cache`]. As much as the
 /// branches that [`Mpt`](crate::Mpt) keeps in memory may take.
-pub const DEFAULT_CACHE: u64 = 192 << 20;
+const DEFAULT_CACHE: u64 = 192 << 20;
 
 /// Ethereum's Merkle Patricia trie, keyed by hash, all versions.
 pub struct MptArchive {

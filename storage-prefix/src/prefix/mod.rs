@@ -48,17 +48,16 @@ mod record;
 mod state;
 mod versions;
 
-pub use descriptor::DESCRIPTOR;
+pub(crate) use descriptor::DESCRIPTOR;
 pub use layout::{PrefixLayout, RowOrder};
-pub use record::{
-    ACCOUNT_NODES, BLOCKS, DELETED_KEYS, GARBAGE_PROGRESS, STORAGE_NODES, SUPERSEDED,
-};
+pub use record::{ACCOUNT_NODES, BLOCKS, DELETED_KEYS, STORAGE_NODES, SUPERSEDED};
 pub use state::PrefixState;
 
 use alloy_primitives::{Address, B256, Bytes};
 use rayon::prelude::*;
 use record::{
-    SupersededLists, SupersededRow, block_key, block_number, decode_block, encode_block, place,
+    GARBAGE_PROGRESS, SupersededLists, SupersededRow, block_key, block_number, decode_block,
+    encode_block, place,
 };
 use retrie_state::{
     AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions,

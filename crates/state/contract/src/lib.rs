@@ -49,6 +49,5 @@ pub use crate::backend::{
     ChunkAnswer, ChunkId, ChunkServer, CompactedCache, JobContext, JobFiles, JobHandle, JobOutput,
     JobRunner, KeyRange, Maintenance, NodeRead, NodeWrite, OpenedChunk, PartialState, PartialTree,
     Prefetcher, ProofHole, ProofShards, ProvenanceQueries, RowScan, RowTable, ScanDirection,
-    StateChunks, StateHistory, TableRow, compare_rows, flat, is_out_of_descriptors,
-    open_with_retry, prefix_end,
+    StateChunks, StateHistory, TableRow, compare_rows, flat, open_with_retry, prefix_end,
 };

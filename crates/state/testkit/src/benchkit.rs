@@ -11,10 +11,12 @@
 //! A storage crate has a bench target with one line, [`backend_bench!`](crate::backend_bench).
 //! Commits, and races between backends, are `retrie bench`.
 
-use retrie_state::{AnyBackend, BlockRef, DeltaBuilder, StateDelta, StateError, StateKey, StateReader, StateValue};
-use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
 use alloy_primitives::{Address, B256, Bytes, keccak256};
 use criterion::{Criterion, Throughput};
+use retrie_state::{
+    AnyBackend, BlockRef, DeltaBuilder, StateDelta, StateError, StateKey, StateReader, StateValue,
+};
+use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
 use std::{collections::HashSet, hint::black_box, sync::Arc};
 
 /// Slots of the one contract in the state.

@@ -1,16 +1,24 @@
-//! The conformance suite that every backend runs: each check is a plain function over a backend
-//! factory, and [`backend_tests!`](crate::backend_tests) makes one `#[test]` of each.
+//! What tests of backends need; above all the conformance suite that every backend runs. Each check
+//! is a plain function over a backend factory, and [`backend_tests!`] makes one `#[test]` of each.
 //!
 //! ```ignore
 //! retrie_state_testkit::backend_tests!(|| Arc::new(MyBackend::new()) as Arc<dyn AnyBackend>);
 //! ```
 //!
+//! | to | use |
+//! |---|---|
+//! | run a backend without a store | [`MemoryView`] |
+//! | change some methods of a backend | [`BackendWrapper`] |
+//! | let a key-value store fail | [`FaultStore`] |
+//! | find public test data | [`data`] |
+//! | measure a backend | `benchkit`, with the feature of that name |
+//!
 //! # Vocabulary
 //!
 //! * **Block** (`TestBlock`): a random delta with the state it leads to, which a `BTreeMap` model
 //!   computes. Its hash depends on its whole history.
-//! * **Node** (`TestNode`): a [`StateStore`](retrie_state_store::StateStore) under test, on a store in memory
-//!   and a temporary directory for files.
+//! * **Node** (`TestNode`): a [`StateStore`](retrie_state_store::StateStore) under test, on a store
+//!   in memory and a temporary directory for files.
 //! * **Roots** (`KnownRoots`): every root that a node computes is recorded under its block's hash.
 //!   The same block must have the same root in every node, whatever the node did before.
 //!
@@ -20,6 +28,8 @@
 //! check with n seeds, `RETRIE_TESTKIT_SEED=s` sets the first seed. A failing test prints its seed.
 
 mod batches;
+#[cfg(feature = "benchkit")]
+pub mod benchkit;
 mod check;
 mod chunks;
 pub mod data;

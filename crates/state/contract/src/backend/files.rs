@@ -41,7 +41,7 @@ fn open_within<T>(patience: Duration, mut open: impl FnMut() -> io::Result<T>) -
 }
 
 /// Whether the process (`EMFILE`) or the system (`ENFILE`) has no free file descriptor.
-pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+fn is_out_of_descriptors(error: &io::Error) -> bool {
     // The numbers are the same on all Unix systems.
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;

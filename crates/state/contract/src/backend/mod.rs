@@ -25,7 +25,7 @@ pub use extensions::{
     Maintenance, PartialState, PartialTree, Prefetcher, ProofHole, ProofShards, ProvenanceQueries,
     StateHistory,
 };
-pub use files::{is_out_of_descriptors, open_with_retry};
+pub use files::open_with_retry;
 pub use jobs::{BackgroundJob, JobContext, JobHandle, JobOutput, JobRunner};
 pub use view::{
     BulkSink, KeyRange, NodeRead, NodeWrite, RowScan, RowTable, ScanDirection, TableRow, prefix_end,

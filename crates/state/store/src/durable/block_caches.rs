@@ -112,14 +112,13 @@ impl BlockCaches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     fn block(number: u64) -> BlockRef {
         BlockRef::new(number, B256::with_last_byte(number as u8))
     }
 
     fn thinned(bytes: u64) -> CompactedCache {
-        CompactedCache { cache: Arc::new(bytes), bytes }
+        CompactedCache { cache: AnyCache::new(bytes), bytes }
     }
 
     /// Numbers of the blocks whose caches are kept.
@@ -182,7 +181,8 @@ mod tests {
         };
         assert_eq!([1, 2, 2].map(&mut remember), [None; 3]);
         assert_eq!(remember(3), Some(block(1).hash));
-        (1..=5).for_each(|number| structures.remember_opened(block(number).hash, Arc::new(())));
+        (1..=5)
+            .for_each(|number| structures.remember_opened(block(number).hash, AnyCache::new(())));
         assert_eq!(kept(&structures), [2, 3, 4, 5]);
     }
 }

@@ -261,7 +261,7 @@ impl StateStore {
                 seq,
                 layer: None,
                 // Opened by `run`, from the committed rows.
-                tip: TipState { tip, cache: Arc::new(()) },
+                tip: TipState { tip, cache: AnyCache::new(()) },
                 blocks: vec![tip],
                 reverted_above: None,
                 first_kept: 0,

@@ -19,6 +19,7 @@ use crate::{
         block_caches::BlockCaches,
         counters::{CounterSnapshot, NodeCounters},
         flat_history::{self, CHANGED_KEYS, CHANGES},
+        fold_thread::FoldThread,
         journal::{self, DurableRows, JOURNAL, LeaseTable},
         overlay::{FILES, LayerStack, RowView},
         proposal::ProposalParent,
