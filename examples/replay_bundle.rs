@@ -16,7 +16,8 @@ use retrie_sources::{
     bundle::{encode_prestate, write_json_gz},
     list_bundles,
 };
-use retrie_state::{AnyBackend, MemoryStore, StateStore, StoreOptions};
+use retrie_state::AnyBackend;
+use retrie_state_store::{MemoryStore, StateStore, StoreOptions};
 use retrie_storage_mpt::Mpt;
 use smallest_backend::HashChain;
 use std::{
@@ -49,7 +50,8 @@ fn replay(
     let store = StateStore::open(backend, kv.clone(), StoreOptions::default())?;
     // Opens the pre-state in a witness, for every backend.
     let mpt = Mpt::new();
-    let options = BundleReplayOptions { spec: spec.clone(), witness_opener: mpt.partial_state() };
+    let options =
+        BundleReplayOptions { spec: spec.clone(), witness_opener: mpt.extensions().partial_state };
     let mut replay = BundleReplay::new(&options, &store, &*kv)?;
     for file in files {
         let outcome = replay.run(&file.load()?)?;

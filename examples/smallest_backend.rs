@@ -4,9 +4,8 @@
 
 use alloy_primitives::{B256, Bytes, Keccak256};
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
-    BulkSink, HashId, NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey,
-    StateValue, flat,
+    ApplyContext, ApplyOutput, Backend, BackendIdentity, BackendProfile, BulkSink, HashId,
+    NodeRead, NodeWrite, RowTable, StateDelta, StateError, StateKey, StateValue, flat,
 };
 
 static IDENTITY: BackendIdentity = BackendIdentity::plain("hash-chain", 1, HashId::Keccak256);
@@ -29,19 +28,8 @@ impl Backend for HashChain {
     fn identity(&self) -> &BackendIdentity {
         &IDENTITY
     }
-    fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities {
-            proofs: false,
-            absence_proofs: false,
-            state_determined_root: false,
-            ethereum_root: false,
-        }
-    }
-    fn tables(&self) -> Vec<RowTable> {
-        vec![flat::TABLE, TABLE]
-    }
-    fn empty_root(&self) -> B256 {
-        B256::ZERO
+    fn profile(&self) -> BackendProfile {
+        BackendProfile { tables: &[flat::TABLE, TABLE], ..BackendProfile::default() }
     }
     fn open(&self, view: &dyn NodeRead, _: Option<&std::path::Path>) -> Result<B256, StateError> {
         let Some(row) = view.get(TABLE, b"root")? else { return Ok(B256::ZERO) };
@@ -79,21 +67,5 @@ impl Backend for HashChain {
         let root = hasher.finalize();
         sink.put(TABLE, b"root", root.as_slice())?;
         Ok(root)
-    }
-    fn prove(&self, _: &dyn NodeRead, _: &B256, _: &[StateKey]) -> Result<Bytes, StateError> {
-        Err(StateError::Unsupported { backend: IDENTITY.name, what: "proofs" })
-    }
-    fn verify(
-        &self,
-        _: B256,
-        _: &[StateKey],
-        _: &[u8],
-    ) -> Result<Vec<Option<StateValue>>, ProofError> {
-        Err(ProofError::WrongKind { what: "backend hash-chain has no proofs" })
-    }
-    fn stats(&self, view: &dyn NodeRead, _: &B256) -> Result<BackendStats, StateError> {
-        let mut stats = BackendStats::count(view, &[flat::TABLE, TABLE])?;
-        stats.live_keys = stats.rows(flat::TABLE);
-        Ok(stats)
     }
 }

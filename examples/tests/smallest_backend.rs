@@ -4,7 +4,7 @@ use retrie_state::AnyBackend;
 use smallest_backend::HashChain;
 use std::sync::Arc;
 
-retrie_state::backend_tests!(|| Arc::new(HashChain) as Arc<dyn AnyBackend>);
+retrie_state_testkit::backend_tests!(|| Arc::new(HashChain) as Arc<dyn AnyBackend>);
 
 /// The README states how small it is.
 #[test]

@@ -11,9 +11,9 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
-    BulkSink, CompactedCache, HashId, NodeRead, NodeWrite, ProofError, RowTable, StateChunks,
-    StateDelta, StateError, StateKey, StateValue, flat,
+    AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
+    BackendProfile, BulkSink, CacheCompaction, CompactedCache, HashId, NodeRead, NodeWrite,
+    ProofError, StateChunks, StateDelta, StateError, StateKey, StateValue, flat,
 };
 use std::path::Path;
 
@@ -95,42 +95,19 @@ impl Backend for Bavl {
         &self.identity
     }
 
-    fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities {
+    fn profile(&self) -> BackendProfile {
+        BackendProfile {
+            tables: &[flat::TABLE, CHUNKS, HASHES],
+            empty_root: hash::root(self.most.get(), &hash::no_entries()),
             proofs: true,
             absence_proofs: true,
-            state_determined_root: false,
-            ethereum_root: false,
+            cache_bytes: TREE_BYTES + COMPACTED_BYTES,
+            ..BackendProfile::default()
         }
-    }
-
-    fn tables(&self) -> Vec<RowTable> {
-        vec![flat::TABLE, CHUNKS, HASHES]
-    }
-
-    fn empty_root(&self) -> B256 {
-        hash::root(self.most.get(), &hash::no_entries())
     }
 
     fn open(&self, _: &dyn NodeRead, _: Option<&Path>) -> Result<BavlState, StateError> {
         Ok(BavlState::open())
-    }
-
-    fn retained_caches(&self) -> usize {
-        CACHES_KEPT
-    }
-
-    fn compact_cache(&self, state: &BavlState) -> Option<CompactedCache<BavlState>> {
-        let (cache, bytes) = state.compacted()?;
-        Some(CompactedCache { cache, bytes })
-    }
-
-    fn compacted_cache_bytes(&self) -> u64 {
-        COMPACTED_BYTES
-    }
-
-    fn cache_bytes(&self) -> u64 {
-        TREE_BYTES + COMPACTED_BYTES
     }
 
     fn apply(
@@ -173,11 +150,6 @@ impl Backend for Bavl {
         verify(root, keys, proof)
     }
 
-    fn stats(&self, view: &dyn NodeRead, _: &BavlState) -> Result<BackendStats, StateError> {
-        let stats = BackendStats::count(view, &self.tables())?;
-        Ok(BackendStats { live_keys: stats.rows(flat::TABLE), ..stats })
-    }
-
     fn check(
         &self,
         view: &dyn NodeRead,
@@ -190,7 +162,27 @@ impl Backend for Bavl {
         check::check(self.most, view, root, report)
     }
 
-    fn chunks(&self) -> Option<&dyn StateChunks<BavlState>> {
-        Some(self)
+    fn extensions(&self) -> BackendExtensions<'_> {
+        BackendExtensions {
+            chunks: Some(self),
+            cache_compaction: Some(self),
+            ..BackendExtensions::default()
+        }
+    }
+}
+
+impl CacheCompaction for Bavl {
+    fn retained_caches(&self) -> usize {
+        CACHES_KEPT
+    }
+
+    fn compact_cache(&self, cache: &AnyCache) -> Option<CompactedCache> {
+        let state: &BavlState = cache.get().ok()?;
+        let (cache, bytes) = state.compacted()?;
+        Some(CompactedCache { cache: AnyCache::new(cache), bytes })
+    }
+
+    fn compacted_cache_bytes(&self) -> u64 {
+        COMPACTED_BYTES
     }
 }

@@ -10,8 +10,8 @@ use crate::{
 };
 use alloy_primitives::B256;
 use retrie_state::{
-    BulkSink, ChunkAnswer, ChunkId, ChunkServer, NodeRead, OpenedChunk, ProofError, StateChunks,
-    StateError, StateKey, StateValue,
+    AnyCache, BulkSink, ChunkAnswer, ChunkId, ChunkServer, NodeRead, OpenedChunk, ProofError,
+    StateChunks, StateError, StateKey, StateValue,
     wire::{WireReader, put_varint},
 };
 use std::{path::Path, sync::Arc};
@@ -48,7 +48,7 @@ impl NodePath {
     }
 }
 
-impl StateChunks<BavlState> for Bavl {
+impl StateChunks for Bavl {
     fn format(&self) -> &'static str {
         "bavl"
     }
@@ -56,9 +56,10 @@ impl StateChunks<BavlState> for Bavl {
     fn serve(
         &self,
         view: Arc<dyn NodeRead>,
-        state: Arc<BavlState>,
+        cache: AnyCache,
         _: Option<&Path>,
     ) -> Result<Box<dyn ChunkServer>, StateError> {
+        let state = cache.share::<BavlState>()?;
         let most = self.chunk_entries();
         let tree = state.tree(&*view, most)?.clone();
         Ok(Box::new(BavlChunkServer { most, view, tree }))

@@ -12,11 +12,12 @@ use crate::{
 };
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
-    BulkSink, CompactedCache, HashId, NodeRead, NodeWrite, ProofError, ProvenanceQueries, RowTable,
-    StateDelta, StateError, StateHistory, StateKey, StateValue, ValueVersion,
+    AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
+    BackendProfile, BackendStats, BulkSink, CacheCompaction, CompactedCache, HashId, JobFiles,
+    Maintenance, NodeRead, NodeWrite, ProofError, ProvenanceQueries, StateDelta, StateError,
+    StateHistory, StateKey, StateValue, ValueVersion,
 };
-use std::{ops::RangeInclusive, path::Path, sync::Arc};
+use std::{ops::RangeInclusive, path::Path};
 
 /// COLE, or COLE* with asynchronous merges, under given [`ColeParams`].
 #[derive(Debug)]
@@ -62,38 +63,21 @@ impl Backend for Cole {
         &self.identity
     }
 
-    fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities {
+    fn profile(&self) -> BackendProfile {
+        // Both groups of the memory level; a pair with its share of the tree takes some 300 bytes.
+        let groups = 1 + u64::from(self.params.async_merge);
+        BackendProfile {
+            tables: &[MEMORY, META],
+            empty_root: LsmLevels::default().root(),
             proofs: true,
             absence_proofs: true,
-            state_determined_root: false,
-            ethereum_root: false,
+            cache_bytes: groups * self.params.memory_pairs * 300 + COMPACTED_BYTES,
+            ..BackendProfile::default()
         }
-    }
-
-    fn tables(&self) -> Vec<RowTable> {
-        vec![MEMORY, META]
-    }
-
-    fn empty_root(&self) -> B256 {
-        LsmLevels::default().root()
     }
 
     fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<ColeState, StateError> {
         ColeState::open(view, dir)
-    }
-
-    fn retained_caches(&self) -> usize {
-        CACHES_KEPT
-    }
-
-    fn compact_cache(&self, state: &ColeState) -> Option<CompactedCache<ColeState>> {
-        let (cache, bytes) = state.compacted()?;
-        Some(CompactedCache { cache, bytes })
-    }
-
-    fn compacted_cache_bytes(&self) -> u64 {
-        COMPACTED_BYTES
     }
 
     fn apply(
@@ -104,16 +88,6 @@ impl Backend for Cole {
         delta: &StateDelta,
     ) -> Result<ApplyOutput<ColeState>, StateError> {
         apply::apply(&self.params, context, view, state, delta)
-    }
-
-    fn maintain(
-        &self,
-        view: &mut dyn NodeWrite,
-        state: &ColeState,
-        first_retained: u64,
-        budget: usize,
-    ) -> Result<(), StateError> {
-        apply::remove_old_rows(view, state, first_retained, budget)
     }
 
     fn read(
@@ -202,14 +176,6 @@ impl Backend for Cole {
         Ok(stats)
     }
 
-    fn history(&self) -> Option<&dyn StateHistory<ColeState>> {
-        Some(self)
-    }
-
-    fn provenance(&self) -> Option<&dyn ProvenanceQueries<ColeState>> {
-        Some(self)
-    }
-
     fn check(
         &self,
         view: &dyn NodeRead,
@@ -222,6 +188,48 @@ impl Backend for Cole {
         check::check(view, state, root, report)
     }
 
+    fn extensions(&self) -> BackendExtensions<'_> {
+        BackendExtensions {
+            history: Some(self),
+            provenance: Some(self),
+            maintenance: Some(self),
+            cache_compaction: Some(self),
+            job_files: Some(self),
+            ..BackendExtensions::default()
+        }
+    }
+}
+
+impl Maintenance for Cole {
+    fn maintain(
+        &self,
+        view: &mut dyn NodeWrite,
+        cache: &AnyCache,
+        first_retained: u64,
+        budget: usize,
+    ) -> Result<(), StateError> {
+        let state: &ColeState = cache.get()?;
+        apply::remove_old_rows(view, state, first_retained, budget)
+    }
+}
+
+impl CacheCompaction for Cole {
+    fn retained_caches(&self) -> usize {
+        CACHES_KEPT
+    }
+
+    fn compact_cache(&self, cache: &AnyCache) -> Option<CompactedCache> {
+        let state: &ColeState = cache.get().ok()?;
+        let (cache, bytes) = state.compacted()?;
+        Some(CompactedCache { cache: AnyCache::new(cache), bytes })
+    }
+
+    fn compacted_cache_bytes(&self) -> u64 {
+        COMPACTED_BYTES
+    }
+}
+
+impl JobFiles for Cole {
     fn pending_files(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
         let Some(row) = view.get(META, MANIFEST)? else { return Ok(Vec::new()) };
         let manifest = RunManifest::decode(&row, RunDescription::decode)?;
@@ -229,15 +237,9 @@ impl Backend for Cole {
         let names = |work: PendingRun| run::file_names(&work.stem());
         Ok(manifest.flush.into_iter().chain(merges).flat_map(names).collect())
     }
-
-    fn cache_bytes(&self) -> u64 {
-        // Both groups of the memory level; a pair with its share of the tree takes some 300 bytes.
-        let groups = 1 + u64::from(self.params.async_merge);
-        groups * self.params.memory_pairs * 300 + COMPACTED_BYTES
-    }
 }
 
-impl StateHistory<ColeState> for Cole {
+impl StateHistory for Cole {
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {
         let Some(row) = view.get(META, BLOCKS)? else { return Ok(None) };
         let (first, last) = parse_blocks(&row)?;
@@ -251,11 +253,12 @@ impl StateHistory<ColeState> for Cole {
     fn open_at(
         &self,
         _: &dyn NodeRead,
-        state: &ColeState,
+        cache: &AnyCache,
         number: u64,
-    ) -> Result<(B256, Arc<ColeState>), StateError> {
+    ) -> Result<(B256, AnyCache), StateError> {
+        let state: &ColeState = cache.get()?;
         let past = ColeState { as_of: number, ..state.clone() };
-        Ok((past.levels.root(), Arc::new(past)))
+        Ok((past.levels.root(), AnyCache::new(past)))
     }
 
     fn prunes(&self) -> bool {
@@ -267,14 +270,15 @@ impl StateHistory<ColeState> for Cole {
     }
 }
 
-impl ProvenanceQueries<ColeState> for Cole {
+impl ProvenanceQueries for Cole {
     fn versions(
         &self,
         _: &dyn NodeRead,
-        state: &ColeState,
+        cache: &AnyCache,
         keys: &[StateKey],
         blocks: RangeInclusive<u64>,
     ) -> Result<(Vec<Vec<ValueVersion>>, Bytes), StateError> {
+        let state: &ColeState = cache.get()?;
         prove::prove(&state.levels, keys, blocks)
     }
 

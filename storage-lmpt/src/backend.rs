@@ -13,9 +13,9 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
-    BulkSink, CompactedCache, HashId, NodeRead, NodeWrite, ProofError, RowTable, StateDelta,
-    StateError, StateKey, StateValue, flat,
+    AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
+    BackendProfile, BackendStats, BulkSink, CacheCompaction, CompactedCache, HashId, Maintenance,
+    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, StateValue, flat,
 };
 use retrie_storage_mpt::MemorySource;
 use std::path::Path;
@@ -68,43 +68,20 @@ impl Backend for Lmpt {
         &self.identity
     }
 
-    fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities {
+    fn profile(&self) -> BackendProfile {
+        let layers = self.params.keys.saturating_mul(2 * KEY_BYTES + MADE_BYTES);
+        BackendProfile {
+            tables: &[flat::TABLE, SNAPSHOT, LAYERS, LISTS, META],
+            empty_root: empty_root(),
             proofs: true,
             absence_proofs: true,
-            state_determined_root: false,
-            ethereum_root: false,
+            cache_bytes: layers.saturating_add(UPPER_BYTES + COMPACTED_BYTES),
+            ..BackendProfile::default()
         }
-    }
-
-    fn tables(&self) -> Vec<RowTable> {
-        vec![flat::TABLE, SNAPSHOT, LAYERS, LISTS, META]
-    }
-
-    fn empty_root(&self) -> B256 {
-        empty_root()
     }
 
     fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<LmptState, StateError> {
         LmptState::open(view)
-    }
-
-    fn retained_caches(&self) -> usize {
-        CACHES_KEPT
-    }
-
-    fn compact_cache(&self, state: &LmptState) -> Option<CompactedCache<LmptState>> {
-        let (cache, changed) = state.compacted()?;
-        Some(CompactedCache { cache, bytes: changed * CHANGED_BYTES })
-    }
-
-    fn compacted_cache_bytes(&self) -> u64 {
-        COMPACTED_BYTES
-    }
-
-    fn cache_bytes(&self) -> u64 {
-        let layers = self.params.keys.saturating_mul(2 * KEY_BYTES + MADE_BYTES);
-        layers.saturating_add(UPPER_BYTES + COMPACTED_BYTES)
     }
 
     fn apply(
@@ -115,16 +92,6 @@ impl Backend for Lmpt {
         delta: &StateDelta,
     ) -> Result<ApplyOutput<LmptState>, StateError> {
         apply::apply(&self.params, &self.merges, context, view, parent, delta)
-    }
-
-    fn maintain(
-        &self,
-        view: &mut dyn NodeWrite,
-        state: &LmptState,
-        first_retained: u64,
-        budget: usize,
-    ) -> Result<(), StateError> {
-        garbage::write_and_clean(view, state, first_retained, budget)
     }
 
     fn bulk_load(
@@ -155,7 +122,7 @@ impl Backend for Lmpt {
     }
 
     fn stats(&self, view: &dyn NodeRead, state: &LmptState) -> Result<BackendStats, StateError> {
-        let mut stats = BackendStats::count(view, &self.tables())?;
+        let mut stats = BackendStats::count(view, self.profile().tables)?;
         stats.live_keys = stats.rows(flat::TABLE);
         let layers = state.layers(view)?;
         let is_tombstone = |leaf: &[u8]| leaf::decode(leaf) == Some(None);
@@ -180,5 +147,42 @@ impl Backend for Lmpt {
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {
         check::check(view, state, root, report)
+    }
+
+    fn extensions(&self) -> BackendExtensions<'_> {
+        BackendExtensions {
+            maintenance: Some(self),
+            cache_compaction: Some(self),
+            ..BackendExtensions::default()
+        }
+    }
+}
+
+impl Maintenance for Lmpt {
+    fn maintain(
+        &self,
+        view: &mut dyn NodeWrite,
+        cache: &AnyCache,
+        first_retained: u64,
+        budget: usize,
+    ) -> Result<(), StateError> {
+        let state: &LmptState = cache.get()?;
+        garbage::write_and_clean(view, state, first_retained, budget)
+    }
+}
+
+impl CacheCompaction for Lmpt {
+    fn retained_caches(&self) -> usize {
+        CACHES_KEPT
+    }
+
+    fn compact_cache(&self, cache: &AnyCache) -> Option<CompactedCache> {
+        let state: &LmptState = cache.get().ok()?;
+        let (cache, changed) = state.compacted()?;
+        Some(CompactedCache { cache: AnyCache::new(cache), bytes: changed * CHANGED_BYTES })
+    }
+
+    fn compacted_cache_bytes(&self) -> u64 {
+        COMPACTED_BYTES
     }
 }

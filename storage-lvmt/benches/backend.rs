@@ -13,7 +13,7 @@ fn lvmt(shard: ProofShard) -> Arc<Lvmt> {
     Arc::new(Lvmt::new(Arc::new(params), shard).expect("the parameters have what the shard needs"))
 }
 
-retrie_state::backend_bench!(
+retrie_state_testkit::backend_bench!(
     "lvmt" => lvmt(ProofShard::None),
     "lvmt@all" => lvmt(ProofShard::All),
 );

@@ -18,7 +18,7 @@ use crate::{
     hash, merkle,
     params::LvmtParams,
     point::{G1Point, sum},
-    proof_tree::RootRise,
+    proof_tree::{ProofTree, RootRise, TreeGrowth},
     record::{
         AMTS, BLOCKS, BlockRow, EntryPath, KEY_SLOTS, KEYS, KeyRecord, LvmtMeta, META, META_KEY,
         NAME, RANGE, SLOTS, SubAmt, TREES, TuplePosition, VERSION_END, amt_key, check_path,
@@ -45,143 +45,52 @@ pub(crate) fn apply(
     delta: &StateDelta,
 ) -> Result<(B256, LvmtState), StateError> {
     let number = context.number;
-    let ground = parent.apply_base(params, view.as_read())?;
+    let base = parent.apply_base(params, view.as_read())?;
     let mut meta = parent.meta;
     if meta.blocks == 0 {
         meta.first = number;
     }
     meta.blocks += 1;
 
-    let mut writes = Vec::with_capacity(delta.changes().len());
-    let mut rows_before = Vec::with_capacity(delta.changes().len());
-    for change in delta.changes() {
-        let (write, row) = raise_version(params, view, parent, ground, &mut meta, change)?;
-        writes.push(write);
-        rows_before.push(row);
-    }
-    warm(params, &ground.second, &writes);
-    let mut amts = TouchedAmts::new(params, parent);
-    for write in &writes {
-        if let Some((entry, above)) = write.way.split_last() {
-            let amt = amts.touch(view, above)?;
-            amts.bump(amt, entry, write.slot);
-        }
-    }
-    let TouchedAmts { ways, before, mut points, mut terms, bumps, rises, .. } = amts;
-    let (keys, own) = (writes.len(), points.len());
-    let count = u32::try_from(keys + own - 1).map_err(|_| StateError::Exhausted {
-        backend: NAME,
-        what: format!("the number of changes of block {number}"),
-        limit: u32::MAX.into(),
-    })?;
+    let (block, old_records) =
+        BlockChange::raise_versions(params, view, parent, &mut meta, number, delta)?;
+    warm(params, &base.second, &block.writes);
+    let mut amts = TouchedAmts::above(&block.writes, view, params, parent)?;
+    let leaves = block.leaf_count(&amts)?;
+    let growth = parent.tree.as_ref().and_then(|tree| amts.add_growth(tree));
 
-    // The increments of the proof tree's nodes join the same batch.
-    let growth = parent.tree.as_ref().and_then(|tree| tree.growth(params, &bumps));
-    if let Some(growth) = &growth {
-        terms.extend(growth.terms.iter().map(|(node, point)| (own as u32 + node, *point)));
-        points.extend(growth.nodes.iter().map(|node| *growth.base(*node)));
-    }
-    let keep = shard.keeps_tree(number);
-    let compute = || {
-        let tuples_of_keys = || {
-            let mut tuples = hash::HashBatch::with_capacity(keys);
-            for (write, change) in writes.iter().zip(delta.changes()) {
-                let value = change.next.as_ref().map(|value| &value[..]);
-                tuples.key_tuple(write.level(), write.slot, write.version, &write.key, value);
-            }
-            let mut groups = Vec::with_capacity(keys / 16);
-            // The tuples of sub-AMTs are added later: their commitments are not computed yet.
-            let tree = merkle::TreePrefix::new(tuples.finish(), |level, group, row| {
-                groups.push((level, group, row));
-            });
-            (tree, groups)
-        };
-        // The thread that is done with the records takes the second closure.
-        let ((), (tree, mut groups)) = both(keys, || sum(&mut points, &mut terms), tuples_of_keys);
-        let amts = changed_amts(&ways, &before, &points, number, keys);
-        let mut tuples = hash::HashBatch::with_capacity(amts.len());
-        for (at, amt) in &amts {
-            tuples.amt_tuple(&ways[*at], amt.version, &amt.commitment.to_bytes());
-        }
-        let top = tree.finish(&tuples.finish(), |level, group, row| {
-            groups.push((level, group, row));
-        });
-        (amts, groups, top)
-    };
-    // Records contain the positions of their tuples; these follow from the order alone.
-    let records = || {
-        let mut rows = RowBuffer::with_capacity(keys);
-        for (leaf, (write, change)) in writes.iter().zip(delta.changes()).enumerate() {
-            let position = TuplePosition { block: number, leaf: leaf as u32 };
-            let value = change.next.as_ref().map(|value| &value[..]);
-            rows.add(|row| {
-                KeyRecord::encode(write.slot, write.version, position, &write.way, value, row);
-            });
-        }
-        let rows = rows.finish().into_iter();
-        for (write, (old, row)) in writes.iter().zip(rows_before.into_iter().zip(rows)) {
-            view.replace(KEYS, &write.key, old, Some(row))?;
-        }
-        Ok::<_, StateError>(())
-    };
-    let ((amts, groups, top), written) = both(keys, compute, records);
+    let keys = block.writes.len();
+    let (tree, written) =
+        both(keys, || block.build_tree(&mut amts), || block.write_records(view, old_records));
     written?;
-    meta.commitment = points[0];
-    meta.amts += amts.iter().filter(|(at, _)| before[*at].version == 0).count() as u64;
+    meta.commitment = amts.points[0];
+    meta.amts += amts.new_count(&tree.amts);
 
     // Sub-AMTs of the second level come last.
-    let (deeper, second) = amts.split_at(amts.partition_point(|(at, _)| ways[*at].len() > 1));
-    for (at, amt) in deeper {
-        let row = |amt: &SubAmt| {
-            let mut row = Vec::new();
-            amt.encode(&mut row);
-            Bytes::from(row)
-        };
-        let old = (before[*at].version > 0).then(|| row(&before[*at]));
-        view.replace(AMTS, &amt_key(&ways[*at]), old, Some(row(amt)))?;
+    let is_deeper = |(at, _): &(usize, SubAmt)| amts.ways[*at].len() > 1;
+    let (deeper, second) = tree.amts.split_at(tree.amts.partition_point(is_deeper));
+    amts.write_rows(view, deeper)?;
+    let first_leaf = (keys + deeper.len()) as u32;
+    let (second, log) = amts.write_second_level(view, base, second, number, first_leaf)?;
+    if leaves > 0 {
+        meta.leaves += u64::from(tree.write(view, number, leaves, shard.keeps_tree(number))?);
     }
-    let mut ground = {
-        let leaf = (keys + deeper.len()) as u32;
-        let mut number_of = vec![0; ways.len()];
-        (0u16..).zip(second).for_each(|(n, (at, _))| number_of[*at] = n);
-        let rise = |VersionRise { of, entry, slot }| VersionRise {
-            of: number_of[of as usize],
-            entry,
-            slot,
-        };
-        let rises = rises.into_iter().map(rise).collect();
-        let changed: Vec<u16> = second.iter().map(|(at, _)| ways[*at][0]).collect();
-        let log = if parent.meta.blocks == 0 { LevelLog::new(number) } else { ground.log };
-        let amts = second.iter().map(|(at, amt)| (ways[*at][0], *amt)).collect();
-        let second = ground.second.child(amts);
-        let at = (params.height(), number);
-        let log = log.step(view, at, &second, leaf, changed, rises)?;
-        ApplyBase { second, log, range: ground.range.clone() }
-    };
-    for (level, group, row) in groups.into_iter().filter(|_| keep) {
-        // A tree has fewer groups than leaves.
-        view.replace(TREES, &group_key(number, level, group as u32), None, Some(row.into()))?;
-    }
-    if count > 0 {
-        let row = BlockRow { leaves: count, top, kept: if keep { count } else { 0 } };
-        view.replace(BLOCKS, &number.to_be_bytes(), None, Some(row.encode().into()))?;
-        meta.leaves += u64::from(row.kept);
-    }
-    let range_top =
-        ground.range.append(hash::block(number, count, &top), |level, group, row| {
-            view.put(RANGE, &range_key(level, group), row.into())
-        })?;
+    let mut range = base.range.clone();
+    let range_top = range.append(hash::block(number, leaves, &tree.top), |level, group, row| {
+        view.put(RANGE, &range_key(level, group), row.into())
+    })?;
 
-    let collection = parent.collection.step(params.height(), context, view, &mut meta, count)?;
+    let collection = parent.collection.step(params.height(), context, view, &mut meta, leaves)?;
     let old = (parent.meta.blocks > 0).then(|| parent.meta.encode().into());
     view.replace(META, META_KEY, old, Some(meta.encode().into()))?;
 
     let root = root_of(&meta, &range_top);
-    let tree = parent.tree.as_ref().map(|tree| {
-        let growth = growth.map(|growth| (growth, &points[own..]));
-        tree.child(params, growth, bumps, context, view.as_read())
+    let nodes = &amts.points[amts.ways.len()..];
+    let proof_tree = parent.tree.as_ref().map(|tree| {
+        let growth = growth.map(|growth| (growth, nodes));
+        tree.child(params, growth, amts.bumps, context, view.as_read())
     });
-    let child = parent.child(meta, ground, tree, collection);
+    let child = parent.child(meta, ApplyBase { second, log, range }, proof_tree, collection);
     parent.memo.clear();
     Ok((root, child))
 }
@@ -196,28 +105,6 @@ fn both<A: Send, B: Send>(
     b: impl FnOnce() -> B + Send,
 ) -> (A, B) {
     if keys < KEYS_FOR_TWO { (a(), b()) } else { rayon::join(a, b) }
-}
-
-/// The sub-AMTs that change, with their new content: deepest level first, within a level by path.
-/// Their tuples follow the tuples of `keys` keys. The first of `ways` is the root AMT, which has no
-/// tuple.
-fn changed_amts(
-    ways: &[EntryPath],
-    before: &[SubAmt],
-    points: &[G1Point],
-    block: u64,
-    keys: usize,
-) -> Vec<(usize, SubAmt)> {
-    let mut order: Vec<usize> = (1..ways.len()).collect();
-    order.sort_unstable_by(|a, b| {
-        let (a, b) = (&ways[*a], &ways[*b]);
-        b.len().cmp(&a.len()).then_with(|| a.cmp(b))
-    });
-    let amt = |(n, at): (usize, usize)| {
-        let position = TuplePosition { block, leaf: (keys + n) as u32 };
-        (at, SubAmt { version: before[at].version + 1, position, commitment: points[at] })
-    };
-    order.into_iter().enumerate().map(amt).collect()
 }
 
 /// The root of a state with these counts, whose range has the top `range_top`.
@@ -240,13 +127,144 @@ impl KeyWrite {
     }
 }
 
+/// The keys that a block changes.
+struct BlockChange<'a> {
+    number: u64,
+    delta: &'a StateDelta,
+    /// One for each change of the delta.
+    writes: Vec<KeyWrite>,
+}
+
+impl<'a> BlockChange<'a> {
+    /// Raises the version of each key that `delta` changes. Also returns the keys' old records.
+    fn raise_versions(
+        params: &LvmtParams,
+        view: &mut dyn NodeWrite,
+        parent: &LvmtState,
+        meta: &mut LvmtMeta,
+        number: u64,
+        delta: &'a StateDelta,
+    ) -> Result<(Self, Vec<Option<Bytes>>), StateError> {
+        let second = &parent.apply_base(params, view.as_read())?.second;
+        let mut writes = Vec::with_capacity(delta.changes().len());
+        let mut old_records = Vec::with_capacity(delta.changes().len());
+        for change in delta.changes() {
+            let (write, record) = raise_version(params, view, parent, second, meta, change)?;
+            writes.push(write);
+            old_records.push(record);
+        }
+        Ok((Self { number, delta, writes }, old_records))
+    }
+
+    /// Each write with the new value of its key.
+    fn values(&self) -> impl Iterator<Item = (&KeyWrite, Option<&[u8]>)> {
+        let value = |change: &'a StateChange| change.next.as_ref().map(|value| &value[..]);
+        self.writes.iter().zip(self.delta.changes().iter().map(value))
+    }
+
+    /// Number of the leaves of the block's Merkle tree: a tuple for each key, and for each of
+    /// `amts` but the root AMT.
+    fn leaf_count(&self, amts: &TouchedAmts<'_>) -> Result<u32, StateError> {
+        u32::try_from(self.writes.len() + amts.ways.len() - 1).map_err(|_| StateError::Exhausted {
+            backend: NAME,
+            what: format!("the number of changes of block {}", self.number),
+            limit: u32::MAX.into(),
+        })
+    }
+
+    /// Adds up the commitments of `amts`, and builds the block's Merkle tree.
+    fn build_tree(&self, amts: &mut TouchedAmts<'_>) -> BlockTree {
+        let keys = self.writes.len();
+        let TouchedAmts { points, terms, .. } = amts;
+        // The thread that is done with the records takes the second closure.
+        let ((), (tree, mut groups)) = both(keys, || sum(points, terms), || self.key_tree());
+        let changed = amts.changed(self.number, keys);
+        let mut tuples = hash::HashBatch::with_capacity(changed.len());
+        for (at, amt) in &changed {
+            tuples.amt_tuple(&amts.ways[*at], amt.version, &amt.commitment.to_bytes());
+        }
+        let top = tree.finish(&tuples.finish(), |level, group, row| {
+            groups.push((level, group, row));
+        });
+        BlockTree { amts: changed, groups, top }
+    }
+
+    /// The beginning of the block's Merkle tree: the tuples of keys. The tuples of sub-AMTs are
+    /// added later: their commitments are not computed yet.
+    fn key_tree(&self) -> (merkle::TreePrefix, Vec<TreeGroup>) {
+        let mut tuples = hash::HashBatch::with_capacity(self.writes.len());
+        for (write, value) in self.values() {
+            tuples.key_tuple(write.level(), write.slot, write.version, &write.key, value);
+        }
+        let mut groups = Vec::with_capacity(self.writes.len() / 16);
+        let tree = merkle::TreePrefix::new(tuples.finish(), |level, group, row| {
+            groups.push((level, group, row));
+        });
+        (tree, groups)
+    }
+
+    /// Writes the records of the keys. They contain the positions of the keys' tuples, which follow
+    /// from the order alone.
+    fn write_records(
+        &self,
+        view: &mut dyn NodeWrite,
+        old_records: Vec<Option<Bytes>>,
+    ) -> Result<(), StateError> {
+        let mut rows = RowBuffer::with_capacity(self.writes.len());
+        for (leaf, (write, value)) in self.values().enumerate() {
+            let position = TuplePosition { block: self.number, leaf: leaf as u32 };
+            rows.add(|row| {
+                KeyRecord::encode(write.slot, write.version, position, &write.way, value, row);
+            });
+        }
+        for (write, (old, row)) in
+            self.writes.iter().zip(old_records.into_iter().zip(rows.finish()))
+        {
+            view.replace(KEYS, &write.key, old, Some(row))?;
+        }
+        Ok(())
+    }
+}
+
+/// A group of a Merkle tree: its level, its number in this level, and its row.
+type TreeGroup = (u8, u64, Vec<u8>);
+
+/// The Merkle tree of a block.
+struct BlockTree {
+    /// The AMTs whose tuples are its last leaves, by their number among the [touched](TouchedAmts)
+    /// AMTs.
+    amts: Vec<(usize, SubAmt)>,
+    groups: Vec<TreeGroup>,
+    top: B256,
+}
+
+impl BlockTree {
+    /// Writes the block's row, and the tree's rows if they are kept; returns the number of leaves
+    /// kept.
+    fn write(
+        self,
+        view: &mut dyn NodeWrite,
+        number: u64,
+        leaves: u32,
+        is_kept: bool,
+    ) -> Result<u32, StateError> {
+        for (level, group, row) in self.groups.into_iter().filter(|_| is_kept) {
+            // A tree has fewer groups than leaves.
+            view.replace(TREES, &group_key(number, level, group as u32), None, Some(row.into()))?;
+        }
+        let row = BlockRow { leaves, top: self.top, kept: if is_kept { leaves } else { 0 } };
+        view.replace(BLOCKS, &number.to_be_bytes(), None, Some(row.encode().into()))?;
+        Ok(row.kept)
+    }
+}
+
 /// Finds the slot of a key, or allocates one, and raises its version (Algorithms 2 and 3). Also
 /// returns the key's old record.
 fn raise_version(
     params: &LvmtParams,
     view: &mut dyn NodeWrite,
     parent: &LvmtState,
-    ground: &ApplyBase,
+    second: &LevelArray,
     meta: &mut LvmtMeta,
     change: &StateChange,
 ) -> Result<(KeyWrite, Option<Bytes>), StateError> {
@@ -256,7 +274,7 @@ fn raise_version(
         None => view.get(KEYS, &key)?,
     };
     let Some(row) = row else {
-        let (way, slot) = allocate(params, view, &ground.second, &change.key, &key)?;
+        let (way, slot) = allocate(params, view, second, &change.key, &key)?;
         meta.keys += 1;
         meta.dead += u64::from(change.next.is_none());
         return Ok((KeyWrite { key, way, slot, version: 1 }, None));
@@ -344,7 +362,7 @@ struct TouchedAmts<'a> {
     index: HashMap<EntryPath, u32>,
     ways: Vec<EntryPath>,
     before: Vec<SubAmt>,
-    /// The commitments of the AMTs.
+    /// The commitments of the AMTs, then the nodes of the proof tree that change.
     points: Vec<G1Point>,
     /// Pairs of an index into `points` and a point to add.
     terms: Vec<(u32, G1Point)>,
@@ -355,8 +373,14 @@ struct TouchedAmts<'a> {
 }
 
 impl<'a> TouchedAmts<'a> {
-    fn new(params: &'a LvmtParams, parent: &'a LvmtState) -> Self {
-        Self {
+    /// The AMTs on the paths of `writes`.
+    fn above(
+        writes: &[KeyWrite],
+        view: &dyn NodeWrite,
+        params: &'a LvmtParams,
+        parent: &'a LvmtState,
+    ) -> Result<Self, StateError> {
+        let mut amts = Self {
             params,
             parent,
             index: HashMap::from([(EntryPath::root(), 0)]),
@@ -366,7 +390,14 @@ impl<'a> TouchedAmts<'a> {
             terms: Vec::new(),
             bumps: Vec::new(),
             rises: Vec::new(),
+        };
+        for write in writes {
+            if let Some((entry, above)) = write.way.split_last() {
+                let amt = amts.touch(view, above)?;
+                amts.bump(amt, entry, write.slot);
+            }
         }
+        Ok(amts)
     }
 
     /// The number of the AMT at the path `way`. At the first call for an AMT its version rises:
@@ -398,6 +429,82 @@ impl<'a> TouchedAmts<'a> {
             1 => self.rises.push(VersionRise { of: at, entry, slot }),
             _ => {}
         }
+    }
+
+    /// Adds the increments of the proof tree's nodes to the same batch.
+    fn add_growth(&mut self, tree: &ProofTree) -> Option<TreeGrowth> {
+        let growth = tree.growth(self.params, &self.bumps)?;
+        let own = self.points.len() as u32;
+        self.terms.extend(growth.terms.iter().map(|(node, point)| (own + node, *point)));
+        self.points.extend(growth.nodes.iter().map(|node| *growth.base(*node)));
+        Some(growth)
+    }
+
+    /// The sub-AMTs that change, with their new content: deepest level first, within a level by
+    /// path. Their tuples follow the tuples of `keys` keys. The root AMT has no tuple.
+    fn changed(&self, block: u64, keys: usize) -> Vec<(usize, SubAmt)> {
+        let mut order: Vec<usize> = (1..self.ways.len()).collect();
+        order.sort_unstable_by(|a, b| {
+            let (a, b) = (&self.ways[*a], &self.ways[*b]);
+            b.len().cmp(&a.len()).then_with(|| a.cmp(b))
+        });
+        let amt = |(n, at): (usize, usize)| {
+            let position = TuplePosition { block, leaf: (keys + n) as u32 };
+            let version = self.before[at].version + 1;
+            (at, SubAmt { version, position, commitment: self.points[at] })
+        };
+        order.into_iter().enumerate().map(amt).collect()
+    }
+
+    /// How many of `changed` did not exist before the block.
+    fn new_count(&self, changed: &[(usize, SubAmt)]) -> u64 {
+        changed.iter().filter(|(at, _)| self.before[*at].version == 0).count() as u64
+    }
+
+    /// Writes the rows of `changed` AMTs below the second level.
+    fn write_rows(
+        &self,
+        view: &mut dyn NodeWrite,
+        changed: &[(usize, SubAmt)],
+    ) -> Result<(), StateError> {
+        let row = |amt: &SubAmt| {
+            let mut row = Vec::new();
+            amt.encode(&mut row);
+            Bytes::from(row)
+        };
+        for (at, amt) in changed {
+            let old = (self.before[*at].version > 0).then(|| row(&self.before[*at]));
+            view.replace(AMTS, &amt_key(&self.ways[*at]), old, Some(row(amt)))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the `changed` AMTs of the second level as those of block `number`; `leaf` is the leaf
+    /// of the first one's tuple. Returns the level after the block, and its log.
+    fn write_second_level(
+        &self,
+        view: &mut dyn NodeWrite,
+        base: &ApplyBase,
+        changed: &[(usize, SubAmt)],
+        number: u64,
+        leaf: u32,
+    ) -> Result<(LevelArray, LevelLog), StateError> {
+        let mut number_of = vec![0; self.ways.len()];
+        (0u16..).zip(changed).for_each(|(n, (at, _))| number_of[*at] = n);
+        let rise = |&VersionRise { of, entry, slot }: &VersionRise<u32>| VersionRise {
+            of: number_of[of as usize],
+            entry,
+            slot,
+        };
+        let rises = self.rises.iter().map(rise).collect();
+        let entries: Vec<u16> = changed.iter().map(|(at, _)| self.ways[*at][0]).collect();
+        let is_first = self.parent.meta.blocks == 0;
+        let log = if is_first { LevelLog::new(number) } else { base.log };
+        let amts = changed.iter().map(|(at, amt)| (self.ways[*at][0], *amt)).collect();
+        let second = base.second.child(amts);
+        let at = (self.params.height(), number);
+        let log = log.step(view, at, &second, leaf, entries, rises)?;
+        Ok((second, log))
     }
 }
 

@@ -15,9 +15,10 @@ use crate::{
 };
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
-    BulkSink, CompactedCache, HashId, KeyRange, NodeRead, NodeWrite, ProofError, ProofHole,
-    ProofShards, RowTable, ScanDirection, StateDelta, StateError, StateKey, StateValue, prefix_end,
+    AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
+    BackendProfile, BackendStats, BulkSink, CacheCompaction, CompactedCache, HashId, KeyRange,
+    NodeRead, NodeWrite, ProofError, ProofHole, ProofShards, ScanDirection, StateDelta, StateError,
+    StateKey, StateValue, prefix_end,
 };
 use std::{fmt, path::Path, sync::Arc};
 
@@ -126,51 +127,23 @@ impl Backend for Lvmt {
         &self.identity
     }
 
-    fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities {
+    fn profile(&self) -> BackendProfile {
+        let structures = LvmtState::bytes(self.params.height(), self.shard, CACHES_KEPT as u64 + 1);
+        // The memo of the tip, and the memo of the block on top of it. A memo is dropped with its
+        // block.
+        let memos = 2 * RecordMemo::BYTES;
+        BackendProfile {
+            tables: &[KEYS, SLOTS, AMTS, TREES, BLOCKS, RANGE, META, LOG, CHUNKS],
+            empty_root: self.empty_root,
             proofs: true,
             absence_proofs: true,
-            state_determined_root: false,
-            ethereum_root: false,
+            cache_bytes: self.params.bytes() + structures + self.compacted_cache_bytes() + memos,
+            ..BackendProfile::default()
         }
-    }
-
-    fn tables(&self) -> Vec<RowTable> {
-        vec![KEYS, SLOTS, AMTS, TREES, BLOCKS, RANGE, META, LOG, CHUNKS]
-    }
-
-    fn empty_root(&self) -> B256 {
-        self.empty_root
     }
 
     fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<LvmtState, StateError> {
         LvmtState::open(view, self.params.height(), self.shard, self.slack)
-    }
-
-    fn retained_caches(&self) -> usize {
-        CACHES_KEPT
-    }
-
-    fn compact_cache(&self, state: &LvmtState) -> Option<CompactedCache<LvmtState>> {
-        let (cache, bytes) = state.compacted(self.shard, self.slack)?;
-        Some(CompactedCache { cache, bytes })
-    }
-
-    fn compacted_cache_bytes(&self) -> u64 {
-        match self.shard {
-            ProofShard::None => 0,
-            shard => {
-                COMPACTED_TREES * ProofTree::compacted_bytes(self.params.height(), shard)
-                    + COMPACTED_LEVEL_BYTES
-            }
-        }
-    }
-
-    fn cache_bytes(&self) -> u64 {
-        let structures = LvmtState::bytes(self.params.height(), self.shard, CACHES_KEPT as u64 + 1);
-        // The memo of the tip, and the memo of the block on top of it. A memo is dropped with its
-        // block.
-        self.params.bytes() + structures + self.compacted_cache_bytes() + 2 * RecordMemo::BYTES
     }
 
     fn apply(
@@ -260,7 +233,7 @@ impl Backend for Lvmt {
 
     fn stats(&self, view: &dyn NodeRead, _: &LvmtState) -> Result<BackendStats, StateError> {
         let LvmtMeta { keys, dead, .. } = LvmtMeta::get(view)?;
-        let stats = BackendStats::count(view, &self.tables())?;
+        let stats = BackendStats::count(view, self.profile().tables)?;
         Ok(BackendStats { live_keys: keys.saturating_sub(dead), dead_keys: dead, ..stats })
     }
 
@@ -276,12 +249,38 @@ impl Backend for Lvmt {
         check::check(&self.params, view, state, root, report)
     }
 
-    fn proof_shards(&self) -> Option<&dyn ProofShards<LvmtState>> {
-        Some(self)
+    fn extensions(&self) -> BackendExtensions<'_> {
+        BackendExtensions {
+            proof_shards: Some(self),
+            cache_compaction: Some(self),
+            ..BackendExtensions::default()
+        }
     }
 }
 
-impl ProofShards<LvmtState> for Lvmt {
+impl CacheCompaction for Lvmt {
+    fn retained_caches(&self) -> usize {
+        CACHES_KEPT
+    }
+
+    fn compact_cache(&self, cache: &AnyCache) -> Option<CompactedCache> {
+        let state: &LvmtState = cache.get().ok()?;
+        let (cache, bytes) = state.compacted(self.shard, self.slack)?;
+        Some(CompactedCache { cache: AnyCache::new(cache), bytes })
+    }
+
+    fn compacted_cache_bytes(&self) -> u64 {
+        match self.shard {
+            ProofShard::None => 0,
+            shard => {
+                COMPACTED_TREES * ProofTree::compacted_bytes(self.params.height(), shard)
+                    + COMPACTED_LEVEL_BYTES
+            }
+        }
+    }
+}
+
+impl ProofShards for Lvmt {
     fn shard(&self) -> String {
         self.shard.to_string()
     }
@@ -289,9 +288,10 @@ impl ProofShards<LvmtState> for Lvmt {
     fn prove_part(
         &self,
         view: &dyn NodeRead,
-        state: &LvmtState,
+        cache: &AnyCache,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
+        let state: &LvmtState = cache.get()?;
         let (parts, _) = proof::parts(&self.params, view, state, keys)?;
         Ok(parts.encode().into())
     }
@@ -307,7 +307,7 @@ impl ProofShards<LvmtState> for Lvmt {
     fn check_part(
         &self,
         view: &dyn NodeRead,
-        _: &LvmtState,
+        _: &AnyCache,
         keys: &[StateKey],
         own: &Bytes,
         part: &Bytes,

@@ -3,7 +3,7 @@
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use std::sync::Arc;
 
-retrie_state::backend_bench!(
+retrie_state_testkit::backend_bench!(
     "mpt" => Arc::new(Mpt::default()),
     "mpt-archive" => Arc::new(MptArchive::new(TrieHash::Keccak256)),
 );

@@ -15,8 +15,8 @@ use alloy_primitives::{Address, B256, Bytes, keccak256};
 use alloy_trie::EMPTY_ROOT_HASH;
 use rayon::prelude::*;
 use retrie_state::{
-    AccountNodes, AccountProofs, ApplyContext, ApplyOutput, Backend, BackendCapabilities,
-    BackendIdentity, BackendStats, BulkSink, ChunkId, ChunkServer, HashId, KeyRange, NodeRead,
+    AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions,
+    BackendIdentity, BackendProfile, BulkSink, ChunkId, ChunkServer, HashId, KeyRange, NodeRead,
     NodeWrite, OpenedChunk, PartialState, PartialTree, Prefetcher, ProofError, RowTable,
     ScanDirection, StateChange, StateChunks, StateDelta, StateError, StateKey, StateValue,
     compare_rows, flat, prefix_end,
@@ -272,29 +272,22 @@ impl BulkLayout for PathLayout {
 impl Backend for Mpt {
     type Cache = MptCache;
 
-    fn cache_bytes(&self) -> u64 {
-        TrieCache::<()>::MAX_BYTES
-    }
-
     fn identity(&self) -> &BackendIdentity {
         &self.identity
     }
 
-    fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities {
+    fn profile(&self) -> BackendProfile {
+        BackendProfile {
+            tables: &[flat::TABLE, ACCOUNT_NODES, STORAGE_NODES],
+            empty_root: EMPTY_ROOT_HASH,
             proofs: true,
             absence_proofs: true,
             state_determined_root: true,
             ethereum_root: true,
+            ethereum_state_only: true,
+            cache_bytes: TrieCache::<()>::MAX_BYTES,
+            ..BackendProfile::default()
         }
-    }
-
-    fn tables(&self) -> Vec<RowTable> {
-        vec![flat::TABLE, ACCOUNT_NODES, STORAGE_NODES]
-    }
-
-    fn empty_root(&self) -> B256 {
-        EMPTY_ROOT_HASH
     }
 
     fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<MptCache, StateError> {
@@ -334,10 +327,6 @@ impl Backend for Mpt {
         Ok(ApplyOutput { root, cache: parent.child(context.number, accounts, changed) })
     }
 
-    fn prefetcher(&self) -> Option<&dyn Prefetcher<MptCache>> {
-        Some(self)
-    }
-
     fn bulk_load(
         &self,
         _: u64,
@@ -365,11 +354,6 @@ impl Backend for Mpt {
         verify::verify(root, keys, proof)
     }
 
-    fn stats(&self, view: &dyn NodeRead, _: &MptCache) -> Result<BackendStats, StateError> {
-        let stats = BackendStats::count(view, &self.tables())?;
-        Ok(BackendStats { live_keys: stats.rows(flat::TABLE), ..stats })
-    }
-
     /// Rows are a function of the values, so they must equal the rows of the rebuilt state.
     fn check(
         &self,
@@ -385,36 +369,36 @@ impl Backend for Mpt {
         compare_rows(STORAGE_NODES, view, rebuilt, report)
     }
 
-    fn account_proofs(&self) -> Option<&dyn AccountProofs<MptCache>> {
-        Some(self)
-    }
-
-    fn chunks(&self) -> Option<&dyn StateChunks<MptCache>> {
-        Some(self)
-    }
-
-    fn partial_state(&self) -> Option<&dyn PartialState> {
-        Some(self)
+    fn extensions(&self) -> BackendExtensions<'_> {
+        BackendExtensions {
+            prefetcher: Some(self),
+            account_proofs: Some(self),
+            chunks: Some(self),
+            partial_state: Some(self),
+            ..BackendExtensions::default()
+        }
     }
 }
 
-impl AccountProofs<MptCache> for Mpt {
+impl AccountProofs for Mpt {
     fn account_nodes(
         &self,
         view: &dyn NodeRead,
-        cache: &MptCache,
+        cache: &AnyCache,
         address: &Address,
         slots: &[B256],
     ) -> Result<AccountNodes, StateError> {
+        let cache: &MptCache = cache.get()?;
         self.account_proof(view, cache, address, slots).map(AccountNodes::from)
     }
 
     fn merge_nodes(
         &self,
         view: &dyn NodeRead,
-        cache: &MptCache,
+        cache: &AnyCache,
         removed: &[StateKey],
     ) -> Result<Vec<Bytes>, StateError> {
+        let cache: &MptCache = cache.get()?;
         merge_nodes(&MptTries { view, cache }, removed)
     }
 }
@@ -429,7 +413,7 @@ impl PartialState for Mpt {
     }
 }
 
-impl StateChunks<MptCache> for Mpt {
+impl StateChunks for Mpt {
     fn format(&self) -> &'static str {
         chunks::FORMAT
     }
@@ -437,9 +421,10 @@ impl StateChunks<MptCache> for Mpt {
     fn serve(
         &self,
         view: Arc<dyn NodeRead>,
-        cache: Arc<MptCache>,
+        cache: AnyCache,
         scratch: Option<&Path>,
     ) -> Result<Box<dyn ChunkServer>, StateError> {
+        let cache = cache.share::<MptCache>()?;
         Ok(chunks::server(TrieHash::Keccak256, view, scratch, move |keys, id| {
             chunks::answer(&MptTries { view: keys.view(), cache: &cache }, keys, id)
         }))
@@ -469,13 +454,15 @@ impl StateChunks<MptCache> for Mpt {
     }
 }
 
-impl Prefetcher<MptCache> for Mpt {
-    fn prefetch(&self, view: &dyn NodeRead, cache: &MptCache, keys: &[StateKey]) {
+impl Prefetcher for Mpt {
+    fn prefetch(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[StateKey]) {
+        let Ok(cache) = cache.get::<MptCache>() else { return };
         // An error is reported again when the branch is needed.
         drop(cache.prefetch().fetch(&MptTries { view, cache }, keys));
     }
 
-    fn prepare_root(&self, view: &dyn NodeRead, cache: &MptCache, writes: &StateDelta) {
+    fn prepare_root(&self, view: &dyn NodeRead, cache: &AnyCache, writes: &StateDelta) {
+        let Ok(cache) = cache.get::<MptCache>() else { return };
         // As above.
         drop(cache.root_task().update(|early| prepare_root(view, cache, writes, early)));
     }

@@ -44,7 +44,7 @@
 //! for the root of each trie. The row of a branch also holds its leaves and the extensions below
 //! it. The upper branches of a large trie are *split*: their row holds no references, because every
 //! child's row starts with its own. So a changed upper branch costs about 40 bytes and not 532.
-//! Split branches stay in memory ([`MAX_CACHED_BRANCHES`] of storage tries at most, about 1 KiB
+//! Split branches stay in memory (`MAX_CACHED_BRANCHES` of storage tries at most, about 1 KiB
 //! each), so the references are rarely read.
 //!
 //! # Assumptions
@@ -92,11 +92,9 @@ pub mod trie;
 mod witness;
 
 #[cfg(feature = "std")]
-pub use archive::{DEFAULT_CACHE, KEYS, MptArchive, NODES, ROOTS};
+pub use archive::{KEYS, MptArchive, NODES, ROOTS};
 #[cfg(feature = "std")]
 pub use backend::{ACCOUNT_NODES, Mpt, MptCache, STORAGE_NODES};
-#[cfg(feature = "std")]
-pub use ethereum::MAX_CACHED_BRANCHES;
 #[cfg(feature = "std")]
 pub use trie::{LeafUpdate, MemorySource, Trie};
 #[cfg(feature = "std")]

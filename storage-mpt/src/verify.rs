@@ -42,7 +42,7 @@ pub fn verify(
 ///
 /// # Errors
 /// As [`verify()`].
-pub fn verify_with(
+pub(crate) fn verify_with(
     with: TrieHash,
     root: B256,
     keys: &[StateKey],
@@ -88,7 +88,7 @@ pub fn verify_with(
 }
 
 /// The digest that binds a proof to its keys.
-pub fn keys_digest(with: TrieHash, keys: &[StateKey]) -> B256 {
+pub(crate) fn keys_digest(with: TrieHash, keys: &[StateKey]) -> B256 {
     let mut all = Vec::with_capacity(keys.len() * StateKey::MAX_ENCODED_LEN);
     for key in keys {
         all.extend_from_slice(&key.encode());

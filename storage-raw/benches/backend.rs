@@ -3,4 +3,4 @@
 use retrie_storage_raw::Raw;
 use std::sync::Arc;
 
-retrie_state::backend_bench!("raw" => Arc::new(Raw));
+retrie_state_testkit::backend_bench!("raw" => Arc::new(Raw));

@@ -1,10 +1,9 @@
 //! The `Backend` implementation over the flat state.
 
-use alloy_primitives::{B256, Bytes};
+use alloy_primitives::B256;
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
-    BulkSink, HashId, NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey,
-    StateValue, flat,
+    ApplyContext, ApplyOutput, Backend, BackendIdentity, BackendProfile, BulkSink, HashId,
+    NodeRead, NodeWrite, StateDelta, StateError, StateKey, StateValue, flat,
 };
 use std::path::Path;
 
@@ -21,21 +20,12 @@ impl Backend for Raw {
         &IDENTITY
     }
 
-    fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities {
-            proofs: false,
-            absence_proofs: false,
+    fn profile(&self) -> BackendProfile {
+        BackendProfile {
+            tables: &[flat::TABLE],
             state_determined_root: true,
-            ethereum_root: false,
+            ..BackendProfile::default()
         }
-    }
-
-    fn tables(&self) -> Vec<RowTable> {
-        vec![flat::TABLE]
-    }
-
-    fn empty_root(&self) -> B256 {
-        B256::ZERO
     }
 
     fn open(&self, _: &dyn NodeRead, _: Option<&Path>) -> Result<(), StateError> {
@@ -64,23 +54,5 @@ impl Backend for Raw {
             flat::put(sink, &key, &value)?;
         }
         Ok(B256::ZERO)
-    }
-
-    fn prove(&self, _: &dyn NodeRead, (): &(), _: &[StateKey]) -> Result<Bytes, StateError> {
-        Err(StateError::Unsupported { backend: IDENTITY.name, what: "proofs" })
-    }
-
-    fn verify(
-        &self,
-        _: B256,
-        _: &[StateKey],
-        _: &[u8],
-    ) -> Result<Vec<Option<StateValue>>, ProofError> {
-        Err(ProofError::WrongKind { what: "backend raw has no proofs" })
-    }
-
-    fn stats(&self, view: &dyn NodeRead, (): &()) -> Result<BackendStats, StateError> {
-        let stats = BackendStats::count(view, &[flat::TABLE])?;
-        Ok(BackendStats { live_keys: stats.rows(flat::TABLE), ..stats })
     }
 }

@@ -106,7 +106,8 @@ mod tests {
         let making =
             ConstructorInput { flags: &lane.flags, purpose: StorePurpose::Temporary, cache: None };
         let backend = (lane.backend.make)(&making)?;
-        let shard = backend.proof_shards().map(|shards| shards.shard()).unwrap_or_default();
+        let shard =
+            backend.extensions().proof_shards.map(|shards| shards.shard()).unwrap_or_default();
         Ok((lane.flags, shard))
     }
 

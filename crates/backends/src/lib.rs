@@ -89,12 +89,12 @@ mod list {
 
     /// The backends whose roots are those of Ethereum's headers, the default one first.
     pub fn with_ethereum_root() -> impl Iterator<Item = &'static BackendDescriptor> {
-        all().filter(|backend| backend.capabilities().ethereum_root)
+        all().filter(|backend| backend.profile().ethereum_root)
     }
 
     /// The backends that open witnesses.
     pub fn witness_openers() -> impl Iterator<Item = &'static BackendDescriptor> {
-        all().filter(|backend| (backend.small)().partial_state().is_some())
+        all().filter(|backend| (backend.small)().extensions().partial_state.is_some())
     }
 
     /// The flags of all backends, each once.

@@ -34,10 +34,10 @@ fn every_backend_has_a_name_a_line_a_colour_and_is_made() {
             ConstructorInput { flags: &own, purpose: StorePurpose::Temporary, cache: None };
         let made = (backend.make)(&making).unwrap();
         assert_eq!(made.identity().name, stored, "{name}");
-        assert_eq!(made.capabilities(), backend.capabilities(), "{name}");
+        assert_eq!(made.profile(), backend.profile(), "{name}");
         if let Some(long) = backend.shard_flag {
             assert!(backend.flags.iter().any(|flag| flag.long == long), "{name}");
-            assert!((backend.small)().proof_shards().is_some(), "{name}");
+            assert!((backend.small)().extensions().proof_shards.is_some(), "{name}");
         }
     }
     assert_eq!(names().len(), seen.len());
@@ -45,7 +45,7 @@ fn every_backend_has_a_name_a_line_a_colour_and_is_made() {
 
 #[test]
 fn every_backend_with_proofs_has_a_format_and_a_verifier_of_them() {
-    for backend in all().filter(|backend| backend.capabilities().proofs) {
+    for backend in all().filter(|backend| backend.profile().proofs) {
         for (variant, small) in backend.small_variants() {
             let identity = small.identity();
             let format = proof_formats().find(|format| {

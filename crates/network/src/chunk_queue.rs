@@ -8,7 +8,8 @@ use crate::{
     state_sync::{StateSyncError, StateSyncProgress},
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
-use retrie_state::{Account, ChunkId, EntrySorter, OpenedChunk, StateKey};
+use retrie_state::{Account, ChunkId, OpenedChunk, StateKey};
+use retrie_state_store::EntrySorter;
 use std::{
     collections::{HashMap, HashSet},
     time::{Duration, Instant},

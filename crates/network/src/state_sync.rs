@@ -16,7 +16,8 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes, keccak256};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use retrie_state::{AnyBackend, ChunkId, EntrySorter, ProofError, StateError};
+use retrie_state::{AnyBackend, ChunkId, ProofError, StateError};
+use retrie_state_store::EntrySorter;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -216,7 +217,8 @@ pub fn fetch_state(
     tell: &mut dyn FnMut(&StateSyncProgress),
 ) -> Result<FetchedState, StateSyncError> {
     let name = backend.identity().name;
-    let chunks = backend.chunks().ok_or(StateSyncError::Unsupported { backend: name })?;
+    let chunks =
+        backend.extensions().chunks.ok_or(StateSyncError::Unsupported { backend: name })?;
     let folder = sync_dir(datadir);
     fs::create_dir_all(&folder).map_err(|source| {
         let action = format!("creating folder {}", folder.display());
@@ -398,7 +400,7 @@ impl StateSyncShared {
     fn open(&self, item: &StateItem, answer: &[u8]) -> Result<CheckedAnswer, ProofError> {
         match item {
             StateItem::Chunk(id) => {
-                let chunks = self.backend.chunks();
+                let chunks = self.backend.extensions().chunks;
                 let chunks = chunks.ok_or(ProofError::Malformed { what: "no chunks" })?;
                 Ok(CheckedAnswer::Chunk(chunks.open(id, answer)?))
             }

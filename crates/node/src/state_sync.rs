@@ -41,7 +41,7 @@ pub(super) fn run(
         return Ok(());
     }
     let unsupported = || StateSyncError::Unsupported { backend: options.backend.identity().name };
-    let format = options.backend.chunks().ok_or_else(unsupported)?.format();
+    let format = options.backend.extensions().chunks.ok_or_else(unsupported)?.format();
     if args.from.is_empty() {
         let Some(hash) = args.checkpoint else {
             bail!(

@@ -89,7 +89,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
     register_quick(&mut module, "state_proofShard", |rpc, _| {
         let backend = rpc.live.backend();
         let unsupported = || unsupported(rpc, "proof shards");
-        Ok(backend.proof_shards().ok_or_else(unsupported)?.shard())
+        Ok(backend.extensions().proof_shards.ok_or_else(unsupported)?.shard())
     });
     register_read(&mut module, "state_getProvenance", |rpc, view, args| {
         provenance(rpc, &view, args)
@@ -104,7 +104,7 @@ fn unsupported(rpc: &RpcContext, what: &'static str) -> RpcError {
 
 fn backend(rpc: &RpcContext) -> BackendResponse {
     let backend = rpc.live.backend();
-    let (identity, can) = (backend.identity(), backend.capabilities());
+    let (identity, can) = (backend.identity(), backend.profile());
     BackendResponse {
         backend: identity.name,
         version: identity.version,
@@ -116,9 +116,9 @@ fn backend(rpc: &RpcContext) -> BackendResponse {
         state_root: rpc.live.chain().root_mode().name(),
         writes_checked_by: rpc.live.chain().write_check(rpc.live.head().timestamp).name(),
         state_determined_root: can.state_determined_root,
-        history: backend.history().is_some(),
-        provenance: backend.provenance().is_some(),
-        shard: backend.proof_shards().map(|shards| shards.shard()),
+        history: backend.extensions().history.is_some(),
+        provenance: backend.extensions().provenance.is_some(),
+        shard: backend.extensions().proof_shards.map(|shards| shards.shard()),
     }
 }
 
@@ -228,18 +228,19 @@ impl OwnProofPart {
 
 impl ProofAssembler for OwnProofPart {
     fn holes(&self, others: &[Bytes]) -> Result<Vec<ProofHole>, ProofError> {
-        let shards = self.rpc.live.backend().proof_shards().ok_or(NO_SHARDS)?;
+        let shards = self.rpc.live.backend().extensions().proof_shards.ok_or(NO_SHARDS)?;
         shards.holes(&self.keys, &self.all(others))
     }
 
     fn fills(&self, shard: &str, hole: &ProofHole) -> bool {
-        let shards = self.rpc.live.backend().proof_shards();
+        let shards = self.rpc.live.backend().extensions().proof_shards;
         shards.is_some_and(|shards| shards.fills(shard, hole))
     }
 
     fn finish(&self, others: &[Bytes]) -> Result<Bytes, ProofError> {
         let backend = self.rpc.live.backend();
-        let whole = backend.proof_shards().ok_or(NO_SHARDS)?.combine(&self.all(others))?;
+        let whole =
+            backend.extensions().proof_shards.ok_or(NO_SHARDS)?.combine(&self.all(others))?;
         backend.verify(self.root, &self.keys, &whole)?;
         Ok(whole)
     }
@@ -261,7 +262,7 @@ fn provenance(
 ) -> RpcResult<ProvenanceResponse> {
     let (address, slot): (Address, Option<JsonStorageKey>) = (args.required()?, args.optional()?);
     let (from, to) = (args.block_number()?, args.block_number()?);
-    if rpc.live.backend().provenance().is_none() {
+    if rpc.live.backend().extensions().provenance.is_none() {
         return Err(unsupported(rpc, "provenance queries"));
     }
     let (from, to) = (view.resolve(from.into())?.number, view.resolve(to.into())?.number);

@@ -40,7 +40,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
         let (view, backend) = (rpc.view()?, rpc.live.backend());
         let (block, block_hash) = (U64::from(view.head().number), view.head().hash());
         let root = view.state_root(&block_hash)?;
-        let (name, chunks) = (backend.identity().name, backend.chunks().is_some());
+        let (name, chunks) = (backend.identity().name, backend.extensions().chunks.is_some());
         Ok(StateSyncStatus { backend: name, chunks, block, block_hash, root })
     });
     register_read(&mut module, "sync_findRoot", |_, view, args| find_root(&view, args.hash()?));

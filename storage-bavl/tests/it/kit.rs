@@ -1,6 +1,7 @@
 //! The test-kit that every backend passes, with chunks of several sizes.
 
-use retrie_state::{AnyBackend, testkit::TestScale};
+use retrie_state::AnyBackend;
+use retrie_state_testkit::TestScale;
 use retrie_storage_bavl::{Bavl, ChunkEntries};
 use std::sync::Arc;
 
@@ -14,20 +15,20 @@ fn fewer() -> TestScale {
 
 mod smallest_chunks {
     use super::*;
-    retrie_state::backend_tests!(|| bavl(4), TestScale::default());
+    retrie_state_testkit::backend_tests!(|| bavl(4), TestScale::default());
 }
 
 mod odd_chunks {
     use super::*;
-    retrie_state::backend_tests!(|| bavl(7), fewer());
+    retrie_state_testkit::backend_tests!(|| bavl(7), fewer());
 }
 
 mod chunks_of_some_groups {
     use super::*;
-    retrie_state::backend_tests!(|| bavl(50), fewer());
+    retrie_state_testkit::backend_tests!(|| bavl(50), fewer());
 }
 
 mod usual_chunks {
     use super::*;
-    retrie_state::backend_tests!(|| bavl(256), fewer());
+    retrie_state_testkit::backend_tests!(|| bavl(256), fewer());
 }

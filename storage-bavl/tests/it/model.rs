@@ -4,16 +4,15 @@ use crate::common;
 
 use alloy_primitives::{Address, B256, U256, b256};
 use common::{
-    BavlModel, BavlStore, MeteredView, ModelTree, bavl, chunk_hash, delta, hash, key, random_delta,
-    value,
+    BavlModel, BavlStore, ModelTree, bavl, chunk_hash, delta, hash, key, random_delta, value,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IteratorRandom};
-use retrie_state::{Backend, StateKey, StateValue, flat};
+use retrie_state::{Backend, RowTable, StateKey, StateValue, flat};
+use retrie_state_testkit::{MemoryView, ViewCounts};
 use retrie_storage_bavl::{CHUNKS, HASHES, verify};
-use std::{
-    collections::BTreeSet,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::collections::BTreeSet;
+
+const TABLES: [RowTable; 3] = [flat::TABLE, CHUNKS, HASHES];
 
 fn same(store: &BavlStore, model: &BavlModel, random: &mut StdRng) {
     assert_eq!(store.root, model.root());
@@ -79,7 +78,7 @@ fn random_histories_have_the_roots_shapes_and_proofs_of_the_definition() {
         store.apply(&all).unwrap();
         model.apply(&all);
         same(&store, &model, random);
-        assert_eq!(store.root, store.backend.empty_root());
+        assert_eq!(store.root, store.backend.profile().empty_root);
         assert!(store.view.filled().is_empty());
     }
 }
@@ -123,7 +122,7 @@ fn a_load_is_the_first_block_row_by_row() {
             let changes: Vec<_> =
                 entries.iter().map(|(key, value)| (*key, Some(value.clone()))).collect();
             store.apply(&delta(&Default::default(), changes)).unwrap();
-            let mut loaded = MeteredView::default();
+            let mut loaded = MemoryView::default();
             let root =
                 bavl(most).bulk_load(0, &mut entries.into_iter().map(Ok), &mut loaded).unwrap();
             assert_eq!(root, store.root, "{most}, {count}");
@@ -199,11 +198,12 @@ fn a_changed_value_writes_its_group_and_its_chunk() {
     let all: Vec<_> = values.iter().map(|(key, value)| (*key, Some(value.clone()))).collect();
     store.apply(&delta(&Default::default(), all)).unwrap();
     for n in [0, 77, 4999] {
-        let before = store.view.writes;
+        let writes = |store: &BavlStore| TABLES.map(|table| store.view.counts(table).writes);
+        let before = writes(&store);
         let changed = delta(&values, [(key(n), Some(value(random)))]);
         store.apply(&changed).unwrap();
         let written: Vec<_> =
-            store.view.writes.iter().zip(before).map(|(after, before)| after - before).collect();
+            writes(&store).iter().zip(before).map(|(after, before)| after - before).collect();
         assert_eq!(written, [1, 1, 1]);
         values.insert(key(n), changed.changes()[0].next.clone().unwrap());
     }
@@ -230,8 +230,9 @@ fn a_key_that_comes_or_goes_writes_its_group_and_its_chunk() {
         let next = (n % 4 > 0 && !values.contains_key(&key)).then(|| value(random));
         let changed = delta(&values, [(key, next.clone())]);
         let counts = |store: &BavlStore| {
-            let count = |all: &[AtomicU64; 3]| all.iter().map(|n| n.load(Relaxed)).sum::<u64>();
-            (store.view.writes, count(&store.view.gets), count(&store.view.scans))
+            let counts = TABLES.map(|table| store.view.counts(table));
+            let sum = |count: fn(&ViewCounts) -> u64| counts.iter().map(count).sum::<u64>();
+            (counts.map(|of| of.writes), sum(|of| of.gets), sum(|of| of.scans))
         };
         let before = counts(&store);
         store.apply(&changed).unwrap();

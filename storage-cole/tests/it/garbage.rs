@@ -2,7 +2,8 @@
 
 use crate::common::{TestChain, key};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{KeyRange, KvStore, RowTable, ScanDirection, StateId, StateReader};
+use retrie_state::{KeyRange, RowTable, ScanDirection, StateReader};
+use retrie_state_store::{KvStore, StateId};
 use retrie_storage_cole::ColeParams;
 
 const KEYS: u64 = 70;

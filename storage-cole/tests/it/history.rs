@@ -19,7 +19,7 @@ fn shown(
     keys: &[StateKey],
     blocks: RangeInclusive<u64>,
 ) -> Result<Vec<Vec<ValueVersion>>, ProofError> {
-    let provenance = chain.store().backend().provenance().unwrap();
+    let provenance = chain.store().backend().extensions().provenance.unwrap();
     provenance.verify_versions(proof.root, keys, blocks, &proof.bytes)
 }
 

@@ -1,9 +1,9 @@
 //! The conformance tests of every backend, on COLE and COLE* with levels so small that they are
 //! flushed and merged every few blocks.
 
-use retrie_state::{
-    AnyBackend,
-    testkit::{TestKit, TestScale, proofs_of_old_blocks_are_those_they_had_at_the_tip},
+use retrie_state::AnyBackend;
+use retrie_state_testkit::{
+    TestKit, TestScale, proofs_of_old_blocks_are_those_they_had_at_the_tip,
 };
 use retrie_storage_cole::{Cole, ColeParams};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ fn small() -> ColeParams {
 
 mod asynchronous {
     use super::*;
-    retrie_state::backend_tests!(|| cole(small()), TestScale::default());
+    retrie_state_testkit::backend_tests!(|| cole(small()), TestScale::default());
 }
 
 mod synchronous {
     use super::*;
-    retrie_state::backend_tests!(
+    retrie_state_testkit::backend_tests!(
         || cole(ColeParams { async_merge: false, size_ratio: 3, fanout: 2, ..small() }),
         TestScale::default()
     );
@@ -32,7 +32,7 @@ mod synchronous {
 
 mod every_block_is_a_run {
     use super::*;
-    retrie_state::backend_tests!(
+    retrie_state_testkit::backend_tests!(
         || cole(ColeParams { memory_pairs: 1, fanout: 64, epsilon: 1, ..small() }),
         TestScale { blocks: 12, depth: 60, kills: 50, mutations: 500, ..TestScale::default() }
     );
@@ -40,12 +40,12 @@ mod every_block_is_a_run {
 
 mod memory_alone {
     use super::*;
-    retrie_state::backend_tests!(|| cole(ColeParams::default()), TestScale::default());
+    retrie_state_testkit::backend_tests!(|| cole(ColeParams::default()), TestScale::default());
 }
 
 mod pruned {
     use super::*;
-    retrie_state::backend_tests!(
+    retrie_state_testkit::backend_tests!(
         || cole(ColeParams { keep_history: 5, ..small() }),
         TestScale::default()
     );

@@ -3,7 +3,8 @@
 use crate::common::{BlockChanges, TestChain, changes, every, key, try_open};
 use alloy_primitives::Bytes;
 use rand::{SeedableRng, rngs::StdRng};
-use retrie_state::{KvStore, MemoryStore, RowTable, StateError, StateId, StateStore, StoreOptions};
+use retrie_state::{RowTable, StateError};
+use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
 use retrie_storage_lmpt::{LAYERS, LISTS, META, SNAPSHOT};
 
 const KEYS: u64 = 120;

@@ -5,10 +5,9 @@ use crate::common;
 
 use common::{NEVER, TestChain, changes, every, key};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{
-    KvStore, MemoryStore, StateError, StateId, StateStore, StoreOptions,
-    testkit::{FaultPlan, FaultStore},
-};
+use retrie_state::StateError;
+use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
+use retrie_state_testkit::{FaultPlan, FaultStore};
 use retrie_storage_lmpt::{LAYERS, LISTS, Lmpt, LmptParams, META, SNAPSHOT};
 use std::{sync::Arc, time::Duration};
 

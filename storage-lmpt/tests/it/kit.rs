@@ -1,7 +1,8 @@
 //! The conformance tests of every backend, with a boundary at every block, at intervals below and
 //! above the retention, by the number of keys, and never.
 
-use retrie_state::{AnyBackend, testkit::TestScale};
+use retrie_state::AnyBackend;
+use retrie_state_testkit::TestScale;
 use retrie_storage_lmpt::{Lmpt, LmptParams};
 use std::sync::Arc;
 
@@ -21,17 +22,17 @@ fn fewer() -> TestScale {
 
 mod every_block {
     use super::*;
-    retrie_state::backend_tests!(|| lmpt(every(1)), fewer());
+    retrie_state_testkit::backend_tests!(|| lmpt(every(1)), fewer());
 }
 
 mod below_the_retention {
     use super::*;
-    retrie_state::backend_tests!(|| lmpt(every(3)), TestScale::default());
+    retrie_state_testkit::backend_tests!(|| lmpt(every(3)), TestScale::default());
 }
 
 mod above_the_retention {
     use super::*;
-    retrie_state::backend_tests!(
+    retrie_state_testkit::backend_tests!(
         || lmpt(every(11)),
         TestScale { blocks: 40, ..TestScale::default() }
     );
@@ -39,7 +40,7 @@ mod above_the_retention {
 
 mod by_keys {
     use super::*;
-    retrie_state::backend_tests!(
+    retrie_state_testkit::backend_tests!(
         || lmpt(LmptParams { interval: NEVER, keys: 30, least: 2 }),
         fewer()
     );
@@ -47,5 +48,5 @@ mod by_keys {
 
 mod never {
     use super::*;
-    retrie_state::backend_tests!(|| lmpt(LmptParams::default()), fewer());
+    retrie_state_testkit::backend_tests!(|| lmpt(LmptParams::default()), fewer());
 }

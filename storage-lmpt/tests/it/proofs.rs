@@ -2,7 +2,8 @@
 
 use crate::common::{TestChain, every, key};
 use alloy_primitives::{B256, Bytes, keccak256};
-use retrie_state::{ProofError, StateId, StateKey, wire::WireReader, wire::put_varint};
+use retrie_state::{ProofError, StateKey, wire::WireReader, wire::put_varint};
+use retrie_state_store::StateId;
 use retrie_storage_lmpt::{root, verify};
 use retrie_storage_mpt::{LeafUpdate, MemorySource, Trie};
 

@@ -5,9 +5,8 @@ use crate::common;
 use alloy_primitives::{Bytes, hex};
 use common::chain::{TestChain, key};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{
-    KeyRange, KvStore, MemoryStore, RowTable, ScanDirection, StateError, StateReader, StoreOptions,
-};
+use retrie_state::{KeyRange, RowTable, ScanDirection, StateError, StateReader};
+use retrie_state_store::{KvStore, MemoryStore, StoreOptions};
 use retrie_storage_lvmt::ProofShard;
 
 const TABLES: [RowTable; 9] = [
@@ -51,7 +50,7 @@ fn set(kv: &MemoryStore, table: RowTable, key: &[u8], value: Option<&[u8]>) {
 fn faults(kv: &MemoryStore) -> Vec<String> {
     let backend = std::sync::Arc::new(common::lvmt(1, ProofShard::All));
     let kv = std::sync::Arc::new(kv.clone());
-    match retrie_state::StateStore::open(backend, kv.clone(), StoreOptions::default()) {
+    match retrie_state_store::StateStore::open(backend, kv.clone(), StoreOptions::default()) {
         Err(error) => vec![error.to_string()],
         Ok(store) => {
             drop(store);

@@ -5,7 +5,8 @@ use crate::common;
 
 use common::chain::{TestChain, key};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{KvStore, RowTable};
+use retrie_state::RowTable;
+use retrie_state_store::KvStore;
 use retrie_storage_lvmt::ProofShard;
 
 const KEYS: u64 = 60;

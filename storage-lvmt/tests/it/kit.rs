@@ -2,9 +2,9 @@
 
 use crate::common;
 
-use retrie_state::{
-    AnyBackend,
-    testkit::{TestKit, TestScale, proofs_of_old_blocks_are_those_they_had_at_the_tip},
+use retrie_state::AnyBackend;
+use retrie_state_testkit::{
+    TestKit, TestScale, proofs_of_old_blocks_are_those_they_had_at_the_tip,
 };
 use retrie_storage_lvmt::ProofShard;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn scale() -> TestScale {
 
 mod height_2 {
     use super::*;
-    retrie_state::backend_tests!(
+    retrie_state_testkit::backend_tests!(
         || Arc::new(common::lvmt(2, ProofShard::All)) as Arc<dyn AnyBackend>,
         scale()
     );
@@ -30,7 +30,7 @@ mod height_2 {
 
 mod height_1_collecting_all_the_time {
     use super::*;
-    retrie_state::backend_tests!(
+    retrie_state_testkit::backend_tests!(
         || Arc::new(common::lvmt(1, ProofShard::All).with_slack(0)) as Arc<dyn AnyBackend>,
         scale()
     );

@@ -10,9 +10,8 @@ use ark_ec::{CurveGroup, PrimeGroup};
 use ark_ff::{BigInteger, FftField, Field, One, PrimeField, Zero};
 use blake2::{Blake2b, Digest, digest::consts::U32};
 use proptest::prelude::*;
-use retrie_state::{
-    DeltaBuilder, KvStore, MemoryStore, StateDelta, StateId, StateKey, StateStore, StoreOptions,
-};
+use retrie_state::{DeltaBuilder, StateDelta, StateKey};
+use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
 use retrie_storage_lvmt::{ProofShard, insecure_dev_tau};
 use std::{collections::BTreeMap, sync::Arc};
 

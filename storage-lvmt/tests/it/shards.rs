@@ -5,7 +5,8 @@ use crate::common;
 
 use common::chain::{TestChain, key};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{Backend, ProofError, StateError, StateId};
+use retrie_state::{Backend, ProofError, StateError};
+use retrie_state_store::StateId;
 use retrie_storage_lvmt::{Lvmt, LvmtError, ProofShard};
 use std::time::Duration;
 
@@ -38,7 +39,8 @@ fn all_nodes_have_the_same_root_and_together_the_same_proofs() {
     let root = whole.store.tip().unwrap().root;
     assert!(parts.iter().all(|node| node.store.tip().unwrap().root == root));
     let mut random = StdRng::seed_from_u64(6);
-    let combine = |parts: &[_]| whole.store.backend().proof_shards().unwrap().combine(parts);
+    let combine =
+        |parts: &[_]| whole.store.backend().extensions().proof_shards.unwrap().combine(parts);
     let mut alone = 0;
     for count in [1, 1, 1, 2, 5, 30] {
         for _ in 0..10 {
@@ -56,7 +58,7 @@ fn all_nodes_have_the_same_root_and_together_the_same_proofs() {
                         assert_eq!(proof.bytes, expected.bytes);
                     }
                     Err(StateError::OutsideShard { what, needed, kept }) => {
-                        let shard = node.store.backend().proof_shards().unwrap().shard();
+                        let shard = node.store.backend().extensions().proof_shards.unwrap().shard();
                         assert_eq!(kept, shard);
                         assert_ne!(needed, kept, "{what}");
                         assert!(needed.ends_with("/4") || needed == "all");
@@ -85,7 +87,7 @@ fn what_a_part_lacks_is_told_and_who_has_it() {
     let nodes = nodes(&all, 40);
     let names: Vec<_> = all.iter().map(ToString::to_string).collect();
     let backend = nodes[0].store.backend();
-    let faculty = backend.proof_shards().unwrap();
+    let faculty = backend.extensions().proof_shards.unwrap();
     let mut random = StdRng::seed_from_u64(12);
     let mut gathered = 0;
     for count in [1, 1, 2, 20] {
@@ -203,7 +205,7 @@ fn parts_of_old_proofs_make_the_whole_too() {
                 assert!(backend.verify(proof.root, &keys, &proof.bytes).is_ok());
                 let given: Vec<_> =
                     parts.iter().map(|node| at(node).prove_part(&keys).unwrap().bytes).collect();
-                let combined = backend.proof_shards().unwrap().combine(&given).unwrap();
+                let combined = backend.extensions().proof_shards.unwrap().combine(&given).unwrap();
                 assert_eq!(combined, proof.bytes, "height {height}, block {number}");
             }
         }
@@ -324,8 +326,9 @@ fn shards_that_cannot_be_are_refused() {
 /// Benchmarks subtract it from `--memory-limit`.
 #[test]
 fn memory_is_told_by_tables_and_shard() {
-    let bytes =
-        |params, shard: &str| Lvmt::new(params, shard.parse().unwrap()).unwrap().cache_bytes();
+    let bytes = |params, shard: &str| {
+        Lvmt::new(params, shard.parse().unwrap()).unwrap().profile().cache_bytes
+    };
     let whole = common::params(HEIGHT);
     let points = (6 << HEIGHT) * (1 + u64::from(HEIGHT));
     let [none, some, all] = ["none", "1/4", "all"].map(|shard| bytes(whole.clone(), shard));

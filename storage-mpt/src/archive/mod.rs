@@ -27,12 +27,12 @@ pub use nodes::NODES;
 use nodes::{ArchiveNodes, ArchiveReader, ArchiveTries, NewNodes, NodeCache, node_cache};
 use rayon::prelude::*;
 use retrie_state::{
-    AccountNodes, AccountProofs, ApplyContext, ApplyOutput, Backend, BackendCapabilities,
-    BackendIdentity, BackendStats, BulkSink, KeyRange, NodeRead, NodeWrite, ProofError, RowTable,
-    ScanDirection, StateChange, StateDelta, StateError, StateHistory, StateKey, StateValue,
-    prefix_end,
+    AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions,
+    BackendIdentity, BackendProfile, BackendStats, BulkSink, KeyRange, NodeRead, NodeWrite,
+    ProofError, RowTable, ScanDirection, StateChange, StateDelta, StateError, StateHistory,
+    StateKey, StateValue, prefix_end,
 };
-use std::{fmt, ops::RangeInclusive, path::Path, sync::Arc};
+use std::{fmt, ops::RangeInclusive, path::Path};
 
 /// Every key that ever had a value, since the trie contains only hashes of keys; and the number of
 /// keys that have a value.
@@ -42,7 +42,7 @@ pub const ROOTS: RowTable = RowTable::new(0x14, "MptArchiveRoots");
 
 /// Default memory of the node cache, in bytes; see [`MptArchive::with_cache`]. As much as the
 /// branches that [`Mpt`](crate::Mpt) keeps in memory may take.
-pub const DEFAULT_CACHE: u64 = 192 << 20;
+const DEFAULT_CACHE: u64 = 192 << 20;
 
 /// Ethereum's Merkle Patricia trie, keyed by hash, all versions.
 pub struct MptArchive {
@@ -173,23 +173,25 @@ fn account(
     Ok((item, new))
 }
 
-impl AccountProofs<B256> for MptArchive {
+impl AccountProofs for MptArchive {
     fn account_nodes(
         &self,
         view: &dyn NodeRead,
-        root: &B256,
+        cache: &AnyCache,
         address: &Address,
         slots: &[B256],
     ) -> Result<AccountNodes, StateError> {
+        let root: &B256 = cache.get()?;
         self.account_proof(view, root, address, slots).map(AccountNodes::from)
     }
 
     fn merge_nodes(
         &self,
         view: &dyn NodeRead,
-        root: &B256,
+        cache: &AnyCache,
         removed: &[StateKey],
     ) -> Result<Vec<Bytes>, StateError> {
+        let root: &B256 = cache.get()?;
         merge_nodes(&self.tries(view, root), removed)
     }
 }
@@ -198,38 +200,22 @@ impl Backend for MptArchive {
     /// The root of the state.
     type Cache = B256;
 
-    fn account_proofs(&self) -> Option<&dyn AccountProofs<B256>> {
-        // With another hash function no Ethereum client can check these proofs.
-        self.capabilities().ethereum_root.then_some(self)
-    }
-
-    fn cache_bytes(&self) -> u64 {
-        self.cache.capacity()
-    }
-
     fn identity(&self) -> &BackendIdentity {
         &self.identity
     }
 
-    fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities {
+    fn profile(&self) -> BackendProfile {
+        BackendProfile {
+            tables: &[NODES, KEYS, ROOTS],
+            empty_root: self.with.empty_root(),
             proofs: true,
             absence_proofs: true,
             state_determined_root: true,
             ethereum_root: self.with == TrieHash::Keccak256,
+            ethereum_state_only: true,
+            cache_bytes: self.cache.capacity(),
+            ..BackendProfile::default()
         }
-    }
-
-    fn ethereum_state_only(&self) -> bool {
-        true
-    }
-
-    fn tables(&self) -> Vec<RowTable> {
-        vec![NODES, KEYS, ROOTS]
-    }
-
-    fn empty_root(&self) -> B256 {
-        self.with.empty_root()
     }
 
     fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<B256, StateError> {
@@ -343,7 +329,7 @@ impl Backend for MptArchive {
     }
 
     fn stats(&self, view: &dyn NodeRead, _: &B256) -> Result<BackendStats, StateError> {
-        let stats = BackendStats::count(view, &self.tables())?;
+        let stats = BackendStats::count(view, self.profile().tables)?;
         let live_keys = live_keys(view)?;
         // One row of KEYS is the count.
         let dead_keys = stats.rows(KEYS).saturating_sub(live_keys + 1);
@@ -362,12 +348,17 @@ impl Backend for MptArchive {
         check::check(self.with, view, *root, rebuilt, report)
     }
 
-    fn history(&self) -> Option<&dyn StateHistory<B256>> {
-        Some(self)
+    fn extensions(&self) -> BackendExtensions<'_> {
+        BackendExtensions {
+            history: Some(self),
+            // With another hash function no Ethereum client can check these proofs.
+            account_proofs: self.profile().ethereum_root.then_some(self),
+            ..BackendExtensions::default()
+        }
     }
 }
 
-impl StateHistory<B256> for MptArchive {
+impl StateHistory for MptArchive {
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {
         let end = |direction| {
             let row = view.scan(ROOTS, KeyRange::ALL, direction)?.next().transpose()?;
@@ -379,14 +370,14 @@ impl StateHistory<B256> for MptArchive {
     fn open_at(
         &self,
         view: &dyn NodeRead,
-        _: &B256,
+        _: &AnyCache,
         number: u64,
-    ) -> Result<(B256, Arc<B256>), StateError> {
+    ) -> Result<(B256, AnyCache), StateError> {
         let row = view.get(ROOTS, &number.to_be_bytes())?.ok_or_else(|| {
             StateError::corrupt(ROOTS.name, format!("the row of block {number} is missing"))
         })?;
         let root = decode_root(number, &row)?;
-        Ok((root, Arc::new(root)))
+        Ok((root, AnyCache::new(root)))
     }
 }
 

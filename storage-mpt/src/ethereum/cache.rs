@@ -6,7 +6,7 @@ use alloy_primitives::Address;
 use std::{collections::HashMap, sync::Arc};
 
 /// Upper bound of storage trie branches that are kept in memory between blocks.
-pub const MAX_CACHED_BRANCHES: usize = 1 << 17;
+const MAX_CACHED_BRANCHES: usize = 1 << 17;
 
 /// The tries of one block in memory: the account trie, and the storage tries with branches in
 /// memory, as far as there is room. Clones share all nodes.

@@ -24,7 +24,7 @@ mod prove;
 mod root_task;
 
 pub use account_delta::{AccountDelta, by_account, decode_account, refuse_orphan, slot_items};
-pub use cache::{MAX_CACHED_BRANCHES, TrieCache};
+pub use cache::TrieCache;
 pub use load::{BulkLayout, load};
 pub use merge::merge_nodes;
 pub use prefetch::{PrefetchedSource, TriePrefetch};

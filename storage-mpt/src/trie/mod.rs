@@ -84,7 +84,7 @@ impl<S: RowStamp> Trie<S> {
     }
 
     /// The trie of which only the root hash is known.
-    pub fn unresolved(with: TrieHash, hash: B256) -> Self {
+    pub(crate) fn unresolved(with: TrieHash, hash: B256) -> Self {
         let is_empty = hash == with.empty_root();
         let root = (!is_empty).then(|| NodeLink::Unresolved(RlpNode::word_rlp(&hash)));
         Self { root, hash, with }
@@ -109,7 +109,7 @@ impl<S: RowStamp> Trie<S> {
     }
 
     /// The hash function of its nodes.
-    pub const fn hash_function(&self) -> TrieHash {
+    pub(crate) const fn hash_function(&self) -> TrieHash {
         self.with
     }
 

@@ -184,7 +184,7 @@ impl<S: RowStamp> BranchLink<S> {
     }
 
     /// Whether there is an extension above the branch.
-    pub const fn has_extension(&self) -> bool {
+    pub(crate) const fn has_extension(&self) -> bool {
         self.path.is_some()
     }
 

@@ -76,7 +76,7 @@ const SPLIT_CHILDREN: usize = 8;
 
 /// Whether the branch at `path` is split: its row omits the references of child branches, which
 /// stand in the children's own rows.
-pub fn is_split<S: RowStamp>(path: &Nibbles, branch: &Branch<S>) -> bool {
+pub(crate) fn is_split<S: RowStamp>(path: &Nibbles, branch: &Branch<S>) -> bool {
     path.len() <= SPLIT_DEPTH && branch.branch_children() >= SPLIT_CHILDREN
 }
 

@@ -2,15 +2,16 @@
 
 use crate::common::blocks::{account, keys, random_block};
 use crate::common::{
-    MemoryView, StateModel, TestStore, delta, filled, random_address, state_root,
-    state_root_by_definition,
+    StateModel, TestStore, delta, random_address, state_root, state_root_by_definition,
 };
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use retrie_state::{
-    Account, Backend, BlockRef, KeyRange, KvStore, MemoryStore, ScanDirection, StateError,
-    StateHistory, StateId, StateKey, StateReader, StateStore, StoreOptions, TableRow, encode_slot,
+    Account, Backend, BlockRef, KeyRange, ScanDirection, StateError, StateHistory, StateKey,
+    StateReader, TableRow, encode_slot,
 };
+use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
+use retrie_state_testkit::MemoryView;
 use retrie_storage_mpt::{KEYS, MptArchive, NODES, ROOTS, TrieHash};
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -94,10 +95,12 @@ fn every_block_has_the_root_and_the_proofs_of_mpt_and_keeps_its_state() {
         assert_eq!(faults(&store), Vec::<String>::new());
         assert_eq!(store.mpt.kept(&store.view).unwrap(), Some(0..=89));
         for (number, (root, model, asked, proof)) in (0..).zip(past) {
-            let (old_root, cache) = store.mpt.open_at(&store.view, &store.cache, number).unwrap();
+            let (old_root, cache) =
+                store.mpt.open_at(&store.view, &store.any_cache(), number).unwrap();
+            let cache = cache.get().unwrap();
             assert_eq!(old_root, root);
-            check_state(&store.mpt, &store.view, &cache, &model);
-            assert_eq!(store.mpt.prove(&store.view, &cache, &asked).unwrap(), proof);
+            check_state(&store.mpt, &store.view, cache, &model);
+            assert_eq!(store.mpt.prove(&store.view, cache, &asked).unwrap(), proof);
         }
     }
 }
@@ -143,7 +146,7 @@ fn large_tries_built_in_parts_and_in_parallel_keep_their_root() {
     assert_eq!(store.root, state_root(&store.model));
     let (view, root) = store.bulk_loaded();
     assert_eq!(root, store.root);
-    assert!(filled(&view) == filled(&store.view), "rows of a bulk load are those of the block");
+    assert!(view.filled() == store.view.filled(), "rows of a bulk load are those of the block");
     let all: Vec<_> = store.model.keys().copied().collect();
     for _ in 0..5 {
         let mut after = store.model.clone();

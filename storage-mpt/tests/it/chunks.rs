@@ -1,11 +1,12 @@
 //! The cost of answers to chunk requests, since a peer may ask for anything.
 
-use crate::common::{MemoryView, StateModel, storage_root};
+use crate::common::{StateModel, storage_root};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use retrie_state::{
-    Account, Backend, ChunkAnswer, ChunkId, ChunkServer, KeyRange, NodeRead, OpenedChunk, RowScan,
-    RowTable, ScanDirection, StateChunks, StateError, StateKey, encode_slot, flat,
+    Account, AnyCache, Backend, ChunkAnswer, ChunkId, ChunkServer, KeyRange, NodeRead, OpenedChunk,
+    RowScan, RowTable, ScanDirection, StateChunks, StateError, StateKey, encode_slot, flat,
 };
+use retrie_state_testkit::MemoryView;
 use retrie_storage_mpt::Mpt;
 use std::{
     sync::{
@@ -69,7 +70,7 @@ fn served(accounts: u32, slots: u32) -> ServedState {
     let (backend, mut view) = (Mpt::new(), MemoryView::default());
     let mut entries = model.iter().map(|(key, value)| Ok((*key, value.clone())));
     let root = backend.bulk_load(0, &mut entries, &mut view).unwrap();
-    let cache = Arc::new(Backend::open(&backend, &view, None).unwrap());
+    let cache = AnyCache::new(Backend::open(&backend, &view, None).unwrap());
     let scanned = Arc::<AtomicUsize>::default();
     let view = Arc::new(CountingView { view, scanned: scanned.clone() });
     let server = backend.serve(view, cache, None).unwrap();

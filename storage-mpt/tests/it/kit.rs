@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 mod mpt {
     use super::*;
-    retrie_state::backend_tests!(|| Arc::new(Mpt::new()) as Arc<dyn AnyBackend>);
+    retrie_state_testkit::backend_tests!(|| Arc::new(Mpt::new()) as Arc<dyn AnyBackend>);
 }
 
 mod archive {
     use super::*;
-    retrie_state::backend_tests!(
+    retrie_state_testkit::backend_tests!(
         || Arc::new(MptArchive::new(TrieHash::Keccak256)) as Arc<dyn AnyBackend>
     );
 }
@@ -19,7 +19,8 @@ mod archive {
 mod archive_with_blake2b {
     use super::*;
     // A cache that holds a few rows, so that nodes come from their rows.
-    retrie_state::backend_tests!(
-        || Arc::new(MptArchive::with_cache(TrieHash::Blake2b256, 4096)) as Arc<dyn AnyBackend>
-    );
+    retrie_state_testkit::backend_tests!(|| Arc::new(MptArchive::with_cache(
+        TrieHash::Blake2b256,
+        4096
+    )) as Arc<dyn AnyBackend>);
 }

@@ -1,10 +1,11 @@
 //! Real data: the mainnet genesis, block witnesses, and the public trie tests.
 
-use crate::common::{StateModel, TestStore, data, delta, json};
+use crate::common::{StateModel, TestStore, delta, json};
 use alloy_primitives::{Address, B256, Bytes, U256, hex, keccak256};
 use retrie_state::{
     Account, Backend, PartialState, StateError, StateKey, StateReader, encode_slot,
 };
+use retrie_state_testkit::data;
 use retrie_storage_mpt::{LeafUpdate, MemorySource, Mpt, PartialMpt, Trie, WitnessNodes};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
@@ -23,8 +24,8 @@ fn hash(value: &Json) -> B256 {
 
 #[test]
 fn the_mainnet_genesis_has_its_state_root() {
-    let Some(data) = data() else { return };
-    let genesis = json(&data.join("mainnet/genesis/mainnet.json.gz"));
+    let Some(genesis) = data::find("mainnet/genesis/mainnet.json.gz") else { return };
+    let genesis = json(&genesis);
     let mut model = StateModel::new();
     for (address, entry) in genesis["alloc"].as_object().unwrap() {
         let balance = number(&entry["balance"]);
@@ -65,12 +66,10 @@ fn present(entries: BTreeMap<StateKey, Option<Bytes>>) -> StateModel {
 
 #[test]
 fn witnesses_of_mainnet_blocks_open_read_and_reach_the_post_state_root() {
-    let Some(data) = data() else { return };
+    let Some(witnesses) = data::find("mainnet/witness") else { return };
     let (mut blocks, mut reached) = (0, Vec::new());
-    let mut files: Vec<_> = std::fs::read_dir(data.join("mainnet/witness"))
-        .unwrap()
-        .map(|file| file.unwrap().path())
-        .collect();
+    let mut files: Vec<_> =
+        std::fs::read_dir(witnesses).unwrap().map(|file| file.unwrap().path()).collect();
     files.sort();
     for file in files {
         let bundle = json(&file);
@@ -153,7 +152,7 @@ fn a_witness_without_a_needed_node_names_it() {
     // The whole witness shows all; what it shows can be deleted down to nothing.
     let tree = store.mpt.open_witness(store.root, &nodes(&keys)).unwrap();
     let after = tree.apply(&delta(&store.model, &StateModel::new(), &[])).unwrap();
-    assert_eq!(after.root(), Mpt::new().empty_root());
+    assert_eq!(after.root(), Mpt::new().profile().empty_root);
     // Deleting one of two leaves collapses their branch into the other: it has to be shown.
     let sibling = keys.iter().find_map(|key| {
         let tree = store.mpt.open_witness(store.root, &nodes(&[*key])).unwrap();
@@ -192,8 +191,8 @@ fn a_wiped_account_of_a_witness_starts_from_empty_storage() {
 
 #[test]
 fn public_secure_trie_tests_have_their_roots_in_any_order() {
-    let Some(data) = data() else { return };
-    let archive = data.join("conformance/ethereum-tests-basics.tar.zst");
+    let archive = "conformance/ethereum-tests-basics.tar.zst";
+    let Some(archive) = data::find(archive) else { return };
     let file = std::fs::File::open(archive).unwrap();
     let mut archive = tar::Archive::new(zstd::Decoder::new(file).unwrap());
     let mut tests = 0;

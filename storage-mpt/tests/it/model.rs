@@ -3,15 +3,16 @@
 use crate::common::{
     StateModel, TestStore,
     blocks::{account, keys, random_block, slot_value},
-    delta, filled, random_address, random_word, state_root,
+    delta, random_address, random_word, state_root,
 };
 use alloy_primitives::{Address, B256, U256};
 use alloy_trie::EMPTY_ROOT_HASH;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use retrie_state::{
-    Account, Backend, BlockRef, DeltaBuilder, KvStore, MemoryStore, Prefetcher, StateChange,
-    StateError, StateId, StateKey, StateSession, StateStore, StoreOptions, encode_slot,
+    Account, Backend, BlockRef, DeltaBuilder, Prefetcher, StateChange, StateError, StateKey,
+    encode_slot,
 };
+use retrie_state_store::{KvStore, MemoryStore, StateId, StateSession, StateStore, StoreOptions};
 use retrie_storage_mpt::Mpt;
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ fn roots_and_rows_are_those_of_the_state_whatever_its_history() {
             if block % 10 == 0 {
                 let (view, root) = store.bulk_loaded();
                 assert_eq!(root, store.root);
-                assert!(filled(&view) == filled(&store.view), "rows, seed {seed} block {block}");
+                assert!(view.filled() == store.view.filled(), "rows, seed {seed} block {block}");
             }
         }
         store.block(StateModel::new(), &[]);
@@ -206,7 +207,7 @@ fn what_is_prepared_is_not_done_again_and_changes_nothing() {
             for StateChange { key, previous, next } in changes {
                 told.change(*key, previous.clone(), next.clone());
             }
-            store.mpt.prepare_root(&store.view, &store.cache, &told.build());
+            store.mpt.prepare_root(&store.view, &store.any_cache(), &told.build());
         };
         let changes = delta.changes();
         match block % 4 {

@@ -1,6 +1,6 @@
 //! Proofs: presence and absence, checked by alloy's verifier too, and every forgery refused.
 
-use crate::common::{MemoryView, StateModel, TestStore, random_address, random_word, storage_root};
+use crate::common::{StateModel, TestStore, random_address, random_word, storage_root};
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use alloy_rlp::{Decodable, Encodable, Header};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, TrieAccount, proof::verify_proof};
@@ -8,6 +8,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use retrie_state::{
     Account, Backend, NodeWrite, ProofError, StateKey, StateReader, decode_slot, encode_slot,
 };
+use retrie_state_testkit::MemoryView;
 use retrie_storage_mpt::{MptArchive, NODES, PartialMpt, ROOTS, TrieHash, WitnessNodes, verify};
 
 /// 60 accounts, the first of which have 0, 1, 2, ... slots; and keys that are absent.

@@ -1,11 +1,11 @@
 //! What other trie stores rely on: rows with versions, work on one thread, subtries built
 //! separately.
 
-use crate::common::MemoryView;
 use alloy_primitives::{B256, Bytes, keccak256};
 use alloy_trie::{HashBuilder, Nibbles, nodes::RlpNode};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use retrie_state::{NodeWrite, RowTable, StateError};
+use retrie_state_testkit::MemoryView;
 use retrie_storage_mpt::{
     LeafUpdate, MemorySource, Trie, TrieHash,
     trie::{

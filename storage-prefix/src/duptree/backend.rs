@@ -14,9 +14,8 @@ use super::{
 use crate::duptree::hash;
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
-    BulkSink, HashId, NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey,
-    StateValue, flat,
+    ApplyContext, ApplyOutput, Backend, BackendIdentity, BackendProfile, BackendStats, BulkSink,
+    HashId, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, StateValue, flat,
 };
 use std::path::Path;
 
@@ -49,30 +48,20 @@ impl Backend for DupTree {
         &self.identity
     }
 
-    fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities {
+    fn profile(&self) -> BackendProfile {
+        let empty = DupTreeCache::empty();
+        BackendProfile {
+            tables: &[flat::TABLE, KEYS, NODES],
+            empty_root: hash::root(empty.shape.height(), &empty.top),
             proofs: true,
             absence_proofs: true,
-            state_determined_root: false,
-            ethereum_root: false,
+            cache_bytes: self.max_cached as u64 * CACHED_BYTES,
+            ..BackendProfile::default()
         }
-    }
-
-    fn tables(&self) -> Vec<RowTable> {
-        vec![flat::TABLE, KEYS, NODES]
-    }
-
-    fn empty_root(&self) -> B256 {
-        let empty = DupTreeCache::empty();
-        hash::root(empty.shape.height(), &empty.top)
     }
 
     fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<DupTreeCache, StateError> {
         DupTreeCache::open(view)
-    }
-
-    fn cache_bytes(&self) -> u64 {
-        self.max_cached as u64 * CACHED_BYTES
     }
 
     fn apply(

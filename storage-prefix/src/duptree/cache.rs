@@ -16,7 +16,7 @@ use retrie_state::{NodeRead, StateError};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Upper bound of subtrees in memory: enough for all subtrees above 2^25 leaves.
-pub const MAX_CACHED_SUBTREES: usize = 1 << 15;
+pub(super) const MAX_CACHED_SUBTREES: usize = 1 << 15;
 /// Upper bound of a cached subtree's bytes: its nodes, and links to 32 others.
 pub(crate) const CACHED_BYTES: u64 = 64 * 32 + 32 * 8 + 192;
 

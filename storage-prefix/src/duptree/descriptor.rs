@@ -46,7 +46,7 @@ pub const FORMAT: ProofFormat = ProofFormat {
 };
 
 #[cfg(feature = "std")]
-pub use registration::DESCRIPTOR;
+pub(crate) use registration::DESCRIPTOR;
 
 #[cfg(feature = "std")]
 mod registration {
@@ -64,7 +64,7 @@ mod registration {
     const LAYOUT: &str = "duptree.layout";
 
     /// The backend `duptree`.
-    pub const DESCRIPTOR: BackendDescriptor = BackendDescriptor {
+    pub(crate) const DESCRIPTOR: BackendDescriptor = BackendDescriptor {
         flags: &[BackendFlag {
             long: LAYOUT,
             value_name: "LAYOUT",

@@ -50,7 +50,7 @@ mod proof;
 mod verify;
 
 #[cfg(feature = "std")]
-pub use descriptor::DESCRIPTOR;
+pub(crate) use descriptor::DESCRIPTOR;
 pub use descriptor::FORMAT;
 pub use verify::verify;
 
@@ -80,7 +80,7 @@ mod subtree;
 #[cfg(feature = "std")]
 pub use backend::DupTree;
 #[cfg(feature = "std")]
-pub use cache::{DupTreeCache, MAX_CACHED_SUBTREES};
+pub use cache::DupTreeCache;
 #[cfg(feature = "std")]
 pub use keys::KEYS;
 #[cfg(feature = "std")]

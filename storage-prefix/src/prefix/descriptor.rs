@@ -77,7 +77,7 @@ const FLAGS: &[BackendFlag] = &[
 ];
 
 /// The backend `prefix`.
-pub const DESCRIPTOR: BackendDescriptor = BackendDescriptor {
+pub(crate) const DESCRIPTOR: BackendDescriptor = BackendDescriptor {
     flags: FLAGS,
     // So that a test of a few dozen blocks forgets old states.
     small_flags: &[(KEEP, "20")],

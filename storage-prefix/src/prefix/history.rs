@@ -7,12 +7,13 @@ use super::{
 };
 use alloy_primitives::B256;
 use retrie_state::{
-    KeyRange, NodeRead, ScanDirection, StateError, StateHistory, StateKey, StateValue, flat,
+    AnyCache, KeyRange, NodeRead, ScanDirection, StateError, StateHistory, StateKey, StateValue,
+    flat,
 };
 use retrie_storage_mpt::ethereum::TrieCache;
-use std::{iter::Peekable, ops::RangeInclusive, sync::Arc};
+use std::{iter::Peekable, ops::RangeInclusive};
 
-impl StateHistory<PrefixState> for Prefix {
+impl StateHistory for Prefix {
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {
         let first = garbage::first_kept(view, &GarbageProgress::read(view)?)?;
         let last = view.scan(BLOCKS, KeyRange::ALL, ScanDirection::Backward)?.next().transpose()?;
@@ -27,15 +28,15 @@ impl StateHistory<PrefixState> for Prefix {
     fn open_at(
         &self,
         view: &dyn NodeRead,
-        _: &PrefixState,
+        _: &AnyCache,
         number: u64,
-    ) -> Result<(B256, Arc<PrefixState>), StateError> {
+    ) -> Result<(B256, AnyCache), StateError> {
         let row = view.get(BLOCKS, &block_key(number))?.ok_or_else(|| {
             StateError::corrupt(BLOCKS.name, format!("the row of block {number} is missing"))
         })?;
         let (root, accounts) = decode_block(number, &row)?;
         let state = PrefixState { block: number, is_old: true, tries: TrieCache::new(accounts) };
-        Ok((root, Arc::new(state)))
+        Ok((root, AnyCache::new(state)))
     }
 }
 

@@ -48,24 +48,22 @@ mod record;
 mod state;
 mod versions;
 
-pub use descriptor::DESCRIPTOR;
+pub(crate) use descriptor::DESCRIPTOR;
 pub use layout::{PrefixLayout, RowOrder};
-pub use record::{
-    ACCOUNT_NODES, BLOCKS, DELETED_KEYS, GARBAGE_PROGRESS, STORAGE_NODES, SUPERSEDED,
-};
+pub use record::{ACCOUNT_NODES, BLOCKS, DELETED_KEYS, STORAGE_NODES, SUPERSEDED};
 pub use state::PrefixState;
 
 use alloy_primitives::{Address, B256, Bytes};
 use rayon::prelude::*;
 use record::{
-    SupersededLists, SupersededRow, block_key, block_number, decode_block, encode_block, place,
+    GARBAGE_PROGRESS, SupersededLists, SupersededRow, block_key, block_number, decode_block,
+    encode_block, place,
 };
 use retrie_state::{
-    AccountNodes, AccountProofs, ApplyContext, ApplyOutput, Backend, BackendCapabilities,
-    BackendIdentity, BackendStats, BulkSink, ChunkId, ChunkServer, HashId, KeyRange, NodeRead,
-    NodeWrite, OpenedChunk, PartialState, Prefetcher, ProofError, RowTable, ScanDirection,
-    StateChange, StateChunks, StateDelta, StateError, StateHistory, StateKey, StateValue, flat,
-    prefix_end,
+    AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions,
+    BackendIdentity, BackendProfile, BackendStats, BulkSink, ChunkId, ChunkServer, HashId,
+    KeyRange, Maintenance, NodeRead, NodeWrite, OpenedChunk, Prefetcher, ProofError, ScanDirection,
+    StateChange, StateChunks, StateDelta, StateError, StateKey, StateValue, flat, prefix_end,
 };
 use retrie_storage_mpt::{
     LeafUpdate, Mpt, Trie, TrieHash,
@@ -235,37 +233,30 @@ impl ethereum::BulkLayout for PrefixLoad {
 impl Backend for Prefix {
     type Cache = PrefixState;
 
-    fn cache_bytes(&self) -> u64 {
-        TrieCache::<u64>::MAX_BYTES
-    }
-
     fn identity(&self) -> &BackendIdentity {
         &self.identity
     }
 
-    fn capabilities(&self) -> BackendCapabilities {
-        BackendCapabilities {
+    fn profile(&self) -> BackendProfile {
+        BackendProfile {
+            tables: &[
+                flat::TABLE,
+                ACCOUNT_NODES,
+                STORAGE_NODES,
+                BLOCKS,
+                SUPERSEDED,
+                DELETED_KEYS,
+                GARBAGE_PROGRESS,
+            ],
+            empty_root: KECCAK.empty_root(),
             proofs: true,
             absence_proofs: true,
             state_determined_root: true,
             ethereum_root: true,
+            ethereum_state_only: true,
+            cache_bytes: TrieCache::<u64>::MAX_BYTES,
+            ..BackendProfile::default()
         }
-    }
-
-    fn tables(&self) -> Vec<RowTable> {
-        vec![
-            flat::TABLE,
-            ACCOUNT_NODES,
-            STORAGE_NODES,
-            BLOCKS,
-            SUPERSEDED,
-            DELETED_KEYS,
-            GARBAGE_PROGRESS,
-        ]
-    }
-
-    fn empty_root(&self) -> B256 {
-        KECCAK.empty_root()
     }
 
     fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<PrefixState, StateError> {
@@ -321,22 +312,6 @@ impl Backend for Prefix {
         let root = accounts.hash();
         let tries = parent.tries.child(block, accounts, changed);
         Ok(ApplyOutput { root, cache: PrefixState { block, is_old: false, tries } })
-    }
-
-    fn prefetcher(&self) -> Option<&dyn Prefetcher<PrefixState>> {
-        Some(self)
-    }
-
-    fn maintain(
-        &self,
-        view: &mut dyn NodeWrite,
-        cache: &PrefixState,
-        first_retained: u64,
-        budget: usize,
-    ) -> Result<(), StateError> {
-        let Some(keep) = self.keep else { return Ok(()) };
-        let first_kept = first_retained.min(cache.block.saturating_sub(keep));
-        garbage::collect_garbage(view, self.layout, first_kept, budget)
     }
 
     fn read(
@@ -419,7 +394,7 @@ impl Backend for Prefix {
     }
 
     fn stats(&self, view: &dyn NodeRead, _: &PrefixState) -> Result<BackendStats, StateError> {
-        let stats = BackendStats::count(view, &self.tables())?;
+        let stats = BackendStats::count(view, self.profile().tables)?;
         let (live_keys, dead_keys) = (stats.rows(flat::TABLE), stats.rows(DELETED_KEYS));
         Ok(BackendStats { live_keys, dead_keys, ..stats })
     }
@@ -436,31 +411,43 @@ impl Backend for Prefix {
         check::check(self, view, state, root, is_tip, report)
     }
 
-    fn history(&self) -> Option<&dyn StateHistory<PrefixState>> {
-        Some(self)
-    }
-
-    fn account_proofs(&self) -> Option<&dyn AccountProofs<PrefixState>> {
-        Some(self)
-    }
-
-    fn chunks(&self) -> Option<&dyn StateChunks<PrefixState>> {
-        Some(self)
-    }
-
-    fn partial_state(&self) -> Option<&dyn PartialState> {
-        self.witnesses.partial_state()
+    fn extensions(&self) -> BackendExtensions<'_> {
+        BackendExtensions {
+            prefetcher: Some(self),
+            history: Some(self),
+            account_proofs: Some(self),
+            chunks: Some(self),
+            partial_state: self.witnesses.extensions().partial_state,
+            maintenance: Some(self),
+            ..BackendExtensions::default()
+        }
     }
 }
 
-impl Prefetcher<PrefixState> for Prefix {
-    fn prefetch(&self, view: &dyn NodeRead, state: &PrefixState, keys: &[StateKey]) {
+impl Maintenance for Prefix {
+    fn maintain(
+        &self,
+        view: &mut dyn NodeWrite,
+        cache: &AnyCache,
+        first_retained: u64,
+        budget: usize,
+    ) -> Result<(), StateError> {
+        let cache: &PrefixState = cache.get()?;
+        let Some(keep) = self.keep else { return Ok(()) };
+        let first_kept = first_retained.min(cache.block.saturating_sub(keep));
+        garbage::collect_garbage(view, self.layout, first_kept, budget)
+    }
+}
+
+impl Prefetcher for Prefix {
+    fn prefetch(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[StateKey]) {
+        let Ok(state) = cache.get::<PrefixState>() else { return };
         // An error is reported again when the branch is needed.
         drop(state.tries.prefetch().fetch(&state.on(view, self.layout), keys));
     }
 }
 
-impl StateChunks<PrefixState> for Prefix {
+impl StateChunks for Prefix {
     fn format(&self) -> &'static str {
         chunks::FORMAT
     }
@@ -468,9 +455,10 @@ impl StateChunks<PrefixState> for Prefix {
     fn serve(
         &self,
         view: Arc<dyn NodeRead>,
-        state: Arc<PrefixState>,
+        cache: AnyCache,
         scratch: Option<&Path>,
     ) -> Result<Box<dyn ChunkServer>, StateError> {
+        let state = cache.share::<PrefixState>()?;
         let layout = self.layout;
         Ok(chunks::server(KECCAK, view, scratch, move |keys, id| {
             chunks::answer(&state.on(keys.view(), layout), keys, id)
@@ -501,14 +489,15 @@ impl StateChunks<PrefixState> for Prefix {
     }
 }
 
-impl AccountProofs<PrefixState> for Prefix {
+impl AccountProofs for Prefix {
     fn account_nodes(
         &self,
         view: &dyn NodeRead,
-        state: &PrefixState,
+        cache: &AnyCache,
         address: &Address,
         slots: &[B256],
     ) -> Result<AccountNodes, StateError> {
+        let state: &PrefixState = cache.get()?;
         let proof = ethereum::account_proof(&state.on(view, self.layout), address, slots)?;
         Ok(proof.into())
     }
@@ -516,9 +505,10 @@ impl AccountProofs<PrefixState> for Prefix {
     fn merge_nodes(
         &self,
         view: &dyn NodeRead,
-        state: &PrefixState,
+        cache: &AnyCache,
         removed: &[StateKey],
     ) -> Result<Vec<Bytes>, StateError> {
+        let state: &PrefixState = cache.get()?;
         ethereum::merge_nodes(&state.on(view, self.layout), removed)
     }
 }

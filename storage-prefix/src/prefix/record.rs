@@ -35,7 +35,7 @@ pub const SUPERSEDED: RowTable = RowTable::new(0x33, "PrefixSuperseded");
 /// Deleted keys that had a value in a kept block.
 pub const DELETED_KEYS: RowTable = RowTable::new(0x34, "PrefixGone");
 /// Progress of garbage collection, in one row; no row if it has not begun.
-pub const GARBAGE_PROGRESS: RowTable = RowTable::new(0x35, "PrefixForgotten");
+pub(super) const GARBAGE_PROGRESS: RowTable = RowTable::new(0x35, "PrefixForgotten");
 
 /// The rows of the storage trie of `trie`, or of the account trie.
 pub(super) fn place(trie: Option<Address>) -> RowPlace {

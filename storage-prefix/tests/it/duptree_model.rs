@@ -1,12 +1,10 @@
 //! Random histories against the tree by its definition: roots, proofs and rows of every layout.
 
-use crate::duptree_common::{
-    DupTreeModel, DupTreeStore, MeteredView, delta, key, random_delta, value,
-};
+use crate::duptree_common::{DupTreeModel, DupTreeStore, delta, key, random_delta, value};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use retrie_state::{Backend, BackendStats, StateChange, StateKey, StateValue, blake2b, flat};
+use retrie_state_testkit::MemoryView;
 use retrie_storage_prefix::duptree::{DupTree, DupTreeLayout, KEYS, NODES, verify};
-use std::sync::atomic::Ordering::Relaxed;
 
 /// One store of each layout, and some with almost nothing in memory.
 fn stores() -> Vec<DupTreeStore> {
@@ -91,7 +89,7 @@ fn a_load_writes_the_rows_of_a_first_block() {
             values: delta.changes().iter().map(set).collect(),
         };
         for layout in DupTreeLayout::ALL {
-            let (mut store, mut loaded) = (DupTreeStore::new(layout), MeteredView::default());
+            let (mut store, mut loaded) = (DupTreeStore::new(layout), MemoryView::default());
             store.apply(&delta).unwrap();
             let mut entries = model.values.iter().map(|(key, value)| Ok((*key, value.clone())));
             let root = store.backend.bulk_load(0, &mut entries, &mut loaded).unwrap();
@@ -170,20 +168,20 @@ fn a_path_takes_as_many_rows_as_the_layout_says() {
         store.reopen();
         // A key whose path has no empty sibling.
         let shown = model.keys[100];
-        let before = [store.view.gets[2].load(Relaxed), store.view.scans[2].load(Relaxed)];
+        let before = [store.view.counts(NODES).gets, store.view.counts(NODES).scans];
         store.prove(&[shown]);
-        let gets = store.view.gets[2].load(Relaxed) - before[0];
-        assert_eq!(store.view.scans[2].load(Relaxed), before[1]);
+        let gets = store.view.counts(NODES).gets - before[0];
+        assert_eq!(store.view.counts(NODES).scans, before[1]);
         let subtrees = height.div_ceil(5);
         let expected = if layout == DupTreeLayout::Naive { height } else { subtrees };
         assert_eq!(gets, expected, "{layout}, {leaves} leaves");
 
         // Written: the path, and the row of the size.
-        let written = store.view.writes[2];
+        let written = store.view.counts(NODES).writes;
         let changed = delta(&model.values, [(shown, Some(value(random)))]);
         model.apply(&changed);
         store.apply(&changed).unwrap();
-        let written = store.view.writes[2] - written - 1;
+        let written = store.view.counts(NODES).writes - written - 1;
         let (all, expected) = match layout {
             DupTreeLayout::Naive => (height, height),
             DupTreeLayout::Blocked => (subtrees, subtrees),
@@ -193,9 +191,9 @@ fn a_path_takes_as_many_rows_as_the_layout_says() {
         assert!(written >= expected && written <= all, "{layout}: {written} rows");
         // Reads of the block: siblings, or whole subtrees.
         let delta = delta(&model.values, [(shown, None)]);
-        let before = store.view.gets[2].load(Relaxed) + store.view.scans[2].load(Relaxed);
+        let before = store.view.counts(NODES).gets + store.view.counts(NODES).scans;
         store.apply(&delta).unwrap();
-        let read = store.view.gets[2].load(Relaxed) + store.view.scans[2].load(Relaxed) - before;
+        let read = store.view.counts(NODES).gets + store.view.counts(NODES).scans - before;
         // Upper subtrees are in memory by now.
         assert_eq!(read, if layout == DupTreeLayout::Naive { 5 } else { 1 }, "{layout}");
     }

@@ -10,15 +10,15 @@ fn prefix(order: RowOrder, padded: bool, keep: Option<u64>) -> Arc<dyn AnyBacken
 
 mod all_kept {
     use super::*;
-    retrie_state::backend_tests!(|| prefix(RowOrder::Path, false, None));
+    retrie_state_testkit::backend_tests!(|| prefix(RowOrder::Path, false, None));
 }
 
 mod few_kept {
     use super::*;
-    retrie_state::backend_tests!(|| prefix(RowOrder::Path, false, Some(3)));
+    retrie_state_testkit::backend_tests!(|| prefix(RowOrder::Path, false, Some(3)));
 }
 
 mod in_another_order_and_padded {
     use super::*;
-    retrie_state::backend_tests!(|| prefix(RowOrder::Hash, true, Some(8)));
+    retrie_state_testkit::backend_tests!(|| prefix(RowOrder::Hash, true, Some(8)));
 }

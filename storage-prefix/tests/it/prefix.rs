@@ -10,13 +10,14 @@ use common::{
 };
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IteratorRandom};
 use retrie_state::{
-    AccountProofs, Backend, RowTable, StateError, StateHistory, StateKey, encode_slot, flat,
+    AccountProofs, AnyCache, Backend, Maintenance, RowTable, StateError, StateHistory, StateKey,
+    encode_slot, flat,
 };
 use retrie_storage_mpt::Mpt;
 use retrie_storage_prefix::prefix::{
     ACCOUNT_NODES, BLOCKS, DELETED_KEYS, Prefix, PrefixLayout, STORAGE_NODES, SUPERSEDED,
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// An earlier block: its root, its state, some keys, and `mpt`'s proof of these keys.
 type PastBlock = (B256, StateModel, Vec<StateKey>, Bytes);
@@ -45,13 +46,14 @@ fn history(
         let proof = store.mpt.prove(&store.view, &store.cache, &asked).unwrap();
         assert_eq!(mpt.mpt.prove(&mpt.view, &mpt.cache, &asked).unwrap(), proof);
         for address in addresses.iter().take(4) {
-            let nodes = store.mpt.account_nodes(&store.view, &store.cache, address, &slots[..3]);
-            let of_mpt = mpt.mpt.account_nodes(&mpt.view, &mpt.cache, address, &slots[..3]);
+            let nodes =
+                store.mpt.account_nodes(&store.view, &store.any_cache(), address, &slots[..3]);
+            let of_mpt = mpt.mpt.account_nodes(&mpt.view, &mpt.any_cache(), address, &slots[..3]);
             assert_eq!(nodes.unwrap(), of_mpt.unwrap());
         }
         let removed: Vec<_> = store.model.keys().step_by(3).copied().collect();
-        let merged = store.mpt.merge_nodes(&store.view, &store.cache, &removed).unwrap();
-        let of_mpt = mpt.mpt.merge_nodes(&mpt.view, &mpt.cache, &removed).unwrap();
+        let merged = store.mpt.merge_nodes(&store.view, &store.any_cache(), &removed).unwrap();
+        let of_mpt = mpt.mpt.merge_nodes(&mpt.view, &mpt.any_cache(), &removed).unwrap();
         // Storages come in no particular order.
         let sorted = |mut nodes: Vec<Bytes>| {
             nodes.sort_unstable();
@@ -78,23 +80,24 @@ fn faults(store: &TestStore<Prefix>) -> Vec<String> {
 /// Checks all reads and proofs of the state of block `number` against `past`.
 fn check_past(store: &TestStore<Prefix>, number: u64, past: &PastBlock) {
     let (root, model, asked, proof) = past;
-    let TestStore { mpt, view, cache, .. } = store;
-    let (old_root, state) = mpt.open_at(view, cache, number).unwrap();
+    let TestStore { mpt, view, .. } = store;
+    let (old_root, state) = mpt.open_at(view, &store.any_cache(), number).unwrap();
+    let state = state.get().unwrap();
     assert_eq!(old_root, *root);
-    let entries = mpt.entries(view, &state, None, usize::MAX).unwrap();
+    let entries = mpt.entries(view, state, None, usize::MAX).unwrap();
     assert!(entries.iter().map(|(key, value)| (key, value)).eq(model), "block {number}");
     if let Some((key, _)) = entries.get(entries.len() / 2) {
-        let rest = mpt.entries(view, &state, Some(key), 2).unwrap();
+        let rest = mpt.entries(view, state, Some(key), 2).unwrap();
         assert!(rest.iter().eq(entries[entries.len() / 2..].iter().take(2)));
     }
     for key in asked {
-        assert_eq!(mpt.read(view, &state, key).unwrap().as_ref(), model.get(key), "{key}");
-        let slots = mpt.slots_of(view, &state, key.address(), usize::MAX).unwrap();
+        assert_eq!(mpt.read(view, state, key).unwrap().as_ref(), model.get(key), "{key}");
+        let slots = mpt.slots_of(view, state, key.address(), usize::MAX).unwrap();
         let expected = slots_of(model, *key.address());
         let keys = slots.iter().map(|(slot, _)| StateKey::Slot(*key.address(), *slot));
         assert!(keys.eq(expected.iter().copied()));
     }
-    assert_eq!(mpt.prove(view, &state, asked).unwrap(), *proof, "block {number}");
+    assert_eq!(mpt.prove(view, state, asked).unwrap(), *proof, "block {number}");
 }
 
 #[test]
@@ -127,7 +130,8 @@ fn what_is_forgotten_goes_whole_and_nothing_else_does() {
         let (mut store, past) = history(backend, seed, 60, |store, past| {
             let tip = past.len() as u64 - 1;
             let first_retained = tip.saturating_sub(retention);
-            store.mpt.maintain(&mut store.view, &store.cache, first_retained, budget).unwrap();
+            let cache = store.any_cache();
+            store.mpt.maintain(&mut store.view, &cache, first_retained, budget).unwrap();
             assert_eq!(faults(store), Vec::<String>::new(), "block {tip}");
             let kept = store.mpt.kept(&store.view).unwrap().unwrap();
             assert_eq!(*kept.end(), tip);
@@ -142,13 +146,15 @@ fn what_is_forgotten_goes_whole_and_nothing_else_does() {
         // With enough time one state remains, with few more rows than after a bulk load.
         loop {
             let before = store.view.rows();
-            store.mpt.maintain(&mut store.view, &store.cache, 59, budget).unwrap();
+            let cache = store.any_cache();
+            store.mpt.maintain(&mut store.view, &cache, 59, budget).unwrap();
             if store.view.rows() == before {
                 break;
             }
         }
         let tip_only = Prefix::new(PrefixLayout::default(), Some(0));
-        tip_only.maintain(&mut store.view, &store.cache, 59, usize::MAX).unwrap();
+        let cache = store.any_cache();
+        tip_only.maintain(&mut store.view, &cache, 59, usize::MAX).unwrap();
         assert_eq!(tip_only.kept(&store.view).unwrap(), Some(59..=59));
         check_past(&store, 59, &past[59]);
         assert_eq!(faults(&store), Vec::<String>::new());
@@ -169,13 +175,15 @@ fn what_is_forgotten_goes_whole_and_nothing_else_does() {
 fn keeping_more_and_fewer_states_may_be_switched_at_any_time() {
     let (mut store, past) = history(Prefix::default(), 7, 40, |_, _| ());
     let few = Prefix::new(PrefixLayout::default(), Some(10));
-    few.maintain(&mut store.view, &store.cache, 35, usize::MAX).unwrap();
+    let cache = store.any_cache();
+    few.maintain(&mut store.view, &cache, 35, usize::MAX).unwrap();
     assert_eq!(few.kept(&store.view).unwrap(), Some(29..=39));
     // Keeping more again does not bring back deleted states.
-    Prefix::default().maintain(&mut store.view, &store.cache, 39, usize::MAX).unwrap();
+    let cache = store.any_cache();
+    Prefix::default().maintain(&mut store.view, &cache, 39, usize::MAX).unwrap();
     assert_eq!(store.mpt.kept(&store.view).unwrap(), Some(29..=39));
     (29..40).for_each(|number| check_past(&store, number as u64, &past[number]));
-    let forgotten = store.mpt.open_at(&store.view, &store.cache, 28).unwrap_err().to_string();
+    let forgotten = store.mpt.open_at(&store.view, &store.any_cache(), 28).unwrap_err().to_string();
     assert!(forgotten.contains("block 28"), "{forgotten}");
 }
 
@@ -215,7 +223,7 @@ fn large_tries_keep_their_root_and_are_loaded_as_they_grow() {
         assert_eq!(store.root, state_root(&model), "{name}");
         let (view, root) = store.bulk_loaded();
         assert_eq!(root, store.root);
-        assert!(common::filled(&view) == common::filled(&store.view), "{name}: rows");
+        assert!(view.filled() == store.view.filled(), "{name}: rows");
         // Half of the slots go, then the account with the rest.
         for keep in [2, usize::MAX] {
             let mut after = store.model.clone();
@@ -267,13 +275,14 @@ fn damaged_rows_are_errors_and_never_other_values() {
         }
         let mut damaged = TestStore::of(Prefix::default());
         damaged.view = view;
-        let Ok(cache) = damaged.mpt.open(&damaged.view, None) else {
+        let Ok(cache) = damaged.mpt.open(&damaged.view, None).map(Arc::new) else {
             noticed += 1;
             continue;
         };
+        let any_cache = AnyCache::from(cache.clone());
         // A read of an old state is right, or an error.
         for (number, (root, model, asked, _)) in (0u64..).zip(&past) {
-            let Ok((opened, state)) = damaged.mpt.open_at(&damaged.view, &cache, number) else {
+            let Ok((opened, state)) = damaged.mpt.open_at(&damaged.view, &any_cache, number) else {
                 continue;
             };
             if is_checksummed {
@@ -281,7 +290,7 @@ fn damaged_rows_are_errors_and_never_other_values() {
             }
             assert_eq!(opened, *root, "block {number} has another root");
             for key in asked.iter().step_by(5) {
-                if let Ok(value) = damaged.mpt.read(&damaged.view, &state, key) {
+                if let Ok(value) = damaged.mpt.read(&damaged.view, state.get().unwrap(), key) {
                     assert_eq!(value.as_ref(), model.get(key), "{key} in block {number}");
                 }
             }

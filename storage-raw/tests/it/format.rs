@@ -3,9 +3,9 @@
 
 use alloy_primitives::{Address, B256, Bytes, U256, address, b256, hex};
 use retrie_state::{
-    Account, DeltaBuilder, KeyRange, KvStore, MemoryStore, RowTable, ScanDirection, StateId,
-    StateKey, StateStore, StoreOptions, encode_slot,
+    Account, DeltaBuilder, KeyRange, RowTable, ScanDirection, StateKey, encode_slot,
 };
+use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
 use retrie_storage_raw::Raw;
 use std::sync::Arc;
 

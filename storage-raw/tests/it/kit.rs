@@ -4,4 +4,4 @@ use retrie_state::AnyBackend;
 use retrie_storage_raw::Raw;
 use std::sync::Arc;
 
-retrie_state::backend_tests!(|| Arc::new(Raw) as Arc<dyn AnyBackend>);
+retrie_state_testkit::backend_tests!(|| Arc::new(Raw) as Arc<dyn AnyBackend>);

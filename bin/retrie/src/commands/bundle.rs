@@ -71,7 +71,7 @@ impl MakeArgs {
             client: &client,
             spec,
             backend: find("raw")?.make_temporary()?,
-            opener: opener.as_ref().and_then(|backend| backend.partial_state()),
+            opener: opener.as_ref().and_then(|backend| backend.extensions().partial_state),
         };
         let mut folder = BundleFolder::open(self.http.stores(stop).locate(&self.folder)?)?;
         let made = self.make_all(&maker, &mut folder, stop);

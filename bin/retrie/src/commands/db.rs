@@ -9,7 +9,8 @@ use crate::{
 };
 use retrie_db::DbStats;
 use retrie_pipeline::StoreSet;
-use retrie_state::{StateError, StateId, StateStore};
+use retrie_state::StateError;
+use retrie_state_store::{StateId, StateStore};
 use serde::Serialize;
 use std::{
     path::PathBuf,
@@ -128,7 +129,7 @@ impl StatsArgs {
 
 fn first_readable(store: &StateStore) -> Result<Option<u64>, StateError> {
     let flat = store.flat_history_kept(StateId::Tip)?;
-    let own = match store.backend().history() {
+    let own = match store.backend().extensions().history {
         Some(_) => store.history_kept()?,
         None => None,
     };

@@ -5,7 +5,8 @@ use crate::args::{self, BackendArgs, ChainArgs, backend_of, fold_bytes_of, open_
 use retrie_chainspec::ChainSpec;
 use retrie_db::{ChainRead, DatabaseEnv, DatadirMetadata, DbError, OpenOptions};
 use retrie_pipeline::{ChainOptions, ChainStore, verify::referee_name};
-use retrie_state::{AnyBackend, StoreOptions};
+use retrie_state::AnyBackend;
+use retrie_state_store::StoreOptions;
 use std::{path::PathBuf, sync::Arc};
 
 /// A datadir opened to read.

@@ -77,7 +77,7 @@ impl ImportArgs {
         let options = self.state.chain_options(spec, &datadir, self.db.options())?;
         let checkers = [Some(&options.backend), options.referee.as_ref()];
         if self.check_receipt_roots
-            && !checkers.into_iter().flatten().any(|b| b.capabilities().ethereum_root)
+            && !checkers.into_iter().flatten().any(|b| b.profile().ethereum_root)
         {
             bail!(
                 "--check-receipt-roots needs Ethereum's state roots, which backend {} does not \

@@ -23,7 +23,8 @@ use retrie_pipeline::{
     report::{PartFigures, ReplayReport, ReplayResult, machine},
 };
 use retrie_sources::{BundleFile, SourceLocation, detect, list_bundles};
-use retrie_state::{AnyBackend, StateStore, StoreOptions};
+use retrie_state::AnyBackend;
+use retrie_state_store::{StateStore, StoreOptions};
 use retrie_telemetry::Metrics;
 use std::{
     collections::BTreeMap,
@@ -284,7 +285,7 @@ impl ReplayArgs {
         let opener = witness_opener()?;
         let options = BundleReplayOptions {
             spec: spec.clone(),
-            witness_opener: opener.as_ref().and_then(|backend| backend.partial_state()),
+            witness_opener: opener.as_ref().and_then(|backend| backend.extensions().partial_state),
         };
         let mut replay = BundleReplay::new(&options, &store, &*kv)?;
         let mut unread = None;
@@ -318,7 +319,7 @@ impl ReplayArgs {
         sync: SyncMode,
         stop: &AtomicBool,
     ) -> eyre::Result<ReplayResult> {
-        let root_mode = if backend.capabilities().ethereum_root {
+        let root_mode = if backend.profile().ethereum_root {
             StateRootMode::Header
         } else {
             StateRootMode::Shadow

@@ -126,7 +126,7 @@ fn init_creates_once_and_stats_tell_what_is_there() {
 
 #[test]
 fn backends_with_a_history_of_their_own_read_all_of_it() {
-    let has_history = |one: &&BackendDescriptor| (one.small)().history().is_some();
+    let has_history = |one: &&BackendDescriptor| (one.small)().extensions().history.is_some();
     for backend in retrie_backends::all().filter(has_history).map(|one| one.name) {
         let (scene, _) = TestFolder::with_chain(TestRules::Byzantium, 20);
         let more = format!("--retention 3 --state-backend {backend}");

@@ -245,7 +245,7 @@ fn backends(refereed: bool) -> Vec<String> {
     }
     let is_long = setting("RETRIE_KILLS", 0u32) > 0;
     let setups = retrie_backends::all().flat_map(|backend| {
-        let can = !backend.capabilities().ethereum_root;
+        let can = !backend.profile().ethereum_root;
         let alone = is_long || !refereed || !can;
         let beside = can && (is_long || refereed);
         [alone.then(|| backend.name.to_owned()), beside.then(|| format!("{}+mpt", backend.name))]

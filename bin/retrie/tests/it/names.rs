@@ -56,7 +56,7 @@ const NOUNS: &[&str] = &[
 const ONE_MEANING: &[(&str, &str, &[&str])] = &[(
     "Run",
     "a sorted file of COLE",
-    &["storage-cole", "crates/state/tests", "storage-cole/tests"],
+    &["storage-cole", "crates/state/store/tests", "storage-cole/tests"],
 )];
 /// Words that say nothing here, or that one name for something else has replaced.
 const RETIRED: &[(&str, &str)] = &[

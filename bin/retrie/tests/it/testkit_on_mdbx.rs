@@ -1,10 +1,8 @@
 //! The backend test-kit on the production store: every check runs on MDBX instead of memory.
 
 use retrie_db::{DatabaseEnv, OpenOptions, SyncMode};
-use retrie_state::{
-    KvStore, StateStore,
-    testkit::{TestKit, TestScale, a_key_value_store_matches_a_model, run_all_of},
-};
+use retrie_state_store::{KvStore, StateStore};
+use retrie_state_testkit::{TestKit, TestScale, a_key_value_store_matches_a_model, run_all_of};
 use std::{cell::RefCell, sync::Arc};
 
 /// Fresh databases in temporary folders.

@@ -64,7 +64,8 @@ fn mismatch(table: TableHandle, key: &[u8]) -> DbError {
 mod tests {
     use super::*;
     use crate::{DatabaseEnv, OpenOptions, raw::RawRead, tables::ChainTable};
-    use retrie_state::{KeyRange, KvRead, KvWrite, RowTable, ScanDirection};
+    use retrie_state::{KeyRange, RowTable, ScanDirection};
+    use retrie_state_store::{KvRead, KvWrite};
 
     const A: RowTable = RowTable::new(1, "A");
 

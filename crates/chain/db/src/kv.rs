@@ -8,10 +8,8 @@ use crate::{
     raw::{RawRead, RowRange},
 };
 use alloy_primitives::Bytes;
-use retrie_state::{
-    KeyRange, KvRead, KvSnapshot, KvStore, KvTxn, KvWrite, RowTable, ScanDirection, StoreError,
-    TableRow,
-};
+use retrie_state::{KeyRange, RowTable, ScanDirection, StoreError, TableRow};
+use retrie_state_store::{KvRead, KvSnapshot, KvStore, KvTxn, KvWrite};
 use std::sync::Arc;
 
 impl DatabaseEnv {

@@ -22,7 +22,7 @@ use std::{
 const MAX_TRANSACTIONS: usize = 32;
 
 /// A consistent view of the last commit: chain reads through [`ChainRead`](crate::ChainRead), state
-/// reads through [`KvRead`](retrie_state::KvRead).
+/// reads through [`KvRead`](retrie_state_store::KvRead).
 ///
 /// An MDBX transaction serves one thread at a time. The snapshot starts with one transaction. A
 /// thread that finds all of them busy opens another one, which is possible as long as nothing has
@@ -185,7 +185,8 @@ pub(crate) fn thread_number() -> usize {
 mod tests {
     use super::*;
     use crate::{DatabaseEnv, OpenOptions};
-    use retrie_state::{KvRead, RowTable};
+    use retrie_state::RowTable;
+    use retrie_state_store::KvRead;
 
     const A: RowTable = RowTable::new(1, "A");
 
@@ -194,7 +195,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
         let commit = |value: &[u8]| {
-            use retrie_state::KvWrite;
+            use retrie_state_store::KvWrite;
             let mut txn = db.begin_write().unwrap();
             txn.put(A, b"k", value).unwrap();
             txn.commit().unwrap();

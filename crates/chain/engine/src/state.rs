@@ -10,10 +10,8 @@ use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_db::ChainRead;
 use retrie_execution::{BlockHashes, CodeReader, ExecutionInput, LayeredState};
 use retrie_pipeline::{PipelineError, StatePatch};
-use retrie_state::{
-    BlockRef, StateError, StateId, StateKey, StateProvider, StateReader, StateSession, StateValue,
-    StoreError,
-};
+use retrie_state::{BlockRef, StateError, StateKey, StateReader, StateValue, StoreError};
+use retrie_state_store::{StateId, StateProvider, StateSession};
 use std::{fmt, sync::Arc};
 
 /// What a caller needs from a state.
@@ -202,7 +200,7 @@ impl LiveView {
             StateNeed::Values => false,
             StateNeed::Entries => true,
             StateNeed::Proofs => {
-                store.backend().history().is_some_and(|history| history.proven_by_view())
+                store.backend().extensions().history.is_some_and(|history| history.proven_by_view())
             }
         };
         let mut why = None;
@@ -264,7 +262,9 @@ impl LiveView {
     /// in there.
     fn state_in_history(&self, block: BlockRef) -> Result<Option<StateProvider>, PipelineError> {
         let chain = self.live().chain();
-        if chain.state().backend().history().is_none() || !self.is_canonical(&block.hash)? {
+        if chain.state().backend().extensions().history.is_none()
+            || !self.is_canonical(&block.hash)?
+        {
             return Ok(None);
         }
         for attempt in 1..=ATTEMPTS {

@@ -24,9 +24,8 @@ use retrie_chainspec::{
 use retrie_consensus::ConsensusError;
 use retrie_db::{ChainRead, NewBlock, StateRootMode, WriteTxn};
 use retrie_sources::{DumpedAccount, HeaderItem, StateDump};
-use retrie_state::{
-    Account, BlockRef, ChunkId, EntrySorter, StateError, StateKey, StateValue, encode_slot,
-};
+use retrie_state::{Account, BlockRef, ChunkId, StateError, StateKey, StateValue, encode_slot};
+use retrie_state_store::EntrySorter;
 use std::{
     io,
     sync::{
@@ -81,7 +80,7 @@ impl AnchorBlock {
 
 /// Refuses header roots of a backend that cannot compute its root from a dump.
 fn refuse_history_root(options: &ChainOptions) -> Result<(), PipelineError> {
-    let needs_history = !options.backend.capabilities().state_determined_root;
+    let needs_history = !options.backend.profile().state_determined_root;
     if options.root_mode == StateRootMode::Native && needs_history {
         return Err(AnchorError::HistoryRoot { backend: options.backend.identity().name }.into());
     }

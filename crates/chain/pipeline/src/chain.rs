@@ -13,8 +13,11 @@ use retrie_db::{
     ChainRead, DatabaseEnv, DatadirMetadata, NewBlock, OpenOptions, StateRootMode, WriteTxn,
 };
 use retrie_state::{
-    Account, AnyBackend, BlockRef, DeltaBuilder, MemoryStore, StateDelta, StateError, StateId,
-    StateKey, StateStore, StateValue, StoreGauges, StoreOptions, TableCounts, encode_slot,
+    Account, AnyBackend, BlockRef, DeltaBuilder, StateDelta, StateError, StateKey, StateValue,
+    encode_slot,
+};
+use retrie_state_store::{
+    MemoryStore, StateId, StateStore, StoreGauges, StoreOptions, TableCounts,
 };
 use retrie_telemetry::{
     Metrics,

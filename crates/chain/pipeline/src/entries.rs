@@ -1,8 +1,7 @@
 //! All entries of one state, page by page.
 
-use retrie_state::{
-    BlockRef, StateError, StateId, StateKey, StateProvider, StateStore, StateValue,
-};
+use retrie_state::{BlockRef, StateError, StateKey, StateValue};
+use retrie_state_store::{StateId, StateProvider, StateStore};
 
 /// Entries read at a time.
 const PAGE: usize = 1 << 16;
@@ -18,7 +17,7 @@ pub(crate) fn listed_state(
     if store.retained().is_some_and(|kept| kept.contains(&block.number)) {
         return store.at(StateId::Block(block.hash));
     }
-    if store.backend().history().is_some() {
+    if store.backend().extensions().history.is_some() {
         return store.history(block);
     }
     Err(store.beyond_retention(block.number))

@@ -10,7 +10,7 @@ use crate::{
 };
 use alloy_primitives::B256;
 use retrie_sources::BlockSource;
-use retrie_state::CounterSnapshot;
+use retrie_state_store::CounterSnapshot;
 use retrie_telemetry::Metrics;
 use std::{
     ops::RangeInclusive,

@@ -33,10 +33,8 @@ use crate::{
 use alloy_primitives::{B256, KECCAK256_EMPTY};
 use retrie_chainspec::primitives::{Block, BlockBody, SealedHeader};
 use retrie_db::{ChainRead, DatabaseEnv, DbError, NewBlock, OpenOptions, ReadTxn, WriteTxn};
-use retrie_state::{
-    Account, AnyBackend, BlockRef, StateError, StateKey, StateProvider, StateStore, StateValue,
-    StoreError,
-};
+use retrie_state::{Account, AnyBackend, BlockRef, StateError, StateKey, StateValue, StoreError};
+use retrie_state_store::{StateProvider, StateStore};
 use retrie_telemetry::Metrics;
 use std::{
     collections::BTreeSet,
@@ -434,7 +432,7 @@ impl MigrationTask<'_> {
         for (store, _) in self.chain.states.stores() {
             let name = store.identity().name;
             let is_same = |(of, root): &&(String, B256)| of == name && *root == header.state_root;
-            if store.backend().capabilities().ethereum_root
+            if store.backend().profile().ethereum_root
                 && let Some((_, root)) = roots.iter().find(is_same)
             {
                 txn.insert_root(&hash, name, root)?;

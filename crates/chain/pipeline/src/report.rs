@@ -8,7 +8,7 @@ pub use part::{
 };
 
 use alloy_primitives::B256;
-use retrie_state::CounterSnapshot;
+use retrie_state_store::CounterSnapshot;
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, time::Duration};
 

@@ -21,9 +21,12 @@ use parking_lot::{Mutex, MutexGuard};
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_db::{ChainRead, DatabaseEnv, ReadTxn, StateRootMode, WriteTxn};
 use retrie_state::{
-    AfterCommit, AnyBackend, BlockRef, ChunkId, DeltaBatch, FlatHistory, KvStore, Proposal,
-    RootTask, RowTable, StateDelta, StateError, StateId, StateKey, StateSession, StateStore,
-    StateValue, StoreOptions, TableNamespace,
+    AnyBackend, BlockRef, ChunkId, DeltaBatch, RowTable, StateDelta, StateError, StateKey,
+    StateValue,
+};
+use retrie_state_store::{
+    AfterCommit, FlatHistory, KvStore, Proposal, RootTask, StateId, StateSession, StateStore,
+    StoreOptions, TableNamespace,
 };
 use std::{
     path::{Path, PathBuf},
@@ -138,7 +141,7 @@ impl StateBackends {
     pub(crate) fn check(&self) -> Result<(), PipelineError> {
         let own = (self.root_mode == StateRootMode::Header).then_some(&self.own);
         for backend in own.into_iter().chain(&self.referee) {
-            if !backend.capabilities().ethereum_root {
+            if !backend.profile().ethereum_root {
                 return Err(PipelineError::NoHeaderRoot { backend: backend.identity().name });
             }
         }

@@ -21,9 +21,8 @@ use retrie_chainspec::{
 };
 use retrie_execution::{BlockAccessList, CodeCache};
 use retrie_sources::BlockWriter;
-use retrie_state::{
-    Account, AnyBackend, MemoryStore, StateId, StateKey, StateReader, StateStore, StoreOptions,
-};
+use retrie_state::{Account, AnyBackend, StateKey, StateReader};
+use retrie_state_store::{MemoryStore, StateId, StateStore, StoreOptions};
 use serde_json::json;
 use std::{path::Path, sync::Arc};
 use tempfile::TempDir;
@@ -277,7 +276,7 @@ impl std::fmt::Debug for TestChain {
 impl TestChain {
     /// A chain of genesis alone. `backend` must compute Ethereum's state roots.
     pub fn new(rules: TestRules, backend: Arc<dyn AnyBackend>) -> Self {
-        assert!(backend.capabilities().ethereum_root, "headers need Ethereum's state roots");
+        assert!(backend.profile().ethereum_root, "headers need Ethereum's state roots");
         let genesis_json = rules.genesis_json();
         let spec = Arc::new(ChainSpec::from_genesis_json(&genesis_json).expect("a genesis file"));
         Self::with(genesis_json, spec, backend)

@@ -15,7 +15,8 @@ use retrie_chainspec::{
 };
 use retrie_db::ChainRead;
 use retrie_pipeline::{BlockImporter, ChainStore, ImportOptions, PipelineError};
-use retrie_state::{Account, StateId, StateKey, decode_slot};
+use retrie_state::{Account, StateKey, decode_slot};
+use retrie_state_store::StateId;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;

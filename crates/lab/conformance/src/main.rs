@@ -60,7 +60,7 @@ fn main() -> ExitCode {
 fn run(args: &ConformanceArgs) -> eyre::Result<bool> {
     let mut runner = SuiteRunner::new(ExceptionList::committed()?);
     runner.backend = TestBackend(retrie_backends::find(&args.state_backend)?.make_temporary()?);
-    if !runner.backend.0.capabilities().ethereum_root {
+    if !runner.backend.0.profile().ethereum_root {
         eyre::bail!("the suites know Ethereum's roots, and `{}` has another", args.state_backend);
     }
     runner.parallel_execution = args.parallel_execution;

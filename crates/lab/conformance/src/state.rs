@@ -17,10 +17,8 @@ use retrie_execution::{
     BlockHashes, ExecutionError, ExecutionInput, ExecutionOutcome, execute_transaction,
 };
 use retrie_pipeline::recover_senders;
-use retrie_state::{
-    Account, DeltaBuilder, MemoryStore, Proposal, StateError, StateId, StateKey, StateReader,
-    StateStore, StoreOptions, encode_slot,
-};
+use retrie_state::{Account, DeltaBuilder, StateError, StateKey, StateReader, encode_slot};
+use retrie_state_store::{MemoryStore, Proposal, StateId, StateStore, StoreOptions};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{collections::BTreeMap, sync::Arc};

@@ -5,7 +5,8 @@ use retrie_chainspec::ChainSpec;
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
 use retrie_execution::{CodeCache, ExecutionOutcome};
 use retrie_pipeline::{ChainOptions, ChainStore};
-use retrie_state::{AnyBackend, StoreOptions};
+use retrie_state::AnyBackend;
+use retrie_state_store::StoreOptions;
 use retrie_telemetry::Metrics;
 use std::{
     cell::Cell,

@@ -13,9 +13,10 @@ use retrie_network::{
     state_sync::fetch_state,
 };
 use retrie_state::{
-    Account, AnyBackend, BlockRef, ChunkAnswer, ChunkId, ChunkServer, KvStore, MemoryStore,
-    OpenedChunk, StateId, StateKey, StateStore, StateValue, StoreOptions, encode_slot,
+    Account, AnyBackend, BlockRef, ChunkAnswer, ChunkId, ChunkServer, OpenedChunk, StateKey,
+    StateValue, encode_slot,
 };
+use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
 use retrie_storage_bavl::{Bavl, ChunkEntries};
 use retrie_storage_mpt::Mpt;
 use std::{
@@ -374,7 +375,7 @@ fn visitor(origin: &StateFixture, nodes: &[&StartedNetwork]) -> (NetworkManager,
         Some(Arc::new(retrie_network::serve::EmptyRequestHandler) as Arc<dyn StateRequestHandler>);
     let fixed = nodes.iter().map(|node| p2p::enode(&node.manager)).collect();
     let visitor = p2p::node(NetworkConfig { states, static_nodes: fixed, ..p2p::config() }).manager;
-    let format = origin.backend.chunks().unwrap().format();
+    let format = origin.backend.extensions().chunks.unwrap().format();
     let peers = ConnectedPeers::new(visitor.peers(), format, visitor.runtime().clone());
     (visitor, peers)
 }
@@ -468,7 +469,7 @@ fn an_empty_state_is_fetched_by_asking_nobody() {
     for backend in backends() {
         let mut origin = StateFixture::new(&backend, 1);
         let peers = [origin.peer(PeerLie::HasNothing)];
-        origin.root = backend.empty_root();
+        origin.root = backend.profile().empty_root;
         origin.entries.clear();
         origin.codes.clear();
         let folder = folder();
@@ -607,7 +608,7 @@ fn what_is_opened_is_what_was_asked_for() {
     // The tests above need answers with at least one entry, and splits.
     for backend in backends() {
         let origin = StateFixture::new(&backend, 8);
-        let chunks = backend.chunks().unwrap();
+        let chunks = backend.extensions().chunks.unwrap();
         let whole = chunks.root_chunk(origin.root).unwrap();
         let answer = chunk(&*origin.peer(PeerLie::Nothing).server, &whole).unwrap();
         let OpenedChunk::Split { below, .. } = chunks.open(&whole, &answer).unwrap() else {

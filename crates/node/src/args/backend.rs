@@ -250,7 +250,7 @@ fn advised(backend: &BackendDescriptor, error: MakeError) -> eyre::Report {
 /// If there is no such backend, or its roots are others.
 pub fn referee(name: &str) -> eyre::Result<Arc<dyn AnyBackend>> {
     let backend = find(name)?;
-    if !backend.capabilities().ethereum_root {
+    if !backend.profile().ethereum_root {
         bail!("backend `{name}` cannot be the referee: its roots are not Ethereum's");
     }
     Ok(backend.make_temporary()?)
@@ -319,10 +319,10 @@ mod tests {
     #[test]
     fn what_a_backend_must_be_able_to_do_is_asked_of_it() {
         for backend in all() {
-            let can = backend.capabilities().ethereum_root;
+            let can = backend.profile().ethereum_root;
             assert_eq!(referee(backend.name).is_ok(), can, "{}", backend.name);
         }
         assert!(witness_opener().unwrap().unwrap().partial_state().is_some());
-        assert!(root_backend().unwrap().capabilities().ethereum_root);
+        assert!(root_backend().unwrap().profile().ethereum_root);
     }
 }

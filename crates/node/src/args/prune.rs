@@ -3,7 +3,7 @@
 use eyre::bail;
 use retrie_chainspec::ChainSpec;
 use retrie_db::{HistoryKept, KeptBlocks};
-use retrie_state::FlatHistory;
+use retrie_state_store::FlatHistory;
 
 /// Blocks of history that a full node keeps: reth's `MINIMUM_PRUNING_DISTANCE`.
 const FULL_NODE_DISTANCE: u64 = 10_064;

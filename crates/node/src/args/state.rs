@@ -11,7 +11,8 @@ use retrie_db::{
     ChainRead, DatadirMetadata, DbError, OpenOptions, RetentionSetting, StateRootMode,
 };
 use retrie_pipeline::ChainOptions;
-use retrie_state::{AnyBackend, StoreOptions};
+use retrie_state::AnyBackend;
+use retrie_state_store::StoreOptions;
 use std::{path::Path, sync::Arc};
 
 /// Flags of the state backend and of the checks beside it.
@@ -87,12 +88,12 @@ impl StateArgs {
         let root_mode = match (self.state_root, &settled) {
             (Some(mode), _) => mode,
             (None, Some(settled)) => settled.metadata.state_root,
-            (None, None) if backend.capabilities().ethereum_root => StateRootMode::Header,
+            (None, None) if backend.profile().ethereum_root => StateRootMode::Header,
             (None, None) => StateRootMode::Shadow,
         };
         let retention = self.retention(datadir, settled.as_ref())?;
         let kept = self.prune.kept(&spec, retention.blocks)?;
-        let flat_history = self.prune.flat_history(backend.history().is_some());
+        let flat_history = self.prune.flat_history(backend.extensions().history.is_some());
         Ok(ChainOptions {
             spec,
             backend,

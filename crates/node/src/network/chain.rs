@@ -86,7 +86,12 @@ impl StateRequestHandler for NodeStateHandler {
         };
         let parts = match &request {
             rchk::RchkRequest::Chunks { format, .. }
-                if self.live.backend().chunks().is_none_or(|ours| ours.format() != format) =>
+                if self
+                    .live
+                    .backend()
+                    .extensions()
+                    .chunks
+                    .is_none_or(|ours| ours.format() != format) =>
             {
                 Err(RchkRefusal::Format)
             }

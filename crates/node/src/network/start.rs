@@ -65,7 +65,8 @@ impl NodePeers {
         let chain = Arc::new(NodeChain::new(live.clone(), pool.clone()));
         let (range, timestamp) = served_range(&chain, live).map_err(|error| eyre!(error))?;
         let answers = Arc::new(ChainRequestHandler::new(chain.clone()));
-        let audience = args.state_audience().filter(|_| live.backend().chunks().is_some());
+        let audience =
+            args.state_audience().filter(|_| live.backend().extensions().chunks.is_some());
         let states = audience.map(|audience| {
             let states = NodeStateHandler::new(live.clone(), states.clone());
             (Arc::new(states) as Arc<dyn StateRequestHandler>, audience)

@@ -3,7 +3,8 @@
 use crate::RpcResult;
 use alloy_primitives::B256;
 use retrie_engine::PostState;
-use retrie_state::{Proposal, StateDelta, StateId};
+use retrie_state::StateDelta;
+use retrie_state_store::{Proposal, StateId};
 use std::borrow::Cow;
 
 /// Computes state roots of simulated blocks, as long as the store can propose on the base state.

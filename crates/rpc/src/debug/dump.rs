@@ -13,9 +13,8 @@ use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, hex, keccak2
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_engine::LiveView;
-use retrie_state::{
-    Account, StateError, StateKey, StateProvider, StateReader, StateValue, decode_slot,
-};
+use retrie_state::{Account, StateError, StateKey, StateReader, StateValue, decode_slot};
+use retrie_state_store::StateProvider;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BinaryHeap},
@@ -215,7 +214,7 @@ struct AccountDumper<'a> {
 impl AccountDumper<'_> {
     fn account(self, key: B256, address: Address, account: &Account) -> RpcResult<DumpedAccount> {
         let Self { view, state, wanted, room } = self;
-        let root = match view.live().backend().account_proofs().is_some() {
+        let root = match view.live().backend().extensions().account_proofs.is_some() {
             true => Some(state.account_nodes(&address, &[])?.storage_root),
             false => None,
         };

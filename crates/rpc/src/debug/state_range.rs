@@ -10,7 +10,8 @@ use alloy_primitives::{Address, B256, Bytes, U64, keccak256};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_engine::{LiveView, StateNeed};
-use retrie_state::{StateError, StateId, StateKey, StateReader};
+use retrie_state::{StateError, StateKey, StateReader};
+use retrie_state_store::StateId;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -152,7 +153,9 @@ fn modified_accounts(
 fn changed_keys(rpc: &RpcContext, at: StateId<'_>, number: u64) -> RpcResult<Vec<StateKey>> {
     let store = rpc.live.chain().state();
     store.changed_keys(at, number).map_err(|error| match error {
-        StateError::BeyondHistory { first, .. } if rpc.live.backend().history().is_some() => {
+        StateError::BeyondHistory { first, .. }
+            if rpc.live.backend().extensions().history.is_some() =>
+        {
             RpcError::Rejected(format!(
                 "the keys that block {number} changed are not listed: backend {} has the states of \
                  all blocks, but lists of changed keys only from block {first} on, for blocks \

@@ -16,7 +16,8 @@ use retrie_engine::{LiveView, PostState};
 use retrie_execution::{
     AccessRecorder, BlockHashes, CodeReader, ExecutionInput, RecordedAccesses, execute_block,
 };
-use retrie_state::{StateDelta, StateError, StateKey, StateProvider};
+use retrie_state::{StateDelta, StateError, StateKey};
+use retrie_state_store::StateProvider;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
@@ -62,7 +63,7 @@ fn witness(
     block: &RecoveredBlock,
 ) -> RpcResult<ExecutionWitness> {
     let backend = rpc.live.backend();
-    if backend.account_proofs().is_none() {
+    if backend.extensions().account_proofs.is_none() {
         return Err(RpcError::Rejected(format!(
             "backend {} has no witnesses of Ethereum's trie",
             backend.identity().name

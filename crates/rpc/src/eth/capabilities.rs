@@ -5,7 +5,7 @@ use alloy_primitives::{B256, U64};
 use jsonrpsee::RpcModule;
 use retrie_db::ChainRead;
 use retrie_engine::LiveView;
-use retrie_state::StateId;
+use retrie_state_store::StateId;
 use serde::Serialize;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
@@ -52,13 +52,13 @@ fn capabilities(view: &LiveView) -> RpcResult<EthCapabilities> {
     let whole = DataRetention::from(first.max(durable.bodies_pruned_below()?));
     let receipts = DataRetention::from(first.max(durable.receipts_pruned_below()?));
     let retained = store.retained().map_or(head.number, |kept| *kept.start());
-    let history = match view.live().backend().history() {
+    let history = match view.live().backend().extensions().history {
         Some(_) => store.history_kept()?.map(|kept| *kept.start()),
         None => None,
     };
     let values = store.flat_history_kept(StateId::Tip)?.map(|kept| *kept.start());
     let proven = history.unwrap_or(retained).min(retained);
-    let stateproofs = match view.live().backend().capabilities().proofs {
+    let stateproofs = match view.live().backend().profile().proofs {
         true => DataRetention::from(proven),
         false => DataRetention { disabled: true, oldest_block: None },
     };

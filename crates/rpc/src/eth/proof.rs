@@ -31,7 +31,7 @@ fn prove(
     block: B256,
 ) -> RpcResult<EIP1186AccountProofResponse> {
     let backend = view.live().backend();
-    if backend.account_proofs().is_none() {
+    if backend.extensions().account_proofs.is_none() {
         return Err(RpcError::Rejected(format!(
             "backend {} has no proofs in the form of EIP-1186; ask state_getProof for its own",
             backend.identity().name

@@ -7,7 +7,7 @@ use alloy_primitives::B256;
 use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_engine::LiveView;
 use retrie_execution::{BlockAccessList, execute_block, execute_block_with_observer};
-use retrie_state::{Proposal, StateId};
+use retrie_state_store::{Proposal, StateId};
 use std::sync::Arc;
 
 /// The block access list (EIP-7928). Blocks carry only its hash, so the block is executed again.
@@ -42,7 +42,7 @@ pub(crate) fn intermediate_roots(
     let header = block.sealed_header();
     let spec = rpc.live.spec();
     let store = rpc.live.chain().state();
-    let has_roots = store.backend().capabilities().ethereum_root;
+    let has_roots = store.backend().profile().ethereum_root;
     if spec.is_byzantium_active_at_block(header.number) || header.number == 0 || !has_roots {
         return Ok(None);
     }

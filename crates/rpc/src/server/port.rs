@@ -383,7 +383,7 @@ fn health(context: &RpcContext) -> Response<HttpBody> {
         "head": head.number,
         "hash": head.hash(),
         // The shard of this node's proofs; null if the backend's proofs have no shards.
-        "shard": context.live.backend().proof_shards().map(|shards| shards.shard()),
+        "shard": context.live.backend().extensions().proof_shards.map(|shards| shards.shard()),
         "node": client_version(),
     });
     if !failing.is_empty() {

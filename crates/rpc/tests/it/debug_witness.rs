@@ -25,7 +25,7 @@ fn execute(chain: &TestChain, block: &RecoveredBlock, witness: &ExecutionWitness
     let parent = Header::decode(&mut witness.headers.last().unwrap().as_ref()).unwrap();
     assert_eq!(parent.hash_slow(), block.parent_hash);
     let backend = Mpt::default();
-    let partial = backend.partial_state().unwrap();
+    let partial = backend.extensions().partial_state.unwrap();
     let state = partial.open_witness(parent.state_root, &witness.state).unwrap();
     let codes: HashMap<B256, Bytes> =
         witness.codes.iter().map(|code| (keccak256(code), code.clone())).collect();
@@ -48,7 +48,7 @@ async fn every_block_comes_to_its_root_on_its_witness_alone() {
             hashes.push(chain.extend(tip, BlockPlan::new(slots.map(clear))));
         }
         for backend in backends() {
-            let has_trie = backend.account_proofs().is_some();
+            let has_trie = backend.extensions().account_proofs.is_some();
             let node = node_on(&chain, *hashes.last().unwrap(), backend);
             let view = node.live().view().unwrap();
             for (number, hash) in (1..).zip(&hashes) {
@@ -66,7 +66,7 @@ async fn every_block_comes_to_its_root_on_its_witness_alone() {
             }
         }
     }
-    assert!(lvmt().account_proofs().is_none());
+    assert!(lvmt().extensions().account_proofs.is_none());
 }
 
 /// Cause: the witness of a block that touches nothing had no node, not even the parent's root.

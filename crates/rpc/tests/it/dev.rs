@@ -347,9 +347,9 @@ fn proves_itself(backend: &dyn retrie_state::AnyBackend, answer: &Value) {
 /// Cause: the values included dev-chain overrides and the proof did not, so verification failed.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_changed_by_hand_is_proven_by_the_next_block_and_refused_before() {
-    for backend in backends().into_iter().filter(|one| one.capabilities().proofs) {
+    for backend in backends().into_iter().filter(|one| one.profile().proofs) {
         let node = NodeFixture::dev(backend.clone());
-        let methods = match backend.account_proofs() {
+        let methods = match backend.extensions().account_proofs {
             Some(_) => vec!["state_getProof", "eth_getProof"],
             None => vec!["state_getProof"],
         };
@@ -392,7 +392,7 @@ async fn what_was_changed_by_hand_is_proven_by_the_next_block_and_refused_before
 #[tokio::test(flavor = "multi_thread")]
 async fn dumps_show_what_was_changed_by_hand_under_a_root_of_that() {
     for backend in backends() {
-        let has_root = backend.capabilities().proofs;
+        let has_root = backend.profile().proofs;
         let node = NodeFixture::dev(backend);
         let word = format!("0x{:064x}", 42);
         let before = node.call("debug_dumpBlock", json!(["latest"])).await;
@@ -499,7 +499,7 @@ async fn a_restart_changes_no_answer() {
         assert_eq!(node.call("eth_getBalance", params).await, "0x1234");
         assert_eq!(node.call("eth_getBalance", json!([SOMEONE, "0x0"])).await, "0x0");
         node.call("debug_traceBlockByNumber", json!(["0x2"])).await;
-        if node.live().backend().account_proofs().is_some() {
+        if node.live().backend().extensions().account_proofs.is_some() {
             node.call("eth_getProof", json!([SOMEONE, [], "latest"])).await;
             let (code, message) = node.fail("debug_executionWitness", json!(["0x2"])).await;
             assert_eq!((code, message.contains("changed by hand")), (-32000, true), "{message}");

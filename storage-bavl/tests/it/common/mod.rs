@@ -1,144 +1,15 @@
-//! A view in memory, a store on it, and a model of the tree by its definition: it shares nothing
+//! A store on a view in memory, and a model of the tree by its definition: it shares nothing
 //! with the crate but BLAKE2b.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
 use retrie_state::{
-    ApplyContext, Backend, BulkSink, DeltaBuilder, JobRunner, KeyRange, NodeRead, NodeWrite,
-    RowScan, RowTable, ScanDirection, StateDelta, StateError, StateKey, StateValue, blake2b,
+    ApplyContext, DeltaBuilder, JobRunner, StateDelta, StateError, StateKey, StateValue, blake2b,
 };
+use retrie_state_testkit::MemoryView;
 use retrie_storage_bavl::{Bavl, BavlState, ChunkEntries};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
-
-/// Rows in memory. It insists on right previous values, and counts reads and writes of a table.
-#[derive(Debug, Default)]
-pub struct MeteredView {
-    pub tables: BTreeMap<RowTable, BTreeMap<Vec<u8>, Bytes>>,
-    /// Rows that `get` was asked for, by table id.
-    pub gets: [AtomicU64; 3],
-    pub scans: [AtomicU64; 3],
-    pub writes: [u64; 3],
-    /// Whether previous values may be wrong, as they are for damaged rows.
-    pub lenient: bool,
-}
-
-impl Clone for MeteredView {
-    fn clone(&self) -> Self {
-        Self { tables: self.tables.clone(), ..Self::default() }
-    }
-}
-
-fn counter(table: RowTable) -> usize {
-    match table.id {
-        0x70 => 1,
-        0x71 => 2,
-        _ => 0,
-    }
-}
-
-impl MeteredView {
-    fn set(&mut self, table: RowTable, key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
-        self.writes[counter(table)] += 1;
-        let rows = self.tables.entry(table).or_default();
-        match value {
-            Some(value) => rows.insert(key.to_vec(), value),
-            None => rows.remove(key),
-        }
-    }
-
-    /// Without the tables that are empty.
-    pub fn filled(&self) -> BTreeMap<RowTable, BTreeMap<Vec<u8>, Bytes>> {
-        self.tables.clone().into_iter().filter(|(_, rows)| !rows.is_empty()).collect()
-    }
-}
-
-impl NodeRead for MeteredView {
-    fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
-        self.gets[counter(table)].fetch_add(1, Relaxed);
-        Ok(self.tables.get(&table).and_then(|rows| rows.get(key).cloned()))
-    }
-
-    fn scan<'a>(
-        &'a self,
-        table: RowTable,
-        range: KeyRange<'_>,
-        direction: ScanDirection,
-    ) -> Result<RowScan<'a>, StateError> {
-        self.scans[counter(table)].fetch_add(1, Relaxed);
-        let Some(rows) = self.tables.get(&table) else { return Ok(Box::new(std::iter::empty())) };
-        let start = range.start.to_vec();
-        let rows = match range.end {
-            Some(end) => rows.range(start..end.to_vec()),
-            None => rows.range(start..),
-        };
-        let row = |(key, value): (&Vec<u8>, &Bytes)| Ok((key.clone().into(), value.clone()));
-        Ok(match direction {
-            ScanDirection::Forward => Box::new(rows.map(row)),
-            ScanDirection::Backward => Box::new(rows.rev().map(row)),
-        })
-    }
-}
-
-impl NodeWrite for MeteredView {
-    fn put(&mut self, table: RowTable, key: &[u8], value: Bytes) -> Result<(), StateError> {
-        self.set(table, key, Some(value));
-        Ok(())
-    }
-
-    fn delete(&mut self, table: RowTable, key: &[u8]) -> Result<(), StateError> {
-        self.set(table, key, None);
-        Ok(())
-    }
-
-    fn replace(
-        &mut self,
-        table: RowTable,
-        key: &[u8],
-        previous: Option<Bytes>,
-        next: Option<Bytes>,
-    ) -> Result<(), StateError> {
-        let stored = self.set(table, key, next);
-        let is_right = self.lenient || stored == previous;
-        assert!(is_right, "previous value of {} {key:02x?}", table.name);
-        Ok(())
-    }
-
-    fn publish_file(&mut self, _: &str) -> Result<(), StateError> {
-        unreachable!("no files")
-    }
-
-    fn retire_file(&mut self, _: &str) -> Result<(), StateError> {
-        unreachable!("no files")
-    }
-
-    fn as_read(&self) -> &dyn NodeRead {
-        self
-    }
-}
-
-impl BulkSink for MeteredView {
-    fn put(&mut self, table: RowTable, key: &[u8], value: &[u8]) -> Result<(), StateError> {
-        let rows = self.tables.entry(table).or_default();
-        assert!(rows.last_key_value().is_none_or(|(last, _)| &last[..] < key), "out of order");
-        rows.insert(key.to_vec(), Bytes::copy_from_slice(value));
-        Ok(())
-    }
-
-    fn put_unordered(
-        &mut self,
-        table: RowTable,
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<(), StateError> {
-        let stored = self.set(table, key, Some(Bytes::copy_from_slice(value)));
-        assert_eq!(stored, None, "a row comes twice: {key:02x?}");
-        Ok(())
-    }
-}
+use std::collections::{BTreeMap, BTreeSet};
 
 pub type ValueMap = BTreeMap<StateKey, StateValue>;
 
@@ -532,7 +403,7 @@ impl NodePart {
 /// A backend with its state.
 pub struct BavlStore {
     pub backend: Bavl,
-    pub view: MeteredView,
+    pub view: MemoryView,
     pub cache: BavlState,
     pub root: B256,
     pub number: u64,
@@ -544,7 +415,7 @@ pub fn bavl(most: u32) -> Bavl {
 
 impl BavlStore {
     pub fn new(most: u32) -> Self {
-        let (backend, view) = (bavl(most), MeteredView::default());
+        let (backend, view) = (bavl(most), MemoryView::default());
         let cache = backend.open(&view, None).unwrap();
         let root = backend.empty_root();
         Self { backend, view, cache, root, number: 0 }

@@ -4,9 +4,9 @@
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
-use retrie_state::{
-    BlockRef, DeltaBuilder, KvStore, MemoryStore, StateCheckSink, StateError, StateId, StateKey,
-    StateProvider, StateStore, StateValue, StoreOptions, ValueVersion,
+use retrie_state::{BlockRef, DeltaBuilder, StateError, StateKey, StateValue, ValueVersion};
+use retrie_state_store::{
+    KvStore, MemoryStore, StateCheckSink, StateId, StateProvider, StateStore, StoreOptions,
 };
 use retrie_storage_cole::{Cole, ColeParams};
 use std::{collections::BTreeMap, sync::Arc};

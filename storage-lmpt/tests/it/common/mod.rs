@@ -5,9 +5,11 @@
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use rand::{Rng, rngs::StdRng};
 use retrie_state::{
-    DeltaBuilder, KeyRange, KvStore, MemoryStore, Proposal, RowTable, ScanDirection,
-    StateCheckSink, StateDelta, StateError, StateId, StateKey, StateReader, StateStore, StateValue,
-    StoreOptions,
+    DeltaBuilder, KeyRange, RowTable, ScanDirection, StateDelta, StateError, StateKey, StateReader,
+    StateValue,
+};
+use retrie_state_store::{
+    KvStore, MemoryStore, Proposal, StateCheckSink, StateId, StateStore, StoreOptions,
 };
 use retrie_storage_lmpt::{Lmpt, LmptParams};
 use std::{collections::BTreeMap, sync::Arc};

@@ -2,9 +2,9 @@
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
-use retrie_state::{
-    DeltaBuilder, KvStore, MemoryStore, ProofError, StateCheckSink, StateError, StateId, StateKey,
-    StateProof, StateProvider, StateStore, StateValue, StoreOptions,
+use retrie_state::{DeltaBuilder, ProofError, StateError, StateKey, StateProof, StateValue};
+use retrie_state_store::{
+    KvStore, MemoryStore, StateCheckSink, StateId, StateProvider, StateStore, StoreOptions,
 };
 use retrie_storage_lvmt::Lvmt;
 use std::{collections::BTreeMap, sync::Arc};

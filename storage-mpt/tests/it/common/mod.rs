@@ -1,4 +1,4 @@
-//! A view in memory, a model of the state and its root by another implementation.
+//! A model of the state and its root by another implementation.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 pub mod blocks;
@@ -7,115 +7,15 @@ use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use alloy_trie::{HashBuilder, Nibbles, TrieAccount};
 use rand::Rng;
 use retrie_state::{
-    Account, ApplyContext, Backend, BulkSink, DeltaBuilder, JobRunner, KeyRange, NodeRead,
-    NodeWrite, RowScan, RowTable, ScanDirection, StateDelta, StateError, StateKey, StateValue,
+    Account, AnyCache, ApplyContext, Backend, DeltaBuilder, JobRunner, StateDelta, StateError,
+    StateKey, StateValue,
 };
+use retrie_state_testkit::MemoryView;
 use retrie_storage_mpt::{Mpt, TrieHash};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    sync::Arc,
 };
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MemoryView {
-    pub tables: BTreeMap<RowTable, BTreeMap<Vec<u8>, Bytes>>,
-}
-
-impl MemoryView {
-    pub fn rows(&self) -> usize {
-        self.tables.values().map(BTreeMap::len).sum()
-    }
-
-    fn set(&mut self, table: RowTable, key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
-        let rows = self.tables.entry(table).or_default();
-        match value {
-            Some(value) => rows.insert(key.to_vec(), value),
-            None => rows.remove(key),
-        }
-    }
-}
-
-impl NodeRead for MemoryView {
-    fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
-        Ok(self.tables.get(&table).and_then(|rows| rows.get(key).cloned()))
-    }
-
-    fn scan<'a>(
-        &'a self,
-        table: RowTable,
-        range: KeyRange<'_>,
-        direction: ScanDirection,
-    ) -> Result<RowScan<'a>, StateError> {
-        let mut rows: Vec<_> = self
-            .tables
-            .get(&table)
-            .into_iter()
-            .flatten()
-            .filter(|(key, _)| range.contains(key))
-            .map(|(key, value)| Ok((key.clone().into(), value.clone())))
-            .collect();
-        if direction == ScanDirection::Backward {
-            rows.reverse();
-        }
-        Ok(Box::new(rows.into_iter()))
-    }
-}
-
-impl NodeWrite for MemoryView {
-    fn put(&mut self, table: RowTable, key: &[u8], value: Bytes) -> Result<(), StateError> {
-        self.set(table, key, Some(value));
-        Ok(())
-    }
-
-    fn delete(&mut self, table: RowTable, key: &[u8]) -> Result<(), StateError> {
-        self.set(table, key, None);
-        Ok(())
-    }
-
-    fn replace(
-        &mut self,
-        table: RowTable,
-        key: &[u8],
-        previous: Option<Bytes>,
-        next: Option<Bytes>,
-    ) -> Result<(), StateError> {
-        let stored = self.set(table, key, next);
-        assert_eq!(stored, previous, "previous value of {} {key:02x?}", table.name);
-        Ok(())
-    }
-
-    fn publish_file(&mut self, _: &str) -> Result<(), StateError> {
-        unreachable!("no files")
-    }
-
-    fn retire_file(&mut self, _: &str) -> Result<(), StateError> {
-        unreachable!("no files")
-    }
-
-    fn as_read(&self) -> &dyn NodeRead {
-        self
-    }
-}
-
-impl BulkSink for MemoryView {
-    fn put(&mut self, table: RowTable, key: &[u8], value: &[u8]) -> Result<(), StateError> {
-        let rows = self.tables.entry(table).or_default();
-        assert!(rows.last_key_value().is_none_or(|(last, _)| &last[..] < key), "out of order");
-        rows.insert(key.to_vec(), Bytes::copy_from_slice(value));
-        Ok(())
-    }
-
-    fn put_unordered(
-        &mut self,
-        table: RowTable,
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<(), StateError> {
-        let stored = self.set(table, key, Some(Bytes::copy_from_slice(value)));
-        assert!(stored.is_none_or(|stored| stored[..] == *value), "two values of {key:02x?}");
-        Ok(())
-    }
-}
 
 pub fn random_address(random: &mut impl Rng) -> Address {
     Address::from(random.random::<[u8; 20]>())
@@ -241,7 +141,7 @@ pub fn state_root(model: &StateModel) -> B256 {
 pub struct TestStore<B: Backend = Mpt> {
     pub mpt: B,
     pub view: MemoryView,
-    pub cache: B::Cache,
+    pub cache: Arc<B::Cache>,
     pub model: StateModel,
     pub root: B256,
     number: u64,
@@ -257,8 +157,8 @@ impl TestStore {
 impl<B: Backend> TestStore<B> {
     pub fn of(mpt: B) -> Self {
         let (view, jobs) = (MemoryView::default(), JobRunner::new(None));
-        let cache = mpt.open(&view, None).unwrap();
-        let root = mpt.empty_root();
+        let cache = Arc::new(mpt.open(&view, None).unwrap());
+        let root = mpt.profile().empty_root;
         Self { mpt, view, cache, model: StateModel::new(), root, number: 0, jobs }
     }
 
@@ -273,13 +173,18 @@ impl<B: Backend> TestStore<B> {
         let context =
             ApplyContext { number: self.number, parent_root: self.root, jobs: &self.jobs };
         let applied = self.mpt.apply(&context, &mut self.view, &self.cache, delta)?;
-        (self.root, self.cache) = (applied.root, applied.cache);
+        (self.root, self.cache) = (applied.root, Arc::new(applied.cache));
         self.number += 1;
         Ok(())
     }
 
     pub fn reopen(&mut self) {
-        self.cache = self.mpt.open(&self.view, None).unwrap();
+        self.cache = Arc::new(self.mpt.open(&self.view, None).unwrap());
+    }
+
+    /// The cache, for extensions.
+    pub fn any_cache(&self) -> AnyCache {
+        AnyCache::from(self.cache.clone())
     }
 
     /// The view that loading the state at once gives, and the root.
@@ -289,29 +194,6 @@ impl<B: Backend> TestStore<B> {
         let root = self.mpt.bulk_load(0, &mut entries, &mut view).unwrap();
         (view, root)
     }
-}
-
-/// The non-empty tables.
-pub fn filled(view: &MemoryView) -> BTreeMap<RowTable, BTreeMap<Vec<u8>, Bytes>> {
-    view.tables.clone().into_iter().filter(|(_, rows)| !rows.is_empty()).collect()
-}
-
-/// The folder of the public data, or `None` after saying so.
-pub fn data() -> Option<PathBuf> {
-    let path = std::env::var_os("RETRIE_DATA").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data")),
-        PathBuf::from,
-    );
-    if path.is_dir() {
-        return Some(path);
-    }
-    assert!(
-        std::env::var_os("RETRIE_REQUIRE_DATA").is_none_or(|value| value != "1"),
-        "RETRIE_REQUIRE_DATA is set, but there is no folder {}",
-        path.display()
-    );
-    println!("skipped: no RETRIE_DATA");
-    None
 }
 
 pub fn json(path: &std::path::Path) -> serde_json::Value {

@@ -385,7 +385,7 @@ impl ChainRaceArgs {
     }
 
     fn terms(&self, names: &[String]) -> eyre::Result<RaceTerms> {
-        let fixed = self.entrants(names)?.into_iter().map(|one| one.backend.cache_bytes());
+        let fixed = self.entrants(names)?.into_iter().map(|one| one.backend.profile().cache_bytes);
         let fixed: Vec<_> = fixed.collect();
         let cache_mb = contenders::cache_mb(self.cache_mb, self.memory_limit, &fixed);
         let cache_bytes = (cache_mb as usize) << 20;

@@ -167,7 +167,7 @@ impl StateRaceArgs {
         let opener = witness_opener()?;
         let options = BundleReplayOptions {
             spec: ChainSpec::mainnet(),
-            witness_opener: opener.as_ref().and_then(|backend| backend.partial_state()),
+            witness_opener: opener.as_ref().and_then(|backend| backend.extensions().partial_state),
         };
         let padding = StatePadding { accounts: self.pad_accounts, slots: self.pad_slots };
         Ok(BlockCorpus::user_default().trace(&options, padding, stop)?)

@@ -137,7 +137,7 @@ impl MigrateArgs {
         }
         if let Some(begun) = begun {
             options.referee = begun.referee.as_deref().map(args::referee).transpose()?;
-        } else if options.backend.capabilities().ethereum_root {
+        } else if options.backend.profile().ethereum_root {
             options.referee = None;
         }
         Ok(options)

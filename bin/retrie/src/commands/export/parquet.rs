@@ -139,7 +139,7 @@ impl ExportArgs {
         let opener = witness_opener()?;
         let options = BundleReplayOptions {
             spec,
-            witness_opener: opener.as_ref().and_then(|backend| backend.partial_state()),
+            witness_opener: opener.as_ref().and_then(|backend| backend.extensions().partial_state),
         };
         let count = bundles.len();
         let mut source = BundleSource::new(&options, bundles);

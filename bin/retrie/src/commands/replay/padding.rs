@@ -8,7 +8,8 @@ use retrie_bench::{
 };
 use retrie_db::DatabaseEnv;
 use retrie_pipeline::{ChainOptions, ChainStore, replay::StatePadding};
-use retrie_state::{AnyBackend, BlockRef, StateStore, StoreOptions};
+use retrie_state::{AnyBackend, BlockRef};
+use retrie_state_store::{StateStore, StoreOptions};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,

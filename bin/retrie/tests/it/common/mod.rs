@@ -51,7 +51,7 @@ pub fn backends() -> Vec<String> {
 /// The same, with `--referee mpt` for backends without Ethereum's roots.
 pub fn checked_backends() -> Vec<String> {
     let refereed = |(backend, line): (&retrie_backends::BackendDescriptor, String)| {
-        let has_root = backend.capabilities().ethereum_root;
+        let has_root = backend.profile().ethereum_root;
         if has_root { line } else { format!("{line} --referee mpt") }
     };
     retrie_backends::all().zip(backends()).map(refereed).collect()

@@ -7,7 +7,8 @@ use retrie_db::{
     ChainRead, DatabaseEnv, DatadirMetadata, DbError, OpenOptions, StateRootMode, SyncMode,
     WriteTxn,
 };
-use retrie_state::{BackendIdentity, HashId, KvRead, KvWrite, RowTable, StoreError};
+use retrie_state::{BackendIdentity, HashId, RowTable, StoreError};
+use retrie_state_store::{KvRead, KvWrite};
 use std::{
     io::{BufRead, BufReader, Write},
     path::Path,

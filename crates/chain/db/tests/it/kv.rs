@@ -3,7 +3,8 @@
 use alloy_primitives::Bytes;
 use proptest::prelude::*;
 use retrie_db::{DatabaseEnv, DbError, OpenOptions, SyncMode};
-use retrie_state::{KeyRange, KvRead, KvWrite, RowTable, ScanDirection, StoreError, TableRow};
+use retrie_state::{KeyRange, RowTable, ScanDirection, StoreError, TableRow};
+use retrie_state_store::{KvRead, KvWrite};
 use std::{
     collections::BTreeMap,
     sync::{

@@ -11,7 +11,7 @@ use retrie_pipeline::{
     ChainMigration, ChainOptions,
     testkit::{TestChain, TestRules},
 };
-use retrie_state::StoreOptions;
+use retrie_state_store::StoreOptions;
 use retrie_telemetry::Metrics;
 use std::sync::{Arc, atomic::AtomicBool};
 use tempfile::TempDir;

@@ -147,7 +147,7 @@ fn changes_of_the_state_show_at_once_and_are_part_of_the_next_block() {
         let before = dev.running.live.head().state_root;
         dev.mine(1);
         has_changed(&dev);
-        if setup.backend().capabilities().proofs {
+        if setup.backend().profile().proofs {
             assert_ne!(dev.running.live.head().state_root, before, "{setup:?}");
         }
         dev.mine(3);

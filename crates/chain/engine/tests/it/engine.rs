@@ -466,7 +466,7 @@ fn a_view_outlives_its_blocks_in_memory() {
         running.follow(&blocks[4..]);
         running.flush();
         let key = StateKey::Account(GENESIS_CONTRACT);
-        let has_history = setup.backend().history().is_some();
+        let has_history = setup.backend().extensions().history.is_some();
         for block in &blocks[..4] {
             let hash = hash(block);
             let (state, proven) = (view.state(&hash), view.state_at(&hash, StateNeed::Proofs));

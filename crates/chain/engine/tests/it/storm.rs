@@ -12,7 +12,8 @@ use retrie_pipeline::{
     BlockImporter, ChainStore, HeadChange, ImportOptions,
     testkit::{TestChain, TestRules, TestWallet},
 };
-use retrie_state::{StateId, StateKey, StateReader, StateValue};
+use retrie_state::{StateKey, StateReader, StateValue};
+use retrie_state_store::StateId;
 use retrie_telemetry::Metrics;
 use std::{
     collections::{BTreeMap, HashSet},

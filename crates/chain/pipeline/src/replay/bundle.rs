@@ -21,9 +21,10 @@ use retrie_execution::{
 };
 use retrie_sources::{Bundle, BundleKind, PreState, WitnessBundle};
 use retrie_state::{
-    Account, BlockRef, CounterSnapshot, DeltaBuilder, KvStore, PartialState, PartialTree,
-    StateDelta, StateId, StateKey, StateReader, StateStore, StateValue, encode_slot,
+    Account, BlockRef, DeltaBuilder, PartialState, PartialTree, StateDelta, StateKey, StateReader,
+    StateValue, encode_slot,
 };
+use retrie_state_store::{CounterSnapshot, KvStore, StateId, StateStore};
 use std::{
     collections::BTreeMap,
     sync::Arc,
@@ -226,7 +227,7 @@ impl<'a> BundleReplay<'a> {
 
     fn run_bundle(&mut self, bundle: &Bundle) -> Result<BundleOutcome, PipelineError> {
         let surroundings = BundleContext::of(bundle);
-        let partial = self.store.backend().partial_state();
+        let partial = self.store.backend().extensions().partial_state;
         match (&bundle.kind, partial) {
             (BundleKind::Witness(witness), Some(opener)) => {
                 self.run_on_witness(bundle, witness, opener, &surroundings)

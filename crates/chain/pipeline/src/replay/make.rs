@@ -25,9 +25,9 @@ use retrie_sources::{
     rpc::RpcErrorKind,
 };
 use retrie_state::{
-    Account, AnyBackend, MemoryStore, PartialState, StateDelta, StateKey, StateReader, StateStore,
-    StateValue, StoreOptions, decode_slot,
+    Account, AnyBackend, PartialState, StateDelta, StateKey, StateReader, StateValue, decode_slot,
 };
+use retrie_state_store::{MemoryStore, StateStore, StoreOptions};
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     path::Path,

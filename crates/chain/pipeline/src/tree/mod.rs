@@ -223,7 +223,7 @@ impl<'a> BlockTree<'a> {
         scope: &'scope std::thread::Scope<'scope, 'a>,
     ) -> Result<Self, PipelineError> {
         let own = chain.state().backend();
-        if intermediate_roots && !own.capabilities().ethereum_root && chain.referee().is_none() {
+        if intermediate_roots && !own.profile().ethereum_root && chain.referee().is_none() {
             return Err(PipelineError::NoHeaderRoot { backend: own.identity().name });
         }
         let read = chain.db.begin_read()?;

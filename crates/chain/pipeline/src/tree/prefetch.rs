@@ -5,7 +5,7 @@
 //! head's state, which has the same value for most of them. A wrong value does no harm, as
 //! prefetched values are not returned to the execution: they only warm the caches. The stores read
 //! on their own threads, and only as far as reads wait for the disk
-//! ([`StateSession::prefetch`](retrie_state::StateSession::prefetch)).
+//! ([`StateSession::prefetch`](retrie_state_store::StateSession::prefetch)).
 
 use super::BlockTree;
 use crate::{PreparedBlock, SessionSet};
@@ -13,7 +13,8 @@ use alloy_primitives::{B256, KECCAK256_EMPTY};
 use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_db::{ChainRead, DatabaseEnv};
 use retrie_execution::{BlockAccessList, CodeCache, keys_of_body, keys_of_list};
-use retrie_state::{Account, PrefetchHandle, PrefetchObserver, StateKey};
+use retrie_state::{Account, StateKey};
+use retrie_state_store::{PrefetchHandle, PrefetchObserver};
 use std::{collections::VecDeque, sync::Arc};
 
 /// Number of waiting blocks whose keys are prefetched.

@@ -47,7 +47,7 @@ pub(super) fn check(
                 let is = if *name == metadata.backend {
                     metadata.state_root == StateRootMode::Header
                 } else {
-                    (options.backend)(name).is_some_and(|b| b.capabilities().ethereum_root)
+                    (options.backend)(name).is_some_and(|b| b.profile().ethereum_root)
                 };
                 ethereum.insert(name.clone(), is);
             }

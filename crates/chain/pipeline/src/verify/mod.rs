@@ -6,7 +6,7 @@
 //! | rows | checksum and order of every row of every table | [`ReadTxn::check_rows`] |
 //! | chain | that the chain's tables agree with each other | [`ReadTxn::check_chain`] |
 //! | blocks | bodies, senders, receipts and roots against headers | `blocks` |
-//! | state | roots from values, undo, flat history, the backend's rows | [`StateStore::check`](retrie_state::StateStore::check) |
+//! | state | roots from values, undo, flat history, the backend's rows | [`StateStore::check`](retrie_state_store::StateStore::check) |
 //!
 //! All parts but the pages read one snapshot, so the check may run beside a process that writes.
 //! Damage is collected as findings and is not an error. An error means that the check could not

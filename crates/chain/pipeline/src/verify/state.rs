@@ -4,10 +4,8 @@ use super::FindingList;
 use crate::{PipelineError, StoreSet};
 use alloy_primitives::{B256, KECCAK256_EMPTY};
 use retrie_db::{ChainRead, DatabaseEnv, DbError, OpenOptions, ReadTxn, SyncMode};
-use retrie_state::{
-    Account, AnyBackend, KvStore, MemoryStore, StateCheck, StateCheckSink, StateError, StateId,
-    StateKey, StateStore, StateValue,
-};
+use retrie_state::{Account, AnyBackend, StateError, StateKey, StateValue};
+use retrie_state_store::{KvStore, MemoryStore, StateCheck, StateCheckSink, StateId, StateStore};
 use std::{collections::HashSet, path::Path, sync::Arc};
 
 /// Checks one state of the snapshot `read`.

@@ -14,7 +14,8 @@ use retrie_pipeline::{
     testkit::{BlockPlan, TestCall, TestChain, TestRules, write_blocks},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{FlatHistory, StateError, StoreOptions};
+use retrie_state::StateError;
+use retrie_state_store::{FlatHistory, StoreOptions};
 use std::{
     collections::BTreeSet,
     sync::atomic::{AtomicBool, Ordering},

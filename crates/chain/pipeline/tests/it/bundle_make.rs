@@ -201,7 +201,7 @@ fn make_from(url: &str, number: u64) -> Result<MadeBundle, PipelineError> {
         client: &client,
         spec: parse_chain("mainnet").unwrap(),
         backend: Arc::new(retrie_storage_raw::Raw),
-        opener: opener.partial_state(),
+        opener: opener.extensions().partial_state,
     };
     maker.make(number, Path::new("made.json.gz"))
 }

@@ -11,10 +11,8 @@ use retrie_pipeline::{
     verify::{VerifyOptions, verify},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{
-    AnyBackend, Backend, BlockRef, FlatHistory, StateError, StateId, StateKey, StateReader,
-    StoreOptions,
-};
+use retrie_state::{AnyBackend, Backend, BlockRef, StateError, StateKey, StateReader};
+use retrie_state_store::{FlatHistory, StateId, StoreOptions};
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use retrie_storage_raw::Raw;
 use std::{
@@ -26,11 +24,8 @@ use std::{
 const RETENTION: u64 = 20;
 
 fn options(spec: &Arc<ChainSpec>, datadir: &Path, backend: impl Backend) -> ChainOptions {
-    let root_mode = if backend.capabilities().ethereum_root {
-        StateRootMode::Header
-    } else {
-        StateRootMode::Shadow
-    };
+    let root_mode =
+        if backend.profile().ethereum_root { StateRootMode::Header } else { StateRootMode::Shadow };
     ChainOptions {
         spec: spec.clone(),
         backend: Arc::new(backend),

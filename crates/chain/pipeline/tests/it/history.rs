@@ -12,9 +12,9 @@ use retrie_pipeline::{
 };
 use retrie_sources::BlockSource;
 use retrie_state::{
-    AnyBackend, BlockRef, StateError, StateId, StateKey, StateProvider, StateReader, StateStore,
-    StateValue, StoreOptions, ValueVersion,
+    AnyBackend, BlockRef, StateError, StateKey, StateReader, StateValue, ValueVersion,
 };
+use retrie_state_store::{StateId, StateProvider, StateStore, StoreOptions};
 use retrie_storage_cole::ColeParams;
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use std::{
@@ -35,7 +35,7 @@ fn archive() -> Arc<dyn AnyBackend> {
 }
 
 fn open(spec: &Arc<ChainSpec>, datadir: &Path, backend: Arc<dyn AnyBackend>) -> ChainStore {
-    let root_mode = match backend.capabilities().ethereum_root {
+    let root_mode = match backend.profile().ethereum_root {
         true => StateRootMode::Header,
         false => StateRootMode::Shadow,
     };
@@ -111,7 +111,7 @@ fn proven(
 ) -> Vec<Option<StateValue>> {
     let (backend, number) = (store.backend(), old.number().unwrap());
     let proof = old.prove(asked).unwrap();
-    if !backend.history().unwrap().proven_by_view() {
+    if !backend.extensions().history.unwrap().proven_by_view() {
         assert_eq!((old.root(), proof.root), (header, header), "block {number}");
         return backend.verify(header, asked, &proof.bytes).unwrap();
     }
@@ -119,7 +119,7 @@ fn proven(
     let is_below = number < tip.block.number;
     assert_eq!((proof.block, proof.as_of), (tip.block, is_below.then_some(number)));
     assert_eq!((old.root(), proof.root), (tip.root, tip.root), "block {number}");
-    let provenance = backend.provenance().unwrap();
+    let provenance = backend.extensions().provenance.unwrap();
     let versions = provenance.verify_versions(tip.root, asked, number..=number, &proof.bytes);
     let value = |versions: Vec<ValueVersion>| versions.into_iter().next()?.value;
     versions.unwrap().into_iter().map(value).collect()
@@ -129,7 +129,7 @@ fn proven(
 fn backends_with_history_keep_storage_of_every_block_through_reorgs_and_reopening() {
     let mut kept = Vec::new();
     for backend in retrie_backends::all() {
-        if (backend.small)().history().is_some() {
+        if (backend.small)().extensions().history.is_some() {
             println!("{}", backend.name);
             storage_of_every_block_is_kept(&backend.small);
             kept.push(backend.name);

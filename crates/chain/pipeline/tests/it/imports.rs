@@ -309,7 +309,7 @@ fn state_of_the_tip_is_readable_through_the_chain() {
         let node = TestNode::new(&chain.spec, setup);
         node.import(&blocks).unwrap();
         let open = node.open();
-        let reader = open.state().at(retrie_state::StateId::Tip).unwrap();
+        let reader = open.state().at(retrie_state_store::StateId::Tip).unwrap();
         let tip = blocks.last().unwrap().header.hash_slow();
         for wallet in 0..WALLETS {
             let address = retrie_pipeline::testkit::TestWallet::new(wallet).address;

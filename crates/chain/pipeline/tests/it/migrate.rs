@@ -15,9 +15,9 @@ use retrie_pipeline::{
     verify::{VerifyOptions, verify},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{
-    AnyBackend, BlockRef, FlatHistory, StateId, StateKey, StateValue, StoreOptions,
-};
+use retrie_state::{AnyBackend, BlockRef, StateKey, StateValue};
+use retrie_state_store::{FlatHistory, StateId, StoreOptions};
+use retrie_state_testkit::WrappedBackend;
 use retrie_storage_mpt::Mpt;
 use retrie_storage_raw::Raw;
 use retrie_telemetry::Metrics;
@@ -77,7 +77,7 @@ impl BackendDatadir {
             spec: self.spec.clone(),
             backend: self.backend.clone(),
             referee: self.referee.clone(),
-            root_mode: match self.backend.capabilities().ethereum_root {
+            root_mode: match self.backend.profile().ethereum_root {
                 true => StateRootMode::Header,
                 false => StateRootMode::Shadow,
             },
@@ -229,7 +229,7 @@ fn moved(
     assert_eq!(migrated.executed.blocks, MOVED as u64 - first, "{what}");
     new.check(what);
     // Some backends' roots depend on history.
-    let has_same_roots = history || new.backend.capabilities().state_determined_root;
+    let has_same_roots = history || new.backend.profile().state_determined_root;
     let compare = |tip: u64| {
         let (chain, expected) = (new.open(), imported.open());
         assert_same_blocks(&chain, &expected, what);
@@ -241,7 +241,7 @@ fn moved(
             }
             assert_eq!(chain.states().tip_roots(), expected.states().tip_roots(), "{what}");
         }
-        if history && new.backend.history().is_some() {
+        if history && new.backend.extensions().history.is_some() {
             assert_eq!(
                 chain.state().history_kept().unwrap(),
                 expected.state().history_kept().unwrap()
@@ -328,7 +328,7 @@ fn a_chain_is_moved_up_to_a_block_of_it() {
 #[test]
 fn referee_moves_along_and_keeps_its_roots_of_old_blocks() {
     let (made, blocks) = made(TestRules::Prague);
-    for to in all().filter(|to| !to.capabilities().ethereum_root) {
+    for to in all().filter(|to| !to.profile().ethereum_root) {
         for history in [false, true] {
             let folder = TempDir::new().unwrap();
             let place = |name: &str| BackendDatadir::new(&folder, name, &made.spec, &(to.small)());
@@ -578,7 +578,8 @@ fn load_that_fails_is_an_error_though_it_was_stopped_as_well() {
     old.import(&blocks[..3]);
     let stop = Arc::new(AtomicBool::new(false));
     let openings = Arc::new(AtomicU32::new(u32::MAX));
-    let failing: Arc<dyn AnyBackend> = Arc::new(FailingBackend { loading: stop.clone(), openings });
+    let failing: Arc<dyn AnyBackend> =
+        Arc::new(WrappedBackend(FailingBackend { loading: stop.clone(), openings }));
     let new = BackendDatadir::new(&folder, "new", &made.spec, &failing);
     let error = new.migrate_under(&old, false, &stop, &mut |_, _| {}).unwrap_err();
     assert!(stop.load(Ordering::Relaxed) && is_gone(&error), "{error:?}");
@@ -600,7 +601,7 @@ fn branch_that_cannot_be_left_for_now_is_not_one_to_be_deleted() {
         &folder,
         "new",
         &made.spec,
-        &(Arc::new(failing) as Arc<dyn AnyBackend>),
+        &(Arc::new(WrappedBackend(failing)) as Arc<dyn AnyBackend>),
     );
     new.migrate_up_to(&old, 8);
     old.import(&made.path(trunk, right));

@@ -9,7 +9,8 @@ use retrie_pipeline::{
     testkit::{BlockPlan, GENESIS_CONTRACT, TestCall, TestChain, TestRules, write_blocks},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{KeyRange, ScanDirection, StateStore, StoreOptions};
+use retrie_state::{KeyRange, ScanDirection};
+use retrie_state_store::{StateStore, StoreOptions};
 use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 
 /// Blocks that pay many accounts, most of them new, and call a contract.

@@ -16,7 +16,7 @@ use retrie_pipeline::{
     testkit::{BlockPlan, TestCall, TestChain, TestRules, write_blocks},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{FlatHistory, StoreOptions};
+use retrie_state_store::{FlatHistory, StoreOptions};
 use retrie_telemetry::Metrics;
 use std::sync::{
     Arc,

@@ -127,7 +127,7 @@ fn flipped_byte_is_found_in_every_table_folded_or_not() {
         assert_eq!(clean.states.len(), if setup.has_referee() { 2 } else { 1 });
         let roots = clean.states.last().unwrap().roots;
         // A root is rebuilt from values only if it depends on values alone.
-        let can = setup.backend().capabilities();
+        let can = setup.backend().profile();
         let is_rebuilt = setup.has_referee() || (can.proofs && can.state_determined_root);
         assert!(if is_rebuilt { roots >= 3 } else { roots == 0 }, "{setup:?}: {roots}");
         let files = clean.states[0].files;

@@ -20,7 +20,8 @@ use retrie_pipeline::{
     BlockAttributes, BlockBuilder, BuildParent, ExecutedBlock, PipelineError, ProposalSet,
     StoreSet, StoreSetId, genesis_delta,
 };
-use retrie_state::{AnyBackend, BlockRef, KvStore, StateStore, StoreError, StoreOptions};
+use retrie_state::{AnyBackend, BlockRef, StoreError};
+use retrie_state_store::{KvStore, StateStore, StoreOptions};
 use std::{
     io::{self, Write},
     path::Path,
@@ -134,7 +135,7 @@ impl ChainMaker {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, MakeChainError> {
         recipe.check()?;
-        if !backend.capabilities().ethereum_root {
+        if !backend.profile().ethereum_root {
             let backend = backend.identity().name;
             return Err(PipelineError::NoHeaderRoot { backend }.into());
         }
@@ -381,11 +382,12 @@ impl ChainMaker {
 
     /// The state of the head.
     #[cfg(test)]
-    pub(crate) fn state(&self) -> Result<retrie_state::StateProvider, retrie_state::StateError> {
-        self.states.own().at(self
-            .pending
-            .last()
-            .map_or(retrie_state::StateId::Tip, |of| retrie_state::StateId::Proposal(&of.own)))
+    pub(crate) fn state(
+        &self,
+    ) -> Result<retrie_state_store::StateProvider, retrie_state::StateError> {
+        self.states.own().at(self.pending.last().map_or(retrie_state_store::StateId::Tip, |of| {
+            retrie_state_store::StateId::Proposal(&of.own)
+        }))
     }
 
     fn attributes(&self, number: u64) -> BlockAttributes {

@@ -10,7 +10,7 @@ use crate::{
 };
 use retrie_db::SyncMode;
 use retrie_pipeline::{ImportTimes, report::TimeBreakdown};
-use retrie_state::{CounterSnapshot, TableCounts};
+use retrie_state_store::{CounterSnapshot, TableCounts};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 

@@ -12,7 +12,8 @@ use alloy_primitives::B256;
 use retrie_chainspec::ChainSpec;
 use retrie_db::{HistoryKept, KeptBlocks, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{ChainOptions, ChainStore};
-use retrie_state::{StateKey, StateValue, StoreError, StoreOptions};
+use retrie_state::{StateKey, StateValue, StoreError};
+use retrie_state_store::StoreOptions;
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
@@ -122,7 +123,7 @@ impl ClientRace<'_> {
         folder: &Path,
         sync: SyncMode,
     ) -> ChainOptions {
-        let root_mode = match entrant.backend.capabilities().ethereum_root {
+        let root_mode = match entrant.backend.profile().ethereum_root {
             true => StateRootMode::Header,
             false => StateRootMode::Shadow,
         };

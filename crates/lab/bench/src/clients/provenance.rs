@@ -31,9 +31,9 @@ use retrie_chainspec::ChainSpec;
 use retrie_pipeline::{ChainStore, ImportOptions, PipelineError, import, report::peak_rss_bytes};
 use retrie_sources::BlockSource;
 use retrie_state::{
-    AnyBackend, BlockRef, StateError, StateId, StateKey, StateProof, StateReader, StateStore,
-    StateValue, ValueVersion,
+    AnyBackend, BlockRef, StateError, StateKey, StateProof, StateReader, StateValue, ValueVersion,
 };
+use retrie_state_store::{StateId, StateStore};
 use retrie_telemetry::Metrics;
 use serde_json::{Map, Value as Json, json};
 use std::{
@@ -81,10 +81,10 @@ enum ProvenanceMethod {
 
 impl ProvenanceMethod {
     fn of(backend: &dyn AnyBackend) -> Option<Self> {
-        if backend.provenance().is_some() {
+        if backend.extensions().provenance.is_some() {
             return Some(Self::Versions);
         }
-        let can = backend.history().is_some() && backend.capabilities().proofs;
+        let can = backend.extensions().history.is_some() && backend.profile().proofs;
         can.then_some(Self::BlockByBlock)
     }
 }
@@ -331,7 +331,7 @@ impl ProvenanceMethod {
     ) -> Option<BlockValues> {
         match self {
             Self::Versions => {
-                let provenance = backend.provenance()?;
+                let provenance = backend.extensions().provenance?;
                 let [StateProof { root, bytes, .. }] = proofs else { return None };
                 let shown = provenance.verify_versions(*root, &[*key], blocks.clone(), bytes);
                 Some(by_block(shown.ok()?.first()?, blocks))

@@ -141,7 +141,8 @@ impl ClientRace<'_> {
         progress: &mut dyn FnMut(ClientRaceProgress<'_>),
     ) -> Result<ClientRaceResult, BenchError> {
         self.workload.check()?;
-        let needed = needed_bytes(self.terms, entrants.iter().map(|one| one.backend.cache_bytes()));
+        let needed =
+            needed_bytes(self.terms, entrants.iter().map(|one| one.backend.profile().cache_bytes));
         self.memory_limit.map(|limit| MemoryCap::check(limit, needed)).transpose()?;
         match self.run_to_end(entrants, progress) {
             Err(BenchError::Stopped | BenchError::MakeChain(MakeChainError::Stopped { .. })) => {

@@ -47,7 +47,7 @@ use retrie_pipeline::{
     report::peak_rss_bytes,
 };
 use retrie_sources::Bundle;
-use retrie_state::{KvStore, StateStore, StoreOptions};
+use retrie_state_store::{KvStore, StateStore, StoreOptions};
 use serde_json::{Map, Value, json};
 use std::{
     path::{Path, PathBuf},
@@ -213,7 +213,8 @@ impl RealRace<'_> {
             let what = format!("real blocks are taken back: at least {RETAINED} must be retained");
             return Err(RaceSetting::Retention.refused(what));
         }
-        let needed = needed_bytes(self.terms, entrants.iter().map(|one| one.backend.cache_bytes()));
+        let needed =
+            needed_bytes(self.terms, entrants.iter().map(|one| one.backend.profile().cache_bytes));
         self.memory_limit.map(|limit| MemoryCap::check(limit, needed)).transpose()?;
         match self.run_to_end(entrants, progress) {
             Err(BenchError::Stopped) => {

@@ -8,7 +8,8 @@ use super::LocalityError;
 use crate::random::SplitMix64;
 use alloy_primitives::Bytes;
 use retrie_db::{DatabaseEnv, OpenOptions};
-use retrie_state::{KeyRange, KvRead, KvStore, RowTable, ScanDirection};
+use retrie_state::{KeyRange, RowTable, ScanDirection};
+use retrie_state_store::{KvRead, KvStore};
 use serde::Serialize;
 use std::{
     path::Path,

@@ -20,7 +20,8 @@ use alloy_consensus::EMPTY_ROOT_HASH;
 use alloy_primitives::{Address, B256, keccak256};
 use eth_trie::{DB, EthTrie, Trie};
 use redb::{Durability, ReadOnlyTable, ReadableDatabase, TableDefinition};
-use retrie_state::{Account, CounterSnapshot, StateKey, StateValue};
+use retrie_state::{Account, StateKey, StateValue};
+use retrie_state_store::CounterSnapshot;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io,

@@ -28,7 +28,8 @@ use firewood::{
 };
 use firewood_storage::NodeHashAlgorithm;
 use retrie_db::SyncMode;
-use retrie_state::{Account, CounterSnapshot, StateKey, StateValue};
+use retrie_state::{Account, StateKey, StateValue};
+use retrie_state_store::CounterSnapshot;
 use std::{
     fs::{self, File},
     num::NonZero,

@@ -27,7 +27,8 @@ use nomt::{
     hasher::{Blake3Hasher, ValueHasher},
     trie::KeyPath,
 };
-use retrie_state::{CounterSnapshot, StateKey};
+use retrie_state::StateKey;
+use retrie_state_store::CounterSnapshot;
 use rustix::fs::FallocateFlags;
 use std::{
     collections::BTreeMap,

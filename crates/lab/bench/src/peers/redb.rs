@@ -14,7 +14,7 @@ use crate::{
 use alloy_primitives::B256;
 use redb::{Builder, Database, Durability, ReadableDatabase, TableDefinition};
 use retrie_db::SyncMode;
-use retrie_state::CounterSnapshot;
+use retrie_state_store::CounterSnapshot;
 use std::{
     fs, io,
     os::unix::fs::MetadataExt,

@@ -9,7 +9,8 @@ use crate::BenchError;
 use alloy_primitives::B256;
 use retrie_db::SyncMode;
 use retrie_pipeline::report::TimeBreakdown;
-use retrie_state::{CounterSnapshot, StateKey, StateValue};
+use retrie_state::{StateKey, StateValue};
+use retrie_state_store::CounterSnapshot;
 use std::{
     path::Path,
     sync::atomic::{AtomicBool, Ordering},

@@ -9,7 +9,7 @@ use crate::{
 };
 use alloy_primitives::B256;
 use retrie_pipeline::report::TimeBreakdown;
-use retrie_state::{CounterSnapshot, TableCounts};
+use retrie_state_store::{CounterSnapshot, TableCounts};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 

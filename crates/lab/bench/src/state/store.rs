@@ -10,8 +10,11 @@ use alloy_primitives::{B256, keccak256};
 use retrie_db::{DatabaseEnv, OpenOptions, SCHEMA_VERSION, SyncMode};
 use retrie_pipeline::report::TimeBreakdown;
 use retrie_state::{
-    AnyBackend, BlockRef, CounterSnapshot, DeltaBuilder, KvStore, StateError, StateId, StateKey,
-    StateProof, StateProvider, StateReader, StateStore, StateValue, StoreError, StoreOptions,
+    AnyBackend, BlockRef, DeltaBuilder, StateError, StateKey, StateProof, StateReader, StateValue,
+    StoreError,
+};
+use retrie_state_store::{
+    CounterSnapshot, KvStore, StateId, StateProvider, StateStore, StoreOptions,
 };
 use std::{
     fs,
@@ -72,7 +75,8 @@ impl ContenderFactory for BackendFactory {
         let params = format!("{head}{}", if is_packed { tail.trim_end_matches('0') } else { "" });
         let (name, version, hash) = (identity.name, identity.version, identity.hash.name());
         // Proof shards store different proof data for the same state.
-        let shard = self.backend.proof_shards().map(|shards| shards.shard().replace('/', "of"));
+        let shard =
+            self.backend.extensions().proof_shards.map(|shards| shards.shard().replace('/', "of"));
         let shard = shard.map_or_else(String::new, |shard| format!("-shard-{shard}"));
         let layout = match identity.layout {
             "" => String::new(),
@@ -82,7 +86,7 @@ impl ContenderFactory for BackendFactory {
     }
 
     fn fixed_bytes(&self) -> u64 {
-        self.backend.cache_bytes()
+        self.backend.profile().cache_bytes
     }
 
     fn remark(&self) -> Option<String> {
@@ -221,11 +225,12 @@ impl BackendContender {
         key: &StateKey,
     ) -> Option<Option<StateValue>> {
         let backend = self.store.backend();
-        let by_view = || backend.history().is_some_and(|history| history.proven_by_view());
+        let by_view =
+            || backend.extensions().history.is_some_and(|history| history.proven_by_view());
         if state.opened_from().is_none() || !by_view() {
             return backend.verify(proof.root, &[*key], &proof.bytes).ok()?.pop();
         }
-        let (provenance, number) = (backend.provenance()?, state.number()?);
+        let (provenance, number) = (backend.extensions().provenance?, state.number()?);
         let (keys, blocks) = ([*key], number..=number);
         let shown = provenance.verify_versions(proof.root, &keys, blocks, &proof.bytes).ok()?;
         Some(shown.first()?.first().and_then(|version| version.value.clone()))
@@ -283,7 +288,7 @@ impl Contender for BackendContender {
         stop: &AtomicBool,
     ) -> Result<Option<ProofFigures>, BenchError> {
         let backend = self.store.backend();
-        if !backend.capabilities().proofs || keys.is_empty() {
+        if !backend.profile().proofs || keys.is_empty() {
             return Ok(None);
         }
         let mut figures = ProofFigures::new(present);
@@ -323,7 +328,7 @@ impl Contender for BackendContender {
         keys: &[StateKey],
         stop: &AtomicBool,
     ) -> Result<Option<ProofFigures>, BenchError> {
-        if !self.store.backend().capabilities().proofs || keys.is_empty() {
+        if !self.store.backend().profile().proofs || keys.is_empty() {
             return Ok(None);
         }
         let mut figures: Option<ProofFigures> = None;
@@ -356,7 +361,7 @@ impl Contender for BackendContender {
     }
 
     fn ethereum_root(&self) -> Option<B256> {
-        let has_it = self.store.backend().capabilities().ethereum_root;
+        let has_it = self.store.backend().profile().ethereum_root;
         self.store.tip().filter(|_| has_it).map(|tip| tip.root)
     }
 }

@@ -128,9 +128,10 @@ mod tests {
     use retrie_backends::{BackendLane, FlagValues, lane};
     use retrie_db::{DatabaseEnv, OpenOptions, SyncMode};
     use retrie_state::{
-        BlockRef, DeltaBuilder, StateId, StateStore, StoreOptions,
+        BlockRef, DeltaBuilder,
         descriptor::{ConstructorInput, StorePurpose},
     };
+    use retrie_state_store::{StateId, StateStore, StoreOptions};
 
     fn check<T: AuthenticatedTree>() {
         for (most, count) in [(4, 300), (16, 2000), (256, 3000)] {

@@ -7,7 +7,8 @@ use retrie_chainspec::parse_chain;
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{ChainOptions, ChainStore, ImportEnd, ImportOptions, import};
 use retrie_sources::BlockSource;
-use retrie_state::{AnyBackend, StoreOptions};
+use retrie_state::AnyBackend;
+use retrie_state_store::StoreOptions;
 use retrie_storage_mpt::Mpt;
 use retrie_storage_raw::Raw;
 use retrie_telemetry::Metrics;
@@ -25,7 +26,7 @@ fn open(
     datadir: &Path,
 ) -> ChainStore {
     let genesis = folder.join(GENESIS_FILE);
-    let root_mode = match backend.capabilities().ethereum_root {
+    let root_mode = match backend.profile().ethereum_root {
         true => StateRootMode::Header,
         false => StateRootMode::Shadow,
     };

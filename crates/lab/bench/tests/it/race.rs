@@ -15,7 +15,8 @@ use retrie_bench::{
 };
 use retrie_db::SyncMode;
 use retrie_pipeline::replay::{BundleReplayOptions, StatePadding};
-use retrie_state::{CounterSnapshot, StateKey, StateValue};
+use retrie_state::{StateKey, StateValue};
+use retrie_state_store::CounterSnapshot;
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use retrie_storage_raw::Raw;
 use std::{

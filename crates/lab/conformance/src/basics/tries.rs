@@ -6,7 +6,8 @@
 use crate::format::{TestVerdict, parse};
 use alloy_primitives::{B256, Bytes, hex, keccak256};
 use alloy_trie::{HashBuilder, Nibbles};
-use retrie_state::{KeyRange, KvStore, MemoryStore, RowTable, ScanDirection, StoreError};
+use retrie_state::{KeyRange, RowTable, ScanDirection, StoreError};
+use retrie_state_store::{KvStore, MemoryStore};
 use retrie_storage_mpt::{LeafUpdate, MemorySource, Trie};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};

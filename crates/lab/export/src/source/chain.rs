@@ -15,9 +15,9 @@ use retrie_execution::{
 };
 use retrie_pipeline::{StatePatch, StoreSet, genesis_delta, validate_outcome};
 use retrie_state::{
-    Account, AnyBackend, BlockRef, StateDelta, StateError, StateId, StateKey, StateProvider,
-    StateStore, StateValue, StoreError,
+    Account, AnyBackend, BlockRef, StateDelta, StateError, StateKey, StateValue, StoreError,
 };
+use retrie_state_store::{StateId, StateProvider, StateStore};
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
 /// Canonical blocks of a datadir.
@@ -153,7 +153,7 @@ fn state_after(store: &StateStore, block: BlockRef) -> Result<StateProvider, Sta
     if store.tip().is_some_and(|tip| tip.block == block) {
         return store.at(StateId::Tip);
     }
-    if store.backend().history().is_some() {
+    if store.backend().extensions().history.is_some() {
         match store.history(block) {
             Err(StateError::NotInHistory { .. }) => {}
             state => return state,

@@ -4,10 +4,8 @@ use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
 use retrie_light_client::{Account, StateKey, StateProof, StateValue};
-use retrie_state::{
-    Backend, BlockRef, DeltaBuilder, KvStore, MemoryStore, StateId, StateStore, StoreOptions,
-    ValueVersion, encode_slot,
-};
+use retrie_state::{Backend, BlockRef, DeltaBuilder, ValueVersion, encode_slot};
+use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
 use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
 use tempfile::TempDir;
 
@@ -77,7 +75,13 @@ impl TestChain {
     /// A proof under the block's own root.
     pub(crate) fn prove(&self, number: u64, keys: &[StateKey]) -> StateProof {
         // Archives have history; other backends find retained states by hash.
-        match self.store.backend().history().is_some_and(|history| !history.proven_by_view()) {
+        match self
+            .store
+            .backend()
+            .extensions()
+            .history
+            .is_some_and(|history| !history.proven_by_view())
+        {
             true => self.prove_past(number, keys),
             false => {
                 let state = self.store.at(StateId::Block(self.hash(number))).unwrap();

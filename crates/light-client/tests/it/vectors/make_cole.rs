@@ -12,7 +12,8 @@ use super::{
 use alloy_primitives::{B256, Bytes, U64, keccak256};
 use rand::{SeedableRng, rngs::StdRng, seq::IteratorRandom};
 use retrie_light_client::{ProvenanceResponse, StateKey, StateProofResponse};
-use retrie_state::{BlockRef, StateId};
+use retrie_state::BlockRef;
+use retrie_state_store::StateId;
 use retrie_storage_cole::{Cole, ColeParams};
 use serde_json::{Value as Json, json};
 use std::{

@@ -9,7 +9,7 @@ use super::{
 use alloy_primitives::{Bytes, U64, keccak256};
 use rand::{SeedableRng, rngs::StdRng, seq::IteratorRandom};
 use retrie_light_client::{StateKey, StateValue};
-use retrie_state::StateId;
+use retrie_state_store::StateId;
 use retrie_storage_lvmt::{Lvmt, LvmtParams, ProofShard, VerifierParams};
 use serde_json::json;
 use std::{

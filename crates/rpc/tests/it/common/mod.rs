@@ -23,7 +23,8 @@ use retrie_rpc::{
     server::{ConnectionLimits, HttpConfig, RunningServers, ServerConfig, WsConfig},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{AnyBackend, FlatHistory, StoreOptions};
+use retrie_state::AnyBackend;
+use retrie_state_store::{FlatHistory, StoreOptions};
 use retrie_storage_mpt::Mpt;
 use retrie_telemetry::Metrics;
 use serde_json::{Value, json};
@@ -131,7 +132,7 @@ impl NodeFixture {
         blocks: Option<&Path>,
         store: StoreOptions,
     ) -> Self {
-        let root_mode = match backend.capabilities().ethereum_root {
+        let root_mode = match backend.profile().ethereum_root {
             true => StateRootMode::Header,
             false => StateRootMode::Shadow,
         };

@@ -5,7 +5,8 @@ use alloy_primitives::{Address, B256, U64};
 use retrie_engine::StateNeed;
 use retrie_light_client::{ProvenanceResponse, StateProofResponse, VersionValue};
 use retrie_pipeline::testkit::{GENESIS_CONTRACT, TestChain, TestRules, TestWallet, write_blocks};
-use retrie_state::{Account, StateReader, StoreOptions, ValueVersion};
+use retrie_state::{Account, StateReader, ValueVersion};
+use retrie_state_store::StoreOptions;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -101,7 +102,7 @@ async fn states_beyond_retention_are_proven_by_the_durable_tip() {
     let mut chain = test_chain(TestRules::Cancun);
     let (node, blocks) = node(&mut chain).await;
     let verifier = cole();
-    let provenance = verifier.provenance().unwrap();
+    let provenance = verifier.extensions().provenance.unwrap();
     for (number, block) in blocks.iter().enumerate() {
         let params = json!([GENESIS_CONTRACT, ["0x1", "0x2", "0x9"], block]);
         let answer: StateProofResponse = parse(&node.call("state_getProof", params).await);
@@ -162,7 +163,7 @@ async fn versions_of_an_account_are_those_of_the_chain() {
         let shown: Vec<_> = answer.versions.iter().map(|of| (of.block.to(), of.value)).collect();
         assert_eq!(shown, expected, "{from} to {to}");
         seen.extend(shown.into_iter().map(|(block, _)| block));
-        let provenance = verifier.provenance().unwrap();
+        let provenance = verifier.extensions().provenance.unwrap();
         let (keys, range) = ([answer.key()], answer.blocks());
         let proven = provenance.verify_versions(answer.root, &keys, range, &answer.proof).unwrap();
         let decode = |ValueVersion { block, value }: &ValueVersion| {

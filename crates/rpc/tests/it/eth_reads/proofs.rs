@@ -26,7 +26,7 @@ fn parse<T: serde::de::DeserializeOwned>(value: &Value) -> T {
 
 #[tokio::test]
 async fn eip_1186_proofs_lead_to_the_header_of_every_block() {
-    for backend in backends().into_iter().filter(|one| one.capabilities().ethereum_root) {
+    for backend in backends().into_iter().filter(|one| one.profile().ethereum_root) {
         let (node, blocks) = node(backend).await;
         for block in blocks {
             let header = node.call("eth_getBlockByHash", json!([block, false])).await;
@@ -64,7 +64,7 @@ async fn eip_1186_proofs_lead_to_the_header_of_every_block() {
 
 #[tokio::test]
 async fn other_backends_name_the_method_that_has_their_proofs() {
-    for backend in backends().into_iter().filter(|one| !one.capabilities().ethereum_root) {
+    for backend in backends().into_iter().filter(|one| !one.profile().ethereum_root) {
         let (node, _) = node(backend).await;
         let (code, words) =
             node.fail("eth_getProof", json!([GENESIS_CONTRACT, [], "latest"])).await;
@@ -75,7 +75,7 @@ async fn other_backends_name_the_method_that_has_their_proofs() {
 
 #[tokio::test]
 async fn a_backends_own_proofs_verify_under_the_root_it_states() {
-    for backend in backends().into_iter().filter(|one| one.capabilities().proofs) {
+    for backend in backends().into_iter().filter(|one| one.profile().proofs) {
         let verifier = backend.clone();
         let name = backend.identity().name;
         let (node, blocks) = node(backend).await;

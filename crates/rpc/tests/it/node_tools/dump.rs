@@ -4,7 +4,8 @@ use crate::common::{NodeFixture, backends, mpt, raw, test_chain};
 use alloy_primitives::{Address, B256, hex, keccak256};
 use retrie_pipeline::testkit::{GENESIS_CONTRACT, TestChain, TestRules, write_blocks};
 use retrie_rpc::{RequestLimits, RpcContext};
-use retrie_state::{AnyBackend, FlatHistory, StateReader, StoreOptions};
+use retrie_state::{AnyBackend, StateReader};
+use retrie_state_store::{FlatHistory, StoreOptions};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -54,7 +55,7 @@ async fn pages(node: &NodeFixture, block: &Value, count: u64) -> BTreeMap<B256, 
 async fn accounts_come_in_the_order_of_their_hashes_as_they_are_on_every_backend() {
     for backend in backends() {
         let name = backend.identity().name;
-        let has_tries = backend.account_proofs().is_some();
+        let has_tries = backend.extensions().account_proofs.is_some();
         let (chain, hashes, node) = node_on(backend, StoreOptions::default());
         for number in 0..=BLOCKS {
             let hash = match number {

@@ -12,7 +12,7 @@ use retrie_bench::{
     },
 };
 use retrie_db::SyncMode;
-use retrie_state::CounterSnapshot;
+use retrie_state_store::CounterSnapshot;
 
 /// Prints the workload, and the settings that are equal for all stores.
 pub(super) fn print_terms(

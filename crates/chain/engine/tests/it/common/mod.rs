@@ -18,7 +18,8 @@ use retrie_pipeline::{
     ChainOptions, ChainStore, prepare,
     testkit::{TestChain, TestRules},
 };
-use retrie_state::{AnyBackend, StoreOptions};
+use retrie_state::AnyBackend;
+use retrie_state_store::StoreOptions;
 use retrie_storage_mpt::Mpt;
 use retrie_telemetry::Metrics;
 use std::{
@@ -63,7 +64,7 @@ impl NodeSetup {
         let modes = |backend: &'static BackendDescriptor| {
             let shadow = Self::of(backend.name, StateRootMode::Shadow);
             let header = Self::of(backend.name, StateRootMode::Header);
-            let has_root = backend.capabilities().ethereum_root;
+            let has_root = backend.profile().ethereum_root;
             [has_root.then_some(header), (!has_root).then_some(shadow)].into_iter().flatten()
         };
         retrie_backends::all().flat_map(modes).collect()

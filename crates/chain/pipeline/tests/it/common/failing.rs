@@ -1,11 +1,10 @@
 //! A backend whose disk fails when a test wants it.
 
-use alloy_primitives::{B256, Bytes};
+use alloy_primitives::B256;
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendCapabilities, BackendIdentity, BackendStats,
-    BulkSink, NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey,
-    StateValue, StoreError,
+    AnyBackend, AnyCache, BulkSink, NodeRead, StateError, StateKey, StateValue, StoreError,
 };
+use retrie_state_testkit::BackendWrapper;
 use retrie_storage_raw::Raw;
 use std::{
     path::Path,
@@ -28,39 +27,16 @@ fn disk_is_gone() -> StateError {
     StoreError::new("reading", "the disk is gone, says the test").into()
 }
 
-impl Backend for FailingBackend {
-    type Cache = ();
-
-    fn identity(&self) -> &BackendIdentity {
-        Raw.identity()
+impl BackendWrapper for FailingBackend {
+    fn inner(&self) -> &dyn AnyBackend {
+        &Raw
     }
 
-    fn capabilities(&self) -> BackendCapabilities {
-        Raw.capabilities()
-    }
-
-    fn tables(&self) -> Vec<RowTable> {
-        Raw.tables()
-    }
-
-    fn empty_root(&self) -> B256 {
-        Raw.empty_root()
-    }
-
-    fn open(&self, _: &dyn NodeRead, _: Option<&Path>) -> Result<(), StateError> {
+    fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<AnyCache, StateError> {
         let one_less = |left: u32| left.checked_sub(1);
         let left = self.openings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
-        left.map(drop).map_err(|_| disk_is_gone())
-    }
-
-    fn apply(
-        &self,
-        context: &ApplyContext<'_>,
-        view: &mut dyn NodeWrite,
-        cache: &(),
-        delta: &StateDelta,
-    ) -> Result<ApplyOutput<()>, StateError> {
-        Raw.apply(context, view, cache, delta)
+        left.map_err(|_| disk_is_gone())?;
+        self.inner().open(view, dir)
     }
 
     fn bulk_load(
@@ -71,27 +47,5 @@ impl Backend for FailingBackend {
     ) -> Result<B256, StateError> {
         self.loading.store(true, Ordering::Relaxed);
         Err(disk_is_gone())
-    }
-
-    fn prove(
-        &self,
-        view: &dyn NodeRead,
-        cache: &(),
-        keys: &[StateKey],
-    ) -> Result<Bytes, StateError> {
-        Raw.prove(view, cache, keys)
-    }
-
-    fn verify(
-        &self,
-        root: B256,
-        keys: &[StateKey],
-        proof: &[u8],
-    ) -> Result<Vec<Option<StateValue>>, ProofError> {
-        Raw.verify(root, keys, proof)
-    }
-
-    fn stats(&self, view: &dyn NodeRead, cache: &()) -> Result<BackendStats, StateError> {
-        Raw.stats(view, cache)
     }
 }

@@ -1,15 +1,11 @@
 //! A wrapper of any backend that delays the roots, so that blocks are executed ahead of them.
 
-use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
-    AccountProofs, AnyBackend, AnyCache, ApplyContext, ApplyOutput, BackendCapabilities,
-    BackendIdentity, BackendStats, BulkSink, CompactedCache, NodeRead, NodeWrite, PartialState,
-    Prefetcher, ProofError, ProofShards, ProvenanceQueries, RowTable, StateChunks, StateDelta,
-    StateError, StateHistory, StateKey, StateValue, StoreError,
+    AnyBackend, AnyCache, ApplyContext, ApplyOutput, BackendExtensions, Maintenance, NodeRead,
+    NodeWrite, StateDelta, StateError, StateKey, StateValue, StoreError,
 };
+use retrie_state_testkit::{BackendWrapper, WrappedBackend};
 use std::{
-    any::Any,
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicUsize, Ordering},
@@ -44,55 +40,13 @@ impl LateRootBackend {
             commits: AtomicU32::new(u32::MAX),
         };
         let watch = Arc::new(watch);
-        (Arc::new(Self { backend, watch: watch.clone() }), watch)
+        (Arc::new(WrappedBackend(Self { backend, watch: watch.clone() })), watch)
     }
 }
 
-type ErasedCache = dyn Any + Send + Sync;
-
-impl AnyBackend for LateRootBackend {
-    fn identity(&self) -> &BackendIdentity {
-        self.backend.identity()
-    }
-
-    fn capabilities(&self) -> BackendCapabilities {
-        self.backend.capabilities()
-    }
-
-    fn tables(&self) -> Vec<RowTable> {
-        self.backend.tables()
-    }
-
-    fn empty_root(&self) -> B256 {
-        self.backend.empty_root()
-    }
-
-    fn ethereum_state_only(&self) -> bool {
-        self.backend.ethereum_state_only()
-    }
-
-    fn cache_bytes(&self) -> u64 {
-        self.backend.cache_bytes()
-    }
-
-    fn retained_caches(&self) -> usize {
-        self.backend.retained_caches()
-    }
-
-    fn compact_cache(&self, cache: &AnyCache) -> Option<CompactedCache<AnyCache>> {
-        self.backend.compact_cache(cache)
-    }
-
-    fn compacted_cache_bytes(&self) -> u64 {
-        self.backend.compacted_cache_bytes()
-    }
-
-    fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<AnyCache, StateError> {
-        self.backend.open(view, dir)
-    }
-
-    fn pending_files(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
-        self.backend.pending_files(view)
+impl BackendWrapper for LateRootBackend {
+    fn inner(&self) -> &dyn AnyBackend {
+        &*self.backend
     }
 
     fn apply(
@@ -109,28 +63,6 @@ impl AnyBackend for LateRootBackend {
         applied
     }
 
-    /// Each commit calls it once.
-    fn maintain(
-        &self,
-        view: &mut dyn NodeWrite,
-        cache: &AnyCache,
-        first_retained: u64,
-        budget: usize,
-    ) -> Result<(), StateError> {
-        let one_less = |left: u32| left.checked_sub(1);
-        let left = self.watch.commits.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
-        left.map_err(|_| StoreError::new("writing", "the disk is full, says the test"))?;
-        self.backend.maintain(view, cache, first_retained, budget)
-    }
-
-    fn applies_batches(&self) -> bool {
-        self.backend.applies_batches()
-    }
-
-    fn prefetcher(&self) -> Option<Box<dyn Prefetcher<ErasedCache> + '_>> {
-        self.backend.prefetcher()
-    }
-
     fn read(
         &self,
         view: &dyn NodeRead,
@@ -142,90 +74,24 @@ impl AnyBackend for LateRootBackend {
         self.backend.read(view, cache, key)
     }
 
-    fn slots_of(
+    fn extensions(&self) -> BackendExtensions<'_> {
+        BackendExtensions { maintenance: Some(self), ..self.backend.extensions() }
+    }
+}
+
+impl Maintenance for LateRootBackend {
+    /// Each commit calls it once.
+    fn maintain(
         &self,
-        view: &dyn NodeRead,
+        view: &mut dyn NodeWrite,
         cache: &AnyCache,
-        address: &Address,
-        limit: usize,
-    ) -> Result<Vec<(B256, StateValue)>, StateError> {
-        self.backend.slots_of(view, cache, address, limit)
-    }
-
-    fn entries(
-        &self,
-        view: &dyn NodeRead,
-        cache: &AnyCache,
-        start: Option<&StateKey>,
-        limit: usize,
-    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
-        self.backend.entries(view, cache, start, limit)
-    }
-
-    fn bulk_load(
-        &self,
-        number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
-        sink: &mut dyn BulkSink,
-    ) -> Result<B256, StateError> {
-        self.backend.bulk_load(number, entries, sink)
-    }
-
-    fn prove(
-        &self,
-        view: &dyn NodeRead,
-        cache: &AnyCache,
-        keys: &[StateKey],
-    ) -> Result<Bytes, StateError> {
-        self.backend.prove(view, cache, keys)
-    }
-
-    fn verify(
-        &self,
-        root: B256,
-        keys: &[StateKey],
-        proof: &[u8],
-    ) -> Result<Vec<Option<StateValue>>, ProofError> {
-        self.backend.verify(root, keys, proof)
-    }
-
-    fn stats(&self, view: &dyn NodeRead, cache: &AnyCache) -> Result<BackendStats, StateError> {
-        self.backend.stats(view, cache)
-    }
-
-    fn check(
-        &self,
-        view: &dyn NodeRead,
-        cache: &AnyCache,
-        root: B256,
-        is_tip: bool,
-        rebuilt: Option<&dyn NodeRead>,
-        report: &mut dyn FnMut(StateError),
+        first_retained: u64,
+        budget: usize,
     ) -> Result<(), StateError> {
-        self.backend.check(view, cache, root, is_tip, rebuilt, report)
-    }
-
-    fn history(&self) -> Option<Box<dyn StateHistory<ErasedCache> + '_>> {
-        self.backend.history()
-    }
-
-    fn proof_shards(&self) -> Option<Box<dyn ProofShards<ErasedCache> + '_>> {
-        self.backend.proof_shards()
-    }
-
-    fn provenance(&self) -> Option<Box<dyn ProvenanceQueries<ErasedCache> + '_>> {
-        self.backend.provenance()
-    }
-
-    fn account_proofs(&self) -> Option<Box<dyn AccountProofs<ErasedCache> + '_>> {
-        self.backend.account_proofs()
-    }
-
-    fn chunks(&self) -> Option<Box<dyn StateChunks<ErasedCache> + '_>> {
-        self.backend.chunks()
-    }
-
-    fn partial_state(&self) -> Option<&dyn PartialState> {
-        self.backend.partial_state()
+        let one_less = |left: u32| left.checked_sub(1);
+        let left = self.watch.commits.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
+        left.map_err(|_| StoreError::new("writing", "the disk is full, says the test"))?;
+        let inner = self.backend.extensions().maintenance;
+        inner.map_or(Ok(()), |inner| inner.maintain(view, cache, first_retained, budget))
     }
 }

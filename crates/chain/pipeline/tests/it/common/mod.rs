@@ -17,10 +17,8 @@ use retrie_pipeline::{
     testkit::{TestChain, TestRules, write_blocks},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{
-    AnyBackend, BlockRef, KeyRange, ScanDirection, StateId, StateKey, StateStore, StateValue,
-    StoreOptions,
-};
+use retrie_state::{AnyBackend, BlockRef, KeyRange, ScanDirection, StateKey, StateValue};
+use retrie_state_store::{StateId, StateStore, StoreOptions};
 use retrie_storage_cole::{Cole, ColeParams};
 use retrie_storage_mpt::Mpt;
 use retrie_telemetry::Metrics;
@@ -58,14 +56,13 @@ impl NodeSetup {
 
     /// Every backend alone, and with a referee if its roots are not Ethereum's.
     pub fn all() -> Vec<Self> {
-        let setups =
-            |backend: &'static BackendDescriptor| match backend.capabilities().ethereum_root {
-                true => vec![Self::of(backend.name, StateRootMode::Header)],
-                false => {
-                    let alone = Self::of(backend.name, StateRootMode::Shadow);
-                    vec![alone, Self { has_referee: true, ..alone }]
-                }
-            };
+        let setups = |backend: &'static BackendDescriptor| match backend.profile().ethereum_root {
+            true => vec![Self::of(backend.name, StateRootMode::Header)],
+            false => {
+                let alone = Self::of(backend.name, StateRootMode::Shadow);
+                vec![alone, Self { has_referee: true, ..alone }]
+            }
+        };
         retrie_backends::all().flat_map(setups).collect()
     }
 

@@ -5,7 +5,8 @@ use alloy_primitives::B256;
 use retrie_bench::state::{AccessTrace, BlockCorpus, KeyOp, StoreWorkload};
 use retrie_chainspec::ChainSpec;
 use retrie_pipeline::replay::{BundleReplayOptions, StatePadding};
-use retrie_state::{AnyBackend, BlockRef, KvStore, MemoryStore, StateStore, StoreOptions};
+use retrie_state::{AnyBackend, BlockRef};
+use retrie_state_store::{KvStore, MemoryStore, StateStore, StoreOptions};
 use retrie_storage_mpt::Mpt;
 use std::{
     collections::BTreeMap,
@@ -17,8 +18,10 @@ use std::{
 /// missing.
 pub fn real_trace() -> Option<AccessTrace> {
     let mpt = Mpt::new();
-    let options =
-        BundleReplayOptions { spec: ChainSpec::mainnet(), witness_opener: mpt.partial_state() };
+    let options = BundleReplayOptions {
+        spec: ChainSpec::mainnet(),
+        witness_opener: mpt.extensions().partial_state,
+    };
     let padding = StatePadding { accounts: 2000, slots: 500 };
     let corpus = BlockCorpus::at(mainnet()?);
     Some(corpus.trace(&options, padding, &AtomicBool::new(false)).unwrap())

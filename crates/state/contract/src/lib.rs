@@ -1,0 +1,53 @@
+//! The contract between an execution client and an authenticated state store: what the author of a
+//! store reads.
+//!
+//! ```text
+//!   client            retrie-state-store                    this crate           storage-* crates
+//!   ------            ------------------                    ----------           ----------------
+//!   one delta  -----> rows of the parent's state, journal,  NodeRead, NodeWrite
+//!   per block         undo, forks, crashes            ----> Backend::apply ----> an algorithm
+//!              <----- root, reads, proofs             <---- Backend::read, prove
+//! ```
+//!
+//! # Vocabulary
+//!
+//! * **State key, value**: an account or a storage slot, and opaque bytes. [`StateKey`],
+//!   [`StateValue`].
+//! * **Delta**: what one block changes, sorted, with previous and next values. [`StateDelta`].
+//! * **Batch**: the deltas of consecutive blocks and their sum. A backend whose root depends on the
+//!   state alone applies the sum at once. [`DeltaBatch`].
+//! * **Backend**: a plain algorithm over a key-value view. `Backend`; the rules are in its docs.
+//! * **Framework**: the crate `retrie-state-store`, which serves this contract for every backend.
+//! * **Extension**: an optional ability of a backend, as a trait. `BackendExtensions` lists them.
+//! * **Cache**: the decoded structure of one block's state in memory. It belongs to that block.
+//!   Caches of older blocks may be compacted.
+//! * **Job**: background work of a backend, named by the digest of its inputs. `BackgroundJob`.
+//! * **Descriptor**: a backend's name, flags and constructors. [`descriptor`].
+//!
+//! Without the feature `std` this crate has only types and errors, for verifiers.
+
+#![cfg_attr(not(feature = "std"), no_std)]
+
+extern crate alloc;
+
+pub mod descriptor;
+mod types;
+
+pub use types::{
+    Account, BackendIdentity, BlockRef, DeltaBatch, DeltaBatchBuilder, DeltaBuilder, EncodedKey,
+    HashId, ProofError, StateChange, StateDelta, StateError, StateKey, StateProof, StateReader,
+    StateValue, StoreError, ValueVersion, blake2b, decode_slot, encode_slot, wire,
+};
+
+#[cfg(feature = "std")]
+mod backend;
+
+#[cfg(feature = "std")]
+pub use crate::backend::{
+    AccountNodes, AccountProofs, AnyBackend, AnyCache, ApplyContext, ApplyOutput, Backend,
+    BackendExtensions, BackendProfile, BackendStats, BackgroundJob, BulkSink, CacheCompaction,
+    ChunkAnswer, ChunkId, ChunkServer, CompactedCache, JobContext, JobFiles, JobHandle, JobOutput,
+    JobRunner, KeyRange, Maintenance, NodeRead, NodeWrite, OpenedChunk, PartialState, PartialTree,
+    Prefetcher, ProofHole, ProofShards, ProvenanceQueries, RowScan, RowTable, ScanDirection,
+    StateChunks, StateHistory, TableRow, compare_rows, flat, open_with_retry, prefix_end,
+};

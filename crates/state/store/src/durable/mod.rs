@@ -1,0 +1,34 @@
+//! Durability, the same for every backend: diff layers in memory, the journal, generations and
+//! their fold, undo, flat history.
+//!
+//! ```text
+//!  NodeRead, NodeWrite      overlay of proposals            (proposal, overlay, scan)
+//!                              | undo, flat history         (undo, flat_history)
+//!                           journalled generations          (journal, state)
+//!                              | background fold            (fold_thread)
+//!                           KvStore: MDBX or memory         (kv, memory, namespace, spill)
+//! ```
+
+pub(crate) mod block_caches;
+pub(crate) mod counters;
+pub(crate) mod flat_history;
+pub(crate) mod fold_thread;
+pub(crate) mod journal;
+pub(crate) mod kv;
+mod memory;
+mod namespace;
+pub(crate) mod overlay;
+pub(crate) mod proposal;
+mod scan;
+pub(crate) mod spill;
+pub(crate) mod state;
+pub(crate) mod undo;
+
+pub use counters::{CounterSnapshot, TableCounts};
+pub use flat_history::FlatHistory;
+pub use kv::{KvRead, KvSnapshot, KvStore, KvTxn, KvWrite};
+pub use memory::MemoryStore;
+pub use namespace::TableNamespace;
+pub use proposal::Proposal;
+pub use spill::EntrySorter;
+pub use state::DurableTip;

@@ -1,0 +1,330 @@
+//! Undo records: the previous values of the rows that each durable block changed. `revert` uses
+//! them, and so do the reverse layers through which durable blocks below the tip are read and
+//! extended.
+
+use super::{
+    journal::{RecordWriter, decode_rows, delete_records, read_record, record_id},
+    overlay::{DiffLayer, FILES, RowKey},
+};
+use crate::{KvRead, KvWrite};
+use alloy_primitives::{B256, Bytes};
+use quick_cache::{Weighter, sync::Cache};
+use retrie_state::{RowTable, ScanDirection, StateError, StoreError};
+use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
+
+/// Undo rows: key = block number (8 bytes, big-endian) || piece (4 bytes, big-endian). A record
+/// starts with hash and root of the block, then hash and root of its parent (32 bytes each).
+pub(crate) const UNDO: RowTable = RowTable::framework(0xf2, "Undo");
+
+/// Head of an undo record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UndoHead {
+    pub(crate) hash: B256,
+    pub(crate) root: B256,
+    pub(crate) parent_hash: B256,
+    pub(crate) parent_root: B256,
+}
+
+const HEAD: usize = 128;
+
+/// A row as it was before the block.
+pub(crate) type UndoRow = (RowTable, RowKey, Option<Bytes>);
+
+/// Writes the undo record of block `number`; returns its bytes.
+pub(crate) fn write(
+    txn: &mut dyn KvWrite,
+    number: u64,
+    head: UndoHead,
+    layer: &DiffLayer,
+) -> Result<usize, StoreError> {
+    let mut header = [0; HEAD];
+    let fields = [head.hash, head.root, head.parent_hash, head.parent_root];
+    for (to, field) in header.chunks_exact_mut(32).zip(fields) {
+        to.copy_from_slice(field.as_slice());
+    }
+    let mut record = RecordWriter::new(&header);
+    for (table, key, row) in layer.iter() {
+        record.push(table, key, row.previous.as_ref().map(|value| &value[..]));
+    }
+    record.write(txn, UNDO, number)
+}
+
+/// The undo record of block `number`: its head, and the rows as they were before.
+pub(crate) fn read(
+    kv: &dyn KvRead,
+    tables: &[RowTable],
+    number: u64,
+) -> Result<(UndoHead, Vec<UndoRow>), StateError> {
+    let record = read_record(kv, UNDO, number)?.ok_or_else(|| {
+        StateError::corrupt(UNDO.name, format!("the record of block {number} is missing"))
+    })?;
+    let (header, rest) = record.split_at_checked(HEAD).ok_or_else(|| {
+        StateError::corrupt(UNDO.name, format!("the record of block {number} has no header"))
+    })?;
+    let field = |n: usize| B256::from_slice(&header[n * 32..n * 32 + 32]);
+    let head =
+        UndoHead { hash: field(0), root: field(1), parent_hash: field(2), parent_root: field(3) };
+    let mut rows = Vec::new();
+    decode_rows(UNDO, tables, rest, |table, key, value| {
+        rows.push((table, RowKey::from_slice(key), value));
+    })?;
+    Ok((head, rows))
+}
+
+/// Numbers of the oldest and the newest block with an undo record.
+pub(crate) fn span(kv: &dyn KvRead) -> Result<Option<(u64, u64)>, StateError> {
+    let first = kv.seek(UNDO, Some(&[]), ScanDirection::Forward)?;
+    let last = kv.seek(UNDO, None, ScanDirection::Backward)?;
+    match (first, last) {
+        (Some((first, _)), Some((last, _))) => {
+            Ok(Some((record_id(UNDO, &first)?, record_id(UNDO, &last)?)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Adds the previous values in the records of blocks `numbers` to `layer`, which then leads back to
+/// the state before the first of them.
+pub(crate) fn apply_onto(
+    kv: &dyn KvRead,
+    tables: &[RowTable],
+    numbers: RangeInclusive<u64>,
+    layer: &mut DiffLayer,
+) -> Result<(), StateError> {
+    // Newest first, so that the oldest record wins.
+    for number in numbers.rev() {
+        let (_, rows) = read(kv, tables, number)?;
+        for (table, key, previous) in rows {
+            layer.overwrite(table, key, previous);
+        }
+    }
+    Ok(())
+}
+
+/// Sizes of spans, in blocks. A read of an old state visits one layer for each span on the way
+/// there: 10 layers on average at a depth of 128, and at most 18.
+const SPANS: [u64; 5] = [256, 64, 16, 4, 1];
+/// Memory for undo layers in bytes: enough for 128 blocks of a few thousand rows each, some of
+/// which have a kilobyte. With less, the layers of one old state evict each other.
+const LAYERS_BYTES: u64 = 512 << 20;
+
+/// Cache of undo records as layers, one for each recently used span of blocks, so that repeated
+/// reads of old states do not read the records of all blocks above them each time. Spans begin at
+/// multiples of their size, so that neighbouring states share them.
+#[derive(Debug)]
+pub(crate) struct UndoLayers(Cache<UndoSpan, Arc<DiffLayer>, LayerWeighter>);
+
+/// A span: its first block, and the hash of its last block, which implies the other blocks.
+type UndoSpan = (u64, B256);
+
+#[derive(Clone, Debug)]
+struct LayerWeighter;
+
+impl Weighter<UndoSpan, Arc<DiffLayer>> for LayerWeighter {
+    fn weight(&self, _: &UndoSpan, layer: &Arc<DiffLayer>) -> u64 {
+        layer.bytes() as u64
+    }
+}
+
+impl Default for UndoLayers {
+    fn default() -> Self {
+        Self::of_bytes(LAYERS_BYTES)
+    }
+}
+
+impl UndoLayers {
+    /// The small item estimate gives the cache one shard. With more shards it would refuse a layer
+    /// larger than one shard, and evict layers while others have room.
+    fn of_bytes(bytes: u64) -> Self {
+        Self(Cache::with_weighter(32, bytes, LayerWeighter))
+    }
+
+    /// The layers that lead from the state of block `to` back to the state before block `from`,
+    /// oldest block first: a row in an earlier layer hides the same row in later ones. `blocks` has
+    /// hash and root of each block.
+    ///
+    /// # Errors
+    /// If a record, or a block of `blocks`, is missing or damaged.
+    pub(crate) fn reverse_layers(
+        &self,
+        kv: &dyn KvRead,
+        tables: &[RowTable],
+        (from, to): (u64, u64),
+        blocks: &BTreeMap<u64, (B256, B256)>,
+    ) -> Result<Vec<Arc<DiffLayer>>, StateError> {
+        let mut layers = Vec::new();
+        for span in spans(from, to) {
+            let (hash, _) = blocks.get(span.end()).ok_or_else(|| {
+                let what = format!("block {} is retained without its hash", span.end());
+                StateError::corrupt(UNDO.name, what)
+            })?;
+            let layer = self.0.get_or_insert_with(&(*span.start(), *hash), || {
+                let mut layer = DiffLayer::default();
+                apply_onto(kv, tables, span.clone(), &mut layer)?;
+                Ok::<_, StateError>(Arc::new(layer))
+            })?;
+            layers.push(layer);
+        }
+        Ok(layers)
+    }
+}
+
+/// Splits `from..=to` into spans, in ascending order.
+fn spans(mut from: u64, to: u64) -> impl Iterator<Item = RangeInclusive<u64>> {
+    std::iter::from_fn(move || {
+        let fits = |size: &&u64| from.is_multiple_of(**size) && from + **size - 1 <= to;
+        let size = SPANS.iter().find(fits)?;
+        let first = from;
+        from += size;
+        Some(first..=from - 1)
+    })
+}
+
+/// The files that a block retired: only states below the block name them.
+pub(crate) fn retired_files(rows: &[UndoRow]) -> impl Iterator<Item = String> {
+    rows.iter()
+        .filter(|(table, _, previous)| *table == FILES && previous.is_some())
+        .map(|(_, key, _)| String::from_utf8_lossy(key).into_owned())
+}
+
+/// Deletes the records of block `number` and of all blocks below. Block `number` is then the oldest
+/// that can be reverted to.
+pub(crate) fn forget(txn: &mut dyn KvWrite, number: u64) -> Result<(), StateError> {
+    if let Some((first, last)) = span(txn)?
+        && first <= number
+    {
+        delete_records(txn, UNDO, first, number.min(last) + 1)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{KvStore, MemoryStore};
+    use std::cell::Cell;
+
+    const TABLE: RowTable = RowTable::new(7, "Test");
+
+    fn hash(number: u64) -> B256 {
+        B256::with_last_byte(number as u8)
+    }
+
+    /// Records of blocks 1 to `last`: block n wrote the rows n and n mod 7, whose old value is n -
+    /// 1.
+    fn records(last: u64) -> (MemoryStore, BTreeMap<u64, (B256, B256)>) {
+        let kv = MemoryStore::new();
+        let mut txn = kv.begin_write().unwrap();
+        for n in 1..=last {
+            let mut record = RecordWriter::new(&[0; HEAD]);
+            for key in [n, n % 7] {
+                let key = RowKey::from_slice(&key.to_be_bytes());
+                record.push(TABLE, &key, Some(&(n - 1).to_be_bytes()));
+            }
+            record.write(&mut *txn, UNDO, n).unwrap();
+        }
+        txn.commit().unwrap();
+        (kv, (1..=last).map(|n| (n, (hash(n), B256::ZERO))).collect())
+    }
+
+    /// Counts the records that the test reads.
+    struct CountingReader<'a>(&'a dyn KvRead, Cell<u64>);
+
+    impl KvRead for CountingReader<'_> {
+        fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+            self.0.get(table, key)
+        }
+        fn seek(
+            &self,
+            table: RowTable,
+            from: Option<&[u8]>,
+            direction: ScanDirection,
+        ) -> Result<Option<retrie_state::TableRow>, StoreError> {
+            self.0.seek(table, from, direction)
+        }
+        fn scan(
+            &self,
+            table: RowTable,
+            range: retrie_state::KeyRange<'_>,
+            direction: ScanDirection,
+            limit: usize,
+        ) -> Result<Vec<retrie_state::TableRow>, StoreError> {
+            self.1.set(self.1.get() + 1);
+            self.0.scan(table, range, direction, limit)
+        }
+        fn count(&self, table: RowTable) -> Result<u64, StoreError> {
+            self.0.count(table)
+        }
+    }
+
+    #[test]
+    fn spans_are_aligned_few_and_cover_every_block_once() {
+        for (from, to) in [(1, 1), (1, 128), (5, 20), (16, 31), (250, 1_300), (511, 513), (9, 8)] {
+            let spans: Vec<_> = spans(from, to).collect();
+            let covered: Vec<u64> = spans.iter().cloned().flatten().collect();
+            assert_eq!(covered, (from..=to).collect::<Vec<_>>());
+            for span in &spans {
+                let size = span.end() - span.start() + 1;
+                assert!(SPANS.contains(&size) && span.start().is_multiple_of(size), "{span:?}");
+            }
+            let most = 24 + (to.saturating_sub(from) / 256) as usize;
+            assert!(spans.len() <= most, "{} for {from}..={to}", spans.len());
+        }
+    }
+
+    #[test]
+    fn layers_lead_to_the_state_that_the_records_lead_to() {
+        let (kv, blocks) = records(200);
+        let (snapshot, layers) = (kv.snapshot().unwrap(), UndoLayers::default());
+        for (from, to) in [(1, 200), (150, 200), (16, 31), (3, 40), (200, 200), (17, 199)] {
+            let down = layers.reverse_layers(&*snapshot, &[TABLE], (from, to), &blocks).unwrap();
+            let mut expected = DiffLayer::default();
+            apply_onto(&*snapshot, &[TABLE], from..=to, &mut expected).unwrap();
+            for (table, key, row) in expected.iter() {
+                let found = down.iter().find_map(|layer| layer.get(table, key)).unwrap();
+                assert_eq!(found.next, row.next, "{from}..={to}");
+            }
+            assert!(down.iter().all(|layer| {
+                layer.iter().all(|(table, key, _)| expected.get(table, key).is_some())
+            }));
+        }
+    }
+
+    #[test]
+    fn layers_are_kept_as_long_as_there_is_room_whatever_their_sizes() {
+        let (kv, blocks) = records(143);
+        let snapshot = kv.snapshot().unwrap();
+        let kv = CountingReader(&*snapshot, Cell::new(0));
+        let down =
+            |layers: &UndoLayers| layers.reverse_layers(&kv, &[TABLE], (16, 143), &blocks).unwrap();
+        let all: usize = down(&UndoLayers::default()).iter().map(|layer| layer.bytes()).sum();
+        let layers = UndoLayers::of_bytes(all as u64 + 1);
+        for reads in [128, 0, 0] {
+            kv.1.set(0);
+            down(&layers);
+            assert_eq!(kv.1.get(), reads);
+        }
+    }
+
+    #[test]
+    fn records_are_read_once_while_nothing_changes_and_anew_on_another_branch() {
+        let (kv, mut blocks) = records(200);
+        let (snapshot, layers) = (kv.snapshot().unwrap(), UndoLayers::default());
+        let kv = CountingReader(&*snapshot, Cell::new(0));
+        let reads = |range: (u64, u64), blocks: &_| {
+            kv.1.set(0);
+            layers.reverse_layers(&kv, &[TABLE], range, blocks).unwrap();
+            kv.1.get()
+        };
+        assert_eq!(reads((73, 199), &blocks), 127);
+        assert_eq!(reads((73, 199), &blocks), 0);
+        // A block above, and a state one block higher.
+        assert_eq!(reads((73, 200), &blocks), 1);
+        assert_eq!(reads((74, 200), &blocks), 0);
+        // The last complete span now ends in another block.
+        blocks.insert(191, (hash(250), B256::ZERO));
+        assert_eq!(reads((73, 200), &blocks), 64);
+        blocks.remove(&200);
+        assert!(layers.reverse_layers(&kv, &[TABLE], (73, 200), &blocks).is_err());
+    }
+}
