@@ -28,7 +28,7 @@ use retrie_chainspec::{
     ChainSpec,
     primitives::{Block, RecoveredBlock, Transaction},
 };
-use retrie_pipeline::{PipelineError, prepare, recover_senders};
+use retrie_pipeline::{InvalidBlockError, PipelineError, prepare, recover_senders};
 use std::sync::Arc;
 
 /// Largest number of bodies per request.
@@ -283,7 +283,9 @@ impl EngineApi {
                 let reason = error.to_string();
                 Ok(self.engine.reject(RejectedBlock { hash, parent, reason, block }).await?)
             }
-            Err(RefusedPayload::Block(error, _)) => Err(EngineError::from(*error).into()),
+            Err(RefusedPayload::Block(error, _)) => {
+                Err(EngineError::from(PipelineError::from(*error)).into())
+            }
         }
     }
 
@@ -521,7 +523,7 @@ impl BuiltPayload {
 enum RefusedPayload {
     Payload(String),
     /// The error, and the block if its senders could be recovered.
-    Block(Box<PipelineError>, Option<Arc<RecoveredBlock>>),
+    Block(Box<InvalidBlockError>, Option<Arc<RecoveredBlock>>),
 }
 
 /// Converts a payload to its block, and checks block hash and versioned hashes.

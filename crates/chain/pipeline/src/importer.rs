@@ -10,7 +10,7 @@
 //! roots in its receipts) waits until no block is ahead, and is verified by itself.
 
 use crate::{
-    AnchorError, ChainStore, ExecutedBlock, PipelineError,
+    AnchorError, ChainSetupError, ChainStore, ExecutedBlock, PipelineError,
     lookahead::LookaheadStream,
     report::{ImportReport, TipReport},
     stream::{BlockStream, PreparedBlock, prepare},
@@ -292,7 +292,7 @@ impl<'a> BlockImporter<'a> {
         let expected = spec.genesis_hash();
         if hash != expected {
             let chain = spec.name().to_owned();
-            return Err(PipelineError::ForeignGenesis { got: hash, expected, chain });
+            return Err(ChainSetupError::ForeignGenesis { got: hash, expected, chain }.into());
         }
         self.report.known_blocks += 1;
         Ok(BlockStatus::Known)

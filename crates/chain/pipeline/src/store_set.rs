@@ -15,7 +15,7 @@
 //! first thread holds that store and waits for a fold of its own state, which needs the
 //! transaction.
 
-use crate::{PipelineError, RootMismatch};
+use crate::{ChainSetupError, InvalidBlockError, PipelineError, RootMismatch};
 use alloy_primitives::B256;
 use parking_lot::{Mutex, MutexGuard};
 use retrie_chainspec::primitives::SealedHeader;
@@ -135,11 +135,11 @@ pub(crate) struct StateBackends {
 
 impl StateBackends {
     /// Refuses backends without Ethereum's roots if they have to check header roots.
-    pub(crate) fn check(&self) -> Result<(), PipelineError> {
+    pub(crate) fn check(&self) -> Result<(), ChainSetupError> {
         let own = (self.root_mode == StateRootMode::Header).then_some(&self.own);
         for backend in own.into_iter().chain(&self.referee) {
             if !backend.capabilities().ethereum_root {
-                return Err(PipelineError::NoHeaderRoot { backend: backend.identity().name });
+                return Err(ChainSetupError::NoHeaderRoot { backend: backend.identity().name });
             }
         }
         Ok(())
@@ -297,8 +297,12 @@ impl StoreSet {
     /// many header roots were compared: 0 or 1.
     ///
     /// # Errors
-    /// [`PipelineError::StateRoot`] for the first root that differs.
-    pub fn check_roots(&self, header: &SealedHeader, roots: RootSet) -> Result<u64, PipelineError> {
+    /// [`InvalidBlockError::StateRoot`] for the first root that differs.
+    pub fn check_roots(
+        &self,
+        header: &SealedHeader,
+        roots: RootSet,
+    ) -> Result<u64, InvalidBlockError> {
         let own = (self.root_mode != StateRootMode::Shadow).then_some((&self.own, roots.own));
         let refereed = self.referee().zip(roots.referee);
         let mut checked = 0;
@@ -308,7 +312,7 @@ impl StoreSet {
                 let backend = store.identity().name;
                 let source = Box::new(RootMismatch { expected, got, backend });
                 let (number, hash) = (header.number, header.hash());
-                return Err(PipelineError::StateRoot { number, hash, source });
+                return Err(InvalidBlockError::StateRoot { number, hash, source });
             }
             checked = 1;
         }
@@ -355,7 +359,8 @@ impl StoreSet {
         }
         match self.referee().map(tip) {
             Some(referee) if referee != own => {
-                Err(PipelineError::RefereeBehind { referee: show(referee), backend: show(own) })
+                Err(ChainSetupError::RefereeBehind { referee: show(referee), backend: show(own) }
+                    .into())
             }
             _ => Ok(()),
         }

@@ -4,7 +4,7 @@ use alloy_primitives::B256;
 use parquet::errors::ParquetError;
 use retrie_bench::report::ReportError;
 use retrie_consensus::ConsensusError;
-use retrie_db::DbError;
+use retrie_db::{DbError, ReadError};
 use retrie_execution::ExecutionError;
 use retrie_pipeline::PipelineError;
 use retrie_sources::SourceError;
@@ -191,5 +191,11 @@ pub enum ExportError {
 impl From<PipelineError> for ExportError {
     fn from(error: PipelineError) -> Self {
         Self::Bundle(Box::new(error))
+    }
+}
+
+impl From<ReadError> for ExportError {
+    fn from(error: ReadError) -> Self {
+        Self::Db(error.into())
     }
 }

@@ -3,7 +3,7 @@
 use super::FindingList;
 use crate::{PipelineError, StoreSet};
 use alloy_primitives::{B256, KECCAK256_EMPTY};
-use retrie_db::{ChainRead, DatabaseEnv, DbError, OpenOptions, ReadTxn, SyncMode};
+use retrie_db::{ChainRead, DatabaseEnv, OpenOptions, ReadError, ReadTxn, SyncMode};
 use retrie_state::{
     Account, AnyBackend, KvStore, MemoryStore, StateCheck, StateCheckSink, StateError, StateId,
     StateKey, StateStore, StateValue,
@@ -52,7 +52,7 @@ pub(super) fn check(
         match read.code(&hash) {
             Ok(Some(_)) => {}
             Ok(None) => findings.add(format!("table Codes, key {hash}: an account has this code")),
-            Err(error) => findings.db(&error),
+            Err(error) => findings.db(error),
         }
     }
     Ok(checked)
@@ -68,7 +68,7 @@ fn check_against_chain(
     let tip = match read.tip() {
         Ok(tip) => tip,
         Err(error) => {
-            findings.db(&error);
+            findings.db(error);
             return Ok(());
         }
     };
@@ -85,7 +85,7 @@ fn check_against_chain(
             Ok(Some((hash, read.root(&hash, name)?)))
         });
         match recorded {
-            Err(error @ DbError::Corrupt { .. }) => findings.db(&error),
+            Err(ReadError::Corrupt(row)) => findings.db(row),
             Err(error) => return Err(error.into()),
             Ok(None) => {
                 findings.add(format!("state of {name}: block {number} is not canonical"));

@@ -5,7 +5,7 @@ use crate::ExportError;
 use alloy_primitives::B256;
 use retrie_chainspec::ChainSpec;
 use retrie_pipeline::{
-    recover_senders,
+    PipelineError, recover_senders,
     replay::{BundleReplayOptions, execute_bundle},
 };
 use retrie_sources::{Bundle, BundleFile, BundleKind};
@@ -116,7 +116,8 @@ impl BlockSource for BundleSource<'_> {
             }
             data
         } else {
-            block_of(recover_senders(&options.spec, bundle.block.clone())?)?
+            let block = recover_senders(&options.spec, bundle.block.clone());
+            block_of(block.map_err(PipelineError::from)?)?
         };
         data.ommers_known = ommers_known;
         if needs.changes && !ommers_known {

@@ -8,7 +8,7 @@ use super::{BlockChanges, BlockData, BlockNeeds, BlockNumbers, BlockSource};
 use crate::ExportError;
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, map::HashMap};
 use retrie_chainspec::{ChainSpec, primitives::RecoveredBlock};
-use retrie_db::{ChainRead, ReadTxn};
+use retrie_db::{ChainRead, DbError, ReadTxn};
 use retrie_execution::{
     BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, LayeredState,
     execute_block,
@@ -206,7 +206,9 @@ struct ChainContext<'a>(&'a ReadTxn);
 impl CodeReader for ChainContext<'_> {
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
         let code = self.0.code(hash);
-        code.map_err(|error| StoreError::new(format!("reading code {hash}"), error).into())
+        code.map_err(|error| {
+            StoreError::new(format!("reading code {hash}"), DbError::from(error)).into()
+        })
     }
 }
 
@@ -214,7 +216,7 @@ impl BlockHashes for ChainContext<'_> {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
         self.0.canonical_hash(number).map_err(|error| {
             let action = format!("looking for ancestor {number}");
-            StoreError::new(action, error).into()
+            StoreError::new(action, DbError::from(error)).into()
         })
     }
 }
