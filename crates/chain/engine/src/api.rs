@@ -4,8 +4,9 @@
 //! serves it on the authenticated port.
 
 use crate::{
-    BuiltPayload, EngineError, EngineHandle, LiveView, PayloadBuilder, RejectedBlock,
+    BuiltPayload, EngineError, EngineHandle, LiveView, PayloadBuilder,
     pool::{BlobSidecar, TransactionPool},
+    service::RejectedBlock,
 };
 use alloy_consensus::{BlockHeader, Transaction as _};
 use alloy_eips::{

@@ -136,7 +136,7 @@ impl PayloadBuilder {
 
     /// Why this node cannot build blocks that other nodes accept, if so: neither its backend nor a
     /// referee computes the state roots of the chain's headers.
-    pub fn obstacle(&self) -> Option<String> {
+    pub(crate) fn obstacle(&self) -> Option<String> {
         let chain = self.0.live.chain();
         (!chain.checks_roots()).then(|| {
             format!(
@@ -266,7 +266,7 @@ impl PayloadBuilder {
     /// # Errors
     /// [`EngineError::Build`] for a transaction that may not be included; if execution fails or the
     /// state cannot be read.
-    pub fn build_with_transactions(
+    pub(crate) fn build_with_transactions(
         &self,
         parent: &SealedHeader,
         attributes: &PayloadAttributes,

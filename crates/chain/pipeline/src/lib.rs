@@ -80,9 +80,7 @@ pub use migrate::{ChainMigration, MigrationOutcome, MigrationStep, UnfinishedMig
 pub use outcome::validate_outcome;
 pub use patch::StatePatch;
 pub use recover::recover_senders;
-pub use store_set::{
-    ProposalSet, RootSet, RootTaskSet, SessionSet, StoreSet, StoreSetId, state_folder,
-};
+pub use store_set::{ProposalSet, RootSet, SessionSet, StoreSet, StoreSetId, state_folder};
 pub use stream::{BlockStream, PreparedBlock, prepare};
 pub use tree::{
     AheadOutcome, BlockQueue, BlockTree, CanonicalHead, CommitLimits, DriverStep, HeadChange,

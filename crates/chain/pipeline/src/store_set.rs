@@ -391,21 +391,21 @@ impl StoreSet {
 
 /// The state root tasks of one block, one for each store that has one.
 #[derive(Debug)]
-pub struct RootTaskSet<'s>(Vec<RootTask<'s>>);
+pub(crate) struct RootTaskSet<'s>(Vec<RootTask<'s>>);
 
 impl RootTaskSet<'_> {
     /// Whether no store prepares its root.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// As [`RootTask::prefetch`].
-    pub fn prefetch(&self, keys: &[StateKey]) {
+    pub(crate) fn prefetch(&self, keys: &[StateKey]) {
         self.0.iter().for_each(|task| task.prefetch(keys));
     }
 
     /// As [`RootTask::prepare_root`].
-    pub fn prepare_root(&self, writes: &StateDelta) {
+    pub(crate) fn prepare_root(&self, writes: &StateDelta) {
         self.0
             .iter()
             .filter(|task| task.prepares_root())
@@ -413,7 +413,7 @@ impl RootTaskSet<'_> {
     }
 
     /// Whether a task of the set [prepares its root](RootTask::prepares_root) from writes.
-    pub fn prepares_root(&self) -> bool {
+    pub(crate) fn prepares_root(&self) -> bool {
         self.0.iter().any(RootTask::prepares_root)
     }
 }
@@ -432,7 +432,7 @@ impl<'a> SessionSet<'a> {
     }
 
     /// The state root tasks of the stores whose backends prepare roots ahead of the delta.
-    pub fn root_tasks(&self) -> RootTaskSet<'_> {
+    pub(crate) fn root_tasks(&self) -> RootTaskSet<'_> {
         RootTaskSet(self.all().filter_map(StateSession::root_task).collect())
     }
 

@@ -217,13 +217,13 @@ impl BlockStream {
         Self { chunks, current: VecDeque::new(), end: None, ended: false }
     }
 
-    /// The next blocks that are prepared already, at most `most`.
-    pub fn coming(&mut self, most: usize) -> impl Iterator<Item = &PreparedBlock> {
-        while self.current.len() < most && !self.knows_end() {
+    /// The next blocks that are prepared already, at most `max`.
+    pub fn upcoming(&mut self, max: usize) -> impl Iterator<Item = &PreparedBlock> {
+        while self.current.len() < max && !self.knows_end() {
             let Ok(chunk) = self.chunks.try_recv() else { break };
             self.take(chunk);
         }
-        self.current.iter().take(most)
+        self.current.iter().take(max)
     }
 
     /// Waits for the next block; `None` if an error or the end comes first.

@@ -80,7 +80,7 @@ impl<'a> BlockTree<'a> {
         let hash = block.hash();
         let verified =
             parent.and_then(|parent| self.verify(block, access_list.as_deref(), &parent));
-        self.no_longer_coming(&hash);
+        self.stop_prefetch(&hash);
         self.insert_verified(verified, begun)
     }
 
@@ -206,14 +206,14 @@ impl<'a> BlockTree<'a> {
             self.execute_with_roots(&block, at.at(), input)?
         } else {
             let outcome = match access_list {
-                Some(list) => self.execute_listed(&spec, &block, list, &session, input),
+                Some(list) => self.execute_with_list(&spec, &block, list, &session, input),
                 // The other threads work on the blocks below, or will work on the whole batch.
                 None if self.ahead.open_batch.is_some()
                     || self.ahead.pending_states(&parent.hash()).is_some() =>
                 {
                     execute_block(&spec, &block, input)
                 }
-                None => self.execute_telling(&spec, &block, &session, input),
+                None => self.execute_with_hints(&spec, &block, &session, input),
             };
             (outcome?, None, Duration::ZERO)
         };
