@@ -11,10 +11,12 @@ mod lab;
 
 #[cfg(feature = "lab")]
 use lab::about as of_lab;
-use retrie_db::DbError;
+use retrie_db::{DbError, MetadataError, OpenError, ReadError, StorageError};
 use retrie_engine::{DevError, EngineApiError, EngineError, pool::JournalError};
 use retrie_network::{StateSyncError, SyncTargetError};
-use retrie_pipeline::{AnchorError, MigrateError, PipelineError};
+use retrie_pipeline::{
+    AnchorError, BlockRangeError, BundleError, ChainSetupError, MigrateError, PipelineError,
+};
 use retrie_sources::{
     DownloadError, HttpFault, ObjectError, RpcError, SourceError, SourceErrorKind,
     download::DownloadErrorKind, rpc::RpcErrorKind,
@@ -33,6 +35,10 @@ pub(crate) fn for_error(error: &eyre::Report) -> Option<String> {
 fn about(error: &(dyn Error + 'static)) -> AdviceText {
     typed::<PipelineError>(error, pipeline)
         .or_else(|| typed::<DbError>(error, db))
+        .or_else(|| typed::<OpenError>(error, datadir))
+        .or_else(|| typed::<MetadataError>(error, metadata))
+        .or_else(|| typed::<ReadError>(error, db_read))
+        .or_else(|| typed::<StorageError>(error, storage))
         .or_else(|| typed::<StateError>(error, state))
         .or_else(|| typed::<EngineError>(error, engine))
         .or_else(|| typed::<EngineApiError>(error, engine_api))
@@ -73,14 +79,11 @@ const fn say(advice: &'static str) -> AdviceText {
 
 fn pipeline(error: &PipelineError) -> AdviceText {
     match error {
-        PipelineError::ForeignGenesis { .. } => say("check --chain"),
-        PipelineError::OtherChain { .. } => say("pass the --chain it was made with"),
-        PipelineError::FilesEnd { .. } => say("name more files, or a lower block by --to"),
-        PipelineError::GenesisBundle => say("begin with --from 1"),
-        PipelineError::NoHeaderRoot { .. } => {
-            say("run --referee mpt beside it, or leave the roots unchecked (--state-root shadow)")
+        PipelineError::Setup(error) => setup(error),
+        PipelineError::Range(BlockRangeError::FilesEnd { .. }) => {
+            say("name more files, or a lower block by --to")
         }
-        PipelineError::RefereeBehind { .. } => say("drop --referee, or import afresh with it"),
+        PipelineError::Bundle(BundleError::Genesis) => say("begin with --from 1"),
         PipelineError::Check { .. } => say("--scratch names another folder"),
         PipelineError::Anchor(error) => anchor(error),
         PipelineError::Migrate(error) => migrate(error),
@@ -88,6 +91,18 @@ fn pipeline(error: &PipelineError) -> AdviceText {
         PipelineError::Db(error) => db(error),
         PipelineError::Rpc(error) => rpc(&error.kind),
         PipelineError::Source(error) => source(error),
+        _ => None,
+    }
+}
+
+fn setup(error: &ChainSetupError) -> AdviceText {
+    match error {
+        ChainSetupError::ForeignGenesis { .. } => say("check --chain"),
+        ChainSetupError::OtherChain { .. } => say("pass the --chain it was made with"),
+        ChainSetupError::NoHeaderRoot { .. } => {
+            say("run --referee mpt beside it, or leave the roots unchecked (--state-root shadow)")
+        }
+        ChainSetupError::RefereeBehind { .. } => say("drop --referee, or import afresh with it"),
         _ => None,
     }
 }
@@ -157,42 +172,75 @@ fn state(error: &StateError) -> AdviceText {
 }
 
 fn db(error: &DbError) -> AdviceText {
+    match error {
+        DbError::Open(error) => datadir(error),
+        DbError::Metadata(error) => metadata(error),
+        DbError::Corrupt(_) => DAMAGED,
+        DbError::Storage(error) => storage(error),
+        _ => None,
+    }
+}
+
+fn db_read(error: &ReadError) -> AdviceText {
+    match error {
+        ReadError::Corrupt(_) => DAMAGED,
+        ReadError::Storage(error) => storage(error),
+        _ => None,
+    }
+}
+
+const DAMAGED: AdviceText = say("`retrie db verify` shows what else is damaged");
+
+fn datadir(error: &OpenError) -> AdviceText {
+    match error {
+        OpenError::NoDatadir { .. } => {
+            say("create one with `retrie init`, or pass another --datadir")
+        }
+        OpenError::Exists { .. } | OpenError::NotADatabase { .. } => {
+            say("choose another --datadir")
+        }
+        OpenError::InUse { .. } => say("stop it first, or choose another --datadir"),
+        OpenError::Unfinished { .. } => say("`retrie db migrate` goes on with it"),
+        _ => None,
+    }
+}
+
+fn storage(error: &StorageError) -> AdviceText {
     /// EIO, a device that cannot read or write. The number is the same on every Unix.
     const DEVICE_FAULT: i32 = 5;
     match error {
-        DbError::NoDatadir { .. } => {
-            say("create one with `retrie init`, or pass another --datadir")
-        }
-        DbError::Exists { .. } | DbError::NotADatabase { .. } => say("choose another --datadir"),
-        DbError::InUse { .. } => say("stop it first, or choose another --datadir"),
-        DbError::NotInitialised { .. } => say("run `retrie init` or `retrie import` on it"),
-        DbError::Unfinished { .. } => say("`retrie db migrate` goes on with it"),
-        DbError::Corrupt { .. } => say("`retrie db verify` shows what else is damaged"),
-        DbError::System { source, .. } if source.raw_os_error() == Some(DEVICE_FAULT) => {
+        StorageError::System { source, .. } if source.raw_os_error() == Some(DEVICE_FAULT) => {
             say("then `retrie db verify` shows what is damaged")
         }
-        DbError::Schema { found, supported, .. } if found < supported => FRESH,
-        DbError::BackendFormat { found, expected, .. } if found < expected => FRESH,
-        DbError::ChainMismatch { .. } => {
+        _ => None,
+    }
+}
+
+fn metadata(error: &MetadataError) -> AdviceText {
+    match error {
+        MetadataError::NotInitialised { .. } => say("run `retrie init` or `retrie import` on it"),
+        MetadataError::Schema { found, supported, .. } if found < supported => FRESH,
+        MetadataError::BackendFormat { found, expected, .. } if found < expected => FRESH,
+        MetadataError::ChainMismatch { .. } => {
             say("leave out --chain or pass the one it was made with, or choose another --datadir")
         }
-        DbError::UnknownChain { .. } => say(
+        MetadataError::UnknownChain { .. } => say(
             "pass --chain with the genesis file it was made with (an import or a node keeps it from \
              then on)",
         ),
-        DbError::BackendMismatch { found, .. } => {
+        MetadataError::BackendMismatch { found, .. } => {
             let advice = format!(
                 "leave out --state-backend or pass --state-backend {found}, or choose another --datadir"
             );
             Some(advice.into())
         }
-        DbError::BackendParameters { .. } => {
+        MetadataError::BackendParameters { .. } => {
             say("start with those it was made with, or choose another --datadir")
         }
-        DbError::StateRootMismatch { found, .. } => {
+        MetadataError::StateRootMismatch { found, .. } => {
             Some(format!("pass --state-root {found}, or choose another --datadir").into())
         }
-        DbError::RetentionMismatch { found, .. } => Some(
+        MetadataError::RetentionMismatch { found, .. } => Some(
             format!("pass --retention {found} or leave it out, or choose another --datadir").into(),
         ),
         _ => None,
@@ -274,6 +322,7 @@ mod tests {
     use super::*;
     use alloy_primitives::B256;
     use eyre::{Report, WrapErr};
+    use retrie_db::CorruptRow;
     use retrie_sources::SourcePlace;
     use retrie_state::StoreError;
     use retrie_telemetry::{LogFiles, Metrics, MetricsServer};
@@ -292,66 +341,91 @@ mod tests {
         let (found, expected) = (|| "raw".to_owned(), || "mpt".to_owned());
         let device = io::Error::from_raw_os_error(5);
         vec![
-            (DbError::NoDatadir { path: path() }, "`retrie init`, or pass another --datadir"),
-            (DbError::Exists { path: path() }, "another --datadir"),
-            (DbError::InUse { path: path(), holder: "process 7".into() }, "another --datadir"),
-            (DbError::NotADatabase { path: path(), what: what() }, "another --datadir"),
-            (DbError::Unfinished { path: path(), what: what() }, "`retrie db migrate`"),
-            (DbError::Corrupt { table: table(), key: key(), what: what() }, "`retrie db verify`"),
-            (DbError::NotInitialised { path: path() }, "`retrie import`"),
             (
-                DbError::Schema { path: path(), found: 1, supported: 2, advice: "import again" },
+                OpenError::NoDatadir { path: path() }.into(),
+                "`retrie init`, or pass another --datadir",
+            ),
+            (OpenError::Exists { path: path() }.into(), "another --datadir"),
+            (
+                OpenError::InUse { path: path(), holder: "process 7".into() }.into(),
+                "another --datadir",
+            ),
+            (OpenError::NotADatabase { path: path(), what: what() }.into(), "another --datadir"),
+            (OpenError::Unfinished { path: path(), what: what() }.into(), "`retrie db migrate`"),
+            (CorruptRow { table: table(), key: key(), what: what() }.into(), "`retrie db verify`"),
+            (MetadataError::NotInitialised { path: path() }.into(), "`retrie import`"),
+            (
+                MetadataError::Schema {
+                    path: path(),
+                    found: 1,
+                    supported: 2,
+                    advice: "import again",
+                }
+                .into(),
                 "another --datadir",
             ),
             (
-                DbError::BackendFormat {
+                MetadataError::BackendFormat {
                     path: path(),
                     backend: version,
                     found: 1,
                     expected: 2,
                     advice: "import again",
-                },
+                }
+                .into(),
                 "another --datadir",
             ),
             (
-                DbError::ChainMismatch {
+                MetadataError::ChainMismatch {
                     path: path(),
                     found_id: 1,
                     found_genesis: HASH,
                     expected_id: 5,
                     expected_genesis: HASH,
-                },
+                }
+                .into(),
                 "leave out --chain",
             ),
-            (DbError::UnknownChain { path: path(), id: 7, genesis: HASH }, "pass --chain"),
             (
-                DbError::BackendMismatch { path: path(), found: found(), expected: expected() },
+                MetadataError::UnknownChain { path: path(), id: 7, genesis: HASH }.into(),
+                "pass --chain",
+            ),
+            (
+                MetadataError::BackendMismatch {
+                    path: path(),
+                    found: found(),
+                    expected: expected(),
+                }
+                .into(),
                 "--state-backend raw",
             ),
             (
-                DbError::BackendParameters {
+                MetadataError::BackendParameters {
                     path: path(),
                     backend: found(),
                     what: "parameters",
                     found: found(),
                     expected: expected(),
-                },
+                }
+                .into(),
                 "another --datadir",
             ),
             (
-                DbError::StateRootMismatch {
+                MetadataError::StateRootMismatch {
                     path: path(),
                     found: "shadow".into(),
                     expected: "header".into(),
-                },
+                }
+                .into(),
                 "--state-root shadow",
             ),
             (
-                DbError::RetentionMismatch { path: path(), found: 3, expected: 9 },
+                MetadataError::RetentionMismatch { path: path(), found: 3, expected: 9 }.into(),
                 "pass --retention 3 or leave it out",
             ),
             (
-                DbError::System { path: path(), action: "reading".into(), source: device },
+                StorageError::System { path: path(), action: "reading".into(), source: device }
+                    .into(),
                 "`retrie db verify`",
             ),
         ]
@@ -362,15 +436,20 @@ mod tests {
         let source = || Box::new(StateError::Poisoned);
         vec![
             (
-                PipelineError::ForeignGenesis { got: HASH, expected: HASH, chain: chain() },
+                ChainSetupError::ForeignGenesis { got: HASH, expected: HASH, chain: chain() }
+                    .into(),
                 "--chain",
             ),
-            (PipelineError::OtherChain { found: HASH, chain: chain(), expected: HASH }, "--chain"),
-            (PipelineError::FilesEnd { last: 3, to: 9 }, "--to"),
-            (PipelineError::GenesisBundle, "--from 1"),
-            (PipelineError::NoHeaderRoot { backend: "raw" }, "--referee mpt"),
             (
-                PipelineError::RefereeBehind { referee: "none".into(), backend: "#3".into() },
+                ChainSetupError::OtherChain { found: HASH, chain: chain(), expected: HASH }.into(),
+                "--chain",
+            ),
+            (BlockRangeError::FilesEnd { last: 3, to: 9 }.into(), "--to"),
+            (BundleError::Genesis.into(), "--from 1"),
+            (ChainSetupError::NoHeaderRoot { backend: "raw" }.into(), "--referee mpt"),
+            (
+                ChainSetupError::RefereeBehind { referee: "none".into(), backend: "#3".into() }
+                    .into(),
                 "drop --referee",
             ),
             (PipelineError::Check { folder: "/tmp".into(), source: "full".into() }, "--scratch"),
@@ -473,7 +552,7 @@ mod tests {
         let deep = EngineError::TooDeepReorg { number: 3, hash: HASH, source: beyond_retention() };
         let reports: [Report; 6] = [
             PipelineError::Commit { first: 1, last: 3, source: boxed(beyond_retention()) }.into(),
-            PipelineError::Proof { source: Box::new(beyond_retention()) }.into(),
+            PipelineError::from(BundleError::Proof { source: Box::new(beyond_retention()) }).into(),
             EngineError::from(PipelineError::from(beyond_retention())).into(),
             EngineApiError::from(deep).into(),
             DevError::from(EngineError::from(PipelineError::from(beyond_retention()))).into(),
@@ -483,24 +562,25 @@ mod tests {
             let advice = for_error(&report).unwrap_or_else(|| panic!("no advice: {report:#}"));
             assert!(advice.contains("--retention"), "{report:#}: {advice}");
         }
-        let found = DbError::NoDatadir { path: "/data".into() };
-        let report = Report::new(PipelineError::from(store(found)));
+        let found = OpenError::NoDatadir { path: "/data".into() };
+        let report = Report::new(PipelineError::from(store(found.into())));
         assert!(for_error(&report).unwrap().contains("`retrie init`"), "{report:#}");
     }
 
     #[test]
     fn what_no_flag_helps_against_has_no_advice() {
-        let newer = DbError::Schema {
+        let newer = MetadataError::Schema {
             path: "/data".into(),
             found: 3,
             supported: 2,
             advice: "use a newer version of this program",
         };
         let refused = io::Error::from_raw_os_error(1);
-        let system = DbError::System { path: "/data".into(), action: "x".into(), source: refused };
+        let system =
+            StorageError::System { path: "/data".into(), action: "x".into(), source: refused };
         let reports: [Report; 4] = [
-            newer.into(),
-            system.into(),
+            DbError::from(newer).into(),
+            DbError::from(system).into(),
             PipelineError::from(StateError::Poisoned).into(),
             eyre::eyre!("--from 3 is after --to 2"),
         ];

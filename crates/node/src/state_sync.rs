@@ -7,7 +7,7 @@ use super::{
 };
 use alloy_primitives::B256;
 use eyre::bail;
-use retrie_db::{ChainRead, DbError, StateRootMode};
+use retrie_db::{ChainRead, DbError, OpenError, StateRootMode};
 use retrie_network::{
     FetchedState, HttpPeer, PeerSource, StatePeer, StateSyncError, StateSyncOptions,
     StateSyncProgress, SyncTarget, SyncTargetError, fetch_state,
@@ -147,7 +147,9 @@ fn sync_state(
 
 fn has_chain(datadir: &Path) -> eyre::Result<bool> {
     let db = match open_to_read(datadir) {
-        Err(DbError::NoDatadir { .. } | DbError::NotADatabase { .. }) => return Ok(false),
+        Err(DbError::Open(OpenError::NoDatadir { .. } | OpenError::NotADatabase { .. })) => {
+            return Ok(false);
+        }
         db => db?,
     };
     let read = db.begin_read()?;

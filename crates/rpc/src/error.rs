@@ -2,7 +2,7 @@
 
 use alloy_primitives::{B256, Bytes};
 use jsonrpsee::types::{ErrorObjectOwned, error::INTERNAL_ERROR_CODE};
-use retrie_db::DbError;
+use retrie_db::{DbError, ReadError};
 use retrie_engine::{StateServeError, pool::PoolError};
 use retrie_pipeline::PipelineError;
 use retrie_state::StateError;
@@ -95,6 +95,12 @@ pub enum RpcError {
 
 impl From<DbError> for RpcError {
     fn from(error: DbError) -> Self {
+        Self::Chain(error.into())
+    }
+}
+
+impl From<ReadError> for RpcError {
+    fn from(error: ReadError) -> Self {
         Self::Chain(error.into())
     }
 }

@@ -3,13 +3,14 @@
 use super::{AdviceText, db, pipeline, say, source, typed};
 use crate::commands::bench;
 use retrie_bench::{BenchError, chain::MakeChainError};
-use retrie_export::ExportError;
+use retrie_export::{BlockSourceError, ExportError, ExportFileError};
 use std::{borrow::Cow, error::Error};
 
 /// The advice for one error of a chain of causes.
 pub(super) fn about(error: &(dyn Error + 'static)) -> AdviceText {
     typed::<BenchError>(error, race)
         .or_else(|| typed::<ExportError>(error, export))
+        .or_else(|| typed::<BlockSourceError>(error, exported_block))
         .or_else(|| bench::advice::of(error).map(Cow::Owned))
 }
 
@@ -22,19 +23,33 @@ fn race(error: &BenchError) -> AdviceText {
 
 fn export(error: &ExportError) -> AdviceText {
     match error {
-        ExportError::Damaged { .. } => say("delete it, or write all files anew (--overwrite)"),
-        ExportError::OtherContent { .. } => {
-            say("export into another folder, or write all files anew (--overwrite)")
-        }
-        ExportError::Overlap { .. } => {
-            say("export into another folder, delete the file, or give the --chunk-size of before")
-        }
-        ExportError::NoState { .. } => {
+        ExportError::Block(error) => exported_block(error),
+        ExportError::File(error) => exported_file(error),
+        _ => None,
+    }
+}
+
+fn exported_block(error: &BlockSourceError) -> AdviceText {
+    match error {
+        BlockSourceError::NoState { .. } => {
             say("begin with a later block (--from), or leave out the tables that end with _diffs")
         }
-        ExportError::Db(error) => db(error),
-        ExportError::Source(error) => source(error),
-        ExportError::Bundle(error) => pipeline(error),
+        BlockSourceError::Db(error) => db(error),
+        BlockSourceError::Source(error) => source(error),
+        BlockSourceError::Bundle(error) => pipeline(error),
+        _ => None,
+    }
+}
+
+fn exported_file(error: &ExportFileError) -> AdviceText {
+    match error {
+        ExportFileError::Damaged { .. } => say("delete it, or write all files anew (--overwrite)"),
+        ExportFileError::OtherContent { .. } => {
+            say("export into another folder, or write all files anew (--overwrite)")
+        }
+        ExportFileError::Overlap { .. } => {
+            say("export into another folder, delete the file, or give the --chunk-size of before")
+        }
         _ => None,
     }
 }

@@ -39,7 +39,6 @@ pub use alloy_evm::eth::spec::EthExecutorSpec;
 pub use alloy_hardforks::{EthereumHardfork, EthereumHardforks, ForkCondition};
 pub use error::{AllocError, ChainSpecError};
 pub use networks::{
-    DEV_ACCOUNTS, DEV_KEYS, DEV_MNEMONIC, HOLESKY_GENESIS_HASH, HOODI_GENESIS_HASH, KNOWN_CHAINS,
-    MAINNET_GENESIS_HASH, SEPOLIA_GENESIS_HASH, parse_chain,
+    DEV_ACCOUNTS, DEV_KEYS, DEV_MNEMONIC, KNOWN_CHAINS, MAINNET_GENESIS_HASH, parse_chain,
 };
 pub use spec::{ChainSpec, ChainSpecParts, DaoFork, genesis_state_root};

@@ -39,13 +39,13 @@ pub const KNOWN_CHAINS: [&str; 5] = ["mainnet", "sepolia", "holesky", "hoodi", "
 pub const MAINNET_GENESIS_HASH: B256 =
     b256!("0xd4e56740f876aef8c010b86a40d5f56745a118d0906a34e69aec8c0db1cb8fa3");
 /// Hash of Sepolia's block 0.
-pub const SEPOLIA_GENESIS_HASH: B256 =
+const SEPOLIA_GENESIS_HASH: B256 =
     b256!("0x25a5cc106eea7138acab33231d7160d69cb777ee0c2c553fcddf5138993e6dd9");
 /// Hash of Holesky's block 0.
-pub const HOLESKY_GENESIS_HASH: B256 =
+const HOLESKY_GENESIS_HASH: B256 =
     b256!("0xb5f7f912443c940f21fd611f12828d75b534364ed9e95ca4e307729a4661bde4");
 /// Hash of Hoodi's block 0.
-pub const HOODI_GENESIS_HASH: B256 =
+const HOODI_GENESIS_HASH: B256 =
     b256!("0xbbe312868b376a3001692a646dd2d7d1e4406380dfd86b98aa8a34d1557c971b");
 
 /// Accounts of the development chain: the first twenty of the mnemonic that Ethereum tools use

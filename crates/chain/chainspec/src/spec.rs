@@ -119,7 +119,7 @@ impl ChainSpec {
     /// `ttd` and the given genesis difficulty, when the merge block is not known.
     ///
     /// A chain whose genesis already reaches `ttd` is proof of stake from block 1 on.
-    pub fn paris_condition(
+    pub(crate) fn paris_condition(
         ttd: U256,
         genesis_difficulty: U256,
         netsplit_block: Option<u64>,

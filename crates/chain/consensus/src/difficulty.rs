@@ -16,15 +16,15 @@
 //! | Gray Glacier | as Byzantium | 11,400,000 | EIP-5133 |
 //!
 //! A step is the parent's difficulty / 2048; "with ommers" means that the parent includes ommers.
-//! The sum of all is at least [`MINIMUM_DIFFICULTY`] (yellow paper 4.4.4). Some clients apply this
-//! minimum before they add the bomb; on no public network has it made a difference.
+//! The sum of all is at least 131,072 (yellow paper 4.4.4). Some clients apply this minimum before
+//! they add the bomb; on no public network has it made a difference.
 
 use alloy_consensus::EMPTY_OMMER_ROOT_HASH;
 use alloy_primitives::U256;
 use retrie_chainspec::{ChainSpec, EthereumHardfork, EthereumHardforks, primitives::Header};
 
 /// Lowest difficulty of any block but genesis.
-pub const MINIMUM_DIFFICULTY: U256 = U256::from_limbs([131_072, 0, 0, 0]);
+const MINIMUM_DIFFICULTY: U256 = U256::from_limbs([131_072, 0, 0, 0]);
 
 /// Frontier raises the difficulty when a block follows its parent within fewer seconds than this.
 const FRONTIER_DURATION_LIMIT: u64 = 13;

@@ -39,12 +39,12 @@ mod post_execution;
 
 pub use access_list::validate_access_list;
 pub use body::{MAX_RLP_BLOCK_SIZE, validate_body};
-pub use difficulty::{MINIMUM_DIFFICULTY, next_difficulty};
+pub use difficulty::next_difficulty;
 pub use error::{ConsensusError, InvalidBlock};
 pub use fork_choice::{ChainHead, ForkChoice};
 pub use header::{
     next_base_fee, next_excess_blob_gas, validate_header, validate_header_against_parent,
     validate_merge, validate_not_from_future,
 };
-pub use ommers::{HeaderProvider, MAX_OMMERS, OMMER_GENERATIONS, validate_ommers};
+pub use ommers::{HeaderProvider, MAX_OMMERS, validate_ommers};
 pub use post_execution::{ExecutionResult, pre_byzantium_receipts_root, validate_post_execution};

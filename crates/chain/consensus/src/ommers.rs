@@ -18,7 +18,7 @@ use crate::{ConsensusError, validate_header, validate_header_against_parent};
 pub const MAX_OMMERS: usize = 2;
 
 /// How many generations of ancestors are searched for the parent of an ommer.
-pub const OMMER_GENERATIONS: usize = 7;
+const OMMER_GENERATIONS: usize = 7;
 
 /// Gives the headers and ommers of ancestors.
 pub trait HeaderProvider {

@@ -8,7 +8,7 @@
 //!
 //! The checksum comes first, as cutting off the front of a buffer costs nothing.
 
-use crate::{DbError, Result, raw::TableHandle};
+use crate::{CorruptRow, Result, raw::TableHandle};
 use alloy_primitives::Bytes;
 
 /// Length of a checksum in bytes.
@@ -40,7 +40,7 @@ pub(crate) fn seal(table: TableHandle, key: &[u8], value: &[u8], row: &mut Vec<u
 
 /// The value of `row`, if its checksum matches.
 #[inline]
-pub(crate) fn open(table: TableHandle, key: &[u8], mut row: Bytes) -> Result<Bytes> {
+pub(crate) fn open(table: TableHandle, key: &[u8], mut row: Bytes) -> Result<Bytes, CorruptRow> {
     if !is_right(table.start, key, &row) {
         return Err(mismatch(table, key));
     }
@@ -56,14 +56,14 @@ pub(crate) fn is_right(start: u32, key: &[u8], row: &[u8]) -> bool {
 }
 
 #[cold]
-fn mismatch(table: TableHandle, key: &[u8]) -> DbError {
-    DbError::corrupt(table.name, key, MISMATCH)
+fn mismatch(table: TableHandle, key: &[u8]) -> CorruptRow {
+    CorruptRow::new(table.name, key, MISMATCH)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DatabaseEnv, OpenOptions, raw::RawRead, tables::ChainTable};
+    use crate::{DatabaseEnv, OpenOptions, ReadError, raw::RawRead, tables::ChainTable};
     use retrie_state::{KeyRange, RowTable, ScanDirection};
     use retrie_state_store::{KvRead, KvWrite};
 
@@ -102,7 +102,7 @@ mod tests {
         let read = db.begin_read().unwrap();
         ask(&read);
         let code = crate::ChainRead::code(&read, &Default::default());
-        assert!(matches!(code, Err(DbError::Corrupt { .. })), "{code:?}");
+        assert!(matches!(code, Err(ReadError::Corrupt(_))), "{code:?}");
         let mut found = Vec::new();
         let tables = read.check_rows(&mut |_, _| {}, &mut |e| found.push(e.to_string())).unwrap();
         assert_eq!(found.len(), 2, "{found:?}");

@@ -1,7 +1,8 @@
 //! Opening a datadir, and the open tables.
 
 use crate::{
-    DbError, HistoryKept, ReadTxn, Result, WriteTxn, checksum,
+    DbError, HistoryKept, OpenError, ReadError, ReadTxn, Result, StorageError, TableError,
+    WriteTxn, checksum,
     disk_sync::{self, SyncFailure, SyncThread},
     error::ErrorContext,
     lock::DatadirLock,
@@ -134,19 +135,19 @@ impl DatabaseEnv {
         let path = datadir.to_owned();
         let folder = datadir.join(FOLDER);
         if options.read_only && existing != ExistingPolicy::Required {
-            return Err(DbError::ReadOnly { path });
+            return Err(StorageError::ReadOnly { path }.into());
         }
         if existing == ExistingPolicy::Required {
             if !folder.join(FILE).is_file() {
-                return Err(DbError::NoDatadir { path });
+                return Err(OpenError::NoDatadir { path }.into());
             }
         } else {
             std::fs::create_dir_all(&folder)
-                .map_err(|e| DbError::io("creating folder", &folder, e))?;
+                .map_err(|e| StorageError::io("creating folder", &folder, e))?;
         }
         let lock = if options.read_only { None } else { Some(DatadirLock::acquire(datadir)?) };
         if existing == ExistingPolicy::Refused && folder.join(FILE).exists() {
-            return Err(DbError::Exists { path });
+            return Err(OpenError::Exists { path }.into());
         }
         let inner = DatabaseInner::open(datadir, &folder, options, lock)?;
         let db = Self { inner: Arc::new(inner) };
@@ -154,12 +155,12 @@ impl DatabaseEnv {
     }
 
     /// A snapshot of the last commit.
-    pub fn begin_read(&self) -> Result<ReadTxn> {
+    pub fn begin_read(&self) -> Result<ReadTxn, ReadError> {
         ReadTxn::begin(Arc::clone(&self.inner))
     }
 
     /// Opens the write transaction; waits for all threads that came before.
-    pub fn begin_write(&self) -> Result<WriteTxn> {
+    pub fn begin_write(&self) -> Result<WriteTxn, StorageError> {
         WriteTxn::begin(Arc::clone(&self.inner))
     }
 
@@ -167,13 +168,13 @@ impl DatabaseEnv {
     /// transaction is open.
     ///
     /// # Errors
-    /// [`DbError::Nested`] if this thread holds the write transaction.
-    pub fn sync(&self) -> Result<()> {
+    /// [`StorageError::Nested`] if this thread holds the write transaction.
+    pub fn sync(&self) -> Result<(), StorageError> {
         // A read-only handle has nothing to sync.
         let Some(gate) = &self.inner.gate else { return Ok(()) };
         disk_sync::sync(&self.inner.env, gate, self.inner.data.as_deref()).map_err(|e| match e {
-            SyncFailure::Nested => DbError::Nested { path: self.inner.context.path.clone() },
-            SyncFailure::Data(source) => DbError::io("syncing", &self.inner.file, source),
+            SyncFailure::Nested => StorageError::Nested { path: self.inner.context.path.clone() },
+            SyncFailure::Data(source) => StorageError::io("syncing", &self.inner.file, source),
             SyncFailure::Mdbx(source) => self.inner.error("syncing", source),
         })
     }
@@ -237,11 +238,11 @@ impl DatabaseInner {
             max_readers: options.max_readers,
         };
         let env = open_environment(folder, options).map_err(|e| match e {
-            e if is_locked(e) => DbError::AlreadyOpen { path: datadir.to_owned() },
+            e if is_locked(e) => DbError::from(OpenError::AlreadyOpen { path: datadir.to_owned() }),
             MdbxError::Invalid | MdbxError::VersionMismatch | MdbxError::Incompatible => {
-                DbError::NotADatabase { path: folder.join(FILE), what: e.to_string() }
+                OpenError::NotADatabase { path: folder.join(FILE), what: e.to_string() }.into()
             }
-            e => context.error("opening", e),
+            e => context.error("opening", e).into(),
         })?;
         let page_size =
             env.stat().map_err(|e| context.error("reading statistics", e))?.page_size() as usize;
@@ -262,7 +263,7 @@ impl DatabaseInner {
         let file = folder.join(FILE);
         let (mut data, mut _syncer) = (None, None);
         if let (Some(gate), SyncMode::NoSync) = (&gate, options.sync) {
-            let fail = |action, source| DbError::io(action, &file, source);
+            let fail = |action, source| StorageError::io(action, &file, source);
             let opened = Arc::new(File::open(&file).map_err(|e| fail("opening", e))?);
             let started = SyncThread::start(env.clone(), gate.clone(), opened.clone());
             _syncer = Some(started.map_err(|e| fail("starting the thread that syncs", e))?);
@@ -286,30 +287,43 @@ impl DatabaseInner {
         })
     }
 
-    pub(crate) fn error(&self, action: impl Into<String>, source: MdbxError) -> DbError {
+    pub(crate) fn error(&self, action: impl Into<String>, source: MdbxError) -> StorageError {
         self.context.error(action, source)
     }
 
     /// Refuses keys that are too long: MDBX aborts the process on them, even in reads.
     #[inline]
-    pub(crate) fn check_key(&self, table: TableHandle, key: &[u8]) -> Result<()> {
+    pub(crate) fn check_key(&self, table: TableHandle, key: &[u8]) -> Result<(), TableError> {
         if key.len() <= self.max_key {
             return Ok(());
         }
-        Err(DbError::KeyTooLong { table: table.name.to_owned(), len: key.len(), max: self.max_key })
+        Err(TableError::KeyTooLong {
+            table: table.name.to_owned(),
+            len: key.len(),
+            max: self.max_key,
+        })
     }
 
-    pub(crate) fn check_range(&self, table: TableHandle, range: RowRange<'_>) -> Result<()> {
+    pub(crate) fn check_range(
+        &self,
+        table: TableHandle,
+        range: RowRange<'_>,
+    ) -> Result<(), TableError> {
         self.check_key(table, range.start)?;
         self.check_key(table, range.end.unwrap_or_default())
     }
 
     #[inline]
-    pub(crate) fn check_value(&self, table: TableHandle, key: &[u8], value: &[u8]) -> Result<()> {
+    pub(crate) fn check_value(
+        &self,
+        table: TableHandle,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), TableError> {
         if value.len() <= self.max_value - checksum::LEN {
             return Ok(());
         }
-        Err(DbError::ValueTooLong {
+        Err(TableError::ValueTooLong {
             table: table.name.to_owned(),
             key: crate::error::show_key(key),
             len: value.len(),
@@ -318,7 +332,7 @@ impl DatabaseInner {
     }
 
     /// The handle of a state table, if it exists.
-    pub(crate) fn state_table(&self, table: RowTable) -> Result<Option<TableHandle>> {
+    pub(crate) fn state_table(&self, table: RowTable) -> Result<Option<TableHandle>, ReadError> {
         if let Some(handle) = self.tables.state(table)? {
             return Ok(Some(handle));
         }
@@ -330,7 +344,7 @@ impl DatabaseInner {
         let action = || format!("opening table {name}");
         let tx = self.env.begin_ro_unsync().map_err(|e| self.error(action(), e))?;
         match open_table(&tx, &name).map_err(|e| self.error(action(), e))? {
-            Some(db) => self.tables.add_state(table, db).map(Some),
+            Some(db) => Ok(Some(self.tables.add_state(table, db)?)),
             None => Ok(None),
         }
     }
@@ -444,7 +458,7 @@ impl OpenTables {
             let db = open_table(&tx, table.name()).map_err(failed)?;
             if db.is_none() && !ChainTable::LATER.contains(&table) {
                 let what = format!("it has no table {}", table.name());
-                return Err(DbError::NotADatabase { path: context.path.clone(), what });
+                return Err(OpenError::NotADatabase { path: context.path.clone(), what }.into());
             }
             chain.push(TableHandle::new(table.name(), table.name(), db));
         }
@@ -457,7 +471,7 @@ impl OpenTables {
         on_disk: HashMap<String, Database>,
         context: &ErrorContext,
     ) -> Result<Self> {
-        let chain = chain.try_into().map_err(|_| DbError::NotADatabase {
+        let chain = chain.try_into().map_err(|_| OpenError::NotADatabase {
             path: context.path.clone(),
             what: "it lacks tables".to_owned(),
         })?;
@@ -471,7 +485,7 @@ impl OpenTables {
 
     /// The handle of a state table that is known to exist.
     #[inline]
-    fn state(&self, table: RowTable) -> Result<Option<TableHandle>> {
+    fn state(&self, table: RowTable) -> Result<Option<TableHandle>, TableError> {
         match self.state[usize::from(table.id)].get() {
             Some(handle) if handle.name == table.name => Ok(Some(*handle)),
             Some(handle) => Err(taken(table, handle.name)),
@@ -480,8 +494,8 @@ impl OpenTables {
     }
 
     #[cold]
-    fn find_state(&self, table: RowTable) -> Result<Option<TableHandle>> {
-        let db = self.on_disk.read().get(&format!("{STATE_PREFIX}{}", table.name)).copied();
+    fn find_state(&self, table: RowTable) -> Result<Option<TableHandle>, TableError> {
+        let db = self.on_disk.read().get(&state_table_name(table)).copied();
         match db {
             Some(db) => self.remember(table, db).map(Some),
             None => Ok(None),
@@ -489,7 +503,7 @@ impl OpenTables {
     }
 
     /// Registers a state table that is on disk.
-    fn add_state(&self, table: RowTable, db: Database) -> Result<TableHandle> {
+    fn add_state(&self, table: RowTable, db: Database) -> Result<TableHandle, TableError> {
         self.on_disk.write().insert(self.disk_name(table)?, db);
         self.remember(table, db)
     }
@@ -499,38 +513,36 @@ impl OpenTables {
     pub(crate) fn commit_created(
         &self,
         created: &[(RowTable, TableHandle)],
-        commit: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
+        commit: impl FnOnce() -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
         if created.is_empty() {
             return commit();
         }
-        let names: Vec<_> =
-            created.iter().map(|(table, _)| self.disk_name(*table)).collect::<Result<_>>()?;
         let mut on_disk = self.on_disk.write();
         commit()?;
-        for (name, (table, handle)) in names.into_iter().zip(created) {
+        for (table, handle) in created {
             let Some(db) = handle.db else { continue };
-            on_disk.insert(name, db);
-            // The creation of the table has checked that its id is free.
+            on_disk.insert(state_table_name(*table), db);
+            // The creation of the table has checked its name, and that its id is free.
             let _ = self.remember(*table, db);
         }
         Ok(())
     }
 
-    fn remember(&self, table: RowTable, db: Database) -> Result<TableHandle> {
+    fn remember(&self, table: RowTable, db: Database) -> Result<TableHandle, TableError> {
         let name = self.disk_name(table)?;
         let handle = || TableHandle::new(table.name, &name, Some(db));
         let held = self.state[usize::from(table.id)].get_or_init(handle);
         if held.name == table.name { Ok(*held) } else { Err(taken(table, held.name)) }
     }
 
-    /// Name of a state table on disk.
-    pub(crate) fn disk_name(&self, table: RowTable) -> Result<String> {
+    /// Name of a state table on disk, if MDBX can store it.
+    pub(crate) fn disk_name(&self, table: RowTable) -> Result<String, TableError> {
         // A NUL would end the name early.
         if table.name.contains('\0') {
             return Err(taken(table, "no name with a NUL"));
         }
-        Ok(format!("{STATE_PREFIX}{}", table.name))
+        Ok(state_table_name(table))
     }
 
     /// State tables on disk, with their names there.
@@ -539,8 +551,17 @@ impl OpenTables {
     }
 }
 
-fn taken(wanted: RowTable, held: &str) -> DbError {
-    DbError::TableIdTaken { id: wanted.id, held: held.to_owned(), wanted: wanted.name.to_owned() }
+/// Name of a state table on disk.
+fn state_table_name(table: RowTable) -> String {
+    format!("{STATE_PREFIX}{}", table.name)
+}
+
+pub(crate) fn taken(wanted: RowTable, held: &str) -> TableError {
+    TableError::TableIdTaken {
+        id: wanted.id,
+        held: held.to_owned(),
+        wanted: wanted.name.to_owned(),
+    }
 }
 
 /// Names of all tables, in order.

@@ -1,5 +1,13 @@
-//! Typed errors: each names the datadir, table or key, and what any program can do about it. The
-//! program itself says which of its flags help.
+//! Typed errors, one type per operation: each names the datadir, table or key, and what any program
+//! can do about it. The program itself says which of its flags help.
+//!
+//! ```text
+//!   opening      OpenError, MetadataError  --.
+//!   storing      BlockError  ----------------+--> DbError
+//!   reading      ReadError  -----------------'
+//!                  = CorruptRow, PrunedBody, TableError or StorageError
+//!   committing   StorageError
+//! ```
 
 use alloy_primitives::{B256, hex};
 use mdbx::MdbxError;
@@ -10,12 +18,58 @@ use std::{
 };
 
 /// Result of this crate's operations.
-pub type Result<T, E = DbError> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = DbError> = std::result::Result<T, E>;
 
-/// Why an operation on the database failed.
+/// Why an operation of several steps failed, such as opening a datadir or storing a block. It has
+/// one variant per step that can fail.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DbError {
+    /// There is no datadir to open, or it cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The datadir is not the expected one.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    /// A row that cannot be right.
+    #[error(transparent)]
+    Corrupt(#[from] CorruptRow),
+    /// A body that is not kept.
+    #[error(transparent)]
+    Pruned(#[from] PrunedBody),
+    /// A table refuses a key, a value or its own id.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// A block does not fit the stored chain.
+    #[error(transparent)]
+    Block(#[from] BlockError),
+    /// MDBX or a file failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}
+
+/// Why a read failed, or the opening of a snapshot.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// A row that cannot be right.
+    #[error(transparent)]
+    Corrupt(#[from] CorruptRow),
+    /// A body that is not kept.
+    #[error(transparent)]
+    Pruned(#[from] PrunedBody),
+    /// A table refuses a key or its own id.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// MDBX or a file failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}
+
+/// Why a datadir cannot be opened or created.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
     /// The datadir has no database to open.
     #[error("there is no database in datadir {path}")]
     NoDatadir {
@@ -46,18 +100,6 @@ pub enum DbError {
         /// The datadir.
         path: PathBuf,
     },
-    /// A write through a read-only handle.
-    #[error("datadir {path} was opened read-only; open it for writing first")]
-    ReadOnly {
-        /// The datadir.
-        path: PathBuf,
-    },
-    /// A thread that holds the write transaction wants another one, and would wait for itself.
-    #[error("datadir {path}: this thread holds the write transaction already; end it first")]
-    Nested {
-        /// The datadir.
-        path: PathBuf,
-    },
     /// The creation of the datadir was not finished.
     #[error(
         "datadir {path} is not whole: {what}; run the command that creates it again until it is \
@@ -77,157 +119,15 @@ pub enum DbError {
         /// What is wrong with it.
         what: String,
     },
-    /// The limit of the memory map is reached. The transaction is lost; all earlier commits are
-    /// kept.
-    #[error(
-        "the database in datadir {path} has reached its size limit of {limit} bytes; reopen it \
-         with a larger limit (nothing committed is lost)"
-    )]
-    MapFull {
-        /// The datadir.
-        path: PathBuf,
-        /// The limit in bytes.
-        limit: u64,
-    },
-    /// No space on the device, or a quota or file size limit is reached. The transaction is lost;
-    /// all earlier commits are kept.
-    #[error(
-        "no space left for the database in datadir {path} ({source}) while {action}; free some \
-         space or raise the limit, then start again (nothing committed is lost)"
-    )]
-    DiskFull {
-        /// The datadir.
-        path: PathBuf,
-        /// What was attempted.
-        action: String,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// The map does not fit into the address space.
-    #[error(
-        "datadir {path}: a map of up to {limit} bytes does not fit into the address space; open \
-         it with a smaller limit, or lift `ulimit -v`"
-    )]
-    NoAddressSpace {
-        /// The datadir.
-        path: PathBuf,
-        /// The limit in bytes.
-        limit: u64,
-    },
-    /// Too many snapshots at once.
-    #[error(
-        "all {max} reader slots of datadir {path} are taken; close other readers or open it with \
-         a larger `max_readers`"
-    )]
-    ReadersFull {
-        /// The datadir.
-        path: PathBuf,
-        /// Number of slots.
-        max: u64,
-    },
-    /// MDBX would abort the process on such a key.
-    #[error("table {table}: a key of {len} bytes is too long, at most {max} are possible")]
-    KeyTooLong {
-        /// The table.
-        table: String,
-        /// Length of the key in bytes.
-        len: usize,
-        /// Longest possible key in bytes.
-        max: usize,
-    },
-    /// MDBX would abort the process on such a value.
-    #[error(
-        "table {table}, key {key}: a value of {len} bytes is too long, at most {max} are possible"
-    )]
-    ValueTooLong {
-        /// The table.
-        table: String,
-        /// The key in hex.
-        key: String,
-        /// Length of the value in bytes.
-        len: usize,
-        /// Longest possible value in bytes.
-        max: usize,
-    },
-    /// An appended key does not sort after the last one.
-    #[error("table {table}: key {key} cannot be appended, it does not sort after the last key")]
-    OutOfOrder {
-        /// The table.
-        table: String,
-        /// The key in hex.
-        key: String,
-    },
-    /// Two tables have the same id.
-    #[error("table id {id:#04x} belongs to table {held}, so table {wanted} needs another one")]
-    TableIdTaken {
-        /// The id.
-        id: u8,
-        /// Name of the table that has it.
-        held: String,
-        /// Name of the table that wants it.
-        wanted: String,
-    },
-    /// A write of this transaction failed before, so it cannot be committed.
-    #[error("the write transaction was aborted because an earlier write in it failed: {reason}")]
-    Aborted {
-        /// The first failure.
-        reason: String,
-    },
-    /// A row that cannot be right.
-    #[error("table {table}, key {key}: {what}; restore the datadir or import again")]
-    Corrupt {
-        /// The table.
-        table: String,
-        /// The key in hex.
-        key: String,
-        /// What is wrong.
-        what: String,
-    },
-    /// The body of the block was pruned, or never stored.
-    #[error(
-        "the body of block {number} is not kept: bodies are kept from block {first} on; import the \
-         chain into another datadir if you need it"
-    )]
-    Pruned {
-        /// Number of the block.
-        number: u64,
-        /// From this block on all bodies are stored.
-        first: u64,
-    },
-    /// The named block is not stored.
-    #[error("block {hash} is not stored; insert it first")]
-    UnknownBlock {
-        /// Its hash.
-        hash: B256,
-    },
-    /// The parts of a new block do not fit together.
-    #[error("block {number} ({hash}) cannot be stored: {what}")]
-    BadBlock {
-        /// Its number.
-        number: u64,
-        /// Its hash.
-        hash: B256,
-        /// What does not fit.
-        what: String,
-    },
-    /// A block does not extend the canonical chain.
-    #[error("block {number} ({hash}) cannot become canonical: {what}")]
-    NotLinked {
-        /// Its number.
-        number: u64,
-        /// Its hash.
-        hash: B256,
-        /// Why.
-        what: String,
-    },
-    /// The block to remove is canonical.
-    #[error("block {hash} is canonical; unwind the chain below block {number} before removing it")]
-    Canonical {
-        /// Its number.
-        number: u64,
-        /// Its hash.
-        hash: B256,
-    },
+}
+
+/// Why a datadir is not the expected one: its chain, backend or formats, which [`DatadirMetadata`]
+/// names, or the rules and the retention stored beside them.
+///
+/// [`DatadirMetadata`]: crate::DatadirMetadata
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetadataError {
     /// The datadir has no metadata yet.
     #[error("datadir {path} is not initialised")]
     NotInitialised {
@@ -339,6 +239,192 @@ pub enum DbError {
         /// Expected number.
         expected: u64,
     },
+}
+
+/// Why a table refuses a row or cannot exist.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// MDBX would abort the process on such a key.
+    #[error("table {table}: a key of {len} bytes is too long, at most {max} are possible")]
+    KeyTooLong {
+        /// The table.
+        table: String,
+        /// Length of the key in bytes.
+        len: usize,
+        /// Longest possible key in bytes.
+        max: usize,
+    },
+    /// MDBX would abort the process on such a value.
+    #[error(
+        "table {table}, key {key}: a value of {len} bytes is too long, at most {max} are possible"
+    )]
+    ValueTooLong {
+        /// The table.
+        table: String,
+        /// The key in hex.
+        key: String,
+        /// Length of the value in bytes.
+        len: usize,
+        /// Longest possible value in bytes.
+        max: usize,
+    },
+    /// An appended key does not sort after the last one.
+    #[error("table {table}: key {key} cannot be appended, it does not sort after the last key")]
+    OutOfOrder {
+        /// The table.
+        table: String,
+        /// The key in hex.
+        key: String,
+    },
+    /// Two tables have the same id.
+    #[error("table id {id:#04x} belongs to table {held}, so table {wanted} needs another one")]
+    TableIdTaken {
+        /// The id.
+        id: u8,
+        /// Name of the table that has it.
+        held: String,
+        /// Name of the table that wants it.
+        wanted: String,
+    },
+}
+
+/// A row that cannot be right.
+#[derive(Debug, thiserror::Error)]
+#[error("table {table}, key {key}: {what}; restore the datadir or import again")]
+pub struct CorruptRow {
+    /// The table.
+    pub table: String,
+    /// The key in hex.
+    pub key: String,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// The body of the block was pruned, or never stored.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the body of block {number} is not kept: bodies are kept from block {first} on; import the \
+     chain into another datadir if you need it"
+)]
+pub struct PrunedBody {
+    /// Number of the block.
+    pub number: u64,
+    /// From this block on all bodies are stored.
+    pub first: u64,
+}
+
+/// Why a block cannot be stored, made canonical or removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// The named block is not stored.
+    #[error("block {hash} is not stored; insert it first")]
+    UnknownBlock {
+        /// Its hash.
+        hash: B256,
+    },
+    /// The parts of a new block do not fit together.
+    #[error("block {number} ({hash}) cannot be stored: {what}")]
+    BadBlock {
+        /// Its number.
+        number: u64,
+        /// Its hash.
+        hash: B256,
+        /// What does not fit.
+        what: String,
+    },
+    /// A block does not extend the canonical chain.
+    #[error("block {number} ({hash}) cannot become canonical: {what}")]
+    NotLinked {
+        /// Its number.
+        number: u64,
+        /// Its hash.
+        hash: B256,
+        /// Why.
+        what: String,
+    },
+    /// The block to remove is canonical.
+    #[error("block {hash} is canonical; unwind the chain below block {number} before removing it")]
+    Canonical {
+        /// Its number.
+        number: u64,
+        /// Its hash.
+        hash: B256,
+    },
+}
+
+/// Why MDBX or a file of the datadir failed: at the beginning of a transaction, in it, or at its
+/// commit.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StorageError {
+    /// A write through a read-only handle.
+    #[error("datadir {path} was opened read-only; open it for writing first")]
+    ReadOnly {
+        /// The datadir.
+        path: PathBuf,
+    },
+    /// A thread that holds the write transaction wants another one, and would wait for itself.
+    #[error("datadir {path}: this thread holds the write transaction already; end it first")]
+    Nested {
+        /// The datadir.
+        path: PathBuf,
+    },
+    /// A write of this transaction failed before, so it cannot be committed.
+    #[error("the write transaction was aborted because an earlier write in it failed: {reason}")]
+    Aborted {
+        /// The first failure.
+        reason: String,
+    },
+    /// The limit of the memory map is reached. The transaction is lost; all earlier commits are
+    /// kept.
+    #[error(
+        "the database in datadir {path} has reached its size limit of {limit} bytes; reopen it \
+         with a larger limit (nothing committed is lost)"
+    )]
+    MapFull {
+        /// The datadir.
+        path: PathBuf,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// No space on the device, or a quota or file size limit is reached. The transaction is lost;
+    /// all earlier commits are kept.
+    #[error(
+        "no space left for the database in datadir {path} ({source}) while {action}; free some \
+         space or raise the limit, then start again (nothing committed is lost)"
+    )]
+    DiskFull {
+        /// The datadir.
+        path: PathBuf,
+        /// What was attempted.
+        action: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The map does not fit into the address space.
+    #[error(
+        "datadir {path}: a map of up to {limit} bytes does not fit into the address space; open \
+         it with a smaller limit, or lift `ulimit -v`"
+    )]
+    NoAddressSpace {
+        /// The datadir.
+        path: PathBuf,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// Too many snapshots at once.
+    #[error(
+        "all {max} reader slots of datadir {path} are taken; close other readers or open it with \
+         a larger `max_readers`"
+    )]
+    ReadersFull {
+        /// The datadir.
+        path: PathBuf,
+        /// Number of slots.
+        max: u64,
+    },
     /// An operation on a file or directory of the datadir failed.
     #[error("{action} {path}: {source}")]
     Io {
@@ -371,11 +457,30 @@ pub enum DbError {
     },
 }
 
-impl DbError {
-    pub(crate) fn corrupt(table: &str, key: &[u8], what: impl fmt::Display) -> Self {
-        Self::Corrupt { table: table.to_owned(), key: show_key(key), what: what.to_string() }
+impl From<ReadError> for DbError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Corrupt(row) => Self::Corrupt(row),
+            ReadError::Pruned(body) => Self::Pruned(body),
+            ReadError::Table(error) => Self::Table(error),
+            ReadError::Storage(error) => Self::Storage(error),
+        }
     }
+}
 
+impl ReadError {
+    pub(crate) fn corrupt(table: &str, key: &[u8], what: impl fmt::Display) -> Self {
+        CorruptRow::new(table, key, what).into()
+    }
+}
+
+impl CorruptRow {
+    pub(crate) fn new(table: &str, key: &[u8], what: impl fmt::Display) -> Self {
+        Self { table: table.to_owned(), key: show_key(key), what: what.to_string() }
+    }
+}
+
+impl StorageError {
     pub(crate) fn io(
         action: &'static str,
         path: impl Into<PathBuf>,
@@ -408,24 +513,24 @@ pub(crate) struct ErrorContext {
 
 impl ErrorContext {
     /// The typed error for an error of MDBX; `action` reads as in "while writing table X".
-    pub(crate) fn error(&self, action: impl Into<String>, source: MdbxError) -> DbError {
+    pub(crate) fn error(&self, action: impl Into<String>, source: MdbxError) -> StorageError {
         let path = self.path.clone();
         match source {
-            MdbxError::MapFull => DbError::MapFull { path, limit: self.limit },
-            MdbxError::ReadersFull => DbError::ReadersFull { path, max: self.max_readers },
+            MdbxError::MapFull => StorageError::MapFull { path, limit: self.limit },
+            MdbxError::ReadersFull => StorageError::ReadersFull { path, max: self.max_readers },
             MdbxError::UnableExtendMapSize | MdbxError::TooLarge => {
-                DbError::NoAddressSpace { path, limit: self.limit }
+                StorageError::NoAddressSpace { path, limit: self.limit }
             }
-            MdbxError::Access => DbError::ReadOnly { path },
-            MdbxError::BotchedTransaction => DbError::Aborted { reason: source.to_string() },
+            MdbxError::Access => StorageError::ReadOnly { path },
+            MdbxError::BotchedTransaction => StorageError::Aborted { reason: source.to_string() },
             MdbxError::Other(code) if code > 0 => {
                 let (action, source) = (action.into(), std::io::Error::from_raw_os_error(code));
                 match no_room(&path, source) {
-                    Ok(source) => DbError::DiskFull { path, action, source },
-                    Err(source) => DbError::System { path, action, source },
+                    Ok(source) => StorageError::DiskFull { path, action, source },
+                    Err(source) => StorageError::System { path, action, source },
                 }
             }
-            source => DbError::Mdbx { path, action: action.into(), source },
+            source => StorageError::Mdbx { path, action: action.into(), source },
         }
     }
 }
@@ -486,18 +591,18 @@ mod tests {
     #[test]
     fn every_way_of_running_out_of_room_says_what_to_do() {
         let full = context().error("writing", MdbxError::MapFull);
-        assert!(matches!(full, DbError::MapFull { limit: 4096, .. }));
+        assert!(matches!(full, StorageError::MapFull { limit: 4096, .. }));
         assert!(full.to_string().contains("larger limit"), "{full}");
         #[cfg(target_os = "linux")]
         for code in [28, 122, 27] {
             // ENOSPC, EDQUOT, EFBIG
             let full = context().error("writing table X", MdbxError::Other(code));
-            assert!(matches!(full, DbError::DiskFull { .. }), "{full:?}");
+            assert!(matches!(full, StorageError::DiskFull { .. }), "{full:?}");
             let text = full.to_string();
             assert!(text.contains("/data") && text.contains("free some space"), "{text}");
         }
         let other = context().error("writing", MdbxError::Problem);
-        assert!(matches!(other, DbError::Mdbx { .. }), "{other:?}");
+        assert!(matches!(other, StorageError::Mdbx { .. }), "{other:?}");
     }
 
     #[test]
@@ -505,7 +610,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let context = ErrorContext { path: dir.path().to_owned(), ..context() };
         let fault = context.error("committing", MdbxError::Other(5));
-        assert!(matches!(fault, DbError::System { .. }), "{fault:?}");
+        assert!(matches!(fault, StorageError::System { .. }), "{fault:?}");
         let text = fault.to_string();
         let words = [dir.path().to_str().unwrap(), "committing", "nput/output error", "the disk"];
         assert!(words.iter().all(|word| text.contains(word)), "{text}");

@@ -4,7 +4,7 @@
 //! creates it in the same transaction.
 
 use crate::{
-    DatabaseEnv, DbError, ReadTxn, WriteTxn,
+    DatabaseEnv, DbError, ReadError, ReadTxn, StorageError, WriteTxn,
     raw::{RawRead, RowRange},
 };
 use alloy_primitives::Bytes;
@@ -35,12 +35,12 @@ impl KvStore for PinnedStore {
     }
 
     fn begin_write(&self) -> Result<Box<dyn KvTxn + '_>, StoreError> {
-        let path = self.0.inner().context.path.clone();
-        Err(StoreError::new("opening a write transaction", DbError::ReadOnly { path }))
+        let read_only = StorageError::ReadOnly { path: self.0.inner().context.path.clone() };
+        Err(StoreError::new("opening a write transaction", DbError::from(read_only)))
     }
 
     fn disk_bytes(&self) -> Result<u64, StoreError> {
-        self.0.state_bytes().map_err(|e| StoreError::new("measuring the state", e))
+        self.0.state_bytes().map_err(|e| StoreError::new("measuring the state", DbError::from(e)))
     }
 }
 
@@ -51,14 +51,16 @@ impl KvStore for DatadirStateStore {
     fn snapshot(&self) -> Result<KvSnapshot, StoreError> {
         match self.0.begin_read() {
             Ok(snapshot) => Ok(Arc::new(snapshot)),
-            Err(e) => Err(StoreError::new("opening a snapshot of the state", e)),
+            Err(e) => Err(StoreError::new("opening a snapshot of the state", DbError::from(e))),
         }
     }
 
     fn begin_write(&self) -> Result<Box<dyn KvTxn + '_>, StoreError> {
         match self.0.begin_write() {
             Ok(txn) => Ok(Box::new(txn)),
-            Err(e) => Err(StoreError::new("opening a write transaction of the state", e)),
+            Err(e) => {
+                Err(StoreError::new("opening a write transaction of the state", DbError::from(e)))
+            }
         }
     }
 
@@ -66,11 +68,11 @@ impl KvStore for DatadirStateStore {
         let snapshot = self.0.begin_read();
         snapshot
             .and_then(|snapshot| snapshot.state_bytes())
-            .map_err(|e| StoreError::new("measuring the state", e))
+            .map_err(|e| StoreError::new("measuring the state", DbError::from(e)))
     }
 
     fn sync(&self) -> Result<(), StoreError> {
-        self.0.sync().map_err(|e| StoreError::new("syncing the state", e))
+        self.0.sync().map_err(|e| StoreError::new("syncing the state", DbError::from(e)))
     }
 }
 
@@ -114,7 +116,7 @@ macro_rules! kv_read {
             }
 
             fn count(&self, table: RowTable) -> Result<u64, StoreError> {
-                act(table, "count", || {
+                act(table, "count", || -> Result<_, ReadError> {
                     let Some(handle) = $find(self, table)? else { return Ok(0) };
                     Ok(self.raw_stat(handle)?.map_or(0, |stat| stat.entries() as u64))
                 })
@@ -167,18 +169,18 @@ impl KvTxn for WriteTxn {
     }
 
     fn commit(self: Box<Self>) -> Result<(), StoreError> {
-        (*self).commit().map_err(|e| StoreError::new("commit of state", e))
+        (*self).commit().map_err(|e| StoreError::new("commit of state", DbError::from(e)))
     }
 }
 
 /// Runs `work`, and adds the attempted action and the table to its error.
 #[inline]
-fn act<T>(
+fn act<T, E: Into<DbError>>(
     table: RowTable,
     action: &str,
-    work: impl FnOnce() -> Result<T, DbError>,
+    work: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, StoreError> {
-    work().map_err(|e| failed(table, action, e))
+    work().map_err(|e| failed(table, action, e.into()))
 }
 
 #[cold]

@@ -50,7 +50,7 @@
 //! Pages have 4096 bytes, fixed when a datadir is created. A key has at most
 //! [`DatabaseEnv::max_key_len`] bytes: MDBX aborts the process on longer keys, so this crate
 //! refuses them. Nothing read from disk is trusted: every row carries a checksum over table, key
-//! and value, and a row that does not match or does not parse is [`DbError::Corrupt`].
+//! and value, and a row that does not match or does not parse is a [`CorruptRow`].
 
 mod chain;
 mod checksum;
@@ -77,7 +77,11 @@ pub use chain::{
     StoredBlock, StoredTransaction,
 };
 pub use env::{DatabaseEnv, OpenOptions, RetentionSetting, SyncMode};
-pub use error::{DbError, Result};
+pub(crate) use error::Result;
+pub use error::{
+    BlockError, CorruptRow, DbError, MetadataError, OpenError, PrunedBody, ReadError, StorageError,
+    TableError,
+};
 pub use history_kept::{HistoryKept, KeptBlocks};
 pub use logs::{LogBounds, LogCandidates, LogQuery};
 pub use snapshot::ReadTxn;

@@ -1,6 +1,6 @@
 //! The lock file of a datadir: one writing process at a time.
 
-use crate::{DbError, Result};
+use crate::{OpenError, Result, StorageError};
 use std::{
     fs::{File, TryLockError},
     io::{Read, Seek, Write},
@@ -23,7 +23,7 @@ impl DatadirLock {
         let path = datadir.join(NAME);
         let io = |action| {
             let path = path.clone();
-            move |source| DbError::io(action, path, source)
+            move |source| StorageError::io(action, path, source)
         };
         let mut file = File::options()
             .read(true)
@@ -35,9 +35,10 @@ impl DatadirLock {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(DbError::InUse { path: datadir.to_owned(), holder: holder(&mut file) });
+                let (path, holder) = (datadir.to_owned(), holder(&mut file));
+                return Err(OpenError::InUse { path, holder }.into());
             }
-            Err(TryLockError::Error(source)) => return Err(io("locking")(source)),
+            Err(TryLockError::Error(source)) => return Err(io("locking")(source).into()),
         }
         file.set_len(0).map_err(io("writing lock file"))?;
         writeln!(file, "{}", std::process::id()).map_err(io("writing lock file"))?;
@@ -67,6 +68,7 @@ fn holder(file: &mut File) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DbError;
 
     #[test]
     fn lock_is_exclusive_and_ends_with_its_holder() {
@@ -74,7 +76,9 @@ mod tests {
         let held = DatadirLock::acquire(dir.path()).unwrap();
         let refused = DatadirLock::acquire(dir.path()).unwrap_err();
         let pid = std::process::id().to_string();
-        assert!(matches!(&refused, DbError::InUse { holder, .. } if holder.contains(&pid)));
+        assert!(
+            matches!(&refused, DbError::Open(OpenError::InUse { holder, .. }) if holder.contains(&pid))
+        );
         drop(held);
         // The file with the old process id is still there and must not matter.
         DatadirLock::acquire(dir.path()).unwrap();

@@ -1,7 +1,9 @@
 //! Notes: short named values, in table `Metadata` under `note/NAME`. The note `unfinished` says
 //! that a datadir is incomplete: only commands that complete it can open it.
 
-use crate::{DatabaseEnv, DbError, ReadTxn, Result, WriteTxn, raw::RawRead, tables::ChainTable};
+use crate::{
+    DatabaseEnv, OpenError, ReadError, ReadTxn, Result, WriteTxn, raw::RawRead, tables::ChainTable,
+};
 use alloy_primitives::Bytes;
 
 /// Name of the note that says what the datadir lacks, as a line of text.
@@ -13,7 +15,7 @@ pub(crate) fn key(name: &str) -> Vec<u8> {
 }
 
 /// The note with this name, if it exists.
-pub(crate) fn read<R: RawRead + ?Sized>(read: &R, name: &str) -> Result<Option<Bytes>> {
+pub(crate) fn read<R: RawRead + ?Sized>(read: &R, name: &str) -> Result<Option<Bytes>, ReadError> {
     read.raw_get(read.chain(ChainTable::Metadata), &key(name))
 }
 
@@ -40,7 +42,7 @@ impl WriteTxn {
 
 impl ReadTxn {
     /// What the datadir lacks; `None` if it is complete.
-    pub fn unfinished(&self) -> Result<Option<String>> {
+    pub fn unfinished(&self) -> Result<Option<String>, ReadError> {
         let note = read(self, UNFINISHED)?;
         Ok(note.map(|what| String::from_utf8_lossy(&what).into_owned()))
     }
@@ -51,7 +53,9 @@ impl DatabaseEnv {
     pub(crate) fn check_complete(self) -> Result<Self> {
         match self.begin_read()?.unfinished()? {
             None => Ok(self),
-            Some(what) => Err(DbError::Unfinished { path: self.datadir().to_owned(), what }),
+            Some(what) => {
+                Err(OpenError::Unfinished { path: self.datadir().to_owned(), what }.into())
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
 //! is the value's key and the piece's number (2 bytes, big-endian, from 1).
 
 use crate::{
-    DbError, Result, WriteTxn,
+    DbError, ReadError, Result, TableError, WriteTxn,
     raw::{RawRead, RowRange, TableHandle},
 };
 use alloy_primitives::Bytes;
@@ -37,7 +37,9 @@ pub(crate) fn put(
         };
         match stored {
             // The table has later rows, so the piece is inserted instead.
-            Err(DbError::OutOfOrder { .. }) => txn.raw_put(table, &piece_key, piece)?,
+            Err(DbError::Table(TableError::OutOfOrder { .. })) => {
+                txn.raw_put(table, &piece_key, piece)?
+            }
             stored => stored?,
         }
         if piece.len() < PIECE {
@@ -46,12 +48,13 @@ pub(crate) fn put(
         rest = tail;
     }
     // 2^16 pieces are 1 GiB: no block or code is that large.
-    Err(DbError::ValueTooLong {
+    Err(TableError::ValueTooLong {
         table: table.name.to_owned(),
         key: crate::error::show_key(key),
         len: value.len(),
         max: PIECE * usize::from(u16::MAX),
-    })
+    }
+    .into())
 }
 
 /// Number of rows that a value of `len` bytes takes.
@@ -64,7 +67,7 @@ pub(crate) fn get<R: RawRead + ?Sized>(
     read: &R,
     table: TableHandle,
     key: &[u8],
-) -> Result<Option<Bytes>> {
+) -> Result<Option<Bytes>, ReadError> {
     let Some(first) = read.raw_get(table, key)? else { return Ok(None) };
     if first.len() < PIECE {
         return Ok(Some(first));
@@ -87,7 +90,7 @@ pub(crate) fn scan_prefix<R: RawRead + ?Sized>(
     table: TableHandle,
     prefix: &[u8],
     suffix_len: usize,
-) -> Result<Vec<(Bytes, Bytes)>> {
+) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
     let key_len = prefix.len() + suffix_len;
     let mut values: Vec<(Bytes, Bytes)> = Vec::new();
     let mut long: Option<(u16, Vec<u8>)> = None;
@@ -107,7 +110,7 @@ pub(crate) fn scan_prefix<R: RawRead + ?Sized>(
                 }
             }
             None if key.len() != key_len => {
-                return Err(DbError::corrupt(table.name, &key, "the key has a wrong length"));
+                return Err(ReadError::corrupt(table.name, &key, "the key has a wrong length"));
             }
             None => {
                 if piece.len() == PIECE {
@@ -143,7 +146,7 @@ fn rows_with_prefix<R: RawRead + ?Sized>(
     read: &R,
     table: TableHandle,
     prefix: &[u8],
-) -> Result<Vec<(Bytes, Bytes)>> {
+) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
     let end = prefix_end(prefix);
     read.raw_scan(
         table,
@@ -165,8 +168,8 @@ fn piece_key(key: &[u8], number: u16) -> Vec<u8> {
     piece_key
 }
 
-fn missing(table: TableHandle, key: &[u8], number: u16) -> DbError {
-    DbError::corrupt(table.name, key, format!("piece {number} of the value is missing"))
+fn missing(table: TableHandle, key: &[u8], number: u16) -> ReadError {
+    ReadError::corrupt(table.name, key, format!("piece {number} of the value is missing"))
 }
 
 #[cfg(test)]
@@ -199,8 +202,8 @@ mod tests {
 
         // A missing piece is an error, not a short value.
         txn.raw_delete(table, &piece_key(&[9, 6], 2)).unwrap();
-        assert!(matches!(get(&txn, table, &[9, 6]), Err(DbError::Corrupt { .. })));
-        assert!(matches!(scan_prefix(&txn, table, &[9], 1), Err(DbError::Corrupt { .. })));
+        assert!(matches!(get(&txn, table, &[9, 6]), Err(ReadError::Corrupt(_))));
+        assert!(matches!(scan_prefix(&txn, table, &[9], 1), Err(ReadError::Corrupt(_))));
 
         delete_prefix(&mut txn, table, &[9]).unwrap();
         assert_eq!(txn.raw_stat(table).unwrap().unwrap().entries(), 1);

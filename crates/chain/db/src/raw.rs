@@ -1,8 +1,8 @@
 //! Reads of one MDBX transaction of any kind, and the trait that chain and state reads share.
 
-use crate::{Result, checksum, env::DatabaseInner, tables::ChainTable};
+use crate::{CorruptRow, ReadError, Result, checksum, env::DatabaseInner, tables::ChainTable};
 use alloy_primitives::Bytes;
-use mdbx::{Cursor, Database, MdbxError, ReadError, Stat, TransactionKind, tx::Tx};
+use mdbx::{Cursor, Database, MdbxError, Stat, TransactionKind, tx::Tx};
 use retrie_state::{ScanDirection, TableRow};
 
 /// An open table.
@@ -34,7 +34,7 @@ pub trait RawRead {
     fn inner(&self) -> &DatabaseInner;
 
     /// The row of `key` as stored, unchecked: checksum and value.
-    fn stored(&self, table: TableHandle, key: &[u8]) -> Result<Option<Bytes>>;
+    fn stored(&self, table: TableHandle, key: &[u8]) -> Result<Option<Bytes>, ReadError>;
 
     /// As [`raw_seek`](Self::raw_seek), unchecked.
     fn stored_seek(
@@ -42,16 +42,20 @@ pub trait RawRead {
         table: TableHandle,
         key: Option<&[u8]>,
         direction: ScanDirection,
-    ) -> Result<Option<TableRow>>;
+    ) -> Result<Option<TableRow>, ReadError>;
 
     /// As [`raw_scan`](Self::raw_scan), unchecked.
-    fn stored_scan(&self, table: TableHandle, range: RowRange<'_>) -> Result<Vec<TableRow>>;
+    fn stored_scan(
+        &self,
+        table: TableHandle,
+        range: RowRange<'_>,
+    ) -> Result<Vec<TableRow>, ReadError>;
 
     /// The value of `key`.
     #[inline]
-    fn raw_get(&self, table: TableHandle, key: &[u8]) -> Result<Option<Bytes>> {
+    fn raw_get(&self, table: TableHandle, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         match self.stored(table, key)? {
-            Some(row) => checksum::open(table, key, row).map(Some),
+            Some(row) => Ok(Some(checksum::open(table, key, row)?)),
             None => Ok(None),
         }
     }
@@ -62,18 +66,23 @@ pub trait RawRead {
         table: TableHandle,
         key: Option<&[u8]>,
         direction: ScanDirection,
-    ) -> Result<Option<TableRow>> {
-        self.stored_seek(table, key, direction)?.map(|row| open_row(table, row)).transpose()
+    ) -> Result<Option<TableRow>, ReadError> {
+        let row = self.stored_seek(table, key, direction)?;
+        Ok(row.map(|row| open_row(table, row)).transpose()?)
     }
 
     /// As `KvRead::scan`.
-    fn raw_scan(&self, table: TableHandle, range: RowRange<'_>) -> Result<Vec<TableRow>> {
+    fn raw_scan(
+        &self,
+        table: TableHandle,
+        range: RowRange<'_>,
+    ) -> Result<Vec<TableRow>, ReadError> {
         let rows = self.stored_scan(table, range)?;
-        rows.into_iter().map(|row| open_row(table, row)).collect()
+        Ok(rows.into_iter().map(|row| open_row(table, row)).collect::<Result<_, CorruptRow>>()?)
     }
 
     /// Number of rows and pages; `None` if this snapshot is older than the table.
-    fn raw_stat(&self, table: TableHandle) -> Result<Option<Stat>>;
+    fn raw_stat(&self, table: TableHandle) -> Result<Option<Stat>, ReadError>;
 
     /// Handle of a chain table.
     fn chain(&self, table: ChainTable) -> TableHandle {
@@ -96,7 +105,7 @@ pub struct RowRange<'a> {
 /// process.
 type RawRow = (Vec<u8>, Vec<u8>);
 
-fn open_row(table: TableHandle, (key, row): TableRow) -> Result<TableRow> {
+fn open_row(table: TableHandle, (key, row): TableRow) -> Result<TableRow, CorruptRow> {
     let value = checksum::open(table, &key, row)?;
     Ok((key, value))
 }
@@ -243,10 +252,10 @@ fn row((key, value): RawRow) -> TableRow {
 }
 
 /// Reads decode nothing, so a decoding error means a damaged page.
-fn plain(error: ReadError) -> MdbxError {
+fn plain(error: mdbx::ReadError) -> MdbxError {
     match error {
-        ReadError::Mdbx(error) => error,
-        ReadError::Decoding(_) => MdbxError::Corrupted,
+        mdbx::ReadError::Mdbx(error) => error,
+        mdbx::ReadError::Decoding(_) => MdbxError::Corrupted,
     }
 }
 

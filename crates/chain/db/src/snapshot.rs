@@ -1,7 +1,7 @@
 //! Snapshots that several threads can read at once.
 
 use crate::{
-    Result,
+    ReadError, Result,
     env::DatabaseInner,
     error::show_key,
     raw::{self, RawRead, RowRange, TableHandle},
@@ -40,7 +40,7 @@ pub struct ReadTxn {
 }
 
 impl ReadTxn {
-    pub(crate) fn begin(inner: Arc<DatabaseInner>) -> Result<Self> {
+    pub(crate) fn begin(inner: Arc<DatabaseInner>) -> Result<Self, ReadError> {
         let begin = || {
             let tx = inner.env.begin_ro_unsync()?;
             let id = tx.id()?;
@@ -127,13 +127,13 @@ impl ReadTxn {
         table: TableHandle,
         key: Option<&[u8]>,
         read: impl FnOnce(&RoTxUnsync) -> Result<T, MdbxError>,
-    ) -> Result<T> {
+    ) -> Result<T, ReadError> {
         if let Some(key) = key {
             self.inner.check_key(table, key)?;
         }
         self.with(read).map_err(|e| {
             let at = key.map(|key| format!(" at {}", show_key(key))).unwrap_or_default();
-            self.inner.error(format!("reading table {}{at}", table.name), e)
+            self.inner.error(format!("reading table {}{at}", table.name), e).into()
         })
     }
 }
@@ -143,7 +143,7 @@ impl RawRead for ReadTxn {
         &self.inner
     }
 
-    fn stored(&self, table: TableHandle, key: &[u8]) -> Result<Option<Bytes>> {
+    fn stored(&self, table: TableHandle, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         self.read(table, Some(key), |tx| raw::get(tx, table.db, key))
     }
 
@@ -152,16 +152,20 @@ impl RawRead for ReadTxn {
         table: TableHandle,
         key: Option<&[u8]>,
         direction: ScanDirection,
-    ) -> Result<Option<TableRow>> {
+    ) -> Result<Option<TableRow>, ReadError> {
         self.read(table, key, |tx| raw::seek(tx, table.db, key, direction))
     }
 
-    fn stored_scan(&self, table: TableHandle, range: RowRange<'_>) -> Result<Vec<TableRow>> {
+    fn stored_scan(
+        &self,
+        table: TableHandle,
+        range: RowRange<'_>,
+    ) -> Result<Vec<TableRow>, ReadError> {
         self.inner.check_range(table, range)?;
         self.read(table, None, |tx| raw::scan(tx, table.db, range))
     }
 
-    fn raw_stat(&self, table: TableHandle) -> Result<Option<Stat>> {
+    fn raw_stat(&self, table: TableHandle) -> Result<Option<Stat>, ReadError> {
         self.read(table, None, |tx| raw::stat(tx, table.db))
     }
 }

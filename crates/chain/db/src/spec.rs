@@ -6,8 +6,8 @@
 //! file for the same genesis block.
 
 use crate::{
-    ChainRead, DatabaseEnv, DatadirMetadata, DbError, ReadTxn, Result, StateRootMode, raw::RawRead,
-    tables::ChainTable,
+    ChainRead, CorruptRow, DatabaseEnv, DatadirMetadata, MetadataError, ReadError, ReadTxn, Result,
+    StateRootMode, raw::RawRead, tables::ChainTable,
 };
 use alloy_primitives::B256;
 use retrie_chainspec::{ChainSpec, KNOWN_CHAINS, parse_chain};
@@ -25,7 +25,7 @@ impl DatabaseEnv {
         }
         let mut txn = self.begin_write()?;
         txn.put_note(NOTE, note.as_bytes())?;
-        txn.commit()
+        Ok(txn.commit()?)
     }
 }
 
@@ -33,13 +33,13 @@ impl ReadTxn {
     /// The chain of this datadir.
     ///
     /// # Errors
-    /// [`DbError::UnknownChain`] if the datadir was created before datadirs stored their chain, and
+    /// [`MetadataError::UnknownChain`] if the datadir was created before datadirs stored their chain, and
     /// the chain is not a known network.
     pub fn spec(&self) -> Result<Arc<ChainSpec>> {
         let metadata = self.identity()?;
         let spec = match self.stored_spec()? {
             Some(spec) => spec,
-            None => known(&metadata).ok_or_else(|| DbError::UnknownChain {
+            None => known(&metadata).ok_or_else(|| MetadataError::UnknownChain {
                 path: self.inner().context.path.clone(),
                 id: metadata.chain_id,
                 genesis: metadata.genesis,
@@ -49,7 +49,7 @@ impl ReadTxn {
         if metadata.chain_id != spec.chain_id()
             || genesis.is_some_and(|genesis| genesis != spec.genesis_hash())
         {
-            return Err(damaged("the chain is not the one of the datadir's identity"));
+            return Err(damaged("the chain is not the one of the datadir's identity").into());
         }
         Ok(spec)
     }
@@ -57,7 +57,7 @@ impl ReadTxn {
     /// Fails if `given` is not the chain of the datadir.
     ///
     /// # Errors
-    /// [`DbError::ChainMismatch`].
+    /// [`MetadataError::ChainMismatch`].
     pub fn check_spec(&self, given: &ChainSpec) -> Result<()> {
         let metadata = self.identity()?;
         let found = match genesis_of(&metadata) {
@@ -69,21 +69,22 @@ impl ReadTxn {
         {
             return Ok(());
         }
-        Err(DbError::ChainMismatch {
+        Err(MetadataError::ChainMismatch {
             path: self.inner().context.path.clone(),
             found_id: metadata.chain_id,
             found_genesis: found.unwrap_or(metadata.genesis),
             expected_id: given.chain_id(),
             expected_genesis: given.genesis_hash(),
-        })
+        }
+        .into())
     }
 
     fn identity(&self) -> Result<DatadirMetadata> {
         let path = || self.inner().context.path.clone();
-        self.metadata()?.ok_or_else(|| DbError::NotInitialised { path: path() })
+        Ok(self.metadata()?.ok_or_else(|| MetadataError::NotInitialised { path: path() })?)
     }
 
-    fn stored_spec(&self) -> Result<Option<Arc<ChainSpec>>> {
+    fn stored_spec(&self) -> Result<Option<Arc<ChainSpec>>, ReadError> {
         let Some(note) = self.note(NOTE)? else { return Ok(None) };
         let text = std::str::from_utf8(&note).map_err(|_| damaged("the chain is not text"))?;
         let spec = if text.starts_with('{') {
@@ -91,15 +92,15 @@ impl ReadTxn {
         } else if KNOWN_CHAINS.contains(&text) {
             parse_chain(text)
         } else {
-            return Err(damaged("the chain is neither a known network nor a genesis file"));
+            return Err(damaged("the chain is neither a known network nor a genesis file").into());
         };
-        spec.map(Some).map_err(|error| damaged(&error.to_string()))
+        Ok(Some(spec.map_err(|error| damaged(&error.to_string()))?))
     }
 }
 
-fn damaged(what: &str) -> DbError {
+fn damaged(what: &str) -> CorruptRow {
     let key = [b"note/", NOTE.as_bytes()].concat();
-    DbError::corrupt(ChainTable::Metadata.name(), &key, what)
+    CorruptRow::new(ChainTable::Metadata.name(), &key, what)
 }
 
 /// The content of the note. `None` for a chain that no genesis file can describe, as in test

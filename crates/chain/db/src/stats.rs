@@ -1,7 +1,7 @@
 //! Sizes, for `retrie db stats` and for comparing backends.
 
 use crate::{
-    ChainRead, DatabaseEnv, DbError, ReadTxn, Result,
+    ChainRead, DatabaseEnv, ReadError, ReadTxn, Result, StorageError,
     raw::{RawRead, TableHandle},
     tables::ChainTable,
 };
@@ -55,7 +55,7 @@ pub struct DbStats {
 
 impl DatabaseEnv {
     /// Measures the database. It takes longer the more free pages there are.
-    pub fn stats(&self) -> Result<DbStats> {
+    pub fn stats(&self) -> Result<DbStats, ReadError> {
         let inner = &self.inner;
         let failed = |e| inner.error("reading statistics", e);
         let page_size = inner.page_size as u64;
@@ -76,7 +76,7 @@ impl DatabaseEnv {
             tables.push(table_stats(&snapshot, &name, Some(db))?);
         }
         let file_bytes = std::fs::metadata(&inner.file)
-            .map_err(|e| DbError::io("measuring", &inner.file, e))?
+            .map_err(|e| StorageError::io("measuring", &inner.file, e))?
             .len();
         Ok(DbStats {
             datadir: self.datadir().to_owned(),
@@ -95,7 +95,7 @@ impl DatabaseEnv {
 
 impl ReadTxn {
     /// Bytes of the pages of all state tables.
-    pub(crate) fn state_bytes(&self) -> Result<u64> {
+    pub(crate) fn state_bytes(&self) -> Result<u64, ReadError> {
         let mut bytes = 0;
         for (name, db) in self.inner().tables.all_state() {
             bytes += table_stats(self, &name, Some(db))?.bytes;
@@ -104,7 +104,11 @@ impl ReadTxn {
     }
 }
 
-fn table_stats(snapshot: &ReadTxn, name: &str, db: Option<Database>) -> Result<TableStats> {
+fn table_stats(
+    snapshot: &ReadTxn,
+    name: &str,
+    db: Option<Database>,
+) -> Result<TableStats, ReadError> {
     // A table younger than the snapshot has no statistics, and is empty in it.
     let stat = snapshot.raw_stat(TableHandle::new("statistics", name, db))?;
     let pages = |pages: fn(&mdbx::Stat) -> usize| stat.as_ref().map_or(0, |s| pages(s) as u64);

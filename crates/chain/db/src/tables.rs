@@ -115,7 +115,7 @@ impl ChainTable {
 }
 
 /// Prefix of the names of the state store's tables on disk.
-pub const STATE_PREFIX: &str = "State";
+pub(crate) const STATE_PREFIX: &str = "State";
 
 /// Short key of a stored block, for all of its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

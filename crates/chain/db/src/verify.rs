@@ -2,7 +2,7 @@
 //! of every row. The owners of the tables check that rows agree with each other.
 
 use crate::{
-    DatabaseEnv, DbError, ReadTxn, Result, checksum,
+    CorruptRow, DatabaseEnv, ReadError, ReadTxn, Result, checksum,
     error::show_key,
     raw::{RawRead, TableHandle},
     tables::ChainTable,
@@ -88,14 +88,14 @@ const MOST_ISSUES: usize = 20;
 
 impl ReadTxn {
     /// Reads every row of every table. The checksum must match, and the key must sort after the key
-    /// before. Each wrong row is passed to `fault` as [`DbError::Corrupt`]. `progress` gets the
+    /// before. Each wrong row is passed to `fault`. `progress` gets the
     /// name of the current table and its number of rows so far. Returns the tables in the order of
     /// [`DbStats::tables`](crate::DbStats::tables).
     pub fn check_rows(
         &self,
         progress: &mut dyn FnMut(&str, u64),
-        fault: &mut dyn FnMut(DbError),
-    ) -> Result<Vec<CheckedTable>> {
+        fault: &mut dyn FnMut(CorruptRow),
+    ) -> Result<Vec<CheckedTable>, ReadError> {
         let chain = ChainTable::ALL.map(|table| (table.name().to_owned(), self.chain(table).db));
         let mut tables = chain.to_vec();
         let mut state = self.inner().tables.all_state();
@@ -110,11 +110,11 @@ impl ReadTxn {
             let walked = self.walk(table, |key, row| {
                 rows += 1;
                 if !checksum::is_right(table.start, &key, &row) {
-                    fault(DbError::corrupt(&name, &key, checksum::MISMATCH));
+                    fault(CorruptRow::new(&name, &key, checksum::MISMATCH));
                 }
                 if let Some(last) = last.as_ref().filter(|last| **last >= key) {
                     let what = format!("it does not sort after the key before, {}", show_key(last));
-                    fault(DbError::corrupt(&name, &key, what));
+                    fault(CorruptRow::new(&name, &key, what));
                 }
                 last = Some(key);
                 if rows % STEP == 0 {
@@ -125,10 +125,10 @@ impl ReadTxn {
             });
             let key = last.unwrap_or_default();
             if let Err(e) = walked {
-                fault(DbError::corrupt(&name, &key, format!("reading after this key: {e}")));
+                fault(CorruptRow::new(&name, &key, format!("reading after this key: {e}")));
             } else if rows != counted {
                 let what = format!("it is row {rows}, but the table has {counted} rows");
-                fault(DbError::corrupt(&name, &key, what));
+                fault(CorruptRow::new(&name, &key, what));
             }
             progress(&name, rows);
             checked.push(CheckedTable { name, rows });

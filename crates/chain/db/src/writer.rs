@@ -7,8 +7,8 @@
 //! threads, are not used: they panic when a commit fails, for example on a full disk.)
 
 use crate::{
-    DbError, HistoryKept, Result, checksum,
-    env::DatabaseInner,
+    HistoryKept, ReadError, Result, StorageError, TableError, checksum,
+    env::{DatabaseInner, taken},
     error::show_key,
     raw::{self, RawRead, RowRange, TableHandle},
     snapshot::thread_number,
@@ -81,10 +81,10 @@ impl Drop for WriterPass {
 
 impl WriteTxn {
     /// Opens the transaction after all writers that came before.
-    pub(crate) fn begin(inner: Arc<DatabaseInner>) -> Result<Self> {
+    pub(crate) fn begin(inner: Arc<DatabaseInner>) -> Result<Self, StorageError> {
         let path = || inner.context.path.clone();
-        let gate = inner.gate.as_ref().ok_or_else(|| DbError::ReadOnly { path: path() })?;
-        let pass = gate.enter().ok_or_else(|| DbError::Nested { path: path() })?;
+        let gate = inner.gate.as_ref().ok_or_else(|| StorageError::ReadOnly { path: path() })?;
+        let pass = gate.enter().ok_or_else(|| StorageError::Nested { path: path() })?;
         let tx = inner
             .env
             .begin_rw_unsync()
@@ -105,11 +105,11 @@ impl WriteTxn {
     /// Commits all writes atomically; they are durable (with
     /// [`SyncMode::NoSync`](crate::SyncMode::NoSync): visible) when it returns. On failure none of
     /// them is kept.
-    pub fn commit(self) -> Result<()> {
+    pub fn commit(self) -> Result<(), StorageError> {
         // If the commit fails, these are dropped in reverse order: the transaction first.
         let Self { inner, _pass, created, failed, tx, .. } = self;
         if let Some(reason) = failed {
-            return Err(DbError::Aborted { reason });
+            return Err(StorageError::Aborted { reason });
         }
         let commit = || tx.commit().map_err(|e| inner.error("committing", e));
         inner.tables.commit_created(&created, commit)
@@ -125,7 +125,7 @@ impl WriteTxn {
         self.tx.put(table.dbi().unwrap(), key, row, WriteFlags::UPSERT).unwrap();
     }
 
-    /// As `raw_put`, faster, if `key` sorts after all others; otherwise [`DbError::OutOfOrder`].
+    /// As `raw_put`, faster, if `key` sorts after all others; otherwise [`TableError::OutOfOrder`].
     pub(crate) fn raw_append(
         &mut self,
         table: TableHandle,
@@ -149,21 +149,22 @@ impl WriteTxn {
         match stored {
             // MDBX has not changed anything, so the transaction is still valid.
             Err(MdbxError::KeyMismatch | MdbxError::KeyExist) => {
-                Err(DbError::OutOfOrder { table: table.name.to_owned(), key: show_key(key) })
+                let (table, key) = (table.name.to_owned(), show_key(key));
+                Err(TableError::OutOfOrder { table, key }.into())
             }
-            stored => self.written("writing", table.name, key, stored),
+            stored => Ok(self.written("writing", table.name, key, stored)?),
         }
     }
 
     pub(crate) fn raw_delete(&mut self, table: TableHandle, key: &[u8]) -> Result<bool> {
         self.inner.check_key(table, key)?;
         let deleted = table.dbi().and_then(|db| self.tx.del(db, key, None));
-        self.written("deleting from", table.name, key, deleted)
+        Ok(self.written("deleting from", table.name, key, deleted)?)
     }
 
     pub(crate) fn raw_clear(&mut self, table: TableHandle) -> Result<()> {
         let cleared = table.dbi().and_then(|db| self.tx.clear_db(db));
-        self.written("clearing", table.name, &[], cleared)
+        Ok(self.written("clearing", table.name, &[], cleared)?)
     }
 
     /// The handle of a state table, which is created if it does not exist.
@@ -180,15 +181,14 @@ impl WriteTxn {
     }
 
     /// The handle of a state table, if it exists.
-    pub(crate) fn existing_state_table(&self, table: RowTable) -> Result<Option<TableHandle>> {
+    pub(crate) fn existing_state_table(
+        &self,
+        table: RowTable,
+    ) -> Result<Option<TableHandle>, ReadError> {
         let created = self.created.iter().find(|(held, _)| held.id == table.id);
         match created {
             Some((held, handle)) if held.name == table.name => Ok(Some(*handle)),
-            Some((held, _)) => Err(DbError::TableIdTaken {
-                id: table.id,
-                held: held.name.to_owned(),
-                wanted: table.name.to_owned(),
-            }),
+            Some((held, _)) => Err(taken(table, held.name).into()),
             None => self.inner.state_table(table),
         }
     }
@@ -199,7 +199,7 @@ impl WriteTxn {
         table: &str,
         key: &[u8],
         outcome: Result<T, MdbxError>,
-    ) -> Result<T> {
+    ) -> Result<T, StorageError> {
         outcome.map_err(|e| {
             let action = format!("{action} table {table} at {}", show_key(key));
             let error = self.inner.error(action, e);
@@ -213,11 +213,12 @@ impl WriteTxn {
         table: TableHandle,
         key: Option<&[u8]>,
         read: impl FnOnce(&RwTxUnsync) -> Result<T, MdbxError>,
-    ) -> Result<T> {
+    ) -> Result<T, ReadError> {
         if let Some(key) = key {
             self.inner.check_key(table, key)?;
         }
-        read(&self.tx).map_err(|e| self.inner.error(format!("reading table {}", table.name), e))
+        read(&self.tx)
+            .map_err(|e| self.inner.error(format!("reading table {}", table.name), e).into())
     }
 }
 
@@ -226,7 +227,7 @@ impl RawRead for WriteTxn {
         &self.inner
     }
 
-    fn stored(&self, table: TableHandle, key: &[u8]) -> Result<Option<Bytes>> {
+    fn stored(&self, table: TableHandle, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         self.read(table, Some(key), |tx| raw::get(tx, table.db, key))
     }
 
@@ -235,16 +236,20 @@ impl RawRead for WriteTxn {
         table: TableHandle,
         key: Option<&[u8]>,
         direction: ScanDirection,
-    ) -> Result<Option<TableRow>> {
+    ) -> Result<Option<TableRow>, ReadError> {
         self.read(table, key, |tx| raw::seek(tx, table.db, key, direction))
     }
 
-    fn stored_scan(&self, table: TableHandle, range: RowRange<'_>) -> Result<Vec<TableRow>> {
+    fn stored_scan(
+        &self,
+        table: TableHandle,
+        range: RowRange<'_>,
+    ) -> Result<Vec<TableRow>, ReadError> {
         self.inner.check_range(table, range)?;
         self.read(table, None, |tx| raw::scan(tx, table.db, range))
     }
 
-    fn raw_stat(&self, table: TableHandle) -> Result<Option<Stat>> {
+    fn raw_stat(&self, table: TableHandle) -> Result<Option<Stat>, ReadError> {
         self.read(table, None, |tx| raw::stat(tx, table.db))
     }
 }

@@ -4,8 +4,9 @@
 //! serves it on the authenticated port.
 
 use crate::{
-    BuiltPayload, EngineError, EngineHandle, LiveView, PayloadBuilder, RejectedBlock,
+    BuiltPayload, EngineError, EngineHandle, LiveView, PayloadBuilder,
     pool::{BlobSidecar, TransactionPool},
+    service::RejectedBlock,
 };
 use alloy_consensus::{BlockHeader, Transaction as _};
 use alloy_eips::{
@@ -28,7 +29,7 @@ use retrie_chainspec::{
     ChainSpec,
     primitives::{Block, RecoveredBlock, Transaction},
 };
-use retrie_pipeline::{PipelineError, prepare, recover_senders};
+use retrie_pipeline::{InvalidBlockError, PipelineError, prepare, recover_senders};
 use std::sync::Arc;
 
 /// Largest number of bodies per request.
@@ -283,7 +284,9 @@ impl EngineApi {
                 let reason = error.to_string();
                 Ok(self.engine.reject(RejectedBlock { hash, parent, reason, block }).await?)
             }
-            Err(RefusedPayload::Block(error, _)) => Err(EngineError::from(*error).into()),
+            Err(RefusedPayload::Block(error, _)) => {
+                Err(EngineError::from(PipelineError::from(*error)).into())
+            }
         }
     }
 
@@ -521,7 +524,7 @@ impl BuiltPayload {
 enum RefusedPayload {
     Payload(String),
     /// The error, and the block if its senders could be recovered.
-    Block(Box<PipelineError>, Option<Arc<RecoveredBlock>>),
+    Block(Box<InvalidBlockError>, Option<Arc<RecoveredBlock>>),
 }
 
 /// Converts a payload to its block, and checks block hash and versioned hashes.

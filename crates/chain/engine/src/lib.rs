@@ -60,7 +60,7 @@ pub use log_indexer::LogIndexer;
 pub use payload::{BuilderConfig, BuiltPayload, PayloadBuilder};
 pub use pool_maintainer::PoolMaintainer;
 pub use reexecute::{ReExecutionReport, re_execute};
-pub use service::{Engine, EngineConfig, EngineHandle, ForkchoiceOutcome, RejectedBlock};
+pub use service::{Engine, EngineConfig, EngineHandle, ForkchoiceOutcome};
 pub use state::{PostState, StateNeed};
 pub use state_server::{StateClient, StateServeError, StateServer};
 pub use status::{

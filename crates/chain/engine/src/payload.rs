@@ -18,8 +18,8 @@ use retrie_chainspec::primitives::{SealedHeader, Transaction};
 use retrie_consensus::MAX_RLP_BLOCK_SIZE;
 use retrie_execution::{ExecutionError, RemainingGas, TransactionSource};
 use retrie_pipeline::{
-    BlockAttributes, BlockBuilder, BuildOverrides, BuildParent, ExecutedBlock, PipelineError,
-    StoreSetId,
+    BlockAttributes, BlockBuilder, BuildOverrides, BuildParent, ExecutedBlock, InvalidBlockError,
+    PipelineError, StoreSetId,
 };
 use sha2::{Digest, Sha256};
 use std::{
@@ -136,7 +136,7 @@ impl PayloadBuilder {
 
     /// Why this node cannot build blocks that other nodes accept, if so: neither its backend nor a
     /// referee computes the state roots of the chain's headers.
-    pub fn obstacle(&self) -> Option<String> {
+    pub(crate) fn obstacle(&self) -> Option<String> {
         let chain = self.0.live.chain();
         (!chain.checks_roots()).then(|| {
             format!(
@@ -266,7 +266,7 @@ impl PayloadBuilder {
     /// # Errors
     /// [`EngineError::Build`] for a transaction that may not be included; if execution fails or the
     /// state cannot be read.
-    pub fn build_with_transactions(
+    pub(crate) fn build_with_transactions(
         &self,
         parent: &SealedHeader,
         attributes: &PayloadAttributes,
@@ -389,13 +389,8 @@ fn build_on(
     liberties: BuildOverrides<'_>,
 ) -> Result<BuiltPayload, EngineError> {
     let live = view.live();
-    let next = NextBlock::after(live.spec(), parent, attributes.timestamp).map_err(|source| {
-        PipelineError::InvalidBlock {
-            number: parent.number,
-            hash: parent.hash(),
-            source: Box::new(source),
-        }
-    })?;
+    let next = NextBlock::after(live.spec(), parent, attributes.timestamp)
+        .map_err(|source| PipelineError::from(InvalidBlockError::rule(parent, source)))?;
     let base_fee = liberties.base_fee.or(next.base_fee).unwrap_or_default();
     let mut source = PoolSource {
         best: pool.best(base_fee, next.blob_base_fee),

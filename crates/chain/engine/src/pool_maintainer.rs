@@ -12,7 +12,7 @@ use alloy_primitives::{
 use parking_lot::Mutex;
 use retrie_chainspec::primitives::Transaction;
 use retrie_execution::CodeReader;
-use retrie_pipeline::{HeadChange, PipelineError};
+use retrie_pipeline::{HeadChange, InvalidBlockError, PipelineError};
 use retrie_state::{Account, StateError, StateReader, StoreError};
 use std::{
     fmt,
@@ -182,14 +182,8 @@ fn advance(
     let head = view.head();
     let state = view.state(&head.hash())?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let next =
-        NextBlock::after(live.spec(), head, now.max(head.timestamp + 1)).map_err(|source| {
-            PipelineError::InvalidBlock {
-                number: head.number,
-                hash: head.hash(),
-                source: Box::new(source),
-            }
-        })?;
+    let next = NextBlock::after(live.spec(), head, now.max(head.timestamp + 1))
+        .map_err(|source| InvalidBlockError::rule(head, source))?;
     // In order, since a block may be reverted and committed again.
     let mut mined = HashSet::<B256>::default();
     let mut reverted = HashMap::<B256, Recovered<Transaction>>::default();

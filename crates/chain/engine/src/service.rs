@@ -97,7 +97,7 @@ enum BatchDepth {
 
 /// A block that is invalid without regard to state.
 #[derive(Clone, Debug)]
-pub struct RejectedBlock {
+pub(crate) struct RejectedBlock {
     /// Hash of the block.
     pub hash: B256,
     /// Hash of its parent.
@@ -160,7 +160,7 @@ impl EngineHandle {
     ///
     /// # Errors
     /// As [`new_block`](Self::new_block).
-    pub async fn new_batch(
+    pub(crate) async fn new_batch(
         &self,
         blocks: Vec<PreparedBlock>,
     ) -> Result<Vec<PayloadStatus>, EngineError> {
@@ -175,7 +175,7 @@ impl EngineHandle {
     ///
     /// # Errors
     /// As [`new_block`](Self::new_block).
-    pub async fn new_deep_batch(
+    pub(crate) async fn new_deep_batch(
         &self,
         blocks: Vec<PreparedBlock>,
     ) -> Result<Vec<PayloadStatus>, EngineError> {
@@ -187,7 +187,7 @@ impl EngineHandle {
     ///
     /// # Errors
     /// If the engine has ended or failed.
-    pub async fn reject(&self, block: RejectedBlock) -> Result<PayloadStatus, EngineError> {
+    pub(crate) async fn reject(&self, block: RejectedBlock) -> Result<PayloadStatus, EngineError> {
         self.ask(|reply| EngineCommand::Rejected(block, reply)).await
     }
 

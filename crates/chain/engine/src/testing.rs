@@ -49,8 +49,7 @@ impl TestBlock {
     ///
     /// # Errors
     /// [`EngineApiError::InvalidParams`] for parameters that give no block,
-    /// [`EngineApiError::UnsupportedFork`] before Cancun, and the errors of
-    /// [`PayloadBuilder::build_with_transactions`].
+    /// [`EngineApiError::UnsupportedFork`] before Cancun, and those of building a payload.
     pub fn build(
         self,
         live: &LiveChain,

@@ -13,7 +13,8 @@
 //!   flag ([`evm`](crate::evm)).
 
 use crate::{
-    DatabaseError, ExecutionInput, StateDatabase, database::account_info,
+    DatabaseError, ExecutionInput,
+    database::{StateDatabase, account_info},
     deadline::ExecutionDeadline,
 };
 use alloy_primitives::{

@@ -16,7 +16,7 @@ use std::time::Instant;
 /// Put a cache above it (revm's `CacheDB` or `State`) to run calls and traces; block execution has
 /// its own cache. It counts and times the reads.
 #[derive(Debug)]
-pub struct StateDatabase<'a> {
+pub(crate) struct StateDatabase<'a> {
     input: ExecutionInput<'a>,
     counters: AtomicReadCounts,
 }
@@ -51,7 +51,7 @@ pub struct ReadCounts {
 
 impl<'a> StateDatabase<'a> {
     /// A database over `input`, with counters at zero.
-    pub fn new(input: ExecutionInput<'a>) -> Self {
+    pub(crate) fn new(input: ExecutionInput<'a>) -> Self {
         Self { input, counters: AtomicReadCounts::default() }
     }
 
@@ -60,7 +60,7 @@ impl<'a> StateDatabase<'a> {
     }
 
     /// Reads so far.
-    pub fn read_counts(&self) -> ReadCounts {
+    pub(crate) fn read_counts(&self) -> ReadCounts {
         let AtomicReadCounts {
             accounts,
             slots,
@@ -95,7 +95,7 @@ impl<'a> StateDatabase<'a> {
     }
 
     /// Time spent in the readers so far.
-    pub fn read_time(&self) -> Duration {
+    pub(crate) fn read_time(&self) -> Duration {
         Duration::from_nanos(self.counters.nanoseconds.load(Relaxed))
     }
 

@@ -67,7 +67,7 @@ mod source;
 mod tables;
 
 pub use block_state::{BlockState, ReadFailure};
-pub use database::{ReadCounts, StateDatabase};
+pub use database::ReadCounts;
 pub use deposits::DepositLayoutError;
 pub use error::{DatabaseError, ExecutionError, ObserverError};
 pub use evm::max_tx_gas_limit;

@@ -108,6 +108,6 @@ impl StateReader for PrefetchedState<'_> {
 
 impl fmt::Debug for PrefetchedState<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WarmState").field("keys", &self.values.len()).finish_non_exhaustive()
+        f.debug_struct("PrefetchedState").field("keys", &self.values.len()).finish_non_exhaustive()
     }
 }

@@ -12,7 +12,7 @@
 //! everything that can be checked is checked.
 
 use crate::{
-    AnchorError, ChainOptions, ChainStore, PipelineError,
+    AnchorError, ChainOptions, ChainSetupError, ChainStore, InvalidBlockError, PipelineError,
     chain::{DB_FOLDER, write_genesis_block},
     store_set::{EntrySource, RootSet, StoreSetTxn},
 };
@@ -21,7 +21,6 @@ use retrie_chainspec::{
     ChainSpec,
     primitives::{RecoveredBlock, SealedHeader},
 };
-use retrie_consensus::ConsensusError;
 use retrie_db::{ChainRead, NewBlock, StateRootMode, WriteTxn};
 use retrie_sources::{DumpedAccount, HeaderItem, StateDump};
 use retrie_state::{Account, BlockRef, ChunkId, StateError, StateKey, StateValue, encode_slot};
@@ -59,7 +58,7 @@ impl AnchorBlock {
                 if header.number > 0 {
                     let spec = spec.for_header(&header);
                     retrie_consensus::validate_header(&spec, &header)
-                        .map_err(|source| invalid(&header, source))?;
+                        .map_err(|source| InvalidBlockError::rule(&header, source))?;
                 }
                 Ok(Self::Header(Box::new(header)))
             }
@@ -85,11 +84,6 @@ fn refuse_history_root(options: &ChainOptions) -> Result<(), PipelineError> {
         return Err(AnchorError::HistoryRoot { backend: options.backend.identity().name }.into());
     }
     Ok(())
-}
-
-fn invalid(header: &SealedHeader, source: ConsensusError) -> PipelineError {
-    let source = Box::new(source);
-    PipelineError::InvalidBlock { number: header.number, hash: header.hash(), source }
 }
 
 impl ChainAnchor {
@@ -121,7 +115,7 @@ impl ChainAnchor {
             let (got, expected) = (genesis.hash(), spec.genesis_hash());
             if got != expected {
                 let chain = spec.name().to_owned();
-                return Err(PipelineError::ForeignGenesis { got, expected, chain });
+                return Err(ChainSetupError::ForeignGenesis { got, expected, chain }.into());
             }
         }
         for pair in headers.windows(2) {
@@ -133,7 +127,7 @@ impl ChainAnchor {
             }
             let spec = spec.for_header(header);
             retrie_consensus::validate_header_against_parent(&spec, header, parent)
-                .map_err(|source| invalid(header, source))?;
+                .map_err(|source| InvalidBlockError::rule(header, source))?;
         }
         let sum = headers.iter().fold(U256::ZERO, |sum, one| sum.saturating_add(one.difficulty));
         let is_all = headers.first().is_some_and(|first| first.number == 0);
@@ -245,8 +239,8 @@ impl ChainStore {
     /// After each account, `progress` is called and `stop` is checked.
     ///
     /// # Errors
-    /// [`AnchorError`]; [`PipelineError::StateRoot`] if a store that checks header roots computes
-    /// another root; errors of the dump, the database and the state stores.
+    /// [`AnchorError`]; [`InvalidBlockError::StateRoot`] if a store that checks header roots
+    /// computes another root; errors of the dump, the database and the state stores.
     pub fn create_at(
         options: ChainOptions,
         anchor: &ChainAnchor,
@@ -270,7 +264,7 @@ impl ChainStore {
     /// it or nothing, as [`create_at`](Self::create_at).
     ///
     /// # Errors
-    /// [`PipelineError::StateRoot`] if the state, or the state that the referee loads from its
+    /// [`InvalidBlockError::StateRoot`] if the state, or the state that the referee loads from its
     /// entries, has another root than the header; [`AnchorError::OtherRoot`] if it has another root
     /// than the trusted one; errors of the chunks, the database and the state stores.
     pub fn create_synced(

@@ -3,7 +3,9 @@
 //! Every new block is made here. The caller chooses and orders the transactions; the rest of the
 //! header follows from the parent, the rules and the execution.
 
-use crate::{ExecutedBlock, PipelineError, SessionSet, StatePatch, StoreSet, StoreSetId};
+use crate::{
+    ExecutedBlock, InvalidBlockError, PipelineError, SessionSet, StatePatch, StoreSet, StoreSetId,
+};
 use alloy_consensus::{
     TxReceipt,
     proofs::{
@@ -99,7 +101,7 @@ impl BlockBuilder<'_> {
     ///
     /// # Errors
     /// [`PipelineError::Execution`] for a transaction that is invalid on `parent`, and
-    /// [`PipelineError::InvalidBlock`] for a parent that can have no child. State and store errors.
+    /// [`InvalidBlockError::Rule`] for a parent that can have no child. State and store errors.
     pub fn build(
         &self,
         parent: BuildParent<'_>,
@@ -246,11 +248,7 @@ impl BlockBuilder<'_> {
             slot_number,
         } = attributes;
         let spec = self.spec;
-        let barren = |source: ConsensusError| PipelineError::InvalidBlock {
-            number: parent.number,
-            hash: parent.hash(),
-            source: Box::new(source),
-        };
+        let barren = |source: ConsensusError| InvalidBlockError::rule(parent, source);
         let is_pos = spec.terminal_total_difficulty().is_some_and(|end| total_difficulty >= end);
         let withdrawals =
             spec.is_shanghai_active_at_timestamp(timestamp).then(|| Withdrawals::new(withdrawals));

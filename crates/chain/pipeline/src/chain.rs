@@ -148,8 +148,8 @@ impl ChainStore {
     /// same chain, backend and root mode.
     ///
     /// # Errors
-    /// [`PipelineError::NoHeaderRoot`] if header roots are to be checked by a backend that computes
-    /// other roots; errors of database and state store.
+    /// [`NoHeaderRoot`](crate::ChainSetupError::NoHeaderRoot) if header roots are to be checked by a
+    /// backend that computes other roots; errors of database and state store.
     pub fn open(options: ChainOptions) -> Result<Self, PipelineError> {
         Self::open_with(options, GenesisState::Listed)
     }
@@ -182,8 +182,8 @@ impl ChainStore {
     /// to list only the accounts with code. There is no referee.
     ///
     /// # Errors
-    /// As [`open`](Self::open). [`PipelineError::StateRoot`] if header roots are checked and the
-    /// genesis state has another root.
+    /// As [`open`](Self::open). [`StateRoot`](crate::InvalidBlockError::StateRoot) if header
+    /// roots are checked and the genesis state has another root.
     pub fn create_with_state(
         options: ChainOptions,
         entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,

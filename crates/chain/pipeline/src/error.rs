@@ -1,8 +1,9 @@
 //! Why an import or a replay stopped. Every message names the block or file, and the cause.
 
 use alloy_primitives::{B256, U256};
+use retrie_chainspec::primitives::SealedHeader;
 use retrie_consensus::ConsensusError;
-use retrie_db::DbError;
+use retrie_db::{DbError, ReadError, StorageError};
 use retrie_execution::ExecutionError;
 use retrie_sources::{Bundle, RpcError, SourceError};
 use retrie_state::{BlockRef, StateError, StateKey, StoreError};
@@ -15,24 +16,21 @@ pub enum PipelineError {
     /// A block file or bundle cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// A block breaks a rule of its header or body, or its outcome is not what its header says.
-    #[error("block {number} ({hash}) is invalid: {source}")]
-    InvalidBlock {
-        /// Number.
-        number: u64,
-        /// Hash.
-        hash: B256,
-        /// The rule.
-        source: Box<ConsensusError>,
-    },
-    /// A signature from which no sender can be recovered.
-    #[error("block {number}: transaction {index} has an invalid signature")]
-    InvalidSignature {
-        /// Block number.
-        number: u64,
-        /// Index of the transaction.
-        index: usize,
-    },
+    /// An RPC node gave no usable answer.
+    #[error(transparent)]
+    Rpc(#[from] RpcError),
+    /// A verdict about a block.
+    #[error(transparent)]
+    Invalid(#[from] InvalidBlockError),
+    /// Chain, datadir and backends do not fit together.
+    #[error(transparent)]
+    Setup(#[from] ChainSetupError),
+    /// The files do not hold the requested blocks.
+    #[error(transparent)]
+    Range(#[from] BlockRangeError),
+    /// A bundle cannot be made or replayed.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
     /// The parent is not known.
     #[error(
         "block {number} ({hash}) has the unknown parent {parent}; the last block known is {head}: \
@@ -48,42 +46,6 @@ pub enum PipelineError {
         /// Number of the head.
         head: u64,
     },
-    /// The first block of the source is not the chain's genesis.
-    #[error("block 0 of the source is {got}, but chain {chain} starts with {expected}")]
-    ForeignGenesis {
-        /// Hash in the source.
-        got: B256,
-        /// Hash of the chain's genesis.
-        expected: B256,
-        /// Chain name.
-        chain: String,
-    },
-    /// The datadir holds another chain.
-    #[error("the datadir starts with block {found}, but chain {chain} with {expected}")]
-    OtherChain {
-        /// Genesis hash of the datadir.
-        found: B256,
-        /// Chain name.
-        chain: String,
-        /// Hash of the chain's genesis.
-        expected: B256,
-    },
-    /// The files do not hold all requested blocks.
-    #[error("the files end at block {last}, before block {to}; what they hold is imported")]
-    FilesEnd {
-        /// Highest block of the files in the requested range.
-        last: u64,
-        /// Last requested block.
-        to: u64,
-    },
-    /// The files hold no requested block.
-    #[error("no block in the files lies within blocks {from} to {to}")]
-    NothingInRange {
-        /// First requested block.
-        from: u64,
-        /// Last requested block.
-        to: u64,
-    },
     /// A proof of a value that the user of a dev chain has changed: no block has a root with it
     /// yet.
     #[error(
@@ -97,74 +59,6 @@ pub enum PipelineError {
         number: u64,
         /// Its hash.
         hash: B256,
-    },
-    /// The computed state root is not the header's.
-    #[error("block {number} ({hash}): {source}")]
-    StateRoot {
-        /// Block number.
-        number: u64,
-        /// Block hash.
-        hash: B256,
-        /// The two roots.
-        source: Box<RootMismatch>,
-    },
-    /// A backend without Ethereum's roots cannot check header roots.
-    #[error("backend {backend} does not compute Ethereum's state roots, so it cannot check them")]
-    NoHeaderRoot {
-        /// Backend name.
-        backend: &'static str,
-    },
-    /// A witness bundle lists no pre-state, and none can be found.
-    #[error(
-        "the bundle has no pre-state, and no backend opens its witness: give a bundle with `pre`"
-    )]
-    MissingPreState,
-    /// An RPC node gave no usable answer.
-    #[error(transparent)]
-    Rpc(#[from] RpcError),
-    /// A node's answers about a block and its state contradict each other.
-    #[error(
-        "block {number} from {endpoint} (eth_getBalance, eth_getTransactionCount, \
-         eth_getCode, eth_getStorageAt at its parent) was refused: {source}"
-    )]
-    FromNode {
-        /// Scheme and host of the node.
-        endpoint: String,
-        /// Block number.
-        number: u64,
-        /// The contradiction.
-        source: Box<Self>,
-    },
-    /// A value from the node differs from the node's own proof.
-    #[error("{key} is not what the node's own eth_getProof says of it under state root {root}")]
-    NotProved {
-        /// The account or slot.
-        key: StateKey,
-        /// State root of the parent block.
-        root: B256,
-    },
-    /// The node's proofs do not show the state.
-    #[error("the node's eth_getProof does not lead to the state: {source}")]
-    Proof {
-        /// What is missing.
-        source: Box<StateError>,
-    },
-    /// Replaying a bundle gives something else than its header says.
-    #[error("it does not replay: {failure}")]
-    Replay {
-        /// The checks that failed, naming the block.
-        failure: String,
-    },
-    /// The genesis block has no state before it.
-    #[error("block 0 is the genesis: it has no transactions and no parent")]
-    GenesisBundle,
-    /// A bundle cannot be replayed.
-    #[error("{}: {source}", file.display())]
-    Bundle {
-        /// The bundle.
-        file: PathBuf,
-        /// What failed, naming the block.
-        source: Box<Self>,
     },
     /// A block could not be executed or stored, but this is not the block's fault.
     #[error("block {number} ({hash}): {source}")]
@@ -185,17 +79,6 @@ pub enum PipelineError {
         last: u64,
         /// What failed.
         source: Box<Self>,
-    },
-    /// The two states of one datadir have different tips.
-    #[error(
-        "the referee's state is at block {referee}, the backend's at block {backend}: the datadir \
-         was used without the referee"
-    )]
-    RefereeBehind {
-        /// Tip of the referee.
-        referee: String,
-        /// Tip of the backend.
-        backend: String,
     },
     /// A chain cannot begin with, or go back to, the requested block.
     #[error(transparent)]
@@ -240,6 +123,160 @@ pub enum PipelineError {
     Thread {
         /// Its name.
         thread: &'static str,
+    },
+}
+
+/// Why a block is refused: it breaks a rule, a signature is wrong, or its state root is.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidBlockError {
+    /// A block breaks a rule of its header or body, or its outcome is not what its header says.
+    #[error("block {number} ({hash}) is invalid: {source}")]
+    Rule {
+        /// Number.
+        number: u64,
+        /// Hash.
+        hash: B256,
+        /// The rule.
+        source: Box<ConsensusError>,
+    },
+    /// A signature from which no sender can be recovered.
+    #[error("block {number}: transaction {index} has an invalid signature")]
+    Signature {
+        /// Block number.
+        number: u64,
+        /// Index of the transaction.
+        index: usize,
+    },
+    /// The computed state root is not the header's.
+    #[error("block {number} ({hash}): {source}")]
+    StateRoot {
+        /// Block number.
+        number: u64,
+        /// Block hash.
+        hash: B256,
+        /// The two roots.
+        source: Box<RootMismatch>,
+    },
+}
+
+/// Why a chain, its datadir, its blocks and its backends do not fit together.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChainSetupError {
+    /// The first block of the source is not the chain's genesis.
+    #[error("block 0 of the source is {got}, but chain {chain} starts with {expected}")]
+    ForeignGenesis {
+        /// Hash in the source.
+        got: B256,
+        /// Hash of the chain's genesis.
+        expected: B256,
+        /// Chain name.
+        chain: String,
+    },
+    /// The datadir holds another chain.
+    #[error("the datadir starts with block {found}, but chain {chain} with {expected}")]
+    OtherChain {
+        /// Genesis hash of the datadir.
+        found: B256,
+        /// Chain name.
+        chain: String,
+        /// Hash of the chain's genesis.
+        expected: B256,
+    },
+    /// A backend without Ethereum's roots cannot check header roots.
+    #[error("backend {backend} does not compute Ethereum's state roots, so it cannot check them")]
+    NoHeaderRoot {
+        /// Backend name.
+        backend: &'static str,
+    },
+    /// The two states of one datadir have different tips.
+    #[error(
+        "the referee's state is at block {referee}, the backend's at block {backend}: the datadir \
+         was used without the referee"
+    )]
+    RefereeBehind {
+        /// Tip of the referee.
+        referee: String,
+        /// Tip of the backend.
+        backend: String,
+    },
+}
+
+/// Why block files do not serve a range of blocks.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlockRangeError {
+    /// The files do not hold all requested blocks.
+    #[error("the files end at block {last}, before block {to}; what they hold is imported")]
+    FilesEnd {
+        /// Highest block of the files in the requested range.
+        last: u64,
+        /// Last requested block.
+        to: u64,
+    },
+    /// The files hold no requested block.
+    #[error("no block in the files lies within blocks {from} to {to}")]
+    NothingInRange {
+        /// First requested block.
+        from: u64,
+        /// Last requested block.
+        to: u64,
+    },
+}
+
+/// Why a bundle cannot be made or replayed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BundleError {
+    /// A witness bundle lists no pre-state, and none can be found.
+    #[error(
+        "the bundle has no pre-state, and no backend opens its witness: give a bundle with `pre`"
+    )]
+    MissingPreState,
+    /// The genesis block has no state before it.
+    #[error("block 0 is the genesis: it has no transactions and no parent")]
+    Genesis,
+    /// A node's answers about a block and its state contradict each other.
+    #[error(
+        "block {number} from {endpoint} (eth_getBalance, eth_getTransactionCount, \
+         eth_getCode, eth_getStorageAt at its parent) was refused: {source}"
+    )]
+    FromNode {
+        /// Scheme and host of the node.
+        endpoint: String,
+        /// Block number.
+        number: u64,
+        /// The contradiction.
+        source: Box<PipelineError>,
+    },
+    /// A value from the node differs from the node's own proof.
+    #[error("{key} is not what the node's own eth_getProof says of it under state root {root}")]
+    NotProved {
+        /// The account or slot.
+        key: StateKey,
+        /// State root of the parent block.
+        root: B256,
+    },
+    /// The node's proofs do not show the state.
+    #[error("the node's eth_getProof does not lead to the state: {source}")]
+    Proof {
+        /// What is missing.
+        source: Box<StateError>,
+    },
+    /// Replaying a bundle gives something else than its header says.
+    #[error("it does not replay: {failure}")]
+    Replay {
+        /// The checks that failed, naming the block.
+        failure: String,
+    },
+    /// A bundle cannot be replayed.
+    #[error("{}: {source}", file.display())]
+    File {
+        /// The bundle.
+        file: PathBuf,
+        /// What failed, naming the block.
+        source: Box<PipelineError>,
     },
 }
 
@@ -476,21 +513,22 @@ pub struct RootMismatch {
     pub backend: &'static str,
 }
 
-impl PipelineError {
-    pub(crate) fn invalid(
-        block: &retrie_chainspec::primitives::SealedBlock,
-        source: ConsensusError,
-    ) -> Self {
-        Self::InvalidBlock {
-            number: block.header().number,
-            hash: block.hash(),
-            source: Box::new(source),
-        }
+impl From<ReadError> for PipelineError {
+    fn from(error: ReadError) -> Self {
+        Self::Db(error.into())
     }
+}
 
+impl From<StorageError> for PipelineError {
+    fn from(error: StorageError) -> Self {
+        Self::Db(error.into())
+    }
+}
+
+impl PipelineError {
     pub(crate) fn in_bundle(self, bundle: &Bundle) -> Self {
         let source = Box::new(self.in_block(bundle.number, bundle.hash));
-        Self::Bundle { file: bundle.file.clone(), source }
+        BundleError::File { file: bundle.file.clone(), source }.into()
     }
 
     /// Names the block, unless the error does so already.
@@ -500,7 +538,9 @@ impl PipelineError {
             | Self::Store(_)
             | Self::Db(_)
             | Self::Io { .. }
-            | Self::MissingPreState => Self::Block { number, hash, source: Box::new(self) },
+            | Self::Bundle(BundleError::MissingPreState) => {
+                Self::Block { number, hash, source: Box::new(self) }
+            }
             named => named,
         }
     }
@@ -509,17 +549,13 @@ impl PipelineError {
     /// `None` if the error does not name a block.
     pub fn block_number(&self) -> Option<u64> {
         match self {
-            Self::InvalidBlock { number, .. }
-            | Self::InvalidSignature { number, .. }
-            | Self::UnknownParent { number, .. }
-            | Self::StateRoot { number, .. }
-            | Self::FromNode { number, .. }
+            Self::UnknownParent { number, .. }
             | Self::Block { number, .. }
-            | Self::Commit { first: number, .. }
-            | Self::NothingInRange { from: number, .. } => Some(*number),
-            Self::ForeignGenesis { .. } | Self::GenesisBundle => Some(0),
-            Self::FilesEnd { last, .. } => last.checked_add(1),
-            Self::Bundle { source, .. } => source.block_number(),
+            | Self::Commit { first: number, .. } => Some(*number),
+            Self::Invalid(error) => Some(error.block_number()),
+            Self::Setup(ChainSetupError::ForeignGenesis { .. }) => Some(0),
+            Self::Range(error) => error.block_number(),
+            Self::Bundle(error) => error.block_number(),
             Self::Execution(error) => error.block_number(),
             _ => None,
         }
@@ -533,16 +569,59 @@ impl PipelineError {
 
     /// Whether the error says that a body, or data read from bodies, was pruned.
     pub const fn is_pruned(&self) -> bool {
-        matches!(self, Self::Db(DbError::Pruned { .. }))
+        matches!(self, Self::Db(DbError::Pruned(_)))
     }
 
     /// Whether the error is a verdict about a block, independent of this machine.
     pub fn is_invalid_block(&self) -> bool {
         match self {
-            Self::InvalidBlock { source, .. } => !source.is_local(),
-            Self::InvalidSignature { .. } | Self::StateRoot { .. } => true,
+            Self::Invalid(error) => error.is_invalid_block(),
             Self::Execution(error) => error.is_invalid_block(),
             _ => false,
+        }
+    }
+}
+
+impl InvalidBlockError {
+    /// The verdict that the block of `header` breaks a rule.
+    pub fn rule(header: &SealedHeader, source: ConsensusError) -> Self {
+        Self::Rule { number: header.number, hash: header.hash(), source: Box::new(source) }
+    }
+
+    const fn block_number(&self) -> u64 {
+        match self {
+            Self::Rule { number, .. }
+            | Self::Signature { number, .. }
+            | Self::StateRoot { number, .. } => *number,
+        }
+    }
+
+    /// Whether the verdict is independent of this machine, e.g. of its clock.
+    pub fn is_invalid_block(&self) -> bool {
+        match self {
+            Self::Rule { source, .. } => !source.is_local(),
+            Self::Signature { .. } | Self::StateRoot { .. } => true,
+        }
+    }
+}
+
+impl BlockRangeError {
+    /// The first block that is missing.
+    const fn block_number(&self) -> Option<u64> {
+        match self {
+            Self::FilesEnd { last, .. } => last.checked_add(1),
+            Self::NothingInRange { from, .. } => Some(*from),
+        }
+    }
+}
+
+impl BundleError {
+    fn block_number(&self) -> Option<u64> {
+        match self {
+            Self::Genesis => Some(0),
+            Self::FromNode { number, .. } => Some(*number),
+            Self::File { source, .. } => source.block_number(),
+            _ => None,
         }
     }
 }

@@ -10,7 +10,7 @@
 //! roots in its receipts) waits until no block is ahead, and is verified by itself.
 
 use crate::{
-    AnchorError, ChainStore, ExecutedBlock, PipelineError,
+    AnchorError, ChainSetupError, ChainStore, ExecutedBlock, PipelineError,
     lookahead::LookaheadStream,
     report::{ImportReport, TipReport},
     stream::{BlockStream, PreparedBlock, prepare},
@@ -224,18 +224,18 @@ impl<'a> BlockImporter<'a> {
 
     /// Starts to read the keys that the next blocks will access, as far as they are known before
     /// execution.
-    pub fn prefetch<'b>(&mut self, coming: impl IntoIterator<Item = &'b PreparedBlock>) {
-        self.tree.prefetch(coming);
+    pub fn prefetch<'b>(&mut self, waiting: impl IntoIterator<Item = &'b PreparedBlock>) {
+        self.tree.prefetch(waiting);
     }
 
     /// Takes the lowest block that is ahead into the chain. `None` if no block is ahead, or if its
     /// root is not computed yet and `wait` is false.
     fn accept_next_ahead(&mut self, wait: bool) -> Result<Option<BlockStatus>, PipelineError> {
-        self.tree.finish_ahead(wait).map(|settled| self.accept_outcome(settled)).transpose()
+        self.tree.finish_ahead(wait).map(|finished| self.accept_outcome(finished)).transpose()
     }
 
-    fn accept_outcome(&mut self, settled: AheadOutcome) -> Result<BlockStatus, PipelineError> {
-        let AheadOutcome { block, outcome, .. } = settled;
+    fn accept_outcome(&mut self, finished: AheadOutcome) -> Result<BlockStatus, PipelineError> {
+        let AheadOutcome { block, outcome, .. } = finished;
         let accepted = outcome.and_then(|block| self.accept(block));
         if accepted.is_err() {
             self.tree.discard_ahead();
@@ -292,7 +292,7 @@ impl<'a> BlockImporter<'a> {
         let expected = spec.genesis_hash();
         if hash != expected {
             let chain = spec.name().to_owned();
-            return Err(PipelineError::ForeignGenesis { got: hash, expected, chain });
+            return Err(ChainSetupError::ForeignGenesis { got: hash, expected, chain }.into());
         }
         self.report.known_blocks += 1;
         Ok(BlockStatus::Known)

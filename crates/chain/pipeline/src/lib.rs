@@ -70,16 +70,17 @@ pub use block::{BlockWithReceipts, ExecutedBlock};
 pub use build::{BlockAttributes, BlockBuilder, BuildOverrides, BuildParent};
 pub use chain::{ChainOptions, ChainStore, WriteCheck, genesis_delta, native_spec};
 pub use dump::{DumpProgress, dump_state};
-pub use error::{AnchorError, MigrateError, PipelineError, RootMismatch};
+pub use error::{
+    AnchorError, BlockRangeError, BundleError, ChainSetupError, InvalidBlockError, MigrateError,
+    PipelineError, RootMismatch,
+};
 pub use import::{ImportOutcome, chain_replay_result, import, import_below};
 pub use importer::{BlockImporter, BlockStatus, ImportEnd, ImportOptions, RootCheckMode};
 pub use migrate::{ChainMigration, MigrationOutcome, MigrationStep, UnfinishedMigration};
 pub use outcome::validate_outcome;
 pub use patch::StatePatch;
 pub use recover::recover_senders;
-pub use store_set::{
-    ProposalSet, RootSet, RootTaskSet, SessionSet, StoreSet, StoreSetId, state_folder,
-};
+pub use store_set::{ProposalSet, RootSet, SessionSet, StoreSet, StoreSetId, state_folder};
 pub use stream::{BlockStream, PreparedBlock, prepare};
 pub use tree::{
     AheadOutcome, BlockQueue, BlockTree, CanonicalHead, CommitLimits, DriverStep, HeadChange,

@@ -45,8 +45,8 @@ impl BlockQueue for LookaheadStream {
     }
 
     fn upcoming(&mut self, max: usize) -> impl Iterator<Item = &PreparedBlock> {
-        let looked_at = self.blocks.len().min(max);
-        self.blocks.iter().take(looked_at).chain(self.stream.coming(max - looked_at))
+        let buffered = self.blocks.len().min(max);
+        self.blocks.iter().take(buffered).chain(self.stream.upcoming(max - buffered))
     }
 
     fn pop(&mut self) -> Option<Result<PreparedBlock, PipelineError>> {

@@ -32,7 +32,9 @@ use crate::{
 };
 use alloy_primitives::{B256, KECCAK256_EMPTY};
 use retrie_chainspec::primitives::{Block, BlockBody, SealedHeader};
-use retrie_db::{ChainRead, DatabaseEnv, DbError, NewBlock, OpenOptions, ReadTxn, WriteTxn};
+use retrie_db::{
+    ChainRead, DatabaseEnv, DbError, NewBlock, OpenError, OpenOptions, ReadError, ReadTxn, WriteTxn,
+};
 use retrie_state::{Account, AnyBackend, BlockRef, StateError, StateKey, StateValue, StoreError};
 use retrie_state_store::{StateProvider, StateStore};
 use retrie_telemetry::Metrics;
@@ -148,7 +150,9 @@ impl UnfinishedMigration {
             &OpenOptions { unfinished, ..OpenOptions::read_only() },
         ) {
             // A kill while the datadir was created can leave it without tables.
-            Err(DbError::NoDatadir { .. } | DbError::NotADatabase { .. }) => return Ok(None),
+            Err(DbError::Open(OpenError::NoDatadir { .. } | OpenError::NotADatabase { .. })) => {
+                return Ok(None);
+            }
             db => db?,
         };
         let read = db.begin_read()?;
@@ -169,10 +173,11 @@ impl ChainMigration<'_> {
     /// continues from it.
     ///
     /// # Errors
-    /// [`MigrateError`]; [`PipelineError::RefereeBehind`] if the referee was left out for a while;
+    /// [`MigrateError`]; [`RefereeBehind`](crate::ChainSetupError::RefereeBehind) if the referee was
+    /// left out for a while;
     /// [`AnchorError::NotEmpty`] if the new datadir is already complete;
-    /// [`PipelineError::StateRoot`] if a store of the new datadir checks header roots and computes
-    /// another one; errors of executing blocks, of databases and stores.
+    /// [`StateRoot`](crate::InvalidBlockError::StateRoot) if a store of the new datadir checks header
+    /// roots and computes another one; errors of executing blocks, of databases and stores.
     pub fn run(
         self,
         metrics: &Metrics,
@@ -421,7 +426,7 @@ impl MigrationTask<'_> {
                 txn.insert_block(&new)?;
                 2 * Block::rlp_length_for(&header, block.body())
             }
-            Err(DbError::Pruned { .. }) => {
+            Err(ReadError::Pruned(_)) => {
                 txn.insert_header(hash, &header, total_difficulty)?;
                 Block::rlp_length_for(&header, &BlockBody::default())
             }

@@ -1,7 +1,7 @@
 //! [`StatePatch`]: changes of a state by the user of a dev chain, and their encoding.
 
 use alloy_primitives::{Address, B256, Bytes, keccak256};
-use retrie_db::{ChainRead, DbError, tables::ChainTable};
+use retrie_db::{ChainRead, CorruptRow, ReadError, tables::ChainTable};
 use retrie_state::{
     DeltaBuilder, StateChange, StateDelta, StateKey, StateValue,
     wire::{WireError, WireReader, put_varint},
@@ -27,17 +27,17 @@ impl StatePatch {
     /// The changes at the beginning of a stored block; `None` if there are none.
     ///
     /// # Errors
-    /// [`DbError::Corrupt`] if the row is damaged; if the database fails.
-    pub fn stored(read: &impl ChainRead, block: &B256) -> Result<Option<Self>, DbError> {
+    /// [`ReadError::Corrupt`] if the row is damaged; if the database fails.
+    pub fn stored(read: &impl ChainRead, block: &B256) -> Result<Option<Self>, ReadError> {
         if !read.has_patches()? {
             return Ok(None);
         }
         let Some(row) = read.patch(block)? else { return Ok(None) };
         let damaged = |error: WireError| {
             let (table, key) = (ChainTable::DevPatches.name().to_owned(), block.to_string());
-            DbError::Corrupt { table, key, what: format!("it does not decode: {error}") }
+            CorruptRow { table, key, what: format!("it does not decode: {error}") }
         };
-        Self::decode(&row).map(Some).map_err(damaged)
+        Ok(Some(Self::decode(&row).map_err(damaged)?))
     }
 
     /// These changes and the changes `later`, which were made on top of them, as one patch.

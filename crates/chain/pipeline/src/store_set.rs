@@ -15,7 +15,7 @@
 //! first thread holds that store and waits for a fold of its own state, which needs the
 //! transaction.
 
-use crate::{PipelineError, RootMismatch};
+use crate::{ChainSetupError, InvalidBlockError, PipelineError, RootMismatch};
 use alloy_primitives::B256;
 use parking_lot::{Mutex, MutexGuard};
 use retrie_chainspec::primitives::SealedHeader;
@@ -138,11 +138,11 @@ pub(crate) struct StateBackends {
 
 impl StateBackends {
     /// Refuses backends without Ethereum's roots if they have to check header roots.
-    pub(crate) fn check(&self) -> Result<(), PipelineError> {
+    pub(crate) fn check(&self) -> Result<(), ChainSetupError> {
         let own = (self.root_mode == StateRootMode::Header).then_some(&self.own);
         for backend in own.into_iter().chain(&self.referee) {
             if !backend.profile().ethereum_root {
-                return Err(PipelineError::NoHeaderRoot { backend: backend.identity().name });
+                return Err(ChainSetupError::NoHeaderRoot { backend: backend.identity().name });
             }
         }
         Ok(())
@@ -300,8 +300,12 @@ impl StoreSet {
     /// many header roots were compared: 0 or 1.
     ///
     /// # Errors
-    /// [`PipelineError::StateRoot`] for the first root that differs.
-    pub fn check_roots(&self, header: &SealedHeader, roots: RootSet) -> Result<u64, PipelineError> {
+    /// [`InvalidBlockError::StateRoot`] for the first root that differs.
+    pub fn check_roots(
+        &self,
+        header: &SealedHeader,
+        roots: RootSet,
+    ) -> Result<u64, InvalidBlockError> {
         let own = (self.root_mode != StateRootMode::Shadow).then_some((&self.own, roots.own));
         let refereed = self.referee().zip(roots.referee);
         let mut checked = 0;
@@ -311,7 +315,7 @@ impl StoreSet {
                 let backend = store.identity().name;
                 let source = Box::new(RootMismatch { expected, got, backend });
                 let (number, hash) = (header.number, header.hash());
-                return Err(PipelineError::StateRoot { number, hash, source });
+                return Err(InvalidBlockError::StateRoot { number, hash, source });
             }
             checked = 1;
         }
@@ -358,7 +362,8 @@ impl StoreSet {
         }
         match self.referee().map(tip) {
             Some(referee) if referee != own => {
-                Err(PipelineError::RefereeBehind { referee: show(referee), backend: show(own) })
+                Err(ChainSetupError::RefereeBehind { referee: show(referee), backend: show(own) }
+                    .into())
             }
             _ => Ok(()),
         }
@@ -389,21 +394,21 @@ impl StoreSet {
 
 /// The state root tasks of one block, one for each store that has one.
 #[derive(Debug)]
-pub struct RootTaskSet<'s>(Vec<RootTask<'s>>);
+pub(crate) struct RootTaskSet<'s>(Vec<RootTask<'s>>);
 
 impl RootTaskSet<'_> {
     /// Whether no store prepares its root.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// As [`RootTask::prefetch`].
-    pub fn prefetch(&self, keys: &[StateKey]) {
+    pub(crate) fn prefetch(&self, keys: &[StateKey]) {
         self.0.iter().for_each(|task| task.prefetch(keys));
     }
 
     /// As [`RootTask::prepare_root`].
-    pub fn prepare_root(&self, writes: &StateDelta) {
+    pub(crate) fn prepare_root(&self, writes: &StateDelta) {
         self.0
             .iter()
             .filter(|task| task.prepares_root())
@@ -411,7 +416,7 @@ impl RootTaskSet<'_> {
     }
 
     /// Whether a task of the set [prepares its root](RootTask::prepares_root) from writes.
-    pub fn prepares_root(&self) -> bool {
+    pub(crate) fn prepares_root(&self) -> bool {
         self.0.iter().any(RootTask::prepares_root)
     }
 }
@@ -430,7 +435,7 @@ impl<'a> SessionSet<'a> {
     }
 
     /// The state root tasks of the stores whose backends prepare roots ahead of the delta.
-    pub fn root_tasks(&self) -> RootTaskSet<'_> {
+    pub(crate) fn root_tasks(&self) -> RootTaskSet<'_> {
         RootTaskSet(self.all().filter_map(StateSession::root_task).collect())
     }
 

@@ -11,7 +11,7 @@
 //!
 //! The last chunk is marked. If a channel closes before it, the sending thread has panicked.
 
-use crate::{PipelineError, recover::recover_senders};
+use crate::{BlockRangeError, InvalidBlockError, PipelineError, recover::recover_senders};
 use alloy_consensus::BlockHeader;
 use alloy_primitives::{Address, B256};
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -62,11 +62,11 @@ impl PreparedBlock {
     /// # Errors
     /// Verdicts about the block: the BAL is not the one that its header commits to, or no execution
     /// can yield it.
-    pub fn with_access_list(mut self, rlp: &[u8]) -> Result<Self, PipelineError> {
+    pub fn with_access_list(mut self, rlp: &[u8]) -> Result<Self, InvalidBlockError> {
         let start = Instant::now();
         let block = self.block.sealed_block();
         let list = retrie_consensus::validate_access_list(block, rlp)
-            .map_err(|source| PipelineError::invalid(block, source))?;
+            .map_err(|source| InvalidBlockError::rule(block.sealed_header(), source))?;
         self.access_list = Some(Arc::new(list));
         self.prepare += start.elapsed();
         Ok(self)
@@ -97,7 +97,7 @@ impl PreparedBlock {
 ///
 /// # Errors
 /// Verdicts about the block.
-pub fn prepare(spec: &Arc<ChainSpec>, block: Block) -> Result<PreparedBlock, PipelineError> {
+pub fn prepare(spec: &Arc<ChainSpec>, block: Block) -> Result<PreparedBlock, InvalidBlockError> {
     prepare_with(spec, block, None)
 }
 
@@ -106,7 +106,7 @@ fn prepare_with(
     spec: &Arc<ChainSpec>,
     block: Block,
     senders: Option<Vec<Address>>,
-) -> Result<PreparedBlock, PipelineError> {
+) -> Result<PreparedBlock, InvalidBlockError> {
     let start = Instant::now();
     let recovered = match senders {
         Some(senders) => RecoveredBlock::new_unhashed(block, senders),
@@ -117,13 +117,13 @@ fn prepare_with(
     Ok(PreparedBlock { block, access_list: None, prepare: start.elapsed() })
 }
 
-fn check_alone(spec: &Arc<ChainSpec>, block: &SealedBlock) -> Result<(), PipelineError> {
+fn check_alone(spec: &Arc<ChainSpec>, block: &SealedBlock) -> Result<(), InvalidBlockError> {
     if block.number() == 0 {
         return Ok(());
     }
     retrie_consensus::validate_header(spec, block.sealed_header())
         .and_then(|()| retrie_consensus::validate_body(spec, block))
-        .map_err(|source| PipelineError::invalid(block, source))
+        .map_err(|source| InvalidBlockError::rule(block.sealed_header(), source))
 }
 
 /// Consecutive blocks of a stream.
@@ -174,7 +174,7 @@ impl BlockStream {
                 let end = (part.len() < STORED_CHUNK_BLOCKS).then_some(Ok(()));
                 let one = |number| {
                     let (block, senders) = stored_block(&read, number)?.split();
-                    prepare_with(&spec, block, Some(senders))
+                    Ok(prepare_with(&spec, block, Some(senders))?)
                 };
                 let chunk = chunk_of(part.into_par_iter().map(one).collect(), end);
                 let ended = chunk.end.is_some();
@@ -199,7 +199,7 @@ impl BlockStream {
             for (block, senders) in blocks {
                 let chunk = match prepare_with(&spec, block, senders) {
                     Ok(block) => StreamChunk { blocks: vec![block], end: None },
-                    Err(error) => StreamChunk { blocks: Vec::new(), end: Some(Err(error)) },
+                    Err(error) => StreamChunk { blocks: Vec::new(), end: Some(Err(error.into())) },
                 };
                 let ended = chunk.end.is_some();
                 if ready.send(chunk).is_err() || ended {
@@ -217,13 +217,13 @@ impl BlockStream {
         Self { chunks, current: VecDeque::new(), end: None, ended: false }
     }
 
-    /// The next blocks that are prepared already, at most `most`.
-    pub fn coming(&mut self, most: usize) -> impl Iterator<Item = &PreparedBlock> {
-        while self.current.len() < most && !self.knows_end() {
+    /// The next blocks that are prepared already, at most `max`.
+    pub fn upcoming(&mut self, max: usize) -> impl Iterator<Item = &PreparedBlock> {
+        while self.current.len() < max && !self.knows_end() {
             let Ok(chunk) = self.chunks.try_recv() else { break };
             self.take(chunk);
         }
-        self.current.iter().take(most)
+        self.current.iter().take(max)
     }
 
     /// Waits for the next block; `None` if an error or the end comes first.
@@ -298,16 +298,16 @@ fn read_chunks(
             }
         }
     }
-    let end = end.unwrap_or_else(|| reaches(range, highest));
+    let end = end.unwrap_or_else(|| reaches(range, highest).map_err(PipelineError::from));
     let _ = out.send(StreamChunk { blocks, end: Some(end) });
 }
 
 /// Checks that blocks up to `highest` are all that was requested.
-fn reaches(range: &RangeInclusive<u64>, highest: Option<u64>) -> Result<(), PipelineError> {
+fn reaches(range: &RangeInclusive<u64>, highest: Option<u64>) -> Result<(), BlockRangeError> {
     let (from, to) = (*range.start(), *range.end());
     match highest {
-        None => Err(PipelineError::NothingInRange { from, to }),
-        Some(last) if to != u64::MAX && last < to => Err(PipelineError::FilesEnd { last, to }),
+        None => Err(BlockRangeError::NothingInRange { from, to }),
+        Some(last) if to != u64::MAX && last < to => Err(BlockRangeError::FilesEnd { last, to }),
         Some(_) => Ok(()),
     }
 }
@@ -318,7 +318,8 @@ fn prepare_chunks(
     out: &Sender<StreamChunk<PreparedBlock>>,
 ) {
     for StreamChunk { blocks, end } in raw {
-        let prepared = blocks.into_par_iter().map(|block| prepare(spec, block.block)).collect();
+        let prepared =
+            blocks.into_par_iter().map(|block| Ok(prepare(spec, block.block)?)).collect();
         let chunk = chunk_of(prepared, end);
         let ended = chunk.end.is_some();
         if out.send(chunk).is_err() || ended {

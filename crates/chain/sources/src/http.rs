@@ -142,7 +142,7 @@ impl BlockingClient {
     }
 
     /// A client with other options, stopped by the same flag.
-    pub fn with_options(&self, options: HttpOptions) -> Self {
+    pub(crate) fn with_options(&self, options: HttpOptions) -> Self {
         Self::new(options, self.stop.clone())
     }
 

@@ -37,26 +37,26 @@
 //!   place in it. A reader that has failed yields nothing more.
 //! * A server is trusted no more than a file: [`download`] and [`rpc`] say what they check. Their
 //!   errors name the address (of an RPC endpoint only the host, as its path may be a key). Objects
-//!   of stores are compared with their listing, and with `SHA256SUMS` beside them ([`objects`]).
+//!   of stores are compared with their listing, and with `SHA256SUMS` beside them.
 //! * Checks against hashes inside the same file find damage, not forgery. A chain is the real one
 //!   only by its genesis and its rules.
 
 pub mod bundle;
 pub mod download;
 pub mod era1;
-pub mod export;
-pub mod fetch;
-pub mod objects;
-pub mod rlp;
 pub mod rpc;
-pub mod state_dump;
 
 mod check;
 mod error;
+mod export;
+mod fetch;
 mod http;
 mod input;
+mod objects;
 mod origin;
+mod rlp;
 mod source;
+mod state_dump;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 

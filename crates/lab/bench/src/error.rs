@@ -2,7 +2,7 @@
 
 use crate::{cache::CacheError, chain::MakeChainError, memory::CapError};
 use alloy_primitives::B256;
-use retrie_db::DbError;
+use retrie_db::{DbError, ReadError, StorageError};
 use retrie_engine::EngineApiError;
 use retrie_pipeline::PipelineError;
 use retrie_state::{StateError, StoreError};
@@ -249,6 +249,18 @@ impl<T> BackendErrorExt<T> for Result<T, StoreError> {
 impl<T> BackendErrorExt<T> for Result<T, DbError> {
     fn of_backend(self, backend: &str) -> Result<T, BenchError> {
         self.map_err(|e| BenchError::Db { backend: backend.into(), source: Box::new(e) })
+    }
+}
+
+impl<T> BackendErrorExt<T> for Result<T, ReadError> {
+    fn of_backend(self, backend: &str) -> Result<T, BenchError> {
+        self.map_err(DbError::from).of_backend(backend)
+    }
+}
+
+impl<T> BackendErrorExt<T> for Result<T, StorageError> {
+    fn of_backend(self, backend: &str) -> Result<T, BenchError> {
+        self.map_err(DbError::from).of_backend(backend)
     }
 }
 

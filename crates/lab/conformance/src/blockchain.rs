@@ -14,7 +14,7 @@ use retrie_chainspec::{
     primitives::{Block, Header, SealedBlock},
 };
 use retrie_db::ChainRead;
-use retrie_pipeline::{BlockImporter, ChainStore, ImportOptions, PipelineError};
+use retrie_pipeline::{BlockImporter, ChainSetupError, ChainStore, ImportOptions, PipelineError};
 use retrie_state::{Account, StateKey, decode_slot};
 use retrie_state_store::StateId;
 use serde::Deserialize;
@@ -258,7 +258,8 @@ fn is_refusal(error: &PipelineError) -> bool {
     error.is_invalid_block()
         || matches!(
             error,
-            PipelineError::UnknownParent { .. } | PipelineError::ForeignGenesis { .. }
+            PipelineError::UnknownParent { .. }
+                | PipelineError::Setup(ChainSetupError::ForeignGenesis { .. })
         )
 }
 

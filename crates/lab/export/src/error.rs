@@ -4,7 +4,7 @@ use alloy_primitives::B256;
 use parquet::errors::ParquetError;
 use retrie_bench::report::ReportError;
 use retrie_consensus::ConsensusError;
-use retrie_db::DbError;
+use retrie_db::{DbError, ReadError};
 use retrie_execution::ExecutionError;
 use retrie_pipeline::PipelineError;
 use retrie_sources::SourceError;
@@ -15,6 +15,40 @@ use std::{io, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
+    /// A block cannot be read.
+    #[error(transparent)]
+    Block(#[from] BlockSourceError),
+    /// A file cannot be written.
+    #[error(transparent)]
+    File(#[from] ExportFileError),
+    /// A value of the state does not decode.
+    #[error("block {number}: the value of {key} is not canonical")]
+    BadValue {
+        /// Block that changed it.
+        number: u64,
+        /// The key.
+        key: retrie_state::StateKey,
+    },
+    /// A report cannot be read.
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    /// The user has stopped it.
+    #[error(
+        "stopped before block {number}; {files} files are complete, and the same command continues \
+         from there"
+    )]
+    Stopped {
+        /// The block.
+        number: u64,
+        /// Files written or found in this run.
+        files: u64,
+    },
+}
+
+/// Why a block, its receipts or its state changes cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlockSourceError {
     /// The database cannot be read.
     #[error(transparent)]
     Db(#[from] DbError),
@@ -24,9 +58,6 @@ pub enum ExportError {
     /// A bundle cannot be executed.
     #[error(transparent)]
     Bundle(Box<PipelineError>),
-    /// A report cannot be read.
-    #[error(transparent)]
-    Report(#[from] ReportError),
     /// A block does not exist.
     #[error("block {number} is not stored")]
     NoBlock {
@@ -44,6 +75,20 @@ pub enum ExportError {
         first: u64,
         /// Last existing block.
         last: u64,
+    },
+    /// Two bundles of one block number have different blocks.
+    #[error(
+        "{} holds block {number} ({hash}), but another bundle has another block {number}: export \
+         them into different folders",
+        file.display()
+    )]
+    TwoBlocks {
+        /// Number.
+        number: u64,
+        /// Hash of one.
+        hash: B256,
+        /// Its file.
+        file: PathBuf,
     },
     /// The state of a block's parent, on which the block would be executed, is not kept.
     #[error(
@@ -88,14 +133,6 @@ pub enum ExportError {
         /// The account.
         address: alloy_primitives::Address,
     },
-    /// A value of the state does not decode.
-    #[error("block {number}: the value of {key} is not canonical")]
-    BadValue {
-        /// Block that changed it.
-        number: u64,
-        /// The key.
-        key: retrie_state::StateKey,
-    },
     /// A number does not fit the type of its column.
     #[error(
         "block {number}: {column} is {value}, which does not fit into the 32 bits of its column"
@@ -108,20 +145,12 @@ pub enum ExportError {
         /// The value.
         value: u64,
     },
-    /// Two bundles of one block number have different blocks.
-    #[error(
-        "{} holds block {number} ({hash}), but another bundle has another block {number}: export \
-         them into different folders",
-        file.display()
-    )]
-    TwoBlocks {
-        /// Number.
-        number: u64,
-        /// Hash of one.
-        hash: B256,
-        /// Its file.
-        file: PathBuf,
-    },
+}
+
+/// Why a file of a table cannot be written, or stands in the way.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportFileError {
     /// A file cannot be written or read.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
@@ -175,21 +204,16 @@ pub enum ExportError {
         /// File.
         path: PathBuf,
     },
-    /// The user has stopped it.
-    #[error(
-        "stopped before block {number}; {files} files are complete, and the same command continues \
-         from there"
-    )]
-    Stopped {
-        /// The block.
-        number: u64,
-        /// Files written or found in this run.
-        files: u64,
-    },
 }
 
-impl From<PipelineError> for ExportError {
+impl From<PipelineError> for BlockSourceError {
     fn from(error: PipelineError) -> Self {
         Self::Bundle(Box::new(error))
+    }
+}
+
+impl From<ReadError> for BlockSourceError {
+    fn from(error: ReadError) -> Self {
+        Self::Db(error.into())
     }
 }

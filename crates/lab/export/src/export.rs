@@ -1,7 +1,7 @@
 //! [`BlockExport`]: plans the files of an export, and writes the missing ones.
 
 use crate::{
-    BlockNeeds, BlockNumbers, BlockSource, ExportError, ExportTable,
+    BlockNeeds, BlockNumbers, BlockSource, ExportError, ExportFileError, ExportTable,
     file::{FileStamp, io_error, is_own_file},
     tables::{RowWriter, TableLayout},
 };
@@ -124,7 +124,7 @@ impl BlockExport<'_> {
                 let rows = one.layout.check(&target(one), &stamp)?;
                 if one.table == ExportTable::Blocks && rows != chunk.len() as u64 {
                     let what = format!("it has {rows} rows of {} blocks", chunk.len());
-                    return Err(ExportError::Damaged { path: target(one), what });
+                    return Err(ExportFileError::Damaged { path: target(one), what }.into());
                 }
                 exported.count_kept(one.table, rows);
             }
@@ -132,7 +132,7 @@ impl BlockExport<'_> {
         if !missing.is_empty() {
             let create = |one: &&TargetTable| Ok((one.table, one.layout.create(&target(one))?));
             let mut files: Vec<(ExportTable, Box<dyn RowWriter>)> =
-                missing.iter().map(create).collect::<Result<_, ExportError>>()?;
+                missing.iter().map(create).collect::<Result<_, ExportFileError>>()?;
             let mut needs = BlockNeeds::default();
             for (table, _) in &files {
                 needs.receipts |= table.needs().receipts;
@@ -180,7 +180,7 @@ impl TargetTable {
     /// Checks that no file has some of the blocks of a chunk, except the chunk's own file and, if
     /// the chain has grown, a shorter file of ours that begins with the chunk. `chunks` are first
     /// and last blocks, in order.
-    fn check_overlaps(&self, chunks: &[(u64, u64)], grows: bool) -> Result<(), ExportError> {
+    fn check_overlaps(&self, chunks: &[(u64, u64)], grows: bool) -> Result<(), ExportFileError> {
         for (from, to, path) in &self.found {
             let at = chunks.partition_point(|(_, last)| last < from);
             let Some(&(first, last)) = chunks.get(at).filter(|(first, _)| first <= to) else {
@@ -188,14 +188,14 @@ impl TargetTable {
             };
             let is_shorter = || grows && *from == first && *to < last && is_own_file(path);
             if (*from, *to) != (first, last) && !is_shorter() {
-                return Err(ExportError::Overlap { path: path.clone(), first, last });
+                return Err(ExportFileError::Overlap { path: path.clone(), first, last });
             }
         }
         Ok(())
     }
 
     /// Removes the shorter files of a chunk that has grown, now that its complete file exists.
-    fn remove_shorter(&self, first: u64, last: u64) -> Result<(), ExportError> {
+    fn remove_shorter(&self, first: u64, last: u64) -> Result<(), ExportFileError> {
         for (from, to, path) in &self.found {
             if *from == first && *to < last {
                 std::fs::remove_file(path)
@@ -248,7 +248,7 @@ fn files_of(
     out: &Path,
     network: &str,
     table: ExportTable,
-) -> Result<Vec<(u64, u64, PathBuf)>, ExportError> {
+) -> Result<Vec<(u64, u64, PathBuf)>, ExportFileError> {
     let io = |error| io_error(out, "list the folder", error);
     let mut found = Vec::new();
     for entry in std::fs::read_dir(out).map_err(io)? {

@@ -5,7 +5,7 @@
 //! all bytes before the footer.
 
 use crate::{
-    ExportError,
+    ExportFileError,
     column::{ColumnBuffer, TableSchema},
 };
 use alloy_primitives::{B256, hex};
@@ -98,7 +98,7 @@ impl<R> TableFile<R> {
         target: &Path,
         table: &str,
         schema: TableSchema<R>,
-    ) -> Result<Self, ExportError> {
+    ) -> Result<Self, ExportFileError> {
         let path = partial_name(target);
         let io = |action| move |source| io_error(target, action, source);
         // Truncated only after it is locked: another process may be writing it.
@@ -107,7 +107,7 @@ impl<R> TableFile<R> {
         let file = file.map_err(io("create a file beside it"))?;
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(ExportError::Busy { path }),
+            Err(TryLockError::WouldBlock) => return Err(ExportFileError::Busy { path }),
             Err(TryLockError::Error(source)) => return Err(io("lock the file beside it")(source)),
         }
         file.set_len(0).map_err(io("empty the file beside it"))?;
@@ -132,7 +132,7 @@ impl<R> TableFile<R> {
     }
 
     /// Adds a row.
-    pub(crate) fn push(&mut self, row: &R) -> Result<(), ExportError> {
+    pub(crate) fn push(&mut self, row: &R) -> Result<(), ExportFileError> {
         self.group_bytes += self.schema.push(&mut self.columns, row);
         self.group_rows += 1;
         self.rows += 1;
@@ -142,7 +142,7 @@ impl<R> TableFile<R> {
         self.end_group()
     }
 
-    fn end_group(&mut self) -> Result<(), ExportError> {
+    fn end_group(&mut self) -> Result<(), ExportFileError> {
         if self.group_rows == 0 {
             return Ok(());
         }
@@ -162,7 +162,7 @@ impl<R> TableFile<R> {
     }
 
     /// Makes the file durable and gives it its name. Returns its number of rows.
-    pub(crate) fn finish(mut self, stamp: &FileStamp) -> Result<u64, ExportError> {
+    pub(crate) fn finish(mut self, stamp: &FileStamp) -> Result<u64, ExportFileError> {
         self.end_group()?;
         let Self { target, mut partial, mut writer, rows, .. } = self;
         let io = |action| {
@@ -220,9 +220,9 @@ pub(crate) fn check<R>(
     table: &str,
     schema: &TableSchema<R>,
     stamp: &FileStamp,
-) -> Result<u64, ExportError> {
-    let damaged = |what: String| ExportError::Damaged { path: path.to_owned(), what };
-    let another = |what: String| ExportError::OtherContent { path: path.to_owned(), what };
+) -> Result<u64, ExportFileError> {
+    let damaged = |what: String| ExportFileError::Damaged { path: path.to_owned(), what };
+    let another = |what: String| ExportFileError::OtherContent { path: path.to_owned(), what };
     let mut file = File::open(path).map_err(|error| io_error(path, "open it", error))?;
     let footer = ParquetMetaDataReader::new().parse_and_finish(&file);
     let footer = footer.map_err(|error| damaged(format!("its footer does not parse ({error})")))?;
@@ -312,10 +312,10 @@ fn crc_of(file: &mut File, bytes: u64) -> io::Result<Option<u32>> {
     }
 }
 
-pub(crate) fn io_error(path: &Path, action: &'static str, source: io::Error) -> ExportError {
-    ExportError::Io { path: path.to_owned(), action, source }
+pub(crate) fn io_error(path: &Path, action: &'static str, source: io::Error) -> ExportFileError {
+    ExportFileError::Io { path: path.to_owned(), action, source }
 }
 
-fn parquet_error(path: &Path, error: ParquetError) -> ExportError {
-    ExportError::Parquet { path: path.to_owned(), source: Box::new(error) }
+fn parquet_error(path: &Path, error: ParquetError) -> ExportFileError {
+    ExportFileError::Parquet { path: path.to_owned(), source: Box::new(error) }
 }

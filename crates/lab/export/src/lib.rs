@@ -39,7 +39,7 @@ mod file;
 mod source;
 mod tables;
 
-pub use error::ExportError;
+pub use error::{BlockSourceError, ExportError, ExportFileError};
 pub use export::{BlockExport, ExportOutcome};
 pub use source::{
     BlockChanges, BlockData, BlockNeeds, BlockNumbers, BlockSource, BundleSource, ChainSource,

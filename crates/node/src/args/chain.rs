@@ -2,7 +2,7 @@
 
 use eyre::bail;
 use retrie_chainspec::{ChainSpec, parse_chain};
-use retrie_db::{ChainRead, DatabaseEnv, DbError, OpenOptions};
+use retrie_db::{ChainRead, DatabaseEnv, DbError, OpenError, OpenOptions, StorageError};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -85,7 +85,7 @@ impl ChainArgs {
 pub fn open_to_read(datadir: &Path) -> Result<DatabaseEnv, DbError> {
     DatabaseEnv::open(datadir, &OpenOptions::read_only()).or_else(|error| match error {
         // After a kill with `--db.sync-mode none` only a writer can recover the database.
-        DbError::Mdbx { .. } | DbError::System { .. } => {
+        DbError::Storage(StorageError::Mdbx { .. } | StorageError::System { .. }) => {
             DatabaseEnv::open(datadir, &OpenOptions::default())
         }
         error => Err(error),
@@ -97,7 +97,9 @@ fn spec_of(datadir: &Path) -> Result<Option<Arc<ChainSpec>>, DbError> {
     let db = match open_to_read(datadir) {
         // A kill during creation can leave a datadir without tables. The next start creates it
         // again, but refuses a file that is not a database of this program.
-        Err(DbError::NoDatadir { .. } | DbError::NotADatabase { .. }) => return Ok(None),
+        Err(DbError::Open(OpenError::NoDatadir { .. } | OpenError::NotADatabase { .. })) => {
+            return Ok(None);
+        }
         db => db?,
     };
     let read = db.begin_read()?;

@@ -8,7 +8,8 @@ use super::{
 use retrie_backends::{StorePurpose, find};
 use retrie_chainspec::ChainSpec;
 use retrie_db::{
-    ChainRead, DatadirMetadata, DbError, OpenOptions, RetentionSetting, StateRootMode,
+    ChainRead, DatadirMetadata, DbError, MetadataError, OpenError, OpenOptions, RetentionSetting,
+    StateRootMode,
 };
 use retrie_pipeline::ChainOptions;
 use retrie_state::AnyBackend;
@@ -130,10 +131,10 @@ impl StateArgs {
         let backend = find(name)?;
         if metadata.backend != backend.stored_name() {
             let (path, found, expected) = (datadir.into(), metadata.backend.clone(), name.into());
-            return Err(DbError::BackendMismatch { path, found, expected }.into());
+            return Err(MetadataError::BackendMismatch { path, found, expected }.into());
         }
         if let Some(hash) = self.hash.filter(|hash| hash.id().name() != metadata.hash) {
-            return Err(DbError::BackendParameters {
+            return Err(MetadataError::BackendParameters {
                 path: datadir.into(),
                 backend: metadata.backend.clone(),
                 what: "hash function",
@@ -150,12 +151,12 @@ impl StateArgs {
         &self,
         datadir: &Path,
         settled: Option<&DatadirSettings>,
-    ) -> Result<RetentionSetting, DbError> {
+    ) -> Result<RetentionSetting, MetadataError> {
         let kept = settled.and_then(|settled| settled.retention);
         match (self.retention, kept) {
             (Some(blocks), Some(kept)) if kept.is_explicit && blocks != kept.blocks => {
                 let path = datadir.to_owned();
-                Err(DbError::RetentionMismatch { path, found: kept.blocks, expected: blocks })
+                Err(MetadataError::RetentionMismatch { path, found: kept.blocks, expected: blocks })
             }
             (Some(blocks), _) => Ok(RetentionSetting { blocks, is_explicit: true }),
             (None, Some(kept)) => Ok(kept),
@@ -173,11 +174,11 @@ impl DatadirSettings {
             // A kill during creation can leave a datadir without tables: the next start creates it
             // again. That start refuses a file that is not a database, and every command but `db
             // migrate` refuses a datadir whose migration has not ended.
-            Err(
-                DbError::NoDatadir { .. }
-                | DbError::NotADatabase { .. }
-                | DbError::Unfinished { .. },
-            ) => return Ok(None),
+            Err(DbError::Open(
+                OpenError::NoDatadir { .. }
+                | OpenError::NotADatabase { .. }
+                | OpenError::Unfinished { .. },
+            )) => return Ok(None),
             db => db?,
         };
         let read = db.begin_read()?;

@@ -150,7 +150,7 @@ fn wire(receipt: Receipt) -> BlockReceipt {
 /// Treats pruned rows as missing.
 fn kept<T>(read: Result<Option<T>, PipelineError>) -> Result<Option<T>, ChainError> {
     match read {
-        Err(PipelineError::Db(DbError::Pruned { .. })) => Ok(None),
+        Err(PipelineError::Db(DbError::Pruned(_))) => Ok(None),
         read => read.map_err(ChainError::new),
     }
 }

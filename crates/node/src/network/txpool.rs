@@ -4,7 +4,10 @@ use alloy_consensus::TxType;
 use alloy_primitives::B256;
 use retrie_engine::{
     EngineHandle,
-    pool::{PoolError, PoolTransaction, TransactionOrigin, TransactionPool},
+    pool::{
+        PoolConflictError, PoolError, PoolTransaction, SenderError, SidecarError, TransactionError,
+        TransactionOrigin, TransactionPool,
+    },
 };
 use retrie_network::{
     eth::PooledTransaction,
@@ -125,48 +128,61 @@ impl FreshTransactions for PoolSubscription {
 fn verdict(error: &PoolError) -> PoolVerdict {
     match error {
         PoolError::AlreadyKnown => PoolVerdict::Known,
-        // Invalid under any state, and only its sender can have made it so.
-        PoolError::InvalidSignature
-        | PoolError::TipAboveFeeCap { .. }
-        | PoolError::NonceMax
-        | PoolError::EmptyAuthorizations
-        | PoolError::NoBlobs => PoolVerdict::Invalid,
-        // The hash does not cover the sidecar: another peer may have the right one.
-        PoolError::MissingSidecar | PoolError::BlobCount { .. } | PoolError::Sidecar(_) => {
-            PoolVerdict::BadSidecar
-        }
-        // Around Osaka honest peers send both forms; another peer may have the other one.
-        PoolError::SidecarVersion { .. } => PoolVerdict::SidecarForm,
-        // Transactions of the same sender come first and may be on their way; or this node failed.
-        PoolError::NonceTooHigh { .. } | PoolError::OutOfOrderDelegated | PoolError::State(_) => {
-            PoolVerdict::TooEarly
-        }
+        PoolError::Transaction(error) => verdict_on_transaction(error),
         // Useless for the foreseeable future.
-        PoolError::ChainId { .. }
-        | PoolError::TypeNotActive { .. }
-        | PoolError::BlobsDisabled
-        | PoolError::Oversized { .. }
-        | PoolError::InitCodeSize { .. }
-        | PoolError::GasLimitTooHigh { .. }
-        | PoolError::IntrinsicGas { .. }
-        | PoolError::FloorDataGas { .. }
-        | PoolError::Underpriced { .. }
-        | PoolError::TipTooLow { .. }
-        | PoolError::BlobFeeTooLow { .. }
-        | PoolError::NonceTooLow { .. }
-        | PoolError::ReplacementUnderpriced
-        | PoolError::TooManyBlobs { .. } => PoolVerdict::Refused { for_good: true },
+        PoolError::Sender(SenderError::NonceTooLow { .. })
+        | PoolError::Conflict(PoolConflictError::ReplacementUnderpriced) => {
+            PoolVerdict::Refused { for_good: true }
+        }
+        // Transactions of the same sender come first and may be on their way; or this node failed.
+        PoolError::Conflict(
+            PoolConflictError::NonceTooHigh { .. } | PoolConflictError::OutOfOrderDelegated,
+        )
+        | PoolError::State(_) => PoolVerdict::TooEarly,
         // Another state, or an emptier pool, may take it.
-        PoolError::SenderNotEoa { .. }
-        | PoolError::ExceedsBlockGasLimit
-        | PoolError::FeeCapExceeded { .. }
-        | PoolError::InsufficientFunds { .. }
-        | PoolError::InsufficientFundsForQueue { .. }
-        | PoolError::AccountLimitExceeded { .. }
-        | PoolError::PoolFull
-        | PoolError::AddressReserved
-        | PoolError::InFlightLimitReached
-        | PoolError::AuthorityReserved => PoolVerdict::Refused { for_good: false },
+        PoolError::Sender(SenderError::NotEoa { .. } | SenderError::InsufficientFunds { .. })
+        | PoolError::Conflict(
+            PoolConflictError::InsufficientFundsForQueue { .. }
+            | PoolConflictError::AccountLimitExceeded { .. }
+            | PoolConflictError::PoolFull
+            | PoolConflictError::AddressReserved
+            | PoolConflictError::InFlightLimitReached
+            | PoolConflictError::AuthorityReserved,
+        ) => PoolVerdict::Refused { for_good: false },
+    }
+}
+
+fn verdict_on_transaction(error: &TransactionError) -> PoolVerdict {
+    match error {
+        // Invalid under any state, and only its sender can have made it so.
+        TransactionError::InvalidSignature
+        | TransactionError::TipAboveFeeCap { .. }
+        | TransactionError::NonceMax
+        | TransactionError::EmptyAuthorizations
+        | TransactionError::NoBlobs => PoolVerdict::Invalid,
+        // Around Osaka honest peers send both forms; another peer may have the other one.
+        TransactionError::Sidecar(SidecarError::Version { .. }) => PoolVerdict::SidecarForm,
+        // The hash does not cover the sidecar: another peer may have the right one.
+        TransactionError::Sidecar(
+            SidecarError::Missing | SidecarError::BlobCount { .. } | SidecarError::Wrong(_),
+        ) => PoolVerdict::BadSidecar,
+        // Useless for the foreseeable future.
+        TransactionError::ChainId { .. }
+        | TransactionError::TypeNotActive { .. }
+        | TransactionError::BlobsDisabled
+        | TransactionError::Oversized { .. }
+        | TransactionError::InitCodeSize { .. }
+        | TransactionError::GasLimitTooHigh { .. }
+        | TransactionError::IntrinsicGas { .. }
+        | TransactionError::FloorDataGas { .. }
+        | TransactionError::Underpriced { .. }
+        | TransactionError::TipTooLow { .. }
+        | TransactionError::BlobFeeTooLow { .. }
+        | TransactionError::TooManyBlobs { .. } => PoolVerdict::Refused { for_good: true },
+        // A larger block may take it; the fee cap holds for local transactions only.
+        TransactionError::ExceedsBlockGasLimit | TransactionError::FeeCapExceeded { .. } => {
+            PoolVerdict::Refused { for_good: false }
+        }
     }
 }
 
@@ -186,13 +202,15 @@ mod tests {
     #[test]
     fn no_refusal_of_a_sidecar_is_one_of_the_transaction() {
         let verdicts = [
-            verdict(&PoolError::SidecarVersion { expected: 1, got: 0 }),
-            verdict(&PoolError::MissingSidecar),
-            verdict(&PoolError::BlobCount { blobs: 1, hashes: 2 }),
-        ];
+            SidecarError::Version { expected: 1, got: 0 },
+            SidecarError::Missing,
+            SidecarError::BlobCount { blobs: 1, hashes: 2 },
+        ]
+        .map(|error| verdict(&TransactionError::from(error).into()));
         let bad = PoolVerdict::BadSidecar;
         assert_eq!(verdicts, [PoolVerdict::SidecarForm, bad, bad]);
-        assert_eq!(verdict(&PoolError::NonceTooHigh { got: 2, next: 1 }), PoolVerdict::TooEarly);
+        let early = PoolConflictError::NonceTooHigh { got: 2, next: 1 };
+        assert_eq!(verdict(&early.into()), PoolVerdict::TooEarly);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::read::{self, ChainRead, canonical, items};
 use crate::{
-    DbError, ReadTxn, Result, codecs,
+    CorruptRow, ReadError, ReadTxn, Result, codecs,
     logs::LogCheck,
     pieces,
     raw::{RawRead, RowRange},
@@ -42,8 +42,8 @@ impl ReadTxn {
     pub fn check_chain(
         &self,
         block: &mut dyn FnMut(StoredBlock),
-        fault: &mut dyn FnMut(DbError),
-    ) -> Result<()> {
+        fault: &mut dyn FnMut(CorruptRow),
+    ) -> Result<(), ReadError> {
         let logs = LogCheck::new(self, fault)?;
         let mut check = ChainCheck {
             read: self,
@@ -91,7 +91,7 @@ fn range(start: &[u8]) -> RowRange<'_> {
 
 struct ChainCheck<'a> {
     read: &'a ReadTxn,
-    fault: &'a mut dyn FnMut(DbError),
+    fault: &'a mut dyn FnMut(CorruptRow),
     /// Rows of each table that belong to a stored block.
     rows: [u64; ChainTable::ALL.len()],
     /// Transactions of lower blocks need not be in the lookup table.
@@ -101,14 +101,14 @@ struct ChainCheck<'a> {
 
 impl ChainCheck<'_> {
     fn bad(&mut self, table: ChainTable, key: &[u8], what: impl std::fmt::Display) {
-        (self.fault)(DbError::corrupt(table.name(), key, what));
+        (self.fault)(CorruptRow::new(table.name(), key, what));
     }
 
     /// The result of a read. Damage is reported; other failures end the check.
-    fn read<T>(&mut self, outcome: Result<T>) -> Result<Option<T>> {
+    fn read<T>(&mut self, outcome: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
         match outcome {
             Ok(value) => Ok(Some(value)),
-            Err(damage @ DbError::Corrupt { .. }) => {
+            Err(ReadError::Corrupt(damage)) => {
                 (self.fault)(damage);
                 Ok(None)
             }
@@ -120,7 +120,7 @@ impl ChainCheck<'_> {
         self.rows[table as usize] += pieces::count(value_len);
     }
 
-    fn block(&mut self, id: BlockId) -> Result<Option<StoredBlock>> {
+    fn block(&mut self, id: BlockId) -> Result<Option<StoredBlock>, ReadError> {
         let read = self.read;
         let key = id.to_bytes();
         let row = pieces::get(read, read.chain(ChainTable::Headers), &key);
@@ -170,7 +170,7 @@ impl ChainCheck<'_> {
         Ok(Some(StoredBlock { hash, header, is_canonical, body, receipts, roots, patch }))
     }
 
-    fn difficulty(&mut self, id: BlockId, hash: &B256, header: &Header) -> Result<()> {
+    fn difficulty(&mut self, id: BlockId, hash: &B256, header: &Header) -> Result<(), ReadError> {
         let read = self.read;
         let total = read.total_difficulty(hash);
         let Some(Some(total)) = self.read(total)? else { return Ok(()) };
@@ -194,7 +194,7 @@ impl ChainCheck<'_> {
         &mut self,
         id: BlockId,
         is_canonical: bool,
-    ) -> Result<Option<(BlockBody, Vec<Address>)>> {
+    ) -> Result<Option<(BlockBody, Vec<Address>)>, ReadError> {
         let read = self.read;
         let row = pieces::get(read, read.chain(ChainTable::Bodies), &id.to_bytes());
         if let Some(Some(row)) = self.read(row)? {
@@ -229,7 +229,7 @@ impl ChainCheck<'_> {
         Ok(Some((body, senders)))
     }
 
-    fn receipts(&mut self, id: BlockId, hash: &B256) -> Result<Option<Vec<Receipt>>> {
+    fn receipts(&mut self, id: BlockId, hash: &B256) -> Result<Option<Vec<Receipt>>, ReadError> {
         let rows = items(self.read, ChainTable::Receipts, id);
         for (_, row) in self.read(rows)?.unwrap_or_default() {
             self.count(ChainTable::Receipts, row.len());
@@ -239,7 +239,7 @@ impl ChainCheck<'_> {
     }
 
     /// Checks that canonical blocks are stored, linked, and without gaps.
-    fn canonical_chain(&mut self) -> Result<()> {
+    fn canonical_chain(&mut self) -> Result<(), ReadError> {
         let table = self.read.chain(ChainTable::Canonical);
         let mut before: Option<(u64, B256)> = None;
         let mut start = Vec::new();
@@ -276,14 +276,14 @@ impl ChainCheck<'_> {
     }
 
     /// Checks the rest of the log index.
-    fn all_logs(&mut self) -> Result<()> {
+    fn all_logs(&mut self) -> Result<(), ReadError> {
         let (segments, postings) = self.logs.finish(self.fault)?;
         self.rows[ChainTable::LogSegments as usize] += segments;
         self.rows[ChainTable::LogPostings as usize] += postings;
         Ok(())
     }
 
-    fn codes(&mut self) -> Result<()> {
+    fn codes(&mut self) -> Result<(), ReadError> {
         let table = self.read.chain(ChainTable::Codes);
         let mut start = Vec::new();
         loop {
@@ -313,7 +313,7 @@ impl ChainCheck<'_> {
     }
 
     /// Checks that every row belongs to a stored block, or is code.
-    fn nothing_left_over(&mut self) -> Result<()> {
+    fn nothing_left_over(&mut self) -> Result<(), ReadError> {
         for table in ChainTable::ALL {
             let expected = self.rows[table as usize];
             let found = match self.read.raw_stat(self.read.chain(table))? {

@@ -11,7 +11,8 @@
 //! as it may change the meaning of the datadir.
 
 use crate::{
-    ChainRead, DatabaseEnv, DbError, Result, WriteTxn, checksum, raw::RawRead, tables::ChainTable,
+    ChainRead, CorruptRow, DatabaseEnv, MetadataError, Result, WriteTxn, checksum, raw::RawRead,
+    tables::ChainTable,
 };
 use alloy_primitives::B256;
 use retrie_state::BackendIdentity;
@@ -111,10 +112,10 @@ impl DatadirMetadata {
 
     /// Fails if this metadata differs from `expected`; the error names the first difference and
     /// what to do.
-    fn check(&self, expected: &Self, path: PathBuf) -> Result<()> {
+    fn check(&self, expected: &Self, path: PathBuf) -> Result<(), MetadataError> {
         let found = self;
         if (found.chain_id, found.genesis) != (expected.chain_id, expected.genesis) {
-            return Err(DbError::ChainMismatch {
+            return Err(MetadataError::ChainMismatch {
                 path,
                 found_id: found.chain_id,
                 found_genesis: found.genesis,
@@ -123,14 +124,14 @@ impl DatadirMetadata {
             });
         }
         if found.backend != expected.backend {
-            return Err(DbError::BackendMismatch {
+            return Err(MetadataError::BackendMismatch {
                 path,
                 found: found.backend.clone(),
                 expected: expected.backend.clone(),
             });
         }
         if found.backend_version != expected.backend_version {
-            return Err(DbError::BackendFormat {
+            return Err(MetadataError::BackendFormat {
                 path,
                 backend: found.backend.clone(),
                 found: found.backend_version,
@@ -148,7 +149,7 @@ impl DatadirMetadata {
             ("layout", found.layout.clone(), expected.layout.clone()),
         ] {
             if found_value != expected_value {
-                return Err(DbError::BackendParameters {
+                return Err(MetadataError::BackendParameters {
                     path,
                     backend: found.backend.clone(),
                     what,
@@ -158,7 +159,7 @@ impl DatadirMetadata {
             }
         }
         if found.state_root != expected.state_root {
-            return Err(DbError::StateRootMismatch {
+            return Err(MetadataError::StateRootMismatch {
                 path,
                 found: found.state_root.to_string(),
                 expected: expected.state_root.to_string(),
@@ -173,13 +174,13 @@ impl DatabaseEnv {
     pub fn init_metadata(&self, expected: &DatadirMetadata) -> Result<()> {
         let mut txn = self.begin_write()?;
         match txn.metadata()? {
-            Some(found) => found.check(expected, self.datadir().to_owned()),
+            Some(found) => Ok(found.check(expected, self.datadir().to_owned())?),
             None => {
                 txn.put_metadata(expected)?;
                 if let Some(what) = &self.inner.unfinished {
                     txn.set_unfinished(Some(what))?;
                 }
-                txn.commit()
+                Ok(txn.commit()?)
             }
         }
     }
@@ -195,7 +196,8 @@ impl DatabaseEnv {
     /// another version.
     pub fn metadata(&self) -> Result<DatadirMetadata> {
         let path = || self.datadir().to_owned();
-        self.begin_read()?.metadata()?.ok_or_else(|| DbError::NotInitialised { path: path() })
+        let found = self.begin_read()?.metadata()?;
+        Ok(found.ok_or_else(|| MetadataError::NotInitialised { path: path() })?)
     }
 }
 
@@ -205,7 +207,7 @@ impl WriteTxn {
     pub fn put_metadata(&mut self, metadata: &DatadirMetadata) -> Result<()> {
         let table = self.chain(ChainTable::Metadata);
         let json = serde_json::to_vec(metadata)
-            .map_err(|e| DbError::corrupt(table.name, KEY, format!("it does not encode ({e})")))?;
+            .map_err(|e| CorruptRow::new(table.name, KEY, format!("it does not encode ({e})")))?;
         self.raw_put(table, KEY, &json)
     }
 }
@@ -224,16 +226,16 @@ pub(crate) fn read<R: RawRead + ?Sized>(read: &R) -> Result<Option<DatadirMetada
         Err(mismatch) => (row, Err(mismatch)),
     };
     let wrong = |e: serde_json::Error| {
-        DbError::corrupt(table.name, KEY, format!("the identity does not decode ({e})"))
+        CorruptRow::new(table.name, KEY, format!("the identity does not decode ({e})"))
     };
     let SchemaField { schema } = match serde_json::from_slice(&json) {
         Ok(schema) => schema,
-        Err(e) => return checked.and_then(|()| Err(wrong(e))),
+        Err(e) => return Err(checked.err().unwrap_or_else(|| wrong(e)).into()),
     };
     if schema == SCHEMA_VERSION {
         checked?;
     } else {
-        return Err(DbError::Schema {
+        return Err(MetadataError::Schema {
             path: read.inner().context.path.clone(),
             found: schema,
             supported: SCHEMA_VERSION,
@@ -242,15 +244,16 @@ pub(crate) fn read<R: RawRead + ?Sized>(read: &R) -> Result<Option<DatadirMetada
             } else {
                 "import again into a fresh datadir, or use the version that made it"
             },
-        });
+        }
+        .into());
     }
-    serde_json::from_slice(&json).map(Some).map_err(wrong)
+    Ok(Some(serde_json::from_slice(&json).map_err(wrong)?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::OpenOptions;
+    use crate::{DbError, OpenOptions};
     use retrie_state::HashId;
 
     fn mpt() -> BackendIdentity {
@@ -290,7 +293,10 @@ mod tests {
             txn.raw_put(table, KEY, json.as_bytes()).unwrap();
             txn.commit().unwrap();
             let refused = db.check_metadata(&expected()).unwrap_err();
-            assert!(matches!(refused, DbError::Schema { supported: 2, .. }), "{refused:?}");
+            assert!(
+                matches!(refused, DbError::Metadata(MetadataError::Schema { supported: 2, .. })),
+                "{refused:?}"
+            );
             assert!(refused.to_string().contains(advice), "{refused}");
         }
     }
@@ -305,7 +311,10 @@ mod tests {
         txn.put_stored(table, KEY, json.as_bytes());
         txn.commit().unwrap();
         let refused = db.metadata().unwrap_err();
-        assert!(matches!(refused, DbError::Schema { found: 1, .. }), "{refused:?}");
+        assert!(
+            matches!(refused, DbError::Metadata(MetadataError::Schema { found: 1, .. })),
+            "{refused:?}"
+        );
         assert!(refused.to_string().contains("import again"), "{refused}");
     }
 
@@ -320,7 +329,7 @@ mod tests {
             let table = txn.chain(ChainTable::Metadata);
             txn.raw_put(table, KEY, row.as_bytes()).unwrap();
             txn.commit().unwrap();
-            assert!(matches!(db.metadata(), Err(DbError::Corrupt { .. })), "{row}");
+            assert!(matches!(db.metadata(), Err(DbError::Corrupt(_))), "{row}");
         }
     }
 }

@@ -18,7 +18,7 @@ pub use write::NewBlock;
 mod tests {
     use super::*;
     use crate::{
-        DatabaseEnv, DbError, OpenOptions, ReadTxn, WriteTxn,
+        CorruptRow, DatabaseEnv, OpenOptions, ReadError, ReadTxn, WriteTxn,
         raw::{RawRead, RowRange},
         tables::ChainTable,
     };
@@ -62,10 +62,10 @@ mod tests {
 
     /// Calls every read; counts those that fail as corrupt.
     fn ask(read: &ReadTxn, hash: &B256, tx: &B256) -> usize {
-        fn corrupt<T>(asked: Result<T, DbError>) -> usize {
+        fn corrupt<T>(asked: Result<T, ReadError>) -> usize {
             match asked {
                 Ok(_) => 0,
-                Err(DbError::Corrupt { table, .. }) => {
+                Err(ReadError::Corrupt(CorruptRow { table, .. })) => {
                     assert!(!table.is_empty());
                     1
                 }
@@ -171,7 +171,7 @@ mod tests {
                 ChainTable::Receipts => txn.receipts(&hash).map(drop),
                 _ => txn.block(&hash).map(drop),
             };
-            assert!(matches!(asked, Err(DbError::Corrupt { .. })), "{table:?}: {asked:?}");
+            assert!(matches!(asked, Err(ReadError::Corrupt(_))), "{table:?}: {asked:?}");
         }
     }
 }

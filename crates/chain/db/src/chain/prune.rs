@@ -4,7 +4,7 @@
 
 use super::read::{self, ChainRead, canonical};
 use crate::{
-    DbError, HistoryKept, ReadTxn, Result, WriteTxn, notes, pieces,
+    HistoryKept, ReadError, ReadTxn, Result, WriteTxn, notes, pieces,
     raw::RawRead,
     tables::{BlockId, ChainTable},
 };
@@ -25,31 +25,31 @@ const ANCHOR: &str = "anchor";
 const BEYOND: usize = 512;
 
 /// Receipts of stored blocks below this number may be missing.
-pub(super) fn receipts_below<R: ChainRead + ?Sized>(read: &R) -> Result<u64> {
+pub(super) fn receipts_below<R: ChainRead + ?Sized>(read: &R) -> Result<u64, ReadError> {
     number_in(read, RECEIPTS)
 }
 
 /// Bodies of stored blocks below this number may be missing.
-pub(super) fn bodies_below<R: ChainRead + ?Sized>(read: &R) -> Result<u64> {
+pub(super) fn bodies_below<R: ChainRead + ?Sized>(read: &R) -> Result<u64, ReadError> {
     number_in(read, BODIES)
 }
 
 /// The lookup table may lack the transactions of blocks below this number.
-pub(super) fn lookup_below<R: ChainRead + ?Sized>(read: &R) -> Result<u64> {
+pub(super) fn lookup_below<R: ChainRead + ?Sized>(read: &R) -> Result<u64, ReadError> {
     number_in(read, LOOKUP)
 }
 
 /// The block that the chain was started from.
-pub(super) fn anchor<R: ChainRead + ?Sized>(read: &R) -> Result<u64> {
+pub(super) fn anchor<R: ChainRead + ?Sized>(read: &R) -> Result<u64, ReadError> {
     number_in(read, ANCHOR)
 }
 
-fn number_in<R: ChainRead + ?Sized>(read: &R, name: &str) -> Result<u64> {
+fn number_in<R: ChainRead + ?Sized>(read: &R, name: &str) -> Result<u64, ReadError> {
     let Some(note) = read.note(name)? else { return Ok(0) };
     let number = <[u8; 8]>::try_from(&note[..]).map(u64::from_be_bytes);
     number.map_err(|_| {
         let key = notes::key(name);
-        DbError::corrupt(ChainTable::Metadata.name(), &key, "the note is not a block number")
+        ReadError::corrupt(ChainTable::Metadata.name(), &key, "the note is not a block number")
     })
 }
 
@@ -121,7 +121,12 @@ impl WriteTxn {
     }
 
     /// The oldest block from number `from` on and below `keep_from` that has rows in `table`.
-    fn oldest(&self, table: ChainTable, from: u64, keep_from: u64) -> Result<Option<BlockId>> {
+    fn oldest(
+        &self,
+        table: ChainTable,
+        from: u64,
+        keep_from: u64,
+    ) -> Result<Option<BlockId>, ReadError> {
         if keep_from <= from {
             return Ok(None);
         }
@@ -129,7 +134,7 @@ impl WriteTxn {
         let row = self.raw_seek(table, Some(&from.to_be_bytes()), ScanDirection::Forward)?;
         let Some((key, _)) = row else { return Ok(None) };
         let id = key.get(..BlockId::LEN).and_then(BlockId::from_bytes);
-        let bad = || DbError::corrupt(table.name, &key, "the key does not begin with a block id");
+        let bad = || ReadError::corrupt(table.name, &key, "the key does not begin with a block id");
         let id = id.ok_or_else(bad)?;
         Ok((id.number < keep_from).then_some(id))
     }

@@ -6,7 +6,8 @@
 //! replace it.
 
 use crate::{
-    ChainRead, DatabaseEnv, DbError, ReadTxn, Result, RetentionSetting, notes, tables::ChainTable,
+    ChainRead, DatabaseEnv, MetadataError, ReadError, ReadTxn, Result, RetentionSetting, notes,
+    tables::ChainTable,
 };
 
 const NOTE: &str = "retention";
@@ -15,31 +16,32 @@ impl DatabaseEnv {
     /// Stores a retention, for [`ReadTxn::retention`].
     ///
     /// # Errors
-    /// [`DbError::RetentionMismatch`] if a user has set another number before.
+    /// [`MetadataError::RetentionMismatch`] if a user has set another number before.
     pub fn store_retention(&self, wanted: RetentionSetting) -> Result<()> {
         match self.begin_read()?.retention()? {
             Some(kept) if kept == wanted => return Ok(()),
             Some(kept) if kept.is_explicit && kept.blocks == wanted.blocks => return Ok(()),
             Some(kept) if kept.is_explicit => {
                 let (path, found) = (self.datadir().to_owned(), kept.blocks);
-                return Err(DbError::RetentionMismatch { path, found, expected: wanted.blocks });
+                let expected = wanted.blocks;
+                return Err(MetadataError::RetentionMismatch { path, found, expected }.into());
             }
             _ => {}
         }
         let mut txn = self.begin_write()?;
         let note = [&wanted.blocks.to_be_bytes()[..], &[wanted.is_explicit.into()]].concat();
         txn.put_note(NOTE, &note)?;
-        txn.commit()
+        Ok(txn.commit()?)
     }
 }
 
 impl ReadTxn {
     /// The retention of this datadir; `None` if it was created before datadirs stored it.
-    pub fn retention(&self) -> Result<Option<RetentionSetting>> {
+    pub fn retention(&self) -> Result<Option<RetentionSetting>, ReadError> {
         let Some(note) = self.note(NOTE)? else { return Ok(None) };
         let bad = || {
             let what = "the retention is not a number of blocks";
-            DbError::corrupt(ChainTable::Metadata.name(), &notes::key(NOTE), what)
+            ReadError::corrupt(ChainTable::Metadata.name(), &notes::key(NOTE), what)
         };
         let (blocks, rest) = note.split_first_chunk::<8>().ok_or_else(bad)?;
         let is_named = match rest {

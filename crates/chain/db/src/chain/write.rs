@@ -2,7 +2,7 @@
 
 use super::read::{self, ChainRead, block_id, canonical, encode_canonical, encode_position};
 use crate::{
-    DbError, Result, WriteTxn, codecs, pieces,
+    BlockError, CorruptRow, ReadError, Result, TableError, WriteTxn, codecs, pieces,
     raw::RawRead,
     tables::{BlockId, ChainTable},
 };
@@ -47,7 +47,7 @@ impl<'a> NewBlock<'a> {
         }
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<(), BlockError> {
         let transactions = self.body.transactions.len();
         let what = if self.senders.len() != transactions {
             format!("it has {transactions} transactions, but {} senders", self.senders.len())
@@ -60,13 +60,13 @@ impl<'a> NewBlock<'a> {
         } else {
             return Ok(());
         };
-        Err(DbError::BadBlock { number: self.header.number, hash: self.hash, what })
+        Err(BlockError::BadBlock { number: self.header.number, hash: self.hash, what })
     }
 }
 
 impl WriteTxn {
     /// Stores a block and makes it the tip of the canonical chain. Any block may be the first;
-    /// every other block must be the child of the tip, else [`DbError::NotLinked`]. It also prunes
+    /// every other block must be the child of the tip, else [`BlockError::NotLinked`]. It also prunes
     /// a bounded part of the old blocks that are no longer [kept](crate::OpenOptions::kept).
     pub fn insert_block(&mut self, block: &NewBlock<'_>) -> Result<()> {
         let id = self.store_block(block)?;
@@ -98,10 +98,10 @@ impl WriteTxn {
     /// Makes a stored block the tip of the canonical chain, under the conditions of
     /// [`insert_block`](Self::insert_block). No change if it is canonical already.
     pub fn set_canonical(&mut self, number: u64, hash: &B256) -> Result<()> {
-        let id = block_id(self, hash)?.ok_or(DbError::UnknownBlock { hash: *hash })?;
+        let id = block_id(self, hash)?.ok_or(BlockError::UnknownBlock { hash: *hash })?;
         if id.number != number {
             let what = format!("it is stored as block {}", id.number);
-            return Err(DbError::NotLinked { number, hash: *hash, what });
+            return Err(BlockError::NotLinked { number, hash: *hash, what }.into());
         }
         let parent = read::header_at(self, id)?.parent_hash;
         let hashes = self.transaction_hashes(id)?;
@@ -123,7 +123,7 @@ impl WriteTxn {
     pub fn remove_block(&mut self, hash: &B256) -> Result<bool> {
         let Some(id) = block_id(self, hash)? else { return Ok(false) };
         if canonical(self, id.number)?.is_some_and(|(_, canonical)| canonical == id) {
-            return Err(DbError::Canonical { number: id.number, hash: *hash });
+            return Err(BlockError::Canonical { number: id.number, hash: *hash }.into());
         }
         for table in [
             ChainTable::Headers,
@@ -146,13 +146,13 @@ impl WriteTxn {
         let headers = self.chain(ChainTable::Headers);
         let mut removed = 0;
         while let Some((key, header)) = self.raw_seek(headers, None, ScanDirection::Backward)? {
-            let bad = |what| DbError::corrupt(headers.name, &key, what);
+            let bad = |what| CorruptRow::new(headers.name, &key, what);
             let id = BlockId::from_bytes(&key).ok_or_else(|| bad("the key is not a block id"))?;
             if id.number <= number {
                 break;
             }
             if !self.remove_block(&keccak256(&header))? {
-                return Err(bad("the index does not know this header"));
+                return Err(bad("the index does not know this header").into());
             }
             removed += 1;
         }
@@ -171,7 +171,7 @@ impl WriteTxn {
     /// Stores the changes that the user of a dev chain made to the state before a stored block.
     /// They are deleted with the block.
     pub fn insert_patch(&mut self, block: &B256, patch: &[u8]) -> Result<()> {
-        let id = block_id(self, block)?.ok_or(DbError::UnknownBlock { hash: *block })?;
+        let id = block_id(self, block)?.ok_or(BlockError::UnknownBlock { hash: *block })?;
         let table = self.chain(ChainTable::DevPatches);
         // A block that was reverted and produced again may have other changes.
         pieces::delete_prefix(self, table, &id.to_bytes())?;
@@ -190,13 +190,14 @@ impl WriteTxn {
     }
 
     fn put_root(&mut self, block: &B256, backend: &str, root: &[u8]) -> Result<()> {
-        let id = block_id(self, block)?.ok_or(DbError::UnknownBlock { hash: *block })?;
+        let id = block_id(self, block)?.ok_or(BlockError::UnknownBlock { hash: *block })?;
         if backend.len() > MAX_BACKEND_NAME {
-            return Err(DbError::KeyTooLong {
+            return Err(TableError::KeyTooLong {
                 table: ChainTable::BackendRoots.name().to_owned(),
                 len: backend.len(),
                 max: MAX_BACKEND_NAME,
-            });
+            }
+            .into());
         }
         let table = self.chain(ChainTable::BackendRoots);
         self.raw_put(table, &read::root_key(id, backend), root)
@@ -260,12 +261,12 @@ impl WriteTxn {
     /// A new id for a block, and whether it sorts after all others.
     fn next_id(&self, number: u64, hash: B256) -> Result<(BlockId, bool)> {
         let headers = self.chain(ChainTable::Headers);
-        let id_before = |key: Option<&[u8]>| {
+        let id_before = |key: Option<&[u8]>| -> Result<_, ReadError> {
             let row = self.raw_seek(headers, key, ScanDirection::Backward)?;
             let Some((key, _)) = row else { return Ok(None) };
             match BlockId::from_bytes(&key) {
                 Some(id) => Ok(Some(id)),
-                None => Err(DbError::corrupt(headers.name, &key, "the key is not a block id")),
+                None => Err(ReadError::corrupt(headers.name, &key, "the key is not a block id")),
             }
         };
         let last = id_before(None)?;
@@ -277,7 +278,7 @@ impl WriteTxn {
         };
         let ordinal = match before.filter(|id| id.number == number) {
             None => 0,
-            Some(id) => id.ordinal.checked_add(1).ok_or_else(|| DbError::BadBlock {
+            Some(id) => id.ordinal.checked_add(1).ok_or_else(|| BlockError::BadBlock {
                 number,
                 hash,
                 what: "65,536 blocks of this number are stored; remove some".to_owned(),
@@ -304,7 +305,7 @@ impl WriteTxn {
                 "its parent is {parent}, the tip of the canonical chain is {tip}; unwind or \
                  extend the chain to the parent first"
             );
-            return Err(DbError::NotLinked { number, hash, what });
+            return Err(BlockError::NotLinked { number, hash, what }.into());
         }
         let key = number.to_be_bytes();
         self.raw_append(self.chain(ChainTable::Canonical), &key, &encode_canonical(&hash, id))?;
@@ -328,10 +329,10 @@ impl WriteTxn {
     }
 
     /// Hashes of the transactions of a stored block, without decoding them.
-    pub(super) fn transaction_hashes(&self, id: BlockId) -> Result<Vec<B256>> {
+    pub(super) fn transaction_hashes(&self, id: BlockId) -> Result<Vec<B256>, ReadError> {
         let hash = |(key, row): &(alloy_primitives::Bytes, alloy_primitives::Bytes)| {
             let (_, encoded) = codecs::split_transaction(row)
-                .map_err(|e| DbError::corrupt(ChainTable::Transactions.name(), key, e))?;
+                .map_err(|e| ReadError::corrupt(ChainTable::Transactions.name(), key, e))?;
             Ok(keccak256(encoded))
         };
         read::items(self, ChainTable::Transactions, id)?.iter().map(hash).collect()

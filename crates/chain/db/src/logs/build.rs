@@ -5,7 +5,7 @@ use super::{
     postings::{self, LogPosting, PostingReader},
 };
 use crate::{
-    ChainRead, DatabaseEnv, DbError, ReadTxn, Result, WriteTxn,
+    ChainRead, CorruptRow, DatabaseEnv, ReadError, ReadTxn, Result, WriteTxn,
     chain::{canonical, header_at},
     raw::RawRead,
     tables::ChainTable,
@@ -53,7 +53,7 @@ impl DatabaseEnv {
     /// set, or if the chain has been reorganised meanwhile.
     ///
     /// # Errors
-    /// [`DbError::Corrupt`] for damaged rows, including rows of the index; any failure of the
+    /// [`DbError::Corrupt`](crate::DbError::Corrupt) for damaged rows, including rows of the index; any failure of the
     /// database.
     pub fn index_logs(&self, bounds: &LogBounds, stop: &AtomicBool) -> Result<bool> {
         let read = self.begin_read()?;
@@ -94,7 +94,7 @@ impl DatabaseEnv {
 }
 
 impl ReadTxn {
-    fn next_step(&self, bounds: &LogBounds) -> Result<Option<IndexStep>> {
+    fn next_step(&self, bounds: &LogBounds) -> Result<Option<IndexStep>, ReadError> {
         let (Some(first), Some(tip)) = (self.first()?, self.tip()?) else { return Ok(None) };
         let bottom = self.receipts_pruned_below()?.max(first.number);
         let behind = bounds.behind.max(1);
@@ -138,7 +138,7 @@ impl SegmentDraft {
         towards: u64,
         bounds: &LogBounds,
         stop: &AtomicBool,
-    ) -> Result<Option<Self>> {
+    ) -> Result<Option<Self>, ReadError> {
         let mut terms = TermHashes::default();
         let mut found: Vec<(u32, u64)> = Vec::new();
         let mut number = from;
@@ -152,7 +152,7 @@ impl SegmentDraft {
             if !header_at(read, id)?.logs_bloom.is_zero() {
                 let receipts = read.receipts(&hash)?.ok_or_else(|| {
                     let what = "a canonical block has no receipts";
-                    DbError::corrupt(ChainTable::Receipts.name(), &id.to_bytes(), what)
+                    CorruptRow::new(ChainTable::Receipts.name(), &id.to_bytes(), what)
                 })?;
                 logs += receipts.iter().map(|receipt| receipt.logs.len()).sum::<usize>();
                 found.extend(terms.of_block(&receipts).into_iter().map(|term| (term, number)));
@@ -188,7 +188,7 @@ impl SegmentDraft {
     }
 
     /// This segment joined with the segment beside it.
-    fn join(self, read: &ReadTxn, beside: &LogSegment) -> Result<Self> {
+    fn join(self, read: &ReadTxn, beside: &LogSegment) -> Result<Self, ReadError> {
         let mut postings = Vec::with_capacity(self.postings.len() + beside.postings as usize);
         let first = self.segment.first.min(beside.first);
         // `fits` has checked that the offsets fit into two bytes.
@@ -212,7 +212,7 @@ impl SegmentDraft {
 impl WriteTxn {
     /// Whether `beside` is still at an end of the index, and valid. For `None`: whether there is
     /// still no index.
-    fn has_edge(&self, beside: Option<LogSegment>) -> Result<bool> {
+    fn has_edge(&self, beside: Option<LogSegment>) -> Result<bool, ReadError> {
         let ends =
             [outermost(self, ScanDirection::Forward)?, outermost(self, ScanDirection::Backward)?];
         match beside {
@@ -238,7 +238,7 @@ impl WriteTxn {
     }
 }
 
-fn no_block(number: u64) -> DbError {
+fn no_block(number: u64) -> CorruptRow {
     let key = number.to_be_bytes();
-    DbError::corrupt(ChainTable::Canonical.name(), &key, "the chain has a gap here")
+    CorruptRow::new(ChainTable::Canonical.name(), &key, "the chain has a gap here")
 }

@@ -5,7 +5,7 @@ use super::{
     postings::{LogPosting, PostingReader, damaged, stored_rows},
 };
 use crate::{
-    DbError, ReadTxn, Result, checksum,
+    CorruptRow, ReadError, ReadTxn, Result, checksum,
     raw::{RawRead, RowRange},
     tables::ChainTable,
 };
@@ -29,7 +29,10 @@ pub(crate) struct LogCheck<'a> {
 
 impl<'a> LogCheck<'a> {
     /// Reads the list of segments, which must be adjacent.
-    pub(crate) fn new(read: &'a ReadTxn, fault: &mut dyn FnMut(DbError)) -> Result<Self> {
+    pub(crate) fn new(
+        read: &'a ReadTxn,
+        fault: &mut dyn FnMut(CorruptRow),
+    ) -> Result<Self, ReadError> {
         let table = read.chain(ChainTable::LogSegments);
         let all = RowRange {
             start: &[],
@@ -47,7 +50,7 @@ impl<'a> LogCheck<'a> {
                 Ok(segment) => {
                     if next.is_some_and(|next| next != Some(segment.first)) {
                         let what = "it does not begin where the segment before it ends";
-                        fault(DbError::corrupt(table.name, &key, what));
+                        fault(CorruptRow::new(table.name, &key, what));
                     }
                     next = Some(segment.last.checked_add(1));
                     segments.push_back((segment, true));
@@ -64,10 +67,10 @@ impl<'a> LogCheck<'a> {
             match segment.is_valid(read) {
                 Ok(false) if counts => {
                     let what = format!("block {} has another hash", segment.last);
-                    fault(DbError::corrupt(table.name, &segment.key(), what));
+                    fault(CorruptRow::new(table.name, &segment.key(), what));
                 }
                 Ok(it_does) => counts = it_does,
-                Err(error @ DbError::Corrupt { .. }) => fault(error),
+                Err(ReadError::Corrupt(row)) => fault(row),
                 Err(error) => return Err(error),
             }
             *counted = counts;
@@ -81,8 +84,8 @@ impl<'a> LogCheck<'a> {
         &mut self,
         number: u64,
         receipts: Option<&[Receipt]>,
-        fault: &mut dyn FnMut(DbError),
-    ) -> Result<()> {
+        fault: &mut dyn FnMut(CorruptRow),
+    ) -> Result<(), ReadError> {
         while self.segments.front().is_some_and(|(segment, _)| segment.last < number) {
             self.end_segment(fault)?;
         }
@@ -99,21 +102,24 @@ impl<'a> LogCheck<'a> {
     }
 
     /// Ends the check after the last block. Returns the number of rows of segments and of postings.
-    pub(crate) fn finish(&mut self, fault: &mut dyn FnMut(DbError)) -> Result<(u64, u64)> {
+    pub(crate) fn finish(
+        &mut self,
+        fault: &mut dyn FnMut(CorruptRow),
+    ) -> Result<(u64, u64), ReadError> {
         while !self.segments.is_empty() {
             self.end_segment(fault)?;
         }
         Ok(self.rows)
     }
 
-    fn end_segment(&mut self, fault: &mut dyn FnMut(DbError)) -> Result<()> {
+    fn end_segment(&mut self, fault: &mut dyn FnMut(CorruptRow)) -> Result<(), ReadError> {
         let Some((segment, counts)) = self.segments.pop_front() else { return Ok(()) };
         self.terms = TermHashes::default();
         let (mut expected, known) = (mem::take(&mut self.expected), mem::take(&mut self.known));
         let Some(found) = self.postings(&segment, fault)? else { return Ok(()) };
         if found.len() != segment.postings as usize {
             let what = format!("it counts {} postings, not {}", segment.postings, found.len());
-            fault(DbError::corrupt(ChainTable::LogSegments.name(), &segment.key(), what));
+            fault(CorruptRow::new(ChainTable::LogSegments.name(), &segment.key(), what));
         }
         if !counts {
             return Ok(());
@@ -148,8 +154,8 @@ impl<'a> LogCheck<'a> {
     fn postings(
         &mut self,
         segment: &LogSegment,
-        fault: &mut dyn FnMut(DbError),
-    ) -> Result<Option<Vec<LogPosting>>> {
+        fault: &mut dyn FnMut(CorruptRow),
+    ) -> Result<Option<Vec<LogPosting>>, ReadError> {
         let table = self.read.chain(ChainTable::LogPostings);
         let mut all: Vec<LogPosting> = Vec::new();
         let mut whole = true;
@@ -157,7 +163,8 @@ impl<'a> LogCheck<'a> {
             self.rows.1 += 1;
             let read = (|| {
                 let row = (key.clone(), checksum::open(table, &key, row)?);
-                let postings: Vec<_> = PostingReader::of(segment, &row)?.collect::<Result<_>>()?;
+                let postings: Vec<_> =
+                    PostingReader::of(segment, &row)?.collect::<Result<_, _>>()?;
                 if all.last().zip(postings.first()).is_some_and(|(last, first)| last >= first) {
                     return Err(damaged(&key, "it begins before the row before it ends"));
                 }

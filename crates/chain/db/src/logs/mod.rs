@@ -45,7 +45,7 @@ pub(crate) use check::LogCheck;
 pub use search::{LogCandidates, LogQuery};
 
 use crate::{
-    DbError, Result,
+    CorruptRow, ReadError, Result,
     chain::canonical,
     raw::{RawRead, RowRange},
     tables::ChainTable,
@@ -79,8 +79,8 @@ impl LogSegment {
         [&self.last.to_be_bytes()[..], self.hash.as_slice(), &self.postings.to_be_bytes()].concat()
     }
 
-    fn decode((key, row): &TableRow) -> Result<Self> {
-        let bad = |what| DbError::corrupt(ChainTable::LogSegments.name(), key, what);
+    fn decode((key, row): &TableRow) -> Result<Self, CorruptRow> {
+        let bad = |what| CorruptRow::new(ChainTable::LogSegments.name(), key, what);
         let first = <[u8; 8]>::try_from(&key[..]).map(u64::from_be_bytes);
         let first = first.map_err(|_| bad("the key is not a block number"))?;
         let segment = Self::parse(first, row).map_err(|error| bad(error.what()))?;
@@ -98,7 +98,7 @@ impl LogSegment {
     }
 
     /// Whether its blocks are canonical, so that the segment is valid.
-    fn is_valid<R: RawRead + ?Sized>(&self, read: &R) -> Result<bool> {
+    fn is_valid<R: RawRead + ?Sized>(&self, read: &R) -> Result<bool, ReadError> {
         Ok(canonical(read, self.last)?.is_some_and(|(hash, _)| hash == self.hash))
     }
 }
@@ -107,19 +107,23 @@ impl LogSegment {
 fn outermost<R: RawRead + ?Sized>(
     read: &R,
     direction: ScanDirection,
-) -> Result<Option<LogSegment>> {
+) -> Result<Option<LogSegment>, ReadError> {
     let row = read.raw_seek(read.chain(ChainTable::LogSegments), None, direction)?;
-    row.as_ref().map(LogSegment::decode).transpose()
+    Ok(row.as_ref().map(LogSegment::decode).transpose()?)
 }
 
 /// Segments whose first blocks are in `from..=to`, in order.
-fn segments<R: RawRead + ?Sized>(read: &R, from: u64, to: u64) -> Result<Vec<LogSegment>> {
+fn segments<R: RawRead + ?Sized>(
+    read: &R,
+    from: u64,
+    to: u64,
+) -> Result<Vec<LogSegment>, ReadError> {
     let (start, end) = (from.to_be_bytes(), to.checked_add(1).map(u64::to_be_bytes));
     let end = end.as_ref().map(|end| &end[..]);
     let range =
         RowRange { start: &start, end, direction: ScanDirection::Forward, limit: usize::MAX };
     let rows = read.raw_scan(read.chain(ChainTable::LogSegments), range)?;
-    rows.iter().map(LogSegment::decode).collect()
+    Ok(rows.iter().map(LogSegment::decode).collect::<Result<_, _>>()?)
 }
 
 /// Position of the address in a log; topics have positions 1 to 4.

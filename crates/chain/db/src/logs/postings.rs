@@ -7,7 +7,7 @@
 
 use super::LogSegment;
 use crate::{
-    DbError, Result, WriteTxn, checksum,
+    CorruptRow, DbError, ReadError, Result, TableError, WriteTxn, checksum,
     raw::{RawRead, RowRange},
     tables::ChainTable,
 };
@@ -52,8 +52,8 @@ impl<'a> PostingReader<'a> {
     /// Reads a row of `segment`.
     ///
     /// # Errors
-    /// [`DbError::Corrupt`] if the key does not belong to `segment`.
-    pub(super) fn of(segment: &LogSegment, (key, value): &'a TableRow) -> Result<Self> {
+    /// [`CorruptRow`] if the key does not belong to `segment`.
+    pub(super) fn of(segment: &LogSegment, (key, value): &'a TableRow) -> Result<Self, CorruptRow> {
         let mut reader = WireReader::new(key);
         let mut parse = || {
             let first = reader.u64()?;
@@ -85,7 +85,7 @@ impl<'a> PostingReader<'a> {
 }
 
 impl Iterator for PostingReader<'_> {
-    type Item = Result<LogPosting>;
+    type Item = Result<LogPosting, CorruptRow>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let posting = self.next.take()?;
@@ -104,25 +104,29 @@ impl Iterator for PostingReader<'_> {
 }
 
 /// The error for a damaged row.
-pub(super) fn damaged(key: &[u8], what: &str) -> DbError {
-    DbError::corrupt(ChainTable::LogPostings.name(), key, what)
+pub(super) fn damaged(key: &[u8], what: &str) -> CorruptRow {
+    CorruptRow::new(ChainTable::LogPostings.name(), key, what)
 }
 
 /// All rows of a segment.
-pub(super) fn rows<R: RawRead + ?Sized>(read: &R, segment: &LogSegment) -> Result<Vec<TableRow>> {
+pub(super) fn rows<R: RawRead + ?Sized>(
+    read: &R,
+    segment: &LogSegment,
+) -> Result<Vec<TableRow>, ReadError> {
     let table = read.chain(ChainTable::LogPostings);
     let open = |(key, row): TableRow| {
         let value = checksum::open(table, &key, row)?;
         Ok((key, value))
     };
-    stored_rows(read, segment)?.into_iter().map(open).collect()
+    let rows = stored_rows(read, segment)?;
+    Ok(rows.into_iter().map(open).collect::<Result<_, CorruptRow>>()?)
 }
 
 /// The same as stored, unchecked.
 pub(super) fn stored_rows<R: RawRead + ?Sized>(
     read: &R,
     segment: &LogSegment,
-) -> Result<Vec<TableRow>> {
+) -> Result<Vec<TableRow>, ReadError> {
     let start = segment.key();
     let end = prefix_end(&start);
     let direction = ScanDirection::Forward;
@@ -151,7 +155,9 @@ pub(super) fn write(
         let key = first.key(segment);
         match txn.raw_append(table, &key, &value) {
             // A segment of older blocks may be written after one of newer blocks.
-            Err(DbError::OutOfOrder { .. }) => txn.raw_put(table, &key, &value)?,
+            Err(DbError::Table(TableError::OutOfOrder { .. })) => {
+                txn.raw_put(table, &key, &value)?
+            }
             written => written?,
         }
     }

@@ -5,7 +5,7 @@ use super::{
     postings::{LogPosting, PostingReader},
     segments, term,
 };
-use crate::{ChainRead, ReadTxn, Result, raw::RawRead, tables::ChainTable};
+use crate::{ChainRead, ReadError, ReadTxn, Result, raw::RawRead, tables::ChainTable};
 use alloy_primitives::{Address, B256};
 use retrie_state::{ScanDirection, TableRow};
 use std::{ops::RangeInclusive, vec};
@@ -51,14 +51,14 @@ impl ReadTxn {
     /// `durable`, as the caller's blocks there may differ from this snapshot's.
     ///
     /// # Errors
-    /// [`DbError::Corrupt`](crate::DbError::Corrupt), with table and key, if a row of the index is
+    /// [`ReadError::Corrupt`], with table and key, if a row of the index is
     /// damaged. The iterator may fail in the same way.
     pub fn log_candidates<'a>(
         &'a self,
         query: &'a LogQuery,
         range: RangeInclusive<u64>,
         durable: u64,
-    ) -> Result<LogCandidates<'a>> {
+    ) -> Result<LogCandidates<'a>, ReadError> {
         let from = self.receipts_pruned_below()?.max(*range.start());
         let to = durable.min(*range.end());
         let segments = if query.lists.is_empty() || from > to {
@@ -79,7 +79,7 @@ impl ReadTxn {
     }
 
     /// The valid segments with blocks in `from..=to`.
-    fn segments_within(&self, from: u64, to: u64) -> Result<Vec<LogSegment>> {
+    fn segments_within(&self, from: u64, to: u64) -> Result<Vec<LogSegment>, ReadError> {
         let table = self.chain(ChainTable::LogSegments);
         let key = from.to_be_bytes();
         let before = self.raw_seek(table, Some(&key), ScanDirection::Backward)?;
@@ -100,7 +100,7 @@ impl ReadTxn {
         segment: &LogSegment,
         query: &LogQuery,
         range: RangeInclusive<u64>,
-    ) -> Result<Vec<u64>> {
+    ) -> Result<Vec<u64>, ReadError> {
         let mut found: Option<Vec<u16>> = None;
         for terms in &query.lists {
             let mut offsets = self.offsets_of(segment, terms)?;
@@ -117,7 +117,7 @@ impl ReadTxn {
     }
 
     /// Offsets of the blocks with one of these terms, in order. Reads each row at most once.
-    fn offsets_of(&self, segment: &LogSegment, terms: &[u32]) -> Result<Vec<u16>> {
+    fn offsets_of(&self, segment: &LogSegment, terms: &[u32]) -> Result<Vec<u16>, ReadError> {
         let mut wanted = terms;
         let mut offsets = Vec::new();
         let mut row: Option<TableRow> = None;
@@ -152,7 +152,7 @@ impl ReadTxn {
         segment: &LogSegment,
         read: Option<&TableRow>,
         term: u32,
-    ) -> Result<Option<TableRow>> {
+    ) -> Result<Option<TableRow>, ReadError> {
         let table = self.chain(ChainTable::LogPostings);
         let is_new = |row: &TableRow| {
             row.0.starts_with(&segment.key()) && read.is_none_or(|read| row.0 > read.0)
@@ -193,7 +193,7 @@ impl LogCandidates<'_> {
 }
 
 impl Iterator for LogCandidates<'_> {
-    type Item = Result<u64>;
+    type Item = Result<u64, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {

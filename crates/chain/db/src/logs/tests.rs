@@ -64,7 +64,7 @@ fn queries() -> [LogQuery; 3] {
     ]
 }
 
-fn faults(read: &ReadTxn) -> Vec<DbError> {
+fn faults(read: &ReadTxn) -> Vec<CorruptRow> {
     let mut faults = Vec::new();
     read.check_chain(&mut |_| {}, &mut |fault| faults.push(fault)).unwrap();
     faults
@@ -185,10 +185,10 @@ fn damaged_rows_of_the_index_are_errors_or_are_found_and_never_panic() {
                 let read = db.begin_read().unwrap();
                 for query in &queries {
                     let found = read.log_candidates(query, 0..=50, 50);
-                    let found: Result<Vec<u64>> = found.and_then(Iterator::collect);
+                    let found: Result<Vec<u64>, ReadError> = found.and_then(Iterator::collect);
                     match found {
                         Ok(found) => assert!(found.is_sorted() && found.last() <= Some(&50)),
-                        Err(DbError::Corrupt { table, .. }) => {
+                        Err(ReadError::Corrupt(CorruptRow { table, .. })) => {
                             assert!(table.starts_with("Log"), "{table}");
                             refused += 1;
                         }

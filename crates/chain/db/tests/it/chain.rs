@@ -6,8 +6,8 @@ use alloy_primitives::{B256, Bytes, U256, keccak256};
 use common::{ALL_TYPES, FullBlock, child, transactions};
 use retrie_chainspec::primitives::{Receipt, RecoveredBlock};
 use retrie_db::{
-    ChainRead, DatabaseEnv, DbError, HistoryKept, KeptBlocks, NewBlock, OpenOptions,
-    RetentionSetting, SyncMode,
+    BlockError, ChainRead, DatabaseEnv, DbError, HistoryKept, KeptBlocks, MetadataError, NewBlock,
+    OpenError, OpenOptions, PrunedBody, ReadError, RetentionSetting, SyncMode, TableError,
 };
 use retrie_state::BlockRef;
 
@@ -259,7 +259,10 @@ fn forks_are_kept_side_by_side_and_switched_between() {
     txn.insert_root(&a2.hash, "mpt", &B256::repeat_byte(1)).unwrap();
     assert!(txn.remove_block(&a2.hash).unwrap());
     assert!(!txn.remove_block(&a2.hash).unwrap());
-    assert!(matches!(txn.remove_block(&b2.hash), Err(DbError::Canonical { number: 2, .. })));
+    assert!(matches!(
+        txn.remove_block(&b2.hash),
+        Err(DbError::Block(BlockError::Canonical { number: 2, .. }))
+    ));
     assert_eq!(txn.header(&a2.hash).unwrap(), None);
     assert_eq!(txn.hashes_at(2).unwrap(), [b2.hash]);
     let c2 = child(Some(&a1), 22, transactions(22));
@@ -280,25 +283,37 @@ fn what_does_not_extend_the_chain_is_refused() {
     let mut txn = db.begin_write().unwrap();
     txn.insert_block(&genesis.new_block()).unwrap();
     let gap = txn.insert_block(&two.new_block()).unwrap_err();
-    assert!(matches!(gap, DbError::NotLinked { number: 2, .. }), "{gap:?}");
+    assert!(matches!(gap, DbError::Block(BlockError::NotLinked { number: 2, .. })), "{gap:?}");
     assert!(gap.to_string().contains(&one.hash.to_string()), "{gap}");
     txn.insert_block(&one.new_block()).unwrap();
     let sibling = txn.insert_block(&other.new_block()).unwrap_err();
-    assert!(matches!(sibling, DbError::NotLinked { number: 1, .. }), "{sibling:?}");
+    assert!(
+        matches!(sibling, DbError::Block(BlockError::NotLinked { number: 1, .. })),
+        "{sibling:?}"
+    );
     let wrong_number = txn.set_canonical(7, &two.hash).unwrap_err();
-    assert!(matches!(wrong_number, DbError::NotLinked { number: 7, .. }), "{wrong_number:?}");
+    assert!(
+        matches!(wrong_number, DbError::Block(BlockError::NotLinked { number: 7, .. })),
+        "{wrong_number:?}"
+    );
     let unknown = B256::repeat_byte(1);
     assert!(
-        matches!(txn.set_canonical(2, &unknown), Err(DbError::UnknownBlock { hash }) if hash == unknown)
+        matches!(txn.set_canonical(2, &unknown), Err(DbError::Block(BlockError::UnknownBlock { hash })) if hash == unknown)
     );
     assert!(matches!(
         txn.insert_root(&unknown, "mpt", &unknown),
-        Err(DbError::UnknownBlock { .. })
+        Err(DbError::Block(BlockError::UnknownBlock { .. }))
     ));
     let senders = NewBlock { senders: &[], ..other.new_block() };
-    assert!(matches!(txn.insert_side_block(&senders), Err(DbError::BadBlock { .. })));
+    assert!(matches!(
+        txn.insert_side_block(&senders),
+        Err(DbError::Block(BlockError::BadBlock { .. }))
+    ));
     let receipts = NewBlock { receipts: Some(&one.receipts[1..]), ..other.new_block() };
-    assert!(matches!(txn.insert_side_block(&receipts), Err(DbError::BadBlock { .. })));
+    assert!(matches!(
+        txn.insert_side_block(&receipts),
+        Err(DbError::Block(BlockError::BadBlock { .. }))
+    ));
     // The transaction is still valid.
     txn.commit().unwrap();
     assert_canonical(&db.begin_read().unwrap(), &one);
@@ -368,7 +383,7 @@ fn codes_roots_and_notes_come_back() {
     let long = "x".repeat(65);
     assert!(matches!(
         txn.insert_root(&genesis.hash, &long, &B256::ZERO),
-        Err(DbError::KeyTooLong { max: 64, .. })
+        Err(DbError::Table(TableError::KeyTooLong { max: 64, .. }))
     ));
 }
 
@@ -381,7 +396,10 @@ fn patches_of_blocks_are_replaced_and_go_with_their_block() {
     txn.insert_block(&genesis.new_block()).unwrap();
     txn.insert_block(&first.new_block()).unwrap();
     assert!(!txn.has_patches().unwrap());
-    assert!(matches!(txn.insert_patch(&B256::ZERO, b"x"), Err(DbError::UnknownBlock { .. })));
+    assert!(matches!(
+        txn.insert_patch(&B256::ZERO, b"x"),
+        Err(DbError::Block(BlockError::UnknownBlock { .. }))
+    ));
     // A shorter one leaves nothing of a longer one, which takes several rows.
     for len in [40_000, 16_352, 3] {
         let patch = vec![7; len];
@@ -412,8 +430,10 @@ fn a_retention_is_kept_unless_a_user_named_another_one() {
     db.store_retention(of(6, false)).unwrap();
     for other in [of(9, true), of(9, false)] {
         let refused = db.store_retention(other);
-        let refused =
-            matches!(refused, Err(DbError::RetentionMismatch { found: 6, expected: 9, .. }));
+        let refused = matches!(
+            refused,
+            Err(DbError::Metadata(MetadataError::RetentionMismatch { found: 6, expected: 9, .. }))
+        );
         assert!(refused);
     }
     assert_eq!(kept(), Some(of(6, true)));
@@ -482,7 +502,7 @@ fn bodies_of_old_blocks_go_with_all_that_is_read_from_them() {
             assert_eq!(read.total_difficulty(&block.hash).unwrap(), Some(block.total_difficulty));
             let number = n as u64;
             let is_pruned = |error| match error {
-                Some(DbError::Pruned { number: of, first: from }) => {
+                Some(ReadError::Pruned(PrunedBody { number: of, first: from })) => {
                     (of, from) == (number, first as u64)
                 }
                 _ => false,
@@ -520,7 +540,10 @@ fn bodies_of_old_blocks_go_with_all_that_is_read_from_them() {
     assert_no_faults(&db);
     growing.insert(&db, 11..30);
     let read = db.begin_read().unwrap();
-    assert!(matches!(read.body(&chain[10].hash), Err(DbError::Pruned { number: 10, .. })));
+    assert!(matches!(
+        read.body(&chain[10].hash),
+        Err(ReadError::Pruned(PrunedBody { number: 10, .. }))
+    ));
     chain[11..].iter().for_each(|block| assert_stored(&read, block));
     assert_no_faults(&db);
 }
@@ -571,7 +594,10 @@ fn headers_without_bodies_begin_a_chain() {
     assert_eq!(read.first().unwrap().unwrap().number, 5);
     assert_eq!((read.anchor().unwrap(), read.bodies_pruned_below().unwrap()), (7, 8));
     assert_eq!(read.header_by_number(6).unwrap().unwrap(), chain[6].block.header);
-    assert!(matches!(read.block(&chain[7].hash), Err(DbError::Pruned { number: 7, first: 8 })));
+    assert!(matches!(
+        read.block(&chain[7].hash),
+        Err(ReadError::Pruned(PrunedBody { number: 7, first: 8 }))
+    ));
     assert_eq!(read.receipts(&chain[7].hash).unwrap(), None);
     chain[8..12].iter().for_each(|block| assert_canonical(&read, block));
     assert_no_faults(&db);
@@ -648,7 +674,7 @@ fn datadir_that_is_not_whole_is_opened_by_its_maker_alone() {
     let path = growing.dir.path();
     for options in [OpenOptions::default(), OpenOptions::read_only()] {
         let error = DatabaseEnv::open(path, &options).unwrap_err();
-        assert!(matches!(&error, DbError::Unfinished { .. }), "{error:?}");
+        assert!(matches!(&error, DbError::Open(OpenError::Unfinished { .. })), "{error:?}");
         assert!(error.to_string().contains("half of it is there"), "{error}");
     }
     let maker = OpenOptions { unfinished: Some("all of it".into()), ..OpenOptions::default() };

@@ -4,8 +4,8 @@
 use alloy_primitives::B256;
 use retrie_chainspec::ChainSpec;
 use retrie_db::{
-    ChainRead, DatabaseEnv, DatadirMetadata, DbError, OpenOptions, StateRootMode, SyncMode,
-    WriteTxn,
+    ChainRead, DatabaseEnv, DatadirMetadata, DbError, MetadataError, OpenError, OpenOptions,
+    ReadError, StateRootMode, StorageError, SyncMode, WriteTxn,
 };
 use retrie_state::{BackendIdentity, HashId, RowTable, StoreError};
 use retrie_state_store::{KvRead, KvWrite};
@@ -121,14 +121,14 @@ fn child_process() {
             let options = OpenOptions { growth_step: 1 << 16, ..OpenOptions::default() };
             let db = DatabaseEnv::open(&dir, &options).unwrap();
             let error = fill(&db, 1 << 16).unwrap_err();
-            say(matches!(error, DbError::DiskFull { .. }));
+            say(matches!(error, DbError::Storage(StorageError::DiskFull { .. })));
             say(error);
         }
         "fill-new" => {
             let options = OpenOptions { growth_step: 1 << 16, ..OpenOptions::default() };
             let filled = DatabaseEnv::create(&dir, &options).and_then(|db| fill(&db, 1 << 16));
             let error = filled.unwrap_err();
-            say(matches!(error, DbError::DiskFull { .. }));
+            say(matches!(error, DbError::Storage(StorageError::DiskFull { .. })));
             say(error);
         }
         role => panic!("role {role}"),
@@ -138,7 +138,7 @@ fn child_process() {
 fn write(db: &DatabaseEnv, key: &[u8], value: &[u8]) -> Result<(), DbError> {
     let mut txn = db.begin_write()?;
     txn.put(A, key, value).map_err(cause)?;
-    txn.commit()
+    Ok(txn.commit()?)
 }
 
 fn cause(error: StoreError) -> DbError {
@@ -177,7 +177,7 @@ fn opening_creating_and_reopening() {
     let options = OpenOptions { state_tables: vec![A], ..OpenOptions::default() };
     for options in [&options, &OpenOptions::read_only()] {
         let missing = DatabaseEnv::open(&datadir, options).unwrap_err();
-        assert!(matches!(missing, DbError::NoDatadir { .. }), "{missing:?}");
+        assert!(matches!(missing, DbError::Open(OpenError::NoDatadir { .. })), "{missing:?}");
         assert!(missing.to_string().contains("some/where"), "{missing}");
     }
     assert!(!datadir.exists(), "a failed opening creates nothing");
@@ -185,17 +185,22 @@ fn opening_creating_and_reopening() {
     assert!(db.stats().unwrap().tables.iter().any(|t| t.name == "StateAccounts"));
     write(&db, b"k", b"v").unwrap();
     let twice = DatabaseEnv::open(&datadir, &options).unwrap_err();
-    assert!(matches!(&twice, DbError::InUse { holder, .. } if holder.contains("this process")));
+    assert!(
+        matches!(&twice, DbError::Open(OpenError::InUse { holder, .. }) if holder.contains("this process"))
+    );
     // MDBX allows an environment once per process, even for reading.
     let beside = DatabaseEnv::open(&datadir, &OpenOptions::read_only()).unwrap_err();
-    assert!(matches!(beside, DbError::AlreadyOpen { .. }), "{beside:?}");
+    assert!(matches!(beside, DbError::Open(OpenError::AlreadyOpen { .. })), "{beside:?}");
     // A snapshot keeps the datadir open, its end closes it.
     let snapshot = db.begin_read().unwrap();
     drop(db);
-    assert!(matches!(DatabaseEnv::open(&datadir, &options), Err(DbError::InUse { .. })));
+    assert!(matches!(
+        DatabaseEnv::open(&datadir, &options),
+        Err(DbError::Open(OpenError::InUse { .. }))
+    ));
     drop(snapshot);
     let exists = DatabaseEnv::create(&datadir, &options).unwrap_err();
-    assert!(matches!(exists, DbError::Exists { .. }), "{exists:?}");
+    assert!(matches!(exists, DbError::Open(OpenError::Exists { .. })), "{exists:?}");
     let no_sync = OpenOptions { sync: SyncMode::NoSync, ..options.clone() };
     let reopened: [&dyn Fn() -> Result<DatabaseEnv, DbError>; 3] = [
         &|| DatabaseEnv::open(&datadir, &options),
@@ -222,7 +227,7 @@ fn too_many_snapshots_are_an_error_until_one_ends() {
             Err(e) => break e,
         }
     };
-    assert!(matches!(full, DbError::ReadersFull { .. }), "{full:?}");
+    assert!(matches!(full, ReadError::Storage(StorageError::ReadersFull { .. })), "{full:?}");
     snapshots.pop();
     db.begin_read().unwrap();
 }
@@ -234,7 +239,7 @@ fn file_that_is_no_database_is_refused() {
     std::fs::write(dir.path().join("db/mdbx.dat"), vec![7; 65536]).unwrap();
     for options in [OpenOptions::default(), OpenOptions::read_only()] {
         let refused = DatabaseEnv::open(dir.path(), &options).unwrap_err();
-        assert!(matches!(refused, DbError::NotADatabase { .. }), "{refused:?}");
+        assert!(matches!(refused, DbError::Open(OpenError::NotADatabase { .. })), "{refused:?}");
         assert!(refused.to_string().contains("mdbx.dat"), "{refused}");
     }
 }
@@ -295,14 +300,17 @@ fn full_map_is_an_error_and_a_larger_one_goes_on() {
     let tiny = OpenOptions { map_limit: 1 << 20, sync: SyncMode::NoSync, ..OpenOptions::default() };
     let db = DatabaseEnv::create(dir.path(), &tiny).unwrap();
     let full = fill(&db, 1000).unwrap_err();
-    assert!(matches!(full, DbError::MapFull { limit: 1_048_576, .. }), "{full:?}");
+    assert!(
+        matches!(full, DbError::Storage(StorageError::MapFull { limit: 1_048_576, .. })),
+        "{full:?}"
+    );
     let rows = check_filled(&db);
     // A transaction with a failed write cannot be committed.
     let mut txn = db.begin_write().unwrap();
     let failed = (0..100).find_map(|batch| fill_batch(&mut txn, 1000 + batch).err());
-    assert!(matches!(failed, Some(DbError::MapFull { .. })));
+    assert!(matches!(failed, Some(DbError::Storage(StorageError::MapFull { .. }))));
     let aborted = txn.commit().unwrap_err();
-    assert!(matches!(&aborted, DbError::Aborted { reason } if reason.contains("size limit")));
+    assert!(matches!(&aborted, StorageError::Aborted { reason } if reason.contains("size limit")));
     assert_eq!(check_filled(&db), rows);
     drop(db);
     let larger = OpenOptions { map_limit: 64 << 20, ..tiny };
@@ -369,7 +377,7 @@ fn a_datadir_keeps_its_chain() {
     let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
     let spec = || db.begin_read().unwrap().spec();
     let check = |chain: &ChainSpec| db.begin_read().unwrap().check_spec(chain);
-    assert!(matches!(spec(), Err(DbError::NotInitialised { .. })));
+    assert!(matches!(spec(), Err(DbError::Metadata(MetadataError::NotInitialised { .. }))));
     let own = ChainSpec::dev().to_genesis_json().unwrap().replace("1337", "7331");
     let own = ChainSpec::from_genesis_json(&own).unwrap();
     let raw = BackendIdentity::plain("raw", 2, HashId::None);
@@ -380,7 +388,10 @@ fn a_datadir_keeps_its_chain() {
     };
     stamp(7331, own.genesis_hash(), StateRootMode::Shadow);
     let unknown = spec().unwrap_err();
-    assert!(matches!(unknown, DbError::UnknownChain { id: 7331, .. }), "{unknown:?}");
+    assert!(
+        matches!(unknown, DbError::Metadata(MetadataError::UnknownChain { id: 7331, .. })),
+        "{unknown:?}"
+    );
     assert!(unknown.to_string().contains("which rules its chain 7331"), "{unknown}");
     db.store_spec(&own).unwrap();
     let kept = spec().unwrap();
@@ -389,7 +400,13 @@ fn a_datadir_keeps_its_chain() {
     check(&own).unwrap();
     for other in [ChainSpec::dev(), ChainSpec::mainnet()] {
         let refused = check(&other).unwrap_err();
-        assert!(matches!(refused, DbError::ChainMismatch { found_id: 7331, .. }), "{refused:?}");
+        assert!(
+            matches!(
+                refused,
+                DbError::Metadata(MetadataError::ChainMismatch { found_id: 7331, .. })
+            ),
+            "{refused:?}"
+        );
     }
     // With the backend's own roots the identity has another genesis block than the file.
     stamp(7331, B256::repeat_byte(7), StateRootMode::Native);
@@ -397,11 +414,11 @@ fn a_datadir_keeps_its_chain() {
     check(&own).unwrap();
     assert!(check(&ChainSpec::dev()).is_err());
     stamp(7331, B256::repeat_byte(7), StateRootMode::Header);
-    assert!(matches!(spec(), Err(DbError::Corrupt { .. })), "another genesis block");
+    assert!(matches!(spec(), Err(DbError::Corrupt(_))), "another genesis block");
     // A known network is kept by its name, and found without.
     let hoodi = ChainSpec::hoodi();
     stamp(hoodi.chain_id(), hoodi.genesis_hash(), StateRootMode::Header);
-    assert!(matches!(spec(), Err(DbError::Corrupt { .. })), "another chain is kept");
+    assert!(matches!(spec(), Err(DbError::Corrupt(_))), "another chain is kept");
     db.store_spec(&hoodi).unwrap();
     assert_eq!(db.begin_read().unwrap().note("chain").unwrap().unwrap(), b"hoodi"[..]);
     assert_eq!(spec().unwrap().name(), "hoodi");
@@ -416,7 +433,7 @@ fn a_datadir_keeps_its_chain() {
     for damaged in [&b"goerli"[..], b"{\"config\":", b"\xff"] {
         put(Some(damaged));
         let error = spec().unwrap_err();
-        assert!(matches!(error, DbError::Corrupt { .. }), "{error:?}");
+        assert!(matches!(error, DbError::Corrupt(_)), "{error:?}");
     }
     put(None);
     assert_eq!(spec().unwrap().name(), "hoodi");
@@ -428,7 +445,10 @@ fn foreign_datadirs_are_refused_and_both_sides_named() {
     let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
     let raw = BackendIdentity::plain("raw", 2, HashId::None);
     let made = DatadirMetadata::new(1, B256::repeat_byte(7), &raw, StateRootMode::Shadow);
-    assert!(matches!(db.check_metadata(&made), Err(DbError::NotInitialised { .. })));
+    assert!(matches!(
+        db.check_metadata(&made),
+        Err(DbError::Metadata(MetadataError::NotInitialised { .. }))
+    ));
     db.init_metadata(&made).unwrap();
     db.init_metadata(&made).unwrap();
     assert_eq!(db.check_metadata(&made).unwrap(), made);
@@ -460,7 +480,10 @@ fn foreign_datadirs_are_refused_and_both_sides_named() {
     let db = DatabaseEnv::open(dir.path(), &OpenOptions::default()).unwrap();
     let mut other = made.clone();
     other.backend = "mpt".into();
-    assert!(matches!(db.init_metadata(&other), Err(DbError::BackendMismatch { .. })));
+    assert!(matches!(
+        db.init_metadata(&other),
+        Err(DbError::Metadata(MetadataError::BackendMismatch { .. }))
+    ));
     assert_eq!(db.metadata().unwrap(), made, "a refusal has changed the stamp");
     let mut txn = db.begin_write().unwrap();
     txn.put_metadata(&other).unwrap();

@@ -2,7 +2,7 @@
 
 use alloy_primitives::Bytes;
 use proptest::prelude::*;
-use retrie_db::{DatabaseEnv, DbError, OpenOptions, SyncMode};
+use retrie_db::{DatabaseEnv, DbError, OpenOptions, StorageError, SyncMode, TableError};
 use retrie_state::{KeyRange, RowTable, ScanDirection, StoreError, TableRow};
 use retrie_state_store::{KvRead, KvWrite};
 use std::{
@@ -344,7 +344,7 @@ fn writer_that_keeps_coming_back_does_not_starve_others() {
 fn second_transaction_of_one_thread_is_refused_instead_of_hanging() {
     let (_dir, db) = fresh();
     let txn = db.begin_write().unwrap();
-    assert!(matches!(db.begin_write(), Err(DbError::Nested { .. })));
+    assert!(matches!(db.begin_write(), Err(StorageError::Nested { .. })));
     drop(txn);
     db.begin_write().unwrap();
 }
@@ -359,7 +359,10 @@ fn appending_keeps_order_and_refuses_disorder() {
     }
     for key in [500_u32, 999] {
         let refused = txn.append(A, &key.to_be_bytes(), &[2; 100]).unwrap_err();
-        assert!(matches!(cause(&refused), DbError::OutOfOrder { .. }), "{refused}");
+        assert!(
+            matches!(cause(&refused), DbError::Table(TableError::OutOfOrder { .. })),
+            "{refused}"
+        );
         assert!(refused.to_string().contains("Accounts"), "{refused}");
     }
     // The refused rows have changed nothing, and the transaction is still good.
@@ -380,7 +383,10 @@ fn longest_key_works_and_a_longer_one_is_an_error_not_an_abort() {
     let mut txn = store.begin_write().unwrap();
     txn.put(A, &longest, b"v").unwrap();
     let too_long = |error: StoreError| {
-        assert!(matches!(cause(&error), DbError::KeyTooLong { len: 2023, max: 2022, .. }));
+        assert!(matches!(
+            cause(&error),
+            DbError::Table(TableError::KeyTooLong { len: 2023, max: 2022, .. })
+        ));
         assert!(error.to_string().contains("Accounts"), "{error}");
     };
     too_long(txn.put(A, &longer, b"v").unwrap_err());
@@ -405,11 +411,17 @@ fn one_id_cannot_stand_for_two_tables() {
     let mut txn = store.begin_write().unwrap();
     txn.put(A, b"k", b"v").unwrap();
     let refused = txn.put(impostor, b"k", b"v").unwrap_err();
-    assert!(matches!(cause(&refused), DbError::TableIdTaken { id: 1, .. }), "{refused}");
+    assert!(
+        matches!(cause(&refused), DbError::Table(TableError::TableIdTaken { id: 1, .. })),
+        "{refused}"
+    );
     txn.commit().unwrap();
     let snapshot = store.snapshot().unwrap();
     let refused = snapshot.get(impostor, b"k").unwrap_err();
-    assert!(matches!(cause(&refused), DbError::TableIdTaken { .. }), "{refused}");
+    assert!(
+        matches!(cause(&refused), DbError::Table(TableError::TableIdTaken { .. })),
+        "{refused}"
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use mdbx::{DatabaseFlags, Environment, Geometry};
 use retrie_chainspec::primitives::{Receipt, TxType};
 use retrie_db::{
     ChainRead, DatabaseEnv, DbError, HistoryKept, KeptBlocks, LogBounds, LogQuery, OpenOptions,
-    ReadTxn, SyncMode,
+    ReadTxn, StorageError, SyncMode,
 };
 use retrie_state::BlockRef;
 use std::{
@@ -384,7 +384,7 @@ fn datadirs_of_before_are_read_as_they_are_and_indexed_once_they_are_written_to(
     assert_eq!(not_indexed(&read, 0..=79).len(), 80);
     assert!(matches!(
         old.index_logs(&LogBounds::default(), &AtomicBool::new(false)),
-        Err(DbError::ReadOnly { .. })
+        Err(DbError::Storage(StorageError::ReadOnly { .. }))
     ));
     drop((read, old));
     let db = DatabaseEnv::open(dir.path(), &options()).unwrap();

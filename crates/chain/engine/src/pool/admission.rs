@@ -23,9 +23,9 @@
 //! how often a peer may send transactions.
 
 use super::{
-    HeadStateProvider, PoolError, PoolShared, PoolTransaction, PooledTransaction,
-    TransactionOrigin, TransactionPool, inner::PoolInner, journal::JournalEntry, rules,
-    sender::SenderAccount, transaction,
+    HeadStateProvider, PoolError, PoolShared, PoolTransaction, PooledTransaction, SidecarError,
+    TransactionError, TransactionOrigin, TransactionPool, inner::PoolInner, journal::JournalEntry,
+    rules, sender::SenderAccount, transaction,
 };
 use alloy_consensus::{
     Transaction as _,
@@ -122,7 +122,7 @@ impl TransactionPool {
         };
         rules.check_form(&transaction, sidecar.as_ref(), config)?;
         let recovered = unsigned_by.map_or_else(|| transaction.recover_signer(), Ok);
-        let sender = recovered.map_err(|_| PoolError::InvalidSignature)?;
+        let sender = recovered.map_err(|_| TransactionError::InvalidSignature)?;
         let is_local = config.is_local(origin, &sender);
         let transaction = Recovered::new_unchecked(transaction, sender);
         let tx = PoolTransaction::new(transaction, sidecar.map(Arc::new), origin, is_local);
@@ -133,9 +133,12 @@ impl TransactionPool {
         let may_wait = is_restored;
         self.at_head(&sender, &mut read, heads, |contents, account| {
             contents.check(config, &tx, account, may_wait)?;
-            if tx.is_costly() { contents.check_room(&tx, account) } else { Ok(()) }
+            if tx.is_costly() {
+                contents.check_room(&tx, account)?;
+            }
+            Ok(())
         })?;
-        self.check_costly(&tx, is_restored)?;
+        self.check_costly(&tx, is_restored).map_err(TransactionError::from)?;
 
         loop {
             let mut contents = contents.write();
@@ -155,13 +158,14 @@ impl TransactionPool {
             let fresh = contents.take_fresh();
             drop(contents);
             self.announce(fresh);
-            return admitted.map(|()| tx);
+            admitted?;
+            return Ok(tx);
         }
     }
 
     /// Does the expensive checks, without a lock: proofs of blobs (not again for a restored
     /// transaction), and signers of authorizations, which all later steps need.
-    fn check_costly(&self, tx: &PoolTransaction, is_restored: bool) -> Result<(), PoolError> {
+    fn check_costly(&self, tx: &PoolTransaction, is_restored: bool) -> Result<(), SidecarError> {
         let PoolShared { recovered, proven, .. } = &*self.shared;
         if let Some(signed) = tx.transaction.authorization_list() {
             recovered.fetch_add(signed.len() as u64, Ordering::Relaxed);

@@ -11,6 +11,24 @@ pub enum PoolError {
     /// The same transaction is already in the pool.
     #[error("already known")]
     AlreadyKnown,
+    /// The rules of the next block, or limits of this node, refuse the transaction.
+    #[error(transparent)]
+    Transaction(#[from] TransactionError),
+    /// The sender's account cannot send it.
+    #[error(transparent)]
+    Sender(#[from] SenderError),
+    /// It does not fit beside the others in the pool.
+    #[error(transparent)]
+    Conflict(#[from] PoolConflictError),
+    /// The head state cannot be read; says nothing about the transaction.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// Why a transaction is refused without a look at the state: by the rules of the next block, or by a
+/// limit of this node.
+#[derive(Debug, thiserror::Error)]
+pub enum TransactionError {
     /// No sender can be recovered from the signature.
     #[error("invalid sender: invalid transaction v, r, s values")]
     InvalidSignature,
@@ -21,14 +39,6 @@ pub enum PoolError {
         got: u64,
         /// Chain id of this chain.
         expected: u64,
-    },
-    /// The sender has code that is not a delegation (EIP-3607).
-    #[error("sender not an eoa: address {address}, codehash: {code_hash}")]
-    SenderNotEoa {
-        /// The sender.
-        address: Address,
-        /// Hash of its code.
-        code_hash: B256,
     },
     /// The transaction type belongs to a later fork.
     #[error("transaction type not supported: type {ty} rejected, pool not yet in {fork}")]
@@ -130,6 +140,68 @@ pub enum PoolError {
         /// Configured cap in wei.
         cap: u128,
     },
+    /// The largest nonce cannot be used (EIP-2681).
+    #[error("nonce has max value")]
+    NonceMax,
+    /// A set-code transaction without authorizations (EIP-7702).
+    #[error("set code tx must have at least one authorization tuple")]
+    EmptyAuthorizations,
+    /// A blob transaction without blobs (EIP-4844).
+    #[error("blobless blob transaction")]
+    NoBlobs,
+    /// More blobs than a transaction may carry.
+    #[error("transaction blob limit exceeded: blob count {have}, limit {permitted}")]
+    TooManyBlobs {
+        /// Number of blobs.
+        have: u64,
+        /// Limit of the fork.
+        permitted: u64,
+    },
+    /// Its sidecar is refused.
+    #[error(transparent)]
+    Sidecar(#[from] SidecarError),
+}
+
+/// Why the sidecar of a blob transaction is refused. The hash of the transaction does not cover it.
+#[derive(Debug, thiserror::Error)]
+pub enum SidecarError {
+    /// A blob transaction without sidecar. This happens to transactions of reverted blocks whose
+    /// sidecar was dropped.
+    #[error("missing sidecar in blob transaction")]
+    Missing,
+    /// The sidecar does not have one blob per hash.
+    #[error("invalid number of {blobs} blobs compared to {hashes} blob hashes")]
+    BlobCount {
+        /// Number of blobs in the sidecar.
+        blobs: usize,
+        /// Number of versioned hashes in the transaction.
+        hashes: usize,
+    },
+    /// The sidecar has the wrong kind of proofs: blob proofs before Osaka, cell proofs from Osaka
+    /// on (EIP-7594).
+    #[error("Wrong sidecar format: unexpected sidecar version, want: {expected}, got: {got}")]
+    Version {
+        /// Accepted version: 0 with blob proofs, 1 with cell proofs.
+        expected: u8,
+        /// Version of the sidecar.
+        got: u8,
+    },
+    /// Hashes, commitments or proofs of the blobs are wrong (EIP-4844, EIP-7594).
+    #[error("KZG verification error: {0}")]
+    Wrong(#[source] BlobTransactionValidationError),
+}
+
+/// Why the sender's account cannot send a transaction.
+#[derive(Debug, thiserror::Error)]
+pub enum SenderError {
+    /// The sender has code that is not a delegation (EIP-3607).
+    #[error("sender not an eoa: address {address}, codehash: {code_hash}")]
+    NotEoa {
+        /// The sender.
+        address: Address,
+        /// Hash of its code.
+        code_hash: B256,
+    },
     /// The nonce has been used.
     #[error("nonce too low: next nonce {next}, tx nonce {got}")]
     NonceTooLow {
@@ -138,17 +210,6 @@ pub enum PoolError {
         /// Nonce of the transaction.
         got: u64,
     },
-    /// A blob transaction leaves a nonce gap.
-    #[error("nonce too high: tx nonce {got}, gapped nonce {next}")]
-    NonceTooHigh {
-        /// Nonce of the transaction.
-        got: u64,
-        /// Next nonce of the sender, with its pooled transactions.
-        next: u64,
-    },
-    /// The largest nonce cannot be used (EIP-2681).
-    #[error("nonce has max value")]
-    NonceMax,
     /// The sender cannot pay for the transaction.
     #[error(
         "insufficient funds for gas * price + value: balance {balance}, tx cost {cost}, \
@@ -160,6 +221,19 @@ pub enum PoolError {
         balance: U256,
         /// Largest cost (value, gas and blob gas), in wei.
         cost: U256,
+    },
+}
+
+/// Why a transaction does not fit beside the others in the pool.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolConflictError {
+    /// A blob transaction leaves a nonce gap.
+    #[error("nonce too high: tx nonce {got}, gapped nonce {next}")]
+    NonceTooHigh {
+        /// Nonce of the transaction.
+        got: u64,
+        /// Next nonce of the sender, with its pooled transactions.
+        next: u64,
     },
     /// The sender cannot pay for all its blob transactions.
     #[error(
@@ -201,47 +275,6 @@ pub enum PoolError {
     /// (EIP-7702).
     #[error("authority already reserved")]
     AuthorityReserved,
-    /// A set-code transaction without authorizations (EIP-7702).
-    #[error("set code tx must have at least one authorization tuple")]
-    EmptyAuthorizations,
-    /// A blob transaction without sidecar. This happens to transactions of reverted blocks whose
-    /// sidecar was dropped.
-    #[error("missing sidecar in blob transaction")]
-    MissingSidecar,
-    /// A blob transaction without blobs (EIP-4844).
-    #[error("blobless blob transaction")]
-    NoBlobs,
-    /// More blobs than a transaction may carry.
-    #[error("transaction blob limit exceeded: blob count {have}, limit {permitted}")]
-    TooManyBlobs {
-        /// Number of blobs.
-        have: u64,
-        /// Limit of the fork.
-        permitted: u64,
-    },
-    /// The sidecar does not have one blob per hash.
-    #[error("invalid number of {blobs} blobs compared to {hashes} blob hashes")]
-    BlobCount {
-        /// Number of blobs in the sidecar.
-        blobs: usize,
-        /// Number of versioned hashes in the transaction.
-        hashes: usize,
-    },
-    /// The sidecar has the wrong kind of proofs: blob proofs before Osaka, cell proofs from Osaka
-    /// on (EIP-7594).
-    #[error("Wrong sidecar format: unexpected sidecar version, want: {expected}, got: {got}")]
-    SidecarVersion {
-        /// Accepted version: 0 with blob proofs, 1 with cell proofs.
-        expected: u8,
-        /// Version of the sidecar.
-        got: u8,
-    },
-    /// Hashes, commitments or proofs of the blobs are wrong (EIP-4844, EIP-7594).
-    #[error("KZG verification error: {0}")]
-    Sidecar(#[source] BlobTransactionValidationError),
-    /// The head state cannot be read; says nothing about the transaction.
-    #[error(transparent)]
-    State(#[from] StateError),
 }
 
 impl PoolError {

@@ -1,8 +1,8 @@
 //! [`PoolInner`]: the content of the pool, behind its lock.
 
 use crate::pool::{
-    BestTransactions, PendingAuthorization, PoolConfig, PoolError, PoolTransaction,
-    TransactionOrigin,
+    BestTransactions, PendingAuthorization, PoolConfig, PoolConflictError, PoolError,
+    PoolTransaction, TransactionError, TransactionOrigin,
     best::RankedTransaction,
     blobs::BlobStore,
     rules::{self, PoolRules},
@@ -157,28 +157,30 @@ impl PoolInner {
         let (nonce, cost, balance) = (tx.nonce(), tx.cost(), account.balance);
         let sender = self.senders.get(&tx.sender());
         if sender.is_some_and(|sender| sender.has_blobs() != tx.is_blob()) {
-            return Err(PoolError::AddressReserved);
+            return Err(PoolConflictError::AddressReserved.into());
         }
         self.check_delegated(config, tx, account)?;
 
         if tx.is_blob() {
             let next = sender.map_or(account.nonce, PoolSender::next_nonce);
             if nonce > next {
-                return Err(PoolError::NonceTooHigh { got: nonce, next });
+                return Err(PoolConflictError::NonceTooHigh { got: nonce, next }.into());
             }
             let queued = sender.map(|sender| sender.cost_without(nonce)).unwrap_or_default();
             if queued.saturating_add(cost) > balance && !may_wait {
-                return Err(PoolError::InsufficientFundsForQueue { balance, queued, cost });
+                return Err(
+                    PoolConflictError::InsufficientFundsForQueue { balance, queued, cost }.into()
+                );
             }
         }
         let Some(sender) = sender else { return Ok(()) };
         if let Some(old) = sender.slots.get(&nonce) {
             let bump = if tx.is_blob() { config.blob_price_bump } else { config.price_bump };
-            return check_replacement(&old.tx, tx, bump);
+            return Ok(check_replacement(&old.tx, tx, bump)?);
         }
         let pooled = sender.slots.len();
         if !tx.is_local && !may_wait && pooled >= config.max_account_slots {
-            return Err(PoolError::AccountLimitExceeded { pooled });
+            return Err(PoolConflictError::AccountLimitExceeded { pooled }.into());
         }
         Ok(())
     }
@@ -191,7 +193,7 @@ impl PoolInner {
         config: &PoolConfig,
         tx: &PoolTransaction,
         account: SenderAccount,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), PoolConflictError> {
         // Local transactions are exempt. geth keeps such a transaction aside and tries again later.
         if tx.is_local {
             return Ok(());
@@ -206,10 +208,10 @@ impl PoolInner {
             return Ok(());
         }
         if in_flight >= config.max_inflight_delegated_slots {
-            return Err(PoolError::InFlightLimitReached);
+            return Err(PoolConflictError::InFlightLimitReached);
         }
         if tx.nonce() != sender.map_or(account.nonce, PoolSender::next_nonce) {
-            return Err(PoolError::OutOfOrderDelegated);
+            return Err(PoolConflictError::OutOfOrderDelegated);
         }
         Ok(())
     }
@@ -237,7 +239,7 @@ impl PoolInner {
         &self,
         config: &PoolConfig,
         tx: &PoolTransaction,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), PoolConflictError> {
         let is_reserved = |one: &PendingAuthorization| {
             let Some(sender) = self.senders.get(&one.authority) else { return false };
             if sender.account.contract.is_some() || sender.account.nonce > one.nonce {
@@ -247,7 +249,7 @@ impl PoolInner {
             overtaken > config.max_inflight_delegated_slots || sender.has_blobs() && overtaken > 0
         };
         if !tx.is_local && tx.authorizations().iter().any(is_reserved) {
-            return Err(PoolError::AuthorityReserved);
+            return Err(PoolConflictError::AuthorityReserved);
         }
         Ok(())
     }
@@ -258,14 +260,14 @@ impl PoolInner {
         &self,
         tx: &PoolTransaction,
         account: SenderAccount,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), PoolConflictError> {
         let new = PoolSender::new(account);
         let sender = self.senders.get(&tx.sender()).unwrap_or(&new);
         let (readiness, _) = sender.walk(tx.nonce()).step(tx, &self.rules);
         if self.subpools.keeps(tx, readiness, self.arrivals, &self.senders) {
             return Ok(());
         }
-        Err(PoolError::PoolFull)
+        Err(PoolConflictError::PoolFull)
     }
 
     /// Inserts a transaction that passed all checks, and evicts transactions above the limits. That
@@ -274,20 +276,33 @@ impl PoolInner {
         &mut self,
         tx: Arc<PoolTransaction>,
         account: SenderAccount,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), PoolConflictError> {
         let hash = *tx.hash();
         let replaces = self.insert(tx, account);
         self.evict();
-        let kind = self.get(&hash).and_then(SubPoolKind::of).ok_or(PoolError::PoolFull)?;
+        let kind = self.get(&hash).and_then(SubPoolKind::of).ok_or(PoolConflictError::PoolFull)?;
         // The sub-pool is full of local transactions, which are never evicted. A replacement needs
         // no extra room.
         if self.subpools.get(kind).is_full() && !replaces {
             self.remove(&hash);
             // Later nonces wait again, maybe in a sub-pool without room for them.
             self.evict();
-            return Err(PoolError::PoolFull);
+            return Err(PoolConflictError::PoolFull);
         }
         Ok(())
+    }
+
+    /// Admits a transaction of a reverted block if it passes the checks again.
+    pub(super) fn admit_returning(
+        &mut self,
+        config: &PoolConfig,
+        tx: &Arc<PoolTransaction>,
+        account: SenderAccount,
+    ) -> Result<(), PoolError> {
+        self.rules.check(tx, config)?;
+        self.check(config, tx, account, false)?;
+        self.check_authorities(config, tx)?;
+        Ok(self.admit(Arc::clone(tx), account)?)
     }
 
     /// Inserts a transaction, and replaces one of the same nonce. Returns whether it replaced one.
@@ -408,7 +423,7 @@ impl PoolInner {
             let is_invalid = |slot: &PoolSlot| {
                 // A gas limit above the block's only makes the transaction wait.
                 let check = || match rules.check(&slot.tx, config) {
-                    Ok(()) | Err(PoolError::ExceedsBlockGasLimit) => true,
+                    Ok(()) | Err(TransactionError::ExceedsBlockGasLimit) => true,
                     Err(_) => false,
                 };
                 slot.tx.nonce() < nonce

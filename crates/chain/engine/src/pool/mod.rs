@@ -62,7 +62,7 @@ mod transaction;
 pub use best::BestTransactions;
 pub use blobs::PooledBlob;
 pub use config::{PoolConfig, SubPoolLimit};
-pub use error::PoolError;
+pub use error::{PoolConflictError, PoolError, SenderError, SidecarError, TransactionError};
 pub use inner::PoolCounters;
 pub use journal::JournalError;
 pub use rules::NextBlock;
@@ -250,11 +250,7 @@ impl TransactionPool {
         for tx in returning {
             contents.mined.remove(tx.hash());
             let account = accounts.get(&tx.sender()).copied().unwrap_or_default();
-            let admitted = (contents.rules.check(&tx, config))
-                .and_then(|()| contents.check(config, &tx, account, false))
-                .and_then(|()| contents.check_authorities(config, &tx))
-                .and_then(|()| contents.admit(Arc::clone(&tx), account));
-            if admitted.is_ok() {
+            if contents.admit_returning(config, &tx, account).is_ok() {
                 contents.counters.reinserted += 1;
                 journalled.push(tx);
             }

@@ -1,6 +1,8 @@
 //! [`PoolRules`]: checks of a transaction against the rules of the next block, without state.
 
-use crate::pool::{BlobSidecar, PoolConfig, PoolError, PoolTransaction, TransactionOrigin};
+use crate::pool::{
+    BlobSidecar, PoolConfig, PoolTransaction, SidecarError, TransactionError, TransactionOrigin,
+};
 use alloy_consensus::{Transaction as _, TxType, Typed2718};
 use alloy_eips::{
     eip1559::MIN_PROTOCOL_BASE_FEE,
@@ -111,7 +113,11 @@ impl PoolRules {
     }
 
     /// All checks of a transaction that need no state, except the proofs of blobs.
-    pub(super) fn check(&self, tx: &PoolTransaction, config: &PoolConfig) -> Result<(), PoolError> {
+    pub(super) fn check(
+        &self,
+        tx: &PoolTransaction,
+        config: &PoolConfig,
+    ) -> Result<(), TransactionError> {
         let (inner, sidecar) = (tx.transaction.inner(), tx.sidecar.as_deref());
         self.check_form(inner, sidecar, config)?;
         self.check_signed(tx, config)
@@ -124,21 +130,21 @@ impl PoolRules {
         tx: &Transaction,
         sidecar: Option<&BlobSidecar>,
         config: &PoolConfig,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), TransactionError> {
         let (size, limit) = (tx.encode_2718_len(), config.max_tx_input_bytes);
         if size > limit {
-            return Err(PoolError::Oversized { size, limit });
+            return Err(TransactionError::Oversized { size, limit });
         }
         self.check_type(tx, config)?;
         self.check_chain_id(tx)?;
         if self.is_active(SpecId::SHANGHAI) && tx.is_create() {
             let (size, limit) = (tx.input().len(), self.cfg.max_initcode_size());
             if size > limit {
-                return Err(PoolError::InitCodeSize { size, limit });
+                return Err(TransactionError::InitCodeSize { size, limit });
             }
         }
         if tx.nonce() == u64::MAX {
-            return Err(PoolError::NonceMax);
+            return Err(TransactionError::NonceMax);
         }
         self.check_gas_limit(tx, config)?;
         self.check_fees(tx, config)?;
@@ -146,7 +152,7 @@ impl PoolRules {
             self.check_blobs(sidecar, hashes)?;
         }
         if tx.authorization_list().is_some_and(<[_]>::is_empty) {
-            return Err(PoolError::EmptyAuthorizations);
+            return Err(TransactionError::EmptyAuthorizations);
         }
         Ok(())
     }
@@ -156,12 +162,15 @@ impl PoolRules {
         &self,
         tx: &PoolTransaction,
         config: &PoolConfig,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), TransactionError> {
         self.check_intrinsic_gas(tx)?;
         let inner = tx.transaction.inner();
         match config.minimum_priority_fee {
             Some(minimum) if !tx.is_local && inner.priority_fee_or_price() < minimum => {
-                return Err(PoolError::TipTooLow { tip: inner.priority_fee_or_price(), minimum });
+                return Err(TransactionError::TipTooLow {
+                    tip: inner.priority_fee_or_price(),
+                    minimum,
+                });
             }
             _ => {}
         }
@@ -170,13 +179,13 @@ impl PoolRules {
         {
             let fee = U256::from(inner.gas_limit()) * U256::from(inner.max_fee_per_gas());
             if fee > U256::from(cap) {
-                return Err(PoolError::FeeCapExceeded { fee, cap });
+                return Err(TransactionError::FeeCapExceeded { fee, cap });
             }
         }
         Ok(())
     }
 
-    fn check_type(&self, tx: &Transaction, config: &PoolConfig) -> Result<(), PoolError> {
+    fn check_type(&self, tx: &Transaction, config: &PoolConfig) -> Result<(), TransactionError> {
         let (spec, fork) = match tx.tx_type() {
             TxType::Legacy => return Ok(()),
             TxType::Eip2930 => (SpecId::BERLIN, EthereumHardfork::Berlin),
@@ -185,39 +194,45 @@ impl PoolRules {
             TxType::Eip7702 => (SpecId::PRAGUE, EthereumHardfork::Prague),
         };
         if !self.is_active(spec) {
-            return Err(PoolError::TypeNotActive { ty: tx.ty(), fork });
+            return Err(TransactionError::TypeNotActive { ty: tx.ty(), fork });
         }
         if config.disable_blobs && tx.is_eip4844() {
-            return Err(PoolError::BlobsDisabled);
+            return Err(TransactionError::BlobsDisabled);
         }
         Ok(())
     }
 
-    fn check_chain_id(&self, tx: &Transaction) -> Result<(), PoolError> {
+    fn check_chain_id(&self, tx: &Transaction) -> Result<(), TransactionError> {
         match tx.chain_id() {
             Some(got) if got != self.cfg.chain_id => {
-                Err(PoolError::ChainId { got, expected: self.cfg.chain_id })
+                Err(TransactionError::ChainId { got, expected: self.cfg.chain_id })
             }
             // Signatures with a chain id are valid from EIP-155 on.
-            Some(_) if !self.is_active(SpecId::SPURIOUS_DRAGON) => Err(PoolError::InvalidSignature),
+            Some(_) if !self.is_active(SpecId::SPURIOUS_DRAGON) => {
+                Err(TransactionError::InvalidSignature)
+            }
             _ => Ok(()),
         }
     }
 
-    fn check_gas_limit(&self, tx: &Transaction, config: &PoolConfig) -> Result<(), PoolError> {
+    fn check_gas_limit(
+        &self,
+        tx: &Transaction,
+        config: &PoolConfig,
+    ) -> Result<(), TransactionError> {
         let got = tx.gas_limit();
         let fork_cap = retrie_execution::max_tx_gas_limit(&self.cfg);
         let cap = config.max_tx_gas_limit.unwrap_or(u64::MAX).min(fork_cap);
         if got > cap {
-            return Err(PoolError::GasLimitTooHigh { cap, got });
+            return Err(TransactionError::GasLimitTooHigh { cap, got });
         }
         if got > self.next.gas_limit {
-            return Err(PoolError::ExceedsBlockGasLimit);
+            return Err(TransactionError::ExceedsBlockGasLimit);
         }
         Ok(())
     }
 
-    fn check_intrinsic_gas(&self, tx: &PoolTransaction) -> Result<(), PoolError> {
+    fn check_intrinsic_gas(&self, tx: &PoolTransaction) -> Result<(), TransactionError> {
         let got = tx.transaction.gas_limit();
         let inner = tx.transaction.inner();
         let (accounts, slots) = inner
@@ -236,15 +251,15 @@ impl PoolRules {
             eip2780,
         );
         if got < gas.initial_total_gas() {
-            return Err(PoolError::IntrinsicGas { got, needed: gas.initial_total_gas() });
+            return Err(TransactionError::IntrinsicGas { got, needed: gas.initial_total_gas() });
         }
         if self.is_active(SpecId::PRAGUE) && got < gas.floor_gas() {
-            return Err(PoolError::FloorDataGas { got, needed: gas.floor_gas() });
+            return Err(TransactionError::FloorDataGas { got, needed: gas.floor_gas() });
         }
         // With EIP-8037 the cap of EIP-7825 limits regular gas only.
         let regular = gas.initial_regular_gas().max(gas.floor_gas());
         if self.cfg.is_amsterdam_eip8037_enabled() && regular > self.cfg.tx_gas_limit_cap() {
-            return Err(PoolError::GasLimitTooHigh {
+            return Err(TransactionError::GasLimitTooHigh {
                 cap: self.cfg.tx_gas_limit_cap(),
                 got: regular,
             });
@@ -252,21 +267,21 @@ impl PoolRules {
         Ok(())
     }
 
-    fn check_fees(&self, tx: &Transaction, config: &PoolConfig) -> Result<(), PoolError> {
+    fn check_fees(&self, tx: &Transaction, config: &PoolConfig) -> Result<(), TransactionError> {
         let (tip, fee_cap) = (tx.priority_fee_or_price(), tx.max_fee_per_gas());
         if tip > fee_cap {
-            return Err(PoolError::TipAboveFeeCap { tip, fee_cap });
+            return Err(TransactionError::TipAboveFeeCap { tip, fee_cap });
         }
         if let Some(minimum) = self.minimum_fee(config)
             && fee_cap < minimum
         {
-            return Err(PoolError::Underpriced { fee_cap, minimum });
+            return Err(TransactionError::Underpriced { fee_cap, minimum });
         }
         if let Some(fee_cap) = tx.max_fee_per_blob_gas()
             && fee_cap < BLOB_TX_MIN_BLOB_GASPRICE
         {
             let minimum = BLOB_TX_MIN_BLOB_GASPRICE;
-            return Err(PoolError::BlobFeeTooLow { fee_cap, minimum });
+            return Err(TransactionError::BlobFeeTooLow { fee_cap, minimum });
         }
         Ok(())
     }
@@ -280,19 +295,23 @@ impl PoolRules {
         Some(u128::from(if is_set { base_fee } else { config.minimal_protocol_base_fee }))
     }
 
-    fn check_blobs(&self, sidecar: Option<&BlobSidecar>, named: &[B256]) -> Result<(), PoolError> {
+    fn check_blobs(
+        &self,
+        sidecar: Option<&BlobSidecar>,
+        named: &[B256],
+    ) -> Result<(), TransactionError> {
         let hashes = named.len();
-        let sidecar = sidecar.ok_or(PoolError::MissingSidecar)?;
+        let sidecar = sidecar.ok_or(SidecarError::Missing)?;
         if hashes == 0 {
-            return Err(PoolError::NoBlobs);
+            return Err(TransactionError::NoBlobs);
         }
         let permitted = self.blob_params.map_or(0, |params| params.max_blobs_per_tx);
         if hashes as u64 > permitted {
-            return Err(PoolError::TooManyBlobs { have: hashes as u64, permitted });
+            return Err(TransactionError::TooManyBlobs { have: hashes as u64, permitted });
         }
         let blobs = sidecar.blobs().len();
         if blobs != hashes {
-            return Err(PoolError::BlobCount { blobs, hashes });
+            return Err(SidecarError::BlobCount { blobs, hashes }.into());
         }
         // Before the sidecar's form: a sidecar of another transaction is always wrong, one of
         // another form only at this fork. Both are found before any proof is checked.
@@ -300,13 +319,13 @@ impl PoolRules {
             if *have != expected {
                 let have = *have;
                 let wrong = BlobTransactionValidationError::WrongVersionedHash { have, expected };
-                return Err(PoolError::Sidecar(wrong));
+                return Err(SidecarError::Wrong(wrong).into());
             }
         }
         let (got, expected) = (sidecar.is_eip7594(), self.is_active(SpecId::OSAKA));
         if got != expected {
             let (expected, got) = (expected.into(), got.into());
-            return Err(PoolError::SidecarVersion { expected, got });
+            return Err(SidecarError::Version { expected, got }.into());
         }
         Ok(())
     }
@@ -323,8 +342,8 @@ pub(super) fn pays(tx: &PoolTransaction, base_fee: u64, blob_base_fee: Option<u1
 
 /// Checks hashes, commitments and proofs of a blob transaction. Takes milliseconds per blob, and
 /// about a second the first time, to load the trusted setup.
-pub(super) fn check_proofs(tx: &PoolTransaction) -> Result<(), PoolError> {
+pub(super) fn check_proofs(tx: &PoolTransaction) -> Result<(), SidecarError> {
     let Some(hashes) = tx.transaction.blob_versioned_hashes() else { return Ok(()) };
-    let sidecar = tx.sidecar.as_ref().ok_or(PoolError::MissingSidecar)?;
-    sidecar.validate(hashes, EnvKzgSettings::Default.get()).map_err(PoolError::Sidecar)
+    let sidecar = tx.sidecar.as_ref().ok_or(SidecarError::Missing)?;
+    sidecar.validate(hashes, EnvKzgSettings::Default.get()).map_err(SidecarError::Wrong)
 }

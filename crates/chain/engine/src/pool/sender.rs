@@ -1,6 +1,6 @@
 //! [`PoolSender`]: the transactions of one sender, and the readiness of each.
 
-use crate::pool::{PoolError, PoolTransaction, rules::PoolRules};
+use crate::pool::{PoolConflictError, PoolTransaction, SenderError, rules::PoolRules};
 use alloy_consensus::Transaction as _;
 use alloy_eips::eip7702::constants::EIP7702_DELEGATION_DESIGNATOR;
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256};
@@ -79,17 +79,17 @@ impl SenderAccount {
 
     /// Checks that the account can send a transaction; one that `may_wait` need not have the funds
     /// yet.
-    pub(super) fn check(&self, tx: &PoolTransaction, may_wait: bool) -> Result<(), PoolError> {
+    pub(super) fn check(&self, tx: &PoolTransaction, may_wait: bool) -> Result<(), SenderError> {
         if let Some(code_hash) = self.contract
             && !tx.is_unsigned
         {
-            return Err(PoolError::SenderNotEoa { address: tx.sender(), code_hash });
+            return Err(SenderError::NotEoa { address: tx.sender(), code_hash });
         }
         if tx.nonce() < self.nonce {
-            return Err(PoolError::NonceTooLow { next: self.nonce, got: tx.nonce() });
+            return Err(SenderError::NonceTooLow { next: self.nonce, got: tx.nonce() });
         }
         if tx.cost() > self.balance && !may_wait {
-            return Err(PoolError::InsufficientFunds { balance: self.balance, cost: tx.cost() });
+            return Err(SenderError::InsufficientFunds { balance: self.balance, cost: tx.cost() });
         }
         Ok(())
     }
@@ -223,7 +223,7 @@ pub(super) fn check_replacement(
     old: &PoolTransaction,
     new: &PoolTransaction,
     bump: u128,
-) -> Result<(), PoolError> {
+) -> Result<(), PoolConflictError> {
     let is_enough = |old: u128, new: u128| {
         let needed = U256::from(old) * U256::from(bump.saturating_add(100));
         U256::from(new) * U256::from(100) >= needed
@@ -236,5 +236,5 @@ pub(super) fn check_replacement(
         && is_enough(old_fee, new_fee)
         && is_enough(old_tip, new_tip)
         && is_enough(blob_fee(old), blob_fee(new));
-    if replaces { Ok(()) } else { Err(PoolError::ReplacementUnderpriced) }
+    if replaces { Ok(()) } else { Err(PoolConflictError::ReplacementUnderpriced) }
 }

@@ -147,7 +147,7 @@ impl PoolTransaction {
     }
 
     /// Length in bytes of its EIP-2718 encoding, without sidecar.
-    pub const fn encoded_length(&self) -> usize {
+    pub(crate) const fn encoded_length(&self) -> usize {
         self.encoded_length
     }
 

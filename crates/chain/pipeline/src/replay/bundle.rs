@@ -234,7 +234,7 @@ impl<'a> BundleReplay<'a> {
             }
             _ => {
                 let options = self.options;
-                let receive = || recover_senders(&options.spec, bundle.block.clone());
+                let receive = || Ok(recover_senders(&options.spec, bundle.block.clone())?);
                 Ok(self.run_on_store(bundle, &surroundings, receive, false)?.0)
             }
         }
@@ -292,7 +292,7 @@ impl<'a> BundleReplay<'a> {
         let tree = opener.open_witness(witness.pre_state_root, &witness.state)?;
         let start = Instant::now();
         let options = self.options;
-        let block = self.received(|| recover_senders(&options.spec, bundle.block.clone()))?;
+        let block = self.received(|| Ok(recover_senders(&options.spec, bundle.block.clone())?))?;
         let header = block.header();
         let spec = self.options.spec.for_header(header);
         let (outcome, roots) = if needs_intermediate_roots(&spec, header) {

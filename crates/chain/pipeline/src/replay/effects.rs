@@ -1,7 +1,10 @@
 //! What the block of a bundle reads and writes; needs no store.
 
 use super::bundle::{BundleContext, BundleReplayOptions, flatten};
-use crate::{PipelineError, RootMismatch, outcome::validate_outcome, recover::recover_senders};
+use crate::{
+    BundleError, InvalidBlockError, PipelineError, RootMismatch, outcome::validate_outcome,
+    recover::recover_senders,
+};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256};
 use retrie_chainspec::primitives::RecoveredBlock;
@@ -50,7 +53,7 @@ pub(super) fn effects(
             (state.0, delta)
         }
         (None, BundleKind::Witness(witness)) => {
-            let opener = options.witness_opener.ok_or(PipelineError::MissingPreState)?;
+            let opener = options.witness_opener.ok_or(BundleError::MissingPreState)?;
             let tree = opener.open_witness(witness.pre_state_root, &witness.state)?;
             let recorder = AccessRecorder::new(&*tree);
             let delta = execute(bundle, options, &recorder)?.1.delta;
@@ -66,7 +69,7 @@ pub(super) fn effects(
             }
             (pre, delta)
         }
-        (None, BundleKind::Prestate(_)) => return Err(PipelineError::MissingPreState),
+        (None, BundleKind::Prestate(_)) => return Err(BundleError::MissingPreState.into()),
     };
     // The delta has the previous values of keys that are written but not read.
     for change in delta.changes() {
@@ -107,7 +110,7 @@ pub fn execute_bundle(
                 checked(options, ExecutedBundle { block, outcome, roots: None })
             })
         }
-        (_, _, None) => Err(PipelineError::MissingPreState),
+        (_, _, None) => Err(BundleError::MissingPreState.into()),
     };
     executed.map_err(|error| error.in_bundle(bundle))
 }
@@ -137,11 +140,12 @@ fn on_witness(
     let root = tree.apply(&outcome.delta)?.root();
     if root != post_state_root {
         let mismatch = RootMismatch { expected: post_state_root, got: root, backend: "witness" };
-        return Err(PipelineError::StateRoot {
+        return Err(InvalidBlockError::StateRoot {
             number,
             hash: bundle.hash,
             source: Box::new(mismatch),
-        });
+        }
+        .into());
     }
     checked(options, ExecutedBundle { block, outcome, roots })
 }
@@ -154,7 +158,7 @@ fn checked(
     let ExecutedBundle { block, outcome, roots } = &executed;
     let spec = options.spec.for_header(block.header());
     validate_outcome(&spec, block.sealed_block(), outcome, roots.as_deref())
-        .map_err(|error| PipelineError::invalid(block.sealed_block(), error))?;
+        .map_err(|error| InvalidBlockError::rule(block.sealed_header(), error))?;
     Ok(executed)
 }
 

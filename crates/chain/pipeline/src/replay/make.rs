@@ -13,7 +13,7 @@
 //! no check of the block would notice.
 
 use super::{BundleReplay, BundleReplayOptions, remote::RemoteState};
-use crate::{PipelineError, recover::recover_senders};
+use crate::{BundleError, PipelineError, recover::recover_senders};
 use alloy_primitives::{Address, B256};
 use retrie_chainspec::{
     ChainSpec,
@@ -77,7 +77,7 @@ impl BundleMaker<'_> {
     /// error names the node and the block.
     pub fn make(&self, number: u64, file: &Path) -> Result<MadeBundle, PipelineError> {
         let Some(parent) = number.checked_sub(1) else {
-            return Err(PipelineError::GenesisBundle);
+            return Err(BundleError::Genesis.into());
         };
         let block = self.client.block(number)?;
         let (parent_hash, parent_header) = self.client.header(parent)?;
@@ -91,18 +91,19 @@ impl BundleMaker<'_> {
         }
         self.make_from(block, parent_header.state_root, file).map_err(|error| match error {
             rpc @ PipelineError::Rpc(_) => rpc,
-            error => PipelineError::FromNode {
+            error => BundleError::FromNode {
                 endpoint: self.client.endpoint().to_owned(),
                 number,
                 source: Box::new(error),
-            },
+            }
+            .into(),
         })
     }
 
     /// Replays a bundle offline.
     ///
     /// # Errors
-    /// [`PipelineError::Replay`] names the failed checks.
+    /// [`BundleError::Replay`] names the failed checks.
     pub fn check(&self, bundle: &Bundle) -> Result<(), PipelineError> {
         let kv = MemoryStore::new();
         let options = StoreOptions::default();
@@ -113,7 +114,7 @@ impl BundleMaker<'_> {
         if outcome.ok() {
             Ok(())
         } else {
-            Err(PipelineError::Replay { failure: outcome.failure() })
+            Err(BundleError::Replay { failure: outcome.failure() }.into())
         }
     }
 
@@ -209,7 +210,7 @@ impl BundleMaker<'_> {
         if wanted.is_empty() {
             return Ok(ProofCheck::Holds);
         }
-        let lacking = |source| PipelineError::Proof { source: Box::new(source) };
+        let lacking = |source| BundleError::Proof { source: Box::new(source) };
         let tree = opener.open_witness(root, &nodes).map_err(lacking)?;
         let empty = Account::default().encode();
         let mut found_empty = Vec::new();
@@ -222,7 +223,7 @@ impl BundleMaker<'_> {
                     found_empty.push(*address);
                 }
                 _ if proved == *value => {}
-                _ => return Err(PipelineError::NotProved { key: *key, root }),
+                _ => return Err(BundleError::NotProved { key: *key, root }.into()),
             }
         }
         Ok(if found_empty.is_empty() {

@@ -26,5 +26,5 @@ pub use crate::report::BundleOutcome;
 pub use bundle::{BundleReplay, BundleReplayOptions, LiveBundle, ReplayFigures};
 pub use effects::{BundleEffects, ExecutedBundle, bundle_effects, execute_bundle};
 pub use make::{BundleMaker, MadeBundle};
-pub use pad::{SLOTS_PER_CONTRACT, StatePadding};
+pub use pad::StatePadding;
 pub use part::{NamedBundle, PartError, PartSpec, parse_blocks};

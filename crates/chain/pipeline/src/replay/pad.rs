@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use retrie_state::{Account, StateKey, StateValue, encode_slot};
 
 /// Slots of a padded contract.
-pub const SLOTS_PER_CONTRACT: u64 = 100;
+const SLOTS_PER_CONTRACT: u64 = 100;
 
 /// Random accounts and slots. Equal numbers give equal entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! | thread | work | bounded by | ends |
 //! |---|---|---|---|
 //! | `list-read`, up to 4 | prefetches what the list names from the parent's state | gas limit / 2000 keys | all keys are read, or the block is executed |
-//! | `list-hint` | tells the stores which keys the list writes, so that they fetch what the root needs before the delta comes | [`HINTED`] keys at a time | all keys are told, or the block is executed |
+//! | `list-hint` | tells the stores which keys the list writes, so that they fetch what the root needs before the delta comes | [`KEYS_PER_HINT`] keys at a time | all keys were passed on, or the block is executed |
 //! | `execute`, if asked for | executes transactions in parallel ([`execute_block_in_parallel`]) | its own rules | the block is executed |
 //! | the caller | everything else | | |
 //!
@@ -25,16 +25,16 @@ use std::{
 };
 
 /// One reader thread is started per this many keys.
-const KEYS_A_READER: usize = 64;
-/// Reader threads, at most: reads wait for the disk, not for a core.
-const READERS: usize = 4;
+const KEYS_PER_READER: usize = 64;
+/// Largest number of reader threads. They wait for the disk, not for a core.
+const MAX_READERS: usize = 4;
 /// Keys in one hint.
-const HINTED: usize = 256;
+const KEYS_PER_HINT: usize = 256;
 
 impl BlockTree<'_> {
     /// Executes a block on the state of its parent, as `execute_block` does, with help from its
     /// BAL.
-    pub(super) fn execute_listed(
+    pub(super) fn execute_with_list(
         &self,
         spec: &ChainSpec,
         block: &RecoveredBlock,
@@ -42,10 +42,10 @@ impl BlockTree<'_> {
         session: &SessionSet<'_>,
         input: ExecutionInput<'_>,
     ) -> Result<ExecutionOutcome, ExecutionError> {
-        let warm = PrefetchedState::new(input.state, list, block.gas_limit);
+        let prefetched = PrefetchedState::new(input.state, list, block.gas_limit);
         let (tasks, is_executed) = (session.root_tasks(), AtomicBool::new(false));
         let hint = || {
-            for keys in written(list).chunks(HINTED) {
+            for keys in written(list).chunks(KEYS_PER_HINT) {
                 if is_executed.load(Relaxed) {
                     return;
                 }
@@ -53,13 +53,13 @@ impl BlockTree<'_> {
             }
         };
         let outcome = thread::scope(|scope| {
-            let _end = PrefetchStopGuard(&warm, &is_executed);
+            let _end = PrefetchStopGuard(&prefetched, &is_executed);
             let start = |name: &str| thread::Builder::new().name(name.into());
-            for _ in 0..warm.len().div_ceil(KEYS_A_READER).min(READERS) {
-                let _ = start("list-read").spawn_scoped(scope, || warm.fetch());
+            for _ in 0..prefetched.len().div_ceil(KEYS_PER_READER).min(MAX_READERS) {
+                let _ = start("list-read").spawn_scoped(scope, || prefetched.fetch());
             }
             let _ = start("list-hint").spawn_scoped(scope, hint);
-            let input = ExecutionInput { state: &warm, ..input };
+            let input = ExecutionInput { state: &prefetched, ..input };
             // A single transaction gains nothing from other threads.
             let threads = if block.transaction_count() < 2 { 0 } else { self.execution_threads };
             execute_block_in_parallel(spec, block, input, list, threads)

@@ -88,7 +88,7 @@ impl<'a> BlockTree<'a> {
             self.prefetch(&blocks[taken..]);
             (taken, last) = (taken + 1, block);
             executed = self.execute_in_batch(block, floor);
-            self.no_longer_coming(&block.hash());
+            self.stop_prefetch(&block.hash());
             let is_full = |run: &OpenBatch<'_>| run.deltas.sum().len() >= MAX_BATCH_KEYS;
             if executed.is_err() || self.ahead.open_batch.as_ref().is_some_and(is_full) {
                 break;
@@ -158,7 +158,7 @@ impl<'a> BlockTree<'a> {
             return Ok(None);
         }
         self.execute_batch_ahead(blocks);
-        match self.finish_ahead(true).map(|settled| settled.outcome) {
+        match self.finish_ahead(true).map(|finished| finished.outcome) {
             Some(Ok(run)) => {
                 let committed = run.batch().cloned().collect();
                 self.extend(run);

@@ -23,7 +23,7 @@ mod root_hints;
 mod root_task;
 mod verify;
 
-use crate::{BlockWithReceipts, ChainStore, ExecutedBlock, PipelineError};
+use crate::{BlockWithReceipts, ChainSetupError, ChainStore, ExecutedBlock, PipelineError};
 use alloy_consensus::BlockHeader;
 use alloy_primitives::{B256, Bytes, map::HashMap};
 use commit::{CommitJob, CommitThread};
@@ -214,7 +214,7 @@ impl<'a> BlockTree<'a> {
     /// threads of `scope`.
     ///
     /// # Errors
-    /// [`PipelineError::NoHeaderRoot`] if `intermediate_roots` is set and no store computes them.
+    /// [`ChainSetupError::NoHeaderRoot`] if `intermediate_roots` is set and no store computes them.
     pub fn new<'scope>(
         chain: &'a ChainStore,
         intermediate_roots: bool,
@@ -224,7 +224,7 @@ impl<'a> BlockTree<'a> {
     ) -> Result<Self, PipelineError> {
         let own = chain.state().backend();
         if intermediate_roots && !own.profile().ethereum_root && chain.referee().is_none() {
-            return Err(PipelineError::NoHeaderRoot { backend: own.identity().name });
+            return Err(ChainSetupError::NoHeaderRoot { backend: own.identity().name }.into());
         }
         let read = chain.db.begin_read()?;
         let head = CanonicalHead::durable(chain, &read)?;

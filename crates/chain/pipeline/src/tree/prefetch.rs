@@ -19,35 +19,39 @@ use std::{collections::VecDeque, sync::Arc};
 
 /// Number of waiting blocks whose keys are prefetched.
 pub const PREFETCH_BLOCKS: usize = 8;
-/// Fewer keys are not worth a prefetch.
-const FEWEST: usize = 16;
+/// Smallest number of keys that is worth a prefetch.
+const MIN_KEYS: usize = 16;
 
 /// Waiting blocks by hash, with their prefetch; `None` if a block has too few keys.
 pub(super) type PrefetchedBlocks = VecDeque<(B256, Option<PrefetchHandle>)>;
 
-/// Keys that a block will access, if they are worth a prefetch.
-fn known_keys(block: &RecoveredBlock, list: Option<&BlockAccessList>) -> Option<Vec<StateKey>> {
+/// Keys that a block will access, as far as its list or its body names them; `None` if they are too
+/// few.
+fn keys_to_prefetch(
+    block: &RecoveredBlock,
+    list: Option<&BlockAccessList>,
+) -> Option<Vec<StateKey>> {
     let keys = match list {
         Some(list) => keys_of_list(list, block.gas_limit).collect(),
         None => keys_of_body(block),
     };
-    (keys.len() >= FEWEST).then_some(keys)
+    (keys.len() >= MIN_KEYS).then_some(keys)
 }
 
 impl BlockTree<'_> {
-    /// Starts to read the keys that the blocks `coming`, which wait to be executed, will access.
+    /// Starts to read the keys that the blocks `waiting`, which are executed next, will access.
     /// Calling it again for the same blocks costs nothing.
-    pub fn prefetch<'b>(&mut self, coming: impl IntoIterator<Item = &'b PreparedBlock>) {
-        for block in coming.into_iter().take(PREFETCH_BLOCKS) {
+    pub fn prefetch<'b>(&mut self, waiting: impl IntoIterator<Item = &'b PreparedBlock>) {
+        for block in waiting.into_iter().take(PREFETCH_BLOCKS) {
             if !self.is_prefetched(&block.hash()) {
-                let keys = known_keys(&block.block, block.access_list.as_deref());
-                let ahead = keys.and_then(|keys| {
+                let keys = keys_to_prefetch(&block.block, block.access_list.as_deref());
+                let handle = keys.and_then(|keys| {
                     // If this state is gone, the execution will return the error.
                     let state = self.state_of(self.head.block()).ok()?;
                     let session = self.begin(state.at()).ok()?;
-                    Some(session.own().prefetch_and(keys, self.reads_codes()))
+                    Some(session.own().prefetch_and(keys, self.code_prefetcher()))
                 });
-                self.prefetched.push_back((block.hash(), ahead));
+                self.prefetched.push_back((block.hash(), handle));
             }
         }
         while self.prefetched.len() > 2 * PREFETCH_BLOCKS {
@@ -55,8 +59,9 @@ impl BlockTree<'_> {
         }
     }
 
-    /// A block is executed: reads that still run for it come too late, so its prefetch is dropped.
-    pub(super) fn no_longer_coming(&mut self, hash: &B256) {
+    /// Stops the prefetch of a block that has been executed: reads that still run for it come too
+    /// late.
+    pub(super) fn stop_prefetch(&mut self, hash: &B256) {
         self.prefetched.retain(|(of, _)| of != hash);
     }
 
@@ -76,12 +81,12 @@ impl BlockTree<'_> {
         if self.is_prefetched(&block.hash()) {
             return None;
         }
-        let keys = known_keys(block, list)?;
-        Some(session.own().prefetch_and(keys, self.reads_codes()))
+        let keys = keys_to_prefetch(block, list)?;
+        Some(session.own().prefetch_and(keys, self.code_prefetcher()))
     }
 
     /// An observer that reads the code of a contract once its account was read.
-    fn reads_codes(&self) -> PrefetchObserver {
+    fn code_prefetcher(&self) -> PrefetchObserver {
         let (db, codes): (DatabaseEnv, Arc<CodeCache>) =
             (self.chain.db.clone(), self.codes.clone());
         Arc::new(move |key, value| {

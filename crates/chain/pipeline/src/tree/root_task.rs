@@ -266,7 +266,7 @@ impl BlockTree<'_> {
     /// Whether `block` can be [executed ahead](Self::execute_ahead) now: it extends the last block
     /// ahead, if there is one; there are not too many; and its receipts do not need the states
     /// between its transactions.
-    pub fn can_execute_ahead(&self, block: &PreparedBlock) -> bool {
+    pub(crate) fn can_execute_ahead(&self, block: &PreparedBlock) -> bool {
         let RootTaskQueue { blocks, .. } = &self.ahead;
         let is_above = |last: &PendingRoot| {
             last.task.is_ok()
@@ -279,12 +279,12 @@ impl BlockTree<'_> {
     /// Executes a block for which this [is possible](Self::can_execute_ahead), and leaves its root
     /// to another thread. [`finish_ahead`](Self::finish_ahead) returns the outcome, also if the
     /// block is invalid.
-    pub fn execute_ahead(&mut self, block: PreparedBlock) {
+    pub(crate) fn execute_ahead(&mut self, block: PreparedBlock) {
         let begun = self.record_prepare(&block);
         let PreparedBlock { block, access_list, .. } = block;
         let floor = BlockRef::new(block.number().saturating_sub(1), block.parent_hash());
         let half_way = self.start_root_task(block.clone(), access_list.as_deref());
-        self.no_longer_coming(&block.hash());
+        self.stop_prefetch(&block.hash());
         self.ahead.push(PendingRoot { block, floor, is_batch: false, begun, task: half_way });
     }
 
@@ -301,7 +301,7 @@ impl BlockTree<'_> {
 
     /// Takes the lowest block that is ahead into the tree. `None` if no block is ahead, or if its
     /// root is not computed yet and `wait` is false.
-    pub fn finish_ahead(&mut self, wait: bool) -> Option<AheadOutcome> {
+    pub(crate) fn finish_ahead(&mut self, wait: bool) -> Option<AheadOutcome> {
         let is_coming = |one: &PendingRoot| one.task.as_ref().is_ok_and(|it| it.result.is_empty());
         if self.ahead.blocks.front().is_some_and(is_coming) && !wait {
             return None;

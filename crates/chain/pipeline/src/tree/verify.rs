@@ -6,8 +6,8 @@ use super::{
     root_task::{BaseStates, BlockWrites, ComputedRoot, RootComputation},
 };
 use crate::{
-    ExecutedBlock, PipelineError, PreparedBlock, SessionSet, StatePatch, StoreSetId,
-    outcome::validate_outcome,
+    ExecutedBlock, InvalidBlockError, PipelineError, PreparedBlock, SessionSet, StatePatch,
+    StoreSetId, outcome::validate_outcome,
 };
 use alloy_consensus::BlockHeader;
 use alloy_hardforks::EthereumHardforks;
@@ -15,7 +15,7 @@ use alloy_primitives::{B256, Bytes};
 use parking_lot::Mutex;
 use retrie_chainspec::primitives::{Header, RecoveredBlock, SealedHeader};
 use retrie_consensus::{ChainHead, HeaderProvider};
-use retrie_db::ChainRead;
+use retrie_db::{ChainRead, DbError};
 use retrie_execution::{
     BatchState, BlockAccessList, BlockHashes, CodeReader, ExecutionInput, ExecutionOutcome,
     LayeredState, execute_block, execute_block_with_observer,
@@ -80,7 +80,7 @@ impl<'a> BlockTree<'a> {
         let hash = block.hash();
         let verified =
             parent.and_then(|parent| self.verify(block, access_list.as_deref(), &parent));
-        self.no_longer_coming(&hash);
+        self.stop_prefetch(&hash);
         self.insert_verified(verified, begun)
     }
 
@@ -171,7 +171,7 @@ impl<'a> BlockTree<'a> {
         let parent_chain = self.chain_of(parent)?;
         let spec = chain.spec.for_header(header);
         let sealed = block.sealed_block();
-        let invalid = |source| PipelineError::invalid(sealed, source);
+        let invalid = |source| InvalidBlockError::rule(sealed.sealed_header(), source);
         retrie_consensus::validate_header_against_parent(&spec, block.sealed_header(), parent)
             .map_err(invalid)?;
         retrie_consensus::validate_merge(&chain.spec, header, parent_chain.total_difficulty)
@@ -206,14 +206,14 @@ impl<'a> BlockTree<'a> {
             self.execute_with_roots(&block, at.at(), input)?
         } else {
             let outcome = match access_list {
-                Some(list) => self.execute_listed(&spec, &block, list, &session, input),
+                Some(list) => self.execute_with_list(&spec, &block, list, &session, input),
                 // The other threads work on the blocks below, or will work on the whole batch.
                 None if self.ahead.open_batch.is_some()
                     || self.ahead.pending_states(&parent.hash()).is_some() =>
                 {
                     execute_block(&spec, &block, input)
                 }
-                None => self.execute_telling(&spec, &block, &session, input),
+                None => self.execute_with_hints(&spec, &block, &session, input),
             };
             (outcome?, None, Duration::ZERO)
         };
@@ -422,7 +422,9 @@ impl CodeReader for ParentContext<'_, '_> {
             return Ok(Some(code.clone()));
         }
         let stored = self.tree.read.code(hash);
-        stored.map_err(|error| StoreError::new(format!("reading code {hash}"), error).into())
+        stored.map_err(|error| {
+            StoreError::new(format!("reading code {hash}"), DbError::from(error)).into()
+        })
     }
 }
 

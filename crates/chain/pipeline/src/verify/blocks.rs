@@ -11,7 +11,7 @@ use retrie_chainspec::{
     primitives::{Block, Header, Receipt, SealedBlock},
 };
 use retrie_consensus::validate_body;
-use retrie_db::{ChainRead, DatadirMetadata, DbError, ReadTxn, StateRootMode, StoredBlock};
+use retrie_db::{ChainRead, DatadirMetadata, ReadError, ReadTxn, StateRootMode, StoredBlock};
 use std::{collections::HashMap, sync::Arc};
 
 /// Blocks, and transactions, that are checked at a time.
@@ -28,9 +28,9 @@ pub(super) fn check(
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<(), PipelineError> {
     let spec = &options.spec;
-    let mut number = |number: Result<u64, DbError>| {
+    let mut number = |number: Result<u64, ReadError>| {
         number.unwrap_or_else(|error| {
-            findings.db(&error);
+            findings.db(error);
             0
         })
     };
@@ -74,7 +74,7 @@ pub(super) fn check(
         &mut |fault| damage.push(fault),
     )?;
     run(&mut batch, findings);
-    damage.iter().for_each(|fault| findings.db(fault));
+    damage.into_iter().for_each(|fault| findings.db(fault));
     Ok(())
 }
 

@@ -15,9 +15,11 @@
 mod blocks;
 mod state;
 
-use crate::PipelineError;
+use crate::{ChainSetupError, PipelineError};
 use retrie_chainspec::ChainSpec;
-use retrie_db::{ChainRead, CheckedTable, DatabaseEnv, DatadirMetadata, DbError, ReadTxn};
+use retrie_db::{
+    ChainRead, CheckedTable, CorruptRow, DatabaseEnv, DatadirMetadata, DbError, ReadError, ReadTxn,
+};
 use retrie_state::{AnyBackend, StateError};
 use serde::Serialize;
 use std::{collections::HashSet, path::Path, sync::Arc};
@@ -95,8 +97,8 @@ impl FindingList {
         }
     }
 
-    fn db(&mut self, error: &DbError) {
-        self.add(db_line(error));
+    fn db(&mut self, error: impl Into<DbError>) {
+        self.add(db_line(&error.into()));
     }
 
     fn state(&mut self, whose: &str, error: &StateError) {
@@ -114,8 +116,12 @@ impl FindingList {
 
 fn db_line(error: &DbError) -> String {
     match error {
-        DbError::Corrupt { table, key, what } if key.is_empty() => format!("table {table}: {what}"),
-        DbError::Corrupt { table, key, what } => format!("table {table}, key {key}: {what}"),
+        DbError::Corrupt(CorruptRow { table, key, what }) if key.is_empty() => {
+            format!("table {table}: {what}")
+        }
+        DbError::Corrupt(CorruptRow { table, key, what }) => {
+            format!("table {table}, key {key}: {what}")
+        }
         other => other.to_string(),
     }
 }
@@ -142,7 +148,7 @@ pub fn verify(
         let read = Arc::new(db.begin_read()?);
         report.tables = read.check_rows(
             &mut |table, rows| progress(&format!("table {table}"), rows),
-            &mut |damage| findings.db(&damage),
+            &mut |damage| findings.db(damage),
         )?;
         check_contents(&read, options, &mut report, &mut findings, progress)?;
     }
@@ -165,18 +171,19 @@ fn check_contents(
             return Ok(());
         }
         Err(error) => {
-            findings.db(&error);
+            findings.db(error);
             return Ok(());
         }
     };
     let spec = &options.spec;
     let expected = (spec.chain_id(), spec.genesis_hash());
     if (metadata.chain_id, metadata.genesis) != expected {
-        return Err(PipelineError::OtherChain {
+        return Err(ChainSetupError::OtherChain {
             found: metadata.genesis,
             chain: spec.name().to_owned(),
             expected: expected.1,
-        });
+        }
+        .into());
     }
     let Some(backend) = (options.backend)(&metadata.backend) else {
         findings.add(format!("table Metadata: no backend is called {}", metadata.backend));
@@ -206,7 +213,10 @@ fn check_contents(
 /// Name of the datadir's referee: the other backend with a root for the tip. If the datadir was
 /// used without the referee for a while, the tip has no root of it, and there is no referee any
 /// more.
-pub fn referee_name(read: &ReadTxn, metadata: &DatadirMetadata) -> Result<Option<String>, DbError> {
+pub fn referee_name(
+    read: &ReadTxn,
+    metadata: &DatadirMetadata,
+) -> Result<Option<String>, ReadError> {
     let Some(tip) = read.tip()? else { return Ok(None) };
     let mut roots = read.roots(&tip.hash)?.into_iter();
     Ok(roots.find(|(name, _)| *name != metadata.backend).map(|(name, _)| name))
@@ -228,7 +238,7 @@ fn referee_of(
             found
         }
         Err(error) => {
-            findings.db(&error);
+            findings.db(error);
             None
         }
     }

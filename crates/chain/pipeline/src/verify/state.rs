@@ -3,7 +3,7 @@
 use super::FindingList;
 use crate::{PipelineError, StoreSet};
 use alloy_primitives::{B256, KECCAK256_EMPTY};
-use retrie_db::{ChainRead, DatabaseEnv, DbError, OpenOptions, ReadTxn, SyncMode};
+use retrie_db::{ChainRead, DatabaseEnv, OpenOptions, ReadError, ReadTxn, SyncMode};
 use retrie_state::{Account, AnyBackend, StateError, StateKey, StateValue};
 use retrie_state_store::{KvStore, MemoryStore, StateCheck, StateCheckSink, StateId, StateStore};
 use std::{collections::HashSet, path::Path, sync::Arc};
@@ -50,7 +50,7 @@ pub(super) fn check(
         match read.code(&hash) {
             Ok(Some(_)) => {}
             Ok(None) => findings.add(format!("table Codes, key {hash}: an account has this code")),
-            Err(error) => findings.db(&error),
+            Err(error) => findings.db(error),
         }
     }
     Ok(checked)
@@ -66,7 +66,7 @@ fn check_against_chain(
     let tip = match read.tip() {
         Ok(tip) => tip,
         Err(error) => {
-            findings.db(&error);
+            findings.db(error);
             return Ok(());
         }
     };
@@ -83,7 +83,7 @@ fn check_against_chain(
             Ok(Some((hash, read.root(&hash, name)?)))
         });
         match recorded {
-            Err(error @ DbError::Corrupt { .. }) => findings.db(&error),
+            Err(ReadError::Corrupt(row)) => findings.db(row),
             Err(error) => return Err(error.into()),
             Ok(None) => {
                 findings.add(format!("state of {name}: block {number} is not canonical"));

@@ -3,11 +3,11 @@
 use crate::common::{NodeSetup, TestNode, batches, import_into, names_block, test_chain};
 use alloy_primitives::{Address, B256, Bytes, map::HashMap};
 use retrie_chainspec::primitives::Block;
-use retrie_db::{ChainRead, DbError};
+use retrie_db::{ChainRead, DbError, MetadataError, OpenError};
 use retrie_execution::CodeCache;
 use retrie_pipeline::{
-    BlockAttributes, BlockBuilder, BlockImporter, BuildParent, ChainStore, ImportOptions,
-    PipelineError, StoreSetId,
+    BlockAttributes, BlockBuilder, BlockImporter, BlockRangeError, BuildParent, ChainSetupError,
+    ChainStore, ImportOptions, InvalidBlockError, PipelineError, StoreSetId,
     testkit::{
         BlockPlan, GENESIS_CONTRACT, TestCall, TestChain, TestRules, TestWallet, WALLETS, signed,
         write_blocks,
@@ -104,7 +104,10 @@ fn genesis_in_the_file_is_compared() {
     let (foreign, _) = straight(TestRules::Cancun, 1);
     let foreign = foreign.block(foreign.genesis()).clone();
     let error = node.import(&[foreign]).unwrap_err();
-    assert!(matches!(error, PipelineError::ForeignGenesis { .. }), "{error:?}");
+    assert!(
+        matches!(error, PipelineError::Setup(ChainSetupError::ForeignGenesis { .. })),
+        "{error:?}"
+    );
     names_block(&error, 0);
     assert_eq!(node.tip().number, 2);
 }
@@ -119,12 +122,18 @@ fn range_is_kept_to_and_must_be_reached() {
     assert_eq!((report.blocks, report.known_blocks, report.tip.number), (3, 0, 6));
 
     let error = node.import_range(&blocks, 0..=20, ImportOptions::default()).unwrap_err();
-    assert!(matches!(error, PipelineError::FilesEnd { last: 8, to: 20 }), "{error:?}");
+    assert!(
+        matches!(error, PipelineError::Range(BlockRangeError::FilesEnd { last: 8, to: 20 })),
+        "{error:?}"
+    );
     names_block(&error, 8);
     assert_eq!(node.tip().number, 8, "what the files hold is imported");
     for range in [9..=20, 9..=u64::MAX] {
         let error = node.import_range(&blocks, range, ImportOptions::default()).unwrap_err();
-        assert!(matches!(error, PipelineError::NothingInRange { from: 9, .. }), "{error:?}");
+        assert!(
+            matches!(error, PipelineError::Range(BlockRangeError::NothingInRange { from: 9, .. })),
+            "{error:?}"
+        );
     }
 }
 
@@ -215,7 +224,7 @@ fn referee_catches_a_wrong_state_root() {
         let backend = setup.backend();
         let checker = if setup.has_referee() { "mpt" } else { backend.identity().name };
         assert!(
-            matches!(&error, PipelineError::StateRoot { source, .. } if source.backend == checker),
+            matches!(&error, PipelineError::Invalid(InvalidBlockError::StateRoot { source, .. }) if source.backend == checker),
             "{error:?}"
         );
         names_block(&error, 5);
@@ -234,7 +243,10 @@ fn referee_must_have_been_there_from_the_start() {
             drop(node.open());
         }
         let error = node.try_open(NodeSetup::REFEREED).unwrap_err();
-        assert!(matches!(error, PipelineError::RefereeBehind { .. }), "{error:?}");
+        assert!(
+            matches!(error, PipelineError::Setup(ChainSetupError::RefereeBehind { .. })),
+            "{error:?}"
+        );
         assert!(error.to_string().contains("used without the referee"), "{error}");
         // The attempt has changed nothing.
         drop(node.open());
@@ -246,7 +258,10 @@ fn referee_must_have_been_there_from_the_start() {
     let raw = TestNode { setup: NodeSetup::RAW, ..node };
     raw.import(&blocks).unwrap();
     let error = raw.try_open(NodeSetup::REFEREED).unwrap_err();
-    assert!(matches!(error, PipelineError::RefereeBehind { .. }), "{error:?}");
+    assert!(
+        matches!(error, PipelineError::Setup(ChainSetupError::RefereeBehind { .. })),
+        "{error:?}"
+    );
 }
 
 #[test]
@@ -262,16 +277,22 @@ fn foreign_datadirs_are_refused_and_left_alone() {
         error => panic!("{error:?}"),
     };
     let error = refused(node.try_open(NodeSetup::RAW).unwrap_err());
-    assert!(matches!(error, DbError::BackendMismatch { .. }), "{error:?}");
+    assert!(matches!(error, DbError::Metadata(MetadataError::BackendMismatch { .. })), "{error:?}");
     let error = refused(node.try_open(NodeSetup::MPT_SHADOW).unwrap_err());
-    assert!(matches!(error, DbError::StateRootMismatch { .. }), "{error:?}");
+    assert!(
+        matches!(error, DbError::Metadata(MetadataError::StateRootMismatch { .. })),
+        "{error:?}"
+    );
     let node = TestNode { spec: test_chain(TestRules::Cancun).spec, ..node };
     let error = refused(node.try_open(NodeSetup::MPT).unwrap_err());
-    assert!(matches!(error, DbError::ChainMismatch { .. }), "{error:?}");
+    assert!(matches!(error, DbError::Metadata(MetadataError::ChainMismatch { .. })), "{error:?}");
     let node = TestNode { spec: chain.spec, ..node };
     let open = node.open();
     let error = refused(node.try_open(NodeSetup::MPT).unwrap_err());
-    assert!(matches!(error, DbError::InUse { .. } | DbError::AlreadyOpen { .. }), "{error:?}");
+    assert!(
+        matches!(error, DbError::Open(OpenError::InUse { .. } | OpenError::AlreadyOpen { .. })),
+        "{error:?}"
+    );
     assert_eq!(open.tip().unwrap().number, 3);
 }
 
@@ -299,7 +320,10 @@ fn intermediate_roots_find_what_receipts_before_byzantium_hide() {
     // Without a trie they cannot be checked, and the report does not count them.
     let node = TestNode::new(&chain.spec, NodeSetup::RAW);
     let error = node.import_with(&blocks, check()).unwrap_err();
-    assert!(matches!(error, PipelineError::NoHeaderRoot { backend: "raw" }), "{error:?}");
+    assert!(
+        matches!(error, PipelineError::Setup(ChainSetupError::NoHeaderRoot { backend: "raw" })),
+        "{error:?}"
+    );
 }
 
 #[test]

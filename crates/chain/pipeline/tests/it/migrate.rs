@@ -6,7 +6,8 @@ use alloy_primitives::{Address, B256};
 use retrie_backends::all;
 use retrie_chainspec::{ChainSpec, primitives::Block};
 use retrie_db::{
-    ChainRead, DatabaseEnv, DbError, HistoryKept, KeptBlocks, OpenOptions, StateRootMode, SyncMode,
+    ChainRead, DatabaseEnv, DbError, HistoryKept, KeptBlocks, OpenError, OpenOptions,
+    StateRootMode, SyncMode,
 };
 use retrie_pipeline::{
     AnchorError, ChainMigration, ChainOptions, ChainStore, ImportEnd, MigrateError,
@@ -379,7 +380,10 @@ fn stopped_anywhere_it_goes_on_and_is_never_taken_for_whole() {
                         .into(),
                 ] {
                     assert!(
-                        matches!(refused, PipelineError::Db(DbError::Unfinished { .. })),
+                        matches!(
+                            refused,
+                            PipelineError::Db(DbError::Open(OpenError::Unfinished { .. }))
+                        ),
                         "{refused:?}"
                     );
                     let text = refused.to_string();

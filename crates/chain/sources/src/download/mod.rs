@@ -52,7 +52,7 @@ use index::{ChecksumFile, names_in};
 const MAX_INDEX_BYTES: u64 = 16 << 20;
 
 /// The public mirror that is used by default (from the list of eth-clients/history-endpoints).
-pub fn default_mirror(chain: &str) -> Option<&'static str> {
+fn default_mirror(chain: &str) -> Option<&'static str> {
     match chain {
         "mainnet" => Some("https://data.ethpandaops.io/era1/mainnet/"),
         "sepolia" => Some("https://data.ethpandaops.io/era1/sepolia/"),

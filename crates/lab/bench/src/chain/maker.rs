@@ -17,8 +17,8 @@ use retrie_chainspec::{
 use retrie_db::{DatabaseEnv, OpenOptions, SyncMode};
 use retrie_execution::CodeCache;
 use retrie_pipeline::{
-    BlockAttributes, BlockBuilder, BuildParent, ExecutedBlock, PipelineError, ProposalSet,
-    StoreSet, StoreSetId, genesis_delta,
+    BlockAttributes, BlockBuilder, BuildParent, ChainSetupError, ExecutedBlock, InvalidBlockError,
+    PipelineError, ProposalSet, StoreSet, StoreSetId, genesis_delta,
 };
 use retrie_state::{AnyBackend, BlockRef, StoreError};
 use retrie_state_store::{KvStore, StateStore, StoreOptions};
@@ -95,7 +95,7 @@ impl ChainMaker {
     /// roots go into the headers.
     ///
     /// # Errors
-    /// [`MakeChainError::Recipe`]; [`PipelineError::NoHeaderRoot`] if the backend's roots are not
+    /// [`MakeChainError::Recipe`]; [`ChainSetupError::NoHeaderRoot`] if the backend's roots are not
     /// Ethereum's; errors of the store.
     pub fn new(recipe: ChainRecipe, backend: Arc<dyn AnyBackend>) -> Result<Self, MakeChainError> {
         Self::start(recipe, backend, &AtomicBool::new(false), &mut |_, _| {})
@@ -137,7 +137,7 @@ impl ChainMaker {
         recipe.check()?;
         if !backend.profile().ethereum_root {
             let backend = backend.identity().name;
-            return Err(PipelineError::NoHeaderRoot { backend }.into());
+            return Err(PipelineError::from(ChainSetupError::NoHeaderRoot { backend }).into());
         }
         let senders = recipe.preload.as_ref().map_or(SENDERS, |preload| preload.senders);
         let senders: Vec<_> =
@@ -324,11 +324,7 @@ impl ChainMaker {
         calls: Vec<PlannedCall>,
     ) -> Result<ExecutedBlock, MakeChainError> {
         let number = self.head.number + 1;
-        let invalid = |source| PipelineError::InvalidBlock {
-            number: self.head.number,
-            hash: self.head.hash(),
-            source: Box::new(source),
-        };
+        let invalid = |source| PipelineError::from(InvalidBlockError::rule(&self.head, source));
         let base_fee = retrie_consensus::next_base_fee(&self.spec, &self.head)
             .map_err(invalid)?
             .unwrap_or_default();

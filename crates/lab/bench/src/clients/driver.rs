@@ -123,7 +123,7 @@ fn import(
             importer.flush()?;
         } else {
             let block = block?;
-            importer.prefetch([&block].into_iter().chain(stream.coming(PREFETCH_BLOCKS)));
+            importer.prefetch([&block].into_iter().chain(stream.upcoming(PREFETCH_BLOCKS)));
             importer.import_ahead(block)?;
         }
         driven.latencies.push(ready.elapsed());

@@ -316,7 +316,8 @@ impl ClientRace<'_> {
             let senders = match self.senders {
                 SenderRecovery::Unrecovered => None,
                 SenderRecovery::Recovered => {
-                    let recovered = recover_senders(&spec, block.clone()).of_client("chain")?;
+                    let recovered = recover_senders(&spec, block.clone());
+                    let recovered = recovered.map_err(PipelineError::from).of_client("chain")?;
                     Some(recovered.senders().to_vec())
                 }
             };

@@ -152,9 +152,9 @@ impl RealBlock {
         };
         if !self.bundle.ommers_known {
             // The header commits to ommers that the bundle does not have.
-            return recover_senders(spec, block);
+            return Ok(recover_senders(spec, block)?);
         }
-        prepare(spec, block).map(|prepared| Arc::unwrap_or_clone(prepared.into_block()))
+        Ok(Arc::unwrap_or_clone(prepare(spec, block)?.into_block()))
     }
 }
 

@@ -1,11 +1,11 @@
 //! Bundles as a source. Each block is executed on the state in its bundle.
 
 use super::{BlockChanges, BlockData, BlockNeeds, BlockNumbers, BlockSource, chain::codes_of};
-use crate::ExportError;
+use crate::BlockSourceError;
 use alloy_primitives::B256;
 use retrie_chainspec::ChainSpec;
 use retrie_pipeline::{
-    recover_senders,
+    PipelineError, recover_senders,
     replay::{BundleReplayOptions, execute_bundle},
 };
 use retrie_sources::{Bundle, BundleFile, BundleKind};
@@ -61,16 +61,16 @@ impl<'a> BundleSource<'a> {
         &self.without_ommers
     }
 
-    fn load(&mut self, number: u64) -> Result<&Bundle, ExportError> {
+    fn load(&mut self, number: u64) -> Result<&Bundle, BlockSourceError> {
         if self.last.as_ref().is_none_or(|last| last.number != number) {
-            let files = self.files.get(&number).ok_or(ExportError::NoBlock { number })?;
+            let files = self.files.get(&number).ok_or(BlockSourceError::NoBlock { number })?;
             let mut chosen: Option<Bundle> = None;
             for file in files {
                 let bundle = file.load()?;
                 chosen = Some(match chosen {
                     Some(other) if other.hash != bundle.hash => {
                         let (hash, file) = (bundle.hash, bundle.file);
-                        return Err(ExportError::TwoBlocks { number, hash, file });
+                        return Err(BlockSourceError::TwoBlocks { number, hash, file });
                     }
                     Some(other) if matches!(bundle.kind, BundleKind::Prestate(_)) => other,
                     _ => bundle,
@@ -78,7 +78,7 @@ impl<'a> BundleSource<'a> {
             }
             self.last = chosen;
         }
-        self.last.as_ref().ok_or(ExportError::NoBlock { number })
+        self.last.as_ref().ok_or(BlockSourceError::NoBlock { number })
     }
 }
 
@@ -91,11 +91,11 @@ impl BlockSource for BundleSource<'_> {
         &self.blocks
     }
 
-    fn hash(&mut self, number: u64) -> Result<B256, ExportError> {
+    fn hash(&mut self, number: u64) -> Result<B256, BlockSourceError> {
         Ok(self.load(number)?.hash)
     }
 
-    fn read(&mut self, number: u64, needs: BlockNeeds) -> Result<BlockData, ExportError> {
+    fn read(&mut self, number: u64, needs: BlockNeeds) -> Result<BlockData, BlockSourceError> {
         let options = self.options;
         let bundle = self.load(number)?;
         let ommers_known = bundle.ommers_known;
@@ -116,7 +116,8 @@ impl BlockSource for BundleSource<'_> {
             }
             data
         } else {
-            block_of(recover_senders(&options.spec, bundle.block.clone())?)?
+            let block = recover_senders(&options.spec, bundle.block.clone());
+            block_of(block.map_err(PipelineError::from)?)?
         };
         data.ommers_known = ommers_known;
         if needs.changes && !ommers_known {

@@ -5,10 +5,10 @@
 //! against the header.
 
 use super::{BlockChanges, BlockData, BlockNeeds, BlockNumbers, BlockSource};
-use crate::ExportError;
+use crate::BlockSourceError;
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, map::HashMap};
 use retrie_chainspec::{ChainSpec, primitives::RecoveredBlock};
-use retrie_db::{ChainRead, ReadTxn};
+use retrie_db::{ChainRead, DbError, ReadTxn};
 use retrie_execution::{
     BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, LayeredState,
     execute_block,
@@ -49,14 +49,14 @@ impl ChainSource {
         backend: Arc<dyn AnyBackend>,
         from: Option<u64>,
         to: Option<u64>,
-    ) -> Result<Self, ExportError> {
+    ) -> Result<Self, BlockSourceError> {
         let (Some(first), Some(tip)) = (read.first()?, read.tip()?) else {
-            return Err(ExportError::NoBlock { number: from.unwrap_or_default() });
+            return Err(BlockSourceError::NoBlock { number: from.unwrap_or_default() });
         };
         let (from, to) = (from.unwrap_or(first.number), to.unwrap_or(tip.number));
         if from > to || from < first.number || to > tip.number {
             let (first, last) = (first.number, tip.number);
-            return Err(ExportError::MissingBlocks { from, to, first, last });
+            return Err(BlockSourceError::MissingBlocks { from, to, first, last });
         }
         let (blocks, codes) = (BlockNumbers::Range(from..=to), CodeCache::default());
         Ok(Self { read, spec, backend, blocks, store: None, codes })
@@ -71,17 +71,17 @@ impl ChainSource {
     }
 
     /// Executes a block on the stored state of its parent.
-    fn execute(&mut self, block: &RecoveredBlock) -> Result<ExecutionOutcome, ExportError> {
+    fn execute(&mut self, block: &RecoveredBlock) -> Result<ExecutionOutcome, BlockSourceError> {
         let (number, hash) = (block.header().number, block.hash());
         let store = match &mut self.store {
             Some(store) => store,
             none => {
                 let store = StoreSet::open_read_only(&self.read, self.backend.clone(), false);
-                none.insert(store.map_err(|error| ExportError::State(Box::new(error)))?)
+                none.insert(store.map_err(|error| BlockSourceError::State(Box::new(error)))?)
             }
         };
-        let no_state = |source| ExportError::NoState { number, source: Box::new(source) };
-        let parent = number.checked_sub(1).ok_or(ExportError::NoBlock { number })?;
+        let no_state = |source| BlockSourceError::NoState { number, source: Box::new(source) };
+        let parent = number.checked_sub(1).ok_or(BlockSourceError::NoBlock { number })?;
         let parent = BlockRef::new(parent, block.header().parent_hash);
         let state = state_after(store, parent).map_err(no_state)?;
         let rest = ChainContext(&self.read);
@@ -90,9 +90,10 @@ impl ChainSource {
         patch.iter().for_each(|patch| state.push_delta(patch.delta.clone(), []));
         let input = ExecutionInput::new(&state, &rest, &rest).with_code_cache(&self.codes);
         let spec = self.spec.for_header(block.header());
-        let failed = |source| ExportError::Execution { number, hash, source: Box::new(source) };
+        let failed =
+            |source| BlockSourceError::Execution { number, hash, source: Box::new(source) };
         let mut outcome = execute_block(&spec, block, input).map_err(failed)?;
-        let other = |source| ExportError::Outcome { number, hash, source: Box::new(source) };
+        let other = |source| BlockSourceError::Outcome { number, hash, source: Box::new(source) };
         validate_outcome(&spec, block.sealed_block(), &outcome, None).map_err(other)?;
         if let Some(patch) = patch {
             outcome.delta = patch.delta.then(&outcome.delta);
@@ -111,13 +112,14 @@ impl BlockSource for ChainSource {
         &self.blocks
     }
 
-    fn hash(&mut self, number: u64) -> Result<B256, ExportError> {
-        self.read.canonical_hash(number)?.ok_or(ExportError::NoBlock { number })
+    fn hash(&mut self, number: u64) -> Result<B256, BlockSourceError> {
+        self.read.canonical_hash(number)?.ok_or(BlockSourceError::NoBlock { number })
     }
 
-    fn read(&mut self, number: u64, needs: BlockNeeds) -> Result<BlockData, ExportError> {
+    fn read(&mut self, number: u64, needs: BlockNeeds) -> Result<BlockData, BlockSourceError> {
         let hash = self.hash(number)?;
-        let block = self.read.recovered_block(&hash)?.ok_or(ExportError::NoBlock { number })?;
+        let block =
+            self.read.recovered_block(&hash)?.ok_or(BlockSourceError::NoBlock { number })?;
         let mut data = BlockData::new(&self.spec, block)?;
         data.total_difficulty = self.read.total_difficulty(&hash)?;
         if number == 0 {
@@ -172,8 +174,8 @@ pub(super) fn codes_of(
     number: u64,
     delta: &StateDelta,
     made: Vec<(B256, Bytes)>,
-    stored: impl Fn(&B256) -> Result<Option<Bytes>, ExportError>,
-) -> Result<HashMap<B256, Bytes>, ExportError> {
+    stored: impl Fn(&B256) -> Result<Option<Bytes>, BlockSourceError>,
+) -> Result<HashMap<B256, Bytes>, BlockSourceError> {
     let mut codes: HashMap<_, _> = made.into_iter().collect();
     for change in delta.changes() {
         let StateKey::Account(address) = change.key else { continue };
@@ -191,8 +193,8 @@ pub(super) fn codes_of(
     Ok(codes)
 }
 
-fn no_code(number: u64, hash: B256, address: Address) -> ExportError {
-    ExportError::NoCode { number, hash, address }
+fn no_code(number: u64, hash: B256, address: Address) -> BlockSourceError {
+    BlockSourceError::NoCode { number, hash, address }
 }
 
 fn code_hash(value: &Option<StateValue>) -> B256 {
@@ -206,7 +208,9 @@ struct ChainContext<'a>(&'a ReadTxn);
 impl CodeReader for ChainContext<'_> {
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
         let code = self.0.code(hash);
-        code.map_err(|error| StoreError::new(format!("reading code {hash}"), error).into())
+        code.map_err(|error| {
+            StoreError::new(format!("reading code {hash}"), DbError::from(error)).into()
+        })
     }
 }
 
@@ -214,7 +218,7 @@ impl BlockHashes for ChainContext<'_> {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
         self.0.canonical_hash(number).map_err(|error| {
             let action = format!("looking for ancestor {number}");
-            StoreError::new(action, error).into()
+            StoreError::new(action, DbError::from(error)).into()
         })
     }
 }

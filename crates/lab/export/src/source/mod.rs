@@ -6,7 +6,7 @@ mod chain;
 pub use bundles::BundleSource;
 pub use chain::ChainSource;
 
-use crate::ExportError;
+use crate::BlockSourceError;
 use alloy_eips::eip7840::BlobParams;
 use alloy_primitives::{B256, Bytes, U256, map::HashMap};
 use retrie_chainspec::{
@@ -93,11 +93,11 @@ impl BlockData {
     ///
     /// # Errors
     /// If its number or time does not fit into the column.
-    pub fn new(spec: &ChainSpec, block: RecoveredBlock) -> Result<Self, ExportError> {
+    pub fn new(spec: &ChainSpec, block: RecoveredBlock) -> Result<Self, BlockSourceError> {
         let Header { number, timestamp, .. } = *block.header();
         for (column, value) in [("block_number", number), ("timestamp", timestamp)] {
             if u32::try_from(value).is_err() {
-                return Err(ExportError::TooLarge { number, column, value });
+                return Err(BlockSourceError::TooLarge { number, column, value });
             }
         }
         Ok(Self {
@@ -130,13 +130,13 @@ pub trait BlockSource {
     ///
     /// # Errors
     /// If the block does not exist, or reading fails.
-    fn hash(&mut self, number: u64) -> Result<B256, ExportError>;
+    fn hash(&mut self, number: u64) -> Result<B256, BlockSourceError>;
 
     /// A block with the parts in `needs`.
     ///
     /// # Errors
     /// If the block or a part does not exist, or reading fails.
-    fn read(&mut self, number: u64, needs: BlockNeeds) -> Result<BlockData, ExportError>;
+    fn read(&mut self, number: u64, needs: BlockNeeds) -> Result<BlockData, BlockSourceError>;
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! as zero, as in cryo.
 
 use super::{RowSink, address, hash};
-use crate::{BlockChanges, BlockData, ExportError, column::TableSchema};
+use crate::{BlockChanges, BlockData, BlockSourceError, ExportError, column::TableSchema};
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256};
 use retrie_state::{Account, StateChange, StateKey, StateValue, decode_slot};
 use std::sync::Arc;
@@ -79,7 +79,7 @@ pub(super) fn code_rows(
             changes => {
                 let code = changes.as_ref().and_then(|changes| changes.codes.get(&hash));
                 let (number, address) = (block.header().number, diff.address);
-                code.cloned().ok_or(ExportError::NoCode { number, hash, address })
+                code.cloned().ok_or(BlockSourceError::NoCode { number, hash, address })
             }
         };
         let (from, to) = (code(diff.from)?, code(diff.to)?);

@@ -8,7 +8,7 @@ pub(crate) mod results;
 mod transactions;
 
 use crate::{
-    BlockData, BlockNeeds, ExportError,
+    BlockData, BlockNeeds, ExportError, ExportFileError,
     column::TableSchema,
     file::{self, FileStamp, TableFile},
 };
@@ -149,10 +149,10 @@ type RowsOf<R> = fn(&Arc<BlockData>, &mut RowSink<'_, R>) -> Result<(), ExportEr
 /// How the rows of a table are made of blocks, and written.
 pub(crate) trait TableLayout {
     /// Begins a file.
-    fn create(&self, target: &Path) -> Result<Box<dyn RowWriter>, ExportError>;
+    fn create(&self, target: &Path) -> Result<Box<dyn RowWriter>, ExportFileError>;
 
     /// Checks that a file is complete and has the content of `stamp`. Returns its number of rows.
-    fn check(&self, path: &Path, stamp: &FileStamp) -> Result<u64, ExportError>;
+    fn check(&self, path: &Path, stamp: &FileStamp) -> Result<u64, ExportFileError>;
 }
 
 /// Writes the rows of blocks into a file.
@@ -161,7 +161,7 @@ pub(crate) trait RowWriter {
     fn push(&mut self, block: &Arc<BlockData>) -> Result<(), ExportError>;
 
     /// Makes the file durable and gives it its name. Returns its number of rows.
-    fn finish(self: Box<Self>, stamp: &FileStamp) -> Result<u64, ExportError>;
+    fn finish(self: Box<Self>, stamp: &FileStamp) -> Result<u64, ExportFileError>;
 }
 
 struct BlockTableLayout<R: 'static> {
@@ -176,12 +176,12 @@ struct BlockTableWriter<R: 'static> {
 }
 
 impl<R: 'static> TableLayout for BlockTableLayout<R> {
-    fn create(&self, target: &Path) -> Result<Box<dyn RowWriter>, ExportError> {
+    fn create(&self, target: &Path) -> Result<Box<dyn RowWriter>, ExportFileError> {
         let file = TableFile::create(target, self.table.name(), (self.schema)())?;
         Ok(Box::new(BlockTableWriter { file, rows: self.rows }))
     }
 
-    fn check(&self, path: &Path, stamp: &FileStamp) -> Result<u64, ExportError> {
+    fn check(&self, path: &Path, stamp: &FileStamp) -> Result<u64, ExportFileError> {
         file::check(path, self.table.name(), &(self.schema)(), stamp)
     }
 }
@@ -189,10 +189,10 @@ impl<R: 'static> TableLayout for BlockTableLayout<R> {
 impl<R> RowWriter for BlockTableWriter<R> {
     fn push(&mut self, block: &Arc<BlockData>) -> Result<(), ExportError> {
         let file = &mut self.file;
-        (self.rows)(block, &mut |row| file.push(row))
+        (self.rows)(block, &mut |row| Ok(file.push(row)?))
     }
 
-    fn finish(self: Box<Self>, stamp: &FileStamp) -> Result<u64, ExportError> {
+    fn finish(self: Box<Self>, stamp: &FileStamp) -> Result<u64, ExportFileError> {
         self.file.finish(stamp)
     }
 }

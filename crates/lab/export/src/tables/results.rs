@@ -3,7 +3,7 @@
 
 use super::{ExportTable, hash};
 use crate::{
-    ExportError, ExportOutcome,
+    ExportError, ExportFileError, ExportOutcome,
     column::TableSchema,
     file::{self, FileStamp, TableFile},
 };
@@ -138,7 +138,7 @@ pub fn export_reports(
         let stem = name.strip_suffix(".json").unwrap_or(&name);
         if !names.insert(stem.to_owned()) {
             let what = format!("of two reports called {stem}; give one of them another name");
-            return Err(ExportError::OtherContent { path: path.clone(), what });
+            return Err(ExportFileError::OtherContent { path: path.clone(), what }.into());
         }
         let content = format!("report {name}");
         let stamp = FileStamp { chain_id: 0, content, digest: keccak256(&text) };
