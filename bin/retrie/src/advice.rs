@@ -12,13 +12,13 @@ use retrie_engine::{
     DeepBranch, DevError, EngineApiError, EngineError, WaitReason, pool::JournalError,
 };
 use retrie_export::ExportError;
-use retrie_network::{StateSyncError, SyncTargetError};
 use retrie_pipeline::{AnchorError, MigrateError, PipelineError};
 use retrie_sources::{
     DownloadError, HttpFault, ObjectError, RpcError, SourceError, SourceErrorKind,
     download::DownloadErrorKind, rpc::RpcErrorKind,
 };
 use retrie_state::StateError;
+use retrie_state_sync::{StateSyncError, SyncTargetError};
 use retrie_telemetry::{LogError, ServeError};
 use std::{borrow::Cow, error::Error};
 

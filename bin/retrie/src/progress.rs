@@ -218,7 +218,7 @@ impl Default for FetchProgress {
 
 impl FetchProgress {
     /// Shows the figures so far.
-    pub(crate) fn update(&mut self, progress: &retrie_network::StateSyncProgress) {
+    pub(crate) fn update(&mut self, progress: &retrie_state_sync::StateSyncProgress) {
         let every = if self.bar.is_some() { BAR_EVERY } else { LINE_EVERY };
         if self.shown.elapsed() < every {
             return;

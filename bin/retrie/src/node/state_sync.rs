@@ -8,12 +8,12 @@ use crate::{args::open_to_read, output::grouped, progress::FetchProgress};
 use alloy_primitives::B256;
 use eyre::bail;
 use retrie_db::{ChainRead, DbError, StateRootMode};
-use retrie_network::{
+use retrie_pipeline::{ChainAnchor, ChainOptions, ChainStore, ChunkedState};
+use retrie_sources::HeaderItem;
+use retrie_state_sync::{
     FetchedState, HttpPeer, PeerSource, StatePeer, StateSyncError, StateSyncOptions,
     StateSyncProgress, SyncTarget, SyncTargetError, fetch_state,
 };
-use retrie_pipeline::{ChainAnchor, ChainOptions, ChainStore, ChunkedState};
-use retrie_sources::HeaderItem;
 use std::{
     io,
     path::Path,
@@ -136,7 +136,7 @@ fn sync_state(
         if banned > 0 { format!("; {banned} nodes lied") } else { String::new() },
     );
     load(options, &anchor, root, fetched)?;
-    retrie_network::state_sync::remove_sync_dir(&datadir)?;
+    retrie_state_sync::remove_sync_dir(&datadir)?;
     tracing::info!(
         "the state of block {number} has the root {root}; begun in {:.1} s",
         start.elapsed().as_secs_f64()

@@ -6,7 +6,7 @@ use retrie_engine::{
     EngineHandle,
     pool::{PoolError, PoolTransaction, TransactionOrigin, TransactionPool},
 };
-use retrie_network::{
+use retrie_p2p::{
     eth::PooledTransaction,
     gossip::{FreshFuture, FreshTransactions, FreshUpdate, PoolVerdict, TxAnnouncement, TxPool},
 };
