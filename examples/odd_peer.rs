@@ -13,7 +13,7 @@ use retrie_chainspec::{
     parse_chain,
     primitives::{Block, Header},
 };
-use retrie_network::{
+use retrie_p2p::{
     discovery::ForkTracker,
     eth::{EthRequest, EthResponse},
     handle::{EthRequestHandler, PeerInfo, StateAudience},

@@ -13,7 +13,6 @@ mod lab;
 use lab::about as of_lab;
 use retrie_db::{DbError, MetadataError, OpenError, ReadError, StorageError};
 use retrie_engine::{DevError, EngineApiError, EngineError, pool::JournalError};
-use retrie_network::{StateSyncError, SyncTargetError};
 use retrie_pipeline::{
     AnchorError, BlockRangeError, BundleError, ChainSetupError, MigrateError, PipelineError,
 };
@@ -22,6 +21,7 @@ use retrie_sources::{
     download::DownloadErrorKind, rpc::RpcErrorKind,
 };
 use retrie_state::StateError;
+use retrie_state_sync::{StateSyncError, SyncTargetError};
 use retrie_telemetry::{LogError, ServeError};
 use std::{borrow::Cow, error::Error};
 

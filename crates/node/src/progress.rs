@@ -1,7 +1,7 @@
 //! Progress of a state sync: a bar on a terminal, plain lines otherwise.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use retrie_network::StateSyncProgress;
+use retrie_state_sync::StateSyncProgress;
 use retrie_telemetry::grouped;
 use std::{
     io::IsTerminal,

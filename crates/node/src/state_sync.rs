@@ -8,12 +8,12 @@ use super::{
 use alloy_primitives::B256;
 use eyre::bail;
 use retrie_db::{ChainRead, DbError, OpenError, StateRootMode};
-use retrie_network::{
+use retrie_pipeline::{ChainAnchor, ChainOptions, ChainStore, ChunkedState};
+use retrie_sources::HeaderItem;
+use retrie_state_sync::{
     FetchedState, HttpPeer, PeerSource, StatePeer, StateSyncError, StateSyncOptions,
     StateSyncProgress, SyncTarget, SyncTargetError, fetch_state,
 };
-use retrie_pipeline::{ChainAnchor, ChainOptions, ChainStore, ChunkedState};
-use retrie_sources::HeaderItem;
 use retrie_telemetry::grouped;
 use std::{
     io,
@@ -137,7 +137,7 @@ fn sync_state(
         if banned > 0 { format!("; {banned} nodes lied") } else { String::new() },
     );
     load(options, &anchor, root, fetched)?;
-    retrie_network::state_sync::remove_sync_dir(&datadir)?;
+    retrie_state_sync::remove_sync_dir(&datadir)?;
     tracing::info!(
         "the state of block {number} has the root {root}; begun in {:.1} s",
         start.elapsed().as_secs_f64()

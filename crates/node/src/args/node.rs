@@ -6,7 +6,7 @@ use retrie_engine::{
     BuilderConfig, EngineConfig,
     pool::{PoolConfig, SubPoolLimit},
 };
-use retrie_network::{
+use retrie_p2p::{
     discovery::{Bootnode, Enode, NatMode, TreeUrl},
     handle::StateAudience,
     peers::SubnetLimits,

@@ -11,7 +11,7 @@ use retrie_db::{ChainRead, DbError};
 use retrie_engine::{
     LiveChain, LiveView, StateClient, StateServeError, StateServer, pool::TransactionPool,
 };
-use retrie_network::{
+use retrie_p2p::{
     eth::{BlockRange, BlockReceipt, PooledTransaction},
     handle::{PeerInfo, StateAudience, StateRequestHandler},
     rchk::{self, RchkRefusal},

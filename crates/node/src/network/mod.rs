@@ -10,11 +10,11 @@ pub(super) use txpool::NodePool;
 
 use super::services::{FollowService, TaskService};
 use alloy_primitives::B256;
+use retrie_block_sync::{BlockSyncFigures, BlockSyncOptions, PeerBlocks};
 use retrie_engine::{ChainFollower, EngineHandle, FollowConfig, HeadSource, pool::TransactionPool};
-use retrie_network::{
-    block_sync::{BlockSyncFigures, BlockSyncOptions, PeerBlocks},
+use retrie_p2p::{
     gossip::{GossipFigures, GossipOptions, TxGossiper},
-    peers::{GossipReceiver, NetworkHandle},
+    handle::{GossipReceiver, NetworkHandle},
 };
 use retrie_telemetry::Metrics;
 use std::{

@@ -9,7 +9,7 @@ use retrie_engine::{
     EngineHandle, LiveChain, NodeAddress, NodeNetwork, PeerStatus, StateServer,
     pool::TransactionPool,
 };
-use retrie_network::{
+use retrie_p2p::{
     discovery::{
         self, Discovery, DiscoveryError, Enode, ForkTracker, KEY_FILE, NODES_FILE, NodeKey,
     },
@@ -19,10 +19,10 @@ use retrie_network::{
     },
     networks,
     peers::{NetworkConfig, NetworkManager, StartedNetwork, start},
-    rchk,
     serve::{ChainReader as _, ChainRequestHandler, EmptyRequestHandler},
     session::{LocalChain, SessionTiming},
 };
+use retrie_state_sync::ConnectedPeers;
 use retrie_telemetry::Metrics;
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -193,8 +193,8 @@ impl StateSyncPeers {
     }
 
     /// The peers that serve states in chunks of this format.
-    pub(crate) fn peers(&self, format: &str) -> rchk::ConnectedPeers {
-        rchk::ConnectedPeers::new(self.0.peers(), format, self.0.runtime().clone())
+    pub(crate) fn peers(&self, format: &str) -> ConnectedPeers {
+        ConnectedPeers::new(self.0.peers(), format, self.0.runtime().clone())
     }
 
     /// Closes all connections, so that the ports are free again.
@@ -261,7 +261,7 @@ fn discover(
 fn served_range(
     chain: &NodeChain,
     live: &LiveChain,
-) -> Result<(BlockRange, u64), retrie_network::serve::ChainError> {
+) -> Result<(BlockRange, u64), retrie_p2p::serve::ChainError> {
     let range = chain.view()?.range()?;
     Ok((range, live.head().timestamp))
 }
@@ -315,7 +315,7 @@ impl NodeNetwork for NodePeers {
     }
 
     fn peers(&self) -> Vec<PeerStatus> {
-        let status = |peer: Arc<retrie_network::handle::PeerInfo>| PeerStatus {
+        let status = |peer: Arc<retrie_p2p::handle::PeerInfo>| PeerStatus {
             id: peer.id,
             name: peer.name.clone(),
             capabilities: peer.capabilities.clone(),

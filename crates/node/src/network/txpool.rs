@@ -9,7 +9,7 @@ use retrie_engine::{
         TransactionOrigin, TransactionPool,
     },
 };
-use retrie_network::{
+use retrie_p2p::{
     eth::PooledTransaction,
     gossip::{FreshFuture, FreshTransactions, FreshUpdate, PoolVerdict, TxAnnouncement, TxPool},
 };

@@ -19,7 +19,7 @@
 //! One cost remains that strangers can cause for free: check 8, for transactions that the account
 //! can pay for and that have a place, if an authority turns out to be reserved. The gas of one
 //! transaction bounds it (671 signatures with EIP-7825). Check 9 is bounded by the blobs of one
-//! transaction, and wrong proofs count against the peer that sent them. The network crate limits
+//! transaction, and wrong proofs count against the peer that sent them. The p2p crate limits
 //! how often a peer may send transactions.
 
 use super::{

@@ -5,14 +5,14 @@ use crate::common;
 
 use alloy_primitives::B256;
 use common::{NodeSetup, RunningNode, TestNode, hash, only_head, syncing, with};
+use retrie_block_sync::{BlockSyncOptions, PeerBlocks};
 use retrie_chainspec::primitives::Block;
 use retrie_engine::{
     ChainFollower, EngineConfig, FollowConfig, FollowError, HeadSource, SyncProgress,
 };
-use retrie_network::{
-    block_sync::{BlockSyncOptions, PeerBlocks},
+use retrie_p2p::{
     eth::PeerId,
-    peers::{NetworkHandle, PeerOffence},
+    handle::{NetworkHandle, PeerOffence},
     serve::MemoryChain,
     testkit::{PeerBehaviour, ScriptedNetwork},
 };
@@ -225,7 +225,7 @@ fn what_was_imported_before_a_restart_is_not_fetched_again() {
     let bodies: usize = asked
         .iter()
         .map(|request| match request {
-            retrie_network::eth::EthRequest::Bodies(hashes) => {
+            retrie_p2p::eth::EthRequest::Bodies(hashes) => {
                 let old =
                     |hash: &B256| blocks[..=200].iter().any(|block| common::hash(block) == *hash);
                 assert!(!hashes.iter().any(old));

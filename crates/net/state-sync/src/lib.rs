@@ -1,0 +1,47 @@
+//! State sync: downloads the whole state of one block from nodes that are not trusted
+//! (`docs/state-sync.md`).
+//!
+//! ```text
+//!  trusted hash or root                                     backend of the new node
+//!         |                                                        ^
+//!         v                                                        | entries, codes: FetchedState
+//!    SyncTarget -----block, root----------------------------> fetch_state <--> answers on disk
+//!         ^                                                        ^
+//!         '--headers-- StatePeer: HttpPeer, ConnectedPeers --chunks, codes
+//! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | `target` | the block whose state is downloaded, and its headers |
+//! | `peer` | nodes that are asked: over JSON-RPC, and over connections of `retrie-p2p` |
+//! | `download` | the download: whom to ask for what, checks, answers on disk |
+//!
+//! # Vocabulary
+//!
+//! * **Chunk**: everything below one node of the backend's tree. Its **id**
+//!   ([`ChunkId`](retrie_state::ChunkId)) is the place of the node and its hash. An answer has the
+//!   entries below the node, or **splits** it into lower nodes.
+//! * **Item**: a chunk or a contract code that is wanted.
+//! * **Standing** of a peer: how it has behaved in this sync. **Banned**: never asked again.
+//! * **Spool**: the file that keeps checked answers for a restart.
+//!
+//! # Assumptions
+//!
+//! * The root, or the hash of the block that has it, is trusted, and nothing else. What
+//!   [`StateChunks::open`](retrie_state::StateChunks::open) of the backend accepts is part of that
+//!   state, whichever peer sent it. The spool is trusted no more than a peer.
+//! * One honest peer that has the state is enough. Without one the sync ends with a reason for each
+//!   peer, and never with another state.
+//! * A peer answers in bounded time and bounded bytes: the implementations of [`StatePeer`] see to
+//!   it.
+
+mod download;
+mod peer;
+mod target;
+
+pub use download::{
+    FetchedCodes, FetchedState, SpoolError, StateSyncError, StateSyncOptions, StateSyncProgress,
+    fetch_state, remove_sync_dir, sync_dir,
+};
+pub use peer::{ConnectedPeers, HttpPeer, PeerSource, StatePeer, StatePeerError};
+pub use target::{SyncTarget, SyncTargetError};

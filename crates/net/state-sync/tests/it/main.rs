@@ -1,0 +1,3 @@
+//! Integration tests of `retrie-state-sync`: one module for each subject, in one program.
+
+mod download;
