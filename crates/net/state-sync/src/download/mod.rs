@@ -29,7 +29,8 @@ pub use spool::SpoolError;
 use crate::peer::PeerSource;
 use alloy_primitives::{B256, Bytes};
 use queue::ChunkQueue;
-use retrie_state::{AnyBackend, ChunkId, EntrySorter, StateError};
+use retrie_state::{AnyBackend, ChunkId, StateError};
+use retrie_state_store::EntrySorter;
 use shared::StateDownload;
 use spool::AnswerSpool;
 use std::{
@@ -182,7 +183,8 @@ pub fn fetch_state(
     tell: &mut dyn FnMut(&StateSyncProgress),
 ) -> Result<FetchedState, StateSyncError> {
     let name = backend.identity().name;
-    let chunks = backend.chunks().ok_or(StateSyncError::Unsupported { backend: name })?;
+    let chunks =
+        backend.extensions().chunks.ok_or(StateSyncError::Unsupported { backend: name })?;
     let folder = sync_dir(datadir);
     fs::create_dir_all(&folder).map_err(|source| {
         let action = format!("creating folder {}", folder.display());

@@ -154,7 +154,7 @@ impl DownloadThreads {
     fn open(&self, item: &StateItem, answer: &[u8]) -> Result<CheckedAnswer, ProofError> {
         match item {
             StateItem::Chunk(id) => {
-                let chunks = self.backend.chunks();
+                let chunks = self.backend.extensions().chunks;
                 let chunks = chunks.ok_or(ProofError::Malformed { what: "no chunks" })?;
                 Ok(CheckedAnswer::Chunk(chunks.open(id, answer)?))
             }
