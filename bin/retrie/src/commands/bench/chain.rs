@@ -8,7 +8,7 @@ pub(crate) use payloads::PayloadArgs;
 
 use super::{
     contenders,
-    measurement::{RaceMeasurement, print_memory_limit},
+    measurement::{RaceMeasurement, ended, print_memory_limit},
     stores::state_cache,
 };
 use crate::{
@@ -16,16 +16,12 @@ use crate::{
     output::{CommandOutput, ReportArgs},
     progress::RaceProgress,
 };
-use eyre::{bail, eyre};
+use eyre::bail;
 use retrie_bench::{
-    BenchError,
     chain::{BlockFill, ChainRecipe, ContractSet, GenesisPreload, KeyChoice, TransactionMix},
-    clients::{
-        BlockDelivery, ClientContender, ClientRace, ClientRaceResult, ClientWorkload,
-        SenderRecovery,
-    },
+    clients::{BlockDelivery, ClientEntrant, ClientRace, ClientWorkload, SenderRecovery},
     memory::parse_size,
-    state::RaceTerms,
+    race::RaceTerms,
 };
 use retrie_db::SyncMode;
 use std::{
@@ -371,14 +367,14 @@ impl ChainRaceArgs {
                 stop,
             };
             let mut progress = RaceProgress::counting(out.metrics(), defaults.name);
-            let raced = race.run(&entrants, &mut |step| progress.update_clients(step));
+            let raced = race.run(&entrants, &mut |step| progress.update(step));
             progress.finish();
             let raced = raced?;
             // Before the output, so that a closed pipe loses no results.
             results.extend(raced.outcomes.iter().map(|one| one.result(workload, &terms)));
             let printed = table::print(out, workload.name, workload.via, &raced.outcomes);
             let what = format!("{}, senders {senders}", workload.name);
-            stopped(&what, workload.slices, &raced).and(printed)
+            ended(&what, workload.slices, raced).and(printed)
         };
         measured.ended = variants.try_for_each(|(workload, senders)| run(workload, senders));
         Ok(measured)
@@ -398,10 +394,10 @@ impl ChainRaceArgs {
     }
 
     /// The clients, made anew for each race: a backend may cache nodes of the race before.
-    fn entrants(&self, names: &[String]) -> eyre::Result<Vec<ClientContender>> {
+    fn entrants(&self, names: &[String]) -> eyre::Result<Vec<ClientEntrant>> {
         let entrant = |name: &String| {
             let backend = contenders::backend(name, self.hash, &self.backend_args)?;
-            Ok(ClientContender { name: name.clone(), backend })
+            Ok(ClientEntrant { name: name.clone(), backend })
         };
         names.iter().map(entrant).collect()
     }
@@ -506,14 +502,4 @@ impl KvArgs {
         let keys: Vec<_> = self.ratio.iter().map(keys).collect();
         self.args.race(&KVSTORE, GenesisSetup::of_ledgers(self.fresh), &keys, out, stop)
     }
-}
-
-/// An error if a race was stopped before its end.
-fn stopped(what: &str, slices: u64, raced: &ClientRaceResult) -> eyre::Result<()> {
-    if raced.complete {
-        return Ok(());
-    }
-    let done = raced.outcomes.first().map_or(0, |outcome| outcome.slices_done());
-    let done = format!("{what}: {done} of {slices} slices were measured");
-    Err(eyre!(BenchError::Stopped).wrap_err(done))
 }

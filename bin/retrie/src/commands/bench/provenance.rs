@@ -11,10 +11,10 @@ use eyre::bail;
 use retrie_bench::{
     chain::{BlockFill, ChainRecipe, ContractSet, GenesisPreload, KeyChoice, TransactionMix},
     clients::{
-        BlockDelivery, ClientContender, ClientRace, ClientWorkload, ProvenanceOutcome, QueryConfig,
+        BlockDelivery, ClientEntrant, ClientRace, ClientWorkload, ProvenanceOutcome, QueryConfig,
         SenderRecovery, can_prove_history,
     },
-    state::RaceTerms,
+    race::RaceTerms,
 };
 use retrie_db::SyncMode;
 use std::{path::PathBuf, sync::atomic::AtomicBool};
@@ -98,8 +98,7 @@ impl ProvenanceRaceArgs {
             stop,
         };
         let mut progress = RaceProgress::counting(out.metrics(), workload.name);
-        let answers =
-            race.provenance(&entrants, &queries, &mut |step| progress.update_clients(step));
+        let answers = race.provenance(&entrants, &queries, &mut |step| progress.update(step));
         progress.finish();
         let answers = answers?;
         let mut measured = RaceMeasurement::on(workload.name);
@@ -108,14 +107,14 @@ impl ProvenanceRaceArgs {
         Ok(measured)
     }
 
-    fn entrants(&self) -> eyre::Result<Vec<ClientContender>> {
+    fn entrants(&self) -> eyre::Result<Vec<ClientEntrant>> {
         let names = contenders::names(&self.backends, self.hash, |_| false)?;
         let mut entrants = Vec::new();
         for name in names {
             let backend = contenders::backend(&name, self.hash, &self.backend_args)?;
             // A backend named in the flags is rejected later, with the reason.
             if !self.backends.is_empty() || can_prove_history(&*backend) {
-                entrants.push(ClientContender { name, backend });
+                entrants.push(ClientEntrant { name, backend });
             }
         }
         if entrants.is_empty() {

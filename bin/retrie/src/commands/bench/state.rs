@@ -2,15 +2,17 @@
 
 pub(crate) mod table;
 
-use super::{measurement::RaceMeasurement, stores::StoreArgs};
+use super::{
+    measurement::{RaceMeasurement, ended},
+    stores::StoreArgs,
+};
 use crate::{
     args::{parse_count, witness_opener},
     output::CommandOutput,
     progress::RaceProgress,
 };
-use eyre::WrapErr;
 use retrie_bench::state::{
-    AccessTrace, BlockCorpus, InitialKeys, KeyDistribution, KeyLayout, RaceResult, StoreRace,
+    AccessTrace, BlockCorpus, InitialKeys, KeyDistribution, KeyLayout, StoreOutcome, StoreRace,
     StoreWorkload,
 };
 use retrie_chainspec::ChainSpec;
@@ -140,14 +142,15 @@ impl StateRaceArgs {
         progress.finish();
         let raced = raced?;
         // Before the output, which can fail.
-        measured.results.extend(raced.results(race.workload, race.terms));
+        let result = |one: &StoreOutcome| one.result(race.workload, race.terms);
+        measured.results.extend(raced.outcomes.iter().map(result));
         for note in table::remarks(&entrants) {
             if !measured.notes.contains(&note) {
                 measured.notes.push(note);
             }
         }
-        let printed = table::print(out, &raced.outcomes, raced.memory);
-        ended(race.workload, raced).and(printed)
+        let printed = table::print(out, &raced.outcomes);
+        ended(&format!("--keys {}", race.workload.keys), race.workload.slices, raced).and(printed)
     }
 
     fn workloads(&self, stop: &AtomicBool) -> eyre::Result<Vec<StoreWorkload>> {
@@ -188,13 +191,4 @@ impl StateRaceArgs {
         workload.slices = self.slices.unwrap_or_else(|| workload.commits().min(SLICES));
         workload
     }
-}
-
-/// The reason why a race was cut short, if it was.
-fn ended(workload: &StoreWorkload, raced: RaceResult) -> eyre::Result<()> {
-    let done = raced.outcomes.first().map_or(0, |outcome| outcome.series.len());
-    let of = workload.slices;
-    raced
-        .ended
-        .wrap_err_with(|| format!("--keys {}: {done} of {of} slices were measured", workload.keys))
 }

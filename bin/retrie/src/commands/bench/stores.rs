@@ -10,7 +10,8 @@ use retrie_bench::{
     cache::StateCache,
     memory::parse_size,
     peers,
-    state::{BackendFactory, ContenderFactory, RaceTerms},
+    race::RaceTerms,
+    state::{BackendFactory, StoreFactory},
 };
 use retrie_db::SyncMode;
 use std::path::PathBuf;
@@ -108,14 +109,11 @@ impl StoreArgs {
     }
 
     /// The stores, made anew for each race: a backend may cache nodes of the race before.
-    pub(super) fn entrants(
-        &self,
-        names: &[String],
-    ) -> eyre::Result<Vec<Box<dyn ContenderFactory>>> {
+    pub(super) fn entrants(&self, names: &[String]) -> eyre::Result<Vec<Box<dyn StoreFactory>>> {
         names.iter().map(|name| self.entrant(name)).collect()
     }
 
-    fn entrant(&self, name: &str) -> eyre::Result<Box<dyn ContenderFactory>> {
+    fn entrant(&self, name: &str) -> eyre::Result<Box<dyn StoreFactory>> {
         if is_peer(name) {
             return peers::factory(name).ok_or_else(|| {
                 eyre!("`{name}` is a peer: build with `--features peers` to race against it")

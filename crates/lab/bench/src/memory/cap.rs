@@ -256,17 +256,26 @@ pub fn drop_cached_pages(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The params of a race that describe the cap.
-pub(crate) fn cap_params(
-    limit: u64,
-    means: &str,
-    shared_by: usize,
-) -> [(String, serde_json::Value); 3] {
-    [
-        ("memory_limit_mb".to_owned(), (limit >> 20).into()),
-        ("memory_limit_by".to_owned(), means.into()),
-        ("memory_limit_shared_by".to_owned(), shared_by.into()),
-    ]
+/// A cap that contenders of a race share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedMemoryCap {
+    /// The limit in bytes.
+    pub limit: u64,
+    /// The means: `cgroup` or `balloon`.
+    pub means: &'static str,
+    /// Number of contenders that share it.
+    pub shared_by: usize,
+}
+
+impl SharedMemoryCap {
+    /// The params of a result.
+    pub(crate) fn params(&self) -> [(String, serde_json::Value); 3] {
+        [
+            ("memory_limit_mb".to_owned(), (self.limit >> 20).into()),
+            ("memory_limit_by".to_owned(), self.means.into()),
+            ("memory_limit_shared_by".to_owned(), self.shared_by.into()),
+        ]
+    }
 }
 
 /// Parses a size: a number with `KB`, `MB`, `GB` (or `K`, `KiB`, ...), which are powers of 1024, or
