@@ -25,24 +25,24 @@ pub(crate) struct ProvenanceRaceArgs {
     /// The state backends, separated by commas [default: all that can prove old states].
     /// `cole:fanout=8` is `cole` with --cole.fanout 8.
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
-    backends: Vec<String>,
+    pub(super) backends: Vec<String>,
     /// Hash function of the backends that support another one (`mpt-archive`), for comparison only.
     #[arg(long, value_name = "HASH")]
     hash: Option<HashChoice>,
     #[command(flatten)]
-    backend_args: BackendArgs,
+    pub(super) backend_args: BackendArgs,
     /// Number of states, which the transactions write repeatedly.
     #[arg(long, value_name = "N", default_value = "100", value_parser = parse_count)]
-    states: u64,
+    pub(super) states: u64,
     /// Blocks of the chain.
     #[arg(long, value_name = "N", default_value = "10k", value_parser = parse_count)]
-    blocks: u64,
+    pub(super) blocks: u64,
     /// Transactions in each block.
     #[arg(long, value_name = "N", default_value = "100", value_parser = parse_count)]
-    txs: u64,
+    pub(super) txs: u64,
     /// How many of the latest blocks a query covers; one set of queries for each number.
     #[arg(long, value_name = "BLOCKS", value_delimiter = ',', default_values_t = [2, 4, 8, 16, 32, 64, 128])]
-    range: Vec<u64>,
+    pub(super) range: Vec<u64>,
     /// Queries for each range, each about one random key.
     #[arg(long, value_name = "N", default_value = "2000", value_parser = parse_count)]
     queries: u64,

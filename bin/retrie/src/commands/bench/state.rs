@@ -29,11 +29,11 @@ pub(crate) struct StateRaceArgs {
     /// into an empty state; `real` uses the accesses of the mainnet blocks in RETRIE_DATA
     /// (`../shared/data` by default), one commit for each block.
     #[arg(long, value_name = "N", default_value = "1m", value_delimiter = ',', value_parser = parse_keys)]
-    keys: Vec<KeysArg>,
+    pub(super) keys: Vec<KeysArg>,
     /// Operations measured: pairs of a read and a write, or single reads (--reads). Real blocks are
     /// run forth and back until they have read this many keys.
     #[arg(long, value_name = "N", default_value = "250k", value_parser = parse_count)]
-    pairs: u64,
+    pub(super) pairs: u64,
     /// Share of operations that only read, 0 to 1. The others read a key and then write it; at 0
     /// all operations do. 0.5 is YCSB's workload F, 1 its workload C (A and B write without
     /// reading).
@@ -45,13 +45,13 @@ pub(crate) struct StateRaceArgs {
     keys_by: KeyDistribution,
     /// Add random accounts to those of `--keys real`, so that tries have depth.
     #[arg(long, value_name = "N", default_value = "1m", value_parser = parse_count)]
-    pad_accounts: u64,
+    pub(super) pad_accounts: u64,
     /// Also add random slots, 100 in each of the first random accounts.
     #[arg(long, value_name = "N", default_value = "0", value_parser = parse_count)]
     pad_slots: u64,
     /// Operations in each commit.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = parse_count)]
-    commit_every: u64,
+    pub(super) commit_every: u64,
     /// Operations before the measured ones [default: a tenth of them].
     #[arg(long, value_name = "N", value_parser = parse_count)]
     warmup: Option<u64>,
@@ -70,7 +70,7 @@ pub(crate) struct StateRaceArgs {
 
 /// Values of `--keys`.
 #[derive(Clone, Copy, Debug)]
-enum KeysArg {
+pub(super) enum KeysArg {
     Preloaded(u64),
     Fresh,
     Real,

@@ -23,7 +23,7 @@ pub(crate) struct StoreArgs {
     /// that proof shard. The feature `peers` adds `redb`, `eth-trie`, `firewood-ethhash` and
     /// `nomt`.
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
-    backends: Vec<String>,
+    pub(super) backends: Vec<String>,
     /// Hash function of the state stores that support another one (`mpt-archive`), for comparison
     /// only.
     #[arg(long, value_name = "HASH")]
@@ -39,7 +39,7 @@ pub(crate) struct StoreArgs {
     /// cache; for NOMT the page cache and the leaf cache, half each; for `redb` its page cache
     /// [default: 1024; with --memory-limit the stores share half of it, less these fixed caches].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    cache_mb: Option<u32>,
+    pub(super) cache_mb: Option<u32>,
     /// Cap memory at this size (512MB, 2GB) during the race, with the page cache, so that data can
     /// be larger than memory. The cap uses a cgroup, or locks the rest of the machine's memory. All
     /// stores of a race are open at once and share it: a store raced alone has more.

@@ -95,7 +95,7 @@ impl MemoryCap {
     /// # Errors
     /// If the limit is [too small](Self::check) for any process, or the system permits neither a
     /// cgroup nor a balloon.
-    pub fn apply(limit: u64) -> Result<Self, CapError> {
+    pub(crate) fn apply(limit: u64) -> Result<Self, CapError> {
         Self::check(limit, 0)?;
         let means = match MemoryCgroup::enter(limit) {
             Ok(group) => CapMeans::Group(group),
@@ -111,7 +111,7 @@ impl MemoryCap {
     }
 
     /// Why the memory of this process cannot be capped by a cgroup; `None` if it can. In the first
-    /// case [`apply`](Self::apply) uses a balloon. The call creates a cgroup, enters it and leaves
+    /// case a cap uses a balloon. The call creates a cgroup, enters it and leaves
     /// it again.
     pub fn why_no_cgroup() -> Option<String> {
         MemoryCgroup::enter(1 << 40).err().map(|error| error.to_string())
@@ -144,7 +144,7 @@ impl MemoryCap {
     }
 
     /// Locked memory in bytes, which counts in the resident set of this process.
-    pub fn balloon_bytes(&self) -> u64 {
+    pub(crate) fn balloon_bytes(&self) -> u64 {
         match &self.means {
             CapMeans::Group(_) => 0,
             CapMeans::Balloon(balloon) => balloon.bytes(),
@@ -156,7 +156,7 @@ impl MemoryCap {
     ///
     /// # Errors
     /// [`CapError::Exceeded`].
-    pub fn exceeded(&self) -> Result<(), CapError> {
+    pub(crate) fn exceeded(&self) -> Result<(), CapError> {
         match self.watcher.most.load(Relaxed) {
             used if used > threshold(self.limit) => {
                 Err(CapError::Exceeded { limit: self.limit, used })
@@ -239,7 +239,7 @@ impl Drop for MemoryWatcher {
 ///
 /// # Errors
 /// If the folder cannot be read, or a file cannot be synced.
-pub fn drop_cached_pages(folder: &Path) -> io::Result<()> {
+pub(crate) fn drop_cached_pages(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let kind = entry.file_type()?;

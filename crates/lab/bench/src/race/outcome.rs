@@ -123,7 +123,7 @@ impl<F> RaceOutcome<F> {
     }
 
     /// The part of this time that was spent waiting for background work.
-    pub fn settling(&self) -> Duration {
+    pub(crate) fn settling(&self) -> Duration {
         self.turns.iter().map(|turn| turn.timed.settling).sum()
     }
 

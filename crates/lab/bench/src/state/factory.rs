@@ -139,12 +139,12 @@ impl From<LoadStopped> for BenchError {
 
 impl EntryStream<'_> {
     /// Whether the user has asked to stop.
-    pub fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
     /// Number of remaining entries.
-    pub fn remaining(&self) -> u64 {
+    pub(crate) fn remaining(&self) -> u64 {
         self.entries.len() as u64 - self.done
     }
 }

@@ -49,4 +49,4 @@ pub use real::{AccessTrace, BlockCorpus, TraceError, TraceFigures};
 pub use store::BackendFactory;
 pub(crate) use store::GENERATIONS;
 pub use stream::CommitStream;
-pub use workload::{InitialKeys, KeyDistribution, KeyLayout, SLOTS_PER_ACCOUNT, StoreWorkload};
+pub use workload::{InitialKeys, KeyDistribution, KeyLayout, StoreWorkload};

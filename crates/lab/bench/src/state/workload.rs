@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// Slots per contract under [`KeyLayout::Accounts`].
-pub const SLOTS_PER_ACCOUNT: u64 = 100;
+pub(crate) const SLOTS_PER_ACCOUNT: u64 = 100;
 
 /// How 32-byte keys become state keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -22,7 +22,7 @@ pub enum KeyLayout {
     /// Every key is a slot of one contract: one large flat key space, as in the LVMT paper.
     #[default]
     OneContract,
-    /// [`SLOTS_PER_ACCOUNT`] slots per contract: many small storages, and an account trie above.
+    /// 100 slots per contract: many small storages, and an account trie above.
     Accounts,
 }
 
@@ -155,7 +155,7 @@ impl StoreWorkload {
     }
 
     /// Number of commits before the measured ones.
-    pub fn warmup_commits(&self) -> u64 {
+    pub(crate) fn warmup_commits(&self) -> u64 {
         match &self.keys {
             InitialKeys::Real(trace) => trace.blocks_for(0, self.warmup),
             InitialKeys::Adversary(scene) => scene.commits(self.warmup, self.commit_every),
