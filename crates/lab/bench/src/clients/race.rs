@@ -283,12 +283,12 @@ impl SliceSource<ClientContender<'_>> for BlockSlices<'_> {
             true => self.workload.warmup,
             false => self.workload.blocks,
         };
-        let input = |block: Block| match self.senders {
-            SenderRecovery::Unrecovered => Ok((block, None)),
-            SenderRecovery::Recovered => {
-                let recovered = recover_senders(self.spec, block.clone()).of_client("chain")?;
-                Ok((block, Some(recovered.senders().to_vec())))
+        let input = |block: Block| -> Result<BlockInput, BenchError> {
+            if self.senders == SenderRecovery::Unrecovered {
+                return Ok((block, None));
             }
+            let recovered = recover_senders(self.spec, block.clone()).of_client("chain")?;
+            Ok((block, Some(recovered.senders().to_vec())))
         };
         let blocks = self.reader.by_ref().take(part.share(blocks) as usize);
         blocks

@@ -121,12 +121,11 @@ impl<C: Contender> Race<'_, C> {
         };
         let peak = peak_rss_bytes().saturating_sub(self.guard.balloon_bytes());
         let memory_cap = self.guard.memory_cap(self.lanes.len());
-        let outcomes = self.lanes.into_iter().map(|lane| RaceOutcome {
-            peak_rss_bytes: peak,
-            memory_cap,
-            ..lane.outcome
-        });
-        Ok(RaceResult { outcomes: outcomes.collect(), ended })
+        let mut outcomes: Vec<_> = self.lanes.into_iter().map(|lane| lane.outcome).collect();
+        for outcome in &mut outcomes {
+            (outcome.peak_rss_bytes, outcome.memory_cap) = (peak, memory_cap);
+        }
+        Ok(RaceResult { outcomes, ended })
     }
 
     /// Runs warm-up and slices.

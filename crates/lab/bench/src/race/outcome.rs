@@ -328,7 +328,9 @@ mod tests {
     #[test]
     fn median_and_spread_are_those_of_the_slices_and_the_sustained_rate_has_the_flush() {
         let mut outcome = outcome();
-        [100, 50, 200, 125, 250].map(|millis| outcome.add_turn(plain(millis)));
+        for millis in [100, 50, 200, 125, 250] {
+            outcome.add_turn(plain(millis));
+        }
         assert_eq!((outcome.memory_bytes(), outcome.disk_bytes), (250, 250));
         outcome.add_flush(MS(275), 300, CounterReading::default());
         // Rates: 10,000, 20,000, 5,000, 8,000, 4,000.
@@ -347,7 +349,9 @@ mod tests {
     fn ratio_is_that_of_slices_next_to_each_other() {
         let raced = |millis: [u64; 4]| {
             let mut outcome = outcome();
-            millis.map(|millis| outcome.add_turn(plain(millis)));
+            for millis in millis {
+                outcome.add_turn(plain(millis));
+            }
             outcome
         };
         // The machine is ten times slower in the second half, for both.

@@ -121,7 +121,7 @@ pub(super) fn words(setup: &ExperimentSetup) -> Vec<String> {
 
 /// Flags that match the COLE authors' program: one caller, nothing signed, and every block is
 /// measured, from the first one on.
-fn of_cole(flag: &mut dyn FnMut(&str, &dyn ToString), cache_mb: Option<u64>, memory_pairs: u64) {
+fn of_cole(flag: &mut dyn FnMut(&str, &dyn ToString), cache_mb: Option<u32>, memory_pairs: u64) {
     flag("signers", &1);
     flag("senders", &"recovered");
     flag("warmup", &0);
