@@ -2,7 +2,7 @@
 
 use super::{CommandOutput, OutputTarget};
 use eyre::{WrapErr, bail, eyre};
-use retrie_bench::report::{ReportDocument, page};
+use retrie_report::{ReportDocument, page};
 use retrie_telemetry::{Metrics, MetricsServer};
 use serde::Serialize;
 use std::{net::SocketAddr, path::PathBuf};

@@ -1,7 +1,9 @@
-//! Benchmarks: workloads, and races between state stores, clients and data structures.
+//! Benchmarks: workloads, and races between state stores, clients and data structures. Their results
+//! are [`retrie_report::BenchResult`]s.
 //!
 //! # Modules
 //! * [`chain`]: chains made from a seed: signed transfers, ERC-20 calls and swaps.
+//! * [`race`]: how contenders take turns, and their outcomes.
 //! * [`clients`]: races of whole clients that import the blocks of such a chain.
 //! * [`state`]: races of state stores on the same stream of reads and writes, without a chain.
 //! * [`peers`]: stores of other projects as contenders (feature `peers`).
@@ -10,14 +12,12 @@
 //! * [`locality`]: Merkle trees in flat files, counted and timed.
 //! * [`trees`]: authenticated search trees in memory, timed and measured.
 //! * [`tree_sync`]: such trees fetched from peers, some of which lie.
-//! * [`stats`]: rates, medians, spreads, and the ratio of two series.
-//! * [`report`], [`latency`]: results as `--json`, as an HTML page, and compared.
 //! * [`paper`]: the figures that the papers state, and their experiments.
 //!
 //! # Vocabulary
-//! * **Contender**: a state store ([`state::Contender`]) or a client
-//!   ([`clients::ClientContender`]) that takes part in a race. A [`state::ContenderFactory`]
-//!   prepares its state on disk and opens it.
+//! * **Entrant**: a store or a client that is to take part in a race: a [`state::StoreFactory`],
+//!   which prepares its state on disk and opens it, or a [`clients::ClientEntrant`].
+//! * **Contender**: an entrant that is open, and runs the slices of the race in turns.
 //! * **Workload**: the operations or blocks that all contenders of a race run. A *variant* is a
 //!   workload with one set of parameters.
 //! * **Slice**: a part of the measured workload. Each contender runs a slice in one *turn*; the
@@ -30,16 +30,14 @@ pub mod cache;
 pub mod chain;
 pub mod clients;
 mod error;
-pub mod latency;
 pub mod locality;
 pub mod memory;
 pub mod paper;
 pub mod peers;
+pub mod race;
 mod random;
-pub mod report;
 mod sparse;
 pub mod state;
-pub mod stats;
 pub mod tree_sync;
 pub mod trees;
 

@@ -1,10 +1,12 @@
 //! The results of a race, complete or not.
 
 use crate::output::{CommandOutput, say};
+use eyre::WrapErr;
 use retrie_bench::{
     paper::{Paper, references},
-    report::{BenchResult, ReferenceFigure},
+    race::RaceResult,
 };
+use retrie_report::{BenchResult, ReferenceFigure};
 use std::time::Duration;
 
 /// The results of a race. Results measured before an error are kept.
@@ -26,6 +28,12 @@ impl RaceMeasurement {
         references.retain(|figure| figure.workload == workload);
         Self { results: Vec::new(), notes: Vec::new(), references, ended: Ok(()) }
     }
+}
+
+/// The reason why a race of `slices` slices on `what` was cut short, if it was.
+pub(super) fn ended<F>(what: &str, slices: u64, raced: RaceResult<F>) -> eyre::Result<()> {
+    let done = raced.slices_done();
+    raced.ended.wrap_err_with(|| format!("{what}: {done} of {slices} slices were measured"))
 }
 
 /// Prints the memory limit in bytes, and the number of stores that share it.

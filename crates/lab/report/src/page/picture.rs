@@ -7,7 +7,7 @@ use super::{
     scale::AxisScale,
     sections::{VariantRace, WorkloadSection, rate, sustained, unit},
 };
-use crate::report::{
+use crate::{
     BenchResult, ReportDocument,
     words::{micros, number},
 };
