@@ -3,7 +3,7 @@
 use super::{RaceGuard, RaceLane, RaceOutcome};
 use crate::BenchError;
 use retrie_pipeline::report::TimeBreakdown;
-use retrie_state::CounterSnapshot;
+use retrie_state_store::CounterSnapshot;
 use std::{fmt, time::Duration};
 
 /// An open participant of a race. The race measures memory around its turns, and times its final

@@ -8,7 +8,7 @@ use retrie_report::{
     latency::LatencyHistogram,
     stats::{PairedRatio, per, quantile, rate, unless_zero},
 };
-use retrie_state::{CounterSnapshot, TableCounts};
+use retrie_state_store::{CounterSnapshot, TableCounts};
 use serde_json::{Map, Value};
 use std::time::Duration;
 
