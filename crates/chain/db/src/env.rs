@@ -557,11 +557,7 @@ fn state_table_name(table: RowTable) -> String {
 }
 
 pub(crate) fn taken(wanted: RowTable, held: &str) -> TableError {
-    TableError::TableIdTaken {
-        id: wanted.id,
-        held: held.to_owned(),
-        wanted: wanted.name.to_owned(),
-    }
+    TableError::IdTaken { id: wanted.id, held: held.to_owned(), wanted: wanted.name.to_owned() }
 }
 
 /// Names of all tables, in order.

@@ -279,7 +279,7 @@ pub enum TableError {
     },
     /// Two tables have the same id.
     #[error("table id {id:#04x} belongs to table {held}, so table {wanted} needs another one")]
-    TableIdTaken {
+    IdTaken {
         /// The id.
         id: u8,
         /// Name of the table that has it.

@@ -33,8 +33,8 @@ impl ReadTxn {
     /// The chain of this datadir.
     ///
     /// # Errors
-    /// [`MetadataError::UnknownChain`] if the datadir was created before datadirs stored their chain, and
-    /// the chain is not a known network.
+    /// [`MetadataError::UnknownChain`] if the datadir was created before datadirs stored their
+    /// chain, and the chain is not a known network.
     pub fn spec(&self) -> Result<Arc<ChainSpec>> {
         let metadata = self.identity()?;
         let spec = match self.stored_spec()? {

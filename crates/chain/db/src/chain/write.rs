@@ -66,8 +66,9 @@ impl<'a> NewBlock<'a> {
 
 impl WriteTxn {
     /// Stores a block and makes it the tip of the canonical chain. Any block may be the first;
-    /// every other block must be the child of the tip, else [`BlockError::NotLinked`]. It also prunes
-    /// a bounded part of the old blocks that are no longer [kept](crate::OpenOptions::kept).
+    /// every other block must be the child of the tip, else [`BlockError::NotLinked`]. It also
+    /// prunes a bounded part of the old blocks that are no longer
+    /// [kept](crate::OpenOptions::kept).
     pub fn insert_block(&mut self, block: &NewBlock<'_>) -> Result<()> {
         let id = self.store_block(block)?;
         let hashes = block.body.transactions.iter().map(|tx| *tx.tx_hash()).collect();

@@ -53,8 +53,8 @@ impl DatabaseEnv {
     /// set, or if the chain has been reorganised meanwhile.
     ///
     /// # Errors
-    /// [`DbError::Corrupt`](crate::DbError::Corrupt) for damaged rows, including rows of the index; any failure of the
-    /// database.
+    /// [`DbError::Corrupt`](crate::DbError::Corrupt) for damaged rows, including rows of the index;
+    /// any failure of the database.
     pub fn index_logs(&self, bounds: &LogBounds, stop: &AtomicBool) -> Result<bool> {
         let read = self.begin_read()?;
         let (part, beside) = match read.next_step(bounds)? {

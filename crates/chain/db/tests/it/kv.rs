@@ -412,16 +412,13 @@ fn one_id_cannot_stand_for_two_tables() {
     txn.put(A, b"k", b"v").unwrap();
     let refused = txn.put(impostor, b"k", b"v").unwrap_err();
     assert!(
-        matches!(cause(&refused), DbError::Table(TableError::TableIdTaken { id: 1, .. })),
+        matches!(cause(&refused), DbError::Table(TableError::IdTaken { id: 1, .. })),
         "{refused}"
     );
     txn.commit().unwrap();
     let snapshot = store.snapshot().unwrap();
     let refused = snapshot.get(impostor, b"k").unwrap_err();
-    assert!(
-        matches!(cause(&refused), DbError::Table(TableError::TableIdTaken { .. })),
-        "{refused}"
-    );
+    assert!(matches!(cause(&refused), DbError::Table(TableError::IdTaken { .. })), "{refused}");
 }
 
 #[test]

@@ -25,8 +25,8 @@ pub enum PoolError {
     State(#[from] StateError),
 }
 
-/// Why a transaction is refused without a look at the state: by the rules of the next block, or by a
-/// limit of this node.
+/// Why a transaction is refused without a look at the state: by the rules of the next block, or by
+/// a limit of this node.
 #[derive(Debug, thiserror::Error)]
 pub enum TransactionError {
     /// No sender can be recovered from the signature.
