@@ -120,7 +120,7 @@ impl BackendArgs {
     }
 
     /// Sets a flag.
-    pub(crate) fn set(&mut self, long: &str, value: &dyn ToString) -> Result<(), MakeError> {
+    pub fn set(&mut self, long: &str, value: &dyn ToString) -> Result<(), MakeError> {
         let flag = flags().into_iter().find(|flag| flag.long == long);
         flag.map_or(Ok(()), |flag| self.0.set(flag, value.to_string()))
     }
@@ -328,7 +328,7 @@ mod tests {
             let can = backend.profile().ethereum_root;
             assert_eq!(referee(backend.name).is_ok(), can, "{}", backend.name);
         }
-        assert!(witness_opener().unwrap().unwrap().partial_state().is_some());
+        assert!(witness_opener().unwrap().unwrap().extensions().partial_state.is_some());
         assert!(root_backend().unwrap().profile().ethereum_root);
     }
 }

@@ -288,7 +288,8 @@ impl SliceSource<ClientContender<'_>> for BlockSlices<'_> {
             if self.senders == SenderRecovery::Unrecovered {
                 return Ok((block, None));
             }
-            let recovered = recover_senders(self.spec, block.clone()).of_client("chain")?;
+            let recovered = recover_senders(self.spec, block.clone());
+            let recovered = recovered.map_err(PipelineError::from).of_client("chain")?;
             Ok((block, Some(recovered.senders().to_vec())))
         };
         let blocks = self.reader.by_ref().take(part.share(blocks) as usize);

@@ -195,7 +195,6 @@ pub fn fetch_state(
     let entries = EntrySorter::new(&folder);
     let mut queue =
         ChunkQueue::new(chunks.root_chunk(root), spool, entries, chunks.load_needs_parts());
-    drop(chunks);
     queue.progress.resumed = resumed;
     let threads = DownloadThreads::new(backend.clone(), block, queue);
     // This thread takes the answers that are on disk, looks for new peers, and reports progress.
