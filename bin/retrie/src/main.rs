@@ -58,8 +58,8 @@ enum CliCommand {
     ReExecute(commands::re_execute::ReExecuteArgs),
     /// Print the genesis of a chain as JSON.
     DumpGenesis(commands::dump_genesis::DumpGenesisArgs),
-    #[cfg(feature = "lab")]
     /// Run real blocks on a fresh temporary store of each backend and measure.
+    #[cfg(feature = "lab")]
     Replay(commands::replay::ReplayArgs),
     /// Make bundles: real blocks with the state they touch.
     #[command(subcommand)]
@@ -69,8 +69,8 @@ enum CliCommand {
     Download(commands::download::DownloadCommand),
     /// Write blocks of a datadir to a file.
     Export(commands::export::ExportArgs),
-    #[cfg(feature = "lab")]
     /// Measure state stores, and generate chains to measure with.
+    #[cfg(feature = "lab")]
     #[command(subcommand)]
     Bench(commands::bench::BenchCommand),
     /// Make public parameters of backends.

@@ -33,13 +33,19 @@ pub(crate) struct ExportArgs {
     /// Last block [default: the head].
     #[arg(long, value_name = "NUMBER")]
     to: Option<u64>,
+    #[cfg(feature = "lab")]
+    #[command(flatten)]
+    parquet: parquet::ParquetArgs,
     /// Output file: concatenated RLP of the blocks, gzipped if its name ends in .gz. With --format
     /// parquet, the folder of the files.
     #[arg(value_name = "FILE_OR_FOLDER")]
     target: PathBuf,
+    /// With --format parquet: bundles or folders of bundles to export instead of the datadir's
+    /// chain; object stores and http(s) URLs are allowed. With --tables results or result_blocks:
+    /// reports written by `retrie replay --json` or `retrie bench --json`.
     #[cfg(feature = "lab")]
-    #[command(flatten)]
-    parquet: parquet::ParquetArgs,
+    #[arg(value_name = "PATH_OR_URL")]
+    paths: Vec<String>,
 }
 
 /// Format of the output.
@@ -47,8 +53,8 @@ pub(crate) struct ExportArgs {
 enum ExportFormat {
     /// Blocks, as `retrie import`, `geth import` and `reth import` read them.
     Rlp,
-    #[cfg(feature = "lab")]
     /// Tables of blocks, transactions, receipts, logs and state changes, in columns.
+    #[cfg(feature = "lab")]
     Parquet,
 }
 
@@ -64,7 +70,7 @@ impl ExportArgs {
 
     fn run_rlp(self, stop: &AtomicBool) -> eyre::Result<()> {
         #[cfg(feature = "lab")]
-        self.parquet.refuse()?;
+        self.refuse_parquet()?;
         let read = ExistingDatadir::open(&self.chain)?.db.begin_read()?;
         let tip = read.tip()?.ok_or_eyre("the datadir holds no blocks; import some first")?;
         let (from, to) = (self.from.unwrap_or(0), self.to.unwrap_or(tip.number));

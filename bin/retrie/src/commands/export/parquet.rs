@@ -38,23 +38,22 @@ pub(super) struct ParquetArgs {
     backends: BackendArgs,
     #[command(flatten)]
     http: HttpArgs,
-    /// With --format parquet: bundles or folders of bundles to export instead of the datadir's
-    /// chain; object stores and http(s) URLs are allowed. With --tables results or result_blocks:
-    /// reports written by `retrie replay --json` or `retrie bench --json`.
-    #[arg(value_name = "PATH_OR_URL", help_heading = None::<&'static str>)]
-    paths: Vec<String>,
 }
 
-impl ParquetArgs {
-    /// Rejects these flags with other formats.
-    pub(super) fn refuse(&self) -> eyre::Result<()> {
+/// As in cryo.
+const CHUNK_SIZE: u64 = 1000;
+
+impl ExportArgs {
+    /// Rejects what only `--format parquet` takes.
+    pub(super) fn refuse_parquet(&self) -> eyre::Result<()> {
         if let Some(path) = self.paths.first() {
             bail!("{path}: blocks are written to one file; or give --format parquet");
         }
+        let ParquetArgs { tables, chunk_size, overwrite, .. } = &self.parquet;
         for (flag, given) in [
-            ("--tables", !self.tables.is_empty()),
-            ("--chunk-size", self.chunk_size.is_some()),
-            ("--overwrite", self.overwrite),
+            ("--tables", !tables.is_empty()),
+            ("--chunk-size", chunk_size.is_some()),
+            ("--overwrite", *overwrite),
         ] {
             if given {
                 bail!("{flag} is a flag of --format parquet");
@@ -62,12 +61,7 @@ impl ParquetArgs {
         }
         Ok(())
     }
-}
 
-/// As in cryo.
-const CHUNK_SIZE: u64 = 1000;
-
-impl ExportArgs {
     pub(super) fn run_parquet(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         let mut tables = self.parquet.tables.clone();
         tables.sort_unstable();
@@ -78,11 +72,11 @@ impl ExportArgs {
             if of_reports < tables.len() {
                 bail!("results are made of reports, and other tables of blocks: export them apart");
             }
-            if self.parquet.paths.is_empty() {
+            if self.paths.is_empty() {
                 bail!("name the reports that the results are in");
             }
             let overwrite = self.parquet.overwrite;
-            let reports: Vec<_> = self.parquet.paths.iter().map(PathBuf::from).collect();
+            let reports: Vec<_> = self.paths.iter().map(PathBuf::from).collect();
             let exported = export_reports(&self.target, &tables, &reports, overwrite)?;
             return print(&exported, &self.target, "results");
         }
@@ -95,7 +89,7 @@ impl ExportArgs {
             chunk_size: self.parquet.chunk_size.unwrap_or(CHUNK_SIZE),
             overwrite: self.parquet.overwrite,
         };
-        if self.parquet.paths.is_empty() {
+        if self.paths.is_empty() {
             self.of_chain(&export, stop)
         } else {
             self.of_bundles(&export, stop)
@@ -117,7 +111,7 @@ impl ExportArgs {
     fn of_bundles(&self, export: &BlockExport<'_>, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         let mut bundles = Vec::new();
         let stores = self.parquet.http.stores(stop);
-        for path in &self.parquet.paths {
+        for path in &self.paths {
             let place = stores.locate(path)?;
             if detect(&place)?.has_blocks() {
                 bail!(
