@@ -119,7 +119,10 @@ impl BackendArgs {
         &self.0
     }
 
-    /// Sets a flag.
+    /// Sets a flag; a name that no backend has is ignored.
+    ///
+    /// # Errors
+    /// If the flag does not take the value.
     pub fn set(&mut self, long: &str, value: &dyn ToString) -> Result<(), MakeError> {
         let flag = flags().into_iter().find(|flag| flag.long == long);
         flag.map_or(Ok(()), |flag| self.0.set(flag, value.to_string()))
