@@ -13,7 +13,7 @@ use alloy_primitives::{B256, Bytes};
 use retrie_state::{
     AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
     BackendProfile, BulkSink, CacheCompaction, CompactedCache, HashId, NodeRead, NodeWrite,
-    ProofError, StateChunks, StateDelta, StateError, StateKey, StateValue, flat,
+    ProofError, StateDelta, StateError, StateKey, StateValue, flat,
 };
 use std::path::Path;
 

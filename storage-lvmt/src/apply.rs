@@ -72,11 +72,12 @@ pub(crate) fn apply(
     amts.write_rows(view, deeper)?;
     let first_leaf = (keys + deeper.len()) as u32;
     let (second, log) = amts.write_second_level(view, base, second, number, first_leaf)?;
+    let top = tree.top;
     if leaves > 0 {
         meta.leaves += u64::from(tree.write(view, number, leaves, shard.keeps_tree(number))?);
     }
     let mut range = base.range.clone();
-    let range_top = range.append(hash::block(number, leaves, &tree.top), |level, group, row| {
+    let range_top = range.append(hash::block(number, leaves, &top), |level, group, row| {
         view.put(RANGE, &range_key(level, group), row.into())
     })?;
 

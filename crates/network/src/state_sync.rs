@@ -229,7 +229,6 @@ pub fn fetch_state(
     let entries = EntrySorter::new(&folder);
     let mut work =
         ChunkQueue::new(chunks.root_chunk(root), spool, entries, chunks.load_needs_parts());
-    drop(chunks);
     work.progress.resumed = resumed;
     let shared = Arc::new(StateSyncShared {
         backend: backend.clone(),

@@ -300,7 +300,7 @@ mod tests {
             let can = backend.profile().ethereum_root;
             assert_eq!(referee(backend.name).is_ok(), can, "{}", backend.name);
         }
-        assert!(witness_opener().unwrap().unwrap().partial_state().is_some());
+        assert!(witness_opener().unwrap().unwrap().extensions().partial_state.is_some());
         assert!(root_backend().unwrap().profile().ethereum_root);
     }
 }

@@ -259,5 +259,5 @@ pub fn run_all(factory: &BackendFactory<'_>) {
 /// # Panics
 /// At the first one that fails.
 pub fn run_all_of(kit: &TestKit<'_>) {
-    retrie_state::__all_backend_checks!(retrie_state::__backend_run_all, kit);
+    crate::__all_backend_checks!(crate::__backend_run_all, kit);
 }

@@ -5,7 +5,8 @@
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
 use retrie_state::{
-    ApplyContext, DeltaBuilder, JobRunner, StateDelta, StateError, StateKey, StateValue, blake2b,
+    ApplyContext, Backend, DeltaBuilder, JobRunner, StateDelta, StateError, StateKey, StateValue,
+    blake2b,
 };
 use retrie_state_testkit::MemoryView;
 use retrie_storage_bavl::{Bavl, BavlState, ChunkEntries};
@@ -417,7 +418,7 @@ impl BavlStore {
     pub fn new(most: u32) -> Self {
         let (backend, view) = (bavl(most), MemoryView::default());
         let cache = backend.open(&view, None).unwrap();
-        let root = backend.empty_root();
+        let root = backend.profile().empty_root;
         Self { backend, view, cache, root, number: 0 }
     }
 

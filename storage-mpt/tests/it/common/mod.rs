@@ -3,7 +3,7 @@
 
 pub mod blocks;
 
-use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use alloy_primitives::{Address, B256, U256, keccak256};
 use alloy_trie::{HashBuilder, Nibbles, TrieAccount};
 use rand::Rng;
 use retrie_state::{

@@ -5,7 +5,8 @@
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
 use retrie_state::{
-    ApplyContext, DeltaBuilder, JobRunner, StateDelta, StateError, StateKey, StateValue, blake2b,
+    ApplyContext, Backend, DeltaBuilder, JobRunner, StateDelta, StateError, StateKey, StateValue,
+    blake2b,
 };
 use retrie_state_testkit::MemoryView;
 use retrie_storage_prefix::duptree::{DupTree, DupTreeCache, DupTreeLayout};

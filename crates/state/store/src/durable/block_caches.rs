@@ -160,7 +160,7 @@ mod tests {
     fn those_to_be_thinned_are_whole_until_then_and_few() {
         let mut structures = BlockCaches::default();
         let mut leave =
-            |number: u64| structures.queue_compaction(block(number).hash, Arc::new(number));
+            |number: u64| structures.queue_compaction(block(number).hash, AnyCache::new(number));
         assert!((1..=LEAVING as u64).all(|number| leave(number).is_none()));
         assert!(leave(20).is_some());
         assert!(

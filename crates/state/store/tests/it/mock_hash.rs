@@ -58,11 +58,12 @@ mod faults {
         }
 
         fn profile(&self) -> BackendProfile {
-            let mut profile = self.inner().profile();
-            if let BackendFault::Clash = self.0 {
-                profile.tables = &[RowTable::new(1, "One"), RowTable::new(1, "Other")];
+            const CLASH: &[RowTable] = &[RowTable::new(1, "One"), RowTable::new(1, "Other")];
+            let profile = self.inner().profile();
+            match self.0 {
+                BackendFault::Clash => BackendProfile { tables: CLASH, ..profile },
+                _ => profile,
             }
-            profile
         }
 
         fn apply(

@@ -4,9 +4,9 @@
 use super::{EntryLevel, decode_level, digest, encode_level};
 use alloy_primitives::{B256, Bytes, keccak256};
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity, BackendProfile,
-    BulkSink, HashId, NodeRead, NodeWrite, Prefetcher, ProofError, StateDelta, StateError,
-    StateKey, StateValue, flat,
+    AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
+    BackendProfile, BulkSink, HashId, NodeRead, NodeWrite, Prefetcher, ProofError, StateDelta,
+    StateError, StateKey, StateValue, flat,
 };
 use std::path::Path;
 
@@ -93,5 +93,5 @@ impl Backend for MockHash {
 
 /// The root needs nothing beside the values, which the framework reads.
 impl Prefetcher for MockHash {
-    fn prefetch(&self, _: &dyn NodeRead, (): &(), _: &[StateKey]) {}
+    fn prefetch(&self, _: &dyn NodeRead, _: &AnyCache, _: &[StateKey]) {}
 }
