@@ -286,7 +286,6 @@ impl Backend for Mpt {
             ethereum_root: true,
             ethereum_state_only: true,
             cache_bytes: TrieCache::<()>::MAX_BYTES,
-            ..BackendProfile::default()
         }
     }
 

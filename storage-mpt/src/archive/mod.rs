@@ -214,7 +214,6 @@ impl Backend for MptArchive {
             ethereum_root: self.with == TrieHash::Keccak256,
             ethereum_state_only: true,
             cache_bytes: self.cache.capacity(),
-            ..BackendProfile::default()
         }
     }
 
