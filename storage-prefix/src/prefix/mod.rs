@@ -255,7 +255,6 @@ impl Backend for Prefix {
             ethereum_root: true,
             ethereum_state_only: true,
             cache_bytes: TrieCache::<u64>::MAX_BYTES,
-            ..BackendProfile::default()
         }
     }
 
