@@ -2,7 +2,7 @@
 
 use crate::output::grouped;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use retrie_bench::{clients, state};
+use retrie_bench::race::{RaceStep, TurnSummary};
 use retrie_pipeline::report::ImportReport;
 use retrie_telemetry::Metrics;
 use std::{
@@ -87,7 +87,7 @@ impl ImportProgress {
     }
 }
 
-/// Shows the progress of a race between state stores.
+/// Shows the progress of a race.
 #[derive(Debug)]
 pub(crate) struct RaceProgress {
     bar: Option<ProgressBar>,
@@ -118,39 +118,28 @@ impl RaceProgress {
     }
 
     /// Shows a step.
-    pub(crate) fn update(&mut self, step: state::StoreRaceProgress<'_>) {
+    pub(crate) fn update(&mut self, step: RaceStep<'_>) {
         match step {
-            state::StoreRaceProgress::Loading { backend, done, total } => {
+            RaceStep::Loading { backend, done, total } => {
                 let (count, of) = (grouped(done), grouped(total));
                 self.show(done, total, || format!("{backend}: loading, {count}/{of} entries"));
             }
-            state::StoreRaceProgress::Grinding { done, total } => self.show(done, total, || {
+            RaceStep::Grinding { done, total } => self.show(done, total, || {
                 format!("grinding, {}/{} keys hashed", grouped(done), grouped(total))
             }),
-            state::StoreRaceProgress::Racing { done, total } => self.slices(done, total),
-            state::StoreRaceProgress::Turn(done) => self.turn(&done),
-        }
-    }
-
-    /// Shows a step of a race between clients.
-    pub(crate) fn update_clients(&mut self, step: clients::ClientRaceProgress<'_>) {
-        match step {
-            clients::ClientRaceProgress::Loading { backend, done, total } => {
-                self.update(state::StoreRaceProgress::Loading { backend, done, total });
-            }
-            clients::ClientRaceProgress::Making { done, total } => {
+            RaceStep::Making { done, total } => {
                 self.show(done, total, || format!("making blocks, {done}/{total}"));
             }
-            clients::ClientRaceProgress::Importing { backend, done, total } => {
+            RaceStep::Importing { backend, done, total } => {
                 self.show(done, total, || format!("{backend}: importing, {done}/{total} blocks"));
             }
-            clients::ClientRaceProgress::Racing { done, total } => self.slices(done, total),
-            clients::ClientRaceProgress::Turn(done) => self.turn(&done),
+            RaceStep::Racing { done, total } => self.slices(done, total),
+            RaceStep::Turn(done) => self.turn(&done),
         }
     }
 
     /// Counts a turn in the metrics.
-    fn turn(&self, done: &state::TurnSummary<'_>) {
+    fn turn(&self, done: &TurnSummary<'_>) {
         let Some((metrics, workload)) = &self.metrics else { return };
         let labels = [done.backend, *workload];
         metrics.bench_operations.with_label_values(&labels).inc_by(done.ops);

@@ -118,6 +118,12 @@ impl BackendArgs {
         &self.0
     }
 
+    /// Sets a flag.
+    pub(crate) fn set(&mut self, long: &str, value: &dyn ToString) -> Result<(), MakeError> {
+        let flag = flags().into_iter().find(|flag| flag.long == long);
+        flag.map_or(Ok(()), |flag| self.0.set(flag, value.to_string()))
+    }
+
     /// The flags that are set, with their values as text. Of a path only the file name is given,
     /// since every machine may keep the file in another folder.
     pub(crate) fn flag_pairs(&self) -> impl Iterator<Item = (String, String)> {

@@ -188,9 +188,17 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// Whether a contender has a wrong state. Then no figure of the race is valid.
+    /// Whether a contender has a wrong state, or may have one because it refused a block. Then no
+    /// figure of the race is valid.
     pub(crate) const fn is_wrong_state(&self) -> bool {
-        matches!(self, Self::WrongReads { .. } | Self::RootsDiffer { .. })
+        matches!(
+            self,
+            Self::WrongReads { .. }
+                | Self::RootsDiffer { .. }
+                | Self::NotValid { .. }
+                | Self::Client { .. }
+                | Self::EngineApi { .. }
+        )
     }
 
     /// Turns the error into [`BenchError::DiskFull`] if the disk of `folder`, which was written to,

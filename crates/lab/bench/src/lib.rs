@@ -2,6 +2,7 @@
 //!
 //! # Modules
 //! * [`chain`]: chains made from a seed: signed transfers, ERC-20 calls and swaps.
+//! * [`race`]: how contenders take turns, and their outcomes.
 //! * [`clients`]: races of whole clients that import the blocks of such a chain.
 //! * [`state`]: races of state stores on the same stream of reads and writes, without a chain.
 //! * [`peers`]: stores of other projects as contenders (feature `peers`).
@@ -15,9 +16,9 @@
 //! * [`paper`]: the figures that the papers state, and their experiments.
 //!
 //! # Vocabulary
-//! * **Contender**: a state store ([`state::Contender`]) or a client
-//!   ([`clients::ClientContender`]) that takes part in a race. A [`state::ContenderFactory`]
-//!   prepares its state on disk and opens it.
+//! * **Entrant**: a store or a client that is to take part in a race: a [`state::StoreFactory`],
+//!   which prepares its state on disk and opens it, or a [`clients::ClientEntrant`].
+//! * **Contender**: an entrant that is open, and runs the slices of the race in turns.
 //! * **Workload**: the operations or blocks that all contenders of a race run. A *variant* is a
 //!   workload with one set of parameters.
 //! * **Slice**: a part of the measured workload. Each contender runs a slice in one *turn*; the
@@ -35,6 +36,7 @@ pub mod locality;
 pub mod memory;
 pub mod paper;
 pub mod peers;
+pub mod race;
 mod random;
 pub mod report;
 mod sparse;

@@ -2,7 +2,7 @@
 //! beside a plain baseline.
 
 use super::{
-    measurement::RaceMeasurement,
+    measurement::{RaceMeasurement, ended},
     state::table::{print, print_equal_terms, remarks},
     stores::StoreArgs,
 };
@@ -11,12 +11,12 @@ use crate::{
     output::{CommandOutput, grouped, say},
     progress::RaceProgress,
 };
-use eyre::{WrapErr, bail};
+use eyre::bail;
 use retrie_bench::{
     cache::StateCache,
+    race::{RaceResult, RaceTerms},
     state::{
-        AttackConfig, AttackKind, AttackPair, RaceResult, RaceTerms, StoreOutcome, StoreRace,
-        StoreWorkload, baseline_ratio,
+        AttackConfig, AttackKind, AttackPair, StoreFigures, StoreOutcome, StoreRace, baseline_ratio,
     },
 };
 use std::sync::atomic::AtomicBool;
@@ -162,7 +162,7 @@ impl AttackRace<'_> {
             }
         }
         let printed = print_outcomes(out, attack, &baseline, &raced);
-        ended(&attacked.workload, raced).and(printed)
+        ended(&workload.keys.to_string(), workload.slices, raced).and(printed)
     }
 }
 
@@ -204,12 +204,12 @@ fn print_outcomes(
     out: &CommandOutput,
     attack: AttackKind,
     baseline: &[StoreOutcome],
-    raced: &RaceResult,
+    raced: &RaceResult<StoreFigures>,
 ) -> eyre::Result<()> {
     say!(out, "\n{attack}: baseline");
-    print(out, baseline, raced.memory)?;
+    print(out, baseline)?;
     say!(out, "\n{attack}: attacked");
-    print(out, &raced.outcomes, raced.memory)?;
+    print(out, &raced.outcomes)?;
     say!(
         out,
         "\n{:<16} {:>11} {:>6} {:>9} | {:>17} {:>17}",
@@ -222,9 +222,9 @@ fn print_outcomes(
     );
     for (attacked, plain) in raced.outcomes.iter().zip(baseline) {
         let of = baseline_ratio(attacked, plain);
-        let millis = |one: &StoreOutcome| format!("{:.2}", one.latency.micros(0.99) as f64 / 1e3);
+        let millis = |one: &StoreOutcome| format!("{:.2}", one.latency().micros(0.99) as f64 / 1e3);
         let free = |one: &StoreOutcome| {
-            one.free_bytes.map_or_else(
+            one.figures.free_bytes.map_or_else(
                 || "-".into(),
                 |free| format!("{:.1}", free as f64 / f64::from(1 << 20)),
             )
@@ -243,11 +243,4 @@ fn print_outcomes(
         );
     }
     Ok(())
-}
-
-/// The reason why a race was cut short, if it was.
-fn ended(workload: &StoreWorkload, raced: RaceResult) -> eyre::Result<()> {
-    let done = raced.outcomes.first().map_or(0, |outcome| outcome.series.len());
-    let of = workload.slices;
-    raced.ended.wrap_err_with(|| format!("{}: {done} of {of} slices were measured", workload.keys))
 }

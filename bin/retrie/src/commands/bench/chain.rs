@@ -8,7 +8,7 @@ pub(crate) use payloads::PayloadArgs;
 
 use super::{
     contenders,
-    measurement::{RaceMeasurement, print_memory_limit},
+    measurement::{RaceMeasurement, ended, print_memory_limit},
     stores::state_cache,
 };
 use crate::{
@@ -16,16 +16,12 @@ use crate::{
     output::{CommandOutput, ReportArgs},
     progress::RaceProgress,
 };
-use eyre::{bail, eyre};
+use eyre::bail;
 use retrie_bench::{
-    BenchError,
     chain::{BlockFill, ChainRecipe, ContractSet, GenesisPreload, KeyChoice, TransactionMix},
-    clients::{
-        BlockDelivery, ClientContender, ClientRace, ClientRaceResult, ClientWorkload,
-        SenderRecovery,
-    },
+    clients::{BlockDelivery, ClientEntrant, ClientRace, ClientWorkload, SenderRecovery},
     memory::parse_size,
-    state::RaceTerms,
+    race::RaceTerms,
 };
 use retrie_db::SyncMode;
 use std::{
@@ -43,29 +39,29 @@ pub(crate) struct ChainRaceArgs {
     /// proof shard, `cole:size-ratio=6:fanout=8` is `cole` with --cole.size-ratio 6 and
     /// --cole.fanout 8.
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
-    backends: Vec<String>,
+    pub(super) backends: Vec<String>,
     /// Hash function of the backends that support another one (`mpt-archive`), for comparison only.
     #[arg(long, value_name = "HASH")]
     hash: Option<HashChoice>,
     #[command(flatten)]
-    backend_args: BackendArgs,
+    pub(super) backend_args: BackendArgs,
     /// Accounts in the initial state, one race for each number (1000, 50k, 1m): receivers;
     /// customers of smallbank; keys of kvstore [default: 1m, 100k for smallbank and kvstore].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_count)]
-    accounts: Vec<u64>,
+    pub(super) accounts: Vec<u64>,
     /// Accounts that sign [default: 20,000, 1,000 for smallbank and kvstore].
     #[arg(long, value_name = "N", value_parser = parse_count)]
-    signers: Option<u64>,
+    pub(super) signers: Option<u64>,
     /// Blocks measured [default: 300, 200 for new-payload, 1,000 for smallbank and kvstore].
     #[arg(long, value_name = "N", value_parser = parse_count)]
-    blocks: Option<u64>,
+    pub(super) blocks: Option<u64>,
     /// Transactions in each block, as long as they take less than 30 Mgas [default: 500, 200 swaps,
     /// 100 for smallbank and kvstore, as many as fit for new-payload].
     #[arg(long, value_name = "N", value_parser = parse_count)]
-    txs: Option<u64>,
+    pub(super) txs: Option<u64>,
     /// Blocks before the measured ones [default: a tenth of them].
     #[arg(long, value_name = "BLOCKS", value_parser = parse_count)]
-    warmup: Option<u64>,
+    pub(super) warmup: Option<u64>,
     /// Turns for each client [default: 10, 25 for smallbank and kvstore, or the number of blocks if
     /// that is smaller]. A turn starts with nothing prepared and ends with a commit, so short turns
     /// make all clients slower.
@@ -79,11 +75,11 @@ pub(crate) struct ChainRaceArgs {
     /// a node that had the transactions in its pool. `unrecovered`: while the clock runs, as in an
     /// import. `both`: one race each [default: both; new-payload supports only `unrecovered`].
     #[arg(long, value_name = "WHEN", value_parser = parse_senders)]
-    senders: Option<SenderRaces>,
+    pub(super) senders: Option<SenderRaces>,
     /// Choose receivers, or keys of kvstore, by YCSB's Zipf distribution with this constant (0.99)
     /// instead of uniformly.
     #[arg(long, value_name = "THETA")]
-    zipf: Option<f64>,
+    pub(super) zipf: Option<f64>,
     /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -94,7 +90,7 @@ pub(crate) struct ChainRaceArgs {
     /// `mpt` (about 128 MiB) and `mpt-archive` (192 MiB) come on top [default: 1024; with
     /// --memory-limit the clients share half of it, less these fixed caches].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    cache_mb: Option<u32>,
+    pub(super) cache_mb: Option<u32>,
     /// Cap memory at this size (512MB, 2GB) during the race, with the page cache, so that the state
     /// can be larger than memory. The cap uses a cgroup, or locks the rest of the machine's memory.
     /// All clients of a race are open at once and share it: a client raced alone has more.
@@ -125,7 +121,7 @@ pub(crate) struct BankArgs {
     pub(super) args: ChainRaceArgs,
     /// Start with empty banks: calls create the accounts that they name.
     #[arg(long)]
-    fresh: bool,
+    pub(super) fresh: bool,
 }
 
 /// Flags of the token workloads.
@@ -154,11 +150,11 @@ pub(crate) struct KvArgs {
     /// Mixes of reads and writes, one race for each: `read-only`, `read-write` (half of each),
     /// `write-only`.
     #[arg(long, value_name = "RATIO", default_value = "read-write", value_delimiter = ',', value_parser = parse_ratio)]
-    ratio: Vec<u32>,
+    pub(super) ratio: Vec<u32>,
     /// How many of 100 writes insert a new key instead of writing an existing one, as YCSB's
     /// inserts.
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100))]
-    inserts: u32,
+    pub(super) inserts: u32,
     /// Start with an empty store.
     #[arg(long)]
     fresh: bool,
@@ -191,10 +187,10 @@ impl ContractArgs {
 
 /// The races for `--senders`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SenderRaces(&'static [SenderRecovery]);
+pub(super) struct SenderRaces(&'static [SenderRecovery]);
 
 impl SenderRaces {
-    const RECOVERED: Self = Self(&[SenderRecovery::Recovered]);
+    pub(super) const RECOVERED: Self = Self(&[SenderRecovery::Recovered]);
     const UNRECOVERED: Self = Self(&[SenderRecovery::Unrecovered]);
     const BOTH: Self = Self(&[SenderRecovery::Recovered, SenderRecovery::Unrecovered]);
 
@@ -371,14 +367,14 @@ impl ChainRaceArgs {
                 stop,
             };
             let mut progress = RaceProgress::counting(out.metrics(), defaults.name);
-            let raced = race.run(&entrants, &mut |step| progress.update_clients(step));
+            let raced = race.run(&entrants, &mut |step| progress.update(step));
             progress.finish();
             let raced = raced?;
             // Before the output, so that a closed pipe loses no results.
             results.extend(raced.outcomes.iter().map(|one| one.result(workload, &terms)));
             let printed = table::print(out, workload.name, workload.via, &raced.outcomes);
             let what = format!("{}, senders {senders}", workload.name);
-            stopped(&what, workload.slices, &raced).and(printed)
+            ended(&what, workload.slices, raced).and(printed)
         };
         measured.ended = variants.try_for_each(|(workload, senders)| run(workload, senders));
         Ok(measured)
@@ -398,10 +394,10 @@ impl ChainRaceArgs {
     }
 
     /// The clients, made anew for each race: a backend may cache nodes of the race before.
-    fn entrants(&self, names: &[String]) -> eyre::Result<Vec<ClientContender>> {
+    fn entrants(&self, names: &[String]) -> eyre::Result<Vec<ClientEntrant>> {
         let entrant = |name: &String| {
             let backend = contenders::backend(name, self.hash, &self.backend_args)?;
-            Ok(ClientContender { name: name.clone(), backend })
+            Ok(ClientEntrant { name: name.clone(), backend })
         };
         names.iter().map(entrant).collect()
     }
@@ -506,14 +502,4 @@ impl KvArgs {
         let keys: Vec<_> = self.ratio.iter().map(keys).collect();
         self.args.race(&KVSTORE, GenesisSetup::of_ledgers(self.fresh), &keys, out, stop)
     }
-}
-
-/// An error if a race was stopped before its end.
-fn stopped(what: &str, slices: u64, raced: &ClientRaceResult) -> eyre::Result<()> {
-    if raced.complete {
-        return Ok(());
-    }
-    let done = raced.outcomes.first().map_or(0, |outcome| outcome.slices_done());
-    let done = format!("{what}: {done} of {slices} slices were measured");
-    Err(eyre!(BenchError::Stopped).wrap_err(done))
 }

@@ -34,7 +34,7 @@ at a time.";
 pub(crate) struct LocalityArgs {
     /// Heights of the trees, which have 2^height leaves: `18-24`, or `18,20,24`.
     #[arg(long, value_name = "HEIGHTS", default_value = "18-24")]
-    heights: TreeHeights,
+    pub(super) heights: TreeHeights,
     /// Layouts, separated by commas: naive, third, duptree, duptree-plus, duptree-plus-plus,
     /// blocked [default: all].
     #[arg(long, value_name = "LAYOUTS", value_delimiter = ',')]
@@ -42,13 +42,13 @@ pub(crate) struct LocalityArgs {
     /// Leaves read to measure the times, in ten batches. Writes use three batches of this size, up
     /// to 10,000 (fewer if each write changes many nodes). 0 counts only, and writes no files.
     #[arg(long, value_name = "N", default_value = "20k", value_parser = parse_count)]
-    samples: u64,
+    pub(super) samples: u64,
     /// Also time batches that start with none of the file's pages in the page cache.
     #[arg(long)]
-    cold: bool,
+    pub(super) cold: bool,
     /// Also write and read this many rows of MDBX, in order and at random (Table 1 of the paper).
     #[arg(long, value_name = "N", default_value = "0", value_parser = parse_rows)]
-    rows: u32,
+    pub(super) rows: u32,
     /// Folder for the files, which are removed afterwards [default: the system's folder for
     /// temporary files].
     #[arg(long, value_name = "DIR")]
@@ -67,7 +67,7 @@ fn parse_rows(text: &str) -> Result<u32, String> {
 
 /// Heights of trees, in the given order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct TreeHeights(Vec<u32>);
+pub(super) struct TreeHeights(pub(super) Vec<u32>);
 
 impl FromStr for TreeHeights {
     type Err = String;

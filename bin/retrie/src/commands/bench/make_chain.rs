@@ -12,7 +12,7 @@ use retrie_bench::{
         BlockFill, CHAIN_FILE, ChainMaker, ChainRecipe, ContractSet, GENESIS_FILE, GenesisPreload,
         KeyChoice, MadeChain, TransactionMix, write_chain, write_chain_with_branches,
     },
-    clients,
+    race::RaceStep,
 };
 use retrie_pipeline::report::{ImportReport, TipReport};
 use std::{path::PathBuf, sync::atomic::AtomicBool};
@@ -108,7 +108,7 @@ impl MakeChainArgs {
         let mut loading = RaceProgress::default();
         let maker = ChainMaker::start(recipe, backend, stop, &mut |done, total| {
             let backend = "genesis";
-            loading.update_clients(clients::ClientRaceProgress::Loading { backend, done, total });
+            loading.update(RaceStep::Loading { backend, done, total });
         });
         loading.finish();
         let mut maker = maker?;

@@ -1,8 +1,10 @@
 //! The results of a race, complete or not.
 
 use crate::output::{CommandOutput, say};
+use eyre::WrapErr;
 use retrie_bench::{
     paper::{Paper, references},
+    race::RaceResult,
     report::{BenchResult, ReferenceFigure},
 };
 use std::time::Duration;
@@ -26,6 +28,12 @@ impl RaceMeasurement {
         references.retain(|figure| figure.workload == workload);
         Self { results: Vec::new(), notes: Vec::new(), references, ended: Ok(()) }
     }
+}
+
+/// The reason why a race of `slices` slices on `what` was cut short, if it was.
+pub(super) fn ended<F>(what: &str, slices: u64, raced: RaceResult<F>) -> eyre::Result<()> {
+    let done = raced.slices_done();
+    raced.ended.wrap_err_with(|| format!("{what}: {done} of {slices} slices were measured"))
 }
 
 /// Prints the memory limit in bytes, and the number of stores that share it.

@@ -11,10 +11,10 @@ use eyre::bail;
 use retrie_bench::{
     chain::{BlockFill, ChainRecipe, ContractSet, GenesisPreload, KeyChoice, TransactionMix},
     clients::{
-        BlockDelivery, ClientContender, ClientRace, ClientWorkload, ProvenanceOutcome, QueryConfig,
+        BlockDelivery, ClientEntrant, ClientRace, ClientWorkload, ProvenanceOutcome, QueryConfig,
         SenderRecovery, can_prove_history,
     },
-    state::RaceTerms,
+    race::RaceTerms,
 };
 use retrie_db::SyncMode;
 use std::{path::PathBuf, sync::atomic::AtomicBool};
@@ -25,24 +25,24 @@ pub(crate) struct ProvenanceRaceArgs {
     /// The state backends, separated by commas [default: all that can prove old states].
     /// `cole:fanout=8` is `cole` with --cole.fanout 8.
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
-    backends: Vec<String>,
+    pub(super) backends: Vec<String>,
     /// Hash function of the backends that support another one (`mpt-archive`), for comparison only.
     #[arg(long, value_name = "HASH")]
     hash: Option<HashChoice>,
     #[command(flatten)]
-    backend_args: BackendArgs,
+    pub(super) backend_args: BackendArgs,
     /// Number of states, which the transactions write repeatedly.
     #[arg(long, value_name = "N", default_value = "100", value_parser = parse_count)]
-    states: u64,
+    pub(super) states: u64,
     /// Blocks of the chain.
     #[arg(long, value_name = "N", default_value = "10k", value_parser = parse_count)]
-    blocks: u64,
+    pub(super) blocks: u64,
     /// Transactions in each block.
     #[arg(long, value_name = "N", default_value = "100", value_parser = parse_count)]
-    txs: u64,
+    pub(super) txs: u64,
     /// How many of the latest blocks a query covers; one set of queries for each number.
     #[arg(long, value_name = "BLOCKS", value_delimiter = ',', default_values_t = [2, 4, 8, 16, 32, 64, 128])]
-    range: Vec<u64>,
+    pub(super) range: Vec<u64>,
     /// Queries for each range, each about one random key.
     #[arg(long, value_name = "N", default_value = "2000", value_parser = parse_count)]
     queries: u64,
@@ -98,8 +98,7 @@ impl ProvenanceRaceArgs {
             stop,
         };
         let mut progress = RaceProgress::counting(out.metrics(), workload.name);
-        let answers =
-            race.provenance(&entrants, &queries, &mut |step| progress.update_clients(step));
+        let answers = race.provenance(&entrants, &queries, &mut |step| progress.update(step));
         progress.finish();
         let answers = answers?;
         let mut measured = RaceMeasurement::on(workload.name);
@@ -108,14 +107,14 @@ impl ProvenanceRaceArgs {
         Ok(measured)
     }
 
-    fn entrants(&self) -> eyre::Result<Vec<ClientContender>> {
+    fn entrants(&self) -> eyre::Result<Vec<ClientEntrant>> {
         let names = contenders::names(&self.backends, self.hash, |_| false)?;
         let mut entrants = Vec::new();
         for name in names {
             let backend = contenders::backend(&name, self.hash, &self.backend_args)?;
             // A backend named in the flags is rejected later, with the reason.
             if !self.backends.is_empty() || can_prove_history(&*backend) {
-                entrants.push(ClientContender { name, backend });
+                entrants.push(ClientEntrant { name, backend });
             }
         }
         if entrants.is_empty() {

@@ -2,15 +2,17 @@
 
 pub(crate) mod table;
 
-use super::{measurement::RaceMeasurement, stores::StoreArgs};
+use super::{
+    measurement::{RaceMeasurement, ended},
+    stores::StoreArgs,
+};
 use crate::{
     args::{parse_count, witness_opener},
     output::CommandOutput,
     progress::RaceProgress,
 };
-use eyre::WrapErr;
 use retrie_bench::state::{
-    AccessTrace, BlockCorpus, InitialKeys, KeyDistribution, KeyLayout, RaceResult, StoreRace,
+    AccessTrace, BlockCorpus, InitialKeys, KeyDistribution, KeyLayout, StoreOutcome, StoreRace,
     StoreWorkload,
 };
 use retrie_chainspec::ChainSpec;
@@ -27,11 +29,11 @@ pub(crate) struct StateRaceArgs {
     /// into an empty state; `real` uses the accesses of the mainnet blocks in RETRIE_DATA
     /// (`../shared/data` by default), one commit for each block.
     #[arg(long, value_name = "N", default_value = "1m", value_delimiter = ',', value_parser = parse_keys)]
-    keys: Vec<KeysArg>,
+    pub(super) keys: Vec<KeysArg>,
     /// Operations measured: pairs of a read and a write, or single reads (--reads). Real blocks are
     /// run forth and back until they have read this many keys.
     #[arg(long, value_name = "N", default_value = "250k", value_parser = parse_count)]
-    pairs: u64,
+    pub(super) pairs: u64,
     /// Share of operations that only read, 0 to 1. The others read a key and then write it; at 0
     /// all operations do. 0.5 is YCSB's workload F, 1 its workload C (A and B write without
     /// reading).
@@ -43,13 +45,13 @@ pub(crate) struct StateRaceArgs {
     keys_by: KeyDistribution,
     /// Add random accounts to those of `--keys real`, so that tries have depth.
     #[arg(long, value_name = "N", default_value = "1m", value_parser = parse_count)]
-    pad_accounts: u64,
+    pub(super) pad_accounts: u64,
     /// Also add random slots, 100 in each of the first random accounts.
     #[arg(long, value_name = "N", default_value = "0", value_parser = parse_count)]
     pad_slots: u64,
     /// Operations in each commit.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = parse_count)]
-    commit_every: u64,
+    pub(super) commit_every: u64,
     /// Operations before the measured ones [default: a tenth of them].
     #[arg(long, value_name = "N", value_parser = parse_count)]
     warmup: Option<u64>,
@@ -68,7 +70,7 @@ pub(crate) struct StateRaceArgs {
 
 /// Values of `--keys`.
 #[derive(Clone, Copy, Debug)]
-enum KeysArg {
+pub(super) enum KeysArg {
     Preloaded(u64),
     Fresh,
     Real,
@@ -140,14 +142,15 @@ impl StateRaceArgs {
         progress.finish();
         let raced = raced?;
         // Before the output, which can fail.
-        measured.results.extend(raced.results(race.workload, race.terms));
+        let result = |one: &StoreOutcome| one.result(race.workload, race.terms);
+        measured.results.extend(raced.outcomes.iter().map(result));
         for note in table::remarks(&entrants) {
             if !measured.notes.contains(&note) {
                 measured.notes.push(note);
             }
         }
-        let printed = table::print(out, &raced.outcomes, raced.memory);
-        ended(race.workload, raced).and(printed)
+        let printed = table::print(out, &raced.outcomes);
+        ended(&format!("--keys {}", race.workload.keys), race.workload.slices, raced).and(printed)
     }
 
     fn workloads(&self, stop: &AtomicBool) -> eyre::Result<Vec<StoreWorkload>> {
@@ -188,13 +191,4 @@ impl StateRaceArgs {
         workload.slices = self.slices.unwrap_or_else(|| workload.commits().min(SLICES));
         workload
     }
-}
-
-/// The reason why a race was cut short, if it was.
-fn ended(workload: &StoreWorkload, raced: RaceResult) -> eyre::Result<()> {
-    let done = raced.outcomes.first().map_or(0, |outcome| outcome.series.len());
-    let of = workload.slices;
-    raced
-        .ended
-        .wrap_err_with(|| format!("--keys {}: {done} of {of} slices were measured", workload.keys))
 }

@@ -10,7 +10,8 @@ use retrie_bench::{
     cache::StateCache,
     memory::parse_size,
     peers,
-    state::{BackendFactory, ContenderFactory, RaceTerms},
+    race::RaceTerms,
+    state::{BackendFactory, StoreFactory},
 };
 use retrie_db::SyncMode;
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ pub(crate) struct StoreArgs {
     /// that proof shard. The feature `peers` adds `redb`, `eth-trie`, `firewood-ethhash` and
     /// `nomt`.
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
-    backends: Vec<String>,
+    pub(super) backends: Vec<String>,
     /// Hash function of the state stores that support another one (`mpt-archive`), for comparison
     /// only.
     #[arg(long, value_name = "HASH")]
@@ -38,7 +39,7 @@ pub(crate) struct StoreArgs {
     /// cache; for NOMT the page cache and the leaf cache, half each; for `redb` its page cache
     /// [default: 1024; with --memory-limit the stores share half of it, less these fixed caches].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    cache_mb: Option<u32>,
+    pub(super) cache_mb: Option<u32>,
     /// Cap memory at this size (512MB, 2GB) during the race, with the page cache, so that data can
     /// be larger than memory. The cap uses a cgroup, or locks the rest of the machine's memory. All
     /// stores of a race are open at once and share it: a store raced alone has more.
@@ -108,14 +109,11 @@ impl StoreArgs {
     }
 
     /// The stores, made anew for each race: a backend may cache nodes of the race before.
-    pub(super) fn entrants(
-        &self,
-        names: &[String],
-    ) -> eyre::Result<Vec<Box<dyn ContenderFactory>>> {
+    pub(super) fn entrants(&self, names: &[String]) -> eyre::Result<Vec<Box<dyn StoreFactory>>> {
         names.iter().map(|name| self.entrant(name)).collect()
     }
 
-    fn entrant(&self, name: &str) -> eyre::Result<Box<dyn ContenderFactory>> {
+    fn entrant(&self, name: &str) -> eyre::Result<Box<dyn StoreFactory>> {
         if is_peer(name) {
             return peers::factory(name).ok_or_else(|| {
                 eyre!("`{name}` is a peer: build with `--features peers` to race against it")

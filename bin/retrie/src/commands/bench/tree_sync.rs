@@ -35,16 +35,16 @@ the state of a chain use `retrie node --sync.from`.";
 
 /// Flags about the tree, for `bench sync` and for its peers.
 #[derive(Clone, Debug, clap::Args)]
-struct TreeArgs {
+pub(super) struct TreeArgs {
     /// Elements of the tree.
     #[arg(long, value_name = "N", default_value = "100k", value_parser = parse_elements)]
-    elements: u64,
+    pub(super) elements: u64,
     /// Bytes of each value.
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     bytes: u32,
     /// Most elements in a chunk.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(4..=4096))]
-    chunk: u32,
+    pub(super) chunk: u32,
     /// Seed of keys and values, and of the choice of liars.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -62,13 +62,13 @@ impl TreeArgs {
 #[command(after_help = HELP)]
 pub(crate) struct TreeFetchArgs {
     #[command(flatten)]
-    tree: TreeArgs,
+    pub(super) tree: TreeArgs,
     /// Number of peers that have the tree.
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=64))]
-    peers: u32,
+    pub(super) peers: u32,
     /// Number of peers that lie.
     #[arg(long, value_name = "N", default_value_t = 0)]
-    byzantine: u32,
+    pub(super) byzantine: u32,
     /// Milliseconds from a request to the first byte of its response, peer by peer; the list is
     /// repeated if it is too short. Seeds shuffle it [default: round trips between regions of
     /// Europe].

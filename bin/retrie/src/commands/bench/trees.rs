@@ -37,7 +37,7 @@ pub(crate) struct TreesArgs {
         default_value = "1k,10k,100k,1m",
         value_parser = parse_elements
     )]
-    elements: Vec<u64>,
+    pub(super) elements: Vec<u64>,
     /// Bytes of each value.
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     bytes: u32,
@@ -47,7 +47,7 @@ pub(crate) struct TreesArgs {
     /// Inserts between two computations of the root: 0 computes it once at the end, 1 is the
     /// paper's choice, 1000 is like blocks.
     #[arg(long, value_name = "N", default_value = "0", value_parser = parse_count)]
-    hash_every: u64,
+    pub(super) hash_every: u64,
     /// Trees, separated by commas: avlplus, bplus, bavl [default: all].
     #[arg(long, value_name = "TREES", value_delimiter = ',')]
     trees: Vec<TreeStructure>,
@@ -63,7 +63,7 @@ pub(crate) struct TreesArgs {
         value_delimiter = ',',
         value_parser = clap::value_parser!(u32).range(4..=4096)
     )]
-    shapes: Vec<u32>,
+    pub(super) shapes: Vec<u32>,
     /// Seed of keys and values.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,

@@ -4,7 +4,7 @@
 use crate::{args::parse_count, commands::bench::stores::state_cache, output::grouped};
 use retrie_bench::{
     cache::{ScratchFolder, StateCache},
-    state::{BackendFactory, ContenderFactory},
+    state::{BackendFactory, StoreFactory},
 };
 use retrie_db::DatabaseEnv;
 use retrie_pipeline::{ChainOptions, ChainStore, replay::StatePadding};

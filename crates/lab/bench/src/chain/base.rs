@@ -42,7 +42,7 @@ const DIGESTED: u64 = 256;
 
 /// The genesis state of a preloaded chain.
 #[derive(Clone, Debug)]
-pub struct GenesisBase {
+pub(crate) struct GenesisBase {
     recipe: ChainRecipe,
     preload: GenesisPreload,
     senders: Vec<Address>,
@@ -61,7 +61,7 @@ impl GenesisBase {
     ///
     /// # Errors
     /// [`MakeChainError::Recipe`] if a value of the recipe cannot be used.
-    pub fn of(recipe: &ChainRecipe) -> Result<Option<Self>, MakeChainError> {
+    pub(crate) fn of(recipe: &ChainRecipe) -> Result<Option<Self>, MakeChainError> {
         recipe.check()?;
         Ok(recipe.preload.as_ref().map(|preload| {
             let keys = (0..preload.senders).into_par_iter();
@@ -91,7 +91,7 @@ impl GenesisBase {
 
     /// The chain specification. It lists the contracts alone, so the caller has to set the state
     /// root of the genesis header to the root of all entries.
-    pub fn spec(&self) -> ChainSpec {
+    pub(crate) fn spec(&self) -> ChainSpec {
         let genesis = genesis_with(&self.recipe, self.alloc());
         ChainSpec::from_genesis_json(&genesis.to_string()).expect("a genesis of our own")
     }
@@ -139,7 +139,7 @@ impl GenesisBase {
     }
 
     /// All entries of the state, sorted by key.
-    pub fn entries(&self) -> Vec<(StateKey, StateValue)> {
+    pub(crate) fn entries(&self) -> Vec<(StateKey, StateValue)> {
         let (delta, _) = genesis_delta(&Arc::new(self.spec()));
         let listed = delta.changes().iter();
         let mut entries: Vec<_> =
@@ -282,7 +282,7 @@ impl GenesisBase {
 
     /// A name for the content, valid as a file name. The number at its end is the version of the
     /// rules by which blocks are generated.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let ChainRecipe { seed, mix, accounts, .. } = self.recipe;
         let mix = mix.to_string().replace([',', '='], "-");
         let (senders, digest) = (self.senders.len(), &self.digest().to_string()[2..18]);

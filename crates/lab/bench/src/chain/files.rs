@@ -21,7 +21,7 @@ pub const GENESIS_FILE: &str = "genesis.json";
 pub const CHAIN_FILE: &str = "chain.rlp";
 
 /// Name of the file that also has side branches.
-pub const BRANCHES_FILE: &str = "branches.rlp";
+const BRANCHES_FILE: &str = "branches.rlp";
 /// Blocks of the longest side branch.
 const LONGEST_BRANCH: u64 = 16;
 
@@ -85,7 +85,7 @@ fn write(
     Ok(MadeChain { bytes, ..made })
 }
 
-/// Like [`write_chain`], and also writes [`BRANCHES_FILE`]: the same blocks with side branches of
+/// Like [`write_chain`], and also writes `branches.rlp`: the same blocks with side branches of
 /// up to 16 blocks, one after about every `every` blocks. A branch follows its parent block and
 /// comes before the next block of the chain. So a client that imports the file block by block
 /// reorgs to the branch and back.
@@ -145,7 +145,7 @@ impl BranchWriter {
 ///
 /// # Errors
 /// As [`write_chain`].
-pub fn write_blocks(
+pub(crate) fn write_blocks(
     maker: &mut ChainMaker,
     blocks: u64,
     file: &Path,

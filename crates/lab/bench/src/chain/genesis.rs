@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
 /// Chain id of every generated chain.
-pub const CHAIN_ID: u64 = 73_317;
+pub(crate) const CHAIN_ID: u64 = 73_317;
 /// 1 January 2025. It lies in the past, so that no client waits for it.
 const TIMESTAMP: u64 = 1_735_689_600;
 /// Wei that each sender has: a million ether.

@@ -1,10 +1,11 @@
 //! Generates the blocks of a chain, one after the other. Their states lie in a store of their own.
 
 use super::{
-    BlockFill, ChainRecipe, GAS_TARGET, GenesisBase, MakeChainError,
+    BlockFill, ChainRecipe, GenesisBase, MakeChainError,
     genesis::genesis_json,
     plan::{DeployPlanner, PlannedCall, receiver},
     preloaded::PreloadPlanner,
+    recipe::GAS_TARGET,
     sign::ChainSender,
 };
 use crate::random::derive;
@@ -126,7 +127,7 @@ impl ChainMaker {
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn start_in(
+    pub(crate) fn start_in(
         folder: &Path,
         recipe: ChainRecipe,
         backend: Arc<dyn AnyBackend>,
@@ -275,7 +276,10 @@ impl ChainMaker {
     ///
     /// # Errors
     /// As [`next_block`](Self::next_block).
-    pub fn side_branch(&mut self, blocks: u64) -> Result<Vec<RecoveredBlock>, MakeChainError> {
+    pub(crate) fn side_branch(
+        &mut self,
+        blocks: u64,
+    ) -> Result<Vec<RecoveredBlock>, MakeChainError> {
         self.branches += 1;
         self.branch = self.branches;
         let seed = derive(self.recipe.seed, "side branch", self.branch);

@@ -34,17 +34,11 @@ mod sign;
 #[cfg(test)]
 mod tests;
 
-pub use base::GenesisBase;
 pub use contract_set::ContractSet;
-pub use files::{
-    BRANCHES_FILE, CHAIN_FILE, GENESIS_FILE, MadeChain, write_blocks, write_chain,
-    write_chain_with_branches,
-};
-pub use genesis::CHAIN_ID;
+pub use files::{CHAIN_FILE, GENESIS_FILE, MadeChain, write_chain, write_chain_with_branches};
 pub use maker::ChainMaker;
-pub use recipe::{
-    BlockFill, ChainRecipe, GAS_TARGET, GenesisPreload, KeyChoice, MAX_GAS_TARGET, TransactionMix,
-};
+pub use recipe::{BlockFill, ChainRecipe, GenesisPreload, KeyChoice, TransactionMix};
+pub(crate) use {base::GenesisBase, files::write_blocks};
 
 use retrie_pipeline::PipelineError;
 use std::path::PathBuf;

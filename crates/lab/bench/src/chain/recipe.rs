@@ -5,9 +5,9 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 /// Gas target of blocks: half of their limit, so the base fee stays constant. It is mainnet's of
 /// 2026, unless a recipe has a larger one.
-pub const GAS_TARGET: u64 = 30_000_000;
+pub(crate) const GAS_TARGET: u64 = 30_000_000;
 /// Largest gas target: the transactions of a block are planned and signed in memory.
-pub const MAX_GAS_TARGET: u64 = 1_000_000_000;
+const MAX_GAS_TARGET: u64 = 1_000_000_000;
 /// Largest number of receivers. More do not fit on a usual disk.
 const MAX_ACCOUNTS: u64 = 1_000_000_000;
 
@@ -77,7 +77,7 @@ impl ChainRecipe {
     };
 
     /// Gas limit of every block: twice the gas target, and at least mainnet's.
-    pub fn gas_limit(&self) -> u64 {
+    pub(crate) fn gas_limit(&self) -> u64 {
         let target = match self.fill {
             BlockFill::Gas(target) => target.max(GAS_TARGET),
             BlockFill::Transactions(_) => GAS_TARGET,
@@ -125,7 +125,7 @@ impl ChainRecipe {
 /// How full blocks are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockFill {
-    /// This many transactions, or fewer where they would take more than [`GAS_TARGET`].
+    /// This many transactions, or fewer where they would take more than 30 Mgas.
     Transactions(u64),
     /// About this much gas, estimated from the previous block.
     Gas(u64),

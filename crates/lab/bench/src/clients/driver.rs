@@ -1,6 +1,6 @@
 //! Delivers blocks to a client: as in an import, or one by one as from a consensus client.
 
-use crate::{BenchError, error::ClientErrorExt};
+use crate::{BenchError, error::ClientErrorExt, race::RaceGuard};
 use alloy_consensus::Transaction as _;
 use alloy_primitives::{Address, B256};
 use alloy_rpc_types_engine::{ExecutionPayloadV3, ForkchoiceState, PayloadStatus};
@@ -11,7 +11,7 @@ use retrie_engine::{
 };
 use retrie_pipeline::{
     BlockImporter, BlockStream, ChainStore, ImportOptions, ImportTimes, PREFETCH_BLOCKS,
-    PipelineError,
+    PipelineError, PreparedBlock,
 };
 use retrie_telemetry::Metrics;
 use std::{
@@ -68,21 +68,35 @@ impl<'a> ClientDriver<'a> {
         Ok(Self::EngineApi(Box::new(LiveNode::start(chain, metrics, client)?)))
     }
 
-    /// Runs `blocks`; `None` if `is_over`, which is called before each block, returns true.
+    /// Runs `blocks`. Asks `guard` before each block.
     pub(super) fn run(
         &mut self,
         spec: &Arc<ChainSpec>,
         blocks: Vec<BlockInput>,
         client: &str,
-        is_over: &dyn Fn() -> bool,
-    ) -> Result<Option<TurnTimes>, BenchError> {
+        guard: &RaceGuard<'_>,
+    ) -> Result<TurnTimes, BenchError> {
         match self {
             Self::Importer { importer, is_durable_each } => {
                 let start = Instant::now();
-                let stream = BlockStream::of_blocks(spec.clone(), blocks).of_client(client)?;
-                import(importer, *is_durable_each, start, stream, is_over).of_client(client)
+                let mut stream = BlockStream::of_blocks(spec.clone(), blocks).of_client(client)?;
+                let mut driven = TurnTimes::begin(start);
+                loop {
+                    guard.check()?;
+                    let ready = Instant::now();
+                    let Some(block) = stream.next() else { break };
+                    driven.waited += ready.elapsed();
+                    import(importer, *is_durable_each, block, &mut stream).of_client(client)?;
+                    driven.latencies.push(ready.elapsed());
+                }
+                let rest = Instant::now();
+                importer.finish_all_ahead().of_client(client)?;
+                if let Some(last) = driven.latencies.last_mut() {
+                    *last += rest.elapsed();
+                }
+                Ok(driven)
             }
-            Self::EngineApi(node) => node.run(blocks, client, is_over),
+            Self::EngineApi(node) => node.run(blocks, client, guard),
         }
     }
 
@@ -103,37 +117,20 @@ impl<'a> ClientDriver<'a> {
     }
 }
 
+/// Imports a block of `stream`.
 fn import(
     importer: &mut BlockImporter<'_>,
     is_durable_each: bool,
-    start: Instant,
-    mut stream: BlockStream,
-    is_over: &dyn Fn() -> bool,
-) -> Result<Option<TurnTimes>, PipelineError> {
-    let mut driven = TurnTimes::begin(start);
-    loop {
-        if is_over() {
-            return Ok(None);
-        }
-        let ready = Instant::now();
-        let Some(block) = stream.next() else { break };
-        driven.waited += ready.elapsed();
-        if is_durable_each {
-            importer.import_prepared(block?)?;
-            importer.flush()?;
-        } else {
-            let block = block?;
-            importer.prefetch([&block].into_iter().chain(stream.coming(PREFETCH_BLOCKS)));
-            importer.import_ahead(block)?;
-        }
-        driven.latencies.push(ready.elapsed());
+    block: Result<PreparedBlock, PipelineError>,
+    stream: &mut BlockStream,
+) -> Result<(), PipelineError> {
+    let block = block?;
+    if is_durable_each {
+        importer.import_prepared(block)?;
+        return importer.flush();
     }
-    let rest = Instant::now();
-    importer.finish_all_ahead()?;
-    if let Some(last) = driven.latencies.last_mut() {
-        *last += rest.elapsed();
-    }
-    Ok(Some(driven))
+    importer.prefetch([&block].into_iter().chain(stream.coming(PREFETCH_BLOCKS)));
+    importer.import_ahead(block)
 }
 
 /// A node without servers: an engine, and the Engine API in front of it.
@@ -170,14 +167,12 @@ impl LiveNode {
         &mut self,
         blocks: Vec<BlockInput>,
         client: &str,
-        is_over: &dyn Fn() -> bool,
-    ) -> Result<Option<TurnTimes>, BenchError> {
+        guard: &RaceGuard<'_>,
+    ) -> Result<TurnTimes, BenchError> {
         let payloads: Vec<_> = blocks.iter().map(|(block, _)| PayloadRequest::of(block)).collect();
         let mut driven = TurnTimes::begin(Instant::now());
         for payload in payloads {
-            if is_over() {
-                return Ok(None);
-            }
+            guard.check()?;
             let PayloadRequest { hash, payload, versioned_hashes, beacon_root } = payload;
             let come = Instant::now();
             let call = self.api.new_payload_v4(payload, versioned_hashes, beacon_root, Vec::new());
@@ -189,7 +184,7 @@ impl LiveNode {
             accept(updated.of_client(client)?.payload_status, hash, client)?;
             self.flush(client)?;
         }
-        Ok(Some(driven))
+        Ok(driven)
     }
 
     fn flush(&self, client: &str) -> Result<(), BenchError> {

@@ -15,9 +15,9 @@
 //! * **Senders** are recovered on the clock, by other threads while earlier blocks execute, as in
 //!   any import; or before the clock starts, as in a node that has the transactions in its pool
 //!   ([`SenderRecovery`]).
-//! * Contenders take turns slice by slice, as in [`state`](crate::state). At the end of a turn
-//!   everything is durable and no background work is running: the turn includes the wait for every
-//!   commit and fold that it has started.
+//! * Contenders take turns slice by slice ([`race`](crate::race)). At the end of a turn everything
+//!   is durable and no background work is running: the turn includes the wait for every commit and
+//!   fold that it has started.
 //! * A turn starts with an empty pipeline and ends with a commit that overlaps with no execution. A
 //!   long import has neither. The more blocks a slice has, the smaller this effect. Figures of
 //!   slices of different lengths (`blocks_per_slice`) do not compare.
@@ -37,8 +37,8 @@ mod race;
 mod real;
 mod workload;
 
-pub use outcome::ClientOutcome;
+pub use outcome::{ClientFigures, ClientOutcome};
 pub use provenance::{ProvenanceOutcome, QueryConfig, can_prove_history};
-pub use race::{ClientContender, ClientRace, ClientRaceProgress, ClientRaceResult};
+pub use race::{ClientEntrant, ClientRace};
 pub use real::{RealBlockSet, RealRace};
 pub use workload::{BlockDelivery, ClientWorkload, SenderRecovery};

@@ -1,12 +1,13 @@
 //! Prepares a race: the blocks, and each client at genesis. The cache keeps both.
 
-use super::race::{ClientContender, ClientRace, ClientRaceProgress};
+use super::race::{ClientEntrant, ClientRace};
 use crate::{
     BenchError,
     cache::ScratchFolder,
     chain::{CHAIN_FILE, ChainMaker, GenesisBase, MadeChain, write_blocks},
     error::ClientErrorExt,
-    state::{BackendFactory, ContenderFactory as _, GENERATIONS},
+    race::RaceStep,
+    state::{BackendFactory, GENERATIONS, StoreFactory as _},
 };
 use alloy_primitives::B256;
 use retrie_chainspec::ChainSpec;
@@ -37,7 +38,7 @@ impl ClientRace<'_> {
     pub(super) fn make_chain(
         &self,
         base: &GenesisBase,
-        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+        progress: &mut dyn FnMut(RaceStep<'_>),
     ) -> Result<ScratchFolder, BenchError> {
         self.cache.checkout(&self.workload.chain_name(base), |folder| {
             let states = self.cache.scratch()?;
@@ -50,7 +51,7 @@ impl ClientRace<'_> {
         &self,
         folder: &Path,
         states: &Path,
-        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+        progress: &mut dyn FnMut(RaceStep<'_>),
     ) -> Result<(), BenchError> {
         let total = self.workload.warmup + self.workload.blocks;
         let mut maker = ChainMaker::start_in(
@@ -59,13 +60,13 @@ impl ClientRace<'_> {
             self.root_maker.clone(),
             self.stop,
             &mut |done, total| {
-                progress(ClientRaceProgress::Loading { backend: "to make blocks", done, total });
+                progress(RaceStep::Loading { backend: "to make blocks", done, total });
             },
         )?;
         let genesis_root = maker.spec().genesis_header().state_root;
         let file = folder.join(CHAIN_FILE);
         let chain = write_blocks(&mut maker, total, &file, self.stop, &mut |made| {
-            progress(ClientRaceProgress::Making { done: made.blocks, total });
+            progress(RaceStep::Making { done: made.blocks, total });
         })?;
         let path = folder.join(MADE_FILE);
         let made = serde_json::to_vec_pretty(&ChainManifest { genesis_root, chain });
@@ -79,8 +80,8 @@ impl ClientRace<'_> {
         &self,
         base: &GenesisBase,
         spec: &Arc<ChainSpec>,
-        entrants: &[ClientContender],
-        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+        entrants: &[ClientEntrant],
+        progress: &mut dyn FnMut(RaceStep<'_>),
     ) -> Result<Vec<ScratchFolder>, BenchError> {
         let mut entries: Option<Vec<(StateKey, StateValue)>> = None;
         let mut folders = Vec::new();
@@ -92,11 +93,7 @@ impl ClientRace<'_> {
                 let total = entries.len() as u64;
                 let mut entries = entries.iter().zip(0..).map(|(entry, done): (_, u64)| {
                     if done.is_multiple_of(4096) {
-                        progress(ClientRaceProgress::Loading {
-                            backend: &entrant.name,
-                            done,
-                            total,
-                        });
+                        progress(RaceStep::Loading { backend: &entrant.name, done, total });
                         if self.stop.load(Ordering::Relaxed) {
                             let stopped = io::Error::other("stopped");
                             return Err(StoreError::new("loading", stopped).into());
@@ -118,7 +115,7 @@ impl ClientRace<'_> {
     pub(super) fn options(
         &self,
         spec: &Arc<ChainSpec>,
-        entrant: &ClientContender,
+        entrant: &ClientEntrant,
         folder: &Path,
         sync: SyncMode,
     ) -> ChainOptions {

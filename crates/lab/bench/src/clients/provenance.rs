@@ -16,16 +16,17 @@
 
 use super::{
     prepare::read_made,
-    race::{ClientContender, ClientRace, ClientRaceProgress},
+    race::{ClientEntrant, ClientRace},
 };
 use crate::{
     BenchError, RaceSetting,
     chain::{CHAIN_FILE, GenesisBase, MakeChainError},
     error::{BackendErrorExt, ClientErrorExt},
     latency::LatencyHistogram,
+    race::{RaceStep, RaceTerms, turn_order},
     random::SplitMix64,
     report::{BenchResult, LatencyPoint},
-    state::{ProofFigures, RaceTerms, turn_order},
+    state::ProofFigures,
 };
 use retrie_chainspec::ChainSpec;
 use retrie_pipeline::{ChainStore, ImportOptions, PipelineError, import, report::peak_rss_bytes};
@@ -107,13 +108,13 @@ impl ClientRace<'_> {
     /// values than the client has or another client shows; [`BenchError::Stopped`].
     pub fn provenance(
         &self,
-        entrants: &[ClientContender],
+        entrants: &[ClientEntrant],
         queries: &QueryConfig,
-        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+        progress: &mut dyn FnMut(RaceStep<'_>),
     ) -> Result<Vec<ProvenanceOutcome>, BenchError> {
         self.workload.check()?;
         queries.check(self.workload.blocks)?;
-        for ClientContender { name, backend } in entrants {
+        for ClientEntrant { name, backend } in entrants {
             if !can_prove_history(&**backend) {
                 let what = format!("backend `{name}` cannot prove what keys were in old blocks");
                 return Err(RaceSetting::Backends.refused(what));
@@ -129,9 +130,9 @@ impl ClientRace<'_> {
 
     fn ask(
         &self,
-        entrants: &[ClientContender],
+        entrants: &[ClientEntrant],
         queries: &QueryConfig,
-        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+        progress: &mut dyn FnMut(RaceStep<'_>),
     ) -> Result<Vec<ProvenanceOutcome>, BenchError> {
         let base = self.workload.base()?;
         let blocks = self.make_chain(&base, progress)?;
@@ -149,7 +150,7 @@ impl ClientRace<'_> {
         let mut all = Vec::new();
         let total = queries.ranges.len() as u64;
         for (range, n) in queries.ranges.iter().zip(0..) {
-            progress(ClientRaceProgress::Racing { done: n, total });
+            progress(RaceStep::Racing { done: n, total });
             let asked = self.asked(queries, n);
             let mut answers: Vec<Option<ProvenanceOutcome>> =
                 entrants.iter().map(|_| None).collect();
@@ -181,10 +182,10 @@ impl ClientRace<'_> {
     fn imported(
         &self,
         spec: &Arc<ChainSpec>,
-        entrant: &ClientContender,
+        entrant: &ClientEntrant,
         folder: &Path,
         file: &Path,
-        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+        progress: &mut dyn FnMut(RaceStep<'_>),
     ) -> Result<ChainStore, BenchError> {
         let name = &entrant.name;
         let options = self.options(spec, entrant, folder, self.terms.sync);
@@ -198,11 +199,7 @@ impl ClientRace<'_> {
         let every = 0..=u64::MAX;
         let imported =
             import(&chain, vec![source], every, options, &metrics, self.stop, &mut |report| {
-                progress(ClientRaceProgress::Importing {
-                    backend: name,
-                    done: report.blocks,
-                    total,
-                });
+                progress(RaceStep::Importing { backend: name, done: report.blocks, total });
             });
         imported.and_then(|outcome| outcome.end).of_client(name)?;
         match self.stop.load(Ordering::Relaxed) {

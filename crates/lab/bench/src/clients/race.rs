@@ -2,7 +2,7 @@
 
 use super::{
     driver::{BlockInput, ClientDriver, TurnTimes},
-    outcome::{ClientCounters, ClientOutcome, ClientTurn},
+    outcome::{ClientFigures, ClientOutcome, WaitTimes},
     prepare::read_made,
     workload::{BlockDelivery, ClientWorkload, SenderRecovery},
 };
@@ -11,13 +11,15 @@ use crate::{
     cache::{ScratchFolder, StateCache},
     chain::{CHAIN_FILE, MakeChainError},
     error::ClientErrorExt,
-    memory::{self, MemoryCap},
-    state::{RaceTerms, TurnSummary, apply_cap, check_cap, needed_bytes, turn_order},
+    memory::MemoryCap,
+    race::{
+        Contender, CounterReading, Race, RaceGuard, RaceLane, RacePart, RaceResult, RaceStep,
+        RaceTerms, SliceSource, TimedTurn, warmup_parts,
+    },
 };
-use retrie_chainspec::ChainSpec;
+use retrie_chainspec::{ChainSpec, primitives::Block};
 use retrie_pipeline::{
-    ChainStore, CommitLimits, ImportOptions, PipelineError, recover_senders,
-    report::peak_rss_bytes, state_folder,
+    ChainStore, CommitLimits, ImportOptions, PipelineError, recover_senders, state_folder,
 };
 use retrie_sources::RlpReader;
 use retrie_state::AnyBackend;
@@ -25,65 +27,24 @@ use retrie_telemetry::Metrics;
 use std::{
     fs, io,
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
+    thread::Scope,
     time::{Duration, Instant},
 };
 
-/// A contender of a client race: a client with this backend.
+/// A client that takes part in a race, with this backend.
 #[derive(Clone)]
-pub struct ClientContender {
+pub struct ClientEntrant {
     /// Its name in results.
     pub name: String,
     /// The backend.
     pub backend: Arc<dyn AnyBackend>,
 }
 
-impl std::fmt::Debug for ClientContender {
+impl std::fmt::Debug for ClientEntrant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("ClientContender").field(&self.name).finish()
+        f.debug_tuple("ClientEntrant").field(&self.name).finish()
     }
-}
-
-/// The progress of a race of clients.
-#[derive(Clone, Copy, Debug)]
-pub enum ClientRaceProgress<'a> {
-    /// The state is being loaded.
-    Loading {
-        /// Name of the backend, or the purpose of the state.
-        backend: &'a str,
-        /// Entries loaded so far.
-        done: u64,
-        /// Entries in all.
-        total: u64,
-    },
-    /// Blocks are being generated.
-    Making {
-        /// Blocks generated so far.
-        done: u64,
-        /// Blocks in all.
-        total: u64,
-    },
-    /// Blocks are being imported, outside the timed part.
-    Importing {
-        /// Name of the backend.
-        backend: &'a str,
-        /// Blocks imported so far.
-        done: u64,
-        /// Blocks in all.
-        total: u64,
-    },
-    /// Slices are being run.
-    Racing {
-        /// Slices that all clients have finished.
-        done: u64,
-        /// Slices in all.
-        total: u64,
-    },
-    /// A client has finished a measured turn.
-    Turn(TurnSummary<'a>),
 }
 
 /// A race of clients on one variant of a workload.
@@ -110,26 +71,6 @@ impl std::fmt::Debug for ClientRace<'_> {
     }
 }
 
-/// The result of a race of clients.
-#[derive(Debug)]
-pub struct ClientRaceResult {
-    /// One outcome per client, in the order of the contenders; empty if the race was stopped before
-    /// the end of the first slice.
-    pub outcomes: Vec<ClientOutcome>,
-    /// Whether the race ran to its end. Otherwise the outcomes have the slices that all clients
-    /// have run, without the final flush.
-    pub complete: bool,
-}
-
-/// An open client in a race.
-struct ClientLane<'a> {
-    driver: ClientDriver<'a>,
-    chain: &'a ChainStore,
-    folder: &'a Path,
-    outcome: ClientOutcome,
-    memory_bytes: i64,
-}
-
 impl ClientRace<'_> {
     /// Runs the race. If `stop` is set, it returns what all clients have measured so far.
     ///
@@ -137,28 +78,20 @@ impl ClientRace<'_> {
     /// If the race cannot be run, or a client rejects a block.
     pub fn run(
         &self,
-        entrants: &[ClientContender],
-        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
-    ) -> Result<ClientRaceResult, BenchError> {
+        entrants: &[ClientEntrant],
+        progress: &mut dyn FnMut(RaceStep<'_>),
+    ) -> Result<RaceResult<ClientFigures>, BenchError> {
         self.workload.check()?;
-        let needed = needed_bytes(self.terms, entrants.iter().map(|one| one.backend.cache_bytes()));
+        let needed = self.terms.needed_bytes(entrants.iter().map(|one| one.backend.cache_bytes()));
         self.memory_limit.map(|limit| MemoryCap::check(limit, needed)).transpose()?;
-        match self.run_to_end(entrants, progress) {
-            Err(BenchError::Stopped | BenchError::MakeChain(MakeChainError::Stopped { .. })) => {
-                Ok(ClientRaceResult { outcomes: Vec::new(), complete: false })
-            }
-            raced => {
-                let temp = std::env::temp_dir();
-                raced.map_err(|error| error.on_disk(self.cache.folder().unwrap_or(&temp)))
-            }
-        }
+        or_nothing(self.run_to_end(entrants, progress), self.cache)
     }
 
     fn run_to_end(
         &self,
-        entrants: &[ClientContender],
-        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
-    ) -> Result<ClientRaceResult, BenchError> {
+        entrants: &[ClientEntrant],
+        progress: &mut dyn FnMut(RaceStep<'_>),
+    ) -> Result<RaceResult<ClientFigures>, BenchError> {
         let base = self.workload.base()?;
         let blocks = self.make_chain(&base, progress)?;
         let made = read_made(blocks.path())?;
@@ -173,71 +106,62 @@ impl ClientRace<'_> {
     /// Opens the clients in their folders and runs the blocks.
     fn race(
         &self,
-        entrants: &[ClientContender],
+        entrants: &[ClientEntrant],
         spec: &Arc<ChainSpec>,
         blocks: &Path,
         folders: &[ScratchFolder],
-        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
-    ) -> Result<ClientRaceResult, BenchError> {
-        // Dropped after the chains, so that the cap holds while they are closed.
-        let cap = apply_cap(self.memory_limit, folders)?;
-        memory::reset_peak();
+        progress: &mut dyn FnMut(RaceStep<'_>),
+    ) -> Result<RaceResult<ClientFigures>, BenchError> {
+        let guard = RaceGuard::begin(self.memory_limit, folders, self.stop)?;
         let mut chains = Vec::new();
         for (entrant, folder) in entrants.iter().zip(folders) {
-            let before = memory::anonymous();
             let options = self.options(spec, entrant, folder.path(), self.terms.sync);
-            let chain = ChainStore::open(options).of_client(&entrant.name)?;
-            chains.push((Arc::new(chain), memory::anonymous() - before));
-            check_cap(cap.as_ref())?;
+            let open = || ChainStore::open(options).map(Arc::new).of_client(&entrant.name);
+            chains.push(guard.open(open)?);
         }
         let file = blocks.join(CHAIN_FILE);
-        let mut reader = RlpReader::open(&file).map_err(PipelineError::from).of_client("chain")?;
-        let mut complete = true;
-        let mut outcomes = std::thread::scope(|scope| {
+        let reader = RlpReader::open(&file).map_err(PipelineError::from).of_client("chain")?;
+        let mut slices =
+            BlockSlices { workload: self.workload, senders: self.senders, spec, reader };
+        std::thread::scope(|scope| {
             let mut lanes = Vec::new();
             for ((entrant, folder), (chain, memory_bytes)) in
                 entrants.iter().zip(folders).zip(&chains)
             {
-                let metrics = Metrics::new().map_err(|error| BenchError::Workload {
-                    what: format!("metrics cannot be registered: {error}"),
-                })?;
-                let driver = match self.workload.via {
-                    BlockDelivery::Import => {
-                        let is_durable_each = self.workload.commit_every == Some(1);
-                        let options = self.import_options();
-                        ClientDriver::importer(chain, options, is_durable_each, metrics, scope)
-                            .of_client(&entrant.name)?
-                    }
-                    BlockDelivery::EngineApi => {
-                        ClientDriver::engine_api(chain.clone(), metrics, &entrant.name)?
-                    }
-                };
+                let driver = self.driver(entrant, chain, scope)?;
+                let folder = folder.path();
+                let (name, waits) = (entrant.name.clone(), WaitTimes::default());
+                let senders = self.senders;
+                let contender = ClientContender { name, driver, chain, folder, senders, waits };
                 let hash = entrant.backend.identity().hash.name();
-                let outcome = ClientOutcome::new(&entrant.name, hash, self.senders);
-                let (folder, memory_bytes) = (folder.path(), *memory_bytes);
-                lanes.push(ClientLane { driver, chain, folder, outcome, memory_bytes });
+                let outcome = ClientOutcome::new(&entrant.name, hash, ClientFigures::new(senders));
+                lanes.push(RaceLane::new(contender, outcome, folder, *memory_bytes));
             }
-            complete = self.take_turns(&mut lanes, &mut reader, cap.as_ref(), progress)?;
-            Ok::<_, BenchError>(lanes.into_iter().map(|lane| lane.outcome).collect::<Vec<_>>())
+            Race { lanes, guard: &guard }.run(&mut slices, progress)
+        })
+    }
+
+    /// What delivers the blocks to a client.
+    fn driver<'scope, 'env>(
+        &self,
+        entrant: &ClientEntrant,
+        chain: &'env Arc<ChainStore>,
+        scope: &'scope Scope<'scope, 'env>,
+    ) -> Result<ClientDriver<'env>, BenchError> {
+        let metrics = Metrics::new().map_err(|error| BenchError::Workload {
+            what: format!("metrics cannot be registered: {error}"),
         })?;
-        for (((chain, _), outcome), folder) in chains.iter().zip(&mut outcomes).zip(folders) {
-            let balloon = cap.as_ref().map_or(0, MemoryCap::balloon_bytes);
-            outcome.peak_rss_bytes = peak_rss_bytes().saturating_sub(balloon);
-            outcome.memory_cap = cap.as_ref().map(|cap| (cap.limit(), cap.means(), folders.len()));
-            if !complete {
-                outcome.disk_bytes = outcome.turns.last().map_or(0, |turn| turn.disk_bytes);
-                continue;
+        match self.workload.via {
+            BlockDelivery::Import => {
+                let is_durable_each = self.workload.commit_every == Some(1);
+                let options = self.import_options();
+                ClientDriver::importer(chain, options, is_durable_each, metrics, scope)
+                    .of_client(&entrant.name)
             }
-            let start = Instant::now();
-            chain.flush().of_client(&outcome.backend)?;
-            outcome.flush = start.elapsed();
-            outcome.disk_bytes = chain.state_bytes().of_client(&outcome.backend)?;
-            let stats = chain.state().stats().map_err(PipelineError::from);
-            let in_use = stats.of_client(&outcome.backend)?.file_bytes;
-            outcome.kept_file_bytes = state_files_bytes(folder.path())?.saturating_sub(in_use);
+            BlockDelivery::EngineApi => {
+                ClientDriver::engine_api(chain.clone(), metrics, &entrant.name)
+            }
         }
-        outcomes.retain(|outcome| !outcome.turns.is_empty());
-        Ok(ClientRaceResult { outcomes, complete })
     }
 
     fn import_options(&self) -> ImportOptions {
@@ -254,134 +178,122 @@ impl ClientRace<'_> {
             },
         }
     }
+}
 
-    /// Runs warm-up and slices. Returns false if the race was stopped.
-    fn take_turns(
-        &self,
-        lanes: &mut [ClientLane<'_>],
-        reader: &mut RlpReader,
-        cap: Option<&MemoryCap>,
-        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
-    ) -> Result<bool, BenchError> {
-        let ClientWorkload { blocks, warmup, slices, .. } = *self.workload;
-        let mut left = warmup;
-        // In parts of about a slice, so that a long warm-up is never in memory as a whole.
-        while left > 0 {
-            let part = left.min(blocks.div_ceil(slices));
-            left -= part;
-            if !self.slice(lanes, 0, reader, part, cap)? {
-                return Ok(false);
-            }
+/// A race that was stopped before any slice was run has no outcomes; another error stays one.
+pub(super) fn or_nothing(
+    raced: Result<RaceResult<ClientFigures>, BenchError>,
+    cache: &StateCache,
+) -> Result<RaceResult<ClientFigures>, BenchError> {
+    match raced {
+        Err(BenchError::Stopped | BenchError::MakeChain(MakeChainError::Stopped { .. })) => {
+            Ok(RaceResult { outcomes: Vec::new(), ended: Err(BenchError::Stopped) })
         }
-        for lane in lanes.iter_mut() {
-            lane.chain.flush().of_client(&lane.outcome.backend)?;
-            lane.outcome.begun = lane.marks();
+        raced => {
+            let temp = std::env::temp_dir();
+            raced.map_err(|error| error.on_disk(cache.folder().unwrap_or(&temp)))
         }
-        for slice in 1..=slices {
-            progress(ClientRaceProgress::Racing { done: slice - 1, total: slices });
-            if !self.slice(lanes, slice, reader, self.workload.slice(slice), cap)? {
-                // A slice that only some clients have run does not count.
-                lanes.iter_mut().for_each(|lane| lane.outcome.turns.truncate(slice as usize - 1));
-                return Ok(false);
-            }
-            for lane in lanes.iter() {
-                let Some(turn) = lane.outcome.turns.last() else { continue };
-                progress(ClientRaceProgress::Turn(TurnSummary {
-                    backend: &lane.outcome.backend,
-                    ops: turn.txs,
-                    latencies: &turn.latencies,
-                    disk_bytes: turn.disk_bytes,
-                }));
-            }
-        }
-        Ok(true)
-    }
-
-    /// Runs one turn of every client; slice 0 is the warm-up. Returns false if the race was
-    /// stopped.
-    fn slice(
-        &self,
-        lanes: &mut [ClientLane<'_>],
-        slice: u64,
-        reader: &mut RlpReader,
-        blocks: u64,
-        cap: Option<&MemoryCap>,
-    ) -> Result<bool, BenchError> {
-        let Some(first) = lanes.first() else { return Ok(true) };
-        let spec = first.chain.spec().clone();
-        let mut given = Vec::new();
-        for block in reader.take(blocks as usize) {
-            let block = block.map_err(PipelineError::from).of_client("chain")?.block;
-            let senders = match self.senders {
-                SenderRecovery::Unrecovered => None,
-                SenderRecovery::Recovered => {
-                    let recovered = recover_senders(&spec, block.clone()).of_client("chain")?;
-                    Some(recovered.senders().to_vec())
-                }
-            };
-            given.push((block, senders));
-        }
-        for lane in turn_order(lanes.len(), slice) {
-            let lane = &mut lanes[lane];
-            match self.turn(lane, &spec, &given, cap)? {
-                None => return Ok(false),
-                Some(turn) if slice > 0 => lane.outcome.turns.push(lane.measured(turn)?),
-                Some(_) => {}
-            }
-        }
-        Ok(true)
-    }
-
-    /// Runs `blocks` on one client; `None` if the race was stopped.
-    fn turn(
-        &self,
-        lane: &mut ClientLane<'_>,
-        spec: &Arc<ChainSpec>,
-        blocks: &[BlockInput],
-        cap: Option<&MemoryCap>,
-    ) -> Result<Option<ClientTurn>, BenchError> {
-        let txs = blocks.iter().map(|(block, _)| block.body.transactions.len() as u64).sum();
-        // Before the blocks are copied: the copy is freed in the turn.
-        let memory_before = memory::anonymous();
-        let client = &lane.outcome.backend;
-        let is_over = || self.stop.load(Ordering::Relaxed) || check_cap(cap).is_err();
-        let driven = lane.driver.run(spec, blocks.to_vec(), client, &is_over)?;
-        check_cap(cap)?;
-        let Some(TurnTimes { start, latencies, waited }) = driven else { return Ok(None) };
-        let settling = Instant::now();
-        lane.driver.flush(client)?;
-        let folding = Instant::now();
-        lane.chain.state().wait_idle().map_err(PipelineError::from).of_client(client)?;
-        let end = Instant::now();
-        lane.memory_bytes += memory::anonymous() - memory_before;
-        Ok(Some(ClientTurn {
-            txs,
-            elapsed: end - start,
-            settling: end - settling,
-            folding: end - folding,
-            waited,
-            latencies,
-            disk_bytes: 0,
-            memory_bytes: lane.memory_bytes,
-            marks: ClientCounters::default(),
-        }))
     }
 }
 
-impl ClientLane<'_> {
-    fn marks(&self) -> ClientCounters {
-        let (times, keys) = self.driver.figures();
-        ClientCounters { times, keys, counts: self.chain.state().counts() }
+/// An open client in a race.
+struct ClientContender<'a> {
+    name: String,
+    driver: ClientDriver<'a>,
+    chain: &'a ChainStore,
+    folder: &'a Path,
+    senders: SenderRecovery,
+    waits: WaitTimes,
+}
+
+impl Contender for ClientContender<'_> {
+    type Slice = Vec<BlockInput>;
+    type Figures = ClientFigures;
+
+    /// At the end everything is durable, and no background work is running.
+    fn run(
+        &mut self,
+        slice: &Self::Slice,
+        _: RacePart,
+        guard: &RaceGuard<'_>,
+    ) -> Result<TimedTurn, BenchError> {
+        let client = &self.name;
+        let ops = slice.iter().map(|(block, _)| block.body.transactions.len() as u64).sum();
+        let driven = self.driver.run(self.chain.spec(), slice.clone(), client, guard)?;
+        let TurnTimes { start, latencies, waited } = driven;
+        let settling = Instant::now();
+        self.driver.flush(client)?;
+        let folding = Instant::now();
+        self.chain.state().wait_idle().map_err(PipelineError::from).of_client(client)?;
+        let end = Instant::now();
+        self.waits.folds += end - folding;
+        if self.senders == SenderRecovery::Unrecovered {
+            self.waits.senders += waited;
+        }
+        Ok(TimedTurn { ops, elapsed: end - start, settling: end - settling, latencies })
     }
 
-    /// Completes the turn with disk usage and counters.
-    fn measured(&self, turn: ClientTurn) -> Result<ClientTurn, BenchError> {
-        let backend = &self.outcome.backend;
+    fn flush(&mut self) -> Result<(), BenchError> {
+        self.chain.flush().of_client(&self.name)
+    }
+
+    fn reading(&self) -> CounterReading {
+        let (times, keys) = self.driver.figures();
+        let (counts, spent) = (self.chain.state().counts(), self.waits.with_import(&times));
+        CounterReading { counts: Some(counts), spent: Some(spent), keys }
+    }
+
+    fn disk_bytes(&self) -> Result<u64, BenchError> {
         let rows = self.chain.db().state_store().disk_bytes();
-        let mut disk_bytes = rows.map_err(|error| PipelineError::State(error.into()));
-        let files = state_files_bytes(self.folder)?;
-        disk_bytes = disk_bytes.map(|bytes| bytes + files);
-        Ok(ClientTurn { disk_bytes: disk_bytes.of_client(backend)?, marks: self.marks(), ..turn })
+        let rows =
+            rows.map_err(|error| PipelineError::State(error.into())).of_client(&self.name)?;
+        Ok(rows + state_files_bytes(self.folder)?)
+    }
+
+    /// Files that the state does not need are told apart from the others.
+    fn note_end(&self, outcome: &mut ClientOutcome) -> Result<(), BenchError> {
+        outcome.disk_bytes = self.chain.state_bytes().of_client(&self.name)?;
+        let stats = self.chain.state().stats().map_err(PipelineError::from);
+        let in_use = stats.of_client(&self.name)?.file_bytes;
+        outcome.figures.kept_file_bytes = state_files_bytes(self.folder)?.saturating_sub(in_use);
+        Ok(())
+    }
+}
+
+/// The blocks of a race, slice by slice.
+struct BlockSlices<'a> {
+    workload: &'a ClientWorkload,
+    senders: SenderRecovery,
+    spec: &'a Arc<ChainSpec>,
+    reader: RlpReader,
+}
+
+impl SliceSource<ClientContender<'_>> for BlockSlices<'_> {
+    fn warmup_parts(&self) -> u64 {
+        let ClientWorkload { blocks, warmup, slices, .. } = *self.workload;
+        warmup_parts(warmup, blocks, slices)
+    }
+
+    fn slices(&self) -> u64 {
+        self.workload.slices
+    }
+
+    fn take(&mut self, part: RacePart) -> Result<Vec<BlockInput>, BenchError> {
+        let blocks = match part.is_warmup {
+            true => self.workload.warmup,
+            false => self.workload.blocks,
+        };
+        let input = |block: Block| -> Result<BlockInput, BenchError> {
+            if self.senders == SenderRecovery::Unrecovered {
+                return Ok((block, None));
+            }
+            let recovered = recover_senders(self.spec, block.clone()).of_client("chain")?;
+            Ok((block, Some(recovered.senders().to_vec())))
+        };
+        let blocks = self.reader.by_ref().take(part.share(blocks) as usize);
+        blocks
+            .map(|block| input(block.map_err(PipelineError::from).of_client("chain")?.block))
+            .collect()
     }
 }
 

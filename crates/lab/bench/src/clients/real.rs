@@ -17,19 +17,23 @@
 //! differ.
 
 use super::{
-    outcome::{ClientCounters, ClientOutcome, ClientTurn},
-    race::{ClientContender, ClientRaceProgress, ClientRaceResult, files_bytes},
+    outcome::{ClientFigures, ClientOutcome, WaitTimes},
+    race::{ClientEntrant, files_bytes, or_nothing},
     workload::SenderRecovery,
 };
 use crate::{
     BenchError, RaceSetting,
     cache::{ScratchFolder, StateCache},
     error::{BackendErrorExt, ClientErrorExt},
-    memory::{self, MemoryCap},
+    memory::MemoryCap,
+    race::{
+        Contender, CounterReading, Race, RaceGuard, RaceLane, RacePart, RaceResult, RaceStep,
+        RaceTerms, SliceSource, TimedTurn,
+    },
     report::BenchResult,
     state::{
-        BackendFactory, BlockCorpus, ContenderFactory as _, EntryStream, GENERATIONS, RaceTerms,
-        SortedEntries, TraceError, TurnSummary, apply_cap, check_cap, needed_bytes, turn_order,
+        BackendFactory, BlockCorpus, EntryStream, GENERATIONS, SortedEntries, StoreFactory as _,
+        TraceError,
     },
 };
 use alloy_primitives::Bytes;
@@ -44,17 +48,13 @@ use retrie_engine::block_of_payload;
 use retrie_pipeline::{
     PipelineError, prepare, recover_senders,
     replay::{BundleReplay, BundleReplayOptions, StatePadding},
-    report::peak_rss_bytes,
 };
 use retrie_sources::Bundle;
 use retrie_state::{KvStore, StateStore, StoreOptions};
 use serde_json::{Map, Value, json};
 use std::{
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -178,22 +178,13 @@ pub struct RealRace<'a> {
 }
 
 /// An open store in its folder.
-struct OpenStore {
-    name: String,
-    hash: &'static str,
-    memory_bytes: i64,
-    // Dropped in this order: the store before its database, the folder last.
+struct RealStore<'a> {
+    name: &'a str,
+    folder: &'a Path,
+    // Dropped in this order: the store before its database.
     store: StateStore,
     kv: Arc<dyn KvStore>,
     _db: DatabaseEnv,
-    folder: ScratchFolder,
-}
-
-struct RealLane<'a> {
-    opened: &'a OpenStore,
-    replay: BundleReplay<'a>,
-    outcome: ClientOutcome,
-    memory_bytes: i64,
 }
 
 impl RealRace<'_> {
@@ -203,9 +194,9 @@ impl RealRace<'_> {
     /// If the race cannot be run, or a block is not valid.
     pub fn run(
         &self,
-        entrants: &[ClientContender],
-        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
-    ) -> Result<ClientRaceResult, BenchError> {
+        entrants: &[ClientEntrant],
+        progress: &mut dyn FnMut(RaceStep<'_>),
+    ) -> Result<RaceResult<ClientFigures>, BenchError> {
         if self.slices == 0 {
             return Err(RaceSetting::Slices.refused("there must be 1 slice at least"));
         }
@@ -213,76 +204,51 @@ impl RealRace<'_> {
             let what = format!("real blocks are taken back: at least {RETAINED} must be retained");
             return Err(RaceSetting::Retention.refused(what));
         }
-        let needed = needed_bytes(self.terms, entrants.iter().map(|one| one.backend.cache_bytes()));
+        let needed = self.terms.needed_bytes(entrants.iter().map(|one| one.backend.cache_bytes()));
         self.memory_limit.map(|limit| MemoryCap::check(limit, needed)).transpose()?;
-        match self.run_to_end(entrants, progress) {
-            Err(BenchError::Stopped) => {
-                Ok(ClientRaceResult { outcomes: Vec::new(), complete: false })
-            }
-            raced => {
-                let temp = std::env::temp_dir();
-                raced.map_err(|error| error.on_disk(self.cache.folder().unwrap_or(&temp)))
-            }
-        }
+        or_nothing(self.run_to_end(entrants, progress), self.cache)
     }
 
     fn run_to_end(
         &self,
-        entrants: &[ClientContender],
-        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
-    ) -> Result<ClientRaceResult, BenchError> {
+        entrants: &[ClientEntrant],
+        progress: &mut dyn FnMut(RaceStep<'_>),
+    ) -> Result<RaceResult<ClientFigures>, BenchError> {
         let folders = self.lay_down(entrants, progress)?;
-        // Dropped after the stores, so that the cap holds while they are closed.
-        let cap = apply_cap(self.memory_limit, &folders)?;
-        memory::reset_peak();
+        let guard = RaceGuard::begin(self.memory_limit, &folders, self.stop)?;
         let mut opened = Vec::new();
-        for (entrant, folder) in entrants.iter().zip(folders) {
-            opened.push(self.open(entrant, folder)?);
-            check_cap(cap.as_ref())?;
+        for (entrant, folder) in entrants.iter().zip(&folders) {
+            opened.push(guard.open(|| self.open(entrant, folder.path()))?);
         }
         let options = BundleReplayOptions { spec: ChainSpec::mainnet(), witness_opener: None };
         let mut lanes = Vec::new();
-        for opened in &opened {
+        for (entrant, (opened, memory_bytes)) in entrants.iter().zip(&opened) {
             let replay = BundleReplay::new(&options, &opened.store, &*opened.kv);
-            let replay = replay.of_client(&opened.name)?;
-            let outcome =
-                ClientOutcome::new(&opened.name, opened.hash, SenderRecovery::Unrecovered);
-            lanes.push(RealLane { opened, replay, outcome, memory_bytes: opened.memory_bytes });
+            let replay = replay.of_client(opened.name)?;
+            let contender = RealContender { opened, replay, waits: WaitTimes::default() };
+            let hash = entrant.backend.identity().hash.name();
+            let figures = ClientFigures::new(SenderRecovery::Unrecovered);
+            let outcome = ClientOutcome::new(opened.name, hash, figures);
+            lanes.push(RaceLane::new(contender, outcome, opened.folder, *memory_bytes));
         }
-        let complete = self.take_turns(&mut lanes, cap.as_ref(), progress)?;
-        let balloon = cap.as_ref().map_or(0, MemoryCap::balloon_bytes);
-        for lane in &mut lanes {
-            let outcome = &mut lane.outcome;
-            outcome.peak_rss_bytes = peak_rss_bytes().saturating_sub(balloon);
-            outcome.memory_cap = cap.as_ref().map(|cap| (cap.limit(), cap.means(), opened.len()));
-            if complete {
-                let start = Instant::now();
-                lane.opened.store.flush().of_backend(&lane.opened.name)?;
-                outcome.flush = start.elapsed();
-            }
-            outcome.disk_bytes = lane.opened.disk_bytes()?;
-        }
-        let mut outcomes: Vec<_> = lanes.into_iter().map(|lane| lane.outcome).collect();
-        outcomes.retain(|outcome| outcome.slices_done() > 0);
-        Ok(ClientRaceResult { outcomes, complete })
+        Race { lanes, guard: &guard }.run(&mut RealPasses { race: self }, progress)
     }
 
     /// A folder with the padded state for each contender.
     fn lay_down(
         &self,
-        entrants: &[ClientContender],
-        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
+        entrants: &[ClientEntrant],
+        progress: &mut dyn FnMut(RaceStep<'_>),
     ) -> Result<Vec<ScratchFolder>, BenchError> {
         let mut entries = None;
-        let folder_of = |entrant: &ClientContender| {
+        let folder_of = |entrant: &ClientEntrant| {
             let loader = BackendFactory::new(entrant.backend.clone());
             let name = format!("{}-padding-{}", loader.format(), self.blocks.padding.name());
             self.cache.checkout(&name, |folder| {
                 let entries = entries
                     .get_or_insert_with(|| SortedEntries::Listed(self.blocks.padding.entries()));
                 let (backend, total) = (entrant.name.as_str(), entries.len() as u64);
-                let mut report =
-                    |done| progress(ClientRaceProgress::Loading { backend, done, total });
+                let mut report = |done| progress(RaceStep::Loading { backend, done, total });
                 let (stop, done) = (self.stop, 0);
                 let mut entries = EntryStream { entries, stop, progress: &mut report, done };
                 loader.load(folder, &mut entries).map_err(|error| error.on_disk(folder))
@@ -291,131 +257,29 @@ impl RealRace<'_> {
         entrants.iter().map(folder_of).collect()
     }
 
-    fn open(
+    fn open<'a>(
         &self,
-        entrant: &ClientContender,
-        folder: ScratchFolder,
-    ) -> Result<OpenStore, BenchError> {
+        entrant: &'a ClientEntrant,
+        folder: &'a Path,
+    ) -> Result<RealStore<'a>, BenchError> {
         let name = &entrant.name;
-        let before = memory::anonymous();
         let options = OpenOptions { sync: self.terms.sync, ..OpenOptions::default() };
-        let db = DatabaseEnv::open(folder.path(), &options).of_backend(name)?;
+        let db = DatabaseEnv::open(folder, &options).of_backend(name)?;
         let kv = db.state_store();
         let options = StoreOptions {
             retention: self.terms.retention,
             fold_bytes: self.terms.cache_bytes / GENERATIONS,
             read_threads: self.terms.read_threads,
-            dir: Some(files(folder.path())),
+            dir: Some(files(folder)),
             ..StoreOptions::default()
         };
         let store =
             StateStore::open(entrant.backend.clone(), kv.clone(), options).of_backend(name)?;
-        Ok(OpenStore {
-            name: name.clone(),
-            hash: entrant.backend.identity().hash.name(),
-            memory_bytes: memory::anonymous() - before,
-            store,
-            kv,
-            _db: db,
-            folder,
-        })
-    }
-
-    /// Runs the passes. Returns false if the race was stopped.
-    fn take_turns(
-        &self,
-        lanes: &mut [RealLane<'_>],
-        cap: Option<&MemoryCap>,
-        progress: &mut dyn FnMut(ClientRaceProgress<'_>),
-    ) -> Result<bool, BenchError> {
-        for _ in 0..self.warmup {
-            if self.pass(lanes, 0, cap)?.is_none() {
-                return Ok(false);
-            }
-        }
-        for lane in lanes.iter_mut() {
-            lane.opened.store.flush().of_backend(&lane.opened.name)?;
-            lane.outcome.begun = lane.marks();
-        }
-        for slice in 1..=self.slices {
-            progress(ClientRaceProgress::Racing { done: slice - 1, total: self.slices });
-            let Some(turns) = self.pass(lanes, slice, cap)? else { return Ok(false) };
-            // Only now, when all stores have run the slice.
-            for (lane, turn) in lanes.iter_mut().zip(turns) {
-                progress(ClientRaceProgress::Turn(TurnSummary {
-                    backend: &lane.outcome.backend,
-                    ops: turn.txs,
-                    latencies: &turn.latencies,
-                    disk_bytes: turn.disk_bytes,
-                }));
-                lane.outcome.turns.push(turn);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Runs all blocks on every store. The turns are in the order of the lanes; `None` if the race
-    /// was stopped.
-    fn pass(
-        &self,
-        lanes: &mut [RealLane<'_>],
-        slice: u64,
-        cap: Option<&MemoryCap>,
-    ) -> Result<Option<Vec<ClientTurn>>, BenchError> {
-        let mut turns: Vec<_> = lanes.iter().map(|_| None).collect();
-        for number in turn_order(lanes.len(), slice) {
-            match self.turn(&mut lanes[number], cap)? {
-                Some(turn) => turns[number] = Some(turn),
-                None => return Ok(None),
-            }
-        }
-        Ok(Some(turns.into_iter().flatten().collect()))
-    }
-
-    fn turn(
-        &self,
-        lane: &mut RealLane<'_>,
-        cap: Option<&MemoryCap>,
-    ) -> Result<Option<ClientTurn>, BenchError> {
-        let name = &lane.opened.name;
-        let spec = ChainSpec::mainnet();
-        let memory_before = memory::anonymous();
-        let (mut timed, mut latencies) = (Duration::ZERO, Vec::new());
-        for block in &self.blocks.blocks {
-            if self.stop.load(Ordering::Relaxed) {
-                return Ok(None);
-            }
-            check_cap(cap)?;
-            // Cloned outside the timed part.
-            let given = block.given.clone();
-            let live = lane.replay.run_live(&block.bundle, || block.receive(given, &spec));
-            let live = live.of_client(name)?;
-            if !live.outcome.ok() {
-                let (client, status) = (name.clone(), live.outcome.failure());
-                return Err(BenchError::NotValid { client, hash: block.bundle.hash, status });
-            }
-            latencies.push(live.latency);
-            timed += Duration::from_secs_f64(live.outcome.seconds);
-        }
-        let start = Instant::now();
-        lane.opened.store.wait_idle().of_backend(name)?;
-        let settling = start.elapsed();
-        lane.memory_bytes += memory::anonymous() - memory_before;
-        Ok(Some(ClientTurn {
-            txs: self.blocks.txs(),
-            elapsed: timed + settling,
-            settling,
-            folding: settling,
-            waited: Duration::ZERO,
-            latencies,
-            disk_bytes: lane.opened.disk_bytes()?,
-            memory_bytes: lane.memory_bytes,
-            marks: lane.marks(),
-        }))
+        Ok(RealStore { name, folder, store, kv, _db: db })
     }
 
     /// The figures as results of `--json` of `bench new-payload`.
-    pub fn results(&self, raced: &ClientRaceResult) -> Vec<BenchResult> {
+    pub fn results(&self, raced: &RaceResult<ClientFigures>) -> Vec<BenchResult> {
         let result = |one: &ClientOutcome| one.result_on("new-payload", self.params(), self.terms);
         raced.outcomes.iter().map(result).collect()
     }
@@ -437,20 +301,86 @@ impl RealRace<'_> {
     }
 }
 
-impl RealLane<'_> {
-    fn marks(&self) -> ClientCounters {
+/// A store that executes real blocks.
+struct RealContender<'a> {
+    opened: &'a RealStore<'a>,
+    replay: BundleReplay<'a>,
+    waits: WaitTimes,
+}
+
+impl<'a> Contender for RealContender<'a> {
+    /// A pass over all blocks.
+    type Slice = &'a RealBlockSet;
+    type Figures = ClientFigures;
+
+    fn run(
+        &mut self,
+        slice: &Self::Slice,
+        _: RacePart,
+        guard: &RaceGuard<'_>,
+    ) -> Result<TimedTurn, BenchError> {
+        let name = self.opened.name;
+        let spec = ChainSpec::mainnet();
+        let (mut timed, mut latencies) = (Duration::ZERO, Vec::new());
+        for block in &slice.blocks {
+            guard.check()?;
+            // Cloned outside the timed part.
+            let given = block.given.clone();
+            let live = self.replay.run_live(&block.bundle, || block.receive(given, &spec));
+            let live = live.of_client(name)?;
+            if !live.outcome.ok() {
+                let (client, status) = (name.to_owned(), live.outcome.failure());
+                return Err(BenchError::NotValid { client, hash: block.bundle.hash, status });
+            }
+            latencies.push(live.latency);
+            timed += Duration::from_secs_f64(live.outcome.seconds);
+        }
+        let start = Instant::now();
+        self.opened.store.wait_idle().of_backend(name)?;
+        let settling = start.elapsed();
+        self.waits.folds += settling;
+        Ok(TimedTurn { ops: slice.txs(), elapsed: timed + settling, settling, latencies })
+    }
+
+    fn flush(&mut self) -> Result<(), BenchError> {
+        self.opened.store.flush().of_backend(self.opened.name)
+    }
+
+    fn reading(&self) -> CounterReading {
         let figures = self.replay.figures();
+        let spent = Some(self.waits.with_import(&figures.times));
         let keys = (figures.key_reads, figures.key_writes);
-        ClientCounters { times: figures.times, keys, counts: figures.counts }
+        CounterReading { counts: Some(figures.counts), spent, keys }
+    }
+
+    fn disk_bytes(&self) -> Result<u64, BenchError> {
+        let rows = self.opened.kv.disk_bytes().of_backend(self.opened.name)?;
+        let path = files(self.opened.folder);
+        let files = files_bytes(&path);
+        Ok(rows + files.map_err(|source| BenchError::Io { action: "measuring", path, source })?)
+    }
+
+    fn note_end(&self, _: &mut ClientOutcome) -> Result<(), BenchError> {
+        Ok(())
     }
 }
 
-impl OpenStore {
-    fn disk_bytes(&self) -> Result<u64, BenchError> {
-        let rows = self.kv.disk_bytes().of_backend(&self.name)?;
-        let path = files(self.folder.path());
-        let files = files_bytes(&path);
-        Ok(rows + files.map_err(|source| BenchError::Io { action: "measuring", path, source })?)
+/// Passes over the same blocks.
+struct RealPasses<'a> {
+    race: &'a RealRace<'a>,
+}
+
+impl<'a> SliceSource<RealContender<'a>> for RealPasses<'a> {
+    fn warmup_parts(&self) -> u64 {
+        self.race.warmup
+    }
+
+    fn slices(&self) -> u64 {
+        self.race.slices
+    }
+
+    fn take(&mut self, _: RacePart) -> Result<&'a RealBlockSet, BenchError> {
+        Ok(self.race.blocks)
     }
 }
 

@@ -100,11 +100,6 @@ impl ClientWorkload {
         GenesisBase::of(&self.recipe)?.ok_or_else(missing)
     }
 
-    /// Number of blocks of slice `slice`. Slices count from 1.
-    pub(super) const fn slice(&self, slice: u64) -> u64 {
-        self.blocks * slice / self.slices - self.blocks * (slice - 1) / self.slices
-    }
-
     /// A name for the blocks, valid as a file name.
     pub(super) fn chain_name(&self, base: &GenesisBase) -> String {
         let fill = match self.recipe.fill {

@@ -48,7 +48,7 @@ pub struct AccessCounts {
     pub all: bool,
     /// Regions per leaf: the locality.
     pub regions: LeafTally,
-    /// Distinct pages of [`PAGE_BYTES`](super::PAGE_BYTES) per leaf.
+    /// Distinct pages of 4096 bytes per leaf.
     pub pages: LeafTally,
     /// Slots per leaf.
     pub slots: LeafTally,

@@ -39,4 +39,5 @@ pub mod timing;
 
 pub use error::LocalityError;
 pub use layouts::{DenseTree, LayoutNode, MAX_HEIGHT, NodePlace, TreeLayout, UnknownLayout};
-pub use region::{PAGE_BYTES, Region, SLOT_BYTES};
+pub use region::Region;
+use region::{PAGE_BYTES, SLOT_BYTES};

@@ -1,9 +1,9 @@
 //! Regions: adjacent slots of a file.
 
 /// Bytes of a slot: a hash.
-pub const SLOT_BYTES: u64 = 32;
+pub(crate) const SLOT_BYTES: u64 = 32;
 /// Bytes of a page, the unit of disks and page caches.
-pub const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// Adjacent slots `start..end`; never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

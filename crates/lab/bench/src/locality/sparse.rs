@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Delta(n, h): the smallest possible locality of a sparse tree of `height` with n = `leaves`, over
 /// all orders of its nodes. The locality of a tree is that of its worst leaf (equation 7). `None`
 /// if a tree of this height cannot have so many leaves.
-pub fn least_locality(leaves: u64, height: u32) -> Option<u32> {
+fn least_locality(leaves: u64, height: u32) -> Option<u32> {
     if leaves == 0 || (height < u64::BITS && leaves > 1 << height) {
         return None;
     }

@@ -98,7 +98,7 @@ pub struct BatchTiming {
 
 impl BatchTiming {
     /// Microseconds per operation in the median batch.
-    pub fn median_micros(&self) -> f64 {
+    pub(crate) fn median_micros(&self) -> f64 {
         quantile(self.micros(), 0.5)
     }
 

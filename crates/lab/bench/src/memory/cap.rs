@@ -95,7 +95,7 @@ impl MemoryCap {
     /// # Errors
     /// If the limit is [too small](Self::check) for any process, or the system permits neither a
     /// cgroup nor a balloon.
-    pub fn apply(limit: u64) -> Result<Self, CapError> {
+    pub(crate) fn apply(limit: u64) -> Result<Self, CapError> {
         Self::check(limit, 0)?;
         let means = match MemoryCgroup::enter(limit) {
             Ok(group) => CapMeans::Group(group),
@@ -111,7 +111,7 @@ impl MemoryCap {
     }
 
     /// Why the memory of this process cannot be capped by a cgroup; `None` if it can. In the first
-    /// case [`apply`](Self::apply) uses a balloon. The call creates a cgroup, enters it and leaves
+    /// case a cap uses a balloon. The call creates a cgroup, enters it and leaves
     /// it again.
     pub fn why_no_cgroup() -> Option<String> {
         MemoryCgroup::enter(1 << 40).err().map(|error| error.to_string())
@@ -144,7 +144,7 @@ impl MemoryCap {
     }
 
     /// Locked memory in bytes, which counts in the resident set of this process.
-    pub fn balloon_bytes(&self) -> u64 {
+    pub(crate) fn balloon_bytes(&self) -> u64 {
         match &self.means {
             CapMeans::Group(_) => 0,
             CapMeans::Balloon(balloon) => balloon.bytes(),
@@ -156,7 +156,7 @@ impl MemoryCap {
     ///
     /// # Errors
     /// [`CapError::Exceeded`].
-    pub fn exceeded(&self) -> Result<(), CapError> {
+    pub(crate) fn exceeded(&self) -> Result<(), CapError> {
         match self.watcher.most.load(Relaxed) {
             used if used > threshold(self.limit) => {
                 Err(CapError::Exceeded { limit: self.limit, used })
@@ -239,7 +239,7 @@ impl Drop for MemoryWatcher {
 ///
 /// # Errors
 /// If the folder cannot be read, or a file cannot be synced.
-pub fn drop_cached_pages(folder: &Path) -> io::Result<()> {
+pub(crate) fn drop_cached_pages(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let kind = entry.file_type()?;
@@ -256,17 +256,26 @@ pub fn drop_cached_pages(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The params of a race that describe the cap.
-pub(crate) fn cap_params(
-    limit: u64,
-    means: &str,
-    shared_by: usize,
-) -> [(String, serde_json::Value); 3] {
-    [
-        ("memory_limit_mb".to_owned(), (limit >> 20).into()),
-        ("memory_limit_by".to_owned(), means.into()),
-        ("memory_limit_shared_by".to_owned(), shared_by.into()),
-    ]
+/// A cap that contenders of a race share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedMemoryCap {
+    /// The limit in bytes.
+    pub limit: u64,
+    /// The means: `cgroup` or `balloon`.
+    pub means: &'static str,
+    /// Number of contenders that share it.
+    pub shared_by: usize,
+}
+
+impl SharedMemoryCap {
+    /// The params of a result.
+    pub(crate) fn params(&self) -> [(String, serde_json::Value); 3] {
+        [
+            ("memory_limit_mb".to_owned(), (self.limit >> 20).into()),
+            ("memory_limit_by".to_owned(), self.means.into()),
+            ("memory_limit_shared_by".to_owned(), self.shared_by.into()),
+        ]
+    }
 }
 
 /// Parses a size: a number with `KB`, `MB`, `GB` (or `K`, `KiB`, ...), which are powers of 1024, or

@@ -5,8 +5,8 @@ mod balloon;
 mod cap;
 mod cgroup;
 
-pub(crate) use cap::cap_params;
-pub use cap::{CapError, MemoryCap, drop_cached_pages, parse_size};
+pub(crate) use cap::drop_cached_pages;
+pub use cap::{CapError, MemoryCap, SharedMemoryCap, parse_size};
 
 /// Anonymous resident memory in bytes: allocated memory, without the pages of mapped files. 0 if
 /// the system does not report it.

@@ -62,7 +62,7 @@ impl Paper {
     }
 
     /// The short title, for sources of figures.
-    pub const fn short_title(self) -> &'static str {
+    pub(crate) const fn short_title(self) -> &'static str {
         match self {
             Self::Lvmt => "LVMT",
             Self::Cole => "COLE",

@@ -12,7 +12,7 @@ pub enum ExperimentSetup {
         /// Pairs per commit.
         commit_every: u64,
         /// Memory for caches in MB, if the paper states it.
-        cache_mb: Option<u64>,
+        cache_mb: Option<u32>,
         /// Number of proofs made and verified at the end.
         proofs: u64,
         /// A cap on memory in MiB, with the page cache. It is not scaled.
@@ -33,7 +33,7 @@ pub enum ExperimentSetup {
         /// Whether receivers follow a Zipf distribution.
         skewed: bool,
         /// Memory for caches in MB, if the paper states it.
-        cache_mb: Option<u64>,
+        cache_mb: Option<u32>,
         /// Blocks between merges of `lmpt`, if it takes part.
         merge_interval: Option<u64>,
     },
@@ -44,7 +44,7 @@ pub enum ExperimentSetup {
         /// Transactions per block.
         txs_per_block: u64,
         /// Memory for caches in MB, if the paper states it.
-        cache_mb: Option<u64>,
+        cache_mb: Option<u32>,
         /// Number of pairs in a group of COLE's memory level.
         memory_pairs: u64,
     },
@@ -59,7 +59,7 @@ pub enum ExperimentSetup {
         /// Shares of reads and writes.
         mix: KvMix,
         /// Memory for caches in MB, if the paper states it.
-        cache_mb: Option<u64>,
+        cache_mb: Option<u32>,
         /// Number of pairs in a group of COLE's memory level.
         memory_pairs: u64,
     },
@@ -94,7 +94,7 @@ pub enum ExperimentSetup {
         /// Number of leaves read for the timings; 0 for counts alone.
         samples: u64,
         /// Number of rows of MDBX.
-        rows: u64,
+        rows: u32,
     },
     /// `bench trees`: Merkle search trees in memory.
     Trees {
@@ -103,18 +103,18 @@ pub enum ExperimentSetup {
         /// Inserts between two computations of the root; 0 for one at the end.
         hash_every: u64,
         /// Chunk sizes for which shapes and messages are measured too.
-        shapes: &'static [u64],
+        shapes: &'static [u32],
     },
     /// `bench sync`: a new peer fetches the tree from others.
     Sync {
         /// Number of elements of the tree.
         elements: u64,
         /// Elements per chunk.
-        chunk: u64,
+        chunk: u32,
         /// Number of serving peers.
-        peers: u64,
+        peers: u32,
         /// Number of lying peers.
-        byzantine: u64,
+        byzantine: u32,
     },
 }
 
@@ -217,7 +217,9 @@ impl ExperimentSetup {
                 let lower =
                     |height: u32| height.saturating_sub(-scale.log2().min(0.0) as u32).max(1);
                 let heights = (lower(low), lower(high));
-                Self::Locality { heights, samples: size(samples), rows: size(rows) }
+                // Never more than the paper's own.
+                let rows = size(rows.into()).try_into().unwrap_or(rows);
+                Self::Locality { heights, samples: size(samples), rows }
             }
             Self::Trees { elements, hash_every, shapes } => {
                 Self::Trees { elements: size(elements), hash_every, shapes }

@@ -14,7 +14,8 @@ use super::{
 };
 use crate::{
     BenchError,
-    state::{Contender, ContenderFactory, EntryStream, KeyOp, RaceTerms, ReadDigest},
+    race::RaceTerms,
+    state::{EntryStream, KeyOp, OpenStore, ReadDigest, StoreFactory},
 };
 use alloy_consensus::EMPTY_ROOT_HASH;
 use alloy_primitives::{Address, B256, keccak256};
@@ -50,7 +51,7 @@ fn failed<E: Into<EthTrieFailure>>(action: &'static str) -> impl FnOnce(E) -> Be
     move |source| BenchError::Peer { backend: NAME.into(), action, source: source.into() }
 }
 
-impl ContenderFactory for EthTrieFactory {
+impl StoreFactory for EthTrieFactory {
     fn name(&self) -> &str {
         NAME
     }
@@ -73,7 +74,7 @@ impl ContenderFactory for EthTrieFactory {
         let file = RedbFile::create(folder, LOAD_CACHE).map_err(failed("creating"))?;
         let empty = [Ok::<_, BenchError>((ROOT.to_vec(), Some(EMPTY_ROOT_HASH.to_vec())))];
         file.write(NODES, empty.into_iter(), Durability::Immediate)?;
-        let mut state = EthTrieContender::open(file, Durability::Immediate)?;
+        let mut state = OpenEthTrie::open(file, Durability::Immediate)?;
         let mut batch = BTreeMap::new();
         loop {
             let entry = entries.next().transpose()?;
@@ -93,9 +94,9 @@ impl ContenderFactory for EthTrieFactory {
         folder: &Path,
         terms: &RaceTerms,
         _: u64,
-    ) -> Result<Box<dyn Contender>, BenchError> {
+    ) -> Result<Box<dyn OpenStore>, BenchError> {
         let file = RedbFile::open(folder, terms.cache_bytes).map_err(failed("opening"))?;
-        Ok(Box::new(EthTrieContender::open(file, durability(terms.sync))?))
+        Ok(Box::new(OpenEthTrie::open(file, durability(terms.sync))?))
     }
 }
 
@@ -153,7 +154,7 @@ impl DB for TrieRows {
 }
 
 /// The open tries and their database.
-struct EthTrieContender {
+struct OpenEthTrie {
     file: RedbFile,
     durability: Durability,
     nodes: Arc<NodeRows>,
@@ -168,7 +169,7 @@ struct OpenTries {
     hashed: HashedAddress,
 }
 
-impl EthTrieContender {
+impl OpenEthTrie {
     fn open(file: RedbFile, durability: Durability) -> Result<Self, BenchError> {
         let table = RwLock::new(last_commit(&file)?);
         let root = {
@@ -316,7 +317,7 @@ fn last_commit(file: &RedbFile) -> Result<ReadOnlyTable<&'static [u8], &'static 
     txn.open_table(NODES).map_err(failed("opening its table"))
 }
 
-impl Contender for EthTrieContender {
+impl OpenStore for OpenEthTrie {
     fn commit(&mut self, block: &[KeyOp]) -> Result<ReadDigest, BenchError> {
         let mut opened = self.begin()?;
         let mut reads = ReadDigest::default();

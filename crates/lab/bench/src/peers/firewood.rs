@@ -17,7 +17,8 @@
 use super::ethereum::{HashedAddress, account_leaf, read_value, slot_leaf};
 use crate::{
     BenchError,
-    state::{Contender, ContenderFactory, EntryStream, KeyOp, RaceTerms, ReadDigest},
+    race::RaceTerms,
+    state::{EntryStream, KeyOp, OpenStore, ReadDigest, StoreFactory},
 };
 use alloy_consensus::EMPTY_ROOT_HASH;
 use alloy_primitives::{B256, keccak256};
@@ -54,7 +55,7 @@ fn failed<E: Into<FirewoodFailure>>(action: &'static str) -> impl FnOnce(E) -> B
     move |source| BenchError::Peer { backend: NAME.into(), action, source: source.into() }
 }
 
-impl ContenderFactory for FirewoodFactory {
+impl StoreFactory for FirewoodFactory {
     fn name(&self) -> &str {
         NAME
     }
@@ -100,14 +101,14 @@ impl ContenderFactory for FirewoodFactory {
         folder: &Path,
         terms: &RaceTerms,
         _: u64,
-    ) -> Result<Box<dyn Contender>, BenchError> {
+    ) -> Result<Box<dyn OpenStore>, BenchError> {
         let revisions = usize::try_from(terms.retention).unwrap_or(usize::MAX);
         let store =
             FirewoodStore::open(folder, terms.cache_bytes, revisions.max(FEWEST_REVISIONS))?;
         let path = folder.join(FILE);
         let file = File::open(&path).map_err(failed("opening its file"))?;
         let file = (terms.sync == SyncMode::Durable).then_some(file);
-        Ok(Box::new(FirewoodContender {
+        Ok(Box::new(OpenFirewood {
             store: Some(store),
             file,
             path,
@@ -152,7 +153,7 @@ impl FirewoodStore {
     }
 }
 
-struct FirewoodContender {
+struct OpenFirewood {
     /// `None` after it was closed.
     store: Option<FirewoodStore>,
     /// The file to sync after each commit, under [`SyncMode::Durable`].
@@ -161,7 +162,7 @@ struct FirewoodContender {
     hashed: HashedAddress,
 }
 
-impl FirewoodContender {
+impl OpenFirewood {
     fn store(&self) -> Result<&FirewoodStore, BenchError> {
         self.store.as_ref().ok_or_else(|| failed("using")("it is closed"))
     }
@@ -171,7 +172,7 @@ impl FirewoodContender {
     }
 }
 
-impl Contender for FirewoodContender {
+impl OpenStore for OpenFirewood {
     fn commit(&mut self, block: &[KeyOp]) -> Result<ReadDigest, BenchError> {
         let mut hashed = std::mem::take(&mut self.hashed);
         let store = self.store()?;
@@ -226,7 +227,7 @@ impl Contender for FirewoodContender {
     }
 }
 
-impl Drop for FirewoodContender {
+impl Drop for OpenFirewood {
     fn drop(&mut self) {
         // The folder is temporary, so an error of closing does not matter.
         let _ = self.store.take().map(FirewoodStore::close);

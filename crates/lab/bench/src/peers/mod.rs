@@ -23,7 +23,7 @@ mod nomt;
 #[cfg(feature = "peers")]
 mod redb;
 
-use crate::state::ContenderFactory;
+use crate::state::StoreFactory;
 
 /// Names of all these stores, compiled in or not.
 pub const NAMES: [&str; 4] = [REDB, ETH_TRIE, FIREWOOD, NOMT];
@@ -33,7 +33,7 @@ const FIREWOOD: &str = "firewood-ethhash";
 const NOMT: &str = "nomt";
 
 /// The store called `name`; `None` if there is none, or this program was compiled without it.
-pub fn factory(name: &str) -> Option<Box<dyn ContenderFactory>> {
+pub fn factory(name: &str) -> Option<Box<dyn StoreFactory>> {
     match name {
         #[cfg(feature = "peers")]
         REDB => Some(Box::new(redb::RedbFactory)),

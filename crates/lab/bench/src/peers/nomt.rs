@@ -19,7 +19,8 @@
 
 use crate::{
     BenchError,
-    state::{Contender, ContenderFactory, EntryStream, KeyOp, RaceTerms, ReadDigest},
+    race::RaceTerms,
+    state::{EntryStream, KeyOp, OpenStore, ReadDigest, StoreFactory},
 };
 use alloy_primitives::B256;
 use nomt::{
@@ -62,7 +63,7 @@ fn failed<E: Into<NomtFailure>>(action: &'static str) -> impl FnOnce(E) -> Bench
     move |source| BenchError::Peer { backend: NAME.into(), action, source: source.into() }
 }
 
-impl ContenderFactory for NomtFactory {
+impl StoreFactory for NomtFactory {
     fn name(&self) -> &str {
         NAME
     }
@@ -113,7 +114,7 @@ impl ContenderFactory for NomtFactory {
         folder: &Path,
         terms: &RaceTerms,
         page_cache: u64,
-    ) -> Result<Box<dyn Contender>, BenchError> {
+    ) -> Result<Box<dyn OpenStore>, BenchError> {
         let folder = folder.join(FOLDER);
         reserve(&folder.join(HASH_TABLE)).map_err(failed("reserving its hash table"))?;
         let mut options = options(folder.clone());
@@ -122,7 +123,7 @@ impl ContenderFactory for NomtFactory {
         options.leaf_cache_size(each);
         options.rollback(terms.retention > 0);
         options.max_rollback_log_len(u32::try_from(terms.retention).unwrap_or(u32::MAX));
-        Ok(Box::new(NomtContender { store: open(options)?, folder }))
+        Ok(Box::new(OpenNomt { store: open(options)?, folder }))
     }
 }
 
@@ -177,12 +178,12 @@ fn path_of(key: &StateKey) -> KeyPath {
     Blake3Hasher::hash_value(&key.encode())
 }
 
-struct NomtContender {
+struct OpenNomt {
     store: NomtDatabase,
     folder: PathBuf,
 }
 
-impl Contender for NomtContender {
+impl OpenStore for OpenNomt {
     fn commit(&mut self, block: &[KeyOp]) -> Result<ReadDigest, BenchError> {
         let session = self.store.begin_session(SessionParams::default());
         let mut reads = ReadDigest::default();

@@ -9,7 +9,8 @@
 
 use crate::{
     BenchError,
-    state::{Contender, ContenderFactory, EntryStream, KeyOp, RaceTerms, ReadDigest},
+    race::RaceTerms,
+    state::{EntryStream, KeyOp, OpenStore, ReadDigest, StoreFactory},
 };
 use alloy_primitives::B256;
 use redb::{Builder, Database, Durability, ReadableDatabase, TableDefinition};
@@ -38,7 +39,7 @@ fn failed<E: Into<RedbFailure>>(action: &'static str) -> impl FnOnce(E) -> Bench
     move |source| BenchError::Peer { backend: NAME.into(), action, source: source.into() }
 }
 
-impl ContenderFactory for RedbFactory {
+impl StoreFactory for RedbFactory {
     fn name(&self) -> &str {
         NAME
     }
@@ -69,9 +70,9 @@ impl ContenderFactory for RedbFactory {
         folder: &Path,
         terms: &RaceTerms,
         _: u64,
-    ) -> Result<Box<dyn Contender>, BenchError> {
+    ) -> Result<Box<dyn OpenStore>, BenchError> {
         let file = RedbFile::open(folder, terms.cache_bytes).map_err(failed("opening"))?;
-        Ok(Box::new(RedbContender { file, durability: durability(terms.sync) }))
+        Ok(Box::new(OpenRedb { file, durability: durability(terms.sync) }))
     }
 }
 
@@ -140,12 +141,12 @@ impl RedbFile {
     }
 }
 
-struct RedbContender {
+struct OpenRedb {
     file: RedbFile,
     durability: Durability,
 }
 
-impl Contender for RedbContender {
+impl OpenStore for OpenRedb {
     fn commit(&mut self, block: &[KeyOp]) -> Result<ReadDigest, BenchError> {
         let mut reads = ReadDigest::default();
         let mut rows = Vec::with_capacity(block.len());

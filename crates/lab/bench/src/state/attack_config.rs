@@ -2,15 +2,13 @@
 
 use super::{
     adversary::{AttackKind, AttackScenario, GroundKeyKind, KeyGrinding, PathDepth, TOKEN},
-    contender::RaceTerms,
-    outcome::StoreOutcome,
-    race::StoreRaceProgress,
-    race_result::RaceResult,
+    outcome::{StoreFigures, StoreOutcome},
     workload::{InitialKeys, StoreWorkload},
 };
 use crate::{
     BenchError, RaceSetting,
     cache::StateCache,
+    race::{RaceResult, RaceStep, RaceTerms},
     report::{BaselineRatio, BenchResult},
 };
 use retrie_state::StateKey;
@@ -101,7 +99,7 @@ impl AttackConfig {
         attack: AttackKind,
         cache: &StateCache,
         stop: &AtomicBool,
-        progress: &mut dyn FnMut(StoreRaceProgress<'_>),
+        progress: &mut dyn FnMut(RaceStep<'_>),
     ) -> Result<AttackPair, BenchError> {
         self.check(&[attack])?;
         let mut note = None;
@@ -130,7 +128,7 @@ impl AttackConfig {
         &self,
         cache: &StateCache,
         stop: &AtomicBool,
-        progress: &mut dyn FnMut(StoreRaceProgress<'_>),
+        progress: &mut dyn FnMut(RaceStep<'_>),
     ) -> Result<GroundKeys, BenchError> {
         let total = 2 * self.grind;
         let mut run = |kind, before: u64| {
@@ -138,7 +136,7 @@ impl AttackConfig {
             let (effort, victims) = (self.grind as u32, (self.victims() / 2) as u32);
             let grinding = KeyGrinding { kind, effort, victims, seed: self.seed };
             let found = grinding.run(cache, stop, &mut |hashed| {
-                progress(StoreRaceProgress::Grinding { done: before + hashed, total });
+                progress(RaceStep::Grinding { done: before + hashed, total });
             })?;
             Ok::<_, BenchError>((grinding, found))
         };
@@ -226,13 +224,13 @@ impl AttackPair {
     pub fn results(
         &self,
         baseline: &[StoreOutcome],
-        raced: &RaceResult,
+        raced: &RaceResult<StoreFigures>,
         terms: &RaceTerms,
     ) -> Vec<BenchResult> {
         let result = |outcome: &StoreOutcome, workload: &StoreWorkload| BenchResult {
             workload: "adversary".into(),
-            free_bytes: outcome.free_bytes,
-            ..outcome.result(raced.params(workload, terms))
+            free_bytes: outcome.figures.free_bytes,
+            ..outcome.result(workload, terms)
         };
         let mut results: Vec<_> = baseline.iter().map(|one| result(one, &self.baseline)).collect();
         results.extend(raced.outcomes.iter().zip(baseline).map(|(outcome, plain)| BenchResult {

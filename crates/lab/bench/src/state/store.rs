@@ -2,10 +2,10 @@
 
 use super::{
     block::{KeyOp, ReadDigest},
-    contender::{Contender, ContenderFactory, EntryStream, RaceTerms},
+    factory::{EntryStream, OpenStore, StoreFactory},
     outcome::ProofFigures,
 };
-use crate::{BenchError, error::BackendErrorExt};
+use crate::{BenchError, error::BackendErrorExt, race::RaceTerms};
 use alloy_primitives::{B256, keccak256};
 use retrie_db::{DatabaseEnv, OpenOptions, SCHEMA_VERSION, SyncMode};
 use retrie_pipeline::report::TimeBreakdown;
@@ -53,7 +53,7 @@ impl std::fmt::Debug for BackendFactory {
     }
 }
 
-impl ContenderFactory for BackendFactory {
+impl StoreFactory for BackendFactory {
     fn name(&self) -> &str {
         &self.name
     }
@@ -113,7 +113,7 @@ impl ContenderFactory for BackendFactory {
         folder: &Path,
         terms: &RaceTerms,
         _: u64,
-    ) -> Result<Box<dyn Contender>, BenchError> {
+    ) -> Result<Box<dyn OpenStore>, BenchError> {
         let name = self.name();
         let options = OpenOptions { sync: terms.sync, ..OpenOptions::default() };
         let db = DatabaseEnv::open(folder, &options).of_backend(name)?;
@@ -127,7 +127,7 @@ impl ContenderFactory for BackendFactory {
         let kv = db.state_store();
         let store = StateStore::open(self.backend.clone(), kv.clone(), options).of_backend(name)?;
         let sync = terms.sync;
-        Ok(Box::new(BackendContender {
+        Ok(Box::new(OpenBackend {
             name: name.into(),
             folder: folder.into(),
             sync,
@@ -144,7 +144,7 @@ fn files(folder: &Path) -> PathBuf {
     folder.join("state")
 }
 
-struct BackendContender {
+struct OpenBackend {
     name: String,
     folder: PathBuf,
     sync: SyncMode,
@@ -156,7 +156,7 @@ struct BackendContender {
     spent: TimeBreakdown,
 }
 
-impl BackendContender {
+impl OpenBackend {
     fn step(&mut self, block: &[KeyOp]) -> Result<ReadDigest, StateError> {
         let session = self.store.begin(StateId::Tip)?;
         let start = Instant::now();
@@ -190,7 +190,7 @@ fn hash(number: u64) -> B256 {
     keccak256(number.to_be_bytes())
 }
 
-impl BackendContender {
+impl OpenBackend {
     /// The state `depth` commits before the current one. It has its own root if it is retained;
     /// `None` if it is no longer stored, or never existed.
     fn state_at(&self, depth: u64) -> Result<Option<StateProvider>, StateError> {
@@ -232,7 +232,7 @@ impl BackendContender {
     }
 }
 
-impl Contender for BackendContender {
+impl OpenStore for OpenBackend {
     fn commit(&mut self, block: &[KeyOp]) -> Result<ReadDigest, BenchError> {
         let done = self.step(block);
         done.of_backend(&self.name)

@@ -100,7 +100,7 @@ impl<'a> CommitStream<'a> {
 
     /// A read-only block of keys that the blocks so far have written: all keys of the last real
     /// block, or up to a thousand random ones, spread evenly. It may be empty.
-    pub fn read_back(&self) -> CommitBlock {
+    pub(crate) fn read_back(&self) -> CommitBlock {
         if let InitialKeys::Real(trace) = &self.workload.keys {
             let last = self.made.checked_sub(1);
             return last.map(|last| trace.read_back(last)).unwrap_or_default();

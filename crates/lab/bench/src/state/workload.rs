@@ -9,10 +9,11 @@ use super::{
 use crate::{BenchError, RaceSetting};
 use retrie_state::StateKey;
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// Slots per contract under [`KeyLayout::Accounts`].
-pub const SLOTS_PER_ACCOUNT: u64 = 100;
+pub(crate) const SLOTS_PER_ACCOUNT: u64 = 100;
 
 /// How 32-byte keys become state keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -21,7 +22,7 @@ pub enum KeyLayout {
     /// Every key is a slot of one contract: one large flat key space, as in the LVMT paper.
     #[default]
     OneContract,
-    /// [`SLOTS_PER_ACCOUNT`] slots per contract: many small storages, and an account trie above.
+    /// 100 slots per contract: many small storages, and an account trie above.
     Accounts,
 }
 
@@ -154,7 +155,7 @@ impl StoreWorkload {
     }
 
     /// Number of commits before the measured ones.
-    pub fn warmup_commits(&self) -> u64 {
+    pub(crate) fn warmup_commits(&self) -> u64 {
         match &self.keys {
             InitialKeys::Real(trace) => trace.blocks_for(0, self.warmup),
             InitialKeys::Adversary(scene) => scene.commits(self.warmup, self.commit_every),
@@ -226,6 +227,58 @@ impl StoreWorkload {
     /// All blocks in order, starting with the warm-up.
     pub fn stream(&self) -> CommitStream<'_> {
         CommitStream::new(self)
+    }
+
+    /// The params of a result. Params with their default value are left out.
+    pub(super) fn params(&self) -> Map<String, Value> {
+        let keys = match &self.keys {
+            InitialKeys::Preloaded(keys) => json!(keys),
+            InitialKeys::Adversary(scene) => json!(scene.keys()),
+            InitialKeys::Fresh | InitialKeys::Real(_) => json!(self.keys.to_string()),
+        };
+        let mut params = Map::new();
+        let mut set = |name: &str, value: Value| params.insert(name.into(), value);
+        set("keys", keys);
+        set("pairs", json!(self.pairs));
+        match &self.keys {
+            InitialKeys::Real(trace) => {
+                set("blocks", json!(trace.figures().blocks));
+                set("pad_accounts", json!(trace.padding().accounts));
+                set("pad_slots", json!(trace.padding().slots));
+            }
+            InitialKeys::Adversary(scene) => {
+                set("attack", json!(scene.name()));
+                set("commit_every", json!(self.commit_every));
+                set("seed", json!(self.seed));
+                set("attacked_keys", json!(scene.attacked_keys()));
+                if scene.extra_keys() > 0 {
+                    set("extra_keys", json!(scene.extra_keys()));
+                }
+                if scene.empty_blocks() > 0 {
+                    set("empty_blocks", json!(scene.empty_blocks()));
+                }
+                if let Some(depth) = scene.depth() {
+                    set("path_branches", json!(depth.mean));
+                    set("most_path_branches", json!(depth.most));
+                    set("path_nibbles", json!(depth.mean_nibbles));
+                    set("most_path_nibbles", json!(depth.most_nibbles));
+                }
+            }
+            _ => {
+                set("commit_every", json!(self.commit_every));
+                set("layout", json!(self.layout));
+                set("seed", json!(self.seed));
+            }
+        }
+        if self.reads > 0.0 {
+            set("reads", json!(self.reads));
+        }
+        if self.choice != KeyDistribution::Uniform {
+            set("keys_by", json!(self.choice));
+        }
+        set("warmup", json!(self.warmup));
+        set("slices", json!(self.slices));
+        params
     }
 }
 

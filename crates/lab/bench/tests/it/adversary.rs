@@ -4,10 +4,11 @@ use crate::common::root_by_a_plain_loop;
 use retrie_bench::{
     BenchError,
     cache::StateCache,
+    race::{RaceResult, RaceTerms},
     report::BenchResult,
     state::{
-        AttackConfig, AttackKind, AttackPair, BackendFactory, ContenderFactory, InitialKeys, KeyOp,
-        RaceResult, RaceTerms, StoreOutcome, StoreRace, StoreWorkload,
+        AttackConfig, AttackKind, AttackPair, BackendFactory, InitialKeys, KeyOp, StoreFactory,
+        StoreFigures, StoreOutcome, StoreRace, StoreWorkload,
     },
 };
 use retrie_db::SyncMode;
@@ -42,15 +43,16 @@ fn prepare(siege: &AttackConfig, attack: AttackKind, cache: &StateCache) -> Atta
     siege.prepare(attack, cache, &AtomicBool::new(false), &mut |_| ()).unwrap()
 }
 
-fn entrants() -> Vec<Box<dyn ContenderFactory>> {
+fn entrants() -> Vec<Box<dyn StoreFactory>> {
     let backends: [Arc<dyn AnyBackend>; 3] =
         [Arc::new(Raw), Arc::new(Mpt::new()), Arc::new(MptArchive::new(TrieHash::Keccak256))];
-    backends
-        .map(|backend| Box::new(BackendFactory::new(backend)) as Box<dyn ContenderFactory>)
-        .into()
+    backends.map(|backend| Box::new(BackendFactory::new(backend)) as Box<dyn StoreFactory>).into()
 }
 
-fn race(attacked: &AttackPair, cache: &StateCache) -> (Vec<StoreOutcome>, RaceResult) {
+fn race(
+    attacked: &AttackPair,
+    cache: &StateCache,
+) -> (Vec<StoreOutcome>, RaceResult<StoreFigures>) {
     let stop = AtomicBool::new(false);
     let workload = &attacked.workload;
     let race = StoreRace {
@@ -83,15 +85,15 @@ fn attacks_and_baselines_leave_the_states_of_plain_loops_after_equally_many_oper
             let root = root_by_a_plain_loop(workload);
             let [raw, mpt, archive] = &outcomes[..] else { panic!("three outcomes") };
             assert_eq!(
-                (mpt.ethereum_root, archive.ethereum_root),
+                (mpt.figures.ethereum_root, archive.figures.ethereum_root),
                 (Some(root), Some(root)),
                 "{attack}"
             );
             for outcome in [raw, mpt, archive] {
-                assert_eq!((outcome.reads, outcome.writes), (1200, 1200), "{attack}");
-                assert_eq!(outcome.series.len(), 4);
-                assert_eq!(outcome.latency.count(), workload.commits(), "{attack}");
-                assert!(outcome.free_bytes.is_some() && outcome.flush.is_some());
+                assert_eq!(outcome.keys(), (1200, 1200), "{attack}");
+                assert_eq!(outcome.slices_done(), 4);
+                assert_eq!(outcome.latency().count(), workload.commits(), "{attack}");
+                assert!(outcome.figures.free_bytes.is_some() && outcome.flush.is_some());
             }
         }
         let results = attacked.results(&baseline, &raced, &TERMS);
@@ -137,7 +139,7 @@ fn ground_keys_have_longer_paths_and_longer_proofs() {
     );
     let (baseline, raced) = race(&attacked, &cache);
     for (attacked, plain) in raced.outcomes.iter().zip(&baseline).skip(1) {
-        let bytes = |outcome: &StoreOutcome| outcome.proofs[0].bytes(0.5);
+        let bytes = |outcome: &StoreOutcome| outcome.figures.proofs[0].bytes(0.5);
         assert!(
             bytes(attacked) > bytes(plain) + 100,
             "{}: {} {}",
@@ -146,7 +148,7 @@ fn ground_keys_have_longer_paths_and_longer_proofs() {
             bytes(plain)
         );
         // Branches are rows, or in rows.
-        assert!(attacked.counts.as_ref().unwrap().writes > plain.counts.as_ref().unwrap().writes);
+        assert!(attacked.counts().unwrap().writes > plain.counts().unwrap().writes);
     }
 }
 

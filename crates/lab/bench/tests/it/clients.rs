@@ -8,11 +8,12 @@ use retrie_bench::{
         TransactionMix, write_chain,
     },
     clients::{
-        BlockDelivery, ClientContender, ClientRace, ClientRaceProgress, ClientRaceResult,
-        ClientWorkload, RealBlockSet, RealRace, SenderRecovery,
+        BlockDelivery, ClientEntrant, ClientFigures, ClientRace, ClientWorkload, RealBlockSet,
+        RealRace, SenderRecovery,
     },
     memory::MemoryCap,
-    state::{BlockCorpus, RaceTerms, TraceError},
+    race::{RaceResult, RaceStep, RaceTerms},
+    state::{BlockCorpus, TraceError},
 };
 use retrie_chainspec::parse_chain;
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
@@ -62,12 +63,12 @@ fn transfers() -> ClientWorkload {
     )
 }
 
-fn entrants() -> Vec<ClientContender> {
+fn entrants() -> Vec<ClientEntrant> {
     let backends: [Arc<dyn AnyBackend>; 3] =
         [Arc::new(Raw), Arc::new(Mpt::default()), Arc::new(MptArchive::new(TrieHash::Keccak256))];
     let entrant = |backend: Arc<dyn AnyBackend>| {
         let name = backend.identity().name.into();
-        ClientContender { name, backend }
+        ClientEntrant { name, backend }
     };
     backends.map(entrant).into()
 }
@@ -77,8 +78,8 @@ fn race(
     senders: SenderRecovery,
     cache: &Path,
     stop: &AtomicBool,
-    progress: &mut dyn FnMut(ClientRaceProgress<'_>),
-) -> Result<ClientRaceResult, BenchError> {
+    progress: &mut dyn FnMut(RaceStep<'_>),
+) -> Result<RaceResult<ClientFigures>, BenchError> {
     ClientRace {
         workload,
         senders,
@@ -96,7 +97,7 @@ fn capped(
     workload: &ClientWorkload,
     limit: u64,
     cache: &Path,
-) -> Result<ClientRaceResult, BenchError> {
+) -> Result<RaceResult<ClientFigures>, BenchError> {
     ClientRace {
         workload,
         senders: SenderRecovery::Recovered,
@@ -109,7 +110,11 @@ fn capped(
     .run(&entrants(), &mut |_| {})
 }
 
-fn run(workload: &ClientWorkload, senders: SenderRecovery, cache: &Path) -> ClientRaceResult {
+fn run(
+    workload: &ClientWorkload,
+    senders: SenderRecovery,
+    cache: &Path,
+) -> RaceResult<ClientFigures> {
     race(workload, senders, cache, &AtomicBool::new(false), &mut |_| {}).unwrap()
 }
 
@@ -129,8 +134,8 @@ fn data() -> Option<PathBuf> {
 }
 
 /// Figures that hold for every race.
-fn check(workload: &ClientWorkload, raced: &ClientRaceResult) {
-    assert!(raced.complete && raced.outcomes.len() == 3);
+fn check(workload: &ClientWorkload, raced: &RaceResult<ClientFigures>) {
+    assert!(raced.ended.is_ok() && raced.outcomes.len() == 3);
     for outcome in &raced.outcomes {
         let result = outcome.result(workload, &TERMS);
         assert_eq!((result.ops, result.workload.as_str()), (150, workload.name));
@@ -152,7 +157,7 @@ fn check(workload: &ClientWorkload, raced: &ClientRaceResult) {
     assert!(keys.iter().all(|one| *one == keys[0]), "{keys:?}");
     assert!(keys[0].0 > 150);
     // A trie writes nodes beside values.
-    let writes = |n: usize| raced.outcomes[n].amplification().1;
+    let writes = |n: usize| raced.outcomes[n].per_write(|counts| counts.writes).unwrap();
     assert!(writes(1) > writes(0) && writes(2) > writes(0));
 }
 
@@ -188,9 +193,9 @@ fn live_nodes_take_blocks_beyond_mainnets_gas_limit() {
     (workload.blocks, workload.warmup, workload.slices) = (2, 0, 1);
     (workload.via, workload.commit_every) = (BlockDelivery::EngineApi, Some(1));
     let raced = run(&workload, SenderRecovery::Unrecovered, home.path());
-    assert!(raced.complete);
+    assert!(raced.ended.is_ok());
     for outcome in &raced.outcomes {
-        assert_eq!(outcome.txs(), 2 * (32_000_000 / 21_000));
+        assert_eq!(outcome.ops(), 2 * (32_000_000 / 21_000));
         assert_eq!(outcome.result(&workload, &TERMS).params["gas"], 32_000_000);
     }
 }
@@ -221,7 +226,7 @@ fn real_blocks_come_one_by_one_on_a_padded_state_and_leave_nothing() {
         race.run(&entrants(), &mut |_| {}).map(|raced| (race.results(&raced), raced))
     };
     let (results, raced) = race(&TERMS, 2).unwrap();
-    assert!(raced.complete && results.len() == 3);
+    assert!(raced.ended.is_ok() && results.len() == 3);
     for (result, outcome) in results.iter().zip(&raced.outcomes) {
         assert_eq!((result.workload.as_str(), result.ops), ("new-payload", 2 * blocks.txs()));
         assert_eq!((outcome.latency().count(), result.slices.len()), (6, 2));
@@ -253,7 +258,7 @@ fn real_blocks_come_one_by_one_on_a_padded_state_and_leave_nothing() {
     }
     stop.store(true, Ordering::Relaxed);
     let (_, stopped) = race(&TERMS, 1).unwrap();
-    assert!(!stopped.complete && stopped.outcomes.is_empty());
+    assert!(stopped.ended.is_err() && stopped.outcomes.is_empty());
 }
 
 #[test]
@@ -342,10 +347,7 @@ fn blocks_and_states_are_kept_between_runs() {
     let untimed = |senders| {
         let mut steps = 0;
         let raced = race(&workload, senders, home.path(), &AtomicBool::new(false), &mut |step| {
-            let is_untimed = matches!(
-                step,
-                ClientRaceProgress::Loading { .. } | ClientRaceProgress::Making { .. }
-            );
+            let is_untimed = matches!(step, RaceStep::Loading { .. } | RaceStep::Making { .. });
             steps += u32::from(is_untimed);
         });
         check(&workload, &raced.unwrap());
@@ -370,7 +372,7 @@ fn states_of_blocks_being_made_are_kept_in_the_cache() {
         home.path(),
         &AtomicBool::new(false),
         &mut |step| {
-            if matches!(step, ClientRaceProgress::Making { .. }) {
+            if matches!(step, RaceStep::Making { .. }) {
                 made = runs();
                 assert!(made.iter().any(|folder| folder.join("state").exists()));
             }
@@ -387,11 +389,11 @@ fn stopped_race_gives_the_slices_that_all_have_run() {
     for (stop_at, slices) in [(2, 2), (0, 0)] {
         let stop = AtomicBool::new(false);
         let raced = race(&workload, SenderRecovery::Recovered, home.path(), &stop, &mut |step| {
-            let ClientRaceProgress::Racing { done, .. } = step else { return };
+            let RaceStep::Racing { done, .. } = step else { return };
             stop.fetch_or(done == stop_at, Ordering::Relaxed);
         });
         let raced = raced.unwrap();
-        assert!(!raced.complete);
+        assert!(raced.ended.is_err());
         assert_eq!(raced.outcomes.len(), if slices == 0 { 0 } else { 3 });
         for outcome in &raced.outcomes {
             let result = outcome.result(&workload, &TERMS);
@@ -403,7 +405,7 @@ fn stopped_race_gives_the_slices_that_all_have_run() {
     let (home, stop) = (tempfile::tempdir().unwrap(), AtomicBool::new(true));
     let raced =
         race(&workload, SenderRecovery::Recovered, home.path(), &stop, &mut |_| {}).unwrap();
-    assert!(!raced.complete && raced.outcomes.is_empty());
+    assert!(raced.ended.is_err() && raced.outcomes.is_empty());
     assert_eq!(std::fs::read_dir(home.path().join("runs")).unwrap().count(), 0);
     assert!(!home.path().join("states").exists());
 }

@@ -9,9 +9,10 @@ use retrie_bench::{
     BenchError,
     cache::StateCache,
     peers,
+    race::{RaceResult, RaceTerms},
     state::{
-        BackendFactory, ContenderFactory, InitialKeys, KeyDistribution, KeyLayout, RaceResult,
-        RaceTerms, StoreOutcome, StoreRace, StoreWorkload,
+        BackendFactory, InitialKeys, KeyDistribution, KeyLayout, StoreFactory, StoreOutcome,
+        StoreRace, StoreWorkload,
     },
 };
 use retrie_db::SyncMode;
@@ -19,8 +20,8 @@ use retrie_storage_mpt::Mpt;
 use std::sync::{Arc, atomic::AtomicBool};
 
 /// `mpt` first, then all peers.
-fn entrants() -> Vec<Box<dyn ContenderFactory>> {
-    let mpt: Box<dyn ContenderFactory> = Box::new(BackendFactory::new(Arc::new(Mpt::new())));
+fn entrants() -> Vec<Box<dyn StoreFactory>> {
+    let mpt: Box<dyn StoreFactory> = Box::new(BackendFactory::new(Arc::new(Mpt::new())));
     std::iter::once(mpt)
         .chain(peers::NAMES.map(|name| peers::factory(name).expect("it is built")))
         .collect()
@@ -75,12 +76,12 @@ fn peers_read_what_our_stores_read() {
                 let names: Vec<_> = outcomes.iter().map(|lane| &lane.backend[..]).collect();
                 assert_eq!(names, ["mpt", "redb", "eth-trie", "firewood-ethhash", "nomt"]);
                 for outcome in &outcomes {
-                    assert_eq!((outcome.ops(), outcome.latency.count()), (1800, 18));
+                    assert_eq!((outcome.ops(), outcome.latency().count()), (1800, 18));
                     assert!(outcome.disk_bytes > 0, "{outcome:?}");
-                    assert_eq!(outcome.counts.is_some(), outcome.backend == "mpt");
-                    assert_eq!(outcome.breakdown.is_some(), outcome.backend == "mpt");
+                    assert_eq!(outcome.counts().is_some(), outcome.backend == "mpt");
+                    assert_eq!(outcome.breakdown().is_some(), outcome.backend == "mpt");
                     let has_root = !["redb", "nomt"].contains(&&*outcome.backend);
-                    assert_eq!(outcome.ethereum_root.is_some(), has_root);
+                    assert_eq!(outcome.figures.ethereum_root.is_some(), has_root);
                 }
             }
         }
@@ -101,7 +102,7 @@ fn peers_agree_on_reads_alone_and_hot_keys() {
             ..Default::default()
         };
         let outcomes = run_with(&workload, sync, 4, &StateCache::none()).unwrap();
-        assert!(outcomes.iter().all(|lane| lane.reads == 600));
+        assert!(outcomes.iter().all(|lane| lane.keys().0 == 600));
     }
 }
 
@@ -139,6 +140,6 @@ fn prepared_states_of_peers_are_used_again() {
     assert_eq!(states, first.len());
     let again = run(&workload, 2, &cache).unwrap();
     for (first, again) in first.iter().zip(&again) {
-        assert_eq!(first.ethereum_root, again.ethereum_root);
+        assert_eq!(first.figures.ethereum_root, again.figures.ethereum_root);
     }
 }

@@ -5,10 +5,10 @@ use retrie_bench::{
     cache::StateCache,
     chain::{BlockFill, ChainRecipe, ContractSet, GenesisPreload, KeyChoice, TransactionMix},
     clients::{
-        BlockDelivery, ClientContender, ClientRace, ClientWorkload, ProvenanceOutcome, QueryConfig,
+        BlockDelivery, ClientEntrant, ClientRace, ClientWorkload, ProvenanceOutcome, QueryConfig,
         SenderRecovery,
     },
-    state::RaceTerms,
+    race::RaceTerms,
 };
 use retrie_db::SyncMode;
 use retrie_state::AnyBackend;
@@ -53,7 +53,7 @@ fn ask(
 ) -> Result<Vec<ProvenanceOutcome>, BenchError> {
     let entrant = |(n, backend): (usize, Arc<dyn AnyBackend>)| {
         let name = format!("{}-{n}", backend.identity().name);
-        ClientContender { name, backend }
+        ClientEntrant { name, backend }
     };
     let entrants: Vec<_> = backends.into_iter().enumerate().map(entrant).collect();
     ClientRace {

@@ -6,11 +6,12 @@ use common::root_by_a_plain_loop;
 use retrie_bench::{
     BenchError,
     cache::StateCache,
-    memory::MemoryCap,
+    memory::{MemoryCap, SharedMemoryCap},
+    race::{RaceResult, RaceStep, RaceTerms},
     state::{
-        BackendFactory, BlockCorpus, Contender, ContenderFactory, EntryStream, InitialKeys,
-        KeyDistribution, KeyLayout, KeyOp, ProofFigures, RaceResult, RaceTerms, ReadDigest,
-        StoreOutcome, StoreRace, StoreRaceProgress, StoreWorkload,
+        BackendFactory, BlockCorpus, EntryStream, InitialKeys, KeyDistribution, KeyLayout, KeyOp,
+        OpenStore, ProofFigures, ReadDigest, StoreFactory, StoreFigures, StoreOutcome, StoreRace,
+        StoreWorkload,
     },
 };
 use retrie_db::SyncMode;
@@ -29,6 +30,10 @@ use std::{
     },
 };
 
+// Little memory, so that generations fill and fold within the race.
+const TERMS: RaceTerms =
+    RaceTerms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4, read_threads: 0 };
+
 fn workload(keys: InitialKeys, layout: KeyLayout) -> StoreWorkload {
     StoreWorkload {
         keys,
@@ -42,14 +47,14 @@ fn workload(keys: InitialKeys, layout: KeyLayout) -> StoreWorkload {
     }
 }
 
-fn entrants() -> Vec<Box<dyn ContenderFactory>> {
+fn entrants() -> Vec<Box<dyn StoreFactory>> {
     let mpt = BackendFactory::new(Arc::new(Mpt::new()));
     vec![Box::new(BackendFactory::new(Arc::new(Raw))), Box::new(mpt)]
 }
 
 fn run(
     workload: &StoreWorkload,
-    entrants: &[Box<dyn ContenderFactory>],
+    entrants: &[Box<dyn StoreFactory>],
     cache: &StateCache,
 ) -> Result<Vec<StoreOutcome>, BenchError> {
     let RaceResult { outcomes, ended, .. } = run_to_its_end(workload, entrants, cache)?;
@@ -58,21 +63,19 @@ fn run(
 
 fn run_to_its_end(
     workload: &StoreWorkload,
-    entrants: &[Box<dyn ContenderFactory>],
+    entrants: &[Box<dyn StoreFactory>],
     cache: &StateCache,
-) -> Result<RaceResult, BenchError> {
+) -> Result<RaceResult<StoreFigures>, BenchError> {
     run_with(workload, entrants, cache, 0)
 }
 
 fn run_with(
     workload: &StoreWorkload,
-    entrants: &[Box<dyn ContenderFactory>],
+    entrants: &[Box<dyn StoreFactory>],
     cache: &StateCache,
     read_threads: usize,
-) -> Result<RaceResult, BenchError> {
-    // Little memory, so that generations fill and fold within the race.
-    let terms =
-        RaceTerms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4, read_threads };
+) -> Result<RaceResult<StoreFigures>, BenchError> {
+    let terms = RaceTerms { read_threads, ..TERMS };
     let stop = AtomicBool::new(false);
     let race = StoreRace {
         workload,
@@ -93,9 +96,9 @@ fn keys_that_are_told_before_change_nothing_but_how_often_rows_are_read() {
     let run = |threads| run_with(&workload, &entrants(), &StateCache::none(), threads).unwrap();
     let [without, with] = [0, 4].map(run);
     for (without, with) in without.outcomes.iter().zip(&with.outcomes) {
-        assert_eq!(without.ethereum_root, with.ethereum_root);
-        assert_eq!((without.reads, without.writes), (with.reads, with.writes));
-        let [without, with] = [without, with].map(|outcome| outcome.counts.clone().unwrap());
+        assert_eq!(without.figures.ethereum_root, with.figures.ethereum_root);
+        assert_eq!(without.keys(), with.keys());
+        let [without, with] = [without, with].map(|outcome| outcome.counts().unwrap());
         assert_eq!(without.writes, with.writes);
         // A commit may end before anything was prefetched.
         assert!(without.reads <= with.reads, "{} and {} reads", without.reads, with.reads);
@@ -109,26 +112,31 @@ fn every_variant_leaves_the_state_of_a_plain_loop() {
             let workload = workload(keys.clone(), layout);
             let outcomes = run(&workload, &entrants(), &StateCache::none()).unwrap();
             let [raw, mpt] = &outcomes[..] else { panic!("two outcomes") };
-            assert_eq!(mpt.ethereum_root, Some(root_by_a_plain_loop(&workload)), "{workload:?}");
-            assert_eq!(raw.ethereum_root, None);
+            assert_eq!(
+                mpt.figures.ethereum_root,
+                Some(root_by_a_plain_loop(&workload)),
+                "{workload:?}"
+            );
+            assert_eq!(raw.figures.ethereum_root, None);
             for outcome in &outcomes {
-                assert_eq!((outcome.reads, outcome.writes, outcome.ops()), (450, 450, 900));
-                assert_eq!((outcome.series.len(), outcome.latency.count()), (4, 9));
-                let ops: Vec<_> = outcome.series.iter().map(|slice| slice.ops).collect();
+                assert_eq!((outcome.keys(), outcome.ops()), ((450, 450), 900));
+                assert_eq!((outcome.slices_done(), outcome.latency().count()), (4, 9));
+                let slices = outcome.result(&workload, &TERMS).slices;
+                let ops: Vec<_> = slices.iter().map(|slice| slice.ops).collect();
                 assert_eq!(ops, [200, 400, 600, 900]);
-                assert!(outcome.series.iter().all(|slice| slice.disk_bytes > Some(0)));
-                let spent = outcome.breakdown.unwrap();
+                assert!(slices.iter().all(|slice| slice.disk_bytes > Some(0)));
+                let spent = outcome.breakdown().unwrap();
                 // The time of reads is an estimate. It may be the whole time.
                 assert!(spent.authentication >= 0.0 && spent.storage_io > 0.0, "{spent:?}");
                 let sum = spent.authentication + spent.storage_io + spent.other;
                 assert!((sum - outcome.total().as_secs_f64()).abs() < 1e-6, "{spent:?}");
-                let counts = outcome.counts.as_ref().unwrap();
+                let counts = outcome.counts().unwrap();
                 assert!(counts.reads >= 450 && counts.folded_rows > 0, "{counts:?}");
                 assert!(outcome.disk_bytes > 0 && outcome.peak_rss_bytes > 0);
-                assert!(outcome.sustained_rate() > 0.0 && outcome.total() >= outcome.slices);
+                assert!(outcome.sustained_rate() > 0.0 && outcome.total() >= outcome.slices());
             }
             // One row per key, read once and written once, except for keys drawn twice in a commit.
-            let counts = raw.counts.as_ref().unwrap();
+            let counts = raw.counts().unwrap();
             assert_eq!(counts.reads, 450, "{counts:?}");
             assert!((400..=450).contains(&counts.writes), "{counts:?}");
             // All of its rows are in one table; those of a trie are in several.
@@ -160,7 +168,7 @@ enum SpyFault {
     WrongProof,
 }
 
-impl ContenderFactory for SpyFactory {
+impl StoreFactory for SpyFactory {
     fn name(&self) -> &str {
         "spy"
     }
@@ -183,20 +191,20 @@ impl ContenderFactory for SpyFactory {
         folder: &Path,
         terms: &RaceTerms,
         page_cache: u64,
-    ) -> Result<Box<dyn Contender>, BenchError> {
+    ) -> Result<Box<dyn OpenStore>, BenchError> {
         assert_eq!(page_cache, u64::MAX, "memory is not capped");
         let inner = self.inner.open(folder, terms, page_cache)?;
-        Ok(Box::new(SpyContender { inner, fault: self.fault, flushes: 0 }))
+        Ok(Box::new(SpyStore { inner, fault: self.fault, flushes: 0 }))
     }
 }
 
-struct SpyContender {
-    inner: Box<dyn Contender>,
+struct SpyStore {
+    inner: Box<dyn OpenStore>,
     fault: Option<SpyFault>,
     flushes: u32,
 }
 
-impl Contender for SpyContender {
+impl OpenStore for SpyStore {
     fn commit(&mut self, block: &[KeyOp]) -> Result<ReadDigest, BenchError> {
         match self.fault {
             Some(SpyFault::Stores(other)) => {
@@ -256,7 +264,7 @@ impl Contender for SpyContender {
     }
 }
 
-fn with_spy(fault: Option<SpyFault>) -> (Vec<Box<dyn ContenderFactory>>, Rc<Cell<u32>>) {
+fn with_spy(fault: Option<SpyFault>) -> (Vec<Box<dyn StoreFactory>>, Rc<Cell<u32>>) {
     let loads = Rc::new(Cell::new(0));
     let inner = BackendFactory::new(Arc::new(Mpt::new()));
     let mut entrants = entrants();
@@ -288,7 +296,7 @@ fn contender_that_stores_other_values_is_named_also_alone() {
                     loads: Rc::default(),
                     fault: Some(SpyFault::Stores(wrong)),
                 };
-                Box::new(spy) as Box<dyn ContenderFactory>
+                Box::new(spy) as Box<dyn StoreFactory>
             };
             let beside = vec![Box::new(BackendFactory::new(Arc::new(Raw))) as _, spy()];
             for entrants in [vec![spy()], beside] {
@@ -307,8 +315,7 @@ fn contender_that_stores_other_values_is_named_also_alone() {
 fn contender_that_gives_one_short_value_for_another_is_named() {
     let lone = |fault| {
         let inner = BackendFactory::new(Arc::new(Raw));
-        vec![Box::new(SpyFactory { inner, loads: Rc::default(), fault })
-            as Box<dyn ContenderFactory>]
+        vec![Box::new(SpyFactory { inner, loads: Rc::default(), fault }) as Box<dyn StoreFactory>]
     };
     let Some(trace) = common::real_trace() else { return };
     let all = trace.figures().reads;
@@ -339,7 +346,7 @@ fn error_at_the_end_costs_no_slices() {
     let raced = |fault| {
         let (entrants, _) = with_spy(Some(fault));
         let raced = run_to_its_end(&workload, &entrants, &StateCache::none()).unwrap();
-        assert!(raced.outcomes.iter().all(|outcome| outcome.series.len() == 4));
+        assert!(raced.outcomes.iter().all(|outcome| outcome.slices_done() == 4));
         raced
     };
     let RaceResult { outcomes, ended, .. } = raced(SpyFault::FailsToFlush);
@@ -349,7 +356,7 @@ fn error_at_the_end_costs_no_slices() {
     let RaceResult { outcomes, ended, .. } = raced(SpyFault::WrongProof);
     assert!(matches!(ended, Err(BenchError::WrongProof { .. })), "{ended:?}");
     assert!(outcomes.iter().all(|outcome| outcome.flush.is_some()));
-    assert_eq!(outcomes[1].proofs.len(), 2);
+    assert_eq!(outcomes[1].figures.proofs.len(), 2);
 }
 
 #[test]
@@ -382,7 +389,7 @@ fn prepared_states_are_kept_by_all_they_depend_on() {
     let first = run(&workload, &entrants, &cache).unwrap();
     let second = run(&workload, &entrants, &cache).unwrap();
     assert_eq!(loads.get(), 1);
-    assert_eq!(first[1].ethereum_root, second[1].ethereum_root);
+    assert_eq!(first[1].figures.ethereum_root, second[1].figures.ethereum_root);
     let others = [
         StoreWorkload { keys: InitialKeys::Preloaded(501), ..workload.clone() },
         StoreWorkload { seed: 4, ..workload.clone() },
@@ -419,12 +426,17 @@ fn reads_and_hot_keys_leave_the_state_of_a_plain_loop() {
         };
         let outcomes = run(&workload, &entrants(), &StateCache::none()).unwrap();
         let [raw, mpt] = &outcomes[..] else { panic!("two outcomes") };
-        assert_eq!(mpt.ethereum_root, Some(root_by_a_plain_loop(&workload)), "{workload:?}");
-        assert_eq!(raw.reads, 450);
-        let counts = raw.counts.as_ref().unwrap();
+        assert_eq!(
+            mpt.figures.ethereum_root,
+            Some(root_by_a_plain_loop(&workload)),
+            "{workload:?}"
+        );
+        let (reads_done, writes_done) = raw.keys();
+        assert_eq!(reads_done, 450);
+        let counts = raw.counts().unwrap();
         assert_eq!(counts.reads, 450, "{counts:?}");
-        assert!(counts.writes <= raw.writes, "{counts:?}");
-        assert_eq!(raw.writes == 0, reads == 1.0);
+        assert!(counts.writes <= writes_done, "{counts:?}");
+        assert_eq!(writes_done == 0, reads == 1.0);
         assert_eq!(raw.per_write(|counts| counts.writes).is_none(), reads == 1.0);
     }
 }
@@ -451,12 +463,16 @@ fn real_blocks_leave_equal_roots_and_the_state_of_a_plain_loop() {
     let outcomes = run(&workload, &entrants, &StateCache::none()).unwrap();
     let [raw, mpt, archive] = &outcomes[..] else { panic!("three outcomes") };
     let expected = root_by_a_plain_loop(&workload);
-    assert_eq!((mpt.ethereum_root, archive.ethereum_root), (Some(expected), Some(expected)));
+    assert_eq!(
+        (mpt.figures.ethereum_root, archive.figures.ethereum_root),
+        (Some(expected), Some(expected))
+    );
     for outcome in [raw, mpt, archive] {
-        assert!(outcome.reads >= workload.pairs && outcome.writes < outcome.reads);
-        assert_eq!(outcome.latency.count(), workload.commits());
+        let (reads, writes) = outcome.keys();
+        assert!(reads >= workload.pairs && writes < reads);
+        assert_eq!(outcome.latency().count(), workload.commits());
     }
-    assert_eq!(mpt.proofs.iter().map(ProofFigures::count).sum::<usize>(), 6);
+    assert_eq!(mpt.figures.proofs.iter().map(ProofFigures::count).sum::<usize>(), 6);
 }
 
 #[test]
@@ -472,7 +488,7 @@ fn missing_real_blocks_are_one_clear_error() {
 }
 
 /// A race that is stopped at its `at`th report.
-fn stopped(at: u64, cache: &StateCache) -> Result<RaceResult, BenchError> {
+fn stopped(at: u64, cache: &StateCache) -> Result<RaceResult<StoreFigures>, BenchError> {
     let workload = workload(InitialKeys::Preloaded(500), KeyLayout::OneContract);
     let terms =
         RaceTerms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4, read_threads: 16 };
@@ -489,7 +505,7 @@ fn stopped(at: u64, cache: &StateCache) -> Result<RaceResult, BenchError> {
     };
     let mut reports = 0;
     race.run(&entrants(), &mut |progress| {
-        if let StoreRaceProgress::Racing { .. } = progress {
+        if let RaceStep::Racing { .. } = progress {
             reports += 1;
             stop.store(reports >= at, Ordering::Relaxed);
         }
@@ -513,11 +529,12 @@ fn stopped_race_gives_the_slices_that_all_have_run() {
     let RaceResult { outcomes, ended, .. } = stopped(3, &cache).unwrap();
     assert!(matches!(ended, Err(BenchError::Stopped)), "{ended:?}");
     for outcome in outcomes {
-        assert_eq!((outcome.series.len(), outcome.reads, outcome.latency.count()), (2, 200, 4));
-        assert_eq!((outcome.ethereum_root, outcome.proofs.len()), (None, 0));
+        let (reads, _) = outcome.keys();
+        assert_eq!((outcome.slices_done(), reads, outcome.latency().count()), (2, 200, 4));
+        assert_eq!((outcome.figures.ethereum_root, outcome.figures.proofs.len()), (None, 0));
         assert_eq!(outcome.flush, None);
         assert!(outcome.median_rate() > 0.0 && outcome.disk_bytes > 0);
-        assert!(outcome.counts.is_some_and(|counts| counts.reads >= 200));
+        assert!(outcome.counts().is_some_and(|counts| counts.reads >= 200));
     }
 }
 
@@ -527,7 +544,7 @@ fn race_runs_under_a_memory_cap_or_says_why_not() {
     let terms =
         RaceTerms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4, read_threads: 16 };
     let (cache, stop) = (StateCache::none(), AtomicBool::new(false));
-    let run = |entrants: &[Box<dyn ContenderFactory>], limit| {
+    let run = |entrants: &[Box<dyn StoreFactory>], limit| {
         let (memory_limit, stop) = (Some(limit), &stop);
         let race = StoreRace {
             workload: &workload,
@@ -557,9 +574,12 @@ fn race_runs_under_a_memory_cap_or_says_why_not() {
     let home = group();
     let raced = run(&entrants(), 1 << 30).unwrap();
     assert!(raced.ended.is_ok(), "{:?}", raced.ended);
-    assert_eq!(raced.memory, Some((1 << 30, "cgroup", 2)));
-    assert_eq!(raced.params(&workload, &terms)["memory_limit_shared_by"], 2);
+    let cap = SharedMemoryCap { limit: 1 << 30, means: "cgroup", shared_by: 2 };
+    for outcome in &raced.outcomes {
+        assert_eq!(outcome.memory_cap, Some(cap));
+        assert_eq!(outcome.result(&workload, &terms).params["memory_limit_shared_by"], 2);
+    }
     // The next race loads its state outside the group.
     assert_eq!(group(), home);
-    assert_eq!(raced.outcomes[1].ethereum_root, Some(root_by_a_plain_loop(&workload)));
+    assert_eq!(raced.outcomes[1].figures.ethereum_root, Some(root_by_a_plain_loop(&workload)));
 }

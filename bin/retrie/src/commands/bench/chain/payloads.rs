@@ -1,12 +1,12 @@
 //! `retrie bench new-payload`: delivers blocks one by one, as a live node gets them; generated
 //! blocks and real ones.
 
-use super::{GenesisSetup, NEW_PAYLOAD, SenderRaces, TokenArgs, stopped, table};
+use super::{GenesisSetup, NEW_PAYLOAD, SenderRaces, TokenArgs, table};
 use crate::{
     args::parse_count,
     commands::bench::{
         contenders,
-        measurement::{RaceMeasurement, print_memory_limit},
+        measurement::{RaceMeasurement, ended, print_memory_limit},
         stores::state_cache,
     },
     output::{CommandOutput, grouped, say},
@@ -134,13 +134,13 @@ impl PayloadArgs {
         let (terms, cache) = (&terms, &cache);
         let race = RealRace { blocks, slices, warmup: 1, terms, cache, memory_limit, stop };
         let mut progress = RaceProgress::counting(out.metrics(), NEW_PAYLOAD.name);
-        let raced = race.run(&entrants, &mut |step| progress.update_clients(step));
+        let raced = race.run(&entrants, &mut |step| progress.update(step));
         progress.finish();
         let raced = raced?;
         // Before the output, so that a closed pipe loses no results.
         measured.results.extend(race.results(&raced));
         let printed =
             table::print(out, NEW_PAYLOAD.name, BlockDelivery::EngineApi, &raced.outcomes);
-        stopped("new-payload, real", slices, &raced).and(printed)
+        ended("new-payload, real", slices, raced).and(printed)
     }
 }

@@ -6,8 +6,8 @@ use crate::{
 };
 use retrie_bench::{
     chain::BlockFill,
-    clients::{BlockDelivery, ClientContender, ClientOutcome, ClientWorkload, SenderRecovery},
-    state::RaceTerms,
+    clients::{BlockDelivery, ClientEntrant, ClientOutcome, ClientWorkload, SenderRecovery},
+    race::RaceTerms,
 };
 use retrie_db::SyncMode;
 
@@ -23,7 +23,7 @@ pub(super) fn print_terms(
     workload: &ClientWorkload,
     senders: SenderRecovery,
     terms: &RaceTerms,
-    entrants: &[ClientContender],
+    entrants: &[ClientEntrant],
 ) -> eyre::Result<()> {
     let recipe = &workload.recipe;
     let fill = match recipe.fill {
@@ -70,10 +70,9 @@ pub(super) fn print_terms(
 pub(super) fn print_equal_terms(
     out: &CommandOutput,
     terms: &RaceTerms,
-    entrants: &[ClientContender],
+    entrants: &[ClientEntrant],
 ) -> eyre::Result<()> {
-    let hash =
-        |one: &ClientContender| format!("{} {}", one.name, one.backend.identity().hash.name());
+    let hash = |one: &ClientEntrant| format!("{} {}", one.name, one.backend.identity().hash.name());
     say!(
         out,
         "equal terms: sync {}; memory for unfolded rows {} MiB; retention {}; up to {} threads read \
@@ -127,21 +126,22 @@ pub(super) fn print(
     for outcome in outcomes {
         let latency = outcome.latency();
         let millis = |micros: u64| format!("{:.1}", micros as f64 / 1e3);
-        let parts = outcome.breakdown();
-        let micros = |seconds: f64| format!("{:.1}", seconds * 1e6 / outcome.txs().max(1) as f64);
-        let (reads, writes) = outcome.amplification();
+        let parts = outcome.breakdown().unwrap_or_default();
+        let micros = |seconds: f64| format!("{:.1}", seconds * 1e6 / outcome.ops().max(1) as f64);
+        let reads = outcome.per_read(|counts| counts.reads).unwrap_or_default();
+        let writes = outcome.per_write(|counts| counts.writes).unwrap_or_default();
         let ratio = outcome.ratio_to(yardstick);
         say!(
             out,
             "{:<16} {:>8} {:>5.0}% {:>6.2} {:>5.0}% {:>9} {:>6.2} | {:>7} {:>7} {:>7} {:>7} | {:>7} \
              {:>7} {:>8} {:>8} | {:>6.2} {:>6.2} | {:>9.1} {:>8.1}",
             outcome.backend,
-            grouped(outcome.tps() as u64),
+            grouped(outcome.median_rate() as u64),
             outcome.spread() * 100.0,
             ratio.median,
             ratio.spread() * 100.0,
-            grouped(outcome.sustained_tps() as u64),
-            outcome.sustained_tps() / yardstick.sustained_tps(),
+            grouped(outcome.sustained_rate() as u64),
+            outcome.sustained_rate() / yardstick.sustained_rate(),
             micros(parts.execution),
             micros(parts.authentication),
             micros(parts.storage_io),
@@ -157,7 +157,7 @@ pub(super) fn print(
         );
     }
     for outcome in outcomes {
-        print_job_wait(out, &outcome.backend, outcome.counts().job_wait)?;
+        print_job_wait(out, &outcome.backend, outcome.job_wait().unwrap_or_default())?;
     }
     say!(
         out,
@@ -166,10 +166,14 @@ pub(super) fn print(
          paper's Fig. 3; reads, writes: rows per key read or changed",
         yardstick.backend
     );
-    let kept: Vec<_> = outcomes.iter().filter(|one| one.kept_file_bytes > 0).collect();
+    let kept: Vec<_> = outcomes.iter().filter(|one| one.figures.kept_file_bytes > 0).collect();
     if !kept.is_empty() {
         let mib = |one: &&ClientOutcome| {
-            format!("{} {:.1}", one.backend, one.kept_file_bytes as f64 / f64::from(1 << 20))
+            format!(
+                "{} {:.1}",
+                one.backend,
+                one.figures.kept_file_bytes as f64 / f64::from(1 << 20)
+            )
         };
         let kept = kept.iter().map(mib).collect::<Vec<_>>().join(", ");
         say!(out, "files beside those, kept for reverts or made ahead, MiB: {kept}");
@@ -210,7 +214,7 @@ fn print_baseline(
     let Some(baseline) = baseline else { return Ok(()) };
     let ratio = |one: &ClientOutcome| {
         let (tps, sustained) =
-            (one.ratio_to(baseline), one.sustained_tps() / baseline.sustained_tps());
+            (one.ratio_to(baseline), one.sustained_rate() / baseline.sustained_rate());
         let (median, spread) = (tps.median, tps.spread() * 100.0);
         format!("{} {median:.2} (spread {spread:.0}%, sustained {sustained:.2})", one.backend)
     };

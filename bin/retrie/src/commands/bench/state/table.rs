@@ -6,10 +6,9 @@ use crate::{
 };
 use retrie_bench::{
     latency::LatencyHistogram,
-    state::{
-        ContenderFactory, InitialKeys, KeyDistribution, KeyLayout, RaceTerms, StoreOutcome,
-        StoreRace,
-    },
+    memory::SharedMemoryCap,
+    race::RaceTerms,
+    state::{InitialKeys, KeyDistribution, KeyLayout, StoreFactory, StoreOutcome, StoreRace},
 };
 use retrie_db::SyncMode;
 use retrie_state::CounterSnapshot;
@@ -18,7 +17,7 @@ use retrie_state::CounterSnapshot;
 pub(super) fn print_terms(
     out: &CommandOutput,
     race: &StoreRace<'_>,
-    entrants: &[Box<dyn ContenderFactory>],
+    entrants: &[Box<dyn StoreFactory>],
 ) -> eyre::Result<()> {
     let StoreRace { workload, terms, memory_limit, .. } = race;
     match &workload.keys {
@@ -78,7 +77,7 @@ pub(crate) fn print_equal_terms(
     out: &CommandOutput,
     terms: &RaceTerms,
     memory_limit: Option<u64>,
-    entrants: &[Box<dyn ContenderFactory>],
+    entrants: &[Box<dyn StoreFactory>],
     times: usize,
 ) -> eyre::Result<()> {
     let hashes: Vec<_> =
@@ -106,17 +105,13 @@ pub(crate) fn print_equal_terms(
 }
 
 /// Remarks of stores about the settings.
-pub(crate) fn remarks(entrants: &[Box<dyn ContenderFactory>]) -> impl Iterator<Item = String> {
+pub(crate) fn remarks(entrants: &[Box<dyn StoreFactory>]) -> impl Iterator<Item = String> {
     entrants.iter().filter_map(|entrant| Some(format!("{}: {}", entrant.name(), entrant.remark()?)))
 }
 
 /// Prints one line for each store, compared with `raw` if it takes part, else with the first store;
-/// then the details. `memory` is the memory limit and its means, if there is one.
-pub(crate) fn print(
-    out: &CommandOutput,
-    outcomes: &[StoreOutcome],
-    memory: Option<(u64, &'static str, usize)>,
-) -> eyre::Result<()> {
+/// then the details.
+pub(crate) fn print(out: &CommandOutput, outcomes: &[StoreOutcome]) -> eyre::Result<()> {
     let raw = outcomes.iter().find(|outcome| outcome.backend == "raw");
     let Some(yardstick) = raw.or_else(|| outcomes.first()) else { return Ok(()) };
     say!(
@@ -145,7 +140,7 @@ pub(crate) fn print(
         "mem MiB"
     );
     for outcome in outcomes {
-        let latency = &outcome.latency;
+        let latency = outcome.latency();
         let millis = |micros: u64| format!("{:.2}", micros as f64 / 1e3);
         let shown = |digits: usize, count: Option<f64>| {
             count.map_or_else(|| "-".into(), |n| format!("{n:.digits$}"))
@@ -178,7 +173,7 @@ pub(crate) fn print(
             written(0, |counts| counts.journal_bytes),
             written(0, |counts| counts.undo_bytes),
             mib(outcome.disk_bytes as f64),
-            mib(outcome.memory_bytes as f64),
+            mib(outcome.memory_bytes() as f64),
         );
     }
     print_breakdowns(out, outcomes)?;
@@ -187,7 +182,7 @@ pub(crate) fn print(
     }
     print_tables(out, outcomes)?;
     print_proofs(out, outcomes)?;
-    let slices = yardstick.series.len();
+    let slices = yardstick.slices_done();
     say!(
         out,
         "ops/s: median of {slices} slices; ratio: median of the slices' ratios to {}; spread: \
@@ -201,7 +196,7 @@ pub(crate) fn print(
         },
         mib(outcomes.iter().map(|outcome| outcome.peak_rss_bytes).max().unwrap_or(0) as f64)
     );
-    if let Some((limit, means, _)) = memory {
+    if let Some(SharedMemoryCap { limit, means, .. }) = yardstick.memory_cap {
         say!(out, "memory capped to {} MiB by {means}", limit >> 20);
     }
     Ok(())
@@ -210,7 +205,7 @@ pub(crate) fn print(
 /// Prints which part of the time went where, for stores that measure it.
 fn print_breakdowns(out: &CommandOutput, outcomes: &[StoreOutcome]) -> eyre::Result<()> {
     for outcome in outcomes {
-        let Some(spent) = outcome.breakdown else { continue };
+        let Some(spent) = outcome.breakdown() else { continue };
         let part = |seconds: f64| 100.0 * seconds / outcome.total().as_secs_f64().max(1e-9);
         say!(
             out,
@@ -250,7 +245,7 @@ fn print_tables(out: &CommandOutput, outcomes: &[StoreOutcome]) -> eyre::Result<
 /// Prints the cost of proofs, for stores that make them.
 fn print_proofs(out: &CommandOutput, outcomes: &[StoreOutcome]) -> eyre::Result<()> {
     for outcome in outcomes {
-        for proofs in outcome.proofs.iter().filter(|proofs| proofs.count() > 0) {
+        for proofs in outcome.figures.proofs.iter().filter(|proofs| proofs.count() > 0) {
             let micros = |latency: &LatencyHistogram| {
                 format!(
                     "{} us (p99 {})",

@@ -1,13 +1,12 @@
-//! The interface of contenders: our state stores, and stores of other projects.
+//! The interface of state stores in a race: ours, and stores of other projects.
 
 use super::{
     base::SortedEntries,
     block::{KeyOp, ReadDigest},
     outcome::ProofFigures,
 };
-use crate::BenchError;
+use crate::{BenchError, race::RaceTerms};
 use alloy_primitives::B256;
-use retrie_db::SyncMode;
 use retrie_pipeline::report::TimeBreakdown;
 use retrie_state::{CounterSnapshot, StateKey, StateValue};
 use std::{
@@ -15,22 +14,8 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// The terms of a race, equal for all contenders.
-#[derive(Clone, Copy, Debug)]
-pub struct RaceTerms {
-    /// When a commit counts as complete.
-    pub sync: SyncMode,
-    /// Memory of each contender beside the page cache, in bytes.
-    pub cache_bytes: usize,
-    /// Number of commits that can be reverted.
-    pub retention: u64,
-    /// Number of threads with which our stores may prefetch the keys of a commit, and clients the
-    /// keys that blocks name; 0 disables prefetching.
-    pub read_threads: usize,
-}
-
 /// A store that can take part in a race: prepares its state on disk and opens it.
-pub trait ContenderFactory {
+pub trait StoreFactory {
     /// Its name in results.
     fn name(&self) -> &str;
 
@@ -62,13 +47,13 @@ pub trait ContenderFactory {
         folder: &Path,
         terms: &RaceTerms,
         page_cache: u64,
-    ) -> Result<Box<dyn Contender>, BenchError>;
+    ) -> Result<Box<dyn OpenStore>, BenchError>;
 }
 
 /// An open store in a race.
-pub trait Contender {
+pub trait OpenStore {
     /// Executes the operations of a block and commits. Every key is read, in order, in the state
-    /// before the block. The next call sees the writes. With [`SyncMode::Durable`] they are on disk
+    /// before the block. The next call sees the writes. With [`SyncMode::Durable`](retrie_db::SyncMode) they are on disk
     /// when the call returns.
     fn commit(&mut self, block: &[KeyOp]) -> Result<ReadDigest, BenchError>;
 
@@ -154,12 +139,12 @@ impl From<LoadStopped> for BenchError {
 
 impl EntryStream<'_> {
     /// Whether the user has asked to stop.
-    pub fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
     /// Number of remaining entries.
-    pub fn remaining(&self) -> u64 {
+    pub(crate) fn remaining(&self) -> u64 {
         self.entries.len() as u64 - self.done
     }
 }

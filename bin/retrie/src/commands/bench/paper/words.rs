@@ -1,0 +1,136 @@
+//! The command lines that repeat experiments.
+
+use super::work::{bank_accounts, blocks_of};
+use retrie_bench::paper::{ExperimentSetup, KvMix};
+
+/// The words after `retrie bench`.
+pub(super) fn words(setup: &ExperimentSetup) -> Vec<String> {
+    let command = match setup {
+        // The blocks that the papers replayed are not available; the corpus has others.
+        ExperimentSetup::Replay { .. } => "state",
+        _ => setup.workload(),
+    };
+    let mut words = vec![command.to_owned()];
+    let mut flag = |name: &str, value: &dyn ToString| {
+        words.extend([format!("--{name}"), value.to_string()]);
+    };
+    match *setup {
+        ExperimentSetup::State { keys, pairs, commit_every, cache_mb, proofs, memory_limit_mb } => {
+            flag("keys", &keys.map_or_else(|| "fresh".into(), |keys| keys.to_string()));
+            flag("pairs", &pairs);
+            flag("commit-every", &commit_every);
+            if let Some(cache_mb) = cache_mb {
+                flag("cache-mb", &cache_mb);
+            }
+            if proofs > 0 {
+                flag("proofs", &proofs);
+            }
+            if let Some(limit) = memory_limit_mb {
+                flag("memory-limit", &format!("{limit}MB"));
+            }
+        }
+        ExperimentSetup::Chain {
+            accounts,
+            senders,
+            txs,
+            txs_per_block,
+            skewed,
+            cache_mb,
+            merge_interval,
+            ..
+        } => {
+            let (blocks, a_block) = blocks_of(txs, txs_per_block);
+            flag("accounts", &accounts);
+            flag("signers", &senders);
+            flag("txs", &a_block);
+            flag("blocks", &blocks);
+            // The papers' nodes had these transactions in their pool.
+            flag("senders", &"recovered");
+            if skewed {
+                flag("zipf", &0.99);
+            }
+            if let Some(cache_mb) = cache_mb {
+                flag("cache-mb", &cache_mb);
+            }
+            if let Some(blocks) = merge_interval {
+                flag("lmpt.merge-interval", &blocks);
+            }
+        }
+        ExperimentSetup::SmallBank { blocks, txs_per_block, cache_mb, memory_pairs } => {
+            flag("blocks", &blocks);
+            flag("txs", &txs_per_block);
+            flag("accounts", &bank_accounts(blocks, txs_per_block));
+            of_cole(&mut flag, cache_mb, memory_pairs);
+            words.push("--fresh".into());
+        }
+        ExperimentSetup::KvStore { base, blocks, txs_per_block, mix, cache_mb, memory_pairs } => {
+            flag("accounts", &base);
+            flag("inserts", &50);
+            of_cole(&mut flag, cache_mb, memory_pairs);
+            flag("blocks", &blocks);
+            flag("txs", &txs_per_block);
+            flag(
+                "ratio",
+                &match mix {
+                    KvMix::ReadOnly => "read-only",
+                    KvMix::ReadWrite => "read-write",
+                    KvMix::WriteOnly => "write-only",
+                },
+            );
+        }
+        ExperimentSetup::Replay { pad_accounts, memory_limit_mb, .. } => {
+            flag("keys", &"real");
+            if let Some(accounts) = pad_accounts {
+                flag("pad-accounts", &accounts);
+            }
+            if let Some(limit) = memory_limit_mb {
+                flag("memory-limit", &format!("{limit}MB"));
+            }
+        }
+        ExperimentSetup::Provenance { states, blocks, txs_per_block, ranges, memory_pairs } => {
+            flag("states", &states);
+            flag("blocks", &blocks);
+            flag("txs", &txs_per_block);
+            flag("cole.memory-pairs", &memory_pairs);
+            flag("range", &joined(ranges));
+        }
+        ExperimentSetup::Locality { heights: (low, high), samples, rows } => {
+            flag("heights", &format!("{low}-{high}"));
+            flag("samples", &samples);
+            flag("rows", &rows);
+            if samples > 0 {
+                words.push("--cold".into());
+            }
+        }
+        ExperimentSetup::Trees { elements, hash_every, shapes } => {
+            flag("elements", &elements);
+            flag("hash-every", &hash_every);
+            if !shapes.is_empty() {
+                flag("shapes", &joined(shapes));
+            }
+        }
+        ExperimentSetup::Sync { elements, chunk, peers, byzantine } => {
+            flag("elements", &elements);
+            flag("chunk", &chunk);
+            flag("peers", &peers);
+            flag("byzantine", &byzantine);
+        }
+    }
+    words
+}
+
+/// Flags that match the COLE authors' program: one caller, nothing signed, and every block is
+/// measured, from the first one on.
+fn of_cole(flag: &mut dyn FnMut(&str, &dyn ToString), cache_mb: Option<u32>, memory_pairs: u64) {
+    flag("signers", &1);
+    flag("senders", &"recovered");
+    flag("warmup", &0);
+    flag("cole.memory-pairs", &memory_pairs);
+    if let Some(cache_mb) = cache_mb {
+        flag("cache-mb", &cache_mb);
+    }
+}
+
+fn joined<T: ToString>(numbers: &[T]) -> String {
+    numbers.iter().map(T::to_string).collect::<Vec<_>>().join(",")
+}
