@@ -41,17 +41,17 @@ impl LeafTally {
 
 /// The regions, pages and slots that reads, or writes, of leaves touch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct AccessCounts {
+pub(crate) struct AccessCounts {
     /// Number of counted leaves.
-    pub leaves: u64,
+    pub(crate) leaves: u64,
     /// Whether all leaves of the tree were counted; otherwise they were chosen at random.
-    pub all: bool,
+    pub(crate) all: bool,
     /// Regions per leaf: the locality.
-    pub regions: LeafTally,
+    pub(crate) regions: LeafTally,
     /// Distinct pages of 4096 bytes per leaf.
-    pub pages: LeafTally,
+    pub(crate) pages: LeafTally,
     /// Slots per leaf.
-    pub slots: LeafTally,
+    pub(crate) slots: LeafTally,
 }
 
 impl AccessCounts {
@@ -74,25 +74,25 @@ impl AccessCounts {
     }
 
     /// The mean per leaf of `tally`.
-    pub fn mean(&self, tally: LeafTally) -> f64 {
+    pub(crate) fn mean(&self, tally: LeafTally) -> f64 {
         tally.total as f64 / self.leaves.max(1) as f64
     }
 }
 
 /// The counts of reads and writes of a tree.
 #[derive(Clone, Copy, Debug)]
-pub struct TreeCounts {
+pub(crate) struct TreeCounts {
     /// Reads, over all leaves.
-    pub read: AccessCounts,
+    pub(crate) read: AccessCounts,
     /// Writes, over all leaves, or over random leaves if a write touches very many regions.
-    pub write: AccessCounts,
+    pub(crate) write: AccessCounts,
 }
 
 /// Counts reads and writes of `tree`, and compares the counts with [`ExpectedCounts`].
 ///
 /// # Errors
 /// [`LocalityError::Mismatch`] if the counts differ; [`LocalityError::Stopped`].
-pub fn count(tree: DenseTree, stop: &AtomicBool) -> Result<TreeCounts, LocalityError> {
+pub(crate) fn count(tree: DenseTree, stop: &AtomicBool) -> Result<TreeCounts, LocalityError> {
     let read = over_leaves(tree, DenseTree::read, stop)?;
     let write = over_leaves(tree, DenseTree::write, stop)?;
     ExpectedCounts::of(tree).check(tree, &read, &write)?;

@@ -18,15 +18,15 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`TreeLayout`], [`DenseTree`] | the layouts (sections 3.2, 4.1, 5.1.1), one file each |
-//! | [`count`](count::count) | regions, pages and slots of all leaves |
-//! | [`theory`] | the expected counts (Theorem 3.4 and others); a difference is an error |
+//! | [`TreeLayout`] | the layouts (sections 3.2, 4.1, 5.1.1), one file each |
+//! | `count` | regions, pages and slots of all leaves |
+//! | `theory` | the expected counts (Theorem 3.4 and others); a difference is an error |
 //! | [`sparse`] | the bound for sparse trees (section 3.4), and tries of random keys |
 //! | [`timing`] | files on disk, read and written, cold and cached |
 //! | [`rows`] | rows of MDBX in order and at random (the paper's Table 1) |
 //! | [`report`] | all results as `--json` |
 
-pub mod count;
+mod count;
 mod error;
 mod file;
 mod layouts;
@@ -34,10 +34,14 @@ mod region;
 pub mod report;
 pub mod rows;
 pub mod sparse;
-pub mod theory;
+mod theory;
 pub mod timing;
 
+pub use count::LeafTally;
 pub use error::LocalityError;
-pub use layouts::{DenseTree, LayoutNode, MAX_HEIGHT, NodePlace, TreeLayout, UnknownLayout};
-pub use region::Region;
-use region::{PAGE_BYTES, SLOT_BYTES};
+pub use layouts::{MAX_HEIGHT, TreeLayout, UnknownLayout};
+pub use theory::ExpectedCounts;
+use {
+    layouts::{DenseTree, LayoutNode, NodePlace},
+    region::{PAGE_BYTES, Region, SLOT_BYTES},
+};

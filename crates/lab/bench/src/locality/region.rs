@@ -7,31 +7,31 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// Adjacent slots `start..end`; never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Region {
+pub(crate) struct Region {
     /// The first slot.
-    pub start: u64,
+    pub(crate) start: u64,
     /// The slot after the last one.
-    pub end: u64,
+    pub(crate) end: u64,
 }
 
 impl Region {
     /// A single slot.
-    pub const fn slot(slot: u64) -> Self {
+    pub(crate) const fn slot(slot: u64) -> Self {
         Self { start: slot, end: slot + 1 }
     }
 
     /// Number of slots.
-    pub const fn slots(self) -> u64 {
+    pub(crate) const fn slots(self) -> u64 {
         self.end - self.start
     }
 
     /// Offset in the file, in bytes.
-    pub const fn offset(self) -> u64 {
+    pub(crate) const fn offset(self) -> u64 {
         self.start * SLOT_BYTES
     }
 
     /// Its length in bytes.
-    pub const fn bytes(self) -> usize {
+    pub(crate) const fn bytes(self) -> usize {
         (self.slots() * SLOT_BYTES) as usize
     }
 

@@ -116,7 +116,7 @@ impl TreeFigures {
     /// Counts a layout at one height, and times it if `timed` is given.
     ///
     /// # Errors
-    /// Errors of [`count`] and [`time`].
+    /// If a count differs from theory, or the file fails; [`LocalityError::Stopped`].
     pub fn measure(
         layout: TreeLayout,
         height: u32,

@@ -27,7 +27,7 @@ pub struct ExpectedCounts {
 
 impl ExpectedCounts {
     /// The expected counts of `tree`.
-    pub fn of(tree: DenseTree) -> Self {
+    pub(crate) fn of(tree: DenseTree) -> Self {
         let height = tree.height();
         let (h, n) = (u64::from(height), tree.leaves());
         let per_leaf = |regions: u64| LeafTally { total: regions * n, max: regions };

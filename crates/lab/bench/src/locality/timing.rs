@@ -85,15 +85,15 @@ impl PageState {
 
 /// The times of the batches of one kind.
 #[derive(Clone, Debug)]
-pub struct BatchTiming {
+pub(crate) struct BatchTiming {
     /// The operation.
-    pub operation: LeafOperation,
+    pub(crate) operation: LeafOperation,
     /// Where the pages were.
-    pub pages: PageState,
+    pub(crate) pages: PageState,
     /// Leaves per batch.
-    pub batch: u64,
+    pub(crate) batch: u64,
     /// Duration of each batch.
-    pub batches: Vec<Duration>,
+    pub(crate) batches: Vec<Duration>,
 }
 
 impl BatchTiming {
@@ -103,7 +103,7 @@ impl BatchTiming {
     }
 
     /// Interquartile range of the batches over their median.
-    pub fn spread(&self) -> f64 {
+    pub(crate) fn spread(&self) -> f64 {
         match self.median_micros() {
             0.0 => 0.0,
             median => (quantile(self.micros(), 0.75) - quantile(self.micros(), 0.25)) / median,
@@ -111,17 +111,17 @@ impl BatchTiming {
     }
 
     /// Number of operations of all batches.
-    pub const fn ops(&self) -> u64 {
+    pub(crate) const fn ops(&self) -> u64 {
         self.batch * self.batches.len() as u64
     }
 
     /// Seconds of all batches.
-    pub fn seconds(&self) -> f64 {
+    pub(crate) fn seconds(&self) -> f64 {
         self.batches.iter().map(Duration::as_secs_f64).sum()
     }
 
     /// Microseconds per operation in each batch.
-    pub fn micros(&self) -> impl Iterator<Item = f64> {
+    pub(crate) fn micros(&self) -> impl Iterator<Item = f64> {
         self.batches.iter().map(|batch| batch.as_secs_f64() * 1e6 / self.batch as f64)
     }
 }
@@ -131,7 +131,7 @@ impl BatchTiming {
 /// # Errors
 /// If the file cannot be created or read, or a slot holds a wrong node; if cold batches are
 /// requested and the folder lies in memory; [`LocalityError::Stopped`].
-pub fn time(
+pub(crate) fn time(
     tree: DenseTree,
     timed: &TimingConfig,
     stop: &AtomicBool,

@@ -8,7 +8,7 @@
 //!  end            A: flush                       B: flush
 //! ```
 //!
-//! * A [`Contender`] is open, and runs one slice in a turn. A [`SliceSource`] makes the slices
+//! * A `Contender` is open, and runs one slice in a turn. A `SliceSource` makes the slices
 //!   outside the timed parts. There are three kinds of both: state stores
 //!   ([`state`](crate::state)), clients on a chain, and clients on real blocks
 //!   ([`clients`](crate::clients)).
@@ -23,7 +23,7 @@
 //! * A race that is stopped, or ends with an error, returns the slices that all contenders have
 //!   run, unless a contender has a wrong state.
 //! * Under a memory limit the prepared states are dropped from the page cache, then memory is
-//!   capped, and then the contenders are opened ([`RaceGuard`]). **All share one cap**: all are
+//!   capped, and then the contenders are opened (`RaceGuard`). **All share one cap**: all are
 //!   open while one runs, the caches of the others stay allocated, and its pages evict theirs. So
 //!   each has less memory than it would have alone; for a figure of one contender under a cap, race
 //!   it alone.

@@ -2,11 +2,11 @@
 
 use crate::{
     commands::bench::{
-        BenchRace,
         chain::{BankArgs, ChainRaceArgs, KvArgs, SenderRaces, TokenArgs},
         locality::{LocalityArgs, TreeHeights},
         measurement::RaceMeasurement,
         provenance::ProvenanceRaceArgs,
+        race::BenchRace,
         state::{KeysArg, StateRaceArgs},
         tree_sync::TreeFetchArgs,
         trees::TreesArgs,

@@ -100,11 +100,11 @@ impl FromStr for TreeLayout {
 
 /// A node of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LayoutNode {
+pub(crate) struct LayoutNode {
     /// Height above the leaves, which have 0.
-    pub height: u32,
+    pub(crate) height: u32,
     /// Index among the nodes of that height, from the left.
-    pub index: u64,
+    pub(crate) index: u64,
 }
 
 impl LayoutNode {
@@ -116,11 +116,11 @@ impl LayoutNode {
 
 /// A node of a path, and the slot from which a read takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodePlace {
+pub(crate) struct NodePlace {
     /// The node.
-    pub node: LayoutNode,
+    pub(crate) node: LayoutNode,
     /// Its slot.
-    pub slot: u64,
+    pub(crate) slot: u64,
 }
 
 /// Called with the node of each slot, in slot order; `None` is an empty slot. An error ends the
@@ -155,7 +155,7 @@ trait LayoutRules: Sync {
 
 /// A dense tree in a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DenseTree {
+pub(crate) struct DenseTree {
     layout: TreeLayout,
     height: u32,
 }
@@ -165,7 +165,7 @@ impl DenseTree {
     ///
     /// # Errors
     /// If `height` exceeds [`MAX_HEIGHT`].
-    pub const fn new(layout: TreeLayout, height: u32) -> Result<Self, LocalityError> {
+    pub(crate) const fn new(layout: TreeLayout, height: u32) -> Result<Self, LocalityError> {
         if height > MAX_HEIGHT {
             return Err(LocalityError::Height { height, most: MAX_HEIGHT });
         }
@@ -173,29 +173,29 @@ impl DenseTree {
     }
 
     /// Its layout.
-    pub const fn layout(self) -> TreeLayout {
+    pub(crate) const fn layout(self) -> TreeLayout {
         self.layout
     }
 
     /// Its height.
-    pub const fn height(self) -> u32 {
+    pub(crate) const fn height(self) -> u32 {
         self.height
     }
 
     /// Number of leaves.
-    pub const fn leaves(self) -> u64 {
+    pub(crate) const fn leaves(self) -> u64 {
         1 << self.height
     }
 
     /// Length of the file in slots.
-    pub fn slots(self) -> u64 {
+    pub(crate) fn slots(self) -> u64 {
         self.layout.rules().slots(self.height)
     }
 
     /// Calls `each` with the nodes on the path of `leaf` and the slots from which a read takes
     /// them, in any order. These are all h + 1 nodes, except in [`TreeLayout::DupTreePlusPlus`],
     /// which does not store the root.
-    pub fn path(self, leaf: u64, mut each: impl FnMut(NodePlace)) {
+    pub(crate) fn path(self, leaf: u64, mut each: impl FnMut(NodePlace)) {
         let leaf = self.within(leaf);
         self.layout.rules().path(self.height, leaf, 0, &mut |height, slot| {
             each(NodePlace { node: LayoutNode::above(leaf, height), slot });
@@ -203,7 +203,7 @@ impl DenseTree {
     }
 
     /// Sets `out` to the regions that a read of `leaf` takes: maximal regions in rising order.
-    pub fn read(self, leaf: u64, out: &mut Vec<Region>) {
+    pub(crate) fn read(self, leaf: u64, out: &mut Vec<Region>) {
         out.clear();
         self.layout.rules().read(self.height, self.within(leaf), out);
         merge(out);
@@ -211,7 +211,7 @@ impl DenseTree {
 
     /// Sets `out` to the regions that a write of `leaf` changes, with all copies of the path's
     /// nodes: maximal regions in rising order.
-    pub fn write(self, leaf: u64, out: &mut Vec<Region>) {
+    pub(crate) fn write(self, leaf: u64, out: &mut Vec<Region>) {
         out.clear();
         self.layout.rules().write(self.height, self.within(leaf), 0, out);
         merge(out);
