@@ -1,7 +1,7 @@
 //! Output of results: lines for people, JSON for programs, an HTML page for both.
 
 use eyre::{Report, WrapErr, bail, eyre};
-use retrie_bench::report::{ReportDocument, page};
+use retrie_report::{ReportDocument, page};
 use retrie_telemetry::{Metrics, MetricsServer};
 use serde::Serialize;
 use std::{

@@ -1,4 +1,5 @@
-//! Benchmarks: workloads, and races between state stores, clients and data structures.
+//! Benchmarks: workloads, and races between state stores, clients and data structures. Their results
+//! are [`retrie_report::BenchResult`]s.
 //!
 //! # Modules
 //! * [`chain`]: chains made from a seed: signed transfers, ERC-20 calls and swaps.
@@ -11,8 +12,6 @@
 //! * [`locality`]: Merkle trees in flat files, counted and timed.
 //! * [`trees`]: authenticated search trees in memory, timed and measured.
 //! * [`tree_sync`]: such trees fetched from peers, some of which lie.
-//! * [`stats`]: rates, medians, spreads, and the ratio of two series.
-//! * [`report`], [`latency`]: results as `--json`, as an HTML page, and compared.
 //! * [`paper`]: the figures that the papers state, and their experiments.
 //!
 //! # Vocabulary
@@ -31,17 +30,14 @@ pub mod cache;
 pub mod chain;
 pub mod clients;
 mod error;
-pub mod latency;
 pub mod locality;
 pub mod memory;
 pub mod paper;
 pub mod peers;
 pub mod race;
 mod random;
-pub mod report;
 mod sparse;
 pub mod state;
-pub mod stats;
 pub mod tree_sync;
 pub mod trees;
 

@@ -2,11 +2,11 @@
 
 use alloy_primitives::B256;
 use parquet::errors::ParquetError;
-use retrie_bench::report::ReportError;
 use retrie_consensus::ConsensusError;
 use retrie_db::DbError;
 use retrie_execution::ExecutionError;
 use retrie_pipeline::PipelineError;
+use retrie_report::ReportError;
 use retrie_sources::SourceError;
 use retrie_state::StateError;
 use std::{io, path::PathBuf};

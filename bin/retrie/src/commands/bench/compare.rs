@@ -2,7 +2,7 @@
 
 use crate::output::{CommandOutput, grouped, say};
 use eyre::bail;
-use retrie_bench::report::{
+use retrie_report::{
     ReportDocument,
     compare::{ChangeVerdict, FigureChange, compare},
     percent,

@@ -6,16 +6,14 @@ use crate::{
     output::{CommandOutput, ReportArgs, command_line, grouped, say},
 };
 use eyre::{WrapErr, bail};
-use retrie_bench::{
-    locality::{
-        MAX_HEIGHT, TreeLayout,
-        report::{AccessFigures, LocalityReport, TreeFigures},
-        rows::rows,
-        sparse::{TrieArity, TrieCounts, random_trie},
-        timing::{LeafOperation, PageState, TimingConfig},
-    },
-    report::{BenchReport, BenchResult},
+use retrie_bench::locality::{
+    MAX_HEIGHT, TreeLayout,
+    report::{AccessFigures, LocalityReport, TreeFigures},
+    rows::rows,
+    sparse::{TrieArity, TrieCounts, random_trie},
+    timing::{LeafOperation, PageState, TimingConfig},
 };
+use retrie_report::{BenchReport, BenchResult};
 use std::{path::PathBuf, str::FromStr, sync::atomic::AtomicBool};
 
 /// Tries have at most 2^26 keys, which are kept in memory.

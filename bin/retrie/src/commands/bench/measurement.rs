@@ -5,8 +5,8 @@ use eyre::WrapErr;
 use retrie_bench::{
     paper::{Paper, references},
     race::RaceResult,
-    report::{BenchResult, ReferenceFigure},
 };
+use retrie_report::{BenchResult, ReferenceFigure};
 use std::time::Duration;
 
 /// The results of a race. Results measured before an error are kept.

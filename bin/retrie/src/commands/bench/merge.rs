@@ -5,11 +5,11 @@ use crate::{
     output::{CommandOutput, ReportArgs, command_line, say},
 };
 use eyre::bail;
-use retrie_bench::report::merge::{PartReport, merge};
 use retrie_pipeline::{
     replay::PartSpec,
     report::{MergeSummary, ReplayReport},
 };
+use retrie_report::merge::{PartReport, merge};
 use std::path::PathBuf;
 
 /// Arguments of `retrie bench merge`.

@@ -1,7 +1,7 @@
 //! `retrie bench page`: makes one HTML page from several JSON reports.
 
 use crate::output::OutputTarget;
-use retrie_bench::report::{ReportDocument, page};
+use retrie_report::{ReportDocument, page};
 use std::path::PathBuf;
 
 /// Arguments of `retrie bench page`.

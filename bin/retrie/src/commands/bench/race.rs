@@ -2,7 +2,7 @@
 
 use super::{adversary, chain, measurement::RaceMeasurement, provenance, state};
 use crate::output::{CommandOutput, ReportArgs, command_line, say};
-use retrie_bench::report::BenchReport;
+use retrie_report::BenchReport;
 use std::sync::atomic::AtomicBool;
 
 /// A workload that backends race on.

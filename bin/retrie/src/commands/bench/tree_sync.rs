@@ -8,7 +8,6 @@ use crate::{
 use eyre::{WrapErr, bail, eyre};
 use retrie_bench::{
     paper::{Paper, references},
-    report::BenchReport,
     tree_sync::{
         ServedTreeConfig,
         fetch::FetchMethod,
@@ -17,6 +16,7 @@ use retrie_bench::{
         report::{FetchPhases, TreeSyncReport, faster, outcome_of},
     },
 };
+use retrie_report::BenchReport;
 use std::{
     io::{BufRead, BufReader, Write, stdout},
     process::{Child, Command, Stdio},

@@ -8,13 +8,13 @@ use crate::{
 use eyre::{WrapErr, bail};
 use retrie_bench::{
     paper::{Paper, references},
-    report::BenchReport,
     trees::{
         TreeStructure,
         measure::{self, TreeBenchConfig, TreeTimes},
         report::{TreeOperation, TreesReport, faster, median_ns},
     },
 };
+use retrie_report::BenchReport;
 use std::sync::atomic::AtomicBool;
 
 /// The meaning of the figures, for the end of `--help`.

@@ -1,11 +1,9 @@
 //! The figures that only races of clients have.
 
 use super::workload::{ClientWorkload, SenderRecovery};
-use crate::{
-    race::{RaceOutcome, RaceTerms},
-    report::BenchResult,
-};
+use crate::race::{RaceOutcome, RaceTerms};
 use retrie_pipeline::{ImportTimes, report::TimeBreakdown};
+use retrie_report::BenchResult;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 

@@ -22,14 +22,13 @@ use crate::{
     BenchError, RaceSetting,
     chain::{CHAIN_FILE, GenesisBase, MakeChainError},
     error::{BackendErrorExt, ClientErrorExt},
-    latency::LatencyHistogram,
     race::{RaceStep, RaceTerms, turn_order},
     random::SplitMix64,
-    report::{BenchResult, LatencyPoint},
     state::ProofFigures,
 };
 use retrie_chainspec::ChainSpec;
 use retrie_pipeline::{ChainStore, ImportOptions, PipelineError, import, report::peak_rss_bytes};
+use retrie_report::{BenchResult, LatencyPoint, latency::LatencyHistogram};
 use retrie_sources::BlockSource;
 use retrie_state::{
     AnyBackend, BlockRef, StateError, StateId, StateKey, StateProof, StateReader, StateStore,

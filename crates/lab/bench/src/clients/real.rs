@@ -30,7 +30,6 @@ use crate::{
         Contender, CounterReading, Race, RaceGuard, RaceLane, RacePart, RaceResult, RaceStep,
         RaceTerms, SliceSource, TimedTurn,
     },
-    report::BenchResult,
     state::{
         BackendFactory, BlockCorpus, EntryStream, GENERATIONS, SortedEntries, StoreFactory as _,
         TraceError,
@@ -49,6 +48,7 @@ use retrie_pipeline::{
     PipelineError, prepare, recover_senders,
     replay::{BundleReplay, BundleReplayOptions, StatePadding},
 };
+use retrie_report::BenchResult;
 use retrie_sources::Bundle;
 use retrie_state::{KvStore, StateStore, StoreOptions};
 use serde_json::{Map, Value, json};

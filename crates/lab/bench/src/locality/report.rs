@@ -9,8 +9,8 @@ use super::{
     theory::ExpectedCounts,
     timing::{BatchTiming, TimingConfig, time},
 };
-use crate::report::{BenchReport, BenchResult, ReportDocument, SliceResult};
 use retrie_pipeline::report::peak_rss_bytes;
+use retrie_report::{BenchReport, BenchResult, ReportDocument, SliceResult};
 use serde::Serialize;
 use serde_json::{Map, json};
 use std::sync::atomic::AtomicBool;
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(trees[0]["layout"], "naive");
         assert_eq!(trees[0]["read"]["regions"], json!({"mean": 6.5, "max": 7}));
         assert_eq!(trees[1]["theory"]["read_regions"]["max"], 4);
-        assert!(crate::report::page("title", &[(&report).into()]).contains("6.50 regions a read"));
+        assert!(retrie_report::page("title", &[(&report).into()]).contains("6.50 regions a read"));
         let counted = TreeFigures::measure(TreeLayout::Blocked, 6, None, &stop).unwrap();
         assert!(counted.results.is_empty() && counted.read.all);
     }

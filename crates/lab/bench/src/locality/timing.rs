@@ -10,7 +10,8 @@ use super::{
     DenseTree, LocalityError,
     file::{AccessBatch, TreeFile},
 };
-use crate::{random::SplitMix64, stats::quantile};
+use crate::random::SplitMix64;
+use retrie_report::stats::quantile;
 use serde::Serialize;
 use std::{path::PathBuf, sync::atomic::AtomicBool, time::Duration};
 

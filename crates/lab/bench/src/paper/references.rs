@@ -2,7 +2,7 @@
 //! machine. The tables lie in `figures/`.
 
 use super::Paper;
-use crate::report::ReferenceFigure;
+use retrie_report::ReferenceFigure;
 
 /// A line of a table.
 struct ReferenceLine {

@@ -1,14 +1,13 @@
 //! The figures of one contender in a race.
 
 use super::contender::{CounterReading, TimedTurn};
-use crate::{
-    BenchError,
+use crate::{BenchError, memory::SharedMemoryCap};
+use retrie_pipeline::report::TimeBreakdown;
+use retrie_report::{
+    BenchResult, LatencyPoint, SliceResult, TableResult,
     latency::LatencyHistogram,
-    memory::SharedMemoryCap,
-    report::{BenchResult, LatencyPoint, SliceResult, TableResult},
     stats::{PairedRatio, per, quantile, rate, unless_zero},
 };
-use retrie_pipeline::report::TimeBreakdown;
 use retrie_state::{CounterSnapshot, TableCounts};
 use serde_json::{Map, Value};
 use std::time::Duration;

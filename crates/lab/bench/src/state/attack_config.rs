@@ -9,8 +9,8 @@ use crate::{
     BenchError, RaceSetting,
     cache::StateCache,
     race::{RaceResult, RaceStep, RaceTerms},
-    report::{BaselineRatio, BenchResult},
 };
+use retrie_report::{BaselineRatio, BenchResult};
 use retrie_state::StateKey;
 use std::sync::{Arc, atomic::AtomicBool};
 

@@ -1,12 +1,9 @@
 //! The figures that only races of state stores have.
 
 use super::workload::StoreWorkload;
-use crate::{
-    latency::LatencyHistogram,
-    race::{RaceOutcome, RaceTerms},
-    report::{BenchResult, ProofBytes, ProofResult, ProofTime},
-};
+use crate::race::{RaceOutcome, RaceTerms};
 use alloy_primitives::B256;
+use retrie_report::{BenchResult, ProofBytes, ProofResult, ProofTime, latency::LatencyHistogram};
 use serde_json::json;
 use std::time::Duration;
 

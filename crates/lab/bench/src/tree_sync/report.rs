@@ -5,11 +5,11 @@ use super::{
     fetch::{FetchMethod, FetchStats},
     race::{FetchOutcome, FetchRaceConfig},
 };
-use crate::{
-    report::{BenchReport, BenchResult, ReportDocument, SliceResult},
+use retrie_pipeline::report::peak_rss_bytes;
+use retrie_report::{
+    BenchReport, BenchResult, ReportDocument, SliceResult,
     stats::{PairedRatio, quantile},
 };
-use retrie_pipeline::report::peak_rss_bytes;
 use serde::Serialize;
 use serde_json::{Map, json};
 use std::time::Duration;

@@ -5,7 +5,7 @@ use super::{
     AuthenticatedTree, AvlPlusTree, BavlTree, TreeStructure, TreesError, bplus::BPlusTree,
     elements::ElementGenerator,
 };
-use crate::stats::quantile;
+use retrie_report::stats::quantile;
 use serde::Serialize;
 use std::{
     hint::black_box,

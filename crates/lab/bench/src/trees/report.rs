@@ -2,11 +2,11 @@
 //! inserts and searches as results, and shapes and message times.
 
 use super::measure::{MessageTimes, TreeBenchConfig, TreeShape, TreeTimes};
-use crate::{
-    report::{BenchReport, BenchResult, ReportDocument, SliceResult},
+use retrie_pipeline::report::peak_rss_bytes;
+use retrie_report::{
+    BenchReport, BenchResult, ReportDocument, SliceResult,
     stats::{PairedRatio, quantile},
 };
-use retrie_pipeline::report::peak_rss_bytes;
 use serde::Serialize;
 use serde_json::{Map, json};
 use std::time::Duration;

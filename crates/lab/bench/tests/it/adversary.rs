@@ -5,13 +5,13 @@ use retrie_bench::{
     BenchError,
     cache::StateCache,
     race::{RaceResult, RaceTerms},
-    report::BenchResult,
     state::{
         AttackConfig, AttackKind, AttackPair, BackendFactory, InitialKeys, KeyOp, StoreFactory,
         StoreFigures, StoreOutcome, StoreRace, StoreWorkload,
     },
 };
 use retrie_db::SyncMode;
+use retrie_report::BenchResult;
 use retrie_state::{AnyBackend, StateKey};
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use retrie_storage_raw::Raw;

@@ -1,13 +1,11 @@
 //! The page and the comparison, on small reports made by hand.
 
-use retrie_bench::{
-    paper::{Paper, references},
-    report::{
-        BenchReport, BenchResult, LatencyPoint, ProofBytes, ProofResult, ProofTime,
-        ReferenceFigure, ReportDocument, SliceResult, TableResult,
-        compare::{ChangeVerdict, CompareError, ReportComparison, compare},
-        page,
-    },
+use retrie_bench::paper::{Paper, references};
+use retrie_report::{
+    BenchReport, BenchResult, LatencyPoint, ProofBytes, ProofResult, ProofTime, ReferenceFigure,
+    ReportDocument, SliceResult, TableResult,
+    compare::{ChangeVerdict, CompareError, ReportComparison, compare},
+    page,
 };
 use scraper::{Html, Selector};
 use serde_json::{Value, json};

@@ -8,11 +8,11 @@ use crate::{
     file::{self, FileStamp, TableFile},
 };
 use alloy_primitives::keccak256;
-use retrie_bench::report::{BenchReport, BenchResult, ReportDocument};
 use retrie_pipeline::{
     replay::BundleOutcome,
     report::{ReplayReport, ReplayResult, TimeBreakdown},
 };
+use retrie_report::{BenchReport, BenchResult, ReportDocument};
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},

@@ -9,10 +9,8 @@ mod work;
 
 use crate::output::{CommandOutput, ReportArgs, command_line, say};
 use eyre::{Context, bail, eyre};
-use retrie_bench::{
-    paper::{Paper, PaperExperiment, experiments, references},
-    report::BenchReport,
-};
+use retrie_bench::paper::{Paper, PaperExperiment, experiments, references};
+use retrie_report::BenchReport;
 use std::sync::atomic::{AtomicBool, Ordering};
 use work::ExperimentWork;
 

@@ -14,6 +14,7 @@ use crate::{
     output::CommandOutput,
 };
 use clap::{CommandFactory, Parser, error::ErrorKind};
+use eyre::bail;
 use retrie_bench::paper::{ExperimentSetup, KvMix, PaperExperiment};
 use std::sync::atomic::AtomicBool;
 
@@ -72,69 +73,27 @@ impl ExperimentWork {
         words: &[String],
         flags: &[String],
     ) -> eyre::Result<Self> {
-        let backends = experiment.backends;
-        let race = match experiment.setup {
-            ExperimentSetup::State { .. } | ExperimentSetup::Replay { .. } => {
-                let args = UserFlags::parse(flags, words)?;
-                BenchRace::State(state_args(args, &experiment.setup, backends))
-            }
-            ExperimentSetup::Chain { workload: workload @ ("erc20" | "uniswap"), .. } => {
-                let mut tokens: TokenArgs = UserFlags::parse(flags, words)?;
-                tokens.args = chain_args(tokens.args, &experiment.setup, backends)?;
-                match workload {
-                    "erc20" => BenchRace::Erc20(tokens),
-                    _ => BenchRace::Uniswap(tokens),
-                }
-            }
-            ExperimentSetup::Chain { .. } => {
-                let args = UserFlags::parse(flags, words)?;
-                BenchRace::Transfers(chain_args(args, &experiment.setup, backends)?)
-            }
-            ExperimentSetup::SmallBank { .. } => {
-                let mut bank: BankArgs = UserFlags::parse(flags, words)?;
-                bank.args = chain_args(bank.args, &experiment.setup, backends)?;
-                bank.fresh = true;
-                BenchRace::Smallbank(bank)
-            }
-            ExperimentSetup::KvStore { mix, .. } => {
-                let mut store: KvArgs = UserFlags::parse(flags, words)?;
-                store.args = chain_args(store.args, &experiment.setup, backends)?;
-                store.inserts = 50;
-                store.ratio = vec![match mix {
-                    KvMix::ReadOnly => 100,
-                    KvMix::ReadWrite => 50,
-                    KvMix::WriteOnly => 0,
-                }];
-                BenchRace::Kvstore(store)
-            }
-            ExperimentSetup::Provenance { states, blocks, txs_per_block, ranges, memory_pairs } => {
-                let mut args: ProvenanceRaceArgs = UserFlags::parse(flags, words)?;
-                (args.states, args.blocks, args.txs) = (states, blocks, txs_per_block);
-                args.range = ranges.into();
-                args.backend_args.set("cole.memory-pairs", &memory_pairs)?;
-                prepend(&mut args.backends, backends);
-                BenchRace::Provenance(args)
-            }
+        Ok(match experiment.setup {
             ExperimentSetup::Locality { heights: (low, high), samples, rows } => {
                 let mut args: LocalityArgs = UserFlags::parse(flags, words)?;
                 args.heights = TreeHeights((low..=high).collect());
                 (args.samples, args.rows, args.cold) = (samples, rows, samples > 0);
-                return Ok(Self::Locality(args));
+                Self::Locality(args)
             }
             ExperimentSetup::Trees { elements, hash_every, shapes } => {
                 let mut args: TreesArgs = UserFlags::parse(flags, words)?;
                 (args.elements, args.hash_every) = (vec![elements], hash_every);
                 args.shapes = shapes.into();
-                return Ok(Self::Trees(args));
+                Self::Trees(args)
             }
             ExperimentSetup::Sync { elements, chunk, peers, byzantine } => {
                 let mut args: TreeFetchArgs = UserFlags::parse(flags, words)?;
                 (args.tree.elements, args.tree.chunk) = (elements, chunk);
                 (args.peers, args.byzantine) = (peers, byzantine);
-                return Ok(Self::Sync(args));
+                Self::Sync(args)
             }
-        };
-        Ok(Self::Race(Box::new(race)))
+            _ => Self::Race(Box::new(race(experiment, words, flags)?)),
+        })
     }
 
     pub(super) fn measure(
@@ -149,6 +108,59 @@ impl ExperimentWork {
             Self::Sync(args) => args.measured(out, stop),
         }
     }
+}
+
+/// The race of an experiment.
+fn race(
+    experiment: &PaperExperiment,
+    words: &[String],
+    flags: &[String],
+) -> eyre::Result<BenchRace> {
+    let backends = experiment.backends;
+    Ok(match experiment.setup {
+        ExperimentSetup::State { .. } | ExperimentSetup::Replay { .. } => {
+            let args = UserFlags::parse(flags, words)?;
+            BenchRace::State(state_args(args, &experiment.setup, backends))
+        }
+        ExperimentSetup::Chain { workload: workload @ ("erc20" | "uniswap"), .. } => {
+            let mut tokens: TokenArgs = UserFlags::parse(flags, words)?;
+            tokens.args = chain_args(tokens.args, &experiment.setup, backends)?;
+            match workload {
+                "erc20" => BenchRace::Erc20(tokens),
+                _ => BenchRace::Uniswap(tokens),
+            }
+        }
+        ExperimentSetup::Chain { .. } => {
+            let args = UserFlags::parse(flags, words)?;
+            BenchRace::Transfers(chain_args(args, &experiment.setup, backends)?)
+        }
+        ExperimentSetup::SmallBank { .. } => {
+            let mut bank: BankArgs = UserFlags::parse(flags, words)?;
+            bank.args = chain_args(bank.args, &experiment.setup, backends)?;
+            bank.fresh = true;
+            BenchRace::Smallbank(bank)
+        }
+        ExperimentSetup::KvStore { mix, .. } => {
+            let mut store: KvArgs = UserFlags::parse(flags, words)?;
+            store.args = chain_args(store.args, &experiment.setup, backends)?;
+            store.inserts = 50;
+            store.ratio = vec![match mix {
+                KvMix::ReadOnly => 100,
+                KvMix::ReadWrite => 50,
+                KvMix::WriteOnly => 0,
+            }];
+            BenchRace::Kvstore(store)
+        }
+        ExperimentSetup::Provenance { states, blocks, txs_per_block, ranges, memory_pairs } => {
+            let mut args: ProvenanceRaceArgs = UserFlags::parse(flags, words)?;
+            (args.states, args.blocks, args.txs) = (states, blocks, txs_per_block);
+            args.range = ranges.into();
+            args.backend_args.set("cole.memory-pairs", &memory_pairs)?;
+            prepend(&mut args.backends, backends);
+            BenchRace::Provenance(args)
+        }
+        _ => bail!("`{}` is no race", experiment.setup.workload()),
+    })
 }
 
 /// The arguments of a race of stores; `args` has the other flags.

@@ -5,12 +5,12 @@ use crate::{
     output::{CommandOutput, grouped, say},
 };
 use retrie_bench::{
-    latency::LatencyHistogram,
     memory::SharedMemoryCap,
     race::RaceTerms,
     state::{InitialKeys, KeyDistribution, KeyLayout, StoreFactory, StoreOutcome, StoreRace},
 };
 use retrie_db::SyncMode;
+use retrie_report::latency::LatencyHistogram;
 use retrie_state::CounterSnapshot;
 
 /// Prints the workload, and the settings that are equal for all stores.

@@ -5,7 +5,7 @@ use super::{
     scale::AxisScale,
     sections::WorkloadSection,
 };
-use crate::report::{BaselineRatio, BenchResult};
+use crate::{BaselineRatio, BenchResult};
 use maud::{Markup, html};
 
 /// The figure; `None` if no result has a baseline.

@@ -18,7 +18,7 @@ impl Default for LatencyHistogram {
 
 impl LatencyHistogram {
     /// Adds one duration.
-    pub(crate) fn record(&mut self, duration: Duration) {
+    pub fn record(&mut self, duration: Duration) {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         self.0.saturating_record(micros);
     }

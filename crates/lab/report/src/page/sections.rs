@@ -1,11 +1,11 @@
 //! The sections of a page: workloads, their variants, the races of each, and comparisons in words.
 
-use crate::report::{
+use crate::stats::PairedRatio;
+use crate::{
     BenchResult, ReferenceFigure, ReportDocument,
     variant::{WorkloadVariant, differing},
     words::number,
 };
-use crate::stats::PairedRatio;
 use maud::{Markup, html};
 
 /// The section of one workload: all its variants, of all documents.

@@ -5,7 +5,7 @@ use super::{
     scale::AxisScale,
     sections::{VariantRace, WorkloadSection, micros_per_op},
 };
-use crate::report::{
+use crate::{
     BenchResult, ProofResult, TableResult,
     words::{bytes, grouped, micros, number},
 };

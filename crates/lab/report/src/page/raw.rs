@@ -1,7 +1,7 @@
 //! The raw numbers: a table, and the embedded reports.
 
 use super::sections::WorkloadSection;
-use crate::report::{BenchResult, ReportDocument, words::grouped};
+use crate::{BenchResult, ReportDocument, words::grouped};
 use maud::{Markup, PreEscaped, html};
 
 type RawColumn = (&'static str, fn(&BenchResult) -> Option<f64>, usize);

@@ -5,11 +5,22 @@
 //! * [`page()`]: writes documents as one HTML page.
 //! * [`compare`]: finds regressions between two documents, and separates them from noise.
 //! * [`merge`]: combines the reports of the parts of a replay.
+//! * [`latency`], [`stats`]: histograms of durations; rates, medians, spreads, and the ratio of two
+//!   series.
+//!
+//! # Vocabulary
+//! * **Variant**: a workload with one set of parameters. Results of different variants do not
+//!   compare.
+//! * **Slice**: a part of the measured workload. The contenders of a race run a slice directly one
+//!   after the other, so that noise of the machine meets all of them.
+//! * **Yardstick**: the contender that the others are compared with; `raw`, if it takes part.
 
 pub mod compare;
 mod document;
+pub mod latency;
 pub mod merge;
 mod page;
+pub mod stats;
 mod variant;
 mod words;
 

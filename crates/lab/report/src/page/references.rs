@@ -1,7 +1,7 @@
 //! Reference figures beside the values measured here.
 
 use super::sections::{VariantRace, WorkloadSection, micros_per_op, ratio_to, sustained};
-use crate::report::{BenchResult, ReferenceFigure, variant::sizes_of, words::number};
+use crate::{BenchResult, ReferenceFigure, variant::sizes_of, words::number};
 use maud::{Markup, html};
 
 /// A table of the reference figures that were measured here too; `None` if there are none.

@@ -5,7 +5,7 @@ use super::{
     scale::AxisScale,
     sections::WorkloadSection,
 };
-use crate::report::{BenchResult, words::micros};
+use crate::{BenchResult, words::micros};
 use maud::{Markup, html};
 
 /// The known quantiles of a latency distribution, in microseconds.

@@ -5,7 +5,7 @@ use super::{
     scale::AxisScale,
     sections::{VariantRace, WorkloadSection, rate, sustained, unit},
 };
-use crate::report::{BenchResult, ReferenceFigure, words::number};
+use crate::{BenchResult, ReferenceFigure, words::number};
 use maud::{Markup, html};
 
 /// The figure; `None` if no result has a rate.

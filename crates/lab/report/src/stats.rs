@@ -16,7 +16,7 @@ pub struct PairedRatio {
 
 impl PairedRatio {
     /// The ratios of two series of rates with the same numbering of slices.
-    pub(crate) fn of(
+    pub fn of(
         these: impl Iterator<Item = f64> + Clone,
         others: impl Iterator<Item = f64> + Clone,
     ) -> Self {
@@ -32,7 +32,7 @@ impl PairedRatio {
 }
 
 /// The `fraction` quantile of `values`, interpolated linearly; 0 without values.
-pub(crate) fn quantile(values: impl Iterator<Item = f64>, fraction: f64) -> f64 {
+pub fn quantile(values: impl Iterator<Item = f64>, fraction: f64) -> f64 {
     let mut values: Vec<_> = values.collect();
     values.sort_unstable_by(f64::total_cmp);
     let Some(last) = values.len().checked_sub(1) else { return 0.0 };
@@ -42,12 +42,12 @@ pub(crate) fn quantile(values: impl Iterator<Item = f64>, fraction: f64) -> f64 
 }
 
 /// `count` divided by `ops`.
-pub(crate) fn per(count: u64, ops: u64) -> f64 {
+pub fn per(count: u64, ops: u64) -> f64 {
     count as f64 / ops.max(1) as f64
 }
 
 /// Operations per second; 0 if `time` is zero.
-pub(crate) fn rate(ops: u64, time: Duration) -> f64 {
+pub fn rate(ops: u64, time: Duration) -> f64 {
     match time.as_secs_f64() {
         0.0 => 0.0,
         seconds => ops as f64 / seconds,
@@ -55,6 +55,6 @@ pub(crate) fn rate(ops: u64, time: Duration) -> f64 {
 }
 
 /// `time` in seconds; `None` if it is zero.
-pub(crate) fn unless_zero(time: Duration) -> Option<f64> {
+pub fn unless_zero(time: Duration) -> Option<f64> {
     (!time.is_zero()).then_some(time.as_secs_f64())
 }

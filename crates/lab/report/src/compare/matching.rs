@@ -1,7 +1,7 @@
 //! Matches the results of two documents.
 
 use super::{CompareError, name};
-use crate::report::{
+use crate::{
     BenchResult, ReportDocument,
     variant::{WorkloadVariant, differing},
 };

@@ -5,7 +5,7 @@ use super::{
     scale::AxisScale,
     sections::{VariantRace, WorkloadSection, rate},
 };
-use crate::report::{
+use crate::{
     BenchResult, SliceResult,
     words::{bytes, grouped, number, tick},
 };

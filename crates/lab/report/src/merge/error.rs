@@ -1,6 +1,6 @@
 //! Errors of merging reports.
 
-use crate::report::ReportError;
+use crate::ReportError;
 use retrie_pipeline::replay::PartSpec;
 
 /// Why reports of parts cannot be merged.
