@@ -41,7 +41,7 @@ pub use count::LeafTally;
 pub use error::LocalityError;
 pub use layouts::{MAX_HEIGHT, TreeLayout, UnknownLayout};
 pub use theory::ExpectedCounts;
-use {
+pub(crate) use {
     layouts::{DenseTree, LayoutNode, NodePlace},
     region::{PAGE_BYTES, Region, SLOT_BYTES},
 };
