@@ -9,7 +9,7 @@ use alloy_primitives::{Address, B256, Bytes};
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
 #[cfg(doc)]
-use super::{Backend, JobRunner};
+use super::Backend;
 
 /// The extensions of a backend. `Default` is none.
 #[derive(Clone, Copy, Default)]
