@@ -1,25 +1,12 @@
 //! The public test vectors of the protocols.
 
 use serde_json::Value;
-use std::{
-    fs::File,
-    io::Read,
-    path::{Path, PathBuf},
-};
+use std::{fs::File, io::Read, path::Path};
 
 /// Reads a file of `vectors` in the archive `p2p` of the conformance data. Returns `None` without
 /// the data, unless `RETRIE_REQUIRE_DATA` is set.
 pub(crate) fn vectors(name: &str) -> Option<Value> {
-    let data = std::env::var_os("RETRIE_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data"),
-        PathBuf::from,
-    );
-    if !data.is_dir() {
-        assert_ne!(std::env::var("RETRIE_REQUIRE_DATA").as_deref(), Ok("1"), "no RETRIE_DATA");
-        eprintln!("skipped: no RETRIE_DATA");
-        return None;
-    }
-    let file = File::open(data.join("conformance/p2p.tar.zst")).unwrap();
+    let file = File::open(retrie_state_testkit::data::find("conformance/p2p.tar.zst")?).unwrap();
     let mut archive = tar::Archive::new(zstd::stream::read::Decoder::new(file).unwrap());
     for entry in archive.entries().unwrap() {
         let mut entry = entry.unwrap();

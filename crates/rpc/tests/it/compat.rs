@@ -22,22 +22,15 @@ const EXCEPTIONS: &[(&str, &str)] = &[];
 /// The unpacked suite; `None` without test data. `RPC_COMPAT` names another folder that has the
 /// archive or the unpacked suite.
 fn suite(dir: &Path) -> Option<PathBuf> {
-    let data = std::env::var_os("RETRIE_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
-        PathBuf::from,
-    );
-    let suites =
-        std::env::var_os("RPC_COMPAT").map_or_else(|| data.join("conformance"), PathBuf::from);
+    let suites = match std::env::var_os("RPC_COMPAT") {
+        Some(folder) => PathBuf::from(folder),
+        None => retrie_state_testkit::data::find("conformance")?,
+    };
     let archive = suites.join("rpc-compat.tar.zst");
     let Ok(file) = fs::File::open(&archive) else {
         let unpacked = suites.join("rpc-compat");
-        if unpacked.is_dir() {
-            return Some(unpacked);
-        }
-        let required = std::env::var("RETRIE_REQUIRE_DATA").is_ok_and(|value| value == "1");
-        assert!(!required, "{} is missing", archive.display());
-        eprintln!("skipped: no RETRIE_DATA");
-        return None;
+        assert!(unpacked.is_dir(), "{} is missing", archive.display());
+        return Some(unpacked);
     };
     tar::Archive::new(zstd::Decoder::new(file).unwrap()).unpack(dir).unwrap();
     Some(dir.join("rpc-compat"))

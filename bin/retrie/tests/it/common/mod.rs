@@ -168,18 +168,7 @@ pub fn test_chain(rules: TestRules) -> TestChain {
 
 /// The mainnet data; if it is missing, prints that and returns `None`.
 pub fn mainnet() -> Option<PathBuf> {
-    let data = std::env::var_os("RETRIE_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
-        PathBuf::from,
-    );
-    let mainnet = data.join("mainnet");
-    if mainnet.is_dir() {
-        return Some(mainnet.canonicalize().unwrap());
-    }
-    let required = std::env::var("RETRIE_REQUIRE_DATA").is_ok_and(|value| value == "1");
-    assert!(!required, "RETRIE_REQUIRE_DATA=1, but {} is missing", mainnet.display());
-    println!("skipped: no RETRIE_DATA");
-    None
+    retrie_state_testkit::data::find("mainnet")
 }
 
 /// Block files 0..=20,999, in order.

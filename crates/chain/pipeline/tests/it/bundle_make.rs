@@ -24,18 +24,7 @@ use std::{
 
 /// The witness bundles; `None`, after a message, if they are missing.
 fn witness_folder() -> Option<PathBuf> {
-    let data = std::env::var_os("RETRIE_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data"),
-        PathBuf::from,
-    );
-    let folder = data.join("mainnet/witness");
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    let required = std::env::var("RETRIE_REQUIRE_DATA").is_ok_and(|value| value == "1");
-    assert!(!required, "RETRIE_REQUIRE_DATA=1, but {} is missing", folder.display());
-    println!("skipped: no RETRIE_DATA");
-    None
+    retrie_state_testkit::data::find("mainnet/witness")
 }
 
 fn load(number: u64) -> Option<Bundle> {

@@ -197,18 +197,7 @@ fn a_referee_keeps_no_history() {
 
 /// File of mainnet's first 8,192 blocks; `None`, after a message, if it is missing.
 fn mainnet() -> Option<PathBuf> {
-    let data = std::env::var_os("RETRIE_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data"),
-        PathBuf::from,
-    );
-    let file = data.join("mainnet/chain/mainnet-00000-5ec1ffb8.era1");
-    if file.is_file() {
-        return Some(file);
-    }
-    let required = std::env::var("RETRIE_REQUIRE_DATA").is_ok_and(|value| value == "1");
-    assert!(!required, "RETRIE_REQUIRE_DATA=1, but mainnet/chain is not there");
-    println!("skipped: no RETRIE_DATA");
-    None
+    retrie_state_testkit::data::find("mainnet/chain/mainnet-00000-5ec1ffb8.era1")
 }
 
 #[test]

@@ -192,23 +192,13 @@ fn storage_of_every_block_is_kept(backend: &dyn Fn() -> Arc<dyn AnyBackend>) {
 
 /// Files of mainnet's first 21,000 blocks; `None`, after a message, if they are missing.
 fn mainnet() -> Option<Vec<PathBuf>> {
-    let data = std::env::var_os("RETRIE_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data"),
-        PathBuf::from,
-    );
+    let folder = retrie_state_testkit::data::find("mainnet/chain")?;
     let names = [
         "mainnet-00000-5ec1ffb8.era1",
         "mainnet-00001-a5364e9a.era1",
         "mainnet-16384-20999.rlp.gz",
     ];
-    let files = names.map(|name| data.join("mainnet/chain").join(name));
-    if files.iter().all(|file| file.is_file()) {
-        return Some(files.into());
-    }
-    let required = std::env::var("RETRIE_REQUIRE_DATA").is_ok_and(|value| value == "1");
-    assert!(!required, "RETRIE_REQUIRE_DATA=1, but mainnet/chain is not there");
-    println!("skipped: no RETRIE_DATA");
-    None
+    Some(names.map(|name| folder.join(name)).into())
 }
 
 #[test]

@@ -13,7 +13,7 @@ use retrie_pipeline::{
 use retrie_sources::BlockSource;
 use retrie_state::{AnyBackend, StateError};
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, atomic::AtomicBool},
 };
 
@@ -362,16 +362,5 @@ fn largest_of_state(node: &TestNode) -> (String, u64) {
 
 /// The first file of mainnet; `None`, after a message, if it is missing.
 fn era1() -> Option<PathBuf> {
-    let data = std::env::var_os("RETRIE_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data"),
-        PathBuf::from,
-    );
-    let file = data.join("mainnet/chain/mainnet-00000-5ec1ffb8.era1");
-    if file.is_file() {
-        return Some(file);
-    }
-    let required = std::env::var("RETRIE_REQUIRE_DATA").is_ok_and(|value| value == "1");
-    assert!(!required, "RETRIE_REQUIRE_DATA=1, but {} is missing", file.display());
-    println!("skipped: no RETRIE_DATA");
-    None
+    retrie_state_testkit::data::find("mainnet/chain/mainnet-00000-5ec1ffb8.era1")
 }

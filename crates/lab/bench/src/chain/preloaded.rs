@@ -139,10 +139,7 @@ mod tests {
     use retrie_chainspec::{ChainSpec, primitives::RecoveredBlock};
     use retrie_state::StateReader;
     use retrie_storage_mpt::Mpt;
-    use std::{
-        collections::{BTreeMap, BTreeSet},
-        path::Path,
-    };
+    use std::collections::{BTreeMap, BTreeSet};
 
     const SIGNERS: u64 = 30;
     const ACCOUNTS: u64 = 50;
@@ -175,19 +172,9 @@ mod tests {
 
     /// The contracts of this repository, and those of mainnet if the data is present.
     fn sets() -> Vec<Arc<ContractSet>> {
-        let data = std::env::var_os("RETRIE_DATA").map_or_else(
-            || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data"),
-            Into::into,
-        );
-        let mut sets = vec![Arc::new(ContractSet::own())];
-        if data.is_dir() {
-            sets.push(Arc::new(ContractSet::mainnet(&data).unwrap()));
-        } else {
-            let required = std::env::var("RETRIE_REQUIRE_DATA").is_ok_and(|value| value == "1");
-            assert!(!required, "RETRIE_REQUIRE_DATA=1, but {} is missing", data.display());
-            println!("skipped: no RETRIE_DATA");
-        }
-        sets
+        let real = retrie_state_testkit::data::find("");
+        let real = real.map(|data| Arc::new(ContractSet::mainnet(&data).unwrap()));
+        [Arc::new(ContractSet::own())].into_iter().chain(real).collect()
     }
 
     fn balance(maker: &ChainMaker, token: &TokenContract, of: Address) -> U256 {

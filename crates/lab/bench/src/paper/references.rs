@@ -61,7 +61,7 @@ fn line(paper: Paper, row: &'static str) -> Option<ReferenceLine> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
 
     #[test]
     fn every_line_is_read_and_every_field_filled() {
@@ -93,9 +93,7 @@ mod tests {
 
     /// The folder of the papers' texts, which lies beside the data folder.
     fn papers() -> Option<PathBuf> {
-        let data = std::env::var_os("RETRIE_DATA").map(PathBuf::from);
-        let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data");
-        let papers = data.unwrap_or(beside).parent()?.join("papers");
+        let papers = retrie_state_testkit::data::folder().join("../papers");
         papers.is_dir().then_some(papers)
     }
 

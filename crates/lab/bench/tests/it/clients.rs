@@ -121,17 +121,7 @@ fn run(
 
 /// The data folder; `None`, with a message, if it is missing.
 fn data() -> Option<PathBuf> {
-    let data = std::env::var_os("RETRIE_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data"),
-        PathBuf::from,
-    );
-    if data.is_dir() {
-        return Some(data);
-    }
-    let required = std::env::var("RETRIE_REQUIRE_DATA").is_ok_and(|value| value == "1");
-    assert!(!required, "RETRIE_REQUIRE_DATA=1, but {} is missing", data.display());
-    println!("skipped: no RETRIE_DATA");
-    None
+    retrie_state_testkit::data::find("")
 }
 
 /// Figures that hold for every race.

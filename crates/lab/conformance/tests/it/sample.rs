@@ -1,7 +1,8 @@
 //! A fixed sample of every suite, from the archives. `scripts/check/conformance` runs everything.
 
 use retrie_conformance::{ExceptionList, SUITES, SuiteGate, SuiteRunner, TestSuite, find, names};
-use std::path::{Path, PathBuf};
+use retrie_state_testkit::data;
+use std::path::PathBuf;
 
 /// About one case in this many, chosen by name.
 const ONE_IN: u64 = 12;
@@ -11,21 +12,8 @@ const FOLDERS: [&str; 2] = ["conformance", "amsterdam"];
 
 /// The folders of the suites; `None`, after a message, if the test is skipped.
 fn data() -> Option<[PathBuf; 2]> {
-    let data = std::env::var_os("RETRIE_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data"),
-        PathBuf::from,
-    );
-    let folders = FOLDERS.map(|name| data.join(name));
-    let Some(missing) = folders.iter().find(|folder| !folder.is_dir()) else {
-        return Some(folders);
-    };
-    assert!(
-        std::env::var("RETRIE_REQUIRE_DATA").as_deref() != Ok("1"),
-        "RETRIE_REQUIRE_DATA=1, but there is no data in {}",
-        missing.display()
-    );
-    eprintln!("skipped: no RETRIE_DATA");
-    None
+    let [conformance, amsterdam] = FOLDERS.map(data::find);
+    Some([conformance?, amsterdam?])
 }
 
 #[test]

@@ -17,20 +17,7 @@ use serde_json::Value;
 
 /// The data folder, or `None` after a visible note that the test is skipped.
 pub fn data() -> Option<PathBuf> {
-    let folder = std::env::var_os("RETRIE_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data"),
-        PathBuf::from,
-    );
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    assert!(
-        std::env::var("RETRIE_REQUIRE_DATA").as_deref() != Ok("1"),
-        "RETRIE_REQUIRE_DATA=1, but there is no data in {}",
-        folder.display()
-    );
-    eprintln!("skipped: no RETRIE_DATA");
-    None
+    retrie_state_testkit::data::find("")
 }
 
 /// Content of a gzip file.

@@ -11,20 +11,7 @@ use std::{io::Read, path::PathBuf};
 
 /// The folder with real chain data, or `None` (visibly) if there is none.
 pub fn data() -> Option<PathBuf> {
-    let path = std::env::var_os("RETRIE_DATA").map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data"),
-        PathBuf::from,
-    );
-    if path.join("mainnet").is_dir() {
-        return Some(path);
-    }
-    assert!(
-        std::env::var("RETRIE_REQUIRE_DATA").as_deref() != Ok("1"),
-        "RETRIE_REQUIRE_DATA=1, but there is no data at {}",
-        path.display()
-    );
-    println!("skipped: no RETRIE_DATA");
-    None
+    retrie_state_testkit::data::find("")
 }
 
 pub fn gunzip(path: PathBuf) -> Vec<u8> {

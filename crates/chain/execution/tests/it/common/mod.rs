@@ -180,20 +180,7 @@ fn key_values(raw: &RawState) -> BTreeMap<StateKey, Option<StateValue>> {
 
 /// The folder of real data, or `None` after a note that the test is skipped.
 pub fn data() -> Option<PathBuf> {
-    let dir = std::env::var_os("RETRIE_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data"),
-        PathBuf::from,
-    );
-    if dir.join("mainnet").is_dir() {
-        return Some(dir);
-    }
-    assert!(
-        std::env::var("RETRIE_REQUIRE_DATA").as_deref() != Ok("1"),
-        "RETRIE_REQUIRE_DATA=1, but {} has no mainnet data",
-        dir.display()
-    );
-    println!("skipped: no RETRIE_DATA");
-    None
+    retrie_state_testkit::data::find("")
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {

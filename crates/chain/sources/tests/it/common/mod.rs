@@ -1,7 +1,7 @@
 //! Shared by the tests: the mainnet data, a synthetic chain, an era1 writer, and damage.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use alloy_consensus::{
     Eip658Value, Receipt, ReceiptEnvelope, ReceiptWithBloom, SignableTransaction, TxEip1559,
@@ -16,18 +16,7 @@ use retrie_sources::era1::{HeaderRecord, accumulator_root};
 
 /// The mainnet data; `None`, after a message, if it is missing and not required.
 pub fn mainnet_data() -> Option<PathBuf> {
-    let base = std::env::var_os("RETRIE_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data"),
-        PathBuf::from,
-    );
-    let mainnet = base.join("mainnet");
-    if mainnet.is_dir() {
-        return Some(mainnet);
-    }
-    let required = std::env::var("RETRIE_REQUIRE_DATA").is_ok_and(|v| v == "1");
-    assert!(!required, "RETRIE_REQUIRE_DATA=1, but {} is missing", mainnet.display());
-    eprintln!("skipped: no RETRIE_DATA");
-    None
+    retrie_state_testkit::data::find("mainnet")
 }
 
 /// A linked chain with transactions of several types, ommers and (from block `shanghai` on)

@@ -10,7 +10,7 @@ use retrie_state_store::{KvStore, MemoryStore, StateStore, StoreOptions};
 use retrie_storage_mpt::Mpt;
 use std::{
     collections::BTreeMap,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, atomic::AtomicBool},
 };
 
@@ -50,16 +50,5 @@ pub fn root_by_a_plain_loop(workload: &StoreWorkload) -> B256 {
 
 /// The folder of mainnet data; `None`, with a message, if it is missing.
 pub fn mainnet() -> Option<PathBuf> {
-    let data = std::env::var_os("RETRIE_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data"),
-        PathBuf::from,
-    );
-    let mainnet = data.join("mainnet");
-    if mainnet.is_dir() {
-        return Some(mainnet);
-    }
-    let required = std::env::var("RETRIE_REQUIRE_DATA").is_ok_and(|value| value == "1");
-    assert!(!required, "RETRIE_REQUIRE_DATA=1, but {} is missing", mainnet.display());
-    println!("skipped: no RETRIE_DATA");
-    None
+    retrie_state_testkit::data::find("mainnet")
 }
