@@ -14,6 +14,37 @@
 //!        VerifiedState: accounts and slots, present or absent, and the basis of trust (TrustBasis)
 //! ```
 //!
+//! # Example
+//!
+//! A node proves an account; the client checks the proof against a root that it trusts.
+//!
+//! ```
+//! use alloy_primitives::{Address, B256};
+//! use retrie_light_client::{Account, BlockRef, StateKey, StateVerifier, TrustedRoot};
+//! # use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
+//! # use std::sync::Arc;
+//! # let (address, other) = (Address::repeat_byte(0x11), Address::repeat_byte(0x22));
+//! # let rows = Arc::new(MemoryStore::new());
+//! # let mpt = Arc::new(retrie_storage_mpt::Mpt::new());
+//! # let store = StateStore::open(mpt, rows.clone(), StoreOptions::default())?;
+//! # let account = Account { nonce: 1, ..Account::default() };
+//! # let mut txn = rows.begin_write()?;
+//! # let mut entries = [Ok((StateKey::Account(address), account.encode()))].into_iter();
+//! # let block = BlockRef { number: 7, hash: B256::repeat_byte(7) };
+//! # let (root, after) = store.bulk_load(block, &mut entries, &mut *txn)?;
+//! # txn.commit()?;
+//! # after.run()?;
+//! let keys = [address, other].map(StateKey::Account);
+//! let proof = store.at(StateId::Tip)?.prove(&keys)?; // at the node: `state_getProof`
+//!
+//! let state = StateVerifier::new().verify(&proof, &keys, &TrustedRoot::Root(root))?;
+//! assert_eq!(state.account(&address), Some(Some(account)));
+//! assert_eq!(state.account(&other), Some(None)); // proven to be absent
+//! let wrong = TrustedRoot::Root(B256::repeat_byte(1));
+//! assert!(StateVerifier::new().verify(&proof, &keys, &wrong).is_err());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Vocabulary
 //!
 //! * **Proof** ([`StateProof`]): bytes that lead from the values of some keys to a root, in an

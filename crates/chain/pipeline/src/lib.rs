@@ -6,6 +6,46 @@
 //!                                             check           check    one transaction
 //! ```
 //!
+//! # Example
+//!
+//! Blocks of a made chain go into a new datadir, whose states are in the backend `raw`.
+//!
+//! ```
+//! use retrie_db::{OpenOptions, StateRootMode};
+//! use retrie_pipeline::{
+//!     BlockImporter, ChainOptions, ChainStore, ImportOptions,
+//!     testkit::{TestChain, TestRules},
+//! };
+//! use retrie_state_store::StoreOptions;
+//! use retrie_telemetry::Metrics;
+//! use std::sync::Arc;
+//!
+//! let mut made = TestChain::new(TestRules::Prague, Arc::new(retrie_storage_mpt::Mpt::new()));
+//! let genesis = made.genesis();
+//! let tip = *made.branch(genesis, 8, 12, 0).last().expect("eight blocks");
+//!
+//! let folder = tempfile::tempdir()?;
+//! let chain = ChainStore::open(ChainOptions {
+//!     spec: made.spec.clone(),
+//!     backend: Arc::new(retrie_storage_raw::Raw),
+//!     referee: None,
+//!     root_mode: StateRootMode::Shadow,
+//!     datadir: folder.path().into(),
+//!     db: OpenOptions::default(),
+//!     store: StoreOptions::default(),
+//! })?;
+//! std::thread::scope(|scope| {
+//!     let mut importer = BlockImporter::new(&chain, ImportOptions::default(), Metrics::new()?, scope)?;
+//!     for block in made.path(genesis, tip) {
+//!         importer.import(block)?;
+//!     }
+//!     importer.flush()?;
+//!     assert_eq!((importer.head().number, importer.head().hash), (8, tip));
+//!     Ok::<(), Box<dyn std::error::Error>>(())
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Vocabulary
 //!
 //! * **Chain store**: an open datadir with the chain's tables and its states. [`ChainStore`].

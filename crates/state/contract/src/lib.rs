@@ -9,6 +9,26 @@
 //!              <----- root, reads, proofs             <---- Backend::read, prove
 //! ```
 //!
+//! # Example
+//!
+//! What a block changes, as a backend gets it. A whole backend in a hundred lines is
+//! `examples/smallest_backend.rs`.
+//!
+//! ```
+//! use alloy_primitives::{Address, B256, U256};
+//! use retrie_state::{Account, DeltaBuilder, StateKey, encode_slot};
+//!
+//! let address = Address::repeat_byte(0x11);
+//! let account = Account { balance: U256::from(5), ..Account::default() };
+//! let mut block = DeltaBuilder::new();
+//! block.change(StateKey::Slot(address, B256::ZERO), None, encode_slot(U256::from(7)));
+//! block.change(StateKey::Account(address), None, Some(account.encode()));
+//!
+//! let delta = block.build();
+//! assert_eq!(delta.changes()[0].key, StateKey::Account(address)); // sorted
+//! assert_eq!(delta.slots_of(&address).len(), 1);
+//! ```
+//!
 //! # Vocabulary
 //!
 //! * **State key, value**: an account or a storage slot, and opaque bytes. [`StateKey`],

@@ -13,6 +13,38 @@
 //!   AfterCommit::run() -----------> overlay in memory, background fold into the tables
 //! ```
 //!
+//! # Example
+//!
+//! One block on top of the empty state of Ethereum's trie, proven before and after its commit.
+//!
+//! ```
+//! use alloy_primitives::{Address, B256};
+//! use retrie_state::{Account, Backend, DeltaBuilder, StateKey, StateReader};
+//! use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
+//! use retrie_storage_mpt::Mpt;
+//! use std::sync::Arc;
+//!
+//! let rows = Arc::new(MemoryStore::new());
+//! let store = StateStore::open(Arc::new(Mpt::new()), rows.clone(), StoreOptions::default())?;
+//!
+//! let key = StateKey::Account(Address::repeat_byte(0x11));
+//! let value = Account { nonce: 1, ..Account::default() }.encode();
+//! let mut block = DeltaBuilder::new();
+//! block.change(key, None, Some(value.clone()));
+//! let proposal = store.begin(StateId::Tip)?.finish(&block.build())?;
+//! let proof = store.at(StateId::Proposal(&proposal))?.prove(&[key])?;
+//! let shown = Mpt::new().verify(proposal.root(), &[key], &proof.bytes)?;
+//! assert_eq!(shown, [Some(value.clone())]);
+//!
+//! store.seal(&proposal, B256::repeat_byte(0xaa)); // the block's hash
+//! let mut txn = rows.begin_write()?; // the chain's own rows go into the same transaction
+//! let after = store.commit(&[proposal], &mut *txn)?;
+//! txn.commit()?;
+//! after.run()?;
+//! assert_eq!(store.at(StateId::Tip)?.get(&key)?, Some(value));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Vocabulary
 //!
 //! * **State id**: names a state: the durable tip, a block, a proposal. [`StateId`].
