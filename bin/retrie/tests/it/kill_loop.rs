@@ -263,7 +263,7 @@ fn kills(default: u32) -> u32 {
 fn killed_imports_of_real_blocks_end_as_if_nothing_had_happened() {
     let Some(mainnet) = mainnet() else { return };
     println!("{}", program().display());
-    let to: u64 = setting("RETRIE_KILL_BLOCKS", 1500);
+    let to: u64 = setting("RETRIE_KILL_BLOCKS", 700);
     for (n, backend) in backends(true).iter().enumerate() {
         let seed = setting("RETRIE_KILL_SEED", 1_u64) + n as u64;
         let mut files = vec!["--to".to_owned(), to.to_string()];
@@ -271,7 +271,7 @@ fn killed_imports_of_real_blocks_end_as_if_nothing_had_happened() {
         let paths = mainnet_blocks(&mainnet).into_iter().take(count);
         files.extend(paths.map(|path| path.into_os_string().into_string().unwrap()));
         let chain = vec!["--chain".to_owned(), "mainnet".to_owned()];
-        KillLoop::new(seed, backend, chain, files).run(kills(2));
+        KillLoop::new(seed, backend, chain, files).run(kills(1));
     }
 }
 
@@ -280,7 +280,7 @@ fn killed_imports_of_real_blocks_end_as_if_nothing_had_happened() {
 #[test]
 fn killed_imports_in_batches_end_as_if_nothing_had_happened() {
     let Some(mainnet) = mainnet() else { return };
-    let to: u64 = setting("RETRIE_KILL_BLOCKS", 3000);
+    let to: u64 = setting("RETRIE_KILL_BLOCKS", 1500);
     let names = setting("RETRIE_KILL_BACKENDS", "mpt,raw,raw+mpt".to_owned());
     for (n, backend) in names.split(',').enumerate() {
         let seed = setting("RETRIE_KILL_SEED", 1_u64) + 2000 + n as u64;
@@ -289,7 +289,7 @@ fn killed_imports_in_batches_end_as_if_nothing_had_happened() {
         let mut files = [&options[..], &[to.to_string()]].concat();
         files.extend(paths.map(|path| path.into_os_string().into_string().unwrap()));
         let chain = vec!["--chain".to_owned(), "mainnet".to_owned()];
-        KillLoop::new(seed, backend, chain, files).run(kills(3));
+        KillLoop::new(seed, backend, chain, files).run(kills(2));
     }
 }
 

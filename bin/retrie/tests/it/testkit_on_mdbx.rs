@@ -2,7 +2,9 @@
 
 use retrie_db::{DatabaseEnv, OpenOptions, SyncMode};
 use retrie_state_store::{KvStore, StateStore};
-use retrie_state_testkit::{TestKit, TestScale, a_key_value_store_matches_a_model, run_all_of};
+use retrie_state_testkit::{
+    TestKit, TestScale, a_key_value_store_matches_a_model, run_all_of, sample,
+};
 use std::{cell::RefCell, sync::Arc};
 
 /// Fresh databases in temporary folders.
@@ -31,9 +33,10 @@ fn every_backend_passes_the_kit_on_mdbx() {
     for backend in retrie_backends::all() {
         for (n, (variant, _)) in backend.small_variants().into_iter().enumerate() {
             println!("{variant}");
+            let scale = sample::or_all(TestScale::smallest(), TestScale::small());
             let databases = TempDatabases::default();
             let factory = || backend.small_variants().swap_remove(n).1;
-            run_all_of(&TestKit::new(&factory, TestScale::small()).on(&|| databases.fresh()));
+            run_all_of(&TestKit::new(&factory, scale).on(&|| databases.fresh()));
         }
     }
 }

@@ -11,6 +11,7 @@
 //! | change some methods of a backend | [`BackendWrapper`] |
 //! | let a key-value store fail | [`FaultStore`] |
 //! | find public test data | [`data`] |
+//! | shorten a long test | [`sample`] |
 //! | measure a backend | `benchkit`, with the feature of that name |
 //!
 //! # Vocabulary
@@ -43,6 +44,7 @@ mod node;
 mod proofs;
 mod provenance;
 mod roots;
+pub mod sample;
 mod states;
 mod store;
 mod view;
@@ -120,6 +122,11 @@ impl TestScale {
     /// A small scale, for backends that take milliseconds for a changed key.
     pub fn small() -> Self {
         Self { blocks: 10, changes: 6, depth: 40, kills: 25, mutations: 100, ..Self::default() }
+    }
+
+    /// The smallest scale, for a backend whose own crate has run the checks at another one.
+    pub fn smallest() -> Self {
+        Self { blocks: 6, depth: 12, kills: 8, mutations: 20, ..Self::small() }
     }
 }
 
