@@ -122,7 +122,8 @@ const VERSION: u8 = 1;
 /// The row [`MANIFEST`]. `R` is the type of runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunManifest<R> {
-    /// The oldest block whose state can be read, if a merge has dropped pairs; else 0.
+    /// The oldest block whose state can be read: the store's first block, raised by merges that drop
+    /// pairs.
     pub(crate) horizon: u64,
     /// Blocks before this one have left the memory level.
     pub(crate) merging_from: u64,

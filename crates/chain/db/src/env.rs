@@ -72,7 +72,8 @@ pub struct RetentionSetting {
 pub struct OpenOptions {
     /// Takes no lock file and refuses writes; it may run beside a writing process.
     pub read_only: bool,
-    /// Limit of the database size in bytes; may differ at each opening.
+    /// Limit of the database size in bytes; may differ at each opening. The process reserves as much
+    /// address space: at the default of 1 TiB it can hold about a hundred databases open.
     pub map_limit: u64,
     /// By how many bytes the file grows at a time. The file is sparse: disk usage grows as needed.
     pub growth_step: u64,
@@ -96,7 +97,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             read_only: false,
-            map_limit: 8 << 40,
+            map_limit: 1 << 40,
             growth_step: 1 << 30,
             max_readers: 4096,
             sync: SyncMode::Durable,

@@ -86,7 +86,9 @@ pub fn open_to_read(datadir: &Path) -> Result<DatabaseEnv, DbError> {
     DatabaseEnv::open(datadir, &OpenOptions::read_only()).or_else(|error| match error {
         // After a kill with `--db.sync-mode none` only a writer can recover the database.
         DbError::Storage(StorageError::Mdbx { .. } | StorageError::System { .. }) => {
-            DatabaseEnv::open(datadir, &OpenOptions::default())
+            // However large it is.
+            let map_limit = 8 << 40;
+            DatabaseEnv::open(datadir, &OpenOptions { map_limit, ..OpenOptions::default() })
         }
         error => Err(error),
     })

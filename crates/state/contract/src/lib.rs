@@ -11,7 +11,7 @@
 //!
 //! # Example
 //!
-//! What a block changes, as a backend gets it. A whole backend in a hundred lines is
+//! What a block changes, as a backend gets it. A whole backend is in
 //! `examples/smallest_backend.rs`.
 //!
 //! ```

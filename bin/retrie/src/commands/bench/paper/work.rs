@@ -47,7 +47,8 @@ impl<T: clap::Args> UserFlags<T> {
     /// The arguments with the user's `flags`, which must not be among the words of the experiment.
     fn parse(flags: &[String], words: &[String]) -> Result<T, clap::Error> {
         let args = Self::try_parse_from(flags)?.args;
-        let command = Self::command();
+        let mut command = Self::command();
+        command.build();
         let is_set = |long: &str| words.contains(&format!("--{long}"));
         let is_given = |long: &str| {
             let flag = format!("--{long}");
