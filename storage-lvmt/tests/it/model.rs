@@ -171,14 +171,14 @@ fn key(n: u8) -> StateKey {
     }
 }
 
-type BlockChanges = Vec<Vec<(u8, Option<u8>)>>;
+type ModelBlocks = Vec<Vec<(u8, Option<u8>)>>;
 
-fn blocks() -> impl Strategy<Value = BlockChanges> {
+fn blocks() -> impl Strategy<Value = ModelBlocks> {
     let change = (0..160u8, proptest::option::weighted(0.7, any::<u8>()));
     proptest::collection::vec(proptest::collection::vec(change, 0..40), 1..12)
 }
 
-fn run(height: u8, first: u64, blocks: &BlockChanges) {
+fn run(height: u8, first: u64, blocks: &ModelBlocks) {
     let kv = MemoryStore::new();
     let backend = Arc::new(common::lvmt(height, ProofShard::None).with_slack(20));
     let store = StateStore::open(backend, Arc::new(kv.clone()), StoreOptions::default()).unwrap();
