@@ -32,11 +32,11 @@
 //! let mut block = DeltaBuilder::new();
 //! block.change(key, None, Some(value.clone()));
 //! let proposal = store.begin(StateId::Tip)?.finish(&block.build())?;
+//! store.seal(&proposal, B256::repeat_byte(0xaa)); // the block's hash
 //! let proof = store.at(StateId::Proposal(&proposal))?.prove(&[key])?;
 //! let shown = Mpt::new().verify(proposal.root(), &[key], &proof.bytes)?;
 //! assert_eq!(shown, [Some(value.clone())]);
 //!
-//! store.seal(&proposal, B256::repeat_byte(0xaa)); // the block's hash
 //! let mut txn = rows.begin_write()?; // the chain's own rows go into the same transaction
 //! let after = store.commit(&[proposal], &mut *txn)?;
 //! txn.commit()?;
