@@ -91,11 +91,14 @@ impl Panel {
             true => "Median time of engine_newPayload; shorter is better.".to_owned(),
             false => {
                 let unit = unit(race.results.first()?);
-                format!("{unit} a second, the lower of median and sustained; longer is better.")
+                format!("A second: {unit}, the lower of median and sustained; longer is better.")
             }
         };
-        let terms = [&*race.size_and_label(), &*story.terms].map(str::to_owned);
-        let terms = terms.into_iter().filter(|terms| !terms.is_empty()).collect::<Vec<_>>();
+        // With one variant its size is among the terms.
+        let size = Some(race.size_and_label()).filter(|size| !story.terms.contains(size.as_str()));
+        let terms: Vec<_> = size.into_iter().chain([story.terms.clone()]).collect();
+        let terms = terms.iter().filter(|terms| !terms.is_empty()).map(String::as_str);
+        let terms = terms.collect::<Vec<_>>();
         let machine = &race.document().report.machine;
         let caption = wrapped(&format!("{what} {}; {machine}.", terms.join(", ")));
         (!rows.is_empty()).then(|| Self { title: story.title(), caption, rows })
