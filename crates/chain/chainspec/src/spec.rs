@@ -79,7 +79,7 @@ impl ChainSpec {
     /// Assembles a specification.
     ///
     /// A Paris condition without a known block has `activation_block_number: u64::MAX`; see
-    /// [`Self::paris_condition`].
+    /// `paris_condition`.
     pub fn new(parts: ChainSpecParts) -> Self {
         let ChainSpecParts {
             name,

@@ -12,7 +12,7 @@ const SLOTS_PER_CONTRACT: u64 = 100;
 pub struct StatePadding {
     /// Number of accounts. There are more if the slots need them.
     pub accounts: u64,
-    /// Number of slots, [`SLOTS_PER_CONTRACT`] in each of the first accounts.
+    /// Number of slots, `SLOTS_PER_CONTRACT` in each of the first accounts.
     pub slots: u64,
 }
 

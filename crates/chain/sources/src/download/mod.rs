@@ -132,7 +132,7 @@ impl MirrorLocation {
 
 impl Era1Mirror {
     /// Reads the mirror's listing of the chain. `url` is a folder or its index page; without it the
-    /// chain's [default mirror](default_mirror) is used.
+    /// chain's default mirror is used.
     ///
     /// # Errors
     /// If it cannot be reached or lists no file of the chain.

@@ -33,7 +33,7 @@ pub struct DumpedAccount {
     pub storage: Vec<(B256, U256)>,
 }
 
-/// Reader of a [state dump](super), plain or gzipped. Yields accounts in the order of the file. It
+/// Reader of a state dump, plain or gzipped. Yields accounts in the order of the file. It
 /// ends after an error, which names the line.
 #[derive(Debug)]
 pub struct StateDump {

@@ -9,7 +9,7 @@ use alloy_primitives::{Address, B256, Bytes, U256};
 
 use crate::{error::SourceError, export::FileSink};
 
-/// Writes a [state dump](super) to a file that appears under its name only when it is complete. A
+/// Writes a state dump to a file that appears under its name only when it is complete. A
 /// name ending in `.gz` selects gzip. Accounts should come in the order of their addresses, slots
 /// in the order of their keys: then equal states give equal bytes.
 #[derive(Debug)]

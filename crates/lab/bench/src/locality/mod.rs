@@ -4,12 +4,12 @@
 //!
 //! # Vocabulary
 //!
-//! * **Tree**: a dense binary Merkle tree of *height* h with 2^h leaves. A [`LayoutNode`] is named
+//! * **Tree**: a dense binary Merkle tree of *height* h with 2^h leaves. A `LayoutNode` is named
 //!   by its height above the leaves and its index among the nodes of that height.
 //! * **Slot**: the place of one node in the file, 32 bytes. As in the paper (section 3.2), a read
 //!   needs the nodes of a *path* from the leaf up to the root, without siblings.
 //! * **Layout** ([`TreeLayout`]): the assignment of nodes to slots; some layouts store copies of
-//!   nodes. A [`DenseTree`] is a pure function of layout and height: no permutation is ever in
+//!   nodes. A `DenseTree` is a pure function of layout and height: no permutation is ever in
 //!   memory.
 //! * **Region**: a maximal run of adjacent slots (Definition 3.1). The number of regions of a read
 //!   or write is its *locality*.

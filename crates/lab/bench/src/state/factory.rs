@@ -145,6 +145,7 @@ impl EntryStream<'_> {
     }
 
     /// Number of remaining entries.
+    #[cfg(feature = "peers")]
     pub(crate) fn remaining(&self) -> u64 {
         self.entries.len() as u64 - self.done
     }

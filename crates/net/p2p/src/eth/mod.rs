@@ -1,6 +1,6 @@
 //! The wire protocol `eth`, versions 69 (EIP-7642), 70 (EIP-7975) and 71 (EIP-8159).
 //!
-//! [`message`] has the types, `codec` the encoding.
+//! `message` has the types, `codec` the encoding.
 
 mod codec;
 mod message;

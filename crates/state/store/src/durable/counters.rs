@@ -33,7 +33,7 @@ struct TableCounters {
     write_bytes: AtomicU64,
 }
 
-/// The values of [`NodeCounters`] at one moment.
+/// The counts of rows at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CounterSnapshot {
     /// Rows read, range rows included.
