@@ -78,8 +78,7 @@ const UNKNOWN_MERGE_BLOCK: u64 = u64::MAX;
 impl ChainSpec {
     /// Assembles a specification.
     ///
-    /// A Paris condition without a known block has `activation_block_number: u64::MAX`; see
-    /// `paris_condition`.
+    /// A Paris condition without a known block has `activation_block_number: u64::MAX`.
     pub fn new(parts: ChainSpecParts) -> Self {
         let ChainSpecParts {
             name,
