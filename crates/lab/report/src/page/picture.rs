@@ -33,7 +33,7 @@ svg{--paper:#fbfaf7;--ink:#1d1c1a;--soft:#5f5b54;--line:#d9d5cc}\
 @media (prefers-color-scheme:dark){svg{--paper:#171614;--ink:#ece8e0;--soft:#a8a298;--line:#3b3832}}";
 
 /// The bars of one workload.
-struct Panel {
+struct BarPanel {
     title: String,
     /// Unit and parameters, in lines that fit into the width.
     caption: Vec<String>,
@@ -46,8 +46,8 @@ struct Panel {
 /// median latency of a block.
 pub fn picture(documents: &[ReportDocument]) -> String {
     let stories = WorkloadSection::all(documents);
-    let panels: Vec<_> = stories.iter().filter_map(Panel::of).collect();
-    let height = panels.iter().map(Panel::height).sum::<u32>() + ROW;
+    let panels: Vec<_> = stories.iter().filter_map(BarPanel::of).collect();
+    let height = panels.iter().map(BarPanel::height).sum::<u32>() + ROW;
     let mut top = ROW;
     let mut drawn = Vec::new();
     for panel in &panels {
@@ -66,7 +66,7 @@ pub fn picture(documents: &[ReportDocument]) -> String {
     format!("{}\n", markup.into_string())
 }
 
-impl Panel {
+impl BarPanel {
     fn of(story: &WorkloadSection<'_>) -> Option<Self> {
         let race: &VariantRace<'_> = story.races.iter().rev().max_by_key(|race| race.size())?;
         let is_latency = story.workload == "new-payload";
