@@ -190,7 +190,7 @@ fn no_decoder_panics() {
 /// Environment: `RETRIE_FUZZ_DECODER` (default: all), `RETRIE_FUZZ_SECONDS` for each decoder
 /// (default: 10) and `RETRIE_FUZZ_SEED` (default: 1).
 #[test]
-#[ignore = "as long as one likes: scripts/network/fuzz"]
+#[ignore = "runs for a chosen time: scripts/network/fuzz"]
 fn fuzz() {
     let var = |name: &str| std::env::var(name).ok();
     let number = |name: &str, default: u64| {
