@@ -3,7 +3,7 @@
 //! It is one JSON object in table `Metadata` under the key `identity`, e.g.
 //!
 //! ```json
-//! {"schema":2,"chain_id":1,"genesis":"0xd4e5..","backend":"mpt","backend_version":1,
+//! {"schema":3,"chain_id":1,"genesis":"0xd4e5..","backend":"mpt","backend_version":1,
 //!  "hash":"keccak256","params":"0x0000..","state_root":"header"}
 //! ```
 //!
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, path::PathBuf, str::FromStr};
 
 /// Version of the tables' layout, see [`tables`](crate::tables).
-pub const SCHEMA_VERSION: u64 = 2;
+pub const SCHEMA_VERSION: u64 = 3;
 
 const KEY: &[u8] = b"identity";
 
@@ -268,7 +268,7 @@ mod tests {
     fn identity_row_is_this_json() {
         let zeros = "00".repeat(32);
         let json = format!(
-            "{{\"schema\":2,\"chain_id\":1,\"genesis\":\"0x{}\",\"backend\":\"mpt\",\
+            "{{\"schema\":3,\"chain_id\":1,\"genesis\":\"0x{}\",\"backend\":\"mpt\",\
              \"backend_version\":3,\"hash\":\"keccak256\",\"params\":\"0x{zeros}\",\
              \"state_root\":\"header\"}}",
             "07".repeat(32)
@@ -286,7 +286,7 @@ mod tests {
     fn another_schema_is_refused_even_if_the_rest_is_unknown() {
         let dir = tempfile::tempdir().unwrap();
         let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
-        for (schema, advice) in [(3, "newer version"), (1, "import again")] {
+        for (schema, advice) in [(4, "newer version"), (2, "import again"), (1, "import again")] {
             let mut txn = db.begin_write().unwrap();
             let table = txn.chain(ChainTable::Metadata);
             let json = format!("{{\"schema\":{schema},\"something\":\"else\"}}");
@@ -294,7 +294,10 @@ mod tests {
             txn.commit().unwrap();
             let refused = db.check_metadata(&expected()).unwrap_err();
             assert!(
-                matches!(refused, DbError::Metadata(MetadataError::Schema { supported: 2, .. })),
+                matches!(
+                    refused,
+                    DbError::Metadata(MetadataError::Schema { supported: SCHEMA_VERSION, .. })
+                ),
                 "{refused:?}"
             );
             assert!(refused.to_string().contains(advice), "{refused}");
@@ -307,7 +310,7 @@ mod tests {
         let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
         let mut txn = db.begin_write().unwrap();
         let table = txn.chain(ChainTable::Metadata);
-        let json = serde_json::to_string(&expected()).unwrap().replace(":2,", ":1,");
+        let json = serde_json::to_string(&expected()).unwrap().replace(":3,", ":1,");
         txn.put_stored(table, KEY, json.as_bytes());
         txn.commit().unwrap();
         let refused = db.metadata().unwrap_err();
@@ -324,7 +327,7 @@ mod tests {
         let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
         let mut json = serde_json::to_value(expected()).unwrap();
         json["encryption"] = "aes".into();
-        for row in [json.to_string(), "{\"schema\":2".to_owned(), String::new()] {
+        for row in [json.to_string(), "{\"schema\":3".to_owned(), String::new()] {
             let mut txn = db.begin_write().unwrap();
             let table = txn.chain(ChainTable::Metadata);
             txn.raw_put(table, KEY, row.as_bytes()).unwrap();

@@ -18,8 +18,9 @@
 //! history.
 
 use super::{
-    journal::{PIECE, record_id, record_key},
-    overlay::{DiffLayer, RowKey, RowView, RowWriter},
+    layer::RowKey,
+    overlay::{DiffLayer, PreviousValue, RowView, RowWriter},
+    record::{PIECE, record_id, record_key},
     scan::MergedScan,
 };
 use alloy_primitives::{Address, B256, Bytes};
@@ -216,11 +217,11 @@ pub(crate) fn outdated(
         let block = block?;
         first.get_or_insert(block.number);
         for key in &block.keys {
-            rows.overwrite(CHANGES, change_key(key, block.number), None);
+            rows.overwrite(CHANGES, change_key(key, block.number), PreviousValue::Unknown, None);
         }
         for piece in 0..block.pieces {
             let key = record_key(block.number, piece);
-            rows.overwrite(CHANGED_KEYS, RowKey::from_slice(&key), None);
+            rows.overwrite(CHANGED_KEYS, RowKey::from_slice(&key), PreviousValue::Unknown, None);
         }
         if rows.len() > written + PRUNED_BEYOND {
             break;

@@ -8,12 +8,13 @@
 //! | frees folded generations | when no reader holds them | all |
 
 use super::{
-    journal::{self, JOURNAL, RowGeneration},
-    state::{DurableState, FOLDED, META, MemoryState},
+    fold,
+    generation::RowGeneration,
+    state::{DurableState, MemoryState},
 };
 use alloy_primitives::B256;
 use parking_lot::MutexGuard;
-use retrie_state::{AnyCache, ScanDirection};
+use retrie_state::AnyCache;
 use std::{
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -135,17 +136,8 @@ impl<'a> FoldThread<'a> {
 
     /// Writes the rows of `generation` and deletes its journal records; returns the number of rows.
     fn fold(&self, generation: &RowGeneration) -> Result<usize, String> {
-        let last = generation.last_seq();
-        let folded = journal::fold(&*self.durable.kv, generation, std::thread::yield_now, |txn| {
-            // The oldest record and the row `folded` change in one transaction.
-            let first = txn.seek(JOURNAL, Some(&[]), ScanDirection::Forward)?;
-            let first = first.and_then(|(key, _)| journal::record_id(JOURNAL, &key).ok());
-            let first = first.unwrap_or(last).min(last);
-            journal::delete_records(txn, JOURNAL, first, first + 1)?;
-            txn.put(META, FOLDED, &first.to_be_bytes())?;
-            Ok(first < last)
-        });
-        folded.map_err(|error| error.to_string())
+        fold::fold(&*self.durable.kv, generation, std::thread::yield_now)
+            .map_err(|error| error.to_string())
     }
 
     /// Drops the folded generations that no reader holds any more.

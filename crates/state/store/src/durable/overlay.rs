@@ -7,23 +7,16 @@
 
 use super::{
     counters::NodeCounters,
-    journal::DurableRows,
+    generation::DurableRows,
+    layer::{RowKey, RowLayer},
     scan::{MergedScan, merge, scan},
+    undo::{PatchChain, UndoLayer, UndoValue},
 };
 use alloy_primitives::Bytes;
-use hashbrown::{HashMap, hash_map::EntryRef};
 use retrie_state::{
     KeyRange, NodeRead, NodeWrite, RowScan, RowTable, ScanDirection, StateError, StoreError,
 };
-use smallvec::SmallVec;
-use std::{
-    collections::BTreeSet,
-    ops::Bound,
-    sync::{Arc, OnceLock},
-};
-
-/// A key of a row. Nearly all keys fit without a heap allocation.
-pub(crate) type RowKey = SmallVec<[u8; 64]>;
+use std::sync::Arc;
 
 /// Table of the names of the state's immutable files: key = file name, value empty.
 pub(crate) const FILES: RowTable = RowTable::framework(0xf4, "Files");
@@ -45,53 +38,30 @@ pub(crate) fn check_key(table: RowTable, key: &[u8]) -> Result<(), StateError> {
 /// One written row.
 #[derive(Clone, Debug)]
 pub(crate) struct WrittenRow {
-    /// Value below this layer; valid only in the layer of a single block with undo on.
-    pub(crate) previous: Option<Bytes>,
+    pub(crate) previous: PreviousValue,
     /// Value from this layer on; `None` = deleted.
     pub(crate) next: Option<Bytes>,
 }
 
-#[derive(Debug, Default)]
-struct LayerTable {
-    rows: HashMap<RowKey, WrittenRow>,
-    /// Keys in order; built at the first range read and maintained from then on.
-    sorted: OnceLock<BTreeSet<RowKey>>,
+/// The value of a row below the layer that writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PreviousValue {
+    /// The writer did not look.
+    Unknown,
+    Known(Option<Bytes>),
 }
 
-/// The writes of one block.
+/// The writes of one block, or of several, merged.
 #[derive(Debug, Default)]
-pub(crate) struct DiffLayer {
-    tables: SmallVec<[(RowTable, LayerTable); 4]>,
-    len: usize,
-}
+pub(crate) struct DiffLayer(RowLayer<WrittenRow>);
 
 impl DiffLayer {
     pub(crate) fn get(&self, table: RowTable, key: &[u8]) -> Option<&WrittenRow> {
-        self.tables.iter().find(|(t, _)| t.id == table.id)?.1.rows.get(key)
+        self.0.get(table, key)
     }
 
     pub(crate) const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// About how many bytes of memory it takes.
-    pub(crate) fn bytes(&self) -> usize {
-        let row = |(_, key, row): (RowTable, &RowKey, &WrittenRow)| {
-            let values = [&row.previous, &row.next].into_iter().flatten();
-            let beyond = if key.spilled() { key.len() } else { 0 };
-            size_of::<(RowKey, WrittenRow)>()
-                + beyond
-                + values.map(|value| value.len()).sum::<usize>()
-        };
-        self.iter().map(row).sum()
-    }
-
-    fn table_mut(&mut self, table: RowTable) -> &mut LayerTable {
-        let at = self.tables.iter().position(|(t, _)| t.id == table.id).unwrap_or_else(|| {
-            self.tables.push((table, LayerTable::default()));
-            self.tables.len() - 1
-        });
-        &mut self.tables[at].1
+        self.0.len()
     }
 
     /// Sets a row; calls `previous` only if this layer has not written the key yet.
@@ -100,72 +70,58 @@ impl DiffLayer {
         table: RowTable,
         key: &[u8],
         next: Option<Bytes>,
-        previous: impl FnOnce() -> Result<Option<Bytes>, StateError>,
+        previous: impl FnOnce() -> Result<PreviousValue, StateError>,
     ) -> Result<(), StateError> {
-        let slot = self.table_mut(table);
-        match slot.rows.entry_ref(key) {
-            EntryRef::Occupied(mut entry) => entry.get_mut().next = next,
-            EntryRef::Vacant(entry) => {
-                let previous = previous()?;
-                let key = RowKey::from_slice(key);
-                if let Some(sorted) = slot.sorted.get_mut() {
-                    sorted.insert(key.clone());
-                }
-                entry.insert_with_key(key, WrittenRow { previous, next });
-                self.len += 1;
+        match self.0.get_mut(table, key) {
+            Some(row) => row.next = next,
+            None => {
+                let row = WrittenRow { previous: previous()?, next };
+                self.0.insert(table, RowKey::from_slice(key), row);
             }
         }
         Ok(())
     }
 
-    /// Sets a row without its previous value.
-    pub(crate) fn overwrite(&mut self, table: RowTable, key: RowKey, next: Option<Bytes>) {
-        let slot = self.table_mut(table);
-        slot.sorted.take();
-        if slot.rows.insert(key, WrittenRow { previous: None, next }).is_none() {
-            self.len += 1;
-        }
+    /// Sets a row of whose previous value this much is known.
+    pub(crate) fn overwrite(
+        &mut self,
+        table: RowTable,
+        key: RowKey,
+        previous: PreviousValue,
+        next: Option<Bytes>,
+    ) {
+        self.0.insert(table, key, WrittenRow { previous, next });
     }
 
-    /// All rows, in no particular order.
+    /// All rows, in the order of their first writes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RowTable, &RowKey, &WrittenRow)> {
-        self.tables
-            .iter()
-            .flat_map(|(table, slot)| slot.rows.iter().map(|(key, row)| (*table, key, row)))
+        self.0.iter()
     }
 
-    /// Calls `row` for each row of one table.
-    pub(crate) fn for_table(&self, table: RowTable, mut row: impl FnMut(&RowKey, &Option<Bytes>)) {
-        if let Some((_, slot)) = self.tables.iter().find(|(t, _)| t.id == table.id) {
-            for (key, written) in &slot.rows {
-                row(key, &written.next);
-            }
-        }
+    /// The rows of one table: key and value, `None` if deleted.
+    pub(crate) fn rows(&self, table: RowTable) -> impl Iterator<Item = (&RowKey, Option<&Bytes>)> {
+        self.0.rows(table).map(|(key, row)| (key, row.next.as_ref()))
     }
 
     /// Drops rows whose value has not changed.
     fn drop_noops(&mut self) {
-        let mut dropped = 0;
-        for (_, slot) in &mut self.tables {
-            let before = slot.rows.len();
-            slot.rows.retain(|_, row| row.previous != row.next);
-            dropped += before - slot.rows.len();
-            if slot.rows.len() < before {
-                slot.sorted.take();
-            }
-        }
-        self.len -= dropped;
+        self.0.retain(|row| match &row.previous {
+            PreviousValue::Known(previous) => *previous != row.next,
+            PreviousValue::Unknown => true,
+        });
     }
 
     /// The net effect of `layers`, oldest first.
     pub(crate) fn merged(layers: &[Arc<Self>]) -> Self {
-        let mut merged = Self::default();
+        let mut merged = RowLayer::default();
         for layer in layers {
             for (table, key, row) in layer.iter() {
-                merged.overwrite(table, key.clone(), row.next.clone());
+                merged.merge(table, key.clone(), row.clone(), |below: &mut WrittenRow, row| {
+                    below.next = row.next;
+                });
             }
         }
-        merged
+        Self(merged)
     }
 
     /// The rows of a range that is not empty, in `direction`.
@@ -174,20 +130,8 @@ impl DiffLayer {
         table: RowTable,
         range: KeyRange<'_>,
         direction: ScanDirection,
-    ) -> Box<dyn Iterator<Item = (&'a [u8], Option<Bytes>)> + 'a> {
-        let Some((_, slot)) = self.tables.iter().find(|(t, _)| t.id == table.id) else {
-            return Box::new(std::iter::empty());
-        };
-        let sorted = slot.sorted.get_or_init(|| slot.rows.keys().cloned().collect());
-        let end = range.end.map_or(Bound::Unbounded, Bound::Excluded);
-        let keys = sorted.range::<[u8], _>((Bound::Included(range.start), end));
-        let row = |key: &'a RowKey| {
-            slot.rows.get(&key[..]).map(|written| (&key[..], written.next.clone()))
-        };
-        match direction {
-            ScanDirection::Forward => Box::new(keys.filter_map(row)),
-            ScanDirection::Backward => Box::new(keys.rev().filter_map(row)),
-        }
+    ) -> impl Iterator<Item = (&'a [u8], Option<Bytes>)> + 'a {
+        self.0.range(table, range, direction).map(|(key, row)| (key, row.next.clone()))
     }
 }
 
@@ -218,7 +162,7 @@ pub(crate) struct RowView {
     /// Proposals above the durable state.
     pub(crate) stack: LayerStack,
     /// Undo layers of the durable blocks above the viewed block, oldest first.
-    pub(crate) reverse: Vec<Arc<DiffLayer>>,
+    pub(crate) reverse: Vec<Arc<UndoLayer>>,
     /// The durable tip when the view was taken.
     pub(crate) durable: Arc<DurableRows>,
     /// Counts the reads.
@@ -228,19 +172,40 @@ pub(crate) struct RowView {
 }
 
 impl RowView {
-    /// The layers over the durable state, newest first.
-    pub(crate) fn layers(&self) -> impl Iterator<Item = &DiffLayer> {
-        self.stack.0.iter().rev().chain(&self.reverse).map(|layer| &**layer)
+    /// The proposals over the durable state, newest first.
+    pub(crate) fn proposals(&self) -> impl Iterator<Item = &DiffLayer> {
+        self.stack.0.iter().rev().map(|layer| &**layer)
     }
 
     /// The value of a row, uncounted.
     pub(crate) fn lookup(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
-        for layer in self.layers() {
+        for layer in self.proposals() {
             if let Some(row) = layer.get(table, key) {
                 return Ok(row.next.clone());
             }
         }
-        self.durable.get(table, key)
+        let mut patches = PatchChain::default();
+        for layer in &self.reverse {
+            match layer.get(table, key) {
+                None => {}
+                Some(UndoValue::Whole(value)) => return patches.applied(table, value.clone()),
+                Some(UndoValue::Patches(more)) => patches.push_newer(more),
+            }
+        }
+        patches.applied(table, self.durable.get(table, key)?)
+    }
+
+    /// The value of a row that is about to be written, if the writer needs it.
+    fn previous(
+        &self,
+        table: RowTable,
+        key: &[u8],
+        is_needed: bool,
+    ) -> Result<PreviousValue, StateError> {
+        if !is_needed {
+            return Ok(PreviousValue::Unknown);
+        }
+        self.lookup(table, key).map(PreviousValue::Known)
     }
 
     /// The rows of a range in key order, uncounted; the caller wants about `batch` of them.
@@ -316,14 +281,12 @@ impl RowWriter {
             "a row of {} that is added is there already",
             table.name
         );
-        self.layer.set(table, key, Some(value), || Ok(None))
+        self.layer.set(table, key, Some(value), || Ok(PreviousValue::Known(None)))
     }
 
     /// The writes, and the view below them.
     pub(crate) fn finish(mut self) -> (DiffLayer, RowView) {
-        if self.undo {
-            self.layer.drop_noops();
-        }
+        self.layer.drop_noops();
         (self.layer, self.base)
     }
 }
@@ -358,15 +321,14 @@ impl NodeWrite for RowWriter {
         check_key(table, key)?;
         let (base, undo) = (&self.base, self.undo);
         base.counters.write(table, key.len() + value.len());
-        self.layer
-            .set(table, key, Some(value), || if undo { base.lookup(table, key) } else { Ok(None) })
+        self.layer.set(table, key, Some(value), || base.previous(table, key, undo))
     }
 
     fn delete(&mut self, table: RowTable, key: &[u8]) -> Result<(), StateError> {
         check_key(table, key)?;
         let (base, undo) = (&self.base, self.undo);
         base.counters.write(table, key.len());
-        self.layer.set(table, key, None, || if undo { base.lookup(table, key) } else { Ok(None) })
+        self.layer.set(table, key, None, || base.previous(table, key, undo))
     }
 
     fn replace(
@@ -384,7 +346,7 @@ impl NodeWrite for RowWriter {
         );
         check_key(table, key)?;
         self.base.counters.write(table, key.len() + next.as_ref().map_or(0, |value| value.len()));
-        self.layer.set(table, key, next, || Ok(previous))
+        self.layer.set(table, key, next, || Ok(PreviousValue::Known(previous)))
     }
 
     fn publish_file(&mut self, name: &str) -> Result<(), StateError> {

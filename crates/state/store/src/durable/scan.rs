@@ -4,8 +4,9 @@
 //! and a deletion there hides the older levels.
 
 use super::{
-    journal::{DurableRows, RowGeneration},
+    generation::{DurableRows, RowGeneration},
     overlay::{DiffLayer, RowView},
+    undo::{PatchChain, UndoValue},
 };
 use alloy_primitives::Bytes;
 use retrie_state::{KeyRange, RowScan, RowTable, ScanDirection, StateError, TableRow};
@@ -43,10 +44,13 @@ pub(crate) fn merge<'a>(
     batch: usize,
 ) -> MergedScan<'a> {
     let window = || ScanWindow::new(table, range, direction, batch);
-    let mut merge = MergedScan { cursors: SmallVec::new(), direction, failed: false };
+    let mut merge = MergedScan { cursors: SmallVec::new(), table, direction, failed: false };
     if range.end.is_none_or(|end| range.start < end) {
-        for layer in top.into_iter().chain(view.layers()) {
-            merge.push(ScanSource::Layer(layer.range(table, range, direction)));
+        for layer in top.into_iter().chain(view.proposals()) {
+            merge.push(ScanSource::Layer(Box::new(layer.range(table, range, direction))));
+        }
+        for layer in &view.reverse {
+            merge.push(ScanSource::Undo(layer.range(table, range, direction)));
         }
         let durable = &*view.durable;
         for generation in durable.generations.iter().rev() {
@@ -83,12 +87,21 @@ impl ScanKey<'_> {
     }
 }
 
-/// A key and its value in one level; `None` is a deletion.
-type ScanEntry<'a> = (ScanKey<'a>, Option<Bytes>);
+/// A key and what one level says of it.
+type ScanEntry<'a> = (ScanKey<'a>, ScanValue<'a>);
+
+/// What one level says of a row.
+enum ScanValue<'a> {
+    /// Its value; `None` is a deletion.
+    Whole(Option<Bytes>),
+    /// Patches of the value in the levels below.
+    Patches(&'a [Bytes]),
+}
 
 /// Sorted sources, newest first.
 pub(crate) struct MergedScan<'a> {
     cursors: SmallVec<[ScanCursor<'a>; 8]>,
+    table: RowTable,
     direction: ScanDirection,
     failed: bool,
 }
@@ -96,6 +109,28 @@ pub(crate) struct MergedScan<'a> {
 struct ScanCursor<'a> {
     head: ScanEntry<'a>,
     source: ScanSource<'a>,
+}
+
+/// What the levels say of one row, from the newest that has it on.
+#[derive(Default)]
+struct RowChain<'a> {
+    patches: PatchChain<'a>,
+    /// The newest whole value; older ones are hidden.
+    base: Option<Option<Bytes>>,
+}
+
+impl<'a> RowChain<'a> {
+    fn add_older(&mut self, value: ScanValue<'a>) {
+        match (value, &self.base) {
+            (_, Some(_)) => {}
+            (ScanValue::Whole(value), None) => self.base = Some(value),
+            (ScanValue::Patches(patches), None) => self.patches.push_newer(patches),
+        }
+    }
+
+    fn value(self, table: RowTable) -> Result<Option<Bytes>, StateError> {
+        self.patches.applied(table, self.base.flatten())
+    }
 }
 
 impl<'a> MergedScan<'a> {
@@ -110,7 +145,7 @@ impl<'a> MergedScan<'a> {
             Some(Err(error)) => {
                 // The first row that the caller reads returns the error.
                 let error = ScanSource::Failed(Some(error));
-                let head = (ScanKey::Borrowed(&[]), None);
+                let head = (ScanKey::Borrowed(&[]), ScanValue::Whole(None));
                 self.cursors.clear();
                 self.cursors.push(ScanCursor { head, source: error });
                 self.failed = true;
@@ -147,14 +182,19 @@ impl<'a> MergedScan<'a> {
         loop {
             let Some(first) = self.first() else { return Ok(None) };
             let ((key, value), gone) = self.advance(first)?;
+            let mut row = RowChain::default();
+            row.add_older(value);
             let mut older = if gone { first } else { first + 1 };
             while older < self.cursors.len() {
-                let hidden = *self.cursors[older].head.0 == *key;
-                if !(hidden && self.advance(older)?.1) {
+                if *self.cursors[older].head.0 != *key {
                     older += 1;
+                    continue;
                 }
+                let ((_, value), gone) = self.advance(older)?;
+                row.add_older(value);
+                older += usize::from(!gone);
             }
-            if let Some(value) = value {
+            if let Some(value) = row.value(self.table)? {
                 return Ok(Some((key.into_bytes(), value)));
             }
         }
@@ -176,6 +216,7 @@ impl Iterator for MergedScan<'_> {
 /// One level of a view.
 enum ScanSource<'a> {
     Layer(Box<dyn Iterator<Item = (&'a [u8], Option<Bytes>)> + 'a>),
+    Undo(Box<dyn Iterator<Item = (&'a [u8], &'a UndoValue)> + 'a>),
     Generation { generation: &'a RowGeneration, seq: u64, window: ScanWindow },
     Store { durable: &'a DurableRows, window: ScanWindow },
     Failed(Option<StateError>),
@@ -184,7 +225,16 @@ enum ScanSource<'a> {
 impl<'a> ScanSource<'a> {
     fn next(&mut self) -> Option<Result<ScanEntry<'a>, StateError>> {
         match self {
-            Self::Layer(rows) => rows.next().map(|(key, row)| Ok((ScanKey::Borrowed(key), row))),
+            Self::Layer(rows) => {
+                rows.next().map(|(key, row)| Ok((ScanKey::Borrowed(key), ScanValue::Whole(row))))
+            }
+            Self::Undo(rows) => rows.next().map(|(key, value)| {
+                let value = match value {
+                    UndoValue::Whole(value) => ScanValue::Whole(value.clone()),
+                    UndoValue::Patches(patches) => ScanValue::Patches(patches),
+                };
+                Ok((ScanKey::Borrowed(key), value))
+            }),
             Self::Generation { generation, seq, window } => window.next(|window, limit| {
                 Ok(generation.batch(window.table, window.range(), window.direction, *seq, limit))
             }),
@@ -239,7 +289,7 @@ impl ScanWindow {
     ) -> Option<Result<ScanEntry<'a>, StateError>> {
         loop {
             if let Some((key, row)) = self.batch.next() {
-                return Some(Ok((ScanKey::Owned(key), row)));
+                return Some(Ok((ScanKey::Owned(key), ScanValue::Whole(row))));
             }
             if self.done {
                 return None;

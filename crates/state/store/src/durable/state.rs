@@ -4,11 +4,13 @@
 use super::{
     block_caches::BlockCaches,
     counters::NodeCounters,
-    journal::{self, DurableRows, JOURNAL, LeaseTable, RowGeneration},
+    generation::{DurableRows, LeaseTable, RowGeneration},
+    journal::JOURNAL,
     kv::{KvRead, KvStore, KvWrite},
     overlay::{FILES, LayerStack, RowView},
     proposal::{Proposal, ProposedBlock},
-    undo::{self, UndoLayers},
+    record::record_id,
+    undo::{self, UndoLayerCache},
 };
 use alloy_primitives::B256;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -33,10 +35,16 @@ pub(crate) const TIP: &[u8] = b"tip";
 /// Row of [`META`]: sequence number (8 bytes, big-endian) of the last commit whose rows are all in
 /// the tables.
 pub(crate) const FOLDED: &[u8] = b"folded";
+/// Row of [`META`]: [`FoldProgress`](super::fold::FoldProgress); absent while no fold is unfinished.
+pub(crate) const FOLDING: &[u8] = b"folding";
 
 /// Commits wait while more generations than these are in memory: the active one, the one being
 /// folded, and one more.
 pub(crate) const MAX_GENERATIONS: usize = 3;
+
+/// Generations are not folded below this size. The fewer rows of a page a fold writes, the more
+/// pages it writes for each row.
+const LEAST_FOLD_BYTES: usize = 256 << 20;
 
 /// Full caches of durable blocks of a backend without
 /// [`CacheCompaction`](retrie_state::CacheCompaction).
@@ -59,7 +67,7 @@ pub(crate) struct DurableState {
     pub(crate) counters: Arc<NodeCounters>,
     pub(crate) leases: Arc<LeaseTable>,
     pub(crate) poisoned: AtomicBool,
-    pub(crate) undo: UndoLayers,
+    pub(crate) undo: UndoLayerCache,
     pub(crate) memory: Mutex<MemoryState>,
     /// Signalled when the fold thread has work, and when it has finished some.
     pub(crate) folding: Condvar,
@@ -178,6 +186,12 @@ impl MemoryState {
 }
 
 impl DurableState {
+    /// Whether records may have [patches](super::patch). The maintenance of a backend changes rows
+    /// without undo, so a block's old and new values are not the values that a record's reader has.
+    pub(crate) fn patches_rows(&self) -> bool {
+        self.backend.extensions().maintenance.is_none()
+    }
+
     /// The error for an operation that the backend does not support.
     pub(crate) fn unsupported(&self, what: &'static str) -> StateError {
         StateError::Unsupported { backend: self.backend.identity().name, what }
@@ -215,7 +229,7 @@ impl DurableState {
     /// Sets the size at which generations are frozen from the size of the tables.
     pub(crate) fn set_fold_at(&self) -> Result<(), StoreError> {
         let share = usize::try_from(self.kv.disk_bytes()? / 4).unwrap_or(usize::MAX);
-        self.fold_at.store(share.max(64 << 20).min(self.fold_bytes), Ordering::Relaxed);
+        self.fold_at.store(share.max(LEAST_FOLD_BYTES).min(self.fold_bytes), Ordering::Relaxed);
         Ok(())
     }
 
@@ -262,8 +276,7 @@ pub(crate) fn read_meta(kv: &dyn KvRead) -> Result<(Option<DurableTip>, u64, u64
     };
     let (tip, seq) = meta.map_or((None, 0), |(tip, seq)| (Some(tip), seq));
     // The end of a fold deletes the records it covers in the transaction that moves `folded`.
-    let id =
-        |row: Option<TableRow>| row.map(|(key, _)| journal::record_id(JOURNAL, &key)).transpose();
+    let id = |row: Option<TableRow>| row.map(|(key, _)| record_id(JOURNAL, &key)).transpose();
     let first = id(kv.seek(JOURNAL, Some(&[]), ScanDirection::Forward)?)?;
     let last = id(kv.seek(JOURNAL, None, ScanDirection::Backward)?)?;
     let journalled = first.zip(last).unwrap_or((seq + 1, seq));

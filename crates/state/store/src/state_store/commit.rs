@@ -6,14 +6,16 @@ use crate::{
     DurableTip, FlatHistory, KvWrite, Proposal,
     durable::{
         flat_history,
-        journal::{DurableRows, JOURNAL, RecordWriter, delete_records},
+        generation::DurableRows,
+        journal,
         overlay::{DiffLayer, FILES, LayerStack, RowView, RowWriter, check_file_name, check_key},
+        record::delete_records,
         spill::RowSorter,
         state::{
             FOLDED, MAX_GENERATIONS, META, MemoryState, TipState, fold_failed, named_files,
             write_tip,
         },
-        undo::{self, UNDO, UndoHead},
+        undo::{self, UNDO, UndoHead, UndoLayer},
     },
 };
 use alloy_primitives::B256;
@@ -83,7 +85,8 @@ impl StateStore {
                     parent_hash: below.block.hash,
                     parent_root: below.root,
                 };
-                let bytes = undo::write(txn, block.block.number, head, &proposal.0.layer)?;
+                let (number, layer) = (block.block.number, &proposal.0.layer);
+                let bytes = undo::write(txn, number, head, layer, self.durable.patches_rows())?;
                 self.durable.counters.undo(bytes);
             }
             below = Some(*block);
@@ -132,16 +135,15 @@ impl StateStore {
         let Some((hash, root)) = target else { return Err(self.beyond_retention(to)) };
         // New blocks above it will have their own history.
         self.pruned.fetch_min(to + 1, Ordering::Relaxed);
-        let mut layer = DiffLayer::default();
-        undo::apply_onto(&*txn, &self.durable.tables, to + 1..=tip.block.number, &mut layer)?;
+        let mut view = self.durable.durable_view(&self.durable.memory.lock())?;
+        let undo = UndoLayer::read(&*txn, &self.durable.tables, to + 1..=tip.block.number)?;
+        let layer = Arc::new(undo.writes(|table, key| view.lookup(table, key))?);
         delete_records(txn, UNDO, to + 1, tip.block.number + 1)?;
-        let layer = Arc::new(layer);
         self.write_journal(txn, &layer, seq)?;
         let tip = DurableTip { block: BlockRef::new(to, hash), root };
         write_tip(txn, tip, seq)?;
 
         // The target's cache is rebuilt before the transaction commits, as this may fail.
-        let mut view = self.durable.durable_view(&self.durable.memory.lock())?;
         view.stack = view.stack.pushed(layer.clone());
         let known = self.durable.memory.lock().caches.get_full(tip.block);
         let cache = match known {
@@ -348,11 +350,8 @@ impl StateStore {
         layer: &DiffLayer,
         seq: u64,
     ) -> Result<(), StateError> {
-        let mut record = RecordWriter::new(&[]);
-        for (table, key, row) in layer.iter() {
-            record.push(table, key, row.next.as_ref().map(|value| &value[..]));
-        }
-        self.durable.counters.journal(record.write(txn, JOURNAL, seq)?);
+        let bytes = journal::write(txn, seq, layer, self.durable.patches_rows())?;
+        self.durable.counters.journal(bytes);
         Ok(())
     }
 
@@ -446,24 +445,20 @@ impl StateStore {
 
     /// Keeps files that `layer` names again. If the commit fails, they stay until the next opening.
     fn spare_files(&self, layer: &DiffLayer) {
-        layer.for_table(FILES, |name, next| {
+        for (name, next) in layer.rows(FILES) {
             if next.is_some() && self.durable.memory.lock().spare(&String::from_utf8_lossy(name)) {
                 self.durable.folding.notify_all();
             }
-        });
+        }
     }
 
     /// Fails if a file that `layer` names does not exist.
     fn check_files(&self, layer: &DiffLayer) -> Result<(), StateError> {
-        let mut missing = None;
-        layer.for_table(FILES, |name, next| {
-            let name = String::from_utf8_lossy(name);
-            let there = |dir: &Path| dir.join(&*name).is_file();
-            if next.is_some() && !self.options.dir.as_deref().is_some_and(there) {
-                missing = Some(name.into_owned());
-            }
-        });
-        missing.map_or(Ok(()), |name| {
+        let is_there =
+            |name: &str| self.options.dir.as_deref().is_some_and(|dir| dir.join(name).is_file());
+        let named = layer.rows(FILES).filter(|(_, next)| next.is_some());
+        let mut names = named.map(|(name, _)| String::from_utf8_lossy(name));
+        names.find(|name| !is_there(name)).map_or(Ok(()), |name| {
             let action = format!("publishing the state file {name}");
             Err(StoreError::new(action, "it is not in the state directory").into())
         })
@@ -481,13 +476,8 @@ impl StateStore {
 
 /// The files that the block of `layer` retires.
 fn retired_by(layer: &DiffLayer) -> Vec<String> {
-    let mut files = Vec::new();
-    layer.for_table(FILES, |name, next| {
-        if next.is_none() {
-            files.push(String::from_utf8_lossy(name).into_owned());
-        }
-    });
-    files
+    let retired = layer.rows(FILES).filter(|(_, next)| next.is_none());
+    retired.map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect()
 }
 
 /// The blocks of `proposals`, if they extend `tip` one after the other.

@@ -19,15 +19,17 @@ use crate::{
         block_caches::BlockCaches,
         counters::{CounterSnapshot, NodeCounters},
         flat_history::{self, CHANGED_KEYS, CHANGES},
+        fold::FoldProgress,
         fold_thread::FoldThread,
-        journal::{self, DurableRows, JOURNAL, LeaseTable},
+        generation::{DurableRows, LeaseTable},
+        journal::{self, JOURNAL},
         overlay::{FILES, LayerStack, RowView},
         proposal::ProposalParent,
         state::{
             DurableState, DurableTip, META, MemoryState, RetainedBlocks, TipState, named_files,
             read_meta, remove_unnamed_files,
         },
-        undo::{self, UNDO, UndoLayers},
+        undo::{self, UNDO, UndoLayerCache},
     },
 };
 use alloy_primitives::B256;
@@ -57,7 +59,7 @@ pub struct StoreOptions {
     /// change from one opening to the next.
     pub flat_history: FlatHistory,
     /// The active generation is folded once it takes this much memory, in bytes; in a store that is
-    /// small on disk already at a quarter of the store's size, but not below 64 MiB. A fold
+    /// small on disk already at a quarter of the store's size, but not below 256 MiB. A fold
     /// rewrites whole pages, so it costs less per row the more rows share a page. Two more
     /// generations may wait in memory meanwhile.
     pub fold_bytes: usize,
@@ -242,7 +244,8 @@ impl StateStore {
         let leases = Arc::new(LeaseTable::default());
         let snapshot = kv.snapshot()?;
         let (tip, seq, folded) = read_meta(&*snapshot)?;
-        let replayed = Arc::new(journal::replay(&*snapshot, &tables, folded, seq)?);
+        let progress = FoldProgress::read(&*snapshot)?;
+        let replayed = Arc::new(journal::replay(&*snapshot, &tables, folded, seq, &progress)?);
         let RetainedBlocks { blocks, retired } = RetainedBlocks::read(&*snapshot, &tables, tip)?;
         let view = RowView {
             stack: LayerStack::default(),
@@ -276,7 +279,7 @@ impl StateStore {
             counters,
             leases,
             poisoned: AtomicBool::new(false),
-            undo: UndoLayers::default(),
+            undo: UndoLayerCache::default(),
             memory: Mutex::new(MemoryState {
                 tip,
                 seq,

@@ -1,234 +1,180 @@
-//! Records and their corruption, versions of generations, folds.
+//! Replay and fold, whole, interrupted and repeated, end in the same rows.
 
 use super::*;
-use crate::MemoryStore;
+use crate::{KvStore, MemoryStore, durable::fold::fold_in_slices};
 use proptest::prelude::*;
+use retrie_state::{KeyRange, ScanDirection};
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 const TABLE: RowTable = RowTable::new(7, "Test");
 const OTHER: RowTable = RowTable::new(9, "Other");
 const TABLES: [RowTable; 2] = [TABLE, OTHER];
 
-type RowChange = (bool, Vec<u8>, Option<Vec<u8>>);
+type RowModel = BTreeMap<(RowTable, u8), Bytes>;
 
-fn changes() -> impl Strategy<Value = Vec<RowChange>> {
-    let small = prop::collection::vec(any::<u8>(), 0..40);
-    let value = prop_oneof![9 => small, 1 => prop::collection::vec(any::<u8>(), 3000..9000)];
-    let key = prop::collection::vec(any::<u8>(), 0..60);
-    prop::collection::vec((any::<bool>(), key, prop::option::of(value)), 0..30)
+/// Changes of one commit: table, key, and how the row changes.
+type TestCommit = Vec<(bool, u8, RowEdit)>;
+
+#[derive(Clone, Debug)]
+enum RowEdit {
+    Delete,
+    /// A new value of so many bytes.
+    Set(u8, usize),
+    /// One byte of the old value, or an absent row.
+    Flip(prop::sample::Index, u8),
+    Append(u8),
 }
 
-fn table(is_other: bool) -> RowTable {
-    TABLES[usize::from(is_other)]
+fn commits() -> impl Strategy<Value = Vec<TestCommit>> {
+    let edit = prop_oneof![
+        1 => Just(RowEdit::Delete),
+        3 => (any::<u8>(), 0usize..300).prop_map(|(byte, len)| RowEdit::Set(byte, len)),
+        6 => (any::<prop::sample::Index>(), any::<u8>()).prop_map(|(at, by)| RowEdit::Flip(at, by)),
+        2 => any::<u8>().prop_map(RowEdit::Append),
+    ];
+    prop::collection::vec(prop::collection::vec((any::<bool>(), 0u8..60, edit), 0..40), 1..12)
 }
 
-fn record(changes: &[RowChange]) -> RecordWriter {
-    let mut record = RecordWriter::new(b"head");
-    for (other, key, value) in changes {
-        record.push(table(*other), key, value.as_deref());
+/// The writes of a commit on `model`, which they change.
+fn layer(model: &mut RowModel, commit: &TestCommit) -> DiffLayer {
+    let mut changed = BTreeMap::new();
+    for (other, key, edit) in commit {
+        let place = (TABLES[usize::from(*other)], *key);
+        let old = model.get(&place).cloned();
+        let mut value = old.clone().unwrap_or_default().to_vec();
+        let next = match edit {
+            RowEdit::Delete => None,
+            RowEdit::Set(byte, len) => Some(vec![*byte; *len]),
+            RowEdit::Flip(_, _) if value.is_empty() => Some(vec![1; 64]),
+            RowEdit::Flip(at, by) => {
+                let at = at.index(value.len());
+                value[at] ^= by;
+                Some(value)
+            }
+            RowEdit::Append(byte) => {
+                value.push(*byte);
+                Some(value)
+            }
+        };
+        changed.entry(place).or_insert(old);
+        match next {
+            Some(next) => drop(model.insert(place, next.into())),
+            None => drop(model.remove(&place)),
+        }
     }
-    record
+    let mut layer = DiffLayer::default();
+    for ((table, key), previous) in changed {
+        let next = model.get(&(table, key)).cloned();
+        let previous = PreviousValue::Known(previous);
+        layer.overwrite(table, RowKey::from_slice(&[key]), previous, next);
+    }
+    layer
 }
 
-fn write_record(kv: &MemoryStore, id: u64, changes: &[RowChange]) {
+fn write_commit(kv: &MemoryStore, seq: u64, layer: &DiffLayer) {
     let mut txn = kv.begin_write().unwrap();
-    record(changes).write(&mut *txn, JOURNAL, id).unwrap();
+    write(&mut *txn, seq, layer, true).unwrap();
     txn.commit().unwrap();
 }
 
-fn read(kv: &MemoryStore, id: u64) -> Result<Option<Vec<RowChange>>, StateError> {
-    let Some(record) = read_record(&*kv.snapshot()?, JOURNAL, id)? else { return Ok(None) };
-    let rest = record.strip_prefix(b"head").ok_or_else(|| StateError::corrupt("test", "head"))?;
-    let mut rows = Vec::new();
-    decode_rows(JOURNAL, &TABLES, rest, |table, key, value| {
-        rows.push((table == OTHER, key.to_vec(), value.map(|value| value.to_vec())));
-    })?;
-    Ok(Some(rows))
+/// A copy that a later change of `kv` does not reach.
+fn copy_of(kv: &MemoryStore) -> MemoryStore {
+    let copy = MemoryStore::new();
+    let mut txn = copy.begin_write().unwrap();
+    let snapshot = kv.snapshot().unwrap();
+    for table in TABLES.into_iter().chain([JOURNAL, crate::durable::state::META]) {
+        for (key, value) in
+            snapshot.scan(table, KeyRange::ALL, ScanDirection::Forward, usize::MAX).unwrap()
+        {
+            txn.put(table, &key, &value).unwrap();
+        }
+    }
+    txn.commit().unwrap();
+    copy
+}
+
+fn rows(kv: &MemoryStore) -> RowModel {
+    let snapshot = kv.snapshot().unwrap();
+    let rows = TABLES.into_iter().flat_map(|table| {
+        let rows = snapshot.scan(table, KeyRange::ALL, ScanDirection::Forward, usize::MAX);
+        rows.unwrap().into_iter().map(move |(key, value)| ((table, key[0]), value))
+    });
+    rows.collect()
+}
+
+fn reopened(kv: &MemoryStore, tip: u64) -> RowGeneration {
+    let snapshot = kv.snapshot().unwrap();
+    let folded = snapshot.get(crate::durable::state::META, crate::durable::state::FOLDED).unwrap();
+    let folded = folded.map_or(0, |row| u64::from_be_bytes(row[..].try_into().unwrap()));
+    let progress = FoldProgress::read(&*snapshot).unwrap();
+    replay(&*snapshot, &TABLES, folded, tip, &progress).unwrap()
+}
+
+/// What a reader sees through `generation`.
+fn seen(kv: &MemoryStore, generation: &RowGeneration, tip: u64) -> RowModel {
+    let snapshot = kv.snapshot().unwrap();
+    let places = TABLES.into_iter().flat_map(|table| (0..60).map(move |key| (table, key)));
+    let row = |(table, key): (RowTable, u8)| {
+        let value = generation.get(table, &[key], tip);
+        let value = value.unwrap_or_else(|| snapshot.get(table, &[key]).unwrap());
+        value.map(|value| ((table, key), value))
+    };
+    places.filter_map(row).collect()
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
+    /// Each crash leaves what one slice of a fold has committed. The next opening sees the same
+    /// state, goes on committing, and its own fold may be interrupted too.
     #[test]
-    fn records_come_back_whole_and_apart(first in changes(), second in changes()) {
-        let kv = MemoryStore::new();
-        write_record(&kv, 5, &first);
-        write_record(&kv, 6, &second);
-        prop_assert_eq!(read(&kv, 5).unwrap(), Some(first));
-        prop_assert_eq!(read(&kv, 6).unwrap(), Some(second.clone()));
-        prop_assert_eq!(read(&kv, 4).unwrap(), None);
-        prop_assert_eq!(read(&kv, 7).unwrap(), None);
-        let pieces = kv.snapshot().unwrap().scan(JOURNAL, KeyRange::ALL, ScanDirection::Forward, 99);
-        prop_assert!(pieces.unwrap().iter().all(|(_, piece)| piece.len() <= PIECE));
-        let mut txn = kv.begin_write().unwrap();
-        delete_records(&mut *txn, JOURNAL, 0, 6).unwrap();
-        txn.commit().unwrap();
-        prop_assert_eq!(read(&kv, 5).unwrap(), None);
-        prop_assert_eq!(read(&kv, 6).unwrap(), Some(second));
-    }
-
-    #[test]
-    fn a_flipped_bit_in_a_record_is_corruption(
-        changes in changes(),
-        flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 20),
+    fn a_state_survives_crashes_within_its_folds(
+        rounds in prop::collection::vec((commits(), any::<prop::sample::Index>()), 1..5),
     ) {
-        let kv = MemoryStore::new();
-        write_record(&kv, 1, &changes);
-        let rows = kv.snapshot().unwrap().scan(JOURNAL, KeyRange::ALL, ScanDirection::Forward, 99);
-        let rows = rows.unwrap();
-        let total: usize = rows.iter().map(|(_, piece)| piece.len()).sum();
-        for (at, bit) in flips {
-            let mut at = at.index(total);
-            let (key, piece) = rows
-                .iter()
-                .find(|(_, piece)| {
-                    let is_here = at < piece.len();
-                    if !is_here { at -= piece.len() }
-                    is_here
-                })
-                .unwrap();
-            let mut damaged = piece.to_vec();
-            damaged[at] ^= 1 << bit;
-            let mut txn = kv.begin_write().unwrap();
-            txn.put(JOURNAL, key, &damaged).unwrap();
-            txn.commit().unwrap();
-            let outcome = read(&kv, 1);
-            let is_corrupt = matches!(outcome, Err(StateError::Corrupt { .. }));
-            prop_assert!(is_corrupt, "{:?}", outcome);
-            let mut txn = kv.begin_write().unwrap();
-            txn.put(JOURNAL, key, piece).unwrap();
-            txn.commit().unwrap();
-        }
-        // A piece that is missing or cut.
-        for (key, piece) in &rows {
-            for damaged in [None, Some(&piece[..piece.len() - 1])] {
-                let mut txn = kv.begin_write().unwrap();
-                match damaged {
-                    Some(damaged) => txn.put(JOURNAL, key, damaged).unwrap(),
-                    None => drop(txn.delete(JOURNAL, key).unwrap()),
-                }
-                txn.commit().unwrap();
-                let outcome = read(&kv, 1);
-                let is_gone = rows.len() == 1 && matches!(outcome, Ok(None));
-                let is_corrupt = matches!(outcome, Err(StateError::Corrupt { .. }));
-                prop_assert!(is_gone || is_corrupt);
-                let mut txn = kv.begin_write().unwrap();
-                txn.put(JOURNAL, key, piece).unwrap();
-                txn.commit().unwrap();
+        let mut kv = MemoryStore::new();
+        let (mut model, mut tip) = (RowModel::new(), 0);
+        for (commits, crash) in rounds {
+            for commit in &commits {
+                tip += 1;
+                write_commit(&kv, tip, &layer(&mut model, commit));
             }
+            let generation = reopened(&kv, tip);
+            prop_assert_eq!(&seen(&kv, &generation, tip), &model);
+            // Slices of one row each: the store after each of them is where a crash may leave it.
+            let stages = RefCell::new(vec![copy_of(&kv)]);
+            fold_in_slices(&kv, &generation, 1, Duration::ZERO, || {
+                stages.borrow_mut().push(copy_of(&kv));
+            })
+            .unwrap();
+            prop_assert_eq!(&rows(&kv), &model);
+            let stages = stages.into_inner();
+            for stage in &stages {
+                prop_assert_eq!(&seen(stage, &reopened(stage, tip), tip), &model);
+            }
+            kv = copy_of(&stages[crash.index(stages.len())]);
         }
     }
-
-    #[test]
-    fn decoding_any_bytes_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = decode_rows(JOURNAL, &TABLES, &bytes, |_, _, _| {});
-        let mut framed = vec![7, 1, 0];
-        framed.extend_from_slice(&bytes);
-        let _ = decode_rows(JOURNAL, &TABLES, &framed, |_, _, _| {});
-    }
 }
 
 #[test]
-fn a_record_that_names_an_unknown_table_is_corruption() {
-    let mut bytes = Vec::new();
-    bytes.extend_from_slice(&[0x55, 0, 0, 0, 0, 0, 0]);
-    let error = decode_rows(JOURNAL, &TABLES, &bytes, |_, _, _| {}).unwrap_err();
-    assert!(error.to_string().contains("unknown table 0x55"), "{error}");
-}
-
-fn layer(rows: &[(u8, Option<u8>)]) -> DiffLayer {
-    let mut layer = DiffLayer::default();
-    for (key, value) in rows {
-        layer.overwrite(
-            TABLE,
-            RowKey::from_slice(&[*key]),
-            value.map(|v| Bytes::from(vec![v; 10])),
-        );
-    }
-    layer
-}
-
-fn versions(generation: &RowGeneration, key: u8) -> usize {
-    generation.table(TABLE).unwrap().read().versions(&[key]).map_or(0, |v| v.len())
-}
-
-#[test]
-fn versions_stay_as_long_as_a_reader_can_see_them_and_no_longer() {
-    let leases = Arc::new(LeaseTable::default());
-    let snapshot = MemoryStore::new().snapshot().unwrap();
-    let generation = Arc::new(RowGeneration::new(&TABLES));
-    let commit = |seq: u64| {
-        let rows = layer(&[(1, Some(seq as u8)), (2, seq.is_multiple_of(2).then_some(seq as u8))]);
-        generation.insert(seq, &rows, leases.oldest(seq - 1));
-    };
-    let open = |seq| DurableRows::new(vec![generation.clone()], seq, snapshot.clone(), &leases);
-    let sees = |view: &DurableRows, seq: u8| {
-        assert_eq!(view.get(TABLE, &[1]).unwrap(), Some(Bytes::from(vec![seq; 10])));
-        let second = seq.is_multiple_of(2).then(|| Bytes::from(vec![seq; 10]));
-        assert_eq!(view.get(TABLE, &[2]).unwrap(), second);
-    };
-    commit(1);
-    let one = open(1);
-    commit(2);
-    commit(3);
-    let three = open(3);
-    let three_too = open(3);
-    for seq in 4..50 {
-        commit(seq);
-        sees(&one, 1);
-        sees(&three, 3);
-        let now = open(seq);
-        sees(&now, seq as u8);
-        sees(&three_too, 3);
-    }
-    // A reader of commit 1 keeps all that came after it.
-    assert_eq!(versions(&generation, 1), 49);
-    drop(one);
-    commit(50);
-    sees(&three, 3);
-    assert_eq!(versions(&generation, 1), 48);
-    drop(three);
-    commit(51);
-    sees(&three_too, 3);
-    drop(three_too);
-    commit(52);
-    assert_eq!(versions(&generation, 1), 2, "the newest and the one before, which was the tip");
-    assert_eq!(leases.oldest(52), 52);
-    let entry = 2 * (1 + ENTRY_OVERHEAD);
-    assert_eq!(generation.bytes(), entry + 10 * 3, "bytes follow what is kept");
-    assert_eq!((generation.commits(), generation.last_seq()), (52, 52));
-}
-
-#[test]
-fn replay_and_fold_end_in_the_same_rows() {
+fn a_missing_record_is_corruption() {
     let kv = MemoryStore::new();
-    let all: Vec<Vec<(u8, Option<u8>)>> = (0..30u8)
-        .map(|n| (0..40u8).map(|k| (k.wrapping_mul(n), (k % 3 > 0).then_some(n))).collect())
-        .collect();
-    let mut model = BTreeMap::new();
-    for (n, rows) in all.iter().enumerate() {
-        let mut record = RecordWriter::new(&[]);
-        for (_, key, row) in layer(rows).iter() {
-            record.push(TABLE, key, row.next.as_deref().map(|value| &value[..]));
-        }
-        let mut txn = kv.begin_write().unwrap();
-        record.write(&mut *txn, JOURNAL, n as u64 + 1).unwrap();
-        txn.commit().unwrap();
-        for (key, value) in rows {
-            model.insert(*key, *value);
-        }
+    let mut model = RowModel::new();
+    for seq in 1..=3 {
+        write_commit(&kv, seq, &layer(&mut model, &vec![(false, 1, RowEdit::Set(7, 9))]));
     }
-    model.retain(|_, value| value.is_some());
-    let replayed = replay(&*kv.snapshot().unwrap(), &TABLES, 0, 30).unwrap();
-    assert_eq!(replayed.last_seq(), 30);
-    for key in 0..=u8::MAX {
-        let expected = model.get(&key).copied().flatten().map(|v| Bytes::from(vec![v; 10]));
-        assert_eq!(replayed.get(TABLE, &[key], 30).flatten(), expected);
-    }
-    let slices = std::cell::Cell::new(0);
-    fold(&kv, &replayed, || slices.set(slices.get() + 1), |_| Ok(false)).unwrap();
-    let rows =
-        kv.snapshot().unwrap().scan(TABLE, KeyRange::ALL, ScanDirection::Forward, 999).unwrap();
-    assert!(rows.iter().map(|(key, _)| key[0]).eq(model.keys().copied()));
-    let missing = replay(&*kv.snapshot().unwrap(), &TABLES, 0, 31).unwrap_err();
-    assert!(missing.to_string().contains("record 31 is missing"), "{missing}");
+    let progress = FoldProgress::default();
+    let missing = replay(&*kv.snapshot().unwrap(), &TABLES, 0, 4, &progress).unwrap_err();
+    assert!(missing.to_string().contains("record 4 is missing"), "{missing}");
+}
+
+#[test]
+fn a_patch_of_another_row_is_corruption() {
+    let kv = MemoryStore::new();
+    let mut model = RowModel::new();
+    write_commit(&kv, 1, &layer(&mut model, &vec![(false, 1, RowEdit::Set(7, 200))]));
+    write_commit(&kv, 2, &layer(&mut model, &vec![(false, 1, RowEdit::Append(1))]));
+    let progress = FoldProgress::default();
+    let error = replay(&*kv.snapshot().unwrap(), &TABLES, 1, 2, &progress).unwrap_err();
+    assert!(error.to_string().contains("a record has a patch"), "{error}");
 }

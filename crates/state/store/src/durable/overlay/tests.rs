@@ -1,7 +1,11 @@
 //! Reads through all levels against a `BTreeMap`, and the shape of layer stacks.
 
 use super::*;
-use crate::durable::journal::{LeaseTable, RowGeneration};
+use crate::durable::{
+    generation::{LeaseTable, RowGeneration},
+    patch,
+    record::RecordValue,
+};
 use crate::{KvStore, MemoryStore};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -22,8 +26,10 @@ fn key(n: u8) -> Vec<u8> {
     }
 }
 
+/// Half of the values are long and alike, so that they become patches of each other.
 fn value(n: u8) -> Bytes {
-    vec![n; 1 + n as usize % 3].into()
+    let end = vec![n; 1 + n as usize % 3];
+    if n.is_multiple_of(2) { [&[5; 60], &end[..]].concat().into() } else { end.into() }
 }
 
 fn write(model: &mut RowModel, writes: &TestWrites) {
@@ -38,9 +44,31 @@ fn write(model: &mut RowModel, writes: &TestWrites) {
 fn layer(writes: &TestWrites) -> DiffLayer {
     let mut layer = DiffLayer::default();
     for (k, v) in writes {
-        layer.overwrite(TABLE, RowKey::from_slice(&key(*k)), v.map(value));
+        let unknown = PreviousValue::Unknown;
+        layer.overwrite(TABLE, RowKey::from_slice(&key(*k)), unknown.clone(), v.map(value));
         // Another table must not shine through.
-        layer.overwrite(OTHER, RowKey::from_slice(&key(k ^ 1)), Some(value(1)));
+        layer.overwrite(OTHER, RowKey::from_slice(&key(k ^ 1)), unknown, Some(value(1)));
+    }
+    layer
+}
+
+/// The undo of a block that leads to `model` with `writes` on top, which it becomes.
+fn undo_layer(model: &mut RowModel, writes: &TestWrites) -> UndoLayer {
+    let above = model.clone();
+    write(model, writes);
+    let mut layer = UndoLayer::default();
+    let changed: BTreeMap<_, _> = writes.iter().map(|(k, _)| (key(*k), ())).collect();
+    for key in changed.into_keys() {
+        let mut patch = Vec::new();
+        let undone = match (model.get(&key), above.get(&key)) {
+            (Some(value), Some(base)) if patch::put(&mut patch, base, value) => {
+                RecordValue::Patch(patch.into())
+            }
+            (Some(value), _) => RecordValue::Whole(value.clone()),
+            (None, _) => RecordValue::Absent,
+        };
+        layer.add_older(TABLE, RowKey::from_slice(&key), undone).unwrap();
+        layer.add_older(OTHER, RowKey::from_slice(&key), RecordValue::Whole(value(1))).unwrap();
     }
     layer
 }
@@ -111,8 +139,9 @@ impl ViewLevels {
             let seq = seq + 1 + n as u64;
             active.insert(seq, &layer(commit), leases.oldest(seq - 1));
         }
-        let reverse = self.reverse.iter().map(|writes| Arc::new(layer(writes))).collect();
-        self.reverse.iter().rev().for_each(|writes| write(&mut model, writes));
+        let undone = self.reverse.iter().rev().map(|writes| undo_layer(&mut model, writes));
+        let reverse: Vec<_> = undone.map(Arc::new).collect();
+        let reverse = reverse.into_iter().rev().collect();
         let mut stack = LayerStack::default();
         for writes in &self.stack {
             stack = stack.pushed(Arc::new(layer(writes)));
@@ -185,7 +214,8 @@ proptest! {
         let gone = before.keys().filter(|key| !model.contains_key(*key)).count();
         prop_assert_eq!(layer.len(), changed.len() + gone);
         for (_, key, row) in layer.iter() {
-            prop_assert_eq!(row.previous.as_ref(), before.get(&key[..]));
+            let previous = PreviousValue::Known(before.get(&key[..]).cloned());
+            prop_assert_eq!(&row.previous, &previous);
             prop_assert_eq!(row.next.as_ref(), model.get(&key[..]));
         }
         let mut stacked = view;
@@ -206,7 +236,12 @@ proptest! {
                 // Half the keys recur.
                 let key = if k % 2 == 0 { k } else { n * 1000 + k };
                 let key = RowKey::from_slice(&key.to_be_bytes());
-                layer.overwrite(TABLE, key.clone(), Some(value(n as u8)));
+                layer.overwrite(
+                    TABLE,
+                    key.clone(),
+                    PreviousValue::Unknown,
+                    Some(value(n as u8)),
+                );
                 model.insert(key, value(n as u8));
             }
             total += size;
