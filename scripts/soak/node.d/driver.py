@@ -134,6 +134,8 @@ class SoakNetwork(Network):
 
     def finish(self):
         """Both nodes have the same head, safe and finalized block."""
+        for node in self.nodes:
+            self.forkchoice(node, self.head)
         self.check_heads()
         for tag, block in [("safe", self.safe), ("finalized", self.finalized)]:
             for node in self.nodes if block.number else []:
