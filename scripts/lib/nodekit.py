@@ -7,6 +7,7 @@ packages of that version; or `retrie:BACKEND`, followed by `+REFEREE` for a refe
 """
 
 import base64
+import functools
 import hashlib
 import hmac
 import http.client
@@ -64,6 +65,7 @@ def find_geth_packages(kind):
     return go_program("gethnode")
 
 
+@functools.cache
 def go_program(name):
     """A Go program of this folder, built in the cache if missing."""
     source = LIB / name

@@ -59,7 +59,7 @@ func (c *connection) read() {
 		}
 		fault := ""
 		if status != 200 || !isAnswer(c.head, s.nullsAllowed) {
-			fault = fmt.Sprintf("status %d: %s", status, c.head)
+			fault = fmt.Sprintf("status %d: %s, to %s", status, c.head, s.bodyOf(c))
 		}
 		s.answer(c, at, fault).send(at)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"net"
 	"runtime"
 	"sync"
@@ -143,6 +144,17 @@ func (s *schedule) count(at time.Duration, fault string) {
 			s.firstError = fault
 		}
 	}
+}
+
+// bodyOf is the body of the request in flight, for messages.
+func (s *schedule) bodyOf(c *connection) []byte {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if c.index == none {
+		return nil
+	}
+	_, body, _ := bytes.Cut(s.requests[c.index%len(s.requests)], []byte("\r\n\r\n"))
+	return body[:min(len(body), headSize)]
 }
 
 // next takes a waiting request for a connection or frees the connection. The caller holds the mutex.
