@@ -7,6 +7,7 @@ packages of that version; or `retrie:BACKEND`, followed by `+REFEREE` for a refe
 """
 
 import base64
+import functools
 import hashlib
 import hmac
 import http.client
@@ -26,7 +27,8 @@ import time
 import venv
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+LIB = Path(__file__).resolve().parent
+ROOT = LIB.parents[1]
 GETH = "v1.17.8"
 # Seconds that a node may take for its first response, and for any other.
 START_LIMIT, ANSWER_LIMIT = 120, 60
@@ -56,18 +58,24 @@ def find_geth(given, needed=True):
 
 
 def find_geth_packages(kind):
-    """The program of a kind like `geth:1.17.10`, built in the cache if missing."""
-    source = Path(__file__).resolve().parent / "gethnode"
-    files = [source / name for name in ("main.go", "go.mod", "go.sum")]
-    version = kind.removeprefix("geth:")
-    if f"github.com/ethereum/go-ethereum v{version}\n" not in files[1].read_text():
-        fail(f"there is no `{kind}`: {files[1]} names the version of go-ethereum")
+    """The program of a kind like `geth:1.17.10`."""
+    module, version = LIB / "gethnode" / "go.mod", kind.removeprefix("geth:")
+    if f"github.com/ethereum/go-ethereum v{version}\n" not in module.read_text():
+        fail(f"there is no `{kind}`: {module} names the version of go-ethereum")
+    return go_program("gethnode")
+
+
+@functools.cache
+def go_program(name):
+    """A Go program of this folder, built in the cache if missing."""
+    source = LIB / name
+    files = sorted(file for file in source.iterdir() if file.suffix in (".go", ".mod", ".sum"))
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
-    program = cache_folder(f"gethnode-{digest}") / "gethnode"
+    program = cache_folder(f"{name}-{digest}") / name
     if not program.exists():
         if not shutil.which("go"):
-            fail(f"`{kind}` is built with Go, which is not on PATH")
-        print(f"building {kind} into {program.parent}", flush=True)
+            fail(f"`{name}` is built with Go, which is not on PATH")
+        print(f"building {name} into {program.parent}", flush=True)
         unfinished = program.with_name(f"unfinished-{os.getpid()}")
         run(
             ["go", "build", "-C", source, "-buildvcs=false", "-mod=readonly", "-o", unfinished, "."]
@@ -257,6 +265,24 @@ class Rpc:
         if "error" in answer:
             raise RpcError(method, answer["error"])
         return answer["result"]
+
+
+# -- an open loop of requests ----------------------------------------------------------------------
+
+
+def open_loop(node, bodies, rate, seconds, connections=64, warmup=0, nulls_allowed=False):
+    """Sends a node the request bodies of a file, one on each line, at a fixed rate; returns what
+    `openloop`, beside this file, reports: latencies and its own lag in microseconds."""
+    command = [
+        go_program("openloop"), "-address", f"127.0.0.1:{node.http_port}", "-bodies", bodies,
+        "-rate", rate, "-warmup", f"{warmup}s", "-length", f"{seconds}s",
+        "-connections", connections, f"-nulls-allowed={str(nulls_allowed).lower()}",
+    ]  # fmt: skip
+    command = [str(part) for part in command]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        fail(f"openloop: {done.stderr.strip()}")
+    return json.loads(done.stdout)
 
 
 # -- nodes -----------------------------------------------------------------------------------------

@@ -39,26 +39,32 @@ end
 PROVEN = (1, 8, 120)
 
 
-def bodies_of(chain):
-    """The loads: balances of all accounts, proofs of them in blocks below the head, token balances
-    of the generated chain, and log searches over the whole chain, for rare receivers and for unused
-    addresses."""
-    people = chain.people[:5000]
+def request(method, *params):
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)})
 
-    def request(method, *params):
-        return json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)})
 
+def busiest_token(chain):
+    """The generated chain's token with the most transfers, and their receivers as topics; None
+    without transfers."""
     transfers = {}
     for log in chain.logs:
         if len(log["topics"]) == 3:
             transfers.setdefault(log["address"], []).append(log["topics"][2])
+    return max(transfers.items(), key=lambda each: len(each[1]), default=None)
+
+
+def bodies_of(chain):
+    """The loads: balances of all accounts, proofs of them in blocks below the head, token balances
+    of the generated chain, and log searches over the whole chain, for rare receivers and for unused
+    addresses."""
+    people, busiest = chain.people[:5000], busiest_token(chain)
     loads = {"eth_getBalance": [request("eth_getBalance", each, "latest") for each in people]}
     for below in (number for number in PROVEN if number < chain.top):
         block = hex(chain.top - below)
         proofs = [request("eth_getProof", each, [], block) for each in people[:500]]
         loads[f"eth_getProof, {below} below"] = proofs
-    if transfers:
-        token, holders = max(transfers.items(), key=lambda each: len(each[1]))
+    if busiest:
+        token, holders = busiest
         loads["eth_call"] = [
             request("eth_call", {"to": token, "input": "0x70a08231" + holder[2:]}, "latest")
             for holder in dict.fromkeys(holders[:5000])
