@@ -208,7 +208,7 @@ impl OpenStore for OpenQmdb {
         let mut values = reply.values.into_iter();
         for op in block {
             let value = read_value(op.key(), &mut values).map_err(failed("reading"))?;
-            reads.note(value.as_deref());
+            reads.note(value.as_ref().map(|value| &value[..]));
         }
         Ok(reads)
     }
