@@ -49,7 +49,7 @@ impl EntryBatch {
             return Ok(());
         }
         self.keys.push(Sha256::hash(&[&key.encode(), CODE]));
-        let next = next.map(|value| value.map(|value| account_entries(value)).transpose());
+        let next = next.map(|value| value.map(account_entries).transpose());
         let next = next.transpose()?;
         self.slots.push(slot_of(next.map(|entries| entries.map(|(basic, _)| basic))));
         self.slots.push(slot_of(next.map(|entries| entries.and_then(|(_, code)| code))));
