@@ -211,7 +211,7 @@ fn bad_flags_are_one_line_errors() {
         fails_saying(&mut race(&scene, flags), &[says]);
     }
     if !cfg!(feature = "peers") {
-        for peer in ["redb", "eth-trie", "firewood-ethhash", "nomt"] {
+        for peer in ["redb", "eth-trie", "firewood-ethhash", "nomt", "qmdb"] {
             let more = format!("--backends raw,{peer}");
             fails_saying(&mut race(&scene, &more), &[peer, "--features peers"]);
         }

@@ -20,8 +20,8 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct StoreArgs {
     /// The state stores, separated by commas [default: all of ours]. `lvmt@3/16` is `lvmt` with
-    /// that proof shard. The feature `peers` adds `redb`, `eth-trie`, `firewood-ethhash` and
-    /// `nomt`.
+    /// that proof shard. The feature `peers` adds `redb`, `eth-trie`, `firewood-ethhash`,
+    /// `nomt` and `qmdb`.
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
     pub(super) backends: Vec<String>,
     /// Hash function of the state stores that support another one (`mpt-archive`), for comparison
@@ -36,8 +36,9 @@ pub(crate) struct StoreArgs {
     /// Memory in MiB of a store beside the page cache. For our stores it limits the rows that are
     /// committed but not yet folded into the tables, and so sets how often they fold; the caches of
     /// `mpt` (about 128 MiB) and `mpt-archive` (192 MiB) come on top. For Firewood it is the node
-    /// cache; for NOMT the page cache and the leaf cache, half each; for `redb` its page cache
-    /// [default: 1024; with --memory-limit the stores share half of it, less these fixed caches].
+    /// cache; for NOMT the page cache and the leaf cache, half each; for `redb` and QMDB the page
+    /// cache [default: 1024; with --memory-limit the stores share half of it, less these fixed
+    /// caches].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) cache_mb: Option<u32>,
     /// Cap memory at this size (512MB, 2GB) during the race, with the page cache, so that data can

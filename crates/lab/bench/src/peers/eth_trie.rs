@@ -62,7 +62,7 @@ impl StoreFactory for EthTrieFactory {
     }
 
     fn format(&self) -> String {
-        format!("{NAME}-0.6.1-redb-4.5.0")
+        format!("{NAME}-0.6.1-redb-4.6.0")
     }
 
     fn remark(&self) -> Option<String> {

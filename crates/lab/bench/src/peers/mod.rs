@@ -6,6 +6,7 @@
 //! | `eth-trie` | the crate `eth_trie` on `redb`: nodes by hash, the textbook way | Ethereum's | Apache-2.0 |
 //! | `firewood-ethhash` | Firewood of Ava Labs | Ethereum's | Ava Labs Ecosystem License |
 //! | `nomt` | NOMT of Thrum | its own | MIT or Apache-2.0 |
+//! | `qmdb` | QMDB as Commonware implements it | its own | MIT or Apache-2.0 |
 //!
 //! All stores get the same blocks, batched and made durable in the same way as ours: one
 //! transaction per commit, which is on disk when it returns under
@@ -21,16 +22,19 @@ mod firewood;
 #[cfg(feature = "peers")]
 mod nomt;
 #[cfg(feature = "peers")]
+mod qmdb;
+#[cfg(feature = "peers")]
 mod redb;
 
 use crate::state::StoreFactory;
 
 /// Names of all these stores, compiled in or not.
-pub const NAMES: [&str; 4] = [REDB, ETH_TRIE, FIREWOOD, NOMT];
+pub const NAMES: [&str; 5] = [REDB, ETH_TRIE, FIREWOOD, NOMT, QMDB];
 const REDB: &str = "redb";
 const ETH_TRIE: &str = "eth-trie";
 const FIREWOOD: &str = "firewood-ethhash";
 const NOMT: &str = "nomt";
+const QMDB: &str = "qmdb";
 
 /// The store called `name`; `None` if there is none, or this program was compiled without it.
 pub fn factory(name: &str) -> Option<Box<dyn StoreFactory>> {
@@ -43,6 +47,15 @@ pub fn factory(name: &str) -> Option<Box<dyn StoreFactory>> {
         FIREWOOD => Some(Box::new(firewood::FirewoodFactory)),
         #[cfg(feature = "peers")]
         NOMT => Some(Box::new(nomt::NomtFactory)),
+        #[cfg(feature = "peers")]
+        QMDB => Some(Box::new(qmdb::QmdbFactory)),
         _ => None,
     }
+}
+
+/// Size in bytes of the caches of a store that bypasses the system's page cache: the `given` bytes
+/// and those of its `files` that the page cache would hold for another store.
+#[cfg(feature = "peers")]
+fn own_cache(given: usize, files: u64, page_cache: u64) -> u64 {
+    (given as u64).saturating_add(files.min(page_cache))
 }

@@ -145,10 +145,9 @@ fn open(options: Options) -> Result<NomtDatabase, BenchError> {
     NomtDatabase::open(options).map_err(failed("opening"))
 }
 
-/// Size of its page cache, and of its leaf cache, in MiB: half of `given` bytes plus half of the
-/// bytes of its files that the system's page cache would hold for another store.
+/// Size of its page cache, and of its leaf cache, in MiB: half each.
 fn cache_mib(given: usize, files: u64, page_cache: u64) -> usize {
-    let half = (given as u64).saturating_add(files.min(page_cache)).div_ceil(2 << 20);
+    let half = super::own_cache(given, files, page_cache).div_ceil(2 << 20);
     usize::try_from(half).unwrap_or(usize::MAX).max(1)
 }
 

@@ -1,4 +1,4 @@
-//! redb 4.5.0: a copy-on-write B-tree in one file, as a key-value store without a root.
+//! redb 4.6.0: a copy-on-write B-tree in one file, as a key-value store without a root.
 //!
 //! Keys are [`StateKey::encode`]. A block is read in a read transaction and written in one write
 //! transaction.
@@ -49,7 +49,7 @@ impl StoreFactory for RedbFactory {
     }
 
     fn format(&self) -> String {
-        format!("{NAME}-4.5.0")
+        format!("{NAME}-4.6.0")
     }
 
     fn remark(&self) -> Option<String> {

@@ -74,13 +74,13 @@ fn peers_read_what_our_stores_read() {
                 };
                 let outcomes = run(&workload, retention, &StateCache::none()).unwrap();
                 let names: Vec<_> = outcomes.iter().map(|lane| &lane.backend[..]).collect();
-                assert_eq!(names, ["mpt", "redb", "eth-trie", "firewood-ethhash", "nomt"]);
+                assert_eq!(names, ["mpt", "redb", "eth-trie", "firewood-ethhash", "nomt", "qmdb"]);
                 for outcome in &outcomes {
                     assert_eq!((outcome.ops(), outcome.latency().count()), (1800, 18));
                     assert!(outcome.disk_bytes > 0, "{outcome:?}");
                     assert_eq!(outcome.counts().is_some(), outcome.backend == "mpt");
                     assert_eq!(outcome.breakdown().is_some(), outcome.backend == "mpt");
-                    let has_root = !["redb", "nomt"].contains(&&*outcome.backend);
+                    let has_root = !["redb", "nomt", "qmdb"].contains(&&*outcome.backend);
                     assert_eq!(outcome.figures.ethereum_root.is_some(), has_root);
                 }
             }
