@@ -73,7 +73,7 @@ pub(crate) fn print_bounds<F>(
     let classes = classes.into_iter().filter_map(|(name, bound)| Some(class(name, bound?)));
     let classes: Vec<_> = classes.collect();
     if classes.is_empty() {
-        return print_hint(out);
+        return if outcomes.is_empty() { Ok(()) } else { print_hint(out) };
     }
     say!(
         out,

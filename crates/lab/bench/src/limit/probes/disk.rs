@@ -12,7 +12,7 @@ use crate::{
 use retrie_db::{DatabaseEnv, OpenOptions};
 use retrie_state::RowTable;
 use std::{
-    fs::{self, File, OpenOptions as FileOptions},
+    fs::{self, File},
     io::{self, Write},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
@@ -132,7 +132,7 @@ fn page_cost(rounds: &RoundPlan<'_>, folder: &Path, bytes: u64) -> Result<UnitCo
         move |source| LimitError::Io { action, path, source }
     };
     write_random(&path, bytes).map_err(io("writing"))?;
-    let file = FileOptions::new().read(true).open(&path).map_err(io("opening"))?;
+    let file = File::open(&path).map_err(io("opening"))?;
     #[cfg(target_os = "linux")]
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)
         .map_err(|error| io("advising on")(error.into()))?;
