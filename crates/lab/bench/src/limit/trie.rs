@@ -1,11 +1,18 @@
 //! How many nodes of a Merkle Patricia trie of random keys must be hashed.
 //!
-//! A prefix of `d` nibbles is *touched* if a changed key begins with it. Of `n` changed keys
-//! `16^d (1 - (1 - 16^-d)^n)` prefixes are expected to be touched. The node there is a branch if
-//! keys go on in at least two ways; with `s`, the probability that a given child has keys, it has
-//! `1 + Binomial(15, s)` children. A node with `k` children is a list of `17 + 32 k` bytes and its
-//! header, and keccak-256 takes 136 bytes at a time (a *permutation*, Keccak-f), with one byte of
-//! padding at least.
+//! A prefix of `d` nibbles is *touched* if a changed key begins with it. The node there is a branch
+//! if keys go on in at least two ways. For a set of `j` of its 16 children, the probability that the
+//! prefix is touched and no key goes on outside the set is, with `q = 16^-(d+1)`, `n` changed keys
+//! and `u` others,
+//!
+//! ```text
+//!  (1 - (16 - j) q)^u ((1 - (16 - j) q)^n - (1 - 16 q)^n)
+//! ```
+//!
+//! Inclusion and exclusion over the sets gives the expected number of touched prefixes with exactly
+//! `k` children, exactly. A node with `k` children is a list of `17 + 32 k` bytes and its header, and
+//! keccak-256 takes 136 bytes at a time (a *permutation*, Keccak-f), with one byte of padding at
+//! least.
 
 use std::ops::{Add, AddAssign, Mul};
 
@@ -40,11 +47,7 @@ impl HashWork {
             return work;
         }
         for depth in 0..DEEPEST {
-            let prefixes = f64::from(WAYS).powi(depth as i32);
-            let touched = prefixes * at_least_one(1.0 / prefixes, changed);
-            // The other keys: one of them is the touched key itself.
-            let child = at_least_one(1.0 / (prefixes * f64::from(WAYS)), keys - 1.0);
-            let at_depth = branch_of(child) * touched;
+            let at_depth = branches_at(depth, changed, keys - changed);
             work += at_depth;
             if at_depth.nodes < 1e-6 * work.nodes {
                 break;
@@ -54,29 +57,44 @@ impl HashWork {
     }
 }
 
-/// The probability that at least one of `count` keys has a prefix of probability `p`.
-fn at_least_one(p: f64, count: f64) -> f64 {
-    if p >= 1.0 {
-        return if count > 0.0 { 1.0 } else { 0.0 };
-    }
-    // `1 - (1 - p)^count` without cancellation.
-    -((-p).ln_1p() * count).exp_m1()
-}
-
-/// The expected work for the node at a touched prefix, each other child of which has keys with
-/// probability `child`. A prefix with one child has no branch.
-fn branch_of(child: f64) -> HashWork {
+/// The expected work for the branches at a depth, above `changed` keys beside `others`.
+fn branches_at(depth: u32, changed: f64, others: f64) -> HashWork {
+    let prefixes = f64::from(WAYS).powi(depth as i32);
+    let child = 1.0 / (prefixes * f64::from(WAYS));
+    // By number of children in the set.
+    let within: [f64; WAYS as usize + 1] = std::array::from_fn(|size| {
+        let outside = f64::from(WAYS - size as u32) * child;
+        let no_changed = less_one(outside, changed) - less_one(f64::from(WAYS) * child, changed);
+        (less_one(outside, others) + 1.0) * no_changed
+    });
     let mut work = HashWork::default();
-    // Binomial(15, child), term by term.
-    let mut choices = 1.0;
-    for others in 1..WAYS {
-        choices *= f64::from(WAYS - others) / f64::from(others);
-        let absent = (1.0 - child).powi((WAYS - 1 - others) as i32);
-        let probability = choices * child.powi(others as i32) * absent;
-        let permutations = permutations(u64::from(others) + 1) as f64;
-        work += HashWork { nodes: 1.0, permutations } * probability;
+    for children in 2..=WAYS {
+        let exactly: f64 = (1..=children)
+            .map(|size| {
+                let sign = if (children - size).is_multiple_of(2) { 1.0 } else { -1.0 };
+                sign * choices(children, size) * within[size as usize]
+            })
+            .sum();
+        // Rounding can leave a little less than nothing.
+        let expected = prefixes * choices(WAYS, children) * exactly.max(0.0);
+        let permutations = permutations(children.into()) as f64;
+        work += HashWork { nodes: 1.0, permutations } * expected;
     }
     work
+}
+
+/// `(1 - p)^count - 1`, without cancellation.
+fn less_one(p: f64, count: f64) -> f64 {
+    match p < 1.0 {
+        true => ((-p).ln_1p() * count).exp_m1(),
+        false if count > 0.0 => -1.0,
+        false => 0.0,
+    }
+}
+
+/// Number of ways to choose `few` of `all`.
+fn choices(all: u32, few: u32) -> f64 {
+    (0..few).map(|n| f64::from(all - n) / f64::from(n + 1)).product()
 }
 
 /// Permutations for a branch with this number of children.
@@ -140,7 +158,9 @@ mod tests {
 
     #[test]
     fn expected_branches_are_those_of_random_keys() {
-        for (changed, keys) in [(1, 2000), (100, 5000), (1000, 1000), (2000, 40_000)] {
+        for (changed, keys) in
+            [(1, 2000), (100, 5000), (1000, 1000), (1000, 10_000), (2000, 40_000), (5, 7)]
+        {
             let (found, expected) =
                 (HashWork::branches(changed as u64, keys as u64), counted(changed, keys));
             let near = |a: f64, b: f64| (a / b - 1.0).abs() < 0.05 || (a - b).abs() < 1.0;
@@ -158,7 +178,9 @@ mod tests {
     #[test]
     fn more_keys_and_more_changes_need_more_hashes() {
         assert_eq!(HashWork::branches(0, 1000), HashWork::default());
-        assert_eq!(HashWork::branches(1, 1), HashWork::default(), "a leaf alone has no branch");
+        let alone = HashWork::branches(1, 1);
+        assert!(alone.nodes < 1e-6 && alone.permutations < 1e-6, "a leaf has no branch: {alone:?}");
+        assert!((HashWork::branches(2, 2).nodes - 1.0).abs() < 1e-6, "two keys part once");
         assert_eq!(HashWork::branches(9, 3), HashWork::branches(9, 9));
         let mut last = 0.0;
         for keys in [1_000, 10_000, 100_000, 10_000_000, 1_000_000_000] {
