@@ -39,12 +39,13 @@ impl SliceNeeds {
         has_ethereum_root: bool,
     ) -> Self {
         let recipe = &workload.recipe;
-        let senders_in_state = recipe.preload.as_ref().map_or(0, |preload| preload.senders);
         // Transfers change the accounts of senders and receivers. Other calls change slots of
-        // several contracts too, none of which has fewer keys than there are senders.
-        let keys = match recipe.mix.transfers_alone() {
-            true => recipe.accounts + senders_in_state,
-            false => senders_in_state.min(recipe.accounts),
+        // several contracts too: tokens with a slot for each sender, or ten banks that share the
+        // accounts.
+        let keys = match &recipe.preload {
+            Some(preload) if recipe.mix.transfers_alone() => recipe.accounts + preload.senders,
+            Some(preload) if !preload.empty_ledgers => preload.senders.min(recipe.accounts / 10),
+            _ => 0,
         };
         let commit_every = match workload.via {
             BlockDelivery::Import => workload.commit_every,
