@@ -6,6 +6,8 @@
 
 mod advice;
 mod commands;
+#[cfg(feature = "lab")]
+mod limit;
 mod meter;
 mod output;
 mod progress;

@@ -1,5 +1,7 @@
 //! `retrie import`: imports block files into a datadir.
 
+#[cfg(feature = "lab")]
+use crate::limit::of_import as of_limit;
 use crate::{
     args::{ChainArgs, DbArgs, HttpArgs, StateArgs},
     output::{CommandOutput, grouped, say},
@@ -7,7 +9,12 @@ use crate::{
 };
 use eyre::{Context, bail};
 use retrie_db::StateRootMode;
-use retrie_pipeline::{ChainStore, ImportEnd, ImportOptions, RootCheckMode, import};
+#[cfg(not(feature = "lab"))]
+use retrie_db::SyncMode;
+use retrie_pipeline::{
+    ChainStore, ImportEnd, ImportOptions, ImportOutcome, RootCheckMode, import,
+    report::ImportReport,
+};
 use retrie_sources::{BlockSource, SourceLocation};
 use retrie_telemetry::{Metrics, MetricsServer};
 use std::{
@@ -124,39 +131,60 @@ impl ImportArgs {
             &mut |report| progress.update(report),
         );
         progress.finish();
-        let outcome = outcome?;
-        let report = &outcome.report;
+        self.print(&chain, outcome?)
+    }
+
+    /// Prints the outcome, and writes its figures as JSON.
+    fn print(self, chain: &ChainStore, mut outcome: ImportOutcome) -> eyre::Result<()> {
         let out = CommandOutput::new(self.json)?;
-        say!(
-            out,
-            "imported {} blocks, {} txs, {:.1} Mgas in {:.2} s ({:.0} blocks/s); {} state roots \
-             checked; head {} ({})",
-            grouped(report.blocks),
-            grouped(report.txs),
-            report.gas as f64 / 1e6,
-            report.seconds,
-            report.blocks as f64 / report.seconds.max(1e-9),
-            grouped(report.roots_checked),
-            report.tip.number,
-            report.tip.hash,
-        );
-        for (n, what) in [
-            (report.known_blocks, "were known"),
-            (report.side_blocks, "are side blocks"),
-            (report.reorgs, "reorged the chain"),
-        ] {
-            if n > 0 {
-                say!(out, "{} blocks {what}", grouped(n));
-            }
-        }
-        out.json(report)?;
+        print_report(&out, &outcome.report)?;
+        outcome.report.of_limit = of_limit(&out, chain, &outcome, self.db.options().sync)?;
+        out.json(&outcome.report)?;
         match outcome.end? {
             ImportEnd::Complete => Ok(()),
-            ImportEnd::Stopped => {
-                bail!("stopped at block {}; run the same command again to go on", report.tip.number)
-            }
+            ImportEnd::Stopped => bail!(
+                "stopped at block {}; run the same command again to go on",
+                outcome.report.tip.number
+            ),
         }
     }
+}
+
+/// No limits are known without the feature `lab`.
+#[cfg(not(feature = "lab"))]
+fn of_limit(
+    _: &CommandOutput,
+    _: &ChainStore,
+    _: &ImportOutcome,
+    _: SyncMode,
+) -> eyre::Result<Option<f64>> {
+    Ok(None)
+}
+
+fn print_report(out: &CommandOutput, report: &ImportReport) -> eyre::Result<()> {
+    say!(
+        out,
+        "imported {} blocks, {} txs, {:.1} Mgas in {:.2} s ({:.0} blocks/s); {} state roots checked; \
+         head {} ({})",
+        grouped(report.blocks),
+        grouped(report.txs),
+        report.gas as f64 / 1e6,
+        report.seconds,
+        report.blocks as f64 / report.seconds.max(1e-9),
+        grouped(report.roots_checked),
+        report.tip.number,
+        report.tip.hash,
+    );
+    for (n, what) in [
+        (report.known_blocks, "were known"),
+        (report.side_blocks, "are side blocks"),
+        (report.reorgs, "reorged the chain"),
+    ] {
+        if n > 0 {
+            say!(out, "{} blocks {what}", grouped(n));
+        }
+    }
+    Ok(())
 }
 
 /// Opens block files in this order.

@@ -8,12 +8,14 @@ pub(crate) mod table;
 use super::import::{open_sources, total_blocks};
 use crate::{
     args::{BackendArgs, HashChoice, HttpArgs, check_names, make, witness_opener},
+    limit,
     output::{CommandOutput, ReportArgs, command_line, say},
     progress::ImportProgress,
 };
 use eyre::{Context, bail};
 use part::ReplaySettings;
 use retrie_backends::{StorePurpose, find, names};
+use retrie_bench::cache::StateCache;
 use retrie_chainspec::{ChainSpec, parse_chain};
 use retrie_db::{DatabaseEnv, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{
@@ -176,6 +178,7 @@ impl ReplayArgs {
         if let Some(part) = &report.part {
             say!(out, "{}", part::describe(part));
         }
+        let limits = limit::known(&StateCache::user_default());
         let mut unread = None;
         for lane in lanes {
             if stop.load(Ordering::Relaxed) {
@@ -198,6 +201,8 @@ impl ReplayArgs {
             };
             // The name in a datadir is not enough: there `cole-sync` is `cole`.
             result.backend = lane.name.to_owned();
+            let has_root = lane.backend.profile().ethereum_root;
+            limit::compare_replay(limits.as_ref(), &mut result, has_root, sync);
             if report.part.is_none() {
                 result.part = None;
             }
@@ -205,6 +210,7 @@ impl ReplayArgs {
         }
         report.complete = !stop.load(Ordering::Relaxed);
         print_summary(&out, &report.results)?;
+        limit::print_replay_hint(&out, limits.as_ref())?;
         out.report(&report)?;
         if !report.complete {
             bail!("stopped before the end");

@@ -23,7 +23,10 @@ const IMPORT_KEYS: [&str; 9] = [
 
 /// Checks the shape that `import --json` promises; returns number and hash of the tip.
 fn tip(report: &Value) -> (u64, &str) {
-    assert_eq!(keys(report), IMPORT_KEYS);
+    let mut found = keys(report);
+    // Present on a machine whose limit was measured.
+    found.retain(|key| *key != "of_limit");
+    assert_eq!(found, IMPORT_KEYS);
     for count in ["blocks", "txs", "gas", "roots_checked"] {
         assert!(report[count].is_u64(), "{count}: {report}");
     }

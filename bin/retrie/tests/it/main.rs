@@ -4,6 +4,7 @@ mod arrows;
 mod bench_adversary;
 mod bench_chain;
 mod bench_compare;
+mod bench_limit;
 mod bench_locality;
 mod bench_state;
 mod bench_trees;

@@ -165,6 +165,7 @@ pub fn chain_replay_result(
         amplification: IoAmplification::new(counts, key_operations.0, key_operations.1),
         disk_bytes: chain.state_bytes()?,
         peak_rss_bytes: peak_rss_bytes(),
+        of_limit: None,
         part: Some(PartFigures {
             key_reads: key_operations.0,
             key_writes: key_operations.1,

@@ -75,6 +75,10 @@ pub struct ReplayResult {
     pub disk_bytes: u64,
     /// Largest resident set of the process so far, in bytes.
     pub peak_rss_bytes: u64,
+    /// The least seconds that the machine needs for these blocks, divided by `seconds`; absent if
+    /// its limits were not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_limit: Option<f64>,
     /// Figures that are needed to merge it with other parts; only in reports of parts, and merged
     /// ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -220,6 +224,10 @@ pub struct ImportReport {
     pub side_blocks: u64,
     /// Reorganisations.
     pub reorgs: u64,
+    /// The least seconds that the machine needs for these blocks, divided by `seconds`; absent if
+    /// its limits were not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_limit: Option<f64>,
 }
 
 /// The head of a chain.

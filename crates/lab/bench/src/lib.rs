@@ -9,6 +9,7 @@
 //! * [`peers`]: stores of other projects as contenders (feature `peers`).
 //! * [`cache`]: prepared states, kept on disk between two commands.
 //! * [`memory`]: a cap on memory, for states that are larger than memory.
+//! * [`limit`]: what each kind of work costs on this machine, and the least seconds of a workload.
 //! * [`locality`]: Merkle trees in flat files, counted and timed.
 //! * [`trees`]: authenticated search trees in memory, timed and measured.
 //! * [`tree_sync`]: such trees fetched from peers, some of which lie.
@@ -30,6 +31,7 @@ pub mod cache;
 pub mod chain;
 pub mod clients;
 mod error;
+pub mod limit;
 pub mod locality;
 pub mod memory;
 pub mod paper;

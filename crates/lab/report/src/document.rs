@@ -173,6 +173,7 @@ fn replay_results(result: &ReplayResult) -> Vec<BenchResult> {
         write_bytes_per_op: Some(result.amplification.write_bytes_per_op),
         disk_bytes: result.disk_bytes,
         peak_rss_bytes: result.peak_rss_bytes,
+        of_limit: result.of_limit,
         ..of_bundles(result, what, &all)
     };
     let apart = kinds.iter().filter(|_| kinds.len() > 1);

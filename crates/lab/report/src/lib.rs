@@ -161,6 +161,10 @@ pub struct BenchResult {
     /// Bytes of free pages of its database at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
+    /// The least seconds that the machine needs for this workload, divided by `seconds`; absent if
+    /// its limits were not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_limit: Option<f64>,
     /// Under an attack: the ratio of its rates to those on the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_baseline: Option<BaselineRatio>,

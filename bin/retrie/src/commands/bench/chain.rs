@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     args::{BackendArgs, HashChoice, parse_count, parse_sync, root_backend},
+    limit,
     output::{CommandOutput, ReportArgs},
     progress::RaceProgress,
 };
@@ -177,12 +178,14 @@ impl ContractArgs {
     pub(crate) fn set(self) -> eyre::Result<ContractSet> {
         match self.contracts {
             Some(ContractChoice::Own) => Ok(ContractSet::own()),
-            Some(ContractChoice::Mainnet) | None => {
-                let data = std::env::var_os("RETRIE_DATA").unwrap_or_else(|| DATA.into());
-                Ok(ContractSet::mainnet(&PathBuf::from(data))?)
-            }
+            Some(ContractChoice::Mainnet) | None => Ok(ContractSet::mainnet(&data_folder())?),
         }
     }
+}
+
+/// The folder of real data.
+pub(super) fn data_folder() -> PathBuf {
+    std::env::var_os("RETRIE_DATA").unwrap_or_else(|| DATA.into()).into()
 }
 
 /// The races for `--senders`.
@@ -369,7 +372,8 @@ impl ChainRaceArgs {
             let mut progress = RaceProgress::counting(out.metrics(), defaults.name);
             let raced = race.run(&entrants, &mut |step| progress.update(step));
             progress.finish();
-            let raced = raced?;
+            let mut raced = raced?;
+            limit::compare(&cache, &mut raced);
             // Before the output, so that a closed pipe loses no results.
             results.extend(raced.outcomes.iter().map(|one| one.result(workload, &terms)));
             let printed = table::print(out, workload.name, workload.via, &raced.outcomes);

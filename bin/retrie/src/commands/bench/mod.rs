@@ -5,6 +5,7 @@ pub(crate) mod advice;
 pub(crate) mod chain;
 pub(crate) mod compare;
 mod contenders;
+mod limit;
 mod locality;
 pub(crate) mod make_chain;
 mod measurement;
@@ -26,6 +27,8 @@ use std::sync::atomic::AtomicBool;
 pub(crate) enum BenchCommand {
     #[command(flatten)]
     Race(Box<BenchRace>),
+    /// Measure what each kind of work costs on this machine: the limit that no store can beat.
+    Limit(limit::LimitArgs),
     /// Count which slots Merkle paths touch in flat files, exactly, and time them (The Locality of
     /// Memory Checking).
     Locality(locality::LocalityArgs),
@@ -53,6 +56,7 @@ impl BenchCommand {
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         match self {
             Self::Race(race) => (*race).run(stop),
+            Self::Limit(args) => args.run(stop),
             Self::Locality(args) => args.run(stop),
             Self::Trees(args) => args.run(stop),
             Self::Sync(args) => args.run(stop),

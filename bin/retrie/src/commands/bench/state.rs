@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     args::{parse_count, witness_opener},
+    limit,
     output::CommandOutput,
     progress::RaceProgress,
 };
@@ -140,7 +141,8 @@ impl StateRaceArgs {
         let mut progress = RaceProgress::counting(out.metrics(), "state");
         let raced = race.run(&entrants, &mut |step| progress.update(step));
         progress.finish();
-        let raced = raced?;
+        let mut raced = raced?;
+        limit::compare(race.cache, &mut raced);
         // Before the output, which can fail.
         let result = |one: &StoreOutcome| one.result(race.workload, race.terms);
         measured.results.extend(raced.outcomes.iter().map(result));
@@ -149,7 +151,8 @@ impl StateRaceArgs {
                 measured.notes.push(note);
             }
         }
-        let printed = table::print(out, &raced.outcomes);
+        let printed = table::print(out, &raced.outcomes)
+            .and_then(|()| limit::print_bounds(out, &raced.outcomes));
         ended(&format!("--keys {}", race.workload.keys), race.workload.slices, raced).and(printed)
     }
 

@@ -1,6 +1,9 @@
 //! The tables that a replay prints.
 
-use crate::output::{CommandOutput, grouped, say};
+use crate::{
+    limit,
+    output::{CommandOutput, grouped, say},
+};
 use retrie_pipeline::{replay::BundleOutcome, report::ReplayResult};
 
 const fn mark(check: Option<bool>) -> &'static str {
@@ -50,9 +53,10 @@ pub(super) fn print_outcome(out: &CommandOutput, outcome: &BundleOutcome) -> eyr
 }
 
 pub(crate) fn print_summary(out: &CommandOutput, results: &[ReplayResult]) -> eyre::Result<()> {
+    let has_limit = results.iter().any(|result| result.of_limit.is_some());
     say!(
         out,
-        "\n{:<12} {:>8} {:>9} {:>9} {:>9} {:>9} {:>10} | {:>9} {:>9} {:>9} {:>9} | {:>6}",
+        "\n{:<12} {:>8} {:>9} {:>9} {:>9} {:>9} {:>10} | {:>9} {:>9} {:>9} {:>9} | {:>6}{}",
         "backend",
         "blocks",
         "txs",
@@ -64,13 +68,14 @@ pub(crate) fn print_summary(out: &CommandOutput, results: &[ReplayResult]) -> ey
         "auth s",
         "io s",
         "other s",
-        "checks"
+        "checks",
+        limit::heading(has_limit)
     );
     for result in results {
         let parts = &result.breakdown;
         say!(
             out,
-            "{:<12} {:>8} {:>9} {:>9.3} {:>9.0} {:>9.1} {:>10.1} | {:>9.3} {:>9.3} {:>9.3} {:>9.3} | {:>6}",
+            "{:<12} {:>8} {:>9} {:>9.3} {:>9.0} {:>9.1} {:>10.1} | {:>9.3} {:>9.3} {:>9.3} {:>9.3} | {:>6}{}",
             result.backend,
             grouped(result.blocks),
             grouped(result.txs),
@@ -83,6 +88,7 @@ pub(crate) fn print_summary(out: &CommandOutput, results: &[ReplayResult]) -> ey
             parts.storage_io,
             parts.other,
             if result.ok { "ok" } else { "FAILED" },
+            limit::column(has_limit, result.of_limit),
         );
         print_kinds(out, result)?;
     }

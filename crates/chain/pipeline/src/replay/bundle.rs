@@ -271,6 +271,7 @@ impl<'a> BundleReplay<'a> {
             amplification: IoAmplification::new(&self.counts, self.key_reads, self.key_writes),
             disk_bytes,
             peak_rss_bytes: peak_rss_bytes(),
+            of_limit: None,
             part: Some(PartFigures {
                 key_reads: self.key_reads,
                 key_writes: self.key_writes,

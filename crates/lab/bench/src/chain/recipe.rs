@@ -167,6 +167,11 @@ impl TransactionMix {
         ]
     }
 
+    /// Whether the mix has plain transfers and nothing else.
+    pub(crate) fn transfers_alone(self) -> bool {
+        self.transfers > 0 && self.sum() == u64::from(self.transfers)
+    }
+
     pub(crate) fn sum(self) -> u64 {
         self.shares().iter().map(|(_, share)| u64::from(*share)).sum()
     }

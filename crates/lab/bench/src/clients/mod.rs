@@ -30,6 +30,7 @@
 //!   block with the state it touches, and the blocks do not form a chain.
 
 mod driver;
+mod needed;
 mod outcome;
 mod prepare;
 mod provenance;

@@ -2,6 +2,7 @@
 
 use super::{
     driver::{BlockInput, ClientDriver, TurnTimes},
+    needed::{SliceCounts, SliceNeeds},
     outcome::{ClientFigures, ClientOutcome, WaitTimes},
     prepare::read_made,
     workload::{BlockDelivery, ClientWorkload, SenderRecovery},
@@ -133,7 +134,10 @@ impl ClientRace<'_> {
                 let folder = folder.path();
                 let (name, waits) = (entrant.name.clone(), WaitTimes::default());
                 let senders = self.senders;
-                let contender = ClientContender { name, driver, chain, folder, senders, waits };
+                let has_root = entrant.backend.profile().ethereum_root;
+                let needs = SliceNeeds::on_made(self.workload, senders, self.terms, has_root);
+                let contender =
+                    ClientContender { name, driver, chain, folder, senders, waits, needs };
                 let hash = entrant.backend.identity().hash.name();
                 let outcome = ClientOutcome::new(&entrant.name, hash, ClientFigures::new(senders));
                 lanes.push(RaceLane::new(contender, outcome, folder, *memory_bytes));
@@ -205,6 +209,8 @@ struct ClientContender<'a> {
     folder: &'a Path,
     senders: SenderRecovery,
     waits: WaitTimes,
+    /// Counts the work that its blocks need in any case.
+    needs: SliceNeeds,
 }
 
 impl Contender for ClientContender<'_> {
@@ -220,6 +226,7 @@ impl Contender for ClientContender<'_> {
     ) -> Result<TimedTurn, BenchError> {
         let client = &self.name;
         let ops = slice.iter().map(|(block, _)| block.body.transactions.len() as u64).sum();
+        let (_, (_, changed)) = self.driver.figures();
         let driven = self.driver.run(self.chain.spec(), slice.clone(), client, guard)?;
         let TurnTimes { start, latencies, waited } = driven;
         let settling = Instant::now();
@@ -231,7 +238,15 @@ impl Contender for ClientContender<'_> {
         if self.senders == SenderRecovery::Unrecovered {
             self.waits.senders += waited;
         }
-        Ok(TimedTurn { ops, elapsed: end - start, settling: end - settling, latencies })
+        let (_, (_, changed_now)) = self.driver.figures();
+        let needed = self.needs.of(SliceCounts {
+            blocks: slice.len() as u64,
+            transactions: ops,
+            gas: slice.iter().map(|(block, _)| block.header.gas_used).sum(),
+            changed: changed_now - changed,
+        });
+        let (elapsed, settling) = (end - start, end - settling);
+        Ok(TimedTurn { ops, elapsed, settling, latencies, needed })
     }
 
     fn flush(&mut self) -> Result<(), BenchError> {

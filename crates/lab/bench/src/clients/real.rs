@@ -17,6 +17,7 @@
 //! differ.
 
 use super::{
+    needed::{SliceCounts, SliceNeeds},
     outcome::{ClientFigures, ClientOutcome, WaitTimes},
     race::{ClientEntrant, files_bytes, or_nothing},
     workload::SenderRecovery,
@@ -25,6 +26,7 @@ use crate::{
     BenchError, RaceSetting,
     cache::{ScratchFolder, StateCache},
     error::{BackendErrorExt, ClientErrorExt},
+    limit::MAINNET_MIX,
     memory::MemoryCap,
     race::{
         Contender, CounterReading, Race, RaceGuard, RaceLane, RacePart, RaceResult, RaceStep,
@@ -226,7 +228,9 @@ impl RealRace<'_> {
         for (entrant, (opened, memory_bytes)) in entrants.iter().zip(&opened) {
             let replay = BundleReplay::new(&options, &opened.store, &*opened.kv);
             let replay = replay.of_client(opened.name)?;
-            let contender = RealContender { opened, replay, waits: WaitTimes::default() };
+            let has_root = entrant.backend.profile().ethereum_root;
+            let needs = SliceNeeds::on_real(MAINNET_MIX, self.terms, has_root);
+            let contender = RealContender { opened, replay, waits: WaitTimes::default(), needs };
             let hash = entrant.backend.identity().hash.name();
             let figures = ClientFigures::new(SenderRecovery::Unrecovered);
             let outcome = ClientOutcome::new(opened.name, hash, figures);
@@ -307,6 +311,8 @@ struct RealContender<'a> {
     opened: &'a RealStore<'a>,
     replay: BundleReplay<'a>,
     waits: WaitTimes,
+    /// Counts the work that its blocks need in any case.
+    needs: SliceNeeds,
 }
 
 impl<'a> Contender for RealContender<'a> {
@@ -323,6 +329,7 @@ impl<'a> Contender for RealContender<'a> {
         let name = self.opened.name;
         let spec = ChainSpec::mainnet();
         let (mut timed, mut latencies) = (Duration::ZERO, Vec::new());
+        let changed = self.replay.figures().key_writes;
         for block in &slice.blocks {
             guard.check()?;
             // Cloned outside the timed part.
@@ -340,7 +347,14 @@ impl<'a> Contender for RealContender<'a> {
         self.opened.store.wait_idle().of_backend(name)?;
         let settling = start.elapsed();
         self.waits.folds += settling;
-        Ok(TimedTurn { ops: slice.txs(), elapsed: timed + settling, settling, latencies })
+        let needed = self.needs.of(SliceCounts {
+            blocks: slice.blocks.len() as u64,
+            transactions: slice.txs(),
+            gas: slice.gas(),
+            changed: self.replay.figures().key_writes - changed,
+        });
+        let elapsed = timed + settling;
+        Ok(TimedTurn { ops: slice.txs(), elapsed, settling, latencies, needed })
     }
 
     fn flush(&mut self) -> Result<(), BenchError> {

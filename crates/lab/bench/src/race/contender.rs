@@ -1,7 +1,7 @@
 //! The interface between the race and its workloads.
 
 use super::{RaceGuard, RaceLane, RaceOutcome};
-use crate::BenchError;
+use crate::{BenchError, limit::NeededWork};
 use retrie_pipeline::report::TimeBreakdown;
 use retrie_state_store::CounterSnapshot;
 use std::{fmt, time::Duration};
@@ -118,6 +118,8 @@ pub(crate) struct TimedTurn {
     pub(crate) settling: Duration,
     /// Durations of the commits or blocks.
     pub(crate) latencies: Vec<Duration>,
+    /// The work that the turn needed in any case.
+    pub(crate) needed: NeededWork,
 }
 
 /// The counters of a contender since it was opened.

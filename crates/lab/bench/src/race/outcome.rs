@@ -1,7 +1,11 @@
 //! The figures of one contender in a race.
 
 use super::contender::{CounterReading, TimedTurn};
-use crate::{BenchError, memory::SharedMemoryCap};
+use crate::{
+    BenchError,
+    limit::{LowerBound, MachineLimits, NeededWork},
+    memory::SharedMemoryCap,
+};
 use retrie_pipeline::report::TimeBreakdown;
 use retrie_report::{
     BenchResult, LatencyPoint, SliceResult, TableResult,
@@ -52,6 +56,8 @@ pub struct RaceOutcome<F> {
     begun: CounterReading,
     /// Its counters after the final flush.
     end: Option<CounterReading>,
+    /// The least seconds that this machine needs for the turns, if its limits are known.
+    bound: Option<LowerBound>,
     /// The measured turns, in the order in which they ran.
     pub(super) turns: Vec<SliceTurn>,
 }
@@ -79,6 +85,7 @@ impl<F> RaceOutcome<F> {
             figures,
             begun: CounterReading::default(),
             end: None,
+            bound: None,
             turns: Vec::new(),
         }
     }
@@ -129,6 +136,26 @@ impl<F> RaceOutcome<F> {
     /// Time of all timed work: slices and flush.
     pub fn total(&self) -> Duration {
         self.slices() + self.flush.unwrap_or_default()
+    }
+
+    /// The work that the measured turns needed in any case.
+    pub fn needed(&self) -> NeededWork {
+        self.turns.iter().map(|turn| &turn.timed.needed).sum()
+    }
+
+    /// Compares the outcome with the limits of this machine.
+    pub fn set_limits(&mut self, limits: &MachineLimits) {
+        self.bound = Some(limits.bound(&self.needed()));
+    }
+
+    /// The least seconds that this machine needs for the turns, if its limits are known.
+    pub const fn bound(&self) -> Option<LowerBound> {
+        self.bound
+    }
+
+    /// The least seconds divided by the time of all timed work, if the limits are known.
+    pub fn of_limit(&self) -> Option<f64> {
+        self.bound?.share_of(self.total().as_secs_f64())
     }
 
     /// Median of the slices' operations per second.
@@ -281,6 +308,7 @@ impl<F> RaceOutcome<F> {
             journal_bytes_per_op: self.per_write(|counts| counts.journal_bytes),
             undo_bytes_per_op: self.per_write(|counts| counts.undo_bytes),
             memory_bytes: Some(self.memory_bytes()),
+            of_limit: self.of_limit(),
             ..BenchResult::default()
         }
     }
@@ -313,7 +341,13 @@ mod tests {
     fn turn(ops: u64, elapsed: u64, reading: CounterReading) -> SliceTurn {
         let latencies = vec![MS(elapsed / 2); 2];
         SliceTurn {
-            timed: TimedTurn { ops, elapsed: MS(elapsed), settling: MS(10), latencies },
+            timed: TimedTurn {
+                ops,
+                elapsed: MS(elapsed),
+                settling: MS(10),
+                latencies,
+                needed: NeededWork::executing("transfers=1", 1000 * ops),
+            },
             memory_bytes: elapsed as i64,
             disk_bytes: elapsed,
             reading,
@@ -444,5 +478,29 @@ mod tests {
         reads_only.begin(reading(0, 0, (0, 0)));
         reads_only.add_turn(turn(50, 1, reading(50, 0, (50, 0))));
         assert_eq!(reads_only.per_write(|counts| counts.writes), None);
+    }
+
+    #[test]
+    fn of_the_limit_is_the_least_time_over_all_timed_seconds() {
+        let mut outcome = outcome();
+        outcome.add_turn(plain(100));
+        outcome.add_turn(plain(200));
+        assert_eq!((outcome.of_limit(), outcome.bound()), (None, None));
+        assert_eq!(outcome.needed().gas["transfers=1"], 2_000_000);
+        // A nanosecond a gas.
+        let cost = r#"{"alone": 1e-9, "together": 1e-9}"#;
+        let durable = r#"{"commit": 1, "byte": 1}"#;
+        let limits = format!(
+            r#"{{"sender": {cost}, "branch_hash": {cost}, "leaf_hash": {cost}, "lookup": {cost},
+            "execution": {{"any": {{"gas": {cost}, "gas_per_transaction": 21000}}}},
+            "disk": {{"file": {durable}, "files": {durable}, "database": {durable}, "page": {cost}}}}}"#
+        );
+        outcome.set_limits(&serde_json::from_str(&limits).unwrap());
+        let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found}");
+        near(outcome.bound().unwrap().seconds(), 0.002);
+        near(outcome.of_limit().unwrap(), 0.002 / 0.3);
+        outcome.add_flush(MS(100), 0, CounterReading::default());
+        near(outcome.of_limit().unwrap(), 0.002 / 0.4);
+        near(outcome.bench_result("state", Map::new()).of_limit.unwrap(), 0.005);
     }
 }

@@ -31,6 +31,7 @@ mod attack_config;
 mod base;
 mod block;
 mod factory;
+mod needed;
 mod outcome;
 mod race;
 mod real;

@@ -4,6 +4,7 @@ use super::{
     base::SortedEntries,
     block::CommitBlock,
     factory::{EntryStream, OpenStore, StoreFactory},
+    needed::CommitNeeds,
     outcome::{StoreFigures, StoreOutcome},
     stream::CommitStream,
     workload::StoreWorkload,
@@ -117,7 +118,8 @@ impl StoreRace<'_> {
         let folders = self.prepare(starts, progress)?;
         let guard = RaceGuard::begin(self.memory_limit, &folders, self.stop)?;
         let mut lanes = Vec::new();
-        for (RaceEntry { entrant, workload_index, .. }, folder) in starts.iter().zip(&folders) {
+        for (RaceEntry { entrant, workload, workload_index }, folder) in starts.iter().zip(&folders)
+        {
             let folder = folder.path();
             let open = || {
                 let opened = entrant.open(folder, self.terms, page_cache);
@@ -125,7 +127,9 @@ impl StoreRace<'_> {
             };
             let (store, memory_bytes) = guard.open(open)?;
             let (workload_index, name) = (*workload_index, entrant.name().to_owned());
-            let contender = StoreContender { name, workload_index, store, keys: (0, 0) };
+            let has_root = store.ethereum_root().is_some();
+            let needs = CommitNeeds::new(workload, self.terms, self.memory_limit, has_root);
+            let contender = StoreContender { name, workload_index, store, keys: (0, 0), needs };
             let figures = StoreFigures::default();
             let outcome = StoreOutcome::new(entrant.name(), entrant.hash(), figures);
             lanes.push(RaceLane::new(contender, outcome, folder, memory_bytes));
@@ -178,6 +182,8 @@ struct StoreContender {
     store: Box<dyn OpenStore>,
     /// Number of keys read, and of keys written or removed, so far.
     keys: (u64, u64),
+    /// Counts the work that its commits need in any case.
+    needs: CommitNeeds,
 }
 
 impl StoreContender {
@@ -215,7 +221,8 @@ impl Contender for StoreContender {
         let reads: u64 = blocks.iter().map(CommitBlock::reads).sum();
         let writes: u64 = blocks.iter().map(CommitBlock::writes).sum();
         self.keys = (self.keys.0 + reads, self.keys.1 + writes);
-        Ok(TimedTurn { ops: reads + writes, elapsed, settling, latencies })
+        let needed = self.needs.of(blocks);
+        Ok(TimedTurn { ops: reads + writes, elapsed, settling, latencies, needed })
     }
 
     fn flush(&mut self) -> Result<(), BenchError> {

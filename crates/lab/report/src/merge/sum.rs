@@ -102,6 +102,8 @@ fn add(results: &[&ReplayResult], is_chain: bool) -> ReplayResult {
             .map(|result| result.peak_rss_bytes)
             .max()
             .unwrap_or_default(),
+        // Parts may come from several machines.
+        of_limit: None,
         part: Some(PartFigures {
             key_reads: total(|it| it.part.as_ref().map_or(0, |part| part.key_reads)),
             key_writes: total(|it| it.part.as_ref().map_or(0, |part| part.key_writes)),

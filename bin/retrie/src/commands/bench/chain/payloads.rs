@@ -9,6 +9,7 @@ use crate::{
         measurement::{RaceMeasurement, ended, print_memory_limit},
         stores::state_cache,
     },
+    limit,
     output::{CommandOutput, grouped, say},
     progress::RaceProgress,
 };
@@ -136,7 +137,8 @@ impl PayloadArgs {
         let mut progress = RaceProgress::counting(out.metrics(), NEW_PAYLOAD.name);
         let raced = race.run(&entrants, &mut |step| progress.update(step));
         progress.finish();
-        let raced = raced?;
+        let mut raced = raced?;
+        limit::compare(cache, &mut raced);
         // Before the output, so that a closed pipe loses no results.
         measured.results.extend(race.results(&raced));
         let printed =

@@ -2,6 +2,7 @@
 
 use crate::{
     commands::bench::measurement::print_job_wait,
+    limit,
     output::{CommandOutput, grouped, say},
 };
 use retrie_bench::{
@@ -99,10 +100,11 @@ pub(super) fn print(
 ) -> eyre::Result<()> {
     let yardstick = outcomes.iter().find(|outcome| outcome.backend == YARDSTICK);
     let Some(yardstick) = yardstick.or_else(|| outcomes.first()) else { return Ok(()) };
+    let has_limit = outcomes.iter().any(|outcome| outcome.of_limit().is_some());
     say!(
         out,
         "\n{:<16} {:>8} {:>6} {:>6} {:>6} {:>9} {:>6} | {:>7} {:>7} {:>7} {:>7} | {:>7} {:>7} {:>8} \
-         {:>8} | {:>6} {:>6} | {:>9} {:>8}",
+         {:>8} | {:>6} {:>6} | {:>9} {:>8}{}",
         "backend",
         "TPS",
         "spread",
@@ -121,7 +123,8 @@ pub(super) fn print(
         "reads",
         "writes",
         "disk MiB",
-        "mem MiB"
+        "mem MiB",
+        limit::heading(has_limit)
     );
     for outcome in outcomes {
         let latency = outcome.latency();
@@ -134,7 +137,7 @@ pub(super) fn print(
         say!(
             out,
             "{:<16} {:>8} {:>5.0}% {:>6.2} {:>5.0}% {:>9} {:>6.2} | {:>7} {:>7} {:>7} {:>7} | {:>7} \
-             {:>7} {:>8} {:>8} | {:>6.2} {:>6.2} | {:>9.1} {:>8.1}",
+             {:>7} {:>8} {:>8} | {:>6.2} {:>6.2} | {:>9.1} {:>8.1}{}",
             outcome.backend,
             grouped(outcome.median_rate() as u64),
             outcome.spread() * 100.0,
@@ -154,6 +157,7 @@ pub(super) fn print(
             writes,
             outcome.disk_bytes as f64 / f64::from(1 << 20),
             outcome.memory_bytes() as f64 / f64::from(1 << 20),
+            limit::column(has_limit, outcome.of_limit()),
         );
     }
     for outcome in outcomes {
@@ -181,7 +185,8 @@ pub(super) fn print(
     if via == BlockDelivery::EngineApi {
         print_payloads(out, yardstick, outcomes)?;
     }
-    print_baseline(out, workload, outcomes)
+    print_baseline(out, workload, outcomes)?;
+    limit::print_bounds(out, outcomes)
 }
 
 /// Prints the duration of engine_newPayload, block by block relative to the yardstick.

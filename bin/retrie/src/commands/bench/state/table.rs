@@ -2,6 +2,7 @@
 
 use crate::{
     commands::bench::measurement::{print_job_wait, print_memory_limit},
+    limit,
     output::{CommandOutput, grouped, say},
 };
 use retrie_bench::{
@@ -114,10 +115,11 @@ pub(crate) fn remarks(entrants: &[Box<dyn StoreFactory>]) -> impl Iterator<Item 
 pub(crate) fn print(out: &CommandOutput, outcomes: &[StoreOutcome]) -> eyre::Result<()> {
     let raw = outcomes.iter().find(|outcome| outcome.backend == "raw");
     let Some(yardstick) = raw.or_else(|| outcomes.first()) else { return Ok(()) };
+    let has_limit = outcomes.iter().any(|outcome| outcome.of_limit().is_some());
     say!(
         out,
         "\n{:<16} {:>9} {:>6} {:>6} {:>6} {:>9} {:>6} | {:>8} {:>8} {:>8} {:>8} {:>7} | {:>6} \
-         {:>6} {:>7} {:>7} {:>7} {:>7} | {:>9} {:>9}",
+         {:>6} {:>7} {:>7} {:>7} {:>7} | {:>9} {:>9}{}",
         "backend",
         "ops/s",
         "spread",
@@ -137,7 +139,8 @@ pub(crate) fn print(out: &CommandOutput, outcomes: &[StoreOutcome]) -> eyre::Res
         "jrnl B",
         "undo B",
         "disk MiB",
-        "mem MiB"
+        "mem MiB",
+        limit::heading(has_limit)
     );
     for outcome in outcomes {
         let latency = outcome.latency();
@@ -153,7 +156,7 @@ pub(crate) fn print(out: &CommandOutput, outcomes: &[StoreOutcome]) -> eyre::Res
         say!(
             out,
             "{:<16} {:>9} {:>5.0}% {:>6.2} {:>5.0}% {:>9} {:>6.2} | {:>8} {:>8} {:>8} {:>8} {:>7.1} \
-             | {:>6} {:>6} {:>7} {:>7} {:>7} {:>7} | {:>9.1} {:>9.1}",
+             | {:>6} {:>6} {:>7} {:>7} {:>7} {:>7} | {:>9.1} {:>9.1}{}",
             outcome.backend,
             grouped(outcome.median_rate() as u64),
             outcome.spread() * 100.0,
@@ -174,6 +177,7 @@ pub(crate) fn print(out: &CommandOutput, outcomes: &[StoreOutcome]) -> eyre::Res
             written(0, |counts| counts.undo_bytes),
             mib(outcome.disk_bytes as f64),
             mib(outcome.memory_bytes() as f64),
+            limit::column(has_limit, outcome.of_limit()),
         );
     }
     print_breakdowns(out, outcomes)?;

@@ -125,7 +125,7 @@ impl BlockCorpus {
     ///
     /// # Errors
     /// If data is missing or wrong.
-    pub(crate) fn prestate_bundles(&self) -> Result<Vec<Bundle>, TraceError> {
+    pub fn prestate_bundles(&self) -> Result<Vec<Bundle>, TraceError> {
         let failed = |e| TraceError::Source(Box::new(e));
         let mut files = list_bundles(self.folder_of(PRESTATE)?).map_err(failed)?;
         files.sort();
