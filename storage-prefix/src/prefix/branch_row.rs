@@ -302,8 +302,10 @@ impl BranchPlace<'_> {
         let shown = rest.u16().ok()?;
         let masks = if flags & SAME_MASKS == 0 {
             ChildMasks::take(&mut rest, flags).filter(|masks| *masks != before.masks)?
-        } else {
+        } else if flags & (ONLY_LEAVES | ONLY_BRANCHES | EXTENSIONS) == 0 {
             before.masks
+        } else {
+            return None;
         };
         let new_keys =
             if flags & NEW_KEYS == 0 { 0 } else { rest.u16().ok().filter(|keys| *keys != 0)? };

@@ -22,7 +22,7 @@ use retrie_state::{
 };
 use retrie_storage_mpt::{
     Trie, TrieHash, leaf,
-    trie::{Branch, Leaf, NodeLink, NodeSource},
+    trie::{Leaf, NodeLink, NodeSource},
 };
 
 /// Checks all rows of `view`, whose state has this root; below the tip only the rows of its state.
@@ -35,9 +35,8 @@ pub(super) fn check(
     report: &mut dyn FnMut(StateError),
 ) -> Result<(), StateError> {
     let first = backend.kept(view)?.map_or(0, |kept| *kept.start());
-    let with_storage = with_storage(view)?;
-    let (reached, bases) = Default::default();
-    let mut check = PrefixCheck { backend, view, report, first, with_storage, reached, bases };
+    let (with_storage, reached) = (with_storage(view)?, HashMap::default());
+    let mut check = PrefixCheck { backend, view, report, first, with_storage, reached };
     check.blocks(state, root, is_tip)?;
     if !is_tip {
         return Ok(());
@@ -65,9 +64,6 @@ struct PrefixCheck<'a> {
     with_storage: HashMap<B256, Address>,
     /// By half of the hash of the row's place, its table and its key as it is stored.
     reached: HashMap<u128, ReachedRow>,
-    /// The version that the last row of a branch builds on, by half of the hash of the branch's
-    /// table and path.
-    bases: HashMap<u128, u64>,
 }
 
 fn mark(table: RowTable, key: &[u8], tag: u8) -> u128 {
@@ -170,7 +166,6 @@ impl PrefixCheck<'_> {
                     Ok(branch) => branch,
                     Err(error) => return (self.report)(error),
                 };
-                self.follows(of, &path, &branch);
                 for base in branch.bases() {
                     self.has(block, &SupersededRow::Branch(of, path, *base));
                 }
@@ -190,23 +185,6 @@ impl PrefixCheck<'_> {
                     }
                 }
             }
-        }
-    }
-
-    /// Checks that the row before of this branch, which was newer, builds on this one if it is a
-    /// delta.
-    fn follows(&mut self, of: Option<Address>, path: &Nibbles, branch: &Branch<u64>) {
-        let key = pack::key(0, of, &pack::group(path));
-        let key = mark(table(of), &key, pack::tag(path));
-        let before = match branch.bases().first() {
-            Some(base) => self.bases.insert(key, *base),
-            None => self.bases.remove(&key),
-        };
-        if let Some(base) = before.filter(|base| *base != branch.stamp()) {
-            let trie = table(of);
-            let of = of.map_or_else(String::new, |of| format!(" of the storage of {of}"));
-            let what = format!("a row of the branch at {path:?}{of} builds on version {base}");
-            self.fault(trie, format!("{what}, not on {}", branch.stamp()));
         }
     }
 

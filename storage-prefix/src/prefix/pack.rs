@@ -56,27 +56,26 @@ pub(super) fn encode<'a>(entries: impl IntoIterator<Item = (u8, &'a [u8])>) -> B
 /// The entries of a pack; `None` for an entry that is malformed, the last one.
 #[derive(Clone, Debug)]
 pub(super) struct PackEntries<'a> {
-    pack: &'a Bytes,
     rest: WireReader<'a>,
     next: u8,
 }
 
 /// The entries of `pack`.
-pub(super) fn entries(pack: &Bytes) -> PackEntries<'_> {
-    PackEntries { pack, rest: WireReader::new(pack), next: 0 }
+pub(super) const fn entries(pack: &[u8]) -> PackEntries<'_> {
+    PackEntries { rest: WireReader::new(pack), next: 0 }
 }
 
-impl PackEntries<'_> {
-    fn entry(&mut self) -> Option<(u8, Bytes)> {
+impl<'a> PackEntries<'a> {
+    fn entry(&mut self) -> Option<(u8, &'a [u8])> {
         let tag = self.rest.u8().ok().filter(|tag| (self.next..=ROOT_TAG).contains(tag))?;
         let len = usize::try_from(self.rest.varint().ok()?).ok()?;
         self.next = tag + 1;
-        Some((tag, self.pack.slice_ref(self.rest.take(len).ok()?)))
+        Some((tag, self.rest.take(len).ok()?))
     }
 }
 
-impl Iterator for PackEntries<'_> {
-    type Item = Option<(u8, Bytes)>;
+impl<'a> Iterator for PackEntries<'a> {
+    type Item = Option<(u8, &'a [u8])>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
@@ -91,7 +90,7 @@ impl Iterator for PackEntries<'_> {
 }
 
 /// The row at a place of a pack: `Some(None)` if there is none, `None` if the pack is malformed.
-pub(super) fn find(pack: &Bytes, tag: u8) -> Option<Option<Bytes>> {
+pub(super) fn find(pack: &[u8], tag: u8) -> Option<Option<&[u8]>> {
     for entry in entries(pack) {
         let (at, row) = entry?;
         if at >= tag {
@@ -103,10 +102,9 @@ pub(super) fn find(pack: &Bytes, tag: u8) -> Option<Option<Bytes>> {
 
 /// The pack without the rows at these places, empty if no others are left; `None` if it is
 /// malformed.
-pub(super) fn without(pack: &Bytes, tags: &[u8]) -> Option<Bytes> {
+pub(super) fn without(pack: &[u8], tags: &[u8]) -> Option<Bytes> {
     let left: Vec<_> = entries(pack).collect::<Option<_>>()?;
-    let left = left.iter().filter(|(tag, _)| !tags.contains(tag));
-    Some(encode(left.map(|(tag, row)| (*tag, &row[..]))))
+    Some(encode(left.into_iter().filter(|(tag, _)| !tags.contains(tag))))
 }
 
 #[cfg(test)]
@@ -151,7 +149,7 @@ mod tests {
         assert_eq!(pack[..6], [0, 3, b'o', b'w', b'n', 3]);
         for tag in 0..=ROOT_TAG {
             let expected = rows.iter().find(|(at, _)| *at == tag).map(|(_, row)| *row);
-            assert_eq!(find(&pack, tag).unwrap().as_ref().map(|row| &row[..]), expected);
+            assert_eq!(find(&pack, tag).unwrap(), expected);
         }
         let left = without(&pack, &[0, 16]).unwrap();
         assert_eq!(left, encode([rows[1], rows[3]]));
@@ -159,10 +157,10 @@ mod tests {
         for len in 0..pack.len() {
             // At the end of an entry it is whole.
             let is_whole = [0, 5, 7, 210].contains(&len);
-            assert_eq!(without(&pack.slice(..len), &[]).is_some(), is_whole, "{len} bytes");
+            assert_eq!(without(&pack[..len], &[]).is_some(), is_whole, "{len} bytes");
         }
         for wrong in [&[18, 0][..], &[3, 0, 3, 0], &[3, 0, 2, 0], &[1, 2, 0], &[1, 0x80, 0]] {
-            assert!(without(&Bytes::copy_from_slice(wrong), &[]).is_none(), "{wrong:?}");
+            assert!(without(wrong, &[]).is_none(), "{wrong:?}");
         }
     }
 }

@@ -63,7 +63,7 @@ impl<'a> PrefixSource<'a> {
         };
         let pack = self.pack(version, &Nibbles::new())?.ok_or_else(|| corrupt("no row for"))?;
         let row = pack::find(&pack, pack::ROOT_TAG).ok_or_else(|| corrupt("malformed row of"))?;
-        let row = row.ok_or_else(|| corrupt("no row for"))?;
+        let row = pack.slice_ref(row.ok_or_else(|| corrupt("no row for"))?);
         let link = branch_row::decode_root(&row, root, version, self.trie.is_none())
             .ok_or_else(|| corrupt("malformed row of"))?;
         let trie = Trie::from_root(Some(link));
@@ -82,7 +82,8 @@ impl<'a> PrefixSource<'a> {
         let (mut deltas, mut bases) = (Vec::new(), Vec::new());
         let mut at = version;
         let mut branch = loop {
-            let (place, row) = (self.place(path, at), packs.row(path, at)?);
+            let (pack, row) = packs.row(path, at)?;
+            let (place, row) = (self.place(path, at), pack.slice_ref(row));
             let Some(base) = place.base_of(&row).ok_or_else(malformed)? else {
                 break place.decode_whole(&row).ok_or_else(malformed)?;
             };
@@ -107,27 +108,27 @@ struct ReadPacks<'s, 'a> {
 }
 
 impl ReadPacks<'_, '_> {
-    /// The row of the branch at `path` in this version.
-    fn row(&mut self, path: &Nibbles, version: u64) -> Result<Bytes, StateError> {
-        let group = pack::group(path);
-        let read = self.read.iter().find(|(of, at, _)| (*of, *at) == (version, group));
-        let pack = match read {
-            Some((.., pack)) => Some(pack.clone()),
-            None => self.source.pack(version, &group)?,
-        };
+    /// The row of the branch at `path` in this version, and the pack that it is in.
+    fn row(&mut self, path: &Nibbles, version: u64) -> Result<(&Bytes, &[u8]), StateError> {
+        let (source, group) = (self.source, pack::group(path));
         let missing = || {
             let what = format_args!("no row for the branch at {path:?} in version {version:?}");
-            self.source.corrupt(what)
+            source.corrupt(what)
         };
-        let pack = pack.ok_or_else(missing)?;
-        let row = pack::find(&pack, pack::tag(path)).ok_or_else(|| {
-            self.source.corrupt(format_args!("malformed row of the branch at {path:?}"))
+        let read = self.read.iter().position(|(of, at, _)| *of == version && *at == group);
+        let at = match read {
+            Some(at) => at,
+            None => {
+                let pack = source.pack(version, &group)?.ok_or_else(missing)?;
+                self.read.push((version, group, pack));
+                self.read.len() - 1
+            }
+        };
+        let pack = &self.read[at].2;
+        let row = pack::find(pack, pack::tag(path)).ok_or_else(|| {
+            source.corrupt(format_args!("malformed row of the branch at {path:?}"))
         })?;
-        let row = row.ok_or_else(missing)?;
-        if read.is_none() {
-            self.read.push((version, group, pack));
-        }
-        Ok(row)
+        Ok((pack, row.ok_or_else(missing)?))
     }
 }
 
@@ -177,9 +178,9 @@ impl PrefixSource<'_> {
         path: &Nibbles,
         version: u64,
     ) -> Result<RlpNode, StateError> {
-        let row = packs.row(path, version)?;
+        let (_, row) = packs.row(path, version)?;
         self.place(path, version)
-            .reference_in(&row)
+            .reference_in(row)
             .ok_or_else(|| self.corrupt(format_args!("malformed row of the branch at {path:?}")))
     }
 }
