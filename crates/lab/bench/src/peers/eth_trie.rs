@@ -30,7 +30,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
-const NAME: &str = super::ETH_TRIE;
+const NAME: &str = super::names::ETH_TRIE;
 const NODES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("nodes");
 /// Key of the root's row. It is shorter than the keys of nodes.
 const ROOT: &[u8] = b"root";

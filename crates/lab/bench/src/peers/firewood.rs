@@ -37,7 +37,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const NAME: &str = super::FIREWOOD;
+const NAME: &str = super::names::FIREWOOD;
 /// The file in a database folder of Firewood.
 const FILE: &str = "firewood.db";
 /// Entries per commit while a state is loaded.

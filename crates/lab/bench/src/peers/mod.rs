@@ -14,11 +14,14 @@
 //! RainBlock and mLSM have no maintained code.
 
 #[cfg(feature = "peers")]
+mod cache;
+#[cfg(feature = "peers")]
 mod eth_trie;
 #[cfg(feature = "peers")]
 mod ethereum;
 #[cfg(feature = "peers")]
 mod firewood;
+mod names;
 #[cfg(feature = "peers")]
 mod nomt;
 #[cfg(feature = "peers")]
@@ -27,14 +30,10 @@ mod qmdb;
 mod redb;
 
 use crate::state::StoreFactory;
+use names::{ETH_TRIE, FIREWOOD, NOMT, QMDB, REDB};
 
 /// Names of all these stores, compiled in or not.
 pub const NAMES: [&str; 5] = [REDB, ETH_TRIE, FIREWOOD, NOMT, QMDB];
-const REDB: &str = "redb";
-const ETH_TRIE: &str = "eth-trie";
-const FIREWOOD: &str = "firewood-ethhash";
-const NOMT: &str = "nomt";
-const QMDB: &str = "qmdb";
 
 /// The store called `name`; `None` if there is none, or this program was compiled without it.
 pub fn factory(name: &str) -> Option<Box<dyn StoreFactory>> {
@@ -51,11 +50,4 @@ pub fn factory(name: &str) -> Option<Box<dyn StoreFactory>> {
         QMDB => Some(Box::new(qmdb::QmdbFactory)),
         _ => None,
     }
-}
-
-/// Size in bytes of the caches of a store that bypasses the system's page cache: the `given` bytes
-/// and those of its `files` that the page cache would hold for another store.
-#[cfg(feature = "peers")]
-fn own_cache(given: usize, files: u64, page_cache: u64) -> u64 {
-    (given as u64).saturating_add(files.min(page_cache))
 }

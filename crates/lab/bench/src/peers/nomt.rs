@@ -38,7 +38,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const NAME: &str = super::NOMT;
+const NAME: &str = super::names::NOMT;
 /// Its folder in a prepared state. It must be empty when a database is created.
 const FOLDER: &str = "nomt";
 /// File of the hash table in that folder.
@@ -147,7 +147,7 @@ fn open(options: Options) -> Result<NomtDatabase, BenchError> {
 
 /// Size of its page cache, and of its leaf cache, in MiB: half each.
 fn cache_mib(given: usize, files: u64, page_cache: u64) -> usize {
-    let half = super::own_cache(given, files, page_cache).div_ceil(2 << 20);
+    let half = super::cache::own_cache(given, files, page_cache).div_ceil(2 << 20);
     usize::try_from(half).unwrap_or(usize::MAX).max(1)
 }
 

@@ -22,7 +22,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const NAME: &str = super::REDB;
+const NAME: &str = super::names::REDB;
 const FILE: &str = "redb";
 const STATE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("state");
 /// Size of its cache while a state is loaded.

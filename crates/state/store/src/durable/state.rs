@@ -186,10 +186,13 @@ impl MemoryState {
 }
 
 impl DurableState {
-    /// Whether records may have [patches](super::patch). The maintenance of a backend changes rows
-    /// without undo, so a block's old and new values are not the values that a record's reader has.
+    /// Whether records may have [patches](super::patch): whether the rows that a block writes, and
+    /// those below, are the same each time that the block is executed. They need not be if the
+    /// backend's root depends on more than the state (a sweep of old rows may stand elsewhere), or
+    /// if its maintenance changes rows without undo.
     pub(crate) fn patches_rows(&self) -> bool {
-        self.backend.extensions().maintenance.is_none()
+        let is_determined = self.backend.profile().state_determined_root;
+        is_determined && self.backend.extensions().maintenance.is_none()
     }
 
     /// The error for an operation that the backend does not support.

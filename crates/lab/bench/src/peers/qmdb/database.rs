@@ -9,7 +9,7 @@
 //! The database cannot leave its runtime, which runs until its root task ends. So that task waits
 //! for jobs, and the caller waits for the answer of each job.
 
-use super::{Failure, entries::EntryBatch};
+use super::entries::EntryBatch;
 use commonware_cryptography::{Sha256, sha256::Digest};
 use commonware_parallel::Rayon;
 use commonware_runtime::{
@@ -37,6 +37,9 @@ use std::{
     sync::mpsc::{self, Receiver, Sender},
     thread::{self, JoinHandle},
 };
+
+/// Why the database or its thread failed.
+pub(super) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Bytes of the bitmap under one leaf of the tree above it: the width of a hash.
 const CHUNK_BYTES: usize = 32;

@@ -29,7 +29,7 @@ use crate::{
 use alloy_primitives::B256;
 use commonware_codec::EncodeSize as _;
 use commonware_cryptography::sha256::Digest;
-use database::{Database, DatabaseThread, ITEMS_PER_FILE, LogLocation};
+use database::{Database, DatabaseThread, Failure, ITEMS_PER_FILE, LogLocation};
 use entries::{EntryBatch, entry_key, read_value};
 use retrie_state::StateKey;
 use retrie_state_store::CounterSnapshot;
@@ -42,7 +42,7 @@ use std::{
     time::Instant,
 };
 
-const NAME: &str = super::QMDB;
+const NAME: &str = super::names::QMDB;
 /// Its folder in a prepared state.
 const FOLDER: &str = "qmdb";
 /// Entries per commit while a state is loaded.
@@ -53,8 +53,6 @@ const LOAD_CACHE: u64 = 256 << 20;
 /// Prepares and opens QMDB.
 #[derive(Debug)]
 pub(super) struct QmdbFactory;
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Adds the action that failed.
 fn failed<E: Into<Failure>>(action: &'static str) -> impl FnOnce(E) -> BenchError {
@@ -113,7 +111,7 @@ impl StoreFactory for QmdbFactory {
     ) -> Result<Box<dyn OpenStore>, BenchError> {
         let folder = folder.join(FOLDER);
         let files = allocated(&folder).map_err(failed("measuring its files"))?;
-        let cache_bytes = super::own_cache(terms.cache_bytes, files, page_cache);
+        let cache_bytes = super::cache::own_cache(terms.cache_bytes, files, page_cache);
         Ok(Box::new(OpenQmdb::open(folder, cache_bytes, terms.retention)?))
     }
 }
