@@ -30,8 +30,7 @@ mod table;
 mod update;
 
 pub use early::EarlySubtries;
-pub use node::{Branch, BranchChildren, BranchLink, Leaf, NodeLink};
-pub use packed::PackedValue;
+pub use node::{Branch, BranchChildren, BranchLink, Leaf, NodeLink, RowDelta};
 pub use source::{BuildSource, MemorySource, NodeSource, SequentialSource, UpdateRecorder};
 pub use stamp::RowStamp;
 pub use table::{RowChange, RowPlace, RowRecorder, RowSource};

@@ -110,6 +110,80 @@ fn rows_of_every_block_are_found_by_the_stamps_of_the_rows_above() {
     }
 }
 
+/// The branch at the root of a trie of these keys, whose row has this stamp.
+fn root_branch(keys: impl Iterator<Item = u8>, stamp: u64, value: u8) -> Arc<Branch<u64>> {
+    let item = |key: u8| LeafUpdate::new(B256::repeat_byte(key), Some(vec![value; 40].into()));
+    let items: Vec<_> = keys.map(item).collect();
+    let mut recorder = RowRecorder::new(RowPlace::new(TABLE, &[]), stamp);
+    let trie = Trie::empty(TrieHash::Keccak256);
+    let trie = trie.update(&BuildSource::default(), &items, &mut recorder).unwrap();
+    let mut view = MemoryView::default();
+    recorder.write(&mut view).unwrap();
+    let Some(NodeLink::Branch(link)) = trie.root() else { panic!("several keys have a branch") };
+    RowSource::new(&view, RowPlace::new(TABLE, &[])).load(&Nibbles::new(), link).unwrap()
+}
+
+#[test]
+fn a_row_may_be_a_change_of_an_older_one_and_of_no_other() {
+    let path = Nibbles::new();
+    let keys = || (0..10u8).map(|n| n << 4);
+    let older = root_branch(keys(), 5, 1);
+    // The last key has another value, and there is one more.
+    let newer = {
+        let items: Vec<LeafUpdate<u64>> = keys()
+            .chain([0xf0])
+            .map(|key| {
+                let value = vec![if key < 0x90 { 1 } else { 2 }; 40];
+                LeafUpdate::new(B256::repeat_byte(key), Some(value.into()))
+            })
+            .collect();
+        let mut recorder = RowRecorder::new(RowPlace::new(TABLE, &[]), 7u64);
+        let trie = Trie::empty(TrieHash::Keccak256);
+        let trie = trie.update(&BuildSource::default(), &items, &mut recorder).unwrap();
+        let mut view = MemoryView::default();
+        recorder.write(&mut view).unwrap();
+        let Some(NodeLink::Branch(link)) = trie.root() else { panic!("a branch") };
+        RowSource::new(&view, RowPlace::new(TABLE, &[])).load(&path, link).unwrap()
+    };
+    let (row, change) = record::encode_next(&path, Some(&*older), &newer);
+    let change = change.unwrap();
+    assert_eq!((change.base, change.children), (5, 1 << 9 | 1 << 15));
+    assert!(2 * row.len() <= record::encode(&path, &newer).len());
+    assert_eq!(record::delta_of(7u64, &row), Some(Some(change)));
+    assert_eq!(record::head(7u64, &row).as_ref(), Some(newer.reference()));
+    let read = record::decode_delta(&path, 7, &row, &older).unwrap();
+    assert_eq!(read.reference(), newer.reference());
+    assert_eq!(read.rehashed(&path), *newer.reference());
+    assert_eq!(read.delta(), Some(change));
+    // The next delta again has the complete row as its base.
+    let last = root_branch(keys().chain([0xf0]), 9, 1);
+    let (_, next) = record::encode_next(&path, Some(&read), &last);
+    assert_eq!(next.map(|change| change.base), Some(5));
+    // If many children change, the row is complete.
+    let other = root_branch(keys(), 9, 3);
+    assert_eq!(record::encode_next(&path, Some(&*older), &other).1, None);
+
+    let newest = record::delta_of(5u64, &row);
+    assert_eq!(newest, None, "a change is newer than what it changes");
+    let of_another = root_branch(keys(), 4, 1);
+    assert!(record::decode_delta(&path, 7, &row, &of_another).is_none(), "another version");
+    let fewer = root_branch(keys().skip(1), 5, 1);
+    assert!(record::decode_delta(&path, 7, &row, &fewer).is_none(), "a child is nowhere");
+    for len in 0..row.len() {
+        assert!(record::decode_delta(&path, 7, &row.slice(..len), &older).is_none(), "{len} bytes");
+    }
+    let longer = [&row[..], &[0]].concat().into();
+    assert!(record::decode_delta(&path, 7, &longer, &older).is_none());
+    // Damage never makes it panic; the hash finds what the encoding does not.
+    let damaged = (0..row.len()).filter(|at| {
+        let mut flipped = row.to_vec();
+        flipped[*at] ^= 0x80;
+        let read = record::decode_delta(&path, 7, &flipped.into(), &older);
+        read.is_none_or(|read| read.rehashed(&path) != *read.reference())
+    });
+    assert_eq!(damaged.count(), row.len());
+}
+
 #[test]
 fn a_damaged_stamp_leads_to_a_missing_row_not_to_another_version() {
     let place = RowPlace::new(TABLE, &[]);
