@@ -72,7 +72,7 @@ mod tests {
         near(bound.cores, 0.05);
         assert_eq!((bound.resource(), bound.seconds()), ("execution", bound.execution));
         // Senders too: 0.05 s and 0.2 s on both cores.
-        let senders = NeededWork { signatures: 10_000, ..execution.clone() };
+        let senders = NeededWork { signatures: 10_000, ..execution };
         let bound = limits().bound(&senders);
         near(bound.seconds(), 0.25);
         assert_eq!(bound.resource(), "cores");

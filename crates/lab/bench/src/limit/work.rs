@@ -38,8 +38,8 @@ impl NeededWork {
     }
 }
 
-impl AddAssign<&NeededWork> for NeededWork {
-    fn add_assign(&mut self, other: &NeededWork) {
+impl AddAssign<&Self> for NeededWork {
+    fn add_assign(&mut self, other: &Self) {
         self.lookups += other.lookups;
         self.signatures += other.signatures;
         for (mix, gas) in &other.gas {
@@ -52,17 +52,17 @@ impl AddAssign<&NeededWork> for NeededWork {
     }
 }
 
-impl Add<&NeededWork> for NeededWork {
+impl Add<&Self> for NeededWork {
     type Output = Self;
 
-    fn add(mut self, other: &NeededWork) -> Self {
+    fn add(mut self, other: &Self) -> Self {
         self += other;
         self
     }
 }
 
-impl<'a> Sum<&'a NeededWork> for NeededWork {
-    fn sum<I: Iterator<Item = &'a NeededWork>>(all: I) -> Self {
+impl<'a> Sum<&'a Self> for NeededWork {
+    fn sum<I: Iterator<Item = &'a Self>>(all: I) -> Self {
         all.fold(Self::default(), Add::add)
     }
 }
