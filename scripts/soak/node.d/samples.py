@@ -55,9 +55,8 @@ class Sampler(threading.Thread):
 
 
 def percentile(values, share):
-    """The smallest value that `share` of all do not exceed; None without values."""
-    at = max(math.ceil(share * len(values)) - 1, 0)
-    return sorted(values)[at] if values else None
+    """The smallest value that `share` of all do not exceed."""
+    return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]
 
 
 def minute_of(minute, began, sampler, times, report):
@@ -65,7 +64,7 @@ def minute_of(minute, began, sampler, times, report):
     start = began + 60 * minute
     within = lambda at: start <= at < start + 60
     taken = [each for at, each in list(sampler.samples) if within(at)]
-    of = {"minute": minute, "blocks": 0}
+    of = {"minute": minute}
     for name in SAMPLED:
         of[name] = statistics.median(each[name] for each in taken) if taken else None
     if len(taken) > 1:
@@ -75,8 +74,8 @@ def minute_of(minute, began, sampler, times, report):
         seconds = [took for at, took in list(pairs) if within(at)]
         name = kind.replace(" ", "_")
         of[f"{name}_count"] = len(seconds)
-        for share in (50, 99):
-            of[f"{name}_p{share}_ms"] = seconds and 1e3 * percentile(seconds, share / 100) or None
+        for share in (50, 99) if seconds else ():
+            of[f"{name}_p{share}_ms"] = 1e3 * percentile(seconds, share / 100)
     if report:
         of |= {"requests": report["answered"], "request_errors": report["errors"]}
         of |= {f"rpc_p{n}_ms": report[f"p{n}_us"] / 1e3 for n in (50, 99)}
