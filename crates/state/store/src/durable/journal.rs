@@ -112,6 +112,7 @@ fn read_all<'a>(
     if rows.len() < LEAST_READS {
         return Ok(read(&rows)?.into_iter().collect());
     }
+    kv.expect_readers(READERS);
     let parts = std::thread::scope(|scope| {
         let threads: Vec<_> = rows
             .chunks(rows.len().div_ceil(READERS))

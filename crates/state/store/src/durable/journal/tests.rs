@@ -156,6 +156,28 @@ proptest! {
     }
 }
 
+/// So many bases are read from the tables by several threads.
+#[test]
+fn many_patches_of_folded_rows_are_replayed() {
+    let kv = MemoryStore::new();
+    let row = |n: u16, last: u8| Bytes::from([&[7; 90], &n.to_be_bytes()[..], &[last]].concat());
+    let count = 10 * LEAST_READS as u16;
+    let mut layer = DiffLayer::default();
+    let mut txn = kv.begin_write().unwrap();
+    for n in 0..count {
+        txn.put(TABLE, &n.to_be_bytes(), &row(n, 0)).unwrap();
+        let (key, old) =
+            (RowKey::from_slice(&n.to_be_bytes()), PreviousValue::Known(Some(row(n, 0))));
+        layer.overwrite(TABLE, key, old, Some(row(n, 1)));
+    }
+    txn.commit().unwrap();
+    write_commit(&kv, 1, &layer);
+    let generation = reopened(&kv, 1);
+    for n in 0..count {
+        assert_eq!(generation.get(TABLE, &n.to_be_bytes(), 1), Some(Some(row(n, 1))));
+    }
+}
+
 #[test]
 fn a_missing_record_is_corruption() {
     let kv = MemoryStore::new();
