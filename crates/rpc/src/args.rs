@@ -246,7 +246,7 @@ pub(crate) fn register_at_block<T>(
                     let answer = method(&context, view, &mut args)?;
                     args.end().map(|()| answer)
                 };
-                if at_head { answer(rpc.view()?) } else { rpc.run_read(answer).await }
+                if at_head { rpc.on_view(answer) } else { rpc.run_read(answer).await }
             }
         });
     registered.expect("a namespace names each of its methods once");

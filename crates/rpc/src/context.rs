@@ -19,6 +19,9 @@ const READERS: usize = 64;
 /// Number of requests for state chunks that may run at once.
 const STATE_READERS: usize = 2;
 
+/// Number of views on which a request is tried while reorgs follow each other.
+const VIEW_ATTEMPTS: usize = 8;
+
 /// Limits on the cost of one request. The flags that set them are in brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
@@ -222,6 +225,28 @@ impl RpcContext {
         Ok(self.live.view()?)
     }
 
+    /// Runs `work` on a view of the chain. A reorg may remove the state of the view's head before
+    /// `work` opens it; then `work` runs again on the view after the reorg.
+    ///
+    /// # Errors
+    /// The errors of `work`, or if the database fails.
+    pub(crate) fn on_view<T>(&self, work: impl Fn(LiveView) -> RpcResult<T>) -> RpcResult<T> {
+        let mut view = self.view()?;
+        for _ in 1..VIEW_ATTEMPTS {
+            let sequence = view.sequence();
+            match work(view) {
+                Err(error) if error.lacks_state() => {
+                    view = self.view()?;
+                    if view.sequence() == sequence {
+                        return Err(error);
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+        work(view)
+    }
+
     /// The transaction pool.
     ///
     /// # Errors
@@ -237,7 +262,7 @@ impl RpcContext {
     /// The errors of `work`; an internal error if it panics.
     pub async fn run_heavy<T: Send + 'static>(
         &self,
-        work: impl FnOnce(LiveView) -> RpcResult<T> + Send + 'static,
+        work: impl Fn(LiveView) -> RpcResult<T> + Send + 'static,
     ) -> RpcResult<T> {
         self.run_with(self.heavy_permits.clone(), work).await
     }
@@ -248,7 +273,7 @@ impl RpcContext {
     /// As [`run_heavy`](Self::run_heavy).
     pub async fn run_read<T: Send + 'static>(
         &self,
-        work: impl FnOnce(LiveView) -> RpcResult<T> + Send + 'static,
+        work: impl Fn(LiveView) -> RpcResult<T> + Send + 'static,
     ) -> RpcResult<T> {
         self.run_with(self.read_permits.clone(), work).await
     }
@@ -259,7 +284,7 @@ impl RpcContext {
     /// As [`run_heavy`](Self::run_heavy).
     pub async fn run_state_chunks<T: Send + 'static>(
         &self,
-        work: impl FnOnce(LiveView) -> RpcResult<T> + Send + 'static,
+        work: impl Fn(LiveView) -> RpcResult<T> + Send + 'static,
     ) -> RpcResult<T> {
         self.run_with(self.chunk_permits.clone(), work).await
     }
@@ -267,13 +292,13 @@ impl RpcContext {
     async fn run_with<T: Send + 'static>(
         &self,
         permits: Arc<Semaphore>,
-        work: impl FnOnce(LiveView) -> RpcResult<T> + Send + 'static,
+        work: impl Fn(LiveView) -> RpcResult<T> + Send + 'static,
     ) -> RpcResult<T> {
         let permit = permits.acquire_owned().await;
-        let live = self.live.clone();
+        let context = self.clone();
         let task = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            work(live.view()?)
+            context.on_view(work)
         });
         task.await.map_err(|_| RpcError::Internal("the request's thread has ended".into()))?
     }

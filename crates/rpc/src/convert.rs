@@ -124,38 +124,61 @@ pub(crate) fn receipts(
     receipts: &[Receipt],
     roots: Option<&[B256]>,
 ) -> Vec<RpcReceipt> {
-    let header = block.sealed_header();
-    let blob_params = spec.blob_params_at_timestamp(header.timestamp);
-    let (mut gas_before, mut logs_before) = (0, 0);
-    let transactions = block.body().transactions.iter().zip(block.senders());
+    let mut position = ReceiptPosition::first(spec, block);
     let mut shown = Vec::with_capacity(receipts.len());
-    for (index, ((transaction, sender), receipt)) in transactions.zip(receipts).enumerate() {
-        let place = ReceiptPosition { header, index, gas_before, logs_before, blob_params };
-        let root = roots.and_then(|roots| roots.get(index)).copied();
-        shown.push(place.receipt(transaction, *sender, receipt, root));
-        gas_before = receipt.cumulative_gas_used;
-        logs_before += receipt.logs.len();
+    for receipt in receipts {
+        shown.extend(position.receipt(block, receipt, roots));
+        position.pass(receipt);
     }
     shown
 }
 
+/// The receipt `index` of a block, as [`receipts`] gives it; `None` if the block has fewer.
+pub(crate) fn receipt(
+    spec: &ChainSpec,
+    block: &RecoveredBlock,
+    receipts: &[Receipt],
+    index: usize,
+    roots: Option<&[B256]>,
+) -> Option<RpcReceipt> {
+    let receipt = receipts.get(index)?;
+    let mut position = ReceiptPosition::first(spec, block);
+    receipts[..index].iter().for_each(|receipt| position.pass(receipt));
+    position.receipt(block, receipt, roots)
+}
+
 /// The position of a receipt in its block.
-struct ReceiptPosition<'a> {
-    header: &'a SealedHeader,
+struct ReceiptPosition {
     index: usize,
     gas_before: u64,
     logs_before: usize,
     blob_params: Option<BlobParams>,
 }
 
-impl ReceiptPosition<'_> {
+impl ReceiptPosition {
+    fn first(spec: &ChainSpec, block: &RecoveredBlock) -> Self {
+        let blob_params = spec.blob_params_at_timestamp(block.timestamp);
+        Self { index: 0, gas_before: 0, logs_before: 0, blob_params }
+    }
+
+    /// Moves on from `receipt` to the next one.
+    fn pass(&mut self, receipt: &Receipt) {
+        self.index += 1;
+        self.gas_before = receipt.cumulative_gas_used;
+        self.logs_before += receipt.logs.len();
+    }
+
+    /// The receipt at this position; `None` if the block has no such transaction.
     fn receipt(
         &self,
-        transaction: &retrie_chainspec::primitives::Transaction,
-        from: Address,
+        block: &RecoveredBlock,
         receipt: &Receipt,
-        root: Option<B256>,
-    ) -> RpcReceipt {
+        roots: Option<&[B256]>,
+    ) -> Option<RpcReceipt> {
+        let header = block.sealed_header();
+        let transaction = block.body().transactions.get(self.index)?;
+        let from = *block.senders().get(self.index)?;
+        let root = roots.and_then(|roots| roots.get(self.index)).copied();
         let hash = *transaction.tx_hash();
         let logs = receipt.logs.iter().enumerate().map(|(at, log)| {
             let position = LogPosition {
@@ -164,7 +187,7 @@ impl ReceiptPosition<'_> {
                 index: self.logs_before + at,
                 is_removed: false,
             };
-            self::log(log.clone(), self.header, position)
+            self::log(log.clone(), header, position)
         });
         let status = root.map_or(Eip658Value::Eip658(receipt.success), Eip658Value::PostState);
         let inner = EnvelopeReceipt {
@@ -181,24 +204,24 @@ impl ReceiptPosition<'_> {
             TxType::Eip4844 => ReceiptEnvelope::Eip4844(inner),
             TxType::Eip7702 => ReceiptEnvelope::Eip7702(inner),
         };
-        let blob_fee = self.blob_params.and_then(|params| self.header.blob_fee(params));
+        let blob_fee = self.blob_params.and_then(|params| header.blob_fee(params));
         let contract_address = match transaction.kind() {
             TxKind::Create => Some(from.create(transaction.nonce())),
             TxKind::Call(_) => None,
         };
-        TransactionReceipt {
+        Some(TransactionReceipt {
             inner,
             transaction_hash: hash,
             transaction_index: Some(self.index as u64),
-            block_hash: Some(self.header.hash()),
-            block_number: Some(self.header.number),
+            block_hash: Some(header.hash()),
+            block_number: Some(header.number),
             gas_used: receipt.cumulative_gas_used.saturating_sub(self.gas_before),
-            effective_gas_price: transaction.effective_gas_price(self.header.base_fee_per_gas),
+            effective_gas_price: transaction.effective_gas_price(header.base_fee_per_gas),
             blob_gas_used: transaction.blob_gas_used(),
             blob_gas_price: blob_fee.filter(|_| transaction.is_eip4844()),
             from,
             to: transaction.to(),
             contract_address,
-        }
+        })
     }
 }

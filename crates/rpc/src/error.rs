@@ -154,6 +154,11 @@ impl RpcError {
     /// Code of a pooled transaction that was not mined before the timeout (EIP-7966).
     pub const NOT_MINED_IN_TIME: i32 = 4;
 
+    /// Whether the state of a block is not kept, or no longer.
+    pub(crate) fn lacks_state(&self) -> bool {
+        matches!(self, Self::Chain(error) if error.lacks_state())
+    }
+
     fn code(&self) -> i32 {
         match self {
             Self::InvalidParams(_) => Self::INVALID_PARAMS,

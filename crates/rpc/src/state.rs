@@ -123,6 +123,7 @@ fn backend(rpc: &RpcContext) -> BackendResponse {
 }
 
 /// The parameters of `state_getProof`.
+#[derive(Clone)]
 struct ProofRequest {
     address: Address,
     slots: Vec<B256>,
@@ -165,7 +166,7 @@ struct PartialProof {
 async fn prove(rpc: Arc<RpcContext>, wanted: ProofRequest) -> RpcResult<StateProofResponse> {
     let context = rpc.clone();
     let PartialProof { wanted, account, values, own, outside } =
-        match rpc.run_read(move |view| begin(&context, &view, wanted)).await? {
+        match rpc.run_read(move |view| begin(&context, &view, wanted.clone())).await? {
             BegunProof::Whole(answer) => return Ok(answer),
             BegunProof::Part(unfinished) => unfinished,
         };

@@ -47,12 +47,12 @@ fn two_blocks() -> MemoryStore {
 #[test]
 fn journal_undo_and_tip_rows_keep_their_bytes() {
     let kv = two_blocks();
-    // Length, CRC-32; then table, key length, key, value length + 1, value.
-    let account = "22000000d93dc30f\
-                   f01500_0000112233445566778899aabbccddeeff00112233_07000000_020201021234";
-    let slot = "3e00000097d58433\
-                f03500_0100112233445566778899aabbccddeeff00112233\
-                0000000000000000000000000000000000000000000000000000000000000009_03000000_abcd";
+    // Length, CRC-32; then table, shared and other bytes of the key, value length * 2 + 1, value.
+    let account = "1f000000a6cf47d0\
+                   f00015_0000112233445566778899aabbccddeeff00112233_0d_020201021234";
+    let slot = "3b0000002f105030\
+                f00035_0100112233445566778899aabbccddeeff00112233\
+                0000000000000000000000000000000000000000000000000000000000000009_05_abcd";
     assert_eq!(
         rows(&kv, 0xf1, "Journal"),
         [row("000000000000000100000000", account), row("000000000000000200000000", slot)]
@@ -60,8 +60,8 @@ fn journal_undo_and_tip_rows_keep_their_bytes() {
     // Hash and root of the block, hash and root of its parent; then the rows as they were.
     let zero = "00".repeat(32);
     let undo = format!(
-        "bc00000039eff8b7{}{zero}{}{zero}f03500_0100112233445566778899aabbccddeeff00112233\
-         0000000000000000000000000000000000000000000000000000000000000009_00000000",
+        "b9000000e73b1b15{}{zero}{}{zero}f00035_0100112233445566778899aabbccddeeff00112233\
+         0000000000000000000000000000000000000000000000000000000000000009_00",
         "02".repeat(32),
         "01".repeat(32)
     );

@@ -35,8 +35,8 @@ impl LiveView {
         &self.live
     }
 
-    /// Sequence number of this view's [`ChainSnapshot`], counted since the start of the process.
-    pub(crate) fn sequence(&self) -> u64 {
+    /// Sequence number of this view's snapshot, counted since the start of the process.
+    pub fn sequence(&self) -> u64 {
         self.snapshot.sequence
     }
 

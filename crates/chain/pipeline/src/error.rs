@@ -526,6 +526,21 @@ impl From<StorageError> for PipelineError {
 }
 
 impl PipelineError {
+    /// Whether the state of a block is not kept, or no longer.
+    pub fn lacks_state(&self) -> bool {
+        match self {
+            Self::State(error) => matches!(
+                error,
+                StateError::UnknownBlock { .. }
+                    | StateError::BeyondRetention { .. }
+                    | StateError::NotInHistory { .. }
+                    | StateError::BeyondHistory { .. }
+            ),
+            Self::Block { source, .. } => source.lacks_state(),
+            _ => false,
+        }
+    }
+
     pub(crate) fn in_bundle(self, bundle: &Bundle) -> Self {
         let source = Box::new(self.in_block(bundle.number, bundle.hash));
         BundleError::File { file: bundle.file.clone(), source }.into()

@@ -36,7 +36,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
     register_async(module, "eth_signTransaction", request, |rpc, request| async move {
         let context = (*rpc).clone();
-        rpc.run_heavy(move |view| sign_transaction(&context, &view, request)).await
+        rpc.run_heavy(move |view| sign_transaction(&context, &view, request.clone())).await
     });
     register_quick(module, "eth_sign", |rpc, args| {
         let (address, message): (Address, Bytes) = (args.required()?, args.required()?);
@@ -123,9 +123,9 @@ async fn send(rpc: &RpcContext, request: TransactionRequest) -> RpcResult<B256> 
         .run_heavy(move |view| {
             // Two concurrent transactions without a nonce must not get the same one.
             let _one_by_one = context.eth.sending.lock();
-            let tx = typed(&context, &view, request)?;
+            let tx = typed(&context, &view, request.clone())?;
             let pool = context.pool()?;
-            match signer {
+            match &signer {
                 AccountSigner::Wallet(wallet) => {
                     let tx = wallet.sign_transaction(tx)?;
                     check_fee(&tx, context.limits.tx_fee_cap)?;

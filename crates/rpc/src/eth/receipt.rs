@@ -1,6 +1,6 @@
 //! Receipts.
 
-use super::block::find;
+use super::block::find_header;
 use crate::{
     RpcContext, RpcError, RpcResult,
     args::register_read,
@@ -9,8 +9,8 @@ use crate::{
 };
 use alloy_primitives::B256;
 use jsonrpsee::RpcModule;
-use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_engine::LiveView;
+use retrie_pipeline::BlockWithReceipts;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     register_read(module, "eth_getTransactionReceipt", |rpc, view, args| {
@@ -18,7 +18,10 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
     register_read(module, "eth_getBlockReceipts", |rpc, view, args| {
         let id = args.block()?;
-        find(&view, id)?.map(|block| of_block(rpc, &view, &block)).transpose()
+        match find_header(&view, id)? {
+            Some(header) => of_block(rpc, &view, &header.hash()),
+            None => Ok(None),
+        }
     });
 }
 
@@ -29,20 +32,34 @@ pub(super) fn of_transaction(
     hash: &B256,
 ) -> RpcResult<Option<RpcReceipt>> {
     let Some(found) = view.transaction(hash)? else { return Ok(None) };
-    let Some(block) = view.block(&found.block.hash)? else { return Ok(None) };
-    let mut receipts = of_block(rpc, view, &block)?;
-    let index = found.index as usize;
-    Ok((index < receipts.len()).then(|| receipts.swap_remove(index)))
+    let Some(block) = block_of(rpc, view, &found.block.hash)? else { return Ok(None) };
+    let BlockWithReceipts { block, receipts } = block;
+    let roots = intermediate_roots(rpc, view, &block)?;
+    let (spec, index) = (rpc.live.spec(), found.index as usize);
+    Ok(convert::receipt(spec, &block, &receipts, index, roots.as_deref()))
 }
 
 fn of_block(
     rpc: &RpcContext,
     view: &LiveView,
-    block: &RecoveredBlock,
-) -> RpcResult<Vec<RpcReceipt>> {
-    let hash = block.hash();
-    let pruned = || RpcError::Rejected(format!("the receipts of block {hash} are not kept"));
-    let receipts = view.receipts(&hash)?.ok_or_else(pruned)?;
-    let roots = intermediate_roots(rpc, view, block)?;
-    Ok(convert::receipts(rpc.live.spec(), block, &receipts, roots.as_deref()))
+    hash: &B256,
+) -> RpcResult<Option<Vec<RpcReceipt>>> {
+    let Some(block) = block_of(rpc, view, hash)? else { return Ok(None) };
+    let BlockWithReceipts { block, receipts } = block;
+    let roots = intermediate_roots(rpc, view, &block)?;
+    Ok(Some(convert::receipts(rpc.live.spec(), &block, &receipts, roots.as_deref())))
+}
+
+/// A block and its receipts; `None` if the block is not stored.
+fn block_of(
+    rpc: &RpcContext,
+    view: &LiveView,
+    hash: &B256,
+) -> RpcResult<Option<BlockWithReceipts>> {
+    let block = rpc.eth.blocks.get(view, hash)?;
+    if block.is_none() && view.block(hash)?.is_some() {
+        let message = format!("the receipts of block {hash} are not kept");
+        return Err(RpcError::Rejected(message));
+    }
+    Ok(block)
 }

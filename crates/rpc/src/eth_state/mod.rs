@@ -1,10 +1,12 @@
 //! State that methods of `eth` keep between requests, shared by all transports through the context.
 //! This module depends neither on methods nor on the context.
 
+mod blocks;
 mod filters;
 mod proofs;
 mod quota;
 
+pub(crate) use blocks::BlockCache;
 pub(crate) use filters::{ChainCursor, FilterKind, FilterRegistry};
 pub(crate) use proofs::ProofPermits;
 pub(crate) use quota::{ClientQuota, QuotaPermit};
@@ -26,6 +28,8 @@ pub(crate) struct EthState {
     pub(crate) tip: Mutex<Option<(B256, u128)>>,
     /// Permits for building proofs.
     pub(crate) proofs: ProofPermits,
+    /// Cached blocks with their receipts.
+    pub(crate) blocks: BlockCache,
     /// Cached state roots after each transaction, for blocks before Byzantium, by block hash.
     pub(crate) roots: Cache<B256, Arc<[B256]>>,
     /// The quota of all clients' subscriptions.
@@ -40,6 +44,7 @@ impl Default for EthState {
             filters: FilterRegistry::default(),
             tip: Mutex::default(),
             proofs: ProofPermits::default(),
+            blocks: BlockCache::default(),
             roots: Cache::new(BLOCKS_KEPT),
             subscriptions: ClientQuota::new("subscriptions", MAX_SUBSCRIPTIONS),
             sending: Mutex::default(),
