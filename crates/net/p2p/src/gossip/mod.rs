@@ -396,8 +396,6 @@ impl GossipTask {
                 let delivery = self.wanted.answer(peer, answer, now);
                 if delivery.is_false {
                     self.peers.report(peer, PeerOffence::BadAnnouncement);
-                } else if delivery.is_empty {
-                    self.peers.report(peer, PeerOffence::Empty);
                 }
                 let fetched = delivery.transactions.len() as u64;
                 self.figures.fetched.fetch_add(fetched, Ordering::Relaxed);

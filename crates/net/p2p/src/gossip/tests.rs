@@ -373,22 +373,24 @@ async fn another_is_asked_when_one_is_silent_or_has_nothing() {
             let EthRequest::PooledTransactions(hashes) = request else { panic!("{request:?}") };
             assert!(hashes.len() <= 256);
         }
-        let reports = world.peers.reports();
-        assert!(reports.iter().all(|report| *report == (first, PeerOffence::Empty)), "{reports:?}");
+        assert!(world.peers.reports().is_empty());
         assert_eq!(world.pool.added(), 300, "each once");
     }
 }
 
 #[tokio::test]
-async fn whoever_never_has_what_it_announces_is_reported() {
+async fn a_peer_without_what_it_announces_is_asked_more_rarely() {
     let world = GossipHarness::start();
     let peer = world.connect(1, PeerBehaviour::Empty, TxHolder(Vec::new()));
-    for nonce in 0..4 {
-        assert!(world.peers.reports().is_empty(), "a few are forgiven");
+    let start = Instant::now();
+    for nonce in 0..6 {
         world.hear(peer, hashes(&[announced(&transaction(nonce))]));
         until(|| world.peers.requests(peer).len() as u64 == nonce + 1).await;
     }
-    until(|| world.peers.reports() == [(peer, PeerOffence::Empty)]).await;
+    // After the fourth and the fifth answer it rests.
+    assert!(start.elapsed() >= Duration::from_millis(250 + 500));
+    // On a chain with short slots an honest peer's transactions are mined before they are requested.
+    assert!(world.peers.reports().is_empty());
 }
 
 #[tokio::test]

@@ -35,10 +35,12 @@ const ENOUGH: u64 = 128 << 10;
 const TOLERANCE: u64 = 8;
 /// An answer may have twice the announced bytes plus this many.
 const ANSWER_SLACK: u64 = 64 << 10;
-/// After this many empty answers in a row the peer is reported.
+/// After this many empty answers in a row a peer is asked more rarely.
 const FORGIVEN: u32 = 4;
 /// How long a busy peer is left alone.
 const REST: Duration = Duration::from_millis(250);
+/// How long a peer is left alone at most whose answers are empty.
+const LONGEST_REST: Duration = Duration::from_secs(2);
 /// How long a transaction waits that the pool cannot accept yet.
 const PAUSE: Duration = Duration::from_secs(5);
 /// How often a peer may leave out a hash at the end of an answer, as if it did not fit.
@@ -71,9 +73,6 @@ pub(super) struct TxDelivery {
     pub(super) transactions: Vec<PooledTransaction>,
     /// Whether a transaction was not requested, or differs from its announcement.
     pub(super) is_false: bool,
-    /// Whether too many answers in a row were empty. A few are normal: announced transactions may
-    /// have been mined meanwhile.
-    pub(super) is_empty: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -337,7 +336,11 @@ impl TxFetcher {
         let Some(part) = self.peers.get_mut(&peer) else { return delivery };
         let places: HashMap<B256, usize> = asked.iter().map(|one| one.hash).zip(0..).collect();
         part.empty = if transactions.is_empty() { part.empty.saturating_add(1) } else { 0 };
-        delivery.is_empty = part.empty >= FORGIVEN;
+        // No offence: blocks may include transactions before they are requested.
+        if let Some(doublings) = part.empty.checked_sub(FORGIVEN) {
+            let rest = REST.saturating_mul(1 << doublings.min(16)).min(LONGEST_REST);
+            part.rests_until = now.checked_add(rest);
+        }
         let mut given = HashSet::new();
         let mut last = None;
         for transaction in transactions {
