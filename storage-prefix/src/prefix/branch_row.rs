@@ -293,52 +293,54 @@ impl BranchPlace<'_> {
         rest.is_empty().then_some(DecodedBranch { masks, reference, children })
     }
 
-    /// Decodes a delta on `before`, the version before it; `None` if it is not canonical.
-    pub(super) fn decode_delta(&self, row: &Bytes, before: DecodedBranch) -> Option<DecodedBranch> {
+    /// Makes this version of `branch`, the version before, from a delta; `None` if the delta is not
+    /// canonical, and then `branch` is neither.
+    pub(super) fn apply_delta(&self, row: &Bytes, branch: &mut DecodedBranch) -> Option<()> {
         const ALL: u8 = DELTA | ONLY_LEAVES | ONLY_BRANCHES | EXTENSIONS | SAME_MASKS | NEW_KEYS;
         let mut rest = WireReader::new(row);
         let RowHead { flags, reference, base } = self.take_head(&mut rest)?;
         base.filter(|_| flags & !ALL == 0)?;
         let shown = rest.u16().ok()?;
-        let masks = if flags & SAME_MASKS == 0 {
-            ChildMasks::take(&mut rest, flags).filter(|masks| *masks != before.masks)?
-        } else if flags & (ONLY_LEAVES | ONLY_BRANCHES | EXTENSIONS) == 0 {
-            before.masks
-        } else {
+        if flags & SAME_MASKS == 0 {
+            let masks = ChildMasks::take(&mut rest, flags);
+            branch.masks = masks.filter(|masks| *masks != branch.masks)?;
+        } else if flags & (ONLY_LEAVES | ONLY_BRANCHES | EXTENSIONS) != 0 {
             return None;
-        };
+        }
+        let masks = branch.masks;
         let new_keys =
             if flags & NEW_KEYS == 0 { 0 } else { rest.u16().ok().filter(|keys| *keys != 0)? };
         if (shown & !masks.children) | (new_keys & (!shown | masks.branches)) != 0 {
             return None;
         }
-        let mut children = before.children;
-        for (nibble, child) in (0u8..).zip(&mut children) {
+        for (nibble, child) in (0u8..).zip(&mut branch.children) {
             let has = |mask: u16| mask >> nibble & 1 == 1;
-            let (is_branch, is_extended) = (has(masks.branches), has(masks.extended));
-            *child = match child.take() {
-                _ if !has(masks.children) => None,
-                Some(DecodedChild::Leaf(before)) if !is_branch && !has(new_keys) => {
-                    if has(shown) {
-                        Some(self.take_leaf_after(&mut rest, &before)?)
-                    } else {
-                        Some(DecodedChild::Leaf(before))
-                    }
-                }
-                Some(DecodedChild::Branch { path, reference, stamp }) if !has(shown) => {
-                    let was_extended = path.len() > self.path.len() + 1;
-                    if !is_branch || was_extended != is_extended {
-                        return None;
-                    }
-                    Some(DecodedChild::Branch { path, reference, stamp })
-                }
-                _ if !has(shown) => return None,
-                _ if is_branch => Some(self.take_branch(&mut rest, nibble, is_extended)?),
-                _ if has(new_keys) => Some(self.take_leaf(&mut rest, nibble, row)?),
-                _ => return None,
-            };
+            if !has(masks.children) {
+                *child = None;
+            } else if !has(shown) {
+                self.is_kind(child.as_ref()?, has(masks.branches), has(masks.extended))?;
+            } else if has(masks.branches) {
+                *child = Some(self.take_branch(&mut rest, nibble, has(masks.extended))?);
+            } else if has(new_keys) {
+                *child = Some(self.take_leaf(&mut rest, nibble, row)?);
+            } else {
+                let Some(DecodedChild::Leaf(before)) = child else { return None };
+                *child = Some(self.take_leaf_after(&mut rest, before)?);
+            }
         }
-        rest.is_empty().then_some(DecodedBranch { masks, reference, children })
+        branch.reference = reference;
+        rest.is_empty().then_some(())
+    }
+
+    /// `None` if a child is of another kind.
+    fn is_kind(&self, child: &DecodedChild, is_branch: bool, is_extended: bool) -> Option<()> {
+        let is_so = match child {
+            DecodedChild::Leaf(_) => !is_branch,
+            DecodedChild::Branch { path, .. } => {
+                is_branch && is_extended == (path.len() > self.path.len() + 1)
+            }
+        };
+        is_so.then_some(())
     }
 
     fn take_branch(
@@ -637,6 +639,12 @@ mod tests {
             })
     }
 
+    /// The version that this delta makes of the version before.
+    fn after(place: BranchPlace<'_>, row: &Bytes, before: DecodedBranch) -> Option<DecodedBranch> {
+        let mut branch = before;
+        place.apply_delta(row, &mut branch).map(|()| branch)
+    }
+
     #[test]
     fn the_format_of_rows_has_not_changed() {
         let path = Nibbles::from_nibbles([1]);
@@ -679,14 +687,14 @@ mod tests {
         let reference = place(&path, 7).reference_in(&delta.row);
         assert_eq!(reference.as_ref(), Some(newer.reference()));
         let row = Bytes::from(delta.row);
-        let read = place(&path, 7).decode_delta(&row, read_whole()).unwrap();
+        let read = after(place(&path, 7), &row, read_whole()).unwrap();
         assert!(is_same(&read, &path, &newer));
         // The next delta builds on this one.
         let newer = newer.with_bases(vec![5]);
         let last = leaves(&of(9, 1, &[(15, 1)]), 9);
         let next = place(&path, 9).encode(Some(&newer), &last, MAX_DELTAS);
         assert!(next.is_delta && place(&path, 9).base_of(&next.row) == Some(Some(7)));
-        let read = place(&path, 9).decode_delta(&next.row.into(), read).unwrap();
+        let read = after(place(&path, 9), &next.row.into(), read).unwrap();
         assert!(is_same(&read, &path, &last));
         // If many children change, or many deltas came before, the row is whole.
         assert!(
@@ -698,8 +706,8 @@ mod tests {
         let fewer = leaves(&of(9, 1, &[]), 5);
         let fewer = place(&path, 5).encode(None, &fewer, MAX_DELTAS).row.into();
         let fewer = place(&path, 5).decode_whole(&fewer).unwrap();
-        assert!(place(&path, 7).decode_delta(&row, fewer).is_none(), "a child is nowhere");
-        let read = |row: Bytes| place(&path, 7).decode_delta(&row, read_whole());
+        assert!(after(place(&path, 7), &row, fewer).is_none(), "a child is nowhere");
+        let read = |row: Bytes| after(place(&path, 7), &row, read_whole());
         for len in 0..row.len() {
             assert!(read(row.slice(..len)).is_none(), "{len} bytes");
         }
@@ -734,14 +742,14 @@ mod tests {
         let delta = Bytes::from(delta.row);
         let read = || at(4).decode_whole(&whole);
         assert!(is_same(&read().unwrap(), &path, &older));
-        assert!(is_same(&at(6).decode_delta(&delta, read().unwrap()).unwrap(), &path, &newer));
+        assert!(is_same(&after(at(6), &delta, read().unwrap()).unwrap(), &path, &newer));
         for (row, is_delta) in [(&whole, false), (&delta, true)] {
             for (at_byte, bit) in (0..row.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
                 let mut damaged = row.to_vec();
                 damaged[at_byte] ^= 1 << bit;
                 let damaged = Bytes::from(damaged);
                 let found = if is_delta {
-                    at(6).decode_delta(&damaged, read().unwrap())
+                    after(at(6), &damaged, read().unwrap())
                 } else {
                     at(4).decode_whole(&damaged)
                 };

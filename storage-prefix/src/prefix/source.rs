@@ -13,7 +13,10 @@ use retrie_storage_mpt::{
     Trie,
     trie::{Branch, BranchChildren, BranchLink, NodeLink, NodeSource},
 };
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 /// The rows of the account trie, or of the storage trie of an account, in any layout.
 #[derive(Clone, Copy)]
@@ -95,7 +98,7 @@ impl<'a> PrefixSource<'a> {
             at = base;
         };
         for (version, row) in deltas.iter().rev() {
-            branch = self.place(path, *version).decode_delta(row, branch).ok_or_else(malformed)?;
+            self.place(path, *version).apply_delta(row, &mut branch).ok_or_else(malformed)?;
         }
         Ok((branch, bases))
     }
@@ -182,5 +185,56 @@ impl PrefixSource<'_> {
         self.place(path, version)
             .reference_in(row)
             .ok_or_else(|| self.corrupt(format_args!("malformed row of the branch at {path:?}")))
+    }
+}
+
+/// A source that keeps the uppermost branches it loads, for proofs of several keys.
+#[derive(Debug)]
+pub(super) struct ProofSource<'a> {
+    rows: PrefixSource<'a>,
+    upper: Mutex<Vec<(Nibbles, Arc<Branch<u64>>)>>,
+}
+
+/// Longest path of a branch that a [`ProofSource`] keeps, in nibbles.
+const UPPER_DEPTH: usize = 1;
+
+impl<'a> From<PrefixSource<'a>> for ProofSource<'a> {
+    fn from(rows: PrefixSource<'a>) -> Self {
+        Self { rows, upper: Mutex::default() }
+    }
+}
+
+impl ProofSource<'_> {
+    fn upper(&self) -> MutexGuard<'_, Vec<(Nibbles, Arc<Branch<u64>>)>> {
+        // A panic leaves whole entries behind.
+        self.upper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl NodeSource for ProofSource<'_> {
+    type Stamp = u64;
+
+    fn load(&self, path: &Nibbles, link: &BranchLink<u64>) -> Result<Arc<Branch<u64>>, StateError> {
+        if path.len() > UPPER_DEPTH {
+            return self.rows.load(path, link);
+        }
+        let is_same = |at: &Nibbles, branch: &Branch<u64>| {
+            (at, branch.stamp(), branch.reference()) == (path, link.stamp(), link.reference())
+        };
+        let found = self.upper().iter().find(|(at, branch)| is_same(at, branch)).cloned();
+        if let Some((_, branch)) = found {
+            return Ok(branch);
+        }
+        let branch = self.rows.load(path, link)?;
+        self.upper().push((*path, branch.clone()));
+        Ok(branch)
+    }
+
+    fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<NodeLink<u64>, StateError> {
+        self.rows.resolve(path, reference)
+    }
+
+    fn keep(&self, path: &Nibbles, branch: &Branch<u64>) -> bool {
+        self.rows.keep(path, branch)
     }
 }

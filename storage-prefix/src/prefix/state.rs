@@ -1,6 +1,9 @@
 //! The tries of one block, new or old, and reads of them.
 
-use super::{layout::PrefixLayout, source::PrefixSource};
+use super::{
+    layout::PrefixLayout,
+    source::{PrefixSource, ProofSource},
+};
 use alloy_primitives::{Address, B256};
 use retrie_state::{Account, NodeRead, StateError, StateKey, StateValue};
 use retrie_storage_mpt::{
@@ -86,14 +89,14 @@ impl<'a> PrefixTries<'a> {
 
 impl<'a> ethereum::StateTries for PrefixTries<'a> {
     type Stamp = u64;
-    type Source = PrefixSource<'a>;
+    type Source = ProofSource<'a>;
 
     fn hash(&self) -> TrieHash {
         TrieHash::Keccak256
     }
 
-    fn accounts(&self) -> (Trie<u64>, PrefixSource<'a>) {
-        (self.state.tries.accounts().clone(), self.source(None))
+    fn accounts(&self) -> (Trie<u64>, ProofSource<'a>) {
+        (self.state.tries.accounts().clone(), self.source(None).into())
     }
 
     fn storage(
@@ -101,8 +104,8 @@ impl<'a> ethereum::StateTries for PrefixTries<'a> {
         address: &Address,
         root: B256,
         version: u64,
-    ) -> Result<(Trie<u64>, PrefixSource<'a>), StateError> {
-        Ok((self.storage_of(address, root, version)?, self.source(Some(*address))))
+    ) -> Result<(Trie<u64>, ProofSource<'a>), StateError> {
+        Ok((self.storage_of(address, root, version)?, self.source(Some(*address)).into()))
     }
 }
 

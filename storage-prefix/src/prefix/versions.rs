@@ -81,7 +81,7 @@ impl VersionRecorder {
             let links = usize::from(row.first() == Some(&1));
             AddedRow { group: Nibbles::new(), tag: pack::ROOT_TAG, row, links }
         }));
-        added.sort_unstable_by(|a, b| (a.group, a.tag).cmp(&(b.group, b.tag)));
+        added.sort_unstable_by_key(|row| (row.group, row.tag));
         let packs: Vec<_> = added
             .chunk_by(|a, b| a.group == b.group)
             .map(|rows| {
