@@ -30,7 +30,8 @@ mod table;
 mod update;
 
 pub use early::EarlySubtries;
-pub use node::{Branch, BranchChildren, BranchLink, Leaf, NodeLink, RowDelta};
+pub use node::{Branch, BranchChildren, BranchLink, Leaf, NodeLink};
+pub use packed::PackedValue;
 pub use source::{BuildSource, MemorySource, NodeSource, SequentialSource, UpdateRecorder};
 pub use stamp::RowStamp;
 pub use table::{RowChange, RowPlace, RowRecorder, RowSource};

@@ -184,7 +184,7 @@ impl<S: RowStamp> BranchLink<S> {
     }
 
     /// Whether there is an extension above the branch.
-    pub(crate) const fn has_extension(&self) -> bool {
+    pub const fn has_extension(&self) -> bool {
         self.path.is_some()
     }
 
@@ -225,8 +225,8 @@ impl<S: RowStamp> NodeLink<S> {
         }
     }
 
-    /// Whether both links have the same row encoding at the same slot.
-    fn is_same(&self, other: &Self) -> bool {
+    /// Whether both links say the same at the same slot.
+    pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Leaf(one), Self::Leaf(other)) => {
                 Arc::ptr_eq(one, other)
@@ -261,17 +261,8 @@ pub struct Branch<S = ()> {
     pub(super) cached: usize,
     /// The row it was read from, if any.
     pub(super) row: Option<Bytes>,
-    /// The base of that row, if the row is a delta.
-    pub(super) delta: Option<RowDelta<S>>,
-}
-
-/// How a branch's row differs from an older row of the same path (a *delta*).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowDelta<S> {
-    /// Stamp of the older row, which is complete.
-    pub base: S,
-    /// Children that differ from the older row: bit *n* is set for the child at nibble *n*.
-    pub children: u16,
+    /// The older rows that it was read from, too.
+    pub(super) bases: Vec<S>,
 }
 
 impl<S: RowStamp> Branch<S> {
@@ -289,7 +280,7 @@ impl<S: RowStamp> Branch<S> {
     /// A branch whose reference is known.
     pub fn new(children: BranchChildren<S>, reference: RlpNode, stamp: S) -> Self {
         let cached = 1 + children.iter().flatten().map(NodeLink::cached).sum::<usize>();
-        Self { children, reference, stamp, cached, row: None, delta: None }
+        Self { children, reference, stamp, cached, row: None, bases: Vec::new() }
     }
 
     /// What hangs at each nibble.
@@ -307,9 +298,16 @@ impl<S: RowStamp> Branch<S> {
         self.stamp
     }
 
-    /// The base of the row that it was read from, if that row is a delta.
-    pub const fn delta(&self) -> Option<RowDelta<S>> {
-        self.delta
+    /// This branch, read from a row that is completed by older rows of the same path, which have
+    /// these stamps.
+    #[must_use]
+    pub fn with_bases(self, bases: Vec<S>) -> Self {
+        Self { bases, ..self }
+    }
+
+    /// Stamps of the older rows that complete the row it was read from, the newest first.
+    pub fn bases(&self) -> &[S] {
+        &self.bases
     }
 
     /// Computes its reference at `path` again, with keccak-256, from the references of its
@@ -325,22 +323,6 @@ impl<S: RowStamp> Branch<S> {
         encode_branch(&self.children, depth, encoder);
     }
 
-    /// The children that differ from the children of `previous`, one bit each.
-    pub(super) fn changed(&self, previous: &Self) -> u16 {
-        let is_new = |(one, other): (&Option<NodeLink<S>>, &Option<NodeLink<S>>)| match (one, other)
-        {
-            (Some(one), Some(other)) => !one.is_same(other),
-            (one, _) => one.is_some(),
-        };
-        let pairs = self.children.iter().zip(&previous.children);
-        (0..16).zip(pairs).map(|(n, pair)| u16::from(is_new(pair)) << n).sum()
-    }
-
-    /// The children that are present, one bit each.
-    pub(super) fn present(&self) -> u16 {
-        (0..16).zip(&self.children).map(|(n, child)| u16::from(child.is_some()) << n).sum()
-    }
-
     /// The greatest stamp among its children.
     pub(super) fn newest_child(&self) -> Option<S> {
         let stamp = |child: &NodeLink<S>| match child {
@@ -352,7 +334,7 @@ impl<S: RowStamp> Branch<S> {
     }
 
     /// Number of children that are branches.
-    pub(super) fn branch_children(&self) -> usize {
+    pub fn branch_children(&self) -> usize {
         self.children.iter().filter(|child| matches!(child, Some(NodeLink::Branch(_)))).count()
     }
 }

@@ -17,7 +17,7 @@ const ROOT: u64 = 2;
 
 /// A packed value: the bytes before and after what is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PackedValue<'a> {
+pub struct PackedValue<'a> {
     head: &'a [u8],
     tail: &'a [u8],
     left_out: u64,
@@ -28,7 +28,8 @@ fn is_rlp_of(bytes: &[u8], hash: &B256) -> bool {
 }
 
 impl<'a> PackedValue<'a> {
-    pub(super) fn of(value: &'a [u8]) -> Self {
+    /// Packs a value.
+    pub fn of(value: &'a [u8]) -> Self {
         let whole = Self { head: value, tail: &[], left_out: 0 };
         let Some((before, code)) = value.split_last_chunk::<HASH>() else { return whole };
         let without_code = is_rlp_of(code, &KECCAK256_EMPTY);
@@ -50,31 +51,32 @@ impl<'a> PackedValue<'a> {
         varint_len(self.prefix()) + self.head.len() + self.tail.len()
     }
 
-    pub(super) fn put(&self, row: &mut Vec<u8>) {
+    /// Appends the packed value.
+    pub fn put(&self, row: &mut Vec<u8>) {
         put_varint(row, self.prefix());
         row.extend_from_slice(self.head);
         row.extend_from_slice(self.tail);
     }
-}
 
-/// Reads back what [`put`](PackedValue::put) wrote; `None` if the bytes are not the canonical
-/// encoding. If nothing was left out, the value shares the memory of `row`, whose end is `rest`.
-pub(super) fn take(rest: &mut WireReader<'_>, row: &Bytes) -> Option<Bytes> {
-    let prefix = rest.varint().ok()?;
-    let (len, left_out) = (usize::try_from(prefix >> 2).ok()?, prefix & 3);
-    let stored = rest.take(len).ok()?;
-    let (root, code) = (EMPTY_ROOT_HASH.as_slice(), KECCAK256_EMPTY.as_slice());
-    const RLP: &[u8] = &[0xa0];
-    let value = match left_out {
-        0 => row.slice_ref(stored),
-        CODE => [stored, RLP, code].concat().into(),
-        ROOT => {
-            let (head, code) = stored.split_at_checked(len.checked_sub(HASH)?)?;
-            [head, RLP, root, code].concat().into()
-        }
-        _ => [stored, RLP, root, RLP, code].concat().into(),
-    };
-    (PackedValue::of(&value).prefix() == prefix).then_some(value)
+    /// Reads back what [`put`](Self::put) wrote; `None` if the bytes are not the canonical
+    /// encoding. If nothing was left out, the value shares the memory of `row`, whose end is `rest`.
+    pub fn take(rest: &mut WireReader<'_>, row: &Bytes) -> Option<Bytes> {
+        let prefix = rest.varint().ok()?;
+        let (len, left_out) = (usize::try_from(prefix >> 2).ok()?, prefix & 3);
+        let stored = rest.take(len).ok()?;
+        let (root, code) = (EMPTY_ROOT_HASH.as_slice(), KECCAK256_EMPTY.as_slice());
+        const RLP: &[u8] = &[0xa0];
+        let value = match left_out {
+            0 => row.slice_ref(stored),
+            CODE => [stored, RLP, code].concat().into(),
+            ROOT => {
+                let (head, code) = stored.split_at_checked(len.checked_sub(HASH)?)?;
+                [head, RLP, root, code].concat().into()
+            }
+            _ => [stored, RLP, root, RLP, code].concat().into(),
+        };
+        (PackedValue::of(&value).prefix() == prefix).then_some(value)
+    }
 }
 
 #[cfg(test)]
@@ -94,7 +96,7 @@ mod tests {
     fn read(row: &[u8]) -> Option<Bytes> {
         let row = Bytes::copy_from_slice(row);
         let mut rest = WireReader::new(&row);
-        take(&mut rest, &row).filter(|_| rest.is_empty())
+        PackedValue::take(&mut rest, &row).filter(|_| rest.is_empty())
     }
 
     #[test]

@@ -42,23 +42,11 @@
 //! what is left out of the value: flag 1, the RLP of the hash of no code at the end; flag 2, the
 //! RLP of the root of an empty storage, at the end or before the code hash. So plain accounts are
 //! short. What can be left out must be left out.
-//!
-//! A row may be a *delta* of an older row, its base, which is complete. The delta holds only the
-//! children that differ:
-//!
-//! | bytes | meaning |
-//! |---|---|
-//! | 1 | 1; complete rows begin with a reference, whose first byte is never 1 |
-//! | stamp | stamp of the base, a row of the same path |
-//! | 2 | children in this row; all others are taken from the base |
-//! | rest | as above, with these children alone |
-//!
-//! Rows of split branches are complete, and are never the base of a delta.
 
 use super::{
     child_slot,
-    node::{Branch, BranchChildren, BranchLink, Leaf, NodeLink, RowDelta},
-    packed::{self, PackedValue},
+    node::{Branch, BranchChildren, BranchLink, Leaf, NodeLink},
+    packed::PackedValue,
     stamp::RowStamp,
 };
 use alloy_primitives::{B256, Bytes};
@@ -163,53 +151,12 @@ pub fn encode<S: RowStamp>(path: &Nibbles, branch: &Branch<S>) -> Bytes {
     }
     let split = is_split(path, branch);
     let mut out = Vec::with_capacity(encoded_len(branch, path.len() + 1, split));
-    put_branch(&mut out, path, branch, split, u16::MAX);
+    put_branch(&mut out, path, branch, split);
     out.into()
 }
 
-/// First byte of a delta row.
-const DELTA: u8 = 1;
-
-/// The row of the branch at `path`, which was `previous`: a complete row, or a delta if that is at
-/// most half as long. The base of the delta is the row of `previous`, or the base of that row.
-pub fn encode_next<S: RowStamp>(
-    path: &Nibbles,
-    previous: Option<&Branch<S>>,
-    next: &Branch<S>,
-) -> (Bytes, Option<RowDelta<S>>) {
-    let change = previous
-        // A branch that was not read from a row is split.
-        .filter(|previous| previous.row.is_some() && S::HAS_VERSIONS)
-        .filter(|previous| !is_split(path, previous) && !is_split(path, next))
-        .map(|previous| {
-            let (base, before) =
-                previous.delta.map_or((previous.stamp, 0), |change| (change.base, change.children));
-            let children = (before | next.changed(previous)) & next.present();
-            RowDelta { base, children }
-        });
-    let whole_len = encoded_len(next, path.len() + 1, false);
-    if let Some(change) = change {
-        let mut out = Vec::with_capacity(whole_len / 2);
-        out.push(DELTA);
-        change.base.put(&mut out);
-        out.extend_from_slice(&change.children.to_be_bytes());
-        put_branch(&mut out, path, next, false, change.children);
-        // A delta costs another read, and its base has to be kept.
-        if 2 * out.len() <= whole_len {
-            return (out.into(), Some(change));
-        }
-    }
-    (encode(path, next), None)
-}
-
-/// Appends the row of a branch, with the children whose bit is set in `shown`.
-fn put_branch<S: RowStamp>(
-    out: &mut Vec<u8>,
-    path: &Nibbles,
-    branch: &Branch<S>,
-    split: bool,
-    shown: u16,
-) {
+/// Appends the row of a branch.
+fn put_branch<S: RowStamp>(out: &mut Vec<u8>, path: &Nibbles, branch: &Branch<S>, split: bool) {
     let depth = path.len() + 1;
     out.extend_from_slice(&branch.reference);
     let mask = |is: fn(&NodeLink<S>) -> bool| {
@@ -224,9 +171,6 @@ fn put_branch<S: RowStamp>(
         |child| matches!(child, NodeLink::Branch(link) if link.has_extension()),
     ));
     for (nibble, child) in (0u8..).zip(&branch.children) {
-        if shown >> nibble & 1 == 0 {
-            continue;
-        }
         match child {
             None | Some(NodeLink::Unresolved(_)) => {}
             Some(NodeLink::Leaf(leaf)) => {
@@ -291,65 +235,11 @@ pub fn decode<S: RowStamp>(
 ) -> Result<Option<Branch<S>>, StateError> {
     let mut rest = WireReader::new(row);
     let Some((reference, masks)) = take_head(&mut rest, path) else { return Ok(None) };
-    let links = take_children(&mut rest, path, row, masks, u16::MAX, head)?;
+    let links = take_children(&mut rest, path, row, masks, head)?;
     let Some(links) = links.filter(|_| rest.is_empty()) else { return Ok(None) };
     let mut branch = Branch::new(links, reference, stamp);
     branch.row = Some(row.clone());
     Ok(Some(branch))
-}
-
-/// The base of a delta row with this stamp; `Some(None)` for a complete row, `None` for a malformed
-/// one.
-pub fn delta_of<S: RowStamp>(stamp: S, row: &[u8]) -> Option<Option<RowDelta<S>>> {
-    match (row.first(), S::HAS_VERSIONS) {
-        (Some(&DELTA), true) => take_delta(&mut WireReader::new(row), stamp).map(Some),
-        _ => Some(None),
-    }
-}
-
-fn take_delta<S: RowStamp>(rest: &mut WireReader<'_>, stamp: S) -> Option<RowDelta<S>> {
-    if rest.u8().ok()? != DELTA {
-        return None;
-    }
-    let base = S::take(rest).filter(|base| *base < stamp)?;
-    Some(RowDelta { base, children: rest.u16().ok()? })
-}
-
-/// Decodes a delta row of the branch at `path` with this stamp, whose base is `base`, decoded from
-/// its complete row; `None` if the bytes are not canonical.
-pub fn decode_delta<S: RowStamp>(
-    path: &Nibbles,
-    stamp: S,
-    row: &Bytes,
-    base: &Branch<S>,
-) -> Option<Branch<S>> {
-    let mut rest = WireReader::new(row);
-    let change = take_delta(&mut rest, stamp).filter(|change| change.base == base.stamp)?;
-    let (reference, masks) = take_head(&mut rest, path)?;
-    let [children, branches, extended] = masks;
-    if change.children & !children != 0 || is_split_by(path, masks) || is_split(path, base) {
-        return None;
-    }
-    let none = |_: &Nibbles, _| Err(StateError::corrupt("trie", "a change of a split branch"));
-    let mut links = take_children(&mut rest, path, row, masks, change.children, none).ok()??;
-    for (n, (link, older)) in links.iter_mut().zip(&base.children).enumerate() {
-        let has = |mask: u16| mask >> n & 1 == 1;
-        if has(children) && !has(change.children) {
-            let is_of_its_kind = match older.as_ref()? {
-                NodeLink::Leaf(_) => !has(branches),
-                NodeLink::Branch(link) => has(branches) && has(extended) == link.has_extension(),
-                NodeLink::Unresolved(_) => false,
-            };
-            *link = older.clone().filter(|_| is_of_its_kind);
-            link.as_ref()?;
-        }
-    }
-    if !rest.is_empty() {
-        return None;
-    }
-    let mut branch = Branch::new(links, reference, stamp);
-    (branch.row, branch.delta) = (Some(row.clone()), Some(change));
-    Some(branch)
 }
 
 fn is_split_by(path: &Nibbles, [_, branches, _]: [u16; 3]) -> bool {
@@ -361,14 +251,13 @@ fn take_children<S: RowStamp>(
     path: &Nibbles,
     row: &Bytes,
     masks @ [children, branches, extended]: [u16; 3],
-    shown: u16,
     mut head: impl FnMut(&Nibbles, S) -> Result<RlpNode, StateError>,
 ) -> Result<Option<BranchChildren<S>>, StateError> {
     let split = is_split_by(path, masks);
     let mut links = BranchChildren::default();
     for (nibble, child) in (0u8..).zip(&mut links) {
         let has = |mask: u16| mask >> nibble & 1 == 1;
-        if !has(children & shown) {
+        if !has(children) {
             continue;
         }
         let slot = child_slot(path, nibble);
@@ -398,13 +287,9 @@ fn take_children<S: RowStamp>(
     Ok(Some(links))
 }
 
-/// The reference at the head of the row of a branch that has this stamp.
-pub fn head<S: RowStamp>(stamp: S, row: &[u8]) -> Option<RlpNode> {
-    let mut rest = WireReader::new(row);
-    if S::HAS_VERSIONS && row.first() == Some(&DELTA) {
-        take_delta(&mut rest, stamp)?;
-    }
-    take_reference(&mut rest)
+/// The reference at the head of a branch's row.
+pub fn head(row: &[u8]) -> Option<RlpNode> {
+    take_reference(&mut WireReader::new(row))
 }
 
 fn put_nibbles(out: &mut Vec<u8>, path: &Nibbles) {
@@ -465,7 +350,7 @@ fn take_leaf<S: RowStamp>(
         key[depth / 2..].copy_from_slice(suffix);
     }
     let value = if S::HAS_VERSIONS {
-        packed::take(rest, row)?
+        PackedValue::take(rest, row)?
     } else {
         let length = usize::try_from(rest.varint().ok()?).ok()?;
         row.slice_ref(rest.take(length).ok()?)
@@ -491,7 +376,7 @@ mod tests {
 
         fn load(&self, path: &Nibbles, link: &BranchLink) -> Result<Arc<Branch>, StateError> {
             let row = |path: &Nibbles| &self.0[&branch_key(&[], path, ())];
-            let head = |path: &Nibbles, ()| Ok(head((), row(path)).unwrap());
+            let head = |path: &Nibbles, ()| Ok(head(row(path)).unwrap());
             let branch = decode(path, (), row(path), head)?.unwrap();
             assert_eq!(branch.reference(), link.reference());
             Ok(Arc::new(branch))
@@ -670,8 +555,8 @@ mod tests {
         let trie = Trie::default().update(&RowMap::default(), &items, &mut log).unwrap();
         let rows: Vec<_> =
             log.0.iter().map(|(path, _, row)| (path.to_vec(), row.clone().unwrap())).collect();
-        let lower = log.0[0].2.as_ref().and_then(|row| head((), row)).unwrap();
-        let upper = log.0[1].2.as_ref().and_then(|row| head((), row)).unwrap();
+        let lower = log.0[0].2.as_ref().and_then(|row| head(row)).unwrap();
+        let upper = log.0[1].2.as_ref().and_then(|row| head(row)).unwrap();
         let leaf = |suffix: &str, rest: &str| format!("{suffix}{}01{}", rest, "07");
         assert_eq!(rows[0].0, [1]);
         assert_eq!(

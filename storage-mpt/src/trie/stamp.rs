@@ -17,8 +17,7 @@ pub trait RowStamp: Copy + Default + Ord + fmt::Debug + Send + Sync + 'static {
     /// Upper bound of the bytes that [`put`](Self::put) appends.
     const MAX_LEN: usize;
 
-    /// Whether a path may have several rows, so that a row can be stored as a delta of an older
-    /// one.
+    /// Whether a path may have several rows: then values of leaves are packed.
     const HAS_VERSIONS: bool;
 
     /// Appends the stamp to the key of the branch's own row.

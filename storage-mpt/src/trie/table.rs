@@ -107,19 +107,10 @@ impl<S: RowStamp> NodeSource for RowSource<'_, S> {
 
     fn load(&self, path: &Nibbles, link: &BranchLink<S>) -> Result<Arc<Branch<S>>, StateError> {
         let head = |path: &Nibbles, stamp: S| {
-            record::head(stamp, &self.row(path, stamp)?).ok_or_else(|| self.malformed(path))
+            record::head(&self.row(path, stamp)?).ok_or_else(|| self.malformed(path))
         };
-        let (stamp, malformed) = (link.stamp(), || self.malformed(path));
-        let row = self.row(path, stamp)?;
-        let branch = match record::delta_of(stamp, &row).ok_or_else(malformed)? {
-            None => record::decode(path, stamp, &row, head)?,
-            Some(change) => {
-                let base = self.row(path, change.base)?;
-                let base = record::decode(path, change.base, &base, head)?.ok_or_else(malformed)?;
-                record::decode_delta(path, stamp, &row, &base)
-            }
-        };
-        let branch = branch.ok_or_else(malformed)?;
+        let branch = record::decode(path, link.stamp(), &self.row(path, link.stamp())?, head)?;
+        let branch = branch.ok_or_else(|| self.malformed(path))?;
         if branch.newest_child() > Some(branch.stamp()) {
             let what = format_args!("the branch at {path:?} leads to a row newer than itself");
             return Err(self.place.corrupt(what));

@@ -7,14 +7,15 @@
 //! checked with the tip.
 
 use super::{
-    Prefix,
+    Prefix, pack,
     record::{
         ACCOUNT_NODES, BLOCKS, DELETED_KEYS, GARBAGE_PROGRESS, GarbageProgress, STORAGE_NODES,
-        SUPERSEDED, SupersededRow, block_number, decode_block, decode_list, deleted_at, place,
+        SUPERSEDED, SupersededRow, block_number, decode_block, decode_list, deleted_at, table,
     },
-    state::{PrefixSource, PrefixState},
+    source::PrefixSource,
+    state::PrefixState,
 };
-use alloy_primitives::{Address, B256, keccak256, map::HashMap};
+use alloy_primitives::{Address, B256, hex, keccak256, map::HashMap};
 use alloy_trie::Nibbles;
 use retrie_state::{
     KeyRange, NodeRead, RowTable, ScanDirection, StateError, StateHistory, StateKey, flat,
@@ -61,12 +62,12 @@ struct PrefixCheck<'a> {
     /// The first block whose state is kept.
     first: u64,
     with_storage: HashMap<B256, Address>,
-    /// By half of the hash of table and key, as they are stored.
+    /// By half of the hash of the row's place, its table and its key as it is stored.
     reached: HashMap<u128, ReachedRow>,
 }
 
-fn mark(table: RowTable, key: &[u8]) -> u128 {
-    let hash = keccak256([&[table.id], key].concat());
+fn mark(table: RowTable, key: &[u8], tag: u8) -> u128 {
+    let hash = keccak256([&[tag, table.id], key].concat());
     hash.first_chunk().map_or(0, |half| u128::from_be_bytes(*half))
 }
 
@@ -132,8 +133,9 @@ impl PrefixCheck<'_> {
     }
 
     fn mark(&self, entry: &SupersededRow) -> u128 {
-        let (table, key) = entry.row_key();
-        mark(table, &self.backend.layout.key(&key))
+        let (table, key, tag) = entry.row_key();
+        // Deleted keys are in no pack, and are not looked for.
+        mark(table, &self.backend.layout.key(&key), tag.unwrap_or_default())
     }
 
     fn trie(&mut self, block: u64, of: Option<Address>, trie: &Trie<u64>) {
@@ -164,15 +166,16 @@ impl PrefixCheck<'_> {
                     Ok(branch) => branch,
                     Err(error) => return (self.report)(error),
                 };
-                if let Some(change) = branch.delta() {
-                    self.has(block, &SupersededRow::Branch(of, path, change.base));
+                for base in branch.bases() {
+                    self.has(block, &SupersededRow::Branch(of, path, *base));
                 }
                 if branch.rehashed(&path) != *branch.reference() {
                     let version = link.stamp();
-                    let of = of.map_or_else(String::new, |of| format!(" of the storage of {of}"));
-                    let what =
-                        format!("the branch at {path:?}{of} in version {version} has another hash");
-                    self.fault(place(None).table(), what);
+                    let trie = of.map_or_else(String::new, |of| format!(" of the storage of {of}"));
+                    let what = format!(
+                        "the branch at {path:?}{trie} in version {version} has another hash"
+                    );
+                    self.fault(table(of), what);
                 }
                 for (nibble, child) in (0u8..).zip(branch.children()) {
                     if let Some(child) = child {
@@ -279,18 +282,33 @@ impl PrefixCheck<'_> {
     fn rows(&mut self, tip: u64) -> Result<(), StateError> {
         for table in [ACCOUNT_NODES, STORAGE_NODES] {
             for stored in self.view.scan(table, KeyRange::ALL, ScanDirection::Forward)? {
-                let (key, _) = stored?;
-                match self.reached.get(&mark(table, &key)) {
-                    None => self.fault(table, format!("no state has the row {key}")),
-                    Some(row) if row.last < tip && !row.is_listed => {
-                        let what = format!("block {} superseded the row {key}", row.last + 1);
-                        self.fault(table, format!("{what}, and does not list it"));
+                let (key, pack) = stored?;
+                let Some(pack) = self.backend.layout.unpadded(pack) else {
+                    self.fault(table, format!("the row {key} is not padded"));
+                    continue;
+                };
+                for entry in pack::entries(&pack) {
+                    match entry {
+                        None => self.fault(table, format!("the row {key} is malformed")),
+                        Some((tag, _)) => self.stored(table, &key, tag, tip),
                     }
-                    Some(_) => {}
                 }
             }
         }
         Ok(())
+    }
+
+    /// Checks that a row in a pack is reached, and listed if it is superseded.
+    fn stored(&mut self, table: RowTable, key: &[u8], tag: u8, tip: u64) {
+        let row = || format!("the row {tag} of {}", hex::encode_prefixed(key));
+        match self.reached.get(&mark(table, key, tag)) {
+            None => self.fault(table, format!("no state has {}", row())),
+            Some(reached) if reached.last < tip && !reached.is_listed => {
+                let what = format!("block {} superseded {}", reached.last + 1, row());
+                self.fault(table, format!("{what}, and does not list it"));
+            }
+            Some(_) => {}
+        }
     }
 
     /// Checks the rows of deleted keys.

@@ -120,6 +120,47 @@ fn make(making: &ConstructorInput<'_>) -> Result<Arc<dyn AnyBackend>, MakeError>
 }
 
 fn advice(error: &MakeError) -> Option<&'static str> {
-    matches!(error, MakeError::OtherLayout { .. })
-        .then_some("leave out --prefix.order and --prefix.pad, or import into a fresh datadir")
+    match error {
+        MakeError::OtherLayout { found, .. } if PrefixLayout::named(found).is_none() => Some(
+            "another version of this program wrote the datadir: import into a fresh one, or let \
+             that version move the chain to another backend (`retrie db migrate`)",
+        ),
+        MakeError::OtherLayout { .. } => {
+            Some("leave out --prefix.order and --prefix.pad, or import into a fresh datadir")
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use retrie_state::descriptor::FlagValues;
+    use std::path::Path;
+
+    fn made(order: Option<&str>, layout: &str) -> Result<&'static str, MakeError> {
+        let mut flags = FlagValues::default();
+        if let Some(order) = order {
+            flags.set(&FLAGS[1], order)?;
+        }
+        let params = Default::default();
+        let purpose = StorePurpose::Existing { datadir: Path::new("datadir"), params, layout };
+        let made = make(&ConstructorInput { flags: &flags, purpose, cache: None })?;
+        Ok(made.identity().layout)
+    }
+
+    #[test]
+    fn a_datadir_keeps_its_layout_and_earlier_formats_of_rows_are_refused() {
+        for (layout, name) in PrefixLayout::ALL {
+            assert_eq!(made(None, name).unwrap(), name);
+            let other = if layout.order == RowOrder::Path { "hash" } else { "path" };
+            let error = made(Some(other), name).unwrap_err();
+            assert!(advice(&error).is_some_and(|advice| advice.contains("--prefix.order")));
+        }
+        for earlier in ["path", "hash", "path,pad=64", "hash,pad=64", ""] {
+            let error = made(None, earlier).unwrap_err();
+            assert!(matches!(&error, MakeError::OtherLayout { found, .. } if found == earlier));
+            assert!(advice(&error).is_some_and(|advice| advice.contains("another version")));
+        }
+    }
 }

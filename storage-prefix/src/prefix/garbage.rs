@@ -2,12 +2,14 @@
 
 use super::{
     layout::PrefixLayout,
+    pack,
     record::{
-        BLOCKS, DELETED_KEYS, GarbageProgress, SUPERSEDED, SupersededRow, block_key, block_number,
-        decode_list, deleted_at, list_key,
+        BLOCKS, GarbageProgress, SUPERSEDED, SupersededRow, block_key, block_number, decode_list,
+        deleted_at, list_key,
     },
 };
-use retrie_state::{KeyRange, NodeRead, NodeWrite, ScanDirection, StateError};
+use retrie_state::{KeyRange, NodeRead, NodeWrite, RowTable, ScanDirection, StateError};
+use std::collections::BTreeMap;
 
 /// Number of the first block whose state is kept, if there is one.
 pub(super) fn first_kept(
@@ -44,6 +46,7 @@ pub(super) fn collect_garbage(
     }
     let Some(first) = first_kept(view.as_read(), &forgotten)? else { return Ok(()) };
     forgotten.blocks = block_key(first);
+    let mut packs = PackRemovals::new();
     for (block, key, entries) in due(view.as_read(), &forgotten, first, left)? {
         for entry in &entries {
             // If the key was deleted again later, it belongs to a later list.
@@ -52,14 +55,41 @@ pub(super) fn collect_garbage(
             {
                 continue;
             }
-            let (table, key) = entry.row_key();
-            let key = if table == DELETED_KEYS { key.into() } else { layout.key(&key) };
-            view.delete(table, &key)?;
+            let (table, key, tag) = entry.row_key();
+            match tag {
+                None => view.delete(table, &key)?,
+                Some(tag) => packs.entry((table, layout.key(&key).into())).or_default().push(tag),
+            }
         }
         view.delete(SUPERSEDED, &key)?;
         forgotten.lists = key;
     }
+    remove_rows(view, layout, packs)?;
     if forgotten != before { forgotten.write(view) } else { Ok(()) }
+}
+
+/// Places of rows in packs, by table and stored key.
+type PackRemovals = BTreeMap<(RowTable, Vec<u8>), Vec<u8>>;
+
+/// Removes rows from packs, and packs that are empty then.
+fn remove_rows(
+    view: &mut dyn NodeWrite,
+    layout: PrefixLayout,
+    packs: PackRemovals,
+) -> Result<(), StateError> {
+    for ((table, key), tags) in packs {
+        let Some(stored) = view.get(table, &key)? else { continue };
+        let corrupt = || StateError::corrupt(table.name, "the row of a pack is malformed");
+        let pack = layout.unpadded(stored.clone()).ok_or_else(corrupt)?;
+        let left = pack::without(&pack, &tags).ok_or_else(corrupt)?;
+        let next = if left.is_empty() {
+            None
+        } else {
+            Some(layout.row_left(left, &stored).ok_or_else(corrupt)?)
+        };
+        view.replace(table, &key, Some(stored), next)?;
+    }
+    Ok(())
 }
 
 /// A list that is due for deletion, with its block and key.

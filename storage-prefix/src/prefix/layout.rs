@@ -1,18 +1,17 @@
 //! The layout of rows: the order of their keys, and the paper's padding. Roots, values and proofs
 //! do not depend on it.
 //!
-//! In the default layout the nodes of a path are neighbours on disk. The other layouts are for
+//! In the default layout a block's rows are neighbours on disk, in the order of paths. The other layouts are for
 //! experiments: `hash` stores rows of the same length in an order that does not depend on paths,
 //! and `pad=64` makes each prefix as long as a hash (section 5.2 of the paper).
 
 use alloy_primitives::Bytes;
-use retrie_state::{KeyRange, NodeRead, RowScan, RowTable, ScanDirection, StateError};
-use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
+use std::{borrow::Cow, str::FromStr};
 
 /// The order of keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RowOrder {
-    /// By path, then by version.
+    /// By version, then by path.
     #[default]
     Path,
     /// As if keys were hashed.
@@ -46,12 +45,13 @@ pub struct PrefixLayout {
 }
 
 impl PrefixLayout {
-    /// All layouts with their names, which are stamped into datadirs.
+    /// All layouts with their names, which are stamped into datadirs. The number of `rows` is that
+    /// of the format of packs; the format without it is refused.
     pub const ALL: [(Self, &'static str); 4] = [
-        (Self { order: RowOrder::Path, padded: false }, "path"),
-        (Self { order: RowOrder::Hash, padded: false }, "hash"),
-        (Self { order: RowOrder::Path, padded: true }, "path,pad=64"),
-        (Self { order: RowOrder::Hash, padded: true }, "hash,pad=64"),
+        (Self { order: RowOrder::Path, padded: false }, "path,rows=2"),
+        (Self { order: RowOrder::Hash, padded: false }, "hash,rows=2"),
+        (Self { order: RowOrder::Path, padded: true }, "path,pad=64,rows=2"),
+        (Self { order: RowOrder::Hash, padded: true }, "hash,pad=64,rows=2"),
     ];
 
     /// Its name.
@@ -76,10 +76,10 @@ impl PrefixLayout {
         }
         let mut stored = key.to_vec();
         if self.padded {
-            // The padding goes before the version.
-            let at = stored.len().saturating_sub(size_of::<u64>());
-            let missing = PADDED_LEN.saturating_sub(at);
-            stored.splice(at..at, std::iter::repeat_n(0xff, missing));
+            let version = 1 + key.first().map_or(0, |len| usize::from(*len));
+            let missing = (version + PADDED_LEN).saturating_sub(key.len());
+            stored.resize(key.len() + missing, 0);
+            stored.push(missing as u8);
         }
         if self.order == RowOrder::Hash {
             shuffle(&mut stored);
@@ -101,7 +101,16 @@ impl PrefixLayout {
         stored.into()
     }
 
-    /// Removes the padding of [`record`](Self::record); `None` if it is malformed.
+    /// The stored bytes of `row`, which is left of the row with these stored bytes.
+    pub(super) fn row_left(self, row: Bytes, stored: &Bytes) -> Option<Bytes> {
+        if !self.padded {
+            return Some(row);
+        }
+        let padding = u16::from_be_bytes(*stored.last_chunk()?);
+        Some(self.row(row, usize::from(padding) / PADDED_LEN))
+    }
+
+    /// Removes the padding of [`row`](Self::row); `None` if it is malformed.
     pub(super) fn unpadded(self, stored: Bytes) -> Option<Bytes> {
         if !self.padded {
             return Some(stored);
@@ -135,47 +144,6 @@ fn mix(to: &mut [u8], from: &[u8], round: u64) {
         state = (state ^ state >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         state ^= state >> 32;
         chunk.iter_mut().zip(state.to_le_bytes()).for_each(|(byte, by)| *byte ^= by);
-    }
-}
-
-/// A view that reads trie rows in a layout.
-#[derive(Clone)]
-pub(super) struct LayoutView<'a> {
-    view: &'a dyn NodeRead,
-    layout: PrefixLayout,
-}
-
-impl fmt::Debug for LayoutView<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LayoutView").field("layout", &self.layout).finish_non_exhaustive()
-    }
-}
-
-impl<'a> LayoutView<'a> {
-    pub(super) const fn new(view: &'a dyn NodeRead, layout: PrefixLayout) -> Self {
-        Self { view, layout }
-    }
-}
-
-impl NodeRead for LayoutView<'_> {
-    fn get(&self, table: RowTable, key: &[u8]) -> Result<Option<Bytes>, StateError> {
-        let Some(row) = self.view.get(table, &self.layout.key(key))? else { return Ok(None) };
-        let row = self.layout.unpadded(row);
-        row.map(Some).ok_or_else(|| StateError::corrupt(table.name, "a row is not padded"))
-    }
-
-    /// Not translated: trie rows are read by `get` alone.
-    fn scan<'b>(
-        &'b self,
-        table: RowTable,
-        range: KeyRange<'_>,
-        direction: ScanDirection,
-    ) -> Result<RowScan<'b>, StateError> {
-        self.view.scan(table, range, direction)
-    }
-
-    fn detach(&self) -> Option<Arc<dyn NodeRead>> {
-        None
     }
 }
 
@@ -225,8 +193,9 @@ mod tests {
         assert_eq!(layout.unpadded(Bytes::from_static(&[7])), None);
         assert_eq!(layout.unpadded(Bytes::from_static(&[7, 0, 2])), None);
         assert_eq!(layout.unpadded(Bytes::from_static(&[7, 7, 0, 1])), None);
+        // The version has two bytes.
         let keys = [[1; 9].to_vec(), [1; 30].to_vec(), [1; 60].to_vec()];
         let lens: Vec<_> = keys.iter().map(|key| layout.key(key).len()).collect();
-        assert_eq!(lens, [40, 40, 60]);
+        assert_eq!(lens, [35, 35, 61]);
     }
 }

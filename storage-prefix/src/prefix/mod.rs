@@ -1,13 +1,16 @@
-//! `prefix`: Ethereum's trie with every version of its nodes, each found by path and version.
+//! `prefix`: Ethereum's trie with every version of its nodes, each found by version and path.
 //!
-//! PrefixTree (section 4.2) is a sparse 16-ary trie whose rows are keyed by prefix and version, so
-//! that the nodes of a path are neighbours on disk. Ethereum's trie is such a trie: the root is the
+//! PrefixTree (section 4.2) is a sparse 16-ary trie whose rows are keyed by prefix and version.
+//! Here the version comes first, so that a block's rows fill pages one by one. Ethereum's trie is such a trie: the root is the
 //! header's `stateRoot`, and proofs follow EIP-1186, for the tip and for every kept block.
 //!
 //! # Vocabulary
 //!
 //! * **Version** of a row: the number of the block that wrote it, the
 //!   [stamp](retrie_storage_mpt::trie::RowStamp) of links to it.
+//! * **Pack**: the branches that a block changed in one *group*, a branch and those right below it,
+//!   in one row of the table.
+//! * **Delta**: a row that says what differs from the version before of the same branch.
 //! * **Superseded** row: a row that the state of a later block does not need any more.
 //! * **Kept** block: a block whose state can still be opened (`--prefix.keep-history`).
 //!
@@ -17,7 +20,7 @@
 //!  delta -> flat state (values at the tip)
 //!    |
 //!    '--> storage tries, account trie: storage-mpt's, with the block's number as stamp
-//!           |-> rows of changed branches, under (path, number): nothing is overwritten
+//!           |-> packs of changed branches, under (number, path): nothing is overwritten
 //!           |-> row of the block: state root, root of the account trie
 //!           '-> list of the rows that this block superseded --garbage--> deleted, once no kept
 //!                                                                       block needs them
@@ -31,6 +34,9 @@
 //! | module | what |
 //! |---|---|
 //! | `record` | the tables, and the encoding of rows that are not trie rows |
+//! | `branch_row` | the encoding of a version of a branch: whole, or a delta |
+//! | `pack` | rows of several branches, and their keys |
+//! | `source` | reads branches from packs |
 //! | `layout` | the order of keys, padding: for experiments |
 //! | `versions` | records the rows that an update adds and supersedes |
 //! | `state` | the tries of a block, new or old |
@@ -39,12 +45,15 @@
 //! | `check` | `db verify` |
 //! | `descriptor` | flags and registration |
 
+mod branch_row;
 mod check;
 mod descriptor;
 mod garbage;
 mod history;
 mod layout;
+mod pack;
 mod record;
+mod source;
 mod state;
 mod versions;
 
@@ -57,7 +66,7 @@ use alloy_primitives::{Address, B256, Bytes};
 use rayon::prelude::*;
 use record::{
     GARBAGE_PROGRESS, SupersededLists, SupersededRow, block_key, block_number, decode_block,
-    encode_block, place,
+    encode_block, table,
 };
 use retrie_state::{
     AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions,
@@ -72,7 +81,7 @@ use retrie_storage_mpt::{
         slot_items,
     },
     leaf,
-    trie::BuildSource,
+    trie::{BuildSource, UpdateRecorder},
     verify,
 };
 use state::{FoundAccount, PrefixReader};
@@ -81,7 +90,7 @@ use versions::VersionRecorder;
 
 const KECCAK: TrieHash = TrieHash::Keccak256;
 
-/// Ethereum's Merkle Patricia trie, every version, keyed by path and version.
+/// Ethereum's Merkle Patricia trie, every version, keyed by version and path.
 #[derive(Debug)]
 pub struct Prefix {
     identity: BackendIdentity,
@@ -106,6 +115,14 @@ impl Prefix {
             ..BackendIdentity::plain("prefix", 1, HashId::Keccak256)
         };
         Self { identity, layout, keep, witnesses: Mpt::new() }
+    }
+
+    /// Upper bound of the deltas that build on a whole row.
+    const fn max_deltas(&self) -> usize {
+        match self.keep {
+            None => branch_row::MAX_DELTAS,
+            Some(_) => branch_row::MAX_DELTAS_IF_FORGOTTEN,
+        }
     }
 
     fn reader<'a>(&self, view: &'a dyn NodeRead, state: &'a PrefixState) -> PrefixReader<'a> {
@@ -133,7 +150,7 @@ impl Prefix {
             refuse_orphan(slots)?;
         }
         let mut version = before.map_or(0, |found| found.version);
-        let mut versions = VersionRecorder::new(Some(address), block);
+        let mut versions = VersionRecorder::new(Some(address), block, self.max_deltas());
         let mut storage = None;
         let storage_root = match (before, slots) {
             (None, []) => KECCAK.empty_root(),
@@ -209,23 +226,24 @@ impl ethereum::BulkLayout for PrefixLoad {
         trie: Option<Address>,
         items: Vec<LeafUpdate<u64>>,
     ) -> Result<B256, StateError> {
-        let table = place(trie).table();
+        let table = table(trie);
         let put = |sink: &mut dyn BulkSink, versions: VersionRecorder| {
             let mut rows: Vec<_> = versions.into_added(self.layout).collect();
             rows.par_sort_unstable_by(|a, b| a.0.cmp(&b.0));
             rows.iter().try_for_each(|(key, row)| sink.put_unordered(table, key, row))
         };
-        let versions = VersionRecorder::new(trie, self.block);
-        let built = Trie::build(KECCAK, &BuildSource::default(), &items, &versions, |part| {
+        let versions = VersionRecorder::new(trie, self.block, branch_row::MAX_DELTAS);
+        let mut top = versions.fork();
+        let built = Trie::build(KECCAK, &BuildSource::default(), &items, &versions, |mut part| {
+            top.absorb(part.split_off_top());
             put(sink, part)
         })?;
         if trie.is_some() {
-            let mut root = versions;
-            root.root(None, &built);
-            put(sink, root)?;
+            top.root(None, &built);
         } else {
             self.accounts = Some(built.clone());
         }
+        put(sink, top)?;
         Ok(built.hash())
     }
 }
@@ -286,7 +304,7 @@ impl Backend for Prefix {
             .collect::<Result<Vec<_>, _>>()?;
         let mut items: Vec<_> = done.iter().map(|done| done.item.clone()).collect();
         items.sort_unstable_by_key(|item| item.key);
-        let mut versions = VersionRecorder::new(None, block);
+        let mut versions = VersionRecorder::new(None, block, self.max_deltas());
         let source = parent.tries.prefetch().over(parent.on(read, self.layout).source(None));
         let accounts = parent.tries.accounts().update(&source, &items, &mut versions)?;
 
@@ -307,7 +325,7 @@ impl Backend for Prefix {
         for (key, list) in lists.finish() {
             view.replace(SUPERSEDED, &key, None, Some(list))?;
         }
-        view.replace(BLOCKS, &block_key(block), None, Some(encode_block(&accounts)))?;
+        view.replace(BLOCKS, &block_key(block), None, Some(encode_block(block, &accounts)))?;
         let root = accounts.hash();
         let tries = parent.tries.child(block, accounts, changed);
         Ok(ApplyOutput { root, cache: PrefixState { block, is_old: false, tries } })
@@ -370,7 +388,7 @@ impl Backend for Prefix {
         let mut load = PrefixLoad { block: number, layout: self.layout, accounts: None };
         let root = ethereum::load(&mut load, entries, sink)?;
         let accounts = load.accounts.unwrap_or_else(|| Trie::empty(KECCAK));
-        sink.put(BLOCKS, &block_key(number), &encode_block(&accounts))?;
+        sink.put(BLOCKS, &block_key(number), &encode_block(number, &accounts))?;
         Ok(root)
     }
 

@@ -3,26 +3,21 @@
 //!
 //! | table | key | row |
 //! |---|---|---|
-//! | [`ACCOUNT_NODES`] | path and version | a branch of the account trie ([`trie::record`]) |
-//! | [`STORAGE_NODES`] | address, path and version | root or branch of a storage trie |
-//! | [`BLOCKS`] | number (8, BE) | state root, root of the account trie ([`trie::record::encode_root`]; nothing if it is empty) |
+//! | [`ACCOUNT_NODES`] | version, path of a group | a [pack](super::pack) of branches of the account trie |
+//! | [`STORAGE_NODES`] | version, address, path of a group | a pack of branches of a storage trie, and its root |
+//! | [`BLOCKS`] | number (8, BE) | state root, root of the account trie ([`branch_row::encode_root`]; nothing if it is empty) |
 //! | [`SUPERSEDED`] | number (8, BE), part (4, BE) | a list ([`SupersededLists`]) |
 //! | [`DELETED_KEYS`] | state key | the last block that deleted it (8, BE) |
 //! | [`GARBAGE_PROGRESS`] | one byte, 0 | the first block whose state is kept (8, BE), the first list's key ([`list_key`]) |
-//!
-//! [`trie::record`]: retrie_storage_mpt::trie::record
-//! [`trie::record::encode_root`]: retrie_storage_mpt::trie::record::encode_root
 
+use super::{branch_row, pack};
 use alloy_primitives::{Address, B256, Bytes};
 use alloy_trie::Nibbles;
 use retrie_state::{
     NodeRead, NodeWrite, RowTable, StateError, StateKey,
     wire::{WireReader, put_varint},
 };
-use retrie_storage_mpt::{
-    Trie, TrieHash,
-    trie::{NodeLink, RowPlace, record},
-};
+use retrie_storage_mpt::{Trie, TrieHash, trie::record};
 
 /// Branches of the account trie, every version.
 pub const ACCOUNT_NODES: RowTable = RowTable::new(0x30, "PrefixAccountNodes");
@@ -37,11 +32,11 @@ pub const DELETED_KEYS: RowTable = RowTable::new(0x34, "PrefixGone");
 /// Progress of garbage collection, in one row; no row if it has not begun.
 pub(super) const GARBAGE_PROGRESS: RowTable = RowTable::new(0x35, "PrefixForgotten");
 
-/// The rows of the storage trie of `trie`, or of the account trie.
-pub(super) fn place(trie: Option<Address>) -> RowPlace {
+/// The table of the storage trie of `trie`, or of the account trie.
+pub(super) const fn table(trie: Option<Address>) -> RowTable {
     match trie {
-        None => RowPlace::new(ACCOUNT_NODES, &[]),
-        Some(address) => RowPlace::new(STORAGE_NODES, address.as_slice()),
+        None => ACCOUNT_NODES,
+        Some(_) => STORAGE_NODES,
     }
 }
 
@@ -56,10 +51,10 @@ pub(super) fn block_number(table: RowTable, key: &[u8]) -> Result<u64, StateErro
     number.ok_or_else(|| StateError::corrupt(table.name, "a key is not a block number"))
 }
 
-/// The row of a block with this account trie.
-pub(super) fn encode_block(accounts: &Trie<u64>) -> Bytes {
-    let root = record::encode_root(accounts.root()).unwrap_or_default();
-    [accounts.hash().as_slice(), &root].concat().into()
+/// The row of block `number`, whose state has this account trie.
+pub(super) fn encode_block(number: u64, accounts: &Trie<u64>) -> Bytes {
+    let root = accounts.root().map(|root| branch_row::encode_root(root, number, true));
+    [accounts.hash().as_slice(), &root.unwrap_or_default()].concat().into()
 }
 
 /// The state root and the account trie of block `number`.
@@ -71,20 +66,12 @@ pub(super) fn decode_block(number: u64, stored: &Bytes) -> Result<(B256, Trie<u6
         return Err(malformed());
     }
     let (hash, root) = (B256::from_slice(&stored[..32]), stored.slice(32..));
-    if root.is_empty() {
-        let empty = Trie::empty(TrieHash::Keccak256);
-        return if empty.hash() == hash { Ok((hash, empty)) } else { Err(malformed()) };
-    }
-    let link: NodeLink<u64> = record::decode_root(&root).ok_or_else(malformed)?;
-    let stamp = match &link {
-        NodeLink::Branch(link) => link.stamp(),
-        NodeLink::Leaf(leaf) => leaf.stamp(),
-        NodeLink::Unresolved(_) => return Err(malformed()),
+    let trie = if root.is_empty() {
+        Trie::empty(TrieHash::Keccak256)
+    } else {
+        let link = branch_row::decode_root(&root, hash, number, true).ok_or_else(malformed)?;
+        Trie::from_root(Some(link))
     };
-    if stamp > number {
-        return Err(corrupt("leads to a row newer than itself"));
-    }
-    let trie = Trie::from_root(Some(link));
     if trie.hash() == hash { Ok((hash, trie)) } else { Err(corrupt("has another state root")) }
 }
 
@@ -138,17 +125,18 @@ pub(super) enum SupersededRow {
 }
 
 impl SupersededRow {
-    /// Table and key of its row, before any layout.
-    pub(super) fn row_key(&self) -> (RowTable, Vec<u8>) {
+    /// Table and key of its row or pack, before any layout, and its place in the pack.
+    pub(super) fn row_key(&self) -> (RowTable, Vec<u8>, Option<u8>) {
         match self {
             Self::Branch(trie, path, version) => {
-                let place = place(*trie);
-                (place.table(), record::branch_key(place.prefix(), path, *version))
+                let key = pack::key(*version, *trie, &pack::group(path));
+                (table(*trie), key, Some(pack::tag(path)))
             }
             Self::Root(address, version) => {
-                (STORAGE_NODES, record::root_key(address.as_slice(), *version))
+                let key = pack::key(*version, Some(*address), &Nibbles::new());
+                (STORAGE_NODES, key, Some(pack::ROOT_TAG))
             }
-            Self::Key(key) => (DELETED_KEYS, key.encode().to_vec()),
+            Self::Key(key) => (DELETED_KEYS, key.encode().to_vec(), None),
         }
     }
 
@@ -293,6 +281,7 @@ fn entry(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use retrie_storage_mpt::trie::{Leaf, NodeLink};
 
     fn entries() -> Vec<SupersededRow> {
         let path = |nibbles: &[u8]| Nibbles::from_nibbles(nibbles);
@@ -368,19 +357,19 @@ mod tests {
     #[test]
     fn rows_of_blocks_are_checked() {
         let empty = Trie::<u64>::empty(TrieHash::Keccak256);
-        let row = encode_block(&empty);
+        let row = encode_block(3, &empty);
         assert_eq!(row.len(), 32);
         assert!(decode_block(3, &row).unwrap().1.is_empty());
-        let link = NodeLink::Leaf(std::sync::Arc::new(retrie_storage_mpt::trie::Leaf::new(
+        let link = NodeLink::Leaf(std::sync::Arc::new(Leaf::new(
             B256::repeat_byte(4),
             vec![1, 2].into(),
             5,
         )));
         let trie = Trie::from_root(Some(link));
-        let row = encode_block(&trie);
+        let row = encode_block(5, &trie);
         assert_eq!(decode_block(5, &row).unwrap().0, trie.hash());
-        let newer = decode_block(4, &row).unwrap_err().to_string();
-        assert!(newer.contains("block 4 leads to a row newer"), "{newer}");
+        let early = decode_block(0, &row).unwrap_err().to_string();
+        assert!(early.contains("the row of block 0 is malformed"), "{early}");
         for at in 0..row.len() {
             let mut damaged = row.to_vec();
             damaged[at] ^= 1;

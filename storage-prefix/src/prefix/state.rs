@@ -1,19 +1,16 @@
 //! The tries of one block, new or old, and reads of them.
 
 use super::{
-    layout::{LayoutView, PrefixLayout},
-    record::place,
+    layout::PrefixLayout,
+    source::{PrefixSource, ProofSource},
 };
 use alloy_primitives::{Address, B256};
-use alloy_trie::{Nibbles, nodes::RlpNode};
 use retrie_state::{Account, NodeRead, StateError, StateKey, StateValue};
 use retrie_storage_mpt::{
     Trie, TrieHash,
     ethereum::{self, TrieCache},
     leaf,
-    trie::{Branch, BranchLink, NodeLink, NodeSource, RowSource},
 };
-use std::sync::Arc;
 
 /// The state of one block.
 #[derive(Clone, Debug)]
@@ -33,77 +30,6 @@ impl PrefixState {
         layout: PrefixLayout,
     ) -> PrefixTries<'a> {
         PrefixTries { state: self, view, layout }
-    }
-}
-
-/// The rows of a trie in any layout.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PrefixSource<'a> {
-    view: SourceView<'a>,
-    trie: Option<Address>,
-}
-
-#[derive(Clone, Copy)]
-struct SourceView<'a>(&'a dyn NodeRead, PrefixLayout);
-
-impl std::fmt::Debug for SourceView<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("SourceView").field(&self.1).finish()
-    }
-}
-
-impl<'a> PrefixSource<'a> {
-    pub(super) const fn new(
-        view: &'a dyn NodeRead,
-        layout: PrefixLayout,
-        trie: Option<Address>,
-    ) -> Self {
-        Self { view: SourceView(view, layout), trie }
-    }
-
-    fn with<T>(&self, read: impl FnOnce(RowSource<'_, u64>) -> T) -> T {
-        let SourceView(view, layout) = self.view;
-        if layout.is_plain() {
-            read(RowSource::new(view, place(self.trie)))
-        } else {
-            read(RowSource::new(&LayoutView::new(view, layout), place(self.trie)))
-        }
-    }
-
-    /// The storage trie whose root's row has this version; its root must be `root`.
-    pub(super) fn storage(&self, root: B256, version: u64) -> Result<Trie<u64>, StateError> {
-        let corrupt = |what: &str| {
-            let of = self.trie.unwrap_or_default();
-            let what = format!("{what} the root of the storage of {of} in version {version}");
-            StateError::corrupt(place(self.trie).table().name, what)
-        };
-        let trie = self.with(|rows| rows.trie(version))?.ok_or_else(|| corrupt("no row for"))?;
-        let newest = match trie.root() {
-            Some(NodeLink::Branch(link)) => link.stamp(),
-            // A storage leaf names no rows.
-            Some(NodeLink::Leaf(leaf)) if leaf.stamp() != 0 => u64::MAX,
-            _ => 0,
-        };
-        if newest > version {
-            return Err(corrupt("a row newer than itself is named by"));
-        }
-        if trie.hash() == root { Ok(trie) } else { Err(corrupt("another hash has")) }
-    }
-}
-
-impl NodeSource for PrefixSource<'_> {
-    type Stamp = u64;
-
-    fn load(&self, path: &Nibbles, link: &BranchLink<u64>) -> Result<Arc<Branch<u64>>, StateError> {
-        self.with(|rows| rows.load(path, link))
-    }
-
-    fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<NodeLink<u64>, StateError> {
-        self.with(|rows| rows.resolve(path, reference))
-    }
-
-    fn keep(&self, path: &Nibbles, branch: &Branch<u64>) -> bool {
-        self.with(|rows| rows.keep(path, branch))
     }
 }
 
@@ -163,14 +89,14 @@ impl<'a> PrefixTries<'a> {
 
 impl<'a> ethereum::StateTries for PrefixTries<'a> {
     type Stamp = u64;
-    type Source = PrefixSource<'a>;
+    type Source = ProofSource<'a>;
 
     fn hash(&self) -> TrieHash {
         TrieHash::Keccak256
     }
 
-    fn accounts(&self) -> (Trie<u64>, PrefixSource<'a>) {
-        (self.state.tries.accounts().clone(), self.source(None))
+    fn accounts(&self) -> (Trie<u64>, ProofSource<'a>) {
+        (self.state.tries.accounts().clone(), self.source(None).into())
     }
 
     fn storage(
@@ -178,8 +104,8 @@ impl<'a> ethereum::StateTries for PrefixTries<'a> {
         address: &Address,
         root: B256,
         version: u64,
-    ) -> Result<(Trie<u64>, PrefixSource<'a>), StateError> {
-        Ok((self.storage_of(address, root, version)?, self.source(Some(*address))))
+    ) -> Result<(Trie<u64>, ProofSource<'a>), StateError> {
+        Ok((self.storage_of(address, root, version)?, self.source(Some(*address)).into()))
     }
 }
 

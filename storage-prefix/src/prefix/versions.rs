@@ -1,32 +1,53 @@
 //! The recorder of a trie's update: new rows, and the older rows that they supersede.
 
 use super::{
+    branch_row::{self, BranchPlace},
     layout::PrefixLayout,
-    record::{SupersededLists, SupersededRow, place},
+    pack,
+    record::{SupersededLists, SupersededRow, table},
 };
 use alloy_primitives::{Address, Bytes};
 use alloy_trie::Nibbles;
 use retrie_state::{NodeWrite, StateError};
 use retrie_storage_mpt::{
     Trie,
-    trie::{Branch, NodeLink, UpdateRecorder, record},
+    trie::{Branch, NodeLink, UpdateRecorder},
 };
+
+/// A row for a pack.
+#[derive(Clone, Debug)]
+struct AddedRow {
+    group: Nibbles,
+    tag: u8,
+    row: Bytes,
+    /// Number of branches that it leads to.
+    links: usize,
+}
 
 /// Records the rows that a block adds to a trie, and the rows that it supersedes.
 #[derive(Clone, Debug)]
 pub(super) struct VersionRecorder {
     trie: Option<Address>,
     block: u64,
-    added: Vec<(Nibbles, Bytes, usize)>,
+    max_deltas: usize,
+    added: Vec<AddedRow>,
     superseded: Vec<(Nibbles, u64)>,
     /// The root's row: its version before the block, and its bytes after the block.
     root: (Option<u64>, Option<Bytes>),
 }
 
 impl VersionRecorder {
-    /// An empty recorder for block `block` and the storage trie of `trie`, or the account trie.
-    pub(super) const fn new(trie: Option<Address>, block: u64) -> Self {
-        Self { trie, block, added: Vec::new(), superseded: Vec::new(), root: (None, None) }
+    /// An empty recorder for block `block` and the storage trie of `trie`, or the account trie. At
+    /// most `max_deltas` build on a whole row.
+    pub(super) const fn new(trie: Option<Address>, block: u64, max_deltas: usize) -> Self {
+        Self {
+            trie,
+            block,
+            max_deltas,
+            added: Vec::new(),
+            superseded: Vec::new(),
+            root: (None, None),
+        }
     }
 
     /// Whether no branch has changed.
@@ -37,27 +58,40 @@ impl VersionRecorder {
     /// Records the root of a storage trie, whose row had version `before`; returns the version of
     /// its new row.
     pub(super) fn root(&mut self, before: Option<u64>, next: &Trie<u64>) -> u64 {
-        let row = record::encode_root(next.root());
+        let encode =
+            |root: &NodeLink<u64>| branch_row::encode_root(root, self.block, self.trie.is_none());
+        let row = next.root().map(encode);
         let version = if row.is_some() { self.block } else { 0 };
         self.root = (before, row);
         version
     }
 
-    /// Keys and bytes of the added rows, unordered.
+    /// Moves the rows of the uppermost group, which a bulk load adds last, into another recorder.
+    pub(super) fn split_off_top(&mut self) -> Self {
+        let mut top = self.fork();
+        top.added = self.added.extract_if(.., |row| row.group.is_empty()).collect();
+        top
+    }
+
+    /// Keys and bytes of the added packs, in the order of their groups.
     pub(super) fn into_added(self, layout: PrefixLayout) -> impl Iterator<Item = (Vec<u8>, Bytes)> {
-        let (place, block) = (place(self.trie), self.block);
-        // One link if the root is a branch, none if it is a leaf.
-        let links = |row: &Bytes| usize::from(row.first() == Some(&1));
-        let root = self.root.1.map(|row| {
-            let links = links(&row);
-            (record::root_key(place.prefix(), block), row, links)
-        });
-        let branches = self.added.into_iter().map(move |(path, row, links)| {
-            (record::branch_key(place.prefix(), &path, block), row, links)
-        });
-        branches
-            .chain(root)
-            .map(move |(key, row, links)| (layout.key(&key).into_owned(), layout.row(row, links)))
+        let Self { trie, block, mut added, root, .. } = self;
+        added.extend(root.1.map(|row| {
+            // The root is a leaf, or leads to a branch.
+            let links = usize::from(row.first() == Some(&1));
+            AddedRow { group: Nibbles::new(), tag: pack::ROOT_TAG, row, links }
+        }));
+        added.sort_unstable_by_key(|row| (row.group, row.tag));
+        let packs: Vec<_> = added
+            .chunk_by(|a, b| a.group == b.group)
+            .map(|rows| {
+                let key = pack::key(block, trie, &rows[0].group);
+                let pack = pack::encode(rows.iter().map(|row| (row.tag, &row.row[..])));
+                let links = rows.iter().map(|row| row.links).sum();
+                (layout.key(&key).into_owned(), layout.row(pack, links))
+            })
+            .collect();
+        packs.into_iter()
     }
 
     /// Writes the added rows, and lists the superseded ones.
@@ -73,7 +107,7 @@ impl VersionRecorder {
         if let (Some(address), Some(version)) = (self.trie, self.root.0) {
             lists.add(&SupersededRow::Root(address, version));
         }
-        let table = place(self.trie).table();
+        let table = table(self.trie);
         // These keys are new, because they contain this block's number.
         self.into_added(layout)
             .try_for_each(|(key, row)| view.replace(table, &key, None, Some(row)))
@@ -88,7 +122,7 @@ impl UpdateRecorder for VersionRecorder {
     }
 
     fn fork(&self) -> Self {
-        Self::new(self.trie, self.block)
+        Self::new(self.trie, self.block, self.max_deltas)
     }
 
     fn absorb(&mut self, part: Self) {
@@ -102,20 +136,24 @@ impl UpdateRecorder for VersionRecorder {
         previous: Option<&Branch<u64>>,
         next: Option<&Branch<u64>>,
     ) {
-        let mut base = None;
         if let Some(next) = next {
-            let (row, change) = record::encode_next(path, previous, next);
-            let shown = change.map_or(u16::MAX, |change| change.children);
-            let is_shown = |(n, child): &(usize, &Option<NodeLink<u64>>)| {
-                shown >> n & 1 == 1 && matches!(child, Some(NodeLink::Branch(_)))
-            };
-            let links = next.children().iter().enumerate().filter(is_shown).count();
-            self.added.push((*path, row, links));
-            base = change.map(|change| change.base);
+            let place = BranchPlace { path, version: self.block, has_stamps: self.trie.is_none() };
+            let encoded = place.encode(previous, next, self.max_deltas);
+            let (row, links) = (encoded.row.into(), encoded.links);
+            self.added.push(AddedRow {
+                group: pack::group(path),
+                tag: pack::tag(path),
+                row,
+                links,
+            });
+            // A delta needs the rows of the version before.
+            if encoded.is_delta {
+                return;
+            }
         }
-        // The base of the new row, if that is a delta, is not superseded.
-        let of = previous.and_then(Branch::delta).map(|change| change.base);
-        let older = previous.map(Branch::stamp).into_iter().chain(of);
-        self.superseded.extend(older.filter(|old| base != Some(*old)).map(|old| (*path, old)));
+        let of = previous
+            .into_iter()
+            .flat_map(|old| [old.stamp()].into_iter().chain(old.bases().iter().copied()));
+        self.superseded.extend(of.map(|old| (*path, old)));
     }
 }
