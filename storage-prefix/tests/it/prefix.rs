@@ -333,14 +333,14 @@ fn damaged_rows_are_errors_and_never_other_values() {
         }
         let mut damaged = TestStore::of(Prefix::default());
         damaged.view = view;
-        let Ok(cache) = damaged.mpt.open(&damaged.view, None).map(Arc::new) else {
+        let checksummed = ChecksummedView { view: &damaged.view, written: &store.view };
+        let view: &dyn NodeRead = if is_checksummed { &checksummed } else { &damaged.view };
+        let Ok(cache) = damaged.mpt.open(view, None).map(Arc::new) else {
             noticed += 1;
             continue;
         };
         let any_cache = AnyCache::from(cache.clone());
         // A read of an old state is right, or an error.
-        let checksummed = ChecksummedView { view: &damaged.view, written: &store.view };
-        let view: &dyn NodeRead = if is_checksummed { &checksummed } else { &damaged.view };
         for (number, (root, model, asked, _)) in (0u64..).zip(&past) {
             let Ok((opened, state)) = damaged.mpt.open_at(view, &any_cache, number) else {
                 continue;
