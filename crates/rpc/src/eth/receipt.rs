@@ -39,11 +39,7 @@ pub(super) fn of_transaction(
     Ok(convert::receipt(spec, &block, &receipts, index, roots.as_deref()))
 }
 
-fn of_block(
-    rpc: &RpcContext,
-    view: &LiveView,
-    hash: &B256,
-) -> RpcResult<Option<Vec<RpcReceipt>>> {
+fn of_block(rpc: &RpcContext, view: &LiveView, hash: &B256) -> RpcResult<Option<Vec<RpcReceipt>>> {
     let Some(block) = block_of(rpc, view, hash)? else { return Ok(None) };
     let BlockWithReceipts { block, receipts } = block;
     let roots = intermediate_roots(rpc, view, &block)?;

@@ -290,11 +290,20 @@ impl NodeFixture {
 
     /// The whole response.
     pub async fn ask(&self, method: &str, params: Value) -> Value {
-        let methods = self.methods.get_or_init(|| build_methods(&self.rpc, &ApiNamespace::ALL));
-        let request = request(method, params).to_string();
-        let (answer, _) = methods.raw_json_request(&request, 1).await.unwrap();
-        serde_json::from_str(answer.get()).unwrap()
+        ask(self.methods(), method, params).await
     }
+
+    /// All methods.
+    pub fn methods(&self) -> &Methods {
+        self.methods.get_or_init(|| build_methods(&self.rpc, &ApiNamespace::ALL))
+    }
+}
+
+/// The whole response of one of `methods`.
+pub async fn ask(methods: &Methods, method: &str, params: Value) -> Value {
+    let request = request(method, params).to_string();
+    let (answer, _) = methods.raw_json_request(&request, 1).await.unwrap();
+    serde_json::from_str(answer.get()).unwrap()
 }
 
 /// The response of an HTTP server.

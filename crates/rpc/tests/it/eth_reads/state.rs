@@ -1,9 +1,48 @@
 //! Accounts and slots at every block.
 
-use crate::common::{NodeFixture, backends, mpt, test_chain};
+use crate::common::{NodeFixture, ask, backends, mpt, test_chain};
 use alloy_primitives::{Address, B256, U64, U256, keccak256};
 use retrie_pipeline::testkit::{BlockPlan, GENESIS_CONTRACT, TestCall, TestRules, TestWallet};
 use serde_json::{Value, json};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+/// Regression: a request had resolved `latest` to a block whose state a reorg then removed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn requests_at_the_head_are_answered_during_reorgs() {
+    for backend in backends() {
+        let name = backend.identity().name;
+        let mut chain = test_chain(TestRules::Cancun);
+        let mut node = NodeFixture::new(&chain.spec, backend);
+        let genesis = chain.genesis();
+        let tips = [1, 2].map(|seed| *chain.branch(genesis, 6, 4, seed).last().unwrap());
+        for tip in tips {
+            node.add(&chain.path(genesis, tip)).await;
+        }
+        let wallet = TestWallet::new(0).address;
+        let (methods, stop) = (node.methods().clone(), Arc::new(AtomicBool::new(false)));
+        let call = json!([{ "to": GENESIS_CONTRACT }, "latest"]);
+        let asked = [("eth_getBalance", json!([wallet, "latest"])), ("eth_call", call)];
+        let clients = asked.map(|(method, params)| {
+            let (methods, stop) = (methods.clone(), stop.clone());
+            tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    let answer = ask(&methods, method, params.clone()).await;
+                    assert!(answer.get("error").is_none(), "{name}: {method}: {answer}");
+                }
+            })
+        });
+        for head in tips.into_iter().cycle().take(40) {
+            node.set_head(head, B256::ZERO, B256::ZERO).await;
+        }
+        stop.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.await.unwrap();
+        }
+    }
+}
 
 #[tokio::test]
 async fn accounts_are_as_each_block_left_them() {

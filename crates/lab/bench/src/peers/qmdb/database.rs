@@ -148,7 +148,8 @@ fn config_in(context: &Context, cache_bytes: u64) -> FixedConfig<EightCap, Rayon
     FixedConfig {
         merkle_config: TreeConfig {
             journal_partition: "tree".into(),
-            metadata_partition: "tree-metadata".into(),
+            // The journal has its own metadata in "tree-metadata".
+            metadata_partition: "nodes-metadata".into(),
             items_per_blob: ITEMS_PER_BLOB,
             write_buffer: BUFFER_BYTES,
             replay_buffer: BUFFER_BYTES,
