@@ -83,16 +83,19 @@ where
         let replayed = simulation.replay(block, index, Some(&mut recording.watch(&mut inspector)));
         recording.check()?;
         let (tx, outcome) = replayed.map_err(|error| failure(block, index, error, clock))?;
-        stored.check(index, &outcome.result)?;
+        let checked = stored.check(index, &outcome.result);
         let simulated = &mut simulation;
-        shown.push(show(ReplayedTransaction {
+        let trace = show(ReplayedTransaction {
             index,
             tx,
             inspector,
             outcome: &outcome,
             logs_before,
             simulation: simulated,
-        })?);
+        });
+        // A script that fails ends the execution, whose outcome then differs from the stored one.
+        shown.push(trace?);
+        checked?;
         logs_before += logs_of(&outcome);
         if index + 1 < end {
             simulation.commit(outcome.state).map_err(TransactFailure::database)?;
