@@ -101,6 +101,7 @@ fn main() -> eyre::Result<()> {
         inbound_of: SubnetLimits::default(),
         states: None,
         state_audience: StateAudience::default(),
+        ranges: None,
         timing: SessionTiming::default(),
     };
     let StartedNetwork { manager, mut heard } =

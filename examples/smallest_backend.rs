@@ -4,8 +4,8 @@
 
 use alloy_primitives::{B256, Bytes, Keccak256};
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendIdentity, BackendProfile, BulkSink, HashId,
-    NodeRead, NodeWrite, RowTable, StateDelta, StateError, StateKey, StateValue, flat,
+    ApplyContext, ApplyOutput, Backend, BackendDelta, BackendIdentity, BackendKey, BackendProfile,
+    BulkSink, HashId, NodeRead, NodeWrite, RowTable, StateError, StateValue, flat,
 };
 
 static IDENTITY: BackendIdentity = BackendIdentity::plain("hash-chain", 1, HashId::Keccak256);
@@ -17,7 +17,7 @@ const TABLE: RowTable = RowTable::new(0x01, "HashChain");
 pub struct HashChain;
 
 /// Adds a key and its new value, so that different changes give different bytes.
-fn add(hasher: &mut Keccak256, key: &StateKey, next: Option<&StateValue>) {
+fn add(hasher: &mut Keccak256, key: &BackendKey, next: Option<&StateValue>) {
     hasher.update(&*key.encode());
     hasher.update(next.map_or(0, |value| value.len() as u64 + 1).to_be_bytes());
     hasher.update(next.map_or(&[][..], |value| value));
@@ -41,7 +41,7 @@ impl Backend for HashChain {
         _: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         parent: &B256,
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<B256>, StateError> {
         flat::apply(view, delta)?;
         let mut hasher = Keccak256::new();
@@ -54,7 +54,7 @@ impl Backend for HashChain {
     fn bulk_load(
         &self,
         _: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         let mut hasher = Keccak256::new();

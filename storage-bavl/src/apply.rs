@@ -12,7 +12,7 @@ use crate::{
 };
 use alloy_primitives::{Bytes, hex};
 use rayon::prelude::*;
-use retrie_state::{NodeRead, NodeWrite, StateDelta, StateError, flat};
+use retrie_state::{BackendDelta, NodeRead, NodeWrite, StateError, flat};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Chunks that one thread takes at a time: enough to hash them together efficiently.
@@ -23,7 +23,7 @@ pub(crate) fn apply(
     most: ChunkEntries,
     view: &mut dyn NodeWrite,
     tree: &ChunkTree,
-    delta: &StateDelta,
+    delta: &BackendDelta,
 ) -> Result<ChunkTree, StateError> {
     flat::apply(view, delta)?;
     if delta.changes().is_empty() {

@@ -11,9 +11,9 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
-    BackendProfile, BulkSink, CacheCompaction, CompactedCache, HashId, NodeRead, NodeWrite,
-    ProofError, StateDelta, StateError, StateKey, StateValue, flat,
+    AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions, BackendIdentity,
+    BackendKey, BackendProfile, BulkSink, CacheCompaction, CompactedCache, HashId, NodeRead,
+    NodeWrite, ProofError, StateError, StateValue, flat,
 };
 use std::path::Path;
 
@@ -80,8 +80,8 @@ impl Bavl {
         &self,
         view: &dyn NodeRead,
         state: &BavlState,
-        key: &StateKey,
-    ) -> Result<(Bytes, Option<StateKey>), StateError> {
+        key: &BackendKey,
+    ) -> Result<(Bytes, Option<BackendKey>), StateError> {
         let tree = state.tree(view, self.most)?;
         let (proof, next) = prove::prove_chunk(self.most, view, tree, key)?;
         Ok((proof.into(), next))
@@ -115,7 +115,7 @@ impl Backend for Bavl {
         _: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         parent: &BavlState,
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<BavlState>, StateError> {
         let tree = parent.tree(view.as_read(), self.most)?;
         let tree = apply::apply(self.most, view, tree, delta)?;
@@ -125,7 +125,7 @@ impl Backend for Bavl {
     fn bulk_load(
         &self,
         _: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         load::load(self.most, ChunkCut::Even, entries, sink)
@@ -135,7 +135,7 @@ impl Backend for Bavl {
         &self,
         view: &dyn NodeRead,
         state: &BavlState,
-        keys: &[StateKey],
+        keys: &[BackendKey],
     ) -> Result<Bytes, StateError> {
         let top = state.top(view, self.most)?;
         Ok(prove::prove(self.most, view, top, keys)?.into())
@@ -144,7 +144,7 @@ impl Backend for Bavl {
     fn verify(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify(root, keys, proof)

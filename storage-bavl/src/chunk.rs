@@ -11,7 +11,7 @@
 use crate::{ChunkEntries, hash, hash::HashBatch};
 use alloy_primitives::{B256, Bytes, hex};
 use retrie_state::{
-    EncodedKey, KeyRange, NodeRead, RowTable, ScanDirection, StateError, StateKey, flat,
+    BackendKey, EncodedKey, KeyRange, NodeRead, RowTable, ScanDirection, StateError, flat,
     wire::WireReader,
 };
 
@@ -30,7 +30,7 @@ pub(crate) const MAX_GROUP: usize = 24;
 /// A key and the hash of its entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HashedEntry {
-    pub(crate) key: StateKey,
+    pub(crate) key: BackendKey,
     pub(crate) hash: B256,
 }
 
@@ -52,12 +52,12 @@ pub(crate) struct HashGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GroupFence {
     /// Zeros after `len`.
-    bytes: [u8; StateKey::MAX_ENCODED_LEN],
+    bytes: [u8; BackendKey::MAX_ENCODED_LEN],
     len: u8,
 }
 
 impl GroupFence {
-    pub(crate) const NONE: Self = Self { bytes: [0; StateKey::MAX_ENCODED_LEN], len: 0 };
+    pub(crate) const NONE: Self = Self { bytes: [0; BackendKey::MAX_ENCODED_LEN], len: 0 };
 
     /// The shortest fence between the keys `last` and `first`, of which `first` is greater.
     pub(crate) fn between(last: &[u8], first: &[u8]) -> Self {
@@ -88,7 +88,7 @@ const HEAD: usize = 4;
 
 impl ChunkBody {
     /// Decodes the body of a chunk that begins with `first`; `None` if it is malformed.
-    pub(crate) fn decode(first: &StateKey, body: Bytes, most: ChunkEntries) -> Option<Self> {
+    pub(crate) fn decode(first: &BackendKey, body: Bytes, most: ChunkEntries) -> Option<Self> {
         let mut reader = WireReader::new(&body);
         let count = usize::from(reader.u16().ok()?);
         let groups = usize::from(reader.u16().ok()?);
@@ -109,7 +109,7 @@ impl ChunkBody {
                 let shared = usize::from(reader.u8().ok()?);
                 let own = usize::from(reader.u8().ok()?);
                 let next = [fence.bytes().get(..shared)?, reader.take(own).ok()?].concat();
-                if next.len() > StateKey::MAX_ENCODED_LEN || &next[..] <= fence.bytes() {
+                if next.len() > BackendKey::MAX_ENCODED_LEN || &next[..] <= fence.bytes() {
                     return None;
                 }
                 fence = GroupFence::of(&next);
@@ -226,9 +226,9 @@ pub(crate) fn group_key(first: &EncodedKey, name: u16) -> Vec<u8> {
 }
 
 /// Decodes a [`group_key`]: first key of the chunk, name of the group.
-pub(crate) fn read_group_key(key: &[u8]) -> Option<(StateKey, u16)> {
+pub(crate) fn read_group_key(key: &[u8]) -> Option<(BackendKey, u16)> {
     let (first, name) = key.split_last_chunk()?;
-    Some((StateKey::decode(first)?, u16::from_be_bytes(*name)))
+    Some((BackendKey::decode(first)?, u16::from_be_bytes(*name)))
 }
 
 /// The row of a group, and the hashes in it.
@@ -255,16 +255,16 @@ pub(crate) fn read_group(
 /// the last).
 pub(crate) fn read_entries(
     view: &dyn NodeRead,
-    start: Option<&StateKey>,
-    end: Option<&StateKey>,
+    start: Option<&BackendKey>,
+    end: Option<&BackendKey>,
 ) -> Result<Vec<HashedEntry>, StateError> {
-    let (start, end) = (start.map(StateKey::encode), end.map(StateKey::encode));
+    let (start, end) = (start.map(BackendKey::encode), end.map(BackendKey::encode));
     let range = KeyRange { start: start.as_deref().unwrap_or(&[]), end: end.as_deref() };
     let mut keys = Vec::new();
     let mut batch = HashBatch::default();
     for row in view.scan(flat::TABLE, range, ScanDirection::Forward)? {
         let (encoded, value) = row?;
-        let key = StateKey::decode(&encoded).ok_or_else(|| {
+        let key = BackendKey::decode(&encoded).ok_or_else(|| {
             StateError::corrupt(flat::TABLE.name, format!("row {encoded} is not a state key"))
         })?;
         batch.entry(&encoded, &value);
@@ -276,7 +276,7 @@ pub(crate) fn read_entries(
 
 /// A chunk that is made of entries.
 pub(crate) struct NewChunk {
-    pub(crate) first: StateKey,
+    pub(crate) first: BackendKey,
     pub(crate) chunk: ChunkBody,
     pub(crate) hash: B256,
 }
@@ -306,7 +306,7 @@ pub(crate) fn make_chunks(runs: &[&[HashedEntry]]) -> Vec<NewChunk> {
     batch.fold(&mut lists);
     let mut tops = lists.into_iter().flatten();
     let heads = runs.iter().filter_map(|run| Some((run.first()?.key, *run)));
-    let chunks: Vec<(StateKey, ChunkBody)> = heads
+    let chunks: Vec<(BackendKey, ChunkBody)> = heads
         .map(|(first, run)| {
             let parts: Vec<B256> = tops.by_ref().take(run.len().div_ceil(PART)).collect();
             (first, ChunkBody::new(&first.encode(), &parts, &new_groups(run)))
@@ -353,7 +353,7 @@ mod tests {
     use super::*;
     use alloy_primitives::{Address, U256};
 
-    fn entries(count: usize, key: impl Fn(u64) -> StateKey) -> Vec<HashedEntry> {
+    fn entries(count: usize, key: impl Fn(u64) -> BackendKey) -> Vec<HashedEntry> {
         let entry = |n| HashedEntry { key: key(n), hash: hash::entry(&key(n).encode(), &[1]) };
         (0..count as u64).map(entry).collect()
     }
@@ -367,7 +367,7 @@ mod tests {
         let most = ChunkEntries::new(100).unwrap();
         for count in [1, 15, 16, 17, 33, 100] {
             let entries = entries(count, |n| {
-                StateKey::Account(Address::from_word(U256::from(n * 999).into()))
+                BackendKey::Account(Address::from_word(U256::from(n * 999).into()).into())
             });
             let NewChunk { first, chunk, hash } = made(&entries);
             assert_eq!((chunk.count(), chunk.group_count()), (count, count.div_ceil(16)));
@@ -389,15 +389,18 @@ mod tests {
             assert_eq!(ChunkBody::decode(&first, body, fewer).is_none(), count > 99);
         }
         let none = ChunkBody { body: vec![0, 0, 0, 0].into() };
-        assert_eq!(ChunkBody::decode(&StateKey::Account(Address::ZERO), none.body, most), None);
+        assert_eq!(
+            ChunkBody::decode(&BackendKey::Account(Address::ZERO.into()), none.body, most),
+            None
+        );
     }
 
     #[test]
     fn every_key_is_found_in_its_group_between_accounts_and_slots_too() {
         let key = |n: u64| match n {
-            0..20 => StateKey::Account(Address::left_padding_from(&[n as u8, 0])),
-            20..50 => StateKey::Slot(Address::ZERO, U256::from(n * 2).into()),
-            _ => StateKey::Slot(Address::repeat_byte(n as u8), U256::from(n << 40).into()),
+            0..20 => BackendKey::Account(Address::left_padding_from(&[n as u8, 0]).into()),
+            20..50 => BackendKey::Slot(Address::ZERO.into(), U256::from(n * 2).into()),
+            _ => BackendKey::Slot(Address::repeat_byte(n as u8).into(), U256::from(n << 40).into()),
         };
         let entries = entries(90, key);
         let NewChunk { first, chunk, .. } = made(&entries);
@@ -407,11 +410,12 @@ mod tests {
         }
         // A key that is not in the chunk lies in the group of one of its neighbours.
         for n in 20..49 {
-            let between = StateKey::Slot(Address::ZERO, U256::from(n * 2 + 1).into()).encode();
+            let between =
+                BackendKey::Slot(Address::ZERO.into(), U256::from(n * 2 + 1).into()).encode();
             let group = group_of(&groups, &between);
             assert!([n / 16, (n + 1) / 16].contains(&(group as u64)), "{n}");
         }
-        let low = StateKey::Account(Address::ZERO).encode();
+        let low = BackendKey::Account(Address::ZERO.into()).encode();
         assert_eq!(group_of(&groups, &low), 0);
     }
 }

@@ -11,7 +11,7 @@ use crate::{
 };
 use alloy_primitives::B256;
 use rayon::prelude::*;
-use retrie_state::{BulkSink, StateError, StateKey, StateValue, flat};
+use retrie_state::{BackendKey, BulkSink, StateError, StateValue, flat};
 use std::sync::Arc;
 
 /// Chunks that are made in one step.
@@ -50,7 +50,7 @@ impl ChunkCut<'_> {
 pub(crate) fn load(
     most: ChunkEntries,
     cut: ChunkCut<'_>,
-    entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+    entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
     sink: &mut dyn BulkSink,
 ) -> Result<B256, StateError> {
     let mut loader =
@@ -89,7 +89,7 @@ struct ChunkLoader<'a> {
     cut: ChunkCut<'a>,
     sink: &'a mut dyn BulkSink,
     /// Entries that are not hashed yet.
-    waiting: Vec<(StateKey, StateValue)>,
+    waiting: Vec<(BackendKey, StateValue)>,
     /// Entries of chunks that are not cut yet.
     uncut: Vec<HashedEntry>,
     chunks: Vec<Arc<TreeNode>>,

@@ -7,7 +7,7 @@ use crate::{
 };
 use alloc::vec::Vec;
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, StateValue, wire::WireReader};
+use retrie_state::{BackendKey, ProofError, StateValue, wire::WireReader};
 
 /// Tag of a hidden subtree: the proof has only its hash.
 pub(crate) const HIDDEN: u8 = 0;
@@ -21,7 +21,7 @@ pub(crate) const MAX_HEIGHT: u8 = 64;
 
 /// An entry that the proof shows.
 pub(crate) struct ShownEntry {
-    pub(crate) key: StateKey,
+    pub(crate) key: BackendKey,
     pub(crate) value: StateValue,
     /// Whether hidden entries may lie before it: after the previous shown entry, or at the start of
     /// the tree if it is the first one.
@@ -140,7 +140,7 @@ impl ProofReader<'_> {
             let position = gap.checked_add(next).filter(|at| *at < u64::from(count));
             let position = position.ok_or_else(|| malformed("position beyond the chunk"))?;
             next = position + 1;
-            let key = StateKey::read(&mut self.reader).ok_or_else(|| malformed("key"))?;
+            let key = BackendKey::read(&mut self.reader).ok_or_else(|| malformed("key"))?;
             let len = usize::try_from(self.reader.varint()?).ok();
             let len = len.ok_or_else(|| malformed("length of a value"))?;
             let value = StateValue::copy_from_slice(self.reader.take(len)?);
@@ -158,7 +158,7 @@ impl ProofReader<'_> {
         level: u32,
         index: usize,
         count: usize,
-        entries: &mut core::iter::Peekable<impl Iterator<Item = (usize, StateKey, StateValue)>>,
+        entries: &mut core::iter::Peekable<impl Iterator<Item = (usize, BackendKey, StateValue)>>,
     ) -> Result<B256, ProofError> {
         if entries.peek().is_none_or(|(position, ..)| position >> level != index) {
             return self.hidden();
@@ -175,7 +175,7 @@ impl ProofReader<'_> {
         Ok(hash::pair(&left, &right))
     }
 
-    fn entry(&mut self, key: StateKey, value: StateValue) -> Result<B256, ProofError> {
+    fn entry(&mut self, key: BackendKey, value: StateValue) -> Result<B256, ProofError> {
         if self.read.shown.last().is_some_and(|last| last.key >= key) {
             return Err(malformed("keys are out of order"));
         }

@@ -14,7 +14,7 @@ use crate::{
 use alloy_primitives::B256;
 use rayon::prelude::*;
 use retrie_state::{
-    KeyRange, NodeRead, ScanDirection, StateError, StateKey, StateValue, flat, wire::put_varint,
+    BackendKey, KeyRange, NodeRead, ScanDirection, StateError, StateValue, flat, wire::put_varint,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -29,15 +29,15 @@ pub(crate) fn prove(
     most: ChunkEntries,
     view: &dyn NodeRead,
     top: ProofTree<'_>,
-    keys: &[StateKey],
+    keys: &[BackendKey],
 ) -> Result<Vec<u8>, StateError> {
     let found = keys
         .par_iter()
         .with_min_len(AT_ONCE)
         .map(|key| around(view, key))
         .collect::<Result<Vec<_>, _>>()?;
-    let shown: BTreeMap<StateKey, StateValue> = found.into_iter().flatten().collect();
-    let shown: Vec<(StateKey, StateValue)> = shown.into_iter().collect();
+    let shown: BTreeMap<BackendKey, StateValue> = found.into_iter().flatten().collect();
+    let shown: Vec<(BackendKey, StateValue)> = shown.into_iter().collect();
     let mut proof = ProofWriter::new(most, view);
     match top {
         // The chunk of the empty state has no entries to prove.
@@ -54,8 +54,8 @@ pub(crate) fn prove_chunk(
     most: ChunkEntries,
     view: &dyn NodeRead,
     tree: &ChunkTree,
-    key: &StateKey,
-) -> Result<(Vec<u8>, Option<StateKey>), StateError> {
+    key: &BackendKey,
+) -> Result<(Vec<u8>, Option<BackendKey>), StateError> {
     let mut proof = ProofWriter::new(most, view);
     let (Some(top), Some(ChunkPlace { next, node, .. })) = (&tree.0, tree.find(key)) else {
         proof.out.extend([CHUNK, 0, 0]);
@@ -68,23 +68,26 @@ pub(crate) fn prove_chunk(
 /// The entries from `first` on, up to `next`.
 pub(crate) fn entries(
     view: &dyn NodeRead,
-    first: &StateKey,
-    next: Option<&StateKey>,
-) -> Result<Vec<(StateKey, StateValue)>, StateError> {
-    let (start, end) = (first.encode(), next.map(StateKey::encode));
+    first: &BackendKey,
+    next: Option<&BackendKey>,
+) -> Result<Vec<(BackendKey, StateValue)>, StateError> {
+    let (start, end) = (first.encode(), next.map(BackendKey::encode));
     let range = KeyRange { start: &start, end: end.as_deref() };
     view.scan(flat::TABLE, range, ScanDirection::Forward)?.map(|row| entry(row?)).collect()
 }
 
 fn entry(
     (key, value): (alloy_primitives::Bytes, StateValue),
-) -> Result<(StateKey, StateValue), StateError> {
+) -> Result<(BackendKey, StateValue), StateError> {
     let what = || StateError::corrupt(flat::TABLE.name, format!("row {key} is not a state key"));
-    Ok((StateKey::decode(&key).ok_or_else(what)?, value))
+    Ok((BackendKey::decode(&key).ok_or_else(what)?, value))
 }
 
 /// The entry of `key`; if it has none, the entries before and after it.
-fn around(view: &dyn NodeRead, key: &StateKey) -> Result<Vec<(StateKey, StateValue)>, StateError> {
+fn around(
+    view: &dyn NodeRead,
+    key: &BackendKey,
+) -> Result<Vec<(BackendKey, StateValue)>, StateError> {
     if let Some(value) = flat::get(view, key)? {
         return Ok(vec![(*key, value)]);
     }
@@ -120,8 +123,8 @@ impl<'a> ProofWriter<'a> {
     fn upper(
         &mut self,
         upper: &UpperNode,
-        next: Option<&StateKey>,
-        shown: &[(StateKey, StateValue)],
+        next: Option<&BackendKey>,
+        shown: &[(BackendKey, StateValue)],
     ) -> Result<(), StateError> {
         match &upper.children {
             _ if shown.is_empty() => self.hidden(&upper.hash),
@@ -143,7 +146,7 @@ impl<'a> ProofWriter<'a> {
     fn node(
         &mut self,
         node: &TreeNode,
-        shown: &[(StateKey, StateValue)],
+        shown: &[(BackendKey, StateValue)],
     ) -> Result<(), StateError> {
         match &node.kind {
             _ if shown.is_empty() => self.hidden(&node.hash()),
@@ -163,9 +166,9 @@ impl<'a> ProofWriter<'a> {
 
     fn chunk(
         &mut self,
-        first: &StateKey,
+        first: &BackendKey,
         chunk: &ChunkBody,
-        shown: &[(StateKey, StateValue)],
+        shown: &[(BackendKey, StateValue)],
     ) -> Result<(), StateError> {
         let mut within = ChunkHashTree::new(self.view, first, chunk);
         put_varint(&mut self.out, chunk.count() as u64);
@@ -194,7 +197,7 @@ impl<'a> ProofWriter<'a> {
 /// The hash tree of a chunk. Groups are read when they are needed.
 struct ChunkHashTree<'a> {
     view: &'a dyn NodeRead,
-    first: &'a StateKey,
+    first: &'a BackendKey,
     chunk: &'a ChunkBody,
     groups: Vec<HashGroup>,
     /// Hashes of entries, by index of their group.
@@ -206,7 +209,7 @@ struct ChunkHashTree<'a> {
 }
 
 impl<'a> ChunkHashTree<'a> {
-    fn new(view: &'a dyn NodeRead, first: &'a StateKey, chunk: &'a ChunkBody) -> Self {
+    fn new(view: &'a dyn NodeRead, first: &'a BackendKey, chunk: &'a ChunkBody) -> Self {
         let (known, parts) = (BTreeMap::new(), BTreeMap::new());
         let groups = chunk.groups(&first.encode());
         let upper = levels(chunk.parts().collect());
@@ -225,7 +228,7 @@ impl<'a> ChunkHashTree<'a> {
     }
 
     /// The position of an entry in the chunk.
-    fn position(&mut self, key: &StateKey, value: &StateValue) -> Result<usize, StateError> {
+    fn position(&mut self, key: &BackendKey, value: &StateValue) -> Result<usize, StateError> {
         let encoded = key.encode();
         let at = group_of(&self.groups, &encoded);
         let hash = hash::entry(&encoded, value);

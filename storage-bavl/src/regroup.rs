@@ -11,7 +11,7 @@ use crate::{
     tree::{ChunkPlace, ChunkTree},
     update::UpdatedChunk,
 };
-use retrie_state::{NodeRead, StateError, StateKey};
+use retrie_state::{BackendKey, NodeRead, StateError};
 
 /// The content of a chunk's range after a block.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct ChunkRegion<'a> {
 
 impl<'a> ChunkRegion<'a> {
     /// First key of the chunk behind the region.
-    fn next(&self) -> Option<StateKey> {
+    fn next(&self) -> Option<BackendKey> {
         self.old.last().and_then(|last| last.next)
     }
 }

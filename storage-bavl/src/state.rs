@@ -10,7 +10,7 @@ use crate::{
 };
 use alloy_primitives::B256;
 use rayon::prelude::*;
-use retrie_state::{KeyRange, NodeRead, ScanDirection, StateError, StateKey};
+use retrie_state::{BackendKey, KeyRange, NodeRead, ScanDirection, StateError};
 use std::sync::{Arc, OnceLock};
 
 /// Chunks that one thread hashes at a time.
@@ -102,9 +102,9 @@ pub(crate) fn rebuild_below(
     view: &dyn NodeRead,
     most: ChunkEntries,
     upper: &UpperNode,
-    next: Option<&StateKey>,
+    next: Option<&BackendKey>,
 ) -> Result<Arc<TreeNode>, StateError> {
-    let (start, end) = (upper.first.encode(), next.map(StateKey::encode));
+    let (start, end) = (upper.first.encode(), next.map(BackendKey::encode));
     let range = KeyRange { start: &start, end: end.as_deref() };
     // The key-height of the first chunk belongs to an inner node above this subtree.
     let chunks = chunks(view, most, range)?.enumerate();
@@ -129,7 +129,7 @@ fn chunks(
     for row in view.scan(CHUNKS, range, ScanDirection::Forward)? {
         let (key, value) = row?;
         let read = || {
-            let first = StateKey::decode(&key)?;
+            let first = BackendKey::decode(&key)?;
             let key_height = *value.first()?;
             Some((first, key_height, ChunkBody::decode(&first, value.slice(1..), most)?))
         };
@@ -195,7 +195,7 @@ fn close(
     }
 }
 
-fn no_tree(first: &StateKey, key_height: u8) -> StateError {
+fn no_tree(first: &BackendKey, key_height: u8) -> StateError {
     let row = alloy_primitives::hex::encode(&first.encode()[..]);
     let what = format!("row {row}: key-height {key_height} fits into no AVL tree");
     StateError::corrupt(CHUNKS.name, what)

@@ -10,8 +10,8 @@ use crate::{
 };
 use alloy_primitives::B256;
 use retrie_state::{
-    AnyCache, BulkSink, ChunkAnswer, ChunkId, ChunkServer, NodeRead, OpenedChunk, ProofError,
-    StateChunks, StateError, StateKey, StateValue,
+    AnyCache, BackendKey, BulkSink, ChunkAnswer, ChunkId, ChunkServer, NodeRead, OpenedChunk,
+    ProofError, StateChunks, StateError, StateValue,
     wire::{WireReader, put_varint},
 };
 use std::{path::Path, sync::Arc};
@@ -102,7 +102,7 @@ impl StateChunks for Bavl {
         &self,
         _: u64,
         parts: &[(ChunkId, u64)],
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         let part = |(id, count): &(ChunkId, u64)| {
@@ -189,16 +189,16 @@ impl AnswerReader {
     fn chunk(
         &self,
         reader: &mut WireReader<'_>,
-    ) -> Result<(B256, Vec<(StateKey, StateValue)>), ProofError> {
+    ) -> Result<(B256, Vec<(BackendKey, StateValue)>), ProofError> {
         // Minimal size: a key, and the length of a value.
         let count = reader.count(22)?;
         if count == 0 || count > self.most.most() {
             return Err(malformed("number of entries in a chunk"));
         }
         let mut batch = HashBatch::default();
-        let mut entries: Vec<(StateKey, StateValue)> = Vec::with_capacity(count);
+        let mut entries: Vec<(BackendKey, StateValue)> = Vec::with_capacity(count);
         for _ in 0..count {
-            let key = StateKey::read(reader).ok_or_else(|| malformed("key"))?;
+            let key = BackendKey::read(reader).ok_or_else(|| malformed("key"))?;
             let len = reader.count(1)?;
             let value = reader.take(len)?;
             if entries.last().is_some_and(|(last, _)| *last >= key) {

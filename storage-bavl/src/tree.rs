@@ -16,14 +16,14 @@
 use crate::{chunk::ChunkBody, hash::HashBatch, upper::UpperNode};
 use alloy_primitives::B256;
 use rayon::prelude::*;
-use retrie_state::StateKey;
+use retrie_state::BackendKey;
 use std::sync::{Arc, OnceLock};
 
 /// A node of a tree.
 #[derive(Debug)]
 pub(crate) struct TreeNode {
     /// The smallest key below.
-    pub(crate) first: StateKey,
+    pub(crate) first: BackendKey,
     /// The hash; for an inner node it is set at the end of the block.
     hash: OnceLock<B256>,
     pub(crate) kind: NodeKind,
@@ -42,7 +42,7 @@ pub(crate) enum NodeKind {
 const AT_ONCE: usize = 64;
 
 impl TreeNode {
-    pub(crate) fn chunk(first: StateKey, chunk: ChunkBody, hash: B256) -> Arc<Self> {
+    pub(crate) fn chunk(first: BackendKey, chunk: ChunkBody, hash: B256) -> Arc<Self> {
         Self::new(first, OnceLock::from(hash), NodeKind::Chunk(chunk))
     }
 
@@ -53,7 +53,7 @@ impl TreeNode {
         Self::new(left.first, OnceLock::new(), kind)
     }
 
-    fn new(first: StateKey, hash: OnceLock<B256>, kind: NodeKind) -> Arc<Self> {
+    fn new(first: BackendKey, hash: OnceLock<B256>, kind: NodeKind) -> Arc<Self> {
         Arc::new(Self { first, hash, kind, upper: OnceLock::new() })
     }
 
@@ -82,14 +82,14 @@ pub(crate) struct ChunkPlace<'a> {
     pub(crate) chunk: &'a ChunkBody,
     pub(crate) key_height: u8,
     /// First key of the next chunk.
-    pub(crate) next: Option<StateKey>,
+    pub(crate) next: Option<BackendKey>,
     /// Whether it is the first chunk.
     pub(crate) is_first: bool,
 }
 
 impl ChunkPlace<'_> {
     /// Start of its range: `None`, before all keys.
-    pub(crate) fn start(&self) -> Option<StateKey> {
+    pub(crate) fn start(&self) -> Option<BackendKey> {
         (!self.is_first).then_some(self.node.first)
     }
 }
@@ -100,7 +100,7 @@ pub(crate) struct ChunkTree(pub(crate) Option<Arc<TreeNode>>);
 
 impl ChunkTree {
     /// The chunk in whose range `key` lies.
-    pub(crate) fn find(&self, key: &StateKey) -> Option<ChunkPlace<'_>> {
+    pub(crate) fn find(&self, key: &BackendKey) -> Option<ChunkPlace<'_>> {
         let mut node = self.0.as_ref()?;
         let (mut key_height, mut next, mut is_first) = (0, None, true);
         loop {
@@ -120,12 +120,12 @@ impl ChunkTree {
     }
 
     /// The chunk whose first key is `key`.
-    pub(crate) fn starting_at(&self, key: &StateKey) -> Option<ChunkPlace<'_>> {
+    pub(crate) fn starting_at(&self, key: &BackendKey) -> Option<ChunkPlace<'_>> {
         self.find(key).filter(|place| place.node.first == *key)
     }
 
     /// The last chunk that begins before `key`.
-    pub(crate) fn before(&self, key: &StateKey) -> Option<ChunkPlace<'_>> {
+    pub(crate) fn before(&self, key: &BackendKey) -> Option<ChunkPlace<'_>> {
         let mut node = self.0.as_ref()?;
         while let NodeKind::Inner(_, left, right) = &node.kind {
             node = if right.first < *key { right } else { left };
@@ -138,7 +138,7 @@ impl ChunkTree {
     pub(crate) fn places(&self) -> Vec<ChunkPlace<'_>> {
         let mut all = Vec::new();
         if let Some(node) = &self.0 {
-            let mut walk = ChunkWalk::<StateKey> {
+            let mut walk = ChunkWalk::<BackendKey> {
                 all: true,
                 key: &|key| key,
                 found: &mut |place, _| all.push(place),
@@ -153,7 +153,7 @@ impl ChunkTree {
     pub(crate) fn walk<'a, T>(
         &'a self,
         items: &'a [T],
-        key: impl Fn(&T) -> &StateKey,
+        key: impl Fn(&T) -> &BackendKey,
         found: &mut dyn FnMut(ChunkPlace<'a>, &'a [T]),
     ) {
         if let Some(node) = &self.0 {
@@ -203,7 +203,7 @@ impl ChunkTree {
 /// The replacement of a chunk of the old tree.
 #[derive(Debug)]
 pub(crate) struct ChunkEdit {
-    pub(crate) old: StateKey,
+    pub(crate) old: BackendKey,
     pub(crate) new: Vec<Arc<TreeNode>>,
 }
 
@@ -294,14 +294,14 @@ fn lean_left(left: Arc<TreeNode>, right: Arc<TreeNode>) -> Arc<TreeNode> {
 #[derive(Clone, Copy, Default)]
 struct WalkPosition {
     key_height: u8,
-    next: Option<StateKey>,
+    next: Option<BackendKey>,
     is_behind: bool,
 }
 
 struct ChunkWalk<'w, 'a, T> {
     /// Visit chunks without items, too.
     all: bool,
-    key: &'w dyn Fn(&T) -> &StateKey,
+    key: &'w dyn Fn(&T) -> &BackendKey,
     found: &'w mut dyn FnMut(ChunkPlace<'a>, &'a [T]),
 }
 

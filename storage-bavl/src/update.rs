@@ -11,7 +11,7 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes, hex};
 use retrie_state::{
-    EncodedKey, KeyRange, NodeRead, NodeWrite, RowTable, ScanDirection, StateChange, StateError,
+    BackendChange, EncodedKey, KeyRange, NodeRead, NodeWrite, RowTable, ScanDirection, StateError,
     flat,
 };
 use std::{
@@ -38,7 +38,7 @@ impl RowChange {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TouchedChunk<'a> {
     pub(crate) place: ChunkPlace<'a>,
-    pub(crate) changes: &'a [StateChange],
+    pub(crate) changes: &'a [BackendChange],
 }
 
 impl TouchedChunk<'_> {
@@ -59,21 +59,21 @@ impl TouchedChunk<'_> {
     /// Number of entries after the delta; `None` if the delta removes more than there are.
     pub(crate) fn count_after(&self) -> Option<usize> {
         let set =
-            |value: fn(&StateChange) -> bool| self.changes.iter().filter(|c| value(c)).count();
+            |value: fn(&BackendChange) -> bool| self.changes.iter().filter(|c| value(c)).count();
         let [before, after] = [set(|c| c.previous.is_some()), set(|c| c.next.is_some())];
         (self.place.chunk.count() + after).checked_sub(before)
     }
 }
 
 /// Whether a key is added or removed, so that positions shift.
-fn moves(change: &StateChange) -> bool {
+fn moves(change: &BackendChange) -> bool {
     change.previous.is_some() != change.next.is_some()
 }
 
 /// The chunks in whose ranges `changes` lie, in key order.
 pub(crate) fn touched_chunks<'a>(
     tree: &'a ChunkTree,
-    changes: &'a [StateChange],
+    changes: &'a [BackendChange],
 ) -> Vec<TouchedChunk<'a>> {
     let mut all = Vec::new();
     tree.walk(changes, |change| &change.key, &mut |place, changes| {
@@ -139,7 +139,7 @@ pub(crate) fn update(
 
 /// A change, with the hashes of its entry before and after.
 struct HashedChange<'a> {
-    change: &'a StateChange,
+    change: &'a BackendChange,
     before: Option<B256>,
     after: Option<B256>,
 }

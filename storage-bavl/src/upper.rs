@@ -4,7 +4,7 @@
 
 use crate::tree::{NodeKind, TreeNode};
 use alloy_primitives::B256;
-use retrie_state::StateKey;
+use retrie_state::BackendKey;
 use std::sync::Arc;
 
 /// Height of the lowest nodes that keep their children. Each of these children has at most eight
@@ -15,7 +15,7 @@ const LOWEST: u8 = 4;
 #[derive(Debug)]
 pub(crate) struct UpperNode {
     /// The smallest key below.
-    pub(crate) first: StateKey,
+    pub(crate) first: BackendKey,
     pub(crate) hash: B256,
     /// `None` for the lowest upper nodes.
     pub(crate) children: Option<[Arc<Self>; 2]>,

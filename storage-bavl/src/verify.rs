@@ -29,7 +29,7 @@ use crate::{
 };
 use alloc::{vec, vec::Vec};
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, StateValue};
+use retrie_state::{BackendKey, ProofError, StateValue};
 
 const MISSING: ProofError =
     ProofError::Missing { what: "a key: its entry, or the entries around it" };
@@ -42,7 +42,7 @@ const MISSING: ProofError =
 /// or leads to another root ([`RootMismatch`](ProofError::RootMismatch)).
 pub fn verify(
     root: B256,
-    keys: &[StateKey],
+    keys: &[BackendKey],
     proof: &[u8],
 ) -> Result<Vec<Option<StateValue>>, ProofError> {
     let read = ParsedProof::new(proof)?;
@@ -82,7 +82,7 @@ pub struct VerifiedChunk {
     /// Upper bound of entries per chunk in this tree.
     pub most: ChunkEntries,
     /// All its entries, in key order; none for the only chunk of the empty state.
-    pub entries: Vec<(StateKey, StateValue)>,
+    pub entries: Vec<(BackendKey, StateValue)>,
     /// The path from the chunk up to the top. The paths of all chunks determine the whole tree.
     pub path: Vec<PathStep>,
 }

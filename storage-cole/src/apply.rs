@@ -13,8 +13,8 @@ use crate::{
 };
 use alloy_primitives::B256;
 use retrie_state::{
-    ApplyContext, ApplyOutput, BulkSink, KeyRange, NodeWrite, ScanDirection, StateDelta,
-    StateError, StateKey, StateValue, TableRow,
+    ApplyContext, ApplyOutput, BackendDelta, BackendKey, BulkSink, KeyRange, NodeWrite,
+    ScanDirection, StateError, StateValue, TableRow,
 };
 use std::{
     path::Path,
@@ -26,7 +26,7 @@ pub(crate) fn apply(
     context: &ApplyContext<'_>,
     view: &mut dyn NodeWrite,
     parent: &ColeState,
-    delta: &StateDelta,
+    delta: &BackendDelta,
 ) -> Result<ApplyOutput<ColeState>, StateError> {
     let (number, jobs) = (context.number, context.jobs);
     let mut levels = parent.levels.whole();
@@ -85,7 +85,7 @@ fn first_run<'a>(
     params: &ColeParams,
     dir: &Path,
     number: u64,
-    pairs: impl Iterator<Item = (StateKey, &'a Option<StateValue>)> + Clone,
+    pairs: impl Iterator<Item = (BackendKey, &'a Option<StateValue>)> + Clone,
 ) -> Result<Arc<StoredRun>, StateError> {
     let (mut batch, mut leaves) = (HashBatch::default(), Vec::new());
     for (key, value) in pairs.clone() {
@@ -132,11 +132,11 @@ pub(crate) fn remove_old_rows(
 pub(crate) fn bulk_load(
     params: &ColeParams,
     number: u64,
-    entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+    entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
     sink: &mut dyn BulkSink,
 ) -> Result<B256, StateError> {
     let mut levels = LsmLevels { horizon: number, ..LsmLevels::default() };
-    let mut held: Vec<(StateKey, Option<StateValue>)> = Vec::new();
+    let mut held: Vec<(BackendKey, Option<StateValue>)> = Vec::new();
     while !is_large(held.len(), params)
         && let Some(entry) = entries.next()
     {

@@ -10,12 +10,12 @@ use crate::{
     state::ColeState,
     verify,
 };
-use alloy_primitives::{Address, B256, Bytes};
+use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
-    BackendProfile, BackendStats, BulkSink, CacheCompaction, CompactedCache, HashId, JobFiles,
-    Maintenance, NodeRead, NodeWrite, ProofError, ProvenanceQueries, StateDelta, StateError,
-    StateHistory, StateKey, StateValue, ValueVersion,
+    AccountKey, AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions,
+    BackendIdentity, BackendKey, BackendProfile, BackendStats, BulkSink, CacheCompaction,
+    CompactedCache, HashId, JobFiles, Maintenance, NodeRead, NodeWrite, ProofError,
+    ProvenanceQueries, StateError, StateHistory, StateValue, ValueVersion,
 };
 use std::{ops::RangeInclusive, path::Path};
 
@@ -85,7 +85,7 @@ impl Backend for Cole {
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         state: &ColeState,
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<ColeState>, StateError> {
         apply::apply(&self.params, context, view, state, delta)
     }
@@ -94,7 +94,7 @@ impl Backend for Cole {
         &self,
         _: &dyn NodeRead,
         state: &ColeState,
-        key: &StateKey,
+        key: &BackendKey,
     ) -> Result<Option<StateValue>, StateError> {
         Ok(state.levels.get(key, state.as_of)?.and_then(|(_, value)| value))
     }
@@ -103,15 +103,15 @@ impl Backend for Cole {
         &self,
         _: &dyn NodeRead,
         state: &ColeState,
-        address: &Address,
+        account: &AccountKey,
         limit: usize,
     ) -> Result<Vec<(B256, StateValue)>, StateError> {
-        let start = StateKey::Slot(*address, B256::ZERO);
+        let start = BackendKey::Slot(*account, B256::ZERO);
         let mut keys = KeyScan::new(&state.levels, start, state.as_of)?;
         let mut slots = Vec::new();
         while slots.len() < limit
-            && let Some((StateKey::Slot(of, slot), _, value)) = keys.next_key()?
-            && of == *address
+            && let Some((BackendKey::Slot(of, slot), _, value)) = keys.next_key()?
+            && of == *account
         {
             slots.extend(value.map(|value| (slot, value)));
         }
@@ -122,10 +122,10 @@ impl Backend for Cole {
         &self,
         _: &dyn NodeRead,
         state: &ColeState,
-        start: Option<&StateKey>,
+        start: Option<&BackendKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
-        let start = start.copied().unwrap_or(StateKey::Account(Address::ZERO));
+    ) -> Result<Vec<(BackendKey, StateValue)>, StateError> {
+        let start = start.copied().unwrap_or(BackendKey::Account(AccountKey::MIN));
         let mut keys = KeyScan::new(&state.levels, start, state.as_of)?;
         let mut entries = Vec::new();
         while entries.len() < limit
@@ -139,7 +139,7 @@ impl Backend for Cole {
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         apply::bulk_load(&self.params, number, entries, sink)
@@ -149,7 +149,7 @@ impl Backend for Cole {
         &self,
         _: &dyn NodeRead,
         state: &ColeState,
-        keys: &[StateKey],
+        keys: &[BackendKey],
     ) -> Result<Bytes, StateError> {
         Ok(prove::prove(&state.levels, keys, state.as_of..=state.as_of)?.1)
     }
@@ -157,7 +157,7 @@ impl Backend for Cole {
     fn verify(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify::verify(&self.params, root, keys, proof)
@@ -165,7 +165,7 @@ impl Backend for Cole {
 
     fn stats(&self, view: &dyn NodeRead, state: &ColeState) -> Result<BackendStats, StateError> {
         let mut stats = BackendStats::count(view, &[MEMORY, META])?;
-        let start = StateKey::Account(Address::ZERO);
+        let start = BackendKey::Account(AccountKey::MIN);
         let mut keys = KeyScan::new(&state.levels, start, state.as_of)?;
         while let Some((_, _, value)) = keys.next_key()? {
             match value {
@@ -275,7 +275,7 @@ impl ProvenanceQueries for Cole {
         &self,
         _: &dyn NodeRead,
         cache: &AnyCache,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         blocks: RangeInclusive<u64>,
     ) -> Result<(Vec<Vec<ValueVersion>>, Bytes), StateError> {
         let state: &ColeState = cache.get()?;
@@ -285,7 +285,7 @@ impl ProvenanceQueries for Cole {
     fn verify_versions(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         blocks: RangeInclusive<u64>,
         proof: &[u8],
     ) -> Result<Vec<Vec<ValueVersion>>, ProofError> {

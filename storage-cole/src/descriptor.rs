@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use alloy_primitives::B256;
 use core::ops::RangeInclusive;
 use retrie_state::{
-    HashId, ProofError, StateKey, StateValue, ValueVersion,
+    BackendKey, HashId, ProofError, StateValue, ValueVersion,
     descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
 };
 
@@ -17,6 +17,7 @@ pub static PROOF_FORMATS: &[ProofFormat] = &[ProofFormat {
     backend: NAME,
     version: 1,
     hash: HashId::Blake2b256,
+    has_ethereum_root: false,
     shows_history: true,
     verifier: None,
 }];
@@ -30,7 +31,7 @@ impl ProofVerifier for ColeParams {
     fn values(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         as_of: Option<u64>,
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
@@ -42,7 +43,7 @@ impl ProofVerifier for ColeParams {
     fn versions(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         blocks: RangeInclusive<u64>,
         proof: &[u8],
     ) -> Result<Vec<Vec<ValueVersion>>, ProofError> {

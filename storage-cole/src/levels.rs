@@ -9,8 +9,8 @@ use crate::{
 };
 use alloy_primitives::B256;
 use retrie_state::{
-    BackgroundJob, JobContext, JobHandle, JobRunner, NodeWrite, StateError, StateKey, StateValue,
-    StoreError,
+    AccountKey, BackendKey, BackgroundJob, JobContext, JobHandle, JobRunner, NodeWrite, StateError,
+    StateValue, StoreError,
 };
 use std::{path::Path, sync::Arc};
 
@@ -112,7 +112,7 @@ impl LsmLevels {
     /// The newest version of `key` at or before `block` (Algorithm 6).
     pub(crate) fn get(
         &self,
-        key: &StateKey,
+        key: &BackendKey,
         block: u64,
     ) -> Result<Option<(u64, Option<StateValue>)>, StateError> {
         for group in self.memory() {
@@ -348,7 +348,7 @@ fn commit(
 fn flush_job(work: &PendingRun, group: MemoryGroup, params: ColeParams) -> BackgroundJob {
     run_job("cole flush", work, move |stem, context| {
         let mut builder = RunBuilder::new(directory(context)?, stem, &params)?;
-        let start = (StateKey::Account(alloy_primitives::Address::ZERO), 0);
+        let start = (BackendKey::Account(AccountKey::MIN), 0);
         for (n, (entry, leaf)) in group.from(&start).enumerate() {
             if n % 1024 == 0 {
                 context.pause_point()?;

@@ -26,7 +26,7 @@ use blocks::{PairBlocks, PairPlace};
 use fold::{FOLD_HEIGHT, FoldedSubtree, UnfoldedCache};
 use keys::KeyWords;
 use node::{NewPair, NodeChildren, TreeNode};
-use retrie_state::{StateKey, StateValue};
+use retrie_state::{BackendKey, StateValue};
 use std::{hint::black_box, ops::Deref, sync::Arc};
 
 /// A group of the memory level. Cheap to clone.
@@ -60,7 +60,7 @@ impl MemoryGroup {
     pub(crate) fn add_block<'a>(
         &mut self,
         block: u64,
-        changes: impl ExactSizeIterator<Item = (StateKey, &'a Option<StateValue>)> + Clone,
+        changes: impl ExactSizeIterator<Item = (BackendKey, &'a Option<StateValue>)> + Clone,
     ) {
         if changes.len() == 0 {
             return;
@@ -76,7 +76,7 @@ impl MemoryGroup {
         }
         self.last_block = block;
         self.pairs += changes.len() as u64;
-        let entry = |(key, value): (StateKey, &Option<StateValue>)| {
+        let entry = |(key, value): (BackendKey, &Option<StateValue>)| {
             MemoryPair::new(KeyWords::new(&key, block), value.as_ref().map(|value| &value[..]))
         };
         let entries: Arc<[MemoryPair]> = changes.map(entry).collect();
@@ -187,7 +187,7 @@ impl MemoryGroup {
     }
 
     /// The newest version of `key` at or before `block`.
-    pub(crate) fn get(&self, key: &StateKey, block: u64) -> Option<&MemoryPair> {
+    pub(crate) fn get(&self, key: &BackendKey, block: u64) -> Option<&MemoryPair> {
         let id = KeyWords::new(key, block);
         self.floor_of(&id).filter(|entry| entry.id().is_of(&id))
     }

@@ -10,13 +10,13 @@ use crate::{
     wire::{self, ColeProof, FilterProof, SourceProof},
 };
 use alloy_primitives::Bytes;
-use retrie_state::{StateError, StateKey, StateValue, ValueVersion};
+use retrie_state::{BackendKey, StateError, StateValue, ValueVersion};
 use std::ops::{Range, RangeInclusive};
 
 /// The versions of each of `keys` in `blocks`, and their proof.
 pub(crate) fn prove(
     levels: &LsmLevels,
-    keys: &[StateKey],
+    keys: &[BackendKey],
     blocks: RangeInclusive<u64>,
 ) -> Result<(Vec<Vec<ValueVersion>>, Bytes), StateError> {
     let mut search = ProofSearch::new(keys, *blocks.start(), *blocks.end());
@@ -34,7 +34,7 @@ pub(crate) fn prove(
 }
 
 struct KeyQuery {
-    key: StateKey,
+    key: BackendKey,
     /// Newest first.
     versions: Vec<ValueVersion>,
     is_open: bool,
@@ -48,7 +48,7 @@ struct ProofSearch {
 }
 
 impl ProofSearch {
-    fn new(keys: &[StateKey], from: u64, to: u64) -> Self {
+    fn new(keys: &[BackendKey], from: u64, to: u64) -> Self {
         let mut keys = keys.to_vec();
         keys.sort_unstable();
         keys.dedup();
@@ -56,8 +56,8 @@ impl ProofSearch {
         Self { asked: keys.into_iter().map(asked).collect(), from, to }
     }
 
-    fn answers(&self, keys: &[StateKey]) -> Vec<Vec<ValueVersion>> {
-        let answer = |key: &StateKey| {
+    fn answers(&self, keys: &[BackendKey]) -> Vec<Vec<ValueVersion>> {
+        let answer = |key: &BackendKey| {
             let at = self.asked.binary_search_by_key(key, |asked| asked.key);
             at.map_or_else(|_| Vec::new(), |at| self.asked[at].versions.clone())
         };
@@ -160,8 +160,8 @@ impl KeyQuery {
     /// `above` are the pairs from there on.
     fn take<'a>(
         &mut self,
-        below: Option<(StateKey, u64, Option<&'a [u8]>)>,
-        above: impl Iterator<Item = (StateKey, u64, Option<&'a [u8]>)>,
+        below: Option<(BackendKey, u64, Option<&'a [u8]>)>,
+        above: impl Iterator<Item = (BackendKey, u64, Option<&'a [u8]>)>,
         from: u64,
         to: u64,
     ) -> Option<(CompoundKey, CompoundKey)> {

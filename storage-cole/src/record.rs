@@ -3,7 +3,7 @@
 use crate::{levels::PendingRun, run::MergeCutoff};
 use alloy_primitives::Bytes;
 use retrie_state::{
-    RowTable, StateError, StateKey, StateValue,
+    BackendKey, RowTable, StateError, StateValue,
     wire::{WireReader, put_varint},
 };
 
@@ -39,7 +39,7 @@ pub(crate) fn parse_memory_key(key: &[u8]) -> Result<(u64, u16), StateError> {
 /// before it in the piece (1 byte), length of the rest (1), the rest; then 0 for no value, or the
 /// value's length + 1 (LEB128) and the value.
 pub(crate) fn memory_rows<'a>(
-    pairs: impl Iterator<Item = (StateKey, &'a Option<StateValue>)>,
+    pairs: impl Iterator<Item = (BackendKey, &'a Option<StateValue>)>,
 ) -> Vec<Bytes> {
     let mut rows = Vec::new();
     let (mut row, mut last) = (Vec::new(), Vec::new());
@@ -72,13 +72,13 @@ pub(crate) fn memory_rows<'a>(
 pub(crate) fn read_memory_row(
     key: &[u8],
     row: &Bytes,
-    pairs: &mut Vec<(StateKey, Option<StateValue>)>,
+    pairs: &mut Vec<(BackendKey, Option<StateValue>)>,
 ) -> Result<(), StateError> {
     read_pairs(row, pairs)
         .ok_or_else(|| StateError::corrupt(MEMORY.name, format!("row {} is malformed", hex(key))))
 }
 
-fn read_pairs(row: &Bytes, pairs: &mut Vec<(StateKey, Option<StateValue>)>) -> Option<()> {
+fn read_pairs(row: &Bytes, pairs: &mut Vec<(BackendKey, Option<StateValue>)>) -> Option<()> {
     let mut reader = WireReader::new(row);
     let mut last: Vec<u8> = Vec::new();
     while !reader.is_empty() {
@@ -88,7 +88,7 @@ fn read_pairs(row: &Bytes, pairs: &mut Vec<(StateKey, Option<StateValue>)>) -> O
         }
         last.truncate(shared.into());
         last.extend_from_slice(reader.take(rest.into()).ok()?);
-        let key = StateKey::decode(&last)?;
+        let key = BackendKey::decode(&last)?;
         let value = match reader.varint().ok()? {
             0 => None,
             len => {
@@ -240,18 +240,18 @@ mod tests {
     use super::*;
     use alloy_primitives::{Address, B256};
 
-    fn key(n: u16) -> StateKey {
+    fn key(n: u16) -> BackendKey {
         let address = Address::repeat_byte((n / 100) as u8);
         match n % 5 {
-            0 => StateKey::Account(Address::left_padding_from(&n.to_be_bytes())),
-            _ => StateKey::Slot(address, B256::left_padding_from(&n.to_be_bytes())),
+            0 => BackendKey::Account(Address::left_padding_from(&n.to_be_bytes()).into()),
+            _ => BackendKey::Slot(address.into(), B256::left_padding_from(&n.to_be_bytes())),
         }
     }
 
     #[test]
     fn a_blocks_pairs_read_back_from_their_pieces() {
         for count in [0, 1, 2, 500] {
-            let mut pairs: Vec<(StateKey, Option<StateValue>)> = (0..count)
+            let mut pairs: Vec<(BackendKey, Option<StateValue>)> = (0..count)
                 .map(|n| (key(n), (n % 3 > 0).then(|| vec![n as u8; usize::from(n)].into())))
                 .collect();
             pairs.sort();

@@ -5,7 +5,7 @@ use crate::{
     memory::{self, CompoundKey},
     run::PairCursor,
 };
-use retrie_state::{StateError, StateKey, StateValue};
+use retrie_state::{BackendKey, StateError, StateValue};
 
 /// The keys with their newest version at or before a block, in key order. Deleted keys are
 /// included.
@@ -16,7 +16,7 @@ pub(crate) struct KeyScan<'a> {
 
 /// A source with its next pair.
 struct ScanSource<'a> {
-    next: Option<(StateKey, u64, Option<StateValue>)>,
+    next: Option<(BackendKey, u64, Option<StateValue>)>,
     rest: SourceCursor<'a>,
 }
 
@@ -35,7 +35,7 @@ impl ScanSource<'_> {
                 None => None,
                 Some(pair) => {
                     let bad = || StateError::corrupt("a run of cole", "a pair has no state key");
-                    let key = StateKey::decode(pair.key).ok_or_else(bad)?;
+                    let key = BackendKey::decode(pair.key).ok_or_else(bad)?;
                     Some((key, pair.block, pair.value.map(StateValue::copy_from_slice)))
                 }
             },
@@ -48,7 +48,7 @@ impl<'a> KeyScan<'a> {
     /// The keys from `start` on, as of `block`.
     pub(crate) fn new(
         levels: &'a LsmLevels,
-        start: StateKey,
+        start: BackendKey,
         block: u64,
     ) -> Result<Self, StateError> {
         let id: CompoundKey = (start, 0);
@@ -70,11 +70,11 @@ impl<'a> KeyScan<'a> {
     #[allow(clippy::type_complexity)]
     pub(crate) fn next_key(
         &mut self,
-    ) -> Result<Option<(StateKey, u64, Option<StateValue>)>, StateError> {
+    ) -> Result<Option<(BackendKey, u64, Option<StateValue>)>, StateError> {
         loop {
             let keys = self.sources.iter().filter_map(|source| Some(source.next.as_ref()?.0));
             let Some(key) = keys.min() else { return Ok(None) };
-            let mut newest: Option<(StateKey, u64, Option<StateValue>)> = None;
+            let mut newest: Option<(BackendKey, u64, Option<StateValue>)> = None;
             for source in &mut self.sources {
                 while let Some(pair) = source.next.take_if(|(next, ..)| *next == key) {
                     if pair.1 <= self.block

@@ -9,7 +9,7 @@ use crate::{
     },
     run::RunDescription,
 };
-use retrie_state::{KeyRange, NodeRead, ScanDirection, StateError, StateKey, StateValue};
+use retrie_state::{BackendKey, KeyRange, NodeRead, ScanDirection, StateError, StateValue};
 use std::{
     path::Path,
     sync::{Arc, atomic::AtomicU64},
@@ -59,10 +59,10 @@ impl ColeState {
 
 /// Adds the pairs in the rows of the memory level to the two groups.
 fn read_memory(view: &dyn NodeRead, levels: &mut LsmLevels) -> Result<(), StateError> {
-    let mut pairs: Vec<(StateKey, Option<StateValue>)> = Vec::new();
+    let mut pairs: Vec<(BackendKey, Option<StateValue>)> = Vec::new();
     let mut current = None;
     let first = memory_key(levels.merging_from, 0);
-    let mut add = |block: u64, pairs: &mut Vec<(StateKey, Option<StateValue>)>| {
+    let mut add = |block: u64, pairs: &mut Vec<(BackendKey, Option<StateValue>)>| {
         let group = match block < levels.writing_from {
             true => &mut levels.merging,
             false => &mut levels.writing,

@@ -56,7 +56,7 @@ use crate::{
 use alloc::{vec, vec::Vec};
 use alloy_primitives::B256;
 use core::ops::RangeInclusive;
-use retrie_state::{ProofError, StateKey, StateValue, ValueVersion};
+use retrie_state::{BackendKey, ProofError, StateValue, ValueVersion};
 
 /// The values of `keys` under `root`, as `proof` shows them. The proof is one of the versions after
 /// the last block. A key may occur twice.
@@ -66,7 +66,7 @@ use retrie_state::{ProofError, StateKey, StateValue, ValueVersion};
 pub fn verify(
     params: &ColeParams,
     root: B256,
-    keys: &[StateKey],
+    keys: &[BackendKey],
     proof: &[u8],
 ) -> Result<Vec<Option<StateValue>>, ProofError> {
     let versions = verify_versions(params, root, keys, u64::MAX..=u64::MAX, proof)?;
@@ -86,7 +86,7 @@ pub fn verify(
 pub fn verify_versions(
     params: &ColeParams,
     root: B256,
-    keys: &[StateKey],
+    keys: &[BackendKey],
     blocks: RangeInclusive<u64>,
     proof: &[u8],
 ) -> Result<Vec<Vec<ValueVersion>>, ProofError> {
@@ -120,7 +120,7 @@ pub fn verify_versions(
     if hash::root(horizon, memory, &levels) != root {
         return Err(ProofError::RootMismatch);
     }
-    let versions = |key: &StateKey| {
+    let versions = |key: &BackendKey| {
         let number = asked.number(&key.encode());
         number.map(|number| search.versions[number].clone()).unwrap_or_default()
     };

@@ -16,7 +16,7 @@ use crate::{
 use alloc::vec::Vec;
 use alloy_primitives::B256;
 pub(crate) use reader::{ProofReader, malformed};
-use retrie_state::StateKey;
+use retrie_state::{BackendKey, KeyForm};
 
 /// First byte of a proof.
 const KIND: u8 = 1;
@@ -96,7 +96,7 @@ pub(crate) struct AskedKeys {
 
 impl AskedKeys {
     /// The distinct keys among `keys`.
-    pub(crate) fn new(keys: &[StateKey]) -> Self {
+    pub(crate) fn new(keys: &[BackendKey]) -> Self {
         let mut keys: Vec<_> = keys.iter().map(|key| key.encode().to_vec()).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -107,6 +107,12 @@ impl AskedKeys {
     /// The number of distinct keys.
     pub(crate) fn len(&self) -> usize {
         self.keys.len()
+    }
+
+    /// The form of the keys.
+    pub(crate) fn form(&self) -> KeyForm {
+        let first = self.keys.first().and_then(|key| BackendKey::decode(key));
+        first.map_or(KeyForm::Plain, |key| key.form())
     }
 
     /// A key, encoded, by its number.

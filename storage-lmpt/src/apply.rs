@@ -11,7 +11,7 @@ use crate::{
 };
 use alloy_primitives::Bytes;
 use rayon::prelude::*;
-use retrie_state::{ApplyContext, ApplyOutput, NodeWrite, StateDelta, StateError, flat};
+use retrie_state::{ApplyContext, ApplyOutput, BackendDelta, NodeWrite, StateError, flat};
 use retrie_storage_mpt::{LeafUpdate, Trie, TrieHash};
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) fn apply(
     context: &ApplyContext<'_>,
     view: &mut dyn NodeWrite,
     parent: &LmptState,
-    delta: &StateDelta,
+    delta: &BackendDelta,
 ) -> Result<ApplyOutput<LmptState>, StateError> {
     let Some(before) = &parent.meta else { return first(context.number, view, parent, delta) };
     let mut layers = parent.layers(view.as_read())?.clone();
@@ -87,7 +87,7 @@ fn first(
     number: u64,
     view: &mut dyn NodeWrite,
     parent: &LmptState,
-    delta: &StateDelta,
+    delta: &BackendDelta,
 ) -> Result<ApplyOutput<LmptState>, StateError> {
     let mut items: Vec<_> = delta
         .changes()

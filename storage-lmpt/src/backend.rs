@@ -13,9 +13,9 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
-    BackendProfile, BackendStats, BulkSink, CacheCompaction, CompactedCache, HashId, Maintenance,
-    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, StateValue, flat,
+    AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions, BackendIdentity,
+    BackendKey, BackendProfile, BackendStats, BulkSink, CacheCompaction, CompactedCache, HashId,
+    Maintenance, NodeRead, NodeWrite, ProofError, StateError, StateValue, flat,
 };
 use retrie_storage_mpt::MemorySource;
 use std::path::Path;
@@ -89,7 +89,7 @@ impl Backend for Lmpt {
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         parent: &LmptState,
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<LmptState>, StateError> {
         apply::apply(&self.params, &self.merges, context, view, parent, delta)
     }
@@ -97,7 +97,7 @@ impl Backend for Lmpt {
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         load::load(number, entries, sink)
@@ -107,7 +107,7 @@ impl Backend for Lmpt {
         &self,
         view: &dyn NodeRead,
         state: &LmptState,
-        keys: &[StateKey],
+        keys: &[BackendKey],
     ) -> Result<Bytes, StateError> {
         prove::prove(view, state, keys)
     }
@@ -115,7 +115,7 @@ impl Backend for Lmpt {
     fn verify(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify(root, keys, proof)

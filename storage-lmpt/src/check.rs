@@ -12,7 +12,7 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes, keccak256, map::HashSet};
 use alloy_trie::Nibbles;
-use retrie_state::{KeyRange, NodeRead, RowTable, ScanDirection, StateError, StateKey, flat};
+use retrie_state::{BackendKey, KeyRange, NodeRead, RowTable, ScanDirection, StateError, flat};
 use retrie_storage_mpt::{
     MemorySource,
     trie::{NodeLink, NodeSource},
@@ -271,7 +271,7 @@ impl RowCheck<'_> {
         let mut count = 0;
         for row in self.view.scan(flat::TABLE, KeyRange::ALL, ScanDirection::Forward)? {
             let (encoded, value) = row?;
-            let Some(key) = StateKey::decode(&encoded) else {
+            let Some(key) = BackendKey::decode(&encoded) else {
                 self.fault(flat::TABLE, format!("row {encoded} is not a state key"));
                 continue;
             };

@@ -4,7 +4,7 @@ use crate::verify;
 use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::{
-    HashId, ProofError, StateKey, StateValue,
+    BackendKey, HashId, ProofError, StateValue,
     descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
 };
 
@@ -25,7 +25,7 @@ impl ProofVerifier for LmptVerifier {
     fn values(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         as_of: Option<u64>,
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
@@ -41,6 +41,7 @@ pub static PROOF_FORMATS: &[ProofFormat] = &[ProofFormat {
     backend: NAME,
     version: VERSION,
     hash: HashId::Keccak256,
+    has_ethereum_root: false,
     shows_history: false,
     verifier: Some(&LmptVerifier),
 }];

@@ -11,7 +11,7 @@ use crate::{
 use alloy_primitives::{B256, Bytes, keccak256};
 use rayon::prelude::*;
 use retrie_state::{
-    KeyRange, NodeRead, NodeWrite, ScanDirection, StateDelta, StateError, StateKey,
+    BackendDelta, BackendKey, KeyRange, NodeRead, NodeWrite, ScanDirection, StateError,
     wire::{WireReader, put_varint},
 };
 use retrie_storage_mpt::{
@@ -26,7 +26,7 @@ const CHUNK: usize = 32;
 const ROW_BYTES: usize = 3_900;
 
 /// The path of a key: keccak-256 of its encoding.
-pub(crate) fn path_of(key: &StateKey) -> B256 {
+pub(crate) fn path_of(key: &BackendKey) -> B256 {
     keccak256(&*key.encode())
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn read(view: &dyn NodeRead, generation: u64) -> Result<(Trie, u64), 
         rows.par_iter().map(|(key, row)| read_row(key, row)).collect::<Result<_, _>>()?;
     let mut order = LayerRowOrder::default();
     rows.iter().zip(&read).try_for_each(|((key, _), entries)| order.follow(key, entries))?;
-    let item = |(key, leaf): (StateKey, Bytes)| LeafUpdate::new(path_of(&key), Some(leaf));
+    let item = |(key, leaf): (BackendKey, Bytes)| LeafUpdate::new(path_of(&key), Some(leaf));
     let mut items: Vec<_> =
         read.into_par_iter().flat_map_iter(|entries| entries.into_iter().map(item)).collect();
     // In the order of blocks: the last change of a key counts.
@@ -56,7 +56,7 @@ pub(crate) fn read(view: &dyn NodeRead, generation: u64) -> Result<(Trie, u64), 
 }
 
 /// The keys and leaves of a layer row.
-pub(crate) type LayerEntries = Vec<(StateKey, Bytes)>;
+pub(crate) type LayerEntries = Vec<(BackendKey, Bytes)>;
 
 /// Decodes a layer row, which has at least one entry.
 pub(crate) fn read_row(key: &Bytes, row: &Bytes) -> Result<LayerEntries, StateError> {
@@ -64,7 +64,7 @@ pub(crate) fn read_row(key: &Bytes, row: &Bytes) -> Result<LayerEntries, StateEr
     let (mut rest, mut entries) = (WireReader::new(row), Vec::new());
     let mut entry = || {
         let len = usize::from(rest.u8().ok()?);
-        let key = StateKey::decode(rest.take(len).ok()?)?;
+        let key = BackendKey::decode(rest.take(len).ok()?)?;
         let len = usize::try_from(rest.varint().ok()?).ok()?;
         let found = rest.take(len).ok()?;
         leaf::decode(found)?;
@@ -78,14 +78,14 @@ pub(crate) fn read_row(key: &Bytes, row: &Bytes) -> Result<LayerEntries, StateEr
 /// Checks the order of layer rows: the parts of a block are numbered from 0 on, and its keys
 /// ascend.
 #[derive(Debug, Default)]
-pub(crate) struct LayerRowOrder(Option<((u64, u64, u32), StateKey)>);
+pub(crate) struct LayerRowOrder(Option<((u64, u64, u32), BackendKey)>);
 
 impl LayerRowOrder {
     /// Rejects a row that cannot be the next one.
     pub(crate) fn follow(&mut self, key: &Bytes, entries: &LayerEntries) -> Result<(), StateError> {
-        let is_next = |(generation, number, part): (u64, u64, u32), first: &StateKey| {
+        let is_next = |(generation, number, part): (u64, u64, u32), first: &BackendKey| {
             let keys = entries.iter().map(|(key, _)| key);
-            let continues = |((of, at, before), last): &((u64, u64, u32), StateKey)| {
+            let continues = |((of, at, before), last): &((u64, u64, u32), BackendKey)| {
                 (*of, *at) == (generation, number)
                     && before.checked_add(1) == Some(part)
                     && last < first
@@ -114,7 +114,7 @@ struct LayerRowWriter<'a> {
 }
 
 impl LayerRowWriter<'_> {
-    fn add(&mut self, key: &StateKey, leaf: &[u8]) -> Result<(), StateError> {
+    fn add(&mut self, key: &BackendKey, leaf: &[u8]) -> Result<(), StateError> {
         let key = key.encode();
         self.open.push(key.len() as u8);
         self.open.extend_from_slice(&key);
@@ -141,10 +141,10 @@ pub(crate) fn apply(
     view: &mut dyn NodeWrite,
     (generation, number): (u64, u64),
     trie: &Trie,
-    delta: &StateDelta,
+    delta: &BackendDelta,
 ) -> Result<(Trie, u64), StateError> {
     struct LeafChange<'a> {
-        key: &'a StateKey,
+        key: &'a BackendKey,
         leaf: Bytes,
         is_new: bool,
         path: B256,

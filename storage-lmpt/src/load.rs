@@ -8,20 +8,20 @@ use crate::{
 };
 use alloy_primitives::B256;
 use rayon::prelude::*;
-use retrie_state::{BulkSink, StateError, StateKey, StateValue, flat};
-use retrie_storage_mpt::{LeafUpdate, Trie, TrieHash, trie::BuildSource};
+use retrie_state::{BackendKey, BulkSink, StateError, StateValue, flat};
+use retrie_storage_mpt::{LeafUpdate, TrieHash, trie::LeafSorter};
 
 /// Entries that are hashed together.
 const CHUNK: usize = 4096;
 
-/// Loads `entries` as block `number` and returns the root. Holds all of them in memory, with about
-/// 150 bytes for each key beside the value.
+/// Loads `entries` as block `number` and returns the root, in the memory of the sorters of `sink`
+/// and of a 256th of the keys.
 pub(crate) fn load(
     number: u64,
-    entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+    entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
     sink: &mut dyn BulkSink,
 ) -> Result<B256, StateError> {
-    let (mut items, mut chunk) = (Vec::new(), Vec::with_capacity(CHUNK));
+    let (mut leaves, mut chunk) = (LeafSorter::default(), Vec::with_capacity(CHUNK));
     let mut last = None;
     for entry in entries {
         let (key, value) = entry?;
@@ -32,30 +32,22 @@ pub(crate) fn load(
         flat::put(sink, &key, &value)?;
         chunk.push((key, value));
         if chunk.len() == CHUNK {
-            hash_into(&mut items, &mut chunk);
+            leaves.extend(hashed(&mut chunk), sink)?;
         }
     }
-    hash_into(&mut items, &mut chunk);
-    items.par_sort_unstable_by_key(|item: &LeafUpdate<u64>| item.key);
-    let put = |part: SnapshotChanges| {
-        let mut rows: Vec<_> = part.into_rows().collect();
-        rows.par_sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        rows.iter().try_for_each(|(key, row)| sink.put_unordered(SNAPSHOT, key, row))
-    };
-    let snapshot = Trie::build(
-        TrieHash::Keccak256,
-        &BuildSource::default(),
-        &items,
-        &SnapshotChanges::new(0),
-        put,
-    )?;
+    leaves.extend(hashed(&mut chunk), sink)?;
+    let snapshot = leaves.build(TrieHash::Keccak256, &SnapshotChanges::new(0), |part| {
+        part.into_rows().try_for_each(|(key, row)| sink.put_unordered(SNAPSHOT, &key, &row))
+    })?;
     let meta = first_meta(number, snapshot);
     sink.put(META, STATE, &meta.encode())?;
     Ok(meta.root())
 }
 
-fn hash_into(items: &mut Vec<LeafUpdate<u64>>, chunk: &mut Vec<(StateKey, StateValue)>) {
-    items.par_extend(chunk.par_drain(..).with_min_len(32).map(|(key, value)| {
+/// The leaves of these entries.
+fn hashed(chunk: &mut Vec<(BackendKey, StateValue)>) -> Vec<LeafUpdate<u64>> {
+    let leaf = |(key, value): (BackendKey, StateValue)| {
         LeafUpdate::new(layer::path_of(&key), Some(leaf::encode(Some(&value))))
-    }));
+    };
+    chunk.par_drain(..).with_min_len(32).map(leaf).collect()
 }

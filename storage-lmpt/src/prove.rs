@@ -7,7 +7,7 @@ use crate::{
     state::{EMPTY, LmptState},
 };
 use alloy_primitives::Bytes;
-use retrie_state::{NodeRead, StateError, StateKey, wire::put_varint};
+use retrie_state::{BackendKey, NodeRead, StateError, wire::put_varint};
 use retrie_storage_mpt::{MemorySource, Trie, TrieHash};
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use std::collections::HashSet;
 pub(crate) fn prove(
     view: &dyn NodeRead,
     state: &LmptState,
-    keys: &[StateKey],
+    keys: &[BackendKey],
 ) -> Result<Bytes, StateError> {
     let layers = state.layers(view)?;
     let small = [&layers.delta, &layers.intermediate];

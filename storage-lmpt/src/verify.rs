@@ -8,7 +8,7 @@
 use crate::{hash, leaf};
 use alloc::{collections::BTreeMap, vec::Vec};
 use alloy_primitives::{B256, keccak256};
-use retrie_state::{ProofError, StateKey, StateValue, wire::WireReader};
+use retrie_state::{BackendKey, ProofError, StateValue, wire::WireReader};
 use retrie_storage_mpt::{TrieHash, verify::walk};
 
 const MISSING: ProofError = ProofError::Missing { what: "a node on the way" };
@@ -19,7 +19,7 @@ const MISSING: ProofError = ProofError::Missing { what: "a node on the way" };
 /// A [`ProofError`] for anything but the one valid proof of `keys` under `root`.
 pub fn verify(
     root: B256,
-    keys: &[StateKey],
+    keys: &[BackendKey],
     proof: &[u8],
 ) -> Result<Vec<Option<StateValue>>, ProofError> {
     let mut rest = WireReader::new(proof);

@@ -31,7 +31,7 @@ use crate::{
 use alloy_primitives::{B256, Bytes};
 use hashbrown::HashMap;
 use retrie_state::{
-    ApplyContext, EncodedKey, NodeWrite, StateChange, StateDelta, StateError, StateKey,
+    ApplyContext, BackendChange, BackendDelta, BackendKey, EncodedKey, NodeWrite, StateError,
 };
 use std::{hint::black_box, sync::Arc};
 
@@ -42,7 +42,7 @@ pub(crate) fn apply(
     context: &ApplyContext<'_>,
     view: &mut dyn NodeWrite,
     parent: &LvmtState,
-    delta: &StateDelta,
+    delta: &BackendDelta,
 ) -> Result<(B256, LvmtState), StateError> {
     let number = context.number;
     let base = parent.apply_base(params, view.as_read())?;
@@ -131,7 +131,7 @@ impl KeyWrite {
 /// The keys that a block changes.
 struct BlockChange<'a> {
     number: u64,
-    delta: &'a StateDelta,
+    delta: &'a BackendDelta,
     /// One for each change of the delta.
     writes: Vec<KeyWrite>,
 }
@@ -144,7 +144,7 @@ impl<'a> BlockChange<'a> {
         parent: &LvmtState,
         meta: &mut LvmtMeta,
         number: u64,
-        delta: &'a StateDelta,
+        delta: &'a BackendDelta,
     ) -> Result<(Self, Vec<Option<Bytes>>), StateError> {
         let second = &parent.apply_base(params, view.as_read())?.second;
         let mut writes = Vec::with_capacity(delta.changes().len());
@@ -159,7 +159,7 @@ impl<'a> BlockChange<'a> {
 
     /// Each write with the new value of its key.
     fn values(&self) -> impl Iterator<Item = (&KeyWrite, Option<&[u8]>)> {
-        let value = |change: &'a StateChange| change.next.as_ref().map(|value| &value[..]);
+        let value = |change: &'a BackendChange| change.next.as_ref().map(|value| &value[..]);
         self.writes.iter().zip(self.delta.changes().iter().map(value))
     }
 
@@ -267,7 +267,7 @@ fn raise_version(
     parent: &LvmtState,
     second: &LevelArray,
     meta: &mut LvmtMeta,
-    change: &StateChange,
+    change: &BackendChange,
 ) -> Result<(KeyWrite, Option<Bytes>), StateError> {
     let key = change.key.encode();
     let row = match parent.memo.get(&change.key) {
@@ -317,7 +317,7 @@ fn allocate(
     params: &LvmtParams,
     view: &mut dyn NodeWrite,
     second: &LevelArray,
-    key: &StateKey,
+    key: &BackendKey,
     encoded: &[u8],
 ) -> Result<(EntryPath, u8), StateError> {
     let location = hash::location(encoded);

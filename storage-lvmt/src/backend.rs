@@ -13,12 +13,12 @@ use crate::{
     state::LvmtState,
     verify,
 };
-use alloy_primitives::{Address, B256, Bytes};
+use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
-    BackendProfile, BackendStats, BulkSink, CacheCompaction, CompactedCache, HashId, KeyRange,
-    NodeRead, NodeWrite, ProofError, ProofHole, ProofShards, ScanDirection, StateDelta, StateError,
-    StateKey, StateValue, prefix_end,
+    AccountKey, AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions,
+    BackendIdentity, BackendKey, BackendProfile, BackendStats, BulkSink, CacheCompaction,
+    CompactedCache, HashId, KeyRange, NodeRead, NodeWrite, ProofError, ProofHole, ProofShards,
+    ScanDirection, StateError, StateValue, prefix_end,
 };
 use std::{fmt, path::Path, sync::Arc};
 
@@ -106,12 +106,12 @@ impl Lvmt {
         &self,
         view: &'a dyn NodeRead,
         range: KeyRange<'_>,
-    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>> + 'a, StateError>
+    ) -> Result<impl Iterator<Item = Result<(BackendKey, StateValue), StateError>> + 'a, StateError>
     {
         let rows = view.scan(KEYS, range, ScanDirection::Forward)?;
         Ok(rows.filter_map(|row| {
             let entry = row.and_then(|(key, row)| {
-                let key = StateKey::decode(&key)
+                let key = BackendKey::decode(&key)
                     .ok_or_else(|| corrupt(KEYS, format!("row {key} is not a state key")))?;
                 Ok(KeyRecord::value_of(&key, &row)?.map(|value| (key, value)))
             });
@@ -151,7 +151,7 @@ impl Backend for Lvmt {
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         parent: &LvmtState,
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<LvmtState>, StateError> {
         let (root, cache) = apply::apply(&self.params, self.shard, context, view, parent, delta)?;
         Ok(ApplyOutput { root, cache })
@@ -161,7 +161,7 @@ impl Backend for Lvmt {
         &self,
         view: &dyn NodeRead,
         state: &LvmtState,
-        key: &StateKey,
+        key: &BackendKey,
     ) -> Result<Option<StateValue>, StateError> {
         let row = match state.memo.get(key) {
             Some(row) => row,
@@ -178,15 +178,15 @@ impl Backend for Lvmt {
         &self,
         view: &dyn NodeRead,
         _: &LvmtState,
-        address: &Address,
+        account: &AccountKey,
         limit: usize,
     ) -> Result<Vec<(B256, StateValue)>, StateError> {
-        let start = StateKey::Slot(*address, B256::ZERO).encode();
-        let end = prefix_end(&start[..21]);
-        self.entries_in(view, KeyRange { start: &start[..21], end: end.as_deref() })?
+        let start = account.slots_prefix();
+        let end = prefix_end(&start);
+        self.entries_in(view, KeyRange { start: &start, end: end.as_deref() })?
             .take(limit)
             .map(|entry| match entry? {
-                (StateKey::Slot(_, slot), value) => Ok((slot, value)),
+                (BackendKey::Slot(_, slot), value) => Ok((slot, value)),
                 (key, _) => Err(corrupt(KEYS, format!("{key} among slots"))),
             })
             .collect()
@@ -196,10 +196,10 @@ impl Backend for Lvmt {
         &self,
         view: &dyn NodeRead,
         _: &LvmtState,
-        start: Option<&StateKey>,
+        start: Option<&BackendKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
-        let start = start.map(StateKey::encode);
+    ) -> Result<Vec<(BackendKey, StateValue)>, StateError> {
+        let start = start.map(BackendKey::encode);
         let range = KeyRange::from(start.as_deref().unwrap_or(&[]));
         self.entries_in(view, range)?.take(limit).collect()
     }
@@ -207,7 +207,7 @@ impl Backend for Lvmt {
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         load::load(&self.params, self.shard, number, entries, sink)
@@ -217,7 +217,7 @@ impl Backend for Lvmt {
         &self,
         view: &dyn NodeRead,
         state: &LvmtState,
-        keys: &[StateKey],
+        keys: &[BackendKey],
     ) -> Result<Bytes, StateError> {
         proof::prove(&self.params, self.shard, view, state, keys)
     }
@@ -225,7 +225,7 @@ impl Backend for Lvmt {
     fn verify(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify::verify(self.params.verifier(), root, keys, proof)
@@ -289,14 +289,14 @@ impl ProofShards for Lvmt {
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        keys: &[StateKey],
+        keys: &[BackendKey],
     ) -> Result<Bytes, StateError> {
         let state: &LvmtState = cache.get()?;
         let (parts, _) = proof::parts(&self.params, view, state, keys)?;
         Ok(parts.encode().into())
     }
 
-    fn holes(&self, keys: &[StateKey], parts: &[Bytes]) -> Result<Vec<ProofHole>, ProofError> {
+    fn holes(&self, keys: &[BackendKey], parts: &[Bytes]) -> Result<Vec<ProofHole>, ProofError> {
         proof::holes(self.params.height(), keys, parts)
     }
 
@@ -308,7 +308,7 @@ impl ProofShards for Lvmt {
         &self,
         view: &dyn NodeRead,
         _: &AnyCache,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         own: &Bytes,
         part: &Bytes,
     ) -> Result<Result<(), ProofError>, StateError> {

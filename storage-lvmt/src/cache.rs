@@ -4,7 +4,7 @@
 use alloy_primitives::Bytes;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use retrie_state::StateKey;
+use retrie_state::BackendKey;
 use std::sync::Arc;
 
 /// Items in a chunk of a [`SharedArray`].
@@ -61,7 +61,7 @@ const MEMO_PARTS: usize = 16;
 /// needs the record again for slot and version. The size is bounded. A memo belongs to one state,
 /// so it is never stale.
 #[derive(Default)]
-pub(crate) struct RecordMemo([Mutex<HashMap<StateKey, Option<Bytes>>>; MEMO_PARTS]);
+pub(crate) struct RecordMemo([Mutex<HashMap<BackendKey, Option<Bytes>>>; MEMO_PARTS]);
 
 impl RecordMemo {
     /// An empty memo with room for as many rows as `other` has: consecutive blocks are similar.
@@ -70,20 +70,20 @@ impl RecordMemo {
         Self(std::array::from_fn(|at| part(&other.0[at])))
     }
 
-    fn part(&self, key: &StateKey) -> &Mutex<HashMap<StateKey, Option<Bytes>>> {
+    fn part(&self, key: &BackendKey) -> &Mutex<HashMap<BackendKey, Option<Bytes>>> {
         let byte = match key {
-            StateKey::Account(address) => address[19],
-            StateKey::Slot(address, slot) => address[19] ^ slot[31],
+            BackendKey::Account(account) => account[19],
+            BackendKey::Slot(account, slot) => account[19] ^ slot[31],
         };
         &self.0[usize::from(byte) % MEMO_PARTS]
     }
 
     /// The row of `key`, if it was read before.
-    pub(crate) fn get(&self, key: &StateKey) -> Option<Option<Bytes>> {
+    pub(crate) fn get(&self, key: &BackendKey) -> Option<Option<Bytes>> {
         self.part(key).lock().get(key).cloned()
     }
 
-    pub(crate) fn put(&self, key: &StateKey, row: &Option<Bytes>) {
+    pub(crate) fn put(&self, key: &BackendKey, row: &Option<Bytes>) {
         let mut part = self.part(key).lock();
         if part.len() < MEMO_ROWS / MEMO_PARTS {
             part.insert(*key, row.clone());

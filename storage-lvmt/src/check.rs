@@ -21,7 +21,7 @@ use crate::{
     state::LvmtState,
 };
 use alloy_primitives::B256;
-use retrie_state::{KeyRange, NodeRead, RowTable, ScanDirection, StateError, StateKey};
+use retrie_state::{BackendKey, KeyRange, NodeRead, RowTable, ScanDirection, StateError};
 use std::fmt::Display;
 
 /// Checks the state that `view` shows, whose recorded root is `root`.
@@ -69,7 +69,7 @@ impl RowCheck<'_> {
         let (mut keys, mut dead) = (0, 0);
         for row in self.view.scan(KEYS, KeyRange::ALL, ScanDirection::Forward)? {
             let (encoded, row) = row?;
-            let Some(key) = StateKey::decode(&encoded) else {
+            let Some(key) = BackendKey::decode(&encoded) else {
                 self.bad(KEYS, format!("row {encoded} is not a state key"));
                 continue;
             };

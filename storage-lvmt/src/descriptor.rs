@@ -5,7 +5,7 @@ use crate::{VerifierParams, verify};
 use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::{
-    HashId, ProofError, StateKey, StateValue,
+    BackendKey, HashId, ProofError, StateValue,
     descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
 };
 
@@ -16,6 +16,7 @@ pub static PROOF_FORMATS: &[ProofFormat] = &[ProofFormat {
     backend: NAME,
     version: 1,
     hash: HashId::Blake2b256,
+    has_ethereum_root: false,
     shows_history: false,
     verifier: None,
 }];
@@ -29,7 +30,7 @@ impl ProofVerifier for VerifierParams {
     fn values(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         as_of: Option<u64>,
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {

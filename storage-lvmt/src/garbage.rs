@@ -19,8 +19,8 @@ use crate::{
 };
 use alloy_primitives::hex;
 use retrie_state::{
-    ApplyContext, BackgroundJob, JobHandle, KeyRange, NodeRead, NodeWrite, ScanDirection,
-    StateError, StateKey,
+    ApplyContext, BackendKey, BackgroundJob, JobHandle, KeyRange, NodeRead, NodeWrite,
+    ScanDirection, StateError,
 };
 use std::sync::Arc;
 
@@ -207,7 +207,7 @@ fn mark(
     for (n, row) in view.scan(KEYS, KeyRange::ALL, ScanDirection::Forward)?.enumerate() {
         slow(n)?;
         let (key, row) = row?;
-        let key = StateKey::decode(&key)
+        let key = BackendKey::decode(&key)
             .ok_or_else(|| corrupt(KEYS, format!("row {key} is not a state key")))?;
         see(KeyRecord::decode(&key, &row)?.position)
             .ok_or_else(|| corrupt(KEYS, format!("the tuple of {key} is in no block")))?;

@@ -10,7 +10,7 @@ use alloy_primitives::B256;
 use retrie_state::blake2b;
 pub(crate) use retrie_state::blake2b::hash as parts;
 
-/// The location of a state key, from its [encoding](retrie_state::StateKey::encode). [`entry_of`]
+/// The location of a state key, from its [encoding](retrie_state::BackendKey::encode). [`entry_of`]
 /// cuts it into the entries of the key's path.
 pub(crate) fn location(key: &[u8]) -> B256 {
     parts(&[&[0x00], key])

@@ -16,7 +16,7 @@ use crate::{
 };
 use alloy_primitives::B256;
 use hashbrown::HashMap;
-use retrie_state::{BulkSink, StateError, StateKey, StateValue};
+use retrie_state::{BackendKey, BulkSink, StateError, StateValue};
 
 /// Entries that are hashed together.
 const AT_ONCE: usize = 4096;
@@ -27,7 +27,7 @@ pub(crate) fn load(
     params: &LvmtParams,
     shard: ProofShard,
     number: u64,
-    entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+    entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
     sink: &mut dyn BulkSink,
 ) -> Result<B256, StateError> {
     let mut load = StateLoad {
@@ -71,7 +71,7 @@ struct StateLoad<'a> {
 impl StateLoad<'_> {
     fn add(
         &mut self,
-        part: &[(StateKey, StateValue)],
+        part: &[(BackendKey, StateValue)],
         sink: &mut dyn BulkSink,
     ) -> Result<(), StateError> {
         let mut locations = hash::HashBatch::with_capacity(part.len());
@@ -119,7 +119,11 @@ impl StateLoad<'_> {
     }
 
     /// The first vacant slot on the path, as in `apply`.
-    fn allocate(&mut self, key: &StateKey, location: &B256) -> Result<(EntryPath, u8), StateError> {
+    fn allocate(
+        &mut self,
+        key: &BackendKey,
+        location: &B256,
+    ) -> Result<(EntryPath, u8), StateError> {
         let mut way = EntryPath::root();
         let mut amt = 0;
         for level in 0.. {

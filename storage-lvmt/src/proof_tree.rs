@@ -28,8 +28,8 @@ use crate::{
 };
 use alloy_primitives::B256;
 use retrie_state::{
-    ApplyContext, BackgroundJob, JobHandle, KeyRange, NodeRead, ScanDirection, StateError,
-    StateKey, prefix_end,
+    ApplyContext, BackendKey, BackgroundJob, JobHandle, KeyRange, NodeRead, ScanDirection,
+    StateError, prefix_end,
 };
 use std::{
     collections::BTreeMap,
@@ -480,8 +480,8 @@ fn entries_in(
 pub(crate) fn occupant(
     view: &dyn NodeRead,
     row: &[u8],
-) -> Result<(StateKey, KeyRecord), StateError> {
-    let key = StateKey::decode(row).ok_or_else(|| {
+) -> Result<(BackendKey, KeyRecord), StateError> {
+    let key = BackendKey::decode(row).ok_or_else(|| {
         corrupt(
             SLOTS,
             format!(

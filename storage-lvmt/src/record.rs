@@ -16,7 +16,7 @@
 use crate::point::G1Point;
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    NodeRead, RowTable, StateError, StateKey,
+    BackendKey, NodeRead, RowTable, StateError,
     wire::{WireReader, put_varint},
 };
 use smallvec::SmallVec;
@@ -244,7 +244,7 @@ impl KeyRecord {
     }
 
     /// Reads the row of `key`.
-    pub(crate) fn decode(key: &StateKey, row: &Bytes) -> Result<Self, StateError> {
+    pub(crate) fn decode(key: &BackendKey, row: &Bytes) -> Result<Self, StateError> {
         Self::parse(row).ok_or_else(|| corrupt(KEYS, format!("the record of {key} is malformed")))
     }
 
@@ -262,7 +262,7 @@ impl KeyRecord {
     }
 
     /// Reads only the value.
-    pub(crate) fn value_of(key: &StateKey, row: &Bytes) -> Result<Option<Bytes>, StateError> {
+    pub(crate) fn value_of(key: &BackendKey, row: &Bytes) -> Result<Option<Bytes>, StateError> {
         let parse = || {
             let ([level, flags], rest) = row.split_first_chunk()?;
             let mut head = WireReader::new(rest);
@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     fn a_number_in_a_longer_form_than_need_be_is_refused() {
-        let key = StateKey::Account(Address::ZERO);
+        let key = BackendKey::Account(Address::ZERO.into());
         let (position, way) = (TuplePosition { block: 5, leaf: 6 }, EntryPath::new(&[7]));
         let mut row = Vec::new();
         KeyRecord::encode(1, 4, position, &way, Some(&[9]), &mut row);

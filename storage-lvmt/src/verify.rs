@@ -56,7 +56,7 @@ use crate::{
 };
 use alloc::{vec, vec::Vec};
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, StateValue};
+use retrie_state::{BackendKey, KeyForm, ProofError, StateValue};
 
 /// The values of `keys` under `root`, as `proof` shows them; a key may occur twice.
 ///
@@ -66,12 +66,15 @@ use retrie_state::{ProofError, StateKey, StateValue};
 pub fn verify(
     params: &VerifierParams,
     root: B256,
-    keys: &[StateKey],
+    keys: &[BackendKey],
     proof: &[u8],
 ) -> Result<Vec<Option<StateValue>>, ProofError> {
     let parts = LvmtProof::decode(proof, proof.len())?;
     if parts.height != params.height() {
         return Err(ProofError::WrongKind { what: "height" });
+    }
+    if KeyForm::of(keys) != parts.form {
+        return Err(ProofError::WrongKind { what: "form of the keys" });
     }
     let asked = AskedKeys::new(keys, parts.height);
     let commitment = point(&parts.commitment)?;
@@ -93,7 +96,7 @@ pub fn verify(
 #[cfg(feature = "std")]
 pub(crate) fn check_part(
     params: &VerifierParams,
-    keys: &[StateKey],
+    keys: &[BackendKey],
     own: &LvmtProof,
     bytes: &[u8],
     part: &LvmtProof,
@@ -256,7 +259,7 @@ impl<'a> EntryWalk<'a> {
     }
 
     /// Checks that another key is not a requested one, and that its hash leads to this entry.
-    fn check_other(&self, key: &StateKey, way: &[u16]) -> Result<(), ProofError> {
+    fn check_other(&self, key: &BackendKey, way: &[u16]) -> Result<(), ProofError> {
         let location = hash::location(&key.encode());
         if self.asked.contains(&location, key) {
             return Err(malformed("an asked key stands for another one"));
@@ -355,8 +358,8 @@ fn check_openings(
 }
 
 /// A hash of the whole statement.
-fn seed(params: &VerifierParams, root: B256, keys: &[StateKey], proof: &[u8]) -> B256 {
-    let mut asked = Vec::with_capacity(keys.len() * StateKey::MAX_ENCODED_LEN);
+fn seed(params: &VerifierParams, root: B256, keys: &[BackendKey], proof: &[u8]) -> B256 {
+    let mut asked = Vec::with_capacity(keys.len() * BackendKey::MAX_ENCODED_LEN);
     keys.iter().for_each(|key| asked.extend_from_slice(&key.encode()));
     let count = (keys.len() as u64).to_be_bytes();
     let params = params.digest();

@@ -4,22 +4,23 @@ use crate::{
     TrieHash,
     ethereum::{
         self, AccountDelta, BulkLayout, EarlyTries, TrieCache, by_account, chunks, decode_account,
-        merge_nodes, refuse_orphan, slot_items,
+        merge_nodes, ranges, refuse_orphan, slot_items,
     },
     leaf,
-    trie::{self, BuildSource, LeafUpdate, RowChange, RowPlace, RowRecorder, RowSource, Trie},
+    trie::{self, LeafSorter, LeafUpdate, RowChange, RowPlace, RowRecorder, RowSource, Trie},
     verify,
     witness::WitnessNodes,
 };
-use alloy_primitives::{Address, B256, Bytes, keccak256};
+use alloy_primitives::{B256, Bytes};
 use alloy_trie::EMPTY_ROOT_HASH;
 use rayon::prelude::*;
 use retrie_state::{
-    AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions,
-    BackendIdentity, BackendProfile, BulkSink, ChunkId, ChunkServer, HashId, KeyRange, NodeRead,
-    NodeWrite, OpenedChunk, PartialState, PartialTree, Prefetcher, ProofError, RowTable,
-    ScanDirection, StateChange, StateChunks, StateDelta, StateError, StateKey, StateValue,
-    compare_rows, flat, prefix_end,
+    AccountKey, AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend,
+    BackendDelta, BackendExtensions, BackendIdentity, BackendKey, BackendProfile, BulkSink,
+    ChunkId, ChunkPlace, ChunkServer, HashId, KeyForm, KeyRange, NodeRead, NodeWrite, OpenedChunk,
+    PartialState, PartialTree, Prefetcher, ProofError, RangeServer, RowTable, ScanDirection,
+    StateChange, StateChunks, StateError, StateRanges, StateValue, TrieLeaf, compare_rows, flat,
+    prefix_end,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -46,19 +47,19 @@ impl Mpt {
         Self { identity: BackendIdentity::plain("mpt", 1, HashId::Keccak256) }
     }
 
-    /// The EIP-1186 proof of the account at `address` and of some of its slots, as
-    /// `eth_getProof` returns it.
+    /// The nodes of the EIP-1186 proof of the account `owner` and of some of its slots, for
+    /// `eth_getProof`.
     ///
     /// # Errors
     /// [`StateError::Corrupt`] if rows of the trie contradict each other.
-    pub fn account_proof(
+    pub fn nodes_of(
         &self,
         view: &dyn NodeRead,
         cache: &MptCache,
-        address: &Address,
+        owner: &AccountKey,
         slots: &[B256],
-    ) -> Result<verify::AccountProof, StateError> {
-        ethereum::account_proof(&MptTries { view, cache }, address, slots)
+    ) -> Result<AccountNodes, StateError> {
+        ethereum::account_nodes(&MptTries { view, cache }, owner, slots)
     }
 }
 
@@ -68,11 +69,11 @@ pub type MptCache = TrieCache;
 fn cached_storage(
     cache: &MptCache,
     view: &dyn NodeRead,
-    address: &Address,
+    owner: &AccountKey,
 ) -> Result<Trie, StateError> {
-    match cache.storage(address) {
+    match cache.storage(owner) {
         Some(trie) => Ok(trie),
-        None => Ok(storage(view, address).trie(())?.unwrap_or_default()),
+        None => Ok(storage(view, owner).trie(())?.unwrap_or_default()),
     }
 }
 
@@ -96,19 +97,19 @@ impl<'a> ethereum::StateTries for MptTries<'a> {
 
     fn storage(
         &self,
-        address: &Address,
+        owner: &AccountKey,
         _: B256,
         (): (),
     ) -> Result<(Trie, RowSource<'a>), StateError> {
-        Ok((cached_storage(self.cache, self.view, address)?, storage(self.view, address)))
+        Ok((cached_storage(self.cache, self.view, owner)?, storage(self.view, owner)))
     }
 }
 
 /// The rows of the storage trie of the account `trie`, or of the account trie.
-fn place(trie: Option<Address>) -> RowPlace {
+fn place(trie: Option<AccountKey>) -> RowPlace {
     match trie {
         None => RowPlace::new(ACCOUNT_NODES, &[]),
-        Some(address) => RowPlace::new(STORAGE_NODES, address.as_slice()),
+        Some(owner) => RowPlace::new(STORAGE_NODES, &owner),
     }
 }
 
@@ -116,13 +117,13 @@ fn accounts(view: &dyn NodeRead) -> RowSource<'_> {
     RowSource::new(view, place(None))
 }
 
-fn storage<'a>(view: &'a dyn NodeRead, address: &Address) -> RowSource<'a> {
-    RowSource::new(view, place(Some(*address)))
+fn storage<'a>(view: &'a dyn NodeRead, owner: &AccountKey) -> RowSource<'a> {
+    RowSource::new(view, place(Some(*owner)))
 }
 
 /// The result of a block for one account.
 struct UpdatedAccount {
-    address: Address,
+    owner: AccountKey,
     item: LeafUpdate,
     /// The storage trie, if it changed.
     storage: Option<Trie>,
@@ -136,38 +137,38 @@ fn update_storage(
     early: &EarlyTries,
     touched: &AccountDelta<'_>,
 ) -> Result<UpdatedAccount, StateError> {
-    let AccountDelta { address, account, slots, .. } = touched;
+    let AccountDelta { owner, account, slots, .. } = touched;
     let value = match account {
         Some(change) => change.next.clone(),
-        None => flat::get(view, &StateKey::Account(*address))?,
+        None => flat::get(view, &BackendKey::Account(*owner))?,
     };
-    let account = value.map(|value| decode_account(address, &value)).transpose()?;
+    let account = value.map(|value| decode_account(owner, &value)).transpose()?;
     if account.is_none() {
         refuse_orphan(slots)?;
     }
     // A wiped account that exists after the block needs no special case: the delta lists all its
     // slots, and the trie always matches the flat state. The wipe marker is for partial states.
     let reset = account.is_none();
-    let before = if reset { Trie::default() } else { cached_storage(parent, view, address)? };
-    let mut recorder = RowRecorder::new(place(Some(*address)), ());
+    let before = if reset { Trie::default() } else { cached_storage(parent, view, owner)? };
+    let mut recorder = RowRecorder::new(place(Some(*owner)), ());
     let after = if slots.is_empty() {
         before.clone()
     } else {
         let items = slot_items(TrieHash::Keccak256, slots, true)?;
-        let source = parent.prefetch().over(storage(view, address));
+        let source = parent.prefetch().over(storage(view, owner));
         // The early subtries are of the old storage.
-        let early = early.storages.get(address).filter(|_| !reset);
+        let early = early.storages.get(owner).filter(|_| !reset);
         before.update_after(early, &source, &items, &mut recorder)?
     };
     recorder.root(&before, &after);
     let mut rows = recorder.into_rows();
     if reset {
-        replace_all(view, address, &mut rows)?;
+        replace_all(view, owner, &mut rows)?;
     }
     let leaf = account.map(|account| leaf::encode_account(&account, after.hash()));
     Ok(UpdatedAccount {
-        address: *address,
-        item: LeafUpdate::new(keccak256(address), leaf),
+        owner: *owner,
+        item: LeafUpdate::new(TrieHash::Keccak256.account_path(owner), leaf),
         storage: (reset || !slots.is_empty()).then_some(after),
         rows,
     })
@@ -177,25 +178,25 @@ fn update_storage(
 fn prepare_root(
     view: &dyn NodeRead,
     cache: &MptCache,
-    writes: &StateDelta,
+    writes: &BackendDelta,
     early: &mut EarlyTries,
 ) -> Result<(), StateError> {
     let mut items = Vec::new();
-    for AccountDelta { address, account, slots, .. } in by_account(writes) {
+    for AccountDelta { owner, account, slots, .. } in by_account(writes) {
         if !slots.is_empty() {
             let slots = slot_items(TrieHash::Keccak256, slots, false)?;
-            let source = cache.prefetch().over(storage(view, &address));
-            let recorder = RowRecorder::new(place(Some(address)), ());
-            let early = early.storages.entry(address).or_default();
-            early.update(&cached_storage(cache, view, &address)?, &source, &slots, &recorder)?;
+            let source = cache.prefetch().over(storage(view, &owner));
+            let recorder = RowRecorder::new(place(Some(owner)), ());
+            let early = early.storages.entry(owner).or_default();
+            early.update(&cached_storage(cache, view, &owner)?, &source, &slots, &recorder)?;
         }
         // If the storage changes, its root is known only at the end. Deletions are rare.
         if let Some(StateChange { next: Some(next), .. }) = account
-            && !early.storages.contains_key(&address)
+            && !early.storages.contains_key(&owner)
         {
-            let root = cached_storage(cache, view, &address)?.hash();
-            let leaf = leaf::encode_account(&decode_account(&address, next)?, root);
-            items.push(LeafUpdate::new(keccak256(address), Some(leaf)));
+            let root = cached_storage(cache, view, &owner)?.hash();
+            let leaf = leaf::encode_account(&decode_account(&owner, next)?, root);
+            items.push(LeafUpdate::new(TrieHash::Keccak256.account_path(&owner), Some(leaf)));
         }
     }
     items.sort_unstable_by_key(|item| item.key);
@@ -203,14 +204,14 @@ fn prepare_root(
     early.accounts.update(cache.accounts(), &source, &items, &RowRecorder::new(place(None), ()))
 }
 
-/// Turns the rows of a new storage trie of `address` into changes that replace all rows of the old
+/// Turns the rows of a new storage trie of `owner` into changes that replace all rows of the old
 /// one.
 fn replace_all(
     view: &dyn NodeRead,
-    address: &Address,
+    owner: &AccountKey,
     rows: &mut Vec<RowChange>,
 ) -> Result<(), StateError> {
-    let (start, end) = (address.as_slice(), prefix_end(address.as_slice()));
+    let (start, end) = (&**owner, prefix_end(owner));
     let range = KeyRange { start, end: end.as_deref() };
     let mut old = view
         .scan(STORAGE_NODES, range, ScanDirection::Forward)?
@@ -241,7 +242,7 @@ impl BulkLayout for PathLayout {
     fn entry(
         &mut self,
         sink: &mut dyn BulkSink,
-        key: &StateKey,
+        key: &BackendKey,
         value: &StateValue,
     ) -> Result<(), StateError> {
         flat::put(sink, key, value)
@@ -250,21 +251,19 @@ impl BulkLayout for PathLayout {
     fn build(
         &mut self,
         sink: &mut dyn BulkSink,
-        trie: Option<Address>,
-        items: Vec<LeafUpdate>,
+        trie: Option<AccountKey>,
+        leaves: LeafSorter<()>,
     ) -> Result<B256, StateError> {
-        let (empty, place) = (Trie::default(), place(trie));
-        let mut recorder = RowRecorder::new(place, ());
-        let built = empty.update(&BuildSource::default(), &items, &mut recorder)?;
-        drop(items);
-        recorder.root(&empty, &built);
-        let mut rows = recorder.into_rows();
-        rows.par_sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        for row in rows {
-            if let Some(value) = row.next {
-                sink.put(place.table(), &row.key, &value)?;
-            }
-        }
+        let place = place(trie);
+        let mut put = |recorder: RowRecorder| {
+            let rows = recorder.into_rows().into_iter();
+            rows.filter_map(|row| Some((row.key, row.next?)))
+                .try_for_each(|(key, value)| sink.put_unordered(place.table(), &key, &value))
+        };
+        let mut root = RowRecorder::new(place, ());
+        let built = leaves.build(TrieHash::Keccak256, &root, &mut put)?;
+        root.root(&Trie::default(), &built);
+        put(root)?;
         Ok(built.hash())
     }
 }
@@ -298,7 +297,7 @@ impl Backend for Mpt {
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         parent: &MptCache,
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<MptCache>, StateError> {
         let early = parent.root_task().take();
         flat::apply(view, delta)?;
@@ -318,9 +317,9 @@ impl Backend for Mpt {
 
         recorder.write(view)?;
         let mut changed = Vec::new();
-        for UpdatedAccount { address, storage, rows, .. } in done {
+        for UpdatedAccount { owner, storage, rows, .. } in done {
             trie::write(view, STORAGE_NODES, rows)?;
-            changed.extend(storage.map(|trie| (address, trie)));
+            changed.extend(storage.map(|trie| (owner, trie)));
         }
         let root = accounts.hash();
         Ok(ApplyOutput { root, cache: parent.child(context.number, accounts, changed) })
@@ -329,7 +328,7 @@ impl Backend for Mpt {
     fn bulk_load(
         &self,
         _: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         ethereum::load(&mut PathLayout, entries, sink)
@@ -339,7 +338,7 @@ impl Backend for Mpt {
         &self,
         view: &dyn NodeRead,
         cache: &MptCache,
-        keys: &[StateKey],
+        keys: &[BackendKey],
     ) -> Result<Bytes, StateError> {
         ethereum::prove(&MptTries { view, cache }, keys)
     }
@@ -347,7 +346,7 @@ impl Backend for Mpt {
     fn verify(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify::verify(root, keys, proof)
@@ -373,6 +372,7 @@ impl Backend for Mpt {
             prefetcher: Some(self),
             account_proofs: Some(self),
             chunks: Some(self),
+            ranges: Some(self),
             partial_state: Some(self),
             ..BackendExtensions::default()
         }
@@ -384,18 +384,18 @@ impl AccountProofs for Mpt {
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        address: &Address,
+        owner: &AccountKey,
         slots: &[B256],
     ) -> Result<AccountNodes, StateError> {
         let cache: &MptCache = cache.get()?;
-        self.account_proof(view, cache, address, slots).map(AccountNodes::from)
+        self.nodes_of(view, cache, owner, slots)
     }
 
     fn merge_nodes(
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        removed: &[StateKey],
+        removed: &[BackendKey],
     ) -> Result<Vec<Bytes>, StateError> {
         let cache: &MptCache = cache.get()?;
         merge_nodes(&MptTries { view, cache }, removed)
@@ -446,21 +446,64 @@ impl StateChunks for Mpt {
         &self,
         number: u64,
         _: &[(ChunkId, u64)],
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         self.bulk_load(number, entries, sink)
     }
 }
 
+/// The tries of one block, for any view of it.
+struct SharedTries(Arc<MptCache>);
+
+impl ranges::TriesOwner for SharedTries {
+    type OpenTries<'a> = MptTries<'a>;
+
+    fn on<'a>(&'a self, view: &'a dyn NodeRead) -> MptTries<'a> {
+        MptTries { view, cache: &self.0 }
+    }
+}
+
+impl StateRanges for Mpt {
+    fn serve_ranges(
+        &self,
+        view: Arc<dyn NodeRead>,
+        cache: AnyCache,
+        keys: KeyForm,
+        scratch: Option<&Path>,
+    ) -> Result<Box<dyn RangeServer>, StateError> {
+        Ok(ranges::server(SharedTries(cache.share()?), view, keys, scratch))
+    }
+
+    fn whole_range(&self, root: B256) -> Option<ChunkId> {
+        ranges::whole(root)
+    }
+
+    fn place(&self, id: &ChunkId) -> Option<ChunkPlace> {
+        ranges::place(id)
+    }
+
+    fn pack_leaves(&self, leaves: &[TrieLeaf]) -> Bytes {
+        ranges::pack_leaves(leaves)
+    }
+
+    fn pack_node(&self, node: &Bytes) -> Bytes {
+        ranges::pack_node(node)
+    }
+
+    fn open_range(&self, id: &ChunkId, answer: &[u8]) -> Result<OpenedChunk, ProofError> {
+        ranges::open(id, answer)
+    }
+}
+
 impl Prefetcher for Mpt {
-    fn prefetch(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[StateKey]) {
+    fn prefetch(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[BackendKey]) {
         let Ok(cache) = cache.get::<MptCache>() else { return };
         // An error is reported again when the branch is needed.
         drop(cache.prefetch().fetch(&MptTries { view, cache }, keys));
     }
 
-    fn prepare_root(&self, view: &dyn NodeRead, cache: &AnyCache, writes: &StateDelta) {
+    fn prepare_root(&self, view: &dyn NodeRead, cache: &AnyCache, writes: &BackendDelta) {
         let Ok(cache) = cache.get::<MptCache>() else { return };
         // As above.
         drop(cache.root_task().update(|early| prepare_root(view, cache, writes, early)));

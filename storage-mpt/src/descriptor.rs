@@ -4,7 +4,7 @@ use crate::{TrieHash, verify::verify_with};
 use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::{
-    ProofError, StateKey, StateValue,
+    BackendKey, ProofError, StateValue,
     descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
 };
 
@@ -20,7 +20,7 @@ impl ProofVerifier for MptVerifier {
     fn values(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         as_of: Option<u64>,
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
@@ -41,6 +41,7 @@ pub const fn proof_format(backend: &'static str, hash: TrieHash) -> ProofFormat 
         backend,
         version: 1,
         hash: hash.id(),
+        has_ethereum_root: matches!(hash, TrieHash::Keccak256),
         shows_history: false,
         verifier: Some(verifier),
     }

@@ -3,7 +3,7 @@
 use alloy_primitives::{B256, b256, keccak256};
 use alloy_trie::EMPTY_ROOT_HASH;
 use blake2::{Blake2b256, Digest};
-use retrie_state::HashId;
+use retrie_state::{AccountKey, HashId};
 
 /// Hash function of nodes and keys. Ethereum uses keccak-256; BLAKE2b-256 is for comparing the trie
 /// with stores that use BLAKE2b.
@@ -23,6 +23,16 @@ impl TrieHash {
             Self::Keccak256 => keccak256(bytes),
             Self::Blake2b256 => B256::from(<[u8; 32]>::from(Blake2b256::digest(bytes))),
         }
+    }
+
+    /// The path of `account` in the account trie: its hash, which a hashed key is already.
+    pub fn account_path(self, account: &AccountKey) -> B256 {
+        if account.is_hashed() { B256::from_slice(account) } else { self.hash(account) }
+    }
+
+    /// The path of `slot` in the storage trie of `account`.
+    pub fn slot_path(self, account: &AccountKey, slot: &B256) -> B256 {
+        if account.is_hashed() { *slot } else { self.hash(slot) }
     }
 
     /// Root of the trie without keys: the digest of the RLP of the empty string.

@@ -4,7 +4,7 @@
 //!
 //! RLP of `[digest, [node, node, ...]]`:
 //!
-//! * `digest`: keccak-256 of the concatenated [encodings](StateKey::encode) of the proven keys. It
+//! * `digest`: keccak-256 of the concatenated [encodings](BackendKey::encode) of the proven keys. It
 //!   binds the proof to its question.
 //! * `node`: the RLP of a trie node as a byte string. Walk the keys in the order given: for a slot
 //!   down the account trie to its account, then down the storage trie; for an account down the
@@ -24,7 +24,7 @@ use alloy_trie::{
     EMPTY_ROOT_HASH, Nibbles,
     nodes::{RlpNode, TrieNode},
 };
-use retrie_state::{Account, ProofError, StateKey, StateValue, decode_slot};
+use retrie_state::{Account, BackendKey, ProofError, StateValue, decode_slot};
 
 /// The values of `keys` under `root`, as `proof` proves them.
 ///
@@ -32,7 +32,7 @@ use retrie_state::{Account, ProofError, StateKey, StateValue, decode_slot};
 /// A [`ProofError`] for anything but the one proof that belongs to `root` and `keys`.
 pub fn verify(
     root: B256,
-    keys: &[StateKey],
+    keys: &[BackendKey],
     proof: &[u8],
 ) -> Result<Vec<Option<StateValue>>, ProofError> {
     verify_with(TrieHash::Keccak256, root, keys, proof)
@@ -45,7 +45,7 @@ pub fn verify(
 pub(crate) fn verify_with(
     with: TrieHash,
     root: B256,
-    keys: &[StateKey],
+    keys: &[BackendKey],
     proof: &[u8],
 ) -> Result<Vec<Option<StateValue>>, ProofError> {
     let mut rest = proof;
@@ -72,12 +72,13 @@ pub(crate) fn verify_with(
     };
     let mut values = Vec::with_capacity(keys.len());
     for key in keys {
-        let account = account(with, root, key.address(), &mut fetch)?;
+        let path = with.account_path(key.account());
+        let account = account(with, root, &path, &mut fetch)?;
         values.push(match (key, account) {
             (_, None) => None,
-            (StateKey::Account(_), Some((account, _))) => Some(account.encode()),
-            (StateKey::Slot(_, slot), Some((_, storage_root))) => {
-                self::slot(with, storage_root, slot, &mut fetch)?
+            (BackendKey::Account(_), Some((account, _))) => Some(account.encode()),
+            (BackendKey::Slot(account, slot), Some((_, storage_root))) => {
+                self::slot(with, storage_root, &with.slot_path(account, slot), &mut fetch)?
             }
         });
     }
@@ -88,8 +89,8 @@ pub(crate) fn verify_with(
 }
 
 /// The digest that binds a proof to its keys.
-pub(crate) fn keys_digest(with: TrieHash, keys: &[StateKey]) -> B256 {
-    let mut all = Vec::with_capacity(keys.len() * StateKey::MAX_ENCODED_LEN);
+pub(crate) fn keys_digest(with: TrieHash, keys: &[BackendKey]) -> B256 {
+    let mut all = Vec::with_capacity(keys.len() * BackendKey::MAX_ENCODED_LEN);
     for key in keys {
         all.extend_from_slice(&key.encode());
     }
@@ -154,7 +155,8 @@ pub fn shown_account(
     address: &Address,
     nodes: &[Bytes],
 ) -> Result<Option<(Account, B256)>, ProofError> {
-    consume(nodes, |fetch| account(TrieHash::Keccak256, root, address, fetch))
+    let with = TrieHash::Keccak256;
+    consume(nodes, |fetch| account(with, root, &with.hash(address), fetch))
 }
 
 /// The value of a slot (`None`: zero), as EIP-1186's `proof` of a slot proves it under the root of
@@ -167,7 +169,8 @@ pub fn shown_slot(
     slot: &B256,
     nodes: &[Bytes],
 ) -> Result<Option<StateValue>, ProofError> {
-    consume(nodes, |fetch| self::slot(TrieHash::Keccak256, storage_root, slot, fetch))
+    let with = TrieHash::Keccak256;
+    consume(nodes, |fetch| self::slot(with, storage_root, &with.hash(slot), fetch))
 }
 
 /// Returns the RLP of the node with a hash, and has checked the hash.
@@ -217,10 +220,10 @@ fn check_hash<'a>(with: TrieHash, node: &'a [u8], hash: &B256) -> Result<&'a [u8
 fn account(
     with: TrieHash,
     root: B256,
-    address: &Address,
+    path: &B256,
     fetch: NodeFetch<'_, '_>,
 ) -> Result<Option<(Account, B256)>, ProofError> {
-    walk(with, root, &with.hash(address), fetch)?
+    walk(with, root, path, fetch)?
         .map(|leaf| leaf::decode_account(&leaf).ok_or_else(|| malformed("account leaf")))
         .transpose()
 }
@@ -228,10 +231,10 @@ fn account(
 fn slot(
     with: TrieHash,
     root: B256,
-    slot: &B256,
+    path: &B256,
     fetch: NodeFetch<'_, '_>,
 ) -> Result<Option<StateValue>, ProofError> {
-    walk(with, root, &with.hash(slot), fetch)?
+    walk(with, root, path, fetch)?
         .map(|leaf| leaf::decode_slot_value(&leaf).ok_or_else(|| malformed("slot leaf")))
         .transpose()
 }

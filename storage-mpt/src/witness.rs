@@ -12,7 +12,8 @@ use crate::{
 use alloy_primitives::{Address, B256, Bytes, keccak256, map::B256HashMap};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
 use retrie_state::{
-    Account, PartialTree, StateDelta, StateError, StateKey, StateReader, StateValue,
+    Account, AccountKey, KeyForm, PartialTree, StateDelta, StateError, StateKey, StateReader,
+    StateValue,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -66,7 +67,7 @@ pub struct PartialMpt {
     nodes: Arc<WitnessNodes>,
     accounts: Trie,
     /// Storage tries that changed since the witness was opened.
-    storages: BTreeMap<Address, Trie>,
+    storages: BTreeMap<AccountKey, Trie>,
 }
 
 impl PartialMpt {
@@ -87,20 +88,24 @@ impl PartialMpt {
         &self,
         address: &Address,
     ) -> Result<Option<(Account, B256)>, StateError> {
+        self.account_of(&(*address).into())
+    }
+
+    fn account_of(&self, owner: &AccountKey) -> Result<Option<(Account, B256)>, StateError> {
         self.accounts
-            .get(&*self.nodes, &keccak256(address))
-            .map_err(|error| of(error, format_args!("account {address}")))?
+            .get(&*self.nodes, &TrieHash::Keccak256.account_path(owner))
+            .map_err(|error| of(error, format_args!("account {owner}")))?
             .map(|leaf| {
                 leaf::decode_account(&leaf).ok_or_else(|| {
-                    let what = format!("the leaf of account {address} is malformed");
+                    let what = format!("the leaf of account {owner} is malformed");
                     StateError::corrupt("witness", what)
                 })
             })
             .transpose()
     }
 
-    fn storage(&self, address: &Address, root: B256) -> Trie {
-        match self.storages.get(address) {
+    fn storage(&self, owner: &AccountKey, root: B256) -> Trie {
+        match self.storages.get(owner) {
             Some(trie) => trie.clone(),
             None => Trie::unresolved(TrieHash::Keccak256, root),
         }
@@ -111,16 +116,16 @@ impl PartialMpt {
         let nodes = &*self.nodes;
         let mut storages = self.storages.clone();
         let mut items = Vec::new();
-        for touched in by_account(delta) {
-            let address = &touched.address;
-            let before = self.account_and_storage_root(address)?;
-            let before = before.map(|(account, root)| (account, self.storage(address, root)));
+        for touched in by_account(&KeyForm::Plain.delta(delta)) {
+            let owner = &touched.owner;
+            let before = self.account_of(owner)?;
+            let before = before.map(|(account, root)| (account, self.storage(owner, root)));
             let (item, storage) = touched
                 .after(TrieHash::Keccak256, before, nodes, &mut ())
-                .map_err(|error| of(error, format_args!("storage of {address}")))?;
+                .map_err(|error| of(error, format_args!("storage of {owner}")))?;
             match storage {
-                Some(storage) => storages.insert(*address, storage),
-                None => storages.remove(address),
+                Some(storage) => storages.insert(*owner, storage),
+                None => storages.remove(owner),
             };
             items.push(item);
         }
@@ -149,7 +154,7 @@ impl StateReader for PartialMpt {
             return Ok(None);
         };
         let StateKey::Slot(address, slot) = key else { return Ok(Some(account.encode())) };
-        self.storage(address, root)
+        self.storage(&(*address).into(), root)
             .get(&*self.nodes, &keccak256(slot))
             .map_err(|error| of(error, format_args!("{key}")))?
             .map(|leaf| {

@@ -2,8 +2,8 @@
 
 use alloy_primitives::B256;
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendIdentity, BackendProfile, BulkSink, HashId,
-    NodeRead, NodeWrite, StateDelta, StateError, StateKey, StateValue, flat,
+    ApplyContext, ApplyOutput, Backend, BackendDelta, BackendIdentity, BackendKey, BackendProfile,
+    BulkSink, HashId, NodeRead, NodeWrite, StateError, StateValue, flat,
 };
 use std::path::Path;
 
@@ -37,7 +37,7 @@ impl Backend for Raw {
         _: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         (): &(),
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<()>, StateError> {
         flat::apply(view, delta)?;
         Ok(ApplyOutput { root: B256::ZERO, cache: () })
@@ -46,7 +46,7 @@ impl Backend for Raw {
     fn bulk_load(
         &self,
         _: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         for entry in entries {

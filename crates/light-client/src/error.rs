@@ -2,7 +2,7 @@
 
 use alloc::string::String;
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey};
+use retrie_state::{KeyForm, ProofError, StateKey};
 
 /// Why an answer or a proof was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,6 +31,18 @@ pub enum LightClientError {
         backend: String,
         /// Digest of the parameters.
         digest: B256,
+    },
+    /// The proof is of a store whose keys have another form than those of the trusted root.
+    #[error(
+        "the proof is of a store of {} keys, the trusted root of one of {} keys",
+        proof.name(),
+        trusted.name()
+    )]
+    OtherKeys {
+        /// The form that the caller trusts.
+        trusted: KeyForm,
+        /// The form that the proof names.
+        proof: KeyForm,
     },
     /// The bytes are not the trusted header, or no header at all.
     #[error("the header of block hash {hash} is refused: {fault}")]
@@ -99,6 +111,7 @@ impl LightClientError {
         match self {
             Self::UnknownKind { .. }
             | Self::UnknownParams { .. }
+            | Self::OtherKeys { .. }
             | Self::Proof(ProofError::WrongKind { .. }) => "kind",
             Self::Header { .. } => "header",
             Self::OtherBlock { .. } | Self::LaterBlock { .. } => "block",

@@ -82,7 +82,7 @@ pub use provenance::{ProvenanceResponse, VersionClaim, VersionValue};
 pub use response::{AccountClaim, EthProofResponse, EthSlotProof, SlotClaim, StateProofResponse};
 pub use retrie_backends::{ParamsFacts, ProofFormat, ProofVerifier};
 pub use retrie_state::{
-    Account, BlockRef, ProofError, StateKey, StateProof, StateValue, ValueVersion,
+    Account, BlockRef, KeyForm, ProofError, StateKey, StateProof, StateValue, ValueVersion,
 };
 pub use trust::{ParamsTrust, RootTrust, TrustBasis, TrustedRoot};
 pub use verified::{ProvenValue, VerifiedProvenance, VerifiedState};

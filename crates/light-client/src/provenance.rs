@@ -5,7 +5,7 @@ use crate::{AccountClaim, LightClientError, ProvenValue};
 use alloc::{string::String, vec::Vec};
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use core::ops::RangeInclusive;
-use retrie_state::{BlockRef, StateKey, StateProof, ValueVersion};
+use retrie_state::{BlockRef, KeyForm, StateKey, StateProof, ValueVersion};
 
 /// The answer of `state_getProvenance(address, slot, from, to)`: the versions of an account or of a
 /// slot in a range of blocks, and their proof. Do not trust it before it is
@@ -22,6 +22,16 @@ pub struct ProvenanceResponse {
     pub hash: String,
     /// Digest of the backend's parameters.
     pub params: B256,
+    /// The form of the keys that it is about; not in the JSON of plain ones.
+    #[cfg_attr(
+        feature = "serde",
+        serde(
+            with = "crate::response::key_form",
+            default,
+            skip_serializing_if = "KeyForm::is_plain"
+        )
+    )]
+    pub keys: KeyForm,
     /// Number of the block whose root the proof leads to.
     pub block: U64,
     /// Hash of that block.
@@ -86,7 +96,7 @@ impl ProvenanceResponse {
         blocks: RangeInclusive<u64>,
         versions: Vec<ValueVersion>,
     ) -> Result<Self, LightClientError> {
-        let StateProof { backend, version, hash, params, block, root, bytes, .. } = proof;
+        let StateProof { backend, version, hash, params, keys, block, root, bytes, .. } = proof;
         let claim = |ValueVersion { block, value }| {
             let value = ProvenValue::of(&key, value)?.into();
             Ok::<_, LightClientError>(VersionClaim { block: U64::from(block), value })
@@ -96,6 +106,7 @@ impl ProvenanceResponse {
             version,
             hash,
             params,
+            keys,
             block: U64::from(block.number),
             block_hash: block.hash,
             root,
@@ -131,6 +142,7 @@ impl ProvenanceResponse {
             version: self.version,
             hash: self.hash.clone(),
             params: self.params,
+            keys: self.keys,
             block: BlockRef::new(self.block.to(), self.block_hash),
             as_of: Some(self.to.to()),
             root: self.root,

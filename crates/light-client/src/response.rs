@@ -2,7 +2,7 @@
 
 use alloc::{string::String, vec::Vec};
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
-use retrie_state::{Account, BlockRef, StateKey, StateProof};
+use retrie_state::{Account, BlockRef, KeyForm, StateKey, StateProof};
 
 /// The answer of `state_getProof(address, slots, block)`: an account, some of its slots, and the
 /// proof of both. Do not trust it before it is [verified](crate::StateVerifier).
@@ -20,6 +20,12 @@ pub struct StateProofResponse {
     pub hash: String,
     /// Digest of the backend's parameters; zero if it has none.
     pub params: B256,
+    /// The form of the keys that it is about; not in the JSON of plain ones.
+    #[cfg_attr(
+        feature = "serde",
+        serde(with = "key_form", default, skip_serializing_if = "KeyForm::is_plain")
+    )]
+    pub keys: KeyForm,
     /// Number of the block.
     pub block: U64,
     /// Hash of the block.
@@ -86,13 +92,14 @@ impl StateProofResponse {
         account: Option<Account>,
         storage: impl IntoIterator<Item = (B256, U256)>,
     ) -> Self {
-        let StateProof { backend, version, hash, params, block, as_of, root, bytes } = proof;
+        let StateProof { backend, version, hash, params, keys, block, as_of, root, bytes } = proof;
         let claim = |(key, value)| SlotClaim { key, value };
         Self {
             backend,
             version,
             hash,
             params,
+            keys,
             block: U64::from(block.number),
             block_hash: block.hash,
             as_of: as_of.map(U64::from),
@@ -122,6 +129,7 @@ impl StateProofResponse {
             version: self.version,
             hash: self.hash.clone(),
             params: self.params,
+            keys: self.keys,
             block: BlockRef::new(self.block.to(), self.block_hash),
             as_of: self.as_of.map(|number| number.to()),
             root: self.root,
@@ -161,4 +169,22 @@ pub struct EthSlotProof {
     pub value: U256,
     /// Trie nodes from the storage root down.
     pub proof: Vec<Bytes>,
+}
+
+/// The form of keys in JSON, by its name.
+#[cfg(feature = "serde")]
+pub(crate) mod key_form {
+    use alloc::{format, string::String};
+    use retrie_state::KeyForm;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(form: &KeyForm, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(form.name())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<KeyForm, D::Error> {
+        let name = String::deserialize(from)?;
+        KeyForm::from_name(&name)
+            .ok_or_else(|| D::Error::custom(format!("`{name}` is no form of keys")))
+    }
 }

@@ -8,7 +8,7 @@ use crate::{
 use alloc::{borrow::ToOwned, sync::Arc, vec::Vec};
 use alloy_primitives::{B256, KECCAK256_EMPTY, keccak256};
 use retrie_backends::{ParamsFacts, ProofFormat, ProofVerifier, proof_formats};
-use retrie_state::{Account, StateKey, StateProof, StateValue, ValueVersion};
+use retrie_state::{Account, KeyForm, StateKey, StateProof, StateValue, ValueVersion};
 use retrie_storage_mpt::{
     TrieHash,
     verify::{shown_account, shown_slot},
@@ -19,12 +19,13 @@ use retrie_storage_mpt::{
 #[derive(Clone, Debug, Default)]
 pub struct StateVerifier {
     pinned: Vec<Arc<dyn ProofVerifier>>,
+    keys: KeyForm,
 }
 
 impl StateVerifier {
     /// A verifier without pinned parameters.
     pub const fn new() -> Self {
-        Self { pinned: Vec::new() }
+        Self { pinned: Vec::new(), keys: KeyForm::Plain }
     }
 
     /// Also accepts proofs under these parameters of a backend. The caller decides by their
@@ -33,6 +34,15 @@ impl StateVerifier {
     #[must_use]
     pub fn pin(mut self, params: Arc<dyn ProofVerifier>) -> Self {
         self.pinned.push(params);
+        self
+    }
+
+    /// Trusts roots of stores with hashed keys, instead of plain ones. Only roots that are not
+    /// Ethereum's depend on that; a caller that trusts one knows the form of its keys, or could be
+    /// shown that a key is absent where only its other form is.
+    #[must_use]
+    pub const fn hashed_keys(mut self) -> Self {
+        self.keys = KeyForm::Hashed;
         self
     }
 
@@ -65,7 +75,8 @@ impl StateVerifier {
         trusted: &TrustedRoot,
     ) -> Result<(Vec<Option<StateValue>>, TrustBasis), LightClientError> {
         let (verifier, trust) = self.open(proof, trusted)?;
-        Ok((verifier.values(trust.root, keys, proof.as_of, &proof.bytes)?, trust))
+        let keys = proof.keys.keys(keys);
+        Ok((verifier.values(trust.root, &keys, proof.as_of, &proof.bytes)?, trust))
     }
 
     /// The verifier of the proof's kind, and the basis of trust. The envelope must name the trusted
@@ -102,7 +113,8 @@ impl StateVerifier {
     ) -> Result<VerifiedProvenance, LightClientError> {
         let (key, blocks, proof) = (response.key(), response.blocks(), response.to_proof());
         let (verifier, trust) = self.open(&proof, trusted)?;
-        let versions = verifier.versions(trust.root, &[key], blocks.clone(), &proof.bytes)?;
+        let versions =
+            verifier.versions(trust.root, &[proof.keys.key(&key)], blocks.clone(), &proof.bytes)?;
         let shown = versions.into_iter().flatten();
         let shown =
             shown.map(|ValueVersion { block, value }| Ok((block, ProvenValue::of(&key, value)?)));
@@ -201,6 +213,9 @@ impl StateVerifier {
             let (backend, hash) = (backend.to_owned(), hash.to_owned());
             return Err(LightClientError::UnknownKind { backend, version, hash });
         };
+        if proof.keys != self.keys && !format.has_ethereum_root {
+            return Err(LightClientError::OtherKeys { trusted: self.keys, proof: proof.keys });
+        }
         if proof.as_of.is_some() && !format.shows_history {
             return Err(ProofFormat::NO_HISTORY.into());
         }

@@ -24,6 +24,7 @@ mod proof_peers;
 mod secret;
 mod servers;
 mod services;
+mod snap_sync;
 mod state_sync;
 mod wait_log;
 
@@ -32,7 +33,7 @@ pub use descriptors::raise_limit;
 use alloy_primitives::Address;
 use args::{
     AuthArgs, BuilderArgs, ChainArgs, DEFAULT_CHAIN, DbArgs, DevArgs, EngineArgs, FollowArgs,
-    LogArgs, NetworkArgs, StateArgs, SyncArgs, TxPoolArgs,
+    LogArgs, NetworkArgs, StateArgs, SyncArgs, SyncModeChoice, TxPoolArgs,
 };
 use eyre::{Context, bail};
 use network::{NodePeers, PeerTraffic, start_block_sync, start_gossip};
@@ -161,23 +162,28 @@ impl NodeCommand {
             // `evm_revert` can go back to snapshots within this distance.
             self.state.default_retention = DEV_RETENTION;
         }
-        if self.sync.is_requested() {
+        if self.sync.mode == SyncModeChoice::Snap && !self.sync.is_requested() {
+            snap_sync::run(&mut self, &spec, &datadir, stop)?;
+        } else if self.sync.is_requested() {
             let options = self.state.chain_options(spec.clone(), &datadir, self.db.options())?;
             state_sync::run(&self.sync, &self.network, options, stop)?;
         }
         let metrics = Metrics::new().wrap_err("registering the metrics")?;
         let services = ServiceList::default();
         let mut waits = WaitLog::new(self.has_consensus_client(), Instant::now());
-        let ended = self.start(spec, &datadir, &metrics, &services, stop).and_then(|running| {
-            while !stop.load(Ordering::Relaxed) {
-                if let Some(service) = services.ended() {
-                    bail!("the {service} has ended; durable data is intact, start the node again");
+        let ended =
+            self.start(spec, &datadir, &metrics, &services, true, stop).and_then(|running| {
+                while !stop.load(Ordering::Relaxed) {
+                    if let Some(service) = services.ended() {
+                        bail!(
+                            "the {service} has ended; durable data is intact, start the node again"
+                        );
+                    }
+                    running.show(&metrics, &mut waits);
+                    std::thread::sleep(POLL);
                 }
-                running.show(&metrics, &mut waits);
-                std::thread::sleep(POLL);
-            }
-            Ok(())
-        });
+                Ok(())
+            });
         stop.store(true, Ordering::Relaxed);
         tracing::info!("stopping");
         // The error of a service that has ended comes from its own stop.
@@ -190,13 +196,14 @@ impl NodeCommand {
         !self.auth.disable && !self.dev.dev && !follows
     }
 
-    /// Starts the services. Each one uses those before it.
+    /// Starts the services. Each one uses those before it. Without peers it also fetches no blocks.
     fn start(
         &self,
         spec: Arc<ChainSpec>,
         datadir: &Path,
         metrics: &Metrics,
         services: &ServiceList,
+        has_peers: bool,
         stop: &Arc<AtomicBool>,
     ) -> eyre::Result<RunningNode> {
         if let Some(address) = self.metrics {
@@ -217,8 +224,12 @@ impl NodeCommand {
         self.restore_pool(datadir, &pool, live)?;
 
         let states = StateServer::default();
-        let peers =
-            NodePeers::start(&self.network, self.dev.dev, datadir, &engine, &pool, &states)?;
+        let peers = match has_peers {
+            true => {
+                NodePeers::start(&self.network, self.dev.dev, datadir, &engine, &pool, &states)?
+            }
+            false => None,
+        };
         if let Some((peers, _)) = &peers {
             services.add(peers.clone());
         }

@@ -10,9 +10,10 @@ use eyre::bail;
 use retrie_db::{ChainRead, DbError, OpenError, StateRootMode};
 use retrie_pipeline::{ChainAnchor, ChainOptions, ChainStore, ChunkedState};
 use retrie_sources::HeaderItem;
+use retrie_state::{AnyBackend, KeyForm};
 use retrie_state_sync::{
-    FetchedState, HttpPeer, PeerSource, StatePeer, StateSyncError, StateSyncOptions,
-    StateSyncProgress, SyncTarget, SyncTargetError, fetch_state,
+    FetchedState, HttpPeer, PeerSource, StateFormat, StatePeer, StateSyncError, StateSyncOptions,
+    StateSyncProgress, SyncTarget, SyncTargetError, fetch_state, remove_sync_dir,
 };
 use retrie_telemetry::grouped;
 use std::{
@@ -40,8 +41,12 @@ pub(super) fn run(
         tracing::info!("{} has a chain: the flags of state sync are ignored", datadir.display());
         return Ok(());
     }
+    if options.store.keys == KeyForm::Hashed {
+        return run_snap(args, network, options, stop);
+    }
     let unsupported = || StateSyncError::Unsupported { backend: options.backend.identity().name };
-    let format = options.backend.extensions().chunks.ok_or_else(unsupported)?.format();
+    let chunks = options.backend.extensions().chunks.ok_or_else(unsupported)?.format();
+    let format = StateFormat::Chunks(options.backend.clone());
     if args.from.is_empty() {
         let Some(hash) = args.checkpoint else {
             bail!(
@@ -52,11 +57,14 @@ pub(super) fn run(
         std::fs::create_dir_all(&datadir)?;
         let spec = options.own_spec()?;
         let visitor = StateSyncPeers::start(network, &datadir, &spec)?;
-        let peers = visitor.peers(format);
-        let begun = find_target(&peers, hash, args.patience, stop)
-            .and_then(|origin| sync_state(args, options, origin, &peers, stop));
+        let peers = visitor.peers(chunks);
+        let begun = find_target(&peers, hash, args.patience, stop).and_then(|origin| {
+            let of_state = |_| peers.clone();
+            sync_state(args, options, &format, origin, of_state, &mut || is_stopped(stop))
+        });
         visitor.close()?;
-        return begun;
+        begun?;
+        return Ok(remove_sync_dir(&datadir)?);
     }
     let peer = |url: &String| Arc::new(HttpPeer::new(url, stop.clone())) as Arc<dyn StatePeer>;
     let peers: Vec<_> = args.from.iter().map(peer).collect();
@@ -68,7 +76,54 @@ pub(super) fn run(
              of its state (--sync.trusted-root)"
         ),
     };
-    sync_state(args, options, origin, &peers, stop)
+    let of_state = |_| peers.clone();
+    sync_state(args, options, &format, origin, of_state, &mut || is_stopped(stop))?;
+    Ok(remove_sync_dir(&datadir)?)
+}
+
+fn is_stopped(stop: &AtomicBool) -> bool {
+    stop.load(Ordering::Relaxed)
+}
+
+/// Does it by `snap`, which gives the hashes of keys and is checked by the header's root, whatever
+/// the backend.
+fn run_snap(
+    args: &SyncArgs,
+    network: &NetworkArgs,
+    options: ChainOptions,
+    stop: &Arc<AtomicBool>,
+) -> eyre::Result<()> {
+    let hash = match (&args.from[..], args.checkpoint) {
+        ([], Some(hash)) => hash,
+        ([], None) => bail!("name the block whose state peers are asked for (--checkpoint)"),
+        _ => bail!(
+            "states over JSON-RPC have plain keys: leave out --sync.from, so that peers are asked by \
+             snap, or leave out --state.keys hashed"
+        ),
+    };
+    let Some(backend) = range_backend() else {
+        bail!("this program is built without a backend that has Ethereum's tries");
+    };
+    let datadir = options.datadir.clone();
+    std::fs::create_dir_all(&datadir)?;
+    let spec = options.own_spec()?;
+    let visitor = StateSyncPeers::start(network, &datadir, &spec)?;
+    // The root is not known yet, and headers need none.
+    let of_headers = visitor.snap_peers(backend.clone(), B256::ZERO);
+    let format = StateFormat::Ranges(backend.clone());
+    let begun = find_target(&of_headers, hash, args.patience, stop).and_then(|origin| {
+        let peers = |root| visitor.snap_peers(backend.clone(), root);
+        sync_state(args, options, &format, origin, peers, &mut || is_stopped(stop))
+    });
+    visitor.close()?;
+    begun?;
+    Ok(remove_sync_dir(&datadir)?)
+}
+
+/// The backend that checks ranges: any that can, since they are the same for all.
+pub(super) fn range_backend() -> Option<Arc<dyn AnyBackend>> {
+    let mut all = retrie_backends::with_ethereum_root().map(|backend| (backend.small)());
+    all.find(|backend| backend.extensions().ranges.is_some())
 }
 
 /// The sync target of block `hash`, as soon as a peer has it.
@@ -93,32 +148,39 @@ fn find_target(
     }
 }
 
-/// Creates the datadir with the state of this block.
-fn sync_state(
+/// Creates the datadir with the state of this block. `peers` are those that serve the state with a
+/// root. It asks `halts` several times a second whether to stop.
+pub(super) fn sync_state<P: PeerSource>(
     args: &SyncArgs,
     options: ChainOptions,
+    format: &StateFormat,
     origin: SyncTarget,
-    peers: &dyn PeerSource,
-    stop: &AtomicBool,
+    peers: impl FnOnce(B256) -> P,
+    halts: &mut dyn FnMut() -> bool,
 ) -> eyre::Result<()> {
     let datadir = options.datadir.clone();
     let backend = options.backend.identity().name;
     let hash = origin.hash;
     let items = origin.headers.into_iter().map(HeaderItem::Header).collect();
     let anchor = ChainAnchor::new(&options, items, Some(hash), args.total_difficulty)?;
-    let root = trusted_root(args, &options, &anchor)?;
+    let root = match format {
+        StateFormat::Chunks(_) => trusted_root(args, &options, &anchor)?,
+        StateFormat::Ranges(_) => anchor.header().state_root,
+    };
+    let peers = &peers(root);
     let number = anchor.header().number;
     tracing::info!(
-        "fetching the state of block {number} ({hash}), root {root} of {backend}, from {} nodes",
+        "fetching the state of block {number} ({hash}), root {root}, for {backend}, from {} nodes",
         peers.peers().len()
     );
     let start = Instant::now();
     let mut shown = FetchProgress::default();
     let patience = StateSyncOptions { patience: args.patience };
-    let wanted = (hash, root);
+    let (wanted, halted) = ((hash, root), AtomicBool::new(false));
     let fetched =
-        fetch_state(&options.backend, wanted, peers, &datadir, patience, stop, &mut |progress| {
+        fetch_state(format, wanted, peers, &datadir, patience, &halted, &mut |progress| {
             shown.update(progress);
+            halted.store(halts(), Ordering::Relaxed);
         })?;
     shown.finish();
     let fetched_in = start.elapsed();
@@ -136,8 +198,7 @@ fn sync_state(
         },
         if banned > 0 { format!("; {banned} nodes lied") } else { String::new() },
     );
-    load(options, &anchor, root, fetched)?;
-    retrie_state_sync::remove_sync_dir(&datadir)?;
+    load(options, &anchor, format, root, fetched)?;
     tracing::info!(
         "the state of block {number} has the root {root}; begun in {:.1} s",
         start.elapsed().as_secs_f64()
@@ -145,7 +206,7 @@ fn sync_state(
     Ok(())
 }
 
-fn has_chain(datadir: &Path) -> eyre::Result<bool> {
+pub(super) fn has_chain(datadir: &Path) -> eyre::Result<bool> {
     let db = match open_to_read(datadir) {
         Err(DbError::Open(OpenError::NoDatadir { .. } | OpenError::NotADatabase { .. })) => {
             return Ok(false);
@@ -184,12 +245,18 @@ fn trusted_root(
 fn load(
     options: ChainOptions,
     anchor: &ChainAnchor,
+    format: &StateFormat,
     root: B256,
     fetched: FetchedState,
 ) -> eyre::Result<()> {
     let FetchedState { entries, parts, mut codes, .. } = fetched;
     let mut codes = codes.iter().map(|code| code.map_err(io::Error::other));
-    let state = ChunkedState { root, parts: &parts, entries, codes: &mut codes };
+    // The root of ranges is that of the header, which the store checks if it has that root.
+    let (root, parts) = match format {
+        StateFormat::Chunks(_) => (Some(root), Some(&parts[..])),
+        StateFormat::Ranges(_) => (None, None),
+    };
+    let state = ChunkedState { root, parts, entries, codes: &mut codes };
     let (chain, _) = ChainStore::create_synced(options, anchor, state)?;
     chain.flush()?;
     Ok(())

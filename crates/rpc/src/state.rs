@@ -12,7 +12,9 @@ use alloy_serde::JsonStorageKey;
 use jsonrpsee::{Methods, RpcModule};
 use retrie_engine::{LiveView, StateNeed};
 use retrie_light_client::{ProvenanceResponse, StateProofResponse};
-use retrie_state::{Account, ProofError, ProofHole, StateError, StateKey, StateProof, StateReader};
+use retrie_state::{
+    Account, BackendKey, ProofError, ProofHole, StateError, StateKey, StateProof, StateReader,
+};
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -225,12 +227,16 @@ impl OwnProofPart {
     fn all(&self, others: &[Bytes]) -> Vec<Bytes> {
         [&self.own].into_iter().chain(others).cloned().collect()
     }
+
+    fn backend_keys(&self) -> Vec<BackendKey> {
+        self.rpc.live.chain().state().keys().keys(&self.keys)
+    }
 }
 
 impl ProofAssembler for OwnProofPart {
     fn holes(&self, others: &[Bytes]) -> Result<Vec<ProofHole>, ProofError> {
         let shards = self.rpc.live.backend().extensions().proof_shards.ok_or(NO_SHARDS)?;
-        shards.holes(&self.keys, &self.all(others))
+        shards.holes(&self.backend_keys(), &self.all(others))
     }
 
     fn fills(&self, shard: &str, hole: &ProofHole) -> bool {
@@ -242,7 +248,7 @@ impl ProofAssembler for OwnProofPart {
         let backend = self.rpc.live.backend();
         let whole =
             backend.extensions().proof_shards.ok_or(NO_SHARDS)?.combine(&self.all(others))?;
-        backend.verify(self.root, &self.keys, &whole)?;
+        backend.verify(self.root, &self.backend_keys(), &whole)?;
         Ok(whole)
     }
 

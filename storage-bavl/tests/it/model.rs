@@ -7,7 +7,7 @@ use common::{
     BavlModel, BavlStore, ModelTree, bavl, chunk_hash, delta, hash, key, random_delta, value,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IteratorRandom};
-use retrie_state::{Backend, RowTable, StateKey, StateValue, flat};
+use retrie_state::{Backend, BackendKey, RowTable, StateValue, flat};
 use retrie_state_testkit::{MemoryView, ViewCounts};
 use retrie_storage_bavl::{CHUNKS, HASHES, verify};
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ fn same(store: &BavlStore, model: &BavlModel, random: &mut StdRng) {
     // Shape and keys, as rows have them.
     let rows = store.view.filled().remove(&CHUNKS).unwrap_or_default();
     let rows: Vec<_> =
-        rows.iter().map(|(key, row)| (StateKey::decode(key).unwrap(), row[0])).collect();
+        rows.iter().map(|(key, row)| (BackendKey::decode(key).unwrap(), row[0])).collect();
     assert_eq!(rows, model.key_heights());
     if let Some(tree) = &model.tree {
         tree.assert_sound(model.most);
@@ -28,7 +28,7 @@ fn same(store: &BavlStore, model: &BavlModel, random: &mut StdRng) {
     assert_eq!((shape.chunks, shape.entries), (rows.len(), model.values.len()));
     assert_eq!(shape.height, model.tree.as_ref().map_or(0, ModelTree::height));
 
-    let mut keys: Vec<StateKey> = (0..6).map(|_| key(random.random_range(0..2000))).collect();
+    let mut keys: Vec<BackendKey> = (0..6).map(|_| key(random.random_range(0..2000))).collect();
     keys.extend(model.values.keys().choose_multiple(random, 4));
     keys.truncate(random.random_range(0..=keys.len()));
     let proof = model.proof(&keys).bytes();
@@ -56,7 +56,8 @@ fn random_histories_have_the_roots_shapes_and_proofs_of_the_definition() {
                 // Many come into one place.
                 8 => {
                     let address = Address::repeat_byte(random.random_range(0..3));
-                    let slot = |n: u64| StateKey::Slot(address, U256::from((7 << 60) + n).into());
+                    let slot =
+                        |n: u64| BackendKey::Slot(address.into(), U256::from((7 << 60) + n).into());
                     let new = (0..u64::from(most) * 9).map(|n| (slot(n), Some(value(random))));
                     let new: Vec<_> = new.collect();
                     delta(&model.values, new)
@@ -86,7 +87,7 @@ fn random_histories_have_the_roots_shapes_and_proofs_of_the_definition() {
 #[test]
 fn keys_that_come_one_by_one_in_order_keep_the_tree_sound() {
     let random = &mut StdRng::seed_from_u64(2);
-    let slot = |n: u64| StateKey::Slot(Address::ZERO, U256::from(n).into());
+    let slot = |n: u64| BackendKey::Slot(Address::ZERO.into(), U256::from(n).into());
     for most in [4, 6, 20] {
         for is_up in [true, false] {
             let (mut store, mut model) = (BavlStore::new(most), BavlModel::new(most));
@@ -115,7 +116,7 @@ fn a_load_is_the_first_block_row_by_row() {
     let random = &mut StdRng::seed_from_u64(3);
     for most in [4, 5, 16, 33] {
         for count in [0, 1, 2, 4, 5, 13, 100, 1000, 3000] {
-            let mut entries: Vec<(StateKey, StateValue)> =
+            let mut entries: Vec<(BackendKey, StateValue)> =
                 (0..count).map(|n| (key(n), value(random))).collect();
             entries.sort_unstable_by_key(|entry| entry.0);
             let mut store = BavlStore::new(most);
@@ -216,7 +217,7 @@ fn a_changed_value_writes_its_group_and_its_chunk() {
 fn a_key_that_comes_or_goes_writes_its_group_and_its_chunk() {
     let mut random = StdRng::seed_from_u64(10);
     let random = &mut random;
-    let slot = |n: u64| StateKey::Slot(Address::ZERO, U256::from(n).into());
+    let slot = |n: u64| BackendKey::Slot(Address::ZERO.into(), U256::from(n).into());
     let mut store = BavlStore::new(256);
     let mut values: common::ValueMap = (0..3000).map(|n| (slot(n * 100), value(random))).collect();
     let all: Vec<_> = values.iter().map(|(key, value)| (*key, Some(value.clone()))).collect();
@@ -301,7 +302,7 @@ fn small_roots_and_rows_are_those_of_the_format() {
     let mut store = BavlStore::new(256);
     assert_eq!(store.root, root(256, hash(&[&[2, 0, 0, 0, 0]])));
     let (a, b, c) = (key(0), key(4), key(2));
-    let entry = |key: StateKey, value: &[u8]| hash(&[&[0], &key.encode(), value]);
+    let entry = |key: BackendKey, value: &[u8]| hash(&[&[0], &key.encode(), value]);
     store.apply(&delta(&Default::default(), [(a, Some(vec![7, 8].into()))])).unwrap();
     assert_eq!(store.root, root(256, hash(&[&[2, 0, 0, 0, 1], &entry(a, &[7, 8])[..]])));
     assert_eq!(
@@ -326,17 +327,18 @@ fn small_roots_and_rows_are_those_of_the_format() {
 /// fence.
 #[test]
 fn rows_of_two_chunks_are_those_of_the_format() {
-    let slot = |n: u64| StateKey::Slot(Address::repeat_byte(5), U256::from(n * 256).into());
+    let slot =
+        |n: u64| BackendKey::Slot(Address::repeat_byte(5).into(), U256::from(n * 256).into());
     let mut store = BavlStore::new(24);
     let all: Vec<_> = (1..=36).map(|n| (slot(n), Some(vec![n as u8].into()))).collect();
     store.apply(&delta(&Default::default(), all)).unwrap();
-    let entries = |range: std::ops::RangeInclusive<u64>| -> Vec<(StateKey, StateValue)> {
+    let entries = |range: std::ops::RangeInclusive<u64>| -> Vec<(BackendKey, StateValue)> {
         range.map(|n| (slot(n), vec![n as u8].into())).collect()
     };
     let (left, right) = (entries(1..=18), entries(19..=36));
     let top = hash(&[&[3], &chunk_hash(&left)[..], &chunk_hash(&right)[..]]);
     assert_eq!(store.root, hash(&[&[4, 0, 0, 0, 24], &top[..]]));
-    let row = |key_height: u8, entries: &[(StateKey, StateValue)], first: u64| {
+    let row = |key_height: u8, entries: &[(BackendKey, StateValue)], first: u64| {
         let hashes: Vec<_> = entries.iter().map(common::entry_hash).collect();
         let groups = [common::within(&hashes[..16]), common::within(&hashes[16..])].concat();
         // Up to the byte in which the 17th key differs from the 16th: all but the last one.

@@ -6,7 +6,7 @@ use crate::common::{
 };
 use alloy_primitives::{Address, B256};
 use rand::{SeedableRng, rngs::StdRng};
-use retrie_state::{ProofError, StateKey, descriptor::ProofFormat};
+use retrie_state::{BackendKey, ProofError, descriptor::ProofFormat};
 use retrie_storage_bavl::{
     ChildSide, PROOF_FORMATS, PathStep, VerifiedChunk, hashes_in, verify, verify_chunk,
 };
@@ -26,9 +26,9 @@ fn scene() -> (BavlStore, BavlModel) {
 }
 
 /// Keys that have no value, each between entries of one chunk, or (the second) of two.
-fn absent(model: &BavlModel) -> [StateKey; 2] {
+fn absent(model: &BavlModel) -> [BackendKey; 2] {
     let chunks = model.tree.as_ref().unwrap().chunks();
-    let around = |key: &StateKey| {
+    let around = |key: &BackendKey| {
         let after = chunks.iter().position(|chunk| chunk.last().unwrap().0 > *key)?;
         Some((after > 0, chunks[after][0].0 > *key))
     };
@@ -37,15 +37,15 @@ fn absent(model: &BavlModel) -> [StateKey; 2] {
     [find(false), find(true)]
 }
 
-fn last_of_all() -> StateKey {
-    StateKey::Slot(Address::repeat_byte(0xff), B256::repeat_byte(0xff))
+fn last_of_all() -> BackendKey {
+    BackendKey::Slot(Address::repeat_byte(0xff).into(), B256::repeat_byte(0xff))
 }
 
 /// Keys in no order, one twice: present, absent, before and behind all.
-fn some_keys(model: &BavlModel) -> Vec<StateKey> {
+fn some_keys(model: &BavlModel) -> Vec<BackendKey> {
     let present = |at: usize| *model.values.keys().nth(at).unwrap();
     let [within, across] = absent(model);
-    let first = StateKey::Account(Address::ZERO);
+    let first = BackendKey::Account(Address::ZERO.into());
     vec![present(300), across, within, present(3), last_of_all(), first, present(300)]
 }
 
@@ -101,8 +101,8 @@ fn missing() -> ProofError {
 #[test]
 fn every_key_is_proven_alone_and_all_together() {
     let (store, model) = scene();
-    let all: Vec<StateKey> = (0..2600).map(key).collect();
-    let truth = |keys: &[StateKey]| -> Vec<_> {
+    let all: Vec<BackendKey> = (0..2600).map(key).collect();
+    let truth = |keys: &[BackendKey]| -> Vec<_> {
         keys.iter().map(|key| model.values.get(key).cloned()).collect()
     };
     for keys in all.chunks(1).step_by(7).chain(all.chunks(97)).chain([&all[..], &[]]) {
@@ -123,7 +123,7 @@ fn every_key_is_proven_alone_and_all_together() {
 #[test]
 fn a_proof_of_one_key_has_the_hashes_of_its_way() {
     let (store, model) = scene();
-    fn ways(tree: &ModelTree, above: usize, all: &mut Vec<(StateKey, usize)>) {
+    fn ways(tree: &ModelTree, above: usize, all: &mut Vec<(BackendKey, usize)>) {
         match tree {
             ModelTree::Inner(left, right) => {
                 ways(left, above + 1, all);
@@ -350,7 +350,7 @@ fn a_gap_with_something_hidden_in_it_shows_nothing() {
         assert_eq!(verify(store.root, &[keys[at], between, keys[at + 2]], &proof), Err(missing()));
     }
     // The ends, with something beyond what is shown.
-    let first = StateKey::Account(Address::ZERO);
+    let first = BackendKey::Account(Address::ZERO.into());
     assert_eq!(verify(store.root, &[first, keys[1]], &store.prove(&[keys[1]])), Err(missing()));
     let proof = store.prove(&[keys[keys.len() - 2]]);
     let asked = [keys[keys.len() - 2], last_of_all()];
@@ -486,7 +486,7 @@ fn no_bytes_of_a_value_pass_for_a_node() {
 
 fn chunks(store: &BavlStore) -> Vec<(Vec<u8>, VerifiedChunk)> {
     let mut all = Vec::new();
-    let mut next = Some(StateKey::Account(Address::ZERO));
+    let mut next = Some(BackendKey::Account(Address::ZERO.into()));
     while let Some(key) = next {
         let (proof, after) = store.backend.prove_chunk(&store.view, &store.cache, &key).unwrap();
         all.push((proof.to_vec(), verify_chunk(store.root, &proof).unwrap()));

@@ -2,7 +2,7 @@
 
 use super::keys::KeyWords;
 use crate::shown_tree::CompoundPair;
-use retrie_state::{StateKey, StateValue};
+use retrie_state::{BackendKey, StateValue};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl MemoryPair {
     }
 
     /// Its state key.
-    pub(crate) fn key(&self) -> StateKey {
+    pub(crate) fn key(&self) -> BackendKey {
         self.id.key()
     }
 

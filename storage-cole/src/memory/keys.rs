@@ -1,7 +1,6 @@
 //! Compound keys, and the search among the keys of a node.
 
-use alloy_primitives::{Address, B256};
-use retrie_state::StateKey;
+use retrie_state::{AccountKey, BackendKey, wire::WireReader};
 use std::cmp::Ordering;
 
 /// Most children of a node, and most pairs of a leaf. Small nodes make short proofs and are cheap
@@ -11,22 +10,24 @@ pub(super) const FANOUT: usize = 8;
 pub(super) const PLACES: usize = FANOUT + 1;
 
 /// The compound key by which pairs are ordered: state key and block.
-pub(crate) type CompoundKey = (StateKey, u64);
+pub(crate) type CompoundKey = (BackendKey, u64);
 
 /// A [`CompoundKey`] in words of the same order, which compare in a few instructions: the encoded
-/// state key, filled up with zeros, and the block.
+/// state key, filled up with zeros, and seven bytes of the block, whose number is below 2^56.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct KeyWords([u64; WORDS]);
 
-const WORDS: usize = 8;
-const KEY: usize = StateKey::MAX_ENCODED_LEN;
+const WORDS: usize = 9;
+const KEY: usize = BackendKey::MAX_ENCODED_LEN;
+const MAX_BLOCK: u64 = (1 << 56) - 1;
 
 impl KeyWords {
-    pub(super) fn new(key: &StateKey, block: u64) -> Self {
+    pub(super) fn new(key: &BackendKey, block: u64) -> Self {
         let encoded = key.encode();
-        let mut bytes = [0; 64];
+        let mut bytes = [0; 8 * WORDS];
         bytes[..encoded.len()].copy_from_slice(&encoded);
-        bytes[KEY..KEY + 8].copy_from_slice(&block.to_be_bytes());
+        // A larger number asks for the newest version.
+        bytes[KEY..].copy_from_slice(&block.min(MAX_BLOCK).to_be_bytes()[1..]);
         let mut words = [0; WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
             *word = u64::from_be_bytes(*bytes);
@@ -34,28 +35,25 @@ impl KeyWords {
         Self(words)
     }
 
-    pub(super) fn key(&self) -> StateKey {
-        let mut bytes = [0; 64];
+    pub(super) fn key(&self) -> BackendKey {
+        let mut bytes = [0; 8 * WORDS];
         for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(self.0) {
             *bytes = word.to_be_bytes();
         }
-        let address = Address::from_slice(&bytes[1..21]);
-        match bytes[0] {
-            0 => StateKey::Account(address),
-            _ => StateKey::Slot(address, B256::from_slice(&bytes[21..KEY])),
-        }
+        // `new` wrote the encoding of a key.
+        BackendKey::read(&mut WireReader::new(&bytes))
+            .unwrap_or(BackendKey::Account(AccountKey::MIN))
     }
 
     pub(super) const fn block(&self) -> u64 {
-        // Bytes 53 to 60.
-        self.0[6] << 40 | self.0[7] >> 24
+        self.0[WORDS - 1] & MAX_BLOCK
     }
 
     /// Whether both have the same state key.
     pub(super) fn is_of(&self, other: &Self) -> bool {
-        // The key ends within the seventh word.
-        const REST: u32 = 64 - (KEY as u32 % 8) * 8;
-        self.0[..6] == other.0[..6] && self.0[6] >> REST == other.0[6] >> REST
+        // The last byte of the key is the first of the last word.
+        self.0[..WORDS - 1] == other.0[..WORDS - 1]
+            && (self.0[WORDS - 1] ^ other.0[WORDS - 1]) >> 56 == 0
     }
 
     /// The index of the first word in which they differ; `WORDS` if they are equal.

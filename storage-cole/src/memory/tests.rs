@@ -2,17 +2,18 @@ use super::{keys::FANOUT, *};
 use crate::shown_tree::CompoundPair;
 use alloy_primitives::{Address, Bytes};
 use rand::{Rng, SeedableRng, rngs::StdRng};
+use retrie_state::BackendKey;
 use std::collections::BTreeMap;
 
 /// Keys that can differ in any of their words.
-fn key(n: u64) -> StateKey {
+fn key(n: u64) -> BackendKey {
     let address = Address::repeat_byte((n % 3) as u8);
     let mut slot = [0; 32];
     slot[(n * 7 % 32) as usize] = n as u8;
     slot[30] = (n >> 8) as u8;
     match n % 11 {
-        10 => StateKey::Account(Address::left_padding_from(&n.to_be_bytes())),
-        _ => StateKey::Slot(address, slot.into()),
+        10 => BackendKey::Account(Address::left_padding_from(&n.to_be_bytes()).into()),
+        _ => BackendKey::Slot(address.into(), slot.into()),
     }
 }
 
@@ -47,7 +48,7 @@ fn grown(seed: u64, blocks: u64, keys: u64) -> Vec<(MemoryGroup, PairModel)> {
 
 fn check(group: &MemoryGroup, model: &PairModel) {
     assert_eq!(group.len(), model.len() as u64);
-    let first = (StateKey::Account(Address::ZERO), 0);
+    let first = (BackendKey::Account(Address::ZERO.into()), 0);
     let pairs = |group: &MemoryGroup, from: &CompoundKey| -> Vec<_> {
         group.from(from).map(|(entry, _)| (id(entry), value(entry))).collect()
     };
@@ -104,7 +105,8 @@ fn shown_pairs_lead_to_the_top() {
             let mut pairs = Vec::new();
             assert_eq!(fold(&tree, &mut pairs), group.source().unwrap().top);
             let expected = ranges.iter().flat_map(|(a, b)| ids[*a..=*b].iter());
-            let shown = pairs.iter().map(|pair| (StateKey::decode(&pair.key).unwrap(), pair.block));
+            let shown =
+                pairs.iter().map(|pair| (BackendKey::decode(&pair.key).unwrap(), pair.block));
             assert!(shown.eq(expected.copied()));
         }
         assert!(
@@ -154,7 +156,7 @@ fn thinned_groups_grow_as_whole_ones_do_and_are_cheap_beside_their_neighbours() 
             let own = group.changed * size_of::<TreeNode>() as u64;
             assert!(bytes < own, "thinned {bytes}, whole {own}");
             // Add the same pairs to the compacted tree of the block before.
-            let first = (StateKey::Account(Address::ZERO), 0);
+            let first = (BackendKey::Account(Address::ZERO.into()), 0);
             let new: Vec<_> = group
                 .from(&first)
                 .filter(|(entry, _)| entry.block() == group.last_block)

@@ -83,7 +83,7 @@ impl RunBuilder {
         self.pairs
     }
 
-    /// Adds a pair above all pairs before it. The key has 1 to 53 bytes and is no prefix of another
+    /// Adds a pair above all pairs before it. The key has 1 to 65 bytes and is no prefix of another
     /// key. `leaf` is the pair's digest ([`crate::hash::pair`]), if it is known.
     pub(crate) fn push(
         &mut self,

@@ -7,12 +7,16 @@
 //! the points before it is complete.
 
 use alloy_primitives::Uint;
+use retrie_state::BackendKey;
 use std::cmp::Ordering;
 
 /// The longest key in bytes: the key of a slot.
-pub(crate) const MAX_KEY: usize = 53;
+pub(crate) const MAX_KEY: usize = BackendKey::MAX_ENCODED_LEN;
+/// Bytes of a key that models see: all of a plain one, and of a hashed slot 20 bytes, so that two
+/// keys are equal here only if 160 bits of two hashes are.
+const SEEN: usize = 53;
 /// Bytes of a compound key as a number: key and block.
-pub(crate) const NUMBER: usize = MAX_KEY + 8;
+pub(crate) const NUMBER: usize = SEEN + 8;
 /// Bytes of an encoded model.
 pub(crate) const MODEL: usize = NUMBER + 2 + 8 + 2 + 5 + 5;
 
@@ -29,12 +33,12 @@ type WideInt = Uint<576, 9>;
 /// A compound key as a big-endian number: the key, padded with zeros, and the block. Bytes and
 /// numbers have the same order.
 ///
-/// The order is right if no key is a prefix of another key. State keys fulfil this.
+/// The order is right if no two keys have the same seen bytes, and none is a prefix of another.
 pub(crate) fn number(key: &[u8], block: u64) -> [u8; NUMBER] {
     let mut number = [0; NUMBER];
-    let len = key.len().min(MAX_KEY);
+    let len = key.len().min(SEEN);
     number[..len].copy_from_slice(&key[..len]);
-    number[MAX_KEY..].copy_from_slice(&block.to_be_bytes());
+    number[SEEN..].copy_from_slice(&block.to_be_bytes());
     number
 }
 

@@ -8,13 +8,14 @@ use alloy_primitives::hex;
 use model::{StoreModel, key, some_keys};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
+use retrie_state::BackendKey;
 
 /// The verifier. If `RETRIE_RECORD_PROOFS` names a file, each question and answer is appended to it
 /// as one line, so that other verifiers can be given the same questions (`crates/light-client`).
 fn verify_versions(
     params: &ColeParams,
     root: B256,
-    keys: &[StateKey],
+    keys: &[BackendKey],
     blocks: RangeInclusive<u64>,
     proof: &[u8],
 ) -> Result<Vec<Vec<ValueVersion>>, ProofError> {

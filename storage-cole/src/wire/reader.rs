@@ -12,7 +12,10 @@ use crate::{
 };
 use alloc::{vec, vec::Vec};
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, StateValue, wire::WireReader};
+use retrie_state::{
+    BackendKey, ProofError, StateValue,
+    wire::{WireError, WireReader},
+};
 
 /// The largest depth of a node below the top of a tree: that of a complete binary tree of 2^64
 /// pairs.
@@ -173,9 +176,9 @@ impl<'a> ProofReader<'a> {
     fn pair(&mut self) -> Result<CompoundPair, ProofError> {
         let key = match self.bytes.varint()? {
             kind @ 0..ASKED => {
-                let mut key = Vec::with_capacity(StateKey::MAX_ENCODED_LEN);
-                key.push(kind as u8);
-                key.extend_from_slice(self.bytes.take(if kind == 0 { 20 } else { 52 })?);
+                let key = BackendKey::read_untagged(&mut self.bytes, self.asked.form(), kind == 1)
+                    .ok_or(WireError::UnexpectedEnd)?;
+                let key = key.encode().to_vec();
                 if self.asked.number(&key).is_some() {
                     return Err(malformed("a requested key is written out"));
                 }

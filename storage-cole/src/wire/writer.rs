@@ -91,8 +91,11 @@ fn put_node(out: &mut Vec<u8>, node: &ShownNode, asked: &AskedKeys) {
             out.push(PAIR);
             match asked.number(key) {
                 Some(number) => put_varint(out, number as u64 + ASKED),
-                // The first byte of a key is 0 or 1; it determines the length of the key.
-                None => out.extend(key),
+                // The last bit of a key's tag says whether it is a slot; all keys have one form.
+                None => {
+                    put_varint(out, u64::from(key[0] & 1));
+                    out.extend(&key[1..]);
+                }
             }
             put_varint(out, *block);
             put_varint(out, value.as_ref().map_or(0, |value| value.len() as u64 + 1));

@@ -69,7 +69,11 @@ fn every_retained_state_is_there_after_reopening_and_reverting() {
                     }
                     let keys = [key(1), key(2), key(KEYS + 1)];
                     let proof = state.prove(&keys).unwrap();
-                    let shown = chain.store().backend().verify(proof.root, &keys, &proof.bytes);
+                    let shown = chain.store().backend().verify(
+                        proof.root,
+                        &retrie_state::KeyForm::Plain.keys(&keys),
+                        &proof.bytes,
+                    );
                     assert_eq!(shown.unwrap(), keys.map(|key| chain.value(&key, number)));
                 }
                 chain.reopen();

@@ -20,7 +20,12 @@ fn shown(
     blocks: RangeInclusive<u64>,
 ) -> Result<Vec<Vec<ValueVersion>>, ProofError> {
     let provenance = chain.store().backend().extensions().provenance.unwrap();
-    provenance.verify_versions(proof.root, keys, blocks, &proof.bytes)
+    provenance.verify_versions(
+        proof.root,
+        &retrie_state::KeyForm::Plain.keys(keys),
+        blocks,
+        &proof.bytes,
+    )
 }
 
 /// Compares versions and their proof at the tip with the model.
@@ -115,7 +120,11 @@ fn merges_drop_what_is_older_than_the_history_that_is_kept() {
             }
             let keys: Vec<_> = (0..KEYS).map(key).collect();
             let proof = chain.tip().prove(&keys).unwrap();
-            let shown = chain.store().backend().verify(proof.root, &keys, &proof.bytes).unwrap();
+            let shown = chain
+                .store()
+                .backend()
+                .verify(proof.root, &retrie_state::KeyForm::Plain.keys(&keys), &proof.bytes)
+                .unwrap();
             let expected: Vec<_> = keys.iter().map(|key| chain.value(key, tip)).collect();
             assert_eq!(shown, expected);
         }

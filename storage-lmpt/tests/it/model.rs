@@ -161,7 +161,8 @@ fn golden_roots_are_those_of_the_format() {
     let proof = chain.store().at(StateId::Tip).unwrap().prove(&keys).unwrap();
     let digest = keccak256(&proof.bytes);
     assert_eq!(digest, b256!("27fb3a53411ac6adf90ecdd921b74a0c59c090722b4736a615758451a7c5d084"));
-    let shown = verify(proof.root, &keys, &proof.bytes).unwrap();
+    let shown =
+        verify(proof.root, &retrie_state::KeyForm::Plain.keys(&keys), &proof.bytes).unwrap();
     let state = chain.store().at(StateId::Tip).unwrap();
     assert!(keys.iter().zip(&shown).all(|(key, shown)| state.get(key).unwrap() == *shown));
 }

@@ -85,7 +85,7 @@ fn a_proof_has_the_parts_that_its_keys_need_and_no_more() {
     let chain = chain();
     let parts = |n: u64| {
         let (root, parts) = prove(&chain, TIP, &[key(n)]);
-        let shown = verify(root, &[key(n)], &parts.bytes()).unwrap();
+        let shown = verify(root, &[key(n).into()], &parts.bytes()).unwrap();
         assert_eq!(shown, [chain.states[TIP as usize].get(&key(n)).cloned()]);
         (parts.nodes.map(|nodes| !nodes.is_empty()), shown[0].clone())
     };
@@ -109,7 +109,8 @@ fn a_part_that_is_dropped_swapped_doubled_or_of_another_block_is_refused() {
         let (_, oldest) = prove(&chain, 0, &keys);
         let refuse = |how: &str, forged: &ProofParts| {
             if *forged != parts {
-                let shown = verify(root, &keys, &forged.bytes());
+                let shown =
+                    verify(root, &retrie_state::KeyForm::Plain.keys(&keys), &forged.bytes());
                 assert!(shown.is_err(), "key {n}, {how}: {shown:?}");
             }
         };
@@ -141,7 +142,7 @@ fn a_part_that_is_dropped_swapped_doubled_or_of_another_block_is_refused() {
             }
         }
         refuse("of the block before", &old);
-        assert!(verify(before, &keys, &parts.bytes()).is_err());
+        assert!(verify(before, &retrie_state::KeyForm::Plain.keys(&keys), &parts.bytes()).is_err());
     }
 }
 
@@ -153,7 +154,7 @@ fn a_part_that_is_not_needed_is_refused() {
     let (_, own) = prove(&chain, TIP, &[key(1)]);
     let mut forged = own;
     forged.nodes[2].clone_from(&all.nodes[2]);
-    assert_eq!(verify(root, &[key(1)], &forged.bytes()), Err(ProofError::Unused));
+    assert_eq!(verify(root, &[key(1).into()], &forged.bytes()), Err(ProofError::Unused));
 }
 
 /// Tries with one malformed leaf, under a root that names them.
@@ -173,7 +174,7 @@ fn leaves_that_no_layer_has_are_refused() {
         made.prove(&MemorySource, &path, &mut way).unwrap();
         let mut nodes: [Vec<Vec<u8>>; 3] = Default::default();
         nodes[at] = way.into_iter().map(Vec::from).collect();
-        verify(root(&roots), &[key(1)], &ProofParts { roots, nodes }.bytes())
+        verify(root(&roots), &[key(1).into()], &ProofParts { roots, nodes }.bytes())
     };
     for at in 0..3 {
         assert_eq!(shown(at, &[1, 7]), Ok(vec![Some(Bytes::from_static(&[7]))]));
@@ -194,14 +195,23 @@ fn bytes_have_one_form() {
     let keys = [key(1), key(5), key(5), key(200)];
     let (root, parts) = prove(&chain, TIP, &keys);
     let bytes = parts.bytes();
-    assert!(verify(root, &keys, &bytes).is_ok());
+    assert!(verify(root, &retrie_state::KeyForm::Plain.keys(&keys), &bytes).is_ok());
     for len in 0..bytes.len() {
-        assert!(verify(root, &keys, &bytes[..len]).is_err(), "cut at {len}");
+        assert!(
+            verify(root, &retrie_state::KeyForm::Plain.keys(&keys), &bytes[..len]).is_err(),
+            "cut at {len}"
+        );
     }
     let longer = [&bytes[..96], &[bytes[96] | 0x80, 0], &bytes[97..]].concat();
-    assert!(matches!(verify(root, &keys, &longer), Err(ProofError::Malformed { .. })));
+    assert!(matches!(
+        verify(root, &retrie_state::KeyForm::Plain.keys(&keys), &longer),
+        Err(ProofError::Malformed { .. })
+    ));
     let huge = [&bytes[..96], &[0xff; 9], &[1], &bytes[97..]].concat();
-    assert!(matches!(verify(root, &keys, &huge), Err(ProofError::Malformed { .. })));
+    assert!(matches!(
+        verify(root, &retrie_state::KeyForm::Plain.keys(&keys), &huge),
+        Err(ProofError::Malformed { .. })
+    ));
     assert!(verify(root, &[], &bytes).is_err());
     let none = chain.store().at(StateId::Tip).unwrap().prove(&[]).unwrap();
     assert_eq!((none.bytes.len(), verify(root, &[], &none.bytes)), (99, Ok(Vec::new())));

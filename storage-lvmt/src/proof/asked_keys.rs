@@ -3,21 +3,21 @@
 use crate::hash;
 use alloc::vec::Vec;
 use alloy_primitives::B256;
-use retrie_state::StateKey;
+use retrie_state::BackendKey;
 
 /// The distinct keys that a proof is about, numbered by location. Keys with a common entry are
 /// neighbours, and the entries of a level come in the order of their paths.
 #[derive(Debug)]
 pub(crate) struct AskedKeys {
     height: u8,
-    keys: Vec<(B256, StateKey)>,
+    keys: Vec<(B256, BackendKey)>,
     /// For each key of the request, its number.
     numbers: Vec<usize>,
 }
 
 impl AskedKeys {
     /// The distinct keys of the request, for AMTs of this height.
-    pub(crate) fn new(keys: &[StateKey], height: u8) -> Self {
+    pub(crate) fn new(keys: &[BackendKey], height: u8) -> Self {
         let locations: Vec<_> = keys.iter().map(|key| hash::location(&key.encode())).collect();
         let mut sorted: Vec<_> = locations.iter().copied().zip(keys.iter().copied()).collect();
         sorted.sort_unstable();
@@ -33,7 +33,7 @@ impl AskedKeys {
     }
 
     /// The key with this number.
-    pub(crate) fn key(&self, number: usize) -> &StateKey {
+    pub(crate) fn key(&self, number: usize) -> &BackendKey {
         &self.keys[number].1
     }
 
@@ -43,7 +43,7 @@ impl AskedKeys {
     }
 
     /// Whether `key` is among them.
-    pub(crate) fn contains(&self, location: &B256, key: &StateKey) -> bool {
+    pub(crate) fn contains(&self, location: &B256, key: &BackendKey) -> bool {
         self.keys.binary_search(&(*location, *key)).is_ok()
     }
 

@@ -10,7 +10,7 @@ use crate::{
     verify,
 };
 use alloy_primitives::{B256, Bytes};
-use retrie_state::{NodeRead, ProofError, ProofHole, StateError, StateKey};
+use retrie_state::{BackendKey, NodeRead, ProofError, ProofHole, StateError};
 use std::collections::BTreeMap;
 
 /// The quotients of an entry of the root AMT; the hole's number is the entry.
@@ -24,7 +24,7 @@ const BLOCK: &str = "Merkle tree of block";
 /// The holes that are in all of `parts`.
 pub(crate) fn holes(
     height: u8,
-    keys: &[StateKey],
+    keys: &[BackendKey],
     parts: &[Bytes],
 ) -> Result<Vec<ProofHole>, ProofError> {
     let asked = AskedKeys::new(keys, height);
@@ -67,7 +67,7 @@ pub(crate) fn fills(height: u8, shard: ProofShard, hole: &ProofHole) -> bool {
 pub(crate) fn check(
     params: &VerifierParams,
     view: &dyn NodeRead,
-    keys: &[StateKey],
+    keys: &[BackendKey],
     own: &Bytes,
     part: &Bytes,
 ) -> Result<Result<(), ProofError>, StateError> {

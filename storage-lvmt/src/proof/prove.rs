@@ -18,7 +18,7 @@ use crate::{
     state::LvmtState,
 };
 use alloy_primitives::{B256, Bytes};
-use retrie_state::{NodeRead, StateError, StateKey};
+use retrie_state::{BackendKey, KeyForm, NodeRead, StateError};
 use std::collections::BTreeMap;
 
 /// The proof of the values of `keys`.
@@ -30,7 +30,7 @@ pub(crate) fn prove(
     shard: ProofShard,
     view: &dyn NodeRead,
     state: &LvmtState,
-    keys: &[StateKey],
+    keys: &[BackendKey],
 ) -> Result<Bytes, StateError> {
     let (proof, ways) = parts(params, view, state, keys)?;
     let missing = proof.missing();
@@ -63,7 +63,7 @@ pub(crate) fn prove(
 /// A requested key and its record.
 struct KeyQuery {
     location: B256,
-    key: StateKey,
+    key: BackendKey,
     record: Option<KeyRecord>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn parts(
     params: &LvmtParams,
     view: &dyn NodeRead,
     state: &LvmtState,
-    keys: &[StateKey],
+    keys: &[BackendKey],
 ) -> Result<(LvmtProof, Vec<EntryPath>), StateError> {
     let height = params.height();
     let mut asked = Vec::with_capacity(keys.len());
@@ -153,6 +153,7 @@ pub(crate) fn parts(
     open(params, view, state, &ways, &mut entries)?;
 
     let mut proof = LvmtProof {
+        form: KeyForm::of(keys),
         height,
         commitment: state.meta.commitment.to_compressed(),
         first: state.meta.first,

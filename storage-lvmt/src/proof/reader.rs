@@ -5,7 +5,10 @@ use super::wire::{EntryProof, ProvenAmt, ProvenPosition, ProvenTuple, SlotOccupa
 use crate::amt::{SLOTS, VERSION_BITS};
 use alloc::vec::Vec;
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, StateValue, wire::WireReader};
+use retrie_state::{
+    BackendKey, KeyForm, ProofError, StateValue,
+    wire::{WireError, WireReader},
+};
 
 /// The bytes of a proof that have not been read yet.
 pub(super) struct ProofReader<'a>(WireReader<'a>);
@@ -53,9 +56,9 @@ impl<'a> ProofReader<'a> {
 
     pub(super) fn entry(
         &mut self,
+        form: KeyForm,
         height: u8,
-        first: u64,
-        blocks: u64,
+        [first, blocks]: [u64; 2],
         whole: bool,
     ) -> Result<EntryProof, ProofError> {
         let mut versions = [0; SLOTS];
@@ -79,7 +82,7 @@ impl<'a> ProofReader<'a> {
         let mut entry = EntryProof { versions, quotients, tuples: Default::default(), amt: None };
         for (slot, tuple) in (1..).zip(&mut entry.tuples) {
             if mask & 1 << slot != 0 {
-                *tuple = Some(self.tuple(first, blocks)?);
+                *tuple = Some(self.tuple(form, first, blocks)?);
             }
         }
         if mask & 1 != 0 {
@@ -89,15 +92,12 @@ impl<'a> ProofReader<'a> {
         Ok(entry)
     }
 
-    fn tuple(&mut self, first: u64, blocks: u64) -> Result<ProvenTuple, ProofError> {
+    fn tuple(&mut self, form: KeyForm, first: u64, blocks: u64) -> Result<ProvenTuple, ProofError> {
         let tag = self.varint()?;
         let occupant = match tag >> 1 {
             kind @ 0..=1 => {
-                let rest = if kind == 0 { 20 } else { 52 };
-                let mut key = Vec::with_capacity(1 + rest);
-                key.push(kind as u8);
-                key.extend_from_slice(self.0.take(rest)?);
-                SlotOccupant::Other(StateKey::decode(&key).ok_or_else(|| malformed("key"))?)
+                let key = BackendKey::read_untagged(&mut self.0, form, kind == 1);
+                SlotOccupant::Other(key.ok_or(WireError::UnexpectedEnd)?)
             }
             at => SlotOccupant::Asked(u32::try_from(at - 2).map_err(|_| malformed("asked key"))?),
         };

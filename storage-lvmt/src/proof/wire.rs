@@ -15,7 +15,7 @@ use crate::{
 };
 use alloc::{collections::BTreeMap, vec::Vec};
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, StateValue, wire::put_varint};
+use retrie_state::{BackendKey, KeyForm, ProofError, StateValue, wire::put_varint};
 
 /// A point of G1 in a proof; see [`G1Point::from_compressed`](crate::point::G1Point). It is checked
 /// only after all cheaper checks.
@@ -35,9 +35,14 @@ const WHOLE: u8 = 1;
 /// First byte of a proof with holes.
 const PARTIAL: u8 = 2;
 
+/// Is added to the first byte if keys are hashed.
+const HASHED: u8 = 0x10;
+
 /// A proof of the values of some keys under a root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LvmtProof {
+    /// The form of all keys.
+    pub form: KeyForm,
     /// Height of the AMTs.
     pub height: u8,
     /// Commitment of the root AMT.
@@ -85,7 +90,7 @@ pub(crate) enum SlotOccupant {
     /// A requested key that comes to this entry, numbered by location.
     Asked(u32),
     /// Another key.
-    Other(StateKey),
+    Other(BackendKey),
 }
 
 /// A sub-AMT, as its last tuple describes it.
@@ -180,7 +185,8 @@ impl LvmtProof {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let whole = self.is_whole();
         let mut out = Vec::new();
-        out.extend_from_slice(&[if whole { WHOLE } else { PARTIAL }, self.height]);
+        let form = if self.form == KeyForm::Hashed { HASHED } else { 0 };
+        out.extend_from_slice(&[form | if whole { WHOLE } else { PARTIAL }, self.height]);
         out.extend_from_slice(&self.commitment);
         put_varint(&mut out, self.first);
         put_varint(&mut out, self.blocks);
@@ -216,9 +222,8 @@ impl LvmtProof {
             let live = u64::from(tuple.value.is_some());
             match &tuple.occupant {
                 SlotOccupant::Other(key) => {
-                    // The first byte of a key is 0 or 1; it determines the length of the key.
                     let key = key.encode();
-                    put_varint(out, u64::from(key[0]) << 1 | live);
+                    put_varint(out, u64::from(key[0] & 1) << 1 | live);
                     out.extend_from_slice(&key[1..]);
                 }
                 SlotOccupant::Asked(at) => put_varint(out, (u64::from(*at) + 2) << 1 | live),
@@ -247,7 +252,9 @@ impl LvmtProof {
     /// and the allocations are a small multiple of `total` at most.
     pub(crate) fn decode(bytes: &[u8], total: usize) -> Result<Self, ProofError> {
         let mut bytes = ProofReader::new(bytes);
-        let whole = match bytes.byte()? {
+        let kind = bytes.byte()?;
+        let form = if kind & HASHED == 0 { KeyForm::Plain } else { KeyForm::Hashed };
+        let whole = match kind & !HASHED {
             WHOLE => true,
             PARTIAL => false,
             _ => return Err(malformed("kind")),
@@ -267,7 +274,7 @@ impl LvmtProof {
         }
         let mut entries = Vec::with_capacity(count as usize);
         for _ in 0..count {
-            entries.push(bytes.entry(height, first, blocks, whole)?);
+            entries.push(bytes.entry(form, height, [first, blocks], whole)?);
         }
         let positions = positions(&entries);
         let mut trees = Vec::with_capacity(positions.len());
@@ -290,7 +297,7 @@ impl LvmtProof {
         if !bytes.is_empty() {
             return Err(malformed("bytes after the end"));
         }
-        let proof = Self { height, commitment, first, blocks, entries, trees, range };
+        let proof = Self { form, height, commitment, first, blocks, entries, trees, range };
         if proof.is_whole() == whole { Ok(proof) } else { Err(malformed("kind")) }
     }
 }

@@ -10,6 +10,7 @@ use alloy_primitives::{Address, hex};
 use assemble::assemble;
 use model::{LvmtModel, params};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use retrie_state::BackendKey;
 use std::collections::BTreeMap;
 
 /// The verifier. If `RETRIE_RECORD_PROOFS` names a file, each question and answer is appended to it
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 fn verify(
     params: &VerifierParams,
     root: B256,
-    keys: &[StateKey],
+    keys: &[BackendKey],
     proof: &[u8],
 ) -> Result<Vec<Option<StateValue>>, ProofError> {
     let shown = super::verify(params, root, keys, proof);
@@ -51,16 +52,16 @@ fn verify(
     shown
 }
 
-fn key(number: u32) -> StateKey {
+fn key(number: u32) -> BackendKey {
     let address = Address::left_padding_from(&(number / 3).to_be_bytes());
     match number % 3 {
-        0 => StateKey::Account(address),
-        slot => StateKey::Slot(address, B256::with_last_byte(slot as u8)),
+        0 => BackendKey::Account(address.into()),
+        slot => BackendKey::Slot(address.into(), B256::with_last_byte(slot as u8)),
     }
 }
 
 /// Changes of some of the first `keys` keys.
-fn changes(rng: &mut StdRng, keys: u32, count: usize) -> BTreeMap<StateKey, Option<StateValue>> {
+fn changes(rng: &mut StdRng, keys: u32, count: usize) -> BTreeMap<BackendKey, Option<StateValue>> {
     let mut change = || {
         let mut value = vec![0; rng.random_range(0..40)];
         rng.fill(&mut value[..]);
@@ -82,15 +83,15 @@ fn states(rng: &mut StdRng, height: u8, keys: u32, blocks: usize) -> Vec<LvmtMod
     states
 }
 
-fn truth(state: &LvmtModel, keys: &[StateKey]) -> Vec<Option<StateValue>> {
+fn truth(state: &LvmtModel, keys: &[BackendKey]) -> Vec<Option<StateValue>> {
     keys.iter().map(|key| state.keys.get(key).and_then(|key| key.2.clone())).collect()
 }
 
-fn proof(state: &LvmtModel, keys: &[StateKey]) -> LvmtProof {
+fn proof(state: &LvmtModel, keys: &[BackendKey]) -> LvmtProof {
     assemble(keys, &mut &*state).unwrap()
 }
 
-fn some_keys(rng: &mut StdRng, below: u32, count: usize) -> Vec<StateKey> {
+fn some_keys(rng: &mut StdRng, below: u32, count: usize) -> Vec<BackendKey> {
     (0..count).map(|_| key(rng.random_range(0..below))).collect()
 }
 
@@ -278,7 +279,7 @@ fn a_proof_in_parts_is_whole_once_all_parts_are_there() {
 
 #[test]
 fn the_format_has_not_changed() {
-    let check = |state: &LvmtModel, asked: &[StateKey]| {
+    let check = |state: &LvmtModel, asked: &[BackendKey]| {
         let bytes = proof(state, asked).encode();
         assert_eq!(verify(&params(1), state.root(), asked, &bytes), Ok(truth(state, asked)));
         (hex::encode(state.root()), bytes)

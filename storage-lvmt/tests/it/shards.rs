@@ -65,7 +65,11 @@ fn all_nodes_have_the_same_root_and_together_the_same_proofs() {
                     }
                     Err(error) => panic!("{error}"),
                 }
-                let shown = whole.store.backend().verify(root, &keys, part);
+                let shown = whole.store.backend().verify(
+                    root,
+                    &retrie_state::KeyForm::Plain.keys(&keys),
+                    part,
+                );
                 assert!(shown.is_err() || *part == expected.bytes, "a part passes for a whole");
             }
         }
@@ -94,7 +98,8 @@ fn what_a_part_lacks_is_told_and_who_has_it() {
         let keys: Vec<_> = (0..count).map(|_| key(random.random_range(0..2 * KEYS))).collect();
         let parts: Vec<_> =
             nodes.iter().map(|node| node.tip().prove_part(&keys).unwrap().bytes).collect();
-        let holes_of = |parts: &[_]| faculty.holes(&keys, parts).unwrap();
+        let holes_of =
+            |parts: &[_]| faculty.holes(&retrie_state::KeyForm::Plain.keys(&keys), parts).unwrap();
         assert_eq!(holes_of(&parts[5..]), []);
         assert_eq!(holes_of(&parts), []);
         for (part, own) in parts.iter().zip(&names) {
@@ -113,8 +118,9 @@ fn what_a_part_lacks_is_told_and_who_has_it() {
         }
     }
     assert!(gathered > 20, "{gathered}");
-    assert!(faculty.holes(&[key(1)], &[]).is_err());
-    let hole = faculty.holes(&[key(1)], &[nodes[4].tip().prove_part(&[key(1)]).unwrap().bytes]);
+    assert!(faculty.holes(&[key(1).into()], &[]).is_err());
+    let hole =
+        faculty.holes(&[key(1).into()], &[nodes[4].tip().prove_part(&[key(1)]).unwrap().bytes]);
     let hole = hole.unwrap()[0];
     for shard in ["", "none", "4/4", "1/3", "everything"] {
         assert!(!faculty.fills(shard, &hole), "{shard} has {hole}");
@@ -202,7 +208,11 @@ fn parts_of_old_proofs_make_the_whole_too() {
                 let at = |node: &TestChain| node.store.at(StateId::Block(hash)).unwrap();
                 let proof = at(whole).prove(&keys).unwrap();
                 let backend = whole.store.backend();
-                assert!(backend.verify(proof.root, &keys, &proof.bytes).is_ok());
+                assert!(
+                    backend
+                        .verify(proof.root, &retrie_state::KeyForm::Plain.keys(&keys), &proof.bytes)
+                        .is_ok()
+                );
                 let given: Vec<_> =
                     parts.iter().map(|node| at(node).prove_part(&keys).unwrap().bytes).collect();
                 let combined = backend.extensions().proof_shards.unwrap().combine(&given).unwrap();

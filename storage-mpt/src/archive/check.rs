@@ -4,7 +4,7 @@ use super::{KEYS, LIVE, NODES, ROOTS, block_number, decode_root, key_mark};
 use crate::{TrieHash, leaf, verify::decode_node};
 use alloy_primitives::{B256, Bytes};
 use alloy_trie::nodes::{RlpNode, TrieNode};
-use retrie_state::{KeyRange, NodeRead, RowScan, RowTable, ScanDirection, StateError, StateKey};
+use retrie_state::{BackendKey, KeyRange, NodeRead, RowScan, RowTable, ScanDirection, StateError};
 use std::collections::HashSet;
 
 /// Checks all rows of `view`, old versions included. The hash of each node must be its key, and the
@@ -104,7 +104,7 @@ impl ArchiveCheck<'_> {
     fn keys(&mut self, view: &dyn NodeRead) -> Result<(), StateError> {
         for row in view.scan(KEYS, KeyRange::new(&[], LIVE), ScanDirection::Forward)? {
             let (key, mark) = row?;
-            let fits = StateKey::decode(&key)
+            let fits = BackendKey::decode(&key)
                 .is_some_and(|decoded| key_mark(self.with, &decoded)[..] == mark[..]);
             if !fits {
                 self.fault(KEYS, format!("the row {key} does not have the mark of its key"));

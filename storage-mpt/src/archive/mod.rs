@@ -19,18 +19,18 @@ mod nodes;
 use crate::{
     TrieHash,
     ethereum::{self, AccountDelta, BulkLayout, by_account, merge_nodes},
-    trie::{BuildSource, LeafUpdate, Trie},
+    trie::{LeafSorter, LeafUpdate, Trie},
     verify,
 };
-use alloy_primitives::{Address, B256, Bytes};
+use alloy_primitives::{B256, Bytes};
 pub use nodes::NODES;
 use nodes::{ArchiveNodes, ArchiveReader, ArchiveTries, NewNodes, NodeCache, node_cache};
 use rayon::prelude::*;
 use retrie_state::{
-    AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions,
-    BackendIdentity, BackendProfile, BackendStats, BulkSink, KeyRange, NodeRead, NodeWrite,
-    ProofError, RowTable, ScanDirection, StateChange, StateDelta, StateError, StateHistory,
-    StateKey, StateValue, prefix_end,
+    AccountKey, AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend,
+    BackendChange, BackendDelta, BackendExtensions, BackendIdentity, BackendKey, BackendProfile,
+    BackendStats, BulkSink, KeyRange, NodeRead, NodeWrite, ProofError, RowTable, ScanDirection,
+    StateError, StateHistory, StateValue, prefix_end,
 };
 use std::{fmt, ops::RangeInclusive, path::Path};
 
@@ -69,19 +69,19 @@ impl MptArchive {
         Self { identity, with, cache: node_cache(bytes) }
     }
 
-    /// The EIP-1186 proof of the account at `address` and of some of its slots in the state of
-    /// this root, as `eth_getProof` returns it.
+    /// The nodes of the EIP-1186 proof of the account `owner` and of some of its slots in the
+    /// state of this root, for `eth_getProof`.
     ///
     /// # Errors
     /// [`StateError::Corrupt`] if a node is missing or malformed.
-    pub fn account_proof(
+    pub fn nodes_of(
         &self,
         view: &dyn NodeRead,
         root: &B256,
-        address: &Address,
+        owner: &AccountKey,
         slots: &[B256],
-    ) -> Result<verify::AccountProof, StateError> {
-        ethereum::account_proof(&self.tries(view, root), address, slots)
+    ) -> Result<AccountNodes, StateError> {
+        ethereum::account_nodes(&self.tries(view, root), owner, slots)
     }
 
     fn nodes<'a>(&'a self, view: &'a dyn NodeRead) -> ArchiveNodes<'a> {
@@ -110,13 +110,13 @@ impl MptArchive {
         view: &'a dyn NodeRead,
         root: &B256,
         range: KeyRange<'_>,
-    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>> + 'a, StateError>
+    ) -> Result<impl Iterator<Item = Result<(BackendKey, StateValue), StateError>> + 'a, StateError>
     {
         let mut reader = self.reader(view, root);
         let rows = view.scan(KEYS, range, ScanDirection::Forward)?;
         Ok(rows.filter_map(move |row| {
             let entry = row.and_then(|(key, _)| {
-                let key = StateKey::decode(&key).ok_or_else(|| {
+                let key = BackendKey::decode(&key).ok_or_else(|| {
                     StateError::corrupt(KEYS.name, format!("row {key} is not a state key"))
                 })?;
                 Ok(reader.get(&key)?.map(|value| (key, value)))
@@ -142,15 +142,16 @@ fn live_keys(view: &dyn NodeRead) -> Result<u64, StateError> {
 }
 
 /// The number of live keys after a block that found `live` of them.
-fn live_after(live: u64, delta: &StateDelta) -> u64 {
-    let of = |is: fn(&StateChange) -> bool| delta.changes().iter().filter(|c| is(c)).count() as u64;
+fn live_after(live: u64, delta: &BackendDelta) -> u64 {
+    let of =
+        |is: fn(&BackendChange) -> bool| delta.changes().iter().filter(|c| is(c)).count() as u64;
     let new = of(|change| change.previous.is_none() && change.next.is_some());
     let gone = of(|change| change.previous.is_some() && change.next.is_none());
     (live + new).saturating_sub(gone)
 }
 
 /// The content of a key's row in [`KEYS`], by which the check finds damage.
-fn key_mark(with: TrieHash, key: &StateKey) -> [u8; 4] {
+fn key_mark(with: TrieHash, key: &BackendKey) -> [u8; 4] {
     let hash = with.hash(&*key.encode());
     [hash[0], hash[1], hash[2], hash[3]]
 }
@@ -166,7 +167,7 @@ fn account(
     root: B256,
     touched: &AccountDelta<'_>,
 ) -> Result<(LeafUpdate, NewNodes), StateError> {
-    let before = nodes.account(root, &touched.address)?;
+    let before = nodes.account(root, &touched.owner)?;
     let before = before.map(|(account, storage)| (account, Trie::unresolved(nodes.with, storage)));
     let mut new = NewNodes::default();
     let (item, _) = touched.after(nodes.with, before, &nodes, &mut new)?;
@@ -178,18 +179,18 @@ impl AccountProofs for MptArchive {
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        address: &Address,
+        owner: &AccountKey,
         slots: &[B256],
     ) -> Result<AccountNodes, StateError> {
         let root: &B256 = cache.get()?;
-        self.account_proof(view, root, address, slots).map(AccountNodes::from)
+        self.nodes_of(view, root, owner, slots)
     }
 
     fn merge_nodes(
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        removed: &[StateKey],
+        removed: &[BackendKey],
     ) -> Result<Vec<Bytes>, StateError> {
         let root: &B256 = cache.get()?;
         merge_nodes(&self.tries(view, root), removed)
@@ -226,7 +227,7 @@ impl Backend for MptArchive {
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         parent: &B256,
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<B256>, StateError> {
         let nodes = self.nodes(view.as_read());
         let done = by_account(delta)
@@ -261,7 +262,7 @@ impl Backend for MptArchive {
         &self,
         view: &dyn NodeRead,
         root: &B256,
-        key: &StateKey,
+        key: &BackendKey,
     ) -> Result<Option<StateValue>, StateError> {
         self.reader(view, root).get(key)
     }
@@ -270,15 +271,15 @@ impl Backend for MptArchive {
         &self,
         view: &dyn NodeRead,
         root: &B256,
-        address: &Address,
+        owner: &AccountKey,
         limit: usize,
     ) -> Result<Vec<(B256, StateValue)>, StateError> {
-        let start = StateKey::Slot(*address, B256::ZERO).encode();
-        let end = prefix_end(&start[..21]);
-        self.present(view, root, KeyRange { start: &start[..21], end: end.as_deref() })?
+        let start = owner.slots_prefix();
+        let end = prefix_end(&start);
+        self.present(view, root, KeyRange { start: &start, end: end.as_deref() })?
             .take(limit)
             .map(|entry| match entry? {
-                (StateKey::Slot(_, slot), value) => Ok((slot, value)),
+                (BackendKey::Slot(_, slot), value) => Ok((slot, value)),
                 (key, _) => Err(StateError::corrupt(KEYS.name, format!("{key} among slots"))),
             })
             .collect()
@@ -288,10 +289,10 @@ impl Backend for MptArchive {
         &self,
         view: &dyn NodeRead,
         root: &B256,
-        start: Option<&StateKey>,
+        start: Option<&BackendKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
-        let start = start.map(StateKey::encode);
+    ) -> Result<Vec<(BackendKey, StateValue)>, StateError> {
+        let start = start.map(BackendKey::encode);
         let range = KeyRange::new(start.as_deref().unwrap_or(&[]), LIVE);
         self.present(view, root, range)?.take(limit).collect()
     }
@@ -299,7 +300,7 @@ impl Backend for MptArchive {
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         let mut load = ArchiveLoad { with: self.with, live_keys: 0 };
@@ -313,7 +314,7 @@ impl Backend for MptArchive {
         &self,
         view: &dyn NodeRead,
         root: &B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
     ) -> Result<Bytes, StateError> {
         ethereum::prove(&self.tries(view, root), keys)
     }
@@ -321,7 +322,7 @@ impl Backend for MptArchive {
     fn verify(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify::verify_with(self.with, root, keys, proof)
@@ -398,7 +399,7 @@ impl BulkLayout for ArchiveLoad {
     fn entry(
         &mut self,
         sink: &mut dyn BulkSink,
-        key: &StateKey,
+        key: &BackendKey,
         _: &StateValue,
     ) -> Result<(), StateError> {
         self.live_keys += 1;
@@ -408,15 +409,12 @@ impl BulkLayout for ArchiveLoad {
     fn build(
         &mut self,
         sink: &mut dyn BulkSink,
-        _: Option<Address>,
-        items: Vec<LeafUpdate>,
+        _: Option<AccountKey>,
+        leaves: LeafSorter<()>,
     ) -> Result<B256, StateError> {
-        let built =
-            Trie::build(self.with, &BuildSource::default(), &items, &NewNodes::default(), |new| {
-                new.0
-                    .iter()
-                    .try_for_each(|(hash, row)| sink.put_unordered(NODES, hash.as_slice(), row))
-            })?;
+        let built = leaves.build(self.with, &NewNodes::default(), |new| {
+            new.0.iter().try_for_each(|(hash, row)| sink.put_unordered(NODES, hash.as_slice(), row))
+        })?;
         Ok(built.hash())
     }
 }

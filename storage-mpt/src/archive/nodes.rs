@@ -6,10 +6,10 @@ use crate::{
     ethereum, leaf,
     trie::{Branch, BranchLink, NodeLink, NodeSource, Trie, UpdateRecorder},
 };
-use alloy_primitives::{Address, B256, Bytes, map::FbBuildHasher};
+use alloy_primitives::{B256, Bytes, map::FbBuildHasher};
 use alloy_trie::{Nibbles, nodes::RlpNode};
 use quick_cache::{Weighter, sync::Cache as LruCache};
-use retrie_state::{Account, NodeRead, RowTable, StateError, StateKey, StateValue};
+use retrie_state::{Account, AccountKey, BackendKey, NodeRead, RowTable, StateError, StateValue};
 use std::sync::Arc;
 
 /// Nodes: hash to RLP.
@@ -73,22 +73,28 @@ impl ArchiveNodes<'_> {
         }
     }
 
-    /// The account at `address` and its storage root.
+    /// The account `owner` and its storage root.
     pub(super) fn account(
         &self,
         root: B256,
-        address: &Address,
+        owner: &AccountKey,
     ) -> Result<Option<(Account, B256)>, StateError> {
-        let Some(leaf) = self.find(root, &self.with.hash(address))? else { return Ok(None) };
+        let Some(leaf) = self.find(root, &self.with.account_path(owner))? else { return Ok(None) };
         let account = leaf::decode_account(&leaf).ok_or_else(|| {
-            StateError::corrupt(NODES.name, format!("malformed leaf of account {address}"))
+            StateError::corrupt(NODES.name, format!("malformed leaf of account {owner}"))
         })?;
         Ok(Some(account))
     }
 
-    /// The value of `slot` in the storage trie under `root`.
-    pub(super) fn slot(&self, root: B256, slot: &B256) -> Result<Option<StateValue>, StateError> {
-        let Some(leaf) = self.find(root, &self.with.hash(slot))? else { return Ok(None) };
+    /// The value of `slot` of `owner` in the storage trie under `root`.
+    pub(super) fn slot(
+        &self,
+        root: B256,
+        owner: &AccountKey,
+        slot: &B256,
+    ) -> Result<Option<StateValue>, StateError> {
+        let path = self.with.slot_path(owner, slot);
+        let Some(leaf) = self.find(root, &path)? else { return Ok(None) };
         let value = leaf::decode_slot_value(&leaf).ok_or_else(|| {
             StateError::corrupt(NODES.name, format!("malformed leaf of slot {slot}"))
         })?;
@@ -166,7 +172,7 @@ pub(super) struct ArchiveReader<'a> {
     nodes: ArchiveNodes<'a>,
     root: B256,
     /// The account of the last key.
-    account: Option<(Address, Option<(Account, B256)>)>,
+    account: Option<(AccountKey, Option<(Account, B256)>)>,
 }
 
 impl<'a> ArchiveReader<'a> {
@@ -174,19 +180,21 @@ impl<'a> ArchiveReader<'a> {
         Self { nodes, root, account: None }
     }
 
-    pub(super) fn get(&mut self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
+    pub(super) fn get(&mut self, key: &BackendKey) -> Result<Option<StateValue>, StateError> {
         let account = match &self.account {
-            Some((address, account)) if address == key.address() => *account,
+            Some((owner, account)) if owner == key.account() => *account,
             _ => {
-                let account = self.nodes.account(self.root, key.address())?;
-                self.account = Some((*key.address(), account));
+                let account = self.nodes.account(self.root, key.account())?;
+                self.account = Some((*key.account(), account));
                 account
             }
         };
         match (key, account) {
             (_, None) => Ok(None),
-            (StateKey::Account(_), Some((account, _))) => Ok(Some(account.encode())),
-            (StateKey::Slot(_, slot), Some((_, storage))) => self.nodes.slot(storage, slot),
+            (BackendKey::Account(_), Some((account, _))) => Ok(Some(account.encode())),
+            (BackendKey::Slot(owner, slot), Some((_, storage))) => {
+                self.nodes.slot(storage, owner, slot)
+            }
         }
     }
 }
@@ -211,7 +219,7 @@ impl<'a> ethereum::StateTries for ArchiveTries<'a> {
 
     fn storage(
         &self,
-        _: &Address,
+        _: &AccountKey,
         root: B256,
         (): (),
     ) -> Result<(Trie, ArchiveNodes<'a>), StateError> {

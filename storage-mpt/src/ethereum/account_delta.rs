@@ -4,9 +4,11 @@ use crate::{
     TrieHash, leaf,
     trie::{LeafUpdate, NodeSource, RowStamp, Trie, UpdateRecorder},
 };
-use alloy_primitives::Address;
 use rayon::prelude::*;
-use retrie_state::{Account, StateChange, StateDelta, StateError, StateKey, StateValue};
+use retrie_state::{
+    Account, AccountKey, BackendChange, BackendDelta, BackendKey, StateChange, StateError,
+    StateValue,
+};
 use std::collections::BTreeMap;
 
 /// If one account changes at least this many slots, their keys are hashed in parallel.
@@ -15,12 +17,12 @@ const PARALLEL_HASHES: usize = 256;
 /// All changes of one account in a block.
 #[derive(Clone, Copy, Debug)]
 pub struct AccountDelta<'a> {
-    /// The account's address.
-    pub address: Address,
+    /// The account.
+    pub owner: AccountKey,
     /// The change of the account itself, if there is one.
-    pub account: Option<&'a StateChange>,
+    pub account: Option<&'a BackendChange>,
     /// The changes of its slots, in slot order.
-    pub slots: &'a [StateChange],
+    pub slots: &'a [BackendChange],
     /// Whether its whole storage is deleted before these changes.
     pub wiped: bool,
 }
@@ -41,11 +43,11 @@ impl AccountDelta<'_> {
         source: &N,
         recorder: &mut impl UpdateRecorder<Stamp = ()>,
     ) -> Result<AccountAfter, StateError> {
-        let key = with.hash(self.address);
+        let key = with.account_path(&self.owner);
         let account = match self.account {
             None => before.as_ref().map(|(account, _)| *account),
             Some(StateChange { next, .. }) => {
-                next.as_ref().map(|next| decode_account(&self.address, next)).transpose()?
+                next.as_ref().map(|next| decode_account(&self.owner, next)).transpose()?
             }
         };
         let Some(account) = account else {
@@ -66,28 +68,28 @@ impl AccountDelta<'_> {
     }
 }
 
-/// The delta by account, in address order.
-pub fn by_account(delta: &StateDelta) -> Vec<AccountDelta<'_>> {
+/// The delta by account, in owner order.
+pub fn by_account(delta: &BackendDelta) -> Vec<AccountDelta<'_>> {
     let changes = delta.changes();
-    let split = changes.partition_point(|change| matches!(change.key, StateKey::Account(_)));
+    let split = changes.partition_point(|change| matches!(change.key, BackendKey::Account(_)));
     let (accounts, slots) = changes.split_at(split);
     let mut touched = BTreeMap::new();
-    let new = |address: &Address| AccountDelta {
-        address: *address,
+    let new = |owner: &AccountKey| AccountDelta {
+        owner: *owner,
         account: None,
         slots: &[],
         wiped: false,
     };
     for change in accounts {
-        let address = change.key.address();
-        touched.entry(*address).or_insert_with(|| new(address)).account = Some(change);
+        let owner = change.key.account();
+        touched.entry(*owner).or_insert_with(|| new(owner)).account = Some(change);
     }
-    for slots in slots.chunk_by(|a, b| a.key.address() == b.key.address()) {
-        let address = slots[0].key.address();
-        touched.entry(*address).or_insert_with(|| new(address)).slots = slots;
+    for slots in slots.chunk_by(|a, b| a.key.account() == b.key.account()) {
+        let owner = slots[0].key.account();
+        touched.entry(*owner).or_insert_with(|| new(owner)).slots = slots;
     }
-    for address in delta.wiped() {
-        touched.entry(*address).or_insert_with(|| new(address)).wiped = true;
+    for owner in delta.wiped() {
+        touched.entry(*owner).or_insert_with(|| new(owner)).wiped = true;
     }
     touched.into_values().collect()
 }
@@ -99,18 +101,18 @@ pub fn by_account(delta: &StateDelta) -> Vec<AccountDelta<'_>> {
 /// [`StateError::Corrupt`] for a key that is no slot, or a value that is not canonical.
 pub fn slot_items<S: RowStamp>(
     with: TrieHash,
-    slots: &[StateChange],
+    slots: &[BackendChange],
     parallel: bool,
 ) -> Result<Vec<LeafUpdate<S>>, StateError> {
-    let item = |change: &StateChange| {
-        let StateKey::Slot(_, slot) = &change.key else {
+    let item = |change: &BackendChange| {
+        let BackendKey::Slot(owner, slot) = &change.key else {
             return Err(StateError::corrupt("delta", format!("{} among slots", change.key)));
         };
         let encode = |value: &StateValue| {
             leaf::encode_slot_value(value).ok_or_else(|| not_canonical(&change.key))
         };
         let value = change.next.as_ref().map(encode).transpose()?;
-        Ok(LeafUpdate::new(with.hash(slot), value))
+        Ok(LeafUpdate::new(with.slot_path(owner, slot), value))
     };
     let mut items: Vec<LeafUpdate<S>> = if !parallel || slots.len() < PARALLEL_HASHES {
         slots.iter().map(item).collect::<Result<_, _>>()?
@@ -121,7 +123,7 @@ pub fn slot_items<S: RowStamp>(
     Ok(items)
 }
 
-pub(super) fn not_canonical(key: &StateKey) -> StateError {
+pub(super) fn not_canonical(key: &BackendKey) -> StateError {
     StateError::corrupt("delta", format!("the value of {key} is not canonically encoded"))
 }
 
@@ -129,15 +131,15 @@ pub(super) fn not_canonical(key: &StateKey) -> StateError {
 ///
 /// # Errors
 /// [`StateError::Corrupt`] if it is not canonical.
-pub fn decode_account(address: &Address, value: &StateValue) -> Result<Account, StateError> {
-    Account::decode(value).ok_or_else(|| not_canonical(&StateKey::Account(*address)))
+pub fn decode_account(owner: &AccountKey, value: &StateValue) -> Result<Account, StateError> {
+    Account::decode(value).ok_or_else(|| not_canonical(&BackendKey::Account(*owner)))
 }
 
 /// Rejects slots of an account that does not exist, since no leaf could hold their storage root.
 ///
 /// # Errors
 /// [`StateError::Corrupt`] if one of `slots` is set.
-pub fn refuse_orphan(slots: &[StateChange]) -> Result<(), StateError> {
+pub fn refuse_orphan(slots: &[BackendChange]) -> Result<(), StateError> {
     match slots.iter().find(|change| change.next.is_some()) {
         None => Ok(()),
         Some(change) => Err(StateError::corrupt(

@@ -2,7 +2,7 @@
 
 use super::{prefetch::TriePrefetch, root_task::RootTask};
 use crate::trie::{RowStamp, Trie};
-use alloy_primitives::Address;
+use retrie_state::AccountKey;
 use std::{collections::HashMap, sync::Arc};
 
 /// Upper bound of storage trie branches that are kept in memory between blocks.
@@ -13,7 +13,7 @@ const MAX_CACHED_BRANCHES: usize = 1 << 17;
 #[derive(Clone, Debug)]
 pub struct TrieCache<S: RowStamp = ()> {
     accounts: Trie<S>,
-    storages: Arc<HashMap<Address, CachedTrie<S>>>,
+    storages: Arc<HashMap<AccountKey, CachedTrie<S>>>,
     prefetch: Arc<TriePrefetch<S>>,
     root_task: Arc<RootTask<S>>,
 }
@@ -35,7 +35,7 @@ impl<S: RowStamp> TrieCache<S> {
         Self::over(accounts, Arc::default())
     }
 
-    fn over(accounts: Trie<S>, storages: Arc<HashMap<Address, CachedTrie<S>>>) -> Self {
+    fn over(accounts: Trie<S>, storages: Arc<HashMap<AccountKey, CachedTrie<S>>>) -> Self {
         Self { accounts, storages, prefetch: Arc::default(), root_task: Arc::default() }
     }
 
@@ -44,11 +44,11 @@ impl<S: RowStamp> TrieCache<S> {
         &self.accounts
     }
 
-    /// The storage trie of `address`, if it is in memory.
-    pub fn storage(&self, address: &Address) -> Option<Trie<S>> {
-        match self.storages.get(address) {
+    /// The storage trie of `owner`, if it is in memory.
+    pub fn storage(&self, owner: &AccountKey) -> Option<Trie<S>> {
+        match self.storages.get(owner) {
             Some(cached) => Some(cached.trie.clone()),
-            None => self.prefetch.storage(address),
+            None => self.prefetch.storage(owner),
         }
     }
 
@@ -66,34 +66,38 @@ impl<S: RowStamp> TrieCache<S> {
     /// storage tries. If there is not enough room, the storage tries that were unchanged for
     /// longest are dropped.
     #[must_use]
-    pub fn child(&self, block: u64, accounts: Trie<S>, changed: Vec<(Address, Trie<S>)>) -> Self {
+    pub fn child(
+        &self,
+        block: u64,
+        accounts: Trie<S>,
+        changed: Vec<(AccountKey, Trie<S>)>,
+    ) -> Self {
         self.prefetch.close();
         // Opening a trie without branches in memory from its root row is as fast.
         let gone = |trie: &Trie<S>| trie.cached() == 0;
-        if changed.iter().all(|(address, trie)| gone(trie) && !self.storages.contains_key(address))
-        {
+        if changed.iter().all(|(owner, trie)| gone(trie) && !self.storages.contains_key(owner)) {
             return Self::over(accounts, self.storages.clone());
         }
         let mut storages = HashMap::clone(&self.storages);
-        for (address, trie) in changed {
+        for (owner, trie) in changed {
             if gone(&trie) {
-                storages.remove(&address);
+                storages.remove(&owner);
             } else {
-                storages.insert(address, CachedTrie { trie, block });
+                storages.insert(owner, CachedTrie { trie, block });
             }
         }
         let mut cached: usize = storages.values().map(|cached| cached.trie.cached()).sum();
         if cached > MAX_CACHED_BRANCHES {
             let mut by_age: Vec<_> = storages
                 .iter()
-                .map(|(address, cached)| (cached.block, *address, cached.trie.cached()))
+                .map(|(owner, cached)| (cached.block, *owner, cached.trie.cached()))
                 .collect();
             by_age.sort_unstable();
-            for (_, address, branches) in by_age {
+            for (_, owner, branches) in by_age {
                 if cached <= MAX_CACHED_BRANCHES {
                     break;
                 }
-                storages.remove(&address);
+                storages.remove(&owner);
                 cached -= branches;
             }
         }

@@ -5,7 +5,7 @@ use super::prove::{StateTries, account};
 use crate::trie::{NodeEncoder, NodeLink, NodeSource, Trie, child_slot, loaded, resolved};
 use alloy_primitives::{B256, Bytes, map::HashMap};
 use alloy_trie::Nibbles;
-use retrie_state::{StateError, StateKey};
+use retrie_state::{BackendKey, StateError};
 
 /// The nodes that branches may merge with when the keys `removed` are removed together.
 ///
@@ -13,7 +13,7 @@ use retrie_state::{StateError, StateKey};
 /// Errors of the tries' source.
 pub fn merge_nodes(
     tries: &impl StateTries,
-    removed: &[StateKey],
+    removed: &[BackendKey],
 ) -> Result<Vec<Bytes>, StateError> {
     let with = tries.hash();
     let mut nodes = Vec::new();
@@ -21,17 +21,17 @@ pub fn merge_nodes(
     let mut slots: HashMap<_, Vec<Nibbles>> = HashMap::default();
     for key in removed {
         match key {
-            StateKey::Account(address) => accounts.push(path_of(&with.hash(address))),
-            StateKey::Slot(address, slot) => {
-                slots.entry(*address).or_default().push(path_of(&with.hash(slot)));
+            BackendKey::Account(owner) => accounts.push(path_of(&with.account_path(owner))),
+            BackendKey::Slot(owner, slot) => {
+                slots.entry(*owner).or_default().push(path_of(&with.slot_path(owner, slot)));
             }
         }
     }
     let (trie, source) = tries.accounts();
     collect(&trie, &source, &accounts, &mut nodes)?;
-    for (address, paths) in slots {
-        let Some((_, root, stamp)) = account(tries, &address, &mut Vec::new())? else { continue };
-        let (trie, source) = tries.storage(&address, root, stamp)?;
+    for (owner, paths) in slots {
+        let Some((_, root, stamp)) = account(tries, &owner, &mut Vec::new())? else { continue };
+        let (trie, source) = tries.storage(&owner, root, stamp)?;
         collect(&trie, &source, &paths, &mut nodes)?;
     }
     Ok(nodes)

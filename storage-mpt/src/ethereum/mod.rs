@@ -7,8 +7,9 @@
 //! | [`by_account`], [`AccountDelta`], [`slot_items`] | a block's delta, by account and as trie items |
 //! | [`load()`], [`BulkLayout`] | bulk load of a whole state |
 //! | [`StateTries`] | the tries of one state, for the functions below |
-//! | [`prove()`], [`account_proof`] | proof bytes, proofs of EIP-1186 |
+//! | [`prove()`], [`account_nodes`] | proof bytes, proofs of EIP-1186 |
 //! | [`chunks`] | state sync: a whole state in chunks that prove themselves |
+//! | [`ranges`] | leaves and nodes in the order of hashes, for `snap` |
 //! | [`TrieCache`] | the branches that stay in memory between blocks |
 //! | [`TriePrefetch`] | branches prefetched while a block executes |
 //! | [`RootTask`] | subtries updated while a block executes (state root task) |
@@ -21,6 +22,7 @@ mod load;
 mod merge;
 mod prefetch;
 mod prove;
+pub mod ranges;
 mod root_task;
 
 pub use account_delta::{AccountDelta, by_account, decode_account, refuse_orphan, slot_items};
@@ -28,5 +30,5 @@ pub use cache::TrieCache;
 pub use load::{BulkLayout, load};
 pub use merge::merge_nodes;
 pub use prefetch::{PrefetchedSource, TriePrefetch};
-pub use prove::{StateTries, account_proof, prove};
+pub use prove::{StateTries, account_nodes, prove};
 pub use root_task::{EarlyTries, RootTask};

@@ -9,10 +9,10 @@ use crate::{
     leaf,
     trie::{Branch, BranchLink, NodeLink, NodeSource, RowStamp, Trie},
 };
-use alloy_primitives::{Address, B256, map::HashMap};
+use alloy_primitives::{B256, map::HashMap};
 use alloy_trie::{Nibbles, nodes::RlpNode};
 use parking_lot::Mutex;
-use retrie_state::{StateError, StateKey};
+use retrie_state::{AccountKey, BackendKey, StateError};
 use std::{fmt, sync::Arc};
 
 /// Upper bound of prefetched branches, at about 1 KiB each.
@@ -24,7 +24,7 @@ pub struct TriePrefetch<S = ()>(Mutex<PrefetchedNodes<S>>);
 struct PrefetchedNodes<S> {
     /// By reference, which binds everything in a branch except its path and stamps.
     branches: HashMap<B256, (Nibbles, Arc<Branch<S>>)>,
-    storages: HashMap<Address, Trie<S>>,
+    storages: HashMap<AccountKey, Trie<S>>,
     /// A block was applied on this state: nothing more is kept.
     is_closed: bool,
 }
@@ -53,9 +53,9 @@ impl<S: RowStamp> TriePrefetch<S> {
         PrefetchedSource { prefetch: self, source, keeps: false }
     }
 
-    /// The storage trie of `address`, if a prefetch opened it.
-    pub fn storage(&self, address: &Address) -> Option<Trie<S>> {
-        self.0.lock().storages.get(address).cloned()
+    /// The storage trie of `owner`, if a prefetch opened it.
+    pub fn storage(&self, owner: &AccountKey) -> Option<Trie<S>> {
+        self.0.lock().storages.get(owner).cloned()
     }
 
     /// Fetches the branches on the paths of `keys` in `tries`, while there is room.
@@ -65,7 +65,7 @@ impl<S: RowStamp> TriePrefetch<S> {
     pub fn fetch(
         &self,
         tries: &impl StateTries<Stamp = S>,
-        keys: &[StateKey],
+        keys: &[BackendKey],
     ) -> Result<(), StateError> {
         let with = tries.hash();
         let (accounts, source) = tries.accounts();
@@ -74,8 +74,8 @@ impl<S: RowStamp> TriePrefetch<S> {
             if self.0.lock().branches.len() >= MAX_PREFETCHED {
                 break;
             }
-            let address = key.address();
-            let account = accounts.leaf(&source, &with.hash(address))?;
+            let owner = key.account();
+            let account = accounts.leaf(&source, &with.account_path(owner))?;
             let (root, stamp) = match &account {
                 None => (with.empty_root(), S::default()),
                 Some(account) => match leaf::decode_account(account.value()) {
@@ -86,7 +86,7 @@ impl<S: RowStamp> TriePrefetch<S> {
             let keep = |trie: Trie<S>| {
                 let mut fetched = self.0.lock();
                 if !fetched.is_closed {
-                    fetched.storages.entry(*address).or_insert(trie);
+                    fetched.storages.entry(*owner).or_insert(trie);
                 }
             };
             if root == with.empty_root() {
@@ -94,10 +94,13 @@ impl<S: RowStamp> TriePrefetch<S> {
                 keep(Trie::empty(with));
                 continue;
             }
-            let StateKey::Slot(_, slot) = key else { continue };
-            let (trie, source) = tries.storage(address, root, stamp)?;
+            let BackendKey::Slot(_, slot) = key else { continue };
+            let (trie, source) = tries.storage(owner, root, stamp)?;
             keep(trie.clone());
-            trie.leaf(&PrefetchedSource { prefetch: self, source, keeps: true }, &with.hash(slot))?;
+            trie.leaf(
+                &PrefetchedSource { prefetch: self, source, keeps: true },
+                &with.slot_path(owner, slot),
+            )?;
         }
         Ok(())
     }

@@ -5,9 +5,8 @@
 //! block. The first block that is applied on this state takes them.
 
 use crate::trie::{EarlySubtries, RowRecorder, RowStamp};
-use alloy_primitives::Address;
 use parking_lot::Mutex;
-use retrie_state::StateError;
+use retrie_state::{AccountKey, StateError};
 use std::{collections::HashMap, fmt};
 
 /// The state root task of the next block on one state.
@@ -20,7 +19,7 @@ pub struct EarlyTries<S: RowStamp = ()> {
     /// Subtries of the account trie.
     pub accounts: EarlySubtries<RowRecorder<S>>,
     /// Subtries of storage tries.
-    pub storages: HashMap<Address, EarlySubtries<RowRecorder<S>>>,
+    pub storages: HashMap<AccountKey, EarlySubtries<RowRecorder<S>>>,
 }
 
 impl<S: RowStamp> Default for EarlyTries<S> {

@@ -14,7 +14,8 @@
 //! | has a whole trie in memory | [`MemorySource`], and `()` for a recorder |
 //! | learns of items before its batch is complete | [`EarlySubtries`] and [`Trie::update_after`] |
 //! | works in the background | [`SequentialSource`] around its source: only the calling thread works |
-//! | builds a trie in steps, each of bounded memory | [`BuiltSubtrie::build`] for disjoint subtries in key order, [`Trie::join`] at the end |
+//! | loads a whole trie in bounded memory | [`LeafSorter`] |
+//! | builds a trie in steps of its own | [`BuiltSubtrie::build`] for disjoint subtries in key order, [`Trie::join`] at the end |
 //! | has several tries under one root | [`verify::walk`](crate::verify::walk) for each of them |
 //!
 //! The store chooses tables and key prefixes: a [`RowPlace`] names them. [`record`] documents the
@@ -24,6 +25,7 @@ mod early;
 mod node;
 mod packed;
 pub mod record;
+mod sorter;
 mod source;
 mod stamp;
 mod table;
@@ -32,6 +34,7 @@ mod update;
 pub use early::EarlySubtries;
 pub use node::{Branch, BranchChildren, BranchLink, Leaf, NodeLink};
 pub use packed::PackedValue;
+pub use sorter::LeafSorter;
 pub use source::{BuildSource, MemorySource, NodeSource, SequentialSource, UpdateRecorder};
 pub use stamp::RowStamp;
 pub use table::{RowChange, RowPlace, RowRecorder, RowSource};
@@ -185,6 +188,29 @@ impl<S: RowStamp> Trie<S> {
         })
     }
 
+    /// The branch whose own path this is.
+    pub(crate) fn branch_at(
+        &self,
+        source: &impl NodeSource<Stamp = S>,
+        path: &Nibbles,
+    ) -> Result<Option<Arc<Branch<S>>>, StateError> {
+        let mut slot = Nibbles::new();
+        let mut next = self.root.clone();
+        while let Some(link) = next {
+            let NodeLink::Branch(link) = resolved(source, &slot, link)? else { return Ok(None) };
+            let own = link.path(&slot);
+            if own == *path {
+                return loaded(source, &own, &link).map(Some);
+            }
+            let Some(nibble) = path.get(own.len()).filter(|_| path.starts_with(&own)) else {
+                return Ok(None);
+            };
+            next = loaded(source, &own, &link)?.children[usize::from(nibble)].clone();
+            slot = child_slot(&own, nibble);
+        }
+        Ok(None)
+    }
+
     /// Goes down to `key` and calls `visit` for each link and each branch, with its depth.
     fn walk(
         &self,
@@ -250,29 +276,6 @@ impl<S: RowStamp> Trie<S> {
             SlotOutcome::New(root) => Self::hung(self.with, root, &mut update.encoder),
         };
         update.finish_into(recorder);
-        Ok(trie)
-    }
-
-    /// The trie of `items`, which must be sorted by key and have one item a key, all with values.
-    /// It is built in 256 parts; `part` takes the recorder of each, so that the recorded rows are
-    /// not all in memory at once.
-    pub fn build<R: UpdateRecorder<Stamp = S>>(
-        with: TrieHash,
-        source: &impl NodeSource<Stamp = S>,
-        items: &[LeafUpdate<S>],
-        recorder: &R,
-        mut part: impl FnMut(R) -> Result<(), StateError>,
-    ) -> Result<Self, StateError> {
-        let mut parts = Vec::new();
-        for items in items.chunk_by(|a, b| a.key[0] == b.key[0]) {
-            let slot = Nibbles::unpack_array(&items[0].key.0).slice(..2);
-            let mut recorded = recorder.fork();
-            parts.extend(BuiltSubtrie::build(with, source, &slot, items, &mut recorded));
-            part(recorded)?;
-        }
-        let mut recorded = recorder.fork();
-        let trie = Self::join(with, source, &parts, &mut recorded);
-        part(recorded)?;
         Ok(trie)
     }
 
@@ -364,4 +367,18 @@ pub(crate) fn child_slot(path: &Nibbles, nibble: u8) -> Nibbles {
     let mut slot = *path;
     slot.push(nibble);
     slot
+}
+
+/// The smallest and the largest key below `slot`.
+pub(crate) fn key_bounds(slot: &Nibbles) -> [B256; 2] {
+    let [mut first, mut last] = [B256::ZERO, B256::repeat_byte(0xff)];
+    let packed = slot.pack();
+    let whole = slot.len() / 2;
+    first[..whole].copy_from_slice(&packed[..whole]);
+    last[..whole].copy_from_slice(&packed[..whole]);
+    if slot.len() % 2 == 1 {
+        first[whole] = packed[whole] & 0xf0;
+        last[whole] = packed[whole] | 0x0f;
+    }
+    [first, last]
 }

@@ -2,7 +2,8 @@
 
 use crate::common::blocks::{account, keys, random_block};
 use crate::common::{
-    StateModel, TestStore, delta, random_address, state_root, state_root_by_definition,
+    PLAIN, StateModel, TestStore, account_proof, delta, random_address, state_root,
+    state_root_by_definition,
 };
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
@@ -25,9 +26,18 @@ fn archive(with: TrieHash) -> MptArchive {
 
 fn check_state(archive: &MptArchive, view: &MemoryView, root: &B256, model: &StateModel) {
     let entries = archive.entries(view, root, None, usize::MAX).unwrap();
-    assert!(entries.iter().map(|(key, value)| (key, value)).eq(model));
+    assert!(
+        entries
+            .iter()
+            .map(|(key, value)| (key.plain().unwrap(), value))
+            .eq(model.iter().map(|(k, v)| (*k, v)))
+    );
     for (key, value) in model {
-        assert_eq!(archive.read(view, root, key).unwrap().as_ref(), Some(value), "{key}");
+        assert_eq!(
+            archive.read(view, root, &PLAIN.key(key)).unwrap().as_ref(),
+            Some(value),
+            "{key}"
+        );
     }
 }
 
@@ -59,16 +69,15 @@ fn every_block_has_the_root_and_the_proofs_of_mpt_and_keeps_its_state() {
             asked.extend(addresses.iter().take(3).map(|address| StateKey::Account(*address)));
             asked.push(StateKey::Slot(addresses[0], slots[0]));
             asked.push(StateKey::Slot(Address::repeat_byte(7), slots[0]));
-            let proof = store.mpt.prove(&store.view, &store.cache, &asked).unwrap();
+            let proof = store.mpt.prove(&store.view, &store.cache, &PLAIN.keys(&asked)).unwrap();
             // Both backends make the same proof.
-            assert_eq!(mpt.mpt.prove(&mpt.view, &mpt.cache, &asked).unwrap(), proof);
+            assert_eq!(mpt.mpt.prove(&mpt.view, &mpt.cache, &PLAIN.keys(&asked)).unwrap(), proof);
             let eip_1186 = |address, slots: &[B256]| {
-                let of = store.mpt.account_proof(&store.view, &store.cache, address, slots);
-                assert_eq!(of.as_ref().unwrap().verify(store.root), Ok(()));
-                assert_eq!(
-                    of.unwrap(),
-                    mpt.mpt.account_proof(&mpt.view, &mpt.cache, address, slots).unwrap()
-                );
+                let owner = PLAIN.account(address);
+                let of = store.mpt.nodes_of(&store.view, &store.cache, &owner, slots).unwrap();
+                let proof = account_proof(of.clone(), &store.model, address, slots);
+                assert_eq!(proof.verify(store.root), Ok(()));
+                assert_eq!(of, mpt.mpt.nodes_of(&mpt.view, &mpt.cache, &owner, slots).unwrap());
             };
             addresses.iter().take(4).for_each(|address| eip_1186(address, &slots[..3]));
             past.push((store.root, store.model.clone(), asked, proof));
@@ -100,7 +109,7 @@ fn every_block_has_the_root_and_the_proofs_of_mpt_and_keeps_its_state() {
             let cache = cache.get().unwrap();
             assert_eq!(old_root, root);
             check_state(&store.mpt, &store.view, cache, &model);
-            assert_eq!(store.mpt.prove(&store.view, cache, &asked).unwrap(), proof);
+            assert_eq!(store.mpt.prove(&store.view, cache, &PLAIN.keys(&asked)).unwrap(), proof);
         }
     }
 }
@@ -120,11 +129,11 @@ fn blake2b_roots_are_those_of_the_definition() {
         let ethereum = state_root_by_definition(KECCAK, &store.model);
         assert_eq!(ethereum, state_root(&store.model));
         let asked: Vec<_> = store.model.keys().copied().collect();
-        let proof = store.mpt.prove(&store.view, &store.cache, &asked).unwrap();
-        let shown = store.mpt.verify(store.root, &asked, &proof).unwrap();
+        let proof = store.mpt.prove(&store.view, &store.cache, &PLAIN.keys(&asked)).unwrap();
+        let shown = store.mpt.verify(store.root, &PLAIN.keys(&asked), &proof).unwrap();
         assert!(shown.into_iter().map(Option::unwrap).eq(store.model.values().cloned()));
         let kept: Vec<_> = asked.iter().take(1).copied().collect();
-        let other = archive(KECCAK).verify(store.root, &kept, &proof);
+        let other = archive(KECCAK).verify(store.root, &PLAIN.keys(&kept), &proof);
         assert!(other.is_err(), "the hash function is part of the statement");
     }
     assert_eq!(store.bulk_loaded().1, store.root);
@@ -232,7 +241,8 @@ fn a_revert_takes_back_the_nodes_of_its_blocks_and_no_others() {
     }
     for (number, model) in states[1..].iter().enumerate() {
         let old = store.history(BlockRef::new(number as u64, hash(number as u64, 0))).unwrap();
-        assert!(old.entries(None, usize::MAX).unwrap().into_iter().eq(model.clone()));
+        let entries = old.entries(None, usize::MAX).unwrap().into_iter();
+        assert!(entries.map(|(key, value)| (key.plain().unwrap(), value)).eq(model.clone()));
         let slots = old.slots_of(&accounts[0]).unwrap();
         assert!(slots.iter().map(|(slot, _)| slot).is_sorted());
     }
@@ -266,10 +276,13 @@ fn lost_and_damaged_rows_are_reported() {
             }
             // The cache of a new backend is empty.
             let fresh = archive(KECCAK);
-            let found: Vec<_> =
-                asked.iter().filter_map(|key| fresh.read(&view, &store.cache, key).err()).collect();
+            let found: Vec<_> = asked
+                .iter()
+                .filter_map(|key| fresh.read(&view, &store.cache, &PLAIN.key(key)).err())
+                .collect();
             assert!(!found.is_empty(), "reading past {hash:02x?}");
-            let proof = archive(KECCAK).prove(&view, &store.cache, &asked).unwrap_err();
+            let proof =
+                archive(KECCAK).prove(&view, &store.cache, &PLAIN.keys(&asked)).unwrap_err();
             for error in found.iter().chain([&proof]) {
                 let is_corrupt = matches!(error, StateError::Corrupt { .. });
                 assert!(is_corrupt && error.to_string().contains(message), "{error}");

@@ -68,7 +68,7 @@ fn served(accounts: u32, slots: u32) -> ServedState {
         }
     }
     let (backend, mut view) = (Mpt::new(), MemoryView::default());
-    let mut entries = model.iter().map(|(key, value)| Ok((*key, value.clone())));
+    let mut entries = model.iter().map(|(key, value)| Ok(((*key).into(), value.clone())));
     let root = backend.bulk_load(0, &mut entries, &mut view).unwrap();
     let cache = AnyCache::new(Backend::open(&backend, &view, None).unwrap());
     let scanned = Arc::<AtomicUsize>::default();
@@ -160,7 +160,7 @@ fn a_large_state_is_made_ready_beside_the_answers_and_is_whole() {
     while let Some(id) = wanted.pop() {
         match StateChunks::open(&backend, &id, &state.chunk(&id)).unwrap() {
             OpenedChunk::Entries { entries: some, further } => {
-                entries.extend(some);
+                entries.extend(some.into_iter().map(|(key, value)| (key.plain().unwrap(), value)));
                 wanted.extend(further);
             }
             OpenedChunk::Split { below, .. } => wanted.extend(below),

@@ -1,6 +1,6 @@
 //! Real data: the mainnet genesis, block witnesses, and the public trie tests.
 
-use crate::common::{StateModel, TestStore, delta, json};
+use crate::common::{PLAIN, StateModel, TestStore, delta, json};
 use alloy_primitives::{Address, B256, Bytes, U256, hex, keccak256};
 use retrie_state::{
     Account, Backend, PartialState, StateError, StateKey, StateReader, encode_slot,
@@ -139,8 +139,8 @@ fn a_witness_without_a_needed_node_names_it() {
         let mut nodes = Vec::new();
         for key in keys {
             let proof =
-                store.mpt.account_proof(&store.view, &store.cache, key.address(), &[]).unwrap();
-            nodes.extend(proof.account_proof);
+                store.mpt.nodes_of(&store.view, &store.cache, &PLAIN.account(key.address()), &[]);
+            nodes.extend(proof.unwrap().account);
         }
         nodes
     };
@@ -173,8 +173,8 @@ fn a_wiped_account_of_a_witness_starts_from_empty_storage() {
     let mut model = StateModel::from([(StateKey::Account(address), Account::default().encode())]);
     model.extend((0..20).map(|n| (slot(n), one.clone())));
     store.block(model, &[]);
-    let proof = store.mpt.account_proof(&store.view, &store.cache, &address, &[]).unwrap();
-    let tree = store.mpt.open_witness(store.root, &proof.account_proof).unwrap();
+    let proof = store.mpt.nodes_of(&store.view, &store.cache, &address.into(), &[]).unwrap();
+    let tree = store.mpt.open_witness(store.root, &proof.account).unwrap();
     assert!(matches!(tree.slots_of(&address), Err(StateError::MissingWitness { .. })));
     let mut after = StateModel::from([(StateKey::Account(address), Account::default().encode())]);
     after.insert(slot(33), one.clone());

@@ -1,7 +1,7 @@
 //! Random histories against a model and alloy's trie builder.
 
 use crate::common::{
-    StateModel, TestStore,
+    PLAIN, StateModel, TestStore,
     blocks::{account, keys, random_block, slot_value},
     delta, random_address, random_word, state_root,
 };
@@ -207,7 +207,7 @@ fn what_is_prepared_is_not_done_again_and_changes_nothing() {
             for StateChange { key, previous, next } in changes {
                 told.change(*key, previous.clone(), next.clone());
             }
-            store.mpt.prepare_root(&store.view, &store.any_cache(), &told.build());
+            store.mpt.prepare_root(&store.view, &store.any_cache(), &PLAIN.delta(&told.build()));
         };
         let changes = delta.changes();
         match block % 4 {
@@ -279,6 +279,6 @@ fn a_lost_row_is_reported_and_not_hashed_over() {
     }
     store.reopen();
     let keys: Vec<_> = store.model.keys().copied().collect();
-    let error = store.mpt.prove(&store.view, &store.cache, &keys).unwrap_err();
+    let error = store.mpt.prove(&store.view, &store.cache, &PLAIN.keys(&keys)).unwrap_err();
     assert!(error.to_string().contains("MptAccountNodes: no row for the branch"), "{error}");
 }

@@ -1,6 +1,8 @@
 //! Proofs: presence and absence, checked by alloy's verifier too, and every forgery refused.
 
-use crate::common::{StateModel, TestStore, random_address, random_word, storage_root};
+use crate::common::{
+    PLAIN, StateModel, TestStore, account_proof, random_address, random_word, storage_root,
+};
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use alloy_rlp::{Decodable, Encodable, Header};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, TrieAccount, proof::verify_proof};
@@ -37,7 +39,7 @@ fn store() -> (TestStore, Vec<StateKey>, Vec<StateKey>) {
 
 impl TestStore {
     fn prove(&self, keys: &[StateKey]) -> Bytes {
-        self.mpt.prove(&self.view, &self.cache, keys).unwrap()
+        self.mpt.prove(&self.view, &self.cache, &PLAIN.keys(keys)).unwrap()
     }
 
     fn expect(&self, keys: &[StateKey]) -> Vec<Option<Bytes>> {
@@ -51,11 +53,14 @@ fn every_key_is_proven_alone_and_all_together() {
     let all: Vec<_> = present.iter().chain(&absent).copied().collect();
     for keys in all.chunks(1).chain([&all[..], &[]]) {
         let proof = store.prove(keys);
-        assert_eq!(store.mpt.verify(store.root, keys, &proof).unwrap(), store.expect(keys));
+        assert_eq!(
+            store.mpt.verify(store.root, &PLAIN.keys(keys), &proof).unwrap(),
+            store.expect(keys)
+        );
     }
     let twice = [all[0], all[0]];
     assert_eq!(
-        store.mpt.verify(store.root, &twice, &store.prove(&twice)).unwrap(),
+        store.mpt.verify(store.root, &PLAIN.keys(&twice), &store.prove(&twice)).unwrap(),
         store.expect(&twice)
     );
 }
@@ -65,8 +70,11 @@ fn the_empty_state_proves_absence_without_nodes() {
     let store = TestStore::new();
     let keys = [StateKey::Account(Address::ZERO), StateKey::Slot(Address::ZERO, B256::ZERO)];
     let proof = store.prove(&keys);
-    assert_eq!(store.mpt.verify(EMPTY_ROOT_HASH, &keys, &proof).unwrap(), [None, None]);
-    assert!(store.mpt.verify(B256::repeat_byte(1), &keys, &proof).is_err());
+    assert_eq!(
+        store.mpt.verify(EMPTY_ROOT_HASH, &PLAIN.keys(&keys), &proof).unwrap(),
+        [None, None]
+    );
+    assert!(store.mpt.verify(B256::repeat_byte(1), &PLAIN.keys(&keys), &proof).is_err());
 }
 
 #[test]
@@ -79,13 +87,16 @@ fn every_flipped_bit_and_every_cut_is_refused() {
             for bit in 0..8 {
                 let mut forged = proof.to_vec();
                 forged[at] ^= 1 << bit;
-                let shown = store.mpt.verify(store.root, &keys, &forged);
+                let shown = store.mpt.verify(store.root, &PLAIN.keys(&keys), &forged);
                 assert!(shown.is_err(), "bit {bit} of byte {at}: {shown:?}");
             }
-            assert!(store.mpt.verify(store.root, &keys, &proof[..at]).is_err(), "cut at {at}");
+            assert!(
+                store.mpt.verify(store.root, &PLAIN.keys(&keys), &proof[..at]).is_err(),
+                "cut at {at}"
+            );
         }
         let longer = [&proof[..], &[0x80]].concat();
-        assert!(store.mpt.verify(store.root, &keys, &longer).is_err());
+        assert!(store.mpt.verify(store.root, &PLAIN.keys(&keys), &longer).is_err());
     }
 }
 
@@ -110,7 +121,7 @@ fn dropped_duplicated_swapped_and_foreign_parts_are_refused() {
     assert_eq!(joined(digest, &nodes), store.prove(&keys), "the test splits proofs rightly");
     let (_, foreign) = parts(&store.prove(&present[..1]));
     let refused = |nodes: Vec<Bytes>| {
-        let shown = store.mpt.verify(store.root, &keys, &joined(digest, &nodes));
+        let shown = store.mpt.verify(store.root, &PLAIN.keys(&keys), &joined(digest, &nodes));
         assert!(shown.is_err(), "{shown:?}");
     };
     for at in 0..nodes.len() {
@@ -141,14 +152,21 @@ fn a_proof_of_other_keys_or_under_another_root_is_refused() {
     let proofs: Vec<_> = keys.iter().map(|key| store.prove(&[*key])).collect();
     for (n, key) in keys.iter().enumerate() {
         for (m, proof) in proofs.iter().enumerate() {
-            assert_eq!(store.mpt.verify(store.root, &[*key], proof).is_ok(), n == m, "{key}");
+            assert_eq!(
+                store.mpt.verify(store.root, &[(*key).into()], proof).is_ok(),
+                n == m,
+                "{key}"
+            );
         }
-        let error = store.mpt.verify(keccak256([1]), &[*key], &proofs[n]).unwrap_err();
+        let error = store.mpt.verify(keccak256([1]), &[(*key).into()], &proofs[n]).unwrap_err();
         assert_eq!(error, ProofError::RootMismatch);
-        assert!(store.mpt.verify(EMPTY_ROOT_HASH, &[*key], &proofs[n]).is_err());
+        assert!(store.mpt.verify(EMPTY_ROOT_HASH, &[(*key).into()], &proofs[n]).is_err());
     }
     let (a, b) = (keys[0], keys[1]);
-    assert!(store.mpt.verify(store.root, &[b, a], &store.prove(&[a, b])).is_err(), "order");
+    assert!(
+        store.mpt.verify(store.root, &[b.into(), a.into()], &store.prove(&[a, b])).is_err(),
+        "order"
+    );
 }
 
 #[test]
@@ -165,7 +183,9 @@ fn eip_1186_proofs_satisfy_alloy_and_our_verifier() {
             })
             .chain([B256::repeat_byte(0x77)])
             .collect();
-        let proof = store.mpt.account_proof(&store.view, &store.cache, address, &slots).unwrap();
+        let nodes =
+            store.mpt.nodes_of(&store.view, &store.cache, &PLAIN.account(address), &slots).unwrap();
+        let proof = account_proof(nodes, &store.model, address, &slots);
         proof.verify(store.root).unwrap();
         assert_eq!(proof.storage_root, storage_root(&store.model, address));
         let account = store.model.get(key).map(|value| Account::decode(value).unwrap());
@@ -190,10 +210,9 @@ fn eip_1186_proofs_satisfy_alloy_and_our_verifier() {
 fn forged_eip_1186_statements_are_refused() {
     let (store, present, _) = store();
     let StateKey::Slot(address, slot) = *present.last().unwrap() else { panic!("a slot") };
-    let proof = store
-        .mpt
-        .account_proof(&store.view, &store.cache, &address, &[slot, B256::repeat_byte(1)])
-        .unwrap();
+    let slots = [slot, B256::repeat_byte(1)];
+    let nodes = store.mpt.nodes_of(&store.view, &store.cache, &address.into(), &slots).unwrap();
+    let proof = account_proof(nodes, &store.model, &address, &slots);
     proof.verify(store.root).unwrap();
     let refused = |what: &str, forge: &dyn Fn(&mut verify::AccountProof)| {
         let mut forged = proof.clone();
@@ -235,11 +254,12 @@ fn a_path_padded_with_anything_but_zero_is_refused_wherever_nodes_are_read() {
         view.put(ROOTS, &0u64.to_be_bytes(), Bytes::copy_from_slice(root.as_slice())).unwrap();
         let archive = MptArchive::with_cache(TrieHash::Keccak256, 2048);
         let witness = PartialMpt::open(root, WitnessNodes::new(std::slice::from_ref(&node)));
-        let shown = verify::verify(root, &[key], &joined(digest, std::slice::from_ref(&node)));
+        let shown =
+            verify::verify(root, &[key.into()], &joined(digest, std::slice::from_ref(&node)));
         let eip_1186 = verify::shown_account(root, key.address(), &[node]);
         let read = [
-            archive.read(&view, &root, &key).ok(),
-            archive.prove(&view, &root, &[key]).map(|_| store.model.get(&key).cloned()).ok(),
+            archive.read(&view, &root, &PLAIN.key(&key)).ok(),
+            archive.prove(&view, &root, &[key.into()]).map(|_| store.model.get(&key).cloned()).ok(),
             witness.get(&key).ok(),
             shown.clone().map(|values| values[0].clone()).ok(),
             eip_1186.map(|account| account.map(|(account, _)| account.encode())).ok(),

@@ -12,7 +12,9 @@ use super::{
     subtree::{BOTTOM, DirtySubtree, NODES, NodeSet, Subtree, node_at, rehash},
 };
 use rayon::prelude::*;
-use retrie_state::{NodeRead, NodeWrite, StateChange, StateDelta, StateError, StateKey, flat};
+use retrie_state::{
+    BackendChange, BackendDelta, BackendKey, NodeRead, NodeWrite, StateChange, StateError, flat,
+};
 
 /// Leaves, or subtrees, that one thread takes at a time: enough to hash them together efficiently.
 const CHUNK: usize = 16;
@@ -24,7 +26,7 @@ pub(crate) fn apply(
     view: &mut dyn NodeWrite,
     parent: &DupTreeCache,
     block: u64,
-    delta: &StateDelta,
+    delta: &BackendDelta,
     most: usize,
 ) -> Result<DupTreeCache, StateError> {
     flat::apply(view, delta)?;
@@ -67,7 +69,7 @@ struct NumberedDelta<'a> {
 }
 
 struct TouchedKey<'a> {
-    change: &'a StateChange,
+    change: &'a BackendChange,
     number: u64,
     is_new: bool,
 }
@@ -76,7 +78,7 @@ struct TouchedKey<'a> {
 fn number_keys<'a>(
     view: &mut dyn NodeWrite,
     shape: TreeShape,
-    delta: &'a StateDelta,
+    delta: &'a BackendDelta,
 ) -> Result<NumberedDelta<'a>, StateError> {
     let read = view.as_read();
     let changes = delta.changes();
@@ -122,11 +124,11 @@ fn number_keys<'a>(
 /// Hashes the leaves of touched keys, and of the predecessors of new keys; sorted by number.
 fn hash_leaves(
     view: &dyn NodeRead,
-    delta: &StateDelta,
+    delta: &BackendDelta,
     touched: NumberedDelta<'_>,
 ) -> Result<Vec<NumberedHash>, StateError> {
     let is_changed =
-        |key: &StateKey| delta.changes().binary_search_by(|change| change.key.cmp(key)).is_ok();
+        |key: &BackendKey| delta.changes().binary_search_by(|change| change.key.cmp(key)).is_ok();
     let hash_some = |keys: &[TouchedKey<'_>]| {
         let (mut batch, mut numbers, mut hashes) = (HashBatch::default(), Vec::new(), Vec::new());
         let mut add = |number: u64, leaf: IndexedLeaf| {

@@ -14,8 +14,8 @@ use super::{
 use crate::duptree::hash;
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    ApplyContext, ApplyOutput, Backend, BackendIdentity, BackendProfile, BackendStats, BulkSink,
-    HashId, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, StateValue, flat,
+    ApplyContext, ApplyOutput, Backend, BackendDelta, BackendIdentity, BackendKey, BackendProfile,
+    BackendStats, BulkSink, HashId, NodeRead, NodeWrite, ProofError, StateError, StateValue, flat,
 };
 use std::path::Path;
 
@@ -69,7 +69,7 @@ impl Backend for DupTree {
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         parent: &DupTreeCache,
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<DupTreeCache>, StateError> {
         let cache =
             apply::apply(self.layout, view, parent, context.number, delta, self.max_cached)?;
@@ -80,7 +80,7 @@ impl Backend for DupTree {
     fn bulk_load(
         &self,
         _: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         let meta = load::load(self.layout, entries, sink)?;
@@ -91,7 +91,7 @@ impl Backend for DupTree {
         &self,
         view: &dyn NodeRead,
         cache: &DupTreeCache,
-        keys: &[StateKey],
+        keys: &[BackendKey],
     ) -> Result<Bytes, StateError> {
         Ok(prove::prove(self.layout, view, cache, keys)?.encode().into())
     }
@@ -99,7 +99,7 @@ impl Backend for DupTree {
     fn verify(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify(root, keys, proof)

@@ -10,7 +10,7 @@ use super::{
     subtree::{BOTTOM, NODES, Subtree, node_at},
 };
 use alloy_primitives::{B256, hex};
-use retrie_state::{KeyRange, NodeRead, ScanDirection, StateError, StateKey, StateValue, flat};
+use retrie_state::{BackendKey, KeyRange, NodeRead, ScanDirection, StateError, StateValue, flat};
 
 /// Checks the rows of the state in `view`, whose recorded root is `root`; see
 /// [`Backend::check`](retrie_state::Backend::check).
@@ -127,7 +127,7 @@ impl DupTreeCheck<'_> {
         leaf: &IndexedLeaf,
         number: u64,
     ) -> Result<(), StateError> {
-        let name = |key: &Option<StateKey>| {
+        let name = |key: &Option<BackendKey>| {
             key.map_or_else(|| "the first leaf".to_owned(), |key| key.to_string())
         };
         match leaves.take(number) {

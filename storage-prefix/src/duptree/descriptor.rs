@@ -4,7 +4,7 @@ use super::verify;
 use alloc::vec::Vec;
 use alloy_primitives::B256;
 use retrie_state::{
-    HashId, ProofError, StateKey, StateValue,
+    BackendKey, HashId, ProofError, StateValue,
     descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
 };
 
@@ -25,7 +25,7 @@ impl ProofVerifier for DupTreeVerifier {
     fn values(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         as_of: Option<u64>,
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
@@ -41,6 +41,7 @@ pub const FORMAT: ProofFormat = ProofFormat {
     backend: NAME,
     version: VERSION,
     hash: HashId::Blake2b256,
+    has_ethereum_root: false,
     shows_history: false,
     verifier: Some(&DupTreeVerifier),
 };

@@ -4,7 +4,8 @@
 use super::leaf::{IndexedLeaf, KeyPosition};
 use alloy_primitives::{Bytes, hex};
 use retrie_state::{
-    KeyRange, NodeRead, RowTable, ScanDirection, StateError, StateKey, StateValue, TableRow, flat,
+    BackendKey, KeyRange, NodeRead, RowTable, ScanDirection, StateError, StateValue, TableRow,
+    flat,
     wire::{WireReader, put_varint},
 };
 
@@ -22,14 +23,14 @@ pub(crate) fn row(number: u64) -> Bytes {
 ///
 /// # Errors
 /// [`StateError::Corrupt`], naming the row.
-pub(crate) fn decode((key, row): &TableRow) -> Result<(StateKey, u64), StateError> {
-    let key = StateKey::decode(key).ok_or_else(|| {
+pub(crate) fn decode((key, row): &TableRow) -> Result<(BackendKey, u64), StateError> {
+    let key = BackendKey::decode(key).ok_or_else(|| {
         StateError::corrupt(KEYS.name, format!("row {} is not a state key", hex::encode(key)))
     })?;
     Ok((key, decode_number(&key, row)?))
 }
 
-fn decode_number(key: &StateKey, row: &[u8]) -> Result<u64, StateError> {
+fn decode_number(key: &BackendKey, row: &[u8]) -> Result<u64, StateError> {
     let mut reader = WireReader::new(row);
     match reader.varint() {
         Ok(number) if number > 0 && reader.is_empty() => Ok(number),
@@ -38,7 +39,7 @@ fn decode_number(key: &StateKey, row: &[u8]) -> Result<u64, StateError> {
 }
 
 /// The number of a key's leaf, if it has one.
-pub(crate) fn number(view: &dyn NodeRead, key: &StateKey) -> Result<Option<u64>, StateError> {
+pub(crate) fn number(view: &dyn NodeRead, key: &BackendKey) -> Result<Option<u64>, StateError> {
     let row = view.get(KEYS, &key.encode())?;
     row.map(|row| decode_number(key, &row)).transpose()
 }
@@ -46,8 +47,8 @@ pub(crate) fn number(view: &dyn NodeRead, key: &StateKey) -> Result<Option<u64>,
 /// The last key before `key`, with the number of its leaf; the sentinel has number 0.
 pub(crate) fn before(
     view: &dyn NodeRead,
-    key: &StateKey,
-) -> Result<(Option<StateKey>, u64), StateError> {
+    key: &BackendKey,
+) -> Result<(Option<BackendKey>, u64), StateError> {
     let end = key.encode();
     let range = KeyRange::new(&[], &end);
     let row = view.scan(KEYS, range, ScanDirection::Backward)?.next().transpose()?;
@@ -59,8 +60,8 @@ pub(crate) fn before(
 /// The first key after `key`; for `None` the first key of all.
 pub(crate) fn after(
     view: &dyn NodeRead,
-    key: Option<&StateKey>,
-) -> Result<Option<StateKey>, StateError> {
+    key: Option<&BackendKey>,
+) -> Result<Option<BackendKey>, StateError> {
     let mut start = Vec::new();
     if let Some(key) = key {
         start.extend_from_slice(&key.encode());
@@ -74,7 +75,7 @@ pub(crate) fn after(
 /// The value of a key; the sentinel has none.
 pub(crate) fn value(
     view: &dyn NodeRead,
-    key: Option<&StateKey>,
+    key: Option<&BackendKey>,
 ) -> Result<Option<StateValue>, StateError> {
     key.map_or(Ok(None), |key| flat::get(view, key))
 }
@@ -82,7 +83,7 @@ pub(crate) fn value(
 /// The leaf that covers `key`, and its number.
 pub(crate) fn covering_leaf(
     view: &dyn NodeRead,
-    key: &StateKey,
+    key: &BackendKey,
 ) -> Result<(u64, IndexedLeaf), StateError> {
     let (own, number) = match number(view, key)? {
         Some(number) => (Some(*key), number),

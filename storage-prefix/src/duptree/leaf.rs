@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 #[cfg(feature = "std")]
 use retrie_state::wire::put_varint;
-use retrie_state::{ProofError, StateKey, StateValue, wire::WireReader};
+use retrie_state::{BackendKey, ProofError, StateValue, wire::WireReader};
 
 /// Stands for a missing key at either end; no encoded state key starts with this byte.
 const END: u8 = 2;
@@ -15,11 +15,11 @@ const END: u8 = 2;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IndexedLeaf {
     /// `None` for the sentinel, which is before all keys.
-    pub(crate) key: Option<StateKey>,
+    pub(crate) key: Option<BackendKey>,
     /// `None` if the key is deleted, and for the sentinel.
     pub(crate) value: Option<StateValue>,
     /// `None` if there is no greater key.
-    pub(crate) next: Option<StateKey>,
+    pub(crate) next: Option<BackendKey>,
 }
 
 impl IndexedLeaf {
@@ -28,7 +28,7 @@ impl IndexedLeaf {
     pub(crate) const SENTINEL: Self = Self { key: None, value: None, next: None };
 
     /// Appends the bytes: key, value, next key. A key is its encoding, whose first byte determines
-    /// the length (`00`: 21, `01`: 53 bytes), or `02` for an end. A value is its length + 1
+    /// the length, or `02` for an end. A value is its length + 1
     /// (LEB128) and its bytes, or `00` for none.
     #[cfg(feature = "std")]
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
@@ -68,7 +68,7 @@ impl IndexedLeaf {
     }
 
     /// The position of `key` relative to this leaf, whose own key is not greater.
-    pub(crate) fn place(&self, key: &StateKey) -> KeyPosition {
+    pub(crate) fn place(&self, key: &BackendKey) -> KeyPosition {
         match self.key.as_ref().cmp(&Some(key)) {
             Ordering::Equal => KeyPosition::Own,
             Ordering::Less if self.next.is_none_or(|next| *key < next) => KeyPosition::Gap,
@@ -89,26 +89,19 @@ pub(crate) enum KeyPosition {
 }
 
 #[cfg(feature = "std")]
-fn put_key(out: &mut Vec<u8>, key: Option<&StateKey>) {
+fn put_key(out: &mut Vec<u8>, key: Option<&BackendKey>) {
     match key {
         Some(key) => out.extend_from_slice(&key.encode()),
         None => out.push(END),
     }
 }
 
-fn read_key(reader: &mut WireReader<'_>) -> Result<Option<StateKey>, ProofError> {
-    let mut ahead = reader.clone();
-    let len = match ahead.u8()? {
-        0 => 21,
-        1 => 53,
-        END => {
-            *reader = ahead;
-            return Ok(None);
-        }
-        _ => return Err(malformed("tag of a key")),
-    };
-    let key = StateKey::decode(reader.take(len)?).ok_or_else(|| malformed("key"))?;
-    Ok(Some(key))
+fn read_key(reader: &mut WireReader<'_>) -> Result<Option<BackendKey>, ProofError> {
+    if reader.rest().first() == Some(&END) {
+        reader.u8()?;
+        return Ok(None);
+    }
+    BackendKey::read(reader).map(Some).ok_or_else(|| malformed("key"))
 }
 
 pub(crate) const fn malformed(what: &'static str) -> ProofError {

@@ -12,7 +12,7 @@ use super::{
 };
 use alloy_primitives::B256;
 use rayon::prelude::*;
-use retrie_state::{BulkSink, StateError, StateKey, StateValue, flat};
+use retrie_state::{BackendKey, BulkSink, StateError, StateValue, flat};
 
 /// Subtrees of layer 0 that are hashed together by one thread.
 const CHUNK: usize = 8;
@@ -22,7 +22,7 @@ const WAITING: usize = 64 * CHUNK * WIDTH as usize;
 /// Loads all entries; returns size and top of the tree.
 pub(crate) fn load(
     layout: DupTreeLayout,
-    entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+    entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
     sink: &mut dyn BulkSink,
 ) -> Result<DupTreeMeta, StateError> {
     let mut loader = TreeLoader {

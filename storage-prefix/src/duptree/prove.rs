@@ -10,7 +10,7 @@ use super::{
 };
 use alloy_primitives::B256;
 use rayon::prelude::*;
-use retrie_state::{NodeRead, StateError, StateKey};
+use retrie_state::{BackendKey, NodeRead, StateError};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Keys, or subtrees, that one thread takes at a time.
@@ -21,7 +21,7 @@ pub(crate) fn prove(
     layout: DupTreeLayout,
     view: &dyn NodeRead,
     cache: &DupTreeCache,
-    keys: &[StateKey],
+    keys: &[BackendKey],
 ) -> Result<DupTreeProof, StateError> {
     let leaves = keys
         .par_iter()

@@ -29,7 +29,7 @@ use super::{
 };
 use alloc::{vec, vec::Vec};
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, StateValue};
+use retrie_state::{BackendKey, ProofError, StateValue};
 
 const MISSING: ProofError = ProofError::Missing { what: "a key: the leaf that covers it" };
 
@@ -41,7 +41,7 @@ const MISSING: ProofError = ProofError::Missing { what: "a key: the leaf that co
 /// or leads to another root ([`RootMismatch`](ProofError::RootMismatch)).
 pub fn verify(
     root: B256,
-    keys: &[StateKey],
+    keys: &[BackendKey],
     proof: &[u8],
 ) -> Result<Vec<Option<StateValue>>, ProofError> {
     let read = ParsedProof::new(proof)?;

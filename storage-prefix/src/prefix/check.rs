@@ -15,10 +15,11 @@ use super::{
     source::PrefixSource,
     state::PrefixState,
 };
-use alloy_primitives::{Address, B256, hex, keccak256, map::HashMap};
+use alloy_primitives::{B256, hex, keccak256, map::HashMap};
 use alloy_trie::Nibbles;
 use retrie_state::{
-    KeyRange, NodeRead, RowTable, ScanDirection, StateError, StateHistory, StateKey, flat,
+    AccountKey, BackendKey, KeyRange, NodeRead, RowTable, ScanDirection, StateError, StateHistory,
+    flat,
 };
 use retrie_storage_mpt::{
     Trie, TrieHash, leaf,
@@ -61,7 +62,7 @@ struct PrefixCheck<'a> {
     report: &'a mut dyn FnMut(StateError),
     /// The first block whose state is kept.
     first: u64,
-    with_storage: HashMap<B256, Address>,
+    with_storage: HashMap<B256, AccountKey>,
     /// By half of the hash of the row's place, its table and its key as it is stored.
     reached: HashMap<u128, ReachedRow>,
 }
@@ -138,7 +139,7 @@ impl PrefixCheck<'_> {
         mark(table, &self.backend.layout.key(&key), tag.unwrap_or_default())
     }
 
-    fn trie(&mut self, block: u64, of: Option<Address>, trie: &Trie<u64>) {
+    fn trie(&mut self, block: u64, of: Option<AccountKey>, trie: &Trie<u64>) {
         if let Some(link) = trie.root() {
             let source = PrefixSource::new(self.view, self.backend.layout, of);
             self.link(block, of, source, Nibbles::new(), link);
@@ -148,7 +149,7 @@ impl PrefixCheck<'_> {
     fn link(
         &mut self,
         block: u64,
-        of: Option<Address>,
+        of: Option<AccountKey>,
         source: PrefixSource<'_>,
         slot: Nibbles,
         link: &NodeLink<u64>,
@@ -206,16 +207,16 @@ impl PrefixCheck<'_> {
         if root == TrieHash::Keccak256.empty_root() {
             return self.leads_nowhere(found);
         }
-        let Some(address) = self.with_storage.get(key).copied() else {
+        let Some(owner) = self.with_storage.get(key).copied() else {
             let what = format!("the account at {key} in block {block} has storage without slots");
             return self.fault(ACCOUNT_NODES, what);
         };
-        if !self.reach(block, &SupersededRow::Root(address, found.stamp())) {
+        if !self.reach(block, &SupersededRow::Root(owner, found.stamp())) {
             return;
         }
-        let source = PrefixSource::new(self.view, self.backend.layout, Some(address));
+        let source = PrefixSource::new(self.view, self.backend.layout, Some(owner));
         match source.storage(root, found.stamp()) {
-            Ok(trie) => self.trie(block, Some(address), &trie),
+            Ok(trie) => self.trie(block, Some(owner), &trie),
             Err(error) => (self.report)(error),
         }
     }
@@ -315,7 +316,7 @@ impl PrefixCheck<'_> {
     fn gone(&mut self, tip: u64) -> Result<(), StateError> {
         for stored in self.view.scan(DELETED_KEYS, KeyRange::ALL, ScanDirection::Forward)? {
             let (key, _) = stored?;
-            let Some(key) = StateKey::decode(&key) else {
+            let Some(key) = BackendKey::decode(&key) else {
                 self.fault(DELETED_KEYS, format!("row {key} is not a state key"));
                 continue;
             };
@@ -334,18 +335,20 @@ impl PrefixCheck<'_> {
     }
 }
 
-/// Addresses with slots, now or in an old state, by their hashes.
-fn with_storage(view: &dyn NodeRead) -> Result<HashMap<B256, Address>, StateError> {
+/// Accounts with slots, now or in an old state, by their hashes.
+fn with_storage(view: &dyn NodeRead) -> Result<HashMap<B256, AccountKey>, StateError> {
     let mut all = HashMap::default();
     let mut last = None;
     for table in [flat::TABLE, DELETED_KEYS] {
-        // Slots come behind all accounts.
+        // Plain slots come behind all plain accounts.
         for stored in view.scan(table, KeyRange::from(&[1]), ScanDirection::Forward)? {
             // Malformed keys are reported by the checks of these tables.
-            let Some(key) = StateKey::decode(&stored?.0) else { continue };
-            if last != Some(*key.address()) {
-                last = Some(*key.address());
-                all.insert(TrieHash::Keccak256.hash(key.address()), *key.address());
+            let Some(BackendKey::Slot(owner, _)) = BackendKey::decode(&stored?.0) else {
+                continue;
+            };
+            if last != Some(owner) {
+                last = Some(owner);
+                all.insert(TrieHash::Keccak256.account_path(&owner), owner);
             }
         }
     }

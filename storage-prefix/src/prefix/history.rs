@@ -7,7 +7,7 @@ use super::{
 };
 use alloy_primitives::B256;
 use retrie_state::{
-    AnyCache, KeyRange, NodeRead, ScanDirection, StateError, StateHistory, StateKey, StateValue,
+    AnyCache, BackendKey, KeyRange, NodeRead, ScanDirection, StateError, StateHistory, StateValue,
     flat,
 };
 use retrie_storage_mpt::ethereum::TrieCache;
@@ -40,7 +40,7 @@ impl StateHistory for Prefix {
     }
 }
 
-type KeyResult = Result<StateKey, StateError>;
+type KeyResult = Result<BackendKey, StateError>;
 
 /// Merges the keys of a range that have a value now (in the flat state) and the deleted keys (which
 /// may have a value in a kept old state), in key order.
@@ -78,12 +78,12 @@ pub(super) fn entries<'a>(
     view: &'a dyn NodeRead,
     mut reader: PrefixReader<'a>,
     range: KeyRange<'_>,
-) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>> + 'a, StateError> {
+) -> Result<impl Iterator<Item = Result<(BackendKey, StateValue), StateError>> + 'a, StateError> {
     let keys = |table: retrie_state::RowTable| {
         let rows = view.scan(table, range, ScanDirection::Forward)?;
         Ok::<_, StateError>(rows.map(move |row| {
             let (key, _) = row?;
-            StateKey::decode(&key).ok_or_else(|| {
+            BackendKey::decode(&key).ok_or_else(|| {
                 StateError::corrupt(table.name, format!("row {key} is not a state key"))
             })
         }))

@@ -62,29 +62,30 @@ pub use layout::{PrefixLayout, RowOrder};
 pub use record::{ACCOUNT_NODES, BLOCKS, DELETED_KEYS, STORAGE_NODES, SUPERSEDED};
 pub use state::PrefixState;
 
-use alloy_primitives::{Address, B256, Bytes};
+use alloy_primitives::{B256, Bytes};
 use rayon::prelude::*;
 use record::{
     GARBAGE_PROGRESS, SupersededLists, SupersededRow, block_key, block_number, decode_block,
     encode_block, table,
 };
 use retrie_state::{
-    AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions,
-    BackendIdentity, BackendProfile, BackendStats, BulkSink, ChunkId, ChunkServer, HashId,
-    KeyRange, Maintenance, NodeRead, NodeWrite, OpenedChunk, Prefetcher, ProofError, ScanDirection,
-    StateChange, StateChunks, StateDelta, StateError, StateKey, StateValue, flat, prefix_end,
+    AccountKey, AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend,
+    BackendDelta, BackendExtensions, BackendIdentity, BackendKey, BackendProfile, BackendStats,
+    BulkSink, ChunkId, ChunkPlace, ChunkServer, HashId, KeyForm, KeyRange, Maintenance, NodeRead,
+    NodeWrite, OpenedChunk, Prefetcher, ProofError, RangeServer, ScanDirection, StateChange,
+    StateChunks, StateError, StateRanges, StateValue, TrieLeaf, flat, prefix_end,
 };
 use retrie_storage_mpt::{
     LeafUpdate, Mpt, Trie, TrieHash,
     ethereum::{
-        self, AccountDelta, TrieCache, by_account, chunks, decode_account, refuse_orphan,
+        self, AccountDelta, TrieCache, by_account, chunks, decode_account, ranges, refuse_orphan,
         slot_items,
     },
     leaf,
-    trie::{BuildSource, UpdateRecorder},
+    trie::{LeafSorter, UpdateRecorder},
     verify,
 };
-use state::{FoundAccount, PrefixReader};
+use state::{FoundAccount, PrefixReader, PrefixTries};
 use std::{path::Path, sync::Arc};
 use versions::VersionRecorder;
 
@@ -137,29 +138,29 @@ impl Prefix {
         block: u64,
         touched: &AccountDelta<'_>,
     ) -> Result<UpdatedAccount, StateError> {
-        let AccountDelta { address, account, slots, .. } = *touched;
+        let AccountDelta { owner, account, slots, .. } = *touched;
         let tries = parent.on(view, self.layout);
-        let before = tries.account(&address)?;
+        let before = tries.account(&owner)?;
         let next = match account {
             None => before.map(|found| found.account),
             Some(StateChange { next, .. }) => {
-                next.as_ref().map(|next| decode_account(&address, next)).transpose()?
+                next.as_ref().map(|next| decode_account(&owner, next)).transpose()?
             }
         };
         if next.is_none() {
             refuse_orphan(slots)?;
         }
         let mut version = before.map_or(0, |found| found.version);
-        let mut versions = VersionRecorder::new(Some(address), block, self.max_deltas());
+        let mut versions = VersionRecorder::new(Some(owner), block, self.max_deltas());
         let mut storage = None;
         let storage_root = match (before, slots) {
             (None, []) => KECCAK.empty_root(),
             (Some(FoundAccount { storage_root, .. }), []) => storage_root,
             _ => {
                 let root = before.map_or(KECCAK.empty_root(), |found| found.storage_root);
-                let before = tries.storage_of(&address, root, version)?;
+                let before = tries.storage_of(&owner, root, version)?;
                 let items = slot_items(KECCAK, slots, true)?;
-                let source = parent.tries.prefetch().over(tries.source(Some(address)));
+                let source = parent.tries.prefetch().over(tries.source(Some(owner)));
                 let after = before.update(&source, &items, &mut versions)?;
                 // Rows may be rewritten while the hash stays the same.
                 if after.hash() != before.hash() || !versions.is_empty() {
@@ -175,18 +176,18 @@ impl Prefix {
             // The delta lists all slots of a removed account.
             None if storage_root == KECCAK.empty_root() => None,
             None => {
-                let what = format!("account {address} goes, and some of its slots are not listed");
+                let what = format!("account {owner} goes, and some of its slots are not listed");
                 return Err(StateError::corrupt("delta", what));
             }
         };
-        let item = LeafUpdate { key: KECCAK.hash(address), value, stamp: version };
-        Ok(UpdatedAccount { address, item, storage, versions })
+        let item = LeafUpdate { key: KECCAK.account_path(&owner), value, stamp: version };
+        Ok(UpdatedAccount { owner, item, storage, versions })
     }
 }
 
 /// The result of a block for one account.
 struct UpdatedAccount {
-    address: Address,
+    owner: AccountKey,
     item: LeafUpdate<u64>,
     /// The storage trie, if slots changed.
     storage: Option<Trie<u64>>,
@@ -214,7 +215,7 @@ impl ethereum::BulkLayout for PrefixLoad {
     fn entry(
         &mut self,
         sink: &mut dyn BulkSink,
-        key: &StateKey,
+        key: &BackendKey,
         value: &StateValue,
     ) -> Result<(), StateError> {
         flat::put(sink, key, value)
@@ -223,8 +224,8 @@ impl ethereum::BulkLayout for PrefixLoad {
     fn build(
         &mut self,
         sink: &mut dyn BulkSink,
-        trie: Option<Address>,
-        items: Vec<LeafUpdate<u64>>,
+        trie: Option<AccountKey>,
+        leaves: LeafSorter<u64>,
     ) -> Result<B256, StateError> {
         let table = table(trie);
         let put = |sink: &mut dyn BulkSink, versions: VersionRecorder| {
@@ -234,7 +235,7 @@ impl ethereum::BulkLayout for PrefixLoad {
         };
         let versions = VersionRecorder::new(trie, self.block, branch_row::MAX_DELTAS);
         let mut top = versions.fork();
-        let built = Trie::build(KECCAK, &BuildSource::default(), &items, &versions, |mut part| {
+        let built = leaves.build(KECCAK, &versions, |mut part| {
             top.absorb(part.split_off_top());
             put(sink, part)
         })?;
@@ -293,7 +294,7 @@ impl Backend for Prefix {
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         parent: &PrefixState,
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<PrefixState>, StateError> {
         let block = context.number;
         let read = view.as_read();
@@ -312,9 +313,9 @@ impl Backend for Prefix {
         let mut lists = SupersededLists::of(block);
         versions.write(view, self.layout, &mut lists)?;
         let mut changed = Vec::new();
-        for UpdatedAccount { address, storage, versions, .. } in done {
+        for UpdatedAccount { owner, storage, versions, .. } in done {
             versions.write(view, self.layout, &mut lists)?;
-            changed.extend(storage.map(|trie| (address, trie)));
+            changed.extend(storage.map(|trie| (owner, trie)));
         }
         for change in delta.changes() {
             if change.previous.is_some() && change.next.is_none() {
@@ -335,7 +336,7 @@ impl Backend for Prefix {
         &self,
         view: &dyn NodeRead,
         state: &PrefixState,
-        key: &StateKey,
+        key: &BackendKey,
     ) -> Result<Option<StateValue>, StateError> {
         if state.is_old { self.reader(view, state).get(key) } else { flat::get(view, key) }
     }
@@ -344,19 +345,19 @@ impl Backend for Prefix {
         &self,
         view: &dyn NodeRead,
         state: &PrefixState,
-        address: &Address,
+        owner: &AccountKey,
         limit: usize,
     ) -> Result<Vec<(B256, StateValue)>, StateError> {
         if !state.is_old {
-            return flat::slots_of(view, address, limit);
+            return flat::slots_of(view, owner, limit);
         }
-        let start = StateKey::Slot(*address, B256::ZERO).encode();
-        let end = prefix_end(&start[..21]);
-        let range = KeyRange { start: &start[..21], end: end.as_deref() };
+        let start = owner.slots_prefix();
+        let end = prefix_end(&start);
+        let range = KeyRange { start: &start, end: end.as_deref() };
         history::entries(view, self.reader(view, state), range)?
             .take(limit)
             .map(|entry| match entry? {
-                (StateKey::Slot(_, slot), value) => Ok((slot, value)),
+                (BackendKey::Slot(_, slot), value) => Ok((slot, value)),
                 (key, _) => {
                     Err(StateError::corrupt(DELETED_KEYS.name, format!("{key} among slots")))
                 }
@@ -368,13 +369,13 @@ impl Backend for Prefix {
         &self,
         view: &dyn NodeRead,
         state: &PrefixState,
-        start: Option<&StateKey>,
+        start: Option<&BackendKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
+    ) -> Result<Vec<(BackendKey, StateValue)>, StateError> {
         if !state.is_old {
             return flat::entries(view, start, limit);
         }
-        let start = start.map(StateKey::encode);
+        let start = start.map(BackendKey::encode);
         let range = KeyRange::from(start.as_deref().unwrap_or(&[]));
         history::entries(view, self.reader(view, state), range)?.take(limit).collect()
     }
@@ -382,7 +383,7 @@ impl Backend for Prefix {
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         let mut load = PrefixLoad { block: number, layout: self.layout, accounts: None };
@@ -396,7 +397,7 @@ impl Backend for Prefix {
         &self,
         view: &dyn NodeRead,
         state: &PrefixState,
-        keys: &[StateKey],
+        keys: &[BackendKey],
     ) -> Result<Bytes, StateError> {
         ethereum::prove(&state.on(view, self.layout), keys)
     }
@@ -404,7 +405,7 @@ impl Backend for Prefix {
     fn verify(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
         verify::verify(root, keys, proof)
@@ -434,6 +435,7 @@ impl Backend for Prefix {
             history: Some(self),
             account_proofs: Some(self),
             chunks: Some(self),
+            ranges: Some(self),
             partial_state: self.witnesses.extensions().partial_state,
             maintenance: Some(self),
             ..BackendExtensions::default()
@@ -457,10 +459,57 @@ impl Maintenance for Prefix {
 }
 
 impl Prefetcher for Prefix {
-    fn prefetch(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[StateKey]) {
+    fn prefetch(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[BackendKey]) {
         let Ok(state) = cache.get::<PrefixState>() else { return };
         // An error is reported again when the branch is needed.
         drop(state.tries.prefetch().fetch(&state.on(view, self.layout), keys));
+    }
+}
+
+/// The state of a block, on rows of a layout.
+struct LaidOutState {
+    state: Arc<PrefixState>,
+    layout: PrefixLayout,
+}
+
+impl ranges::TriesOwner for LaidOutState {
+    type OpenTries<'a> = PrefixTries<'a>;
+
+    fn on<'a>(&'a self, view: &'a dyn NodeRead) -> PrefixTries<'a> {
+        self.state.on(view, self.layout)
+    }
+}
+
+impl StateRanges for Prefix {
+    fn serve_ranges(
+        &self,
+        view: Arc<dyn NodeRead>,
+        cache: AnyCache,
+        keys: KeyForm,
+        scratch: Option<&Path>,
+    ) -> Result<Box<dyn RangeServer>, StateError> {
+        let tries = LaidOutState { state: cache.share()?, layout: self.layout };
+        Ok(ranges::server(tries, view, keys, scratch))
+    }
+
+    fn whole_range(&self, root: B256) -> Option<ChunkId> {
+        ranges::whole(root)
+    }
+
+    fn place(&self, id: &ChunkId) -> Option<ChunkPlace> {
+        ranges::place(id)
+    }
+
+    fn pack_leaves(&self, leaves: &[TrieLeaf]) -> Bytes {
+        ranges::pack_leaves(leaves)
+    }
+
+    fn pack_node(&self, node: &Bytes) -> Bytes {
+        ranges::pack_node(node)
+    }
+
+    fn open_range(&self, id: &ChunkId, answer: &[u8]) -> Result<OpenedChunk, ProofError> {
+        ranges::open(id, answer)
     }
 }
 
@@ -499,7 +548,7 @@ impl StateChunks for Prefix {
         &self,
         number: u64,
         _: &[(ChunkId, u64)],
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         self.bulk_load(number, entries, sink)
@@ -511,19 +560,18 @@ impl AccountProofs for Prefix {
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        address: &Address,
+        owner: &AccountKey,
         slots: &[B256],
     ) -> Result<AccountNodes, StateError> {
         let state: &PrefixState = cache.get()?;
-        let proof = ethereum::account_proof(&state.on(view, self.layout), address, slots)?;
-        Ok(proof.into())
+        ethereum::account_nodes(&state.on(view, self.layout), owner, slots)
     }
 
     fn merge_nodes(
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        removed: &[StateKey],
+        removed: &[BackendKey],
     ) -> Result<Vec<Bytes>, StateError> {
         let state: &PrefixState = cache.get()?;
         ethereum::merge_nodes(&state.on(view, self.layout), removed)

@@ -4,8 +4,9 @@
 //! it. A [place](tag) in a pack is one byte. Keys begin with the version, so new packs come after
 //! all others in their table, and its pages are full.
 
-use alloy_primitives::{Address, Bytes};
+use alloy_primitives::Bytes;
 use alloy_trie::Nibbles;
+use retrie_state::AccountKey;
 use retrie_state::wire::{WireReader, put_varint};
 
 /// The place of the trie's root, in the pack of the group at the empty path.
@@ -22,12 +23,12 @@ pub(super) fn tag(path: &Nibbles) -> u8 {
     if path.len().is_multiple_of(2) { 0 } else { path.last().map_or(0, |nibble| nibble + 1) }
 }
 
-/// The key of a pack: its version as a [number](put_number), the address of a storage trie, the
+/// The key of a pack: its version as a [number](put_number), the owner of a storage trie, the
 /// path of the group, two nibbles a byte.
-pub(super) fn key(version: u64, trie: Option<Address>, group: &Nibbles) -> Vec<u8> {
+pub(super) fn key(version: u64, trie: Option<AccountKey>, group: &Nibbles) -> Vec<u8> {
     let mut key = Vec::with_capacity(48);
     put_number(&mut key, version);
-    key.extend(trie.iter().flatten());
+    key.extend(trie.iter().flat_map(|owner| owner.iter()));
     let start = key.len();
     key.resize(start + group.len() / 2, 0);
     group.pack_to(&mut key[start..]);
@@ -110,11 +111,12 @@ pub(super) fn without(pack: &[u8], tags: &[u8]) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloy_primitives::Address;
 
     #[test]
     fn keys_sort_by_version_first() {
         let path = |nibbles: &[u8]| Nibbles::from_nibbles(nibbles);
-        let (one, two) = (Some(Address::repeat_byte(1)), Some(Address::repeat_byte(2)));
+        let [one, two] = [1, 2].map(|n| Some(Address::repeat_byte(n).into()));
         let keys = [
             key(0, one, &path(&[])),
             key(1, one, &path(&[])),

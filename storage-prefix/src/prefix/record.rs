@@ -4,17 +4,17 @@
 //! | table | key | row |
 //! |---|---|---|
 //! | [`ACCOUNT_NODES`] | version, path of a group | a [pack](super::pack) of branches of the account trie |
-//! | [`STORAGE_NODES`] | version, address, path of a group | a pack of branches of a storage trie, and its root |
+//! | [`STORAGE_NODES`] | version, owner, path of a group | a pack of branches of a storage trie, and its root |
 //! | [`BLOCKS`] | number (8, BE) | state root, root of the account trie ([`branch_row::encode_root`]; nothing if it is empty) |
 //! | [`SUPERSEDED`] | number (8, BE), part (4, BE) | a list ([`SupersededLists`]) |
 //! | [`DELETED_KEYS`] | state key | the last block that deleted it (8, BE) |
 //! | [`GARBAGE_PROGRESS`] | one byte, 0 | the first block whose state is kept (8, BE), the first list's key ([`list_key`]) |
 
 use super::{branch_row, pack};
-use alloy_primitives::{Address, B256, Bytes};
+use alloy_primitives::{B256, Bytes};
 use alloy_trie::Nibbles;
 use retrie_state::{
-    NodeRead, NodeWrite, RowTable, StateError, StateKey,
+    AccountKey, BackendKey, NodeRead, NodeWrite, RowTable, StateError,
     wire::{WireReader, put_varint},
 };
 use retrie_storage_mpt::{Trie, TrieHash, trie::record};
@@ -33,7 +33,7 @@ pub const DELETED_KEYS: RowTable = RowTable::new(0x34, "PrefixGone");
 pub(super) const GARBAGE_PROGRESS: RowTable = RowTable::new(0x35, "PrefixForgotten");
 
 /// The table of the storage trie of `trie`, or of the account trie.
-pub(super) const fn table(trie: Option<Address>) -> RowTable {
+pub(super) const fn table(trie: Option<AccountKey>) -> RowTable {
     match trie {
         None => ACCOUNT_NODES,
         Some(_) => STORAGE_NODES,
@@ -105,7 +105,7 @@ impl GarbageProgress {
 }
 
 /// The last block that deleted `key`, if its old value is in a kept block.
-pub(super) fn deleted_at(view: &dyn NodeRead, key: &StateKey) -> Result<Option<u64>, StateError> {
+pub(super) fn deleted_at(view: &dyn NodeRead, key: &BackendKey) -> Result<Option<u64>, StateError> {
     let Some(stored) = view.get(DELETED_KEYS, &key.encode())? else { return Ok(None) };
     let number = stored[..].try_into().map(u64::from_be_bytes);
     number
@@ -117,11 +117,11 @@ pub(super) fn deleted_at(view: &dyn NodeRead, key: &StateKey) -> Result<Option<u
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SupersededRow {
     /// The row of a branch, by trie, path and version.
-    Branch(Option<Address>, Nibbles, u64),
+    Branch(Option<AccountKey>, Nibbles, u64),
     /// The row of the root of a storage trie.
-    Root(Address, u64),
+    Root(AccountKey, u64),
     /// The row of a deleted key.
-    Key(StateKey),
+    Key(BackendKey),
 }
 
 impl SupersededRow {
@@ -132,18 +132,18 @@ impl SupersededRow {
                 let key = pack::key(*version, *trie, &pack::group(path));
                 (table(*trie), key, Some(pack::tag(path)))
             }
-            Self::Root(address, version) => {
-                let key = pack::key(*version, Some(*address), &Nibbles::new());
+            Self::Root(owner, version) => {
+                let key = pack::key(*version, Some(*owner), &Nibbles::new());
                 (STORAGE_NODES, key, Some(pack::ROOT_TAG))
             }
             Self::Key(key) => (DELETED_KEYS, key.encode().to_vec(), None),
         }
     }
 
-    const fn trie(&self) -> Option<Address> {
+    const fn trie(&self) -> Option<AccountKey> {
         match self {
             Self::Branch(trie, ..) => *trie,
-            Self::Root(address, _) => Some(*address),
+            Self::Root(owner, _) => Some(*owner),
             Self::Key(_) => None,
         }
     }
@@ -156,6 +156,7 @@ const BRANCH: u8 = 0;
 const ROOT: u8 = 1;
 const KEY: u8 = 2;
 const ADDRESS: u8 = 3;
+const ADDRESS_HASH: u8 = 4;
 
 /// The rows that a block superseded, in lists of about a page.
 ///
@@ -163,7 +164,7 @@ const ADDRESS: u8 = 3;
 ///
 /// | bytes | meaning |
 /// |---|---|
-/// | 3, address | the following entries belong to this account's storage trie; entries before the first such entry belong to the account trie |
+/// | 3, address, or 4 and its hash | the following entries belong to this account's storage trie; entries before the first such entry belong to the account trie |
 /// | 0, shared, further, nibbles, age | a branch; its path is given by the nibbles shared with the previous path, and further nibbles |
 /// | 1, age | the root of the storage trie |
 /// | 2, length, state key | a deleted key |
@@ -175,7 +176,7 @@ pub(super) struct SupersededLists {
     block: u64,
     done: Vec<Bytes>,
     open: Vec<u8>,
-    trie: Option<Address>,
+    trie: Option<AccountKey>,
     path: Nibbles,
 }
 
@@ -190,10 +191,10 @@ impl SupersededLists {
         if self.open.len() >= LIST_BYTES {
             self.close();
         }
-        if let (Some(address), true) = (entry.trie(), entry.trie() != self.trie) {
-            self.open.push(ADDRESS);
-            self.open.extend_from_slice(address.as_slice());
-            (self.trie, self.path) = (Some(address), Nibbles::new());
+        if let (Some(owner), true) = (entry.trie(), entry.trie() != self.trie) {
+            self.open.push(if owner.is_hashed() { ADDRESS_HASH } else { ADDRESS });
+            self.open.extend_from_slice(&owner);
+            (self.trie, self.path) = (Some(owner), Nibbles::new());
         }
         let block = self.block;
         let age = |version: u64| block.saturating_sub(version);
@@ -251,17 +252,18 @@ pub(super) fn decode_list(block: u64, list: &[u8]) -> Result<Vec<SupersededRow>,
     Ok(entries)
 }
 
-/// The next entry: `Some(None)` is an address, which is then `trie`; `None` if it is malformed.
+/// The next entry: `Some(None)` is an owner, which is then `trie`; `None` if it is malformed.
 fn entry(
     rest: &mut WireReader<'_>,
     block: u64,
-    trie: &mut Option<Address>,
+    trie: &mut Option<AccountKey>,
     path: &mut Nibbles,
 ) -> Option<Option<SupersededRow>> {
     let version = |rest: &mut WireReader<'_>| block.checked_sub(rest.varint().ok()?);
     Some(Some(match rest.u8().ok()? {
-        ADDRESS => {
-            *trie = Some(Address::from_slice(rest.take(20).ok()?));
+        tag @ (ADDRESS | ADDRESS_HASH) => {
+            let len = if tag == ADDRESS { 20 } else { 32 };
+            *trie = Some(AccountKey::from_slice(rest.take(len).ok()?)?);
             *path = Nibbles::new();
             return Some(None);
         }
@@ -272,7 +274,7 @@ fn entry(
         ROOT => SupersededRow::Root((*trie)?, version(rest)?),
         KEY => {
             let len = usize::from(rest.u8().ok()?);
-            SupersededRow::Key(StateKey::decode(rest.take(len).ok()?)?)
+            SupersededRow::Key(BackendKey::decode(rest.take(len).ok()?)?)
         }
         _ => return None,
     }))
@@ -281,11 +283,12 @@ fn entry(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloy_primitives::Address;
     use retrie_storage_mpt::trie::{Leaf, NodeLink};
 
     fn entries() -> Vec<SupersededRow> {
         let path = |nibbles: &[u8]| Nibbles::from_nibbles(nibbles);
-        let (one, two) = (Address::repeat_byte(1), Address::repeat_byte(2));
+        let [one, two] = [1, 2].map(|n| AccountKey::from(Address::repeat_byte(n)));
         vec![
             SupersededRow::Branch(None, path(&[1, 2, 3]), 7),
             SupersededRow::Branch(None, path(&[1, 2]), 300),
@@ -293,8 +296,8 @@ mod tests {
             SupersededRow::Branch(Some(one), path(&[1, 2]), 0),
             SupersededRow::Root(one, 12),
             SupersededRow::Root(two, 13),
-            SupersededRow::Key(StateKey::Account(one)),
-            SupersededRow::Key(StateKey::Slot(two, B256::repeat_byte(9))),
+            SupersededRow::Key(BackendKey::Account(one)),
+            SupersededRow::Key(BackendKey::Slot(two, B256::repeat_byte(9))),
         ]
     }
 
@@ -317,7 +320,7 @@ mod tests {
         let of = |n: u16| {
             let nibbles: Vec<u8> = n.to_be_bytes().iter().flat_map(|b| [b >> 4, b & 15]).collect();
             SupersededRow::Branch(
-                Some(Address::repeat_byte((n >> 10) as u8)),
+                Some(Address::repeat_byte((n >> 10) as u8).into()),
                 Nibbles::from_nibbles(nibbles),
                 5,
             )

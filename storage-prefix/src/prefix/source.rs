@@ -6,9 +6,9 @@ use super::{
     pack,
     record::table,
 };
-use alloy_primitives::{Address, B256, Bytes};
+use alloy_primitives::{B256, Bytes};
 use alloy_trie::{Nibbles, nodes::RlpNode};
-use retrie_state::{NodeRead, StateError};
+use retrie_state::{AccountKey, NodeRead, StateError};
 use retrie_storage_mpt::{
     Trie,
     trie::{Branch, BranchChildren, BranchLink, NodeLink, NodeSource},
@@ -23,7 +23,7 @@ use std::{
 pub(super) struct PrefixSource<'a> {
     view: &'a dyn NodeRead,
     layout: PrefixLayout,
-    trie: Option<Address>,
+    trie: Option<AccountKey>,
 }
 
 impl fmt::Debug for PrefixSource<'_> {
@@ -36,7 +36,7 @@ impl<'a> PrefixSource<'a> {
     pub(super) const fn new(
         view: &'a dyn NodeRead,
         layout: PrefixLayout,
-        trie: Option<Address>,
+        trie: Option<AccountKey>,
     ) -> Self {
         Self { view, layout, trie }
     }
@@ -60,7 +60,7 @@ impl<'a> PrefixSource<'a> {
     /// The storage trie whose root's row has this version; its root must be `root`.
     pub(super) fn storage(&self, root: B256, version: u64) -> Result<Trie<u64>, StateError> {
         let corrupt = |what: &str| {
-            let of = self.trie.unwrap_or_default();
+            let of = self.trie.unwrap_or(AccountKey::MIN);
             let what = format!("{what} the root of the storage of {of} in version {version}");
             StateError::corrupt(table(self.trie).name, what)
         };

@@ -4,8 +4,8 @@ use super::{
     layout::PrefixLayout,
     source::{PrefixSource, ProofSource},
 };
-use alloy_primitives::{Address, B256};
-use retrie_state::{Account, NodeRead, StateError, StateKey, StateValue};
+use alloy_primitives::B256;
+use retrie_state::{Account, AccountKey, BackendKey, NodeRead, StateError, StateValue};
 use retrie_storage_mpt::{
     Trie, TrieHash,
     ethereum::{self, TrieCache},
@@ -51,19 +51,19 @@ pub(super) struct PrefixTries<'a> {
 }
 
 impl<'a> PrefixTries<'a> {
-    pub(super) const fn source(&self, trie: Option<Address>) -> PrefixSource<'a> {
+    pub(super) const fn source(&self, trie: Option<AccountKey>) -> PrefixSource<'a> {
         PrefixSource::new(self.view, self.layout, trie)
     }
 
-    /// The account at `address`.
-    pub(super) fn account(&self, address: &Address) -> Result<Option<FoundAccount>, StateError> {
-        let key = TrieHash::Keccak256.hash(address);
+    /// The account `owner`.
+    pub(super) fn account(&self, owner: &AccountKey) -> Result<Option<FoundAccount>, StateError> {
+        let key = TrieHash::Keccak256.account_path(owner);
         let source = self.state.tries.prefetch().over(self.source(None));
         let leaf = self.state.tries.accounts().leaf(&source, &key)?;
         let Some(leaf) = leaf else { return Ok(None) };
         let decoded = leaf::decode_account(leaf.value());
         let (account, storage_root) = decoded.ok_or_else(|| {
-            let what = format!("the leaf of account {address} is malformed");
+            let what = format!("the leaf of account {owner} is malformed");
             StateError::corrupt("account trie", what)
         })?;
         Ok(Some(FoundAccount { account, storage_root, version: leaf.stamp() }))
@@ -72,7 +72,7 @@ impl<'a> PrefixTries<'a> {
     /// The storage trie of an account.
     pub(super) fn storage_of(
         &self,
-        address: &Address,
+        owner: &AccountKey,
         root: B256,
         version: u64,
     ) -> Result<Trie<u64>, StateError> {
@@ -80,10 +80,10 @@ impl<'a> PrefixTries<'a> {
         if root == empty.hash() {
             return Ok(empty);
         }
-        if let Some(trie) = self.state.tries.storage(address) {
+        if let Some(trie) = self.state.tries.storage(owner) {
             return Ok(trie);
         }
-        self.source(Some(*address)).storage(root, version)
+        self.source(Some(*owner)).storage(root, version)
     }
 }
 
@@ -101,11 +101,11 @@ impl<'a> ethereum::StateTries for PrefixTries<'a> {
 
     fn storage(
         &self,
-        address: &Address,
+        owner: &AccountKey,
         root: B256,
         version: u64,
     ) -> Result<(Trie<u64>, ProofSource<'a>), StateError> {
-        Ok((self.storage_of(address, root, version)?, self.source(Some(*address)).into()))
+        Ok((self.storage_of(owner, root, version)?, self.source(Some(*owner)).into()))
     }
 }
 
@@ -113,7 +113,7 @@ impl<'a> ethereum::StateTries for PrefixTries<'a> {
 /// the account.
 pub(super) struct PrefixReader<'a> {
     tries: PrefixTries<'a>,
-    last: Option<(Address, Option<FoundAccount>, Option<Trie<u64>>)>,
+    last: Option<(AccountKey, Option<FoundAccount>, Option<Trie<u64>>)>,
 }
 
 impl<'a> PrefixReader<'a> {
@@ -122,26 +122,26 @@ impl<'a> PrefixReader<'a> {
     }
 
     /// The value of `key`.
-    pub(super) fn get(&mut self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
-        let address = key.address();
+    pub(super) fn get(&mut self, key: &BackendKey) -> Result<Option<StateValue>, StateError> {
+        let owner = key.account();
         let last = match &mut self.last {
-            Some(last) if last.0 == *address => last,
-            last => last.insert((*address, self.tries.account(address)?, None)),
+            Some(last) if last.0 == *owner => last,
+            last => last.insert((*owner, self.tries.account(owner)?, None)),
         };
         let Some(found) = last.1 else { return Ok(None) };
-        let StateKey::Slot(_, slot) = key else { return Ok(Some(found.account.encode())) };
+        let BackendKey::Slot(_, slot) = key else { return Ok(Some(found.account.encode())) };
         let storage = match &mut last.2 {
             Some(storage) => storage,
             none => {
                 let FoundAccount { storage_root, version, .. } = found;
-                none.insert(self.tries.storage_of(address, storage_root, version)?)
+                none.insert(self.tries.storage_of(owner, storage_root, version)?)
             }
         };
-        let source = self.tries.source(Some(*address));
-        let leaf = storage.leaf(&source, &TrieHash::Keccak256.hash(slot))?;
+        let source = self.tries.source(Some(*owner));
+        let leaf = storage.leaf(&source, &TrieHash::Keccak256.slot_path(owner, slot))?;
         let value = leaf.map(|leaf| {
             leaf::decode_slot_value(leaf.value()).ok_or_else(|| {
-                let what = format!("the leaf of slot {slot} of {address} is malformed");
+                let what = format!("the leaf of slot {slot} of {owner} is malformed");
                 StateError::corrupt("storage trie", what)
             })
         });

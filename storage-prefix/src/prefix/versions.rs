@@ -6,9 +6,9 @@ use super::{
     pack,
     record::{SupersededLists, SupersededRow, table},
 };
-use alloy_primitives::{Address, Bytes};
+use alloy_primitives::Bytes;
 use alloy_trie::Nibbles;
-use retrie_state::{NodeWrite, StateError};
+use retrie_state::{AccountKey, NodeWrite, StateError};
 use retrie_storage_mpt::{
     Trie,
     trie::{Branch, NodeLink, UpdateRecorder},
@@ -27,7 +27,7 @@ struct AddedRow {
 /// Records the rows that a block adds to a trie, and the rows that it supersedes.
 #[derive(Clone, Debug)]
 pub(super) struct VersionRecorder {
-    trie: Option<Address>,
+    trie: Option<AccountKey>,
     block: u64,
     max_deltas: usize,
     added: Vec<AddedRow>,
@@ -39,7 +39,7 @@ pub(super) struct VersionRecorder {
 impl VersionRecorder {
     /// An empty recorder for block `block` and the storage trie of `trie`, or the account trie. At
     /// most `max_deltas` build on a whole row.
-    pub(super) const fn new(trie: Option<Address>, block: u64, max_deltas: usize) -> Self {
+    pub(super) const fn new(trie: Option<AccountKey>, block: u64, max_deltas: usize) -> Self {
         Self {
             trie,
             block,
@@ -104,8 +104,8 @@ impl VersionRecorder {
         for (path, version) in &self.superseded {
             lists.add(&SupersededRow::Branch(self.trie, *path, *version));
         }
-        if let (Some(address), Some(version)) = (self.trie, self.root.0) {
-            lists.add(&SupersededRow::Root(address, version));
+        if let (Some(owner), Some(version)) = (self.trie, self.root.0) {
+            lists.add(&SupersededRow::Root(owner, version));
         }
         let table = table(self.trie);
         // These keys are new, because they contain this block's number.

@@ -2,7 +2,7 @@
 
 use crate::duptree_common::{DupTreeModel, DupTreeStore, delta, key, random_delta, value};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
-use retrie_state::{Backend, BackendStats, StateChange, StateKey, StateValue, blake2b, flat};
+use retrie_state::{Backend, BackendKey, BackendStats, StateValue, blake2b, flat};
 use retrie_state_testkit::MemoryView;
 use retrie_storage_prefix::duptree::{DupTree, DupTreeLayout, KEYS, NODES, verify};
 
@@ -17,7 +17,7 @@ fn stores() -> Vec<DupTreeStore> {
 
 fn same(stores: &[DupTreeStore], model: &DupTreeModel, random: &mut StdRng) {
     let root = model.root();
-    let mut keys: Vec<StateKey> = (0..6).map(|_| key(random.random_range(0..2000))).collect();
+    let mut keys: Vec<BackendKey> = (0..6).map(|_| key(random.random_range(0..2000))).collect();
     keys.extend((0..4).filter_map(|_| model.keys.choose(random)));
     keys.truncate(random.random_range(0..=keys.len()));
     let proof = model.proof(&keys).bytes();
@@ -83,7 +83,7 @@ fn a_load_writes_the_rows_of_a_first_block() {
     {
         let all = (0..count).map(|n| (key(n), Some(value(random))));
         let delta = delta(&Default::default(), all);
-        let set = |change: &StateChange| (change.key, change.next.clone().unwrap());
+        let set = |change: &retrie_state::BackendChange| (change.key, change.next.clone().unwrap());
         let model = DupTreeModel {
             keys: delta.changes().iter().map(|change| change.key).collect(),
             values: delta.changes().iter().map(set).collect(),
@@ -107,7 +107,7 @@ fn a_load_writes_the_rows_of_a_first_block() {
 fn deleted_keys_keep_their_leaves_and_come_back_to_them() {
     let random = &mut StdRng::seed_from_u64(7);
     let (mut stores, mut model) = (stores(), DupTreeModel::default());
-    let all: Vec<StateKey> = (0..200).map(key).collect();
+    let all: Vec<BackendKey> = (0..200).map(key).collect();
     let live = [all.len(), 0, 50, 0, all.len()];
     for (block, live) in live.into_iter().enumerate() {
         let next = |at| (at < live).then(|| value(random));

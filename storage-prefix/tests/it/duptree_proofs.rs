@@ -7,7 +7,7 @@ use duptree_common::{
     DupTreeModel, DupTreeStore, ProofParts, ShownLeaf, delta, hash, key, random_delta, varint,
 };
 use rand::{SeedableRng, rngs::StdRng};
-use retrie_state::{Backend, ProofError, StateKey, descriptor::ProofFormat};
+use retrie_state::{Backend, BackendKey, ProofError, descriptor::ProofFormat};
 use retrie_storage_prefix::duptree::{DupTreeLayout, FORMAT, verify};
 
 /// A tree of three layers, some of whose keys are deleted.
@@ -24,19 +24,19 @@ fn scene() -> (DupTreeStore, DupTreeModel) {
     (store, model)
 }
 
-fn deleted(model: &DupTreeModel) -> StateKey {
+fn deleted(model: &DupTreeModel) -> BackendKey {
     *model.keys.iter().find(|key| !model.values.contains_key(key)).unwrap()
 }
 
-fn absent(model: &DupTreeModel) -> StateKey {
-    let is_slot = |key: &StateKey| matches!(key, StateKey::Slot(..));
+fn absent(model: &DupTreeModel) -> BackendKey {
+    let is_slot = |key: &BackendKey| matches!(key, BackendKey::Slot(..));
     (0..).map(key).find(|key| is_slot(key) && !model.keys.contains(key)).unwrap()
 }
 
 /// Keys in no order, one twice: present, deleted, never there.
-fn some_keys(model: &DupTreeModel) -> Vec<StateKey> {
+fn some_keys(model: &DupTreeModel) -> Vec<BackendKey> {
     let present = |at: usize| *model.values.keys().nth(at).unwrap();
-    let end = StateKey::Slot(Address::repeat_byte(0xff), B256::repeat_byte(0xff));
+    let end = BackendKey::Slot(Address::repeat_byte(0xff).into(), B256::repeat_byte(0xff));
     vec![present(300), deleted(model), absent(model), present(3), end, present(300)]
 }
 
@@ -65,8 +65,8 @@ fn root_of(parts: &ProofParts) -> Option<B256> {
 #[test]
 fn every_key_is_proven_alone_and_all_together() {
     let (store, model) = scene();
-    let all: Vec<StateKey> = (0..2600).map(key).collect();
-    let truth = |keys: &[StateKey]| -> Vec<_> {
+    let all: Vec<BackendKey> = (0..2600).map(key).collect();
+    let truth = |keys: &[BackendKey]| -> Vec<_> {
         keys.iter().map(|key| model.values.get(key).cloned()).collect()
     };
     for keys in all.chunks(1).step_by(7).chain(all.chunks(97)).chain([&all[..], &[]]) {
@@ -212,7 +212,7 @@ fn a_true_proof_of_more_or_fewer_keys_is_refused() {
     // Of keys that need the same leaves there is one proof.
     let gap = absent(&model);
     let leaf = model.proof(&[gap]).leaves[0].key.clone().unwrap();
-    let own = StateKey::decode(&leaf).unwrap();
+    let own = BackendKey::decode(&leaf).unwrap();
     let truth = [model.values.get(&own).cloned(), None];
     assert_eq!(store.prove(&[gap]), store.prove(&[own, gap]));
     assert_eq!(verify(store.root, &[own, gap], &store.prove(&[gap])).unwrap(), truth);
@@ -223,7 +223,7 @@ fn proofs_of_another_block_are_refused() {
     let random = &mut StdRng::seed_from_u64(22);
     let (mut store, mut model) =
         (DupTreeStore::new(DupTreeLayout::Blocked), DupTreeModel::default());
-    let mut old: Option<(B256, ProofParts, Vec<StateKey>)> = None;
+    let mut old: Option<(B256, ProofParts, Vec<BackendKey>)> = None;
     for _ in 0..12 {
         let delta = random_delta(random, &model.values, 400, 50);
         model.apply(&delta);
@@ -255,7 +255,7 @@ fn what_no_honest_tree_holds_is_refused_under_its_own_root() {
     let asked = absent(&model);
     let honest = model.proof(&[asked]);
     assert_eq!(root_of(&honest), Some(model.root()));
-    let shown = |keys: &[StateKey], change: &dyn Fn(&mut ProofParts)| {
+    let shown = |keys: &[BackendKey], change: &dyn Fn(&mut ProofParts)| {
         let mut parts = honest.clone();
         change(&mut parts);
         verify(root_of(&parts).unwrap(), keys, &parts.bytes())
@@ -267,7 +267,7 @@ fn what_no_honest_tree_holds_is_refused_under_its_own_root() {
     };
     let backwards = "a leaf's next key does not come after its own";
     malformed(shown(&[asked], &|parts| parts.leaves[0].next = own.clone()), backwards);
-    let least = StateKey::Account(Address::ZERO).encode().to_vec();
+    let least = BackendKey::Account(Address::ZERO.into()).encode().to_vec();
     malformed(shown(&[asked], &|parts| parts.leaves[0].next = Some(least.clone())), backwards);
     let what = match &honest.leaves[0].value {
         Some(_) => "the first leaf has a value",
@@ -331,12 +331,12 @@ fn an_inner_node_does_not_pass_for_a_leaf() {
     // The tree below a node is a tree of its own, but not of this root.
     let top = |level: u8| model.node(&leaves, level, 0);
     for level in 0..3u8 {
-        let mut parts = model.proof(&[StateKey::Account(Address::ZERO)]);
+        let mut parts = model.proof(&[BackendKey::Account(Address::ZERO.into())]);
         parts.height = level;
         parts.hashes.truncate(level.into());
         assert_eq!(root_of(&parts), Some(hash(&[&[3, level], &top(level)[..]])));
         assert_eq!(
-            verify(store.root, &[StateKey::Account(Address::ZERO)], &parts.bytes()),
+            verify(store.root, &[BackendKey::Account(Address::ZERO.into())], &parts.bytes()),
             Err(ProofError::RootMismatch)
         );
     }
@@ -352,18 +352,18 @@ fn neighbours_and_prefixes_of_a_key_are_other_keys() {
     let near = |last: u8| {
         let mut bytes = [0x55; 20];
         bytes[19] = last;
-        StateKey::Account(Address::from(bytes))
+        BackendKey::Account(Address::from(bytes).into())
     };
-    let slot = |n: u64| StateKey::Slot(address, B256::left_padding_from(&n.to_be_bytes()));
+    let slot = |n: u64| BackendKey::Slot(address.into(), B256::left_padding_from(&n.to_be_bytes()));
     // Account and slots share the address; slots share 31 bytes.
-    let present = [StateKey::Account(address), slot(0), slot(2), near(0x57), near(0)];
+    let present = [BackendKey::Account(address.into()), slot(0), slot(2), near(0x57), near(0)];
     let mut store = DupTreeStore::new(DupTreeLayout::Blocked);
     let values = present.map(|key| (key, Some(duptree_common::value(random))));
     store.apply(&delta(&Default::default(), values.clone())).unwrap();
     let absent = [near(0x54), near(0x56), near(0x58), slot(1), slot(3), near(0xff), near(1)];
-    let all: Vec<StateKey> = present.iter().chain(&absent).copied().collect();
+    let all: Vec<BackendKey> = present.iter().chain(&absent).copied().collect();
     let truth =
-        |key: &StateKey| values.iter().find(|(own, _)| own == key).and_then(|of| of.1.clone());
+        |key: &BackendKey| values.iter().find(|(own, _)| own == key).and_then(|of| of.1.clone());
     for key in &all {
         let proof = store.prove(&[*key]);
         assert_eq!(verify(store.root, &[*key], &proof).unwrap(), [truth(key)]);
@@ -399,8 +399,11 @@ fn work_and_memory_are_bounded_by_the_proof() {
     // A leaf at the last place of the highest tree, and one beyond it.
     let leaf = ShownLeaf { number: (1 << 63) - 1, key: Some(vec![0; 21]), value: None, next: None };
     let parts = ProofParts { height: 63, leaves: vec![leaf.clone()], hashes: vec![root; 63] };
-    let shown =
-        verify(root_of(&parts).unwrap(), &[StateKey::Account(Address::ZERO)], &parts.bytes());
+    let shown = verify(
+        root_of(&parts).unwrap(),
+        &[BackendKey::Account(Address::ZERO.into())],
+        &parts.bytes(),
+    );
     assert_eq!(shown, Ok(vec![None]));
     let beyond =
         ProofParts { leaves: vec![ShownLeaf { number: 1 << 63, ..leaf }], ..parts.clone() };

@@ -4,7 +4,7 @@ use crate::common;
 
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use common::{
-    StateModel, TestStore,
+    PLAIN, StateModel, TestStore,
     blocks::{account, keys, random_block, slots_of},
     random_address, state_root,
 };
@@ -44,17 +44,28 @@ fn history(
         asked.extend(addresses.iter().take(3).map(|address| StateKey::Account(*address)));
         asked.push(StateKey::Slot(addresses[0], slots[0]));
         asked.push(StateKey::Slot(Address::repeat_byte(7), slots[0]));
-        let proof = store.mpt.prove(&store.view, &store.cache, &asked).unwrap();
-        assert_eq!(mpt.mpt.prove(&mpt.view, &mpt.cache, &asked).unwrap(), proof);
+        let proof = store.mpt.prove(&store.view, &store.cache, &PLAIN.keys(&asked)).unwrap();
+        assert_eq!(mpt.mpt.prove(&mpt.view, &mpt.cache, &PLAIN.keys(&asked)).unwrap(), proof);
         for address in addresses.iter().take(4) {
-            let nodes =
-                store.mpt.account_nodes(&store.view, &store.any_cache(), address, &slots[..3]);
-            let of_mpt = mpt.mpt.account_nodes(&mpt.view, &mpt.any_cache(), address, &slots[..3]);
+            let nodes = store.mpt.account_nodes(
+                &store.view,
+                &store.any_cache(),
+                &PLAIN.account(address),
+                &slots[..3],
+            );
+            let of_mpt = mpt.mpt.account_nodes(
+                &mpt.view,
+                &mpt.any_cache(),
+                &PLAIN.account(address),
+                &slots[..3],
+            );
             assert_eq!(nodes.unwrap(), of_mpt.unwrap());
         }
         let removed: Vec<_> = store.model.keys().step_by(3).copied().collect();
-        let merged = store.mpt.merge_nodes(&store.view, &store.any_cache(), &removed).unwrap();
-        let of_mpt = mpt.mpt.merge_nodes(&mpt.view, &mpt.any_cache(), &removed).unwrap();
+        let merged =
+            store.mpt.merge_nodes(&store.view, &store.any_cache(), &PLAIN.keys(&removed)).unwrap();
+        let of_mpt =
+            mpt.mpt.merge_nodes(&mpt.view, &mpt.any_cache(), &PLAIN.keys(&removed)).unwrap();
         // Storages come in no particular order.
         let sorted = |mut nodes: Vec<Bytes>| {
             nodes.sort_unstable();
@@ -86,19 +97,29 @@ fn check_past(store: &TestStore<Prefix>, number: u64, past: &PastBlock) {
     let state = state.get().unwrap();
     assert_eq!(old_root, *root);
     let entries = mpt.entries(view, state, None, usize::MAX).unwrap();
-    assert!(entries.iter().map(|(key, value)| (key, value)).eq(model), "block {number}");
+    assert!(
+        entries
+            .iter()
+            .map(|(key, value)| (key.plain().unwrap(), value))
+            .eq(model.iter().map(|(k, v)| (*k, v))),
+        "block {number}"
+    );
     if let Some((key, _)) = entries.get(entries.len() / 2) {
         let rest = mpt.entries(view, state, Some(key), 2).unwrap();
         assert!(rest.iter().eq(entries[entries.len() / 2..].iter().take(2)));
     }
     for key in asked {
-        assert_eq!(mpt.read(view, state, key).unwrap().as_ref(), model.get(key), "{key}");
-        let slots = mpt.slots_of(view, state, key.address(), usize::MAX).unwrap();
+        assert_eq!(
+            mpt.read(view, state, &PLAIN.key(key)).unwrap().as_ref(),
+            model.get(key),
+            "{key}"
+        );
+        let slots = mpt.slots_of(view, state, &PLAIN.account(key.address()), usize::MAX).unwrap();
         let expected = slots_of(model, *key.address());
         let keys = slots.iter().map(|(slot, _)| StateKey::Slot(*key.address(), *slot));
         assert!(keys.eq(expected.iter().copied()));
     }
-    assert_eq!(mpt.prove(view, state, asked).unwrap(), *proof, "block {number}");
+    assert_eq!(mpt.prove(view, state, &PLAIN.keys(asked)).unwrap(), *proof, "block {number}");
 }
 
 #[test]
@@ -114,7 +135,7 @@ fn every_block_has_the_root_and_the_proofs_of_mpt_and_keeps_its_state() {
         assert_eq!(root, store.root);
         let loaded = store.mpt.open(&view, None).unwrap();
         let (_, _, asked, proof) = past.last().unwrap();
-        assert_eq!(store.mpt.prove(&view, &loaded, asked).unwrap(), *proof, "{name}");
+        assert_eq!(store.mpt.prove(&view, &loaded, &PLAIN.keys(asked)).unwrap(), *proof, "{name}");
     }
 }
 
@@ -347,7 +368,7 @@ fn damaged_rows_are_errors_and_never_other_values() {
             };
             assert_eq!(opened, *root, "block {number} has another root");
             for key in asked.iter().step_by(5) {
-                if let Ok(value) = damaged.mpt.read(view, state.get().unwrap(), key) {
+                if let Ok(value) = damaged.mpt.read(view, state.get().unwrap(), &PLAIN.key(key)) {
                     assert_eq!(value.as_ref(), model.get(key), "{key} in block {number}");
                 }
             }

@@ -61,7 +61,7 @@ pub(crate) fn open_existing(
         let metadata = found.db.metadata()?;
         let read = found.db.begin_read()?;
         let referee = referee_name(&read, &metadata)?;
-        let mut store = StoreOptions::default();
+        let mut store = StoreOptions { keys: metadata.keys.into(), ..StoreOptions::default() };
         if let Some(kept) = read.retention()? {
             store.retention = kept.blocks;
         }

@@ -287,7 +287,8 @@ fn preloaded_chain_is_made_for_any_client() {
         command
     };
     let mix = "--mix transfers=1,erc20=1,swaps=1,smallbank=1,kvstore=1 --accounts 100";
-    for preload in ["--preload --signers 30 --contracts own", ""] {
+    let preloaded = "--preload --signers 30 --contracts own";
+    for preload in [preloaded, "", &format!("{preloaded} --fork amsterdam")] {
         let printed = succeeds(&mut make(&format!("{mix} {preload}")));
         let blocks: usize = if preload.is_empty() { 0 } else { 100 };
         assert!(printed.contains("made 5 blocks"), "{printed}");
@@ -301,6 +302,8 @@ fn preloaded_chain_is_made_for_any_client() {
             assert_eq!(report["blocks"], 5);
             assert_eq!(report["roots_checked"], if backend == "mpt" { 5 } else { 0 });
         }
+        let lists = std::fs::read(scene.path("made/access-lists.rlp"));
+        assert_eq!(lists.is_ok_and(|lists| lists.len() > 5 * 100), preload.contains("amsterdam"));
         std::fs::remove_dir_all(scene.path("made")).unwrap();
     }
     fails_saying(

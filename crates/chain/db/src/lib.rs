@@ -74,7 +74,7 @@ mod writer;
 
 pub use chain::{
     CanonicalHeaders, ChainRead, DatadirMetadata, NewBlock, SCHEMA_VERSION, StateRootMode,
-    StoredBlock, StoredTransaction,
+    StoredBlock, StoredKeyForm, StoredTransaction,
 };
 pub use env::{DatabaseEnv, OpenOptions, RetentionSetting, SyncMode};
 pub(crate) use error::Result;

@@ -21,7 +21,8 @@
 //! * **pool** ([`pool`]): transactions that wait for a block. [`PoolMaintainer`] moves it to each
 //!   new head.
 //! * **follower** ([`ChainFollower`]): block sync from another node or from peers.
-//! * **state server** ([`StateServer`]): hands out states in chunks to other nodes (state sync).
+//! * **state server** ([`StateServer`]): hands out states in chunks to other nodes (state sync);
+//!   [`RangeServers`]: in ranges, by root.
 //! * **dev chain** ([`DevChain`]): seals blocks without a consensus client.
 //! * **status** ([`NodeStatus`], [`SyncProgress`], [`BlockSyncWait`]): what RPC and logs show of
 //!   the node, and how far it is behind.
@@ -41,6 +42,7 @@ mod orphans;
 mod payload;
 pub mod pool;
 mod pool_maintainer;
+mod range_server;
 mod reexecute;
 mod service;
 mod state;
@@ -59,6 +61,7 @@ pub use live::LiveChain;
 pub use log_indexer::LogIndexer;
 pub use payload::{BuilderConfig, BuiltPayload, PayloadBuilder};
 pub use pool_maintainer::PoolMaintainer;
+pub use range_server::RangeServers;
 pub use reexecute::{ReExecutionReport, re_execute};
 pub use service::{Engine, EngineConfig, EngineHandle, ForkchoiceOutcome};
 pub use state::{PostState, StateNeed};

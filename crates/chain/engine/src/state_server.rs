@@ -55,21 +55,26 @@ pub enum StateServeError {
 impl StateServeError {
     /// Whether the state of the block is not kept, or the block is not known.
     pub const fn is_no_state(&self) -> bool {
-        matches!(
-            self,
-            Self::Chain(PipelineError::State(
-                StateError::UnknownBlock { .. }
-                    | StateError::BeyondRetention { .. }
-                    | StateError::BeyondHistory { .. }
-                    | StateError::NotInHistory { .. }
-            ))
-        )
+        matches!(self, Self::Chain(error) if is_gone(error))
     }
 
     /// Whether a later request may succeed.
     pub const fn is_busy(&self) -> bool {
         matches!(self, Self::NotReady | Self::InUse(_))
     }
+}
+
+/// Whether the error says that the state of a block is not kept, or that the block is not known.
+pub(crate) const fn is_gone(error: &PipelineError) -> bool {
+    matches!(
+        error,
+        PipelineError::State(
+            StateError::UnknownBlock { .. }
+                | StateError::BeyondRetention { .. }
+                | StateError::BeyondHistory { .. }
+                | StateError::NotInHistory { .. }
+        )
+    )
 }
 
 /// States that other nodes fetch. Clones share them.

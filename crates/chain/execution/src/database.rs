@@ -120,7 +120,8 @@ impl<'a> StateDatabase<'a> {
         self.timed(&self.counters.slots, || self.input.state.slot(address, &slot))
     }
 
-    /// Slots of `address`, at most `limit`; `None` if the state is partial and cannot list them.
+    /// Slots of `address`, at most `limit`; `None` if the state cannot list them: it is partial, or
+    /// its keys are hashed.
     pub(crate) fn some_slots(
         &self,
         address: &Address,
@@ -129,19 +130,20 @@ impl<'a> StateDatabase<'a> {
         let listed = || self.input.state.some_slots(address, limit);
         match self.timed(&self.counters.listings, listed) {
             Ok(slots) => Ok(Some(slots)),
-            Err(StateError::MissingWitness { .. }) => Ok(None),
+            Err(StateError::MissingWitness { .. } | StateError::HashedKeys { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// All slots of `address`; `None` if the state is partial and cannot list them.
+    /// All slots of `address`; `None` if the state cannot list them: it is partial, or
+    /// its keys are hashed.
     pub(crate) fn slots_of(
         &self,
         address: &Address,
     ) -> Result<Option<Vec<(B256, StateValue)>>, StateError> {
         match self.timed(&self.counters.listings, || self.input.state.slots_of(address)) {
             Ok(slots) => Ok(Some(slots)),
-            Err(StateError::MissingWitness { .. }) => Ok(None),
+            Err(StateError::MissingWitness { .. } | StateError::HashedKeys { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }

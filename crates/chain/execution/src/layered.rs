@@ -42,27 +42,35 @@ impl<S> LayeredState<S> {
         &self.below
     }
 
-    /// Changed slots of `address` in all deltas, the oldest delta first.
-    fn slots(&self, address: &Address) -> impl Iterator<Item = (B256, Option<&StateValue>)> {
-        let changes = self.deltas.iter().flat_map(move |delta| delta.slots_of(address));
-        changes.filter_map(|change| match &change.key {
-            StateKey::Slot(_, slot) => Some((*slot, change.next.as_ref())),
-            StateKey::Account(_) => None,
-        })
+    /// Changes of the slots of `address` in all deltas.
+    fn slots(&self, address: &Address) -> SlotChanges<'_> {
+        let last_wipe = self.deltas.iter().rposition(|delta| delta.is_wiped(address));
+        let mut next = BTreeMap::new();
+        for change in
+            self.deltas[last_wipe.unwrap_or(0)..].iter().flat_map(|of| of.slots_of(address))
+        {
+            if let StateKey::Slot(_, slot) = change.key {
+                next.insert(slot, change.next.as_ref());
+            }
+        }
+        SlotChanges { next, is_wiped: last_wipe.is_some() }
     }
 }
 
 impl<S: StateReader> StateReader for LayeredState<S> {
     fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
-        match self.deltas.iter().rev().find_map(|delta| delta.change(key)) {
-            Some(change) => Ok(change.next.clone()),
-            None => self.below.get(key),
+        for delta in self.deltas.iter().rev() {
+            match (delta.change(key), key) {
+                (Some(change), _) => return Ok(change.next.clone()),
+                (None, StateKey::Slot(address, _)) if delta.is_wiped(address) => return Ok(None),
+                (None, _) => {}
+            }
         }
+        self.below.get(key)
     }
 
     fn slots_of(&self, address: &Address) -> Result<Vec<(B256, StateValue)>, StateError> {
-        let below = self.below.slots_of(address)?;
-        Ok(overlay_slots(below, self.slots(address)).into_iter().collect())
+        self.slots(address).over(&self.below, address, usize::MAX)
     }
 
     fn some_slots(
@@ -70,10 +78,7 @@ impl<S: StateReader> StateReader for LayeredState<S> {
         address: &Address,
         limit: usize,
     ) -> Result<Vec<(B256, StateValue)>, StateError> {
-        // The deltas can remove or replace at most `changed` of the slots below.
-        let changed = self.slots(address).count();
-        let below = self.below.some_slots(address, limit.saturating_add(changed))?;
-        Ok(overlay_slots(below, self.slots(address)).into_iter().take(limit).collect())
+        self.slots(address).over(&self.below, address, limit)
     }
 }
 
@@ -90,6 +95,11 @@ impl<'a, S> BatchState<'a, S> {
     pub const fn new(below: S, sum: &'a DeltaBuilder) -> Self {
         Self { below, sum }
     }
+
+    fn slots(&self, address: &Address) -> SlotChanges<'_> {
+        let next = self.sum.next_slots(address).collect();
+        SlotChanges { next, is_wiped: self.sum.is_wiped(address) }
+    }
 }
 
 impl<S: StateReader> StateReader for BatchState<'_, S> {
@@ -101,8 +111,7 @@ impl<S: StateReader> StateReader for BatchState<'_, S> {
     }
 
     fn slots_of(&self, address: &Address) -> Result<Vec<(B256, StateValue)>, StateError> {
-        let below = self.below.slots_of(address)?;
-        Ok(overlay_slots(below, self.sum.next_slots(address)).into_iter().collect())
+        self.slots(address).over(&self.below, address, usize::MAX)
     }
 
     fn some_slots(
@@ -110,25 +119,38 @@ impl<S: StateReader> StateReader for BatchState<'_, S> {
         address: &Address,
         limit: usize,
     ) -> Result<Vec<(B256, StateValue)>, StateError> {
-        let changed = self.sum.next_slots(address).count();
-        let below = self.below.some_slots(address, limit.saturating_add(changed))?;
-        Ok(overlay_slots(below, self.sum.next_slots(address)).into_iter().take(limit).collect())
+        self.slots(address).over(&self.below, address, limit)
     }
 }
 
-/// `slots` of an account after the changes in `changed`, which has one entry for each wiped slot.
-fn overlay_slots<'v>(
-    slots: Vec<(B256, StateValue)>,
-    changed: impl Iterator<Item = (B256, Option<&'v StateValue>)>,
-) -> BTreeMap<B256, StateValue> {
-    let mut slots: BTreeMap<B256, StateValue> = slots.into_iter().collect();
-    for (slot, next) in changed {
-        match next {
-            Some(value) => slots.insert(slot, value.clone()),
-            None => slots.remove(&slot),
-        };
+/// The last change of each changed slot of one account.
+struct SlotChanges<'a> {
+    next: BTreeMap<B256, Option<&'a StateValue>>,
+    /// Whether all other slots are absent.
+    is_wiped: bool,
+}
+
+impl SlotChanges<'_> {
+    /// The slots of `address`, at most `limit`, in a state whose slots were those of `below`.
+    fn over(
+        self,
+        below: &impl StateReader,
+        address: &Address,
+        limit: usize,
+    ) -> Result<Vec<(B256, StateValue)>, StateError> {
+        let mut slots = BTreeMap::new();
+        if !self.is_wiped {
+            // The changes can remove or replace at most as many of the slots below as they are.
+            slots.extend(below.some_slots(address, limit.saturating_add(self.next.len()))?);
+        }
+        for (slot, next) in self.next {
+            match next {
+                Some(value) => slots.insert(slot, value.clone()),
+                None => slots.remove(&slot),
+            };
+        }
+        Ok(slots.into_iter().take(limit).collect())
     }
-    slots
 }
 
 impl<S: CodeReader> CodeReader for LayeredState<S> {

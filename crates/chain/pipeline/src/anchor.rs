@@ -14,6 +14,7 @@
 use crate::{
     AnchorError, ChainOptions, ChainSetupError, ChainStore, InvalidBlockError, PipelineError,
     chain::{DB_FOLDER, write_genesis_block},
+    entries::SortedEntries,
     store_set::{EntrySource, RootSet, StoreSetTxn},
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
@@ -23,7 +24,9 @@ use retrie_chainspec::{
 };
 use retrie_db::{ChainRead, NewBlock, StateRootMode, WriteTxn};
 use retrie_sources::{DumpedAccount, HeaderItem, StateDump};
-use retrie_state::{Account, BlockRef, ChunkId, StateError, StateKey, StateValue, encode_slot};
+use retrie_state::{
+    Account, BackendKey, BlockRef, ChunkId, KeyForm, StateError, StateKey, StateValue, encode_slot,
+};
 use retrie_state_store::EntrySorter;
 use std::{
     io,
@@ -311,15 +314,16 @@ impl ChainStore {
         let mut loaded = LoadedState::default();
         let mut txn = self.states.begin_write(&self.db)?;
         anchor.write(txn.rows())?;
+        let keys = self.state().keys();
         let mut sorter = EntrySorter::new(self.db.datadir());
         for account in dump {
             if stop.load(Ordering::Relaxed) {
                 return Err(AnchorError::Stopped.into());
             }
-            sort(account?, &mut sorter, txn.rows(), &mut loaded)?;
+            sort(account?, keys, &mut sorter, txn.rows(), &mut loaded)?;
             progress(&loaded);
         }
-        let roots = txn.load(anchor.block(), &mut SortedDump(sorter))?;
+        let roots = txn.load(anchor.block(), &mut SortedEntries(sorter))?;
         self.finish(txn, anchor, roots, loaded)
     }
 
@@ -337,11 +341,16 @@ impl ChainStore {
             })?;
             txn.rows().insert_code(&hash, &code)?;
         }
-        let mut counted =
-            CountedEntries { entries: SortedDump(state.entries), loaded: LoadedState::default() };
-        let roots = txn.load_chunks(anchor.block(), state.parts, &mut counted)?;
-        if roots.own != state.root {
-            let (got, expected) = (roots.own, state.root);
+        let mut counted = CountedEntries {
+            entries: SortedEntries(state.entries),
+            loaded: LoadedState::default(),
+        };
+        let roots = match state.parts {
+            Some(parts) => txn.load_chunks(anchor.block(), parts, &mut counted)?,
+            None => txn.load(anchor.block(), &mut counted)?,
+        };
+        if let Some(expected) = state.root.filter(|root| *root != roots.own) {
+            let got = roots.own;
             return Err(AnchorError::OtherRoot { block: anchor.block(), got, expected }.into());
         }
         self.finish(txn, anchor, roots, counted.loaded)
@@ -377,6 +386,7 @@ impl ChainStore {
 /// Gives one account to the sorter, and its code to the database.
 fn sort(
     account: DumpedAccount,
+    keys: KeyForm,
     sorter: &mut EntrySorter,
     txn: &mut WriteTxn,
     loaded: &mut LoadedState,
@@ -388,11 +398,11 @@ fn sort(
         txn.insert_code(&code_hash, &code)?;
     }
     let value = Account { nonce, balance, code_hash }.encode();
-    sorter.put(&StateKey::Account(address), &value)?;
+    sorter.put(&keys.key(&StateKey::Account(address)), &value)?;
     loaded.accounts += 1;
     for (slot, value) in storage {
         if let Some(value) = encode_slot(value) {
-            sorter.put(&StateKey::Slot(address, slot), &value)?;
+            sorter.put(&keys.key(&StateKey::Slot(address, slot)), &value)?;
             loaded.slots += 1;
         }
     }
@@ -402,11 +412,11 @@ fn sort(
 /// A state that came in chunks (see [`StateChunks::load`](retrie_state::StateChunks::load)).
 #[expect(missing_debug_implementations, reason = "its codes are an iterator")]
 pub struct ChunkedState<'a> {
-    /// The root of the own backend that the state must have.
-    pub root: B256,
-    /// The chunks that the entries came in.
-    pub parts: &'a [(ChunkId, u64)],
-    /// All entries: accounts and slots.
+    /// The root of the own backend that the state must have, if that is known.
+    pub root: Option<B256>,
+    /// The chunks that the entries came in, if they are those of the own backend.
+    pub parts: Option<&'a [(ChunkId, u64)]>,
+    /// All entries: accounts and slots, with keys in the form of the datadir.
     pub entries: EntrySorter,
     /// The codes of all contracts, with their hashes.
     pub codes: &'a mut dyn Iterator<Item = io::Result<(B256, Bytes)>>,
@@ -414,34 +424,22 @@ pub struct ChunkedState<'a> {
 
 /// Entries that are counted when they are read.
 struct CountedEntries {
-    entries: SortedDump,
+    entries: SortedEntries,
     loaded: LoadedState,
 }
 
 impl EntrySource for CountedEntries {
     fn entries(
         &mut self,
-    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>>, PipelineError>
+    ) -> Result<impl Iterator<Item = Result<(BackendKey, StateValue), StateError>>, PipelineError>
     {
         self.loaded = LoadedState::default();
         let loaded = &mut self.loaded;
-        let count = |entry: &Result<(StateKey, StateValue), StateError>| match entry {
-            Ok((StateKey::Account(_), _)) => loaded.accounts += 1,
-            Ok((StateKey::Slot(..), _)) => loaded.slots += 1,
+        let count = |entry: &Result<(BackendKey, StateValue), StateError>| match entry {
+            Ok((BackendKey::Account(_), _)) => loaded.accounts += 1,
+            Ok((BackendKey::Slot(..), _)) => loaded.slots += 1,
             Err(_) => {}
         };
         Ok(self.entries.entries()?.inspect(count))
-    }
-}
-
-/// The entries of a dump, sorted on disk.
-struct SortedDump(EntrySorter);
-
-impl EntrySource for SortedDump {
-    fn entries(
-        &mut self,
-    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>>, PipelineError>
-    {
-        Ok(self.0.entries()?)
     }
 }

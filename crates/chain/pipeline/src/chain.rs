@@ -2,6 +2,7 @@
 
 use crate::{
     PipelineError, ProposalSet, RootSet, StoreSet, StoreSetId,
+    entries::SortedEntries,
     store_set::{EntrySource, StateBackends},
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
@@ -13,11 +14,11 @@ use retrie_db::{
     ChainRead, DatabaseEnv, DatadirMetadata, NewBlock, OpenOptions, StateRootMode, WriteTxn,
 };
 use retrie_state::{
-    Account, AnyBackend, BlockRef, DeltaBuilder, StateDelta, StateError, StateKey, StateValue,
-    encode_slot,
+    Account, AnyBackend, BackendKey, BlockRef, DeltaBuilder, KeyForm, StateDelta, StateError,
+    StateKey, StateValue, encode_slot,
 };
 use retrie_state_store::{
-    MemoryStore, StateId, StateStore, StoreGauges, StoreOptions, TableCounts,
+    EntrySorter, MemoryStore, StateId, StateStore, StoreGauges, StoreOptions, TableCounts,
 };
 use retrie_telemetry::{
     Metrics,
@@ -221,8 +222,13 @@ impl ChainStore {
         db.state_tables = backends.tables();
         let retention = db.retention;
         let db = DatabaseEnv::open_or_create(&datadir, &db)?;
-        let expected =
-            DatadirMetadata::new(spec.chain_id(), spec.genesis_hash(), &identity, root_mode);
+        let expected = DatadirMetadata::new(
+            spec.chain_id(),
+            spec.genesis_hash(),
+            &identity,
+            store.keys,
+            root_mode,
+        );
         db.init_metadata(&expected)?;
         db.store_spec(&file)?;
         retention.map_or(Ok(()), |retention| db.store_retention(retention))?;
@@ -350,7 +356,17 @@ impl ChainStore {
         let header = self.spec.genesis_header();
         let mut txn = self.states.begin_write(&self.db)?;
         let block = BlockRef::new(0, header.hash());
-        let roots = txn.load(block, &mut SingleUseEntries(Some(entries)))?;
+        let roots = match self.state().keys() {
+            KeyForm::Plain => txn.load(block, &mut SingleUseEntries(Some(entries)))?,
+            keys @ KeyForm::Hashed => {
+                let mut sorter = EntrySorter::new(self.db.datadir());
+                for entry in entries {
+                    let (key, value) = entry?;
+                    sorter.put(&keys.key(&key), &value)?;
+                }
+                txn.load(block, &mut SortedEntries(sorter))?
+            }
+        };
         self.states.check_roots(header, roots)?;
         self.write_genesis_block(txn.rows(), codes, roots)?;
         txn.finish()
@@ -378,7 +394,7 @@ impl ChainStore {
     }
 }
 
-/// Entries that can be read only once. Enough if there is no referee.
+/// Entries with plain keys that can be read only once. Enough if there is no referee.
 struct SingleUseEntries<'a>(
     Option<&'a mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>>,
 );
@@ -386,10 +402,11 @@ struct SingleUseEntries<'a>(
 impl EntrySource for SingleUseEntries<'_> {
     fn entries(
         &mut self,
-    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>>, PipelineError>
+    ) -> Result<impl Iterator<Item = Result<(BackendKey, StateValue), StateError>>, PipelineError>
     {
         let gone = || StateError::corrupt("state", "these entries were read before");
-        Ok(self.0.take().ok_or_else(gone)?)
+        let entries = self.0.take().ok_or_else(gone)?;
+        Ok(entries.map(|entry| entry.map(|(key, value)| (key.into(), value))))
     }
 }
 

@@ -4,10 +4,12 @@ use crate::{
     PipelineError, StoreSet,
     entries::{PagedEntries, listed_state},
 };
-use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY};
+use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
 use retrie_db::{ChainRead, ReadTxn};
 use retrie_sources::StateDumpWriter;
-use retrie_state::{Account, AnyBackend, BlockRef, StateError, StateKey, decode_slot};
+use retrie_state::{
+    Account, AccountKey, AnyBackend, BackendKey, BlockRef, KeyForm, StateError, decode_slot,
+};
 use std::{
     path::Path,
     sync::{
@@ -45,19 +47,25 @@ pub fn dump_state(
     let state = listed_state(&store, block)?;
     let mut writer = StateDumpWriter::create(file, header.state_root)?;
     let mut accounts = PagedEntries::new(&state, None);
-    let mut slots = PagedEntries::new(&state, Some(StateKey::Slot(Address::ZERO, B256::ZERO)));
+    if state.keys() == KeyForm::Hashed {
+        let what = "a dump names accounts by their addresses".into();
+        return Err(StateError::HashedKeys { what }.into());
+    }
+    let mut slots = PagedEntries::new(&state, Some(BackendKey::Slot(AccountKey::MIN, B256::ZERO)));
     let mut dumped = DumpProgress::default();
-    while let Some((StateKey::Account(address), value)) = accounts.next().transpose()? {
+    while let Some((BackendKey::Account(account_key), value)) = accounts.next().transpose()? {
         if stop.load(Ordering::Relaxed) {
             return Err(StateError::from(stopped(file)).into());
         }
         let account = Account::decode(&value)
-            .ok_or_else(|| damaged(format!("account {address} is not canonical")))?;
+            .ok_or_else(|| damaged(format!("account {account_key} is not canonical")))?;
+        let plain = || damaged(format!("the key of account {account_key} is hashed"));
+        let address = account_key.address().ok_or_else(plain)?;
         let code = code_of(read, &account.code_hash)?;
         writer.account(&address, account.nonce, account.balance, &code)?;
         dumped.accounts += 1;
-        while let Some((key, value)) = slots.next_if(|key| *key.address() == address)? {
-            let StateKey::Slot(_, slot) = key else { continue };
+        while let Some((key, value)) = slots.next_if(|key| *key.account() == account_key)? {
+            let BackendKey::Slot(_, slot) = key else { continue };
             let value =
                 decode_slot(&value).ok_or_else(|| damaged(format!("{key} is not canonical")))?;
             writer.slot(&slot, value)?;

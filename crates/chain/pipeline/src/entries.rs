@@ -1,12 +1,13 @@
 //! All entries of one state, page by page.
 
-use retrie_state::{BlockRef, StateError, StateKey, StateValue};
-use retrie_state_store::{StateId, StateProvider, StateStore};
+use crate::{PipelineError, store_set::EntrySource};
+use retrie_state::{BackendKey, BlockRef, StateError, StateValue};
+use retrie_state_store::{EntrySorter, StateId, StateProvider, StateStore};
 
 /// Entries read at a time.
 const PAGE: usize = 1 << 16;
 
-type StateEntry = (StateKey, StateValue);
+type StateEntry = (BackendKey, StateValue);
 
 /// Opens the state after a canonical block to list its entries. The block must be the tip, a block
 /// that can be reverted to, or one whose state the backend itself keeps.
@@ -29,14 +30,14 @@ pub(crate) struct PagedEntries<'a> {
     page: std::iter::Peekable<std::vec::IntoIter<StateEntry>>,
     /// Where the next page starts. If `last` is set, the first entry of that page was already
     /// returned.
-    start: Option<StateKey>,
-    last: Option<StateKey>,
+    start: Option<BackendKey>,
+    last: Option<BackendKey>,
     is_over: bool,
 }
 
 impl<'a> PagedEntries<'a> {
     /// The entries from `start` on.
-    pub(crate) fn new(state: &'a StateProvider, start: Option<StateKey>) -> Self {
+    pub(crate) fn new(state: &'a StateProvider, start: Option<BackendKey>) -> Self {
         let page = Vec::new().into_iter().peekable();
         Self { state, page, start, last: None, is_over: false }
     }
@@ -58,7 +59,7 @@ impl<'a> PagedEntries<'a> {
     /// The next entry, if `is_wanted` is true for its key.
     pub(crate) fn next_if(
         &mut self,
-        is_wanted: impl FnOnce(&StateKey) -> bool,
+        is_wanted: impl FnOnce(&BackendKey) -> bool,
     ) -> Result<Option<StateEntry>, StateError> {
         match self.peek()? {
             Some((key, _)) if is_wanted(key) => Ok(self.page.next()),
@@ -73,5 +74,17 @@ impl Iterator for PagedEntries<'_> {
     /// An error is not the end: the caller has to stop after it.
     fn next(&mut self) -> Option<Self::Item> {
         self.next_if(|_| true).transpose()
+    }
+}
+
+/// Entries that were sorted on disk.
+pub(crate) struct SortedEntries(pub(crate) EntrySorter);
+
+impl EntrySource for SortedEntries {
+    fn entries(
+        &mut self,
+    ) -> Result<impl Iterator<Item = Result<(BackendKey, StateValue), StateError>>, PipelineError>
+    {
+        Ok(self.0.entries()?)
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     AnchorError, ChainOptions, ChainStore, ImportEnd, ImportOptions, MigrateError, PipelineError,
     RootSet, StoreSet,
     dump::code_of,
-    entries::{PagedEntries, listed_state},
+    entries::{PagedEntries, SortedEntries, listed_state},
     import::import_from,
     report::ImportReport,
     store_set::EntrySource,
@@ -35,8 +35,10 @@ use retrie_chainspec::primitives::{Block, BlockBody, SealedHeader};
 use retrie_db::{
     ChainRead, DatabaseEnv, DbError, NewBlock, OpenError, OpenOptions, ReadError, ReadTxn, WriteTxn,
 };
-use retrie_state::{Account, AnyBackend, BlockRef, StateError, StateKey, StateValue, StoreError};
-use retrie_state_store::{StateProvider, StateStore};
+use retrie_state::{
+    Account, AnyBackend, BackendKey, BlockRef, KeyForm, StateError, StateValue, StoreError,
+};
+use retrie_state_store::{EntrySorter, StateProvider, StateStore};
 use retrie_telemetry::Metrics;
 use std::{
     collections::BTreeSet,
@@ -477,9 +479,9 @@ impl MigrationTask<'_> {
         let mut accounts = 0;
         let mut codes = BTreeSet::new();
         for entry in PagedEntries::new(state, None) {
-            let (StateKey::Account(address), value) = entry? else { break };
+            let (BackendKey::Account(account_key), value) = entry? else { break };
             let bad =
-                || StateError::corrupt("state", format!("account {address} is not canonical"));
+                || StateError::corrupt("state", format!("account {account_key} is not canonical"));
             let account = Account::decode(&value).ok_or_else(bad)?;
             if account.code_hash != KECCAK256_EMPTY {
                 codes.insert(account.code_hash);
@@ -522,7 +524,12 @@ impl MigrationTask<'_> {
         self.copy_block(txn.rows(), block.number)?;
         let mut source =
             MigratedEntries { state, stop: self.stop, progress, entries: 0, was_stopped: false };
-        let roots = match txn.load(*block, &mut source) {
+        let roots = match (state.keys(), chain.state().keys()) {
+            (from, to) if from == to => txn.load(*block, &mut source),
+            (_, to) => rehashed(&mut source, to, chain.db.datadir())
+                .and_then(|mut sorted| txn.load(*block, &mut sorted)),
+        };
+        let roots = match roots {
             Err(_) if source.was_stopped => return Ok(false),
             loaded => loaded?,
         };
@@ -568,6 +575,26 @@ impl MigrationTask<'_> {
     }
 }
 
+/// The entries of `source` with keys in another form, sorted in the folder `dir`.
+///
+/// # Errors
+/// [`StateError::HashedKeys`] for a key that has only its hash; errors of `source` and of the disk.
+fn rehashed(
+    source: &mut MigratedEntries<'_, '_>,
+    to: KeyForm,
+    dir: &Path,
+) -> Result<SortedEntries, PipelineError> {
+    let mut sorter = EntrySorter::new(dir);
+    for entry in source.entries()? {
+        let (key, value) = entry?;
+        let plain = key.plain().ok_or_else(|| StateError::HashedKeys {
+            what: format!("{key} cannot be moved to a datadir of plain keys"),
+        })?;
+        sorter.put(&to.key(&plain), &value)?;
+    }
+    Ok(SortedEntries(sorter))
+}
+
 /// The entries of the moved state. They are read once for each store.
 struct MigratedEntries<'a, 'b> {
     state: &'a StateProvider,
@@ -581,7 +608,7 @@ struct MigratedEntries<'a, 'b> {
 impl EntrySource for MigratedEntries<'_, '_> {
     fn entries(
         &mut self,
-    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>>, PipelineError>
+    ) -> Result<impl Iterator<Item = Result<(BackendKey, StateValue), StateError>>, PipelineError>
     {
         let Self { state, stop, progress, entries, was_stopped } = self;
         Ok(PagedEntries::new(state, None).map(move |entry| {

@@ -3,7 +3,7 @@
 use alloy_primitives::{Address, B256, Bytes, keccak256};
 use retrie_db::{ChainRead, CorruptRow, ReadError, tables::ChainTable};
 use retrie_state::{
-    DeltaBuilder, StateChange, StateDelta, StateKey, StateValue,
+    BackendKey, DeltaBuilder, StateChange, StateDelta, StateKey, StateValue,
     wire::{WireError, WireReader, put_varint},
 };
 use std::sync::Arc;
@@ -88,7 +88,8 @@ impl StatePatch {
             delta.wipe(Address::from(*reader.array::<20>()?));
         }
         for _ in 0..reader.count(SHORTEST_CHANGE)? {
-            let key = StateKey::read(&mut reader).ok_or(WireError::UnexpectedEnd)?;
+            let key = BackendKey::read(&mut reader).and_then(|key| key.plain());
+            let key = key.ok_or(WireError::UnexpectedEnd)?;
             delta.change(key, value(&mut reader)?, value(&mut reader)?);
         }
         let mut codes = Vec::new();

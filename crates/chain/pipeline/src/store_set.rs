@@ -21,8 +21,8 @@ use parking_lot::{Mutex, MutexGuard};
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_db::{ChainRead, DatabaseEnv, ReadTxn, StateRootMode, WriteTxn};
 use retrie_state::{
-    AnyBackend, BlockRef, ChunkId, DeltaBatch, RowTable, StateDelta, StateError, StateKey,
-    StateValue,
+    AnyBackend, BackendKey, BlockRef, ChunkId, DeltaBatch, RowTable, StateDelta, StateError,
+    StateKey, StateValue, StoreError,
 };
 use retrie_state_store::{
     AfterCommit, FlatHistory, KvStore, Proposal, RootTask, StateId, StateSession, StateStore,
@@ -195,11 +195,15 @@ impl StoreSet {
             kv = referee_names(&*backend).store(kv);
         }
         let dir = Some(state_folder(read.datadir(), is_referee));
-        StateStore::open(
-            backend,
-            kv,
-            StoreOptions { dir, read_only: true, ..StoreOptions::default() },
-        )
+        let keys = match read.metadata() {
+            Ok(metadata) => metadata.map(|metadata| metadata.keys.into()).unwrap_or_default(),
+            Err(error) => {
+                let action = format!("reading the identity of {}", read.datadir().display());
+                return Err(StoreError::new(action, error).into());
+            }
+        };
+        let options = StoreOptions { dir, keys, read_only: true, ..StoreOptions::default() };
+        StateStore::open(backend, kv, options)
     }
 
     /// A store without a referee, whose roots are those of the headers: for blocks that are built
@@ -516,7 +520,7 @@ pub(crate) trait EntrySource {
     /// Starts from the first entry.
     fn entries(
         &mut self,
-    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>>, PipelineError>;
+    ) -> Result<impl Iterator<Item = Result<(BackendKey, StateValue), StateError>>, PipelineError>;
 }
 
 /// A write transaction of the database that changes the states. Dropping it aborts; stores that
@@ -561,7 +565,7 @@ impl StoreSetTxn<'_> {
         source: &mut impl EntrySource,
     ) -> Result<RootSet, PipelineError> {
         let (own, after) =
-            self.states.own.bulk_load(block, &mut source.entries()?, &mut self.txn)?;
+            self.states.own.bulk_load_keys(block, &mut source.entries()?, &mut self.txn)?;
         self.after.push(after);
         self.load_referee(block, own, source)
     }
@@ -590,7 +594,7 @@ impl StoreSetTxn<'_> {
         let mut referee = None;
         if let Some(RefereeStore { store, names }) = &self.states.referee {
             let mut txn = names.txn(&mut self.txn);
-            let (root, after) = store.bulk_load(block, &mut source.entries()?, &mut txn)?;
+            let (root, after) = store.bulk_load_keys(block, &mut source.entries()?, &mut txn)?;
             referee = Some(root);
             self.after.push(after);
         }

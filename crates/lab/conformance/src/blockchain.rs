@@ -348,7 +348,7 @@ fn whole_state(chain: &ChainStore) -> Result<TestAlloc, String> {
     let read = chain.db().begin_read().map_err(|error| error.to_string())?;
     let mut state = TestAlloc::new();
     for (key, value) in entries {
-        match key {
+        match key.plain().ok_or_else(|| format!("{key} is hashed"))? {
             StateKey::Account(address) => {
                 let Account { nonce, balance, code_hash } = Account::decode(&value)
                     .ok_or_else(|| format!("{key} has no canonical value"))?;

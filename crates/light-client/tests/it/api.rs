@@ -3,8 +3,9 @@
 
 use alloy_primitives::{Address, B256, U64, U256, keccak256};
 use retrie_light_client::{
-    Account, BlockRef, LightClientError, ProvenanceResponse, RootTrust, StateKey, StateProof,
-    StateProofResponse, StateVerifier, TrustedRoot, ValueVersion, VersionValue, verify_code,
+    Account, BlockRef, KeyForm, LightClientError, ProvenanceResponse, RootTrust, StateKey,
+    StateProof, StateProofResponse, StateVerifier, TrustedRoot, ValueVersion, VersionValue,
+    verify_code,
 };
 use retrie_storage_cole::ColeParams;
 use retrie_storage_lvmt::VerifierParams;
@@ -27,6 +28,7 @@ fn answers_have_the_json_of_the_format_page() {
         version: 1,
         hash: "blake2b-256".into(),
         params: B256::repeat_byte(1),
+        keys: KeyForm::Plain,
         block: BlockRef::new(256, B256::repeat_byte(2)),
         as_of: None,
         root: B256::repeat_byte(3),
@@ -55,12 +57,39 @@ fn answers_have_the_json_of_the_format_page() {
     assert_eq!(serde_json::to_value(nobody).unwrap()["account"], Value::Null);
 }
 
+/// An answer cannot choose in which form its keys are looked up under a root of a store's own.
+#[test]
+fn the_form_of_keys_comes_with_the_root() {
+    let plain = answer("lvmt.json", "height 2: an answer under a checkpoint");
+    let trusted = TrustedRoot::Root(plain.root);
+    let params = VerifierParams::insecure_dev(2).unwrap();
+    let verifier = StateVerifier::new().pin(Arc::new(params));
+    assert!(verifier.verify_response(&plain, &trusted).is_ok());
+    let other = |trusted, proof| LightClientError::OtherKeys { trusted, proof };
+    let refused = verifier.clone().hashed_keys().verify_response(&plain, &trusted).unwrap_err();
+    assert_eq!(refused, other(KeyForm::Hashed, KeyForm::Plain));
+
+    let mut hashed = plain;
+    hashed.keys = KeyForm::Hashed;
+    let json = serde_json::to_value(&hashed).unwrap();
+    assert_eq!(json["keys"], "hashed");
+    assert_eq!(serde_json::from_value::<StateProofResponse>(json.clone()).unwrap(), hashed);
+    let refused = verifier.verify_response(&hashed, &trusted).unwrap_err();
+    assert_eq!(refused, other(KeyForm::Plain, KeyForm::Hashed));
+    // The keys are not those of the proof.
+    assert!(verifier.hashed_keys().verify_response(&hashed, &trusted).is_err());
+    let mut unknown = json;
+    unknown["keys"] = "salted".into();
+    assert!(serde_json::from_value::<StateProofResponse>(unknown).is_err());
+}
+
 fn cole_proof() -> StateProof {
     StateProof {
         backend: "cole".into(),
         version: 1,
         hash: "blake2b-256".into(),
         params: ColeParams::default().digest(),
+        keys: KeyForm::Plain,
         block: BlockRef::new(16, B256::repeat_byte(2)),
         as_of: None,
         root: B256::repeat_byte(3),

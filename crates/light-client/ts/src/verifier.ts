@@ -26,6 +26,8 @@ export interface Envelope {
   version: number;
   hash: string;
   params: Hex;
+  /** The form of the store's keys; left out if they are plain, the only form that is verified. */
+  keys?: string;
   /** A quantity. */
   block: Hex;
   blockHash: Hex;
@@ -216,7 +218,10 @@ export class Verifier {
     return { address, slot, ...range, versions, trust };
   }
 
-  private kind({ backend, version, hash, params, asOf }: Envelope): Kind {
+  private kind({ backend, version, hash, params, keys, asOf }: Envelope): Kind {
+    if (keys !== undefined && keys !== 'plain') {
+      throw new Refused('kind', `there is no verifier for proofs of ${keys} keys`);
+    }
     if (asOf !== undefined && backend !== 'cole') throw noHistory();
     const known: Record<string, string[]> = {
       mpt: ['keccak256'],

@@ -4,7 +4,7 @@
 //! As a test, each decoder gets a few thousand inputs. `scripts/network/fuzz` runs them for a
 //! chosen time, in a release build and under a memory limit.
 
-use crate::{discovery, eth, rchk, rlpx};
+use crate::{discovery, eth, rchk, rlpx, snap};
 use alloy_rlp::{Encodable, Header};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ fn decoders() -> Vec<FuzzDecoder> {
     let mut all = discovery::fuzz();
     all.extend(eth::fuzz());
     all.extend(rchk::fuzz());
+    all.extend(snap::fuzz());
     all.extend(rlpx::fuzz());
     all
 }

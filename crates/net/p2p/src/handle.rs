@@ -4,6 +4,7 @@ use crate::{
     eth::{BlockRange, EthRequest, EthResponse, EthVersion, PeerId, TxGossip},
     rchk,
     rlpx::{BASE_MESSAGES, DisconnectReason},
+    snap,
 };
 use alloy_eip2124::ForkId;
 use std::{fmt, future::Future, net::IpAddr, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
@@ -35,6 +36,8 @@ pub struct PeerInfo {
     pub name: String,
     /// Whether `rchk` is used on this connection.
     pub speaks_rchk: bool,
+    /// Whether `snap` is used on this connection.
+    pub speaks_snap: bool,
     /// The capabilities of its hello message, such as `eth/69`.
     pub capabilities: Vec<String>,
     /// The blocks that it serves, by its last status or range update.
@@ -44,7 +47,17 @@ pub struct PeerInfo {
 impl PeerInfo {
     /// The first message id of `rchk`. Capabilities get their ids in the order of their names.
     pub(crate) const fn rchk_base(&self) -> Option<u8> {
-        if self.speaks_rchk { Some(BASE_MESSAGES + self.version.message_count()) } else { None }
+        if self.speaks_rchk { Some(self.first_after_eth()) } else { None }
+    }
+
+    /// The first message id of `snap`.
+    pub(crate) const fn snap_base(&self) -> Option<u8> {
+        let before = if self.speaks_rchk { rchk::MESSAGES } else { 0 };
+        if self.speaks_snap { Some(self.first_after_eth() + before) } else { None }
+    }
+
+    const fn first_after_eth(&self) -> u8 {
+        BASE_MESSAGES + self.version.message_count()
     }
 }
 
@@ -66,6 +79,9 @@ pub enum RequestError {
     /// The peer serves no states.
     #[error("the peer does not speak rchk/1")]
     NoStates,
+    /// The peer does not speak `snap`.
+    #[error("the peer does not speak snap/1")]
+    NoSnap,
     /// The peer has answered something else. It is disconnected for that.
     #[error("the peer has answered another request")]
     WrongAnswer,
@@ -122,6 +138,13 @@ pub trait StateRequestHandler: fmt::Debug + Send + Sync {
     fn answer(&self, peer: &PeerInfo, request: rchk::RchkRequest) -> rchk::RchkResponse;
 }
 
+/// Answers `snap` requests of peers: ranges of states, contract codes, trie nodes.
+pub trait SnapRequestHandler: fmt::Debug + Send + Sync {
+    /// Answers one request; with nothing if the state is not there. Runs on a thread that may
+    /// block, one call at a time for each peer and a few calls in total.
+    fn answer(&self, peer: &PeerInfo, request: snap::SnapRequest) -> snap::SnapResponse;
+}
+
 /// Which peers may use `rchk`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StateAudience {
@@ -168,6 +191,14 @@ pub trait PeerNetwork: fmt::Debug + Send + Sync {
         _: rchk::RchkRequest,
     ) -> BoxFuture<Result<rchk::RchkResponse, RequestError>> {
         Box::pin(std::future::ready(Err(RequestError::NoStates)))
+    }
+    /// See [`NetworkHandle::request_snap`]. The default refuses: the peer does not speak `snap`.
+    fn request_snap(
+        &self,
+        _: PeerId,
+        _: snap::SnapRequest,
+    ) -> BoxFuture<Result<snap::SnapResponse, RequestError>> {
+        Box::pin(std::future::ready(Err(RequestError::NoSnap)))
     }
     /// See [`NetworkHandle::send`].
     fn send(&self, peer: PeerId, gossip: TxGossip) -> bool;
@@ -232,6 +263,19 @@ impl NetworkHandle {
         request: rchk::RchkRequest,
     ) -> Result<rchk::RchkResponse, RequestError> {
         self.0.request_state(peer, request).await
+    }
+
+    /// Asks a peer for a part of a state, as [`request`](Self::request) asks for blocks. The answer
+    /// has at most as many items as were asked for; who asks checks the rest.
+    ///
+    /// # Errors
+    /// As [`request`](Self::request), and if the peer does not use `snap`.
+    pub async fn request_snap(
+        &self,
+        peer: PeerId,
+        request: snap::SnapRequest,
+    ) -> Result<snap::SnapResponse, RequestError> {
+        self.0.request_snap(peer, request).await
     }
 
     /// Sends gossip to a peer. Returns false, and drops the message, if the peer is not connected

@@ -1,5 +1,5 @@
-//! The peer-to-peer network of the node: discovery, encrypted connections, the protocols `eth` and
-//! `rchk`, gossip of transactions (`docs/network.md`). No peer is trusted. Block sync and state sync
+//! The peer-to-peer network of the node: discovery, encrypted connections, the protocols `eth`,
+//! `rchk` and `snap`, gossip of transactions (`docs/network.md`). No peer is trusted. Block sync and state sync
 //! are crates of their own, above this one.
 //!
 //! ```text
@@ -20,6 +20,7 @@
 //! | [`rlpx`] | encrypted connections, and the base protocol |
 //! | [`mod@eth`] | messages of eth/69, eth/70 and eth/71: types, encoding, limits |
 //! | [`rchk`] | messages of rchk/1: chunks of a state |
+//! | [`snap`] | messages of snap/1: ranges of a state |
 //! | [`session`] | the connection with one peer, from the handshake to the end |
 //! | [`handle`] | the interface of the network to the rest of the node |
 //! | [`peers`] | listening, dialling, slots, reputation |
@@ -56,6 +57,7 @@ pub mod rchk;
 pub mod rlpx;
 pub mod serve;
 pub mod session;
+pub mod snap;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
 #[cfg(test)]

@@ -7,13 +7,15 @@
 //!         v                                                        | entries, codes: FetchedState
 //!    SyncTarget -----block, root----------------------------> fetch_state <--> answers on disk
 //!         ^                                                        ^
-//!         '--headers-- StatePeer: HttpPeer, ConnectedPeers --chunks, codes
+//!         '--headers-- StatePeer: HttpPeer, ConnectedPeers, SnapPeerSet --chunks, codes
 //! ```
 //!
 //! | module | what |
 //! |---|---|
 //! | `target` | the block whose state is downloaded, and its headers |
+//! | `format` | how the state is cut into chunks: by its backend, or as ranges of Ethereum's tries |
 //! | `peer` | nodes that are asked: over JSON-RPC, and over connections of `retrie-p2p` |
+//! | `serve` | answers to requests of `snap` |
 //! | `download` | the download: whom to ask for what, checks, answers on disk |
 //!
 //! # Vocabulary
@@ -28,20 +30,23 @@
 //! # Assumptions
 //!
 //! * The root, or the hash of the block that has it, is trusted, and nothing else. What
-//!   [`StateChunks::open`](retrie_state::StateChunks::open) of the backend accepts is part of that
-//!   state, whichever peer sent it. The spool is trusted no more than a peer.
+//!   [`StateFormat`] accepts is part of that state, whichever peer sent it. The spool is trusted no more than a peer.
 //! * One honest peer that has the state is enough. Without one the sync ends with a reason for each
 //!   peer, and never with another state.
 //! * A peer answers in bounded time and bounded bytes: the implementations of [`StatePeer`] see to
 //!   it.
 
 mod download;
+mod format;
 mod peer;
+mod serve;
 mod target;
 
 pub use download::{
     FetchedCodes, FetchedState, SpoolError, StateSyncError, StateSyncOptions, StateSyncProgress,
     fetch_state, remove_sync_dir, sync_dir,
 };
-pub use peer::{ConnectedPeers, HttpPeer, PeerSource, StatePeer, StatePeerError};
+pub use format::StateFormat;
+pub use peer::{ConnectedPeers, HttpPeer, PeerSource, SnapPeerSet, StatePeer, StatePeerError};
+pub use serve::{MAX_SNAP_BYTES, MAX_SNAP_LOOKUPS, answer_snap};
 pub use target::{SyncTarget, SyncTargetError};

@@ -21,9 +21,9 @@ pub use http::HttpArgs;
 pub use logging::VerbosityArgs;
 pub use number::parse_count;
 pub use prune::PruneArgs;
-pub use state::{DEFAULT_RETENTION, StateArgs, fold_bytes_of};
+pub use state::{DEFAULT_RETENTION, KeyFormChoice, StateArgs, fold_bytes_of};
 
 pub(crate) use node::{
     AuthArgs, BuilderArgs, DevArgs, EngineArgs, FollowArgs, LogArgs, NetworkArgs, SyncArgs,
-    TxPoolArgs, parse_duration, parse_interval,
+    SyncModeChoice, TxPoolArgs, parse_duration, parse_interval,
 };

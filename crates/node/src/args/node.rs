@@ -319,6 +319,9 @@ pub(crate) struct NetworkArgs {
     /// admin_addTrustedPeer, admin_addPeer), `all`, or `none`.
     #[arg(long = "rchk.serve", value_name = "WHOM", default_value = "trusted")]
     pub(crate) serve_states: ServeStatesTo,
+    /// Serve this node's recent states to peers (`snap/1`), from backends with Ethereum's trie.
+    #[arg(long = "snap.serve", value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub(crate) serve_snap: bool,
     /// File with the node key, 32 bytes in hex [default: `discovery-secret` in the datadir, created
     /// if missing].
     #[arg(long = "p2p-secret-key", value_name = "FILE")]
@@ -376,6 +379,11 @@ pub(crate) struct FollowArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "State sync")]
 pub(crate) struct SyncArgs {
+    /// How a new datadir begins beside a consensus client: `full` executes all blocks since genesis;
+    /// `snap` fetches the state of a recent block from peers (`snap/1`) and keeps it with hashed
+    /// keys, for every backend.
+    #[arg(id = "sync_mode", long = "syncmode", value_name = "MODE", default_value = "full")]
+    pub(crate) mode: SyncModeChoice,
     /// JSON-RPC URLs of nodes that serve the namespace `sync`. A new datadir starts from their
     /// state. Every part of it is checked: the nodes are not trusted, and one honest node is
     /// enough.
@@ -408,6 +416,15 @@ pub(crate) struct SyncArgs {
     /// other block.
     #[arg(id = "sync_head", long = "sync.head", value_name = "HASH")]
     pub(crate) head: Option<B256>,
+}
+
+/// Value of `--syncmode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SyncModeChoice {
+    /// All blocks are executed.
+    Full,
+    /// The state of a recent block is fetched.
+    Snap,
 }
 
 impl SyncArgs {

@@ -12,9 +12,9 @@ use retrie_db::{
     StateRootMode,
 };
 use retrie_pipeline::ChainOptions;
-use retrie_state::AnyBackend;
+use retrie_state::{AnyBackend, KeyForm};
 use retrie_state_store::StoreOptions;
-use std::{path::Path, sync::Arc};
+use std::{path::Path, str::FromStr, sync::Arc};
 
 /// Flags of the state backend and of the checks beside it.
 #[derive(Clone, Debug, clap::Args)]
@@ -30,6 +30,11 @@ pub struct StateArgs {
     /// Hash function of the state store, for comparison only; `mpt-archive` has the choice.
     #[arg(long, value_name = "HASH")]
     pub hash: Option<HashChoice>,
+    /// Form of the keys under which the backend keeps the state: `plain` (addresses and slots), or
+    /// `hashed` (their keccak-256, all that a state from `snap` has) [default: the datadir's; for
+    /// a new one plain].
+    #[arg(long = "state.keys", value_name = "FORM")]
+    pub keys: Option<KeyFormChoice>,
     /// What header state roots mean. `header`: each must equal the backend's root; only for
     /// backends with Ethereum's roots, and their default. `shadow`: they are roots of another
     /// backend; ours is stored beside them.
@@ -51,6 +56,19 @@ pub struct StateArgs {
     /// The flags of the backends.
     #[command(flatten)]
     pub backends: BackendArgs,
+}
+
+/// Value of `--state.keys`.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyFormChoice(pub KeyForm);
+
+impl FromStr for KeyFormChoice {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let form = KeyForm::from_name(name).map(Self);
+        form.ok_or_else(|| format!("`{name}` is neither plain nor hashed"))
+    }
 }
 
 /// For crash tests: the environment variable `RETRIE_FOLD_BYTES` sets how many pending bytes
@@ -92,6 +110,11 @@ impl StateArgs {
             (None, None) if backend.profile().ethereum_root => StateRootMode::Header,
             (None, None) => StateRootMode::Shadow,
         };
+        let keys = match (self.keys, &settled) {
+            (Some(KeyFormChoice(form)), _) => form,
+            (None, Some(settled)) => settled.metadata.keys.into(),
+            (None, None) => KeyForm::Plain,
+        };
         let retention = self.retention(datadir, settled.as_ref())?;
         let kept = self.prune.kept(&spec, retention.blocks)?;
         let flat_history = self.prune.flat_history(backend.extensions().history.is_some());
@@ -105,6 +128,7 @@ impl StateArgs {
             store: fold_bytes_of(StoreOptions {
                 retention: retention.blocks,
                 flat_history,
+                keys,
                 ..StoreOptions::default()
             }),
         })

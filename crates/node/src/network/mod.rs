@@ -1,6 +1,7 @@
 //! The node's peer-to-peer side: what it serves to peers, and what it does with their messages.
 
 mod chain;
+mod ranges;
 mod start;
 mod txpool;
 

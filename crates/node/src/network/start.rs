@@ -1,7 +1,8 @@
 //! Starts the peer manager and discovery, and reports on both.
 
-use super::{NodeChain, NodeStateHandler, PeerTraffic};
+use super::{NodeChain, NodeStateHandler, PeerTraffic, ranges::NodeSnapHandler};
 use crate::{args::NetworkArgs, secret::warn_if_shared, services::NodeService};
+use alloy_primitives::B256;
 use eyre::{Context, eyre};
 use parking_lot::Mutex;
 use retrie_chainspec::ChainSpec;
@@ -15,14 +16,16 @@ use retrie_p2p::{
     },
     eth::{BlockRange, EthVersion},
     handle::{
-        EthRequestHandler, GossipReceiver, NetworkHandle, StateAudience, StateRequestHandler,
+        EthRequestHandler, GossipReceiver, NetworkHandle, SnapRequestHandler, StateAudience,
+        StateRequestHandler,
     },
     networks,
     peers::{NetworkConfig, NetworkManager, StartedNetwork, start},
     serve::{ChainReader as _, ChainRequestHandler, EmptyRequestHandler},
     session::{LocalChain, SessionTiming},
 };
-use retrie_state_sync::ConnectedPeers;
+use retrie_state::AnyBackend;
+use retrie_state_sync::{ConnectedPeers, SnapPeerSet};
 use retrie_telemetry::Metrics;
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -45,6 +48,13 @@ struct PeersInner {
     manager: NetworkManager,
     discovery: Mutex<Option<Discovery>>,
     discovery_port: u16,
+}
+
+/// What answers the requests of peers.
+struct NodeHandlers {
+    blocks: Arc<dyn EthRequestHandler>,
+    states: Option<(Arc<dyn StateRequestHandler>, StateAudience)>,
+    ranges: Option<Arc<dyn SnapRequestHandler>>,
 }
 
 impl NodePeers {
@@ -71,8 +81,15 @@ impl NodePeers {
             let states = NodeStateHandler::new(live.clone(), states.clone());
             (Arc::new(states) as Arc<dyn StateRequestHandler>, audience)
         });
+        let has_ranges = live.backend().extensions().ranges.is_some() && args.serve_snap;
+        let ranges = has_ranges.then(|| NodeSnapHandler::new(live.clone()));
+        let handlers = NodeHandlers {
+            blocks: answers,
+            states,
+            ranges: ranges.map(|ranges| Arc::new(ranges) as Arc<dyn SnapRequestHandler>),
+        };
         let shown = AnnouncedChain { spec: live.spec(), range, timestamp };
-        let (peers, heard) = Self::open(args, is_dev, datadir, shown, answers, states)?;
+        let (peers, heard) = Self::open(args, is_dev, datadir, shown, handlers)?;
         peers.0.manager.runtime().spawn(announce_heads(peers.clone(), live.clone(), chain));
         Ok(Some((peers, heard)))
     }
@@ -83,15 +100,14 @@ impl NodePeers {
         is_dev: bool,
         datadir: &Path,
         shown: AnnouncedChain<'_>,
-        answers: Arc<dyn EthRequestHandler>,
-        states: Option<(Arc<dyn StateRequestHandler>, StateAudience)>,
+        handlers: NodeHandlers,
     ) -> eyre::Result<(Self, GossipReceiver)> {
         let AnnouncedChain { spec, range, timestamp } = shown;
         let key_file = args.secret_key.clone().unwrap_or_else(|| datadir.join(KEY_FILE));
         let key = NodeKey::load_or_create(&key_file)?;
         warn_if_shared(&key_file, "the node key");
         let forks = Arc::new(ForkTracker::new(spec, range.latest, timestamp));
-        let (states, states_for) = states.unzip();
+        let (states, states_for) = handlers.states.unzip();
         let config = NetworkConfig {
             key: *key.secret(),
             client: client_name(),
@@ -106,10 +122,11 @@ impl NodePeers {
             inbound_of: args.inbound_limits(),
             states,
             state_audience: states_for.unwrap_or_default(),
+            ranges: handlers.ranges,
             timing: SessionTiming::default(),
         };
         let StartedNetwork { manager, heard } =
-            start(config, answers).wrap_err("starting to listen for peers")?;
+            start(config, handlers.blocks).wrap_err("starting to listen for peers")?;
         let discovers = !args.disable_discovery && !is_dev;
         let discovery = if discovers {
             Some(discover(args, key, &manager, forks, spec.chain_id(), datadir)?)
@@ -185,16 +202,25 @@ impl StateSyncPeers {
         let timestamp = spec.genesis_header().timestamp;
         let shown = AnnouncedChain { spec, range, timestamp };
         let nothing = Arc::new(EmptyRequestHandler);
-        // This node asks every peer that speaks `rchk`.
-        let states = Some((nothing.clone() as Arc<dyn StateRequestHandler>, StateAudience::All));
+        // This node asks every peer that speaks `rchk` or `snap`.
+        let handlers = NodeHandlers {
+            states: Some((nothing.clone(), StateAudience::All)),
+            ranges: Some(nothing.clone()),
+            blocks: nothing,
+        };
         // A node without a state cannot check gossiped transactions.
-        let (peers, _) = NodePeers::open(args, false, datadir, shown, nothing, states)?;
+        let (peers, _) = NodePeers::open(args, false, datadir, shown, handlers)?;
         Ok(Self(peers))
     }
 
     /// The peers that serve states in chunks of this format.
     pub(crate) fn peers(&self, format: &str) -> ConnectedPeers {
         ConnectedPeers::new(self.0.peers(), format, self.0.runtime().clone())
+    }
+
+    /// The peers that speak `snap`, to ask for the state with this root.
+    pub(crate) fn snap_peers(&self, format: Arc<dyn AnyBackend>, root: B256) -> SnapPeerSet {
+        SnapPeerSet::new(self.0.peers(), format, root, self.0.runtime().clone())
     }
 
     /// Closes all connections, so that the ports are free again.

@@ -13,7 +13,9 @@ use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, hex, keccak2
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_engine::LiveView;
-use retrie_state::{Account, StateError, StateKey, StateReader, StateValue, decode_slot};
+use retrie_state::{
+    Account, AccountKey, BackendKey, StateError, StateReader, StateValue, decode_slot,
+};
 use retrie_state_store::StateProvider;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -167,14 +169,15 @@ fn least(
                 header.number
             )));
         }
-        let page = state.entries(Some(&StateKey::Account(first)), PAGE)?;
+        let page = state.entries(Some(&BackendKey::Account(first.into())), PAGE)?;
         from = match page.last() {
-            Some((StateKey::Account(last), _)) if page.len() == PAGE => after(last),
+            Some((BackendKey::Account(last), _)) if page.len() == PAGE => after(&plain(last)?),
             _ => None,
         };
         for (key, value) in page {
             // Slots follow after the accounts.
-            let StateKey::Account(address) = key else { break };
+            let BackendKey::Account(account) = key else { break };
+            let address = plain(&account)?;
             let hash = keccak256(address);
             let is_less = kept.len() < count
                 || kept.peek().is_some_and(|(most, ..): &(B256, _, _)| hash < *most);
@@ -187,6 +190,12 @@ fn least(
         }
     }
     Ok(kept.into_sorted_vec())
+}
+
+/// The address of an account.
+fn plain(account: &AccountKey) -> Result<Address, StateError> {
+    let what = || "accounts are dumped by their addresses".into();
+    account.address().ok_or_else(|| StateError::HashedKeys { what: what() })
 }
 
 /// The next address; `None` after the last one.

@@ -10,7 +10,7 @@ use alloy_primitives::{Address, B256, Bytes, U64, keccak256};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_engine::{LiveView, StateNeed};
-use retrie_state::{StateError, StateKey, StateReader};
+use retrie_state::{BackendKey, StateError, StateKey, StateReader};
 use retrie_state_store::StateId;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -152,7 +152,7 @@ fn modified_accounts(
 /// The keys that block `number` changes, from flat history.
 fn changed_keys(rpc: &RpcContext, at: StateId<'_>, number: u64) -> RpcResult<Vec<StateKey>> {
     let store = rpc.live.chain().state();
-    store.changed_keys(at, number).map_err(|error| match error {
+    let keys = store.changed_keys(at, number).map_err(|error| match error {
         StateError::BeyondHistory { first, .. }
             if rpc.live.backend().extensions().history.is_some() =>
         {
@@ -164,5 +164,10 @@ fn changed_keys(rpc: &RpcContext, at: StateId<'_>, number: u64) -> RpcResult<Vec
             ))
         }
         error => error.into(),
-    })
+    })?;
+    let plain = |key: BackendKey| {
+        let what = || "the addresses of changed accounts are not known".into();
+        key.plain().ok_or_else(|| StateError::HashedKeys { what: what() }.into())
+    };
+    keys.into_iter().map(plain).collect()
 }

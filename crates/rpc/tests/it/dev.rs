@@ -335,7 +335,9 @@ async fn strangers_get_neither_tools_nor_accounts() {
 fn proves_itself(backend: &dyn retrie_state::AnyBackend, answer: &Value) {
     let answer: StateProofResponse = serde_json::from_value(answer.clone()).unwrap();
     let proof = answer.to_proof();
-    let shown = backend.verify(answer.root, &answer.keys(), &proof.bytes).unwrap();
+    let shown = backend
+        .verify(answer.root, &retrie_state::KeyForm::Plain.keys(&answer.keys()), &proof.bytes)
+        .unwrap();
     let account = shown[0].as_ref().map(|value| Account::decode(value).unwrap());
     assert_eq!(answer.account.map(Account::from), account);
     for (slot, shown) in answer.storage.iter().zip(&shown[1..]) {

@@ -33,6 +33,8 @@
 //!
 //! * **State key, value**: an account or a storage slot, and opaque bytes. [`StateKey`],
 //!   [`StateValue`].
+//! * **Backend key**: the bytes under which a backend keeps a value, plain or hashed.
+//!   [`BackendKey`], [`KeyForm`].
 //! * **Delta**: what one block changes, sorted, with previous and next values. [`StateDelta`].
 //! * **Batch**: the deltas of consecutive blocks and their sum. A backend whose root depends on the
 //!   state alone applies the sum at once. [`DeltaBatch`].
@@ -54,9 +56,10 @@ pub mod descriptor;
 mod types;
 
 pub use types::{
-    Account, BackendIdentity, BlockRef, DeltaBatch, DeltaBatchBuilder, DeltaBuilder, EncodedKey,
-    HashId, ProofError, StateChange, StateDelta, StateError, StateKey, StateProof, StateReader,
-    StateValue, StoreError, ValueVersion, blake2b, decode_slot, encode_slot, wire,
+    Account, AccountKey, BackendChange, BackendDelta, BackendIdentity, BackendKey, BlockRef,
+    DeltaBatch, DeltaBatchBuilder, DeltaBuilder, EncodedKey, HashId, KeyForm, ProofError,
+    StateChange, StateDelta, StateError, StateKey, StateProof, StateReader, StateValue, StoreError,
+    ValueVersion, blake2b, decode_slot, encode_slot, wire,
 };
 
 #[cfg(feature = "std")]
@@ -65,9 +68,11 @@ mod backend;
 #[cfg(feature = "std")]
 pub use crate::backend::{
     AccountNodes, AccountProofs, AnyBackend, AnyCache, ApplyContext, ApplyOutput, Backend,
-    BackendExtensions, BackendProfile, BackendStats, BackgroundJob, BulkSink, CacheCompaction,
-    ChunkAnswer, ChunkId, ChunkServer, CompactedCache, JobContext, JobFiles, JobHandle, JobOutput,
-    JobRunner, KeyRange, Maintenance, NodeRead, NodeWrite, OpenedChunk, PartialState, PartialTree,
-    Prefetcher, ProofHole, ProofShards, ProvenanceQueries, RowScan, RowTable, ScanDirection,
-    StateChunks, StateHistory, TableRow, compare_rows, flat, open_with_retry, prefix_end,
+    BackendExtensions, BackendProfile, BackendStats, BackgroundJob, BulkSink, BulkSorter,
+    CacheCompaction, ChunkAnswer, ChunkId, ChunkPlace, ChunkServer, CompactedCache, JobContext,
+    JobFiles, JobHandle, JobOutput, JobRunner, KeyRange, Maintenance, NodeRead, NodeWrite,
+    OpenedChunk, PartialState, PartialTree, Prefetcher, ProofHole, ProofShards, ProvenanceQueries,
+    RangeAnswer, RangeServer, RowScan, RowTable, ScanDirection, SortedRecords, StateChunks,
+    StateHistory, StateRanges, StateTrie, TableRow, TrieLeaf, compare_rows, flat, open_with_retry,
+    prefix_end,
 };

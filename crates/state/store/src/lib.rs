@@ -34,7 +34,7 @@
 //! let proposal = store.begin(StateId::Tip)?.finish(&block.build())?;
 //! store.seal(&proposal, B256::repeat_byte(0xaa)); // the block's hash
 //! let proof = store.at(StateId::Proposal(&proposal))?.prove(&[key])?;
-//! let shown = Mpt::new().verify(proposal.root(), &[key], &proof.bytes)?;
+//! let shown = Mpt::new().verify(proposal.root(), &[key.into()], &proof.bytes)?;
 //! assert_eq!(shown, [Some(value.clone())]);
 //!
 //! let mut txn = rows.begin_write()?; // the chain's own rows go into the same transaction

@@ -6,7 +6,7 @@ use super::{
     node::{KnownRoots, TestNode, options},
 };
 use retrie_state::flat;
-use retrie_state::{ScanDirection, StateError, StateKey, StateValue};
+use retrie_state::{BackendKey, ScanDirection, StateError, StateValue};
 use retrie_state_store::{FlatHistory, KvStore, MemoryStore, StateCheckSink, StoreOptions};
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl StateCheckSink for CheckReport {
         self.faults.push(fault);
     }
 
-    fn entry(&mut self, _: &StateKey, _: &StateValue) {
+    fn entry(&mut self, _: &BackendKey, _: &StateValue) {
         self.entries += 1;
     }
 

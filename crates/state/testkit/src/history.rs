@@ -2,7 +2,7 @@
 
 use super::{
     TestKit,
-    model::{BlockMiner, BlockPtr, BlockSize, TestBlock, ValueFlavour, block_to},
+    model::{BlockMiner, BlockPtr, BlockSize, TestBlock, ValueFlavour, block_to, in_form},
     node::{KnownRoots, TestNode, check_reader, options},
     roots::bulk_load,
 };
@@ -174,14 +174,16 @@ fn check(
     let seen = (past.number(), past.opened_from(), Some(past.root()));
     assert_eq!(seen, (Some(block.number), Some(tip.block), root));
     let entries = past.entries(None, usize::MAX).expect("entries");
+    let (form, expected) = (node.keys(), in_form(node.keys(), &block.entries));
     assert!(
-        entries.iter().map(|(key, value)| (key, value)).eq(&*block.entries),
+        entries.iter().map(|(key, value)| (key, value)).eq(&expected),
         "old entries of block {}",
         block.number
     );
     if let Some(start) = miner.keys(&block.entries, 1).first() {
-        let page = past.entries(Some(start), 5).expect("entries");
-        let expected = block.entries.range(start..).take(5);
+        let start = form.key(start);
+        let page = past.entries(Some(&start), 5).expect("entries");
+        let expected = expected.range(start..).take(5);
         assert!(page.iter().map(|(k, v)| (k, v)).eq(expected), "old page from {start}");
     }
     check_reader(past, block, ValueFlavour::Ethereum);
@@ -194,13 +196,14 @@ fn check(
         let at = if by_tip { tip.block } else { BlockRef::new(block.number, block.hash) };
         let as_of = (at.number != block.number).then_some(block.number);
         assert_eq!((proof.block, proof.root, proof.as_of), (at, past.root(), as_of));
+        let own = form.keys(&keys);
         let shown = match as_of {
-            None => backend.verify(proof.root, &keys, &proof.bytes).expect("the proof holds"),
+            None => backend.verify(proof.root, &own, &proof.bytes).expect("the proof holds"),
             Some(number) => {
                 let provenance =
                     backend.extensions().provenance.expect("what verifies such proofs");
                 let shown =
-                    provenance.verify_versions(proof.root, &keys, number..=number, &proof.bytes);
+                    provenance.verify_versions(proof.root, &own, number..=number, &proof.bytes);
                 let value = |of: Vec<ValueVersion>| of.into_iter().next()?.value;
                 shown.expect("the proof holds").into_iter().map(value).collect()
             }

@@ -50,7 +50,7 @@ mod store;
 mod view;
 mod wrapper;
 
-use retrie_state::AnyBackend;
+use retrie_state::{AnyBackend, KeyForm};
 use retrie_state_store::{KvStore, MemoryStore};
 use std::sync::Arc;
 
@@ -124,6 +124,17 @@ impl TestScale {
         Self { blocks: 10, changes: 6, depth: 40, kills: 25, mutations: 100, ..Self::default() }
     }
 
+    /// About a third of the work.
+    fn reduced(self) -> Self {
+        Self {
+            blocks: (self.blocks / 2).max(6),
+            depth: self.depth / 4,
+            kills: self.kills / 4,
+            mutations: self.mutations / 4,
+            ..self
+        }
+    }
+
     /// The smallest scale, for a backend whose own crate has run the checks at another one.
     pub fn smallest() -> Self {
         Self { blocks: 6, depth: 12, kills: 8, mutations: 20, ..Self::small() }
@@ -138,9 +149,11 @@ fn env(name: &str) -> Option<u64> {
 pub type StoreFactory<'a> = dyn Fn() -> Arc<dyn KvStore> + 'a;
 
 /// A backend under test, and the scale of its test.
+#[derive(Clone, Copy)]
 pub struct TestKit<'a> {
     factory: &'a BackendFactory<'a>,
     scale: TestScale,
+    keys: KeyForm,
     stores: Option<&'a StoreFactory<'a>>,
 }
 
@@ -153,7 +166,18 @@ impl std::fmt::Debug for TestKit<'_> {
 impl<'a> TestKit<'a> {
     /// Tests the backend that `factory` creates.
     pub const fn new(factory: &'a BackendFactory<'a>, scale: TestScale) -> Self {
-        Self { factory, scale, stores: None }
+        Self { factory, scale, keys: KeyForm::Plain, stores: None }
+    }
+
+    /// Gives the backend hashed keys, at a smaller scale: the checks have run with plain keys, and
+    /// a backend does not know which it has.
+    #[must_use]
+    pub fn hashed(self) -> Self {
+        let scale = match self.scale.rounds {
+            1 => self.scale.reduced(),
+            _ => self.scale,
+        };
+        Self { keys: KeyForm::Hashed, scale, ..self }
     }
 
     /// Uses key-value stores that `stores` creates, in place of the one in memory.
@@ -229,7 +253,20 @@ macro_rules! __backend_tests {
         fn $check() {
             $crate::$check(&$crate::TestKit::new(&$factory, $scale));
         }
-    )*};
+    )*
+        mod hashed_keys {
+            use super::*;
+            $(
+                #[test]
+                fn $check() {
+                    // A fixed sample of the checks, as each has run with plain keys.
+                    if $crate::sample::takes(stringify!($check).len() + 1, 3) {
+                        $crate::$check(&$crate::TestKit::new(&$factory, $scale).hashed());
+                    }
+                }
+            )*
+        }
+    };
 }
 
 #[doc(hidden)]

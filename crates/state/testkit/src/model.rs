@@ -2,7 +2,9 @@
 
 use alloy_primitives::{Address, B256, KECCAK256_EMPTY, Keccak256, U256};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
-use retrie_state::{Account, DeltaBuilder, StateDelta, StateKey, StateValue, encode_slot};
+use retrie_state::{
+    Account, BackendKey, DeltaBuilder, KeyForm, StateDelta, StateKey, StateValue, encode_slot,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -10,6 +12,11 @@ use std::{
 
 /// The whole logical state.
 pub(super) type StateEntries = BTreeMap<StateKey, StateValue>;
+
+/// `entries` with keys in this form.
+pub(super) fn in_form(keys: KeyForm, entries: &StateEntries) -> BTreeMap<BackendKey, StateValue> {
+    entries.iter().map(|(key, value)| (keys.key(key), value.clone())).collect()
+}
 
 /// A random block.
 #[derive(Debug)]

@@ -2,16 +2,19 @@
 
 use super::{
     TestKit,
-    model::{BlockPtr, TestBlock, ValueFlavour, slots_of},
+    model::{BlockPtr, TestBlock, ValueFlavour, in_form, slots_of},
 };
 use alloy_primitives::{Address, B256};
 use parking_lot::Mutex;
 use retrie_state::{
-    DeltaBatchBuilder, DeltaBuilder, StateChange, StateError, StateKey, StateReader,
+    DeltaBatchBuilder, DeltaBuilder, KeyForm, StateChange, StateDelta, StateError, StateKey,
+    StateReader,
 };
-use retrie_state_store::{KvStore, Proposal, StateId, StateSession, StateStore, StoreOptions};
+use retrie_state_store::{
+    KvStore, Proposal, StateId, StateProvider, StateSession, StateStore, StoreOptions,
+};
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -80,7 +83,7 @@ impl<'k> TestNode<'k> {
         kv: Arc<dyn KvStore>,
         dir: Arc<tempfile::TempDir>,
     ) -> Self {
-        let options = StoreOptions { dir: Some(dir.path().into()), ..options };
+        let options = StoreOptions { dir: Some(dir.path().into()), keys: kit.keys, ..options };
         let mut node = Self { kit, kv, dir, options, store: None, roots: roots.clone() };
         node.reopen();
         node
@@ -118,7 +121,8 @@ impl<'k> TestNode<'k> {
     }
 
     pub(super) fn reopen_with(&mut self, options: StoreOptions) {
-        self.options = StoreOptions { dir: self.options.dir.clone(), ..options };
+        let dir = self.options.dir.clone();
+        self.options = StoreOptions { dir, keys: self.kit.keys, ..options };
         self.reopen();
     }
 
@@ -169,11 +173,36 @@ impl<'k> TestNode<'k> {
             assert_eq!(reader.get(&change.key)?, change.previous, "{} before", change.key);
         }
         prepare_root(&session, block);
-        let proposal = session.finish_as(block.number, &block.delta)?;
+        let proposal = session.finish_as(block.number, &self.known(&block.delta))?;
         self.roots.note(block, proposal.root());
         assert_eq!(proposal.number(), block.number);
         self.store().seal(&proposal, block.hash);
         Ok(proposal)
+    }
+
+    /// The form of the backend's keys.
+    pub(super) const fn keys(&self) -> KeyForm {
+        self.kit.keys
+    }
+
+    /// What the client can say of `delta`: with hashed keys it cannot name the slots that a wipe
+    /// removes.
+    fn known(&self, delta: &StateDelta) -> StateDelta {
+        if self.keys() == KeyForm::Plain {
+            return delta.clone();
+        }
+        let mut known = DeltaBuilder::new();
+        delta.wiped().iter().for_each(|address| known.wipe(*address));
+        for StateChange { key, previous, next } in delta.changes() {
+            let is_slot = matches!(key, StateKey::Slot(..));
+            let is_wiped = is_slot && delta.is_wiped(key.address());
+            if !is_wiped {
+                known.change(*key, previous.clone(), next.clone());
+            } else if next.is_some() {
+                known.change(*key, None, next.clone());
+            }
+        }
+        known.build()
     }
 
     /// Proposes a chain on `at`.
@@ -201,8 +230,8 @@ impl<'k> TestNode<'k> {
         blocks: &[BlockPtr],
     ) -> Result<Proposal, StateError> {
         let (first, above) = blocks.split_first().expect("it has blocks");
-        let mut run = DeltaBatchBuilder::new(Arc::new(first.delta.clone()));
-        above.iter().for_each(|block| run.push(Arc::new(block.delta.clone())));
+        let mut run = DeltaBatchBuilder::new(Arc::new(self.known(&first.delta)));
+        above.iter().for_each(|block| run.push(Arc::new(self.known(&block.delta))));
         let proposal = self.store().begin(at)?.finish_batch(&run.build())?;
         let last = above.last().unwrap_or(first);
         self.roots.note(last, proposal.root());
@@ -263,7 +292,10 @@ impl<'k> TestNode<'k> {
         let entries =
             store.at(at).and_then(|state| state.entries(None, usize::MAX)).expect("entries");
         assert!(
-            entries.iter().map(|(key, value)| (key, value)).eq(&*block.entries),
+            entries
+                .iter()
+                .map(|(key, value)| (key, value))
+                .eq(&in_form(self.keys(), &block.entries)),
             "entries of block {} differ: {} instead of {}",
             block.number,
             entries.len(),
@@ -274,21 +306,22 @@ impl<'k> TestNode<'k> {
 
     /// Compares pages of entries `at` with `block`; `starts` may or may not exist.
     pub(super) fn check_pages(&self, at: StateId<'_>, block: &TestBlock, starts: &[StateKey]) {
-        for (n, start) in starts.iter().enumerate() {
+        let entries = in_form(self.keys(), &block.entries);
+        for (n, start) in self.keys().keys(starts).iter().enumerate() {
             let limit = [0, 1, 7, 40][n % 4];
             let page = self
                 .store()
                 .at(at)
                 .and_then(|state| state.entries(Some(start), limit))
                 .expect("entries");
-            let expected = block.entries.range(start..).take(limit);
+            let expected = entries.range(start..).take(limit);
             assert!(page.iter().map(|(k, v)| (k, v)).eq(expected), "page of {limit} from {start}");
         }
     }
 }
 
 /// Compares a reader with `block`: every key, some that are absent, and the slots of every address.
-pub(super) fn check_reader(reader: &impl StateReader, block: &TestBlock, flavour: ValueFlavour) {
+pub(super) fn check_reader(reader: &StateProvider, block: &TestBlock, flavour: ValueFlavour) {
     let mut addresses = BTreeSet::new();
     for (key, value) in &*block.entries {
         assert_eq!(reader.get(key).expect("get").as_ref(), Some(value), "{key}");
@@ -305,14 +338,23 @@ pub(super) fn check_reader(reader: &impl StateReader, block: &TestBlock, flavour
     }
     addresses.insert(Address::repeat_byte(0xee));
     for address in addresses {
-        let slots = reader.slots_of(&address).expect("slots");
+        let (keys, named) = (reader.keys(), reader.slots_of(&address));
+        let slots = reader.account_slots(&keys.account(&address), usize::MAX).expect("slots");
+        match keys {
+            KeyForm::Plain => assert_eq!(named.expect("slots"), slots),
+            KeyForm::Hashed => assert!(matches!(named, Err(StateError::HashedKeys { .. }))),
+        }
         let expected = slots_of(&block.entries, &address);
+        let expected: BTreeMap<_, _> = expected.map(|(slot, of)| (keys.slot(&slot), of)).collect();
         assert!(
-            slots.iter().map(|(slot, value)| (*slot, value)).eq(expected),
+            slots
+                .iter()
+                .map(|(slot, value)| (slot, value))
+                .eq(expected.iter().map(|(s, v)| (s, *v))),
             "slots of {address}"
         );
         for few in [1, 2] {
-            let some = reader.some_slots(&address, few).expect("some slots");
+            let some = reader.account_slots(&keys.account(&address), few).expect("some slots");
             assert_eq!(some.len(), few.min(slots.len()), "{few} slots of {address}");
             assert!(some.iter().all(|slot| slots.contains(slot)), "{few} slots of {address}");
         }
@@ -320,9 +362,9 @@ pub(super) fn check_reader(reader: &impl StateReader, block: &TestBlock, flavour
             let account = reader.account(&address).expect("canonical account");
             let key = StateKey::Account(address);
             assert_eq!(account.map(|a| a.encode()).as_ref(), block.entries.get(&key));
-            for (slot, value) in slots {
+            for (slot, value) in slots_of(&block.entries, &address) {
                 let number = reader.slot(&address, &slot).expect("canonical slot");
-                assert_eq!(retrie_state::encode_slot(number), Some(value));
+                assert_eq!(retrie_state::encode_slot(number), Some(value.clone()));
             }
         }
     }

@@ -43,7 +43,7 @@ fn prove(node: &TestNode<'_>, at: StateId<'_>, block: &TestBlock, keys: &[StateK
     proof.check_kind(store.identity()).expect("its own kind");
     assert_eq!((proof.block.number, proof.block.hash), (block.number, block.hash));
     assert_eq!(Some(proof.root), node.roots.of(block), "the root of the proof");
-    let shown = store.backend().verify(proof.root, keys, &proof.bytes);
+    let shown = store.backend().verify(proof.root, &node.keys().keys(keys), &proof.bytes);
     assert_eq!(shown.expect("the proof holds"), values(block, keys), "what the proof shows");
     proof
 }
@@ -165,7 +165,7 @@ pub fn mutated_proofs_are_refused(kit: &TestKit<'_>) {
         let mut miner = BlockMiner::new(seed, ValueFlavour::Ethereum, kit.scale.changes.min(8));
         let roots = Arc::new(KnownRoots::default());
         let node = TestNode::new(kit, &roots, options(5, true));
-        let backend = node.store().backend();
+        let (backend, form) = (node.store().backend(), node.keys());
         let chain = miner.chain(None, 12, BlockSize::Any);
         node.extend(&chain);
         let others: Vec<B256> = chain.iter().filter_map(|block| roots.of(block)).collect();
@@ -176,14 +176,15 @@ pub fn mutated_proofs_are_refused(kit: &TestKit<'_>) {
                     continue;
                 }
                 let proof = prove(&node, StateId::Block(block.hash), block, &keys);
-                let accepts = |bytes: &[u8]| backend.verify(proof.root, &keys, bytes).is_ok();
+                let own = form.keys(&keys);
+                let accepts = |bytes: &[u8]| backend.verify(proof.root, &own, bytes).is_ok();
                 let (what, mutations) = (format!("{keys:?}"), kit.scale.mutations);
                 refuses_mutations(&mut miner.rng, &proof.bytes, mutations, &what, &accepts);
                 let unknown = B256::from(miner.rng.random::<[u8; 32]>());
                 let flipped = proof.root ^ B256::with_last_byte(1);
                 for root in others.iter().chain([&unknown, &B256::ZERO, &flipped]) {
                     if *root != proof.root {
-                        let shown = backend.verify(*root, &keys, &proof.bytes);
+                        let shown = backend.verify(*root, &own, &proof.bytes);
                         assert!(shown.is_err(), "a proof against {} holds for {root}", proof.root);
                     }
                 }
@@ -195,7 +196,8 @@ pub fn mutated_proofs_are_refused(kit: &TestKit<'_>) {
                         2 => asked.extend(&keys),
                         _ => {}
                     }
-                    if let Ok(shown) = backend.verify(proof.root, &asked, &proof.bytes) {
+                    let shown = backend.verify(proof.root, &form.keys(&asked), &proof.bytes);
+                    if let Ok(shown) = shown {
                         assert_eq!(shown, values(block, &asked), "fooled about {asked:?}");
                     }
                 }

@@ -219,7 +219,8 @@ impl<'k> ProvenanceTest<'k> {
         bytes: &[u8],
     ) -> Option<Vec<Vec<ValueVersion>>> {
         let provenance = self.node.store().backend().extensions().provenance.expect("it has it");
-        provenance.verify_versions(root, keys, blocks.clone(), bytes).ok()
+        let keys = self.node.keys().keys(keys);
+        provenance.verify_versions(root, &keys, blocks.clone(), bytes).ok()
     }
 
     /// The verifier accepts nothing false at the tip `block`.

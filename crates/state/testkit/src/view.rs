@@ -3,7 +3,8 @@
 use alloy_primitives::Bytes;
 use parking_lot::Mutex;
 use retrie_state::{
-    BulkSink, KeyRange, NodeRead, NodeWrite, RowScan, RowTable, ScanDirection, StateError,
+    BulkSink, BulkSorter, KeyRange, NodeRead, NodeWrite, RowScan, RowTable, ScanDirection,
+    SortedRecords, StateError,
 };
 use std::collections::BTreeMap;
 
@@ -155,5 +156,25 @@ impl BulkSink for MemoryView {
         let stored = self.set(table, key, Some(Bytes::copy_from_slice(value)));
         assert!(stored.is_none_or(|stored| stored[..] == *value), "two values of {key:02x?}");
         Ok(())
+    }
+
+    fn sorter(&self) -> Box<dyn BulkSorter> {
+        Box::<MemorySorter>::default()
+    }
+}
+
+/// Sorts records in memory.
+#[derive(Debug, Default)]
+struct MemorySorter(BTreeMap<Vec<u8>, Vec<u8>>);
+
+impl BulkSorter for MemorySorter {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+        let before = self.0.insert(key.to_vec(), value.to_vec());
+        assert!(before.is_none_or(|before| before == value), "two values of {key:02x?}");
+        Ok(())
+    }
+
+    fn sorted(&mut self) -> Result<SortedRecords<'_>, StateError> {
+        Ok(Box::new(self.0.iter().map(|(key, value)| Ok((key.clone(), value.clone())))))
     }
 }

@@ -1,10 +1,10 @@
 //! [`BackendWrapper`]: a backend that changes some methods of another one.
 
-use alloy_primitives::{Address, B256, Bytes};
+use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    AnyBackend, AnyCache, ApplyContext, ApplyOutput, BackendExtensions, BackendIdentity,
-    BackendProfile, BackendStats, BulkSink, NodeRead, NodeWrite, ProofError, StateDelta,
-    StateError, StateKey, StateValue,
+    AccountKey, AnyBackend, AnyCache, ApplyContext, ApplyOutput, BackendDelta, BackendExtensions,
+    BackendIdentity, BackendKey, BackendProfile, BackendStats, BulkSink, NodeRead, NodeWrite,
+    ProofError, StateError, StateValue,
 };
 use std::path::Path;
 
@@ -37,7 +37,7 @@ macro_rules! wrapped_methods {
 #[derive(Debug)]
 pub struct WrappedBackend<W>(pub W);
 
-type LoadedEntries<'a> = &'a mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>;
+type LoadedEntries<'a> = &'a mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>;
 
 wrapped_methods! {
     fn identity() -> &BackendIdentity;
@@ -47,25 +47,25 @@ wrapped_methods! {
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         cache: &AnyCache,
-        delta: &StateDelta
+        delta: &BackendDelta
     ) -> Result<ApplyOutput<AnyCache>, StateError>;
     fn read(
         view: &dyn NodeRead,
         cache: &AnyCache,
-        key: &StateKey
+        key: &BackendKey
     ) -> Result<Option<StateValue>, StateError>;
     fn slots_of(
         view: &dyn NodeRead,
         cache: &AnyCache,
-        address: &Address,
+        account: &AccountKey,
         limit: usize
     ) -> Result<Vec<(B256, StateValue)>, StateError>;
     fn entries(
         view: &dyn NodeRead,
         cache: &AnyCache,
-        start: Option<&StateKey>,
+        start: Option<&BackendKey>,
         limit: usize
-    ) -> Result<Vec<(StateKey, StateValue)>, StateError>;
+    ) -> Result<Vec<(BackendKey, StateValue)>, StateError>;
     fn bulk_load(
         number: u64,
         entries: LoadedEntries<'_>,
@@ -74,11 +74,11 @@ wrapped_methods! {
     fn prove(
         view: &dyn NodeRead,
         cache: &AnyCache,
-        keys: &[StateKey]
+        keys: &[BackendKey]
     ) -> Result<Bytes, StateError>;
     fn verify(
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         proof: &[u8]
     ) -> Result<Vec<Option<StateValue>>, ProofError>;
     fn stats(view: &dyn NodeRead, cache: &AnyCache) -> Result<BackendStats, StateError>;

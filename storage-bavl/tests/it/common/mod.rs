@@ -5,14 +5,14 @@
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
 use retrie_state::{
-    ApplyContext, Backend, DeltaBuilder, JobRunner, StateDelta, StateError, StateKey, StateValue,
-    blake2b,
+    ApplyContext, Backend, BackendDelta, BackendKey, DeltaBuilder, JobRunner, StateError,
+    StateValue, blake2b,
 };
 use retrie_state_testkit::MemoryView;
 use retrie_storage_bavl::{Bavl, BavlState, ChunkEntries};
 use std::collections::{BTreeMap, BTreeSet};
 
-pub type ValueMap = BTreeMap<StateKey, StateValue>;
+pub type ValueMap = BTreeMap<BackendKey, StateValue>;
 
 /// The tree by its definition: `docs/formats/bavl.md`, in the simplest words.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct BavlModel {
     pub values: ValueMap,
 }
 
-type EntryList = Vec<(StateKey, StateValue)>;
+type EntryList = Vec<(BackendKey, StateValue)>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelTree {
@@ -49,7 +49,7 @@ pub fn varint(mut number: u64) -> Vec<u8> {
     }
 }
 
-pub fn entry_hash((key, value): &(StateKey, StateValue)) -> B256 {
+pub fn entry_hash((key, value): &(BackendKey, StateValue)) -> B256 {
     hash(&[&[0], &key.encode(), value])
 }
 
@@ -62,7 +62,7 @@ pub fn within(entries: &[B256]) -> B256 {
     hash(&[&[1], &within(&entries[..left])[..], &within(&entries[left..])[..]])
 }
 
-pub fn chunk_hash(entries: &[(StateKey, StateValue)]) -> B256 {
+pub fn chunk_hash(entries: &[(BackendKey, StateValue)]) -> B256 {
     let hashes: Vec<_> = entries.iter().map(entry_hash).collect();
     hash(&[&[2], &(entries.len() as u32).to_be_bytes(), &within(&hashes)[..]])
 }
@@ -89,7 +89,7 @@ impl ModelTree {
         }
     }
 
-    pub fn first(&self) -> StateKey {
+    pub fn first(&self) -> BackendKey {
         self.chunks()[0][0].0
     }
 
@@ -174,7 +174,7 @@ fn halved(mut chunks: Vec<EntryList>) -> Option<ModelTree> {
 }
 
 /// The tree with chunks in place of those that begin with the keys given.
-fn replaced(tree: ModelTree, new: &BTreeMap<StateKey, Vec<EntryList>>) -> Option<ModelTree> {
+fn replaced(tree: ModelTree, new: &BTreeMap<BackendKey, Vec<EntryList>>) -> Option<ModelTree> {
     match tree {
         Chunk(entries) => halved(new[&entries[0].0].clone()),
         Inner(left, right) => match (replaced(*left, new), replaced(*right, new)) {
@@ -207,7 +207,7 @@ impl BavlModel {
         chunks
     }
 
-    pub fn apply(&mut self, delta: &StateDelta) {
+    pub fn apply(&mut self, delta: &BackendDelta) {
         for change in delta.changes() {
             match &change.next {
                 Some(value) => drop(self.values.insert(change.key, value.clone())),
@@ -220,12 +220,12 @@ impl BavlModel {
             return;
         };
         // The entries in the range of each chunk after the block, which are then regrouped.
-        let firsts: Vec<StateKey> = tree.chunks().iter().map(|chunk| chunk[0].0).collect();
+        let firsts: Vec<BackendKey> = tree.chunks().iter().map(|chunk| chunk[0].0).collect();
         let mut new: Vec<EntryList> = Vec::new();
         let holds = |run: &EntryList| (self.most / 2..=self.most).contains(&run.len());
         for at in 0..firsts.len() {
             let next = firsts.get(at + 1);
-            let is_own = |key: &StateKey| {
+            let is_own = |key: &BackendKey| {
                 (at == 0 || *key >= firsts[at]) && next.is_none_or(|next| key < next)
             };
             let own = self.values.iter().filter(|(key, _)| is_own(key));
@@ -246,7 +246,7 @@ impl BavlModel {
             [only] => self.cut(only.clone()),
             _ => new,
         };
-        let mut places: BTreeMap<StateKey, Vec<EntryList>> =
+        let mut places: BTreeMap<BackendKey, Vec<EntryList>> =
             firsts.iter().map(|first| (*first, Vec::new())).collect();
         for chunk in new {
             let place = firsts.iter().rev().find(|first| **first <= chunk[0].0);
@@ -264,8 +264,8 @@ impl BavlModel {
     }
 
     /// Chunks with their key-heights, in order.
-    pub fn key_heights(&self) -> Vec<(StateKey, u8)> {
-        fn walk(tree: &ModelTree, own: u8, all: &mut Vec<(StateKey, u8)>) {
+    pub fn key_heights(&self) -> Vec<(BackendKey, u8)> {
+        fn walk(tree: &ModelTree, own: u8, all: &mut Vec<(BackendKey, u8)>) {
             match tree {
                 Chunk(entries) => all.push((entries[0].0, own)),
                 Inner(left, right) => {
@@ -282,7 +282,7 @@ impl BavlModel {
     }
 
     /// The entries that the one proof of `keys` shows.
-    pub fn shown(&self, keys: &[StateKey]) -> BTreeSet<StateKey> {
+    pub fn shown(&self, keys: &[BackendKey]) -> BTreeSet<BackendKey> {
         let mut shown = BTreeSet::new();
         for key in keys {
             if self.values.contains_key(key) {
@@ -296,7 +296,7 @@ impl BavlModel {
     }
 
     /// The one proof of `keys`.
-    pub fn proof(&self, keys: &[StateKey]) -> ProofParts {
+    pub fn proof(&self, keys: &[BackendKey]) -> ProofParts {
         let shown = self.shown(keys);
         let node = match &self.tree {
             None if keys.is_empty() => NodePart::Hidden(self.top()),
@@ -321,7 +321,7 @@ pub enum NodePart {
     Chunk { count: u64, entries: Vec<(u64, Vec<u8>, Vec<u8>)>, hashes: Vec<B256> },
 }
 
-fn part(tree: &ModelTree, shown: &BTreeSet<StateKey>) -> NodePart {
+fn part(tree: &ModelTree, shown: &BTreeSet<BackendKey>) -> NodePart {
     match tree {
         _ if !tree.chunks().into_iter().flatten().any(|(key, _)| shown.contains(key)) => {
             NodePart::Hidden(tree.hash())
@@ -346,7 +346,7 @@ fn part(tree: &ModelTree, shown: &BTreeSet<StateKey>) -> NodePart {
 }
 
 /// The hashes beside the shown entries, from left to right.
-fn beside(all: &[(StateKey, StateValue)], shown: &BTreeSet<StateKey>, hashes: &mut Vec<B256>) {
+fn beside(all: &[(BackendKey, StateValue)], shown: &BTreeSet<BackendKey>, hashes: &mut Vec<B256>) {
     if !all.iter().any(|(key, _)| shown.contains(key)) {
         hashes.push(within(&all.iter().map(entry_hash).collect::<Vec<_>>()));
     } else if all.len() > 1 {
@@ -426,7 +426,7 @@ impl BavlStore {
         self.backend.chunk_entries().get()
     }
 
-    pub fn apply(&mut self, delta: &StateDelta) -> Result<(), StateError> {
+    pub fn apply(&mut self, delta: &BackendDelta) -> Result<(), StateError> {
         let jobs = JobRunner::new(None);
         let context = ApplyContext { number: self.number, parent_root: self.root, jobs: &jobs };
         let applied = self.backend.apply(&context, &mut self.view, &self.cache, delta)?;
@@ -439,7 +439,7 @@ impl BavlStore {
         self.cache = self.backend.open(&self.view, None).unwrap();
     }
 
-    pub fn prove(&self, keys: &[StateKey]) -> Bytes {
+    pub fn prove(&self, keys: &[BackendKey]) -> Bytes {
         self.backend.prove(&self.view, &self.cache, keys).unwrap()
     }
 
@@ -454,11 +454,14 @@ impl BavlStore {
 }
 
 /// Accounts and slots, of which some differ in their last byte alone.
-pub fn key(n: u64) -> StateKey {
+pub fn key(n: u64) -> BackendKey {
     match n % 4 {
-        0 => StateKey::Account(Address::left_padding_from(&n.to_be_bytes())),
-        1 => StateKey::Account(Address::from_word(hash(&[&n.to_be_bytes()]))),
-        _ => StateKey::Slot(Address::repeat_byte((n % 3) as u8), B256::from(U256::from(n / 3))),
+        0 => BackendKey::Account(Address::left_padding_from(&n.to_be_bytes()).into()),
+        1 => BackendKey::Account(Address::from_word(hash(&[&n.to_be_bytes()])).into()),
+        _ => BackendKey::Slot(
+            Address::repeat_byte((n % 3) as u8).into(),
+            B256::from(U256::from(n / 3)),
+        ),
     }
 }
 
@@ -470,8 +473,8 @@ pub fn value(random: &mut StdRng) -> StateValue {
 /// The delta that sets (or deletes) these keys.
 pub fn delta(
     before: &ValueMap,
-    changes: impl IntoIterator<Item = (StateKey, Option<StateValue>)>,
-) -> StateDelta {
+    changes: impl IntoIterator<Item = (BackendKey, Option<StateValue>)>,
+) -> BackendDelta {
     let mut builder = DeltaBuilder::new();
     for (key, next) in changes {
         builder.change(key, before.get(&key).cloned(), next);
@@ -485,7 +488,7 @@ pub fn random_delta(
     before: &ValueMap,
     keys: u64,
     changes: usize,
-) -> StateDelta {
+) -> BackendDelta {
     let changes: Vec<_> = (0..changes)
         .map(|_| {
             let key = key(random.random_range(0..keys));

@@ -172,7 +172,7 @@ fn pairs_out_of_order_and_odd_names_are_refused() {
     assert!(RunBuilder::new(&dir.path().join("absent"), "run", &params).is_err());
     let mut run = RunBuilder::new(dir.path(), "run", &params).unwrap();
     assert!(run.push(&[], 0, None, None).is_err());
-    assert!(run.push(&[1; 54], 0, None, None).is_err());
+    assert!(run.push(&[1; 66], 0, None, None).is_err());
     run.push(&[1; 53], 5, None, None).unwrap();
     for (key, block) in [([1; 53], 5), ([1; 53], 4), ([0; 53], 6)] {
         let error = run.push(&key, block, None, None).unwrap_err().to_string();

@@ -6,6 +6,7 @@ use super::{
     *,
 };
 use crate::wire::{ColeProof, FilterProof};
+use retrie_state::BackendKey;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All error classes except that of another kind.
@@ -15,7 +16,7 @@ const ANY: [&str; 4] = ["malformed", "missing", "unused", "root"];
 struct ForgeryScene {
     state: StoreModel,
     root: B256,
-    keys: Vec<StateKey>,
+    keys: Vec<BackendKey>,
     asked: AskedKeys,
     blocks: RangeInclusive<u64>,
     verdicts: BTreeMap<(&'static str, &'static str), u32>,

@@ -8,7 +8,7 @@ use crate::{
 };
 use alloy_primitives::{Address, B256, U256};
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
-use retrie_state::{Account, StateKey, StateValue, ValueVersion, encode_slot};
+use retrie_state::{Account, BackendKey, StateValue, ValueVersion, encode_slot};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,
@@ -40,26 +40,26 @@ pub(super) struct StoreModel {
     /// By level, the number of runs in its two groups.
     pub(super) levels: Vec<[usize; 2]>,
     /// All versions of each key, oldest first.
-    pub(super) history: BTreeMap<StateKey, Vec<ValueVersion>>,
+    pub(super) history: BTreeMap<BackendKey, Vec<ValueVersion>>,
 }
 
-pub(super) fn key(number: u32) -> StateKey {
+pub(super) fn key(number: u32) -> BackendKey {
     let address = Address::left_padding_from(&(number / 3 * 0x0101).to_be_bytes());
     match number % 3 {
-        0 => StateKey::Account(address),
-        slot => StateKey::Slot(address, B256::with_last_byte(slot as u8)),
+        0 => BackendKey::Account(address.into()),
+        slot => BackendKey::Slot(address.into(), B256::with_last_byte(slot as u8)),
     }
 }
 
-pub(super) fn some_keys(rng: &mut StdRng, below: u32, count: usize) -> Vec<StateKey> {
+pub(super) fn some_keys(rng: &mut StdRng, below: u32, count: usize) -> Vec<BackendKey> {
     (0..count).map(|_| key(rng.random_range(0..below))).collect()
 }
 
-fn value(rng: &mut StdRng, key: &StateKey) -> StateValue {
+fn value(rng: &mut StdRng, key: &BackendKey) -> StateValue {
     let number = U256::from(rng.random::<u128>() >> rng.random_range(0..120)) + U256::ONE;
     match key {
-        StateKey::Slot(..) => encode_slot(number).unwrap(),
-        StateKey::Account(_) => {
+        BackendKey::Slot(..) => encode_slot(number).unwrap(),
+        BackendKey::Account(_) => {
             let nonce = rng.random::<u64>() >> rng.random_range(0..64);
             Account { nonce, balance: number, ..Account::default() }.encode()
         }
@@ -103,7 +103,7 @@ impl StoreModel {
         }
         // Merges drop a version if a newer one of its key exists at the horizon.
         let horizon = if rng.random_bool(0.2) { rng.random_range(0..=block) } else { 0 };
-        let lives = |key: &StateKey, block: u64| {
+        let lives = |key: &BackendKey, block: u64| {
             let newer = |version: &ValueVersion| version.block > block && version.block <= horizon;
             !history[key].iter().any(newer)
         };
@@ -139,10 +139,10 @@ impl StoreModel {
 
     pub(super) fn truth(
         &self,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         blocks: &RangeInclusive<u64>,
     ) -> Vec<Vec<ValueVersion>> {
-        let versions = |key: &StateKey| {
+        let versions = |key: &BackendKey| {
             let mut shown = Vec::new();
             for version in self.history.get(key).into_iter().flatten().rev() {
                 if version.block <= *blocks.end() {
@@ -207,7 +207,7 @@ impl StoreModel {
         ColeProof { horizon: self.horizon, memory, levels }
     }
 
-    pub(super) fn prove(&self, keys: &[StateKey], blocks: &RangeInclusive<u64>) -> Vec<u8> {
+    pub(super) fn prove(&self, keys: &[BackendKey], blocks: &RangeInclusive<u64>) -> Vec<u8> {
         let asked = AskedKeys::new(keys);
         self.proof(self.show(&asked, blocks)).encode(&asked)
     }

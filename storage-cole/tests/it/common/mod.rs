@@ -167,7 +167,7 @@ pub(crate) fn faults(store: &StateStore) -> Vec<String> {
         fn fault(&mut self, fault: StateError) {
             self.0.push(fault.to_string());
         }
-        fn entry(&mut self, _: &StateKey, _: &StateValue) {}
+        fn entry(&mut self, _: &retrie_state::BackendKey, _: &StateValue) {}
         fn progress(&mut self, _: u64, _: u64) {}
     }
     let mut faults = FaultList::default();

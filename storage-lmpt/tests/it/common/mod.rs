@@ -167,7 +167,11 @@ impl TestChain {
             assert_eq!(state.get(key).unwrap(), *value);
         }
         let proof = state.prove(keys).unwrap();
-        let shown = self.store().backend().verify(proof.root, keys, &proof.bytes);
+        let shown = self.store().backend().verify(
+            proof.root,
+            &retrie_state::KeyForm::Plain.keys(keys),
+            &proof.bytes,
+        );
         assert_eq!(shown.unwrap(), expected, "block {number}");
     }
 
@@ -179,7 +183,7 @@ impl TestChain {
             fn fault(&mut self, fault: StateError) {
                 self.0.push(fault.to_string());
             }
-            fn entry(&mut self, _: &StateKey, _: &StateValue) {}
+            fn entry(&mut self, _: &retrie_state::BackendKey, _: &StateValue) {}
             fn progress(&mut self, _: u64, _: u64) {}
         }
         let mut faults = FaultList::default();

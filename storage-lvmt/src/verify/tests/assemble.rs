@@ -11,14 +11,14 @@ use crate::{
     },
 };
 use alloy_primitives::B256;
-use retrie_state::{StateError, StateKey, StateValue};
+use retrie_state::{BackendKey, KeyForm, StateError, StateValue};
 
 /// The source of a proof: one state.
 pub(super) trait ProofSource {
     /// Height of the AMTs, commitment of the root AMT, first block, number of blocks.
     fn state(&self) -> (u8, CompressedPoint, u64, u64);
     /// The level and slot that a key has, if it ever had a value.
-    fn find(&mut self, key: &StateKey) -> Result<Option<(u8, u8)>, StateError>;
+    fn find(&mut self, key: &BackendKey) -> Result<Option<(u8, u8)>, StateError>;
     /// The versions of the entry at the path `way`.
     fn versions(&mut self, way: &[u16]) -> Result<[u64; SLOTS], StateError>;
     /// The key in an occupied slot (1 to 5), its value and the position of its tuple.
@@ -26,7 +26,7 @@ pub(super) trait ProofSource {
         &mut self,
         way: &[u16],
         slot: u8,
-    ) -> Result<(StateKey, Option<StateValue>, ProvenPosition), StateError>;
+    ) -> Result<(BackendKey, Option<StateValue>, ProvenPosition), StateError>;
     /// The sub-AMT at the path `way`.
     fn amt(&mut self, way: &[u16]) -> Result<ProvenAmt, StateError>;
     /// The quotients above the entry at the path `way`, root first; `None` leaves a hole.
@@ -39,7 +39,7 @@ pub(super) trait ProofSource {
 
 /// The proof of `keys`, with holes where `source` leaves them.
 pub(super) fn assemble(
-    keys: &[StateKey],
+    keys: &[BackendKey],
     source: &mut dyn ProofSource,
 ) -> Result<LvmtProof, StateError> {
     let (height, commitment, first, blocks) = source.state();
@@ -88,6 +88,7 @@ pub(super) fn assemble(
         pending = deeper;
     }
     let mut proof = LvmtProof {
+        form: KeyForm::Plain,
         height,
         commitment,
         first,

@@ -7,7 +7,7 @@ use super::{
     *,
 };
 use crate::proof::wire::{EntryProof, ProvenAmt, ProvenTuple, TreeProof};
-use retrie_state::StateError;
+use retrie_state::{BackendKey, StateError};
 
 /// A source that takes some parts from an old state.
 struct LyingSource<'a> {
@@ -30,7 +30,7 @@ impl ProofSource for LyingSource<'_> {
         let (height, _, first, blocks) = self.now.state();
         (height, self.of(0, |_| true).state().1, first, blocks)
     }
-    fn find(&mut self, key: &StateKey) -> Result<Option<(u8, u8)>, StateError> {
+    fn find(&mut self, key: &BackendKey) -> Result<Option<(u8, u8)>, StateError> {
         (&mut self.of(1, |_| true)).find(key)
     }
     fn versions(&mut self, way: &[u16]) -> Result<[u64; SLOTS], StateError> {
@@ -40,7 +40,7 @@ impl ProofSource for LyingSource<'_> {
         &mut self,
         way: &[u16],
         slot: u8,
-    ) -> Result<(StateKey, Option<StateValue>, ProvenPosition), StateError> {
+    ) -> Result<(BackendKey, Option<StateValue>, ProvenPosition), StateError> {
         let has = |state: &LvmtModel| state.occupants.contains_key(&(way.to_vec(), slot));
         (&mut self.of(3, has)).occupant(way, slot)
     }
@@ -108,7 +108,7 @@ impl ProofForger {
     }
 
     /// Key, path and slot of each key at a level that has a value now.
-    fn live_at(&self, level: usize) -> impl Iterator<Item = (&StateKey, &ModelPath, u8)> {
+    fn live_at(&self, level: usize) -> impl Iterator<Item = (&BackendKey, &ModelPath, u8)> {
         let keys = self.now().keys.iter();
         keys.filter(move |(_, (way, _, value, _))| way.len() == level + 1 && value.is_some())
             .map(|(key, (way, slot, ..))| (key, way, *slot))
@@ -117,7 +117,7 @@ impl ProofForger {
     /// Proves `key` with changed entries. All other parts are recomputed to fit.
     fn forge(
         &self,
-        key: StateKey,
+        key: BackendKey,
         change: impl FnOnce(&mut Vec<EntryProof>),
     ) -> Result<Option<StateValue>, ProofError> {
         let now = self.now();

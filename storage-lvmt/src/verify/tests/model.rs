@@ -10,7 +10,7 @@ use alloy_primitives::B256;
 use ark_bn254::{Fr, G1Affine, G2Affine};
 use ark_ec::{AffineRepr, CurveGroup};
 use ark_ff::{FftField, Field, Zero};
-use retrie_state::{StateError, StateKey, StateValue};
+use retrie_state::{BackendKey, StateError, StateValue};
 use std::collections::{BTreeMap, BTreeSet};
 
 const TAU: u64 = 0x5eed_0000_1234_5678;
@@ -32,8 +32,8 @@ pub(super) struct LvmtModel {
     /// Leaves of each block's tree.
     pub blocks: Vec<Vec<B256>>,
     /// Of each key: the path of its entry, slot, value and position.
-    pub keys: BTreeMap<StateKey, (ModelPath, u8, Option<StateValue>, ProvenPosition)>,
-    pub occupants: BTreeMap<(ModelPath, u8), StateKey>,
+    pub keys: BTreeMap<BackendKey, (ModelPath, u8, Option<StateValue>, ProvenPosition)>,
+    pub occupants: BTreeMap<(ModelPath, u8), BackendKey>,
     /// By path of the entry.
     pub versions: BTreeMap<ModelPath, [u64; SLOTS]>,
     /// By path of the AMT. The root AMT has no position.
@@ -46,7 +46,7 @@ impl LvmtModel {
     }
 
     /// Applies a block and returns the root.
-    pub(super) fn block(&mut self, changes: &BTreeMap<StateKey, Option<StateValue>>) -> B256 {
+    pub(super) fn block(&mut self, changes: &BTreeMap<BackendKey, Option<StateValue>>) -> B256 {
         let number = self.first + self.blocks.len() as u64;
         let mut leaves = Vec::new();
         let mut changed = BTreeSet::new();
@@ -105,7 +105,7 @@ impl LvmtModel {
         (self.first..).zip(&self.blocks).map(leaf).collect()
     }
 
-    fn allocate(&self, key: &StateKey) -> (ModelPath, u8) {
+    fn allocate(&self, key: &BackendKey) -> (ModelPath, u8) {
         let location = hash::location(&key.encode());
         let mut way = ModelPath::new();
         loop {
@@ -186,7 +186,7 @@ impl ProofSource for &LvmtModel {
         (self.height, self.root_amt().to_compressed(), first, self.blocks.len() as u64)
     }
 
-    fn find(&mut self, key: &StateKey) -> Result<Option<(u8, u8)>, StateError> {
+    fn find(&mut self, key: &BackendKey) -> Result<Option<(u8, u8)>, StateError> {
         Ok(self.keys.get(key).map(|(way, slot, ..)| ((way.len() - 1) as u8, *slot)))
     }
 
@@ -198,7 +198,7 @@ impl ProofSource for &LvmtModel {
         &mut self,
         way: &[u16],
         slot: u8,
-    ) -> Result<(StateKey, Option<StateValue>, ProvenPosition), StateError> {
+    ) -> Result<(BackendKey, Option<StateValue>, ProvenPosition), StateError> {
         let key = self.occupants[&(way.to_vec(), slot)];
         let (_, _, value, place) = &self.keys[&key];
         Ok((key, value.clone(), *place))

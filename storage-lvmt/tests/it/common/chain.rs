@@ -114,7 +114,8 @@ impl TestChain {
         root: B256,
         proof: &[u8],
     ) -> Result<(), ProofError> {
-        let shown = self.store.backend().verify(root, keys, proof)?;
+        let shown =
+            self.store.backend().verify(root, &retrie_state::KeyForm::Plain.keys(keys), proof)?;
         let expected: Vec<_> = keys.iter().map(|key| self.values.get(key).cloned()).collect();
         assert_eq!(shown, expected);
         Ok(())
@@ -134,7 +135,7 @@ impl TestChain {
             fn fault(&mut self, fault: StateError) {
                 self.0.push(fault.to_string());
             }
-            fn entry(&mut self, _: &StateKey, _: &StateValue) {}
+            fn entry(&mut self, _: &retrie_state::BackendKey, _: &StateValue) {}
             fn progress(&mut self, _: u64, _: u64) {}
         }
         let mut faults = FaultList::default();

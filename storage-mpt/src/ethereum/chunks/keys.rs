@@ -17,7 +17,7 @@ use crate::TrieHash;
 use alloy_primitives::{Address, B256};
 use alloy_trie::Nibbles;
 use parking_lot::Mutex;
-use retrie_state::{NodeRead, StateError, StoreError, flat};
+use retrie_state::{AccountKey, NodeRead, StateError, StoreError, flat};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     fmt,
@@ -130,7 +130,11 @@ impl Drop for PlainKeys {
 impl PlainKeys {
     /// The keys of the flat state in `view`, whose tries are hashed `with` this function. Files go
     /// to the folder `dir`. Nothing is read yet.
-    pub(super) fn new(with: TrieHash, view: Arc<dyn NodeRead>, dir: Option<&Path>) -> Self {
+    pub(in super::super) fn new(
+        with: TrieHash,
+        view: Arc<dyn NodeRead>,
+        dir: Option<&Path>,
+    ) -> Self {
         Self(Arc::new(KeyStore {
             with,
             view,
@@ -148,6 +152,15 @@ impl PlainKeys {
     /// The addresses of all accounts; `None` while they are being sorted.
     pub(super) fn accounts(&self) -> Result<Option<OrderedKeys<20>>, StateError> {
         self.0.get(AccountSet)
+    }
+
+    /// The address with this hash, of an account of the state; `None` while they are being sorted.
+    pub(in super::super) fn address(&self, hash: &B256) -> Result<Option<[u8; 20]>, StateError> {
+        let Some(all) = self.accounts()? else { return Ok(None) };
+        let found = all.below(&Nibbles::unpack_array(&hash.0))?;
+        let what =
+            || StateError::corrupt(flat::TABLE.name, format!("no address has the hash {hash}"));
+        found.first().copied().map(Some).ok_or_else(what)
     }
 
     /// The slots of an account; `None` while they are being sorted.
@@ -177,7 +190,11 @@ impl SortableKeys<20> for AccountSet {
     }
 
     fn scan(self, view: &dyn NodeRead) -> Result<KeyScan<'_, 20>, StateError> {
-        Ok(Box::new(flat::accounts(view)?.map(|key| Ok(key?.0.0))))
+        let plain = |key: AccountKey| {
+            let what = || StateError::corrupt(flat::TABLE.name, format!("{key} is not plain"));
+            key.address().map(|address| address.0.0).ok_or_else(what)
+        };
+        Ok(Box::new(flat::accounts(view)?.map(move |key| plain(key?))))
     }
 
     fn find(self, orders: &KeyOrderCache) -> Option<Arc<KeyOrder<20>>> {
@@ -202,7 +219,7 @@ impl SortableKeys<32> for SlotSet {
     }
 
     fn scan(self, view: &dyn NodeRead) -> Result<KeyScan<'_, 32>, StateError> {
-        Ok(Box::new(flat::slots(view, &self.0)?.map(|slot| Ok(slot?.0))))
+        Ok(Box::new(flat::slots(view, &self.0.into())?.map(|slot| Ok(slot?.0))))
     }
 
     fn find(self, orders: &KeyOrderCache) -> Option<Arc<KeyOrder<32>>> {

@@ -10,6 +10,7 @@ mod serve;
 
 pub use keys::PlainKeys;
 pub use open::open;
+pub(super) use serve::link_at;
 pub use serve::{answer, server};
 
 use crate::TrieHash;

@@ -12,7 +12,7 @@ use alloy_trie::{
     nodes::{RlpNode, TrieNode},
 };
 use retrie_state::{
-    Account, ChunkId, OpenedChunk, ProofError, StateKey, StateValue,
+    Account, BackendKey, ChunkId, OpenedChunk, ProofError, StateValue,
     wire::{WireError, WireReader},
 };
 
@@ -88,7 +88,7 @@ fn account(
     with: TrieHash,
     reader: &mut WireReader<'_>,
     further: &mut Vec<ChunkId>,
-) -> Result<(StateKey, StateValue, LeafUpdate), ProofError> {
+) -> Result<(BackendKey, StateValue, LeafUpdate), ProofError> {
     let address = Address::from(*reader.array::<20>()?);
     let value = value(reader)?;
     let account = Account::decode(&value).ok_or_else(|| malformed("account"))?;
@@ -107,18 +107,26 @@ fn account(
         _ => return Err(malformed("flag of a storage")),
     };
     let leaf = leaf::encode_account(&account, storage_root);
-    Ok((StateKey::Account(address), value, LeafUpdate::new(with.hash(address), Some(leaf))))
+    Ok((
+        BackendKey::Account(address.into()),
+        value,
+        LeafUpdate::new(with.hash(address), Some(leaf)),
+    ))
 }
 
 fn storage(
     with: TrieHash,
     address: Address,
     reader: &mut WireReader<'_>,
-) -> Result<(StateKey, StateValue, LeafUpdate), ProofError> {
+) -> Result<(BackendKey, StateValue, LeafUpdate), ProofError> {
     let slot = reader.hash()?;
     let value = value(reader)?;
     let leaf = leaf::encode_slot_value(&value).ok_or_else(|| malformed("value of a slot"))?;
-    Ok((StateKey::Slot(address, slot), value, LeafUpdate::new(with.hash(slot), Some(leaf))))
+    Ok((
+        BackendKey::Slot(address.into(), slot),
+        value,
+        LeafUpdate::new(with.hash(slot), Some(leaf)),
+    ))
 }
 
 /// Reads a split answer: branches of one trie.

@@ -12,7 +12,7 @@ use crate::{
 use alloy_primitives::{Address, B256};
 use alloy_trie::Nibbles;
 use retrie_state::{
-    ChunkAnswer, ChunkId, ChunkServer, NodeRead, StateError, StateKey, flat, wire::put_varint,
+    BackendKey, ChunkAnswer, ChunkId, ChunkServer, NodeRead, StateError, flat, wire::put_varint,
 };
 use std::{path::Path, sync::Arc};
 
@@ -81,15 +81,15 @@ impl<T: StateTries> ServedTries<'_, T> {
             return Ok(ChunkAnswer::NoNode);
         };
         let (_, root) = leaf::decode_account(leaf.value())
-            .ok_or_else(|| malformed(&StateKey::Account(address)))?;
-        let (trie, source) = self.tries.storage(&address, root, leaf.stamp())?;
+            .ok_or_else(|| malformed(&BackendKey::Account(address.into())))?;
+        let (trie, source) = self.tries.storage(&address.into(), root, leaf.stamp())?;
         let Some(link) = self.named(&trie, &source, &slot)? else {
             return Ok(ChunkAnswer::NoNode);
         };
         let Some(keys) = self.keys.slots(&address)? else { return Ok(ChunkAnswer::NotReady) };
         self.below(&source, &slot, link, &keys, |out, slot, leaf| {
             let value = leaf::decode_slot_value(leaf.value())
-                .ok_or_else(|| malformed(&StateKey::Slot(address, B256::from(*slot))))?;
+                .ok_or_else(|| malformed(&BackendKey::Slot(address.into(), B256::from(*slot))))?;
             put_value(out, &value);
             Ok(())
         })
@@ -115,7 +115,7 @@ impl<T: StateTries> ServedTries<'_, T> {
         leaf: &Leaf<T::Stamp>,
     ) -> Result<(), StateError> {
         let (account, root) = leaf::decode_account(leaf.value())
-            .ok_or_else(|| malformed(&StateKey::Account(*address)))?;
+            .ok_or_else(|| malformed(&BackendKey::Account((*address).into())))?;
         put_value(out, &account.encode());
         let has_storage = root != self.tries.hash().empty_root();
         out.push(has_storage.into());
@@ -162,12 +162,12 @@ fn put_value(out: &mut Vec<u8>, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-fn malformed(key: &StateKey) -> StateError {
+fn malformed(key: &BackendKey) -> StateError {
     StateError::corrupt("trie", format!("the leaf of {key} is malformed"))
 }
 
 /// What hangs at the slot `path`, if there is such a slot.
-fn link_at<N: NodeSource>(
+pub(in super::super) fn link_at<N: NodeSource>(
     trie: &Trie<N::Stamp>,
     source: &N,
     path: &Nibbles,

@@ -3,15 +3,18 @@
 
 pub mod blocks;
 
-use alloy_primitives::{Address, B256, U256, keccak256};
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use alloy_trie::{HashBuilder, Nibbles, TrieAccount};
 use rand::Rng;
 use retrie_state::{
-    Account, AnyCache, ApplyContext, Backend, DeltaBuilder, JobRunner, StateDelta, StateError,
-    StateKey, StateValue,
+    Account, AccountNodes, AnyCache, ApplyContext, Backend, DeltaBuilder, JobRunner, KeyForm,
+    StateDelta, StateError, StateKey, StateValue,
 };
 use retrie_state_testkit::MemoryView;
-use retrie_storage_mpt::{Mpt, TrieHash};
+use retrie_storage_mpt::{
+    Mpt, TrieHash,
+    verify::{AccountProof, SlotProof},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -26,6 +29,9 @@ pub fn random_word(random: &mut impl Rng) -> B256 {
 }
 
 pub type StateModel = BTreeMap<StateKey, StateValue>;
+
+/// The form of keys of these tests.
+pub const PLAIN: KeyForm = KeyForm::Plain;
 
 /// The delta from `before` to `after`.
 pub fn delta(before: &StateModel, after: &StateModel, wiped: &[Address]) -> StateDelta {
@@ -172,7 +178,7 @@ impl<B: Backend> TestStore<B> {
     pub fn apply(&mut self, delta: &StateDelta) -> Result<(), StateError> {
         let context =
             ApplyContext { number: self.number, parent_root: self.root, jobs: &self.jobs };
-        let applied = self.mpt.apply(&context, &mut self.view, &self.cache, delta)?;
+        let applied = self.mpt.apply(&context, &mut self.view, &self.cache, &PLAIN.delta(delta))?;
         (self.root, self.cache) = (applied.root, Arc::new(applied.cache));
         self.number += 1;
         Ok(())
@@ -190,9 +196,31 @@ impl<B: Backend> TestStore<B> {
     /// The view that loading the state at once gives, and the root.
     pub fn bulk_loaded(&self) -> (MemoryView, B256) {
         let mut view = MemoryView::default();
-        let mut entries = self.model.iter().map(|(key, value)| Ok((*key, value.clone())));
+        let mut entries = self.model.iter().map(|(key, value)| Ok(((*key).into(), value.clone())));
         let root = self.mpt.bulk_load(0, &mut entries, &mut view).unwrap();
         (view, root)
+    }
+}
+
+/// The EIP-1186 proof of an account of `model` and some of its slots, with these nodes.
+pub fn account_proof(
+    nodes: AccountNodes,
+    model: &StateModel,
+    address: &Address,
+    slots: &[B256],
+) -> AccountProof {
+    let AccountNodes { storage_root, account: account_proof, storage } = nodes;
+    let account = model.get(&StateKey::Account(*address));
+    let slot = |(slot, proof): (&B256, Vec<Bytes>)| {
+        let value = model.get(&StateKey::Slot(*address, *slot)).cloned();
+        SlotProof { slot: *slot, value, proof }
+    };
+    AccountProof {
+        address: *address,
+        account: account.map(|value| Account::decode(value).unwrap()),
+        storage_root,
+        account_proof,
+        storage: slots.iter().zip(storage).map(slot).collect(),
     }
 }
 

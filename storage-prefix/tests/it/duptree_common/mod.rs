@@ -5,20 +5,20 @@
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
 use retrie_state::{
-    ApplyContext, Backend, DeltaBuilder, JobRunner, StateDelta, StateError, StateKey, StateValue,
-    blake2b,
+    ApplyContext, Backend, BackendDelta, BackendKey, DeltaBuilder, JobRunner, StateError,
+    StateValue, blake2b,
 };
 use retrie_state_testkit::MemoryView;
 use retrie_storage_prefix::duptree::{DupTree, DupTreeCache, DupTreeLayout};
 use std::collections::{BTreeMap, BTreeSet};
 
-pub type ValueMap = BTreeMap<StateKey, StateValue>;
+pub type ValueMap = BTreeMap<BackendKey, StateValue>;
 
 /// The tree by its definition.
 #[derive(Clone, Debug, Default)]
 pub struct DupTreeModel {
     /// Keys by number of their leaf, from 1 on.
-    pub keys: Vec<StateKey>,
+    pub keys: Vec<BackendKey>,
     pub values: ValueMap,
 }
 
@@ -84,7 +84,7 @@ impl ProofParts {
 }
 
 impl DupTreeModel {
-    pub fn apply(&mut self, delta: &StateDelta) {
+    pub fn apply(&mut self, delta: &BackendDelta) {
         for change in delta.changes() {
             match &change.next {
                 Some(value) => {
@@ -110,7 +110,7 @@ impl DupTreeModel {
     pub fn leaf(&self, number: u64) -> ShownLeaf {
         let key = number.checked_sub(1).map(|at| self.keys[at as usize]);
         let next = self.keys.iter().filter(|other| key.is_none_or(|key| **other > key)).min();
-        let bytes = |key: StateKey| key.encode().to_vec();
+        let bytes = |key: BackendKey| key.encode().to_vec();
         let value = key.and_then(|key| self.values.get(&key)).map(|value| value.to_vec());
         ShownLeaf { number, key: key.map(bytes), value, next: next.copied().map(bytes) }
     }
@@ -153,7 +153,7 @@ impl DupTreeModel {
     }
 
     /// The one proof of `keys`.
-    pub fn proof(&self, keys: &[StateKey]) -> ProofParts {
+    pub fn proof(&self, keys: &[BackendKey]) -> ProofParts {
         let numbers: BTreeSet<u64> = keys
             .iter()
             .map(|key| {
@@ -201,7 +201,7 @@ impl DupTreeStore {
         Self { layout, backend, view, cache, root, number: 0 }
     }
 
-    pub fn apply(&mut self, delta: &StateDelta) -> Result<(), StateError> {
+    pub fn apply(&mut self, delta: &BackendDelta) -> Result<(), StateError> {
         let jobs = JobRunner::new(None);
         let context = ApplyContext { number: self.number, parent_root: self.root, jobs: &jobs };
         let applied = self.backend.apply(&context, &mut self.view, &self.cache, delta)?;
@@ -214,7 +214,7 @@ impl DupTreeStore {
         self.cache = self.backend.open(&self.view, None).unwrap();
     }
 
-    pub fn prove(&self, keys: &[StateKey]) -> Bytes {
+    pub fn prove(&self, keys: &[BackendKey]) -> Bytes {
         self.backend.prove(&self.view, &self.cache, keys).unwrap()
     }
 
@@ -229,11 +229,14 @@ impl DupTreeStore {
 }
 
 /// Accounts and slots, of which some differ in their last byte alone.
-pub fn key(n: u64) -> StateKey {
+pub fn key(n: u64) -> BackendKey {
     match n % 4 {
-        0 => StateKey::Account(Address::left_padding_from(&n.to_be_bytes())),
-        1 => StateKey::Account(Address::from_word(hash(&[&n.to_be_bytes()]))),
-        _ => StateKey::Slot(Address::repeat_byte((n % 3) as u8), B256::from(U256::from(n / 3))),
+        0 => BackendKey::Account(Address::left_padding_from(&n.to_be_bytes()).into()),
+        1 => BackendKey::Account(Address::from_word(hash(&[&n.to_be_bytes()])).into()),
+        _ => BackendKey::Slot(
+            Address::repeat_byte((n % 3) as u8).into(),
+            B256::from(U256::from(n / 3)),
+        ),
     }
 }
 
@@ -245,8 +248,8 @@ pub fn value(random: &mut StdRng) -> StateValue {
 /// The delta that sets (or deletes) these keys.
 pub fn delta(
     before: &ValueMap,
-    changes: impl IntoIterator<Item = (StateKey, Option<StateValue>)>,
-) -> StateDelta {
+    changes: impl IntoIterator<Item = (BackendKey, Option<StateValue>)>,
+) -> BackendDelta {
     let mut builder = DeltaBuilder::new();
     for (key, next) in changes {
         builder.change(key, before.get(&key).cloned(), next);
@@ -260,7 +263,7 @@ pub fn random_delta(
     before: &ValueMap,
     keys: u64,
     changes: usize,
-) -> StateDelta {
+) -> BackendDelta {
     let changes: Vec<_> = (0..changes)
         .map(|_| {
             let key = key(random.random_range(0..keys));

@@ -19,7 +19,9 @@ use crate::{
 };
 use eyre::bail;
 use retrie_bench::{
-    chain::{BlockFill, ChainRecipe, ContractSet, GenesisPreload, KeyChoice, TransactionMix},
+    chain::{
+        BlockFill, ChainFork, ChainRecipe, ContractSet, GenesisPreload, KeyChoice, TransactionMix,
+    },
     clients::{BlockDelivery, ClientEntrant, ClientRace, ClientWorkload, SenderRecovery},
     memory::parse_size,
     race::RaceTerms,
@@ -424,6 +426,7 @@ impl ChainRaceArgs {
         let workload = |accounts: u64, keys: KeyChoice, fill: BlockFill| ClientWorkload {
             name: defaults.name,
             recipe: ChainRecipe {
+                fork: ChainFork::Prague,
                 seed: self.seed,
                 fill,
                 mix: defaults.mix,

@@ -9,8 +9,9 @@ use crate::{
 use eyre::bail;
 use retrie_bench::{
     chain::{
-        BlockFill, CHAIN_FILE, ChainMaker, ChainRecipe, ContractSet, GENESIS_FILE, GenesisPreload,
-        KeyChoice, MadeChain, TransactionMix, write_chain, write_chain_with_branches,
+        BlockFill, CHAIN_FILE, ChainFork, ChainMaker, ChainRecipe, ContractSet, GENESIS_FILE,
+        GenesisPreload, KeyChoice, MadeChain, TransactionMix, write_chain,
+        write_chain_with_branches,
     },
     race::RaceStep,
 };
@@ -33,6 +34,10 @@ pub(crate) struct MakeChainArgs {
     /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Fork that is active from genesis on. Amsterdam needs --preload, and its access lists are
+    /// written to `access-lists.rlp`.
+    #[arg(long, value_enum, default_value_t)]
+    fork: ForkArg,
     /// Shares of the kinds of transactions.
     #[arg(long, value_name = "SHARES", default_value_t = TransactionMix::default())]
     mix: TransactionMix,
@@ -72,6 +77,14 @@ pub(crate) struct MakeChainArgs {
     dir: PathBuf,
 }
 
+/// The fork of a chain.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+enum ForkArg {
+    #[default]
+    Prague,
+    Amsterdam,
+}
+
 impl MakeChainArgs {
     /// Runs the command.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
@@ -98,6 +111,10 @@ impl MakeChainArgs {
         };
         let recipe = ChainRecipe {
             seed: self.seed,
+            fork: match self.fork {
+                ForkArg::Prague => ChainFork::Prague,
+                ForkArg::Amsterdam => ChainFork::Amsterdam,
+            },
             fill,
             mix: self.mix,
             accounts: self.accounts,

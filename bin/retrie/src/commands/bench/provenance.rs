@@ -9,7 +9,9 @@ use crate::{
 };
 use eyre::bail;
 use retrie_bench::{
-    chain::{BlockFill, ChainRecipe, ContractSet, GenesisPreload, KeyChoice, TransactionMix},
+    chain::{
+        BlockFill, ChainFork, ChainRecipe, ContractSet, GenesisPreload, KeyChoice, TransactionMix,
+    },
     clients::{
         BlockDelivery, ClientEntrant, ClientRace, ClientWorkload, ProvenanceOutcome, QueryConfig,
         SenderRecovery, can_prove_history,
@@ -127,6 +129,7 @@ impl ProvenanceRaceArgs {
         ClientWorkload {
             name: "provenance",
             recipe: ChainRecipe {
+                fork: ChainFork::Prague,
                 seed: self.seed,
                 fill: BlockFill::Transactions(self.txs),
                 mix: TransactionMix { kvstore: 1, ..TransactionMix::NOTHING },

@@ -14,13 +14,14 @@ use retrie_bench::{
     state::{BackendFactory, StoreFactory},
 };
 use retrie_db::SyncMode;
+use retrie_state::KeyForm;
 use std::path::PathBuf;
 
 /// Flags about the stores.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct StoreArgs {
     /// The state stores, separated by commas [default: all of ours]. `lvmt@3/16` is `lvmt` with
-    /// that proof shard. The feature `peers` adds `redb`, `eth-trie`, `firewood-ethhash`,
+    /// that proof shard, `lvmt:hashed` with hashed keys. The feature `peers` adds `redb`, `eth-trie`, `firewood-ethhash`,
     /// `nomt` and `qmdb`.
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
     pub(super) backends: Vec<String>,
@@ -120,11 +121,17 @@ impl StoreArgs {
                 eyre!("`{name}` is a peer: build with `--features peers` to race against it")
             });
         }
-        let entrant =
-            BackendFactory::new(contenders::backend(name, self.hash, &self.backend_args)?);
-        Ok(Box::new(entrant.named(name)))
+        let (lane, keys) = match name.strip_suffix(HASHED) {
+            Some(lane) => (lane, KeyForm::Hashed),
+            None => (name, KeyForm::Plain),
+        };
+        let backend = contenders::backend(lane, self.hash, &self.backend_args)?;
+        Ok(Box::new(BackendFactory::new(backend).named(name).with_keys(keys)))
     }
 }
+
+/// At the end of a name: the store gets hashed keys.
+const HASHED: &str = ":hashed";
 
 fn is_peer(name: &str) -> bool {
     peers::NAMES.contains(&name)

@@ -2,14 +2,15 @@
 
 use crate::{
     args::{
-        self, BackendArgs, ChainArgs, DEFAULT_RETENTION, DbArgs, HashChoice, PruneArgs, StateArgs,
+        self, BackendArgs, ChainArgs, DEFAULT_RETENTION, DbArgs, HashChoice, KeyFormChoice,
+        PruneArgs, StateArgs,
     },
     commands::existing::ExistingDatadir,
     output::{CommandOutput, grouped, say},
     progress::{ImportProgress, LINE_EVERY},
 };
 use eyre::{Context, bail};
-use retrie_db::StateRootMode;
+use retrie_db::{DatadirMetadata, StateRootMode};
 use retrie_pipeline::{
     ChainMigration, ChainOptions, ImportEnd, MigrationOutcome, MigrationStep, UnfinishedMigration,
     verify::referee_name,
@@ -45,6 +46,10 @@ pub(crate) struct MigrateArgs {
     /// Hash function of the new state store, for comparison only; `mpt-archive` has the choice.
     #[arg(long, value_name = "HASH")]
     hash: Option<HashChoice>,
+    /// Form of the keys in the new datadir, `plain` or `hashed` [default: that of the old one]. From
+    /// hashed to plain keys there is no way back.
+    #[arg(long, value_name = "FORM")]
+    keys: Option<KeyFormChoice>,
     /// What header state roots mean in the new datadir [default: `native` for a native chain,
     /// `header` for backends with Ethereum's roots, else `shadow`].
     #[arg(long, value_name = "MODE")]
@@ -87,7 +92,7 @@ impl MigrateArgs {
         let backend = old.backend(&metadata, &self.backends)?;
         let had = referee_name(&from, &metadata)?;
         let begun = if self.history { UnfinishedMigration::read(&self.new, &from)? } else { None };
-        let to = self.options(&old, metadata.state_root, had, begun)?;
+        let to = self.options(&old, &metadata, had, begun)?;
         let (checks, name) = (to.referee.is_some(), to.backend.identity().name);
         let (history, until) = (self.history, self.until);
         let migration = ChainMigration { from: &from, backend, to, history, until };
@@ -115,15 +120,17 @@ impl MigrateArgs {
     fn options(
         &self,
         old: &ExistingDatadir,
-        old_mode: StateRootMode,
+        metadata: &DatadirMetadata,
         had: Option<String>,
         begun: Option<UnfinishedMigration>,
     ) -> eyre::Result<ChainOptions> {
         let is_given = self.referee.is_some();
-        let native = (old_mode == StateRootMode::Native).then_some(StateRootMode::Native);
+        let native =
+            (metadata.state_root == StateRootMode::Native).then_some(StateRootMode::Native);
         let args = StateArgs {
             state_backend: Some(self.to.clone()),
             hash: self.hash,
+            keys: self.keys.or_else(|| Some(KeyFormChoice(metadata.keys.into()))),
             state_root: self.state_root.or(native),
             referee: self.referee.clone().or(had).filter(|name| name != NO_REFEREE),
             retention: self.retention,

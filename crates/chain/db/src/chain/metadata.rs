@@ -15,7 +15,7 @@ use crate::{
     tables::ChainTable,
 };
 use alloy_primitives::B256;
-use retrie_state::BackendIdentity;
+use retrie_state::{BackendIdentity, KeyForm};
 use serde::{Deserialize, Serialize};
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -45,8 +45,46 @@ pub struct DatadirMetadata {
     /// How the backend's rows are laid out, if it has several layouts.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub layout: String,
+    /// The form of the keys that the backend gets.
+    #[serde(default, skip_serializing_if = "StoredKeyForm::is_plain")]
+    pub keys: StoredKeyForm,
     /// What state roots in headers mean.
     pub state_root: StateRootMode,
+}
+
+/// A [`KeyForm`] as a datadir stores it, by its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StoredKeyForm {
+    /// Addresses and slots.
+    #[default]
+    Plain,
+    /// Their hashes.
+    Hashed,
+}
+
+impl StoredKeyForm {
+    const fn is_plain(&self) -> bool {
+        matches!(self, Self::Plain)
+    }
+}
+
+impl From<KeyForm> for StoredKeyForm {
+    fn from(form: KeyForm) -> Self {
+        match form {
+            KeyForm::Plain => Self::Plain,
+            KeyForm::Hashed => Self::Hashed,
+        }
+    }
+}
+
+impl From<StoredKeyForm> for KeyForm {
+    fn from(form: StoredKeyForm) -> Self {
+        match form {
+            StoredKeyForm::Plain => Self::Plain,
+            StoredKeyForm::Hashed => Self::Hashed,
+        }
+    }
 }
 
 /// The meaning of the state root in headers for this datadir (`--state-root`).
@@ -95,6 +133,7 @@ impl DatadirMetadata {
         chain_id: u64,
         genesis: B256,
         backend: &BackendIdentity,
+        keys: KeyForm,
         state_root: StateRootMode,
     ) -> Self {
         Self {
@@ -106,6 +145,7 @@ impl DatadirMetadata {
             hash: backend.hash.name().to_owned(),
             params: backend.params,
             layout: backend.layout.to_owned(),
+            keys: keys.into(),
             state_root,
         }
     }
@@ -143,10 +183,12 @@ impl DatadirMetadata {
                 },
             });
         }
+        let name = |keys| KeyForm::from(keys).name().to_owned();
         for (what, found_value, expected_value) in [
             ("hash function", found.hash.clone(), expected.hash.clone()),
             ("parameters", found.params.to_string(), expected.params.to_string()),
             ("layout", found.layout.clone(), expected.layout.clone()),
+            ("form of keys", name(found.keys), name(expected.keys)),
         ] {
             if found_value != expected_value {
                 return Err(MetadataError::BackendParameters {
@@ -261,7 +303,7 @@ mod tests {
     }
 
     fn expected() -> DatadirMetadata {
-        DatadirMetadata::new(1, B256::repeat_byte(7), &mpt(), StateRootMode::Header)
+        DatadirMetadata::new(1, B256::repeat_byte(7), &mpt(), KeyForm::Plain, StateRootMode::Header)
     }
 
     #[test]
@@ -280,6 +322,11 @@ mod tests {
         let json = json.replace(",\"state_root", ",\"layout\":\"blocked\",\"state_root");
         assert_eq!(serde_json::to_string(&layout).unwrap(), json);
         assert_eq!(serde_json::from_str::<DatadirMetadata>(&json).unwrap(), layout);
+        // Datadirs with hashed keys say so.
+        let hashed = DatadirMetadata { keys: StoredKeyForm::Hashed, ..layout };
+        let json = json.replace(",\"state_root", ",\"keys\":\"hashed\",\"state_root");
+        assert_eq!(serde_json::to_string(&hashed).unwrap(), json);
+        assert_eq!(serde_json::from_str::<DatadirMetadata>(&json).unwrap(), hashed);
     }
 
     #[test]

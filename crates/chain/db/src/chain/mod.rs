@@ -10,7 +10,7 @@ mod write;
 pub(crate) use read::{canonical, header_at};
 
 pub use check::StoredBlock;
-pub use metadata::{DatadirMetadata, SCHEMA_VERSION, StateRootMode};
+pub use metadata::{DatadirMetadata, SCHEMA_VERSION, StateRootMode, StoredKeyForm};
 pub use read::{CanonicalHeaders, ChainRead, StoredTransaction};
 pub use write::NewBlock;
 

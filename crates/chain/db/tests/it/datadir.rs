@@ -7,7 +7,7 @@ use retrie_db::{
     ChainRead, DatabaseEnv, DatadirMetadata, DbError, MetadataError, OpenError, OpenOptions,
     ReadError, StateRootMode, StorageError, SyncMode, WriteTxn,
 };
-use retrie_state::{BackendIdentity, HashId, RowTable, StoreError};
+use retrie_state::{BackendIdentity, HashId, KeyForm, RowTable, StoreError};
 use retrie_state_store::{KvRead, KvWrite};
 use std::{
     io::{BufRead, BufReader, Write},
@@ -383,7 +383,8 @@ fn a_datadir_keeps_its_chain() {
     let raw = BackendIdentity::plain("raw", 2, HashId::None);
     let stamp = |chain_id, genesis, mode| {
         let mut txn = db.begin_write().unwrap();
-        txn.put_metadata(&DatadirMetadata::new(chain_id, genesis, &raw, mode)).unwrap();
+        txn.put_metadata(&DatadirMetadata::new(chain_id, genesis, &raw, KeyForm::Plain, mode))
+            .unwrap();
         txn.commit().unwrap();
     };
     stamp(7331, own.genesis_hash(), StateRootMode::Shadow);
@@ -444,7 +445,8 @@ fn foreign_datadirs_are_refused_and_both_sides_named() {
     let dir = tempfile::tempdir().unwrap();
     let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
     let raw = BackendIdentity::plain("raw", 2, HashId::None);
-    let made = DatadirMetadata::new(1, B256::repeat_byte(7), &raw, StateRootMode::Shadow);
+    let made =
+        DatadirMetadata::new(1, B256::repeat_byte(7), &raw, KeyForm::Plain, StateRootMode::Shadow);
     assert!(matches!(
         db.check_metadata(&made),
         Err(DbError::Metadata(MetadataError::NotInitialised { .. }))
@@ -457,12 +459,13 @@ fn foreign_datadirs_are_refused_and_both_sides_named() {
     let db = DatabaseEnv::open(dir.path(), &OpenOptions::read_only()).unwrap();
     assert_eq!(db.metadata().unwrap(), made);
     type MetadataChange = fn(&mut DatadirMetadata);
-    let cases: [(MetadataChange, &[&str]); 8] = [
+    let cases: [(MetadataChange, &[&str]); 9] = [
         (|m| m.backend = "mpt".into(), &["backend raw, not mpt"]),
         (|m| m.backend_version = 3, &["format 2", "format 3", "import again"]),
         (|m| m.backend_version = 1, &["format 2", "format 1", "newer version"]),
         (|m| m.hash = "blake3".into(), &["hash function none, not blake3"]),
         (|m| m.params = B256::repeat_byte(9), &["parameters 0x0000", "0x0909"]),
+        (|m| m.keys = KeyForm::Hashed.into(), &["form of keys plain, not hashed"]),
         (|m| m.chain_id = 5, &["chain 1", "chain 5"]),
         (|m| m.genesis = B256::repeat_byte(8), &["genesis 0x0707", "genesis 0x0808"]),
         (|m| m.state_root = StateRootMode::Native, &["state roots shadow, not native"]),

@@ -12,7 +12,7 @@ use retrie_pipeline::{
     BlockImporter, ChainStore, HeadChange, ImportOptions,
     testkit::{TestChain, TestRules, TestWallet},
 };
-use retrie_state::{StateKey, StateReader, StateValue};
+use retrie_state::{BackendKey, StateReader, StateValue};
 use retrie_state_store::StateId;
 use retrie_telemetry::Metrics;
 use std::{
@@ -72,7 +72,7 @@ struct DatadirContents {
     /// Block and index of each transaction of the forest.
     lookup: BTreeMap<B256, Option<(u64, u32)>>,
     root: B256,
-    state: Vec<(StateKey, StateValue)>,
+    state: Vec<(BackendKey, StateValue)>,
 }
 
 #[derive(Debug, PartialEq)]

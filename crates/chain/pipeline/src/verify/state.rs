@@ -4,7 +4,7 @@ use super::FindingList;
 use crate::{PipelineError, StoreSet};
 use alloy_primitives::{B256, KECCAK256_EMPTY};
 use retrie_db::{ChainRead, DatabaseEnv, OpenOptions, ReadError, ReadTxn, SyncMode};
-use retrie_state::{Account, AnyBackend, StateError, StateKey, StateValue};
+use retrie_state::{Account, AnyBackend, BackendKey, StateError, StateValue};
 use retrie_state_store::{KvStore, MemoryStore, StateCheck, StateCheckSink, StateId, StateStore};
 use std::{collections::HashSet, path::Path, sync::Arc};
 
@@ -113,8 +113,8 @@ impl StateCheckSink for FindingSink<'_> {
         self.findings.state(self.name, &fault);
     }
 
-    fn entry(&mut self, key: &StateKey, value: &StateValue) {
-        if let StateKey::Account(_) = key
+    fn entry(&mut self, key: &BackendKey, value: &StateValue) {
+        if let BackendKey::Account(_) = key
             && let Some(account) = Account::decode(value)
             && account.code_hash != KECCAK256_EMPTY
         {

@@ -328,7 +328,8 @@ fn hashes_of_blocks_in_runs_are_found() {
         let report = node.import_with(&blocks, options(BATCH)).unwrap();
         assert!(report.roots_checked < 20, "{setup:?}");
         let state = node.picture(&blocks).state;
-        let noted = state.iter().filter(|(key, _)| *key.address() == contract).count() as u64;
+        let noted =
+            state.iter().filter(|(key, _)| *key.account() == contract.into()).count() as u64;
         assert!(noted > COUNT, "{noted}");
         let singly = self::node(&chain, setup);
         singly.import(&blocks).unwrap();

@@ -11,7 +11,7 @@ use retrie_pipeline::{
     verify::{VerifyOptions, verify},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{AnyBackend, Backend, BlockRef, StateError, StateKey, StateReader};
+use retrie_state::{AnyBackend, Backend, BackendKey, BlockRef, StateError, StateKey, StateReader};
 use retrie_state_store::{FlatHistory, StateId, StoreOptions};
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use retrie_storage_raw::Raw;
@@ -68,10 +68,10 @@ fn compare(chain: &ChainStore, archive: &ChainStore, number: u64, random: &mut S
             .unwrap()
             .entries(None, usize::MAX)
             .unwrap();
-        keys.extend(entries.choose_multiple(random, 40).map(|(key, _)| *key));
+        keys.extend(entries.choose_multiple(random, 40).filter_map(|(key, _)| key.plain()));
     }
     if let Ok(changed) = chain.state().changed_keys(StateId::Tip, number) {
-        keys.extend(changed);
+        keys.extend(changed.iter().filter_map(BackendKey::plain));
     }
     keys.push(StateKey::Account(Address::from(random.random::<[u8; 20]>())));
     keys.push(StateKey::Slot(*keys[0].address(), B256::from(random.random::<[u8; 32]>())));

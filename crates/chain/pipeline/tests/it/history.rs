@@ -64,6 +64,12 @@ fn import(chain: &ChainStore, sources: Vec<BlockSource>, to: u64, options: Impor
 /// States of `mpt` by block number, for the blocks at which its chain was the tip.
 type StatesByNumber = BTreeMap<u64, Vec<(StateKey, StateValue)>>;
 
+/// All entries of a state with plain keys.
+fn entries(state: &StateProvider) -> Vec<(StateKey, StateValue)> {
+    let entries = state.entries(None, usize::MAX).unwrap().into_iter();
+    entries.map(|(key, value)| (key.plain().unwrap(), value)).collect()
+}
+
 /// Compares what the archive says of old blocks with `states` and with the headers of its chain.
 fn check(archive: &ChainStore, states: &StatesByNumber) {
     let (read, store) = (archive.db().begin_read().unwrap(), archive.state());
@@ -74,7 +80,7 @@ fn check(archive: &ChainStore, states: &StatesByNumber) {
         let hash = read.canonical_hash(*number).unwrap().unwrap();
         let header = read.header(&hash).unwrap().unwrap();
         let old = store.history(BlockRef::new(*number, hash)).unwrap();
-        assert!(old.entries(None, usize::MAX).unwrap() == *expected, "state of block {number}");
+        assert!(entries(&old) == *expected, "state of block {number}");
 
         let mut asked: Vec<StateKey> =
             expected.choose_multiple(random, 12).map(|(key, _)| *key).collect();
@@ -114,14 +120,21 @@ fn proven(
     let proof = old.prove(asked).unwrap();
     if !backend.extensions().history.unwrap().proven_by_view() {
         assert_eq!((old.root(), proof.root), (header, header), "block {number}");
-        return backend.verify(header, asked, &proof.bytes).unwrap();
+        return backend
+            .verify(header, &retrie_state::KeyForm::Plain.keys(asked), &proof.bytes)
+            .unwrap();
     }
     let tip = store.tip().unwrap();
     let is_below = number < tip.block.number;
     assert_eq!((proof.block, proof.as_of), (tip.block, is_below.then_some(number)));
     assert_eq!((old.root(), proof.root), (tip.root, tip.root), "block {number}");
     let provenance = backend.extensions().provenance.unwrap();
-    let versions = provenance.verify_versions(tip.root, asked, number..=number, &proof.bytes);
+    let versions = provenance.verify_versions(
+        tip.root,
+        &retrie_state::KeyForm::Plain.keys(asked),
+        number..=number,
+        &proof.bytes,
+    );
     let value = |versions: Vec<ValueVersion>| versions.into_iter().next()?.value;
     versions.unwrap().into_iter().map(value).collect()
 }
@@ -176,13 +189,7 @@ fn storage_of_every_block_is_kept(backend: &dyn Fn() -> Arc<dyn AnyBackend>) {
         write_blocks(&file, canonical.iter().copied());
         for number in 1..=canonical.len() as u64 {
             import(&mpt, source(), number, ImportOptions::default());
-            states.insert(
-                number,
-                mpt.state()
-                    .at(StateId::Tip)
-                    .and_then(|state| state.entries(None, usize::MAX))
-                    .unwrap(),
-            );
+            states.insert(number, entries(&mpt.state().at(StateId::Tip).unwrap()));
         }
         assert!(states.values().last().unwrap().len() > 20, "contracts with storage");
         check(&archive, &states);
@@ -221,10 +228,7 @@ fn every_thousandth_state_of_mainnet_is_that_of_mpt_at_its_time() {
         if number > 0 {
             import(&mpt, sources(), number, ImportOptions::default());
         }
-        states.insert(
-            number,
-            mpt.state().at(StateId::Tip).and_then(|state| state.entries(None, usize::MAX)).unwrap(),
-        );
+        states.insert(number, entries(&mpt.state().at(StateId::Tip).unwrap()));
     }
     assert_eq!(states.len() as u64, last / 1000 + 2);
     assert!(states[&last].len() > states[&0].len());

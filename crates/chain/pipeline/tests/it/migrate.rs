@@ -16,7 +16,7 @@ use retrie_pipeline::{
     verify::{VerifyOptions, verify},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{AnyBackend, BlockRef, StateKey, StateValue};
+use retrie_state::{AnyBackend, BackendKey, BlockRef, KeyForm, StateValue};
 use retrie_state_store::{FlatHistory, StateId, StoreOptions};
 use retrie_state_testkit::{WrappedBackend, sample};
 use retrie_storage_mpt::Mpt;
@@ -56,6 +56,7 @@ struct BackendDatadir {
     referee: Option<Arc<dyn AnyBackend>>,
     kept: HistoryKept,
     retention: u64,
+    keys: KeyForm,
 }
 
 impl BackendDatadir {
@@ -66,7 +67,19 @@ impl BackendDatadir {
         backend: &Arc<dyn AnyBackend>,
     ) -> Self {
         let (datadir, spec, backend) = (folder.path().join(name), spec.clone(), backend.clone());
-        Self { datadir, spec, backend, referee: None, kept: HistoryKept::default(), retention: 128 }
+        Self {
+            datadir,
+            spec,
+            backend,
+            referee: None,
+            kept: HistoryKept::default(),
+            retention: 128,
+            keys: KeyForm::Plain,
+        }
+    }
+
+    fn hashed(self) -> Self {
+        Self { keys: KeyForm::Hashed, ..self }
     }
 
     fn refereed(self) -> Self {
@@ -92,6 +105,7 @@ impl BackendDatadir {
             },
             store: StoreOptions {
                 retention: self.retention,
+                keys: self.keys,
                 flat_history: FlatHistory::All,
                 ..StoreOptions::default()
             },
@@ -174,7 +188,7 @@ impl BackendDatadir {
     }
 }
 
-fn entries(chain: &ChainStore) -> Vec<(StateKey, StateValue)> {
+fn entries(chain: &ChainStore) -> Vec<(BackendKey, StateValue)> {
     chain.state().at(StateId::Tip).unwrap().entries(None, 100_000).unwrap()
 }
 
@@ -198,7 +212,8 @@ fn assert_same_blocks(chain: &ChainStore, expected: &ChainStore, what: &str) {
         }
     }
     for (key, value) in entries(expected) {
-        if let (StateKey::Account(_), Some(account)) = (key, retrie_state::Account::decode(&value))
+        if let (BackendKey::Account(_), Some(account)) =
+            (key, retrie_state::Account::decode(&value))
         {
             let code = whole.code(&account.code_hash).unwrap();
             assert_eq!(read.code(&account.code_hash).unwrap(), code, "{what}");
@@ -290,6 +305,54 @@ fn every_backend_takes_over_from_every_other() {
             }
         }
         old.check(from.name);
+    }
+}
+
+/// From plain to hashed keys with every backend, by the latest state and with history; the chain
+/// goes on, with contracts that destroy themselves, and has the states of an import.
+#[test]
+fn keys_are_hashed_on_the_way_and_there_is_no_way_back() {
+    let (chain, blocks) = made(TestRules::Byzantium);
+    let folder = tempfile::tempdir().unwrap();
+    for descriptor in all() {
+        let (name, backend) = (descriptor.name, &(descriptor.small)());
+        let at = |place: &str| {
+            BackendDatadir::new(&folder, &format!("{name}-{place}"), &chain.spec, backend)
+                .refereed()
+        };
+        let (plain, imported) = (at("plain"), at("imported").hashed());
+        plain.import(&blocks[..MOVED]);
+        imported.import(&blocks);
+        imported.check(name);
+        let expected = imported.open();
+        let before = entries(&plain.open());
+        for history in [false, true] {
+            let what = format!("{name}, history {history}");
+            let moved = at(&format!("moved-{history}")).hashed();
+            moved.migrate(&plain, history).unwrap();
+            let mut hashed: Vec<_> = before
+                .iter()
+                .map(|(key, value)| (KeyForm::Hashed.key(&key.plain().unwrap()), value.clone()))
+                .collect();
+            hashed.sort_unstable();
+            assert_eq!(entries(&moved.open()), hashed, "{what}");
+            moved.check(&what);
+            moved.import(&blocks);
+            moved.check(&what);
+            let ended = moved.open();
+            assert_eq!(ended.tip().unwrap(), expected.tip().unwrap(), "{what}");
+            assert_eq!(entries(&ended), entries(&expected), "{what}");
+            drop(ended);
+
+            let error = at(&format!("back-{history}")).migrate(&moved, false).unwrap_err();
+            let is_typed =
+                matches!(error, PipelineError::State(retrie_state::StateError::HashedKeys { .. }));
+            assert!(is_typed, "{what}: {error}");
+            let mut other = moved.clone();
+            other.keys = KeyForm::Plain;
+            let error = ChainStore::open(other.options()).unwrap_err().to_string();
+            assert!(error.contains("form of keys hashed, not plain"), "{what}: {error}");
+        }
     }
 }
 

@@ -351,7 +351,8 @@ fn contracts_and_hashes_of_blocks_ahead_are_found() {
         let singly = singly.open();
         import_singly(&singly, &blocks, batches(3));
         let expected = DatadirContents::of(&singly, &blocks);
-        let noted = expected.state.iter().filter(|(key, _)| *key.address() == hashes).count();
+        let noted =
+            expected.state.iter().filter(|(key, _)| *key.account() == hashes.into()).count();
         assert!(noted > 10, "hashes are noted");
         for batch in [1, 3, 1000] {
             let node = TestNode::new(&chain.spec, setup);

@@ -9,7 +9,7 @@ use retrie_sources::BlockWriter;
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
-    io::BufWriter,
+    io::{BufWriter, Write as _},
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -19,6 +19,10 @@ use tempfile::NamedTempFile;
 pub const GENESIS_FILE: &str = "genesis.json";
 /// Name of the block file: concatenated RLP of the blocks from 1 on, as `geth import` reads it.
 pub const CHAIN_FILE: &str = "chain.rlp";
+
+/// Name of the file of access lists, from Amsterdam on: their RLP, concatenated, one of each block
+/// of the block file.
+pub const ACCESS_LISTS_FILE: &str = "access-lists.rlp";
 
 /// Name of the file that also has side branches.
 const BRANCHES_FILE: &str = "branches.rlp";
@@ -43,8 +47,8 @@ pub struct MadeChain {
 }
 
 /// Generates `blocks` blocks and writes them to [`CHAIN_FILE`] in `folder`, beside
-/// [`GENESIS_FILE`]. Creates the folder if it is missing. One block at a time is in memory. Both
-/// files appear when they are complete. `progress` is called after each block.
+/// [`GENESIS_FILE`] and, from Amsterdam on, [`ACCESS_LISTS_FILE`]. Creates the folder if it is
+/// missing. One block at a time is in memory. The files appear when they are complete. `progress` is called after each block.
 ///
 /// # Errors
 /// [`MakeChainError::Exists`] rather than overwriting anything; [`MakeChainError::Stopped`] once
@@ -70,17 +74,33 @@ fn write(
     progress: &mut dyn FnMut(&MadeChain),
     each: &mut BlockVisitor<'_>,
 ) -> Result<MadeChain, MakeChainError> {
-    let [genesis, chain] = [GENESIS_FILE, CHAIN_FILE].map(|name| folder.join(name));
-    for file in [&genesis, &chain] {
+    let [genesis, chain, lists] =
+        [GENESIS_FILE, CHAIN_FILE, ACCESS_LISTS_FILE].map(|name| folder.join(name));
+    for file in [&genesis, &chain, &lists] {
         if file.exists() {
             return Err(MakeChainError::Exists { file: file.clone() });
         }
     }
     fs::create_dir_all(folder).map_err(io("creating folder", folder))?;
-    // The genesis file appears after the blocks are generated.
-    let file = NamedTempFile::new_in(folder).map_err(io("creating a file in", folder))?;
-    let (made, writer) = make_blocks(maker, blocks, &chain, stop, progress, each)?;
-    write_genesis(maker, file, &genesis)?;
+    // These files appear after the blocks are generated.
+    let new_file = || NamedTempFile::new_in(folder).map_err(io("creating a file in", folder));
+    let genesis_file = new_file()?;
+    let mut list_file = BufWriter::new(new_file()?);
+    let mut has_lists = false;
+    let (made, writer) =
+        make_blocks(maker, blocks, &chain, stop, progress, &mut |maker, block| {
+            if let Some(list) = maker.access_list() {
+                has_lists = true;
+                list_file.write_all(list).map_err(io("writing", &lists))?;
+            }
+            each(maker, block)
+        })?;
+    if has_lists {
+        persist(list_file, &lists)?;
+    }
+    let mut out = BufWriter::new(genesis_file);
+    maker.write_genesis(&mut out).map_err(io("writing", &genesis))?;
+    persist(out, &genesis)?;
     let bytes = writer.finish().map_err(PipelineError::from)?.rlp_bytes;
     Ok(MadeChain { bytes, ..made })
 }
@@ -185,15 +205,11 @@ fn make_blocks(
     Ok((made, writer))
 }
 
-fn write_genesis(
-    maker: &ChainMaker,
-    file: NamedTempFile,
-    target: &Path,
-) -> Result<(), MakeChainError> {
-    let mut out = BufWriter::new(file);
-    let file = maker
-        .write_genesis(&mut out)
-        .and_then(|()| out.into_inner().map_err(|error| error.into_error()))
+/// Gives a complete file its name.
+fn persist(out: BufWriter<NamedTempFile>, target: &Path) -> Result<(), MakeChainError> {
+    let file = out
+        .into_inner()
+        .map_err(|error| error.into_error())
         .and_then(|file| file.as_file().sync_all().map(|()| file))
         .map_err(io("writing", target))?;
     file.persist_noclobber(target).map_err(|error| io("writing", target)(error.error))?;

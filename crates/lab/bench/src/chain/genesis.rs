@@ -1,10 +1,15 @@
 //! The genesis file of generated chains.
 
-use super::{ChainRecipe, sign::ChainSender};
+use super::{ChainFork, ChainRecipe, sign::ChainSender};
 use alloy_eips::{
-    eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS,
+    eip2935::HISTORY_STORAGE_ADDRESS,
+    eip4788::BEACON_ROOTS_ADDRESS,
     eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
     eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+    eip8282::{
+        BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_DEPOSIT_CONTRACT_CODE,
+        BUILDER_EXIT_CONTRACT_ADDRESS, BUILDER_EXIT_CONTRACT_CODE,
+    },
 };
 use alloy_primitives::U256;
 use retrie_chainspec::ChainSpec;
@@ -31,7 +36,7 @@ const BLOCK_FORKS: [&str; 10] = [
     "londonBlock",
 ];
 
-/// The genesis file in the format of geth, reth and `retrie init`: Prague and proof of stake from
+/// The genesis file in the format of geth, reth and `retrie init`: the fork and proof of stake from
 /// the start, system contracts, and `senders` with funds.
 pub(crate) fn genesis_json(recipe: &ChainRecipe, senders: &[ChainSender]) -> String {
     let funded = |sender: &ChainSender| {
@@ -58,6 +63,13 @@ pub(crate) fn genesis_with(recipe: &ChainRecipe, mut alloc: Map<String, Value>) 
             }),
         ),
     ]);
+    if recipe.fork == ChainFork::Amsterdam {
+        for fork in ["osaka", "bpo1", "bpo2", "amsterdam"] {
+            config.insert(format!("{fork}Time"), json!(0));
+            let blobs = json!({ "target": 14, "max": 21, "baseFeeUpdateFraction": 11_684_671 });
+            config["blobSchedule"][fork] = blobs;
+        }
+    }
     let system = [
         BEACON_ROOTS_ADDRESS,
         HISTORY_STORAGE_ADDRESS,
@@ -71,6 +83,15 @@ pub(crate) fn genesis_with(recipe: &ChainRecipe, mut alloc: Map<String, Value>) 
             fields["storage"] = json!(storage);
         }
         alloc.insert(address.to_string(), fields);
+    }
+    if recipe.fork == ChainFork::Amsterdam {
+        for (address, code) in [
+            (BUILDER_DEPOSIT_CONTRACT_ADDRESS, &BUILDER_DEPOSIT_CONTRACT_CODE),
+            (BUILDER_EXIT_CONTRACT_ADDRESS, &BUILDER_EXIT_CONTRACT_CODE),
+        ] {
+            let fields = json!({ "balance": "0x0", "nonce": "0x1", "code": code });
+            alloc.insert(address.to_string(), fields);
+        }
     }
     json!({
         "config": Value::Object(config),

@@ -1,7 +1,7 @@
 //! Generates the blocks of a chain, one after the other. Their states lie in a store of their own.
 
 use super::{
-    BlockFill, ChainRecipe, GenesisBase, MakeChainError,
+    BlockFill, ChainFork, ChainRecipe, GenesisBase, MakeChainError,
     genesis::genesis_json,
     plan::{DeployPlanner, PlannedCall, receiver},
     preloaded::PreloadPlanner,
@@ -65,6 +65,8 @@ pub struct ChainMaker {
     codes: HashMap<B256, Bytes>,
     code_cache: CodeCache,
     reverted: u64,
+    /// RLP of the access list of the latest block, from Amsterdam on.
+    access_list: Option<Bytes>,
     // In the order in which they are closed.
     states: StoreSet,
     kv: Arc<dyn KvStore>,
@@ -206,6 +208,7 @@ impl ChainMaker {
             codes: codes.into_iter().collect(),
             code_cache: CodeCache::default(),
             reverted: 0,
+            access_list: None,
             states,
             kv,
             _folder: None,
@@ -231,6 +234,11 @@ impl ChainMaker {
     /// Header of the latest block, or of genesis.
     pub const fn head(&self) -> &SealedHeader {
         &self.head
+    }
+
+    /// RLP of the access list (EIP-7928) of the latest block; `None` before Amsterdam.
+    pub const fn access_list(&self) -> Option<&Bytes> {
+        self.access_list.as_ref()
     }
 
     /// Number of transactions planned to revert, and number of transactions that did revert.
@@ -361,6 +369,7 @@ impl ChainMaker {
         };
         let built = builder.build(parent, self.attributes(number), transactions, from)?;
         self.head = built.block().clone_sealed_header();
+        self.access_list = built.access_list.as_ref().map(|list| alloy_rlp::encode(list).into());
         self.codes.extend(built.codes.iter().cloned());
         self.pending.push(built.states.clone());
         let rows: usize = self.pending.iter().map(ProposalSet::rows).sum();
@@ -407,6 +416,7 @@ impl ChainMaker {
             prev_randao: derive(seed, "randao", number ^ self.branch << 32),
             parent_beacon_block_root: derive(seed, "beacon block", number),
             withdrawals: (first..first + WITHDRAWALS).map(withdrawal).collect(),
+            slot_number: (self.recipe.fork == ChainFork::Amsterdam).then_some(number),
             ..Default::default()
         }
     }
@@ -469,5 +479,10 @@ fn typical_gas(recipe: &ChainRecipe) -> u64 {
         (mix.smallbank, 40_000),
         (mix.kvstore, 40_000),
     ];
-    parts.iter().map(|(share, gas)| u64::from(*share) * gas).sum::<u64>() / mix.sum()
+    let mean = parts.iter().map(|(share, gas)| u64::from(*share) * gas).sum::<u64>() / mix.sum();
+    match recipe.fork {
+        ChainFork::Prague => mean,
+        // State costs up to so many times more.
+        ChainFork::Amsterdam => 4 * mean,
+    }
 }

@@ -5,8 +5,8 @@
 //!    '-----> genesis.json                                      '--> state (temporary store)
 //! ```
 //!
-//! All forks up to Prague and proof of stake are active from genesis on. Without a
-//! [`GenesisPreload`], genesis holds the senders and the system contracts. The first blocks then
+//! All forks up to Prague, or up to Amsterdam, and proof of stake are active from genesis on. Without
+//! a [`GenesisPreload`], genesis holds the senders and the system contracts. The first blocks then
 //! deploy the contracts that the mix needs (`crates/lab/bench/contracts`), and give tokens to every
 //! sender and liquidity to every pair. About one of a hundred token calls, and one of two hundred
 //! pair calls, reverts. With a preload, genesis holds all the state that the calls need, no call
@@ -35,9 +35,11 @@ mod sign;
 mod tests;
 
 pub use contract_set::ContractSet;
-pub use files::{CHAIN_FILE, GENESIS_FILE, MadeChain, write_chain, write_chain_with_branches};
+pub use files::{
+    ACCESS_LISTS_FILE, CHAIN_FILE, GENESIS_FILE, MadeChain, write_chain, write_chain_with_branches,
+};
 pub use maker::ChainMaker;
-pub use recipe::{BlockFill, ChainRecipe, GenesisPreload, KeyChoice, TransactionMix};
+pub use recipe::{BlockFill, ChainFork, ChainRecipe, GenesisPreload, KeyChoice, TransactionMix};
 pub(crate) use {base::GenesisBase, files::write_blocks};
 
 use retrie_pipeline::PipelineError;

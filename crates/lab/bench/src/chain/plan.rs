@@ -28,6 +28,8 @@ const AIRDROP: u64 = 1_000_000_000;
 const LIQUIDITY: u64 = 100_000_000;
 /// Gas limit of calls of banks and store. It covers the first write of a slot.
 pub(crate) const LEDGER_GAS: u64 = 120_000;
+/// Gas limit of any call from Amsterdam on, where new slots cost more (EIP-8037).
+pub(crate) const AMSTERDAM_CALL_GAS: u64 = 380_000;
 /// Senders per airdrop call.
 const AIRDROP_CHUNK: usize = 64;
 

@@ -1,11 +1,11 @@
 //! Calls on a preloaded state. Each kind of transaction does one thing, and no call reverts.
 
 use super::{
-    ChainRecipe, ContractSet, GenesisPreload,
+    ChainFork, ChainRecipe, ContractSet, GenesisPreload,
     base::GenesisBase,
     contracts::{IExchange, IToken},
     ledgers::LedgerCalls,
-    plan::{LEDGER_GAS, PlannedCall, call, receiver},
+    plan::{AMSTERDAM_CALL_GAS, LEDGER_GAS, PlannedCall, call, receiver},
     recipe::{TransactionKind, TransactionMix},
     sign::EnvelopeKind,
 };
@@ -30,6 +30,8 @@ pub(crate) struct PreloadPlanner {
     senders: Vec<Address>,
     contracts: Arc<ContractSet>,
     ledgers: LedgerCalls,
+    /// Least gas limit of a call of a contract.
+    least_gas: u64,
     /// Distribution of the receivers; `None` if all are equally likely.
     zipf: Option<ZipfDistribution>,
 }
@@ -40,7 +42,11 @@ impl PreloadPlanner {
         preload: &GenesisPreload,
         senders: Vec<Address>,
     ) -> Self {
-        let ChainRecipe { mix, seed, accounts, keys, .. } = *recipe;
+        let ChainRecipe { mix, seed, accounts, keys, fork, .. } = *recipe;
+        let least_gas = match fork {
+            ChainFork::Prague => 0,
+            ChainFork::Amsterdam => AMSTERDAM_CALL_GAS,
+        };
         Self {
             mix,
             seed,
@@ -49,6 +55,7 @@ impl PreloadPlanner {
             senders,
             contracts: preload.contracts.clone(),
             ledgers: LedgerCalls::new(GenesisBase::banks(), GenesisBase::store(), accounts, keys),
+            least_gas,
             zipf: keys.zipf.map(|theta| ZipfDistribution::new(accounts, theta)),
         }
     }
@@ -82,7 +89,11 @@ impl PreloadPlanner {
                 call(from, store, input, LEDGER_GAS)
             }
         };
-        PlannedCall { kind: EnvelopeKind::any(&mut self.random), ..call }
+        let gas_limit = match call.input.is_empty() {
+            true => call.gas_limit,
+            false => call.gas_limit.max(self.least_gas),
+        };
+        PlannedCall { kind: EnvelopeKind::any(&mut self.random), gas_limit, ..call }
     }
 
     /// One of the router's two functions, in one of two directions.
@@ -130,12 +141,13 @@ impl PreloadPlanner {
 mod tests {
     use super::*;
     use crate::chain::{
-        BlockFill, ChainMaker, KeyChoice,
+        BlockFill, ChainFork, ChainMaker, KeyChoice,
         base::{mapped, word},
         contract_set::TokenContract,
         contracts::{IKVStore, ISmallBank},
     };
     use alloy_consensus::Transaction as _;
+    use alloy_primitives::keccak256;
     use retrie_chainspec::{ChainSpec, primitives::RecoveredBlock};
     use retrie_state::StateReader;
     use retrie_storage_mpt::Mpt;
@@ -146,6 +158,7 @@ mod tests {
 
     fn recipe(mix: TransactionMix, contracts: &Arc<ContractSet>) -> ChainRecipe {
         ChainRecipe {
+            fork: ChainFork::Prague,
             seed: 5,
             fill: BlockFill::Transactions(40),
             mix,
@@ -315,6 +328,23 @@ mod tests {
                 let found = state.slot(&bank, &mapped(account.into(), word(mapping))).unwrap();
                 let expected = alloy_primitives::I256::try_from(balance).unwrap().into_raw();
                 assert_eq!(found, expected, "account {account}, mapping {mapping}");
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_of_amsterdam_have_access_lists() {
+        let all = TransactionMix { transfers: 1, erc20: 1, swaps: 1, smallbank: 1, kvstore: 1 };
+        for set in sets() {
+            let recipe = ChainRecipe { fork: ChainFork::Amsterdam, ..recipe(all, &set) };
+            let mut maker = ChainMaker::new(recipe, Arc::new(Mpt::default())).unwrap();
+            assert_eq!(maker.access_list(), None);
+            for slot in 1..4 {
+                let block = maker.next_block().unwrap();
+                assert_eq!(block.body().transactions.len(), 40, "{}", set.name());
+                assert_eq!(block.header().slot_number, Some(slot));
+                let hash = keccak256(maker.access_list().unwrap());
+                assert_eq!(block.header().block_access_list_hash, Some(hash));
             }
         }
     }

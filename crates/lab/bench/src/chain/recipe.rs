@@ -20,6 +20,8 @@ const MAX_SENDERS: u64 = 1_000_000;
 pub struct ChainRecipe {
     /// Seed of keys, addresses, amounts and choices.
     pub seed: u64,
+    /// The rules of all blocks.
+    pub fork: ChainFork,
     /// How full blocks are, after the set-up of contracts and balances.
     pub fill: BlockFill,
     /// Shares of the kinds of transactions.
@@ -69,6 +71,7 @@ impl ChainRecipe {
     /// The built-in chain of `retrie replay`.
     pub const BUILT_IN: Self = Self {
         seed: 1,
+        fork: ChainFork::Prague,
         fill: BlockFill::Transactions(120),
         mix: TransactionMix { transfers: 40, erc20: 30, swaps: 30, ..TransactionMix::NOTHING },
         accounts: 10_000,
@@ -113,6 +116,11 @@ impl ChainRecipe {
                 "the constant of a Zipf distribution lies between 0 and 1, such as 0.99",
             );
         }
+        if self.fork == ChainFork::Amsterdam && self.preload.is_none() {
+            return refuse(
+                "the set-up of contracts has the gas limits of Prague, and new state costs more in Amsterdam: preload the state",
+            );
+        }
         if let Some(preload) = &self.preload
             && !(1..=MAX_SENDERS).contains(&preload.senders)
         {
@@ -120,6 +128,16 @@ impl ChainRecipe {
         }
         Ok(())
     }
+}
+
+/// The fork that is active from genesis on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChainFork {
+    /// Prague.
+    #[default]
+    Prague,
+    /// Amsterdam, with all forks before it. Each block has an access list (EIP-7928).
+    Amsterdam,
 }
 
 /// How full blocks are.

@@ -329,12 +329,13 @@ impl ProvenanceMethod {
             Self::Versions => {
                 let provenance = backend.extensions().provenance?;
                 let [StateProof { root, bytes, .. }] = proofs else { return None };
-                let shown = provenance.verify_versions(*root, &[*key], blocks.clone(), bytes);
+                let shown =
+                    provenance.verify_versions(*root, &[(*key).into()], blocks.clone(), bytes);
                 Some(by_block(shown.ok()?.first()?, blocks))
             }
             Self::BlockByBlock => {
                 let one = |StateProof { root, bytes, .. }: &StateProof| {
-                    backend.verify(*root, &[*key], bytes).ok()?.pop()
+                    backend.verify(*root, &[(*key).into()], bytes).ok()?.pop()
                 };
                 proofs.iter().map(one).collect()
             }

@@ -10,8 +10,8 @@ use alloy_primitives::{B256, keccak256};
 use retrie_db::{DatabaseEnv, OpenOptions, SCHEMA_VERSION, SyncMode};
 use retrie_pipeline::report::TimeBreakdown;
 use retrie_state::{
-    AnyBackend, BlockRef, DeltaBuilder, StateError, StateKey, StateProof, StateReader, StateValue,
-    StoreError,
+    AnyBackend, BlockRef, DeltaBuilder, KeyForm, StateError, StateKey, StateProof, StateReader,
+    StateValue, StoreError,
 };
 use retrie_state_store::{
     CounterSnapshot, KvStore, StateId, StateProvider, StateStore, StoreOptions,
@@ -35,18 +35,24 @@ pub(crate) const GENERATIONS: usize = 4;
 pub struct BackendFactory {
     backend: Arc<dyn AnyBackend>,
     name: String,
+    keys: KeyForm,
 }
 
 impl BackendFactory {
     /// Makes `backend` a contender.
     pub fn new(backend: Arc<dyn AnyBackend>) -> Self {
         let name = backend.identity().name.into();
-        Self { backend, name }
+        Self { backend, name, keys: KeyForm::Plain }
     }
 
     /// Sets another name, for several contenders with the same backend.
     pub fn named(self, name: &str) -> Self {
         Self { name: name.into(), ..self }
+    }
+
+    /// Sets the form of the keys that the backend gets.
+    pub fn with_keys(self, keys: KeyForm) -> Self {
+        Self { keys, ..self }
     }
 }
 
@@ -82,7 +88,11 @@ impl StoreFactory for BackendFactory {
             "" => String::new(),
             layout => format!("-{}", layout.replace([',', '='], "-")),
         };
-        format!("{name}-v{version}-{hash}-{params}{layout}{shard}-s{SCHEMA_VERSION}")
+        let keys = match self.keys {
+            KeyForm::Plain => "",
+            KeyForm::Hashed => "-hashed",
+        };
+        format!("{name}-v{version}-{hash}-{params}{layout}{shard}{keys}-s{SCHEMA_VERSION}")
     }
 
     fn fixed_bytes(&self) -> u64 {
@@ -97,7 +107,8 @@ impl StoreFactory for BackendFactory {
     fn load(&self, folder: &Path, entries: &mut EntryStream<'_>) -> Result<(), BenchError> {
         let name = self.name();
         let db = DatabaseEnv::create(folder, &OpenOptions::default()).of_backend(name)?;
-        let options = StoreOptions { dir: Some(files(folder)), ..StoreOptions::default() };
+        let (dir, keys) = (Some(files(folder)), self.keys);
+        let options = StoreOptions { dir, keys, ..StoreOptions::default() };
         let store =
             StateStore::open(self.backend.clone(), db.state_store(), options).of_backend(name)?;
         let mut txn = db.begin_write().of_backend(name)?;
@@ -126,6 +137,7 @@ impl StoreFactory for BackendFactory {
             fold_bytes: terms.cache_bytes / GENERATIONS,
             read_threads: terms.read_threads,
             dir: Some(files(folder)),
+            keys: self.keys,
             ..StoreOptions::default()
         };
         let kv = db.state_store();
@@ -228,10 +240,10 @@ impl OpenBackend {
         let by_view =
             || backend.extensions().history.is_some_and(|history| history.proven_by_view());
         if state.opened_from().is_none() || !by_view() {
-            return backend.verify(proof.root, &[*key], &proof.bytes).ok()?.pop();
+            return backend.verify(proof.root, &[(*key).into()], &proof.bytes).ok()?.pop();
         }
         let (provenance, number) = (backend.extensions().provenance?, state.number()?);
-        let (keys, blocks) = ([*key], number..=number);
+        let (keys, blocks) = ([(*key).into()], number..=number);
         let shown = provenance.verify_versions(proof.root, &keys, blocks, &proof.bytes).ok()?;
         Some(shown.first()?.first().and_then(|version| version.value.clone()))
     }
@@ -308,7 +320,7 @@ impl OpenStore for OpenBackend {
                 proof => proof.of_backend(&self.name)?,
             };
             let made = start.elapsed();
-            let shown = backend.verify(proof.root, &[*key], &proof.bytes);
+            let shown = backend.verify(proof.root, &[(*key).into()], &proof.bytes);
             let verified = start.elapsed() - made;
             let value = self.store.at(StateId::Tip).and_then(|reader| reader.get(key));
             let value = value.of_backend(&self.name)?;

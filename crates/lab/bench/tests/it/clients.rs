@@ -4,8 +4,8 @@ use retrie_bench::{
     BenchError, RaceSetting,
     cache::StateCache,
     chain::{
-        BlockFill, CHAIN_FILE, ChainMaker, ChainRecipe, ContractSet, GenesisPreload, KeyChoice,
-        TransactionMix, write_chain,
+        BlockFill, CHAIN_FILE, ChainFork, ChainMaker, ChainRecipe, ContractSet, GenesisPreload,
+        KeyChoice, TransactionMix, write_chain,
     },
     clients::{
         BlockDelivery, ClientEntrant, ClientFigures, ClientRace, ClientWorkload, RealBlockSet,
@@ -41,6 +41,7 @@ fn workload(name: &'static str, mix: TransactionMix, contracts: ContractSet) -> 
     ClientWorkload {
         name,
         recipe: ChainRecipe {
+            fork: ChainFork::Prague,
             seed: 3,
             fill: BlockFill::Transactions(15),
             mix,

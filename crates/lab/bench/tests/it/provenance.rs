@@ -3,7 +3,9 @@
 use retrie_bench::{
     BenchError, RaceSetting,
     cache::StateCache,
-    chain::{BlockFill, ChainRecipe, ContractSet, GenesisPreload, KeyChoice, TransactionMix},
+    chain::{
+        BlockFill, ChainFork, ChainRecipe, ContractSet, GenesisPreload, KeyChoice, TransactionMix,
+    },
     clients::{
         BlockDelivery, ClientEntrant, ClientRace, ClientWorkload, ProvenanceOutcome, QueryConfig,
         SenderRecovery,
@@ -26,6 +28,7 @@ fn workload() -> ClientWorkload {
     ClientWorkload {
         name: "provenance",
         recipe: ChainRecipe {
+            fork: ChainFork::Prague,
             seed: 3,
             fill: BlockFill::Transactions(5),
             mix: TransactionMix { kvstore: 1, ..TransactionMix::NOTHING },

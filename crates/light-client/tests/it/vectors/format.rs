@@ -2,9 +2,10 @@
 
 use alloy_primitives::{B256, Bytes, U64, hex};
 use retrie_light_client::{
-    BlockRef, EthProofResponse, LightClientError, ProvenValue, ProvenanceResponse, StateKey,
+    BlockRef, EthProofResponse, KeyForm, LightClientError, ProvenValue, ProvenanceResponse,
     StateProof, StateProofResponse, StateValue, StateVerifier, TrustedRoot, VerifiedState,
 };
+use retrie_state::BackendKey;
 use retrie_storage_cole::ColeParams;
 use retrie_storage_lvmt::VerifierParams;
 use serde::{Deserialize, Serialize};
@@ -119,7 +120,7 @@ impl From<&VectorTrust> for TrustedRoot {
 
 impl VectorQuestion {
     pub(crate) fn proof(proof: &StateProof) -> Self {
-        let StateProof { backend, version, hash, params, block, as_of, root, bytes: proof } =
+        let StateProof { backend, version, hash, params, block, as_of, root, bytes: proof, .. } =
             proof.clone();
         let (block, block_hash) = (U64::from(block.number), block.hash);
         let as_of = as_of.map(U64::from);
@@ -210,7 +211,8 @@ impl VectorCase {
             VectorQuestion::Proof(json) => {
                 let envelope: ProofEnvelope = serde_json::from_value(json.clone()).unwrap();
                 let keys = self.keys.iter().flatten();
-                let keys: Vec<_> = keys.map(|key| StateKey::decode(key).unwrap()).collect();
+                let keys: Vec<_> =
+                    keys.map(|key| BackendKey::decode(key).unwrap().plain().unwrap()).collect();
                 let proof = envelope.into_proof();
                 verifier
                     .values(&proof, &keys, &trusted)
@@ -243,6 +245,7 @@ impl ProofEnvelope {
             version: self.version,
             hash: self.hash,
             params: self.params,
+            keys: KeyForm::Plain,
             block: BlockRef::new(self.block.to(), self.block_hash),
             as_of: self.as_of.map(|number| number.to()),
             root: self.root,

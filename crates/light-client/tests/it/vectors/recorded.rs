@@ -6,8 +6,9 @@ use super::format::{
 };
 use alloy_primitives::{B256, Bytes, hex};
 use retrie_light_client::{
-    BlockRef, ProvenanceResponse, StateKey, StateProof, ValueVersion as Recorded,
+    BlockRef, KeyForm, ProvenanceResponse, StateProof, ValueVersion as Recorded,
 };
+use retrie_state::BackendKey;
 use retrie_storage_lvmt::VerifierParams;
 use std::collections::BTreeMap;
 
@@ -75,6 +76,7 @@ fn case_of_lvmt(name: String, fields: &[&str], pinned: &mut Vec<Bytes>) -> Optio
         version: 1,
         hash: "blake2b-256".into(),
         params: VerifierParams::from_bytes(&params).unwrap().digest(),
+        keys: KeyForm::Plain,
         block: BlockRef::default(),
         as_of: None,
         root: B256::from_slice(&bytes(root)),
@@ -108,6 +110,7 @@ fn case_of_cole(name: String, fields: &[&str], pinned: &mut Vec<Bytes>) -> Optio
         version: 1,
         hash: "blake2b-256".into(),
         params: B256::from_slice(&pin(pinned, params)),
+        keys: KeyForm::Plain,
         block: BlockRef::new(u64::MAX, B256::ZERO),
         as_of: (to < u64::MAX).then_some(to),
         root: B256::from_slice(&bytes(root)),
@@ -127,7 +130,7 @@ fn case_of_cole(name: String, fields: &[&str], pinned: &mut Vec<Bytes>) -> Optio
         case.question = Some(VectorQuestion::proof(&proof));
         case.expect = ExpectedVerdict::Values(values);
     } else if let [key] = &keys[..] {
-        let key = StateKey::decode(key).unwrap();
+        let key = BackendKey::decode(key).unwrap().plain().unwrap();
         let versions = versions().next().unwrap_or_default();
         let shown = versions.iter().map(|of| ExpectedVersion::new(of.block, of.value.clone()));
         case.expect = ExpectedVerdict::Versions(shown.collect());

@@ -11,14 +11,17 @@ use crate::{
     gossip_queue::{self, GossipLimits},
     handle::{
         BoxFuture, Candidate, EthRequestHandler, GossipReceiver, NetworkHandle, PeerEvent,
-        PeerInfo, PeerNetwork, PeerOffence, RequestError, StateAudience, StateRequestHandler,
+        PeerInfo, PeerNetwork, PeerOffence, RequestError, SnapRequestHandler, StateAudience,
+        StateRequestHandler,
     },
     rchk,
     rlpx::{self, DisconnectReason},
     session::{
         self, EstablishedPeer, LocalChain, LocalNode, MAX_ANSWERING, NetworkStats, RefusedError,
-        SessionContext, SessionEnd, SessionHandle, SessionHost, SessionTiming, add,
+        RequestHandlers, SessionContext, SessionEnd, SessionHandle, SessionHost, SessionTiming,
+        add,
     },
+    snap,
 };
 use parking_lot::{Mutex, RwLock};
 use secp256k1::{PublicKey, SecretKey};
@@ -79,6 +82,8 @@ pub struct NetworkConfig {
     pub states: Option<Arc<dyn StateRequestHandler>>,
     /// Which peers may use `rchk`.
     pub state_audience: StateAudience,
+    /// The handler of `snap` requests; `snap` is off without it.
+    pub ranges: Option<Arc<dyn SnapRequestHandler>>,
     /// Timeouts.
     pub timing: SessionTiming,
 }
@@ -175,6 +180,7 @@ pub fn start(
         port: local_address.map_or(0, |address| address.port()),
         chain: config.chain,
         rchk: config.states.is_some().then_some(config.state_audience),
+        snap: config.ranges.is_some(),
         timing: config.timing,
     };
     let reputation = Arc::new(ReputationTable::default());
@@ -189,7 +195,7 @@ pub fn start(
     let context = SessionContext {
         serve,
         answering: Arc::new(Semaphore::new(MAX_ANSWERING)),
-        states: config.states,
+        handlers: RequestHandlers { states: config.states, ranges: config.ranges },
         lanes: Default::default(),
         heard,
         events: broadcast::Sender::new(MAX_EVENTS),
@@ -537,6 +543,16 @@ impl PeerNetwork for Arc<NetworkShared> {
     ) -> BoxFuture<Result<rchk::RchkResponse, RequestError>> {
         let asked = self.link(&peer).ok_or(RequestError::NotConnected);
         let asked = asked.and_then(|link| link.request_state(request));
+        Box::pin(async move { asked?.await.unwrap_or(Err(RequestError::NotConnected)) })
+    }
+
+    fn request_snap(
+        &self,
+        peer: PeerId,
+        request: snap::SnapRequest,
+    ) -> BoxFuture<Result<snap::SnapResponse, RequestError>> {
+        let asked = self.link(&peer).ok_or(RequestError::NotConnected);
+        let asked = asked.and_then(|link| link.request_snap(request));
         Box::pin(async move { asked?.await.unwrap_or(Err(RequestError::NotConnected)) })
     }
 

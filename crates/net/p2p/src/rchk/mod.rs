@@ -26,3 +26,5 @@ pub(crate) use tests::fuzz;
 pub const NAME: &str = "rchk";
 /// The only version.
 pub(crate) const VERSION: u64 = 1;
+/// How many message ids it takes.
+pub(crate) const MESSAGES: u8 = 4;

@@ -22,8 +22,9 @@ pub use memory_chain::MemoryChain;
 
 use crate::{
     eth::{BlockReceipt, EthRequest, EthResponse, EthVersion},
-    handle::{EthRequestHandler, PeerInfo, StateRequestHandler},
+    handle::{EthRequestHandler, PeerInfo, SnapRequestHandler, StateRequestHandler},
     rchk,
+    snap::{SnapRequest, SnapResponse},
 };
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{B256, Bytes};
@@ -51,6 +52,12 @@ impl EthRequestHandler for EmptyRequestHandler {
 impl StateRequestHandler for EmptyRequestHandler {
     fn answer(&self, _: &PeerInfo, request: rchk::RchkRequest) -> rchk::RchkResponse {
         request.answer(Err(rchk::RchkRefusal::NoState))
+    }
+}
+
+impl SnapRequestHandler for EmptyRequestHandler {
+    fn answer(&self, _: &PeerInfo, request: SnapRequest) -> SnapResponse {
+        request.empty_answer()
     }
 }
 

@@ -52,6 +52,7 @@ impl TestChain {
             is_static: false,
             name: String::new(),
             speaks_rchk: false,
+            speaks_snap: false,
             capabilities: Vec::new(),
             range: BlockRange::default(),
         };

@@ -10,6 +10,7 @@ use crate::{
         self, BASE_MESSAGES, Capability, DisconnectReason, Hello, MessageReader, MessageWriter,
         PROTOCOL_VERSION, RawMessage, RlpxError, id,
     },
+    snap,
 };
 use alloy_eip2124::ForkId;
 use alloy_primitives::B256;
@@ -110,6 +111,8 @@ pub(crate) struct LocalNode {
     pub(crate) chain: LocalChain,
     /// Which peers may use `rchk`, if it is on.
     pub(crate) rchk: Option<StateAudience>,
+    /// Whether it speaks `snap`.
+    pub(crate) snap: bool,
     /// Timeouts.
     pub(crate) timing: SessionTiming,
 }
@@ -128,10 +131,12 @@ impl LocalNode {
         });
         let states = Capability { name: rchk::NAME.to_owned(), version: rchk::VERSION };
         let states = self.speaks_rchk(place).then_some(states);
+        let ranges = Capability { name: snap::NAME.to_owned(), version: snap::VERSION };
+        let ranges = self.snap.then_some(ranges);
         Hello {
             version: PROTOCOL_VERSION,
             client: self.client.clone(),
-            capabilities: capabilities.chain(states).collect(),
+            capabilities: capabilities.chain(states).chain(ranges).collect(),
             port: u64::from(self.port),
             id: self.id,
         }
@@ -274,6 +279,7 @@ pub(crate) async fn establish<S: AsyncRead + AsyncWrite + Unpin>(
                 is_static: place.is_static(),
                 name: hello.client,
                 speaks_rchk: local.speaks_rchk(&*place) && hello.capabilities.iter().any(is_rchk),
+                speaks_snap: local.snap && hello.capabilities.iter().any(is_snap),
                 capabilities: hello.capabilities.iter().map(ToString::to_string).collect(),
                 range: status.range,
             };
@@ -365,6 +371,10 @@ fn common_version(hello: &Hello) -> Option<EthVersion> {
 
 fn is_rchk(capability: &Capability) -> bool {
     capability.name == rchk::NAME && capability.version == rchk::VERSION
+}
+
+fn is_snap(capability: &Capability) -> bool {
+    capability.name == snap::NAME && capability.version == snap::VERSION
 }
 
 async fn read_hello<R: AsyncRead + Unpin>(

@@ -10,6 +10,7 @@ use crate::{
     handle::{PeerInfo, RequestError},
     rchk,
     rlpx::{BASE_MESSAGES, DisconnectReason},
+    snap,
 };
 use parking_lot::{Mutex, RwLock};
 use std::sync::{
@@ -40,6 +41,8 @@ pub(crate) struct SessionHandle {
     pub(super) requests: Mutex<RequestTable<EthResponse>>,
     /// The open requests of `rchk`.
     pub(super) state_requests: Mutex<RequestTable<rchk::RchkResponse>>,
+    /// The open requests of `snap`.
+    pub(super) snap_requests: Mutex<RequestTable<snap::SnapResponse>>,
     end: watch::Sender<Option<DisconnectReason>>,
     timing: SessionTiming,
     pub(super) pauses: Mutex<ReadingPauses>,
@@ -61,6 +64,7 @@ impl SessionHandle {
             outgoing,
             requests: Mutex::default(),
             state_requests: Mutex::default(),
+            snap_requests: Mutex::default(),
             end: watch::Sender::new(None),
             timing,
             pauses: Mutex::default(),
@@ -187,18 +191,42 @@ impl SessionHandle {
         })
     }
 
+    /// Sends a `snap` request. The receiver gets the answer, or the error.
+    ///
+    /// # Errors
+    /// If the request cannot be sent now.
+    pub(crate) fn request_snap(
+        &self,
+        request: snap::SnapRequest,
+    ) -> Result<oneshot::Receiver<RequestResult<snap::SnapResponse>>, RequestError> {
+        let base = self.info().snap_base().ok_or(RequestError::NoSnap)?;
+        let (id, items) = (request.answered_by(), request.most_items());
+        let expected = ExpectedAnswer { id, items, bytes: usize::MAX };
+        let pauses = self.pauses.lock().total();
+        self.snap_requests.lock().add(expected, self.timing.request, pauses, |number| {
+            let (id, payload) = snap::SnapMessage::Request(number, request).encode();
+            self.send_request(base + id, payload)
+        })
+    }
+
     /// Fails the requests that have timed out.
     pub(super) fn expire(&self) -> ExpiredRequests {
         let (limit, pauses) = (self.timing.request, self.pauses.lock().total());
         let blocks = self.requests.lock().expire(limit, pauses);
         let states = self.state_requests.lock().expire(limit, pauses);
-        ExpiredRequests { told: blocks.told + states.told, blamed: blocks.blamed + states.blamed }
+        let ranges = self.snap_requests.lock().expire(limit, pauses);
+        let all = [blocks, states, ranges];
+        ExpiredRequests {
+            told: all.iter().map(|of| of.told).sum(),
+            blamed: all.iter().map(|of| of.blamed).sum(),
+        }
     }
 
     /// Fails all open requests: the peer is gone.
     pub(super) fn close(&self) {
         self.requests.lock().close();
         self.state_requests.lock().close();
+        self.snap_requests.lock().close();
     }
 }
 

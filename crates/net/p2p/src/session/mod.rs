@@ -11,7 +11,7 @@
 //! |---|---|---|
 //! | reading | one message at a time: check the limit, decode, hand over | the byte limit of the message id; a rate of messages and of gossip, beyond which it reads more slowly; a message for a full queue is dropped |
 //! | serving | one `eth` request at a time, on a blocking thread, 8 for all peers | 32 waiting requests; a rate of answered bytes |
-//! | serving states | `rchk` requests, apart from these | see `state_serving` |
+//! | serving states | `rchk` and `snap` requests, apart from these | see `state_serving` |
 //! | writing | pongs, then gossip and requests, then answers, blocks before states | 256 waiting messages, 2 answers and 1 of a state, 128 gossip messages and 1 MiB; 20 s for a message |
 //! | timers | a ping every 15 s; request timeouts | 16 open requests for each protocol |
 //!
@@ -32,7 +32,9 @@ pub(crate) use establish::{
 };
 pub(crate) use link::SessionHandle;
 pub use run::NetworkStats;
-pub(crate) use run::{MAX_ANSWERING, SessionContext, SessionEnd, SessionHost, add, run};
+pub(crate) use run::{
+    MAX_ANSWERING, RequestHandlers, SessionContext, SessionEnd, SessionHost, add, run,
+};
 
 use std::time::Duration;
 

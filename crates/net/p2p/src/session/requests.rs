@@ -1,5 +1,6 @@
 //! The open requests to one peer, until they are answered, time out or are cancelled.
 
+use super::run::SessionEnd;
 use crate::handle::RequestError;
 use std::{collections::HashMap, time::Duration};
 use tokio::{sync::oneshot, time::Instant};
@@ -110,15 +111,29 @@ impl<R> RequestTable<R> {
         Ok(awaited)
     }
 
-    /// Hands an answer with `items` items to its caller. `Err` if it has more than were asked for.
-    pub(super) fn answer(&mut self, number: u64, response: R, items: usize) -> Result<(), ()> {
+    /// As [`is_awaited`](Self::is_awaited), with the request id that the answer has, if any.
+    pub(super) fn awaits(&mut self, number: Option<u64>, answer: u8) -> Result<bool, SessionEnd> {
+        let awaited = number.ok_or(()).and_then(|number| self.is_awaited(number, answer));
+        awaited.map_err(|()| SessionEnd::breach("it answers a request that was not sent"))
+    }
+
+    /// Hands an answer with `items` items to its caller. The session ends if it has more than were asked for.
+    pub(super) fn answer(
+        &mut self,
+        number: u64,
+        response: R,
+        items: usize,
+    ) -> Result<(), SessionEnd> {
         let Some(one) = self.under_way.remove(&number) else { return Ok(()) };
         let fits = items <= one.expected.items;
         if let Some(reply) = one.reply {
             // The caller may have given up.
             let _ = reply.send(if fits { Ok(response) } else { Err(RequestError::WrongAnswer) });
         }
-        if fits { Ok(()) } else { Err(()) }
+        match fits {
+            true => Ok(()),
+            false => Err(SessionEnd::breach("its answer has more than was asked for")),
+        }
     }
 
     /// Fails the requests that have been open for longer than `limit`. `pauses` is the sum of all

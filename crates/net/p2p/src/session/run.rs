@@ -4,17 +4,21 @@ use super::{
     SessionTiming,
     establish::{EMPTY_LIST, EstablishedPeer, MAX_BASE_BYTES, farewell},
     link::{self, OutgoingMessage, SessionHandle},
-    state_serving::{self, ServeLimits},
+    state_serving::{self, ServeLimits, StateRequest},
 };
 use crate::{
     eth::{self, EthMessage, EthRequest, EthVersion, MAX_ITEMS, PeerId, TxGossip},
     gossip_queue::{GossipSender, GossipShare},
-    handle::{EthRequestHandler, PeerEvent, PeerInfo, PeerOffence, StateRequestHandler},
+    handle::{
+        EthRequestHandler, PeerEvent, PeerInfo, PeerOffence, SnapRequestHandler,
+        StateRequestHandler,
+    },
     rate::TokenBucket,
     rchk,
     rlpx::{
         BASE_MESSAGES, DisconnectReason, MessageReader, MessageWriter, RawMessage, RlpxError, id,
     },
+    snap,
 };
 use std::{
     sync::{
@@ -84,6 +88,15 @@ pub(crate) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
+/// What answers requests for parts of states.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestHandlers {
+    /// Answers `rchk` requests, if `rchk` is on.
+    pub(crate) states: Option<Arc<dyn StateRequestHandler>>,
+    /// Answers `snap` requests, if the node serves them.
+    pub(crate) ranges: Option<Arc<dyn SnapRequestHandler>>,
+}
+
 /// What a session needs from the node.
 #[derive(Debug)]
 pub(crate) struct SessionContext {
@@ -92,9 +105,9 @@ pub(crate) struct SessionContext {
     /// Permits for `eth` answers in progress: fewer than there are blocking threads, so that
     /// messages can always be decoded.
     pub(crate) answering: Arc<Semaphore>,
-    /// Answers `rchk` requests, if `rchk` is on.
-    pub(crate) states: Option<Arc<dyn StateRequestHandler>>,
-    /// Limits on the answers to `rchk` requests.
+    /// Answers requests for parts of states.
+    pub(crate) handlers: RequestHandlers,
+    /// Limits on the answers to `rchk` and `snap` requests.
     pub(crate) lanes: ServeLimits,
     /// Receives gossip.
     pub(crate) heard: GossipSender,
@@ -132,7 +145,7 @@ impl SessionEnd {
         Self { told, offence: breach.map(PeerOffence::Breach), why: error.to_string() }
     }
 
-    fn breach(why: impl ToString) -> Self {
+    pub(super) fn breach(why: impl ToString) -> Self {
         let reason = DisconnectReason::SubprotocolError;
         Self {
             told: Some(reason),
@@ -377,10 +390,10 @@ impl<'a> SessionReader<'a> {
         requests: &RequestQueues,
     ) -> SessionEnd {
         let info = self.link.info();
-        let (version, states) = (info.version, info.rchk_base());
+        let spoken = SpokenProtocols::with(&info);
         drop(info);
         loop {
-            let read = reader.read(|id| limit(self.link, version, states, id));
+            let read = reader.read(|id| limit(self.link, spoken, id));
             let raw = match timeout(self.timing.idle, read).await {
                 Ok(Ok(raw)) => raw,
                 Ok(Err(error)) => return SessionEnd::rlpx(&error),
@@ -400,10 +413,17 @@ impl<'a> SessionReader<'a> {
                     Ok(())
                 }
                 id::PONG => Ok(()),
-                id => match (states.filter(|base| *base <= id), id) {
-                    (Some(base), _) => self.handle_state(base, &raw, &requests.states),
-                    (None, BASE_MESSAGES..) => self.handle(version, raw, &requests.blocks).await,
-                    (None, id) => Err(SessionEnd::rlpx(&RlpxError::Unexpected {
+                id => match spoken.of(id) {
+                    Some((WireProtocol::Rchk, base)) => {
+                        self.handle_state(base, &raw, &requests.states)
+                    }
+                    Some((WireProtocol::Snap, base)) => {
+                        self.handle_snap(base, &raw, &requests.states)
+                    }
+                    Some((WireProtocol::Eth, _)) => {
+                        self.handle(spoken.eth, raw, &requests.blocks).await
+                    }
+                    None => Err(SessionEnd::rlpx(&RlpxError::Unexpected {
                         id,
                         expected: "a ping, a pong, a disconnect or a message of a protocol that is \
                                    spoken",
@@ -433,16 +453,9 @@ impl<'a> SessionReader<'a> {
         let id = raw.id - BASE_MESSAGES;
         let length = raw.payload.len();
         if eth::is_response(id) {
-            let awaited = eth::request_id(&raw.payload)
-                .ok_or(())
-                .and_then(|number| self.link.requests.lock().is_awaited(number, id));
-            match awaited {
-                Ok(true) => {}
-                // The answer is late, and the timeout is reported already.
-                Ok(false) => return Ok(()),
-                Err(()) => {
-                    return Err(SessionEnd::breach("it answers a request that was not sent"));
-                }
+            // A late answer; the timeout is reported already.
+            if !self.link.requests.lock().awaits(eth::request_id(&raw.payload), id)? {
+                return Ok(());
             }
         }
         let room = self.share.room();
@@ -471,9 +484,7 @@ impl<'a> SessionReader<'a> {
             }
             EthMessage::Response(number, response) => {
                 let items = link::items(&response);
-                let answered = self.link.requests.lock().answer(number, response, items);
-                answered
-                    .map_err(|()| SessionEnd::breach("its answer has more than was asked for"))?;
+                self.link.requests.lock().answer(number, response, items)?;
             }
             EthMessage::Gossip(gossip) => {
                 self.heard.spend(kib(length), now());
@@ -493,37 +504,62 @@ impl<'a> SessionReader<'a> {
     ) -> Result<(), SessionEnd> {
         let (id, payload) = (raw.id - base, &raw.payload);
         if rchk::is_response(id) {
-            let number = rchk::request_id(payload);
-            let awaited = number
-                .ok_or(())
-                .and_then(|number| self.link.state_requests.lock().is_awaited(number, id));
-            match awaited {
-                Ok(true) => {}
-                // The answer is late, and the timeout is reported already.
-                Ok(false) => return Ok(()),
-                Err(()) => {
-                    return Err(SessionEnd::breach("it answers a request that was not sent"));
-                }
+            // A late answer, as above.
+            if !self.link.state_requests.lock().awaits(rchk::request_id(payload), id)? {
+                return Ok(());
             }
         }
         match rchk::RchkMessage::decode(id, payload).map_err(SessionEnd::breach)? {
             rchk::RchkMessage::Request(number, request) => {
-                if let Err(mpsc::error::TrySendError::Full(asked)) =
-                    requests.try_send((number, request))
-                {
-                    let (id, payload) = state_serving::refusal(asked);
-                    // If the queue is full, the peer does not read, and gets no refusal.
-                    self.link.send_base(base + id, payload);
-                }
+                self.serve_state(requests, number, StateRequest::Rchk(request));
             }
             rchk::RchkMessage::Response(number, response) => {
                 let items = response.parts().as_ref().map_or(0, Vec::len);
-                let answered = self.link.state_requests.lock().answer(number, response, items);
-                answered
-                    .map_err(|()| SessionEnd::breach("its answer has more than was asked for"))?;
+                self.link.state_requests.lock().answer(number, response, items)?;
             }
         }
         Ok(())
+    }
+
+    /// Handles a `snap` message, as [`handle_state`](Self::handle_state) does those of `rchk`.
+    fn handle_snap(
+        &self,
+        base: u8,
+        raw: &RawMessage,
+        requests: &mpsc::Sender<state_serving::NumberedRequest>,
+    ) -> Result<(), SessionEnd> {
+        let (id, payload) = (raw.id - base, &raw.payload);
+        if snap::is_response(id)
+            && !self.link.snap_requests.lock().awaits(snap::request_id(payload), id)?
+        {
+            return Ok(());
+        }
+        match snap::SnapMessage::decode(id, payload).map_err(SessionEnd::breach)? {
+            snap::SnapMessage::Request(number, request) => {
+                self.serve_state(requests, number, StateRequest::Snap(request));
+            }
+            snap::SnapMessage::Response(number, response) => {
+                let items = response.items();
+                self.link.snap_requests.lock().answer(number, response, items)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues a request for a part of a state, or refuses it.
+    fn serve_state(
+        &self,
+        requests: &mpsc::Sender<state_serving::NumberedRequest>,
+        number: u64,
+        request: StateRequest,
+    ) {
+        if let Err(mpsc::error::TrySendError::Full((number, request))) =
+            requests.try_send((number, request))
+            && let Some(refusal) = request.refusal(number, &self.link.info())
+        {
+            // If the queue is full, the peer does not read, and gets no refusal.
+            self.link.send_base(refusal.id, refusal.payload);
+        }
     }
 
     fn event(&self, event: PeerEvent) {
@@ -549,25 +585,59 @@ fn decode(
     Ok(message)
 }
 
-/// The maximum length of a message with this id now; `states` is the first id of `rchk`.
-fn limit(link: &SessionHandle, version: EthVersion, states: Option<u8>, id: u8) -> Option<usize> {
-    if let Some(id) = states.and_then(|base| id.checked_sub(base)) {
-        let limit = rchk::limit(id)?;
-        if rchk::is_response(id) {
-            return Some(
-                link.state_requests.lock().expects(id).map_or(0, |bytes| bytes.min(limit)),
-            );
-        }
-        return Some(limit);
+/// A protocol above the base protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WireProtocol {
+    Eth,
+    Rchk,
+    Snap,
+}
+
+/// The protocols that are spoken on a connection.
+#[derive(Clone, Copy, Debug)]
+struct SpokenProtocols {
+    eth: EthVersion,
+    /// The first message id, as for `snap`.
+    rchk: Option<u8>,
+    snap: Option<u8>,
+}
+
+impl SpokenProtocols {
+    const fn with(info: &PeerInfo) -> Self {
+        Self { eth: info.version, rchk: info.rchk_base(), snap: info.snap_base() }
     }
-    match id.checked_sub(BASE_MESSAGES) {
-        None => (id::DISCONNECT..=id::PONG).contains(&id).then_some(MAX_BASE_BYTES),
-        Some(id) => {
-            let limit = eth::limit(version, id)?;
-            if eth::is_response(id) {
-                return Some(link.requests.lock().expects(id).map_or(0, |bytes| bytes.min(limit)));
-            }
-            Some(limit)
-        }
+
+    /// The protocol of a message, and the first id of that; `None` for the base protocol.
+    fn of(self, id: u8) -> Option<(WireProtocol, u8)> {
+        let bases = [
+            (WireProtocol::Snap, self.snap),
+            (WireProtocol::Rchk, self.rchk),
+            (WireProtocol::Eth, Some(BASE_MESSAGES)),
+        ];
+        let bases = bases.into_iter().filter_map(|(protocol, base)| Some((protocol, base?)));
+        bases.into_iter().find(|(_, base)| *base <= id)
     }
+}
+
+/// The maximum length of a message with this id now.
+fn limit(link: &SessionHandle, spoken: SpokenProtocols, id: u8) -> Option<usize> {
+    let Some((protocol, base)) = spoken.of(id) else {
+        return (id::DISCONNECT..=id::PONG).contains(&id).then_some(MAX_BASE_BYTES);
+    };
+    let id = id - base;
+    // An answer that nobody waits for may have no bytes.
+    let (limit, expected) = match protocol {
+        WireProtocol::Eth => (
+            eth::limit(spoken.eth, id)?,
+            eth::is_response(id).then(|| link.requests.lock().expects(id)),
+        ),
+        WireProtocol::Rchk => (
+            rchk::limit(id)?,
+            rchk::is_response(id).then(|| link.state_requests.lock().expects(id)),
+        ),
+        WireProtocol::Snap => {
+            (snap::limit(id)?, snap::is_response(id).then(|| link.snap_requests.lock().expects(id)))
+        }
+    };
+    Some(expected.map_or(limit, |expected| expected.map_or(0, |bytes| bytes.min(limit))))
 }

@@ -1,4 +1,4 @@
-//! Serving `rchk` requests. They cost more than all others, so they have a queue, permits and a
+//! Serving `rchk` and `snap` requests. They cost more than all others, so they have a queue, permits and a
 //! byte budget of their own: no other request waits for them, not even one of the same peer.
 //!
 //! | in the lane of trusted and static peers, and in the lane of all other peers | at most |
@@ -14,12 +14,13 @@
 
 use super::{
     link::{OutgoingMessage, SessionHandle},
-    run::{SessionContext, SessionEnd, add, kib, now},
+    run::{RequestHandlers, SessionContext, SessionEnd, add, kib, now},
 };
 use crate::{
-    handle::{PeerInfo, StateAudience, StateRequestHandler},
+    handle::{PeerInfo, StateAudience},
     rate::TokenBucket,
-    rchk::{RchkMessage, RchkRefusal, RchkRequest, RchkResponse},
+    rchk::{RchkMessage, RchkRefusal, RchkRequest},
+    snap::{SnapMessage, SnapRequest},
 };
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -77,8 +78,57 @@ impl ServeLimits {
     }
 }
 
+/// A request for a part of a state.
+#[derive(Clone, Debug)]
+pub(super) enum StateRequest {
+    /// By `rchk`.
+    Rchk(RchkRequest),
+    /// By `snap`.
+    Snap(SnapRequest),
+}
+
 /// A request and its request id.
-pub(super) type NumberedRequest = (u64, RchkRequest);
+pub(super) type NumberedRequest = (u64, StateRequest);
+
+impl StateRequest {
+    /// Answers the request. Returns whether the answer says that the state is being prepared.
+    /// `None` if nobody answers such requests.
+    fn answer(
+        self,
+        number: u64,
+        info: &PeerInfo,
+        by: &RequestHandlers,
+    ) -> Option<(OutgoingMessage, bool)> {
+        match self {
+            Self::Rchk(request) => {
+                let response = by.states.as_ref()?.answer(info, request);
+                let is_busy = *response.parts() == Err(RchkRefusal::Busy);
+                let (id, payload) = RchkMessage::Response(number, response).encode();
+                Some((OutgoingMessage { id: info.rchk_base()? + id, payload }, is_busy))
+            }
+            Self::Snap(request) => {
+                let response = by.ranges.as_ref()?.answer(info, request);
+                let (id, payload) = SnapMessage::Response(number, response).encode();
+                Some((OutgoingMessage { id: info.snap_base()? + id, payload }, false))
+            }
+        }
+    }
+
+    /// The answer for a peer that has too many waiting requests.
+    pub(super) fn refusal(self, number: u64, info: &PeerInfo) -> Option<OutgoingMessage> {
+        let (base, (id, payload)) = match self {
+            Self::Rchk(request) => {
+                let busy = request.answer(Err(RchkRefusal::Busy));
+                (info.rchk_base()?, RchkMessage::Response(number, busy).encode())
+            }
+            Self::Snap(request) => {
+                let nothing = request.empty_answer();
+                (info.snap_base()?, SnapMessage::Response(number, nothing).encode())
+            }
+        };
+        Some(OutgoingMessage { id: base + id, payload })
+    }
+}
 
 /// An answer to be written, with the permits that it holds.
 #[derive(Debug)]
@@ -95,11 +145,6 @@ pub(super) struct AnswerPermits {
     _room: OwnedSemaphorePermit,
 }
 
-/// The refusal for a peer that has too many waiting requests.
-pub(super) fn refusal((number, request): NumberedRequest) -> (u8, Vec<u8>) {
-    RchkMessage::Response(number, request.answer(Err(RchkRefusal::Busy))).encode()
-}
-
 /// Answers requests, one after the other.
 pub(super) async fn serve(
     link: &SessionHandle,
@@ -110,11 +155,13 @@ pub(super) async fn serve(
     let mut rate = TokenBucket::new(SERVED_KIB, now());
     let places = Arc::new(Semaphore::new(1));
     while let Some(asked) = requests.recv().await {
-        let (Some(states), info) = (context.states.as_ref(), link.info()) else { continue };
+        let info = link.info();
         // Waits until the last answer is written. The semaphore is never closed.
         let Ok(place) = places.clone().acquire_owned().await else { break };
         let lane = context.lanes.of(&info);
-        let Some((outgoing, room)) = answer(lane, states, &info, asked).await else { continue };
+        let Some((outgoing, room)) = answer(lane, &context.handlers, &info, asked).await else {
+            continue;
+        };
         tokio::time::sleep(rate.spend(kib(outgoing.payload.len()), now())).await;
         let held = AnswerPermits { _place: place, _room: room };
         if answers.send(StateAnswer { outgoing, held }).await.is_err() {
@@ -129,12 +176,12 @@ pub(super) async fn serve(
 /// Answers a request. Tries for a while if the state is being prepared.
 async fn answer(
     lane: &ServeLane,
-    states: &Arc<dyn StateRequestHandler>,
+    handlers: &RequestHandlers,
     info: &Arc<PeerInfo>,
     asked: NumberedRequest,
 ) -> Option<(OutgoingMessage, OwnedSemaphorePermit)> {
     for _ in 1..TRIES {
-        let made = attempt(lane, states.clone(), info.clone(), asked.clone()).await?;
+        let made = attempt(lane, handlers.clone(), info.clone(), asked.clone()).await?;
         if !made.is_busy {
             return Some((made.outgoing, made.room));
         }
@@ -142,7 +189,7 @@ async fn answer(
         drop(made);
         tokio::time::sleep(PAUSE).await;
     }
-    let made = attempt(lane, states.clone(), info.clone(), asked).await?;
+    let made = attempt(lane, handlers.clone(), info.clone(), asked).await?;
     Some((made.outgoing, made.room))
 }
 
@@ -152,25 +199,22 @@ struct AnswerAttempt {
     room: OwnedSemaphorePermit,
 }
 
-/// Makes one attempt to answer. `None` only if the handler panics.
+/// Makes one attempt to answer. `None` if nobody answers such requests, or the handler panics.
 async fn attempt(
     lane: &ServeLane,
-    states: Arc<dyn StateRequestHandler>,
+    handlers: RequestHandlers,
     info: Arc<PeerInfo>,
     (number, request): NumberedRequest,
 ) -> Option<AnswerAttempt> {
-    let base = info.rchk_base()?;
     let mut room = lane.room.clone().acquire_many_owned(LARGEST_KIB).await.ok()?;
     // Taken before a blocking thread, which other work needs.
     let permit = lane.permits.clone().acquire_owned().await.ok()?;
     let work = tokio::task::spawn_blocking(move || {
         let _permit = permit;
-        let response: RchkResponse = states.answer(&info, request);
-        let is_busy = *response.parts() == Err(RchkRefusal::Busy);
-        let (id, payload) = RchkMessage::Response(number, response).encode();
-        let spare = LARGEST_KIB.saturating_sub(kib(payload.len()));
+        let (outgoing, is_busy) = request.answer(number, &info, &handlers)?;
+        let spare = LARGEST_KIB.saturating_sub(kib(outgoing.payload.len()));
         drop(room.split(spare as usize));
-        AnswerAttempt { outgoing: OutgoingMessage { id: base + id, payload }, is_busy, room }
+        Some(AnswerAttempt { outgoing, is_busy, room })
     });
-    work.await.ok()
+    work.await.ok()?
 }

@@ -75,6 +75,7 @@ pub fn config() -> NetworkConfig {
         inbound_of: SubnetLimits::default(),
         states: None,
         state_audience: StateAudience::All,
+        ranges: None,
         timing: timing(),
     }
 }

@@ -94,6 +94,7 @@ impl ScriptedNetwork {
             is_static: false,
             name: format!("scripted {name}"),
             speaks_rchk: false,
+            speaks_snap: false,
             capabilities: Vec::new(),
             range,
         });

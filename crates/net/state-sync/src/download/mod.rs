@@ -26,17 +26,17 @@ mod threads;
 
 pub use spool::SpoolError;
 
-use crate::peer::PeerSource;
+use crate::{format::StateFormat, peer::PeerSource};
 use alloy_primitives::{B256, Bytes};
 use queue::ChunkQueue;
-use retrie_state::{AnyBackend, ChunkId, StateError};
+use retrie_state::{ChunkId, StateError};
 use retrie_state_store::EntrySorter;
 use shared::StateDownload;
 use spool::AnswerSpool;
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool},
+    sync::atomic::AtomicBool,
     time::Duration,
 };
 use threads::DownloadThreads;
@@ -166,7 +166,7 @@ pub fn remove_sync_dir(datadir: &Path) -> Result<(), StateSyncError> {
     }
 }
 
-/// Downloads the state of `backend` that has this root, which is the state after `block`. Answers
+/// Downloads the state that has this root in `format`, which is the state after `block`. Answers
 /// are kept in a folder of `datadir`; a later run resumes from them, for this state or another one.
 ///
 /// `tell` is called about ten times a second.
@@ -174,7 +174,7 @@ pub fn remove_sync_dir(datadir: &Path) -> Result<(), StateSyncError> {
 /// # Errors
 /// [`StateSyncError`]. Only that folder is left then.
 pub fn fetch_state(
-    backend: &Arc<dyn AnyBackend>,
+    format: &StateFormat,
     (block, root): (B256, B256),
     peers: &dyn PeerSource,
     datadir: &Path,
@@ -182,9 +182,9 @@ pub fn fetch_state(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(&StateSyncProgress),
 ) -> Result<FetchedState, StateSyncError> {
-    let name = backend.identity().name;
-    let chunks =
-        backend.extensions().chunks.ok_or(StateSyncError::Unsupported { backend: name })?;
+    if !format.is_supported() {
+        return Err(StateSyncError::Unsupported { backend: format.backend().identity().name });
+    }
     let folder = sync_dir(datadir);
     fs::create_dir_all(&folder).map_err(|source| {
         let action = format!("creating folder {}", folder.display());
@@ -193,10 +193,9 @@ pub fn fetch_state(
     let spool = AnswerSpool::open(&folder.join("answers"))?;
     let resumed = spool.len() as u64;
     let entries = EntrySorter::new(&folder);
-    let mut queue =
-        ChunkQueue::new(chunks.root_chunk(root), spool, entries, chunks.load_needs_parts());
+    let mut queue = ChunkQueue::new(format.whole(root), spool, entries, format.needs_parts());
     queue.progress.resumed = resumed;
-    let threads = DownloadThreads::new(backend.clone(), block, queue);
+    let threads = DownloadThreads::new(format.clone(), block, queue);
     // This thread takes the answers that are on disk, looks for new peers, and reports progress.
     threads.watch(peers, options, stop, tell);
     let state = threads.take().ok_or(StateSyncError::Stopped)?;

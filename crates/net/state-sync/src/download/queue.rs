@@ -8,7 +8,7 @@ use super::{
     spool::{AnswerKind, AnswerSpool, SpoolPlace},
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
-use retrie_state::{Account, ChunkId, OpenedChunk, StateKey};
+use retrie_state::{Account, BackendKey, ChunkId, OpenedChunk};
 use retrie_state_store::EntrySorter;
 use std::{
     collections::{HashMap, HashSet},
@@ -190,7 +190,7 @@ impl ChunkQueue {
                 let count = entries.len() as u64;
                 for (key, value) in entries {
                     self.entries.put(&key, &value)?;
-                    if let StateKey::Account(_) = key
+                    if let BackendKey::Account(_) = key
                         && let Some(Account { code_hash, .. }) = Account::decode(&value)
                         && code_hash != KECCAK256_EMPTY
                         && self.codes.insert(code_hash)

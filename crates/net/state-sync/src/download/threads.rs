@@ -6,10 +6,13 @@ use super::{
     shared::{ItemOutcome, StateDownload},
     standing::StatePeerStanding,
 };
-use crate::peer::{PeerSource, StatePeer, StatePeerError};
+use crate::{
+    format::StateFormat,
+    peer::{PeerSource, StatePeer, StatePeerError},
+};
 use alloy_primitives::{B256, Bytes, keccak256};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use retrie_state::{AnyBackend, ProofError};
+use retrie_state::ProofError;
 use std::{
     sync::{
         Arc,
@@ -31,7 +34,7 @@ const WAKE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The threads of a download, and what they share.
 pub(super) struct DownloadThreads {
-    backend: Arc<dyn AnyBackend>,
+    format: StateFormat,
     block: B256,
     /// `None` once the sync is over.
     state: Mutex<Option<StateDownload>>,
@@ -40,9 +43,9 @@ pub(super) struct DownloadThreads {
 
 impl DownloadThreads {
     /// A download of the state after `block`. No thread runs yet.
-    pub(super) fn new(backend: Arc<dyn AnyBackend>, block: B256, queue: ChunkQueue) -> Arc<Self> {
+    pub(super) fn new(format: StateFormat, block: B256, queue: ChunkQueue) -> Arc<Self> {
         let state = StateDownload { queue, standing: Vec::new(), ended: None };
-        Arc::new(Self { backend, block, state: Mutex::new(Some(state)), wake: Condvar::new() })
+        Arc::new(Self { format, block, state: Mutex::new(Some(state)), wake: Condvar::new() })
     }
 
     /// Takes the download away from its threads, which end.
@@ -153,11 +156,7 @@ impl DownloadThreads {
 
     fn open(&self, item: &StateItem, answer: &[u8]) -> Result<CheckedAnswer, ProofError> {
         match item {
-            StateItem::Chunk(id) => {
-                let chunks = self.backend.extensions().chunks;
-                let chunks = chunks.ok_or(ProofError::Malformed { what: "no chunks" })?;
-                Ok(CheckedAnswer::Chunk(chunks.open(id, answer)?))
-            }
+            StateItem::Chunk(id) => self.format.open(id, answer).map(CheckedAnswer::Chunk),
             StateItem::Code(hash) if keccak256(answer) == *hash => Ok(CheckedAnswer::Code),
             StateItem::Code(_) => Err(ProofError::RootMismatch),
         }
@@ -264,9 +263,14 @@ impl DownloadThreads {
         let mut reasons: Vec<_> = state.standing.iter().take(MAX_REASONS).map(reason).collect();
         match state.standing.len() {
             0 => reasons.push(
-                "no peer that hands out such states was connected: nodes serve peers they trust \
-                 (--trusted-peers there), or all peers (--rchk.serve all there)"
-                    .to_owned(),
+                match self.format {
+                    StateFormat::Ranges(_) => "no peer that speaks snap/1 was connected",
+                    StateFormat::Chunks(_) => {
+                        "no peer that hands out such states was connected: nodes serve peers they \
+                         trust (--trusted-peers there), or all peers (--rchk.serve all there)"
+                    }
+                }
+                .to_owned(),
             ),
             count if count > MAX_REASONS => reasons.push(format!("{} more", count - MAX_REASONS)),
             _ => {}

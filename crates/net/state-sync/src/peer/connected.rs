@@ -45,6 +45,23 @@ impl PeerSource for ConnectedPeers {
     }
 }
 
+/// Asks a peer for up to `count` headers by `eth`; the last one is that of `block`.
+pub(super) fn headers(
+    peers: &NetworkHandle,
+    runtime: &Handle,
+    peer: PeerId,
+    block: B256,
+    count: u64,
+) -> Result<Vec<Bytes>, StatePeerError> {
+    let from = GetBlockHeaders { start: block.into(), limit: count, skip: 0, reverse: true };
+    let answer = runtime.block_on(peers.request(peer, EthRequest::Headers(from)))?;
+    let EthResponse::Headers(mut headers) = answer else {
+        return Err(RequestError::WrongAnswer.into());
+    };
+    headers.reverse();
+    Ok(headers.iter().map(|header| alloy_rlp::encode(header).into()).collect())
+}
+
 /// One connected peer that serves states.
 #[derive(Debug)]
 struct RemotePeer {
@@ -89,14 +106,7 @@ impl StatePeer for RemotePeer {
     }
 
     fn headers(&self, block: B256, count: u64) -> Result<Vec<Bytes>, StatePeerError> {
-        let from = GetBlockHeaders { start: block.into(), limit: count, skip: 0, reverse: true };
-        let request = EthRequest::Headers(from);
-        let answer = self.of.runtime.block_on(self.of.peers.request(self.id, request))?;
-        let EthResponse::Headers(mut headers) = answer else {
-            return Err(RequestError::WrongAnswer.into());
-        };
-        headers.reverse();
-        Ok(headers.iter().map(|header| alloy_rlp::encode(header).into()).collect())
+        headers(&self.of.peers, &self.of.runtime, self.id, block, count)
     }
 
     fn codes(&self, hashes: &[B256]) -> Result<Vec<Option<Bytes>>, StatePeerError> {

@@ -4,12 +4,15 @@
 //! |---|---|
 //! | `http` | by JSON-RPC, namespace `sync` |
 //! | `connected` | over a devp2p connection, by `rchk` and `eth` |
+//! | `snap` | over a devp2p connection, by `snap` and `eth` |
 
 mod connected;
 mod http;
+mod snap;
 
 pub use connected::ConnectedPeers;
 pub use http::HttpPeer;
+pub use snap::SnapPeerSet;
 
 use alloy_primitives::{B256, Bytes};
 use retrie_state::ChunkId;

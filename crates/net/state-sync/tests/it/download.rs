@@ -11,13 +11,13 @@ use retrie_p2p::{
     testkit::local,
 };
 use retrie_state::{
-    Account, AnyBackend, BlockRef, ChunkAnswer, ChunkId, ChunkServer, OpenedChunk, StateKey,
-    StateValue, encode_slot,
+    Account, AnyBackend, BackendKey, BlockRef, ChunkAnswer, ChunkId, ChunkServer, OpenedChunk,
+    StateKey, StateValue, encode_slot,
 };
 use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
 use retrie_state_sync::{
-    ConnectedPeers, FetchedState, PeerSource, StatePeer, StatePeerError, StateSyncError,
-    StateSyncOptions, fetch_state,
+    ConnectedPeers, FetchedState, PeerSource, StateFormat, StatePeer, StatePeerError,
+    StateSyncError, StateSyncOptions, fetch_state,
 };
 use retrie_storage_bavl::{Bavl, ChunkEntries};
 use retrie_storage_mpt::Mpt;
@@ -186,17 +186,29 @@ impl StateFixture {
         let stop = AtomicBool::new(false);
         let options = StateSyncOptions { patience };
         let wanted = (self.block.hash, self.root);
-        fetch_state(&self.backend, wanted, roster, datadir, options, &stop, &mut |progress| {
-            assert!((0.0..1.000_001).contains(&progress.share), "{progress:?}");
-            stop.fetch_or(progress.answers >= most as u64, Ordering::Relaxed);
-        })
+        fetch_state(
+            &StateFormat::Chunks(self.backend.clone()),
+            wanted,
+            roster,
+            datadir,
+            options,
+            &stop,
+            &mut |progress| {
+                assert!((0.0..1.000_001).contains(&progress.share), "{progress:?}");
+                stop.fetch_or(progress.answers >= most as u64, Ordering::Relaxed);
+            },
+        )
     }
 
     /// Checks the fetched state: it loads, has the root, and has all codes.
     fn check(&self, fetched: FetchedState) {
         let FetchedState { mut entries, parts, mut codes, progress } = fetched;
         assert_eq!(progress.entries, self.entries.len() as u64);
-        let all: StateEntries = entries.entries().unwrap().map(Result::unwrap).collect();
+        let plain = |entry: Result<(BackendKey, StateValue), retrie_state::StateError>| {
+            let (key, value) = entry.unwrap();
+            (key.plain().unwrap(), value)
+        };
+        let all: StateEntries = entries.entries().unwrap().map(plain).collect();
         assert!(all == self.entries);
         let codes: HashMap<_, _> = codes.iter().map(Result::unwrap).collect();
         assert!(codes == self.codes);

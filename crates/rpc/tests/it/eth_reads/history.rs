@@ -121,7 +121,12 @@ async fn states_beyond_retention_are_proven_by_the_durable_tip() {
         let (proof, at) = (answer.to_proof(), number as u64);
         proof.check_kind(verifier.identity()).unwrap();
         let at = if as_of.is_some() { at..=at } else { u64::MAX..=u64::MAX };
-        let shown = provenance.verify_versions(answer.root, &answer.keys(), at, &proof.bytes);
+        let shown = provenance.verify_versions(
+            answer.root,
+            &retrie_state::KeyForm::Plain.keys(&answer.keys()),
+            at,
+            &proof.bytes,
+        );
         let shown = shown.unwrap();
         let account = shown[0].first().and_then(|of| Account::decode(of.value.as_ref()?));
         assert_eq!(account, chain.account(*block, GENESIS_CONTRACT), "block {number}");
@@ -165,7 +170,14 @@ async fn versions_of_an_account_are_those_of_the_chain() {
         seen.extend(shown.into_iter().map(|(block, _)| block));
         let provenance = verifier.extensions().provenance.unwrap();
         let (keys, range) = ([answer.key()], answer.blocks());
-        let proven = provenance.verify_versions(answer.root, &keys, range, &answer.proof).unwrap();
+        let proven = provenance
+            .verify_versions(
+                answer.root,
+                &retrie_state::KeyForm::Plain.keys(&keys),
+                range,
+                &answer.proof,
+            )
+            .unwrap();
         let decode = |ValueVersion { block, value }: &ValueVersion| {
             let account = value.as_ref().map(|value| Account::decode(value).unwrap());
             (*block, VersionValue::Account(account.map(Into::into)))

@@ -87,7 +87,13 @@ async fn a_backends_own_proofs_verify_under_the_root_it_states() {
             assert_eq!((answer.block.to::<usize>(), answer.block_hash), (number, block));
             let proof = answer.to_proof();
             proof.check_kind(verifier.identity()).unwrap();
-            let shown = verifier.verify(answer.root, &answer.keys(), &proof.bytes).unwrap();
+            let shown = verifier
+                .verify(
+                    answer.root,
+                    &retrie_state::KeyForm::Plain.keys(&answer.keys()),
+                    &proof.bytes,
+                )
+                .unwrap();
             let account = Account::decode(shown[0].as_ref().unwrap()).unwrap();
             assert_eq!(answer.account.map(Account::from), Some(account));
             for (slot, shown) in answer.storage.iter().zip(&shown[1..]) {

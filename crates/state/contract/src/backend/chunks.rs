@@ -2,7 +2,7 @@
 //! untrusted peers (state sync).
 
 use super::{AnyCache, BulkSink, NodeRead};
-use crate::{ProofError, StateError, StateKey, StateValue};
+use crate::{BackendKey, ProofError, StateError, StateValue};
 use alloy_primitives::{B256, Bytes, hex};
 use std::{fmt, path::Path, sync::Arc};
 
@@ -45,7 +45,7 @@ pub enum OpenedChunk {
     /// All entries below the node.
     Entries {
         /// The entries.
-        entries: Vec<(StateKey, StateValue)>,
+        entries: Vec<(BackendKey, StateValue)>,
         /// Chunks of other structures that these entries name (such as storage tries), to be
         /// requested separately.
         further: Vec<ChunkId>,
@@ -115,7 +115,7 @@ pub trait StateChunks: Send + Sync {
         &self,
         number: u64,
         parts: &[(ChunkId, u64)],
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError>;
 }

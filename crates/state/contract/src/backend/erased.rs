@@ -5,8 +5,10 @@ use super::{
     ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendProfile, BackendStats, BulkSink,
     NodeRead, NodeWrite,
 };
-use crate::{BackendIdentity, ProofError, StateDelta, StateError, StateKey, StateValue};
-use alloy_primitives::{Address, B256, Bytes};
+use crate::{
+    AccountKey, BackendDelta, BackendIdentity, BackendKey, ProofError, StateError, StateValue,
+};
+use alloy_primitives::{B256, Bytes};
 use std::{any::Any, fmt, path::Path, sync::Arc};
 
 /// A [cache](Backend::Cache) of any backend.
@@ -68,44 +70,44 @@ pub trait AnyBackend: Send + Sync + 'static {
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         cache: &AnyCache,
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<AnyCache>, StateError>;
     fn read(
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        key: &StateKey,
+        key: &BackendKey,
     ) -> Result<Option<StateValue>, StateError>;
     fn slots_of(
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        address: &Address,
+        account: &AccountKey,
         limit: usize,
     ) -> Result<Vec<(B256, StateValue)>, StateError>;
     fn entries(
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        start: Option<&StateKey>,
+        start: Option<&BackendKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, StateValue)>, StateError>;
+    ) -> Result<Vec<(BackendKey, StateValue)>, StateError>;
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError>;
     fn prove(
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        keys: &[StateKey],
+        keys: &[BackendKey],
     ) -> Result<Bytes, StateError>;
     fn verify(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError>;
     fn stats(&self, view: &dyn NodeRead, cache: &AnyCache) -> Result<BackendStats, StateError>;
@@ -130,6 +132,12 @@ pub trait AnyBackend: Send + Sync + 'static {
     }
 }
 
+impl fmt::Debug for dyn AnyBackend + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Backend").field(&self.identity().name).finish()
+    }
+}
+
 /// Forwards each method to the one of [`Backend`], after `cache` has got its type.
 impl<B: Backend> AnyBackend for B {
     fn identity(&self) -> &BackendIdentity {
@@ -149,7 +157,7 @@ impl<B: Backend> AnyBackend for B {
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         cache: &AnyCache,
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<AnyCache>, StateError> {
         let ApplyOutput { root, cache } = Backend::apply(self, context, view, cache.get()?, delta)?;
         Ok(ApplyOutput { root, cache: AnyCache::new(cache) })
@@ -159,7 +167,7 @@ impl<B: Backend> AnyBackend for B {
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        key: &StateKey,
+        key: &BackendKey,
     ) -> Result<Option<StateValue>, StateError> {
         Backend::read(self, view, cache.get()?, key)
     }
@@ -168,26 +176,26 @@ impl<B: Backend> AnyBackend for B {
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        address: &Address,
+        account: &AccountKey,
         limit: usize,
     ) -> Result<Vec<(B256, StateValue)>, StateError> {
-        Backend::slots_of(self, view, cache.get()?, address, limit)
+        Backend::slots_of(self, view, cache.get()?, account, limit)
     }
 
     fn entries(
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        start: Option<&StateKey>,
+        start: Option<&BackendKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
+    ) -> Result<Vec<(BackendKey, StateValue)>, StateError> {
         Backend::entries(self, view, cache.get()?, start, limit)
     }
 
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         Backend::bulk_load(self, number, entries, sink)
@@ -197,7 +205,7 @@ impl<B: Backend> AnyBackend for B {
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        keys: &[StateKey],
+        keys: &[BackendKey],
     ) -> Result<Bytes, StateError> {
         Backend::prove(self, view, cache.get()?, keys)
     }
@@ -205,7 +213,7 @@ impl<B: Backend> AnyBackend for B {
     fn verify(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
         Backend::verify(self, root, keys, proof)

@@ -3,9 +3,12 @@
 //! An extension works on caches of its own backend, which it gets as [`AnyCache`];
 //! [`AnyCache::get`] gives such a cache its type.
 
-use super::{AnyCache, NodeRead, NodeWrite, StateChunks};
-use crate::{ProofError, StateDelta, StateError, StateKey, StateReader, ValueVersion};
-use alloy_primitives::{Address, B256, Bytes};
+use super::{AnyCache, NodeRead, NodeWrite, StateChunks, StateRanges};
+use crate::{
+    AccountKey, BackendDelta, BackendKey, ProofError, StateDelta, StateError, StateReader,
+    ValueVersion,
+};
+use alloy_primitives::{B256, Bytes};
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
 #[cfg(doc)]
@@ -33,6 +36,8 @@ pub struct BackendExtensions<'a> {
     pub account_proofs: Option<&'a dyn AccountProofs>,
     /// Serves a whole state in chunks that prove themselves.
     pub chunks: Option<&'a dyn StateChunks>,
+    /// Serves the leaves and nodes of Ethereum's tries.
+    pub ranges: Option<&'a dyn StateRanges>,
     /// Opens a partial state from the nodes of a witness.
     pub partial_state: Option<&'a dyn PartialState>,
 }
@@ -114,12 +119,12 @@ pub trait Prefetcher: Send + Sync {
     /// Loads into the caches what the root needs if the block writes `keys`. The caller has read the
     /// values of `keys` in this state, or does not need them. Any number of threads may call it at
     /// once.
-    fn prefetch(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[StateKey]);
+    fn prefetch(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[BackendKey]);
 
     /// Prepares parts of the root from `writes`, which the block has made since the last call. One
     /// thread at a time calls it for each block. The writes may be incomplete, later writes may
     /// replace them, and the block may never be applied.
-    fn prepare_root(&self, view: &dyn NodeRead, cache: &AnyCache, writes: &StateDelta) {
+    fn prepare_root(&self, view: &dyn NodeRead, cache: &AnyCache, writes: &BackendDelta) {
         let _ = (view, cache, writes);
     }
 
@@ -181,7 +186,7 @@ pub trait ProvenanceQueries: Send + Sync {
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         blocks: RangeInclusive<u64>,
     ) -> Result<(Vec<Vec<ValueVersion>>, Bytes), StateError>;
 
@@ -190,7 +195,7 @@ pub trait ProvenanceQueries: Send + Sync {
     fn verify_versions(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         blocks: RangeInclusive<u64>,
         proof: &[u8],
     ) -> Result<Vec<Vec<ValueVersion>>, ProofError>;
@@ -209,7 +214,7 @@ pub trait ProofShards: Send + Sync {
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        keys: &[StateKey],
+        keys: &[BackendKey],
     ) -> Result<Bytes, StateError>;
 
     /// What the given parts of the proof of `keys`, in any order, still lack together; empty if the
@@ -217,7 +222,7 @@ pub trait ProofShards: Send + Sync {
     ///
     /// # Errors
     /// A [`ProofError`] if they are not canonical, or do not belong together.
-    fn holes(&self, keys: &[StateKey], parts: &[Bytes]) -> Result<Vec<ProofHole>, ProofError>;
+    fn holes(&self, keys: &[BackendKey], parts: &[Bytes]) -> Result<Vec<ProofHole>, ProofError>;
 
     /// Whether a node that keeps `shard` (a name as of [`shard`](Self::shard)) should be able to
     /// fill `hole`. It may still lack the part if it has kept that shard for a short time only.
@@ -236,7 +241,7 @@ pub trait ProofShards: Send + Sync {
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         own: &Bytes,
         part: &Bytes,
     ) -> Result<Result<(), ProofError>, StateError>;
@@ -267,12 +272,12 @@ impl fmt::Display for ProofHole {
 /// Optional extension of backends with Ethereum's root: proofs of single accounts for
 /// `eth_getProof` (EIP-1186).
 pub trait AccountProofs: Send + Sync {
-    /// The trie nodes that prove the account at `address` and its `slots`, present or absent.
+    /// The trie nodes that prove `account` and its `slots`, both in the form of the store,, present or absent.
     fn account_nodes(
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        address: &Address,
+        account: &AccountKey,
         slots: &[B256],
     ) -> Result<AccountNodes, StateError>;
 
@@ -282,7 +287,7 @@ pub trait AccountProofs: Send + Sync {
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        removed: &[StateKey],
+        removed: &[BackendKey],
     ) -> Result<Vec<Bytes>, StateError>;
 }
 

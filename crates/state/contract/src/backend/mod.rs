@@ -15,6 +15,7 @@ mod extensions;
 mod files;
 pub mod flat;
 mod jobs;
+mod ranges;
 mod view;
 
 pub use chunks::{ChunkAnswer, ChunkId, ChunkServer, OpenedChunk, StateChunks};
@@ -27,12 +28,16 @@ pub use extensions::{
 };
 pub use files::open_with_retry;
 pub use jobs::{BackgroundJob, JobContext, JobHandle, JobOutput, JobRunner};
+pub use ranges::{ChunkPlace, RangeAnswer, RangeServer, StateRanges, StateTrie, TrieLeaf};
 pub use view::{
-    BulkSink, KeyRange, NodeRead, NodeWrite, RowScan, RowTable, ScanDirection, TableRow, prefix_end,
+    BulkSink, BulkSorter, KeyRange, NodeRead, NodeWrite, RowScan, RowTable, ScanDirection,
+    SortedRecords, TableRow, prefix_end,
 };
 
-use crate::{BackendIdentity, ProofError, StateDelta, StateError, StateKey, StateValue};
-use alloy_primitives::{Address, B256, Bytes};
+use crate::{
+    AccountKey, BackendDelta, BackendIdentity, BackendKey, ProofError, StateError, StateValue,
+};
+use alloy_primitives::{B256, Bytes};
 use std::path::Path;
 
 /// The constant facts of a backend. `Default` is a backend without tables, root and proofs.
@@ -162,7 +167,7 @@ pub trait Backend: Send + Sync + 'static {
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         cache: &Self::Cache,
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<Self::Cache>, StateError>;
 
     /// The value of `key`; from the [flat state](flat), if the backend keeps that.
@@ -170,23 +175,23 @@ pub trait Backend: Send + Sync + 'static {
         &self,
         view: &dyn NodeRead,
         cache: &Self::Cache,
-        key: &StateKey,
+        key: &BackendKey,
     ) -> Result<Option<StateValue>, StateError> {
         let _ = cache;
         flat::get(view, key)
     }
 
-    /// The slots of `address` that are set, in slot order, at most `limit`. It reads no more than
+    /// The slots of `account` that are set, in slot order, at most `limit`. It reads no more than
     /// `limit` requires: a caller asks for one slot to learn whether an account has storage.
     fn slots_of(
         &self,
         view: &dyn NodeRead,
         cache: &Self::Cache,
-        address: &Address,
+        account: &AccountKey,
         limit: usize,
     ) -> Result<Vec<(B256, StateValue)>, StateError> {
         let _ = cache;
-        flat::slots_of(view, address, limit)
+        flat::slots_of(view, account, limit)
     }
 
     /// All entries in key order from `start` on, at most `limit`. Serves migration and
@@ -195,9 +200,9 @@ pub trait Backend: Send + Sync + 'static {
         &self,
         view: &dyn NodeRead,
         cache: &Self::Cache,
-        start: Option<&StateKey>,
+        start: Option<&BackendKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
+    ) -> Result<Vec<(BackendKey, StateValue)>, StateError> {
         let _ = cache;
         flat::entries(view, start, limit)
     }
@@ -207,7 +212,7 @@ pub trait Backend: Send + Sync + 'static {
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError>;
 
@@ -217,7 +222,7 @@ pub trait Backend: Send + Sync + 'static {
         &self,
         view: &dyn NodeRead,
         cache: &Self::Cache,
-        keys: &[StateKey],
+        keys: &[BackendKey],
     ) -> Result<Bytes, StateError> {
         let _ = (view, cache, keys);
         Err(StateError::Unsupported { backend: self.identity().name, what: "proofs" })
@@ -227,7 +232,7 @@ pub trait Backend: Send + Sync + 'static {
     fn verify(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
         let _ = (root, keys, proof);

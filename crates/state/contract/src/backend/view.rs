@@ -153,6 +153,26 @@ pub trait NodeWrite: NodeRead {
     fn as_read(&self) -> &dyn NodeRead;
 }
 
+/// Sorts records by key for a bulk load. Records beyond a bounded amount of memory are kept in
+/// temporary files until the sorter is dropped.
+pub trait BulkSorter {
+    /// Adds a record, in any order.
+    ///
+    /// # Errors
+    /// If a temporary file cannot be written.
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), StateError>;
+
+    /// All keys and values in the order of keys; a record that came twice is returned once.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or a key came with two values. The iterator may fail for the same
+    /// reasons.
+    fn sorted(&mut self) -> Result<SortedRecords<'_>, StateError>;
+}
+
+/// Keys and values of a [`BulkSorter`].
+pub type SortedRecords<'a> = Box<dyn Iterator<Item = Result<(Vec<u8>, Vec<u8>), StateError>> + 'a>;
+
 /// Writes the initial state straight into the tables.
 pub trait BulkSink {
     /// Adds a row. Keys of one table must come in ascending order.
@@ -167,6 +187,9 @@ pub trait BulkSink {
         key: &[u8],
         value: &[u8],
     ) -> Result<(), StateError>;
+
+    /// A sorter for records that the load itself needs in order.
+    fn sorter(&self) -> Box<dyn BulkSorter>;
 
     /// The state directory, for files that the load itself writes; `None` without one.
     fn dir(&self) -> Option<&Path> {

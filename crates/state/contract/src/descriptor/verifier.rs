@@ -1,6 +1,6 @@
 //! Proofs without a store: their formats and verifiers.
 
-use crate::{HashId, ProofError, StateKey, StateValue, ValueVersion};
+use crate::{BackendKey, HashId, ProofError, StateValue, ValueVersion};
 use alloc::vec::Vec;
 use alloy_primitives::B256;
 use core::{fmt, ops::RangeInclusive};
@@ -14,6 +14,9 @@ pub struct ProofFormat {
     pub version: u32,
     /// Hash function under the root.
     pub hash: HashId,
+    /// Whether its root is the one that Ethereum headers carry. Such a root is the same in both
+    /// [forms](crate::KeyForm) of keys.
+    pub has_ethereum_root: bool,
     /// Whether its proofs show older states than the state of their root, and ranges of blocks.
     pub shows_history: bool,
     /// The verifier of its proofs; `None` if it takes parameters, which a caller has to trust.
@@ -47,7 +50,7 @@ pub trait ProofVerifier: fmt::Debug + Send + Sync {
     fn values(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         as_of: Option<u64>,
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError>;
@@ -61,7 +64,7 @@ pub trait ProofVerifier: fmt::Debug + Send + Sync {
     fn versions(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         blocks: RangeInclusive<u64>,
         proof: &[u8],
     ) -> Result<Vec<Vec<ValueVersion>>, ProofError> {

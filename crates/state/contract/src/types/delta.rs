@@ -1,49 +1,65 @@
 //! What one block changes: the only data that flows from the client into a backend.
 
-use crate::{StateKey, StateValue};
-use alloc::{collections::BTreeMap, vec::Vec};
+use crate::{AccountKey, KeyForm, StateKey, StateValue};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
 use alloy_primitives::{Address, B256};
+use core::ops::RangeInclusive;
 
 /// One changed key of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StateChange {
+pub struct StateChange<A = Address> {
     /// The key.
-    pub key: StateKey,
+    pub key: StateKey<A>,
     /// Value before the block; `None` if absent.
     pub previous: Option<StateValue>,
     /// Value after the block; `None` if absent.
     pub next: Option<StateValue>,
 }
 
+/// A [`StateChange`] as a backend gets it.
+pub type BackendChange = StateChange<AccountKey>;
+
 /// The net effect of one block on the state, complete with rewards, withdrawals and system calls.
 ///
 /// [`DeltaBuilder`] keeps these invariants: sorted by key, one entry a key, and no entry whose
 /// `previous` equals its `next`, except slots of a [wiped](Self::wiped) account that were set again
 /// to the value they had.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StateDelta {
-    changes: Vec<StateChange>,
-    wiped: Vec<Address>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateDelta<A = Address> {
+    changes: Vec<StateChange<A>>,
+    wiped: Vec<A>,
 }
 
-impl StateDelta {
+/// A [`StateDelta`] as a backend gets it, with keys in the form of its store.
+pub type BackendDelta = StateDelta<AccountKey>;
+
+impl<A> Default for StateDelta<A> {
+    fn default() -> Self {
+        Self { changes: Vec::new(), wiped: Vec::new() }
+    }
+}
+
+impl<A: Copy + Ord> StateDelta<A> {
     /// The changes in key order.
-    pub fn changes(&self) -> &[StateChange] {
+    pub fn changes(&self) -> &[StateChange<A>] {
         &self.changes
     }
 
     /// The change of `key`, if it changes.
-    pub fn change(&self, key: &StateKey) -> Option<&StateChange> {
+    pub fn change(&self, key: &StateKey<A>) -> Option<&StateChange<A>> {
         let at = self.changes.binary_search_by(|change| change.key.cmp(key)).ok()?;
         self.changes.get(at)
     }
 
-    /// The changes of slots of `address`, in slot order.
-    pub fn slots_of(&self, address: &Address) -> &[StateChange] {
-        let first = StateKey::Slot(*address, B256::ZERO);
+    /// The changes of slots of `account`, in slot order.
+    pub fn slots_of(&self, account: &A) -> &[StateChange<A>] {
+        let first = StateKey::Slot(*account, B256::ZERO);
         let from = self.changes.partition_point(|change| change.key < first);
         let rest = self.changes.get(from..).unwrap_or_default();
-        let count = rest.partition_point(|change| change.key.address() == address);
+        let count = rest.partition_point(|change| change.key.account() == account);
         rest.get(..count).unwrap_or_default()
     }
 
@@ -51,8 +67,13 @@ impl StateDelta {
     /// written again in the same block. Each known slot also has its own [`StateChange`]: on a full
     /// state these are all slots, on a partial state (a witness) this list decides. Either way the
     /// changes include each slot that is set after the block.
-    pub fn wiped(&self) -> &[Address] {
+    pub fn wiped(&self) -> &[A] {
         &self.wiped
+    }
+
+    /// Whether the storage of `account` was [wiped](Self::wiped).
+    pub fn is_wiped(&self, account: &A) -> bool {
+        self.wiped.binary_search(account).is_ok()
     }
 
     /// Whether the block changed nothing.
@@ -77,13 +98,19 @@ impl StateDelta {
 }
 
 /// Collects changes in any order into a [`StateDelta`].
-#[derive(Clone, Debug, Default)]
-pub struct DeltaBuilder {
-    changes: BTreeMap<StateKey, (Option<StateValue>, Option<StateValue>)>,
-    wiped: Vec<Address>,
+#[derive(Clone, Debug)]
+pub struct DeltaBuilder<A = Address> {
+    changes: BTreeMap<StateKey<A>, (Option<StateValue>, Option<StateValue>)>,
+    wiped: BTreeSet<A>,
 }
 
-impl DeltaBuilder {
+impl<A> Default for DeltaBuilder<A> {
+    fn default() -> Self {
+        Self { changes: BTreeMap::new(), wiped: BTreeSet::new() }
+    }
+}
+
+impl<A: Copy + Ord> DeltaBuilder<A> {
     /// An empty builder.
     pub fn new() -> Self {
         Self::default()
@@ -93,7 +120,7 @@ impl DeltaBuilder {
     /// first `previous` and takes the new `next`.
     pub fn change(
         &mut self,
-        key: StateKey,
+        key: StateKey<A>,
         previous: Option<StateValue>,
         next: Option<StateValue>,
     ) {
@@ -105,17 +132,27 @@ impl DeltaBuilder {
         }
     }
 
-    /// Marks the storage of `address` as wiped. The caller also records each known slot.
-    pub fn wipe(&mut self, address: Address) {
-        self.wiped.push(address);
+    /// Marks the storage of `account` as wiped. The caller also records each known slot.
+    pub fn wipe(&mut self, account: A) {
+        self.wiped.insert(account);
     }
 
-    /// Adds all changes of `delta` on top.
-    pub fn add(&mut self, delta: &StateDelta) {
+    /// Adds all changes of `delta` on top. It need not list all slots of an account that it wipes.
+    pub fn add(&mut self, delta: &StateDelta<A>) {
+        for account in &delta.wiped {
+            let slots = self.changes.range_mut(Self::slots_of(account));
+            slots.for_each(|(_, (_, next))| *next = None);
+        }
         for StateChange { key, previous, next } in &delta.changes {
             self.change(*key, previous.clone(), next.clone());
         }
         self.wiped.extend(&delta.wiped);
+    }
+
+    /// The keys of all slots of `account`.
+    fn slots_of(account: &A) -> RangeInclusive<StateKey<A>> {
+        let slot = |slot| StateKey::Slot(*account, slot);
+        slot(B256::ZERO)..=slot(B256::repeat_byte(0xff))
     }
 
     /// Number of keys recorded.
@@ -128,18 +165,24 @@ impl DeltaBuilder {
         self.changes.is_empty()
     }
 
-    /// The newest value of `key`, if it is recorded; the inner `None` means that it is absent.
-    pub fn next(&self, key: &StateKey) -> Option<Option<&StateValue>> {
-        self.changes.get(key).map(|(_, next)| next.as_ref())
+    /// The newest value of `key`, if it is recorded or was wiped; the inner `None` means that it is
+    /// absent.
+    pub fn next(&self, key: &StateKey<A>) -> Option<Option<&StateValue>> {
+        match (self.changes.get(key), key) {
+            (Some((_, next)), _) => Some(next.as_ref()),
+            (None, StateKey::Slot(account, _)) if self.is_wiped(account) => Some(None),
+            (None, _) => None,
+        }
     }
 
-    /// The newest values of the recorded slots of `address`, in slot order.
-    pub fn next_slots(
-        &self,
-        address: &Address,
-    ) -> impl Iterator<Item = (B256, Option<&StateValue>)> {
-        let slot = |slot| StateKey::Slot(*address, slot);
-        let slots = self.changes.range(slot(B256::ZERO)..=slot(B256::repeat_byte(0xff)));
+    /// Whether slots of `account` that are not recorded are absent.
+    pub fn is_wiped(&self, account: &A) -> bool {
+        self.wiped.contains(account)
+    }
+
+    /// The newest values of the recorded slots of `account`, in slot order.
+    pub fn next_slots(&self, account: &A) -> impl Iterator<Item = (B256, Option<&StateValue>)> {
+        let slots = self.changes.range(Self::slots_of(account));
         slots.filter_map(|(key, (_, next))| match key {
             StateKey::Slot(_, slot) => Some((*slot, next.as_ref())),
             StateKey::Account(_) => None,
@@ -147,14 +190,10 @@ impl DeltaBuilder {
     }
 
     /// Builds the delta: sorted, unique, without no-ops.
-    pub fn build(mut self) -> StateDelta {
-        self.wiped.sort_unstable();
-        self.wiped.dedup();
+    pub fn build(self) -> StateDelta<A> {
         // A slot that was wiped and set again to its old value must survive the wipe.
-        let is_rewritten = |key: &StateKey, next: &Option<StateValue>| match key {
-            StateKey::Slot(address, _) => {
-                next.is_some() && self.wiped.binary_search(address).is_ok()
-            }
+        let is_rewritten = |key: &StateKey<A>, next: &Option<StateValue>| match key {
+            StateKey::Slot(account, _) => next.is_some() && self.wiped.contains(account),
             StateKey::Account(_) => false,
         };
         let changes = self
@@ -163,7 +202,36 @@ impl DeltaBuilder {
             .filter(|(key, (previous, next))| previous != next || is_rewritten(key, next))
             .map(|(key, (previous, next))| StateChange { key, previous, next })
             .collect();
-        StateDelta { changes, wiped: self.wiped }
+        StateDelta { changes, wiped: self.wiped.into_iter().collect() }
+    }
+}
+
+impl KeyForm {
+    /// `delta` with keys in this form. In the hashed form changes of a wiped account may lack slots
+    /// whose removal the caller could not name.
+    pub fn delta(self, delta: &StateDelta) -> BackendDelta {
+        // Slots follow each other by account.
+        let mut last: Option<(Address, AccountKey)> = None;
+        let mut account = |address: &Address| match last {
+            Some((of, account)) if of == *address => account,
+            _ => last.insert((*address, self.account(address))).1,
+        };
+        let mut key = |key: &StateKey| match key {
+            StateKey::Account(address) => StateKey::Account(account(address)),
+            StateKey::Slot(address, slot) => StateKey::Slot(account(address), self.slot(slot)),
+        };
+        let change = |StateChange { key: of, previous, next }: &StateChange| StateChange {
+            key: key(of),
+            previous: previous.clone(),
+            next: next.clone(),
+        };
+        let mut changes: Vec<_> = delta.changes.iter().map(change).collect();
+        let mut wiped: Vec<_> = delta.wiped.iter().map(|of| self.account(of)).collect();
+        if self == Self::Hashed {
+            changes.sort_unstable_by_key(|change| change.key);
+            wiped.sort_unstable();
+        }
+        StateDelta { changes, wiped }
     }
 }
 

@@ -107,6 +107,12 @@ pub enum StateError {
         /// Which node or value.
         what: String,
     },
+    /// The state has only the hashes of keys.
+    #[error("{what}: this datadir has the hashes of keys alone (keys: hashed)")]
+    HashedKeys {
+        /// What cannot be said.
+        what: String,
+    },
     /// The backend does not have this extension.
     #[error("backend {backend} does not support {what}")]
     Unsupported {

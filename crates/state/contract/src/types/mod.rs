@@ -12,10 +12,10 @@ mod value;
 mod version;
 pub mod wire;
 
-pub use delta::{DeltaBuilder, StateChange, StateDelta};
+pub use delta::{BackendChange, BackendDelta, DeltaBuilder, StateChange, StateDelta};
 pub use delta_batch::{DeltaBatch, DeltaBatchBuilder};
 pub use error::{ProofError, StateError, StoreError};
-pub use key::{EncodedKey, StateKey};
+pub use key::{AccountKey, BackendKey, EncodedKey, KeyForm, StateKey};
 pub use proof::{BackendIdentity, BlockRef, HashId, StateProof};
 pub use reader::StateReader;
 pub use value::{Account, StateValue, decode_slot, encode_slot};

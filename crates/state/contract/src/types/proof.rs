@@ -1,5 +1,6 @@
 //! Blocks, backend identities and the typed proof envelope.
 
+use crate::KeyForm;
 use alloc::string::String;
 use alloy_primitives::{B256, Bytes};
 use core::fmt;
@@ -89,6 +90,8 @@ pub struct StateProof {
     pub hash: String,
     /// Digest of the backend's parameters.
     pub params: B256,
+    /// The form of the keys that it is about.
+    pub keys: KeyForm,
     /// The block whose state is proven.
     pub block: BlockRef,
     /// The older block whose state is shown; `None` if it is `block` itself. The proof always leads
@@ -101,13 +104,20 @@ pub struct StateProof {
 }
 
 impl StateProof {
-    /// Wraps the proof `bytes` of a backend.
-    pub fn of(identity: &BackendIdentity, block: BlockRef, root: B256, bytes: Bytes) -> Self {
+    /// Wraps the proof `bytes` of a backend whose keys have this form.
+    pub fn of(
+        identity: &BackendIdentity,
+        keys: KeyForm,
+        block: BlockRef,
+        root: B256,
+        bytes: Bytes,
+    ) -> Self {
         Self {
             backend: identity.name.into(),
             version: identity.version,
             hash: identity.hash.name().into(),
             params: identity.params,
+            keys,
             block,
             as_of: None,
             root,

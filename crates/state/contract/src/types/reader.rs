@@ -11,7 +11,9 @@ pub trait StateReader: Send + Sync {
 
     /// All slots of `address` that are set, in slot order.
     ///
-    /// On a partial state this fails with [`StateError::MissingWitness`], as the set is not known.
+    /// # Errors
+    /// On a partial state [`StateError::MissingWitness`], as the set is not known; in a store of
+    /// hashed keys [`StateError::HashedKeys`].
     fn slots_of(&self, address: &Address) -> Result<Vec<(B256, StateValue)>, StateError>;
 
     /// Slots of `address` that are set, at most `limit`; fewer only if there are no more. It does

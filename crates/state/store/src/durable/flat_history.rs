@@ -23,9 +23,10 @@ use super::{
     record::{PIECE, record_id, record_key},
     scan::MergedScan,
 };
-use alloy_primitives::{Address, B256, Bytes};
-use retrie_state::prefix_end;
-use retrie_state::{KeyRange, RowTable, StateDelta, StateError, StateKey, StateValue};
+use alloy_primitives::{B256, Bytes};
+use retrie_state::{
+    AccountKey, BackendDelta, BackendKey, KeyRange, RowTable, StateError, StateValue, prefix_end,
+};
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
 /// How much flat history is kept. Flat history is what each block changed; old states are read with
@@ -48,35 +49,35 @@ pub(crate) const CHANGES: RowTable = RowTable::framework(0xf5, "Changes");
 
 /// Rows: key = block number (8 bytes, big-endian) || piece (4 bytes, big-endian). The first piece
 /// starts with the first block of the range (8, BE) and the number of keys (4, BE); then, as in all
-/// pieces, come the keys in order: [`StateKey::encode`], or 2 and a slot of the same address as the
+/// pieces, come the keys in order: [`BackendKey::encode`], or 2 and a slot of the same account as the
 /// slot before it in the piece.
 pub(crate) const CHANGED_KEYS: RowTable = RowTable::framework(0xf6, "ChangedKeys");
 
 const HEAD: usize = 12;
-/// Tag of a slot with the same address as the slot before it.
-const SAME_ADDRESS: u8 = 2;
+/// Tag of a slot of the same account as the slot before it.
+const SAME_ACCOUNT: u8 = 2;
 /// A commit deletes about as many rows as it writes, and at most this many more to catch up.
 const PRUNED_BEYOND: usize = 4096;
 
 /// Key of the row of [`CHANGES`] for `key` in block `number`.
-pub(crate) fn change_key(key: &StateKey, number: u64) -> RowKey {
+pub(crate) fn change_key(key: &BackendKey, number: u64) -> RowKey {
     let mut row = RowKey::from_slice(&key.encode());
     row.extend_from_slice(&number.to_be_bytes());
     row
 }
 
 /// The first row key beyond all changes of `key`.
-fn changes_end(key: &StateKey) -> RowKey {
+fn changes_end(key: &BackendKey) -> RowKey {
     let mut end = change_key(key, u64::MAX);
     end.push(0);
     end
 }
 
 /// Decodes the key of a row of [`CHANGES`].
-pub(crate) fn decode_change_key(row: &[u8]) -> Result<(StateKey, u64), StateError> {
+pub(crate) fn decode_change_key(row: &[u8]) -> Result<(BackendKey, u64), StateError> {
     let parts = row.split_last_chunk::<8>();
-    let decoded =
-        parts.and_then(|(key, number)| Some((StateKey::decode(key)?, u64::from_be_bytes(*number))));
+    let decoded = parts
+        .and_then(|(key, number)| Some((BackendKey::decode(key)?, u64::from_be_bytes(*number))));
     decoded.ok_or_else(|| {
         let what = format!("the row {} is not a state key and a block number", HexKey(row));
         StateError::corrupt(CHANGES.name, what)
@@ -110,10 +111,10 @@ impl std::fmt::Display for HexKey<'_> {
 
 /// Adds the history of consecutive blocks from `number` on to their writes. The first of the blocks
 /// must have a parent.
-pub(crate) fn record<'d>(
+pub(crate) fn record(
     view: &mut RowWriter,
     number: u64,
-    deltas: impl IntoIterator<Item = &'d StateDelta>,
+    deltas: &[BackendDelta],
 ) -> Result<(), StateError> {
     let first = match number.checked_sub(1) {
         Some(parent) => range_start(view.base(), parent)?.unwrap_or(number),
@@ -127,7 +128,7 @@ fn record_block(
     view: &mut RowWriter,
     first: u64,
     number: u64,
-    delta: &StateDelta,
+    delta: &BackendDelta,
 ) -> Result<(), StateError> {
     let len = |previous: &Option<StateValue>| 1 + previous.as_ref().map_or(0, |value| value.len());
     // One allocation for all values of the block.
@@ -161,33 +162,33 @@ fn record_block(
 /// Encodes the keys of one block into pieces.
 struct KeyList {
     pieces: Vec<Vec<u8>>,
-    /// Address of the slot before.
-    address: Option<Address>,
+    /// Account of the slot before.
+    account: Option<AccountKey>,
 }
 
 impl KeyList {
     fn new(first: u64, count: usize) -> Self {
         let mut head = first.to_be_bytes().to_vec();
         head.extend_from_slice(&(count as u32).to_be_bytes());
-        Self { pieces: vec![head], address: None }
+        Self { pieces: vec![head], account: None }
     }
 
-    fn push(&mut self, key: &StateKey) {
-        if self.pieces.last().is_none_or(|last| last.len() + StateKey::MAX_ENCODED_LEN > PIECE) {
+    fn push(&mut self, key: &BackendKey) {
+        if self.pieces.last().is_none_or(|last| last.len() + BackendKey::MAX_ENCODED_LEN > PIECE) {
             self.pieces.push(Vec::new());
-            self.address = None;
+            self.account = None;
         }
         let Some(piece) = self.pieces.last_mut() else { return };
         match key {
-            StateKey::Slot(address, slot) if self.address == Some(*address) => {
-                piece.push(SAME_ADDRESS);
+            BackendKey::Slot(account, slot) if self.account == Some(*account) => {
+                piece.push(SAME_ACCOUNT);
                 piece.extend_from_slice(slot.as_slice());
             }
-            StateKey::Slot(address, _) => {
-                self.address = Some(*address);
+            BackendKey::Slot(account, _) => {
+                self.account = Some(*account);
                 piece.extend_from_slice(&key.encode());
             }
-            StateKey::Account(_) => piece.extend_from_slice(&key.encode()),
+            BackendKey::Account(_) => piece.extend_from_slice(&key.encode()),
         }
     }
 }
@@ -260,7 +261,7 @@ pub(crate) fn kept(
 /// The value of `key` before its first change above block `number`; `None` if there is no change.
 pub(crate) fn before(
     view: &RowView,
-    key: &StateKey,
+    key: &BackendKey,
     number: u64,
 ) -> Result<Option<Option<StateValue>>, StateError> {
     let (start, end) = (change_key(key, number.saturating_add(1)), changes_end(key));
@@ -268,16 +269,15 @@ pub(crate) fn before(
     row.map(|(row, value)| decode_change(&row, &value)).transpose()
 }
 
-/// The slots of `address` that a block above `number` has changed, with their values before that
+/// The slots of `account` that a block above `number` has changed, with their values before that
 /// change. Stops once `limit` of the slots had a value.
 pub(crate) fn slots_before(
     view: &RowView,
-    address: &Address,
+    account: &AccountKey,
     number: u64,
     limit: usize,
 ) -> Result<BTreeMap<B256, Option<StateValue>>, StateError> {
-    let mut start = RowKey::from_slice(&[1]);
-    start.extend_from_slice(address.as_slice());
+    let mut start = RowKey::from_slice(&account.slots_prefix());
     let end = prefix_end(&start);
     let mut slots = BTreeMap::new();
     let mut set = 0;
@@ -289,7 +289,7 @@ pub(crate) fn slots_before(
         let row = view.rows(CHANGES, range, 1).next().transpose()?;
         let Some((row, value)) = row else { return Ok(slots) };
         let (key, block) = decode_change_key(&row)?;
-        let StateKey::Slot(_, slot) = key else {
+        let BackendKey::Slot(_, slot) = key else {
             return Err(StateError::corrupt(CHANGES.name, format!("{key} among slots")));
         };
         // Reads two rows of each slot, however many changes it has.
@@ -322,7 +322,7 @@ pub(crate) struct BlockKeys {
     pub(crate) number: u64,
     /// First block of its range.
     pub(crate) first: u64,
-    pub(crate) keys: Vec<StateKey>,
+    pub(crate) keys: Vec<BackendKey>,
     /// Number of rows of [`CHANGED_KEYS`].
     pub(crate) pieces: u32,
 }
@@ -377,22 +377,25 @@ fn head_of(number: u64, row: &[u8]) -> Result<KeyListHead, StateError> {
     head.ok_or_else(|| bad(number, "its head does not decode"))
 }
 
-fn decode_keys(number: u64, mut piece: &[u8], keys: &mut Vec<StateKey>) -> Result<(), StateError> {
+fn decode_keys(
+    number: u64,
+    mut piece: &[u8],
+    keys: &mut Vec<BackendKey>,
+) -> Result<(), StateError> {
     let cut = || bad(number, "a key does not decode");
-    let mut address = None;
+    let mut account = None;
     while let Some(&tag) = piece.first() {
         let len = match tag {
-            0 => 21,
-            1 => StateKey::MAX_ENCODED_LEN,
-            _ => 33,
+            SAME_ACCOUNT => 33,
+            tag => BackendKey::encoded_len(tag).ok_or_else(cut)?,
         };
         let (key, rest) = piece.split_at_checked(len).ok_or_else(cut)?;
-        let key = match (tag, address) {
-            (SAME_ADDRESS, Some(address)) => StateKey::Slot(address, B256::from_slice(&key[1..])),
-            _ => StateKey::decode(key).ok_or_else(cut)?,
+        let key = match (tag, account) {
+            (SAME_ACCOUNT, Some(account)) => BackendKey::Slot(account, B256::from_slice(&key[1..])),
+            _ => BackendKey::decode(key).ok_or_else(cut)?,
         };
-        if let StateKey::Slot(of, _) = key {
-            address = Some(of);
+        if let BackendKey::Slot(of, _) = key {
+            account = Some(of);
         }
         keys.push(key);
         piece = rest;

@@ -2,7 +2,10 @@
 
 use crate::KvWrite;
 use alloy_primitives::hex;
-use retrie_state::{RowTable, StateError, StateKey, StateValue, StoreError, open_with_retry};
+use retrie_state::{
+    BackendKey, BulkSorter, RowTable, SortedRecords, StateError, StateValue, StoreError,
+    open_with_retry,
+};
 use std::{
     cmp::Reverse,
     collections::BinaryHeap,
@@ -27,11 +30,16 @@ impl EntrySorter {
         Self(ExternalSorter::new(Some(dir)))
     }
 
+    /// As [`new`](Self::new); without a directory in that of the system for temporary files.
+    pub(crate) fn in_dir(dir: Option<&Path>) -> Self {
+        Self(ExternalSorter::new(dir))
+    }
+
     /// Adds an entry.
     ///
     /// # Errors
     /// If no file can be written into the directory.
-    pub fn put(&mut self, key: &StateKey, value: &[u8]) -> Result<(), StateError> {
+    pub fn put(&mut self, key: &BackendKey, value: &[u8]) -> Result<(), StateError> {
         self.0.put(0, &key.encode(), value)
     }
 
@@ -42,7 +50,8 @@ impl EntrySorter {
     /// reasons.
     pub fn entries(
         &mut self,
-    ) -> Result<impl Iterator<Item = Result<(StateKey, StateValue), StateError>>, StateError> {
+    ) -> Result<impl Iterator<Item = Result<(BackendKey, StateValue), StateError>>, StateError>
+    {
         let mut rows = self.0.merged()?;
         Ok(std::iter::from_fn(move || {
             let row = match rows.next() {
@@ -51,9 +60,37 @@ impl EntrySorter {
             };
             let (_, key, value) = parts(row);
             let what = "a row that was sorted is not an entry";
-            let key = StateKey::decode(key).ok_or_else(|| StoreError::new(SORTING, what).into());
+            let key = BackendKey::decode(key).ok_or_else(|| StoreError::new(SORTING, what).into());
             Some(key.map(|key| (key, StateValue::copy_from_slice(value))))
         }))
+    }
+}
+
+/// Sorts the records of a bulk load.
+#[derive(Debug)]
+pub(crate) struct RecordSorter(ExternalSorter);
+
+impl RecordSorter {
+    /// A sorter with temporary files in `dir`, or in the system's directory for temporary files.
+    pub(crate) fn new(dir: Option<&Path>) -> Self {
+        Self(ExternalSorter::new(dir))
+    }
+}
+
+impl BulkSorter for RecordSorter {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+        self.0.put(0, key, value)
+    }
+
+    fn sorted(&mut self) -> Result<SortedRecords<'_>, StateError> {
+        let mut rows = self.0.merged()?;
+        Ok(Box::new(std::iter::from_fn(move || {
+            let row = rows.next().transpose()?;
+            Some(row.map(|row| {
+                let (_, key, value) = parts(row);
+                (key.to_vec(), value.to_vec())
+            }))
+        })))
     }
 }
 
@@ -306,6 +343,7 @@ impl MergedRows<'_> {
 mod tests {
     use super::*;
     use crate::{KvStore, MemoryStore};
+    use alloy_primitives::Address;
     use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
     use retrie_state::{KeyRange, ScanDirection};
     use std::collections::BTreeMap;
@@ -390,10 +428,10 @@ mod tests {
     fn entries_come_sorted_as_often_as_they_are_asked_for() {
         let mut random = StdRng::seed_from_u64(2);
         let mut key = || {
-            let address = random.random::<[u8; 20]>().into();
+            let address = Address::from(random.random::<[u8; 20]>()).into();
             match random.random::<bool>() {
-                true => StateKey::Account(address),
-                false => StateKey::Slot(address, random.random::<[u8; 32]>().into()),
+                true => BackendKey::Account(address),
+                false => BackendKey::Slot(address, random.random::<[u8; 32]>().into()),
             }
         };
         let entries: BTreeMap<_, _> =

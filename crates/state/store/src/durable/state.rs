@@ -15,8 +15,8 @@ use super::{
 use alloy_primitives::B256;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use retrie_state::{
-    AnyBackend, AnyCache, BlockRef, CompactedCache, KeyRange, NodeRead, RowTable, ScanDirection,
-    StateError, StoreError, TableRow, open_with_retry,
+    AnyBackend, AnyCache, BlockRef, CompactedCache, KeyForm, KeyRange, NodeRead, RowTable,
+    ScanDirection, StateError, StoreError, TableRow, open_with_retry,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -77,6 +77,8 @@ pub(crate) struct DurableState {
     pub(crate) fold_at: AtomicUsize,
     /// The directory of the backend's files.
     pub(crate) dir: Option<PathBuf>,
+    /// The form of the backend's keys.
+    pub(crate) keys: KeyForm,
 }
 
 pub(crate) struct MemoryState {

@@ -12,8 +12,8 @@ use crate::{
 };
 use alloy_primitives::B256;
 use retrie_state::{
-    Account, AnyBackend, BlockRef, KeyRange, NodeRead, StateError, StateKey, StateReader,
-    StateValue, StoreError, decode_slot,
+    Account, AnyBackend, BackendKey, BlockRef, KeyRange, NodeRead, StateError, StateValue,
+    StoreError, decode_slot,
 };
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ pub trait StateCheckSink {
     /// Reports a fault of the state.
     fn fault(&mut self, fault: StateError);
     /// Passes on an entry of the tip.
-    fn entry(&mut self, key: &StateKey, value: &StateValue);
+    fn entry(&mut self, key: &BackendKey, value: &StateValue);
     /// Reports that `entries` entries of the state of `block` have been read.
     fn progress(&mut self, block: u64, entries: u64);
 }
@@ -233,7 +233,7 @@ impl StateStore {
         let by_history = self.flat_history(StateId::Tip, from)?;
         for number in from + 1..=tip.number {
             for key in self.changed_keys(StateId::Tip, number)? {
-                if by_history.get(&key)? != by_undo.get(&key)? {
+                if by_history.get_key(&key)? != by_undo.get_key(&key)? {
                     let what = format!("{key}: history and undo differ on its value at {from}");
                     sink.fault(StateError::corrupt(CHANGES.name, what));
                 }
@@ -312,10 +312,10 @@ struct EntryWalk<'a> {
     block: BlockRef,
     is_tip: bool,
     sink: &'a mut dyn StateCheckSink,
-    next: Option<StateKey>,
-    last: Option<StateKey>,
+    next: Option<BackendKey>,
+    last: Option<BackendKey>,
     /// In reverse order.
-    page: Vec<(StateKey, StateValue)>,
+    page: Vec<(BackendKey, StateValue)>,
     read: u64,
     end: bool,
 }
@@ -331,7 +331,7 @@ impl<'a> EntryWalk<'a> {
         Self { state, block, is_tip, sink, next, last, page, read, end }
     }
 
-    fn next_entry(&mut self) -> Result<Option<(StateKey, StateValue)>, StateError> {
+    fn next_entry(&mut self) -> Result<Option<(BackendKey, StateValue)>, StateError> {
         if self.page.is_empty() && !self.end {
             let mut page = self.state.entries(self.next.as_ref(), PAGE + 1)?;
             self.end = page.len() <= PAGE;
@@ -347,8 +347,8 @@ impl<'a> EntryWalk<'a> {
         }
         self.read += 1;
         let decodes = match key {
-            StateKey::Account(_) => Account::decode(&value).is_some(),
-            StateKey::Slot(..) => decode_slot(&value).is_some(),
+            BackendKey::Account(_) => Account::decode(&value).is_some(),
+            BackendKey::Slot(..) => decode_slot(&value).is_some(),
         };
         if !decodes {
             let what = format!("the value of {key} at block {} does not decode", self.block);
@@ -374,6 +374,7 @@ impl RebuiltState {
             txn.clear(table)?;
         }
         txn.commit()?;
+        // It is loaded with keys in the form that they have.
         let options = StoreOptions { retention: 0, ..StoreOptions::default() };
         let store = StateStore::open(backend.clone(), scratch.clone(), options)?;
         Ok(Self { store, kv: scratch.clone() })
@@ -389,7 +390,7 @@ impl RebuiltState {
             unreadable |= matches!(entry, Some(Err(_)));
             entry
         });
-        match self.store.bulk_load(block, &mut entries, &mut *txn) {
+        match self.store.bulk_load_keys(block, &mut entries, &mut *txn) {
             Ok((root, after)) => {
                 txn.commit().map_err(scratch)?;
                 after.run().map_err(CheckStop::Scratch)?;

@@ -3,14 +3,14 @@
 
 use super::StateStore;
 use crate::{
-    DurableTip, FlatHistory, KvWrite, Proposal,
+    DurableTip, EntrySorter, FlatHistory, KvWrite, Proposal,
     durable::{
         flat_history,
         generation::DurableRows,
         journal,
         overlay::{DiffLayer, FILES, LayerStack, RowView, RowWriter, check_file_name, check_key},
         record::delete_records,
-        spill::RowSorter,
+        spill::{RecordSorter, RowSorter},
         state::{
             FOLDED, MAX_GENERATIONS, META, MemoryState, TipState, fold_failed, named_files,
             write_tip,
@@ -21,8 +21,8 @@ use crate::{
 use alloy_primitives::B256;
 use parking_lot::{MutexGuard, RwLockWriteGuard};
 use retrie_state::{
-    AnyBackend, AnyCache, BlockRef, BulkSink, ChunkId, RowTable, StateError, StateKey, StateValue,
-    StoreError,
+    AnyBackend, AnyCache, BackendKey, BlockRef, BulkSink, BulkSorter, ChunkId, KeyForm, RowTable,
+    StateError, StateKey, StateValue, StoreError,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -209,6 +209,28 @@ impl StateStore {
         entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
         txn: &mut dyn KvWrite,
     ) -> Result<(B256, AfterCommit<'a>), StateError> {
+        let keys = self.options.keys;
+        let mut entries = entries.map(|entry| entry.map(|(key, value)| (keys.key(&key), value)));
+        match keys {
+            KeyForm::Plain => self.bulk_load_keys(block, &mut entries, txn),
+            KeyForm::Hashed => {
+                let mut sorter = EntrySorter::in_dir(self.options.dir.as_deref());
+                entries.try_for_each(|entry| {
+                    let (key, value) = entry?;
+                    sorter.put(&key, &value)
+                })?;
+                self.bulk_load_keys(block, &mut sorter.entries()?, txn)
+            }
+        }
+    }
+
+    /// As [`bulk_load`](Self::bulk_load) for keys that have the [form](Self::keys) of the store.
+    pub fn bulk_load_keys<'a>(
+        &'a self,
+        block: BlockRef,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
+        txn: &mut dyn KvWrite,
+    ) -> Result<(B256, AfterCommit<'a>), StateError> {
         self.load(block, txn, |backend, sink| backend.bulk_load(block.number, entries, sink))
     }
 
@@ -222,7 +244,7 @@ impl StateStore {
         &'a self,
         block: BlockRef,
         parts: &[(ChunkId, u64)],
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         txn: &mut dyn KvWrite,
     ) -> Result<(B256, AfterCommit<'a>), StateError> {
         self.load(block, txn, |backend, sink| {
@@ -659,6 +681,10 @@ impl BulkSink for TxnSink<'_> {
     ) -> Result<(), StateError> {
         check_key(table, key)?;
         self.spill.put(table, key, value)
+    }
+
+    fn sorter(&self) -> Box<dyn BulkSorter> {
+        Box::new(RecordSorter::new(self.dir))
     }
 
     fn dir(&self) -> Option<&Path> {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::durable::flat_history::{self, CHANGED_KEYS};
 use alloy_primitives::B256;
-use retrie_state::{BlockRef, StateError, StateHistory, StateKey};
+use retrie_state::{BackendKey, BlockRef, StateError, StateHistory};
 use std::{ops::RangeInclusive, sync::atomic::Ordering};
 
 #[cfg(doc)]
@@ -97,7 +97,11 @@ impl StateStore {
     /// # Errors
     /// As [`flat_history`](Self::flat_history). The changes of the first block that it reads are
     /// not kept either.
-    pub fn changed_keys(&self, at: StateId<'_>, number: u64) -> Result<Vec<StateKey>, StateError> {
+    pub fn changed_keys(
+        &self,
+        at: StateId<'_>,
+        number: u64,
+    ) -> Result<Vec<BackendKey>, StateError> {
         let state = self.at(at)?;
         match self.kept(&state)? {
             Some(kept) if number <= *kept.start() => {

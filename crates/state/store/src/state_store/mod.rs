@@ -2,6 +2,7 @@
 
 mod check;
 mod commit;
+mod deltas;
 mod history;
 mod prefetch;
 mod provider;
@@ -37,8 +38,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use prefetch::PrefetchPool;
 use provider::{ProviderBlock, StateOrigin};
 use retrie_state::{
-    AnyBackend, AnyCache, BackendIdentity, BackendStats, BlockRef, JobRunner, RowTable, StateError,
-    StoreError, flat,
+    AnyBackend, AnyCache, BackendIdentity, BackendStats, BlockRef, JobRunner, KeyForm, RowTable,
+    StateError, StoreError, flat,
 };
 use std::{
     collections::{BTreeSet, HashMap},
@@ -65,6 +66,9 @@ pub struct StoreOptions {
     pub fold_bytes: usize,
     /// The active generation is folded after this many commits, which bounds replay on reopening.
     pub fold_commits: usize,
+    /// The form of keys that the backend gets. A store keeps the form it was created with; the
+    /// caller remembers it.
+    pub keys: KeyForm,
     /// Directory for the backend's immutable files; needed by backends that write any.
     pub dir: Option<PathBuf>,
     /// Maximum number of threads that [prefetch](StateSession::prefetch) keys while reads wait
@@ -83,6 +87,7 @@ impl Default for StoreOptions {
             flat_history: FlatHistory::Off,
             fold_bytes: 512 << 20,
             fold_commits: 4096,
+            keys: KeyForm::Plain,
             dir: None,
             read_threads: 16,
             read_only: false,
@@ -297,6 +302,7 @@ impl StateStore {
             folding: Condvar::new(),
             fold_bytes: options.fold_bytes,
             fold_at: AtomicUsize::new(0),
+            keys: options.keys,
             dir: options.dir.clone(),
         });
         durable.set_fold_at()?;
@@ -330,6 +336,11 @@ impl StateStore {
     /// The backend, with its capabilities and extensions.
     pub fn backend(&self) -> &dyn AnyBackend {
         &*self.durable.backend
+    }
+
+    /// The form of keys that the backend gets.
+    pub const fn keys(&self) -> KeyForm {
+        self.options.keys
     }
 
     /// The durable tip; `None` while the state is empty.

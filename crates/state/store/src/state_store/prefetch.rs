@@ -113,7 +113,7 @@ impl PrefetchJob {
         }
         let StateProvider { durable, view, cache, .. } = &self.state;
         if let Some(prefetcher) = durable.backend.extensions().prefetcher {
-            prefetcher.prefetch(view, cache, keys);
+            prefetcher.prefetch(view, cache, &durable.keys.keys(keys));
         }
         if disk_waits() == before {
             return PrefetchStep::InMemory;

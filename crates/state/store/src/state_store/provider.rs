@@ -3,8 +3,8 @@
 use crate::durable::{flat_history, overlay::RowView, state::DurableState};
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
-    AccountNodes, AnyCache, BlockRef, ChunkServer, ProofError, StateError, StateKey, StateProof,
-    StateReader, StateValue, ValueVersion,
+    AccountKey, AccountNodes, AnyCache, BackendKey, BlockRef, ChunkServer, KeyForm, ProofError,
+    RangeServer, StateError, StateKey, StateProof, StateReader, StateValue, ValueVersion,
 };
 use std::{fmt, ops::RangeInclusive, path::Path, sync::Arc};
 
@@ -74,15 +74,60 @@ impl StateProvider {
         }
     }
 
+    /// The form of the keys that the backend has, in [`entries`](Self::entries).
+    pub fn keys(&self) -> KeyForm {
+        self.durable.keys
+    }
+
+    /// The value of `key`, `None` if absent.
+    ///
+    /// # Errors
+    /// As [`StateReader::get`].
+    pub fn get_key(&self, key: &BackendKey) -> Result<Option<StateValue>, StateError> {
+        if let (StateOrigin::FlatHistory, Some(block)) = (self.kind, self.block)
+            && let Some(value) = flat_history::before(&self.view, key, block.number)?
+        {
+            return Ok(value);
+        }
+        self.durable.backend.read(&self.view, &self.cache, key)
+    }
+
+    /// Slots of `account` that are set, in the order and in the form of the store's keys, at most
+    /// `limit`; fewer only if there are no more.
+    ///
+    /// # Errors
+    /// If rows cannot be read, or are damaged.
+    pub fn account_slots(
+        &self,
+        account: &AccountKey,
+        limit: usize,
+    ) -> Result<Vec<(B256, StateValue)>, StateError> {
+        let now = |limit| self.durable.backend.slots_of(&self.view, &self.cache, account, limit);
+        let (StateOrigin::FlatHistory, Some(block)) = (self.kind, self.block) else {
+            return now(limit);
+        };
+        let mut slots = flat_history::slots_before(&self.view, account, block.number, limit)?;
+        let set = slots.values().flatten().count();
+        if set < limit {
+            // Some of these may have been set later; the changed slots already include them.
+            for (slot, value) in now(limit.saturating_add(slots.len()))? {
+                slots.entry(slot).or_insert(Some(value));
+            }
+        }
+        let set = slots.into_iter().filter_map(|(slot, value)| Some((slot, value?)));
+        Ok(set.take(limit).collect())
+    }
+
     /// Entries in key order from `start` on, at most `limit`; fewer only if there are no more.
+    /// Keys have the [form](Self::keys) of the store.
     ///
     /// # Errors
     /// [`StateError::Unsupported`] for flat history, which cannot list keys.
     pub fn entries(
         &self,
-        start: Option<&StateKey>,
+        start: Option<&BackendKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
+    ) -> Result<Vec<(BackendKey, StateValue)>, StateError> {
         self.refuse_flat_history("entries of old states")?;
         self.durable.backend.entries(&self.view, &self.cache, start, limit)
     }
@@ -96,7 +141,8 @@ impl StateProvider {
     /// empty state. The other proof methods fail in the same cases.
     pub fn prove(&self, keys: &[StateKey]) -> Result<StateProof, StateError> {
         let block = self.provable()?;
-        self.proof(block, self.durable.backend.prove(&self.view, &self.cache, keys)?)
+        let keys = self.durable.keys.keys(keys);
+        self.proof(block, self.durable.backend.prove(&self.view, &self.cache, &keys)?)
     }
 
     /// As much of the proof of `keys` as this node has.
@@ -109,7 +155,8 @@ impl StateProvider {
         let shards = self.durable.backend.extensions().proof_shards;
         let shards = shards.ok_or_else(|| self.durable.unsupported("proof shards"))?;
         let block = self.provable()?;
-        self.proof(block, shards.prove_part(&self.view, &self.cache, keys)?)
+        let keys = self.durable.keys.keys(keys);
+        self.proof(block, shards.prove_part(&self.view, &self.cache, &keys)?)
     }
 
     /// Checks one `part` of the proof of `keys` from another node, against this state and against
@@ -128,7 +175,8 @@ impl StateProvider {
         let shards = self.durable.backend.extensions().proof_shards;
         let shards = shards.ok_or_else(|| self.durable.unsupported("proof shards"))?;
         self.provable()?;
-        shards.check_part(&self.view, &self.cache, keys, own, part)
+        let keys = self.durable.keys.keys(keys);
+        shards.check_part(&self.view, &self.cache, &keys, own, part)
     }
 
     /// The versions of each of `keys` over `blocks`, newest first, as this state shows them, and
@@ -160,7 +208,8 @@ impl StateProvider {
         if let Some(number) = [to, from].into_iter().find(|number| !is_kept(*number)) {
             return Err(StateError::NotInHistory { number, kept });
         }
-        let (versions, bytes) = provenance.versions(&self.view, &self.cache, keys, from..=to)?;
+        let keys = self.durable.keys.keys(keys);
+        let (versions, bytes) = provenance.versions(&self.view, &self.cache, &keys, from..=to)?;
         Ok((versions, self.proof(block, bytes)?))
     }
 
@@ -178,7 +227,9 @@ impl StateProvider {
         self.refuse_flat_history(EIP1186)?;
         let proofs = self.durable.backend.extensions().account_proofs;
         let proofs = proofs.ok_or_else(|| self.durable.unsupported(EIP1186))?;
-        proofs.account_nodes(&self.view, &self.cache, address, slots)
+        let keys = self.durable.keys;
+        let slots: Vec<B256> = slots.iter().map(|slot| keys.slot(slot)).collect();
+        proofs.account_nodes(&self.view, &self.cache, &keys.account(address), &slots)
     }
 
     /// The trie nodes that removing `removed` may merge, for execution witnesses.
@@ -189,7 +240,7 @@ impl StateProvider {
         self.refuse_flat_history(EIP1186)?;
         let proofs = self.durable.backend.extensions().account_proofs;
         let proofs = proofs.ok_or_else(|| self.durable.unsupported(EIP1186))?;
-        proofs.merge_nodes(&self.view, &self.cache, removed)
+        proofs.merge_nodes(&self.view, &self.cache, &self.durable.keys.keys(removed))
     }
 
     /// Starts to serve this state in [chunks](retrie_state::StateChunks); temporary files go into the
@@ -197,15 +248,36 @@ impl StateProvider {
     /// keeps MDBX from reusing pages.
     ///
     /// # Errors
-    /// [`StateError::Unsupported`] if the backend has no chunks, and for states by either history.
+    /// [`StateError::Unsupported`] if the backend has no chunks, and for states by either history, and for
+    /// hashed keys.
     pub fn serve_chunks(&self, scratch: Option<&Path>) -> Result<Box<dyn ChunkServer>, StateError> {
         let unsupported = || self.durable.unsupported("state in chunks");
-        match self.kind {
-            StateOrigin::Own => {}
-            StateOrigin::History { .. } | StateOrigin::FlatHistory => return Err(unsupported()),
+        match (self.kind, self.durable.keys) {
+            (StateOrigin::Own, KeyForm::Plain) => {}
+            _ => return Err(unsupported()),
         }
         let chunks = self.durable.backend.extensions().chunks.ok_or_else(unsupported)?;
         chunks.serve(Arc::new(self.view.clone()), self.cache.clone(), scratch)
+    }
+
+    /// Starts to serve leaves and nodes of this state's [tries](retrie_state::StateRanges);
+    /// temporary files go into the directory `scratch`. The server holds a snapshot of the store, as
+    /// that of [`serve_chunks`](Self::serve_chunks) does.
+    ///
+    /// # Errors
+    /// [`StateError::Unsupported`] if the backend does not have Ethereum's tries, and for states by
+    /// flat history.
+    pub fn serve_ranges(&self, scratch: Option<&Path>) -> Result<Box<dyn RangeServer>, StateError> {
+        const WHAT: &str = "ranges of Ethereum's tries";
+        self.refuse_flat_history(WHAT)?;
+        let ranges = self.durable.backend.extensions().ranges;
+        let ranges = ranges.ok_or_else(|| self.durable.unsupported(WHAT))?;
+        ranges.serve_ranges(
+            Arc::new(self.view.clone()),
+            self.cache.clone(),
+            self.durable.keys,
+            scratch,
+        )
     }
 
     /// Fails for states by flat history, for which the backend has no rows.
@@ -239,7 +311,13 @@ impl StateProvider {
     }
 
     fn proof(&self, block: BlockRef, bytes: Bytes) -> Result<StateProof, StateError> {
-        let proof = StateProof::of(self.durable.backend.identity(), block, self.root(), bytes);
+        let proof = StateProof::of(
+            self.durable.backend.identity(),
+            self.durable.keys,
+            block,
+            self.root(),
+            bytes,
+        );
         Ok(match self.number() {
             Some(number) if number != block.number => proof.as_of(number),
             _ => proof,
@@ -251,14 +329,10 @@ const EIP1186: &str = "proofs in the form of EIP-1186";
 
 impl StateReader for StateProvider {
     fn get(&self, key: &StateKey) -> Result<Option<StateValue>, StateError> {
-        if let (StateOrigin::FlatHistory, Some(block)) = (self.kind, self.block)
-            && let Some(value) = flat_history::before(&self.view, key, block.number)?
-        {
-            return Ok(value);
-        }
-        self.durable.backend.read(&self.view, &self.cache, key)
+        self.get_key(&self.durable.keys.key(key))
     }
 
+    /// Fails with [`StateError::HashedKeys`] if keys are hashed.
     fn slots_of(&self, address: &Address) -> Result<Vec<(B256, StateValue)>, StateError> {
         self.some_slots(address, usize::MAX)
     }
@@ -268,20 +342,12 @@ impl StateReader for StateProvider {
         address: &Address,
         limit: usize,
     ) -> Result<Vec<(B256, StateValue)>, StateError> {
-        let now = |limit| self.durable.backend.slots_of(&self.view, &self.cache, address, limit);
-        let (StateOrigin::FlatHistory, Some(block)) = (self.kind, self.block) else {
-            return now(limit);
-        };
-        let mut slots = flat_history::slots_before(&self.view, address, block.number, limit)?;
-        let set = slots.values().flatten().count();
-        if set < limit {
-            // Some of these may have been set later; the changed slots already include them.
-            for (slot, value) in now(limit.saturating_add(slots.len()))? {
-                slots.entry(slot).or_insert(Some(value));
-            }
+        match self.durable.keys {
+            KeyForm::Plain => self.account_slots(&(*address).into(), limit),
+            KeyForm::Hashed => Err(StateError::HashedKeys {
+                what: format!("the slots of {address} cannot be named"),
+            }),
         }
-        let set = slots.into_iter().filter_map(|(slot, value)| Some((slot, value?)));
-        Ok(set.take(limit).collect())
     }
 }
 

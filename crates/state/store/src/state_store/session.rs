@@ -2,6 +2,7 @@
 
 use super::{
     ResolvedState, StateStore,
+    deltas::in_form_of,
     prefetch::{PrefetchHandle, PrefetchObserver, PrefetchPool},
     provider::{ProviderBlock, StateProvider},
 };
@@ -109,23 +110,30 @@ impl StateSession<'_> {
     ) -> Result<Proposal, StateError> {
         let (first, number) = (*numbers.start(), *numbers.end());
         let Self { store, parent: ResolvedState { state, parent, base } } = self;
-        let StateProvider { durable, view, cache, block, .. } = state;
-        if let Some(ProviderBlock { number: below, hash, .. }) = block
+        if let Some(ProviderBlock { number: below, hash, .. }) = state.block
             && first != below + 1
         {
             let tip = BlockRef::new(below, hash.unwrap_or_default());
             return Err(StateError::NotOnTip { number: first, tip });
         }
+        // The very first block has no state below it, so it has no history.
+        let has_history = state.block.is_some() && store.options.flat_history != FlatHistory::Off;
+        let (is_batch, sum) = (first < number, in_form_of(&state, [sum])?);
+        let history = match has_history {
+            true if is_batch => in_form_of(&state, deltas)?,
+            true => sum.clone(),
+            false => Vec::new(),
+        };
+        let StateProvider { durable, view, cache, block, .. } = state;
         let parent_root = block.map_or(B256::ZERO, |block| block.root);
         let context = ApplyContext { number, parent_root, jobs: &store.jobs };
         // A batch cannot be reverted.
-        let undo = store.options.retention > 0 && first == number;
+        let undo = store.options.retention > 0 && !is_batch;
         let mut view = RowWriter::new(view, undo);
         let ApplyOutput { root, cache } =
-            durable.backend.apply(&context, &mut view, &cache, sum)?;
-        // The very first block has no state below it, so it has no history.
-        if block.is_some() && store.options.flat_history != FlatHistory::Off {
-            flat_history::record(&mut view, first, deltas)?;
+            durable.backend.apply(&context, &mut view, &cache, &sum[0])?;
+        if has_history {
+            flat_history::record(&mut view, first, &history)?;
         }
         let (layer, below) = view.finish();
         let layer = Arc::new(layer);
@@ -167,8 +175,8 @@ impl RootTask<'_> {
     /// Prepares parts of the root, on this thread, from what the block has written since the last
     /// call.
     pub fn prepare_root(&self, writes: &StateDelta) {
-        let StateProvider { view, cache, .. } = self.state;
-        self.prefetcher.prepare_root(view, cache, writes);
+        let StateProvider { durable, view, cache, .. } = self.state;
+        self.prefetcher.prepare_root(view, cache, &durable.keys.delta(writes));
     }
 
     /// Whether [`prepare_root`](Self::prepare_root) does anything.

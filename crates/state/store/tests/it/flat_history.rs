@@ -211,6 +211,7 @@ fn a_block_with_many_keys_takes_several_rows() {
         let mut keys: Vec<_> = (0..1000).map(key).collect();
         keys.sort();
         if number > 0 {
+            let keys = retrie_state::KeyForm::Plain.keys(&keys);
             assert_eq!(store.changed_keys(StateId::Tip, number).unwrap(), keys);
         }
     }
@@ -235,7 +236,7 @@ impl StateCheckSink for HistoryFaults {
         self.0.push(fault.to_string());
     }
 
-    fn entry(&mut self, _: &StateKey, _: &StateValue) {}
+    fn entry(&mut self, _: &retrie_state::BackendKey, _: &StateValue) {}
 
     fn progress(&mut self, _: u64, _: u64) {}
 }

@@ -311,7 +311,7 @@ impl StateCheckSink for FileFaults {
         self.0.push(fault.to_string());
     }
 
-    fn entry(&mut self, _: &StateKey, _: &StateValue) {}
+    fn entry(&mut self, _: &retrie_state::BackendKey, _: &StateValue) {}
 
     fn progress(&mut self, _: u64, _: u64) {}
 }

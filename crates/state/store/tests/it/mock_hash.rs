@@ -8,8 +8,9 @@ use common::{
     hashed::{MockHash, whole},
 };
 use retrie_state::{
-    AnyBackend, AnyCache, ApplyContext, ApplyOutput, BackendProfile, BackendStats, BulkSink,
-    NodeRead, NodeWrite, ProofError, RowTable, StateDelta, StateError, StateKey, StateValue, flat,
+    AnyBackend, AnyCache, ApplyContext, ApplyOutput, BackendDelta, BackendKey, BackendProfile,
+    BackendStats, BulkSink, NodeRead, NodeWrite, ProofError, RowTable, StateError, StateValue,
+    flat,
 };
 use std::sync::Arc;
 
@@ -71,7 +72,7 @@ mod faults {
             context: &ApplyContext<'_>,
             view: &mut dyn NodeWrite,
             cache: &AnyCache,
-            delta: &StateDelta,
+            delta: &BackendDelta,
         ) -> Result<ApplyOutput<AnyCache>, StateError> {
             if let BackendFault::KeepsDeleted = self.0 {
                 for change in delta.changes() {
@@ -93,7 +94,7 @@ mod faults {
         fn bulk_load(
             &self,
             number: u64,
-            entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+            entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
             sink: &mut dyn BulkSink,
         ) -> Result<B256, StateError> {
             if let BackendFault::LosesFirst = self.0 {
@@ -105,7 +106,7 @@ mod faults {
         fn verify(
             &self,
             root: B256,
-            keys: &[StateKey],
+            keys: &[BackendKey],
             proof: &[u8],
         ) -> Result<Vec<Option<StateValue>>, ProofError> {
             let mut rest = proof;

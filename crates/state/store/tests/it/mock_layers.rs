@@ -6,16 +6,16 @@
 
 use crate::common;
 
-use alloy_primitives::{Address, B256, Bytes, keccak256};
+use alloy_primitives::{B256, Bytes, keccak256};
 use common::{
     EntryLevel, decode_level, decode_row, digest, encode_level, encode_row, page, propose,
     slot_key, slots_of,
 };
 use retrie_state::{
-    AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
-    BackendProfile, BackendStats, BackgroundJob, BulkSink, HashId, JobHandle, JobRunner, KeyRange,
-    Maintenance, NodeRead, NodeWrite, ProofError, RowTable, ScanDirection, StateDelta, StateError,
-    StateKey, StateReader, StateValue, StoreError,
+    AccountKey, AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions,
+    BackendIdentity, BackendKey, BackendProfile, BackendStats, BackgroundJob, BulkSink, HashId,
+    JobHandle, JobRunner, KeyRange, Maintenance, NodeRead, NodeWrite, ProofError, RowTable,
+    ScanDirection, StateError, StateReader, StateValue, StoreError,
 };
 use retrie_state_store::{MemoryStore, StateId, StateStore, StoreOptions};
 use std::{
@@ -96,7 +96,11 @@ impl LayersCache {
         root_of(self.base, digest(frozen), digest(&self.active))
     }
 
-    fn find(&self, view: &dyn NodeRead, key: &StateKey) -> Result<Option<StateValue>, StateError> {
+    fn find(
+        &self,
+        view: &dyn NodeRead,
+        key: &BackendKey,
+    ) -> Result<Option<StateValue>, StateError> {
         let frozen = self.frozen.as_ref().and_then(|frozen| frozen.entries.get(key));
         match self.active.get(key).or(frozen) {
             Some(value) => Ok(value.clone()),
@@ -132,12 +136,12 @@ fn base(view: &dyn NodeRead) -> Result<EntryLevel, StateError> {
     let decode = |row: Result<(Bytes, Bytes), StateError>| {
         let (key, value) = row?;
         let corrupt = || StateError::corrupt(BASE.name, format!("row {key} is no state key"));
-        Ok((StateKey::decode(&key).ok_or_else(corrupt)?, Some(value)))
+        Ok((BackendKey::decode(&key).ok_or_else(corrupt)?, Some(value)))
     };
     view.scan(BASE, KeyRange::ALL, ScanDirection::Forward)?.map(decode).collect()
 }
 
-fn layer_key(generation: u64, key: &StateKey) -> Vec<u8> {
+fn layer_key(generation: u64, key: &BackendKey) -> Vec<u8> {
     [&generation.to_be_bytes()[..], &key.encode()].concat()
 }
 
@@ -147,7 +151,7 @@ fn layer(view: &dyn NodeRead, generation: u64) -> Result<EntryLevel, StateError>
         let (key, row) = row?;
         let corrupt = || StateError::corrupt(LAYERS.name, format!("row {key} is malformed"));
         let value = decode_row(&row).ok_or_else(corrupt)?;
-        Ok((StateKey::decode(&key[8..]).ok_or_else(corrupt)?, value))
+        Ok((BackendKey::decode(&key[8..]).ok_or_else(corrupt)?, value))
     };
     view.scan(LAYERS, KeyRange::new(&start, &end), ScanDirection::Forward)?.map(decode).collect()
 }
@@ -189,7 +193,7 @@ impl MockLayers {
             for row in view.scan(BASE, KeyRange::ALL, ScanDirection::Forward)? {
                 context.pause_point()?;
                 let (key, value) = row?;
-                let key = StateKey::decode(&key).expect("a state key");
+                let key = BackendKey::decode(&key).expect("a state key");
                 merged.insert(key, Some(value));
             }
             merged.extend((*entries).clone());
@@ -241,7 +245,7 @@ impl Backend for MockLayers {
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         cache: &LayersCache,
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<LayersCache>, StateError> {
         let mut tries = cache.clone();
         tries.resume(self, view.as_read(), context.jobs);
@@ -281,7 +285,7 @@ impl Backend for MockLayers {
         &self,
         view: &dyn NodeRead,
         cache: &LayersCache,
-        key: &StateKey,
+        key: &BackendKey,
     ) -> Result<Option<StateValue>, StateError> {
         cache.find(view, key)
     }
@@ -290,26 +294,26 @@ impl Backend for MockLayers {
         &self,
         view: &dyn NodeRead,
         cache: &LayersCache,
-        address: &Address,
+        account: &AccountKey,
         limit: usize,
     ) -> Result<Vec<(B256, StateValue)>, StateError> {
-        Ok(slots_of(&cache.merged(view)?, address, limit))
+        Ok(slots_of(&cache.merged(view)?, account, limit))
     }
 
     fn entries(
         &self,
         view: &dyn NodeRead,
         cache: &LayersCache,
-        start: Option<&StateKey>,
+        start: Option<&BackendKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
+    ) -> Result<Vec<(BackendKey, StateValue)>, StateError> {
         Ok(page(&cache.merged(view)?, start, limit))
     }
 
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         let mut loaded = EntryLevel::new();
@@ -334,7 +338,7 @@ impl Backend for MockLayers {
         &self,
         view: &dyn NodeRead,
         cache: &LayersCache,
-        _: &[StateKey],
+        _: &[BackendKey],
     ) -> Result<Bytes, StateError> {
         let empty = EntryLevel::new();
         let frozen = cache.frozen.as_ref().map_or(&empty, |frozen| &*frozen.entries);
@@ -345,7 +349,7 @@ impl Backend for MockLayers {
     fn verify(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         mut proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
         let mut next = || decode_level(&mut proof).ok_or(ProofError::Malformed { what: "a level" });

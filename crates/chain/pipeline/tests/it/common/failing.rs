@@ -2,7 +2,7 @@
 
 use alloy_primitives::B256;
 use retrie_state::{
-    AnyBackend, AnyCache, BulkSink, NodeRead, StateError, StateKey, StateValue, StoreError,
+    AnyBackend, AnyCache, BackendKey, BulkSink, NodeRead, StateError, StateValue, StoreError,
 };
 use retrie_state_testkit::BackendWrapper;
 use retrie_storage_raw::Raw;
@@ -42,7 +42,7 @@ impl BackendWrapper for FailingBackend {
     fn bulk_load(
         &self,
         _: u64,
-        _: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        _: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         _: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         self.loading.store(true, Ordering::Relaxed);

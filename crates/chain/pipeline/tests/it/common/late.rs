@@ -1,8 +1,8 @@
 //! A wrapper of any backend that delays the roots, so that blocks are executed ahead of them.
 
 use retrie_state::{
-    AnyBackend, AnyCache, ApplyContext, ApplyOutput, BackendExtensions, Maintenance, NodeRead,
-    NodeWrite, StateDelta, StateError, StateKey, StateValue, StoreError,
+    AnyBackend, AnyCache, ApplyContext, ApplyOutput, BackendDelta, BackendExtensions, BackendKey,
+    Maintenance, NodeRead, NodeWrite, StateError, StateValue, StoreError,
 };
 use retrie_state_testkit::{BackendWrapper, WrappedBackend};
 use std::{
@@ -54,7 +54,7 @@ impl BackendWrapper for LateRootBackend {
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         cache: &AnyCache,
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<AnyCache>, StateError> {
         self.watch.under_way.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(LATE);
@@ -67,7 +67,7 @@ impl BackendWrapper for LateRootBackend {
         &self,
         view: &dyn NodeRead,
         cache: &AnyCache,
-        key: &StateKey,
+        key: &BackendKey,
     ) -> Result<Option<StateValue>, StateError> {
         let beside = self.watch.under_way.load(Ordering::SeqCst).min(1);
         self.watch.reads_beside.fetch_add(beside, Ordering::SeqCst);

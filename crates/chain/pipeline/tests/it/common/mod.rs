@@ -17,7 +17,7 @@ use retrie_pipeline::{
     testkit::{TestChain, TestRules, write_blocks},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{AnyBackend, BlockRef, KeyRange, ScanDirection, StateKey, StateValue};
+use retrie_state::{AnyBackend, BackendKey, BlockRef, KeyRange, ScanDirection, StateValue};
 use retrie_state_store::{StateId, StateStore, StoreOptions};
 use retrie_storage_cole::{Cole, ColeParams};
 use retrie_storage_mpt::Mpt;
@@ -200,7 +200,7 @@ pub struct DatadirContents {
     /// Block number and index by hash, of the transactions that the caller knows.
     pub lookup: BTreeMap<B256, Option<(u64, u32)>>,
     pub root: B256,
-    pub state: Vec<(StateKey, StateValue)>,
+    pub state: Vec<(BackendKey, StateValue)>,
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use super::{
     rounds::RoundPlan,
 };
 use crate::chain::{
-    BlockFill, ChainMaker, ChainRecipe, ContractSet, GenesisBase, GenesisPreload, KeyChoice,
-    MakeChainError, TransactionMix,
+    BlockFill, ChainFork, ChainMaker, ChainRecipe, ContractSet, GenesisBase, GenesisPreload,
+    KeyChoice, MakeChainError, TransactionMix,
 };
 use alloy_consensus::transaction::SignerRecoverable;
 use alloy_primitives::{Address, B256, Bytes, map::HashMap};
@@ -55,6 +55,7 @@ pub fn mix_name(recipe: &ChainRecipe) -> String {
 pub(super) fn recipes(transactions: u64, contracts: &[Arc<ContractSet>]) -> Vec<ChainRecipe> {
     const NOTHING: TransactionMix = TransactionMix::NOTHING;
     let recipe = |mix, contracts: &Arc<ContractSet>| ChainRecipe {
+        fork: ChainFork::Prague,
         seed: 1,
         fill: BlockFill::Transactions(transactions),
         mix,

@@ -5,13 +5,13 @@
 //! The root hashes the levels in order, so it depends on history. Every file is needed by reads.
 
 use super::{EntryLevel, decode_row, encode_row, page, slots_of};
-use alloy_primitives::{Address, B256, Bytes, keccak256};
+use alloy_primitives::{B256, Bytes, keccak256};
 use parking_lot::Mutex;
 use retrie_state::{
-    AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
-    BackendProfile, BackendStats, BackgroundJob, BulkSink, HashId, JobFiles, JobHandle, JobRunner,
-    KeyRange, NodeRead, NodeWrite, ProofError, ProvenanceQueries, RowTable, ScanDirection,
-    StateDelta, StateError, StateHistory, StateKey, StateValue, StoreError, ValueVersion,
+    AccountKey, AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions,
+    BackendIdentity, BackendKey, BackendProfile, BackendStats, BackgroundJob, BulkSink, HashId,
+    JobFiles, JobHandle, JobRunner, KeyRange, NodeRead, NodeWrite, ProofError, ProvenanceQueries,
+    RowTable, ScanDirection, StateError, StateHistory, StateValue, StoreError, ValueVersion,
 };
 use std::{
     collections::BTreeMap,
@@ -57,7 +57,7 @@ pub(crate) struct MockColumn {
 }
 
 /// Versions by key and block; `None` is a tombstone.
-type VersionMap = BTreeMap<(StateKey, u64), Option<StateValue>>;
+type VersionMap = BTreeMap<(BackendKey, u64), Option<StateValue>>;
 
 /// `count (4, BE)`, then for each pair `key length (1) || key || block (8, BE) || row length (4, BE)
 /// || row`, as in [`encode_row`].
@@ -79,7 +79,7 @@ fn decode_pairs(bytes: &mut &[u8]) -> Option<VersionMap> {
     let mut pairs = VersionMap::new();
     for _ in 0..number(cut(bytes, 4)?) {
         let len = cut(bytes, 1)?[0] as usize;
-        let key = StateKey::decode(cut(bytes, len)?)?;
+        let key = BackendKey::decode(cut(bytes, len)?)?;
         let pair = (key, number(cut(bytes, 8)?));
         let len = number(cut(bytes, 4)?) as usize;
         let value = decode_row(cut(bytes, len)?)?;
@@ -169,7 +169,7 @@ impl ColumnCache {
         [&self.memory].into_iter().chain(self.runs.iter().map(|run| &run.pairs))
     }
 
-    fn get(&self, key: &StateKey) -> Option<StateValue> {
+    fn get(&self, key: &BackendKey) -> Option<StateValue> {
         let newest = versions_in(self.levels(), key, self.as_of..=self.as_of).into_iter().next();
         newest.and_then(|version| version.value)
     }
@@ -261,7 +261,7 @@ fn merge_name(level: u8, publish_at: u64, id: B256) -> String {
 
 /// Drops the versions that no state from `horizon` on has, and tombstones that hide nothing.
 fn forget(pairs: &mut VersionMap, horizon: u64) {
-    let mut newer: Option<(StateKey, u64)> = None;
+    let mut newer: Option<(BackendKey, u64)> = None;
     let mut gone = Vec::new();
     for (pair, value) in pairs.iter().rev() {
         let is_hidden = newer.is_some_and(|(key, block)| key == pair.0 && block <= horizon);
@@ -282,7 +282,7 @@ fn root_of(horizon: u64, memory: B256, runs: impl Iterator<Item = B256>) -> B256
 /// The versions of `key` in `blocks`, newest first.
 fn versions_in<'a>(
     levels: impl Iterator<Item = &'a VersionMap>,
-    key: &StateKey,
+    key: &BackendKey,
     blocks: RangeInclusive<u64>,
 ) -> Vec<ValueVersion> {
     let mut all = BTreeMap::new();
@@ -389,7 +389,7 @@ impl ColumnManifest {
     }
 }
 
-fn memory_key(key: &StateKey, block: u64) -> Vec<u8> {
+fn memory_key(key: &BackendKey, block: u64) -> Vec<u8> {
     [&key.encode()[..], &block.to_be_bytes()].concat()
 }
 
@@ -427,7 +427,7 @@ fn read_memory(view: &dyn NodeRead) -> Result<VersionMap, StateError> {
         let (key, row) = row?;
         let corrupt = || StateError::corrupt(MEMORY.name, format!("row {key} is malformed"));
         let (state_key, block) = key.split_last_chunk::<8>().ok_or_else(corrupt)?;
-        let state_key = StateKey::decode(state_key).ok_or_else(corrupt)?;
+        let state_key = BackendKey::decode(state_key).ok_or_else(corrupt)?;
         let value = decode_row(&row).ok_or_else(corrupt)?;
         pairs.insert((state_key, u64::from_be_bytes(*block)), value);
     }
@@ -439,7 +439,7 @@ impl ProvenanceQueries for MockColumn {
         &self,
         _: &dyn NodeRead,
         cache: &AnyCache,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         blocks: RangeInclusive<u64>,
     ) -> Result<(Vec<Vec<ValueVersion>>, Bytes), StateError> {
         let cache: &ColumnCache = cache.get()?;
@@ -450,7 +450,7 @@ impl ProvenanceQueries for MockColumn {
     fn verify_versions(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         blocks: RangeInclusive<u64>,
         mut proof: &[u8],
     ) -> Result<Vec<Vec<ValueVersion>>, ProofError> {
@@ -512,7 +512,7 @@ impl Backend for MockColumn {
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         cache: &ColumnCache,
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<ColumnCache>, StateError> {
         let (number, jobs) = (context.number, context.jobs);
         let mut levels = cache.clone();
@@ -568,7 +568,7 @@ impl Backend for MockColumn {
         &self,
         _: &dyn NodeRead,
         cache: &ColumnCache,
-        key: &StateKey,
+        key: &BackendKey,
     ) -> Result<Option<StateValue>, StateError> {
         Ok(cache.get(key))
     }
@@ -577,26 +577,26 @@ impl Backend for MockColumn {
         &self,
         _: &dyn NodeRead,
         cache: &ColumnCache,
-        address: &Address,
+        account: &AccountKey,
         limit: usize,
     ) -> Result<Vec<(B256, StateValue)>, StateError> {
-        Ok(slots_of(&cache.merged(), address, limit))
+        Ok(slots_of(&cache.merged(), account, limit))
     }
 
     fn entries(
         &self,
         _: &dyn NodeRead,
         cache: &ColumnCache,
-        start: Option<&StateKey>,
+        start: Option<&BackendKey>,
         limit: usize,
-    ) -> Result<Vec<(StateKey, StateValue)>, StateError> {
+    ) -> Result<Vec<(BackendKey, StateValue)>, StateError> {
         Ok(page(&cache.merged(), start, limit))
     }
 
     fn bulk_load(
         &self,
         number: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         let mut levels = ColumnCache::default();
@@ -622,7 +622,7 @@ impl Backend for MockColumn {
         &self,
         _: &dyn NodeRead,
         cache: &ColumnCache,
-        _: &[StateKey],
+        _: &[BackendKey],
     ) -> Result<Bytes, StateError> {
         Ok(cache.proof())
     }
@@ -630,7 +630,7 @@ impl Backend for MockColumn {
     fn verify(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
         let versions = self.verify_versions(root, keys, u64::MAX..=u64::MAX, proof)?;

@@ -4,9 +4,9 @@
 use super::{EntryLevel, decode_level, digest, encode_level};
 use alloy_primitives::{B256, Bytes, keccak256};
 use retrie_state::{
-    AnyCache, ApplyContext, ApplyOutput, Backend, BackendExtensions, BackendIdentity,
-    BackendProfile, BulkSink, HashId, NodeRead, NodeWrite, Prefetcher, ProofError, StateDelta,
-    StateError, StateKey, StateValue, flat,
+    AnyCache, ApplyContext, ApplyOutput, Backend, BackendDelta, BackendExtensions, BackendIdentity,
+    BackendKey, BackendProfile, BulkSink, HashId, NodeRead, NodeWrite, Prefetcher, ProofError,
+    StateError, StateValue, flat,
 };
 use std::path::Path;
 
@@ -47,7 +47,7 @@ impl Backend for MockHash {
         _: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         (): &(),
-        delta: &StateDelta,
+        delta: &BackendDelta,
     ) -> Result<ApplyOutput<Self::Cache>, StateError> {
         flat::apply(view, delta)?;
         Ok(ApplyOutput { root: digest(&whole(view.as_read())?), cache: () })
@@ -56,7 +56,7 @@ impl Backend for MockHash {
     fn bulk_load(
         &self,
         _: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, StateValue), StateError>>,
+        entries: &mut dyn Iterator<Item = Result<(BackendKey, StateValue), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         let mut level = EntryLevel::new();
@@ -68,14 +68,14 @@ impl Backend for MockHash {
         Ok(digest(&level))
     }
 
-    fn prove(&self, view: &dyn NodeRead, (): &(), _: &[StateKey]) -> Result<Bytes, StateError> {
+    fn prove(&self, view: &dyn NodeRead, (): &(), _: &[BackendKey]) -> Result<Bytes, StateError> {
         Ok(encode_level(&whole(view)?).into())
     }
 
     fn verify(
         &self,
         root: B256,
-        keys: &[StateKey],
+        keys: &[BackendKey],
         mut proof: &[u8],
     ) -> Result<Vec<Option<StateValue>>, ProofError> {
         if keccak256(proof) != root {
@@ -93,5 +93,5 @@ impl Backend for MockHash {
 
 /// The root needs nothing beside the values, which the framework reads.
 impl Prefetcher for MockHash {
-    fn prefetch(&self, _: &dyn NodeRead, _: &AnyCache, _: &[StateKey]) {}
+    fn prefetch(&self, _: &dyn NodeRead, _: &AnyCache, _: &[BackendKey]) {}
 }

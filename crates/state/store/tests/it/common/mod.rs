@@ -6,12 +6,14 @@ pub(crate) mod column;
 pub(crate) mod hashed;
 
 use alloy_primitives::{Address, B256, Bytes, keccak256};
-use retrie_state::{AnyBackend, DeltaBuilder, StateDelta, StateError, StateKey, StateValue};
+use retrie_state::{
+    AccountKey, AnyBackend, BackendKey, DeltaBuilder, StateDelta, StateError, StateKey, StateValue,
+};
 use retrie_state_store::{KvStore, MemoryStore, Proposal, StateId, StateStore, StoreOptions};
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 /// Entries in key order; `None` is a tombstone.
-pub(crate) type EntryLevel = BTreeMap<StateKey, Option<StateValue>>;
+pub(crate) type EntryLevel = BTreeMap<BackendKey, Option<StateValue>>;
 
 /// `count (4, BE)`, then for each entry `key length (1) || key || 0`, or `... || 1 || value length
 /// (4, BE) || value`.
@@ -44,7 +46,7 @@ pub(crate) fn decode_level(bytes: &mut &[u8]) -> Option<EntryLevel> {
     for _ in 0..word(bytes)? {
         let (len, rest) = bytes.split_first()?;
         let (key, rest) = rest.split_at_checked(*len as usize)?;
-        let key = StateKey::decode(key)?;
+        let key = BackendKey::decode(key)?;
         let (tag, rest) = rest.split_first()?;
         *bytes = rest;
         let value = match tag {
@@ -82,14 +84,14 @@ pub(crate) fn decode_row(row: &[u8]) -> Option<Option<StateValue>> {
     }
 }
 
-/// The first `limit` slots of `address` in a merged state.
+/// The first `limit` slots of `account` in a merged state.
 pub(crate) fn slots_of(
     entries: &EntryLevel,
-    address: &Address,
+    account: &AccountKey,
     limit: usize,
 ) -> Vec<(B256, StateValue)> {
     let slots = entries.iter().filter_map(|(key, value)| match key {
-        StateKey::Slot(a, slot) if a == address => Some((*slot, value.clone()?)),
+        BackendKey::Slot(of, slot) if of == account => Some((*slot, value.clone()?)),
         _ => None,
     });
     slots.take(limit).collect()
@@ -98,9 +100,9 @@ pub(crate) fn slots_of(
 /// Entries from `start` on.
 pub(crate) fn page(
     entries: &EntryLevel,
-    start: Option<&StateKey>,
+    start: Option<&BackendKey>,
     limit: usize,
-) -> Vec<(StateKey, StateValue)> {
+) -> Vec<(BackendKey, StateValue)> {
     entries
         .iter()
         .filter(|(key, _)| start.is_none_or(|start| *key >= start))

@@ -1,0 +1,465 @@
+//! [`SnapPeerSet`]: peers that serve states by `snap/1`. A chunk is asked for as a range of leaves; if
+//! it is longer than an answer, as the node at its slot, which names the chunks below.
+//!
+//! | chunk | request |
+//! |---|---|
+//! | above the depth at which chunks of its trie fit into an answer | `GetTrieNodes`, many at once |
+//! | a whole storage trie, of which nothing is known | `GetStorageRanges`, many accounts at once |
+//! | any other | `GetAccountRange` or `GetStorageRanges`, one each, some at the same time |
+//!
+//! What a peer sends is checked by the hash in the chunk's id, so the nodes that prove the ends of
+//! a range are not needed.
+
+use super::{PeerSource, StatePeer, StatePeerError};
+use alloy_primitives::{B256, Bytes, hex, keccak256};
+use futures::future::join_all;
+use parking_lot::Mutex;
+use retrie_p2p::{
+    eth::PeerId,
+    handle::{NetworkHandle, PeerInfo, PeerOffence, RequestError},
+    snap::{SlimAccount, SnapLeaf, SnapRequest, SnapResponse, TrieNodePaths},
+};
+use retrie_state::{
+    AnyBackend, ChunkId, ChunkPlace, OpenedChunk, StateRanges, StateTrie, TrieLeaf,
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+use tokio::runtime::Handle;
+
+/// Bytes of an answer that is asked for.
+const ASKED_BYTES: u64 = 512 << 10;
+/// An answer with fewer bytes than this ends where the range ends. geth gives what was asked for,
+/// other clients half of it at least.
+const CUT_BYTES: u64 = ASKED_BYTES / 4;
+/// Most requests for ranges that are open at one peer.
+const RANGES_AT_ONCE: usize = 8;
+/// Most accounts of one request for storage tries, and nodes of one request for nodes.
+const ITEMS_AT_ONCE: usize = 512;
+/// Most tries whose depth is remembered.
+const MAX_DEPTHS: usize = 1 << 16;
+/// The largest key.
+const LARGEST: B256 = B256::repeat_byte(0xff);
+
+/// The connected peers that serve states by `snap`.
+#[derive(Clone, Debug)]
+pub struct SnapPeerSet {
+    peers: NetworkHandle,
+    runtime: Handle,
+    /// A backend with [`StateRanges`].
+    format: Arc<dyn AnyBackend>,
+    /// Root of the state.
+    root: B256,
+    depths: Arc<TrieDepths>,
+}
+
+impl SnapPeerSet {
+    /// Takes the peers of a network, to ask for the state with this root. `format` has
+    /// [`StateRanges`]. Requests run on `runtime`; the caller's threads block on them and must not
+    /// belong to it.
+    pub fn new(
+        peers: NetworkHandle,
+        format: Arc<dyn AnyBackend>,
+        root: B256,
+        runtime: Handle,
+    ) -> Self {
+        Self { peers, runtime, format, root, depths: Arc::default() }
+    }
+}
+
+impl PeerSource for SnapPeerSet {
+    fn peers(&self) -> Vec<Arc<dyn StatePeer>> {
+        let serving = self.peers.connected().into_iter().filter(|info| info.speaks_snap);
+        let remote = |info: Arc<PeerInfo>| SnapPeer {
+            name: format!("{} ({})", info.address.ip(), hex::encode(&info.id[..6])),
+            id: info.id,
+            of: self.clone(),
+        };
+        serving.map(|info| Arc::new(remote(info)) as Arc<dyn StatePeer>).collect()
+    }
+
+    fn may_grow(&self) -> bool {
+        true
+    }
+}
+
+/// At which depth the chunks of large tries fit into an answer.
+#[derive(Debug, Default)]
+struct TrieDepths(Mutex<HashMap<StateTrie, usize>>);
+
+impl TrieDepths {
+    fn of(&self, trie: StateTrie) -> usize {
+        self.0.lock().get(&trie).copied().unwrap_or_default()
+    }
+
+    /// Records that an answer for a slot of this depth had only this share of what is below it.
+    fn cut(&self, trie: StateTrie, depth: usize, share: f64) {
+        // Chunks of equal depth differ in size: some two thirds of an answer on average.
+        let levels = (1.5 / share.clamp(1e-9, 1.0)).log(16.0).ceil().max(1.0);
+        let mut depths = self.0.lock();
+        if depths.len() >= MAX_DEPTHS && !depths.contains_key(&trie) {
+            return;
+        }
+        let known = depths.entry(trie).or_default();
+        *known = (*known).max(depth + levels as usize).min(64);
+    }
+}
+
+/// One connected peer that serves states.
+#[derive(Debug)]
+struct SnapPeer {
+    name: String,
+    id: PeerId,
+    of: SnapPeerSet,
+}
+
+/// How a chunk is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChunkRequest {
+    Node,
+    WholeStorage,
+    Range,
+    /// Its node is in the id.
+    Embedded,
+}
+
+/// What a peer gave for a chunk.
+enum RangeOutcome {
+    Answer(Bytes),
+    /// More than an answer has is below the slot.
+    Cut,
+    /// The peer does not have the state.
+    Nothing,
+}
+
+impl SnapPeer {
+    async fn ask(&self, request: SnapRequest) -> Result<SnapResponse, StatePeerError> {
+        Ok(self.of.peers.request_snap(self.id, request).await?)
+    }
+
+    fn ranges(&self) -> Result<&dyn StateRanges, StatePeerError> {
+        let ranges = self.of.format.extensions().ranges;
+        ranges.ok_or_else(|| StatePeerError::new("the backend does not know Ethereum's tries"))
+    }
+
+    fn request_of(&self, place: &ChunkPlace) -> ChunkRequest {
+        let depth = self.of.depths.of(place.trie);
+        match place.trie {
+            _ if place.embedded.is_some() => ChunkRequest::Embedded,
+            _ if place.path.len() < depth => ChunkRequest::Node,
+            StateTrie::Storage(_) if place.path.is_empty() => ChunkRequest::WholeStorage,
+            _ => ChunkRequest::Range,
+        }
+    }
+
+    /// Answers the first of these chunks, as far as they are asked for in the same way.
+    async fn answers(&self, ids: &[ChunkId]) -> Result<Vec<Option<Bytes>>, StatePeerError> {
+        let ranges = self.ranges()?;
+        let place = |id| {
+            let place = ranges.place(id).ok_or_else(|| StatePeerError::new("an unknown chunk"))?;
+            Ok((id, place))
+        };
+        let places = ids.iter().map(place).collect::<Result<Vec<_>, StatePeerError>>()?;
+        let Some((_, first)) = places.first() else { return Ok(Vec::new()) };
+        let way = self.request_of(first);
+        let most = match way {
+            ChunkRequest::Node | ChunkRequest::WholeStorage => ITEMS_AT_ONCE,
+            ChunkRequest::Range => RANGES_AT_ONCE,
+            ChunkRequest::Embedded => usize::MAX,
+        };
+        let alike = places.iter().take_while(|(_, place)| self.request_of(place) == way).take(most);
+        let places: Vec<_> = alike.cloned().collect();
+        match way {
+            ChunkRequest::Embedded => {
+                let node = |(_, place): &(&ChunkId, ChunkPlace)| {
+                    place.embedded.as_ref().map(|node| ranges.pack_node(node))
+                };
+                Ok(places.iter().map(node).collect())
+            }
+            ChunkRequest::Node => self.nodes(places.iter().map(|(_, place)| place)).await,
+            ChunkRequest::WholeStorage => {
+                let given = self.storages(&places).await?;
+                self.resolved(&places, given).await
+            }
+            ChunkRequest::Range => {
+                let given = join_all(places.iter().map(|(id, place)| self.range(id, place))).await;
+                // The answers before the first failure count.
+                let mut good = Vec::new();
+                for given in given {
+                    match given {
+                        Ok(given) => good.push(given),
+                        Err(error) if good.is_empty() => return Err(error),
+                        Err(_) => break,
+                    }
+                }
+                self.resolved(&places, good).await
+            }
+        }
+    }
+
+    /// Asks for the nodes of chunks that were cut.
+    async fn resolved(
+        &self,
+        places: &[(&ChunkId, ChunkPlace)],
+        given: Vec<RangeOutcome>,
+    ) -> Result<Vec<Option<Bytes>>, StatePeerError> {
+        let cut = given.iter().zip(places);
+        let cut = cut.filter(|(given, _)| matches!(given, RangeOutcome::Cut));
+        let cut: Vec<_> = cut.map(|(_, (_, place))| place).collect();
+        let mut nodes = match cut.is_empty() {
+            true => VecDeque::new(),
+            false => VecDeque::from(self.nodes(cut.into_iter()).await?),
+        };
+        let mut answers = Vec::with_capacity(given.len());
+        for given in given {
+            answers.push(match given {
+                RangeOutcome::Answer(answer) => Some(answer),
+                RangeOutcome::Nothing => None,
+                RangeOutcome::Cut => match nodes.pop_front() {
+                    Some(node) => node,
+                    None => break,
+                },
+            });
+        }
+        Ok(answers)
+    }
+
+    /// The nodes at these slots, as answers; fewer if the peer gives fewer.
+    async fn nodes(
+        &self,
+        places: impl Iterator<Item = &ChunkPlace>,
+    ) -> Result<Vec<Option<Bytes>>, StatePeerError> {
+        let ranges = self.ranges()?;
+        let mut paths: Vec<TrieNodePaths> = Vec::new();
+        let mut last = None;
+        for ChunkPlace { trie, path, .. } in places {
+            let path = compact(path);
+            match (trie, paths.last_mut()) {
+                (StateTrie::Accounts, _) => paths.push(vec![path]),
+                (StateTrie::Storage(_), Some(of)) if last == Some(*trie) => of.push(path),
+                (StateTrie::Storage(account), _) => {
+                    paths.push(vec![Bytes::copy_from_slice(account.as_slice()), path]);
+                }
+            }
+            last = Some(*trie);
+        }
+        let request = SnapRequest::Nodes { root: self.of.root, paths, bytes: ASKED_BYTES };
+        match self.ask(request).await? {
+            SnapResponse::Nodes(nodes) if nodes.is_empty() => Ok(vec![None]),
+            SnapResponse::Nodes(nodes) => {
+                let answer = |node: &Bytes| (!node.is_empty()).then(|| ranges.pack_node(node));
+                Ok(nodes.iter().map(answer).collect())
+            }
+            _ => Err(RequestError::WrongAnswer.into()),
+        }
+    }
+
+    /// What is below one slot.
+    async fn range(
+        &self,
+        id: &ChunkId,
+        place: &ChunkPlace,
+    ) -> Result<RangeOutcome, StatePeerError> {
+        let (first, last) = (*place.keys.start(), *place.keys.end());
+        let (root, bytes) = (self.of.root, ASKED_BYTES);
+        let leaves = match place.trie {
+            StateTrie::Accounts => {
+                match self.ask(SnapRequest::Accounts { root, first, last, bytes }).await? {
+                    SnapResponse::Accounts { accounts, .. } => {
+                        accounts.into_iter().map(account_leaf).collect::<Option<Vec<_>>>()
+                    }
+                    _ => return Err(RequestError::WrongAnswer.into()),
+                }
+            }
+            StateTrie::Storage(account) => {
+                let request = SnapRequest::Storage {
+                    root,
+                    accounts: vec![account],
+                    first: Bytes::copy_from_slice(first.as_slice()),
+                    last: Bytes::copy_from_slice(last.as_slice()),
+                    bytes,
+                };
+                match self.ask(request).await? {
+                    SnapResponse::Storage { slots, .. } => {
+                        let slots = slots.into_iter().next().unwrap_or_default();
+                        Some(slots.into_iter().map(slot_leaf).collect())
+                    }
+                    _ => return Err(RequestError::WrongAnswer.into()),
+                }
+            }
+        };
+        let leaves = leaves.ok_or_else(|| StatePeerError::new("an account that is no account"))?;
+        let is_whole = leaves.last().is_some_and(|leaf| leaf.key >= last);
+        self.given(id, place, leaves, is_whole)
+    }
+
+    /// Storage tries, as many as the answer has.
+    async fn storages(
+        &self,
+        places: &[(&ChunkId, ChunkPlace)],
+    ) -> Result<Vec<RangeOutcome>, StatePeerError> {
+        let account = |(_, place): &(&ChunkId, ChunkPlace)| match place.trie {
+            StateTrie::Storage(account) => account,
+            StateTrie::Accounts => B256::ZERO,
+        };
+        let request = SnapRequest::Storage {
+            root: self.of.root,
+            accounts: places.iter().map(account).collect(),
+            first: Bytes::new(),
+            last: Bytes::new(),
+            bytes: ASKED_BYTES,
+        };
+        let SnapResponse::Storage { slots, proof } = self.ask(request).await? else {
+            return Err(RequestError::WrongAnswer.into());
+        };
+        if slots.is_empty() {
+            return Ok(vec![RangeOutcome::Nothing]);
+        }
+        let end = slots.len() - 1;
+        let all = slots.into_iter().zip(places).enumerate();
+        all.map(|(at, (slots, (id, place)))| {
+            let leaves = slots.into_iter().map(slot_leaf).collect();
+            // Only the last one may be cut, and then it has a proof.
+            self.given(id, place, leaves, at < end || proof.is_empty())
+        })
+        .collect()
+    }
+
+    /// What these leaves are for the chunk. They are from its first key on, and maybe beyond its
+    /// last; `is_whole` if the answer did not end before.
+    fn given(
+        &self,
+        id: &ChunkId,
+        place: &ChunkPlace,
+        mut leaves: Vec<TrieLeaf>,
+        is_whole: bool,
+    ) -> Result<RangeOutcome, StatePeerError> {
+        let ranges = self.ranges()?;
+        if leaves.is_empty() {
+            return Ok(RangeOutcome::Nothing);
+        }
+        let bytes: u64 = leaves.iter().map(|leaf| 32 + leaf.value.len() as u64).sum();
+        let (first, last) = (*place.keys.start(), *place.keys.end());
+        let end = leaves.last().map_or(LARGEST, |leaf| leaf.key);
+        leaves.retain(|leaf| place.keys.contains(&leaf.key));
+        let answer = ranges.pack_leaves(&leaves);
+        // Without a leaf beyond it the range may be whole, if it is the end of its trie.
+        if is_whole || matches!(ranges.open_range(id, &answer), Ok(OpenedChunk::Entries { .. })) {
+            return Ok(RangeOutcome::Answer(answer));
+        }
+        if bytes < CUT_BYTES {
+            let what = format!("an answer of {bytes} bytes that ends too early");
+            return Err(StatePeerError::new(what));
+        }
+        let part = fraction(&end) - fraction(&first);
+        let all = fraction(&last) - fraction(&first);
+        self.of.depths.cut(place.trie, place.path.len(), part / all.max(f64::MIN_POSITIVE));
+        Ok(RangeOutcome::Cut)
+    }
+}
+
+/// A key as a number between 0 and 1, roughly.
+fn fraction(key: &B256) -> f64 {
+    key.iter().rev().fold(0.0, |below, byte| (below + f64::from(*byte)) / 256.0)
+}
+
+fn account_leaf(leaf: SnapLeaf) -> Option<TrieLeaf> {
+    let value = SlimAccount::decode(&leaf.value)?.to_leaf();
+    Some(TrieLeaf { key: leaf.key, value })
+}
+
+fn slot_leaf(leaf: SnapLeaf) -> TrieLeaf {
+    TrieLeaf { key: leaf.key, value: leaf.value }
+}
+
+/// A path of nibbles in compact encoding (yellow paper, appendix C), as that of an extension.
+fn compact(path: &[u8]) -> Bytes {
+    let (odd, even) = path.split_at(path.len() % 2);
+    let head = odd.first().map_or(0, |nibble| 0x10 | nibble);
+    let pairs = even.chunks_exact(2).map(|pair| match pair {
+        [high, low] => high << 4 | low,
+        _ => 0,
+    });
+    std::iter::once(head).chain(pairs).collect::<Vec<_>>().into()
+}
+
+impl StatePeer for SnapPeer {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn is_available(&self) -> bool {
+        self.of.peers.connected().iter().any(|info| info.id == self.id)
+    }
+
+    fn find_root(&self, _: B256) -> Result<Option<B256>, StatePeerError> {
+        Err(StatePeerError::new("peers cannot find the block of a root: name the block"))
+    }
+
+    fn headers(&self, block: B256, count: u64) -> Result<Vec<Bytes>, StatePeerError> {
+        super::connected::headers(&self.of.peers, &self.of.runtime, self.id, block, count)
+    }
+
+    fn codes(&self, hashes: &[B256]) -> Result<Vec<Option<Bytes>>, StatePeerError> {
+        let request = SnapRequest::Codes { hashes: hashes.to_vec(), bytes: ASKED_BYTES };
+        let SnapResponse::Codes(codes) = self.of.runtime.block_on(self.ask(request))? else {
+            return Err(RequestError::WrongAnswer.into());
+        };
+        // Codes that the peer does not have are left out.
+        let mut codes = codes.into_iter().map(|code| (keccak256(&code), code)).peekable();
+        let mut answers = Vec::new();
+        for hash in hashes {
+            if codes.peek().is_none() {
+                break;
+            }
+            answers.push(codes.next_if(|(of, _)| of == hash).map(|(_, code)| code));
+        }
+        if codes.peek().is_some() {
+            return Err(StatePeerError::new("a code that was not asked for"));
+        }
+        // It has none of them.
+        if answers.is_empty() {
+            answers.push(None);
+        }
+        Ok(answers)
+    }
+
+    fn chunks(&self, _: B256, ids: &[ChunkId]) -> Result<Vec<Option<Bytes>>, StatePeerError> {
+        self.of.runtime.block_on(self.answers(ids))
+    }
+
+    fn report_lie(&self) {
+        self.of.peers.report(self.id, PeerOffence::WrongData);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_compact_as_those_of_extensions() {
+        for (path, expected) in [
+            (&[][..], &[0x00][..]),
+            (&[0xb], &[0x1b]),
+            (&[1, 2], &[0x00, 0x12]),
+            (&[1, 2, 3], &[0x11, 0x23]),
+        ] {
+            assert_eq!(compact(path)[..], *expected, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn the_depth_of_a_trie_follows_from_the_share_that_an_answer_had() {
+        let depths = TrieDepths::default();
+        for (share, depth) in [(0.9, 1), (0.1, 1), (0.09, 2), (1.0 / 250.0, 3), (0.0, 8)] {
+            let trie = StateTrie::Storage(B256::repeat_byte(depth as u8 + (share * 100.0) as u8));
+            depths.cut(trie, 0, share);
+            assert_eq!(depths.of(trie), depth, "{share}");
+            depths.cut(trie, 0, 1.0);
+            assert_eq!(depths.of(trie), depth.max(1), "it never falls");
+        }
+        assert_eq!(depths.of(StateTrie::Accounts), 0);
+    }
+}

@@ -1,0 +1,285 @@
+//! States by `snap`, from peers with plain and hashed keys that are honest, or lie in many ways.
+
+use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
+use parking_lot::Mutex;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use retrie_p2p::{
+    handle::{PeerInfo, SnapRequestHandler},
+    peers::{NetworkConfig, StartedNetwork},
+    serve::EmptyRequestHandler,
+    snap::{SnapLeaf, SnapRequest, SnapResponse},
+    testkit::local,
+};
+use retrie_state::{
+    Account, AnyBackend, BackendKey, BlockRef, KeyForm, RangeServer, StateKey, StateValue,
+    encode_slot,
+};
+use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
+use retrie_state_sync::{
+    FetchedState, SnapPeerSet, StateFormat, StateSyncError, StateSyncOptions, answer_snap,
+    fetch_state,
+};
+use retrie_storage_mpt::Mpt;
+use retrie_storage_prefix::prefix::Prefix;
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+/// What a peer does with its answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SnapLie {
+    /// Nothing.
+    Honest,
+    /// Changes a bit of a value, code or node.
+    Flips,
+    /// Leaves out an item, but not the last one.
+    LeavesOut,
+    /// Ends its answers early.
+    EndsEarly,
+    /// Has no state.
+    HasNothing,
+    /// Gives what belongs to another request.
+    Shifts,
+}
+
+/// A state, and its store.
+struct SnapFixture {
+    entries: BTreeMap<StateKey, StateValue>,
+    codes: HashMap<B256, Bytes>,
+    store: StateStore,
+    root: B256,
+}
+
+fn entries() -> (BTreeMap<StateKey, StateValue>, HashMap<B256, Bytes>) {
+    let mut random = StdRng::seed_from_u64(8);
+    let (mut entries, mut codes) = (BTreeMap::new(), HashMap::new());
+    for n in 0..12_000u64 {
+        let address = Address::from(random.random::<[u8; 20]>());
+        let mut code_hash = KECCAK256_EMPTY;
+        if n % 40 == 0 {
+            // Some contracts share their code.
+            let code = Bytes::from(vec![(n % 200) as u8; 50 + (n % 200) as usize]);
+            code_hash = keccak256(&code);
+            codes.insert(code_hash, code);
+            // The first does not fit into an answer.
+            let slots = if n == 0 { 18_000 } else { n % 7 };
+            for slot in 0..slots {
+                let value = encode_slot(U256::from(slot + 1)).unwrap();
+                entries.insert(StateKey::Slot(address, B256::from(U256::from(slot))), value);
+            }
+        }
+        let account = Account { nonce: n, balance: U256::from(random.random::<u64>()), code_hash };
+        entries.insert(StateKey::Account(address), account.encode());
+    }
+    (entries, codes)
+}
+
+impl SnapFixture {
+    fn new(backend: Arc<dyn AnyBackend>, keys: KeyForm) -> Self {
+        let (entries, codes) = entries();
+        let kv = Arc::new(MemoryStore::new()) as Arc<dyn KvStore>;
+        let options = StoreOptions { keys, ..StoreOptions::default() };
+        let store = StateStore::open(backend, kv.clone(), options).unwrap();
+        let mut all = entries.iter().map(|(key, value)| Ok((*key, value.clone())));
+        let mut txn = kv.begin_write().unwrap();
+        let block = BlockRef::new(7, B256::repeat_byte(7));
+        let (root, after) = store.bulk_load(block, &mut all, &mut *txn).unwrap();
+        txn.commit().unwrap();
+        after.run().unwrap();
+        Self { entries, codes, store, root }
+    }
+
+    /// A node on this machine that serves the state.
+    fn node(&self, lie: SnapLie) -> (StartedNetwork, Arc<SnapServer>) {
+        let server = Arc::new(SnapServer {
+            state: self.store.at(StateId::Tip).unwrap().serve_ranges(None).unwrap(),
+            root: self.root,
+            codes: self.codes.clone(),
+            lie,
+            random: Mutex::new(StdRng::seed_from_u64(4)),
+            asked: AtomicUsize::new(0),
+        });
+        let ranges = Some(server.clone() as Arc<dyn SnapRequestHandler>);
+        (local::node(NetworkConfig { ranges, ..local::config() }), server)
+    }
+
+    fn fetch(
+        &self,
+        nodes: &[&StartedNetwork],
+        datadir: &Path,
+    ) -> Result<FetchedState, StateSyncError> {
+        let ranges = Some(Arc::new(EmptyRequestHandler) as Arc<dyn SnapRequestHandler>);
+        let static_nodes = nodes.iter().map(|node| local::enode(&node.manager)).collect();
+        let config = NetworkConfig { ranges, static_nodes, ..local::config() };
+        let visitor = local::node(config).manager;
+        let format: Arc<dyn AnyBackend> = Arc::new(Mpt::new());
+        let peers =
+            SnapPeerSet::new(visitor.peers(), format.clone(), self.root, visitor.runtime().clone());
+        let options = StateSyncOptions { patience: Duration::from_secs(20) };
+        let (wanted, stop) = ((B256::repeat_byte(7), self.root), AtomicBool::new(false));
+        let format = StateFormat::Ranges(format);
+        fetch_state(&format, wanted, &peers, datadir, options, &stop, &mut |_| ())
+    }
+
+    /// Checks that all has come, with hashed keys, and that any backend loads it.
+    fn check(&self, mut fetched: FetchedState) {
+        let codes: HashMap<_, _> = fetched.codes.iter().map(Result::unwrap).collect();
+        assert_eq!(codes, self.codes);
+        let expected: BTreeMap<BackendKey, StateValue> = self
+            .entries
+            .iter()
+            .map(|(key, value)| (KeyForm::Hashed.key(key), value.clone()))
+            .collect();
+        let got: Vec<_> = fetched.entries.entries().unwrap().map(Result::unwrap).collect();
+        assert_eq!(got, expected.into_iter().collect::<Vec<_>>());
+        let kv = MemoryStore::new();
+        let kv: Arc<dyn KvStore> = Arc::new(kv);
+        let options = StoreOptions { keys: KeyForm::Hashed, ..StoreOptions::default() };
+        let store = StateStore::open(Arc::new(Mpt::new()), kv.clone(), options).unwrap();
+        let mut txn = kv.begin_write().unwrap();
+        let mut all = got.into_iter().map(Ok);
+        let block = BlockRef::new(7, B256::repeat_byte(7));
+        let (root, _) = store.bulk_load_keys(block, &mut all, &mut *txn).unwrap();
+        assert_eq!(root, self.root);
+    }
+}
+
+struct SnapServer {
+    state: Box<dyn RangeServer>,
+    root: B256,
+    codes: HashMap<B256, Bytes>,
+    lie: SnapLie,
+    random: Mutex<StdRng>,
+    asked: AtomicUsize,
+}
+
+impl std::fmt::Debug for SnapServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SnapServer").field(&self.lie).finish()
+    }
+}
+
+impl SnapRequestHandler for SnapServer {
+    fn answer(&self, _: &PeerInfo, request: SnapRequest) -> SnapResponse {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let mut request = request;
+        if self.lie == SnapLie::Shifts
+            && let SnapRequest::Accounts { first, last, .. } = &mut request
+        {
+            first[0] ^= 0x80;
+            last[0] ^= 0x80;
+        }
+        let answer = match &request {
+            _ if self.lie == SnapLie::HasNothing => None,
+            SnapRequest::Codes { hashes, .. } => {
+                let codes = hashes.iter().filter_map(|hash| self.codes.get(hash).cloned());
+                Some(SnapResponse::Codes(codes.collect()))
+            }
+            SnapRequest::Accounts { root, .. }
+            | SnapRequest::Storage { root, .. }
+            | SnapRequest::Nodes { root, .. } => {
+                assert_eq!(*root, self.root);
+                answer_snap(&*self.state, &request).unwrap()
+            }
+        };
+        let mut answer = answer.unwrap_or_else(|| request.empty_answer());
+        let random = &mut *self.random.lock();
+        match self.lie {
+            SnapLie::Honest | SnapLie::HasNothing | SnapLie::Shifts => {}
+            SnapLie::Flips => flip(&mut answer, random),
+            SnapLie::LeavesOut => each_list(&mut answer, |list| {
+                if list.len() > 2 {
+                    list.remove(random.random_range(0..list.len() - 1));
+                }
+            }),
+            SnapLie::EndsEarly => {
+                each_list(&mut answer, |list| list.truncate(list.len().div_ceil(9)))
+            }
+        }
+        answer
+    }
+}
+
+fn each_list(answer: &mut SnapResponse, mut change: impl FnMut(&mut Vec<SnapLeaf>)) {
+    match answer {
+        SnapResponse::Accounts { accounts, .. } => change(accounts),
+        SnapResponse::Storage { slots, .. } => slots.iter_mut().for_each(change),
+        SnapResponse::Codes(_) | SnapResponse::Nodes(_) => {}
+    }
+}
+
+fn flip(answer: &mut SnapResponse, random: &mut StdRng) {
+    let of = match answer {
+        SnapResponse::Accounts { accounts, .. } => accounts.first_mut().map(|leaf| &mut leaf.value),
+        SnapResponse::Storage { slots, .. } => {
+            slots.first_mut().and_then(|of| of.first_mut()).map(|leaf| &mut leaf.value)
+        }
+        SnapResponse::Codes(all) | SnapResponse::Nodes(all) => all.first_mut(),
+    };
+    if let Some(bytes) = of {
+        let mut flipped = bytes.to_vec();
+        let at = random.random_range(0..flipped.len());
+        flipped[at] ^= 1 << random.random_range(0..8);
+        *bytes = flipped.into();
+    }
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+#[test]
+fn a_state_comes_by_snap_from_stores_with_plain_and_hashed_keys() {
+    for keys in [KeyForm::Plain, KeyForm::Hashed] {
+        for backend in [Arc::new(Mpt::new()) as Arc<dyn AnyBackend>, Arc::new(Prefix::default())] {
+            let origin = SnapFixture::new(backend, keys);
+            let (node, server) = origin.node(SnapLie::Honest);
+            let folder = folder();
+            let fetched = origin.fetch(&[&node], folder.path()).unwrap();
+            assert_eq!(fetched.progress.banned, 0);
+            origin.check(fetched);
+            assert!(server.asked.load(Ordering::Relaxed) > 20);
+        }
+    }
+}
+
+#[test]
+fn peers_that_lie_are_banned_and_one_honest_peer_is_enough() {
+    let origin = SnapFixture::new(Arc::new(Mpt::new()), KeyForm::Hashed);
+    let lies = [
+        SnapLie::Flips,
+        SnapLie::LeavesOut,
+        SnapLie::EndsEarly,
+        SnapLie::HasNothing,
+        SnapLie::Shifts,
+    ];
+    let liars = lies.map(|lie| origin.node(lie).0);
+    for liar in &liars {
+        let (honest, _) = origin.node(SnapLie::Honest);
+        let folder = folder();
+        origin.check(origin.fetch(&[liar, &honest], folder.path()).unwrap());
+    }
+    let (honest, _) = origin.node(SnapLie::Honest);
+    let all: Vec<_> = liars.iter().chain([&honest]).collect();
+    let folder = folder();
+    origin.check(origin.fetch(&all, folder.path()).unwrap());
+}
+
+#[test]
+fn a_restart_asks_for_nothing_again() {
+    let origin = SnapFixture::new(Arc::new(Mpt::new()), KeyForm::Hashed);
+    let (node, server) = origin.node(SnapLie::Honest);
+    let folder = folder();
+    drop(origin.fetch(&[&node], folder.path()).unwrap());
+    let asked = server.asked.load(Ordering::Relaxed);
+    let again = origin.fetch(&[&node], folder.path()).unwrap();
+    assert!(again.progress.resumed > 0);
+    origin.check(again);
+    assert_eq!(server.asked.load(Ordering::Relaxed), asked);
+}

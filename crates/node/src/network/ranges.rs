@@ -1,0 +1,62 @@
+//! [`NodeSnapHandler`]: answers `snap` requests of peers from the states of recent blocks.
+
+use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
+use retrie_engine::{LiveChain, LiveView, RangeServers};
+use retrie_p2p::{
+    handle::{PeerInfo, SnapRequestHandler},
+    snap::{SnapRequest, SnapResponse},
+};
+use retrie_pipeline::PipelineError;
+use retrie_state_sync::{MAX_SNAP_BYTES, MAX_SNAP_LOOKUPS, answer_snap};
+
+/// The states of the engine's chain, for peers.
+#[derive(Debug)]
+pub(crate) struct NodeSnapHandler {
+    live: LiveChain,
+    states: RangeServers,
+}
+
+impl NodeSnapHandler {
+    pub(crate) fn new(live: LiveChain) -> Self {
+        Self { live, states: RangeServers::default() }
+    }
+
+    /// `None` if the state, or a part of it, is not there.
+    fn find(&self, request: &SnapRequest) -> Result<Option<SnapResponse>, PipelineError> {
+        let view = self.live.view()?;
+        let root = match request {
+            SnapRequest::Codes { hashes, bytes } => return codes(&view, hashes, *bytes).map(Some),
+            SnapRequest::Accounts { root, .. }
+            | SnapRequest::Storage { root, .. }
+            | SnapRequest::Nodes { root, .. } => root,
+        };
+        let Some(state) = self.states.state(&view, *root)? else { return Ok(None) };
+        Ok(answer_snap(&*state, request)?)
+    }
+}
+
+impl SnapRequestHandler for NodeSnapHandler {
+    fn answer(&self, _: &PeerInfo, request: SnapRequest) -> SnapResponse {
+        let found = self.find(&request).unwrap_or_else(|error| {
+            tracing::warn!(%error, "a part of a state cannot be read for a peer");
+            None
+        });
+        found.unwrap_or_else(|| request.empty_answer())
+    }
+}
+
+fn codes(view: &LiveView, hashes: &[B256], bytes: u64) -> Result<SnapResponse, PipelineError> {
+    let (mut codes, mut used) = (Vec::new(), 0);
+    for hash in hashes.iter().take(MAX_SNAP_LOOKUPS) {
+        let code = match *hash == KECCAK256_EMPTY {
+            true => Some(Bytes::new()),
+            false => view.code(hash)?,
+        };
+        used += code.as_ref().map_or(0, |code| code.len() as u64);
+        codes.extend(code);
+        if used > bytes.min(MAX_SNAP_BYTES) {
+            break;
+        }
+    }
+    Ok(SnapResponse::Codes(codes))
+}

@@ -1,0 +1,120 @@
+//! [`StateRanges`]: a state as leaves and nodes of Ethereum's tries, in the order of hashes: what
+//! peers hand out and are asked for by `snap`.
+
+use super::{AnyCache, ChunkId, NodeRead, OpenedChunk};
+use crate::{KeyForm, ProofError, StateError};
+use alloy_primitives::{B256, Bytes};
+use std::{ops::RangeInclusive, path::Path, sync::Arc};
+
+/// A trie of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum StateTrie {
+    /// The account trie.
+    Accounts,
+    /// The storage trie of the account whose address has this hash.
+    Storage(B256),
+}
+
+/// A leaf of a trie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrieLeaf {
+    /// Hash of the address or slot.
+    pub key: B256,
+    /// The byte string in the leaf: the RLP of the account with its storage root, or of the value.
+    pub value: Bytes,
+}
+
+/// The place of a chunk: a slot of a trie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChunkPlace {
+    /// The trie.
+    pub trie: StateTrie,
+    /// The path of the slot, a nibble a byte.
+    pub path: Vec<u8>,
+    /// The keys below the slot.
+    pub keys: RangeInclusive<B256>,
+    /// The node at the slot, if it is shorter than a hash: then the id has it.
+    pub embedded: Option<Bytes>,
+}
+
+/// What a server of ranges has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RangeAnswer<T> {
+    /// It.
+    Found(T),
+    /// The state has no such trie.
+    NoTrie,
+    /// The server is still preparing its answers. Ask again later.
+    NotReady,
+}
+
+/// Optional extension of backends with Ethereum's root: a state as leaves and nodes of its tries.
+///
+/// A server answers whoever knows the root, whatever the form of the backend's keys. A receiver
+/// takes the state in chunks, as with [`StateChunks`](super::StateChunks), whose ids have the hash
+/// of what is below a slot: all leaves below it, or its node, which names further chunks. So a chunk
+/// is checked on its own, proofs of the ends of a range are not needed, and a chunk that two states
+/// share is fetched once. The entries have [hashed keys](KeyForm::Hashed).
+pub trait StateRanges: Send + Sync {
+    /// Starts to serve the state that `view` and `cache` show, whose keys have this form; the
+    /// server holds the view until it is dropped. With plain keys it needs their order by hash,
+    /// which it builds when an answer first needs it, in unnamed files of the directory `scratch`
+    /// (`None`: the system's directory for temporary files).
+    ///
+    /// # Errors
+    /// If the cache belongs to another backend.
+    fn serve_ranges(
+        &self,
+        view: Arc<dyn NodeRead>,
+        cache: AnyCache,
+        keys: KeyForm,
+        scratch: Option<&Path>,
+    ) -> Result<Box<dyn RangeServer>, StateError>;
+
+    /// The chunk to ask for first; `None` if `root` is the root of the empty state.
+    fn whole_range(&self, root: B256) -> Option<ChunkId>;
+
+    /// The place of a chunk; `None` if the id is none of this format.
+    fn place(&self, id: &ChunkId) -> Option<ChunkPlace>;
+
+    /// The answer to an id that consists of these leaves: all below the slot, in order.
+    fn pack_leaves(&self, leaves: &[TrieLeaf]) -> Bytes;
+
+    /// The answer to an id that consists of the node at the slot.
+    fn pack_node(&self, node: &Bytes) -> Bytes;
+
+    /// Checks the answer to `id`, as [`StateChunks::open`](super::StateChunks::open) does.
+    ///
+    /// # Errors
+    /// As there.
+    fn open_range(&self, id: &ChunkId, answer: &[u8]) -> Result<OpenedChunk, ProofError>;
+}
+
+/// Serves the leaves and nodes of one state. Any peer may ask for anything, so work and memory of
+/// an answer are bounded by its length.
+pub trait RangeServer: Send + Sync {
+    /// The leaves of a trie from the key `first` on, in order, up to the one for which `enough`
+    /// returns true, that one included.
+    ///
+    /// # Errors
+    /// If rows cannot be read, or are damaged.
+    fn leaves(
+        &self,
+        trie: StateTrie,
+        first: B256,
+        enough: &mut dyn FnMut(&TrieLeaf) -> bool,
+    ) -> Result<RangeAnswer<Vec<TrieLeaf>>, StateError>;
+
+    /// The nodes on the path to `key`, from the root down to its leaf, or to the node that shows
+    /// that there is none.
+    ///
+    /// # Errors
+    /// As [`leaves`](Self::leaves).
+    fn path(&self, trie: StateTrie, key: B256) -> Result<RangeAnswer<Vec<Bytes>>, StateError>;
+
+    /// The node at a path of nibbles; `None` if no node with a hash of its own is there.
+    ///
+    /// # Errors
+    /// As [`leaves`](Self::leaves).
+    fn node(&self, trie: StateTrie, path: &[u8]) -> Result<RangeAnswer<Option<Bytes>>, StateError>;
+}
