@@ -491,6 +491,15 @@ impl StateRanges for Mpt {
         ranges::pack_node(node)
     }
 
+    fn check_part(
+        &self,
+        id: &ChunkId,
+        leaves: &[TrieLeaf],
+        proof: &[Bytes],
+    ) -> Result<(), ProofError> {
+        ranges::check_part(id, leaves, proof)
+    }
+
     fn open_range(&self, id: &ChunkId, answer: &[u8]) -> Result<OpenedChunk, ProofError> {
         ranges::open(id, answer)
     }

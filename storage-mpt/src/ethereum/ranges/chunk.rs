@@ -27,22 +27,22 @@ use retrie_state::{
 
 const LEAVES: u8 = 0;
 const NODE: u8 = 1;
-const WITH: TrieHash = TrieHash::Keccak256;
+pub(super) const WITH: TrieHash = TrieHash::Keccak256;
 
 /// A slot of a trie, and the reference of the node that hangs there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct RangeSlot {
+pub(super) struct RangeSlot {
     trie: StateTrie,
-    path: Nibbles,
-    reference: RlpNode,
+    pub(super) path: Nibbles,
+    pub(super) reference: RlpNode,
 }
 
 impl RangeSlot {
-    fn root(trie: StateTrie, root: B256) -> Self {
+    pub(super) fn root(trie: StateTrie, root: B256) -> Self {
         Self { trie, path: Nibbles::new(), reference: RlpNode::word_rlp(&root) }
     }
 
-    fn id(&self) -> Option<ChunkId> {
+    pub(super) fn id(&self) -> Option<ChunkId> {
         let mut id = Vec::with_capacity(68);
         match self.trie {
             StateTrie::Accounts => id.push(0),
@@ -57,7 +57,7 @@ impl RangeSlot {
         ChunkId::new(id)
     }
 
-    fn of(id: &ChunkId) -> Option<Self> {
+    pub(super) fn of(id: &ChunkId) -> Option<Self> {
         let (tag, mut rest) = id.bytes().split_first()?;
         let trie = match tag {
             0 => StateTrie::Accounts,
@@ -131,7 +131,7 @@ pub fn open(id: &ChunkId, answer: &[u8]) -> Result<OpenedChunk, ProofError> {
     }
 }
 
-const fn malformed(what: &'static str) -> ProofError {
+pub(super) const fn malformed(what: &'static str) -> ProofError {
     ProofError::Malformed { what }
 }
 
@@ -227,7 +227,7 @@ fn node(slot: &RangeSlot, rlp: &[u8]) -> Result<OpenedChunk, ProofError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::{MemorySource, Trie};
     use alloy_primitives::U256;
@@ -235,7 +235,7 @@ mod tests {
     use retrie_state::{Account, encode_slot};
 
     /// The leaves of a storage trie, some of them close to each other.
-    fn leaves(rng: &mut StdRng, count: usize) -> Vec<TrieLeaf> {
+    pub(in super::super) fn leaves(rng: &mut StdRng, count: usize) -> Vec<TrieLeaf> {
         let mut keys: Vec<B256> =
             (0..count).map(|_| B256::from(rng.random::<[u8; 32]>())).collect();
         for n in 0..count / 4 {

@@ -7,8 +7,8 @@
 //! | a whole storage trie, of which nothing is known | `GetStorageRanges`, many accounts at once |
 //! | any other | `GetAccountRange` or `GetStorageRanges`, one each, some at the same time |
 //!
-//! What a peer sends is checked by the hash in the chunk's id, so the nodes that prove the ends of
-//! a range are not needed.
+//! The hash in the chunk's id checks what a peer sends. Only an answer that ends before its chunk does
+//! needs the peer's proof: without it, a peer could have every chunk split down to single leaves.
 
 use super::{PeerSource, StatePeer, StatePeerError};
 use alloy_primitives::{B256, Bytes, hex, keccak256};
@@ -39,6 +39,8 @@ const RANGES_AT_ONCE: usize = 8;
 const ITEMS_AT_ONCE: usize = 512;
 /// Most tries whose depth is remembered.
 const MAX_DEPTHS: usize = 1 << 16;
+/// The share of a chunk that a whole answer is counted as: chunks of equal depth differ in size.
+const FULL: f64 = 1.5;
 /// The largest key.
 const LARGEST: B256 = B256::repeat_byte(0xff);
 
@@ -95,8 +97,7 @@ impl TrieDepths {
 
     /// Records that an answer for a slot of this depth had only this share of what is below it.
     fn cut(&self, trie: StateTrie, depth: usize, share: f64) {
-        // Chunks of equal depth differ in size: some two thirds of an answer on average.
-        let levels = (1.5 / share.clamp(1e-9, 1.0)).log(16.0).ceil().max(1.0);
+        let levels = (FULL / share.clamp(1e-9, 1.0)).log(16.0).ceil().max(1.0);
         let mut depths = self.0.lock();
         if depths.len() >= MAX_DEPTHS && !depths.contains_key(&trie) {
             return;
@@ -263,11 +264,11 @@ impl SnapPeer {
     ) -> Result<RangeOutcome, StatePeerError> {
         let (first, last) = (*place.keys.start(), *place.keys.end());
         let (root, bytes) = (self.of.root, ASKED_BYTES);
-        let leaves = match place.trie {
+        let (leaves, proof) = match place.trie {
             StateTrie::Accounts => {
                 match self.ask(SnapRequest::Accounts { root, first, last, bytes }).await? {
-                    SnapResponse::Accounts { accounts, .. } => {
-                        accounts.into_iter().map(account_leaf).collect::<Option<Vec<_>>>()
+                    SnapResponse::Accounts { accounts, proof } => {
+                        (accounts.into_iter().map(account_leaf).collect::<Option<Vec<_>>>(), proof)
                     }
                     _ => return Err(RequestError::WrongAnswer.into()),
                 }
@@ -281,9 +282,9 @@ impl SnapPeer {
                     bytes,
                 };
                 match self.ask(request).await? {
-                    SnapResponse::Storage { slots, .. } => {
+                    SnapResponse::Storage { slots, proof } => {
                         let slots = slots.into_iter().next().unwrap_or_default();
-                        Some(slots.into_iter().map(slot_leaf).collect())
+                        (Some(slots.into_iter().map(slot_leaf).collect()), proof)
                     }
                     _ => return Err(RequestError::WrongAnswer.into()),
                 }
@@ -291,7 +292,7 @@ impl SnapPeer {
         };
         let leaves = leaves.ok_or_else(|| StatePeerError::new("an account that is no account"))?;
         let is_whole = leaves.last().is_some_and(|leaf| leaf.key >= last);
-        self.given(id, place, leaves, is_whole)
+        self.given(id, place, leaves, if is_whole { None } else { Some(&proof) })
     }
 
     /// Storage tries, as many as the answer has.
@@ -321,19 +322,20 @@ impl SnapPeer {
         all.map(|(at, (slots, (id, place)))| {
             let leaves = slots.into_iter().map(slot_leaf).collect();
             // Only the last one may be cut, and then it has a proof.
-            self.given(id, place, leaves, at < end || proof.is_empty())
+            let may_be_cut = at == end && !proof.is_empty();
+            self.given(id, place, leaves, may_be_cut.then_some(&proof[..]))
         })
         .collect()
     }
 
     /// What these leaves are for the chunk. They are from its first key on, and maybe beyond its
-    /// last; `is_whole` if the answer did not end before.
+    /// last. With a proof, the answer may end before the chunk does.
     fn given(
         &self,
         id: &ChunkId,
         place: &ChunkPlace,
         mut leaves: Vec<TrieLeaf>,
-        is_whole: bool,
+        proof: Option<&[Bytes]>,
     ) -> Result<RangeOutcome, StatePeerError> {
         let ranges = self.ranges()?;
         if leaves.is_empty() {
@@ -345,13 +347,16 @@ impl SnapPeer {
         leaves.retain(|leaf| place.keys.contains(&leaf.key));
         let answer = ranges.pack_leaves(&leaves);
         // Without a leaf beyond it the range may be whole, if it is the end of its trie.
-        if is_whole || matches!(ranges.open_range(id, &answer), Ok(OpenedChunk::Entries { .. })) {
+        let is_end = || matches!(ranges.open_range(id, &answer), Ok(OpenedChunk::Entries { .. }));
+        let Some(proof) = proof.filter(|_| !is_end()) else {
             return Ok(RangeOutcome::Answer(answer));
-        }
+        };
         if bytes < CUT_BYTES {
             let what = format!("an answer of {bytes} bytes that ends too early");
             return Err(StatePeerError::new(what));
         }
+        let unproven = |error| StatePeerError::new(format!("a part of a range: {error}"));
+        ranges.check_part(id, &leaves, proof).map_err(unproven)?;
         let part = fraction(&end) - fraction(&first);
         let all = fraction(&last) - fraction(&first);
         self.of.depths.cut(place.trie, place.path.len(), part / all.max(f64::MIN_POSITIVE));

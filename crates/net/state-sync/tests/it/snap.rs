@@ -7,7 +7,7 @@ use retrie_p2p::{
     handle::{PeerInfo, SnapRequestHandler},
     peers::{NetworkConfig, StartedNetwork},
     serve::EmptyRequestHandler,
-    snap::{SnapLeaf, SnapRequest, SnapResponse},
+    snap::{SlimAccount, SnapLeaf, SnapRequest, SnapResponse},
     testkit::local,
 };
 use retrie_state::{
@@ -42,6 +42,8 @@ enum SnapLie {
     LeavesOut,
     /// Ends its answers early.
     EndsEarly,
+    /// Says of each range that it is longer than an answer, with leaves that it makes up.
+    Stretches,
     /// Has no state.
     HasNothing,
     /// Gives what belongs to another request.
@@ -198,6 +200,7 @@ impl SnapRequestHandler for SnapServer {
                     list.remove(random.random_range(0..list.len() - 1));
                 }
             }),
+            SnapLie::Stretches => stretch(&mut answer, &request, random),
             SnapLie::EndsEarly => {
                 each_list(&mut answer, |list| list.truncate(list.len().div_ceil(9)))
             }
@@ -212,6 +215,28 @@ fn each_list(answer: &mut SnapResponse, mut change: impl FnMut(&mut Vec<SnapLeaf
         SnapResponse::Storage { slots, .. } => slots.iter_mut().for_each(change),
         SnapResponse::Codes(_) | SnapResponse::Nodes(_) => {}
     }
+}
+
+/// Leaves that begin where the range does, and end early in it, 200 KiB of them.
+fn stretch(answer: &mut SnapResponse, request: &SnapRequest, random: &mut StdRng) {
+    let (SnapResponse::Accounts { accounts, proof }, SnapRequest::Accounts { first, .. }) =
+        (answer, request)
+    else {
+        return;
+    };
+    let value = SlimAccount {
+        nonce: 1,
+        balance: U256::MAX,
+        storage_root: B256::repeat_byte(1),
+        code_hash: B256::repeat_byte(2),
+    };
+    let key = |n: u32| {
+        let mut key = *first;
+        key[28..].copy_from_slice(&n.to_be_bytes());
+        SnapLeaf { key, value: value.encode() }
+    };
+    *accounts = (0..1500).map(|n| key(n * 9 + random.random_range(0..9))).collect();
+    assert!(!proof.is_empty());
 }
 
 fn flip(answer: &mut SnapResponse, random: &mut StdRng) {
@@ -256,14 +281,21 @@ fn peers_that_lie_are_banned_and_one_honest_peer_is_enough() {
         SnapLie::Flips,
         SnapLie::LeavesOut,
         SnapLie::EndsEarly,
+        SnapLie::Stretches,
         SnapLie::HasNothing,
         SnapLie::Shifts,
     ];
     let liars = lies.map(|lie| origin.node(lie).0);
+    let (honest, server) = origin.node(SnapLie::Honest);
+    origin.check(origin.fetch(&[&honest], folder().path()).unwrap());
+    let alone = server.asked.load(Ordering::Relaxed);
     for liar in &liars {
-        let (honest, _) = origin.node(SnapLie::Honest);
+        let (honest, server) = origin.node(SnapLie::Honest);
         let folder = folder();
         origin.check(origin.fetch(&[liar, &honest], folder.path()).unwrap());
+        // A liar cannot have the state cut into small pieces.
+        let asked = server.asked.load(Ordering::Relaxed);
+        assert!(asked < 2 * alone, "{asked} requests, {alone} without a liar");
     }
     let (honest, _) = origin.node(SnapLie::Honest);
     let all: Vec<_> = liars.iter().chain([&honest]).collect();

@@ -50,11 +50,11 @@ pub enum RangeAnswer<T> {
 
 /// Optional extension of backends with Ethereum's root: a state as leaves and nodes of its tries.
 ///
-/// A server answers whoever knows the root, whatever the form of the backend's keys. A receiver
+/// A server answers every peer that knows the root, in either form of the backend's keys. A receiver
 /// takes the state in chunks, as with [`StateChunks`](super::StateChunks), whose ids have the hash
 /// of what is below a slot: all leaves below it, or its node, which names further chunks. So a chunk
-/// is checked on its own, proofs of the ends of a range are not needed, and a chunk that two states
-/// share is fetched once. The entries have [hashed keys](KeyForm::Hashed).
+/// is checked on its own, and a chunk that two states share is fetched once. Only an answer that ends
+/// before the chunk does needs the proof of its end. The entries have [hashed keys](KeyForm::Hashed).
 pub trait StateRanges: Send + Sync {
     /// Starts to serve the state that `view` and `cache` show, whose keys have this form; the
     /// server holds the view until it is dropped. With plain keys it needs their order by hash,
@@ -82,6 +82,19 @@ pub trait StateRanges: Send + Sync {
 
     /// The answer to an id that consists of the node at the slot.
     fn pack_node(&self, node: &Bytes) -> Bytes;
+
+    /// Checks that `leaves` are the first ones of the chunk `id`, by the nodes of `proof`, which
+    /// come in any order: then a peer had reason to give no more, and its answer shows how much is
+    /// below the slot. It is pure, and its work and memory are bounded by the lengths of both.
+    ///
+    /// # Errors
+    /// [`ProofError`] if they are not, or if the proof does not show it.
+    fn check_part(
+        &self,
+        id: &ChunkId,
+        leaves: &[TrieLeaf],
+        proof: &[Bytes],
+    ) -> Result<(), ProofError>;
 
     /// Checks the answer to `id`, as [`StateChunks::open`](super::StateChunks::open) does.
     ///
