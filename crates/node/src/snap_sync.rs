@@ -4,7 +4,7 @@
 //! ```text
 //!  consensus client --Engine API--> WaitingNode: a node without peers, at genesis, always SYNCING
 //!                                      |
-//!                                 wanted head --headers of peers--> Pivot --> sync_state --> datadir
+//!                                 wanted head --headers of peers--> PivotBlock --> sync_state --> datadir
 //!                                      |                              ^
 //!                                      '---- far above the pivot -----'
 //! ```
@@ -16,14 +16,14 @@ use super::{
     services::ServiceList,
     state_sync::{has_chain, range_backend, sync_state},
 };
-use alloy_primitives::{B256, keccak256};
-use alloy_rlp::Decodable;
+use alloy_primitives::B256;
 use eyre::bail;
-use retrie_chainspec::{ChainSpec, primitives::Header};
+use retrie_chainspec::ChainSpec;
 use retrie_engine::EngineHandle;
 use retrie_state::KeyForm;
 use retrie_state_sync::{
-    PeerSource, StateFormat, StateSyncError, SyncTarget, SyncTargetError, remove_sync_dir, sync_dir,
+    PeerSource, StateFormat, StateSyncError, SyncTarget, SyncTargetError, fetch_headers,
+    remove_sync_dir, sync_dir,
 };
 use retrie_telemetry::Metrics;
 use std::{
@@ -42,6 +42,8 @@ const DEPTH: u64 = 64;
 const MOST_ABOVE: u64 = DEPTH + 48;
 /// Pause between two looks at the head.
 const PAUSE: Duration = Duration::from_millis(250);
+/// Pause between two questions to peers about a head that none of them knows.
+const PEER_PAUSE: Duration = Duration::from_secs(1);
 /// Pause between two questions to peers about the head, and after a failure.
 const HEAD_PAUSE: Duration = Duration::from_secs(5);
 
@@ -127,8 +129,12 @@ fn follow_head(
         if stop.load(Ordering::Relaxed) {
             break Err(StateSyncError::Stopped.into());
         }
-        let Some(pivot) = Pivot::find(&of_headers, engine) else {
+        let Some(head) = engine.wanted_head() else {
             std::thread::sleep(PAUSE);
+            continue;
+        };
+        let Some(pivot) = PivotBlock::below(head, &of_headers) else {
+            std::thread::sleep(PEER_PAUSE);
             continue;
         };
         if pivot.number == 0 {
@@ -165,32 +171,32 @@ fn follow_head(
 
 /// The block whose state is fetched.
 #[derive(Clone, Copy, Debug)]
-struct Pivot {
+struct PivotBlock {
     number: u64,
     hash: B256,
 }
 
-impl Pivot {
-    /// The block below the head that the consensus client wants; block 0 if there are fewer blocks
-    /// below it. `None` if it wants none yet, or no peer knows it.
-    fn find(peers: &impl PeerSource, engine: &EngineHandle) -> Option<Self> {
-        let headers = headers(peers, engine.wanted_head()?, DEPTH + 1)?;
-        let (hash, lowest) = headers.last()?;
+impl PivotBlock {
+    /// The block that far below `head`; block 0 if there are fewer blocks below it. `None` if no
+    /// peer knows the head.
+    fn below(head: B256, peers: &impl PeerSource) -> Option<Self> {
+        let headers = fetch_headers(&peers.peers(), head, DEPTH + 1).ok()?;
+        let lowest = headers.first()?;
         let is_deep = headers.len() as u64 > DEPTH;
-        Some(Self { number: if is_deep { lowest.number } else { 0 }, hash: *hash })
+        Some(Self { number: if is_deep { lowest.number } else { 0 }, hash: lowest.hash_slow() })
     }
 }
 
 /// Notices when the head is far above the pivot.
 struct HeadWatch {
-    pivot: Pivot,
+    pivot: PivotBlock,
     seen: Option<B256>,
     asked: Instant,
     has_moved: bool,
 }
 
 impl HeadWatch {
-    fn new(pivot: Pivot) -> Self {
+    fn new(pivot: PivotBlock) -> Self {
         Self { pivot, seen: None, asked: Instant::now(), has_moved: false }
     }
 
@@ -198,26 +204,10 @@ impl HeadWatch {
         let head = engine.wanted_head();
         if !self.has_moved && head != self.seen && self.asked.elapsed() >= HEAD_PAUSE {
             (self.seen, self.asked) = (head, Instant::now());
-            let header = head.and_then(|head| headers(peers, head, 1));
-            let number = header.and_then(|headers| Some(headers.first()?.1.number));
+            let header = head.and_then(|head| fetch_headers(&peers.peers(), head, 1).ok());
+            let number = header.and_then(|headers| Some(headers.first()?.number));
             self.has_moved = number.is_some_and(|head| head > self.pivot.number + MOST_ABOVE);
         }
         self.has_moved
     }
-}
-
-/// The headers of `head` and of the blocks below it, downwards, up to `count`, with their hashes;
-/// from the first peer that has them.
-fn headers(peers: &impl PeerSource, head: B256, count: u64) -> Option<Vec<(B256, Header)>> {
-    peers.peers().iter().find_map(|peer| {
-        let given = peer.headers(head, count).ok()?;
-        let (mut wanted, mut checked) = (head, Vec::new());
-        for rlp in given.iter().rev() {
-            let header = Header::decode(&mut &rlp[..]).ok().filter(|_| keccak256(rlp) == wanted)?;
-            let hash = std::mem::replace(&mut wanted, header.parent_hash);
-            checked.push((hash, header));
-        }
-        let needed = checked.first().map_or(1, |(_, head)| count.min(head.number + 1));
-        (checked.len() as u64 >= needed).then_some(checked)
-    })
 }

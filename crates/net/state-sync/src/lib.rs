@@ -30,7 +30,8 @@
 //! # Assumptions
 //!
 //! * The root, or the hash of the block that has it, is trusted, and nothing else. What
-//!   [`StateFormat`] accepts is part of that state, whichever peer sent it. The spool is trusted no more than a peer.
+//!   [`StateFormat`] accepts is part of that state, whichever peer sent it. The spool is trusted no
+//!   more than a peer.
 //! * One honest peer that has the state is enough. Without one the sync ends with a reason for each
 //!   peer, and never with another state.
 //! * A peer answers in bounded time and bounded bytes: the implementations of [`StatePeer`] see to
@@ -49,4 +50,4 @@ pub use download::{
 pub use format::StateFormat;
 pub use peer::{ConnectedPeers, HttpPeer, PeerSource, SnapPeerSet, StatePeer, StatePeerError};
 pub use serve::{MAX_SNAP_BYTES, MAX_SNAP_LOOKUPS, answer_snap};
-pub use target::{SyncTarget, SyncTargetError};
+pub use target::{SyncTarget, SyncTargetError, fetch_headers};

@@ -65,14 +65,10 @@ impl SyncTarget {
     /// # Errors
     /// [`SyncTargetError::NoHeaders`] if no peer gives its headers.
     pub fn of_block(peers: &[Arc<dyn StatePeer>], hash: B256) -> Result<Self, SyncTargetError> {
-        let mut reasons = Vec::new();
-        // The first correct answer is enough.
-        for (name, answer) in ask_all(peers, move |peer| peer.headers(hash, HEADERS)) {
-            match answer.and_then(|headers| checked(hash, &headers)) {
-                Ok(headers) => return Ok(Self { hash, headers }),
-                Err(reason) => reasons.push(format!("{name}: {reason}")),
-            }
-        }
+        let mut reasons = match fetch_headers(peers, hash, HEADERS) {
+            Ok(headers) => return Ok(Self { hash, headers }),
+            Err(reasons) => reasons,
+        };
         if peers.is_empty() {
             reasons.push(
                 "no peer that hands out states was connected: nodes serve peers that they trust \
@@ -112,6 +108,26 @@ impl SyncTarget {
     }
 }
 
+/// The headers of `hash` and of the blocks below it, `count` of them or down to genesis, each the
+/// parent of the next one. All peers are asked at once, and the first right answer is enough.
+///
+/// # Errors
+/// What is wrong with the answer of each peer.
+pub fn fetch_headers(
+    peers: &[Arc<dyn StatePeer>],
+    hash: B256,
+    count: u64,
+) -> Result<Vec<Header>, Vec<String>> {
+    let mut reasons = Vec::new();
+    for (name, answer) in ask_all(peers, move |peer| peer.headers(hash, count)) {
+        match answer.and_then(|headers| checked(hash, &headers, count)) {
+            Ok(headers) => return Ok(headers),
+            Err(reason) => reasons.push(format!("{name}: {reason}")),
+        }
+    }
+    Err(reasons)
+}
+
 /// Asks all peers at once, and yields each answer with the name of its peer as it comes. A slow
 /// peer does not delay the others.
 fn ask_all<T: Send + 'static>(
@@ -131,10 +147,10 @@ fn ask_all<T: Send + 'static>(
 }
 
 /// Decodes the headers, if they are those of the block and of enough ancestors.
-fn checked(block: B256, headers: &[Bytes]) -> Result<Vec<Header>, String> {
+fn checked(block: B256, headers: &[Bytes], count: u64) -> Result<Vec<Header>, String> {
     let mut wanted = block;
     let mut checked = Vec::with_capacity(headers.len());
-    for rlp in headers.iter().rev().take(HEADERS as usize) {
+    for rlp in headers.iter().rev().take(count as usize) {
         if keccak256(rlp) != wanted {
             return Err(format!("a header does not have the hash {wanted}"));
         }
@@ -145,7 +161,7 @@ fn checked(block: B256, headers: &[Bytes]) -> Result<Vec<Header>, String> {
         checked.push(header);
     }
     checked.reverse();
-    let needed = checked.last().map_or(1, |header| HEADERS.min(header.number.saturating_add(1)));
+    let needed = checked.last().map_or(1, |header| count.min(header.number.saturating_add(1)));
     if (checked.len() as u64) < needed {
         return Err(format!("{} headers, of {needed}", checked.len()));
     }
