@@ -319,9 +319,10 @@ pub(crate) struct NetworkArgs {
     /// admin_addTrustedPeer, admin_addPeer), `all`, or `none`.
     #[arg(long = "rchk.serve", value_name = "WHOM", default_value = "trusted")]
     pub(crate) serve_states: ServeStatesTo,
-    /// Serve this node's recent states to peers (`snap/1`), from backends with Ethereum's trie.
-    #[arg(long = "snap.serve", value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
-    pub(crate) serve_snap: bool,
+    /// Serve this node's recent states to peers (`snap/1`), from backends with Ethereum's trie. With
+    /// plain keys each state costs a sort of all addresses [default: true with hashed keys].
+    #[arg(long = "snap.serve", value_name = "BOOL")]
+    pub(crate) serve_snap: Option<bool>,
     /// File with the node key, 32 bytes in hex [default: `discovery-secret` in the datadir, created
     /// if missing].
     #[arg(long = "p2p-secret-key", value_name = "FILE")]

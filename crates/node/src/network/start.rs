@@ -24,7 +24,7 @@ use retrie_p2p::{
     serve::{ChainReader as _, ChainRequestHandler, EmptyRequestHandler},
     session::{LocalChain, SessionTiming},
 };
-use retrie_state::AnyBackend;
+use retrie_state::{AnyBackend, KeyForm};
 use retrie_state_sync::{ConnectedPeers, SnapPeerSet};
 use retrie_telemetry::Metrics;
 use std::{
@@ -81,7 +81,8 @@ impl NodePeers {
             let states = NodeStateHandler::new(live.clone(), states.clone());
             (Arc::new(states) as Arc<dyn StateRequestHandler>, audience)
         });
-        let has_ranges = live.backend().extensions().ranges.is_some() && args.serve_snap;
+        let has_ranges = live.backend().extensions().ranges.is_some()
+            && args.serve_snap.unwrap_or_else(|| live.chain().state().keys() == KeyForm::Hashed);
         let ranges = has_ranges.then(|| NodeSnapHandler::new(live.clone()));
         let handlers = NodeHandlers {
             blocks: answers,
