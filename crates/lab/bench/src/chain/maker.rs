@@ -482,7 +482,7 @@ fn typical_gas(recipe: &ChainRecipe) -> u64 {
     let mean = parts.iter().map(|(share, gas)| u64::from(*share) * gas).sum::<u64>() / mix.sum();
     match recipe.fork {
         ChainFork::Prague => mean,
-        // State costs up to so many times more.
+        // New state costs more (EIP-8037), so the first block is small.
         ChainFork::Amsterdam => 4 * mean,
     }
 }

@@ -625,7 +625,7 @@ fn limit(link: &SessionHandle, spoken: SpokenProtocols, id: u8) -> Option<usize>
         return (id::DISCONNECT..=id::PONG).contains(&id).then_some(MAX_BASE_BYTES);
     };
     let id = id - base;
-    // An answer that nobody waits for may have no bytes.
+    // An answer may have bytes only while a request waits for it.
     let (limit, expected) = match protocol {
         WireProtocol::Eth => (
             eth::limit(spoken.eth, id)?,

@@ -92,7 +92,7 @@ pub(super) type NumberedRequest = (u64, StateRequest);
 
 impl StateRequest {
     /// Answers the request. Returns whether the answer says that the state is being prepared.
-    /// `None` if nobody answers such requests.
+    /// `None` if the node has no handler for such requests.
     fn answer(
         self,
         number: u64,
@@ -199,7 +199,8 @@ struct AnswerAttempt {
     room: OwnedSemaphorePermit,
 }
 
-/// Makes one attempt to answer. `None` if nobody answers such requests, or the handler panics.
+/// Makes one attempt to answer. `None` if the node has no handler for such requests, or
+/// the handler panics.
 async fn attempt(
     lane: &ServeLane,
     handlers: RequestHandlers,
