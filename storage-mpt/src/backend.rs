@@ -17,10 +17,10 @@ use rayon::prelude::*;
 use retrie_state::{
     AccountKey, AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend,
     BackendDelta, BackendExtensions, BackendIdentity, BackendKey, BackendProfile, BulkSink,
-    ChunkId, ChunkPlace, ChunkServer, HashId, KeyForm, KeyRange, NodeRead, NodeWrite, OpenedChunk,
-    PartialState, PartialTree, Prefetcher, ProofError, RangeServer, RowTable, ScanDirection,
-    StateChange, StateChunks, StateError, StateRanges, StateValue, TrieLeaf, compare_rows, flat,
-    prefix_end,
+    ChunkId, ChunkServer, HashId, KeyForm, KeyRange, NodeRead, NodeWrite, OpenedChunk,
+    PartialState, PartialTree, Prefetcher, ProofError, RangeFormat, RangeServer, RowTable,
+    ScanDirection, StateChange, StateChunks, StateError, StateRanges, StateValue, compare_rows,
+    flat, prefix_end,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -475,33 +475,8 @@ impl StateRanges for Mpt {
         Ok(ranges::server(SharedTries(cache.share()?), view, keys, scratch))
     }
 
-    fn whole_range(&self, root: B256) -> Option<ChunkId> {
-        ranges::whole(root)
-    }
-
-    fn place(&self, id: &ChunkId) -> Option<ChunkPlace> {
-        ranges::place(id)
-    }
-
-    fn pack_leaves(&self, leaves: &[TrieLeaf]) -> Bytes {
-        ranges::pack_leaves(leaves)
-    }
-
-    fn pack_node(&self, node: &Bytes) -> Bytes {
-        ranges::pack_node(node)
-    }
-
-    fn check_part(
-        &self,
-        id: &ChunkId,
-        leaves: &[TrieLeaf],
-        proof: &[Bytes],
-    ) -> Result<(), ProofError> {
-        ranges::check_part(id, leaves, proof)
-    }
-
-    fn open_range(&self, id: &ChunkId, answer: &[u8]) -> Result<OpenedChunk, ProofError> {
-        ranges::open(id, answer)
+    fn range_format(&self) -> &'static dyn RangeFormat {
+        &ranges::HashedRanges
     }
 }
 

@@ -14,16 +14,16 @@ use super::{
     args::KeyFormChoice,
     network::StateSyncPeers,
     services::ServiceList,
-    state_sync::{has_chain, range_backend, sync_state},
+    state_sync::{NO_RANGES, has_chain, range_format, sync_state},
 };
 use alloy_primitives::B256;
 use eyre::bail;
 use retrie_chainspec::ChainSpec;
 use retrie_engine::EngineHandle;
-use retrie_state::KeyForm;
+use retrie_state::{KeyForm, RangeChanges};
 use retrie_state_sync::{
-    PeerSource, StateFormat, StateSyncError, SyncTarget, SyncTargetError, fetch_headers,
-    remove_sync_dir, sync_dir,
+    PeerSource, StateFetcher, StateFormat, StateSyncError, StateSyncProgress, SyncTarget,
+    SyncTargetError, fetch_changes, fetch_headers, remove_sync_dir, sync_dir,
 };
 use retrie_telemetry::Metrics;
 use std::{
@@ -40,6 +40,8 @@ use std::{
 const DEPTH: u64 = 64;
 /// When the head is this far above the pivot, another block becomes the pivot.
 const MOST_ABOVE: u64 = DEPTH + 48;
+/// Over how many blocks a partly fetched state catches up by their access lists.
+const MOST_LISTS: u64 = 1024;
 /// Pause between two looks at the head.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Pause between two questions to peers about a head that none of them knows.
@@ -117,13 +119,12 @@ fn follow_head(
     engine: &EngineHandle,
     stop: &Arc<AtomicBool>,
 ) -> eyre::Result<()> {
-    let Some(backend) = range_backend() else {
-        bail!("this program is built without a backend that has Ethereum's tries");
-    };
-    let format = StateFormat::Ranges(backend.clone());
+    let Some(ranges) = range_format() else { bail!(NO_RANGES) };
+    let mut fetcher = StateFetcher::open(StateFormat::Ranges(ranges), datadir)?;
+    let mut known = KnownChanges::default();
     let visitor = StateSyncPeers::start(&command.network, datadir, spec)?;
     // Headers need no root.
-    let of_headers = visitor.snap_peers(backend.clone(), B256::ZERO);
+    let of_headers = visitor.snap_peers(ranges, B256::ZERO);
     tracing::info!("waiting for the consensus client to name a head");
     let synced = loop {
         if stop.load(Ordering::Relaxed) {
@@ -146,9 +147,15 @@ fn follow_head(
         let synced = target.map_err(eyre::Report::from).and_then(|target| {
             let options =
                 command.state.chain_options(spec.clone(), datadir, command.db.options())?;
-            let peers = |root| visitor.snap_peers(backend.clone(), root);
-            let mut halts = || stop.load(Ordering::Relaxed) || head.is_far(&of_headers, engine);
-            sync_state(&command.sync, options, &format, target, peers, &mut halts)
+            if let Some(first) = fetcher.first_state() {
+                fetcher.set_changes(known.up_to(first, pivot, &of_headers));
+            }
+            let peers = |root| visitor.snap_peers(ranges, root);
+            let mut halts = |progress: &StateSyncProgress| {
+                let mut is_far = || !progress.is_fetched && head.is_far(&of_headers, engine);
+                stop.load(Ordering::Relaxed) || is_far()
+            };
+            sync_state(&command.sync, options, &mut fetcher, target, peers, &mut halts)
         });
         let Err(error) = synced else { break Ok(()) };
         match error.downcast_ref::<StateSyncError>() {
@@ -185,6 +192,67 @@ impl PivotBlock {
         let is_deep = headers.len() as u64 > DEPTH;
         Some(Self { number: if is_deep { lowest.number } else { 0 }, hash: lowest.hash_slow() })
     }
+}
+
+/// What blocks changed since the first state that was wanted, as far as peers give block access lists.
+#[derive(Debug, Default)]
+struct KnownChanges {
+    since: Option<B256>,
+    until: Option<PivotBlock>,
+    changes: RangeChanges,
+}
+
+impl KnownChanges {
+    /// The changes of the blocks above `first` up to `pivot`; empty if they are not known.
+    fn up_to(
+        &mut self,
+        first: (u64, B256),
+        pivot: PivotBlock,
+        peers: &impl PeerSource,
+    ) -> RangeChanges {
+        let until = self.until.filter(|_| self.since == Some(first.1));
+        let further = until.and_then(|until| changes_between(until, pivot, peers));
+        let all = match further {
+            Some(further) => {
+                self.changes.extend(further);
+                true
+            }
+            None => {
+                let first = PivotBlock { number: first.0, hash: first.1 };
+                let changes = changes_between(first, pivot, peers);
+                self.changes = changes.unwrap_or_default();
+                !self.changes.0.is_empty()
+            }
+        };
+        (self.since, self.until) = (Some(first.1), all.then_some(pivot));
+        if all {
+            let accounts = self.changes.0.len();
+            tracing::info!(
+                "block access lists show which {accounts} accounts changed since block {}",
+                first.0
+            );
+        }
+        self.changes.clone()
+    }
+}
+
+/// What the blocks above `from` up to `to` changed; `None` if `from` is no ancestor of `to`, or too
+/// far below, or if peers do not give the access lists.
+fn changes_between(
+    from: PivotBlock,
+    to: PivotBlock,
+    peers: &impl PeerSource,
+) -> Option<RangeChanges> {
+    let count = to.number.checked_sub(from.number).filter(|count| *count <= MOST_LISTS)?;
+    if count == 0 {
+        return (from.hash == to.hash).then(RangeChanges::default);
+    }
+    let peers = peers.peers();
+    let headers = fetch_headers(&peers, to.hash, count).ok()?;
+    if headers.first()?.parent_hash != from.hash {
+        return None;
+    }
+    fetch_changes(&peers, &headers)
 }
 
 /// Notices when the head is far above the pivot.

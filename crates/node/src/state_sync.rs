@@ -10,10 +10,10 @@ use eyre::bail;
 use retrie_db::{ChainRead, DbError, OpenError, StateRootMode};
 use retrie_pipeline::{ChainAnchor, ChainOptions, ChainStore, ChunkedState};
 use retrie_sources::HeaderItem;
-use retrie_state::{AnyBackend, KeyForm};
+use retrie_state::{KeyForm, RangeFormat};
 use retrie_state_sync::{
-    FetchedState, HttpPeer, PeerSource, StateFormat, StatePeer, StateSyncError, StateSyncOptions,
-    StateSyncProgress, SyncTarget, SyncTargetError, fetch_state, remove_sync_dir,
+    FetchedState, HttpPeer, PeerSource, StateFetcher, StateFormat, StatePeer, StateSyncError,
+    StateSyncOptions, StateSyncProgress, SyncTarget, SyncTargetError, remove_sync_dir,
 };
 use retrie_telemetry::grouped;
 use std::{
@@ -60,7 +60,8 @@ pub(super) fn run(
         let peers = visitor.peers(chunks);
         let begun = find_target(&peers, hash, args.patience, stop).and_then(|origin| {
             let of_state = |_| peers.clone();
-            sync_state(args, options, &format, origin, of_state, &mut || is_stopped(stop))
+            let fetcher = &mut StateFetcher::open(format, &datadir)?;
+            sync_state(args, options, fetcher, origin, of_state, &mut |_| is_stopped(stop))
         });
         visitor.close()?;
         begun?;
@@ -77,7 +78,8 @@ pub(super) fn run(
         ),
     };
     let of_state = |_| peers.clone();
-    sync_state(args, options, &format, origin, of_state, &mut || is_stopped(stop))?;
+    let fetcher = &mut StateFetcher::open(format, &datadir)?;
+    sync_state(args, options, fetcher, origin, of_state, &mut |_| is_stopped(stop))?;
     Ok(remove_sync_dir(&datadir)?)
 }
 
@@ -101,29 +103,31 @@ fn run_snap(
              snap, or leave out --state.keys hashed"
         ),
     };
-    let Some(backend) = range_backend() else {
-        bail!("this program is built without a backend that has Ethereum's tries");
-    };
+    let Some(ranges) = range_format() else { bail!(NO_RANGES) };
     let datadir = options.datadir.clone();
     std::fs::create_dir_all(&datadir)?;
     let spec = options.own_spec()?;
     let visitor = StateSyncPeers::start(network, &datadir, &spec)?;
     // The root is not known yet, and headers need none.
-    let of_headers = visitor.snap_peers(backend.clone(), B256::ZERO);
-    let format = StateFormat::Ranges(backend.clone());
+    let of_headers = visitor.snap_peers(ranges, B256::ZERO);
+    let fetcher = &mut StateFetcher::open(StateFormat::Ranges(ranges), &datadir)?;
     let begun = find_target(&of_headers, hash, args.patience, stop).and_then(|origin| {
-        let peers = |root| visitor.snap_peers(backend.clone(), root);
-        sync_state(args, options, &format, origin, peers, &mut || is_stopped(stop))
+        let peers = |root| visitor.snap_peers(ranges, root);
+        sync_state(args, options, fetcher, origin, peers, &mut |_| is_stopped(stop))
     });
     visitor.close()?;
     begun?;
     Ok(remove_sync_dir(&datadir)?)
 }
 
-/// The backend that checks ranges: any that can, since they are the same for all.
-pub(super) fn range_backend() -> Option<Arc<dyn AnyBackend>> {
+/// The error of a program that cannot check ranges.
+pub(super) const NO_RANGES: &str =
+    "this program is built without a backend that has Ethereum's tries";
+
+/// What checks ranges, the same for all backends that have them.
+pub(super) fn range_format() -> Option<&'static dyn RangeFormat> {
     let mut all = retrie_backends::with_ethereum_root().map(|backend| (backend.small)());
-    all.find(|backend| backend.extensions().ranges.is_some())
+    all.find_map(|backend| Some(backend.extensions().ranges?.range_format()))
 }
 
 /// The sync target of block `hash`, as soon as a peer has it.
@@ -149,21 +153,21 @@ fn find_target(
 }
 
 /// Creates the datadir with the state of this block. `peers` are those that serve the state with a
-/// root. It asks `halts` several times a second whether to stop.
+/// root. It asks `halts` several times a second whether to stop; until all is fetched, that may also be
+/// for another state.
 pub(super) fn sync_state<P: PeerSource>(
     args: &SyncArgs,
     options: ChainOptions,
-    format: &StateFormat,
+    fetcher: &mut StateFetcher,
     origin: SyncTarget,
     peers: impl FnOnce(B256) -> P,
-    halts: &mut dyn FnMut() -> bool,
+    halts: &mut dyn FnMut(&StateSyncProgress) -> bool,
 ) -> eyre::Result<()> {
-    let datadir = options.datadir.clone();
     let backend = options.backend.identity().name;
     let hash = origin.hash;
     let items = origin.headers.into_iter().map(HeaderItem::Header).collect();
     let anchor = ChainAnchor::new(&options, items, Some(hash), args.total_difficulty)?;
-    let root = match format {
+    let root = match fetcher.format() {
         StateFormat::Chunks(_) => trusted_root(args, &options, &anchor)?,
         StateFormat::Ranges(_) => anchor.header().state_root,
     };
@@ -176,11 +180,11 @@ pub(super) fn sync_state<P: PeerSource>(
     let start = Instant::now();
     let mut shown = FetchProgress::default();
     let patience = StateSyncOptions { patience: args.patience };
-    let (wanted, halted) = ((hash, root), AtomicBool::new(false));
+    let halted = AtomicBool::new(false);
     let fetched =
-        fetch_state(format, wanted, peers, &datadir, patience, &halted, &mut |progress| {
+        fetcher.fetch((number, hash), root, peers, patience, &halted, &mut |progress| {
             shown.update(progress);
-            halted.store(halts(), Ordering::Relaxed);
+            halted.store(halts(progress), Ordering::Relaxed);
         })?;
     shown.finish();
     let fetched_in = start.elapsed();
@@ -198,7 +202,7 @@ pub(super) fn sync_state<P: PeerSource>(
         },
         if banned > 0 { format!("; {banned} nodes lied") } else { String::new() },
     );
-    load(options, &anchor, format, root, fetched)?;
+    load(options, &anchor, fetcher.format(), root, fetched)?;
     tracing::info!(
         "the state of block {number} has the root {root}; begun in {:.1} s",
         start.elapsed().as_secs_f64()

@@ -71,9 +71,9 @@ use record::{
 use retrie_state::{
     AccountKey, AccountNodes, AccountProofs, AnyCache, ApplyContext, ApplyOutput, Backend,
     BackendDelta, BackendExtensions, BackendIdentity, BackendKey, BackendProfile, BackendStats,
-    BulkSink, ChunkId, ChunkPlace, ChunkServer, HashId, KeyForm, KeyRange, Maintenance, NodeRead,
-    NodeWrite, OpenedChunk, Prefetcher, ProofError, RangeServer, ScanDirection, StateChange,
-    StateChunks, StateError, StateRanges, StateValue, TrieLeaf, flat, prefix_end,
+    BulkSink, ChunkId, ChunkServer, HashId, KeyForm, KeyRange, Maintenance, NodeRead, NodeWrite,
+    OpenedChunk, Prefetcher, ProofError, RangeFormat, RangeServer, ScanDirection, StateChange,
+    StateChunks, StateError, StateRanges, StateValue, flat, prefix_end,
 };
 use retrie_storage_mpt::{
     LeafUpdate, Mpt, Trie, TrieHash,
@@ -492,33 +492,8 @@ impl StateRanges for Prefix {
         Ok(ranges::server(tries, view, keys, scratch))
     }
 
-    fn whole_range(&self, root: B256) -> Option<ChunkId> {
-        ranges::whole(root)
-    }
-
-    fn place(&self, id: &ChunkId) -> Option<ChunkPlace> {
-        ranges::place(id)
-    }
-
-    fn pack_leaves(&self, leaves: &[TrieLeaf]) -> Bytes {
-        ranges::pack_leaves(leaves)
-    }
-
-    fn pack_node(&self, node: &Bytes) -> Bytes {
-        ranges::pack_node(node)
-    }
-
-    fn check_part(
-        &self,
-        id: &ChunkId,
-        leaves: &[TrieLeaf],
-        proof: &[Bytes],
-    ) -> Result<(), ProofError> {
-        ranges::check_part(id, leaves, proof)
-    }
-
-    fn open_range(&self, id: &ChunkId, answer: &[u8]) -> Result<OpenedChunk, ProofError> {
-        ranges::open(id, answer)
+    fn range_format(&self) -> &'static dyn RangeFormat {
+        &ranges::HashedRanges
     }
 }
 

@@ -5,7 +5,7 @@
 //!  trusted hash or root                                     backend of the new node
 //!         |                                                        ^
 //!         v                                                        | entries, codes: FetchedState
-//!    SyncTarget -----block, root----------------------------> fetch_state <--> answers on disk
+//!    SyncTarget -----block, root---------------------------> StateFetcher <--> answers on disk
 //!         ^                                                        ^
 //!         '--headers-- StatePeer: HttpPeer, ConnectedPeers, SnapPeerSet --chunks, codes
 //! ```
@@ -15,6 +15,7 @@
 //! | `target` | the block whose state is downloaded, and its headers |
 //! | `format` | how the state is cut into chunks: by its backend, or as ranges of Ethereum's tries |
 //! | `peer` | nodes that are asked: over JSON-RPC, and over connections of `retrie-p2p` |
+//! | `access_lists` | what blocks changed, for a state that catches up with a later block |
 //! | `serve` | answers to requests of `snap` |
 //! | `download` | the download: whom to ask for what, checks, answers on disk |
 //!
@@ -37,15 +38,17 @@
 //! * A peer answers in bounded time and bounded bytes: the implementations of [`StatePeer`] see to
 //!   it.
 
+mod access_lists;
 mod download;
 mod format;
 mod peer;
 mod serve;
 mod target;
 
+pub use access_lists::fetch_changes;
 pub use download::{
-    FetchedCodes, FetchedState, SpoolError, StateSyncError, StateSyncOptions, StateSyncProgress,
-    fetch_state, remove_sync_dir, sync_dir,
+    FetchedCodes, FetchedState, SpoolError, StateFetcher, StateSyncError, StateSyncOptions,
+    StateSyncProgress, remove_sync_dir, sync_dir,
 };
 pub use format::StateFormat;
 pub use peer::{ConnectedPeers, HttpPeer, PeerSource, SnapPeerSet, StatePeer, StatePeerError};

@@ -24,7 +24,7 @@ use retrie_p2p::{
     serve::{ChainReader as _, ChainRequestHandler, EmptyRequestHandler},
     session::{LocalChain, SessionTiming},
 };
-use retrie_state::{AnyBackend, KeyForm};
+use retrie_state::{KeyForm, RangeFormat};
 use retrie_state_sync::{ConnectedPeers, SnapPeerSet};
 use retrie_telemetry::Metrics;
 use std::{
@@ -220,7 +220,7 @@ impl StateSyncPeers {
     }
 
     /// The peers that speak `snap`, to ask for the state with this root.
-    pub(crate) fn snap_peers(&self, format: Arc<dyn AnyBackend>, root: B256) -> SnapPeerSet {
+    pub(crate) fn snap_peers(&self, format: &'static dyn RangeFormat, root: B256) -> SnapPeerSet {
         SnapPeerSet::new(self.0.peers(), format, root, self.0.runtime().clone())
     }
 

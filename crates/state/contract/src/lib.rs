@@ -67,12 +67,12 @@ mod backend;
 
 #[cfg(feature = "std")]
 pub use crate::backend::{
-    AccountNodes, AccountProofs, AnyBackend, AnyCache, ApplyContext, ApplyOutput, Backend,
-    BackendExtensions, BackendProfile, BackendStats, BackgroundJob, BulkSink, BulkSorter,
-    CacheCompaction, ChunkAnswer, ChunkId, ChunkPlace, ChunkServer, CompactedCache, JobContext,
-    JobFiles, JobHandle, JobOutput, JobRunner, KeyRange, Maintenance, NodeRead, NodeWrite,
-    OpenedChunk, PartialState, PartialTree, Prefetcher, ProofHole, ProofShards, ProvenanceQueries,
-    RangeAnswer, RangeServer, RowScan, RowTable, ScanDirection, SortedRecords, StateChunks,
-    StateHistory, StateRanges, StateTrie, TableRow, TrieLeaf, compare_rows, flat, open_with_retry,
-    prefix_end,
+    AccountNodes, AccountPostValues, AccountProofs, AnyBackend, AnyCache, ApplyContext,
+    ApplyOutput, Backend, BackendExtensions, BackendProfile, BackendStats, BackgroundJob, BulkSink,
+    BulkSorter, CacheCompaction, ChunkAnswer, ChunkId, ChunkPlace, ChunkServer, CompactedCache,
+    JobContext, JobFiles, JobHandle, JobOutput, JobRunner, KeyRange, Maintenance, NodeRead,
+    NodeWrite, OpenedChunk, PartialState, PartialTree, Prefetcher, ProofHole, ProofShards,
+    ProvenanceQueries, RangeAnswer, RangeChanges, RangeFormat, RangeServer, RowScan, RowTable,
+    ScanDirection, SortedRecords, StateChunks, StateHistory, StateRanges, StateTrie, TableRow,
+    TrieLeaf, compare_rows, flat, open_with_retry, prefix_end,
 };

@@ -77,26 +77,20 @@ impl RangeSlot {
         Some(Self { trie, path, reference: RlpNode::from_raw(reference)? })
     }
 
+    pub(super) fn place(&self) -> ChunkPlace {
+        let [first, last] = key_bounds(&self.path);
+        let own = &self.reference;
+        let embedded = own.as_hash().is_none().then(|| Bytes::copy_from_slice(own));
+        ChunkPlace { trie: self.trie, path: self.path.to_vec(), keys: first..=last, embedded }
+    }
+
     fn at(&self, path: Nibbles, reference: &RlpNode) -> Self {
         Self { trie: self.trie, path, reference: reference.clone() }
     }
 }
 
-/// The id of the chunk of all accounts under `root`; `None` if the state is empty.
-pub fn whole(root: B256) -> Option<ChunkId> {
-    RangeSlot::root(StateTrie::Accounts, root).id().filter(|_| root != WITH.empty_root())
-}
-
-/// The place of a chunk.
-pub fn place(id: &ChunkId) -> Option<ChunkPlace> {
-    let RangeSlot { trie, path, reference } = RangeSlot::of(id)?;
-    let [first, last] = key_bounds(&path);
-    let embedded = reference.as_hash().is_none().then(|| Bytes::copy_from_slice(&reference));
-    Some(ChunkPlace { trie, path: path.to_vec(), keys: first..=last, embedded })
-}
-
 /// The answer that has these leaves.
-pub fn pack_leaves(leaves: &[TrieLeaf]) -> Bytes {
+pub(super) fn pack_leaves(leaves: &[TrieLeaf]) -> Bytes {
     let mut out = vec![LEAVES];
     put_varint(&mut out, leaves.len() as u64);
     for TrieLeaf { key, value } in leaves {
@@ -107,8 +101,23 @@ pub fn pack_leaves(leaves: &[TrieLeaf]) -> Bytes {
     out.into()
 }
 
+/// The leaves of an answer that has leaves, unchecked.
+pub(super) fn unpack_leaves(answer: &[u8]) -> Option<Vec<TrieLeaf>> {
+    let (&LEAVES, rest) = answer.split_first()? else { return None };
+    let mut reader = WireReader::new(rest);
+    let count = reader.count(34).ok()?;
+    let mut leaves = Vec::with_capacity(count);
+    for _ in 0..count {
+        let key = reader.hash().ok()?;
+        let len = reader.count(1).ok()?;
+        leaves.push(TrieLeaf { key, value: Bytes::copy_from_slice(reader.take(len).ok()?) });
+    }
+    reader.finish().ok()?;
+    Some(leaves)
+}
+
 /// The answer that has this node.
-pub fn pack_node(node: &[u8]) -> Bytes {
+pub(super) fn pack_node(node: &[u8]) -> Bytes {
     [&[NODE], node].concat().into()
 }
 
@@ -117,7 +126,7 @@ pub fn pack_node(node: &[u8]) -> Bytes {
 /// # Errors
 /// [`ProofError::RootMismatch`] if what is below the slot does not have the slot's reference,
 /// [`ProofError::Malformed`] if the answer is not in the canonical form.
-pub fn open(id: &ChunkId, answer: &[u8]) -> Result<OpenedChunk, ProofError> {
+pub(super) fn open(id: &ChunkId, answer: &[u8]) -> Result<OpenedChunk, ProofError> {
     let slot = RangeSlot::of(id).ok_or_else(|| malformed("id of a chunk"))?;
     match answer.split_first() {
         Some((&LEAVES, rest)) => {

@@ -30,7 +30,11 @@ use retrie_state::{ChunkId, ProofError, TrieLeaf};
 /// [`ProofError::Malformed`] for leaves that are not in order or not below the slot, and for nodes
 /// that no trie has; [`ProofError::RootMismatch`] if leaves are wrong, missing or added;
 /// [`ProofError::Missing`] if a node on the path to the last leaf is not there.
-pub fn check_part(id: &ChunkId, leaves: &[TrieLeaf], proof: &[Bytes]) -> Result<(), ProofError> {
+pub(super) fn check_part(
+    id: &ChunkId,
+    leaves: &[TrieLeaf],
+    proof: &[Bytes],
+) -> Result<(), ProofError> {
     let slot = RangeSlot::of(id).ok_or_else(|| malformed("id of a chunk"))?;
     let [first, last] = key_bounds(&slot.path);
     let end = leaves.last().ok_or_else(|| malformed("no leaves"))?.key;

@@ -1,13 +1,21 @@
 //! The download: fetches the whole state of one block. One thread for each peer takes ids from the
-//! queue, asks the peer, checks the answers, and pushes the ids that an answer names.
+//! queue, asks the peer, checks the answers, and pushes the ids that an answer names. When all answers
+//! are on disk, they are put together.
 //!
 //! ```text
 //!  threads: `sync-N` asks peer N --answers--> StateChunks::open --checked, under one lock--.
 //!     ^                                                                                  v
 //!     '--ids-- ChunkQueue (queue) <-- SplitLedger (splits), StatePeerStanding (standing)
-//!                  |
-//!                  '--> AnswerSpool (spool) on disk, EntrySorter --> FetchedState
+//!                  ^
+//!                  v
+//!              AnswerSpool (spool) on disk --StateAssembly (assembly)--> FetchedState
+//!                  ^
+//!                  '-- older: chunks made of leaves of earlier states
 //! ```
+//!
+//! When another state is wanted, because the chain has moved on, a chunk with everything below it is
+//! skipped if it is on disk. A chunk that has changed is asked for as a node, and so are the changed
+//! ones below it, down to a few leaves: the others come from the older chunk.
 //!
 //! | a peer that | is |
 //! |---|---|
@@ -17,6 +25,8 @@
 //! | is slow, or answers only a part of a request | asked for less at once; at the end of the sync other peers are asked for the same, the faster ones sooner |
 //! | disconnects | asked again when it reconnects, with the standing that it had |
 
+mod assembly;
+mod older;
 mod queue;
 mod shared;
 mod splits;
@@ -28,15 +38,16 @@ pub use spool::SpoolError;
 
 use crate::{format::StateFormat, peer::PeerSource};
 use alloy_primitives::{B256, Bytes};
-use queue::ChunkQueue;
-use retrie_state::{ChunkId, StateError};
+use assembly::StateAssembly;
+use queue::{ChunkQueue, StateItem};
+use retrie_state::{ChunkId, RangeChanges, StateError};
 use retrie_state_store::EntrySorter;
 use shared::StateDownload;
 use spool::AnswerSpool;
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::atomic::AtomicBool,
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 use threads::DownloadThreads;
@@ -71,6 +82,8 @@ pub struct StateSyncProgress {
     pub resumed: u64,
     /// Number of peers that are never asked again.
     pub banned: usize,
+    /// Whether all answers are on disk, and only have to be put together.
+    pub is_fetched: bool,
 }
 
 /// Why a state could not be fetched.
@@ -166,45 +179,134 @@ pub fn remove_sync_dir(datadir: &Path) -> Result<(), StateSyncError> {
     }
 }
 
-/// Downloads the state that has this root in `format`, which is the state after `block`. Answers
-/// are kept in a folder of `datadir`; a later run resumes from them, for this state or another one.
-///
-/// `tell` is called about ten times a second.
-///
-/// # Errors
-/// [`StateSyncError`]. Only that folder is left then.
-pub fn fetch_state(
-    format: &StateFormat,
-    (block, root): (B256, B256),
-    peers: &dyn PeerSource,
-    datadir: &Path,
-    options: StateSyncOptions,
-    stop: &AtomicBool,
-    tell: &mut dyn FnMut(&StateSyncProgress),
-) -> Result<FetchedState, StateSyncError> {
-    if !format.is_supported() {
-        return Err(StateSyncError::Unsupported { backend: format.backend().identity().name });
+/// How often the download goes on for answers on disk that turned out to be damaged.
+const REPAIRS: usize = 3;
+
+/// Fetches states into a folder of a datadir. What is fetched for one state is used for the next one,
+/// also after a restart.
+#[derive(Debug)]
+pub struct StateFetcher {
+    format: StateFormat,
+    folder: PathBuf,
+    /// `None` only while threads have it.
+    spool: Option<AnswerSpool>,
+    changes: Arc<RangeChanges>,
+}
+
+impl StateFetcher {
+    /// Opens what earlier runs fetched into `datadir`.
+    ///
+    /// # Errors
+    /// [`StateSyncError::Unsupported`] if the backend of `format` has no chunks,
+    /// [`StateSyncError::Spool`] or [`StateSyncError::Io`] if the folder cannot be used.
+    pub fn open(format: StateFormat, datadir: &Path) -> Result<Self, StateSyncError> {
+        if let Some(backend) = format.unsupported() {
+            return Err(StateSyncError::Unsupported { backend });
+        }
+        let folder = sync_dir(datadir);
+        fs::create_dir_all(&folder).map_err(|source| {
+            let action = format!("creating folder {}", folder.display());
+            StateSyncError::Io { action, source }
+        })?;
+        let mut fetcher = Self { format, folder, spool: None, changes: Arc::default() };
+        fetcher.spool = Some(fetcher.take_spool()?);
+        Ok(fetcher)
     }
-    let folder = sync_dir(datadir);
-    fs::create_dir_all(&folder).map_err(|source| {
-        let action = format!("creating folder {}", folder.display());
-        StateSyncError::Io { action, source }
-    })?;
-    let spool = AnswerSpool::open(&folder.join("answers"))?;
-    let resumed = spool.len() as u64;
-    let entries = EntrySorter::new(&folder);
-    let mut queue = ChunkQueue::new(format.whole(root), spool, entries, format.needs_parts());
-    queue.progress.resumed = resumed;
-    let threads = DownloadThreads::new(format.clone(), block, queue);
-    // This thread takes the answers that are on disk, looks for new peers, and reports progress.
-    threads.watch(peers, options, stop, tell);
-    let state = threads.take().ok_or(StateSyncError::Stopped)?;
-    let progress = state.progress();
-    let StateDownload { queue, ended, .. } = state;
-    ended.unwrap_or(Err(StateSyncError::Stopped))?;
-    let ChunkQueue { spool, entries, parts, codes, .. } = queue;
-    let mut parts = parts.unwrap_or_default();
-    parts.sort_unstable();
-    let codes = FetchedCodes { hashes: codes.into_iter().collect(), spool };
-    Ok(FetchedState { entries, parts, codes, progress })
+
+    fn take_spool(&mut self) -> Result<AnswerSpool, StateSyncError> {
+        match self.spool.take() {
+            Some(spool) => Ok(spool),
+            None => Ok(AnswerSpool::open(&self.folder.join("answers"), self.format.clone())?),
+        }
+    }
+
+    /// How states are cut.
+    pub const fn format(&self) -> &StateFormat {
+        &self.format
+    }
+
+    /// The block whose state was wanted first, and its number.
+    pub fn first_state(&self) -> Option<(u64, B256)> {
+        self.spool.as_ref()?.first_state()
+    }
+
+    /// Says what blocks after [`first_state`](Self::first_state) up to the state that is wanted next
+    /// changed, as far as it is known. Nothing depends on whether it is true but how much is
+    /// fetched.
+    pub fn set_changes(&mut self, changes: RangeChanges) {
+        self.changes = Arc::new(changes);
+    }
+
+    /// Fetches the state after block `block`, which has this root in the fetcher's format.
+    ///
+    /// `tell` is called about ten times a second.
+    ///
+    /// # Errors
+    /// [`StateSyncError`]. What was fetched is kept.
+    pub fn fetch(
+        &mut self,
+        (number, block): (u64, B256),
+        root: B256,
+        peers: &dyn PeerSource,
+        options: StateSyncOptions,
+        stop: &AtomicBool,
+        tell: &mut dyn FnMut(&StateSyncProgress),
+    ) -> Result<FetchedState, StateSyncError> {
+        let mut spool = self.take_spool()?;
+        let resumed = spool.len() as u64;
+        spool.begin_state(number, block)?;
+        self.spool = Some(spool);
+        let whole = self.format.whole(root);
+        let mut wanted: Vec<_> = whole.clone().map(StateItem::Chunk).into_iter().collect();
+        for _ in 0..REPAIRS {
+            let mut progress = self.download(block, wanted, peers, options, stop, tell)?;
+            progress.is_fetched = true;
+            let mut spool = self.take_spool()?;
+            let StateAssembly { entries, mut parts, codes, missing } = StateAssembly::of(
+                (&self.format, &self.folder),
+                whole.clone(),
+                &mut spool,
+                stop,
+                tell,
+                &mut progress,
+            )?;
+            let lost = codes.iter().filter(|code| !spool.has_code(code));
+            wanted = lost.copied().map(StateItem::Code).collect();
+            wanted.extend(missing.into_iter().map(StateItem::Chunk));
+            if wanted.is_empty() {
+                parts.sort_unstable();
+                (progress.codes, progress.resumed) = (codes.len() as u64, resumed);
+                progress.answers += progress.codes;
+                let codes = FetchedCodes { hashes: codes.into_iter().collect(), spool };
+                return Ok(FetchedState { entries, parts, codes, progress });
+            }
+            self.spool = Some(spool);
+        }
+        let path = self.folder.join("answers");
+        let what = "answers in the file are damaged again and again: check the disk";
+        Err(SpoolError { action: "reading", path, source: io::Error::other(what) }.into())
+    }
+
+    /// Downloads items and all that is below them.
+    fn download(
+        &mut self,
+        block: B256,
+        wanted: Vec<StateItem>,
+        peers: &dyn PeerSource,
+        options: StateSyncOptions,
+        stop: &AtomicBool,
+        tell: &mut dyn FnMut(&StateSyncProgress),
+    ) -> Result<StateSyncProgress, StateSyncError> {
+        let spool = self.take_spool()?;
+        let queue = ChunkQueue::new(self.format.clone(), wanted, spool);
+        let threads = DownloadThreads::new(self.format.clone(), block, self.changes.clone(), queue);
+        // This thread takes the answers that are on disk, looks for new peers, and reports progress.
+        threads.watch(peers, options, stop, tell);
+        let state = threads.take().ok_or(StateSyncError::Stopped)?;
+        let progress = state.progress();
+        let StateDownload { queue, ended, .. } = state;
+        self.spool = Some(queue.spool);
+        ended.unwrap_or(Err(StateSyncError::Stopped))?;
+        Ok(progress)
+    }
 }

@@ -4,36 +4,42 @@
 
 use super::{
     StateSyncError, StateSyncProgress,
-    splits::{SplitId, SplitLedger},
-    spool::{AnswerKind, AnswerSpool, SpoolPlace},
+    splits::{ChunkSize, FinishedChunks, SplitId, SplitLedger},
+    spool::{AnswerSpool, OlderAnswer, RecordKind, SpoolEntry, SpoolPlace, chunk_front},
 };
+use crate::format::StateFormat;
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
-use retrie_state::{Account, BackendKey, ChunkId, OpenedChunk};
-use retrie_state_store::EntrySorter;
+use retrie_state::{Account, BackendKey, ChunkId, ChunkPlace, OpenedChunk, StateValue};
 use std::{
     collections::{HashMap, HashSet},
     time::{Duration, Instant},
 };
 
-/// A chunk or a code of the state.
+/// A part of the state that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum StateItem {
+    /// A chunk.
     Chunk(ChunkId),
+    /// A chunk as the node at its slot: most of what is below is known.
+    Node(ChunkId),
+    /// A code.
     Code(B256),
 }
 
-impl StateItem {
-    pub(super) const fn kind(&self) -> AnswerKind {
-        match self {
-            Self::Chunk(_) => AnswerKind::Chunk,
-            Self::Code(_) => AnswerKind::Code,
-        }
-    }
+/// What peers are asked for in one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ItemKind {
+    Chunk,
+    Node,
+    Code,
+}
 
-    pub(super) fn id(&self) -> &[u8] {
+impl StateItem {
+    pub(super) const fn kind(&self) -> ItemKind {
         match self {
-            Self::Chunk(id) => id.bytes(),
-            Self::Code(hash) => hash.as_slice(),
+            Self::Chunk(_) => ItemKind::Chunk,
+            Self::Node(_) => ItemKind::Node,
+            Self::Code(_) => ItemKind::Code,
         }
     }
 }
@@ -44,6 +50,8 @@ struct ItemPlace {
     split: Option<SplitId>,
     /// Its estimated share of the state, by the shape that is known so far.
     share: f64,
+    /// Whether answers for earlier states are known not to have it.
+    is_new: bool,
 }
 
 #[derive(Debug)]
@@ -62,39 +70,55 @@ pub(super) enum CheckedAnswer {
     Code,
 }
 
-/// The queue, and the part of the state that is fetched.
+/// An item for which no peer has to be asked, or maybe none.
+#[derive(Debug)]
+pub(super) enum KnownItem {
+    /// Its answer is on disk.
+    Spooled(StateItem, ChunkId, SpoolEntry),
+    /// Leaves of an earlier state may be the same.
+    Older { id: ChunkId, place: ChunkPlace, leaves: SpoolPlace, older: OlderAnswer },
+}
+
+/// The queue, and what is fetched.
 #[derive(Debug)]
 pub(super) struct ChunkQueue {
+    format: StateFormat,
     /// A stack: the last item is asked for first. Depth first keeps it short.
     wanted: Vec<(StateItem, ItemPlace)>,
     in_flight: HashMap<StateItem, ItemRequest>,
     splits: SplitLedger,
     pub(super) spool: AnswerSpool,
-    pub(super) entries: EntrySorter,
-    /// Id and number of entries of each chunk that has some, if the backend needs them.
-    pub(super) parts: Option<Vec<(ChunkId, u64)>>,
-    pub(super) codes: HashSet<B256>,
+    /// Whether the spool has answers of earlier states.
+    has_older: bool,
+    /// The codes that were wanted so far.
+    codes: HashSet<B256>,
     pub(super) progress: StateSyncProgress,
     pub(super) moved: Instant,
 }
 
+/// The hash of an account's code, unless it has none.
+pub(super) fn code_of(key: &BackendKey, value: &StateValue) -> Option<B256> {
+    match key {
+        BackendKey::Account(_) => Account::decode(value)
+            .map(|account| account.code_hash)
+            .filter(|hash| *hash != KECCAK256_EMPTY),
+        BackendKey::Slot(..) => None,
+    }
+}
+
 impl ChunkQueue {
-    pub(super) fn new(
-        whole: Option<ChunkId>,
-        spool: AnswerSpool,
-        entries: EntrySorter,
-        needs_parts: bool,
-    ) -> Self {
-        let note = ItemPlace { split: None, share: 1.0 };
+    pub(super) fn new(format: StateFormat, wanted: Vec<StateItem>, spool: AnswerSpool) -> Self {
+        let note = ItemPlace { split: None, share: 1.0, is_new: false };
+        let resumed = spool.len() as u64;
         Self {
-            wanted: whole.map(|id| (StateItem::Chunk(id), note)).into_iter().collect(),
+            format,
+            wanted: wanted.into_iter().map(|item| (item, note)).collect(),
             in_flight: HashMap::new(),
             splits: SplitLedger::default(),
+            has_older: resumed > 0,
             spool,
-            entries,
-            parts: needs_parts.then(Vec::new),
             codes: HashSet::new(),
-            progress: StateSyncProgress::default(),
+            progress: StateSyncProgress { resumed, ..StateSyncProgress::default() },
             moved: Instant::now(),
         }
     }
@@ -103,14 +127,80 @@ impl ChunkQueue {
         self.wanted.is_empty() && self.in_flight.is_empty()
     }
 
-    /// Takes the item on top of the stack, if its answer is on disk.
-    pub(super) fn take_spooled(&mut self) -> Option<(StateItem, SpoolPlace)> {
-        let (item, _) = self.wanted.last()?;
-        let place = self.spool.find(item.kind(), item.id())?;
-        let (item, note) = self.wanted.pop()?;
-        let flight = ItemRequest { note, since: Instant::now(), asked: Vec::new() };
-        self.in_flight.insert(item.clone(), flight);
-        Some((item, place))
+    /// Takes the item on top of the stack, if peers may not have to be asked for it. Items whose
+    /// whole subtrees are on disk are done.
+    pub(super) fn take_known(&mut self) -> Result<Option<KnownItem>, StateSyncError> {
+        while let Some((item, note)) = self.wanted.last().cloned() {
+            let (StateItem::Chunk(id) | StateItem::Node(id)) = &item else {
+                if !self.is_known(&item, &note) {
+                    return Ok(None);
+                }
+                self.wanted.pop();
+                self.progress.codes += 1;
+                continue;
+            };
+            match self.spool.chunk(id) {
+                Some(entry) if entry.is_whole => {
+                    self.wanted.pop();
+                    self.progress.share += note.share;
+                    let finished = self.splits.finished(note.split, None);
+                    self.record(finished)?;
+                }
+                Some(entry) => {
+                    let id = id.clone();
+                    self.fly();
+                    return Ok(Some(KnownItem::Spooled(item, id, entry)));
+                }
+                None if !self.is_known(&item, &note) => return Ok(None),
+                None => {
+                    if let Some(known) = self.take_older(id.clone()) {
+                        return Ok(Some(known));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the watching thread has to look at an item before peers are asked for it.
+    fn is_known(&self, item: &StateItem, note: &ItemPlace) -> bool {
+        match item {
+            StateItem::Code(hash) => self.spool.has_code(hash),
+            StateItem::Node(id) => self.spool.chunk(id).is_some(),
+            StateItem::Chunk(id) => {
+                (self.has_older && !note.is_new) || self.spool.chunk(id).is_some()
+            }
+        }
+    }
+
+    /// Takes the chunk on top of the stack if earlier states had leaves there.
+    fn take_older(&mut self, id: ChunkId) -> Option<KnownItem> {
+        let place = self.format.place(&id);
+        let older = place.map(|place| (self.spool.older(&place), place));
+        match older {
+            Some((older @ OlderAnswer { leaves: Some(leaves), .. }, place)) => {
+                self.fly();
+                Some(KnownItem::Older { id, place, leaves, older })
+            }
+            _ => {
+                let is_node = older.is_some_and(|(older, _)| older.is_node);
+                if let Some((item, note)) = self.wanted.last_mut() {
+                    note.is_new = true;
+                    if is_node {
+                        *item = StateItem::Node(id);
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    /// Takes the item on top of the stack for the watching thread.
+    fn fly(&mut self) {
+        if let Some((item, note)) = self.wanted.pop() {
+            let flight = ItemRequest { note, since: Instant::now(), asked: Vec::new() };
+            self.in_flight.insert(item, flight);
+        }
     }
 
     /// Takes up to `most` items of one kind to ask `peer` for; none if there are none now. If the
@@ -120,9 +210,9 @@ impl ChunkQueue {
         let now = Instant::now();
         let mut taken: Vec<StateItem> = Vec::new();
         while taken.len() < most
-            && let Some((item, _)) = self.wanted.last()
+            && let Some((item, note)) = self.wanted.last()
             && taken.first().is_none_or(|first| first.kind() == item.kind())
-            && self.spool.find(item.kind(), item.id()).is_none()
+            && !self.is_known(item, note)
             && let Some((item, note)) = self.wanted.pop()
         {
             let flight = ItemRequest { note, since: now, asked: vec![peer] };
@@ -161,6 +251,30 @@ impl ChunkQueue {
         }
     }
 
+    /// Puts a chunk back that older leaves do not give. If most of them seem to be the same, only
+    /// the node at its slot is wanted.
+    pub(super) fn not_older(&mut self, id: ChunkId, as_node: bool) {
+        let Some(flight) = self.in_flight.remove(&StateItem::Chunk(id.clone())) else { return };
+        let item = if as_node { StateItem::Node(id) } else { StateItem::Chunk(id) };
+        self.wanted.push((item, ItemPlace { is_new: true, ..flight.note }));
+    }
+
+    /// Takes a chunk that consists of older leaves and these.
+    pub(super) fn accept_older(
+        &mut self,
+        id: &ChunkId,
+        base: SpoolPlace,
+        changed: &[u8],
+        opened: &OpenedChunk,
+    ) -> Result<(), StateSyncError> {
+        let Some(flight) = self.in_flight.remove(&StateItem::Chunk(id.clone())) else {
+            return Ok(());
+        };
+        self.spool.put_difference(id, base, changed)?;
+        self.count(changed.len());
+        self.opened(None, id, flight.note, opened).map(drop)
+    }
+
     /// Takes a checked answer, from `peer` or, if that is `None`, from disk. Returns the peers that
     /// are now known to have split a part that is too small.
     pub(super) fn accept(
@@ -174,68 +288,102 @@ impl ChunkQueue {
         let Some(ItemRequest { note, .. }) = self.in_flight.remove(item) else {
             return Ok(Vec::new());
         };
-        if peer.is_some() {
-            self.spool.put(item.kind(), item.id(), answer)?;
-        }
-        self.moved = Instant::now();
-        self.progress.answers += 1;
-        self.progress.bytes += answer.len() as u64;
-        let StateItem::Chunk(id) = item else {
-            self.progress.codes += 1;
-            return Ok(Vec::new());
-        };
-        let CheckedAnswer::Chunk(opened) = checked else { return Ok(Vec::new()) };
-        match opened {
-            OpenedChunk::Entries { entries, further } => {
-                let count = entries.len() as u64;
-                for (key, value) in entries {
-                    self.entries.put(&key, &value)?;
-                    if let BackendKey::Account(_) = key
-                        && let Some(Account { code_hash, .. }) = Account::decode(&value)
-                        && code_hash != KECCAK256_EMPTY
-                        && self.codes.insert(code_hash)
-                    {
-                        let note = ItemPlace { split: None, share: 0.0 };
-                        self.wanted.push((StateItem::Code(code_hash), note));
-                    }
-                }
-                self.progress.entries += count;
-                if let Some(parts) = &mut self.parts {
-                    parts.push((id.clone(), count));
-                }
-                let share = note.share / (further.len() + 1) as f64;
-                self.progress.share += share;
-                let of = ItemPlace { split: None, share };
-                self.wanted.extend(further.into_iter().map(|id| (StateItem::Chunk(id), of)));
-                Ok(self.splits.answered(note.split, count))
-            }
-            OpenedChunk::Split { below, least } => {
-                let share = note.share / below.len().max(1) as f64;
-                let split = self.splits.begin(note.split, peer, below.len(), least);
-                let note = ItemPlace { split: Some(split), share };
-                self.wanted.extend(below.into_iter().map(|id| (StateItem::Chunk(id), note)));
+        self.count(answer.len());
+        match (item, checked) {
+            (StateItem::Code(hash), _) => {
+                self.spool.put_code(hash, answer)?;
+                self.progress.codes += 1;
                 Ok(Vec::new())
             }
+            (StateItem::Chunk(id) | StateItem::Node(id), CheckedAnswer::Chunk(opened)) => {
+                if peer.is_some() {
+                    let kind = match &opened {
+                        OpenedChunk::Split { .. } => RecordKind::Split,
+                        OpenedChunk::Entries { further, .. } if further.is_empty() => {
+                            RecordKind::LastEntries
+                        }
+                        OpenedChunk::Entries { .. } => RecordKind::Entries,
+                    };
+                    self.spool.put_chunk(kind, id, answer)?;
+                }
+                self.opened(peer, id, note, &opened)
+            }
+            _ => Ok(Vec::new()),
         }
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.moved = Instant::now();
+        self.progress.answers += 1;
+        self.progress.bytes += bytes as u64;
+    }
+
+    /// Wants what a chunk names.
+    fn opened(
+        &mut self,
+        peer: Option<usize>,
+        id: &ChunkId,
+        note: ItemPlace,
+        opened: &OpenedChunk,
+    ) -> Result<Vec<usize>, StateSyncError> {
+        let front = chunk_front(id);
+        let (below, size, share) = match opened {
+            OpenedChunk::Entries { entries, further } => {
+                let count = entries.len() as u64;
+                self.progress.entries += count;
+                let share = note.share / (further.len() + 1) as f64;
+                self.progress.share += share;
+                for hash in entries.iter().filter_map(|(key, value)| code_of(key, value)) {
+                    if self.codes.insert(hash) {
+                        let note = ItemPlace { split: None, share: 0.0, is_new: true };
+                        self.wanted.push((StateItem::Code(hash), note));
+                    }
+                }
+                if further.is_empty() {
+                    self.spool.put_whole(front)?;
+                    let finished = self.splits.finished(note.split, Some(count));
+                    return self.record(finished);
+                }
+                (further, ChunkSize::Entries(count), share)
+            }
+            OpenedChunk::Split { below, least } => {
+                let size = ChunkSize::Split { found: 0, least: *least, peer };
+                (below, size, note.share / below.len().max(1) as f64)
+            }
+        };
+        let split = Some(self.splits.begin(note.split, front, below.len(), size));
+        let note = ItemPlace { split, share, is_new: false };
+        self.wanted.extend(below.iter().map(|id| (StateItem::Chunk(id.clone()), note)));
+        Ok(Vec::new())
+    }
+
+    fn record(&mut self, finished: FinishedChunks) -> Result<Vec<usize>, StateSyncError> {
+        for front in finished.whole {
+            self.spool.put_whole(front)?;
+        }
+        Ok(finished.liars)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use retrie_state::AnyBackend;
+    use retrie_storage_mpt::Mpt;
+    use std::sync::Arc;
 
     /// Regression: at the end of a sync every peer waited at least 2 s for the slowest one.
     #[test]
     fn a_peer_takes_over_what_another_one_has_had_for_longer_than_its_patience() {
         let folder = tempfile::tempdir().unwrap();
-        let spool = AnswerSpool::open(&folder.path().join("answers")).unwrap();
-        let whole = ChunkId::new(vec![1]).unwrap();
-        let entries = EntrySorter::new(folder.path());
-        let mut work = ChunkQueue::new(Some(whole.clone()), spool, entries, false);
-        assert_eq!(work.take(0, 1, Duration::from_secs(60)), [StateItem::Chunk(whole.clone())]);
+        let format = StateFormat::Chunks(Arc::new(Mpt::new()) as Arc<dyn AnyBackend>);
+        let spool = AnswerSpool::open(&folder.path().join("answers"), format.clone()).unwrap();
+        let whole = StateItem::Chunk(ChunkId::new(vec![1]).unwrap());
+        let mut work = ChunkQueue::new(format, vec![whole.clone()], spool);
+        assert_eq!(work.take(0, 1, Duration::from_secs(60)), [whole.clone()]);
         std::thread::sleep(Duration::from_millis(20));
         assert!(work.take(1, 1, Duration::from_secs(60)).is_empty());
-        assert_eq!(work.take(1, 1, Duration::from_millis(10)), [StateItem::Chunk(whole)]);
+        assert_eq!(work.take(1, 1, Duration::from_millis(10)), [whole]);
         assert!(work.take(1, 1, Duration::from_millis(10)).is_empty(), "it has it already");
     }
 }

@@ -103,7 +103,7 @@ impl StateDownload {
                 ItemOutcome::Missing => counts.missing += 1,
                 ItemOutcome::Wrong(error) => {
                     let what = match &item {
-                        StateItem::Chunk(id) => format!("chunk {id}"),
+                        StateItem::Chunk(id) | StateItem::Node(id) => format!("chunk {id}"),
                         StateItem::Code(hash) => format!("code {hash}"),
                     };
                     liars.extend(self.ban(at, format!("{what} is not what it sent: {error}")));

@@ -1,17 +1,27 @@
-//! The spool of state sync: checked answers on disk, so that a restart asks for none of them again.
+//! The spool of state sync: checked answers on disk, so that neither a restart nor a later state asks
+//! for them again.
 //!
 //! ```text
-//!   file    = "RTSYNC01", records
+//!   file    = "RTSYNC02", records
 //!   record  = id length (4, big-endian), answer length (4), kind (1), id, answer, checksum (8)
 //! ```
 //!
+//! | kind | id, answer |
+//! |---|---|
+//! | 0, 1, 2 | of a chunk: a split; entries that name further chunks; entries that name none |
+//! | 3 | the hash of a code, the code |
+//! | 4 | front (16) of a chunk's hash, nothing: all that is below the chunk is in the file |
+//! | 5 | of a chunk: offset (8) and length (4) of an answer with leaves, then an answer with the leaves that differ below the chunk's slot, those that are gone without a value |
+//! | 6 | the hash of a block whose state is wanted from here on, its number (8) |
+//!
 //! The checksum is the first 8 bytes of the keccak-256 of everything before it in the record. The
 //! first record that is cut or has a wrong checksum ends the file. The reader checks each answer
-//! again: the spool is trusted no more than a peer. Ids are hashes, so answers stay useful for
-//! later states.
+//! again: the spool is trusted no more than a peer. Ids have hashes, so answers stay useful for later
+//! states.
 
+use crate::format::StateFormat;
 use alloy_primitives::{B256, Bytes, Keccak256, keccak256};
-use retrie_state::open_with_retry;
+use retrie_state::{ChunkId, ChunkPlace, StateTrie, TrieLeaf, open_with_retry};
 use std::{
     collections::HashMap,
     fs::{File, OpenOptions},
@@ -19,7 +29,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const MAGIC: &[u8; 8] = b"RTSYNC01";
+const MAGIC: &[u8; 8] = b"RTSYNC02";
 /// Bytes of the lengths and the kind.
 const HEAD: usize = 9;
 const CHECKSUM: usize = 8;
@@ -29,12 +39,39 @@ const MAX_ID: u32 = 1 << 10;
 /// Bytes that are buffered before they are written.
 const BUFFER: usize = 1 << 20;
 
-/// What an answer is: a chunk or a code.
+/// What a record has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum AnswerKind {
-    Chunk = 0,
-    Code = 1,
+pub(super) enum RecordKind {
+    /// A chunk: a node that names chunks.
+    Split = 0,
+    /// A chunk: entries, which name further chunks.
+    Entries = 1,
+    /// A chunk: entries, which name no chunks.
+    LastEntries = 2,
+    /// A code.
+    Code = 3,
+    /// That everything below a chunk is in the file.
+    Whole = 4,
+    /// A chunk as the difference to an older answer.
+    Difference = 5,
+    /// The block whose state is wanted.
+    State = 6,
+}
+
+impl RecordKind {
+    const fn of(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0 => Self::Split,
+            1 => Self::Entries,
+            2 => Self::LastEntries,
+            3 => Self::Code,
+            4 => Self::Whole,
+            5 => Self::Difference,
+            6 => Self::State,
+            _ => return None,
+        })
+    }
 }
 
 /// The spool file cannot be used.
@@ -52,33 +89,146 @@ pub struct SpoolError {
 /// Position of an answer in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SpoolPlace {
-    offset: u64,
+    pub(super) offset: u64,
     len: u32,
 }
+
+/// An answer of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SpoolEntry {
+    place: SpoolPlace,
+    is_difference: bool,
+    /// Whether everything below is in the file too.
+    pub(super) is_whole: bool,
+}
+
+/// The last answers for a slot of a trie, whatever the hash of what is below it.
+#[derive(Clone, Copy, Debug, Default)]
+struct SlotAnswers {
+    leaves: Option<SpoolPlace>,
+    /// Whether the last one was a node.
+    is_node: bool,
+}
+
+/// What the file has for a slot of a trie from earlier states.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OlderAnswer {
+    /// An answer with leaves, of the slot or of one above it.
+    pub(super) leaves: Option<SpoolPlace>,
+    /// Whether `leaves` is of this very slot.
+    pub(super) is_own: bool,
+    /// Whether the last answer for this very slot was a node.
+    pub(super) is_node: bool,
+}
+
+/// The first 16 bytes of a hash.
+pub(super) type HashFront = [u8; 16];
 
 /// The spool file. One process uses it at a time.
 #[derive(Debug)]
 pub(super) struct AnswerSpool {
     path: PathBuf,
+    format: StateFormat,
     writer: BufWriter<File>,
     reader: File,
     end: u64,
-    /// By the first 16 bytes of the hash of kind and id.
-    index: HashMap<[u8; 16], SpoolPlace>,
+    index: SpoolIndex,
 }
 
-fn index_of(kind: AnswerKind, id: &[u8]) -> [u8; 16] {
+#[derive(Debug, Default)]
+struct SpoolIndex {
+    /// Chunks and codes, by the fronts of the hashes of their ids.
+    answers: HashMap<HashFront, SpoolEntry>,
+    /// By slots, if the format has them.
+    slots: HashMap<HashFront, SlotAnswers>,
+    /// The block whose state was wanted first.
+    first_state: Option<(u64, B256)>,
+    last_state: Option<B256>,
+}
+
+fn front(parts: &[&[u8]]) -> HashFront {
     let mut hasher = Keccak256::new();
-    hasher.update([kind as u8]);
-    hasher.update(id);
+    parts.iter().for_each(|part| hasher.update(part));
     let mut front = [0; 16];
     front.copy_from_slice(&hasher.finalize()[..16]);
     front
 }
 
+/// The front of the hash of a chunk's id.
+pub(super) fn chunk_front(id: &ChunkId) -> HashFront {
+    front(&[&[0], id.bytes()])
+}
+
+fn code_front(hash: &B256) -> HashFront {
+    front(&[&[1], hash.as_slice()])
+}
+
+fn slot_front(trie: StateTrie, path: &[u8]) -> HashFront {
+    match trie {
+        StateTrie::Accounts => front(&[&[0], path]),
+        StateTrie::Storage(account) => front(&[&[1], account.as_slice(), path]),
+    }
+}
+
+impl SpoolIndex {
+    /// Adds a record; false if it cannot be one.
+    fn add(
+        &mut self,
+        format: &StateFormat,
+        kind: RecordKind,
+        id: &[u8],
+        place: SpoolPlace,
+        answer: &[u8],
+    ) -> bool {
+        let mut entry = SpoolEntry { place, is_difference: false, is_whole: false };
+        let key = match kind {
+            RecordKind::Code => {
+                let Ok(hash) = B256::try_from(id) else { return false };
+                entry.is_whole = true;
+                code_front(&hash)
+            }
+            RecordKind::Whole => {
+                let Ok(key) = HashFront::try_from(id) else { return false };
+                if let Some(entry) = self.answers.get_mut(&key) {
+                    entry.is_whole = true;
+                }
+                return true;
+            }
+            RecordKind::State => {
+                let (Ok(hash), Ok(number)) = (B256::try_from(id), answer.try_into()) else {
+                    return false;
+                };
+                self.first_state.get_or_insert((u64::from_be_bytes(number), hash));
+                self.last_state = Some(hash);
+                return true;
+            }
+            RecordKind::Split
+            | RecordKind::Entries
+            | RecordKind::LastEntries
+            | RecordKind::Difference => {
+                let Some(id) = ChunkId::new(id.to_vec()) else { return false };
+                entry.is_whole = kind == RecordKind::LastEntries;
+                entry.is_difference = kind == RecordKind::Difference;
+                if !entry.is_difference
+                    && let Some(ChunkPlace { trie, path, .. }) = format.place(&id)
+                {
+                    let of_slot = self.slots.entry(slot_front(trie, &path)).or_default();
+                    of_slot.is_node = kind == RecordKind::Split;
+                    if !of_slot.is_node {
+                        of_slot.leaves = Some(place);
+                    }
+                }
+                chunk_front(&id)
+            }
+        };
+        self.answers.insert(key, entry);
+        true
+    }
+}
+
 impl AnswerSpool {
-    /// Opens or creates the file at `path`, and cuts off damaged records.
-    pub(super) fn open(path: &Path) -> Result<Self, SpoolError> {
+    /// Opens or creates the file at `path`, and cuts off damaged records. Its chunks are of `format`.
+    pub(super) fn open(path: &Path, format: StateFormat) -> Result<Self, SpoolError> {
         let failed = |action| {
             let path = path.to_owned();
             move |source| SpoolError { action, path, source }
@@ -87,13 +237,14 @@ impl AnswerSpool {
         options.read(true).write(true).create(true).truncate(false);
         let mut file = open_with_retry(|| options.open(path)).map_err(failed("opening"))?;
         file.try_lock().map_err(|error| failed("locking")(error.into()))?;
-        let mut index = HashMap::new();
-        let end = scan(&file, &mut index).map_err(failed("reading"))?;
+        let mut index = SpoolIndex::default();
+        let end = scan(&file, &format, &mut index).map_err(failed("reading"))?;
         file.set_len(end).map_err(failed("cutting"))?;
         file.seek(SeekFrom::Start(end)).map_err(failed("reading"))?;
         let reader = open_with_retry(|| File::open(path)).map_err(failed("opening"))?;
         let mut spool = Self {
             path: path.to_owned(),
+            format,
             writer: BufWriter::with_capacity(BUFFER, file),
             reader,
             end,
@@ -113,39 +264,103 @@ impl AnswerSpool {
 
     /// Number of answers in the file.
     pub(super) fn len(&self) -> usize {
-        self.index.len()
+        self.index.answers.len()
     }
 
-    /// Position of the answer to this id.
-    pub(super) fn find(&self, kind: AnswerKind, id: &[u8]) -> Option<SpoolPlace> {
-        self.index.get(&index_of(kind, id)).copied()
+    /// The block whose state was wanted first, and its number.
+    pub(super) const fn first_state(&self) -> Option<(u64, B256)> {
+        self.index.first_state
     }
 
-    /// Adds an answer.
-    pub(super) fn put(
+    /// Records that the state of this block is wanted from now on.
+    pub(super) fn begin_state(&mut self, number: u64, block: B256) -> Result<(), SpoolError> {
+        if self.index.last_state == Some(block) {
+            return Ok(());
+        }
+        self.put(RecordKind::State, block.as_slice(), &[&number.to_be_bytes()])
+    }
+
+    /// The answer for a chunk.
+    pub(super) fn chunk(&self, id: &ChunkId) -> Option<SpoolEntry> {
+        self.index.answers.get(&chunk_front(id)).copied()
+    }
+
+    /// Whether a code is in the file.
+    pub(super) fn has_code(&self, hash: &B256) -> bool {
+        self.index.answers.contains_key(&code_front(hash))
+    }
+
+    /// What earlier states had at a slot.
+    pub(super) fn older(&self, place: &ChunkPlace) -> OlderAnswer {
+        let at = |len: usize| self.index.slots.get(&slot_front(place.trie, &place.path[..len]));
+        let own = at(place.path.len()).copied().unwrap_or_default();
+        let above = || (0..place.path.len()).rev().find_map(|len| at(len)?.leaves);
+        OlderAnswer {
+            leaves: own.leaves.or_else(above),
+            is_own: own.leaves.is_some(),
+            is_node: own.is_node,
+        }
+    }
+
+    /// Adds a checked answer for a chunk.
+    pub(super) fn put_chunk(
         &mut self,
-        kind: AnswerKind,
-        id: &[u8],
+        kind: RecordKind,
+        id: &ChunkId,
         answer: &[u8],
     ) -> Result<(), SpoolError> {
+        self.put(kind, id.bytes(), &[answer])
+    }
+
+    /// Adds a code.
+    pub(super) fn put_code(&mut self, hash: &B256, code: &[u8]) -> Result<(), SpoolError> {
+        self.put(RecordKind::Code, hash.as_slice(), &[code])
+    }
+
+    /// Adds a chunk as what differs from an older answer below its slot.
+    pub(super) fn put_difference(
+        &mut self,
+        id: &ChunkId,
+        base: SpoolPlace,
+        changed: &[u8],
+    ) -> Result<(), SpoolError> {
+        let (offset, len) = (base.offset.to_be_bytes(), base.len.to_be_bytes());
+        self.put(RecordKind::Difference, id.bytes(), &[&offset, &len, changed])
+    }
+
+    /// Records that everything below a chunk is in the file.
+    pub(super) fn put_whole(&mut self, chunk: HashFront) -> Result<(), SpoolError> {
+        match self.index.answers.get(&chunk) {
+            Some(entry) if !entry.is_whole => self.put(RecordKind::Whole, &chunk, &[]),
+            _ => Ok(()),
+        }
+    }
+
+    fn put(&mut self, kind: RecordKind, id: &[u8], answer: &[&[u8]]) -> Result<(), SpoolError> {
+        let len: usize = answer.iter().map(|part| part.len()).sum();
         let mut head = [0; HEAD];
         head[..4].copy_from_slice(&(id.len() as u32).to_be_bytes());
-        head[4..8].copy_from_slice(&(answer.len() as u32).to_be_bytes());
+        head[4..8].copy_from_slice(&(len as u32).to_be_bytes());
         head[8] = kind as u8;
-        let sum = checksum(&[&head, id, answer]);
-        let parts: [&[u8]; 4] = [&head, id, answer, &sum];
+        let mut parts = vec![&head[..], id];
+        parts.extend(answer);
+        let sum = checksum(&parts);
+        parts.push(&sum);
         for part in parts {
             self.writer.write_all(part).map_err(|source| self.failed("writing", source))?;
         }
-        let offset = self.end + (HEAD + id.len()) as u64;
-        self.index.insert(index_of(kind, id), SpoolPlace { offset, len: answer.len() as u32 });
-        self.end = offset + (answer.len() + CHECKSUM) as u64;
+        let place = SpoolPlace { offset: self.end + (HEAD + id.len()) as u64, len: len as u32 };
+        self.end = place.offset + (len + CHECKSUM) as u64;
+        let Self { index, format, .. } = self;
+        // Only records that are read by their kind need their answers here.
+        index.add(format, kind, id, place, answer.first().copied().unwrap_or_default());
         Ok(())
     }
 
-    /// Removes an invalid answer from the index.
-    pub(super) fn forget(&mut self, kind: AnswerKind, id: &[u8]) {
-        self.index.remove(&index_of(kind, id));
+    /// Removes an invalid answer from the index. What was above it is not whole.
+    pub(super) fn forget(&mut self, id: &ChunkId) {
+        self.index.answers.remove(&chunk_front(id));
+        self.index.answers.values_mut().for_each(|entry| entry.is_whole = false);
     }
 
     /// Writes the buffered bytes to the file.
@@ -153,8 +368,33 @@ impl AnswerSpool {
         self.writer.flush().map_err(|source| self.failed("writing", source))
     }
 
-    /// Reads an answer that was written before the last [`flush`](Self::flush).
-    pub(super) fn read(&mut self, place: SpoolPlace) -> Result<Bytes, SpoolError> {
+    /// Reads an answer for a chunk.
+    pub(super) fn answer(&mut self, id: &ChunkId, entry: SpoolEntry) -> Result<Bytes, SpoolError> {
+        let answer = self.read(entry.place)?;
+        if !entry.is_difference {
+            return Ok(answer);
+        }
+        // What cannot be put together is empty, which is no answer to any id.
+        let Some((base, changed)) = split_difference(&answer) else { return Ok(Bytes::new()) };
+        let base = self.leaves(base)?;
+        let (Some(base), Some(place)) = (base, self.format.place(id)) else {
+            return Ok(Bytes::new());
+        };
+        let changed = self.format.unpack_leaves(changed).unwrap_or_default();
+        Ok(self.format.pack_leaves(&merged(below(&base, &place), &changed)))
+    }
+
+    /// The leaves of an answer; `None` if it has none.
+    pub(super) fn leaves(&mut self, at: SpoolPlace) -> Result<Option<Vec<TrieLeaf>>, SpoolError> {
+        if at.offset + u64::from(at.len) > self.end {
+            return Ok(None);
+        }
+        let answer = self.read(at)?;
+        Ok(self.format.unpack_leaves(&answer))
+    }
+
+    fn read(&mut self, place: SpoolPlace) -> Result<Bytes, SpoolError> {
+        self.flush()?;
         let mut answer = vec![0; place.len as usize];
         let sought = self.reader.seek(SeekFrom::Start(place.offset));
         sought
@@ -165,14 +405,76 @@ impl AnswerSpool {
 
     /// The code with this hash, if it is in the file and undamaged.
     pub(super) fn code(&mut self, hash: &B256) -> Result<Option<Bytes>, SpoolError> {
-        let Some(place) = self.find(AnswerKind::Code, hash.as_slice()) else { return Ok(None) };
-        self.flush()?;
-        Ok(Some(self.read(place)?).filter(|code| keccak256(code) == *hash))
+        let Some(entry) = self.index.answers.get(&code_front(hash)).copied() else {
+            return Ok(None);
+        };
+        Ok(Some(self.read(entry.place)?).filter(|code| keccak256(code) == *hash))
     }
 
     fn failed(&self, action: &'static str, source: io::Error) -> SpoolError {
         SpoolError { action, path: self.path.clone(), source }
     }
+}
+
+/// The leaves at a place, of leaves in order.
+pub(super) fn below<'a>(leaves: &'a [TrieLeaf], place: &ChunkPlace) -> &'a [TrieLeaf] {
+    let start = leaves.partition_point(|leaf| leaf.key < *place.keys.start());
+    let end = leaves.partition_point(|leaf| leaf.key <= *place.keys.end());
+    leaves.get(start..end).unwrap_or_default()
+}
+
+/// What differs between leaves in order: those of `new` that `old` does not have, and those that are
+/// gone, with an empty value.
+pub(super) fn difference(old: &[TrieLeaf], new: &[TrieLeaf]) -> Vec<TrieLeaf> {
+    let mut changed = Vec::new();
+    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+    loop {
+        match (old.peek(), new.peek()) {
+            (None, None) => return changed,
+            (Some(left), Some(right)) if left.key == right.key => {
+                if left.value != right.value {
+                    changed.push((*right).clone());
+                }
+                old.next();
+                new.next();
+            }
+            (Some(left), right) if right.is_none_or(|right| left.key < right.key) => {
+                changed.push(TrieLeaf { key: left.key, value: Bytes::new() });
+                old.next();
+            }
+            (_, Some(right)) => {
+                changed.push((*right).clone());
+                new.next();
+            }
+            (Some(_), None) => return changed,
+        }
+    }
+}
+
+/// Leaves after a [`difference`].
+fn merged(old: &[TrieLeaf], changed: &[TrieLeaf]) -> Vec<TrieLeaf> {
+    let mut all = Vec::with_capacity(old.len() + changed.len());
+    let mut rest = old;
+    for leaf in changed {
+        let before = rest.partition_point(|old| old.key < leaf.key);
+        all.extend_from_slice(&rest[..before]);
+        rest = &rest[before..];
+        if rest.first().is_some_and(|old| old.key == leaf.key) {
+            rest = &rest[1..];
+        }
+        if !leaf.value.is_empty() {
+            all.push(leaf.clone());
+        }
+    }
+    all.extend_from_slice(rest);
+    all
+}
+
+fn split_difference(answer: &[u8]) -> Option<(SpoolPlace, &[u8])> {
+    let (offset, rest) = answer.split_first_chunk::<8>()?;
+    let (len, changed) = rest.split_first_chunk::<4>()?;
+    let (offset, len) = (u64::from_be_bytes(*offset), u32::from_be_bytes(*len));
+    (len <= MAX_ANSWER).then_some((SpoolPlace { offset, len }, changed))
 }
 
 fn checksum(parts: &[&[u8]]) -> [u8; CHECKSUM] {
@@ -184,7 +486,7 @@ fn checksum(parts: &[&[u8]]) -> [u8; CHECKSUM] {
 }
 
 /// Fills the index. Returns the end of the last whole record.
-fn scan(file: &File, index: &mut HashMap<[u8; 16], SpoolPlace>) -> io::Result<u64> {
+fn scan(file: &File, format: &StateFormat, index: &mut SpoolIndex) -> io::Result<u64> {
     let len = file.metadata()?.len();
     let mut reader = BufReader::with_capacity(BUFFER, file);
     let mut magic = [0; MAGIC.len()];
@@ -206,63 +508,110 @@ fn scan(file: &File, index: &mut HashMap<[u8; 16], SpoolPlace>) -> io::Result<u6
         let [a, b, c, d, e, f, g, h, kind] = head;
         let (id, answer) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
         let body = u64::from(id) + u64::from(answer);
-        let kind = match kind {
-            0 => AnswerKind::Chunk,
-            1 => AnswerKind::Code,
-            _ => return Ok(end),
-        };
         let is_cut = len - end < body + (HEAD + CHECKSUM) as u64;
+        let Some(kind) = RecordKind::of(kind) else { return Ok(end) };
         if id > MAX_ID || answer > MAX_ANSWER || is_cut {
             return Ok(end);
         }
         rest.resize(body as usize + CHECKSUM, 0);
         reader.read_exact(&mut rest)?;
         let (body, sum) = rest.split_at(body as usize);
-        if sum != checksum(&[&head, body]) {
+        let place = SpoolPlace { offset: end + HEAD as u64 + u64::from(id), len: answer };
+        let (id, answer) = body.split_at(id as usize);
+        if sum != checksum(&[&head, body]) || !index.add(format, kind, id, place, answer) {
             return Ok(end);
         }
-        let offset = end + HEAD as u64 + u64::from(id);
-        let id = &body[..id as usize];
-        index.insert(index_of(kind, id), SpoolPlace { offset, len: answer });
-        end = offset + u64::from(answer) + CHECKSUM as u64;
+        end = place.offset + u64::from(place.len) + CHECKSUM as u64;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use retrie_state::AnyBackend;
+    use retrie_storage_mpt::Mpt;
+    use std::sync::Arc;
+
+    fn format() -> StateFormat {
+        StateFormat::Chunks(Arc::new(Mpt::new()) as Arc<dyn AnyBackend>)
+    }
+
+    fn id(byte: u8) -> ChunkId {
+        ChunkId::new(vec![byte; 40]).unwrap()
+    }
 
     #[test]
     fn a_spool_that_is_cut_or_damaged_keeps_what_is_before() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("answers");
-        let mut spool = AnswerSpool::open(&path).unwrap();
+        let mut spool = AnswerSpool::open(&path, format()).unwrap();
         for n in 0..10u8 {
-            spool.put(AnswerKind::Chunk, &[n; 40], &vec![n; 1000 + usize::from(n)]).unwrap();
+            let answer = vec![n; 1000 + usize::from(n)];
+            spool.put_chunk(RecordKind::Entries, &id(n), &answer).unwrap();
         }
-        spool.put(AnswerKind::Code, &[3; 40], b"code").unwrap();
-        assert!(AnswerSpool::open(&path).is_err(), "one process at a time");
+        spool.put_code(&B256::repeat_byte(3), b"code").unwrap();
+        assert!(AnswerSpool::open(&path, format()).is_err(), "one process at a time");
         drop(spool);
         let whole = std::fs::read(&path).unwrap();
         for (cut, left) in [(whole.len(), 11), (whole.len() - 1, 10), (1500, 1), (5, 0), (0, 0)] {
             std::fs::write(&path, &whole[..cut]).unwrap();
-            let mut spool = AnswerSpool::open(&path).unwrap();
+            let mut spool = AnswerSpool::open(&path, format()).unwrap();
             assert_eq!(spool.len(), left, "cut at {cut}");
-            if let Some(place) = spool.find(AnswerKind::Chunk, &[0; 40]) {
-                assert_eq!(spool.read(place).unwrap(), vec![0; 1000]);
+            if let Some(entry) = spool.chunk(&id(0)) {
+                assert_eq!(spool.answer(&id(0), entry).unwrap(), vec![0; 1000]);
             }
-            assert_eq!(spool.find(AnswerKind::Chunk, &[77; 40]), None);
-            spool.put(AnswerKind::Chunk, &[99; 40], b"more").unwrap();
+            assert_eq!(spool.chunk(&id(77)), None);
+            spool.put_chunk(RecordKind::Split, &id(99), b"more").unwrap();
             drop(spool);
-            let mut spool = AnswerSpool::open(&path).unwrap();
-            let place = spool.find(AnswerKind::Chunk, &[99; 40]).unwrap();
-            assert_eq!(spool.read(place).unwrap()[..], b"more"[..]);
+            let mut spool = AnswerSpool::open(&path, format()).unwrap();
+            let entry = spool.chunk(&id(99)).unwrap();
+            assert_eq!(spool.answer(&id(99), entry).unwrap()[..], b"more"[..]);
         }
         let mut damaged = whole;
         damaged[2500] ^= 1;
         std::fs::write(&path, &damaged).unwrap();
-        assert_eq!(AnswerSpool::open(&path).unwrap().len(), 2);
+        assert_eq!(AnswerSpool::open(&path, format()).unwrap().len(), 2);
         std::fs::write(&path, b"something else").unwrap();
-        assert_eq!(AnswerSpool::open(&path).unwrap().len(), 0);
+        assert_eq!(AnswerSpool::open(&path, format()).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_spool_remembers_what_is_whole_and_which_state_came_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("answers");
+        let mut spool = AnswerSpool::open(&path, format()).unwrap();
+        let block = B256::repeat_byte;
+        for (number, hash) in [(7, block(7)), (7, block(7)), (9, block(9))] {
+            spool.begin_state(number, hash).unwrap();
+        }
+        spool.put_chunk(RecordKind::Split, &id(1), b"node").unwrap();
+        spool.put_chunk(RecordKind::LastEntries, &id(2), b"leaves").unwrap();
+        let is_whole = |spool: &AnswerSpool, byte| spool.chunk(&id(byte)).unwrap().is_whole;
+        assert!(!is_whole(&spool, 1) && is_whole(&spool, 2));
+        spool.put_whole(chunk_front(&id(1))).unwrap();
+        spool.put_whole(chunk_front(&id(3))).unwrap();
+        drop(spool);
+        let mut spool = AnswerSpool::open(&path, format()).unwrap();
+        assert_eq!(spool.first_state(), Some((7, block(7))));
+        assert!(is_whole(&spool, 1) && is_whole(&spool, 2));
+        spool.forget(&id(2));
+        assert!(!is_whole(&spool, 1));
+        assert_eq!(spool.chunk(&id(2)), None);
+    }
+
+    #[test]
+    fn a_difference_gives_the_new_leaves() {
+        let leaf = |byte: u8, value: u8| TrieLeaf {
+            key: B256::repeat_byte(byte),
+            value: Bytes::from(vec![value]),
+        };
+        let old = [leaf(1, 1), leaf(2, 2), leaf(4, 4), leaf(6, 6)];
+        let new = [leaf(0, 9), leaf(2, 2), leaf(4, 5), leaf(5, 5), leaf(7, 7)];
+        for (old, new) in [(&old[..], &new[..]), (&[], &new), (&old, &[]), (&old, &old)] {
+            let changed = difference(old, new);
+            assert_eq!(merged(old, &changed), new);
+        }
+        assert!(difference(&old, &old).is_empty());
+        assert_eq!(difference(&old, &new).len(), 6);
     }
 }

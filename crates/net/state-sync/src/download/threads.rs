@@ -2,7 +2,8 @@
 
 use super::{
     StateSyncError, StateSyncOptions, StateSyncProgress,
-    queue::{CheckedAnswer, ChunkQueue, StateItem},
+    older::{OlderLeaves, OlderOutcome},
+    queue::{CheckedAnswer, ChunkQueue, ItemKind, KnownItem, StateItem},
     shared::{ItemOutcome, StateDownload},
     standing::StatePeerStanding,
 };
@@ -12,7 +13,7 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes, keccak256};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use retrie_state::ProofError;
+use retrie_state::{ProofError, RangeChanges, TrieLeaf};
 use std::{
     sync::{
         Arc,
@@ -36,6 +37,8 @@ const WAKE_INTERVAL: Duration = Duration::from_millis(50);
 pub(super) struct DownloadThreads {
     format: StateFormat,
     block: B256,
+    /// What is known to have changed since the spool's first state.
+    changes: Arc<RangeChanges>,
     /// `None` once the sync is over.
     state: Mutex<Option<StateDownload>>,
     wake: Condvar,
@@ -43,9 +46,14 @@ pub(super) struct DownloadThreads {
 
 impl DownloadThreads {
     /// A download of the state after `block`. No thread runs yet.
-    pub(super) fn new(format: StateFormat, block: B256, queue: ChunkQueue) -> Arc<Self> {
-        let state = StateDownload { queue, standing: Vec::new(), ended: None };
-        Arc::new(Self { format, block, state: Mutex::new(Some(state)), wake: Condvar::new() })
+    pub(super) fn new(
+        format: StateFormat,
+        block: B256,
+        changes: Arc<RangeChanges>,
+        queue: ChunkQueue,
+    ) -> Arc<Self> {
+        let state = Mutex::new(Some(StateDownload { queue, standing: Vec::new(), ended: None }));
+        Arc::new(Self { format, block, changes, state, wake: Condvar::new() })
     }
 
     /// Takes the download away from its threads, which end.
@@ -127,12 +135,15 @@ impl DownloadThreads {
         let (mut ids, mut hashes) = (Vec::new(), Vec::new());
         for item in items {
             match item {
-                StateItem::Chunk(id) => ids.push(id.clone()),
+                StateItem::Chunk(id) | StateItem::Node(id) => ids.push(id.clone()),
                 StateItem::Code(hash) => hashes.push(*hash),
             }
         }
-        let answers =
-            if hashes.is_empty() { peer.chunks(self.block, &ids) } else { peer.codes(&hashes) }?;
+        let answers = match items.first().map(StateItem::kind) {
+            Some(ItemKind::Code) => peer.codes(&hashes),
+            Some(ItemKind::Node) => peer.nodes(self.block, &ids),
+            _ => peer.chunks(self.block, &ids),
+        }?;
         if answers.is_empty() || answers.len() > items.len() {
             let (got, asked) = (answers.len(), items.len());
             return Err(StatePeerError::new(format!("{got} answers to {asked} requested items")));
@@ -156,7 +167,9 @@ impl DownloadThreads {
 
     fn open(&self, item: &StateItem, answer: &[u8]) -> Result<CheckedAnswer, ProofError> {
         match item {
-            StateItem::Chunk(id) => self.format.open(id, answer).map(CheckedAnswer::Chunk),
+            StateItem::Chunk(id) | StateItem::Node(id) => {
+                self.format.open(id, answer).map(CheckedAnswer::Chunk)
+            }
             StateItem::Code(hash) if keccak256(answer) == *hash => Ok(CheckedAnswer::Code),
             StateItem::Code(_) => Err(ProofError::RootMismatch),
         }
@@ -171,6 +184,7 @@ impl DownloadThreads {
         tell: &mut dyn FnMut(&StateSyncProgress),
     ) {
         let may_grow = peers.may_grow();
+        let mut leaves = OlderLeaves::default();
         self.start_peer_threads(peers.peers());
         let mut told = Instant::now();
         let mut guard = self.state.lock();
@@ -200,7 +214,7 @@ impl DownloadThreads {
                 self.wake.notify_all();
                 return;
             }
-            match self.take_spooled(&mut guard) {
+            match self.take_known(&mut guard, &mut leaves) {
                 Ok(true) => {
                     self.wake.notify_all();
                 }
@@ -216,15 +230,35 @@ impl DownloadThreads {
         }
     }
 
-    /// Takes one answer that is on disk. Returns false if the next item is not on disk.
-    fn take_spooled(
+    /// Takes one item that is on disk, or may be. Returns false if the next item is not.
+    fn take_known(
         &self,
         guard: &mut MutexGuard<'_, Option<StateDownload>>,
+        leaves: &mut OlderLeaves,
     ) -> Result<bool, StateSyncError> {
         let Some(queue) = guard.as_mut().map(|state| &mut state.queue) else { return Ok(false) };
-        let Some((item, place)) = queue.take_spooled() else { return Ok(false) };
-        queue.spool.flush()?;
-        let answer = queue.spool.read(place)?;
+        let known = queue.take_known()?;
+        let (item, id, entry) = match known {
+            None => return Ok(false),
+            Some(KnownItem::Spooled(item, id, entry)) => (item, id, entry),
+            Some(KnownItem::Older { id, place, leaves: base, older }) => {
+                let old = leaves.read(base, &mut queue.spool)?;
+                let storage = |account, root| self.storage(account, root);
+                let made = MutexGuard::unlocked(guard, || {
+                    let (format, changes) = (&self.format, &self.changes);
+                    OlderOutcome::of(format, &id, &place, (&old, older), changes, storage)
+                });
+                let Some(state) = guard.as_mut() else { return Ok(false) };
+                match made {
+                    OlderOutcome::Same { changed, opened } => {
+                        state.queue.accept_older(&id, base, &changed, &opened)?;
+                    }
+                    OlderOutcome::Other { as_node } => state.queue.not_older(id, as_node),
+                }
+                return Ok(true);
+            }
+        };
+        let answer = queue.spool.answer(&id, entry)?;
         let opened = MutexGuard::unlocked(guard, || self.open(&item, &answer));
         let Some(queue) = guard.as_mut().map(|state| &mut state.queue) else { return Ok(false) };
         match opened {
@@ -233,11 +267,22 @@ impl DownloadThreads {
             }
             Err(error) => {
                 tracing::warn!(%error, "an answer on disk is damaged; it is asked for again");
-                queue.spool.forget(item.kind(), item.id());
+                queue.spool.forget(&id);
                 queue.give_back(None, item);
             }
         }
         Ok(true)
+    }
+
+    /// All leaves of the storage trie that an account had under a root, if they are on disk in one
+    /// answer.
+    fn storage(&self, account: B256, root: B256) -> Option<Vec<TrieLeaf>> {
+        let id = self.format.storage(account, root)?;
+        let mut guard = self.state.lock();
+        let spool = &mut guard.as_mut()?.queue.spool;
+        let entry = spool.chunk(&id)?;
+        // If the file cannot be read, the next use of it says so.
+        self.format.unpack_leaves(&spool.answer(&id, entry).ok()?)
     }
 
     /// The error that ends the sync, if no peer is left to ask or none has answered for too long.

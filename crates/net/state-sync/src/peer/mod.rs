@@ -84,6 +84,23 @@ pub trait StatePeer: Send + Sync {
     /// # Errors
     /// As [`find_root`](Self::find_root).
     fn chunks(&self, block: B256, ids: &[ChunkId]) -> Result<Vec<Option<Bytes>>, StatePeerError>;
+
+    /// Chunks of which most is known already, as nodes if the peer can give them alone.
+    ///
+    /// # Errors
+    /// As [`find_root`](Self::find_root).
+    fn nodes(&self, block: B256, ids: &[ChunkId]) -> Result<Vec<Option<Bytes>>, StatePeerError> {
+        self.chunks(block, ids)
+    }
+
+    /// Block access lists in RLP (EIP-7928).
+    ///
+    /// # Errors
+    /// As [`find_root`](Self::find_root); also if the peer cannot be asked for them.
+    fn access_lists(&self, blocks: &[B256]) -> Result<Vec<Option<Bytes>>, StatePeerError> {
+        let _ = blocks;
+        Err(StatePeerError::new("it is not asked for block access lists"))
+    }
 }
 
 impl fmt::Debug for dyn StatePeer + '_ {

@@ -3,7 +3,7 @@
 //!
 //! | chunk | request |
 //! |---|---|
-//! | above the depth at which chunks of its trie fit into an answer | `GetTrieNodes`, many at once |
+//! | above the depth at which chunks of its trie fit into an answer, or mostly known | `GetTrieNodes`, many at once |
 //! | a whole storage trie, of which nothing is known | `GetStorageRanges`, many accounts at once |
 //! | any other | `GetAccountRange` or `GetStorageRanges`, one each, some at the same time |
 //!
@@ -19,13 +19,8 @@ use retrie_p2p::{
     handle::{NetworkHandle, PeerInfo, PeerOffence, RequestError},
     snap::{SlimAccount, SnapLeaf, SnapRequest, SnapResponse, TrieNodePaths},
 };
-use retrie_state::{
-    AnyBackend, ChunkId, ChunkPlace, OpenedChunk, StateRanges, StateTrie, TrieLeaf,
-};
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-};
+use retrie_state::{ChunkId, ChunkPlace, OpenedChunk, RangeFormat, StateTrie, TrieLeaf};
+use std::{collections::HashMap, sync::Arc};
 use tokio::runtime::Handle;
 
 /// Bytes of an answer that is asked for.
@@ -49,20 +44,18 @@ const LARGEST: B256 = B256::repeat_byte(0xff);
 pub struct SnapPeerSet {
     peers: NetworkHandle,
     runtime: Handle,
-    /// A backend with [`StateRanges`].
-    format: Arc<dyn AnyBackend>,
+    format: &'static dyn RangeFormat,
     /// Root of the state.
     root: B256,
     depths: Arc<TrieDepths>,
 }
 
 impl SnapPeerSet {
-    /// Takes the peers of a network, to ask for the state with this root. `format` has
-    /// [`StateRanges`]. Requests run on `runtime`; the caller's threads block on them and must not
+    /// Takes the peers of a network, to ask for the state with this root. Requests run on `runtime`; the caller's threads block on them and must not
     /// belong to it.
     pub fn new(
         peers: NetworkHandle,
-        format: Arc<dyn AnyBackend>,
+        format: &'static dyn RangeFormat,
         root: B256,
         runtime: Handle,
     ) -> Self {
@@ -125,23 +118,18 @@ enum ChunkRequest {
     Embedded,
 }
 
-/// What a peer gave for a chunk.
-enum RangeOutcome {
-    Answer(Bytes),
-    /// More than an answer has is below the slot.
-    Cut,
-    /// The peer does not have the state.
-    Nothing,
-}
-
 impl SnapPeer {
     async fn ask(&self, request: SnapRequest) -> Result<SnapResponse, StatePeerError> {
         Ok(self.of.peers.request_snap(self.id, request).await?)
     }
 
-    fn ranges(&self) -> Result<&dyn StateRanges, StatePeerError> {
-        let ranges = self.of.format.extensions().ranges;
-        ranges.ok_or_else(|| StatePeerError::new("the backend does not know Ethereum's tries"))
+    /// The places of these chunks.
+    fn places<'a>(
+        &self,
+        ids: &'a [ChunkId],
+    ) -> Result<Vec<(&'a ChunkId, ChunkPlace)>, StatePeerError> {
+        let unknown = || StatePeerError::new("an unknown chunk");
+        ids.iter().map(|id| Ok((id, self.of.format.place(id).ok_or_else(unknown)?))).collect()
     }
 
     fn request_of(&self, place: &ChunkPlace) -> ChunkRequest {
@@ -156,12 +144,7 @@ impl SnapPeer {
 
     /// Answers the first of these chunks, as far as they are asked for in the same way.
     async fn answers(&self, ids: &[ChunkId]) -> Result<Vec<Option<Bytes>>, StatePeerError> {
-        let ranges = self.ranges()?;
-        let place = |id| {
-            let place = ranges.place(id).ok_or_else(|| StatePeerError::new("an unknown chunk"))?;
-            Ok((id, place))
-        };
-        let places = ids.iter().map(place).collect::<Result<Vec<_>, StatePeerError>>()?;
+        let places = self.places(ids)?;
         let Some((_, first)) = places.first() else { return Ok(Vec::new()) };
         let way = self.request_of(first);
         let most = match way {
@@ -173,68 +156,30 @@ impl SnapPeer {
         let places: Vec<_> = alike.cloned().collect();
         match way {
             ChunkRequest::Embedded => {
-                let node = |(_, place): &(&ChunkId, ChunkPlace)| {
-                    place.embedded.as_ref().map(|node| ranges.pack_node(node))
-                };
-                Ok(places.iter().map(node).collect())
+                Ok(places.iter().map(|(_, place)| self.embedded(place)).collect())
             }
-            ChunkRequest::Node => self.nodes(places.iter().map(|(_, place)| place)).await,
-            ChunkRequest::WholeStorage => {
-                let given = self.storages(&places).await?;
-                self.resolved(&places, given).await
-            }
+            ChunkRequest::Node => self.nodes(&places).await,
+            ChunkRequest::WholeStorage => self.storages(&places).await,
             ChunkRequest::Range => {
                 let given = join_all(places.iter().map(|(id, place)| self.range(id, place))).await;
-                // The answers before the first failure count.
-                let mut good = Vec::new();
-                for given in given {
-                    match given {
-                        Ok(given) => good.push(given),
-                        Err(error) if good.is_empty() => return Err(error),
-                        Err(_) => break,
-                    }
-                }
-                self.resolved(&places, good).await
+                first_answers(given)
             }
         }
     }
 
-    /// Asks for the nodes of chunks that were cut.
-    async fn resolved(
-        &self,
-        places: &[(&ChunkId, ChunkPlace)],
-        given: Vec<RangeOutcome>,
-    ) -> Result<Vec<Option<Bytes>>, StatePeerError> {
-        let cut = given.iter().zip(places);
-        let cut = cut.filter(|(given, _)| matches!(given, RangeOutcome::Cut));
-        let cut: Vec<_> = cut.map(|(_, (_, place))| place).collect();
-        let mut nodes = match cut.is_empty() {
-            true => VecDeque::new(),
-            false => VecDeque::from(self.nodes(cut.into_iter()).await?),
-        };
-        let mut answers = Vec::with_capacity(given.len());
-        for given in given {
-            answers.push(match given {
-                RangeOutcome::Answer(answer) => Some(answer),
-                RangeOutcome::Nothing => None,
-                RangeOutcome::Cut => match nodes.pop_front() {
-                    Some(node) => node,
-                    None => break,
-                },
-            });
-        }
-        Ok(answers)
+    /// The node in a chunk's id, as an answer.
+    fn embedded(&self, place: &ChunkPlace) -> Option<Bytes> {
+        place.embedded.as_ref().map(|node| self.of.format.pack_node(node))
     }
 
     /// The nodes at these slots, as answers; fewer if the peer gives fewer.
     async fn nodes(
         &self,
-        places: impl Iterator<Item = &ChunkPlace>,
+        places: &[(&ChunkId, ChunkPlace)],
     ) -> Result<Vec<Option<Bytes>>, StatePeerError> {
-        let ranges = self.ranges()?;
         let mut paths: Vec<TrieNodePaths> = Vec::new();
         let mut last = None;
-        for ChunkPlace { trie, path, .. } in places {
+        for (_, ChunkPlace { trie, path, .. }) in places {
             let path = compact(path);
             match (trie, paths.last_mut()) {
                 (StateTrie::Accounts, _) => paths.push(vec![path]),
@@ -249,29 +194,31 @@ impl SnapPeer {
         match self.ask(request).await? {
             SnapResponse::Nodes(nodes) if nodes.is_empty() => Ok(vec![None]),
             SnapResponse::Nodes(nodes) => {
-                let answer = |node: &Bytes| (!node.is_empty()).then(|| ranges.pack_node(node));
+                let format = self.of.format;
+                let answer = |node: &Bytes| (!node.is_empty()).then(|| format.pack_node(node));
                 Ok(nodes.iter().map(answer).collect())
             }
             _ => Err(RequestError::WrongAnswer.into()),
         }
     }
 
-    /// What is below one slot.
-    async fn range(
+    /// The first leaves from a slot on, at least one and about so many bytes of them, and the proof
+    /// that comes with them.
+    async fn leaves(
         &self,
-        id: &ChunkId,
         place: &ChunkPlace,
-    ) -> Result<RangeOutcome, StatePeerError> {
-        let (first, last) = (*place.keys.start(), *place.keys.end());
-        let (root, bytes) = (self.of.root, ASKED_BYTES);
-        let (leaves, proof) = match place.trie {
+        bytes: u64,
+    ) -> Result<(Vec<TrieLeaf>, Vec<Bytes>), StatePeerError> {
+        let (root, first, last) = (self.of.root, *place.keys.start(), *place.keys.end());
+        match place.trie {
             StateTrie::Accounts => {
-                match self.ask(SnapRequest::Accounts { root, first, last, bytes }).await? {
-                    SnapResponse::Accounts { accounts, proof } => {
-                        (accounts.into_iter().map(account_leaf).collect::<Option<Vec<_>>>(), proof)
-                    }
-                    _ => return Err(RequestError::WrongAnswer.into()),
-                }
+                let request = SnapRequest::Accounts { root, first, last, bytes };
+                let SnapResponse::Accounts { accounts, proof } = self.ask(request).await? else {
+                    return Err(RequestError::WrongAnswer.into());
+                };
+                let leaves = accounts.into_iter().map(account_leaf).collect::<Option<_>>();
+                let wrong = || StatePeerError::new("an account that is no account");
+                Ok((leaves.ok_or_else(wrong)?, proof))
             }
             StateTrie::Storage(account) => {
                 let request = SnapRequest::Storage {
@@ -281,17 +228,23 @@ impl SnapPeer {
                     last: Bytes::copy_from_slice(last.as_slice()),
                     bytes,
                 };
-                match self.ask(request).await? {
-                    SnapResponse::Storage { slots, proof } => {
-                        let slots = slots.into_iter().next().unwrap_or_default();
-                        (Some(slots.into_iter().map(slot_leaf).collect()), proof)
-                    }
-                    _ => return Err(RequestError::WrongAnswer.into()),
-                }
+                let SnapResponse::Storage { slots, proof } = self.ask(request).await? else {
+                    return Err(RequestError::WrongAnswer.into());
+                };
+                let slots = slots.into_iter().next().unwrap_or_default();
+                Ok((slots.into_iter().map(slot_leaf).collect(), proof))
             }
-        };
-        let leaves = leaves.ok_or_else(|| StatePeerError::new("an account that is no account"))?;
-        let is_whole = leaves.last().is_some_and(|leaf| leaf.key >= last);
+        }
+    }
+
+    /// The answer for one slot: its leaves, or its node if they do not fit.
+    async fn range(
+        &self,
+        id: &ChunkId,
+        place: &ChunkPlace,
+    ) -> Result<Option<Bytes>, StatePeerError> {
+        let (leaves, proof) = self.leaves(place, ASKED_BYTES).await?;
+        let is_whole = leaves.last().is_some_and(|leaf| leaf.key >= *place.keys.end());
         self.given(id, place, leaves, if is_whole { None } else { Some(&proof) })
     }
 
@@ -299,7 +252,7 @@ impl SnapPeer {
     async fn storages(
         &self,
         places: &[(&ChunkId, ChunkPlace)],
-    ) -> Result<Vec<RangeOutcome>, StatePeerError> {
+    ) -> Result<Vec<Option<Bytes>>, StatePeerError> {
         let account = |(_, place): &(&ChunkId, ChunkPlace)| match place.trie {
             StateTrie::Storage(account) => account,
             StateTrie::Accounts => B256::ZERO,
@@ -315,7 +268,7 @@ impl SnapPeer {
             return Err(RequestError::WrongAnswer.into());
         };
         if slots.is_empty() {
-            return Ok(vec![RangeOutcome::Nothing]);
+            return Ok(vec![None]);
         }
         let end = slots.len() - 1;
         let all = slots.into_iter().zip(places).enumerate();
@@ -328,40 +281,56 @@ impl SnapPeer {
         .collect()
     }
 
-    /// What these leaves are for the chunk. They are from its first key on, and maybe beyond its
-    /// last. With a proof, the answer may end before the chunk does.
+    /// The answer that these leaves are for the chunk; `None` if there are none. They are from its
+    /// first key on, and maybe beyond its last. With a proof, they may end before the chunk does:
+    /// then the answer is the node at its slot.
     fn given(
         &self,
         id: &ChunkId,
         place: &ChunkPlace,
         mut leaves: Vec<TrieLeaf>,
         proof: Option<&[Bytes]>,
-    ) -> Result<RangeOutcome, StatePeerError> {
-        let ranges = self.ranges()?;
+    ) -> Result<Option<Bytes>, StatePeerError> {
+        let format = self.of.format;
         if leaves.is_empty() {
-            return Ok(RangeOutcome::Nothing);
+            return Ok(None);
         }
         let bytes: u64 = leaves.iter().map(|leaf| 32 + leaf.value.len() as u64).sum();
         let (first, last) = (*place.keys.start(), *place.keys.end());
         let end = leaves.last().map_or(LARGEST, |leaf| leaf.key);
         leaves.retain(|leaf| place.keys.contains(&leaf.key));
-        let answer = ranges.pack_leaves(&leaves);
+        let answer = format.pack_leaves(&leaves);
         // Without a leaf beyond it the range may be whole, if it is the end of its trie.
-        let is_end = || matches!(ranges.open_range(id, &answer), Ok(OpenedChunk::Entries { .. }));
-        let Some(proof) = proof.filter(|_| !is_end()) else {
-            return Ok(RangeOutcome::Answer(answer));
-        };
+        let is_end = || matches!(format.open_range(id, &answer), Ok(OpenedChunk::Entries { .. }));
+        let Some(proof) = proof.filter(|_| !is_end()) else { return Ok(Some(answer)) };
         if bytes < CUT_BYTES {
             let what = format!("an answer of {bytes} bytes that ends too early");
             return Err(StatePeerError::new(what));
         }
         let unproven = |error| StatePeerError::new(format!("a part of a range: {error}"));
-        ranges.check_part(id, &leaves, proof).map_err(unproven)?;
+        format.check_part(id, &leaves, proof).map_err(unproven)?;
         let part = fraction(&end) - fraction(&first);
         let all = fraction(&last) - fraction(&first);
         self.of.depths.cut(place.trie, place.path.len(), part / all.max(f64::MIN_POSITIVE));
-        Ok(RangeOutcome::Cut)
+        // The proof begins with the nodes on the path to the slot.
+        let node = format.find_node(id, proof).ok_or_else(|| StatePeerError::new("no node"))?;
+        Ok(Some(format.pack_node(node)))
     }
+}
+
+/// The answers before the first failure; the failure if it comes first.
+fn first_answers(
+    answers: Vec<Result<Option<Bytes>, StatePeerError>>,
+) -> Result<Vec<Option<Bytes>>, StatePeerError> {
+    let mut good = Vec::with_capacity(answers.len());
+    for answer in answers {
+        match answer {
+            Ok(answer) => good.push(answer),
+            Err(error) if good.is_empty() => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(good)
 }
 
 /// A key as a number between 0 and 1, roughly.
@@ -432,6 +401,21 @@ impl StatePeer for SnapPeer {
 
     fn chunks(&self, _: B256, ids: &[ChunkId]) -> Result<Vec<Option<Bytes>>, StatePeerError> {
         self.of.runtime.block_on(self.answers(ids))
+    }
+
+    fn nodes(&self, _: B256, ids: &[ChunkId]) -> Result<Vec<Option<Bytes>>, StatePeerError> {
+        let places = self.places(&ids[..ids.len().min(ITEMS_AT_ONCE)])?;
+        // A short node is in its id.
+        let short = places.iter().take_while(|(_, place)| place.embedded.is_some());
+        let short: Vec<_> = short.map(|(_, place)| self.embedded(place)).collect();
+        match short.is_empty() {
+            true => {
+                let long = places.iter().take_while(|(_, place)| place.embedded.is_none());
+                let long: Vec<_> = long.cloned().collect();
+                self.of.runtime.block_on(SnapPeer::nodes(self, &long))
+            }
+            false => Ok(short),
+        }
     }
 
     fn report_lie(&self) {

@@ -16,8 +16,8 @@ use retrie_state::{
 };
 use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
 use retrie_state_sync::{
-    ConnectedPeers, FetchedState, PeerSource, StateFormat, StatePeer, StatePeerError,
-    StateSyncError, StateSyncOptions, fetch_state,
+    ConnectedPeers, FetchedState, PeerSource, StateFetcher, StateFormat, StatePeer, StatePeerError,
+    StateSyncError, StateSyncOptions,
 };
 use retrie_storage_bavl::{Bavl, ChunkEntries};
 use retrie_storage_mpt::Mpt;
@@ -185,19 +185,13 @@ impl StateFixture {
     ) -> Result<FetchedState, StateSyncError> {
         let stop = AtomicBool::new(false);
         let options = StateSyncOptions { patience };
-        let wanted = (self.block.hash, self.root);
-        fetch_state(
-            &StateFormat::Chunks(self.backend.clone()),
-            wanted,
-            roster,
-            datadir,
-            options,
-            &stop,
-            &mut |progress| {
-                assert!((0.0..1.000_001).contains(&progress.share), "{progress:?}");
-                stop.fetch_or(progress.answers >= most as u64, Ordering::Relaxed);
-            },
-        )
+        let format = StateFormat::Chunks(self.backend.clone());
+        let block = (self.block.number, self.block.hash);
+        let tell = &mut |progress: &retrie_state_sync::StateSyncProgress| {
+            assert!((0.0..1.000_001).contains(&progress.share), "{progress:?}");
+            stop.fetch_or(progress.answers >= most as u64, Ordering::Relaxed);
+        };
+        StateFetcher::open(format, datadir)?.fetch(block, self.root, roster, options, &stop, tell)
     }
 
     /// Checks the fetched state: it loads, has the root, and has all codes.

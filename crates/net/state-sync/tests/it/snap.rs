@@ -11,15 +11,15 @@ use retrie_p2p::{
     testkit::local,
 };
 use retrie_state::{
-    Account, AnyBackend, BackendKey, BlockRef, KeyForm, RangeServer, StateKey, StateValue,
-    encode_slot,
+    Account, AccountPostValues, AnyBackend, BackendKey, BlockRef, DeltaBuilder, KeyForm,
+    RangeChanges, RangeServer, StateKey, StateValue, decode_slot, encode_slot,
 };
 use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
 use retrie_state_sync::{
-    FetchedState, SnapPeerSet, StateFormat, StateSyncError, StateSyncOptions, answer_snap,
-    fetch_state,
+    FetchedState, SnapPeerSet, StateFetcher, StateFormat, StateSyncError, StateSyncOptions,
+    answer_snap, sync_dir,
 };
-use retrie_storage_mpt::Mpt;
+use retrie_storage_mpt::{Mpt, ethereum::ranges::HashedRanges};
 use retrie_storage_prefix::prefix::Prefix;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -55,6 +55,8 @@ struct SnapFixture {
     entries: BTreeMap<StateKey, StateValue>,
     codes: HashMap<B256, Bytes>,
     store: StateStore,
+    kv: Arc<dyn KvStore>,
+    block: BlockRef,
     root: B256,
 }
 
@@ -94,7 +96,70 @@ impl SnapFixture {
         let (root, after) = store.bulk_load(block, &mut all, &mut *txn).unwrap();
         txn.commit().unwrap();
         after.run().unwrap();
-        Self { entries, codes, store, root }
+        Self { entries, codes, store, kv, block, root }
+    }
+
+    /// Changes some accounts and slots, as the next block does, and returns what it changed.
+    fn next(&mut self, random: &mut StdRng) -> RangeChanges {
+        let mut writes: BTreeMap<StateKey, Option<StateValue>> = BTreeMap::new();
+        let accounts: Vec<_> = self
+            .entries
+            .keys()
+            .filter_map(|key| match key {
+                StateKey::Account(address) => Some(*address),
+                StateKey::Slot(..) => None,
+            })
+            .collect();
+        let balance = |nonce| Account { nonce, balance: U256::from(1), ..Default::default() };
+        for n in 0..6 {
+            let address = accounts[random.random_range(0..accounts.len())];
+            let old = Account::decode(&self.entries[&StateKey::Account(address)]).unwrap();
+            let new = Account { balance: U256::from(random.random::<u32>()), ..old };
+            writes.insert(StateKey::Account(address), Some(new.encode()));
+            let created = Address::from(random.random::<[u8; 20]>());
+            writes.insert(StateKey::Account(created), Some(balance(n + 1).encode()));
+        }
+        let slots: Vec<_> =
+            self.entries.keys().filter(|key| matches!(key, StateKey::Slot(..))).copied().collect();
+        for n in 0..9 {
+            let key = slots[random.random_range(0..slots.len())];
+            let value = encode_slot(U256::from(random.random::<u64>() | 1)).unwrap();
+            writes.insert(key, if n < 3 { None } else { Some(value) });
+        }
+        let mut delta = DeltaBuilder::new();
+        for (key, value) in &writes {
+            delta.change(*key, self.entries.get(key).cloned(), value.clone());
+        }
+        let number = self.block.number + 1;
+        let session = self.store.begin(StateId::Tip).unwrap();
+        let proposal = session.finish_as(number, &delta.build()).unwrap();
+        self.block = BlockRef::new(number, keccak256(self.block.hash));
+        self.store.seal(&proposal, self.block.hash);
+        self.root = proposal.root();
+        let mut txn = self.kv.begin_write().unwrap();
+        let after = self.store.commit(&[proposal], &mut *txn).unwrap();
+        txn.commit().unwrap();
+        after.run().unwrap();
+        let mut changes = RangeChanges::default();
+        for (key, value) in writes {
+            let (StateKey::Account(address) | StateKey::Slot(address, _)) = key;
+            let values: &mut AccountPostValues = changes.0.entry(keccak256(address)).or_default();
+            match key {
+                StateKey::Account(_) => {
+                    let account = Account::decode(value.as_ref().unwrap()).unwrap();
+                    (values.nonce, values.balance) = (Some(account.nonce), Some(account.balance));
+                }
+                StateKey::Slot(_, slot) => {
+                    let number = value.as_ref().and_then(|value| decode_slot(value));
+                    values.slots.insert(keccak256(slot), number.unwrap_or_default());
+                }
+            }
+            match value {
+                Some(value) => self.entries.insert(key, value),
+                None => self.entries.remove(&key),
+            };
+        }
+        changes
     }
 
     /// A node on this machine that serves the state.
@@ -106,6 +171,7 @@ impl SnapFixture {
             lie,
             random: Mutex::new(StdRng::seed_from_u64(4)),
             asked: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
         });
         let ranges = Some(server.clone() as Arc<dyn SnapRequestHandler>);
         (local::node(NetworkConfig { ranges, ..local::config() }), server)
@@ -116,17 +182,30 @@ impl SnapFixture {
         nodes: &[&StartedNetwork],
         datadir: &Path,
     ) -> Result<FetchedState, StateSyncError> {
+        self.fetch_after(nodes, datadir, RangeChanges::default(), u64::MAX)
+    }
+
+    /// Fetches it, told what has changed since an earlier state. Stops once `most` answers have come.
+    fn fetch_after(
+        &self,
+        nodes: &[&StartedNetwork],
+        datadir: &Path,
+        changes: RangeChanges,
+        most: u64,
+    ) -> Result<FetchedState, StateSyncError> {
         let ranges = Some(Arc::new(EmptyRequestHandler) as Arc<dyn SnapRequestHandler>);
         let static_nodes = nodes.iter().map(|node| local::enode(&node.manager)).collect();
         let config = NetworkConfig { ranges, static_nodes, ..local::config() };
         let visitor = local::node(config).manager;
-        let format: Arc<dyn AnyBackend> = Arc::new(Mpt::new());
-        let peers =
-            SnapPeerSet::new(visitor.peers(), format.clone(), self.root, visitor.runtime().clone());
+        let runtime = visitor.runtime().clone();
+        let peers = SnapPeerSet::new(visitor.peers(), &HashedRanges, self.root, runtime);
         let options = StateSyncOptions { patience: Duration::from_secs(20) };
-        let (wanted, stop) = ((B256::repeat_byte(7), self.root), AtomicBool::new(false));
-        let format = StateFormat::Ranges(format);
-        fetch_state(&format, wanted, &peers, datadir, options, &stop, &mut |_| ())
+        let mut fetcher = StateFetcher::open(StateFormat::Ranges(&HashedRanges), datadir)?;
+        fetcher.set_changes(changes);
+        let (block, stop) = ((self.block.number, self.block.hash), AtomicBool::new(false));
+        fetcher.fetch(block, self.root, &peers, options, &stop, &mut |progress| {
+            stop.fetch_or(progress.answers >= most, Ordering::Relaxed);
+        })
     }
 
     /// Checks that all has come, with hashed keys, and that any backend loads it.
@@ -159,6 +238,8 @@ struct SnapServer {
     lie: SnapLie,
     random: Mutex<StdRng>,
     asked: AtomicUsize,
+    /// Bytes of its answers, about.
+    bytes: AtomicUsize,
 }
 
 impl std::fmt::Debug for SnapServer {
@@ -191,6 +272,7 @@ impl SnapRequestHandler for SnapServer {
             }
         };
         let mut answer = answer.unwrap_or_else(|| request.empty_answer());
+        self.bytes.fetch_add(size(&answer), Ordering::Relaxed);
         let random = &mut *self.random.lock();
         match self.lie {
             SnapLie::Honest | SnapLie::HasNothing | SnapLie::Shifts => {}
@@ -206,6 +288,18 @@ impl SnapRequestHandler for SnapServer {
             }
         }
         answer
+    }
+}
+
+fn size(answer: &SnapResponse) -> usize {
+    let leaves = |all: &[SnapLeaf]| all.iter().map(|leaf| 32 + leaf.value.len()).sum::<usize>();
+    let nodes = |all: &[Bytes]| all.iter().map(|node| node.len()).sum::<usize>();
+    match answer {
+        SnapResponse::Accounts { accounts, proof } => leaves(accounts) + nodes(proof),
+        SnapResponse::Storage { slots, proof } => {
+            slots.iter().map(|slots| leaves(slots)).sum::<usize>() + nodes(proof)
+        }
+        SnapResponse::Codes(all) | SnapResponse::Nodes(all) => nodes(all),
     }
 }
 
@@ -314,4 +408,65 @@ fn a_restart_asks_for_nothing_again() {
     assert!(again.progress.resumed > 0);
     origin.check(again);
     assert_eq!(server.asked.load(Ordering::Relaxed), asked);
+}
+
+#[test]
+fn a_later_state_takes_little_more_than_what_has_changed() {
+    let mut origin = SnapFixture::new(Arc::new(Mpt::new()), KeyForm::Hashed);
+    let mut random = StdRng::seed_from_u64(41);
+    let (node, server) = origin.node(SnapLie::Honest);
+    let folder = folder();
+    drop(origin.fetch(&[&node], folder.path()).unwrap());
+    let whole = server.bytes.load(Ordering::Relaxed);
+    let mut changes = RangeChanges::default();
+    for _ in 0..3 {
+        changes.extend(origin.next(&mut random));
+        let (node, server) = origin.node(SnapLie::Honest);
+        // A node that is stopped goes on where it was.
+        let stopped = origin.fetch_after(&[&node], folder.path(), RangeChanges::default(), 5);
+        assert!(matches!(stopped, Err(StateSyncError::Stopped) | Ok(_)));
+        drop(stopped);
+        let fetched = origin.fetch(&[&node], folder.path()).unwrap();
+        let bytes = server.bytes.load(Ordering::Relaxed);
+        assert!(bytes * 8 < whole, "{bytes} bytes, {whole} for the whole state");
+        origin.check(fetched);
+    }
+    // What is known of the changes need not be asked for: then it is a matter of nodes alone.
+    let known = StateFetcher::open(StateFormat::Ranges(&HashedRanges), folder.path()).unwrap();
+    assert_eq!(known.first_state(), Some((7, B256::repeat_byte(7))));
+    drop(known);
+    let [mut told, mut untold] = [0, 0];
+    for (bytes, is_told) in [(&mut told, true), (&mut untold, false)] {
+        let copy = self::folder();
+        let answers = sync_dir(folder.path()).join("answers");
+        std::fs::create_dir(sync_dir(copy.path())).unwrap();
+        std::fs::copy(&answers, sync_dir(copy.path()).join("answers")).unwrap();
+        let more = origin.next(&mut random);
+        let mut all = changes.clone();
+        all.extend(more.clone());
+        changes.extend(more);
+        let (node, server) = origin.node(SnapLie::Honest);
+        let all = if is_told { all } else { RangeChanges::default() };
+        let fetched = origin.fetch_after(&[&node], copy.path(), all, u64::MAX).unwrap();
+        *bytes = server.bytes.load(Ordering::Relaxed);
+        origin.check(fetched);
+    }
+    assert!(told * 2 < untold, "{told} bytes with what is known, {untold} without");
+}
+
+#[test]
+fn wrong_changes_do_no_harm() {
+    let mut origin = SnapFixture::new(Arc::new(Prefix::default()), KeyForm::Plain);
+    let mut random = StdRng::seed_from_u64(42);
+    let (node, _) = origin.node(SnapLie::Honest);
+    let folder = folder();
+    drop(origin.fetch(&[&node], folder.path()).unwrap());
+    let mut wrong = origin.next(&mut random);
+    for values in wrong.0.values_mut() {
+        values.nonce = Some(1 << 50);
+        values.slots.insert(keccak256(b"no slot"), U256::from(1));
+    }
+    wrong.0.insert(B256::repeat_byte(0x77), AccountPostValues::default());
+    let (node, _) = origin.node(SnapLie::Honest);
+    origin.check(origin.fetch_after(&[&node], folder.path(), wrong, u64::MAX).unwrap());
 }

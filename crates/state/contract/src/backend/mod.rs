@@ -28,7 +28,10 @@ pub use extensions::{
 };
 pub use files::open_with_retry;
 pub use jobs::{BackgroundJob, JobContext, JobHandle, JobOutput, JobRunner};
-pub use ranges::{ChunkPlace, RangeAnswer, RangeServer, StateRanges, StateTrie, TrieLeaf};
+pub use ranges::{
+    AccountPostValues, ChunkPlace, RangeAnswer, RangeChanges, RangeFormat, RangeServer,
+    StateRanges, StateTrie, TrieLeaf,
+};
 pub use view::{
     BulkSink, BulkSorter, KeyRange, NodeRead, NodeWrite, RowScan, RowTable, ScanDirection,
     SortedRecords, TableRow, prefix_end,
