@@ -102,6 +102,7 @@ fn main() -> eyre::Result<()> {
         states: None,
         state_audience: StateAudience::default(),
         ranges: None,
+        snap_versions: Vec::new(),
         timing: SessionTiming::default(),
     };
     let StartedNetwork { manager, mut heard } =

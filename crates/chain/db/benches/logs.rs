@@ -65,6 +65,7 @@ fn made() -> (tempfile::TempDir, DatabaseEnv) {
                 body: &block.body,
                 senders: &[Address::ZERO],
                 receipts: Some(&[receipt]),
+                access_list: None,
                 total_difficulty: U256::from(number),
             })
             .expect("the next block");

@@ -18,8 +18,12 @@ impl KeptBlocks {
     }
 }
 
+/// For how many blocks clients keep access lists (EIP-7928): the weak subjectivity period of 3,533
+/// epochs, if no slot is empty.
+pub const ACCESS_LIST_DISTANCE: u64 = 3_533 * 32;
+
 /// Which parts of old blocks are kept. Headers and the body of genesis are always kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryKept {
     /// Transactions, ommers and withdrawals. A block without them has no receipts and no rows in
     /// the lookup table either.
@@ -28,4 +32,16 @@ pub struct HistoryKept {
     pub receipts: KeptBlocks,
     /// Rows of the lookup table, which map the hash of a transaction to its block.
     pub lookup: KeptBlocks,
+    /// Block access lists.
+    pub access_lists: KeptBlocks,
+}
+
+impl Default for HistoryKept {
+    /// All bodies, receipts and rows of the lookup table, and the access lists of the last
+    /// [`ACCESS_LIST_DISTANCE`] blocks.
+    fn default() -> Self {
+        let all = KeptBlocks::default();
+        let access_lists = KeptBlocks { from: u64::MAX, last: ACCESS_LIST_DISTANCE };
+        Self { bodies: all, receipts: all, lookup: all, access_lists }
+    }
 }

@@ -82,7 +82,7 @@ pub use error::{
     BlockError, CorruptRow, DbError, MetadataError, OpenError, PrunedBody, ReadError, StorageError,
     TableError,
 };
-pub use history_kept::{HistoryKept, KeptBlocks};
+pub use history_kept::{ACCESS_LIST_DISTANCE, HistoryKept, KeptBlocks};
 pub use logs::{LogBounds, LogCandidates, LogQuery};
 pub use snapshot::ReadTxn;
 pub use stats::{DbStats, TableStats};

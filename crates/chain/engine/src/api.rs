@@ -423,11 +423,7 @@ impl EngineApi {
         &self,
         hashes: Vec<B256>,
     ) -> ApiResult<Vec<Option<ExecutionPayloadBodyV1>>> {
-        check_count(hashes.len() as u64, MAX_BODIES)?;
-        self.read(move |view| {
-            hashes.iter().map(|hash| Ok(body(view, hash)?.map(|block| body_v1(&block)))).collect()
-        })
-        .await
+        self.bodies(BodyRequest::Hashes(hashes), |_, _, body| Ok(body)).await
     }
 
     /// `engine_getPayloadBodiesByRangeV1`; ends at the head.
@@ -436,40 +432,51 @@ impl EngineApi {
         start: u64,
         count: u64,
     ) -> ApiResult<Vec<Option<ExecutionPayloadBodyV1>>> {
-        if start == 0 || count == 0 {
-            return Err(EngineApiError::InvalidParams("start and count begin with 1".into()));
-        }
-        check_count(count, MAX_BODIES)?;
-        self.read(move |view| {
-            let last = start.saturating_add(count - 1).min(view.head().number);
-            (start..=last)
-                .map(|number| {
-                    let Some(hash) = view.canonical_hash(number).map_err(EngineError::from)? else {
-                        return Ok(None);
-                    };
-                    Ok(body(view, &hash)?.map(|block| body_v1(&block)))
-                })
-                .collect()
-        })
-        .await
+        self.bodies(BodyRequest::Range { start, count }, |_, _, body| Ok(body)).await
     }
 
-    /// `engine_getPayloadBodiesByHashV2`. Block access lists are not stored, so they are null.
+    /// `engine_getPayloadBodiesByHashV2`. Access lists that are not kept are null.
     pub async fn bodies_by_hash_v2(
         &self,
         hashes: Vec<B256>,
     ) -> ApiResult<Vec<Option<ExecutionPayloadBodyV2>>> {
-        Ok(self.bodies_by_hash(hashes).await?.into_iter().map(|one| one.map(body_v2)).collect())
+        self.bodies(BodyRequest::Hashes(hashes), body_v2).await
     }
 
-    /// `engine_getPayloadBodiesByRangeV2`. Block access lists are not stored, so they are null.
+    /// `engine_getPayloadBodiesByRangeV2`. Access lists that are not kept are null.
     pub async fn bodies_by_range_v2(
         &self,
         start: u64,
         count: u64,
     ) -> ApiResult<Vec<Option<ExecutionPayloadBodyV2>>> {
-        let bodies = self.bodies_by_range(start, count).await?;
-        Ok(bodies.into_iter().map(|one| one.map(body_v2)).collect())
+        self.bodies(BodyRequest::Range { start, count }, body_v2).await
+    }
+
+    /// The bodies of these blocks, each in the form that `shown` gives it.
+    async fn bodies<T: Send + 'static>(
+        &self,
+        request: BodyRequest,
+        shown: fn(&LiveView, &B256, ExecutionPayloadBodyV1) -> ApiResult<T>,
+    ) -> ApiResult<Vec<Option<T>>> {
+        request.check()?;
+        self.read(move |view| {
+            let one = |hash: &B256| {
+                let body = body(view, hash)?;
+                body.map(|block| shown(view, hash, body_v1(&block))).transpose()
+            };
+            match request {
+                BodyRequest::Hashes(hashes) => hashes.iter().map(one).collect(),
+                BodyRequest::Range { start, count } => {
+                    let last = start.saturating_add(count - 1).min(view.head().number);
+                    let at = |number| match view.canonical_hash(number) {
+                        Ok(hash) => hash.map_or(Ok(None), |hash| one(&hash)),
+                        Err(error) => Err(EngineError::from(error).into()),
+                    };
+                    (start..=last).map(at).collect()
+                }
+            }
+        })
+        .await
     }
 
     async fn read<T: Send + 'static>(
@@ -575,6 +582,24 @@ const fn check_count(len: u64, max: u64) -> ApiResult<()> {
     if len > max { Err(EngineApiError::TooLarge { len, max }) } else { Ok(()) }
 }
 
+/// The blocks whose bodies a consensus client asks for.
+enum BodyRequest {
+    Hashes(Vec<B256>),
+    Range { start: u64, count: u64 },
+}
+
+impl BodyRequest {
+    fn check(&self) -> ApiResult<()> {
+        match self {
+            Self::Hashes(hashes) => check_count(hashes.len() as u64, MAX_BODIES),
+            Self::Range { start: 0, .. } | Self::Range { count: 0, .. } => {
+                Err(EngineApiError::InvalidParams("start and count begin with 1".into()))
+            }
+            Self::Range { count, .. } => check_count(*count, MAX_BODIES),
+        }
+    }
+}
+
 fn body(view: &LiveView, hash: &B256) -> ApiResult<Option<Block>> {
     let block = match view.block(hash) {
         // The specification requires null for pruned bodies.
@@ -592,9 +617,12 @@ fn body_v1(block: &Block) -> ExecutionPayloadBodyV1 {
 }
 
 fn body_v2(
+    view: &LiveView,
+    hash: &B256,
     ExecutionPayloadBodyV1 { transactions, withdrawals }: ExecutionPayloadBodyV1,
-) -> ExecutionPayloadBodyV2 {
-    ExecutionPayloadBodyV2 { transactions, withdrawals, block_access_list: None }
+) -> ApiResult<ExecutionPayloadBodyV2> {
+    let block_access_list = view.access_list(hash).map_err(EngineError::from)?;
+    Ok(ExecutionPayloadBodyV2 { transactions, withdrawals, block_access_list })
 }
 
 fn envelope_v3(payload: &BuiltPayload, block: &Block) -> ApiResult<ExecutionPayloadEnvelopeV3> {

@@ -146,11 +146,12 @@ impl LiveView {
         Ok(self.read.body(hash)?)
     }
 
-    /// RLP of the block access list (EIP-7928) of a block in memory. Lists of other blocks are not
-    /// stored.
-    pub fn access_list(&self, hash: &B256) -> Option<Bytes> {
-        let list = self.snapshot.blocks.get(hash)?.access_list.as_ref()?;
-        Some(alloy_rlp::encode(list).into())
+    /// RLP of the block access list (EIP-7928) of a known block; `None` also if it is not kept.
+    pub fn access_list(&self, hash: &B256) -> Result<Option<Bytes>, PipelineError> {
+        if let Some(block) = self.snapshot.blocks.get(hash) {
+            return Ok(block.access_list.as_ref().map(|list| alloy_rlp::encode(list).into()));
+        }
+        Ok(self.read.access_list(hash)?)
     }
 
     /// Receipts of a known block; `None` also if they are not stored.

@@ -21,6 +21,8 @@ pub struct BlockWithReceipts {
 #[derive(Clone, Debug)]
 pub(crate) struct InnerBlock {
     pub(crate) data: BlockWithReceipts,
+    /// As in [`ExecutedBlock`].
+    pub(crate) access_list: Option<BlockAccessList>,
     pub(crate) total_difficulty: U256,
 }
 
@@ -64,9 +66,9 @@ impl ExecutedBlock {
         outcome: ExecutionOutcome,
         total_difficulty: U256,
     ) {
-        let ExecutionOutcome { receipts, codes, .. } = outcome;
+        let ExecutionOutcome { receipts, codes, access_list, .. } = outcome;
         let data = BlockWithReceipts { block, receipts: Arc::new(receipts) };
-        self.inner.push(InnerBlock { data, total_difficulty });
+        self.inner.push(InnerBlock { data, access_list, total_difficulty });
         self.codes.extend(codes);
     }
 

@@ -424,6 +424,7 @@ pub(crate) fn write_genesis_block(
         body: &body,
         senders: &[],
         receipts: Some(&[]),
+        access_list: None,
         total_difficulty: header.difficulty,
     })?)
 }

@@ -424,8 +424,10 @@ impl MigrationTask<'_> {
             Ok(block) => {
                 let block = block.ok_or_else(lost)?;
                 let receipts = read.receipts(&hash)?;
+                let list = read.access_list(&hash)?;
+                let access_list = list.as_ref().map(AsRef::as_ref);
                 let new = NewBlock::recovered(&block, receipts.as_deref(), total_difficulty);
-                txn.insert_block(&new)?;
+                txn.insert_block(&NewBlock { access_list, ..new })?;
                 2 * Block::rlp_length_for(&header, block.body())
             }
             Err(ReadError::Pruned(_)) => {

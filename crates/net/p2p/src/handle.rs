@@ -4,7 +4,7 @@ use crate::{
     eth::{BlockRange, EthRequest, EthResponse, EthVersion, PeerId, TxGossip},
     rchk,
     rlpx::{BASE_MESSAGES, DisconnectReason},
-    snap,
+    snap::{self, SnapVersion},
 };
 use alloy_eip2124::ForkId;
 use std::{fmt, future::Future, net::IpAddr, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
@@ -36,8 +36,8 @@ pub struct PeerInfo {
     pub name: String,
     /// Whether `rchk` is used on this connection.
     pub speaks_rchk: bool,
-    /// Whether `snap` is used on this connection.
-    pub speaks_snap: bool,
+    /// The version of `snap` that is used on this connection, if any.
+    pub snap: Option<SnapVersion>,
     /// The capabilities of its hello message, such as `eth/69`.
     pub capabilities: Vec<String>,
     /// The blocks that it serves, by its last status or range update.
@@ -53,7 +53,7 @@ impl PeerInfo {
     /// The first message id of `snap`.
     pub(crate) const fn snap_base(&self) -> Option<u8> {
         let before = if self.speaks_rchk { rchk::MESSAGES } else { 0 };
-        if self.speaks_snap { Some(self.first_after_eth() + before) } else { None }
+        if self.snap.is_some() { Some(self.first_after_eth() + before) } else { None }
     }
 
     const fn first_after_eth(&self) -> u8 {
@@ -80,8 +80,11 @@ pub enum RequestError {
     #[error("the peer does not speak rchk/1")]
     NoStates,
     /// The peer does not speak `snap`.
-    #[error("the peer does not speak snap/1")]
+    #[error("the peer does not speak snap")]
     NoSnap,
+    /// The version of `snap` on this connection has no such request.
+    #[error("{0} has no such request")]
+    UnsupportedSnap(SnapVersion),
     /// The peer has answered something else. It is disconnected for that.
     #[error("the peer has answered another request")]
     WrongAnswer,
@@ -138,10 +141,11 @@ pub trait StateRequestHandler: fmt::Debug + Send + Sync {
     fn answer(&self, peer: &PeerInfo, request: rchk::RchkRequest) -> rchk::RchkResponse;
 }
 
-/// Answers `snap` requests of peers: ranges of states, contract codes, trie nodes.
+/// Answers `snap` requests of peers: ranges of states, contract codes, trie nodes, access lists.
 pub trait SnapRequestHandler: fmt::Debug + Send + Sync {
-    /// Answers one request; with nothing if the state is not there. Runs on a thread that may
-    /// block, one call at a time for each peer and a few calls in total.
+    /// Answers one request of the version that the peer speaks; with nothing if the state is not
+    /// there. Runs on a thread that may block, one call at a time for each peer and a few calls in
+    /// total.
     fn answer(&self, peer: &PeerInfo, request: snap::SnapRequest) -> snap::SnapResponse;
 }
 
@@ -265,11 +269,13 @@ impl NetworkHandle {
         self.0.request_state(peer, request).await
     }
 
-    /// Asks a peer for a part of a state, as [`request`](Self::request) asks for blocks. The answer
-    /// has at most as many items as were asked for; who asks checks the rest.
+    /// Asks a peer for a part of a state or for access lists, as [`request`](Self::request) asks for
+    /// blocks. The answer has at most as many items as were asked for; who asks checks the rest.
     ///
     /// # Errors
-    /// As [`request`](Self::request), and if the peer does not use `snap`.
+    /// As [`request`](Self::request); [`NoSnap`](RequestError::NoSnap) if the peer does not use
+    /// `snap`, [`UnsupportedSnap`](RequestError::UnsupportedSnap) if the version that it uses has no
+    /// such request.
     pub async fn request_snap(
         &self,
         peer: PeerId,

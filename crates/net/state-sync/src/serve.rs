@@ -31,7 +31,7 @@ pub fn answer_snap(
             storage(state, accounts, [first, last], *bytes)
         }
         SnapRequest::Nodes { paths, bytes, .. } => nodes(state, paths, *bytes).map(Some),
-        SnapRequest::Codes { .. } => Ok(None),
+        SnapRequest::Codes { .. } | SnapRequest::AccessLists { .. } => Ok(None),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use eyre::bail;
 use retrie_chainspec::ChainSpec;
-use retrie_db::{HistoryKept, KeptBlocks};
+use retrie_db::{ACCESS_LIST_DISTANCE, HistoryKept, KeptBlocks};
 use retrie_state_store::FlatHistory;
 
 /// Blocks of history that a full node keeps: reth's `MINIMUM_PRUNING_DISTANCE`.
@@ -76,6 +76,13 @@ pub struct PruneArgs {
     /// Keep the transaction hash index only for blocks within the retention window.
     #[arg(long = "prune.transaction-lookup.full", visible_alias = "prune.transactionlookup.full")]
     no_lookup: bool,
+    /// Keep the block access lists of the last BLOCKS blocks. Peers fetch them to catch up (snap/2).
+    #[arg(
+        long = "prune.access-lists.distance",
+        value_name = "BLOCKS",
+        default_value_t = ACCESS_LIST_DISTANCE
+    )]
+    access_list_distance: u64,
     /// Rejected: senders are stored with their transactions and are pruned with the bodies.
     #[arg(
         long = "prune.sender-recovery.full",
@@ -151,6 +158,7 @@ impl PruneArgs {
                 self.lookup_before,
                 retention,
             ),
+            access_lists: kept_blocks(false, Some(self.access_list_distance), None, retention),
         })
     }
 }
@@ -206,6 +214,8 @@ mod tests {
         let bodies = |bodies| HistoryKept { bodies, ..all };
         let receipts = |receipts| HistoryKept { receipts, ..all };
         let lookup = |lookup| HistoryKept { lookup, ..all };
+        let lists = |access_lists| HistoryKept { access_lists, ..all };
+        assert_eq!(all.access_lists, last(113_056));
         let full = HistoryKept { bodies: before(MERGE), receipts: last(10_064), ..all };
         for (line, changes, kept) in [
             ("", FlatHistory::All, all),
@@ -230,6 +240,8 @@ mod tests {
             ("--prune.bodies.before 99", FlatHistory::All, bodies(before(99))),
             ("--prune.bodies.distance 1000", FlatHistory::All, bodies(last(1000))),
             ("--prune.transaction-lookup.full", FlatHistory::All, lookup(last(128))),
+            ("--prune.access-lists.distance 3", FlatHistory::All, lists(last(128))),
+            ("--prune.access-lists.distance 300", FlatHistory::All, lists(last(300))),
             ("--prune.transactionlookup.distance 200", FlatHistory::All, lookup(last(200))),
             ("--prune.transaction-lookup.before 9", FlatHistory::All, lookup(before(9))),
         ] {

@@ -137,7 +137,7 @@ impl ChainView for NodeView {
     }
 
     fn access_list(&self, hash: &B256) -> Result<Option<Bytes>, ChainError> {
-        Ok(self.0.access_list(hash))
+        self.0.access_list(hash).map_err(ChainError::new)
     }
 }
 

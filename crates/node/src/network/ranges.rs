@@ -4,6 +4,7 @@ use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
 use retrie_engine::{LiveChain, LiveView, RangeServers};
 use retrie_p2p::{
     handle::{PeerInfo, SnapRequestHandler},
+    serve::{self, ChainError},
     snap::{SnapRequest, SnapResponse},
 };
 use retrie_pipeline::PipelineError;
@@ -26,6 +27,9 @@ impl NodeSnapHandler {
         let view = self.live.view()?;
         let root = match request {
             SnapRequest::Codes { hashes, bytes } => return codes(&view, hashes, *bytes).map(Some),
+            SnapRequest::AccessLists { hashes, bytes } => {
+                return Ok(Some(access_lists(&view, hashes, *bytes)));
+            }
             SnapRequest::Accounts { root, .. }
             | SnapRequest::Storage { root, .. }
             | SnapRequest::Nodes { root, .. } => root,
@@ -43,6 +47,12 @@ impl SnapRequestHandler for NodeSnapHandler {
         });
         found.unwrap_or_else(|| request.empty_answer())
     }
+}
+
+fn access_lists(view: &LiveView, hashes: &[B256], bytes: u64) -> SnapResponse {
+    let enough = bytes.min(MAX_SNAP_BYTES) as usize;
+    let list = |hash: &B256| view.access_list(hash).map_err(ChainError::new);
+    SnapResponse::AccessLists(serve::access_lists(hashes, enough, list))
 }
 
 fn codes(view: &LiveView, hashes: &[B256], bytes: u64) -> Result<SnapResponse, PipelineError> {

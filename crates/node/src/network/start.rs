@@ -23,6 +23,7 @@ use retrie_p2p::{
     peers::{NetworkConfig, NetworkManager, StartedNetwork, start},
     serve::{ChainReader as _, ChainRequestHandler, EmptyRequestHandler},
     session::{LocalChain, SessionTiming},
+    snap::SnapVersion,
 };
 use retrie_state::{KeyForm, RangeFormat};
 use retrie_state_sync::{ConnectedPeers, SnapPeerSet};
@@ -55,6 +56,7 @@ struct NodeHandlers {
     blocks: Arc<dyn EthRequestHandler>,
     states: Option<(Arc<dyn StateRequestHandler>, StateAudience)>,
     ranges: Option<Arc<dyn SnapRequestHandler>>,
+    snap_versions: Vec<SnapVersion>,
 }
 
 impl NodePeers {
@@ -88,6 +90,7 @@ impl NodePeers {
             blocks: answers,
             states,
             ranges: ranges.map(|ranges| Arc::new(ranges) as Arc<dyn SnapRequestHandler>),
+            snap_versions: SnapVersion::ALL.to_vec(),
         };
         let shown = AnnouncedChain { spec: live.spec(), range, timestamp };
         let (peers, heard) = Self::open(args, is_dev, datadir, shown, handlers)?;
@@ -124,6 +127,7 @@ impl NodePeers {
             states,
             state_audience: states_for.unwrap_or_default(),
             ranges: handlers.ranges,
+            snap_versions: handlers.snap_versions,
             timing: SessionTiming::default(),
         };
         let StartedNetwork { manager, heard } =
@@ -207,6 +211,8 @@ impl StateSyncPeers {
         let handlers = NodeHandlers {
             states: Some((nothing.clone(), StateAudience::All)),
             ranges: Some(nothing.clone()),
+            // It asks for trie nodes.
+            snap_versions: vec![SnapVersion::Snap1],
             blocks: nothing,
         };
         // A node without a state cannot check gossiped transactions.

@@ -4,14 +4,16 @@ use super::StoredOutcome;
 use crate::{RpcContext, RpcError, RpcResult, geth_errors::block_failure};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::B256;
+use alloy_rlp::Decodable;
 use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_engine::LiveView;
 use retrie_execution::{BlockAccessList, execute_block, execute_block_with_observer};
+use retrie_state::StateError;
 use retrie_state_store::{Proposal, StateId};
 use std::sync::Arc;
 
-/// The block access list (EIP-7928). Blocks carry only its hash, so the block is executed again.
-/// `None` before Amsterdam.
+/// The block access list (EIP-7928). If it is not kept, the block is executed again. `None` before
+/// Amsterdam.
 pub(crate) fn access_list(
     rpc: &RpcContext,
     view: &LiveView,
@@ -19,6 +21,13 @@ pub(crate) fn access_list(
 ) -> RpcResult<Option<BlockAccessList>> {
     if block.header().block_access_list_hash.is_none() || block.number == 0 {
         return Ok(None);
+    }
+    if let Some(list) = view.access_list(&block.hash())? {
+        let decode = BlockAccessList::decode(&mut &list[..]);
+        let damage = |error| {
+            StateError::corrupt("AccessLists", format!("that of block {}: {error}", block.number))
+        };
+        return Ok(Some(decode.map_err(damage)?));
     }
     let state = view.state_before(block)?;
     let spec = rpc.live.spec().for_header(block.header());

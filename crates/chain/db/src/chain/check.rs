@@ -38,7 +38,8 @@ impl ReadTxn {
     /// Reads all stored blocks in the order of their ids and passes each to `block`. Checks that
     /// tables agree: indices by hash and number in both directions, the canonical chain (without
     /// gaps, and linked by parents), total difficulties, the lookup table of transactions, hashes
-    /// of code, the log index, and that no row is left over. Faults go to `fault`.
+    /// of code and of access lists, the log index, and that no row is left over. Faults go to
+    /// `fault`.
     pub fn check_chain(
         &self,
         block: &mut dyn FnMut(StoredBlock),
@@ -162,6 +163,7 @@ impl ChainCheck<'_> {
         if let Some(patch) = &patch {
             self.count(ChainTable::DevPatches, patch.len());
         }
+        self.access_list(id, &header)?;
         let body = self.body(id, is_canonical)?;
         let receipts = self.receipts(id, &hash)?;
         if is_canonical {
@@ -186,6 +188,25 @@ impl ChainCheck<'_> {
         {
             let what = format!("{total} is not the parent's {parent} and {}", header.difficulty);
             self.bad(ChainTable::TotalDifficulty, &id.to_bytes(), what);
+        }
+        Ok(())
+    }
+
+    fn access_list(&mut self, id: BlockId, header: &Header) -> Result<(), ReadError> {
+        let key = id.to_bytes();
+        // As stored: a list that is damaged counts as a row, too.
+        let list = pieces::get(self.read, self.read.chain(ChainTable::AccessLists), &key);
+        let Some(Some(list)) = self.read(list)? else { return Ok(()) };
+        self.count(ChainTable::AccessLists, list.len());
+        match header.block_access_list_hash {
+            Some(named) if named == keccak256(&list) => {}
+            Some(named) => {
+                let what = format!("its hash is not the header's, {named}");
+                self.bad(ChainTable::AccessLists, &key, what);
+            }
+            None => {
+                self.bad(ChainTable::AccessLists, &key, "the header of its block names no list");
+            }
         }
         Ok(())
     }

@@ -52,6 +52,7 @@ mod tests {
             body: &block.body,
             senders: &[Address::ZERO; 3],
             receipts: Some(&[receipt(1), receipt(2), receipt(3)]),
+            access_list: Some(&[0xc2, 1, 2]),
             total_difficulty: U256::from(300),
         })
         .unwrap();
@@ -85,6 +86,7 @@ mod tests {
             + corrupt(read.senders(hash))
             + corrupt(read.receipts(hash))
             + corrupt(read.receipt(hash, 1))
+            + corrupt(read.access_list(hash))
             + corrupt(read.transaction_by_hash(tx))
             + corrupt(read.total_difficulty(hash))
             + corrupt(read.root(hash, "mpt"))

@@ -1,5 +1,5 @@
-//! Pruning of old blocks: bodies, receipts and rows of the lookup table are deleted once the chain
-//! has grown far enough above them. A chain that was started from a state has only headers up to
+//! Pruning of old blocks: bodies, receipts, access lists and rows of the lookup table are deleted once
+//! the chain has grown far enough above them. A chain that was started from a state has only headers up to
 //! that block.
 
 use super::read::{self, ChainRead, canonical};
@@ -57,11 +57,12 @@ impl WriteTxn {
     /// Prunes old blocks below the new tip `tip`, which has `transactions` transactions: oldest
     /// blocks first, including side blocks, a bounded part of each kind.
     pub(super) fn prune_blocks(&mut self, tip: u64, transactions: usize) -> Result<()> {
-        let HistoryKept { bodies, receipts, lookup } = self.kept();
+        let HistoryKept { bodies, receipts, lookup, access_lists } = self.kept();
         let budget = transactions + BEYOND;
         // Bodies first: pruning a body also deletes the block's receipts and lookup rows.
         self.prune_bodies(bodies.first(tip), budget)?;
         self.prune_receipts(receipts.first(tip), budget)?;
+        self.prune_access_lists(access_lists.first(tip), budget)?;
         self.prune_lookup(lookup.first(tip), budget)
     }
 
@@ -98,6 +99,17 @@ impl WriteTxn {
             pruned = Some(id.number + 1);
         }
         pruned.map_or(Ok(()), |number| self.raise(RECEIPTS, number))
+    }
+
+    fn prune_access_lists(&mut self, keep_from: u64, budget: usize) -> Result<()> {
+        let table = self.chain(ChainTable::AccessLists);
+        let mut deleted = 0;
+        while deleted < budget
+            && let Some(id) = self.oldest(ChainTable::AccessLists, 0, keep_from)?
+        {
+            deleted += pieces::delete_prefix(self, table, &id.to_bytes())?;
+        }
+        Ok(())
     }
 
     fn prune_lookup(&mut self, keep_from: u64, budget: usize) -> Result<()> {

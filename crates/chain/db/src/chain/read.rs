@@ -157,6 +157,19 @@ pub trait ChainRead: RawRead {
         rows.iter().map(decode).collect::<Result<_, _>>().map(Some)
     }
 
+    /// RLP of the block access list (EIP-7928) of a stored block; `None` also if it is pruned, or the
+    /// block was stored without it.
+    fn access_list(&self, hash: &B256) -> Result<Option<Bytes>, ReadError> {
+        let Some(id) = block_id(self, hash)? else { return Ok(None) };
+        let (table, key) = (self.chain(ChainTable::AccessLists), id.to_bytes());
+        let Some(row) = pieces::get(self, table, &key)? else { return Ok(None) };
+        let mut rest = &row[..];
+        match alloy_rlp::Header::decode_bytes(&mut rest, true) {
+            Ok(_) if rest.is_empty() => Ok(Some(row)),
+            _ => Err(ReadError::corrupt(table.name, &key, "the value is not one RLP list")),
+        }
+    }
+
     /// From this number on all stored, executed blocks have their receipts. Receipts of lower
     /// blocks may be [pruned](crate::HistoryKept).
     fn receipts_pruned_below(&self) -> Result<u64, ReadError> {

@@ -26,12 +26,14 @@ pub struct NewBlock<'a> {
     pub senders: &'a [Address],
     /// Receipt of each transaction; `None` if the block was not executed.
     pub receipts: Option<&'a [Receipt]>,
+    /// RLP of its block access list (EIP-7928); `None` if it has none, or it is not known.
+    pub access_list: Option<&'a [u8]>,
     /// Sum of the difficulties up to and including this block.
     pub total_difficulty: U256,
 }
 
 impl<'a> NewBlock<'a> {
-    /// A block with recovered senders.
+    /// A block with recovered senders, without an access list.
     pub fn recovered(
         block: &'a RecoveredBlock,
         receipts: Option<&'a [Receipt]>,
@@ -43,6 +45,7 @@ impl<'a> NewBlock<'a> {
             body: block.body(),
             senders: block.senders(),
             receipts,
+            access_list: None,
             total_difficulty,
         }
     }
@@ -91,7 +94,7 @@ impl WriteTxn {
     }
 
     /// Stores a block beside the canonical chain. If it is stored already, only missing receipts
-    /// are added.
+    /// and a missing access list are added.
     pub fn insert_side_block(&mut self, block: &NewBlock<'_>) -> Result<()> {
         self.store_block(block).map(|_| ())
     }
@@ -134,6 +137,7 @@ impl WriteTxn {
             ChainTable::TotalDifficulty,
             ChainTable::BackendRoots,
             ChainTable::DevPatches,
+            ChainTable::AccessLists,
         ] {
             let table = self.chain(table);
             pieces::delete_prefix(self, table, &id.to_bytes())?;
@@ -213,6 +217,11 @@ impl WriteTxn {
             {
                 self.store_receipts(id, receipts, false)?;
             }
+            if let Some(list) = block.access_list
+                && self.access_list(&block.hash)?.is_none()
+            {
+                self.store_access_list(id, list, false)?;
+            }
             return Ok(id);
         }
         let NewBlock { header, body, .. } = *block;
@@ -230,6 +239,9 @@ impl WriteTxn {
         }
         if let Some(receipts) = block.receipts {
             self.store_receipts(id, receipts, append)?;
+        }
+        if let Some(list) = block.access_list {
+            self.store_access_list(id, list, append)?;
         }
         Ok(id)
     }
@@ -257,6 +269,11 @@ impl WriteTxn {
             pieces::put(self, table, &id.item(index), &row, append)?;
         }
         Ok(())
+    }
+
+    fn store_access_list(&mut self, id: BlockId, list: &[u8], append: bool) -> Result<()> {
+        let table = self.chain(ChainTable::AccessLists);
+        pieces::put(self, table, &id.to_bytes(), list, append)
     }
 
     /// A new id for a block, and whether it sorts after all others.

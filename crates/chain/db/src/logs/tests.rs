@@ -42,6 +42,7 @@ fn chain(db: &DatabaseEnv, blocks: u64) {
             body: &block.body,
             senders: &[Address::ZERO],
             receipts: Some(&[receipt]),
+            access_list: None,
             total_difficulty: U256::from(1),
         })
         .unwrap();

@@ -34,6 +34,7 @@ fn assert_stored(read: &impl ChainRead, full: &FullBlock) {
         assert_eq!(read.receipt(hash, i as u32).unwrap().as_ref(), Some(receipt));
     }
     assert_eq!(read.receipt(hash, full.receipts.len() as u32).unwrap(), None);
+    assert_eq!(read.access_list(hash).unwrap().map(Vec::from), full.access_list);
     let recovered = read.recovered_block(hash).unwrap().unwrap();
     assert_eq!(recovered.hash(), *hash);
     assert_eq!(recovered.senders(), full.senders);
@@ -59,6 +60,7 @@ fn assert_absent(read: &impl ChainRead, full: &FullBlock) {
     assert_eq!(read.block(hash).unwrap(), None);
     assert_eq!(read.receipts(hash).unwrap(), None);
     assert_eq!(read.senders(hash).unwrap(), None);
+    assert_eq!(read.access_list(hash).unwrap(), None);
     assert_eq!(read.total_difficulty(hash).unwrap(), None);
     assert_eq!(read.root(hash, "mpt").unwrap(), None);
     assert!(!read.hashes_at(full.block.header.number).unwrap().contains(hash));
@@ -686,4 +688,94 @@ fn datadir_that_is_not_whole_is_opened_by_its_maker_alone() {
         growing.open(HistoryKept::default()).begin_read().unwrap().unfinished().unwrap(),
         None
     );
+}
+
+/// Blocks with access lists, on a genesis without one.
+fn chain_with_lists(lengths: &[usize]) -> Vec<FullBlock> {
+    let mut chain = vec![child(None, 0, transactions(0))];
+    for (n, length) in (1..).zip(lengths) {
+        chain.push(child(chain.last(), n, transactions(n)).with_access_list(*length));
+    }
+    chain
+}
+
+#[test]
+fn access_lists_come_back_and_go_with_their_block() {
+    let (_dir, db) = fresh();
+    let chain = chain_with_lists(&[0, 1, 16_349, 16_350, 40_000]);
+    let mut txn = db.begin_write().unwrap();
+    chain.iter().for_each(|block| txn.insert_block(&block.new_block()).unwrap());
+    let side = child(Some(&chain[3]), 99, transactions(99)).with_access_list(20_000);
+    txn.insert_side_block(&side.unexecuted()).unwrap();
+    assert_eq!(txn.access_list(&side.hash).unwrap(), None);
+    // What is missing is added later.
+    txn.insert_side_block(&side.new_block()).unwrap();
+    txn.commit().unwrap();
+    assert_no_faults(&db);
+    let read = db.begin_read().unwrap();
+    chain.iter().chain([&side]).for_each(|block| assert_stored(&read, block));
+    assert_eq!(read.access_list(&B256::repeat_byte(9)).unwrap(), None);
+    drop(read);
+    // A reorganisation keeps the lists of both branches; a removed block takes its own with it.
+    let mut txn = db.begin_write().unwrap();
+    txn.unset_canonical_above(3).unwrap();
+    txn.set_canonical(4, &side.hash).unwrap();
+    chain.iter().chain([&side]).for_each(|block| assert_stored(&txn, block));
+    assert!(txn.remove_block(&chain[4].hash).unwrap());
+    assert_absent(&txn, &chain[4]);
+    txn.unset_canonical_above(1).unwrap();
+    assert_eq!(txn.remove_blocks_above(1).unwrap(), 4);
+    txn.commit().unwrap();
+    assert_no_faults(&db);
+    assert_stored(&db.begin_read().unwrap(), &chain[1]);
+}
+
+#[test]
+fn access_lists_of_old_blocks_go_and_all_else_stays() {
+    let chain = chain_with_lists(&[300; 29]);
+    let growing = GrowingChain { chain, dir: tempfile::tempdir().unwrap() };
+    let db = growing.open(HistoryKept { access_lists: LAST_5, ..HistoryKept::default() });
+    growing.insert(&db, 0..12);
+    let mut txn = db.begin_write().unwrap();
+    let side = child(Some(&growing.chain[11]), 99, transactions(99)).with_access_list(7);
+    txn.insert_side_block(&side.new_block()).unwrap();
+    txn.commit().unwrap();
+    growing.insert(&db, 12..20);
+    let check = |db: &DatabaseEnv, first: usize| {
+        let read = db.begin_read().unwrap();
+        for (n, block) in growing.chain[..20].iter().enumerate() {
+            let kept = block.access_list.clone().filter(|_| n >= first);
+            assert_stored(&read, &FullBlock { access_list: kept, ..block.clone() });
+        }
+        assert_eq!(read.access_list(&side.hash).unwrap(), None, "side blocks go too");
+        assert_no_faults(db);
+    };
+    check(&db, 14);
+    drop(db);
+    // They stay pruned. By default none of these blocks is old.
+    let db = growing.open(HistoryKept::default());
+    check(&db, 14);
+    growing.insert(&db, 20..30);
+    growing.chain[14..].iter().for_each(|block| assert_stored(&db.begin_read().unwrap(), block));
+}
+
+#[test]
+fn an_access_list_that_its_header_does_not_name_is_a_fault() {
+    let wrong = |list: &[u8], block: FullBlock, words: &str| {
+        let (_dir, db) = fresh();
+        let genesis = child(None, 0, vec![]);
+        let mut txn = db.begin_write().unwrap();
+        txn.insert_block(&genesis.new_block()).unwrap();
+        let new = NewBlock { access_list: Some(list), ..block.unexecuted() };
+        txn.insert_side_block(&new).unwrap();
+        txn.commit().unwrap();
+        let mut faults = Vec::new();
+        let read = db.begin_read().unwrap();
+        read.check_chain(&mut |_| {}, &mut |fault| faults.push(fault.to_string())).unwrap();
+        assert!(matches!(&faults[..], [one] if one.contains(words)), "{faults:?}");
+    };
+    let genesis = child(None, 0, vec![]);
+    let child = || child(Some(&genesis), 1, vec![]);
+    wrong(&[0xc1, 6], child().with_access_list(1), "AccessLists");
+    wrong(&[0xc1, 6], child(), "names no list");
 }

@@ -431,6 +431,7 @@ fn stored(read: &ReadTxn) -> Vec<FullBlock> {
             block: read.block(&hash).unwrap().unwrap(),
             senders: read.senders(&hash).unwrap().unwrap(),
             receipts: read.receipts(&hash).unwrap().unwrap(),
+            access_list: None,
             total_difficulty: read.total_difficulty(&hash).unwrap().unwrap(),
         }
     };

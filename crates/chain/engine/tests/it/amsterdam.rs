@@ -2,7 +2,7 @@
 //! and requests of builders (EIP-8282).
 
 use crate::common::{
-    NodeSetup, RunningNode, TestNode, attributes, code, invalid, only_head, syncing, valid,
+    NodeSetup, RunningNode, TestNode, attributes, code, hash, invalid, only_head, syncing, valid,
 };
 use alloy_consensus::{SignableTransaction, TxEip1559};
 use alloy_eip7928::{AccountChanges, BlockAccessIndex, NonceChange, SlotChanges};
@@ -202,6 +202,45 @@ fn a_block_that_waits_for_its_parent_keeps_its_list() {
         lead(node, hash(2));
         assert_eq!(node.metrics.transactions.get(), all);
         assert_eq!(node.metrics.transactions_ahead.get(), expected);
+    }
+}
+
+/// For peers and for the consensus client, whether the block is in memory or on disk.
+#[test]
+fn lists_of_blocks_are_kept() {
+    let (chain, blocks) = chain(NodeSetup::MPT);
+    let check = |running: &RunningNode, count: usize| {
+        let view = running.live.view().unwrap();
+        for (at, (block, list)) in blocks.iter().enumerate() {
+            let expected = (at < count).then(|| Bytes::from(alloy_rlp::encode(list)));
+            assert_eq!(view.access_list(&hash(block)).unwrap(), expected, "block {}", at + 1);
+        }
+        // No execution has made genesis.
+        assert_eq!(view.access_list(&chain.genesis()).unwrap(), None);
+        let bodies = running.runtime.block_on(running.api.bodies_by_range_v2(1, 9)).unwrap();
+        let hashes = blocks.iter().map(|(block, _)| hash(block)).collect();
+        let by_hash = running.runtime.block_on(running.api.bodies_by_hash_v2(hashes)).unwrap();
+        assert_eq!(bodies, by_hash[..count]);
+        for (body, (block, list)) in bodies.iter().zip(&blocks) {
+            let body = body.as_ref().unwrap();
+            assert_eq!(body.transactions.len(), block.body.transactions.len());
+            assert_eq!(body.block_access_list, Some(alloy_rlp::encode(list).into()));
+        }
+    };
+    for threshold in [64, 0] {
+        let mut node = TestNode::new(&chain.spec, NodeSetup::MPT);
+        node.config.persistence_threshold = threshold;
+        let running = node.start();
+        for (at, (block, list)) in blocks.iter().enumerate() {
+            let hash = hash(block);
+            assert_eq!(send(&running, payload(hash, block, list), block), valid(hash));
+            lead(&running, hash);
+            check(&running, at + 1);
+        }
+        running.flush();
+        check(&running, blocks.len());
+        running.stop();
+        check(&node.start(), blocks.len());
     }
 }
 

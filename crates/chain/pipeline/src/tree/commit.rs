@@ -6,6 +6,7 @@ use crate::{
 use alloy_primitives::{B256, U256};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use retrie_db::{NewBlock, WriteTxn};
+use retrie_execution::BlockAccessList;
 use retrie_telemetry::Metrics;
 use std::{sync::Arc, time::Instant};
 
@@ -169,11 +170,12 @@ fn write_block(
     block: &ExecutedBlock,
     place: BranchKind,
 ) -> Result<(), PipelineError> {
-    for InnerBlock { data, total_difficulty } in &block.inner {
-        insert(txn, data, *total_difficulty, place)?;
+    for InnerBlock { data, access_list, total_difficulty } in &block.inner {
+        insert(txn, data, access_list.as_ref(), *total_difficulty, place)?;
         chain.states.defer_roots(txn, data.block.hash())?;
     }
-    insert(txn, &block.data, block.chain.total_difficulty, place)?;
+    let list = block.access_list.as_ref();
+    insert(txn, &block.data, list, block.chain.total_difficulty, place)?;
     for (hash, code) in &block.codes {
         txn.insert_code(hash, code)?;
     }
@@ -186,10 +188,13 @@ fn write_block(
 fn insert(
     txn: &mut WriteTxn,
     data: &BlockWithReceipts,
+    access_list: Option<&BlockAccessList>,
     total_difficulty: U256,
     place: BranchKind,
 ) -> Result<(), PipelineError> {
+    let list = access_list.map(|list| alloy_rlp::encode(list));
     let new = NewBlock::recovered(&data.block, Some(&data.receipts), total_difficulty);
+    let new = NewBlock { access_list: list.as_deref(), ..new };
     match place {
         BranchKind::Canonical => txn.insert_block(&new)?,
         BranchKind::Side => txn.insert_side_block(&new)?,

@@ -87,7 +87,7 @@ fn has_root(number: u64) -> bool {
 #[test]
 fn runs_leave_what_single_blocks_leave_but_for_the_roots_between() {
     for (rules, changes) in
-        [(TestRules::Prague, FlatHistory::All), (TestRules::Byzantium, FlatHistory::Last(40))]
+        [(TestRules::Amsterdam, FlatHistory::All), (TestRules::Byzantium, FlatHistory::Last(40))]
     {
         let (chain, blocks) = straight(rules);
         for setup in in_runs() {

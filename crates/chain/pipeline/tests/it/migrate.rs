@@ -286,7 +286,8 @@ fn moved(
 #[test]
 fn every_backend_takes_over_from_every_other() {
     for (n, from) in all().enumerate() {
-        let rules = [TestRules::Byzantium, TestRules::Prague, TestRules::Merge(20_000_000)][n % 3];
+        let rules =
+            [TestRules::Byzantium, TestRules::Amsterdam, TestRules::Merge(20_000_000)][n % 3];
         let (made, blocks) = made(rules);
         let folder = TempDir::new().unwrap();
         let old = BackendDatadir::new(&folder, "old", &made.spec, &(from.small)());

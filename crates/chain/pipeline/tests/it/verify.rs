@@ -109,9 +109,14 @@ fn made(rules: TestRules) -> (Arc<ChainSpec>, Vec<Block>) {
 #[test]
 fn flipped_byte_is_found_in_every_table_folded_or_not() {
     let mut seen = std::collections::BTreeSet::new();
-    let rules = [TestRules::Prague, TestRules::Frontier, TestRules::Byzantium, TestRules::Cancun]
-        .into_iter()
-        .cycle();
+    let rules = [
+        TestRules::Prague,
+        TestRules::Frontier,
+        TestRules::Byzantium,
+        TestRules::Amsterdam,
+        TestRules::Cancun,
+    ];
+    let rules = rules.into_iter().cycle();
     let setups =
         NodeSetup::all().into_iter().chain([NodeSetup::MPT, NodeSetup::RAW, NodeSetup::REFEREED]);
     for (number, (setup, rules)) in setups.zip(rules).enumerate() {
@@ -167,6 +172,7 @@ fn flipped_byte_is_found_in_every_table_folded_or_not() {
         assert!(seen.contains(&referee), "{referee} was not tried: {seen:?}");
     }
     assert!(seen.contains("Receipts") && seen.contains("Codes") && seen.contains("Metadata"));
+    assert!(seen.contains("AccessLists"), "{seen:?}");
     assert!(seen.contains("LogSegments") && seen.contains("LogPostings"), "{seen:?}");
 }
 

@@ -524,7 +524,7 @@ fn info(id: PeerId) -> Arc<PeerInfo> {
         is_static: false,
         name: String::new(),
         speaks_rchk: false,
-        speaks_snap: false,
+        snap: None,
         capabilities: Vec::new(),
         range: BlockRange::default(),
     })

@@ -21,7 +21,7 @@ use crate::{
         RequestHandlers, SessionContext, SessionEnd, SessionHandle, SessionHost, SessionTiming,
         add,
     },
-    snap,
+    snap::{self, SnapVersion},
 };
 use parking_lot::{Mutex, RwLock};
 use secp256k1::{PublicKey, SecretKey};
@@ -84,6 +84,9 @@ pub struct NetworkConfig {
     pub state_audience: StateAudience,
     /// The handler of `snap` requests; `snap` is off without it.
     pub ranges: Option<Arc<dyn SnapRequestHandler>>,
+    /// The versions of `snap` that are offered. A node that needs trie nodes must not offer version
+    /// 2, which has none: both sides use the newest version that both offer.
+    pub snap_versions: Vec<SnapVersion>,
     /// Timeouts.
     pub timing: SessionTiming,
 }
@@ -180,7 +183,7 @@ pub fn start(
         port: local_address.map_or(0, |address| address.port()),
         chain: config.chain,
         rchk: config.states.is_some().then_some(config.state_audience),
-        snap: config.ranges.is_some(),
+        snap: config.ranges.as_ref().map(|_| config.snap_versions).unwrap_or_default(),
         timing: config.timing,
     };
     let reputation = Arc::new(ReputationTable::default());

@@ -8,7 +8,7 @@
 //!
 //! Lists of headers, bodies and receipts end before the first item that is not available. Pooled
 //! transactions that are not available are skipped. For access lists that are not available there
-//! is an empty entry (EIP-8159). From eth/70 on the receipts of a block may be cut, and the peer
+//! is an empty entry (EIP-8159, EIP-8189). From eth/70 on the receipts of a block may be cut, and the peer
 //! asks for the rest (EIP-7975). If the database fails, the answer ends there.
 
 mod chain;
@@ -96,7 +96,9 @@ impl ChainRequestHandler {
                 partial_receipts(&*view, *first_index, hashes)
             }
             EthRequest::AccessLists(hashes) => {
-                EthResponse::AccessLists(access_lists(&*view, hashes))
+                EthResponse::AccessLists(access_lists(hashes, ENOUGH, |hash| {
+                    view.access_list(hash)
+                }))
             }
             EthRequest::PooledTransactions(_) => request.empty_response(),
         })
@@ -186,17 +188,23 @@ fn partial_receipts(view: &dyn ChainView, first_index: u64, hashes: &[B256]) -> 
     EthResponse::Receipts { last_incomplete: false, lists }
 }
 
-fn access_lists(view: &dyn ChainView, hashes: &[B256]) -> Vec<Option<Bytes>> {
+/// The access lists of the first of these blocks, up to the one that reaches `enough` bytes; `None`
+/// for a list that is not available. `get` reads the RLP of a list by the hash of its block.
+pub fn access_lists(
+    hashes: &[B256],
+    enough: usize,
+    get: impl Fn(&B256) -> Result<Option<Bytes>, ChainError>,
+) -> Vec<Option<Bytes>> {
     let mut lists = Vec::new();
     let mut bytes = 0;
     for hash in hashes.iter().take(MAX_ITEMS) {
-        let list = unwrap_or_log(view.access_list(hash));
+        let list = unwrap_or_log(get(hash));
         bytes += list.as_ref().map_or(1, |list| list.len());
         if bytes > MAX_MESSAGE {
             break;
         }
         lists.push(list);
-        if bytes >= ENOUGH {
+        if bytes >= enough {
             break;
         }
     }

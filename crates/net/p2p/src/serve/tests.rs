@@ -52,7 +52,7 @@ impl TestChain {
             is_static: false,
             name: String::new(),
             speaks_rchk: false,
-            speaks_snap: false,
+            snap: None,
             capabilities: Vec::new(),
             range: BlockRange::default(),
         };

@@ -10,7 +10,7 @@ use crate::{
         self, BASE_MESSAGES, Capability, DisconnectReason, Hello, MessageReader, MessageWriter,
         PROTOCOL_VERSION, RawMessage, RlpxError, id,
     },
-    snap,
+    snap::{self, SnapVersion},
 };
 use alloy_eip2124::ForkId;
 use alloy_primitives::B256;
@@ -111,8 +111,8 @@ pub(crate) struct LocalNode {
     pub(crate) chain: LocalChain,
     /// Which peers may use `rchk`, if it is on.
     pub(crate) rchk: Option<StateAudience>,
-    /// Whether it speaks `snap`.
-    pub(crate) snap: bool,
+    /// The versions of `snap` that it offers.
+    pub(crate) snap: Vec<SnapVersion>,
     /// Timeouts.
     pub(crate) timing: SessionTiming,
 }
@@ -131,8 +131,10 @@ impl LocalNode {
         });
         let states = Capability { name: rchk::NAME.to_owned(), version: rchk::VERSION };
         let states = self.speaks_rchk(place).then_some(states);
-        let ranges = Capability { name: snap::NAME.to_owned(), version: snap::VERSION };
-        let ranges = self.snap.then_some(ranges);
+        let ranges = self.snap.iter().map(|version| Capability {
+            name: snap::NAME.to_owned(),
+            version: u64::from(version.number()),
+        });
         Hello {
             version: PROTOCOL_VERSION,
             client: self.client.clone(),
@@ -279,7 +281,7 @@ pub(crate) async fn establish<S: AsyncRead + AsyncWrite + Unpin>(
                 is_static: place.is_static(),
                 name: hello.client,
                 speaks_rchk: local.speaks_rchk(&*place) && hello.capabilities.iter().any(is_rchk),
-                speaks_snap: local.snap && hello.capabilities.iter().any(is_snap),
+                snap: common_snap(&hello.capabilities, &local.snap),
                 capabilities: hello.capabilities.iter().map(ToString::to_string).collect(),
                 range: status.range,
             };
@@ -373,8 +375,11 @@ fn is_rchk(capability: &Capability) -> bool {
     capability.name == rchk::NAME && capability.version == rchk::VERSION
 }
 
-fn is_snap(capability: &Capability) -> bool {
-    capability.name == snap::NAME && capability.version == snap::VERSION
+/// The newest version of `snap` that the peer and this node offer.
+fn common_snap(theirs: &[Capability], ours: &[SnapVersion]) -> Option<SnapVersion> {
+    let theirs = theirs.iter().filter(|capability| capability.name == snap::NAME);
+    let versions = theirs.filter_map(|capability| SnapVersion::from_number(capability.version));
+    versions.filter(|version| ours.contains(version)).max()
 }
 
 async fn read_hello<R: AsyncRead + Unpin>(

@@ -199,7 +199,11 @@ impl SessionHandle {
         &self,
         request: snap::SnapRequest,
     ) -> Result<oneshot::Receiver<RequestResult<snap::SnapResponse>>, RequestError> {
-        let base = self.info().snap_base().ok_or(RequestError::NoSnap)?;
+        let info = self.info();
+        let (base, version) = info.snap_base().zip(info.snap).ok_or(RequestError::NoSnap)?;
+        if !request.is_of(version) {
+            return Err(RequestError::UnsupportedSnap(version));
+        }
         let (id, items) = (request.answered_by(), request.most_items());
         let expected = ExpectedAnswer { id, items, bytes: usize::MAX };
         let pauses = self.pauses.lock().total();

@@ -18,7 +18,7 @@ use crate::{
     rlpx::{
         BASE_MESSAGES, DisconnectReason, MessageReader, MessageWriter, RawMessage, RlpxError, id,
     },
-    snap,
+    snap::{self, SnapVersion},
 };
 use std::{
     sync::{
@@ -417,8 +417,8 @@ impl<'a> SessionReader<'a> {
                     Some((WireProtocol::Rchk, base)) => {
                         self.handle_state(base, &raw, &requests.states)
                     }
-                    Some((WireProtocol::Snap, base)) => {
-                        self.handle_snap(base, &raw, &requests.states)
+                    Some((WireProtocol::Snap(version), base)) => {
+                        self.handle_snap(version, base, &raw, &requests.states)
                     }
                     Some((WireProtocol::Eth, _)) => {
                         self.handle(spoken.eth, raw, &requests.blocks).await
@@ -524,6 +524,7 @@ impl<'a> SessionReader<'a> {
     /// Handles a `snap` message, as [`handle_state`](Self::handle_state) does those of `rchk`.
     fn handle_snap(
         &self,
+        version: SnapVersion,
         base: u8,
         raw: &RawMessage,
         requests: &mpsc::Sender<state_serving::NumberedRequest>,
@@ -534,7 +535,7 @@ impl<'a> SessionReader<'a> {
         {
             return Ok(());
         }
-        match snap::SnapMessage::decode(id, payload).map_err(SessionEnd::breach)? {
+        match snap::SnapMessage::decode(version, id, payload).map_err(SessionEnd::breach)? {
             snap::SnapMessage::Request(number, request) => {
                 self.serve_state(requests, number, StateRequest::Snap(request));
             }
@@ -590,7 +591,7 @@ fn decode(
 enum WireProtocol {
     Eth,
     Rchk,
-    Snap,
+    Snap(SnapVersion),
 }
 
 /// The protocols that are spoken on a connection.
@@ -599,23 +600,23 @@ struct SpokenProtocols {
     eth: EthVersion,
     /// The first message id, as for `snap`.
     rchk: Option<u8>,
-    snap: Option<u8>,
+    snap: Option<(SnapVersion, u8)>,
 }
 
 impl SpokenProtocols {
-    const fn with(info: &PeerInfo) -> Self {
-        Self { eth: info.version, rchk: info.rchk_base(), snap: info.snap_base() }
+    fn with(info: &PeerInfo) -> Self {
+        let snap = info.snap.zip(info.snap_base());
+        Self { eth: info.version, rchk: info.rchk_base(), snap }
     }
 
     /// The protocol of a message, and the first id of that; `None` for the base protocol.
     fn of(self, id: u8) -> Option<(WireProtocol, u8)> {
         let bases = [
-            (WireProtocol::Snap, self.snap),
-            (WireProtocol::Rchk, self.rchk),
-            (WireProtocol::Eth, Some(BASE_MESSAGES)),
+            self.snap.map(|(version, base)| (WireProtocol::Snap(version), base)),
+            self.rchk.map(|base| (WireProtocol::Rchk, base)),
+            Some((WireProtocol::Eth, BASE_MESSAGES)),
         ];
-        let bases = bases.into_iter().filter_map(|(protocol, base)| Some((protocol, base?)));
-        bases.into_iter().find(|(_, base)| *base <= id)
+        bases.into_iter().flatten().find(|(_, base)| *base <= id)
     }
 }
 
@@ -635,9 +636,10 @@ fn limit(link: &SessionHandle, spoken: SpokenProtocols, id: u8) -> Option<usize>
             rchk::limit(id)?,
             rchk::is_response(id).then(|| link.state_requests.lock().expects(id)),
         ),
-        WireProtocol::Snap => {
-            (snap::limit(id)?, snap::is_response(id).then(|| link.snap_requests.lock().expects(id)))
-        }
+        WireProtocol::Snap(version) => (
+            snap::limit(version, id)?,
+            snap::is_response(id).then(|| link.snap_requests.lock().expects(id)),
+        ),
     };
     Some(expected.map_or(limit, |expected| expected.map_or(0, |bytes| bytes.min(limit))))
 }

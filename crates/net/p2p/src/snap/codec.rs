@@ -1,8 +1,10 @@
 //! Encoding and decoding of messages, with limits.
 
-use super::message::{SnapLeaf, SnapMessage, SnapRequest, SnapResponse, TrieNodePaths};
+use super::message::{
+    SnapLeaf, SnapMessage, SnapRequest, SnapResponse, SnapVersion, TrieNodePaths,
+};
 use alloy_primitives::{B256, Bytes};
-use alloy_rlp::{Decodable, Encodable, Header as RlpHeader};
+use alloy_rlp::{Decodable, EMPTY_STRING_CODE, Encodable, Header as RlpHeader};
 
 /// Message ids, relative to the first id of the protocol.
 pub(crate) mod id {
@@ -16,9 +18,11 @@ pub(crate) mod id {
     pub(crate) const BYTE_CODES: u8 = 0x05;
     pub(crate) const GET_TRIE_NODES: u8 = 0x06;
     pub(crate) const TRIE_NODES: u8 = 0x07;
+    pub(crate) const GET_ACCESS_LISTS: u8 = 0x08;
+    pub(crate) const ACCESS_LISTS: u8 = 0x09;
 }
 
-/// Maximum number of accounts, codes or node paths in one request.
+/// Maximum number of accounts, codes, node paths or blocks in one request.
 pub(super) const MAX_ITEMS: usize = 4096;
 
 /// Maximum bytes of a request.
@@ -27,45 +31,51 @@ const MAX_REQUEST_BYTES: usize = 512 << 10;
 /// Maximum bytes of an answer: what fits into a frame.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
-/// Maximum length of a message's payload in bytes; `None` if there is no such message.
-pub(crate) const fn limit(id: u8) -> Option<usize> {
-    Some(match id {
-        id::GET_ACCOUNT_RANGE
-        | id::GET_STORAGE_RANGES
-        | id::GET_BYTE_CODES
-        | id::GET_TRIE_NODES => MAX_REQUEST_BYTES,
-        id::ACCOUNT_RANGE | id::STORAGE_RANGES | id::BYTE_CODES | id::TRIE_NODES => {
-            MAX_ANSWER_BYTES
+/// Maximum length of a message's payload in bytes; `None` if the version has no such message.
+pub(crate) const fn limit(version: SnapVersion, id: u8) -> Option<usize> {
+    match (id, version) {
+        (id::GET_ACCOUNT_RANGE..=id::BYTE_CODES, _)
+        | (id::GET_TRIE_NODES | id::TRIE_NODES, SnapVersion::Snap1)
+        | (id::GET_ACCESS_LISTS | id::ACCESS_LISTS, SnapVersion::Snap2) => {
+            Some(if is_response(id) { MAX_ANSWER_BYTES } else { MAX_REQUEST_BYTES })
         }
-        _ => return None,
-    })
+        _ => None,
+    }
 }
 
 /// Whether messages with this id are answers.
 pub(crate) const fn is_response(id: u8) -> bool {
-    matches!(id, id::ACCOUNT_RANGE | id::STORAGE_RANGES | id::BYTE_CODES | id::TRIE_NODES)
+    matches!(
+        id,
+        id::ACCOUNT_RANGE | id::STORAGE_RANGES | id::BYTE_CODES | id::TRIE_NODES | id::ACCESS_LISTS
+    )
 }
 
 /// Why a message cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapDecodeError {
     /// It is not RLP of the expected form.
-    #[error("message {id:#04x} of snap/1: {cause}")]
+    #[error("message {id:#04x} of snap: {cause}")]
     Rlp {
         /// Its message id.
         id: u8,
         /// What is wrong.
         cause: alloy_rlp::Error,
     },
-    /// A list of a request is longer than allowed.
-    #[error("message {id:#04x} of snap/1 has more than {MAX_ITEMS} items")]
+    /// A list of a request, or of access lists, is longer than allowed.
+    #[error("message {id:#04x} of snap has more than {MAX_ITEMS} items")]
     TooMany {
         /// Its message id.
         id: u8,
     },
     /// There is no such message.
-    #[error("snap/1 has no message {0:#04x}")]
-    Unknown(u8),
+    #[error("{version} has no message {id:#04x}")]
+    Unknown {
+        /// The message id.
+        id: u8,
+        /// The version that is spoken.
+        version: SnapVersion,
+    },
 }
 
 /// A decoding error without the message that it is about.
@@ -93,9 +103,9 @@ impl SnapMessage {
     /// Decodes a message. The caller has checked the payload's length against `limit`.
     ///
     /// # Errors
-    /// If the message has another form, or the list of a request is too long.
-    pub fn decode(id: u8, payload: &[u8]) -> Result<Self, SnapDecodeError> {
-        limit(id).ok_or(SnapDecodeError::Unknown(id))?;
+    /// If the version has no such message, it has another form, or a list is too long.
+    pub fn decode(version: SnapVersion, id: u8, payload: &[u8]) -> Result<Self, SnapDecodeError> {
+        limit(version, id).ok_or(SnapDecodeError::Unknown { id, version })?;
         decode(id, payload).map_err(|fault| match fault {
             SnapFault::Rlp(cause) => SnapDecodeError::Rlp { id, cause },
             SnapFault::TooMany => SnapDecodeError::TooMany { id },
@@ -150,6 +160,11 @@ fn encode_request(request: &SnapRequest, out: &mut Vec<u8>) -> u8 {
             bytes.encode(out);
             id::GET_TRIE_NODES
         }
+        SnapRequest::AccessLists { hashes, bytes } => {
+            list(out, |out| hashes.iter().for_each(|hash| hash.encode(out)));
+            bytes.encode(out);
+            id::GET_ACCESS_LISTS
+        }
     }
 }
 
@@ -191,6 +206,18 @@ fn encode_response(response: &SnapResponse, out: &mut Vec<u8>) -> u8 {
         SnapResponse::Nodes(nodes) => {
             byte_strings(out, nodes);
             id::TRIE_NODES
+        }
+        SnapResponse::AccessLists(lists) => {
+            list(out, |out| {
+                for item in lists {
+                    // A list is an item itself, not a byte string.
+                    match item {
+                        Some(rlp) => out.extend_from_slice(rlp),
+                        None => out.push(EMPTY_STRING_CODE),
+                    }
+                }
+            });
+            id::ACCESS_LISTS
         }
     }
 }
@@ -247,15 +274,7 @@ fn decode(id: u8, payload: &[u8]) -> SnapDecodeResult<SnapMessage> {
             request(SnapRequest::Nodes { root, paths, bytes: u64::decode(fields)? })
         }
         id::ACCOUNT_RANGE => {
-            let accounts = decode_list(fields, usize::MAX, |list| {
-                leaf(list, |fields| {
-                    let rest = *fields;
-                    let account = RlpHeader::decode_bytes(fields, true)?;
-                    let len = rest.len() - fields.len();
-                    debug_assert!(account.len() <= len, "a header comes before its content");
-                    Ok(Bytes::copy_from_slice(&rest[..len]))
-                })
-            })?;
+            let accounts = decode_list(fields, usize::MAX, |list| leaf(list, raw_list))?;
             response(SnapResponse::Accounts { accounts, proof: decode_proof(fields)? })
         }
         id::STORAGE_RANGES => {
@@ -265,7 +284,12 @@ fn decode(id: u8, payload: &[u8]) -> SnapDecodeResult<SnapMessage> {
             response(SnapResponse::Storage { slots, proof: decode_proof(fields)? })
         }
         id::BYTE_CODES => response(SnapResponse::Codes(decode_proof(fields)?)),
-        _ => response(SnapResponse::Nodes(decode_proof(fields)?)),
+        id::TRIE_NODES => response(SnapResponse::Nodes(decode_proof(fields)?)),
+        id::GET_ACCESS_LISTS => request(SnapRequest::AccessLists {
+            hashes: decode_list(fields, MAX_ITEMS, |list| Ok(B256::decode(list)?))?,
+            bytes: u64::decode(fields)?,
+        }),
+        _ => response(SnapResponse::AccessLists(decode_list(fields, MAX_ITEMS, access_list)?)),
     };
     end(fields)?;
     Ok(message)
@@ -280,6 +304,23 @@ fn leaf(
     let leaf = SnapLeaf { key: B256::decode(&mut fields)?, value: value(&mut fields)? };
     end(fields)?;
     Ok(leaf)
+}
+
+/// Reads an RLP list without decoding what is in it.
+fn raw_list(fields: &mut &[u8]) -> SnapDecodeResult<Bytes> {
+    let whole = *fields;
+    RlpHeader::decode_bytes(fields, true)?;
+    Ok(Bytes::copy_from_slice(&whole[..whole.len() - fields.len()]))
+}
+
+fn access_list(fields: &mut &[u8]) -> SnapDecodeResult<Option<Bytes>> {
+    match fields.split_first() {
+        Some((&EMPTY_STRING_CODE, rest)) => {
+            *fields = rest;
+            Ok(None)
+        }
+        _ => raw_list(fields).map(Some),
+    }
 }
 
 fn byte_string(fields: &mut &[u8]) -> SnapDecodeResult<Bytes> {

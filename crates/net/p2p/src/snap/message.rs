@@ -1,9 +1,43 @@
-//! The messages of `snap/1`.
+//! The messages of `snap`.
 
 use super::codec::id;
 use alloy_consensus::{EMPTY_ROOT_HASH, TrieAccount};
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, U256};
 use alloy_rlp::{Decodable, Encodable, RlpDecodable, RlpEncodable};
+use std::fmt;
+
+/// A version of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SnapVersion {
+    /// A state is brought forward by trie nodes.
+    Snap1,
+    /// EIP-8189: a state is brought forward by block access lists.
+    Snap2,
+}
+
+impl SnapVersion {
+    /// All versions, the newest first.
+    pub const ALL: [Self; 2] = [Self::Snap2, Self::Snap1];
+
+    /// Its number in hello messages.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Snap1 => 1,
+            Self::Snap2 => 2,
+        }
+    }
+
+    /// The version of this number, if this node supports it.
+    pub(crate) fn from_number(number: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|version| u64::from(version.number()) == number)
+    }
+}
+
+impl fmt::Display for SnapVersion {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", super::NAME, self.number())
+    }
+}
 
 /// A request to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,12 +73,19 @@ pub enum SnapRequest {
         /// As in [`Accounts`](Self::Accounts).
         bytes: u64,
     },
-    /// `GetTrieNodes`.
+    /// `GetTrieNodes`; in version 1 alone.
     Nodes {
         /// Root of the state.
         root: B256,
         /// The nodes.
         paths: Vec<TrieNodePaths>,
+        /// As in [`Accounts`](Self::Accounts).
+        bytes: u64,
+    },
+    /// `GetBlockAccessLists`; from version 2 on.
+    AccessLists {
+        /// Hashes of blocks.
+        hashes: Vec<B256>,
         /// As in [`Accounts`](Self::Accounts).
         bytes: u64,
     },
@@ -84,6 +125,9 @@ pub enum SnapResponse {
     Codes(Vec<Bytes>),
     /// `TrieNodes`: a prefix of those asked for.
     Nodes(Vec<Bytes>),
+    /// `BlockAccessLists`: the RLP of each list (EIP-7928), whose keccak-256 its header has; `None`
+    /// if it is not available. The entries are those of the first blocks of the request.
+    AccessLists(Vec<Option<Bytes>>),
 }
 
 /// Any message of the protocol. The answer to a request repeats the request id.
@@ -165,6 +209,15 @@ impl SlimAccount {
 }
 
 impl SnapRequest {
+    /// Whether this version has such a request.
+    pub const fn is_of(&self, version: SnapVersion) -> bool {
+        match self {
+            Self::Accounts { .. } | Self::Storage { .. } | Self::Codes { .. } => true,
+            Self::Nodes { .. } => matches!(version, SnapVersion::Snap1),
+            Self::AccessLists { .. } => matches!(version, SnapVersion::Snap2),
+        }
+    }
+
     /// The id of the message that answers it.
     pub(crate) const fn answered_by(&self) -> u8 {
         match self {
@@ -172,6 +225,7 @@ impl SnapRequest {
             Self::Storage { .. } => id::STORAGE_RANGES,
             Self::Codes { .. } => id::BYTE_CODES,
             Self::Nodes { .. } => id::TRIE_NODES,
+            Self::AccessLists { .. } => id::ACCESS_LISTS,
         }
     }
 
@@ -180,7 +234,7 @@ impl SnapRequest {
         match self {
             Self::Accounts { .. } => usize::MAX,
             Self::Storage { accounts, .. } => accounts.len(),
-            Self::Codes { hashes, .. } => hashes.len(),
+            Self::Codes { hashes, .. } | Self::AccessLists { hashes, .. } => hashes.len(),
             Self::Nodes { paths, .. } => paths.iter().map(|of| of.len().max(2) - 1).sum(),
         }
     }
@@ -194,18 +248,20 @@ impl SnapRequest {
             Self::Storage { .. } => SnapResponse::Storage { slots: Vec::new(), proof: Vec::new() },
             Self::Codes { .. } => SnapResponse::Codes(Vec::new()),
             Self::Nodes { .. } => SnapResponse::Nodes(Vec::new()),
+            Self::AccessLists { .. } => SnapResponse::AccessLists(Vec::new()),
         }
     }
 }
 
 impl SnapResponse {
-    /// Its number of accounts, of accounts with slots, of codes, or of nodes.
+    /// Its number of accounts, of accounts with slots, of codes, of nodes, or of access lists.
     pub(crate) const fn items(&self) -> usize {
         match self {
             Self::Accounts { accounts, .. } => accounts.len(),
             Self::Storage { slots, .. } => slots.len(),
             Self::Codes(codes) => codes.len(),
             Self::Nodes(nodes) => nodes.len(),
+            Self::AccessLists(lists) => lists.len(),
         }
     }
 }

@@ -1,4 +1,7 @@
-use super::{codec::MAX_ITEMS, *};
+use super::{
+    codec::{MAX_ITEMS, id},
+    *,
+};
 use alloy_consensus::EMPTY_ROOT_HASH;
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, U256};
 
@@ -36,41 +39,66 @@ fn messages() -> Vec<SnapMessage> {
             paths: vec![vec![vec![0x00].into()], vec![vec![7; 32].into(), vec![0x11].into()]],
             bytes: 5,
         },
+        SnapRequest::AccessLists { hashes: vec![hash(9), hash(8)], bytes: 2 << 20 },
+        SnapRequest::AccessLists { hashes: Vec::new(), bytes: 0 },
     ];
+    let list = Bytes::from_static(&[0xc3, 0x82, 1, 2]);
     let responses = [
         SnapResponse::Accounts { accounts, proof: nodes.clone() },
         SnapResponse::Accounts { accounts: Vec::new(), proof: Vec::new() },
         SnapResponse::Storage { slots, proof: nodes.clone() },
         SnapResponse::Codes(nodes.clone()),
         SnapResponse::Nodes(nodes),
+        SnapResponse::AccessLists(vec![None, Some(list), Some(vec![0xc0].into()), None]),
+        SnapResponse::AccessLists(Vec::new()),
     ];
     let requests = (0..).zip(requests).map(|(n, request)| SnapMessage::Request(n, request));
     let responses = responses.map(|response| SnapMessage::Response(u64::MAX, response));
     requests.chain(responses).collect()
 }
 
+/// The versions that have messages with this id.
+fn versions(id: u8) -> Vec<SnapVersion> {
+    SnapVersion::ALL.into_iter().filter(|version| limit(*version, id).is_some()).collect()
+}
+
+fn decode(id: u8, payload: &[u8]) -> Result<SnapMessage, SnapDecodeError> {
+    SnapMessage::decode(versions(id)[0], id, payload)
+}
+
 #[test]
 fn messages_come_back_as_they_were() {
     for message in messages() {
         let (id, payload) = message.encode();
-        assert!(payload.len() <= limit(id).unwrap());
-        assert_eq!(SnapMessage::decode(id, &payload).unwrap(), message);
+        for version in versions(id) {
+            assert!(payload.len() <= limit(version, id).unwrap());
+            assert_eq!(SnapMessage::decode(version, id, &payload).unwrap(), message);
+        }
         let number = match &message {
             SnapMessage::Request(number, request) => {
                 assert_eq!(request.answered_by(), id + 1);
                 assert!(!is_response(id) && is_response(id + 1));
+                let of: Vec<_> =
+                    SnapVersion::ALL.into_iter().filter(|of| request.is_of(*of)).collect();
+                assert_eq!((&of, of.len()), (&versions(id), if id < 6 { 2 } else { 1 }));
                 number
             }
             SnapMessage::Response(number, _) => number,
         };
         assert_eq!(request_id(&payload), Some(*number));
         for cut in 0..payload.len().min(300) {
-            assert!(SnapMessage::decode(id, &payload[..cut]).is_err(), "{id}: cut at {cut}");
+            assert!(decode(id, &payload[..cut]).is_err(), "{id}: cut at {cut}");
         }
-        assert!(SnapMessage::decode(id, &[&payload[..], &[0]].concat()).is_err());
+        assert!(decode(id, &[&payload[..], &[0]].concat()).is_err());
     }
-    assert_eq!(limit(8), None);
-    assert_eq!(SnapMessage::decode(9, &[0xc0]), Err(SnapDecodeError::Unknown(9)));
+    for (version, ids) in [(SnapVersion::Snap1, 8..=10), (SnapVersion::Snap2, 6..=7)] {
+        for id in ids {
+            assert_eq!(limit(version, id), None);
+            let unknown = Err(SnapDecodeError::Unknown { id, version });
+            assert_eq!(SnapMessage::decode(version, id, &[0xc0]), unknown);
+        }
+    }
+    assert_eq!(limit(SnapVersion::Snap2, 10), None);
 }
 
 /// The forms that the devp2p specification and geth give the fields.
@@ -95,6 +123,27 @@ fn bytes_are_as_specified() {
         bytes(SnapMessage::Response(9, response)),
         format!("e909e7e6e5{hash}83820102c0").replace("e909e7e6e5", "ea09e7e6e5")
     );
+    let request = SnapRequest::AccessLists { hashes: vec![key], bytes: 1 };
+    assert_eq!(bytes(SnapMessage::Request(9, request)), format!("e409e1{hash}01"));
+    // A list is an item itself; the empty string is none.
+    let lists = vec![None, Some(vec![0xc1, 0xc0].into())];
+    let response = SnapResponse::AccessLists(lists);
+    assert_eq!(bytes(SnapMessage::Response(9, response)), "c509c380c1c0");
+}
+
+#[test]
+fn an_access_list_is_a_list_or_the_empty_string() {
+    let decode = |items: &[u8]| {
+        let length = items.len() as u8;
+        let payload = [&[0xc2 + length, 9, 0xc0 + length], items].concat();
+        SnapMessage::decode(SnapVersion::Snap2, id::ACCESS_LISTS, &payload)
+    };
+    let two = SnapResponse::AccessLists(vec![Some(vec![0xc0].into()), None]);
+    assert_eq!(decode(&[0xc0, 0x80]), Ok(SnapMessage::Response(9, two)));
+    // Another string, a list that ends beyond the message, the empty string in a longer form.
+    for items in [&[0x05][..], &[0x81, 0x80], &[0xc2, 0], &[0xb8, 0], &[0xf8, 1, 0]] {
+        assert!(decode(items).is_err(), "{items:?}");
+    }
 }
 
 #[test]
@@ -133,36 +182,54 @@ fn requests_have_limits() {
         SnapMessage::Request(1, SnapRequest::Codes { hashes: vec![B256::ZERO; count], bytes: 1 })
             .encode()
     };
-    let (id, payload) = hashes(MAX_ITEMS);
-    assert!(SnapMessage::decode(id, &payload).is_ok());
-    let (id, payload) = hashes(MAX_ITEMS + 1);
-    assert_eq!(SnapMessage::decode(id, &payload), Err(SnapDecodeError::TooMany { id }));
+    let lists = |count| {
+        let hashes = vec![B256::ZERO; count];
+        SnapMessage::Request(1, SnapRequest::AccessLists { hashes, bytes: 1 }).encode()
+    };
+    let entries =
+        |count| SnapMessage::Response(1, SnapResponse::AccessLists(vec![None; count])).encode();
+    let all: [&dyn Fn(usize) -> (u8, Vec<u8>); 3] = [&hashes, &lists, &entries];
+    for message in all {
+        let (id, payload) = message(MAX_ITEMS);
+        assert!(decode(id, &payload).is_ok());
+        let (id, payload) = message(MAX_ITEMS + 1);
+        assert_eq!(decode(id, &payload), Err(SnapDecodeError::TooMany { id }));
+    }
     let nodes = |count| {
         let paths = vec![vec![Bytes::new(); count / 2]; 2];
         SnapMessage::Request(1, SnapRequest::Nodes { root: B256::ZERO, paths, bytes: 1 }).encode()
     };
     let (id, payload) = nodes(MAX_ITEMS);
-    assert!(SnapMessage::decode(id, &payload).is_ok());
+    assert!(decode(id, &payload).is_ok());
     let (id, payload) = nodes(MAX_ITEMS + 2);
-    assert_eq!(SnapMessage::decode(id, &payload), Err(SnapDecodeError::TooMany { id }));
+    assert_eq!(decode(id, &payload), Err(SnapDecodeError::TooMany { id }));
 }
 
 pub(crate) fn fuzz() -> Vec<crate::fuzz::FuzzDecoder> {
-    fn run(bytes: &[u8]) -> bool {
+    fn run(version: SnapVersion, bytes: &[u8]) -> bool {
         let message = bytes.split_first();
-        message.is_some_and(|(id, payload)| SnapMessage::decode(*id, payload).is_ok())
+        message.is_some_and(|(id, payload)| SnapMessage::decode(version, *id, payload).is_ok())
     }
     fn run_account(bytes: &[u8]) -> bool {
         SlimAccount::decode(bytes).is_some()
     }
-    let seed = |message: SnapMessage| {
-        let (id, payload) = message.encode();
-        [vec![id], payload].concat()
+    let seeds = |version| {
+        let encoded = messages().into_iter().map(|message| message.encode());
+        let of = encoded.filter(|(id, _)| limit(version, *id).is_some());
+        of.map(|(id, payload)| [vec![id], payload].concat()).collect()
     };
-    let seeds = messages().into_iter().map(seed).collect();
     let accounts = vec![account(3, B256::repeat_byte(1), KECCAK256_EMPTY).encode().to_vec()];
     vec![
-        crate::fuzz::FuzzDecoder { name: "snap1", seeds, run },
+        crate::fuzz::FuzzDecoder {
+            name: "snap1",
+            seeds: seeds(SnapVersion::Snap1),
+            run: |bytes| run(SnapVersion::Snap1, bytes),
+        },
+        crate::fuzz::FuzzDecoder {
+            name: "snap2",
+            seeds: seeds(SnapVersion::Snap2),
+            run: |bytes| run(SnapVersion::Snap2, bytes),
+        },
         crate::fuzz::FuzzDecoder { name: "snap1-account", seeds: accounts, run: run_account },
     ]
 }

@@ -7,6 +7,7 @@ use crate::{
     peers::{NetworkConfig, NetworkManager, StartedNetwork, SubnetLimits, start},
     rlpx,
     session::{LocalChain, SessionTiming},
+    snap::SnapVersion,
 };
 use alloy_primitives::B256;
 use retrie_chainspec::{ChainSpec, MAINNET_GENESIS_HASH, primitives::Header};
@@ -76,6 +77,7 @@ pub fn config() -> NetworkConfig {
         states: None,
         state_audience: StateAudience::All,
         ranges: None,
+        snap_versions: SnapVersion::ALL.to_vec(),
         timing: timing(),
     }
 }

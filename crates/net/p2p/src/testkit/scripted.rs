@@ -94,7 +94,7 @@ impl ScriptedNetwork {
             is_static: false,
             name: format!("scripted {name}"),
             speaks_rchk: false,
-            speaks_snap: false,
+            snap: None,
             capabilities: Vec::new(),
             range,
         });

@@ -3,3 +3,4 @@
 mod discovery;
 mod manual_peer;
 mod peers;
+mod snap;

@@ -65,7 +65,7 @@ impl SnapPeerSet {
 
 impl PeerSource for SnapPeerSet {
     fn peers(&self) -> Vec<Arc<dyn StatePeer>> {
-        let serving = self.peers.connected().into_iter().filter(|info| info.speaks_snap);
+        let serving = self.peers.connected().into_iter().filter(|info| info.snap.is_some());
         let remote = |info: Arc<PeerInfo>| SnapPeer {
             name: format!("{} ({})", info.address.ip(), hex::encode(&info.id[..6])),
             id: info.id,

@@ -7,7 +7,7 @@ use retrie_p2p::{
     handle::{PeerInfo, SnapRequestHandler},
     peers::{NetworkConfig, StartedNetwork},
     serve::EmptyRequestHandler,
-    snap::{SlimAccount, SnapLeaf, SnapRequest, SnapResponse},
+    snap::{SlimAccount, SnapLeaf, SnapRequest, SnapResponse, SnapVersion},
     testkit::local,
 };
 use retrie_state::{
@@ -195,7 +195,8 @@ impl SnapFixture {
     ) -> Result<FetchedState, StateSyncError> {
         let ranges = Some(Arc::new(EmptyRequestHandler) as Arc<dyn SnapRequestHandler>);
         let static_nodes = nodes.iter().map(|node| local::enode(&node.manager)).collect();
-        let config = NetworkConfig { ranges, static_nodes, ..local::config() };
+        let snap_versions = vec![SnapVersion::Snap1];
+        let config = NetworkConfig { ranges, static_nodes, snap_versions, ..local::config() };
         let visitor = local::node(config).manager;
         let runtime = visitor.runtime().clone();
         let peers = SnapPeerSet::new(visitor.peers(), &HashedRanges, self.root, runtime);
@@ -264,6 +265,7 @@ impl SnapRequestHandler for SnapServer {
                 let codes = hashes.iter().filter_map(|hash| self.codes.get(hash).cloned());
                 Some(SnapResponse::Codes(codes.collect()))
             }
+            SnapRequest::AccessLists { .. } => None,
             SnapRequest::Accounts { root, .. }
             | SnapRequest::Storage { root, .. }
             | SnapRequest::Nodes { root, .. } => {
@@ -307,7 +309,7 @@ fn each_list(answer: &mut SnapResponse, mut change: impl FnMut(&mut Vec<SnapLeaf
     match answer {
         SnapResponse::Accounts { accounts, .. } => change(accounts),
         SnapResponse::Storage { slots, .. } => slots.iter_mut().for_each(change),
-        SnapResponse::Codes(_) | SnapResponse::Nodes(_) => {}
+        SnapResponse::Codes(_) | SnapResponse::Nodes(_) | SnapResponse::AccessLists(_) => {}
     }
 }
 
@@ -340,6 +342,7 @@ fn flip(answer: &mut SnapResponse, random: &mut StdRng) {
             slots.first_mut().and_then(|of| of.first_mut()).map(|leaf| &mut leaf.value)
         }
         SnapResponse::Codes(all) | SnapResponse::Nodes(all) => all.first_mut(),
+        SnapResponse::AccessLists(_) => None,
     };
     if let Some(bytes) = of {
         let mut flipped = bytes.to_vec();

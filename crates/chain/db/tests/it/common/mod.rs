@@ -63,17 +63,38 @@ pub struct FullBlock {
     pub block: Block,
     pub senders: Vec<Address>,
     pub receipts: Vec<Receipt>,
+    pub access_list: Option<Vec<u8>>,
     pub total_difficulty: U256,
 }
 
 impl FullBlock {
     pub fn of(block: Block, total_difficulty: U256) -> Self {
         let (senders, receipts) = (senders(&block), receipts(&block));
-        Self { hash: block.header.hash_slow(), block, senders, receipts, total_difficulty }
+        let (hash, access_list) = (block.header.hash_slow(), None);
+        Self { hash, block, senders, receipts, access_list, total_difficulty }
+    }
+
+    /// The same block with an access list of this length in its header and beside it.
+    pub fn with_access_list(mut self, length: usize) -> Self {
+        let mut list = Vec::new();
+        alloy_rlp::Header { list: true, payload_length: length }.encode(&mut list);
+        list.resize(list.len() + length, self.block.header.number as u8 & 0x7f);
+        let header = &mut self.block.header;
+        // A header ends with its last field, and has all before it.
+        header.base_fee_per_gas = Some(7);
+        header.withdrawals_root = Some(B256::repeat_byte(1));
+        (header.blob_gas_used, header.excess_blob_gas) = (Some(0), Some(0));
+        header.parent_beacon_block_root = Some(B256::repeat_byte(2));
+        header.requests_hash = Some(B256::repeat_byte(3));
+        header.block_access_list_hash = Some(keccak256(&list));
+        self.hash = self.block.header.hash_slow();
+        self.access_list = Some(list);
+        self
     }
 
     pub fn new_block(&self) -> NewBlock<'_> {
-        NewBlock { receipts: Some(&self.receipts), ..self.unexecuted() }
+        let access_list = self.access_list.as_deref();
+        NewBlock { receipts: Some(&self.receipts), access_list, ..self.unexecuted() }
     }
 
     pub fn unexecuted(&self) -> NewBlock<'_> {
@@ -83,6 +104,7 @@ impl FullBlock {
             body: &self.block.body,
             senders: &self.senders,
             receipts: None,
+            access_list: None,
             total_difficulty: self.total_difficulty,
         }
     }

@@ -4,7 +4,7 @@
 pub mod failing;
 pub mod late;
 
-use alloy_primitives::{B256, Bytes, U256};
+use alloy_primitives::{B256, Bytes, U256, keccak256};
 use retrie_backends::BackendDescriptor;
 use retrie_chainspec::{
     ChainSpec,
@@ -208,6 +208,7 @@ pub struct CanonicalBlock {
     pub hash: B256,
     pub total_difficulty: U256,
     pub receipts: Vec<Receipt>,
+    pub access_list: Option<Bytes>,
     pub roots: Vec<(String, B256)>,
 }
 
@@ -218,10 +219,14 @@ impl DatadirContents {
         assert_eq!(chain.state().tip().unwrap().block, tip, "state and chain have one tip");
         let block = |number| {
             let hash = read.canonical_hash(number).unwrap().expect("no gap in the chain");
+            let access_list = read.access_list(&hash).unwrap();
+            let named = read.header(&hash).unwrap().unwrap().block_access_list_hash;
+            assert_eq!(access_list.as_ref().map(keccak256), named.filter(|_| number > 0));
             CanonicalBlock {
                 hash,
                 total_difficulty: read.total_difficulty(&hash).unwrap().unwrap(),
                 receipts: read.receipts(&hash).unwrap().unwrap(),
+                access_list,
                 roots: read.roots(&hash).unwrap(),
             }
         };
