@@ -7,7 +7,7 @@
 //!         v                                                        | entries, codes: FetchedState
 //!    SyncTarget -----block, root----------------------------> fetch_state <--> answers on disk
 //!         ^                                                        ^
-//!         '--headers-- StatePeer: HttpPeer, ConnectedPeers, SnapPeerSet --chunks, codes
+//!         '--headers-- StatePeer: HttpPeer, SnapshotMirror, ConnectedPeers, SnapPeerSet --chunks, codes
 //! ```
 //!
 //! | module | what |
@@ -16,6 +16,7 @@
 //! | `format` | how the state is cut into chunks: by its backend, or as ranges of Ethereum's tries |
 //! | `peer` | nodes that are asked: over JSON-RPC, and over connections of `retrie-p2p` |
 //! | `serve` | answers to requests of `snap` |
+//! | `snapshot` | states as static objects: written, and read as a peer |
 //! | `download` | the download: whom to ask for what, checks, answers on disk |
 //!
 //! # Vocabulary
@@ -26,6 +27,7 @@
 //! * **Item**: a chunk or a contract code that is wanted.
 //! * **Standing** of a peer: how it has behaved in this sync. **Banned**: never asked again.
 //! * **Spool**: the file that keeps checked answers for a restart.
+//! * **Snapshot**: a state as static objects, with all answers. **Mirror**: a place that has one.
 //!
 //! # Assumptions
 //!
@@ -37,10 +39,12 @@
 //! * A peer answers in bounded time and bounded bytes: the implementations of [`StatePeer`] see to
 //!   it.
 
+mod answer;
 mod download;
 mod format;
 mod peer;
 mod serve;
+mod snapshot;
 mod target;
 
 pub use download::{
@@ -50,4 +54,8 @@ pub use download::{
 pub use format::StateFormat;
 pub use peer::{ConnectedPeers, HttpPeer, PeerSource, SnapPeerSet, StatePeer, StatePeerError};
 pub use serve::{MAX_SNAP_BYTES, MAX_SNAP_LOOKUPS, answer_snap};
+pub use snapshot::{
+    CodeReader, ExportOptions, ExportProgress, SnapshotError, SnapshotExport, SnapshotManifest,
+    SnapshotMirror, SnapshotSource, SnapshotSubject,
+};
 pub use target::{SyncTarget, SyncTargetError, fetch_headers};

@@ -5,13 +5,15 @@
 use super::{
     StateSyncError, StateSyncProgress,
     splits::{SplitId, SplitLedger},
-    spool::{AnswerKind, AnswerSpool, SpoolPlace},
+    spool::{AnswerSpool, SpoolPlace},
 };
+use crate::answer::AnswerKind;
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
 use retrie_state::{Account, BackendKey, ChunkId, OpenedChunk};
 use retrie_state_store::EntrySorter;
 use std::{
     collections::{HashMap, HashSet},
+    fmt,
     time::{Duration, Instant},
 };
 
@@ -34,6 +36,15 @@ impl StateItem {
         match self {
             Self::Chunk(id) => id.bytes(),
             Self::Code(hash) => hash.as_slice(),
+        }
+    }
+}
+
+impl fmt::Display for StateItem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Chunk(id) => write!(f, "chunk {id}"),
+            Self::Code(hash) => write!(f, "code {hash}"),
         }
     }
 }

@@ -10,6 +10,7 @@
 //! again: the spool is trusted no more than a peer. Ids are hashes, so answers stay useful for
 //! later states.
 
+use crate::answer::{AnswerKey, AnswerKind};
 use alloy_primitives::{B256, Bytes, Keccak256, keccak256};
 use retrie_state::open_with_retry;
 use std::{
@@ -28,14 +29,6 @@ const MAX_ANSWER: u32 = 64 << 20;
 const MAX_ID: u32 = 1 << 10;
 /// Bytes that are buffered before they are written.
 const BUFFER: usize = 1 << 20;
-
-/// What an answer is: a chunk or a code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum AnswerKind {
-    Chunk = 0,
-    Code = 1,
-}
 
 /// The spool file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -63,17 +56,7 @@ pub(super) struct AnswerSpool {
     writer: BufWriter<File>,
     reader: File,
     end: u64,
-    /// By the first 16 bytes of the hash of kind and id.
-    index: HashMap<[u8; 16], SpoolPlace>,
-}
-
-fn index_of(kind: AnswerKind, id: &[u8]) -> [u8; 16] {
-    let mut hasher = Keccak256::new();
-    hasher.update([kind as u8]);
-    hasher.update(id);
-    let mut front = [0; 16];
-    front.copy_from_slice(&hasher.finalize()[..16]);
-    front
+    index: HashMap<AnswerKey, SpoolPlace>,
 }
 
 impl AnswerSpool {
@@ -118,7 +101,7 @@ impl AnswerSpool {
 
     /// Position of the answer to this id.
     pub(super) fn find(&self, kind: AnswerKind, id: &[u8]) -> Option<SpoolPlace> {
-        self.index.get(&index_of(kind, id)).copied()
+        self.index.get(&AnswerKey::new(kind, id)).copied()
     }
 
     /// Adds an answer.
@@ -138,14 +121,15 @@ impl AnswerSpool {
             self.writer.write_all(part).map_err(|source| self.failed("writing", source))?;
         }
         let offset = self.end + (HEAD + id.len()) as u64;
-        self.index.insert(index_of(kind, id), SpoolPlace { offset, len: answer.len() as u32 });
+        self.index
+            .insert(AnswerKey::new(kind, id), SpoolPlace { offset, len: answer.len() as u32 });
         self.end = offset + (answer.len() + CHECKSUM) as u64;
         Ok(())
     }
 
     /// Removes an invalid answer from the index.
     pub(super) fn forget(&mut self, kind: AnswerKind, id: &[u8]) {
-        self.index.remove(&index_of(kind, id));
+        self.index.remove(&AnswerKey::new(kind, id));
     }
 
     /// Writes the buffered bytes to the file.
@@ -184,7 +168,7 @@ fn checksum(parts: &[&[u8]]) -> [u8; CHECKSUM] {
 }
 
 /// Fills the index. Returns the end of the last whole record.
-fn scan(file: &File, index: &mut HashMap<[u8; 16], SpoolPlace>) -> io::Result<u64> {
+fn scan(file: &File, index: &mut HashMap<AnswerKey, SpoolPlace>) -> io::Result<u64> {
     let len = file.metadata()?.len();
     let mut reader = BufReader::with_capacity(BUFFER, file);
     let mut magic = [0; MAGIC.len()];
@@ -223,7 +207,7 @@ fn scan(file: &File, index: &mut HashMap<[u8; 16], SpoolPlace>) -> io::Result<u6
         }
         let offset = end + HEAD as u64 + u64::from(id);
         let id = &body[..id as usize];
-        index.insert(index_of(kind, id), SpoolPlace { offset, len: answer });
+        index.insert(AnswerKey::new(kind, id), SpoolPlace { offset, len: answer });
         end = offset + u64::from(answer) + CHECKSUM as u64;
     }
 }
