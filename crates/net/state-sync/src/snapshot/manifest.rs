@@ -164,6 +164,7 @@ fn shown(text: &str) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
     use serde_json::Value;
 
     pub(in super::super) fn example() -> SnapshotManifest {
@@ -206,5 +207,31 @@ pub(super) mod tests {
         for bad in [&b""[..], b"{}", b"[]", b"<html>", b"\xff\xfe"] {
             SnapshotManifest::parse(bad).unwrap_err();
         }
+    }
+
+    #[test]
+    fn mutations_of_a_manifest_are_refused_or_read_without_a_panic() {
+        let json = example().encode().unwrap();
+        let mut random = StdRng::seed_from_u64(2);
+        let mut accepted = 0;
+        for _ in 0..20_000 {
+            let mut mutated = json.clone();
+            for _ in 0..random.random_range(1..4) {
+                let at = random.random_range(0..mutated.len());
+                match random.random_range(0..4) {
+                    0 => mutated[at] ^= 1 << random.random_range(0..8),
+                    1 => mutated[at] = *b"0-9e.\"{}[]:,\\\xff".get(at % 16).unwrap_or(&0),
+                    2 => drop(mutated.remove(at)),
+                    _ => mutated.insert(at, random.random()),
+                }
+            }
+            if let Ok(manifest) = SnapshotManifest::parse(&mutated) {
+                accepted += 1;
+                assert!(manifest.index_objects <= MAX_INDEX_OBJECTS);
+                let again = SnapshotManifest::parse(&manifest.encode().unwrap());
+                assert_eq!(again.unwrap(), manifest);
+            }
+        }
+        assert!(accepted > 100, "most values are only shown: {accepted}");
     }
 }

@@ -31,6 +31,8 @@ const GAP: u64 = 32 << 10;
 const READS_AT_ONCE: usize = 8;
 /// How long one request may read the index.
 const INDEX_TIME: Duration = Duration::from_secs(20);
+/// How long one request begins further reads of answers.
+const READ_TIME: Duration = Duration::from_secs(20);
 /// Largest object with headers, in bytes.
 const MAX_HEADERS: u64 = 1 << 20;
 
@@ -98,8 +100,11 @@ impl SnapshotMirror {
     ) -> Result<Vec<Option<Bytes>>, StatePeerError> {
         let places = self.places(kind, ids)?;
         let ranges = ObjectRange::covering(places.iter().flatten().copied());
-        let mut read = Vec::with_capacity(ranges.len());
+        let (mut read, begun) = (Vec::with_capacity(ranges.len()), Instant::now());
         for some in ranges.chunks(READS_AT_ONCE) {
+            if begun.elapsed() > READ_TIME {
+                break;
+            }
             read.extend(self.read_all(some));
         }
         let mut answers = Vec::with_capacity(places.len());
@@ -110,7 +115,8 @@ impl SnapshotMirror {
                     Ok(answer) => answer,
                     // The answers before the first failure count.
                     Err(_) if !answers.is_empty() => break,
-                    Err(error) => return Err(StatePeerError::new(error.to_string())),
+                    Err(Some(error)) => return Err(StatePeerError::new(error.to_string())),
+                    Err(None) => return Err(StatePeerError::new("it is too slow")),
                 },
             });
         }
@@ -167,12 +173,13 @@ impl ObjectRange {
     }
 }
 
-/// The answer at a place; `None` if the object does not exist, or ends before.
+/// The answer at a place; `None` if the object does not exist, or ends before. The error is that of
+/// its range, `None` if the range was not read.
 fn part<'a>(
     ranges: &[ObjectRange],
     read: &'a [Result<Option<Bytes>, SourceError>],
     place: AnswerPlace,
-) -> Result<Option<Bytes>, &'a SourceError> {
+) -> Result<Option<Bytes>, Option<&'a SourceError>> {
     if place.len == 0 {
         return Ok(Some(Bytes::new()));
     }
@@ -180,11 +187,8 @@ fn part<'a>(
     let holds = |range: &ObjectRange| {
         range.object == place.object && range.bytes.start <= first && place.end() <= range.bytes.end
     };
-    let Some(at) = ranges.iter().position(holds) else { return Ok(None) };
-    let content = match &read[at] {
-        Ok(content) => content,
-        Err(error) => return Err(error),
-    };
+    let at = ranges.iter().position(holds).ok_or(None)?;
+    let content = read.get(at).ok_or(None)?.as_ref().map_err(Some)?;
     let start = (first - ranges[at].bytes.start) as usize;
     let end = start + place.len as usize;
     Ok(content.as_ref().filter(|bytes| end <= bytes.len()).map(|bytes| bytes.slice(start..end)))
