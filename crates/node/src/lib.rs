@@ -167,7 +167,7 @@ impl NodeCommand {
             snap_sync::run(&mut self, &spec, &datadir, stop)?;
         } else if self.sync.is_requested() {
             let options = self.state.chain_options(spec.clone(), &datadir, self.db.options())?;
-            let keys = self.state.keys.map(|KeyFormChoice(form)| form);
+            let keys = self.state.keys.map(|choice| choice.0);
             state_sync::run(&self.sync, &self.network, keys, options, stop)?;
         }
         let metrics = Metrics::new().wrap_err("registering the metrics")?;

@@ -55,7 +55,7 @@ pub use format::StateFormat;
 pub use peer::{ConnectedPeers, HttpPeer, PeerSource, SnapPeerSet, StatePeer, StatePeerError};
 pub use serve::{MAX_SNAP_BYTES, MAX_SNAP_LOOKUPS, answer_snap};
 pub use snapshot::{
-    CodeReader, ExportOptions, ExportProgress, SnapshotError, SnapshotExport, SnapshotManifest,
+    CodeLookup, ExportOptions, ExportProgress, SnapshotError, SnapshotExport, SnapshotManifest,
     SnapshotMirror, SnapshotSource, SnapshotSubject,
 };
 pub use target::{SyncTarget, SyncTargetError, fetch_headers};

@@ -107,6 +107,19 @@ impl ObjectFolder {
         }
     }
 
+    /// Checks that objects can be written here at all.
+    ///
+    /// # Errors
+    /// If it is on a web server.
+    pub fn check_writable(&self) -> Result<(), SourceError> {
+        match &self.location {
+            SourceLocation::Object(object) if object.is_read_only() => {
+                Err(object.error(ObjectError::ReadOnly))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Writes an object, which appears as a whole or not at all.
     ///
     /// # Errors

@@ -102,8 +102,10 @@ impl StateDownload {
                 ItemOutcome::Left => counts.left += 1,
                 ItemOutcome::Missing => {
                     counts.missing += 1;
-                    let place = lacked.is_none().then(|| self.place_at(at, &item)).flatten();
-                    lacked = lacked.or(place.map(|place| format!("it lacks {item}: {place}")));
+                    if lacked.is_none() {
+                        let place = self.place_at(at, &item);
+                        lacked = place.map(|place| format!("it lacks {item}: {place}"));
+                    }
                 }
                 ItemOutcome::Wrong(error) => {
                     let place = self.place_at(at, &item).map(|place| format!(" ({place})"));

@@ -33,7 +33,7 @@ const BATCH_BYTES: usize = 2 << 20;
 const GROUP: usize = 32;
 
 /// Reads the code with a hash; `None` if there is none.
-pub type CodeReader<'a> = dyn Fn(&B256) -> Result<Option<Bytes>, StateError> + Sync + 'a;
+pub type CodeLookup<'a> = dyn Fn(&B256) -> Result<Option<Bytes>, StateError> + Sync + 'a;
 
 /// The state to export.
 #[expect(missing_debug_implementations, reason = "it has a function")]
@@ -43,7 +43,7 @@ pub struct SnapshotSource<'a> {
     /// The state.
     pub state: &'a StateProvider,
     /// The codes of its contracts.
-    pub codes: &'a CodeReader<'a>,
+    pub codes: &'a CodeLookup<'a>,
     /// The block.
     pub subject: SnapshotSubject,
     /// RLP of the block's header and those of its ancestors, oldest first.
@@ -116,6 +116,7 @@ impl SnapshotSource<'_> {
         stop: &AtomicBool,
         tell: &mut dyn FnMut(&ExportProgress),
     ) -> Result<SnapshotExport, SnapshotError> {
+        folder.check_writable()?;
         let backend = self.format.backend();
         let name = backend.identity().name;
         let chunks = match &self.format {

@@ -26,7 +26,7 @@ mod manifest;
 mod mirror;
 mod pack;
 
-pub use export::{CodeReader, ExportOptions, ExportProgress, SnapshotExport, SnapshotSource};
+pub use export::{CodeLookup, ExportOptions, ExportProgress, SnapshotExport, SnapshotSource};
 pub use manifest::{SnapshotManifest, SnapshotSubject};
 pub use mirror::SnapshotMirror;
 

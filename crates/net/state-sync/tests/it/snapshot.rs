@@ -34,7 +34,6 @@ const OBJECT_BYTES: usize = 20 << 10;
 /// A state, its store, and the headers of its block.
 struct SnapshotFixture {
     backend: Arc<dyn AnyBackend>,
-    keys: KeyForm,
     entries: BTreeMap<StateKey, StateValue>,
     codes: HashMap<B256, Bytes>,
     store: StateStore,
@@ -85,7 +84,7 @@ impl SnapshotFixture {
             headers.push(Header { number, parent_hash, state_root: root, ..Header::default() });
         }
         let block = BlockRef::new(300, headers[255].hash_slow());
-        Self { backend, keys, entries, codes, store, root, headers, block }
+        Self { backend, entries, codes, store, root, headers, block }
     }
 
     fn subject(&self) -> SnapshotSubject {
@@ -475,7 +474,7 @@ fn what_a_damaged_mirror_gave_is_not_asked_for_again() {
     let (whole, bad, datadir) = (folder(), folder(), folder());
     let manifest = origin.export(KeyForm::Plain, whole.path());
     let mut content = files(whole.path());
-    let last = content.iter_mut().filter(|(name, _)| name.starts_with("chunks")).next_back();
+    let last = content.iter_mut().rfind(|(name, _)| name.starts_with("chunks"));
     last.unwrap().1[5] ^= 1;
     write(bad.path(), &content);
     origin.fetch(KeyForm::Plain, &[bad.path().into()], datadir.path()).unwrap_err();
