@@ -137,8 +137,8 @@ fn fetch(error: &StateSyncError) -> AdviceText {
                  (retrie init-state)")
         }
         StateSyncError::NoPeers { .. } => say(
-            "name other nodes (--sync.from, or peers by --trusted-peers), or a newer block that \
-                 they still keep",
+            "name other nodes or mirrors (--sync.from, or peers by --trusted-peers), or a newer \
+                 block that they still keep",
         ),
         _ => None,
     }

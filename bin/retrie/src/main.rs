@@ -54,6 +54,9 @@ enum CliCommand {
     InitState(Box<commands::init_state::InitStateArgs>),
     /// Write the state after a block as a state dump.
     DumpState(commands::dump_state::DumpStateArgs),
+    /// Write states as snapshots, from which new nodes start without trust.
+    #[command(subcommand)]
+    Snapshot(commands::snapshot::SnapshotCommand),
     /// Import blocks from files into a datadir.
     Import(commands::import::ImportArgs),
     /// Execute stored blocks again, on the state history, and compare.
@@ -130,6 +133,7 @@ fn main() -> ExitCode {
         CliCommand::Init(args) => args.run(),
         CliCommand::InitState(args) => args.run(&stop),
         CliCommand::DumpState(args) => args.run(&stop),
+        CliCommand::Snapshot(command) => command.run(&stop),
         CliCommand::Import(args) => args.run(&stop),
         CliCommand::ReExecute(args) => args.run(&stop),
         CliCommand::DumpGenesis(args) => args.run(),

@@ -26,6 +26,7 @@ mod servers;
 mod services;
 mod snap_sync;
 mod state_sync;
+mod sync_sources;
 mod wait_log;
 
 pub use descriptors::raise_limit;
@@ -166,7 +167,8 @@ impl NodeCommand {
             snap_sync::run(&mut self, &spec, &datadir, stop)?;
         } else if self.sync.is_requested() {
             let options = self.state.chain_options(spec.clone(), &datadir, self.db.options())?;
-            state_sync::run(&self.sync, &self.network, options, stop)?;
+            let keys = self.state.keys.map(|choice| choice.0);
+            state_sync::run(&self.sync, &self.network, keys, options, stop)?;
         }
         let metrics = Metrics::new().wrap_err("registering the metrics")?;
         let services = ServiceList::default();

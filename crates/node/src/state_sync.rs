@@ -4,6 +4,7 @@ use super::{
     args::{NetworkArgs, SyncArgs, open_to_read},
     network::StateSyncPeers,
     progress::FetchProgress,
+    sync_sources::{SyncSelection, SyncSources},
 };
 use alloy_primitives::B256;
 use eyre::bail;
@@ -12,8 +13,8 @@ use retrie_pipeline::{ChainAnchor, ChainOptions, ChainStore, ChunkedState};
 use retrie_sources::HeaderItem;
 use retrie_state::{KeyForm, RangeFormat};
 use retrie_state_sync::{
-    FetchedState, HttpPeer, PeerSource, StateFetcher, StateFormat, StatePeer, StateSyncError,
-    StateSyncOptions, StateSyncProgress, SyncTarget, SyncTargetError, remove_sync_dir,
+    FetchedState, PeerSource, StateFetcher, StateFormat, StateSyncError, StateSyncOptions,
+    StateSyncProgress, SyncTarget, SyncTargetError, remove_sync_dir,
 };
 use retrie_telemetry::grouped;
 use std::{
@@ -29,10 +30,12 @@ use std::{
 /// Pause between two requests to peers for the sync target (the pivot block).
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Creates the datadir of `options` by state sync, unless it has a chain.
+/// Creates the datadir of `options` by state sync, unless it has a chain. `keys` is the form of keys
+/// that the user has asked for.
 pub(super) fn run(
     args: &SyncArgs,
     network: &NetworkArgs,
+    keys: Option<KeyForm>,
     options: ChainOptions,
     stop: &Arc<AtomicBool>,
 ) -> eyre::Result<()> {
@@ -41,46 +44,69 @@ pub(super) fn run(
         tracing::info!("{} has a chain: the flags of state sync are ignored", datadir.display());
         return Ok(());
     }
-    if options.store.keys == KeyForm::Hashed {
-        return run_snap(args, network, options, stop);
+    if !args.from.is_empty() {
+        run_from(args, keys, options, stop)?;
+    } else if options.store.keys == KeyForm::Hashed {
+        run_snap(args, network, options, stop)?;
+    } else {
+        run_rchk(args, network, options, stop)?;
     }
+    Ok(remove_sync_dir(&datadir)?)
+}
+
+/// Does it from the nodes and mirrors of `--sync.from`.
+fn run_from(
+    args: &SyncArgs,
+    keys: Option<KeyForm>,
+    mut options: ChainOptions,
+    stop: &Arc<AtomicBool>,
+) -> eyre::Result<()> {
+    let sources = SyncSources::open(&args.from, &options.datadir, stop)?;
+    let origin = match (args.checkpoint, args.root) {
+        (Some(hash), _) => SyncTarget::of_block(&sources.all(), hash)?,
+        (None, Some(root)) => SyncTarget::of_root(&sources.all(), root)?,
+        (None, None) => {
+            let blocks = sources.blocks();
+            bail!(
+                "--sync.from needs to know what to trust: the hash of a block (--checkpoint) or the \
+                 root of its state (--sync.trusted-root){}{blocks}",
+                if blocks.is_empty() { "" } else { "; " }
+            )
+        }
+    };
+    let SyncSelection { format, peers } = sources.select(origin.hash, keys, &mut options)?;
+    let fetcher = &mut StateFetcher::open(format, &options.datadir)?;
+    sync_state(args, options, fetcher, origin, |_| peers, &mut |_| is_stopped(stop))
+}
+
+/// Does it by `rchk`, from retrie nodes.
+fn run_rchk(
+    args: &SyncArgs,
+    network: &NetworkArgs,
+    options: ChainOptions,
+    stop: &Arc<AtomicBool>,
+) -> eyre::Result<()> {
     let unsupported = || StateSyncError::Unsupported { backend: options.backend.identity().name };
     let chunks = options.backend.extensions().chunks.ok_or_else(unsupported)?.format();
     let format = StateFormat::Chunks(options.backend.clone());
-    if args.from.is_empty() {
-        let Some(hash) = args.checkpoint else {
-            bail!(
-                "peers are not asked which block has a root: name the block too (--checkpoint), or \
-                 nodes that are asked (--sync.from)"
-            );
-        };
-        std::fs::create_dir_all(&datadir)?;
-        let spec = options.own_spec()?;
-        let visitor = StateSyncPeers::start(network, &datadir, &spec)?;
-        let peers = visitor.peers(chunks);
-        let begun = find_target(&peers, hash, args.patience, stop).and_then(|origin| {
-            let of_state = |_| peers.clone();
-            let fetcher = &mut StateFetcher::open(format, &datadir)?;
-            sync_state(args, options, fetcher, origin, of_state, &mut |_| is_stopped(stop))
-        });
-        visitor.close()?;
-        begun?;
-        return Ok(remove_sync_dir(&datadir)?);
-    }
-    let peer = |url: &String| Arc::new(HttpPeer::new(url, stop.clone())) as Arc<dyn StatePeer>;
-    let peers: Vec<_> = args.from.iter().map(peer).collect();
-    let origin = match (args.checkpoint, args.root) {
-        (Some(hash), _) => SyncTarget::of_block(&peers, hash)?,
-        (None, Some(root)) => SyncTarget::of_root(&peers, root)?,
-        (None, None) => bail!(
-            "--sync.from needs to know what to trust: the hash of a block (--checkpoint) or the root \
-             of its state (--sync.trusted-root)"
-        ),
+    let Some(hash) = args.checkpoint else {
+        bail!(
+            "peers are not asked which block has a root: name the block too (--checkpoint), or nodes \
+             that are asked (--sync.from)"
+        );
     };
-    let of_state = |_| peers.clone();
-    let fetcher = &mut StateFetcher::open(format, &datadir)?;
-    sync_state(args, options, fetcher, origin, of_state, &mut |_| is_stopped(stop))?;
-    Ok(remove_sync_dir(&datadir)?)
+    let datadir = options.datadir.clone();
+    std::fs::create_dir_all(&datadir)?;
+    let spec = options.own_spec()?;
+    let visitor = StateSyncPeers::start(network, &datadir, &spec)?;
+    let peers = visitor.peers(chunks);
+    let begun = find_target(&peers, hash, args.patience, stop).and_then(|origin| {
+        let of_state = |_| peers.clone();
+        let fetcher = &mut StateFetcher::open(format, &datadir)?;
+        sync_state(args, options, fetcher, origin, of_state, &mut |_| is_stopped(stop))
+    });
+    visitor.close()?;
+    begun
 }
 
 fn is_stopped(stop: &AtomicBool) -> bool {
@@ -95,13 +121,8 @@ fn run_snap(
     options: ChainOptions,
     stop: &Arc<AtomicBool>,
 ) -> eyre::Result<()> {
-    let hash = match (&args.from[..], args.checkpoint) {
-        ([], Some(hash)) => hash,
-        ([], None) => bail!("name the block whose state peers are asked for (--checkpoint)"),
-        _ => bail!(
-            "states over JSON-RPC have plain keys: leave out --sync.from, so that peers are asked by \
-             snap, or leave out --state.keys hashed"
-        ),
+    let Some(hash) = args.checkpoint else {
+        bail!("name the block whose state peers are asked for (--checkpoint)");
     };
     let Some(ranges) = range_format() else { bail!(NO_RANGES) };
     let datadir = options.datadir.clone();
@@ -116,8 +137,7 @@ fn run_snap(
         sync_state(args, options, fetcher, origin, peers, &mut |_| is_stopped(stop))
     });
     visitor.close()?;
-    begun?;
-    Ok(remove_sync_dir(&datadir)?)
+    begun
 }
 
 /// The error of a program that cannot check ranges.
@@ -167,9 +187,9 @@ pub(super) fn sync_state<P: PeerSource>(
     let hash = origin.hash;
     let items = origin.headers.into_iter().map(HeaderItem::Header).collect();
     let anchor = ChainAnchor::new(&options, items, Some(hash), args.total_difficulty)?;
-    let root = match fetcher.format() {
-        StateFormat::Chunks(_) => trusted_root(args, &options, &anchor)?,
-        StateFormat::Ranges(_) => anchor.header().state_root,
+    let root = match is_own(fetcher.format(), &options) {
+        true => trusted_root(args, &options, &anchor)?,
+        false => anchor.header().state_root,
     };
     let peers = &peers(root);
     let number = anchor.header().number;
@@ -208,6 +228,14 @@ pub(super) fn sync_state<P: PeerSource>(
         start.elapsed().as_secs_f64()
     );
     Ok(())
+}
+
+/// Whether the chunks are those of the datadir's backend. Otherwise the header's root proves them.
+fn is_own(format: &StateFormat, options: &ChainOptions) -> bool {
+    match format {
+        StateFormat::Chunks(backend) => Arc::ptr_eq(backend, &options.backend),
+        StateFormat::Ranges(_) => false,
+    }
 }
 
 pub(super) fn has_chain(datadir: &Path) -> eyre::Result<bool> {
@@ -255,10 +283,10 @@ fn load(
 ) -> eyre::Result<()> {
     let FetchedState { entries, parts, mut codes, .. } = fetched;
     let mut codes = codes.iter().map(|code| code.map_err(io::Error::other));
-    // The root of ranges is that of the header, which the store checks if it has that root.
-    let (root, parts) = match format {
-        StateFormat::Chunks(_) => (Some(root), Some(&parts[..])),
-        StateFormat::Ranges(_) => (None, None),
+    // Other chunks have the header's root, which the store checks if its root is that.
+    let (root, parts) = match is_own(format, &options) {
+        true => (Some(root), Some(&parts[..])),
+        false => (None, None),
     };
     let state = ChunkedState { root, parts, entries, codes: &mut codes };
     let (chain, _) = ChainStore::create_synced(options, anchor, state)?;

@@ -18,5 +18,6 @@ pub(crate) mod proof;
 pub(crate) mod re_execute;
 #[cfg(feature = "lab")]
 pub(crate) mod replay;
+pub(crate) mod snapshot;
 pub(crate) mod stage;
 pub(crate) mod verify;

@@ -32,5 +32,6 @@ mod peers;
 mod prefix;
 mod proof;
 mod replay;
+mod snapshot;
 mod testkit_on_mdbx;
 mod verify;

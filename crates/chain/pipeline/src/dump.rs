@@ -1,4 +1,5 @@
-//! The state of a datadir as a [dump](retrie_sources::state_dump): [`dump_state`].
+//! The state of a datadir as a [dump](retrie_sources::state_dump): [`dump_state`]; and opened to be
+//! exported otherwise: [`open_state`].
 
 use crate::{
     PipelineError, StoreSet,
@@ -10,6 +11,7 @@ use retrie_sources::StateDumpWriter;
 use retrie_state::{
     Account, AccountKey, AnyBackend, BackendKey, BlockRef, KeyForm, StateError, decode_slot,
 };
+use retrie_state_store::StateProvider;
 use std::{
     path::Path,
     sync::{
@@ -25,6 +27,20 @@ pub struct DumpProgress {
     pub accounts: u64,
     /// Their slots.
     pub slots: u64,
+}
+
+/// Opens the state after the canonical `block` of the snapshot `read`, made by `backend`. The block
+/// must be the tip, a block that can be reverted to, or one whose state the backend itself keeps.
+///
+/// # Errors
+/// If the state of the block is not kept, or cannot be opened.
+pub fn open_state(
+    read: &Arc<ReadTxn>,
+    backend: Arc<dyn AnyBackend>,
+    block: BlockRef,
+) -> Result<StateProvider, PipelineError> {
+    let store = StoreSet::open_read_only(read, backend, false)?;
+    Ok(listed_state(&store, block)?)
 }
 
 /// Writes the state after the canonical `block` of the snapshot `read`, made by `backend`, to
@@ -43,8 +59,7 @@ pub fn dump_state(
     progress: &mut dyn FnMut(&DumpProgress),
 ) -> Result<DumpProgress, PipelineError> {
     let header = read.header(&block.hash)?.ok_or(StateError::UnknownBlock { hash: block.hash })?;
-    let store = StoreSet::open_read_only(read, backend, false)?;
-    let state = listed_state(&store, block)?;
+    let state = open_state(read, backend, block)?;
     let mut writer = StateDumpWriter::create(file, header.state_root)?;
     let mut accounts = PagedEntries::new(&state, None);
     if state.keys() == KeyForm::Hashed {

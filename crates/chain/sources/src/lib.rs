@@ -71,7 +71,9 @@ pub use export::{BlockWriter, ExportSummary};
 pub use fetch::{BlockFetcher, BlockTag, FetchError};
 pub use http::{BlockingClient, HttpFault, HttpOptions};
 pub use input::MAX_ITEM_BYTES;
-pub use objects::{ObjectError, SourceLocation, StoreEnvironment, StoreRegistry, StoredObject};
+pub use objects::{
+    ObjectError, ObjectFolder, SourceLocation, StoreEnvironment, StoreRegistry, StoredObject,
+};
 pub use origin::{BlockOrigin, SourceBlock};
 pub use rlp::RlpReader;
 pub use rpc::{RpcClient, RpcError};

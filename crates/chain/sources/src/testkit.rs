@@ -70,15 +70,17 @@ impl ScriptedReply {
     /// A file, or the part of it that the request's `Range` names.
     pub fn file(request: &RecordedRequest, content: &[u8]) -> Self {
         let range = request.headers.get("range").and_then(|range| range.strip_prefix("bytes="));
-        let Some(start) = range.and_then(|range| range.strip_suffix('-')?.parse().ok()) else {
+        let ends = range.and_then(|range| range.split_once('-'));
+        let Some(start) = ends.and_then(|(start, _)| start.parse().ok()) else {
             return Self::new(200, content);
         };
         let len = content.len();
         if start >= len {
             return Self::new(416, "").with("content-range", format!("bytes */{len}"));
         }
-        let range = format!("bytes {start}-{}/{len}", len - 1);
-        Self::new(206, &content[start..]).with("content-range", range)
+        let last = ends.and_then(|(_, last)| last.parse().ok()).unwrap_or(len - 1).min(len - 1);
+        let range = format!("bytes {start}-{last}/{len}");
+        Self::new(206, content.get(start..=last).unwrap_or_default()).with("content-range", range)
     }
 }
 

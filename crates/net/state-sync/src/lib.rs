@@ -7,7 +7,7 @@
 //!         v                                                        | entries, codes: FetchedState
 //!    SyncTarget -----block, root---------------------------> StateFetcher <--> answers on disk
 //!         ^                                                        ^
-//!         '--headers-- StatePeer: HttpPeer, ConnectedPeers, SnapPeerSet --chunks, codes
+//!         '--headers-- StatePeer: HttpPeer, SnapshotMirror, ConnectedPeers, SnapPeerSet --chunks, codes
 //! ```
 //!
 //! | module | what |
@@ -17,6 +17,7 @@
 //! | `peer` | nodes that are asked: over JSON-RPC, and over connections of `retrie-p2p` |
 //! | `access_lists` | what blocks changed, for a state that catches up with a later block |
 //! | `serve` | answers to requests of `snap` |
+//! | `snapshot` | states as static objects: written, and read as a peer |
 //! | `download` | the download: whom to ask for what, checks, answers on disk |
 //!
 //! # Vocabulary
@@ -27,6 +28,7 @@
 //! * **Item**: a chunk or a contract code that is wanted.
 //! * **Standing** of a peer: how it has behaved in this sync. **Banned**: never asked again.
 //! * **Spool**: the file that keeps checked answers for a restart.
+//! * **Snapshot**: a state as static objects, with all answers. **Mirror**: a place that has one.
 //!
 //! # Assumptions
 //!
@@ -39,10 +41,12 @@
 //!   it.
 
 mod access_lists;
+mod answer;
 mod download;
 mod format;
 mod peer;
 mod serve;
+mod snapshot;
 mod target;
 
 pub use access_lists::fetch_changes;
@@ -53,4 +57,8 @@ pub use download::{
 pub use format::StateFormat;
 pub use peer::{ConnectedPeers, HttpPeer, PeerSource, SnapPeerSet, StatePeer, StatePeerError};
 pub use serve::{MAX_SNAP_BYTES, MAX_SNAP_LOOKUPS, answer_snap};
+pub use snapshot::{
+    CodeLookup, ExportOptions, ExportProgress, SnapshotError, SnapshotExport, SnapshotManifest,
+    SnapshotMirror, SnapshotSource, SnapshotSubject,
+};
 pub use target::{SyncTarget, SyncTargetError, fetch_headers};

@@ -385,14 +385,20 @@ pub(crate) struct SyncArgs {
     /// keys, for every backend.
     #[arg(id = "sync_mode", long = "syncmode", value_name = "MODE", default_value = "full")]
     pub(crate) mode: SyncModeChoice,
-    /// JSON-RPC URLs of nodes that serve the namespace `sync`. A new datadir starts from their
-    /// state. Every part of it is checked: the nodes are not trusted, and one honest node is
-    /// enough.
-    #[arg(id = "sync_from", long = "sync.from", value_name = "RPC_URL,..", value_delimiter = ',')]
+    /// Where the state of a new datadir comes from: JSON-RPC URLs of nodes that serve the namespace
+    /// `sync`, and snapshots (`retrie snapshot export`) in folders, object stores (s3://, gs://) and
+    /// on web servers. Every part of it is checked: none of them is trusted, and one that is honest
+    /// is enough.
+    #[arg(
+        id = "sync_from",
+        long = "sync.from",
+        value_name = "URL_OR_FOLDER,..",
+        value_delimiter = ','
+    )]
     pub(crate) from: Vec<String>,
     /// Hash of the block that a new datadir starts from. It is trusted, and so is the root in its
-    /// header if that is the backend's. The state comes from the nodes of --sync.from, or from
-    /// peers if there are none.
+    /// header if that is the backend's. The state comes from --sync.from, or from peers without
+    /// it.
     #[arg(long, value_name = "HASH")]
     pub(crate) checkpoint: Option<B256>,
     /// The backend's own root of the state to start from. It is trusted. Without --checkpoint the

@@ -73,7 +73,7 @@ mod state_store;
 pub use crate::{
     durable::{
         CounterSnapshot, DurableTip, EntrySorter, FlatHistory, KvRead, KvSnapshot, KvStore, KvTxn,
-        KvWrite, MemoryStore, Proposal, TableCounts, TableNamespace,
+        KvWrite, MemoryStore, Proposal, RecordSorter, TableCounts, TableNamespace,
     },
     state_store::{
         AfterCommit, PrefetchHandle, PrefetchObserver, RootTask, StateCheck, StateCheckSink,

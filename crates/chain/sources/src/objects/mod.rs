@@ -26,6 +26,7 @@ mod address;
 mod connector;
 mod environment;
 pub(crate) mod error;
+mod folder;
 mod location;
 mod manifest;
 mod reader;
@@ -33,6 +34,7 @@ mod store;
 
 pub use environment::StoreEnvironment;
 pub use error::ObjectError;
+pub use folder::ObjectFolder;
 pub use location::SourceLocation;
 pub(crate) use manifest::MANIFEST;
 pub(crate) use reader::ObjectReader;

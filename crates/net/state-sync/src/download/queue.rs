@@ -5,13 +5,14 @@
 use super::{
     StateSyncError, StateSyncProgress,
     splits::{ChunkSize, FinishedChunks, SplitId, SplitLedger},
-    spool::{AnswerSpool, OlderAnswer, RecordKind, SpoolEntry, SpoolPlace, chunk_front},
+    spool::{AnswerSpool, OlderAnswer, RecordKind, SpoolEntry, SpoolPlace},
 };
-use crate::format::StateFormat;
+use crate::{answer::AnswerKey, format::StateFormat};
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
 use retrie_state::{Account, BackendKey, ChunkId, ChunkPlace, OpenedChunk, StateValue};
 use std::{
     collections::{HashMap, HashSet},
+    fmt,
     time::{Duration, Instant},
 };
 
@@ -40,6 +41,23 @@ impl StateItem {
             Self::Chunk(_) => ItemKind::Chunk,
             Self::Node(_) => ItemKind::Node,
             Self::Code(_) => ItemKind::Code,
+        }
+    }
+
+    /// The id of a chunk, or the hash of a code.
+    pub(super) fn id(&self) -> &[u8] {
+        match self {
+            Self::Chunk(id) | Self::Node(id) => id.bytes(),
+            Self::Code(hash) => hash.as_slice(),
+        }
+    }
+}
+
+impl fmt::Display for StateItem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Chunk(id) | Self::Node(id) => write!(f, "chunk {id}"),
+            Self::Code(hash) => write!(f, "code {hash}"),
         }
     }
 }
@@ -326,7 +344,7 @@ impl ChunkQueue {
         note: ItemPlace,
         opened: &OpenedChunk,
     ) -> Result<Vec<usize>, StateSyncError> {
-        let front = chunk_front(id);
+        let key = AnswerKey::of_chunk(id);
         let (below, size, share) = match opened {
             OpenedChunk::Entries { entries, further } => {
                 let count = entries.len() as u64;
@@ -340,7 +358,7 @@ impl ChunkQueue {
                     }
                 }
                 if further.is_empty() {
-                    self.spool.put_whole(front)?;
+                    self.spool.put_whole(key)?;
                     let finished = self.splits.finished(note.split, Some(count));
                     return self.record(finished);
                 }
@@ -351,15 +369,15 @@ impl ChunkQueue {
                 (below, size, note.share / below.len().max(1) as f64)
             }
         };
-        let split = Some(self.splits.begin(note.split, front, below.len(), size));
+        let split = Some(self.splits.begin(note.split, key, below.len(), size));
         let note = ItemPlace { split, share, is_new: false };
         self.wanted.extend(below.iter().map(|id| (StateItem::Chunk(id.clone()), note)));
         Ok(Vec::new())
     }
 
     fn record(&mut self, finished: FinishedChunks) -> Result<Vec<usize>, StateSyncError> {
-        for front in finished.whole {
-            self.spool.put_whole(front)?;
+        for key in finished.whole {
+            self.spool.put_whole(key)?;
         }
         Ok(finished.liars)
     }

@@ -87,7 +87,7 @@ impl StateDownload {
                 return Ok(Vec::new());
             }
         };
-        let (mut liars, mut counts) = (Vec::new(), AnswerCounts::default());
+        let (mut liars, mut counts, mut lacked) = (Vec::new(), AnswerCounts::default(), None);
         for (item, outcome) in items.into_iter().zip(outcomes) {
             match outcome {
                 ItemOutcome::Taken(answer, checked) => {
@@ -100,22 +100,33 @@ impl StateDownload {
                     continue;
                 }
                 ItemOutcome::Left => counts.left += 1,
-                ItemOutcome::Missing => counts.missing += 1,
+                ItemOutcome::Missing => {
+                    counts.missing += 1;
+                    if lacked.is_none() {
+                        let place = self.place_at(at, &item);
+                        lacked = place.map(|place| format!("it lacks {item}: {place}"));
+                    }
+                }
                 ItemOutcome::Wrong(error) => {
-                    let what = match &item {
-                        StateItem::Chunk(id) | StateItem::Node(id) => format!("chunk {id}"),
-                        StateItem::Code(hash) => format!("code {hash}"),
-                    };
-                    liars.extend(self.ban(at, format!("{what} is not what it sent: {error}")));
-                    tracing::warn!(peer = name, %error, "wrong answer; the peer is banned");
+                    let place = self.place_at(at, &item).map(|place| format!(" ({place})"));
+                    let place = place.unwrap_or_default();
+                    liars.extend(
+                        self.ban(at, format!("{item} is not what it sent{place}: {error}")),
+                    );
+                    tracing::warn!(peer = name, %item, %error, "wrong answer{place}; the peer is banned");
                 }
             }
             self.queue.give_back(Some(at), item);
         }
         if let Some(standing) = self.standing.get_mut(at) {
-            standing.answered(counts, took);
+            standing.answered(counts, lacked, took);
         }
         Ok(liars)
+    }
+
+    /// Where the peer has its answer for an item.
+    fn place_at(&self, at: usize, item: &StateItem) -> Option<String> {
+        self.standing.get(at)?.peer.place_of(item.id())
     }
 
     /// Records that a peer gave no answer.

@@ -1,13 +1,13 @@
 //! What is below the chunks that are not whole yet: notices when a chunk is whole, and when a peer
 //! splits a part of the state that is too small.
 
-use super::spool::HashFront;
+use crate::answer::AnswerKey;
 
 /// A chunk that named further ones, which are not all whole.
 #[derive(Debug)]
 struct OpenChunk {
     parent: Option<SplitId>,
-    front: HashFront,
+    key: AnswerKey,
     /// Chunks below it that are not whole.
     left: usize,
     size: ChunkSize,
@@ -44,7 +44,7 @@ pub(super) struct SplitLedger {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FinishedChunks {
     /// The chunks above it that are whole now, lowest first.
-    pub(super) whole: Vec<HashFront>,
+    pub(super) whole: Vec<AnswerKey>,
     /// The peers that split with fewer entries than the minimum.
     pub(super) liars: Vec<usize>,
 }
@@ -54,11 +54,11 @@ impl SplitLedger {
     pub(super) fn begin(
         &mut self,
         parent: Option<SplitId>,
-        front: HashFront,
+        key: AnswerKey,
         below: usize,
         size: ChunkSize,
     ) -> SplitId {
-        let chunk = Some(OpenChunk { parent, front, left: below, size });
+        let chunk = Some(OpenChunk { parent, key, left: below, size });
         let at = match self.free.pop() {
             Some(at) => {
                 self.all[at] = chunk;
@@ -90,7 +90,7 @@ impl SplitLedger {
             if chunk.left > 0 {
                 break;
             }
-            finished.whole.push(chunk.front);
+            finished.whole.push(chunk.key);
             entries = match chunk.size {
                 ChunkSize::Entries(own) => own,
                 ChunkSize::Split { found, least, peer } => {
@@ -119,17 +119,17 @@ mod tests {
     #[test]
     fn who_splits_too_little_is_found() {
         let mut splits = SplitLedger::default();
-        let top = splits.begin(None, [1; 16], 2, split(Some(1)));
-        let below = splits.begin(Some(top), [2; 16], 2, split(Some(2)));
+        let top = splits.begin(None, AnswerKey([1; 16]), 2, split(Some(1)));
+        let below = splits.begin(Some(top), AnswerKey([2; 16]), 2, split(Some(2)));
         assert_eq!(splits.finished(Some(top), Some(60)), FinishedChunks::default());
         assert_eq!(splits.finished(Some(below), Some(20)), FinishedChunks::default());
         // The entries below an inner split count for the outer one, too.
-        let whole = vec![[2; 16], [1; 16]];
+        let whole = vec![AnswerKey([2; 16]), AnswerKey([1; 16])];
         let expected = FinishedChunks { whole, liars: vec![2] };
         assert_eq!(splits.finished(Some(below), Some(21)), expected);
         for (peer, entries) in [(None, Some(1)), (Some(3), None)] {
-            let again = splits.begin(None, [3; 16], 1, split(peer));
-            let expected = FinishedChunks { whole: vec![[3; 16]], liars: vec![] };
+            let again = splits.begin(None, AnswerKey([3; 16]), 1, split(peer));
+            let expected = FinishedChunks { whole: vec![AnswerKey([3; 16])], liars: vec![] };
             assert_eq!(splits.finished(Some(again), entries), expected);
         }
         assert_eq!(splits.all.iter().flatten().count(), 0);
@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn what_is_below_entries_does_not_count_for_a_split_above_them() {
         let mut splits = SplitLedger::default();
-        let top = splits.begin(None, [1; 16], 1, split(Some(1)));
-        let accounts = splits.begin(Some(top), [2; 16], 1, ChunkSize::Entries(5));
+        let top = splits.begin(None, AnswerKey([1; 16]), 1, split(Some(1)));
+        let accounts = splits.begin(Some(top), AnswerKey([2; 16]), 1, ChunkSize::Entries(5));
         assert_eq!(splits.finished(Some(accounts), Some(1000)).liars, [1]);
     }
 }

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | 0, 1, 2 | of a chunk: a split; entries that name further chunks; entries that name none |
 //! | 3 | the hash of a code, the code |
-//! | 4 | front (16) of a chunk's hash, nothing: all that is below the chunk is in the file |
+//! | 4 | the short name (16) of a chunk, nothing: all that is below the chunk is in the file |
 //! | 5 | of a chunk: offset (8) and length (4) of an answer with leaves, then an answer with the leaves that differ below the chunk's slot, those that are gone without a value |
 //! | 6 | the hash of a block whose state is wanted from here on, its number (8) |
 //!
@@ -19,7 +19,10 @@
 //! again: the spool is trusted no more than a peer. Ids have hashes, so answers stay useful for later
 //! states.
 
-use crate::format::StateFormat;
+use crate::{
+    answer::{AnswerKey, AnswerKind},
+    format::StateFormat,
+};
 use alloy_primitives::{B256, Bytes, Keccak256, keccak256};
 use retrie_state::{ChunkId, ChunkPlace, StateTrie, TrieLeaf, open_with_retry};
 use std::{
@@ -121,9 +124,6 @@ pub(super) struct OlderAnswer {
     pub(super) is_node: bool,
 }
 
-/// The first 16 bytes of a hash.
-pub(super) type HashFront = [u8; 16];
-
 /// The spool file. One process uses it at a time.
 #[derive(Debug)]
 pub(super) struct AnswerSpool {
@@ -137,37 +137,22 @@ pub(super) struct AnswerSpool {
 
 #[derive(Debug, Default)]
 struct SpoolIndex {
-    /// Chunks and codes, by the fronts of the hashes of their ids.
-    answers: HashMap<HashFront, SpoolEntry>,
+    /// Chunks and codes.
+    answers: HashMap<AnswerKey, SpoolEntry>,
     /// By slots, if the format has them.
-    slots: HashMap<HashFront, SlotAnswers>,
+    slots: HashMap<AnswerKey, SlotAnswers>,
     /// The block whose state was wanted first.
     first_state: Option<(u64, B256)>,
     last_state: Option<B256>,
 }
 
-fn front(parts: &[&[u8]]) -> HashFront {
-    let mut hasher = Keccak256::new();
-    parts.iter().for_each(|part| hasher.update(part));
-    let mut front = [0; 16];
-    front.copy_from_slice(&hasher.finalize()[..16]);
-    front
-}
-
-/// The front of the hash of a chunk's id.
-pub(super) fn chunk_front(id: &ChunkId) -> HashFront {
-    front(&[&[0], id.bytes()])
-}
-
-fn code_front(hash: &B256) -> HashFront {
-    front(&[&[1], hash.as_slice()])
-}
-
-fn slot_front(trie: StateTrie, path: &[u8]) -> HashFront {
-    match trie {
-        StateTrie::Accounts => front(&[&[0], path]),
-        StateTrie::Storage(account) => front(&[&[1], account.as_slice(), path]),
-    }
+/// The short name of a slot.
+fn slot_key(trie: StateTrie, path: &[u8]) -> AnswerKey {
+    let slot = match trie {
+        StateTrie::Accounts => path.to_vec(),
+        StateTrie::Storage(account) => [account.as_slice(), path].concat(),
+    };
+    AnswerKey::new(AnswerKind::Chunk, &slot)
 }
 
 impl SpoolIndex {
@@ -185,10 +170,12 @@ impl SpoolIndex {
             RecordKind::Code => {
                 let Ok(hash) = B256::try_from(id) else { return false };
                 entry.is_whole = true;
-                code_front(&hash)
+                AnswerKey::new(AnswerKind::Code, hash.as_slice())
             }
             RecordKind::Whole => {
-                let Ok(key) = HashFront::try_from(id) else { return false };
+                let Ok(key) = <[u8; AnswerKey::LEN]>::try_from(id).map(AnswerKey) else {
+                    return false;
+                };
                 if let Some(entry) = self.answers.get_mut(&key) {
                     entry.is_whole = true;
                 }
@@ -212,13 +199,13 @@ impl SpoolIndex {
                 if !entry.is_difference
                     && let Some(ChunkPlace { trie, path, .. }) = format.place(&id)
                 {
-                    let of_slot = self.slots.entry(slot_front(trie, &path)).or_default();
+                    let of_slot = self.slots.entry(slot_key(trie, &path)).or_default();
                     of_slot.is_node = kind == RecordKind::Split;
                     if !of_slot.is_node {
                         of_slot.leaves = Some(place);
                     }
                 }
-                chunk_front(&id)
+                AnswerKey::of_chunk(&id)
             }
         };
         self.answers.insert(key, entry);
@@ -282,17 +269,17 @@ impl AnswerSpool {
 
     /// The answer for a chunk.
     pub(super) fn chunk(&self, id: &ChunkId) -> Option<SpoolEntry> {
-        self.index.answers.get(&chunk_front(id)).copied()
+        self.index.answers.get(&AnswerKey::of_chunk(id)).copied()
     }
 
     /// Whether a code is in the file.
     pub(super) fn has_code(&self, hash: &B256) -> bool {
-        self.index.answers.contains_key(&code_front(hash))
+        self.index.answers.contains_key(&AnswerKey::new(AnswerKind::Code, hash.as_slice()))
     }
 
     /// What earlier states had at a slot.
     pub(super) fn older(&self, place: &ChunkPlace) -> OlderAnswer {
-        let at = |len: usize| self.index.slots.get(&slot_front(place.trie, &place.path[..len]));
+        let at = |len: usize| self.index.slots.get(&slot_key(place.trie, &place.path[..len]));
         let own = at(place.path.len()).copied().unwrap_or_default();
         let above = || (0..place.path.len()).rev().find_map(|len| at(len)?.leaves);
         OlderAnswer {
@@ -329,9 +316,9 @@ impl AnswerSpool {
     }
 
     /// Records that everything below a chunk is in the file.
-    pub(super) fn put_whole(&mut self, chunk: HashFront) -> Result<(), SpoolError> {
+    pub(super) fn put_whole(&mut self, chunk: AnswerKey) -> Result<(), SpoolError> {
         match self.index.answers.get(&chunk) {
-            Some(entry) if !entry.is_whole => self.put(RecordKind::Whole, &chunk, &[]),
+            Some(entry) if !entry.is_whole => self.put(RecordKind::Whole, &chunk.0, &[]),
             _ => Ok(()),
         }
     }
@@ -359,7 +346,7 @@ impl AnswerSpool {
 
     /// Removes an invalid answer from the index. What was above it is not whole.
     pub(super) fn forget(&mut self, id: &ChunkId) {
-        self.index.answers.remove(&chunk_front(id));
+        self.index.answers.remove(&AnswerKey::of_chunk(id));
         self.index.answers.values_mut().for_each(|entry| entry.is_whole = false);
     }
 
@@ -405,7 +392,9 @@ impl AnswerSpool {
 
     /// The code with this hash, if it is in the file and undamaged.
     pub(super) fn code(&mut self, hash: &B256) -> Result<Option<Bytes>, SpoolError> {
-        let Some(entry) = self.index.answers.get(&code_front(hash)).copied() else {
+        let Some(entry) =
+            self.index.answers.get(&AnswerKey::new(AnswerKind::Code, hash.as_slice())).copied()
+        else {
             return Ok(None);
         };
         Ok(Some(self.read(entry.place)?).filter(|code| keccak256(code) == *hash))
@@ -588,8 +577,8 @@ mod tests {
         spool.put_chunk(RecordKind::LastEntries, &id(2), b"leaves").unwrap();
         let is_whole = |spool: &AnswerSpool, byte| spool.chunk(&id(byte)).unwrap().is_whole;
         assert!(!is_whole(&spool, 1) && is_whole(&spool, 2));
-        spool.put_whole(chunk_front(&id(1))).unwrap();
-        spool.put_whole(chunk_front(&id(3))).unwrap();
+        spool.put_whole(AnswerKey::of_chunk(&id(1))).unwrap();
+        spool.put_whole(AnswerKey::of_chunk(&id(3))).unwrap();
         drop(spool);
         let mut spool = AnswerSpool::open(&path, format()).unwrap();
         assert_eq!(spool.first_state(), Some((7, block(7))));

@@ -88,16 +88,23 @@ impl StatePeerStanding {
         self.batch = (self.batch / 2).max(1);
     }
 
-    /// Records an answer, which took this time.
-    pub(super) fn answered(&mut self, counts: AnswerCounts, took: Duration) {
+    /// Records an answer, which took this time. `lacked` says what the peer does not have, if its
+    /// place is known.
+    pub(super) fn answered(
+        &mut self,
+        counts: AnswerCounts,
+        lacked: Option<String>,
+        took: Duration,
+    ) {
         let AnswerCounts { taken, left, missing } = counts;
         self.is_busy = false;
         if missing > 0 {
             self.strikes += 1;
             let why = "it does not have that state (another block, or another backend)";
-            self.fail(why.into());
+            let why = lacked.unwrap_or_else(|| why.to_owned());
+            self.fail(why.clone());
             if self.strikes >= STRIKES {
-                self.ban(why.into());
+                self.ban(why);
             }
             return;
         }

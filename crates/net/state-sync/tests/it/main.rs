@@ -2,3 +2,4 @@
 
 mod download;
 mod snap;
+mod snapshot;

@@ -35,5 +35,5 @@ pub use kv::{KvRead, KvSnapshot, KvStore, KvTxn, KvWrite};
 pub use memory::MemoryStore;
 pub use namespace::TableNamespace;
 pub use proposal::Proposal;
-pub use spill::EntrySorter;
+pub use spill::{EntrySorter, RecordSorter};
 pub use state::DurableTip;

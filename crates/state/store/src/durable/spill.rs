@@ -66,13 +66,14 @@ impl EntrySorter {
     }
 }
 
-/// Sorts the records of a bulk load.
+/// Sorts records, such as those of a bulk load. At most 256 MiB of them are in memory, the rest in
+/// unnamed temporary files, which end with the process.
 #[derive(Debug)]
-pub(crate) struct RecordSorter(ExternalSorter);
+pub struct RecordSorter(ExternalSorter);
 
 impl RecordSorter {
     /// A sorter with temporary files in `dir`, or in the system's directory for temporary files.
-    pub(crate) fn new(dir: Option<&Path>) -> Self {
+    pub fn new(dir: Option<&Path>) -> Self {
         Self(ExternalSorter::new(dir))
     }
 }
