@@ -73,7 +73,7 @@ mod verify;
 mod writer;
 
 pub use chain::{
-    CanonicalHeaders, ChainRead, DatadirMetadata, NewBlock, SCHEMA_VERSION, StateRootMode,
+    CanonicalHeaders, ChainRead, DatadirMetadata, KeyPreimage, NewBlock, SCHEMA_VERSION, StateRootMode,
     StoredBlock, StoredKeyForm, StoredTransaction,
 };
 pub use env::{DatabaseEnv, OpenOptions, RetentionSetting, SyncMode};

@@ -24,6 +24,7 @@
 //! | `LogSegments` | first block (8) | last block (8), its hash (32), number of postings (4) |
 //! | `LogPostings` | first block of the segment (8), term (4), block offset (2) | postings from there on, see [`logs`](crate::LogQuery) |
 //! | `DevPatches` | id | manual changes to the state before the block (dev chains): see `retrie_pipeline::StatePatch` |
+//! | `Preimages` | keccak-256 of an address or slot (32) | the address (20) or the slot (32), see [`KeyPreimage`](crate::KeyPreimage) |
 //! | `State` and a name | the state store's | the state store's |
 //!
 //! Long values of `Transactions`, `Receipts`, `Bodies`, `Codes` and `DevPatches` are cut into
@@ -69,11 +70,13 @@ pub enum ChainTable {
     LogPostings,
     /// Changes that the user of a dev chain made to the state before a block.
     DevPatches,
+    /// Addresses and slots by their hashes.
+    Preimages,
 }
 
 impl ChainTable {
     /// All tables, in the order of their declaration.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Headers,
         Self::BlockIndex,
         Self::Canonical,
@@ -88,10 +91,12 @@ impl ChainTable {
         Self::LogSegments,
         Self::LogPostings,
         Self::DevPatches,
+        Self::Preimages,
     ];
 
     /// Tables that datadirs of earlier versions lack. The next opening for writing creates them.
-    pub(crate) const LATER: [Self; 3] = [Self::LogSegments, Self::LogPostings, Self::DevPatches];
+    pub(crate) const LATER: [Self; 4] =
+        [Self::LogSegments, Self::LogPostings, Self::DevPatches, Self::Preimages];
 
     /// Name on disk.
     pub const fn name(self) -> &'static str {
@@ -110,6 +115,7 @@ impl ChainTable {
             Self::LogSegments => "LogSegments",
             Self::LogPostings => "LogPostings",
             Self::DevPatches => "DevPatches",
+            Self::Preimages => "Preimages",
         }
     }
 }
@@ -167,7 +173,8 @@ mod tests {
         assert_eq!(
             names.join(" "),
             "Headers BlockIndex Canonical Bodies Transactions Receipts TxLookup Codes \
-             TotalDifficulty BackendRoots Metadata LogSegments LogPostings DevPatches"
+             TotalDifficulty BackendRoots Metadata LogSegments LogPostings DevPatches \
+             Preimages"
         );
     }
 
