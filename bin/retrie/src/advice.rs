@@ -15,6 +15,7 @@ use retrie_db::{DbError, MetadataError, OpenError, ReadError, StorageError};
 use retrie_engine::{DevError, EngineApiError, EngineError, pool::JournalError};
 use retrie_pipeline::{
     AnchorError, BlockRangeError, BundleError, ChainSetupError, MigrateError, PipelineError,
+    PreimageError,
 };
 use retrie_sources::{
     DownloadError, HttpFault, ObjectError, RpcError, SourceError, SourceErrorKind,
@@ -87,6 +88,7 @@ fn pipeline(error: &PipelineError) -> AdviceText {
         PipelineError::Check { .. } => say("--scratch names another folder"),
         PipelineError::Anchor(error) => anchor(error),
         PipelineError::Migrate(error) => migrate(error),
+        PipelineError::Preimages(error) => preimages(error),
         PipelineError::State(error) => state(error),
         PipelineError::Db(error) => db(error),
         PipelineError::Rpc(error) => rpc(&error.kind),
@@ -101,6 +103,9 @@ fn setup(error: &ChainSetupError) -> AdviceText {
         ChainSetupError::OtherChain { .. } => say("pass the --chain it was made with"),
         ChainSetupError::NoHeaderRoot { .. } => {
             say("run --referee mpt beside it, or leave the roots unchecked (--state-root shadow)")
+        }
+        ChainSetupError::PlainPreimages { .. } => {
+            say("leave out --state.preimages, or make a new datadir with --state.keys hashed")
         }
         ChainSetupError::RefereeBehind { .. } => say("drop --referee, or import afresh with it"),
         _ => None,
@@ -149,6 +154,20 @@ fn migrate(error: &MigrateError) -> AdviceText {
         MigrateError::NoBodies { .. } | MigrateError::NoFirstState { .. } => {
             say("leave out --history")
         }
+        MigrateError::NoPreimages { .. } => say(
+            "import a preimage file of this state (retrie db preimages import), or execute the whole \
+             chain again (--history)",
+        ),
+        _ => None,
+    }
+}
+
+fn preimages(error: &PreimageError) -> AdviceText {
+    match error {
+        PreimageError::Missing { .. } => {
+            say("import a preimage file of this state first (retrie db preimages import)")
+        }
+        PreimageError::Stopped => say("run the same command again"),
         _ => None,
     }
 }
@@ -323,12 +342,17 @@ mod tests {
     use alloy_primitives::B256;
     use eyre::{Report, WrapErr};
     use retrie_db::CorruptRow;
+    use retrie_pipeline::MissingPreimages;
     use retrie_sources::SourcePlace;
-    use retrie_state::StoreError;
+    use retrie_state::{BlockRef, StoreError};
     use retrie_telemetry::{LogFiles, Metrics, MetricsServer};
     use std::{io, net::TcpListener};
 
     const HASH: B256 = B256::ZERO;
+
+    fn missing() -> MissingPreimages {
+        MissingPreimages { accounts: 1, slots: 2 }
+    }
 
     fn beyond_retention() -> StateError {
         StateError::BeyondRetention { number: 3, first: 6, retention: 6 }
@@ -460,6 +484,16 @@ mod tests {
             ),
             (AnchorError::NoTotalDifficulty { number: 3 }.into(), "--total-difficulty"),
             (AnchorError::HistoryRoot { backend: "lvmt" }.into(), "--state-root native"),
+            (
+                MigrateError::NoPreimages { block: BlockRef::default(), missing: missing() }.into(),
+                "(--history)",
+            ),
+            (
+                PreimageError::Missing { block: BlockRef::default(), missing: missing() }.into(),
+                "preimages import",
+            ),
+            (PreimageError::Stopped.into(), "again"),
+            (ChainSetupError::PlainPreimages { datadir: "d".into() }.into(), "--state.keys hashed"),
             (MigrateError::NoBodies { first: 1, last: 3 }.into(), "--history"),
             (MigrateError::NoFirstState { number: 3, source: source() }.into(), "--history"),
             (beyond_retention().into(), "--retention"),

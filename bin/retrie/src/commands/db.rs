@@ -1,6 +1,7 @@
 //! `retrie db`: inspects datadirs.
 
 mod migrate;
+mod preimages;
 
 use super::{existing::ExistingDatadir, verify};
 use crate::{
@@ -26,6 +27,9 @@ pub(crate) enum DbCommand {
     Verify(verify::DbVerifyArgs),
     /// Make a new datadir of the same chain on another backend.
     Migrate(Box<migrate::MigrateArgs>),
+    /// Import and export preimages of hashed keys.
+    #[command(subcommand)]
+    Preimages(preimages::PreimagesCommand),
 }
 
 /// Arguments of `retrie db stats`.
@@ -79,7 +83,11 @@ struct StateStats {
 impl DbCommand {
     /// Whether the command changes nothing.
     pub(crate) const fn only_prints(&self) -> bool {
-        !matches!(self, Self::Migrate(_))
+        match self {
+            Self::Stats(_) | Self::Verify(_) => true,
+            Self::Migrate(_) => false,
+            Self::Preimages(command) => command.only_prints(),
+        }
     }
 
     /// Runs the command.
@@ -88,6 +96,7 @@ impl DbCommand {
             Self::Stats(args) => args.run(),
             Self::Verify(args) => args.run(),
             Self::Migrate(args) => args.run(stop),
+            Self::Preimages(command) => command.run(stop),
         }
     }
 }

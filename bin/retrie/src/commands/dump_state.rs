@@ -62,6 +62,13 @@ impl DumpStateArgs {
             grouped(dumped.slots),
             self.file.display()
         );
+        if !dumped.hashed.is_none() {
+            tracing::warn!(
+                "the preimages of {} are not known, so these are dumped by their hashes, and the dump \
+                 cannot be loaded",
+                dumped.hashed
+            );
+        }
         Ok(())
     }
 }

@@ -88,6 +88,9 @@ pub struct OpenOptions {
     /// How many blocks can be reverted, to be [stored](DatabaseEnv::store_retention) in the
     /// datadir.
     pub retention: Option<RetentionSetting>,
+    /// Whether preimages of hashed keys are kept, to be
+    /// [stored](DatabaseEnv::store_keeping_of_preimages) in the datadir; `None`: as before.
+    pub preimages: Option<bool>,
     /// Opens also an [incomplete](WriteTxn::set_unfinished) datadir. A datadir that is created now
     /// is marked as lacking this.
     pub unfinished: Option<String>,
@@ -104,6 +107,7 @@ impl Default for OpenOptions {
             state_tables: Vec::new(),
             kept: HistoryKept::default(),
             retention: None,
+            preimages: None,
             unfinished: None,
         }
     }

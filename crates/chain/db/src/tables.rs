@@ -25,6 +25,7 @@
 //! | `LogPostings` | first block of the segment (8), term (4), block offset (2) | postings from there on, see [`logs`](crate::LogQuery) |
 //! | `DevPatches` | id | manual changes to the state before the block (dev chains): see `retrie_pipeline::StatePatch` |
 //! | `AccessLists` | id | RLP of the block access list (EIP-7928), from Amsterdam on |
+//! | `Preimages` | keccak-256 of an address or slot (32) | the address (20) or the slot (32), see [`KeyPreimage`](crate::KeyPreimage) |
 //! | `State` and a name | the state store's | the state store's |
 //!
 //! Long values of `Transactions`, `Receipts`, `Bodies`, `Codes`, `DevPatches` and `AccessLists` are
@@ -72,6 +73,8 @@ pub enum ChainTable {
     DevPatches,
     /// Block access lists.
     AccessLists,
+    /// Addresses and slots by their hashes.
+    Preimages,
 }
 
 impl ChainTable {
@@ -92,11 +95,17 @@ impl ChainTable {
         Self::LogPostings,
         Self::DevPatches,
         Self::AccessLists,
+        Self::Preimages,
     ];
 
     /// Tables that datadirs of earlier versions lack. The next opening for writing creates them.
-    pub(crate) const LATER: [Self; 4] =
-        [Self::LogSegments, Self::LogPostings, Self::DevPatches, Self::AccessLists];
+    pub(crate) const LATER: [Self; 5] = [
+        Self::LogSegments,
+        Self::LogPostings,
+        Self::DevPatches,
+        Self::AccessLists,
+        Self::Preimages,
+    ];
 
     /// Name on disk.
     pub const fn name(self) -> &'static str {
@@ -116,6 +125,7 @@ impl ChainTable {
             Self::LogPostings => "LogPostings",
             Self::DevPatches => "DevPatches",
             Self::AccessLists => "AccessLists",
+            Self::Preimages => "Preimages",
         }
     }
 }
@@ -174,7 +184,7 @@ mod tests {
             names.join(" "),
             "Headers BlockIndex Canonical Bodies Transactions Receipts TxLookup Codes \
              TotalDifficulty BackendRoots Metadata LogSegments LogPostings DevPatches \
-             AccessLists"
+             AccessLists Preimages"
         );
     }
 

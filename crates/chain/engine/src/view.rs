@@ -2,13 +2,13 @@
 
 use crate::live::{ChainSnapshot, LiveChain};
 use alloy_consensus::transaction::Recovered;
-use alloy_primitives::{B256, Bytes, U256, map::HashSet};
+use alloy_primitives::{Address, B256, Bytes, U256, map::HashSet};
 use retrie_chainspec::primitives::{
     BlockBody, Header, Receipt, RecoveredBlock, SealedHeader, Transaction,
 };
-use retrie_db::{ChainRead, LogQuery, ReadTxn, StoredTransaction};
+use retrie_db::{ChainRead, KeyPreimage, LogQuery, ReadTxn, StoredTransaction};
 use retrie_pipeline::{BlockWithReceipts, ExecutedBlock, PipelineError, StatePatch};
-use retrie_state::BlockRef;
+use retrie_state::{AccountKey, BlockRef};
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
 /// A snapshot of the chain: its blocks in memory and the durable chain below them.
@@ -253,6 +253,33 @@ impl LiveView {
             return Ok(Some(code.clone()));
         }
         Ok(self.read.code(hash)?)
+    }
+
+    /// The address or slot with this keccak-256: of a block in memory, of a dev chain's patch, or
+    /// stored.
+    pub fn preimage(&self, hash: &B256) -> Result<Option<KeyPreimage>, PipelineError> {
+        let in_memory = self.snapshot.blocks.values().find_map(|block| block.preimage(hash));
+        let in_patch = || {
+            let changes = self.snapshot.patch.iter().flat_map(|patch| patch.delta.changes());
+            let mut preimages = changes.flat_map(|change| KeyPreimage::of(&change.key));
+            preimages.find(|preimage| preimage.hash() == *hash)
+        };
+        match in_memory.or_else(in_patch) {
+            Some(preimage) => Ok(Some(preimage)),
+            None => Ok(self.read.preimage(hash)?),
+        }
+    }
+
+    /// The address of an account as the state store names it; `None` if it names it by a hash whose
+    /// preimage is not known.
+    pub fn address_of(&self, account: &AccountKey) -> Result<Option<Address>, PipelineError> {
+        match account.address() {
+            Some(address) => Ok(Some(address)),
+            None => {
+                let preimage = self.preimage(&B256::from_slice(account))?;
+                Ok(preimage.and_then(|preimage| preimage.address()))
+            }
+        }
     }
 
     /// The head, if it is in memory.

@@ -22,9 +22,7 @@ use alloy_primitives::{
     map::{AddressMap, B256Map, HashMap, hash_map::Entry},
 };
 use core::fmt;
-use retrie_state::{
-    Account, DeltaBuilder, StateDelta, StateError, StateKey, StateValue, decode_slot, encode_slot,
-};
+use retrie_state::{Account, DeltaBuilder, StateDelta, StateKey, StateValue, encode_slot};
 use revm::{
     Database, DatabaseCommit, DatabaseRef,
     bytecode::Bytecode,
@@ -86,6 +84,15 @@ struct CachedSlot {
 pub struct ReadFailure;
 
 impl revm::context::DBErrorMarker for ReadFailure {}
+
+/// What a block has read or written of an account's storage.
+#[derive(Clone, Debug, Default)]
+pub struct TouchedSlots {
+    /// Whether all other slots are zero now, as the block has cleared the storage.
+    pub are_all: bool,
+    /// Slots with their values now.
+    pub slots: Vec<(B256, U256)>,
+}
 
 impl<'a> BlockState<'a> {
     /// The state before block `number`, whose parent has hash `parent_hash`.
@@ -173,24 +180,11 @@ impl<'a> BlockState<'a> {
         Ok(self.load(address)?.now)
     }
 
-    /// All slots of `address` that are set now, in order, without slots that a partial state cannot
-    /// list.
-    pub(crate) fn slots_of(&self, address: &Address) -> Result<Vec<(B256, U256)>, DatabaseError> {
-        let cached = self.accounts.get(address);
-        let mut slots = BTreeMap::new();
-        if !cached.is_some_and(|account| account.cleared) {
-            for (slot, value) in self.database.slots_of(address)?.unwrap_or_default() {
-                let corrupt = || {
-                    let key = StateKey::Slot(*address, slot);
-                    StateError::corrupt("state", format!("{key} is not a canonical slot value"))
-                };
-                slots.insert(slot, decode_slot(&value).ok_or_else(corrupt)?);
-            }
-        }
-        for (slot, value) in cached.iter().flat_map(|account| &account.slots) {
-            slots.insert((*slot).into(), value.now);
-        }
-        Ok(slots.into_iter().filter(|(_, value)| !value.is_zero()).collect())
+    /// The slots of `address` that were read or written, with their values now.
+    pub(crate) fn touched_slots(&self, address: &Address) -> TouchedSlots {
+        let Some(account) = self.accounts.get(address) else { return TouchedSlots::default() };
+        let slots = account.slots.iter().map(|(slot, value)| ((*slot).into(), value.now));
+        TouchedSlots { are_all: account.cleared, slots: slots.collect() }
     }
 
     /// Sets an account, and its slots; with `clears` all other slots are dropped.

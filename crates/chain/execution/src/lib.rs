@@ -66,7 +66,7 @@ mod simulation;
 mod source;
 mod tables;
 
-pub use block_state::{BlockState, ReadFailure};
+pub use block_state::{BlockState, ReadFailure, TouchedSlots};
 pub use database::ReadCounts;
 pub use deposits::DepositLayoutError;
 pub use error::{DatabaseError, ExecutionError, ObserverError};

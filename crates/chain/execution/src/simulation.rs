@@ -3,7 +3,7 @@
 
 use crate::{
     BlockAccessList, DatabaseError, ExecutionError, ExecutionInput,
-    block_state::BlockState,
+    block_state::{BlockState, TouchedSlots},
     deadline::ExecutionDeadline,
     evm::{BlockEvm, BlockEvmError},
     executor::{
@@ -191,12 +191,9 @@ impl<'a> EvmSimulation<'a> {
         self.state.account(address)
     }
 
-    /// All slots of the account that are set now, in order.
-    ///
-    /// # Errors
-    /// If the state cannot be read.
-    pub fn slots_of(&self, address: &Address) -> Result<Vec<(B256, U256)>, DatabaseError> {
-        self.state.slots_of(address)
+    /// The slots of the account that the block has read or written so far.
+    pub fn touched_slots(&self, address: &Address) -> TouchedSlots {
+        self.state.touched_slots(address)
     }
 
     /// Whether there is a precompile at this address.

@@ -316,13 +316,20 @@ impl ChainStore {
         anchor.write(txn.rows())?;
         let keys = self.state().keys();
         let mut sorter = EntrySorter::new(self.db.datadir());
+        let mut preimages = self.preimage_sorter();
         for account in dump {
             if stop.load(Ordering::Relaxed) {
                 return Err(AnchorError::Stopped.into());
             }
-            sort(account?, keys, &mut sorter, txn.rows(), &mut loaded)?;
+            let account = account?;
+            preimages.put(&StateKey::Account(account.address))?;
+            for (slot, _) in &account.storage {
+                preimages.put(&StateKey::Slot(account.address, *slot))?;
+            }
+            sort(account, keys, &mut sorter, txn.rows(), &mut loaded)?;
             progress(&loaded);
         }
+        preimages.write(txn.rows())?;
         let roots = txn.load(anchor.block(), &mut SortedEntries(sorter))?;
         self.finish(txn, anchor, roots, loaded)
     }

@@ -1,10 +1,11 @@
 //! A block that was executed on any parent: a block that was verified or built here.
 
-use crate::{ProposalSet, RootSet, StatePatch};
+use crate::{ProposalSet, RootSet, StatePatch, preimages::DeltaPreimages};
 use alloy_eips::eip7685::Requests;
 use alloy_primitives::{B256, Bytes, U256};
 use retrie_chainspec::primitives::{Block, Receipt, RecoveredBlock};
 use retrie_consensus::ChainHead;
+use retrie_db::KeyPreimage;
 use retrie_execution::{BlockAccessList, ExecutionOutcome};
 use std::sync::Arc;
 
@@ -45,6 +46,8 @@ pub struct ExecutedBlock {
     pub states: ProposalSet,
     /// Changes that the user of a dev chain made to the parent's state. The block begins with them.
     pub patch: Option<Arc<StatePatch>>,
+    /// Preimages of the keys that it writes; none if the datadir does not keep them.
+    pub(crate) preimages: DeltaPreimages,
 }
 
 impl ExecutedBlock {
@@ -56,7 +59,17 @@ impl ExecutedBlock {
     ) -> Self {
         let ExecutionOutcome { receipts, codes, access_list, requests, .. } = outcome;
         let data = BlockWithReceipts { block, receipts: Arc::new(receipts) };
-        Self { data, inner: Vec::new(), codes, access_list, requests, chain, states, patch: None }
+        Self {
+            data,
+            inner: Vec::new(),
+            codes,
+            access_list,
+            requests,
+            chain,
+            states,
+            patch: None,
+            preimages: DeltaPreimages::default(),
+        }
     }
 
     /// Adds a block of the same batch, above the blocks that were added before.
@@ -86,6 +99,12 @@ impl ExecutedBlock {
     pub(crate) fn first(&self) -> &RecoveredBlock {
         let first = self.inner.first().map(|inner| &inner.data);
         &first.unwrap_or(&self.data).block
+    }
+
+    /// The address or slot with this keccak-256, if the block writes such a key, and the datadir
+    /// keeps preimages.
+    pub fn preimage(&self, hash: &B256) -> Option<KeyPreimage> {
+        self.preimages.get(hash)
     }
 
     /// The block.

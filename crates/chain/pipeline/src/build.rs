@@ -199,7 +199,7 @@ impl BlockBuilder<'_> {
         session: SessionSet<'_>,
         mut block: Block,
         senders: Vec<Address>,
-        outcome: ExecutionOutcome,
+        mut outcome: ExecutionOutcome,
         receipts_root: B256,
     ) -> Result<ExecutedBlock, PipelineError> {
         let spec = self.spec.for_header(&block.header);
@@ -226,7 +226,10 @@ impl BlockBuilder<'_> {
             is_pos: self.spec.is_pos(parent),
         };
         let chain = chain.child(self.spec, block.hash(), block.header());
-        Ok(ExecutedBlock::new(Arc::new(block), outcome, chain, states))
+        let delta = Arc::new(std::mem::take(&mut outcome.delta));
+        let mut built = ExecutedBlock::new(Arc::new(block), outcome, chain, states);
+        built.preimages = self.states.preimages_of([delta]);
+        Ok(built)
     }
 
     /// The block as far as it is known before its execution.

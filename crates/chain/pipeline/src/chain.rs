@@ -1,8 +1,9 @@
 //! An open datadir: the chain's tables and its states.
 
 use crate::{
-    PipelineError, ProposalSet, RootSet, StoreSet, StoreSetId,
+    ChainSetupError, PipelineError, ProposalSet, RootSet, StoreSet, StoreSetId,
     entries::SortedEntries,
+    preimages::PreimageSorter,
     store_set::{EntrySource, StateBackends},
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
@@ -220,7 +221,10 @@ impl ChainStore {
         let backends = StateBackends { own: backend, referee, root_mode };
         backends.check()?;
         db.state_tables = backends.tables();
-        let retention = db.retention;
+        let (retention, preimages) = (db.retention, db.preimages);
+        if preimages == Some(true) && store.keys.is_plain() {
+            return Err(ChainSetupError::PlainPreimages { datadir }.into());
+        }
         let db = DatabaseEnv::open_or_create(&datadir, &db)?;
         let expected = DatadirMetadata::new(
             spec.chain_id(),
@@ -232,6 +236,7 @@ impl ChainStore {
         db.init_metadata(&expected)?;
         db.store_spec(&file)?;
         retention.map_or(Ok(()), |retention| db.store_retention(retention))?;
+        preimages.map_or(Ok(()), |keeps| db.store_keeping_of_preimages(keeps))?;
         let states = StoreSet::open(&db, backends, store)?;
         Ok(Self { spec, db, states })
     }
@@ -329,7 +334,11 @@ impl ChainStore {
         self.states.seal(&proposals, header.hash());
         let roots = proposals.roots();
         self.states.check_roots(header, roots)?;
-        self.commit(&[proposals], |txn| self.write_genesis_block(txn, &codes, roots))
+        let preimages = self.states.preimages_of([Arc::new(delta)]);
+        self.commit(&[proposals], |txn| {
+            txn.insert_preimages(preimages.iter())?;
+            self.write_genesis_block(txn, &codes, roots)
+        })
     }
 
     fn write_padded_genesis(
@@ -360,16 +369,24 @@ impl ChainStore {
             KeyForm::Plain => txn.load(block, &mut SingleUseEntries(Some(entries)))?,
             keys @ KeyForm::Hashed => {
                 let mut sorter = EntrySorter::new(self.db.datadir());
+                let mut preimages = self.preimage_sorter();
                 for entry in entries {
                     let (key, value) = entry?;
                     sorter.put(&keys.key(&key), &value)?;
+                    preimages.put(&key)?;
                 }
+                preimages.write(txn.rows())?;
                 txn.load(block, &mut SortedEntries(sorter))?
             }
         };
         self.states.check_roots(header, roots)?;
         self.write_genesis_block(txn.rows(), codes, roots)?;
         txn.finish()
+    }
+
+    /// Sorts the preimages of a state, if the datadir keeps them.
+    pub(crate) fn preimage_sorter(&self) -> PreimageSorter {
+        PreimageSorter::new(self.states.keeps_preimages().then(|| self.db.datadir()))
     }
 
     fn write_genesis_block(

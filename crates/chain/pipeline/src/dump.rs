@@ -2,15 +2,14 @@
 //! exported otherwise: [`open_state`].
 
 use crate::{
-    PipelineError, StoreSet,
-    entries::{PagedEntries, listed_state},
+    MissingPreimages, PipelineError, StoreSet,
+    entries::{PagedEntries, first_slot, listed_state},
+    preimages::PlainKeys,
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY};
 use retrie_db::{ChainRead, ReadTxn};
-use retrie_sources::StateDumpWriter;
-use retrie_state::{
-    Account, AccountKey, AnyBackend, BackendKey, BlockRef, KeyForm, StateError, decode_slot,
-};
+use retrie_sources::{DumpedName, StateDumpWriter};
+use retrie_state::{Account, AnyBackend, BackendKey, BlockRef, StateError, decode_slot};
 use retrie_state_store::StateProvider;
 use std::{
     path::Path,
@@ -27,6 +26,8 @@ pub struct DumpProgress {
     pub accounts: u64,
     /// Their slots.
     pub slots: u64,
+    /// Those that are dumped by their hashes, as their preimages are not known.
+    pub hashed: MissingPreimages,
 }
 
 /// Opens the state after the canonical `block` of the snapshot `read`, made by `backend`. The block
@@ -44,7 +45,7 @@ pub fn open_state(
 }
 
 /// Writes the state after the canonical `block` of the snapshot `read`, made by `backend`, to
-/// `file`, in key order. The block must be the tip, a block that can be reverted to, or one whose
+/// `file`, in key order. Hashed keys get their plain form as far as it is known. The block must be the tip, a block that can be reverted to, or one whose
 /// state the backend itself keeps. After each account, `progress` is called and `stop` is checked.
 ///
 /// # Errors
@@ -62,11 +63,8 @@ pub fn dump_state(
     let state = open_state(read, backend, block)?;
     let mut writer = StateDumpWriter::create(file, header.state_root)?;
     let mut accounts = PagedEntries::new(&state, None);
-    if state.keys() == KeyForm::Hashed {
-        let what = "a dump names accounts by their addresses".into();
-        return Err(StateError::HashedKeys { what }.into());
-    }
-    let mut slots = PagedEntries::new(&state, Some(BackendKey::Slot(AccountKey::MIN, B256::ZERO)));
+    let mut slots = PagedEntries::new(&state, Some(first_slot(state.keys())));
+    let mut plain = PlainKeys::new(read);
     let mut dumped = DumpProgress::default();
     while let Some((BackendKey::Account(account_key), value)) = accounts.next().transpose()? {
         if stop.load(Ordering::Relaxed) {
@@ -74,18 +72,30 @@ pub fn dump_state(
         }
         let account = Account::decode(&value)
             .ok_or_else(|| damaged(format!("account {account_key} is not canonical")))?;
-        let plain = || damaged(format!("the key of account {account_key} is hashed"));
-        let address = account_key.address().ok_or_else(plain)?;
         let code = code_of(read, &account.code_hash)?;
-        writer.account(&address, account.nonce, account.balance, &code)?;
+        let name = match plain.account(&account_key)? {
+            Some(address) => DumpedName::Address(address),
+            None => DumpedName::Hash(B256::from_slice(&account_key)),
+        };
+        dumped.hashed.accounts += u64::from(matches!(name, DumpedName::Hash(_)));
+        writer.account(&name, account.nonce, account.balance, &code)?;
         dumped.accounts += 1;
+        // Slots that are known come first.
+        let mut hashed = Vec::new();
         while let Some((key, value)) = slots.next_if(|key| *key.account() == account_key)? {
             let BackendKey::Slot(_, slot) = key else { continue };
             let value =
                 decode_slot(&value).ok_or_else(|| damaged(format!("{key} is not canonical")))?;
-            writer.slot(&slot, value)?;
+            match plain.slot(&account_key, &slot)? {
+                Some(slot) => writer.slot(&slot, value)?,
+                None => hashed.push((slot, value)),
+            }
             dumped.slots += 1;
         }
+        for (hash, value) in &hashed {
+            writer.hashed_slot(hash, *value)?;
+        }
+        dumped.hashed.slots += hashed.len() as u64;
         progress(&dumped);
     }
     if let Some((key, _)) = slots.next().transpose()? {

@@ -1,7 +1,8 @@
 //! All entries of one state, page by page.
 
 use crate::{PipelineError, store_set::EntrySource};
-use retrie_state::{BackendKey, BlockRef, StateError, StateValue};
+use alloy_primitives::B256;
+use retrie_state::{AccountKey, BackendKey, BlockRef, KeyForm, StateError, StateValue};
 use retrie_state_store::{EntrySorter, StateId, StateProvider, StateStore};
 
 /// Entries read at a time.
@@ -22,6 +23,14 @@ pub(crate) fn listed_state(
         return store.history(block);
     }
     Err(store.beyond_retention(block.number))
+}
+
+/// Where the slots of a state with such keys begin: behind all accounts.
+pub(crate) const fn first_slot(keys: KeyForm) -> BackendKey {
+    match keys {
+        KeyForm::Plain => BackendKey::Slot(AccountKey::MIN, B256::ZERO),
+        KeyForm::Hashed => BackendKey::Slot(AccountKey::hashed(B256::ZERO), B256::ZERO),
+    }
 }
 
 /// Entries of a state in key order.

@@ -1,12 +1,13 @@
 //! Why an import or a replay stopped. Every message names the block or file, and the cause.
 
+use crate::{ImportedPreimages, MissingPreimages};
 use alloy_primitives::{B256, U256};
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_consensus::ConsensusError;
 use retrie_db::{DbError, ReadError, StorageError};
 use retrie_execution::ExecutionError;
 use retrie_sources::{Bundle, RpcError, SourceError};
-use retrie_state::{BlockRef, StateError, StateKey, StoreError};
+use retrie_state::{AccountKey, BlockRef, StateError, StateKey, StoreError};
 use std::path::PathBuf;
 
 /// Why the pipeline stopped. Blocks before the named one are kept.
@@ -80,6 +81,9 @@ pub enum PipelineError {
         /// What failed.
         source: Box<Self>,
     },
+    /// Preimages cannot be imported or exported.
+    #[error(transparent)]
+    Preimages(#[from] PreimageError),
     /// A chain cannot begin with, or go back to, the requested block.
     #[error(transparent)]
     Anchor(#[from] AnchorError),
@@ -190,6 +194,15 @@ pub enum ChainSetupError {
         /// Backend name.
         backend: &'static str,
     },
+    /// Preimages are for hashed keys.
+    #[error(
+        "{}: preimages are kept for hashed keys, and this datadir has plain ones, which need none",
+        datadir.display()
+    )]
+    PlainPreimages {
+        /// The datadir.
+        datadir: PathBuf,
+    },
     /// The two states of one datadir have different tips.
     #[error(
         "the referee's state is at block {referee}, the backend's at block {backend}: the datadir \
@@ -201,6 +214,48 @@ pub enum ChainSetupError {
         /// Tip of the backend.
         backend: String,
     },
+}
+
+/// Why preimages of hashed keys were not imported or exported.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PreimageError {
+    /// The datadir does not hash its keys.
+    #[error("the keys of {} are plain: it needs no preimages", datadir.display())]
+    PlainKeys {
+        /// The datadir.
+        datadir: PathBuf,
+    },
+    /// A file cannot be read any further.
+    #[error(
+        "{source}; what came before is kept: {} accounts and {} slots, of which {} were new",
+        before.accounts, before.slots, before.new
+    )]
+    File {
+        /// The file, the place, and what is wrong there.
+        source: Box<SourceError>,
+        /// What was read before.
+        before: ImportedPreimages,
+    },
+    /// Preimages of the state are not known.
+    #[error(
+        "the preimages of {missing} after block {block} are not known, so they cannot be exported"
+    )]
+    Missing {
+        /// The block.
+        block: BlockRef,
+        /// How many there are.
+        missing: MissingPreimages,
+    },
+    /// The format has 32 bits for the number of slots.
+    #[error("{account} has more slots than a preimage file can have, 2^32 - 1")]
+    TooManySlots {
+        /// The account.
+        account: AccountKey,
+    },
+    /// The caller stopped it.
+    #[error("it was stopped; what was committed is kept")]
+    Stopped,
 }
 
 /// Why block files do not serve a range of blocks.
@@ -398,6 +453,16 @@ pub enum AnchorError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
+    /// Hashed keys whose preimages are not stored cannot become plain.
+    #[error(
+        "the preimages of {missing} after block {block} are not known, so its keys cannot become plain"
+    )]
+    NoPreimages {
+        /// The block whose state would be moved.
+        block: BlockRef,
+        /// How many there are.
+        missing: MissingPreimages,
+    },
     /// The old datadir has no blocks.
     #[error("the datadir {} holds no blocks", datadir.display())]
     Nothing {

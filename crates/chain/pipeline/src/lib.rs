@@ -94,6 +94,7 @@ mod lookahead;
 mod migrate;
 mod outcome;
 mod patch;
+mod preimages;
 mod recover;
 pub mod replay;
 pub mod report;
@@ -112,13 +113,17 @@ pub use chain::{ChainOptions, ChainStore, WriteCheck, genesis_delta, native_spec
 pub use dump::{DumpProgress, dump_state, open_state};
 pub use error::{
     AnchorError, BlockRangeError, BundleError, ChainSetupError, InvalidBlockError, MigrateError,
-    PipelineError, RootMismatch,
+    PipelineError, PreimageError, RootMismatch,
 };
 pub use import::{ImportOutcome, chain_replay_result, import, import_below};
 pub use importer::{BlockImporter, BlockStatus, ImportEnd, ImportOptions, RootCheckMode};
 pub use migrate::{ChainMigration, MigrationOutcome, MigrationStep, UnfinishedMigration};
 pub use outcome::validate_outcome;
 pub use patch::StatePatch;
+pub use preimages::{
+    ExportedPreimages, ImportedPreimages, MissingPreimages, export_preimages, import_preimages,
+    missing_preimages,
+};
 pub use recover::recover_senders;
 pub use store_set::{ProposalSet, RootSet, SessionSet, StoreSet, StoreSetId, state_folder};
 pub use stream::{BlockStream, PreparedBlock, prepare};

@@ -25,6 +25,7 @@ use crate::{
     dump::code_of,
     entries::{PagedEntries, SortedEntries, listed_state},
     import::import_from,
+    preimages::{MissingPreimages, PlainKeys, PreimageSorter},
     report::ImportReport,
     store_set::EntrySource,
     stream::BlockStream,
@@ -35,9 +36,7 @@ use retrie_chainspec::primitives::{Block, BlockBody, SealedHeader};
 use retrie_db::{
     ChainRead, DatabaseEnv, DbError, NewBlock, OpenError, OpenOptions, ReadError, ReadTxn, WriteTxn,
 };
-use retrie_state::{
-    Account, AnyBackend, BackendKey, BlockRef, KeyForm, StateError, StateValue, StoreError,
-};
+use retrie_state::{Account, AnyBackend, BackendKey, BlockRef, StateError, StateValue, StoreError};
 use retrie_state_store::{EntrySorter, StateProvider, StateStore};
 use retrie_telemetry::Metrics;
 use std::{
@@ -55,6 +54,8 @@ const BATCH_BLOCKS: u64 = 4096;
 const BATCH_BYTES: usize = 32 << 20;
 /// Codes that are committed at a time.
 const BATCH_CODES: usize = 1024;
+/// Preimages that are committed at a time.
+const BATCH_PREIMAGES: usize = 1 << 18;
 /// Entries between two checks of the stop flag.
 const STEP: u64 = 1 << 12;
 
@@ -97,6 +98,11 @@ pub enum MigrationStep<'a> {
     Codes {
         /// Accounts.
         accounts: u64,
+    },
+    /// The preimages of hashed keys are looked up.
+    Preimages {
+        /// Accounts and slots.
+        entries: u64,
     },
     /// Entries are given to the stores. Each store gets all of them.
     Entries {
@@ -205,6 +211,11 @@ impl ChainMigration<'_> {
                 anchor_of(from)?
             }
         };
+        // The state of genesis is in the specification, and the other states are executed.
+        let is_loaded = begun.is_none() && !(history && first_state.number == 0);
+        if is_loaded && to.store.keys.is_plain() {
+            check_preimages(from, &old, first_state, stop, progress)?;
+        }
         let note = if history { HISTORY_NOTE } else { TIP_NOTE };
         to.db.unfinished = Some(note.to_owned());
         let chain = ChainStore::open_stores(to)?;
@@ -286,6 +297,23 @@ fn first_state_block(from: &ReadTxn, old: &StateStore) -> Result<BlockRef, Pipel
         return Err(MigrateError::NoFirstState { number, source }.into());
     }
     Ok(first)
+}
+
+/// Checks that all keys of the state after `block` have a plain form that is known.
+fn check_preimages(
+    from: &ReadTxn,
+    old: &StateStore,
+    block: BlockRef,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(MigrationStep<'_>),
+) -> Result<(), PipelineError> {
+    let state = listed_state(old, block)?;
+    let mut count = |entries| progress(MigrationStep::Preimages { entries });
+    let missing = MissingPreimages::of(from, &state, stop, &mut count)?;
+    if missing.is_none() {
+        return Ok(());
+    }
+    Err(MigrateError::NoPreimages { block, missing }.into())
 }
 
 /// Checks that the blocks from `first` on can be executed.
@@ -466,7 +494,10 @@ impl MigrationTask<'_> {
             return Ok(true);
         }
         let state = listed_state(self.old, self.first_state)?;
-        if !self.copy_rows(progress)? || !self.copy_codes(&state, progress)? {
+        if !self.copy_rows(progress)?
+            || !self.copy_codes(&state, progress)?
+            || !self.copy_preimages()?
+        {
             return Ok(false);
         }
         self.load(&state, migrated, progress)
@@ -511,6 +542,26 @@ impl MigrationTask<'_> {
         Ok(txn.commit()?)
     }
 
+    /// Copies all preimages, if the new datadir keeps them. Returns whether all are copied.
+    fn copy_preimages(&self) -> Result<bool, PipelineError> {
+        if !self.chain.states.keeps_preimages() {
+            return Ok(true);
+        }
+        let mut next = Some(B256::ZERO);
+        while let Some(start) = next {
+            if self.is_stopped() {
+                return Ok(false);
+            }
+            let page = self.from.preimages_from(&start, BATCH_PREIMAGES)?;
+            // The first of the next page comes twice.
+            next = page.last().map(|(hash, _)| *hash).filter(|_| page.len() == BATCH_PREIMAGES);
+            let mut txn = self.chain.db.begin_write()?;
+            txn.insert_preimages(page)?;
+            txn.commit()?;
+        }
+        Ok(true)
+    }
+
     /// Loads the first state with its block, in one transaction. Returns whether it is loaded.
     fn load(
         &self,
@@ -528,8 +579,13 @@ impl MigrationTask<'_> {
             MigratedEntries { state, stop: self.stop, progress, entries: 0, was_stopped: false };
         let roots = match (state.keys(), chain.state().keys()) {
             (from, to) if from == to => txn.load(*block, &mut source),
-            (_, to) => rehashed(&mut source, to, chain.db.datadir())
-                .and_then(|mut sorted| txn.load(*block, &mut sorted)),
+            _ => {
+                let mut preimages = chain.preimage_sorter();
+                self.rehashed(&mut source, &mut preimages).and_then(|mut sorted| {
+                    preimages.write(txn.rows())?;
+                    txn.load(*block, &mut sorted)
+                })
+            }
         };
         let roots = match roots {
             Err(_) if source.was_stopped => return Ok(false),
@@ -544,6 +600,27 @@ impl MigrationTask<'_> {
         }
         txn.finish()?;
         Ok(true)
+    }
+
+    /// The entries of `source` with keys in the form of the new datadir, sorted in its folder. The
+    /// preimages of keys that were plain go to `preimages`.
+    fn rehashed(
+        &self,
+        source: &mut MigratedEntries<'_, '_>,
+        preimages: &mut PreimageSorter,
+    ) -> Result<SortedEntries, PipelineError> {
+        let to = self.chain.state().keys();
+        let (mut sorter, mut plain) =
+            (EntrySorter::new(self.chain.db.datadir()), PlainKeys::new(self.from));
+        for entry in source.entries()? {
+            let (key, value) = entry?;
+            let known = plain.key(&key)?.ok_or_else(|| StateError::HashedKeys {
+                what: format!("{key} cannot be moved to a datadir of plain keys"),
+            })?;
+            sorter.put(&to.key(&known), &value)?;
+            preimages.put(&known)?;
+        }
+        Ok(SortedEntries(sorter))
     }
 
     // -- blocks above it --------------------------------------------------------------------------
@@ -575,26 +652,6 @@ impl MigrationTask<'_> {
         migrated.executed = outcome.report;
         Ok(outcome.end? == ImportEnd::Complete)
     }
-}
-
-/// The entries of `source` with keys in another form, sorted in the folder `dir`.
-///
-/// # Errors
-/// [`StateError::HashedKeys`] for a key that has only its hash; errors of `source` and of the disk.
-fn rehashed(
-    source: &mut MigratedEntries<'_, '_>,
-    to: KeyForm,
-    dir: &Path,
-) -> Result<SortedEntries, PipelineError> {
-    let mut sorter = EntrySorter::new(dir);
-    for entry in source.entries()? {
-        let (key, value) = entry?;
-        let plain = key.plain().ok_or_else(|| StateError::HashedKeys {
-            what: format!("{key} cannot be moved to a datadir of plain keys"),
-        })?;
-        sorter.put(&to.key(&plain), &value)?;
-    }
-    Ok(SortedEntries(sorter))
 }
 
 /// The entries of the moved state. They are read once for each store.

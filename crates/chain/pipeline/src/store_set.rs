@@ -15,7 +15,9 @@
 //! first thread holds that store and waits for a fold of its own state, which needs the
 //! transaction.
 
-use crate::{ChainSetupError, InvalidBlockError, PipelineError, RootMismatch};
+use crate::{
+    ChainSetupError, InvalidBlockError, PipelineError, RootMismatch, preimages::DeltaPreimages,
+};
 use alloy_primitives::B256;
 use parking_lot::{Mutex, MutexGuard};
 use retrie_chainspec::primitives::SealedHeader;
@@ -126,6 +128,7 @@ pub struct StoreSet {
     own: StateStore,
     referee: Option<RefereeStore>,
     root_mode: StateRootMode,
+    keeps_preimages: bool,
     turn: Mutex<()>,
 }
 
@@ -165,6 +168,7 @@ impl StoreSet {
     ) -> Result<Self, PipelineError> {
         let StateBackends { own, referee, root_mode } = backends;
         let dir = |is_referee| make_state_folder(db.datadir(), is_referee).map(Some);
+        let keeps_preimages = !options.keys.is_plain() && db.begin_read()?.keeps_preimages()?;
         let kv = db.state_store();
         let own = StateStore::open(own, kv.clone(), StoreOptions { dir: dir(false)?, ..options })?;
         let referee = match referee {
@@ -178,7 +182,7 @@ impl StoreSet {
                 Some(RefereeStore { store, names })
             }
         };
-        Ok(Self { own, referee, root_mode, turn: Mutex::new(()) })
+        Ok(Self { own, referee, root_mode, keeps_preimages, turn: Mutex::new(()) })
     }
 
     /// One of the states in a snapshot, made by `backend`, opened to be read only.
@@ -209,7 +213,13 @@ impl StoreSet {
     /// A store without a referee, whose roots are those of the headers: for blocks that are built
     /// outside a datadir.
     pub const fn single(own: StateStore) -> Self {
-        Self { own, referee: None, root_mode: StateRootMode::Native, turn: Mutex::new(()) }
+        Self {
+            own,
+            referee: None,
+            root_mode: StateRootMode::Native,
+            keeps_preimages: false,
+            turn: Mutex::new(()),
+        }
     }
 
     /// The backend's own state.
@@ -295,6 +305,22 @@ impl StoreSet {
         self.own.seal(&proposals.own, hash);
         if let (Some(referee), Some(proposal)) = (&self.referee, &proposals.referee) {
             referee.store.seal(proposal, hash);
+        }
+    }
+
+    /// Whether the preimages of hashed keys are kept.
+    pub const fn keeps_preimages(&self) -> bool {
+        self.keeps_preimages
+    }
+
+    /// The preimages of the keys that these deltas write, if they are kept.
+    pub(crate) fn preimages_of(
+        &self,
+        deltas: impl IntoIterator<Item = Arc<StateDelta>>,
+    ) -> DeltaPreimages {
+        match self.keeps_preimages {
+            true => DeltaPreimages::new(deltas.into_iter().collect()),
+            false => DeltaPreimages::default(),
         }
     }
 

@@ -57,6 +57,13 @@ pub enum SourcePlace {
     Member(String),
     /// A line, from 1.
     Line(u64),
+    /// An account of a preimage file.
+    Account {
+        /// Position of the account in the file, from 0.
+        index: u64,
+        /// The byte at which reading the file stopped.
+        offset: u64,
+    },
 }
 
 impl fmt::Display for SourcePlace {
@@ -72,6 +79,7 @@ impl fmt::Display for SourcePlace {
             Self::Entry { offset, block: None } => write!(f, ", entry at byte {offset}"),
             Self::Member(path) => write!(f, ", member `{path}`"),
             Self::Line(line) => write!(f, ", line {line}"),
+            Self::Account { index, offset } => write!(f, ", account {index} at byte {offset}"),
         }
     }
 }

@@ -36,6 +36,11 @@ pub struct ExportSummary {
     pub rlp_bytes: u64,
 }
 
+/// Whether a file of this name is gzipped.
+pub(crate) fn is_gzip_name(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"))
+}
+
 /// An [`AtomicFile`], gzipped if its name ends in `.gz`.
 #[derive(Debug)]
 pub(crate) enum FileSink {
@@ -46,8 +51,7 @@ pub(crate) enum FileSink {
 impl FileSink {
     pub(crate) fn create(target: &Path) -> Result<Self, SourceError> {
         let file = AtomicFile::create(target)?;
-        let gzip = target.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
-        Ok(match gzip {
+        Ok(match is_gzip_name(target) {
             true => Self::Gzip(GzEncoder::new(file, Compression::default())),
             false => Self::Plain(file),
         })

@@ -54,6 +54,7 @@ mod http;
 mod input;
 mod objects;
 mod origin;
+mod preimages;
 mod rlp;
 mod source;
 mod state_dump;
@@ -75,7 +76,10 @@ pub use objects::{
     ObjectError, ObjectFolder, SourceLocation, StoreEnvironment, StoreRegistry, StoredObject,
 };
 pub use origin::{BlockOrigin, SourceBlock};
+pub use preimages::{FilePreimage, PreimageFile, PreimageWriter};
 pub use rlp::RlpReader;
 pub use rpc::{RpcClient, RpcError};
 pub use source::{BlockFile, BlockFileKind, BlockSource, SourceKind, detect, open};
-pub use state_dump::{DumpedAccount, HeaderItem, StateDump, StateDumpWriter, read_headers};
+pub use state_dump::{
+    DumpedAccount, DumpedName, HeaderItem, StateDump, StateDumpWriter, read_headers,
+};

@@ -3,7 +3,7 @@ import { blake2b } from '@noble/hashes/blake2.js';
 import { concat, equal, numberBytes, toHex } from './bytes.js';
 import { Reader } from './cole/reader.js';
 import { malformed, missing, otherRoot, unused } from './errors.js';
-import { type StateKey, encodeKey } from './state.js';
+import { type StoreKey, encodeKey, keyLength } from './state.js';
 
 /** First byte of a node. */
 const [HIDDEN, INNER, CHUNK] = [0, 1, 2];
@@ -33,7 +33,7 @@ interface Node {
 /** The encoded values of `keys` under `root`; `null` is absence. */
 export function verifyBavl(
   root: Uint8Array,
-  keys: readonly StateKey[],
+  keys: readonly StoreKey[],
   proof: Uint8Array,
 ): (Uint8Array | null)[] {
   const read = new Proof(proof);
@@ -132,8 +132,9 @@ class Proof {
 
   private key(): Uint8Array {
     const tag = this.reader.byte();
-    if (tag > 1) throw malformed('tag of a key');
-    return concat(Uint8Array.of(tag), this.reader.take(tag === 0 ? 20 : 52));
+    const length = keyLength(tag);
+    if (length === undefined) throw malformed('tag of a key');
+    return concat(Uint8Array.of(tag), this.reader.take(length));
   }
 
   /** A hash within a chunk. */

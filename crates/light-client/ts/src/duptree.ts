@@ -3,7 +3,7 @@ import { blake2b } from '@noble/hashes/blake2.js';
 import { concat, equal, toHex } from './bytes.js';
 import { Reader } from './cole/reader.js';
 import { malformed, missing, otherRoot, unused } from './errors.js';
-import { type StateKey, encodeKey } from './state.js';
+import { type StoreKey, encodeKey, keyLength } from './state.js';
 
 /** A key in hexadecimal digits, which have the order of its bytes; empty: before all keys. */
 type KeyText = string;
@@ -28,7 +28,7 @@ const MAX_HEIGHT = 63;
 /** The encoded values of `keys` under `root`; `null` is absence. */
 export function verifyDupTree(
   root: Uint8Array,
-  keys: readonly StateKey[],
+  keys: readonly StoreKey[],
   proof: Uint8Array,
 ): (Uint8Array | null)[] {
   const reader = new Reader(proof);
@@ -81,9 +81,10 @@ function readLeaf(reader: Reader, height: number, before: Leaf | undefined): Lea
 /** Reads a key; the byte of an end gives an empty text. */
 function readKey(reader: Reader): { bytes: Uint8Array; text: KeyText } {
   const tag = reader.byte();
-  if (tag > 2) throw malformed('tag of a key');
   if (tag === 2) return { bytes: Uint8Array.of(2), text: '' };
-  const bytes = concat(Uint8Array.of(tag), reader.take(tag === 0 ? 20 : 52));
+  const length = keyLength(tag);
+  if (length === undefined) throw malformed('tag of a key');
+  const bytes = concat(Uint8Array.of(tag), reader.take(length));
   return { bytes, text: toHex(bytes) };
 }
 

@@ -13,7 +13,16 @@ export { ColeParams } from './cole/params.js';
 export { type ErrorClass, Refused } from './errors.js';
 export { type BlockJson, encodeHeader } from './header.js';
 export { LvmtParams } from './lvmt/params.js';
-export { type Account, type StateKey, decodeKey, encodeAccount, encodeKey, encodeSlot } from './state.js';
+export {
+  type Account,
+  type KeyForm,
+  type StateKey,
+  type StoreKey,
+  decodeKey,
+  encodeAccount,
+  encodeKey,
+  encodeSlot,
+} from './state.js';
 export type { Trust, TrustedRoot } from './trust.js';
 export {
   type Envelope,

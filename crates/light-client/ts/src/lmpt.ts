@@ -4,7 +4,7 @@ import { concat, equal, toHex } from './bytes.js';
 import { Reader } from './cole/reader.js';
 import { malformed, missing, otherRoot, unused } from './errors.js';
 import { type Fetch, lookUp } from './mpt.js';
-import { type StateKey, encodeKey } from './state.js';
+import { type StoreKey, encodeKey } from './state.js';
 
 const ROOT = new TextEncoder().encode('retrie lmpt root\u0001');
 const TOMBSTONE = 0;
@@ -13,7 +13,7 @@ const VALUE = 1;
 /** The encoded values of `keys` under `root`; `null` is absence. */
 export function verifyLmpt(
   root: Uint8Array,
-  keys: readonly StateKey[],
+  keys: readonly StoreKey[],
   proof: Uint8Array,
 ): (Uint8Array | null)[] {
   const reader = new Reader(proof);

@@ -4,7 +4,7 @@ import { keccak_256 } from '@noble/hashes/sha3.js';
 import { concat, equal, fromHex, shortBytes, toHex } from './bytes.js';
 import { Refused, malformed, missing, otherRoot, unused } from './errors.js';
 import { RlpReader } from './rlp.js';
-import { type Account, type StateKey, encodeAccount, encodeKey } from './state.js';
+import { type Account, type StoreKey, encodeAccount, encodeKey, isHashed } from './state.js';
 
 export type Hash = (bytes: Uint8Array) => Uint8Array;
 
@@ -25,7 +25,7 @@ export interface ShownAccount {
 export function verifyMpt(
   hash: Hash,
   root: Uint8Array,
-  keys: readonly StateKey[],
+  keys: readonly StoreKey[],
   proof: Uint8Array,
 ): (Uint8Array | null)[] {
   const bytes = new RlpReader(proof);
@@ -49,11 +49,13 @@ export function verifyMpt(
     }
     return node;
   };
-  const values = keys.map(({ address, slot }) => {
-    const shown = accountAt(hash, root, fromHex(address, 20), fetch);
+  const values = keys.map((key) => {
+    // A hashed key is the path.
+    const path = (name: Uint8Array) => (isHashed(key) ? name : hash(name));
+    const shown = accountAt(hash, root, path(fromHex(key.account)), fetch);
     if (shown === null) return null;
-    if (slot === undefined) return encodeAccount(shown.account);
-    return slotAt(hash, shown.storageRoot, fromHex(slot, 32), fetch);
+    if (key.slot === undefined) return encodeAccount(shown.account);
+    return slotAt(hash, shown.storageRoot, path(fromHex(key.slot, 32)), fetch);
   });
   if (!nodes.isEmpty) throw unused();
   return values;
@@ -65,7 +67,7 @@ export function shownAccount(
   address: Uint8Array,
   nodes: readonly Uint8Array[],
 ): ShownAccount | null {
-  return inOrder(nodes, (fetch) => accountAt(keccak_256, root, address, fetch));
+  return inOrder(nodes, (fetch) => accountAt(keccak_256, root, keccak_256(address), fetch));
 }
 
 /** The encoded value that the nodes of a slot's `proof` (EIP-1186) show. */
@@ -74,7 +76,7 @@ export function shownSlot(
   slot: Uint8Array,
   nodes: readonly Uint8Array[],
 ): Uint8Array | null {
-  return inOrder(nodes, (fetch) => slotAt(keccak_256, storageRoot, slot, fetch));
+  return inOrder(nodes, (fetch) => slotAt(keccak_256, storageRoot, keccak_256(slot), fetch));
 }
 
 export function emptyRoot(hash: Hash): Uint8Array {
@@ -97,8 +99,8 @@ function checked(hash: Hash, node: Uint8Array, wanted: Uint8Array): Uint8Array {
   return node;
 }
 
-function accountAt(hash: Hash, root: Uint8Array, address: Uint8Array, fetch: Fetch) {
-  const leaf = lookUp(hash, root, hash(address), fetch);
+function accountAt(hash: Hash, root: Uint8Array, path: Uint8Array, fetch: Fetch) {
+  const leaf = lookUp(hash, root, path, fetch);
   if (leaf === null) return null;
   const bytes = new RlpReader(leaf);
   const fields = bytes.list();
@@ -109,8 +111,8 @@ function accountAt(hash: Hash, root: Uint8Array, address: Uint8Array, fetch: Fet
   return { account: { nonce, balance, codeHash }, storageRoot };
 }
 
-function slotAt(hash: Hash, root: Uint8Array, slot: Uint8Array, fetch: Fetch): Uint8Array | null {
-  const leaf = lookUp(hash, root, hash(slot), fetch);
+function slotAt(hash: Hash, root: Uint8Array, path: Uint8Array, fetch: Fetch): Uint8Array | null {
+  const leaf = lookUp(hash, root, path, fetch);
   if (leaf === null) return null;
   const bytes = new RlpReader(leaf);
   const value = bytes.number(32);

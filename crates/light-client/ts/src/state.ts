@@ -5,6 +5,21 @@ import { type Hex, concat, fromHex, numberBytes, shortBytes, toHex, toNumber } f
 /** An account, or a slot of an account. */
 export type StateKey = { address: Hex; slot?: Hex };
 
+/** How a store names accounts and slots: as they are, or by the keccak-256 of each. */
+export type KeyForm = 'plain' | 'hashed';
+
+/** A key as a store has it: `account` has 20 bytes, or in the hashed form 32. */
+export type StoreKey = { account: Hex; slot?: Hex };
+
+export function keyIn(form: KeyForm, { address, slot }: StateKey): StoreKey {
+  const name = (hex: Hex, length: number) => {
+    const bytes = fromHex(hex, length);
+    return toHex(form === 'hashed' ? keccak_256(bytes) : bytes);
+  };
+  const account = name(address, 20);
+  return slot === undefined ? { account } : { account, slot: name(slot, 32) };
+}
+
 export interface Account {
   nonce: bigint;
   /** In wei. */
@@ -14,19 +29,34 @@ export interface Account {
 
 export const NO_CODE: Hex = toHex(keccak_256(new Uint8Array()));
 
-export function encodeKey(key: StateKey): Uint8Array {
-  const address = fromHex(key.address, 20);
-  return key.slot === undefined
-    ? concat(Uint8Array.of(0), address)
-    : concat(Uint8Array.of(1), address, fromHex(key.slot, 32));
+/** Whether it is a hash, of an address and of a slot. */
+export function isHashed(key: StoreKey): boolean {
+  return fromHex(key.account).length === 32;
+}
+
+export function encodeKey(key: StoreKey): Uint8Array {
+  const tag = (isHashed(key) ? 4 : 0) + (key.slot === undefined ? 0 : 1);
+  const slot = key.slot === undefined ? new Uint8Array() : fromHex(key.slot, 32);
+  return concat(Uint8Array.of(tag), fromHex(key.account), slot);
+}
+
+/** The number of bytes behind the first byte of an encoded key; none if no key begins with it. */
+export function keyLength(tag: number): number | undefined {
+  return new Map([
+    [0, 20],
+    [1, 20 + 32],
+    [4, 32],
+    [5, 32 + 32],
+  ]).get(tag);
 }
 
 /** The key that has these bytes, if any has. */
-export function decodeKey(bytes: Uint8Array): StateKey | undefined {
-  const address = toHex(bytes.subarray(1, 21));
-  if (bytes.length === 21 && bytes[0] === 0) return { address };
-  if (bytes.length === 53 && bytes[0] === 1) return { address, slot: toHex(bytes.subarray(21)) };
-  return undefined;
+export function decodeKey(bytes: Uint8Array): StoreKey | undefined {
+  const tag = bytes[0] ?? 2;
+  if (keyLength(tag) !== bytes.length - 1) return undefined;
+  const end = tag < 4 ? 21 : 33;
+  const account = toHex(bytes.subarray(1, end));
+  return bytes.length === end ? { account } : { account, slot: toHex(bytes.subarray(end)) };
 }
 
 export function encodeAccount(account: Account): Uint8Array {

@@ -12,10 +12,13 @@ import { verifyLvmt } from './lvmt/verify.js';
 import { HASHES, emptyRoot, shownAccount, shownSlot, verifyMpt } from './mpt.js';
 import {
   type Account,
+  type KeyForm,
   NO_CODE,
   type StateKey,
+  type StoreKey,
   decodeAccount,
   decodeSlot,
+  keyIn,
   slotKey,
 } from './state.js';
 import { type Trust, type TrustedRoot, openRoot } from './trust.js';
@@ -26,7 +29,7 @@ export interface Envelope {
   version: number;
   hash: string;
   params: Hex;
-  /** The form of the store's keys; left out if they are plain, the only form that is verified. */
+  /** The form of the store's keys, a `KeyForm`; left out if they are plain. */
   keys?: string;
   /** A quantity. */
   block: Hex;
@@ -100,14 +103,21 @@ export interface VerifiedProvenance {
 export class Verifier {
   private readonly lvmt: readonly LvmtParams[];
   private readonly cole: readonly ColeParams[];
+  private readonly keys: KeyForm;
 
-  /** The caller decides by their digest which parameters to trust. */
+  /**
+   * The caller decides by their digest which parameters to trust. `keys`: the form of the keys of the
+   * stores whose roots are trusted. Only roots that are not Ethereum's depend on it; who trusts one
+   * knows its form, or could be shown that a key is absent where only its other form is.
+   */
   constructor({
     lvmt = [],
     cole = [],
-  }: { lvmt?: readonly LvmtParams[]; cole?: readonly ColeParams[] } = {}) {
+    keys = 'plain',
+  }: { lvmt?: readonly LvmtParams[]; cole?: readonly ColeParams[]; keys?: KeyForm } = {}) {
     this.lvmt = lvmt;
     this.cole = cole;
+    this.keys = keys;
   }
 
   /**
@@ -120,7 +130,8 @@ export class Verifier {
     trusted: TrustedRoot,
   ): { values: (Uint8Array | null)[]; trust: Trust } {
     const { trust, kind } = this.open(envelope, trusted);
-    const values = kind.verify(fromHex(trust.root, 32), keys, fromHex(envelope.proof));
+    const asked = keys.map((key) => keyIn(kind.keys, key));
+    const values = kind.verify(fromHex(trust.root, 32), asked, fromHex(envelope.proof));
     return { values, trust };
   }
 
@@ -195,7 +206,7 @@ export class Verifier {
     const [shown] = verifyCole(
       kind.cole,
       fromHex(trust.root, 32),
-      [key],
+      [keyIn(kind.keys, key)],
       range,
       fromHex(answer.proof),
     ) as [Version[]];
@@ -218,11 +229,10 @@ export class Verifier {
     return { address, slot, ...range, versions, trust };
   }
 
-  private kind({ backend, version, hash, params, keys, asOf }: Envelope): Kind {
-    if (keys !== undefined && keys !== 'plain') {
+  private kind({ backend, version, hash, params, keys = 'plain', asOf }: Envelope): Kind {
+    if (keys !== 'plain' && keys !== 'hashed') {
       throw new Refused('kind', `there is no verifier for proofs of ${keys} keys`);
     }
-    if (asOf !== undefined && backend !== 'cole') throw noHistory();
     const known: Record<string, string[]> = {
       mpt: ['keccak256'],
       'mpt-archive': ['keccak256', 'blake2b-256'],
@@ -239,11 +249,19 @@ export class Verifier {
         `there is no verifier for proofs of backend ${backend}, version ${version}, hash function ${hash}`,
       );
     }
+    const hasEthereumRoot = hash === 'keccak256' && ETHEREUM_ROOTS.includes(backend);
+    if (keys !== this.keys && !hasEthereumRoot) {
+      throw new Refused(
+        'kind',
+        `the proof is of a store with ${keys} keys, but the trusted root is of one with ${this.keys} keys`,
+      );
+    }
+    if (asOf !== undefined && backend !== 'cole') throw noHistory();
     const digest = lower(params);
     if (backend === 'lvmt') {
       const lvmt = this.lvmt.find((params) => params.digest === digest);
       if (!lvmt) throw unknownParams(backend, digest);
-      return { lvmt, verify: (...question) => verifyLvmt(lvmt, ...question) };
+      return { keys, lvmt, verify: (...question) => verifyLvmt(lvmt, ...question) };
     }
     if (backend === 'cole') {
       const cole = this.cole.find((params) => params.digest === digest);
@@ -252,13 +270,13 @@ export class Verifier {
       const range = { from: at, to: at };
       const verify: Kind['verify'] = (root, keys, proof) =>
         verifyCole(cole, root, keys, range, proof).map(([newest]) => newest?.value ?? null);
-      return { cole, verify };
+      return { keys, cole, verify };
     }
     if (digest !== ZERO) throw unknownParams(backend, digest);
-    if (backend === 'duptree') return { verify: verifyDupTree };
-    if (backend === 'lmpt') return { verify: verifyLmpt };
-    if (backend === 'bavl') return { verify: verifyBavl };
-    return { verify: (...question) => verifyMpt(HASHES[hash]!, ...question) };
+    if (backend === 'duptree') return { keys, verify: verifyDupTree };
+    if (backend === 'lmpt') return { keys, verify: verifyLmpt };
+    if (backend === 'bavl') return { keys, verify: verifyBavl };
+    return { keys, verify: (...question) => verifyMpt(HASHES[hash]!, ...question) };
   }
 }
 
@@ -304,10 +322,13 @@ export function verifyCode(account: Account, code: Uint8Array): void {
 }
 
 const ZERO: Hex = `0x${'00'.repeat(32)}`;
+/** Backends with Ethereum's roots, which are the same in both forms of keys. */
+const ETHEREUM_ROOTS: readonly string[] = ['mpt', 'mpt-archive', 'prefix'];
 
-/** The verifier of a kind of proofs, and its pinned parameters. */
+/** The verifier of a kind of proofs, the form of its keys, and its pinned parameters. */
 type Kind = {
-  verify: (root: Uint8Array, keys: readonly StateKey[], proof: Uint8Array) => (Uint8Array | null)[];
+  keys: KeyForm;
+  verify: (root: Uint8Array, keys: readonly StoreKey[], proof: Uint8Array) => (Uint8Array | null)[];
 } & ({ cole: ColeParams } | { lvmt?: LvmtParams });
 
 function noHistory(): Refused {

@@ -7,6 +7,7 @@ import {
   type Envelope,
   type EthProofAnswer,
   type Hex,
+  type KeyForm,
   LvmtParams,
   type ProvenanceAnswer,
   Refused,
@@ -94,7 +95,10 @@ function run(verifier: Verifier, { question, trusted, keys }: Case): Verdict {
       return { versions: shown };
     }
     if ('ethProof' in question!) return { values: canonical(verifyEthProof(question.ethProof, root)) };
-    const asked = keys!.map((key) => decodeKey(fromHex(key))!);
+    const asked = keys!.map((key) => {
+      const { account, ...slot } = decodeKey(fromHex(key))!;
+      return { address: account, ...slot };
+    });
     const { values } = verifier.values(question!.proof, asked, root);
     return { values: values.map((value) => value && toHex(value)) };
   } catch (error) {
@@ -110,13 +114,14 @@ test('there are vectors', () => assert.ok(files.length >= 7, files.join()));
 
 for (const name of files) {
   test(`${name}: every vector gets its verdict`, () => {
-    const file: { pinned: Hex[]; cases: Case[] } = JSON.parse(
+    const file: { pinned: Hex[]; keys?: KeyForm; cases: Case[] } = JSON.parse(
       readFileSync(new URL(name, FOLDER), 'utf8'),
     );
     const isCole = (params: Hex) => params.length === 2 + 2 * 32;
     const verifier = new Verifier({
       lvmt: file.pinned.filter((params) => !isCole(params)).map((params) => LvmtParams.fromBytes(fromHex(params))),
       cole: file.pinned.filter(isCole).map((params) => ColeParams.fromDigest(params)),
+      ...(file.keys && { keys: file.keys }),
     });
     const cases = new Map(file.cases.map((one) => [one.name, one]));
     assert.equal(cases.size, file.cases.length, 'names are unique');

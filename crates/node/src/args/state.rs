@@ -35,6 +35,16 @@ pub struct StateArgs {
     /// a new one plain].
     #[arg(long = "state.keys", value_name = "FORM")]
     pub keys: Option<KeyFormChoice>,
+    /// Keep the addresses and slots that blocks write beside their hashes, in a datadir with hashed
+    /// keys, from now on [default: the datadir's; for a new one false].
+    #[arg(
+        long = "state.preimages",
+        value_name = "BOOL",
+        action = clap::ArgAction::Set,
+        num_args = 0..=1,
+        default_missing_value = "true"
+    )]
+    pub preimages: Option<bool>,
     /// What header state roots mean. `header`: each must equal the backend's root; only for
     /// backends with Ethereum's roots, and their default. `shadow`: they are roots of another
     /// backend; ours is stored beside them.
@@ -124,7 +134,7 @@ impl StateArgs {
             referee,
             root_mode,
             datadir: datadir.to_owned(),
-            db: OpenOptions { kept, retention: Some(retention), ..db },
+            db: OpenOptions { kept, retention: Some(retention), preimages: self.preimages, ..db },
             store: fold_bytes_of(StoreOptions {
                 retention: retention.blocks,
                 flat_history,

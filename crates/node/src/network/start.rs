@@ -211,8 +211,7 @@ impl StateSyncPeers {
         let handlers = NodeHandlers {
             states: Some((nothing.clone(), StateAudience::All)),
             ranges: Some(nothing.clone()),
-            // It asks for trie nodes.
-            snap_versions: vec![SnapVersion::Snap1],
+            snap_versions: SnapVersion::ALL.to_vec(),
             blocks: nothing,
         };
         // A node without a state cannot check gossiped transactions.

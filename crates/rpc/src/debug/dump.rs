@@ -1,8 +1,12 @@
 //! `debug_accountRange` and `debug_dumpBlock`: accounts in the order of their hashed addresses.
 //!
-//! No backend stores a state in that order. Each request reads all accounts once, in the backend's
-//! order, and keeps those with the smallest hashes. It needs little memory; a deadline bounds its
-//! time.
+//! Only hashed keys are stored in that order. With plain keys each request reads all accounts once,
+//! in the backend's order, and keeps those with the smallest hashes. It needs little memory; a
+//! deadline bounds its time.
+//!
+//! Where the state has only the hash of an address, and the preimage is not known, the account has
+//! geth's name `pre(HASH)` and no `address`. Slots of which only hashes are known are in
+//! `storageByHash`; geth leaves them out.
 
 use crate::{
     MethodParams, RpcContext, RpcError, RpcResult, args::register_heavy, context::ResolveBlock,
@@ -13,9 +17,7 @@ use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, hex, keccak2
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_engine::LiveView;
-use retrie_state::{
-    Account, AccountKey, BackendKey, StateError, StateReader, StateValue, decode_slot,
-};
+use retrie_state::{Account, AccountKey, BackendKey, KeyForm, StateError, StateValue, decode_slot};
 use retrie_state_store::StateProvider;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -64,7 +66,11 @@ struct DumpedAccount {
     /// Values in hexadecimal without `0x` and without leading zeros.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     storage: BTreeMap<B256, String>,
-    address: Address,
+    /// The same for slots of which only the hashes are known.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    storage_by_hash: BTreeMap<B256, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<Address>,
     /// Hash of the address.
     key: B256,
 }
@@ -76,11 +82,19 @@ struct DumpConfig {
     count: usize,
     skips_code: bool,
     skips_storage: bool,
+    /// Whether accounts whose address is not known are left out.
+    skips_unknown: bool,
 }
 
 impl Default for DumpConfig {
     fn default() -> Self {
-        Self { start: B256::ZERO, count: MAX_ACCOUNTS, skips_code: false, skips_storage: false }
+        Self {
+            start: B256::ZERO,
+            count: MAX_ACCOUNTS,
+            skips_code: false,
+            skips_storage: false,
+            skips_unknown: false,
+        }
     }
 }
 
@@ -103,8 +117,8 @@ impl AccountCount {
     }
 }
 
-/// `debug_accountRange(block, start, maxResults, nocode, nostorage, incompletes)`. Every account is
-/// stored with its address, so no account is incomplete.
+/// `debug_accountRange(block, start, maxResults, nocode, nostorage, incompletes)`. An account is
+/// incomplete if its address is not known.
 fn account_range(
     rpc: &RpcContext,
     view: &LiveView,
@@ -113,13 +127,14 @@ fn account_range(
     let (id, start): (BlockId, Bytes) = (args.required()?, args.required()?);
     let count = args.required::<AccountCount>()?.get();
     let (skips_code, skips_storage) = (args.required()?, args.required()?);
-    let _incompletes: bool = args.required()?;
+    let incompletes: bool = args.required()?;
     if start.len() > B256::len_bytes() {
         let message = format!("start has {} bytes, at most 32", start.len());
         return Err(RpcError::InvalidParams(message));
     }
     let start = B256::left_padding_from(&start);
-    dump(rpc, view, id, &DumpConfig { start, count, skips_code, skips_storage })
+    let skips_unknown = !incompletes;
+    dump(rpc, view, id, &DumpConfig { start, count, skips_code, skips_storage, skips_unknown })
 }
 
 fn dump(
@@ -138,51 +153,64 @@ fn dump(
         })
     })?;
     let (state, root) = view.listed_state(&header.hash())?;
-    let clock = ExecutionClock::new(Duration::MAX);
-    let mut found = least(&state, &header, wanted.start, wanted.count + 1, clock.deadline())?;
-    let next = (found.len() > wanted.count).then(|| found.remove(wanted.count).0);
+    let deadline = ExecutionClock::new(Duration::MAX).deadline();
+    let mut found = match state.keys() {
+        KeyForm::Plain => least(&state, &header, wanted, deadline)?,
+        KeyForm::Hashed => next_by_hash(view, &state, &header, wanted, deadline)?,
+    };
+    let next = (found.len() > wanted.count).then(|| found.remove(wanted.count).hash);
     let mut room = rpc.limits.max_response_size;
     let mut accounts = BTreeMap::new();
-    for (key, address, value) in found {
-        let account = decode(&address, &value)?;
+    for found in found {
+        let name = match found.address {
+            Some(address) => address.to_checksum(None),
+            None => format!("pre({})", found.hash),
+        };
         let shown = AccountDumper { view, state: &state, wanted, room: &mut room };
-        accounts.insert(address.to_checksum(None), shown.account(key, address, &account)?);
+        accounts.insert(name, shown.account(&found)?);
     }
     Ok(AccountDump { root: hex::encode(root), accounts, next })
 }
 
-/// The `count` accounts with the smallest hashes from `start` on, in order.
+/// An account of a dump. The order is that of the hashes.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct FoundAccount {
+    /// Hash of the address.
+    hash: B256,
+    key: AccountKey,
+    address: Option<Address>,
+    value: StateValue,
+}
+
+/// One account more than `wanted`, with the smallest hashes from the start on, in order, of a state
+/// with plain keys.
 fn least(
     state: &StateProvider,
     header: &SealedHeader,
-    start: B256,
-    count: usize,
+    wanted: &DumpConfig,
     deadline: Instant,
-) -> RpcResult<Vec<(B256, Address, StateValue)>> {
+) -> RpcResult<Vec<FoundAccount>> {
+    let count = wanted.count + 1;
     let mut kept = BinaryHeap::with_capacity(count + 1);
     let mut from = Some(Address::ZERO);
     while let Some(first) = from {
-        if Instant::now() >= deadline {
-            return Err(RpcError::Rejected(format!(
-                "the state of block {} has more accounts than can be sorted by their hashes in \
-                 one request; retrie dump-state writes all of them",
-                header.number
-            )));
-        }
+        check_deadline(header, deadline)?;
         let page = state.entries(Some(&BackendKey::Account(first.into())), PAGE)?;
         from = match page.last() {
-            Some((BackendKey::Account(last), _)) if page.len() == PAGE => after(&plain(last)?),
+            Some((BackendKey::Account(last), _)) if page.len() == PAGE => {
+                last.address().as_ref().and_then(after)
+            }
             _ => None,
         };
         for (key, value) in page {
             // Slots follow after the accounts.
-            let BackendKey::Account(account) = key else { break };
-            let address = plain(&account)?;
+            let BackendKey::Account(key) = key else { break };
+            let Some(address) = key.address() else { break };
             let hash = keccak256(address);
             let is_less = kept.len() < count
-                || kept.peek().is_some_and(|(most, ..): &(B256, _, _)| hash < *most);
-            if hash >= start && is_less {
-                kept.push((hash, address, value));
+                || kept.peek().is_some_and(|most: &FoundAccount| hash < most.hash);
+            if hash >= wanted.start && is_less {
+                kept.push(FoundAccount { hash, key, address: Some(address), value });
                 if kept.len() > count {
                     kept.pop();
                 }
@@ -192,10 +220,51 @@ fn least(
     Ok(kept.into_sorted_vec())
 }
 
-/// The address of an account.
-fn plain(account: &AccountKey) -> Result<Address, StateError> {
-    let what = || "accounts are dumped by their addresses".into();
-    account.address().ok_or_else(|| StateError::HashedKeys { what: what() })
+/// The same of a state with hashed keys, which are in this order.
+fn next_by_hash(
+    view: &LiveView,
+    state: &StateProvider,
+    header: &SealedHeader,
+    wanted: &DumpConfig,
+    deadline: Instant,
+) -> RpcResult<Vec<FoundAccount>> {
+    let mut found = Vec::new();
+    let mut from = Some(wanted.start);
+    while let Some(first) = from {
+        check_deadline(header, deadline)?;
+        let limit = wanted.count + 1;
+        let page = state.entries(Some(&BackendKey::Account(AccountKey::hashed(first))), limit)?;
+        from = match page.last() {
+            Some((BackendKey::Account(last), _)) if page.len() == limit => {
+                let next = U256::from_be_slice(last).checked_add(U256::ONE);
+                next.map(B256::from)
+            }
+            _ => None,
+        };
+        for (key, value) in page {
+            let BackendKey::Account(key) = key else { break };
+            let address = view.address_of(&key)?;
+            if address.is_none() && wanted.skips_unknown {
+                continue;
+            }
+            found.push(FoundAccount { hash: B256::from_slice(&key), key, address, value });
+            if found.len() > wanted.count {
+                return Ok(found);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn check_deadline(header: &SealedHeader, deadline: Instant) -> RpcResult<()> {
+    if Instant::now() < deadline {
+        return Ok(());
+    }
+    Err(RpcError::Rejected(format!(
+        "the state of block {} has more accounts than can be sorted by their hashes in one request; \
+         retrie dump-state writes all of them",
+        header.number
+    )))
 }
 
 /// The next address; `None` after the last one.
@@ -203,12 +272,6 @@ fn after(address: &Address) -> Option<Address> {
     let word = U256::from_be_bytes(address.into_word().0) + U256::ONE;
     let bytes = word.to_be_bytes::<32>();
     (bytes[..12] == [0; 12]).then(|| Address::from_slice(&bytes[12..]))
-}
-
-fn decode(address: &Address, value: &StateValue) -> RpcResult<Account> {
-    let damaged =
-        || StateError::corrupt("state", format!("account {address} is not canonical")).into();
-    Account::decode(value).ok_or_else(damaged)
 }
 
 /// Converts one account to its dumped form.
@@ -221,44 +284,48 @@ struct AccountDumper<'a> {
 }
 
 impl AccountDumper<'_> {
-    fn account(self, key: B256, address: Address, account: &Account) -> RpcResult<DumpedAccount> {
+    fn account(self, found: &FoundAccount) -> RpcResult<DumpedAccount> {
         let Self { view, state, wanted, room } = self;
+        let FoundAccount { hash, key, address, value } = found;
+        let damaged = |what: String| {
+            RpcError::from(StateError::corrupt("state", format!("{what} is not canonical")))
+        };
+        let account = Account::decode(value).ok_or_else(|| damaged(format!("account {key}")))?;
         let root = match view.live().backend().extensions().account_proofs.is_some() {
-            true => Some(state.account_nodes(&address, &[])?.storage_root),
+            true => Some(state.storage_root(key)?),
             false => None,
         };
         let mut code = None;
         if !wanted.skips_code && account.code_hash != KECCAK256_EMPTY {
             let lost = || {
-                RpcError::Internal(format!(
-                    "the code {} of {address} is missing",
-                    account.code_hash
-                ))
+                RpcError::Internal(format!("the code {} of {key} is missing", account.code_hash))
             };
             let found = view.code(&account.code_hash)?.ok_or_else(lost)?;
             *room = room.saturating_sub(2 * found.len());
             code = Some(found);
         }
-        let mut storage = BTreeMap::new();
+        let (mut storage, mut storage_by_hash) = (BTreeMap::new(), BTreeMap::new());
         if !wanted.skips_storage {
             let most = *room / SLOT_BYTES;
-            let slots = state.some_slots(&address, most + 1)?;
+            let slots = state.account_slots(key, most + 1)?;
             if slots.len() > most {
                 return Err(RpcError::Rejected(format!(
-                    "with the storage of {address} the answer is larger than \
+                    "with the storage of {key} the answer is larger than \
                      --rpc.max-response-size; ask for fewer accounts, or without storage"
                 )));
             }
             *room -= slots.len() * SLOT_BYTES;
             for (slot, value) in slots {
-                let damaged = || {
-                    StateError::corrupt(
-                        "state",
-                        format!("slot {slot} of {address} is not canonical"),
-                    )
+                let value = decode_slot(&value);
+                let value = value.ok_or_else(|| damaged(format!("slot {slot} of {key}")))?;
+                let value = hex::encode(value.to_be_bytes_trimmed_vec());
+                match key.is_hashed() {
+                    false => storage.insert(slot, value),
+                    true => match view.preimage(&slot)?.and_then(|preimage| preimage.slot()) {
+                        Some(slot) => storage.insert(slot, value),
+                        None => storage_by_hash.insert(slot, value),
+                    },
                 };
-                let value = decode_slot(&value).ok_or_else(damaged)?;
-                storage.insert(slot, hex::encode(value.to_be_bytes_trimmed_vec()));
             }
         }
         Ok(DumpedAccount {
@@ -268,8 +335,9 @@ impl AccountDumper<'_> {
             code_hash: account.code_hash,
             code,
             storage,
-            address,
-            key,
+            storage_by_hash,
+            address: *address,
+            key: *hash,
         })
     }
 }

@@ -17,6 +17,11 @@ use retrie_engine::LiveView;
 use serde::Serialize;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    register_heavy(module, "debug_preimage", |_, view, args| {
+        let preimage = view.preimage(&args.hash()?)?;
+        let unknown = || RpcError::Rejected("unknown preimage".into());
+        preimage.map(|preimage| Bytes::copy_from_slice(preimage.as_ref())).ok_or_else(unknown)
+    });
     register_quick(module, "debug_getRawHeader", |rpc, args| {
         let header = rpc.view()?.resolve(args.block()?)?;
         Ok(Bytes::from(alloy_rlp::encode(header.header())))

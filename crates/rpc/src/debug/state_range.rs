@@ -3,14 +3,17 @@
 use super::trace_past::existing_block;
 use crate::{
     MethodParams, RpcContext, RpcError, RpcResult, args::register_heavy, context::ResolveBlock,
-    geth_errors::TransactFailure, replay::state_before,
+    replay::state_before,
 };
 use alloy_eips::BlockId;
-use alloy_primitives::{Address, B256, Bytes, U64, keccak256};
+use alloy_primitives::{Address, B256, Bytes, U64, U256, keccak256};
 use jsonrpsee::RpcModule;
-use retrie_chainspec::primitives::SealedHeader;
-use retrie_engine::{LiveView, StateNeed};
-use retrie_state::{BackendKey, StateError, StateKey, StateReader};
+use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
+use retrie_engine::{LiveView, PostState, StateNeed};
+use retrie_execution::TouchedSlots;
+use retrie_state::{
+    AccountKey, BackendKey, KeyForm, StateError, StateKey, StateValue, decode_slot,
+};
 use retrie_state_store::StateId;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +51,8 @@ struct StorageRange {
 
 #[derive(Clone, Debug, Serialize)]
 struct StorageEntry {
-    key: B256,
+    /// `None` if the state has only its hash, and the preimage is not known.
+    key: Option<B256>,
     value: B256,
 }
 
@@ -79,23 +83,67 @@ fn storage_range(
     }
     let state = view.state_before(&block)?;
     let spec = rpc.live.spec().for_header(block.header());
-    if state.some_slots(&contract, MAX_SLOTS + 1)?.len() > MAX_SLOTS {
+    let before = slots_before(view, &block, &state, &contract)?;
+    let simulation = state_before(rpc, &spec, &block, index, &state)?;
+    let TouchedSlots { are_all, slots } = simulation.touched_slots(&contract);
+    let mut by_hash = if are_all { BTreeMap::new() } else { before };
+    for (slot, value) in slots {
+        by_hash.insert(keccak256(slot), (Some(slot), value));
+    }
+    by_hash.retain(|_, (_, value)| !value.is_zero());
+    let mut rest = by_hash.range(B256::right_padding_from(&start)..);
+    let mut storage = BTreeMap::new();
+    for (hash, (slot, value)) in rest.by_ref().take(count.saturating_to()) {
+        let key = match slot {
+            Some(slot) => Some(*slot),
+            None => view.preimage(hash)?.and_then(|preimage| preimage.slot()),
+        };
+        storage.insert(*hash, StorageEntry { key, value: (*value).into() });
+    }
+    Ok(StorageRange { storage, next_key: rest.next().map(|(hash, _)| *hash) })
+}
+
+/// Slots by their hashes: the slot, as far as the state has it, and its value.
+type SlotsByHash = BTreeMap<B256, (Option<B256>, U256)>;
+
+/// The slots of `contract` before `block`, whose execution begins with `state`.
+fn slots_before(
+    view: &LiveView,
+    block: &RecoveredBlock,
+    state: &PostState,
+    contract: &Address,
+) -> RpcResult<SlotsByHash> {
+    // Without a dev chain's patch, which has plain keys.
+    let below = view.state_at(&block.parent_hash, StateNeed::Values)?;
+    let account = below.keys().account(contract);
+    let listed = below.account_slots(&account, MAX_SLOTS + 1)?;
+    if listed.len() > MAX_SLOTS {
         return Err(RpcError::Rejected(format!(
             "{contract} has more than {MAX_SLOTS} slots; read those that are known with \
              eth_getStorageValues"
         )));
     }
-    let simulation = state_before(rpc, &spec, &block, index, &state)?;
-    let slots = simulation.slots_of(&contract).map_err(TransactFailure::database)?;
-    let start = B256::right_padding_from(&start);
-    let by_hash: BTreeMap<B256, StorageEntry> = slots
-        .into_iter()
-        .map(|(key, value)| (keccak256(key), StorageEntry { key, value: value.into() }))
-        .collect();
-    let mut rest = by_hash.range(start..);
-    let shown = rest.by_ref().take(count.saturating_to());
-    let storage = shown.map(|(hash, entry)| (*hash, entry.clone())).collect();
-    Ok(StorageRange { storage, next_key: rest.next().map(|(hash, _)| *hash) })
+    let number = |slot: &B256, value: &StateValue| {
+        let what = || format!("slot {slot} of {contract} is not canonical");
+        decode_slot(value).ok_or_else(|| StateError::corrupt("state", what()))
+    };
+    let mut slots = SlotsByHash::new();
+    let patch = state.patch().map(|patch| &patch.delta);
+    if !patch.is_some_and(|delta| delta.is_wiped(contract)) {
+        for (slot, value) in listed {
+            let value = number(&slot, &value)?;
+            match below.keys() {
+                KeyForm::Plain => slots.insert(keccak256(slot), (Some(slot), value)),
+                KeyForm::Hashed => slots.insert(slot, (None, value)),
+            };
+        }
+    }
+    for change in patch.iter().flat_map(|delta| delta.slots_of(contract)) {
+        let StateKey::Slot(_, slot) = change.key else { continue };
+        let next = change.next.as_ref().map(|value| number(&slot, value)).transpose()?;
+        slots.insert(keccak256(slot), (Some(slot), next.unwrap_or_default()));
+    }
+    Ok(slots)
 }
 
 /// Accounts that differ between the states after `first` and after `last`, in the order of their
@@ -140,19 +188,31 @@ fn modified_accounts(
     let (before, after) = (state(&first)?, state(&last)?);
     let mut modified = BTreeMap::new();
     for key in keys {
-        let address = *key.address();
-        let hash = keccak256(address);
-        if !modified.contains_key(&hash) && before.get(&key)? != after.get(&key)? {
-            modified.insert(hash, address);
+        let account = *key.account();
+        let hash = match account.address() {
+            Some(address) => keccak256(address),
+            None => B256::from_slice(&account),
+        };
+        if !modified.contains_key(&hash) && before.get_key(&key)? != after.get_key(&key)? {
+            modified.insert(hash, account);
         }
     }
-    Ok(modified.into_values().collect())
+    let address = |(hash, account): (B256, AccountKey)| {
+        let unknown = || {
+            RpcError::Rejected(format!(
+                "no preimage found for hash {hash}: an account with this hash of its address has \
+                 changed, but this node keeps states by hash, and does not know the address"
+            ))
+        };
+        view.address_of(&account)?.ok_or_else(unknown)
+    };
+    modified.into_iter().map(address).collect()
 }
 
 /// The keys that block `number` changes, from flat history.
-fn changed_keys(rpc: &RpcContext, at: StateId<'_>, number: u64) -> RpcResult<Vec<StateKey>> {
+fn changed_keys(rpc: &RpcContext, at: StateId<'_>, number: u64) -> RpcResult<Vec<BackendKey>> {
     let store = rpc.live.chain().state();
-    let keys = store.changed_keys(at, number).map_err(|error| match error {
+    store.changed_keys(at, number).map_err(|error| match error {
         StateError::BeyondHistory { first, .. }
             if rpc.live.backend().extensions().history.is_some() =>
         {
@@ -164,10 +224,5 @@ fn changed_keys(rpc: &RpcContext, at: StateId<'_>, number: u64) -> RpcResult<Vec
             ))
         }
         error => error.into(),
-    })?;
-    let plain = |key: BackendKey| {
-        let what = || "the addresses of changed accounts are not known".into();
-        key.plain().ok_or_else(|| StateError::HashedKeys { what: what() }.into())
-    };
-    keys.into_iter().map(plain).collect()
+    })
 }

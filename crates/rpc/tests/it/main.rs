@@ -10,6 +10,7 @@ mod debug_witness;
 mod dev;
 mod environment;
 mod eth_reads;
+mod hashed_keys;
 mod methods;
 mod node_tools;
 mod peers;

@@ -46,10 +46,20 @@ pub(crate) struct MigrateArgs {
     /// Hash function of the new state store, for comparison only; `mpt-archive` has the choice.
     #[arg(long, value_name = "HASH")]
     hash: Option<HashChoice>,
-    /// Form of the keys in the new datadir, `plain` or `hashed` [default: that of the old one]. From
-    /// hashed to plain keys there is no way back.
+    /// Form of the keys in the new datadir, `plain` or `hashed` [default: that of the old one]. Hashed
+    /// keys become plain only if all their preimages are known, or with --history from genesis on.
     #[arg(long, value_name = "FORM")]
     keys: Option<KeyFormChoice>,
+    /// Keep the preimages of hashed keys in the new datadir [default: true if the old one keeps
+    /// them].
+    #[arg(
+        long,
+        value_name = "BOOL",
+        action = clap::ArgAction::Set,
+        num_args = 0..=1,
+        default_missing_value = "true"
+    )]
+    preimages: Option<bool>,
     /// What header state roots mean in the new datadir [default: `native` for a native chain,
     /// `header` for backends with Ethereum's roots, else `shadow`].
     #[arg(long, value_name = "MODE")]
@@ -92,7 +102,8 @@ impl MigrateArgs {
         let backend = old.backend(&metadata, &self.backends)?;
         let had = referee_name(&from, &metadata)?;
         let begun = if self.history { UnfinishedMigration::read(&self.new, &from)? } else { None };
-        let to = self.options(&old, &metadata, had, begun)?;
+        let keeps = from.keeps_preimages()?;
+        let to = self.options(&old, &metadata, had, begun, keeps)?;
         let (checks, name) = (to.referee.is_some(), to.backend.identity().name);
         let (history, until) = (self.history, self.until);
         let migration = ChainMigration { from: &from, backend, to, history, until };
@@ -116,21 +127,24 @@ impl MigrateArgs {
     }
 
     /// Options of the new datadir: the flags, else those of the migration that was `begun`, else
-    /// those of the old datadir, whose referee is `had`.
+    /// those of the old datadir, whose referee is `had`, and which keeps preimages or not.
     fn options(
         &self,
         old: &ExistingDatadir,
         metadata: &DatadirMetadata,
         had: Option<String>,
         begun: Option<UnfinishedMigration>,
+        keeps_preimages: bool,
     ) -> eyre::Result<ChainOptions> {
         let is_given = self.referee.is_some();
         let native =
             (metadata.state_root == StateRootMode::Native).then_some(StateRootMode::Native);
+        let keys = self.keys.map_or_else(|| metadata.keys.into(), |KeyFormChoice(form)| form);
         let args = StateArgs {
             state_backend: Some(self.to.clone()),
             hash: self.hash,
-            keys: self.keys.or_else(|| Some(KeyFormChoice(metadata.keys.into()))),
+            keys: Some(KeyFormChoice(keys)),
+            preimages: self.preimages.or_else(|| (!keys.is_plain()).then_some(keeps_preimages)),
             state_root: self.state_root.or(native),
             referee: self.referee.clone().or(had).filter(|name| name != NO_REFEREE),
             retention: self.retention,
@@ -191,6 +205,9 @@ impl MigrateProgress {
             }
             MigrationStep::Codes { accounts } => {
                 format!("copied the code of {} accounts", grouped(accounts))
+            }
+            MigrationStep::Preimages { entries } => {
+                format!("looked up the preimages of {} entries", grouped(entries))
             }
             MigrationStep::Entries { entries } => format!("loaded {} entries", grouped(entries)),
         };

@@ -1,8 +1,11 @@
 //! Checks that the chain's tables agree with each other, for `retrie db verify`.
 
-use super::read::{self, ChainRead, canonical, items};
+use super::{
+    preimages,
+    read::{self, ChainRead, canonical, items},
+};
 use crate::{
-    CorruptRow, ReadError, ReadTxn, Result, codecs,
+    CorruptRow, ReadError, ReadTxn, Result, checksum, codecs,
     logs::LogCheck,
     pieces,
     raw::{RawRead, RowRange},
@@ -38,8 +41,8 @@ impl ReadTxn {
     /// Reads all stored blocks in the order of their ids and passes each to `block`. Checks that
     /// tables agree: indices by hash and number in both directions, the canonical chain (without
     /// gaps, and linked by parents), total difficulties, the lookup table of transactions, hashes
-    /// of code and of access lists, the log index, and that no row is left over. Faults go to
-    /// `fault`.
+    /// of code, of access lists and of keys, the log index, and that no row is left over. Faults go
+    /// to `fault`.
     pub fn check_chain(
         &self,
         block: &mut dyn FnMut(StoredBlock),
@@ -80,6 +83,7 @@ impl ReadTxn {
             start = next;
         }
         check.codes()?;
+        check.preimages()?;
         check.canonical_chain()?;
         check.all_logs()?;
         check.nothing_left_over()
@@ -333,7 +337,28 @@ impl ChainCheck<'_> {
         }
     }
 
-    /// Checks that every row belongs to a stored block, or is code.
+    fn preimages(&mut self) -> Result<(), ReadError> {
+        let table = self.read.chain(ChainTable::Preimages);
+        let mut start = Vec::new();
+        loop {
+            let rows = self.read.stored_scan(table, range(&start))?;
+            let Some((last, _)) = rows.last() else { return Ok(()) };
+            let next = [&last[..], &[0]].concat();
+            for (key, row) in rows {
+                self.rows[ChainTable::Preimages as usize] += 1;
+                let row = checksum::open(table, &key, row);
+                if let Err(damage) = row.and_then(|row| preimages::decode(&key, &row)) {
+                    (self.fault)(damage);
+                }
+            }
+            if next <= start {
+                return Ok(());
+            }
+            start = next;
+        }
+    }
+
+    /// Checks that every row belongs to a stored block, is code, or a preimage.
     fn nothing_left_over(&mut self) -> Result<(), ReadError> {
         for table in ChainTable::ALL {
             let expected = self.rows[table as usize];

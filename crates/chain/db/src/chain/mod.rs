@@ -2,6 +2,7 @@
 
 mod check;
 mod metadata;
+mod preimages;
 mod prune;
 mod read;
 mod retention;
@@ -11,6 +12,7 @@ pub(crate) use read::{canonical, header_at};
 
 pub use check::StoredBlock;
 pub use metadata::{DatadirMetadata, SCHEMA_VERSION, StateRootMode, StoredKeyForm};
+pub use preimages::KeyPreimage;
 pub use read::{CanonicalHeaders, ChainRead, StoredTransaction};
 pub use write::NewBlock;
 

@@ -1,7 +1,8 @@
 //! Reads of the chain tables.
 
 use crate::{
-    DatabaseEnv, DatadirMetadata, PrunedBody, ReadError, Result, codecs, notes, pieces,
+    DatabaseEnv, DatadirMetadata, KeyPreimage, PrunedBody, ReadError, Result, codecs, notes,
+    pieces,
     raw::{RawRead, RowRange},
     tables::{BlockId, ChainTable},
 };
@@ -298,6 +299,20 @@ pub trait ChainRead: RawRead {
     fn has_patches(&self) -> Result<bool, ReadError> {
         let table = self.chain(ChainTable::DevPatches);
         Ok(self.raw_seek(table, None, ScanDirection::Forward)?.is_some())
+    }
+
+    /// The address or slot with this keccak-256, if it is stored.
+    fn preimage(&self, hash: &B256) -> Result<Option<KeyPreimage>, ReadError> {
+        super::preimages::read(self, hash)
+    }
+
+    /// Stored addresses and slots in the order of their hashes, from `start` on, at most `limit`.
+    fn preimages_from(
+        &self,
+        start: &B256,
+        limit: usize,
+    ) -> Result<Vec<(B256, KeyPreimage)>, ReadError> {
+        super::preimages::page(self, start, limit)
     }
 
     /// The metadata of this datadir; `None` before it is initialised.

@@ -179,6 +179,7 @@ fn write_block(
     for (hash, code) in &block.codes {
         txn.insert_code(hash, code)?;
     }
+    txn.insert_preimages(block.preimages.iter())?;
     if let Some(patch) = &block.patch {
         txn.insert_patch(&block.block().hash(), &patch.encode())?;
     }

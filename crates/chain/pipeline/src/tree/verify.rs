@@ -249,8 +249,11 @@ impl<'a> BlockTree<'a> {
         self.metrics.propose_seconds.observe(took.as_secs_f64());
         self.metrics.root_wait_seconds.inc_by(waited.as_secs_f64());
         executed.iter().for_each(|one| self.count_execution(one));
+        let deltas = executed.iter().map(|one| one.delta.clone());
+        let preimages = self.chain.states.preimages_of(deltas);
         let BlockBatch { inner, last: CheckedExecution { block, chain, outcome, .. } } = executed;
         let mut whole = ExecutedBlock::new(block, outcome, chain, states);
+        whole.preimages = preimages;
         for CheckedExecution { block, chain, outcome, .. } in inner {
             whole.push_inner(block, outcome, chain.total_difficulty);
         }

@@ -10,8 +10,9 @@ use retrie_db::{
     StateRootMode, SyncMode,
 };
 use retrie_pipeline::{
-    AnchorError, ChainMigration, ChainOptions, ChainStore, ImportEnd, MigrateError,
-    MigrationOutcome, MigrationStep, PipelineError, UnfinishedMigration,
+    AnchorError, ChainMigration, ChainOptions, ChainSetupError, ChainStore, ImportEnd,
+    MigrateError, MigrationOutcome, MigrationStep, MissingPreimages, PipelineError, PreimageError,
+    UnfinishedMigration, export_preimages, import_preimages, missing_preimages,
     testkit::{TestChain, TestRules, write_blocks},
     verify::{VerifyOptions, verify},
 };
@@ -57,6 +58,7 @@ struct BackendDatadir {
     kept: HistoryKept,
     retention: u64,
     keys: KeyForm,
+    preimages: Option<bool>,
 }
 
 impl BackendDatadir {
@@ -75,11 +77,17 @@ impl BackendDatadir {
             kept: HistoryKept::default(),
             retention: 128,
             keys: KeyForm::Plain,
+            preimages: None,
         }
     }
 
     fn hashed(self) -> Self {
         Self { keys: KeyForm::Hashed, ..self }
+    }
+
+    /// With hashed keys, and their preimages.
+    fn with_preimages(self) -> Self {
+        Self { preimages: Some(true), ..self.hashed() }
     }
 
     fn refereed(self) -> Self {
@@ -101,6 +109,7 @@ impl BackendDatadir {
                 growth_step: 1 << 20,
                 sync: SyncMode::NoSync,
                 kept: self.kept,
+                preimages: self.preimages,
                 ..OpenOptions::default()
             },
             store: StoreOptions {
@@ -312,7 +321,7 @@ fn every_backend_takes_over_from_every_other() {
 /// From plain to hashed keys with every backend, by the latest state and with history; the chain
 /// goes on, with contracts that destroy themselves, and has the states of an import.
 #[test]
-fn keys_are_hashed_on_the_way_and_there_is_no_way_back() {
+fn keys_are_hashed_on_the_way_and_become_plain_by_their_preimages() {
     let (chain, blocks) = made(TestRules::Byzantium);
     let folder = tempfile::tempdir().unwrap();
     for descriptor in all() {
@@ -345,16 +354,146 @@ fn keys_are_hashed_on_the_way_and_there_is_no_way_back() {
             assert_eq!(entries(&ended), entries(&expected), "{what}");
             drop(ended);
 
-            let error = at(&format!("back-{history}")).migrate(&moved, false).unwrap_err();
-            let is_typed =
-                matches!(error, PipelineError::State(retrie_state::StateError::HashedKeys { .. }));
-            assert!(is_typed, "{what}: {error}");
+            // Without preimages only the execution of all blocks leads back.
+            let entries_at_tip = entries(&expected);
+            let is_account =
+                |(key, _): &&(BackendKey, StateValue)| matches!(key, BackendKey::Account(_));
+            let accounts = entries_at_tip.iter().filter(is_account).count() as u64;
+            let all = MissingPreimages { accounts, slots: entries_at_tip.len() as u64 - accounts };
+            let back = at(&format!("back-{history}"));
+            let error = back.migrate(&moved, false).unwrap_err();
+            let refused = PipelineError::Migrate(MigrateError::NoPreimages {
+                block: expected.tip().unwrap(),
+                missing: all,
+            });
+            assert_eq!(error.to_string(), refused.to_string(), "{what}");
+            assert!(!back.datadir.exists(), "{what}");
             let mut other = moved.clone();
             other.keys = KeyForm::Plain;
             let error = ChainStore::open(other.options()).unwrap_err().to_string();
             assert!(error.contains("form of keys hashed, not plain"), "{what}: {error}");
         }
+        drop(expected);
+        to_hashed_keys_and_back(name, &plain, &blocks, &at);
     }
+}
+
+/// Moves `plain`, which has the first blocks, to hashed keys with preimages, imports the others,
+/// moves it on to another hashed datadir, and back; compares with an import.
+fn to_hashed_keys_and_back(
+    name: &str,
+    plain: &BackendDatadir,
+    blocks: &[Block],
+    at: &dyn Fn(&str) -> BackendDatadir,
+) {
+    let (hashed, copy) = (at("kept").with_preimages(), at("copied").with_preimages());
+    hashed.migrate(plain, false).unwrap();
+    hashed.import(blocks);
+    hashed.check(name);
+    copy.migrate(&hashed, false).unwrap();
+    copy.check(name);
+    plain.import(blocks);
+    for (from, history) in [(&copy, false), (&hashed, false), (&hashed, true)] {
+        let what = format!("{name}, history {history}, from {}", from.datadir.display());
+        let back = at("again");
+        back.migrate(from, history).unwrap();
+        back.check(&what);
+        assert_eq!(entries(&back.open()), entries(&plain.open()), "{what}");
+        if back.backend.profile().state_determined_root {
+            let tip_roots = |at: &BackendDatadir| at.open().states().tip_roots();
+            assert_eq!(tip_roots(&back), tip_roots(plain), "{what}");
+        }
+        if back.backend.profile().ethereum_root {
+            let root = |at: &BackendDatadir| at.open().states().tip_roots().unwrap().own;
+            assert_eq!(root(&back), root(&hashed), "{what}");
+        }
+        std::fs::remove_dir_all(&back.datadir).unwrap();
+    }
+}
+
+/// An import into a hashed datadir that keeps preimages has those of every key, from genesis on;
+/// a file of them (EIP-8347) is the same from either form of keys, and fills a datadir without.
+#[test]
+fn preimages_are_kept_exported_and_imported() {
+    let (chain, blocks) = made(TestRules::Prague);
+    let folder = tempfile::tempdir().unwrap();
+    let stop = &AtomicBool::new(false);
+    let at = |place: &str| BackendDatadir::new(&folder, place, &chain.spec, &mpt());
+    let (plain, keeping, bare) = (at("plain"), at("keeping").with_preimages(), at("bare").hashed());
+    [&plain, &keeping, &bare].map(|one| one.import(&blocks));
+    let file = |of: &str| folder.path().join(of);
+    let export = |from: &BackendDatadir, to: &Path| {
+        let db = DatabaseEnv::open(&from.datadir, &OpenOptions::read_only()).unwrap();
+        let read = Arc::new(db.begin_read().unwrap());
+        let tip = read.tip().unwrap().unwrap();
+        export_preimages(&read, mpt(), tip, to, folder.path(), stop)
+    };
+    let missing = |of: &BackendDatadir| {
+        let db = DatabaseEnv::open(&of.datadir, &OpenOptions::read_only()).unwrap();
+        let read = Arc::new(db.begin_read().unwrap());
+        missing_preimages(&read, mpt(), stop, &mut |_| {}).unwrap()
+    };
+    let exported = export(&plain, &file("plain.pre")).unwrap();
+    assert_eq!(export(&keeping, &file("hashed.pre")).unwrap(), exported);
+    let bytes = std::fs::read(file("plain.pre")).unwrap();
+    assert_eq!(std::fs::read(file("hashed.pre")).unwrap(), bytes);
+    assert_eq!(bytes.len() as u64, exported.bytes);
+    assert_eq!(exported.bytes, 24 * exported.accounts + 32 * exported.slots);
+    assert_eq!(alloy_primitives::keccak256(&bytes), exported.digest);
+    assert_eq!(export(&keeping, &file("zipped.gz")).unwrap(), exported);
+
+    // Nothing is known to the other one, and nothing is written of it.
+    let all = MissingPreimages { accounts: exported.accounts, slots: exported.slots };
+    assert_eq!((missing(&bare), missing(&keeping)), (all, MissingPreimages::default()));
+    let refused = export(&bare, &file("bare.pre")).unwrap_err();
+    assert!(
+        matches!(&refused, PipelineError::Preimages(PreimageError::Missing { missing, .. }) if *missing == all),
+        "{refused}"
+    );
+    assert!(!file("bare.pre").exists());
+
+    let import = |into: &BackendDatadir, from: &Path, stop: &AtomicBool| {
+        let db = DatabaseEnv::open(&into.datadir, &into.options().db).unwrap();
+        import_preimages(&db, from, stop, &mut |_| {})
+    };
+    // A file that ends early, or has a key too many, says where, and how much it has given.
+    let cut = bytes.len() - 3;
+    std::fs::write(file("cut.pre"), &bytes[..cut]).unwrap();
+    let error = import(&bare, &file("cut.pre"), stop).unwrap_err();
+    let PipelineError::Preimages(PreimageError::File { source, before }) = &error else {
+        panic!("{error}");
+    };
+    assert!(source.to_string().contains("cut.pre, account"), "{source}");
+    assert!(before.accounts + before.slots + 1 >= exported.accounts + exported.slots, "{error}");
+    let left = missing(&bare);
+    assert!(left.accounts + left.slots <= 1, "{left}");
+    std::fs::write(file("long.pre"), [&bytes[..], &bytes[..24]].concat()).unwrap();
+    let error = import(&bare, &file("long.pre"), stop).unwrap_err().to_string();
+    assert!(error.contains("order of their hashes"), "{error}");
+    assert!(missing(&bare).is_none());
+
+    // Again: nothing is new. The datadir is now as good as one that kept them, and goes back.
+    let again = import(&bare, &file("zipped.gz"), stop).unwrap();
+    assert_eq!((again.accounts, again.slots, again.new), (exported.accounts, exported.slots, 0));
+    bare.check("filled");
+    let back = at("back");
+    back.migrate(&bare, false).unwrap();
+    assert_eq!(entries(&back.open()), entries(&plain.open()));
+
+    // What cannot be: stopped, plain.
+    let stopped = import(&bare, &file("plain.pre"), &AtomicBool::new(true)).unwrap_err();
+    assert!(matches!(stopped, PipelineError::Preimages(PreimageError::Stopped)), "{stopped}");
+    let error = import(&plain, &file("plain.pre"), stop).unwrap_err();
+    assert!(matches!(error, PipelineError::Preimages(PreimageError::PlainKeys { .. })), "{error}");
+    let plain = BackendDatadir { preimages: Some(true), ..plain };
+    let error = ChainStore::open(plain.options()).unwrap_err();
+    assert!(matches!(error, PipelineError::Setup(ChainSetupError::PlainPreimages { .. })));
+
+    // The setting stays, until it is changed.
+    let keeps = |of: &BackendDatadir| of.open().states().keeps_preimages();
+    assert!(keeps(&BackendDatadir { preimages: None, ..keeping.clone() }));
+    assert!(!keeps(&BackendDatadir { preimages: Some(false), ..keeping.clone() }));
+    assert!(!keeps(&BackendDatadir { preimages: None, ..keeping }));
 }
 
 /// Regression: only a whole chain could be moved, so no datadir could end far below the tip.

@@ -14,8 +14,9 @@
 //!
 //! Two members that geth adds are checked: `codeHash` against the code, and `root`, the root of the
 //! account's storage trie, against the slots. If geth lacks the preimage of a hashed address, the
-//! line has no `address`; if it lacks the preimage of a slot key, the slot is missing. Both are
-//! refused.
+//! line has no `address`; if it lacks the preimage of a slot key, the slot is missing. Dumps of this
+//! program name such an account by its hash (`key`) as well, and have such slots, by their hashes,
+//! in the member `storageByHash`. Dumps that lack a preimage are refused.
 
 mod headers;
 mod read;
@@ -23,7 +24,7 @@ mod write;
 
 pub use headers::{HeaderItem, read_headers};
 pub use read::{DumpedAccount, StateDump};
-pub use write::StateDumpWriter;
+pub use write::{DumpedName, StateDumpWriter};
 
 #[cfg(test)]
 mod tests;

@@ -126,6 +126,8 @@ struct DumpLine {
     code_hash: Option<B256>,
     code: Option<Bytes>,
     storage: Option<DumpStorage>,
+    #[serde(rename = "storageByHash")]
+    storage_by_hash: Option<IgnoredAny>,
 }
 
 impl DumpLine {
@@ -136,6 +138,11 @@ impl DumpLine {
                 None => SourceErrorKind::Format("an account without `address`"),
             });
         };
+        if self.storage_by_hash.is_some() {
+            let what =
+                "slots of which only the hashes are known: dump a state whose preimages are kept";
+            return Err(SourceErrorKind::Format(what));
+        }
         let balance =
             self.balance.ok_or(SourceErrorKind::Format("an account without `balance`"))?;
         let nonce = u64::try_from(self.nonce.map_or(U256::ZERO, |nonce| nonce.0))

@@ -40,11 +40,17 @@ fn what_is_written_is_read_back_plain_and_gzipped() {
     for name in ["dump.jsonl", "dump.jsonl.gz"] {
         let path = folder.0.path().join(name);
         let mut writer = StateDumpWriter::create(&path, B256::repeat_byte(7)).unwrap();
-        writer.account(&Address::repeat_byte(1), 3, U256::MAX, &Bytes::new()).unwrap();
-        writer.account(&Address::repeat_byte(2), u64::MAX, U256::ZERO, &code).unwrap();
+        writer
+            .account(&DumpedName::Address(Address::repeat_byte(1)), 3, U256::MAX, &Bytes::new())
+            .unwrap();
+        writer
+            .account(&DumpedName::Address(Address::repeat_byte(2)), u64::MAX, U256::ZERO, &code)
+            .unwrap();
         writer.slot(&slot(1), U256::MAX).unwrap();
         writer.slot(&B256::repeat_byte(0xff), U256::from(2)).unwrap();
-        writer.account(&Address::repeat_byte(3), 0, U256::from(1), &Bytes::new()).unwrap();
+        writer
+            .account(&DumpedName::Address(Address::repeat_byte(3)), 0, U256::from(1), &Bytes::new())
+            .unwrap();
         assert!(!path.exists(), "a dump has its name when it is whole");
         writer.finish().unwrap();
         let mut dump = StateDump::open(&path).unwrap();
@@ -90,6 +96,34 @@ fn lines_of_geth_and_reth_are_understood() {
     assert_eq!((accounts[1].nonce, accounts[1].balance), (2, U256::from(16)));
     assert_eq!(accounts[1].storage, [(slot(9), U256::from(0x0a0b))], "a zero is absent");
     assert_eq!(accounts[1].code[..], [0]);
+}
+
+/// Accounts and slots without preimages have their hashes, and are refused.
+#[test]
+fn dumps_say_which_keys_are_hashed() {
+    let folder = DumpFolder::new();
+    let path = folder.0.path().join("dump.jsonl");
+    let hash = B256::repeat_byte;
+    let of = |name: DumpedName, plain: &[B256], hashed: &[B256]| {
+        let mut writer = StateDumpWriter::create(&path, hash(7)).unwrap();
+        writer.account(&name, 1, U256::ZERO, &Bytes::new()).unwrap();
+        plain.iter().for_each(|slot| writer.slot(slot, U256::from(1)).unwrap());
+        hashed.iter().for_each(|slot| writer.hashed_slot(slot, U256::from(2)).unwrap());
+        writer.finish().unwrap();
+        let line = std::fs::read_to_string(&path).unwrap().lines().nth(1).unwrap().to_owned();
+        let error = StateDump::open(&path).unwrap().find_map(Result::err).unwrap().to_string();
+        (serde_json::from_str::<serde_json::Value>(&line).unwrap(), error)
+    };
+    let (unknown, address) = (DumpedName::Hash(hash(9)), Address::repeat_byte(3));
+    let (line, error) = of(unknown, &[], &[hash(1), hash(2)]);
+    assert_eq!((&line["key"], &line["address"]), (&serde_json::json!(hash(9)), &().into()));
+    assert_eq!(line["storageByHash"].as_object().unwrap().len(), 2);
+    assert!(error.contains("has no `address`"), "{error}");
+    let (line, error) = of(DumpedName::Address(address), &[slot(1)], &[hash(1)]);
+    assert_eq!(line["address"], format!("{address:#x}"));
+    assert_eq!(line["storage"][slot(1).to_string()], slot(1).to_string());
+    assert_eq!(line["storageByHash"][hash(1).to_string()], slot(2).to_string());
+    assert!(error.contains("line 2: slots of which only the hashes are known"), "{error}");
 }
 
 #[test]

@@ -9,6 +9,15 @@ use alloy_primitives::{Address, B256, Bytes, U256};
 
 use crate::{error::SourceError, export::FileSink};
 
+/// What a dump calls an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DumpedName {
+    /// By its address.
+    Address(Address),
+    /// By the keccak-256 of its address, which is not known.
+    Hash(B256),
+}
+
 /// Writes a state dump to a file that appears under its name only when it is complete. A
 /// name ending in `.gz` selects gzip. Accounts should come in the order of their addresses, slots
 /// in the order of their keys: then equal states give equal bytes.
@@ -17,8 +26,16 @@ pub struct StateDumpWriter {
     target: PathBuf,
     sink: FileSink,
     line: Vec<u8>,
-    /// `Some` within an account; true if its storage was begun.
-    begun: Option<bool>,
+    /// The object of slots that was begun; `None` outside of accounts.
+    begun: Option<BegunSlots>,
+}
+
+/// How far the line of an account is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BegunSlots {
+    None,
+    Plain,
+    Hashed,
 }
 
 impl StateDumpWriter {
@@ -40,18 +57,19 @@ impl StateDumpWriter {
     /// If the file cannot be written. The writer cannot be used any more.
     pub fn account(
         &mut self,
-        address: &Address,
+        name: &DumpedName,
         nonce: u64,
         balance: U256,
         code: &Bytes,
     ) -> Result<(), SourceError> {
         self.end_account()?;
-        self.begun = Some(false);
+        self.begun = Some(BegunSlots::None);
         self.write(|line| {
-            write!(
-                line,
-                "{{\"address\":\"{address:#x}\",\"balance\":\"{balance:#x}\",\"nonce\":{nonce}"
-            )?;
+            match name {
+                DumpedName::Address(address) => write!(line, "{{\"address\":\"{address:#x}\"")?,
+                DumpedName::Hash(hash) => write!(line, "{{\"key\":\"{hash}\"")?,
+            }
+            write!(line, ",\"balance\":\"{balance:#x}\",\"nonce\":{nonce}")?;
             if code.is_empty() { Ok(()) } else { write!(line, ",\"code\":\"{code}\"") }
         })
     }
@@ -61,16 +79,30 @@ impl StateDumpWriter {
     /// # Errors
     /// As [`account`](Self::account).
     pub fn slot(&mut self, slot: &B256, value: U256) -> Result<(), SourceError> {
-        let before = if self.begun == Some(true) { "," } else { ",\"storage\":{" };
-        self.begun = Some(true);
+        let before = if self.begun == Some(BegunSlots::Plain) { "," } else { ",\"storage\":{" };
+        self.begun = Some(BegunSlots::Plain);
         self.write(|line| write!(line, "{before}\"{slot}\":\"{}\"", B256::from(value)))
+    }
+
+    /// Adds a slot of which only the hash is known to the last account, behind its other slots.
+    ///
+    /// # Errors
+    /// As [`account`](Self::account).
+    pub fn hashed_slot(&mut self, hash: &B256, value: U256) -> Result<(), SourceError> {
+        let before = match self.begun {
+            Some(BegunSlots::Hashed) => ",",
+            Some(BegunSlots::Plain) => "},\"storageByHash\":{",
+            Some(BegunSlots::None) | None => ",\"storageByHash\":{",
+        };
+        self.begun = Some(BegunSlots::Hashed);
+        self.write(|line| write!(line, "{before}\"{hash}\":\"{}\"", B256::from(value)))
     }
 
     fn end_account(&mut self) -> Result<(), SourceError> {
         let end = match self.begun.take() {
             None => return Ok(()),
-            Some(false) => "}\n",
-            Some(true) => "}}\n",
+            Some(BegunSlots::None) => "}\n",
+            Some(BegunSlots::Plain | BegunSlots::Hashed) => "}}\n",
         };
         self.write(|line| line.write_all(end.as_bytes()))
     }

@@ -5,5 +5,6 @@ mod damage;
 mod download;
 mod formats;
 mod objects;
+mod preimages;
 mod real_data;
 mod rpc;

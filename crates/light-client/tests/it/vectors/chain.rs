@@ -3,8 +3,8 @@
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
-use retrie_light_client::{Account, StateKey, StateProof, StateValue};
-use retrie_state::{Backend, BlockRef, DeltaBuilder, ValueVersion, encode_slot};
+use retrie_light_client::{Account, KeyForm, StateKey, StateProof, StateValue};
+use retrie_state::{AnyBackend, Backend, BlockRef, DeltaBuilder, ValueVersion, encode_slot};
 use retrie_state_store::{KvStore, MemoryStore, StateId, StateStore, StoreOptions};
 use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
 use tempfile::TempDir;
@@ -24,9 +24,15 @@ pub(crate) struct TestChain {
 
 impl TestChain {
     pub(crate) fn new(backend: impl Backend) -> Self {
+        Self::on(Arc::new(backend), KeyForm::Plain)
+    }
+
+    /// On a store with this form of keys.
+    pub(crate) fn on(backend: Arc<dyn AnyBackend>, keys: KeyForm) -> Self {
         let (kv, dir) = (MemoryStore::new(), tempfile::tempdir().unwrap());
-        let options = StoreOptions { dir: Some(dir.path().to_owned()), ..StoreOptions::default() };
-        let store = StateStore::open(Arc::new(backend), Arc::new(kv.clone()), options);
+        let dir_path = Some(dir.path().to_owned());
+        let options = StoreOptions { dir: dir_path, keys, ..StoreOptions::default() };
+        let store = StateStore::open(backend, Arc::new(kv.clone()), options);
         let (states, headers) = (Vec::new(), Vec::new());
         Self { kv, store: store.unwrap(), _dir: dir, states, headers }
     }

@@ -17,6 +17,9 @@ pub(crate) struct VectorFile {
     pub(crate) about: String,
     /// Trusted parameters: for `lvmt` the verifier's part, for `cole` their 32 bytes.
     pub(crate) pinned: Vec<Bytes>,
+    /// The form of the keys of the stores whose roots are trusted; plain if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) keys: Option<String>,
     pub(crate) cases: Vec<VectorCase>,
 }
 
@@ -92,6 +95,8 @@ struct ProofEnvelope {
     version: u32,
     hash: String,
     params: B256,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    keys: Option<String>,
     block: U64,
     block_hash: B256,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,12 +125,23 @@ impl From<&VectorTrust> for TrustedRoot {
 
 impl VectorQuestion {
     pub(crate) fn proof(proof: &StateProof) -> Self {
-        let StateProof { backend, version, hash, params, block, as_of, root, bytes: proof, .. } =
+        let StateProof { backend, version, hash, params, keys, block, as_of, root, bytes: proof } =
             proof.clone();
+        let keys = (!keys.is_plain()).then(|| keys.name().to_owned());
         let (block, block_hash) = (U64::from(block.number), block.hash);
         let as_of = as_of.map(U64::from);
-        let envelope =
-            ProofEnvelope { backend, version, hash, params, block, block_hash, as_of, root, proof };
+        let envelope = ProofEnvelope {
+            backend,
+            version,
+            hash,
+            params,
+            keys,
+            block,
+            block_hash,
+            as_of,
+            root,
+            proof,
+        };
         Self::Proof(serde_json::to_value(envelope).unwrap())
     }
 
@@ -155,10 +171,12 @@ impl VectorFile {
             serde_json::to_string(value).unwrap()
         }
         let cases: Vec<_> = self.cases.iter().map(json).collect();
+        let keys = self.keys.iter().map(|keys| format!("\"keys\": {},\n", json(keys)));
         format!(
-            "{{\n\"about\": {},\n\"pinned\": {},\n\"cases\": [\n{}\n]}}\n",
+            "{{\n\"about\": {},\n\"pinned\": {},\n{}\"cases\": [\n{}\n]}}\n",
             json(&self.about),
             json(&self.pinned),
+            keys.collect::<String>(),
             cases.join(",\n")
         )
     }
@@ -168,7 +186,11 @@ impl VectorFile {
             Ok(digest) => verifier.pin(Arc::new(ColeParams::from_digest(&digest).unwrap())),
             Err(_) => verifier.pin(Arc::new(VerifierParams::from_bytes(bytes).unwrap())),
         };
-        self.pinned.iter().fold(StateVerifier::new(), pin)
+        let verifier = match self.keys.as_deref().map(|name| KeyForm::from_name(name).unwrap()) {
+            Some(KeyForm::Hashed) => StateVerifier::new().hashed_keys(),
+            Some(KeyForm::Plain) | None => StateVerifier::new(),
+        };
+        self.pinned.iter().fold(verifier, pin)
     }
 
     /// The case, with the fields that it takes from other cases.
@@ -245,7 +267,7 @@ impl ProofEnvelope {
             version: self.version,
             hash: self.hash,
             params: self.params,
-            keys: KeyForm::Plain,
+            keys: self.keys.map_or(KeyForm::Plain, |name| KeyForm::from_name(&name).unwrap()),
             block: BlockRef::new(self.block.to(), self.block_hash),
             as_of: self.as_of.map(|number| number.to()),
             root: self.root,

@@ -5,7 +5,7 @@ use super::{
     format::{ExpectedVerdict, VectorCase, VectorFile, VectorQuestion, VectorTrust},
 };
 use alloy_primitives::{B256, Bytes};
-use retrie_light_client::{StateKey, StateValue, StateVerifier};
+use retrie_light_client::{KeyForm, StateKey, StateValue, StateVerifier};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
@@ -21,7 +21,16 @@ pub(crate) fn encoded(keys: &[StateKey]) -> Vec<Bytes> {
 impl VectorMaker {
     /// `pinned`: as [`VectorFile::pinned`].
     pub(crate) fn new(about: &str, pinned: Vec<Bytes>) -> Self {
-        let file = VectorFile { about: about.into(), pinned, cases: Vec::new() };
+        Self::of(VectorFile { about: about.into(), pinned, ..VectorFile::default() })
+    }
+
+    /// For proofs under roots of stores with hashed keys.
+    pub(crate) fn hashed(about: &str, pinned: Vec<Bytes>) -> Self {
+        let keys = Some(KeyForm::Hashed.name().to_owned());
+        Self::of(VectorFile { about: about.into(), pinned, keys, ..VectorFile::default() })
+    }
+
+    fn of(file: VectorFile) -> Self {
         let verifier = file.verifier();
         Self { file, verifier }
     }

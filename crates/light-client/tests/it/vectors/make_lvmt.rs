@@ -30,7 +30,7 @@ pub(crate) fn params(height: u8) -> Arc<LvmtParams> {
     Arc::new(LvmtParams::insecure_dev(height, true, &|_, _, _| ControlFlow::Continue(())).unwrap())
 }
 
-fn pin(params: &LvmtParams) -> Bytes {
+pub(crate) fn pin(params: &LvmtParams) -> Bytes {
     params.verifier().to_bytes().into()
 }
 

@@ -9,6 +9,7 @@ mod make;
 mod make_bavl;
 mod make_cole;
 mod make_duptree;
+mod make_hashed;
 mod make_lmpt;
 mod make_lvmt;
 mod make_mpt;
@@ -19,7 +20,7 @@ use format::VectorFile;
 type MakeVectors = fn() -> VectorFile;
 
 /// Files that are made in one or two seconds.
-const MADE: [(&str, MakeVectors); 10] = [
+const MADE: [(&str, MakeVectors); 11] = [
     ("mpt.json", make_mpt::mpt),
     ("mpt-archive.json", make_mpt::archive),
     ("eip1186.json", make_mpt::eip1186),
@@ -30,6 +31,7 @@ const MADE: [(&str, MakeVectors); 10] = [
     ("duptree.json", make_duptree::duptree),
     ("lmpt.json", make_lmpt::lmpt),
     ("bavl.json", make_bavl::bavl),
+    ("hashed.json", make_hashed::hashed),
 ];
 
 /// Files that take longer, and are only read.

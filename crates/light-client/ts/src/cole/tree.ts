@@ -2,6 +2,7 @@
 import { concat, toHex } from '../bytes.js';
 import { malformed } from '../errors.js';
 import { nodeHash, pairHash } from './hash.js';
+import { keyLength } from '../state.js';
 import type { Reader } from './reader.js';
 
 /** A key in hexadecimal digits, which have the order of its bytes. */
@@ -28,6 +29,8 @@ const MAX_DEPTH = 64;
 /** Reads a tree in which the keys of `asked` are named by their numbers. */
 export function readTree(reader: Reader, asked: readonly Uint8Array[]): Shown {
   const texts: KeyText[] = asked.map(toHex);
+  // All keys have the form of those that are asked for.
+  const first = (asked[0]?.[0] ?? 0) & 4;
   const known = new Set(texts);
   const shown: Shown = { top: new Uint8Array(), pairs: [], gaps: new Set(), hasIdleNode: false };
 
@@ -38,7 +41,8 @@ export function readTree(reader: Reader, asked: readonly Uint8Array[]): Shown {
       const number = Number(kind - 2n);
       return { bytes: asked[number]!, text: texts[number]! };
     }
-    const bytes = concat(Uint8Array.of(Number(kind)), reader.take(kind === 0n ? 20 : 52));
+    const tag = first + Number(kind);
+    const bytes = concat(Uint8Array.of(tag), reader.take(keyLength(tag)!));
     const text = toHex(bytes);
     if (known.has(text)) throw malformed('an asked key is written out');
     return { bytes, text };

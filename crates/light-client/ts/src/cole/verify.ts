@@ -1,7 +1,7 @@
 // Checks proofs of cole (docs/formats/cole.md, "Proof bytes" and "Checking").
 import { equal, toHex } from '../bytes.js';
 import { malformed, missing, otherRoot, unused } from '../errors.js';
-import { type StateKey, encodeKey } from '../state.js';
+import { type StoreKey, encodeKey } from '../state.js';
 import {
   type Description,
   type Level,
@@ -37,7 +37,7 @@ export const LATEST: BlockRange = { from: (1n << 64n) - 1n, to: (1n << 64n) - 1n
 export function verifyCole(
   params: ColeParams,
   root: Uint8Array,
-  keys: readonly StateKey[],
+  keys: readonly StoreKey[],
   range: BlockRange,
   proof: Uint8Array,
 ): Version[][] {

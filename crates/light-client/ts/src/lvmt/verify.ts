@@ -1,7 +1,7 @@
 // Checks proofs of lvmt, in the steps of docs/formats/lvmt-proofs.md ("Checking").
 import { concat, equal, fromHex, numberBytes, toHex, toNumber } from '../bytes.js';
 import { Refused, malformed, missing, otherRoot, unused } from '../errors.js';
-import { type StateKey, encodeKey } from '../state.js';
+import { type StoreKey, encodeKey, isHashed } from '../state.js';
 import { amtTupleHash, blockHash, hash, keyTupleHash, locationHash, rootHash } from './hash.js';
 import { type Leaf, topOf } from './merkle.js';
 import { type Opening, openingsHold } from './openings.js';
@@ -39,10 +39,12 @@ interface Visit {
 export function verifyLvmt(
   params: LvmtParams,
   root: Uint8Array,
-  keys: readonly StateKey[],
+  keys: readonly StoreKey[],
   bytes: Uint8Array,
 ): (Uint8Array | null)[] {
   const proof = decode(bytes);
+  const form = keys.length > 0 && isHashed(keys[0]!) ? 'hashed' : 'plain';
+  if (proof.form !== form) throw new Refused('kind', 'the proof is of keys of another form');
   if (proof.height !== params.height) throw new Refused('kind', 'the proof is of another height');
   const walk = new Walk(proof.height, keys);
   walk.run(proof);
@@ -64,7 +66,7 @@ class Walk {
 
   constructor(
     private readonly height: number,
-    keys: readonly StateKey[],
+    keys: readonly StoreKey[],
   ) {
     for (const key of keys.map(encodeKey)) {
       this.asked.set(toHex(key), { key, location: locate(key), value: null });
@@ -205,7 +207,7 @@ function checkOpenings(params: LvmtParams, visits: readonly Visit[], seed: Uint8
 function seedOf(
   params: LvmtParams,
   root: Uint8Array,
-  keys: readonly StateKey[],
+  keys: readonly StoreKey[],
   proof: Uint8Array,
 ): Uint8Array {
   const domain = new TextEncoder().encode('retrie lvmt proof 1');

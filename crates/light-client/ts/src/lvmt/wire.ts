@@ -1,7 +1,10 @@
 // The bytes of a proof (docs/formats/lvmt-proofs.md, "Proof bytes").
 import { malformed, missing } from '../errors.js';
-import { type StateKey, decodeKey } from '../state.js';
+import { type KeyForm, type StoreKey, decodeKey, keyLength } from '../state.js';
 import { proofLength } from './merkle.js';
+
+/** Is added to the first byte of a proof of hashed keys. */
+const HASHED = 0x10;
 
 /** Slots of an entry: the sub-AMT's, then five of keys. */
 export const SLOTS = 6;
@@ -16,7 +19,7 @@ export interface Place {
 export interface Occupant {
   slot: number;
   /** The index among the requested keys on this path, or a key that is not requested. */
-  key: { asked: number } | { other: StateKey };
+  key: { asked: number } | { other: StoreKey };
   value: Uint8Array | null;
   place: Place;
 }
@@ -40,6 +43,8 @@ export interface Tree {
 }
 
 export interface Proof {
+  /** Of all its keys. */
+  form: KeyForm;
   height: number;
   commitment: Uint8Array;
   first: bigint;
@@ -57,12 +62,15 @@ class Decoder {
   private at = 0;
   /** Whether parts may be left out. */
   private partial = false;
+  private form: KeyForm = 'plain';
   private holes = 0;
 
   constructor(private readonly bytes: Uint8Array) {}
 
   proof(): Proof {
-    const kind = this.byte();
+    const head = this.byte();
+    this.form = (head & HASHED) === 0 ? 'plain' : 'hashed';
+    const kind = head & ~HASHED;
     if (kind !== 1 && kind !== 2) throw malformed('its first byte');
     this.partial = kind === 2;
     const height = this.byte();
@@ -83,7 +91,7 @@ class Decoder {
     const range = this.hashes(proofLength(blocks, trees.map(({ block }) => block)));
     if (this.at < this.bytes.length) throw malformed('bytes after its end');
     if (this.partial && this.holes === 0) throw malformed('it is said to have holes, and has none');
-    return { height, commitment, first, blocks, entries, trees, range };
+    return { form: this.form, height, commitment, first, blocks, entries, trees, range };
   }
 
   private entry(height: number, blocks: bigint): Entry {
@@ -108,8 +116,9 @@ class Decoder {
     const [who, isLive] = [tag / 2n, tag % 2n === 1n];
     let key: Occupant['key'];
     if (who < 2n) {
-      const encoded = new Uint8Array(who === 0n ? 21 : 53);
-      encoded[0] = Number(who);
+      const tag = Number(who) + (this.form === 'hashed' ? 4 : 0);
+      const encoded = new Uint8Array(1 + keyLength(tag)!);
+      encoded[0] = tag;
       encoded.set(this.take(encoded.length - 1), 1);
       key = { other: decodeKey(encoded)! };
     } else {

@@ -7,6 +7,8 @@
 //! | a whole storage trie, of which nothing is known | `GetStorageRanges`, many accounts at once |
 //! | any other | `GetAccountRange` or `GetStorageRanges`, one each, some at the same time |
 //!
+//! `snap/2` has no `GetTrieNodes`: there a node comes in the proof of the first leaf below it.
+//!
 //! The hash in the chunk's id checks what a peer sends. Only an answer that ends before its chunk does
 //! needs the peer's proof: without it, a peer could have every chunk split down to single leaves.
 
@@ -17,7 +19,7 @@ use parking_lot::Mutex;
 use retrie_p2p::{
     eth::PeerId,
     handle::{NetworkHandle, PeerInfo, PeerOffence, RequestError},
-    snap::{SlimAccount, SnapLeaf, SnapRequest, SnapResponse, TrieNodePaths},
+    snap::{SlimAccount, SnapLeaf, SnapRequest, SnapResponse, SnapVersion, TrieNodePaths},
 };
 use retrie_state::{ChunkId, ChunkPlace, OpenedChunk, RangeFormat, StateTrie, TrieLeaf};
 use std::{collections::HashMap, sync::Arc};
@@ -69,6 +71,7 @@ impl PeerSource for SnapPeerSet {
         let remote = |info: Arc<PeerInfo>| SnapPeer {
             name: format!("{} ({})", info.address.ip(), hex::encode(&info.id[..6])),
             id: info.id,
+            version: info.snap,
             of: self.clone(),
         };
         serving.map(|info| Arc::new(remote(info)) as Arc<dyn StatePeer>).collect()
@@ -105,6 +108,8 @@ impl TrieDepths {
 struct SnapPeer {
     name: String,
     id: PeerId,
+    /// The version that is spoken with it.
+    version: Option<SnapVersion>,
     of: SnapPeerSet,
 }
 
@@ -148,6 +153,7 @@ impl SnapPeer {
         let Some((_, first)) = places.first() else { return Ok(Vec::new()) };
         let way = self.request_of(first);
         let most = match way {
+            ChunkRequest::Node if !self.gives_nodes() => RANGES_AT_ONCE,
             ChunkRequest::Node | ChunkRequest::WholeStorage => ITEMS_AT_ONCE,
             ChunkRequest::Range => RANGES_AT_ONCE,
             ChunkRequest::Embedded => usize::MAX,
@@ -172,11 +178,37 @@ impl SnapPeer {
         place.embedded.as_ref().map(|node| self.of.format.pack_node(node))
     }
 
+    /// Whether the peer is asked for nodes; from `snap/2` on they come in proofs alone.
+    fn gives_nodes(&self) -> bool {
+        self.version == Some(SnapVersion::Snap1)
+    }
+
+    /// The node at a slot, from the proof of the first leaf below it.
+    async fn proven_node(
+        &self,
+        id: &ChunkId,
+        place: &ChunkPlace,
+    ) -> Result<Option<Bytes>, StatePeerError> {
+        let (leaves, proof) = self.leaves(place, 1).await?;
+        let format = self.of.format;
+        Ok(match format.find_node(id, &proof) {
+            Some(node) => Some(format.pack_node(node)),
+            // A whole trie comes without a proof.
+            None if !leaves.is_empty() => Some(format.pack_leaves(&leaves)),
+            None => None,
+        })
+    }
+
     /// The nodes at these slots, as answers; fewer if the peer gives fewer.
     async fn nodes(
         &self,
         places: &[(&ChunkId, ChunkPlace)],
     ) -> Result<Vec<Option<Bytes>>, StatePeerError> {
+        if !self.gives_nodes() {
+            let some = places.iter().take(RANGES_AT_ONCE);
+            let nodes = some.map(|(id, place)| self.proven_node(id, place));
+            return first_answers(join_all(nodes).await);
+        }
         let mut paths: Vec<TrieNodePaths> = Vec::new();
         let mut last = None;
         for (_, ChunkPlace { trie, path, .. }) in places {
@@ -415,6 +447,14 @@ impl StatePeer for SnapPeer {
                 self.of.runtime.block_on(SnapPeer::nodes(self, &long))
             }
             false => Ok(short),
+        }
+    }
+
+    fn access_lists(&self, blocks: &[B256]) -> Result<Vec<Option<Bytes>>, StatePeerError> {
+        let request = SnapRequest::AccessLists { hashes: blocks.to_vec(), bytes: ASKED_BYTES };
+        match self.of.runtime.block_on(self.ask(request))? {
+            SnapResponse::AccessLists(lists) => Ok(lists),
+            _ => Err(RequestError::WrongAnswer.into()),
         }
     }
 

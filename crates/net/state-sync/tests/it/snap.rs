@@ -58,6 +58,8 @@ struct SnapFixture {
     kv: Arc<dyn KvStore>,
     block: BlockRef,
     root: B256,
+    /// The version by which it is fetched.
+    version: SnapVersion,
 }
 
 fn entries() -> (BTreeMap<StateKey, StateValue>, HashMap<B256, Bytes>) {
@@ -96,7 +98,7 @@ impl SnapFixture {
         let (root, after) = store.bulk_load(block, &mut all, &mut *txn).unwrap();
         txn.commit().unwrap();
         after.run().unwrap();
-        Self { entries, codes, store, kv, block, root }
+        Self { entries, codes, store, kv, block, root, version: SnapVersion::Snap2 }
     }
 
     /// Changes some accounts and slots, as the next block does, and returns what it changed.
@@ -195,7 +197,7 @@ impl SnapFixture {
     ) -> Result<FetchedState, StateSyncError> {
         let ranges = Some(Arc::new(EmptyRequestHandler) as Arc<dyn SnapRequestHandler>);
         let static_nodes = nodes.iter().map(|node| local::enode(&node.manager)).collect();
-        let snap_versions = vec![SnapVersion::Snap1];
+        let snap_versions = vec![self.version];
         let config = NetworkConfig { ranges, static_nodes, snap_versions, ..local::config() };
         let visitor = local::node(config).manager;
         let runtime = visitor.runtime().clone();
@@ -302,6 +304,7 @@ fn size(answer: &SnapResponse) -> usize {
             slots.iter().map(|slots| leaves(slots)).sum::<usize>() + nodes(proof)
         }
         SnapResponse::Codes(all) | SnapResponse::Nodes(all) => nodes(all),
+        SnapResponse::AccessLists(_) => 0,
     }
 }
 
@@ -358,9 +361,11 @@ fn folder() -> tempfile::TempDir {
 
 #[test]
 fn a_state_comes_by_snap_from_stores_with_plain_and_hashed_keys() {
-    for keys in [KeyForm::Plain, KeyForm::Hashed] {
+    for (keys, version) in
+        [(KeyForm::Plain, SnapVersion::Snap1), (KeyForm::Hashed, SnapVersion::Snap2)]
+    {
         for backend in [Arc::new(Mpt::new()) as Arc<dyn AnyBackend>, Arc::new(Prefix::default())] {
-            let origin = SnapFixture::new(backend, keys);
+            let origin = SnapFixture { version, ..SnapFixture::new(backend, keys) };
             let (node, server) = origin.node(SnapLie::Honest);
             let folder = folder();
             let fetched = origin.fetch(&[&node], folder.path()).unwrap();
@@ -373,7 +378,14 @@ fn a_state_comes_by_snap_from_stores_with_plain_and_hashed_keys() {
 
 #[test]
 fn peers_that_lie_are_banned_and_one_honest_peer_is_enough() {
-    let origin = SnapFixture::new(Arc::new(Mpt::new()), KeyForm::Hashed);
+    let mut origin = SnapFixture::new(Arc::new(Mpt::new()), KeyForm::Hashed);
+    for version in SnapVersion::ALL {
+        origin.version = version;
+        one_honest_peer_is_enough(&origin);
+    }
+}
+
+fn one_honest_peer_is_enough(origin: &SnapFixture) {
     let lies = [
         SnapLie::Flips,
         SnapLie::LeavesOut,
@@ -415,7 +427,13 @@ fn a_restart_asks_for_nothing_again() {
 
 #[test]
 fn a_later_state_takes_little_more_than_what_has_changed() {
-    let mut origin = SnapFixture::new(Arc::new(Mpt::new()), KeyForm::Hashed);
+    for version in SnapVersion::ALL {
+        let origin = SnapFixture::new(Arc::new(Mpt::new()), KeyForm::Hashed);
+        catches_up(SnapFixture { version, ..origin });
+    }
+}
+
+fn catches_up(mut origin: SnapFixture) {
     let mut random = StdRng::seed_from_u64(41);
     let (node, server) = origin.node(SnapLie::Honest);
     let folder = folder();

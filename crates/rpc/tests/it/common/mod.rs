@@ -80,6 +80,7 @@ fn open(
     backend: Arc<dyn AnyBackend>,
     store: StoreOptions,
     root_mode: StateRootMode,
+    preimages: Option<bool>,
 ) -> ChainStore {
     ChainStore::open(ChainOptions {
         spec: spec.clone(),
@@ -91,6 +92,7 @@ fn open(
             map_limit: 1 << 30,
             growth_step: 1 << 20,
             sync: SyncMode::NoSync,
+            preimages,
             ..OpenOptions::default()
         },
         store,
@@ -132,11 +134,34 @@ impl NodeFixture {
         blocks: Option<&Path>,
         store: StoreOptions,
     ) -> Self {
+        Self::with_preimages(spec, backend, blocks, store, None)
+    }
+
+    /// As [`Self::with_store`]; the datadir keeps preimages or not.
+    pub fn with_preimages(
+        spec: &Arc<ChainSpec>,
+        backend: Arc<dyn AnyBackend>,
+        blocks: Option<&Path>,
+        store: StoreOptions,
+        preimages: Option<bool>,
+    ) -> Self {
         let root_mode = match backend.profile().ethereum_root {
             true => StateRootMode::Header,
             false => StateRootMode::Shadow,
         };
-        Self::with_root_mode(spec, backend, blocks, store, root_mode)
+        let dir = TempDir::new().unwrap();
+        let chain = open(&dir, spec, backend, store, root_mode, preimages);
+        let metrics = Metrics::new().unwrap();
+        if let Some(file) = blocks {
+            let sources = vec![BlockSource::open(file).unwrap()];
+            let (options, stop) = (ImportOptions::default(), AtomicBool::new(false));
+            let all = 0..=u64::MAX;
+            import(&chain, sources, all, options, &metrics, &stop, &mut |_| {})
+                .unwrap()
+                .end
+                .unwrap();
+        }
+        Self::on(dir, chain, EngineConfig::default())
     }
 
     /// An automining dev chain with its tools; its headers have the backend's own roots. Call it
@@ -147,8 +172,14 @@ impl NodeFixture {
 
     /// As [`Self::dev`], in a folder that may contain a dev chain.
     pub fn dev_in(dir: TempDir, backend: Arc<dyn AnyBackend>) -> Self {
-        let chain =
-            open(&dir, &ChainSpec::dev(), backend, StoreOptions::default(), StateRootMode::Native);
+        let chain = open(
+            &dir,
+            &ChainSpec::dev(),
+            backend,
+            StoreOptions::default(),
+            StateRootMode::Native,
+            None,
+        );
         let config = EngineConfig { is_dev: true, ..EngineConfig::default() };
         let mut node = Self::on(dir, chain, config);
         let config = BuilderConfig::default();
@@ -170,28 +201,6 @@ impl NodeFixture {
         };
         node.rpc = node.rpc.clone().with_dev(dev);
         node
-    }
-
-    fn with_root_mode(
-        spec: &Arc<ChainSpec>,
-        backend: Arc<dyn AnyBackend>,
-        blocks: Option<&Path>,
-        store: StoreOptions,
-        root_mode: StateRootMode,
-    ) -> Self {
-        let dir = TempDir::new().unwrap();
-        let chain = open(&dir, spec, backend, store, root_mode);
-        let metrics = Metrics::new().unwrap();
-        if let Some(file) = blocks {
-            let sources = vec![BlockSource::open(file).unwrap()];
-            let (options, stop) = (ImportOptions::default(), AtomicBool::new(false));
-            let all = 0..=u64::MAX;
-            import(&chain, sources, all, options, &metrics, &stop, &mut |_| {})
-                .unwrap()
-                .end
-                .unwrap();
-        }
-        Self::on(dir, chain, EngineConfig::default())
     }
 
     fn on(dir: TempDir, chain: ChainStore, config: EngineConfig) -> Self {

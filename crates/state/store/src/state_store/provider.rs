@@ -232,6 +232,17 @@ impl StateProvider {
         proofs.account_nodes(&self.view, &self.cache, &keys.account(address), &slots)
     }
 
+    /// Root of the storage trie of an account that is set.
+    ///
+    /// # Errors
+    /// As [`account_nodes`](Self::account_nodes).
+    pub fn storage_root(&self, account: &AccountKey) -> Result<B256, StateError> {
+        self.refuse_flat_history(EIP1186)?;
+        let proofs = self.durable.backend.extensions().account_proofs;
+        let proofs = proofs.ok_or_else(|| self.durable.unsupported(EIP1186))?;
+        Ok(proofs.account_nodes(&self.view, &self.cache, account, &[])?.storage_root)
+    }
+
     /// The trie nodes that removing `removed` may merge, for execution witnesses.
     ///
     /// # Errors
