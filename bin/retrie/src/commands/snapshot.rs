@@ -11,7 +11,7 @@ use eyre::{Context, OptionExt};
 use retrie_db::{ChainRead, ReadTxn};
 use retrie_pipeline::open_state;
 use retrie_sources::ObjectFolder;
-use retrie_state::{BlockRef, KeyForm, StoreError};
+use retrie_state::{BlockRef, StoreError};
 use retrie_state_sync::{
     ExportOptions, ExportProgress, SnapshotExport, SnapshotManifest, SnapshotSource,
     SnapshotSubject,

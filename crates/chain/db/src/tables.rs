@@ -79,7 +79,7 @@ pub enum ChainTable {
 
 impl ChainTable {
     /// All tables, in the order of their declaration.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Headers,
         Self::BlockIndex,
         Self::Canonical,

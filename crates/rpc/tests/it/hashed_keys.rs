@@ -69,12 +69,13 @@ impl KeyNodes {
 /// The accounts of a block by address, with their slots.
 async fn accounts(nodes: &KeyNodes, block: &Value) -> BTreeMap<Address, Vec<B256>> {
     let dump = nodes.known("debug_dumpBlock", json!([block])).await;
-    let slots = |account: &Value| {
+    let slots = |account: &Value| -> Vec<B256> {
         let storage = account.get("storage").and_then(Value::as_object);
-        storage.into_iter().flat_map(|slots| slots.keys()).map(|slot| slot.parse().unwrap())
+        let slots = storage.into_iter().flat_map(|slots| slots.keys());
+        slots.map(|slot| slot.parse().unwrap()).collect()
     };
     let dumped = dump["accounts"].as_object().unwrap().iter();
-    dumped.map(|(name, of)| (name.parse().unwrap(), slots(of).collect())).collect()
+    dumped.map(|(name, of)| (name.parse().unwrap(), slots(of))).collect()
 }
 
 #[tokio::test]

@@ -21,10 +21,10 @@ pub(super) fn accounts(
     storage: &mut StorageLeaves<'_>,
 ) -> Vec<TrieLeaf> {
     let changes = changes.0.range(place.keys.clone());
-    let mut change = |key: &B256, old: Option<&Bytes>, values: &AccountPostValues| {
+    let change = |key: &B256, old: Option<&Bytes>, values: &AccountPostValues| {
         account(key, old.map(|old| &old[..]), values, storage)
     };
-    merged(leaves, changes, &mut change)
+    merged(leaves, changes, change)
 }
 
 pub(super) fn slots(
@@ -35,7 +35,7 @@ pub(super) fn slots(
     let value = |_: &B256, _: Option<&Bytes>, value: &U256| {
         encode_slot(*value).and_then(|value| leaf::encode_slot_value(&value))
     };
-    merged(leaves, slots.range(keys.clone()), &mut { value })
+    merged(leaves, slots.range(keys.clone()), value)
 }
 
 /// The leaves, with those that `change` gives for the changed keys; without those for which it
@@ -43,7 +43,7 @@ pub(super) fn slots(
 fn merged<'a, T: 'a>(
     leaves: &[TrieLeaf],
     changes: impl Iterator<Item = (&'a B256, &'a T)>,
-    change: &mut dyn FnMut(&B256, Option<&Bytes>, &T) -> Option<Bytes>,
+    mut change: impl FnMut(&B256, Option<&Bytes>, &T) -> Option<Bytes>,
 ) -> Vec<TrieLeaf> {
     let mut merged = Vec::with_capacity(leaves.len());
     let mut rest = leaves;
@@ -71,7 +71,7 @@ fn account(
     storage: &mut StorageLeaves<'_>,
 ) -> Option<Bytes> {
     let before = old.and_then(leaf::decode_account);
-    let (mut account, root) = before.unwrap_or((Account::default(), WITH.empty_root()));
+    let (mut account, root) = before.unwrap_or_else(|| (Account::default(), WITH.empty_root()));
     account.nonce = values.nonce.unwrap_or(account.nonce);
     account.balance = values.balance.unwrap_or(account.balance);
     account.code_hash = values.code_hash.unwrap_or(account.code_hash);

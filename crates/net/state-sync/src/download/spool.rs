@@ -185,7 +185,7 @@ impl SpoolIndex {
                 let (Ok(hash), Ok(number)) = (B256::try_from(id), answer.try_into()) else {
                     return false;
                 };
-                self.first_state.get_or_insert((u64::from_be_bytes(number), hash));
+                self.first_state.get_or_insert_with(|| (u64::from_be_bytes(number), hash));
                 self.last_state = Some(hash);
                 return true;
             }

@@ -444,7 +444,7 @@ impl StatePeer for SnapPeer {
             true => {
                 let long = places.iter().take_while(|(_, place)| place.embedded.is_none());
                 let long: Vec<_> = long.cloned().collect();
-                self.of.runtime.block_on(SnapPeer::nodes(self, &long))
+                self.of.runtime.block_on(Self::nodes(self, &long))
             }
             false => Ok(short),
         }
