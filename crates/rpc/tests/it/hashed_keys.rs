@@ -174,7 +174,7 @@ async fn pages(nodes: &KeyNodes, block: &Value, accounts: &BTreeMap<Address, Vec
     for count in [1, 2, 5, 0] {
         let page = json!([block, "0x", count, false, false, false]);
         let known = nodes.known("debug_accountRange", page).await;
-        let next = known.get("next").cloned().unwrap_or(json!("0xff"));
+        let next = known.get("next").cloned().unwrap_or_else(|| json!("0xff"));
         nodes.known("debug_accountRange", json!([block, next, count, true, true, true])).await;
     }
     let all = nodes.known("debug_accountRange", json!([block, "0x", 0, false, false, true])).await;
