@@ -192,7 +192,7 @@ fn insert(
     total_difficulty: U256,
     place: BranchKind,
 ) -> Result<(), PipelineError> {
-    let list = access_list.map(|list| alloy_rlp::encode(list));
+    let list = access_list.map(alloy_rlp::encode);
     let new = NewBlock::recovered(&data.block, Some(&data.receipts), total_difficulty);
     let new = NewBlock { access_list: list.as_deref(), ..new };
     match place {
