@@ -35,7 +35,10 @@ impl<'a> AnswerSource<'a> {
         let unsupported =
             || SnapshotError::Unsupported { backend: format.backend().identity().name };
         Ok(match format {
-            StateFormat::Chunks(_) => Self::Chunks(state.serve_chunks(Some(scratch))?),
+            StateFormat::Chunks(backend) => {
+                backend.extensions().chunks.ok_or_else(unsupported)?;
+                Self::Chunks(state.serve_chunks(Some(scratch))?)
+            }
             StateFormat::Ranges(backend) => {
                 let ranges = backend.extensions().ranges.ok_or_else(unsupported)?;
                 Self::Ranges(ranges, state.serve_ranges(Some(scratch))?)

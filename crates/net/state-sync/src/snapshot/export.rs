@@ -117,19 +117,9 @@ impl SnapshotSource<'_> {
         tell: &mut dyn FnMut(&ExportProgress),
     ) -> Result<SnapshotExport, SnapshotError> {
         folder.check_writable()?;
-        let backend = self.format.backend();
-        let name = backend.identity().name;
-        let chunks = match &self.format {
-            StateFormat::Ranges(_) => RANGES,
-            StateFormat::Chunks(backend) => {
-                let chunks = backend.extensions().chunks;
-                chunks.ok_or(SnapshotError::Unsupported { backend: name })?.format()
-            }
-        };
         // Ranges hang from the header's root, which is then the backend's as well.
         let root = self.state.root();
-        let source = AnswerSource::new(&self.format, self.state, scratch)?;
-        let mut manifest = SnapshotManifest::new(&self.subject, root, name, chunks);
+        let mut manifest = self.manifest(root)?;
         let before = match SnapshotManifest::read(folder) {
             Ok(Some(found)) if found.is_same(&manifest) && !options.force => {
                 return Ok(SnapshotExport::Existing(found));
@@ -138,9 +128,9 @@ impl SnapshotSource<'_> {
             Err(SnapshotError::Manifest { .. }) if options.force => None,
             found => found?,
         };
+        let source = AnswerSource::new(&self.format, self.state, scratch)?;
         // A half export must not look like the one before.
         folder.remove(MANIFEST)?;
-        manifest.headers = self.headers.len() as u64;
         folder.write(HEADERS, self.headers.concat())?;
         let walk = std::thread::scope(|scope| {
             let pack = PackWriter::new(scope, folder, options.object_bytes, scratch);
@@ -148,7 +138,6 @@ impl SnapshotSource<'_> {
             while walk.step(stop)? {
                 tell(&walk.progress);
             }
-            tell(&walk.progress);
             let (objects, index_objects) = walk.pack.finish()?;
             Ok::<_, SnapshotError>((walk.progress, objects, index_objects))
         });
@@ -162,6 +151,22 @@ impl SnapshotSource<'_> {
             remove_surplus(folder, &before, &manifest)?;
         }
         Ok(SnapshotExport::Written(manifest))
+    }
+
+    /// The manifest, as far as it is known before.
+    fn manifest(&self, root: B256) -> Result<SnapshotManifest, SnapshotError> {
+        let backend = self.format.backend();
+        let name = backend.identity().name;
+        let chunks = match &self.format {
+            StateFormat::Ranges(_) => RANGES,
+            StateFormat::Chunks(_) => {
+                let chunks = backend.extensions().chunks;
+                chunks.ok_or(SnapshotError::Unsupported { backend: name })?.format()
+            }
+        };
+        let mut manifest = SnapshotManifest::new(&self.subject, root, name, chunks);
+        manifest.headers = self.headers.len() as u64;
+        Ok(manifest)
     }
 }
 
