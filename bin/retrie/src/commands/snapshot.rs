@@ -127,27 +127,7 @@ impl SnapshotExportArgs {
                 show(progress, started);
             }
         })?;
-        let out = CommandOutput::default();
-        match done {
-            SnapshotExport::Written(manifest) => {
-                let SnapshotManifest { answers, entries, codes, bytes, objects, .. } = manifest;
-                say!(
-                    out,
-                    "wrote {} entries and {} codes in {} answers, {} bytes in {objects} objects: the \
-                     state after block {block}, to {}",
-                    grouped(entries),
-                    grouped(codes),
-                    grouped(answers),
-                    grouped(bytes),
-                    folder.name().display(),
-                );
-            }
-            SnapshotExport::Existing(_) => {
-                say!(out, "{} has the state after block {block} already", folder.name().display())
-            }
-        }
-        say!(out, "to start from it: retrie node --checkpoint {} --sync.from PLACE", block.hash);
-        Ok(())
+        report(&done, block, &folder)
     }
 
     fn block(&self, read: &ReadTxn) -> eyre::Result<BlockRef> {
@@ -183,6 +163,29 @@ fn headers(read: &ReadTxn, number: u64) -> eyre::Result<Vec<Bytes>> {
         all.push(alloy_rlp::encode(&header).into());
     }
     Ok(all)
+}
+
+fn report(done: &SnapshotExport, block: BlockRef, folder: &ObjectFolder) -> eyre::Result<()> {
+    let (out, place) = (CommandOutput::default(), folder.name().display());
+    match done {
+        SnapshotExport::Written(manifest) => {
+            let SnapshotManifest { answers, entries, codes, bytes, objects, .. } = manifest;
+            say!(
+                out,
+                "wrote {} entries and {} codes in {} answers, {} bytes in {objects} objects: the \
+                 state after block {block}, to {place}",
+                grouped(*entries),
+                grouped(*codes),
+                grouped(*answers),
+                grouped(*bytes),
+            );
+        }
+        SnapshotExport::Existing(_) => {
+            say!(out, "{place} has the state after block {block} already")
+        }
+    }
+    say!(out, "to start from it: retrie node --checkpoint {} --sync.from PLACE", block.hash);
+    Ok(())
 }
 
 fn show(progress: &ExportProgress, started: Instant) {

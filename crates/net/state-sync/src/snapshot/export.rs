@@ -137,8 +137,8 @@ impl SnapshotSource<'_> {
         let (format, chunks) = self.format().ok_or(SnapshotError::Unsupported { backend: name })?;
         // Ranges hang from the header's root, which is then the backend's as well.
         let root = self.state.root();
-        let source = AnswerSource::new(&format, self.state, scratch)?;
         let mut manifest = SnapshotManifest::new(&self.subject, root, name, chunks);
+        manifest.headers = self.headers.len() as u64;
         let before = match SnapshotManifest::read(folder) {
             Ok(Some(found)) if found.is_same(&manifest) && !options.force => {
                 return Ok(SnapshotExport::Existing(found));
@@ -147,9 +147,9 @@ impl SnapshotSource<'_> {
             Err(SnapshotError::Manifest { .. }) if options.force => None,
             found => found?,
         };
+        let source = AnswerSource::new(&format, self.state, scratch)?;
         // A half export must not look like the one before.
         folder.remove(MANIFEST)?;
-        manifest.headers = self.headers.len() as u64;
         folder.write(HEADERS, self.headers.concat())?;
         let walk = std::thread::scope(|scope| {
             let pack = PackWriter::new(scope, folder, options.object_bytes, scratch);
@@ -157,7 +157,6 @@ impl SnapshotSource<'_> {
             while walk.step(stop)? {
                 tell(&walk.progress);
             }
-            tell(&walk.progress);
             let (objects, index_objects) = walk.pack.finish()?;
             Ok::<_, SnapshotError>((walk.progress, objects, index_objects))
         });

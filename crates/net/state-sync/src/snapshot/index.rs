@@ -240,7 +240,10 @@ mod tests {
             match round % 4 {
                 0 => bytes.truncate(random.random_range(0..=bytes.len())),
                 1 => bytes = (0..random.random_range(0..9_000)).map(|_| random.random()).collect(),
-                2 => bytes.rotate_left(random.random_range(0..=bytes.len())),
+                2 => {
+                    let middle = random.random_range(0..=bytes.len());
+                    bytes.rotate_left(middle);
+                }
                 _ => bytes.iter_mut().step_by(97).for_each(|byte| *byte ^= random.random::<u8>()),
             }
             let is_whole = bytes.len() == count as usize * RECORD;

@@ -313,7 +313,7 @@ mod tests {
     fn headers_are_split_and_other_bytes_are_refused() {
         let content = Bytes::from_static(&[0xc1, 5, 0xc0, 0xc2, 6, 7]);
         let headers = split_headers(&content).unwrap();
-        assert_eq!(headers, [&[0xc1, 5][..], &[0xc0], &[0xc2, 6, 7]]);
+        assert_eq!(headers, [content.slice(..2), content.slice(2..3), content.slice(3..)]);
         for bad in [&[0xc2, 5][..], &[0x81, 5], &[5], &[0xf8], &[0xff; 9]] {
             assert!(split_headers(&Bytes::copy_from_slice(bad)).is_none(), "{bad:?}");
         }

@@ -293,7 +293,7 @@ fn a_stopped_export_is_no_snapshot_and_a_second_one_writes_the_same_objects() {
     let (one, two) = (folder(), folder());
     origin.export(KeyForm::Plain, one.path());
     let options = ExportOptions { object_bytes: OBJECT_BYTES, force: false };
-    let stopped = origin.export_until(KeyForm::Plain, two.path(), options, 300);
+    let stopped = origin.export_until(KeyForm::Plain, two.path(), options, 2);
     assert!(matches!(stopped, Err(SnapshotError::Stopped)), "{stopped:?}");
     assert!(files(two.path()).len() > 3);
     let target = ObjectFolder::new(two.path().into());
@@ -433,37 +433,51 @@ fn damage_and_lies_cost_what_they_concern_and_another_mirror_has_the_rest() {
         let content = files(whole.path());
         // What is below the format is the same for both.
         let damages = if form == KeyForm::Plain { DAMAGES } else { &DAMAGES[..1] };
-        for damage in damages {
-            let (bad, datadir) = (folder(), folder());
-            write(bad.path(), &damage.apply(&content));
-            let alone = origin.fetch(form, &[bad.path().into()], datadir.path());
-            if damage.is_harmless() {
-                origin.check(form, alone.unwrap(), &[]);
-                continue;
+        // A mirror that lacks something is asked five times, with pauses.
+        std::thread::scope(|scope| {
+            for damage in damages {
+                let (origin, content, whole) = (&origin, &content, whole.path());
+                scope.spawn(move || is_noticed(*damage, origin, form, content, whole));
             }
-            let error = alone.err().unwrap_or_else(|| panic!("{damage:?}: it is not noticed"));
-            let text = error.to_string();
-            let names = match damage {
-                MirrorDamage::Flips | MirrorDamage::Shifts => &["chunk 0x", "chunks/0000", "bytes"],
-                MirrorDamage::Cuts | MirrorDamage::Loses | MirrorDamage::HugeLengths => {
-                    &["it lacks", "chunks/0000", "bytes"]
-                }
-                _ => &["it lacks", "0x", "its index does not have it"],
-            };
-            let is_code_or_chunk = text.contains("chunk 0x") || text.contains("code 0x");
-            assert!(is_code_or_chunk, "{damage:?}: {text}");
-            for name in &names[1..] {
-                assert!(text.contains(name), "{damage:?}: {text}");
-            }
-            // What was fetched is kept; a whole mirror beside it has the rest.
-            let both = [bad.path().to_owned(), whole.path().to_owned()];
-            let fetched = origin.fetch(form, &both, datadir.path()).unwrap();
-            origin.check(form, fetched, &[]);
-            let fresh = folder();
-            let fetched = origin.fetch(form, &both, fresh.path()).unwrap();
-            origin.check(form, fetched, &[]);
-        }
+        });
     }
+}
+
+fn is_noticed(
+    damage: MirrorDamage,
+    origin: &SnapshotFixture,
+    form: KeyForm,
+    content: &BTreeMap<PathBuf, Vec<u8>>,
+    whole: &Path,
+) {
+    let (bad, datadir) = (folder(), folder());
+    write(bad.path(), &damage.apply(content));
+    let alone = origin.fetch(form, &[bad.path().into()], datadir.path());
+    if damage.is_harmless() {
+        origin.check(form, alone.unwrap(), &[]);
+        return;
+    }
+    let error = alone.err().unwrap_or_else(|| panic!("{damage:?}: it is not noticed"));
+    let text = error.to_string();
+    let names: &[&str] = match damage {
+        MirrorDamage::Flips | MirrorDamage::Shifts => &["chunks/0000", "at bytes"],
+        MirrorDamage::Cuts | MirrorDamage::Loses | MirrorDamage::HugeLengths => {
+            &["it lacks", "chunks/0000", "at bytes"]
+        }
+        _ => &["it lacks", "its index does not have it"],
+    };
+    let names_item = text.contains("chunk 0x") || text.contains("code 0x");
+    assert!(names_item, "{damage:?}: {text}");
+    for name in names {
+        assert!(text.contains(name), "{damage:?}: {text}");
+    }
+    // What was fetched is kept; a whole mirror beside it has the rest.
+    let both = [bad.path().to_owned(), whole.to_owned()];
+    let fetched = origin.fetch(form, &both, datadir.path()).unwrap();
+    origin.check(form, fetched, &[]);
+    let fresh = folder();
+    let fetched = origin.fetch(form, &both, fresh.path()).unwrap();
+    origin.check(form, fetched, &[]);
 }
 
 #[test]
