@@ -73,8 +73,8 @@ mod verify;
 mod writer;
 
 pub use chain::{
-    CanonicalHeaders, ChainRead, DatadirMetadata, KeyPreimage, NewBlock, SCHEMA_VERSION, StateRootMode,
-    StoredBlock, StoredKeyForm, StoredTransaction,
+    CanonicalHeaders, ChainRead, DatadirMetadata, KeyPreimage, NewBlock, SCHEMA_VERSION,
+    StateRootMode, StoredBlock, StoredKeyForm, StoredTransaction,
 };
 pub use env::{DatabaseEnv, OpenOptions, RetentionSetting, SyncMode};
 pub(crate) use error::Result;

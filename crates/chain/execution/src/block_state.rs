@@ -22,9 +22,7 @@ use alloy_primitives::{
     map::{AddressMap, B256Map, HashMap, hash_map::Entry},
 };
 use core::fmt;
-use retrie_state::{
-    Account, DeltaBuilder, StateDelta, StateKey, StateValue, encode_slot,
-};
+use retrie_state::{Account, DeltaBuilder, StateDelta, StateKey, StateValue, encode_slot};
 use revm::{
     Database, DatabaseCommit, DatabaseRef,
     bytecode::Bytecode,

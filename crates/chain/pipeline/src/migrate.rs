@@ -36,9 +36,7 @@ use retrie_chainspec::primitives::{Block, BlockBody, SealedHeader};
 use retrie_db::{
     ChainRead, DatabaseEnv, DbError, NewBlock, OpenError, OpenOptions, ReadError, ReadTxn, WriteTxn,
 };
-use retrie_state::{
-    Account, AnyBackend, BackendKey, BlockRef, StateError, StateValue, StoreError,
-};
+use retrie_state::{Account, AnyBackend, BackendKey, BlockRef, StateError, StateValue, StoreError};
 use retrie_state_store::{EntrySorter, StateProvider, StateStore};
 use retrie_telemetry::Metrics;
 use std::{

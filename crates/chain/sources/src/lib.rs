@@ -78,4 +78,6 @@ pub use preimages::{FilePreimage, PreimageFile, PreimageWriter};
 pub use rlp::RlpReader;
 pub use rpc::{RpcClient, RpcError};
 pub use source::{BlockFile, BlockFileKind, BlockSource, SourceKind, detect, open};
-pub use state_dump::{DumpedAccount, DumpedName, HeaderItem, StateDump, StateDumpWriter, read_headers};
+pub use state_dump::{
+    DumpedAccount, DumpedName, HeaderItem, StateDump, StateDumpWriter, read_headers,
+};

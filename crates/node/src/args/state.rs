@@ -134,12 +134,7 @@ impl StateArgs {
             referee,
             root_mode,
             datadir: datadir.to_owned(),
-            db: OpenOptions {
-                kept,
-                retention: Some(retention),
-                preimages: self.preimages,
-                ..db
-            },
+            db: OpenOptions { kept, retention: Some(retention), preimages: self.preimages, ..db },
             store: fold_bytes_of(StoreOptions {
                 retention: retention.blocks,
                 flat_history,

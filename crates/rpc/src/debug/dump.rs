@@ -17,9 +17,7 @@ use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, hex, keccak2
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_engine::LiveView;
-use retrie_state::{
-    Account, AccountKey, BackendKey, KeyForm, StateError, StateValue, decode_slot,
-};
+use retrie_state::{Account, AccountKey, BackendKey, KeyForm, StateError, StateValue, decode_slot};
 use retrie_state_store::StateProvider;
 use serde::{Deserialize, Serialize};
 use std::{

@@ -71,10 +71,11 @@ async fn accounts(nodes: &KeyNodes, block: &Value) -> BTreeMap<Address, Vec<B256
     let dump = nodes.known("debug_dumpBlock", json!([block])).await;
     let slots = |account: &Value| {
         let storage = account.get("storage").and_then(Value::as_object);
-        storage.into_iter().flat_map(|slots| slots.keys()).map(|slot| slot.parse().unwrap())
+        let slots = storage.into_iter().flat_map(|slots| slots.keys());
+        slots.map(|slot| slot.parse().unwrap()).collect::<Vec<B256>>()
     };
     let dumped = dump["accounts"].as_object().unwrap().iter();
-    dumped.map(|(name, of)| (name.parse().unwrap(), slots(of).collect())).collect()
+    dumped.map(|(name, of)| (name.parse().unwrap(), slots(of))).collect()
 }
 
 #[tokio::test]
@@ -152,7 +153,9 @@ async fn proofs(
                 let shown = backend.verify(answer.root, &keys, &proof.bytes).unwrap();
                 let shown = shown.iter().map(Option::is_some);
                 let stated = [answer.account.is_some()].into_iter();
-                assert!(shown.eq(stated.chain(answer.storage.iter().map(|of| !of.value.is_zero()))));
+                assert!(
+                    shown.eq(stated.chain(answer.storage.iter().map(|of| !of.value.is_zero())))
+                );
             }
         }
         if backend.extensions().provenance.is_some() && *block != json!("0x0") {
@@ -171,7 +174,7 @@ async fn pages(nodes: &KeyNodes, block: &Value, accounts: &BTreeMap<Address, Vec
     for count in [1, 2, 5, 0] {
         let page = json!([block, "0x", count, false, false, false]);
         let known = nodes.known("debug_accountRange", page).await;
-        let next = known.get("next").cloned().unwrap_or(json!("0xff"));
+        let next = known.get("next").cloned().unwrap_or_else(|| json!("0xff"));
         nodes.known("debug_accountRange", json!([block, next, count, true, true, true])).await;
     }
     let all = nodes.known("debug_accountRange", json!([block, "0x", 0, false, false, true])).await;
@@ -219,7 +222,9 @@ async fn traces(nodes: &KeyNodes, block: &Value) {
     let stored = nodes.agree("eth_getBlockByNumber", json!([block, false])).await;
     let transactions = stored["transactions"].as_array().unwrap().len();
     for index in 0..transactions.max(1) {
-        for (contract, count) in [(GENESIS_CONTRACT, 100), (GENESIS_CONTRACT, 1), (Address::ZERO, 9)] {
+        for (contract, count) in
+            [(GENESIS_CONTRACT, 100), (GENESIS_CONTRACT, 1), (Address::ZERO, 9)]
+        {
             let params = json!([block, index, contract, "0x", count]);
             let known = nodes.known("debug_storageRangeAt", params.clone()).await;
             let hashed = nodes.bare.call("debug_storageRangeAt", params).await;

@@ -126,7 +126,7 @@ impl ExportArgs {
         };
         // Only a state with plain keys has to be sorted.
         let scratch = self.file.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let scratch = scratch.unwrap_or(Path::new("."));
+        let scratch = scratch.unwrap_or_else(|| Path::new("."));
         let done = export_preimages(&read, backend, block, &self.file, scratch, stop)?;
         say!(
             CommandOutput::default(),

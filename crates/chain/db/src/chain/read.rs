@@ -1,7 +1,8 @@
 //! Reads of the chain tables.
 
 use crate::{
-    DatabaseEnv, DatadirMetadata, KeyPreimage, PrunedBody, ReadError, Result, codecs, notes, pieces,
+    DatabaseEnv, DatadirMetadata, KeyPreimage, PrunedBody, ReadError, Result, codecs, notes,
+    pieces,
     raw::{RawRead, RowRange},
     tables::{BlockId, ChainTable},
 };

@@ -355,9 +355,8 @@ fn keys_are_hashed_on_the_way_and_become_plain_by_their_preimages() {
 
             // Without preimages only the execution of all blocks leads back.
             let entries_at_tip = entries(&expected);
-            let is_account = |(key, _): &&(BackendKey, StateValue)| {
-                matches!(key, BackendKey::Account(_))
-            };
+            let is_account =
+                |(key, _): &&(BackendKey, StateValue)| matches!(key, BackendKey::Account(_));
             let accounts = entries_at_tip.iter().filter(is_account).count() as u64;
             let all = MissingPreimages { accounts, slots: entries_at_tip.len() as u64 - accounts };
             let back = at(&format!("back-{history}"));
@@ -419,9 +418,8 @@ fn preimages_are_kept_exported_and_imported() {
     let folder = tempfile::tempdir().unwrap();
     let stop = &AtomicBool::new(false);
     let at = |place: &str| BackendDatadir::new(&folder, place, &chain.spec, &mpt());
-    let (plain, keeping, bare) =
-        (at("plain"), at("keeping").with_preimages(), at("bare").hashed());
-    [&plain, &keeping, &bare].map(|one| one.import(&blocks));
+    let (plain, keeping, bare) = (at("plain"), at("keeping").with_preimages(), at("bare").hashed());
+    [&plain, &keeping, &bare].iter().for_each(|one| one.import(&blocks));
     let file = |of: &str| folder.path().join(of);
     let export = |from: &BackendDatadir, to: &Path| {
         let db = DatabaseEnv::open(&from.datadir, &OpenOptions::read_only()).unwrap();

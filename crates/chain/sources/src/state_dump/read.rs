@@ -139,7 +139,8 @@ impl DumpLine {
             });
         };
         if self.storage_by_hash.is_some() {
-            let what = "slots of which only the hashes are known: dump a state whose preimages are kept";
+            let what =
+                "slots of which only the hashes are known: dump a state whose preimages are kept";
             return Err(SourceErrorKind::Format(what));
         }
         let balance =

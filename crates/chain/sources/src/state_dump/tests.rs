@@ -40,11 +40,17 @@ fn what_is_written_is_read_back_plain_and_gzipped() {
     for name in ["dump.jsonl", "dump.jsonl.gz"] {
         let path = folder.0.path().join(name);
         let mut writer = StateDumpWriter::create(&path, B256::repeat_byte(7)).unwrap();
-        writer.account(&DumpedName::Address(Address::repeat_byte(1)), 3, U256::MAX, &Bytes::new()).unwrap();
-        writer.account(&DumpedName::Address(Address::repeat_byte(2)), u64::MAX, U256::ZERO, &code).unwrap();
+        writer
+            .account(&DumpedName::Address(Address::repeat_byte(1)), 3, U256::MAX, &Bytes::new())
+            .unwrap();
+        writer
+            .account(&DumpedName::Address(Address::repeat_byte(2)), u64::MAX, U256::ZERO, &code)
+            .unwrap();
         writer.slot(&slot(1), U256::MAX).unwrap();
         writer.slot(&B256::repeat_byte(0xff), U256::from(2)).unwrap();
-        writer.account(&DumpedName::Address(Address::repeat_byte(3)), 0, U256::from(1), &Bytes::new()).unwrap();
+        writer
+            .account(&DumpedName::Address(Address::repeat_byte(3)), 0, U256::from(1), &Bytes::new())
+            .unwrap();
         assert!(!path.exists(), "a dump has its name when it is whole");
         writer.finish().unwrap();
         let mut dump = StateDump::open(&path).unwrap();

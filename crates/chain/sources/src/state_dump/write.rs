@@ -79,8 +79,7 @@ impl StateDumpWriter {
     /// # Errors
     /// As [`account`](Self::account).
     pub fn slot(&mut self, slot: &B256, value: U256) -> Result<(), SourceError> {
-        let before =
-            if self.begun == Some(BegunSlots::Plain) { "," } else { ",\"storage\":{" };
+        let before = if self.begun == Some(BegunSlots::Plain) { "," } else { ",\"storage\":{" };
         self.begun = Some(BegunSlots::Plain);
         self.write(|line| write!(line, "{before}\"{slot}\":\"{}\"", B256::from(value)))
     }

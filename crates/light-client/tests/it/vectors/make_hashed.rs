@@ -80,7 +80,9 @@ pub(crate) fn hashed() -> VectorFile {
         ("mpt-archive of BLAKE2b", &|| Arc::new(MptArchive::new(TrieHash::Blake2b256))),
         ("prefix", &|| Arc::new(Prefix::default())),
         ("duptree", &|| Arc::new(DupTree::new(DupTreeLayout::default()))),
-        ("lmpt", &|| Arc::new(Lmpt::new(LmptParams { interval: 3, ..LmptParams::default() }).unwrap())),
+        ("lmpt", &|| {
+            Arc::new(Lmpt::new(LmptParams { interval: 3, ..LmptParams::default() }).unwrap())
+        }),
         ("bavl", &|| Arc::new(Bavl::new(ChunkEntries::new(20).unwrap()))),
         ("lvmt", &lvmt),
         ("cole", &|| Arc::new(Cole::new(cole).unwrap())),

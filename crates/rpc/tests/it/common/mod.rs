@@ -172,8 +172,14 @@ impl NodeFixture {
 
     /// As [`Self::dev`], in a folder that may contain a dev chain.
     pub fn dev_in(dir: TempDir, backend: Arc<dyn AnyBackend>) -> Self {
-        let chain =
-            open(&dir, &ChainSpec::dev(), backend, StoreOptions::default(), StateRootMode::Native, None);
+        let chain = open(
+            &dir,
+            &ChainSpec::dev(),
+            backend,
+            StoreOptions::default(),
+            StateRootMode::Native,
+            None,
+        );
         let config = EngineConfig { is_dev: true, ..EngineConfig::default() };
         let mut node = Self::on(dir, chain, config);
         let config = BuilderConfig::default();
