@@ -2,7 +2,7 @@
 //! a node.
 
 use crate::{
-    args::{HttpArgs, PinArgs},
+    args::{HttpArgs, KeyFormChoice, PinArgs},
     output::{CommandOutput, say},
 };
 use alloy_primitives::{Address, B256, Bytes, U256, hex, keccak256};
@@ -13,6 +13,7 @@ use retrie_light_client::{
     StateProofResponse, TrustBasis, TrustedRoot, VerifiedProvenance, VerifiedState,
 };
 use retrie_sources::RpcClient;
+use retrie_state::KeyForm;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
@@ -103,6 +104,10 @@ pub(crate) struct VerifyArgs {
     file: PathBuf,
     #[command(flatten)]
     trusted: TrustedArgs,
+    /// The form of the keys in the store whose root is trusted, `plain` or `hashed`; it must be known
+    /// unless the root is Ethereum's [default: plain].
+    #[arg(long = "state.keys", value_name = "FORM")]
+    keys: Option<KeyFormChoice>,
     #[command(flatten)]
     pins: PinArgs,
 }
@@ -259,16 +264,21 @@ impl VerifyArgs {
         };
         let read = || format!("{name}: {NO_ANSWER}");
         let refused = |error: LightClientError| {
-            let pin = match &error {
-                LightClientError::UnknownParams { backend, .. } => PinArgs::flag_of(backend),
+            let flag = match &error {
+                LightClientError::UnknownParams { backend, .. } => PinArgs::flag_of(backend)
+                    .map(|flag| format!(": --{flag} says which parameters you trust")),
+                LightClientError::OtherKeys { .. } => {
+                    Some(": --state.keys says which keys the store of the root has".into())
+                }
                 _ => None,
             };
-            let flag = pin.map_or_else(String::new, |flag| {
-                format!(": --{flag} says which parameters you trust")
-            });
+            let flag = flag.unwrap_or_default();
             eyre::Report::new(error).wrap_err(format!("{name} is refused{flag}"))
         };
-        let verifier = self.pins.verifier()?;
+        let verifier = match self.keys {
+            Some(KeyFormChoice(KeyForm::Hashed)) => self.pins.verifier()?.hashed_keys(),
+            Some(KeyFormChoice(KeyForm::Plain)) | None => self.pins.verifier()?,
+        };
         if json.get("versions").is_some() {
             let answer: ProvenanceResponse = serde_json::from_value(json).wrap_err_with(read)?;
             let verified = verifier.verify_provenance(&answer, &trusted).map_err(refused)?;

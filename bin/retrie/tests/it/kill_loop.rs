@@ -3,7 +3,7 @@
 //!
 //! The test run has a few kills for each backend; `scripts/soak/kill-loop` runs hundreds.
 //! Environment: `RETRIE_KILLS` (total kills), `RETRIE_KILL_BACKENDS` (comma-separated; `raw+mpt` is
-//! raw with the referee mpt), `RETRIE_KILL_SEED`, `RETRIE_KILL_BLOCKS` (real blocks), `RETRIE_BIN`
+//! raw with the referee mpt, `raw:hashed` raw with hashed keys and their preimages), `RETRIE_KILL_SEED`, `RETRIE_KILL_BLOCKS` (real blocks), `RETRIE_BIN`
 //! (the program).
 
 use crate::common::{
@@ -51,6 +51,9 @@ struct DatadirContents {
     rows: BTreeMap<String, u64>,
 }
 
+/// At the end of a backend's name: with hashed keys.
+const HASHED: &str = ":hashed";
+
 /// One chain, one backend, one datadir.
 struct KillLoop {
     folder: PathBuf,
@@ -85,11 +88,18 @@ impl KillLoop {
     fn new(seed: u64, backend: &str, chain: Vec<String>, files: Vec<String>) -> Self {
         let folder = tempfile::Builder::new().prefix("kill-loop-").tempdir().unwrap().keep();
         let (name, referee) = backend.split_once('+').unwrap_or((backend, ""));
+        let (name, is_hashed) = match name.strip_suffix(HASHED) {
+            Some(name) => (name, true),
+            None => (name, false),
+        };
         let mut args = vec!["--state-backend".to_owned(), name.to_owned()];
         if !referee.is_empty() {
             args.extend(["--referee".to_owned(), referee.to_owned()]);
         }
         args.extend(small_flags(name));
+        if is_hashed {
+            args.extend(["--state.keys", "hashed", "--state.preimages"].map(str::to_owned));
+        }
         let (random, doing) = (SplitMix64(seed), String::new());
         let backend = args;
         let straight = chain.iter().any(|arg| arg == "mainnet");
@@ -236,19 +246,25 @@ impl KillLoop {
 }
 
 /// Every backend alone, and with a referee if it lacks Ethereum's roots. In a test run each backend
-/// runs once in each loop, here `refereed` or there alone; with `RETRIE_KILLS` both variants run in
-/// both loops.
+/// runs once in each loop, here `refereed` or there alone, and with plain keys in the one and hashed
+/// ones in the other; with `RETRIE_KILLS` all variants run in both loops.
 fn backends(refereed: bool) -> Vec<String> {
     let names = setting("RETRIE_KILL_BACKENDS", String::new());
     if !names.is_empty() {
         return names.split(',').map(str::to_owned).collect();
     }
     let is_long = setting("RETRIE_KILLS", 0u32) > 0;
-    let setups = retrie_backends::all().flat_map(|backend| {
+    let setups = retrie_backends::all().enumerate().flat_map(|(n, backend)| {
         let can = !backend.profile().ethereum_root;
         let alone = is_long || !refereed || !can;
         let beside = can && (is_long || refereed);
-        [alone.then(|| backend.name.to_owned()), beside.then(|| format!("{}+mpt", backend.name))]
+        let forms = ["", HASHED].into_iter().enumerate();
+        let forms =
+            forms.filter(move |(form, _)| is_long || (n + form) % 2 == usize::from(refereed));
+        forms.flat_map(move |(_, form)| {
+            let name = format!("{}{form}", backend.name);
+            [alone.then(|| name.clone()), beside.then(|| format!("{name}+mpt"))]
+        })
     });
     setups.flatten().collect()
 }

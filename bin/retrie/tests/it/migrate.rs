@@ -115,6 +115,77 @@ fn what_cannot_be_moved_is_refused_and_leaves_nothing_behind() {
     assert_eq!(scene.head("data").0, 6);
 }
 
+/// Hashed keys become plain by their preimages, kept or from a file; dumps have the keys that are
+/// known.
+#[test]
+fn keys_are_hashed_and_made_plain_again() {
+    let (scene, _) = chain_of(12, "most.rlp");
+    let file = |name: &str| scene.at(name);
+    let import = |data: &str, more: &str| {
+        let mut command = on(&scene, data, &format!("import --state-backend mpt {more}"));
+        command.args(["--chain", &file("genesis.json"), &file("most.rlp")]);
+        command
+    };
+    succeeds(&mut import("data", ""));
+    succeeds(&mut import("kept", "--state.keys hashed --state.preimages"));
+    fails_saying(&mut import("none", "--state.preimages"), &["plain", "--state.keys hashed"]);
+    assert!(!scene.path("none").join("db").exists());
+
+    let dump = |data: &str, name: &str| {
+        let mut command = on(&scene, data, "dump-state");
+        succeeds(command.arg(file(name)));
+        let text = std::fs::read_to_string(file(name)).unwrap();
+        let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    let lines = dump("data", "plain.jsonl");
+    // The order of slots within an account is that of the store's keys.
+    let parsed = |lines: &[String]| -> Vec<Value> {
+        lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    assert_eq!(parsed(&dump("kept", "kept.jsonl")), parsed(&lines));
+
+    // To hashed keys without preimages, and the state's file of them.
+    let keys = "--keys hashed";
+    succeeds(&mut migrate(&scene, "data", "lvmt", "bare", &format!("{keys} --lvmt.insecure-dev")));
+    let hashed = dump("bare", "bare.jsonl").join("\n");
+    assert!(hashed.contains("\"key\":\"0x") && hashed.contains("\"storageByHash\":{\"0x"));
+    assert!(!hashed.contains("\"address\""), "{hashed}");
+    let export = |data: &str, name: &str| {
+        let mut command = on(&scene, data, "db preimages export");
+        command.arg(file(name));
+        command
+    };
+    let back = |more: &str| migrate(&scene, "bare", "prefix", "back", more);
+    let counted = format!("preimages of {} accounts and ", lines.len() - 1);
+    fails_saying(&mut export("bare", "bare.pre"), &[&counted, "preimages import"]);
+    fails_saying(&mut back("--keys plain"), &[&counted, "slots", "--history"]);
+    assert!(!scene.path("back").join("db").exists() && !scene.path("bare.pre").exists());
+    let printed = succeeds(&mut export("data", "state.pre"));
+    assert!(printed.contains("plain keys") && printed.contains("keccak-256 0x"), "{printed}");
+    succeeds(&mut export("kept", "same.pre"));
+    let bytes = std::fs::read(file("state.pre")).unwrap();
+    assert_eq!(std::fs::read(file("same.pre")).unwrap(), bytes);
+
+    let read = |data: &str, name: &str| {
+        let mut command = on(&scene, data, "db preimages import");
+        command.arg(file(name));
+        command
+    };
+    std::fs::write(file("cut.pre"), &bytes[..bytes.len() - 1]).unwrap();
+    fails_saying(&mut read("bare", "cut.pre"), &["cut.pre, account ", "at byte", "is kept"]);
+    fails_saying(&mut read("data", "state.pre"), &["are plain"]);
+    let printed = succeeds(&mut read("bare", "state.pre"));
+    assert!(printed.contains("all preimages of the state after block #8"), "{printed}");
+    let printed = succeeds(&mut back("--keys plain"));
+    assert!(printed.contains("backend prefix"), "{printed}");
+    verify(&scene, "bare");
+    verify(&scene, "back");
+    assert_eq!(dump("back", "back.jsonl"), lines);
+    assert_eq!(stats(&scene, "back")["state"]["root"], stats(&scene, "data")["state"]["root"]);
+}
+
 /// The contents of a datadir, independent of the way they were written.
 #[derive(Debug, PartialEq)]
 struct MigratedContents {

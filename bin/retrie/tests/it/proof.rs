@@ -262,3 +262,30 @@ fn answers_of_eth_get_proof_are_verified_too() {
     let hash = format!("--root {}", keccak256(b"another root"));
     fails_saying(&mut verify(&file, &hash), &["proof.json", "does not match the root"]);
 }
+
+/// A root of a backend's own is of a store with one form of keys, which the caller has to know.
+#[test]
+fn hashed_keys_are_verified_where_they_are_expected() {
+    let scene = TestFolder::new();
+    for (backend, is_ethereum) in [("bavl", false), ("duptree", false), ("mpt", true)] {
+        let case = vector("hashed.json", &format!("{backend}: an answer"));
+        let checkpoint = &case["trusted"]["checkpoint"];
+        let answer = case["question"]["answer"].clone();
+        std::fs::write(scene.at("proof.json"), answer.to_string()).unwrap();
+        let number = checkpoint["block"].as_str().unwrap().trim_start_matches("0x");
+        let number = u64::from_str_radix(number, 16).unwrap();
+        let trusted = format!("--checkpoint {number}:{}", checkpoint["root"].as_str().unwrap());
+        let hashed = format!("{trusted} --state.keys hashed");
+        let shown = succeeds(&mut verify(&scene.at("proof.json"), &hashed));
+        assert!(shown.contains("slot 0x"), "{shown}");
+        match is_ethereum {
+            true => assert_eq!(succeeds(&mut verify(&scene.at("proof.json"), &trusted)), shown),
+            false => {
+                fails_saying(
+                    &mut verify(&scene.at("proof.json"), &trusted),
+                    &["--state.keys says"],
+                );
+            }
+        }
+    }
+}

@@ -20,14 +20,14 @@ use std::{
 #[derive(Clone, Debug, clap::Subcommand)]
 pub(crate) enum PreimagesCommand {
     /// Store the preimages in a file of EIP-8347, and count those that the latest state still lacks.
-    Import(ImportArgs),
+    Import(PreimagesImportArgs),
     /// Write the preimages of a state to a file of EIP-8347.
-    Export(ExportArgs),
+    Export(PreimagesExportArgs),
 }
 
 /// Arguments of `retrie db preimages import`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct ImportArgs {
+pub(crate) struct PreimagesImportArgs {
     #[command(flatten)]
     chain: ChainArgs,
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub(crate) struct ImportArgs {
 
 /// Arguments of `retrie db preimages export`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct ExportArgs {
+pub(crate) struct PreimagesExportArgs {
     #[command(flatten)]
     chain: ChainArgs,
     #[command(flatten)]
@@ -69,7 +69,7 @@ impl PreimagesCommand {
     }
 }
 
-impl ImportArgs {
+impl PreimagesImportArgs {
     fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         // Close the reader before the database is opened to write.
         let (path, backend) = {
@@ -110,7 +110,7 @@ impl ImportArgs {
     }
 }
 
-impl ExportArgs {
+impl PreimagesExportArgs {
     /// Runs the command, also beside a running node. The file is complete or missing.
     fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         let found = ExistingDatadir::open(&self.chain)?;

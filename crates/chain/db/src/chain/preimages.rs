@@ -148,3 +148,67 @@ impl ReadTxn {
         Ok(self.note(NOTE)?.is_some())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OpenOptions;
+
+    fn faults(db: &DatabaseEnv) -> Vec<CorruptRow> {
+        let mut faults = Vec::new();
+        let read = db.begin_read().unwrap();
+        read.check_chain(&mut |_| {}, &mut |fault| faults.push(fault)).unwrap();
+        faults
+    }
+
+    #[test]
+    fn preimages_are_stored_once_and_have_their_hashes() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
+        let (address, slot) = (Address::repeat_byte(3), B256::with_last_byte(7));
+        let preimages: Vec<_> = KeyPreimage::of(&StateKey::Slot(address, slot))
+            .chain([KeyPreimage::Slot(B256::ZERO)])
+            .map(|preimage| (preimage.hash(), preimage))
+            .collect();
+        for new in [3, 0] {
+            let mut txn = db.begin_write().unwrap();
+            assert_eq!(txn.insert_preimages(preimages.clone()).unwrap(), new);
+            txn.commit().unwrap();
+        }
+        let read = db.begin_read().unwrap();
+        let found = |hash: B256| read.preimage(&hash).unwrap();
+        assert_eq!(found(keccak256(address)), Some(KeyPreimage::Account(address)));
+        assert_eq!(found(keccak256(slot)), Some(KeyPreimage::Slot(slot)));
+        assert_eq!(found(slot), None);
+        let mut sorted = preimages;
+        sorted.sort_unstable();
+        assert_eq!(read.preimages_from(&B256::ZERO, 9).unwrap(), sorted);
+        assert_eq!(read.preimages_from(&sorted[1].0, 1).unwrap(), sorted[1..2]);
+        assert!(faults(&db).is_empty());
+
+        // Rows that have a checksum and are wrong.
+        for (row, what) in
+            [(&[1; 20][..], "another hash"), (&[1; 32], "another hash"), (&[1; 21], "neither")]
+        {
+            let mut txn = db.begin_write().unwrap();
+            let table = txn.chain(ChainTable::Preimages);
+            txn.raw_put(table, keccak256(slot).as_slice(), row).unwrap();
+            txn.commit().unwrap();
+            let found = faults(&db);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].to_string().contains(what), "{}", found[0]);
+            let read = db.begin_read().unwrap().preimage(&keccak256(slot));
+            assert!(matches!(read, Err(ReadError::Corrupt(_))), "{read:?}");
+        }
+    }
+
+    #[test]
+    fn a_datadir_remembers_that_it_keeps_preimages() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = DatabaseEnv::create(dir.path(), &OpenOptions::default()).unwrap();
+        for keeps in [false, true, true, false] {
+            db.store_keeping_of_preimages(keeps).unwrap();
+            assert_eq!(db.begin_read().unwrap().keeps_preimages().unwrap(), keeps);
+        }
+    }
+}

@@ -420,7 +420,7 @@ fn preimages_are_kept_exported_and_imported() {
     let stop = &AtomicBool::new(false);
     let at = |place: &str| BackendDatadir::new(&folder, place, &chain.spec, &mpt());
     let (plain, keeping, bare) = (at("plain"), at("keeping").with_preimages(), at("bare").hashed());
-    [&plain, &keeping, &bare].map(|one| one.import(&blocks));
+    [&plain, &keeping, &bare].iter().for_each(|one| one.import(&blocks));
     let file = |of: &str| folder.path().join(of);
     let export = |from: &BackendDatadir, to: &Path| {
         let db = DatabaseEnv::open(&from.datadir, &OpenOptions::read_only()).unwrap();
