@@ -48,7 +48,7 @@ impl HashedScene {
             hashed.states.last().unwrap().clone()
         };
         block(&accounts(random, [2]));
-        let mut live = block(&accounts(random, (0..30).map(|n| n % 4)));
+        let mut live = block(&accounts(random, (0..200).map(|n| n % 4)));
         let mut ever = live.clone();
         for _ in 2..=BLOCKS {
             live = block(&changes(random, &live, 5));
