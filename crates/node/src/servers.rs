@@ -18,7 +18,7 @@ use retrie_rpc::{
         AuthConfig, ConnectionLimits, HttpConfig, IpcConfig, RunningServers, ServerConfig, WsConfig,
     },
 };
-use retrie_telemetry::Metrics;
+use retrie_telemetry::{Metrics, state_sync::StateSyncFigures};
 use std::{
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
@@ -209,6 +209,7 @@ struct LocalNodeStatus {
     engine: EngineHandle,
     services: ServiceList,
     network: Option<NodePeers>,
+    metrics: Metrics,
 }
 
 impl NodeStatus for LocalNodeStatus {
@@ -218,6 +219,10 @@ impl NodeStatus for LocalNodeStatus {
 
     fn syncing(&self) -> Option<SyncProgress> {
         self.engine.syncing()
+    }
+
+    fn state_sync(&self) -> Option<StateSyncFigures> {
+        self.metrics.state_sync.figures()
     }
 
     fn waiting(&self) -> Option<NodeWait> {
@@ -268,6 +273,7 @@ pub(super) async fn start(
         engine: engine.clone(),
         services: services.clone(),
         network,
+        metrics: metrics.clone(),
     };
     let context = RpcContext::new(engine.live().clone(), args.threads.unwrap_or(cores))
         .with_pool(pool.clone())

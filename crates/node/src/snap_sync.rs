@@ -25,7 +25,10 @@ use retrie_state_sync::{
     PeerSource, StateFetcher, StateFormat, StateSyncError, StateSyncProgress, SyncTarget,
     SyncTargetError, fetch_changes, fetch_headers, remove_sync_dir, sync_dir,
 };
-use retrie_telemetry::Metrics;
+use retrie_telemetry::{
+    Metrics,
+    state_sync::{StateSyncFigures, StateSyncMetrics, StateSyncPhase},
+};
 use std::{
     path::Path,
     sync::{
@@ -40,6 +43,16 @@ use std::{
 const DEPTH: u64 = 64;
 /// When the head is this far above the pivot, another block becomes the pivot.
 const MOST_ABOVE: u64 = DEPTH + 48;
+/// What is shown before the first pivot is known.
+const WAITING: StateSyncFigures = StateSyncFigures {
+    phase: StateSyncPhase::Waiting,
+    pivot: 0,
+    entries: 0,
+    codes: 0,
+    bytes: 0,
+    share: 0.0,
+    remaining: None,
+};
 /// Over how many blocks a partly fetched state catches up by their access lists.
 const MOST_LISTS: u64 = 1024;
 /// Pause between two looks at the head.
@@ -74,7 +87,7 @@ pub(super) fn run(
     }
     std::fs::create_dir_all(datadir)?;
     let waiting = WaitingNode::start(command, spec, datadir, stop)?;
-    let synced = follow_head(command, spec, datadir, &waiting.engine, stop);
+    let synced = follow_head(command, spec, datadir, &waiting, stop);
     waiting.services.stop().and(synced)?;
     Ok(remove_sync_dir(datadir)?)
 }
@@ -82,6 +95,7 @@ pub(super) fn run(
 /// A node at genesis, without peers: the consensus client finds its Engine API, and names heads.
 struct WaitingNode {
     engine: EngineHandle,
+    metrics: StateSyncMetrics,
     services: ServiceList,
 }
 
@@ -103,7 +117,11 @@ impl WaitingNode {
         let services = ServiceList::default();
         let metrics = Metrics::new()?;
         match waiting.start(spec.clone(), &folder, &metrics, &services, false, stop) {
-            Ok(running) => Ok(Self { engine: running.engine, services }),
+            Ok(running) => {
+                let metrics = metrics.state_sync;
+                metrics.show(WAITING);
+                Ok(Self { engine: running.engine, metrics, services })
+            }
             Err(error) => {
                 services.stop()?;
                 Err(error)
@@ -116,7 +134,7 @@ fn follow_head(
     command: &NodeCommand,
     spec: &Arc<ChainSpec>,
     datadir: &Path,
-    engine: &EngineHandle,
+    WaitingNode { engine, metrics, .. }: &WaitingNode,
     stop: &Arc<AtomicBool>,
 ) -> eyre::Result<()> {
     let Some(ranges) = range_format() else { bail!(NO_RANGES) };
@@ -155,7 +173,8 @@ fn follow_head(
                 let mut is_far = || !progress.is_fetched && head.is_far(&of_headers, engine);
                 stop.load(Ordering::Relaxed) || is_far()
             };
-            sync_state(&command.sync, options, &mut fetcher, target, peers, &mut halts)
+            let shown = Some(metrics.clone());
+            sync_state(&command.sync, options, &mut fetcher, target, peers, shown, &mut halts)
         });
         let Err(error) = synced else { break Ok(()) };
         match error.downcast_ref::<StateSyncError>() {

@@ -16,7 +16,7 @@ use retrie_state_sync::{
     FetchedState, PeerSource, StateFetcher, StateFormat, StateSyncError, StateSyncOptions,
     StateSyncProgress, SyncTarget, SyncTargetError, remove_sync_dir,
 };
-use retrie_telemetry::grouped;
+use retrie_telemetry::{grouped, state_sync::StateSyncMetrics};
 use std::{
     io,
     path::Path,
@@ -76,7 +76,7 @@ fn run_from(
     };
     let SyncSelection { format, peers } = sources.select(origin.hash, keys, &mut options)?;
     let fetcher = &mut StateFetcher::open(format, &options.datadir)?;
-    sync_state(args, options, fetcher, origin, |_| peers, &mut |_| is_stopped(stop))
+    sync_state(args, options, fetcher, origin, |_| peers, None, &mut |_| is_stopped(stop))
 }
 
 /// Does it by `rchk`, from retrie nodes.
@@ -103,7 +103,7 @@ fn run_rchk(
     let begun = find_target(&peers, hash, args.patience, stop).and_then(|origin| {
         let of_state = |_| peers.clone();
         let fetcher = &mut StateFetcher::open(format, &datadir)?;
-        sync_state(args, options, fetcher, origin, of_state, &mut |_| is_stopped(stop))
+        sync_state(args, options, fetcher, origin, of_state, None, &mut |_| is_stopped(stop))
     });
     visitor.close()?;
     begun
@@ -134,7 +134,7 @@ fn run_snap(
     let fetcher = &mut StateFetcher::open(StateFormat::Ranges(ranges), &datadir)?;
     let begun = find_target(&of_headers, hash, args.patience, stop).and_then(|origin| {
         let peers = |root| visitor.snap_peers(ranges, root);
-        sync_state(args, options, fetcher, origin, peers, &mut |_| is_stopped(stop))
+        sync_state(args, options, fetcher, origin, peers, None, &mut |_| is_stopped(stop))
     });
     visitor.close()?;
     begun
@@ -173,7 +173,7 @@ fn find_target(
 }
 
 /// Creates the datadir with the state of this block. `peers` are those that serve the state with a
-/// root. It asks `halts` several times a second whether to stop; until all is fetched, that may also be
+/// root. It shows its progress in `metrics`, and asks `halts` several times a second whether to stop; until all is fetched, that may also be
 /// for another state.
 pub(super) fn sync_state<P: PeerSource>(
     args: &SyncArgs,
@@ -181,6 +181,7 @@ pub(super) fn sync_state<P: PeerSource>(
     fetcher: &mut StateFetcher,
     origin: SyncTarget,
     peers: impl FnOnce(B256) -> P,
+    metrics: Option<StateSyncMetrics>,
     halts: &mut dyn FnMut(&StateSyncProgress) -> bool,
 ) -> eyre::Result<()> {
     let backend = options.backend.identity().name;
@@ -198,7 +199,7 @@ pub(super) fn sync_state<P: PeerSource>(
         peers.peers().len()
     );
     let start = Instant::now();
-    let mut shown = FetchProgress::default();
+    let mut shown = FetchProgress::new(number, metrics);
     let patience = StateSyncOptions { patience: args.patience };
     let halted = AtomicBool::new(false);
     let fetched =
@@ -207,6 +208,7 @@ pub(super) fn sync_state<P: PeerSource>(
             halted.store(halts(progress), Ordering::Relaxed);
         })?;
     shown.finish();
+    shown.loading(&fetched.progress);
     let fetched_in = start.elapsed();
     let StateSyncProgress { entries, codes, bytes, resumed, banned, .. } = fetched.progress;
     tracing::info!(

@@ -1,9 +1,9 @@
 //! Logs and metrics: the tracing subscriber, one Prometheus registry, and the endpoint that serves
 //! it.
 //!
-//! All metrics are declared in five modules, so that these pages list them: [`metrics`], state
-//! stores in [`state`], JSON-RPC in [`rpc`], traffic with peers in [`traffic`], and proofs from
-//! several nodes in [`proofs`]. Names are `retrie_<part>_<what>_<unit>`; counters end in `_total`.
+//! All metrics are declared in six modules, so that these pages list them: [`metrics`], state
+//! stores in [`state`], JSON-RPC in [`rpc`], traffic with peers in [`traffic`], state sync in
+//! [`state_sync`], and proofs from several nodes in [`proofs`]. Names are `retrie_<part>_<what>_<unit>`; counters end in `_total`.
 //! `etc/` has a dashboard and alert rules for them.
 
 pub mod metrics;
@@ -11,6 +11,7 @@ pub mod proofs;
 pub mod rpc;
 mod server;
 pub mod state;
+pub mod state_sync;
 pub mod traffic;
 
 pub use metrics::Metrics;

@@ -1,11 +1,12 @@
 //! Every metric of the client, except those of state stores ([`state`](crate::state)), JSON-RPC
-//! servers ([`rpc`](crate::rpc)), traffic with peers ([`traffic`](crate::traffic)), and proofs from
-//! several nodes ([`proofs`](crate::proofs)).
+//! servers ([`rpc`](crate::rpc)), traffic with peers ([`traffic`](crate::traffic)), state sync
+//! ([`state_sync`](crate::state_sync)), and proofs from several nodes ([`proofs`](crate::proofs)).
 
 use crate::{
     proofs::ProofMetrics,
     rpc::RpcMetrics,
     state::{StateFigures, StoreWatchList},
+    state_sync::StateSyncMetrics,
     traffic::TrafficMetrics,
 };
 use prometheus::{
@@ -68,6 +69,8 @@ pub struct Metrics {
     pub proofs: ProofMetrics,
     /// Traffic with peers.
     pub traffic: TrafficMetrics,
+    /// The state that a new node fetches.
+    pub state_sync: StateSyncMetrics,
     /// Operations of `retrie bench`, by backend and workload.
     pub bench_operations: IntCounterVec,
     /// Seconds of a commit or block of `retrie bench`, by backend and workload.
@@ -189,6 +192,7 @@ impl Metrics {
             rpc: RpcMetrics::new(&registry)?,
             proofs: ProofMetrics::new(&registry)?,
             traffic: TrafficMetrics::new(&registry)?,
+            state_sync: StateSyncMetrics::new(&registry)?,
             bench_operations,
             bench_commit_seconds,
             bench_disk_bytes,

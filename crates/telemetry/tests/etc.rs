@@ -3,6 +3,7 @@
 use retrie_telemetry::{
     Metrics,
     state::{StateFigures, TableFigures},
+    state_sync::{StateSyncFigures, StateSyncPhase},
 };
 use std::{
     collections::BTreeSet,
@@ -38,6 +39,15 @@ fn dashboard_and_alerts_name_only_metrics_that_exist() {
     let peer = metrics.proofs.peer("10.0.0.1:8545");
     peer.answered(Duration::ZERO);
     peer.failed("failed");
+    metrics.state_sync.show(StateSyncFigures {
+        phase: StateSyncPhase::Fetching,
+        pivot: 1,
+        entries: 1,
+        codes: 1,
+        bytes: 1,
+        share: 0.5,
+        remaining: None,
+    });
     metrics.traffic.show_peers(1, 1);
     metrics.traffic.show_connections(&[("messages_in", 1)]);
     metrics.traffic.show_blocks(&[("headers", 1)]);

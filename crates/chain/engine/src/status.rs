@@ -9,6 +9,7 @@ use crate::DeepBranch;
 use alloy_primitives::{B256, B512};
 use parking_lot::Mutex;
 use retrie_chainspec::primitives::RecoveredBlock;
+use retrie_telemetry::state_sync::StateSyncFigures;
 use std::{
     fmt,
     mem::discriminant,
@@ -165,6 +166,11 @@ pub struct PeerStatus {
 pub trait NodeStatus: Send + Sync {
     /// Progress of block sync, if the node is behind.
     fn syncing(&self) -> Option<SyncProgress> {
+        None
+    }
+
+    /// How far the state sync is, while the node fetches the state that it begins with.
+    fn state_sync(&self) -> Option<StateSyncFigures> {
         None
     }
 

@@ -14,6 +14,7 @@ use alloy_rpc_types_eth::{Header, SyncInfo, SyncStatus};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_engine::LiveView;
+use retrie_telemetry::state_sync::StateSyncFigures;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::UNIX_EPOCH};
@@ -77,6 +78,15 @@ pub(super) fn syncing(rpc: &RpcContext) -> SyncStatus {
 /// As [`syncing`], with what the node waits for, since when (seconds since 1970), and the remedy.
 fn syncing_and_wait(rpc: &RpcContext) -> Value {
     let mut answer = json!(syncing(rpc));
+    if let Some(figures) = rpc.node.state_sync() {
+        let mut fields =
+            json!({ "startingBlock": "0x0", "currentBlock": "0x0", "highestBlock": "0x0" });
+        if answer.is_object() {
+            fields = answer;
+        }
+        fields["stateSync"] = state_sync(&figures);
+        answer = fields;
+    }
     if let (Some(fields), Some(wait)) = (answer.as_object_mut(), rpc.node.waiting()) {
         let since = wait.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         fields.insert("waitingFor".into(), json!(wait.reason));
@@ -84,6 +94,20 @@ fn syncing_and_wait(rpc: &RpcContext) -> Value {
         fields.insert("remedy".into(), json!(wait.remedy));
     }
     answer
+}
+
+/// How far the state sync is. Shares and times are estimates.
+fn state_sync(figures: &StateSyncFigures) -> Value {
+    let StateSyncFigures { phase, pivot, entries, codes, bytes, share, remaining } = *figures;
+    json!({
+        "phase": phase.name(),
+        "pivotBlock": U64::from(pivot),
+        "entries": U64::from(entries),
+        "codes": U64::from(codes),
+        "bytes": U64::from(bytes),
+        "share": share,
+        "secondsLeft": remaining.map(|left| left.as_secs()),
+    })
 }
 
 /// A block parameter that must be a hash.

@@ -238,10 +238,11 @@ fn node(slot: &RangeSlot, rlp: &[u8]) -> Result<OpenedChunk, ProofError> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::ethereum::ranges::HashedRanges;
     use crate::{MemorySource, Trie};
     use alloy_primitives::U256;
     use rand::{Rng, SeedableRng, rngs::StdRng};
-    use retrie_state::{Account, encode_slot};
+    use retrie_state::{Account, RangeFormat, encode_slot};
 
     /// The leaves of a storage trie, some of them close to each other.
     pub(in super::super) fn leaves(rng: &mut StdRng, count: usize) -> Vec<TrieLeaf> {
@@ -278,11 +279,11 @@ pub(super) mod tests {
             // Asks for leaves at random, for nodes otherwise.
             let (mut wanted, mut found) = (vec![whole], Vec::new());
             while let Some(id) = wanted.pop() {
-                let ChunkPlace { trie, path, keys, .. } = place(&id).unwrap();
+                let slot = RangeSlot::of(&id).unwrap();
+                let ChunkPlace { trie, path, keys, .. } = slot.place();
                 assert_eq!(trie, account);
                 let below: Vec<_> =
                     all.iter().filter(|leaf| keys.contains(&leaf.key)).cloned().collect();
-                let slot = RangeSlot::of(&id).unwrap();
                 let as_node = slot.reference.as_hash().is_none() && rng.random_bool(0.5);
                 let answer = match as_node {
                     true => pack_node(&slot.reference),
@@ -320,12 +321,13 @@ pub(super) mod tests {
             TrieLeaf { key: B256::repeat_byte(1), value: of(storage) },
             TrieLeaf { key: B256::repeat_byte(2), value: of(WITH.empty_root()) },
         ];
-        let id = whole(trie(&leaves).hash()).unwrap();
+        let id = RangeSlot::root(StateTrie::Accounts, trie(&leaves).hash()).id().unwrap();
         let opened = open(&id, &pack_leaves(&leaves)).unwrap();
         let OpenedChunk::Entries { entries, further } = opened else { panic!("{opened:?}") };
         assert_eq!(entries.len(), 2);
         let first = RangeSlot::root(StateTrie::Storage(leaves[0].key), storage);
         assert_eq!(further, [first.id().unwrap()]);
-        assert_eq!(whole(WITH.empty_root()), None);
+        let none = HashedRanges.whole_range(StateTrie::Accounts, WITH.empty_root());
+        assert_eq!(none, None);
     }
 }

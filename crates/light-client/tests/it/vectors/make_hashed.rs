@@ -66,6 +66,9 @@ impl HashedScene {
     }
 }
 
+/// Makes a store: each of a scene has one of its own.
+type StoreMaker<'a> = &'a dyn Fn() -> Arc<dyn AnyBackend>;
+
 pub(crate) fn hashed() -> VectorFile {
     let about = "Proofs of stores with hashed keys, valid and forged, and of the same states with \
                  plain keys, under the root of a store with hashed keys.";
@@ -74,7 +77,7 @@ pub(crate) fn hashed() -> VectorFile {
     let pinned = vec![make_lvmt::pin(&params), Bytes::from(cole.digest().0)];
     let mut make = VectorMaker::hashed(about, pinned);
     let lvmt = || Arc::new(Lvmt::new(params.clone(), ProofShard::All).unwrap()) as Arc<_>;
-    let stores: [(&str, &dyn Fn() -> Arc<dyn AnyBackend>); 9] = [
+    let stores: [(&str, StoreMaker<'_>); 9] = [
         ("mpt", &|| Arc::new(Mpt::new())),
         ("mpt-archive", &|| Arc::new(MptArchive::new(TrieHash::Keccak256))),
         ("mpt-archive of BLAKE2b", &|| Arc::new(MptArchive::new(TrieHash::Blake2b256))),

@@ -398,7 +398,7 @@ mod tests {
         let spool = AnswerSpool::open(&folder.path().join("answers"), format.clone()).unwrap();
         let whole = StateItem::Chunk(ChunkId::new(vec![1]).unwrap());
         let mut work = ChunkQueue::new(format, vec![whole.clone()], spool);
-        assert_eq!(work.take(0, 1, Duration::from_secs(60)), [whole.clone()]);
+        assert_eq!(work.take(0, 1, Duration::from_secs(60)), std::slice::from_ref(&whole));
         std::thread::sleep(Duration::from_millis(20));
         assert!(work.take(1, 1, Duration::from_secs(60)).is_empty());
         assert_eq!(work.take(1, 1, Duration::from_millis(10)), [whole]);

@@ -10,6 +10,7 @@ use retrie_rpc::{
     server::{ConnectionLimits, RunningServers, ServerConfig, ServerError, WsConfig},
 };
 use retrie_telemetry::Metrics;
+use retrie_telemetry::state_sync::{StateSyncFigures, StateSyncPhase};
 use serde_json::{Value, json};
 use std::{
     net::SocketAddr,
@@ -73,6 +74,18 @@ async fn a_node_that_is_behind_is_not_healthy() {
             Some(SyncProgress { starting: 1, current: 2, highest: 16 })
         }
 
+        fn state_sync(&self) -> Option<StateSyncFigures> {
+            Some(StateSyncFigures {
+                phase: StateSyncPhase::Fetching,
+                pivot: 7,
+                entries: 10,
+                codes: 1,
+                bytes: 640,
+                share: 0.25,
+                remaining: Some(Duration::from_secs(30)),
+            })
+        }
+
         fn waiting(&self) -> Option<NodeWait> {
             let since = UNIX_EPOCH + Duration::from_secs(255);
             Some(NodeWait { reason: "peers".into(), since, remedy: "--bootnodes".into() })
@@ -86,6 +99,11 @@ async fn a_node_that_is_behind_is_not_healthy() {
     let answer = post(addr, &request("eth_syncing", json!([])).to_string()).await.json();
     let answer = &answer["result"];
     assert_eq!(answer["highestBlock"], "0x10");
+    let of_state = json!({
+        "phase": "fetching", "pivotBlock": "0x7", "entries": "0xa", "codes": "0x1", "bytes": "0x280",
+        "share": 0.25, "secondsLeft": 30,
+    });
+    assert_eq!(answer["stateSync"], of_state);
     // Cause: the response did not include what the node waits for.
     assert_eq!(answer["waitingFor"], "peers");
     assert_eq!(
