@@ -136,7 +136,7 @@ mod tests {
                 owner,
                 AccountPostValues {
                     balance: Some(U256::from(9)),
-                    slots: slots_after.clone(),
+                    slots: slots_after,
                     ..Default::default()
                 },
             ),

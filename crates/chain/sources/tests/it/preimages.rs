@@ -29,9 +29,9 @@ fn write(path: &Path, preimages: &[FilePreimage]) -> (u64, B256) {
 /// Two accounts in the order of their hashes, the first with three slots.
 fn small() -> (Vec<u8>, Vec<FilePreimage>) {
     let mut accounts = [Address::repeat_byte(1), Address::repeat_byte(2)];
-    accounts.sort_by_key(keccak256);
+    accounts.sort_by_key(|key| keccak256(key));
     let mut slots = [1, 2, 3].map(B256::with_last_byte);
-    slots.sort_by_key(keccak256);
+    slots.sort_by_key(|key| keccak256(key));
     let mut bytes = [&accounts[0][..], &[0, 0, 0, 3]].concat();
     slots.iter().for_each(|slot| bytes.extend_from_slice(slot.as_slice()));
     bytes.extend_from_slice(&[&accounts[1][..], &[0; 4]].concat());
