@@ -16,6 +16,9 @@ const LISTS_AT_ONCE: usize = 64;
 /// another, and each list must have the hash in its header; `None` if a header has none, or if no peer
 /// gives the list of a block.
 pub fn fetch_changes(peers: &[Arc<dyn StatePeer>], headers: &[Header]) -> Option<RangeChanges> {
+    if headers.iter().any(|header| header.block_access_list_hash.is_none()) {
+        return None;
+    }
     let mut changes = RangeChanges::default();
     let mut wanted = headers;
     let mut asked = peers.iter();

@@ -180,7 +180,7 @@ mod tests {
         let unknown = accounts(&place, &old, &changes, &mut |_, _| None);
         assert_eq!(unknown[0].value, leaf::encode_account(&after, old_root));
         // Only what is below the place is changed.
-        let place = ChunkPlace { keys: B256::ZERO..=B256::repeat_byte(0x1f), ..place };
+        let place = ChunkPlace { keys: B256::ZERO..=B256::repeat_byte(0x01), ..place };
         assert_eq!(accounts(&place, &old[..1], &changes, &mut at_hand), expected[..1]);
         let none = slots(&(B256::ZERO..=B256::repeat_byte(0xff)), &[], &BTreeMap::new());
         assert!(none.is_empty());

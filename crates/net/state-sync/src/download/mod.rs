@@ -277,6 +277,7 @@ impl StateFetcher {
                 parts.sort_unstable();
                 (progress.codes, progress.resumed) = (codes.len() as u64, resumed);
                 progress.answers += progress.codes;
+                progress.bytes += codes.iter().map(|code| spool.code_bytes(code)).sum::<u64>();
                 let codes = FetchedCodes { hashes: codes.into_iter().collect(), spool };
                 return Ok(FetchedState { entries, parts, codes, progress });
             }

@@ -277,6 +277,12 @@ impl AnswerSpool {
         self.index.answers.contains_key(&AnswerKey::new(AnswerKind::Code, hash.as_slice()))
     }
 
+    /// Bytes of a code; 0 if it is not in the file.
+    pub(super) fn code_bytes(&self, hash: &B256) -> u64 {
+        let entry = self.index.answers.get(&AnswerKey::new(AnswerKind::Code, hash.as_slice()));
+        entry.map_or(0, |entry| u64::from(entry.place.len))
+    }
+
     /// What earlier states had at a slot.
     pub(super) fn older(&self, place: &ChunkPlace) -> OlderAnswer {
         let at = |len: usize| self.index.slots.get(&slot_key(place.trie, &place.path[..len]));

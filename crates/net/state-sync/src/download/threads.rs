@@ -219,6 +219,8 @@ impl DownloadThreads {
                     self.wake.notify_all();
                 }
                 Ok(false) => {
+                    // The next item may be one for peers now.
+                    self.wake.notify_all();
                     self.wake.wait_for(&mut guard, WAKE_INTERVAL);
                 }
                 Err(error) => {
