@@ -62,6 +62,7 @@ fn run_from(
     stop: &Arc<AtomicBool>,
 ) -> eyre::Result<()> {
     let sources = SyncSources::open(&args.from, &options.datadir, stop)?;
+    sources.check(&options)?;
     let origin = match (args.checkpoint, args.root) {
         (Some(hash), _) => SyncTarget::of_block(&sources.all(), hash)?,
         (None, Some(root)) => SyncTarget::of_root(&sources.all(), root)?,

@@ -7,7 +7,8 @@ use retrie_pipeline::ChainOptions;
 use retrie_sources::{BlockingClient, HttpOptions, ObjectFolder, StoreEnvironment, StoreRegistry};
 use retrie_state::{AnyBackend, KeyForm};
 use retrie_state_sync::{
-    HttpPeer, SnapshotError, SnapshotManifest, SnapshotMirror, StateFormat, StatePeer, sync_dir,
+    HttpPeer, SnapshotError, SnapshotManifest, SnapshotMirror, StateFormat, StatePeer,
+    StateSyncError, sync_dir,
 };
 use std::{
     path::Path,
@@ -85,6 +86,15 @@ impl SyncSources {
         let nodes = self.nodes.iter().map(|node| node.clone() as Arc<dyn StatePeer>);
         let mirrors = self.mirrors.iter().map(|mirror| mirror.clone() as Arc<dyn StatePeer>);
         mirrors.chain(nodes).collect()
+    }
+
+    /// Checks that something here can be of use to the backend: nodes give only its own chunks.
+    pub(super) fn check(&self, options: &ChainOptions) -> Result<(), StateSyncError> {
+        if self.mirrors.is_empty() && options.backend.extensions().chunks.is_none() {
+            let backend = options.backend.identity().name;
+            return Err(StateSyncError::Unsupported { backend });
+        }
+        Ok(())
     }
 
     /// What the mirrors have, for a message.

@@ -167,13 +167,14 @@ fn headers(read: &ReadTxn, number: u64) -> eyre::Result<Vec<Bytes>> {
 
 fn report(done: &SnapshotExport, block: BlockRef, folder: &ObjectFolder) -> eyre::Result<()> {
     let (out, place) = (CommandOutput::default(), folder.name().display());
+    let BlockRef { number, hash } = block;
     match done {
         SnapshotExport::Written(manifest) => {
             let SnapshotManifest { answers, entries, codes, bytes, objects, .. } = manifest;
             say!(
                 out,
                 "wrote {} entries and {} codes in {} answers, {} bytes in {objects} objects: the \
-                 state after block {block}, to {place}",
+                 state after block {number} ({hash}), to {place}",
                 grouped(*entries),
                 grouped(*codes),
                 grouped(*answers),
@@ -181,10 +182,10 @@ fn report(done: &SnapshotExport, block: BlockRef, folder: &ObjectFolder) -> eyre
             );
         }
         SnapshotExport::Existing(_) => {
-            say!(out, "{place} has the state after block {block} already")
+            say!(out, "{place} has the state after block {number} ({hash}) already")
         }
     }
-    say!(out, "to start from it: retrie node --checkpoint {} --sync.from PLACE", block.hash);
+    say!(out, "to start from it: retrie node --checkpoint {hash} --sync.from PLACE");
     Ok(())
 }
 

@@ -39,6 +39,8 @@ pub struct StateArgs {
     /// keys, from now on [default: the datadir's; for a new one false].
     #[arg(
         long = "state.preimages",
+        // A file may follow.
+        require_equals = true,
         value_name = "BOOL",
         action = clap::ArgAction::Set,
         num_args = 0..=1,

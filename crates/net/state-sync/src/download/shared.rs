@@ -120,6 +120,9 @@ impl StateDownload {
         }
         if let Some(standing) = self.standing.get_mut(at) {
             standing.answered(counts, lacked, took);
+            if let Some(reason) = standing.banned.as_ref().filter(|_| counts.missing > 0) {
+                tracing::warn!(peer = name, reason, "the peer is not asked again");
+            }
         }
         Ok(liars)
     }

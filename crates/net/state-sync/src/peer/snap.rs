@@ -339,8 +339,11 @@ impl SnapPeer {
             let what = format!("an answer of {bytes} bytes that ends too early");
             return Err(StatePeerError::new(what));
         }
-        let unproven = |error| StatePeerError::new(format!("a part of a range: {error}"));
-        format.check_part(id, &leaves, proof).map_err(unproven)?;
+        // Without its proof the part counts as the whole, which it is not.
+        if let Err(error) = format.check_part(id, &leaves, proof) {
+            tracing::debug!(peer = self.name, %error, "the end of a range is not proven");
+            return Ok(Some(answer));
+        }
         let part = fraction(&end) - fraction(&first);
         let all = fraction(&last) - fraction(&first);
         self.of.depths.cut(place.trie, place.path.len(), part / all.max(f64::MIN_POSITIVE));
@@ -421,8 +424,11 @@ impl StatePeer for SnapPeer {
             }
             answers.push(codes.next_if(|(of, _)| of == hash).map(|(_, code)| code));
         }
-        if codes.peek().is_some() {
-            return Err(StatePeerError::new("a code that was not asked for"));
+        // A code that was not asked for is the wrong answer to the first that it leaves out.
+        if let Some((_, wrong)) = codes.next()
+            && let Some(left_out) = answers.iter_mut().find(|answer| answer.is_none())
+        {
+            *left_out = Some(wrong);
         }
         // It has none of them.
         if answers.is_empty() {
