@@ -19,7 +19,7 @@ PHASES = {
     "waiting": "waiting for the consensus client to name a head|looking for peers that serve",
     "fetching": r"fetching the state of block (\d+)",
     "loading": "; loading them",
-    "blocks": r"has the root .*begun in [0-9.]+ s|has a chain|, state roots .* at block [1-9]",
+    "blocks": r"has the root .*begun in [0-9.]+ s|has a chain|, state roots .* at block #?[1-9]",
 }
 # The same of geth, whose pivot moves while it fetches.
 GETH_PIVOT = "Pivot seemingly stale, moving"
