@@ -151,9 +151,11 @@ def snap_versions(server, seen):
 class Killer(threading.Thread):
     """Kills a joining node (-9) at random moments of random phases, and starts it again."""
 
-    # Seconds after the beginning of a phase within which it is killed.
+    # Seconds after the beginning of a phase within which it is killed, and that it waits for a phase.
     WITHIN = {"waiting": 1.0, "fetching": 2.0, "loading": 0.6, "blocks": 2.0}
     PATIENCE = 10
+    # Share of the kills that come before it has the state.
+    EARLY = 0.75
 
     def __init__(self, node, count, chance):
         super().__init__(daemon=True)
@@ -163,9 +165,10 @@ class Killer(threading.Thread):
     def run(self):
         order = list(PHASES)
         while sum(self.kills.values()) < self.count and not self.is_over:
-            wanted = self.chance.choice(order[:-1])
-            deadline = time.monotonic() + self.PATIENCE
-            while time.monotonic() < deadline:
+            is_early = sum(self.kills.values()) < self.EARLY * self.count
+            wanted = self.chance.choice(order[:-1]) if is_early else order[-1]
+            deadline = time.monotonic() + (self.PATIENCE if is_early else LIMIT)
+            while time.monotonic() < deadline and not self.is_over:
                 now = phase(self.node)
                 if now and order.index(now) >= order.index(wanted):
                     break
