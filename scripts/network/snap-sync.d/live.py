@@ -5,6 +5,7 @@ import http.client
 import shutil
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from made import tell
 from nodekit import fail
@@ -21,7 +22,7 @@ class Joiner:
         extra = ["--syncmode", "snap", "--trusted-peers", server.enode()]
         node = new_node(kind, name_of(kind, "live", "from", server.name), folder, made, programs, extra)
         self.node, self.killer = node, None
-        self.joined, self.agreed = None, 0
+        self.joined, self.agreed, self.reorgs = None, 0, 0
         if node.is_geth:
             node.syncmode = "snap"
         self.started = time.monotonic()
@@ -55,6 +56,7 @@ class Joiner:
         if not self.joined:
             self.joined = time.monotonic() - self.started, slot.head.number
         self.agreed += 1
+        self.reorgs += slot.is_side
 
     @property
     def is_killed(self):
@@ -78,7 +80,8 @@ class Joiner:
         used, peak = pivots(self.node), peak_mib(self.node)
         if len(used) < least_pivots:
             fail(f"{self.kind} used {len(used)} pivots ({used}), not {least_pivots}: see --help")
-        result = {"seconds": took, "valid_from": number, "agreed": self.agreed, "pivots": len(used), "peak_mib": peak}
+        result = {"seconds": took, "valid_from": number, "agreed": self.agreed}
+        result |= {"reorgs": self.reorgs, "pivots": len(used), "peak_mib": peak}
         if self.node.is_geth:
             self.node.stop()
         else:
@@ -97,7 +100,9 @@ def join(kinds, folder, made, programs, server, args, chance):
     after = min(args.after, max(1, (len(made.slots) - args.calm) // 3))
     for at, slot in enumerate(made.slots):
         if at == args.calm:
-            joiners = [Joiner(kind, folder, made, programs, server, args.kills, chance) for kind in kinds]
+            with ThreadPoolExecutor(len(kinds)) as pool:
+                started = lambda kind: Joiner(kind, folder, made, programs, server, args.kills, chance)  # noqa: E731
+                joiners = list(pool.map(started, kinds))
         begun = time.monotonic()
         took, status = tell(server, *slot.payloads)
         if status != "VALID":
