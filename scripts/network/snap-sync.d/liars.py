@@ -12,7 +12,7 @@ GETH = "geth:1.17.10"
 # The kinds of the honest servers of retrie.
 HONEST = ["retrie:mpt", "retrie:mpt/hashed", "retrie:prefix", "retrie:prefix/hashed", "retrie:mpt/hashed"]
 # What a joiner's log says of a peer that lied, and of one that gave nothing.
-BANNED = re.compile(r"the peer is banned|is disconnected for an offence|never asked again")
+BANNED = re.compile(r"the peer is banned|is disconnected for an offence|why=we disconnect: (?!client quitting)")
 USELESS = re.compile(r"gave no answer|lacks|does not have")
 
 
@@ -82,7 +82,8 @@ def join(kind, folder, made, programs, servers, names):
     for liar in liars:
         liar.stop()
         shutil.rmtree(liar.folder)
-    shutil.rmtree(node.folder)
+    if not result["faults"]:
+        shutil.rmtree(node.folder)
     return result
 
 
